@@ -1,0 +1,1 @@
+"""The adapters, one folder a framework: what each supplies of `islices.Backend`."""

@@ -1,0 +1,50 @@
+"""The NumPy backend: the host arithmetic itself, plus bfloat16 arrays of ml_dtypes where that is installed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from islices.backend import Array
+from islices.host import HostBackend
+
+__all__ = ["NumpyBackend", "backend"]
+
+
+class NumpyBackend(HostBackend):
+    name = "numpy"
+    pip = "pip install numpy"
+
+    def is_array(self, x: object) -> bool:
+        return isinstance(x, (np.ndarray, np.generic))
+
+    def dtype(self, x: Array) -> str:
+        return str(x.dtype.name)
+
+    def host_view(self, x: Array) -> np.ndarray | None:
+        x = np.asarray(x)
+        return x.view(np.uint16) if x.dtype.name == "bfloat16" else x
+
+    def from_host(self, array: np.ndarray, like: Array) -> Array:
+        return array.view(_bfloat16()) if array.dtype == np.uint16 else array
+
+    def asarray(self, array: np.ndarray, like: Array | None = None) -> Array:
+        array = np.array(array)
+        return array.view(_bfloat16()) if array.dtype == np.uint16 else array
+
+    def to_numpy(self, x: Array) -> np.ndarray:
+        view = self.host_view(x)
+        assert view is not None
+        return view
+
+
+def _bfloat16() -> Any:
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise TypeError("NumPy has no bfloat16 of its own: pip install ml_dtypes") from None
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+backend = NumpyBackend()

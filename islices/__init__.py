@@ -1,0 +1,48 @@
+"""Row-sparse gradients of NumPy, TensorFlow, PyTorch, JAX and MXNet: one meaning, one API.
+
+Importing this imports NumPy and no framework; a backend loads when an array of it is first seen.
+"""
+
+from islices.backend import PROTOCOL, Backend, NativeParts, not_implemented
+from islices.clip import clip_by_global_norm, clip_by_norm, clip_by_row_norm, clip_by_value, global_norm, norm
+from islices.embedding import drop_padding, embedding_grad, scale_by_frequency
+from islices.linear import add, concat, scale
+from islices.modes import execution
+from islices.native import convert, from_dense, from_native, to_native
+from islices.registry import get_backend, list_backends
+from islices.rows import coalesce, drop_rows, keep_rows, to_dense
+from islices.slices import IndexedSlices
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "PROTOCOL",
+    "Backend",
+    "IndexedSlices",
+    "NativeParts",
+    "__version__",
+    "add",
+    "clip_by_global_norm",
+    "clip_by_norm",
+    "clip_by_row_norm",
+    "clip_by_value",
+    "coalesce",
+    "concat",
+    "convert",
+    "drop_padding",
+    "drop_rows",
+    "embedding_grad",
+    "execution",
+    "from_dense",
+    "from_native",
+    "get_backend",
+    "global_norm",
+    "keep_rows",
+    "list_backends",
+    "norm",
+    "not_implemented",
+    "scale",
+    "scale_by_frequency",
+    "to_dense",
+    "to_native",
+]

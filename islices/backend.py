@@ -1,0 +1,339 @@
+"""What an adapter supplies: the primitives, each with its contract.
+
+Everything the library does is written once, on top of these. An adapter gives a framework's arrays the
+names below; the core never imports a framework and never asks which one it has in hand. This module may
+import NumPy and the standard library only, so that an adapter can be read beside it and nothing else.
+
+How to read the contracts
+    Array arguments are dense arrays of the adapter's framework. The core itself uses Python's operators
+    ``+ - *`` and unary minus on them, and nothing else: division, square root and comparison are primitives,
+    since frameworks do not agree on them. Masks are whatever the adapter's own `where` and `select` take.
+    A dtype is its NumPy name ("float32", "bfloat16", "int64"). Shapes are tuples of ints; in traced code a
+    dimension may be None. ``like`` is an array whose device (and only that) the result shares.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple, NoReturn
+
+import numpy as np
+
+__all__ = ["PROTOCOL", "Array", "Backend", "NativeParts", "not_implemented"]
+
+#: Version of this protocol. It grows when a primitive is added or its contract changes; an adapter states the
+#: version it was written for, and the registry refuses one that is newer than the core.
+PROTOCOL = 1
+
+#: A dense array of some framework.
+Array = Any
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+INTEGERS = ("int32", "int64")
+
+
+class NativeParts(NamedTuple):
+    """A framework's sparse object, taken apart without letting the framework compute on it."""
+
+    values: Array
+    indices: Array
+    dense_shape: tuple[int | None, ...]
+    coalesced: bool = False
+    padded: bool = False
+
+
+def not_implemented(reason: str) -> Any:
+    """Declare a primitive that a backend cannot supply, with the reason its users will read.
+
+    >>> class Partial(Backend):
+    ...     name = "partial"
+    ...     segment_sum = not_implemented("partial has no scatter")
+    >>> Partial().segment_sum(None, None, 1)
+    Traceback (most recent call last):
+        ...
+    NotImplementedError: partial: segment_sum: partial has no scatter
+    """
+    return _NotImplementedPrimitive(reason)
+
+
+class _NotImplementedPrimitive:
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        self.primitive = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.primitive = name
+
+    def __get__(self, instance: Any, owner: type) -> Callable[..., NoReturn]:
+        def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+            raise NotImplementedError(f"{owner.name}: {self.primitive}: {self.reason}")  # type: ignore[attr-defined]
+
+        return refuse
+
+
+class Backend:
+    """The adapter of one framework. Subclass it, fill in the primitives, and register the module.
+
+    Attributes
+    ----------
+    name : str
+        The framework's name, as given to ``get_backend``.
+    module : str
+        The module whose import means that the framework is in use.
+    pip : str
+        The line that installs it, for error messages.
+    protocol : int
+        The version of this protocol the adapter was written for.
+    float_dtypes : tuple of str
+        The floating dtypes the framework can hold.
+    native_name : str
+        What the framework calls its row-sparse object, for messages; empty if it has none.
+    sentinel_padding : bool
+        True where traced code cannot drop slots, so that `select` moves them to the sentinel row instead.
+    """
+
+    name: ClassVar[str]
+    module: ClassVar[str]
+    pip: ClassVar[str] = ""
+    protocol: ClassVar[int] = PROTOCOL
+    float_dtypes: ClassVar[tuple[str, ...]] = FLOATS
+    native_name: ClassVar[str] = ""
+    sentinel_padding: ClassVar[bool] = False
+
+    def __repr__(self) -> str:
+        return f"<islices backend {self.name}>"
+
+    # ------------------------------------------------------------------ identity
+    def version(self) -> str:
+        """The framework's version."""
+        raise NotImplementedError
+
+    def devices(self) -> tuple[str, ...]:
+        """Names of the devices the framework can compute on here, CPU first."""
+        return ("cpu",)
+
+    def is_array(self, x: object) -> bool:
+        """Whether x is a dense array of this framework (a variable or parameter counts)."""
+        raise NotImplementedError
+
+    def is_native(self, x: object) -> bool:
+        """Whether x is this framework's own row-sparse object."""
+        return False
+
+    # ------------------------------------------------------------------ looking at an array
+    def dtype(self, x: Array) -> str:
+        """The NumPy name of x's dtype. Any dtype the framework has, legal in islices or not."""
+        raise NotImplementedError
+
+    def shape(self, x: Array) -> tuple[int | None, ...]:
+        """The shape; None for a dimension unknown while tracing. Raises ValueError for unknown rank."""
+        raise NotImplementedError
+
+    def is_traced(self, x: Array) -> bool:
+        """Whether x stands for a value that is not known yet (inside jit, tf.function, vmap, grad)."""
+        return False
+
+    def records_gradient(self, x: Array) -> bool:
+        """Whether the framework is recording operations on x for differentiation right now."""
+        return False
+
+    def host_view(self, x: Array) -> np.ndarray | None:
+        """A NumPy view of x's memory without a copy, bfloat16 as uint16; None if x is not plain CPU memory.
+
+        The core never writes through the view.
+        """
+        raise NotImplementedError
+
+    def from_host(self, array: np.ndarray, like: Array) -> Array:
+        """The framework's array over a NumPy array that islices made and gives away; uint16 means bfloat16.
+
+        Shares the memory where the framework allows it. Read-only or unaligned input is copied.
+        """
+        raise NotImplementedError
+
+    def asarray(self, array: np.ndarray, like: Array | None = None) -> Array:
+        """A new array with the values of a NumPy array, which stays the caller's (so: copy).
+
+        bfloat16 comes as an array whose dtype is named so (ml_dtypes) or as uint16. Never narrows silently:
+        int64 that the framework would store as int32 is range-checked (IndexError names the position),
+        float64 it cannot hold raises TypeError naming the setting that allows it.
+        """
+        raise NotImplementedError
+
+    def to_numpy(self, x: Array) -> np.ndarray:
+        """x as a NumPy array, copied or not, from any device; bfloat16 as uint16."""
+        raise NotImplementedError
+
+    def scalar(self, x: np.ndarray, like: Array) -> Array:
+        """A 0-d array of the framework holding x, a 0-d NumPy float (float32 or float64)."""
+        return self.asarray(x, like)
+
+    # ------------------------------------------------------------------ the framework's sparse form
+    def from_native(self, x: Any) -> NativeParts:
+        """Take a native sparse object apart without touching its contents; the core validates them.
+
+        Raises ValueError for a native form that is not row-sparse (more than one sparse dimension, a batch).
+        """
+        raise TypeError(f"{self.name} has no row-sparse type of its own")
+
+    def to_native(
+        self,
+        values: Array,
+        indices: Array,
+        dense_shape: tuple[int | None, ...],
+        *,
+        coalesced: bool,
+        padded: bool,
+        like: Any = None,
+    ) -> Any:
+        """Build the native sparse object. ``like``, if given, is the native object this result answers.
+
+        Slots of padded slices have been dropped already unless `sentinel_padding`.
+        """
+        raise TypeError(f"{self.name} has no row-sparse type of its own")
+
+    #: True if `to_native` takes only coalesced slices (the core coalesces first).
+    native_needs_coalesced: ClassVar[bool] = False
+
+    # ------------------------------------------------------------------ where the arithmetic runs
+    def scope(self) -> contextlib.AbstractContextManager[Any]:
+        """A context in which the primitives below run: wide types on, zero-size arrays legal."""
+        return contextlib.nullcontext()
+
+    def trace(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """fn compiled by the framework (jax.jit, tf.function): used by the conformance suite."""
+        raise NotImplementedError(f"{self.name}: trace: the framework has no tracing compiler")
+
+    # ------------------------------------------------------------------ array primitives
+    def astype(self, x: Array, dtype: str) -> Array:
+        """x converted, rounded to nearest even. Values that overflow become infinite."""
+        raise NotImplementedError
+
+    def reshape(self, x: Array, shape: Sequence[int | None]) -> Array:
+        """x with another shape; at most one dimension may be None (unknown while tracing)."""
+        raise NotImplementedError
+
+    def zeros(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
+        """A new array of zeros."""
+        raise NotImplementedError
+
+    def zeros_like(self, x: Array) -> Array:
+        """Zeros of x's shape and dtype, whatever x holds."""
+        return self.zeros(self.shape(x), self.dtype(x), x)  # type: ignore[arg-type]
+
+    def concat(self, arrays: Sequence[Array]) -> Array:
+        """The arrays joined along axis 0. At least one array; equal dtypes."""
+        raise NotImplementedError
+
+    def take(self, x: Array, positions: Array) -> Array:
+        """x[positions] along axis 0; positions are in range, any integer dtype."""
+        raise NotImplementedError
+
+    def where(self, mask: Array, a: Array, b: Array) -> Array:
+        """a where mask, else b: a selection, so a NaN in the branch not taken is gone. Broadcasts; a or b may
+        be a Python float."""
+        raise NotImplementedError
+
+    def abs(self, x: Array) -> Array:
+        raise NotImplementedError
+
+    def minimum(self, a: Array, b: Array) -> Array:
+        """Elementwise; NaN if either is NaN. Broadcasts; either may be a Python float."""
+        raise NotImplementedError
+
+    def maximum(self, a: Array, b: Array) -> Array:
+        """Elementwise; NaN if either is NaN. Broadcasts; either may be a Python float."""
+        raise NotImplementedError
+
+    def less_equal(self, a: Array, b: Array) -> Array:
+        """The mask a <= b; False where either is NaN. Broadcasts; either may be a Python float."""
+        raise NotImplementedError
+
+    def isfinite(self, x: Array) -> Array:
+        """The mask of what is neither infinite nor NaN."""
+        raise NotImplementedError
+
+    def sqrt(self, x: Array) -> Array:
+        """Correctly rounded square root."""
+        raise NotImplementedError
+
+    def div(self, a: Array, b: Array) -> Array:
+        """Correctly rounded a / b, in traced code too. Broadcasts; a may be a Python float."""
+        raise NotImplementedError
+
+    def round_product(self, a: Array, b: Array | float) -> Array:
+        """a * b rounded to its type before it is used further: never contracted into a fused multiply-add."""
+        return a * b
+
+    def row_amax(self, x: Array) -> Array:
+        """For float x of shape (k, m): the largest |x| of each row, (k,). NaN if the row holds one; 0 if m is 0."""
+        raise NotImplementedError
+
+    def row_sum(self, x: Array) -> Array:
+        """For float64 x of shape (k, m): the sum of each row in float64, in any order, (k,). 0 if m is 0."""
+        raise NotImplementedError
+
+    def blocks(self, x: Array) -> Sequence[Array]:
+        """x of shape (1, m) cut along axis 1 into pieces that suit the caches; [x] if that brings nothing."""
+        return [x]
+
+    # ------------------------------------------------------------------ sparse primitives
+    def equal(self, x: Array, value: int | Array) -> Array:
+        """The mask of where integers equal value (an int, or an array that broadcasts)."""
+        raise NotImplementedError
+
+    def in_range(self, indices: Array, rows: int | None) -> Array:
+        """The mask of 0 <= indices < rows (no upper bound if rows is None)."""
+        raise NotImplementedError
+
+    def logical_not(self, mask: Array) -> Array:
+        """The other slots of a mask that `equal`, `isin` or `in_range` made."""
+        raise NotImplementedError
+
+    def isin(self, indices: Array, rows: Array) -> Array:
+        """The mask of the indices that occur in rows (1-D integers, any order, duplicates allowed)."""
+        raise NotImplementedError
+
+    def select(self, values: Array, indices: Array, keep: Array, rows: int | None) -> tuple[Array, Array]:
+        """The slots where the mask keep holds, in order.
+
+        Where `sentinel_padding` and the arrays are traced, no slot can go: the others get index ``rows`` and
+        values of zero.
+        """
+        raise NotImplementedError
+
+    def unique(self, indices: Array, rows: int | None) -> tuple[Array, Array]:
+        """(ids, inverse): the distinct indices ascending, in their own dtype, and for each slot its place in ids.
+
+        Traced with static shapes: as many ids as slots, filled up with ``rows`` at the end.
+        """
+        raise NotImplementedError
+
+    def segment_sum(self, values: Array, segments: Array, count: int | None) -> Array:
+        """out[s] = the sum of values[k] over segments[k] == s, added left to right in order of k, shape
+        (count, *row_shape). The dtype is values' own (float32, float64 or an integer); count is None only
+        where traced shapes are dynamic."""
+        raise NotImplementedError
+
+    def scatter_rows(self, values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
+        """A dense array of zeros with rows ids (unique, ascending) set to values. Out-of-range ids, possible in
+        traced code only, set nothing. Bit for bit the values."""
+        raise NotImplementedError
+
+    def add_rows(self, dense: Array, values: Array, ids: Array) -> Array:
+        """A new array: dense with values added to rows ids (unique, in range, or dropped while traced).
+
+        dense and values have the same dtype; 16-bit sums are taken in float32 and rounded once.
+        """
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------ composites an adapter may override
+    def widen(self, x: Array) -> Array:
+        """16-bit floats as float32, anything else as it is."""
+        return self.astype(x, "float32") if self.dtype(x) in ("float16", "bfloat16") else x
+
+    def sum_duplicates(self, values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
+        """(sums, ids): `unique` then `segment_sum`; override where one pass can do both."""
+        ids, inverse = self.unique(indices, rows)
+        return self.segment_sum(values, inverse, self.shape(ids)[0]), ids

@@ -1,0 +1,460 @@
+"""Norms and clipping: of the gradient itself, so duplicates are summed before anything is measured.
+
+SPEC clauses 7 to 11.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from islices import modes
+from islices.backend import FLOATS, Array, Backend
+from islices.native import adopt, flatten, map_leaves, rebuild, without_padding
+from islices.presets import BY_GLOBAL_NORM, BY_NORM, BY_VALUE, ClipFormula, Steps, islices_formula, lookup_formula
+from islices.registry import describe, get_backend
+from islices.linear import round_scalar, scale_values, wide_dtype
+from islices.rows import coalesce
+from islices.slices import IndexedSlices
+from islices.sums import row_norms
+
+__all__ = ["clip_by_global_norm", "clip_by_norm", "clip_by_row_norm", "clip_by_value", "global_norm", "norm"]
+
+NONFINITE = ("propagate", "raise", "skip")
+
+
+# ---------------------------------------------------------------------- norms
+def norm(x: Any, ord: float = 2) -> Any:
+    """The norm of a gradient, seen as one vector.
+
+    Parameters
+    ----------
+    x : sparse gradient or dense array
+        Of a floating dtype.
+    ord : 1, 2 or inf
+
+    Returns
+    -------
+    0-d array of the same framework
+        float32, or float64 for float64 input. (MXNet, whose NDArray knows no 0-d arithmetic: shape (1,).)
+
+    Raises
+    ------
+    ValueError
+        For another ord.
+    TypeError
+        x is integer, or no array.
+
+    Notes
+    -----
+    Duplicates are summed first. The sum is exact to about 100 bits whatever the order, so the result does not
+    depend on it; the root is taken in float64 and rounded once. SPEC clause 7.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> s = IndexedSlices(np.array([[3.0, 0.0], [0.0, 8.0], [3.0, 0.0]]), np.array([1, 2, 1]), (4, 2))
+    >>> float(norm(s))
+    10.0
+    """
+    if ord not in (1, 2, math.inf):
+        raise ValueError(f"ord: got {ord!r}; accepted are 1, 2 and inf")
+    leaf, _ = adopt(x)
+    return _norm_out(*_norm64([leaf], float(ord), raw=False), [leaf])
+
+
+def global_norm(tree: Any) -> Any:
+    """The 2-norm of all gradients of a tree together.
+
+    Parameters
+    ----------
+    tree : list, tuple or dict, nested, of sparse gradients and dense arrays; None is skipped
+
+    Returns
+    -------
+    0-d array of the same framework
+        Of the widest leaf's dtype, at least float32. Of NumPy if there is no leaf. SPEC clause 8.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> float(global_norm({"w": np.array([3.0]), "b": [np.array([4.0]), None]}))
+    5.0
+    """
+    leaves = _leaves(tree)
+    return _norm_out(*_norm64(leaves, 2.0, raw=False), leaves) if leaves else np.zeros((), np.float32)
+
+
+def _leaves(tree: Any) -> list[Any]:
+    leaves = [adopt(x, "tree")[0] for x in flatten(tree) if x is not None]
+    backends = {_parts(leaf)[0].name for leaf in leaves}
+    if len(backends) > 1:
+        raise TypeError(
+            f"tree: got arrays of {' and '.join(sorted(backends))}; accepted is one framework (see convert)"
+        )
+    return leaves
+
+
+def _parts(leaf: Any) -> tuple[Backend, Array]:
+    if isinstance(leaf, IndexedSlices):
+        return leaf.backend, leaf.values
+    return get_backend(leaf), leaf
+
+
+def _norm64(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Backend, Array]:
+    """(E, norm): the float64 norm of all leaves together, shape (1,), with the backend that computes on it."""
+    flat = []
+    for leaf in leaves:
+        if isinstance(leaf, IndexedSlices):
+            leaf = without_padding(leaf) if raw else coalesce(leaf)
+        B, values = _parts(leaf)
+        _check_float(B, values)
+        flat.append((B, _as_rows(B, values, 1)))
+    return row_norms(flat, ord)
+
+
+def _check_float(B: Backend, values: Array) -> None:
+    if B.dtype(values) not in FLOATS:
+        raise TypeError(f"x: got {describe(values)}; accepted is a floating dtype")
+
+
+def _as_rows(B: Backend, values: Array, k: int | None) -> Array:
+    """values as a matrix: one row (k = 1), or one for each along axis 0 (k = its length)."""
+    shape = B.shape(values)
+    inner = shape if k == 1 else shape[1:]
+    m = None if None in inner else math.prod(n for n in inner if n is not None)
+    with B.scope():
+        return B.reshape(values, (k, m))
+
+
+def _norm_out(E: Backend, norm64: Array, leaves: Sequence[Any]) -> Any:
+    """The norm as the user gets it: a scalar of the framework, in the widest leaf's type."""
+    dtype = _norm_dtype(leaves)
+    B, values = _parts(leaves[0])
+    with E.scope():
+        rounded = E.reshape(E.astype(norm64, dtype), ())
+    if E is not modes.HOST:
+        return rounded
+    with B.scope():
+        return B.scalar(rounded, values)
+
+
+def _norm_dtype(leaves: Sequence[Any]) -> str:
+    return "float64" if any(B.dtype(v) == "float64" for B, v in map(_parts, leaves)) else "float32"
+
+
+# ---------------------------------------------------------------------- clipping by value
+def clip_by_value(x: Any, lo: float, hi: float, *, semantics: str = "islices") -> Any:
+    """Every element of a gradient limited to [lo, hi].
+
+    Parameters
+    ----------
+    x : sparse gradient, dense array, None, or a list, tuple or dict of them
+    lo, hi : float
+        lo <= 0 <= hi for sparse gradients, whose absent rows are zeros; rounded to the values' type.
+    semantics : {"islices", "tensorflow", "keras", "fbgemm"}
+        "islices" sums duplicates first (a clipped sparse gradient comes back coalesced); the others clip the stored
+        values as those frameworks do.
+
+    Returns
+    -------
+    The type of x. NaN stays NaN.
+
+    Raises
+    ------
+    ValueError
+        lo > hi, NaN bounds, or bounds that would change absent rows. SPEC clause 9.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> s = IndexedSlices(np.array([[3.0], [3.0]]), np.array([1, 1]), (4, 1))
+    >>> clip_by_value(s, -3.5, 3.5).values.tolist()
+    [[3.5]]
+    """
+    raw = lookup_formula(BY_VALUE, semantics, "clip_by_value")
+    for name, bound in (("lo", lo), ("hi", hi)):
+        if not isinstance(bound, (numbers.Real, np.generic)):
+            raise TypeError(f"{name}: got {describe(bound)}; accepted is a real number")
+    if not lo <= hi:
+        raise ValueError(f"lo and hi: got {lo} and {hi}; accepted is lo <= hi")
+
+    def one(leaf: Any) -> Any:
+        sparse = isinstance(leaf, IndexedSlices)
+        if sparse and not lo <= 0 <= hi:
+            raise ValueError(
+                f"lo and hi: got {lo} and {hi}; accepted is lo <= 0 <= hi, since other bounds change the rows that "
+                "are not stored: densify first, clip_by_value(to_dense(x), lo, hi)"
+            )
+        if sparse and not raw:
+            leaf = coalesce(leaf)
+        B, values = _parts(leaf)
+        bounds = round_scalar(B, values, lo, "lo"), round_scalar(B, values, hi, "hi")
+        clipped = modes.run(_clamp, B, (values,), lo=bounds[0], hi=bounds[1])
+        return leaf.replace(values=clipped) if sparse else clipped
+
+    return map_leaves(one, x)
+
+
+def _clamp(B: Backend, values: Array, *, lo: Any, hi: Any) -> Array:
+    return B.astype(B.minimum(B.maximum(B.widen(values), lo), hi), B.dtype(values))
+
+
+# ---------------------------------------------------------------------- clipping by a norm
+def clip_by_norm(x: Any, max_norm: float, *, semantics: str = "islices", nonfinite: str = "propagate") -> Any:
+    """A gradient scaled down to a norm of at most max_norm; in a tree, each leaf by its own norm.
+
+    Parameters
+    ----------
+    x : sparse gradient, dense array, None, or a list, tuple or dict of them
+    max_norm : float
+        0 gives zeros, inf changes nothing.
+    semantics : {"islices", "tensorflow", "keras"}
+        Whose arithmetic; SPEC clause 11.
+    nonfinite : {"propagate", "raise", "skip"}
+        What a NaN or infinite norm does: every stored value NaN, FloatingPointError, or zeros.
+
+    Returns
+    -------
+    The type of x; x itself if its norm is within max_norm.
+
+    Raises
+    ------
+    ValueError
+        max_norm is negative or NaN, or nonfinite="raise" under a trace, where nothing can be raised.
+    FloatingPointError
+        nonfinite="raise" and the norm is NaN or infinite.
+
+    Notes
+    -----
+    Stored values are multiplied by max_norm / norm, formed in float64 and rounded once to their type. SPEC clause 10.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> clip_by_norm([np.array([3.0, 4.0]), np.array([0.5])], 1.0)
+    [array([0.6, 0.8]), array([0.5])]
+    """
+    formula = lookup_formula(BY_NORM, semantics, "clip_by_norm")
+    limit = _check_max_norm(max_norm)
+    _check_nonfinite(nonfinite)
+
+    def one(leaf: Any) -> Any:
+        clip, _ = _clipper([leaf], limit, formula, nonfinite)
+        return _with_values(leaf, clip)
+
+    return _same_if_unchanged(one, x)
+
+
+def clip_by_global_norm(
+    tree: Any, max_norm: float, *, semantics: str = "islices", nonfinite: str = "propagate"
+) -> tuple[Any, Any]:
+    """All gradients of a tree scaled down together to a global norm of at most max_norm.
+
+    Parameters
+    ----------
+    tree : list, tuple or dict, nested, of sparse gradients and dense arrays; None is kept
+    max_norm : float
+        0 gives zeros, inf changes nothing.
+    semantics : {"islices", "tensorflow", "keras", "torch", "mxnet", "optax"}
+        Whose arithmetic; SPEC clause 11.
+    nonfinite : {"propagate", "raise", "skip"}
+        What a NaN or infinite norm does: every stored value NaN, FloatingPointError, or zeros.
+
+    Returns
+    -------
+    (tree, norm)
+        The clipped tree, leaves of their own types, and the norm before clipping as `global_norm` gives it.
+
+    Raises
+    ------
+    ValueError
+        max_norm is negative or NaN, or nonfinite="raise" under a trace, where nothing can be raised.
+    FloatingPointError
+        nonfinite="raise" and the norm is NaN or infinite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> s = IndexedSlices(np.array([[3.0], [3.0]]), np.array([1, 1]), (4, 1))
+    >>> (clipped, dense), norm = clip_by_global_norm([s, np.array([8.0])], 5.0)
+    >>> float(norm), clipped.values.tolist(), dense.tolist()
+    (10.0, [[1.5], [1.5]], [4.0])
+    """
+    formula = lookup_formula(BY_GLOBAL_NORM, semantics, "clip_by_global_norm")
+    limit = _check_max_norm(max_norm)
+    _check_nonfinite(nonfinite)
+    leaves = _leaves(tree)
+    if not leaves:
+        return tree, np.zeros((), np.float32)
+    clip, total = _clipper(leaves, limit, formula, nonfinite)
+    return _same_if_unchanged(lambda leaf: _with_values(leaf, clip), tree, "tree"), total
+
+
+def _same_if_unchanged(fn: Any, tree: Any, argument: str = "x") -> Any:
+    """`map_leaves`, but a leaf that fn returns as it is stays the caller's own object."""
+
+    def one(x: Any) -> Any:
+        if x is None:
+            return None
+        leaf, restore = adopt(x, argument)
+        out = fn(leaf)
+        return x if out is leaf else restore(out)
+
+    return rebuild(tree, iter([one(x) for x in flatten(tree)]))
+
+
+def _check_max_norm(max_norm: Any) -> float:
+    if isinstance(max_norm, bool) or not isinstance(max_norm, (numbers.Real, np.generic)):
+        raise TypeError(f"max_norm: got {describe(max_norm)}; accepted is a real number >= 0")
+    limit = float(max_norm)
+    if not limit >= 0:
+        raise ValueError(f"max_norm: got {limit}; accepted is a number >= 0 (inf changes nothing)")
+    return limit
+
+
+def _check_nonfinite(nonfinite: str) -> None:
+    if nonfinite not in NONFINITE:
+        raise ValueError(f"nonfinite: got {nonfinite!r}; accepted are {', '.join(map(repr, NONFINITE))}")
+
+
+#: What clipping does to the values of one leaf.
+Clip = Callable[[Backend, Array], Array]
+
+
+def _with_values(leaf: Any, clip: Clip | None) -> Any:
+    if clip is None:
+        return leaf
+    B, values = _parts(leaf)
+    clipped = clip(B, values)
+    return leaf.replace(values=clipped) if isinstance(leaf, IndexedSlices) else clipped
+
+
+def _clipper(leaves: Sequence[Any], limit: float, formula: ClipFormula, nonfinite: str) -> tuple[Clip | None, Any]:
+    """(clip, norm as the user gets it); clip is None where the values stay as they are."""
+    E, norm64 = _norm64(leaves, 2.0, raw=formula.raw)
+    total = _norm_out(E, norm64, leaves)
+    with E.scope():
+        _refuse_nonfinite(E, norm64, nonfinite)
+        steps = formula.steps(E, norm64 if formula.wide else E.astype(norm64, _norm_dtype(leaves)), limit)
+        finite = E.isfinite(norm64)
+    if E is not modes.HOST:
+        return _traced_clip(E, steps, finite if nonfinite == "skip" else None), total
+    if nonfinite == "skip" and not finite[0]:
+        return lambda B, values: modes.run(_zeros, B, (values,)), total
+    if formula.wide and norm64[0] <= limit:
+        return None, total
+    factors = [(name, c if isinstance(c, float) else c.item()) for name, c in steps]
+
+    def clip(B: Backend, values: Array) -> Array:
+        return scale_values(B, values, [(name, round_scalar(B, values, c, name)) for name, c in factors])
+
+    return clip, total
+
+
+def _refuse_nonfinite(E: Backend, norms: Array, nonfinite: str) -> None:
+    if nonfinite != "raise":
+        return
+    if E is not modes.HOST:
+        raise ValueError("nonfinite: got 'raise' under a trace; accepted there are 'propagate' and 'skip'")
+    if not np.isfinite(norms).all():
+        bad = float(norms[~np.isfinite(norms)][0])
+        raise FloatingPointError(f"the norm of the gradient is {bad}; nonfinite= accepts 'propagate' and 'skip' too")
+
+
+def _traced_clip(E: Backend, steps: Steps, finite: Array | None) -> Clip:
+    """The same, where neither the norm nor whether it is finite is known yet."""
+
+    def clip(B: Backend, values: Array) -> Array:
+        dtype = wide_dtype(B.dtype(values))
+        with B.scope():
+            rounded = [
+                (name, round_scalar(B, values, c, name) if isinstance(c, float) else B.reshape(B.astype(c, dtype), ()))
+                for name, c in steps
+            ]
+            clipped = scale_values(B, values, rounded)
+            return clipped if finite is None else B.where(B.reshape(finite, ()), clipped, B.zeros_like(values))
+
+    return clip
+
+
+def _zeros(B: Backend, values: Array) -> Array:
+    return B.zeros_like(values)
+
+
+def clip_by_row_norm(x: Any, max_norm: float, *, nonfinite: str = "propagate") -> Any:
+    """Every row of a gradient scaled down to a norm of at most max_norm.
+
+    Parameters
+    ----------
+    x : sparse gradient, dense array, None, or a list, tuple or dict of them
+    max_norm : float
+        0 gives zeros, inf changes nothing.
+    nonfinite : {"propagate", "raise", "skip"}
+        What a NaN or infinite norm of a row does to that row.
+
+    Returns
+    -------
+    The type of x; slices stay uncoalesced if they were, each multiplied by the factor of its row. Rows within
+    max_norm keep their bits. SPEC clause 10.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> clip_by_row_norm(np.array([[3.0, 4.0], [0.0, 1.0]]), 1.0).tolist()
+    [[0.6000000000000001, 0.8], [0.0, 1.0]]
+    """
+    limit = _check_max_norm(max_norm)
+    _check_nonfinite(nonfinite)
+    return _same_if_unchanged(lambda leaf: _clip_rows(leaf, limit, nonfinite), x)
+
+
+def _clip_rows(leaf: Any, limit: float, nonfinite: str) -> Any:
+    B, values = _parts(leaf)
+    _check_float(B, values)
+    sums, place = values, None
+    if isinstance(leaf, IndexedSlices):
+        if not modes.is_traced(B, values, leaf.indices):
+            leaf = without_padding(leaf)
+            values = leaf.values
+        sums, place = modes.run(_row_sums, B, (values, leaf.indices), rows=leaf.dense_shape[0])
+    E, norms = row_norms([(B, _as_rows(B, sums, B.shape(sums)[0]))], 2.0)
+    with E.scope():
+        _refuse_nonfinite(E, norms, nonfinite)
+        if E is modes.HOST and (norms <= limit).all():
+            return leaf
+        ((_, factors),) = islices_formula(E, norms, limit)
+        if nonfinite == "skip":  # a factor that is no number marks the row
+            factors = E.where(E.isfinite(norms), factors, -1.0)
+        factors = E.astype(factors, wide_dtype(B.dtype(values)))
+    if E is modes.HOST:
+        factors = B.asarray(factors, values)
+    arrays = (values, factors) if place is None else (values, factors, place)
+    clipped = modes.run(_scale_rows, B, arrays)
+    return leaf.replace(values=clipped) if isinstance(leaf, IndexedSlices) else clipped
+
+
+def _row_sums(B: Backend, values: Array, indices: Array, *, rows: int | None) -> tuple[Array, Array]:
+    """(sums of the distinct rows, for each slot its place among them)."""
+    if B.is_traced(indices) or B.is_traced(values):
+        valid = B.in_range(indices, rows)
+        values, indices = B.select(values, indices, valid, rows) if B.sentinel_padding else (values, indices)
+    ids, place = B.unique(indices, rows)
+    sums = B.segment_sum(B.widen(values), place, B.shape(ids)[0])
+    return B.astype(sums, B.dtype(values)), place
+
+
+def _scale_rows(B: Backend, values: Array, factors: Array, place: Array | None = None) -> Array:
+    """Each row times its own factor; a negative factor stands for zeros."""
+    if place is not None:
+        factors = B.take(factors, place)
+    column = B.reshape(factors, (B.shape(factors)[0], *(1,) * (len(B.shape(values)) - 1)))
+    scaled = B.astype(B.round_product(B.widen(values), column), B.dtype(values))
+    return B.where(B.less_equal(column, -1.0), B.zeros_like(scaled), scaled)

@@ -1,0 +1,226 @@
+"""From the gradient of looked-up rows to the gradient of the table: padding, masks, frequency.
+
+SPEC clause 12.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import numpy as np
+
+from islices import modes
+from islices.backend import INTEGERS, Array, Backend
+from islices.native import map_leaves
+from islices.registry import describe, get_backend
+from islices.rows import drop_rows
+from islices.slices import IndexedSlices
+
+__all__ = ["drop_padding", "embedding_grad", "resolve_padding_idx", "scale_by_frequency"]
+
+
+def embedding_grad(
+    upstream: Array,
+    ids: Array,
+    num_rows: int,
+    *,
+    padding_idx: int | None = None,
+    mask: Array | None = None,
+    scale_by_freq: bool = False,
+) -> IndexedSlices:
+    """The gradient of a table whose rows ids were looked up, one slice an occurrence.
+
+    Parameters
+    ----------
+    upstream : float array, shape (*ids.shape, *row_shape)
+        The gradient that arrives at the looked-up rows.
+    ids : int32 or int64 array of any shape
+        Of the same framework, or NumPy.
+    num_rows : int
+        Rows of the table.
+    padding_idx : int, optional
+        The row that gets no gradient; negative counts from the end.
+    mask : boolean array of ids' shape, optional
+        Where False, upstream counts as zero, NaN included; the slice stays, as zeros.
+    scale_by_freq : bool
+        Divide each contribution by how often its index occurs in ids (padding not counted).
+
+    Returns
+    -------
+    IndexedSlices
+        In order of occurrence, uncoalesced. Without the padding's slices (under jax.jit they become padding slots).
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        dtypes, shapes or ids that do not fit. SPEC clauses 2 and 12.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> g = embedding_grad(np.ones((2, 3, 1)), np.array([[1, 2, 0], [1, 0, 0]]), 4, padding_idx=0)
+    >>> g.indices.tolist(), g.dense_shape
+    ([1, 2, 1], (4, 1))
+    """
+    B = get_backend(upstream)
+    if not B.is_array(upstream):
+        raise TypeError(f"upstream: got {describe(upstream)}; accepted is a dense array")
+    ids = _check_ids(B, ids, upstream)
+    num_rows = _check_count(num_rows)
+    padding = resolve_padding_idx(padding_idx, num_rows)
+    ids_shape, shape = B.shape(ids), B.shape(upstream)
+    if shape[: len(ids_shape)] != ids_shape and None not in (*shape, *ids_shape):
+        raise ValueError(f"upstream: got shape {shape}; accepted is {ids_shape} (of ids) followed by the row's shape")
+    row_shape = shape[len(ids_shape) :]
+    if None in row_shape:
+        raise ValueError(f"upstream: got rows of unknown shape {row_shape}; accepted is a shape known while tracing")
+    n = None if None in ids_shape else math.prod(k for k in ids_shape if k is not None)
+    with B.scope():
+        values, indices = B.reshape(upstream, (n, *row_shape)), B.reshape(ids, (n,))
+        if mask is not None:
+            values = _masked(B, values, mask, ids_shape, n)
+    s = IndexedSlices(values, indices, (num_rows, *row_shape))
+    if padding is not None:
+        s = drop_padding(s, padding)
+    return scale_by_frequency(s) if scale_by_freq else s
+
+
+def _check_ids(B: Backend, ids: Any, upstream: Array) -> Array:
+    if isinstance(ids, np.ndarray) and not B.is_array(ids):
+        if ids.dtype.name not in INTEGERS:
+            raise TypeError(f"ids: got {describe(ids)}; accepted dtypes are int32 and int64")
+        with B.scope():
+            return B.asarray(ids, upstream)
+    if not B.is_array(ids) or B.dtype(ids) not in INTEGERS:
+        raise TypeError(f"ids: got {describe(ids)}; accepted is an int32 or int64 array of {B.name} or NumPy")
+    return ids
+
+
+def _check_count(num_rows: Any) -> int:
+    try:
+        count = operator.index(num_rows)
+    except TypeError:
+        raise TypeError(f"num_rows: got {describe(num_rows)}; accepted is an int >= 0") from None
+    if count < 0:
+        raise ValueError(f"num_rows: got {count}; accepted is an int >= 0")
+    return count
+
+
+def _masked(B: Backend, values: Array, mask: Any, ids_shape: tuple[int | None, ...], n: int | None) -> Array:
+    if not B.is_array(mask):
+        if not isinstance(mask, np.ndarray):
+            raise TypeError(f"mask: got {describe(mask)}; accepted is a boolean array of ids' shape {ids_shape}")
+        mask = B.asarray(mask.astype(np.int32) if mask.dtype == bool else mask, values)
+    if B.shape(mask) != ids_shape and None not in (*B.shape(mask), *ids_shape):
+        raise ValueError(f"mask: got shape {B.shape(mask)}; accepted is ids' shape {ids_shape}")
+    if B.dtype(mask) not in ("bool", *INTEGERS, "uint8"):
+        raise TypeError(f"mask: got {describe(mask)}; accepted is a boolean array of ids' shape {ids_shape}")
+    column = B.reshape(B.astype(mask, "int32"), (n, *(1,) * (len(B.shape(values)) - 1)))
+    return B.where(B.equal(column, 0), B.zeros_like(values), values)
+
+
+def resolve_padding_idx(padding_idx: Any, num_rows: int | None) -> int | None:
+    """padding_idx as a row number; negative counts from the end (SPEC clause 12)."""
+    if padding_idx is None:
+        return None
+    try:
+        p = operator.index(padding_idx)
+    except TypeError:
+        raise TypeError(f"padding_idx: got {describe(padding_idx)}; accepted is an int or None") from None
+    if num_rows is None:
+        if p < 0:
+            raise ValueError(f"padding_idx: got {p}; accepted is >= 0 where the number of rows is unknown")
+        return p
+    if not -num_rows <= p < num_rows:
+        raise IndexError(f"padding_idx: got {p}; accepted is -{num_rows} <= padding_idx < {num_rows}")
+    return p % num_rows
+
+
+def drop_padding(x: Any, padding_idx: int) -> Any:
+    """A gradient without the padding row.
+
+    Parameters
+    ----------
+    x : sparse gradient, dense array, None, or a list, tuple or dict of them
+    padding_idx : int
+        Negative counts from the end.
+
+    Returns
+    -------
+    The type of x: sparse without those slices (under jax.jit they become padding slots), dense with zeros there.
+
+    Raises
+    ------
+    IndexError
+        padding_idx is no row. SPEC clause 12.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> drop_padding(IndexedSlices(np.ones((2, 1)), np.array([0, 3]), (4, 1)), -1).indices.tolist()
+    [0]
+    """
+
+    def one(leaf: Any) -> Any:
+        rows = leaf.dense_shape[0] if isinstance(leaf, IndexedSlices) else _rows_of(leaf)
+        p = resolve_padding_idx(padding_idx, rows)
+        return leaf if p is None else drop_rows(leaf, [p])
+
+    return map_leaves(one, x)
+
+
+def _rows_of(dense: Array) -> int | None:
+    shape = get_backend(dense).shape(dense)
+    if not shape:
+        raise ValueError("x: got a 0-d array; accepted is shape (rows, *row_shape)")
+    return shape[0]
+
+
+def scale_by_frequency(x: Any) -> Any:
+    """Each stored slice divided by how often its index occurs in x.
+
+    Parameters
+    ----------
+    x : sparse gradient, None, or a list, tuple or dict of them
+        Uncoalesced, as `embedding_grad` gives it: coalesced rows all occur once.
+
+    Returns
+    -------
+    The type of x.
+
+    Raises
+    ------
+    TypeError
+        A dense array: how often a row occurred is no longer known. SPEC clause 12.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> scale_by_frequency(IndexedSlices(np.ones(3), np.array([1, 0, 1]), (2,))).values.tolist()
+    [0.5, 1.0, 0.5]
+    """
+    return map_leaves(_by_frequency, x)
+
+
+def _by_frequency(leaf: Any) -> IndexedSlices:
+    if not isinstance(leaf, IndexedSlices):
+        raise TypeError(f"x: got {describe(leaf)}; accepted are sparse gradients (counts are not known for dense ones)")
+    if leaf.coalesced and not leaf.padded:
+        return leaf
+    rows = leaf.dense_shape[0]
+    values = modes.run(_divide_by_counts, leaf.backend, (leaf.values, leaf.indices), rows=rows)
+    return leaf.replace(values=values)
+
+
+def _divide_by_counts(B: Backend, values: Array, indices: Array, *, rows: int | None) -> Array:
+    dtype = B.dtype(values)
+    ids, place = B.unique(indices, rows)
+    ones = B.astype(B.equal(indices, indices), "int32")
+    counts = B.take(B.segment_sum(ones, place, B.shape(ids)[0]), place)
+    wide = B.widen(values)
+    column = B.reshape(counts, (B.shape(counts)[0], *(1,) * (len(B.shape(values)) - 1)))
+    return B.astype(B.div(wide, B.astype(column, B.dtype(wide))), dtype)

@@ -1,0 +1,96 @@
+"""How an operation runs: on the host, by the framework's own operations, or inside a trace.
+
+A *kernel* here is a function ``kernel(backend, *arrays, **static)`` written on the primitives of `Backend`.
+`run` decides which backend's primitives it gets: those of `HostBackend` on views of the arrays' memory (mode
+"host"), or the arrays' own backend (mode "native", and whenever a trace or a gradient is being recorded).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+
+from islices.backend import Array, Backend
+from islices.host import HostBackend
+
+__all__ = ["HOST", "execution", "host_views", "is_traced", "run"]
+
+MODES = ("host", "native")
+HOST = HostBackend()
+_mode: ContextVar[str] = ContextVar("islices_execution", default="host")
+
+
+@contextlib.contextmanager
+def execution(mode: str) -> Iterator[None]:
+    """Choose how operations on concrete arrays run within a ``with`` block.
+
+    Parameters
+    ----------
+    mode : {"host", "native"}
+        "host", the default: in NumPy, on views of the framework's CPU memory; arrays elsewhere (an accelerator)
+        and arrays whose gradient is being recorded run natively all the same. "native": by the framework's own
+        operations, on any device. Traced code (jax.jit, tf.function) always runs natively.
+
+    Raises
+    ------
+    ValueError
+        For another mode.
+
+    Notes
+    -----
+    The choice belongs to the current context (`contextvars`): threads and tasks do not disturb one another.
+    SPEC clause 20.
+
+    Examples
+    --------
+    >>> import islices
+    >>> with islices.execution("native"):
+    ...     pass
+    """
+    if mode not in MODES:
+        raise ValueError(f"mode: got {mode!r}; accepted are {', '.join(map(repr, MODES))}")
+    token = _mode.set(mode)
+    try:
+        yield
+    finally:
+        _mode.reset(token)
+
+
+def is_traced(backend: Backend, *arrays: Array) -> bool:
+    """Whether any of the arrays stands for a value not known yet."""
+    return any(map(backend.is_traced, arrays))
+
+
+def host_views(backend: Backend, arrays: Sequence[Array]) -> list[np.ndarray] | None:
+    """NumPy views of the arrays if the host may compute on them now, else None."""
+    if _mode.get() != "host":
+        return None
+    views = []
+    for x in arrays:
+        if backend.is_traced(x) or backend.records_gradient(x):
+            return None
+        view = backend.host_view(x)
+        if view is None:
+            return None
+        views.append(view)
+    return views
+
+
+def run(kernel: Callable[..., Any], backend: Backend, arrays: Sequence[Array], **static: Any) -> Any:
+    """kernel's result as the backend's arrays. A result may be an array, a tuple of them, or Python values."""
+    views = host_views(backend, arrays)
+    if views is None:
+        with backend.scope():
+            return kernel(backend, *arrays, **static)
+    out = kernel(HOST, *views, **static)
+    if isinstance(out, tuple):
+        return tuple(_give(backend, x, arrays[0]) for x in out)
+    return _give(backend, out, arrays[0])
+
+
+def _give(backend: Backend, x: Any, like: Array) -> Any:
+    return backend.from_host(x, like) if isinstance(x, np.ndarray) else x

@@ -1,0 +1,324 @@
+"""Type in, type out: native sparse objects to IndexedSlices and back, through nested structures.
+
+`adopt` turns any leaf a user may hand over into what the library computes on, together with the way back;
+`map_leaves` does so through lists, tuples, named tuples and dicts. Every public function is built on the two.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from islices import modes
+from islices.backend import INTEGERS, Array, Backend
+from islices.registry import describe, find_backend, get_backend
+from islices.slices import IndexedSlices, check_indices
+
+__all__ = [
+    "adopt",
+    "convert",
+    "flatten",
+    "from_dense",
+    "from_native",
+    "map_leaves",
+    "rebuild",
+    "structure",
+    "to_native",
+    "without_padding",
+]
+
+
+# ---------------------------------------------------------------------- one leaf
+def from_native(x: Any, *, dense_shape: Iterable[int | None] | None = None, validate: bool = True) -> IndexedSlices:
+    """The `IndexedSlices` over a framework's own sparse gradient; memory is shared, nothing is summed.
+
+    Parameters
+    ----------
+    x : tf.IndexedSlices, torch sparse COO tensor, jax BCOO, mxnet RowSparseNDArray or IndexedSlices
+        One sparse dimension, the rows. Validated before its framework touches it.
+    dense_shape : sequence of int, optional
+        For an object that does not know its shape (a tf.IndexedSlices whose dense_shape is None).
+    validate : bool
+        False skips the passes over the indices.
+
+    Returns
+    -------
+    IndexedSlices
+
+    Raises
+    ------
+    TypeError
+        x is dense (use `from_dense`) or of no framework islices knows.
+    ValueError, IndexError
+        x is not row-sparse, or its indices contradict its shape or its own claim to be coalesced.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> s = IndexedSlices(np.ones((1, 2)), np.array([0]), (3, 2))
+    >>> from_native(s) is s
+    True
+    """
+    if isinstance(x, IndexedSlices):
+        if dense_shape is None or tuple(dense_shape) == x.dense_shape:
+            return x
+        return IndexedSlices(
+            x.values, x.indices, dense_shape, coalesced=x.coalesced, padded=x.padded, validate=validate
+        )
+    backend = find_backend(x)
+    if backend is None or not backend.is_native(x):
+        hint = "; a dense array becomes slices by from_dense(x)" if backend is not None else ""
+        raise TypeError(f"x: got {describe(x)}; accepted is a framework's row-sparse gradient{hint}")
+    parts = backend.from_native(x)
+    return IndexedSlices(
+        parts.values,
+        parts.indices,
+        parts.dense_shape if dense_shape is None else dense_shape,
+        coalesced=parts.coalesced,
+        padded=parts.padded,
+        validate=validate,
+    )
+
+
+def to_native(s: IndexedSlices, *, like: Any = None) -> Any:
+    """The framework's own sparse object over slices.
+
+    Parameters
+    ----------
+    s : IndexedSlices
+    like : native sparse object, optional
+        What the result answers: a detail the framework's type carries (the dtype of TensorFlow's dense_shape) follows it.
+
+    Returns
+    -------
+    tf.IndexedSlices, torch sparse COO tensor, jax BCOO or mxnet RowSparseNDArray; NumPy has none, so s itself.
+
+    Raises
+    ------
+    ValueError
+        The framework's type cannot express s (MXNet: 2^31 elements or more; torch, JAX, MXNet: rows unknown).
+
+    Notes
+    -----
+    Indices widen to int64 where the type demands it (torch, MXNet). MXNet's type holds no duplicates: s is
+    coalesced. SPEC clause 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> s = IndexedSlices(np.ones((1, 2)), np.array([0]), (3, 2))
+    >>> to_native(s) is s
+    True
+    """
+    if not isinstance(s, IndexedSlices):
+        raise TypeError(f"s: got {describe(s)}; accepted is an IndexedSlices")
+    backend = s.backend
+    if not backend.native_name:
+        return s
+    if s.padded and not backend.sentinel_padding:
+        s = without_padding(s)
+    if backend.native_needs_coalesced and not s.coalesced:
+        from islices.rows import coalesce
+
+        s = coalesce(s)
+    with backend.scope():
+        return backend.to_native(s.values, s.indices, s.dense_shape, coalesced=s.coalesced, padded=s.padded, like=like)
+
+
+def without_padding(s: IndexedSlices) -> IndexedSlices:
+    """s without its sentinel slots (in traced code with static shapes they stay, and hold zeros)."""
+    if not s.padded:
+        return s
+    values, indices = modes.run(_drop_invalid, s.backend, (s.values, s.indices), rows=s.dense_shape[0])
+    still = s.backend.sentinel_padding and modes.is_traced(s.backend, values, indices)
+    return IndexedSlices._trusted(s.backend, values, indices, s.dense_shape, coalesced=s.coalesced, padded=still)
+
+
+def _drop_invalid(B: Backend, values: Array, indices: Array, *, rows: int | None) -> tuple[Array, Array]:
+    return B.select(values, indices, B.in_range(indices, rows), rows)
+
+
+def adopt(x: Any, argument: str = "x") -> tuple[Any, Callable[[Any], Any]]:
+    """(leaf, restore): an IndexedSlices or a dense array, and what turns a result into x's own type."""
+    if isinstance(x, IndexedSlices):
+        return x, _identity
+    backend = find_backend(x)
+    if backend is None:
+        raise TypeError(
+            f"{argument}: got {describe(x)}; accepted are sparse gradients and dense arrays of "
+            "NumPy, TensorFlow, PyTorch, JAX and MXNet, IndexedSlices, None, or lists, tuples and dicts of them"
+        )
+    if not backend.is_native(x):
+        return x, _identity
+
+    def restore(result: Any) -> Any:
+        return to_native(result, like=x) if isinstance(result, IndexedSlices) else result
+
+    return from_native(x), restore
+
+
+def _identity(x: Any) -> Any:
+    return x
+
+
+# ---------------------------------------------------------------------- nested structures
+def flatten(tree: Any) -> list[Any]:
+    """The leaves of nested lists, tuples and dicts, in order; None is a leaf too."""
+    if isinstance(tree, dict):
+        tree = tree.values()
+    elif not isinstance(tree, (list, tuple)):
+        return [tree]
+    return [leaf for item in tree for leaf in flatten(item)]
+
+
+def structure(tree: Any) -> Any:
+    """What two nested structures must share to be combined leaf by leaf."""
+    if isinstance(tree, dict):
+        return {key: structure(item) for key, item in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return [structure(item) for item in tree]
+    return None
+
+
+def rebuild(tree: Any, leaves: Iterator[Any]) -> Any:
+    """A structure like tree, of the same container types, with its leaves taken from an iterator."""
+    if isinstance(tree, dict):
+        items = {key: rebuild(item, leaves) for key, item in tree.items()}
+        if type(tree) is dict:
+            return items
+        out = copy.copy(tree)
+        out.update(items)
+        return out
+    if isinstance(tree, tuple):
+        made = [rebuild(item, leaves) for item in tree]
+        return tree._make(made) if hasattr(tree, "_make") else tuple(made)
+    if isinstance(tree, list):
+        return [rebuild(item, leaves) for item in tree]
+    return next(leaves)
+
+
+def map_leaves(fn: Callable[[Any], Any], tree: Any, argument: str = "x") -> Any:
+    """fn over every leaf of tree, adopted on the way in and restored to its own type on the way out."""
+    if isinstance(tree, IndexedSlices):
+        return fn(tree)
+    if tree is None:
+        return None
+    if isinstance(tree, (list, tuple, dict)):
+        return rebuild(tree, iter([map_leaves(fn, leaf, argument) for leaf in flatten(tree)]))
+    leaf, restore = adopt(tree, argument)
+    return restore(fn(leaf))
+
+
+# ---------------------------------------------------------------------- dense arrays, other frameworks
+def from_dense(x: Array, rows: Any = None) -> IndexedSlices:
+    """The rows of a dense array as slices.
+
+    Parameters
+    ----------
+    x : array, shape (rows, *row_shape)
+    rows : 1-D array of int32 or int64, optional
+        Which rows to store, in this order, each once. By default those that hold anything but zeros, ascending.
+
+    Returns
+    -------
+    IndexedSlices
+
+    Raises
+    ------
+    ValueError
+        x is traced and rows is not given (which rows are zero is not known yet), or rows names one twice.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from_dense(np.array([[0.0, 0.0], [1.0, 0.0]])).indices
+    array([1])
+    """
+    backend = get_backend(x)
+    if not backend.is_array(x):
+        raise TypeError(f"x: got {describe(x)}; accepted is a dense array (a sparse one becomes slices by from_native)")
+    shape = backend.shape(x)
+    if not shape:
+        raise ValueError("x: got a 0-d array; accepted is shape (rows, *row_shape)")
+    if rows is None:
+        if backend.is_traced(x):
+            raise ValueError("rows: must be given while tracing: which rows hold zeros is not known yet")
+        ids = backend.asarray(_nonzero_rows(backend.to_numpy(x)), x)
+    else:
+        ids = _row_numbers(backend, rows, shape[0], x)
+    values = modes.run(_take, backend, (x, ids))
+    return IndexedSlices._trusted(backend, values, ids, shape, coalesced=rows is None)
+
+
+def _nonzero_rows(x: np.ndarray) -> np.ndarray:
+    flat = x.reshape(x.shape[0], int(np.prod(x.shape[1:])))
+    if x.dtype == np.uint16:  # bfloat16 bit patterns: all but the sign
+        flat = flat & 0x7FFF
+    return np.flatnonzero((flat != 0).any(axis=1))
+
+
+def _row_numbers(backend: Backend, rows: Any, count: int | None, like: Array) -> Array:
+    """rows checked: integers of the backend, in range, none twice."""
+    if isinstance(rows, np.ndarray) and not backend.is_array(rows):
+        rows = backend.asarray(rows, like)
+    if not backend.is_array(rows) or backend.dtype(rows) not in INTEGERS or len(backend.shape(rows)) != 1:
+        raise TypeError(
+            f"rows: got {describe(rows)}; accepted is a 1-D int32 or int64 array of {backend.name} or NumPy"
+        )
+    if not backend.is_traced(rows):
+        check_indices(backend, rows, count)
+        seen, counts = np.unique(backend.to_numpy(rows), return_counts=True)
+        if len(seen) and counts.max() > 1:
+            raise ValueError(f"rows: got row {int(seen[counts.argmax()])} {int(counts.max())} times; accepted is once")
+    return rows
+
+
+def _take(B: Backend, x: Array, ids: Array) -> Array:
+    return B.take(x, ids)
+
+
+def convert(x: Any, backend: str | Backend) -> Any:
+    """x in another framework, leaf by leaf, through NumPy; memory is not shared.
+
+    Parameters
+    ----------
+    x : sparse gradient, dense array, None, or a list, tuple or dict of them
+    backend : str or Backend
+        Where to.
+
+    Returns
+    -------
+    IndexedSlices over the target's arrays for sparse leaves, the target's dense arrays for dense ones. dtypes stay.
+
+    Raises
+    ------
+    TypeError
+        The target has no such dtype (bfloat16 in NumPy without ml_dtypes; float64 in JAX unless jax_enable_x64).
+    IndexError
+        An int64 index that the target would store as int32 does not fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> convert([np.ones(2), None], "numpy")
+    [array([1., 1.]), None]
+    """
+    target = get_backend(backend)
+
+    def one(leaf: Any) -> Any:
+        if isinstance(leaf, IndexedSlices):
+            leaf = without_padding(leaf)
+            values = target.asarray(leaf.backend.to_numpy(leaf.values))
+            indices = target.asarray(leaf.backend.to_numpy(leaf.indices), values)
+            return IndexedSlices._trusted(target, values, indices, leaf.dense_shape, coalesced=leaf.coalesced)
+        if leaf is None:
+            return None
+        source = get_backend(leaf)
+        if not source.is_array(leaf):
+            return one(from_native(leaf))
+        return target.asarray(source.to_numpy(leaf))
+
+    return rebuild(x, map(one, flatten(x)))

@@ -1,0 +1,85 @@
+"""The frameworks' own clipping formulas, as data: for a port that must follow its old trajectory.
+
+A formula maps (norm, max_norm) to steps: ("mul" | "div", scalar) applied to the values one after the other, each
+rounded. It is written on primitives, so it runs on NumPy scalars and under a trace alike. `raw` formulas see the
+stored values without duplicates summed, as the framework does. SPEC clause 11.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from islices.backend import Array, Backend
+
+__all__ = ["BY_GLOBAL_NORM", "BY_NORM", "BY_VALUE", "ClipFormula", "Steps", "islices_formula", "lookup_formula"]
+
+Steps = list[tuple[str, Any]]
+
+
+class ClipFormula(NamedTuple):
+    """steps(E, norm, max_norm) -> Steps; raw: duplicates are not summed; wide: norm comes in float64."""
+
+    steps: Callable[[Backend, Array, float], Steps]
+    raw: bool = False
+    wide: bool = False
+    source: str = ""
+
+
+def islices_formula(E: Backend, norm: Array, max_norm: float) -> Steps:
+    """max_norm / norm in float64 where norm exceeds it, else 1; NaN where norm is not finite (SPEC clause 10)."""
+    one = E.minimum(E.maximum(norm, 1.0), 1.0)
+    return [("mul", E.where(E.less_equal(norm, max_norm), one, E.div(max_norm, norm)) + (norm - norm))]
+
+
+def _with_epsilon(epsilon: float) -> Callable[[Backend, Array, float], Steps]:
+    def steps(E: Backend, norm: Array, max_norm: float) -> Steps:
+        return [("mul", E.minimum(E.div(max_norm, norm + epsilon), 1.0))]
+
+    return steps
+
+
+def _tensorflow_global(E: Backend, norm: Array, max_norm: float) -> Steps:
+    # the last term makes every value NaN when the norm is not finite
+    smaller = E.minimum(E.div(1.0, norm), E.div(1.0, 0.0 * norm + max_norm))
+    return [("mul", smaller * max_norm + (norm - norm))]
+
+
+def _tensorflow_norm(E: Backend, norm: Array, max_norm: float) -> Steps:
+    return [("mul", max_norm), ("div", E.maximum(norm, max_norm))]
+
+
+def _optax(E: Backend, norm: Array, max_norm: float) -> Steps:
+    one = E.minimum(E.maximum(norm, 1.0), 1.0)
+    # "norm < max_norm" is "not (max_norm <= norm)", a NaN norm included in neither
+    over = E.less_equal(max_norm, norm)
+    return [("div", E.where(over, norm, one + (norm - norm))), ("mul", E.where(over, one * max_norm, one))]
+
+
+ISLICES = ClipFormula(islices_formula, wide=True)
+
+BY_GLOBAL_NORM: Mapping[str, ClipFormula] = {
+    "islices": ISLICES,
+    "tensorflow": ClipFormula(_tensorflow_global, raw=True, source="tf.clip_by_global_norm"),
+    "keras": ClipFormula(_tensorflow_global, raw=True, source="keras.optimizers.Optimizer(global_clipnorm=)"),
+    "torch": ClipFormula(_with_epsilon(1e-6), source="torch.nn.utils.clip_grad_norm_"),
+    "mxnet": ClipFormula(_with_epsilon(1e-8), source="mxnet.gluon.utils.clip_global_norm"),
+    "optax": ClipFormula(_optax, source="optax.clip_by_global_norm"),
+}
+
+BY_NORM: Mapping[str, ClipFormula] = {
+    "islices": ISLICES,
+    "tensorflow": ClipFormula(_tensorflow_norm, raw=True, source="tf.clip_by_norm"),
+    "keras": ClipFormula(_tensorflow_norm, raw=True, source="keras.optimizers.Optimizer(clipnorm=)"),
+}
+
+#: For clip_by_value the formula is the same everywhere; what differs is whether duplicates are summed first.
+BY_VALUE: Mapping[str, bool] = {"islices": False, "tensorflow": True, "keras": True, "fbgemm": True}
+
+
+def lookup_formula(table: Mapping[str, Any], semantics: str, function: str) -> Any:
+    """The entry of a preset table, or ValueError listing those that exist for the function."""
+    try:
+        return table[semantics]
+    except (KeyError, TypeError):
+        raise ValueError(f"semantics: got {semantics!r}; {function} has {', '.join(table)}") from None

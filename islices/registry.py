@@ -1,0 +1,199 @@
+"""From an array's type, or a name, to its backend; nothing is imported before it is needed.
+
+Order of lookup: an explicit backend, the cache of array types seen, the built-in adapters whose framework has
+been imported, then entry points of the group ``islices.backends``. An entry point's *name* is the module that
+must have been imported for it to be asked, so a plug-in that is merely installed costs nothing and breaks nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import threading
+from typing import Any
+
+from islices.backend import PROTOCOL, Backend
+
+__all__ = ["BUILTIN", "get_backend", "list_backends"]
+
+#: Built-in adapters: framework module -> what to install. The adapter is ``islices.backends.<module>``.
+BUILTIN = {
+    "numpy": "pip install numpy",
+    "torch": 'pip install "islices[torch]"',
+    "tensorflow": 'pip install "islices[tensorflow]"',
+    "jax": 'pip install "islices[jax]"',
+    "mxnet": 'pip install "islices[mxnet]"',
+}
+GROUP = "islices.backends"
+
+_lock = threading.RLock()
+_loaded: dict[str, Backend] = {}
+_by_type: dict[type, Backend] = {}
+
+
+def list_backends() -> list[str]:
+    """Names of the backends whose framework is installed, built-in ones first; none is imported.
+
+    Returns
+    -------
+    list of str
+
+    Examples
+    --------
+    >>> import islices
+    >>> "numpy" in islices.list_backends()
+    True
+    """
+    names = [name for name in BUILTIN if _installed(name)]
+    return names + [name for name in _entry_points() if name not in BUILTIN and _installed(name)]
+
+
+def get_backend(name_or_array: Any) -> Backend:
+    """The backend of a name, an array, a native sparse object or an `IndexedSlices`.
+
+    Parameters
+    ----------
+    name_or_array : str, Backend, IndexedSlices or array
+        A backend's name, or any object of a framework islices knows.
+
+    Returns
+    -------
+    Backend
+
+    Raises
+    ------
+    ModuleNotFoundError
+        The named framework is not installed; the message gives the line that installs it.
+    ValueError
+        No backend has that name, or two plug-ins claim it.
+    TypeError
+        The object belongs to no known framework.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> get_backend("numpy") is get_backend(np.zeros(3))
+    True
+    """
+    if isinstance(name_or_array, str):
+        return _load(name_or_array)
+    if isinstance(name_or_array, Backend):
+        return name_or_array
+    backend = find_backend(name_or_array)
+    if backend is None:
+        raise TypeError(
+            f"no backend knows {describe(name_or_array)}; accepted are arrays and sparse gradients of "
+            f"{', '.join(list_backends())}"
+        )
+    return backend
+
+
+def find_backend(x: object) -> Backend | None:
+    """The backend of an object, or None if it is no array or sparse object of any loaded framework."""
+    kind = type(x)
+    backend = _by_type.get(kind)
+    if backend is not None:
+        return backend
+    own = getattr(kind, "_islices_backend", None)
+    if own is not None:  # an IndexedSlices: each instance knows its backend, so its type is not cached
+        return x.backend  # type: ignore[attr-defined, no-any-return]
+    for name in _candidates():
+        candidate = _load(name)
+        if candidate.is_array(x) or candidate.is_native(x):
+            _by_type[kind] = candidate
+            return candidate
+    return None
+
+
+def describe(x: object) -> str:
+    """An object in a few words, for messages: its type, and what fits on the line."""
+    kind = type(x)
+    name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    if x is None:
+        return "None"
+    if isinstance(x, (bool, int, float, complex, str)):
+        return f"{name} {x!r:.60}"
+    shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
+    if dtype is not None and shape is not None:
+        return f"{name} of dtype {dtype} and shape {shape}"
+    return name
+
+
+def _candidates() -> list[str]:
+    known = [name for name in BUILTIN if name in sys.modules]
+    # numpy is always imported, so it would be asked first: ask it last, since others subclass its arrays
+    known.append(known.pop(0))
+    return [name for name in _entry_points() if name not in BUILTIN and name in sys.modules] + known
+
+
+def _installed(module: str) -> bool:
+    if module in sys.modules:
+        return True
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+_points: dict[str, list[Any]] | None = None
+
+
+def _entry_points() -> dict[str, list[Any]]:
+    global _points
+    if _points is None:
+        from importlib.metadata import entry_points
+
+        points: dict[str, list[Any]] = {}
+        for point in entry_points(group=GROUP):
+            # one distribution can be seen twice (an editable install and its metadata on the path)
+            found = points.setdefault(point.name, [])
+            if all(point.value != other.value for other in found):
+                found.append(point)
+        _points = points
+    return _points
+
+
+def _load(name: str) -> Backend:
+    backend = _loaded.get(name)
+    if backend is not None:
+        return backend
+    with _lock:
+        if name not in _loaded:
+            _loaded[name] = _load_builtin(name) if name in BUILTIN else _load_plugin(name)
+        return _loaded[name]
+
+
+def _load_builtin(name: str) -> Backend:
+    if name in _entry_points():
+        raise ValueError(
+            f"backend {name!r} is built in, and also claimed by {', '.join(p.value for p in _entry_points()[name])}: "
+            "uninstall one of them"
+        )
+    if not _installed(name):
+        raise ModuleNotFoundError(f"backend {name!r} needs {name}: {BUILTIN[name]}", name=name)
+    return _checked(importlib.import_module(f"islices.backends.{name}").backend, name)
+
+
+def _load_plugin(name: str) -> Backend:
+    points = _entry_points().get(name, [])
+    if not points:
+        known = [*BUILTIN, *(n for n in _entry_points() if n not in BUILTIN)]
+        raise ValueError(f"no backend is named {name!r}; known are {', '.join(known)}")
+    if len(points) > 1:
+        raise ValueError(f"backend {name!r} is claimed by {', '.join(p.value for p in points)}: uninstall all but one")
+    try:
+        found = points[0].load()
+    except Exception as error:
+        raise ImportError(f"backend {name!r} ({points[0].value}) failed to load: {error!r}") from error
+    return _checked(found() if isinstance(found, type) else found, name)
+
+
+def _checked(backend: Any, name: str) -> Backend:
+    if not isinstance(backend, Backend):
+        raise TypeError(f"backend {name!r} must be an islices.Backend, got {describe(backend)}")
+    if backend.protocol > PROTOCOL:
+        raise ImportError(
+            f"backend {name!r} was written for protocol {backend.protocol}, this islices has {PROTOCOL}: upgrade islices"
+        )
+    return backend

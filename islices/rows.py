@@ -1,0 +1,250 @@
+"""Operations on rows: coalesce, densify, select.
+
+Written once, on the primitives of `Backend`. Functions whose name starts with an underscore and whose first
+argument is ``B`` are kernels (see `islices.modes`). SPEC clauses 3 to 5 and 13.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from islices import modes
+from islices.backend import INTEGERS, Array, Backend
+from islices.native import map_leaves
+from islices.registry import describe, get_backend
+from islices.slices import IndexedSlices, check_indices
+
+__all__ = ["coalesce", "drop_rows", "keep_rows", "to_dense"]
+
+ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}
+
+
+# ---------------------------------------------------------------------- coalesce, to_dense
+def coalesce(x: Any) -> Any:
+    """Sum duplicate rows and sort: the same gradient with strictly ascending indices.
+
+    Parameters
+    ----------
+    x : sparse gradient, dense array, None, or a list, tuple or dict of them
+        Dense arrays come back as they are.
+
+    Returns
+    -------
+    The type of x. Free if x is known to be coalesced. Under jax.jit as many slots as x has, the spare ones at the
+    end holding the index ``rows`` and zeros, and flagged `padded`.
+
+    Notes
+    -----
+    Contributions to a row are added left to right in order of occurrence; 16-bit values in float32, rounded once.
+    Rows that sum to zero stay. SPEC clauses 3 and 4.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> s = IndexedSlices(np.array([[1.0], [2.0], [4.0]]), np.array([5, 0, 5]), (6, 1))
+    >>> c = coalesce(s)
+    >>> c.indices.tolist(), c.values.tolist()
+    ([0, 5], [[2.0], [5.0]])
+    """
+    return map_leaves(lambda leaf: _coalesce(leaf) if isinstance(leaf, IndexedSlices) else leaf, x)
+
+
+def _coalesce(s: IndexedSlices) -> IndexedSlices:
+    B = s.backend
+    traced = modes.is_traced(B, s.values, s.indices)
+    if s.coalesced and (traced or not s.padded):
+        return s
+    rows = s.dense_shape[0]
+    loose = traced or s.padded
+    values, indices = modes.run(_sum_rows, B, (s.values, s.indices), rows=rows, loose=loose)
+    return IndexedSlices._trusted(
+        B, values, indices, s.dense_shape, coalesced=True, padded=traced and B.sentinel_padding
+    )
+
+
+def _sum_rows(B: Backend, values: Array, indices: Array, *, rows: int | None, loose: bool) -> tuple[Array, Array]:
+    if loose:
+        values, indices = B.select(values, indices, B.in_range(indices, rows), rows)
+    sums, ids = B.sum_duplicates(B.widen(values), indices, rows)
+    return B.astype(sums, B.dtype(values)), ids
+
+
+def to_dense(x: Any) -> Any:
+    """The dense arrays that sparse gradients stand for. The one operation that allocates the whole table.
+
+    Parameters
+    ----------
+    x : sparse gradient, dense array, None, or a list, tuple or dict of them
+
+    Returns
+    -------
+    Dense arrays of the same framework; dense input as it is.
+
+    Raises
+    ------
+    ValueError
+        The number of rows is unknown.
+    MemoryError
+        The array would exceed this machine's memory; nothing has been allocated.
+
+    Notes
+    -----
+    Bit for bit the rows of `coalesce`, zeros elsewhere. SPEC clause 5.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> to_dense(IndexedSlices(np.array([[1.0], [2.0]]), np.array([1, 1]), (3, 1))).tolist()
+    [[0.0], [3.0], [0.0]]
+    """
+    return map_leaves(lambda leaf: _to_dense(leaf) if isinstance(leaf, IndexedSlices) else leaf, x)
+
+
+def _to_dense(s: IndexedSlices) -> Array:
+    B = s.backend
+    shape = _known_shape(s)
+    nbytes = math.prod(shape) * ITEMSIZE[B.dtype(s.values)]
+    if nbytes > _physical_memory():
+        raise MemoryError(
+            f"x: to_dense of {s!r} needs {nbytes:.3g} bytes; accepted is what fits this machine's "
+            f"{_physical_memory():.3g}: keep it sparse (coalesce(x) holds the rows that are not zero)"
+        )
+    c = _coalesce(s)
+    return modes.run(_scatter, B, (c.values, c.indices), shape=shape)
+
+
+def _scatter(B: Backend, values: Array, ids: Array, *, shape: tuple[int, ...]) -> Array:
+    return B.scatter_rows(values, ids, shape)
+
+
+def _known_shape(s: IndexedSlices) -> tuple[int, ...]:
+    rows, *row_shape = s.dense_shape
+    if rows is None:
+        raise ValueError(
+            "x: the number of rows is unknown (dense_shape[0] is None); accepted is a known shape: "
+            "from_native(x, dense_shape=...)"
+        )
+    return (rows, *row_shape)  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=1)
+def _physical_memory() -> float:
+    import os
+
+    try:
+        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, ValueError, OSError):  # not on Windows: only what no machine has is refused
+        return 2.0**47
+
+
+# ---------------------------------------------------------------------- selection
+def keep_rows(x: Any, rows: Any) -> Any:
+    """Only the named rows of a gradient, the way to train part of a table.
+
+    Parameters
+    ----------
+    x : sparse gradient, dense array, None, or a list, tuple or dict of them
+    rows : 1-D integer array or sequence, or boolean mask of length dense_shape[0]
+        Which rows stay. An integer array may be in any order, with duplicates.
+
+    Returns
+    -------
+    The type of x: sparse without the other slices (under jax.jit they become padding), dense with zeros there.
+
+    Raises
+    ------
+    IndexError, TypeError, ValueError
+        A row out of range, another dtype, a mask of another length. SPEC clause 13.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> keep_rows(np.array([[1.0], [2.0], [3.0]]), [0, 2]).tolist()
+    [[1.0], [0.0], [3.0]]
+    """
+    return map_leaves(lambda leaf: _filter(leaf, rows, drop=False), x)
+
+
+def drop_rows(x: Any, rows: Any) -> Any:
+    """A gradient without the named rows; the counterpart of `keep_rows`, with the same arguments.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> drop_rows(np.array([[1.0], [2.0], [3.0]]), [0, 2]).tolist()
+    [[0.0], [2.0], [0.0]]
+    """
+    return map_leaves(lambda leaf: _filter(leaf, rows, drop=True), x)
+
+
+def _filter(leaf: Any, rows: Any, *, drop: bool) -> Any:
+    B = get_backend(leaf)
+    sparse = isinstance(leaf, IndexedSlices)
+    array = leaf.values if sparse else leaf
+    shape = leaf.dense_shape if sparse else B.shape(leaf)
+    if not shape:
+        raise ValueError("x: got a 0-d array; accepted is shape (rows, *row_shape)")
+    chosen, is_mask = _row_selection(B, rows, shape[0], array)
+    if not sparse:
+        return modes.run(_filter_dense, B, (leaf, chosen), is_mask=is_mask, drop=drop)
+    values, indices = modes.run(
+        _filter_slices, B, (leaf.values, leaf.indices, chosen), is_mask=is_mask, drop=drop, rows=shape[0]
+    )
+    moved = B.sentinel_padding and modes.is_traced(B, values, indices)
+    return IndexedSlices._trusted(
+        B, values, indices, shape, coalesced=leaf.coalesced and not moved, padded=leaf.padded or moved
+    )
+
+
+def _row_selection(B: Backend, rows: Any, count: int | None, like: Array) -> tuple[Array, bool]:
+    """(selection, is_mask): row numbers, or a mask as integers 0 and 1, as an array of B."""
+    if B.is_array(rows) and not isinstance(rows, np.ndarray) and B.is_traced(rows):
+        is_mask = B.dtype(rows) not in INTEGERS
+        return (B.astype(rows, "int32") if is_mask else rows), is_mask
+    view = B.to_numpy(rows) if B.is_array(rows) else _integers_or_mask(rows)
+    if view.ndim != 1 or (view.dtype != bool and view.dtype.name not in INTEGERS):
+        raise TypeError(f"rows: got {describe(rows)}; accepted are 1-D int32 or int64 row numbers, or a boolean mask")
+    if view.dtype != bool:
+        check_indices(modes.HOST, view, count)
+        return B.asarray(view, like), False
+    if count is not None and len(view) != count:
+        raise ValueError(f"rows: got a mask of length {len(view)}; accepted is one entry a row, {count}")
+    return B.asarray(view.astype(np.int32), like), True
+
+
+def _integers_or_mask(rows: Any) -> np.ndarray:
+    try:
+        view = np.asarray(rows)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"rows: got {describe(rows)}; accepted are row numbers or a boolean mask") from error
+    return view.astype(np.int64) if view.size == 0 and isinstance(rows, (list, tuple)) else view
+
+
+def _filter_slices(
+    B: Backend, values: Array, indices: Array, chosen: Array, *, is_mask: bool, drop: bool, rows: int | None
+) -> tuple[Array, Array]:
+    keep = B.equal(B.take(chosen, indices), 1) if is_mask else B.isin(indices, chosen)
+    return B.select(values, indices, B.logical_not(keep) if drop else keep, rows)
+
+
+def _filter_dense(B: Backend, dense: Array, chosen: Array, *, is_mask: bool, drop: bool) -> Array:
+    if not is_mask:
+        ones = B.add_rows(B.zeros(B.shape(dense)[:1], "int32", dense), *_ones_at(B, chosen))  # type: ignore[arg-type]
+        chosen = ones
+    mask = B.equal(chosen, 1)
+    if drop:
+        mask = B.logical_not(mask)
+    shape = B.shape(dense)
+    zeros = B.zeros(shape, B.dtype(dense), dense)  # type: ignore[arg-type]
+    return B.where(B.reshape(mask, (shape[0], *(1,) * (len(shape) - 1))), dense, zeros)
+
+
+def _ones_at(B: Backend, chosen: Array) -> tuple[Array, Array]:
+    ids, _ = B.unique(chosen, None)
+    return B.astype(B.equal(ids, ids), "int32"), ids

@@ -1,0 +1,322 @@
+"""IndexedSlices: the container, what makes one valid, its repr and operators.
+
+The arrays inside are the framework's own; nothing is copied. Everything that computes lives in `islices.rows`,
+`islices.linear` and `islices.clip`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+import numpy as np
+
+from islices.backend import INTEGERS, Array, Backend
+from islices.registry import describe, find_backend
+
+__all__ = ["IndexedSlices", "check_indices"]
+
+
+class IndexedSlices:
+    """A row-sparse gradient: rows of a table, named by index; duplicates mean their sum.
+
+    Denotes the dense array T of shape ``dense_shape`` with T[r] the sum of ``values[k]`` over all k with
+    ``indices[k] == r`` (SPEC clause 1). Immutable; compared by identity.
+
+    Parameters
+    ----------
+    values : array, shape (n, *row_shape)
+        float16, bfloat16, float32, float64, int32 or int64, of any framework islices knows. n may be 0.
+    indices : array, shape (n,)
+        int32 or int64, of the same framework (a NumPy array is taken into it), each in [0, rows). Kept as it came.
+    dense_shape : sequence of int
+        (rows, *row_shape). rows may be None for unknown: then no upper bound is checked and nothing densifies.
+    coalesced : bool
+        The caller's word that indices are strictly ascending; checked unless validate is False.
+    padded : bool
+        The index ``rows`` is legal and marks a slot that holds nothing (what fixed-size traced code leaves).
+    validate : bool
+        False skips the passes over indices, where the caller vouches for them. Shapes and types are always checked.
+
+    Raises
+    ------
+    TypeError
+        An argument is no array, or of another framework than values, or of a dtype that has no meaning here.
+    ValueError
+        Shapes that do not fit, or indices that are not ascending although coalesced was claimed.
+    IndexError
+        An index outside [0, rows); the message names the first one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> s = IndexedSlices(np.ones((3, 2), np.float32), np.array([1, 4, 1]), (6, 2))
+    >>> s
+    IndexedSlices(n=3, dense_shape=(6, 2), float32, int64, numpy)
+    >>> (s * 2).values[0]
+    array([2., 2.], dtype=float32)
+    """
+
+    __slots__ = ("__weakref__", "backend", "coalesced", "dense_shape", "indices", "padded", "values")
+    __array_ufunc__ = None  # NumPy's operators hand over to ours
+    _islices_backend = True
+
+    values: Array
+    indices: Array
+    dense_shape: tuple[int | None, ...]
+    coalesced: bool
+    padded: bool
+    backend: Backend
+
+    def __init__(
+        self,
+        values: Array,
+        indices: Array,
+        dense_shape: Iterable[int | None],
+        *,
+        coalesced: bool = False,
+        padded: bool = False,
+        validate: bool = True,
+    ) -> None:
+        backend = _backend_of(values)
+        indices = _same_backend(indices, backend, values)
+        shape = _check_dense_shape(dense_shape)
+        _check_arrays(backend, values, indices, shape)
+        if validate and not backend.is_traced(indices):
+            check_indices(backend, indices, shape[0], coalesced=coalesced, padded=padded)
+        _fill(self, backend, values, indices, shape, bool(coalesced), bool(padded))
+
+    @classmethod
+    def _trusted(
+        cls,
+        backend: Backend,
+        values: Array,
+        indices: Array,
+        dense_shape: tuple[int | None, ...],
+        *,
+        coalesced: bool = False,
+        padded: bool = False,
+    ) -> IndexedSlices:
+        """An instance of parts the library itself made: nothing is looked at."""
+        self = object.__new__(cls)
+        _fill(self, backend, values, indices, dense_shape, coalesced, padded)
+        return self
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"IndexedSlices is immutable: use .replace({name}=...) for a changed copy")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError("IndexedSlices is immutable")
+
+    def __reduce__(self) -> Any:
+        return _rebuild, (self.values, self.indices, self.dense_shape, self.coalesced, self.padded)
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        """The shape of the dense array this stands for."""
+        return self.dense_shape
+
+    @property
+    def dtype(self) -> Any:
+        """The framework's own dtype of the values."""
+        return self.values.dtype
+
+    def replace(self, *, values: Array | None = None, indices: Array | None = None) -> IndexedSlices:
+        """A copy with other values, or other indices, or both; what is replaced is checked.
+
+        Parameters
+        ----------
+        values : array, optional
+            Of the same length n; another floating dtype is allowed.
+        indices : array, optional
+            Replacing them forgets `coalesced`.
+
+        Returns
+        -------
+        IndexedSlices
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> s = IndexedSlices(np.array([[3.0], [-9.0]]), np.array([0, 2]), (4, 1))
+        >>> s.replace(values=np.clip(s.values, -5, 5)).values.tolist()
+        [[3.0], [-5.0]]
+        """
+        if indices is None:
+            new = self.values if values is None else values
+            backend = _backend_of(new)
+            if backend is not self.backend:
+                raise TypeError(f"values: got {describe(new)}; accepted is an array of {self.backend.name}")
+            _check_arrays(backend, new, self.indices, self.dense_shape)
+            return IndexedSlices._trusted(
+                backend, new, self.indices, self.dense_shape, coalesced=self.coalesced, padded=self.padded
+            )
+        return IndexedSlices(self.values if values is None else values, indices, self.dense_shape, padded=self.padded)
+
+    def __repr__(self) -> str:
+        n = self.backend.shape(self.values)[0]
+        flags = "".join(f", {name}" for name in ("coalesced", "padded") if getattr(self, name))
+        dtypes = f"{self.backend.dtype(self.values)}, {self.backend.dtype(self.indices)}"
+        return f"IndexedSlices(n={n}, dense_shape={self.dense_shape}, {dtypes}, {self.backend.name}{flags})"
+
+    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError("an IndexedSlices does not turn into a dense array by accident: say islices.to_dense(x)")
+
+    def __len__(self) -> NoReturn:
+        raise TypeError(
+            "len() of an IndexedSlices is ambiguous: stored slices are len(x.indices), rows x.dense_shape[0]"
+        )
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("the truth value of an IndexedSlices is ambiguous")
+
+    # The operators are spelled in islices.linear; importing it here, when used, keeps the container first.
+    def __add__(self, other: Any) -> Any:
+        from islices.linear import add
+
+        return add(self, other) if _is_operand(other) else NotImplemented
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Any:
+        from islices.linear import add, scale
+
+        return add(self, scale(other, -1)) if _is_operand(other) else NotImplemented
+
+    def __rsub__(self, other: Any) -> Any:
+        from islices.linear import add, scale
+
+        return add(other, scale(self, -1)) if _is_operand(other) else NotImplemented
+
+    def __mul__(self, factor: Any) -> Any:
+        from islices.linear import scale
+
+        return scale(self, factor)
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Any:
+        from islices.linear import scale
+
+        return scale(self, -1)
+
+
+def _is_operand(x: object) -> bool:
+    return isinstance(x, IndexedSlices) or find_backend(x) is not None
+
+
+def _rebuild(
+    values: Array, indices: Array, dense_shape: tuple[int | None, ...], coalesced: bool, padded: bool
+) -> IndexedSlices:
+    return IndexedSlices(values, indices, dense_shape, coalesced=coalesced, padded=padded)
+
+
+def _fill(
+    self: IndexedSlices,
+    backend: Backend,
+    values: Array,
+    indices: Array,
+    dense_shape: tuple[int | None, ...],
+    coalesced: bool,
+    padded: bool,
+) -> None:
+    put = object.__setattr__
+    put(self, "backend", backend)
+    put(self, "values", values)
+    put(self, "indices", indices)
+    put(self, "dense_shape", dense_shape)
+    put(self, "coalesced", coalesced)
+    put(self, "padded", padded)
+
+
+# ---------------------------------------------------------------------- validation
+def _backend_of(values: object) -> Backend:
+    backend = find_backend(values)
+    if backend is None or not backend.is_array(values):
+        raise TypeError(f"values: got {describe(values)}; accepted is a dense array of shape (n, *row_shape)")
+    return backend
+
+
+def _same_backend(indices: object, backend: Backend, values: Array) -> Array:
+    if backend.is_array(indices):
+        return indices
+    if isinstance(indices, np.ndarray):
+        _check_index_dtype(indices.dtype.name, indices)
+        return backend.asarray(indices, values)
+    raise TypeError(
+        f"indices: got {describe(indices)}; accepted is an int32 or int64 array of {backend.name} (as values are) or NumPy"
+    )
+
+
+def _check_index_dtype(dtype: str, indices: Array) -> None:
+    if dtype not in INTEGERS:
+        raise TypeError(f"indices: got {describe(indices)}; accepted dtypes are int32 and int64")
+
+
+def _check_dense_shape(dense_shape: Any) -> tuple[int | None, ...]:
+    try:
+        dims = tuple(None if n is None else operator.index(n) for n in dense_shape)
+    except TypeError:
+        raise TypeError(
+            f"dense_shape: got {dense_shape!r:.80}; accepted is a tuple of ints (rows, *row_shape), rows may be None"
+        ) from None
+    if not dims or None in dims[1:] or any(n is not None and n < 0 for n in dims):
+        raise ValueError(
+            f"dense_shape: got {dims}; accepted is (rows, *row_shape), at least one long, "
+            "no dimension negative, only rows may be None"
+        )
+    return dims
+
+
+def _check_arrays(backend: Backend, values: Array, indices: Array, dense_shape: tuple[int | None, ...]) -> None:
+    dtype = backend.dtype(values)
+    if dtype not in backend.float_dtypes and dtype not in INTEGERS:
+        raise TypeError(
+            f"values: got {describe(values)}; accepted dtypes are {', '.join((*backend.float_dtypes, *INTEGERS))}"
+        )
+    _check_index_dtype(backend.dtype(indices), indices)
+    index_shape, shape = backend.shape(indices), backend.shape(values)
+    if len(index_shape) != 1:
+        raise ValueError(f"indices: got shape {index_shape}; accepted is one dimension (n,)")
+    if not shape:
+        raise ValueError("values: got a 0-d array; accepted is shape (n, *row_shape)")
+    if None not in (shape[0], index_shape[0]) and shape[0] != index_shape[0]:
+        raise ValueError(f"values and indices: got {shape[0]} values and {index_shape[0]} indices; one index a value")
+    row_shape = shape[1:]
+    if len(row_shape) != len(dense_shape) - 1 or any(
+        a is not None and a != b for a, b in zip(row_shape, dense_shape[1:], strict=True)
+    ):
+        raise ValueError(f"values: got rows of shape {row_shape}; dense_shape {dense_shape} asks for {dense_shape[1:]}")
+
+
+def check_indices(
+    backend: Backend, indices: Array, rows: int | None, *, coalesced: bool = False, padded: bool = False
+) -> None:
+    """Raise IndexError for an index out of range, ValueError for a false claim of coalesced (SPEC clause 2)."""
+    view = backend.host_view(indices)
+    if view is None:
+        view = backend.to_numpy(indices)
+    if len(view) == 0:
+        return
+    limit = None if rows is None else rows + bool(padded)
+    if view.min() < 0 or (limit is not None and view.max() >= limit):
+        bad = view < 0 if limit is None else (view < 0) | (view >= limit)
+        position = int(np.argmax(bad))
+        way_out = (
+            " (the index equal to rows is legal where padded=True)" if view[position] == rows and not padded else ""
+        )
+        raise IndexError(
+            f"indices: got {int(view[position])} at position {position}; "
+            f"accepted is 0 <= index < {'inf' if rows is None else rows}{way_out}"
+        )
+    if coalesced:
+        ascending = view[1:] > view[:-1]
+        if padded:  # sentinel slots follow at the end, all alike
+            ascending |= view[1:] == rows
+        if not ascending.all():
+            position = int(np.argmin(ascending)) + 1
+            raise ValueError(
+                f"indices: claimed coalesced, but index {int(view[position])} at position {position} follows "
+                f"{int(view[position - 1])}; accepted are strictly ascending indices (or coalesced=False)"
+            )

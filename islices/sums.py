@@ -1,0 +1,138 @@
+"""Norms that do not depend on the order of summation.
+
+Frameworks sum in different orders, with different numbers of threads, so a plain sum of squares differs between
+them in its last bits. Here every term is cut, by additions alone, into a part that is a multiple of one large
+power of two and a rest: parts that share such a unit add up without any rounding, in whatever order. Two cuts and
+the sum of the rests give about 100 bits, so that the order can no longer be seen in a float64 result.
+
+The cut is ExtractVector of S. M. Rump, T. Ogita, S. Oishi, "Accurate floating-point summation, part I: faithful
+rounding", SIAM J. Sci. Comput. 31(1), 2008, which also gives `_power_of_two` (its NextPowerTwo). A square of a
+float32 is exact in float64; a float64 is first cut in two halves whose products are exact.
+
+The same code runs on NumPy, on every framework's float64 arrays, and under a trace. SPEC clause 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from islices import modes
+from islices.backend import Array, Backend
+
+__all__ = ["row_norms"]
+
+#: Without a known count of terms (dynamic shapes under a trace) room is left for this many.
+UNKNOWN_COUNT = 2.0**40
+HUGE, TINY = 2.0**400, 2.0**-400
+RESCALE = 2.0**600
+
+
+def row_norms(leaves: Sequence[tuple[Backend, Array]], ord: float) -> tuple[Backend, Array]:
+    """The norm of each row over all leaves together, in float64.
+
+    Parameters
+    ----------
+    leaves : sequence of (backend, float array of shape (k, m))
+        The k agrees (or there are no leaves at all).
+    ord : 1, 2 or inf
+
+    Returns
+    -------
+    (Backend, array of shape (k,))
+        float64, with the backend whose primitives work on it: `HostBackend` unless a leaf is traced. NaN if the row
+        holds NaN, else infinite if it holds an infinity.
+    """
+    traced = next((B for B, x in leaves if B.is_traced(x)), None)
+    E = modes.HOST if traced is None else traced
+    with E.scope():
+        tops = [_small(B, modes.run(_amax, B, (x,)), traced) for B, x in leaves]
+        top = tops[0]
+        for other in tops[1:]:
+            top = E.maximum(top, other)
+        if ord == float("inf"):
+            return E, top
+        one = E.minimum(E.maximum(top, 1.0), 1.0)
+        scale = one
+        if any(B.dtype(x) == "float64" for B, x in leaves):
+            scale = E.where(E.less_equal(top, TINY), one * RESCALE, one)
+            scale = E.where(E.less_equal(HUGE, top), one * (1.0 / RESCALE), scale)
+        largest = top * scale
+        widths = [B.shape(x)[1] for B, x in leaves]
+        count = UNKNOWN_COUNT if None in widths else 3.0 * sum(w for w in widths if w is not None) + 4.0
+        bound = largest if ord == 1 else 4.0 * (largest * largest)
+        unit = _power_of_two(E, count * bound)
+        fine = unit * (2.0**-53 * _power_of_two(E, one * count))
+        half = _power_of_two(E, largest) * 2.0**27
+        parts = [_cut_sums(B, x, (scale, half, unit, fine), ord, traced) for B, x in leaves]
+        total, middle, rest = parts[0]
+        for a, b, c in parts[1:]:
+            total, middle, rest = total + a, middle + b, rest + c
+        result = total + (middle + rest)
+        if ord == 2:
+            result = E.sqrt(result)
+        return E, E.where(E.isfinite(top), E.div(result, scale), top)
+
+
+def _small(B: Backend, x: Array, traced: Backend | None) -> Array:
+    """A (k,) result where the small arithmetic happens: NumPy, unless anything is traced."""
+    if traced is None:
+        return B.to_numpy(x)
+    return x if B is traced else traced.asarray(B.to_numpy(x))
+
+
+def _cut_sums(B: Backend, x: Array, units: tuple[Array, ...], ord: float, traced: Backend | None) -> tuple[Any, ...]:
+    if traced is None and units[0].shape == (1,):
+        static = [float(u[0]) for u in units]
+        sums = modes.run(_cut_and_sum, B, (x,), units=static, ord=ord)
+    else:
+        E = modes.HOST if traced is None else traced
+        columns = [E.reshape(u, (E.shape(u)[0], 1)) for u in units]
+        if traced is None and modes.host_views(B, (x,)) is None:
+            with B.scope():
+                columns = [B.asarray(u, x) for u in columns]
+                sums = _cut_and_sum(B, x, units=columns, ord=ord)
+        else:
+            sums = modes.run(_cut_and_sum, B, (x,), units=columns, ord=ord)
+    return tuple(_small(B, s, traced) for s in sums)
+
+
+def _amax(B: Backend, x: Array) -> Array:
+    return B.astype(B.row_amax(x if B.dtype(x) != "bfloat16" else B.widen(x)), "float64")
+
+
+def _cut_and_sum(B: Backend, x: Array, *, units: Sequence[Any], ord: float) -> tuple[Array, Array, Array]:
+    """(sum of coarse parts, sum of fine parts, sum of rests) of the terms of each row; the first two are exact."""
+    scale, half, unit, fine = units
+    dtype = B.dtype(x)
+    total = middle = rest = None
+    for block in B.blocks(x):
+        for term in _terms(B, B.astype(block, "float64"), scale, half, ord, split=dtype == "float64"):
+            coarse = (term + unit) - unit
+            term = term - coarse
+            small = (term + fine) - fine
+            a, b, c = B.row_sum(coarse), B.row_sum(small), B.row_sum(term - small)
+            if total is None:
+                total, middle, rest = a, b, c
+            else:
+                total, middle, rest = total + a, middle + b, rest + c
+    return total, middle, rest
+
+
+def _terms(B: Backend, x: Array, scale: Any, half: Any, ord: float, *, split: bool) -> list[Array]:
+    if split:
+        x = x * scale
+    if ord == 1:
+        return [B.abs(x)]
+    if not split:
+        return [x * x]
+    upper = (x + half) - half
+    lower = x - upper
+    return [upper * upper, 2.0 * (upper * lower), lower * lower]
+
+
+def _power_of_two(E: Backend, x: Array) -> Array:
+    """The smallest power of two that is at least x (x >= 0; 0 gives 0)."""
+    q = x * 2.0**53
+    power = E.abs((q + x) - q)
+    return E.where(E.less_equal(power, 0.0), x, power)
