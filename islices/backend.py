@@ -91,6 +91,8 @@ class Backend:
         What the framework calls its row-sparse object, for messages; empty if it has none.
     sentinel_padding : bool
         True where traced code cannot drop slots, so that `select` moves them to the sentinel row instead.
+    host_only : bool
+        True where the framework's own operations are the host's (NumPy).
     """
 
     name: ClassVar[str]
@@ -100,6 +102,7 @@ class Backend:
     float_dtypes: ClassVar[tuple[str, ...]] = FLOATS
     native_name: ClassVar[str] = ""
     sentinel_padding: ClassVar[bool] = False
+    host_only: ClassVar[bool] = False
 
     def __repr__(self) -> str:
         return f"<islices backend {self.name}>"
@@ -138,21 +141,21 @@ class Backend:
         """Whether the framework is recording operations on x for differentiation right now."""
         return False
 
-    def host_view(self, x: Array) -> np.ndarray | None:
+    def host_view(self, x: Array) -> np.ndarray[Any, Any] | None:
         """A NumPy view of x's memory without a copy, bfloat16 as uint16; None if x is not plain CPU memory.
 
         The core never writes through the view.
         """
         raise NotImplementedError
 
-    def from_host(self, array: np.ndarray, like: Array) -> Array:
+    def from_host(self, array: np.ndarray[Any, Any], like: Array) -> Array:
         """The framework's array over a NumPy array that islices made and gives away; uint16 means bfloat16.
 
         Shares the memory where the framework allows it. Read-only or unaligned input is copied.
         """
         raise NotImplementedError
 
-    def asarray(self, array: np.ndarray, like: Array | None = None) -> Array:
+    def asarray(self, array: np.ndarray[Any, Any], like: Array | None = None) -> Array:
         """A new array with the values of a NumPy array, which stays the caller's (so: copy).
 
         bfloat16 comes as an array whose dtype is named so (ml_dtypes) or as uint16. Never narrows silently:
@@ -161,11 +164,11 @@ class Backend:
         """
         raise NotImplementedError
 
-    def to_numpy(self, x: Array) -> np.ndarray:
+    def to_numpy(self, x: Array) -> np.ndarray[Any, Any]:
         """x as a NumPy array, copied or not, from any device; bfloat16 as uint16."""
         raise NotImplementedError
 
-    def scalar(self, x: np.ndarray, like: Array) -> Array:
+    def scalar(self, x: np.ndarray[Any, Any], like: Array) -> Array:
         """A 0-d array of the framework holding x, a 0-d NumPy float (float32 or float64)."""
         return self.asarray(x, like)
 

@@ -14,10 +14,10 @@ import numpy as np
 
 from islices import modes
 from islices.backend import FLOATS, Array, Backend
+from islices.linear import round_scalar, scale_values, wide_dtype
 from islices.native import adopt, flatten, map_leaves, rebuild, without_padding
 from islices.presets import BY_GLOBAL_NORM, BY_NORM, BY_VALUE, ClipFormula, Steps, islices_formula, lookup_formula
 from islices.registry import describe, get_backend
-from islices.linear import round_scalar, scale_values, wide_dtype
 from islices.rows import coalesce
 from islices.slices import IndexedSlices
 from islices.sums import row_norms
@@ -314,7 +314,7 @@ def _same_if_unchanged(fn: Any, tree: Any, argument: str = "x") -> Any:
 def _check_max_norm(max_norm: Any) -> float:
     if isinstance(max_norm, bool) or not isinstance(max_norm, (numbers.Real, np.generic)):
         raise TypeError(f"max_norm: got {describe(max_norm)}; accepted is a real number >= 0")
-    limit = float(max_norm)
+    limit = float(max_norm)  # type: ignore[arg-type]
     if not limit >= 0:
         raise ValueError(f"max_norm: got {limit}; accepted is a number >= 0 (inf changes nothing)")
     return limit
@@ -349,7 +349,7 @@ def _clipper(leaves: Sequence[Any], limit: float, formula: ClipFormula, nonfinit
         return _traced_clip(E, steps, finite if nonfinite == "skip" else None), total
     if nonfinite == "skip" and not finite[0]:
         return lambda B, values: modes.run(_zeros, B, (values,)), total
-    if formula.wide and norm64[0] <= limit:
+    if formula.wide and finite[0] and norm64[0] <= limit:
         return None, total
     factors = [(name, c if isinstance(c, float) else c.item()) for name, c in steps]
 
@@ -428,7 +428,7 @@ def _clip_rows(leaf: Any, limit: float, nonfinite: str) -> Any:
     E, norms = row_norms([(B, _as_rows(B, sums, B.shape(sums)[0]))], 2.0)
     with E.scope():
         _refuse_nonfinite(E, norms, nonfinite)
-        if E is modes.HOST and (norms <= limit).all():
+        if E is modes.HOST and np.isfinite(norms).all() and (norms <= limit).all():
             return leaf
         ((_, factors),) = islices_formula(E, norms, limit)
         if nonfinite == "skip":  # a factor that is no number marks the row

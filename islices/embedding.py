@@ -79,8 +79,8 @@ def embedding_grad(
     n = None if None in ids_shape else math.prod(k for k in ids_shape if k is not None)
     with B.scope():
         values, indices = B.reshape(upstream, (n, *row_shape)), B.reshape(ids, (n,))
-        if mask is not None:
-            values = _masked(B, values, mask, ids_shape, n)
+    if mask is not None:
+        values = modes.run(_zero_where_false, B, (values, _check_mask(B, mask, ids_shape, values)))
     s = IndexedSlices(values, indices, (num_rows, *row_shape))
     if padding is not None:
         s = drop_padding(s, padding)
@@ -108,16 +108,22 @@ def _check_count(num_rows: Any) -> int:
     return count
 
 
-def _masked(B: Backend, values: Array, mask: Any, ids_shape: tuple[int | None, ...], n: int | None) -> Array:
+def _check_mask(B: Backend, mask: Any, ids_shape: tuple[int | None, ...], like: Array) -> Array:
+    """mask as integers 0 and 1 of the backend."""
     if not B.is_array(mask):
         if not isinstance(mask, np.ndarray):
             raise TypeError(f"mask: got {describe(mask)}; accepted is a boolean array of ids' shape {ids_shape}")
-        mask = B.asarray(mask.astype(np.int32) if mask.dtype == bool else mask, values)
+        mask = B.asarray(mask.astype(np.int32) if mask.dtype == bool else mask, like)
     if B.shape(mask) != ids_shape and None not in (*B.shape(mask), *ids_shape):
         raise ValueError(f"mask: got shape {B.shape(mask)}; accepted is ids' shape {ids_shape}")
     if B.dtype(mask) not in ("bool", *INTEGERS, "uint8"):
         raise TypeError(f"mask: got {describe(mask)}; accepted is a boolean array of ids' shape {ids_shape}")
-    column = B.reshape(B.astype(mask, "int32"), (n, *(1,) * (len(B.shape(values)) - 1)))
+    with B.scope():
+        return B.astype(mask, "int32")
+
+
+def _zero_where_false(B: Backend, values: Array, mask: Array) -> Array:
+    column = B.reshape(mask, (B.shape(values)[0], *(1,) * (len(B.shape(values)) - 1)))
     return B.where(B.equal(column, 0), B.zeros_like(values), values)
 
 

@@ -7,6 +7,7 @@ NumPy does not know, travels as uint16 bit patterns. May import: NumPy and `isli
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ BLOCK = 1 << 15
 HEAVY_ROWS = 128
 
 
-def empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
+def empty(shape: Sequence[int], dtype: Any) -> np.ndarray[Any, Any]:
     """An uninitialised C-ordered array whose memory starts at a multiple of 64 bytes."""
     dtype = np.dtype(dtype)
     size = dtype.itemsize
@@ -35,12 +36,13 @@ def empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
     return raw[start : start + size].view(dtype).reshape(tuple(shape))
 
 
-def bfloat16_to_float32(bits: np.ndarray) -> np.ndarray:
+def bfloat16_to_float32(bits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The float32 values of bfloat16 bit patterns: exact, the pattern is the upper half."""
-    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    wide: np.ndarray[Any, Any] = bits.astype(np.uint32) << np.uint32(16)
+    return wide.view(np.float32)  # type: ignore[no-any-return]
 
 
-def bfloat16_bits(x: np.ndarray) -> np.ndarray:
+def bfloat16_bits(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """float32 rounded to bfloat16, to nearest even, as uint16 bit patterns; NaN stays NaN."""
     bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
     lowest_kept = (bits >> np.uint32(16)) & np.uint32(1)
@@ -70,26 +72,26 @@ class HostBackend(Backend):
     def shape(self, x: Array) -> tuple[int | None, ...]:
         return x.shape  # type: ignore[no-any-return]
 
-    def host_view(self, x: Array) -> np.ndarray | None:
+    def host_view(self, x: Array) -> np.ndarray[Any, Any] | None:
         return x  # type: ignore[no-any-return]
 
-    def from_host(self, array: np.ndarray, like: Array) -> Array:
+    def from_host(self, array: np.ndarray[Any, Any], like: Array) -> Array:
         return array
 
-    def asarray(self, array: np.ndarray, like: Array | None = None) -> Array:
+    def asarray(self, array: np.ndarray[Any, Any], like: Array | None = None) -> Array:
         return np.array(array)
 
-    def to_numpy(self, x: Array) -> np.ndarray:
+    def to_numpy(self, x: Array) -> np.ndarray[Any, Any]:
         return x  # type: ignore[no-any-return]
+
+    def scope(self) -> contextlib.AbstractContextManager[Any]:
+        return np.errstate(all="ignore")  # overflow and NaN are results here, not accidents
 
     # ------------------------------------------------------------------ array primitives
     def astype(self, x: Array, dtype: str) -> Array:
         if x.dtype == np.uint16:
             x = bfloat16_to_float32(x)
-        with np.errstate(over="ignore", invalid="ignore"):
-            if dtype == "bfloat16":
-                return bfloat16_bits(x)
-            return x.astype(dtype, copy=False)
+        return bfloat16_bits(x) if dtype == "bfloat16" else x.astype(dtype, copy=False)
 
     def reshape(self, x: Array, shape: Sequence[int | None]) -> Array:
         return x.reshape(shape)
@@ -132,12 +134,10 @@ class HostBackend(Backend):
         return np.sqrt(x)
 
     def div(self, a: Array, b: Array) -> Array:
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
-            return np.divide(a, b)
+        return np.divide(a, b)
 
     def round_product(self, a: Array, b: Array | float) -> Array:
-        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-            return np.multiply(a, b, out=empty(np.broadcast_shapes(a.shape, np.shape(b)), a.dtype))
+        return np.multiply(a, b, out=empty(np.broadcast_shapes(a.shape, np.shape(b)), a.dtype))
 
     def row_amax(self, x: Array) -> Array:
         if x.shape[1] == 0:
@@ -195,15 +195,14 @@ class HostBackend(Backend):
 
     def add_rows(self, dense: Array, values: Array, ids: Array) -> Array:
         out = dense.copy()
-        with np.errstate(over="ignore", invalid="ignore"):
-            if dense.dtype == np.uint16:
-                out[ids] = bfloat16_bits(bfloat16_to_float32(dense[ids]) + bfloat16_to_float32(values))
-            else:
-                out[ids] += values
+        if dense.dtype == np.uint16:
+            out[ids] = bfloat16_bits(bfloat16_to_float32(dense[ids]) + bfloat16_to_float32(values))
+        else:
+            out[ids] += values
         return out
 
 
-def _group(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _group(indices: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """(order, ids, starts): a stable order that sorts the indices, the distinct ones ascending, and where each
     one's run starts in the sorted order, with the end appended."""
     n = len(indices)
@@ -229,7 +228,9 @@ def _group(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return order, ids, np.append(starts, n)
 
 
-def _fold(values: np.ndarray, order: np.ndarray, starts: np.ndarray) -> np.ndarray:
+def _fold(
+    values: np.ndarray[Any, Any], order: np.ndarray[Any, Any], starts: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
     """Sums of the runs of a grouping, each added left to right (clause 3).
 
     Layer k adds the k-th occurrence of every row that has one, so that each step is one vectorised addition;
@@ -247,20 +248,19 @@ def _fold(values: np.ndarray, order: np.ndarray, starts: np.ndarray) -> np.ndarr
     # active[k] = how many rows have more than k occurrences
     active = len(counts) - np.cumsum(np.bincount(descending))
     k = 1
-    with np.errstate(over="ignore", invalid="ignore"):
-        while k < len(active) and active[k] > HEAVY_ROWS:
-            m = active[k]
-            sums[:m] += values[order[begin[:m] + k]]
-            k += 1
-        for row in range(active[k] if k < len(active) else 0):
-            rest = values[order[begin[row] + k : begin[row] + descending[row]]]
-            sums[row] = _left_fold(sums[row], rest.reshape(len(rest), -1)).reshape(row_shape)
+    while k < len(active) and active[k] > HEAVY_ROWS:
+        m = active[k]
+        sums[:m] += values[order[begin[:m] + k]]
+        k += 1
+    for row in range(active[k] if k < len(active) else 0):
+        rest = values[order[begin[row] + k : begin[row] + descending[row]]]
+        sums[row] = _left_fold(sums[row], rest.reshape(len(rest), -1)).reshape(row_shape)
     out = empty(sums.shape, sums.dtype)
     out[by_count] = sums
     return out
 
 
-def _left_fold(first: np.ndarray, rest: np.ndarray) -> np.ndarray:
+def _left_fold(first: np.ndarray[Any, Any], rest: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     terms = np.concatenate([np.reshape(first, (1, rest.shape[1])), rest])
     if terms.shape[1] == 1:
         return np.add.accumulate(terms, axis=0)[-1]  # type: ignore[no-any-return]

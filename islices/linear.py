@@ -67,7 +67,7 @@ def round_scalar(B: Backend, values: Array, c: Any, argument: str) -> Any:
         if not isinstance(c, numbers.Real):
             with B.scope():
                 return B.astype(c, wide_dtype(dtype))
-    if isinstance(c, (complex, np.complexfloating)) or isinstance(c, str):
+    if isinstance(c, (complex, np.complexfloating, str)):
         raise TypeError(f"{argument}: got {describe(c)}; accepted is a real number")
     if dtype in INTEGERS:
         if not isinstance(c, (int, np.integer)):

@@ -65,9 +65,9 @@ def is_traced(backend: Backend, *arrays: Array) -> bool:
     return any(map(backend.is_traced, arrays))
 
 
-def host_views(backend: Backend, arrays: Sequence[Array]) -> list[np.ndarray] | None:
+def host_views(backend: Backend, arrays: Sequence[Array]) -> list[np.ndarray[Any, Any]] | None:
     """NumPy views of the arrays if the host may compute on them now, else None."""
-    if _mode.get() != "host":
+    if _mode.get() != "host" and not backend.host_only:
         return None
     views = []
     for x in arrays:
@@ -86,7 +86,8 @@ def run(kernel: Callable[..., Any], backend: Backend, arrays: Sequence[Array], *
     if views is None:
         with backend.scope():
             return kernel(backend, *arrays, **static)
-    out = kernel(HOST, *views, **static)
+    with HOST.scope():
+        out = kernel(HOST, *views, **static)
     if isinstance(out, tuple):
         return tuple(_give(backend, x, arrays[0]) for x in out)
     return _give(backend, out, arrays[0])

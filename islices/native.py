@@ -14,7 +14,7 @@ import numpy as np
 
 from islices import modes
 from islices.backend import INTEGERS, Array, Backend
-from islices.registry import describe, find_backend, get_backend
+from islices.registry import broken_backends, describe, find_backend, get_backend
 from islices.slices import IndexedSlices, check_indices
 
 __all__ = [
@@ -90,7 +90,7 @@ def to_native(s: IndexedSlices, *, like: Any = None) -> Any:
     ----------
     s : IndexedSlices
     like : native sparse object, optional
-        What the result answers: a detail the framework's type carries (the dtype of TensorFlow's dense_shape) follows it.
+        What the result answers; details of the type (the dtype of TensorFlow's dense_shape) follow it.
 
     Returns
     -------
@@ -150,6 +150,7 @@ def adopt(x: Any, argument: str = "x") -> tuple[Any, Callable[[Any], Any]]:
         raise TypeError(
             f"{argument}: got {describe(x)}; accepted are sparse gradients and dense arrays of "
             "NumPy, TensorFlow, PyTorch, JAX and MXNet, IndexedSlices, None, or lists, tuples and dicts of them"
+            f"{broken_backends()}"
         )
     if not backend.is_native(x):
         return x, _identity
@@ -253,7 +254,7 @@ def from_dense(x: Array, rows: Any = None) -> IndexedSlices:
     return IndexedSlices._trusted(backend, values, ids, shape, coalesced=rows is None)
 
 
-def _nonzero_rows(x: np.ndarray) -> np.ndarray:
+def _nonzero_rows(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     flat = x.reshape(x.shape[0], int(np.prod(x.shape[1:])))
     if x.dtype == np.uint16:  # bfloat16 bit patterns: all but the sign
         flat = flat & 0x7FFF

@@ -30,6 +30,7 @@ GROUP = "islices.backends"
 _lock = threading.RLock()
 _loaded: dict[str, Backend] = {}
 _by_type: dict[type, Backend] = {}
+_broken: dict[str, Exception] = {}
 
 
 def list_backends() -> list[str]:
@@ -84,7 +85,7 @@ def get_backend(name_or_array: Any) -> Backend:
     if backend is None:
         raise TypeError(
             f"no backend knows {describe(name_or_array)}; accepted are arrays and sparse gradients of "
-            f"{', '.join(list_backends())}"
+            f"{', '.join(list_backends())}{broken_backends()}"
         )
     return backend
 
@@ -99,11 +100,20 @@ def find_backend(x: object) -> Backend | None:
     if own is not None:  # an IndexedSlices: each instance knows its backend, so its type is not cached
         return x.backend  # type: ignore[attr-defined, no-any-return]
     for name in _candidates():
-        candidate = _load(name)
+        try:
+            candidate = _load(name)
+        except (ImportError, TypeError, ValueError) as error:
+            _broken[name] = error  # its own arrays are unknown then, everybody else's are not its business
+            continue
         if candidate.is_array(x) or candidate.is_native(x):
             _by_type[kind] = candidate
             return candidate
     return None
+
+
+def broken_backends() -> str:
+    """A remark for messages about objects no backend knows, naming the backends that failed to load."""
+    return "".join(f" (backend {name!r} failed to load: {error})" for name, error in _broken.items())
 
 
 def describe(x: object) -> str:
@@ -194,6 +204,6 @@ def _checked(backend: Any, name: str) -> Backend:
         raise TypeError(f"backend {name!r} must be an islices.Backend, got {describe(backend)}")
     if backend.protocol > PROTOCOL:
         raise ImportError(
-            f"backend {name!r} was written for protocol {backend.protocol}, this islices has {PROTOCOL}: upgrade islices"
+            f"backend {name!r} was written for protocol {backend.protocol}, islices has {PROTOCOL}: upgrade islices"
         )
     return backend

@@ -218,7 +218,7 @@ def _row_selection(B: Backend, rows: Any, count: int | None, like: Array) -> tup
     return B.asarray(view.astype(np.int32), like), True
 
 
-def _integers_or_mask(rows: Any) -> np.ndarray:
+def _integers_or_mask(rows: Any) -> np.ndarray[Any, Any]:
     try:
         view = np.asarray(rows)
     except (TypeError, ValueError, RuntimeError) as error:

@@ -245,7 +245,7 @@ def _same_backend(indices: object, backend: Backend, values: Array) -> Array:
         _check_index_dtype(indices.dtype.name, indices)
         return backend.asarray(indices, values)
     raise TypeError(
-        f"indices: got {describe(indices)}; accepted is an int32 or int64 array of {backend.name} (as values are) or NumPy"
+        f"indices: got {describe(indices)}; accepted is int32 or int64 of {backend.name} (as values are) or NumPy"
     )
 
 

@@ -1,1 +1,292 @@
-"""placeholder"""
+"""The JAX backend: XLA's operations, `BCOO` as the native form, and `IndexedSlices` as a pytree.
+
+What of JAX is minded here (`precision`, `segments` and `memory` have their own lists):
+
+- Inside `jax.jit` shapes are static. No slot can be dropped, so it is moved to the sentinel row ``rows``, the same
+  that `BCOO` uses for its padding, where data need not be zero.
+- XLA rewrites a / broadcast(b), eagerly as well, to a product with the reciprocal, 1 ulp off: `div` spreads the
+  divisor first, behind a barrier under a trace. It contracts a product and a sum to a fused multiply-add, barrier
+  or not, unless a selection stands between: `round_product`.
+- Every new shape compiles. So whatever only moves memory goes through NumPy views of CPU arrays, which cost
+  nothing, and sums are taken in rooms of a power of two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from islices import modes
+from islices.backend import Array, Backend, NativeParts
+from islices.backends.jax import memory, precision, segments
+from islices.backends.jax.memory import BFLOAT16, Tracer
+from islices.backends.jax.precision import constant, users_x64
+from islices.backends.jax.pytree import register
+from islices.host import empty
+from islices.registry import describe
+
+__all__ = ["JaxBackend", "backend"]
+
+#: Up to this many row numbers are compared one by one; more are sorted and searched.
+FEW_ROWS = 16
+
+
+class JaxBackend(Backend):
+    name = "jax"
+    module = "jax"
+    pip = 'pip install "islices[jax]"'
+    native_name = "jax BCOO"
+    sentinel_padding = True
+
+    # ------------------------------------------------------------------ identity
+    def version(self) -> str:
+        return str(jax.__version__)
+
+    def devices(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(["cpu", *(d.platform for d in jax.devices())]))
+
+    def is_array(self, x: object) -> bool:
+        return isinstance(x, jax.Array)
+
+    def is_native(self, x: object) -> bool:
+        sparse = sys.modules.get("jax.experimental.sparse")
+        kind = getattr(sparse, "JAXSparse", None)
+        return kind is not None and isinstance(x, kind)
+
+    # ------------------------------------------------------------------ looking at an array
+    def dtype(self, x: Array) -> str:
+        return _dtype_name(x.dtype)
+
+    def shape(self, x: Array) -> tuple[int | None, ...]:
+        return x.shape  # type: ignore[no-any-return]
+
+    def is_traced(self, x: Array) -> bool:
+        return isinstance(x, Tracer)
+
+    def host_view(self, x: Array) -> np.ndarray | None:
+        return memory.view(x)
+
+    def from_host(self, array: np.ndarray, like: Array) -> Array:
+        return memory.put(array, like)
+
+    def asarray(self, array: np.ndarray, like: Array | None = None) -> Array:
+        array = np.asarray(array)
+        if array.dtype.itemsize >= 8 and not users_x64():
+            array = memory.narrow(array)
+        own = empty(array.shape, array.dtype)
+        own[...] = array
+        return memory.put(own, like)
+
+    def to_numpy(self, x: Array) -> np.ndarray:
+        return memory.bits(np.asarray(x))
+
+    # ------------------------------------------------------------------ the framework's sparse form
+    def from_native(self, x: Any) -> NativeParts:
+        from jax.experimental import sparse
+
+        if not isinstance(x, sparse.BCOO):
+            raise ValueError(f"x: got {describe(x)}; accepted is a BCOO with n_sparse=1 and n_batch=0")
+        if x.n_sparse != 1 or x.n_batch != 0:
+            raise ValueError(
+                f"x: got a BCOO with n_sparse={x.n_sparse} and n_batch={x.n_batch}; accepted is n_sparse=1 (the rows) "
+                "and n_batch=0"
+            )
+        indices = self.reshape(x.indices, x.indices.shape[:1])
+        padded = self.is_traced(indices) or bool((self.to_numpy(indices) == x.shape[0]).any())
+        # padding slots may hold anything, so that nothing is known of their rows yet
+        coalesced = x.indices_sorted and x.unique_indices and not padded
+        return NativeParts(x.data, indices, tuple(x.shape), coalesced=coalesced, padded=padded)
+
+    def to_native(
+        self,
+        values: Array,
+        indices: Array,
+        dense_shape: tuple[int | None, ...],
+        *,
+        coalesced: bool,
+        padded: bool,
+        like: Any = None,
+    ) -> Any:
+        from jax.experimental import sparse
+
+        if dense_shape[0] is None:
+            raise ValueError(f"s: got dense_shape {dense_shape}; a BCOO needs a known number of rows")
+        column = self.reshape(indices, (indices.shape[0], 1))
+        return sparse.BCOO((values, column), shape=dense_shape, indices_sorted=coalesced, unique_indices=coalesced)
+
+    # ------------------------------------------------------------------ where the arithmetic runs
+    def scope(self) -> contextlib.AbstractContextManager[Any]:
+        return precision.scope()
+
+    def trace(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        return jax.jit(fn)
+
+    # ------------------------------------------------------------------ array primitives
+    def astype(self, x: Array, dtype: str) -> Array:
+        target = np.dtype(dtype) if dtype != "bfloat16" else BFLOAT16
+        if x.dtype == target and not x.aval.weak_type:
+            return x
+        if x.dtype == np.float64 and isinstance(x, Tracer) and not users_x64():
+            return precision.leave(x, dtype)
+        out = lax.convert_element_type(x, target)
+        # XLA may skip a rounding to 16 bits that is widened again right after
+        narrowed = target.itemsize == 2 and isinstance(x, Tracer)
+        return lax.optimization_barrier(out) if narrowed else out
+
+    def reshape(self, x: Array, shape: Sequence[int | None]) -> Array:
+        if x.shape == tuple(shape):
+            return x
+        dims = tuple(-1 if n is None else n for n in shape)
+        view = memory.view(x)
+        return jnp.reshape(x, dims) if view is None else memory.put(view.reshape(dims), x)
+
+    def zeros(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
+        zero = constant(0, BFLOAT16 if dtype == "bfloat16" else dtype)
+        device = memory.place(like)
+        return jnp.broadcast_to(zero if device is None else jax.device_put(zero, device), tuple(shape))
+
+    def concat(self, arrays: Sequence[Array]) -> Array:
+        return jnp.concatenate(arrays)
+
+    def take(self, x: Array, positions: Array) -> Array:
+        if x.shape[0] == 0:  # JAX refuses to clip to an axis of length zero
+            return jnp.zeros((*positions.shape, *x.shape[1:]), x.dtype)
+        return jnp.take(x, positions, axis=0, mode="clip")
+
+    def where(self, mask: Array, a: Array, b: Array) -> Array:
+        return jnp.where(mask, *_operands(a, b))
+
+    def abs(self, x: Array) -> Array:
+        return lax.abs(x)
+
+    def minimum(self, a: Array, b: Array) -> Array:
+        return jnp.minimum(*_operands(a, b))
+
+    def maximum(self, a: Array, b: Array) -> Array:
+        return jnp.maximum(*_operands(a, b))
+
+    def less_equal(self, a: Array, b: Array) -> Array:
+        return jnp.less_equal(*_operands(a, b))
+
+    def isfinite(self, x: Array) -> Array:
+        return lax.is_finite(x)
+
+    def sqrt(self, x: Array) -> Array:
+        return lax.sqrt(x)
+
+    def div(self, a: Array, b: Array) -> Array:
+        a, b = _operands(a, b)
+        shape = np.broadcast_shapes(a.shape, b.shape)
+        divisor = jnp.broadcast_to(b, shape)
+        if isinstance(a, Tracer) or isinstance(b, Tracer):
+            divisor = lax.optimization_barrier(divisor)
+        return lax.div(jnp.broadcast_to(a, shape), divisor)
+
+    def round_product(self, a: Array, b: Array | float) -> Array:
+        a, b = _operands(a, b)
+        product = jnp.multiply(a, b)
+        if not isinstance(product, Tracer) or not jnp.issubdtype(product.dtype, np.floating):
+            return product
+        return jnp.where(product == product, product, constant(np.nan, product.dtype))
+
+    def row_amax(self, x: Array) -> Array:
+        if x.shape[1] == 0:
+            return jnp.zeros(x.shape[:1], x.dtype)
+        return jnp.max(lax.abs(x), axis=1)
+
+    def row_sum(self, x: Array) -> Array:
+        return jnp.sum(x, axis=1)
+
+    # ------------------------------------------------------------------ sparse primitives
+    def equal(self, x: Array, value: int | Array) -> Array:
+        if isinstance(value, int):
+            if not _fits(value, x.dtype):
+                return jnp.zeros(x.shape, bool)
+            value = constant(value, x.dtype)
+        return jnp.equal(x, value)
+
+    def in_range(self, indices: Array, rows: int | None) -> Array:
+        mask = indices >= constant(0, indices.dtype)
+        if rows is None or not _fits(rows, indices.dtype):
+            return mask
+        return mask & (indices < constant(rows, indices.dtype))
+
+    def logical_not(self, mask: Array) -> Array:
+        return jnp.logical_not(mask)
+
+    def isin(self, indices: Array, rows: Array) -> Array:
+        if rows.shape[0] <= FEW_ROWS:
+            return jnp.any(indices[:, None] == rows[None, :], axis=1)
+        ordered = lax.sort(rows)
+        return self.take(ordered, jnp.searchsorted(ordered, indices)) == indices
+
+    def select(self, values: Array, indices: Array, keep: Array, rows: int | None) -> tuple[Array, Array]:
+        if any(isinstance(x, Tracer) for x in (values, indices, keep)):
+            sentinel = constant(segments.check_sentinel(rows, indices.dtype), indices.dtype)
+            column = jnp.reshape(keep, (keep.shape[0], *(1,) * (values.ndim - 1)))
+            return jnp.where(column, values, constant(0, values.dtype)), jnp.where(keep, indices, sentinel)
+        positions = np.flatnonzero(np.asarray(keep)).astype(np.int32)
+        if len(positions) == keep.shape[0]:
+            return values, indices
+        positions = memory.put(positions, values)
+        return self.take(values, positions), self.take(indices, positions)
+
+    def unique(self, indices: Array, rows: int | None) -> tuple[Array, Array]:
+        if isinstance(indices, Tracer):
+            return segments.unique_padded(indices, rows)
+        ids, inverse = modes.HOST.unique(np.asarray(indices), rows)
+        return memory.put(ids, indices), memory.put(inverse.astype(np.int32), indices)
+
+    def segment_sum(self, values: Array, segments_: Array, count: int | None) -> Array:
+        assert count is not None, "JAX knows its shapes"
+        if 0 in values.shape or count == 0:
+            return self.zeros((count, *values.shape[1:]), self.dtype(values), values)
+        if isinstance(values, Tracer) or isinstance(segments_, Tracer):
+            return segments.fold(values, segments_, count)
+        room = memory.power_of_two(count)
+        values, segments_ = memory.lengthened(values, segments_, room)
+        return memory.first_rows(segments.fold_jitted(values, segments_, room), count)
+
+    def scatter_rows(self, values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
+        if 0 in values.shape or 0 in shape:
+            return self.zeros(shape, self.dtype(values), values)
+        if not isinstance(values, Tracer) and not isinstance(ids, Tracer) and _fits(shape[0], ids.dtype):
+            values, ids = memory.lengthened(values, ids, shape[0])
+        return segments.set_jitted(values, ids, shape)
+
+    def add_rows(self, dense: Array, values: Array, ids: Array) -> Array:
+        if 0 in values.shape or 0 in dense.shape:
+            return dense
+        if dense.dtype.itemsize > 2:
+            return segments.add_at(dense, ids, values)
+        sums = self.widen(self.take(dense, ids)) + self.widen(values)
+        return segments.set_at(dense, ids, self.astype(sums, self.dtype(dense)))
+
+
+# ---------------------------------------------------------------------- dtypes
+@cache
+def _dtype_name(dtype: Any) -> str:
+    return str(getattr(dtype, "name", dtype))
+
+
+def _fits(value: int, dtype: Any) -> bool:
+    return bool(np.iinfo(dtype).min <= value <= np.iinfo(dtype).max)
+
+
+def _operands(a: Any, b: Any) -> tuple[Any, Any]:
+    """Two operands, a Python number among them as a constant of the other's dtype."""
+    if isinstance(a, (int, float)):
+        return constant(a, b.dtype), b
+    return a, constant(b, a.dtype) if isinstance(b, (int, float)) else b
+
+
+backend = JaxBackend()
+register(backend)

@@ -1,1 +1,255 @@
-"""placeholder"""
+"""The MXNet adapter (MXNet 1.9.1, the last release), on the legacy NDArray interface, which alone has row_sparse.
+
+What it minds about MXNet, beside the stand-in its import needs (`islices.backends.mxnet.stand_in`)
+    - Operators parse Python scalars from text, with an error in the last place: a quarter of float64 scalars, half
+      of the powers of two beyond 2**60. A scalar that is not float32 goes in as an array.
+    - Shapes that contain 0, and (), mean "unknown" unless `mx.util.np_shape` is on; in `NDArray.reshape` a 0 means
+      "copy this dimension", and reductions of nothing fail later, in another thread.
+    - bfloat16 is a structured dtype to Python, and conversion to it truncates: rounding is done on the host.
+    - Computation is asynchronous: memory may be looked at only after `wait_to_read`.
+    - Operations take fewer than 2**31 - 1 elements, zero slices of a larger table included.
+    - The gradient of `gather_nd` is a race; a product with a CSR matrix is a left fold, see `fold_floats`.
+    - `mx.np.ndarray` is not taken: the legacy operators refuse it. `x.as_nd_ndarray()` shares its memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+
+from islices.backend import Array, Backend, NativeParts
+from islices.backends.mxnet.folds import fold_floats, fold_integers
+from islices.backends.mxnet.memory import DTYPES, LIMIT, NAMES, as_array, check_size, mx, operands, share, view, zeros
+from islices.host import HostBackend, _group, bfloat16_bits
+
+__all__ = ["MXNetBackend", "backend"]
+
+nd = mx.nd
+SparseArray = mx.ndarray.sparse.BaseSparseNDArray
+RowSparseArray = mx.ndarray.sparse.RowSparseNDArray
+
+HOST = HostBackend()
+#: Elements of float64 that fit the caches, large enough that the cost of a call does not show.
+BLOCK = 1 << 17
+
+
+class MXNetBackend(Backend):
+    name = "mxnet"
+    module = "mxnet"
+    pip = 'pip install "islices[mxnet]"'
+    native_name = "mxnet RowSparseNDArray"
+    native_needs_coalesced = True
+
+    # ------------------------------------------------------------------ identity
+    def version(self) -> str:
+        return str(mx.__version__)
+
+    def devices(self) -> tuple[str, ...]:
+        return ("cpu", *(f"gpu({i})" for i in range(mx.context.num_gpus())))
+
+    def is_array(self, x: object) -> bool:
+        return isinstance(x, nd.NDArray) and not isinstance(x, (SparseArray, mx.np.ndarray))
+
+    def is_native(self, x: object) -> bool:
+        return isinstance(x, SparseArray)
+
+    # ------------------------------------------------------------------ looking at an array
+    def dtype(self, x: Array) -> str:
+        return NAMES[x.dtype]
+
+    def shape(self, x: Array) -> tuple[int | None, ...]:
+        return tuple(x.shape)
+
+    def records_gradient(self, x: Array) -> bool:
+        return bool(mx.autograd.is_recording()) and "float" in self.dtype(x)
+
+    def host_view(self, x: Array) -> np.ndarray[Any, Any] | None:
+        return view(x)
+
+    def from_host(self, array: np.ndarray[Any, Any], like: Array) -> Array:
+        return share(array, like.context)
+
+    def asarray(self, array: np.ndarray[Any, Any], like: Array | None = None) -> Array:
+        return as_array(array, mx.cpu() if like is None else like.context)
+
+    def to_numpy(self, x: Array) -> np.ndarray[Any, Any]:
+        on_host = view(x)
+        return view(x.as_in_context(mx.cpu())) if on_host is None else on_host  # type: ignore[return-value]
+
+    def scalar(self, x: np.ndarray[Any, Any], like: Array) -> Array:
+        """x with shape (1,): outside of `np_shape` MXNet cannot compute on an array of shape ()."""
+        return self.asarray(x.reshape(1), like)
+
+    # ------------------------------------------------------------------ the framework's sparse form
+    def from_native(self, x: Any) -> NativeParts:
+        if not isinstance(x, RowSparseArray):
+            raise ValueError(f"x: got a {x.stype} array of shape {x.shape}; accepted is MXNet's row_sparse")
+        with self.scope():  # `.data` and `.indices` are copies; nothing else may run before the indices are checked
+            return NativeParts(x.data, x.indices, tuple(x.shape), coalesced=True)
+
+    def to_native(
+        self,
+        values: Array,
+        indices: Array,
+        dense_shape: tuple[int | None, ...],
+        *,
+        coalesced: bool,
+        padded: bool,
+        like: Any = None,
+    ) -> Any:
+        rows, *row_shape = dense_shape
+        dtype = self.dtype(values)
+        what = f"s: got slices of {dtype} with dense_shape {dense_shape}; accepted by MXNet's row_sparse"
+        if rows is None:
+            raise ValueError(f"{what} is a known number of rows")
+        if math.prod(dense_shape) >= LIMIT:  # type: ignore[arg-type]
+            raise ValueError(f"{what} are fewer than 2**31 - 1 elements, rows that are not stored included")
+        if 0 in row_shape:
+            raise ValueError(f"{what} are rows of at least one element")
+        if dtype == "bfloat16":
+            raise ValueError(f"{what} are float16, float32, float64, int32 and int64")
+        return nd.sparse.row_sparse_array(
+            (values, self.astype(indices, "int64")), shape=dense_shape, ctx=values.context, dtype=DTYPES[dtype]
+        )
+
+    # ------------------------------------------------------------------ where the arithmetic runs
+    def scope(self) -> AbstractContextManager[Any]:
+        return mx.util.np_shape(True)  # type: ignore[no-any-return]
+
+    # ------------------------------------------------------------------ array primitives
+    def astype(self, x: Array, dtype: str) -> Array:
+        if self.dtype(x) == dtype:
+            return x
+        if dtype == "bfloat16":  # nd.cast truncates, MXNet has no operations on bits; no gradient passes
+            wide = self.to_numpy(self.astype(x, "float32"))
+            return self.from_host(bfloat16_bits(wide), x)
+        return nd.cast(x, DTYPES[dtype])
+
+    def reshape(self, x: Array, shape: Sequence[int | None]) -> Array:
+        shape = tuple(-1 if n is None else n for n in shape)
+        return self.zeros(shape, self.dtype(x), x) if 0 in shape else x.reshape(shape)
+
+    def zeros(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
+        return zeros(shape, dtype, like.context)
+
+    def concat(self, arrays: Sequence[Array]) -> Array:
+        check_size((sum(a.shape[0] for a in arrays), *arrays[0].shape[1:]))
+        return arrays[0] if len(arrays) == 1 else nd.concat(*arrays, dim=0)
+
+    def take(self, x: Array, positions: Array) -> Array:
+        shape = (*positions.shape, *x.shape[1:])
+        check_size(shape)
+        return self.zeros(shape, self.dtype(x), x) if 0 in shape else nd.take(x, positions)
+
+    def where(self, mask: Array, a: Array, b: Array) -> Array:
+        a, b = operands(a, b)
+        shape = np.broadcast_shapes(mask.shape, a.shape, b.shape)
+        return nd.where(*(_broadcast(x, shape) for x in (mask, a, b)))
+
+    def abs(self, x: Array) -> Array:
+        return nd.abs(x)
+
+    def minimum(self, a: Array, b: Array) -> Array:
+        return nd.broadcast_minimum(*operands(a, b))
+
+    def maximum(self, a: Array, b: Array) -> Array:
+        return nd.broadcast_maximum(*operands(a, b))
+
+    def less_equal(self, a: Array, b: Array) -> Array:
+        return nd.broadcast_lesser_equal(*operands(a, b))
+
+    def isfinite(self, x: Array) -> Array:
+        return nd.contrib.isfinite(x)
+
+    def sqrt(self, x: Array) -> Array:
+        return nd.sqrt(x)
+
+    def div(self, a: Array, b: Array) -> Array:
+        return nd.broadcast_div(*operands(a, b))
+
+    def round_product(self, a: Array, b: Array | float) -> Array:
+        if isinstance(b, float) and math.isfinite(b) and self.dtype(a) == "float32":
+            return a * b  # b is exact in float32, so the error of its text cannot show; no broadcast is needed
+        return nd.broadcast_mul(*operands(a, b))
+
+    def row_amax(self, x: Array) -> Array:
+        return self.zeros(x.shape[:1], self.dtype(x), x) if 0 in x.shape else nd.max(nd.abs(x), axis=1)
+
+    def row_sum(self, x: Array) -> Array:
+        return self.zeros(x.shape[:1], "float64", x) if 0 in x.shape else nd.sum(x, axis=1)
+
+    def blocks(self, x: Array) -> Sequence[Array]:
+        m = x.shape[1]
+        if m <= BLOCK:
+            return [x]
+        flat = x.reshape((m,))
+        return [flat[i : i + BLOCK].reshape((1, min(BLOCK, m - i))) for i in range(0, m, BLOCK)]
+
+    # ------------------------------------------------------------------ sparse primitives
+    def equal(self, x: Array, value: int | Array) -> Array:
+        return nd.broadcast_equal(*operands(x, value))
+
+    def in_range(self, indices: Array, rows: int | None) -> Array:
+        mask = nd.broadcast_greater_equal(*operands(indices, 0))
+        if rows is None or rows > np.iinfo(indices.dtype).max:
+            return mask
+        return mask * nd.broadcast_lesser(*operands(indices, rows))
+
+    def logical_not(self, mask: Array) -> Array:
+        return nd.logical_not(mask)
+
+    def isin(self, indices: Array, rows: Array) -> Array:
+        mask = np.isin(self.to_numpy(indices), self.to_numpy(rows))  # MXNet has no set operations
+        return self.from_host(mask.astype(np.int32), indices)
+
+    def select(self, values: Array, indices: Array, keep: Array, rows: int | None) -> tuple[Array, Array]:
+        kept = self.from_host(np.flatnonzero(self.to_numpy(keep)), indices)
+        return self.take(values, kept), self.take(indices, kept)
+
+    def unique(self, indices: Array, rows: int | None) -> tuple[Array, Array]:
+        ids, inverse = HOST.unique(self.to_numpy(indices), rows)  # MXNet has none
+        return self.from_host(ids, indices), self.from_host(inverse, indices)
+
+    def segment_sum(self, values: Array, segments: Array, count: int | None) -> Array:
+        order, ids, starts = _group(self.to_numpy(segments))
+        sums = self._fold(values, order, starts)
+        if len(ids) == count:
+            return sums
+        return self.scatter_rows(sums, self.from_host(ids, segments), (count or 0, *values.shape[1:]))
+
+    def sum_duplicates(self, values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
+        order, ids, starts = _group(self.to_numpy(indices))
+        return self._fold(values, order, starts), self.from_host(ids, indices)
+
+    def _fold(self, values: Array, order: np.ndarray[Any, Any], starts: np.ndarray[Any, Any]) -> Array:
+        dtype = self.dtype(values)
+        if len(order) == len(starts) - 1 or values.size == 0:  # nothing to add up
+            return self.take(values, self.from_host(order[starts[:-1]], values))
+        return fold_floats(values, order, starts) if "float" in dtype else fold_integers(values, order, starts, dtype)
+
+    def scatter_rows(self, values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
+        check_size(shape)
+        if values.size == 0:
+            return self.zeros(shape, self.dtype(values), values)
+        return nd.scatter_nd(values, ids.reshape((1, ids.shape[0])), shape=shape)
+
+    def add_rows(self, dense: Array, values: Array, ids: Array) -> Array:
+        if values.size == 0:
+            return dense.copy()
+        sums = self.widen(self.take(dense, ids)) + self.widen(values)
+        return nd.contrib.index_copy(dense, ids, self.astype(sums, self.dtype(dense)))
+
+
+def _broadcast(x: Array, shape: tuple[int, ...]) -> Array:
+    if x.shape == shape:
+        return x
+    if 0 in shape:
+        return zeros(shape, NAMES[x.dtype], x.context)
+    return nd.broadcast_to(x.reshape((1,) * (len(shape) - len(x.shape)) + x.shape), shape)
+
+
+backend = MXNetBackend()

@@ -15,6 +15,7 @@ __all__ = ["NumpyBackend", "backend"]
 class NumpyBackend(HostBackend):
     name = "numpy"
     pip = "pip install numpy"
+    host_only = True
 
     def is_array(self, x: object) -> bool:
         return isinstance(x, (np.ndarray, np.generic))

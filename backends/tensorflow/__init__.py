@@ -1,1 +1,290 @@
-"""placeholder"""
+"""The TensorFlow backend: eager tensors, variables, and symbolic tensors inside tf.function.
+
+Every primitive is one or a few of TensorFlow's own operations, so it runs on any device and under any trace; what
+the operations do not promise by themselves is minded here:
+
+- Sums are taken by `tf.scatter_nd`, on CPU a left fold whatever the number of threads (`tf.math.segment_sum` is
+  none; `tf.math.unsorted_segment_sum` is one, but slower with several threads).
+- Grappler, the optimizer of tf.function's graphs, divides by a constant as a product with its reciprocal, by a root
+  as a product with `rsqrt`, merges products with constants and reassociates sums. `opaque` stands in its way.
+- Autograph rewrites the code that a tf.function calls; it is told to leave the library's functions alone (they
+  would work, but be traced at half the speed after seconds of rewriting).
+- There is no ``isin``, and ``unique`` does not sort; both are built on a sort of the distinct ids.
+- NumPy memory and TensorFlow's meet in `islices.backends.tensorflow.memory`.
+
+May import: TensorFlow, NumPy, the core. Keras is not imported, its variables are known by TensorFlow's own type.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.autograph.impl.api import autograph_artifact
+from tensorflow.python.eager import record
+from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as possible_gradient_types
+
+import islices
+from islices.backend import Array, Backend, NativeParts
+from islices.backends.tensorflow import memory
+from islices.backends.tensorflow.sparse import indexed_slices, take_apart
+
+__all__ = ["TensorflowBackend", "backend", "opaque"]
+
+#: Tensors, variables and Keras' variables (which are no tf.Variable); no composite such as a RaggedTensor.
+DENSE = tf.__internal__.types.Tensor
+
+
+def opaque(x: Array) -> Array:
+    """x behind an operation that Grappler neither folds nor sees a shape through; outside a graph, x itself.
+
+    An unknown shape is what keeps additions around it from being merged into one `add_n` of another order.
+    """
+    if not tf.is_symbolic_tensor(x):
+        return x
+    hidden = tf.raw_ops.PlaceholderWithDefault(input=x, shape=tf.TensorShape(None))
+    hidden.set_shape(x.shape)
+    return hidden
+
+
+class TensorflowBackend(Backend):
+    name = "tensorflow"
+    module = "tensorflow"
+    pip = 'pip install "islices[tensorflow]"'
+    native_name = "tf.IndexedSlices"
+
+    # ------------------------------------------------------------------ identity
+    def version(self) -> str:
+        return str(tf.__version__)
+
+    def devices(self) -> tuple[str, ...]:
+        accelerators = [d for d in tf.config.list_physical_devices() if d.device_type != "CPU"]
+        return ("cpu", *(d.name.removeprefix("/physical_device:").lower() for d in accelerators))
+
+    def is_array(self, x: object) -> bool:
+        return isinstance(x, DENSE)
+
+    def is_native(self, x: object) -> bool:
+        return isinstance(x, tf.IndexedSlices)
+
+    # ------------------------------------------------------------------ looking at an array
+    def dtype(self, x: Array) -> str:
+        return str(tf.as_dtype(x.dtype).name)
+
+    def shape(self, x: Array) -> tuple[int | None, ...]:
+        return tuple(x.shape)
+
+    def is_traced(self, x: Array) -> bool:
+        # while a graph is built, an operation on an eager tensor has a symbolic result too
+        return tf.is_symbolic_tensor(x) or not tf.executing_eagerly()
+
+    def records_gradient(self, x: Array) -> bool:
+        if not record.could_possibly_record():
+            return False
+        if isinstance(x, tf.Tensor):
+            return bool(possible_gradient_types([x]))
+        # a tape watches a trainable variable from its first read on
+        return bool(x.trainable or possible_gradient_types([memory.handle(x)]))
+
+    def host_view(self, x: Array) -> np.ndarray[Any, Any] | None:
+        return memory.view(x)
+
+    def from_host(self, array: np.ndarray[Any, Any], like: Array) -> Array:
+        return memory.adopt(array)
+
+    def asarray(self, array: np.ndarray[Any, Any], like: Array | None = None) -> Array:
+        with _beside(like):
+            return memory.copy(np.asarray(array))
+
+    def to_numpy(self, x: Array) -> np.ndarray[Any, Any]:
+        return memory.fetch(x)
+
+    # ------------------------------------------------------------------ the framework's sparse form
+    def from_native(self, x: Any) -> NativeParts:
+        return take_apart(x)
+
+    def to_native(
+        self,
+        values: Array,
+        indices: Array,
+        dense_shape: tuple[int | None, ...],
+        *,
+        coalesced: bool,
+        padded: bool,
+        like: Any = None,
+    ) -> Any:
+        return indexed_slices(values, indices, dense_shape, like)
+
+    # ------------------------------------------------------------------ where the arithmetic runs
+    def trace(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        return tf.function(fn, autograph=False)  # type: ignore[no-any-return]
+
+    # ------------------------------------------------------------------ array primitives
+    def astype(self, x: Array, dtype: str) -> Array:
+        return tf.cast(x, dtype)
+
+    def reshape(self, x: Array, shape: Sequence[int | None]) -> Array:
+        shape = tuple(shape)
+        if None in shape and 0 in shape:  # nothing to infer a length from: it is that of x's leading dimensions
+            trailing = shape[1:]
+            rank = len(x.shape)
+            lead = rank - len(trailing) if tuple(x.shape)[rank - len(trailing) :] == trailing else 1
+            shape = (tf.reduce_prod(tf.shape(x)[:lead]), *trailing) if shape[0] is None else (*shape[:-1], 0)
+        return tf.reshape(x, [-1 if n is None else n for n in shape])
+
+    def zeros(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
+        with _beside(like):
+            return tf.zeros([tf.shape(like)[i] if n is None else n for i, n in enumerate(shape)], dtype)
+
+    def zeros_like(self, x: Array) -> Array:
+        return tf.zeros_like(x)
+
+    def concat(self, arrays: Sequence[Array]) -> Array:
+        return tf.concat(arrays, 0)
+
+    def take(self, x: Array, positions: Array) -> Array:
+        return tf.gather(x, positions)
+
+    def where(self, mask: Array, a: Array, b: Array) -> Array:
+        return tf.where(mask, *_one_type(a, b))
+
+    def abs(self, x: Array) -> Array:
+        return tf.abs(x)
+
+    def minimum(self, a: Array, b: Array) -> Array:
+        return tf.minimum(*_one_type(a, b))
+
+    def maximum(self, a: Array, b: Array) -> Array:
+        return tf.maximum(*_one_type(a, b))
+
+    def less_equal(self, a: Array, b: Array) -> Array:
+        return tf.less_equal(*_one_type(a, b))
+
+    def isfinite(self, x: Array) -> Array:
+        return tf.math.is_finite(x)
+
+    def sqrt(self, x: Array) -> Array:
+        return tf.sqrt(x)
+
+    def div(self, a: Array, b: Array) -> Array:
+        a, b = _one_type(a, b)
+        return opaque(tf.divide(a, opaque(b)))
+
+    def round_product(self, a: Array, b: Array | float) -> Array:
+        return opaque(tf.multiply(*_one_type(a, b)))
+
+    def row_amax(self, x: Array) -> Array:
+        # the maximum of no elements is -inf; a NaN goes through both
+        return tf.maximum(tf.reduce_max(tf.abs(x), 1), tf.zeros((), x.dtype))
+
+    def row_sum(self, x: Array) -> Array:
+        return opaque(tf.reduce_sum(x, 1))
+
+    def widen(self, x: Array) -> Array:
+        return opaque(super().widen(x))  # widened arrays are what the core adds up
+
+    # ------------------------------------------------------------------ sparse primitives
+    def equal(self, x: Array, value: int | Array) -> Array:
+        return tf.equal(x, value)
+
+    def in_range(self, indices: Array, rows: int | None) -> Array:
+        mask = tf.greater_equal(indices, 0)
+        if rows is None or rows > tf.as_dtype(indices.dtype).max:
+            return mask
+        return tf.logical_and(mask, tf.less(indices, rows))
+
+    def logical_not(self, mask: Array) -> Array:
+        return tf.logical_not(mask)
+
+    def isin(self, indices: Array, rows: Array) -> Array:
+        indices, rows = tf.cast(indices, tf.int64), tf.cast(rows, tf.int64)
+        if tuple(rows.shape) == (1,):
+            return tf.equal(indices, rows)
+        # something lower than any index in front, so that each index has a last entry that is not above it
+        ascending = tf.concat([[tf.int64.min], tf.sort(rows)], 0)
+        after = tf.raw_ops.UpperBound(sorted_inputs=ascending[None], values=indices[None], out_type=tf.int64)[0]
+        return tf.equal(tf.gather(ascending, after - 1), indices)
+
+    def select(self, values: Array, indices: Array, keep: Array, rows: int | None) -> tuple[Array, Array]:
+        slots = tf.where(keep)[:, 0]
+        return tf.gather(values, slots), tf.gather(indices, slots)
+
+    def unique(self, indices: Array, rows: int | None) -> tuple[Array, Array]:
+        distinct, place = tf.unique(indices, out_idx=tf.int64)
+        order = tf.argsort(distinct)
+        rank = tf.cast(tf.math.invert_permutation(order), tf.int64)
+        return tf.gather(distinct, order), tf.gather(rank, place)
+
+    def segment_sum(self, values: Array, segments: Array, count: int | None) -> Array:
+        if count is None:
+            count = tf.reduce_max(tf.concat([[-1], tf.cast(segments, tf.int64)], 0)) + 1
+        dims = [count, *tuple(values.shape)[1:]]
+        shape = [tf.shape(values, tf.int64)[i] if n is None else n for i, n in enumerate(dims)]
+        return _scatter(values, segments, shape)
+
+    def sum_duplicates(self, values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
+        # summed in order of first occurrence, where memory is touched more in order, and sorted afterwards
+        distinct, place = tf.unique(indices, out_idx=tf.int64)
+        order = tf.argsort(distinct)
+        sums = self.segment_sum(values, place, tf.size(distinct, tf.int64))
+        return tf.gather(sums, order), tf.gather(distinct, order)
+
+    def scatter_rows(self, values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
+        if self.is_traced(ids):
+            values, ids = self.select(values, ids, self.in_range(ids, shape[0]), shape[0])
+        return _scatter(values, ids, shape)
+
+    def add_rows(self, dense: Array, values: Array, ids: Array) -> Array:
+        if _rows_hold_nothing(values):
+            return tf.identity(dense)
+        if self.is_traced(ids):
+            limit = tf.shape(dense, tf.int64)[0]
+            valid = tf.logical_and(ids >= 0, tf.cast(ids, tf.int64) < limit)
+            values, ids = self.select(values, ids, valid, None)
+        sums = tf.cast(self.widen(tf.gather(dense, ids)) + self.widen(values), values.dtype)
+        return tf.tensor_scatter_nd_update(dense, tf.cast(ids, tf.int64)[:, None], sums)
+
+
+def _scatter(values: Array, ids: Array, shape: Sequence[Any]) -> Array:
+    """Zeros of a shape, which may hold tensors, with each row of values added to row ids[k], in order of k."""
+    if _rows_hold_nothing(values):
+        return tf.zeros(shape, values.dtype)
+    return tf.scatter_nd(tf.cast(ids, tf.int64)[:, None], values, tf.convert_to_tensor(shape, tf.int64))
+
+
+def _rows_hold_nothing(values: Array) -> bool:
+    """Whether rows have no elements: TensorFlow's scatters refuse those."""
+    return 0 in tuple(values.shape)[1:]
+
+
+def _one_type(a: Array, b: Array) -> tuple[Array, Array]:
+    """Both as tensors; a Python number takes the type of the other (TensorFlow makes it float32)."""
+    if not isinstance(a, DENSE) and isinstance(b, DENSE):
+        return _number(a, b.dtype), b
+    if not isinstance(b, DENSE) and isinstance(a, DENSE):
+        return a, _number(b, a.dtype)
+    return a, b
+
+
+def _number(c: float, dtype: Any) -> Array:
+    dtype = tf.as_dtype(dtype)
+    if dtype.is_integer and not dtype.min <= c <= dtype.max:  # tf.constant wraps around
+        raise OverflowError(f"got {c}; accepted is an int that fits the values' type {dtype.name}")
+    return tf.constant(c, dtype)
+
+
+def _beside(like: Array | None) -> contextlib.AbstractContextManager[Any]:
+    """A context that places new tensors where like is."""
+    if isinstance(like, tf.Tensor) and not tf.is_symbolic_tensor(like) and not memory.on_cpu(like):
+        return tf.device(like.device)  # type: ignore[no-any-return]
+    return contextlib.nullcontext()
+
+
+backend = TensorflowBackend()
+
+for _function in filter(inspect.isfunction, (getattr(islices, name) for name in islices.__all__)):
+    autograph_artifact(_function)

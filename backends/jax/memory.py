@@ -1,0 +1,104 @@
+"""NumPy views of JAX's CPU memory and JAX arrays over NumPy's, without a copy; bfloat16 as uint16 outside.
+
+Both ways share memory (JAX's `device_put` does where it is aligned to 64 bytes). A view keeps its array alive, and
+JAX does not reuse a donated buffer that is viewed. DLPack is no faster, refuses read-only and bfloat16 memory, and
+writes a line to stderr for every unaligned one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from islices.backend import Array
+from islices.backends.jax import precision
+from islices.host import empty
+
+__all__ = ["BFLOAT16", "Tracer", "bits", "first_rows", "lengthened", "narrow", "place", "power_of_two", "put", "view"]
+
+BFLOAT16 = np.dtype(jnp.bfloat16)
+Tracer = jax.core.Tracer
+
+
+def view(x: Array) -> np.ndarray | None:
+    """x's memory as NumPy sees it; None unless it is one CPU device's."""
+    # `device` of an array spread over several devices is a sharding, which has no platform
+    if isinstance(x, Tracer) or getattr(x.device, "platform", None) != "cpu":
+        return None
+    return bits(np.asarray(x))
+
+
+def bits(array: np.ndarray) -> np.ndarray:
+    return array.view(np.uint16) if array.dtype == BFLOAT16 else array
+
+
+def put(array: np.ndarray, like: Array) -> Array:
+    """The JAX array over a NumPy array, of the same dtype whatever jax_enable_x64 says."""
+    if array.dtype == np.uint16:
+        array = array.view(BFLOAT16)
+    wide = array.dtype.itemsize == 8 and not jax.config.jax_enable_x64
+    # a concrete array even while something is being traced: its values are known
+    with precision.wide() if wide else contextlib.nullcontext(), jax.ensure_compile_time_eval():
+        return jax.device_put(array, place(like))
+
+
+def place(like: Any) -> Any:
+    """Where a result beside like goes; None, the default, leaves it free to follow other operands."""
+    if like is None or isinstance(like, (Tracer, np.ndarray)):
+        return None
+    device = like.device
+    if not hasattr(device, "platform") or not (like.committed or device.platform != jax.default_backend()):
+        return None
+    return device
+
+
+def narrow(array: np.ndarray) -> np.ndarray:
+    """A 64-bit array as JAX can hold it while jax_enable_x64 is off; raises rather than lose anything."""
+    if array.dtype == np.int64:
+        info = np.iinfo(np.int32)
+        bad = (array < info.min) | (array > info.max)
+        if bad.any():
+            at = np.unravel_index(int(np.argmax(bad)), array.shape)
+            position = int(at[0]) if len(at) == 1 else tuple(map(int, at))
+            raise IndexError(
+                f"array: got {int(array[at])} at position {position}; accepted is {info.min} <= value <= "
+                f"{info.max}, since JAX holds int64 as int32 unless jax_enable_x64 is set"
+            )
+        return array.astype(np.int32)
+    if array.dtype == np.float64 and precision.in_scope():  # the core's own norm arithmetic
+        return array
+    raise TypeError(
+        f"array: got {array.dtype}; accepted are types of 32 bits or fewer, unless "
+        'jax.config.update("jax_enable_x64", True) is set'
+    )
+
+
+# ---------------------------------------------------------------------- few shapes, so that little compiles
+def power_of_two(n: int) -> int:
+    """The smallest power of two that is at least n (n >= 1)."""
+    return 1 << (n - 1).bit_length()
+
+
+def lengthened(values: Array, ids: Array, nowhere: int) -> tuple[Array, Array]:
+    """values and ids with a power of two of slots; what is added goes to row nowhere, which is dropped."""
+    n = values.shape[0]
+    slots = power_of_two(n)
+    views = view(values), view(ids)
+    if slots == n or views[0] is None or views[1] is None:
+        return values, ids
+    longer = [empty((slots, *old.shape[1:]), old.dtype) for old in views if old is not None]
+    for new, old, rest in zip(longer, views, (0, nowhere), strict=True):
+        new[:n], new[n:] = old, rest
+    return put(longer[0], values), put(longer[1], ids)
+
+
+def first_rows(x: Array, count: int) -> Array:
+    """x[:count]"""
+    if x.shape[0] == count:
+        return x
+    old = view(x)
+    return x[:count] if old is None else put(old[:count], x)

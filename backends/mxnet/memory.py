@@ -1,0 +1,109 @@
+"""MXNet's arrays and NumPy's: dtypes by name, views of memory, arrays over memory, numbers as arrays.
+
+Everything here works whether `mx.util.np_shape` is on or not. May import: MXNet (through the stand-in),
+NumPy and `islices.host`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from islices.backends.mxnet.stand_in import import_mxnet
+from islices.host import bfloat16_bits
+
+__all__ = ["DTYPES", "LIMIT", "NAMES", "as_array", "check_size", "mx", "operands", "share", "view", "zeros"]
+
+mx = import_mxnet()
+
+#: bfloat16 as MXNet's Python side knows it: a record of one field.
+BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
+#: MXNet's dtypes by NumPy name.
+DTYPES: dict[str, Any] = {
+    name: np.dtype(name).type for name in ("float16", "float32", "float64", "uint8", "int8", "int32", "int64", "bool")
+}
+DTYPES["bfloat16"] = BFLOAT16
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+#: Every operation of MXNet checks that its arrays have fewer elements than this.
+LIMIT = 2**31 - 1
+
+
+def check_size(shape: Sequence[int]) -> None:
+    """Raise ValueError for a shape MXNet could make, but not compute on."""
+    if math.prod(shape) >= LIMIT:
+        raise ValueError(f"shape: got {tuple(shape)}; accepted by MXNet are fewer than 2**31 - 1 elements")
+
+
+class _Memory:
+    """The memory of an NDArray as NumPy's array interface; a view keeps it, and so the NDArray, alive."""
+
+    def __init__(self, owner: Any, address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self.owner = owner
+        # read-only, so that `share` copies a view that a kernel hands back instead of sharing it
+        self.__array_interface__ = {"version": 3, "shape": shape, "typestr": dtype.str, "data": (address, True)}
+
+
+def view(x: Any) -> np.ndarray[Any, Any] | None:
+    """x's memory once it is computed, bfloat16 as uint16; None if it is not a CPU's."""
+    if not x.context.device_type.startswith("cpu"):
+        return None
+    shape, dtype = tuple(x.shape), np.dtype(x.dtype)
+    if dtype == BFLOAT16:
+        dtype = np.dtype(np.uint16)
+    if 0 in shape:
+        return np.empty(shape, dtype)
+    x.wait_to_read()
+    address = ctypes.c_void_p()
+    mx.base.check_call(mx.base._LIB.MXNDArrayGetData(x.handle, ctypes.byref(address)))
+    return np.asarray(_Memory(x, address.value or 0, shape, dtype))
+
+
+def share(array: np.ndarray[Any, Any], context: Any) -> Any:
+    """An NDArray over a NumPy array that is given away, uint16 as bfloat16; copied where MXNet cannot share it."""
+    check_size(array.shape)
+    if array.size == 0:
+        return zeros(array.shape, "bfloat16" if array.dtype == np.uint16 else array.dtype.name, context)
+    if array.dtype == np.uint16:
+        with mx.util.np_shape(True):
+            out = mx.nd.empty(array.shape, context, BFLOAT16)
+            out[:] = np.ascontiguousarray(array).view(BFLOAT16).reshape(array.shape)
+        return out
+    if not (array.flags.writeable and array.flags.c_contiguous and array.flags.aligned):
+        array = array.copy()
+    shared = mx.nd.from_numpy(array, zero_copy=True)
+    return shared if context.device_type.startswith("cpu") else shared.as_in_context(context)
+
+
+def as_array(array: np.ndarray[Any, Any], context: Any) -> Any:
+    """An NDArray with the values of a NumPy array that stays the caller's."""
+    array = np.asarray(array)
+    if array.dtype.name == "bfloat16":
+        array = array.view(np.uint16)
+    if array.dtype != np.uint16 and array.dtype.name not in DTYPES:
+        raise TypeError(f"array: got dtype {array.dtype}; accepted dtypes in MXNet are {', '.join(DTYPES)}")
+    return share(np.array(array, array.dtype.newbyteorder("="), order="C"), context)
+
+
+def zeros(shape: Sequence[int], dtype: str, context: Any) -> Any:
+    check_size(shape)
+    with mx.util.np_shape(True):
+        return mx.nd.zeros(tuple(shape), context, DTYPES[dtype])
+
+
+def operands(a: Any, b: Any) -> tuple[Any, Any]:
+    """a and b as NDArrays: one may be a Python number, which takes the other's dtype and rank."""
+    if not isinstance(a, mx.nd.NDArray):
+        return _number(a, b), b
+    return (a, b) if isinstance(b, mx.nd.NDArray) else (a, _number(b, a))
+
+
+def _number(value: float, like: Any) -> Any:
+    shape = (1,) * max(len(like.shape), 1)
+    with np.errstate(over="ignore"):
+        if NAMES[like.dtype] == "bfloat16":
+            return share(bfloat16_bits(np.full(shape, value, np.float32)), like.context)
+        return share(np.full(shape, value, like.dtype), like.context)

@@ -1,0 +1,155 @@
+"""Import MXNet 1.9.1 beside a NumPy that has lost names MXNet still reads (np.bool, np.PZERO, np.mirr, ...).
+
+MXNet's own modules are given builtins of their own whose ``__import__`` hands out a stand-in for NumPy: the real
+module, plus the lost names. So nobody else ever sees it: ``sys.modules["numpy"]`` stays the real module throughout,
+other threads and the packages MXNet imports included, and NumPy gains no attribute. A function of MXNet that reads a
+lost name later, when called, finds it too. May import: the standard library and NumPy.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import sys
+import threading
+import types
+import warnings
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from typing import Any
+
+import numpy as np
+
+__all__ = ["import_mxnet"]
+
+PACKAGE = "mxnet"
+_lock = threading.RLock()
+
+
+def import_mxnet() -> Any:
+    """The module ``mxnet``: the one already imported, or else imported now behind the stand-in, without a warning.
+
+    Raises
+    ------
+    ImportError
+        MXNet is not installed, or cannot be loaded here; whatever it had imported of itself is taken back.
+    """
+    with _lock:
+        if PACKAGE in sys.modules:
+            return importlib.import_module(PACKAGE)  # waits if another thread is at it
+        _forget_modules()  # left by an import that failed outside of the stand-in
+        finder = _Finder()
+        sys.meta_path.insert(0, finder)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # old syntax and distutils: nothing its user can act upon
+                return importlib.import_module(PACKAGE)
+        except BaseException:
+            # the finder stays after a success only, for the parts of MXNet that are imported when first used
+            sys.meta_path.remove(finder)
+            _forget_modules()
+            raise
+
+
+def _forget_modules() -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
+        del sys.modules[name]
+
+
+# ---------------------------------------------------------------------- what MXNet's modules see
+def _lost(name: str) -> Callable[..., Any]:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise AttributeError(f"numpy.{name}: NumPy {np.__version__} has no such function any more")
+
+    refuse.__name__ = name
+    return refuse
+
+
+def _renamed(name: str, successor: str) -> Callable[..., Any]:
+    # a function of its own, since MXNet keys tables by NumPy's functions
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return getattr(np, successor)(*args, **kwargs)
+
+    call.__name__ = name
+    return call
+
+
+LOST: dict[str, Any] = {
+    **dict.fromkeys(("PINF", "Inf", "infty", "Infinity"), np.inf),
+    **dict.fromkeys(("NaN", "NAN"), np.nan),
+    "NINF": -np.inf,
+    "PZERO": 0.0,
+    "NZERO": -0.0,
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "object": object,
+    "float_": np.float64,
+    **{
+        old: _renamed(old, new)
+        for old, new in {
+            "alltrue": "all",
+            "sometrue": "any",
+            "in1d": "isin",
+            "row_stack": "vstack",
+            "product": "prod",
+            "cumproduct": "cumprod",
+            "round_": "round",
+            "trapz": "trapezoid",
+        }.items()
+    },
+    **{name: _lost(name) for name in ("mirr", "msort", "npv", "pmt", "ppmt", "pv", "rate")},
+}
+
+
+class _StandIn(types.ModuleType):
+    """NumPy as it is now, and the names it has lost."""
+
+    def __getattr__(self, name: str) -> Any:
+        have = vars(np)
+        if name in have:
+            return have[name]
+        if name in LOST:  # before asking NumPy, which warns about some of them
+            return LOST[name]
+        return getattr(np, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*dir(np), *LOST})
+
+
+_stand_in = _StandIn("numpy", np.__doc__)
+
+
+def _import(
+    name: str, globals: Any = None, locals: Any = None, fromlist: Sequence[str] | None = (), level: int = 0
+) -> Any:
+    module = builtins.__import__(name, globals, locals, fromlist or (), level)
+    return _stand_in if module is np and level == 0 else module
+
+
+class _Finder(MetaPathFinder):
+    """Finds MXNet's modules where the others do, and has them loaded by `_Loader`."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname.partition(".")[0] != PACKAGE:
+            return None
+        for finder in sys.meta_path:
+            if isinstance(finder, _Finder) or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None:
+                if type(spec.loader) is SourceFileLoader:
+                    spec.loader = _Loader(spec.loader.name, spec.loader.path)
+                return spec
+        return None
+
+
+class _Loader(SourceFileLoader):
+    """Runs a module with builtins of its own, in which ``import numpy`` gives the stand-in."""
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        vars(module)["__builtins__"] = {**vars(builtins), "__import__": _import}
+        super().exec_module(module)

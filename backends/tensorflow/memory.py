@@ -1,0 +1,95 @@
+"""Where NumPy's memory and TensorFlow's meet: views, adoption, copies.
+
+An eager tensor on CPU shows its memory through the buffer protocol (``tensor.numpy()`` would copy); bfloat16, which
+the protocol does not know, passes as uint16 by a bitcast, which shares memory too. The other way DLPack shares:
+TensorFlow *aborts the process* there for memory that does not start at a multiple of 64 bytes, and NumPy refuses
+read-only memory, so everything else is copied first, into aligned memory (also faster than `tf.constant`).
+May import: TensorFlow, NumPy, `islices.host`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from islices.backend import Array
+from islices.host import ALIGNMENT, empty
+
+__all__ = ["adopt", "copy", "fetch", "handle", "on_cpu", "view"]
+
+#: dtypes that the buffer protocol and DLPack carry as they are.
+PLAIN = frozenset(
+    ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
+)
+
+
+def on_cpu(tensor: Array) -> bool:
+    """Whether an eager tensor lies in the host's memory."""
+    return "CPU:" in tensor.backing_device
+
+
+def handle(variable: Array) -> Array:
+    """The resource that stands for a variable of TensorFlow or Keras on a tape."""
+    return variable.handle if isinstance(variable, tf.Variable) else variable.value.handle
+
+
+def view(x: Array) -> np.ndarray[Any, Any] | None:
+    """A NumPy view of a tensor's or variable's memory, bfloat16 as uint16; None if it is symbolic or elsewhere.
+
+    A variable's view is of its present value: a later assignment to the variable leaves it alone.
+    """
+    if not isinstance(x, tf.Tensor):
+        if not tf.executing_eagerly():
+            return None
+        with tf.init_scope():  # a read that no tape sees
+            x = tf.convert_to_tensor(x)
+    if tf.is_symbolic_tensor(x) or not on_cpu(x):
+        return None
+    name = x.dtype.name
+    if name == "bfloat16":
+        with tf.init_scope():
+            x = tf.bitcast(x, tf.uint16)
+    elif name not in PLAIN:
+        return None
+    return np.asarray(memoryview(x))
+
+
+def fetch(x: Array) -> np.ndarray[Any, Any]:
+    """x as a NumPy array from any device, bfloat16 as uint16."""
+    found = view(x)
+    if found is not None:
+        return found
+    if not hasattr(x, "numpy") or tf.is_symbolic_tensor(x) or not (tf.executing_eagerly() or isinstance(x, tf.Tensor)):
+        raise TypeError(f"x: got {x!r:.80}, whose value is not known inside tf.function; accepted is an eager tensor")
+    array = np.asarray(x.numpy())
+    return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+
+
+def adopt(array: np.ndarray[Any, Any]) -> Array:
+    """An eager CPU tensor over memory that its owner gives away, copied if it cannot be shared; uint16 is bfloat16."""
+    flags = array.flags
+    if not (flags.writeable and flags.c_contiguous and array.__array_interface__["data"][0] % ALIGNMENT == 0):
+        aligned = empty(array.shape, array.dtype.newbyteorder("="))
+        aligned[...] = array
+        array = aligned
+    tensor = tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+    if array.dtype != np.uint16:
+        return tensor
+    with tf.init_scope():
+        return tf.bitcast(tensor, tf.bfloat16)
+
+
+def copy(array: np.ndarray[Any, Any]) -> Array:
+    """A new tensor of an array's values, on the current device; uint16 means bfloat16."""
+    if array.dtype.name == "bfloat16":
+        array = array.view(np.uint16)
+    if array.dtype.name not in PLAIN:
+        return tf.constant(array)
+    if tf.executing_eagerly():
+        fresh = empty(array.shape, array.dtype.newbyteorder("="))
+        fresh[...] = array
+        return tf.identity(adopt(fresh))
+    tensor = tf.constant(array)
+    return tf.bitcast(tensor, tf.bfloat16) if array.dtype == np.uint16 else tensor

@@ -1,0 +1,252 @@
+"""The primitives on torch tensors, for any device.
+
+torch trusts what a sparse tensor claims: indices out of range and a false is_coalesced may end the process or give
+wrong sums, and its coalesce() does not always add in order of occurrence. So nothing here lets torch compute on a
+sparse tensor; `islices.backends.torch.arithmetic` holds what its dense arithmetic needs help with.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.autograd import forward_ad
+
+from islices.backend import Array, Backend, NativeParts
+from islices.backends.torch.arithmetic import as_tensors, in_bags, rounded_sqrt, sum_bags
+
+__all__ = ["TorchBackend", "backend"]
+
+#: Elements of float64 that stay in the caches; with more, torch would wake its other threads for every operation.
+BLOCK = 1 << 15
+
+
+class TorchBackend(Backend):
+    name = "torch"
+    module = "torch"
+    pip = 'pip install "islices[torch]"'
+    native_name = "torch sparse COO tensor"
+
+    def version(self) -> str:
+        return str(torch.__version__)
+
+    def devices(self) -> tuple[str, ...]:
+        return ("cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count())))
+
+    def is_array(self, x: object) -> bool:
+        return isinstance(x, torch.Tensor) and not _is_special(x)
+
+    def is_native(self, x: object) -> bool:
+        return isinstance(x, torch.Tensor) and _is_special(x)
+
+    # ------------------------------------------------------------------ looking at an array
+    def dtype(self, x: Array) -> str:
+        return str(x.dtype).removeprefix("torch.")
+
+    def shape(self, x: Array) -> tuple[int | None, ...]:
+        return tuple(x.shape)
+
+    def is_traced(self, x: Array) -> bool:
+        return (
+            torch.compiler.is_compiling()
+            or x.is_meta
+            or (type(x) is not torch.Tensor and hasattr(x, "fake_mode"))
+            or torch._C._functorch.is_functorch_wrapped_tensor(x)
+        )
+
+    def records_gradient(self, x: Array) -> bool:
+        if x.requires_grad and torch.is_grad_enabled():
+            return True
+        return forward_ad.unpack_dual(x).tangent is not None
+
+    def host_view(self, x: Array) -> np.ndarray[Any, Any] | None:
+        if x.device.type != "cpu" or x.is_neg():
+            return None
+        x = x.detach()
+        try:
+            if x.dtype is torch.bfloat16:
+                return x.view(torch.int16).numpy().view(np.uint16)  # type: ignore[no-any-return]
+            return x.numpy()  # type: ignore[no-any-return]
+        except (RuntimeError, TypeError):  # a subclass without memory of its own, a dtype NumPy has not
+            return None
+
+    def from_host(self, array: np.ndarray[Any, Any], like: Array) -> Array:
+        if not array.flags.writeable or any(step < 0 for step in array.strides):
+            array = array.copy()
+        if array.dtype == np.uint16:
+            return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).to(like.device)
+        return torch.from_numpy(array).to(like.device)
+
+    def asarray(self, array: np.ndarray[Any, Any], like: Array | None = None) -> Array:
+        if array.dtype.name == "bfloat16":
+            array = array.view(np.uint16)
+        copy = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
+        bits = copy.dtype == np.uint16
+        out = torch.from_numpy(copy.view(np.int16) if bits else copy)
+        out = out.view(torch.bfloat16) if bits else out
+        return out if like is None else out.to(like.device)
+
+    def to_numpy(self, x: Array) -> np.ndarray[Any, Any]:
+        x = x.detach().resolve_neg().cpu()
+        return x.view(torch.int16).numpy().view(np.uint16) if x.dtype is torch.bfloat16 else x.numpy()
+
+    # ------------------------------------------------------------------ the framework's sparse form
+    def from_native(self, x: Any) -> NativeParts:
+        if x.layout is not torch.sparse_coo or x.is_nested:
+            kind = "nested tensor" if x.is_nested else f"tensor of layout {x.layout}"
+            raise ValueError(
+                f"x: got a {kind} and shape {_shape_of(x)}; accepted is a sparse COO tensor with one sparse dimension, "
+                "the rows"
+            )
+        if x.sparse_dim() != 1:
+            raise ValueError(
+                f"x: got a sparse COO tensor of shape {tuple(x.shape)} with {x.sparse_dim()} sparse dimensions; "
+                "accepted is one, the rows (a small one passes as from_dense(x.to_dense()))"
+            )
+        if x.requires_grad and torch.is_grad_enabled():
+            raise ValueError(
+                "x: got a sparse COO tensor whose own gradient is being recorded, which torch loses on the way to its "
+                "values; accepted is one that records none: x.detach(), or a call under torch.no_grad()"
+            )
+        # _indices() and _values() share memory and look at nothing; indices() would ask for a coalesced tensor
+        return NativeParts(x._values(), x._indices()[0], tuple(x.shape), coalesced=x.is_coalesced())
+
+    def to_native(
+        self,
+        values: Array,
+        indices: Array,
+        dense_shape: tuple[int | None, ...],
+        *,
+        coalesced: bool,
+        padded: bool,
+        like: Any = None,
+    ) -> Any:
+        if dense_shape[0] is None:
+            raise ValueError(
+                f"s: got dense_shape {dense_shape}; a torch sparse COO tensor needs the number of rows: accepted is "
+                "a known one"
+            )
+        if math.prod(n for n in dense_shape if n) >= 2**63:
+            raise ValueError(
+                f"s: got dense_shape {dense_shape}; accepted by a torch sparse COO tensor are fewer than 2^63 elements"
+            )
+        # the core has validated the indices, or the caller vouched for them
+        return torch.sparse_coo_tensor(
+            indices[None].to(torch.int64), values, dense_shape, is_coalesced=coalesced, check_invariants=False
+        )
+
+    # ------------------------------------------------------------------ array primitives
+    def astype(self, x: Array, dtype: str) -> Array:
+        return x.to(getattr(torch, dtype))
+
+    def reshape(self, x: Array, shape: Sequence[int | None]) -> Array:
+        return x.reshape([-1 if n is None else n for n in shape])
+
+    def zeros(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
+        return torch.zeros(tuple(shape), dtype=getattr(torch, dtype), device=like.device)
+
+    def zeros_like(self, x: Array) -> Array:
+        return torch.zeros_like(x)
+
+    def concat(self, arrays: Sequence[Array]) -> Array:
+        return torch.cat(list(arrays))
+
+    def take(self, x: Array, positions: Array) -> Array:
+        if positions.dtype not in (torch.int32, torch.int64):
+            positions = positions.long()
+        rows = torch.index_select(x, 0, positions.reshape(-1))
+        return rows if positions.ndim == 1 else rows.reshape(*positions.shape, *x.shape[1:])
+
+    def where(self, mask: Array, a: Array, b: Array) -> Array:
+        return torch.where(mask, a, b)
+
+    def abs(self, x: Array) -> Array:
+        return torch.abs(x)
+
+    def minimum(self, a: Array, b: Array) -> Array:
+        return torch.minimum(*as_tensors(a, b))
+
+    def maximum(self, a: Array, b: Array) -> Array:
+        return torch.maximum(*as_tensors(a, b))
+
+    def less_equal(self, a: Array, b: Array) -> Array:
+        return torch.le(*as_tensors(a, b))
+
+    def isfinite(self, x: Array) -> Array:
+        return torch.isfinite(x)
+
+    def sqrt(self, x: Array) -> Array:
+        return rounded_sqrt(x)
+
+    def div(self, a: Array, b: Array) -> Array:
+        return torch.div(*as_tensors(a, b))
+
+    def row_amax(self, x: Array) -> Array:
+        if x.shape[1] == 0:
+            return torch.zeros(x.shape[0], dtype=x.dtype, device=x.device)
+        low, high = torch.aminmax(x, dim=1)  # one pass, no temporary; both carry NaN through
+        return torch.maximum(high, -low)
+
+    def row_sum(self, x: Array) -> Array:
+        return x.sum(1)
+
+    def blocks(self, x: Array) -> Sequence[Array]:
+        return [x] if x.device.type != "cpu" else x.split(BLOCK, dim=1)
+
+    # ------------------------------------------------------------------ sparse primitives
+    def equal(self, x: Array, value: int | Array) -> Array:
+        return torch.eq(x, value)
+
+    def in_range(self, indices: Array, rows: int | None) -> Array:
+        mask = indices >= 0
+        return mask if rows is None else mask & (indices < rows)
+
+    def logical_not(self, mask: Array) -> Array:
+        return torch.logical_not(mask)
+
+    def isin(self, indices: Array, rows: Array) -> Array:
+        return torch.isin(indices, rows)
+
+    def select(self, values: Array, indices: Array, keep: Array, rows: int | None) -> tuple[Array, Array]:
+        kept = keep.nonzero()[:, 0]
+        return values.index_select(0, kept), indices.index_select(0, kept)
+
+    def unique(self, indices: Array, rows: int | None) -> tuple[Array, Array]:
+        ids, inverse = torch.unique(indices, sorted=True, return_inverse=True)
+        return ids, inverse
+
+    def segment_sum(self, values: Array, segments: Array, count: int | None) -> Array:
+        if values.is_cuda and in_bags(values):
+            sums, ids = self.sum_duplicates(values, segments, count)
+            return self.scatter_rows(sums, ids, (count or 0, *values.shape[1:]))
+        out = torch.zeros((count or 0, *values.shape[1:]), dtype=values.dtype, device=values.device)
+        return out.index_add_(0, segments, values)
+
+    def sum_duplicates(self, values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
+        if not in_bags(values):
+            return super().sum_duplicates(values, indices, rows)
+        return sum_bags(values, indices)
+
+    def scatter_rows(self, values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
+        return torch.zeros(shape, dtype=values.dtype, device=values.device).index_copy_(0, ids.long(), values)
+
+    def add_rows(self, dense: Array, values: Array, ids: Array) -> Array:
+        if dense.dtype not in (torch.float16, torch.bfloat16):
+            return dense.index_add(0, ids, values)
+        sums = dense.index_select(0, ids).float() + values.float()
+        return dense.index_copy(0, ids.long(), sums.to(dense.dtype))
+
+
+def _is_special(x: torch.Tensor) -> bool:
+    """Whether a tensor is anything but a plain dense one; `from_native` says which of those are row-sparse."""
+    return x.layout is not torch.strided or x.is_nested
+
+
+def _shape_of(x: torch.Tensor) -> Any:
+    return "that differs by row" if x.is_nested else tuple(x.shape)
+
+
+backend = TorchBackend()

@@ -1,0 +1,72 @@
+"""Arithmetic that torch's own functions do not round, or do not order, as SPEC clauses 3 and 20 ask.
+
+Measured on torch 2.13: sqrt is off by one unit in the last place in 17 % of float32 and 1 % of float64 results;
+``float / tensor`` is a product with the reciprocal, and so is ``tensor / float`` on CUDA; index_add_ adds in order of
+occurrence on the CPU only. May import: torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.functional import embedding_bag
+
+__all__ = ["as_tensors", "in_bags", "rounded_sqrt", "sum_bags"]
+
+#: Outside this range the rest of a square would leave the normal range: such input is scaled.
+LARGE, SMALL, RESCALE = 2.0**500, 2.0**-500, 2.0**300
+#: Cuts a float64 into two halves whose products are exact (T. J. Dekker, Numer. Math. 18, 1971).
+SPLITTER = 2.0**27 + 1.0
+
+
+def as_tensors(a: Any, b: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two operands as tensors: with a Python number torch divides otherwise than with a tensor."""
+    if not isinstance(a, torch.Tensor):
+        a = torch.full((), a, dtype=b.dtype, device=b.device)
+    elif not isinstance(b, torch.Tensor):
+        b = torch.full((), b, dtype=a.dtype, device=a.device)
+    return a, b
+
+
+def rounded_sqrt(x: torch.Tensor) -> torch.Tensor:
+    """The square root, correctly rounded: torch's own, corrected by what its square falls short of x."""
+    if x.dtype is not torch.float64:  # an error in the last place of the float64 root is rounded away
+        return x.double().sqrt().to(x.dtype)
+    small, large = x < SMALL, x > LARGE
+    x = torch.where(small, x * RESCALE**2, torch.where(large, x / RESCALE**2, x))
+    root = x.sqrt()
+    root = root + _shift(x.detach(), root.detach())
+    return torch.where(small, root / RESCALE, torch.where(large, root * RESCALE, root))
+
+
+def _shift(x: torch.Tensor, root: torch.Tensor) -> torch.Tensor:
+    """From a float64 root that may be off by one in the last place to the nearest one; 0 for roots 0, inf and NaN."""
+    cut = SPLITTER * root
+    upper = cut - (cut - root)
+    lower = root - upper
+    short = ((x - upper * upper) - 2.0 * (upper * lower)) - lower * lower  # x - root * root, exactly
+    up = torch.nextafter(root, root.new_full((), torch.inf)) - root
+    down = torch.nextafter(root, root.new_zeros(())) - root
+    # is x beyond the square of the midpoint to a neighbour?
+    return torch.where(short > root * up, up, torch.where(short <= root * down, down, 0.0))
+
+
+def in_bags(values: torch.Tensor) -> bool:
+    """Whether `sum_bags` is the way to sum these rows: it is slow on the CPU but for float32, and its second
+    derivative is missing in torch."""
+    kinds = (torch.float32, torch.float64) if values.is_cuda else (torch.float32,)
+    return values.dtype in kinds and values.numel() > 0 and not values.requires_grad
+
+
+def sum_bags(values: torch.Tensor, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(sums, ids): for each distinct index, ascending, its rows of values added left to right.
+
+    embedding_bag gives every bag to one thread, which adds its members in order, on the CPU and on CUDA alike.
+    """
+    ordered, order = torch.sort(indices, stable=True)
+    first = torch.ones(len(indices), dtype=torch.bool, device=indices.device)
+    torch.ne(ordered[1:], ordered[:-1], out=first[1:])
+    starts = first.nonzero()[:, 0]
+    sums = embedding_bag(order, values.reshape(len(values), -1), starts, mode="sum")
+    return sums.reshape(-1, *values.shape[1:]), ordered.index_select(0, starts)

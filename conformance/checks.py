@@ -1,0 +1,269 @@
+"""What golden vectors cannot say: conversions, a real text through each framework's own layers, memory.
+
+A check is a function of a backend that raises AssertionError, and is run in the modes host and native.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import importlib
+import itertools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import islices
+from islices.backend import Backend
+from islices.conformance import corpus, oracle
+from islices.conformance.data import Array, Slices
+from islices.conformance.execute import UnsupportedError, difference, read, to_backend, to_numpy
+from islices.conformance.generate import FLOATS, INDEX_TYPES, ROW_SHAPES, slices
+
+__all__ = ["CHECKS", "Check"]
+
+
+class Check(NamedTuple):
+    id: str
+    clause: str
+    run: Callable[[Backend], None]
+    wide: bool = False
+
+    @property
+    def group(self) -> str:
+        return self.id.partition("/")[0]
+
+
+CHECKS: list[Check] = []
+
+
+def check(
+    id: str, clause: str, *, wide: bool = False, **fixed: Any
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a check; with ``wide`` it runs with the framework's 64-bit types switched on."""
+
+    def register(fn: Callable[..., None]) -> Callable[..., None]:
+        CHECKS.append(Check(id, clause, functools.partial(fn, **fixed), wide))
+        return fn
+
+    return register
+
+
+def same(got: Any, expected: Any, what: str) -> None:
+    problem = difference(read(got), expected, path=what)
+    assert not problem, problem
+
+
+# ---------------------------------------------------------------------- conversion
+class Gradients(NamedTuple):
+    table: Any
+    bias: Any
+
+
+def native_and_slices(backend: Backend, dtype: str = "float32", index_type: str = "int64") -> tuple[Any, Slices]:
+    """A native sparse gradient, and what it denotes, coalesced."""
+    plain = oracle.coalesce(slices("unsorted-duplicates", dtype, index_type, (3,), "native"))
+    return islices.to_native(to_backend(backend, plain)), plain
+
+
+def round_trip(backend: Backend, *, dtype: str, index_type: str, row_shape: tuple[int, ...], layout: str) -> None:
+    plain = slices(layout, dtype, index_type, row_shape, "round trip")
+    s = to_backend(backend, plain)
+    try:
+        native = islices.to_native(s)
+    except ValueError as error:
+        raise UnsupportedError(str(error)) from error
+    assert backend.is_native(native) or not backend.native_name, f"to_native gave {type(native)}"
+    back = islices.from_native(native)
+    assert back.dense_shape == plain.dense_shape, f"dense_shape: got {back.dense_shape}"
+    same(islices.to_dense(back), oracle.to_dense(plain), "to_dense(from_native(to_native(s)))")
+    same(islices.to_dense(native), oracle.to_dense(plain), "to_dense(to_native(s))")
+    again = islices.to_native(islices.coalesce(s))
+    expected = oracle.coalesce(plain)
+    got = islices.from_native(again)
+    same(islices.coalesce(got).values, expected.values, "coalesced values")
+    assert read(islices.coalesce(got).indices).data == expected.indices.data, "coalesced indices"
+
+
+for _dtype, _index_type, _row_shape in itertools.product(FLOATS, INDEX_TYPES, ROW_SHAPES):
+    for _layout in ("empty", "one", "unsorted-duplicates"):
+        check(
+            f"conversion/round-trip/{_layout}/{_dtype}/{_index_type}/rank{len(_row_shape)}", "1",
+            wide="64" in _dtype + _index_type,
+            dtype=_dtype, index_type=_index_type, row_shape=_row_shape, layout=_layout,
+        )(round_trip)  # fmt: skip
+
+
+OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "coalesce": (islices.coalesce, oracle.coalesce),
+    "scale": (lambda x: islices.scale(x, 0.3), lambda x: oracle.scale(x, 0.3)),
+    "add": (lambda x: islices.add(x, x), lambda x: oracle.add(x, x)),
+    "keep_rows": (lambda x: islices.keep_rows(x, [0, 3]), lambda x: oracle.keep_rows(x, [0, 3])),
+    "drop_rows": (lambda x: islices.drop_rows(x, [0, 3]), lambda x: oracle.drop_rows(x, [0, 3])),
+    "drop_padding": (lambda x: islices.drop_padding(x, 4), lambda x: oracle.drop_padding(x, 4)),
+    "clip_by_value": (lambda x: islices.clip_by_value(x, -1, 1), lambda x: oracle.clip_by_value(x, -1, 1)),
+    "clip_by_norm": (lambda x: islices.clip_by_norm(x, 1.5), lambda x: oracle.clip_by_norm(x, 1.5)),
+    "clip_by_row_norm": (lambda x: islices.clip_by_row_norm(x, 1.5), lambda x: oracle.clip_by_row_norm(x, 1.5)),
+}
+
+
+def type_in_type_out(backend: Backend, *, name: str) -> None:
+    native, plain = native_and_slices(backend)
+    ours, theirs = OPERATIONS[name]
+    out = ours(native)
+    assert type(out) is type(native), f"got {type(out)}, gave {type(native)}"
+    same(islices.to_dense(out), oracle.to_dense(theirs(plain)), f"to_dense({name}(native))")
+    s = to_backend(backend, plain)
+    assert type(ours(s)) is islices.IndexedSlices, "IndexedSlices in, IndexedSlices out"
+    if name == "add":
+        return
+    ordered = collections.OrderedDict(z=native, a=None)
+    tree = [native, None, (s, native), {"k": [native]}, Gradients(native, None), ordered]
+    result = ours(tree)
+    assert [type(x) for x in result] == [type(x) for x in tree], "container types"
+    assert type(result[4]) is Gradients, "named tuples stay"
+    assert list(result[5]) == ["z", "a"], "dict order stays"
+    assert result[1] is None, "None stays"
+    assert type(result[4].table) is type(native), "native leaf of a named tuple"
+    same(islices.to_dense(result[3]["k"][0]), oracle.to_dense(theirs(plain)), "a nested leaf")
+
+
+for _name in OPERATIONS:
+    check(f"conversion/type-in-type-out/{_name}", "1", wide=True, name=_name)(type_in_type_out)
+
+
+@check("conversion/unchanged-is-the-same-object", "10", wide=True)
+def unchanged_is_same(backend: Backend) -> None:
+    native, _ = native_and_slices(backend)
+    dense = to_backend(backend, Array("float32", (2,), [0.5, 0.5]))
+    tree, _ = islices.clip_by_global_norm([native, None, {"d": dense}], 1e6)
+    assert tree[0] is native, "an unclipped native gradient"
+    assert tree[2]["d"] is dense, "an unclipped dense gradient"
+    assert islices.clip_by_norm(native, 1e6) is native, "clip_by_norm"
+
+
+@check("conversion/inputs-are-not-changed", "1", wide=True)
+def inputs_unchanged(backend: Backend) -> None:
+    plain = slices("unsorted-duplicates", "float32", "int64", (3,), "untouched")
+    s = to_backend(backend, plain)
+    for operation, _ in OPERATIONS.values():
+        operation(s)
+    islices.to_dense(s)
+    islices.norm(s)
+    same(s, plain, "the slices after every operation")
+
+
+def convert_round_trip(backend: Backend, *, dtype: str) -> None:
+    plain = slices("unsorted-duplicates", dtype, "int64", (3,), "convert")
+    s = to_backend(backend, plain)
+    if dtype == "bfloat16":
+        try:
+            import ml_dtypes  # noqa: F401
+        except ImportError as error:
+            raise UnsupportedError("NumPy has no bfloat16 without ml_dtypes") from error
+    there = islices.convert({"s": s, "d": s.values, "n": None}, "numpy")
+    assert there["s"].backend.name == "numpy", "convert to numpy"
+    same(there["s"], plain, "convert to numpy")
+    back = islices.convert(there, backend.name)
+    assert back["s"].backend is backend, "convert back"
+    same(back["s"], plain, "convert back")
+    same(back["d"], plain.values, "convert a dense leaf")
+    assert back["n"] is None, "None stays"
+
+
+for _dtype in FLOATS:
+    check(f"conversion/convert/{_dtype}", "1", wide=True, dtype=_dtype)(convert_round_trip)
+
+
+@check("conversion/rows-unknown", "1", wide=True)
+def rows_unknown(backend: Backend) -> None:
+    plain = slices("unsorted-duplicates", "float32", "int64", (3,), "unknown")
+    s = to_backend(backend, Slices(plain.values, plain.indices, (None, 3)))
+    same(islices.coalesce(s).values, oracle.coalesce(plain).values, "coalesce without known rows")
+    same(islices.norm(s), oracle.norm(plain), "norm without known rows")
+    joined = islices.add(s, to_backend(backend, plain))
+    assert joined.dense_shape == plain.dense_shape, "an unknown number of rows joins a known one"
+
+
+@check("conversion/invalid-native", "2", wide=True)
+def invalid_native(backend: Backend) -> None:
+    """Native objects that contradict themselves are refused before their framework computes on them."""
+    if not backend.native_name:
+        raise UnsupportedError(f"{backend.name} has no sparse type")
+    own = importlib.import_module(f"islices.conformance.native.{backend.name}")
+    for label, (make, expected) in own.invalid_gradients().items():
+        try:
+            islices.coalesce(make())
+        except Exception as error:
+            assert type(error).__name__ == expected, f"{label}: raised {error!r}, expected {expected}"
+        else:
+            raise AssertionError(f"{label}: accepted, expected {expected}")
+
+
+# ---------------------------------------------------------------------- a real text
+@functools.lru_cache(maxsize=1)
+def real_text() -> tuple[Array, int, Array]:
+    ids, vocabulary = corpus.batch(24, 32)
+    return ids, vocabulary, corpus.upstream(ids, 8)
+
+
+def captured(backend: Backend, *, stage: str) -> None:
+    """The framework's own gradient of its own layer, through from_native, coalesce, padding, clipping, to_dense."""
+    ids, vocabulary, up = real_text()
+    own = importlib.import_module(f"islices.conformance.native.{backend.name}")
+    gradient = own.embedding_gradient(to_numpy(ids), to_numpy(up), vocabulary, corpus.PADDING)
+    expected = oracle.coalesce(oracle.embedding_grad(up, ids, vocabulary, padding_idx=corpus.PADDING))
+    s = islices.drop_padding(islices.coalesce(islices.from_native(gradient)), corpus.PADDING)
+    assert s.dense_shape == (vocabulary, 8), f"dense_shape: got {s.dense_shape}"
+    if stage == "coalesce":
+        same(s.values, expected.values, "the coalesced gradient")
+        assert read(s.indices).data == expected.indices.data, "its rows"
+    elif stage == "to_dense":
+        same(islices.to_dense(s), oracle.to_dense(expected), "the dense gradient")
+    elif stage == "native":
+        out, _ = islices.clip_by_global_norm([gradient], 1e9)
+        assert type(out[0]) is type(gradient), "type in, type out"
+    else:
+        (clipped,), norm = islices.clip_by_global_norm([s], 1.0)
+        (want,), want_norm = oracle.clip_by_global_norm([expected], 1.0)
+        same(norm, want_norm, "the global norm")
+        same(islices.to_dense(clipped), oracle.to_dense(want), "the clipped dense gradient")
+
+
+for _stage in ("coalesce", "to_dense", "clip", "native"):
+    check(f"captured/real-text/{_stage}", "12", stage=_stage)(captured)
+
+
+# ---------------------------------------------------------------------- memory
+TABLE_ROWS, WIDTH, STORED = 1_000_000_000, 64, 100_000
+#: Peak growth allowed, as a multiple of the stored values: float64 temporaries of norms, copies, a framework's arena.
+MEMORY_FACTOR = 24
+
+
+def memory(backend: Backend, *, operation: str) -> None:
+    """100,000 slices of a table of 1e9 x 64 (256 GB dense): peak memory follows the slices."""
+    try:
+        import resource
+    except ImportError as error:
+        raise UnsupportedError("no resource module on this platform") from error
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, TABLE_ROWS, STORED).astype(np.int32)
+    ids[::3] = ids[0]
+    values = rng.standard_normal((STORED, WIDTH), np.float32)
+    s = islices.IndexedSlices(backend.asarray(values), backend.asarray(ids), (TABLE_ROWS, WIDTH))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if operation == "coalesce":
+        out = islices.coalesce(s)
+        assert read(out.indices).data == np.unique(ids).tolist(), "the distinct rows"
+    elif operation == "norm":
+        assert float(backend.to_numpy(islices.norm(s)).reshape(())) > 0, "a norm"
+    else:
+        clipped, _ = islices.clip_by_global_norm([s], 1.0)
+        assert abs(float(backend.to_numpy(islices.norm(clipped[0])).reshape(())) - 1) < 1e-5, "the clipped norm"
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    assert grown <= MEMORY_FACTOR * values.nbytes, f"peak memory grew by {grown / values.nbytes:.1f} times the slices"
+
+
+for _operation in ("coalesce", "norm", "clip"):
+    check(f"coalesce/memory-1e9-rows/{_operation}", "5", operation=_operation)(memory)

@@ -1,0 +1,46 @@
+"""A real text as embedding input: the documentation topics every CPython carries (pydoc_data.topics), as ids.
+
+Words and marks become ids by falling frequency, id 0 is padding, and each paragraph is a row cut or padded to one
+length. Upstream gradients are drawn from a seeded generator. All of it in plain Python, so every framework and the
+oracle get the same numbers.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from fractions import Fraction
+
+from islices.conformance.data import Array
+from islices.conformance.oracle import round_to
+
+__all__ = ["PADDING", "batch", "upstream"]
+
+PADDING = 0
+
+
+def paragraphs() -> list[list[str]]:
+    from pydoc_data.topics import topics
+
+    texts = (text for name in sorted(topics) for text in topics[name].split("\n\n"))
+    tokens = (re.findall(r"[A-Za-z]+|[^\sA-Za-z]", text) for text in texts)
+    return [words for words in tokens if len(words) >= 5]
+
+
+def batch(rows: int, length: int) -> tuple[Array, int]:
+    """(ids of shape (rows, length), size of the vocabulary with the padding id)."""
+    chosen = [words[:length] for words in paragraphs()[:rows]]
+    counts = Counter(word for words in chosen for word in words)
+    ids = {word: k + 1 for k, (word, _) in enumerate(sorted(counts.items(), key=lambda item: (-item[1], item[0])))}
+    data = [ids[words[k]] if k < len(words) else PADDING for words in chosen for k in range(length)]
+    return Array("int32", (len(chosen), length), data), len(ids) + 1
+
+
+def upstream(ids: Array, width: int, seed: int = 0) -> Array:
+    """A float32 gradient for each looked-up row, shape (*ids.shape, width), between 1/16 and 2 in size."""
+    rng = random.Random(seed)
+    count = len(ids.data) * width
+    sizes = (Fraction(rng.getrandbits(40) | 1, 2**40) * 2 + Fraction(1, 16) for _ in range(count))
+    data = [round_to(size if rng.random() < 0.5 else -size, "float32") for size in sizes]
+    return Array("float32", (*ids.shape, width), data)

@@ -1,0 +1,169 @@
+"""What a conformance case is made of, independent of any framework, and its JSON form.
+
+`Array` and `Slices` hold plain Python numbers, so that the oracle can work on them exactly. In JSON a float stands as
+its shortest decimal form, which names a float64 exactly (every narrower float is one); NaN and infinities as strings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any
+
+__all__ = ["GROUPS", "Array", "Case", "Slices", "decode", "encode", "load_cases", "vectors_hash"]
+
+#: Arguments that only the errors group has: an array of another framework, a set, a complex number.
+SPECIAL = {"foreign", "set", "complex"}
+#: The groups of the matrix, in its order; one vector file each.
+GROUPS = ("densify", "coalesce", "algebra", "norms", "clipping", "padding", "conversion", "errors")
+
+
+@dataclass(frozen=True)
+class Array:
+    """A dense array: dtype name, shape, and its elements in C order as Python numbers."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: list[Any]
+
+    def __post_init__(self) -> None:
+        if math.prod(self.shape) != len(self.data):
+            raise ValueError(f"an array of shape {self.shape} has {len(self.data)} elements")
+
+    def rows(self) -> list[list[Any]]:
+        width = math.prod(self.shape[1:])
+        return [self.data[k * width : (k + 1) * width] for k in range(self.shape[0])]
+
+
+@dataclass(frozen=True)
+class Slices:
+    """The parts of an IndexedSlices."""
+
+    values: Array
+    indices: Array
+    dense_shape: tuple[Any, ...]
+    coalesced: bool = False
+    padded: bool = False
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call and what must come of it.
+
+    ``expect`` is the result, or for the errors group ``{"raises": name, "message": [words]}``. ``flags``: "full" (only
+    run by --full), "eager" (has no traced form).
+    """
+
+    id: str
+    clause: str
+    op: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    expect: Any
+    flags: list[str] = field(default_factory=list)
+
+    @property
+    def group(self) -> str:
+        return self.id.partition("/")[0]
+
+    @property
+    def call(self) -> str:
+        """The call as a reader would write it."""
+        args = [_show(a) for a in self.args] + [f"{k}={_show(v)}" for k, v in self.kwargs.items()]
+        return f"{self.op}({', '.join(args)})"
+
+
+def _show(x: Any) -> str:
+    if isinstance(x, Array):
+        return f"{x.dtype}{x.data}" if len(x.shape) == 1 else f"{x.dtype}{x.rows() if x.shape else x.data}"
+    if isinstance(x, Slices):
+        flags = "".join(f", {f}=True" for f in ("coalesced", "padded") if getattr(x, f))
+        return f"IndexedSlices({_show(x.values)}, {_show(x.indices)}, {x.dense_shape}{flags})"
+    if isinstance(x, list):
+        return f"[{', '.join(map(_show, x))}]"
+    if isinstance(x, tuple):
+        return f"({', '.join(map(_show, x))})"
+    if isinstance(x, dict):
+        return "{" + ", ".join(f"{k!r}: {_show(v)}" for k, v in x.items()) + "}"
+    return repr(x)
+
+
+# ---------------------------------------------------------------------- JSON
+def encode(x: Any) -> Any:
+    if isinstance(x, Array):
+        return {"array": x.dtype, "shape": list(x.shape), "data": [encode(v) for v in x.data]}
+    if isinstance(x, Slices):
+        out: dict[str, Any] = {
+            "slices": encode(x.values), "indices": encode(x.indices), "dense_shape": list(x.dense_shape),
+        }  # fmt: skip
+        return out | {f: True for f in ("coalesced", "padded") if getattr(x, f)}
+    if isinstance(x, dict):
+        if x.keys() <= SPECIAL:
+            return {k: encode(v) for k, v in x.items()}
+        return {"dict": {k: encode(v) for k, v in x.items()}}
+    if isinstance(x, tuple):
+        return {"tuple": [encode(v) for v in x]}
+    if isinstance(x, list):
+        return [encode(v) for v in x]
+    if isinstance(x, float) and not math.isfinite(x):
+        return {"float": repr(x)}
+    return x
+
+
+def decode(x: Any) -> Any:
+    if isinstance(x, list):
+        return [decode(v) for v in x]
+    if not isinstance(x, dict):
+        return x
+    if "array" in x:
+        return Array(x["array"], tuple(x["shape"]), [decode(v) for v in x["data"]])
+    if "slices" in x:
+        return Slices(
+            decode(x["slices"]), decode(x["indices"]), tuple(x["dense_shape"]),
+            x.get("coalesced", False), x.get("padded", False),
+        )  # fmt: skip
+    if "tuple" in x:
+        return tuple(decode(v) for v in x["tuple"])
+    if "float" in x:
+        return float(x["float"])
+    if "dict" in x:
+        return {k: decode(v) for k, v in x["dict"].items()}
+    return {k: decode(v) for k, v in x.items()}
+
+
+def case_to_json(case: Case) -> dict[str, Any]:
+    return {
+        "id": case.id, "clause": case.clause, "flags": case.flags, "op": case.op,
+        "args": [encode(a) for a in case.args], "kwargs": {k: encode(v) for k, v in case.kwargs.items()},
+        "expect": case.expect if case.group == "errors" else encode(case.expect),
+    }  # fmt: skip
+
+
+def case_from_json(x: dict[str, Any]) -> Case:
+    expect = x["expect"] if x["id"].startswith("errors/") else decode(x["expect"])
+    return Case(
+        x["id"], x["clause"], x["op"], [decode(a) for a in x["args"]],
+        {k: decode(v) for k, v in x["kwargs"].items()}, expect, x["flags"],
+    )  # fmt: skip
+
+
+def vector_files() -> list[Any]:
+    folder = resources.files("islices.conformance") / "vectors"
+    return sorted((f for f in folder.iterdir() if f.name.endswith(".json") and f.name != "schema.json"), key=str)
+
+
+def load_cases() -> list[Case]:
+    """All golden cases, in the order of GROUPS."""
+    cases = [case_from_json(x) for file in vector_files() for x in json.loads(file.read_text("utf-8"))["cases"]]
+    return sorted(cases, key=lambda case: GROUPS.index(case.group))
+
+
+def vectors_hash() -> str:
+    """SHA-256 over the vector files: reports of different vectors are not comparable."""
+    digest = hashlib.sha256()
+    for file in vector_files():
+        digest.update(file.read_bytes())
+    return digest.hexdigest()

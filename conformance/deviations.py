@@ -1,0 +1,72 @@
+"""Deviations a backend declares, strictly: a declared case that passes is a failure.
+
+``deviations.toml`` beside an adapter holds tables
+
+    [[deviation]]
+    cases = "norms/norm2/*"      # a glob over case ids
+    modes = ["native"]           # left out: every mode
+    kind = "notyet"              # notimpl: ours to do; notyet: upstream's; never: by the framework's nature
+    raises = "NotImplementedError"   # or: result = "differs"
+    reason = "why, in a sentence"
+    issue = "where it is tracked, if anywhere"
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import tomllib
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from islices.backend import Backend
+
+__all__ = ["Deviation", "find_deviation", "load_deviations"]
+
+KINDS = ("notimpl", "notyet", "never")
+
+
+@dataclass(frozen=True)
+class Deviation:
+    cases: str
+    kind: str
+    reason: str
+    modes: tuple[str, ...] = ()
+    raises: str = ""
+    result: str = ""
+    issue: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"kind: got {self.kind!r}; accepted are {', '.join(KINDS)}")
+        if bool(self.raises) == bool(self.result) or self.result not in ("", "differs"):
+            raise ValueError(f'deviation {self.cases!r}: accepted is either raises = "..." or result = "differs"')
+        if not self.reason:
+            raise ValueError(f"deviation {self.cases!r}: reason is missing")
+
+
+def load_deviations(backend: Backend) -> list[Deviation]:
+    """The deviations of the package the backend's class lives in; none where it has no such file."""
+    package = type(backend).__module__
+    text = _read(package)
+    if text is None:
+        return []
+    tables = tomllib.loads(text).get("deviation", [])
+    return [Deviation(**{**table, "modes": tuple(table.get("modes", ()))}) for table in tables]
+
+
+def _read(module: str) -> str | None:
+    for package in (module, module.rpartition(".")[0]):
+        try:
+            file = resources.files(package) / "deviations.toml"
+        except (TypeError, ModuleNotFoundError, ValueError):  # a plain module, or one run as a script
+            continue
+        if file.is_file() and isinstance(file, Path):
+            return file.read_text("utf-8")
+    return None
+
+
+def find_deviation(deviations: list[Deviation], case_id: str, mode: str) -> Deviation | None:
+    return next(
+        (d for d in deviations if fnmatch.fnmatchcase(case_id, d.cases) and (not d.modes or mode in d.modes)), None
+    )

@@ -1,0 +1,309 @@
+"""Runs one case on one backend in one mode, and reads the result back as plain data.
+
+Three things can go wrong and are kept apart: the case cannot be set up (`HarnessError`), the call raises, or its
+result differs from what is expected.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+import islices
+from islices.backend import Backend
+from islices.conformance.data import Array, Case, Slices, encode
+
+__all__ = ["HarnessError", "UnsupportedError", "difference", "modes_of", "read", "run_case", "to_backend"]
+
+#: Modes a column can have, in the matrix' order.
+MODES = ("host", "native", "traced")
+STANDARD = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "bool")
+
+
+class HarnessError(Exception):
+    """The suite itself failed: says nothing about the backend."""
+
+
+class UnsupportedError(Exception):
+    """The backend declares that it does not have what the case needs."""
+
+
+def modes_of(backend: Backend) -> list[str]:
+    """The execution modes a backend has. NumPy's own operations are the host's, so it has no second column."""
+    modes = ["host"] if backend.name == "numpy" else ["host", "native"]
+    return modes if type(backend).trace is Backend.trace else [*modes, "traced"]
+
+
+# ---------------------------------------------------------------------- data to arrays and back
+def to_numpy(x: Array) -> np.ndarray[Any, Any]:
+    """The data as NumPy; bfloat16 as uint16 patterns, cut from float32 (the values are exact there)."""
+    if x.dtype == "bfloat16":
+        bits = np.array(x.data, np.float32).reshape(x.shape).view(np.uint32)
+        return (bits >> np.uint32(16)).astype(np.uint16)
+    with np.errstate(over="raise"):
+        return np.array(x.data, x.dtype).reshape(x.shape)
+
+
+def to_backend(backend: Backend, x: Any, traced: Iterator[Any] | None = None) -> Any:
+    """Plain data as arguments of a backend; arrays come from the iterator where they are traced."""
+    if isinstance(x, Array):
+        if traced is not None:
+            return next(traced)
+        if x.dtype not in STANDARD:
+            return _unusual(backend, to_numpy(x))
+        if x.dtype in ("float16", "bfloat16", "float32", "float64") and x.dtype not in backend.float_dtypes:
+            raise UnsupportedError(f"{backend.name} has no {x.dtype}")
+        return backend.asarray(to_numpy(x))
+    if isinstance(x, Slices):
+        values, indices = (to_backend(backend, part, traced) for part in (x.values, x.indices))
+        return islices.IndexedSlices(values, indices, x.dense_shape, coalesced=x.coalesced, padded=x.padded)
+    if isinstance(x, (list, tuple)):
+        return type(x)(to_backend(backend, item, traced) for item in x)
+    if isinstance(x, dict):
+        if "foreign" in x:
+            return _foreign(backend, x["foreign"])
+        if "set" in x:
+            return set(x["set"])
+        if "complex" in x:
+            return complex(*x["complex"])
+        return {key: to_backend(backend, item, traced) for key, item in x.items()}
+    return math.inf if x == "inf" else x
+
+
+def _unusual(backend: Backend, array: np.ndarray[Any, Any]) -> Any:
+    """An array of a dtype islices refuses: the framework's own if it has such a dtype, else NumPy's."""
+    try:
+        return backend.asarray(array)
+    except (TypeError, ValueError):
+        return array
+
+
+def _foreign(backend: Backend, x: Array) -> Any:
+    others = [name for name in islices.list_backends() if name not in (backend.name, "numpy")]
+    if backend.name != "numpy" and x.dtype.startswith("float"):
+        return to_numpy(x)
+    if not others:
+        raise UnsupportedError("needs a second framework")
+    return islices.get_backend(others[0]).asarray(to_numpy(x))
+
+
+def read(x: Any) -> Any:
+    """A result as plain data; sentinel slots are left out."""
+    if isinstance(x, islices.IndexedSlices):
+        values, indices = (x.backend.to_numpy(part) for part in (x.values, x.indices))
+        if x.padded:
+            keep = indices != x.dense_shape[0]
+            values, indices = values[keep], indices[keep]
+        return Slices(_plain(values, x.backend.dtype(x.values)), _plain(indices), x.dense_shape, coalesced=x.coalesced)
+    if isinstance(x, (list, tuple)):
+        return type(x)(read(item) for item in x)
+    if isinstance(x, dict):
+        return {key: read(item) for key, item in x.items()}
+    if x is None:
+        return None
+    backend = islices.get_backend(x)
+    return _plain(backend.to_numpy(x), backend.dtype(x))
+
+
+def _plain(x: np.ndarray[Any, Any], dtype: str = "") -> Array:
+    dtype = dtype or x.dtype.name
+    if dtype == "bfloat16":
+        x = (x.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return Array(dtype, x.shape, x.reshape(-1).tolist())
+
+
+# ---------------------------------------------------------------------- the call
+def _replace_values(s: Any, values: Any) -> Any:
+    replaced = s.replace(values=values)
+    return islices.to_dense(replaced)
+
+
+#: operations that are no public function of that name
+SPECIAL_OPERATIONS: dict[str, Callable[..., Any]] = {
+    "replace_values": _replace_values,
+    "__array__": np.asarray,
+    "__len__": len,
+    "__bool__": bool,
+    "__setattr__": setattr,
+    "concat": lambda xs: islices.concat(xs),
+}
+
+
+def operation(name: str) -> Callable[..., Any]:
+    return SPECIAL_OPERATIONS.get(name) or operator.attrgetter(name)(islices)  # type: ignore[no-any-return]
+
+
+def run_case(backend: Backend, case: Case, mode: str) -> Any:
+    """The plain result of a case. Raises HarnessError, UnsupportedError, or what the call raised."""
+    with contextlib.ExitStack() as stack:
+        if _is_wide(case):
+            stack.enter_context(backend.scope())
+        if mode != "traced":
+            stack.enter_context(islices.execution(mode))
+        try:
+            arguments = [to_backend(backend, a) for a in case.args] if mode != "traced" else None
+            options = {k: to_backend(backend, v) for k, v in case.kwargs.items()} if mode != "traced" else None
+        except UnsupportedError:
+            raise
+        except Exception as error:
+            if case.group == "errors" and case.op in ("IndexedSlices",):
+                raise
+            raise HarnessError(f"setting up {case.id}: {error!r}") from error
+        if arguments is None or options is None:
+            return read(_run_traced(backend, case))
+        return read(operation(case.op)(*arguments, **options))
+
+
+def _is_wide(case: Case) -> bool:
+    """Whether 64-bit data is involved (JAX needs its x64 mode for those)."""
+    text = repr((case.args, case.kwargs, case.expect))
+    return "float64" in text or "int64" in text
+
+
+def _run_traced(backend: Backend, case: Case) -> Any:
+    arrays = list(_arrays([*case.args, *case.kwargs.values()]))
+    try:
+        inputs = [to_backend(backend, a) for a in arrays]
+    except UnsupportedError:
+        raise
+    except Exception as error:
+        raise HarnessError(f"setting up {case.id}: {error!r}") from error
+    compiled, shells = _compiled(backend, case.op, _skeleton([case.args, case.kwargs]))
+    out = compiled(*inputs)
+    return _reassemble(backend, shells[-1], iter(out))
+
+
+def _arrays(x: Any) -> Iterator[Array]:
+    if isinstance(x, Array):
+        yield x
+    elif isinstance(x, Slices):
+        yield from (x.values, x.indices)
+    elif isinstance(x, dict):
+        yield from _arrays(list(x.values()))
+    elif isinstance(x, (list, tuple)):
+        for item in x:
+            yield from _arrays(item)
+
+
+class _Skeleton:
+    """A case's arguments, equal to another's where only the numbers in the arrays differ."""
+
+    def __init__(self, tree: Any, key: str) -> None:
+        self.tree, self.key = tree, key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Skeleton) and self.key == other.key
+
+
+def _skeleton(tree: Any) -> _Skeleton:
+    def bare(x: Any) -> Any:
+        if isinstance(x, Array):
+            return [x.dtype, x.shape]
+        if isinstance(x, Slices):
+            return [bare(x.values), bare(x.indices), x.dense_shape, x.coalesced, x.padded]
+        if isinstance(x, (list, tuple)):
+            return [type(x).__name__, *map(bare, x)]
+        return {key: bare(item) for key, item in x.items()} if isinstance(x, dict) else encode(x)
+
+    return _Skeleton(tree, repr(bare(tree)))
+
+
+@functools.cache
+def _compiled(backend: Backend, op: str, skeleton: _Skeleton) -> tuple[Callable[..., Any], list[Any]]:
+    """The operation compiled for arguments of one form, and the form of its result (known once it was traced)."""
+    shells: list[Any] = []
+
+    def fn(*arrays: Any) -> list[Any]:
+        args, kwargs = skeleton.tree
+        inputs = iter(arrays)
+        positional = [to_backend(backend, a, inputs) for a in args]
+        named = {k: to_backend(backend, v, inputs) for k, v in kwargs.items()}
+        leaves: list[Any] = []
+        shells.append(_take_apart(operation(op)(*positional, **named), leaves))
+        return leaves
+
+    return backend.trace(fn), shells
+
+
+def _take_apart(x: Any, leaves: list[Any]) -> Any:
+    if isinstance(x, islices.IndexedSlices):
+        leaves += [x.values, x.indices]
+        return (islices.IndexedSlices, x.dense_shape, x.coalesced, x.padded)
+    if isinstance(x, (list, tuple)) and not hasattr(x, "dtype"):
+        return [type(x), [_take_apart(item, leaves) for item in x]]
+    if isinstance(x, dict):
+        return [dict, {key: _take_apart(item, leaves) for key, item in x.items()}]
+    if x is None:
+        return None
+    leaves.append(x)
+    return "array"
+
+
+def _reassemble(backend: Backend, shell: Any, leaves: Iterator[Any]) -> Any:
+    if shell is None:
+        return None
+    if shell == "array":
+        return next(leaves)
+    if isinstance(shell, tuple):
+        _, dense_shape, coalesced, padded = shell
+        values, indices = next(leaves), next(leaves)
+        return islices.IndexedSlices(values, indices, dense_shape, coalesced=coalesced, padded=padded)
+    kind, items = shell
+    if kind is dict:
+        return {key: _reassemble(backend, item, leaves) for key, item in items.items()}
+    return kind(_reassemble(backend, item, leaves) for item in items)
+
+
+# ---------------------------------------------------------------------- comparison
+def difference(got: Any, expected: Any, *, path: str = "result") -> str:
+    """What differs, in a line; empty if nothing does. Bit for bit, but NaN equals NaN and -0 equals +0."""
+    if isinstance(expected, Slices) and isinstance(got, Slices):
+        if expected.padded:
+            expected = _without_sentinels(expected)
+        return (
+            difference(got.indices, expected.indices, path=f"{path}.indices")
+            or difference(got.values, expected.values, path=f"{path}.values")
+            or _unequal(got.dense_shape, tuple(expected.dense_shape), f"{path}.dense_shape")
+            or ("" if got.coalesced >= expected.coalesced else f"{path}.coalesced: got False, expected True")
+        )
+    if isinstance(expected, Array) and isinstance(got, Array):
+        problem = _unequal(got.dtype, expected.dtype, f"{path}.dtype")
+        if not problem and got.shape != expected.shape and {got.shape, tuple(expected.shape)} != {(), (1,)}:
+            problem = _unequal(got.shape, expected.shape, f"{path}.shape")
+        return problem or _first_unequal(got.data, expected.data, path)
+    if isinstance(expected, (list, tuple)) and isinstance(got, type(expected)) and len(got) == len(expected):
+        pairs = enumerate(zip(got, expected, strict=True))
+        return next((d for k, (g, e) in pairs if (d := difference(g, e, path=f"{path}[{k}]"))), "")
+    if isinstance(expected, dict) and isinstance(got, dict) and got.keys() == expected.keys():
+        return next((d for k in got if (d := difference(got[k], expected[k], path=f"{path}[{k!r}]"))), "")
+    return "" if got is None and expected is None else f"{path}: got {got!r:.200}, expected {expected!r:.200}"
+
+
+def _without_sentinels(s: Slices) -> Slices:
+    keep = [k for k, i in enumerate(s.indices.data) if i != s.dense_shape[0]]
+    rows = s.values.rows()
+    values = Array(s.values.dtype, (len(keep), *s.values.shape[1:]), [v for k in keep for v in rows[k]])
+    indices = Array(s.indices.dtype, (len(keep),), [s.indices.data[k] for k in keep])
+    return Slices(values, indices, s.dense_shape, s.coalesced)
+
+
+def _unequal(got: Any, expected: Any, path: str) -> str:
+    return "" if got == expected else f"{path}: got {got}, expected {expected}"
+
+
+def _first_unequal(got: list[Any], expected: list[Any], path: str) -> str:
+    bad = [k for k, (g, e) in enumerate(zip(got, expected, strict=True)) if not (g == e or (g != g and e != e))]
+    if not bad:
+        return ""
+    k = bad[0]
+    more = f", and {len(bad) - 1} more of {len(got)}" if len(bad) > 1 else ""
+    return f"{path}: element {k}: got {got[k]!r}, expected {expected[k]!r}{more}"

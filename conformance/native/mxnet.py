@@ -1,0 +1,152 @@
+"""MXNet's own calls on sparse gradients, for the conformance suite's real gradients, the audit and the bench.
+
+Nothing here imports islices: these are what an MXNet user writes today. MXNet 1.9.1 does not import beside a NumPy
+of today by itself, so the caller loads it first through `islices.backends.mxnet`; the functions then import it.
+
+MXNet's row_sparse type holds unique ascending rows and checks nothing: duplicates have to be summed before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+__all__ = ["block", "embedding_gradient", "own_calls"]
+
+#: Slots summed by one product: MXNet refuses a matrix of 2**31 - 1 elements or more, stored or not.
+WINDOW = 1 << 15
+
+
+def embedding_gradient(ids: np.ndarray, upstream: np.ndarray, num_rows: int, padding_idx: int) -> Any:
+    """The gradient of gluon.nn.Embedding(sparse_grad=True) under the loss sum(layer(ids) * upstream).
+
+    Parameters
+    ----------
+    ids : int32 array of any shape
+    upstream : float32 array, shape (*ids.shape, dim)
+    num_rows : int
+    padding_idx : int
+        Ignored: the layer has no padding row, so the caller drops it (`islices.drop_padding`).
+
+    Returns
+    -------
+    RowSparseNDArray, shape (num_rows, dim)
+        Duplicates are summed.
+    """
+    import mxnet as mx
+
+    with mx.util.np_shape(True):  # an empty batch has a shape with 0 in it
+        layer = mx.gluon.nn.Embedding(num_rows, upstream.shape[-1], sparse_grad=True)
+        layer.initialize(mx.init.Zero())
+        tokens, weights = _array(ids), _array(upstream)
+        with mx.autograd.record():
+            loss = (layer(tokens) * weights).sum()
+        loss.backward()
+        gradient = layer.weight.grad()
+        gradient.wait_to_read()
+    return gradient
+
+
+def own_calls(
+    values: np.ndarray, indices: np.ndarray, num_rows: int, max_norm: float
+) -> dict[str, dict[str, Callable[[], Any]]]:
+    """MXNet's ways to do what islices does, on its own arrays: operation -> label -> call that returns when done.
+
+    `gluon.utils.clip_global_norm` turns a sparse gradient dense; the other labels say what a user writes instead.
+    values are float32 or float64, of shape (n, dim).
+    """
+    import mxnet as mx
+
+    nd = mx.nd
+    shape = (num_rows, *values.shape[1:])
+    v, i = _array(values), _array(indices)
+    table = nd.zeros(shape, dtype=values.dtype)
+
+    def of_lookup(sparse: bool) -> Any:
+        # the layer's own backward, which needs a table; the gradient's buffer is part of the work
+        table.attach_grad(stype="row_sparse" if sparse else "default")
+        with mx.autograd.record():
+            rows = nd.Embedding(i, table, input_dim=num_rows, output_dim=shape[1], sparse_grad=sparse, dtype=v.dtype)
+        rows.backward(v)
+        return table.grad
+
+    def unique_take() -> Any:
+        ids, inverse = np.unique(indices, return_inverse=True)
+        summed = nd.zeros((len(ids), *shape[1:]), dtype=v.dtype)
+        summed.attach_grad()
+        with mx.autograd.record():
+            rows = nd.take(summed, _array(inverse.reshape(-1)))
+        rows.backward(v)
+        return nd.sparse.row_sparse_array((summed.grad, _array(ids.astype(np.int64))), shape=shape, dtype=v.dtype)
+
+    def sort_csr_dot() -> Any:
+        ids, sums = _sums_by_csr(v, indices)
+        return nd.sparse.row_sparse_array((sums, _array(ids.astype(np.int64))), shape=shape, dtype=v.dtype)
+
+    def scaled(gradient: Any) -> Any:
+        total = float(gradient.norm().asnumpy()[0])
+        return gradient * min(max_norm / (total + 1e-8), 1.0)
+
+    def clip_by_gluon() -> Any:
+        gradients = [sort_csr_dot()]
+        mx.gluon.utils.clip_global_norm(gradients, max_norm)
+        return gradients[0]
+
+    return {
+        "coalesce": {
+            "Embedding(sparse_grad=True) backward": lambda: _done(of_lookup(True)),
+            "np.unique + take backward": lambda: _done(unique_take()),
+            "np.argsort + dot(csr, values)": lambda: _done(sort_csr_dot()),
+        },
+        "to_dense": {
+            "Embedding backward": lambda: _done(of_lookup(False)),
+            "np.argsort + dot(csr, values), tostype('default')": lambda: _done(sort_csr_dot().tostype("default")),
+        },
+        "clip_by_global_norm": {
+            "np.argsort + dot(csr, values), norm, g * factor": lambda: _done(scaled(sort_csr_dot())),
+            "Embedding(sparse_grad=True) backward, norm, g * factor": lambda: _done(scaled(of_lookup(True))),
+            "np.argsort + dot(csr, values), gluon.utils.clip_global_norm": lambda: _done(clip_by_gluon()),
+        },
+    }
+
+
+def _sums_by_csr(v: Any, indices: np.ndarray) -> tuple[np.ndarray, Any]:
+    """(distinct ids, sum of the rows of each): a sparse matrix of ones, one row a distinct id, times values."""
+    import mxnet as mx
+
+    nd = mx.nd
+    order = np.argsort(indices, kind="stable")
+    ids, starts = np.unique(indices[order], return_index=True)
+    starts = np.append(starts, len(order))
+    positions = _array(order)
+    parts, first = [], 0
+    while first < len(ids):
+        begin = starts[first]
+        last = max(first + 1, int(np.searchsorted(starts, begin + WINDOW, side="right")) - 1)
+        width = int(starts[last] - begin)
+        ones = nd.ones((width,), dtype=v.dtype)
+        runs = (ones, _array(np.arange(width)), _array(starts[first : last + 1] - begin))
+        matrix = nd.sparse.csr_matrix(runs, shape=(last - first, width), dtype=v.dtype)
+        parts.append(nd.sparse.dot(matrix, nd.take(v, positions[int(begin) : int(starts[last])])))
+        first = last
+    return ids, parts[0] if len(parts) == 1 else nd.concat(*parts, dim=0)
+
+
+def _array(x: np.ndarray) -> Any:
+    import mxnet as mx
+
+    return mx.nd.from_numpy(np.array(x, order="C"), zero_copy=True)
+
+
+def _done(x: Any) -> Any:
+    x.wait_to_read()
+    return x
+
+
+def block(x: Any) -> None:
+    """Wait until x is computed: MXNet computes in threads of its own, all of which are waited for."""
+    import mxnet as mx
+
+    mx.nd.waitall()

@@ -1,0 +1,117 @@
+"""TensorFlow's and Keras' own calls on sparse gradients, for the conformance suite's real gradients, the audit and
+the bench.
+
+Nothing here imports islices: these are what a TensorFlow user writes today.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+__all__ = ["block", "embedding_gradient", "own_calls"]
+
+
+def embedding_gradient(ids: np.ndarray, upstream: np.ndarray, num_rows: int, padding_idx: int) -> tf.IndexedSlices:
+    """The gradient of keras.layers.Embedding under the loss sum(layer(ids) * upstream), by a GradientTape.
+
+    Parameters
+    ----------
+    ids : int32 array of any shape
+    upstream : float32 array, shape (*ids.shape, dim)
+    num_rows, padding_idx : int
+        padding_idx is ignored: the layer has none (mask_zero only hands a mask on). The caller drops the padding.
+
+    Returns
+    -------
+    tf.IndexedSlices, dense_shape (num_rows, dim)
+        Uncoalesced, one slice an occurrence, the padding's included.
+    """
+    import keras
+
+    layer = keras.layers.Embedding(num_rows, upstream.shape[-1], embeddings_initializer="zeros")
+    layer.build()
+    table = layer.embeddings.value
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(layer(tf.constant(ids)) * tf.constant(upstream))
+    return tape.gradient(loss, table)
+
+
+def own_calls(
+    values: np.ndarray, indices: np.ndarray, num_rows: int, max_norm: float
+) -> dict[str, dict[str, Callable[[], Any]]]:
+    """TensorFlow's ways to do what islices does, on its own tensors: operation -> label -> call that returns when done.
+
+    It has no public coalesce, and its clipping takes duplicates for different rows: the labels say what is written
+    instead.
+    """
+    v, i = tf.constant(values), tf.constant(indices)
+    shape = tf.constant((num_rows, *values.shape[1:]), tf.int64)
+    gradient = tf.IndexedSlices(v, i, shape)
+
+    def unique_segments() -> tf.IndexedSlices:
+        ids, place = tf.unique(i)
+        return tf.IndexedSlices(tf.math.unsorted_segment_sum(v, place, tf.size(ids)), ids, shape)
+
+    def unique_segments_sorted() -> tf.IndexedSlices:
+        ids, place = tf.unique(i)
+        order = tf.argsort(ids)
+        sums = tf.math.unsorted_segment_sum(v, place, tf.size(ids))
+        return tf.IndexedSlices(tf.gather(sums, order), tf.gather(ids, order), shape)
+
+    def sort_segments() -> tf.IndexedSlices:
+        order = tf.argsort(i, stable=True)
+        ids, place = tf.unique(tf.gather(i, order))
+        return tf.IndexedSlices(tf.math.segment_sum(tf.gather(v, order), place), ids, shape)
+
+    def scatter_dense() -> tf.Tensor:
+        return tf.scatter_nd(tf.cast(i, tf.int64)[:, None], v, shape)
+
+    def clip_raw() -> Any:
+        return tf.clip_by_global_norm([gradient], max_norm)
+
+    def clip_coalesced() -> Any:
+        return tf.clip_by_global_norm([unique_segments()], max_norm)
+
+    def clip_sorted() -> Any:
+        return tf.clip_by_global_norm([sort_segments()], max_norm)
+
+    def clip_densified() -> Any:
+        return tf.clip_by_global_norm([tf.convert_to_tensor(gradient)], max_norm)
+
+    return {
+        "coalesce": {
+            "unique + unsorted_segment_sum (rows unsorted)": _blocking(unique_segments),
+            "unique + unsorted_segment_sum + argsort": _blocking(unique_segments_sorted),
+            "argsort + segment_sum (no left fold)": _blocking(sort_segments),
+            "tf.function of unique + unsorted_segment_sum + argsort": _blocking(tf.function(unique_segments_sorted)),
+        },
+        "to_dense": {
+            "convert_to_tensor": _blocking(lambda: tf.convert_to_tensor(gradient)),
+            "scatter_nd": _blocking(scatter_dense),
+        },
+        "clip_by_global_norm": {
+            "clip_by_global_norm (duplicates not summed)": _blocking(clip_raw),
+            "unique + unsorted_segment_sum, clip_by_global_norm": _blocking(clip_coalesced),
+            "argsort + segment_sum (no left fold), clip_by_global_norm": _blocking(clip_sorted),
+            "convert_to_tensor, clip_by_global_norm": _blocking(clip_densified),
+        },
+    }
+
+
+def _blocking(fn: Callable[[], Any]) -> Callable[[], Any]:
+    def call() -> Any:
+        result = fn()
+        block(result)
+        return result
+
+    return call
+
+
+def block(x: Any) -> None:
+    """Wait until x is computed: at once on the CPU, the end of the queues on accelerators."""
+    if tf.config.list_logical_devices("GPU"):
+        tf.test.experimental.sync_devices()

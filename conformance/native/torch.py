@@ -1,0 +1,142 @@
+"""PyTorch's own calls on sparse gradients, for the conformance suite's real gradients, the audit and the bench.
+
+Nothing here imports islices: these are what a PyTorch user writes today.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["block", "embedding_gradient", "invalid_gradients", "own_calls"]
+
+
+def embedding_gradient(
+    ids: np.ndarray[Any, Any], upstream: np.ndarray[Any, Any], num_rows: int, padding_idx: int
+) -> torch.Tensor:
+    """The gradient of nn.Embedding(sparse=True, padding_idx=...) under the loss sum(layer(ids) * upstream).
+
+    Parameters
+    ----------
+    ids : int32 array of any shape
+    upstream : float32 array, shape (*ids.shape, dim)
+    num_rows, padding_idx : int
+
+    Returns
+    -------
+    sparse COO tensor, shape (num_rows, dim)
+        Uncoalesced, one slice an occurrence, without those of padding_idx (the layer drops them itself).
+    """
+    table = torch.zeros(num_rows, upstream.shape[-1])
+    layer = torch.nn.Embedding(num_rows, upstream.shape[-1], padding_idx=padding_idx, sparse=True, _weight=table)
+    (layer(torch.from_numpy(np.array(ids))) * torch.from_numpy(np.array(upstream))).sum().backward()
+    return layer.weight.grad
+
+
+def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
+    """Sparse tensors that torch builds although they contradict themselves: label -> (call that builds it, the name
+    of the error islices answers with). Computing on the first three, torch may end the process or return wrong sums."""
+
+    def sparse(indices: list[int], *, is_coalesced: bool = False) -> torch.Tensor:
+        return torch.sparse_coo_tensor(
+            [indices], torch.ones(len(indices), 2), (4, 2), is_coalesced=is_coalesced, check_invariants=False
+        )
+
+    return {
+        "index out of range": (lambda: sparse([0, 4]), "IndexError"),
+        "negative index": (lambda: sparse([0, -1]), "IndexError"),
+        "falsely coalesced, unsorted": (lambda: sparse([2, 1], is_coalesced=True), "ValueError"),
+        "falsely coalesced, duplicates": (lambda: sparse([1, 1], is_coalesced=True), "ValueError"),
+        "two sparse dimensions": (lambda: torch.eye(4, 2).to_sparse(), "ValueError"),
+        "compressed rows": (_compressed_rows, "ValueError"),
+    }
+
+
+def _compressed_rows() -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch says that its CSR support is in beta
+        return torch.eye(4, 2).to_sparse_csr()
+
+
+def own_calls(
+    values: np.ndarray[Any, Any], indices: np.ndarray[Any, Any], num_rows: int, max_norm: float
+) -> dict[str, dict[str, Callable[[], Any]]]:
+    """PyTorch's ways to do what islices does, on its own tensors: operation -> label -> call that returns when done.
+
+    `clip_grad_norm_` of torch.nn.utils raises on sparse gradients; the label says what a user writes instead.
+    """
+    v = torch.from_numpy(np.array(values))
+    i = torch.from_numpy(np.array(indices)).long()
+    shape = (num_rows, *v.shape[1:])
+
+    def gradient() -> torch.Tensor:
+        # a new one for each call: coalesce() of a gradient known to be coalesced does nothing
+        return torch.sparse_coo_tensor(i[None], v, shape, is_coalesced=False, check_invariants=False)
+
+    def unique_index_add() -> torch.Tensor:
+        ids, inverse = torch.unique(i, return_inverse=True)
+        sums = v.new_zeros((len(ids), *v.shape[1:])).index_add_(0, inverse, v)
+        return torch.sparse_coo_tensor(ids[None], sums, shape, is_coalesced=True, check_invariants=False)
+
+    def sort_embedding_bag() -> torch.Tensor:
+        ordered, order = torch.sort(i, stable=True)
+        first = torch.ones(len(i), dtype=torch.bool, device=i.device)
+        torch.ne(ordered[1:], ordered[:-1], out=first[1:])
+        starts = first.nonzero()[:, 0]
+        sums = torch.nn.functional.embedding_bag(order, v.reshape(len(v), -1), starts, mode="sum")
+        sums = sums.reshape(-1, *v.shape[1:])
+        return torch.sparse_coo_tensor(ordered[starts][None], sums, shape, is_coalesced=True, check_invariants=False)
+
+    def index_add_dense() -> torch.Tensor:
+        return v.new_zeros(shape).index_add_(0, i, v)
+
+    def clip_coalesced() -> torch.Tensor:
+        g = gradient().coalesce()
+        total = torch.linalg.vector_norm(g.values())
+        factor = torch.clamp(max_norm / (total + 1e-6), max=1.0)
+        return torch.sparse_coo_tensor(
+            g.indices(), g.values() * factor, shape, is_coalesced=True, check_invariants=False
+        )
+
+    def clip_by_bags() -> torch.Tensor:
+        total = torch.linalg.vector_norm(sort_embedding_bag()._values())
+        factor = torch.clamp(max_norm / (total + 1e-6), max=1.0)
+        return torch.sparse_coo_tensor(i[None], v * factor, shape, is_coalesced=False, check_invariants=False)
+
+    def clip_densified() -> torch.Tensor:
+        p = torch.zeros(shape)
+        p.grad = gradient().to_dense()
+        torch.nn.utils.clip_grad_norm_([p], max_norm)
+        return p.grad
+
+    return {
+        "coalesce": {
+            "coalesce()": lambda: _done(gradient().coalesce()),
+            "unique + index_add_": lambda: _done(unique_index_add()),
+            "sort + embedding_bag": lambda: _done(sort_embedding_bag()),
+        },
+        "to_dense": {
+            "to_dense()": lambda: _done(gradient().to_dense()),
+            "zeros.index_add_": lambda: _done(index_add_dense()),
+        },
+        "clip_by_global_norm": {
+            "coalesce(), vector_norm, values * factor": lambda: _done(clip_coalesced()),
+            "sort + embedding_bag, vector_norm, values * factor": lambda: _done(clip_by_bags()),
+            "to_dense(), nn.utils.clip_grad_norm_": lambda: _done(clip_densified()),
+        },
+    }
+
+
+def _done(x: torch.Tensor) -> torch.Tensor:
+    block(x)
+    return x
+
+
+def block(x: Any) -> None:
+    """Wait until x is computed: at once on the CPU, the end of the queue on CUDA."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()

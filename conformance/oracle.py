@@ -1,0 +1,353 @@
+"""The expected results, in exact rational arithmetic.
+
+Every number is a `fractions.Fraction` until the spec says "rounded"; then it is rounded once, to nearest even, into
+the format named. Nothing here uses NumPy's arithmetic, islices' code or a framework. NaN and infinities are Python
+floats and follow IEEE 754.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+from typing import Any
+
+from islices.conformance.data import Array, Slices
+
+__all__ = ["ORACLE", "round_to", "square_root"]
+
+#: format -> (precision in bits, smallest normal exponent, largest exponent)
+FORMATS = {
+    "float16": (11, -14, 15),
+    "bfloat16": (8, -126, 127),
+    "float32": (24, -126, 127),
+    "float64": (53, -1022, 1023),
+}
+
+
+# ---------------------------------------------------------------------- rounding
+def round_to(x: Fraction | float | int, dtype: str) -> float | int:
+    """x rounded to nearest even in a format; overflow gives infinity. Integers are returned as they are."""
+    if dtype in ("int32", "int64"):
+        return int(x)
+    if isinstance(x, float) and not math.isfinite(x):
+        return x
+    x = Fraction(x)
+    if x == 0:
+        return 0.0
+    precision, emin, emax = FORMATS[dtype]
+    exponent = max(_exponent(abs(x)), emin)
+    unit = Fraction(2) ** (exponent - precision + 1)
+    rounded = round(x / unit) * unit  # Fraction rounds half to even
+    if abs(rounded) >= Fraction(2) ** (emax + 1):
+        return math.copysign(math.inf, x)
+    return float(rounded)
+
+
+def _exponent(x: Fraction) -> int:
+    """floor(log2(x)) for x > 0."""
+    e = x.numerator.bit_length() - x.denominator.bit_length()
+    return e if Fraction(2) ** e <= x else e - 1
+
+
+def square_root(x: float) -> float:
+    """The float64 nearest to the root of a float64 (ties cannot occur: a root is never half-way)."""
+    if not math.isfinite(x) or x == 0:
+        return x
+    exact = Fraction(x)
+    # scale by a power of four so that the integer root carries 64 bits more than the result needs
+    shift = 2 * (200 + max(0, exact.denominator.bit_length()))
+    root = math.isqrt(int(exact * Fraction(2) ** shift))
+    sticky = Fraction(1, 2) if Fraction(root) ** 2 != exact * Fraction(2) ** shift else Fraction(0)
+    return float(round_to((root + sticky) / Fraction(2) ** (shift // 2), "float64"))
+
+
+def wide(dtype: str) -> str:
+    return "float32" if dtype in ("float16", "bfloat16") else dtype
+
+
+def plus(a: float | int, b: float | int, dtype: str) -> float | int:
+    if isinstance(a, float) and isinstance(b, float) and not (math.isfinite(a) and math.isfinite(b)):
+        return a + b
+    return round_to(Fraction(a) + Fraction(b), dtype)
+
+
+def times(a: float | int, b: float | int, dtype: str) -> float | int:
+    if isinstance(a, float) and isinstance(b, float) and not (math.isfinite(a) and math.isfinite(b)):
+        return a * b
+    return round_to(Fraction(a) * Fraction(b), dtype)
+
+
+def over(a: float, b: float, dtype: str) -> float:
+    """a / b; b is not zero."""
+    if not (math.isfinite(a) and math.isfinite(b)):
+        return a / b
+    return float(round_to(Fraction(a) / Fraction(b), dtype))
+
+
+# ---------------------------------------------------------------------- sums and rows
+def fold(contributions: list[list[Any]], dtype: str) -> list[Any]:
+    """Rows added left to right, each addition rounded to the wide type, 16-bit results rounded at the end (3)."""
+    total = contributions[0]
+    for row in contributions[1:]:
+        total = [plus(a, b, wide(dtype)) for a, b in zip(total, row, strict=True)]
+    return [round_to(a, dtype) for a in total]
+
+
+def coalesce(x: Any) -> Any:
+    if not isinstance(x, Slices):
+        return x
+    by_row: dict[int, list[list[Any]]] = {}
+    for index, row in zip(x.indices.data, x.values.rows(), strict=True):
+        if not (x.padded and index == x.dense_shape[0]):
+            by_row.setdefault(index, []).append(row)
+    ids = sorted(by_row)
+    data = list(itertools.chain.from_iterable(fold(by_row[i], x.values.dtype) for i in ids))
+    values = Array(x.values.dtype, (len(ids), *x.values.shape[1:]), data)
+    return Slices(values, Array(x.indices.dtype, (len(ids),), ids), x.dense_shape, coalesced=True)
+
+
+def to_dense(x: Any) -> Any:
+    if not isinstance(x, Slices):
+        return x
+    c = coalesce(x)
+    zero: float | int = 0 if c.values.dtype.startswith("int") else 0.0
+    stored = dict(zip(c.indices.data, c.values.rows(), strict=True))
+    width = math.prod(x.dense_shape[1:])
+    data = list(itertools.chain.from_iterable(stored.get(r, [zero] * width) for r in range(x.dense_shape[0])))
+    return Array(c.values.dtype, tuple(x.dense_shape), data)
+
+
+# ---------------------------------------------------------------------- linear operations
+def values_of(x: Any) -> Array:
+    return x.values if isinstance(x, Slices) else x
+
+
+def with_values(x: Any, data: list[Any]) -> Any:
+    values = values_of(x)
+    new = Array(values.dtype, values.shape, data)
+    return Slices(new, x.indices, x.dense_shape, x.coalesced, x.padded) if isinstance(x, Slices) else new
+
+
+def scale(x: Any, c: float) -> Any:
+    values = values_of(x)
+    factor = round_to(c, wide(values.dtype))
+    return with_values(x, [round_to(times(v, factor, wide(values.dtype)), values.dtype) for v in values.data])
+
+
+def concat(xs: list[Slices]) -> Slices:
+    first = xs[0]
+    data = [v for x in xs for v in x.values.data]
+    indices = [i for x in xs for i in x.indices.data]
+    dtype = "int64" if any(x.indices.dtype == "int64" for x in xs) else "int32"
+    values = Array(first.values.dtype, (len(indices), *first.values.shape[1:]), data)
+    return Slices(
+        values, Array(dtype, (len(indices),), indices), first.dense_shape, coalesced=len(xs) == 1 and first.coalesced
+    )
+
+
+def add(*xs: Any) -> Any:
+    if isinstance(xs[0], list):
+        return [add(*column) for column in zip(*xs, strict=True)]
+    xs = tuple(x for x in xs if x is not None)
+    if not xs:
+        return None
+    sparse = [x for x in xs if isinstance(x, Slices)]
+    dense = [x for x in xs if isinstance(x, Array)]
+    if not dense:
+        return concat(sparse)
+    dtype = dense[0].dtype
+    total = list(dense[0].data)
+    for x in dense[1:]:
+        total = [round_to(plus(a, b, wide(dtype)), dtype) for a, b in zip(total, x.data, strict=True)]
+    if sparse:
+        c = coalesce(concat(sparse))
+        width = math.prod(dense[0].shape[1:])
+        for index, row in zip(c.indices.data, c.values.rows(), strict=True):
+            for k, v in enumerate(row):
+                total[index * width + k] = round_to(plus(total[index * width + k], v, wide(dtype)), dtype)
+    return Array(dtype, dense[0].shape, total)
+
+
+# ---------------------------------------------------------------------- norms
+def exact_norm(leaves: list[Any], ord: Any) -> float:
+    """The float64 norm of all leaves together (7): an exact sum rounded to float64, its root rounded to float64."""
+    data = [v for leaf in leaves for v in values_of(coalesce(leaf)).data]
+    if any(math.isnan(v) for v in data):
+        return math.nan
+    if any(math.isinf(v) for v in data):
+        return math.inf
+    if ord == "inf":
+        return max((abs(v) for v in data), default=0.0)
+    if ord == 1:
+        return float(round_to(sum((abs(Fraction(v)) for v in data), Fraction(0)), "float64"))
+    total = sum((Fraction(v) ** 2 for v in data), Fraction(0))
+    # a power of four taken out first: the squares of float64 values may exceed its range where the norm does not
+    shift = 0 if total == 0 else _exponent(total) // 2
+    root = square_root(float(round_to(total / Fraction(4) ** shift, "float64")))
+    return float(round_to(Fraction(root) * Fraction(2) ** shift, "float64"))
+
+
+def norm_dtype(leaves: list[Any]) -> str:
+    return "float64" if any(values_of(x).dtype == "float64" for x in leaves) else "float32"
+
+
+def leaves_of(tree: Any) -> list[Any]:
+    if isinstance(tree, (list, tuple)):
+        return [leaf for item in tree for leaf in leaves_of(item)]
+    if isinstance(tree, dict):
+        return [leaf for item in tree.values() for leaf in leaves_of(item)]
+    return [] if tree is None else [tree]
+
+
+def norm(x: Any, ord: Any = 2) -> Array:
+    dtype = norm_dtype([x])
+    return Array(dtype, (), [round_to(exact_norm([x], ord), dtype)])
+
+
+def global_norm(tree: Any) -> Array:
+    leaves = leaves_of(tree)
+    dtype = norm_dtype(leaves)
+    return Array(dtype, (), [round_to(exact_norm(leaves, 2), dtype)])
+
+
+# ---------------------------------------------------------------------- clipping
+def clip_by_value(x: Any, lo: float, hi: float) -> Any:
+    x = coalesce(x)
+    dtype = values_of(x).dtype
+    low, high = round_to(lo, wide(dtype)), round_to(hi, wide(dtype))
+    return with_values(x, [v if math.isnan(v) else round_to(min(max(v, low), high), dtype) for v in values_of(x).data])
+
+
+def clipped(x: Any, norm64: float, max_norm: float, nonfinite: str) -> Any:
+    values = values_of(x)
+    return with_values(x, clip_data(values.data, values.dtype, norm64, max_norm, nonfinite))
+
+
+def clip_data(data: list[Any], dtype: str, norm64: float, max_norm: float, nonfinite: str) -> list[Any]:
+    if not math.isfinite(norm64):
+        return [0.0 if nonfinite == "skip" else math.nan] * len(data)
+    if norm64 <= max_norm:
+        return list(data)
+    factor = round_to(over(max_norm, norm64, "float64"), wide(dtype))
+    return [round_to(times(v, factor, wide(dtype)), dtype) for v in data]
+
+
+def clip_by_norm(x: Any, max_norm: float, nonfinite: str = "propagate") -> Any:
+    if isinstance(x, list):
+        return [None if leaf is None else clip_by_norm(leaf, max_norm, nonfinite) for leaf in x]
+    return clipped(x, exact_norm([x], 2), max_norm, nonfinite)
+
+
+def clip_by_global_norm(tree: Any, max_norm: float, nonfinite: str = "propagate") -> Any:
+    total = exact_norm(leaves_of(tree), 2)
+
+    def walk(node: Any) -> Any:
+        if isinstance(node, list):
+            return [walk(item) for item in node]
+        if isinstance(node, dict):
+            return {key: walk(item) for key, item in node.items()}
+        return None if node is None else clipped(node, total, max_norm, nonfinite)
+
+    return (walk(tree), global_norm(tree))
+
+
+def clip_by_row_norm(x: Any, max_norm: float, nonfinite: str = "propagate") -> Any:
+    values = values_of(x)
+    rows = values.rows()
+    if isinstance(x, Slices):
+        c = coalesce(x)
+        sums = dict(zip(c.indices.data, c.values.rows(), strict=True))
+        own = [sums[i] for i in x.indices.data]
+    else:
+        own = rows
+    data: list[Any] = []
+    for row, total in zip(rows, own, strict=True):
+        row_norm = exact_norm([Array(values.dtype, (len(total),), total)], 2)
+        data += clip_data(row, values.dtype, row_norm, max_norm, nonfinite)
+    return with_values(x, data)
+
+
+# ---------------------------------------------------------------------- rows and padding
+def filtered(x: Any, keep: Any) -> Any:
+    """Rows r with keep(r): sparse without the others, dense with zeros there."""
+    values = values_of(x)
+    if isinstance(x, Slices):
+        chosen = [k for k, i in enumerate(x.indices.data) if keep(i)]
+        rows = values.rows()
+        new = Array(values.dtype, (len(chosen), *values.shape[1:]), [v for k in chosen for v in rows[k]])
+        indices = Array(x.indices.dtype, (len(chosen),), [x.indices.data[k] for k in chosen])
+        return Slices(new, indices, x.dense_shape, x.coalesced, x.padded)
+    return Array(
+        values.dtype, values.shape, [v if keep(r) else 0.0 for r, row in enumerate(values.rows()) for v in row]
+    )
+
+
+def row_set(rows: Any) -> set[int]:
+    data = rows.data if isinstance(rows, Array) else rows
+    if isinstance(rows, Array) and rows.dtype == "bool":
+        return {r for r, chosen in enumerate(data) if chosen}
+    return set(data)
+
+
+def keep_rows(x: Any, rows: Any) -> Any:
+    chosen = row_set(rows)
+    return filtered(x, lambda r: r in chosen)
+
+
+def drop_rows(x: Any, rows: Any) -> Any:
+    chosen = row_set(rows)
+    return filtered(x, lambda r: r not in chosen)
+
+
+def drop_padding(x: Any, padding_idx: int) -> Any:
+    rows = x.dense_shape[0] if isinstance(x, Slices) else x.shape[0]
+    return drop_rows(x, [padding_idx % rows])
+
+
+def scale_by_frequency(x: Slices) -> Slices:
+    dtype = x.values.dtype
+    data: list[Any] = []
+    for index, row in zip(x.indices.data, x.values.rows(), strict=True):
+        count = float(x.indices.data.count(index))
+        data += [round_to(over(v, count, wide(dtype)), dtype) for v in row]
+    return with_values(x, data)
+
+
+def embedding_grad(
+    upstream: Array,
+    ids: Array,
+    num_rows: int,
+    padding_idx: int | None = None,
+    mask: Array | None = None,
+    scale_by_freq: bool = False,
+) -> Slices:
+    row_shape = upstream.shape[len(ids.shape) :]
+    width = math.prod(row_shape)
+    data = list(upstream.data)
+    if mask is not None:
+        data = [v if mask.data[k // width] else 0.0 for k, v in enumerate(data)]
+    n = len(ids.data)
+    s = Slices(
+        Array(upstream.dtype, (n, *row_shape), data), Array(ids.dtype, (n,), list(ids.data)), (num_rows, *row_shape)
+    )
+    if padding_idx is not None:
+        s = drop_padding(s, padding_idx)
+    return scale_by_frequency(s) if scale_by_freq else s
+
+
+def from_dense(x: Array) -> Slices:
+    rows = x.rows()
+    ids = [r for r, row in enumerate(rows) if any(v != 0 for v in row)]
+    values = Array(x.dtype, (len(ids), *x.shape[1:]), [v for r in ids for v in rows[r]])
+    return Slices(values, Array("int64", (len(ids),), ids), x.shape, coalesced=True)
+
+
+#: operation -> its oracle
+ORACLE = {
+    fn.__name__: fn
+    for fn in (
+        add, clip_by_global_norm, clip_by_norm, clip_by_row_norm, clip_by_value, coalesce, concat, drop_padding,
+        drop_rows, embedding_grad, from_dense, global_norm, keep_rows, norm, scale, scale_by_frequency, to_dense,
+    )
+}  # fmt: skip

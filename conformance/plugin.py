@@ -1,0 +1,138 @@
+"""The suite's pytest options, and its report as JSON lines.
+
+Loaded by pytest wherever islices is installed (entry point pytest11), so it imports nothing heavy before it is asked to.
+A test of the suite takes the fixture ``verdict`` and reports through it; what it reports is written, a line a case,
+to the file that --islices-report names.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+__all__ = ["OUTCOMES"]
+
+OUTCOMES = ("pass", "deviation", "unsupported", "fail", "harness error")
+SPEC_VERSION = "1.0"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("islices", "islices conformance suite")
+    group.addoption("--islices-backend", metavar="NAME", help="backend to run the conformance suite on")
+    group.addoption("--islices-modes", metavar="MODES", help="comma-separated modes (host,native,traced); default: all")
+    group.addoption("--islices-full", action="store_true", help="run every case, not only the default profile")
+    group.addoption("--islices-report", metavar="PATH", help="write one JSON line a case to PATH")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "islices_case(id, clause, mode): a case of the conformance suite")
+    if config.getoption("islices_backend"):
+        config.stash[_REPORT] = Report(config)
+
+
+class Report:
+    """The JSON lines of one run: header, a line when a case starts and one when it ends, footer."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        path = config.getoption("islices_report")
+        self.file = Path(path).open("w", encoding="utf-8") if path else None
+        self.counts: Counter[str] = Counter()
+        self.full = bool(config.getoption("islices_full"))
+
+    def write(self, kind: str, **fields: Any) -> None:
+        if self.file is not None:
+            self.file.write(json.dumps({"type": kind, **fields}) + "\n")
+            self.file.flush()
+
+    def header(self, backend: Any, total: int) -> None:
+        import numpy
+
+        import islices
+        from islices.conformance.data import vectors_hash
+
+        self.write(
+            "header", spec=SPEC_VERSION, vectors=vectors_hash(), islices=islices.__version__, backend=backend.name,
+            version=backend.version(), devices=list(backend.devices()), numpy=numpy.__version__,
+            python=platform.python_version(), platform=platform.platform(),
+            profile="full" if self.full else "default", total=total,
+        )  # fmt: skip
+
+    def outcome(self, outcome: str, **fields: Any) -> None:
+        self.counts[outcome] += 1
+        self.write("case", outcome=outcome, **fields)
+
+
+_REPORT = pytest.StashKey[Report]()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    report = session.config.stash.get(_REPORT, None)
+    if report is not None:
+        from islices import get_backend
+
+        report.header(get_backend(session.config.getoption("islices_backend")), len(session.items))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    result = yield
+    report = item.config.stash.get(_REPORT, None)
+    marker = item.get_closest_marker("islices_case")
+    if report is None or marker is None:
+        return result
+    if (call.when == "setup" and result.failed) or (
+        call.when == "call" and not getattr(item, "islices_reported", False)
+    ):
+        report.outcome("harness error", **marker.kwargs, seconds=call.duration, reason=str(result.longrepr)[-2000:])
+    return result
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    report = item.config.stash.get(_REPORT, None)
+    marker = item.get_closest_marker("islices_case")
+    if report is not None and marker is not None:
+        report.write("start", **marker.kwargs)
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    report = session.config.stash.get(_REPORT, None)
+    if report is not None:
+        report.write("footer", counts=dict(report.counts), exit=int(exitstatus))
+        if report.file is not None:
+            report.file.close()
+
+
+@pytest.fixture
+def verdict(request: pytest.FixtureRequest) -> Any:
+    """verdict(outcome, **details): record what came of the case, and end the test accordingly."""
+    return Verdict(request)
+
+
+class Verdict:
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self.item = request.node
+        self.report = request.config.stash.get(_REPORT, None)
+        self.marker = request.node.get_closest_marker("islices_case")
+        self.started = time.perf_counter()
+
+    def __call__(self, outcome: str, **details: Any) -> None:
+        if outcome not in OUTCOMES:
+            raise ValueError(f"outcome: got {outcome!r}; accepted are {', '.join(OUTCOMES)}")
+        self.item.islices_reported = True
+        if self.report is not None:
+            seconds = round(time.perf_counter() - self.started, 6)
+            self.report.outcome(outcome, **self.marker.kwargs, seconds=seconds, **details)
+        text = "\n".join(f"{name}: {value}" for name, value in details.items())
+        if outcome == "unsupported":
+            pytest.skip(text)
+        if outcome == "deviation":
+            pytest.xfail(text)
+        if outcome != "pass":
+            pytest.fail(f"{outcome}\n{text}", pytrace=False)

@@ -1,0 +1,201 @@
+"""MXNet is imported behind a stand-in for NumPy: that it works, and that nobody else notices.
+
+Everything runs in fresh interpreters, since what is tested is the state an import leaves behind. The first tests use
+a toy package named mxnet, so they run without MXNet; the others need it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+FRAMEWORKS = ("torch", "tensorflow", "jax")
+
+needs_mxnet = pytest.mark.skipif(importlib.util.find_spec("mxnet") is None, reason="mxnet is not installed")
+
+#: Loads the stand-in alone (its package would import MXNet) and remembers what NumPy is.
+SETUP = """
+import importlib.util, sys, types
+import numpy as np
+folder = importlib.util.find_spec("islices.backends").submodule_search_locations[0]
+spec = importlib.util.spec_from_file_location("stand_in", folder + "/mxnet/stand_in.py")
+stand_in = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(stand_in)
+before, finders = dict(vars(np)), list(sys.meta_path)
+
+def check_numpy():
+    assert sys.modules["numpy"] is np
+    after = {k: v for k, v in vars(np).items() if not isinstance(v, types.ModuleType)}
+    was = {k: v for k, v in before.items() if not isinstance(v, types.ModuleType)}
+    assert after.keys() == was.keys(), after.keys() ^ was.keys()
+    assert all(after[k] is was[k] for k in was)
+    for name, value in vars(np).items():  # a part of NumPy that was imported for the first time, nothing else
+        assert name in before or sys.modules["numpy." + name] is value, name
+"""
+
+
+def run(code: str, *flags: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    lines = f"import sys; sys.path.insert(0, {str(path)!r})\n" if path else ""
+    done = subprocess.run(
+        [sys.executable, *flags, "-c", lines + textwrap.dedent(code)], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    """A package mxnet that reads names NumPy has lost, at import and later, and a bystander it imports."""
+    (tmp_path / "bystander.py").write_text("import numpy\n")
+    package = tmp_path / "mxnet"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "import sys\nimport numpy as np\nimport numpy.random as rnd\nfrom numpy import linalg\nimport bystander\n"
+        "seen = np\nwhile_importing = sys.modules['numpy']\n"
+        "constants = (np.PZERO, np.NINF, np.bool, np.alltrue([True]), np.float64)\nfrom . import part\n"
+    )
+    (package / "part.py").write_text(
+        "import numpy as np\ndef later():\n    import numpy\n    return np.PINF, numpy.NaN\n"
+    )
+    (package / "unused.py").write_text("import numpy as np\nlost = np.NZERO\n")
+    return tmp_path
+
+
+def test_only_the_package_sees_the_stand_in(toy: Path) -> None:
+    run(
+        SETUP
+        + """
+mx = stand_in.import_mxnet()
+assert mx.seen is not np and mx.while_importing is np
+assert mx.constants[:2] == (0.0, float("-inf")) and mx.constants[3] and mx.constants[4] is np.float64
+assert mx.rnd is np.random and mx.linalg is np.linalg
+assert mx.part.later()[0] == float("inf")
+import bystander
+assert bystander.numpy is np
+import mxnet, mxnet.unused
+assert mxnet is mx and mxnet.unused.lost == 0
+check_numpy()
+""",
+        path=toy,
+    )
+
+
+def test_a_lost_function_says_so_when_called(toy: Path) -> None:
+    run(
+        SETUP
+        + """
+mx = stand_in.import_mxnet()
+try:
+    mx.seen.mirr([1.0], 0.1, 0.1)
+except AttributeError as error:
+    assert "numpy.mirr" in str(error) and np.__version__ in str(error)
+else:
+    raise AssertionError("mirr did something")
+try:
+    mx.seen.never_there
+except AttributeError:
+    pass
+else:
+    raise AssertionError("a name NumPy never had")
+""",
+        path=toy,
+    )
+
+
+def test_a_failed_import_leaves_nothing(toy: Path) -> None:
+    with (toy / "mxnet" / "__init__.py").open("a") as file:
+        file.write("raise OSError('libmxnet.so: no such file')\n")
+    run(
+        SETUP
+        + """
+try:
+    stand_in.import_mxnet()
+except OSError as error:
+    assert "libmxnet" in str(error)
+else:
+    raise AssertionError("imported")
+assert sys.meta_path == finders
+assert not [name for name in sys.modules if name.partition(".")[0] == "mxnet"]
+check_numpy()
+""",
+        path=toy,
+    )
+
+
+def test_the_users_own_import_is_used(toy: Path) -> None:
+    run(
+        SETUP
+        + """
+mine = sys.modules["mxnet"] = types.ModuleType("mxnet")
+assert stand_in.import_mxnet() is mine and sys.meta_path == finders
+""",
+        path=toy,
+    )
+
+
+@needs_mxnet
+def test_mxnet_imports_quietly_and_numpy_stays_as_it_was() -> None:
+    done = run(SETUP + "mx = stand_in.import_mxnet()\ncheck_numpy()\n", "-W", "error")
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+@needs_mxnet
+def test_plain_import_works_once_the_backend_is_loaded() -> None:
+    done = run(
+        """
+        import islices
+        backend = islices.get_backend("mxnet")
+        import mxnet as mx
+        x = mx.nd.ones((2, 3))
+        assert islices.get_backend(x) is backend
+        assert (mx.np.array([1.0, 2.0]) == 1.0).dtype == bool  # reads np.bool when called
+        """,
+        "-W",
+        "error",
+    )
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+@needs_mxnet
+def test_the_backend_loads_after_a_plain_import_that_failed() -> None:
+    run(
+        """
+        try:
+            import mxnet
+        except AttributeError:  # a NumPy that has lost the names
+            pass
+        import islices
+        islices.get_backend("mxnet")
+        import mxnet as mx
+        assert mx.nd.ones((2,)).asnumpy().sum() == 2
+        """
+    )
+
+
+@needs_mxnet
+@pytest.mark.parametrize("mxnet_first", [True, False])
+def test_beside_the_other_frameworks(mxnet_first: bool) -> None:
+    others = [name for name in FRAMEWORKS if importlib.util.find_spec(name) is not None]
+    if not others:
+        pytest.skip(f"none of {', '.join(FRAMEWORKS)} is installed")
+    order = ["mxnet", *others] if mxnet_first else [*others, "mxnet"]
+    run(
+        f"""
+        import os
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+        import numpy as np
+        import islices
+        slices = islices.IndexedSlices(np.ones((3, 2), np.float32), np.array([1, 0, 1]), (4, 2))
+        for name in {order!r}:
+            backend = islices.get_backend(name)
+            for mode in ("host", "native"):
+                with islices.execution(mode):
+                    out = islices.coalesce(islices.convert(slices, name))
+                assert backend.to_numpy(out.values).tolist() == [[1, 1], [2, 2]], name
+        """
+    )
