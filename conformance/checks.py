@@ -193,12 +193,12 @@ def invalid_native(backend: Backend) -> None:
         raise UnsupportedError(f"{backend.name} has no sparse type")
     own = importlib.import_module(f"islices.conformance.native.{backend.name}")
     for label, (make, expected) in own.invalid_gradients().items():
+        got: Exception | None = None
         try:
             islices.coalesce(make())
         except Exception as error:
-            assert type(error).__name__ == expected, f"{label}: raised {error!r}, expected {expected}"
-        else:
-            raise AssertionError(f"{label}: accepted, expected {expected}")
+            got = error
+        assert type(got).__name__ == expected, f"{label}: expected {expected}, got {got!r}"
 
 
 # ---------------------------------------------------------------------- a real text
@@ -212,7 +212,10 @@ def captured(backend: Backend, *, stage: str) -> None:
     """The framework's own gradient of its own layer, through from_native, coalesce, padding, clipping, to_dense."""
     ids, vocabulary, up = real_text()
     own = importlib.import_module(f"islices.conformance.native.{backend.name}")
-    gradient = own.embedding_gradient(to_numpy(ids), to_numpy(up), vocabulary, corpus.PADDING)
+    if hasattr(own, "embedding_gradient"):
+        gradient = own.embedding_gradient(to_numpy(ids), to_numpy(up), vocabulary, corpus.PADDING)
+    else:  # NumPy has neither layers nor autodiff: what arrives at the looked-up rows is the gradient
+        gradient = islices.embedding_grad(to_numpy(up), to_numpy(ids), vocabulary)
     expected = oracle.coalesce(oracle.embedding_grad(up, ids, vocabulary, padding_idx=corpus.PADDING))
     s = islices.drop_padding(islices.coalesce(islices.from_native(gradient)), corpus.PADDING)
     assert s.dense_shape == (vocabulary, 8), f"dense_shape: got {s.dense_shape}"

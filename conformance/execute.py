@@ -143,7 +143,7 @@ def run_case(backend: Backend, case: Case, mode: str) -> Any:
     """The plain result of a case. Raises HarnessError, UnsupportedError, or what the call raised."""
     with contextlib.ExitStack() as stack:
         if _is_wide(case):
-            stack.enter_context(backend.scope())
+            stack.enter_context(backend.wide_types())
         if mode != "traced":
             stack.enter_context(islices.execution(mode))
         try:

@@ -16,7 +16,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from islices.conformance.data import GROUPS, Array, Case, Slices, case_to_json
+from islices.conformance.data import Array, Case, Slices, case_to_json
 from islices.conformance.errors import error_cases
 from islices.conformance.oracle import FORMATS, ORACLE, round_to
 
@@ -321,7 +321,7 @@ def write(folder: Path) -> None:
         "padding": padding, "conversion": conversion, "errors": error_cases,
     }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
-    for group in GROUPS:
+    for group in makers:
         cases = [case_to_json(c) for c in makers[group]()]
         ids = [c["id"] for c in cases]
         if len(set(ids)) != len(ids):

@@ -1,6 +1,6 @@
 """The suite's pytest options, and its report as JSON lines.
 
-Loaded by pytest wherever islices is installed (entry point pytest11), so it imports nothing heavy before it is asked to.
+Loaded by pytest wherever islices is installed (entry point pytest11), so it imports nothing heavy at the top.
 A test of the suite takes the fixture ``verdict`` and reports through it; what it reports is written, a line a case,
 to the file that --islices-report names.
 """
@@ -41,7 +41,7 @@ class Report:
 
     def __init__(self, config: pytest.Config) -> None:
         path = config.getoption("islices_report")
-        self.file = Path(path).open("w", encoding="utf-8") if path else None
+        self.file = Path(path).open("w", encoding="utf-8") if path else None  # noqa: SIM115 (closed at the session's end)
         self.counts: Counter[str] = Counter()
         self.full = bool(config.getoption("islices_full"))
 

@@ -41,7 +41,7 @@ def test_check(check: Check, mode: str, request: pytest.FixtureRequest, verdict:
     try:
         with contextlib.ExitStack() as stack:
             if check.wide:
-                stack.enter_context(backend.scope())
+                stack.enter_context(backend.wide_types())
             stack.enter_context(islices.execution(mode))
             check.run(backend)
     except UnsupportedError as reason:

@@ -8,6 +8,7 @@ How to read the contracts
     Array arguments are dense arrays of the adapter's framework. The core itself uses Python's operators
     ``+ - *`` and unary minus on them, and nothing else: division, square root and comparison are primitives,
     since frameworks do not agree on them. Masks are whatever the adapter's own `where` and `select` take.
+    In float64 arithmetic it does so with arrays, or with numbers that any parser reads exactly (2.0).
     A dtype is its NumPy name ("float32", "bfloat16", "int64"). Shapes are tuples of ints; in traced code a
     dimension may be None. ``like`` is an array whose device (and only that) the result shares.
 """
@@ -202,6 +203,10 @@ class Backend:
     # ------------------------------------------------------------------ where the arithmetic runs
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         """A context in which the primitives below run: wide types on, zero-size arrays legal."""
+        return contextlib.nullcontext()
+
+    def wide_types(self) -> contextlib.AbstractContextManager[Any]:
+        """A context in which the framework's users have 64-bit types (JAX's x64 mode): for the conformance suite."""
         return contextlib.nullcontext()
 
     def trace(self, fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from islices import modes
-from islices.backend import FLOATS, Array, Backend
+from islices.backend import FLOATS, INTEGERS, Array, Backend
 from islices.linear import round_scalar, scale_values, wide_dtype
 from islices.native import adopt, flatten, map_leaves, rebuild, without_padding
 from islices.presets import BY_GLOBAL_NORM, BY_NORM, BY_VALUE, ClipFormula, Steps, islices_formula, lookup_formula
@@ -195,11 +195,19 @@ def clip_by_value(x: Any, lo: float, hi: float, *, semantics: str = "islices") -
         if sparse and not raw:
             leaf = coalesce(leaf)
         B, values = _parts(leaf)
-        bounds = round_scalar(B, values, lo, "lo"), round_scalar(B, values, hi, "hi")
+        bounds = [round_scalar(B, values, _within(B, values, v), name) for name, v in (("lo", lo), ("hi", hi))]
         clipped = modes.run(_clamp, B, (values,), lo=bounds[0], hi=bounds[1])
         return leaf.replace(values=clipped) if sparse else clipped
 
     return map_leaves(one, x)
+
+
+def _within(B: Backend, values: Array, bound: Any) -> Any:
+    """An integer bound beyond the values' own range, moved to its end."""
+    if not isinstance(bound, (int, np.integer)) or B.dtype(values) not in INTEGERS:
+        return bound
+    limit = np.iinfo(B.dtype(values))
+    return min(max(int(bound), limit.min), limit.max)
 
 
 def _clamp(B: Backend, values: Array, *, lo: Any, hi: Any) -> Array:

@@ -14,7 +14,7 @@ import numpy as np
 from islices import modes
 from islices.backend import INTEGERS, Array, Backend
 from islices.native import map_leaves
-from islices.registry import describe, get_backend
+from islices.registry import describe, find_backend, get_backend
 from islices.rows import drop_rows
 from islices.slices import IndexedSlices
 
@@ -64,8 +64,8 @@ def embedding_grad(
     >>> g.indices.tolist(), g.dense_shape
     ([1, 2, 1], (4, 1))
     """
-    B = get_backend(upstream)
-    if not B.is_array(upstream):
+    B = find_backend(upstream)
+    if B is None or not B.is_array(upstream):
         raise TypeError(f"upstream: got {describe(upstream)}; accepted is a dense array")
     ids = _check_ids(B, ids, upstream)
     num_rows = _check_count(num_rows)
@@ -215,6 +215,8 @@ def scale_by_frequency(x: Any) -> Any:
 def _by_frequency(leaf: Any) -> IndexedSlices:
     if not isinstance(leaf, IndexedSlices):
         raise TypeError(f"x: got {describe(leaf)}; accepted are sparse gradients (counts are not known for dense ones)")
+    if leaf.backend.dtype(leaf.values) in INTEGERS:
+        raise TypeError(f"x: got {describe(leaf.values)}; accepted is a floating dtype, since counts divide")
     if leaf.coalesced and not leaf.padded:
         return leaf
     rows = leaf.dense_shape[0]

@@ -8,6 +8,7 @@ NumPy does not know, travels as uint16 bit patterns. May import: NumPy and `isli
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from islices.backend import Array, Backend
 
-__all__ = ["HostBackend", "bfloat16_bits", "bfloat16_to_float32", "empty"]
+__all__ = ["HostBackend", "bfloat16_bits", "bfloat16_to_float32", "empty", "group", "zeros"]
 
 #: Frameworks take NumPy memory without a copy only at this alignment (XLA, and TensorFlow aborts otherwise).
 ALIGNMENT = 64
@@ -28,18 +29,26 @@ HEAVY_ROWS = 128
 def empty(shape: Sequence[int], dtype: Any) -> np.ndarray[Any, Any]:
     """An uninitialised C-ordered array whose memory starts at a multiple of 64 bytes."""
     dtype = np.dtype(dtype)
-    size = dtype.itemsize
-    for n in shape:
-        size *= n
-    raw = np.empty(size + ALIGNMENT, np.uint8)
+    size = math.prod(shape) * dtype.itemsize
+    return _aligned(np.empty(size + ALIGNMENT, np.uint8), size).view(dtype).reshape(tuple(shape))
+
+
+def zeros(shape: Sequence[int], dtype: Any) -> np.ndarray[Any, Any]:
+    """An array of zeros, aligned as `empty` is; the system's zero pages are not touched."""
+    dtype = np.dtype(dtype)
+    size = math.prod(shape) * dtype.itemsize
+    return _aligned(np.zeros(size + ALIGNMENT, np.uint8), size).view(dtype).reshape(tuple(shape))
+
+
+def _aligned(raw: np.ndarray[Any, Any], size: int) -> Any:
     start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + size].view(dtype).reshape(tuple(shape))
+    return raw[start : start + size]
 
 
 def bfloat16_to_float32(bits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The float32 values of bfloat16 bit patterns: exact, the pattern is the upper half."""
     wide: np.ndarray[Any, Any] = bits.astype(np.uint32) << np.uint32(16)
-    return wide.view(np.float32)  # type: ignore[no-any-return]
+    return wide.view(np.float32)
 
 
 def bfloat16_bits(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -97,7 +106,7 @@ class HostBackend(Backend):
         return x.reshape(shape)
 
     def zeros(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
-        return np.zeros(tuple(shape), np.uint16 if dtype == "bfloat16" else dtype)
+        return zeros(shape, np.uint16 if dtype == "bfloat16" else dtype)
 
     def concat(self, arrays: Sequence[Array]) -> Array:
         first = arrays[0]
@@ -167,34 +176,36 @@ class HostBackend(Backend):
         return np.isin(indices, rows)
 
     def select(self, values: Array, indices: Array, keep: Array, rows: int | None) -> tuple[Array, Array]:
-        return values[keep], indices[keep]
+        places = np.flatnonzero(keep)
+        return self.take(values, places), self.take(indices, places)
 
     def unique(self, indices: Array, rows: int | None) -> tuple[Array, Array]:
-        order, ids, starts = _group(indices)
+        order, ids, starts = group(indices)
         inverse = np.empty(len(indices), np.int64)
         inverse[order] = np.repeat(np.arange(len(ids)), np.diff(starts))
         return ids, inverse
 
     def segment_sum(self, values: Array, segments: Array, count: int | None) -> Array:
-        order, ids, starts = _group(segments)
+        order, ids, starts = group(segments)
         sums = _fold(values, order, starts)
         if len(ids) == count:
             return sums
-        out = np.zeros((count or 0, *values.shape[1:]), values.dtype)
+        out = zeros((count or 0, *values.shape[1:]), values.dtype)
         out[ids] = sums
         return out
 
     def sum_duplicates(self, values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
-        order, ids, starts = _group(indices)
+        order, ids, starts = group(indices)
         return _fold(values, order, starts), ids
 
     def scatter_rows(self, values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
-        out = np.zeros(shape, values.dtype)
+        out = zeros(shape, values.dtype)
         out[ids] = values
         return out
 
     def add_rows(self, dense: Array, values: Array, ids: Array) -> Array:
-        out = dense.copy()
+        out = empty(dense.shape, dense.dtype)
+        out[...] = dense
         if dense.dtype == np.uint16:
             out[ids] = bfloat16_bits(bfloat16_to_float32(dense[ids]) + bfloat16_to_float32(values))
         else:
@@ -202,7 +213,7 @@ class HostBackend(Backend):
         return out
 
 
-def _group(indices: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def group(indices: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """(order, ids, starts): a stable order that sorts the indices, the distinct ones ascending, and where each
     one's run starts in the sorted order, with the end appended."""
     n = len(indices)

@@ -72,6 +72,9 @@ def round_scalar(B: Backend, values: Array, c: Any, argument: str) -> Any:
     if dtype in INTEGERS:
         if not isinstance(c, (int, np.integer)):
             raise TypeError(f"{argument}: got {describe(c)}; accepted is an int, since the values are {dtype}")
+        limit = np.iinfo(dtype)
+        if not limit.min <= c <= limit.max:
+            raise ValueError(f"{argument}: got {c}; accepted is what fits the values' {dtype}")
         return int(c)
     with np.errstate(over="ignore"):
         return float(np.float32(c)) if dtype != "float64" else float(c)
@@ -163,7 +166,8 @@ def _concat(leaves: list[IndexedSlices], argument: str) -> IndexedSlices:
             check_indices(B, s.indices, shape[0])
     indices = [s.indices for s in leaves]
     if len({B.dtype(i) for i in indices}) > 1:
-        indices = [B.astype(i, "int64") for i in indices]
+        with B.scope():
+            indices = [B.astype(i, "int64") for i in indices]
     values = modes.run(_join, B, [s.values for s in leaves])
     return IndexedSlices._trusted(B, values, modes.run(_join, B, indices), shape, padded=any(s.padded for s in leaves))
 

@@ -32,11 +32,13 @@ def islices_formula(E: Backend, norm: Array, max_norm: float) -> Steps:
     return [("mul", E.where(E.less_equal(norm, max_norm), one, E.div(max_norm, norm)) + (norm - norm))]
 
 
-def _with_epsilon(epsilon: float) -> Callable[[Backend, Array, float], Steps]:
-    def steps(E: Backend, norm: Array, max_norm: float) -> Steps:
-        return [("mul", E.minimum(E.div(max_norm, norm + epsilon), 1.0))]
+def _torch(E: Backend, norm: Array, max_norm: float) -> Steps:
+    # torch forms number / tensor as the tensor's reciprocal times the number
+    return [("mul", E.minimum(E.div(1.0, norm + 1e-6) * max_norm, 1.0))]
 
-    return steps
+
+def _mxnet(E: Backend, norm: Array, max_norm: float) -> Steps:
+    return [("mul", E.minimum(E.div(max_norm, norm + 1e-8), 1.0))]
 
 
 def _tensorflow_global(E: Backend, norm: Array, max_norm: float) -> Steps:
@@ -62,8 +64,8 @@ BY_GLOBAL_NORM: Mapping[str, ClipFormula] = {
     "islices": ISLICES,
     "tensorflow": ClipFormula(_tensorflow_global, raw=True, source="tf.clip_by_global_norm"),
     "keras": ClipFormula(_tensorflow_global, raw=True, source="keras.optimizers.Optimizer(global_clipnorm=)"),
-    "torch": ClipFormula(_with_epsilon(1e-6), source="torch.nn.utils.clip_grad_norm_"),
-    "mxnet": ClipFormula(_with_epsilon(1e-8), source="mxnet.gluon.utils.clip_global_norm"),
+    "torch": ClipFormula(_torch, source="torch.nn.utils.clip_grad_norm_"),
+    "mxnet": ClipFormula(_mxnet, source="mxnet.gluon.utils.clip_global_norm"),
     "optax": ClipFormula(_optax, source="optax.clip_by_global_norm"),
 }
 

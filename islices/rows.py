@@ -229,13 +229,18 @@ def _integers_or_mask(rows: Any) -> np.ndarray[Any, Any]:
 def _filter_slices(
     B: Backend, values: Array, indices: Array, chosen: Array, *, is_mask: bool, drop: bool, rows: int | None
 ) -> tuple[Array, Array]:
-    keep = B.equal(B.take(chosen, indices), 1) if is_mask else B.isin(indices, chosen)
+    if is_mask:
+        # a slot out of range (padding, or bad while traced) reads some row of the mask; it names no row anyway
+        places = B.where(B.in_range(indices, B.shape(chosen)[0]), indices, B.zeros_like(indices))
+        keep = B.equal(B.take(chosen, places), 1)
+    else:
+        keep = B.isin(indices, chosen)
     return B.select(values, indices, B.logical_not(keep) if drop else keep, rows)
 
 
 def _filter_dense(B: Backend, dense: Array, chosen: Array, *, is_mask: bool, drop: bool) -> Array:
     if not is_mask:
-        ones = B.add_rows(B.zeros(B.shape(dense)[:1], "int32", dense), *_ones_at(B, chosen))  # type: ignore[arg-type]
+        ones = B.add_rows(B.zeros(B.shape(dense)[:1], "int32", dense), *_ones_at(B, chosen, B.shape(dense)[0]))  # type: ignore[arg-type]
         chosen = ones
     mask = B.equal(chosen, 1)
     if drop:
@@ -245,6 +250,6 @@ def _filter_dense(B: Backend, dense: Array, chosen: Array, *, is_mask: bool, dro
     return B.where(B.reshape(mask, (shape[0], *(1,) * (len(shape) - 1))), dense, zeros)
 
 
-def _ones_at(B: Backend, chosen: Array) -> tuple[Array, Array]:
-    ids, _ = B.unique(chosen, None)
+def _ones_at(B: Backend, chosen: Array, rows: int | None) -> tuple[Array, Array]:
+    ids, _ = B.unique(chosen, rows)
     return B.astype(B.equal(ids, ids), "int32"), ids

@@ -80,6 +80,7 @@ class IndexedSlices:
         validate: bool = True,
     ) -> None:
         backend = _backend_of(values)
+        _check_values_dtype(backend, values)
         indices = _same_backend(indices, backend, values)
         shape = _check_dense_shape(dense_shape)
         _check_arrays(backend, values, indices, shape)
@@ -148,6 +149,7 @@ class IndexedSlices:
             backend = _backend_of(new)
             if backend is not self.backend:
                 raise TypeError(f"values: got {describe(new)}; accepted is an array of {self.backend.name}")
+            _check_values_dtype(backend, new)
             _check_arrays(backend, new, self.indices, self.dense_shape)
             return IndexedSlices._trusted(
                 backend, new, self.indices, self.dense_shape, coalesced=self.coalesced, padded=self.padded
@@ -269,12 +271,15 @@ def _check_dense_shape(dense_shape: Any) -> tuple[int | None, ...]:
     return dims
 
 
-def _check_arrays(backend: Backend, values: Array, indices: Array, dense_shape: tuple[int | None, ...]) -> None:
+def _check_values_dtype(backend: Backend, values: Array) -> None:
     dtype = backend.dtype(values)
     if dtype not in backend.float_dtypes and dtype not in INTEGERS:
         raise TypeError(
             f"values: got {describe(values)}; accepted dtypes are {', '.join((*backend.float_dtypes, *INTEGERS))}"
         )
+
+
+def _check_arrays(backend: Backend, values: Array, indices: Array, dense_shape: tuple[int | None, ...]) -> None:
     _check_index_dtype(backend.dtype(indices), indices)
     index_shape, shape = backend.shape(indices), backend.shape(values)
     if len(index_shape) != 1:

@@ -46,7 +46,7 @@ def row_norms(leaves: Sequence[tuple[Backend, Array]], ord: float) -> tuple[Back
     traced = next((B for B, x in leaves if B.is_traced(x)), None)
     E = modes.HOST if traced is None else traced
     with E.scope():
-        tops = [_small(B, modes.run(_amax, B, (x,)), traced) for B, x in leaves]
+        tops = [_top(B, x, traced) for B, x in leaves]
         top = tops[0]
         for other in tops[1:]:
             top = E.maximum(top, other)
@@ -55,15 +55,15 @@ def row_norms(leaves: Sequence[tuple[Backend, Array]], ord: float) -> tuple[Back
         one = E.minimum(E.maximum(top, 1.0), 1.0)
         scale = one
         if any(B.dtype(x) == "float64" for B, x in leaves):
-            scale = E.where(E.less_equal(top, TINY), one * RESCALE, one)
-            scale = E.where(E.less_equal(HUGE, top), one * (1.0 / RESCALE), scale)
-        largest = top * scale
+            scale = E.where(E.less_equal(top, TINY), _times(E, one, RESCALE), one)
+            scale = E.where(E.less_equal(HUGE, top), _times(E, one, 1.0 / RESCALE), scale)
+        largest = E.round_product(top, scale)
         widths = [B.shape(x)[1] for B, x in leaves]
         count = UNKNOWN_COUNT if None in widths else 3.0 * sum(w for w in widths if w is not None) + 4.0
-        bound = largest if ord == 1 else 4.0 * (largest * largest)
-        unit = _power_of_two(E, count * bound)
-        fine = unit * (2.0**-53 * _power_of_two(E, one * count))
-        half = _power_of_two(E, largest) * 2.0**27
+        bound = largest if ord == 1 else _times(E, largest * largest, 4.0)
+        unit = _power_of_two(E, _times(E, bound, count))
+        fine = unit * _times(E, _power_of_two(E, _times(E, one, count)), 2.0**-53)
+        half = _times(E, _power_of_two(E, largest), 2.0**27)
         parts = [_cut_sums(B, x, (scale, half, unit, fine), ord, traced) for B, x in leaves]
         total, middle, rest = parts[0]
         for a, b, c in parts[1:]:
@@ -74,27 +74,27 @@ def row_norms(leaves: Sequence[tuple[Backend, Array]], ord: float) -> tuple[Back
         return E, E.where(E.isfinite(top), E.div(result, scale), top)
 
 
-def _small(B: Backend, x: Array, traced: Backend | None) -> Array:
-    """A (k,) result where the small arithmetic happens: NumPy, unless anything is traced."""
-    if traced is None:
-        return B.to_numpy(x)
-    return x if B is traced else traced.asarray(B.to_numpy(x))
+def _top(B: Backend, x: Array, traced: Backend | None) -> Array:
+    """The largest |x| of each row, in float64, where the small arithmetic happens."""
+    views = modes.host_views(B, (x,)) if traced is None else None
+    if views is not None:  # not by modes.run: the way through the framework and back costs more than the numbers
+        return _amax(modes.HOST, views[0])
+    with B.scope():
+        top = _amax(B, x)
+    return B.to_numpy(top) if traced is None else top
 
 
 def _cut_sums(B: Backend, x: Array, units: tuple[Array, ...], ord: float, traced: Backend | None) -> tuple[Any, ...]:
-    if traced is None and units[0].shape == (1,):
-        static = [float(u[0]) for u in units]
-        sums = modes.run(_cut_and_sum, B, (x,), units=static, ord=ord)
-    else:
-        E = modes.HOST if traced is None else traced
-        columns = [E.reshape(u, (E.shape(u)[0], 1)) for u in units]
-        if traced is None and modes.host_views(B, (x,)) is None:
-            with B.scope():
-                columns = [B.asarray(u, x) for u in columns]
-                sums = _cut_and_sum(B, x, units=columns, ord=ord)
-        else:
-            sums = modes.run(_cut_and_sum, B, (x,), units=columns, ord=ord)
-    return tuple(_small(B, s, traced) for s in sums)
+    E = modes.HOST if traced is None else traced
+    columns = [E.reshape(u, (E.shape(u)[0], 1)) for u in units]
+    views = modes.host_views(B, (x,)) if traced is None else None
+    if views is not None:
+        return _cut_and_sum(modes.HOST, views[0], units=columns, ord=ord)
+    with B.scope():
+        if traced is None:
+            columns = [B.asarray(u, x) for u in columns]  # not Python numbers: MXNet parses those from text, inexactly
+        sums = _cut_and_sum(B, x, units=columns, ord=ord)
+    return tuple(map(B.to_numpy, sums)) if traced is None else sums
 
 
 def _amax(B: Backend, x: Array) -> Array:
@@ -121,7 +121,7 @@ def _cut_and_sum(B: Backend, x: Array, *, units: Sequence[Any], ord: float) -> t
 
 def _terms(B: Backend, x: Array, scale: Any, half: Any, ord: float, *, split: bool) -> list[Array]:
     if split:
-        x = x * scale
+        x = B.round_product(x, scale)
     if ord == 1:
         return [B.abs(x)]
     if not split:
@@ -133,6 +133,12 @@ def _terms(B: Backend, x: Array, scale: Any, half: Any, ord: float, *, split: bo
 
 def _power_of_two(E: Backend, x: Array) -> Array:
     """The smallest power of two that is at least x (x >= 0; 0 gives 0)."""
-    q = x * 2.0**53
+    q = _times(E, x, 2.0**53)
     power = E.abs((q + x) - q)
     return E.where(E.less_equal(power, 0.0), x, power)
+
+
+def _times(E: Backend, x: Array, c: float) -> Array:
+    """x * c; under a trace by the adapter: JAX 0.7 narrows a Python number in float64 arithmetic there, and
+    TensorFlow's graph optimiser moves constant factors to where they overflow."""
+    return x * c if E is modes.HOST else E.round_product(x, c)

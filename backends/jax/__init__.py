@@ -126,6 +126,9 @@ class JaxBackend(Backend):
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         return precision.scope()
 
+    def wide_types(self) -> contextlib.AbstractContextManager[Any]:
+        return precision.wide()
+
     def trace(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         return jax.jit(fn)
 

@@ -24,7 +24,7 @@ import numpy as np
 from islices.backend import Array, Backend, NativeParts
 from islices.backends.mxnet.folds import fold_floats, fold_integers
 from islices.backends.mxnet.memory import DTYPES, LIMIT, NAMES, as_array, check_size, mx, operands, share, view, zeros
-from islices.host import HostBackend, _group, bfloat16_bits
+from islices.host import HostBackend, bfloat16_bits, group
 
 __all__ = ["MXNetBackend", "backend"]
 
@@ -215,14 +215,14 @@ class MXNetBackend(Backend):
         return self.from_host(ids, indices), self.from_host(inverse, indices)
 
     def segment_sum(self, values: Array, segments: Array, count: int | None) -> Array:
-        order, ids, starts = _group(self.to_numpy(segments))
+        order, ids, starts = group(self.to_numpy(segments))
         sums = self._fold(values, order, starts)
         if len(ids) == count:
             return sums
         return self.scatter_rows(sums, self.from_host(ids, segments), (count or 0, *values.shape[1:]))
 
     def sum_duplicates(self, values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
-        order, ids, starts = _group(self.to_numpy(indices))
+        order, ids, starts = group(self.to_numpy(indices))
         return self._fold(values, order, starts), self.from_host(ids, indices)
 
     def _fold(self, values: Array, order: np.ndarray[Any, Any], starts: np.ndarray[Any, Any]) -> Array:

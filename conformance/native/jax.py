@@ -15,10 +15,12 @@ import numpy as np
 from jax import lax
 from jax.experimental import sparse
 
-__all__ = ["block", "embedding_gradient", "own_calls"]
+__all__ = ["block", "embedding_gradient", "invalid_gradients", "own_calls"]
 
 
-def embedding_gradient(ids: np.ndarray, upstream: np.ndarray, num_rows: int, padding_idx: int) -> sparse.BCOO:
+def embedding_gradient(
+    ids: np.ndarray[Any, Any], upstream: np.ndarray[Any, Any], num_rows: int, padding_idx: int
+) -> sparse.BCOO:
     """The gradient of sum(table[ids] * upstream) as a BCOO, one slot an occurrence.
 
     A gather has no padding_idx: it is ignored, and the caller drops the padding row.
@@ -34,6 +36,24 @@ def embedding_gradient(ids: np.ndarray, upstream: np.ndarray, num_rows: int, pad
 
     rows = jax.grad(loss)(jnp.zeros_like(weights))
     return sparse.BCOO((rows.reshape(-1, *row_shape), indices.reshape(-1, 1)), shape=table.shape)
+
+
+def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
+    """BCOOs that JAX builds although they contradict themselves: label -> (call that builds it, the name of the error
+    islices answers with). An index equal to the number of rows is no error: it is BCOO's own padding."""
+
+    def bcoo(indices: list[int], **claims: bool) -> sparse.BCOO:
+        places = jnp.array(indices, jnp.int32).reshape(-1, 1)
+        return sparse.BCOO((jnp.ones((len(indices), 2)), places), shape=(4, 2), **claims)
+
+    return {
+        "index out of range": (lambda: bcoo([0, 5]), "IndexError"),
+        "negative index": (lambda: bcoo([0, -1]), "IndexError"),
+        "falsely sorted and unique": (lambda: bcoo([2, 1], indices_sorted=True, unique_indices=True), "ValueError"),
+        "falsely unique": (lambda: bcoo([1, 1], indices_sorted=True, unique_indices=True), "ValueError"),
+        "two sparse dimensions": (lambda: sparse.BCOO.fromdense(jnp.eye(4)), "ValueError"),
+        "batched": (lambda: sparse.BCOO.fromdense(jnp.ones((2, 3, 4)), n_batch=1, n_dense=1), "ValueError"),
+    }
 
 
 # ---------------------------------------------------------------------- coalesce
@@ -53,13 +73,13 @@ def _sorted_sum(values: jax.Array, indices: jax.Array, num_rows: int) -> tuple[j
     return jax.ops.segment_sum(values, inverse, n), ids
 
 
-def _eager_sum(values: jax.Array, indices: np.ndarray) -> tuple[jax.Array, np.ndarray]:
+def _eager_sum(values: jax.Array, indices: np.ndarray[Any, Any]) -> tuple[jax.Array, np.ndarray[Any, Any]]:
     """Distinct rows on the host, sums in XLA with room for a power of two, so that few shapes compile."""
     ids, place = np.unique(indices, return_inverse=True)
     return _segment_sum(values, place.astype(np.int32), 1 << (len(ids) - 1).bit_length()), ids
 
 
-def _segment_sum_of(values: jax.Array, place: np.ndarray, room: int) -> jax.Array:
+def _segment_sum_of(values: jax.Array, place: np.ndarray[Any, Any], room: int) -> jax.Array:
     return jax.ops.segment_sum(values, place, room)
 
 
@@ -77,7 +97,7 @@ def _clip(values: jax.Array, max_norm: float) -> jax.Array:
 
 
 def own_calls(
-    values: np.ndarray, indices: np.ndarray, num_rows: int, max_norm: float
+    values: np.ndarray[Any, Any], indices: np.ndarray[Any, Any], num_rows: int, max_norm: float
 ) -> dict[str, dict[str, Callable[[], Any]]]:
     """JAX's own calls by operation and label; each function blocks until its result is there."""
     v, i = jnp.asarray(values), jnp.asarray(indices, jnp.int32)

@@ -13,13 +13,15 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["block", "embedding_gradient", "own_calls"]
+__all__ = ["block", "embedding_gradient", "invalid_gradients", "own_calls"]
 
 #: Slots summed by one product: MXNet refuses a matrix of 2**31 - 1 elements or more, stored or not.
 WINDOW = 1 << 15
 
 
-def embedding_gradient(ids: np.ndarray, upstream: np.ndarray, num_rows: int, padding_idx: int) -> Any:
+def embedding_gradient(
+    ids: np.ndarray[Any, Any], upstream: np.ndarray[Any, Any], num_rows: int, padding_idx: int
+) -> Any:
     """The gradient of gluon.nn.Embedding(sparse_grad=True) under the loss sum(layer(ids) * upstream).
 
     Parameters
@@ -49,8 +51,25 @@ def embedding_gradient(ids: np.ndarray, upstream: np.ndarray, num_rows: int, pad
     return gradient
 
 
+def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
+    """RowSparseNDArrays that MXNet builds although they contradict themselves: label -> (call that builds it, the name
+    of the error islices answers with). On the first two MXNet itself ends the process when it densifies them."""
+    import mxnet as mx
+
+    def row_sparse(indices: list[int]) -> Any:
+        rows, ids = np.ones((len(indices), 2), np.float32), np.array(indices, np.int64)
+        return mx.nd.sparse.row_sparse_array((_array(rows), _array(ids)), shape=(4, 2))
+
+    return {
+        "index out of range": (lambda: row_sparse([0, 4]), "IndexError"),
+        "negative index": (lambda: row_sparse([-1, 0]), "IndexError"),
+        "unsorted rows": (lambda: row_sparse([2, 1]), "ValueError"),
+        "a row twice": (lambda: row_sparse([1, 1]), "ValueError"),
+    }
+
+
 def own_calls(
-    values: np.ndarray, indices: np.ndarray, num_rows: int, max_norm: float
+    values: np.ndarray[Any, Any], indices: np.ndarray[Any, Any], num_rows: int, max_norm: float
 ) -> dict[str, dict[str, Callable[[], Any]]]:
     """MXNet's ways to do what islices does, on its own arrays: operation -> label -> call that returns when done.
 
@@ -112,7 +131,7 @@ def own_calls(
     }
 
 
-def _sums_by_csr(v: Any, indices: np.ndarray) -> tuple[np.ndarray, Any]:
+def _sums_by_csr(v: Any, indices: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], Any]:
     """(distinct ids, sum of the rows of each): a sparse matrix of ones, one row a distinct id, times values."""
     import mxnet as mx
 
@@ -134,7 +153,7 @@ def _sums_by_csr(v: Any, indices: np.ndarray) -> tuple[np.ndarray, Any]:
     return ids, parts[0] if len(parts) == 1 else nd.concat(*parts, dim=0)
 
 
-def _array(x: np.ndarray) -> Any:
+def _array(x: np.ndarray[Any, Any]) -> Any:
     import mxnet as mx
 
     return mx.nd.from_numpy(np.array(x, order="C"), zero_copy=True)

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-__all__ = ["block", "embedding_gradient", "own_calls"]
+__all__ = ["block", "embedding_gradient", "invalid_gradients", "own_calls"]
 
 
-def embedding_gradient(ids: np.ndarray, upstream: np.ndarray, num_rows: int, padding_idx: int) -> tf.IndexedSlices:
+def embedding_gradient(
+    ids: np.ndarray[Any, Any], upstream: np.ndarray[Any, Any], num_rows: int, padding_idx: int
+) -> tf.IndexedSlices:
     """The gradient of keras.layers.Embedding under the loss sum(layer(ids) * upstream), by a GradientTape.
 
     Parameters
@@ -40,8 +42,27 @@ def embedding_gradient(ids: np.ndarray, upstream: np.ndarray, num_rows: int, pad
     return tape.gradient(loss, table)
 
 
+def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
+    """IndexedSlices that TensorFlow builds although they contradict themselves: label -> (call that builds it, the name
+    of the error islices answers with). TensorFlow checks nothing when it builds them."""
+
+    def slices(indices: Any, values: Any = None, shape: Any = (4, 2)) -> tf.IndexedSlices:
+        values = tf.ones((len(indices), 2)) if values is None else values
+        dense_shape = None if shape is None else tf.constant(shape, tf.int64)
+        return tf.IndexedSlices(values, tf.constant(indices), dense_shape)
+
+    return {
+        "index out of range": (lambda: slices([0, 4]), "IndexError"),
+        "negative index": (lambda: slices([0, -1]), "IndexError"),
+        "negative index, shape unknown": (lambda: slices([0, -1], shape=None), "IndexError"),
+        "float indices": (lambda: slices([0.0, 1.0]), "TypeError"),
+        "more values than indices": (lambda: slices([0], tf.ones((2, 2))), "ValueError"),
+        "rows of another shape": (lambda: slices([0], tf.ones((1, 3))), "ValueError"),
+    }
+
+
 def own_calls(
-    values: np.ndarray, indices: np.ndarray, num_rows: int, max_norm: float
+    values: np.ndarray[Any, Any], indices: np.ndarray[Any, Any], num_rows: int, max_norm: float
 ) -> dict[str, dict[str, Callable[[], Any]]]:
     """TensorFlow's ways to do what islices does, on its own tensors: operation -> label -> call that returns when done.
 
