@@ -29,6 +29,7 @@ class Check(NamedTuple):
     clause: str
     run: Callable[[Backend], None]
     wide: bool = False
+    full: bool = False
 
     @property
     def group(self) -> str:
@@ -38,13 +39,16 @@ class Check(NamedTuple):
 CHECKS: list[Check] = []
 
 
-def check(
-    id: str, clause: str, *, wide: bool = False, **fixed: Any
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a check; with ``wide`` it runs with the framework's 64-bit types switched on."""
+Checker = Callable[..., None]
 
-    def register(fn: Callable[..., None]) -> Callable[..., None]:
-        CHECKS.append(Check(id, clause, functools.partial(fn, **fixed), wide))
+
+def check(
+    id: str, clause: str, *, wide: bool = False, full: bool = False, **fixed: Any
+) -> Callable[[Checker], Checker]:
+    """Register a check; ``wide``: with the framework's 64-bit types switched on; ``full``: only in the full profile."""
+
+    def register(fn: Checker) -> Checker:
+        CHECKS.append(Check(id, clause, functools.partial(fn, **fixed), wide, full))
         return fn
 
     return register
@@ -90,7 +94,7 @@ for _dtype, _index_type, _row_shape in itertools.product(FLOATS, INDEX_TYPES, RO
     for _layout in ("empty", "one", "unsorted-duplicates"):
         check(
             f"conversion/round-trip/{_layout}/{_dtype}/{_index_type}/rank{len(_row_shape)}", "1",
-            wide="64" in _dtype + _index_type,
+            wide="64" in _dtype + _index_type, full=len(_row_shape) != 1 and _dtype != "float32",
             dtype=_dtype, index_type=_index_type, row_shape=_row_shape, layout=_layout,
         )(round_trip)  # fmt: skip
 

@@ -19,10 +19,8 @@ import islices
 from islices.backend import Backend
 from islices.conformance.data import Array, Case, Slices, encode
 
-__all__ = ["HarnessError", "UnsupportedError", "difference", "modes_of", "read", "run_case", "to_backend"]
+__all__ = ["HarnessError", "UnsupportedError", "difference", "read", "run_case", "to_backend"]
 
-#: Modes a column can have, in the matrix' order.
-MODES = ("host", "native", "traced")
 STANDARD = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "bool")
 
 
@@ -32,12 +30,6 @@ class HarnessError(Exception):
 
 class UnsupportedError(Exception):
     """The backend declares that it does not have what the case needs."""
-
-
-def modes_of(backend: Backend) -> list[str]:
-    """The execution modes a backend has. NumPy's own operations are the host's, so it has no second column."""
-    modes = ["host"] if backend.name == "numpy" else ["host", "native"]
-    return modes if type(backend).trace is Backend.trace else [*modes, "traced"]
 
 
 # ---------------------------------------------------------------------- data to arrays and back

@@ -10,7 +10,7 @@ import pytest
 import islices
 from islices.conformance.checks import CHECKS, Check
 from islices.conformance.deviations import find_deviation, load_deviations
-from islices.conformance.execute import HarnessError, UnsupportedError, modes_of
+from islices.conformance.execute import HarnessError, UnsupportedError
 from islices.registry import get_backend
 
 
@@ -20,7 +20,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(("check", "mode"), [], ids=[])
         return
     wanted = metafunc.config.getoption("islices_modes")
-    modes = [m for m in modes_of(get_backend(name)) if m != "traced" and (wanted is None or m in wanted.split(","))]
+    modes = [m for m in get_backend(name).modes() if m != "traced" and (wanted is None or m in wanted.split(","))]
     metafunc.parametrize(
         ("check", "mode"),
         [
@@ -30,6 +30,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             )
             for mode in modes
             for check in CHECKS
+            if metafunc.config.getoption("islices_full") or not check.full
         ],
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ import pytest
 
 from islices.conformance.data import Case, load_cases
 from islices.conformance.deviations import find_deviation, load_deviations
-from islices.conformance.execute import HarnessError, UnsupportedError, difference, modes_of, run_case
+from islices.conformance.execute import HarnessError, UnsupportedError, difference, run_case
 from islices.registry import get_backend
 
 
@@ -19,7 +19,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     backend = get_backend(name)
     wanted = metafunc.config.getoption("islices_modes")
-    modes = [m for m in modes_of(backend) if wanted is None or m in wanted.split(",")]
+    modes = [m for m in backend.modes() if wanted is None or m in wanted.split(",")]
     full = metafunc.config.getoption("islices_full")
     params = [
         pytest.param(

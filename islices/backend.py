@@ -209,6 +209,11 @@ class Backend:
         """A context in which the framework's users have 64-bit types (JAX's x64 mode): for the conformance suite."""
         return contextlib.nullcontext()
 
+    def modes(self) -> list[str]:
+        """The execution modes there are: "host", "native" unless they are the same, "traced" with a compiler."""
+        modes = ["host"] if self.host_only else ["host", "native"]
+        return modes if type(self).trace is Backend.trace else [*modes, "traced"]
+
     def trace(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """fn compiled by the framework (jax.jit, tf.function): used by the conformance suite."""
         raise NotImplementedError(f"{self.name}: trace: the framework has no tracing compiler")

@@ -28,21 +28,20 @@ HEAVY_ROWS = 128
 
 def empty(shape: Sequence[int], dtype: Any) -> np.ndarray[Any, Any]:
     """An uninitialised C-ordered array whose memory starts at a multiple of 64 bytes."""
-    dtype = np.dtype(dtype)
-    size = math.prod(shape) * dtype.itemsize
-    return _aligned(np.empty(size + ALIGNMENT, np.uint8), size).view(dtype).reshape(tuple(shape))
+    return _aligned(np.empty, shape, np.dtype(dtype))
 
 
 def zeros(shape: Sequence[int], dtype: Any) -> np.ndarray[Any, Any]:
     """An array of zeros, aligned as `empty` is; the system's zero pages are not touched."""
-    dtype = np.dtype(dtype)
+    return _aligned(np.zeros, shape, np.dtype(dtype))
+
+
+def _aligned(allocate: Any, shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     size = math.prod(shape) * dtype.itemsize
-    return _aligned(np.zeros(size + ALIGNMENT, np.uint8), size).view(dtype).reshape(tuple(shape))
-
-
-def _aligned(raw: np.ndarray[Any, Any], size: int) -> Any:
+    raw: np.ndarray[Any, Any] = allocate(size + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + size]
+    view: np.ndarray[Any, Any] = raw[start : start + size].view(dtype)
+    return view.reshape(tuple(shape))
 
 
 def bfloat16_to_float32(bits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -1,0 +1,352 @@
+"""islices against each framework's own calls, as ratios in one run: ``python -m islices.conformance.bench``.
+
+Machines, loads and frameworks differ, so a time alone says little. Every round here runs all the ways to do one thing
+one after the other, in a rotating order, and what is compared are medians over the rounds of the ratios within a
+round. Each backend runs in a process of its own. A framework's own calls stand in `islices.conformance.native`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import importlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+import islices
+from islices import IndexedSlices, clip_by_global_norm, coalesce, execution, get_backend, list_backends, to_dense
+
+__all__ = ["main"]
+
+OPERATIONS = ("coalesce", "to_dense", "clip_by_global_norm")
+IMPORT_ROUNDS = 11
+IMPORT = "import time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
+
+EPILOG = """\
+What is measured
+  import      `import islices` (which imports NumPy) against `import numpy`, each in fresh interpreters, bytecode cached
+  operations  from a framework's arrays of values and indices to a result that is computed:
+                host     islices as it runs by default, in NumPy on views of the framework's memory
+                native   islices by the framework's own operations (execution("native"))
+                own      the fastest of what a user of the framework writes without islices
+              A ratio below 1 means that islices is faster. "copy" is a copy of the values, the least any could take.
+
+Own calls whose label says so do less: they do not sum duplicates, or not in order of occurrence, or leave rows
+unsorted. islices always does all three. Indices follow Zipf's law with exponent 1.1: a few rows occur very often.
+
+examples
+  python -m islices.conformance.bench                            every backend installed, about two minutes
+  python -m islices.conformance.bench --backend torch            one of them (repeat the option for more)
+  python -m islices.conformance.bench --slices 64 --dim 16 --rows 1000 --repeat 200    small calls: the overhead
+  python -m islices.conformance.bench --json bench.json          the figures for a program to read
+
+exit codes
+  0  measured and printed     2  an argument that is not accepted, or a backend that could not be measured
+"""
+
+
+# ---------------------------------------------------------------------- one backend, in a process of its own
+def zipf_ids(count: int, rows: int) -> np.ndarray[Any, Any]:
+    """Row numbers whose frequencies follow Zipf's law with exponent 1.1, scattered over the table."""
+    rng = np.random.default_rng(0)
+    cumulated = np.cumsum(np.arange(1, rows + 1, dtype=np.float64) ** -1.1)
+    ranks = np.searchsorted(cumulated, rng.random(count) * cumulated[-1])
+    return rng.permutation(rows)[ranks]
+
+
+def measure(ways: dict[str, Callable[[], Any]], repeat: int) -> dict[str, list[float]]:
+    """way -> its milliseconds in each round, after one round that does not count."""
+    names = list(ways)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(-1, repeat):
+        start = turn % len(names)
+        for name in names[start:] + names[:start]:
+            before = time.perf_counter()
+            result = ways[name]()
+            elapsed = time.perf_counter() - before
+            del result  # giving a table back to the system is not part of the work
+            if turn >= 0:
+                times[name].append(elapsed * 1e3)
+    return times
+
+
+def ratio(a: list[float], b: list[float]) -> float:
+    return median(x / y for x, y in zip(a, b, strict=True))
+
+
+def worker(name: str, rows: int, slices: int, dim: int, repeat: int) -> None:
+    """Measure one backend and write what is found as JSON lines, one for each operation."""
+    B = get_backend(name)
+    native = importlib.import_module(f"islices.conformance.native.{name}")
+    values = np.random.default_rng(1).standard_normal((slices, dim), np.float32)
+    # each framework's own choice of index type
+    indices = zipf_ids(slices, rows).astype(np.int32 if name == "jax" else np.int64)
+    v, i = B.asarray(values), B.asarray(indices)
+    max_norm = float(np.linalg.norm(values)) / 2  # below the gradient's norm: there is something to clip
+    own = native.own_calls(values, indices, rows, max_norm)
+    functions: dict[str, Callable[[IndexedSlices], Any]] = {
+        "coalesce": coalesce,
+        "to_dense": to_dense,
+        "clip_by_global_norm": lambda s: clip_by_global_norm([s], max_norm),
+    }
+    target = np.empty_like(values)
+
+    def way(operation: str, mode: str) -> Callable[[], Any]:
+        def call() -> Any:
+            with execution(mode):
+                result = functions[operation](IndexedSlices(v, i, (rows, dim)))
+            native.block(result)
+            return result
+
+        return call
+
+    for operation in OPERATIONS:
+        modes = ("host",) if B.host_only else ("host", "native")
+        ways: dict[str, Callable[[], Any]] = {mode: way(operation, mode) for mode in modes}
+        ways["copy"] = lambda: np.copyto(target, values)
+        times = measure(ways | own.get(operation, {}), repeat)
+        labels = list(own.get(operation, ()))
+        best = min(labels, key=lambda label: median(times[label])) if labels else None
+        record = {
+            "backend": name,
+            "version": B.version(),
+            "operation": operation,
+            "milliseconds": {label: median(times[label]) for label in times},
+            "own": best,
+            "ratios": {mode: ratio(times[mode], times[best]) for mode in modes} if best else {},
+        }
+        print(json.dumps(record), flush=True)
+
+
+# ---------------------------------------------------------------------- all of them
+def import_times(step: Callable[[str], None]) -> dict[str, float]:
+    """Median seconds of `import numpy` and of `import islices`, and the median of their ratios."""
+    with tempfile.TemporaryDirectory() as folder:
+        # bytecode may be written somewhere, as it is where packages are installed by pip
+        environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+        environment["PYTHONPYCACHEPREFIX"] = folder
+        found: dict[str, list[float]] = {"numpy": [], "islices": []}
+        for turn in range(-1, IMPORT_ROUNDS):
+            for module in found:
+                out = _run([sys.executable, "-c", IMPORT.format(module)], environment)
+                if turn >= 0:
+                    found[module].append(float(out))
+            step("import")
+    return {
+        "numpy": median(found["numpy"]),
+        "islices": median(found["islices"]),
+        "ratio": ratio(found["islices"], found["numpy"]),
+    }
+
+
+def _run(command: Sequence[str], environment: dict[str, str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode:
+        raise RuntimeError(_last_line(done.stderr, done.returncode))
+    return done.stdout
+
+
+def _last_line(text: str, code: int) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else f"exit code {code}"
+
+
+def bench_backend(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The records of one backend as its process writes them."""
+    command = [sys.executable, "-m", "islices.conformance.bench", "--worker", name]
+    for option in ("rows", "slices", "dim", "repeat"):
+        command += [f"--{option}", str(getattr(options, option))]
+    environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ}
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment) as process,
+    ):
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                if line.startswith('{"backend"'):  # frameworks may have something to say as well
+                    yield json.loads(line)
+        finally:
+            if process.poll() is None and sys.exc_info()[0] is not None:
+                process.kill()
+        code = process.wait()
+        if code:
+            errors.seek(0)
+            raise RuntimeError(_last_line(errors.read(), code))
+
+
+@contextlib.contextmanager
+def progress(total: int) -> Iterator[Callable[[str], None]]:
+    """A function to call, with what has been measured, after each step; it draws on stderr if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda what: None
+        return
+    try:
+        from rich.console import Console
+        from rich.progress import Progress
+    except ImportError:
+        done = 0
+
+        def plain(what: str) -> None:
+            nonlocal done
+            done += 1
+            end = "\n" if done == total else ""
+            print(f"\r{done}/{total} {what:<40}", end=end, file=sys.stderr, flush=True)
+
+        yield plain
+        return
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda what: bar.update(task, advance=1, description=what)
+
+
+def report(found: dict[str, Any]) -> str:
+    """What has been measured, as Markdown."""
+    machine, size, imports = found["machine"], found["size"], found["import"]
+    lines = [
+        f"{found['date']}, {machine['system']}, {machine['cores']} cores, Python {machine['python']}, "
+        f"NumPy {machine['numpy']}, islices {found['islices']}; "
+        f"{size['rows']:,} x {size['dim']} float32, {size['slices']:,} Zipf(1.1) ids ({size['distinct']:,} distinct), "
+        f"median of {size['repeat']} rounds",
+    ]
+    if imports:
+        lines += [
+            "",
+            f"import islices {imports['islices'] * 1e3:.0f} ms, import numpy {imports['numpy'] * 1e3:.0f} ms, "
+            f"ratio {imports['ratio']:.2f}",
+        ]
+    heads = ("backend", "operation", "host ms", "native ms", "copy ms", "own call (fastest)", "own ms", "host / own",
+             "native / own")  # fmt: skip
+    right = {2, 3, 4, 6, 7, 8}
+    table = [[*_cells(record)] for record in found["results"]]
+    widths = [max(len(row[k]) for row in [heads, *table]) for k in range(len(heads))]
+    lines.append("")
+    for row in (heads, None, *table):
+        if row is None:
+            cells = ["-" * (w - 1) + ":" if k in right else "-" * w for k, w in enumerate(widths)]
+        else:
+            cells = [
+                cell.rjust(w) if k in right else cell.ljust(w)
+                for k, (cell, w) in enumerate(zip(row, widths, strict=True))
+            ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _cells(record: dict[str, Any]) -> Iterator[str]:
+    times, ratios, own = record["milliseconds"], record["ratios"], record["own"]
+    yield f"{record['backend']} {record['version']}"
+    yield record["operation"]
+    for key in ("host", "native", "copy"):
+        yield _figures(times.get(key))
+    yield own or "-"
+    yield _figures(times.get(own))
+    for mode in ("host", "native"):
+        yield f"{ratios[mode]:.2f}" if mode in ratios else "-"
+
+
+def _figures(ms: float | None) -> str:
+    if ms is None:
+        return "-"
+    return f"{ms:.0f}" if ms >= 100 else f"{ms:.1f}" if ms >= 1 else f"{ms:.3f}"
+
+
+# ---------------------------------------------------------------------- the command
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m islices.conformance.bench",
+        description="Measure islices against each installed framework's own calls.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--backend", action="append", metavar="NAME", help="measure this backend only; may be repeated")
+    add("--rows", type=_positive, default=1_000_000, metavar="N", help="rows of the table (%(default)s)")
+    add("--slices", type=_positive, default=131_072, metavar="N", help="stored rows of the gradient (%(default)s)")
+    add("--dim", type=_positive, default=64, metavar="N", help="elements of a row (%(default)s)")
+    add("--repeat", type=_positive, default=7, metavar="N", help="rounds that count (%(default)s)")
+    add("--json", metavar="PATH", help="write the figures to PATH as well")
+    add("--no-import", action="store_true", help="leave the import times out")
+    add("--worker", help=argparse.SUPPRESS)
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text.replace("_", ""))
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"got {text}; accepted is a number of at least 1")
+    return number
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.worker:
+        worker(options.worker, options.rows, options.slices, options.dim, options.repeat)
+        return 0
+    installed = [name for name in list_backends() if importlib.util.find_spec(f"islices.conformance.native.{name}")]
+    names = list(dict.fromkeys(options.backend or installed))
+    for name in names:
+        if name not in installed:
+            parser.error(f"--backend: got {name!r}; accepted are those installed: {', '.join(installed)}")
+    failures = []
+    found: dict[str, Any] = {
+        "date": datetime.date.today().isoformat(),
+        "islices": islices.__version__,
+        "machine": {
+            "system": f"{platform.system()} {platform.machine()}",
+            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+        },
+        "size": {k: getattr(options, k) for k in ("rows", "slices", "dim", "repeat")}
+        | {"distinct": len(np.unique(zipf_ids(options.slices, options.rows)))},
+        "import": None,
+        "results": [],
+    }
+    total = len(names) * len(OPERATIONS) + (0 if options.no_import else IMPORT_ROUNDS + 1)
+    try:
+        # opened before anything is measured, so that a path that cannot be written costs no minutes
+        out = open(options.json, "w", encoding="utf-8") if options.json else None  # noqa: SIM115 (closed below)
+    except OSError as error:
+        parser.error(f"--json: {error}")
+    with out or contextlib.nullcontext(), progress(total) as step:
+        if not options.no_import:
+            try:
+                found["import"] = import_times(step)
+            except RuntimeError as error:
+                failures.append(f"import: {error}")
+        for name in names:
+            try:
+                for record in bench_backend(name, options):
+                    found["results"].append(record)
+                    step(f"{name} {record['operation']}")
+            except RuntimeError as error:
+                failures.append(f"{name}: {error}")
+        if out:
+            json.dump(found, out, indent=1)
+            out.write("\n")
+    print(report(found))
+    for failure in failures:
+        print(f"could not measure {failure}", file=sys.stderr)
+    return 2 if failures else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,123 @@
+"""Long runs: random cases, drawn by seed, against the oracle on every backend (`make soak`).
+
+``python -m islices.conformance.soak`` reads the seeds and counts of soak.toml. Each backend runs in its own process. A
+difference prints the seed, the number of the case and the call, so that it can be run again and become a golden case.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable
+from importlib import resources
+from typing import Any
+
+import islices
+from islices.conformance.data import Array, Case, Slices
+from islices.conformance.execute import UnsupportedError, difference, run_case
+from islices.conformance.generate import number
+from islices.conformance.oracle import FORMATS, ORACLE
+
+__all__ = ["main", "random_case"]
+
+TRACED_SHARE = 10
+#: Few shapes, because compilers compile each: (slices, row shape).
+SHAPES = ((0, (3,)), (1, (3,)), (17, (3,)), (40, (3,)), (40, ()), (17, (2, 2)))
+ROWS = 12
+
+
+def random_slices(rng: random.Random, dtype: str, n: int, row_shape: tuple[int, ...], index_type: str) -> Slices:
+    spread = rng.choice((1, 3, ROWS))
+    ids = [rng.randrange(spread) for _ in range(n)]
+    width = math.prod(row_shape)
+    data = [number(rng, dtype) for _ in range(n * width)]
+    if n > 1 and rng.random() < 0.3:  # a row that cancels
+        data[width : 2 * width] = [-v for v in data[:width]]
+        ids[1] = ids[0]
+    if rng.random() < 0.3:
+        ids.sort()
+    return Slices(Array(dtype, (n, *row_shape), data), Array(index_type, (n,), ids), (ROWS, *row_shape))
+
+
+def random_case(rng: random.Random, name: str) -> Case:
+    dtype, index_type = rng.choice(list(FORMATS)), rng.choice(("int32", "int64"))
+    n, row_shape = rng.choice(SHAPES)
+    s = random_slices(rng, dtype, n, row_shape, index_type)
+    dense = Array(dtype, (ROWS, *row_shape), [number(rng, dtype) for _ in range(ROWS * math.prod(row_shape))])
+    limit = rng.choice((0.0, 0.7, 3.0, 11.0, 1e6))
+    makers: dict[str, Callable[[], tuple[list[Any], dict[str, Any]]]] = {
+        "coalesce": lambda: ([s], {}),
+        "to_dense": lambda: ([s], {}),
+        "scale": lambda: ([s, rng.choice((0.3, -1.0, 1 / 3, 7.0))], {}),
+        "add": lambda: ([s, rng.choice((dense, random_slices(rng, dtype, n, row_shape, index_type)))], {}),
+        "norm": lambda: ([s], {"ord": rng.choice((1, 2, "inf"))}),
+        "global_norm": lambda: ([[s, dense, None]], {}),
+        "clip_by_value": lambda: ([s, -rng.choice((0.0, 0.9, 4.0)), rng.choice((0.0, 1.1, 5.0))], {}),
+        "clip_by_norm": lambda: ([s, limit], {}),
+        "clip_by_row_norm": lambda: ([s, limit], {}),
+        "clip_by_global_norm": lambda: ([[s, None, {"d": dense}], limit], {}),
+        "keep_rows": lambda: ([s, Array("int64", (3,), [rng.randrange(ROWS) for _ in range(3)])], {}),
+        "drop_padding": lambda: ([s, rng.randrange(-ROWS, ROWS)], {}),
+        "scale_by_frequency": lambda: ([s], {}),
+        "embedding_grad": lambda: ([s.values, s.indices, ROWS], {"padding_idx": rng.choice((None, 0, -1))}),
+    }
+    op = rng.choice(sorted(makers))
+    args, kwargs = makers[op]()
+    return Case(name, "17", op, args, kwargs, ORACLE[op](*args, **kwargs))
+
+
+def soak(backend_name: str, seeds: list[int], cases: int) -> int:
+    """Run every seed in every mode of one backend; returns how many cases differed."""
+    backend = islices.get_backend(backend_name)
+    bad = 0
+    for mode in backend.modes():
+        count = cases // TRACED_SHARE if mode == "traced" else cases
+        started, unsupported = time.monotonic(), 0
+        for seed in seeds:
+            rng = random.Random(seed)
+            for k in range(count):
+                case = random_case(rng, f"soak/{seed}/{k}")
+                try:
+                    problem = difference(run_case(backend, case, mode), case.expect)
+                except UnsupportedError:
+                    unsupported += 1
+                    continue
+                except Exception as error:
+                    problem = f"raised {type(error).__name__}: {error}"
+                if problem:
+                    bad += 1
+                    print(f"{backend_name} {mode} seed {seed} case {k}: {problem}\n  {case.call}", flush=True)
+        total = len(seeds) * count
+        print(
+            f"{backend_name} {mode}: seeds {seeds}, {total} cases, {unsupported} unsupported, {bad} differ so far "
+            f"({time.monotonic() - started:.0f} s)",
+            flush=True,
+        )
+    return bad
+
+
+def main() -> int:
+    settings = tomllib.loads((resources.files("islices.conformance") / "soak.toml").read_text("utf-8"))
+    parser = argparse.ArgumentParser(prog="python -m islices.conformance.soak", description=__doc__.split("\n")[0])
+    parser.add_argument("-b", "--backend", action="append", help="only this backend (may be repeated)")
+    parser.add_argument("--seed", type=int, action="append", help=f"instead of {settings['seeds']} (may be repeated)")
+    parser.add_argument("--cases", type=int, default=settings["cases"], help="for each seed and mode")
+    parser.add_argument("--here", action="store_true", help="in this process (one backend)")
+    options = parser.parse_args()
+    names = options.backend or islices.list_backends()
+    seeds = options.seed or settings["seeds"]
+    if options.here:
+        return int(soak(names[0], seeds, options.cases) > 0)
+    own = [sys.executable, "-m", "islices.conformance.soak", "--here", "--cases", str(options.cases)]
+    own += [word for seed in seeds for word in ("--seed", str(seed))]
+    codes = [subprocess.run([*own, "-b", name], check=False).returncode for name in names]
+    return 3 if any(code not in (0, 1) for code in codes) else max(codes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,30 @@
+"""The examples in the core's docstrings are true, with NumPy alone."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+
+import islices
+
+#: the subpackages are mapped in from other folders and have tests of their own
+MODULES = sorted(
+    m.name for m in pkgutil.iter_modules(islices.__path__, "islices.") if not m.ispkg and m.name != "islices.__main__"
+)
+
+
+@pytest.mark.parametrize("name", ["islices", *MODULES])
+def test_examples_of_a_module(name: str) -> None:
+    results = doctest.testmod(importlib.import_module(name))
+    assert results.failed == 0, f"{results.failed} of {results.attempted} examples of {name} fail"
+
+
+def test_every_public_function_has_an_example() -> None:
+    finder = doctest.DocTestFinder(recurse=False)
+    public = [name for name in islices.__all__ if callable(getattr(islices, name)) and name[0].islower()]
+    assert len(public) > 20
+    bare = [name for name in public if not any(t.examples for t in finder.find(getattr(islices, name), name))]
+    assert bare == [], f"public functions without an example: {bare}"

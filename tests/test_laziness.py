@@ -1,0 +1,102 @@
+"""Importing islices imports NumPy and nothing else; a backend imports its own framework and no other.
+
+Proven in fresh interpreters, since what is tested is the state an import leaves behind.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+#: backend -> what islices may not import on behalf of another one
+FRAMEWORKS = {
+    "numpy": (),
+    "torch": ("torch",),
+    "tensorflow": ("tensorflow", "keras"),
+    "jax": ("jax", "jaxlib"),
+    "mxnet": ("mxnet",),
+}
+HEAVY = ("torch", "tensorflow", "keras", "jax", "jaxlib", "mxnet", "rich", "pytest", "hypothesis", "ml_dtypes", "numba")
+
+
+def loaded(code: str) -> set[str]:
+    """Names of the modules in sys.modules after running code in a fresh interpreter."""
+    script = textwrap.dedent(code) + "\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))\n"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def roots(modules: set[str]) -> set[str]:
+    return {name.partition(".")[0] for name in modules}
+
+
+def test_import_islices_imports_no_framework() -> None:
+    modules = loaded("import islices")
+    assert roots(modules) & set(HEAVY) == set()
+    early = {m for m in modules if m.startswith(("islices.backends", "islices.conformance"))}
+    assert early == set(), "adapters and the suite load when used"
+
+
+def test_listing_backends_imports_none() -> None:
+    modules = loaded("import islices\nassert 'numpy' in islices.list_backends()")
+    assert roots(modules) & set(HEAVY) == set()
+    assert not {m for m in modules if m.startswith("islices.backends")}
+
+
+def test_working_in_numpy_imports_only_the_numpy_backend() -> None:
+    modules = loaded(
+        """
+        import islices, numpy as np
+        s = islices.IndexedSlices(np.ones((3, 2), np.float32), np.array([1, 4, 1]), (6, 2))
+        islices.clip_by_global_norm([s, np.ones(4)], 1.0)
+        islices.to_dense(islices.coalesce(s) + s * 2)
+        islices.to_native(s)
+        """
+    )
+    assert roots(modules) & set(HEAVY) == set()
+    adapters = {m.split(".")[2] for m in modules if m.startswith("islices.backends.")}
+    assert adapters == {"numpy"}
+
+
+@pytest.mark.parametrize("name", [name for name in FRAMEWORKS if name != "numpy"])
+def test_a_backend_imports_only_its_own_framework(name: str) -> None:
+    if importlib.util.find_spec(name) is None:
+        pytest.skip(f"{name} is not installed")
+    # what the framework brings along by itself (TensorFlow imports Keras, JAX ml_dtypes) is not islices' doing
+    alone = "import numpy" if name == "mxnet" else f"import {name}"  # MXNet alone does not import on every NumPy
+    before = loaded(alone)
+    after = loaded(f"import islices\nB = islices.get_backend({name!r})\nassert B.name == {name!r}")
+    others = {m for other, own in FRAMEWORKS.items() if other != name for m in own}
+    assert roots(after) & (others | {"pytest", "hypothesis", "rich", "numba"}) <= roots(before)
+    adapters = {m.split(".")[2] for m in after if m.startswith("islices.backends.")}
+    assert adapters - {"numpy"} == {name}, "the adapter imports no other adapter"
+
+
+def test_a_framework_that_is_imported_does_not_load_its_backend_until_needed() -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    modules = loaded("import torch, islices")
+    assert not {m for m in modules if m.startswith("islices.backends")}
+
+
+def test_numpy_is_left_untouched() -> None:
+    loaded(
+        """
+        import types
+        import numpy as np
+        before = {k: v for k, v in vars(np).items() if not isinstance(v, types.ModuleType)}
+        errors, options = np.geterr(), np.get_printoptions()
+        import islices
+        s = islices.IndexedSlices(np.ones((2, 1)), np.array([0, 0]), (2, 1))
+        islices.clip_by_norm(s * float("inf"), 1.0)
+        after = {k: v for k, v in vars(np).items() if not isinstance(v, types.ModuleType)}
+        assert after.keys() == before.keys(), after.keys() ^ before.keys()
+        assert all(after[k] is before[k] for k in before)
+        assert np.geterr() == errors and np.get_printoptions() == options
+        """
+    )

@@ -1,0 +1,337 @@
+"""From names and arrays to backends, and what plug-ins may and may not do.
+
+Plug-ins are real distributions: a module and a .dist-info folder with an entry point, on the path of a fresh
+interpreter. The toy framework is a module with its own array type, so nothing here needs a framework.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import islices
+
+BUILTIN = ("numpy", "torch", "tensorflow", "jax", "mxnet")
+
+#: A framework of one file: arrays that wrap a NumPy array.
+TOY = """
+class ToyArray:
+    def __init__(self, data):
+        self.data = data
+    shape = property(lambda self: self.data.shape)
+    dtype = property(lambda self: self.data.dtype)
+"""
+
+#: Its adapter: all arithmetic is the host's, on views of the wrapped memory.
+ADAPTER = """
+import numpy as np
+from islices import Backend
+import {module} as toy
+
+class ToyBackend(Backend):
+    name = {module!r}
+    module = {module!r}
+    def version(self): return "0"
+    def is_array(self, x): return isinstance(x, toy.ToyArray)
+    def dtype(self, x): return x.dtype.name
+    def shape(self, x): return x.shape
+    def host_view(self, x): return x.data
+    def from_host(self, array, like): return toy.ToyArray(array)
+    def asarray(self, array, like=None): return toy.ToyArray(np.array(array))
+    def to_numpy(self, x): return x.data
+
+backend = ToyBackend()
+"""
+
+
+class Site:
+    """A folder on the path of a fresh interpreter, into which distributions are put."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def module(self, name: str, source: str) -> None:
+        (self.folder / f"{name}.py").write_text(source)
+
+    def plugin(self, distribution: str, name: str, value: str) -> None:
+        info = self.folder / f"{distribution.replace('-', '_')}-1.0.dist-info"  # the name ends at the first hyphen
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[islices.backends]\n{name} = {value}\n")
+
+    def toy(self, module: str) -> None:
+        """A whole toy framework with its plug-in."""
+        self.module(module, TOY)
+        self.module(f"{module}_islices", ADAPTER.format(module=module))
+        self.plugin(f"islices-{module}", module, f"{module}_islices:backend")
+
+    def run(self, code: str) -> str:
+        prelude = f"import sys; sys.path.insert(0, {str(self.folder)!r})\nimport numpy as np\nimport islices\n"
+        done = subprocess.run(
+            [sys.executable, "-c", prelude + textwrap.dedent(code)], capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+#: Defined in the subprocess: the error a call raises, or AssertionError if it raises none.
+ERROR = """
+def error(kind, fn, *args):
+    try:
+        fn(*args)
+    except kind as e:
+        return str(e)
+    raise AssertionError(f"no {kind.__name__}")
+"""
+
+#: What must go on working beside a broken plug-in.
+NUMPY_WORKS = """
+s = islices.IndexedSlices(np.ones((2, 1)), np.array([1, 1]), (3, 1))
+assert islices.to_dense(s).tolist() == [[0.0], [2.0], [0.0]]
+assert islices.get_backend(np.ones(2)).name == "numpy"
+"""
+
+
+# ---------------------------------------------------------------------- names and arrays
+def test_a_name_an_array_slices_and_the_backend_itself_give_the_same_backend() -> None:
+    backend = islices.get_backend("numpy")
+    s = islices.IndexedSlices(np.ones((1, 2)), np.array([0]), (3, 2))
+    assert all(islices.get_backend(x) is backend for x in (np.ones(2), np.float32(1), s, backend))
+    assert (backend.name, backend.version()) == ("numpy", np.__version__)
+
+
+@pytest.mark.parametrize("name", BUILTIN)
+def test_list_backends_says_what_is_installed(name: str) -> None:
+    assert (name in islices.list_backends()) == (importlib.util.find_spec(name) is not None)
+
+
+def test_list_backends_has_each_name_once_built_in_ones_first() -> None:
+    names = islices.list_backends()
+    assert len(set(names)) == len(names)
+    assert [n for n in BUILTIN if n in names] == names[: sum(n in BUILTIN for n in names)]
+
+
+@pytest.mark.parametrize("name", ["torch", "tensorflow", "jax"])
+def test_a_frameworks_arrays_and_names_meet(name: str) -> None:
+    pytest.importorskip(name, reason=f"{name} is not installed")
+    backend = islices.get_backend(name)
+    array = backend.asarray(np.ones((2, 1), np.float32))
+    s = islices.IndexedSlices(array, np.array([0, 1], np.int32), (3, 1))
+    assert islices.get_backend(array) is backend is islices.get_backend(s) is islices.get_backend(islices.to_native(s))
+
+
+def test_an_unknown_name_is_a_value_error_that_lists_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"no backend is named 'abacus'; known are numpy, torch, tensorflow, jax, mxnet"):
+        islices.get_backend("abacus")
+
+
+@pytest.mark.parametrize("x", [3, "text" * 0, None, [1.0], object()], ids=["int", "empty str", "None", "list", "object"])
+def test_what_is_no_array_has_no_backend(x: object) -> None:
+    error = ValueError if isinstance(x, str) else TypeError
+    with pytest.raises(error, match="no backend"):
+        islices.get_backend(x)
+
+
+@pytest.mark.parametrize("name", ["torch", "tensorflow", "jax", "mxnet"])
+def test_a_framework_that_is_not_installed_gives_the_line_that_installs_it(name: str, site: Site) -> None:
+    out = site.run(
+        f"""
+        import importlib.abc
+
+        class Hidden(importlib.abc.MetaPathFinder):
+            def find_spec(self, fullname, path=None, target=None):
+                if fullname.partition(".")[0] == {name!r}:
+                    raise ModuleNotFoundError(f"No module named {{fullname!r}}", name=fullname)
+
+        sys.meta_path.insert(0, Hidden())
+        assert {name!r} not in islices.list_backends()
+        try:
+            islices.get_backend({name!r})
+        except ModuleNotFoundError as error:
+            print(error, error.name)
+        """
+        + textwrap.indent(NUMPY_WORKS, " " * 8)
+    )
+    assert out.strip() == f'backend {name!r} needs {name}: pip install "islices[{name}]" {name}'
+
+
+# ---------------------------------------------------------------------- plug-ins
+def test_a_plugin_works_like_a_built_in_backend(site: Site) -> None:
+    site.toy("toyfw")
+    site.run(
+        """
+        assert "toyfw" in islices.list_backends()
+        assert "toyfw" not in sys.modules and "toyfw_islices" not in sys.modules
+        import toyfw
+        values, ids = toyfw.ToyArray(np.array([[3.0], [3.0], [8.0]])), toyfw.ToyArray(np.array([1, 1, 0]))
+        assert "toyfw_islices" not in sys.modules, "loads when an array of it is seen"
+        s = islices.IndexedSlices(values, ids, (4, 1))
+        assert s.backend is islices.get_backend("toyfw") and "toyfw" in repr(s)
+        assert islices.to_dense(s).data.tolist() == [[8.0], [6.0], [0.0], [0.0]]
+        (clipped,), norm = islices.clip_by_global_norm([s], 5.0)
+        assert norm.data == 10.0 and clipped.values.data.tolist() == [[1.5], [1.5], [4.0]]
+        assert islices.convert(s, "numpy").backend.name == "numpy"
+        assert islices.get_backend(np.ones(2)).name == "numpy"
+        """
+    )
+
+
+def test_a_plugin_class_is_instantiated(site: Site) -> None:
+    site.module("toyfw", TOY)
+    site.module("toyfw_islices", ADAPTER.format(module="toyfw"))
+    site.plugin("islices-toyfw", "toyfw", "toyfw_islices:ToyBackend")
+    site.run("assert islices.get_backend('toyfw').name == 'toyfw'")
+
+
+#: label -> (source of the broken adapter, error when selected, words of its message)
+BROKEN = {
+    "import error": ("import no_such_module_anywhere", "ImportError", ["'brokenfw'", "no_such_module_anywhere"]),
+    "error while it loads": ("1 / 0", "ImportError", ["'brokenfw'", "ZeroDivisionError"]),
+    "no such attribute": ("other = 1", "ImportError", ["'brokenfw'", "backend"]),
+    "no Backend": ("backend = {'name': 'brokenfw'}", "TypeError", ["'brokenfw'", "islices.Backend", "dict"]),
+    "newer protocol": (
+        "import islices\nclass B(islices.Backend):\n    name = module = 'brokenfw'\n"
+        "    protocol = islices.PROTOCOL + 1\nbackend = B()",
+        "ImportError",
+        ["'brokenfw'", "protocol", "upgrade islices"],
+    ),
+}
+
+
+@pytest.mark.parametrize("label", BROKEN)
+def test_a_broken_plugin_fails_when_selected_and_disturbs_nobody(label: str, site: Site) -> None:
+    source, kind, words = BROKEN[label]
+    site.toy("goodfw")
+    site.module("brokenfw", TOY)
+    site.module("brokenfw_islices", source)
+    site.plugin("islices-brokenfw", "brokenfw", "brokenfw_islices:backend")
+    site.run(
+        ERROR
+        + NUMPY_WORKS
+        + f"assert 'brokenfw' in islices.list_backends()\nwords = {words!r}\n"
+        + f"text = error({kind}, islices.get_backend, 'brokenfw')\n"
+        + "assert all(word in text for word in words), text\n"
+        + "import brokenfw, goodfw\n"  # from here on its arrays may come, so it is asked about unknown types
+        + "text = error(TypeError, islices.get_backend, brokenfw.ToyArray(np.ones(2)))\n"
+        + "assert 'no backend knows' in text and 'failed to load' in text and \"'brokenfw'\" in text, text\n"
+        + "text = error(TypeError, islices.coalesce, brokenfw.ToyArray(np.ones(2)))\n"
+        + "assert 'failed to load' in text, text\n"
+        + NUMPY_WORKS
+        + "assert islices.get_backend(goodfw.ToyArray(np.ones(2))).name == 'goodfw'\n"
+        + f"assert error({kind}, islices.get_backend, 'brokenfw'), 'it fails again the second time'\n"
+    )
+
+
+def test_a_broken_plugin_does_not_disturb_a_real_frameworks_arrays(site: Site) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    site.module("brokenfw", TOY)
+    site.plugin("islices-brokenfw", "brokenfw", "brokenfw_islices:backend")  # there is no such module
+    site.run("import brokenfw, torch\nassert islices.get_backend(torch.ones(2)).name == 'torch'")
+
+
+def test_a_name_that_two_plugins_claim_is_refused(site: Site) -> None:
+    site.toy("twicefw")
+    site.module("another_adapter", ADAPTER.format(module="twicefw"))
+    site.plugin("islices-another", "twicefw", "another_adapter:backend")
+    site.run(
+        ERROR
+        + """
+text = error(ValueError, islices.get_backend, "twicefw")
+assert all(w in text for w in ("'twicefw'", "twicefw_islices:backend", "another_adapter:backend", "uninstall")), text
+assert islices.list_backends().count("twicefw") == 1
+import twicefw
+assert "failed to load" in error(TypeError, islices.get_backend, twicefw.ToyArray(np.ones(1)))
+"""
+        + NUMPY_WORKS
+    )
+
+
+def test_one_plugin_seen_twice_is_no_duplicate(site: Site) -> None:
+    # an editable install can put the same metadata on the path twice
+    site.toy("toyfw")
+    site.plugin("islices-toyfw-again", "toyfw", "toyfw_islices:backend")
+    site.run("assert islices.get_backend('toyfw').name == 'toyfw'")
+
+
+def test_a_plugin_may_not_take_a_built_in_name(site: Site) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    site.module("usurper", ADAPTER.format(module="torch"))
+    site.plugin("islices-usurper", "torch", "usurper:backend")
+    site.run(
+        ERROR
+        + """
+text = error(ValueError, islices.get_backend, "torch")
+assert all(w in text for w in ("'torch'", "built in", "usurper:backend")), text
+assert "usurper" not in sys.modules
+"""
+        + NUMPY_WORKS
+    )
+
+
+def test_a_plugin_that_is_merely_installed_is_never_imported(site: Site) -> None:
+    site.toy("toyfw")
+    site.run(
+        ERROR
+        + NUMPY_WORKS
+        + "error(TypeError, islices.get_backend, object())\n"
+        + "assert not {'toyfw', 'toyfw_islices'} & set(sys.modules)\n"
+    )
+
+
+def test_a_plugin_may_subclass_numpys_arrays(site: Site) -> None:
+    site.module("subfw", "import numpy as np\nclass ToyArray(np.ndarray):\n    pass\n")
+    adapter = ADAPTER.format(module="subfw").replace("x.data", "np.asarray(x)")
+    site.module("subfw_islices", adapter.replace("toy.ToyArray(array)", "array.view(toy.ToyArray)"))
+    site.plugin("islices-subfw", "subfw", "subfw_islices:backend")
+    site.run(
+        "import subfw\n"
+        "assert islices.get_backend(np.ones(2).view(subfw.ToyArray)).name == 'subfw'\n"
+        "assert islices.get_backend(np.ones(2)).name == 'numpy'\n"
+    )
+
+
+# ---------------------------------------------------------------------- threads
+def test_many_threads_get_one_backend_loaded_once(site: Site) -> None:
+    site.toy("toyfw")
+    with (site.folder / "toyfw_islices.py").open("a") as file:
+        file.write("\nimport time, toyfw\ntime.sleep(0.05)\ntoyfw.loads = getattr(toyfw, 'loads', 0) + 1\n")
+    site.run(
+        """
+        import threading
+        import toyfw
+        sys.setswitchinterval(1e-6)
+        things = ["toyfw", toyfw.ToyArray(np.ones(2)), "numpy", np.ones(3)]
+        start = threading.Barrier(32)
+        found, errors = [], []
+
+        def work(k):
+            start.wait()
+            try:
+                for j in range(len(things)):
+                    thing = things[(k + j) % len(things)]
+                    found.append((type(thing).__name__, islices.get_backend(thing)))
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work, args=(k,)) for k in range(32)]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+        assert not errors, errors
+        assert len(found) == 128
+        assert len({id(b) for _, b in found}) == 2 and {b.name for _, b in found} == {"toyfw", "numpy"}
+        assert {b.name for kind, b in found if kind == "ToyArray"} == {"toyfw"}
+        assert {b.name for kind, b in found if kind == "ndarray"} == {"numpy"}
+        assert toyfw.loads == 1, toyfw.loads
+        """
+    )
