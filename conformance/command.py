@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from islices.cli import UsageError
-from islices.conformance.report import Run, matrix, read_run, summary
+from islices.conformance.report import Run, matrix, read_run, remarks, summary
 from islices.registry import BUILTIN, list_backends
 
 __all__ = ["arguments", "conform"]
@@ -49,6 +49,8 @@ def conform(options: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         raise UsageError(f'needs {error.name}: pip install "islices[conformance]"') from None
     names = _chosen(options.backend)
+    if options.json not in (None, "-"):
+        _write_json(options.json, "")  # what cannot be written is said before a minute of work, not after
     quiet = options.json == "-"
     console = Console(stderr=quiet)
     if not console.is_terminal and not os.environ.get("COLUMNS"):
@@ -57,11 +59,15 @@ def conform(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="islices-conform-") as folder:
         runs = _run_all(names, options, Path(folder))
         if options.json:
-            _write_json(options.json, names, Path(folder))
+            _write_json(options.json, _join_reports(names, Path(folder)))
+    if options.k and not any(run.cases or run.error for run in runs):
+        raise UsageError(f"-k: no case matches {options.k!r}")
     for table in matrix(runs, console.width):
         console.print(table)
         console.print()
     for run in runs:
+        for remark in remarks(run):
+            console.print(f"{run.name}: {remark}", style="dim", markup=False, highlight=False)
         _print_problems(console, run)
     console.print(f"{summary(runs)}  ({len(runs)} backends, {time.monotonic() - started:.0f} s)", highlight=False)
     if options.backend is None:
@@ -70,8 +76,6 @@ def conform(options: argparse.Namespace) -> int:
                 console.print(f"{name} is not installed: {line}", markup=False, highlight=False)
     if any(run.counts()["harness error"] for run in runs):
         return 3
-    if not any(run.cases for run in runs):
-        raise UsageError(f"-k: no case matches {options.k!r}")
     return 1 if any(run.counts()["fail"] for run in runs) else 0
 
 
@@ -183,9 +187,12 @@ def _print_problems(console: Any, run: Run) -> None:
         console.print(f"[bold magenta]harness error[/] {escape(run.name)}: {escape(run.error)}", highlight=False)
 
 
-def _write_json(target: str, names: list[str], folder: Path) -> None:
-    parts = [(folder / f"{name}.jsonl") for name in names]
-    text = "".join(part.read_text("utf-8") for part in parts if part.exists())
+def _join_reports(names: list[str], folder: Path) -> str:
+    parts = [folder / f"{name}.jsonl" for name in names]
+    return "".join(part.read_text("utf-8") for part in parts if part.exists())
+
+
+def _write_json(target: str, text: str) -> None:
     if target == "-":
         sys.stdout.write(text)
         return

@@ -15,7 +15,7 @@ from typing import Any
 
 from islices.conformance.data import GROUPS
 
-__all__ = ["CLAUSES", "Run", "matrix", "read_run", "summary"]
+__all__ = ["CLAUSES", "Run", "matrix", "read_run", "remarks", "summary"]
 
 #: clause -> its title in the matrix
 CLAUSES = {
@@ -89,30 +89,30 @@ def _cell(cases: list[dict[str, Any]]) -> str:
 
 
 def matrix(runs: Sequence[Run], width: int) -> list[Any]:
-    """Tables (rich) of clause by backend and mode; more than one where the columns do not fit the width."""
+    """Tables (rich) of clause by backend and mode; more than one where the backends do not fit the width."""
     from rich.table import Table
 
     rows = sorted({(GROUPS.index(case["group"]), int(case["clause"])) for run in runs for case in run.cases})
-    columns = [(run, mode) for run in runs for mode in run.modes]
     label = max([len(f"{CLAUSES[str(clause)]} ({clause})") for _, clause in rows], default=10) + 14
     tables, begin = [], 0
-    while begin < len(columns):
+    while begin < len(runs):
         end, used = begin, label
-        while end < len(columns) and (end == begin or used + _width(*columns[end], rows) <= width):
-            used += _width(*columns[end], rows)
+        while end < len(runs) and (end == begin or used + _width(runs[end]) <= width):
+            used += _width(runs[end])
             end += 1
+        columns = [(run, mode) for run in runs[begin:end] for mode in run.modes]
         table = Table(box=None, pad_edge=False, header_style="bold")
         table.add_column("group")
         table.add_column("clause of the spec")
-        for run, mode in columns[begin:end]:
-            table.add_column(f"{run.backend}\n@{run.header.get('version', '?')}\n{mode}", justify="right", no_wrap=True)
+        for run, mode in columns:
+            table.add_column(f"{run.backend}\n@{_short_version(run)}\n{mode}", justify="right", no_wrap=True)
         last = None
         for group, clause in rows:
             cells = [
                 _cell(
                     [c for c in run.cases if (c["group"], c["clause"], c["mode"]) == (GROUPS[group], str(clause), mode)]
                 )
-                for run, mode in columns[begin:end]
+                for run, mode in columns
             ]
             table.add_row("" if group == last else GROUPS[group], f"{CLAUSES[str(clause)]} ({clause})", *cells)
             last = group
@@ -121,9 +121,22 @@ def matrix(runs: Sequence[Run], width: int) -> list[Any]:
     return tables
 
 
-def _width(run: Run, mode: str, rows: list[tuple[int, int]]) -> int:
-    header = max(len(run.backend), len(run.header.get("version", "?")) + 1, len(mode))
-    return max(header, 7) + 2
+def _short_version(run: Run) -> str:
+    return str(run.header.get("version", "?")).partition("+")[0]
+
+
+def _width(run: Run) -> int:
+    return sum(max(len(run.backend), len(_short_version(run)) + 1, len(mode), 6) + 2 for mode in run.modes)
+
+
+def remarks(run: Run) -> list[str]:
+    """What was declared rather than passed, by reason: "unsupported, 6 cases: ..."."""
+    reasons = Counter(
+        (case["outcome"], case.get("reason", ""))
+        for case in run.cases
+        if case["outcome"] in ("unsupported", "deviation")
+    )
+    return [f"{outcome}, {count} cases: {reason}" for (outcome, reason), count in sorted(reasons.items())]
 
 
 def summary(runs: Sequence[Run]) -> str:

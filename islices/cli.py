@@ -147,7 +147,3 @@ def _stderr_aside() -> Iterator[None]:
     finally:
         os.dup2(saved, 2)
         os.close(saved)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

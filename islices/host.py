@@ -22,8 +22,14 @@ __all__ = ["HostBackend", "bfloat16_bits", "bfloat16_to_float32", "empty", "grou
 ALIGNMENT = 64
 #: Elements of float64 that fit the second-level cache several times over.
 BLOCK = 1 << 15
-#: Below this many rows that still receive contributions, whole rows are reduced at once instead of layer by layer.
+#: Up to this many rows that still receive contributions may be finished one by one instead of layer by layer.
 HEAVY_ROWS = 128
+#: Elements gathered at a time while rows are summed.
+PIECE = 1 << 16
+#: Up to this many indices are sorted by one call.
+FEW = 4096
+#: Up to this many elements are added up by one call, slow for each of them.
+SMALL = 1 << 14
 
 
 def empty(shape: Sequence[int], dtype: Any) -> np.ndarray[Any, Any]:
@@ -180,9 +186,7 @@ class HostBackend(Backend):
 
     def unique(self, indices: Array, rows: int | None) -> tuple[Array, Array]:
         order, ids, starts = group(indices)
-        inverse = np.empty(len(indices), np.int64)
-        inverse[order] = np.repeat(np.arange(len(ids)), np.diff(starts))
-        return ids, inverse
+        return ids, _places(order, starts)
 
     def segment_sum(self, values: Array, segments: Array, count: int | None) -> Array:
         order, ids, starts = group(segments)
@@ -218,24 +222,35 @@ def group(indices: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarr
     n = len(indices)
     if n == 0:
         return np.empty(0, np.int64), indices[:0].copy(), np.zeros(1, np.int64)
-    shift = n.bit_length()
-    if int(indices.min()) >= 0 and int(indices.max()) < 1 << (63 - shift):
-        # sorting index and position as one number is stable without a stable sort, and several times faster
-        packed = indices.astype(np.int64)
-        packed <<= shift
-        packed |= np.arange(n)
-        packed.sort()
-        order = packed & ((1 << shift) - 1)
-        ordered = (packed >> shift).astype(indices.dtype, copy=False)
-    else:
-        order = np.argsort(indices, kind="stable")
-        ordered = indices[order]
-    first = np.empty(n, bool)
-    first[0] = True
-    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    order = _stable_order(indices)
+    ordered = indices[order]
+    first = np.empty(n + 1, bool)
+    first[0] = first[n] = True
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:n])
     starts = np.flatnonzero(first)
-    ids = ordered[starts]
-    return order, ids, np.append(starts, n)
+    return order, ordered[starts[:-1]], starts
+
+
+def _stable_order(indices: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """np.argsort(indices, kind="stable"), several times faster where there are many."""
+    if len(indices) < FEW:
+        return np.argsort(indices, kind="stable")
+    digits = -(-int(indices.max()).bit_length() // 16) or 1
+    if digits > 3 or int(indices.min()) < 0:
+        return np.argsort(indices, kind="stable")
+    # for 16-bit numbers NumPy's stable sort is a radix sort: one for each digit, the lowest first
+    order = np.argsort(indices.astype(np.uint16), kind="stable")
+    for digit in range(1, digits):
+        higher = (indices >> (16 * digit)).astype(np.uint16)
+        order = order[np.argsort(higher[order], kind="stable")]
+    return order
+
+
+def _places(order: np.ndarray[Any, Any], starts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """For each index the number of its run."""
+    places = np.empty(len(order), np.int64)
+    places[order] = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    return places
 
 
 def _fold(
@@ -244,34 +259,62 @@ def _fold(
     """Sums of the runs of a grouping, each added left to right (clause 3).
 
     Layer k adds the k-th occurrence of every row that has one, so that each step is one vectorised addition;
-    the few rows with very many occurrences are finished one by one. NumPy's own reduction is a left fold along
-    an axis that is not the innermost one; along the innermost it is pairwise, so scalar rows are accumulated.
+    the few rows with very many occurrences are finished one by one. Either way values are gathered a piece at a
+    time into a buffer that stays in the caches.
     """
     row_shape = values.shape[1:]
+    count, width = len(starts) - 1, math.prod(row_shape)
+    if count == len(values) or width == 0:  # nothing to add
+        return np.take(values, order[starts[:-1]], axis=0, out=empty((count, *row_shape), values.dtype), mode="clip")
+    if values.size <= SMALL:
+        few = empty((count, *row_shape), values.dtype)
+        few.fill(-0.0)  # -0 plus anything is that, -0 as well
+        np.add.at(few, _places(order, starts), values)
+        return few
+    rows = values.reshape(len(values), width)
     counts = np.diff(starts)
-    if len(counts) == len(values):  # nothing occurs twice
-        return np.take(values, order, axis=0, out=empty(values.shape, values.dtype), mode="clip")
     by_count = np.argsort(-counts, kind="stable")
     descending = counts[by_count]
     begin = starts[:-1][by_count]
-    sums = values[order[begin]]
+    sums = np.take(rows, order[begin], axis=0, mode="clip")
     # active[k] = how many rows have more than k occurrences
-    active = len(counts) - np.cumsum(np.bincount(descending))
+    active = (count - np.cumsum(np.bincount(descending))).tolist()
+    buffer = np.empty((min(max(16, PIECE // width), len(rows)), width), values.dtype)
     k = 1
-    while k < len(active) and active[k] > HEAVY_ROWS:
-        m = active[k]
-        sums[:m] += values[order[begin[:m] + k]]
+    while active[k] > min(HEAVY_ROWS, len(active) - k):  # while that takes fewer steps, or the steps are large
+        positions = order[begin[: active[k]] + k]
+        for i in range(0, len(positions), len(buffer)):
+            part = positions[i : i + len(buffer)]
+            into = sums[i : i + len(part)]
+            into += np.take(rows, part, axis=0, out=buffer[: len(part)], mode="clip")
         k += 1
-    for row in range(active[k] if k < len(active) else 0):
-        rest = values[order[begin[row] + k : begin[row] + descending[row]]]
-        sums[row] = _left_fold(sums[row], rest.reshape(len(rest), -1)).reshape(row_shape)
-    out = empty(sums.shape, sums.dtype)
-    out[by_count] = sums
+    for row in range(active[k]):
+        _fold_row(rows, order[begin[row] + k : begin[row] + descending[row]], sums[row], buffer)
+    place = np.empty(count, np.int64)
+    place[by_count] = np.arange(count)
+    out = empty((count, *row_shape), values.dtype)
+    np.take(sums, place, axis=0, out=out.reshape(count, width), mode="clip")
     return out
 
 
-def _left_fold(first: np.ndarray[Any, Any], rest: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    terms = np.concatenate([np.reshape(first, (1, rest.shape[1])), rest])
-    if terms.shape[1] == 1:
-        return np.add.accumulate(terms, axis=0)[-1]  # type: ignore[no-any-return]
-    return np.add.reduce(terms, axis=0)  # type: ignore[no-any-return]
+def _fold_row(
+    rows: np.ndarray[Any, Any],
+    positions: np.ndarray[Any, Any],
+    total: np.ndarray[Any, Any],
+    buffer: np.ndarray[Any, Any],
+) -> None:
+    """Add rows[positions] to total, in place and left to right.
+
+    NumPy's own reduction is a left fold along an axis that is not the innermost one; along the innermost it is
+    pairwise, so rows of one element are accumulated.
+    """
+    step = len(buffer) - 1
+    for i in range(0, len(positions), step):
+        part = positions[i : i + step]
+        terms = buffer[: len(part) + 1]
+        terms[0] = total
+        np.take(rows, part, axis=0, out=terms[1:], mode="clip")
+        if len(total) == 1:
+            total[:] = np.add.accumulate(terms, axis=0)[-1]
+        else:
+            np.add.reduce(terms, axis=0, out=total)

@@ -1,0 +1,368 @@
+"""A second opinion on the golden vectors: the clauses again, in floating point and plain loops.
+
+`islices.conformance.oracle` works in exact fractions and rounds where the spec says so; this one never rounds a
+fraction: it adds one NumPy scalar to another, sums squares with `math.fsum`, and rounds bfloat16 by hand. The two
+share no code, so a mistake has to be made twice to enter the vectors. It takes and gives the plain data of
+`islices.conformance.data` and must not import `islices` or the oracle.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from islices.conformance.data import Array, Slices
+
+__all__ = ["NAIVE"]
+
+#: dtype -> (type in which sums and products are formed, rounding of one such scalar to the dtype)
+Scalar = Any
+
+
+def bfloat16(x: Scalar) -> Scalar:
+    """A float32 scalar rounded to the nearest bfloat16, ties to the even pattern, as a float32 scalar."""
+    if not math.isfinite(x):
+        return np.float32(x)
+    (bits,) = struct.unpack("<I", struct.pack("<f", float(x)))
+    low, high = bits & 0xFFFF, bits >> 16
+    if low > 0x8000 or (low == 0x8000 and high & 1):
+        high += 1
+    (out,) = struct.unpack("<f", struct.pack("<I", high << 16))
+    return np.float32(out)
+
+
+WIDE: dict[str, Callable[[Any], Scalar]] = {
+    "float16": np.float32, "bfloat16": np.float32, "float32": np.float32, "float64": np.float64,
+    "int32": np.int32, "int64": np.int64,
+}  # fmt: skip
+NARROW: dict[str, Callable[[Any], Scalar]] = {**WIDE, "float16": np.float16, "bfloat16": bfloat16}
+
+
+def narrow(x: Scalar, dtype: str) -> Any:
+    """One result as the vectors hold it: rounded to its dtype, a Python number."""
+    return NARROW[dtype](x).item()
+
+
+def number(c: Any, dtype: str) -> Scalar:
+    """A hyperparameter, "inf" included, in the type the arithmetic is done in."""
+    return WIDE[dtype](c)
+
+
+def values_of(x: Any) -> Array:
+    return x.values if isinstance(x, Slices) else x  # type: ignore[no-any-return]
+
+
+def mapped(x: Any, fn: Callable[[Any], Any]) -> Any:
+    """x with fn over each stored number."""
+    old = values_of(x)
+    new = Array(old.dtype, old.shape, [fn(v) for v in old.data])
+    return Slices(new, x.indices, x.dense_shape, x.coalesced, x.padded) if isinstance(x, Slices) else new
+
+
+def tree_map(x: Any, fn: Callable[[Any], Any]) -> Any:
+    if isinstance(x, (Array, Slices)):
+        return fn(x)
+    if isinstance(x, dict):
+        return {k: tree_map(v, fn) for k, v in x.items()}
+    return type(x)(tree_map(v, fn) for v in x) if isinstance(x, (list, tuple)) else x
+
+
+def tree_leaves(x: Any) -> list[Any]:
+    found: list[Any] = []
+    tree_map(x, found.append)
+    return found
+
+
+# ---------------------------------------------------------------------- sums
+def row_sums(x: Slices) -> dict[int, list[Any]]:
+    """Each row's sum, one scalar addition at a time, in the dtype (rounded once)."""
+    wide = WIDE[x.values.dtype]
+    width = math.prod(x.values.shape[1:])
+    sums: dict[int, list[Any]] = {}
+    for k, index in enumerate(x.indices.data):
+        if x.padded and index == x.dense_shape[0]:
+            continue
+        if index not in sums:
+            sums[index] = [wide(x.values.data[k * width + j]) for j in range(width)]
+        else:
+            for j in range(width):
+                sums[index][j] = sums[index][j] + wide(x.values.data[k * width + j])
+    return {row: [narrow(v, x.values.dtype) for v in sums[row]] for row in sums}
+
+
+def coalesce(x: Any) -> Any:
+    if isinstance(x, Array):
+        return x
+    sums = row_sums(x)
+    ids = np.sort(np.array(list(sums), np.int64)).tolist()
+    data: list[Any] = []
+    for row in ids:
+        data.extend(sums[row])
+    values = Array(x.values.dtype, (len(ids), *x.values.shape[1:]), data)
+    return Slices(values, Array(x.indices.dtype, (len(ids),), ids), x.dense_shape, coalesced=True)
+
+
+def to_dense(x: Any) -> Any:
+    if isinstance(x, Array):
+        return x
+    width = math.prod(x.dense_shape[1:])
+    data = [NARROW[x.values.dtype](0).item()] * (x.dense_shape[0] * width)
+    for row, total in row_sums(x).items():
+        data[row * width : (row + 1) * width] = total
+    return Array(x.values.dtype, tuple(x.dense_shape), data)
+
+
+def replace_values(x: Slices, values: Array) -> Array:
+    return to_dense(Slices(values, x.indices, x.dense_shape, x.coalesced, x.padded))  # type: ignore[no-any-return]
+
+
+# ---------------------------------------------------------------------- linear operations
+def scale(x: Any, c: Any) -> Any:
+    dtype = values_of(x).dtype
+    factor, wide = number(c, dtype), WIDE[dtype]
+    return mapped(x, lambda v: narrow(wide(v) * factor, dtype))
+
+
+def concat(xs: list[Slices]) -> Slices:
+    if len(xs) == 1:
+        return xs[0]
+    data: list[Any] = []
+    ids: list[int] = []
+    for x in xs:
+        data += x.values.data
+        ids += x.indices.data
+    index_type = "int64" if "int64" in [x.indices.dtype for x in xs] else "int32"
+    values = Array(xs[0].values.dtype, (len(ids), *xs[0].values.shape[1:]), data)
+    return Slices(values, Array(index_type, (len(ids),), ids), xs[0].dense_shape)
+
+
+def add(*xs: Any) -> Any:
+    if isinstance(xs[0], list):
+        return [add(*(x[k] for x in xs)) for k in range(len(xs[0]))]
+    sparse = [x for x in xs if isinstance(x, Slices)]
+    dense = [x for x in xs if isinstance(x, Array)]
+    if not dense:
+        return concat(sparse) if sparse else None
+    dtype, shape = dense[0].dtype, dense[0].shape
+    wide = WIDE[dtype]
+    total = list(dense[0].data)
+    for x in dense[1:]:
+        total = [narrow(wide(total[k]) + wide(x.data[k]), dtype) for k in range(len(total))]
+    width = math.prod(shape[1:])
+    for row, sums in (row_sums(concat(sparse)) if sparse else {}).items():
+        for j in range(width):
+            total[row * width + j] = narrow(wide(total[row * width + j]) + wide(sums[j]), dtype)
+    return Array(dtype, shape, total)
+
+
+# ---------------------------------------------------------------------- norms
+def halves(v: float) -> tuple[float, float]:
+    """v as a sum of two floats of at most 27 bits, whose products are exact (Veltkamp's splitting)."""
+    c = v * 134217729.0  # 2 ** 27 + 1
+    upper = c - (c - v)
+    return upper, v - upper
+
+
+def norm64(numbers: list[float], ord: Any) -> float:
+    """The float64 norm: `math.fsum` is exact up to its one rounding, the root is IEEE's."""
+    if any(v != v for v in numbers):
+        return math.nan
+    largest = float(max((abs(v) for v in numbers), default=0.0))
+    if ord == "inf" or largest in (0.0, math.inf):
+        return largest
+    if ord == 1:
+        return math.fsum(abs(v) for v in numbers)
+    shift = math.frexp(largest)[1]  # squares neither overflow nor vanish
+    terms: list[float] = []
+    for v in numbers:
+        upper, lower = halves(math.ldexp(float(v), -shift))
+        terms += [upper * upper, 2.0 * upper * lower, lower * lower]
+    return math.ldexp(float(np.sqrt(np.float64(math.fsum(terms)))), shift)
+
+
+def numbers_of(leaves: list[Any]) -> list[float]:
+    out: list[float] = []
+    for leaf in leaves:
+        if isinstance(leaf, Slices):
+            for total in row_sums(leaf).values():
+                out += total
+        else:
+            out += leaf.data
+    return out
+
+
+def norm_of(leaves: list[Any], ord: Any) -> Array:
+    dtype = "float64" if "float64" in [values_of(leaf).dtype for leaf in leaves] else "float32"
+    return Array(dtype, (), [narrow(np.float64(norm64(numbers_of(leaves), ord)), dtype)])
+
+
+def norm(x: Any, ord: Any = 2) -> Array:
+    return norm_of([x], ord)
+
+
+def global_norm(tree: Any) -> Array:
+    return norm_of(tree_leaves(tree), 2)
+
+
+# ---------------------------------------------------------------------- clipping
+def clip_by_value(x: Any, lo: float, hi: float) -> Any:
+    x = coalesce(x)
+    dtype = values_of(x).dtype
+    wide, low, high = WIDE[dtype], number(lo, dtype), number(hi, dtype)
+    return mapped(x, lambda v: v if v != v else narrow(low if wide(v) < low else high if wide(v) > high else v, dtype))
+
+
+def clip_number(v: Any, dtype: str, norm: float, max_norm: float, nonfinite: str) -> Any:
+    if norm != norm or norm == math.inf:
+        return 0.0 if nonfinite == "skip" else math.nan
+    if norm <= max_norm:
+        return v
+    factor = WIDE[dtype](np.float64(max_norm) / np.float64(norm))
+    return narrow(WIDE[dtype](v) * factor, dtype)
+
+
+def clip_by_norm(x: Any, max_norm: Any, nonfinite: str = "propagate") -> Any:
+    def one(leaf: Any) -> Any:
+        total = norm64(numbers_of([leaf]), 2)
+        dtype = values_of(leaf).dtype
+        return mapped(leaf, lambda v: clip_number(v, dtype, total, float(max_norm), nonfinite))
+
+    return tree_map(x, one)
+
+
+def clip_by_global_norm(tree: Any, max_norm: Any, nonfinite: str = "propagate") -> Any:
+    total = norm64(numbers_of(tree_leaves(tree)), 2)
+
+    def one(leaf: Any) -> Any:
+        dtype = values_of(leaf).dtype
+        return mapped(leaf, lambda v: clip_number(v, dtype, total, float(max_norm), nonfinite))
+
+    return (tree_map(tree, one), global_norm(tree))
+
+
+def clip_by_row_norm(x: Any, max_norm: Any, nonfinite: str = "propagate") -> Any:
+    values = values_of(x)
+    width = math.prod(values.shape[1:])
+    rows = [values.data[k * width : (k + 1) * width] for k in range(values.shape[0])]
+    data: list[Any] = []
+    sums = row_sums(x) if isinstance(x, Slices) else dict(enumerate(rows))
+    for k, row in enumerate(rows):
+        own = norm64(sums[x.indices.data[k]] if isinstance(x, Slices) else row, 2)
+        data += [clip_number(v, values.dtype, own, float(max_norm), nonfinite) for v in row]
+    new = iter(data)
+    return mapped(x, lambda _: next(new))
+
+
+# ---------------------------------------------------------------------- rows and padding
+def select(x: Any, wanted: set[int]) -> Any:
+    values = values_of(x)
+    width = math.prod(values.shape[1:])
+    if isinstance(x, Array):
+        data = [v if k // width in wanted else 0.0 for k, v in enumerate(values.data)] if width else []
+        return Array(values.dtype, values.shape, data)
+    data, ids = [], []
+    for k, index in enumerate(x.indices.data):
+        if index in wanted:
+            ids.append(index)
+            data += values.data[k * width : (k + 1) * width]
+    new = Array(values.dtype, (len(ids), *values.shape[1:]), data)
+    return Slices(new, Array(x.indices.dtype, (len(ids),), ids), x.dense_shape, x.coalesced, x.padded)
+
+
+def rows_of(x: Any) -> int:
+    return int(x.dense_shape[0] if isinstance(x, Slices) else x.shape[0])
+
+
+def named_rows(rows: Array) -> set[int]:
+    return set(np.flatnonzero(rows.data).tolist()) if rows.dtype == "bool" else set(rows.data)
+
+
+def keep_rows(x: Any, rows: Array) -> Any:
+    return select(x, named_rows(rows))
+
+
+def drop_rows(x: Any, rows: Array) -> Any:
+    return select(x, set(range(rows_of(x))) - named_rows(rows))
+
+
+def drop_padding(x: Any, padding_idx: int) -> Any:
+    count = rows_of(x)
+    return select(x, set(range(count)) - {padding_idx + count if padding_idx < 0 else padding_idx})
+
+
+def scale_by_frequency(x: Slices) -> Slices:
+    dtype = x.values.dtype
+    width = math.prod(x.values.shape[1:])
+    counts: dict[int, int] = {}
+    for index in x.indices.data:
+        counts[index] = counts.get(index, 0) + 1
+    data = [
+        narrow(WIDE[dtype](v) / WIDE[dtype](counts[x.indices.data[k // width]]), dtype)
+        for k, v in enumerate(x.values.data)
+    ]
+    new = iter(data)
+    return mapped(x, lambda _: next(new))  # type: ignore[no-any-return]
+
+
+def embedding_grad(
+    upstream: Array,
+    ids: Array,
+    num_rows: int,
+    padding_idx: int | None = None,
+    mask: Array | None = None,
+    scale_by_freq: bool = False,
+) -> Slices:
+    row_shape = upstream.shape[len(ids.shape) :]
+    width = math.prod(row_shape)
+    data: list[Any] = []
+    kept: list[int] = []
+    padding = None if padding_idx is None else padding_idx % num_rows
+    for k, index in enumerate(ids.data):
+        if index == padding:
+            continue
+        row = upstream.data[k * width : (k + 1) * width]
+        data += row if mask is None or mask.data[k] else [0.0] * width
+        kept.append(index)
+    values = Array(upstream.dtype, (len(kept), *row_shape), data)
+    s = Slices(values, Array(ids.dtype, (len(kept),), kept), (num_rows, *row_shape))
+    return scale_by_frequency(s) if scale_by_freq else s
+
+
+def from_dense(x: Array) -> Slices:
+    width = math.prod(x.shape[1:])
+    data: list[Any] = []
+    ids: list[int] = []
+    for row in range(x.shape[0]):
+        stored = x.data[row * width : (row + 1) * width]
+        if any(v != 0.0 for v in stored):
+            ids.append(row)
+            data += stored
+    values = Array(x.dtype, (len(ids), *x.shape[1:]), data)
+    return Slices(values, Array("int64", (len(ids),), ids), x.shape, coalesced=True)
+
+
+#: operation -> its second oracle, called as the operation is
+NAIVE: dict[str, Callable[..., Any]] = {
+    "add": add,
+    "clip_by_global_norm": clip_by_global_norm,
+    "clip_by_norm": clip_by_norm,
+    "clip_by_row_norm": clip_by_row_norm,
+    "clip_by_value": clip_by_value,
+    "coalesce": coalesce,
+    "concat": concat,
+    "drop_padding": drop_padding,
+    "drop_rows": drop_rows,
+    "embedding_grad": embedding_grad,
+    "from_dense": from_dense,
+    "global_norm": global_norm,
+    "keep_rows": keep_rows,
+    "norm": norm,
+    "replace_values": replace_values,
+    "scale": scale,
+    "scale_by_frequency": scale_by_frequency,
+    "to_dense": to_dense,
+}

@@ -1,0 +1,100 @@
+"""The wheel and the sdist, built for real and installed in an empty environment away from the checkout."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PARTS = [
+    "islices", "islices.cli", "islices.backends", "islices.backends.numpy", "islices.conformance",
+    "islices.conformance.data", "islices.conformance.oracle", "islices.conformance.execute",
+    "islices.conformance.bench",
+    "islices.conformance.checks", "islices.conformance.errors", "islices.conformance.generate",
+    "islices.conformance.soak", "islices.conformance.deviations",
+]  # fmt: skip
+
+
+def run(*command: object, cwd: Path, code: int = 0) -> str:
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTEST_ADDOPTS")}
+    done = subprocess.run(
+        [str(c) for c in command], cwd=cwd, env=environment, text=True, capture_output=True, check=False, timeout=600
+    )
+    assert done.returncode == code, f"exit {done.returncode}, expected {code}\n{done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sdist, and the wheel made from the sdist."""
+    folder = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT, cwd=folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def environment(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bin folder of an environment that holds the wheel and NumPy, nothing else."""
+    folder = tmp_path_factory.mktemp("env")
+    venv.create(folder, with_pip=True)
+    (wheel,) = built.glob("*.whl")
+    run(folder / "bin/python", "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt", wheel, cwd=folder)
+    return folder / "bin"
+
+
+def test_files(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert {
+        "islices/py.typed", "islices/backends/mxnet/stand_in.py", "islices/conformance/SPEC.md",
+        "islices/conformance/soak.toml", "islices/conformance/vectors/errors.json",
+        "islices/conformance/native/torch.py",
+    } <= names  # fmt: skip
+    tops = {name.split("/")[0] for name in names if "dist-info" not in name}
+    assert tops == {"islices"}, "nothing beside the package may land in site-packages"
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"LICENSE", "README.md", "pyproject.toml", "islices/slices.py", "backends/torch/__init__.py"} <= inside
+
+
+def test_every_part_imports(environment: Path, tmp_path: Path) -> None:
+    code = f"import importlib\nfor name in {PARTS}: importlib.import_module(name)\n"
+    code += "import islices, pathlib; print(pathlib.Path(islices.__file__).parent, islices.__version__)"
+    out = run(environment / "python", "-c", code, cwd=tmp_path)
+    assert str(environment.parent) in out
+
+
+def test_backends_command(environment: Path, tmp_path: Path) -> None:
+    table = run(environment / "islices", "backends", cwd=tmp_path)
+    assert "numpy" in table
+    assert 'pip install "islices[torch]"' in table
+    found = json.loads(run(environment / "islices", "backends", "--json", cwd=tmp_path))
+    assert [b["name"] for b in found["backends"]] == ["numpy"]
+    assert set(found["missing"]) == {"torch", "tensorflow", "jax", "mxnet"}
+
+
+def test_conform_with_numpy_alone(environment: Path, tmp_path: Path) -> None:
+    """Without pytest it says what to install; with it, one column, and the lines that add the others."""
+    out = run(environment / "islices", "conform", cwd=tmp_path, code=2)
+    assert 'pip install "islices[conformance]"' in out
+    run(environment / "python", "-m", "pip", "install", "-q", "pytest>=8", "rich>=13", cwd=tmp_path)
+    out = run(environment / "islices", "conform", cwd=tmp_path)
+    assert "0 fail, 0 harness error  (1 backends" in out
+    for extra in ("torch", "tensorflow", "jax", "mxnet"):
+        assert f'pip install "islices[{extra}]"' in out
+
+
+def test_the_suite_runs_from_the_wheel_by_pyargs(environment: Path, tmp_path: Path) -> None:
+    arguments = ["--pyargs", "islices.conformance", "--islices-backend", "numpy", "-q", "-k", "coalesce"]
+    out = run(environment / "python", "-m", "pytest", *arguments, cwd=tmp_path)
+    assert " passed" in out
+    assert "failed" not in out
