@@ -73,11 +73,10 @@ def native_and_slices(backend: Backend, dtype: str = "float32", index_type: str 
 
 def round_trip(backend: Backend, *, dtype: str, index_type: str, row_shape: tuple[int, ...], layout: str) -> None:
     plain = slices(layout, dtype, index_type, row_shape, "round trip")
+    if dtype not in backend.native_float_dtypes:
+        raise UnsupportedError(f"the {backend.native_name} has no {dtype}")
     s = to_backend(backend, plain)
-    try:
-        native = islices.to_native(s)
-    except ValueError as error:
-        raise UnsupportedError(str(error)) from error
+    native = islices.to_native(s)
     assert backend.is_native(native) or not backend.native_name, f"to_native gave {type(native)}"
     back = islices.from_native(native)
     assert back.dense_shape == plain.dense_shape, f"dense_shape: got {back.dense_shape}"

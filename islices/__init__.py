@@ -4,11 +4,12 @@ Importing this imports NumPy and no framework; a backend loads when an array of 
 """
 
 from islices.backend import PROTOCOL, Backend, NativeParts, not_implemented
-from islices.clip import clip_by_global_norm, clip_by_norm, clip_by_row_norm, clip_by_value, global_norm, norm
+from islices.clip import clip_by_global_norm, clip_by_norm, clip_by_row_norm, clip_by_value
 from islices.embedding import drop_padding, embedding_grad, scale_by_frequency
 from islices.linear import add, concat, scale
 from islices.modes import execution
 from islices.native import convert, from_dense, from_native, to_native
+from islices.norms import global_norm, norm
 from islices.registry import get_backend, list_backends
 from islices.rows import coalesce, drop_rows, keep_rows, to_dense
 from islices.slices import IndexedSlices

@@ -197,6 +197,8 @@ class Backend:
         """
         raise TypeError(f"{self.name} has no row-sparse type of its own")
 
+    #: The floating dtypes the native sparse type can hold.
+    native_float_dtypes: ClassVar[tuple[str, ...]] = FLOATS
     #: True if `to_native` takes only coalesced slices (the core coalesces first).
     native_needs_coalesced: ClassVar[bool] = False
 

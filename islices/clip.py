@@ -1,11 +1,10 @@
-"""Norms and clipping: of the gradient itself, so duplicates are summed before anything is measured.
+"""Clipping: by value, and by norms of the gradient itself.
 
-SPEC clauses 7 to 11.
+SPEC clauses 9 to 11.
 """
 
 from __future__ import annotations
 
-import math
 import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,139 +12,19 @@ from typing import Any
 import numpy as np
 
 from islices import modes
-from islices.backend import FLOATS, INTEGERS, Array, Backend
+from islices.backend import INTEGERS, Array, Backend
 from islices.linear import round_scalar, scale_values, wide_dtype
 from islices.native import adopt, flatten, map_leaves, rebuild, without_padding
+from islices.norms import Leaf, adopt_leaves, as_rows, check_float, norm64, norm_dtype, norm_out, parts
 from islices.presets import BY_GLOBAL_NORM, BY_NORM, BY_VALUE, ClipFormula, Steps, islices_formula, lookup_formula
-from islices.registry import describe, get_backend
+from islices.registry import describe
 from islices.rows import coalesce
 from islices.slices import IndexedSlices
 from islices.sums import row_norms
 
-__all__ = ["clip_by_global_norm", "clip_by_norm", "clip_by_row_norm", "clip_by_value", "global_norm", "norm"]
+__all__ = ["clip_by_global_norm", "clip_by_norm", "clip_by_row_norm", "clip_by_value"]
 
 NONFINITE = ("propagate", "raise", "skip")
-
-
-# ---------------------------------------------------------------------- norms
-def norm(x: Any, ord: float = 2) -> Any:
-    """The norm of a gradient, seen as one vector.
-
-    Parameters
-    ----------
-    x : sparse gradient or dense array
-        Of a floating dtype.
-    ord : 1, 2 or inf
-
-    Returns
-    -------
-    0-d array of the same framework
-        float32, or float64 for float64 input. (MXNet, whose NDArray knows no 0-d arithmetic: shape (1,).)
-
-    Raises
-    ------
-    ValueError
-        For another ord.
-    TypeError
-        x is integer, or no array.
-
-    Notes
-    -----
-    Duplicates are summed first. The sum is exact to about 100 bits whatever the order, so the result does not
-    depend on it; the root is taken in float64 and rounded once. SPEC clause 7.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from islices import IndexedSlices
-    >>> s = IndexedSlices(np.array([[3.0, 0.0], [0.0, 8.0], [3.0, 0.0]]), np.array([1, 2, 1]), (4, 2))
-    >>> float(norm(s))
-    10.0
-    """
-    if ord not in (1, 2, math.inf):
-        raise ValueError(f"ord: got {ord!r}; accepted are 1, 2 and inf")
-    leaf, _ = adopt(x)
-    return _norm_out(*_norm64([leaf], float(ord), raw=False), [leaf])
-
-
-def global_norm(tree: Any) -> Any:
-    """The 2-norm of all gradients of a tree together.
-
-    Parameters
-    ----------
-    tree : list, tuple or dict, nested, of sparse gradients and dense arrays; None is skipped
-
-    Returns
-    -------
-    0-d array of the same framework
-        Of the widest leaf's dtype, at least float32. Of NumPy if there is no leaf. SPEC clause 8.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> float(global_norm({"w": np.array([3.0]), "b": [np.array([4.0]), None]}))
-    5.0
-    """
-    leaves = _leaves(tree)
-    return _norm_out(*_norm64(leaves, 2.0, raw=False), leaves) if leaves else np.zeros((), np.float32)
-
-
-def _leaves(tree: Any) -> list[Any]:
-    leaves = [adopt(x, "tree")[0] for x in flatten(tree) if x is not None]
-    backends = {_parts(leaf)[0].name for leaf in leaves}
-    if len(backends) > 1:
-        raise TypeError(
-            f"tree: got arrays of {' and '.join(sorted(backends))}; accepted is one framework (see convert)"
-        )
-    return leaves
-
-
-def _parts(leaf: Any) -> tuple[Backend, Array]:
-    if isinstance(leaf, IndexedSlices):
-        return leaf.backend, leaf.values
-    return get_backend(leaf), leaf
-
-
-def _norm64(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Backend, Array]:
-    """(E, norm): the float64 norm of all leaves together, shape (1,), with the backend that computes on it."""
-    flat = []
-    for leaf in leaves:
-        if isinstance(leaf, IndexedSlices):
-            leaf = without_padding(leaf) if raw else coalesce(leaf)
-        B, values = _parts(leaf)
-        _check_float(B, values)
-        flat.append((B, _as_rows(B, values, 1)))
-    return row_norms(flat, ord)
-
-
-def _check_float(B: Backend, values: Array) -> None:
-    if B.dtype(values) not in FLOATS:
-        raise TypeError(f"x: got {describe(values)}; accepted is a floating dtype")
-
-
-def _as_rows(B: Backend, values: Array, k: int | None) -> Array:
-    """values as a matrix: one row (k = 1), or one for each along axis 0 (k = its length)."""
-    shape = B.shape(values)
-    inner = shape if k == 1 else shape[1:]
-    m = None if None in inner else math.prod(n for n in inner if n is not None)
-    with B.scope():
-        return B.reshape(values, (k, m))
-
-
-def _norm_out(E: Backend, norm64: Array, leaves: Sequence[Any]) -> Any:
-    """The norm as the user gets it: a scalar of the framework, in the widest leaf's type."""
-    dtype = _norm_dtype(leaves)
-    B, values = _parts(leaves[0])
-    with E.scope():
-        rounded = E.reshape(E.astype(norm64, dtype), ())
-    if E is not modes.HOST:
-        return rounded
-    with B.scope():
-        return B.scalar(rounded, values)
-
-
-def _norm_dtype(leaves: Sequence[Any]) -> str:
-    return "float64" if any(B.dtype(v) == "float64" for B, v in map(_parts, leaves)) else "float32"
 
 
 # ---------------------------------------------------------------------- clipping by value
@@ -194,7 +73,7 @@ def clip_by_value(x: Any, lo: float, hi: float, *, semantics: str = "islices") -
             )
         if sparse and not raw:
             leaf = coalesce(leaf)
-        B, values = _parts(leaf)
+        B, values = parts(leaf)
         bounds = [round_scalar(B, values, _within(B, values, v), name) for name, v in (("lo", lo), ("hi", hi))]
         clipped = modes.run(_clamp, B, (values,), lo=bounds[0], hi=bounds[1])
         return leaf.replace(values=clipped) if sparse else clipped
@@ -257,7 +136,7 @@ def clip_by_norm(x: Any, max_norm: float, *, semantics: str = "islices", nonfini
         clip, _ = _clipper([leaf], limit, formula, nonfinite)
         return _with_values(leaf, clip)
 
-    return _same_if_unchanged(one, x)
+    return _each(one, x)
 
 
 def clip_by_global_norm(
@@ -299,24 +178,25 @@ def clip_by_global_norm(
     formula = lookup_formula(BY_GLOBAL_NORM, semantics, "clip_by_global_norm")
     limit = _check_max_norm(max_norm)
     _check_nonfinite(nonfinite)
-    leaves = _leaves(tree)
-    if not leaves:
+    leaves = adopt_leaves(tree)
+    adopted = [leaf.adopted for leaf in leaves if leaf is not None]
+    if not adopted:
         return tree, np.zeros((), np.float32)
-    clip, total = _clipper(leaves, limit, formula, nonfinite)
-    return _same_if_unchanged(lambda leaf: _with_values(leaf, clip), tree, "tree"), total
+    clip, total = _clipper(adopted, limit, formula, nonfinite)
+    return rebuild(tree, iter([_apply(lambda x: _with_values(x, clip), leaf) for leaf in leaves])), total
 
 
-def _same_if_unchanged(fn: Any, tree: Any, argument: str = "x") -> Any:
-    """`map_leaves`, but a leaf that fn returns as it is stays the caller's own object."""
+def _apply(fn: Callable[[Any], Any], leaf: Leaf | None) -> Any:
+    """fn of a leaf as the caller's type; what fn returns as it is stays the caller's own object."""
+    if leaf is None:
+        return None
+    out = fn(leaf.adopted)
+    return leaf.given if out is leaf.adopted else leaf.restore(out)
 
-    def one(x: Any) -> Any:
-        if x is None:
-            return None
-        leaf, restore = adopt(x, argument)
-        out = fn(leaf)
-        return x if out is leaf else restore(out)
 
-    return rebuild(tree, iter([one(x) for x in flatten(tree)]))
+def _each(fn: Callable[[Any], Any], tree: Any) -> Any:
+    leaves = [None if x is None else Leaf(x, *adopt(x)) for x in flatten(tree)]
+    return rebuild(tree, iter([_apply(fn, leaf) for leaf in leaves]))
 
 
 def _check_max_norm(max_norm: Any) -> float:
@@ -340,24 +220,24 @@ Clip = Callable[[Backend, Array], Array]
 def _with_values(leaf: Any, clip: Clip | None) -> Any:
     if clip is None:
         return leaf
-    B, values = _parts(leaf)
+    B, values = parts(leaf)
     clipped = clip(B, values)
     return leaf.replace(values=clipped) if isinstance(leaf, IndexedSlices) else clipped
 
 
 def _clipper(leaves: Sequence[Any], limit: float, formula: ClipFormula, nonfinite: str) -> tuple[Clip | None, Any]:
     """(clip, norm as the user gets it); clip is None where the values stay as they are."""
-    E, norm64 = _norm64(leaves, 2.0, raw=formula.raw)
-    total = _norm_out(E, norm64, leaves)
+    E, total64 = norm64(leaves, 2.0, raw=formula.raw)
+    total = norm_out(E, total64, leaves)
     with E.scope():
-        _refuse_nonfinite(E, norm64, nonfinite)
-        steps = formula.steps(E, norm64 if formula.wide else E.astype(norm64, _norm_dtype(leaves)), limit)
-        finite = E.isfinite(norm64)
+        _refuse_nonfinite(E, total64, nonfinite)
+        steps = formula.steps(E, total64 if formula.wide else E.astype(total64, norm_dtype(leaves)), limit)
+        finite = E.isfinite(total64)
     if E is not modes.HOST:
         return _traced_clip(E, steps, finite if nonfinite == "skip" else None), total
     if nonfinite == "skip" and not finite[0]:
         return lambda B, values: modes.run(_zeros, B, (values,)), total
-    if formula.wide and finite[0] and norm64[0] <= limit:
+    if formula.wide and finite[0] and total64[0] <= limit:
         return None, total
     factors = [(name, c if isinstance(c, float) else c.item()) for name, c in steps]
 
@@ -421,19 +301,19 @@ def clip_by_row_norm(x: Any, max_norm: float, *, nonfinite: str = "propagate") -
     """
     limit = _check_max_norm(max_norm)
     _check_nonfinite(nonfinite)
-    return _same_if_unchanged(lambda leaf: _clip_rows(leaf, limit, nonfinite), x)
+    return _each(lambda leaf: _clip_rows(leaf, limit, nonfinite), x)
 
 
 def _clip_rows(leaf: Any, limit: float, nonfinite: str) -> Any:
-    B, values = _parts(leaf)
-    _check_float(B, values)
+    B, values = parts(leaf)
+    check_float(B, values)
     sums, place = values, None
     if isinstance(leaf, IndexedSlices):
         if not modes.is_traced(B, values, leaf.indices):
             leaf = without_padding(leaf)
             values = leaf.values
         sums, place = modes.run(_row_sums, B, (values, leaf.indices), rows=leaf.dense_shape[0])
-    E, norms = row_norms([(B, _as_rows(B, sums, B.shape(sums)[0]))], 2.0)
+    E, norms = row_norms([(B, as_rows(B, sums, B.shape(sums)[0]))], 2.0)
     with E.scope():
         _refuse_nonfinite(E, norms, nonfinite)
         if E is modes.HOST and np.isfinite(norms).all() and (norms <= limit).all():

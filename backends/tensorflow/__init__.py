@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -73,7 +74,7 @@ class TensorflowBackend(Backend):
 
     # ------------------------------------------------------------------ looking at an array
     def dtype(self, x: Array) -> str:
-        return str(tf.as_dtype(x.dtype).name)
+        return _dtype_name(x.dtype)
 
     def shape(self, x: Array) -> tuple[int | None, ...]:
         return tuple(x.shape)
@@ -134,7 +135,9 @@ class TensorflowBackend(Backend):
             rank = len(x.shape)
             lead = rank - len(trailing) if tuple(x.shape)[rank - len(trailing) :] == trailing else 1
             shape = (tf.reduce_prod(tf.shape(x)[:lead]), *trailing) if shape[0] is None else (*shape[:-1], 0)
-        return tf.reshape(x, [-1 if n is None else n for n in shape])
+        dims = [-1 if n is None else n for n in shape]
+        # as an array, where it is one: TensorFlow takes several times as long over a list
+        return tf.reshape(x, np.array(dims, np.int64) if all(isinstance(n, int) for n in dims) else dims)
 
     def zeros(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
         with _beside(like):
@@ -247,6 +250,11 @@ class TensorflowBackend(Backend):
             values, ids = self.select(values, ids, valid, None)
         sums = tf.cast(self.widen(tf.gather(dense, ids)) + self.widen(values), values.dtype)
         return tf.tensor_scatter_nd_update(dense, tf.cast(ids, tf.int64)[:, None], sums)
+
+
+@cache
+def _dtype_name(dtype: Any) -> str:
+    return str(tf.as_dtype(dtype).name)
 
 
 def _scatter(values: Array, ids: Array, shape: Sequence[Any]) -> Array:

@@ -24,6 +24,9 @@ PLAIN = frozenset(
     ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
 )
 
+#: Up to this many elements `tf.constant` is the faster copy.
+FEW = 256
+
 
 def on_cpu(tensor: Array) -> bool:
     """Whether an eager tensor lies in the host's memory."""
@@ -85,7 +88,7 @@ def copy(array: np.ndarray[Any, Any]) -> Array:
     """A new tensor of an array's values, on the current device; uint16 means bfloat16."""
     if array.dtype.name == "bfloat16":
         array = array.view(np.uint16)
-    if array.dtype.name not in PLAIN:
+    if array.dtype.name not in PLAIN or (array.size <= FEW and array.dtype != np.uint16 and array.dtype.isnative):
         return tf.constant(array)
     if tf.executing_eagerly():
         fresh = empty(array.shape, array.dtype.newbyteorder("="))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ class TorchBackend(Backend):
 
     # ------------------------------------------------------------------ looking at an array
     def dtype(self, x: Array) -> str:
-        return str(x.dtype).removeprefix("torch.")
+        return _dtype_name(x.dtype)
 
     def shape(self, x: Array) -> tuple[int | None, ...]:
         return tuple(x.shape)
@@ -238,6 +239,11 @@ class TorchBackend(Backend):
             return dense.index_add(0, ids, values)
         sums = dense.index_select(0, ids).float() + values.float()
         return dense.index_copy(0, ids.long(), sums.to(dense.dtype))
+
+
+@cache
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _is_special(x: torch.Tensor) -> bool:

@@ -1,0 +1,165 @@
+"""Norms of the gradient itself: duplicates are summed before anything is measured.
+
+How the sums are taken is in `islices.sums`; here is what is summed, and what the caller gets. SPEC clauses 7 and 8.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from islices import modes
+from islices.backend import FLOATS, Array, Backend
+from islices.native import adopt, flatten, without_padding
+from islices.registry import describe, get_backend
+from islices.rows import coalesce
+from islices.slices import IndexedSlices
+from islices.sums import row_norms
+
+__all__ = [
+    "Leaf",
+    "adopt_leaves",
+    "as_rows",
+    "check_float",
+    "global_norm",
+    "norm",
+    "norm64",
+    "norm_dtype",
+    "norm_out",
+    "parts",
+]
+
+
+def norm(x: Any, ord: float = 2) -> Any:
+    """The norm of a gradient, seen as one vector.
+
+    Parameters
+    ----------
+    x : sparse gradient or dense array
+        Of a floating dtype.
+    ord : 1, 2 or inf
+
+    Returns
+    -------
+    0-d array of the same framework
+        float32, or float64 for float64 input. (MXNet, whose NDArray knows no 0-d arithmetic: shape (1,).)
+
+    Raises
+    ------
+    ValueError
+        For another ord.
+    TypeError
+        x is integer, or no array.
+
+    Notes
+    -----
+    Duplicates are summed first. The sum is exact to about 100 bits whatever the order, so the result does not
+    depend on it; the root is taken in float64 and rounded once. SPEC clause 7.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> s = IndexedSlices(np.array([[3.0, 0.0], [0.0, 8.0], [3.0, 0.0]]), np.array([1, 2, 1]), (4, 2))
+    >>> float(norm(s))
+    10.0
+    """
+    if ord not in (1, 2, math.inf):
+        raise ValueError(f"ord: got {ord!r}; accepted are 1, 2 and inf")
+    leaf, _ = adopt(x)
+    return norm_out(*norm64([leaf], float(ord), raw=False), [leaf])
+
+
+def global_norm(tree: Any) -> Any:
+    """The 2-norm of all gradients of a tree together.
+
+    Parameters
+    ----------
+    tree : list, tuple or dict, nested, of sparse gradients and dense arrays; None is skipped
+
+    Returns
+    -------
+    0-d array of the same framework
+        Of the widest leaf's dtype, at least float32. Of NumPy if there is no leaf. SPEC clause 8.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> float(global_norm({"w": np.array([3.0]), "b": [np.array([4.0]), None]}))
+    5.0
+    """
+    leaves = [leaf.adopted for leaf in adopt_leaves(tree) if leaf is not None]
+    return norm_out(*norm64(leaves, 2.0, raw=False), leaves) if leaves else np.zeros((), np.float32)
+
+
+class Leaf(NamedTuple):
+    """A leaf of a tree: the caller's object, what the library computes on, and the way back to the caller's type."""
+
+    given: Any
+    adopted: Any
+    restore: Callable[[Any], Any]
+
+
+def adopt_leaves(tree: Any) -> list[Leaf | None]:
+    """The leaves of a tree of one framework, in order, None included."""
+    leaves = [None if x is None else Leaf(x, *adopt(x, "tree")) for x in flatten(tree)]
+    backends = {parts(leaf.adopted)[0].name for leaf in leaves if leaf is not None}
+    if len(backends) > 1:
+        raise TypeError(
+            f"tree: got arrays of {' and '.join(sorted(backends))}; accepted is one framework (see convert)"
+        )
+    return leaves
+
+
+def parts(leaf: Any) -> tuple[Backend, Array]:
+    """(backend, its values) of an adopted leaf."""
+    if isinstance(leaf, IndexedSlices):
+        return leaf.backend, leaf.values
+    return get_backend(leaf), leaf
+
+
+def norm64(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Backend, Array]:
+    """(E, norm): the float64 norm of all leaves together, shape (1,), with the backend that computes on it."""
+    flat = []
+    for leaf in leaves:
+        if isinstance(leaf, IndexedSlices):
+            leaf = without_padding(leaf) if raw else coalesce(leaf)
+        B, values = parts(leaf)
+        check_float(B, values)
+        flat.append((B, as_rows(B, values, 1)))
+    return row_norms(flat, ord)
+
+
+def check_float(B: Backend, values: Array) -> None:
+    """Raise TypeError for integers, which have no norm here."""
+    if B.dtype(values) not in FLOATS:
+        raise TypeError(f"x: got {describe(values)}; accepted is a floating dtype")
+
+
+def as_rows(B: Backend, values: Array, k: int | None) -> Array:
+    """values as a matrix: one row (k = 1), or one for each along axis 0 (k = its length)."""
+    shape = B.shape(values)
+    inner = shape if k == 1 else shape[1:]
+    m = None if None in inner else math.prod(n for n in inner if n is not None)
+    with B.scope():
+        return B.reshape(values, (k, m))
+
+
+def norm_out(E: Backend, norm64: Array, leaves: Sequence[Any]) -> Any:
+    """The norm as the user gets it: a scalar of the framework, in the widest leaf's type."""
+    dtype = norm_dtype(leaves)
+    B, values = parts(leaves[0])
+    with E.scope():
+        rounded = E.reshape(E.astype(norm64, dtype), ())
+    if E is not modes.HOST:
+        return rounded
+    with B.scope():
+        return B.scalar(rounded, values)
+
+
+def norm_dtype(leaves: Sequence[Any]) -> str:
+    """float64 if a leaf is, else float32 (SPEC clause 8)."""
+    return "float64" if any(B.dtype(v) == "float64" for B, v in map(parts, leaves)) else "float32"

@@ -1,0 +1,352 @@
+"""The conformance suite finds broken backends, and tells a failure from a deviation, a gap and a broken harness.
+
+A small framework of its own is put on the path of a fresh interpreter: arrays that wrap NumPy's, whose adapter has no
+host view, so that the suite runs the adapter's primitives. One thing at a time is then broken in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from islices.conformance.deviations import Deviation, find_deviation, load_deviations
+
+FRAMEWORK = """
+import numpy as np
+
+def wrap(x):
+    if isinstance(x, (tuple, list)):
+        return type(x)(map(wrap, x))
+    return LabArray(np.asarray(x)) if isinstance(x, (np.ndarray, np.generic)) else x
+
+def unwrap(x):
+    if isinstance(x, (tuple, list)):
+        return type(x)(map(unwrap, x))
+    return x.data if isinstance(x, LabArray) else x
+
+class LabArray:
+    def __init__(self, data):
+        self.data = data
+    shape = property(lambda self: self.data.shape)
+    dtype = property(lambda self: self.data.dtype)
+    def __add__(self, other): return wrap(self.data + unwrap(other))
+    def __sub__(self, other): return wrap(self.data - unwrap(other))
+    def __mul__(self, other): return wrap(self.data * unwrap(other))
+    def __neg__(self): return wrap(-self.data)
+    __radd__, __rmul__ = __add__, __mul__
+"""
+
+ADAPTER = """
+import numpy as np
+import labfw
+from islices import Backend, not_implemented
+from islices.host import HostBackend
+
+class Arithmetic(HostBackend):
+    sum_duplicates = Backend.sum_duplicates  # unique, then segment_sum
+{defect}
+
+arithmetic = Arithmetic()
+
+class LabBackend(Backend):
+    name = module = "labfw"
+    def version(self): return "1"
+    def is_array(self, x): return isinstance(x, labfw.LabArray)
+    def dtype(self, x): return arithmetic.dtype(x.data)
+    def shape(self, x): return x.shape
+    def host_view(self, x): return None
+    def from_host(self, array, like): return labfw.LabArray(array)
+    def to_numpy(self, x): return x.data
+    def scope(self): return arithmetic.scope()
+    def asarray(self, array, like=None):
+        array = np.array(array)
+        if array.dtype.name == "bfloat16":
+            array = array.view(np.uint16)
+        if array.dtype.kind in "OUS":
+            raise TypeError("labfw has no such dtype")
+        return labfw.LabArray(array)
+
+def lifted(name):
+    def primitive(self, *args, **kwargs):
+        return labfw.wrap(getattr(arithmetic, name)(*labfw.unwrap(args), **kwargs))
+    return primitive
+
+for _name in (
+    "astype reshape zeros concat take where abs minimum maximum less_equal isfinite sqrt div round_product row_amax "
+    "row_sum equal in_range logical_not isin select unique segment_sum scatter_rows add_rows"
+).split():
+    setattr(LabBackend, _name, lifted(_name))
+
+backend = LabBackend()
+{mutation}
+"""
+
+
+class Run(NamedTuple):
+    lines: list[dict[str, Any]]
+    status: int
+    output: str
+
+    @property
+    def cases(self) -> list[dict[str, Any]]:
+        return [line for line in self.lines if line["type"] == "case"]
+
+    @property
+    def counts(self) -> Counter[str]:
+        return Counter(line["outcome"] for line in self.cases)
+
+    def ids(self, outcome: str) -> set[str]:
+        return {line["id"] for line in self.cases if line["outcome"] == outcome}
+
+    def clauses(self, outcome: str) -> set[str]:
+        return {line["clause"] for line in self.cases if line["outcome"] == outcome}
+
+
+def conform(folder: Path, *options: str, defect: str = "", mutation: str = "", deviations: str = "") -> Run:
+    """Run the suite on the laboratory's backend, in native mode, in a fresh interpreter."""
+    package = folder / "labfw_islices"
+    package.mkdir()
+    (folder / "labfw.py").write_text(FRAMEWORK)
+    (package / "__init__.py").write_text(ADAPTER.format(defect=defect, mutation=mutation))
+    if deviations:
+        (package / "deviations.toml").write_text(deviations)
+    info = folder / "islices_labfw-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: islices-labfw\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[islices.backends]\nlabfw = labfw_islices:backend\n")
+    report = folder / "report.jsonl"
+    command = [
+        sys.executable, "-m", "pytest", "-q", "--tb=no", "--no-header", "-p", "no:cacheprovider",
+        "--import-mode=importlib", "--pyargs", "islices.conformance", "--islices-backend", "labfw",
+        "--islices-modes", "native", "--islices-report", str(report), *options,
+    ]  # fmt: skip
+    path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        command, cwd=folder, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=300
+    )
+    lines = [json.loads(line) for line in report.read_text("utf-8").splitlines()]
+    return Run(lines, done.returncode, done.stdout + done.stderr)
+
+
+# ---------------------------------------------------------------------- a sound backend
+def test_a_sound_backend_conforms_and_the_report_is_whole(tmp_path: Path) -> None:
+    run = conform(tmp_path)
+    assert run.status == 0, run.output[-3000:]
+    assert run.counts["fail"] == run.counts["harness error"] == run.counts["deviation"] == 0
+    assert run.counts["pass"] > 300
+    # the reason of what is left out is always said
+    assert all(line["reason"] for line in run.cases if line["outcome"] == "unsupported")
+    header, footer = run.lines[0], run.lines[-1]
+    assert (header["type"], header["backend"], header["profile"]) == ("header", "labfw", "default")
+    assert (footer["type"], footer["counts"], footer["exit"]) == ("footer", dict(run.counts), 0)
+    assert header["total"] == len(run.cases)
+    assert len({line["clause"] for line in run.cases}) >= 10
+    assert all(line["mode"] == "native" for line in run.cases)
+
+
+# ---------------------------------------------------------------------- broken arithmetic
+def test_a_sum_that_keeps_the_last_contribution_is_caught_by_many_clauses(tmp_path: Path) -> None:
+    defect = """
+    def segment_sum(self, values, segments, count):
+        out = np.zeros((count, *values.shape[1:]), values.dtype)
+        out[segments] = values
+        return out
+"""
+    run = conform(tmp_path, defect=defect)
+    assert run.status == 1
+    assert {"3", "4", "5", "7", "10"} <= run.clauses("fail"), run.clauses("fail")
+    assert run.counts["harness error"] == 0
+    shown = next(line for line in run.cases if line["id"] == "norms/norm2/duplicates-by-hand")
+    assert (shown["outcome"], "5.0" in shown["reason"], "7.2111" in shown["reason"]) == ("fail", True, True), shown
+    # only what duplicates have a part in is wrong
+    assert {"errors", "conversion"} & {line["group"] for line in run.cases if line["outcome"] == "pass"}
+    assert not {i for i in run.ids("fail") if "/sorted-unique/" in i or "/one/" in i or "/empty/" in i}
+
+
+def test_pairwise_sums_are_caught(tmp_path: Path) -> None:
+    defect = """
+    def segment_sum(self, values, segments, count):
+        out = np.zeros((count, *values.shape[1:]), values.dtype)
+        for s in set(segments.tolist()):
+            rows = list(values[segments == s])
+            while len(rows) > 1:
+                rows = [a + b for a, b in zip(rows[::2], rows[1::2])] + rows[len(rows) // 2 * 2 :]
+            out[s] = rows[0]
+        return out
+"""
+    run = conform(tmp_path, "-k", "left-fold or coalesce/integers or unsorted-duplicates or saturation", defect=defect)
+    assert run.status == 1
+    assert {"coalesce/left-fold/long-run", "coalesce/left-fold/long-run-scalars"} <= run.ids("fail")
+    # an order nobody can see is no failure
+    assert {"coalesce/saturation/float16", "coalesce/saturation/bfloat16"} <= run.ids("pass")
+
+
+def test_sixteen_bit_sums_without_a_wider_type_are_caught(tmp_path: Path) -> None:
+    defect = """
+    def segment_sum(self, values, segments, count):
+        out = np.zeros((count, *values.shape[1:]), values.dtype)
+        for s, row in zip(segments, values):
+            out[s] = (out[s] + row).astype(np.float16)
+        return out
+"""
+    run = conform(tmp_path, "-k", "saturation or unsorted-duplicates", defect=defect)
+    assert "coalesce/saturation/float16" in run.ids("fail")
+
+
+def test_norms_of_the_stored_values_are_caught(tmp_path: Path) -> None:
+    # a core whose norms forget to sum duplicates first, as most frameworks' own do
+    run = conform(
+        tmp_path, "-k", "norms or clipping",
+        mutation="import islices.clip\nislices.clip.coalesce = lambda x: x\n",
+    )  # fmt: skip
+    assert run.status == 1
+    assert {"7", "8", "9", "10"} <= run.clauses("fail")
+    assert "norms/norm2/duplicates-by-hand" in run.ids("fail")
+    assert "clipping/by_norm/cancelling-is-unchanged" in run.ids("fail")
+
+
+def test_a_sum_of_squares_in_float32_is_caught(tmp_path: Path) -> None:
+    defect = """
+    def row_sum(self, x):
+        return np.sum(x.astype(np.float32), axis=1).astype(np.float64)
+"""
+    run = conform(tmp_path, "-k", "norms", defect=defect)
+    assert run.clauses("fail") >= {"7", "8"}
+
+
+def test_indices_that_are_not_checked_are_caught(tmp_path: Path) -> None:
+    run = conform(
+        tmp_path, "-k", "errors",
+        mutation="import islices.slices\nislices.slices.check_indices = lambda *args, **kwargs: None\n",
+    )  # fmt: skip
+    assert {"errors/index-negative", "errors/index-equal-rows"} <= run.ids("fail")
+    assert run.clauses("fail") >= {"2"}
+
+
+# ---------------------------------------------------------------------- what is no failure, and no pass either
+def test_a_process_that_ends_hard_leaves_a_report_without_footer_naming_the_case(tmp_path: Path) -> None:
+    defect = """
+    def scatter_rows(self, values, ids, shape):
+        if shape == (0, 3):
+            import os
+            os._exit(86)
+        return super().scatter_rows(values, ids, shape)
+"""
+    run = conform(tmp_path, "-k", "densify", defect=defect)
+    assert run.status == 86
+    assert "footer" not in {line["type"] for line in run.lines}
+    last = run.lines[-1]
+    assert (last["type"], last["id"], last["clause"]) == ("start", "densify/to_dense/no-rows", "5")
+    assert run.counts["pass"] > 0
+    assert last["id"] not in {line["id"] for line in run.cases}
+
+
+def test_arguments_that_cannot_be_built_are_a_harness_error_not_a_failure(tmp_path: Path) -> None:
+    defect = ""
+    mutation = """
+def refuse(self, array, like=None, real=LabBackend.asarray):
+    if np.asarray(array).dtype == np.int32:
+        raise RuntimeError("the laboratory is out of int32")
+    return real(self, array, like)
+
+LabBackend.asarray = refuse
+"""
+    run = conform(tmp_path, "-k", "densify", defect=defect, mutation=mutation)
+    assert run.status == 1
+    assert run.counts["harness error"] > 0
+    assert run.counts["fail"] == 0
+    assert all("/int32/" in i for i in run.ids("harness error"))
+    reasons = [line["reason"] for line in run.cases if line["outcome"] == "harness error"]
+    assert all("out of int32" in reason for reason in reasons)
+
+
+def test_a_dtype_the_backend_does_not_claim_is_unsupported(tmp_path: Path) -> None:
+    run = conform(tmp_path, "-k", "densify", mutation="LabBackend.float_dtypes = ('float32', 'float64')\n")
+    assert run.status == 0
+    assert run.counts["unsupported"] > 0
+    assert all("float16" in i or "bfloat16" in i for i in run.ids("unsupported"))
+
+
+# ---------------------------------------------------------------------- declared deviations
+NO_ISIN = '    isin = not_implemented("labfw cannot search")\n'
+
+
+def table(**fields: Any) -> str:
+    return "[[deviation]]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in fields.items())
+
+
+def test_a_deviation_that_fails_as_declared_is_one_and_all_else_fails(tmp_path: Path) -> None:
+    declared = table(cases="algebra/keep_rows/*/rank?", kind="never", raises="NotImplementedError", reason="no search")
+    declared += table(cases="padding/drop_padding/*/rank?", kind="never", raises="KeyError", reason="another error")
+    declared += table(cases="densify/to_dense/no-rows", kind="notyet", result="differs", reason="it does not")
+    options = ("-k", "algebra/keep_rows or drop_padding or to_dense/no-rows")
+    run = conform(tmp_path, *options, defect=NO_ISIN, deviations=declared)
+    assert run.status == 1
+    by_id = {line["id"]: line for line in run.cases}
+    kept = [line for i, line in by_id.items() if i.startswith("algebra/keep_rows/") and "/rank" in i]
+    assert kept
+    assert all((line["outcome"], line["kind"], line["reason"]) == ("deviation", "never", "no search") for line in kept)
+    # another error than the declared one
+    other = [line for i, line in by_id.items() if i.startswith("padding/drop_padding/") and "/rank" in i]
+    assert other
+    assert all(line["outcome"] == "fail" and "NotImplementedError" in line["reason"] for line in other)
+    # no error at all
+    passing = by_id["densify/to_dense/no-rows"]
+    assert (passing["outcome"], "remove the declaration" in passing["reason"]) == ("fail", True)
+
+
+def test_a_declared_difference_holds_in_the_declared_mode_only(tmp_path: Path) -> None:
+    defect = """
+    def scatter_rows(self, values, ids, shape):
+        return super().scatter_rows(values, ids, shape) + values.dtype.type(1)
+"""
+    declared = table(cases="*/named-6-1-1-4-8", modes=["native"], kind="notimpl", result="differs", reason="off by one")
+    declared += table(cases="densify/to_dense/one/*", modes=["host"], kind="notimpl", result="differs", reason="host")
+    run = conform(tmp_path, "-k", "named-6-1-1-4-8 or to_dense/one/float32", defect=defect, deviations=declared)
+    assert run.ids("deviation") == {"densify/to_dense/named-6-1-1-4-8"}
+    assert run.ids("fail")
+    assert all(i.startswith("densify/to_dense/one/") for i in run.ids("fail"))
+
+
+def test_an_unknown_kind_never_reads_as_a_pass(tmp_path: Path) -> None:
+    declared = table(cases="*", kind="wontfix", result="differs", reason="we do not care")
+    run = conform(tmp_path, "-k", "to_dense/no-rows or named-6-1-1-4-8", deviations=declared)
+    assert run.status != 0
+    assert set(run.counts) == {"harness error"}
+    assert all("wontfix" in line["reason"] for line in run.cases)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"kind": "wontfix", "result": "differs"}, "notimpl, notyet, never"),
+        ({"kind": "never"}, "either raises"),
+        ({"kind": "never", "raises": "ValueError", "result": "differs"}, "either raises"),
+        ({"kind": "never", "result": "wrong"}, "either raises"),
+        ({"kind": "never", "result": "differs", "reason": ""}, "reason is missing"),
+    ],
+)
+def test_a_declaration_is_checked(fields: dict[str, str], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Deviation(**{"cases": "*", "reason": "because", **fields})
+
+
+def test_the_first_declaration_that_matches_counts() -> None:
+    first = Deviation("norms/*", "never", "a", modes=("native",), result="differs")
+    second = Deviation("norms/norm2/*", "notyet", "b", raises="ValueError")
+    assert find_deviation([first, second], "norms/norm2/x", "native") is first
+    assert find_deviation([first, second], "norms/norm2/x", "host") is second
+    assert find_deviation([first, second], "clipping/x", "native") is None
+
+
+def test_the_adapter_of_numpy_declares_nothing() -> None:
+    import islices
+
+    assert load_deviations(islices.get_backend("numpy")) == []
