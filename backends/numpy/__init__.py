@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import numpy as np
 
-from islices.backend import Array
+from islices.backend import FLOATS, Array
 from islices.host import HostBackend
 
 __all__ = ["NumpyBackend", "backend"]
@@ -16,6 +17,7 @@ class NumpyBackend(HostBackend):
     name = "numpy"
     pip = "pip install numpy"
     host_only = True
+    float_dtypes = FLOATS if importlib.util.find_spec("ml_dtypes") else ("float16", "float32", "float64")
 
     def is_array(self, x: object) -> bool:
         return isinstance(x, (np.ndarray, np.generic))
