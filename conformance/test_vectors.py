@@ -9,6 +9,7 @@ import pytest
 from islices.conformance.data import Case, load_cases
 from islices.conformance.deviations import find_deviation, load_deviations
 from islices.conformance.execute import HarnessError, UnsupportedError, difference, run_case
+from islices.conformance.verdicts import MismatchError, judge
 from islices.registry import get_backend
 
 
@@ -44,35 +45,28 @@ def deviations(backend: Any) -> Any:
 
 
 def test_case(case: Case, mode: str, backend: Any, deviations: Any, verdict: Any) -> None:
-    declared = find_deviation(deviations, case.id, mode)
+    outcome, details = judge(lambda: _attempt(backend, case, mode), find_deviation(deviations, case.id, mode))
+    verdict(outcome, **details)
+
+
+def _attempt(backend: Any, case: Case, mode: str) -> None:
+    expected = repr(case.expect)[:2000]
     try:
         got = run_case(backend, case, mode)
-    except UnsupportedError as reason:
-        verdict("unsupported", reason=str(reason))
-        return
-    except HarnessError as error:
-        verdict("harness error", reason=str(error))
-        return
+    except (HarnessError, UnsupportedError):
+        raise
     except Exception as error:
-        problem, raised, shown = _judge_error(case, error), type(error).__name__, f"{type(error).__name__}: {error}"
+        problem = _judge_error(case, error)
+        if problem:
+            raised = type(error).__name__
+            raise MismatchError(problem, raised=raised, got=f"{raised}: {error}"[:2000], expected=expected) from error
+        return
+    if case.group == "errors":
+        problem = f"got no exception, expected {case.expect['raises']}"
     else:
-        raised, shown = "", repr(got)
-        problem = (
-            f"got no exception, expected {case.expect['raises']}"
-            if case.group == "errors"
-            else difference(got, case.expect)
-        )
-    if declared is not None:
-        if not problem:
-            verdict(
-                "fail", reason=f"declared as a deviation ({declared.reason}), but it passes: remove the declaration"
-            )
-        elif raised == declared.raises:
-            verdict("deviation", reason=declared.reason, kind=declared.kind, issue=declared.issue)
-    verdict(
-        "fail" if problem else "pass",
-        **({"reason": problem, "got": shown[:2000], **_expected(case)} if problem else {}),
-    )
+        problem = difference(got, case.expect)
+    if problem:
+        raise MismatchError(problem, got=repr(got)[:2000], expected=expected)
 
 
 def _judge_error(case: Case, error: Exception) -> str:
@@ -83,7 +77,3 @@ def _judge_error(case: Case, error: Exception) -> str:
         return f"raised {type(error).__name__}: {error}; expected {expected}"
     missing = [word for word in case.expect["message"] if word not in str(error)]
     return f"the message lacks {missing}: {error}" if missing else ""
-
-
-def _expected(case: Case) -> dict[str, str]:
-    return {"expected": repr(case.expect)[:2000]}

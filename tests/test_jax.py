@@ -189,9 +189,7 @@ def test_vmap_over_the_values_densifies_each() -> None:
 
 def test_vmap_over_the_indices_too() -> None:
     ids = jnp.asarray([[4, 1, 4], [0, 0, 5]], jnp.int32)
-    out = np.asarray(
-        jax.vmap(lambda i: islices.to_dense(IndexedSlices(jnp.asarray(VALUES), i, (6, 2))))(ids)
-    )
+    out = np.asarray(jax.vmap(lambda i: islices.to_dense(IndexedSlices(jnp.asarray(VALUES), i, (6, 2))))(ids))
     for k in range(2):
         expected = islices.to_dense(IndexedSlices(VALUES, np.asarray(ids[k]), (6, 2)))
         np.testing.assert_array_equal(out[k], expected)

@@ -45,7 +45,10 @@ def test_every_group_is_there_and_every_oracle_is_used() -> None:
 
 
 def test_the_oracles_share_no_code() -> None:
-    for name, forbidden in (("naive", ("islices.conformance.oracle", "fractions")), ("oracle", ("numpy", "islices.backend"))):
+    for name, forbidden in (
+        ("naive", ("islices.conformance.oracle", "fractions")),
+        ("oracle", ("numpy", "islices.backend")),
+    ):
         source = (resources.files("islices.conformance") / f"{name}.py").read_text("utf-8")
         tree = ast.parse(source)
         imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}

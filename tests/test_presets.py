@@ -76,7 +76,7 @@ def test_tensorflow_clip_by_global_norm(tf: Any) -> None:
         return [(a.values, c.values), (b, d), (norm, theirs)]
 
     # the factor carries the norm's error (1 ulp of it, up to 2 where it crosses a power of two) and two roundings
-    assert largest(pairs, "tf.clip_by_global_norm") <= 4  # measured GLOBAL_TF
+    assert largest(pairs, "tf.clip_by_global_norm") <= 4  # measured: 0: in this build even the sums agree
 
 
 def test_tensorflow_clip_by_norm(tf: Any) -> None:
@@ -86,7 +86,7 @@ def test_tensorflow_clip_by_norm(tf: Any) -> None:
         a, b = islices.clip_by_norm([s, d], limit, semantics="tensorflow")
         return [(a.values, tf.clip_by_norm(s, limit).values), (b, tf.clip_by_norm(d, limit))]
 
-    assert largest(pairs, "tf.clip_by_norm") <= 4  # measured NORM_TF
+    assert largest(pairs, "tf.clip_by_norm") <= 4  # measured: 2
 
 
 def test_tensorflow_clip_by_value(tf: Any) -> None:
@@ -118,24 +118,32 @@ def test_keras_optimizers(tf: Any, option: str) -> None:
             ours = islices.clip_by_value(grads, -limit, limit, semantics="keras")
         else:
             ours, _ = islices.clip_by_global_norm(grads, limit, semantics="keras")
+        if option == "global_clipnorm":
+            # Keras multiplies slices by a tensor, which makes them dense: the same factor, but on the summed rows
+            assert not isinstance(theirs[0], tf.IndexedSlices)
+            rows = tf_slices(tf, islices.to_dense(grads[0]).numpy(), np.arange(ROWS))
+            factor = float(theirs[1][0, 0]) / float(dense[0, 0])
+            np.testing.assert_allclose(
+                islices.to_dense(ours[0]), rows.values * factor, rtol=1e-5, atol=1e-6 * float(np.abs(values).max())
+            )
+            return [(ours[1], theirs[1])]
         variables = [keras.Variable(np.zeros((ROWS, DIM), np.float32)), keras.Variable(np.zeros((3, 5), np.float32))]
         optimizer.apply(grads, variables)
         assert ulps(variables[1].numpy(), -theirs[1].numpy()) == 0, "what was compared is what the step uses"
         return [(ours[0].values, theirs[0].values), (ours[1], theirs[1])]
 
-    # Keras' clipnorm is tf.clip_by_norm, global_clipnorm tf.clip_by_global_norm: the bounds above
-    assert largest(pairs, f"keras {option}") <= (0 if option == "clipvalue" else 4)  # measured KERAS
+    # the formulas are TensorFlow's, and so is the bound; measured: clipnorm 2, global_clipnorm 3, clipvalue 0
+    assert largest(pairs, f"keras {option}") <= (0 if option == "clipvalue" else 4)
 
 
 def test_tensorflow_does_not_sum_duplicates(tf: Any) -> None:
-    values, ids, _ = batches()[3]
-    s = tf_slices(tf, values, ids)
-    limit = float(tf.linalg.global_norm([s])) / 4
-    raw = islices.clip_by_norm(s, limit, semantics="tensorflow")
-    summed = islices.clip_by_norm(s, limit)
-    assert float(islices.norm(summed)) == pytest.approx(limit, rel=1e-6)
-    np.testing.assert_allclose(float(tf.linalg.global_norm([raw])), limit, rtol=1e-6)
-    assert float(islices.norm(raw)) > 1.5 * limit, "the duplicates were not summed before the norm was taken"
+    """Worked by hand: the gradient's norm is sqrt(52), that of its stored values sqrt(34)."""
+    values = np.array([[3.0, 0.0], [0.0, 4.0], [3.0, 0.0]], np.float32)
+    s = tf.IndexedSlices(tf.constant(values), tf.constant([1, 2, 1]), tf.constant([4, 2]))
+    raw = islices.clip_by_norm(s, 5.0, semantics="tensorflow")
+    assert float(tf.linalg.global_norm([raw])) == pytest.approx(5.0, rel=1e-6)
+    assert float(islices.norm(raw)) == pytest.approx(5 * (52 / 34) ** 0.5, rel=1e-6)  # 6.18: not clipped to 5 at all
+    assert float(islices.norm(islices.clip_by_norm(s, 5.0))) == pytest.approx(5.0, rel=1e-6)
 
 
 # ---------------------------------------------------------------------- PyTorch
@@ -161,7 +169,7 @@ def test_torch_clip_grad_norm() -> None:
             (norm.numpy(), theirs.numpy()),
         ]
 
-    assert largest(pairs, "torch.nn.utils.clip_grad_norm_") <= 4  # measured TORCH
+    assert largest(pairs, "torch.nn.utils.clip_grad_norm_") <= 4  # measured: 1
 
 
 # ---------------------------------------------------------------------- MXNet
@@ -182,11 +190,10 @@ def test_mxnet_clip_global_norm() -> None:
         theirs = [mx.nd.array(islices.to_dense(rows), dtype="float32"), d.copy()]
         their_norm = mx.gluon.utils.clip_global_norm(theirs, limit)  # in place
         assert a.stype == "row_sparse"
-        measured_norm = ulps(norm.asnumpy().reshape(()), np.float32(their_norm).reshape(()))
-        assert measured_norm <= 8, measured_norm
-        return [(islices.to_dense(a).asnumpy(), theirs[0].asnumpy()), (b.asnumpy(), theirs[1].asnumpy())]
+        norms = norm.asnumpy().reshape(()), np.float32(their_norm).reshape(())
+        return [(islices.to_dense(a).asnumpy(), theirs[0].asnumpy()), (b.asnumpy(), theirs[1].asnumpy()), norms]
 
-    assert largest(pairs, "mxnet.gluon.utils.clip_global_norm") <= 8  # measured MXNET
+    assert largest(pairs, "mxnet.gluon.utils.clip_global_norm") <= 4  # measured: 2, its norm included
 
 
 # ---------------------------------------------------------------------- optax
@@ -204,7 +211,7 @@ def test_optax_clip_by_global_norm() -> None:
         (c, e), _ = optax.clip_by_global_norm(limit).update(grads, optax.EmptyState())
         return [(islices.to_dense(a), c), (b, e)]
 
-    assert largest(pairs, "optax.clip_by_global_norm") <= 4  # measured OPTAX
+    assert largest(pairs, "optax.clip_by_global_norm") <= 4  # measured: 2
 
 
 # ---------------------------------------------------------------------- without any framework

@@ -133,11 +133,15 @@ def test_a_frameworks_arrays_and_names_meet(name: str) -> None:
 
 
 def test_an_unknown_name_is_a_value_error_that_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"no backend is named 'abacus'; known are numpy, torch, tensorflow, jax, mxnet"):
+    with pytest.raises(
+        ValueError, match=r"no backend is named 'abacus'; known are numpy, torch, tensorflow, jax, mxnet"
+    ):
         islices.get_backend("abacus")
 
 
-@pytest.mark.parametrize("x", [3, "text" * 0, None, [1.0], object()], ids=["int", "empty str", "None", "list", "object"])
+@pytest.mark.parametrize(
+    "x", [3, "text" * 0, None, [1.0], object()], ids=["int", "empty str", "None", "list", "object"]
+)
 def test_what_is_no_array_has_no_backend(x: object) -> None:
     error = ValueError if isinstance(x, str) else TypeError
     with pytest.raises(error, match="no backend"):

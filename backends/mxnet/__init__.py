@@ -181,7 +181,9 @@ class MXNetBackend(Backend):
         return self.zeros(x.shape[:1], self.dtype(x), x) if 0 in x.shape else nd.max(nd.abs(x), axis=1)
 
     def row_sum(self, x: Array) -> Array:
-        return self.zeros(x.shape[:1], "float64", x) if 0 in x.shape else nd.sum(x, axis=1)
+        if 0 in x.shape:
+            return self.zeros(x.shape[:1], "float64", x)
+        return nd.dot(x, nd.ones((x.shape[1],), x.context, "float64"))  # nd.sum of few rows takes ten times as long
 
     def blocks(self, x: Array) -> Sequence[Array]:
         m = x.shape[1]
