@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import functools
 import importlib
+import importlib.util
 import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -57,6 +58,14 @@ def check(
 def same(got: Any, expected: Any, what: str) -> None:
     problem = difference(read(got), expected, path=what)
     assert not problem, problem
+
+
+def own_calls_of(backend: Backend) -> Any:
+    """The module of the framework's own calls; a plug-in's framework has none here."""
+    name = f"islices.conformance.native.{backend.name}"
+    if importlib.util.find_spec(name) is None:
+        raise UnsupportedError(f"the suite does not know {backend.name}'s own layers")
+    return importlib.import_module(name)
 
 
 # ---------------------------------------------------------------------- conversion
@@ -194,8 +203,7 @@ def invalid_native(backend: Backend) -> None:
     """Native objects that contradict themselves are refused before their framework computes on them."""
     if not backend.native_name:
         raise UnsupportedError(f"{backend.name} has no sparse type")
-    own = importlib.import_module(f"islices.conformance.native.{backend.name}")
-    for label, (make, expected) in own.invalid_gradients().items():
+    for label, (make, expected) in own_calls_of(backend).invalid_gradients().items():
         got: Exception | None = None
         try:
             islices.coalesce(make())
@@ -214,7 +222,7 @@ def real_text() -> tuple[Array, int, Array]:
 def captured(backend: Backend, *, stage: str) -> None:
     """The framework's own gradient of its own layer, through from_native, coalesce, padding, clipping, to_dense."""
     ids, vocabulary, up = real_text()
-    own = importlib.import_module(f"islices.conformance.native.{backend.name}")
+    own = own_calls_of(backend)
     if hasattr(own, "embedding_gradient"):
         gradient = own.embedding_gradient(to_numpy(ids), to_numpy(up), vocabulary, corpus.PADDING)
     else:  # NumPy has neither layers nor autodiff: what arrives at the looked-up rows is the gradient

@@ -40,7 +40,7 @@ def round_to(x: Fraction | float | int, dtype: str) -> float | int:
     unit = Fraction(2) ** (exponent - precision + 1)
     rounded = round(x / unit) * unit  # Fraction rounds half to even
     if abs(rounded) >= Fraction(2) ** (emax + 1):
-        return math.copysign(math.inf, x)
+        return math.inf if x > 0 else -math.inf
     return float(rounded)
 
 

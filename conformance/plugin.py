@@ -45,7 +45,7 @@ class Report:
         self.counts: Counter[str] = Counter()
         self.full = bool(config.getoption("islices_full"))
 
-    def write(self, kind: str, **fields: Any) -> None:
+    def write(self, kind: str, /, **fields: Any) -> None:
         if self.file is not None:
             self.file.write(json.dumps({"type": kind, **fields}) + "\n")
             self.file.flush()
@@ -63,7 +63,7 @@ class Report:
             profile="full" if self.full else "default", total=total,
         )  # fmt: skip
 
-    def outcome(self, outcome: str, **fields: Any) -> None:
+    def outcome(self, outcome: str, /, **fields: Any) -> None:
         self.counts[outcome] += 1
         self.write("case", outcome=outcome, **fields)
 
@@ -125,10 +125,10 @@ class Verdict:
     def __call__(self, outcome: str, **details: Any) -> None:
         if outcome not in OUTCOMES:
             raise ValueError(f"outcome: got {outcome!r}; accepted are {', '.join(OUTCOMES)}")
-        self.item.islices_reported = True
         if self.report is not None:
             seconds = round(time.perf_counter() - self.started, 6)
             self.report.outcome(outcome, **self.marker.kwargs, seconds=seconds, **details)
+        self.item.islices_reported = True
         text = "\n".join(f"{name}: {value}" for name, value in details.items())
         if outcome == "unsupported":
             pytest.skip(text)

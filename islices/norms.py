@@ -125,10 +125,17 @@ def norm64(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Backend, Ar
     """(E, norm): the float64 norm of all leaves together, shape (1,), with the backend that computes on it."""
     flat = []
     for leaf in leaves:
-        if isinstance(leaf, IndexedSlices):
-            leaf = without_padding(leaf) if raw else coalesce(leaf)
         B, values = parts(leaf)
         check_float(B, values)
+        sparse = isinstance(leaf, IndexedSlices)
+        views = modes.host_views(B, (values, leaf.indices) if sparse else (values,))
+        if views is not None:  # what is summed here nobody sees: it need not go back into the framework
+            B, values = modes.HOST, views[0]
+            if sparse:
+                flags = {"coalesced": leaf.coalesced, "padded": leaf.padded}
+                leaf = IndexedSlices._trusted(B, *views, leaf.dense_shape, **flags)
+        if sparse:
+            values = (without_padding(leaf) if raw else coalesce(leaf)).values
         flat.append((B, as_rows(B, values, 1)))
     return row_norms(flat, ord)
 
