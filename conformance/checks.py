@@ -102,7 +102,8 @@ for _dtype, _index_type, _row_shape in itertools.product(FLOATS, INDEX_TYPES, RO
     for _layout in ("empty", "one", "unsorted-duplicates"):
         check(
             f"conversion/round-trip/{_layout}/{_dtype}/{_index_type}/rank{len(_row_shape)}", "1",
-            wide="64" in _dtype + _index_type, full=len(_row_shape) != 1 and _dtype != "float32",
+            wide="64" in _dtype + _index_type,
+            full=len(_row_shape) != 1 or not (_dtype == "float32" or _layout == "unsorted-duplicates"),
             dtype=_dtype, index_type=_index_type, row_shape=_row_shape, layout=_layout,
         )(round_trip)  # fmt: skip
 

@@ -54,7 +54,7 @@ class Case:
     """One call and what must come of it.
 
     ``expect`` is the result, or for the errors group ``{"raises": name, "message": [words]}``. ``flags``: "full" (only
-    run by --full), "eager" (has no traced form).
+    run by --full), "trace-in-full" (traced only then), "eager" (has no traced form).
     """
 
     id: str

@@ -90,7 +90,9 @@ def some_cross(seed: str) -> Iterator[tuple[str, Slices, tuple[str, ...]]]:
         index_type = INDEX_TYPES[(k + k // 4) % 2]
         default = layout == "unsorted-duplicates" or (layout in DEFAULT_LAYOUTS and dtype == "float32")
         name = f"{layout}/{dtype}/{index_type}/rank{len(row_shape)}"
-        yield name, slices(layout, dtype, index_type, row_shape, seed), () if default else ("full",)
+        rare = layout in ("one", "unsorted-unique")  # shapes of their own, which compilers compile
+        flags = (("trace-in-full",) if rare else ()) if default else ("full",)
+        yield name, slices(layout, dtype, index_type, row_shape, seed), flags
 
 
 # ---------------------------------------------------------------------- the groups
@@ -239,15 +241,15 @@ def clipping() -> Iterator[Case]:
     for label, bad in (("nan", math.nan), ("inf", math.inf)):
         x = slices_of("float32", [[bad, 1.0], [2.0, 3.0], [0.0, 5.0]], [1, 0, 1], (3, 2))
         for mode in ("propagate", "skip"):
-            flags = () if label == "nan" else ("full",)
+            flags = () if (label, mode) in (("nan", "skip"), ("inf", "propagate")) else ("full",)
             for limit in (1.0, 0.0, math.inf):
-                yield case(
-                    f"clipping/nonfinite/{label}-{mode}-max-{limit}", "10", "clip_by_norm", x, limit, nonfinite=mode
-                )
-            yield case(
-                f"clipping/nonfinite-global/{label}-{mode}", "10", "clip_by_global_norm", [x, d], 1.0, nonfinite=mode
-            )
-            yield case(f"clipping/nonfinite-rows/{label}-{mode}", "10", "clip_by_row_norm", x, 1.0, nonfinite=mode)
+                id = f"clipping/nonfinite/{label}-{mode}-max-{limit}"
+                traced = flags if limit == 1.0 else (*flags, "trace-in-full")
+                yield case(id, "10", "clip_by_norm", x, limit, flags=traced, nonfinite=mode)
+            id = f"clipping/nonfinite-global/{label}-{mode}"
+            yield case(id, "10", "clip_by_global_norm", [x, d], 1.0, flags=flags, nonfinite=mode)
+            id = f"clipping/nonfinite-rows/{label}-{mode}"
+            yield case(id, "10", "clip_by_row_norm", x, 1.0, flags=flags, nonfinite=mode)
     yield case("clipping/by_norm/leaves-by-their-own", "10", "clip_by_norm", [s, None, d], 2.0)
     yield case("clipping/by_row_norm/dense", "10", "clip_by_row_norm", d, 4.0)
 

@@ -29,9 +29,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         )
         for mode in modes
         for case in load_cases()
-        if (full or "full" not in case.flags) and not (mode == "traced" and "eager" in case.flags)
+        if _runs(case, mode, full)
     ]  # fmt: skip
     metafunc.parametrize(("case", "mode"), params)
+
+
+def _runs(case: Case, mode: str, full: bool) -> bool:
+    if mode == "traced" and ("eager" in case.flags or ("trace-in-full" in case.flags and not full)):
+        return False
+    return full or "full" not in case.flags
 
 
 @pytest.fixture(scope="session")

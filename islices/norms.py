@@ -132,8 +132,9 @@ def norm64(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Backend, Ar
         if views is not None:  # what is summed here nobody sees: it need not go back into the framework
             B, values = modes.HOST, views[0]
             if sparse:
-                flags = {"coalesced": leaf.coalesced, "padded": leaf.padded}
-                leaf = IndexedSlices._trusted(B, *views, leaf.dense_shape, **flags)
+                leaf = IndexedSlices._trusted(
+                    B, values, views[1], leaf.dense_shape, coalesced=leaf.coalesced, padded=leaf.padded
+                )
         if sparse:
             values = (without_padding(leaf) if raw else coalesce(leaf)).values
         flat.append((B, as_rows(B, values, 1)))
