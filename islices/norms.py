@@ -124,11 +124,12 @@ def parts(leaf: Any) -> tuple[Backend, Array]:
 def norm64(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Backend, Array]:
     """(E, norm): the float64 norm of all leaves together, shape (1,), with the backend that computes on it."""
     flat = []
+    traced = any(modes.is_traced(*parts(leaf)) for leaf in leaves)
     for leaf in leaves:
         B, values = parts(leaf)
         check_float(B, values)
         sparse = isinstance(leaf, IndexedSlices)
-        views = modes.host_views(B, (values, leaf.indices) if sparse else (values,))
+        views = None if traced else modes.host_views(B, (values, leaf.indices) if sparse else (values,))
         if views is not None:  # what is summed here nobody sees: it need not go back into the framework
             B, values = modes.HOST, views[0]
             if sparse:
