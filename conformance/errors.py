@@ -174,6 +174,29 @@ row(
 row("to-dense-text", "5", "TypeError", ["x", "'text'", "accepted"], "to_dense", "text")
 row("coalesce-number", "4", "TypeError", ["x", "3", "accepted"], "coalesce", 3)
 row("coalesce-set", "4", "TypeError", ["x", "set", "accepted"], "coalesce", {"set": [1]})
+row("scale-dense-bool", "1", "TypeError", ["x", "bool", "accepted"], "scale", Array("bool", (2,), [True, False]), 2)
+row("add-dense-uint8", "1", "TypeError", ["xs", "uint8", "accepted"], "add", *[Array("uint8", (2,), [1, 2])] * 2)
+row("from-dense-uint8", "1", "TypeError", ["x", "uint8", "accepted"], "from_dense", Array("uint8", (2,), [1, 2]))
+row("add-0-d-to-sparse", "6", "ValueError", ["xs", "one shape"], "add", Slices(f32(1), i64(0), (5,)), f32())
+row(
+    "keep-rows-mask-rows-unknown",
+    "13",
+    "ValueError",
+    ["rows", "unknown"],
+    "keep_rows",
+    UNKNOWN,
+    Array("bool", (1,), [True]),
+)
+row("clip-row-norm-0-d", "10", "ValueError", ["x", "0-d"], "clip_by_row_norm", f32(), 1.0)
+row(
+    "clip-norm-complex",
+    "10",
+    "TypeError",
+    ["max_norm", "complex", "real"],
+    "clip_by_norm",
+    GOOD,
+    {"complex": [1.0, 2.0]},
+)
 row("add-nothing", "6", "TypeError", ["xs", "accepted"], "add")
 row("add-dtypes", "6", "TypeError", ["xs", "float32", "float64", "one dtype"], "add", GOOD, WIDE)
 row("add-dtypes-dense", "6", "TypeError", ["xs", "float64", "one dtype"], "add", DENSE, WIDE)

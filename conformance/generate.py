@@ -177,6 +177,11 @@ def algebra() -> Iterator[Case]:
     yield case("algebra/drop_rows/dense", "13", "drop_rows", d, Array("int64", (2,), [9, 1]))
     s = slices("unsorted-duplicates", "float32", "int32", (3,), "tree")
     yield case("algebra/add/tree", "6", "add", [s, None, d], [s, None, d])
+    yield case("algebra/add/dicts-in-another-order", "6", "add", {"s": s, "d": d}, {"d": d, "s": s})
+    zero_d = dense("float32", (), "0-d")
+    yield case("algebra/scale/0-d", "6", "scale", zero_d, 3)
+    yield case("algebra/add/0-d", "6", "add", zero_d, zero_d)
+    yield case("algebra/scale/0-d-bfloat16", "6", "scale", dense("bfloat16", (), "0-d"), 3)
     yield case("algebra/add/none-adds-nothing", "6", "add", [s, None, d], [None, d, d])
 
 
@@ -251,6 +256,8 @@ def clipping() -> Iterator[Case]:
             id = f"clipping/nonfinite-rows/{label}-{mode}"
             yield case(id, "10", "clip_by_row_norm", x, 1.0, flags=flags, nonfinite=mode)
     yield case("clipping/by_norm/leaves-by-their-own", "10", "clip_by_norm", [s, None, d], 2.0)
+    yield case("clipping/by_norm/0-d", "10", "clip_by_norm", dense("float32", (), "0-d"), 0.01)
+    yield case("clipping/by_value/0-d", "9", "clip_by_value", dense("float32", (), "0-d"), -0.01, 0.01)
     yield case("clipping/by_row_norm/dense", "10", "clip_by_row_norm", d, 4.0)
 
 

@@ -143,6 +143,8 @@ def concat(xs: list[Slices]) -> Slices:
 def add(*xs: Any) -> Any:
     if isinstance(xs[0], list):
         return [add(*(x[k] for x in xs)) for k in range(len(xs[0]))]
+    if isinstance(xs[0], dict):
+        return {key: add(*(x[key] for x in xs)) for key in xs[0]}
     sparse = [x for x in xs if isinstance(x, Slices)]
     dense = [x for x in xs if isinstance(x, Array)]
     if not dense:

@@ -149,6 +149,8 @@ def concat(xs: list[Slices]) -> Slices:
 def add(*xs: Any) -> Any:
     if isinstance(xs[0], list):
         return [add(*column) for column in zip(*xs, strict=True)]
+    if isinstance(xs[0], dict):
+        return {key: add(*(x[key] for x in xs)) for key in xs[0]}
     xs = tuple(x for x in xs if x is not None)
     if not xs:
         return None

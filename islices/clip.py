@@ -5,7 +5,7 @@ SPEC clauses 9 to 11.
 
 from __future__ import annotations
 
-import numbers
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from islices import modes
 from islices.backend import INTEGERS, Array, Backend
-from islices.linear import round_scalar, scale_values, wide_dtype
+from islices.linear import as_float, is_real, round_scalar, scale_values, wide_dtype
 from islices.native import adopt, flatten, map_leaves, rebuild, without_padding
 from islices.norms import Leaf, adopt_leaves, as_rows, check_float, norm64, norm_dtype, norm_out, parts
 from islices.presets import BY_GLOBAL_NORM, BY_NORM, BY_VALUE, ClipFormula, Steps, islices_formula, lookup_formula
@@ -59,7 +59,7 @@ def clip_by_value(x: Any, lo: float, hi: float, *, semantics: str = "islices") -
     """
     raw = lookup_formula(BY_VALUE, semantics, "clip_by_value")
     for name, bound in (("lo", lo), ("hi", hi)):
-        if not isinstance(bound, (numbers.Real, np.generic)):
+        if not is_real(bound):
             raise TypeError(f"{name}: got {describe(bound)}; accepted is a real number")
     if not lo <= hi:
         raise ValueError(f"lo and hi: got {lo} and {hi}; accepted is lo <= hi")
@@ -82,10 +82,14 @@ def clip_by_value(x: Any, lo: float, hi: float, *, semantics: str = "islices") -
 
 
 def _within(B: Backend, values: Array, bound: Any) -> Any:
-    """An integer bound beyond the values' own range, moved to its end."""
-    if not isinstance(bound, (int, np.integer)) or B.dtype(values) not in INTEGERS:
+    """A bound beyond the range of integer values, moved to its end."""
+    if B.dtype(values) not in INTEGERS:
         return bound
     limit = np.iinfo(B.dtype(values))
+    if isinstance(bound, float) and math.isinf(bound):
+        return limit.max if bound > 0 else limit.min
+    if not isinstance(bound, (int, np.integer)):
+        return bound
     return min(max(int(bound), limit.min), limit.max)
 
 
@@ -121,6 +125,7 @@ def clip_by_norm(x: Any, max_norm: float, *, semantics: str = "islices", nonfini
     Notes
     -----
     Stored values are multiplied by max_norm / norm, formed in float64 and rounded once to their type. SPEC clause 10.
+    Outside traced code the factor is a constant to autograd (clause 20).
 
     Examples
     --------
@@ -195,14 +200,15 @@ def _apply(fn: Callable[[Any], Any], leaf: Leaf | None) -> Any:
 
 
 def _each(fn: Callable[[Any], Any], tree: Any) -> Any:
+    """Like `map_leaves`, but what fn leaves alone stays the caller's own object."""
     leaves = [None if x is None else Leaf(x, *adopt(x)) for x in flatten(tree)]
     return rebuild(tree, iter([_apply(fn, leaf) for leaf in leaves]))
 
 
 def _check_max_norm(max_norm: Any) -> float:
-    if isinstance(max_norm, bool) or not isinstance(max_norm, (numbers.Real, np.generic)):
+    if isinstance(max_norm, bool) or not is_real(max_norm):
         raise TypeError(f"max_norm: got {describe(max_norm)}; accepted is a real number >= 0")
-    limit = float(max_norm)  # type: ignore[arg-type]
+    limit = as_float(max_norm)
     if not limit >= 0:
         raise ValueError(f"max_norm: got {limit}; accepted is a number >= 0 (inf changes nothing)")
     return limit
@@ -307,6 +313,8 @@ def clip_by_row_norm(x: Any, max_norm: float, *, nonfinite: str = "propagate") -
 def _clip_rows(leaf: Any, limit: float, nonfinite: str) -> Any:
     B, values = parts(leaf)
     check_float(B, values)
+    if not B.shape(values):
+        raise ValueError("x: got a 0-d array; accepted is shape (rows, *row_shape)")
     sums, place = values, None
     if isinstance(leaf, IndexedSlices):
         if not modes.is_traced(B, values, leaf.indices):

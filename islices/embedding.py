@@ -16,7 +16,7 @@ from islices.backend import INTEGERS, Array, Backend
 from islices.native import map_leaves
 from islices.registry import describe, find_backend, get_backend
 from islices.rows import drop_rows
-from islices.slices import IndexedSlices
+from islices.slices import IndexedSlices, check_values_dtype
 
 __all__ = ["drop_padding", "embedding_grad", "resolve_padding_idx", "scale_by_frequency"]
 
@@ -51,6 +51,7 @@ def embedding_grad(
     -------
     IndexedSlices
         In order of occurrence, uncoalesced. Without the padding's slices (under jax.jit they become padding slots).
+        Where nothing had to change, it shares upstream's and ids' memory.
 
     Raises
     ------
@@ -67,6 +68,7 @@ def embedding_grad(
     B = find_backend(upstream)
     if B is None or not B.is_array(upstream):
         raise TypeError(f"upstream: got {describe(upstream)}; accepted is a dense array")
+    check_values_dtype(B, upstream, "upstream")
     ids = _check_ids(B, ids, upstream)
     num_rows = _check_count(num_rows)
     padding = resolve_padding_idx(padding_idx, num_rows)
@@ -112,12 +114,12 @@ def _check_mask(B: Backend, mask: Any, ids_shape: tuple[int | None, ...], like: 
     """mask as integers 0 and 1 of the backend."""
     if not B.is_array(mask):
         if not isinstance(mask, np.ndarray):
-            raise TypeError(f"mask: got {describe(mask)}; accepted is a boolean array of ids' shape {ids_shape}")
+            raise TypeError(f"mask: got {describe(mask)}; accepted is a boolean array of {B.name} or NumPy")
         mask = B.asarray(mask.astype(np.int32) if mask.dtype == bool else mask, like)
     if B.shape(mask) != ids_shape and None not in (*B.shape(mask), *ids_shape):
         raise ValueError(f"mask: got shape {B.shape(mask)}; accepted is ids' shape {ids_shape}")
     if B.dtype(mask) not in ("bool", *INTEGERS, "uint8"):
-        raise TypeError(f"mask: got {describe(mask)}; accepted is a boolean array of ids' shape {ids_shape}")
+        raise TypeError(f"mask: got {describe(mask)}; accepted is a boolean array of {B.name} or NumPy")
     with B.scope():
         return B.astype(mask, "int32")
 

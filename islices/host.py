@@ -65,7 +65,7 @@ def bfloat16_bits(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     nan = np.isnan(x)
     if nan.any():  # the addition above may carry a NaN's payload into infinity
         rounded[nan] = 0x7FC0
-    return rounded
+    return rounded.reshape(np.shape(x))  # 0-d stays 0-d
 
 
 class HostBackend(Backend):

@@ -7,6 +7,7 @@ SPEC clause 6.
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 
 from islices import modes
 from islices.backend import INTEGERS, Array, Backend
-from islices.native import adopt, flatten, map_leaves, rebuild, structure
+from islices.native import adopt, aligned, map_leaves, rebuild, structure
 from islices.registry import describe, get_backend
 from islices.rows import coalesce
 from islices.slices import IndexedSlices, check_indices
@@ -67,7 +68,7 @@ def round_scalar(B: Backend, values: Array, c: Any, argument: str) -> Any:
         if not isinstance(c, numbers.Real):
             with B.scope():
                 return B.astype(c, wide_dtype(dtype))
-    if isinstance(c, (complex, np.complexfloating, str)):
+    if not is_real(c):
         raise TypeError(f"{argument}: got {describe(c)}; accepted is a real number")
     if dtype in INTEGERS:
         if not isinstance(c, (int, np.integer)):
@@ -77,7 +78,21 @@ def round_scalar(B: Backend, values: Array, c: Any, argument: str) -> Any:
             raise ValueError(f"{argument}: got {c}; accepted is what fits the values' {dtype}")
         return int(c)
     with np.errstate(over="ignore"):
-        return float(np.float32(c)) if dtype != "float64" else float(c)
+        return float(np.float32(as_float(c))) if dtype != "float64" else as_float(c)
+
+
+def is_real(c: object) -> bool:
+    """Whether c is a real number, Python's or NumPy's (whose strings and dates are `np.generic` too)."""
+    no_numbers = (np.flexible, np.complexfloating, np.datetime64, np.timedelta64, np.object_)
+    return isinstance(c, (numbers.Real, np.generic)) and not isinstance(c, no_numbers)
+
+
+def as_float(c: Any) -> float:
+    """c as a float, infinite where it is an int too large for one."""
+    try:
+        return float(c)
+    except OverflowError:
+        return math.inf if c > 0 else -math.inf
 
 
 def _zero_d(B: Backend, c: Any, argument: str) -> Any:
@@ -184,9 +199,9 @@ def _same_kind(B: Backend, a: Array, other: Backend, b: Array, argument: str) ->
 
 
 def _join_shapes(a: tuple[int | None, ...], b: tuple[int | None, ...], argument: str) -> tuple[int | None, ...]:
-    if a[1:] != b[1:] or (a[0] != b[0] and None not in (a[0], b[0])):
+    if len(a) != len(b) or a[1:] != b[1:] or (a[:1] != b[:1] and None not in (a[0], b[0])):
         raise ValueError(f"{argument}: got dense shapes {a} and {b}; accepted is one shape")
-    return a if a[0] is not None else b
+    return b if a and a[0] is None else a
 
 
 def add(*xs: Any) -> Any:
@@ -226,7 +241,7 @@ def add(*xs: Any) -> Any:
         return None
     if any(structure(tree) != structure(trees[0]) for tree in trees[1:]):
         raise ValueError("xs: got structures that differ; accepted are equal nestings of lists, tuples and dicts")
-    columns = zip(*map(flatten, trees), strict=True)
+    columns = zip(*(aligned(trees[0], tree) for tree in trees), strict=True)
     return rebuild(trees[0], iter([_add_leaves([leaf for leaf in column if leaf is not None]) for column in columns]))
 
 

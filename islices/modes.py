@@ -94,4 +94,6 @@ def run(kernel: Callable[..., Any], backend: Backend, arrays: Sequence[Array], *
 
 
 def _give(backend: Backend, x: Any, like: Array) -> Any:
+    if isinstance(x, np.generic):  # what NumPy makes of 0-d arrays
+        x = np.asarray(x)
     return backend.from_host(x, like) if isinstance(x, np.ndarray) else x

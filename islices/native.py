@@ -15,10 +15,11 @@ import numpy as np
 from islices import modes
 from islices.backend import INTEGERS, Array, Backend
 from islices.registry import broken_backends, describe, find_backend, get_backend
-from islices.slices import IndexedSlices, check_indices
+from islices.slices import IndexedSlices, check_indices, check_values_dtype
 
 __all__ = [
     "adopt",
+    "aligned",
     "convert",
     "flatten",
     "from_dense",
@@ -153,6 +154,7 @@ def adopt(x: Any, argument: str = "x") -> tuple[Any, Callable[[Any], Any]]:
             f"{broken_backends()}"
         )
     if not backend.is_native(x):
+        check_values_dtype(backend, x, argument)
         return x, _identity
 
     def restore(result: Any) -> Any:
@@ -173,6 +175,15 @@ def flatten(tree: Any) -> list[Any]:
     elif not isinstance(tree, (list, tuple)):
         return [tree]
     return [leaf for item in tree for leaf in flatten(item)]
+
+
+def aligned(first: Any, tree: Any) -> list[Any]:
+    """The leaves of tree in the order of first, whose structure it shares: equal dicts may differ in order."""
+    if isinstance(first, dict):
+        return [leaf for key, item in first.items() for leaf in aligned(item, tree[key])]
+    if isinstance(first, (list, tuple)):
+        return [leaf for item, other in zip(first, tree, strict=True) for leaf in aligned(item, other)]
+    return [tree]
 
 
 def structure(tree: Any) -> Any:
@@ -241,6 +252,7 @@ def from_dense(x: Array, rows: Any = None) -> IndexedSlices:
     backend = get_backend(x)
     if not backend.is_array(x):
         raise TypeError(f"x: got {describe(x)}; accepted is a dense array (a sparse one becomes slices by from_native)")
+    check_values_dtype(backend, x, "x")
     shape = backend.shape(x)
     if not shape:
         raise ValueError("x: got a 0-d array; accepted is shape (rows, *row_shape)")
@@ -320,6 +332,7 @@ def convert(x: Any, backend: str | Backend) -> Any:
         source = get_backend(leaf)
         if not source.is_array(leaf):
             return one(from_native(leaf))
+        check_values_dtype(source, leaf, "x")
         return target.asarray(source.to_numpy(leaf))
 
     return rebuild(x, map(one, flatten(x)))

@@ -57,7 +57,8 @@ def norm(x: Any, ord: float = 2) -> Any:
     Notes
     -----
     Duplicates are summed first. The sum is exact to about 100 bits whatever the order, so the result does not
-    depend on it; the root is taken in float64 and rounded once. SPEC clause 7.
+    depend on it; the root is taken in float64 and rounded once. SPEC clause 7. Outside traced code torch and
+    TensorFlow pass no gradient through it (clause 20).
 
     Examples
     --------

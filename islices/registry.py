@@ -124,7 +124,10 @@ def describe(x: object) -> str:
         return "None"
     if isinstance(x, (bool, int, float, complex, str)):
         return f"{name} {x!r:.60}"
-    shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
+    try:
+        shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
+    except RuntimeError:  # torch's nested tensors have no shape
+        return name
     if dtype is not None and shape is not None:
         return f"{name} of dtype {dtype} and shape {shape}"
     return name

@@ -213,7 +213,9 @@ def _row_selection(B: Backend, rows: Any, count: int | None, like: Array) -> tup
     if view.dtype != bool:
         check_indices(modes.HOST, view, count)
         return B.asarray(view, like), False
-    if count is not None and len(view) != count:
+    if count is None:
+        raise ValueError("rows: got a mask, while the number of rows is unknown; accepted are row numbers then")
+    if len(view) != count:
         raise ValueError(f"rows: got a mask of length {len(view)}; accepted is one entry a row, {count}")
     return B.asarray(view.astype(np.int32), like), True
 
@@ -223,7 +225,7 @@ def _integers_or_mask(rows: Any) -> np.ndarray[Any, Any]:
         view = np.asarray(rows)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"rows: got {describe(rows)}; accepted are row numbers or a boolean mask") from error
-    return view.astype(np.int64) if view.size == 0 and isinstance(rows, (list, tuple)) else view
+    return view.astype(np.int64) if view.size == 0 and view.ndim == 1 else view
 
 
 def _filter_slices(

@@ -15,7 +15,7 @@ import numpy as np
 from islices.backend import INTEGERS, Array, Backend
 from islices.registry import describe, find_backend
 
-__all__ = ["IndexedSlices", "check_indices"]
+__all__ = ["IndexedSlices", "check_indices", "check_values_dtype"]
 
 
 class IndexedSlices:
@@ -80,7 +80,7 @@ class IndexedSlices:
         validate: bool = True,
     ) -> None:
         backend = _backend_of(values)
-        _check_values_dtype(backend, values)
+        check_values_dtype(backend, values)
         indices = _same_backend(indices, backend, values)
         shape = _check_dense_shape(dense_shape)
         _check_arrays(backend, values, indices, shape)
@@ -149,7 +149,7 @@ class IndexedSlices:
             backend = _backend_of(new)
             if backend is not self.backend:
                 raise TypeError(f"values: got {describe(new)}; accepted is an array of {self.backend.name}")
-            _check_values_dtype(backend, new)
+            check_values_dtype(backend, new)
             _check_arrays(backend, new, self.indices, self.dense_shape)
             return IndexedSlices._trusted(
                 backend, new, self.indices, self.dense_shape, coalesced=self.coalesced, padded=self.padded
@@ -179,7 +179,8 @@ class IndexedSlices:
 
         return add(self, other) if _is_operand(other) else NotImplemented
 
-    __radd__ = __add__
+    def __radd__(self, other: Any) -> Any:
+        return self if isinstance(other, int) and other == 0 else self + other  # sum() starts at 0
 
     def __sub__(self, other: Any) -> Any:
         from islices.linear import add, scale
@@ -271,11 +272,11 @@ def _check_dense_shape(dense_shape: Any) -> tuple[int | None, ...]:
     return dims
 
 
-def _check_values_dtype(backend: Backend, values: Array) -> None:
+def check_values_dtype(backend: Backend, values: Array, argument: str = "values") -> None:
     dtype = backend.dtype(values)
     if dtype not in backend.float_dtypes and dtype not in INTEGERS:
         raise TypeError(
-            f"values: got {describe(values)}; accepted dtypes are {', '.join((*backend.float_dtypes, *INTEGERS))}"
+            f"{argument}: got {describe(values)}; accepted dtypes are {', '.join((*backend.float_dtypes, *INTEGERS))}"
         )
 
 

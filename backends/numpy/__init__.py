@@ -20,7 +20,7 @@ class NumpyBackend(HostBackend):
     float_dtypes = FLOATS if importlib.util.find_spec("ml_dtypes") else ("float16", "float32", "float64")
 
     def is_array(self, x: object) -> bool:
-        return isinstance(x, (np.ndarray, np.generic))
+        return isinstance(x, (np.ndarray, np.generic)) and not isinstance(x, np.ma.MaskedArray)
 
     def dtype(self, x: Array) -> str:
         return str(x.dtype.name)
