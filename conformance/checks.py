@@ -253,7 +253,7 @@ for _stage in ("coalesce", "to_dense", "clip", "native"):
 # ---------------------------------------------------------------------- memory
 TABLE_ROWS, WIDTH, STORED = 1_000_000_000, 64, 100_000
 #: Peak growth allowed, as a multiple of the stored values: float64 temporaries of norms, copies, a framework's arena.
-MEMORY_FACTOR = 24
+MEMORY_FACTOR = 16
 
 
 def memory(backend: Backend, *, operation: str) -> None:

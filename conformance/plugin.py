@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["OUTCOMES"]
+__all__ = ["OUTCOMES", "chosen_backend"]
 
 OUTCOMES = ("pass", "deviation", "unsupported", "fail", "harness error")
 SPEC_VERSION = "1.0"
@@ -32,8 +32,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "islices_case(id, clause, mode): a case of the conformance suite")
-    if config.getoption("islices_backend"):
+    name = config.getoption("islices_backend")
+    if name:
+        from islices import get_backend
+
+        try:
+            get_backend(name)
+        except (ImportError, TypeError, ValueError) as error:
+            raise pytest.UsageError(f"--islices-backend: {error}") from None
         config.stash[_REPORT] = Report(config)
+
+
+def chosen_backend(config: pytest.Config) -> str:
+    """The name --islices-backend gave; the suite has no default, so that nobody tests the wrong one."""
+    name: str | None = config.getoption("islices_backend")
+    if name is None:
+        raise pytest.UsageError("the conformance suite needs --islices-backend NAME (islices backends lists them)")
+    return name
 
 
 class Report:

@@ -10,17 +10,15 @@ import pytest
 import islices
 from islices.conformance.checks import CHECKS, Check
 from islices.conformance.deviations import find_deviation, load_deviations
+from islices.conformance.plugin import chosen_backend
 from islices.conformance.verdicts import judge
 from islices.registry import get_backend
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    name = metafunc.config.getoption("islices_backend")
-    if name is None:
-        metafunc.parametrize(("check", "mode"), [], ids=[])
-        return
+    backend = get_backend(chosen_backend(metafunc.config))
     wanted = metafunc.config.getoption("islices_modes")
-    modes = [m for m in get_backend(name).modes() if m != "traced" and (wanted is None or m in wanted.split(","))]
+    modes = [m for m in backend.modes() if m != "traced" and (wanted is None or m in wanted.split(","))]
     metafunc.parametrize(
         ("check", "mode"),
         [

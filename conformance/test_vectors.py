@@ -9,16 +9,13 @@ import pytest
 from islices.conformance.data import Case, load_cases
 from islices.conformance.deviations import find_deviation, load_deviations
 from islices.conformance.execute import HarnessError, UnsupportedError, difference, run_case
+from islices.conformance.plugin import chosen_backend
 from islices.conformance.verdicts import MismatchError, judge
 from islices.registry import get_backend
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    name = metafunc.config.getoption("islices_backend")
-    if name is None:
-        metafunc.parametrize(("case", "mode"), [], ids=[])
-        return
-    backend = get_backend(name)
+    backend = get_backend(chosen_backend(metafunc.config))
     wanted = metafunc.config.getoption("islices_modes")
     modes = [m for m in backend.modes() if wanted is None or m in wanted.split(",")]
     full = metafunc.config.getoption("islices_full")
