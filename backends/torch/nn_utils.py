@@ -15,16 +15,15 @@ from typing import Any
 
 import torch
 
-from islices.backend import FLOATS, Array, Backend
+from islices.backend import FLOATS
 from islices.clip import clip_by_value
 from islices.linear import round_scalar, scale_values
 from islices.modes import HOST
 from islices.native import adopt
+from islices.norms import norm64, norm_dtype, parts
 from islices.presets import BY_GLOBAL_NORM, lookup_formula
-from islices.registry import describe, get_backend
-from islices.rows import coalesce
+from islices.registry import describe
 from islices.slices import IndexedSlices
-from islices.sums import row_norms
 
 __all__ = ["clip_grad_norm_", "clip_grad_value_"]
 
@@ -89,15 +88,12 @@ def clip_grad_norm_(
     leaves = [_leaf(grad, position) for position, grad in grads]
     if not leaves:
         return torch.tensor(0.0)
-    summed = leaves if formula.raw else coalesce(leaves)
-    rows = [(B, values.reshape(1, -1)) for B, values in map(_parts, summed)]
-    E, norm64 = row_norms(rows, ord)
+    E, exact = norm64(leaves, ord, raw=formula.raw)
     if E is not HOST:
         raise NotImplementedError("clip_grad_norm_ within torch.compile or torch.func: call it outside")
-    dtype = "float64" if any(B.dtype(values) == "float64" for B, values in rows) else "float32"
     with E.scope():
-        norm = E.astype(norm64, dtype)
-        seen = norm64 if formula.wide else norm
+        norm = E.astype(exact, norm_dtype(leaves))
+        seen = exact if formula.wide else norm
         if error_if_nonfinite and not E.isfinite(seen).all():
             raise RuntimeError(
                 f"the norm of order {ord} of the gradients is {float(seen[0])}, so they cannot be clipped; "
@@ -107,7 +103,7 @@ def clip_grad_norm_(
     if any(c != 1.0 for _, c in steps):
         for (_, grad), leaf in zip(grads, leaves, strict=True):
             _scale_(grad, leaf, steps)
-    B, values = rows[0]
+    B, values = parts(leaves[0])
     return B.scalar(norm.reshape(()), values)  # type: ignore[no-any-return]
 
 
@@ -192,7 +188,7 @@ def _leaf(grad: torch.Tensor, position: int) -> Any:
     """The gradient as the core sees it, valid; what is wrong with it is said of its parameter."""
     try:
         leaf, _ = adopt(grad, "grad")
-        B, values = _parts(leaf)
+        B, values = parts(leaf)
         if B.dtype(values) not in FLOATS:
             raise TypeError(f"x: got {describe(values)}; accepted is a real floating dtype")
     except (TypeError, ValueError, IndexError) as error:
@@ -200,15 +196,9 @@ def _leaf(grad: torch.Tensor, position: int) -> Any:
     return leaf
 
 
-def _parts(leaf: Any) -> tuple[Backend, Array]:
-    if isinstance(leaf, IndexedSlices):
-        return leaf.backend, leaf.values
-    return get_backend(leaf), leaf
-
-
 # ---------------------------------------------------------------------- changing a gradient
 def _scale_(grad: torch.Tensor, leaf: Any, steps: list[tuple[str, float]]) -> None:
-    B, values = _parts(leaf)
+    B, values = parts(leaf)
     rounded = [(name, round_scalar(B, values, c, name)) for name, c in steps]
     if isinstance(leaf, IndexedSlices):
         scaled = B.to_native(
