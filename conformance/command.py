@@ -130,21 +130,33 @@ def _environment() -> dict[str, str]:
 
 def _follow(process: subprocess.Popen[Any], report: Path, advance: Any) -> bool:
     """Wait for the process, telling how far its report is; True if it was killed because nothing moved any more."""
-    seen, moved = -1, time.monotonic()
+    read, done, moved, total = 0, 0, time.monotonic(), None
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=0.25)
-        size = report.stat().st_size if report.exists() else 0
-        if size != seen:
-            seen, moved = size, time.monotonic()
-            run = read_run("", report)
-            advance(len(run.cases), run.header.get("total"))
+        news = _read_from(report, read)
+        if news:
+            read, moved = read + len(news), time.monotonic()
+            done += news.count(b'{"type": "case"')
+            if total is None:
+                total = read_run("", report).header.get("total")
+            advance(done, total)
         if process.returncode is not None:
             return False
         if time.monotonic() - moved > PATIENCE:
             process.kill()
             process.wait()
             return True
+
+
+def _read_from(path: Path, position: int) -> bytes:
+    """The whole lines of a growing file from a position on."""
+    if not path.exists():
+        return b""
+    with path.open("rb") as file:
+        file.seek(position)
+        news = file.read()
+    return news[: news.rfind(b"\n") + 1]
 
 
 def _tail(log: Path) -> str:

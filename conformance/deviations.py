@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import tomllib
 from dataclasses import dataclass
 from importlib import resources
@@ -45,6 +46,7 @@ class Deviation:
             raise ValueError(f"deviation {self.cases!r}: reason is missing")
 
 
+@functools.cache
 def load_deviations(backend: Backend) -> list[Deviation]:
     """The deviations of the package the backend's class lives in; none where it has no such file."""
     package = type(backend).__module__

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -124,12 +123,11 @@ SPECIAL_OPERATIONS: dict[str, Callable[..., Any]] = {
     "__len__": len,
     "__bool__": bool,
     "__setattr__": setattr,
-    "concat": lambda xs: islices.concat(xs),
 }
 
 
 def operation(name: str) -> Callable[..., Any]:
-    return SPECIAL_OPERATIONS.get(name) or operator.attrgetter(name)(islices)  # type: ignore[no-any-return]
+    return SPECIAL_OPERATIONS.get(name) or getattr(islices, name)  # type: ignore[no-any-return]
 
 
 def run_case(backend: Backend, case: Case, mode: str) -> Any:

@@ -19,13 +19,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     wanted = metafunc.config.getoption("islices_modes")
     modes = [m for m in backend.modes() if wanted is None or m in wanted.split(",")]
     full = metafunc.config.getoption("islices_full")
+    cases = load_cases()
     params = [
         pytest.param(
             case, mode, id=f"{case.id}@{mode}",
             marks=pytest.mark.islices_case(id=case.id, clause=case.clause, group=case.group, mode=mode, call=case.call),
         )
         for mode in modes
-        for case in load_cases()
+        for case in cases
         if _runs(case, mode, full)
     ]  # fmt: skip
     metafunc.parametrize(("case", "mode"), params)
@@ -42,13 +43,9 @@ def backend(request: pytest.FixtureRequest) -> Any:
     return get_backend(request.config.getoption("islices_backend"))
 
 
-@pytest.fixture(scope="session")
-def deviations(backend: Any) -> Any:
-    return load_deviations(backend)
-
-
-def test_case(case: Case, mode: str, backend: Any, deviations: Any, verdict: Any) -> None:
-    outcome, details = judge(lambda: _attempt(backend, case, mode), find_deviation(deviations, case.id, mode))
+def test_case(case: Case, mode: str, backend: Any, verdict: Any) -> None:
+    declared = find_deviation(load_deviations(backend), case.id, mode)
+    outcome, details = judge(lambda: _attempt(backend, case, mode), declared)
     verdict(outcome, **details)
 
 

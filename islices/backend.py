@@ -348,6 +348,10 @@ class Backend:
         """16-bit floats as float32, anything else as it is."""
         return self.astype(x, "float32") if self.dtype(x) in ("float16", "bfloat16") else x
 
+    def as_column(self, x: Array, like: Array) -> Array:
+        """x of shape (k,) as (k, 1, ...), of like's rank: one number for each row of like."""
+        return self.reshape(x, (self.shape(x)[0], *(1,) * (len(self.shape(like)) - 1)))
+
     def sum_duplicates(self, values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
         """(sums, ids): `unique` then `segment_sum`; override where one pass can do both."""
         ids, inverse = self.unique(indices, rows)

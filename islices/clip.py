@@ -14,8 +14,18 @@ import numpy as np
 from islices import modes
 from islices.backend import INTEGERS, Array, Backend
 from islices.linear import as_float, is_real, round_scalar, scale_values, wide_dtype
-from islices.native import adopt, flatten, map_leaves, rebuild, without_padding
-from islices.norms import Leaf, adopt_leaves, as_rows, check_float, norm64, norm_dtype, norm_out, parts
+from islices.native import map_leaves, rebuild, without_padding
+from islices.norms import (
+    Leaf,
+    adopt_leaves,
+    as_rows,
+    check_float,
+    norm64,
+    norm_dtype,
+    norm_out,
+    of_one_framework,
+    parts,
+)
 from islices.presets import BY_GLOBAL_NORM, BY_NORM, BY_VALUE, ClipFormula, Steps, islices_formula, lookup_formula
 from islices.registry import describe
 from islices.rows import coalesce
@@ -183,8 +193,8 @@ def clip_by_global_norm(
     formula = lookup_formula(BY_GLOBAL_NORM, semantics, "clip_by_global_norm")
     limit = _check_max_norm(max_norm)
     _check_nonfinite(nonfinite)
-    leaves = adopt_leaves(tree)
-    adopted = [leaf.adopted for leaf in leaves if leaf is not None]
+    leaves = adopt_leaves(tree, "tree")
+    adopted = of_one_framework(leaves)
     if not adopted:
         return tree, np.zeros((), np.float32)
     clip, total = _clipper(adopted, limit, formula, nonfinite)
@@ -201,8 +211,7 @@ def _apply(fn: Callable[[Any], Any], leaf: Leaf | None) -> Any:
 
 def _each(fn: Callable[[Any], Any], tree: Any) -> Any:
     """Like `map_leaves`, but what fn leaves alone stays the caller's own object."""
-    leaves = [None if x is None else Leaf(x, *adopt(x)) for x in flatten(tree)]
-    return rebuild(tree, iter([_apply(fn, leaf) for leaf in leaves]))
+    return rebuild(tree, iter([_apply(fn, leaf) for leaf in adopt_leaves(tree, "x")]))
 
 
 def _check_max_norm(max_norm: Any) -> float:
@@ -351,6 +360,6 @@ def _scale_rows(B: Backend, values: Array, factors: Array, place: Array | None =
     """Each row times its own factor; a negative factor stands for zeros."""
     if place is not None:
         factors = B.take(factors, place)
-    column = B.reshape(factors, (B.shape(factors)[0], *(1,) * (len(B.shape(values)) - 1)))
+    column = B.as_column(factors, values)
     scaled = B.astype(B.round_product(B.widen(values), column), B.dtype(values))
     return B.where(B.less_equal(column, -1.0), B.zeros_like(scaled), scaled)

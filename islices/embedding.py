@@ -111,7 +111,7 @@ def _check_count(num_rows: Any) -> int:
 
 
 def _check_mask(B: Backend, mask: Any, ids_shape: tuple[int | None, ...], like: Array) -> Array:
-    """mask as integers 0 and 1 of the backend."""
+    """mask as integers 0 and 1 of the backend, one for each row of like."""
     if not B.is_array(mask):
         if not isinstance(mask, np.ndarray):
             raise TypeError(f"mask: got {describe(mask)}; accepted is a boolean array of {B.name} or NumPy")
@@ -121,12 +121,11 @@ def _check_mask(B: Backend, mask: Any, ids_shape: tuple[int | None, ...], like: 
     if B.dtype(mask) not in ("bool", *INTEGERS, "uint8"):
         raise TypeError(f"mask: got {describe(mask)}; accepted is a boolean array of {B.name} or NumPy")
     with B.scope():
-        return B.astype(mask, "int32")
+        return B.reshape(B.astype(mask, "int32"), B.shape(like)[:1])
 
 
 def _zero_where_false(B: Backend, values: Array, mask: Array) -> Array:
-    column = B.reshape(mask, (B.shape(values)[0], *(1,) * (len(B.shape(values)) - 1)))
-    return B.where(B.equal(column, 0), B.zeros_like(values), values)
+    return B.where(B.equal(B.as_column(mask, values), 0), B.zeros_like(values), values)
 
 
 def resolve_padding_idx(padding_idx: Any, num_rows: int | None) -> int | None:
@@ -232,5 +231,4 @@ def _divide_by_counts(B: Backend, values: Array, indices: Array, *, rows: int | 
     ones = B.astype(B.equal(indices, indices), "int32")
     counts = B.take(B.segment_sum(ones, place, B.shape(ids)[0]), place)
     wide = B.widen(values)
-    column = B.reshape(counts, (B.shape(counts)[0], *(1,) * (len(B.shape(values)) - 1)))
-    return B.astype(B.div(wide, B.astype(column, B.dtype(wide))), dtype)
+    return B.astype(B.div(wide, B.astype(B.as_column(counts, wide), B.dtype(wide))), dtype)

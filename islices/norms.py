@@ -92,7 +92,7 @@ def global_norm(tree: Any) -> Any:
     >>> float(global_norm({"w": np.array([3.0]), "b": [np.array([4.0]), None]}))
     5.0
     """
-    leaves = [leaf.adopted for leaf in adopt_leaves(tree) if leaf is not None]
+    leaves = of_one_framework(adopt_leaves(tree, "tree"))
     return norm_out(*norm64(leaves, 2.0, raw=False), leaves) if leaves else np.zeros((), np.float32)
 
 
@@ -104,15 +104,20 @@ class Leaf(NamedTuple):
     restore: Callable[[Any], Any]
 
 
-def adopt_leaves(tree: Any) -> list[Leaf | None]:
-    """The leaves of a tree of one framework, in order, None included."""
-    leaves = [None if x is None else Leaf(x, *adopt(x, "tree")) for x in flatten(tree)]
-    backends = {parts(leaf.adopted)[0].name for leaf in leaves if leaf is not None}
+def adopt_leaves(tree: Any, argument: str) -> list[Leaf | None]:
+    """The leaves of a tree in order, None included."""
+    return [None if x is None else Leaf(x, *adopt(x, argument)) for x in flatten(tree)]
+
+
+def of_one_framework(leaves: Sequence[Leaf | None]) -> list[Any]:
+    """What the library computes on of the leaves there are; TypeError if frameworks are mixed."""
+    adopted = [leaf.adopted for leaf in leaves if leaf is not None]
+    backends = {parts(leaf)[0].name for leaf in adopted}
     if len(backends) > 1:
         raise TypeError(
             f"tree: got arrays of {' and '.join(sorted(backends))}; accepted is one framework (see convert)"
         )
-    return leaves
+    return adopted
 
 
 def parts(leaf: Any) -> tuple[Backend, Array]:

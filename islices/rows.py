@@ -247,9 +247,7 @@ def _filter_dense(B: Backend, dense: Array, chosen: Array, *, is_mask: bool, dro
     mask = B.equal(chosen, 1)
     if drop:
         mask = B.logical_not(mask)
-    shape = B.shape(dense)
-    zeros = B.zeros(shape, B.dtype(dense), dense)  # type: ignore[arg-type]
-    return B.where(B.reshape(mask, (shape[0], *(1,) * (len(shape) - 1))), dense, zeros)
+    return B.where(B.as_column(mask, dense), dense, B.zeros_like(dense))
 
 
 def _ones_at(B: Backend, chosen: Array, rows: int | None) -> tuple[Array, Array]:
