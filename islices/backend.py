@@ -6,8 +6,9 @@ import NumPy and the standard library only, so that an adapter can be read besid
 
 How to read the contracts
     Array arguments are dense arrays of the adapter's framework. The core itself uses Python's operators
-    ``+ - *`` and unary minus on them, and nothing else: division, square root and comparison are primitives,
-    since frameworks do not agree on them. Masks are whatever the adapter's own `where` and `select` take.
+    ``+ - *``, unary minus and slices of columns (``x[:, a:b]``) on them, and nothing else: division, square root and
+    comparison are primitives, since frameworks do not agree on them. Masks are whatever the adapter's own `where`
+    and `select` take.
     In float64 arithmetic it does so with arrays, or with numbers that any parser reads exactly (2.0).
     A dtype is its NumPy name ("float32", "bfloat16", "int64"). Shapes are tuples of ints; in traced code a
     dimension may be None. ``like`` is an array whose device (and only that) the result shares.
@@ -17,15 +18,26 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import numpy as np
 
-__all__ = ["PROTOCOL", "Array", "Backend", "NativeParts", "not_implemented"]
+__all__ = [
+    "PROTOCOL",
+    "Array",
+    "Backend",
+    "LayerUse",
+    "LookedUp",
+    "NativeParts",
+    "Source",
+    "Transform",
+    "not_implemented",
+]
 
 #: Version of this protocol. It grows when a primitive is added or its contract changes; an adapter states the
 #: version it was written for, and the registry refuses one that is newer than the core.
-PROTOCOL = 1
+PROTOCOL = 2
 
 #: A dense array of some framework.
 Array = Any
@@ -42,6 +54,49 @@ class NativeParts(NamedTuple):
     dense_shape: tuple[int | None, ...]
     coalesced: bool = False
     padded: bool = False
+
+
+class Source(NamedTuple):
+    """Where a table's rows come from: its weights, and the recorder of the differentiation it takes part in.
+
+    A recorder is the adapter's own object, made by `Backend.differentiate`. Its method
+    ``lookup(weights, ids, extras, static)`` returns the rows (*ids.shape, *row_shape) that ids name, out-of-range ids
+    (traced only) as zeros, and remembers ids, extras (a tuple of integer arrays) and static (hashable) for the
+    result's `LookedUp`. ids may have any shape, () included.
+    """
+
+    weights: Array
+    recorder: Any = None
+
+
+class LookedUp(NamedTuple):
+    """One lookup in a table and the gradient that arrived at its rows."""
+
+    upstream: Array  # (*ids.shape, *row_shape), zeros if the loss does not depend on the rows
+    ids: Array
+    extras: tuple[Array, ...]
+    static: Any
+
+
+@dataclass
+class LayerUse:
+    """One call of a stock embedding layer within `Backend.capture`; ``upstream`` is set by the backward pass."""
+
+    layer: str  # the layer's name in the model, as its framework spells it
+    ids: Array  # as the layer got them, integers
+    num_rows: int
+    upstream: Array | None = None  # the gradient of the layer's output, summed if more than one backward pass came
+    padding_idx: int | None = None
+    scale_by_freq: bool = False
+    # bags
+    combiner: str | None = None
+    offsets: Array | None = None  # starts of the bags in 1-D ids
+    weights: Array | None = None  # of ids' shape
+    table: Array | None = None  # the layer's weights, without gradient: where combiner is "max"
+
+
+#: A function of a list of dense arrays and a list of sources to (loss, anything else).
+Transform = Callable[[list[Array], list[Source]], tuple[Array, Any]]
 
 
 def not_implemented(reason: str) -> Any:
@@ -343,7 +398,98 @@ class Backend:
         """
         raise NotImplementedError
 
+    def arange(self, x: Array) -> Array:
+        """0, 1, ... up to the length of x along axis 0, as int32 or int64, shape (n,)."""
+        raise NotImplementedError
+
+    def searchsorted(self, ordered: Array, queries: Array, *, right: bool) -> Array:
+        """Where each of the queries (1-D) would go in the ascending 1-D integers ``ordered``, as `numpy.searchsorted`
+        says for side "right" or "left": int32 or int64, queries' shape. Both may be empty."""
+        raise NotImplementedError
+
+    def segment_max(self, values: Array, segments: Array, count: int | None) -> Array:
+        """out[s] = the largest values[k] over segments[k] == s, elementwise, shape (count, *row_shape); NaN if one is.
+
+        Segments ascend. values: float32, float64, int32 or int64. An empty segment holds -inf, or the smallest
+        integer. No gradient need pass.
+        """
+        raise NotImplementedError
+
+    def set_rows(self, table: Array, ids: Array, values: Array) -> Array:
+        """The table with rows ids (unique, in range, any order) set to values, in place and itself where the
+        framework's arrays can change; else a new array. Gradients are not recorded."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------ differentiation
+    def stop_gradient(self, x: Array) -> Array:
+        """x as a constant to differentiation; the same memory."""
+        raise NotImplementedError
+
+    def custom_gradient(
+        self,
+        forward: Callable[..., tuple[Array, tuple[Any, ...]]],
+        backward: Callable[[tuple[Any, ...], Array], tuple[Any, ...]],
+    ) -> Callable[..., Array]:
+        """The function ``f(*arrays)`` whose value and gradient are given.
+
+        ``forward(*arrays)`` returns (value, residuals), residuals a tuple of arrays and None. ``backward(residuals,
+        upstream)`` returns one gradient for each of the arrays, None for those that have none (integers). Neither is
+        recorded, unless the framework takes a second derivative. Where no gradient is being recorded, f is forward.
+        """
+        raise NotImplementedError
+
+    def differentiate(
+        self, fn: Transform, variables: Sequence[Array], sources: Sequence[Source]
+    ) -> tuple[Array, Any, list[Array], list[list[LookedUp]]]:
+        """(loss, aux, gradients, lookups) of ``fn(variables, sources) -> (loss, aux)``.
+
+        fn is called with the variables as the framework differentiates them, and with sources of the same weights and
+        a recorder of this differentiation. gradients has a dense array for each variable (zeros where the loss does
+        not depend on it); lookups has, for each source, its `LookedUp` in order. Nothing of a table's size is
+        allocated: the framework differentiates with respect to the rows that the recorder returned. A source may have
+        a recorder already, of an outer differentiation: rows are then read through it, so that second derivatives are
+        right, or NotImplementedError is raised. A recorder used where its gradient would be wrong (a loop body, a
+        graph traced apart) raises TypeError. loss is checked to be one number (TypeError, ValueError).
+        """
+        raise NotImplementedError(f"{self.name}: differentiate: the adapter supplies no differentiation")
+
+    def per_sample_gradients(
+        self, fn: Callable[[list[Array], list[Array]], Array], variables: Sequence[Array], data: Sequence[Array]
+    ) -> list[Array]:
+        """For each variable the gradients (B, *shape) of ``fn(variables, [x[b:b+1] for x in data])`` for b < B, by
+        the framework's vmap."""
+        raise NotImplementedError(f"{self.name}: per_sample_gradients: the framework has no vmap")
+
+    def flatten_tree(
+        self, x: Any, is_leaf: Callable[[Any], bool]
+    ) -> tuple[list[Any], Callable[[list[Any]], Any]] | None:
+        """(leaves, rebuild) of a container only this framework knows (a registered JAX pytree), else None."""
+        return None
+
+    # ------------------------------------------------------------------ models
+    def is_model(self, x: object) -> bool:
+        """Whether x is a model of this framework, with embedding layers that `capture` can hook."""
+        return False
+
+    def capture(self, model: Any, uses: list[LayerUse]) -> contextlib.AbstractContextManager[dict[str, Array]]:
+        """A context in which each call of a stock embedding layer of model appends a `LayerUse` to uses, and the
+        backward pass sets its upstream. Yields the layers' weights by name. The model is left as it was, also after
+        an exception; its weights and results are the same. What cannot be hooked raises TypeError, and says why."""
+        raise NotImplementedError(f"{self.name}: capture: the framework has no stock models")
+
     # ------------------------------------------------------------------ composites an adapter may override
+    def read_rows(self, table: Array, ids: Array) -> Array:
+        """table[ids], shape (*ids.shape, *row_shape); out-of-range ids, possible in traced code only, read as zeros."""
+        rows = self.shape(table)[0]
+        if not self.is_traced(ids):
+            return self.take(table, ids)
+        if rows == 0:
+            return self.zeros((*self.shape(ids), *self.shape(table)[1:]), self.dtype(table), table)  # type: ignore[arg-type]
+        valid = self.in_range(ids, rows)
+        found = self.take(table, self.where(valid, ids, self.zeros_like(ids)))
+        column = self.reshape(valid, (*self.shape(ids), *(1,) * (len(self.shape(table)) - 1)))
+        return self.where(column, found, self.zeros_like(found))
+
     def widen(self, x: Array) -> Array:
         """16-bit floats as float32, anything else as it is."""
         return self.astype(x, "float32") if self.dtype(x) in ("float16", "bfloat16") else x
