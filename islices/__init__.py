@@ -3,30 +3,41 @@
 Importing this imports NumPy and no framework; a backend loads when an array of it is first seen.
 """
 
+from islices.autodiff import value_and_grad
 from islices.backend import PROTOCOL, Backend, NativeParts, not_implemented
 from islices.clip import clip_by_global_norm, clip_by_norm, clip_by_row_norm, clip_by_value
 from islices.embedding import drop_padding, embedding_grad, scale_by_frequency
 from islices.linear import add, concat, scale
+from islices.lookups import lookup
+from islices.models import Capture, capture
 from islices.modes import execution
 from islices.native import convert, from_dense, from_native, to_native
 from islices.norms import global_norm, norm
+from islices.persample import PerSample, clip_per_sample, per_sample
 from islices.registry import get_backend, list_backends
+from islices.renorm import renorm_rows
 from islices.rows import coalesce, drop_rows, keep_rows, to_dense
 from islices.slices import IndexedSlices
+from islices.table import Table
 
 __version__ = "0.1.0"
 
 __all__ = [
     "PROTOCOL",
     "Backend",
+    "Capture",
     "IndexedSlices",
     "NativeParts",
+    "PerSample",
+    "Table",
     "__version__",
     "add",
+    "capture",
     "clip_by_global_norm",
     "clip_by_norm",
     "clip_by_row_norm",
     "clip_by_value",
+    "clip_per_sample",
     "coalesce",
     "concat",
     "convert",
@@ -40,10 +51,14 @@ __all__ = [
     "global_norm",
     "keep_rows",
     "list_backends",
+    "lookup",
     "norm",
     "not_implemented",
+    "per_sample",
+    "renorm_rows",
     "scale",
     "scale_by_frequency",
     "to_dense",
     "to_native",
+    "value_and_grad",
 ]

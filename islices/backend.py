@@ -487,16 +487,16 @@ class Backend:
             return self.zeros((*self.shape(ids), *self.shape(table)[1:]), self.dtype(table), table)  # type: ignore[arg-type]
         valid = self.in_range(ids, rows)
         found = self.take(table, self.where(valid, ids, self.zeros_like(ids)))
-        column = self.reshape(valid, (*self.shape(ids), *(1,) * (len(self.shape(table)) - 1)))
-        return self.where(column, found, self.zeros_like(found))
+        return self.where(self.as_column(valid, found), found, self.zeros_like(found))
 
     def widen(self, x: Array) -> Array:
         """16-bit floats as float32, anything else as it is."""
         return self.astype(x, "float32") if self.dtype(x) in ("float16", "bfloat16") else x
 
     def as_column(self, x: Array, like: Array) -> Array:
-        """x of shape (k,) as (k, 1, ...), of like's rank: one number for each row of like."""
-        return self.reshape(x, (self.shape(x)[0], *(1,) * (len(self.shape(like)) - 1)))
+        """x, of like's leading shape, with as many axes of length 1 behind as like has more: (k,) as (k, 1, ...)."""
+        shape = self.shape(x)
+        return self.reshape(x, (*shape, *(1,) * (len(self.shape(like)) - len(shape))))
 
     def sum_duplicates(self, values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
         """(sums, ids): `unique` then `segment_sum`; override where one pass can do both."""

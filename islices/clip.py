@@ -32,7 +32,16 @@ from islices.rows import coalesce
 from islices.slices import IndexedSlices
 from islices.sums import row_norms
 
-__all__ = ["clip_by_global_norm", "clip_by_norm", "clip_by_row_norm", "clip_by_value"]
+__all__ = [
+    "check_max_norm",
+    "check_nonfinite",
+    "clip_by_global_norm",
+    "clip_by_norm",
+    "clip_by_row_norm",
+    "clip_by_value",
+    "refuse_nonfinite",
+    "scale_rows",
+]
 
 NONFINITE = ("propagate", "raise", "skip")
 
@@ -144,8 +153,8 @@ def clip_by_norm(x: Any, max_norm: float, *, semantics: str = "islices", nonfini
     [array([0.6, 0.8]), array([0.5])]
     """
     formula = lookup_formula(BY_NORM, semantics, "clip_by_norm")
-    limit = _check_max_norm(max_norm)
-    _check_nonfinite(nonfinite)
+    limit = check_max_norm(max_norm)
+    check_nonfinite(nonfinite)
 
     def one(leaf: Any) -> Any:
         clip, _ = _clipper([leaf], limit, formula, nonfinite)
@@ -191,8 +200,8 @@ def clip_by_global_norm(
     (10.0, [[1.5], [1.5]], [4.0])
     """
     formula = lookup_formula(BY_GLOBAL_NORM, semantics, "clip_by_global_norm")
-    limit = _check_max_norm(max_norm)
-    _check_nonfinite(nonfinite)
+    limit = check_max_norm(max_norm)
+    check_nonfinite(nonfinite)
     leaves = adopt_leaves(tree, "tree")
     adopted = of_one_framework(leaves)
     if not adopted:
@@ -214,7 +223,8 @@ def _each(fn: Callable[[Any], Any], tree: Any) -> Any:
     return rebuild(tree, iter([_apply(fn, leaf) for leaf in adopt_leaves(tree, "x")]))
 
 
-def _check_max_norm(max_norm: Any) -> float:
+def check_max_norm(max_norm: Any) -> float:
+    """max_norm as a float, or TypeError or ValueError."""
     if isinstance(max_norm, bool) or not is_real(max_norm):
         raise TypeError(f"max_norm: got {describe(max_norm)}; accepted is a real number >= 0")
     limit = as_float(max_norm)
@@ -223,7 +233,8 @@ def _check_max_norm(max_norm: Any) -> float:
     return limit
 
 
-def _check_nonfinite(nonfinite: str) -> None:
+def check_nonfinite(nonfinite: str) -> None:
+    """Raise ValueError for a name that means nothing."""
     if nonfinite not in NONFINITE:
         raise ValueError(f"nonfinite: got {nonfinite!r}; accepted are {', '.join(map(repr, NONFINITE))}")
 
@@ -245,7 +256,7 @@ def _clipper(leaves: Sequence[Any], limit: float, formula: ClipFormula, nonfinit
     E, total64 = norm64(leaves, 2.0, raw=formula.raw)
     total = norm_out(E, total64, leaves)
     with E.scope():
-        _refuse_nonfinite(E, total64, nonfinite)
+        refuse_nonfinite(E, total64, nonfinite)
         steps = formula.steps(E, total64 if formula.wide else E.astype(total64, norm_dtype(leaves)), limit)
         finite = E.isfinite(total64)
     if E is not modes.HOST:
@@ -262,7 +273,8 @@ def _clipper(leaves: Sequence[Any], limit: float, formula: ClipFormula, nonfinit
     return clip, total
 
 
-def _refuse_nonfinite(E: Backend, norms: Array, nonfinite: str) -> None:
+def refuse_nonfinite(E: Backend, norms: Array, nonfinite: str) -> None:
+    """Raise FloatingPointError for a norm that is not finite, where nonfinite is "raise"."""
     if nonfinite != "raise":
         return
     if E is not modes.HOST:
@@ -314,8 +326,8 @@ def clip_by_row_norm(x: Any, max_norm: float, *, nonfinite: str = "propagate") -
     >>> clip_by_row_norm(np.array([[3.0, 4.0], [0.0, 1.0]]), 1.0).tolist()
     [[0.6000000000000001, 0.8], [0.0, 1.0]]
     """
-    limit = _check_max_norm(max_norm)
-    _check_nonfinite(nonfinite)
+    limit = check_max_norm(max_norm)
+    check_nonfinite(nonfinite)
     return _each(lambda leaf: _clip_rows(leaf, limit, nonfinite), x)
 
 
@@ -332,7 +344,7 @@ def _clip_rows(leaf: Any, limit: float, nonfinite: str) -> Any:
         sums, place = modes.run(_row_sums, B, (values, leaf.indices), rows=leaf.dense_shape[0])
     E, norms = row_norms([(B, as_rows(B, sums, B.shape(sums)[0]))], 2.0)
     with E.scope():
-        _refuse_nonfinite(E, norms, nonfinite)
+        refuse_nonfinite(E, norms, nonfinite)
         if E is modes.HOST and np.isfinite(norms).all() and (norms <= limit).all():
             return leaf
         ((_, factors),) = islices_formula(E, norms, limit)
@@ -342,7 +354,7 @@ def _clip_rows(leaf: Any, limit: float, nonfinite: str) -> Any:
     if E is modes.HOST:
         factors = B.asarray(factors, values)
     arrays = (values, factors) if place is None else (values, factors, place)
-    clipped = modes.run(_scale_rows, B, arrays)
+    clipped = modes.run(scale_rows, B, arrays)
     return leaf.replace(values=clipped) if isinstance(leaf, IndexedSlices) else clipped
 
 
@@ -356,7 +368,7 @@ def _row_sums(B: Backend, values: Array, indices: Array, *, rows: int | None) ->
     return B.astype(sums, B.dtype(values)), place
 
 
-def _scale_rows(B: Backend, values: Array, factors: Array, place: Array | None = None) -> Array:
+def scale_rows(B: Backend, values: Array, factors: Array, place: Array | None = None) -> Array:
     """Each row times its own factor; a negative factor stands for zeros."""
     if place is not None:
         factors = B.take(factors, place)

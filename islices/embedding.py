@@ -16,9 +16,20 @@ from islices.backend import INTEGERS, Array, Backend
 from islices.native import map_leaves
 from islices.registry import describe, find_backend, get_backend
 from islices.rows import drop_rows
-from islices.slices import IndexedSlices, check_values_dtype
+from islices.slices import IndexedSlices, check_indices, check_values_dtype
 
-__all__ = ["drop_padding", "embedding_grad", "resolve_padding_idx", "scale_by_frequency"]
+__all__ = [
+    "check_count",
+    "check_ids",
+    "check_mask",
+    "check_upstream",
+    "drop_padding",
+    "embedding_grad",
+    "empty_slices",
+    "flat_slices",
+    "resolve_padding_idx",
+    "scale_by_frequency",
+]
 
 
 def embedding_grad(
@@ -65,13 +76,28 @@ def embedding_grad(
     >>> g.indices.tolist(), g.dense_shape
     ([1, 2, 1], (4, 1))
     """
+    B, ids = check_upstream(upstream, ids)
+    num_rows = check_count(num_rows)
+    padding = resolve_padding_idx(padding_idx, num_rows)
+    s = flat_slices(B, upstream, ids, num_rows, mask=mask)
+    if padding is not None:
+        s = drop_padding(s, padding)
+    return scale_by_frequency(s) if scale_by_freq else s
+
+
+def check_upstream(upstream: Any, ids: Any) -> tuple[Backend, Array]:
+    """(backend, ids as its array), or TypeError."""
     B = find_backend(upstream)
     if B is None or not B.is_array(upstream):
         raise TypeError(f"upstream: got {describe(upstream)}; accepted is a dense array")
     check_values_dtype(B, upstream, "upstream")
-    ids = _check_ids(B, ids, upstream)
-    num_rows = _check_count(num_rows)
-    padding = resolve_padding_idx(padding_idx, num_rows)
+    return B, check_ids(B, ids, upstream)
+
+
+def flat_slices(
+    B: Backend, upstream: Array, ids: Array, num_rows: int, *, mask: Array | None = None, validate: bool = True
+) -> IndexedSlices:
+    """One slice for each of the ids, in order: upstream (*ids.shape, *row_shape) at them, zeros where mask is False."""
     ids_shape, shape = B.shape(ids), B.shape(upstream)
     if shape[: len(ids_shape)] != ids_shape and None not in (*shape, *ids_shape):
         raise ValueError(f"upstream: got shape {shape}; accepted is {ids_shape} (of ids) followed by the row's shape")
@@ -81,26 +107,37 @@ def embedding_grad(
     n = None if None in ids_shape else math.prod(k for k in ids_shape if k is not None)
     with B.scope():
         values, indices = B.reshape(upstream, (n, *row_shape)), B.reshape(ids, (n,))
-    if mask is not None:
-        values = modes.run(_zero_where_false, B, (values, _check_mask(B, mask, ids_shape, values)))
-    s = IndexedSlices(values, indices, (num_rows, *row_shape))
-    if padding is not None:
-        s = drop_padding(s, padding)
-    return scale_by_frequency(s) if scale_by_freq else s
+        keep = check_mask(B, mask, ids, upstream)
+        keep = None if keep is None else B.reshape(keep, (n,))
+    if keep is not None:
+        values = modes.run(_zero_where_false, B, (values, keep))
+    if validate and not B.is_traced(indices):
+        check_indices(B, indices, num_rows, argument="ids")
+    return IndexedSlices._trusted(B, values, indices, (num_rows, *row_shape))
 
 
-def _check_ids(B: Backend, ids: Any, upstream: Array) -> Array:
+def empty_slices(B: Backend, weights: Array) -> IndexedSlices:
+    """The gradient of a table that nothing was looked up in."""
+    shape = B.shape(weights)
+    with B.scope():
+        values = B.zeros((0, *shape[1:]), B.dtype(weights), weights)  # type: ignore[arg-type]
+        return IndexedSlices._trusted(B, values, B.asarray(np.empty(0, np.int64), weights), shape, coalesced=True)
+
+
+def check_ids(B: Backend, ids: Any, like: Array) -> Array:
+    """ids as integers of the backend."""
     if isinstance(ids, np.ndarray) and not B.is_array(ids):
         if ids.dtype.name not in INTEGERS:
             raise TypeError(f"ids: got {describe(ids)}; accepted dtypes are int32 and int64")
         with B.scope():
-            return B.asarray(ids, upstream)
+            return B.asarray(ids, like)
     if not B.is_array(ids) or B.dtype(ids) not in INTEGERS:
         raise TypeError(f"ids: got {describe(ids)}; accepted is an int32 or int64 array of {B.name} or NumPy")
     return ids
 
 
-def _check_count(num_rows: Any) -> int:
+def check_count(num_rows: Any) -> int:
+    """num_rows as an int."""
     try:
         count = operator.index(num_rows)
     except TypeError:
@@ -110,18 +147,21 @@ def _check_count(num_rows: Any) -> int:
     return count
 
 
-def _check_mask(B: Backend, mask: Any, ids_shape: tuple[int | None, ...], like: Array) -> Array:
-    """mask as integers 0 and 1 of the backend, one for each row of like."""
+def check_mask(B: Backend, mask: Any, ids: Array, like: Array) -> Array | None:
+    """mask as integers 0 and 1 of the backend, of ids' shape; None stays None."""
+    if mask is None:
+        return None
     if not B.is_array(mask):
         if not isinstance(mask, np.ndarray):
             raise TypeError(f"mask: got {describe(mask)}; accepted is a boolean array of {B.name} or NumPy")
         mask = B.asarray(mask.astype(np.int32) if mask.dtype == bool else mask, like)
-    if B.shape(mask) != ids_shape and None not in (*B.shape(mask), *ids_shape):
-        raise ValueError(f"mask: got shape {B.shape(mask)}; accepted is ids' shape {ids_shape}")
+    given, wanted = B.shape(mask), B.shape(ids)
+    if given != wanted and None not in (*given, *wanted):
+        raise ValueError(f"mask: got shape {given}; accepted is ids' shape {wanted}")
     if B.dtype(mask) not in ("bool", *INTEGERS, "uint8"):
         raise TypeError(f"mask: got {describe(mask)}; accepted is a boolean array of {B.name} or NumPy")
     with B.scope():
-        return B.reshape(B.astype(mask, "int32"), B.shape(like)[:1])
+        return B.astype(mask, "int32")
 
 
 def _zero_where_false(B: Backend, values: Array, mask: Array) -> Array:

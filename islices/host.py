@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -214,6 +214,35 @@ class HostBackend(Backend):
         else:
             out[ids] += values
         return out
+
+    def arange(self, x: Array) -> Array:
+        return np.arange(x.shape[0])
+
+    def searchsorted(self, ordered: Array, queries: Array, *, right: bool) -> Array:
+        return np.searchsorted(ordered, queries, "right" if right else "left")
+
+    def segment_max(self, values: Array, segments: Array, count: int | None) -> Array:
+        lowest = -np.inf if values.dtype.kind == "f" else np.iinfo(values.dtype).min
+        out = np.full((count or 0, *values.shape[1:]), lowest, values.dtype)
+        if values.size:
+            _, ids, starts = group(segments)
+            out[ids] = np.maximum.reduceat(values, starts[:-1], axis=0)
+        return out
+
+    def set_rows(self, table: Array, ids: Array, values: Array) -> Array:
+        table[ids] = values
+        return table
+
+    # ------------------------------------------------------------------ differentiation
+    def stop_gradient(self, x: Array) -> Array:
+        return x
+
+    def custom_gradient(
+        self,
+        forward: Callable[..., tuple[Array, tuple[Any, ...]]],
+        backward: Callable[[tuple[Any, ...], Array], tuple[Any, ...]],
+    ) -> Callable[..., Array]:
+        return lambda *arrays: forward(*arrays)[0]
 
 
 @cache

@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import sys
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 from islices.backend import PROTOCOL, Backend
@@ -99,16 +100,22 @@ def find_backend(x: object) -> Backend | None:
     own = getattr(kind, "_islices_backend", None)
     if own is not None:  # an IndexedSlices: each instance knows its backend, so its type is not cached
         return x.backend  # type: ignore[attr-defined, no-any-return]
-    for name in _candidates():
-        try:
-            candidate = _load(name)
-        except (ImportError, TypeError, ValueError) as error:
-            _broken[name] = error  # its own arrays are unknown then, everybody else's are not its business
-            continue
+    for candidate in loaded_backends():
         if candidate.is_array(x) or candidate.is_native(x):
             _by_type[kind] = candidate
             return candidate
     return None
+
+
+def loaded_backends() -> Iterator[Backend]:
+    """The backends whose framework has been imported, in the order they are asked; without those that fail to load."""
+    for name in _candidates():
+        try:
+            backend = _load(name)
+        except (ImportError, TypeError, ValueError) as error:
+            _broken[name] = error  # its own arrays are unknown then, everybody else's are not its business
+            continue
+        yield backend
 
 
 def broken_backends() -> str:

@@ -18,8 +18,9 @@ from islices.native import map_leaves
 from islices.registry import describe, get_backend
 from islices.slices import IndexedSlices, check_indices
 
-__all__ = ["coalesce", "drop_rows", "keep_rows", "to_dense"]
+__all__ = ["check_memory", "coalesce", "drop_rows", "keep_rows", "to_dense"]
 
+NO_MASK = "rows: got a mask, while the number of rows is unknown; accepted are row numbers then"
 ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}
 
 
@@ -109,14 +110,19 @@ def to_dense(x: Any) -> Any:
 def _to_dense(s: IndexedSlices) -> Array:
     B = s.backend
     shape = _known_shape(s)
-    nbytes = math.prod(shape) * ITEMSIZE[B.dtype(s.values)]
-    if nbytes > _physical_memory():
-        raise MemoryError(
-            f"x: to_dense of {s!r} needs {nbytes:.3g} bytes; accepted is what fits this machine's "
-            f"{_physical_memory():.3g}: keep it sparse (coalesce(x) holds the rows that are not zero)"
-        )
+    check_memory(repr(s), shape, B.dtype(s.values), "keep it sparse (coalesce(x) holds the rows that are not zero)")
     c = _coalesce(s)
     return modes.run(_scatter, B, (c.values, c.indices), shape=shape)
+
+
+def check_memory(what: str, shape: tuple[int, ...], dtype: str, way_out: str) -> None:
+    """Raise MemoryError for a dense array that exceeds this machine's memory, before anything is allocated."""
+    nbytes = math.prod(shape) * ITEMSIZE[dtype]
+    if nbytes > _physical_memory():
+        raise MemoryError(
+            f"x: to_dense of {what} needs {nbytes:.3g} bytes; accepted is what fits this machine's "
+            f"{_physical_memory():.3g}: {way_out}"
+        )
 
 
 def _scatter(B: Backend, values: Array, ids: Array, *, shape: tuple[int, ...]) -> Array:
@@ -206,6 +212,8 @@ def _row_selection(B: Backend, rows: Any, count: int | None, like: Array) -> tup
     """(selection, is_mask): row numbers, or a mask as integers 0 and 1, as an array of B."""
     if B.is_array(rows) and not isinstance(rows, np.ndarray) and B.is_traced(rows):
         is_mask = B.dtype(rows) not in INTEGERS
+        if is_mask and count is None:
+            raise ValueError(NO_MASK)
         return (B.astype(rows, "int32") if is_mask else rows), is_mask
     view = B.to_numpy(rows) if B.is_array(rows) else _integers_or_mask(rows)
     if view.ndim != 1 or (view.dtype != bool and view.dtype.name not in INTEGERS):
@@ -214,7 +222,7 @@ def _row_selection(B: Backend, rows: Any, count: int | None, like: Array) -> tup
         check_indices(modes.HOST, view, count)
         return B.asarray(view, like), False
     if count is None:
-        raise ValueError("rows: got a mask, while the number of rows is unknown; accepted are row numbers then")
+        raise ValueError(NO_MASK)
     if len(view) != count:
         raise ValueError(f"rows: got a mask of length {len(view)}; accepted is one entry a row, {count}")
     return B.asarray(view.astype(np.int32), like), True

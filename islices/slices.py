@@ -297,7 +297,13 @@ def _check_arrays(backend: Backend, values: Array, indices: Array, dense_shape: 
 
 
 def check_indices(
-    backend: Backend, indices: Array, rows: int | None, *, coalesced: bool = False, padded: bool = False
+    backend: Backend,
+    indices: Array,
+    rows: int | None,
+    *,
+    coalesced: bool = False,
+    padded: bool = False,
+    argument: str = "indices",
 ) -> None:
     """Raise IndexError for an index out of range, ValueError for a false claim of coalesced (SPEC clause 2)."""
     view = backend.host_view(indices)
@@ -313,7 +319,7 @@ def check_indices(
             " (the index equal to rows is legal where padded=True)" if view[position] == rows and not padded else ""
         )
         raise IndexError(
-            f"indices: got {int(view[position])} at position {position}; "
+            f"{argument}: got {int(view[position])} at position {position}; "
             f"accepted is 0 <= index < {'inf' if rows is None else rows}{way_out}"
         )
     if coalesced:

@@ -15,12 +15,12 @@ The same code runs on NumPy, on every framework's float64 arrays, and under a tr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from islices import modes
 from islices.backend import Array, Backend
 
-__all__ = ["row_norms"]
+__all__ = ["Groups", "row_norms"]
 
 #: Without a known count of terms (dynamic shapes under a trace) room is left for this many.
 UNKNOWN_COUNT = 2.0**40
@@ -28,7 +28,16 @@ HUGE, TINY = 2.0**400, 2.0**-400
 RESCALE = 2.0**600
 
 
-def row_norms(leaves: Sequence[tuple[Backend, Array]], ord: float) -> tuple[Backend, Array]:
+class Groups(NamedTuple):
+    """Which rows of a leaf belong together: the group of each row, ascending, and how many groups there are."""
+
+    segments: Array  # (k,), of NumPy unless traced; the number of groups, in traced code, is none
+    count: int
+
+
+def row_norms(
+    leaves: Sequence[tuple[Backend, Array]], ord: float, groups: Sequence[Groups | None] | None = None
+) -> tuple[Backend, Array]:
     """The norm of each row over all leaves together, in float64.
 
     Parameters
@@ -36,6 +45,8 @@ def row_norms(leaves: Sequence[tuple[Backend, Array]], ord: float) -> tuple[Back
     leaves : sequence of (backend, float array of shape (k, m))
         The k agrees (or there are no leaves at all).
     ord : 1, 2 or inf
+    groups : sequence of Groups or None, one for each leaf, optional
+        The rows of a group count as one; then k is the number of groups.
 
     Returns
     -------
@@ -45,8 +56,9 @@ def row_norms(leaves: Sequence[tuple[Backend, Array]], ord: float) -> tuple[Back
     """
     traced = next((B for B, x in leaves if B.is_traced(x)), None)
     E = modes.HOST if traced is None else traced
+    members = [None] * len(leaves) if groups is None else list(groups)
     with E.scope():
-        tops = [_top(B, x, traced) for B, x in leaves]
+        tops = [_top_of_groups(E, _top(B, x, traced), g) for (B, x), g in zip(leaves, members, strict=True)]
         top = tops[0]
         for other in tops[1:]:
             top = E.maximum(top, other)
@@ -58,13 +70,14 @@ def row_norms(leaves: Sequence[tuple[Backend, Array]], ord: float) -> tuple[Back
             scale = E.where(E.less_equal(top, TINY), _times(E, one, RESCALE), one)
             scale = E.where(E.less_equal(HUGE, top), _times(E, one, 1.0 / RESCALE), scale)
         largest = E.round_product(top, scale)
-        widths = [B.shape(x)[1] for B, x in leaves]
+        widths = [_terms_of(B.shape(x), g) for (B, x), g in zip(leaves, members, strict=True)]
         count = UNKNOWN_COUNT if None in widths else 3.0 * sum(w for w in widths if w is not None) + 4.0
         bound = largest if ord == 1 else _times(E, largest * largest, 4.0)
         unit = _power_of_two(E, _times(E, bound, count))
         fine = unit * _times(E, _power_of_two(E, _times(E, one, count)), 2.0**-53)
         half = _times(E, _power_of_two(E, largest), 2.0**27)
-        parts = [_cut_sums(B, x, (scale, half, unit, fine), ord, traced) for B, x in leaves]
+        cuts = (scale, half, unit, fine)
+        parts = [_cut_groups(E, B, x, g, cuts, ord, traced) for (B, x), g in zip(leaves, members, strict=True)]
         total, middle, rest = parts[0]
         for a, b, c in parts[1:]:
             total, middle, rest = total + a, middle + b, rest + c
@@ -72,6 +85,37 @@ def row_norms(leaves: Sequence[tuple[Backend, Array]], ord: float) -> tuple[Back
         if ord == 2:
             result = E.sqrt(result)
         return E, E.where(E.isfinite(top), E.div(result, scale), top)
+
+
+def _terms_of(shape: tuple[int | None, ...], group: Groups | None) -> int | None:
+    """At most how many numbers of a leaf make one norm."""
+    if group is None:
+        return shape[1]
+    return None if None in shape[:2] else shape[0] * shape[1]  # type: ignore[operator]
+
+
+def _top_of_groups(E: Backend, top: Array, group: Groups | None) -> Array:
+    if group is None:
+        return top
+    return E.maximum(E.segment_max(top, group.segments, group.count), 0.0)  # a group may be empty
+
+
+def _cut_groups(
+    E: Backend,
+    B: Backend,
+    x: Array,
+    group: Groups | None,
+    cuts: tuple[Array, ...],
+    ord: float,
+    traced: Backend | None,
+) -> tuple[Any, ...]:
+    """`_cut_sums`, with every row cut at its group's units, and the rows' sums added up by group: as exactly."""
+    if group is None:
+        return _cut_sums(B, x, cuts, ord, traced)
+    if 0 in B.shape(x) or group.count == 0:
+        return (cuts[0] - cuts[0],) * 3
+    sums = _cut_sums(B, x, tuple(E.take(u, group.segments) for u in cuts), ord, traced)
+    return tuple(E.segment_sum(s, group.segments, group.count) for s in sums)
 
 
 def _top(B: Backend, x: Array, traced: Backend | None) -> Array:

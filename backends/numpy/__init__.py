@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.backend import FLOATS, Array
+from islices.backend import FLOATS, Array, not_implemented
 from islices.host import HostBackend
 
 __all__ = ["NumpyBackend", "backend"]
@@ -40,6 +40,12 @@ class NumpyBackend(HostBackend):
         view = self.host_view(x)
         assert view is not None
         return view
+
+    differentiate = not_implemented(
+        "NumPy records no gradients; where the gradient of the looked-up rows is known, "
+        "embedding_grad(upstream, ids, num_rows) makes it the table's, and per_sample(upstream, ids, num_rows) each "
+        "sample's"
+    )
 
 
 def _bfloat16() -> Any:

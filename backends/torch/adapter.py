@@ -8,7 +8,8 @@ sparse tensor; `islices.backends.torch.arithmetic` holds what its dense arithmet
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
@@ -16,7 +17,8 @@ import numpy as np
 import torch
 from torch.autograd import forward_ad
 
-from islices.backend import Array, Backend, NativeParts
+from islices.backend import Array, Backend, LayerUse, LookedUp, NativeParts, Source, Transform
+from islices.backends.torch import layers, recording
 from islices.backends.torch.arithmetic import as_tensors, in_bags, rounded_sqrt, sum_bags
 
 __all__ = ["TorchBackend", "backend"]
@@ -224,6 +226,8 @@ class TorchBackend(Backend):
             sums, ids = self.sum_duplicates(values, segments, count)
             return self.scatter_rows(sums, ids, (count or 0, *values.shape[1:]))
         out = torch.zeros((count or 0, *values.shape[1:]), dtype=values.dtype, device=values.device)
+        if torch._C._functorch.is_functorch_wrapped_tensor(values):  # vmap adds out of place only
+            return out.index_add(0, segments, values)
         return out.index_add_(0, segments, values)
 
     def sum_duplicates(self, values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
@@ -239,6 +243,50 @@ class TorchBackend(Backend):
             return dense.index_add(0, ids, values)
         sums = dense.index_select(0, ids).float() + values.float()
         return dense.index_copy(0, ids.long(), sums.to(dense.dtype))
+
+    def arange(self, x: Array) -> Array:
+        return torch.arange(x.shape[0], device=x.device)
+
+    def searchsorted(self, ordered: Array, queries: Array, *, right: bool) -> Array:
+        return torch.searchsorted(ordered, queries, right=right)
+
+    def segment_max(self, values: Array, segments: Array, count: int | None) -> Array:
+        kind = values.dtype
+        lowest = -torch.inf if kind.is_floating_point else torch.iinfo(kind).min
+        out = torch.full((count or 0, *values.shape[1:]), lowest, dtype=kind, device=values.device)
+        if values.numel() == 0:
+            return out
+        place = self.as_column(segments.long(), values).expand_as(values)
+        return out.scatter_reduce(0, place, values.detach(), "amax")
+
+    def set_rows(self, table: Array, ids: Array, values: Array) -> Array:
+        with torch.no_grad():
+            table.index_copy_(0, ids.long(), values)
+        return table
+
+    # ------------------------------------------------------------------ differentiation
+    def stop_gradient(self, x: Array) -> Array:
+        return x.detach()
+
+    def custom_gradient(self, forward: Any, backward: Any) -> Callable[..., Array]:
+        return recording.custom_gradient(forward, backward)
+
+    def differentiate(
+        self, fn: Transform, variables: Sequence[Array], sources: Sequence[Source]
+    ) -> tuple[Array, Any, list[Array], list[list[LookedUp]]]:
+        return recording.differentiate(self, fn, variables, sources)
+
+    def per_sample_gradients(
+        self, fn: Callable[[list[Array], list[Array]], Array], variables: Sequence[Array], data: Sequence[Array]
+    ) -> list[Array]:
+        return recording.per_sample_gradients(fn, variables, data)
+
+    # ------------------------------------------------------------------ models
+    def is_model(self, x: object) -> bool:
+        return isinstance(x, torch.nn.Module)
+
+    def capture(self, model: Any, uses: list[LayerUse]) -> AbstractContextManager[dict[str, Array]]:
+        return layers.capture(model, uses)
 
 
 @cache

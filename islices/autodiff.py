@@ -1,0 +1,309 @@
+"""Gradients of a function with respect to tables and dense arrays, on every framework.
+
+The framework differentiates with respect to the rows that `lookup` returned, never with respect to the table
+(`Backend.differentiate`): so the gradient is made of the looked-up rows, and costs what they cost. SPEC clauses 12,
+14 and 17.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from islices.backend import Array, Backend, LookedUp, Source
+from islices.embedding import drop_padding, empty_slices, flat_slices, scale_by_frequency
+from islices.linear import concat
+from islices.lookups import LookupOptions
+from islices.native import flatten, rebuild
+from islices.persample import PerSample, batch_of, join, samples_of, with_samples
+from islices.registry import describe, find_backend, get_backend, loaded_backends
+from islices.slices import IndexedSlices
+from islices.table import Table
+
+__all__ = ["value_and_grad"]
+
+
+def value_and_grad(
+    fn: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    *,
+    has_aux: bool = False,
+    per_sample: bool = False,
+) -> Callable[..., tuple[Any, Any]]:
+    """A function that computes fn and its gradients: IndexedSlices for a Table, dense for an array.
+
+    Parameters
+    ----------
+    fn : callable
+        The user's own framework code; returns a loss of one number. It reads tables by `lookup`, as often as it
+        likes. JAX traces it, as jax.jit would.
+    argnums : int or sequence of int
+        Which positional arguments are differentiated: a `Table`, a float array, or a list, tuple or dict of them (for
+        JAX any pytree). What else such a container holds is passed on, with None as its gradient.
+    has_aux : bool
+        fn returns (loss, anything).
+    per_sample : bool
+        The loss is a sum over samples, the first axis of all ids: gradients of tables are `PerSample`. Those of dense
+        arrays are (B, *shape), by the framework's vmap over the first axis of the other arguments' arrays (MXNet has
+        none). fn must then read its batch from those arguments alone.
+
+    Returns
+    -------
+    callable
+        ``(*args, **kwargs) -> (value, grads)``, or ``((value, aux), grads)``. grads mirrors the differentiated
+        arguments. A table's gradient has one slice for each looked-up row, in order, uncoalesced; without the
+        padding's. A table that is not looked up has an empty one.
+
+    Raises
+    ------
+    TypeError
+        Nothing to differentiate, frameworks mixed, a table used other than by lookup, a lookup where its gradient
+        would be wrong (a TensorFlow loop body), a loss that is no floating-point number.
+    ValueError
+        argnums names no argument; a loss of more than one number.
+    IndexError
+        An id is out of range (not in traced code: SPEC clause 2).
+    NotImplementedError
+        NumPy, which records no gradients: see `embedding_grad`. Second derivatives in MXNet.
+
+    Notes
+    -----
+    Values and gradients are constants to torch's autograd: for second derivatives nest value_and_grad, or use
+    TensorFlow's tape or jax.grad around it.
+
+    Examples
+    --------
+    >>> import torch, islices
+    >>> table = islices.Table(torch.ones(1000, 2))
+    >>> def loss(table, w, ids):
+    ...     return (islices.lookup(table, ids) @ w).sum()
+    >>> value, (grad, dense) = islices.value_and_grad(loss, (0, 1))(table, torch.ones(2), torch.tensor([7, 7, 9]))
+    >>> grad
+    IndexedSlices(n=3, dense_shape=(1000, 2), float32, int64, torch)
+    >>> value.item(), grad.indices.tolist(), dense.tolist()
+    (6.0, [7, 7, 9], [3.0, 3.0])
+    """
+    if not callable(fn):
+        raise TypeError(f"fn: got {describe(fn)}; accepted is a callable")
+    numbers = _check_argnums(argnums)
+
+    @functools.wraps(fn, updated=())
+    def call(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        return _differentiate(fn, argnums, numbers, has_aux, per_sample, args, kwargs)
+
+    return call
+
+
+def _check_argnums(argnums: Any) -> tuple[int, ...]:
+    try:
+        numbers = (
+            tuple(map(operator.index, argnums)) if isinstance(argnums, (list, tuple)) else (operator.index(argnums),)
+        )
+    except TypeError:
+        raise TypeError(f"argnums: got {argnums!r:.80}; accepted is an int or a sequence of ints") from None
+    if not numbers or len(set(numbers)) < len(numbers):
+        raise ValueError(f"argnums: got {argnums!r:.80}; accepted is at least one, each once")
+    return numbers
+
+
+def _differentiate(
+    fn: Callable[..., Any],
+    argnums: int | Sequence[int],
+    numbers: tuple[int, ...],
+    has_aux: bool,
+    per_sample: bool,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> tuple[Any, Any]:
+    if any(not -len(args) <= k < len(args) for k in numbers):
+        raise ValueError(f"argnums: got {argnums}, called with {len(args)} positional arguments")
+    places = [k % len(args) for k in numbers]
+    trees = [_Tree(args[k], f"argument {k}") for k in places]
+    variables = [x for tree in trees for x in tree.of_kind("variable")]
+    tables: list[Table] = [x for tree in trees for x in tree.of_kind("table")]
+    B = _one_backend(variables, tables)
+
+    def call(new_variables: Sequence[Array], new_tables: Sequence[Table], others: dict[int, Any]) -> Any:
+        fresh = {"variable": iter(new_variables), "table": iter(new_tables)}
+        full = [others.get(k, x) for k, x in enumerate(args)]
+        for k, tree in zip(places, trees, strict=True):
+            full[k] = tree.rebuild(fresh, keep=True)
+        return fn(*full, **kwargs)
+
+    def recorded(new_variables: list[Array], sources: list[Source]) -> tuple[Array, Any]:
+        made = [Table._trusted(B, s, t.padding_idx, t.scale_by_freq) for s, t in zip(sources, tables, strict=True)]
+        out = call(new_variables, made, {})
+        return _loss_and_aux(out) if has_aux else (out, None)
+
+    loss, aux, dense, lookups = B.differentiate(recorded, variables, [t._source for t in tables])
+    sparse: list[Any]
+    if per_sample:
+        sparse = _table_samples(B, tables, lookups)
+        if variables:
+            dense = _per_sample_dense(B, call, has_aux, variables, tables, sparse, args, places)
+    else:
+        sparse = [_table_gradient(B, t, found) for t, found in zip(tables, lookups, strict=True)]
+    made = {"variable": iter(dense), "table": iter(sparse)}
+    grads = tuple(tree.rebuild(made, keep=False) for tree in trees)
+    value = (loss, aux) if has_aux else loss
+    return value, grads if isinstance(argnums, (list, tuple)) else grads[0]
+
+
+def _loss_and_aux(out: Any) -> tuple[Array, Any]:
+    if not isinstance(out, (tuple, list)) or len(out) != 2:
+        raise TypeError(f"fn: returned {describe(out)} with has_aux=True; accepted is (loss, aux)")
+    return out[0], out[1]
+
+
+# ---------------------------------------------------------------------- arguments
+class _Tree:
+    """A differentiated argument taken apart: its leaves, and the way back."""
+
+    def __init__(self, tree: Any, what: str) -> None:
+        self.tree = tree
+        self.inner: list[tuple[int, Callable[[list[Any]], Any] | None]] = []  # of each leaf of the plain containers
+        self.leaves: list[Any] = []
+        for leaf in flatten(tree):
+            found = None if _kind(leaf) else _flatten_foreign(leaf)
+            parts, back = ([leaf], None) if found is None else found
+            self.inner.append((len(parts), back))
+            self.leaves += parts
+        self.kinds = [_kind(x) for x in self.leaves]
+        if not any(self.kinds):
+            raise TypeError(
+                f"{what}: got {describe(tree)}; accepted is a Table, a float array, or a list, tuple or dict with some"
+            )
+
+    def of_kind(self, kind: str) -> list[Any]:
+        return [x for x, k in zip(self.leaves, self.kinds, strict=True) if k == kind]
+
+    def rebuild(self, fresh: dict[str, Iterator[Any]], *, keep: bool) -> Any:
+        """The same structure with fresh leaves by kind; what is not differentiated is kept, or becomes None."""
+        leaves = (next(fresh[k]) if k else (x if keep else None) for x, k in zip(self.leaves, self.kinds, strict=True))
+
+        def outer() -> Iterator[Any]:
+            for count, back in self.inner:
+                parts = [next(leaves) for _ in range(count)]
+                yield parts[0] if back is None else back(parts)
+
+        return rebuild(self.tree, outer())
+
+
+def _kind(x: Any) -> str:
+    """ "table", "variable", or "" for what is not differentiated."""
+    if isinstance(x, Table):
+        return "table"
+    B = find_backend(x)
+    return "variable" if B is not None and B.is_array(x) and B.dtype(x) in B.float_dtypes else ""
+
+
+def _flatten_foreign(x: Any) -> tuple[list[Any], Callable[[list[Any]], Any]] | None:
+    if x is None or isinstance(x, (str, bytes, bool, int, float, complex)):
+        return None
+    for B in loaded_backends():
+        found = B.flatten_tree(x, lambda leaf: isinstance(leaf, (Table, IndexedSlices)))
+        if found is not None:
+            return found
+    return None
+
+
+def _one_backend(variables: Sequence[Array], tables: Sequence[Table]) -> Backend:
+    owners = {B.name: B for B in [*map(get_backend, variables), *(t.backend for t in tables)]}
+    if len(owners) > 1:
+        raise TypeError(f"args: got arrays of {' and '.join(sorted(owners))}; accepted is one framework (see convert)")
+    return next(iter(owners.values()))
+
+
+# ---------------------------------------------------------------------- gradients of tables
+def _table_gradient(B: Backend, table: Table, lookups: Sequence[LookedUp]) -> IndexedSlices:
+    if not lookups:
+        return empty_slices(B, table._source.weights)
+    return concat([_slices(B, table, one) for one in lookups])  # type: ignore[no-any-return]
+
+
+def _slices(B: Backend, table: Table, one: LookedUp) -> IndexedSlices:
+    options: LookupOptions = one.static
+    s = flat_slices(B, one.upstream, one.ids, table.shape[0])
+    if options.padding_idx is not None:
+        s = drop_padding(s, options.padding_idx)
+    return scale_by_frequency(s) if options.scale_by_freq else s
+
+
+def _samples(B: Backend, table: Table, one: LookedUp) -> PerSample:
+    options: LookupOptions = one.static
+    s = flat_slices(B, one.upstream, one.ids, table.shape[0])
+    if options.scale_by_freq:
+        raise NotImplementedError(
+            "per_sample: got a table with scale_by_freq=True, whose gradient of one sample depends on the others"
+        )
+    if options.flat:
+        samples, bags = one.extras
+        return with_samples(s, samples, batch_of(B, bags), options.padding_idx)
+    if not B.shape(one.ids):
+        raise ValueError("per_sample: got a lookup of ids of shape (); accepted is (B, ...), the samples first")
+    return with_samples(s, samples_of(B, one.ids), batch_of(B, one.ids), options.padding_idx)
+
+
+# ---------------------------------------------------------------------- per sample
+def _table_samples(B: Backend, tables: Sequence[Table], lookups: Sequence[Sequence[LookedUp]]) -> list[PerSample]:
+    made = [
+        join([_samples(B, t, one) for one in found]) if found else None
+        for t, found in zip(tables, lookups, strict=True)
+    ]
+    batches = {x.dense_shape[0] for x in made if x is not None}
+    if len(batches) > 1:
+        raise ValueError(
+            f"per_sample: got lookups of {sorted(batches)} samples; accepted is one number, the first axis of all ids"
+        )
+    batch = next(iter(batches), 0)
+    return [_no_samples(B, t, batch) if x is None else x for x, t in zip(made, tables, strict=True)]
+
+
+def _no_samples(B: Backend, table: Table, batch: int) -> PerSample:
+    empty = empty_slices(B, table._source.weights)
+    return with_samples(empty, samples_of(B, empty.indices), batch, None)
+
+
+def _per_sample_dense(
+    B: Backend,
+    call: Callable[..., Any],
+    has_aux: bool,
+    variables: Sequence[Array],
+    tables: Sequence[Table],
+    sparse: Sequence[PerSample],
+    args: tuple[Any, ...],
+    places: Sequence[int],
+) -> list[Array]:
+    """(B, *shape) for each dense variable: the batch is what the other arguments hold."""
+    trees = {k: flatten(x) for k, x in enumerate(args) if k not in places}
+    data, batches = [], {x.dense_shape[0] for x in sparse}
+    for leaves in trees.values():
+        for x in leaves:
+            owner = find_backend(x)
+            if owner is not None and owner.is_array(x):
+                shape = owner.shape(x)
+                batches.add(shape[0] if shape else -1)
+                data.append(x if owner is B else B.asarray(owner.to_numpy(x), variables[0]))
+    if len(batches) != 1 or not data:
+        raise ValueError(
+            f"per_sample: got {len(data)} arrays beside the differentiated arguments, first axes {sorted(batches)}; "
+            "accepted for dense arrays is at least one, all with the samples as their first axis (close over the rest)"
+        )
+
+    def one(new_variables: list[Array], batch: list[Array]) -> Array:
+        fresh = iter(batch)
+        others = {
+            k: rebuild(args[k], iter([next(fresh) if _is_array(x) else x for x in leaves]))
+            for k, leaves in trees.items()
+        }
+        out = call(new_variables, tables, others)
+        return _loss_and_aux(out)[0] if has_aux else out
+
+    return B.per_sample_gradients(one, variables, data)
+
+
+def _is_array(x: Any) -> bool:
+    B = find_backend(x)
+    return B is not None and B.is_array(x)

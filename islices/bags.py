@@ -1,0 +1,243 @@
+"""Bags of rows reduced to one row each, with the gradient: sum, mean, sqrtn and max.
+
+Value and gradient are two kernels on the primitives, joined by `Backend.custom_gradient`, so that both are the same
+bits on every framework, and run on the host where nothing else is recorded. SPEC clause 19.
+
+Members that do not count (padding, masked, out of range under a trace) keep their slot and hold zeros: adding a zero
+changes no left fold, shapes stay static, and the gradient has one slice for each occurrence.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from islices import modes
+from islices.backend import Array, Backend
+
+__all__ = ["COMBINERS", "reduce_bags", "reduce_bags_backward"]
+
+COMBINERS = ("sum", "mean", "sqrtn", "max")
+
+
+def reduce_bags(
+    B: Backend,
+    rows: Array,
+    segments: Array,
+    bags: Array,
+    combiner: str,
+    *,
+    keep: Array | None = None,
+    weights: Array | None = None,
+) -> Array:
+    """The bags' rows, differentiable with respect to rows and weights.
+
+    Parameters
+    ----------
+    rows : float array, shape (n, *row_shape)
+    segments : integer array, shape (n,)
+        The bag of each member, ascending.
+    bags : array whose length is the number of bags
+        Its contents do not matter.
+    combiner : {"sum", "mean", "sqrtn", "max"}
+    keep : int32 array of 0 and 1, shape (n,), optional
+        Which members count; all by default.
+    weights : array of rows' dtype, shape (n,), optional
+
+    Returns
+    -------
+    array, shape (number of bags, *row_shape)
+        Of rows' dtype; formed in float32 for 16-bit rows and rounded once.
+    """
+    kept, weighted = keep is not None, weights is not None
+    optional = [x for x in (keep, weights) if x is not None]
+    given: dict[str, Any] = {"combiner": combiner, "kept": kept, "weighted": weighted}
+
+    def forward(*arrays: Array) -> tuple[Array, tuple[Any, ...]]:
+        return modes.run(_reduce, B, arrays, **given), arrays
+
+    def backward(arrays: tuple[Any, ...], upstream: Array) -> tuple[Any, ...]:
+        d_rows, d_weights = modes.run(_reduce_backward, B, (upstream, *arrays), **given)
+        return (d_rows, None, None, *(None for _ in range(kept)), *(d_weights for _ in range(weighted)))
+
+    return B.custom_gradient(forward, backward)(rows, segments, bags, *optional)
+
+
+def reduce_bags_backward(
+    B: Backend,
+    upstream: Array,
+    rows: Array,
+    segments: Array,
+    bags: Array,
+    combiner: str,
+    *,
+    keep: Array | None = None,
+    weights: Array | None = None,
+) -> Array:
+    """The gradient of the members' rows alone, where the framework's own layer reduced them (`capture`)."""
+    arrays = [rows, segments, bags, *(x for x in (keep, weights) if x is not None)]
+    given: dict[str, Any] = {"combiner": combiner, "kept": keep is not None, "weighted": weights is not None}
+    return modes.run(_reduce_backward, B, (upstream, *arrays), weights_too=False, **given)[0]
+
+
+def _unpack(arrays: tuple[Array, ...], kept: bool, weighted: bool) -> tuple[Any, ...]:
+    rest = list(arrays)
+    keep = rest.pop(0) if kept else None
+    return keep, rest.pop(0) if weighted else None
+
+
+# ---------------------------------------------------------------------- value
+def _reduce(
+    B: Backend, rows: Array, segments: Array, bags: Array, *optional: Array, combiner: str, kept: bool, weighted: bool
+) -> Array:
+    keep, weights = _unpack(optional, kept, weighted)
+    x = _only(B, B.widen(rows), keep)
+    if combiner == "max":
+        return B.astype(_maximum(B, x, segments, bags, keep), B.dtype(rows))
+    weights = None if weights is None else _only(B, B.widen(weights), keep)
+    return B.astype(_average(B, x, segments, bags, keep, weights, combiner), B.dtype(rows))
+
+
+def _average(
+    B: Backend, x: Array, segments: Array, bags: Array, keep: Array | None, weights: Array | None, combiner: str
+) -> Array:
+    """The bags' sums divided by their divisor, in the wide type; x and weights are zeros where they do not count."""
+    if weights is not None:
+        x = B.round_product(x, B.as_column(weights, x))
+    sums = _fold(B, x, segments, bags)
+    divisor = _divisor(B, segments, bags, keep, weights, combiner, B.dtype(x))
+    return sums if divisor is None else _divided(B, sums, divisor)
+
+
+def _only(B: Backend, x: Array, keep: Array | None, other: float = 0.0) -> Array:
+    """x where its slot counts, else another number."""
+    return x if keep is None else B.where(B.equal(B.as_column(keep, x), 0), other, x)
+
+
+def _members(B: Backend, segments: Array, keep: Array | None) -> Array:
+    """1 for each slot that counts, as int32."""
+    return B.astype(B.equal(segments, segments), "int32") if keep is None else keep
+
+
+def _divisor(
+    B: Backend, segments: Array, bags: Array, keep: Array | None, weights: Array | None, combiner: str, dtype: str
+) -> Array | None:
+    """What each bag's sum is divided by, in the wide type: 0 where the bag is empty. None for a plain sum."""
+    if combiner == "sum":
+        return None
+    if weights is None:
+        total = B.astype(_fold(B, _members(B, segments, keep), segments, bags), dtype)
+    elif combiner == "mean":
+        total = _fold(B, weights, segments, bags)
+    else:
+        total = _fold(B, B.round_product(weights, weights), segments, bags)
+    return B.sqrt(total) if combiner == "sqrtn" else total
+
+
+def _divided(B: Backend, x: Array, divisor: Array) -> Array:
+    """x / divisor by row, and zeros where the divisor is 0."""
+    column = B.as_column(divisor, x)
+    nothing = B.less_equal(B.abs(column), 0.0)
+    return B.where(nothing, 0.0, B.div(x, B.where(nothing, 1.0, column)))
+
+
+def _fold(B: Backend, x: Array, segments: Array, bags: Array) -> Array:
+    """The left folds of x by bag, as many as there are bags."""
+    count = B.shape(bags)[0]
+    if count is None:  # dynamic shapes: a zero in front of each bag makes the number of bags seen
+        x = B.concat([_zero_rows(B, x, bags), x])
+        segments = B.concat([B.astype(B.arange(bags), B.dtype(segments)), segments])
+    return B.segment_sum(x, segments, count)
+
+
+def _zero_rows(B: Backend, x: Array, bags: Array) -> Array:
+    return B.zeros((None, *B.shape(x)[1:]), B.dtype(x), bags)  # type: ignore[arg-type]
+
+
+def _maximum(B: Backend, x: Array, segments: Array, bags: Array, keep: Array | None) -> Array:
+    """The largest kept member of each bag; zeros for a bag without any."""
+    top = _segment_max(B, _only(B, x, keep, -math.inf), segments, bags)
+    members = _fold(B, _members(B, segments, keep), segments, bags)
+    return B.where(B.equal(B.as_column(members, top), 0), B.zeros_like(top), top)
+
+
+def _segment_max(B: Backend, x: Array, segments: Array, bags: Array) -> Array:
+    count = B.shape(bags)[0]
+    if count is None:  # as in _fold, with what loses against anything; here segments do not ascend
+        lowest = -math.inf if B.dtype(x).startswith("float") else -(2**31) + 1
+        x = B.concat([_zero_rows(B, x, bags) + lowest, x])
+        segments = B.concat([B.astype(B.arange(bags), B.dtype(segments)), segments])
+    return B.segment_max(x, segments, count)
+
+
+# ---------------------------------------------------------------------- gradient
+def _reduce_backward(
+    B: Backend,
+    upstream: Array,
+    rows: Array,
+    segments: Array,
+    bags: Array,
+    *optional: Array,
+    combiner: str,
+    kept: bool,
+    weighted: bool,
+    weights_too: bool = True,
+) -> tuple[Array, Array | None]:
+    """(gradient of rows, gradient of weights or None)."""
+    keep, weights = _unpack(optional, kept, weighted)
+    dtype = B.dtype(rows)
+    x = _only(B, B.widen(rows), keep)
+    h = B.widen(upstream)
+    if combiner == "max":
+        h = B.take(h, segments)
+        first = _first_maximum(B, x, segments, bags, keep)
+        return B.astype(B.where(first, h, B.zeros_like(h)), dtype), None
+    w = None if weights is None else _only(B, B.widen(weights), keep)
+    divisor = _divisor(B, segments, bags, keep, w, combiner, B.dtype(x))
+    h = B.take(h if divisor is None else _divided(B, h, divisor), segments)
+    if w is None:
+        return B.astype(_only(B, h, keep), dtype), None
+    d_rows = B.astype(_only(B, B.round_product(h, B.as_column(w, h)), keep), dtype)
+    if not weights_too:
+        return d_rows, None
+    if divisor is not None:  # the weight also moves the divisor
+        y = B.take(_average(B, x, segments, bags, keep, w, combiner), segments)
+        if combiner == "sqrtn":
+            y = B.round_product(y, B.as_column(_divided(B, w, B.take(divisor, segments)), y))
+        x = x - y
+    return d_rows, B.astype(_only(B, _row_sums(B, B.round_product(h, x)), keep), dtype)
+
+
+def _first_maximum(B: Backend, x: Array, segments: Array, bags: Array, keep: Array | None) -> Array:
+    """The mask of the elements that are the first in their bag to equal its maximum (a NaN equals a NaN here)."""
+    lowered = _only(B, x, keep, -math.inf)
+    top = B.take(_segment_max(B, lowered, segments, bags), segments)
+    # positions counted downwards, so that the first is the largest; two numbers that are none
+    place = -B.astype(B.arange(x), "int32")
+    none, never = (B.asarray(np.full(1, n, np.int32), x) for n in (1 - 2**31, -(2**31)))
+    if keep is not None:
+        place = B.where(B.equal(keep, 0), none, place)
+    place = B.as_column(place, x)
+    at_top = B.where(B.less_equal(top, lowered), place, none)  # nothing is above the maximum
+    at_top = B.where(B.less_equal(lowered, lowered), at_top, place)  # but a NaN, which is it then
+    first = B.take(_segment_max(B, at_top, segments, bags), segments)
+    return B.equal(B.where(B.equal(at_top, none), never, at_top), first)
+
+
+def _row_sums(B: Backend, x: Array) -> Array:
+    """The sum of each row by halves: the second half is added to the first until one column is left (clause 19)."""
+    n, m = B.shape(x)[0], math.prod(k for k in B.shape(x)[1:] if k is not None)
+    if m == 0:
+        return B.astype(B.zeros_like(B.arange(x)), B.dtype(x))
+    x = B.reshape(x, (n, m))
+    rest = None
+    while m > 1:
+        half = m // 2
+        if m % 2:
+            last = x[:, m - 1 : m]
+            rest = last if rest is None else rest + last
+        x = x[:, :half] + x[:, half : 2 * half]
+        m = half
+    return B.reshape(x if rest is None else x + rest, (n,))

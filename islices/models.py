@@ -1,0 +1,183 @@
+"""Gradients of the embedding layers of a model that somebody else wrote.
+
+The adapter hooks the layers (`Backend.capture`); here is what becomes of what they looked up and of the gradients
+that arrived. SPEC clauses 12, 14 and 19.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any
+
+from islices.backend import Array, Backend, LayerUse
+from islices.bags import reduce_bags_backward
+from islices.embedding import check_ids, drop_padding, empty_slices, flat_slices, scale_by_frequency
+from islices.linear import concat
+from islices.lookups import BagLayout, bags_at_offsets, bags_of_last_axis, members
+from islices.persample import PerSample, join, samples_of, with_samples
+from islices.registry import describe, loaded_backends
+from islices.slices import IndexedSlices
+
+__all__ = ["Capture", "capture"]
+
+
+def capture(model: Any) -> Capture:
+    """Hook the stock embedding layers of a model: after a backward pass, their gradients as slices.
+
+    Parameters
+    ----------
+    model : torch.nn.Module, keras.Model or Layer, mxnet.gluon.Block
+        With torch.nn.Embedding or EmbeddingBag, keras.layers.Embedding, or gluon.nn.Embedding anywhere in it. Its code
+        and weights stay as they are, sparse gradients or not. For JAX, where models are functions, use
+        `value_and_grad` with a `Table` among the parameters.
+
+    Returns
+    -------
+    Capture
+        A context manager. Within it run the model and an ordinary backward pass; then `Capture.gradients` and
+        `Capture.per_sample` have what arrived, also after the context has ended.
+
+    Raises
+    ------
+    TypeError
+        No such model, one without embedding layers, or one whose layers cannot be hooked (the message says why).
+
+    Notes
+    -----
+    The framework computes its own gradient of the weights as it always does, dense for sparse=False. Freeze the
+    layer (requires_grad=False, trainable=False, grad_req="null"), and the captured gradient is the only one.
+
+    Examples
+    --------
+    >>> import torch, islices
+    >>> model = torch.nn.Sequential(torch.nn.Embedding(1000, 2), torch.nn.Linear(2, 1))
+    >>> with islices.capture(model) as captured:
+    ...     model(torch.tensor([[5, 7], [5, 5]])).sum().backward()
+    >>> captured.gradients()
+    {'0': IndexedSlices(n=4, dense_shape=(1000, 2), float32, int64, torch)}
+    >>> captured.per_sample()["0"].slices(1).indices.tolist()
+    [5, 5]
+    """
+    for B in loaded_backends():
+        if B.is_model(model):
+            return Capture(B, model)
+    raise TypeError(
+        f"model: got {describe(model)}; accepted are torch.nn.Module, keras models and layers, and mxnet.gluon.Block "
+        "(JAX: value_and_grad with a Table among the parameters)"
+    )
+
+
+class Capture:
+    """What the embedding layers of a model looked up within a ``with`` block, and the gradients that arrived.
+
+    Made by `capture`. What several forward and backward passes bring adds up until `clear`.
+    """
+
+    def __init__(self, backend: Backend, model: Any) -> None:
+        self.backend = backend
+        self._model = model
+        self._uses: list[LayerUse] = []
+        self._weights: dict[str, Array] = {}
+        self._context: AbstractContextManager[dict[str, Array]] | None = None
+
+    def __enter__(self) -> Capture:
+        if self._context is not None:
+            raise RuntimeError("capture: entered twice; accepted is one `with` block at a time")
+        context = self.backend.capture(self._model, self._uses)
+        self._weights = context.__enter__()
+        self._context = context
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        context, self._context = self._context, None
+        if context is not None:
+            context.__exit__(kind, error, trace)
+
+    def __repr__(self) -> str:
+        arrived = sum(use.upstream is not None for use in self._uses)
+        return f"<islices.Capture: {len(self._weights)} layers, {len(self._uses)} lookups, {arrived} gradients>"
+
+    def clear(self) -> None:
+        """Forget what has been captured, as zero_grad does between steps."""
+        self._uses.clear()
+
+    def gradients(self) -> dict[str, IndexedSlices]:
+        """The gradient of each layer's weights, by the layer's name in the model.
+
+        Returns
+        -------
+        dict of str to IndexedSlices
+            One slice for each row looked up, uncoalesced, in the order of the forward passes; without the padding's.
+            Empty for a layer that was not used, or that no gradient reached.
+        """
+        made = {}
+        for name in self._weights:
+            parts = [self._slices(use)[0] for use in self._arrived(name)]
+            made[name] = concat(parts) if parts else self._nothing(name)
+        return made
+
+    def per_sample(self) -> dict[str, PerSample]:
+        """Each sample's gradient of each layer's weights: samples are the first axis of what the layer looked up (of
+        bags, the bags). The loss must be a sum over samples.
+
+        Returns
+        -------
+        dict of str to PerSample
+            Without the layers that no gradient reached.
+        """
+        made = {}
+        for name in self._weights:
+            uses = self._arrived(name)
+            if uses:
+                made[name] = join([self._samples(use) for use in uses])
+        return made
+
+    def _arrived(self, name: str) -> list[LayerUse]:
+        return [use for use in self._uses if use.layer == name and use.upstream is not None]
+
+    def _nothing(self, name: str) -> IndexedSlices:
+        return empty_slices(self.backend, self._weights[name])
+
+    def _samples(self, use: LayerUse) -> PerSample:
+        if use.scale_by_freq:
+            raise NotImplementedError(
+                f"per_sample: layer {use.layer!r} scales by frequency: one sample's gradient depends on the others"
+            )
+        s, samples, batch = self._slices(use, drop=False)
+        return with_samples(s, samples, batch, use.padding_idx)
+
+    def _slices(self, use: LayerUse, *, drop: bool = True) -> tuple[IndexedSlices, Array, int]:
+        """(slices, the sample of each, number of samples) of one use."""
+        B = self.backend
+        ids = check_ids(B, use.ids, use.upstream)
+        if use.combiner is None:
+            upstream, samples, batch = use.upstream, samples_of(B, ids), B.shape(ids)[0] if B.shape(ids) else 1
+        else:
+            layout = bags_of_last_axis(B, ids) if use.offsets is None else bags_at_offsets(B, use.offsets, ids)
+            upstream, ids = self._members_gradient(use, ids, layout)
+            samples, batch = layout.segments, B.shape(layout.bags)[0]
+        s = flat_slices(B, upstream, ids, use.num_rows)
+        if drop and use.padding_idx is not None:
+            s = drop_padding(s, use.padding_idx)
+        return (scale_by_frequency(s) if use.scale_by_freq else s), samples, batch  # type: ignore[return-value]
+
+    def _members_gradient(self, use: LayerUse, ids: Array, layout: BagLayout) -> tuple[Array, Array]:
+        """(gradient of each member's row, ids), both flat."""
+        B, upstream = self.backend, use.upstream
+        assert upstream is not None
+        assert use.combiner is not None
+        keep = members(B, ids, None, use.padding_idx, use.num_rows)
+        with B.scope():
+            flat = B.reshape(ids, (layout.count,))
+            keep = None if keep is None else B.reshape(keep, (layout.count,))
+            weights = None if use.weights is None else B.reshape(use.weights, (layout.count,))
+            if use.table is not None:
+                rows = B.read_rows(use.table, flat)
+            else:  # their values do not matter then
+                rows = B.take(B.zeros_like(upstream), layout.segments)
+        return reduce_bags_backward(
+            B, upstream, rows, layout.segments, layout.bags, use.combiner, keep=keep, weights=weights
+        ), flat

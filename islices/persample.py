@@ -1,0 +1,430 @@
+"""Gradients of single samples, out of one backward pass.
+
+Where a loss is a sum over samples, the gradient that arrives at a looked-up row belongs to the sample that looked it
+up: one backward pass holds every sample's gradient. SPEC clause 14.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from islices import modes
+from islices.backend import Array, Backend
+from islices.clip import check_max_norm, check_nonfinite, refuse_nonfinite, scale_rows
+from islices.embedding import check_count, check_upstream, flat_slices, resolve_padding_idx
+from islices.linear import concat, wide_dtype
+from islices.native import flatten, rebuild
+from islices.norms import as_rows, check_float
+from islices.presets import islices_formula
+from islices.registry import describe, find_backend
+from islices.rows import check_memory
+from islices.slices import IndexedSlices
+from islices.sums import Groups, row_norms
+
+__all__ = ["PerSample", "clip_per_sample", "per_sample"]
+
+
+class PerSample:
+    """The gradients of one table for each of B samples: slices, and the sample each belongs to.
+
+    `per_sample`, ``value_and_grad(..., per_sample=True)`` and `capture` make them; what is stored is one slice for
+    each occurrence of a row, as in an `IndexedSlices`. Immutable; a pytree to JAX.
+
+    Attributes
+    ----------
+    values : float array, shape (n, *row_shape)
+    indices : int32 or int64 array, shape (n,)
+    samples : int32 array, shape (n,)
+        The sample of each slice.
+    dense_shape : tuple of int
+        (B, rows, *row_shape).
+
+    Examples
+    --------
+    >>> import numpy as np, islices
+    >>> upstream = np.array([[[3.0], [1.0]], [[4.0], [4.0]]])
+    >>> g = islices.per_sample(upstream, np.array([[0, 2], [1, 1]]), 3)
+    >>> g
+    PerSample(n=4, dense_shape=(2, 3, 1), float64, int64, numpy)
+    >>> g.norms().tolist()
+    [3.1622776601683795, 8.0]
+    """
+
+    __slots__ = ("__weakref__", "backend", "dense_shape", "indices", "samples", "values")
+    __array_ufunc__ = None
+
+    values: Array
+    indices: Array
+    samples: Array
+    dense_shape: tuple[int, ...]
+    backend: Backend
+
+    def __init__(self) -> None:
+        raise TypeError("PerSample: made by per_sample, value_and_grad(..., per_sample=True) or capture")
+
+    @classmethod
+    def _trusted(
+        cls, backend: Backend, values: Array, indices: Array, samples: Array, dense_shape: tuple[int, ...]
+    ) -> PerSample:
+        self = object.__new__(cls)
+        put = object.__setattr__
+        for name, part in zip(
+            ("backend", "values", "indices", "samples", "dense_shape"),
+            (backend, values, indices, samples, dense_shape),
+            strict=True,
+        ):
+            put(self, name, part)
+        return self
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError("PerSample is immutable")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError("PerSample is immutable")
+
+    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError("a PerSample does not turn into a dense array by accident: say .to_dense()")
+
+    def __reduce__(self) -> Any:
+        return _rebuild, (self.values, self.indices, self.samples, self.dense_shape)
+
+    def __repr__(self) -> str:
+        B = self.backend
+        return (
+            f"PerSample(n={B.shape(self.values)[0]}, dense_shape={self.dense_shape}, {B.dtype(self.values)}, "
+            f"{B.dtype(self.indices)}, {B.name})"
+        )
+
+    @property
+    def dtype(self) -> Any:
+        """The framework's own dtype of the values."""
+        return self.values.dtype
+
+    def norms(self) -> Array:
+        """The 2-norm of each sample's gradient, its own duplicates summed first.
+
+        Returns
+        -------
+        array, shape (B,)
+            As clause 7 has it: float32, or float64 for float64 values.
+        """
+        return _norms([self], 2.0)[0]
+
+    def clip(self, max_norm: float, *, nonfinite: str = "propagate") -> PerSample:
+        """Each sample's gradient scaled down to a norm of at most max_norm, by the factor of clause 10.
+
+        For one norm a sample over several tables and dense gradients: `clip_per_sample`.
+
+        Parameters
+        ----------
+        max_norm : float
+        nonfinite : {"propagate", "raise", "skip"}
+            What a NaN or infinite norm does to its sample.
+        """
+        return clip_per_sample(self, max_norm, nonfinite=nonfinite)[0]  # type: ignore[no-any-return]
+
+    def sum(self) -> IndexedSlices:
+        """The gradient of all samples together: one slice for each occurrence, nothing added up yet."""
+        B = self.backend
+        padded = B.sentinel_padding and modes.is_traced(B, self.values, self.indices)
+        return IndexedSlices._trusted(B, self.values, self.indices, self.dense_shape[1:], padded=padded)
+
+    def slices(self, b: int) -> IndexedSlices:
+        """The gradient of one sample.
+
+        Parameters
+        ----------
+        b : int
+            0 <= b < B, else IndexError.
+        """
+        try:
+            number = operator.index(b)
+        except TypeError:
+            raise TypeError(f"b: got {describe(b)}; accepted is an int") from None
+        batch, *shape = self.dense_shape
+        if not 0 <= number < batch:
+            raise IndexError(f"b: got {number}; accepted is 0 <= b < {batch}")
+        B = self.backend
+        values, indices = modes.run(
+            _of_sample, B, (self.values, self.indices, self.samples), number=number, rows=shape[0]
+        )
+        padded = B.sentinel_padding and modes.is_traced(B, values, indices)
+        return IndexedSlices._trusted(B, values, indices, tuple(shape), padded=padded)
+
+    def to_dense(self) -> Array:
+        """The array (B, rows, *row_shape) this stands for; MemoryError if it exceeds the machine's memory."""
+        check_memory(repr(self), self.dense_shape, self.backend.dtype(self.values), "keep it sparse")
+        return modes.run(
+            _densify, self.backend, (self.values, self.indices, self.samples), dense_shape=self.dense_shape
+        )
+
+
+def _rebuild(values: Array, indices: Array, samples: Array, dense_shape: tuple[int, ...]) -> PerSample:
+    backend = find_backend(values)
+    assert backend is not None
+    return PerSample._trusted(backend, values, indices, samples, dense_shape)
+
+
+def _of_sample(
+    B: Backend, values: Array, indices: Array, samples: Array, *, number: int, rows: int
+) -> tuple[Array, Array]:
+    return B.select(values, indices, B.equal(samples, number), rows)
+
+
+# ---------------------------------------------------------------------- making them
+def per_sample(
+    upstream: Array, ids: Array, num_rows: int, *, padding_idx: int | None = None, mask: Array | None = None
+) -> PerSample:
+    """Every sample's gradient of a table, from the gradient of its looked-up rows.
+
+    Parameters
+    ----------
+    upstream : float array, shape (B, ..., *row_shape)
+        The gradient, at the looked-up rows, of a loss that is a sum over samples.
+    ids : int32 or int64 array, shape (B, ...)
+        Of the same framework, or NumPy; the first axis is the sample.
+    num_rows : int
+        Rows of the table.
+    padding_idx : int, optional
+        The row that gets no gradient; negative counts from the end.
+    mask : boolean array of ids' shape, optional
+        Where False, upstream counts as zero, NaN included.
+
+    Returns
+    -------
+    PerSample
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        dtypes, shapes or ids that do not fit. SPEC clauses 2, 12 and 14.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> g = per_sample(np.ones((2, 3, 1)), np.array([[1, 2, 0], [1, 0, 0]]), 4, padding_idx=0)
+    >>> g.slices(1).indices.tolist()
+    [1]
+    >>> g.clip(1.0).sum().values.ravel().round(3).tolist()
+    [0.707, 0.707, 1.0]
+    """
+    B, ids = check_upstream(upstream, ids)
+    num_rows = check_count(num_rows)
+    padding = resolve_padding_idx(padding_idx, num_rows)
+    if not B.shape(ids):
+        raise ValueError("ids: got a 0-d array; accepted is shape (B, ...), one entry a sample along the first axis")
+    s = flat_slices(B, upstream, ids, num_rows, mask=mask)
+    return with_samples(s, samples_of(B, ids), batch_of(B, ids), padding)
+
+
+def batch_of(B: Backend, ids: Array) -> int:
+    """The number of samples, or ValueError where it is unknown."""
+    batch = B.shape(ids)[0]
+    if batch is None:
+        raise ValueError(
+            f"ids: got shape {B.shape(ids)}; accepted per sample is a number of samples known while tracing"
+        )
+    return batch
+
+
+def samples_of(B: Backend, ids: Array) -> Array:
+    """The first position of each of the ids, flattened: int32, shape (n,)."""
+    shape = B.shape(ids)
+    with B.scope():
+        number = B.astype(B.arange(ids), "int32")
+        if len(shape) == 1:
+            return number
+        n = None if None in shape else math.prod(shape)  # type: ignore[arg-type]
+        return B.reshape(B.as_column(number, ids) + B.astype(B.zeros_like(ids), "int32"), (n,))
+
+
+def with_samples(s: IndexedSlices, samples: Array, batch: int, padding: int | None) -> PerSample:
+    """Slices and their samples, without the padding's."""
+    B, values, indices = s.backend, s.values, s.indices
+    if padding is not None:
+        values, indices, samples = modes.run(
+            _drop_row, B, (values, indices, samples), row=padding, rows=s.dense_shape[0], batch=batch
+        )
+    return PerSample._trusted(B, values, indices, samples, (batch, *s.dense_shape))  # type: ignore[arg-type]
+
+
+def join(parts: Sequence[PerSample]) -> PerSample:
+    """The slices of several lookups of one table, one lookup after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    batches = sorted({p.dense_shape[0] for p in parts})
+    if len(batches) > 1:
+        raise ValueError(f"per_sample: got lookups of {batches} samples; accepted is one number, the first axis of ids")
+    slices = concat([p.sum() for p in parts])
+    samples = modes.run(_join, parts[0].backend, [p.samples for p in parts])
+    return PerSample._trusted(parts[0].backend, slices.values, slices.indices, samples, parts[0].dense_shape)
+
+
+def _join(B: Backend, *arrays: Array) -> Array:
+    return B.concat(arrays)
+
+
+def _drop_row(
+    B: Backend, values: Array, indices: Array, samples: Array, *, row: int, rows: int, batch: int
+) -> tuple[Array, Array, Array]:
+    keep = B.logical_not(B.equal(indices, row))
+    kept, places = B.select(values, indices, keep, rows)
+    # where slots cannot go, this one's sample is 0 then and its index, the sentinel, tells that it holds nothing
+    samples, _ = B.select(samples, indices, keep, rows)
+    return kept, places, samples
+
+
+# ---------------------------------------------------------------------- norms, clipping
+def clip_per_sample(tree: Any, max_norm: float, *, nonfinite: str = "propagate") -> tuple[Any, Array]:
+    """Each sample's gradient, over all leaves, scaled down to a norm of at most max_norm: what DP-SGD clips.
+
+    Parameters
+    ----------
+    tree : PerSample, dense array (B, ...), or a list, tuple or dict of them
+        None is kept.
+    max_norm : float
+        0 gives zeros, inf changes nothing.
+    nonfinite : {"propagate", "raise", "skip"}
+        What a NaN or infinite norm does to its sample.
+
+    Returns
+    -------
+    (tree, norms)
+        The clipped tree and the norms before, shape (B,), as `PerSample.norms` gives them. Samples within max_norm
+        keep their bits.
+
+    Raises
+    ------
+    ValueError, TypeError
+        max_norm is no number >= 0; leaves of different frameworks or numbers of samples; nothing to clip.
+    FloatingPointError
+        nonfinite="raise" and a norm is NaN or infinite. SPEC clauses 10 and 14.
+
+    Examples
+    --------
+    >>> import numpy as np, islices
+    >>> g = islices.per_sample(np.array([[[3.0]], [[1.0]]]), np.array([[0], [0]]), 2)
+    >>> (clipped, dense), norms = clip_per_sample([g, np.array([[4.0], [0.0]])], 2.5)
+    >>> norms.tolist(), clipped.values.ravel().tolist(), dense.ravel().tolist()
+    ([5.0, 1.0], [1.5, 1.0], [2.0, 0.0])
+    """
+    limit = check_max_norm(max_norm)
+    check_nonfinite(nonfinite)
+    leaves = flatten(tree)
+    given = [x for x in leaves if x is not None]
+    _check_leaves(given)
+    rounded, E, norms = _norms(given, 2.0)
+    with E.scope():
+        refuse_nonfinite(E, norms, nonfinite)
+        ((_, factors),) = islices_formula(E, norms, limit)
+        if nonfinite == "skip":  # a factor that is no number marks the sample
+            factors = E.where(E.isfinite(norms), factors, -1.0)
+    out = (None if x is None else _scaled(x, E, factors) for x in leaves)
+    return rebuild(tree, out), rounded
+
+
+def _check_leaves(leaves: Sequence[Any]) -> None:
+    if not leaves:
+        raise ValueError("tree: got nothing to clip; accepted is at least one PerSample or dense array (B, ...)")
+    owners, batches = set(), set()
+    for x in leaves:
+        B = x.backend if isinstance(x, PerSample) else find_backend(x)
+        if B is None or (not isinstance(x, PerSample) and not B.is_array(x)):
+            raise TypeError(f"tree: got {describe(x)}; accepted are PerSample and dense arrays (B, ...)")
+        shape = x.dense_shape if isinstance(x, PerSample) else B.shape(x)
+        if not shape:
+            raise ValueError("tree: got a 0-d array; accepted are PerSample and dense arrays (B, ...)")
+        owners.add(B.name)
+        batches.add(shape[0])
+    if len(owners) > 1:
+        raise TypeError(f"tree: got arrays of {' and '.join(sorted(owners))}; accepted is one framework (see convert)")
+    if len(batches) > 1:
+        raise ValueError(f"tree: got {sorted(batches)} samples; accepted is one number of samples")
+
+
+def _scaled(x: Any, E: Backend, factors: Array) -> Any:
+    B, values = (x.backend, x.values) if isinstance(x, PerSample) else (find_backend(x), x)
+    assert B is not None
+    with E.scope():
+        factors = E.astype(factors, wide_dtype(B.dtype(values)))
+    if E is modes.HOST:
+        factors = B.asarray(factors, values)
+    place = (x.samples,) if isinstance(x, PerSample) else ()
+    scaled = modes.run(scale_rows, B, (values, factors, *place))
+    return PerSample._trusted(B, scaled, x.indices, x.samples, x.dense_shape) if isinstance(x, PerSample) else scaled
+
+
+def _norms(leaves: Sequence[Any], ord: float) -> tuple[Array, Backend, Array]:
+    """(norms as the user gets them, E, norms in float64): one a sample, over all leaves."""
+    rows, groups = [], []
+    batch = 0
+    for x in leaves:
+        if isinstance(x, PerSample):
+            batch = x.dense_shape[0]
+            matrix, group = _sums_by_sample(x)
+        else:
+            owner = find_backend(x)
+            assert owner is not None
+            check_float(owner, x)
+            batch = owner.shape(x)[0]  # type: ignore[assignment]
+            matrix, group = (owner, as_rows(owner, x, batch)), None
+        rows.append(matrix)
+        groups.append(group)
+    E, norms = row_norms(rows, ord, groups)
+    B, like = (leaves[0].backend, leaves[0].values) if isinstance(leaves[0], PerSample) else (rows[0][0], leaves[0])
+    dtype = "float64" if any(B.dtype(x) == "float64" for B, x in rows) else "float32"
+    with E.scope():
+        rounded = E.astype(norms, dtype)
+    return (B.asarray(rounded, like) if E is modes.HOST else rounded), E, norms
+
+
+def _sums_by_sample(x: PerSample) -> tuple[tuple[Backend, Array], Groups]:
+    """The distinct rows of every sample, duplicates summed, as a matrix, and which sample each belongs to."""
+    B, (batch, rows, *_) = x.backend, x.dense_shape
+    check_float(B, x.values)
+    arrays = (x.values, x.indices, x.samples)
+    traced = modes.is_traced(B, *arrays)
+    views = None if traced else modes.host_views(B, arrays)
+    if views is not None:  # what is summed here nobody sees: it need not go back into the framework
+        B, arrays = modes.HOST, tuple(views)
+    with B.scope():
+        sums, samples = _distinct(B, *arrays, batch=batch, rows=rows)
+        return (B, as_rows(B, sums, B.shape(sums)[0])), Groups(samples if traced else B.to_numpy(samples), batch)
+
+
+def _distinct(B: Backend, values: Array, indices: Array, samples: Array, *, batch: int, rows: int) -> tuple[Any, Any]:
+    """(sums, samples): duplicates within each sample summed as clause 3 has it, samples ascending."""
+    dtype = B.dtype(values)
+    values, keys, starts = _keyed(B, values, indices, samples, batch, rows)
+    sums, ids = B.sum_duplicates(B.widen(values), keys, batch * rows)
+    sample = B.astype(B.searchsorted(starts, ids, right=True), "int32")  # counted from 1: the first start is 0
+    return B.astype(sums, dtype), sample - B.astype(B.equal(ids, ids), "int32")
+
+
+def _keyed(
+    B: Backend, values: Array, indices: Array, samples: Array, batch: int, rows: int
+) -> tuple[Array, Array, Array]:
+    """(values, keys, starts): key = sample * rows + index names a row of a sample; starts has each sample's first.
+
+    A slot that holds nothing (traced code) gets the key after the last.
+    """
+    # as arrays: JAX narrows 64-bit numbers in traced code
+    stride = B.astype(B.asarray(np.full(1, rows), values), "int64")
+    keys = B.astype(samples, "int64") * stride + B.astype(indices, "int64")
+    if B.is_traced(indices):
+        values, keys = B.select(values, keys, B.in_range(indices, rows), batch * rows)
+    starts = B.astype(B.asarray(np.arange(batch + 1), values), "int64") * stride
+    return values, keys, starts
+
+
+def _densify(B: Backend, values: Array, indices: Array, samples: Array, *, dense_shape: tuple[int, ...]) -> Array:
+    batch, rows, *row_shape = dense_shape
+    values, keys, _ = _keyed(B, values, indices, samples, batch, rows)
+    sums, ids = B.sum_duplicates(B.widen(values), keys, batch * rows)
+    flat = B.scatter_rows(B.astype(sums, B.dtype(values)), ids, (batch * rows, *row_shape))
+    return B.reshape(flat, dense_shape)
