@@ -278,7 +278,8 @@ def _per_sample_dense(
 ) -> list[Array]:
     """(B, *shape) for each dense variable: the batch is what the other arguments hold."""
     trees = {k: flatten(x) for k, x in enumerate(args) if k not in places}
-    data, batches = [], {x.dense_shape[0] for x in sparse}
+    data: list[Array] = []
+    batches: set[Any] = {x.dense_shape[0] for x in sparse}
     for leaves in trees.values():
         for x in leaves:
             owner = find_backend(x)

@@ -181,7 +181,7 @@ class BagLayout(NamedTuple):
     segments: Array  # the bag of each of the ids, flattened: int32, ascending
     bags: Array  # an array as long as there are bags
     shape: tuple[int | None, ...]  # of the bags
-    count: int | None  # of the ids
+    n: int | None  # how many ids
 
 
 def _lookup_bags(
@@ -203,8 +203,8 @@ def _lookup_bags(
     row_shape = B.shape(source.weights)[1:]
     rows = _read(B, source, ids, extras, options)
     with B.scope():
-        rows = B.reshape(rows, (layout.count, *row_shape))
-        keep, weights = (None if x is None else B.reshape(x, (layout.count,)) for x in (keep, weights))
+        rows = B.reshape(rows, (layout.n, *row_shape))
+        keep, weights = (None if x is None else B.reshape(x, (layout.n,)) for x in (keep, weights))
     out = reduce_bags(B, rows, layout.segments, layout.bags, combiner, keep=keep, weights=weights)
     with B.scope():
         return B.reshape(out, (*layout.shape, *row_shape))
@@ -292,4 +292,4 @@ def _check_weights(B: Backend, weights: Any, ids: Array, table: Array) -> Array 
     given, wanted = B.shape(weights), B.shape(ids)
     if len(given) != len(wanted) or any(None not in (a, b) and a != b for a, b in zip(given, wanted, strict=True)):
         raise ValueError(f"weights: got shape {given}; accepted is ids' shape {wanted}")
-    return weights  # type: ignore[no-any-return]
+    return weights

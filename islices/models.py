@@ -171,9 +171,9 @@ class Capture:
         assert use.combiner is not None
         keep = members(B, ids, None, use.padding_idx, use.num_rows)
         with B.scope():
-            flat = B.reshape(ids, (layout.count,))
-            keep = None if keep is None else B.reshape(keep, (layout.count,))
-            weights = None if use.weights is None else B.reshape(use.weights, (layout.count,))
+            flat = B.reshape(ids, (layout.n,))
+            keep = None if keep is None else B.reshape(keep, (layout.n,))
+            weights = None if use.weights is None else B.reshape(use.weights, (layout.n,))
             if use.table is not None:
                 rows = B.read_rows(use.table, flat)
             else:  # their values do not matter then

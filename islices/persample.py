@@ -331,7 +331,8 @@ def clip_per_sample(tree: Any, max_norm: float, *, nonfinite: str = "propagate")
 def _check_leaves(leaves: Sequence[Any]) -> None:
     if not leaves:
         raise ValueError("tree: got nothing to clip; accepted is at least one PerSample or dense array (B, ...)")
-    owners, batches = set(), set()
+    owners: set[str] = set()
+    batches: set[Any] = set()
     for x in leaves:
         B = x.backend if isinstance(x, PerSample) else find_backend(x)
         if B is None or (not isinstance(x, PerSample) and not B.is_array(x)):
@@ -391,7 +392,7 @@ def _sums_by_sample(x: PerSample) -> tuple[tuple[Backend, Array], Groups]:
     traced = modes.is_traced(B, *arrays)
     views = None if traced else modes.host_views(B, arrays)
     if views is not None:  # what is summed here nobody sees: it need not go back into the framework
-        B, arrays = modes.HOST, tuple(views)
+        B, arrays = modes.HOST, (views[0], views[1], views[2])
     with B.scope():
         sums, samples = _distinct(B, *arrays, batch=batch, rows=rows)
         return (B, as_rows(B, sums, B.shape(sums)[0])), Groups(samples if traced else B.to_numpy(samples), batch)

@@ -32,7 +32,7 @@ class Groups(NamedTuple):
     """Which rows of a leaf belong together: the group of each row, ascending, and how many groups there are."""
 
     segments: Array  # (k,), of NumPy unless traced; the number of groups, in traced code, is none
-    count: int
+    number: int
 
 
 def row_norms(
@@ -97,7 +97,7 @@ def _terms_of(shape: tuple[int | None, ...], group: Groups | None) -> int | None
 def _top_of_groups(E: Backend, top: Array, group: Groups | None) -> Array:
     if group is None:
         return top
-    return E.maximum(E.segment_max(top, group.segments, group.count), 0.0)  # a group may be empty
+    return E.maximum(E.segment_max(top, group.segments, group.number), 0.0)  # a group may be empty
 
 
 def _cut_groups(
@@ -112,10 +112,10 @@ def _cut_groups(
     """`_cut_sums`, with every row cut at its group's units, and the rows' sums added up by group: as exactly."""
     if group is None:
         return _cut_sums(B, x, cuts, ord, traced)
-    if 0 in B.shape(x) or group.count == 0:
+    if 0 in B.shape(x) or group.number == 0:
         return (cuts[0] - cuts[0],) * 3
     sums = _cut_sums(B, x, tuple(E.take(u, group.segments) for u in cuts), ord, traced)
-    return tuple(E.segment_sum(s, group.segments, group.count) for s in sums)
+    return tuple(E.segment_sum(s, group.segments, group.number) for s in sums)
 
 
 def _top(B: Backend, x: Array, traced: Backend | None) -> Array:
