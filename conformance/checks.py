@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import importlib
-import importlib.util
 import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -19,7 +17,7 @@ import islices
 from islices.backend import Backend
 from islices.conformance import corpus, oracle
 from islices.conformance.data import Array, Slices
-from islices.conformance.execute import UnsupportedError, difference, read, to_backend, to_numpy
+from islices.conformance.execute import UnsupportedError, difference, own_calls_of, read, to_backend, to_numpy
 from islices.conformance.generate import FLOATS, INDEX_TYPES, ROW_SHAPES, slices
 
 __all__ = ["CHECKS", "Check"]
@@ -58,14 +56,6 @@ def check(
 def same(got: Any, expected: Any, what: str) -> None:
     problem = difference(read(got), expected, path=what)
     assert not problem, problem
-
-
-def own_calls_of(backend: Backend) -> Any:
-    """The module of the framework's own calls; a plug-in's framework has none here."""
-    name = f"islices.conformance.native.{backend.name}"
-    if importlib.util.find_spec(name) is None:
-        raise UnsupportedError(f"the suite does not know {backend.name}'s own layers")
-    return importlib.import_module(name)
 
 
 # ---------------------------------------------------------------------- conversion

@@ -18,7 +18,18 @@ __all__ = ["GROUPS", "Array", "Case", "Slices", "decode", "encode", "load_cases"
 #: Arguments that only the errors group has: an array of another framework, a set, a complex number.
 SPECIAL = {"foreign", "set", "complex"}
 #: The groups of the matrix, in its order.
-GROUPS = ("densify", "coalesce", "algebra", "norms", "clipping", "padding", "conversion", "captured", "errors")
+GROUPS = (
+    "densify",
+    "coalesce",
+    "algebra",
+    "norms",
+    "clipping",
+    "padding",
+    "embedding",
+    "conversion",
+    "captured",
+    "errors",
+)
 
 
 @dataclass(frozen=True)

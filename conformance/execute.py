@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
+import importlib.util
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,7 +20,16 @@ import islices
 from islices.backend import Backend
 from islices.conformance.data import Array, Case, Slices, encode
 
-__all__ = ["HarnessError", "UnsupportedError", "difference", "read", "run_case", "to_backend"]
+__all__ = [
+    "HarnessError",
+    "UnsupportedError",
+    "difference",
+    "gradients",
+    "own_calls_of",
+    "read",
+    "run_case",
+    "to_backend",
+]
 
 STANDARD = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "bool")
 
@@ -116,9 +127,83 @@ def _replace_values(s: Any, values: Any) -> Any:
     return islices.to_dense(replaced)
 
 
+def own_calls_of(backend: Backend) -> Any:
+    """The module of the framework's own calls; a plug-in's framework has none here."""
+    name = f"islices.conformance.native.{backend.name}"
+    if importlib.util.find_spec(name) is None:
+        raise UnsupportedError(f"the suite does not know {backend.name}'s own layers")
+    return importlib.import_module(name)
+
+
+def gradients(loss: Callable[..., Any], *args: Any) -> tuple[Any, ...]:
+    """The gradients of a loss with respect to all its arguments, or UnsupportedError where there are none."""
+    try:
+        return islices.value_and_grad(loss, tuple(range(len(args))))(*args)[1]
+    except NotImplementedError as error:
+        if ": differentiate: " in str(error):
+            raise UnsupportedError(str(error)) from error
+        raise
+
+
+def _lookup_gradient(
+    table: Any,
+    ids: Any,
+    upstream: Any,
+    *,
+    padding_idx: int | None = None,
+    scale_by_freq: bool = False,
+    weights: Any = None,
+    **options: Any,
+) -> Any:
+    """The gradient of sum(lookup * upstream), the framework's own product and sum."""
+    own = own_calls_of(islices.get_backend(table))
+    parameter = islices.Table(table, padding_idx=padding_idx, scale_by_freq=scale_by_freq)
+    if weights is None:
+        return gradients(lambda t: own.weighted_sum(islices.lookup(t, ids, **options), upstream), parameter)[0]
+
+    def loss(t: Any, w: Any) -> Any:
+        return own.weighted_sum(islices.lookup(t, ids, weights=w, **options), upstream)
+
+    return gradients(loss, parameter, weights)
+
+
+def _double_lookup_gradient(table: Any, ids: Any, upstream: Any, other_ids: Any, other: Any) -> Any:
+    own = own_calls_of(islices.get_backend(table))
+
+    def loss(t: Any) -> Any:
+        first = own.weighted_sum(islices.lookup(t, ids), upstream)
+        return first + own.weighted_sum(islices.lookup(t, other_ids), other)
+
+    return gradients(loss, islices.Table(table))[0]
+
+
+def _clip_per_sample(upstream: Any, ids: Any, num_rows: int, dense: Any, max_norm: float) -> Any:
+    tree = [islices.per_sample(upstream, ids, num_rows), dense]
+    (clipped, rest), norms = islices.clip_per_sample(tree, max_norm)
+    return clipped.sum(), rest, norms
+
+
+def _per_sample_clip_sum(
+    upstream: Any, ids: Any, num_rows: int, max_norm: float, *, nonfinite: str = "propagate", **options: Any
+) -> Any:
+    return islices.per_sample(upstream, ids, num_rows, **options).clip(max_norm, nonfinite=nonfinite).sum()
+
+
+def _per_sample_slices(upstream: Any, ids: Any, num_rows: int, b: int, **options: Any) -> Any:
+    return islices.per_sample(upstream, ids, num_rows, **options).slices(b)
+
+
 #: operations that are no public function of that name
 SPECIAL_OPERATIONS: dict[str, Callable[..., Any]] = {
     "replace_values": _replace_values,
+    "lookup_gradient": _lookup_gradient,
+    "double_lookup_gradient": _double_lookup_gradient,
+    "clip_per_sample_sum": _clip_per_sample,
+    "per_sample_clip_sum": _per_sample_clip_sum,
+    "per_sample_slices": _per_sample_slices,
+    "per_sample_norms": lambda *args, **options: islices.per_sample(*args, **options).norms(),
+    "per_sample_sum": lambda *args, **options: islices.per_sample(*args, **options).sum(),
+    "per_sample_to_dense": lambda *args, **options: islices.per_sample(*args, **options).to_dense(),
     "__array__": np.asarray,
     "__len__": len,
     "__bool__": bool,

@@ -18,7 +18,9 @@ from typing import Any
 
 from islices.conformance.data import Array, Case, Slices, case_to_json
 from islices.conformance.errors import error_cases
+from islices.conformance.generate_embedding import embedding_cases
 from islices.conformance.oracle import FORMATS, ORACLE, round_to
+from islices.conformance.oracle_embedding import EMBEDDING
 
 FLOATS = tuple(FORMATS)
 INDEX_TYPES = ("int32", "int64")
@@ -72,7 +74,7 @@ def dense(dtype: str, shape: tuple[int, ...], seed: str) -> Array:
 
 
 def case(id: str, clause: str, op: str, *args: Any, flags: tuple[str, ...] = (), **kwargs: Any) -> Case:
-    return Case(id, clause, op, list(args), kwargs, ORACLE[op](*args, **kwargs), list(flags))
+    return Case(id, clause, op, list(args), kwargs, (ORACLE | EMBEDDING)[op](*args, **kwargs), list(flags))
 
 
 # ---------------------------------------------------------------------- inputs crossed
@@ -328,7 +330,8 @@ def conversion() -> Iterator[Case]:
 def write(folder: Path) -> None:
     makers = {
         "densify": densify, "coalesce": coalesce, "algebra": algebra, "norms": norms, "clipping": clipping,
-        "padding": padding, "conversion": conversion, "errors": error_cases,
+        "padding": padding, "embedding": lambda: embedding_cases(case, dense), "conversion": conversion,
+        "errors": error_cases,
     }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     for group in makers:

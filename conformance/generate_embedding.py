@@ -1,0 +1,264 @@
+"""The golden cases of lookups, bags and per-sample gradients: a part of `islices.conformance.generate`."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from islices.conformance.data import Array, Case
+from islices.conformance.oracle import FORMATS
+
+__all__ = ["embedding_cases"]
+
+FLOATS = tuple(FORMATS)
+ROWS = 7
+#: name -> (ids, shape): sorted and not, with and without duplicates, none, one, many, 0-d to 3-D
+IDS: dict[str, tuple[list[int], tuple[int, ...]]] = {
+    "empty": ([], (0,)),
+    "no-columns": ([], (2, 0)),
+    "0-d": ([3], ()),
+    "one": ([3], (1,)),
+    "sorted-unique": ([0, 2, 3, 6], (4,)),
+    "unsorted-unique": ([5, 0, 6, 2], (4,)),
+    "pair": ([1, 1, 2, 6, 0, 1, 5, 5, 0, 0], (2, 5)),
+    "3-d": ([6, 0, 1, 1, 6, 2, 0, 0, 3, 3, 6, 6], (2, 3, 2)),
+}
+DEFAULT_IDS = ("empty", "0-d", "pair", "3-d")
+Maker = Callable[..., Case]
+Dense = Callable[[str, tuple[int, ...], str], Array]
+
+
+def ids_of(name: str, dtype: str = "int32") -> Array:
+    data, shape = IDS[name]
+    return Array(dtype, shape, list(data))
+
+
+def flags_of(default: bool, traced: bool) -> tuple[str, ...]:
+    """The default profile runs what is default, and traces (and so compiles) only what is worth it."""
+    return () if default and traced else ("trace-in-full",) if default else ("full",)
+
+
+def embedding_cases(case: Maker, dense: Dense) -> Iterator[Case]:
+    yield from lookups(case, dense)
+    yield from bags(case, dense)
+    yield from special_bags(case)
+    yield from samples(case, dense)
+    yield from renorm(case, dense)
+
+
+# ---------------------------------------------------------------------- rows
+def lookups(case: Maker, dense: Dense) -> Iterator[Case]:
+    for dtype, name, index_type in itertools.product(FLOATS, IDS, ("int32", "int64")):
+        ids = ids_of(name, index_type)
+        default = index_type == "int32" and ((dtype == "float32" and name in DEFAULT_IDS) or name == "pair")
+        flags = flags_of(default, dtype == "float32")
+        for row_shape in ((3,), (), (2, 2)) if name == "pair" else ((3,),):
+            table = dense(dtype, (ROWS, *row_shape), "table")
+            up = dense(dtype, (*ids.shape, *row_shape), "upstream")
+            label = f"{name}/{dtype}/{index_type}/rank{len(row_shape)}"
+            kept = flags if row_shape == (3,) else ("full",)
+            yield case(f"embedding/lookup/{label}", "12", "lookup", table, ids, flags=kept)
+            yield case(f"embedding/gradient/{label}", "12", "lookup_gradient", table, ids, up, flags=kept)
+    pair, cube = ids_of("pair", "int64"), ids_of("3-d")
+    real = Array("bool", (2, 5), [i != 0 for i in pair.data])
+    for dtype in FLOATS:
+        table, up = dense(dtype, (ROWS, 3), "table"), dense(dtype, (2, 5, 3), "pair")
+        for label, options in (
+            ("padding_idx", {"padding_idx": 0}), ("negative", {"padding_idx": -7}), ("mask", {"mask": real}),
+            ("frequency", {"scale_by_freq": True}), ("padding-frequency", {"padding_idx": 0, "scale_by_freq": True}),
+            ("mask-frequency", {"mask": real, "scale_by_freq": True}),
+        ):  # fmt: skip
+            flags = flags_of(dtype == "float32" or label == "padding-frequency", dtype == "float32")
+            id = f"embedding/gradient/pair-{label}/{dtype}"
+            yield case(id, "12", "lookup_gradient", table, pair, up, flags=flags, **options)
+        other = dense(dtype, (2, 3, 2, 3), "other")
+        id = f"embedding/gradient/two-lookups/{dtype}"
+        flags = flags_of(True, dtype == "float32")
+        yield case(id, "12", "double_lookup_gradient", table, pair, up, cube, other, flags=flags)
+    table = dense("float32", (ROWS, 3), "table")
+    zeros = Array("int64", (2, 2), [0, 0, 0, 0])
+    up = dense("float32", (2, 2, 3), "zeros")
+    yield case("embedding/gradient/all-padding", "12", "lookup_gradient", table, zeros, up, padding_idx=0)
+    nan_up = Array("float32", (2, 5, 1), [math.nan if i == 0 else float(k) for k, i in enumerate(pair.data)])
+    column = dense("float32", (ROWS, 1), "column")
+    yield case("embedding/gradient/mask-hides-nan", "12", "lookup_gradient", column, pair, nan_up, mask=real)
+    wide = Array("float32", (ROWS, 0), [])
+    none = Array("float32", (2, 5, 0), [])
+    yield case("embedding/gradient/empty-rows", "12", "lookup_gradient", wide, pair, none, flags=("trace-in-full",))
+
+
+# ---------------------------------------------------------------------- bags
+#: 2-D ids, and the same kind with offsets: an empty bag first, in the middle and last, one member, several
+BAG_IDS = Array("int64", (4, 5), [1, 1, 2, 6, 0, 0, 0, 0, 0, 0, 5, 3, 5, 0, 0, 6, 6, 6, 6, 6])
+FLAT_IDS = Array("int32", (11,), [4, 0, 3, 3, 0, 6, 1, 1, 2, 0, 5])
+OFFSETS = Array("int32", (6,), [0, 0, 3, 4, 4, 11])
+
+
+def bags(case: Maker, dense: Dense) -> Iterator[Case]:
+    real = Array("bool", BAG_IDS.shape, [k % 4 != 1 for k in range(20)])
+    forms: dict[str, tuple[Array, dict[str, Any]]] = {
+        "plain": (BAG_IDS, {}),
+        "padding": (BAG_IDS, {"padding_idx": 0}),
+        "mask": (BAG_IDS, {"mask": real}),
+        "padding-mask": (BAG_IDS, {"padding_idx": 0, "mask": real}),
+        "offsets": (FLAT_IDS, {"offsets": OFFSETS}),
+        "offsets-padding": (FLAT_IDS, {"offsets": OFFSETS, "padding_idx": -7}),
+        "offsets-sorted": (Array("int64", (11,), sorted(FLAT_IDS.data)), {"offsets": Array("int64", (2,), [0, 4])}),
+        "3-d": (Array("int32", (2, 2, 5), list(BAG_IDS.data)), {"padding_idx": 0}),
+        "one": (Array("int32", (1, 1), [3]), {}),
+        "no-members": (Array("int32", (3, 0), []), {}),
+        "no-bags": (Array("int32", (0, 3), []), {}),
+        "offsets-no-bags": (Array("int32", (0,), []), {"offsets": Array("int32", (0,), [])}),
+    }
+    for dtype, combiner, form in itertools.product(FLOATS, ("sum", "mean", "sqrtn", "max"), forms):
+        ids, options = forms[form]
+        lead = ids.shape[:-1] if "offsets" not in options else options["offsets"].shape
+        for weighted in (False, True):
+            if weighted and combiner == "max":
+                continue
+            table = dense(dtype, (ROWS, 3), "table")
+            up = dense(dtype, (*lead, 3), f"bags/{form}")
+            given = dict(options, combiner=combiner)
+            if weighted:
+                given["weights"] = dense(dtype, ids.shape, f"weights/{form}")
+            label = f"{combiner}{'-weighted' if weighted else ''}/{form}/{dtype}"
+            main = form in ("padding-mask", "offsets-padding")
+            small = dtype == "float32" and not form.startswith(("no-", "one"))
+            traced = dtype == "float32" and main and (combiner != "sqrtn" or weighted)
+            flags = flags_of(main or small or (dtype == "float32" and combiner == "mean"), traced)
+            yield case(f"embedding/bags/{label}", "19", "lookup", table, ids, flags=flags, **given)
+            yield case(
+                f"embedding/bags-gradient/{label}", "19", "lookup_gradient", table, ids, up, flags=flags, **given
+            )
+    for dtype, row_shape in itertools.product(("float32", "float16"), ((), (2, 2), (7,), (1,))):
+        table = dense(dtype, (ROWS, *row_shape), "table")
+        up = dense(dtype, (4, *row_shape), "rows of a bag")
+        w = dense(dtype, BAG_IDS.shape, "weights")
+        label = "x".join(map(str, row_shape)) or "scalars"
+        id = f"embedding/bags-gradient/row-shapes/{label}/{dtype}"
+        given = {"combiner": "mean", "weights": w, "padding_idx": 0}
+        yield case(id, "19", "lookup_gradient", table, BAG_IDS, up, flags=flags_of(dtype == "float32", False), **given)
+    up, table = dense("float32", (4, 3), "frequency"), dense("float32", (ROWS, 3), "table")
+    id = "embedding/bags-gradient/frequency"
+    given = {"combiner": "mean", "padding_idx": 0, "scale_by_freq": True}
+    yield case(id, "19", "lookup_gradient", table, BAG_IDS, up, **given)
+
+
+def special_bags(case: Maker) -> Iterator[Case]:
+    """Ties, NaN and infinities, divisors of zero, left folds."""
+    eager = ("trace-in-full",)
+    table = Array("float32", (4, 2), [1.0, -2.0, 1.0, -2.0, math.nan, 5.0, -math.inf, -math.inf])
+    ids = Array("int64", (3, 3), [1, 0, 1, 0, 2, 2, 3, 3, 3])
+    up = Array("float32", (3, 2), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    for op, args in (("lookup", (table, ids)), ("lookup_gradient", (table, ids, up))):
+        yield case(f"embedding/bags/max-ties-nan-inf/{op}", "19", op, *args, combiner="max")
+        id = f"embedding/bags/sum-nan-inf/{op}"
+        yield case(id, "19", op, *args, combiner="sum", padding_idx=2, flags=eager)
+    big = Array("float32", (3, 1), [1e8, 1.0, -1e8])
+    order = Array("int32", (1, 4), [0, 1, 2, 1])
+    yield case("embedding/bags/left-fold", "19", "lookup", big, order, combiner="sum", flags=eager)
+    cancel = Array("float32", (1, 4), [1.0, -1.0, 0.5, -0.5])
+    up = Array("float32", (1, 1), [1.0])
+    for combiner in ("mean", "sqrtn"):
+        id = f"embedding/bags/cancelling-weights-{combiner}"
+        yield case(id, "19", "lookup", big, order, combiner=combiner, weights=cancel, flags=eager)
+        yield case(
+            f"{id}-gradient", "19", "lookup_gradient", big, order, up, combiner=combiner, weights=cancel, flags=eager
+        )
+    ones, many = Array("bfloat16", (1, 1), [1.0]), Array("int32", (1, 600), [0] * 600)
+    yield case("embedding/bags/saturation/bfloat16", "19", "lookup", ones, many, combiner="sum", flags=eager)
+
+
+# ---------------------------------------------------------------------- per sample
+def samples(case: Maker, dense: Dense) -> Iterator[Case]:
+    pair, cube = ids_of("pair", "int64"), ids_of("3-d")
+    real = Array("bool", (2, 5), [i != 0 for i in pair.data])
+    forms: dict[str, tuple[Array, dict[str, Any]]] = {
+        "plain": (pair, {}),
+        "padding": (pair, {"padding_idx": 0}),
+        "mask": (pair, {"mask": real}),
+        "3-d": (cube, {"padding_idx": -1}),
+        "1-d": (ids_of("unsorted-unique"), {}),
+        "no-samples": (Array("int32", (0, 4), []), {}),
+        "no-ids": (Array("int64", (3, 0), []), {"padding_idx": 0}),
+        "all-padding": (Array("int64", (2, 2), [1, 1, 1, 1]), {"padding_idx": 1}),
+    }
+    for dtype, form in itertools.product(FLOATS, forms):
+        ids, options = forms[form]
+        for row_shape in ((3,), ()):
+            up = dense(dtype, (*ids.shape, *row_shape), f"samples/{form}")
+            label = f"{form}/{dtype}/rank{len(row_shape)}"
+            default = row_shape == (3,) and (dtype == "float32" or form == "padding")
+            flags = flags_of(default, dtype == "float32" and form in ("padding", "mask"))
+            for op in ("norms", "sum", "to_dense"):
+                yield case(
+                    f"embedding/per-sample-{op}/{label}",
+                    "14",
+                    f"per_sample_{op}",
+                    up,
+                    ids,
+                    ROWS,
+                    flags=flags,
+                    **options,
+                )
+            if ids.shape[0] > 1:
+                yield case(
+                    f"embedding/per-sample-slices/{label}",
+                    "14",
+                    "per_sample_slices",
+                    up,
+                    ids,
+                    ROWS,
+                    1,
+                    flags=flags,
+                    **options,
+                )
+            for limit in (2.5, 0.0, "inf"):
+                kept = flags if limit == 2.5 else ("full",)
+                id = f"embedding/per-sample-clip/{label}/max-{limit}"
+                yield case(id, "14", "per_sample_clip_sum", up, ids, ROWS, limit, flags=kept, **options)
+    for dtype in FLOATS:
+        up = dense(dtype, (2, 5, 3), "tree")
+        for limit in (3.0, 40.0):
+            flags = flags_of(True, dtype == "float32" and limit == 3.0)
+            d = dense(dtype, (2, 4), "tree")
+            yield case(
+                f"embedding/clip-per-sample/{dtype}/max-{limit}",
+                "14",
+                "clip_per_sample_sum",
+                up,
+                pair,
+                ROWS,
+                d,
+                limit,
+                flags=flags,
+            )
+    rng = random.Random("cancelling samples")
+    rows = [[rng.uniform(1, 4) for _ in range(2)] for _ in range(4)]
+    data = [round(v * s, 3) for row in rows for s in (1, -1) for v in row]
+    cancelling = Array("float64", (4, 2, 2), data)
+    twice = Array("int32", (4, 2), [1, 1, 2, 3, 5, 5, 0, 6])  # samples 0 and 2 vanish
+    yield case("embedding/per-sample-norms/cancelling", "14", "per_sample_norms", cancelling, twice, ROWS)
+    spoiled = Array("float32", (3, 1, 1), [math.inf, 2.0, math.nan])
+    one = Array("int32", (3, 1), [1, 1, 2])
+    for mode, limit in itertools.product(("propagate", "skip"), (1.0, 0.0)):
+        id = f"embedding/per-sample-clip/nonfinite-{mode}-max-{limit}"
+        yield case(id, "14", "per_sample_clip_sum", spoiled, one, ROWS, limit, nonfinite=mode, flags=("trace-in-full",))
+
+
+def renorm(case: Maker, dense: Dense) -> Iterator[Case]:
+    ids = ids_of("pair", "int64")
+    for dtype, (name, limit) in itertools.product(FLOATS, (("some", 4.0), ("all", 0.5), ("none", 1e4), ("zero", 0.0))):
+        table = dense(dtype, (ROWS, 3), "renorm")
+        flags = flags_of(name == "some", dtype == "float32")
+        yield case(f"embedding/renorm/{name}/{dtype}", "12", "renorm_rows", table, ids, limit, flags=flags)
+    table = Array("float32", (3, 1), [math.inf, 2.0, math.nan])
+    every = Array("int32", (3,), [2, 0, 1])
+    for mode in ("propagate", "skip"):
+        id = f"embedding/renorm/nonfinite-{mode}"
+        yield case(id, "12", "renorm_rows", table, every, 1.0, nonfinite=mode, flags=("trace-in-full",))
+    empty = Array("int32", (0,), [])
+    yield case("embedding/renorm/no-ids", "12", "renorm_rows", table, empty, 1.0, flags=("trace-in-full",))

@@ -1,0 +1,363 @@
+"""A second opinion on the embedding clauses (12, 14, 19): lookups, bags, their gradients, and what is per sample.
+
+Floating point and plain loops, for the reason that `islices.conformance.naive` gives, under its rule: this module may
+import that one and `islices.conformance.data`, and must not import `islices` or the oracles. Every number is one NumPy
+scalar, every step one operation on such scalars; for 16-bit types they are float32 until the result is stored.
+
+Ids out of range, which only traced code can meet, read as zeros, count in no bag, and have no slice here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from islices.conformance.data import Array, Slices
+from islices.conformance.naive import (
+    WIDE,
+    Scalar,
+    clip_number,
+    embedding_grad,
+    narrow,
+    norm64,
+    numbers_of,
+    scale_by_frequency,
+    to_dense,
+)
+
+__all__ = ["NAIVE_EMBEDDING"]
+
+
+def row_of(x: Array, k: int, width: int) -> list[Any]:
+    return x.data[k * width : (k + 1) * width]
+
+
+def from_the_start(index: int | None, rows: int) -> int | None:
+    """padding_idx with a negative one counted from the end, once."""
+    return index + rows if index is not None and index < 0 else index
+
+
+# ---------------------------------------------------------------------- bags
+def bag_members(ids: Array, offsets: Array | None) -> list[list[int]]:
+    """For each bag the positions of its members in ids' data, in order."""
+    if offsets is None:
+        length = ids.shape[-1]
+        return [list(range(b * length, (b + 1) * length)) for b in range(math.prod(ids.shape[:-1]))]
+    starts = [*offsets.data, len(ids.data)]
+    return [list(range(starts[b], starts[b + 1])) for b in range(len(offsets.data))]
+
+
+def left_fold(terms: list[Scalar], zero: Scalar) -> Scalar:
+    """The sum of the terms, left to right; the first is not added to a zero, so nothing is rounded that need not be."""
+    if not terms:
+        return zero
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
+
+
+def sum_by_halves(terms: list[Scalar], zero: Scalar) -> Scalar:
+    """Clause 19's sum over the elements of a row."""
+    if not terms:
+        return zero
+    aside: list[Scalar] = []
+    while len(terms) > 1:
+        if len(terms) % 2:
+            aside.append(terms[-1])
+        half = len(terms) // 2
+        terms = [terms[j] + terms[half + j] for j in range(half)]
+    return terms[0] + left_fold(aside, zero) if aside else terms[0]
+
+
+class Bag:
+    """One bag of a table: the members that count, their rows and weights, the divisor and the result, unrounded."""
+
+    def __init__(
+        self,
+        table: Array,
+        ids: Array,
+        members: list[int],
+        padding_idx: int | None,
+        mask: Array | None,
+        combiner: str,
+        weights: Array | None,
+    ) -> None:
+        wide = WIDE[table.dtype]
+        self.zero, self.width, self.combiner = wide(0), math.prod(table.shape[1:]), combiner
+        padding = from_the_start(padding_idx, table.shape[0])
+        #: positions in ids of the members that count
+        self.counting = [
+            k
+            for k in members
+            if 0 <= ids.data[k] < table.shape[0] and ids.data[k] != padding and (mask is None or mask.data[k])
+        ]
+        self.rows = [[wide(v) for v in row_of(table, ids.data[k], self.width)] for k in self.counting]
+        self.weights = None if weights is None else [wide(weights.data[k]) for k in self.counting]
+        #: what h and the sum are divided by; None where a combiner divides by nothing
+        self.divisor = self.divisor_of(wide)
+        self.result = [self.reduced(j) for j in range(self.width)]
+
+    def divisor_of(self, wide: Callable[[Any], Scalar]) -> Scalar | None:
+        if self.combiner not in ("mean", "sqrtn"):
+            return None
+        if self.weights is None:
+            total = wide(len(self.counting))
+        elif self.combiner == "mean":
+            total = left_fold(self.weights, self.zero)
+        else:
+            total = left_fold([w * w for w in self.weights], self.zero)
+        return np.sqrt(total) if self.combiner == "sqrtn" else total
+
+    @property
+    def closed(self) -> bool:
+        """The divisor is 0: the result is zeros and no gradient passes."""
+        return self.divisor is not None and bool(self.divisor == 0)
+
+    def reduced(self, j: int) -> Scalar:
+        """Element j of the result."""
+        column = [row[j] for row in self.rows]
+        if self.combiner == "max":
+            return column[self.winner(j)] if column else self.zero
+        if self.closed:
+            return self.zero
+        if self.weights is not None:
+            column = [w * x for w, x in zip(self.weights, column, strict=True)]
+        total = left_fold(column, self.zero)
+        return total if self.divisor is None else total / self.divisor
+
+    def winner(self, j: int) -> int:
+        """Which counting member is the maximum of element j: the first NaN, else the first of the largest."""
+        best = 0
+        for k, row in enumerate(self.rows):
+            if row[j] != row[j]:
+                return k
+            if row[j] > self.rows[best][j]:
+                best = k
+        return best
+
+    def passed(self, upstream: list[Scalar]) -> list[Scalar]:
+        """h: the upstream gradient, divided by the divisor where there is one."""
+        if self.closed:
+            return [self.zero] * self.width
+        return list(upstream) if self.divisor is None else [g / self.divisor for g in upstream]
+
+    def row_gradient(self, member: int, upstream: list[Scalar]) -> list[Scalar]:
+        """What the row of the given counting member gets."""
+        if self.combiner == "max":
+            return [upstream[j] if self.winner(j) == member else self.zero for j in range(self.width)]
+        h = self.passed(upstream)
+        if self.weights is None or self.closed:  # a NaN weight must not turn a gradient that does not pass into NaN
+            return h
+        return [self.weights[member] * v for v in h]
+
+    def weight_gradient(self, member: int, upstream: list[Scalar]) -> Scalar:
+        """What the weight of the given counting member gets."""
+        assert self.weights is not None
+        if self.closed:
+            return self.zero
+        terms: list[Scalar] = []
+        for h, x, result in zip(self.passed(upstream), self.rows[member], self.result, strict=True):
+            if self.combiner == "sum":
+                terms.append(h * x)
+            elif self.combiner == "mean":
+                terms.append(h * (x - result))
+            else:
+                terms.append(h * (x - result * self.weights[member] / self.divisor))
+        return sum_by_halves(terms, self.zero)
+
+
+def lookup(
+    table: Array,
+    ids: Array,
+    padding_idx: int | None = None,
+    mask: Array | None = None,
+    combiner: str | None = None,
+    weights: Array | None = None,
+    offsets: Array | None = None,
+) -> Array:
+    row_shape = table.shape[1:]
+    width = math.prod(row_shape)
+    data: list[Any] = []
+    if combiner is None:
+        for index in ids.data:  # padding and masked ids are read as any other
+            data += row_of(table, index, width) if 0 <= index < table.shape[0] else [narrow(0, table.dtype)] * width
+        return Array(table.dtype, (*ids.shape, *row_shape), data)
+    for members in bag_members(ids, offsets):
+        bag = Bag(table, ids, members, padding_idx, mask, combiner, weights)
+        data += [narrow(v, table.dtype) for v in bag.result]
+    bags_shape = ids.shape[:-1] if offsets is None else offsets.shape
+    return Array(table.dtype, (*bags_shape, *row_shape), data)
+
+
+def lookup_gradient(
+    table: Array,
+    ids: Array,
+    upstream: Array,
+    padding_idx: int | None = None,
+    mask: Array | None = None,
+    scale_by_freq: bool = False,
+    combiner: str | None = None,
+    weights: Array | None = None,
+    offsets: Array | None = None,
+) -> Any:
+    """The Slices of the table's gradient, one for each id but padding; with weights (Slices, the weights' gradient)."""
+    row_shape = table.shape[1:]
+    width = math.prod(row_shape)
+    wide, zero = WIDE[table.dtype], narrow(0, table.dtype)
+    # By position in ids; who does not count keeps these zeros.
+    rows: list[list[Any]] = [[zero] * width for _ in ids.data]
+    weight_grads: list[Any] = [zero] * len(ids.data)
+    if combiner is None:
+        for k in range(len(ids.data)):
+            if mask is None or mask.data[k]:
+                rows[k] = row_of(upstream, k, width)
+    else:
+        for b, members in enumerate(bag_members(ids, offsets)):
+            bag = Bag(table, ids, members, padding_idx, mask, combiner, weights)
+            g = [wide(v) for v in row_of(upstream, b, width)]
+            for member, k in enumerate(bag.counting):
+                rows[k] = [narrow(v, table.dtype) for v in bag.row_gradient(member, g)]
+                if weights is not None:
+                    weight_grads[k] = narrow(bag.weight_gradient(member, g), table.dtype)
+    padding = from_the_start(padding_idx, table.shape[0])
+    kept = [k for k, index in enumerate(ids.data) if 0 <= index < table.shape[0] and index != padding]
+    values = Array(table.dtype, (len(kept), *row_shape), [v for k in kept for v in rows[k]])
+    grad = Slices(values, Array(ids.dtype, (len(kept),), [ids.data[k] for k in kept]), tuple(table.shape))
+    if scale_by_freq:
+        grad = scale_by_frequency(grad)
+    return grad if weights is None else (grad, Array(table.dtype, weights.shape, weight_grads))
+
+
+# ---------------------------------------------------------------------- rows of a table
+def renorm_rows(table: Array, ids: Array, max_norm: Any, nonfinite: str = "propagate") -> Array:
+    width = math.prod(table.shape[1:])
+    data: list[Any] = []
+    for r in range(table.shape[0]):
+        row = row_of(table, r, width)
+        if r in ids.data:
+            length = norm64(row, 2)
+            row = [clip_number(v, table.dtype, length, float(max_norm), nonfinite) for v in row]
+        data += row
+    return Array(table.dtype, table.shape, data)
+
+
+# ---------------------------------------------------------------------- per sample
+def part(x: Array, b: int) -> Array:
+    """x[b]"""
+    return Array(x.dtype, x.shape[1:], row_of(x, b, math.prod(x.shape[1:])))
+
+
+def per_sample_slices(
+    upstream: Array, ids: Array, num_rows: int, b: int, padding_idx: int | None = None, mask: Array | None = None
+) -> Slices:
+    own = None if mask is None else part(mask, b)
+    return embedding_grad(part(upstream, b), part(ids, b), num_rows, padding_idx, own)
+
+
+def samples(
+    upstream: Array, ids: Array, num_rows: int, padding_idx: int | None, mask: Array | None
+) -> Iterator[Slices]:
+    for b in range(ids.shape[0]):
+        yield per_sample_slices(upstream, ids, num_rows, b, padding_idx, mask)
+
+
+def norms_array(norms: list[float], dtypes: list[str]) -> Array:
+    dtype = "float64" if "float64" in dtypes else "float32"
+    return Array(dtype, (len(norms),), [narrow(np.float64(v), dtype) for v in norms])
+
+
+def per_sample_norms(
+    upstream: Array, ids: Array, num_rows: int, padding_idx: int | None = None, mask: Array | None = None
+) -> Array:
+    norms = [norm64(numbers_of([s]), 2) for s in samples(upstream, ids, num_rows, padding_idx, mask)]
+    return norms_array(norms, [upstream.dtype])
+
+
+def per_sample_to_dense(
+    upstream: Array, ids: Array, num_rows: int, padding_idx: int | None = None, mask: Array | None = None
+) -> Array:
+    data: list[Any] = []
+    for s in samples(upstream, ids, num_rows, padding_idx, mask):
+        data += to_dense(s).data
+    return Array(upstream.dtype, (ids.shape[0], num_rows, *upstream.shape[len(ids.shape) :]), data)
+
+
+def per_sample_sum(
+    upstream: Array, ids: Array, num_rows: int, padding_idx: int | None = None, mask: Array | None = None
+) -> Slices:
+    return embedding_grad(upstream, ids, num_rows, padding_idx, mask)
+
+
+def clipped_samples(
+    upstream: Array,
+    ids: Array,
+    num_rows: int,
+    norms: list[float],
+    max_norm: Any,
+    padding_idx: int | None,
+    mask: Array | None,
+    nonfinite: str,
+) -> Slices:
+    """All slices in order, those of each sample clipped by the norm given for it."""
+    row_shape = upstream.shape[len(ids.shape) :]
+    data: list[Any] = []
+    kept: list[int] = []
+    for norm, s in zip(norms, samples(upstream, ids, num_rows, padding_idx, mask), strict=True):
+        data += [clip_number(v, upstream.dtype, norm, float(max_norm), nonfinite) for v in s.values.data]
+        kept += s.indices.data
+    values = Array(upstream.dtype, (len(kept), *row_shape), data)
+    return Slices(values, Array(ids.dtype, (len(kept),), kept), (num_rows, *row_shape))
+
+
+def per_sample_clip_sum(
+    upstream: Array,
+    ids: Array,
+    num_rows: int,
+    max_norm: Any,
+    padding_idx: int | None = None,
+    mask: Array | None = None,
+    nonfinite: str = "propagate",
+) -> Slices:
+    norms = [norm64(numbers_of([s]), 2) for s in samples(upstream, ids, num_rows, padding_idx, mask)]
+    return clipped_samples(upstream, ids, num_rows, norms, max_norm, padding_idx, mask, nonfinite)
+
+
+def clip_per_sample(
+    upstream: Array, ids: Array, num_rows: int, dense: Array, max_norm: Any
+) -> tuple[Slices, Array, Array]:
+    """The tree [PerSample, dense]: the table's clipped slices of all samples, the clipped dense array, the norms."""
+    norms: list[float] = []
+    data: list[Any] = []
+    for b, s in enumerate(samples(upstream, ids, num_rows, None, None)):
+        norms.append(norm64(numbers_of([s, part(dense, b)]), 2))
+        data += [clip_number(v, dense.dtype, norms[b], float(max_norm), "propagate") for v in part(dense, b).data]
+    table_grad = clipped_samples(upstream, ids, num_rows, norms, max_norm, None, None, "propagate")
+    return table_grad, Array(dense.dtype, dense.shape, data), norms_array(norms, [upstream.dtype, dense.dtype])
+
+
+def quiet(operation: Callable[..., Any]) -> Callable[..., Any]:
+    """NaN and infinities are inputs here like any other: NumPy need not warn of them."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return operation(*args, **kwargs)
+
+    return call
+
+
+#: operation -> its second oracle, called with the case's arguments
+NAIVE_EMBEDDING: dict[str, Callable[..., Any]] = {
+    "clip_per_sample": quiet(clip_per_sample),
+    "lookup": quiet(lookup),
+    "lookup_gradient": quiet(lookup_gradient),
+    "per_sample_clip_sum": quiet(per_sample_clip_sum),
+    "per_sample_norms": quiet(per_sample_norms),
+    "per_sample_slices": quiet(per_sample_slices),
+    "per_sample_sum": quiet(per_sample_sum),
+    "per_sample_to_dense": quiet(per_sample_to_dense),
+    "renorm_rows": quiet(renorm_rows),
+}
