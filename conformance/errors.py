@@ -11,7 +11,7 @@ from typing import Any
 
 from islices.conformance.data import Array, Case, Slices
 
-__all__ = ["error_cases"]
+__all__ = ["DENSE", "GOOD", "IDS", "UP", "error_cases", "f32", "foreign", "i64", "row"]
 
 
 def f32(*shape: int, value: float = 1.0) -> Array:
@@ -288,8 +288,8 @@ row(
 
 # ---------------------------------------------------------------------- padding, conversion
 row("ids-float", "12", "TypeError", ["ids", "float32", "int32 or int64"], "embedding_grad", f32(2, 2), f32(2), 5)
-row("ids-out-of-range", "2", "IndexError", ["5", "0 <= index < 5"], "embedding_grad", f32(2, 2), i64(0, 5), 5)
-row("ids-negative", "2", "IndexError", ["-1"], "embedding_grad", f32(2, 2), i64(0, -1), 5)
+row("ids-out-of-range", "2", "IndexError", ["ids", "5", "0 <= index < 5"], "embedding_grad", f32(2, 2), i64(0, 5), 5)
+row("ids-negative", "2", "IndexError", ["ids", "-1"], "embedding_grad", f32(2, 2), i64(0, -1), 5)
 row("upstream-shape", "12", "ValueError", ["upstream", "(2, 3)"], "embedding_grad", f32(3, 2), IDS, 5)
 row("upstream-list", "12", "TypeError", ["upstream", "list", "accepted"], "embedding_grad", [1.0], i64(0), 5)
 row("num-rows-negative", "12", "ValueError", ["num_rows", "-1"], "embedding_grad", UP, IDS, -1)

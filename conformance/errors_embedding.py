@@ -1,0 +1,142 @@
+"""The table of bad input, continued: lookups, bags, tables, samples. See `islices.conformance.errors`."""
+
+from __future__ import annotations
+
+import math
+
+from islices.conformance.data import Array
+from islices.conformance.errors import DENSE, GOOD, IDS, UP, f32, foreign, i64, row
+
+__all__: list[str] = []
+
+# ---------------------------------------------------------------------- lookups, bags
+_look = ("lookup", DENSE)
+_bag = {"combiner": "sum"}
+TWO = Array("int64", (2, 2), [0, 1, 2, 3])
+row("lookup-ids-float", "12", "TypeError", ["ids", "float32", "int32 or int64"], *_look, f32(2))
+row("lookup-ids-bool", "12", "TypeError", ["ids", "bool"], *_look, Array("bool", (2,), [True, False]))
+row("lookup-ids-list", "12", "TypeError", ["ids", "list", "accepted"], *_look, [0, 1])
+row("lookup-ids-none", "12", "TypeError", ["ids", "None"], *_look, None)
+row("lookup-ids-number", "12", "TypeError", ["ids", "3"], *_look, 3)
+row("lookup-ids-framework", "12", "TypeError", ["ids"], *_look, foreign(i64(0)))
+row("lookup-out-of-range", "2", "IndexError", ["ids", "5", "position 1", "0 <= index < 5"], *_look, i64(0, 5))
+row("lookup-negative", "2", "IndexError", ["ids", "-1", "position 0"], *_look, i64(-1, 0))
+row(
+    "lookup-2d-out-of-range",
+    "2",
+    "IndexError",
+    ["ids", "9", "position 3"],
+    *_look,
+    Array("int32", (2, 2), [0, 1, 2, 9]),
+)
+row("lookup-no-rows", "2", "IndexError", ["ids", "< 0"], "lookup", Array("float32", (0, 2), []), i64(0))
+row("lookup-table-integers", "12", "TypeError", ["table", "int64"], "lookup", i64(1, 2), i64(0))
+row("lookup-table-0-d", "12", "ValueError", ["table", "0-d"], "lookup", f32(), i64(0))
+row("lookup-table-list", "12", "TypeError", ["table", "list"], "lookup", [1.0], i64(0))
+row("lookup-table-slices", "12", "TypeError", ["table", "IndexedSlices"], "lookup", GOOD, i64(0))
+row(
+    "lookup-mask-shape",
+    "12",
+    "ValueError",
+    ["mask", "(1,)", "(2,)"],
+    *_look,
+    i64(0, 1),
+    mask=Array("bool", (1,), [True]),
+)
+row("lookup-mask-float", "12", "TypeError", ["mask", "float32"], *_look, i64(0), mask=f32(1))
+row("lookup-padding-out-of-range", "12", "IndexError", ["padding_idx", "-6"], *_look, i64(0), padding_idx=-6)
+row("lookup-padding-text", "12", "TypeError", ["padding_idx", "'0'"], *_look, i64(0), padding_idx="0")
+row("lookup-combiner", "19", "ValueError", ["combiner", "'median'", "'sqrtn'"], *_look, TWO, combiner="median")
+row("bag-1-d-without-offsets", "19", "ValueError", ["ids", "(2,)", "offsets"], *_look, i64(0, 1), **_bag)
+row("bag-0-d", "19", "ValueError", ["ids", "()"], *_look, Array("int64", (), [1]), **_bag)
+row("offsets-without-combiner", "19", "ValueError", ["offsets", "combiner"], *_look, i64(0, 1), offsets=i64(0))
+row("offsets-2-d-ids", "19", "ValueError", ["ids", "(2, 2)", "offsets"], *_look, TWO, offsets=i64(0, 2), **_bag)
+row("offsets-2-d", "19", "ValueError", ["offsets", "(2, 2)"], *_look, i64(0, 1), offsets=TWO, **_bag)
+row("offsets-0-d", "19", "ValueError", ["offsets", "()"], *_look, i64(0, 1), offsets=Array("int64", (), [0]), **_bag)
+row("offsets-float", "19", "TypeError", ["offsets", "float32"], *_look, i64(0, 1), offsets=f32(1, value=0.0), **_bag)
+row("offsets-list", "19", "TypeError", ["offsets", "list"], *_look, i64(0, 1), offsets=[0], **_bag)
+row(
+    "offsets-descend",
+    "19",
+    "ValueError",
+    ["offsets", "1", "after 2"],
+    *_look,
+    i64(0, 1, 2),
+    offsets=i64(0, 2, 1),
+    **_bag,
+)
+row("offsets-first", "19", "ValueError", ["offsets", "1", "accepted is 0"], *_look, i64(0, 1), offsets=i64(1), **_bag)
+row("offsets-none-for-ids", "19", "ValueError", ["offsets", "[]"], *_look, i64(0, 1), offsets=i64(), **_bag)
+row("offsets-last", "19", "ValueError", ["offsets", "3", "2 ids"], *_look, i64(0, 1), offsets=i64(0, 3), **_bag)
+row("weights-without-combiner", "19", "ValueError", ["weights", "combiner"], *_look, i64(0, 1), weights=f32(2))
+row("weights-with-max", "19", "ValueError", ["weights", "'max'"], *_look, TWO, combiner="max", weights=f32(2, 2))
+row("weights-shape", "19", "ValueError", ["weights", "(2,)", "(2, 2)"], *_look, TWO, weights=f32(2), **_bag)
+row("weights-dtype", "19", "TypeError", ["weights", "int64", "float32"], *_look, TWO, weights=TWO, **_bag)
+row("weights-list", "19", "TypeError", ["weights", "list"], *_look, TWO, weights=[1.0], **_bag)
+row("table-integers", "12", "TypeError", ["weights", "int64", "float32"], "Table", i64(1, 2))
+row("table-list", "12", "TypeError", ["weights", "list"], "Table", [[1.0]])
+row("table-slices", "12", "TypeError", ["weights", "IndexedSlices"], "Table", GOOD)
+row("table-0-d", "12", "ValueError", ["weights", "()"], "Table", f32())
+row("table-padding", "12", "IndexError", ["padding_idx", "5", "-5"], "Table", DENSE, padding_idx=5)
+row("renorm-negative", "10", "ValueError", ["max_norm", "-1.0"], "renorm_rows", DENSE, i64(0), -1.0)
+row("renorm-text", "10", "TypeError", ["max_norm", "'1'"], "renorm_rows", DENSE, i64(0), "1")
+row("renorm-ids", "2", "IndexError", ["ids", "7"], "renorm_rows", DENSE, i64(7), 1.0)
+row(
+    "renorm-nan",
+    "10",
+    "FloatingPointError",
+    ["nan"],
+    "renorm_rows",
+    f32(2, 1, value=math.nan),
+    i64(1),
+    1.0,
+    nonfinite="raise",
+)
+
+# ---------------------------------------------------------------------- per sample
+row("samples-0-d", "14", "ValueError", ["ids", "0-d"], "per_sample", f32(2), Array("int64", (), [1]), 5)
+row("samples-ids-float", "14", "TypeError", ["ids", "float32"], "per_sample", f32(2, 2), f32(2), 5)
+row("samples-ids-out-of-range", "2", "IndexError", ["ids", "4"], "per_sample", UP, IDS, 4)
+row("samples-upstream-shape", "14", "ValueError", ["upstream", "(3, 2)"], "per_sample", f32(3, 2), IDS, 5)
+row(
+    "samples-mask-shape",
+    "12",
+    "ValueError",
+    ["mask", "(2,)"],
+    "per_sample",
+    UP,
+    IDS,
+    5,
+    mask=Array("bool", (2,), [True] * 2),
+)
+row("samples-padding", "12", "IndexError", ["padding_idx", "5"], "per_sample", UP, IDS, 5, padding_idx=5)
+row("samples-number", "14", "IndexError", ["b", "2", "0 <= b < 2"], "per_sample_slices", UP, IDS, 5, 2)
+row("samples-number-negative", "14", "IndexError", ["b", "-1"], "per_sample_slices", UP, IDS, 5, -1)
+row("samples-number-text", "14", "TypeError", ["b", "'0'", "int"], "per_sample_slices", UP, IDS, 5, "0")
+row("samples-max-norm", "14", "ValueError", ["max_norm", "-2.0"], "per_sample_clip_sum", UP, IDS, 5, -2.0)
+row(
+    "samples-nonfinite",
+    "14",
+    "ValueError",
+    ["nonfinite", "'drop'"],
+    "per_sample_clip_sum",
+    UP,
+    IDS,
+    5,
+    1.0,
+    nonfinite="drop",
+)
+row("samples-of-two-sizes", "14", "ValueError", ["tree", "[2, 3]"], "clip_per_sample", [f32(2, 2), f32(3, 2)], 1.0)
+row("samples-of-nothing", "14", "ValueError", ["tree", "nothing"], "clip_per_sample", [None], 1.0)
+row("samples-of-a-scalar", "14", "ValueError", ["tree", "0-d"], "clip_per_sample", f32(), 1.0)
+row("samples-of-slices", "14", "TypeError", ["tree", "IndexedSlices", "PerSample"], "clip_per_sample", GOOD, 1.0)
+row("samples-of-integers", "14", "TypeError", ["floating"], "clip_per_sample", i64(1, 2), 1.0)
+row(
+    "samples-of-frameworks",
+    "14",
+    "TypeError",
+    ["tree", "framework"],
+    "clip_per_sample",
+    [f32(2, 2), foreign(f32(2, 2))],
+    1.0,
+)
