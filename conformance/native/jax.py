@@ -6,7 +6,7 @@ embedding layer and no sparse gradient of a gather: its users differentiate with
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -15,12 +15,37 @@ import numpy as np
 from jax import lax
 from jax.experimental import sparse
 
-__all__ = ["block", "embedding_gradient", "invalid_gradients", "own_calls", "weighted_sum"]
+__all__ = ["block", "dense_gradient", "embedding_gradient", "invalid_gradients", "own_calls", "weighted_sum"]
 
 
 def weighted_sum(rows: jax.Array, weights: jax.Array) -> jax.Array:
     """sum(rows * weights): a loss whose gradient at rows is weights, to the bit."""
     return jnp.sum(rows * weights)
+
+
+def dense_gradient(
+    table: np.ndarray[Any, Any], lookups: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], dict[str, Any]]]
+) -> tuple[np.ndarray[Any, Any], list[Any]]:
+    """The gradient of the whole table, by jax.grad, of the loss sum(lookup * upstream) over all lookups.
+
+    Parameters
+    ----------
+    table : float array
+    lookups : sequence of (ids, upstream, options)
+        Without options rows are looked up one by one (JAX has no bags).
+
+    Returns
+    -------
+    (array of table's shape, list of the weights' gradients, None where a lookup has none)
+    """
+
+    def loss(parameter: jax.Array) -> jax.Array:
+        total = jnp.zeros((), parameter.dtype)
+        for ids, upstream, _ in lookups:
+            total += weighted_sum(parameter[ids], jnp.asarray(upstream))
+        return total
+
+    return np.asarray(jax.grad(loss)(jnp.asarray(table))), [None for _ in lookups]
 
 
 def embedding_gradient(

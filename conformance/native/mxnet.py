@@ -8,12 +8,12 @@ MXNet's row_sparse type holds unique ascending rows and checks nothing: duplicat
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-__all__ = ["block", "embedding_gradient", "invalid_gradients", "own_calls", "weighted_sum"]
+__all__ = ["block", "dense_gradient", "embedding_gradient", "invalid_gradients", "own_calls", "weighted_sum"]
 
 #: Slots summed by one product: MXNet refuses a matrix of 2**31 - 1 elements or more, stored or not.
 WINDOW = 1 << 15
@@ -26,6 +26,35 @@ def weighted_sum(rows: Any, weights: Any) -> Any:
     if rows.size == 0:  # MXNet does not sum nothing
         return mx.nd.zeros((1,), rows.context, rows.dtype)
     return (rows * weights).sum()
+
+
+def dense_gradient(
+    table: np.ndarray[Any, Any], lookups: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], dict[str, Any]]]
+) -> tuple[np.ndarray[Any, Any], list[Any]]:
+    """The gradient of the whole table, by MXNet's own autograd, of the loss sum(lookup * upstream) over all lookups.
+
+    Parameters
+    ----------
+    table : float array
+    lookups : sequence of (ids, upstream, options)
+        Without options rows are looked up one by one (MXNet has no bags).
+
+    Returns
+    -------
+    (array of table's shape, list of the weights' gradients, None where a lookup has none)
+    """
+    import mxnet as mx
+
+    with mx.util.np_shape(True):
+        parameter = _array(table)
+        parameter.attach_grad()
+        with mx.autograd.record():
+            total = (parameter[:1] * 0).sum()  # so that there is a graph when nothing is looked up
+            for ids, upstream, _ in lookups:
+                if ids.size:
+                    total = total + weighted_sum(mx.nd.take(parameter, _array(ids)), _array(upstream))
+        total.backward()
+        return parameter.grad.asnumpy(), [None for _ in lookups]
 
 
 def embedding_gradient(

@@ -6,18 +6,57 @@ Nothing here imports islices: these are what a PyTorch user writes today.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-__all__ = ["block", "embedding_gradient", "invalid_gradients", "own_calls", "weighted_sum"]
+__all__ = ["block", "dense_gradient", "embedding_gradient", "invalid_gradients", "own_calls", "weighted_sum"]
 
 
 def weighted_sum(rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """sum(rows * weights): a loss whose gradient at rows is weights, to the bit."""
     return (rows * weights).sum()
+
+
+def dense_gradient(
+    table: np.ndarray[Any, Any], lookups: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], dict[str, Any]]]
+) -> tuple[np.ndarray[Any, Any], list[Any]]:
+    """The gradient of the whole table, by torch's own dense autodiff, of the loss sum(lookup * upstream) over all lookups.
+
+    Parameters
+    ----------
+    table : float array
+    lookups : sequence of (ids, upstream, options)
+        Without options rows are looked up one by one;
+        {"combiner", "offsets", "weights"} is torch's embedding_bag.
+
+    Returns
+    -------
+    (array of table's shape, list of the weights' gradients, None where a lookup has none)
+    """
+    parameter = torch.from_numpy(np.array(table)).requires_grad_()
+    loss, given = parameter.new_zeros(()), []
+    for ids, upstream, options in lookups:
+        tokens, weights = torch.from_numpy(np.array(ids)), None
+        if not options:
+            rows = torch.nn.functional.embedding(tokens, parameter)
+        else:
+            if options.get("weights") is not None:
+                weights = torch.from_numpy(np.array(options["weights"])).requires_grad_()
+            rows = torch.nn.functional.embedding_bag(
+                tokens.long(),
+                parameter,
+                torch.from_numpy(np.array(options["offsets"])).long(),
+                mode=options["combiner"],
+                per_sample_weights=weights,
+            )
+        loss = loss + weighted_sum(rows, torch.from_numpy(np.array(upstream)))
+        given.append(weights)
+    loss.backward()
+    gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+    return gradient.numpy(), [None if w is None else w.grad.numpy() for w in given]
 
 
 def embedding_gradient(
