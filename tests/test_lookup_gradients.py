@@ -54,9 +54,8 @@ def plain_lookups(draw: Any, whole: bool) -> tuple[np.ndarray, list[Lookup]]:
 def bags(draw: Any, framework: str) -> tuple[np.ndarray, list[Lookup]]:
     table = numbers(draw, (5, 3), False)
     combiner = draw(st.sampled_from(("sum", "mean", "max") if framework == "torch" else ("sum", "mean", "sqrtn")))
-    lengths = draw(st.lists(st.integers(0, 4), min_size=1, max_size=4)) + [
-        1
-    ]  # TensorFlow leaves out empty bags at the end
+    # TensorFlow leaves out empty bags at the end
+    lengths = [*draw(st.lists(st.integers(0, 4), min_size=1, max_size=4)), 1]
     ids = draw(st.lists(st.integers(0, 4), min_size=sum(lengths), max_size=sum(lengths)))
     offsets = np.cumsum([0, *lengths])[:-1].astype(np.int64)
     options: dict[str, Any] = {"combiner": combiner, "offsets": offsets}

@@ -23,12 +23,13 @@ def weighted_sum(rows: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
 def dense_gradient(
     table: np.ndarray[Any, Any], lookups: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], dict[str, Any]]]
 ) -> tuple[np.ndarray[Any, Any], list[Any]]:
-    """The gradient of the whole table, by TensorFlow's own tape, of the loss sum(lookup * upstream) over all lookups.
+    """The gradient of the whole table, by TensorFlow's own tape, of the loss sum(lookup * upstream).
 
     Parameters
     ----------
     table : float array
     lookups : sequence of (ids, upstream, options)
+        The loss is summed over them.
         Without options rows are looked up one by one;
         {"combiner", "offsets", "weights"} is tf.nn.embedding_lookup_sparse.
 
