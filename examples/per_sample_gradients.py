@@ -1,0 +1,46 @@
+"""Per-sample embedding gradients of a model that somebody else wrote, out of one ordinary backward pass.
+
+What DP-SGD needs: each sample's gradient clipped to one norm before they are added up (and noise after that). The model is not touched, and
+its table of 200,000 rows is frozen for torch, so that no gradient of its size is ever made.
+"""
+
+import torch
+
+import islices
+
+
+class SomebodyElsesModel(torch.nn.Module):
+    """A classifier of bags of words, written for ordinary training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(200_000, 32, padding_idx=0)
+        self.head = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Tanh(), torch.nn.Linear(32, 2))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.embed(ids).mean(1))
+
+
+def main() -> tuple[torch.Tensor, torch.Tensor, islices.IndexedSlices]:
+    torch.manual_seed(0)
+    model = SomebodyElsesModel()
+    model.embed.weight.requires_grad_(False)
+    ids, labels = torch.randint(0, 200_000, (64, 20)), torch.randint(0, 2, (64,))
+    with islices.capture(model) as captured:
+        # reduction="sum": the loss is a sum over samples
+        torch.nn.functional.cross_entropy(model(ids), labels, reduction="sum").backward()
+    samples = captured.per_sample()["embed"]
+    limit = float(samples.norms().median())
+    clipped = samples.clip(limit)
+    gradient = clipped.sum()
+    over = int((samples.norms() > limit).sum())
+    print(samples)
+    print(
+        f"{over} of 64 samples were over the norm of {limit:.4f}; now the largest is {float(clipped.norms().max()):.4f}"
+    )
+    print(f"the clipped sum: {gradient}")
+    return samples.norms(), clipped.norms(), gradient
+
+
+if __name__ == "__main__":
+    main()

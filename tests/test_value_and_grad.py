@@ -1,0 +1,331 @@
+"""value_and_grad, tables and per-sample gradients as their users meet them, on every framework there is."""
+
+from __future__ import annotations
+
+import collections
+import importlib
+import pickle
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import islices
+
+FRAMEWORKS = [name for name in ("torch", "tensorflow", "jax", "mxnet") if name in islices.list_backends()]
+ROWS, WIDTH = 9, 3
+IDS = np.array([[1, 4, 4], [0, 8, 1]], np.int32)
+
+
+class Framework:
+    """Arrays and a loss of one framework."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.backend = islices.get_backend(name)  # MXNet imports through its adapter only
+        self.sum = importlib.import_module(f"islices.conformance.native.{name}").weighted_sum
+
+    def array(self, x: Any, dtype: Any = np.float32) -> Any:
+        return self.backend.asarray(np.asarray(x, dtype))
+
+    def numpy(self, x: Any) -> np.ndarray:
+        return self.backend.to_numpy(x)
+
+    def table(self, **options: Any) -> islices.Table:
+        return islices.Table(self.array(np.arange(ROWS * WIDTH).reshape(ROWS, WIDTH)), **options)
+
+    def upstream(self, *shape: int) -> Any:
+        return self.array(1.0 + np.arange(np.prod(shape)).reshape(shape) % 7)
+
+
+@pytest.fixture(params=FRAMEWORKS)
+def fw(request: pytest.FixtureRequest) -> Framework:
+    return Framework(request.param)
+
+
+def dense(gradient: islices.IndexedSlices) -> np.ndarray:
+    return gradient.backend.to_numpy(islices.to_dense(gradient))
+
+
+def scattered(ids: np.ndarray, upstream: np.ndarray) -> np.ndarray:
+    out = np.zeros((ROWS, WIDTH), np.float32)
+    np.add.at(out, ids, upstream)
+    return out
+
+
+# ---------------------------------------------------------------------- gradients mirror the arguments
+def test_trees_of_tables_arrays_and_the_rest(fw: Framework) -> None:
+    up = fw.upstream(2, 3, WIDTH)
+    Parameters = collections.namedtuple("Parameters", ["words", "head"])
+    tree = {
+        "used": fw.table(), "unused": fw.table(padding_idx=0),
+        "pair": [Parameters(fw.table(), fw.array([1.0, 2.0, 4.0])), None], "name": "a text", "steps": 3,
+    }  # fmt: skip
+
+    def loss(params: Any, scale: float, *, shift: float) -> Any:
+        assert params["name"] == "a text"
+        assert params["steps"] == 3
+        rows = islices.lookup(params["used"], fw.array(IDS, np.int32))
+        more = islices.lookup(params["pair"][0].words, fw.array(IDS, np.int32)) * params["pair"][0].head
+        return (fw.sum(rows, up) + fw.sum(more, up)) * scale + shift
+
+    value, grads = islices.value_and_grad(loss)(tree, 2.0, shift=1.0)
+    rows = np.arange(ROWS * WIDTH).reshape(ROWS, WIDTH)[IDS]
+    weights = fw.numpy(up)
+    expected = 2 * (rows * weights).sum() + 2 * (rows * [1, 2, 4] * weights).sum() + 1
+    assert float(fw.numpy(value).reshape(())) == expected
+    assert list(grads) == list(tree)
+    assert isinstance(grads["pair"][0], Parameters)
+    assert (grads["name"], grads["steps"], grads["pair"][1]) == (None, None, None)
+    np.testing.assert_array_equal(dense(grads["used"]), scattered(IDS, 2 * weights))
+    np.testing.assert_array_equal(dense(grads["pair"][0].words), scattered(IDS, 2 * weights * [1, 2, 4]))
+    np.testing.assert_array_equal(fw.numpy(grads["pair"][0].head), (2 * rows * weights).sum((0, 1)))
+    assert fw.numpy(grads["unused"].indices).shape == (0,)
+    assert grads["unused"].dense_shape == (ROWS, WIDTH)
+    assert fw.backend.dtype(grads["unused"].values) == "float32"
+
+
+def test_argnums_and_aux(fw: Framework) -> None:
+    def loss(scale: float, table: Any, w: Any) -> Any:
+        rows = islices.lookup(table, IDS)
+        return fw.sum(rows * w, fw.upstream(2, 3, WIDTH)) * scale, {"rows": rows}
+
+    args = (2.0, fw.table(), fw.array([1.0, 1.0, 0.0]))
+    (value, aux), (g, t) = islices.value_and_grad(loss, (2, 1), has_aux=True)(*args)
+    assert fw.numpy(aux["rows"]).shape == (2, 3, WIDTH)
+    assert float(fw.numpy(value).reshape(())) > 0
+    assert fw.numpy(g).shape == (WIDTH,)
+    assert fw.numpy(t.indices).tolist() == IDS.reshape(-1).tolist()
+    (_, _), last = islices.value_and_grad(loss, -2, has_aux=True)(*args)
+    np.testing.assert_array_equal(dense(last), dense(t))
+
+
+def test_a_lookup_the_loss_ignores_has_slices_of_zeros(fw: Framework) -> None:
+    def loss(table: Any) -> Any:
+        islices.lookup(table, np.array([7, 7]))
+        return fw.sum(islices.lookup(table, IDS), fw.upstream(2, 3, WIDTH))
+
+    _, g = islices.value_and_grad(loss)(fw.table())
+    assert fw.numpy(g.indices).tolist() == [7, 7, *IDS.reshape(-1).tolist()]
+    assert not fw.numpy(g.values)[:2].any()
+    np.testing.assert_array_equal(dense(g), scattered(IDS, fw.numpy(fw.upstream(2, 3, WIDTH))))
+
+
+def test_tables_that_are_not_differentiated_are_constants(fw: Framework) -> None:
+    def loss(table: Any, frozen: Any, plain: Any) -> Any:
+        rows = islices.lookup(table, IDS) + islices.lookup(frozen, IDS) + islices.lookup(plain, IDS)
+        return fw.sum(rows, fw.upstream(2, 3, WIDTH))
+
+    frozen = fw.table()
+    _, g = islices.value_and_grad(loss)(fw.table(), frozen, frozen.weights)
+    np.testing.assert_array_equal(dense(g), scattered(IDS, fw.numpy(fw.upstream(2, 3, WIDTH))))
+
+
+def test_the_same_table_as_two_arguments_has_two_gradients(fw: Framework) -> None:
+    def loss(a: Any, b: Any) -> Any:
+        return fw.sum(islices.lookup(a, IDS), fw.upstream(2, 3, WIDTH)) + fw.sum(b[IDS[0]], fw.upstream(3, WIDTH))
+
+    table = fw.table()
+    _, (a, b) = islices.value_and_grad(loss, (0, 1))(table, table)
+    assert fw.numpy(a.indices).shape == (6,)
+    assert fw.numpy(b.indices).tolist() == IDS[0].tolist()
+
+
+def test_array_gradients_of_lookups_are_the_frameworks_own(fw: Framework) -> None:
+    """An array that is looked up is an array: its gradient is dense; padding and mask hold all the same."""
+
+    def loss(w: Any) -> Any:
+        mask = np.array([[True, True, False], [True, True, True]])
+        rows = islices.lookup(w, IDS, padding_idx=0, mask=mask)
+        bags = islices.lookup(w, IDS, combiner="sum", padding_idx=-1)
+        return fw.sum(rows, fw.upstream(2, 3, WIDTH)) + fw.sum(bags, fw.upstream(2, WIDTH))
+
+    _, g = islices.value_and_grad(loss)(fw.table().weights)
+    up, bag = fw.numpy(fw.upstream(2, 3, WIDTH)), fw.numpy(fw.upstream(2, WIDTH))
+    expected = scattered(IDS, up)
+    expected[0] = 0
+    expected[4] -= up[0, 2]
+    members = scattered(IDS, np.repeat(bag[:, None], 3, 1))
+    members[8] = 0
+    np.testing.assert_array_equal(fw.numpy(g), expected + members)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_gradients_have_the_tables_type(fw: Framework, dtype: str) -> None:
+    B = fw.backend
+    with B.wide_types():
+        whole = B.astype(B.asarray(np.arange(ROWS * WIDTH, dtype=np.float32).reshape(ROWS, WIDTH)), dtype)
+        up = B.astype(fw.upstream(2, 3, WIDTH), dtype)
+        step = islices.value_and_grad(lambda t: fw.sum(islices.lookup(t, IDS), up))
+        if (fw.name, dtype) == ("mxnet", "bfloat16"):  # it has no arithmetic on bfloat16
+            with pytest.raises(NotImplementedError, match="bfloat16"):
+                step(islices.Table(whole))
+            return
+        _, g = step(islices.Table(whole))
+        assert B.dtype(g.values) == dtype
+        exact = B.to_numpy(B.astype(islices.to_dense(g), "float32"))
+    np.testing.assert_array_equal(exact, scattered(IDS, fw.numpy(fw.upstream(2, 3, WIDTH))))
+
+
+def test_threads_do_not_disturb_one_another(fw: Framework) -> None:
+    results: dict[int, np.ndarray] = {}
+
+    def work(k: int) -> None:
+        ids = np.full((k + 1,), k, np.int32)
+        for _ in range(5):
+            step = islices.value_and_grad(lambda t: fw.sum(islices.lookup(t, ids), fw.upstream(k + 1, WIDTH)))
+            results[k] = dense(step(fw.table())[1])
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for k in range(4):
+        ids = np.full((k + 1,), k)
+        np.testing.assert_array_equal(results[k], scattered(ids, fw.numpy(fw.upstream(k + 1, WIDTH))))
+
+
+def test_an_error_in_fn_passes_through_and_leaves_nothing_behind(fw: Framework) -> None:
+    class OwnError(Exception):
+        pass
+
+    def broken(table: Any) -> Any:
+        islices.lookup(table, IDS)
+        raise OwnError
+
+    with pytest.raises(OwnError):
+        islices.value_and_grad(broken)(fw.table())
+    _, g = islices.value_and_grad(lambda t: fw.sum(islices.lookup(t, IDS), fw.upstream(2, 3, WIDTH)))(fw.table())
+    assert fw.numpy(g.indices).shape == (6,)
+
+
+# ---------------------------------------------------------------------- what is refused
+def test_what_value_and_grad_refuses(fw: Framework) -> None:
+    table, up = fw.table(), fw.upstream(2, 3, WIDTH)
+
+    def good(t: Any, *_: Any) -> Any:
+        return fw.sum(islices.lookup(t, IDS), up)
+
+    def refuses(kind: type[Exception], words: str, call: Any) -> None:
+        with pytest.raises(kind, match=words):
+            call()
+
+    refuses(TypeError, "fn: got int 3", lambda: islices.value_and_grad(3))
+    refuses(TypeError, "argnums: got 'a'", lambda: islices.value_and_grad(good, "a"))
+    refuses(ValueError, "argnums: got .*once", lambda: islices.value_and_grad(good, (0, 0)))
+    refuses(ValueError, "argnums: got 3, called with 1", lambda: islices.value_and_grad(good, 3)(table))
+    refuses(TypeError, "argument 0: got .*int32", lambda: islices.value_and_grad(good)(fw.array(IDS, np.int32)))
+    refuses(TypeError, "argument 0: got dict", lambda: islices.value_and_grad(good)({"a": None}))
+    refuses(TypeError, "argument 0: got None", lambda: islices.value_and_grad(good)(None))
+    refuses(TypeError, "numpy", lambda: islices.value_and_grad(good, (0, 1))(table, np.ones(3)))
+    refuses(ValueError, "fn: returned a loss of shape", lambda: islices.value_and_grad(lambda t: t[IDS])(table))
+    refuses(TypeError, "fn: returned", lambda: islices.value_and_grad(lambda t: "a loss")(table))
+    refuses(TypeError, "fn: returned", lambda: islices.value_and_grad(lambda t: fw.array(3, np.int32))(table))
+    refuses(TypeError, "fn: returned .*aux", lambda: islices.value_and_grad(good, has_aux=True)(table))
+    refuses(IndexError, "ids: got 9 at position 0", lambda: islices.value_and_grad(lambda t: t[np.array([9])])(table))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda t: t.weights, lambda t: t * 2.0, lambda t: 2.0 * t, lambda t: -t, lambda t: t + t, lambda t: t @ t,
+        np.asarray, len, bool, float, lambda t: list(t), lambda t: setattr(t, "padding_idx", 3),
+    ],
+)  # fmt: skip
+def test_a_table_is_used_through_lookup_only(fw: Framework, use: Any) -> None:
+    with pytest.raises((TypeError, AttributeError)):
+        islices.value_and_grad(use)(fw.table())
+
+
+def test_padding_of_the_lookup_and_of_the_table(fw: Framework) -> None:
+    table = fw.table(padding_idx=-1)
+    islices.lookup(table, IDS, padding_idx=8)
+    with pytest.raises(ValueError, match=r"padding_idx: got 0; accepted is the table's own, 8"):
+        islices.lookup(table, IDS, padding_idx=0)
+    _, g = islices.value_and_grad(lambda t: fw.sum(islices.lookup(t, IDS, padding_idx=1), fw.upstream(2, 3, WIDTH)))(
+        fw.table()
+    )
+    assert 1 not in fw.numpy(g.indices).tolist()
+
+
+def test_numpy_has_no_gradients_and_says_what_to_use() -> None:
+    table = islices.Table(np.ones((3, 2)))
+    with pytest.raises(NotImplementedError, match=r"numpy: differentiate: .*embedding_grad\(upstream, ids, num_rows\)"):
+        islices.value_and_grad(lambda t: islices.lookup(t, np.array([0])).sum())(table)
+    assert pickle.loads(pickle.dumps(table)).shape == (3, 2)
+
+
+# ---------------------------------------------------------------------- per sample
+def squared(fw: Framework) -> Any:
+    """A loss that is a sum over samples, of a table and of a dense array."""
+
+    def loss(table: Any, w: Any, ids: Any, weights: Any) -> Any:
+        rows = islices.lookup(table, ids) * w
+        return fw.sum(rows * rows, weights)
+
+    return loss
+
+
+def test_per_sample_is_what_each_sample_gives_alone(fw: Framework) -> None:
+    table, w = fw.table(padding_idx=4), fw.array([1.0, 2.0, -1.0])
+    ids, up = fw.array(IDS, np.int32), fw.upstream(2, 3, WIDTH)
+    step = islices.value_and_grad(squared(fw), (0, 1), per_sample=True)
+    if fw.name == "mxnet":
+        with pytest.raises(NotImplementedError, match="mxnet: per_sample_gradients: "):
+            step(table, w, ids, up)
+        value, t = islices.value_and_grad(squared(fw), per_sample=True)(table, w, ids, up)
+    else:
+        value, (t, d) = step(table, w, ids, up)
+        assert fw.backend.shape(d) == (2, WIDTH)
+    total = 0.0
+    for b in range(2):
+        one = islices.value_and_grad(squared(fw), (0, 1))(table, w, fw.array(IDS[b : b + 1], np.int32), up[b : b + 1])
+        total += float(fw.numpy(one[0]).reshape(()))
+        np.testing.assert_array_equal(dense(t.slices(b)), dense(one[1][0]))
+        if fw.name != "mxnet":
+            np.testing.assert_allclose(fw.numpy(d)[b], fw.numpy(one[1][1]), rtol=1e-6)
+    assert float(fw.numpy(value).reshape(())) == total
+    _, whole = islices.value_and_grad(squared(fw))(table, w, ids, up)
+    np.testing.assert_array_equal(dense(t.sum()), dense(whole))
+    np.testing.assert_allclose(fw.numpy(t.norms()), [np.linalg.norm(dense(t.slices(b))) for b in range(2)], rtol=1e-6)
+
+
+def test_per_sample_of_bags_counts_bags(fw: Framework) -> None:
+    def loss(table: Any) -> Any:
+        two = islices.lookup(table, IDS, combiner="mean")
+        flat = islices.lookup(table, np.array([5, 5, 6]), combiner="sum", offsets=np.array([0, 1]))
+        return fw.sum(two + flat, fw.upstream(2, WIDTH))
+
+    _, t = islices.value_and_grad(loss, per_sample=True)(fw.table())
+    assert fw.numpy(t.slices(0).indices).tolist() == [1, 4, 4, 5]
+    assert fw.numpy(t.slices(1).indices).tolist() == [0, 8, 1, 5, 6]
+
+
+def test_what_per_sample_refuses(fw: Framework) -> None:
+    def refuses(kind: type[Exception], words: str, fn: Any, table: Any) -> None:
+        with pytest.raises(kind, match=words):
+            islices.value_and_grad(fn, per_sample=True)(table)
+
+    def two_sizes(t: Any) -> Any:
+        return fw.sum(t[IDS], fw.upstream(2, 3, WIDTH)) + fw.sum(t[IDS.T], fw.upstream(3, 2, WIDTH))
+
+    refuses(ValueError, r"per_sample: got lookups of \[2, 3\] samples", two_sizes, fw.table())
+    refuses(ValueError, r"per_sample: got a lookup of ids of shape \(\)",
+            lambda t: fw.sum(t[np.array(3)], fw.upstream(WIDTH)), fw.table())  # fmt: skip
+    refuses(NotImplementedError, "scale_by_freq",
+            lambda t: fw.sum(t[IDS], fw.upstream(2, 3, WIDTH)), fw.table(scale_by_freq=True))  # fmt: skip
+    if fw.name != "mxnet":
+        with pytest.raises(ValueError, match="per_sample: got 0 arrays beside the differentiated"):
+            islices.value_and_grad(lambda w: fw.sum(w, w), per_sample=True)(fw.array([1.0]))
+
+
+def test_unused_tables_have_no_slices_per_sample(fw: Framework) -> None:
+    def loss(used: Any, unused: Any) -> Any:
+        return fw.sum(used[IDS], fw.upstream(2, 3, WIDTH))
+
+    _, (_, none) = islices.value_and_grad(loss, (0, 1), per_sample=True)(fw.table(), fw.table())
+    assert none.dense_shape == (2, ROWS, WIDTH)
+    assert fw.numpy(none.norms()).tolist() == [0.0, 0.0]
+    assert not fw.numpy(none.to_dense()).any()
