@@ -8,6 +8,7 @@ The framework differentiates with respect to the rows that `lookup` returned, ne
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -135,7 +136,9 @@ def _differentiate(
     def recorded(new_variables: list[Array], sources: list[Source]) -> tuple[Array, Any]:
         made = [Table._trusted(B, s, t.padding_idx, t.scale_by_freq) for s, t in zip(sources, tables, strict=True)]
         out = call(new_variables, made, {})
-        return _loss_and_aux(out) if has_aux else (out, None)
+        loss, aux = _loss_and_aux(out) if has_aux else (out, None)
+        _check_loss(B, loss)
+        return loss, aux
 
     loss, aux, dense, lookups = B.differentiate(recorded, variables, [t._source for t in tables])
     sparse: list[Any]
@@ -155,6 +158,14 @@ def _loss_and_aux(out: Any) -> tuple[Array, Any]:
     if not isinstance(out, (tuple, list)) or len(out) != 2:
         raise TypeError(f"fn: returned {describe(out)} with has_aux=True; accepted is (loss, aux)")
     return out[0], out[1]
+
+
+def _check_loss(B: Backend, loss: Any) -> None:
+    if not B.is_array(loss) or B.dtype(loss) not in B.float_dtypes:
+        raise TypeError(f"fn: returned {describe(loss)}; accepted as the loss is a float array of {B.name}, one number")
+    shape = B.shape(loss)
+    if None not in shape and math.prod(shape) != 1:  # type: ignore[arg-type]
+        raise ValueError(f"fn: returned a loss of shape {shape}; accepted is one number (sum it, or take its mean)")
 
 
 # ---------------------------------------------------------------------- arguments

@@ -6,9 +6,8 @@ import NumPy and the standard library only, so that an adapter can be read besid
 
 How to read the contracts
     Array arguments are dense arrays of the adapter's framework. The core itself uses Python's operators
-    ``+ - *``, unary minus and slices of columns (``x[:, a:b]``) on them, and nothing else: division, square root and
-    comparison are primitives, since frameworks do not agree on them. Masks are whatever the adapter's own `where`
-    and `select` take.
+    ``+ - *`` and unary minus on them, and nothing else: division, square root and comparison are primitives, since
+    frameworks do not agree on them. Masks are whatever the adapter's own `where` and `select` take.
     In float64 arithmetic it does so with arrays, or with numbers that any parser reads exactly (2.0).
     A dtype is its NumPy name ("float32", "bfloat16", "int64"). Shapes are tuples of ints; in traced code a
     dimension may be None. ``like`` is an array whose device (and only that) the result shares.
@@ -449,7 +448,7 @@ class Backend:
         allocated: the framework differentiates with respect to the rows that the recorder returned. A source may have
         a recorder already, of an outer differentiation: rows are then read through it, so that second derivatives are
         right, or NotImplementedError is raised. A recorder used where its gradient would be wrong (a loop body, a
-        graph traced apart) raises TypeError. loss is checked to be one number (TypeError, ValueError).
+        graph traced apart) raises TypeError. fn has checked that the loss is one floating-point number.
         """
         raise NotImplementedError(f"{self.name}: differentiate: the adapter supplies no differentiation")
 
@@ -497,6 +496,10 @@ class Backend:
         """x, of like's leading shape, with as many axes of length 1 behind as like has more: (k,) as (k, 1, ...)."""
         shape = self.shape(x)
         return self.reshape(x, (*shape, *(1,) * (len(self.shape(like)) - len(shape))))
+
+    def columns(self, x: Array, start: int, stop: int) -> Array:
+        """x[:, start:stop] of x with two axes; sums of columns are not reordered."""
+        return x[:, start:stop]
 
     def sum_duplicates(self, values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
         """(sums, ids): `unique` then `segment_sum`; override where one pass can do both."""

@@ -236,8 +236,8 @@ def _row_sums(B: Backend, x: Array) -> Array:
     while m > 1:
         half = m // 2
         if m % 2:
-            last = x[:, m - 1 : m]
+            last = B.columns(x, m - 1, m)
             rest = last if rest is None else rest + last
-        x = x[:, :half] + x[:, half : 2 * half]
+        x = B.columns(x, 0, half) + B.columns(x, half, 2 * half)
         m = half
     return B.reshape(x if rest is None else x + rest, (n,))

@@ -87,6 +87,11 @@ class Capture:
         context = self.backend.capture(self._model, self._uses)
         self._weights = context.__enter__()
         self._context = context
+        if not self._weights:
+            self.__exit__(None, None, None)
+            raise TypeError(
+                f"model: got {describe(self._model)} without stock embedding layers; accepted is a model with some"
+            )
         return self
 
     def __exit__(
@@ -151,23 +156,22 @@ class Capture:
 
     def _slices(self, use: LayerUse, *, drop: bool = True) -> tuple[IndexedSlices, Array, int]:
         """(slices, the sample of each, number of samples) of one use."""
-        B = self.backend
-        ids = check_ids(B, use.ids, use.upstream)
+        B, upstream = self.backend, use.upstream
+        ids = check_ids(B, use.ids, upstream)
         if use.combiner is None:
-            upstream, samples, batch = use.upstream, samples_of(B, ids), B.shape(ids)[0] if B.shape(ids) else 1
+            samples, batch = samples_of(B, ids), B.shape(ids)[0] if B.shape(ids) else 1
         else:
             layout = bags_of_last_axis(B, ids) if use.offsets is None else bags_at_offsets(B, use.offsets, ids)
-            upstream, ids = self._members_gradient(use, ids, layout)
+            upstream, ids = self._members_gradient(use, upstream, ids, layout)
             samples, batch = layout.segments, B.shape(layout.bags)[0]
         s = flat_slices(B, upstream, ids, use.num_rows)
         if drop and use.padding_idx is not None:
             s = drop_padding(s, use.padding_idx)
         return (scale_by_frequency(s) if use.scale_by_freq else s), samples, batch  # type: ignore[return-value]
 
-    def _members_gradient(self, use: LayerUse, ids: Array, layout: BagLayout) -> tuple[Array, Array]:
+    def _members_gradient(self, use: LayerUse, upstream: Array, ids: Array, layout: BagLayout) -> tuple[Array, Array]:
         """(gradient of each member's row, ids), both flat."""
-        B, upstream = self.backend, use.upstream
-        assert upstream is not None
+        B = self.backend
         assert use.combiner is not None
         keep = members(B, ids, None, use.padding_idx, use.num_rows)
         with B.scope():

@@ -9,21 +9,24 @@ What it minds about MXNet, beside the stand-in its import needs (`islices.backen
     - Computation is asynchronous: memory may be looked at only after `wait_to_read`.
     - Operations take fewer than 2**31 - 1 elements, zero slices of a larger table included.
     - The gradient of `gather_nd` is a race; a product with a CSR matrix is a left fold, see `fold_floats`.
+    - Its autograd is minded by `islices.backends.mxnet.recording`, Gluon's layers by `gluon_layers`.
     - `mx.np.ndarray` is not taken: the legacy operators refuse it. `x.as_nd_ndarray()` shares its memory.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
-from islices.backend import Array, Backend, NativeParts
+from islices.backend import Array, Backend, LayerUse, LookedUp, NativeParts, Source, Transform, not_implemented
 from islices.backends.mxnet.folds import fold_floats, fold_integers
+from islices.backends.mxnet.gluon_layers import capture
 from islices.backends.mxnet.memory import DTYPES, LIMIT, NAMES, as_array, check_size, mx, operands, share, view, zeros
+from islices.backends.mxnet.recording import differentiate, paused, record_function
 from islices.host import HostBackend, bfloat16_bits, group
 
 __all__ = ["MXNetBackend", "backend"]
@@ -245,6 +248,64 @@ class MXNetBackend(Backend):
             return dense.copy()
         sums = self.widen(self.take(dense, ids)) + self.widen(values)
         return nd.contrib.index_copy(dense, ids, self.astype(sums, self.dtype(dense)))
+
+    def arange(self, x: Array) -> Array:
+        return self.from_host(HOST.arange(x), x)
+
+    def searchsorted(self, ordered: Array, queries: Array, *, right: bool) -> Array:
+        places = HOST.searchsorted(self.to_numpy(ordered), self.to_numpy(queries), right=right)  # MXNet has none
+        return self.from_host(places, queries)
+
+    def segment_max(self, values: Array, segments: Array, count: int | None) -> Array:
+        # MXNet has none either, and its own maximum of integers goes through float32
+        return self.from_host(HOST.segment_max(self.to_numpy(values), self.to_numpy(segments), count), values)
+
+    def set_rows(self, table: Array, ids: Array, values: Array) -> Array:
+        if values.size:
+            with paused(), self.scope():
+                nd.contrib.index_copy(table, ids, values, out=table)  # writes these rows only
+        return table
+
+    # ------------------------------------------------------------------ differentiation
+    def stop_gradient(self, x: Array) -> Array:
+        return x.detach()
+
+    def custom_gradient(
+        self,
+        forward: Callable[..., tuple[Array, tuple[Any, ...]]],
+        backward: Callable[[tuple[Any, ...], Array], tuple[Any, ...]],
+    ) -> Callable[..., Array]:
+        def apply(*arrays: Array) -> Array:
+            with paused():
+                value, residuals = forward(*arrays)
+            floats = [k for k, x in enumerate(arrays) if "float" in self.dtype(x)]
+            if not floats or not mx.autograd.is_recording():
+                return value
+
+            def gradients(upstream: Array) -> list[Any]:
+                every = backward(residuals, upstream)
+                return [every[k] for k in floats]
+
+            return record_function([arrays[k] for k in floats], value, gradients)
+
+        return apply
+
+    def differentiate(
+        self, fn: Transform, variables: Sequence[Array], sources: Sequence[Source]
+    ) -> tuple[Array, Any, list[Array], list[list[LookedUp]]]:
+        return differentiate(fn, variables, sources, self.read_rows)
+
+    per_sample_gradients = not_implemented(
+        "MXNet has no vmap, so per-sample gradients of dense arguments are not available; pass Tables as the "
+        "differentiated arguments, or take the dense gradients of one sample at a time"
+    )
+
+    # ------------------------------------------------------------------ models
+    def is_model(self, x: object) -> bool:
+        return isinstance(x, mx.gluon.Block)
+
+    def capture(self, model: Any, uses: list[LayerUse]) -> AbstractContextManager[dict[str, Array]]:
+        return capture(model, uses)
 
 
 def _broadcast(x: Array, shape: tuple[int, ...]) -> Array:

@@ -24,11 +24,6 @@ __all__ = ["capture"]
 def capture(model: nn.Module, uses: list[LayerUse]) -> Iterator[dict[str, Array]]:
     """See `Backend.capture`."""
     layers = {name: m for name, m in model.named_modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))}
-    if not layers:
-        raise TypeError(
-            f"model: got {type(model).__qualname__} without embedding layers; accepted are models with nn.Embedding or "
-            "nn.EmbeddingBag"
-        )
     with contextlib.ExitStack() as hooks:
         for name, layer in layers.items():
             handle = layer.register_forward_hook(partial(_looked_up, name, uses), with_kwargs=True)

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from islices.backend import Array, Backend, LookedUp, Source, Transform
-from islices.registry import describe
 
 __all__ = ["custom_gradient", "differentiate", "per_sample_gradients"]
 
@@ -70,7 +69,6 @@ def differentiate(
         _depth.reset(token)
         for recorder in recorders:
             recorder.open = False
-    _check_loss(loss)
     rows = [row for recorder in recorders for row, *_ in recorder.looked_up]
     gradients = _gradients(loss, [*recorded, *rows], create_graph=inner)
     dense, rest = gradients[: len(recorded)], iter(gradients[len(recorded) :])
@@ -79,13 +77,6 @@ def differentiate(
         for recorder in recorders
     ]
     return loss if inner else loss.detach(), aux, dense, lookups
-
-
-def _check_loss(loss: Any) -> None:
-    if not isinstance(loss, torch.Tensor) or not loss.dtype.is_floating_point:
-        raise TypeError(f"fn: returned {describe(loss)}; accepted as the loss is a floating-point tensor of one number")
-    if loss.numel() != 1:
-        raise ValueError(f"fn: returned a loss of shape {tuple(loss.shape)}; accepted is one number (say .sum())")
 
 
 def _gradients(loss: torch.Tensor, inputs: list[torch.Tensor], *, create_graph: bool) -> list[torch.Tensor]:
