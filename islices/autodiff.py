@@ -90,7 +90,8 @@ def value_and_grad(
         raise TypeError(f"fn: got {describe(fn)}; accepted is a callable")
     numbers = _check_argnums(argnums)
 
-    @functools.wraps(fn, updated=())
+    # it keeps its own module, so that TensorFlow's autograph takes it for the library's
+    @functools.wraps(fn, assigned=("__name__", "__qualname__", "__doc__"), updated=())
     def call(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         return _differentiate(fn, argnums, numbers, has_aux, per_sample, args, kwargs)
 
@@ -125,6 +126,7 @@ def _differentiate(
     variables = [x for tree in trees for x in tree.of_kind("variable")]
     tables: list[Table] = [x for tree in trees for x in tree.of_kind("table")]
     B = _one_backend(variables, tables)
+    fn = B.user_code(fn)
 
     def call(new_variables: Sequence[Array], new_tables: Sequence[Table], others: dict[int, Any]) -> Any:
         fresh = {"variable": iter(new_variables), "table": iter(new_tables)}
@@ -164,7 +166,7 @@ def _check_loss(B: Backend, loss: Any) -> None:
     if not B.is_array(loss) or B.dtype(loss) not in B.float_dtypes:
         raise TypeError(f"fn: returned {describe(loss)}; accepted as the loss is a float array of {B.name}, one number")
     shape = B.shape(loss)
-    if None not in shape and math.prod(shape) != 1:  # type: ignore[arg-type]
+    if None in shape or math.prod(shape) != 1:  # type: ignore[arg-type]
         raise ValueError(f"fn: returned a loss of shape {shape}; accepted is one number (sum it, or take its mean)")
 
 
@@ -311,7 +313,9 @@ def _per_sample_dense(
             for k, leaves in trees.items()
         }
         out = call(new_variables, tables, others)
-        return _loss_and_aux(out)[0] if has_aux else out
+        loss = _loss_and_aux(out)[0] if has_aux else out
+        _check_loss(B, loss)
+        return loss
 
     return B.per_sample_gradients(one, variables, data)
 

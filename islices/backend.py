@@ -459,6 +459,10 @@ class Backend:
         the framework's vmap."""
         raise NotImplementedError(f"{self.name}: per_sample_gradients: the framework has no vmap")
 
+    def user_code(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """fn as the framework runs the user's own code: rewritten, where a compiler rewrites Python (autograph)."""
+        return fn
+
     def flatten_tree(
         self, x: Any, is_leaf: Callable[[Any], bool]
     ) -> tuple[list[Any], Callable[[list[Any]], Any]] | None:

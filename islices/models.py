@@ -102,8 +102,7 @@ class Capture:
             context.__exit__(kind, error, trace)
 
     def __repr__(self) -> str:
-        arrived = sum(use.upstream is not None for use in self._uses)
-        return f"<islices.Capture: {len(self._weights)} layers, {len(self._uses)} lookups, {arrived} gradients>"
+        return f"<islices.Capture: {len(self._weights)} layers, {len(self._uses)} lookups>"
 
     def clear(self) -> None:
         """Forget what has been captured, as zero_grad does between steps."""

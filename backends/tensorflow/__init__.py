@@ -7,10 +7,11 @@ the operations do not promise by themselves is minded here:
   none; `tf.math.unsorted_segment_sum` is one, but slower with several threads).
 - Grappler, the optimizer of tf.function's graphs, divides by a constant as a product with its reciprocal, by a root
   as a product with `rsqrt`, merges products with constants and reassociates sums. `opaque` stands in its way.
-- Autograph rewrites the code that a tf.function calls; it is told to leave the library's functions alone (they
-  would work, but be traced at half the speed after seconds of rewriting).
+- Autograph rewrites the code that a tf.function calls; a rule tells it to leave the library alone (which would work
+  rewritten, but be traced at half the speed after seconds of rewriting).
 - There is no ``isin``, and ``unique`` does not sort; both are built on a sort of the distinct ids.
-- NumPy memory and TensorFlow's meet in `islices.backends.tensorflow.memory`.
+- NumPy memory and TensorFlow's meet in `islices.backends.tensorflow.memory`; gradients by looked-up rows are in
+  `recording`, Keras' layers in `keras_layers` beside it.
 
 May import: TensorFlow, NumPy, the core. Keras is not imported, its variables are known by TensorFlow's own type.
 """
@@ -18,20 +19,19 @@ May import: TensorFlow, NumPy, the core. Keras is not imported, its variables ar
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.autograph.impl.api import autograph_artifact
+from tensorflow.python.autograph.core import config
 from tensorflow.python.eager import record
 from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as possible_gradient_types
 
-import islices
-from islices.backend import Array, Backend, NativeParts
-from islices.backends.tensorflow import memory
+from islices.backend import Array, Backend, LayerUse, LookedUp, NativeParts, Source, Transform
+from islices.backends.tensorflow import keras_layers, memory, recording
+from islices.backends.tensorflow import segments as segments_of
 from islices.backends.tensorflow.sparse import indexed_slices, take_apart
 
 __all__ = ["TensorflowBackend", "backend", "opaque"]
@@ -150,7 +150,7 @@ class TensorflowBackend(Backend):
         return tf.concat(arrays, 0)
 
     def take(self, x: Array, positions: Array) -> Array:
-        return tf.gather(x, positions)
+        return tf.gather(recording.plain(x), positions)  # of a variable, only the rows are read
 
     def where(self, mask: Array, a: Array, b: Array) -> Array:
         return tf.where(mask, *_one_type(a, b))
@@ -187,6 +187,9 @@ class TensorflowBackend(Backend):
     def row_sum(self, x: Array) -> Array:
         return opaque(tf.reduce_sum(x, 1))
 
+    def columns(self, x: Array, start: int, stop: int) -> Array:
+        return opaque(x[:, start:stop])
+
     def widen(self, x: Array) -> Array:
         return opaque(super().widen(x))  # widened arrays are what the core adds up
 
@@ -195,22 +198,13 @@ class TensorflowBackend(Backend):
         return tf.equal(x, value)
 
     def in_range(self, indices: Array, rows: int | None) -> Array:
-        mask = tf.greater_equal(indices, 0)
-        if rows is None or rows > tf.as_dtype(indices.dtype).max:
-            return mask
-        return tf.logical_and(mask, tf.less(indices, rows))
+        return segments_of.in_range(indices, rows)
 
     def logical_not(self, mask: Array) -> Array:
         return tf.logical_not(mask)
 
     def isin(self, indices: Array, rows: Array) -> Array:
-        indices, rows = tf.cast(indices, tf.int64), tf.cast(rows, tf.int64)
-        if tuple(rows.shape) == (1,):
-            return tf.equal(indices, rows)
-        # something lower than any index in front, so that each index has a last entry that is not above it
-        ascending = tf.concat([[tf.int64.min], tf.sort(rows)], 0)
-        after = tf.raw_ops.UpperBound(sorted_inputs=ascending[None], values=indices[None], out_type=tf.int64)[0]
-        return tf.equal(tf.gather(ascending, after - 1), indices)
+        return segments_of.isin(indices, rows)
 
     def select(self, values: Array, indices: Array, keep: Array, rows: int | None) -> tuple[Array, Array]:
         slots = tf.where(keep)[:, 0]
@@ -223,11 +217,10 @@ class TensorflowBackend(Backend):
         return tf.gather(distinct, order), tf.gather(rank, place)
 
     def segment_sum(self, values: Array, segments: Array, count: int | None) -> Array:
-        if count is None:
-            count = tf.reduce_max(tf.concat([[-1], tf.cast(segments, tf.int64)], 0)) + 1
+        count = segments_of.number(segments) if count is None else count
         dims = [count, *tuple(values.shape)[1:]]
         shape = [tf.shape(values, tf.int64)[i] if n is None else n for i, n in enumerate(dims)]
-        return _scatter(values, segments, shape)
+        return segments_of.scatter(values, segments, shape)
 
     def sum_duplicates(self, values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
         # summed in order of first occurrence, where memory is touched more in order, and sorted afterwards
@@ -239,10 +232,10 @@ class TensorflowBackend(Backend):
     def scatter_rows(self, values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
         if self.is_traced(ids):
             values, ids = self.select(values, ids, self.in_range(ids, shape[0]), shape[0])
-        return _scatter(values, ids, shape)
+        return segments_of.scatter(values, ids, shape)
 
     def add_rows(self, dense: Array, values: Array, ids: Array) -> Array:
-        if _rows_hold_nothing(values):
+        if segments_of.rows_hold_nothing(values):
             return tf.identity(dense)
         if self.is_traced(ids):
             limit = tf.shape(dense, tf.int64)[0]
@@ -251,22 +244,69 @@ class TensorflowBackend(Backend):
         sums = tf.cast(self.widen(tf.gather(dense, ids)) + self.widen(values), values.dtype)
         return tf.tensor_scatter_nd_update(dense, tf.cast(ids, tf.int64)[:, None], sums)
 
+    def arange(self, x: Array) -> Array:
+        return tf.range(tf.shape(x, tf.int64)[0])
+
+    def searchsorted(self, ordered: Array, queries: Array, *, right: bool) -> Array:
+        bound = tf.raw_ops.UpperBound if right else tf.raw_ops.LowerBound
+        ordered, queries = tf.cast(ordered, tf.int64), tf.cast(queries, tf.int64)
+        return bound(sorted_inputs=ordered[None], values=queries[None], out_type=tf.int64)[0]
+
+    def segment_max(self, values: Array, segments: Array, count: int | None) -> Array:
+        return segments_of.segment_max(values, segments, count)
+
+    def set_rows(self, table: Array, ids: Array, values: Array) -> Array:
+        if segments_of.rows_hold_nothing(values):
+            return table
+        if self.is_traced(ids):
+            values, ids = self.select(values, ids, self.in_range(ids, self.shape(table)[0]), None)
+        with record.stop_recording():
+            if isinstance(table, tf.Tensor):
+                return tf.tensor_scatter_nd_update(table, tf.cast(ids, tf.int64)[:, None], values)
+            tf.raw_ops.ResourceScatterUpdate(resource=memory.handle(table), indices=ids, updates=values)
+        return table
+
+    # ------------------------------------------------------------------ differentiation
+    def user_code(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        return recording.user_code(fn)
+
+    def stop_gradient(self, x: Array) -> Array:
+        return tf.stop_gradient(recording.plain(x))
+
+    def custom_gradient(
+        self,
+        forward: Callable[..., tuple[Array, tuple[Any, ...]]],
+        backward: Callable[[tuple[Any, ...], Array], tuple[Any, ...]],
+    ) -> Callable[..., Array]:
+        return recording.custom_gradient(forward, backward)
+
+    def differentiate(
+        self, fn: Transform, variables: Sequence[Array], sources: Sequence[Source]
+    ) -> tuple[Array, Any, list[Array], list[list[LookedUp]]]:
+        return recording.differentiate(self, fn, variables, sources)
+
+    def per_sample_gradients(
+        self, fn: Callable[[list[Array], list[Array]], Array], variables: Sequence[Array], data: Sequence[Array]
+    ) -> list[Array]:
+        return recording.per_sample_gradients(fn, variables, data)
+
+    # ------------------------------------------------------------------ models
+    def is_model(self, x: object) -> bool:
+        return keras_layers.is_model(x)
+
+    def capture(self, model: Any, uses: list[LayerUse]) -> contextlib.AbstractContextManager[dict[str, Array]]:
+        return keras_layers.capture(model, uses)
+
+    # ------------------------------------------------------------------ composites
+    def read_rows(self, table: Array, ids: Array) -> Array:
+        if not self.is_traced(ids):
+            return self.take(table, ids)
+        return segments_of.read_checked(recording.plain(table), ids)
+
 
 @cache
 def _dtype_name(dtype: Any) -> str:
     return str(tf.as_dtype(dtype).name)
-
-
-def _scatter(values: Array, ids: Array, shape: Sequence[Any]) -> Array:
-    """Zeros of a shape, which may hold tensors, with each row of values added to row ids[k], in order of k."""
-    if _rows_hold_nothing(values):
-        return tf.zeros(shape, values.dtype)
-    return tf.scatter_nd(tf.cast(ids, tf.int64)[:, None], values, tf.convert_to_tensor(shape, tf.int64))
-
-
-def _rows_hold_nothing(values: Array) -> bool:
-    """Whether rows have no elements: TensorFlow's scatters refuse those."""
-    return 0 in tuple(values.shape)[1:]
 
 
 def _one_type(a: Array, b: Array) -> tuple[Array, Array]:
@@ -294,5 +334,5 @@ def _beside(like: Array | None) -> contextlib.AbstractContextManager[Any]:
 
 backend = TensorflowBackend()
 
-for _function in filter(inspect.isfunction, (getattr(islices, name) for name in islices.__all__)):
-    autograph_artifact(_function)
+#: The library's code runs as it is under autograph; the user's fn is handed back to it (`user_code`).
+config.CONVERSION_RULES = (config.DoNotConvert("islices"), *config.CONVERSION_RULES)

@@ -1,0 +1,74 @@
+"""What takes several of TensorFlow's operations: sums and maxima by segment, membership, rows read with a check.
+
+May import: TensorFlow, NumPy, the core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from islices.backend import Array
+
+__all__ = ["in_range", "isin", "number", "read_checked", "rows_hold_nothing", "scatter", "segment_max"]
+
+
+def number(segments: Array) -> Array:
+    """How many segments there are, where that is not known before: one more than the largest."""
+    return tf.reduce_max(tf.concat([[-1], tf.cast(segments, tf.int64)], 0)) + 1
+
+
+def in_range(indices: Array, rows: int | None) -> Array:
+    mask = tf.greater_equal(indices, 0)
+    if rows is None or rows > tf.as_dtype(indices.dtype).max:
+        return mask
+    return tf.logical_and(mask, tf.less(indices, rows))
+
+
+def isin(indices: Array, rows: Array) -> Array:
+    indices, rows = tf.cast(indices, tf.int64), tf.cast(rows, tf.int64)
+    if tuple(rows.shape) == (1,):
+        return tf.equal(indices, rows)
+    # something lower than any index in front, so that each index has a last entry that is not above it
+    ascending = tf.concat([[tf.int64.min], tf.sort(rows)], 0)
+    after = tf.raw_ops.UpperBound(sorted_inputs=ascending[None], values=indices[None], out_type=tf.int64)[0]
+    return tf.equal(tf.gather(ascending, after - 1), indices)
+
+
+def segment_max(values: Array, segments: Array, count: int | None) -> Array:
+    count = number(segments) if count is None else count
+    highest = tf.math.unsorted_segment_max(values, segments, count)
+    if not values.dtype.is_floating:
+        return highest
+    # TensorFlow's starts from the lowest finite number, and a NaN wins or not by its place
+    lowest = tf.constant(-np.inf, values.dtype)
+    rank = tf.where(values > lowest, 1, tf.where(tf.math.is_nan(values), 2, 0))
+    top = tf.math.unsorted_segment_max(rank, segments, count)
+    return tf.where(top == 2, tf.constant(np.nan, values.dtype), tf.where(top == 1, highest, lowest))
+
+
+def read_checked(table: Array, ids: Array) -> Array:
+    """table[ids] with zeros for ids out of range, whatever is known of ids' shape."""
+    rows, row_shape = table.shape[0], tuple(table.shape)[1:]
+    if rows == 0:
+        return tf.zeros(tf.concat([tf.shape(ids), np.array(row_shape, np.int32)], 0), table.dtype)
+    valid = in_range(ids, rows)
+    found = tf.gather(table, tf.where(valid, ids, tf.zeros_like(ids)))
+    for _ in row_shape:
+        valid = valid[..., None]
+    return tf.where(valid, found, tf.zeros_like(found))
+
+
+def scatter(values: Array, ids: Array, shape: Sequence[Any]) -> Array:
+    """Zeros of a shape, which may hold tensors, with each row of values added to row ids[k], in order of k."""
+    if rows_hold_nothing(values):
+        return tf.zeros(shape, values.dtype)
+    return tf.scatter_nd(tf.cast(ids, tf.int64)[:, None], values, tf.convert_to_tensor(shape, tf.int64))
+
+
+def rows_hold_nothing(values: Array) -> bool:
+    """Whether rows have no elements: TensorFlow's scatters refuse those."""
+    return 0 in tuple(values.shape)[1:]

@@ -1,0 +1,408 @@
+"""What of lookups is TensorFlow's own: tapes around, graphs within, autograph in fn, variables, Keras' layers."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow", reason="tensorflow is not installed")
+
+import islices  # noqa: E402
+from islices import Table, lookup, value_and_grad  # noqa: E402
+
+ROWS, DIM = 7, 3
+W = np.random.default_rng(0).uniform(-1, 1, (ROWS, DIM))
+IDS = np.array([[1, 4, 4], [0, 1, 6]])
+ALL = [tf.float16, tf.bfloat16, tf.float32, tf.float64]
+
+
+def variable(dtype: Any = tf.float32) -> Any:
+    return tf.Variable(tf.cast(W, dtype))
+
+
+def dense(x: Any) -> np.ndarray:
+    return np.asarray(tf.cast(islices.to_dense(x) if isinstance(x, islices.IndexedSlices) else x, tf.float64))
+
+
+def compiled(mode: str) -> Any:
+    return (lambda f: f) if mode == "eager" else tf.function(jit_compile=mode == "xla")
+
+
+# ---------------------------------------------------------------------- against TensorFlow's own tape
+@pytest.mark.parametrize("mode", ["eager", "function", "xla"])
+@pytest.mark.parametrize("dtype", ALL, ids=lambda t: t.name)
+@pytest.mark.parametrize("index", [tf.int32, tf.int64], ids=lambda t: t.name)
+@pytest.mark.parametrize("shape", [(), (0,), (6,), (2, 3), (1, 3, 2)], ids=str)
+def test_gradients_are_those_of_a_tape(shape: tuple[int, ...], index: Any, dtype: Any, mode: str) -> None:
+    weights, scale = variable(dtype), tf.Variable(tf.cast([2.0, -1.0, 0.5], dtype))
+    ids = tf.constant(np.resize(IDS, shape), index)
+
+    def loss(read: Any, table: Any, scale: Any) -> Any:
+        rows = read(table, ids)
+        return tf.reduce_sum(rows * scale) + tf.reduce_sum(read(table, ids) * 4)
+
+    @compiled(mode)
+    def ours() -> Any:
+        value, (grad, unused, d) = value_and_grad(lambda t, u, s: loss(lookup, t, s), (0, 1, 2))(
+            Table(weights), Table(weights), scale
+        )
+        return value, grad.values, grad.indices, unused.values, d  # densifying is nothing for XLA's static shapes
+
+    value, values, indices, unused, d_scale = ours()
+    grad = islices.to_dense(islices.IndexedSlices(values, indices, (ROWS, DIM)))
+    with tf.GradientTape() as tape:
+        want = loss(tf.gather, weights, scale)
+    want_grad, want_d = tape.gradient(want, [weights, scale])
+    assert grad.dtype == dtype
+    assert d_scale.dtype == dtype
+    assert unused.shape == (0, DIM)
+    np.testing.assert_array_equal(dense(grad), dense(tf.convert_to_tensor(want_grad)))  # sums of few exact terms
+    np.testing.assert_allclose(dense(d_scale), dense(want_d), rtol=float(np.finfo("f4").eps) * (1 << 17))
+    np.testing.assert_allclose(float(value), float(want), rtol=0.05, atol=1e-5)
+
+
+def test_a_variable_that_comes_twice_or_is_the_table_too_has_a_gradient_for_each_place() -> None:
+    weights = variable()
+    ids = tf.constant(IDS)
+    _, (a, b, table) = value_and_grad(
+        lambda a, b, t: tf.reduce_sum(a * 2 + b * 3) + tf.reduce_sum(lookup(t, ids)), (0, 1, 2)
+    )(weights, weights, Table(weights))
+    np.testing.assert_array_equal(a, np.full((ROWS, DIM), 2.0))
+    np.testing.assert_array_equal(b, np.full((ROWS, DIM), 3.0))
+    np.testing.assert_array_equal(dense(table).sum(), IDS.size * DIM)
+
+
+def test_a_gathered_dense_variable_has_a_dense_gradient() -> None:
+    for x in (variable(), tf.constant(W, tf.float32)):
+        _, d = value_and_grad(lambda x: tf.reduce_sum(tf.gather(x, IDS)))(x)
+        assert isinstance(d, tf.Tensor)
+        np.testing.assert_array_equal(d[:, 0], np.bincount(IDS.ravel(), minlength=ROWS))
+
+
+# ---------------------------------------------------------------------- second order
+@pytest.mark.parametrize("mode", ["eager", "function"])
+@pytest.mark.parametrize("combiner", [None, "sum", "mean", "sqrtn", "max"])
+def test_a_tape_around_gives_second_derivatives(combiner: str | None, mode: str) -> None:
+    weights, ids = variable(), tf.constant(IDS)
+
+    def second(read: Any) -> Any:
+        with tf.GradientTape() as outer:
+            penalty = tf.reduce_sum(read() ** 2)
+        return tf.convert_to_tensor(outer.gradient(penalty, weights))
+
+    def ours() -> Any:
+        return value_and_grad(lambda t: tf.reduce_sum(lookup(t, ids, combiner=combiner) ** 3))(Table(weights))[1].values
+
+    def plain() -> Any:
+        with tf.GradientTape() as tape:
+            rows = tf.gather(weights, ids)
+            tape.watch(rows)
+            members = {None: lambda x: x, "max": lambda x: tf.reduce_max(x, 1)}.get(
+                combiner, lambda x: tf.reduce_sum(x, 1)
+            )
+            divisor = {"mean": 3.0, "sqrtn": 3.0**0.5}.get(combiner or "", 1.0)
+            loss = tf.reduce_sum((members(rows) / divisor) ** 3)
+        return tape.gradient(loss, rows)
+
+    if combiner == "max":
+        ids = tf.constant(IDS[:, :1])  # a tie's gradient is not TensorFlow's
+    got = compiled(mode)(lambda: second(ours))()
+    np.testing.assert_allclose(dense(got), dense(second(plain)), rtol=1e-5, atol=1e-5)
+
+
+def test_nested_value_and_grad_gives_second_derivatives() -> None:
+    ids = tf.constant(IDS)
+
+    def inner(table: Any) -> Any:
+        return value_and_grad(lambda t: tf.reduce_sum(lookup(t, ids) ** 3))(table)[1].values
+
+    _, g = value_and_grad(lambda t: tf.reduce_sum(inner(t) * 5))(Table(variable()))
+    counts = np.bincount(IDS.ravel(), minlength=ROWS)[:, None]
+    np.testing.assert_allclose(dense(g), 30 * counts * W.astype("f4"), rtol=1e-5)
+
+
+# ---------------------------------------------------------------------- where a lookup cannot be
+def in_function(read: Any) -> Any:
+    return tf.function(read)()
+
+
+def in_map(read: Any) -> Any:
+    return tf.function(lambda: tf.map_fn(lambda _: read(), tf.zeros(2)))()
+
+
+def in_vectorized_map(read: Any) -> Any:
+    return tf.reduce_sum(tf.vectorized_map(lambda _: read(), tf.zeros(2)))
+
+
+def in_recompute_grad(read: Any) -> Any:
+    return tf.recompute_grad(lambda x: x * read())(tf.constant(1.0))
+
+
+def in_thread(read: Any) -> Any:
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            read()
+        except TypeError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    raise errors[0]
+
+
+@pytest.mark.parametrize(
+    "place", [in_function, in_map, in_vectorized_map, in_recompute_grad, in_thread], ids=lambda f: f.__name__
+)
+def test_a_lookup_no_tape_can_follow_is_refused(place: Any) -> None:
+    table = Table(variable())
+    with pytest.raises(TypeError, match="lookup: got a table of a value_and_grad"):
+        value_and_grad(lambda t: place(lambda: tf.reduce_sum(lookup(t, tf.constant([1])))))(table)
+    _, g = value_and_grad(lambda t: tf.reduce_sum(lookup(t, tf.constant([1]))))(table)  # and nothing is left behind
+    np.testing.assert_array_equal(g.values, np.ones((1, DIM)))
+
+
+@pytest.mark.parametrize("loop", ["while", "cond"])
+def test_a_lookup_in_a_traced_branch_or_loop_is_refused(loop: str) -> None:
+    table = Table(variable())
+
+    def fn(t: Any, n: Any) -> Any:
+        total = tf.constant(0.0)
+        if loop == "while":
+            for _ in tf.range(n):
+                total += tf.reduce_sum(lookup(t, tf.constant([1])))
+        elif n > 2:
+            total = tf.reduce_sum(lookup(t, tf.constant([1])))
+        return total
+
+    step = tf.function(lambda n: value_and_grad(fn)(table, n)[0])
+    with pytest.raises(TypeError, match="move the lookup out of the loop or branch"):
+        step(tf.constant(3))
+
+
+def test_a_table_that_outlived_its_differentiation_is_refused() -> None:
+    kept: list[Any] = []
+
+    def fn(t: Any) -> Any:
+        kept.append(t)
+        return tf.reduce_sum(lookup(t, tf.constant([1])))
+
+    value_and_grad(fn)(Table(variable()))
+    with pytest.raises(TypeError, match="has ended"):
+        lookup(kept[0], tf.constant([1]))
+
+
+@pytest.mark.parametrize(
+    ("loss", "error"),
+    [(1.0, TypeError), (tf.constant(1), TypeError), (tf.zeros(2), ValueError), (None, TypeError)],
+    ids=str,
+)
+def test_a_loss_that_is_none_is_refused(loss: Any, error: Any) -> None:
+    with pytest.raises(error, match="fn: returned"):
+        value_and_grad(lambda t: loss)(Table(variable()))
+
+
+# ---------------------------------------------------------------------- autograph and unknown shapes
+def test_fn_is_rewritten_by_autograph_and_the_library_is_not() -> None:
+    table = Table(variable())
+
+    def fn(t: Any, n: Any) -> Any:
+        rows = lookup(t, tf.constant(IDS))
+        total = tf.reduce_sum(rows)
+        if n > 2:  # a Python `if` over a tensor
+            total = total * 2.0
+        for _ in tf.range(n):
+            total = total + tf.reduce_sum(rows)
+        return total
+
+    @tf.function
+    def step(n: Any) -> Any:
+        return islices.to_dense(value_and_grad(fn)(table, n)[1])
+
+    counts = np.bincount(IDS.ravel(), minlength=ROWS)
+    for n in (1, 4):
+        np.testing.assert_array_equal(step(tf.constant(n))[:, 0], counts * (n + (2 if n > 2 else 1)))
+    plain = tf.function(lambda n: value_and_grad(fn)(table, n)[0], autograph=False)
+    with pytest.raises(TypeError, match="AutoGraph"):  # as tf.function(autograph=False) asks
+        plain(tf.constant(1))
+
+
+@pytest.mark.parametrize("rows", [0, ROWS])
+@pytest.mark.parametrize("shape", [[None], [None, None], [2, None, 3]], ids=str)
+def test_out_of_range_ids_read_as_zeros_in_a_graph(shape: list[int | None], rows: int) -> None:
+    table = Table(tf.Variable(W[:rows]))
+
+    @tf.function(input_signature=[tf.TensorSpec(shape, tf.int64)])
+    def step(ids: Any) -> Any:
+        (_, got), g = value_and_grad(lambda t: (tf.reduce_sum(lookup(t, ids)), lookup(t, ids)), has_aux=True)(table)
+        return got, islices.to_dense(g)
+
+    ids = np.resize([2, -1, ROWS, 10**12, 6], [2 if n is None else n for n in shape])
+    got, g = step(ids)
+    valid = (ids >= 0) & (ids < rows)
+    padded = np.vstack([W[:rows], np.zeros((1, DIM))])
+    np.testing.assert_array_equal(got, padded[np.where(valid, ids, rows)])
+    assert g.shape == (rows, DIM)
+    assert float(tf.reduce_sum(g)) == valid.sum() * DIM  # the second lookup is no part of the loss
+
+
+def test_per_sample_in_a_function_with_variables() -> None:
+    weights, scale = variable(), tf.Variable([1.0, 2.0, 3.0])
+    x, ids = tf.constant(W[:2], tf.float32), tf.constant(IDS)
+
+    def fn(scale: Any, table: Any, x: Any, ids: Any) -> Any:
+        return tf.reduce_sum(lookup(table, ids) * scale) + tf.reduce_sum(x * scale)
+
+    def step() -> Any:
+        _, (d, g) = value_and_grad(fn, (0, 1), per_sample=True)(scale, Table(weights), x, ids)
+        return d, g.norms()
+
+    want = W[IDS].astype("f4").sum(1) + x
+    for run in (step, tf.function(step)):
+        d, norms = run()
+        np.testing.assert_allclose(d, want, rtol=1e-5)
+        np.testing.assert_allclose(norms, np.sqrt(14.0) * np.sqrt([5.0, 3.0]), rtol=1e-6)
+
+
+def test_set_rows_changes_a_variable_in_place_and_no_tensor() -> None:
+    B = islices.get_backend("tensorflow")
+    ids, new = tf.constant([5, 0]), tf.ones((2, DIM))
+    weights, tensor = variable(), tf.constant(W, tf.float32)
+    assert B.set_rows(weights, ids, new) is weights
+    changed = B.set_rows(tensor, ids, new)
+    np.testing.assert_array_equal(changed, weights)
+    np.testing.assert_array_equal(tensor, W.astype("f4"))
+    assert (np.asarray(changed)[[5, 0]] == 1).all()
+
+
+# ---------------------------------------------------------------------- Keras
+keras = pytest.importorskip("keras", reason="keras is not installed")
+on_tensorflow = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="Keras is on another backend")
+
+
+def model(**options: Any) -> Any:
+    inner = keras.Sequential([keras.layers.Embedding(ROWS, DIM, name="words", **options), keras.layers.Dense(2)])
+    ids = keras.Input((None,), dtype="int32")
+    return keras.Model(ids, keras.layers.GlobalAveragePooling1D()(inner(ids)))
+
+
+@on_tensorflow
+@pytest.mark.parametrize("mode", ["eager", "function"])
+@pytest.mark.parametrize("trainable", [True, False])
+def test_capture_has_the_gradient_of_a_keras_embedding(trainable: bool, mode: str) -> None:
+    net = model(mask_zero=True)
+    words = next(x for x in net._flatten_layers() if x.name == "words")
+    ids = tf.constant(IDS)
+
+    def step() -> Any:
+        with islices.capture(net) as captured:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(net(ids) ** 2)
+            got = tape.gradient(loss, net.trainable_variables)
+            (g,) = captured.gradients().values()
+        return g.values, g.indices, [tf.convert_to_tensor(x) for x in got]
+
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(net(ids) ** 2)
+    want = tape.gradient(loss, [words.embeddings.value])
+    words.trainable = trainable
+    values, indices, others = compiled(mode)(step)()
+    g = islices.IndexedSlices(values, indices, (ROWS, DIM))
+    np.testing.assert_allclose(dense(g), dense(tf.convert_to_tensor(want[0])), rtol=1e-6, atol=1e-7)
+    assert len(others) == 2 + trainable
+    assert "call" not in vars(words)
+
+
+@on_tensorflow
+def test_capture_adds_backward_passes_and_leaves_layers_after_an_exception() -> None:
+    net = model()
+    words = next(x for x in net._flatten_layers() if x.name == "words")
+
+    def run() -> None:
+        with islices.capture(net) as captured:
+            with tf.GradientTape(persistent=True) as tape:
+                loss = tf.reduce_sum(net(tf.constant(IDS)))
+            tape.gradient(loss, net.trainable_variables)
+            once = dense(next(iter(captured.gradients().values())))
+            tape.gradient(loss, net.trainable_variables)
+            np.testing.assert_array_equal(dense(next(iter(captured.gradients().values()))), 2 * once)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run()
+    assert "call" not in vars(words)
+
+
+@on_tensorflow
+def test_a_gradient_of_model_fit_is_refused_when_read_later() -> None:
+    net = model()
+    net.compile("sgd", "mse")
+    with islices.capture(net) as captured:
+        net.fit(IDS, np.zeros((2, 2)), verbose=0)
+    with pytest.raises(TypeError, match="run_eagerly=True"):
+        captured.gradients()
+
+
+@on_tensorflow
+def test_layers_that_cannot_be_hooked_are_refused() -> None:
+    lora, int8 = keras.layers.Embedding(ROWS, DIM), keras.layers.Embedding(ROWS, DIM)
+    lora.build()
+    lora.enable_lora(2)
+    int8.build()
+    int8.quantize("int8")
+    regular = keras.layers.Embedding(ROWS, DIM, embeddings_regularizer="l2")
+    regular.build()
+    cases = {"LoRA": lora, "int8": int8, "regularizer": regular, "no weights yet": keras.layers.Embedding(ROWS, DIM)}
+    for word, layer in cases.items():
+        with pytest.raises(TypeError, match=word), islices.capture(layer):
+            raise AssertionError(word)
+    with pytest.raises(TypeError, match=r"without a keras\.layers\.Embedding"), islices.capture(keras.layers.Dense(2)):
+        raise AssertionError("no embedding")
+
+
+@on_tensorflow
+def test_mixed_precision_gradients_come_in_the_weights_dtype() -> None:
+    layer = keras.layers.Embedding(ROWS, DIM, dtype="mixed_float16", name="words")
+    layer.build()
+    with islices.capture(layer) as captured, tf.GradientTape() as tape:
+        loss = tf.reduce_sum(layer(tf.constant(IDS)) ** 2)
+    want = tape.gradient(loss, layer.embeddings.value)
+    g = captured.gradients()["words"]
+    assert g.values.dtype == tf.float32
+    np.testing.assert_array_equal(dense(g), dense(tf.convert_to_tensor(want)))
+
+
+@on_tensorflow
+def test_a_keras_variable_is_a_table_and_a_dense_leaf() -> None:
+    words, scale = keras.Variable(W, dtype="float32"), keras.Variable([2.0, 2.0, 2.0], dtype="float32")
+    _, (g, d) = value_and_grad(lambda t, s: tf.reduce_sum(lookup(t, tf.constant(IDS)) * s), (0, 1))(Table(words), scale)
+    np.testing.assert_array_equal(dense(g)[:, 0], 2.0 * np.bincount(IDS.ravel(), minlength=ROWS))
+    np.testing.assert_allclose(d, W.astype("f4")[IDS].sum((0, 1)), rtol=1e-5)
+    assert islices.get_backend("tensorflow").set_rows(words, tf.constant([3]), tf.zeros((1, DIM))) is words
+    assert not np.asarray(words)[3].any()
+
+
+@on_tensorflow
+def test_two_captures_end_in_any_order_and_know_their_threads() -> None:
+    net = model()
+    first, second = islices.capture(net), islices.capture(net)
+    first.__enter__()
+    second.__enter__()
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(net(tf.constant(IDS)))
+    tape.gradient(loss, net.trainable_variables)
+    thread = threading.Thread(target=net, args=(tf.constant(IDS),))
+    thread.start()
+    thread.join()
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+    for captured in (first, second):
+        assert "1 lookups" in repr(captured)
+        assert len(captured.gradients()) == 1
+    words = next(x for x in net._flatten_layers() if x.name == "words")
+    assert "call" not in vars(words)
