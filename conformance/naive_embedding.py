@@ -166,7 +166,7 @@ class Bag:
             elif self.combiner == "mean":
                 terms.append(h * (x - result))
             else:
-                terms.append(h * (x - result * self.weights[member] / self.divisor))
+                terms.append(h * (x - result * (self.weights[member] / self.divisor)))
         return sum_by_halves(terms, self.zero)
 
 
@@ -230,6 +230,15 @@ def lookup_gradient(
     if scale_by_freq:
         grad = scale_by_frequency(grad)
     return grad if weights is None else (grad, Array(table.dtype, weights.shape, weight_grads))
+
+
+def double_lookup_gradient(table: Array, ids: Array, upstream: Array, other_ids: Array, other: Array) -> Slices:
+    """One table looked up twice: the slices of the first lookup first."""
+    first, second = lookup_gradient(table, ids, upstream), lookup_gradient(table, other_ids, other)
+    index_type = "int64" if "int64" in (first.indices.dtype, second.indices.dtype) else "int32"
+    kept = [*first.indices.data, *second.indices.data]
+    values = Array(table.dtype, (len(kept), *table.shape[1:]), [*first.values.data, *second.values.data])
+    return Slices(values, Array(index_type, (len(kept),), kept), tuple(table.shape))
 
 
 # ---------------------------------------------------------------------- rows of a table
@@ -326,7 +335,7 @@ def per_sample_clip_sum(
     return clipped_samples(upstream, ids, num_rows, norms, max_norm, padding_idx, mask, nonfinite)
 
 
-def clip_per_sample(
+def clip_per_sample_sum(
     upstream: Array, ids: Array, num_rows: int, dense: Array, max_norm: Any
 ) -> tuple[Slices, Array, Array]:
     """The tree [PerSample, dense]: the table's clipped slices of all samples, the clipped dense array, the norms."""
@@ -351,7 +360,8 @@ def quiet(operation: Callable[..., Any]) -> Callable[..., Any]:
 
 #: operation -> its second oracle, called with the case's arguments
 NAIVE_EMBEDDING: dict[str, Callable[..., Any]] = {
-    "clip_per_sample": quiet(clip_per_sample),
+    "clip_per_sample_sum": quiet(clip_per_sample_sum),
+    "double_lookup_gradient": quiet(double_lookup_gradient),
     "lookup": quiet(lookup),
     "lookup_gradient": quiet(lookup_gradient),
     "per_sample_clip_sum": quiet(per_sample_clip_sum),

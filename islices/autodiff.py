@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from islices.backend import Array, Backend, LookedUp, Source
-from islices.embedding import drop_padding, empty_slices, flat_slices, scale_by_frequency
+from islices.embedding import empty_slices, flat_slices, table_gradient
 from islices.linear import concat
 from islices.lookups import LookupOptions
 from islices.native import flatten, rebuild
@@ -239,9 +239,7 @@ def _table_gradient(B: Backend, table: Table, lookups: Sequence[LookedUp]) -> In
 def _slices(B: Backend, table: Table, one: LookedUp) -> IndexedSlices:
     options: LookupOptions = one.static
     s = flat_slices(B, one.upstream, one.ids, table.shape[0])
-    if options.padding_idx is not None:
-        s = drop_padding(s, options.padding_idx)
-    return scale_by_frequency(s) if options.scale_by_freq else s
+    return table_gradient(s, options.padding_idx, options.scale_by_freq)
 
 
 def _samples(B: Backend, table: Table, one: LookedUp) -> PerSample:
@@ -250,6 +248,11 @@ def _samples(B: Backend, table: Table, one: LookedUp) -> PerSample:
     if options.scale_by_freq:
         raise NotImplementedError(
             "per_sample: got a table with scale_by_freq=True, whose gradient of one sample depends on the others"
+        )
+    if "scan" in one.axes or (one.axes and options.flat):
+        raise NotImplementedError(
+            f"per_sample: got a lookup within {' and '.join(one.axes)}, whose ids do not begin with the samples; "
+            "accepted is a lookup outside of it, or within jax.vmap over the samples"
         )
     if options.flat:
         samples, bags = one.extras

@@ -26,6 +26,7 @@ __all__ = [
     "PROTOCOL",
     "Array",
     "Backend",
+    "Gradient",
     "LayerUse",
     "LookedUp",
     "NativeParts",
@@ -75,6 +76,8 @@ class LookedUp(NamedTuple):
     ids: Array
     extras: tuple[Array, ...]
     static: Any
+    #: the loops ("scan") and mapped axes ("vmap") whose axes lead ids, outermost first
+    axes: tuple[str, ...] = ()
 
 
 @dataclass
@@ -96,6 +99,8 @@ class LayerUse:
 
 #: A function of a list of dense arrays and a list of sources to (loss, anything else).
 Transform = Callable[[list[Array], list[Source]], tuple[Array, Any]]
+#: A function of (arrays, upstream) to the gradient of each of the arrays.
+Gradient = Callable[[tuple[Array, ...], Array], tuple[Any, ...]]
 
 
 def not_implemented(reason: str) -> Any:
@@ -424,16 +429,11 @@ class Backend:
         """x as a constant to differentiation; the same memory."""
         raise NotImplementedError
 
-    def custom_gradient(
-        self,
-        forward: Callable[..., tuple[Array, tuple[Any, ...]]],
-        backward: Callable[[tuple[Any, ...], Array], tuple[Any, ...]],
-    ) -> Callable[..., Array]:
-        """The function ``f(*arrays)`` whose value and gradient are given.
+    def custom_gradient(self, forward: Callable[..., Array], backward: Gradient) -> Callable[..., Array]:
+        """The function ``forward(*arrays)`` with a gradient that is given.
 
-        ``forward(*arrays)`` returns (value, residuals), residuals a tuple of arrays and None. ``backward(residuals,
-        upstream)`` returns one gradient for each of the arrays, None for those that have none (integers). Neither is
-        recorded, unless the framework takes a second derivative. Where no gradient is being recorded, f is forward.
+        ``backward(arrays, upstream)`` returns one gradient for each of the arrays, None for those that have none
+        (integers). Neither is recorded, unless the framework takes a second derivative.
         """
         raise NotImplementedError
 

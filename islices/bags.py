@@ -55,8 +55,8 @@ def reduce_bags(
     optional = [x for x in (keep, weights) if x is not None]
     given: dict[str, Any] = {"combiner": combiner, "kept": kept, "weighted": weighted}
 
-    def forward(*arrays: Array) -> tuple[Array, tuple[Any, ...]]:
-        return modes.run(_reduce, B, arrays, **given), arrays
+    def forward(*arrays: Array) -> Array:
+        return modes.run(_reduce, B, arrays, **given)
 
     def backward(arrays: tuple[Any, ...], upstream: Array) -> tuple[Any, ...]:
         d_rows, d_weights = modes.run(_reduce_backward, B, (upstream, *arrays), **given)

@@ -23,12 +23,14 @@ __all__ = [
     "check_ids",
     "check_mask",
     "check_upstream",
+    "counting",
     "drop_padding",
     "embedding_grad",
     "empty_slices",
     "flat_slices",
     "resolve_padding_idx",
     "scale_by_frequency",
+    "table_gradient",
 ]
 
 
@@ -79,10 +81,41 @@ def embedding_grad(
     B, ids = check_upstream(upstream, ids)
     num_rows = check_count(num_rows)
     padding = resolve_padding_idx(padding_idx, num_rows)
-    s = flat_slices(B, upstream, ids, num_rows, mask=mask)
-    if padding is not None:
-        s = drop_padding(s, padding)
+    return table_gradient(flat_slices(B, upstream, ids, num_rows, mask=mask), padding, scale_by_freq)
+
+
+def table_gradient(s: IndexedSlices, padding: int | None, scale_by_freq: bool) -> IndexedSlices:
+    """The slices of a lookup without those of the padding, divided by their frequency.
+
+    In traced code, where ids were not checked, slices out of range go with them.
+    """
+    if padding is not None or modes.is_traced(s.backend, s.indices):
+        s = _rows_that_count(s, padding)
     return scale_by_frequency(s) if scale_by_freq else s
+
+
+def _rows_that_count(s: IndexedSlices, padding: int | None) -> IndexedSlices:
+    B, rows = s.backend, s.dense_shape[0]
+    values, indices = modes.run(_select_counting, B, (s.values, s.indices), padding=padding, rows=rows)
+    padded = B.sentinel_padding and modes.is_traced(B, values, indices)
+    return IndexedSlices._trusted(B, values, indices, s.dense_shape, padded=padded)
+
+
+def _select_counting(
+    B: Backend, values: Array, indices: Array, *, padding: int | None, rows: int
+) -> tuple[Array, Array]:
+    return B.select(values, indices, counting(B, indices, padding, rows), rows)
+
+
+def counting(B: Backend, indices: Array, padding: int | None, rows: int | None) -> Array:
+    """The mask of the indices that get a gradient: rows, and not the padding's."""
+    if padding is None:
+        return B.in_range(indices, rows)
+    if not B.is_traced(indices):
+        return B.logical_not(B.equal(indices, padding))
+    # a padding index becomes one that is no row
+    nowhere = B.asarray(np.full(1, -1, B.dtype(indices)), indices)
+    return B.in_range(B.where(B.equal(indices, padding), nowhere, indices), rows)
 
 
 def check_upstream(upstream: Any, ids: Any) -> tuple[Backend, Array]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from islices.backend import Array, Backend, LayerUse
 from islices.bags import reduce_bags_backward
-from islices.embedding import check_ids, drop_padding, empty_slices, flat_slices, scale_by_frequency
+from islices.embedding import check_ids, empty_slices, flat_slices, table_gradient
 from islices.linear import concat
 from islices.lookups import BagLayout, bags_at_offsets, bags_of_last_axis, members
 from islices.persample import PerSample, join, samples_of, with_samples
@@ -150,10 +150,10 @@ class Capture:
             raise NotImplementedError(
                 f"per_sample: layer {use.layer!r} scales by frequency: one sample's gradient depends on the others"
             )
-        s, samples, batch = self._slices(use, drop=False)
+        s, samples, batch = self._slices(use, whole=False)
         return with_samples(s, samples, batch, use.padding_idx)
 
-    def _slices(self, use: LayerUse, *, drop: bool = True) -> tuple[IndexedSlices, Array, int]:
+    def _slices(self, use: LayerUse, *, whole: bool = True) -> tuple[IndexedSlices, Array, int]:
         """(slices, the sample of each, number of samples) of one use."""
         B, upstream = self.backend, use.upstream
         ids = check_ids(B, use.ids, upstream)
@@ -164,9 +164,9 @@ class Capture:
             upstream, ids = self._members_gradient(use, upstream, ids, layout)
             samples, batch = layout.segments, B.shape(layout.bags)[0]
         s = flat_slices(B, upstream, ids, use.num_rows)
-        if drop and use.padding_idx is not None:
-            s = drop_padding(s, use.padding_idx)
-        return (scale_by_frequency(s) if use.scale_by_freq else s), samples, batch  # type: ignore[return-value]
+        if whole:
+            s = table_gradient(s, use.padding_idx, use.scale_by_freq)
+        return s, samples, batch  # type: ignore[return-value]
 
     def _members_gradient(self, use: LayerUse, upstream: Array, ids: Array, layout: BagLayout) -> tuple[Array, Array]:
         """(gradient of each member's row, ids), both flat."""

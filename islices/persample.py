@@ -16,7 +16,7 @@ import numpy as np
 from islices import modes
 from islices.backend import Array, Backend
 from islices.clip import check_max_norm, check_nonfinite, refuse_nonfinite, scale_rows
-from islices.embedding import check_count, check_upstream, flat_slices, resolve_padding_idx
+from islices.embedding import check_count, check_upstream, counting, flat_slices, resolve_padding_idx
 from islices.linear import concat, wide_dtype
 from islices.native import flatten, rebuild
 from islices.norms import as_rows, check_float
@@ -95,6 +95,8 @@ class PerSample:
 
     def __repr__(self) -> str:
         B = self.backend
+        if not B.is_array(self.values):  # a pytree of something else
+            return f"PerSample({self.values!r}, {self.indices!r}, {self.samples!r}, {self.dense_shape})"
         return (
             f"PerSample(n={B.shape(self.values)[0]}, dense_shape={self.dense_shape}, {B.dtype(self.values)}, "
             f"{B.dtype(self.indices)}, {B.name})"
@@ -244,13 +246,23 @@ def samples_of(B: Backend, ids: Array) -> Array:
 
 
 def with_samples(s: IndexedSlices, samples: Array, batch: int, padding: int | None) -> PerSample:
-    """Slices and their samples, without the padding's."""
+    """Slices and their samples, without the padding's (in traced code, those out of range)."""
     B, values, indices = s.backend, s.values, s.indices
-    if padding is not None:
+    if padding is not None or modes.is_traced(B, indices):
         values, indices, samples = modes.run(
-            _drop_row, B, (values, indices, samples), row=padding, rows=s.dense_shape[0], batch=batch
+            _drop_rows, B, (values, indices, samples), padding=padding, rows=s.dense_shape[0]
         )
     return PerSample._trusted(B, values, indices, samples, (batch, *s.dense_shape))  # type: ignore[arg-type]
+
+
+def _drop_rows(
+    B: Backend, values: Array, indices: Array, samples: Array, *, padding: int | None, rows: int
+) -> tuple[Array, Array, Array]:
+    keep = counting(B, indices, padding, rows)
+    kept, places = B.select(values, indices, keep, rows)
+    # where slots cannot go, this one's sample is 0 then and its index, the sentinel, tells that it holds nothing
+    samples, _ = B.select(samples, indices, keep, rows)
+    return kept, places, samples
 
 
 def join(parts: Sequence[PerSample]) -> PerSample:
@@ -267,16 +279,6 @@ def join(parts: Sequence[PerSample]) -> PerSample:
 
 def _join(B: Backend, *arrays: Array) -> Array:
     return B.concat(arrays)
-
-
-def _drop_row(
-    B: Backend, values: Array, indices: Array, samples: Array, *, row: int, rows: int, batch: int
-) -> tuple[Array, Array, Array]:
-    keep = B.logical_not(B.equal(indices, row))
-    kept, places = B.select(values, indices, keep, rows)
-    # where slots cannot go, this one's sample is 0 then and its index, the sentinel, tells that it holds nothing
-    samples, _ = B.select(samples, indices, keep, rows)
-    return kept, places, samples
 
 
 # ---------------------------------------------------------------------- norms, clipping

@@ -157,6 +157,8 @@ class IndexedSlices:
         return IndexedSlices(self.values if values is None else values, indices, self.dense_shape, padded=self.padded)
 
     def __repr__(self) -> str:
+        if not self.backend.is_array(self.values):  # a pytree of something else
+            return f"IndexedSlices({self.values!r}, {self.indices!r}, {self.dense_shape})"
         n = self.backend.shape(self.values)[0]
         flags = "".join(f", {name}" for name in ("coalesced", "padded") if getattr(self, name))
         dtypes = f"{self.backend.dtype(self.values)}, {self.backend.dtype(self.indices)}"

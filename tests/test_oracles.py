@@ -17,9 +17,12 @@ import pytest
 from islices.conformance import generate, naive
 from islices.conformance.data import Case, case_from_json, case_to_json, load_cases, vector_files
 from islices.conformance.execute import difference
+from islices.conformance.naive_embedding import NAIVE_EMBEDDING
 from islices.conformance.oracle import FORMATS, ORACLE, round_to, square_root
+from islices.conformance.oracle_embedding import EMBEDDING
 
 CASES = [case for case in load_cases() if case.group != "errors"]
+NAIVE = naive.NAIVE | NAIVE_EMBEDDING
 SCHEMA = resources.files("islices.conformance") / "vectors" / "schema.json"
 
 
@@ -33,28 +36,30 @@ def test_the_naive_oracle_agrees_with_every_committed_vector(group: str) -> None
 
 
 def _disagreement(case: Case) -> str:
-    return difference(naive.NAIVE[case.op](*case.args, **case.kwargs), case.expect)
+    return difference(NAIVE[case.op](*case.args, **case.kwargs), case.expect)
 
 
 def test_every_group_is_there_and_every_oracle_is_used() -> None:
     assert {case.group for case in load_cases()} == {file.name.removesuffix(".json") for file in vector_files()}
     used = {case.op for case in CASES}
-    assert used == set(naive.NAIVE)
-    assert set(ORACLE) <= used
+    assert used == set(NAIVE)
+    assert set(ORACLE | EMBEDDING) <= used
     assert len(CASES) > 1000
 
 
 def test_the_oracles_share_no_code() -> None:
-    for name, forbidden in (
-        ("naive", ("islices.conformance.oracle", "fractions")),
-        ("oracle", ("numpy", "islices.backend")),
+    for name, forbidden, own in (
+        ("naive", ("islices.conformance.oracle", "fractions"), set()),
+        ("naive_embedding", ("islices.conformance.oracle", "fractions"), {"islices.conformance.naive"}),
+        ("oracle", ("numpy", "islices.backend"), set()),
+        ("oracle_embedding", ("numpy", "islices.backend"), {"islices.conformance.oracle"}),
     ):
         source = (resources.files("islices.conformance") / f"{name}.py").read_text("utf-8")
         tree = ast.parse(source)
         imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
         imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
         assert not {m for m in imported if m.startswith(forbidden)}
-        assert {m for m in imported if m.startswith("islices")} == {"islices.conformance.data"}
+        assert {m for m in imported if m.startswith("islices")} == {"islices.conformance.data"} | own
 
 
 # ---------------------------------------------------------------------- the files

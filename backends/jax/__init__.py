@@ -25,8 +25,9 @@ import numpy as np
 from jax import lax
 
 from islices import modes
-from islices.backend import Array, Backend, NativeParts
+from islices.backend import Array, NativeParts
 from islices.backends.jax import memory, precision, segments
+from islices.backends.jax.embeddings import Embeddings
 from islices.backends.jax.memory import BFLOAT16, Tracer
 from islices.backends.jax.precision import constant, users_x64
 from islices.backends.jax.pytree import register
@@ -39,7 +40,7 @@ __all__ = ["JaxBackend", "backend"]
 FEW_ROWS = 16
 
 
-class JaxBackend(Backend):
+class JaxBackend(Embeddings):
     name = "jax"
     module = "jax"
     pip = 'pip install "islices[jax]"'

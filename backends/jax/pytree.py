@@ -1,4 +1,4 @@
-"""IndexedSlices as a JAX pytree, so that jax.jit, jax.tree and the others take and return it."""
+"""IndexedSlices, Table and PerSample as JAX pytrees, so that jax.jit, jax.tree and the others take and return them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,28 @@ from typing import Any
 import numpy as np
 from jax import tree_util
 
-from islices.backend import Array, Backend
+from islices.backend import Array, Backend, Source
+from islices.persample import PerSample
 from islices.registry import get_backend
 from islices.slices import IndexedSlices
+from islices.table import Table
 
 __all__ = ["register"]
 
 
 def register(backend: Backend) -> None:
-    """Make the arrays of an IndexedSlices its children, and the rest static."""
+    """Make their arrays children, and the rest static."""
+    _register_slices(backend)
+    _register_table(backend)
+    _register_per_sample(backend)
+
+
+def _owner(backend: Backend, child: Any) -> Backend:
+    """The backend of a child: nothing is validated, since JAX also puts placeholders there."""
+    return get_backend("numpy") if isinstance(child, np.ndarray) else backend  # what jax.device_get fetched
+
+
+def _register_slices(backend: Backend) -> None:
 
     def flatten(s: IndexedSlices) -> tuple[tuple[Array, Array], tuple[Any, ...]]:
         return (s.values, s.indices), (s.dense_shape, s.coalesced, s.padded)
@@ -26,8 +39,39 @@ def register(backend: Backend) -> None:
 
     def unflatten(static: tuple[Any, ...], children: tuple[Any, Any]) -> IndexedSlices:
         shape, coalesced, padded = static
-        # nothing is validated, since JAX also puts placeholders here; what jax.device_get fetched is NumPy's
-        owner = get_backend("numpy") if isinstance(children[0], np.ndarray) else backend
+        owner = _owner(backend, children[0])
         return IndexedSlices._trusted(owner, *children, shape, coalesced=coalesced, padded=padded)
 
     tree_util.register_pytree_with_keys(IndexedSlices, flatten_with_keys, unflatten, flatten)
+
+
+def _register_table(backend: Backend) -> None:
+    def flatten(t: Table) -> tuple[tuple[Array], tuple[Any, ...]]:
+        return (t._source.weights,), (t._source.recorder, t.padding_idx, t.scale_by_freq)
+
+    def flatten_with_keys(t: Table) -> tuple[Any, tuple[Any, ...]]:
+        (weights,), static = flatten(t)
+        return ((tree_util.GetAttrKey("weights"), weights),), static
+
+    def unflatten(static: tuple[Any, ...], children: tuple[Any]) -> Table:
+        recorder, padding_idx, scale_by_freq = static
+        (weights,) = children
+        return Table._trusted(_owner(backend, weights), Source(weights, recorder), padding_idx, scale_by_freq)
+
+    tree_util.register_pytree_with_keys(Table, flatten_with_keys, unflatten, flatten)
+
+
+def _register_per_sample(backend: Backend) -> None:
+    names = ("values", "indices", "samples")
+
+    def flatten(g: PerSample) -> tuple[tuple[Array, ...], tuple[int, ...]]:
+        return (g.values, g.indices, g.samples), g.dense_shape
+
+    def flatten_with_keys(g: PerSample) -> tuple[Any, tuple[int, ...]]:
+        children, shape = flatten(g)
+        return tuple(zip(map(tree_util.GetAttrKey, names), children, strict=True)), shape
+
+    def unflatten(shape: tuple[int, ...], children: tuple[Any, ...]) -> PerSample:
+        return PerSample._trusted(_owner(backend, children[0]), *children, shape)
+
+    tree_util.register_pytree_with_keys(PerSample, flatten_with_keys, unflatten, flatten)

@@ -18,7 +18,18 @@ from jax import lax
 from islices.backend import Array
 from islices.backends.jax.precision import constant
 
-__all__ = ["add_at", "check_sentinel", "fold", "fold_jitted", "set_at", "set_jitted", "unique_padded"]
+__all__ = [
+    "add_at",
+    "check_sentinel",
+    "fold",
+    "fold_jitted",
+    "maximum",
+    "maximum_jitted",
+    "replace_jitted",
+    "set_at",
+    "set_jitted",
+    "unique_padded",
+]
 
 
 def check_sentinel(rows: int | None, dtype: Any) -> int:
@@ -92,10 +103,21 @@ def fold(values: Array, segments: Array, count: int) -> Array:
     return add_at(jnp.broadcast_to(constant(0, values.dtype), (count, *values.shape[1:])), segments, values)
 
 
+def maximum(values: Array, segments: Array, count: int) -> Array:
+    """The largest values by segment, NaN if one is; the least there is for a segment without any."""
+    least = -np.inf if jnp.issubdtype(values.dtype, np.floating) else np.iinfo(values.dtype).min
+    start = jnp.broadcast_to(constant(least, values.dtype), (count, *values.shape[1:]))
+    if 0 in values.shape or count == 0:
+        return start
+    return lax.scatter_max(start, segments[:, None], values, _dimensions(values), mode="drop")
+
+
 def _set_rows(values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
     return set_at(jnp.broadcast_to(constant(0, values.dtype), shape), ids, values)
 
 
 fold_jitted = partial(jax.jit, static_argnums=2)(fold)
+maximum_jitted = partial(jax.jit, static_argnums=2)(maximum)
+replace_jitted = jax.jit(set_at)
 #: In one computation, so that the zeros are not copied once more.
 set_jitted = partial(jax.jit, static_argnums=2)(_set_rows)

@@ -22,7 +22,17 @@ from typing import Any
 
 import numpy as np
 
-from islices.backend import Array, Backend, LayerUse, LookedUp, NativeParts, Source, Transform, not_implemented
+from islices.backend import (
+    Array,
+    Backend,
+    Gradient,
+    LayerUse,
+    LookedUp,
+    NativeParts,
+    Source,
+    Transform,
+    not_implemented,
+)
 from islices.backends.mxnet.folds import fold_floats, fold_integers
 from islices.backends.mxnet.gluon_layers import capture
 from islices.backends.mxnet.memory import DTYPES, LIMIT, NAMES, as_array, check_size, mx, operands, share, view, zeros
@@ -270,20 +280,16 @@ class MXNetBackend(Backend):
     def stop_gradient(self, x: Array) -> Array:
         return x.detach()
 
-    def custom_gradient(
-        self,
-        forward: Callable[..., tuple[Array, tuple[Any, ...]]],
-        backward: Callable[[tuple[Any, ...], Array], tuple[Any, ...]],
-    ) -> Callable[..., Array]:
+    def custom_gradient(self, forward: Callable[..., Array], backward: Gradient) -> Callable[..., Array]:
         def apply(*arrays: Array) -> Array:
             with paused():
-                value, residuals = forward(*arrays)
+                value = forward(*arrays)
             floats = [k for k, x in enumerate(arrays) if "float" in self.dtype(x)]
             if not floats or not mx.autograd.is_recording():
                 return value
 
             def gradients(upstream: Array) -> list[Any]:
-                every = backward(residuals, upstream)
+                every = backward(arrays, upstream)
                 return [every[k] for k in floats]
 
             return record_function([arrays[k] for k in floats], value, gradients)

@@ -29,7 +29,7 @@ from tensorflow.python.autograph.core import config
 from tensorflow.python.eager import record
 from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as possible_gradient_types
 
-from islices.backend import Array, Backend, LayerUse, LookedUp, NativeParts, Source, Transform
+from islices.backend import Array, Backend, Gradient, LayerUse, LookedUp, NativeParts, Source, Transform
 from islices.backends.tensorflow import keras_layers, memory, recording
 from islices.backends.tensorflow import segments as segments_of
 from islices.backends.tensorflow.sparse import indexed_slices, take_apart
@@ -273,11 +273,7 @@ class TensorflowBackend(Backend):
     def stop_gradient(self, x: Array) -> Array:
         return tf.stop_gradient(recording.plain(x))
 
-    def custom_gradient(
-        self,
-        forward: Callable[..., tuple[Array, tuple[Any, ...]]],
-        backward: Callable[[tuple[Any, ...], Array], tuple[Any, ...]],
-    ) -> Callable[..., Array]:
+    def custom_gradient(self, forward: Callable[..., Array], backward: Gradient) -> Callable[..., Array]:
         return recording.custom_gradient(forward, backward)
 
     def differentiate(

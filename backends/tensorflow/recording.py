@@ -17,7 +17,7 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 
 import islices
-from islices.backend import Array, Backend, LookedUp, Source, Transform
+from islices.backend import Array, Backend, Gradient, LookedUp, Source, Transform
 
 __all__ = ["custom_gradient", "dense_gradient", "differentiate", "here", "per_sample_gradients", "user_code"]
 
@@ -133,16 +133,16 @@ def dense_gradient(g: Any, x: Array) -> Array:
 
 
 # ---------------------------------------------------------------------- given gradients
-def custom_gradient(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Array]:
+def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callable[..., Array]:
     def joined(*arrays: Array) -> tuple[Array, Callable[[Array], Any]]:
         with record.stop_recording():  # by eager tapes: what is not recorded may run on the host
-            value, residuals = forward(*arrays)
+            value = forward(*arrays)
 
         def gradient(upstream: Any) -> Any:
             if isinstance(upstream, tf.IndexedSlices):
                 upstream = dense_gradient(upstream, value)
             # recorded only if a tape around this one asks for second derivatives
-            return list(backward(residuals, upstream))
+            return list(backward(arrays, upstream))
 
         return value, gradient
 
@@ -150,7 +150,7 @@ def custom_gradient(forward: Callable[..., Any], backward: Callable[..., Any]) -
 
     def f(*arrays: Array) -> Array:
         if tf.executing_eagerly() and not record.could_possibly_record():
-            return forward(*arrays)[0]
+            return forward(*arrays)
         return recorded(*arrays)
 
     return f

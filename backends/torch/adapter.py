@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.autograd import forward_ad
 
-from islices.backend import Array, Backend, LayerUse, LookedUp, NativeParts, Source, Transform
+from islices.backend import Array, Backend, Gradient, LayerUse, LookedUp, NativeParts, Source, Transform
 from islices.backends.torch import layers, recording
 from islices.backends.torch.arithmetic import as_tensors, in_bags, rounded_sqrt, sum_bags
 
@@ -268,7 +268,7 @@ class TorchBackend(Backend):
     def stop_gradient(self, x: Array) -> Array:
         return x.detach()
 
-    def custom_gradient(self, forward: Any, backward: Any) -> Callable[..., Array]:
+    def custom_gradient(self, forward: Callable[..., Array], backward: Gradient) -> Callable[..., Array]:
         return recording.custom_gradient(forward, backward)
 
     def differentiate(

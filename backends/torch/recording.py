@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from islices.backend import Array, Backend, LookedUp, Source, Transform
+from islices.backend import Array, Backend, Gradient, LookedUp, Source, Transform
 
 __all__ = ["custom_gradient", "differentiate", "per_sample_gradients"]
 
@@ -105,10 +105,7 @@ def per_sample_gradients(
     return [g.detach() for g in gradients]
 
 
-def custom_gradient(
-    forward: Callable[..., tuple[Array, tuple[Any, ...]]],
-    backward: Callable[[tuple[Any, ...], Array], tuple[Any, ...]],
-) -> Callable[..., Array]:
+def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callable[..., Array]:
     """See `Backend.custom_gradient`."""
 
     class Given(torch.autograd.Function):
@@ -116,7 +113,7 @@ def custom_gradient(
 
         @staticmethod
         def forward(*arrays: torch.Tensor) -> torch.Tensor:
-            return forward(*arrays)[0]  # type: ignore[no-any-return]
+            return forward(*arrays)  # type: ignore[no-any-return]
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
@@ -128,7 +125,7 @@ def custom_gradient(
 
     def call(*arrays: torch.Tensor) -> torch.Tensor:
         if not torch.is_grad_enabled() or not any(x.requires_grad for x in arrays):
-            return forward(*arrays)[0]  # type: ignore[no-any-return]
+            return forward(*arrays)  # type: ignore[no-any-return]
         return Given.apply(*arrays)  # type: ignore[no-any-return]
 
     return call

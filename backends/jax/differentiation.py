@@ -1,0 +1,147 @@
+"""Derivatives in JAX with respect to the rows a function looks up.
+
+The function is traced once, as jax.jit would, and evaluated again by `rewriting` under jax.value_and_grad with one more
+input for each lookup. So nothing the size of a table is made, and nothing has to be known of how the function is
+written. Tables and their rows may be traced by an outer transformation, or watched by an outer differentiation: rows
+are then read through its primitive, and second derivatives are right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax, tree_util
+
+from islices.backend import Array, Gradient, LookedUp, Source, Transform
+from islices.backends.jax import memory
+from islices.backends.jax.linen import intercepting
+from islices.backends.jax.lookups import RECORDER
+from islices.backends.jax.memory import Tracer
+from islices.backends.jax.rewriting import Found, Plan, Slot, evaluate
+from islices.table import Table
+
+__all__ = ["custom_gradient", "differentiate", "flatten_tree", "per_sample_gradients"]
+
+
+def differentiate(
+    fn: Transform, variables: Sequence[Array], sources: Sequence[Source]
+) -> tuple[Array, Any, list[Array], list[list[LookedUp]]]:
+    """See `Backend.differentiate`."""
+    weights = [s.weights for s in sources]
+    aux = _Aux()
+
+    def traced(variables: list[Array], weights: list[Array]) -> tuple[Array, list[Array]]:
+        with intercepting():
+            loss, rest = fn(list(variables), [Source(w, RECORDER) for w in weights])
+        return jnp.reshape(loss, ()), aux.take_apart(rest)
+
+    try:
+        closed = jax.make_jaxpr(traced)(list(variables), weights)
+    except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
+        error.add_note("islices.value_and_grad traces fn, as jax.jit does: it cannot look at the values of its arrays")
+        raise
+    inputs = (*(None for _ in variables), *range(len(sources)))
+    relayed = frozenset(k for k, s in enumerate(sources) if s.recorder is not None)
+    plan = Plan(closed.jaxpr, inputs, relayed)
+
+    def run(variables: list[Array], deltas: list[Array]) -> tuple[Array, tuple[list[Any], list[Found]]]:
+        (loss, *rest), found = evaluate(plan, closed.consts, [*variables, *weights], deltas)
+        return loss, (rest, found)
+
+    deltas = [_zeros(slot, weights[slot.table]) for slot in plan.slots]
+    taking = jax.value_and_grad(run, argnums=(0, 1), has_aux=True)
+    (loss, (rest, found)), (gradients, upstreams) = taking(list(variables), deltas)
+    lookups: list[list[LookedUp]] = [[] for _ in sources]
+    for slot, one, upstream in zip(plan.slots, found, upstreams, strict=True):
+        looked_up = _looked_up(slot, one, upstream)
+        if looked_up is not None:
+            lookups[slot.table].append(looked_up)
+    returned = [None if t is None else sources[t] for t in plan.outputs[1:]]
+    return loss, aux.put_together(rest, returned), gradients, lookups
+
+
+def _zeros(slot: Slot, weights: Array) -> Array:
+    """The input whose gradient a slot's rows get; under a trace no constant, which would be stored in the program."""
+    shape, dtype = slot.rows.shape, slot.rows.dtype
+    if isinstance(weights, Tracer):
+        return lax.full(shape, 0, dtype)
+    return memory.put(np.zeros(shape, dtype), weights)
+
+
+def _looked_up(slot: Slot, found: Found, upstream: Array) -> LookedUp | None:
+    """What a slot found; without the rounds of a loop, or the branch, that did not run, where that is known."""
+    if found is None:
+        return None
+    integers, ran = found
+    if ran is not None and not isinstance(ran, Tracer):
+        ran = np.asarray(ran)
+        if not ran.any():
+            return None
+        if not ran.all():
+            kept = np.nonzero(ran.reshape(-1))[0]
+            arrays = (x.reshape(-1, *x.shape[ran.ndim :])[kept] for x in (upstream, *integers))
+            upstream, *integers = arrays  # type: ignore[assignment]
+    ids, *extras = integers
+    return LookedUp(upstream, ids, tuple(extras), slot.static, slot.axes)
+
+
+class _Aux:
+    """What a traced function returns beside its loss: arrays go through JAX, anything else stays aside."""
+
+    def take_apart(self, tree: Any) -> list[Array]:
+        """The traced arrays of it, of which nothing is kept: JAX calls that a leak."""
+        leaves, self.structure = tree_util.tree_flatten(tree, is_leaf=lambda x: isinstance(x, Table))
+        arrays = [x._source.weights if isinstance(x, Table) else x for x in leaves]
+        self.traced = [isinstance(x, Tracer) for x in arrays]
+        self.leaves = [_without_weights(x) if t else x for x, t in zip(leaves, self.traced, strict=True)]
+        return [x for x, t in zip(arrays, self.traced, strict=True) if t]
+
+    def put_together(self, arrays: list[Array], sources: list[Source | None]) -> Any:
+        """The tree with the arrays' values; sources stand where the array is a differentiated table's."""
+        values = iter(zip(arrays, sources, strict=True))
+        restored = (_restored(x, *next(values)) if t else x for x, t in zip(self.leaves, self.traced, strict=True))
+        return tree_util.tree_unflatten(self.structure, list(restored))
+
+
+def _without_weights(x: Any) -> Table | None:
+    if not isinstance(x, Table):
+        return None
+    return Table._trusted(x.backend, Source(None, x._source.recorder), x.padding_idx, x.scale_by_freq)
+
+
+def _restored(x: Table | None, value: Array, source: Source | None) -> Any:
+    if x is None:
+        return value if source is None else source.weights
+    return Table._trusted(x.backend, source or Source(value, x._source.recorder), x.padding_idx, x.scale_by_freq)
+
+
+# ---------------------------------------------------------------------- other derivatives
+def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callable[..., Array]:
+    """See `Backend.custom_gradient`."""
+    function = jax.custom_vjp(forward)
+    function.defvjp(lambda *arrays: (forward(*arrays), arrays), backward)
+    return function  # type: ignore[no-any-return]
+
+
+def per_sample_gradients(
+    fn: Callable[[list[Array], list[Array]], Array], variables: Sequence[Array], data: Sequence[Array]
+) -> list[Array]:
+    """See `Backend.per_sample_gradients`."""
+
+    def loss(variables: list[Array], sample: list[Array]) -> Array:
+        with intercepting():
+            return jnp.reshape(fn(list(variables), [x[None] for x in sample]), ())
+
+    return jax.vmap(jax.grad(loss), in_axes=(None, 0))(list(variables), list(data))  # type: ignore[no-any-return]
+
+
+def flatten_tree(x: Any, is_leaf: Callable[[Any], bool]) -> tuple[list[Any], Callable[[list[Any]], Any]] | None:
+    """See `Backend.flatten_tree`."""
+    leaves, structure = tree_util.tree_flatten(x, is_leaf=is_leaf)
+    if tree_util.treedef_is_leaf(structure) and len(leaves) == 1:
+        return None
+    return leaves, structure.unflatten

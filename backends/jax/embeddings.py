@@ -1,0 +1,99 @@
+"""The backend's part in embeddings: reading and setting rows, bags, derivatives, models.
+
+What only moves memory goes through NumPy views of CPU arrays, so that a new shape does not compile.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from islices.backend import Array, Backend, Gradient, LookedUp, Source, Transform
+from islices.backends.jax import differentiation, memory, segments
+from islices.backends.jax.lookups import read
+from islices.backends.jax.memory import Tracer
+from islices.host import empty
+from islices.registry import describe
+
+__all__ = ["Embeddings"]
+
+
+class Embeddings(Backend):
+    """The primitives of `Backend` that lookups and their gradients need."""
+
+    # ------------------------------------------------------------------ rows
+    def read_rows(self, table: Array, ids: Array) -> Array:
+        views = memory.view(table), memory.view(ids)
+        if views[0] is None or views[1] is None:
+            return read(table, ids)
+        rows = empty((*ids.shape, *table.shape[1:]), views[0].dtype)
+        if rows.size:
+            np.take(views[0], views[1], axis=0, out=rows, mode="clip")  # in range; "raise" would buffer
+        return memory.put(rows, table)
+
+    def set_rows(self, table: Array, ids: Array, values: Array) -> Array:
+        views = [memory.view(x) for x in (table, ids, values)]
+        if any(v is None for v in views):
+            return segments.replace_jitted(table, ids, values)
+        out = empty(table.shape, views[0].dtype)  # type: ignore[union-attr]
+        out[...] = views[0]
+        out[views[1]] = views[2]
+        return memory.put(out, table)
+
+    def arange(self, x: Array) -> Array:
+        n = x.shape[0]
+        return lax.iota(np.int32, n) if isinstance(x, Tracer) else memory.put(np.arange(n, dtype=np.int32), x)
+
+    def searchsorted(self, ordered: Array, queries: Array, *, right: bool) -> Array:
+        if 0 in ordered.shape or 0 in queries.shape:
+            return jnp.zeros(queries.shape, np.int32)
+        # comparing all pairs or sorting both wants more memory; this is log(n) reads a query
+        return jnp.searchsorted(ordered, queries, side="right" if right else "left").astype(np.int32)
+
+    def segment_max(self, values: Array, segments_: Array, count: int | None) -> Array:
+        assert count is not None, "JAX knows its shapes"
+        if isinstance(values, Tracer) or isinstance(segments_, Tracer) or 0 in values.shape or count == 0:
+            return segments.maximum(values, segments_, count)
+        room = memory.power_of_two(count)
+        values, segments_ = memory.lengthened(values, segments_, room)
+        return memory.first_rows(segments.maximum_jitted(values, segments_, room), count)
+
+    # ------------------------------------------------------------------ derivatives
+    def stop_gradient(self, x: Array) -> Array:
+        return lax.stop_gradient(x)
+
+    def custom_gradient(self, forward: Callable[..., Array], backward: Gradient) -> Callable[..., Array]:
+        return differentiation.custom_gradient(forward, backward)
+
+    def differentiate(
+        self, fn: Transform, variables: Sequence[Array], sources: Sequence[Source]
+    ) -> tuple[Array, Any, list[Array], list[list[LookedUp]]]:
+        return differentiation.differentiate(fn, variables, sources)
+
+    def per_sample_gradients(
+        self, fn: Callable[[list[Array], list[Array]], Array], variables: Sequence[Array], data: Sequence[Array]
+    ) -> list[Array]:
+        return differentiation.per_sample_gradients(fn, variables, data)
+
+    def flatten_tree(
+        self, x: Any, is_leaf: Callable[[Any], bool]
+    ) -> tuple[list[Any], Callable[[list[Any]], Any]] | None:
+        return differentiation.flatten_tree(x, is_leaf)
+
+    # ------------------------------------------------------------------ models
+    def is_model(self, x: object) -> bool:
+        kinds = (getattr(sys.modules.get(module), "Module", None) for module in ("flax.linen", "flax.nnx", "equinox"))
+        return any(kind is not None and isinstance(x, kind) for kind in kinds)
+
+    def capture(self, model: Any, uses: Any) -> NoReturn:
+        raise TypeError(
+            f"model: got {describe(model)}; JAX's models are functions without a backward pass to hook. Put an "
+            "islices.Table in place of the embedding among its parameters, and use islices.value_and_grad: for "
+            'flax.linen the leaf "embedding" of an nn.Embed, for equinox '
+            "eqx.tree_at(lambda m: m.embedding.weight, model, islices.Table(...))"
+        )
