@@ -9,6 +9,7 @@ import collections
 import functools
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,15 @@ import islices
 from islices.backend import Backend
 from islices.conformance import corpus, oracle
 from islices.conformance.data import Array, Slices
-from islices.conformance.execute import UnsupportedError, difference, own_calls_of, read, to_backend, to_numpy
+from islices.conformance.execute import (
+    UnsupportedError,
+    difference,
+    gradients,
+    own_calls_of,
+    read,
+    to_backend,
+    to_numpy,
+)
 from islices.conformance.generate import FLOATS, INDEX_TYPES, ROW_SHAPES, slices
 
 __all__ = ["CHECKS", "Check"]
@@ -246,28 +255,56 @@ TABLE_ROWS, WIDTH, STORED = 1_000_000_000, 64, 100_000
 MEMORY_FACTOR = 16
 
 
+def peak_growth(call: Callable[[], Any]) -> tuple[Any, int]:
+    """(result, bytes by which the process' resident memory grew at most during a call)."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5", "ascii")  # the high-water mark starts again from what is used now
+    except OSError as error:
+        raise UnsupportedError("no measure of peak memory on this platform") from error
+    before = high_water()
+    result = call()
+    return result, high_water() - before
+
+
+def high_water() -> int:
+    status = Path("/proc/self/status").read_text("ascii")
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))) * 1024
+
+
 def memory(backend: Backend, *, operation: str) -> None:
     """100,000 slices of a table of 1e9 x 64 (256 GB dense): peak memory follows the slices."""
-    try:
-        import resource
-    except ImportError as error:
-        raise UnsupportedError("no resource module on this platform") from error
     rng = np.random.default_rng(0)
     ids = rng.integers(0, TABLE_ROWS, STORED).astype(np.int32)
     ids[::3] = ids[0]
     values = rng.standard_normal((STORED, WIDTH), np.float32)
     s = islices.IndexedSlices(backend.asarray(values), backend.asarray(ids), (TABLE_ROWS, WIDTH))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     if operation == "coalesce":
-        out = islices.coalesce(s)
+        out, grown = peak_growth(lambda: islices.coalesce(s))
         assert read(out.indices).data == np.unique(ids).tolist(), "the distinct rows"
     elif operation == "norm":
-        assert float(backend.to_numpy(islices.norm(s)).reshape(())) > 0, "a norm"
+        out, grown = peak_growth(lambda: float(backend.to_numpy(islices.norm(s)).reshape(())))
+        assert out > 0, "a norm"
     else:
-        clipped, _ = islices.clip_by_global_norm([s], 1.0)
+        (clipped, _), grown = peak_growth(lambda: islices.clip_by_global_norm([s], 1.0))
         assert abs(float(backend.to_numpy(islices.norm(clipped[0])).reshape(())) - 1) < 1e-5, "the clipped norm"
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     assert grown <= MEMORY_FACTOR * values.nbytes, f"peak memory grew by {grown / values.nbytes:.1f} times the slices"
+
+
+@check("embedding/memory-1e7-rows", "12")
+def step_memory(backend: Backend) -> None:
+    """A gradient step on a table of 1e7 x 4 (160 MB) makes nothing of its size."""
+    own = own_calls_of(backend)
+    weights = backend.asarray(np.zeros((10_000_000, 4), np.float32))
+    ids = backend.asarray(np.random.default_rng(0).integers(0, 10_000_000, 1000).astype(np.int32))
+    upstream = backend.asarray(np.ones((1000, 4), np.float32))
+
+    def step(ids: Any, weights: Any) -> Any:
+        return gradients(lambda t: own.weighted_sum(islices.lookup(t, ids), upstream), islices.Table(weights))[0]
+
+    step(backend.asarray(np.zeros(1000, np.int32)), backend.asarray(np.zeros((1, 4), np.float32)))  # what loads, loads
+    gradient, grown = peak_growth(lambda: step(ids, weights))
+    assert read(gradient.values).shape == (1000, 4), "the slices"
+    assert grown <= 40_000_000, f"peak memory grew by {grown / 1e6:.0f} MB, a quarter of the table or more"
 
 
 for _operation in ("coalesce", "norm", "clip"):
