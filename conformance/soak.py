@@ -22,6 +22,7 @@ from islices.conformance.data import Array, Case, Slices
 from islices.conformance.execute import UnsupportedError, difference, run_case
 from islices.conformance.generate import number
 from islices.conformance.oracle import FORMATS, ORACLE
+from islices.conformance.oracle_embedding import EMBEDDING
 
 __all__ = ["main", "random_case"]
 
@@ -65,10 +66,49 @@ def random_case(rng: random.Random, name: str) -> Case:
         "drop_padding": lambda: ([s, rng.randrange(-ROWS, ROWS)], {}),
         "scale_by_frequency": lambda: ([s], {}),
         "embedding_grad": lambda: ([s.values, s.indices, ROWS], {"padding_idx": rng.choice((None, 0, -1))}),
+        "renorm_rows": lambda: ([dense, s.indices, limit], {}),
+        "lookup": lambda: random_bags(rng, dtype, index_type, dense)[0],
+        "lookup_gradient": lambda: random_bags(rng, dtype, index_type, dense)[1],
+        "per_sample_norms": lambda: (random_samples(rng, dtype, index_type), {"padding_idx": rng.choice((None, 1))}),
+        "per_sample_to_dense": lambda: (random_samples(rng, dtype, index_type), {}),
+        "per_sample_clip_sum": lambda: ([*random_samples(rng, dtype, index_type), limit], {}),
     }
     op = rng.choice(sorted(makers))
     args, kwargs = makers[op]()
-    return Case(name, "17", op, args, kwargs, ORACLE[op](*args, **kwargs))
+    return Case(name, "17", op, args, kwargs, (ORACLE | EMBEDDING)[op](*args, **kwargs))
+
+
+Call = tuple[list[Any], dict[str, Any]]
+
+
+def random_bags(rng: random.Random, dtype: str, index_type: str, table: Array) -> tuple[Call, Call]:
+    """(a lookup of bags, its gradient): along the last axis or at offsets, with what options there are."""
+    row_shape = table.shape[1:]
+    spread = rng.choice((2, ROWS))
+    ids = Array(index_type, (4, 5), [rng.randrange(spread) for _ in range(20)])
+    options: dict[str, Any] = {"combiner": rng.choice(("sum", "mean", "sqrtn", "max"))}
+    if rng.random() < 0.5:
+        options["padding_idx"] = rng.choice((0, 1, -1))
+    if rng.random() < 0.5:
+        starts = sorted(rng.randrange(21) for _ in range(3))
+        ids = Array(index_type, (20,), ids.data)
+        options["offsets"] = Array(rng.choice(("int32", "int64")), (4,), [0, *starts])
+    if rng.random() < 0.5:
+        options["mask"] = Array("bool", ids.shape, [rng.random() < 0.7 for _ in range(20)])
+    if options["combiner"] != "max" and rng.random() < 0.5:
+        options["weights"] = Array(dtype, ids.shape, [number(rng, dtype) for _ in range(20)])
+    upstream = Array(dtype, (4, *row_shape), [number(rng, dtype) for _ in range(4 * math.prod(row_shape))])
+    return ([table, ids], options), ([table, ids, upstream], options)
+
+
+def random_samples(rng: random.Random, dtype: str, index_type: str) -> list[Any]:
+    spread = rng.choice((2, ROWS))
+    ids = Array(index_type, (4, 5), [rng.randrange(spread) for _ in range(20)])
+    upstream = Array(dtype, (4, 5, 3), [number(rng, dtype) for _ in range(60)])
+    if rng.random() < 0.3:  # within a sample, a row that cancels
+        upstream.data[3:6] = [-v for v in upstream.data[:3]]
+        ids.data[1] = ids.data[0]
+    return [upstream, ids, ROWS]
 
 
 def soak(backend_name: str, seeds: list[int], cases: int) -> int:

@@ -1,0 +1,18 @@
+"""Each framework's own calls, one module a framework: what its users write without islices.
+
+A module has
+    own_calls(values, indices, num_rows, max_norm) -> {operation: {label: call}}
+        Its ways to do what islices does, for the bench.
+    embedding_gradient(ids, upstream, num_rows, padding_idx)
+        The sparse gradient of its own layer (not NumPy, which has none).
+    dense_gradient(table, lookups) -> (gradient, [gradient of the weights, or None, of each lookup])
+        The gradient of the whole table, by its own dense autodiff, of the loss sum(lookup * upstream) summed over
+        lookups, a sequence of (ids, upstream, options): rows one by one without options, bags with
+        {"combiner", "offsets", "weights"}. NumPy arrays in and out (not NumPy, which has none).
+    weighted_sum(rows, weights)
+        sum(rows * weights) of its own arrays: a loss whose gradient at rows is weights, to the bit.
+    invalid_gradients() -> {label: (call that builds it, name of the error islices answers with)}
+        Native objects that contradict themselves.
+    block(x)
+        Wait until x is computed.
+"""

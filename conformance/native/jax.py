@@ -26,19 +26,7 @@ def weighted_sum(rows: jax.Array, weights: jax.Array) -> jax.Array:
 def dense_gradient(
     table: np.ndarray[Any, Any], lookups: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], dict[str, Any]]]
 ) -> tuple[np.ndarray[Any, Any], list[Any]]:
-    """The gradient of the whole table, by jax.grad, of the loss sum(lookup * upstream).
-
-    Parameters
-    ----------
-    table : float array
-    lookups : sequence of (ids, upstream, options)
-        The loss is summed over them.
-        Without options rows are looked up one by one (JAX has no bags).
-
-    Returns
-    -------
-    (array of table's shape, list of the weights' gradients, None where a lookup has none)
-    """
+    """The table's gradient by jax.grad; it has no bags."""
 
     def loss(parameter: jax.Array) -> jax.Array:
         total = jnp.zeros((), parameter.dtype)

@@ -31,19 +31,7 @@ def weighted_sum(rows: Any, weights: Any) -> Any:
 def dense_gradient(
     table: np.ndarray[Any, Any], lookups: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], dict[str, Any]]]
 ) -> tuple[np.ndarray[Any, Any], list[Any]]:
-    """The gradient of the whole table, by MXNet's own autograd, of the loss sum(lookup * upstream).
-
-    Parameters
-    ----------
-    table : float array
-    lookups : sequence of (ids, upstream, options)
-        The loss is summed over them.
-        Without options rows are looked up one by one (MXNet has no bags).
-
-    Returns
-    -------
-    (array of table's shape, list of the weights' gradients, None where a lookup has none)
-    """
+    """The table's gradient by MXNet's own autograd; it has no bags."""
     import mxnet as mx
 
     with mx.util.np_shape(True):

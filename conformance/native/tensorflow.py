@@ -23,20 +23,7 @@ def weighted_sum(rows: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
 def dense_gradient(
     table: np.ndarray[Any, Any], lookups: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], dict[str, Any]]]
 ) -> tuple[np.ndarray[Any, Any], list[Any]]:
-    """The gradient of the whole table, by TensorFlow's own tape, of the loss sum(lookup * upstream).
-
-    Parameters
-    ----------
-    table : float array
-    lookups : sequence of (ids, upstream, options)
-        The loss is summed over them.
-        Without options rows are looked up one by one;
-        {"combiner", "offsets", "weights"} is tf.nn.embedding_lookup_sparse.
-
-    Returns
-    -------
-    (array of table's shape, list of the weights' gradients, None where a lookup has none)
-    """
+    """The table's gradient by TensorFlow's own tape; bags by tf.nn.embedding_lookup_sparse."""
     parameter = tf.Variable(table)
     with tf.GradientTape() as tape:
         loss, given = tf.zeros((), parameter.dtype), []

@@ -23,20 +23,7 @@ def weighted_sum(rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
 def dense_gradient(
     table: np.ndarray[Any, Any], lookups: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], dict[str, Any]]]
 ) -> tuple[np.ndarray[Any, Any], list[Any]]:
-    """The gradient of the whole table, by torch's own dense autodiff, of the loss sum(lookup * upstream).
-
-    Parameters
-    ----------
-    table : float array
-    lookups : sequence of (ids, upstream, options)
-        The loss is summed over them.
-        Without options rows are looked up one by one;
-        {"combiner", "offsets", "weights"} is torch's embedding_bag.
-
-    Returns
-    -------
-    (array of table's shape, list of the weights' gradients, None where a lookup has none)
-    """
+    """The table's gradient by torch's own dense autodiff; bags by its embedding_bag."""
     parameter = torch.from_numpy(np.array(table)).requires_grad_()
     loss, given = parameter.new_zeros(()), []
     for ids, upstream, options in lookups:
