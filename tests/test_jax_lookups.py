@@ -489,6 +489,33 @@ def test_searchsorted(right: bool) -> None:
                 np.testing.assert_array_equal(run(*args, right=right), want)
 
 
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("combiner", ["mean", "sqrtn", "max"])
+@pytest.mark.parametrize("size", [2, 3])
+def test_as_many_bags_mapped_as_members(size: int, combiner: str, wrap: Any) -> None:
+    ids = np.arange(size * size).reshape(size, size) % 10
+    got = wrap(jax.vmap(lambda i: lookup(Table(W), i[None], combiner=combiner)[0]))(jnp.asarray(ids))
+    want = np.asarray(lookup(Table(W), jnp.asarray(ids), combiner=combiner))
+    np.testing.assert_array_equal(np.asarray(got), want)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int8", "uint32", "float32"])
+@pytest.mark.parametrize("members", [2, 3])
+def test_segment_sum_mapped_with_constant_segments(members: int, dtype: str) -> None:
+    """The zeros that the sums start from must not become one array with the segments (`segments.fold`)."""
+
+    def sums(x: Any) -> Any:
+        with B.scope():
+            return B.segment_sum(x, jnp.zeros(members, jnp.int32), 1)
+
+    high = 100 if dtype == "float32" else np.iinfo(dtype).max  # integers wrap around
+    values = np.asarray([[high, high - 1, 7][:members]] * members, dtype)
+    values[0] //= 3
+    got = jax.jit(jax.vmap(sums))(jnp.asarray(values))
+    assert got.dtype == dtype
+    np.testing.assert_array_equal(np.asarray(got), values.sum(1, keepdims=True, dtype=dtype))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
 def test_segment_max(dtype: str) -> None:
     values = np.array([[1, -5], [3, -7], [-4, 2]], dtype)

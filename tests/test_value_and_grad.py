@@ -325,3 +325,29 @@ def test_unused_tables_have_no_slices_per_sample(fw: Framework) -> None:
     assert none.dense_shape == (2, ROWS, WIDTH)
     assert fw.numpy(none.norms()).tolist() == [0.0, 0.0]
     assert not fw.numpy(none.to_dense()).any()
+
+
+# ---------------------------------------------------------------------- second derivatives
+def test_second_derivatives_are_right_or_refused(fw: Framework) -> None:
+    """inner: sum w r^3, so slices of 3 w r^2; outer: the sum of their squares, whose slices are 36 w^2 r^3."""
+    ones = fw.array(np.ones((2, 3, WIDTH)))
+
+    def inner(table: Any, w: Any) -> Any:
+        rows = islices.lookup(table, IDS)
+        return fw.sum(rows * rows * rows * w, ones)
+
+    def outer(table: Any, w: Any) -> Any:
+        _, slices = islices.value_and_grad(inner)(table, w)
+        return fw.sum(slices.values, slices.values)
+
+    table, w = fw.table(), fw.array([1.0, 2.0, 1.0])
+    if fw.name == "mxnet":
+        with pytest.raises(NotImplementedError, match="second derivatives|differentiate its gradients again"):
+            islices.value_and_grad(outer, (0, 1))(table, w)
+        return
+    value, (t, d) = islices.value_and_grad(outer, (0, 1))(table, w)
+    rows, weights = np.arange(ROWS * WIDTH).reshape(ROWS, WIDTH)[IDS].astype(np.float64), np.array([1.0, 2.0, 1.0])
+    assert float(fw.numpy(value)) == pytest.approx((9 * weights**2 * rows**4).sum())
+    assert fw.numpy(t.indices).tolist() == IDS.reshape(-1).tolist()
+    np.testing.assert_allclose(fw.numpy(t.values), (36 * weights**2 * rows**3).reshape(-1, WIDTH), rtol=1e-6)
+    np.testing.assert_allclose(fw.numpy(d), (18 * weights * rows**4).sum((0, 1)), rtol=1e-6)
