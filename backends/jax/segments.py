@@ -3,6 +3,9 @@
 XLA's scatter runs in order of the updates on CPU, so a scatter-add is a left fold there. It is called directly,
 since ``x.at[ids]`` wraps -1 to the last row: here a negative row is dropped like every other row that is out of
 range. Nothing is claimed about sorted indices, which is wrong results on GPU.
+
+XLA on CPU scatters into its operand in place even where the indices are that very array, and then reads the indices
+it has just written over: `fold` never gives it two arrays that could become one.
 """
 
 from __future__ import annotations
@@ -45,6 +48,10 @@ def check_sentinel(rows: int | None, dtype: Any) -> int:
             f"{np.iinfo(dtype).max}, since the index `rows` marks the slots that hold nothing"
         )
     return rows
+
+
+#: The kind of NumPy dtype that is as wide and wraps around alike.
+_OTHER_SIGN = {"i": "u", "u": "i"}
 
 
 # ---------------------------------------------------------------------- grouping
@@ -100,7 +107,14 @@ def add_at(x: Array, ids: Array, updates: Array) -> Array:
 
 def fold(values: Array, segments: Array, count: int) -> Array:
     """The sums of values by segment, left to right."""
-    return add_at(jnp.broadcast_to(constant(0, values.dtype), (count, *values.shape[1:])), segments, values)
+    dtype = values.dtype
+    if dtype == segments.dtype:
+        # The zeros to start from and the segments of a single bag, zeros as well, are one array to XLA wherever their
+        # shapes agree, as (batch, 1) and (n, 1) do under vmap: every count came out as 1 in JAX 0.10. Integers of the
+        # other signedness have the same sums to the bit, and arrays of two types are never one.
+        values = values.astype(_OTHER_SIGN[dtype.kind] + str(dtype.itemsize))
+    zeros = jnp.broadcast_to(constant(0, values.dtype), (count, *values.shape[1:]))
+    return add_at(zeros, segments, values).astype(dtype)
 
 
 def maximum(values: Array, segments: Array, count: int) -> Array:
