@@ -219,9 +219,23 @@ def norms() -> Iterator[Case]:
     yield case("norms/norm2/no-rows", clause, "norm", slices_of("float32", [], [], (0, 2)))
     mixed = [slices_of("float16", [[3.0]], [0], (2, 1)), slices_of("float64", [[4.0]], [0], (2, 1))]
     yield case("norms/global/mixed-dtypes", "8", "global_norm", mixed)
+    for label, size in EXTREMES.items():
+        yield case(f"norms/global/mixed-dtypes-{label}", "8", "global_norm", extreme(size), flags=("trace-in-full",))
+
+
+#: Far from what the squares of float64 can hold.
+EXTREMES = {"huge": 1e150, "tiny": 1e-150, "large": 1e121}
+
+
+def extreme(size: float) -> list[Any]:
+    """A float64 gradient of that size beside an ordinary float32 one."""
+    return [Array("float32", (2,), [1.5, 0.25]), slices_of("float64", [[size], [size]], [1, 1], (3, 1))]
 
 
 def clipping() -> Iterator[Case]:
+    for label, size in EXTREMES.items():
+        id = f"clipping/by_global_norm/mixed-dtypes-{label}"
+        yield case(id, "10", "clip_by_global_norm", extreme(size), 0.5, flags=("trace-in-full",))
     for name, s, flags in some_cross("clipping"):
         d = dense(s.values.dtype, (4, 3), "clipping")
         yield case(f"clipping/by_value/{name}", "9", "clip_by_value", s, -1.3, 2.1, flags=flags)

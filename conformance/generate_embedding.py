@@ -192,7 +192,8 @@ def samples(case: Maker, dense: Dense) -> Iterator[Case]:
             up = dense(dtype, (*ids.shape, *row_shape), f"samples/{form}")
             label = f"{form}/{dtype}/rank{len(row_shape)}"
             default = row_shape == (3,) and (dtype == "float32" or form == "padding")
-            flags = flags_of(default, dtype == "float32" and form in ("padding", "mask"))
+            # "3-d" has no 64-bit data, which is what JAX without its x64 mode meets
+            flags = flags_of(default, dtype == "float32" and form in ("padding", "mask", "3-d"))
             for op in ("norms", "sum", "to_dense"):
                 yield case(
                     f"embedding/per-sample-{op}/{label}",

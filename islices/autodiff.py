@@ -42,13 +42,14 @@ def value_and_grad(
         likes. JAX traces it, as jax.jit would.
     argnums : int or sequence of int
         Which positional arguments are differentiated: a `Table`, a float array, or a list, tuple or dict of them (for
-        JAX any pytree). What else such a container holds is passed on, with None as its gradient.
+        JAX any pytree). What else such a container holds is passed on, with None as its gradient. Tables and arrays
+        that fn gets in another way are constants.
     has_aux : bool
         fn returns (loss, anything).
     per_sample : bool
-        The loss is a sum over samples, the first axis of all ids: gradients of tables are `PerSample`. Those of dense
-        arrays are (B, *shape), by the framework's vmap over the first axis of the other arguments' arrays (MXNet has
-        none). fn must then read its batch from those arguments alone.
+        The loss is a sum (not a mean) over samples, the first axis of all ids: gradients of tables are `PerSample`.
+        Those of dense arrays are (B, *shape), by the framework's vmap over the first axis of all arrays among the
+        other arguments (MXNet has none). fn must then read its batch from those arguments alone.
 
     Returns
     -------
@@ -122,18 +123,20 @@ def _differentiate(
     if any(not -len(args) <= k < len(args) for k in numbers):
         raise ValueError(f"argnums: got {argnums}, called with {len(args)} positional arguments")
     places = [k % len(args) for k in numbers]
-    trees = [_Tree(args[k], f"argument {k}") for k in places]
+    if len(set(places)) < len(places):
+        raise ValueError(f"argnums: got {argnums}, called with {len(args)} positional arguments; accepted is each once")
+    trees = [_Differentiated(args[k], f"argument {k}") for k in places]
     variables = [x for tree in trees for x in tree.of_kind("variable")]
     tables: list[Table] = [x for tree in trees for x in tree.of_kind("table")]
     B = _one_backend(variables, tables)
     fn = B.user_code(fn)
 
-    def call(new_variables: Sequence[Array], new_tables: Sequence[Table], others: dict[int, Any]) -> Any:
+    def call(new_variables: Sequence[Array], new_tables: Sequence[Table], others: dict[int | str, Any]) -> Any:
         fresh = {"variable": iter(new_variables), "table": iter(new_tables)}
         full = [others.get(k, x) for k, x in enumerate(args)]
         for k, tree in zip(places, trees, strict=True):
-            full[k] = tree.rebuild(fresh, keep=True)
-        return fn(*full, **kwargs)
+            full[k] = tree.with_fresh(fresh, keep=True)
+        return fn(*full, **{k: others.get(k, x) for k, x in kwargs.items()})
 
     def recorded(new_variables: list[Array], sources: list[Source]) -> tuple[Array, Any]:
         made = [Table._trusted(B, s, t.padding_idx, t.scale_by_freq) for s, t in zip(sources, tables, strict=True)]
@@ -147,11 +150,16 @@ def _differentiate(
     if per_sample:
         sparse = _table_samples(B, tables, lookups)
         if variables:
-            dense = _per_sample_dense(B, call, has_aux, variables, tables, sparse, args, places)
+            if any(one.static.at_offsets for found in lookups for one in found):
+                raise NotImplementedError(
+                    "per_sample: got dense arrays beside a lookup with offsets, whose ids the framework's vmap cannot "
+                    "cut into samples; accepted are padded ids (B, L), with a mask"
+                )
+            dense = _per_sample_dense(B, call, has_aux, variables, tables, sparse, args, kwargs, places)
     else:
         sparse = [_table_gradient(B, t, found) for t, found in zip(tables, lookups, strict=True)]
     made = {"variable": iter(dense), "table": iter(sparse)}
-    grads = tuple(tree.rebuild(made, keep=False) for tree in trees)
+    grads = tuple(tree.with_fresh(made, keep=False) for tree in trees)
     value = (loss, aux) if has_aux else loss
     return value, grads if isinstance(argnums, (list, tuple)) else grads[0]
 
@@ -172,9 +180,9 @@ def _check_loss(B: Backend, loss: Any) -> None:
 
 # ---------------------------------------------------------------------- arguments
 class _Tree:
-    """A differentiated argument taken apart: its leaves, and the way back."""
+    """An argument taken apart: its leaves, and the way back."""
 
-    def __init__(self, tree: Any, what: str) -> None:
+    def __init__(self, tree: Any) -> None:
         self.tree = tree
         self.inner: list[tuple[int, Callable[[list[Any]], Any] | None]] = []  # of each leaf of the plain containers
         self.leaves: list[Any] = []
@@ -183,6 +191,21 @@ class _Tree:
             parts, back = ([leaf], None) if found is None else found
             self.inner.append((len(parts), back))
             self.leaves += parts
+
+    def rebuild(self, leaves: Iterator[Any]) -> Any:
+        def outer() -> Iterator[Any]:
+            for count, back in self.inner:
+                parts = [next(leaves) for _ in range(count)]
+                yield parts[0] if back is None else back(parts)
+
+        return rebuild(self.tree, outer())
+
+
+class _Differentiated(_Tree):
+    """An argument that is differentiated: its leaves are tables, variables, and what is passed on."""
+
+    def __init__(self, tree: Any, what: str) -> None:
+        super().__init__(tree)
         self.kinds = [_kind(x) for x in self.leaves]
         if not any(self.kinds):
             raise TypeError(
@@ -192,16 +215,10 @@ class _Tree:
     def of_kind(self, kind: str) -> list[Any]:
         return [x for x, k in zip(self.leaves, self.kinds, strict=True) if k == kind]
 
-    def rebuild(self, fresh: dict[str, Iterator[Any]], *, keep: bool) -> Any:
+    def with_fresh(self, fresh: dict[str, Iterator[Any]], *, keep: bool) -> Any:
         """The same structure with fresh leaves by kind; what is not differentiated is kept, or becomes None."""
-        leaves = (next(fresh[k]) if k else (x if keep else None) for x, k in zip(self.leaves, self.kinds, strict=True))
-
-        def outer() -> Iterator[Any]:
-            for count, back in self.inner:
-                parts = [next(leaves) for _ in range(count)]
-                yield parts[0] if back is None else back(parts)
-
-        return rebuild(self.tree, outer())
+        pairs = zip(self.leaves, self.kinds, strict=True)
+        return self.rebuild(next(fresh[k]) if k else (x if keep else None) for x, k in pairs)
 
 
 def _kind(x: Any) -> str:
@@ -238,6 +255,11 @@ def _table_gradient(B: Backend, table: Table, lookups: Sequence[LookedUp]) -> In
 
 def _slices(B: Backend, table: Table, one: LookedUp) -> IndexedSlices:
     options: LookupOptions = one.static
+    if options.scale_by_freq and one.axes:
+        raise NotImplementedError(
+            f"value_and_grad: got a table with scale_by_freq=True looked up within {' and '.join(one.axes)}, whose "
+            "rounds are lookups of their own; accepted is a lookup outside of it"
+        )
     s = flat_slices(B, one.upstream, one.ids, table.shape[0])
     return table_gradient(s, options.padding_idx, options.scale_by_freq)
 
@@ -249,12 +271,12 @@ def _samples(B: Backend, table: Table, one: LookedUp) -> PerSample:
         raise NotImplementedError(
             "per_sample: got a table with scale_by_freq=True, whose gradient of one sample depends on the others"
         )
-    if "scan" in one.axes or (one.axes and options.flat):
+    if "scan" in one.axes or (one.axes and options.at_offsets):
         raise NotImplementedError(
             f"per_sample: got a lookup within {' and '.join(one.axes)}, whose ids do not begin with the samples; "
             "accepted is a lookup outside of it, or within jax.vmap over the samples"
         )
-    if options.flat:
+    if options.at_offsets:
         samples, bags = one.extras
         return with_samples(s, samples, batch_of(B, bags), options.padding_idx)
     if not B.shape(one.ids):
@@ -290,19 +312,19 @@ def _per_sample_dense(
     tables: Sequence[Table],
     sparse: Sequence[PerSample],
     args: tuple[Any, ...],
+    kwargs: dict[str, Any],
     places: Sequence[int],
 ) -> list[Array]:
     """(B, *shape) for each dense variable: the batch is what the other arguments hold."""
-    trees = {k: flatten(x) for k, x in enumerate(args) if k not in places}
+    others = {k: _Tree(x) for k, x in [*enumerate(args), *kwargs.items()] if k not in places}
     data: list[Array] = []
     batches: set[Any] = {x.dense_shape[0] for x in sparse}
-    for leaves in trees.values():
-        for x in leaves:
-            owner = find_backend(x)
-            if owner is not None and owner.is_array(x):
-                shape = owner.shape(x)
-                batches.add(shape[0] if shape else -1)
-                data.append(x if owner is B else B.asarray(owner.to_numpy(x), variables[0]))
+    for tree in others.values():
+        for x in filter(_is_array, tree.leaves):
+            owner = get_backend(x)
+            shape = owner.shape(x)
+            batches.add(shape[0] if shape else -1)
+            data.append(x if owner is B else B.asarray(owner.to_numpy(x), variables[0]))
     if len(batches) != 1 or not data:
         raise ValueError(
             f"per_sample: got {len(data)} arrays beside the differentiated arguments, first axes {sorted(batches)}; "
@@ -311,11 +333,8 @@ def _per_sample_dense(
 
     def one(new_variables: list[Array], batch: list[Array]) -> Array:
         fresh = iter(batch)
-        others = {
-            k: rebuild(args[k], iter([next(fresh) if _is_array(x) else x for x in leaves]))
-            for k, leaves in trees.items()
-        }
-        out = call(new_variables, tables, others)
+        cut = {k: tree.rebuild(next(fresh) if _is_array(x) else x for x in tree.leaves) for k, tree in others.items()}
+        out = call(new_variables, tables, cut)
         loss = _loss_and_aux(out)[0] if has_aux else out
         _check_loss(B, loss)
         return loss

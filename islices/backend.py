@@ -94,7 +94,7 @@ class LayerUse:
     combiner: str | None = None
     offsets: Array | None = None  # starts of the bags in 1-D ids
     weights: Array | None = None  # of ids' shape
-    table: Array | None = None  # the layer's weights, without gradient: where combiner is "max"
+    rows: Array | None = None  # what was looked up, (n, *row_shape), without gradient: where combiner is "max"
 
 
 #: A function of a list of dense arrays and a list of sources to (loss, anything else).

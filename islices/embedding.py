@@ -127,12 +127,10 @@ def check_upstream(upstream: Any, ids: Any) -> tuple[Backend, Array]:
     return B, check_ids(B, ids, upstream)
 
 
-def flat_slices(
-    B: Backend, upstream: Array, ids: Array, num_rows: int, *, mask: Array | None = None, validate: bool = True
-) -> IndexedSlices:
+def flat_slices(B: Backend, upstream: Array, ids: Array, num_rows: int, *, mask: Array | None = None) -> IndexedSlices:
     """One slice for each of the ids, in order: upstream (*ids.shape, *row_shape) at them, zeros where mask is False."""
     ids_shape, shape = B.shape(ids), B.shape(upstream)
-    if shape[: len(ids_shape)] != ids_shape and None not in (*shape, *ids_shape):
+    if not same_shape(shape[: len(ids_shape)], ids_shape):
         raise ValueError(f"upstream: got shape {shape}; accepted is {ids_shape} (of ids) followed by the row's shape")
     row_shape = shape[len(ids_shape) :]
     if None in row_shape:
@@ -144,9 +142,14 @@ def flat_slices(
         keep = None if keep is None else B.reshape(keep, (n,))
     if keep is not None:
         values = modes.run(_zero_where_false, B, (values, keep))
-    if validate and not B.is_traced(indices):
+    if not B.is_traced(indices):  # JAX knows the ids of a traced function now, if at all
         check_indices(B, indices, num_rows, argument="ids")
     return IndexedSlices._trusted(B, values, indices, (num_rows, *row_shape))
+
+
+def same_shape(given: tuple[int | None, ...], wanted: tuple[int | None, ...]) -> bool:
+    """Whether two shapes agree, as far as they are known."""
+    return len(given) == len(wanted) and all(None in (a, b) or a == b for a, b in zip(given, wanted, strict=True))
 
 
 def empty_slices(B: Backend, weights: Array) -> IndexedSlices:
@@ -189,7 +192,7 @@ def check_mask(B: Backend, mask: Any, ids: Array, like: Array) -> Array | None:
             raise TypeError(f"mask: got {describe(mask)}; accepted is a boolean array of {B.name} or NumPy")
         mask = B.asarray(mask.astype(np.int32) if mask.dtype == bool else mask, like)
     given, wanted = B.shape(mask), B.shape(ids)
-    if given != wanted and None not in (*given, *wanted):
+    if not same_shape(given, wanted):
         raise ValueError(f"mask: got shape {given}; accepted is ids' shape {wanted}")
     if B.dtype(mask) not in ("bool", *INTEGERS, "uint8"):
         raise TypeError(f"mask: got {describe(mask)}; accepted is a boolean array of {B.name} or NumPy")
@@ -206,6 +209,8 @@ def resolve_padding_idx(padding_idx: Any, num_rows: int | None) -> int | None:
     if padding_idx is None:
         return None
     try:
+        if isinstance(padding_idx, bool):
+            raise TypeError
         p = operator.index(padding_idx)
     except TypeError:
         raise TypeError(f"padding_idx: got {describe(padding_idx)}; accepted is an int or None") from None

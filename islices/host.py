@@ -230,6 +230,8 @@ class HostBackend(Backend):
         return out
 
     def set_rows(self, table: Array, ids: Array, values: Array) -> Array:
+        if not table.flags.writeable:
+            raise ValueError("table: got a read-only array; accepted is one that can be written to")
         table[ids] = values
         return table
 

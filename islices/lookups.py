@@ -12,7 +12,7 @@ import numpy as np
 
 from islices.backend import INTEGERS, Array, Backend, Source
 from islices.bags import COMBINERS, reduce_bags
-from islices.embedding import check_ids, check_mask, resolve_padding_idx
+from islices.embedding import check_ids, check_mask, resolve_padding_idx, same_shape
 from islices.registry import describe, find_backend
 from islices.slices import check_indices
 from islices.table import Table
@@ -36,7 +36,7 @@ class LookupOptions(NamedTuple):
     padding_idx: int | None = None
     scale_by_freq: bool = False
     #: the ids of all samples lie one after the other; the extra arrays are each one's sample and the samples' starts
-    flat: bool = False
+    at_offsets: bool = False
 
 
 def lookup(
@@ -96,9 +96,7 @@ def lookup(
     """
     B, source, options = adopt_table(table, padding_idx)
     ids = check_ids(B, ids, source.weights)
-    if not B.is_traced(ids):
-        with B.scope():
-            check_indices(B, B.reshape(ids, (math.prod(B.shape(ids)),)), B.shape(source.weights)[0], argument="ids")  # type: ignore[arg-type]
+    check_range(B, ids, B.shape(source.weights)[0])
     if combiner is None:
         for name, given in (("weights", weights), ("offsets", offsets)):
             if given is not None:
@@ -199,7 +197,7 @@ def _lookup_bags(
     layout = bags_of_last_axis(B, ids) if offsets is None else bags_at_offsets(B, offsets, ids)
     extras: tuple[Array, ...] = ()
     if offsets is not None:
-        extras, options = (layout.segments, layout.bags), options._replace(flat=True)
+        extras, options = (layout.segments, layout.bags), options._replace(at_offsets=True)
     row_shape = B.shape(source.weights)[1:]
     rows = _read(B, source, ids, extras, options)
     with B.scope():
@@ -290,6 +288,6 @@ def _check_weights(B: Backend, weights: Any, ids: Array, table: Array) -> Array 
     if not B.is_array(weights) or B.dtype(weights) != B.dtype(table):
         raise TypeError(f"weights: got {describe(weights)}; accepted is an array of the table's {B.dtype(table)}")
     given, wanted = B.shape(weights), B.shape(ids)
-    if len(given) != len(wanted) or any(None not in (a, b) and a != b for a, b in zip(given, wanted, strict=True)):
+    if not same_shape(given, wanted):
         raise ValueError(f"weights: got shape {given}; accepted is ids' shape {wanted}")
     return weights

@@ -46,7 +46,8 @@ def capture(model: Any) -> Capture:
     Notes
     -----
     The framework computes its own gradient of the weights as it always does, dense for sparse=False. Freeze the
-    layer (requires_grad=False, trainable=False, grad_req="null"), and the captured gradient is the only one.
+    layer (requires_grad=False, trainable=False, grad_req="null"), and the captured gradient is the only one. A layer
+    that scales by frequency is taken by SPEC clause 12; torch's EmbeddingBag(scale_grad_by_freq=True) does otherwise.
 
     Examples
     --------
@@ -79,6 +80,7 @@ class Capture:
         self._model = model
         self._uses: list[LayerUse] = []
         self._weights: dict[str, Array] = {}
+        self._seen = False
         self._context: AbstractContextManager[dict[str, Array]] | None = None
 
     def __enter__(self) -> Capture:
@@ -106,6 +108,7 @@ class Capture:
 
     def clear(self) -> None:
         """Forget what has been captured, as zero_grad does between steps."""
+        self._seen = self._seen or bool(self._uses)
         self._uses.clear()
 
     def gradients(self) -> dict[str, IndexedSlices]:
@@ -117,6 +120,7 @@ class Capture:
             One slice for each row looked up, uncoalesced, in the order of the forward passes; without the padding's.
             Empty for a layer that was not used, or that no gradient reached.
         """
+        self._check_seen()
         made = {}
         for name in self._weights:
             parts = [self._slices(use)[0] for use in self._arrived(name)]
@@ -125,19 +129,28 @@ class Capture:
 
     def per_sample(self) -> dict[str, PerSample]:
         """Each sample's gradient of each layer's weights: samples are the first axis of what the layer looked up (of
-        bags, the bags). The loss must be a sum over samples.
+        bags, the bags). The loss must be a sum over samples, and of one batch: `clear` between batches.
 
         Returns
         -------
         dict of str to PerSample
             Without the layers that no gradient reached.
         """
+        self._check_seen()
         made = {}
         for name in self._weights:
             uses = self._arrived(name)
             if uses:
                 made[name] = join([self._samples(use) for use in uses])
         return made
+
+    def _check_seen(self) -> None:
+        """An empty result must mean that no gradient arrived, not that the layers ran where nothing could be seen."""
+        if not self._seen and not self._uses:
+            raise RuntimeError(
+                "capture: no embedding layer of the model has run since; accepted is a forward and backward pass "
+                "within the `with` block (a graph compiled before it does not call the layers again)"
+            )
 
     def _arrived(self, name: str) -> list[LayerUse]:
         return [use for use in self._uses if use.layer == name and use.upstream is not None]
@@ -177,9 +190,8 @@ class Capture:
             flat = B.reshape(ids, (layout.n,))
             keep = None if keep is None else B.reshape(keep, (layout.n,))
             weights = None if use.weights is None else B.reshape(use.weights, (layout.n,))
-            if use.table is not None:
-                rows = B.read_rows(use.table, flat)
-            else:  # their values do not matter then
+            rows = use.rows
+            if rows is None:  # their values do not matter then
                 rows = B.take(B.zeros_like(upstream), layout.segments)
         return reduce_bags_backward(
             B, upstream, rows, layout.segments, layout.bags, use.combiner, keep=keep, weights=weights

@@ -318,7 +318,9 @@ def check_indices(
         bad = view < 0 if limit is None else (view < 0) | (view >= limit)
         position = int(np.argmax(bad))
         way_out = (
-            " (the index equal to rows is legal where padded=True)" if view[position] == rows and not padded else ""
+            " (the index equal to rows is legal where padded=True)"
+            if view[position] == rows and not padded and argument == "indices"
+            else ""
         )
         raise IndexError(
             f"{argument}: got {int(view[position])} at position {position}; "

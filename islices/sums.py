@@ -66,7 +66,8 @@ def row_norms(
             return E, top
         one = E.minimum(E.maximum(top, 1.0), 1.0)
         scale = one
-        if any(B.dtype(x) == "float64" for B, x in leaves):
+        rescaled = any(B.dtype(x) == "float64" for B, x in leaves)  # then every leaf is: they share one sum
+        if rescaled:
             scale = E.where(E.less_equal(top, TINY), _times(E, one, RESCALE), one)
             scale = E.where(E.less_equal(HUGE, top), _times(E, one, 1.0 / RESCALE), scale)
         largest = E.round_product(top, scale)
@@ -77,7 +78,9 @@ def row_norms(
         fine = unit * _times(E, _power_of_two(E, _times(E, one, count)), 2.0**-53)
         half = _times(E, _power_of_two(E, largest), 2.0**27)
         cuts = (scale, half, unit, fine)
-        parts = [_cut_groups(E, B, x, g, cuts, ord, traced) for (B, x), g in zip(leaves, members, strict=True)]
+        parts = [
+            _cut_groups(E, B, x, g, cuts, ord, traced, rescaled) for (B, x), g in zip(leaves, members, strict=True)
+        ]
         total, middle, rest = parts[0]
         for a, b, c in parts[1:]:
             total, middle, rest = total + a, middle + b, rest + c
@@ -108,13 +111,14 @@ def _cut_groups(
     cuts: tuple[Array, ...],
     ord: float,
     traced: Backend | None,
+    rescaled: bool,
 ) -> tuple[Any, ...]:
     """`_cut_sums`, with every row cut at its group's units, and the rows' sums added up by group: as exactly."""
     if group is None:
-        return _cut_sums(B, x, cuts, ord, traced)
+        return _cut_sums(B, x, cuts, ord, traced, rescaled)
     if 0 in B.shape(x) or group.number == 0:
         return (cuts[0] - cuts[0],) * 3
-    sums = _cut_sums(B, x, tuple(E.take(u, group.segments) for u in cuts), ord, traced)
+    sums = _cut_sums(B, x, tuple(E.take(u, group.segments) for u in cuts), ord, traced, rescaled)
     return tuple(E.segment_sum(s, group.segments, group.number) for s in sums)
 
 
@@ -128,16 +132,18 @@ def _top(B: Backend, x: Array, traced: Backend | None) -> Array:
     return B.to_numpy(top) if traced is None else top
 
 
-def _cut_sums(B: Backend, x: Array, units: tuple[Array, ...], ord: float, traced: Backend | None) -> tuple[Any, ...]:
+def _cut_sums(
+    B: Backend, x: Array, units: tuple[Array, ...], ord: float, traced: Backend | None, rescaled: bool
+) -> tuple[Any, ...]:
     E = modes.HOST if traced is None else traced
     columns = [E.reshape(u, (E.shape(u)[0], 1)) for u in units]
     views = modes.host_views(B, (x,)) if traced is None else None
     if views is not None:
-        return _cut_and_sum(modes.HOST, views[0], units=columns, ord=ord)
+        return _cut_and_sum(modes.HOST, views[0], units=columns, ord=ord, rescaled=rescaled)
     with B.scope():
         if traced is None:
             columns = [B.asarray(u, x) for u in columns]  # not Python numbers: MXNet parses those from text, inexactly
-        sums = _cut_and_sum(B, x, units=columns, ord=ord)
+        sums = _cut_and_sum(B, x, units=columns, ord=ord, rescaled=rescaled)
     return tuple(map(B.to_numpy, sums)) if traced is None else sums
 
 
@@ -145,13 +151,16 @@ def _amax(B: Backend, x: Array) -> Array:
     return B.astype(B.row_amax(x if B.dtype(x) != "bfloat16" else B.widen(x)), "float64")
 
 
-def _cut_and_sum(B: Backend, x: Array, *, units: Sequence[Any], ord: float) -> tuple[Array, Array, Array]:
+def _cut_and_sum(
+    B: Backend, x: Array, *, units: Sequence[Any], ord: float, rescaled: bool
+) -> tuple[Array, Array, Array]:
     """(sum of coarse parts, sum of fine parts, sum of rests) of the terms of each row; the first two are exact."""
     scale, half, unit, fine = units
     dtype = B.dtype(x)
     total = middle = rest = None
     for block in B.blocks(x):
-        for term in _terms(B, B.astype(block, "float64"), scale, half, ord, split=dtype == "float64"):
+        wide = B.astype(block, "float64")
+        for term in _terms(B, wide, scale, half, ord, split=dtype == "float64", rescaled=rescaled):
             coarse = (term + unit) - unit
             term = term - coarse
             small = (term + fine) - fine
@@ -163,8 +172,8 @@ def _cut_and_sum(B: Backend, x: Array, *, units: Sequence[Any], ord: float) -> t
     return total, middle, rest
 
 
-def _terms(B: Backend, x: Array, scale: Any, half: Any, ord: float, *, split: bool) -> list[Array]:
-    if split:
+def _terms(B: Backend, x: Array, scale: Any, half: Any, ord: float, *, split: bool, rescaled: bool) -> list[Array]:
+    if rescaled:
         x = B.round_product(x, scale)
     if ord == 1:
         return [B.abs(x)]

@@ -611,3 +611,44 @@ def test_equinox_embedding() -> None:
     for run in (value_and_grad(loss), jax.jit(value_and_grad(loss))):
         _, grads = run(sparse)
         np.testing.assert_allclose(dense_of(grads.weight), jax.grad(loss)(layer).weight, rtol=1e-5)
+
+
+# ---------------------------------------------------------------------- ids made within, 32-bit mode, rounds
+@pytest.mark.parametrize("combiner", [None, "sum", "max"])
+def test_ids_that_are_constants_of_fn(combiner: str | None) -> None:
+    def look(t: Any) -> Any:
+        return lookup(t, jnp.array([[1, 1]]), combiner=combiner).sum()
+
+    def looped(t: Any) -> Any:
+        return lax.scan(lambda c, _: (c + look(t), None), 0.0, length=2)[0]
+
+    for fn in (look, jax.jit(look), jax.checkpoint(look), looped):
+        _, g = value_and_grad(fn)(Table(W))
+        assert set(np.asarray(g.indices).tolist()) == {1}
+
+
+def test_per_sample_under_jit_without_64_bit_types() -> None:
+    up, ids = jnp.ones((2, 3, 2)), jnp.asarray([[1, 1, 4], [0, 9, 2]], jnp.int32)
+    samples = jax.jit(lambda u, i: islices.per_sample(u, i, 5))(up, ids)  # 9 is no row
+    assert np.asarray(jax.jit(lambda u, i: islices.per_sample(u, i, 5).to_dense())(up, ids)).sum() == 10
+    np.testing.assert_allclose(jax.jit(lambda s: s.norms())(samples), [np.sqrt(10), 2], rtol=1e-6)
+
+
+def test_out_of_range_ids_leave_a_trace_marked() -> None:
+    up, ids = jnp.ones((3, 2)), jnp.asarray([1, -1, 5])
+    for g in (
+        jax.jit(lambda u, i: islices.embedding_grad(u, i, 5))(up, ids),
+        jax.jit(lambda w, i: value_and_grad(lambda t: lookup(t, i).sum())(Table(w))[1])(W[:5], ids),
+    ):
+        assert g.padded
+        assert np.flatnonzero(np.asarray(islices.to_dense(g)).any(axis=1)).tolist() == [1]
+
+
+def test_frequencies_are_not_those_of_all_rounds() -> None:
+    table = Table(W, scale_by_freq=True)
+    for fn in (
+        lambda t: jax.vmap(lambda i: lookup(t, i).sum())(IDS).sum(),
+        lambda t: lax.scan(lambda c, i: (c + lookup(t, i).sum(), None), 0.0, IDS)[0],
+    ):
+        with pytest.raises(NotImplementedError, match="scale_by_freq=True looked up within"):
+            value_and_grad(fn)(table)

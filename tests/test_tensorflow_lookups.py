@@ -406,3 +406,30 @@ def test_two_captures_end_in_any_order_and_know_their_threads() -> None:
         assert len(captured.gradients()) == 1
     words = next(x for x in net._flatten_layers() if x.name == "words")
     assert "call" not in vars(words)
+
+
+def test_shapes_known_in_part_are_compared_in_part() -> None:
+    @tf.function(input_signature=[tf.TensorSpec((None, 3), tf.int32), tf.TensorSpec((3,), tf.bool)])
+    def masked(ids: Any, mask: Any) -> Any:
+        return lookup(tf.constant(W), ids, mask=mask)
+
+    with pytest.raises(ValueError, match=r"mask: got shape \(3,\); accepted is ids' shape \(None, 3\)"):
+        masked(tf.constant([[1, 2, 3]]), tf.constant([True, True, False]))
+
+    @tf.function(input_signature=[tf.TensorSpec((None, 4, 2)), tf.TensorSpec((None, 3), tf.int32)])
+    def gradient(upstream: Any, ids: Any) -> Any:
+        return islices.embedding_grad(upstream, ids, ROWS).values
+
+    with pytest.raises(ValueError, match=r"upstream: got shape \(None, 4, 2\)"):
+        gradient(tf.ones((2, 4, 2)), tf.ones((2, 3), tf.int32))
+
+
+@on_tensorflow
+def test_a_graph_traced_before_the_capture_is_said_to_be_unseen() -> None:
+    net = model()
+    step = tf.function(lambda ids: tf.reduce_sum(net(ids)))
+    step(tf.constant(IDS))
+    with islices.capture(net) as captured:
+        step(tf.constant(IDS))
+    with pytest.raises(RuntimeError, match="compiled before"):
+        captured.gradients()

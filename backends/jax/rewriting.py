@@ -127,11 +127,12 @@ _MISUSE = (
 def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Sequence[Any]) -> tuple[Any, list[Found]]:
     """(outputs, what each slot found); None stands for an output that is a table."""
     jaxpr = plan.jaxpr
+    consts = [_as_jax(c, v) for c, v in zip(consts, jaxpr.constvars, strict=True)]
     env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
     tables = {t: env[v] for v, t in plan._table_of.items() if v in env}
 
     def value(v: Any) -> Any:
-        return v.val if isinstance(v, Literal) else env[v]
+        return _as_jax(v.val, v) if isinstance(v, Literal) else env[v]
 
     found: list[Found] = []
     for eqn, run, slots, wide, dead in plan.steps:
@@ -152,6 +153,14 @@ def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Seq
             env.pop(v, None)
     outputs = [None if t is not None else value(v) for v, t in zip(jaxpr.outvars, plan.outputs, strict=True)]
     return outputs, found
+
+
+def _as_jax(x: Any, v: Any) -> Any:
+    """A constant of a jaxpr, in some versions an array of NumPy, as JAX's: jit and custom_vjp hand it on as it is."""
+    if not isinstance(x, np.ndarray):
+        return x
+    with precision.wide():
+        return jax.numpy.asarray(x, v.aval.dtype)
 
 
 def _is_wide(eqn: Any) -> bool:

@@ -75,7 +75,8 @@ def _sort(indices: Array, rows: int) -> tuple[Array, Array]:
     positions = lax.iota(np.int32, n)
     # int32 always leaves the room; for int64 an index out of range, possible in traced code, may not
     if indices.dtype != np.int32:
-        indices = jnp.where((indices < 0) | (indices > rows), constant(rows, indices.dtype), indices)
+        nowhere, zero = constant(rows, indices.dtype), constant(0, indices.dtype)
+        indices = jnp.where((indices < zero) | (indices > nowhere), nowhere, indices)
     if indices.dtype != np.int32 and rows >= 1 << (63 - shift):
         return tuple(lax.sort((indices, positions), num_keys=1, is_stable=True))  # type: ignore[return-value]
     # one key of index and position sorts four times faster than a pair, and stably without being asked

@@ -64,6 +64,7 @@ class Recorder:
             rows = self.read_rows(weights, ids)
             leaf = rows.detach()
             leaf.attach_grad()
+            ids, extras = ids.copy(), tuple(x.copy() for x in extras)  # fn may fill the same arrays anew
         self.lookups.append((leaf, ids, extras, static))
         return leaf if autograd.is_recording() else rows
 

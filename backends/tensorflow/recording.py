@@ -53,7 +53,7 @@ class Recorder:
             rows = self.outer.lookup(weights, ids, extras, static)
         rows = tf.identity(rows)  # a tensor of its own, which nothing else watches
         self.tape.watch(rows)
-        self.found.append((rows, ids, extras, static))
+        self.found.append((rows, tf.identity(ids), extras, static))  # a variable of ids may change
         return rows
 
     def _check_place(self) -> None:

@@ -2,45 +2,182 @@
 
 A forward hook notes the ids, a hook on the output the gradient; the layer computes as it always does, its own dense
 or sparse gradient included. A frozen layer (weights that take no gradient) gets an output that does, so that no
-gradient of the table's size exists at all. May import: torch, the core.
+gradient of the table's size exists at all. A layer with a forward of its own (scaled, positional, LoRA) may do
+anything with its input and its rows: there the call of torch.nn.functional.embedding within it is watched instead.
+May import: torch, the core.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from functools import partial
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from islices.backend import Array, LayerUse
 
 __all__ = ["capture"]
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 @contextlib.contextmanager
 def capture(model: nn.Module, uses: list[LayerUse]) -> Iterator[dict[str, Array]]:
     """See `Backend.capture`."""
     layers = {name: m for name, m in model.named_modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))}
-    with contextlib.ExitStack() as hooks:
+    with contextlib.ExitStack() as context:
+        context.enter_context(_eager)
         for name, layer in layers.items():
-            handle = layer.register_forward_hook(partial(_looked_up, name, uses), with_kwargs=True)
-            hooks.callback(handle.remove)
+            # before the model's own hooks, which may change the output
+            if _has_stock_forward(layer):
+                hook: Hook = Hook(name, uses)
+                handles = [layer.register_forward_hook(hook, prepend=True, with_kwargs=True)]
+            else:
+                hook = WatchingHook(name, uses)
+                handles = [
+                    layer.register_forward_pre_hook(Before(hook)),
+                    layer.register_forward_hook(hook, prepend=True, with_kwargs=True, always_call=True),
+                ]
+            context.callback(hook.close)
+            for handle in handles:
+                context.callback(handle.remove)
         yield {name: layer.weight for name, layer in layers.items()}
 
 
-def _looked_up(
-    name: str, uses: list[LayerUse], layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: torch.Tensor
-) -> torch.Tensor:
-    if not torch.is_grad_enabled():
+def _has_stock_forward(layer: nn.Module) -> bool:
+    return getattr(layer.forward, "__func__", None) in (nn.Embedding.forward, nn.EmbeddingBag.forward)
+
+
+class _Eager:
+    """Code that torch.compile made runs as Python while any capture is open: compiled, it would run no hooks."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.count = 0
+        self.stance: Any = None
+
+    def __enter__(self) -> None:
+        with self.lock:
+            if self.count == 0 and "torch._dynamo" in sys.modules:
+                stance = torch.compiler.set_stance("force_eager")
+                stance.__enter__()
+                self.stance = stance
+            self.count += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self.lock:
+            self.count -= 1
+            if self.count == 0 and self.stance is not None:
+                stance, self.stance = self.stance, None
+                stance.__exit__(None, None, None)
+
+
+_eager = _Eager()
+
+
+# ---------------------------------------------------------------------- hooks
+class Hook:
+    """The forward hook of one layer. Copies of it (of a model copied or saved meanwhile) do nothing."""
+
+    def __init__(self, name: str, uses: list[LayerUse] | None) -> None:
+        self.name = name
+        self.uses = uses
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.name, None)
+
+    def close(self) -> None:
+        self.uses = None
+
+    def __call__(self, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        if self.uses is None or not torch.is_grad_enabled():
+            return output
+        use_of = _use_of_bags if isinstance(layer, nn.EmbeddingBag) else _use_of_rows
+        return _await_gradient(self.uses, use_of(self.name, layer, *args, **kwargs), output)
+
+
+class WatchingHook(Hook):
+    """The forward hook of a layer whose forward is its own: between `before` and it, the functional call is seen."""
+
+    def __init__(self, name: str, uses: list[LayerUse] | None) -> None:
+        super().__init__(name, uses)
+        self.running = threading.local()
+
+    def before(self, layer: Any) -> None:
+        if self.uses is not None and torch.is_grad_enabled():
+            mode = Watch(self.name, self.uses, layer)
+            mode.__enter__()
+            self.running.mode = mode
+
+    def __call__(self, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        mode = self.running.__dict__.pop("mode", None)
+        if mode is None:
+            return output
+        mode.__exit__(None, None, None)
+        if output is not None and not mode.seen:  # None: forward raised
+            raise TypeError(
+                f"model: got layer {self.name!r}, a {type(layer).__name__} whose forward does not look its weight up "
+                "by torch.nn.functional.embedding or embedding_bag; accepted are layers that do"
+            )
         return output
-    use_of = _use_of_bags if isinstance(layer, nn.EmbeddingBag) else _use_of_rows
-    use = use_of(name, layer, *args, **kwargs)
+
+
+class Before:
+    """The forward pre-hook that belongs to a `WatchingHook`."""
+
+    def __init__(self, hook: Hook) -> None:
+        self.hook = hook
+
+    def __call__(self, layer: Any, args: tuple[Any, ...]) -> None:
+        self.hook.before(layer)  # type: ignore[attr-defined]
+
+
+class Watch(TorchFunctionMode):
+    """While a layer's forward runs: notes what the functional embedding of its weight looks up."""
+
+    def __init__(self, name: str, uses: list[LayerUse], layer: Any) -> None:
+        super().__init__()
+        self.name = name
+        self.uses = uses
+        self.layer = layer
+        self.weight = layer.weight
+        self.seen = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        if func not in _SIGNATURES:
+            return output
+        given = _SIGNATURES[func].bind(*args, **(kwargs or {}))
+        given.apply_defaults()
+        options = given.arguments
+        if options["weight"] is not self.weight:
+            return output
+        self.seen = True
+        return _await_gradient(self.uses, _use_of_call(self.name, options), output)
+
+
+_SIGNATURES: dict[Callable[..., Any], inspect.Signature] = {
+    f: inspect.signature(f) for f in (functional.embedding, functional.embedding_bag)
+}
+
+
+def _await_gradient(uses: list[LayerUse], use: LayerUse, output: torch.Tensor) -> torch.Tensor:
+    """The output, with a hook that hands its gradient to use."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        raise NotImplementedError(
+            "capture: got a forward pass inside torch.func.grad, vmap and the like; accepted is an ordinary one, with "
+            "an ordinary backward pass"
+        )
     uses.append(use)
     if not output.requires_grad:
-        output = output.detach().requires_grad_()
+        output = Anchor.apply(torch.empty(0, requires_grad=True), output)
 
     def arrived(upstream: torch.Tensor) -> None:
         upstream = upstream.detach()
@@ -50,14 +187,27 @@ def _looked_up(
     return output
 
 
+class Anchor(torch.autograd.Function):
+    """Makes a frozen layer's output part of a graph. Unlike a leaf, it may be changed in place, and keeps no .grad."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+        ctx.mark_dirty(output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, upstream: torch.Tensor) -> tuple[None, None]:
+        return None, None
+
+
+# ---------------------------------------------------------------------- what was looked up
+def _kept(x: torch.Tensor | None) -> torch.Tensor | None:
+    """A copy: the caller may use its memory for the next batch before the gradients are asked for."""
+    return None if x is None else x.detach().clone()
+
+
 def _use_of_rows(name: str, layer: nn.Embedding, input: torch.Tensor) -> LayerUse:
-    return LayerUse(
-        name,
-        input,
-        layer.num_embeddings,
-        padding_idx=layer.padding_idx,
-        scale_by_freq=layer.scale_grad_by_freq,
-    )
+    return _use(name, input, layer.weight, layer.padding_idx, layer.scale_grad_by_freq)
 
 
 def _use_of_bags(
@@ -67,16 +217,39 @@ def _use_of_bags(
     offsets: torch.Tensor | None = None,
     per_sample_weights: torch.Tensor | None = None,
 ) -> LayerUse:
-    if offsets is not None and layer.include_last_offset:
-        offsets = offsets[:-1]
-    return LayerUse(
-        name,
-        input,
-        layer.num_embeddings,
-        padding_idx=layer.padding_idx,
-        scale_by_freq=layer.scale_grad_by_freq,
-        combiner=layer.mode,
-        offsets=offsets,
-        weights=None if per_sample_weights is None else per_sample_weights.detach(),
-        table=layer.weight.detach() if layer.mode == "max" else None,
+    use = _use(name, input, layer.weight, layer.padding_idx, layer.scale_grad_by_freq)
+    return _bags(use, layer.weight, layer.mode, offsets, per_sample_weights, layer.include_last_offset)
+
+
+def _use_of_call(name: str, given: dict[str, Any]) -> LayerUse:
+    """Of the functional embedding or embedding_bag, by the names of its arguments."""
+    weight, padding_idx = given["weight"], given["padding_idx"]
+    if padding_idx is not None:
+        padding_idx %= weight.shape[0]
+    use = _use(name, given["input"], weight, padding_idx, given["scale_grad_by_freq"])
+    if "mode" not in given:
+        return use
+    return _bags(
+        use, weight, given["mode"], given["offsets"], given["per_sample_weights"], given["include_last_offset"]
     )
+
+
+def _use(name: str, ids: torch.Tensor, weight: Any, padding_idx: int | None, scale_by_freq: bool) -> LayerUse:
+    return LayerUse(name, _kept(ids), weight.shape[0], padding_idx=padding_idx, scale_by_freq=scale_by_freq)
+
+
+def _bags(
+    use: LayerUse,
+    weight: torch.Tensor,
+    mode: str,
+    offsets: torch.Tensor | None,
+    weights: torch.Tensor | None,
+    include_last_offset: bool,
+) -> LayerUse:
+    if offsets is not None and include_last_offset:  # what lies behind the last one is in no bag
+        end = int(offsets[-1])
+        offsets, use.ids = offsets[:-1], use.ids[:end]
+        weights = None if weights is None else weights[:end]
+    use.combiner, use.offsets, use.weights = mode, _kept(offsets), _kept(weights)
+    use.rows = weight.detach()[use.ids.reshape(-1)] if mode == "max" else None
+    return use

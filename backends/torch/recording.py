@@ -6,11 +6,15 @@ part, and no gradient of its size exists. May import: torch, the core.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from islices.backend import Array, Backend, Gradient, LookedUp, Source, Transform
 
@@ -27,17 +31,30 @@ class Recorder:
         self.backend = backend
         self.source = source
         self.looked_up: list[tuple[torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...], Any]] = []
-        self.open = True
+        self.unchanged = _Unchanged()
+        self.state = "open"  # then "backward", then "closed"
 
     def lookup(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any) -> Array:
-        if not self.open:
+        if self.state == "closed":
             raise TypeError("table: used after the function that value_and_grad differentiated had returned")
+        if _in_functorch():
+            raise NotImplementedError(
+                "lookup: got a Table that value_and_grad differentiates, inside torch.func.vmap, grad or the like, "
+                "which its autograd does not see into; accepted is a lookup outside of it (ids may have any shape)"
+            )
+        if self.state == "backward":  # torch.utils.checkpoint runs parts of fn again, for what they compute only
+            with torch.no_grad():
+                rows = self.backend.read_rows(self.source.weights, ids)
+            return rows.requires_grad_() if torch.is_grad_enabled() else rows
         if not torch.is_grad_enabled():  # torch.no_grad within fn: these rows count as constants
+            _refuse_reentrant_checkpoint()
             return self._read(ids, extras, static)
         rows = self._read(ids, extras, static)
         # rows of an outer differentiation are part of its graph; a second name is what this one differentiates by
         rows = rows.view_as(rows) if rows.requires_grad else rows.requires_grad_()
-        self.looked_up.append((rows, ids, extras, static))
+        self.unchanged.note(rows, "rows")
+        # copies of the ids: fn may fill the same memory anew for its next lookup
+        self.looked_up.append((rows, ids.clone(), tuple(x.clone() for x in extras), static))
         return rows
 
     def _read(self, ids: Array, extras: tuple[Array, ...], static: Any) -> torch.Tensor:
@@ -48,35 +65,123 @@ class Recorder:
             return self.backend.read_rows(weights, ids)  # type: ignore[no-any-return]
 
 
+class _Unchanged:
+    """Tensors that fn must not change in place, since what is known of them would then belong to other numbers."""
+
+    def __init__(self) -> None:
+        self.versions: list[tuple[torch.Tensor, int, str]] = []
+
+    def note(self, x: torch.Tensor, what: str) -> None:
+        if not x.is_inference():  # these have no versions
+            self.versions.append((x, x._version, what))
+
+    def check(self) -> None:
+        for x, version, what in self.versions:
+            if x._version != version:
+                raise TypeError(
+                    f"fn: changed {what} in place, which value_and_grad differentiates by or needs again; accepted is "
+                    "a new tensor (x = x * 2 instead of x.mul_(2), or x.clone() first)"
+                )
+
+
 def differentiate(
     backend: Backend, fn: Transform, variables: Sequence[Array], sources: Sequence[Source]
 ) -> tuple[Array, Any, list[Array], list[list[LookedUp]]]:
     """See `Backend.differentiate`."""
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if _in_functorch():
         raise NotImplementedError(
             "value_and_grad inside torch.func.grad, vmap and the like, whose rules its autograd would not follow: "
             "accepted is value_and_grad inside value_and_grad (second derivatives), or per_sample=True"
         )
+    _refuse_tangents([*variables, *(s.weights for s in sources)])
     recorders = [Recorder(backend, source) for source in sources]
+    unchanged = _Unchanged()
     inner = _depth.get() > 0
     token = _depth.set(_depth.get() + 1)
     try:
-        with torch.enable_grad():
-            # a tensor that takes no gradient yet is given another face that does, on the same memory
-            recorded = [x if x.requires_grad else x.detach().requires_grad_() for x in variables]
+        with _recording():
+            recorded = _faces(variables, inner=inner)
+            for x in recorded:
+                if not x.is_leaf:  # of leaves torch itself takes care
+                    unchanged.note(x, "an argument")
             loss, aux = fn(recorded, [Source(s.weights, r) for s, r in zip(sources, recorders, strict=True)])
+            _refuse_tangents([loss])
+            for one in (unchanged, *(r.unchanged for r in recorders)):
+                one.check()
+            for recorder in recorders:
+                recorder.state = "backward"
+            rows = [row for recorder in recorders for row, *_ in recorder.looked_up]
+            gradients = _gradients(loss, [*recorded, *rows], create_graph=inner)
     finally:
         _depth.reset(token)
         for recorder in recorders:
-            recorder.open = False
-    rows = [row for recorder in recorders for row, *_ in recorder.looked_up]
-    gradients = _gradients(loss, [*recorded, *rows], create_graph=inner)
+            recorder.state = "closed"
     dense, rest = gradients[: len(recorded)], iter(gradients[len(recorded) :])
     lookups = [
         [LookedUp(next(rest), ids, extras, static) for _, ids, extras, static in recorder.looked_up]
         for recorder in recorders
     ]
     return loss if inner else loss.detach(), aux, dense, lookups
+
+
+def _in_functorch() -> bool:
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def _refuse_reentrant_checkpoint() -> None:
+    """It runs its function without gradients first and again in the backward pass, too late for a lookup."""
+    checkpointing = sys.modules.get("torch.utils.checkpoint")
+    if checkpointing is None:
+        return
+    code = checkpointing.CheckpointFunction.forward.__code__
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is code:
+            raise NotImplementedError(
+                "lookup: got a Table that value_and_grad differentiates, inside torch.utils.checkpoint with "
+                "use_reentrant=True, where its gradient would be lost; accepted is use_reentrant=False"
+            )
+        frame = frame.f_back  # type: ignore[assignment]
+
+
+def _refuse_tangents(tensors: Sequence[torch.Tensor]) -> None:
+    """Forward-mode tangents would be lost at the detached leaves."""
+    if any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+        raise NotImplementedError(
+            "value_and_grad of dual tensors (torch.autograd.forward_ad), whose tangents it would lose; accepted is "
+            "value_and_grad inside value_and_grad for second derivatives"
+        )
+
+
+@contextlib.contextmanager
+def _recording() -> Iterator[None]:
+    """Gradients are recorded, whatever the caller's mode; in inference mode nothing else would be."""
+    inference = torch.is_inference_mode_enabled()
+    with torch.inference_mode(False) if inference else contextlib.nullcontext(), torch.enable_grad():
+        yield
+
+
+def _faces(variables: Sequence[torch.Tensor], *, inner: bool) -> list[torch.Tensor]:
+    """What fn gets for the variables: tensors on the same memory that take a gradient each of its own.
+
+    A parameter stays itself. Where one variable is computed from another, or comes twice, autograd would count what
+    passes through the one for the other too; in a nested call, also what fn takes from around it.
+    """
+    times = Counter(map(id, variables))
+    faces = []
+    for x in variables:
+        if inner and x.requires_grad:
+            faces.append(x.view_as(x))
+        elif x.requires_grad and x.is_leaf and times[id(x)] == 1:
+            faces.append(x)
+        else:
+            faces.append(_recordable(x).detach().requires_grad_())
+    return faces
+
+
+def _recordable(x: torch.Tensor) -> torch.Tensor:
+    """x, or its copy where torch.inference_mode made it, which autograd refuses."""
+    return x.clone() if x.is_inference() else x
 
 
 def _gradients(loss: torch.Tensor, inputs: list[torch.Tensor], *, create_graph: bool) -> list[torch.Tensor]:
@@ -96,12 +201,19 @@ def per_sample_gradients(
     fn: Callable[[list[Array], list[Array]], Array], variables: Sequence[Array], data: Sequence[Array]
 ) -> list[Array]:
     """See `Backend.per_sample_gradients`."""
+    if _depth.get() > 0:
+        raise NotImplementedError(
+            "per_sample: gradients of dense arrays inside value_and_grad, which would be constants to it; accepted "
+            "there are those of tables"
+        )
 
     def one(new: list[torch.Tensor], sample: list[torch.Tensor]) -> torch.Tensor:
         return fn(new, [x.unsqueeze(0) for x in sample]).reshape(())
 
-    constants = [x.detach() for x in variables]
-    gradients = torch.func.vmap(torch.func.grad(one), in_dims=(None, 0), randomness="different")(constants, list(data))
+    with _recording():
+        constants, batch = ([_recordable(x).detach() for x in xs] for xs in (variables, data))
+        mapped = torch.func.vmap(torch.func.grad(one), in_dims=(None, 0), randomness="different")
+        gradients = mapped(constants, batch)
     return [g.detach() for g in gradients]
 
 

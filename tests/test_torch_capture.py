@@ -1,0 +1,293 @@
+"""islices.capture on torch: stock layers and their options, hooks, checkpoints, compiled models."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import threading
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+from torch import nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+import islices  # noqa: E402
+from islices import Table  # noqa: E402
+
+ROWS, DIM = 5, 3
+IDS = torch.tensor([[0, 1, 1], [2, 0, 1]])
+FLAT = torch.tensor([0, 1, 1, 0, 3, 1])
+
+
+def whole(*shape: int, seed: int = 0) -> Any:
+    """Multiples of 12, so that means over up to four members do not round."""
+    return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(seed)) * 12.0
+
+
+def table(**options: Any) -> Table:
+    return Table(whole(ROWS, DIM), **options)
+
+
+def frozen(layer: Any) -> Any:
+    layer.weight.requires_grad_(False)
+    return layer
+
+
+def same(got: Any, expected: Any) -> None:
+    got = islices.to_dense(got) if isinstance(got, islices.IndexedSlices) else got
+    expected = expected.to_dense()
+    assert torch.equal(got, expected), f"got {got}\nexpected {expected}"
+
+
+# ---------------------------------------------------------------------- capture: the layers' options
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"padding_idx": 1}, {"scale_grad_by_freq": True}, {"sparse": True}, {"max_norm": 1.0}], ids=str
+)
+def test_embedding_layers_beside_their_own_gradient(options: dict[str, Any], dtype: Any) -> None:
+    layer = nn.Embedding(ROWS, DIM, dtype=dtype, **options)
+    up = whole(2, 3, DIM).to(dtype)
+    with islices.capture(layer) as captured:
+        (layer(IDS) * up).sum().backward()
+    own = layer.weight.grad.to_dense()
+    if options == {"scale_grad_by_freq": True}:  # thirds round
+        torch.testing.assert_close(islices.to_dense(captured.gradients()[""]), own)
+        return
+    same(captured.gradients()[""], own)
+    for b in range(2):
+        layer.weight.grad = None
+        (layer(IDS[b]) * up[b]).sum().backward()
+        same(captured.per_sample()[""].slices(b), layer.weight.grad)
+
+
+BAGS = [
+    (mode, padding, offsets, weighted, last)
+    for mode, padding, offsets, weighted, last in itertools.product(
+        ["sum", "mean", "max"], [None, 0], [None, [0, 2, 2, 3], [0, 0, 6]], [False, True], [False, True]
+    )
+    if not (weighted and mode != "sum") and not (last and (offsets is None or offsets[-1] < 6))
+]
+
+
+@pytest.mark.parametrize(("mode", "padding", "offsets", "weighted", "last"), BAGS)
+def test_bags_beside_their_own_gradient(mode: str, padding: Any, offsets: Any, weighted: bool, last: bool) -> None:
+    layer = nn.EmbeddingBag(ROWS, DIM, mode=mode, padding_idx=padding, include_last_offset=last, _weight=whole(ROWS, 3))
+    ids = IDS if offsets is None else FLAT
+    starts = None if offsets is None else torch.tensor(offsets)
+    weights = whole(*ids.shape, seed=3) if weighted else None
+    with islices.capture(layer) as captured:
+        out = layer(ids, starts, weights)
+        up = whole(*out.shape, seed=1)
+        (out * up).sum().backward()
+    got = islices.to_dense(captured.gradients()[""])
+    # where the count is not a power of two, torch multiplies by its reciprocal
+    torch.testing.assert_close(got, layer.weight.grad, rtol=1e-6, atol=1e-5 if mode == "mean" else 0)
+    out = layer(ids, starts, weights)
+    for b in range(len(out)):
+        (alone,) = torch.autograd.grad((out[b] * up[b]).sum(), layer.weight, retain_graph=True)
+        mine = islices.to_dense(captured.per_sample()[""].slices(b))
+        torch.testing.assert_close(mine, alone, rtol=1e-6, atol=1e-5 if mode == "mean" else 0)
+
+
+def test_bags_divided_by_frequency() -> None:
+    """By the definition: torch 2.13 itself divides some rows by the counts of other rows."""
+    layer = nn.EmbeddingBag(ROWS, DIM, mode="sum", scale_grad_by_freq=True)
+    with islices.capture(layer) as captured:
+        layer(IDS).sum().backward()
+    assert islices.to_dense(captured.gradients()[""])[:, 0].tolist() == [1, 1, 1, 0, 0]
+
+
+def test_ids_behind_the_last_offset_are_in_no_bag() -> None:
+    """torch 2.13's own gradient holds uninitialized memory for them."""
+    layer = nn.EmbeddingBag(ROWS, DIM, mode="sum", include_last_offset=True)
+    with islices.capture(layer) as captured:
+        layer(FLAT, torch.tensor([0, 2, 4])).sum().backward()
+    assert captured.gradients()[""].indices.tolist() == [0, 1, 1, 0]
+
+
+# ---------------------------------------------------------------------- capture: models
+class Scaled(nn.Embedding):
+    def forward(self, ids: Any) -> Any:
+        return super().forward(ids) * 12
+
+
+class Positions(nn.Embedding):
+    def forward(self, ids: Any, past: int = 1) -> Any:
+        return super().forward(torch.arange(ids.shape[1]) + past).expand(len(ids), -1, -1)
+
+
+class LowRank(nn.Embedding):
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.a, self.b = nn.Parameter(whole(ROWS, 2)), nn.Parameter(whole(2, DIM))
+
+    def forward(self, ids: Any) -> Any:
+        return nn.functional.embedding(ids, self.weight, -2) + nn.functional.embedding(ids, self.a) @ self.b
+
+
+@pytest.mark.parametrize("kind", [Scaled, Positions, LowRank])
+def test_layers_with_a_forward_of_their_own(kind: Any) -> None:
+    layer = kind(ROWS, DIM)
+    with islices.capture(nn.Sequential(layer)) as captured:
+        (layer(IDS) * whole(2, 3, DIM)).sum().backward()
+        with pytest.raises(TypeError):
+            layer()  # an error in its forward leaves nothing behind
+    same(captured.gradients()["0"], layer.weight.grad)
+    assert not any((layer._forward_hooks, layer._forward_pre_hooks, layer._forward_hooks_always_called))
+    assert torch.overrides._get_current_function_mode() is None
+
+
+def test_a_layer_that_cannot_be_seen_into_is_refused() -> None:
+    class Indexed(nn.Embedding):
+        def forward(self, ids: Any) -> Any:
+            return self.weight[ids]
+
+    model = nn.Sequential(Indexed(ROWS, DIM))
+    with islices.capture(model), pytest.raises(TypeError, match="got layer '0', a Indexed whose forward"):
+        model(IDS)
+
+
+def test_the_gradient_is_that_of_the_layer_below_the_models_own_hooks() -> None:
+    layer = nn.Embedding(ROWS, DIM)
+    layer.register_forward_hook(lambda *call: call[-1] * 4)
+    with islices.capture(layer) as captured:
+        layer(IDS).sum().backward()
+    same(captured.gradients()[""], layer.weight.grad)
+
+
+def test_tied_and_shared_layers() -> None:
+    one, two = nn.Embedding(ROWS, DIM), nn.Embedding(ROWS, DIM)
+    two.weight = one.weight
+    model = nn.ModuleDict({"one": one, "again": one, "deep": nn.Sequential(two)})
+    with islices.capture(model) as captured:
+        loss = (one(IDS) + model["again"](IDS) * 2 + model["deep"](IDS) * 4).sum()
+        with torch.no_grad():
+            one(IDS)
+        loss.backward()
+    gradients = captured.gradients()
+    assert list(gradients) == ["one", "deep.0"]
+    same(islices.to_dense(gradients["one"]) + islices.to_dense(gradients["deep.0"]), one.weight.grad)
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_backward_passes_add_up_until_cleared(freeze: bool) -> None:
+    layer = nn.Embedding(ROWS, DIM)
+    layer.weight.requires_grad_(not freeze)
+    ids = IDS.clone()
+    with islices.capture(layer) as captured:
+        loss = layer(ids).sum()
+        loss.backward(retain_graph=True)
+        first = captured.gradients()[""]
+        loss.backward()
+        ids.zero_()  # the next batch goes where the last one was
+        assert set(first.values.flatten().tolist()) == {1.0}
+        assert islices.to_dense(captured.gradients()[""])[:, 0].tolist() == [4, 6, 2, 0, 0]
+        captured.clear()
+        (layer(ids) * 3).sum().backward()
+    assert islices.to_dense(captured.gradients()[""])[:, 0].tolist() == [18, 0, 0, 0, 0]
+    assert freeze == (layer.weight.grad is None)
+
+
+def test_frozen_layers_stay_as_free_as_they_were() -> None:
+    layer, w = frozen(nn.Embedding(ROWS, DIM)), torch.ones(DIM, requires_grad=True)
+    with islices.capture(layer) as captured:
+        rows = layer(IDS)
+        rows.mul_(2)  # as Dropout(inplace=True) does
+        (rows * w).sum().backward()
+    assert set(captured.gradients()[""].values.flatten().tolist()) == {2.0}
+    assert not layer.weight.requires_grad
+
+
+def test_nothing_stays_behind_an_error_or_in_a_copy() -> None:
+    model = nn.Sequential(nn.Embedding(ROWS, DIM), nn.Linear(DIM, 1))
+    before = copy.deepcopy(model.state_dict())
+    captured = islices.capture(model)
+
+    def broken() -> None:
+        with captured:
+            model(IDS).sum().backward()
+            copy.deepcopy(model)(IDS).sum().backward()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        broken()
+    assert captured.gradients()["0"].indices.shape == (6,)
+    assert not model[0]._forward_hooks
+    assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("freeze", [False, True])
+def test_checkpointed_layers_count_once(freeze: bool, reentrant: bool) -> None:
+    layer, x = nn.Embedding(ROWS, DIM), torch.zeros(1, requires_grad=True)
+    layer.weight.requires_grad_(not freeze)
+    with islices.capture(layer) as captured:
+        checkpoint(lambda x: torch.sin(layer(IDS) + x), x, use_reentrant=reentrant).sum().backward()
+    expected = torch.zeros(ROWS, DIM).index_add_(0, IDS.flatten(), torch.cos(layer.weight.detach())[IDS.flatten()])
+    torch.testing.assert_close(islices.to_dense(captured.gradients()[""]), expected)
+
+
+@pytest.mark.parametrize("when", ["before", "within"])
+def test_compiled_models_run_their_hooks(when: str) -> None:
+    model = nn.Sequential(nn.Embedding(ROWS, DIM), nn.Linear(DIM, 1))
+    compiled = torch.compile(model, backend="eager")
+    if when == "before":
+        compiled(IDS)
+    with islices.capture(compiled) as captured:
+        compiled(IDS).sum().backward()
+    same(captured.gradients()["_orig_mod.0"], model[0].weight.grad)
+    assert torch._dynamo.eval_frame._stance.stance == "default"
+
+
+def test_models_under_other_transforms() -> None:
+    model = nn.Sequential(nn.Embedding(ROWS, DIM), nn.Linear(DIM, 1)).eval()
+    parameters = {k: v.detach().clone().requires_grad_() for k, v in model.named_parameters()}
+    with islices.capture(model) as captured:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            torch.func.functional_call(model, parameters, IDS).float().sum().backward()
+        with pytest.raises(NotImplementedError, match=r"capture: got a forward pass inside torch\.func"):
+            torch.func.grad(lambda p: torch.func.functional_call(model, p, IDS).sum())(parameters)
+    same(captured.gradients()["0"], parameters["0.weight"].grad)
+
+
+def test_captures_in_threads() -> None:
+    found = {}
+
+    def work(k: int) -> None:
+        layer = nn.Embedding(ROWS, DIM)
+        for _ in range(5):
+            with islices.capture(layer) as captured:
+                (layer(IDS) * k).sum().backward()
+        found[k] = captured.gradients()[""].values.flatten().unique().tolist()
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {k: [k] for k in range(4)}
+
+
+def test_the_largest_members_are_those_of_the_forward_pass() -> None:
+    layer = nn.EmbeddingBag(ROWS, DIM, mode="max")
+    with islices.capture(layer) as captured:
+        layer(IDS).sum().backward()
+    with torch.no_grad():
+        layer.weight.neg_()  # as an optimizer's step would
+    same(captured.gradients()[""], layer.weight.grad)
+
+
+def test_a_model_that_has_not_run_is_said_to_have_not() -> None:
+    layer = nn.Embedding(ROWS, DIM)
+    with (
+        islices.capture(layer) as captured,
+        pytest.raises(RuntimeError, match="capture: no embedding layer of the model"),
+    ):
+        captured.gradients()
+    with captured:
+        layer(IDS)
+        captured.clear()
+        assert captured.gradients()[""].indices.tolist() == []
+        assert captured.per_sample() == {}
