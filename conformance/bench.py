@@ -18,7 +18,6 @@ import platform
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import Any
@@ -27,9 +26,12 @@ import numpy as np
 
 import islices
 from islices import IndexedSlices, clip_by_global_norm, coalesce, execution, get_backend, list_backends, to_dense
+from islices.conformance import bench_embedding
+from islices.conformance.bench_rounds import figures, markdown, measure, ratio, zipf_ids
 
 __all__ = ["main"]
 
+PARTS = ("import", "operations", "gradient", "samples")
 OPERATIONS = ("coalesce", "to_dense", "clip_by_global_norm")
 IMPORT_ROUNDS = 11
 IMPORT = "import time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
@@ -42,14 +44,20 @@ What is measured
                 native   islices by the framework's own operations (execution("native"))
                 own      the fastest of what a user of the framework writes without islices
               A ratio below 1 means that islices is faster. "copy" is a copy of the values, the least any could take.
+  gradient    value_and_grad of sum(lookup(table, ids) * upstream), eager and compiled, for tables of 1e5 to 1e8 rows
+              (of 4 float32: 1.6 GB), and the growth of memory meanwhile, beside the framework's own sparse way and its
+              dense gradient (to 1e7 rows). "floor" is a copy of the rows in and of their gradient out.
+  samples     norms and clipped sum of 64 samples' gradients by one backward pass, against 64 backward passes and, in
+              torch and JAX, against vmap(grad) by the gathered rows
 
 Own calls with a remark do less: they do not sum duplicates, or not in order of occurrence, or leave rows unsorted.
 islices does all three, so where such a call is fastest, a second line has the fastest without a remark. Indices
 follow Zipf's law with exponent 1.1: a few rows occur very often.
 
 examples
-  python -m islices.conformance.bench                            every backend installed, about two minutes
+  python -m islices.conformance.bench                            every backend installed, about four minutes
   python -m islices.conformance.bench --backend torch            one of them (repeat the option for more)
+  python -m islices.conformance.bench --part samples             one of the tables (repeat the option for more)
   python -m islices.conformance.bench --slices 64 --dim 16 --rows 1000 --repeat 200    small calls: the overhead
   python -m islices.conformance.bench --json bench.json          the figures for a program to read
 exit codes
@@ -58,37 +66,9 @@ exit codes
 
 
 # ---------------------------------------------------------------------- one backend, in a process of its own
-def zipf_ids(count: int, rows: int) -> np.ndarray[Any, Any]:
-    """Row numbers whose frequencies follow Zipf's law with exponent 1.1, scattered over the table."""
-    rng = np.random.default_rng(0)
-    cumulated = np.cumsum(np.arange(1, rows + 1, dtype=np.float64) ** -1.1)
-    ranks = np.searchsorted(cumulated, rng.random(count) * cumulated[-1])
-    return rng.permutation(rows)[ranks]
-
-
-def measure(ways: dict[str, Callable[[], Any]], repeat: int) -> dict[str, list[float]]:
-    """way -> its milliseconds in each round, after one round that does not count."""
-    names = list(ways)
-    times: dict[str, list[float]] = {name: [] for name in names}
-    for turn in range(-1, repeat):
-        start = turn % len(names)
-        for name in names[start:] + names[:start]:
-            before = time.perf_counter()
-            result = ways[name]()
-            elapsed = time.perf_counter() - before
-            del result  # giving a table back to the system is not part of the work
-            if turn >= 0:
-                times[name].append(elapsed * 1e3)
-    return times
-
-
 def does_less(label: str) -> bool:
     """Whether an own call's label ends in a remark: "(duplicates not summed)"."""
     return " (" in label
-
-
-def ratio(a: list[float], b: list[float]) -> float:
-    return median(x / y for x, y in zip(a, b, strict=True))
 
 
 def worker(name: str, rows: int, slices: int, dim: int, repeat: int) -> None:
@@ -168,11 +148,21 @@ def _reason(text: str, code: int) -> str:
     return (text.strip().splitlines() or [f"exit code {code}"])[-1]
 
 
-def bench_backend(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """The records of one backend as its process writes them."""
-    command = [sys.executable, "-m", "islices.conformance.bench", "--worker", name]
-    for option in ("rows", "slices", "dim", "repeat"):
-        command += [f"--{option}", str(getattr(options, option))]
+def commands(part: str, name: str, options: argparse.Namespace) -> list[list[str]]:
+    """The processes that measure a part for one backend, as arguments of the interpreter."""
+    repeat = ["--repeat", str(options.repeat)]
+    if part == "operations":
+        command = ["islices.conformance.bench", "--worker", name, *repeat]
+        return [command + [x for k in ("rows", "slices", "dim") for x in (f"--{k}", str(getattr(options, k)))]]
+    if name not in bench_embedding.FRAMEWORKS:
+        return []
+    command = ["islices.conformance.bench_embedding", "--worker", name, *repeat]
+    return [[*command, "--rows", str(n)] for n in bench_embedding.ROWS] if part == "gradient" else [command]
+
+
+def records_of(arguments: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """What one such process finds, as it writes it."""
+    command = [sys.executable, "-m", *arguments]
     environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ}
     with (
         tempfile.TemporaryFile("w+") as errors,
@@ -216,9 +206,7 @@ def report(found: dict[str, Any]) -> str:
     machine, size, imports = found["machine"], found["size"], found["import"]
     lines = [
         f"{found['date']}, {machine['system']}, {machine['cores']} cores, Python {machine['python']}, "
-        f"NumPy {machine['numpy']}, islices {found['islices']}; "
-        f"{size['rows']:,} x {size['dim']} float32, {size['slices']:,} Zipf(1.1) ids ({size['distinct']:,} distinct), "
-        f"median of {size['repeat']} rounds",
+        f"NumPy {machine['numpy']}, islices {found['islices']}; median of {size['repeat']} rounds",
     ]
     if imports:
         lines += [
@@ -228,18 +216,17 @@ def report(found: dict[str, Any]) -> str:
         ]
     heads = ("backend", "operation", "host ms", "native ms", "copy ms", "fastest own call", "own ms", "host / own",
              "native / own")  # fmt: skip
-    lines, right = [*lines, ""], {2, 3, 4, 6, 7, 8}
-    table = [_cells(record, own) for record in found["results"] for own in record["own"] or [None]]
-    widths = [max(len(row[k]) for row in [heads, *table]) for k in range(len(heads))]
-    for row in (heads, None, *table):
-        if row is None:
-            cells = ["-" * (w - 1) + ":" if k in right else "-" * w for k, w in enumerate(widths)]
-        else:
-            cells = [
-                cell.rjust(w) if k in right else cell.ljust(w)
-                for k, (cell, w) in enumerate(zip(row, widths, strict=True))
-            ]
-        lines.append(f"| {' | '.join(cells)} |")
+    if found["results"]:
+        table = [_cells(record, own) for record in found["results"] for own in record["own"] or [None]]
+        title = (
+            f"operations: {size['rows']:,} x {size['dim']} float32, {size['slices']:,} Zipf(1.1) ids "
+            f"({size['distinct']:,} distinct)"
+        )
+        lines += ["", title, "", *markdown(heads, table, {2, 3, 4, 6, 7, 8})]
+    if found["gradient"]:
+        lines += bench_embedding.gradient_table(found["gradient"])
+    if found["samples"]:
+        lines += bench_embedding.samples_table(found["samples"])
     return "\n".join(lines)
 
 
@@ -249,15 +236,9 @@ def _cells(record: dict[str, Any], own: str | None) -> list[str]:
         head = ["", "", "", "", ""]
     else:
         head = [f"{record['backend']} {record['version']}", record["operation"]]
-        head += [_figures(times.get(key)) for key in ("host", "native", "copy")]
+        head += [figures(times.get(key)) for key in ("host", "native", "copy")]
     ends = [f"{ratios[mode]:.2f}" if mode in ratios else "-" for mode in ("host", "native")]
-    return [*head, own or "-", _figures(times.get(own)), *ends]
-
-
-def _figures(ms: float | None) -> str:
-    if ms is None:
-        return "-"
-    return f"{ms:.0f}" if ms >= 100 else f"{ms:.1f}" if ms >= 1 else f"{ms:.3f}"
+    return [*head, own or "-", figures(times.get(own)), *ends]
 
 
 # ---------------------------------------------------------------------- the command
@@ -270,6 +251,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--backend", action="append", metavar="NAME", help="measure this backend only; may be repeated")
+    add("--part", action="append", choices=PARTS, help="measure this part only; may be repeated")
     add("--rows", type=_positive, default=1_000_000, metavar="N", help="rows of the table (%(default)s)")
     add("--slices", type=_positive, default=131_072, metavar="N", help="stored rows of the gradient (%(default)s)")
     add("--dim", type=_positive, default=64, metavar="N", help="elements of a row (%(default)s)")
@@ -313,25 +295,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
         | {"distinct": len(np.unique(zipf_ids(options.slices, options.rows)))},
         "import": None,
         "results": [],
+        "gradient": [],
+        "samples": [],
     }
-    total = len(names) * len(OPERATIONS) + (0 if options.no_import else IMPORT_ROUNDS + 1)
+    parts = [part for part in options.part or PARTS if not (part == "import" and options.no_import)]
+    todo = [(part, c) for part in parts if part != "import" for name in names for c in commands(part, name, options)]
+    total = sum(len(OPERATIONS) if part == "operations" else 1 for part, _ in todo)
+    total += IMPORT_ROUNDS + 1 if "import" in parts else 0
     try:  # before anything is measured
         out = open(options.json, "w", encoding="utf-8") if options.json else None  # noqa: SIM115 (closed below)
     except OSError as error:
         parser.error(f"--json: {error}")
     with out or contextlib.nullcontext(), progress(total) as step:
-        if not options.no_import:
+        if "import" in parts:
             try:
                 found["import"] = import_times(step)
             except RuntimeError as error:
                 failures.append(f"import: {error}")
-        for name in names:
+        for part, command in todo:
+            name = command[command.index("--worker") + 1]
             try:
-                for record in bench_backend(name, options):
-                    found["results"].append(record)
-                    step(f"{name} {record['operation']}")
+                for record in records_of(command):
+                    found["results" if part == "operations" else part].append(record)
+                    if part == "operations":
+                        step(f"{name} {record['operation']}")
             except RuntimeError as error:
-                failures.append(f"{name}: {error}")
+                failures.append(f"{name} {part}: {error}")
+            if part != "operations":
+                step(f"{name} {part}")
         if out:
             json.dump(found, out, indent=1)
             out.write("\n")

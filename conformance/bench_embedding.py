@@ -1,0 +1,245 @@
+"""The bench's tables of embeddings: one gradient step while the table grows, and the gradients of single samples.
+
+Each framework and size of table runs in a process of its own. All ways are first run on the same data and compared, and
+only then timed. What a framework's users write stands in `islices.conformance.bench_steps`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from islices import get_backend
+from islices.conformance.bench_rounds import figures, markdown, measure, ratio, zipf_ids
+from islices.conformance.bench_steps import STEPS, Steps
+from islices.conformance.checks import peak_growth
+
+__all__ = ["FRAMEWORKS", "ROWS", "gradient_table", "samples_table"]
+
+FRAMEWORKS = tuple(STEPS)
+ROWS = (10**5, 10**6, 10**7, 10**8)
+IDS, DIM = 16_384, 4
+DENSE_ROWS = 10**7  # the dense gradient of a larger table is not measured
+BATCH, PER_SAMPLE_IDS, SAMPLES_ROWS, SAMPLES_DIM, OUT = 64, 50, 200_000, 32, 8
+
+
+# ---------------------------------------------------------------------- the gradient step
+def gradient(name: str, rows: int, repeat: int) -> None:
+    """Measure the step on one size of table and write a JSON line for each variant."""
+    steps, block = STEPS[name](), importlib.import_module(f"islices.conformance.native.{name}").block
+    upstream = np.random.default_rng(1).standard_normal((IDS, DIM), np.float32)
+    drawn = zipf_ids(IDS, ROWS[0])
+    ids = drawn * (rows // ROWS[0])  # the same rows' frequencies, spread over the table
+    # code is loaded by a small table, so that the peak is the step's own
+    for ways in _blocking(steps.gradient(steps.table(ROWS[0] // 10, DIM), drawn // 10, upstream), block).values():
+        for way in ways.values():
+            way()
+    table = steps.table(rows, DIM)
+    block(table)
+    variants = _blocking(steps.gradient(table, ids, upstream), block)
+    peaks: dict[str, dict[str, float]] = {}
+    for variant, ways in variants.items():
+        if rows > DENSE_ROWS:
+            del ways["dense"]
+        peaks[variant] = {}
+        for label, way in ways.items():
+            result, grown = peak_growth(way)
+            peaks[variant][label] = max(grown, 0) / 2**20  # the kernel counts roughly
+            _check_gradient(f"{name} {variant}, {rows} rows, {label}", result, ids, upstream)
+            del result
+    # not before: while a view of it is held, TensorFlow copies a Variable at its first gather
+    floor = _floor(name, table, ids, upstream)
+    for variant, ways in variants.items():
+        dense = {label: ways.pop(label) for label in ("dense",) if label in ways}
+        times = measure(ways | floor, repeat)
+        if dense:  # apart: it sweeps the caches, and the way after it would pay for that
+            times |= measure(dense, 3)
+        _emit(name, variant, times, part="gradient", rows=rows, peaks=peaks[variant])
+
+
+def _floor(name: str, table: Any, ids: Any, upstream: Any) -> dict[str, Callable[[], Any]]:
+    view = get_backend(name).host_view(table)
+    if view is None:
+        return {}
+    rows, copy = np.empty_like(upstream), np.empty_like(upstream)
+
+    def call() -> None:  # what any way must do: read the rows, write their gradient
+        np.take(view, ids, axis=0, out=rows, mode="clip")
+        np.copyto(copy, upstream)
+
+    return {"floor": call}
+
+
+def _check_gradient(what: str, result: Any, ids: Any, upstream: Any) -> None:
+    value, *found = result
+    distinct, place = np.unique(ids, return_inverse=True)
+    expected = np.zeros((len(distinct), DIM))
+    np.add.at(expected, place.reshape(-1), upstream)
+    if len(found) == 1 and _is_dense(found[0]):
+        got = _numpy(found[0])[distinct]
+    else:
+        got = _sums(*_parts(found), distinct, what)
+    # the table is ones: the loss is the sum of upstream, in float32
+    _compare(f"{what}: loss", _numpy(value).reshape(()), upstream.sum(dtype=np.float64), 0.05)
+    _compare(f"{what}: gradient", got, expected, 1e-3)
+
+
+def _is_dense(x: Any) -> bool:
+    if hasattr(x, "stype"):  # MXNet
+        return bool(x.stype == "default")
+    return not (x.is_sparse if hasattr(x, "is_sparse") else hasattr(x, "indices"))
+
+
+def _parts(found: list[Any]) -> tuple[Any, Any]:
+    """(values, indices) of a sparse gradient, in NumPy."""
+    if len(found) == 2:
+        return _numpy(found[0]), _numpy(found[1])
+    x = found[0]
+    if hasattr(x, "_indices"):  # torch, perhaps uncoalesced
+        return _numpy(x._values()), _numpy(x._indices()[0])
+    return _numpy(x.data if hasattr(x, "stype") else x.values), _numpy(x.indices)
+
+
+def _sums(values: Any, indices: Any, distinct: Any, what: str) -> np.ndarray[Any, Any]:
+    place = np.searchsorted(distinct, indices).clip(max=len(distinct) - 1)
+    known = distinct[place] == indices
+    if np.any(values[~known] != 0):  # a compiled way's empty slots are zeros
+        raise RuntimeError(f"{what}: a gradient at a row that was not looked up")
+    sums = np.zeros((len(distinct), values.shape[-1]))
+    np.add.at(sums, place[known], values[known])
+    return sums
+
+
+# ---------------------------------------------------------------------- per sample
+def samples(name: str, repeat: int) -> None:
+    """Measure norms and the clipped sum of a batch and write a JSON line for each variant."""
+    steps: Steps = STEPS[name]()
+    block = importlib.import_module(f"islices.conformance.native.{name}").block
+    rng = np.random.default_rng(2)
+    head = rng.standard_normal((SAMPLES_DIM, OUT), np.float32)
+    targets = 3 * rng.standard_normal((BATCH, OUT), np.float32)
+    ids = zipf_ids(BATCH * PER_SAMPLE_IDS, SAMPLES_ROWS).reshape(BATCH, PER_SAMPLE_IDS)
+    max_norm = float(np.median(_sample_norms(head, ids, targets, with_head=name != "mxnet")))
+    table = steps.table(SAMPLES_ROWS, SAMPLES_DIM)
+    distinct = np.unique(ids)
+    expected = None
+    for variant, ways in _blocking(steps.samples(table, head, ids, targets, max_norm), block).items():
+        for label, way in ways.items():
+            norms, values, indices, dense = (None if x is None else _numpy(x) for x in way())
+            what = f"{name} {variant}, per sample, {label}"
+            _compare(f"{what}: norms", norms, _sample_norms(head, ids, targets, with_head=dense is not None), 1e-3)
+            got = _sums(values, indices, distinct, what)
+            expected = (got, dense) if expected is None else expected
+            _compare(f"{what}: clipped sum", got, expected[0], 1e-3)
+            if dense is not None:
+                _compare(f"{what}: clipped sum of the head", dense, expected[1], 1e-3)
+        _emit(name, variant, measure(ways, repeat), part="samples")
+
+
+def _sample_norms(head: Any, ids: Any, targets: Any, *, with_head: bool) -> np.ndarray[Any, Any]:
+    """The norms by hand, in float64: the table is ones, so every sample's mean of rows is."""
+    error = 2 * (head.sum(0, dtype=np.float64) - targets)
+    row = error @ head.T.astype(np.float64) / PER_SAMPLE_IDS  # the gradient of each of the looked-up rows
+    repeats = np.array([(np.unique(x, return_counts=True)[1] ** 2).sum() for x in ids])
+    squares = repeats * (row**2).sum(1)
+    return np.sqrt(squares + (SAMPLES_DIM * (error**2).sum(1) if with_head else 0))
+
+
+# ---------------------------------------------------------------------- both
+def _blocking(ways: Any, block: Callable[[Any], None]) -> dict[str, dict[str, Callable[[], Any]]]:
+    def wait(way: Callable[[], Any]) -> Callable[[], Any]:
+        def call() -> Any:
+            result = way()
+            block(result)
+            return result
+
+        return call
+
+    return {variant: {label: wait(way) for label, way in each.items()} for variant, each in ways.items()}
+
+
+def _numpy(x: Any) -> np.ndarray[Any, Any]:
+    if hasattr(x, "asnumpy"):
+        x = x.asnumpy()
+    found: np.ndarray[Any, Any] = np.asarray(x.detach() if hasattr(x, "detach") else x)
+    return found
+
+
+def _compare(what: str, got: Any, expected: Any, tolerance: float) -> None:
+    error = float(np.max(np.abs(got - expected))) / max(1.0, float(np.max(np.abs(expected))))
+    if not error <= tolerance:
+        raise RuntimeError(f"{what}: off by {error:.2g} of the largest, expected at most {tolerance}")
+
+
+def _emit(name: str, variant: str, times: dict[str, list[float]], **more: Any) -> None:
+    record = {
+        "backend": name,
+        "version": get_backend(name).version(),
+        "variant": variant,
+        "milliseconds": {label: median(t) for label, t in times.items()},
+        "quartiles": {label: [float(q) for q in np.percentile(t, (25, 75))] for label, t in times.items()},
+        "ratios": {label: ratio(times["islices"], t) for label, t in times.items() if len(t) == len(times["islices"])},
+    }
+    print(json.dumps(record | more), flush=True)
+
+
+def _head(record: dict[str, Any]) -> str:
+    return " ".join(x for x in (record["backend"], record["version"], record["variant"]) if x)
+
+
+def gradient_table(records: list[dict[str, Any]]) -> list[str]:
+    """The first table, as Markdown; a framework's rows stand together, the table growing."""
+    heads = ("backend", "table rows", "ms", "peak MiB", "own sparse way", "own ms", "own peak MiB", "islices / own",
+             "dense ms", "dense peak MiB", "floor ms")  # fmt: skip
+    rows = []
+    for record in sorted(records, key=lambda r: (FRAMEWORKS.index(r["backend"]), r["variant"], r["rows"])):
+        times, peaks = record["milliseconds"], record["peaks"]
+        own = next(label for label in peaks if label not in ("islices", "dense"))
+        figures_of = [figures(x) for x in (times["islices"], peaks["islices"])]
+        theirs = [figures(times[own]), figures(peaks[own]), f"{record['ratios'][own]:.2f}"]
+        ends = [figures(x) for x in (times.get("dense"), peaks.get("dense"), times.get("floor"))]
+        rows.append([_head(record), f"{record['rows']:,}", *figures_of, own, *theirs, *ends])
+    title = (
+        f"gradient step: value_and_grad of sum(lookup(table, ids) * upstream), {IDS:,} Zipf(1.1) ids, rows x {DIM} "
+        "float32; peak: growth of resident memory in the first call on that table"
+    )
+    return ["", title, "", *markdown(heads, rows, {1, 2, 3, 5, 6, 7, 8, 9, 10})]
+
+
+def samples_table(records: list[dict[str, Any]]) -> list[str]:
+    """The second table, as Markdown."""
+    mapped = "vmap(grad) by the gathered rows"
+    heads = ("backend", "islices ms", f"{BATCH} backward passes ms", "passes / islices", "vmap(grad) ms",
+             "vmap(grad) / islices")  # fmt: skip
+    rows = []
+    for record in records:
+        times, ratios = record["milliseconds"], record["ratios"]
+        cells = [figures(times["islices"]), figures(times["one by one"]), f"{1 / ratios['one by one']:.1f}"]
+        cells += [figures(times.get(mapped)), f"{1 / ratios[mapped]:.2f}" if mapped in ratios else "-"]
+        rows.append([_head(record), *cells])
+    title = (
+        f"per sample: norms and clipped sum of B = {BATCH} samples of {PER_SAMPLE_IDS} Zipf(1.1) ids, "
+        f"{SAMPLES_ROWS:,} x {SAMPLES_DIM} float32 and a dense {SAMPLES_DIM} x {OUT}; MXNet, without a vmap: "
+        "the table alone"
+    )
+    return ["", title, "", *markdown(heads, rows, {1, 2, 3, 4, 5})]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="One process of the bench; see islices.conformance.bench.")
+    parser.add_argument("--worker", choices=FRAMEWORKS, required=True)
+    parser.add_argument("--rows", type=int, help="the gradient step on a table of that many rows; else per sample")
+    parser.add_argument("--repeat", type=int, default=7)
+    given = parser.parse_args()
+    if given.rows:
+        gradient(given.worker, given.rows, given.repeat)
+    else:
+        samples(given.worker, given.repeat)
+    os._exit(0)  # not by way of the interpreter's end, where MXNet's threads sometimes abort the process
