@@ -19,7 +19,7 @@ import numpy as np
 from islices import get_backend
 from islices.conformance.bench_rounds import figures, markdown, measure, ratio, zipf_ids
 from islices.conformance.bench_steps import STEPS, Steps
-from islices.conformance.checks import peak_growth
+from islices.conformance.memory import peak_growth
 
 __all__ = ["FRAMEWORKS", "ROWS", "gradient_table", "samples_table"]
 

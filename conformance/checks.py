@@ -9,7 +9,6 @@ import collections
 import functools
 import itertools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +27,7 @@ from islices.conformance.execute import (
     to_numpy,
 )
 from islices.conformance.generate import FLOATS, INDEX_TYPES, ROW_SHAPES, slices
+from islices.conformance.memory import peak_growth
 
 __all__ = ["CHECKS", "Check"]
 
@@ -253,22 +253,6 @@ for _stage in ("coalesce", "to_dense", "clip", "native"):
 TABLE_ROWS, WIDTH, STORED = 1_000_000_000, 64, 100_000
 #: Peak growth allowed, as a multiple of the stored values: float64 temporaries of norms, copies, a framework's arena.
 MEMORY_FACTOR = 16
-
-
-def peak_growth(call: Callable[[], Any]) -> tuple[Any, int]:
-    """(result, bytes by which the process' resident memory grew at most during a call)."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5", "ascii")  # the high-water mark starts again from what is used now
-    except OSError as error:
-        raise UnsupportedError("no measure of peak memory on this platform") from error
-    before = high_water()
-    result = call()
-    return result, high_water() - before
-
-
-def high_water() -> int:
-    status = Path("/proc/self/status").read_text("ascii")
-    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))) * 1024
 
 
 def memory(backend: Backend, *, operation: str) -> None:
