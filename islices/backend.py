@@ -404,12 +404,12 @@ class Backend:
 
     def arange(self, x: Array) -> Array:
         """0, 1, ... up to the length of x along axis 0, as int32 or int64, shape (n,)."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{self.name}: arange: the adapter supplies none")
 
     def searchsorted(self, ordered: Array, queries: Array, *, right: bool) -> Array:
         """Where each of the queries (1-D) would go in the ascending 1-D integers ``ordered``, as `numpy.searchsorted`
         says for side "right" or "left": int32 or int64, queries' shape. Both may be empty."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{self.name}: searchsorted: the adapter supplies none")
 
     def segment_max(self, values: Array, segments: Array, count: int | None) -> Array:
         """out[s] = the largest values[k] over segments[k] == s, elementwise, shape (count, *row_shape); NaN if one is.
@@ -417,17 +417,17 @@ class Backend:
         Segments ascend. values: float32, float64, int32 or int64. An empty segment holds -inf, or the smallest
         integer. No gradient need pass.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{self.name}: segment_max: the adapter supplies none")
 
     def set_rows(self, table: Array, ids: Array, values: Array) -> Array:
         """The table with rows ids (unique, in range, any order) set to values, in place and itself where the
         framework's arrays can change; else a new array. Gradients are not recorded."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{self.name}: set_rows: the adapter supplies none")
 
     # ------------------------------------------------------------------ differentiation
     def stop_gradient(self, x: Array) -> Array:
         """x as a constant to differentiation; the same memory."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{self.name}: stop_gradient: the adapter supplies none")
 
     def custom_gradient(self, forward: Callable[..., Array], backward: Gradient) -> Callable[..., Array]:
         """The function ``forward(*arrays)`` with a gradient that is given.
@@ -435,7 +435,7 @@ class Backend:
         ``backward(arrays, upstream)`` returns one gradient for each of the arrays, None for those that have none
         (integers). Neither is recorded, unless the framework takes a second derivative.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{self.name}: custom_gradient: the adapter supplies none")
 
     def differentiate(
         self, fn: Transform, variables: Sequence[Array], sources: Sequence[Source]
