@@ -26,6 +26,7 @@ GROUPS = (
     "clipping",
     "padding",
     "embedding",
+    "updates",
     "conversion",
     "captured",
     "errors",

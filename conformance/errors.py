@@ -11,7 +11,20 @@ from typing import Any
 
 from islices.conformance.data import Array, Case, Slices
 
-__all__ = ["DENSE", "GOOD", "IDS", "UP", "error_cases", "f32", "foreign", "i64", "row"]
+__all__ = [
+    "DENSE",
+    "GOOD",
+    "IDS",
+    "INTEGERS",
+    "OTHER_SHAPE",
+    "UP",
+    "WIDE",
+    "error_cases",
+    "f32",
+    "foreign",
+    "i64",
+    "row",
+]
 
 
 def f32(*shape: int, value: float = 1.0) -> Array:

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 import math
 
-from islices.conformance.data import Array
-from islices.conformance.errors import DENSE, GOOD, IDS, UP, f32, foreign, i64, row
+from islices.conformance.data import Array, Slices
+from islices.conformance.errors import (
+    DENSE,
+    GOOD,
+    IDS,
+    INTEGERS,
+    OTHER_SHAPE,
+    UP,
+    WIDE,
+    f32,
+    foreign,
+    i64,
+    row,
+)
 
 __all__: list[str] = []
 
@@ -140,3 +152,25 @@ row(
     [f32(2, 2), foreign(f32(2, 2))],
     1.0,
 )
+
+# ---------------------------------------------------------------------- row updates
+FLAT = Slices(f32(1), i64(0), (5,))
+row("scatter-dense", "15", "TypeError", ["x", "float32", "sparse"], "scatter_add", DENSE, DENSE)
+row("scatter-none", "15", "TypeError", ["x", "None"], "scatter_add", DENSE, None)
+row("scatter-into-slices", "15", "TypeError", ["table", "IndexedSlices"], "scatter_add", GOOD, GOOD)
+row("scatter-into-a-list", "15", "TypeError", ["table", "list"], "scatter_sub", [1.0], GOOD)
+row("scatter-into-booleans", "15", "TypeError", ["table", "bool"], "scatter_add", Array("bool", (5,), [True] * 5), FLAT)
+row("scatter-into-0-d", "15", "ValueError", ["table", "()"], "scatter_add", f32(), FLAT)
+row("scatter-dtype", "15", "TypeError", ["x", "float64", "float32"], "scatter_add", DENSE, WIDE)
+row("scatter-shape", "15", "ValueError", ["x", "(6, 2)", "(5, 2)"], "scatter_max", DENSE, OTHER_SHAPE)
+row("scatter-row-shape", "15", "ValueError", ["x", "(5,)"], "scatter_min", DENSE, FLAT)
+row(
+    "scatter-div-integers",
+    "15",
+    "TypeError",
+    ["table", "int32", "floating"],
+    "scatter_div",
+    Array("int32", (5, 2), [1] * 10),
+    INTEGERS,
+)
+row("scatter-framework", "15", "TypeError", ["framework"], "scatter_update", foreign(f32(5, 2)), GOOD)

@@ -20,7 +20,7 @@ from islices.conformance import errors_embedding  # noqa: F401  (adds its rows t
 from islices.conformance.data import Array, Case, Slices, case_to_json
 from islices.conformance.errors import error_cases
 from islices.conformance.generate_embedding import embedding_cases
-from islices.conformance.oracle import FORMATS, ORACLE, round_to
+from islices.conformance.oracle import FORMATS, ORACLE, SCATTER, round_to
 from islices.conformance.oracle_embedding import EMBEDDING
 
 FLOATS = tuple(FORMATS)
@@ -333,6 +333,38 @@ def padding() -> Iterator[Case]:
     yield case("padding/drop_padding/dense", "12", "drop_padding", dense("float32", (4, 2), "p"), 2)
 
 
+def updates() -> Iterator[Case]:
+    for name, s, flags in some_cross("updates"):
+        dtype = s.values.dtype
+        table = dense(dtype, tuple(s.dense_shape), "updates")
+        for op in SCATTER:
+            x = factors(s) if op in ("mul", "div") else s
+            rare = op not in ("add", "update", "min", "div") or dtype != "float32"
+            kept = ("trace-in-full",) if rare and not flags else flags
+            yield case(f"updates/{op}/{name}", "15", f"scatter_{op}", table, x, flags=kept)
+    for dtype, op in itertools.product(("int32", "int64"), SCATTER[:-1]):
+        s = slices("unsorted-duplicates", dtype, "int64", (3,), "integers")
+        s = factors(s) if op == "mul" else s
+        table = dense(dtype, (ROWS, 3), "integers")
+        yield case(f"updates/{op}/integers/{dtype}", "15", f"scatter_{op}", table, s, flags=("full",))
+    special = slices_of("float32", [[math.nan], [1.0], [math.inf], [-math.inf]], [0, 0, 1, 1], (3, 1))
+    table = Array("float32", (3, 1), [2.0, math.nan, math.inf])
+    for op in ("add", "min", "max", "update"):
+        yield case(f"updates/{op}/nonfinite", "15", f"scatter_{op}", table, special, flags=("trace-in-full",))
+    ones = slices_of("bfloat16", [[1.0]] * 600, [1] * 600, (3, 1))
+    zeros = Array("bfloat16", (3, 1), [0.0] * 3)
+    yield case("updates/add/saturation", "15", "scatter_add", zeros, ones, flags=("trace-in-full",))
+
+
+def factors(s: Slices) -> Slices:
+    """The same slices with values near 1, so that products of many stay in range."""
+    kind = s.values.dtype
+    near = [-1 if v < 0 else 2 for v in s.values.data] if kind.startswith("int") else [
+        round_to(Fraction(1) + Fraction(v) / 64, kind) for v in s.values.data
+    ]  # fmt: skip
+    return Slices(Array(kind, s.values.shape, near), s.indices, s.dense_shape)
+
+
 def conversion() -> Iterator[Case]:
     for dtype in FLOATS:
         x = dense(dtype, (5, 2), "from_dense")
@@ -345,7 +377,7 @@ def conversion() -> Iterator[Case]:
 def write(folder: Path) -> None:
     makers = {
         "densify": densify, "coalesce": coalesce, "algebra": algebra, "norms": norms, "clipping": clipping,
-        "padding": padding, "embedding": lambda: embedding_cases(case, dense), "conversion": conversion,
+        "padding": padding, "embedding": lambda: embedding_cases(case, dense), "updates": updates, "conversion": conversion,
         "errors": error_cases,
     }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)

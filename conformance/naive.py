@@ -348,6 +348,24 @@ def from_dense(x: Array) -> Slices:
 
 
 #: operation -> its second oracle, called as the operation is
+
+
+# ---------------------------------------------------------------------- row updates
+def scattering(operation: Callable[[Scalar, Scalar], Scalar]) -> Callable[[Array, Slices], Array]:
+    """The update of a table that applies an operation to one scalar of a row after another."""
+
+    def apply(table: Array, x: Slices) -> Array:
+        wide = WIDE[table.dtype]
+        width = math.prod(table.shape[1:])
+        new = [wide(v) for v in table.data]
+        for k, index in enumerate(x.indices.data):
+            for j in range(width):
+                new[index * width + j] = operation(new[index * width + j], wide(x.values.data[k * width + j]))
+        return Array(table.dtype, table.shape, [narrow(v, table.dtype) for v in new])
+
+    return apply
+
+
 NAIVE: dict[str, Callable[..., Any]] = {
     "add": add,
     "clip_by_global_norm": clip_by_global_norm,
@@ -367,4 +385,11 @@ NAIVE: dict[str, Callable[..., Any]] = {
     "scale": scale,
     "scale_by_frequency": scale_by_frequency,
     "to_dense": to_dense,
+    "scatter_add": scattering(lambda a, b: a + b),
+    "scatter_sub": scattering(lambda a, b: a - b),
+    "scatter_update": scattering(lambda a, b: b),
+    "scatter_min": scattering(np.minimum),
+    "scatter_max": scattering(np.maximum),
+    "scatter_mul": scattering(lambda a, b: a * b),
+    "scatter_div": scattering(lambda a, b: a / b),
 }

@@ -7,6 +7,7 @@ floats and follow IEEE 754.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from fractions import Fraction
@@ -338,6 +339,34 @@ def embedding_grad(
     return scale_by_frequency(s) if scale_by_freq else s
 
 
+def scatter(op: str, table: Array, x: Slices) -> Array:
+    """The table after every slice in order (15); x has no padding."""
+    kind, width = wide(table.dtype), math.prod(table.shape[1:])
+    data = list(table.data)
+    for index, row in zip(x.indices.data, x.values.rows(), strict=True):
+        for k, v in enumerate(row):
+            at = index * width + k
+            data[at] = changed(op, data[at], v, kind)
+    return Array(table.dtype, table.shape, [round_to(v, table.dtype) for v in data])
+
+
+def changed(op: str, old: Any, v: Any, kind: str) -> Any:
+    if op == "update":
+        return v
+    if op in ("add", "sub"):
+        return plus(old, v if op == "add" else -v, kind)
+    if op == "mul":
+        return times(old, v, kind)
+    if op == "div":
+        return over(old, v, kind)
+    if old != old or v != v:
+        return math.nan
+    return min(old, v) if op == "min" else max(old, v)
+
+
+SCATTER = ("add", "sub", "update", "min", "max", "mul", "div")
+
+
 def from_dense(x: Array) -> Slices:
     rows = x.rows()
     ids = [r for r, row in enumerate(rows) if any(v != 0 for v in row)]
@@ -352,4 +381,4 @@ ORACLE = {
         add, clip_by_global_norm, clip_by_norm, clip_by_row_norm, clip_by_value, coalesce, concat, drop_padding,
         drop_rows, embedding_grad, from_dense, global_norm, keep_rows, norm, scale, scale_by_frequency, to_dense,
     )
-}  # fmt: skip
+} | {f"scatter_{op}": functools.partial(scatter, op) for op in SCATTER}  # fmt: skip

@@ -20,8 +20,8 @@ from typing import Any
 import islices
 from islices.conformance.data import Array, Case, Slices
 from islices.conformance.execute import UnsupportedError, difference, run_case
-from islices.conformance.generate import number
-from islices.conformance.oracle import FORMATS, ORACLE
+from islices.conformance.generate import factors, number
+from islices.conformance.oracle import FORMATS, ORACLE, SCATTER
 from islices.conformance.oracle_embedding import EMBEDDING
 
 __all__ = ["main", "random_case"]
@@ -66,6 +66,7 @@ def random_case(rng: random.Random, name: str) -> Case:
         "drop_padding": lambda: ([s, rng.randrange(-ROWS, ROWS)], {}),
         "scale_by_frequency": lambda: ([s], {}),
         "embedding_grad": lambda: ([s.values, s.indices, ROWS], {"padding_idx": rng.choice((None, 0, -1))}),
+        **{f"scatter_{op}": lambda op=op: ([dense, factors(s) if op in ("mul", "div") else s], {}) for op in SCATTER},
         "renorm_rows": lambda: ([dense, s.indices, limit], {}),
         "lookup": lambda: random_bags(rng, dtype, index_type, dense)[0],
         "lookup_gradient": lambda: random_bags(rng, dtype, index_type, dense)[1],

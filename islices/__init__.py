@@ -19,6 +19,15 @@ from islices.renorm import renorm_rows
 from islices.rows import coalesce, drop_rows, keep_rows, to_dense
 from islices.slices import IndexedSlices
 from islices.table import Table
+from islices.update import (
+    scatter_add,
+    scatter_div,
+    scatter_max,
+    scatter_min,
+    scatter_mul,
+    scatter_sub,
+    scatter_update,
+)
 
 __version__ = "0.1.0"
 
@@ -58,6 +67,13 @@ __all__ = [
     "renorm_rows",
     "scale",
     "scale_by_frequency",
+    "scatter_add",
+    "scatter_div",
+    "scatter_max",
+    "scatter_min",
+    "scatter_mul",
+    "scatter_sub",
+    "scatter_update",
     "to_dense",
     "to_native",
     "value_and_grad",

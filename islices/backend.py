@@ -414,14 +414,21 @@ class Backend:
     def segment_max(self, values: Array, segments: Array, count: int | None) -> Array:
         """out[s] = the largest values[k] over segments[k] == s, elementwise, shape (count, *row_shape); NaN if one is.
 
-        Segments ascend. values: float32, float64, int32 or int64. An empty segment holds -inf, or the smallest
+        values: float32, float64, int32 or int64. An empty segment holds -inf, or the smallest
         integer. No gradient need pass.
         """
         raise NotImplementedError(f"{self.name}: segment_max: the adapter supplies none")
 
-    def set_rows(self, table: Array, ids: Array, values: Array) -> Array:
-        """The table with rows ids (unique, in range, any order) set to values, in place and itself where the
-        framework's arrays can change; else a new array. Gradients are not recorded."""
+    def fold_rows(self, op: str, rows: Array, values: Array, segments: Array) -> Array:
+        """For traced float32, float64 or integer arrays: rows[s] multiplied (op "mul") or divided ("div") by values[k]
+        for each segments[k] == s, one after the other in order of k; segments out of range change nothing. Only for
+        adapters that trace."""
+        raise NotImplementedError(f"{self.name}: fold_rows: the adapter supplies none")
+
+    def set_rows(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array:
+        """The table with rows ids (unique, any order; out of range, possible in traced code only, nowhere) set to
+        values, in place and itself where the framework's arrays can change; else a new array, which takes the place
+        of a table that is donated. Gradients are not recorded."""
         raise NotImplementedError(f"{self.name}: set_rows: the adapter supplies none")
 
     # ------------------------------------------------------------------ differentiation

@@ -225,11 +225,11 @@ class HostBackend(Backend):
         lowest = -np.inf if values.dtype.kind == "f" else np.iinfo(values.dtype).min
         out = np.full((count or 0, *values.shape[1:]), lowest, values.dtype)
         if values.size:
-            _, ids, starts = group(segments)
-            out[ids] = np.maximum.reduceat(values, starts[:-1], axis=0)
+            order, ids, starts = group(segments)
+            out[ids] = np.maximum.reduceat(values[order], starts[:-1], axis=0)
         return out
 
-    def set_rows(self, table: Array, ids: Array, values: Array) -> Array:
+    def set_rows(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array:
         if not table.flags.writeable:
             raise ValueError("table: got a read-only array; accepted is one that can be written to")
         table[ids] = values

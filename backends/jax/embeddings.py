@@ -36,7 +36,12 @@ class Embeddings(Backend):
             np.take(views[0], views[1], axis=0, out=rows, mode="clip")  # in range; "raise" would buffer
         return memory.put(rows, table)
 
-    def set_rows(self, table: Array, ids: Array, values: Array) -> Array:
+    def fold_rows(self, op: str, rows: Array, values: Array, segments_: Array) -> Array:
+        return segments.fold_rows(op, rows, values, segments_)
+
+    def set_rows(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array:
+        if donate and not any(isinstance(x, Tracer) for x in (table, ids, values)):
+            return segments.replace_donated(table, ids, values)
         views = [memory.view(x) for x in (table, ids, values)]
         if any(v is None for v in views):
             return segments.replace_jitted(table, ids, values)

@@ -19,6 +19,7 @@ import numpy as np
 from jax import lax
 
 from islices.backend import Array
+from islices.backends.jax import memory
 from islices.backends.jax.precision import constant
 
 __all__ = [
@@ -26,8 +27,10 @@ __all__ = [
     "check_sentinel",
     "fold",
     "fold_jitted",
+    "fold_rows",
     "maximum",
     "maximum_jitted",
+    "replace_donated",
     "replace_jitted",
     "set_at",
     "set_jitted",
@@ -127,6 +130,21 @@ def maximum(values: Array, segments: Array, count: int) -> Array:
     return lax.scatter_max(start, segments[:, None], values, _dimensions(values), mode="drop")
 
 
+def fold_rows(op: str, rows: Array, values: Array, segments: Array) -> Array:
+    """rows multiplied or divided by the values of their segment, one after the other."""
+    if 0 in values.shape or 0 in rows.shape:
+        return rows
+    if op == "mul":  # XLA's scatter goes through the updates in order on CPU
+        return lax.scatter_mul(rows, segments[:, None], values, _dimensions(values), mode="drop")
+
+    def divide(k: Array, out: Array) -> Array:
+        at = segments[k]
+        row = lax.dynamic_index_in_dim(out, at, keepdims=False)  # clamped; a row out of range is not written
+        return set_at(out, at[None], lax.div(row, values[k])[None])
+
+    return lax.fori_loop(np.int32(0), np.int32(values.shape[0]), divide, rows)
+
+
 def _set_rows(values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
     return set_at(jnp.broadcast_to(constant(0, values.dtype), shape), ids, values)
 
@@ -134,5 +152,14 @@ def _set_rows(values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
 fold_jitted = partial(jax.jit, static_argnums=2)(fold)
 maximum_jitted = partial(jax.jit, static_argnums=2)(maximum)
 replace_jitted = jax.jit(set_at)
+_replace_donated = jax.jit(set_at, donate_argnums=0)
 #: In one computation, so that the zeros are not copied once more.
 set_jitted = partial(jax.jit, static_argnums=2)(_set_rows)
+
+
+def replace_donated(table: Array, ids: Array, values: Array) -> Array:
+    """The table's own memory with rows ids set to values; a power of two of slots, so that little compiles."""
+    if 0 in values.shape or table.shape[0] > np.iinfo(ids.dtype).max:
+        return table if 0 in values.shape else _replace_donated(table, ids, values)
+    values, ids = memory.lengthened(values, ids, table.shape[0])
+    return _replace_donated(table, ids, values)

@@ -270,7 +270,7 @@ class MXNetBackend(Backend):
         # MXNet has none either, and its own maximum of integers goes through float32
         return self.from_host(HOST.segment_max(self.to_numpy(values), self.to_numpy(segments), count), values)
 
-    def set_rows(self, table: Array, ids: Array, values: Array) -> Array:
+    def set_rows(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array:
         if values.size:
             with paused(), self.scope():
                 nd.contrib.index_copy(table, ids, values, out=table)  # writes these rows only

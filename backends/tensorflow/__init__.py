@@ -255,7 +255,10 @@ class TensorflowBackend(Backend):
     def segment_max(self, values: Array, segments: Array, count: int | None) -> Array:
         return segments_of.segment_max(values, segments, count)
 
-    def set_rows(self, table: Array, ids: Array, values: Array) -> Array:
+    def fold_rows(self, op: str, rows: Array, values: Array, segments: Array) -> Array:
+        return segments_of.fold_rows(op, rows, values, segments)
+
+    def set_rows(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array:
         if segments_of.rows_hold_nothing(values):
             return table
         if self.is_traced(ids):

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from islices.backend import Array
 
-__all__ = ["in_range", "isin", "number", "read_checked", "rows_hold_nothing", "scatter", "segment_max"]
+__all__ = ["fold_rows", "in_range", "isin", "number", "read_checked", "rows_hold_nothing", "scatter", "segment_max"]
 
 
 def number(segments: Array) -> Array:
@@ -48,6 +48,27 @@ def segment_max(values: Array, segments: Array, count: int | None) -> Array:
     rank = tf.where(values > lowest, 1, tf.where(tf.math.is_nan(values), 2, 0))
     top = tf.math.unsorted_segment_max(rank, segments, count)
     return tf.where(top == 2, tf.constant(np.nan, values.dtype), tf.where(top == 1, highest, lowest))
+
+
+def fold_rows(op: str, rows: Array, values: Array, segments: Array) -> Array:
+    """rows multiplied or divided by the values of their segment: layer k has each row's k-th value."""
+    if rows_hold_nothing(values):
+        return rows
+    segments = tf.cast(segments, tf.int64)
+    n = tf.size(segments, tf.int64)
+    order = tf.argsort(segments, stable=True)
+    ordered, places = tf.gather(segments, order), tf.range(n)
+    first = tf.math.unsorted_segment_min(places, ordered, tf.shape(rows, tf.int64)[0])
+    layer = tf.gather(places - tf.gather(first, ordered), tf.math.invert_permutation(order))
+
+    def step(k: Array, out: Array) -> tuple[Array, Array]:
+        slots = tf.where(tf.equal(layer, k))[:, 0]
+        at, change = tf.gather(segments, slots), tf.gather(values, slots)
+        old = tf.gather(out, at)
+        return k + 1, tf.tensor_scatter_nd_update(out, at[:, None], old * change if op == "mul" else old / change)
+
+    layers = tf.reduce_max(tf.concat([[-1], layer], 0)) + 1
+    return tf.while_loop(lambda k, _: k < layers, step, (tf.constant(0, tf.int64), rows))[1]
 
 
 def read_checked(table: Array, ids: Array) -> Array:

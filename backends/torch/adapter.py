@@ -259,7 +259,7 @@ class TorchBackend(Backend):
         place = self.as_column(segments.long(), values).expand_as(values)
         return out.scatter_reduce(0, place, values.detach(), "amax")
 
-    def set_rows(self, table: Array, ids: Array, values: Array) -> Array:
+    def set_rows(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array:
         with torch.no_grad():
             table.index_copy_(0, ids.long(), values)
         return table

@@ -1,0 +1,257 @@
+"""Slices applied to the rows of a table: add, sub, update, min, max, mul, div.
+
+The rows that the slices name are read, changed beside the table, and written back: cost and memory follow the slices,
+and a call that raises has not written anything. SPEC clause 15.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from islices import modes
+from islices.backend import INTEGERS, Array, Backend
+from islices.host import group
+from islices.native import adopt, without_padding
+from islices.registry import describe, find_backend
+from islices.slices import IndexedSlices, check_indices
+from islices.table import Table
+
+__all__ = [
+    "scatter_add",
+    "scatter_div",
+    "scatter_max",
+    "scatter_min",
+    "scatter_mul",
+    "scatter_sub",
+    "scatter_update",
+]
+
+
+def scatter_add(table: Any, x: Any, *, donate: bool = False) -> Any:
+    """The table with slices added to its rows.
+
+    Parameters
+    ----------
+    table : Table, or array of shape (rows, *row_shape)
+        A tf.Variable, torch Parameter, NDArray, NumPy or JAX array ...
+    x : sparse gradient
+        Of the same framework, dtype and shape (an unknown number of rows joins the table's).
+    donate : bool
+        A JAX array may be written over, and must not be used afterwards: else the result is a copy of the table.
+        Without meaning where the framework's arrays change in place, and inside jit, which decides itself.
+
+    Returns
+    -------
+    The type of table: use the return value. tf.Variables, torch tensors, NDArrays and NumPy arrays are changed in
+    place; JAX arrays and tf.Tensors cannot change, so that the result is a new one.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        Frameworks, dtypes, shapes or indices that do not fit; nothing has been written then.
+
+    Notes
+    -----
+    Every contribution is added in order of occurrence, beginning with the table's own row: in float32 for 16-bit types,
+    rounded once at the end. All other rows keep their bits. No gradient is recorded. SPEC clause 15.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> table = np.array([[1.0], [2.0], [3.0]])
+    >>> scatter_add(table, IndexedSlices(np.array([[10.0], [5.0], [1.0]]), np.array([2, 0, 2]), (3, 1))).tolist()
+    [[6.0], [2.0], [14.0]]
+    """
+    return _scatter(table, x, "add", donate)
+
+
+def scatter_sub(table: Any, x: Any, *, donate: bool = False) -> Any:
+    """The table with slices subtracted from its rows, one after the other; otherwise as `scatter_add`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> scatter_sub(np.array([[1.0], [2.0]]), IndexedSlices(np.array([[0.5]]), np.array([1]), (2, 1))).tolist()
+    [[1.0], [1.5]]
+    """
+    return _scatter(table, x, "sub", donate)
+
+
+def scatter_update(table: Any, x: Any, *, donate: bool = False) -> Any:
+    """The table with its rows replaced by slices, of several for a row by the last; otherwise as `scatter_add`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> scatter_update(np.zeros((2, 1)), IndexedSlices(np.array([[3.0], [4.0]]), np.array([1, 1]), (2, 1))).tolist()
+    [[0.0], [4.0]]
+    """
+    return _scatter(table, x, "update", donate)
+
+
+def scatter_min(table: Any, x: Any, *, donate: bool = False) -> Any:
+    """The table with the elementwise minimum of its rows and slices, NaN if one is; otherwise as `scatter_add`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> x = IndexedSlices(np.array([[3.0], [1.5]]), np.array([0, 1]), (2, 1))
+    >>> scatter_min(np.array([[1.0], [2.0]]), x).tolist()
+    [[1.0], [1.5]]
+    """
+    return _scatter(table, x, "min", donate)
+
+
+def scatter_max(table: Any, x: Any, *, donate: bool = False) -> Any:
+    """The table with the elementwise maximum of its rows and slices, NaN if one is; otherwise as `scatter_add`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> x = IndexedSlices(np.array([[3.0], [1.5]]), np.array([0, 1]), (2, 1))
+    >>> scatter_max(np.array([[1.0], [2.0]]), x).tolist()
+    [[3.0], [2.0]]
+    """
+    return _scatter(table, x, "max", donate)
+
+
+def scatter_mul(table: Any, x: Any, *, donate: bool = False) -> Any:
+    """The table with its rows multiplied by slices, one after the other; otherwise as `scatter_add`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> x = IndexedSlices(np.array([[3.0], [4.0]]), np.array([1, 1]), (2, 1))
+    >>> scatter_mul(np.array([[1.0], [2.0]]), x).tolist()
+    [[1.0], [24.0]]
+    """
+    return _scatter(table, x, "mul", donate)
+
+
+def scatter_div(table: Any, x: Any, *, donate: bool = False) -> Any:
+    """The table with its rows divided by slices, one after the other; otherwise as `scatter_add`. No integers.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> x = IndexedSlices(np.array([[2.0], [4.0]]), np.array([1, 1]), (2, 1))
+    >>> scatter_div(np.array([[1.0], [8.0]]), x).tolist()
+    [[1.0], [1.0]]
+    """
+    return _scatter(table, x, "div", donate)
+
+
+def _scatter(table: Any, x: Any, op: str, donate: bool) -> Any:
+    B, weights = _adopt_table(table)
+    s = _adopt_slices(B, weights, x, op)
+    rows = B.shape(weights)[0]
+    if not modes.is_traced(B, s.values, s.indices):
+        s = without_padding(s)
+        check_indices(B, s.indices, rows)  # whoever vouched for them: what is written stays inside the table
+    ids, place = modes.run(_distinct, B, (s.indices,), rows=rows)
+    with B.scope():
+        old = B.stop_gradient(B.read_rows(weights, ids))
+        values = B.stop_gradient(s.values)
+    new = modes.run(_change, B, (old, values, place), op=op)
+    with B.scope():
+        changed = B.set_rows(weights, ids, new, donate=donate)
+    if not isinstance(table, Table):
+        return changed
+    return table if changed is weights else table.replace(changed)
+
+
+def _adopt_table(table: Any) -> tuple[Backend, Array]:
+    if isinstance(table, Table):
+        if table._source.recorder is not None:
+            raise TypeError("table: got one whose gradient is being taken; accepted is an update after value_and_grad")
+        return table.backend, table._source.weights
+    B = find_backend(table)
+    if B is None or not B.is_array(table) or B.dtype(table) not in (*B.float_dtypes, *INTEGERS):
+        raise TypeError(f"table: got {describe(table)}; accepted is a Table, or a dense array of floats or integers")
+    if not B.shape(table) or None in B.shape(table):
+        raise ValueError(f"table: got shape {B.shape(table)}; accepted is (rows, *row_shape), all of it known")
+    return B, table
+
+
+def _adopt_slices(B: Backend, weights: Array, x: Any, op: str) -> IndexedSlices:
+    s, _ = adopt(x)
+    if not isinstance(s, IndexedSlices):
+        raise TypeError(f"x: got {describe(x)}; accepted is a sparse gradient (a dense one: table + x)")
+    if s.backend is not B:
+        raise TypeError(f"x: got slices of {s.backend.name} for a table of {B.name}; accepted is one framework")
+    if B.dtype(s.values) != B.dtype(weights):
+        raise TypeError(f"x: got {B.dtype(s.values)} for a table of {B.dtype(weights)}; accepted is one dtype")
+    if op == "div" and B.dtype(weights) in INTEGERS:
+        raise TypeError(f"table: got {describe(weights)}; accepted by scatter_div is a floating dtype")
+    shape = B.shape(weights)
+    if s.dense_shape[1:] != shape[1:] or s.dense_shape[0] not in (None, shape[0]):
+        raise ValueError(f"x: got dense_shape {s.dense_shape} for a table of shape {shape}; accepted is one shape")
+    return s
+
+
+def _distinct(B: Backend, indices: Array, *, rows: int) -> tuple[Array, Array]:
+    if B.is_traced(indices) and B.sentinel_padding:  # slots out of range go to the sentinel, whose row is not written
+        _, indices = B.select(indices, indices, B.in_range(indices, rows), rows)
+    return B.unique(indices, rows)
+
+
+def _change(B: Backend, rows: Array, values: Array, place: Array, *, op: str) -> Array:
+    """rows changed by each of the values of their place, in order."""
+    dtype = B.dtype(rows)
+    rows, values = B.widen(rows), B.widen(values)
+    if op in ("add", "sub"):
+        values = values if op == "add" else -values
+        first = B.astype(B.arange(rows), B.dtype(place))
+        new = B.segment_sum(B.concat([rows, values]), B.concat([first, place]), B.shape(rows)[0])
+    elif op == "update":
+        last = B.segment_max(B.astype(B.arange(values), "int32"), place, B.shape(rows)[0])
+        new = B.take(values, last)
+    elif op == "max":
+        new = B.maximum(rows, B.segment_max(values, place, B.shape(rows)[0]))
+    elif op == "min":
+        new = _reflected(
+            B, B.maximum(_reflected(B, rows), B.segment_max(_reflected(B, values), place, B.shape(rows)[0]))
+        )
+    elif B.is_traced(place):
+        new = B.fold_rows(op, rows, values, place)
+    else:
+        new = _fold_layers(B, op, rows, values, place)
+    return B.astype(new, dtype)
+
+
+def _reflected(B: Backend, x: Array) -> Array:
+    """What turns minima into maxima; -x - 1 for integers, of which the least has no negative."""
+    return -x if B.dtype(x) not in INTEGERS else -x - B.asarray(np.ones(1, B.dtype(x)), x)
+
+
+def _fold_layers(B: Backend, op: str, rows: Array, values: Array, place: Array) -> Array:
+    """Products or quotients in order: layer k has the k-th value of every row that has one."""
+    order, _, starts = group(B.to_numpy(place))
+    counts = np.diff(starts)
+    by_count = np.argsort(-counts, kind="stable")
+    descending, begin = counts[by_count], starts[:-1][by_count]
+
+    def positions(x: np.ndarray[Any, Any]) -> Array:
+        return B.asarray(x, rows)
+
+    current, finished = B.take(rows, positions(by_count)), []
+    for k in range(int(counts.max(initial=0))):
+        active = int(np.searchsorted(-descending, -k, side="left"))  # rows with more than k values
+        if active < B.shape(current)[0]:  # type: ignore[operator]
+            finished.append(B.take(current, positions(np.arange(active, B.shape(current)[0]))))
+            current = B.take(current, positions(np.arange(active)))
+        step = B.take(values, positions(order[begin[:active] + k]))
+        current = B.round_product(current, step) if op == "mul" else B.div(current, step)
+    joined = B.concat([current, *reversed(finished)])
+    place_of = np.empty(len(by_count), np.int64)
+    place_of[by_count] = np.arange(len(by_count))
+    return B.take(joined, positions(place_of))

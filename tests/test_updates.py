@@ -1,0 +1,147 @@
+"""Row updates beyond their numbers: in place or not, nothing written by a call that raises, cost by the rows."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import islices
+
+START = np.arange(12, dtype=np.float32).reshape(6, 2)
+IDS = np.array([4, 1, 4], np.int64)
+VALUES = np.ones((3, 2), np.float32)
+EXPECTED = START + np.array([0, 1, 0, 0, 2, 0], np.float32)[:, None]
+
+
+def tensorflow_variable() -> Any:
+    return importlib.import_module("tensorflow").Variable(START)
+
+
+def tensorflow_tensor() -> Any:
+    return importlib.import_module("tensorflow").constant(START)
+
+
+def keras_variable() -> Any:
+    return importlib.import_module("keras").Variable(START)
+
+
+def torch_parameter() -> Any:
+    torch = importlib.import_module("torch")
+    return torch.nn.Parameter(torch.from_numpy(START.copy()))
+
+
+def of(name: str) -> Callable[[], Any]:
+    return lambda: islices.get_backend(name).asarray(START)
+
+
+#: table -> (its framework, how it is made, whether it changes in place)
+TABLES: dict[str, tuple[str, Callable[[], Any], bool]] = {
+    "numpy array": ("numpy", of("numpy"), True),
+    "torch tensor": ("torch", of("torch"), True),
+    "torch Parameter": ("torch", torch_parameter, True),
+    "tf.Variable": ("tensorflow", tensorflow_variable, True),
+    "Keras variable": ("tensorflow", keras_variable, True),
+    "tf.Tensor": ("tensorflow", tensorflow_tensor, False),
+    "jax array": ("jax", of("jax"), False),
+    "mxnet NDArray": ("mxnet", of("mxnet"), True),
+}
+KINDS = [kind for kind, (name, *_) in TABLES.items() if name in islices.list_backends()]
+
+
+def slices(name: str, ids: np.ndarray = IDS, **options: Any) -> islices.IndexedSlices:
+    B = islices.get_backend(name)
+    return islices.IndexedSlices(B.asarray(VALUES[: len(ids)]), B.asarray(ids), (6, 2), **options)
+
+
+def numpy(name: str, table: Any) -> np.ndarray:
+    return np.array(islices.get_backend(name).to_numpy(table))
+
+
+@pytest.mark.parametrize("mode", ["host", "native"])
+@pytest.mark.parametrize("as_table", [False, True], ids=["array", "Table"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_place_where_the_framework_is(kind: str, as_table: bool, mode: str) -> None:
+    name, make, in_place = TABLES[kind]
+    own = make()
+    given = islices.Table(own, padding_idx=0) if as_table else own
+    with islices.execution(mode):
+        out = islices.scatter_add(given, slices(name))
+    assert (out is given) is in_place
+    if as_table:
+        assert isinstance(out, islices.Table)
+        assert out.padding_idx == 0
+        out = out.weights
+    np.testing.assert_array_equal(numpy(name, out), EXPECTED)
+    np.testing.assert_array_equal(numpy(name, own), EXPECTED if in_place else START)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_bad_index_in_the_last_slot_leaves_the_table_as_it_was(kind: str) -> None:
+    name, make, _ = TABLES[kind]
+    table = make()
+    bad = slices(name, np.array([4, 1, 6], np.int64), validate=False)
+    unknown = islices.IndexedSlices(bad.values, bad.indices, (None, 2), validate=False)
+    for x in (bad, unknown):
+        with pytest.raises(IndexError, match="indices: got 6 at position 2"):
+            islices.scatter_update(table, x)
+        np.testing.assert_array_equal(numpy(name, table), START)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_native_gradients_and_unknown_rows(kind: str) -> None:
+    name, make, _ = TABLES[kind]
+    unknown = islices.IndexedSlices(slices(name).values, slices(name).indices, (None, 2))
+    np.testing.assert_array_equal(numpy(name, islices.scatter_sub(make(), unknown)), 2 * START - EXPECTED)
+    out = islices.scatter_add(make(), islices.to_native(slices(name)))
+    np.testing.assert_array_equal(numpy(name, out), EXPECTED)
+
+
+def test_parameters_record_nothing() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    table = torch_parameter()
+    assert islices.scatter_mul(table, slices("torch")) is table
+    assert table.is_leaf
+    assert table.requires_grad
+    assert table.grad is None
+    tensor = torch.zeros(6, 2)
+    out = islices.scatter_add(tensor, slices("torch").replace(values=torch.ones(3, 2, requires_grad=True)))
+    assert not out.requires_grad
+
+
+def test_variables_inside_tf_function() -> None:
+    tf = pytest.importorskip("tensorflow", reason="tensorflow is not installed")
+    table = tf.Variable(START)
+
+    @tf.function
+    def step(values: Any, ids: Any) -> None:
+        islices.scatter_add(table, islices.IndexedSlices(values, ids, (6, 2)))
+
+    step(tf.constant(VALUES), tf.constant([4, 9, 4]))  # 9 is no row, and is left out
+    np.testing.assert_array_equal(table.numpy(), START + np.array([0, 0, 0, 0, 2, 0], np.float32)[:, None])
+
+
+def test_jax_arrays_are_donated_on_request() -> None:
+    jax = pytest.importorskip("jax", reason="jax is not installed")
+    table = jax.numpy.add(of("jax")(), 0)  # memory of JAX' own: it does not write over NumPy's
+    place = table.unsafe_buffer_pointer()
+    out = islices.scatter_add(table, slices("jax"), donate=True)
+    assert out.unsafe_buffer_pointer() == place
+    assert table.is_deleted()
+    np.testing.assert_array_equal(np.asarray(out), EXPECTED)
+    jitted = jax.jit(islices.scatter_add, donate_argnums=0)(islices.Table(out), slices("jax"))
+    assert isinstance(jitted, islices.Table)
+    np.testing.assert_array_equal(np.asarray(jitted.weights), 2 * EXPECTED - START)
+    wild = jax.jit(lambda t, v, i: islices.scatter_mul(t, islices.IndexedSlices(v, i, (6, 2))))(
+        of("jax")(), 2 * VALUES, np.array([1, -1, 6])
+    )
+    np.testing.assert_array_equal(np.asarray(wild), START * np.array([1, 2, 1, 1, 1, 1], np.float32)[:, None])
+
+
+def test_a_table_whose_gradient_is_taken_is_not_updated() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    with pytest.raises(TypeError, match="table: got one whose gradient is being taken"):
+        islices.value_and_grad(lambda t: islices.scatter_add(t, slices("torch")))(islices.Table(torch.zeros(6, 2)))
