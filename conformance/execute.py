@@ -24,6 +24,7 @@ __all__ = [
     "HarnessError",
     "UnsupportedError",
     "difference",
+    "forget_compiled",
     "gradients",
     "own_calls_of",
     "read",
@@ -234,6 +235,12 @@ def run_case(backend: Backend, case: Case, mode: str) -> Any:
         if arguments is None or options is None:
             return read(_run_traced(backend, case))
         return read(operation(case.op)(*arguments, **options))
+
+
+def forget_compiled(backend: Backend) -> None:
+    """Let go of the programs that traced cases have compiled."""
+    _compiled.cache_clear()
+    backend.forget_compiled()
 
 
 def _is_wide(case: Case) -> bool:

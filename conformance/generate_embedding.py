@@ -224,7 +224,7 @@ def samples(case: Maker, dense: Dense) -> Iterator[Case]:
     for dtype in FLOATS:
         up = dense(dtype, (2, 5, 3), "tree")
         for limit in (3.0, 40.0):
-            flags = flags_of(True, dtype == "float32" and limit == 3.0)
+            flags = flags_of(True, dtype in ("float32", "float64") and limit == 3.0)
             d = dense(dtype, (2, 4), "tree")
             yield case(
                 f"embedding/clip-per-sample/{dtype}/max-{limit}",

@@ -19,7 +19,7 @@ from typing import Any
 
 import islices
 from islices.conformance.data import Array, Case, Slices
-from islices.conformance.execute import UnsupportedError, difference, run_case
+from islices.conformance.execute import UnsupportedError, difference, forget_compiled, run_case
 from islices.conformance.generate import factors, number
 from islices.conformance.oracle import FORMATS, ORACLE, SCATTER
 from islices.conformance.oracle_embedding import EMBEDDING
@@ -118,6 +118,7 @@ def soak(backend_name: str, seeds: list[int], cases: int) -> int:
     bad = 0
     for mode in backend.modes():
         count = cases // TRACED_SHARE if mode == "traced" else cases
+        forget_compiled(backend)
         started, unsupported = time.monotonic(), 0
         for seed in seeds:
             rng = random.Random(seed)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from islices.conformance.data import Case, load_cases
 from islices.conformance.deviations import find_deviation, load_deviations
-from islices.conformance.execute import HarnessError, UnsupportedError, difference, run_case
+from islices.conformance.execute import HarnessError, UnsupportedError, difference, forget_compiled, run_case
 from islices.conformance.plugin import chosen_backend
 from islices.conformance.verdicts import MismatchError, judge
 from islices.registry import get_backend
+
+CASES_RUN = pytest.StashKey[int]()
+#: After as many cases compiled programs are let go of.
+PROGRAMS_KEPT = 400
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -41,6 +46,17 @@ def _runs(case: Case, mode: str, full: bool) -> bool:
 @pytest.fixture(scope="session")
 def backend(request: pytest.FixtureRequest) -> Any:
     return get_backend(request.config.getoption("islices_backend"))
+
+
+@pytest.fixture(autouse=True)
+def few_programs(backend: Any, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Compiled programs are let go of now and then: a process may map 65,530 pieces of memory on Linux, and XLA ends it
+    when it has mapped them all."""
+    yield
+    done = request.session.stash.get(CASES_RUN, 0) + 1
+    request.session.stash[CASES_RUN] = done
+    if done % PROGRAMS_KEPT == 0:
+        forget_compiled(backend)
 
 
 def test_case(case: Case, mode: str, backend: Any, verdict: Any) -> None:

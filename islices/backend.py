@@ -279,6 +279,10 @@ class Backend:
         """fn compiled by the framework (jax.jit, tf.function): used by the conformance suite."""
         raise NotImplementedError(f"{self.name}: trace: the framework has no tracing compiler")
 
+    def forget_compiled(self) -> None:
+        """Let go of what `trace` and the framework itself have compiled: for the conformance suite, whose thousands of
+        programs would exceed what a process may map."""
+
     # ------------------------------------------------------------------ array primitives
     def astype(self, x: Array, dtype: str) -> Array:
         """x converted, rounded to nearest even. Values that overflow become infinite."""

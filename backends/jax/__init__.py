@@ -5,8 +5,8 @@ What of JAX is minded here (`precision`, `segments` and `memory` have their own 
 - Inside `jax.jit` shapes are static. No slot can be dropped, so it is moved to the sentinel row ``rows``, the same
   that `BCOO` uses for its padding, where data need not be zero.
 - XLA rewrites a / broadcast(b), eagerly as well, to a product with the reciprocal, 1 ulp off: `div` spreads the
-  divisor first, behind a barrier under a trace. It contracts a product and a sum to a fused multiply-add, barrier
-  or not, unless a selection stands between: `round_product`.
+  divisor first, behind a barrier under a trace. It contracts a product and a sum to a fused multiply-add, and moves
+  additions into scatters, barrier or not, unless a selection stands between: `precision.apart`.
 - Every new shape compiles. So whatever only moves memory goes through NumPy views of CPU arrays, which cost
   nothing, and sums are taken in rooms of a power of two.
 """
@@ -133,6 +133,9 @@ class JaxBackend(Embeddings):
     def trace(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         return jax.jit(fn)
 
+    def forget_compiled(self) -> None:
+        jax.clear_caches()
+
     # ------------------------------------------------------------------ array primitives
     def astype(self, x: Array, dtype: str) -> Array:
         target = np.dtype(dtype) if dtype != "bfloat16" else BFLOAT16
@@ -196,10 +199,7 @@ class JaxBackend(Embeddings):
 
     def round_product(self, a: Array, b: Array | float) -> Array:
         a, b = _operands(a, b)
-        product = jnp.multiply(a, b)
-        if not isinstance(product, Tracer) or not jnp.issubdtype(product.dtype, np.floating):
-            return product
-        return jnp.where(product == product, product, constant(np.nan, product.dtype))
+        return precision.apart(jnp.multiply(a, b))
 
     def row_amax(self, x: Array) -> Array:
         if x.shape[1] == 0:

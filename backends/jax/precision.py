@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-__all__ = ["constant", "in_scope", "leave", "scope", "users_x64", "wide"]
+__all__ = ["apart", "constant", "in_scope", "leave", "scope", "users_x64", "wide"]
 
 if hasattr(jax, "enable_x64"):
     _enable_x64 = jax.enable_x64
@@ -72,6 +72,14 @@ def constant(value: Any, dtype: Any) -> Any:
         return array
     with jax.ensure_compile_time_eval(), wide():
         return jnp.asarray(array)
+
+
+def apart(x: Any) -> Any:
+    """Traced floats as they are, behind a selection, which alone stops XLA, barrier or not, from contracting a product
+    and a sum to a fused multiply-add, and from starting a scatter's sums with what is added to them afterwards."""
+    if not isinstance(x, jax.core.Tracer) or not jnp.issubdtype(x.dtype, np.floating):
+        return x
+    return jnp.where(x == x, x, constant(np.nan, x.dtype))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(1,))

@@ -20,7 +20,7 @@ from jax import lax
 
 from islices.backend import Array
 from islices.backends.jax import memory
-from islices.backends.jax.precision import constant
+from islices.backends.jax.precision import apart, constant
 
 __all__ = [
     "add_at",
@@ -118,7 +118,7 @@ def fold(values: Array, segments: Array, count: int) -> Array:
         # other signedness have the same sums to the bit, and arrays of two types are never one.
         values = values.astype(_OTHER_SIGN[dtype.kind] + str(dtype.itemsize))
     zeros = jnp.broadcast_to(constant(0, values.dtype), (count, *values.shape[1:]))
-    return add_at(zeros, segments, values).astype(dtype)
+    return apart(add_at(zeros, segments, values)).astype(dtype)
 
 
 def maximum(values: Array, segments: Array, count: int) -> Array:
