@@ -167,9 +167,10 @@ def test_a_sum_that_keeps_the_last_contribution_is_caught_by_many_clauses(tmp_pa
     assert run.counts["harness error"] == 0
     shown = next(line for line in run.cases if line["id"] == "norms/norm2/duplicates-by-hand")
     assert (shown["outcome"], "5.0" in shown["reason"], "7.2111" in shown["reason"]) == ("fail", True, True), shown
-    # only what duplicates have a part in is wrong
+    # only what duplicates have a part in is wrong, and row updates, where a slice meets the table's own row
     assert {"errors", "conversion"} & {line["group"] for line in run.cases if line["outcome"] == "pass"}
-    assert not {i for i in run.ids("fail") if "/sorted-unique/" in i or "/one/" in i or "/empty/" in i}
+    wrong = {i for i in run.ids("fail") if not i.startswith("updates/")}
+    assert not {i for i in wrong if "/sorted-unique/" in i or "/one/" in i or "/empty/" in i}
 
 
 def test_pairwise_sums_are_caught(tmp_path: Path) -> None:
