@@ -137,12 +137,12 @@ def fold_rows(op: str, rows: Array, values: Array, segments: Array) -> Array:
     if op == "mul":  # XLA's scatter goes through the updates in order on CPU
         return lax.scatter_mul(rows, segments[:, None], values, _dimensions(values), mode="drop")
 
-    def divide(k: Array, out: Array) -> Array:
-        at = segments[k]
-        row = lax.dynamic_index_in_dim(out, at, keepdims=False)  # clamped; a row out of range is not written
-        return set_at(out, at[None], lax.div(row, values[k])[None])
+    def divide(out: Array, slot: tuple[Array, Array]) -> tuple[Array, None]:
+        at, value = slot
+        row = jnp.take(out, at[None], axis=0, mode="clip")  # a row out of range is not written
+        return set_at(out, at[None], lax.div(row, value[None])), None
 
-    return lax.fori_loop(np.int32(0), np.int32(values.shape[0]), divide, rows)
+    return lax.scan(divide, rows, (segments, values))[0]
 
 
 def _set_rows(values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
