@@ -20,8 +20,8 @@ from islices.conformance import errors_embedding  # noqa: F401  (adds its rows t
 from islices.conformance.data import Array, Case, Slices, case_to_json
 from islices.conformance.errors import error_cases
 from islices.conformance.generate_embedding import embedding_cases
-from islices.conformance.oracle import FORMATS, ORACLE, SCATTER, round_to
-from islices.conformance.oracle_embedding import EMBEDDING
+from islices.conformance.oracle import FORMATS, SCATTER, round_to
+from islices.conformance.oracle_embedding import ORACLES
 
 FLOATS = tuple(FORMATS)
 INDEX_TYPES = ("int32", "int64")
@@ -75,7 +75,7 @@ def dense(dtype: str, shape: tuple[int, ...], seed: str) -> Array:
 
 
 def case(id: str, clause: str, op: str, *args: Any, flags: tuple[str, ...] = (), **kwargs: Any) -> Case:
-    return Case(id, clause, op, list(args), kwargs, (ORACLE | EMBEDDING)[op](*args, **kwargs), list(flags))
+    return Case(id, clause, op, list(args), kwargs, ORACLES[op](*args, **kwargs), list(flags))
 
 
 # ---------------------------------------------------------------------- inputs crossed
@@ -116,7 +116,7 @@ def densify() -> Iterator[Case]:
         "replace_values",
         [named, capped.values],
         {},
-        ORACLE["to_dense"](capped),
+        ORACLES["to_dense"](capped),
         [],
     )
     yield case("densify/to_dense/no-rows", "5", "to_dense", slices_of("float32", [], [], (0, 3)))

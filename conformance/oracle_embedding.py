@@ -11,6 +11,7 @@ from typing import Any
 
 from islices.conformance.data import Array, Slices
 from islices.conformance.oracle import (
+    ORACLE,
     clip_by_row_norm,
     clip_data,
     concat,
@@ -26,7 +27,7 @@ from islices.conformance.oracle import (
     wide,
 )
 
-__all__ = ["EMBEDDING"]
+__all__ = ["ORACLES"]
 
 
 # ---------------------------------------------------------------------- bags
@@ -280,8 +281,8 @@ def clip_per_sample_sum(upstream: Array, ids: Array, num_rows: int, dense: Array
     )
 
 
-#: operation -> its oracle
-EMBEDDING = {
+#: operation -> its oracle, all of them
+ORACLES = ORACLE | {
     fn.__name__: fn
     for fn in (
         clip_per_sample_sum, double_lookup_gradient, lookup, lookup_gradient, per_sample_clip_sum, per_sample_norms,

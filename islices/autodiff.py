@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from islices.backend import Array, Backend, LookedUp, Source
-from islices.embedding import empty_slices, flat_slices, table_gradient
+from islices.embedding import empty_slices, first_axis, flat_slices, table_gradient
 from islices.linear import concat
 from islices.lookups import LookupOptions
 from islices.native import flatten, rebuild
-from islices.persample import PerSample, batch_of, join, samples_of, with_samples
+from islices.persample import PerSample, batch_of, check_one_batch, join, with_samples
 from islices.registry import describe, find_backend, get_backend, loaded_backends
 from islices.slices import IndexedSlices
 from islices.table import Table
@@ -281,7 +281,7 @@ def _samples(B: Backend, table: Table, one: LookedUp) -> PerSample:
         return with_samples(s, samples, batch_of(B, bags), options.padding_idx)
     if not B.shape(one.ids):
         raise ValueError("per_sample: got a lookup of ids of shape (); accepted is (B, ...), the samples first")
-    return with_samples(s, samples_of(B, one.ids), batch_of(B, one.ids), options.padding_idx)
+    return with_samples(s, first_axis(B, one.ids), batch_of(B, one.ids), options.padding_idx)
 
 
 # ---------------------------------------------------------------------- per sample
@@ -290,18 +290,13 @@ def _table_samples(B: Backend, tables: Sequence[Table], lookups: Sequence[Sequen
         join([_samples(B, t, one) for one in found]) if found else None
         for t, found in zip(tables, lookups, strict=True)
     ]
-    batches = {x.dense_shape[0] for x in made if x is not None}
-    if len(batches) > 1:
-        raise ValueError(
-            f"per_sample: got lookups of {sorted(batches)} samples; accepted is one number, the first axis of all ids"
-        )
-    batch = next(iter(batches), 0)
+    batch = check_one_batch([x for x in made if x is not None])
     return [_no_samples(B, t, batch) if x is None else x for x, t in zip(made, tables, strict=True)]
 
 
 def _no_samples(B: Backend, table: Table, batch: int) -> PerSample:
     empty = empty_slices(B, table._source.weights)
-    return with_samples(empty, samples_of(B, empty.indices), batch, None)
+    return with_samples(empty, first_axis(B, empty.indices), batch, None)
 
 
 def _per_sample_dense(

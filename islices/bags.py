@@ -51,18 +51,16 @@ def reduce_bags(
     array, shape (number of bags, *row_shape)
         Of rows' dtype; formed in float32 for 16-bit rows and rounded once.
     """
-    kept, weighted = keep is not None, weights is not None
-    optional = [x for x in (keep, weights) if x is not None]
-    given: dict[str, Any] = {"combiner": combiner, "kept": kept, "weighted": weighted}
+    arrays, given = _arguments(rows, segments, bags, combiner, keep, weights)
 
     def forward(*arrays: Array) -> Array:
         return modes.run(_reduce, B, arrays, **given)
 
     def backward(arrays: tuple[Any, ...], upstream: Array) -> tuple[Any, ...]:
         d_rows, d_weights = modes.run(_reduce_backward, B, (upstream, *arrays), **given)
-        return (d_rows, None, None, *(None for _ in range(kept)), *(d_weights for _ in range(weighted)))
+        return (d_rows, None, None, *[None] * given["kept"], *[d_weights] * given["weighted"])
 
-    return B.custom_gradient(forward, backward)(rows, segments, bags, *optional)
+    return B.custom_gradient(forward, backward)(*arrays)
 
 
 def reduce_bags_backward(
@@ -77,9 +75,16 @@ def reduce_bags_backward(
     weights: Array | None = None,
 ) -> Array:
     """The gradient of the members' rows alone, where the framework's own layer reduced them (`capture`)."""
-    arrays = [rows, segments, bags, *(x for x in (keep, weights) if x is not None)]
-    given: dict[str, Any] = {"combiner": combiner, "kept": keep is not None, "weighted": weights is not None}
+    arrays, given = _arguments(rows, segments, bags, combiner, keep, weights)
     return modes.run(_reduce_backward, B, (upstream, *arrays), weights_too=False, **given)[0]
+
+
+def _arguments(
+    rows: Array, segments: Array, bags: Array, combiner: str, keep: Array | None, weights: Array | None
+) -> tuple[list[Array], dict[str, Any]]:
+    """(arrays, static arguments) of the kernels below."""
+    arrays = [rows, segments, bags, *(x for x in (keep, weights) if x is not None)]
+    return arrays, {"combiner": combiner, "kept": keep is not None, "weighted": weights is not None}
 
 
 def _unpack(arrays: tuple[Array, ...], kept: bool, weighted: bool) -> tuple[Any, ...]:
@@ -145,15 +150,18 @@ def _divided(B: Backend, x: Array, divisor: Array) -> Array:
 
 def _fold(B: Backend, x: Array, segments: Array, bags: Array) -> Array:
     """The left folds of x by bag, as many as there are bags."""
-    count = B.shape(bags)[0]
-    if count is None:  # dynamic shapes: a zero in front of each bag makes the number of bags seen
-        x = B.concat([_zero_rows(B, x, bags), x])
-        segments = B.concat([B.astype(B.arange(bags), B.dtype(segments)), segments])
-    return B.segment_sum(x, segments, count)
+    x, segments = _with_every_bag(B, x, segments, bags, 0)
+    return B.segment_sum(x, segments, B.shape(bags)[0])
 
 
-def _zero_rows(B: Backend, x: Array, bags: Array) -> Array:
-    return B.zeros((None, *B.shape(x)[1:]), B.dtype(x), bags)  # type: ignore[arg-type]
+def _with_every_bag(B: Backend, x: Array, segments: Array, bags: Array, neutral: float) -> tuple[Array, Array]:
+    """x and segments; where the number of bags is not known while tracing, a neutral row for each bag in front shows it
+    (segments do not ascend then)."""
+    if B.shape(bags)[0] is not None:
+        return x, segments
+    rows = B.zeros((None, *B.shape(x)[1:]), B.dtype(x), bags)  # type: ignore[arg-type]
+    number = B.astype(B.arange(bags), B.dtype(segments))
+    return B.concat([rows + neutral if neutral else rows, x]), B.concat([number, segments])
 
 
 def _maximum(B: Backend, x: Array, segments: Array, bags: Array, keep: Array | None) -> Array:
@@ -164,12 +172,9 @@ def _maximum(B: Backend, x: Array, segments: Array, bags: Array, keep: Array | N
 
 
 def _segment_max(B: Backend, x: Array, segments: Array, bags: Array) -> Array:
-    count = B.shape(bags)[0]
-    if count is None:  # as in _fold, with what loses against anything; here segments do not ascend
-        lowest = -math.inf if B.dtype(x).startswith("float") else -(2**31) + 1
-        x = B.concat([_zero_rows(B, x, bags) + lowest, x])
-        segments = B.concat([B.astype(B.arange(bags), B.dtype(segments)), segments])
-    return B.segment_max(x, segments, count)
+    lowest = -math.inf if B.dtype(x).startswith("float") else -(2**31) + 1
+    x, segments = _with_every_bag(B, x, segments, bags, lowest)
+    return B.segment_max(x, segments, B.shape(bags)[0])
 
 
 # ---------------------------------------------------------------------- gradient

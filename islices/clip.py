@@ -40,6 +40,7 @@ __all__ = [
     "clip_by_row_norm",
     "clip_by_value",
     "refuse_nonfinite",
+    "row_factors",
     "scale_rows",
 ]
 
@@ -347,14 +348,8 @@ def _clip_rows(leaf: Any, limit: float, nonfinite: str) -> Any:
         refuse_nonfinite(E, norms, nonfinite)
         if E is modes.HOST and np.isfinite(norms).all() and (norms <= limit).all():
             return leaf
-        ((_, factors),) = islices_formula(E, norms, limit)
-        if nonfinite == "skip":  # a factor that is no number marks the row
-            factors = E.where(E.isfinite(norms), factors, -1.0)
-        factors = E.astype(factors, wide_dtype(B.dtype(values)))
-    if E is modes.HOST:
-        factors = B.asarray(factors, values)
-    arrays = (values, factors) if place is None else (values, factors, place)
-    clipped = modes.run(scale_rows, B, arrays)
+        factors = row_factors(E, norms, limit, nonfinite)
+    clipped = scale_rows(B, values, E, factors, place)
     return leaf.replace(values=clipped) if isinstance(leaf, IndexedSlices) else clipped
 
 
@@ -368,8 +363,23 @@ def _row_sums(B: Backend, values: Array, indices: Array, *, rows: int | None) ->
     return B.astype(sums, B.dtype(values)), place
 
 
-def scale_rows(B: Backend, values: Array, factors: Array, place: Array | None = None) -> Array:
-    """Each row times its own factor; a negative factor stands for zeros."""
+def row_factors(E: Backend, norms: Array, limit: float, nonfinite: str) -> Array:
+    """What clips rows of these float64 norms (SPEC clause 10), in float64; with nonfinite "skip", -1 stands for zeros
+    where the norm is not finite."""
+    ((_, factors),) = islices_formula(E, norms, limit)
+    return E.where(E.isfinite(norms), factors, -1.0) if nonfinite == "skip" else factors
+
+
+def scale_rows(B: Backend, values: Array, E: Backend, factors: Array, place: Array | None) -> Array:
+    """Each row times its factor of `row_factors`, arrays of E; place has the factor of each row, its own by default."""
+    with E.scope():
+        factors = E.astype(factors, wide_dtype(B.dtype(values)))
+    if E is modes.HOST:
+        factors = B.asarray(factors, values)
+    return modes.run(_scale_rows, B, (values, factors) if place is None else (values, factors, place))
+
+
+def _scale_rows(B: Backend, values: Array, factors: Array, place: Array | None = None) -> Array:
     if place is not None:
         factors = B.take(factors, place)
     column = B.as_column(factors, values)

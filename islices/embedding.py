@@ -5,7 +5,6 @@ SPEC clause 12.
 
 from __future__ import annotations
 
-import math
 import operator
 from typing import Any
 
@@ -16,6 +15,7 @@ from islices.backend import INTEGERS, Array, Backend
 from islices.native import map_leaves
 from islices.registry import describe, find_backend, get_backend
 from islices.rows import drop_rows
+from islices.shapes import same_shape, size_of
 from islices.slices import IndexedSlices, check_indices, check_values_dtype
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "drop_padding",
     "embedding_grad",
     "empty_slices",
+    "first_axis",
     "flat_slices",
     "resolve_padding_idx",
     "scale_by_frequency",
@@ -97,7 +98,7 @@ def table_gradient(s: IndexedSlices, padding: int | None, scale_by_freq: bool) -
 def _rows_that_count(s: IndexedSlices, padding: int | None) -> IndexedSlices:
     B, rows = s.backend, s.dense_shape[0]
     values, indices = modes.run(_select_counting, B, (s.values, s.indices), padding=padding, rows=rows)
-    padded = B.sentinel_padding and modes.is_traced(B, values, indices)
+    padded = modes.keeps_slots(B, values, indices)
     return IndexedSlices._trusted(B, values, indices, s.dense_shape, padded=padded)
 
 
@@ -135,7 +136,7 @@ def flat_slices(B: Backend, upstream: Array, ids: Array, num_rows: int, *, mask:
     row_shape = shape[len(ids_shape) :]
     if None in row_shape:
         raise ValueError(f"upstream: got rows of unknown shape {row_shape}; accepted is a shape known while tracing")
-    n = None if None in ids_shape else math.prod(k for k in ids_shape if k is not None)
+    n = size_of(ids_shape)
     with B.scope():
         values, indices = B.reshape(upstream, (n, *row_shape)), B.reshape(ids, (n,))
         keep = check_mask(B, mask, ids, upstream)
@@ -147,17 +148,22 @@ def flat_slices(B: Backend, upstream: Array, ids: Array, num_rows: int, *, mask:
     return IndexedSlices._trusted(B, values, indices, (num_rows, *row_shape))
 
 
-def same_shape(given: tuple[int | None, ...], wanted: tuple[int | None, ...]) -> bool:
-    """Whether two shapes agree, as far as they are known."""
-    return len(given) == len(wanted) and all(None in (a, b) or a == b for a, b in zip(given, wanted, strict=True))
-
-
 def empty_slices(B: Backend, weights: Array) -> IndexedSlices:
     """The gradient of a table that nothing was looked up in."""
     shape = B.shape(weights)
     with B.scope():
         values = B.zeros((0, *shape[1:]), B.dtype(weights), weights)  # type: ignore[arg-type]
         return IndexedSlices._trusted(B, values, B.asarray(np.empty(0, np.int64), weights), shape, coalesced=True)
+
+
+def first_axis(B: Backend, ids: Array) -> Array:
+    """The first position of each of the ids, flattened: int32, shape (n,)."""
+    shape = B.shape(ids)
+    with B.scope():
+        number = B.astype(B.arange(ids), "int32")
+        if len(shape) == 1:
+            return number
+        return B.reshape(B.as_column(number, ids) + B.astype(B.zeros_like(ids), "int32"), (size_of(shape),))
 
 
 def check_ids(B: Backend, ids: Any, like: Array) -> Array:

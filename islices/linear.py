@@ -21,7 +21,7 @@ from islices.registry import describe, get_backend
 from islices.rows import coalesce
 from islices.slices import IndexedSlices, check_indices
 
-__all__ = ["add", "concat", "round_scalar", "scale", "scale_values", "wide_dtype"]
+__all__ = ["add", "concat", "join_arrays", "round_scalar", "scale", "scale_values", "wide_dtype"]
 
 
 def scale(x: Any, c: Any) -> Any:
@@ -183,11 +183,13 @@ def _concat(leaves: list[IndexedSlices], argument: str) -> IndexedSlices:
     if len({B.dtype(i) for i in indices}) > 1:
         with B.scope():
             indices = [B.astype(i, "int64") for i in indices]
-    values = modes.run(_join, B, [s.values for s in leaves])
-    return IndexedSlices._trusted(B, values, modes.run(_join, B, indices), shape, padded=any(s.padded for s in leaves))
+    values = modes.run(join_arrays, B, [s.values for s in leaves])
+    return IndexedSlices._trusted(
+        B, values, modes.run(join_arrays, B, indices), shape, padded=any(s.padded for s in leaves)
+    )
 
 
-def _join(B: Backend, *arrays: Array) -> Array:
+def join_arrays(B: Backend, *arrays: Array) -> Array:
     return B.concat(arrays)
 
 

@@ -5,15 +5,15 @@ SPEC clauses 2, 12 and 19. What bags are reduced to, and the gradient, is in `is
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from islices.backend import INTEGERS, Array, Backend, Source
 from islices.bags import COMBINERS, reduce_bags
-from islices.embedding import check_ids, check_mask, resolve_padding_idx, same_shape
+from islices.embedding import check_ids, check_mask, first_axis, resolve_padding_idx
 from islices.registry import describe, find_backend
+from islices.shapes import same_shape, size_of
 from islices.slices import check_indices
 from islices.table import Table
 
@@ -124,7 +124,7 @@ def flat_ids(B: Backend, ids: Array) -> Array:
     if len(B.shape(ids)) == 1:
         return ids
     with B.scope():
-        return B.reshape(ids, (_product(B.shape(ids)),))
+        return B.reshape(ids, (size_of(B.shape(ids)),))
 
 
 def adopt_table(table: Any, padding_idx: Any) -> tuple[Backend, Source, LookupOptions]:
@@ -235,15 +235,8 @@ def bags_of_last_axis(B: Backend, ids: Array) -> BagLayout:
         raise ValueError(f"ids: got shape {shape}; accepted for bags of three dimensions or more is a known shape")
     lead = shape[:-1]
     with B.scope():
-        bags = ids if len(shape) == 2 else B.reshape(ids, (_product(lead), shape[-1]))
-        number = B.astype(B.arange(bags), "int32")
-        spread = B.as_column(number, bags) + B.astype(B.zeros_like(bags), "int32")
-        n = _product(shape)
-        return BagLayout(B.reshape(spread, (n,)), bags, lead, n)
-
-
-def _product(shape: tuple[int | None, ...]) -> int | None:
-    return None if None in shape else math.prod(shape)  # type: ignore[arg-type]
+        bags = ids if len(shape) == 2 else B.reshape(ids, (size_of(lead), shape[-1]))
+    return BagLayout(first_axis(B, bags), bags, lead, size_of(shape))
 
 
 def bags_at_offsets(B: Backend, offsets: Any, ids: Array) -> BagLayout:

@@ -12,10 +12,10 @@ from typing import Any
 
 from islices.backend import Array, Backend, LayerUse
 from islices.bags import reduce_bags_backward
-from islices.embedding import check_ids, empty_slices, flat_slices, table_gradient
+from islices.embedding import check_ids, empty_slices, first_axis, flat_slices, table_gradient
 from islices.linear import concat
 from islices.lookups import BagLayout, bags_at_offsets, bags_of_last_axis, members
-from islices.persample import PerSample, join, samples_of, with_samples
+from islices.persample import PerSample, join, with_samples
 from islices.registry import describe, loaded_backends
 from islices.slices import IndexedSlices
 
@@ -171,7 +171,7 @@ class Capture:
         B, upstream = self.backend, use.upstream
         ids = check_ids(B, use.ids, upstream)
         if use.combiner is None:
-            samples, batch = samples_of(B, ids), B.shape(ids)[0] if B.shape(ids) else 1
+            samples, batch = first_axis(B, ids), B.shape(ids)[0] if B.shape(ids) else 1
         else:
             layout = bags_of_last_axis(B, ids) if use.offsets is None else bags_at_offsets(B, use.offsets, ids)
             upstream, ids = self._members_gradient(use, upstream, ids, layout)

@@ -17,7 +17,7 @@ import numpy as np
 from islices.backend import Array, Backend
 from islices.host import HostBackend
 
-__all__ = ["HOST", "execution", "host_views", "is_traced", "run"]
+__all__ = ["HOST", "execution", "host_views", "is_traced", "keeps_slots", "run"]
 
 MODES = ("host", "native")
 HOST = HostBackend()
@@ -63,6 +63,11 @@ def execution(mode: str) -> Iterator[None]:
 def is_traced(backend: Backend, *arrays: Array) -> bool:
     """Whether any of the arrays stands for a value not known yet."""
     return any(map(backend.is_traced, arrays))
+
+
+def keeps_slots(backend: Backend, *arrays: Array) -> bool:
+    """Whether slots that hold nothing stay, marked by the sentinel index, since traced code can drop none."""
+    return backend.sentinel_padding and is_traced(backend, *arrays)
 
 
 def host_views(backend: Backend, arrays: Sequence[Array]) -> list[np.ndarray[Any, Any]] | None:

@@ -134,7 +134,7 @@ def without_padding(s: IndexedSlices) -> IndexedSlices:
     if not s.padded:
         return s
     values, indices = modes.run(_drop_invalid, s.backend, (s.values, s.indices), rows=s.dense_shape[0])
-    still = s.backend.sentinel_padding and modes.is_traced(s.backend, values, indices)
+    still = modes.keeps_slots(s.backend, values, indices)
     return IndexedSlices._trusted(s.backend, values, indices, s.dense_shape, coalesced=s.coalesced, padded=still)
 
 

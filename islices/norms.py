@@ -16,6 +16,7 @@ from islices.backend import FLOATS, Array, Backend
 from islices.native import adopt, flatten, without_padding
 from islices.registry import describe, get_backend
 from islices.rows import coalesce
+from islices.shapes import size_of
 from islices.slices import IndexedSlices
 from islices.sums import row_norms
 
@@ -158,9 +159,8 @@ def as_rows(B: Backend, values: Array, k: int | None) -> Array:
     """values as a matrix: one row (k = 1), or one for each along axis 0 (k = its length)."""
     shape = B.shape(values)
     inner = shape if k == 1 else shape[1:]
-    m = None if None in inner else math.prod(n for n in inner if n is not None)
     with B.scope():
-        return B.reshape(values, (k, m))
+        return B.reshape(values, (k, size_of(inner)))
 
 
 def norm_out(E: Backend, norm64: Array, leaves: Sequence[Any]) -> Any:

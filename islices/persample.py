@@ -6,7 +6,6 @@ up: one backward pass holds every sample's gradient. SPEC clause 14.
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -15,12 +14,11 @@ import numpy as np
 
 from islices import modes
 from islices.backend import Array, Backend
-from islices.clip import check_max_norm, check_nonfinite, refuse_nonfinite, scale_rows
-from islices.embedding import check_count, check_upstream, counting, flat_slices, resolve_padding_idx
-from islices.linear import concat, wide_dtype
+from islices.clip import check_max_norm, check_nonfinite, refuse_nonfinite, row_factors, scale_rows
+from islices.embedding import check_count, check_upstream, counting, first_axis, flat_slices, resolve_padding_idx
+from islices.linear import concat, join_arrays
 from islices.native import flatten, rebuild
 from islices.norms import as_rows, check_float
-from islices.presets import islices_formula
 from islices.registry import describe, find_backend
 from islices.rows import check_memory
 from islices.slices import IndexedSlices
@@ -115,7 +113,7 @@ class PerSample:
         array, shape (B,)
             As clause 7 has it: float32, or float64 for float64 values.
         """
-        return _norms([self], 2.0)[0]
+        return _norms([self])[0]
 
     def clip(self, max_norm: float, *, nonfinite: str = "propagate") -> PerSample:
         """Each sample's gradient scaled down to a norm of at most max_norm, by the factor of clause 10.
@@ -133,7 +131,7 @@ class PerSample:
     def sum(self) -> IndexedSlices:
         """The gradient of all samples together: one slice for each occurrence, nothing added up yet."""
         B = self.backend
-        padded = B.sentinel_padding and modes.is_traced(B, self.values, self.indices)
+        padded = modes.keeps_slots(B, self.values, self.indices)
         return IndexedSlices._trusted(B, self.values, self.indices, self.dense_shape[1:], padded=padded)
 
     def slices(self, b: int) -> IndexedSlices:
@@ -155,7 +153,7 @@ class PerSample:
         values, indices = modes.run(
             _of_sample, B, (self.values, self.indices, self.samples), number=number, rows=shape[0]
         )
-        padded = B.sentinel_padding and modes.is_traced(B, values, indices)
+        padded = modes.keeps_slots(B, values, indices)
         return IndexedSlices._trusted(B, values, indices, tuple(shape), padded=padded)
 
     def to_dense(self) -> Array:
@@ -221,7 +219,7 @@ def per_sample(
     if not B.shape(ids):
         raise ValueError("ids: got a 0-d array; accepted is shape (B, ...), one entry a sample along the first axis")
     s = flat_slices(B, upstream, ids, num_rows, mask=mask)
-    return with_samples(s, samples_of(B, ids), batch_of(B, ids), padding)
+    return with_samples(s, first_axis(B, ids), batch_of(B, ids), padding)
 
 
 def batch_of(B: Backend, ids: Array) -> int:
@@ -232,17 +230,6 @@ def batch_of(B: Backend, ids: Array) -> int:
             f"ids: got shape {B.shape(ids)}; accepted per sample is a number of samples known while tracing"
         )
     return batch
-
-
-def samples_of(B: Backend, ids: Array) -> Array:
-    """The first position of each of the ids, flattened: int32, shape (n,)."""
-    shape = B.shape(ids)
-    with B.scope():
-        number = B.astype(B.arange(ids), "int32")
-        if len(shape) == 1:
-            return number
-        n = None if None in shape else math.prod(shape)  # type: ignore[arg-type]
-        return B.reshape(B.as_column(number, ids) + B.astype(B.zeros_like(ids), "int32"), (n,))
 
 
 def with_samples(s: IndexedSlices, samples: Array, batch: int, padding: int | None) -> PerSample:
@@ -265,20 +252,24 @@ def _drop_rows(
     return kept, places, samples
 
 
+def check_one_batch(parts: Sequence[PerSample]) -> int:
+    """The number of samples they all have, 0 if there are none; ValueError if it differs."""
+    batches = {p.dense_shape[0] for p in parts}
+    if len(batches) > 1:
+        raise ValueError(
+            f"per_sample: got lookups of {sorted(batches)} samples; accepted is one number, the first axis of all ids"
+        )
+    return next(iter(batches), 0)
+
+
 def join(parts: Sequence[PerSample]) -> PerSample:
     """The slices of several lookups of one table, one lookup after the other."""
     if len(parts) == 1:
         return parts[0]
-    batches = sorted({p.dense_shape[0] for p in parts})
-    if len(batches) > 1:
-        raise ValueError(f"per_sample: got lookups of {batches} samples; accepted is one number, the first axis of ids")
+    check_one_batch(parts)
     slices = concat([p.sum() for p in parts])
-    samples = modes.run(_join, parts[0].backend, [p.samples for p in parts])
+    samples = modes.run(join_arrays, parts[0].backend, [p.samples for p in parts])
     return PerSample._trusted(parts[0].backend, slices.values, slices.indices, samples, parts[0].dense_shape)
-
-
-def _join(B: Backend, *arrays: Array) -> Array:
-    return B.concat(arrays)
 
 
 # ---------------------------------------------------------------------- norms, clipping
@@ -320,12 +311,10 @@ def clip_per_sample(tree: Any, max_norm: float, *, nonfinite: str = "propagate")
     leaves = flatten(tree)
     given = [x for x in leaves if x is not None]
     _check_leaves(given)
-    rounded, E, norms = _norms(given, 2.0)
+    rounded, E, norms = _norms(given)
     with E.scope():
         refuse_nonfinite(E, norms, nonfinite)
-        ((_, factors),) = islices_formula(E, norms, limit)
-        if nonfinite == "skip":  # a factor that is no number marks the sample
-            factors = E.where(E.isfinite(norms), factors, -1.0)
+        factors = row_factors(E, norms, limit, nonfinite)
     out = (None if x is None else _scaled(x, E, factors) for x in leaves)
     return rebuild(tree, out), rounded
 
@@ -353,32 +342,24 @@ def _check_leaves(leaves: Sequence[Any]) -> None:
 def _scaled(x: Any, E: Backend, factors: Array) -> Any:
     B, values = (x.backend, x.values) if isinstance(x, PerSample) else (find_backend(x), x)
     assert B is not None
-    with E.scope():
-        factors = E.astype(factors, wide_dtype(B.dtype(values)))
-    if E is modes.HOST:
-        factors = B.asarray(factors, values)
-    place = (x.samples,) if isinstance(x, PerSample) else ()
-    scaled = modes.run(scale_rows, B, (values, factors, *place))
+    scaled = scale_rows(B, values, E, factors, x.samples if isinstance(x, PerSample) else None)
     return PerSample._trusted(B, scaled, x.indices, x.samples, x.dense_shape) if isinstance(x, PerSample) else scaled
 
 
-def _norms(leaves: Sequence[Any], ord: float) -> tuple[Array, Backend, Array]:
+def _norms(leaves: Sequence[Any]) -> tuple[Array, Backend, Array]:
     """(norms as the user gets them, E, norms in float64): one a sample, over all leaves."""
     rows, groups = [], []
-    batch = 0
     for x in leaves:
         if isinstance(x, PerSample):
-            batch = x.dense_shape[0]
             matrix, group = _sums_by_sample(x)
         else:
             owner = find_backend(x)
             assert owner is not None
             check_float(owner, x)
-            batch = owner.shape(x)[0]  # type: ignore[assignment]
-            matrix, group = (owner, as_rows(owner, x, batch)), None
+            matrix, group = (owner, as_rows(owner, x, owner.shape(x)[0])), None
         rows.append(matrix)
         groups.append(group)
-    E, norms = row_norms(rows, ord, groups)
+    E, norms = row_norms(rows, 2.0, groups)
     B, like = (leaves[0].backend, leaves[0].values) if isinstance(leaves[0], PerSample) else (rows[0][0], leaves[0])
     dtype = "float64" if any(B.dtype(x) == "float64" for B, x in rows) else "float32"
     with E.scope():
@@ -402,32 +383,29 @@ def _sums_by_sample(x: PerSample) -> tuple[tuple[Backend, Array], Groups]:
 
 def _distinct(B: Backend, values: Array, indices: Array, samples: Array, *, batch: int, rows: int) -> tuple[Any, Any]:
     """(sums, samples): duplicates within each sample summed as clause 3 has it, samples ascending."""
-    dtype = B.dtype(values)
-    values, keys, starts = _keyed(B, values, indices, samples, batch, rows)
-    sums, ids = B.sum_duplicates(B.widen(values), keys, batch * rows)
+    sums, ids, starts = _sums_by_key(B, values, indices, samples, batch, rows)
     sample = B.astype(B.searchsorted(starts, ids, right=True), "int32")  # counted from 1: the first start is 0
-    return B.astype(sums, dtype), sample - B.astype(B.equal(ids, ids), "int32")
+    return sums, sample - B.astype(B.equal(ids, ids), "int32")
 
 
-def _keyed(
+def _sums_by_key(
     B: Backend, values: Array, indices: Array, samples: Array, batch: int, rows: int
 ) -> tuple[Array, Array, Array]:
-    """(values, keys, starts): key = sample * rows + index names a row of a sample; starts has each sample's first.
-
-    A slot that holds nothing (traced code) gets the key after the last.
-    """
+    """(sums, keys, starts): the distinct rows of each sample, duplicates summed; key = sample * rows + index names one,
+    starts has each sample's first key. A slot that holds nothing (traced code) has the key after the last."""
+    dtype = B.dtype(values)
     # as arrays: JAX narrows 64-bit numbers in traced code
     stride = B.astype(B.asarray(np.full(1, rows), values), "int64")
     keys = B.astype(samples, "int64") * stride + B.astype(indices, "int64")
     if B.is_traced(indices):
         values, keys = B.select(values, keys, B.in_range(indices, rows), batch * rows)
     starts = B.astype(B.asarray(np.arange(batch + 1), values), "int64") * stride
-    return values, keys, starts
+    sums, keys = B.sum_duplicates(B.widen(values), keys, batch * rows)
+    return B.astype(sums, dtype), keys, starts
 
 
 def _densify(B: Backend, values: Array, indices: Array, samples: Array, *, dense_shape: tuple[int, ...]) -> Array:
     batch, rows, *row_shape = dense_shape
-    values, keys, _ = _keyed(B, values, indices, samples, batch, rows)
-    sums, ids = B.sum_duplicates(B.widen(values), keys, batch * rows)
-    flat = B.scatter_rows(B.astype(sums, B.dtype(values)), ids, (batch * rows, *row_shape))
+    sums, keys, _ = _sums_by_key(B, values, indices, samples, batch, rows)
+    flat = B.scatter_rows(sums, keys, (batch * rows, *row_shape))
     return B.reshape(flat, dense_shape)

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from islices import modes
-from islices.backend import Array, Backend
+from islices.backend import Array
 from islices.clip import check_max_norm, check_nonfinite, clip_by_row_norm
 from islices.embedding import check_ids
 from islices.lookups import adopt_table, check_range, flat_ids
-from islices.table import Table
+from islices.update import distinct_rows, write_rows
 
 __all__ = ["renorm_rows"]
 
@@ -60,20 +59,10 @@ def renorm_rows(table: Any, ids: Array, max_norm: float, *, nonfinite: str = "pr
     count = B.shape(weights)[0]
     ids = check_ids(B, ids, weights)
     check_range(B, ids, count)
-    distinct = modes.run(_distinct, B, (flat_ids(B, ids),), rows=count)
+    distinct, _ = distinct_rows(B, flat_ids(B, ids), count)
     with B.scope():
         rows = B.stop_gradient(B.read_rows(weights, distinct))
     clipped = clip_by_row_norm(rows, limit, nonfinite=nonfinite)
     if clipped is rows:
         return table
-    with B.scope():
-        changed = B.set_rows(weights, distinct, clipped)
-    if not isinstance(table, Table):
-        return changed
-    return table if changed is weights else table.replace(changed)
-
-
-def _distinct(B: Backend, ids: Array, *, rows: int) -> Array:
-    if B.is_traced(ids):
-        ids, _ = B.select(ids, ids, B.in_range(ids, rows), rows)
-    return B.unique(ids, rows)[0]
+    return write_rows(B, table, distinct, clipped)

@@ -202,7 +202,7 @@ def _filter(leaf: Any, rows: Any, *, drop: bool) -> Any:
     values, indices = modes.run(
         _filter_slices, B, (leaf.values, leaf.indices, chosen), is_mask=is_mask, drop=drop, rows=shape[0]
     )
-    moved = B.sentinel_padding and modes.is_traced(B, values, indices)
+    moved = modes.keeps_slots(B, values, indices)
     return IndexedSlices._trusted(
         B, values, indices, shape, coalesced=leaf.coalesced and not moved, padded=leaf.padded or moved
     )

@@ -19,6 +19,7 @@ from islices.slices import IndexedSlices, check_indices
 from islices.table import Table
 
 __all__ = [
+    "distinct_rows",
     "scatter_add",
     "scatter_div",
     "scatter_max",
@@ -26,6 +27,7 @@ __all__ = [
     "scatter_mul",
     "scatter_sub",
     "scatter_update",
+    "write_rows",
 ]
 
 
@@ -157,16 +159,27 @@ def _scatter(table: Any, x: Any, op: str, donate: bool) -> Any:
     if not modes.is_traced(B, s.values, s.indices):
         s = without_padding(s)
         check_indices(B, s.indices, rows)  # whoever vouched for them: what is written stays inside the table
-    ids, place = modes.run(_distinct, B, (s.indices,), rows=rows)
+    ids, place = distinct_rows(B, s.indices, rows)
     with B.scope():
         old = B.stop_gradient(B.read_rows(weights, ids))
         values = B.stop_gradient(s.values)
     new = modes.run(_change, B, (old, values, place), op=op)
+    return write_rows(B, table, ids, new, donate=donate)
+
+
+def distinct_rows(B: Backend, indices: Array, rows: int | None) -> tuple[Array, Array]:
+    """(ids, place): the distinct indices, and each one's place among them; in traced code some may be out of range."""
+    return modes.run(_distinct, B, (indices,), rows=rows)  # type: ignore[no-any-return]
+
+
+def write_rows(B: Backend, table: Any, ids: Array, rows: Array, *, donate: bool = False) -> Any:
+    """A Table or an array with rows ids (unique) set to rows: itself where it changed in place, else a new one."""
+    weights = table.weights if isinstance(table, Table) else table
     with B.scope():
-        changed = B.set_rows(weights, ids, new, donate=donate)
-    if not isinstance(table, Table):
-        return changed
-    return table if changed is weights else table.replace(changed)
+        changed = B.set_rows(weights, ids, rows, donate=donate)
+    if changed is weights:
+        return table
+    return table.replace(changed) if isinstance(table, Table) else changed
 
 
 def _adopt_table(table: Any) -> tuple[Backend, Array]:
@@ -198,7 +211,7 @@ def _adopt_slices(B: Backend, weights: Array, x: Any, op: str) -> IndexedSlices:
     return s
 
 
-def _distinct(B: Backend, indices: Array, *, rows: int) -> tuple[Array, Array]:
+def _distinct(B: Backend, indices: Array, *, rows: int | None) -> tuple[Array, Array]:
     if B.is_traced(indices) and B.sentinel_padding:  # slots out of range go to the sentinel, whose row is not written
         _, indices = B.select(indices, indices, B.in_range(indices, rows), rows)
     return B.unique(indices, rows)

@@ -14,7 +14,6 @@ from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import islices  # noqa: E402
-from islices import Table  # noqa: E402
 
 ROWS, DIM = 5, 3
 IDS = torch.tensor([[0, 1, 1], [2, 0, 1]])
@@ -24,10 +23,6 @@ FLAT = torch.tensor([0, 1, 1, 0, 3, 1])
 def whole(*shape: int, seed: int = 0) -> Any:
     """Multiples of 12, so that means over up to four members do not round."""
     return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(seed)) * 12.0
-
-
-def table(**options: Any) -> Table:
-    return Table(whole(ROWS, DIM), **options)
 
 
 def frozen(layer: Any) -> Any:

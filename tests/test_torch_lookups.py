@@ -17,7 +17,6 @@ from islices import Table, lookup, value_and_grad  # noqa: E402
 
 ROWS, DIM = 5, 3
 IDS = torch.tensor([[0, 1, 1], [2, 0, 1]])
-FLAT = torch.tensor([0, 1, 1, 0, 3, 1])
 
 
 def whole(*shape: int, seed: int = 0) -> Any:
@@ -27,11 +26,6 @@ def whole(*shape: int, seed: int = 0) -> Any:
 
 def table(**options: Any) -> Table:
     return Table(whole(ROWS, DIM), **options)
-
-
-def frozen(layer: Any) -> Any:
-    layer.weight.requires_grad_(False)
-    return layer
 
 
 def same(got: Any, expected: Any) -> None:

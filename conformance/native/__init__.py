@@ -10,7 +10,7 @@ A module has
         lookups, a sequence of (ids, upstream, options): rows one by one without options, bags with
         {"combiner", "offsets", "weights"}. NumPy arrays in and out (not NumPy, which has none).
     weighted_sum(rows, weights)
-        sum(rows * weights) of its own arrays: a loss whose gradient at rows is weights, to the bit.
+        sum(rows * weights) of its own arrays: a loss whose gradient at rows is weights, to the bit (not NumPy).
     invalid_gradients() -> {label: (call that builds it, name of the error islices answers with)}
         Native objects that contradict themselves.
     block(x)

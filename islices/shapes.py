@@ -1,0 +1,17 @@
+"""Shapes of which a dimension may be None: unknown while tracing. Imports nothing of islices."""
+
+from __future__ import annotations
+
+import math
+
+__all__ = ["same_shape", "size_of"]
+
+
+def size_of(shape: tuple[int | None, ...]) -> int | None:
+    """The number of elements, None where it is not known."""
+    return None if None in shape else math.prod(shape)  # type: ignore[arg-type]
+
+
+def same_shape(given: tuple[int | None, ...], wanted: tuple[int | None, ...]) -> bool:
+    """Whether two shapes agree, as far as they are known."""
+    return len(given) == len(wanted) and all(None in (a, b) or a == b for a, b in zip(given, wanted, strict=True))
