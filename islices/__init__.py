@@ -3,6 +3,7 @@
 Importing this imports NumPy and no framework; a backend loads when an array of it is first seen.
 """
 
+from islices import optim
 from islices.autodiff import value_and_grad
 from islices.backend import PROTOCOL, Backend, NativeParts, not_implemented
 from islices.clip import clip_by_global_norm, clip_by_norm, clip_by_row_norm, clip_by_value
@@ -63,6 +64,7 @@ __all__ = [
     "lookup",
     "norm",
     "not_implemented",
+    "optim",
     "per_sample",
     "renorm_rows",
     "scale",

@@ -435,6 +435,14 @@ class Backend:
         of a table that is donated. Gradients are not recorded."""
         raise NotImplementedError(f"{self.name}: set_rows: the adapter supplies none")
 
+    def in_place(self, x: Array) -> bool:
+        """Whether `set_rows` writes into x itself. ValueError for an x that it could not write into."""
+        raise NotImplementedError(f"{self.name}: in_place: the adapter supplies none")
+
+    def variable(self, x: Array, like: Array) -> Array:
+        """x, which nobody else holds, as something that changes in place where like does (a tf.Variable)."""
+        return x
+
     # ------------------------------------------------------------------ differentiation
     def stop_gradient(self, x: Array) -> Array:
         """x as a constant to differentiation; the same memory."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from islices import modes
 from islices.backend import Array, Backend
+from islices.sums import row_sums
 
 __all__ = ["COMBINERS", "reduce_bags", "reduce_bags_backward"]
 
@@ -212,7 +213,7 @@ def _reduce_backward(
         if combiner == "sqrtn":
             y = B.round_product(y, B.as_column(_divided(B, w, B.take(divisor, segments)), y))
         x = x - y
-    return d_rows, B.astype(_only(B, _row_sums(B, B.round_product(h, x)), keep), dtype)
+    return d_rows, B.astype(_only(B, row_sums(B, B.round_product(h, x)), keep), dtype)
 
 
 def _first_maximum(B: Backend, x: Array, segments: Array, bags: Array, keep: Array | None) -> Array:
@@ -229,20 +230,3 @@ def _first_maximum(B: Backend, x: Array, segments: Array, bags: Array, keep: Arr
     at_top = B.where(B.less_equal(lowered, lowered), at_top, place)  # but a NaN, which is it then
     first = B.take(_segment_max(B, at_top, segments, bags), segments)
     return B.equal(B.where(B.equal(at_top, none), never, at_top), first)
-
-
-def _row_sums(B: Backend, x: Array) -> Array:
-    """The sum of each row by halves: the second half is added to the first until one column is left (clause 19)."""
-    n, m = B.shape(x)[0], math.prod(k for k in B.shape(x)[1:] if k is not None)
-    if m == 0:
-        return B.astype(B.zeros_like(B.arange(x)), B.dtype(x))
-    x = B.reshape(x, (n, m))
-    rest = None
-    while m > 1:
-        half = m // 2
-        if m % 2:
-            last = B.columns(x, m - 1, m)
-            rest = last if rest is None else rest + last
-        x = B.columns(x, 0, half) + B.columns(x, half, 2 * half)
-        m = half
-    return B.reshape(x if rest is None else x + rest, (n,))

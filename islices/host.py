@@ -230,10 +230,14 @@ class HostBackend(Backend):
         return out
 
     def set_rows(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array:
-        if not table.flags.writeable:
-            raise ValueError("table: got a read-only array; accepted is one that can be written to")
+        self.in_place(table)
         table[ids] = values
         return table
+
+    def in_place(self, x: Array) -> bool:
+        if not x.flags.writeable:
+            raise ValueError("table: got a read-only array; accepted is one that can be written to")
+        return True
 
     # ------------------------------------------------------------------ differentiation
     def stop_gradient(self, x: Array) -> Array:

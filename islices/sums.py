@@ -14,13 +14,14 @@ The same code runs on NumPy, on every framework's float64 arrays, and under a tr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from islices import modes
 from islices.backend import Array, Backend
 
-__all__ = ["Groups", "row_norms"]
+__all__ = ["Groups", "row_norms", "row_sums"]
 
 #: Without a known count of terms (dynamic shapes under a trace) room is left for this many.
 UNKNOWN_COUNT = 2.0**40
@@ -195,3 +196,21 @@ def _times(E: Backend, x: Array, c: float) -> Array:
     """x * c; under a trace by the adapter: JAX 0.7 narrows a Python number in float64 arithmetic there, and
     TensorFlow's graph optimiser moves constant factors to where they overflow."""
     return x * c if E is modes.HOST else E.round_product(x, c)
+
+
+# ---------------------------------------------------------------------- in a fixed order
+def row_sums(B: Backend, x: Array) -> Array:
+    """The sum of each row by halves: the second half is added to the first until one column is left (clause 19)."""
+    n, m = B.shape(x)[0], math.prod(k for k in B.shape(x)[1:] if k is not None)
+    if m == 0:
+        return B.astype(B.zeros_like(B.arange(x)), B.dtype(x))
+    x = B.reshape(x, (n, m))
+    rest = None
+    while m > 1:
+        half = m // 2
+        if m % 2:
+            last = B.columns(x, m - 1, m)
+            rest = last if rest is None else rest + last
+        x = B.columns(x, 0, half) + B.columns(x, half, 2 * half)
+        m = half
+    return B.reshape(x if rest is None else x + rest, (n,))

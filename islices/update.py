@@ -19,6 +19,8 @@ from islices.slices import IndexedSlices, check_indices
 from islices.table import Table
 
 __all__ = [
+    "adopt_table",
+    "check_shape",
     "distinct_rows",
     "scatter_add",
     "scatter_div",
@@ -153,7 +155,7 @@ def scatter_div(table: Any, x: Any, *, donate: bool = False) -> Any:
 
 
 def _scatter(table: Any, x: Any, op: str, donate: bool) -> Any:
-    B, weights = _adopt_table(table)
+    B, weights = adopt_table(table)
     s = _adopt_slices(B, weights, x, op)
     rows = B.shape(weights)[0]
     if not modes.is_traced(B, s.values, s.indices):
@@ -172,17 +174,22 @@ def distinct_rows(B: Backend, indices: Array, rows: int | None) -> tuple[Array, 
     return modes.run(_distinct, B, (indices,), rows=rows)  # type: ignore[no-any-return]
 
 
-def write_rows(B: Backend, table: Any, ids: Array, rows: Array, *, donate: bool = False) -> Any:
-    """A Table or an array with rows ids (unique) set to rows: itself where it changed in place, else a new one."""
+def write_rows(B: Backend, table: Any, ids: Array | None, rows: Array, *, donate: bool = False) -> Any:
+    """A Table or an array with rows ids (unique; None for all of them) set to rows: itself where it changed in place,
+    else a new one."""
     weights = table.weights if isinstance(table, Table) else table
     with B.scope():
-        changed = B.set_rows(weights, ids, rows, donate=donate)
+        if ids is not None:
+            changed = B.set_rows(weights, ids, rows, donate=donate)
+        else:
+            changed = B.set_rows(weights, B.arange(weights), rows) if B.in_place(weights) else rows
     if changed is weights:
         return table
     return table.replace(changed) if isinstance(table, Table) else changed
 
 
-def _adopt_table(table: Any) -> tuple[Backend, Array]:
+def adopt_table(table: Any) -> tuple[Backend, Array]:
+    """(backend, weights) of a Table or an array, or TypeError, ValueError."""
     if isinstance(table, Table):
         if table._source.recorder is not None:
             raise TypeError("table: got one whose gradient is being taken; accepted is an update after value_and_grad")
@@ -205,10 +212,16 @@ def _adopt_slices(B: Backend, weights: Array, x: Any, op: str) -> IndexedSlices:
         raise TypeError(f"x: got {B.dtype(s.values)} for a table of {B.dtype(weights)}; accepted is one dtype")
     if op == "div" and B.dtype(weights) in INTEGERS:
         raise TypeError(f"table: got {describe(weights)}; accepted by scatter_div is a floating dtype")
-    shape = B.shape(weights)
-    if s.dense_shape[1:] != shape[1:] or s.dense_shape[0] not in (None, shape[0]):
-        raise ValueError(f"x: got dense_shape {s.dense_shape} for a table of shape {shape}; accepted is one shape")
+    check_shape(s, B.shape(weights), "x")
     return s
+
+
+def check_shape(s: IndexedSlices, shape: tuple[int | None, ...], argument: str) -> None:
+    """ValueError unless the slices are of a table of that shape; an unknown number of rows is any."""
+    if s.dense_shape[1:] != shape[1:] or s.dense_shape[0] not in (None, shape[0]):
+        raise ValueError(
+            f"{argument}: got dense_shape {s.dense_shape} for a table of shape {shape}; accepted is one shape"
+        )
 
 
 def _distinct(B: Backend, indices: Array, *, rows: int | None) -> tuple[Array, Array]:

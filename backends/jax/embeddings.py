@@ -50,6 +50,9 @@ class Embeddings(Backend):
         out[views[1]] = views[2]
         return memory.put(out, table)
 
+    def in_place(self, x: Array) -> bool:
+        return False
+
     def arange(self, x: Array) -> Array:
         n = x.shape[0]
         return lax.iota(np.int32, n) if isinstance(x, Tracer) else memory.put(np.arange(n, dtype=np.int32), x)

@@ -276,6 +276,9 @@ class MXNetBackend(Backend):
                 nd.contrib.index_copy(table, ids, values, out=table)  # writes these rows only
         return table
 
+    def in_place(self, x: Array) -> bool:
+        return True
+
     # ------------------------------------------------------------------ differentiation
     def stop_gradient(self, x: Array) -> Array:
         return x.detach()

@@ -269,6 +269,12 @@ class TensorflowBackend(Backend):
             tf.raw_ops.ResourceScatterUpdate(resource=memory.handle(table), indices=ids, updates=values)
         return table
 
+    def in_place(self, x: Array) -> bool:
+        return not isinstance(x, tf.Tensor)
+
+    def variable(self, x: Array, like: Array) -> Array:
+        return tf.Variable(x, trainable=False) if self.in_place(like) else x
+
     # ------------------------------------------------------------------ differentiation
     def user_code(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         return recording.user_code(fn)

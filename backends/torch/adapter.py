@@ -264,6 +264,11 @@ class TorchBackend(Backend):
             table.index_copy_(0, ids.long(), values)
         return table
 
+    def in_place(self, x: Array) -> bool:
+        if x.numel() > 1 and 0 in (step for step, size in zip(x.stride(), x.shape, strict=True) if size > 1):
+            raise ValueError("table: got an expanded tensor, whose rows share memory; accepted is one of its own")
+        return True
+
     # ------------------------------------------------------------------ differentiation
     def stop_gradient(self, x: Array) -> Array:
         return x.detach()

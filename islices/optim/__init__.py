@@ -1,0 +1,13 @@
+"""Optimizers of row-sparse tables: what a step costs follows the rows of the gradient.
+
+>>> from islices import optim
+>>> optim.adam(1e-3)
+adam(lr=0.001, beta1=0.9, beta2=0.999, eps=1e-08, weight_decay=0.0, rows='touched')
+
+SPEC clause 16.
+"""
+
+from islices.optim.api import adagrad, adam, adamw, ftrl, rmsprop, rowwise_adagrad, sgd
+from islices.optim.optimizer import Optimizer
+
+__all__ = ["Optimizer", "adagrad", "adam", "adamw", "ftrl", "rmsprop", "rowwise_adagrad", "sgd"]

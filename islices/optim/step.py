@@ -1,0 +1,249 @@
+"""One step of an optimizer: the rows it names are read, changed beside the table by the rule, and written back.
+
+Rows are written once they have been computed, and nothing of a table's size is allocated where arrays change in place.
+SPEC clause 16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from islices import modes
+from islices.backend import Array, Backend
+from islices.host import empty
+from islices.optim import rules
+from islices.optim.formulas import Formula
+from islices.optim.operators import array_operators, bind
+from islices.rows import check_memory, coalesce
+from islices.shapes import size_of
+from islices.slices import IndexedSlices
+from islices.sums import row_sums
+
+__all__ = ["Plan", "Work", "state_shapes"]
+
+#: Elements that all rows are stepped by at a time, where the table changes in place.
+BLOCK = 1 << 20
+#: Elements that the host computes on at a time, so that a rule's temporaries stay in the caches.
+PIECE = 1 << 14
+
+
+#: (row numbers, or None for whole tables; the new rows of each table)
+Pieces = Iterator[tuple[Array | None, list[Array]]]
+
+
+class Plan(NamedTuple):
+    """What a step computes, beside arrays."""
+
+    formula: Formula
+    numbers: tuple[str, ...]  # the rule's numbers in the order they stand in their array
+    maximize: bool = False
+
+
+class Work(NamedTuple):
+    """A step on its way: each method yields (ids, new rows of each of the tables), for the caller to write before it
+    asks for more."""
+
+    B: Backend
+    plan: Plan
+    grad: IndexedSlices | Array
+    tables: Sequence[Array]  # the weights (or their float32 master), then the state
+    numbers: Array
+    frozen: np.ndarray[Any, Any] | None  # row numbers, ascending and unique
+    apply: Array | None  # in traced code: int32 (1,), 0 for a step that is not taken
+
+    def some_rows(self) -> Pieces:
+        """The rows that the slices name."""
+        B, s = self.B, self.grad
+        if self.frozen is not None:
+            s = _without_frozen(s, self.frozen)
+        ids, gradient = _summed(s, self.plan)
+        with B.scope():
+            if self.apply is not None:  # rows that are nowhere are not written
+                nowhere = B.asarray(np.full(1, s.dense_shape[0], B.dtype(ids)), ids)
+                ids = B.where(B.equal(self.apply, 1), ids, nowhere)
+            old = [B.stop_gradient(B.read_rows(x, ids)) for x in self.tables]
+            gradient = [B.stop_gradient(x) for x in gradient]
+        yield ids, self._changed(gradient, old)
+
+    def whole_tables(self) -> Pieces:
+        """All rows at once, for arrays that do not change in place, and in traced code."""
+        B, shape = self.B, self.B.shape(self.tables[0])
+        if isinstance(self.grad, IndexedSlices):
+            check_memory(repr(self.grad), shape, B.dtype(self.tables[0]), 'rows="touched"')  # type: ignore[arg-type]
+        ids, gradient = self._gradient()
+        if ids is not None:
+            gradient = [modes.run(_scatter, B, (x, ids), shape=shape) for x in gradient]
+        old = [B.stop_gradient(x) for x in self.tables]
+        new = self._changed(gradient, old)
+        if self.frozen is not None:
+            stays = np.zeros(shape[0], np.int32)  # type: ignore[arg-type]
+            stays[self.frozen] = 1
+            with B.scope():
+                mask = B.asarray(stays, old[0])
+            new = [modes.run(_where_one, B, (mask, x, y)) for x, y in zip(old, new, strict=True)]
+        if self.apply is not None:
+            with B.scope():
+                new = [_where_one(B, self.apply, y, x) for x, y in zip(old, new, strict=True)]
+        yield None, new
+
+    def blocks(self) -> Pieces:
+        """All rows, a block after the other: nothing of the table's size is allocated."""
+        B = self.B
+        rows, *row_shape = B.shape(self.tables[0])
+        size = max(1, BLOCK // max(1, size_of(tuple(row_shape)) or 1))
+        ids, gradient = self._gradient()
+        named = None if ids is None else B.to_numpy(ids)
+        for start in range(0, rows or 0, size):
+            block = np.arange(start, min(start + size, rows or 0))
+            if self.frozen is not None:
+                block = np.setdiff1d(block, self.frozen, assume_unique=True)
+            with B.scope():
+                places = B.asarray(block, self.tables[0])
+                old = [B.stop_gradient(B.read_rows(x, places)) for x in self.tables]
+                part = [B.take(x, places) for x in gradient] if named is None else []
+            if named is not None:
+                part = self._block_of(gradient, named, block, (len(block), *row_shape))
+            yield places, self._changed(part, old)
+
+    def _block_of(
+        self, gradient: Sequence[Array], named: np.ndarray[Any, Any], block: np.ndarray[Any, Any], shape: Any
+    ) -> list[Array]:
+        """The dense rows of a block (its row numbers ascend) of sums whose rows are named."""
+        B = self.B
+        found = np.flatnonzero(np.isin(named, block)) if self.frozen is not None else _between(named, block)
+        with B.scope():
+            at = B.asarray(np.searchsorted(block, named[found]), self.tables[0])
+            some = B.asarray(found, self.tables[0])
+            part = [B.take(x, some) for x in gradient]
+        return [modes.run(_scatter, B, (x, at), shape=shape) for x in part]
+
+    def _gradient(self) -> tuple[Array | None, list[Array]]:
+        """(ids, sums) of slices, (None, whole arrays) of a dense gradient."""
+        B = self.B
+        if isinstance(self.grad, IndexedSlices):
+            ids, gradient = _summed(self.grad, self.plan)
+            return ids, [B.stop_gradient(x) for x in gradient]
+        dense = B.stop_gradient(self.grad)
+        return None, [dense, modes.run(_square, B, (dense,))] if self.plan.formula.raw else [dense]
+
+    def _changed(self, gradient: Sequence[Array], old: Sequence[Array]) -> list[Array]:
+        return list(modes.run(_change, self.B, (self.numbers, *gradient, *old), plan=self.plan))
+
+
+# ---------------------------------------------------------------------- the gradient
+def _summed(s: IndexedSlices, plan: Plan) -> tuple[Array, list[Array]]:
+    """(ids, [sums]), duplicates summed; for what a framework makes of raw slices, the sums of their squares beside."""
+    B = s.backend
+    if not plan.formula.raw:
+        c = coalesce(s)
+        return c.indices, [c.values]
+    loose = modes.is_traced(B, s.values, s.indices) or s.padded
+    ids, *gradient = modes.run(_sum_raw, B, (s.values, s.indices), rows=s.dense_shape[0], loose=loose)
+    return ids, gradient
+
+
+def _sum_raw(B: Backend, values: Array, indices: Array, *, rows: int | None, loose: bool) -> tuple[Array, ...]:
+    if loose:
+        values, indices = B.select(values, indices, B.in_range(indices, rows), rows)
+    ids, place = B.unique(indices, rows)
+    count, wide = B.shape(ids)[0], B.widen(values)
+    return ids, B.segment_sum(wide, place, count), B.segment_sum(B.round_product(wide, wide), place, count)
+
+
+def _without_frozen(s: IndexedSlices, frozen: np.ndarray[Any, Any]) -> IndexedSlices:
+    B, rows = s.backend, s.dense_shape[0]
+    with B.scope():
+        chosen = B.asarray(frozen.astype(B.dtype(s.indices), copy=False), s.indices)
+    values, indices = modes.run(_drop_frozen, B, (s.values, s.indices, chosen), rows=rows)
+    moved = modes.keeps_slots(B, values, indices)
+    return IndexedSlices._trusted(
+        B, values, indices, s.dense_shape, coalesced=s.coalesced and not moved, padded=s.padded or moved
+    )
+
+
+def _drop_frozen(B: Backend, values: Array, indices: Array, frozen: Array, *, rows: int | None) -> tuple[Array, Array]:
+    place = B.searchsorted(frozen, indices, right=False)
+    # a row beyond the last frozen one is compared with the first: they differ
+    place = B.where(B.in_range(place, B.shape(frozen)[0]), place, B.zeros_like(place))
+    return B.select(values, indices, B.logical_not(B.equal(indices, B.take(frozen, place))), rows)
+
+
+def _between(named: np.ndarray[Any, Any], block: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The places of the ascending numbers that lie in a block without gaps."""
+    first, last = np.searchsorted(named, (block[0], block[-1] + 1))
+    return np.arange(first, last)
+
+
+def _square(B: Backend, x: Array) -> Array:
+    wide = B.widen(x)
+    return B.round_product(wide, wide)
+
+
+def _scatter(B: Backend, values: Array, ids: Array, *, shape: tuple[int, ...]) -> Array:
+    return B.scatter_rows(values, ids, shape)
+
+
+def _where_one(B: Backend, mask: Array, a: Array, b: Array) -> Array:
+    """a where mask is 1, else b."""
+    return B.where(B.equal(B.as_column(mask, a), 1), a, b)
+
+
+# ---------------------------------------------------------------------- the rule on rows
+def _change(B: Backend, numbers: Array, g: Array, *rest: Array, plan: Plan) -> tuple[Array, ...]:
+    """The new rows of the weights and the state. rest: q where duplicates are raw, then the old rows."""
+    q, (w, *state) = (rest[0], rest[1:]) if plan.formula.raw else (None, rest)
+    if B is not modes.HOST or w.size <= PIECE:
+        return _rule(B, plan, numbers, g, q, w, state)
+    out = tuple(empty(x.shape, x.dtype) for x in (w, *state))
+    step = max(1, PIECE * len(w) // w.size)
+    for i in range(0, len(w), step):
+        part = slice(i, i + step)
+        new = _rule(B, plan, numbers, g[part], None if q is None else q[part], w[part], [x[part] for x in state])
+        for into, x in zip(out, new, strict=True):
+            into[part] = x
+    return out
+
+
+def _rule(
+    B: Backend, plan: Plan, numbers: Array, g: Array, q: Array | None, w: Array, state: Sequence[Array]
+) -> tuple[Array, ...]:
+    formula, operators = plan.formula, array_operators(B)
+    dtype, given = B.dtype(w), _named(B, plan, numbers, w)
+    g, w = B.widen(g), B.widen(w)
+    if plan.maximize:
+        g = -g
+    if formula.decay == "coupled":
+        g = bind(rules.coupled, operators)(g, w, given.pop("weight_decay"))
+    if formula.squares and q is None:
+        q = B.round_product(g, g)
+        if formula.squares == "row":
+            q = B.as_column(_row_means(B, q), w)
+    if formula.decay == "decoupled":
+        w = bind(rules.decoupled, operators)(w, given.pop("keep"))
+    if formula.squares:
+        given["q"] = q
+    for spec, rows in zip(formula.state, state, strict=True):
+        given[spec.name] = B.as_column(rows, w) if spec.per_row else rows
+    new_w, *new_state = bind(formula.rule, operators)(g=g, w=w, **given)
+    reshaped = [B.reshape(x, B.shape(old)) for x, old in zip(new_state, state, strict=True)]
+    return (B.astype(new_w, dtype), *reshaped)
+
+
+def _named(B: Backend, plan: Plan, numbers: Array, w: Array) -> dict[str, Array]:
+    """The numbers by name, each of shape (1, ..., 1) to go with w."""
+    row, ones = B.reshape(numbers, (1, len(plan.numbers))), (1,) * len(B.shape(w))
+    return {name: B.reshape(B.columns(row, k, k + 1), ones) for k, name in enumerate(plan.numbers)}
+
+
+def _row_means(B: Backend, x: Array) -> Array:
+    width = size_of(B.shape(x)[1:]) or 1
+    return B.div(row_sums(B, x), B.asarray(np.full(1, width, B.dtype(x)), x))
+
+
+def state_shapes(B: Backend, formula: Formula, weights: Array) -> Mapping[str, tuple[int, ...]]:
+    """The shapes of the state's arrays for a table."""
+    shape: tuple[int, ...] = B.shape(weights)  # type: ignore[assignment]
+    return {spec.name: shape[:1] if spec.per_row else shape for spec in formula.state}
