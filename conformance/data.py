@@ -27,6 +27,7 @@ GROUPS = (
     "padding",
     "embedding",
     "updates",
+    "optimizers",
     "conversion",
     "captured",
     "errors",

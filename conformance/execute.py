@@ -194,12 +194,33 @@ def _per_sample_slices(upstream: Any, ids: Any, num_rows: int, b: int, **options
     return islices.per_sample(upstream, ids, num_rows, **options).slices(b)
 
 
+def _optimizer_steps(
+    name: str,
+    hyper: dict[str, Any],
+    table: Any,
+    grads: list[Any],
+    *,
+    steps: int | None = None,
+    state: dict[str, Any] | None = None,
+    master: bool = False,
+    **options: Any,
+) -> Any:
+    """The table and the state after as many steps, the gradients taken in turn."""
+    optimizer = getattr(islices.optim, name)(**hyper, **options)
+    if state is None:
+        state = optimizer.init(table, master=master)
+    for k in range(len(grads) if steps is None else steps):
+        table, state = optimizer.step(table, grads[k % len(grads)], state)
+    return {"table": table, **state}
+
+
 #: operations that are no public function of that name
 SPECIAL_OPERATIONS: dict[str, Callable[..., Any]] = {
     "replace_values": _replace_values,
     "lookup_gradient": _lookup_gradient,
     "double_lookup_gradient": _double_lookup_gradient,
     "clip_per_sample_sum": _clip_per_sample,
+    "optimizer_steps": _optimizer_steps,
     "per_sample_clip_sum": _per_sample_clip_sum,
     "per_sample_slices": _per_sample_slices,
     "per_sample_norms": lambda *args, **options: islices.per_sample(*args, **options).norms(),

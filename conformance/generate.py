@@ -20,8 +20,9 @@ from islices.conformance import errors_embedding  # noqa: F401  (adds its rows t
 from islices.conformance.data import Array, Case, Slices, case_to_json
 from islices.conformance.errors import error_cases
 from islices.conformance.generate_embedding import embedding_cases
+from islices.conformance.generate_optim import optimizer_cases
 from islices.conformance.oracle import FORMATS, SCATTER, round_to
-from islices.conformance.oracle_embedding import ORACLES
+from islices.conformance.oracles import ORACLES
 
 FLOATS = tuple(FORMATS)
 INDEX_TYPES = ("int32", "int64")
@@ -377,7 +378,8 @@ def conversion() -> Iterator[Case]:
 def write(folder: Path) -> None:
     makers = {
         "densify": densify, "coalesce": coalesce, "algebra": algebra, "norms": norms, "clipping": clipping,
-        "padding": padding, "embedding": lambda: embedding_cases(case, dense), "updates": updates, "conversion": conversion,
+        "padding": padding, "embedding": lambda: embedding_cases(case, dense), "updates": updates,
+        "optimizers": lambda: optimizer_cases(case, dense, slices), "conversion": conversion,
         "errors": error_cases,
     }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,6 @@ from typing import Any
 
 from islices.conformance.data import Array, Slices
 from islices.conformance.oracle import (
-    ORACLE,
     clip_by_row_norm,
     clip_data,
     concat,
@@ -27,7 +26,7 @@ from islices.conformance.oracle import (
     wide,
 )
 
-__all__ = ["ORACLES"]
+__all__ = ["EMBEDDING"]
 
 
 # ---------------------------------------------------------------------- bags
@@ -281,8 +280,8 @@ def clip_per_sample_sum(upstream: Array, ids: Array, num_rows: int, dense: Array
     )
 
 
-#: operation -> its oracle, all of them
-ORACLES = ORACLE | {
+#: operation -> its oracle
+EMBEDDING = {
     fn.__name__: fn
     for fn in (
         clip_per_sample_sum, double_lookup_gradient, lookup, lookup_gradient, per_sample_clip_sum, per_sample_norms,

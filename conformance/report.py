@@ -21,7 +21,7 @@ __all__ = ["CLAUSES", "Run", "matrix", "read_run", "remarks", "summary"]
 CLAUSES = {
     "1": "meaning", "2": "indices", "3": "sums", "4": "coalesce", "5": "to_dense", "6": "linear operations",
     "7": "norms", "8": "global_norm", "9": "clip_by_value", "10": "clip by norm", "11": "presets", "12": "padding",
-    "13": "row selection", "14": "per sample", "15": "row updates", "19": "bags",
+    "13": "row selection", "14": "per sample", "15": "row updates", "16": "optimizers", "19": "bags",
 }  # fmt: skip
 MODES = ("host", "native", "traced")
 

@@ -22,7 +22,7 @@ from islices.conformance.data import Array, Case, Slices
 from islices.conformance.execute import UnsupportedError, difference, forget_compiled, run_case
 from islices.conformance.generate import factors, number
 from islices.conformance.oracle import FORMATS, SCATTER
-from islices.conformance.oracle_embedding import ORACLES
+from islices.conformance.oracles import ORACLES
 
 __all__ = ["main", "random_case"]
 

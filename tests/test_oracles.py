@@ -19,7 +19,7 @@ from islices.conformance.data import Case, case_from_json, case_to_json, load_ca
 from islices.conformance.execute import difference
 from islices.conformance.naive_embedding import NAIVE_EMBEDDING
 from islices.conformance.oracle import FORMATS, round_to, square_root
-from islices.conformance.oracle_embedding import ORACLES
+from islices.conformance.oracles import ORACLES
 
 CASES = [case for case in load_cases() if case.group != "errors"]
 NAIVE = naive.NAIVE | NAIVE_EMBEDDING

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from islices.optim.optimizer import LearningRate, Optimizer, optimizer
+from islices.optim.factory import optimizer
+from islices.optim.optimizer import LearningRate, Optimizer
 
 __all__ = ["adagrad", "adam", "adamw", "ftrl", "rmsprop", "rowwise_adagrad", "sgd"]
 

@@ -5,7 +5,6 @@ A preset is the same data for another framework's arithmetic (`islices.optim.pre
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -239,14 +238,3 @@ FORMULAS: Mapping[str, Preset] = {
         {"lr": None, "l1": 0.0, "l2": 0.0, "beta": 0.0, "lr_power": -0.5, "initial_accumulator": 0.1}, _ftrl
     ),
 }
-
-
-def check_ranges(h: Hyper) -> None:
-    """ValueError for a hyperparameter that no optimizer accepts."""
-    for name, value in h.items():
-        if name in ("lr", "nesterov", "centered", "lr_power"):
-            continue
-        below_one = name in ("beta1", "beta2", "rho")
-        if not (0 <= value < (1 if below_one else math.inf)):
-            accepted = "0 <= value < 1" if below_one else "a finite number >= 0"
-            raise ValueError(f"{name}: got {value}; accepted is {accepted}")

@@ -12,22 +12,18 @@ from islices.backend import INTEGERS, Array, Backend
 from islices.linear import is_real, wide_dtype
 from islices.native import adopt, without_padding
 from islices.optim import step as stepping
-from islices.optim.formulas import Formula, Numbers, Preset, check_ranges
-from islices.optim.presets import PRESETS
+from islices.optim.formulas import Formula, Numbers
 from islices.optim.step import Plan, Work
-from islices.presets import lookup_formula
 from islices.registry import describe, find_backend
 from islices.shapes import size_of
 from islices.slices import IndexedSlices, check_indices
 from islices.table import Table
 from islices.update import adopt_table, check_shape, write_rows
 
-__all__ = ["LearningRate", "Optimizer", "optimizer"]
+__all__ = ["LearningRate", "Optimizer"]
 
 #: A number, or a function of the number of steps taken before.
 LearningRate = float | Callable[[Any], Any]
-ROWS = ("touched", "all")
-DUPLICATES = ("sum", "raw")
 
 
 class Optimizer:
@@ -48,7 +44,7 @@ class Optimizer:
     ([0.0, 0.0, 0.0, -0.5], [0.0, 0.0, 0.0, 4.0], [1])
     """
 
-    __slots__ = ("_formula", "_frozen", "_mask_length", "duplicates", "hyper", "maximize", "name", "rows", "semantics")
+    __slots__ = ("_formula", "_frozen", "_mask_length", "hyper", "maximize", "name", "rows", "semantics")
 
     def __init__(
         self,
@@ -60,10 +56,9 @@ class Optimizer:
         semantics: str,
         maximize: bool,
         frozen: Any,
-        duplicates: str,
     ) -> None:
         self.name, self.hyper, self.rows, self.semantics = name, dict(hyper), rows, semantics
-        self.maximize, self.duplicates = maximize, duplicates
+        self.maximize = maximize
         self._formula = formula
         self._frozen, self._mask_length = _frozen_rows(frozen)
 
@@ -329,60 +324,3 @@ def _frozen_rows(frozen: Any) -> tuple[np.ndarray[Any, Any] | None, int | None]:
         return np.flatnonzero(rows), len(rows)
     check_indices(modes.HOST, rows, None, argument="frozen")
     return np.unique(rows.astype(np.int64)), None
-
-
-# ---------------------------------------------------------------------- the making of an optimizer
-def optimizer(
-    name: str,
-    given: Mapping[str, Any],
-    *,
-    rows: str,
-    semantics: str,
-    maximize: bool,
-    frozen: Any,
-    duplicates: str,
-) -> Optimizer:
-    """The optimizer of a name: hyperparameters that are None come from the preset. Raises as the public functions."""
-    preset = preset_of(name, semantics)
-    unknown = [k for k, v in given.items() if v is not None and k not in preset.defaults]
-    if unknown:
-        names = ", ".join(preset.defaults)
-        raise ValueError(f"{unknown[0]}: got {given[unknown[0]]}; {name} with semantics={semantics!r} has {names}")
-    hyper = {k: v if (v := given.get(k)) is not None else default for k, default in preset.defaults.items()}
-    _check_types(hyper)
-    check_ranges(hyper)
-    if duplicates not in DUPLICATES:
-        raise ValueError(f"duplicates: got {duplicates!r}; accepted are {', '.join(map(repr, DUPLICATES))}")
-    formula = preset.formula({**hyper, "duplicates": duplicates})
-    if formula.raw != (duplicates == "raw"):
-        raise ValueError(f"duplicates: got {duplicates!r}; {name} with semantics={semantics!r} has 'sum' only")
-    if rows not in ROWS or rows not in formula.rows:
-        raise ValueError(
-            f"rows: got {rows!r}; {name} with semantics={semantics!r} has {', '.join(map(repr, formula.rows))}"
-        )
-    return Optimizer(
-        name,
-        hyper,
-        formula,
-        rows=rows,
-        semantics=semantics,
-        maximize=bool(maximize),
-        frozen=frozen,
-        duplicates=duplicates,
-    )
-
-
-def preset_of(name: str, semantics: str) -> Preset:
-    """The preset, or ValueError listing those there are for the optimizer."""
-    return lookup_formula(PRESETS[name], semantics, name)  # type: ignore[no-any-return]
-
-
-def _check_types(hyper: Mapping[str, Any]) -> None:
-    for name, value in hyper.items():
-        if name in ("nesterov", "centered", "amsgrad"):
-            if not isinstance(value, (bool, np.bool_)):
-                raise TypeError(f"{name}: got {describe(value)}; accepted is a bool")
-        elif name == "lr" and value is None:
-            raise TypeError("lr: got none; accepted is a number, or a function of the step")
-        elif not (is_real(value) or (name == "lr" and callable(value))):
-            raise TypeError(f"{name}: got {describe(value)}; accepted is a real number")

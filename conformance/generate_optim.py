@@ -1,0 +1,140 @@
+"""The golden cases of optimizers: a part of `islices.conformance.generate`."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from islices.conformance.data import Array, Case, Slices
+from islices.conformance.oracle import FORMATS, round_to, wide
+from islices.conformance.oracle_optim import DEFAULTS, state_names
+
+__all__ = ["OPTIMIZERS", "optimizer_cases", "state_of"]
+
+FLOATS = tuple(FORMATS)
+ROWS = 10
+#: label -> (optimizer, hyperparameters)
+OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "sgd": ("sgd", {"lr": 0.1}),
+    "sgd-decay": ("sgd", {"lr": 0.1, "weight_decay": 0.03}),
+    "momentum": ("sgd", {"lr": 0.01, "momentum": 0.9, "dampening": 0.2, "weight_decay": 0.03}),
+    "nesterov": ("sgd", {"lr": 0.01, "momentum": 0.9, "nesterov": True}),
+    "adagrad": ("adagrad", {"lr": 0.1, "lr_decay": 0.05, "initial_accumulator": 0.3}),
+    "rowwise_adagrad": ("rowwise_adagrad", {"lr": 0.1, "weight_decay": 0.03}),
+    "rmsprop": ("rmsprop", {"lr": 0.01}),
+    "rmsprop-momentum": ("rmsprop", {"lr": 0.01, "momentum": 0.8}),
+    "rmsprop-centered": ("rmsprop", {"lr": 0.01, "rho": 0.8, "centered": True, "eps": 1e-3}),
+    "rmsprop-both": ("rmsprop", {"lr": 0.01, "rho": 0.8, "centered": True, "eps": 1e-3, "momentum": 0.8}),
+    "adam": ("adam", {"lr": 0.01}),
+    "adam-decay": ("adam", {"lr": 0.01, "beta1": 0.8, "beta2": 0.99, "eps": 1e-6, "weight_decay": 0.03}),
+    "adamw": ("adamw", {"lr": 0.01}),
+    "ftrl": ("ftrl", {"lr": 0.1, "l1": 0.5, "l2": 0.1, "beta": 0.2}),
+    "ftrl-linear": ("ftrl", {"lr": 0.1, "l1": 0.5, "lr_power": -1.0}),
+}
+#: what the default profile traces, since it compiles
+TRACED = ("momentum", "rowwise_adagrad", "rmsprop-both", "adam", "adamw", "ftrl")
+#: gradients taken in turn
+LAYOUTS = ("unsorted-duplicates", "empty", "unsorted-cancelling", "one", "sorted-unique")
+Maker = Callable[..., Case]
+Dense = Callable[[str, tuple[int, ...], str], Array]
+Layouts = Callable[[str, str, str, tuple[int, ...], str], Slices]
+
+
+def state_of(name: str, hyper: dict[str, Any], table: Array, steps: int, seed: str) -> dict[str, Array]:
+    """Some state that a table could have after so many steps."""
+    rng = random.Random(f"state/{name}/{table.dtype}/{table.shape}/{seed}")
+    kind, h = wide(table.dtype), {**DEFAULTS[name], **hyper}
+
+    def some(key: str) -> Array:
+        shape = table.shape[:1] if name == "rowwise_adagrad" else table.shape
+        positive = key in ("accumulator", "mean_square", "v", "n")
+        size = [rng.uniform(8, 16) if positive else rng.uniform(-2, 2) for _ in range(math.prod(shape))]
+        return Array(kind, tuple(shape), [round_to(x, kind) for x in size])
+
+    return {"step": Array("int32", (1,), [steps])} | {key: some(key) for key in state_names(name, h)}
+
+
+def optimizer_cases(case: Maker, dense: Dense, slices: Layouts) -> Iterator[Case]:
+    yield from single_steps(case, dense, slices)
+    yield from hundred_steps(case, dense, slices)
+    yield from special_steps(case, dense, slices)
+
+
+def single_steps(case: Maker, dense: Dense, slices: Layouts) -> Iterator[Case]:
+    every = itertools.product(OPTIMIZERS.items(), FLOATS, ("touched", "all"), ("int32", "int64"))
+    for (label, (name, hyper)), dtype, rows, index_type in every:
+        default = index_type == "int32" and (dtype == "float32" or label == "adam")
+        traced = dtype == "float32" and rows == "touched" and label in TRACED
+        table = dense(dtype, (ROWS, 3), "weights")
+        grad = slices("unsorted-duplicates", dtype, index_type, (3,), "step")
+        state = state_of(name, hyper, table, 6, "single")
+        flags = ("full",) if not default else () if traced else ("trace-in-full",)
+        id = f"optimizers/step/{label}/{rows}/{dtype}/{index_type}"
+        yield case(id, "16", "optimizer_steps", name, hyper, table, [grad], flags=flags, state=state, rows=rows)
+
+
+def hundred_steps(case: Maker, dense: Dense, slices: Layouts) -> Iterator[Case]:
+    every = itertools.product(enumerate(OPTIMIZERS.items()), enumerate(FLOATS), ("touched", "all"))
+    for (k, (label, (name, hyper))), (d, dtype), rows in every:
+        if dtype != "float32" and ((k + d) % 4 or (k % 2 == 0) != (rows == "all")):
+            continue  # single steps cross every type
+        row_shape = {"float64": (2, 2), "bfloat16": ()}.get(dtype, (3,))
+        table = dense(dtype, (ROWS, *row_shape), "weights")
+        index_type = "int64" if rows == "all" else "int32"
+        grads = [slices(layout, dtype, index_type, row_shape, "hundred") for layout in LAYOUTS]
+        default = dtype == "float32" and (rows == "touched" or label in TRACED)
+        flags = ("eager",) if default else ("eager", "full")
+        id = f"optimizers/hundred-steps/{label}/{rows}/{dtype}"
+        yield case(id, "16", "optimizer_steps", name, hyper, table, grads, flags=flags, steps=100, rows=rows)
+
+
+def special_steps(case: Maker, dense: Dense, slices: Layouts) -> Iterator[Case]:
+    name, hyper = OPTIMIZERS["adam-decay"]
+    table = dense("float32", (ROWS, 3), "weights")
+    grads = [slices(layout, "float32", "int64", (3,), "special") for layout in LAYOUTS]
+    frozen = [4, 0, 7, 8]
+    for rows in ("touched", "all"):
+        for label, (own, given) in OPTIMIZERS.items():
+            flags = ("eager",) if label in TRACED else ("eager", "full")
+            id = f"optimizers/frozen/{label}/{rows}"
+            yield case(id, "16", "optimizer_steps", own, given, table, grads, flags=flags, rows=rows, frozen=frozen)
+        id, flags = f"optimizers/maximize/{rows}", ("eager",)
+        yield case(id, "16", "optimizer_steps", name, hyper, table, grads, flags=flags, rows=rows, maximize=True)
+        state = state_of(name, hyper, table, 3, "frozen")
+        yield case(
+            f"optimizers/frozen-step/{rows}", "16", "optimizer_steps", name, hyper, table, grads[:1],
+            state=state, rows=rows, frozen=frozen,
+        )  # fmt: skip
+        one = dense("float32", (ROWS, 3), "dense gradient")
+        id = f"optimizers/dense-gradient/{rows}"
+        yield case(id, "16", "optimizer_steps", name, hyper, table, [one], flags=("trace-in-full",), rows=rows)
+    for dtype in ("float16", "bfloat16"):
+        half = dense(dtype, (ROWS, 3), "weights")
+        for kind in (dtype, "float32"):
+            grads = [slices(layout, kind, "int32", (3,), "master") for layout in LAYOUTS]
+            for master in (True, False):
+                id = f"optimizers/mixed-precision/{dtype}/{kind}/{'master' if master else 'alone'}"
+                flags = ("eager",)
+                yield case(
+                    id, "16", "optimizer_steps", "adam", {"lr": 0.01}, half, grads, flags=flags, steps=30, master=master
+                )
+    yield case("optimizers/none-is-no-step", "16", "optimizer_steps", name, hyper, table, [None], flags=("eager",))
+    # row sums by halves of odd, even and single lengths
+    for width in (1, 2, 5, 7, 8):
+        wider = dense("float32", (ROWS, width), "weights")
+        grad = slices("unsorted-duplicates", "float32", "int32", (width,), "width")
+        id = f"optimizers/rowwise_adagrad/width-{width}"
+        yield case(id, "16", "optimizer_steps", "rowwise_adagrad", {"lr": 0.1}, wider, [grad], flags=("trace-in-full",))
+    # the powers of beta after many steps, where some are zero
+    for steps in (0, 1, 1000, 2**24, 2**31 - 2):
+        state = state_of("adam", {}, table, steps, "late")
+        flags = () if steps == 1000 else ("trace-in-full",)
+        id = f"optimizers/adam/after-{steps}-steps"
+        yield case(id, "16", "optimizer_steps", "adam", {"lr": 0.01}, table, grads_of(slices), flags=flags, state=state)
+
+
+def grads_of(slices: Layouts) -> list[Slices]:
+    return [slices("unsorted-duplicates", "float32", "int32", (3,), "late")]

@@ -1,0 +1,244 @@
+"""The expected results of optimizers, in exact rational arithmetic: clause 16, element by element.
+
+As `islices.conformance.oracle`, whose rounding it uses. `Rounded` is a number of a format whose operations round once.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+from islices.conformance.data import Array, Slices
+from islices.conformance.oracle import coalesce, over, plus, round_to, square_root, times, wide
+
+__all__ = ["optimizer_steps"]
+
+
+class Rounded:
+    """A number of a format, with operations that round once."""
+
+    __slots__ = ("kind", "x")
+
+    def __init__(self, x: Any, kind: str) -> None:
+        self.x, self.kind = x, kind
+
+    def __add__(self, other: Rounded) -> Rounded:
+        return Rounded(plus(self.x, other.x, self.kind), self.kind)
+
+    def __sub__(self, other: Rounded) -> Rounded:
+        return Rounded(plus(self.x, -other.x, self.kind), self.kind)
+
+    def __mul__(self, other: Rounded) -> Rounded:
+        return Rounded(times(self.x, other.x, self.kind), self.kind)
+
+    def __truediv__(self, other: Rounded) -> Rounded:
+        return Rounded(over(self.x, other.x, self.kind), self.kind)
+
+    def __neg__(self) -> Rounded:
+        return Rounded(-self.x, self.kind)
+
+    def root(self) -> Rounded:
+        # the root of a float32, rounded to float64 and then to float32, is rounded once: 53 >= 2 * 24 + 2
+        return Rounded(round_to(square_root(self.x), self.kind), self.kind)
+
+    def to(self, kind: str) -> Rounded:
+        return Rounded(round_to(self.x, kind), kind)
+
+
+Row = list[Rounded]
+
+
+# ---------------------------------------------------------------------- numbers of a step
+@functools.lru_cache(maxsize=512)
+def power(base: float, t: int) -> Rounded:
+    """base^t in float64, from repeated squares multiplied by halves."""
+    squares = [Rounded(base, "float64")]
+    for _ in range(31):
+        square = squares[-1] * squares[-1]
+        squares.append(square if square.x > 1e-290 else Rounded(0.0, "float64"))
+    one = Rounded(1.0, "float64")
+    factors = [s if t >> k & 1 else one for k, s in enumerate(squares)]
+    while len(factors) > 1:
+        half = len(factors) // 2
+        factors = [factors[k] * factors[half + k] for k in range(half)]
+    return factors[0]
+
+
+def numbers_of(name: str, h: dict[str, Any], t: int) -> dict[str, Rounded]:
+    one = Rounded(1.0, "float64")
+    out = {k: Rounded(float(v), "float64") for k, v in h.items() if not isinstance(v, bool)}
+    lr = out["lr"]
+    for k in ("beta1", "beta2", "rho", "dampening"):
+        if k in out:
+            out[f"1-{k}"] = one - out[k]
+    if "lr_decay" in out:
+        out["lr"] = lr / (one + Rounded(float(t - 1), "float64") * out["lr_decay"])
+    if "beta1" in out:
+        out["rate"] = lr / (one - power(h["beta1"], t))
+        out["root"] = (one - power(h["beta2"], t)).root()
+    if name == "adamw":
+        out["keep"] = one - lr * out["weight_decay"]
+    return out
+
+
+# ---------------------------------------------------------------------- rules
+def sgd(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
+    if not h["momentum"]:
+        return w - c["lr"] * g, {}
+    b = c["momentum"] * s["momentum"] + c["1-dampening"] * g
+    return w - c["lr"] * (g + c["momentum"] * b if h["nesterov"] else b), {"momentum": b}
+
+
+def adagrad(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
+    a = s["accumulator"] + q
+    return w - c["lr"] * (g / (a.root() + c["eps"])), {"accumulator": a}
+
+
+def rmsprop(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
+    new = {"mean_square": c["rho"] * s["mean_square"] + c["1-rho"] * q}
+    under = new["mean_square"]
+    if h["centered"]:
+        new["mean"] = c["rho"] * s["mean"] + c["1-rho"] * g
+        under = under - new["mean"] * new["mean"]
+        under = under if under.x > 0 else Rounded(0.0, under.kind)
+    step = g / (under.root() + c["eps"])
+    if h["momentum"]:
+        step = new["momentum"] = c["momentum"] * s["momentum"] + step
+    return w - c["lr"] * step, new
+
+
+def adam(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
+    m = s["m"] + c["1-beta1"] * (g - s["m"])
+    v = s["v"] + c["1-beta2"] * (q - s["v"])
+    return w - c["rate"] * (m / (v.root() / c["root"] + c["eps"])), {"m": m, "v": v}
+
+
+def ftrl(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
+    n = s["n"] + q
+    linear = h["lr_power"] == -1
+    sigma = (q if linear else n.root() - s["n"].root()) / c["lr"]
+    z = (s["z"] + g) - sigma * w
+    if abs(z.x) <= c["l1"].x:
+        return Rounded(0.0, w.kind), {"z": z, "n": n}
+    bounded = c["l1"] if z.x > 0 else -c["l1"]
+    below = (c["beta"] + (n if linear else n.root())) / c["lr"] + c["l2"]
+    return (bounded - z) / below, {"z": z, "n": n}
+
+
+RULES: dict[str, Any] = {
+    "sgd": sgd, "adagrad": adagrad, "rowwise_adagrad": adagrad, "rmsprop": rmsprop, "adam": adam, "adamw": adam,
+    "ftrl": ftrl,
+}  # fmt: skip
+
+
+def state_names(name: str, h: dict[str, Any]) -> list[str]:
+    if name in ("sgd", "rmsprop"):
+        own = ["mean_square"] * (name == "rmsprop") + ["mean"] * bool(h.get("centered"))
+        return own + ["momentum"] * bool(h["momentum"])
+    return {"adam": ["m", "v"], "adamw": ["m", "v"], "ftrl": ["z", "n"]}.get(name, ["accumulator"])
+
+
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "sgd": {"momentum": 0.0, "dampening": 0.0, "nesterov": False, "weight_decay": 0.0},
+    "adagrad": {"eps": 1e-10, "initial_accumulator": 0.0, "lr_decay": 0.0, "weight_decay": 0.0},
+    "rowwise_adagrad": {"eps": 1e-8, "initial_accumulator": 0.0, "weight_decay": 0.0},
+    "rmsprop": {"rho": 0.9, "eps": 1e-8, "momentum": 0.0, "centered": False, "weight_decay": 0.0},
+    "adam": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
+    "adamw": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 1e-2},
+    "ftrl": {"l1": 0.0, "l2": 0.0, "beta": 0.0, "lr_power": -0.5, "initial_accumulator": 0.1},
+}
+
+
+# ---------------------------------------------------------------------- steps
+def halved(terms: Row) -> Rounded:
+    """The sum by halves (clause 19)."""
+    rest: list[Rounded] = []
+    while len(terms) > 1:
+        half = len(terms) // 2
+        rest += terms[2 * half :]
+        terms = [terms[k] + terms[half + k] for k in range(half)]
+    if not rest:
+        return terms[0]
+    total = rest[0]
+    for x in rest[1:]:
+        total = total + x
+    return terms[0] + total
+
+
+def optimizer_steps(
+    name: str,
+    hyper: dict[str, Any],
+    table: Array,
+    grads: list[Any],
+    *,
+    steps: int | None = None,
+    state: dict[str, Array] | None = None,
+    rows: str = "touched",
+    maximize: bool = False,
+    frozen: list[int] | None = None,
+    master: bool = False,
+) -> dict[str, Array]:
+    """The table and the state after as many steps, the gradients taken in turn; state is that before the first."""
+    h = {**DEFAULTS[name], **hyper}
+    kind, width = wide(table.dtype), math.prod(table.shape[1:])
+    weights = [[Rounded(v, table.dtype) for v in row] for row in table.rows()]
+    copy = [[w.to(kind) for w in row] for row in weights]
+    per_row = name == "rowwise_adagrad"
+    names = state_names(name, h)
+    initial = {k: h.get("initial_accumulator", 0.0) if k in ("accumulator", "n") else 0.0 for k in names}
+    now = {k: [[Rounded(round_to(x, kind), kind)] * width for _ in weights] for k, x in initial.items()}
+    taken = 0
+    if state is not None:
+        taken = state["step"].data[0]
+        for k in names:
+            given = [[v] * width for v in state[k].data] if per_row else state[k].rows()
+            now[k] = [[Rounded(v, kind) for v in row] for row in given]
+    for k in range(len(grads) if steps is None else steps):
+        grad = grads[k % len(grads)]
+        if grad is None:
+            continue
+        taken += 1
+        numbers = {n: x.to(kind) for n, x in numbers_of(name, h, taken).items()}
+        for r, g in named_rows(grad, rows, len(weights), width):
+            if frozen is not None and r in frozen:
+                continue
+            w = copy[r] if master else [x.to(kind) for x in weights[r]]
+            g = [-x for x in g] if maximize else g
+            if name == "adamw":
+                w = [numbers["keep"] * x for x in w] if h["weight_decay"] else w
+            elif h.get("weight_decay"):
+                g = [x + numbers["weight_decay"] * y for x, y in zip(g, w, strict=True)]
+            q = [x * x for x in g]
+            if per_row and width:
+                q = [halved(q) / Rounded(float(width), kind)] * width
+            for j in range(width):
+                old = {n: now[n][r][j] for n in names}
+                w[j], new = RULES[name](g[j], w[j], old, numbers, q[j], h)
+                for n in names:
+                    now[n][r] = [*now[n][r][:j], new[n], *now[n][r][j + 1 :]]
+            copy[r], weights[r] = list(w), [x.to(table.dtype) for x in w]
+    out = {"table": flat(weights, table.dtype, table.shape), "step": Array("int32", (1,), [taken])}
+    for n in names:
+        shape = table.shape[:1] if per_row else table.shape
+        out[n] = flat([row[:1] for row in now[n]] if per_row else now[n], kind, shape)
+    if master:
+        out["master"] = flat(copy, kind, table.shape)
+    return out
+
+
+def named_rows(grad: Any, rows: str, count: int, width: int) -> list[tuple[int, Row]]:
+    """(row, gradient) of the rows that move."""
+    if isinstance(grad, Slices):
+        c = coalesce(grad)
+        named = dict(zip(c.indices.data, c.values.rows(), strict=True))
+        values = c.values
+    else:
+        named, values = dict(enumerate(grad.rows())), grad
+    moving = range(count) if rows == "all" else sorted(named)
+    kind = wide(values.dtype)
+    return [(r, [Rounded(v, kind) for v in named.get(r, [0.0] * width)]) for r in moving]
+
+
+def flat(rows: list[Row], dtype: str, shape: tuple[int, ...]) -> Array:
+    return Array(dtype, tuple(shape), [x.x for row in rows for x in row])

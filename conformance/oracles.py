@@ -1,0 +1,11 @@
+"""All oracles: operation -> the function that computes its expected result."""
+
+from __future__ import annotations
+
+from islices.conformance.oracle import ORACLE
+from islices.conformance.oracle_embedding import EMBEDDING
+from islices.conformance.oracle_optim import optimizer_steps
+
+__all__ = ["ORACLES"]
+
+ORACLES = ORACLE | EMBEDDING | {"optimizer_steps": optimizer_steps}

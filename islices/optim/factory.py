@@ -1,0 +1,74 @@
+"""From what the user asks for to an optimizer: the preset, its defaults, what is refused. SPEC clauses 11 and 16."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from islices.linear import is_real
+from islices.optim.formulas import Hyper
+from islices.optim.optimizer import Optimizer
+from islices.optim.presets import PRESETS
+from islices.presets import lookup_formula
+from islices.registry import describe
+
+__all__ = ["optimizer"]
+
+ROWS = ("touched", "all")
+DUPLICATES = ("sum", "raw")
+
+
+def optimizer(
+    name: str,
+    given: Mapping[str, Any],
+    *,
+    rows: str,
+    semantics: str,
+    maximize: bool,
+    frozen: Any,
+    duplicates: str,
+) -> Optimizer:
+    """The optimizer of a name: hyperparameters that are None come from the preset. Raises as the public functions."""
+    preset = lookup_formula(PRESETS[name], semantics, name)
+    unknown = [k for k, v in given.items() if v is not None and k not in preset.defaults]
+    if unknown:
+        names = ", ".join(preset.defaults)
+        raise ValueError(f"{unknown[0]}: got {given[unknown[0]]}; {name} with semantics={semantics!r} has {names}")
+    hyper = {k: v if (v := given.get(k)) is not None else default for k, default in preset.defaults.items()}
+    _check_types(hyper)
+    _check_ranges(hyper)
+    for argument, value, accepted in (("rows", rows, ROWS), ("duplicates", duplicates, DUPLICATES)):
+        if value not in accepted:
+            raise ValueError(f"{argument}: got {value!r}; accepted are {', '.join(map(repr, accepted))}")
+    formula = preset.formula({**hyper, "rows": rows, "duplicates": duplicates})
+    owner = f"{name} with semantics={semantics!r}"
+    if formula.raw != (duplicates == "raw"):
+        raise ValueError(f"duplicates: got {duplicates!r}; {owner} has {'raw' if formula.raw else 'sum'!r} only")
+    if rows not in formula.rows:
+        raise ValueError(f"rows: got {rows!r}; {owner} has {', '.join(map(repr, formula.rows))}")
+    return Optimizer(name, hyper, formula, rows=rows, semantics=semantics, maximize=bool(maximize), frozen=frozen)
+
+
+def _check_types(hyper: Mapping[str, Any]) -> None:
+    for name, value in hyper.items():
+        if name in ("nesterov", "centered", "amsgrad"):
+            if not isinstance(value, (bool, np.bool_)):
+                raise TypeError(f"{name}: got {describe(value)}; accepted is a bool")
+        elif name == "lr" and value is None:
+            raise TypeError("lr: got none; accepted is a number, or a function of the step")
+        elif not (is_real(value) or (name == "lr" and callable(value))):
+            raise TypeError(f"{name}: got {describe(value)}; accepted is a real number")
+
+
+def _check_ranges(h: Hyper) -> None:
+    """ValueError for a hyperparameter that no optimizer accepts."""
+    for name, value in h.items():
+        if name in ("lr", "nesterov", "centered", "lr_power"):
+            continue
+        below_one = name in ("beta1", "beta2", "rho")
+        if not (0 <= value < (1 if below_one else math.inf)):
+            accepted = "0 <= value < 1" if below_one else "a finite number >= 0"
+            raise ValueError(f"{name}: got {value}; accepted is {accepted}")
