@@ -26,12 +26,12 @@ import numpy as np
 
 import islices
 from islices import IndexedSlices, clip_by_global_norm, coalesce, execution, get_backend, list_backends, to_dense
-from islices.conformance import bench_embedding
+from islices.conformance import bench_embedding, bench_updates
 from islices.conformance.bench_rounds import figures, markdown, measure, ratio, zipf_ids
 
 __all__ = ["main"]
 
-PARTS = ("import", "operations", "gradient", "samples")
+PARTS = ("import", "operations", "gradient", "samples", "updates")
 OPERATIONS = ("coalesce", "to_dense", "clip_by_global_norm")
 IMPORT_ROUNDS = 11
 IMPORT = "import time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
@@ -49,6 +49,10 @@ What is measured
               dense gradient (to 1e7 rows). "floor" is a copy of the rows in and of their gradient out.
   samples     norms and clipped sum of 64 samples' gradients by one backward pass, against 64 backward passes and, in
               torch and JAX, against vmap(grad) by the gathered rows
+  updates     scatter_add and a step of sgd, adagrad, adam and rowwise_adagrad on the rows that an uncoalesced gradient
+              names, eager and compiled, of 65,536 slices and of 64, beside the framework's own optimizers and formulas
+              by hand, and "floor", a copy of as many bytes as must be read and written; and the same step on a table
+              of 1e5 and of 1e8 rows (of 4 float32; adam holds three of 1.6 GB)
 
 Own calls with a remark do less: they do not sum duplicates, or not in order of occurrence, or leave rows unsorted.
 islices does all three, so where such a call is fastest, a second line has the fastest without a remark. Indices
@@ -154,6 +158,9 @@ def commands(part: str, name: str, options: argparse.Namespace) -> list[list[str
     if part == "operations":
         command = ["islices.conformance.bench", "--worker", name, *repeat]
         return [command + [x for k in ("rows", "slices", "dim") for x in (f"--{k}", str(getattr(options, k)))]]
+    if part == "updates":
+        command = ["islices.conformance.bench_updates", "--worker", name, *repeat]
+        return [command, [*command, "--growth"]] if name in bench_updates.FRAMEWORKS else []
     if name not in bench_embedding.FRAMEWORKS:
         return []
     command = ["islices.conformance.bench_embedding", "--worker", name, *repeat]
@@ -227,6 +234,8 @@ def report(found: dict[str, Any]) -> str:
         lines += bench_embedding.gradient_table(found["gradient"])
     if found["samples"]:
         lines += bench_embedding.samples_table(found["samples"])
+    if found["updates"]:
+        lines += bench_updates.steps_table(found["updates"]) + bench_updates.growth_table(found["updates"])
     return "\n".join(lines)
 
 
@@ -297,6 +306,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "results": [],
         "gradient": [],
         "samples": [],
+        "updates": [],
     }
     parts = [part for part in options.part or PARTS if not (part == "import" and options.no_import)]
     todo = [(part, c) for part in parts if part != "import" for name in names for c in commands(part, name, options)]

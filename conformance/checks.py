@@ -1,6 +1,7 @@
 """What golden vectors cannot say: conversions, a real text through each framework's own layers, memory.
 
-A check is a function of a backend that raises AssertionError, and is run in the modes host and native.
+A check is a function of a backend that raises AssertionError, and is run in the modes host and native,
+or, where it compiles, as traced.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from islices.conformance.execute import (
 from islices.conformance.generate import FLOATS, INDEX_TYPES, ROW_SHAPES, slices
 from islices.conformance.memory import peak_growth
 
-__all__ = ["CHECKS", "Check"]
+__all__ = ["CHECKS", "Check", "check", "same"]
 
 
 class Check(NamedTuple):
@@ -38,6 +39,7 @@ class Check(NamedTuple):
     run: Callable[[Backend], None]
     wide: bool = False
     full: bool = False
+    traced: bool = False
 
     @property
     def group(self) -> str:
@@ -51,12 +53,13 @@ Checker = Callable[..., None]
 
 
 def check(
-    id: str, clause: str, *, wide: bool = False, full: bool = False, **fixed: Any
+    id: str, clause: str, *, wide: bool = False, full: bool = False, traced: bool = False, **fixed: Any
 ) -> Callable[[Checker], Checker]:
-    """Register a check; ``wide``: with the framework's 64-bit types switched on; ``full``: only in the full profile."""
+    """Register a check; ``wide``: with the framework's 64-bit types switched on; ``full``: only in the full profile;
+    ``traced``: it compiles, and stands in the column of traced code instead of in those of host and native."""
 
     def register(fn: Checker) -> Checker:
-        CHECKS.append(Check(id, clause, functools.partial(fn, **fixed), wide, full))
+        CHECKS.append(Check(id, clause, functools.partial(fn, **fixed), wide, full, traced))
         return fn
 
     return register

@@ -114,7 +114,7 @@ def encode(x: Any) -> Any:
         }  # fmt: skip
         return out | {f: True for f in ("coalesced", "padded") if getattr(x, f)}
     if isinstance(x, dict):
-        if x.keys() <= SPECIAL:
+        if x and x.keys() <= SPECIAL:
             return {k: encode(v) for k, v in x.items()}
         return {"dict": {k: encode(v) for k, v in x.items()}}
     if isinstance(x, tuple):

@@ -16,7 +16,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from islices.conformance import errors_embedding  # noqa: F401  (adds its rows to the table of errors)
+from islices.conformance import errors_embedding, errors_optim  # noqa: F401  (they add rows to the table of errors)
 from islices.conformance.data import Array, Case, Slices, case_to_json
 from islices.conformance.errors import error_cases
 from islices.conformance.generate_embedding import embedding_cases

@@ -21,8 +21,9 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "sgd": ("sgd", {"lr": 0.1}),
     "sgd-decay": ("sgd", {"lr": 0.1, "weight_decay": 0.03}),
     "momentum": ("sgd", {"lr": 0.01, "momentum": 0.9, "dampening": 0.2, "weight_decay": 0.03}),
-    "nesterov": ("sgd", {"lr": 0.01, "momentum": 0.9, "nesterov": True}),
+    "nesterov": ("sgd", {"lr": 0.01, "momentum": 0.9, "dampening": 0.6, "nesterov": True}),
     "adagrad": ("adagrad", {"lr": 0.1, "lr_decay": 0.05, "initial_accumulator": 0.3}),
+    "adagrad-plain": ("adagrad", {"lr": 0.1}),
     "rowwise_adagrad": ("rowwise_adagrad", {"lr": 0.1, "weight_decay": 0.03}),
     "rmsprop": ("rmsprop", {"lr": 0.01}),
     "rmsprop-momentum": ("rmsprop", {"lr": 0.01, "momentum": 0.8}),
@@ -31,6 +32,7 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "adam": ("adam", {"lr": 0.01}),
     "adam-decay": ("adam", {"lr": 0.01, "beta1": 0.8, "beta2": 0.99, "eps": 1e-6, "weight_decay": 0.03}),
     "adamw": ("adamw", {"lr": 0.01}),
+    "adamw-decay": ("adamw", {"lr": 0.3, "weight_decay": 0.3}),
     "ftrl": ("ftrl", {"lr": 0.1, "l1": 0.5, "l2": 0.1, "beta": 0.2}),
     "ftrl-linear": ("ftrl", {"lr": 0.1, "l1": 0.5, "lr_power": -1.0}),
 }
@@ -128,6 +130,28 @@ def special_steps(case: Maker, dense: Dense, slices: Layouts) -> Iterator[Case]:
         grad = slices("unsorted-duplicates", "float32", "int32", (width,), "width")
         id = f"optimizers/rowwise_adagrad/width-{width}"
         yield case(id, "16", "optimizer_steps", "rowwise_adagrad", {"lr": 0.1}, wider, [grad], flags=("trace-in-full",))
+    # what a dense gradient names, a row of zeros too; a variance that rounding makes negative
+    zeros = dense("float32", (ROWS, 3), "dense gradient")
+    zeros.data[6:9] = [0.0] * 3
+    state = state_of(name, hyper, table, 3, "dense")
+    yield case(
+        "optimizers/dense-gradient/row-of-zeros", "16", "optimizer_steps", name, hyper, table, [zeros], state=state
+    )
+    both, given = OPTIMIZERS["rmsprop-centered"]
+    small = state_of(both, given, table, 3, "variance")
+    small["mean_square"] = Array("float32", (ROWS, 3), [0.25] * (3 * ROWS))
+    yield case(
+        "optimizers/rmsprop/no-variance", "16", "optimizer_steps", both, given, table, grads_of(slices), state=small
+    )
+    # more digits of t, in a type that shows the order of the product
+    wide_table = dense("float64", (ROWS, 3), "weights")
+    for own, steps in (("adam", 10), ("adam-decay", 14)):
+        state = state_of(*OPTIMIZERS[own], wide_table, steps, "digits")
+        grad = slices("unsorted-duplicates", "float64", "int32", (3,), "digits")
+        id = f"optimizers/{own}/float64-after-{steps}-steps"
+        yield case(
+            id, "16", "optimizer_steps", *OPTIMIZERS[own], wide_table, [grad], flags=("trace-in-full",), state=state
+        )
     # the powers of beta after many steps, where some are zero
     for steps in (0, 1, 1000, 2**24, 2**31 - 2):
         state = state_of("adam", {}, table, steps, "late")

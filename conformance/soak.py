@@ -21,6 +21,7 @@ import islices
 from islices.conformance.data import Array, Case, Slices
 from islices.conformance.execute import UnsupportedError, difference, forget_compiled, run_case
 from islices.conformance.generate import factors, number
+from islices.conformance.generate_optim import OPTIMIZERS, state_of
 from islices.conformance.oracle import FORMATS, SCATTER
 from islices.conformance.oracles import ORACLES
 
@@ -67,6 +68,7 @@ def random_case(rng: random.Random, name: str) -> Case:
         "scale_by_frequency": lambda: ([s], {}),
         "embedding_grad": lambda: ([s.values, s.indices, ROWS], {"padding_idx": rng.choice((None, 0, -1))}),
         **{f"scatter_{op}": lambda op=op: ([dense, factors(s) if op in ("mul", "div") else s], {}) for op in SCATTER},
+        "optimizer_steps": lambda: random_steps(rng, dense, s),
         "renorm_rows": lambda: ([dense, s.indices, limit], {}),
         "lookup": lambda: random_bags(rng, dtype, index_type, dense)[0],
         "lookup_gradient": lambda: random_bags(rng, dtype, index_type, dense)[1],
@@ -100,6 +102,16 @@ def random_bags(rng: random.Random, dtype: str, index_type: str, table: Array) -
         options["weights"] = Array(dtype, ids.shape, [number(rng, dtype) for _ in range(20)])
     upstream = Array(dtype, (4, *row_shape), [number(rng, dtype) for _ in range(4 * math.prod(row_shape))])
     return ([table, ids], options), ([table, ids, upstream], options)
+
+
+def random_steps(rng: random.Random, table: Array, grad: Slices) -> Call:
+    """One step of some optimizer from some state."""
+    name, hyper = rng.choice(list(OPTIMIZERS.values()))
+    options: dict[str, Any] = {"rows": rng.choice(("touched", "all")), "maximize": rng.random() < 0.2}
+    if rng.random() < 0.3:
+        options["frozen"] = [rng.randrange(ROWS) for _ in range(3)]
+    state = state_of(name, hyper, table, rng.choice((0, 3, 10 ** rng.randrange(9))), str(rng.random()))
+    return [name, hyper, table, [grad]], {"state": state, **options}
 
 
 def random_samples(rng: random.Random, dtype: str, index_type: str) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The checks of `islices.conformance.checks`, on one backend, in the modes host and native."""
+"""The checks of `islices.conformance.checks`, on one backend, in the modes host and native, or traced."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import islices
+import islices.conformance.checks_optim
 from islices.conformance.checks import CHECKS, Check
 from islices.conformance.deviations import find_deviation, load_deviations
 from islices.conformance.plugin import chosen_backend
@@ -18,7 +19,7 @@ from islices.registry import get_backend
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     backend = get_backend(chosen_backend(metafunc.config))
     wanted = metafunc.config.getoption("islices_modes")
-    modes = [m for m in backend.modes() if m != "traced" and (wanted is None or m in wanted.split(","))]
+    modes = [m for m in backend.modes() if wanted is None or m in wanted.split(",")]
     metafunc.parametrize(
         ("check", "mode"),
         [
@@ -28,7 +29,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             )
             for mode in modes
             for check in CHECKS
-            if metafunc.config.getoption("islices_full") or not check.full
+            if check.traced == (mode == "traced") and (metafunc.config.getoption("islices_full") or not check.full)
         ],
     )  # fmt: skip
 
@@ -40,7 +41,8 @@ def test_check(check: Check, mode: str, request: pytest.FixtureRequest, verdict:
         with contextlib.ExitStack() as stack:
             if check.wide:
                 stack.enter_context(backend.wide_types())
-            stack.enter_context(islices.execution(mode))
+            if mode != "traced":
+                stack.enter_context(islices.execution(mode))
             check.run(backend)
 
     outcome, details = judge(attempt, find_deviation(load_deviations(backend), check.id, mode))

@@ -18,11 +18,12 @@ from islices.conformance import generate, naive
 from islices.conformance.data import Case, case_from_json, case_to_json, load_cases, vector_files
 from islices.conformance.execute import difference
 from islices.conformance.naive_embedding import NAIVE_EMBEDDING
+from islices.conformance.naive_optim import NAIVE_OPTIM
 from islices.conformance.oracle import FORMATS, round_to, square_root
 from islices.conformance.oracles import ORACLES
 
 CASES = [case for case in load_cases() if case.group != "errors"]
-NAIVE = naive.NAIVE | NAIVE_EMBEDDING
+NAIVE = naive.NAIVE | NAIVE_EMBEDDING | NAIVE_OPTIM
 SCHEMA = resources.files("islices.conformance") / "vectors" / "schema.json"
 
 
@@ -51,8 +52,10 @@ def test_the_oracles_share_no_code() -> None:
     for name, forbidden, own in (
         ("naive", ("islices.conformance.oracle", "fractions"), set()),
         ("naive_embedding", ("islices.conformance.oracle", "fractions"), {"islices.conformance.naive"}),
+        ("naive_optim", ("islices.conformance.oracle", "fractions"), {"islices.conformance.naive"}),
         ("oracle", ("numpy", "islices.backend"), set()),
         ("oracle_embedding", ("numpy", "islices.backend"), {"islices.conformance.oracle"}),
+        ("oracle_optim", ("numpy", "islices.backend"), {"islices.conformance.oracle"}),
     ):
         source = (resources.files("islices.conformance") / f"{name}.py").read_text("utf-8")
         tree = ast.parse(source)

@@ -22,6 +22,9 @@ PARTS = [
     "islices.conformance.checks", "islices.conformance.errors", "islices.conformance.generate",
     "islices.conformance.errors_embedding", "islices.conformance.generate_embedding",
     "islices.conformance.oracle_embedding", "islices.conformance.naive_embedding",
+    "islices.conformance.oracle_optim", "islices.conformance.naive_optim", "islices.conformance.generate_optim",
+    "islices.conformance.errors_optim", "islices.conformance.checks_optim", "islices.conformance.oracles",
+    "islices.optim", "islices.optim.presets", "islices.optim.presets.torch",
     "islices.conformance.soak", "islices.conformance.deviations",
 ]  # fmt: skip
 

@@ -4,6 +4,9 @@
 """
 
 from islices.backends.torch.adapter import TorchBackend, backend
+from islices.backends.torch.compiling import shield
 from islices.backends.torch.nn_utils import clip_grad_norm_, clip_grad_value_
 
 __all__ = ["TorchBackend", "backend", "clip_grad_norm_", "clip_grad_value_"]
+
+shield()

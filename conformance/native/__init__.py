@@ -11,6 +11,8 @@ A module has
         {"combiner", "offsets", "weights"}. NumPy arrays in and out (not NumPy, which has none).
     weighted_sum(rows, weights)
         sum(rows * weights) of its own arrays: a loss whose gradient at rows is weights, to the bit (not NumPy).
+    trainable(array)
+        A NumPy array as its users hold weights: what changes in place, where the framework has that.
     invalid_gradients() -> {label: (call that builds it, name of the error islices answers with)}
         Native objects that contradict themselves.
     block(x)

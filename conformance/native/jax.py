@@ -15,7 +15,15 @@ import numpy as np
 from jax import lax
 from jax.experimental import sparse
 
-__all__ = ["block", "dense_gradient", "embedding_gradient", "invalid_gradients", "own_calls", "weighted_sum"]
+__all__ = [
+    "block",
+    "dense_gradient",
+    "embedding_gradient",
+    "invalid_gradients",
+    "own_calls",
+    "trainable",
+    "weighted_sum",
+]
 
 
 def weighted_sum(rows: jax.Array, weights: jax.Array) -> jax.Array:
@@ -162,6 +170,10 @@ def own_calls(
 
 def _parts(x: sparse.BCOO) -> tuple[jax.Array, jax.Array]:
     return x.data, x.indices
+
+
+def trainable(array: np.ndarray) -> Any:
+    return jnp.array(array)
 
 
 def block(x: Any) -> None:

@@ -13,7 +13,15 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["block", "dense_gradient", "embedding_gradient", "invalid_gradients", "own_calls", "weighted_sum"]
+__all__ = [
+    "block",
+    "dense_gradient",
+    "embedding_gradient",
+    "invalid_gradients",
+    "own_calls",
+    "trainable",
+    "weighted_sum",
+]
 
 #: Slots summed by one product: MXNet refuses a matrix of 2**31 - 1 elements or more, stored or not.
 WINDOW = 1 << 15
@@ -189,6 +197,12 @@ def _array(x: np.ndarray[Any, Any]) -> Any:
 def _done(x: Any) -> Any:
     x.wait_to_read()
     return x
+
+
+def trainable(array: np.ndarray) -> Any:
+    import mxnet as mx
+
+    return mx.nd.array(array, dtype=array.dtype)
 
 
 def block(x: Any) -> None:

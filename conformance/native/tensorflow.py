@@ -12,7 +12,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-__all__ = ["block", "dense_gradient", "embedding_gradient", "invalid_gradients", "own_calls", "weighted_sum"]
+__all__ = [
+    "block",
+    "dense_gradient",
+    "embedding_gradient",
+    "invalid_gradients",
+    "own_calls",
+    "trainable",
+    "weighted_sum",
+]
 
 
 def weighted_sum(rows: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
@@ -162,6 +170,10 @@ def _blocking(fn: Callable[[], Any]) -> Callable[[], Any]:
         return result
 
     return call
+
+
+def trainable(array: np.ndarray) -> Any:
+    return tf.Variable(array)
 
 
 def block(x: Any) -> None:

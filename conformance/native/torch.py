@@ -12,7 +12,15 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["block", "dense_gradient", "embedding_gradient", "invalid_gradients", "own_calls", "weighted_sum"]
+__all__ = [
+    "block",
+    "dense_gradient",
+    "embedding_gradient",
+    "invalid_gradients",
+    "own_calls",
+    "trainable",
+    "weighted_sum",
+]
 
 
 def weighted_sum(rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -166,6 +174,10 @@ def own_calls(
 def _done(x: torch.Tensor) -> torch.Tensor:
     block(x)
     return x
+
+
+def trainable(array: np.ndarray) -> Any:
+    return torch.nn.Parameter(torch.from_numpy(array.copy()))
 
 
 def block(x: Any) -> None:

@@ -9,5 +9,6 @@ SPEC clause 16.
 
 from islices.optim.api import adagrad, adam, adamw, ftrl, rmsprop, rowwise_adagrad, sgd
 from islices.optim.optimizer import Optimizer
+from islices.optim.scaling import LossScale
 
-__all__ = ["Optimizer", "adagrad", "adam", "adamw", "ftrl", "rmsprop", "rowwise_adagrad", "sgd"]
+__all__ = ["LossScale", "Optimizer", "adagrad", "adam", "adamw", "ftrl", "rmsprop", "rowwise_adagrad", "sgd"]

@@ -59,7 +59,9 @@ def _check_types(hyper: Mapping[str, Any]) -> None:
                 raise TypeError(f"{name}: got {describe(value)}; accepted is a bool")
         elif name == "lr" and value is None:
             raise TypeError("lr: got none; accepted is a number, or a function of the step")
-        elif not (is_real(value) or (name == "lr" and callable(value))):
+        elif name == "lr" and not (is_real(value) or callable(value)):
+            raise TypeError(f"lr: got {describe(value)}; accepted is a number, or a function of the step")
+        elif name != "lr" and not is_real(value):
             raise TypeError(f"{name}: got {describe(value)}; accepted is a real number")
 
 

@@ -45,6 +45,9 @@ class Numbers:
     def __init__(self, E: Backend, count: Array, lr: Array, h: Hyper) -> None:
         self.E, self.count, self.lr, self.h = E, count, lr, h
         self.t = E.astype(count, "float64") + self.number(1.0)
+        if E is not modes.HOST:
+            # a count that may be NaN, as far as a compiler can tell: what it knows to be none, it contracts to FMA
+            self.t = E.where(E.equal(count, -1), self.number(np.nan), self.t)
 
     def number(self, x: float, dtype: str = "float64") -> Array:
         """x as an array of E."""

@@ -24,6 +24,8 @@ __all__ = ["LearningRate", "Optimizer"]
 
 #: A number, or a function of the number of steps taken before.
 LearningRate = float | Callable[[Any], Any]
+#: What the count of steps, an int32, can hold.
+LAST_STEP = 2**31 - 1
 
 
 class Optimizer:
@@ -209,7 +211,9 @@ class Optimizer:
         if not modes.is_traced(B, leaf.values, leaf.indices):
             leaf = without_padding(leaf)
             check_indices(B, leaf.indices, shape[0])  # whoever vouched for them: what is written stays inside the table
-        return leaf.replace(dense_shape=shape) if leaf.dense_shape[0] is None else leaf
+        if leaf.dense_shape[0] is not None:
+            return leaf
+        return IndexedSlices._trusted(B, leaf.values, leaf.indices, shape, coalesced=leaf.coalesced, padded=leaf.padded)
 
     def _frozen_array(self, B: Backend, weights: Array) -> np.ndarray[Any, Any] | None:
         """The frozen rows, ascending and unique, none if there are none."""
@@ -226,6 +230,8 @@ class Optimizer:
         """What is to be computed, and the rule's numbers of this step as one array."""
         traced = modes.is_traced(B, step)
         E, count = (B, step) if traced else (modes.HOST, np.array(B.to_numpy(step)))
+        if not traced and not 0 <= count[0] < LAST_STEP:
+            raise ValueError(f"state['step']: got {count[0]}; accepted is 0 <= step < {LAST_STEP}")
         lr = _rate(E, self.hyper["lr"], count)
         with E.scope():
             numbers = Numbers(E, count, _as_float64(E, lr, count), self.hyper)
@@ -319,7 +325,8 @@ def _frozen_rows(frozen: Any) -> tuple[np.ndarray[Any, Any] | None, int | None]:
     if rows.ndim == 1 and rows.size == 0:
         return None, None
     if rows.ndim != 1 or (rows.dtype != bool and rows.dtype.name not in INTEGERS):
-        raise TypeError(f"frozen: got {describe(frozen)}; accepted are 1-D row numbers, or a boolean mask")
+        came = f"{rows.dtype} of shape {rows.shape}"
+        raise TypeError(f"frozen: got {came}; accepted are 1-D row numbers, or a boolean mask")
     if rows.dtype == bool:
         return np.flatnonzero(rows), len(rows)
     check_indices(modes.HOST, rows, None, argument="frozen")

@@ -1,12 +1,208 @@
-"""The arithmetic of mxnet.optimizer (1.9), in its own order of operations. SPEC clauses 11 and 16."""
+"""The arithmetic of mxnet.optimizer (1.9), in its own order of operations. SPEC clauses 11 and 16.
+
+MXNet's kernels take every hyperparameter as a float32, whatever the table holds, and compute with it in the table's
+dtype: 1 - beta is 1 - float32(beta). docs/optimizers.md has each formula and how closely it is followed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from islices.optim.formulas import Preset
+import numpy as np
+
+from islices.backend import Array
+from islices.optim import rules
+from islices.optim.formulas import Formula, Hyper, Numbers, Preset, State
+from islices.optim.operators import absolute, div, less_equal, maximum, minimum, mul, sqrt, where
 
 __all__ = ["PRESETS"]
 
+
+# ---------------------------------------------------------------------- rules
+def sgd_shrinking(g: Any, w: Any, lr: Any, wd: Any, one: Any) -> Any:
+    """Weight decay as a factor of the weight, formed in the table's dtype."""
+    return (mul(one - mul(lr, wd), w) - mul(lr, g),)
+
+
+def sgd_shrunk(g: Any, w: Any, lr: Any, keep: Any) -> Any:
+    return (mul(keep, w) - mul(lr, g),)
+
+
+def momentum(g: Any, w: Any, momentum: Any, mu: Any, lr: Any, wd: Any) -> Any:
+    """The buffer is of steps: the learning rate, and the sign, stand inside it."""
+    momentum = mul(mu, momentum) - mul(mul(lr, wd), w) - mul(lr, g)
+    return w + momentum, momentum
+
+
+def adam(
+    g: Any, w: Any, m: Any, v: Any, beta1: Any, beta2: Any, gain1: Any, gain2: Any, rate: Any, eps: Any, wd: Any
+) -> Any:
+    """rate is lr sqrt(1 - beta2^t) / (1 - beta1^t): epsilon is added to the root that is not corrected."""
+    g = g + mul(wd, w)
+    m = mul(beta1, m) + mul(gain1, g)
+    v = mul(beta2, v) + mul(mul(gain2, g), g)
+    return w - div(mul(rate, m), sqrt(v) + eps), m, v
+
+
+def adam_standard(
+    g: Any, w: Any, m: Any, v: Any, beta1: Any, beta2: Any, gain1: Any, gain2: Any, rate: Any, eps: Any, wd: Any
+) -> Any:
+    """The kernel of lazy_update=False squares the gradient first."""
+    g = g + mul(wd, w)
+    m = mul(beta1, m) + mul(gain1, g)
+    v = mul(beta2, v) + mul(gain2, mul(g, g))
+    return w - div(mul(rate, m), sqrt(v) + eps), m, v
+
+
+def adagrad(g: Any, q: Any, w: Any, accumulator: Any, lr: Any, eps: Any) -> Any:
+    """Epsilon stands under the root."""
+    accumulator = accumulator + q
+    return w - mul(div(g, sqrt(accumulator + eps)), lr), accumulator
+
+
+def adagrad_decay(g: Any, q: Any, w: Any, accumulator: Any, lr: Any, eps: Any, wd: Any) -> Any:
+    """Weight decay is not divided by the root."""
+    accumulator = accumulator + q
+    return w - mul(div(g, sqrt(accumulator + eps)) + mul(w, wd), lr), accumulator
+
+
+def group_adagrad(g: Any, q: Any, w: Any, accumulator: Any, lr: Any, eps: Any) -> Any:
+    """q is the mean over the row. The learning rate multiplies before the root divides."""
+    accumulator = accumulator + q
+    return w - div(mul(lr, g), sqrt(accumulator + eps)), accumulator
+
+
+def rmsprop(g: Any, w: Any, mean_square: Any, rho: Any, gain: Any, lr: Any, eps: Any, wd: Any) -> Any:
+    g = g + mul(wd, w)
+    mean_square = mul(gain, mul(g, g)) + mul(rho, mean_square)
+    return w - mul(lr, div(g, sqrt(mean_square + eps))), mean_square
+
+
+def rmsprop_centered(
+    g: Any, w: Any, mean_square: Any, mean: Any, momentum: Any, rho: Any, gain: Any, mu: Any, lr: Any, eps: Any, wd: Any
+) -> Any:
+    """The buffer is of steps, with learning rate and sign; nothing but epsilon keeps the variance above zero."""
+    g = g + mul(wd, w)
+    mean_square = mul(mul(gain, g), g) + mul(rho, mean_square)
+    mean = mul(gain, g) + mul(rho, mean)
+    momentum = mul(mu, momentum) - div(mul(lr, g), sqrt(mean_square - mul(mean, mean) + eps))
+    return w + momentum, mean_square, mean, momentum
+
+
+def ftrl(g: Any, q: Any, w: Any, z: Any, n: Any, lr: Any, l1: Any, l2: Any, beta: Any, zero: Any, one: Any) -> Any:
+    """The weight is multiplied by 0 where |z| <= l1, not replaced: it is NaN where the quotient is not finite."""
+    total = n + q
+    root = sqrt(total)
+    z = z + (g - div(mul(root - sqrt(n), w), lr))
+    bounded = minimum(maximum(z, -l1), l1)
+    w = mul(div(bounded - z, div(beta + root, lr) + l2), where(less_equal(absolute(z), l1), zero, one))
+    return w, z, total
+
+
+# ---------------------------------------------------------------------- numbers
+def _float32(x: float) -> float:
+    """What a kernel receives."""
+    return float(np.float32(x))
+
+
+def _rate(n: Numbers) -> Array:
+    return n.E.astype(n.lr, "float32")
+
+
+def _with_rate(**fixed: float) -> Callable[[Numbers], Mapping[str, Any]]:
+    """Numbers that do not change, rounded to float32, and the learning rate."""
+    rounded = {name: _float32(x) for name, x in fixed.items()}
+    return lambda n: {**rounded, "lr": _rate(n)}
+
+
+# ---------------------------------------------------------------------- formulas
+def _sgd(h: Hyper) -> Formula:
+    mu, wd = h["momentum"], h["weight_decay"]
+    if mu:
+        return Formula(momentum, _with_rate(mu=mu, wd=wd), (State("momentum"),))
+    if not wd:
+        return Formula(rules.sgd, _with_rate())
+    if h["rows"] == "touched":
+        return Formula(sgd_shrinking, _with_rate(wd=wd, one=1.0))
+    return Formula(sgd_shrunk, _keep)
+
+
+def _keep(n: Numbers) -> Mapping[str, Any]:
+    """The standard update forms its factor 1 - lr wd in float32, also for a table of float64."""
+    E, rate = n.E, _rate(n)
+    keep = n.number(1.0, "float32") - E.round_product(rate, n.number(n.h["weight_decay"], "float32"))
+    return {"lr": rate, "keep": keep}
+
+
+def _adam_numbers(n: Numbers) -> Mapping[str, Any]:
+    """The rate is formed in float64 by Python, and rounded once."""
+    E, one, h = n.E, n.number(1.0), n.h
+    beta1, beta2 = _float32(h["beta1"]), _float32(h["beta2"])
+    correction = E.div(E.sqrt(one - n.power(h["beta2"])), one - n.power(h["beta1"]))
+    return {
+        "beta1": beta1,
+        "beta2": beta2,
+        "gain1": 1.0 - beta1,
+        "gain2": 1.0 - beta2,
+        "rate": E.astype(E.round_product(n.lr, correction), "float32"),
+        "eps": _float32(h["eps"]),
+        "wd": _float32(h["weight_decay"]),
+    }
+
+
+def _adam(h: Hyper) -> Formula:
+    return Formula(adam if h["rows"] == "touched" else adam_standard, _adam_numbers, (State("m"), State("v")))
+
+
+def _adagrad(h: Hyper) -> Formula:
+    state, eps, wd = (State("accumulator"),), h["eps"], h["weight_decay"]
+    if wd:  # MXNet's sparse kernel refuses it; its dense form is Python over arrays, whose numbers are float64
+        return Formula(
+            adagrad_decay, lambda n: {"lr": n.lr, "eps": eps, "wd": wd}, state, squares="element", rows=("all",)
+        )
+    return Formula(adagrad, _with_rate(eps=eps), state, squares="element")
+
+
+def _rowwise_adagrad(h: Hyper) -> Formula:
+    return Formula(group_adagrad, _with_rate(eps=h["eps"]), (State("accumulator", per_row=True),), squares="row")
+
+
+#: gamma2 of mx.optimizer.RMSProp
+GAMMA2 = 0.9
+
+
+def _rmsprop(h: Hyper) -> Formula:
+    """Dense kernels alone: a sparse gradient is made dense, so that the means of all rows decay."""
+    fixed = {"rho": h["rho"], "eps": h["eps"], "wd": h["weight_decay"]}
+    gain = 1.0 - _float32(h["rho"])  # rounded to the table's dtype, not to float32
+    if h["centered"]:
+        state = (State("mean_square"), State("mean"), State("momentum"))
+        numbers = _with_rate(**fixed, mu=h["momentum"])
+        return Formula(rmsprop_centered, lambda n: {**numbers(n), "gain": gain}, state, rows=("all",))
+    if h["momentum"] not in (0, GAMMA2):
+        raise ValueError(f"momentum: got {h['momentum']}; MXNet's RMSProp has one with centered=True only")
+    numbers = _with_rate(**fixed)
+    return Formula(rmsprop, lambda n: {**numbers(n), "gain": gain}, (State("mean_square"),), rows=("all",))
+
+
+def _ftrl(h: Hyper) -> Formula:
+    numbers = _with_rate(l1=h["l1"], l2=h["l2"], beta=h["beta"], zero=0.0, one=1.0)
+    return Formula(ftrl, numbers, (State("z"), State("n")), squares="element")
+
+
 #: optimizer -> its preset
-PRESETS: Mapping[str, Preset] = {}
+PRESETS: Mapping[str, Preset] = {
+    "sgd": Preset({"lr": 0.01, "momentum": 0.0, "weight_decay": 0.0}, _sgd, "mx.optimizer.SGD"),
+    "adagrad": Preset({"lr": 0.01, "eps": 1e-7, "weight_decay": 0.0}, _adagrad, "mx.optimizer.AdaGrad"),
+    "rowwise_adagrad": Preset({"lr": 0.01, "eps": 1e-5}, _rowwise_adagrad, "mx.optimizer.contrib.GroupAdaGrad"),
+    "rmsprop": Preset(
+        {"lr": 0.001, "rho": 0.9, "eps": 1e-8, "momentum": GAMMA2, "centered": False, "weight_decay": 0.0},
+        _rmsprop,
+        "mx.optimizer.RMSProp",
+    ),
+    "adam": Preset(
+        {"lr": 0.001, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}, _adam, "mx.optimizer.Adam"
+    ),
+    "ftrl": Preset({"lr": 0.1, "l1": 0.01, "l2": 0.0, "beta": 1.0}, _ftrl, "mx.optimizer.Ftrl"),
+}

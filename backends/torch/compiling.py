@@ -1,0 +1,62 @@
+"""torch.compile runs calls into islices as they are: its graph breaks there and goes on behind.
+
+Dynamo would trace the library's Python, registry and execution modes included, and its guards on that do not end. It
+keeps a list of folders whose frames it leaves alone; the library's are put there, at once where Dynamo is loaded already,
+else when it is: importing it here would cost every user of torch a second.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+__all__ = ["shield"]
+
+RULES = "torch._dynamo.trace_rules"
+PACKAGES = ("islices", "islices.backends")
+
+
+def shield() -> None:
+    """Have Dynamo leave the library's frames alone, once."""
+    if RULES in sys.modules:
+        _leave_alone(sys.modules[RULES])
+    elif not any(isinstance(finder, _WhenImported) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _WhenImported())
+
+
+def _leave_alone(rules: ModuleType) -> None:
+    add = getattr(rules, "add", None)  # Dynamo's own, not a public name
+    for package in PACKAGES:
+        if add is not None:
+            add(package)
+
+
+class _WhenImported(MetaPathFinder):
+    """Sees Dynamo's rules being imported, and adds to them behind their own loader."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != RULES:
+            return None
+        sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _ThenShield(spec.loader)
+        return spec
+
+
+class _ThenShield(Loader):
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self.loader.create_module(spec)  # type: ignore[no-any-return]
+
+    def exec_module(self, module: ModuleType) -> None:
+        self.loader.exec_module(module)
+        _leave_alone(module)

@@ -1,0 +1,195 @@
+"""Loss scaling for 16-bit training: gradients of a scaled loss, taken back to size, and whether they are finite.
+
+Overflow is looked for after duplicates are summed, in every dtype: one row's contributions may each be finite while
+their sum is not. SPEC clause 16.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from islices import modes
+from islices.backend import INTEGERS, Array, Backend
+from islices.linear import is_real
+from islices.native import map_leaves
+from islices.registry import describe, find_backend, get_backend
+from islices.rows import coalesce
+from islices.shapes import size_of
+from islices.slices import IndexedSlices
+from islices.update import write_rows
+
+__all__ = ["LossScale"]
+
+
+class LossScale:
+    """A scale for the loss that halves when gradients overflow and doubles after a long time without.
+
+    Parameters
+    ----------
+    initial : float
+        The scale to begin with.
+    growth_factor, backoff_factor : float
+        What the scale is multiplied by after growth_interval finite steps, and after one that was not.
+    growth_interval : int
+        Finite steps between two growths.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A parameter that is no number, or out of its range.
+
+    Notes
+    -----
+    Powers of two (the defaults) cost no rounding. Micikevicius et al. 2018, "Mixed precision training"; the defaults
+    are those of torch.amp.GradScaler. SPEC clause 16.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> loss_scale = LossScale(initial=1024.0)
+    >>> state = loss_scale.init(np.zeros(1, np.float16))
+    >>> big = IndexedSlices(np.full((2, 1), 4e4, np.float16), np.array([1, 1]), (4, 1))
+    >>> _, finite = loss_scale.unscale(big, state)
+    >>> finite
+    False
+    >>> loss_scale.update(state, finite)["scale"].tolist()
+    [512.0]
+    """
+
+    __slots__ = ("backoff_factor", "growth_factor", "growth_interval", "initial")
+
+    def __init__(
+        self,
+        initial: float = 2.0**16,
+        *,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+    ) -> None:
+        given = {
+            "initial": initial, "growth_factor": growth_factor, "backoff_factor": backoff_factor,
+            "growth_interval": growth_interval,
+        }  # fmt: skip
+        for name, value in given.items():
+            if not is_real(value):
+                raise TypeError(f"{name}: got {describe(value)}; accepted is a number")
+            if not (0 < value < math.inf):
+                raise ValueError(f"{name}: got {value}; accepted is a finite number above 0")
+        if backoff_factor >= 1 or growth_factor < 1:
+            raise ValueError(
+                f"growth_factor and backoff_factor: got {growth_factor} and {backoff_factor}; accepted are at least 1, "
+                "and below 1"
+            )
+        self.initial, self.growth_factor = float(initial), float(growth_factor)
+        self.backoff_factor, self.growth_interval = float(backoff_factor), int(growth_interval)
+
+    def init(self, like: Array) -> dict[str, Array]:
+        """The state: "scale", float32 of shape (1,), and "good_steps", int32 of shape (1,), of like's framework."""
+        B = get_backend(like)
+        with B.scope():
+            return {
+                "scale": B.variable(B.asarray(np.full(1, self.initial, np.float32), like), like),
+                "good_steps": B.variable(B.asarray(np.zeros(1, np.int32), like), like),
+            }
+
+    def scaled(self, loss: Array, state: Mapping[str, Array]) -> Array:
+        """loss times the scale, at least float32: what is to be differentiated."""
+        B = find_backend(loss)
+        if B is None or not B.is_array(loss) or B.dtype(loss) in INTEGERS or size_of(B.shape(loss)) != 1:
+            raise TypeError(f"loss: got {describe(loss)}; accepted is one floating-point number, an array")
+        wide = B.widen(loss)
+        return wide * B.reshape(B.astype(B.stop_gradient(state["scale"]), B.dtype(wide)), B.shape(loss))
+
+    def unscale(self, tree: Any, state: Mapping[str, Array]) -> tuple[Any, Any]:
+        """(gradients over the scale, whether all are finite).
+
+        Parameters
+        ----------
+        tree : sparse gradient, dense array, None, or a list, tuple or dict of them
+            Of the scaled loss.
+        state : dict
+            What `init` or `update` returned.
+
+        Returns
+        -------
+        tree, finite
+            The types of tree, coalesced, 16-bit gradients in float32 (small values would vanish in 16 bits), for
+            `Optimizer.step`. finite is a bool, traced an int32 array of shape (1,): step's ``apply``.
+        """
+        flags: list[tuple[Backend, Any]] = []
+
+        def one(leaf: Any) -> Any:
+            c = coalesce(leaf) if isinstance(leaf, IndexedSlices) else leaf
+            values = c.values if isinstance(c, IndexedSlices) else c
+            B = get_backend(values)
+            if B.dtype(values) in INTEGERS:
+                raise TypeError(f"tree: got {describe(values)}; accepted is a floating dtype")
+            divided, finite = modes.run(_unscaled, B, (values, state["scale"]))
+            flags.append((B, finite))
+            return c.replace(values=divided) if isinstance(c, IndexedSlices) else divided
+
+        unscaled = map_leaves(one, tree, "tree")
+        return unscaled, _all(flags)
+
+    def update(self, state: Mapping[str, Array], finite: Any) -> dict[str, Array]:
+        """The state after a step that was finite or not: in place where the framework's arrays change."""
+        B = get_backend(state["scale"])
+        traced = modes.is_traced(B, state["scale"], *([finite] if B.is_array(finite) else []))
+        if traced:
+            with B.scope():
+                flag = B.reshape(B.astype(finite, "int32"), (1,)) if B.is_array(finite) else None
+                ok = B.asarray(np.full(1, bool(finite), np.int32), state["scale"]) if flag is None else flag
+        else:
+            ok = B.asarray(np.full(1, bool(B.to_numpy(finite)) if B.is_array(finite) else bool(finite), np.int32))
+        scale, good = modes.run(
+            _rescaled, B, (state["scale"], state["good_steps"], ok),
+            factors=(self.growth_factor, self.backoff_factor), interval=self.growth_interval,
+        )  # fmt: skip
+        with B.scope():
+            first = B.asarray(np.zeros(1, np.int32), state["scale"])
+        return {
+            "scale": write_rows(B, state["scale"], first, scale),
+            "good_steps": write_rows(B, state["good_steps"], first, good),
+        }
+
+
+def _unscaled(B: Backend, values: Array, scale: Array) -> tuple[Array, Array]:
+    """(values over scale in the wide type, 1 if all are finite, (1,))"""
+    wide = B.widen(values)
+    divisor = B.reshape(B.astype(scale, B.dtype(wide)), (1,) * len(B.shape(wide)))
+    peak = B.row_amax(B.reshape(wide, (1, size_of(B.shape(wide)))))
+    one = B.astype(B.equal(B.zeros_like(B.astype(scale, "int32")), 0), "int32")
+    return B.div(wide, divisor), B.where(B.isfinite(peak), one, one - one)
+
+
+def _rescaled(
+    B: Backend, scale: Array, good: Array, ok: Array, *, factors: tuple[float, float], interval: int
+) -> tuple[Array, Array]:
+    def number(x: float, like: Array) -> Array:
+        return B.asarray(np.full(1, x, B.dtype(like)), like)
+
+    one = number(1, good)
+    counted = good + one
+    due, fine = B.equal(counted, interval), B.equal(ok, 1)
+    grown = B.round_product(scale, number(factors[0], scale))
+    grown = B.where(B.isfinite(grown), grown, scale)
+    after_good = B.where(due, grown, scale)
+    new = B.where(fine, after_good, B.round_product(scale, number(factors[1], scale)))
+    return new, B.where(fine, B.where(due, one - one, counted), one - one)
+
+
+def _all(flags: list[tuple[Backend, Any]]) -> Any:
+    """Whether all are 1: a bool, traced an int32 array (1,)."""
+    if not any(modes.is_traced(B, x) for B, x in flags):
+        return all(bool(B.to_numpy(x)[0]) for B, x in flags)
+    B = flags[0][0]
+    with B.scope():
+        total = flags[0][1]
+        for _, x in flags[1:]:
+            total = B.round_product(total, x)
+    return total

@@ -1,0 +1,320 @@
+"""Optimizers beyond their numbers: in place or not, atomic, checkpoints, accumulation, schedules, frozen rows."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import islices
+from islices import optim
+
+ROWS, DIM = 12, 3
+START = (np.arange(ROWS * DIM, dtype=np.float32).reshape(ROWS, DIM) - 17) / 8
+RNG = np.random.default_rng(0)
+BATCHES = [
+    (RNG.integers(0, ROWS, n), RNG.standard_normal((n, DIM)).astype(np.float32)) for n in (9, 4, 0, 1, 9, 6, 3, 9)
+]
+BACKENDS = islices.list_backends()
+
+
+def of(name: str) -> Callable[[], Any]:
+    return lambda: islices.get_backend(name).asarray(START)
+
+
+def tensorflow_variable() -> Any:
+    return importlib.import_module("tensorflow").Variable(START)
+
+
+def torch_parameter() -> Any:
+    torch = importlib.import_module("torch")
+    return torch.nn.Parameter(torch.from_numpy(START.copy()))
+
+
+#: table -> (its framework, how it is made, whether it changes in place)
+TABLES: dict[str, tuple[str, Callable[[], Any], bool]] = {
+    "numpy array": ("numpy", of("numpy"), True),
+    "torch tensor": ("torch", of("torch"), True),
+    "torch Parameter": ("torch", torch_parameter, True),
+    "tf.Variable": ("tensorflow", tensorflow_variable, True),
+    "tf.Tensor": ("tensorflow", of("tensorflow"), False),
+    "jax array": ("jax", of("jax"), False),
+    "mxnet NDArray": ("mxnet", of("mxnet"), True),
+}
+KINDS = [kind for kind, (name, *_) in TABLES.items() if name in BACKENDS]
+OPTIMIZERS: dict[str, Callable[..., optim.Optimizer]] = {
+    "sgd": lambda **o: optim.sgd(0.1, weight_decay=0.01, **o),
+    "momentum": lambda **o: optim.sgd(0.1, momentum=0.9, nesterov=True, **o),
+    "adagrad": lambda **o: optim.adagrad(0.1, weight_decay=0.01, **o),
+    "rowwise_adagrad": lambda **o: optim.rowwise_adagrad(0.1, **o),
+    "rmsprop": lambda **o: optim.rmsprop(0.1, momentum=0.9, centered=True, **o),
+    "adam": lambda **o: optim.adam(0.1, weight_decay=0.01, **o),
+    "adamw": lambda **o: optim.adamw(0.1, **o),
+    "ftrl": lambda **o: optim.ftrl(0.1, l1=0.1, l2=0.1, **o),
+}
+
+
+def gradient(name: str, batch: tuple[np.ndarray, np.ndarray], rows: int | None = ROWS, **options: Any) -> Any:
+    B = islices.get_backend(name)
+    ids, values = batch
+    return islices.IndexedSlices(B.asarray(values), B.asarray(ids), (rows, DIM), **options)
+
+
+def numpy(x: Any) -> np.ndarray:
+    x = x.weights if isinstance(x, islices.Table) else x
+    return np.array(islices.get_backend(x).to_numpy(x))
+
+
+def contents(table: Any, state: dict[str, Any]) -> dict[str, np.ndarray]:
+    return {"table": numpy(table)} | {key: numpy(x) for key, x in state.items()}
+
+
+def equal(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
+    assert a.keys() == b.keys()
+    for key, x in a.items():
+        np.testing.assert_array_equal(x, b[key], err_msg=key)
+
+
+def train(
+    name: str, table: Any, optimizer: optim.Optimizer, batches: Any = BATCHES, state: Any = None
+) -> tuple[Any, Any]:
+    state = optimizer.init(table) if state is None else state
+    for batch in batches:
+        table, state = optimizer.step(table, gradient(name, batch), state)
+    return table, state
+
+
+# ---------------------------------------------------------------------- what comes back
+@pytest.mark.parametrize("rows", ["touched", "all"])
+@pytest.mark.parametrize("as_table", [False, True], ids=["array", "Table"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_place_where_the_framework_is(kind: str, as_table: bool, rows: str) -> None:
+    name, make, in_place = TABLES[kind]
+    own = make()
+    given = islices.Table(own, padding_idx=0) if as_table else own
+    optimizer = optim.adam(0.1, rows=rows)
+    state = optimizer.init(given)
+    assert [type(x) is type(own) for x in state.values()] == [kind != "torch Parameter"] * 3
+    table, after = train(name, given, optimizer, state=state)
+    assert (table is given) is in_place
+    assert all((after[key] is state[key]) is in_place for key in state)
+    if as_table:
+        assert table.padding_idx == 0
+    wanted = train("numpy", START.copy(), optimizer)
+    equal(contents(table, after), contents(*wanted))
+    np.testing.assert_array_equal(numpy(own), wanted[0] if in_place else START)
+
+
+def test_the_users_parameter_keeps_its_flags() -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    table = torch_parameter()
+    out, state = train("torch", table, optim.adam(0.1))
+    assert out is table
+    assert table.is_leaf
+    assert table.requires_grad
+    assert table.grad is None
+    assert not any(x.requires_grad for x in state.values())
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_native_gradients_dense_gradients_and_none(name: str) -> None:
+    B, optimizer = islices.get_backend(name), optim.adam(0.1)
+    batch = BATCHES[0]
+    wanted = contents(*train("numpy", START.copy(), optimizer, [batch]))
+    for grad in (islices.to_native(gradient(name, batch)), gradient(name, batch, rows=None)):
+        table = B.asarray(START)
+        equal(contents(*optimizer.step(table, grad, optimizer.init(table))), wanted)
+    table = B.asarray(START)
+    state = optimizer.init(table)
+    for grad, options in ((None, {}), (gradient(name, batch), {"apply": False})):
+        same, after = optimizer.step(table, grad, state, **options)
+        assert same is table
+        assert after == state
+    dense = islices.to_dense(gradient(name, batch))
+    equal(
+        contents(*optimizer.step(table, dense, state)),
+        contents(*train("numpy", START.copy(), optim.adam(0.1, rows="all"), [batch])),
+    )
+
+
+# ---------------------------------------------------------------------- nothing written by a call that raises
+@pytest.mark.parametrize("rows", ["touched", "all"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_bad_index_in_the_last_slot_leaves_everything_as_it_was(kind: str, rows: str) -> None:
+    name, make, _ = TABLES[kind]
+    ids, values = BATCHES[0]
+    ids = ids.copy()
+    ids[-1] = ROWS
+    for make_optimizer in OPTIMIZERS.values():
+        optimizer = make_optimizer(rows=rows)
+        table, state = train(name, make(), optimizer, BATCHES[:2])
+        before = contents(table, state)
+        for bad in (gradient(name, (ids, values), validate=False), gradient(name, (ids, values), None, validate=False)):
+            with pytest.raises(IndexError, match=f"indices: got {ROWS} at position 8"):
+                optimizer.step(table, bad, state)
+        equal(contents(table, state), before)
+
+
+@pytest.mark.parametrize("part", ["table", "m", "v", "step"])
+def test_read_only_arrays_are_found_before_anything_is_written(part: str) -> None:
+    optimizer = optim.adam(0.1)
+    table, state = train("numpy", START.copy(), optimizer, BATCHES[:1])
+    before = contents(table, state)
+    ({"table": table} | state)[part].flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        optimizer.step(table, gradient("numpy", BATCHES[1]), state)
+    equal(contents(table, state), before)
+
+
+@pytest.mark.parametrize("part", ["table", "m", "v"])
+def test_expanded_tensors_are_found_before_anything_is_written(part: str) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    optimizer = optim.adam(0.1)
+    table, state = train("torch", torch.from_numpy(START.copy()), optimizer, BATCHES[:1])
+    parts = {"table": table, **state}
+    parts[part] = parts[part][:1].expand(ROWS, DIM)
+    before = {key: numpy(x) for key, x in parts.items()}
+    with pytest.raises(ValueError, match="share memory"):
+        optimizer.step(parts["table"], gradient("torch", BATCHES[1]), {k: parts[k] for k in state})
+    equal({key: numpy(x) for key, x in parts.items()}, before)
+
+
+def test_a_function_that_raises_for_the_learning_rate_leaves_everything() -> None:
+    def broken(step: int) -> float:
+        raise RuntimeError("no rate")
+
+    table = START.copy()
+    state = optim.adam(0.1).init(table)
+    with pytest.raises(RuntimeError, match="no rate"):
+        optim.adam(broken).step(table, gradient("numpy", BATCHES[0]), state)
+    with pytest.raises(TypeError, match="lr: got None"):
+        optim.adam(lambda step: None).step(table, gradient("numpy", BATCHES[0]), state)
+    equal(contents(table, state), contents(START, optim.adam(0.1).init(START)))
+
+
+# ---------------------------------------------------------------------- rows, frozen rows, rates
+@pytest.mark.parametrize("rows", ["touched", "all"])
+@pytest.mark.parametrize("label", OPTIMIZERS)
+def test_frozen_rows_keep_their_bits_and_the_others_do_not_notice(label: str, rows: str) -> None:
+    frozen = np.zeros(ROWS, bool)
+    frozen[[1, 5, 6, 11]] = True
+    free = contents(*train("numpy", START.copy(), OPTIMIZERS[label](rows=rows)))
+    for given in (frozen, np.flatnonzero(frozen), [11, 5, 6, 1, 5]):
+        optimizer = OPTIMIZERS[label](rows=rows, frozen=given)
+        initial = contents(START, optimizer.init(START))
+        done = contents(*train("numpy", START.copy(), optimizer))
+        for key in done.keys() - {"step"}:
+            np.testing.assert_array_equal(done[key][frozen], initial[key][frozen])
+            np.testing.assert_array_equal(done[key][~frozen], free[key][~frozen])
+    dropped = [(i[~frozen[i]], v[~frozen[i]]) for i, v in BATCHES]
+    if rows == "touched":  # the same as dropping the rows of the gradient
+        equal(done, contents(*train("numpy", START.copy(), OPTIMIZERS[label](), dropped)))
+
+
+@pytest.mark.parametrize("label", OPTIMIZERS)
+def test_all_rows_in_blocks_are_the_dense_formula(label: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    optimizer = OPTIMIZERS[label](rows="all", frozen=[0, 7])
+    whole = contents(*train("numpy", START.copy(), optimizer))
+    monkeypatch.setattr("islices.optim.step.BLOCK", 5 * DIM)
+    monkeypatch.setattr("islices.optim.step.PIECE", 2 * DIM)
+    equal(contents(*train("numpy", START.copy(), optimizer)), whole)
+
+
+def test_a_rate_that_depends_on_the_step() -> None:
+    seen = []
+
+    def rate(step: int) -> float:
+        seen.append(step)
+        return 0.5 / (1 + step)
+
+    table, state = train("numpy", START.copy(), optim.adam(rate))
+    assert seen == list(range(len(BATCHES)))
+    expected, other = START.copy(), optim.adam(0.1).init(START)
+    for k, batch in enumerate(BATCHES):
+        expected, other = optim.adam(0.5 / (1 + k)).step(expected, gradient("numpy", batch), other)
+    equal(contents(table, state), contents(expected, other))
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_micro_batches_accumulate_by_add(name: str) -> None:
+    """add joins them, the step sums once: the bits of the whole batch's gradient."""
+    B, optimizer = islices.get_backend(name), optim.adam(0.1)
+    table = B.asarray(START)
+    whole = islices.add(*(gradient(name, batch) for batch in BATCHES))
+    table, state = optimizer.step(table, whole, optimizer.init(table))
+    joined = tuple(np.concatenate(parts) for parts in zip(*BATCHES, strict=True))
+    equal(contents(table, state), contents(*train("numpy", START.copy(), optimizer, [joined])))
+
+
+# ---------------------------------------------------------------------- checkpoints
+def saved_by_numpy(state: Any, folder: Path) -> Any:
+    np.savez(folder / "state.npz", **state)
+    return dict(np.load(folder / "state.npz"))
+
+
+def saved_by_torch(state: Any, folder: Path) -> Any:
+    torch = importlib.import_module("torch")
+    torch.save(state, folder / "state.pt")
+    return torch.load(folder / "state.pt", weights_only=True)
+
+
+def saved_by_tensorflow(state: Any, folder: Path) -> Any:
+    tf = importlib.import_module("tensorflow")
+    path = tf.train.Checkpoint(state=state).save(str(folder / "state"))
+    fresh = optim.adam(0.1).init(tf.Variable(START))
+    tf.train.Checkpoint(state=fresh).restore(path).assert_consumed()
+    return fresh
+
+
+def saved_by_jax(state: Any, folder: Path) -> Any:
+    serialization = pytest.importorskip("flax.serialization", reason="flax is not installed")
+    (folder / "state").write_bytes(serialization.to_bytes(state))
+    jnp = importlib.import_module("jax.numpy")
+    fresh = optim.adam(0.1).init(jnp.asarray(START))
+    back = serialization.from_bytes(fresh, (folder / "state").read_bytes())
+    return {key: jnp.asarray(x) for key, x in back.items()}
+
+
+def saved_by_mxnet(state: Any, folder: Path) -> Any:
+    mx = importlib.import_module("mxnet")
+    mx.nd.save(str(folder / "state"), state)
+    return mx.nd.load(str(folder / "state"))
+
+
+SAVERS = {
+    "numpy array": saved_by_numpy, "torch tensor": saved_by_torch, "tf.Variable": saved_by_tensorflow,
+    "jax array": saved_by_jax, "mxnet NDArray": saved_by_mxnet,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [k for k in SAVERS if k in KINDS])
+def test_each_frameworks_own_checkpoint_carries_a_training_on(kind: str, tmp_path: Path) -> None:
+    name, make, _ = TABLES[kind]
+    optimizer = optim.adam(0.1)
+    table, state = train(name, make(), optimizer, BATCHES[:4])
+    restored = SAVERS[kind](state, tmp_path)
+    assert {type(x) for x in restored.values()} == {type(x) for x in state.values()}
+    done = train(name, table, optimizer, BATCHES[4:], state=restored)
+    equal(contents(*done), contents(*train("numpy", START.copy(), optimizer)))
+
+
+@pytest.mark.parametrize("there", BACKENDS)
+@pytest.mark.parametrize("here", BACKENDS)
+def test_a_state_goes_on_in_another_framework(here: str, there: str) -> None:
+    optimizer = optim.rmsprop(0.1, momentum=0.9, centered=True)
+    table, state = train(here, islices.get_backend(here).asarray(START), optimizer, BATCHES[:4])
+    table, state = islices.convert(islices.convert((table, state), "numpy"), there)
+    if there == "numpy":
+        table, state = np.array(table), {key: np.array(x) for key, x in state.items()}
+    done = train(there, table, optimizer, BATCHES[4:], state=state)
+    equal(contents(*done), contents(*train("numpy", START.copy(), optimizer)))
+
+
+def test_repr() -> None:
+    assert repr(optim.sgd(0.1, momentum=0.9)) == (
+        "sgd(lr=0.1, momentum=0.9, dampening=0.0, nesterov=False, weight_decay=0.0, rows='touched')"
+    )
