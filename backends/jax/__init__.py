@@ -192,10 +192,11 @@ class JaxBackend(Embeddings):
     def div(self, a: Array, b: Array) -> Array:
         a, b = _operands(a, b)
         shape = np.broadcast_shapes(a.shape, b.shape)
-        divisor = jnp.broadcast_to(b, shape)
+        dividend, divisor = jnp.broadcast_to(a, shape), jnp.broadcast_to(b, shape)
         if isinstance(a, Tracer) or isinstance(b, Tracer):
-            divisor = lax.optimization_barrier(divisor)
-        return lax.div(jnp.broadcast_to(a, shape), divisor)
+            # XLA writes a / c as a * (1 / c) for a c that is one number, and (a / b) / c as a / (b * c)
+            dividend, divisor = lax.optimization_barrier((dividend, divisor))
+        return lax.div(dividend, divisor)
 
     def round_product(self, a: Array, b: Array | float) -> Array:
         a, b = _operands(a, b)

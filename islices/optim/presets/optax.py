@@ -1,12 +1,206 @@
-"""The arithmetic of optax, in its own order of operations. SPEC clauses 11 and 16."""
+"""The arithmetic of optax, in its own order of operations. SPEC clauses 11 and 16.
+
+optax is dense: every row moves at every step, so rows="all" is all there is. Its own moments weigh the new gradient
+first, ``(1 - beta) g + beta m``, its numbers are float32, and the roots of adagrad and rmsprop are reciprocal.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from islices.optim.formulas import Preset
+import numpy as np
+
+from islices.backend import Array
+from islices.optim import rules
+from islices.optim.formulas import Formula, Hyper, Numbers, Preset, State, complement
+from islices.optim.operators import div, less_equal, mul, sqrt, where
 
 __all__ = ["PRESETS"]
 
+DENSE = ("all",)
+
+
+# ---------------------------------------------------------------------- rules
+def adagrad(g: Any, q: Any, w: Any, accumulator: Any, lr: Any, eps: Any, one: Any, zero: Any) -> Any:
+    """scale_by_rss: where(a > 0, rsqrt(a + eps), 0); a NaN is not above 0, and its element stays where it is."""
+    accumulator = q + accumulator
+    scale = where(less_equal(zero, accumulator), div(one, sqrt(accumulator + eps)), zero)
+    scale = where(less_equal(accumulator, zero), zero, scale)
+    return w - mul(lr, mul(scale, g)), accumulator
+
+
+def rmsprop(g: Any, q: Any, w: Any, mean_square: Any, rho: Any, gain: Any, lr: Any, eps: Any, one: Any) -> Any:
+    mean_square = mul(gain, q) + mul(rho, mean_square)
+    return w - mul(lr, mul(div(one, sqrt(mean_square + eps)), g)), mean_square
+
+
+def rmsprop_momentum(
+    g: Any, q: Any, w: Any, mean_square: Any, momentum: Any, rho: Any, gain: Any, mu: Any, lr: Any, eps: Any, one: Any
+) -> Any:
+    """The buffer holds steps as they are added: learning rate and sign stand inside."""
+    mean_square = mul(gain, q) + mul(rho, mean_square)
+    momentum = mul(mu, momentum) - mul(lr, mul(div(one, sqrt(mean_square + eps)), g))
+    return w + momentum, mean_square, momentum
+
+
+def rmsprop_centered(
+    g: Any, q: Any, w: Any, mean_square: Any, mean: Any, rho: Any, gain: Any, lr: Any, eps: Any, one: Any
+) -> Any:
+    """The variance may round below zero; epsilon, inside the root, is what keeps it above."""
+    mean = mul(gain, g) + mul(rho, mean)
+    mean_square = mul(gain, q) + mul(rho, mean_square)
+    scale = div(one, sqrt((mean_square - mul(mean, mean)) + eps))
+    return w - mul(lr, mul(scale, g)), mean_square, mean
+
+
+def rmsprop_centered_momentum(
+    g: Any,
+    q: Any,
+    w: Any,
+    mean_square: Any,
+    mean: Any,
+    momentum: Any,
+    rho: Any,
+    gain: Any,
+    mu: Any,
+    lr: Any,
+    eps: Any,
+    one: Any,
+) -> Any:
+    mean = mul(gain, g) + mul(rho, mean)
+    mean_square = mul(gain, q) + mul(rho, mean_square)
+    scale = div(one, sqrt((mean_square - mul(mean, mean)) + eps))
+    momentum = mul(mu, momentum) - mul(lr, mul(scale, g))
+    return w + momentum, mean_square, mean, momentum
+
+
+def adam(
+    g: Any,
+    q: Any,
+    w: Any,
+    m: Any,
+    v: Any,
+    gain1: Any,
+    gain2: Any,
+    beta1: Any,
+    beta2: Any,
+    correction1: Any,
+    correction2: Any,
+    lr: Any,
+    eps: Any,
+) -> Any:
+    m = mul(gain1, g) + mul(beta1, m)
+    v = mul(gain2, q) + mul(beta2, v)
+    return w - mul(lr, div(div(m, correction1), sqrt(div(v, correction2)) + eps)), m, v
+
+
+def adamw(
+    g: Any,
+    q: Any,
+    w: Any,
+    m: Any,
+    v: Any,
+    gain1: Any,
+    gain2: Any,
+    beta1: Any,
+    beta2: Any,
+    correction1: Any,
+    correction2: Any,
+    lr: Any,
+    eps: Any,
+    penalty: Any,
+) -> Any:
+    """The weight times penalty joins the direction, ahead of the learning rate."""
+    m = mul(gain1, g) + mul(beta1, m)
+    v = mul(gain2, q) + mul(beta2, v)
+    direction = div(div(m, correction1), sqrt(div(v, correction2)) + eps)
+    return w - mul(lr, direction + mul(penalty, w)), m, v
+
+
+# ---------------------------------------------------------------------- numbers
+def correction(n: Numbers, beta: float) -> Array:
+    """1 - beta^t as JAX without x64 computes it: beta, its power and the difference each rounded to float32.
+
+    The difference loses digits: with beta 0.999 it is 1e-5 of itself off at the first step.
+    """
+    power = n.E.astype(n.power(float(np.float32(beta))), "float32")
+    return n.number(1.0, "float32") - power
+
+
+# ---------------------------------------------------------------------- formulas
+def _sgd(h: Hyper) -> Formula:
+    if h["momentum"] == 0:
+        return Formula(rules.sgd, lambda n: {"lr": n.lr}, rows=DENSE)
+    rule: Callable[..., Any] = rules.nesterov if h["nesterov"] else rules.momentum
+    return Formula(
+        rule,
+        lambda n: {"mu": h["momentum"], "gain": 1.0, "lr": n.lr},
+        (State("momentum"),),
+        rows=DENSE,
+    )
+
+
+def _adagrad(h: Hyper) -> Formula:
+    return Formula(
+        adagrad,
+        lambda n: {"lr": n.lr, "eps": h["eps"], "one": 1.0, "zero": 0.0},
+        (State("accumulator", "initial_accumulator"),),
+        squares="element",
+        rows=DENSE,
+    )
+
+
+def _rmsprop(h: Hyper) -> Formula:
+    by_kind: Mapping[tuple[bool, bool], Callable[..., Any]] = {
+        (False, False): rmsprop,
+        (False, True): rmsprop_momentum,
+        (True, False): rmsprop_centered,
+        (True, True): rmsprop_centered_momentum,
+    }
+    rule = by_kind[bool(h["centered"]), h["momentum"] != 0]
+    state = [State("mean_square")]
+    fixed = {"rho": h["rho"], "gain": complement(h["rho"]), "eps": h["eps"], "one": 1.0}
+    if h["centered"]:
+        state.append(State("mean"))
+    if h["momentum"]:
+        state.append(State("momentum"))
+        fixed["mu"] = h["momentum"]
+    return Formula(rule, lambda n: {**fixed, "lr": n.lr}, tuple(state), squares="element", rows=DENSE)
+
+
+def _adam_numbers(n: Numbers) -> Mapping[str, Any]:
+    return {
+        "gain1": complement(n.h["beta1"]),
+        "gain2": complement(n.h["beta2"]),
+        "beta1": n.h["beta1"],
+        "beta2": n.h["beta2"],
+        "correction1": correction(n, n.h["beta1"]),
+        "correction2": correction(n, n.h["beta2"]),
+        "lr": n.lr,
+        "eps": n.h["eps"],
+    }
+
+
+def _adam(h: Hyper) -> Formula:
+    return Formula(adam, _adam_numbers, (State("m"), State("v")), squares="element", rows=DENSE)
+
+
+def _adamw(h: Hyper) -> Formula:
+    if not h["weight_decay"]:
+        return _adam(h)
+    return _adam(h)._replace(rule=adamw, numbers=lambda n: {**_adam_numbers(n), "penalty": h["weight_decay"]})
+
+
 #: optimizer -> its preset
-PRESETS: Mapping[str, Preset] = {}
+PRESETS: Mapping[str, Preset] = {
+    "sgd": Preset({"lr": None, "momentum": 0.0, "nesterov": False}, _sgd, "optax.sgd"),
+    "adagrad": Preset({"lr": None, "eps": 1e-7, "initial_accumulator": 0.1}, _adagrad, "optax.adagrad"),
+    "rmsprop": Preset(
+        {"lr": None, "rho": 0.9, "eps": 1e-8, "momentum": 0.0, "centered": False}, _rmsprop, "optax.rmsprop"
+    ),
+    "adam": Preset({"lr": None, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}, _adam, "optax.adam"),
+    "adamw": Preset(
+        {"lr": None, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 1e-4}, _adamw, "optax.adamw"
+    ),
+}

@@ -1,0 +1,187 @@
+"""semantics="keras" and "tf1" against keras.optimizers and tf.compat.v1.train: weights and every state array, 24 steps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import islices
+from islices import optim
+
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+tf = pytest.importorskip("tensorflow", reason="tensorflow is not installed")
+keras = pytest.importorskip("keras", reason="keras is not installed")
+if keras.backend.backend() != "tensorflow":
+    pytest.skip("Keras runs on another backend than TensorFlow", allow_module_level=True)
+
+v1, BACKEND = tf.compat.v1.train, islices.get_backend("tensorflow")
+ROWS, STEPS = 11, 24
+
+
+class LazyAdamOptimizer(v1.AdamOptimizer):  # type: ignore[misc, name-defined]
+    """What tf.contrib.opt.LazyAdamOptimizer of TensorFlow 1 made of slices, on the Adam that TensorFlow 2 still has."""
+
+    def _resource_apply_sparse(self, grad: Any, var: Any, indices: Any) -> Any:
+        power1, power2, lr, beta1, beta2, eps = (
+            tf.cast(x, var.dtype)
+            for x in (*self._get_beta_accumulators(), self._lr_t, self._beta1_t, self._beta2_t, self._epsilon_t)
+        )
+        m, v = self.get_slot(var, "m"), self.get_slot(var, "v")
+        rows_m = beta1 * tf.gather(m, indices) + (1 - beta1) * grad
+        rows_v = beta2 * tf.gather(v, indices) + (1 - beta2) * tf.square(grad)
+        for slot, rows in ((m, rows_m), (v, rows_v)):
+            slot.scatter_update(tf.IndexedSlices(rows, indices))
+        rate = lr * tf.sqrt(1 - power2) / (1 - power1)
+        return var.scatter_sub(tf.IndexedSlices(rate * rows_m / (tf.sqrt(rows_v) + eps), indices)).op
+
+
+class Case(NamedTuple):
+    """One optimizer of ours, and the same of theirs."""
+
+    ours: Callable[..., Any]
+    theirs: Any
+    hyper: dict[str, Any]
+    rows: str = "all"
+    duplicates: str = "sum"
+    dense: bool = False
+    columns: int = 3
+    coalesce: bool = True
+
+    @property
+    def semantics(self) -> str:
+        return "keras" if issubclass(self.theirs, keras.optimizers.Optimizer) else "tf1"
+
+    def native(self) -> Any:
+        names = {"lr": "learning_rate", "eps": "epsilon", "initial_accumulator": "initial_accumulator_value"}
+        names |= {"l1": "l1_regularization_strength", "l2": "l2_regularization_strength"}
+        names["lr_power"] = "learning_rate_power"
+        if self.semantics == "keras":
+            names |= {"beta1": "beta_1", "beta2": "beta_2"}
+        else:
+            names |= {"rho": "decay", "nesterov": "use_nesterov"}
+        return self.theirs(**{names.get(k, k): v for k, v in self.hyper.items()})
+
+    def __str__(self) -> str:
+        kind = ["dense"] * self.dense + [self.duplicates] * (self.duplicates == "raw") + [f"{self.columns}"]
+        return "-".join([self.theirs.__name__, *(f"{k}={v}" for k, v in self.hyper.items()), self.rows, *kind])
+
+
+K = keras.optimizers
+SGD, ADAGRAD, RMSPROP = (optim.sgd, K.SGD), (optim.adagrad, K.Adagrad), (optim.rmsprop, K.RMSprop)
+ADAM, ADAMW, FTRL = (optim.adam, K.Adam), (optim.adamw, K.AdamW), (optim.ftrl, K.Ftrl)
+DESCENT, MOMENTUM = (optim.sgd, v1.GradientDescentOptimizer), (optim.sgd, v1.MomentumOptimizer)
+ADAGRAD1, RMSPROP1 = (optim.adagrad, v1.AdagradOptimizer), (optim.rmsprop, v1.RMSPropOptimizer)
+ADAM1, LAZY1, FTRL1 = (optim.adam, v1.AdamOptimizer), (optim.adam, LazyAdamOptimizer), (optim.ftrl, v1.FtrlOptimizer)
+MEANS = {"lr": 0.02, "rho": 0.3, "eps": 1e-3}
+DECAY = {"weight_decay": 0.03}
+BETAS = {"lr": 0.02, "beta1": 0.3, "beta2": 0.95, "eps": 1e-3}
+PENALTIES = {"lr": 0.3, "l1": 0.4, "l2": 0.2, "beta": 0.5}
+HEAVY = {"lr": 0.1, "momentum": 0.9}
+NESTEROV = {**HEAVY, "nesterov": True}
+
+#: bit-equal on coalesced slices
+CASES = [
+    *(Case(*both, h, rows) for both, h in ((SGD, {}), (ADAGRAD, {"lr": 0.1})) for rows in ("touched", "all")),
+    *(Case(*SGD, h) for h in ({"lr": 0.1, **DECAY}, HEAVY, {**HEAVY, **DECAY}, NESTEROV, {**NESTEROV, **DECAY})),
+    *(Case(*ADAGRAD, h) for h in ({**DECAY}, {"lr": 0.1, "eps": 1e-3, "initial_accumulator": 0.5, **DECAY})),
+    *(
+        Case(*RMSPROP, {**h, **more})
+        for h in ({}, {**MEANS, **DECAY}, {**MEANS, "centered": True})
+        for more in ({}, {"momentum": 0.5})
+    ),
+    *(Case(*FTRL, {**h, "lr_power": -1.0}) for h in ({}, PENALTIES)),
+    *(Case(*DESCENT, {"lr": 0.1}, rows) for rows in ("touched", "all")),
+    *(Case(*MOMENTUM, h, "touched") for h in (HEAVY, NESTEROV)),
+    *(Case(*ADAGRAD1, {"lr": 0.1, **h}, "touched") for h in ({}, {"initial_accumulator": 0.5})),
+    *(
+        Case(*RMSPROP1, {"lr": 0.02, **h, **more}, "touched")
+        for h in ({}, {**MEANS, "centered": True})
+        for more in ({}, {"momentum": 0.5})
+    ),
+    *(Case(*both, h, rows) for both, rows in ((ADAM1, "all"), (LAZY1, "touched")) for h in ({}, BETAS)),
+    *(Case(*FTRL1, h, "touched") for h in ({"lr": 0.1}, PENALTIES, {**PENALTIES, "lr_power": -1.0})),
+]
+DENSE = [
+    *(
+        Case(*both, h, dense=True)
+        for both, h in ((SGD, HEAVY), (ADAGRAD, {}), (RMSPROP, MEANS), (DESCENT, {"lr": 0.1}))
+    ),
+    *(Case(*MOMENTUM, h, dense=True) for h in (HEAVY, NESTEROV)),
+    *(Case(*RMSPROP1, {**MEANS, "momentum": 0.5, "centered": c}, dense=True) for c in (False, True)),
+    *(Case(*FTRL1, h, dense=True) for h in ({"lr": 0.1}, PENALTIES)),
+]
+
+
+# ---------------------------------------------------------------------- both sides
+def gradients(case: Case, seed: int, dtype: str) -> Iterator[islices.IndexedSlices]:
+    """Batches that change in size and rows: duplicates, stored zero rows, cancelling rows, an empty one."""
+    rng = np.random.default_rng(seed)
+    for t in range(STEPS):
+        n = 0 if t == 4 else int(rng.integers(1, 9))
+        values = rng.standard_normal((n, case.columns)).astype(dtype)
+        ids = rng.integers(0, ROWS - 1, n)  # the last row is never named
+        if t % 3 == 1 and n:
+            values[0] = 0
+        if t % 5 == 2 and n > 1:
+            values[1], ids[1] = -values[0], ids[0]
+        yield islices.IndexedSlices(BACKEND.asarray(values), BACKEND.asarray(ids), (ROWS, case.columns))
+
+
+def first_weights(case: Case, dtype: str, seed: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(seed + 100).standard_normal((ROWS, case.columns)).astype(dtype)
+
+
+def native_state(case: Case, theirs: Any, weights: Any) -> dict[str, Any]:
+    if case.semantics == "tf1":
+        names = {"accumulator": "accumulator", "momentum": "momentum", "m": "m", "v": "v", "mean_square": "rms"}
+        names |= {"mean": "mg", "z": "linear", "n": "accum"}
+        slots = set(theirs.get_slot_names())
+        return {k: theirs.get_slot(weights, slot) for k, slot in names.items() if slot in slots}
+    names = {"m": "_momentums", "v": "_velocities"} if isinstance(theirs, K.Adam) else {}
+    if case.theirs is K.RMSprop:
+        names = {"mean_square": "_velocities", "mean": "_average_gradients", "momentum": "_momentums"}
+    elif case.theirs is K.SGD:
+        names = {"momentum": "momentums"}
+    elif not names:
+        names = {"n" if case.theirs is K.Ftrl else "accumulator": "_accumulators", "z": "_linears"}
+    return {k: x[0] for k, attribute in names.items() if (x := getattr(theirs, attribute, None))}
+
+
+def run(case: Case, dtype: str, seed: int) -> Iterator[tuple[dict[str, Any], dict[str, Any], int]]:
+    """(ours, theirs, step) after each step: the weights under "w", and the state."""
+    start = first_weights(case, dtype, seed)
+    ours = case.ours(**case.hyper, rows=case.rows, duplicates=case.duplicates, semantics=case.semantics)
+    table, theirs = tf.Variable(start), case.native()
+    weights = keras.Variable(start, dtype=dtype) if case.semantics == "keras" else tf.Variable(start)
+    state = ours.init(table)
+    for t, slices in enumerate(gradients(case, seed, dtype)):
+        if case.coalesce and case.duplicates == "sum":
+            slices = islices.coalesce(slices)
+        grad = islices.to_dense(slices) if case.dense else islices.to_native(slices)
+        table, state = ours.step(table, grad, state)
+        theirs.apply_gradients([(grad, weights)])
+        native = {"w": weights, **native_state(case, theirs, weights)}
+        mine = {"w": table, **{k: x for k, x in state.items() if k != "step"}}
+        assert set(mine) == set(native)
+        yield {k: x.numpy() for k, x in mine.items()}, {k: np.asarray(x) for k, x in native.items()}, t
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("case", [*CASES, *DENSE], ids=str)
+def test_bits_are_theirs(case: Case, dtype: str) -> None:
+    for seed in range(2):
+        for mine, native, t in run(case, dtype, seed):
+            for name, x in native.items():
+                np.testing.assert_array_equal(mine[name], x, err_msg=f"{case} {dtype}: {name} after step {t}")
+        start = first_weights(case, dtype, seed)
+        assert not np.array_equal(mine["w"], start), "nothing moved"
+        if case.rows == "touched":
+            np.testing.assert_array_equal(mine["w"][-1], start[-1], err_msg="the row that no gradient named")
+
+
+# ---------------------------------------------------------------------- where bits differ
+BOUNDED = [(Case(*ADAM, {}), 1e9)]

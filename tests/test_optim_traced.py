@@ -1,0 +1,168 @@
+"""Optimizers inside each framework's compiler: donation, variables, steps that are not taken, torch.compile."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import islices
+from islices import optim
+
+ROWS, DIM, STEPS = 30, 5, 12
+RNG = np.random.default_rng(3)
+START = RNG.standard_normal((ROWS, DIM)).astype(np.float32)
+BATCHES = [
+    (RNG.integers(0, ROWS, 16).astype(np.int32), RNG.standard_normal((16, DIM)).astype(np.float32))
+    for _ in range(STEPS)
+]
+OPTIMIZERS = {
+    "adam": optim.adam(0.05, weight_decay=0.01),
+    "adam all": optim.adam(0.05, rows="all", frozen=[0, 3, 29]),
+    "rowwise_adagrad": optim.rowwise_adagrad(0.1, frozen=[1, 2]),
+    "adagrad": optim.adagrad(0.1, lr_decay=0.1),
+    "nesterov": optim.sgd(0.1, momentum=0.9, nesterov=True),
+}
+
+
+def eager(optimizer: optim.Optimizer, taken: Any = None) -> dict[str, np.ndarray]:
+    table = START.copy()
+    state = optimizer.init(table)
+    for k, (ids, values) in enumerate(BATCHES):
+        grad = islices.IndexedSlices(values, ids, (ROWS, DIM))
+        table, state = optimizer.step(table, grad, state, apply=taken is None or taken(k))
+    return {"table": table, **state}
+
+
+def equal(table: Any, state: Any, expected: dict[str, np.ndarray]) -> None:
+    for key, x in {"table": table, **state}.items():
+        np.testing.assert_array_equal(np.asarray(x), expected[key], err_msg=key)
+
+
+# ---------------------------------------------------------------------- JAX
+@pytest.mark.parametrize("label", OPTIMIZERS)
+def test_jit_with_donation(label: str) -> None:
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    optimizer = OPTIMIZERS[label]
+
+    def step(table: Any, state: Any, values: Any, ids: Any, apply: Any) -> Any:
+        return optimizer.step(table, islices.IndexedSlices(values, ids, (ROWS, DIM)), state, apply=apply)
+
+    compiled = jax.jit(step, donate_argnums=(0, 1))
+    for taken in (None, lambda k: k % 3 != 1):
+        table = jax.numpy.array(START)
+        state = optimizer.init(table)
+        for k, (ids, values) in enumerate(BATCHES):
+            before = table
+            table, state = compiled(table, state, values, ids, np.asarray(taken is None or taken(k)))
+            assert before.is_deleted()
+        equal(table, state, eager(optimizer, taken))
+
+
+def test_jit_takes_a_schedule_of_the_step() -> None:
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    optimizer = optim.sgd(lambda step: 0.5**step)  # powers of two: no rounding anywhere
+    table = jax.numpy.array(START)
+    state = optimizer.init(table)
+    for ids, values in BATCHES:
+        table, state = jax.jit(optimizer.step)(table, islices.IndexedSlices(values, ids, (ROWS, DIM)), state)
+    equal(table, state, eager(optimizer))
+
+
+def test_rows_out_of_range_take_no_step_under_jit() -> None:
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    optimizer = OPTIMIZERS["adam"]
+    ids, values = BATCHES[0]
+    bad = ids.copy()
+    bad[:3] = [-1, ROWS, ROWS + 7]
+
+    @jax.jit
+    def step(table: Any, ids: Any) -> Any:
+        grad = islices.IndexedSlices(jax.numpy.array(values), ids, (ROWS, DIM))
+        return optimizer.step(table, grad, optimizer.init(table))
+
+    table, state = step(jax.numpy.array(START), bad)
+    good = islices.IndexedSlices(values[3:], ids[3:], (ROWS, DIM))
+    expected, after = optimizer.step(START.copy(), good, optimizer.init(START))
+    equal(table, state, {"table": expected, **after})
+
+
+# ---------------------------------------------------------------------- TensorFlow
+@pytest.mark.parametrize("as_variable", [True, False])
+@pytest.mark.parametrize("label", OPTIMIZERS)
+def test_tf_function(label: str, as_variable: bool) -> None:
+    tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
+    optimizer = OPTIMIZERS[label]
+    for taken in (None, lambda k: k % 3 != 1):
+        table = tf.Variable(START) if as_variable else tf.constant(START)
+        state = optimizer.init(table)
+
+        @tf.function
+        def in_place(values: Any, ids: Any, apply: Any, table: Any = table, state: Any = state) -> None:
+            optimizer.step(table, tf.IndexedSlices(values, ids, (ROWS, DIM)), state, apply=apply)
+
+        @tf.function
+        def functional(table: Any, state: Any, values: Any, ids: Any, apply: Any) -> Any:
+            return optimizer.step(table, tf.IndexedSlices(values, ids, (ROWS, DIM)), state, apply=apply)
+
+        for k, (ids, values) in enumerate(BATCHES):
+            batch = (tf.constant(values), tf.constant(ids), tf.constant(taken is None or taken(k)))
+            if as_variable:
+                in_place(*batch)
+            else:
+                table, state = functional(table, state, *batch)
+        equal(table, state, eager(optimizer, taken))
+
+
+# ---------------------------------------------------------------------- torch
+COMPILED = """
+import sys, torch, islices
+from islices import optim
+
+torch.manual_seed(0)
+rows, dim, optimizer = 30, 5, optim.adam(0.05)
+start = torch.randn(rows, dim)
+batches = [(torch.randint(0, rows, (16,)), torch.randn(16, dim)) for _ in range(6)]
+
+def train(wrap):
+    table = start.clone()
+    state = optimizer.init(table)
+
+    def step(table, state, ids, values):
+        grad = islices.embedding_grad(values * 2.0, ids, rows)
+        (grad,), norm = islices.clip_by_global_norm([grad], 1.0)
+        table, state = optimizer.step(table, grad, state)
+        return table * 1.0, state, norm + 1.0
+
+    step = wrap(step)
+    seen = []
+    for batch in batches:
+        copy, state, norm = step(table, state, *batch)
+        seen += [copy, norm]
+    return [*seen, table, *state.values()]
+
+expected = train(lambda step: step)
+found = train(lambda step: torch.compile(step, backend=sys.argv[1]))
+assert len(expected) == len(found) == 16
+assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+frames = torch._dynamo.utils.counters["frames"]
+assert frames["ok"] > 0, "the user's own code was not compiled"
+assert not any("islices" in name for name in torch._dynamo.utils.compilation_time_metrics), "the library's was"
+print("equal")
+"""
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_torch_compile(backend: str) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    if backend == "inductor" and not (shutil.which("g++") or shutil.which("clang++")):
+        pytest.skip("inductor needs a C++ compiler")
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILED, backend], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.strip().endswith("equal")

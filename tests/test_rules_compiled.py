@@ -1,0 +1,64 @@
+"""The rules of the optimizers, compiled by numba from the same code objects: the bits of the array path."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from islices import modes
+from islices.optim import rules
+from islices.optim.operators import array_operators, bind, number_operators
+
+numba = pytest.importorskip("numba", reason="numba is not installed")
+RULES = {name: getattr(rules, name) for name in rules.__all__}
+#: What a number of a rule may be; the rest are drawn between -2 and 2.
+POSITIVE = {"q", "accumulator", "mean_square", "v", "n"}
+NUMBERS = {
+    "lr": 0.05, "mu": 0.9, "gain": 0.3, "gain1": 0.1, "gain2": 0.001, "rho": 0.9, "rate": 0.02, "root": 0.7,
+    "eps": 1e-7, "zero": 0.0, "l1": 0.6, "l2": 0.1, "beta": 0.2, "decay": 0.03, "keep": 0.999,
+}  # fmt: skip
+
+
+def compiled(rule: Callable[..., Any], arrays: int, numbers: int, outputs: int) -> Callable[..., Any]:
+    """A loop over elements around the rule, as a kernel of `islices[fast]` will have it."""
+    inner = numba.njit(bind(rule, number_operators()))
+    names = [f"x{k}" for k in range(arrays)] + [f"c{k}" for k in range(numbers)]
+    call = f"inner({', '.join([f'x{k}[i]' for k in range(arrays)] + names[arrays:])})"
+    single = rule in (rules.coupled, rules.decoupled)  # which give no tuple
+    targets = ["out[0, i] = new"] if single else [f"out[{k}, i] = new[{k}]" for k in range(outputs)]
+    source = f"def loop(out, {', '.join(names)}):\n    for i in range(out.shape[1]):\n        new = {call}\n"
+    source += "".join(f"        {line}\n" for line in targets)
+    space: dict[str, Any] = {"inner": inner}
+    exec(source, space)  # numba compiles functions of a fixed number of arguments
+    return numba.njit(space["loop"])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", RULES)
+def test_compiled_rules_have_the_bits_of_the_arrays(name: str, dtype: str) -> None:
+    rule = RULES[name]
+    rng = np.random.default_rng(0)
+    parameters = list(inspect.signature(rule).parameters)
+    arrays = [p for p in parameters if p not in NUMBERS]
+    assert parameters == arrays + parameters[len(arrays) :], "arrays come first, as numba's loop hands them over"
+    n = 4001
+    values = {p: rng.uniform(0 if p in POSITIVE else -2, 2, n).astype(dtype) for p in arrays}
+    numbers = {p: np.asarray(NUMBERS[p], dtype)[()] for p in parameters if p in NUMBERS}
+    with modes.HOST.scope():
+        expected = bind(rule, array_operators(modes.HOST))(**values, **{p: np.full(1, x) for p, x in numbers.items()})
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    out = np.empty((len(expected), n), dtype)
+    compiled(rule, len(arrays), len(numbers), len(expected))(out, *values.values(), *numbers.values())
+    for got, want in zip(out, expected, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_a_rule_without_operators_says_so() -> None:
+    with pytest.raises(TypeError, match="without operators"):
+        rules.sgd(np.ones(1), np.ones(1), 0.1)
+    with pytest.raises(TypeError, match="plain function"):
+        bind(len, {})
