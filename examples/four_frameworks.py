@@ -1,7 +1,7 @@
 """The same model stepped on four frameworks: one table, one loss, the same rows after ten steps.
 
 Only `score` is written for each framework: the framework's own product and sum. The lookup, its gradient, the
-clipping and the step are islices' and the same bits everywhere; the numbers are whole, so that nothing else rounds.
+clipping and lazy Adam are islices' and the same bits everywhere; the numbers are whole, so that nothing else rounds.
 """
 
 import numpy as np
@@ -24,7 +24,8 @@ def score(name: str) -> object:
 
 def train(name: str) -> np.ndarray:
     backend, dot = islices.get_backend(name), score(name)
-    weights = backend.asarray(START)
+    weights, optimizer = backend.asarray(START), islices.optim.adam(0.1)
+    state = optimizer.init(weights)
     for ids, target in BATCHES:
         ids, target = backend.asarray(ids.astype(np.int32)), backend.asarray(target)
 
@@ -33,7 +34,7 @@ def train(name: str) -> np.ndarray:
 
         _, gradient = islices.value_and_grad(loss)(islices.Table(weights))
         (gradient,), _ = islices.clip_by_global_norm([gradient], 1.0)
-        weights = islices.add(weights, islices.scale(gradient, -0.1))
+        weights, state = optimizer.step(weights, gradient, state)
     return backend.to_numpy(weights)
 
 

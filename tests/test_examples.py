@@ -18,6 +18,7 @@ NEEDS = {
     "four_frameworks": ["torch", "tensorflow", "jax", "mxnet"],
     "padding_and_mask": ["torch", "tensorflow"],
     "per_sample_gradients": ["torch"],
+    "port_an_optimizer": ["tensorflow", "torch"],
     "train_some_rows": ["jax"],
 }
 
@@ -58,6 +59,11 @@ def test_train_some_rows() -> None:
     assert losses[-1] < 0.85 * losses[0]
     np.testing.assert_array_equal(start[:1000], end[:1000])
     assert (start[1000:] != end[1000:]).any(axis=1).all()
+
+
+def test_port_an_optimizer() -> None:
+    gaps = run("port_an_optimizer")
+    assert gaps["islices"] < 1e-6 < 1e-4 < gaps["torch"]
 
 
 def test_per_sample_gradients() -> None:

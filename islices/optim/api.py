@@ -1,6 +1,6 @@
 """The optimizers: each function checks its hyperparameters and returns an `Optimizer`.
 
-All share ``rows``, ``semantics``, ``maximize`` and ``frozen``. Numbers stand in docs/optimizers.md for every semantics.
+All share ``rows``, ``semantics``, ``maximize`` and ``frozen``. docs/optimizers.md has the formulas of every semantics.
 SPEC clause 16.
 """
 
@@ -44,8 +44,8 @@ def sgd(
     rows : {"touched", "all"}
         Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
         on its densified form does.
-    semantics : str
-        Whose arithmetic: @sgd@. Defaults are that framework's own then.
+    semantics : {"islices", "fbgemm", "keras", "mxnet", "optax", "tf1", "torch"}
+        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
     maximize : bool
         Follow the gradient upwards.
     frozen : 1-D integer array or sequence, or boolean mask, optional
@@ -121,8 +121,8 @@ def adagrad(
     rows : {"touched", "all"}
         Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
         on its densified form does.
-    semantics : str
-        Whose arithmetic: @adagrad@. Defaults are that framework's own then.
+    semantics : {"islices", "fbgemm", "keras", "mxnet", "optax", "tf1", "torch"}
+        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
     maximize : bool
         Follow the gradient upwards.
     frozen : 1-D integer array or sequence, or boolean mask, optional
@@ -199,8 +199,8 @@ def rowwise_adagrad(
     rows : {"touched", "all"}
         Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
         on its densified form does.
-    semantics : str
-        Whose arithmetic: @rowwise_adagrad@. Defaults are that framework's own then.
+    semantics : {"islices", "fbgemm", "mxnet"}
+        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
     maximize : bool
         Follow the gradient upwards.
     frozen : 1-D integer array or sequence, or boolean mask, optional
@@ -276,8 +276,8 @@ def rmsprop(
     rows : {"touched", "all"}
         Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
         on its densified form does.
-    semantics : str
-        Whose arithmetic: @rmsprop@. Defaults are that framework's own then.
+    semantics : {"islices", "keras", "mxnet", "optax", "tf1", "torch"}
+        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
     maximize : bool
         Follow the gradient upwards.
     frozen : 1-D integer array or sequence, or boolean mask, optional
@@ -351,8 +351,8 @@ def adam(
     rows : {"touched", "all"}
         Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
         on its densified form does.
-    semantics : str
-        Whose arithmetic: @adam@. Defaults are that framework's own then.
+    semantics : {"islices", "keras", "mxnet", "optax", "tf1", "torch"}
+        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
     maximize : bool
         Follow the gradient upwards.
     frozen : 1-D integer array or sequence, or boolean mask, optional
@@ -426,8 +426,8 @@ def adamw(
     rows : {"touched", "all"}
         Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
         on its densified form does.
-    semantics : str
-        Whose arithmetic: @adamw@. Defaults are that framework's own then.
+    semantics : {"islices", "keras", "optax", "torch"}
+        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
     maximize : bool
         Follow the gradient upwards.
     frozen : 1-D integer array or sequence, or boolean mask, optional
@@ -503,8 +503,8 @@ def ftrl(
     rows : {"touched", "all"}
         Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
         on its densified form does.
-    semantics : str
-        Whose arithmetic: @ftrl@. Defaults are that framework's own then.
+    semantics : {"islices", "keras", "mxnet", "tf1"}
+        Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
     maximize : bool
         Follow the gradient upwards.
     frozen : 1-D integer array or sequence, or boolean mask, optional

@@ -215,7 +215,7 @@ def _rmsprop(h: Hyper) -> Formula:
 
 
 def _power(n: Numbers, base: float) -> Array:
-    """base^t as TensorFlow's pow has it in float64 (traced, by products); its pow of float32 does not round correctly."""
+    """base^t as TensorFlow's float64 pow has it (traced, by products); its float32 pow is mostly that rounded."""
     return n.number(_single(base) ** float(n.t[0])) if n.E is modes.HOST else n.power(_single(base))
 
 
@@ -247,9 +247,7 @@ def _ftrl(h: Hyper) -> Formula:
 
 #: optimizer -> its preset
 PRESETS: Mapping[str, Preset] = {
-    "sgd": Preset(
-        {"lr": 1e-2, "momentum": 0.0, "nesterov": False, "weight_decay": 0.0}, _sgd, "keras.optimizers.SGD"
-    ),
+    "sgd": Preset({"lr": 1e-2, "momentum": 0.0, "nesterov": False, "weight_decay": 0.0}, _sgd, "keras.optimizers.SGD"),
     "adagrad": Preset(
         {"lr": 1e-3, "eps": 1e-7, "initial_accumulator": 0.1, "weight_decay": 0.0},
         _adagrad,

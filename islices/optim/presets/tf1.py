@@ -170,7 +170,9 @@ def _power(n: Numbers, base: float) -> Array:
     rounded power, since a running product has no closed form)."""
     if n.E is not modes.HOST:
         return n.E.astype(n.power(_single(base)), "float32")
-    t = int(n.t[0])
+    t, base = int(n.t[0]), _single(base)
+    if base == 1.0 or base ** float(t) < 2.0**-60:  # 1 - power is then 0, or 1
+        return n.number(float(base == 1.0))
     products = _running_products(base, 1 << max(10, (t - 1).bit_length()))
     return n.number(float(products[t - 1]))
 
