@@ -59,7 +59,7 @@ islices does all three, so where such a call is fastest, a second line has the f
 follow Zipf's law with exponent 1.1: a few rows occur very often.
 
 examples
-  python -m islices.conformance.bench                            every backend installed, about two minutes
+  python -m islices.conformance.bench                            every backend installed, about five minutes
   python -m islices.conformance.bench --backend torch            one of them (repeat the option for more)
   python -m islices.conformance.bench --part samples             one of the tables (repeat the option for more)
   python -m islices.conformance.bench --slices 64 --dim 16 --rows 1000 --repeat 200    small calls: the overhead

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import os
 from collections.abc import Callable
-from statistics import median
 from typing import Any
 
 import numpy as np
 
 from islices import get_backend
-from islices.conformance.bench_rounds import figures, markdown, measure, ratio, zipf_ids
+from islices.conformance.bench_rounds import blocking, emit, figures, markdown, measure, ratio, zipf_ids
 from islices.conformance.bench_steps import STEPS, Steps
 from islices.conformance.memory import peak_growth
 
@@ -38,12 +36,13 @@ def gradient(name: str, rows: int, repeat: int) -> None:
     drawn = zipf_ids(IDS, ROWS[0])
     ids = drawn * (rows // ROWS[0])  # the same rows' frequencies, spread over the table
     # code is loaded by a small table, so that the peak is the step's own
-    for ways in _blocking(steps.gradient(steps.table(ROWS[0] // 10, DIM), drawn // 10, upstream), block).values():
+    for warming in steps.gradient(steps.table(ROWS[0] // 10, DIM), drawn // 10, upstream).values():
+        ways = blocking(warming, block)
         for way in ways.values():
             way()
     table = steps.table(rows, DIM)
     block(table)
-    variants = _blocking(steps.gradient(table, ids, upstream), block)
+    variants = {key: blocking(ways, block) for key, ways in steps.gradient(table, ids, upstream).items()}
     peaks: dict[str, dict[str, float]] = {}
     for variant, ways in variants.items():
         if rows > DENSE_ROWS:
@@ -130,7 +129,8 @@ def samples(name: str, repeat: int) -> None:
     table = steps.table(SAMPLES_ROWS, SAMPLES_DIM)
     distinct = np.unique(ids)
     expected = None
-    for variant, ways in _blocking(steps.samples(table, head, ids, targets, max_norm), block).items():
+    for variant, own in steps.samples(table, head, ids, targets, max_norm).items():
+        ways = blocking(own, block)
         for label, way in ways.items():
             norms, values, indices, dense = (None if x is None else _numpy(x) for x in way())
             what = f"{name} {variant}, per sample, {label}"
@@ -153,18 +153,6 @@ def _sample_norms(head: Any, ids: Any, targets: Any, *, with_head: bool) -> np.n
 
 
 # ---------------------------------------------------------------------- both
-def _blocking(ways: Any, block: Callable[[Any], None]) -> dict[str, dict[str, Callable[[], Any]]]:
-    def wait(way: Callable[[], Any]) -> Callable[[], Any]:
-        def call() -> Any:
-            result = way()
-            block(result)
-            return result
-
-        return call
-
-    return {variant: {label: wait(way) for label, way in each.items()} for variant, each in ways.items()}
-
-
 def _numpy(x: Any) -> np.ndarray[Any, Any]:
     if hasattr(x, "asnumpy"):
         x = x.asnumpy()
@@ -179,15 +167,9 @@ def _compare(what: str, got: Any, expected: Any, tolerance: float) -> None:
 
 
 def _emit(name: str, variant: str, times: dict[str, list[float]], **more: Any) -> None:
-    record = {
-        "backend": name,
-        "version": get_backend(name).version(),
-        "variant": variant,
-        "milliseconds": {label: median(t) for label, t in times.items()},
-        "quartiles": {label: [float(q) for q in np.percentile(t, (25, 75))] for label, t in times.items()},
-        "ratios": {label: ratio(times["islices"], t) for label, t in times.items() if len(t) == len(times["islices"])},
-    }
-    print(json.dumps(record | more), flush=True)
+    own = times["islices"]
+    ratios = {label: ratio(own, t) for label, t in times.items() if len(t) == len(own)}
+    emit(name, times, variant=variant, ratios=ratios, **more)
 
 
 def _head(record: dict[str, Any]) -> str:

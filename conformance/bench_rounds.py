@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from statistics import median
@@ -9,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["figures", "markdown", "measure", "ratio", "zipf_ids"]
+from islices import get_backend
+
+__all__ = ["blocking", "emit", "figures", "markdown", "measure", "ratio", "zipf_ids"]
 
 
 def zipf_ids(count: int, rows: int) -> np.ndarray[Any, Any]:
@@ -35,6 +38,31 @@ def measure(ways: dict[str, Callable[[], Any]], repeat: int) -> dict[str, list[f
             if turn >= 0:
                 times[name].append(elapsed * 1e3)
     return times
+
+
+def blocking(ways: dict[str, Callable[[], Any]], block: Callable[[Any], None]) -> dict[str, Callable[[], Any]]:
+    """The ways, each waiting until its result is computed."""
+
+    def wait(way: Callable[[], Any]) -> Callable[[], Any]:
+        def call() -> Any:
+            result = way()
+            block(result)
+            return result
+
+        return call
+
+    return {label: wait(way) for label, way in ways.items()}
+
+
+def emit(name: str, times: dict[str, list[float]], **more: Any) -> None:
+    """Write what was measured on a backend as a line of JSON."""
+    record = {
+        "backend": name,
+        "version": get_backend(name).version(),
+        "milliseconds": {label: median(t) for label, t in times.items()},
+        "quartiles": {label: [float(q) for q in np.percentile(t, (25, 75))] for label, t in times.items()},
+    }
+    print(json.dumps(record | more), flush=True)
 
 
 def ratio(a: list[float], b: list[float]) -> float:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -318,3 +320,13 @@ def test_repr() -> None:
     assert repr(optim.sgd(0.1, momentum=0.9)) == (
         "sgd(lr=0.1, momentum=0.9, dampening=0.0, nesterov=False, weight_decay=0.0, rows='touched')"
     )
+    assert repr(
+        optim.ftrl(0.1, semantics="keras", rows="all", duplicates="raw", maximize=True, frozen=[1, 1, 2])
+    ).endswith("rows='all', semantics='keras', duplicates='raw', maximize=True, frozen=2 rows)")
+
+
+def test_optimizers_pickle_and_copy() -> None:
+    made = optim.adam(0.1, rows="all", frozen=[1, 5], maximize=True)
+    for again in (pickle.loads(pickle.dumps(made)), copy.deepcopy(made)):
+        assert repr(again) == repr(made)
+        equal(contents(*train("numpy", START.copy(), again)), contents(*train("numpy", START.copy(), made)))

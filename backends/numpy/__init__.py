@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,11 +24,11 @@ class NumpyBackend(HostBackend):
         return isinstance(x, (np.ndarray, np.generic)) and not isinstance(x, np.ma.MaskedArray)
 
     def dtype(self, x: Array) -> str:
-        return str(x.dtype.name)
+        return _dtype_name(x.dtype)
 
     def host_view(self, x: Array) -> np.ndarray | None:
         x = np.asarray(x)
-        return x.view(np.uint16) if x.dtype.name == "bfloat16" else x
+        return x.view(np.uint16) if _dtype_name(x.dtype) == "bfloat16" else x
 
     def from_host(self, array: np.ndarray, like: Array) -> Array:
         return array.view(_bfloat16()) if array.dtype == np.uint16 else array
@@ -46,6 +47,11 @@ class NumpyBackend(HostBackend):
         "embedding_grad(upstream, ids, num_rows) makes it the table's, and per_sample(upstream, ids, num_rows) each "
         "sample's"
     )
+
+
+@cache
+def _dtype_name(dtype: np.dtype) -> str:
+    return str(dtype.name)  # NumPy puts the name together on every call
 
 
 def _bfloat16() -> Any:

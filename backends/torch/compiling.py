@@ -1,8 +1,8 @@
 """torch.compile runs calls into islices as they are: its graph breaks there and goes on behind.
 
 Dynamo would trace the library's Python, registry and execution modes included, and its guards on that do not end. It
-keeps a list of folders whose frames it leaves alone; the library's are put there, at once where Dynamo is loaded already,
-else when it is: importing it here would cost every user of torch a second.
+keeps a list of folders whose frames it leaves alone; the library's are put there, at once where Dynamo is loaded
+already, else when it is: importing it here would cost every user of torch a second.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,9 @@ def optimizer(
         raise ValueError(f"duplicates: got {duplicates!r}; {owner} has {'raw' if formula.raw else 'sum'!r} only")
     if rows not in formula.rows:
         raise ValueError(f"rows: got {rows!r}; {owner} has {', '.join(map(repr, formula.rows))}")
-    return Optimizer(name, hyper, formula, rows=rows, semantics=semantics, maximize=bool(maximize), frozen=frozen)
+    options = {"rows": rows, "semantics": semantics, "maximize": bool(maximize), "frozen": frozen}
+    remake = partial(optimizer, name, dict(given), **options, duplicates=duplicates)
+    return Optimizer(name, hyper, formula, **options, remake=remake)
 
 
 def _check_types(hyper: Mapping[str, Any]) -> None:

@@ -46,7 +46,7 @@ class Optimizer:
     ([0.0, 0.0, 0.0, -0.5], [0.0, 0.0, 0.0, 4.0], [1])
     """
 
-    __slots__ = ("_formula", "_frozen", "_mask_length", "hyper", "maximize", "name", "rows", "semantics")
+    __slots__ = ("_formula", "_frozen", "_mask_length", "_remake", "hyper", "maximize", "name", "rows", "semantics")
 
     def __init__(
         self,
@@ -58,10 +58,11 @@ class Optimizer:
         semantics: str,
         maximize: bool,
         frozen: Any,
+        remake: Callable[[], Optimizer],
     ) -> None:
         self.name, self.hyper, self.rows, self.semantics = name, dict(hyper), rows, semantics
         self.maximize = maximize
-        self._formula = formula
+        self._formula, self._remake = formula, remake
         self._frozen, self._mask_length = _frozen_rows(frozen)
 
     def __repr__(self) -> str:
@@ -69,7 +70,16 @@ class Optimizer:
         parts.append(f"rows={self.rows!r}")
         if self.semantics != "islices":
             parts.append(f"semantics={self.semantics!r}")
+        if self._formula.raw:
+            parts.append("duplicates='raw'")
+        if self.maximize:
+            parts.append("maximize=True")
+        if self._frozen is not None:
+            parts.append(f"frozen={len(self._frozen)} rows")
         return f"{self.name}({', '.join(parts)})"
+
+    def __reduce__(self) -> tuple[Callable[[], Optimizer], tuple[()]]:
+        return self._remake, ()  # formulas do not pickle; what was asked for does
 
     # ------------------------------------------------------------------ state
     def init(self, table: Any, *, master: bool = False) -> dict[str, Array]:
@@ -150,10 +160,10 @@ class Optimizer:
         if grad is None:
             return table, dict(state)
         leaf = self._adopt_gradient(B, weights, grad)
-        if modes.is_traced(B, *([apply] if B.is_array(apply) else [])):
+        if B.is_array(apply) and B.is_traced(apply):
             with B.scope():
                 flag: Array | None = B.reshape(B.astype(apply, "int32"), (1,))
-        elif _is_false(B, apply):
+        elif _is_false(apply):
             return table, dict(state)
         else:
             flag = None
@@ -258,11 +268,12 @@ def _adopt_float_table(table: Any) -> tuple[Backend, Array]:
     return B, weights
 
 
-def _is_false(B: Backend, apply: Any) -> bool:
+def _is_false(apply: Any) -> bool:
     if isinstance(apply, (bool, np.bool_)):
         return not apply
-    if B.is_array(apply) and size_of(B.shape(apply)) == 1:
-        return not bool(B.to_numpy(apply).reshape(()))
+    backend = find_backend(apply)
+    if backend is not None and backend.is_array(apply) and size_of(backend.shape(apply)) == 1:
+        return not bool(backend.to_numpy(apply).reshape(()))
     raise TypeError(f"apply: got {describe(apply)}; accepted is a bool, or an array of one")
 
 
