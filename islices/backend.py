@@ -521,7 +521,8 @@ class Backend:
         return self.reshape(x, (*shape, *(1,) * (len(self.shape(like)) - len(shape))))
 
     def columns(self, x: Array, start: int, stop: int) -> Array:
-        """x[:, start:stop] of x with two axes; sums of columns are not reordered."""
+        """x[:, start:stop] of x with two axes; sums of columns are not reordered. To be overridden where arrays have no
+        slices."""
         return x[:, start:stop]
 
     def sum_duplicates(self, values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:

@@ -82,7 +82,7 @@ def lifted(name):
 for _name in (
     "astype reshape zeros concat take where abs minimum maximum less_equal isfinite sqrt div round_product row_amax "
     "row_sum equal in_range logical_not isin select unique segment_sum scatter_rows add_rows arange searchsorted "
-    "segment_max set_rows stop_gradient"
+    "segment_max set_rows in_place columns stop_gradient"
 ).split():
     setattr(LabBackend, _name, lifted(_name))
 
@@ -222,6 +222,39 @@ def test_a_sum_of_squares_in_float32_is_caught(tmp_path: Path) -> None:
 """
     run = conform(tmp_path, "-k", "norms", defect=defect)
     assert run.clauses("fail") >= {"7", "8"}
+
+
+def test_quotients_by_the_reciprocal_are_caught(tmp_path: Path) -> None:
+    defect = """
+    def div(self, a, b):
+        return np.multiply(a, np.divide(np.ones((), b.dtype), b))
+"""
+    run = conform(tmp_path, "-k", "optimizers or updates", defect=defect)
+    assert run.clauses("fail") >= {"15", "16"}
+    wrong = {i for i in run.ids("fail") if i.startswith("optimizers/")}
+    assert any(i.startswith("optimizers/hundred-steps/adam/") for i in wrong)
+    assert not any("/sgd" in i for i in wrong)  # which divides by nothing
+
+
+def test_roots_that_are_not_rounded_correctly_are_caught(tmp_path: Path) -> None:
+    defect = """
+    def sqrt(self, x):
+        return np.nextafter(np.sqrt(x), np.asarray(np.inf, x.dtype)) if x.ndim > 1 else np.sqrt(x)
+"""
+    run = conform(tmp_path, "-k", "optimizers", defect=defect)
+    assert run.clauses("fail") == {"16"}
+    assert any("hundred-steps/adagrad/" in i for i in run.ids("fail"))
+
+
+def test_steps_that_move_other_rows_are_caught(tmp_path: Path) -> None:
+    defect = """
+    def set_rows(self, table, ids, values, *, donate=False):
+        if len(table) > 999_000:
+            table[1] += 1.0
+        return super().set_rows(table, ids, values)
+"""
+    run = conform(tmp_path, "-k", "other-rows", defect=defect)
+    assert run.ids("fail") == {"optimizers/other-rows-keep-their-bits/adam-decay"}
 
 
 def test_indices_that_are_not_checked_are_caught(tmp_path: Path) -> None:

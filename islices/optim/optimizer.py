@@ -252,8 +252,11 @@ class Optimizer:
                 decay = numbers.number(self.hyper["weight_decay"])
                 named["keep"] = numbers.number(1.0) - E.round_product(numbers.lr, decay)
             wide = wide_dtype(B.dtype(weights))
-            columns = [numbers.number(x) if is_real(x) else E.astype(x, "float64") for x in named.values()]
-            array = E.astype(E.concat(columns), wide)
+            if traced:
+                columns = [numbers.number(x) if is_real(x) else E.astype(x, "float64") for x in named.values()]
+                array = E.astype(E.concat(columns), wide)
+            else:  # the same, but one conversion for all
+                array = np.array([x if is_real(x) else x[0] for x in named.values()], np.float64).astype(wide)
         if not traced:
             with B.scope():
                 array = B.asarray(array, weights)
