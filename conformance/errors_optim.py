@@ -23,6 +23,10 @@ def _refused(
 _refused("without-lr", "TypeError", ["lr", "none"], "adam", {})
 _refused("lr-text", "TypeError", ["lr", "'0.1'", "function"], "sgd", {"lr": "0.1"})
 _refused("lr-complex", "TypeError", ["lr", "complex"], "sgd", {"lr": {"complex": [1.0, 2.0]}})
+_refused("lr-bool", "TypeError", ["lr", "True"], "sgd", {"lr": True})
+_refused("lr-nan", "ValueError", ["lr", "nan"], "sgd", {"lr": math.nan})
+_refused("lr-negative", "ValueError", ["lr", "-0.1", ">= 0"], "sgd", {"lr": -0.1})
+_refused("maximize", "TypeError", ["maximize", "'no'", "bool"], "sgd", {"lr": 0.1}, maximize="no")
 _refused("beta-one", "ValueError", ["beta1", "1.0", "< 1"], "adam", {"lr": 0.1, "beta1": 1.0})
 _refused("beta-negative", "ValueError", ["beta2", "-0.1"], "adam", {"lr": 0.1, "beta2": -0.1})
 _refused("beta-nan", "ValueError", ["beta1", "nan"], "adamw", {"lr": 0.1, "beta1": math.nan})
@@ -38,12 +42,15 @@ _refused("duplicates-name", "ValueError", ["duplicates", "'last'"], "sgd", {"lr"
 _refused("frozen-negative", "IndexError", ["frozen", "-1"], "sgd", {"lr": 0.1}, frozen=[0, -1])
 _refused("frozen-out-of-range", "IndexError", ["frozen", "5"], "sgd", {"lr": 0.1}, frozen=[0, 5])
 _refused("frozen-float", "TypeError", ["frozen", "float"], "sgd", {"lr": 0.1}, frozen=[0.5])
+_refused(
+    "frozen-empty-mask", "ValueError", ["frozen", "length 0", "5"], "sgd", {"lr": 0.1}, frozen=Array("bool", (0,), [])
+)
 _refused("frozen-mask", "ValueError", ["frozen", "length 2", "5"], "sgd", {"lr": 0.1}, frozen=[True, False])
 
 # ---------------------------------------------------------------------- tables, gradients
 _sgd = ("sgd", {"lr": 0.1})
 _refused("table-integers", "TypeError", ["table", "int64", "floating"], *_sgd, i64(1, 2), [GOOD])
-_refused("table-list", "TypeError", ["table", "list"], *_sgd, [1.0], [GOOD])
+_refused("table-list-of-numbers", "TypeError", ["table", "1.0"], *_sgd, [1.0], [GOOD])
 _refused("table-0-d", "ValueError", ["table", "()"], *_sgd, f32(), [GOOD])
 _refused("table-slices", "TypeError", ["table", "IndexedSlices"], *_sgd, GOOD, [GOOD])
 _refused("grad-dtype", "TypeError", ["grad", "float64", "float32"], *_sgd, DENSE, [WIDE])

@@ -18,7 +18,7 @@ from islices.native import map_leaves
 from islices.registry import describe, get_backend
 from islices.slices import IndexedSlices, check_indices
 
-__all__ = ["check_memory", "coalesce", "drop_rows", "keep_rows", "to_dense"]
+__all__ = ["check_memory", "coalesce", "drop_rows", "keep_rows", "scatter", "to_dense"]
 
 NO_MASK = "rows: got a mask, while the number of rows is unknown; accepted are row numbers then"
 ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}
@@ -112,7 +112,7 @@ def _to_dense(s: IndexedSlices) -> Array:
     shape = _known_shape(s)
     check_memory(repr(s), shape, B.dtype(s.values), "keep it sparse (coalesce(x) holds the rows that are not zero)")
     c = _coalesce(s)
-    return modes.run(_scatter, B, (c.values, c.indices), shape=shape)
+    return modes.run(scatter, B, (c.values, c.indices), shape=shape)
 
 
 def check_memory(what: str, shape: tuple[int, ...], dtype: str, way_out: str) -> None:
@@ -125,7 +125,8 @@ def check_memory(what: str, shape: tuple[int, ...], dtype: str, way_out: str) ->
         )
 
 
-def _scatter(B: Backend, values: Array, ids: Array, *, shape: tuple[int, ...]) -> Array:
+def scatter(B: Backend, values: Array, ids: Array, *, shape: tuple[int, ...]) -> Array:
+    """Kernel: zeros of a shape with rows ids (unique, ascending) set to values."""
     return B.scatter_rows(values, ids, shape)
 
 

@@ -61,6 +61,31 @@ def test_overflow_is_seen_after_duplicates_are_summed(name: str, dtype: str, mod
         assert B.dtype(dense) == "float32"
 
 
+def test_what_dividing_makes_infinite_is_not_finite() -> None:
+    loss_scale = optim.LossScale(2.0**-20)
+    state = loss_scale.init(np.zeros(1, np.float32))
+    found, finite = loss_scale.unscale(slices("numpy", "float32", [1], [1e35]), state)
+    assert np.isinf(found.values).all()
+    assert finite is False
+
+
+@pytest.mark.parametrize(
+    ("state", "error"),
+    [({}, ValueError), (None, ValueError), ({"scale": 1.0, "good_steps": np.int32([0])}, TypeError)],
+)
+def test_a_state_that_is_none(state: Any, error: type[Exception]) -> None:
+    loss_scale, grad = optim.LossScale(), slices("numpy", "float32", [1], [1.0])
+    for call in (
+        lambda: loss_scale.unscale(grad, state),
+        lambda: loss_scale.update(state, True),
+        lambda: loss_scale.scaled(np.float32([1.0]), state),
+    ):
+        with pytest.raises(error, match="state"):
+            call()
+    with pytest.raises(TypeError, match="apply: got None"):
+        loss_scale.update(loss_scale.init(np.zeros(1, np.float32)), None)
+
+
 def test_torchs_own_check_misses_what_duplicates_sum_to() -> None:
     """Why there is one here. SPEC clause 16; pytorch's GradScaler coalesces float16 alone."""
     torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -91,8 +116,11 @@ def test_the_scale_grows_and_backs_off() -> None:
         (4, 1), (4, 2), (2, 0), (2, 1), (2, 2), (4, 0), (4, 1), (4, 2), (8, 0), (4, 0), (2, 0)
     ]  # fmt: skip
     assert float(loss_scale.scaled(np.float32([3.0]), state)[0]) == 6.0
-    largest = {"scale": np.float32([2.0**127]), "good_steps": np.int32([2])}
-    assert loss_scale.update(largest, True)["scale"].tolist() == [2.0**127]  # never infinite
+    # never infinite, never zero, and a count that was loaded from elsewhere may be beyond the interval
+    for scale, finite, kept in ((2.0**125, True, 2.0**125), (2.0**-125, False, 2.0**-125), (1.0, True, 2.0)):
+        late = {"scale": np.float32([scale]), "good_steps": np.int32([7])}
+        assert loss_scale.update(late, finite)["scale"].tolist() == [kept]
+    assert repr(loss_scale) == "LossScale(4.0, growth_factor=2.0, backoff_factor=0.5, growth_interval=3)"
 
 
 @pytest.mark.parametrize(
@@ -100,7 +128,8 @@ def test_the_scale_grows_and_backs_off() -> None:
     [
         ({"initial": "8"}, TypeError), ({"initial": 0.0}, ValueError), ({"initial": float("inf")}, ValueError),
         ({"growth_factor": 0.5}, ValueError), ({"backoff_factor": 1.0}, ValueError),
-        ({"growth_interval": 0}, ValueError),
+        ({"growth_interval": 0}, ValueError), ({"growth_interval": 2.5}, TypeError), ({"initial": True}, TypeError),
+        ({"initial": 1e300}, ValueError),
     ],
 )  # fmt: skip
 def test_bad_parameters(options: dict[str, Any], error: type[Exception]) -> None:

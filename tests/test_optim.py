@@ -185,6 +185,84 @@ def test_expanded_tensors_are_found_before_anything_is_written(part: str) -> Non
     equal({key: numpy(x) for key, x in parts.items()}, before)
 
 
+def test_inference_tensors_are_found_before_anything_is_written() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    optimizer, table = optim.adam(0.1), torch.from_numpy(START.copy())
+    with torch.inference_mode():
+        state = optimizer.init(table)
+    with pytest.raises(ValueError, match=r"state\['step'\]: got an inference tensor"):
+        optimizer.step(table, gradient("torch", BATCHES[0]), state)
+    np.testing.assert_array_equal(numpy(table), START)
+
+
+def test_a_tensor_beside_a_variable_is_refused() -> None:
+    """In a tf.function the table would move and the state stay as it was."""
+    pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
+    optimizer, table = optim.adam(0.1), tensorflow_variable()
+    state = islices.convert(optimizer.init(START.copy()), "tensorflow")
+    with pytest.raises(TypeError, match=r"state\['step'\]: got EagerTensor.*tf.Variable"):
+        optimizer.step(table, gradient("tensorflow", BATCHES[0]), state)
+    np.testing.assert_array_equal(numpy(table), START)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_one_array_in_two_places_is_refused(name: str) -> None:
+    B, optimizer = islices.get_backend(name), optim.adam(0.1)
+    table = B.asarray(START)
+    state = optimizer.init(table)
+    for shared in ({**state, "v": state["m"]}, {**state, "m": table}):
+        with pytest.raises(ValueError, match="state: got one array twice"):
+            optimizer.step(table, gradient(name, BATCHES[0]), shared, donate=True)
+    equal(contents(table, state), contents(START, optim.adam(0.1).init(START)))
+
+
+def test_a_state_of_numpy_arrays_says_how_to_convert_it() -> None:
+    name = next(iter(set(BACKENDS) - {"numpy"}))
+    optimizer = optim.adam(0.1)
+    with pytest.raises(TypeError, match=rf"islices.convert\(state, '{name}'\)"):
+        optimizer.step(of(name)(), gradient(name, BATCHES[0]), optimizer.init(START))
+
+
+@pytest.mark.parametrize("apply", [0.5, "yes", None, np.ones(2, bool), np.float32(1)])
+def test_apply_that_is_no_flag(apply: Any) -> None:
+    table = START.copy()
+    with pytest.raises((TypeError, ValueError), match="apply"):
+        optim.sgd(0.1).step(table, gradient("numpy", BATCHES[0]), optim.sgd(0.1).init(table), apply=apply)
+    np.testing.assert_array_equal(table, START)
+
+
+# ---------------------------------------------------------------------- several tables
+def test_a_structure_of_tables_is_stepped_together() -> None:
+    optimizer = optim.adam(0.1)
+    tables = {"a": START.copy(), "b": [START.copy(), START[:, 0].copy()]}
+    state = optimizer.init(tables)
+    grads = {"b": [None, START[:, 0]], "a": gradient("numpy", BATCHES[0])}
+    new, after = optimizer.step(tables, grads, state)
+    assert new["a"] is tables["a"]
+    equal(contents(new["a"], after["a"]), contents(*train("numpy", START.copy(), optimizer, BATCHES[:1])))
+    equal(contents(new["b"][0], after["b"][0]), contents(START, optimizer.init(START)))
+    assert (new["b"][1] != START[:, 0]).all()
+    assert int(after["b"][1]["step"][0]) == 1
+
+
+def test_nothing_is_written_to_any_table_if_one_does_not_fit() -> None:
+    optimizer = optim.adam(0.1)
+    tables = [START.copy(), START.copy()]
+    state = optimizer.init(tables)
+    good = gradient("numpy", BATCHES[0])
+    for grads, states in (
+        ([good, gradient("numpy", BATCHES[0]).replace(values=np.ones((9, DIM)))], state),
+        ([good], state),
+        (good, state),
+        ([good, good], state[:1]),
+        ([good, good], {"a": state[0]}),
+    ):
+        with pytest.raises((TypeError, ValueError), match=r"grad|state"):
+            optimizer.step(tables, grads, states)
+    for table, own in zip(tables, state, strict=True):
+        equal(contents(table, own), contents(START, optimizer.init(START)))
+
+
 def test_a_function_that_raises_for_the_learning_rate_leaves_everything() -> None:
     def broken(step: int) -> float:
         raise RuntimeError("no rate")
@@ -224,6 +302,32 @@ def test_all_rows_in_blocks_are_the_dense_formula(label: str, monkeypatch: pytes
     monkeypatch.setattr("islices.optim.step.BLOCK", 5 * DIM)
     monkeypatch.setattr("islices.optim.step.PIECE", 2 * DIM)
     equal(contents(*train("numpy", START.copy(), optimizer)), whole)
+
+
+def test_freezing_most_of_a_large_table() -> None:
+    rows = 100_000
+    frozen = np.delete(np.arange(rows), [5, 77_777])
+    optimizer, table = optim.sgd(1.0, frozen=frozen), np.zeros((rows, 1), np.float32)
+    grad = islices.IndexedSlices(np.ones((4, 1), np.float32), np.array([4, 5, 77_777, 99_999], np.int32), (rows, 1))
+    optimizer.step(table, grad, optimizer.init(table))
+    assert np.flatnonzero(table).tolist() == [5, 77_777]
+
+
+def test_rows_that_int32_cannot_name_may_be_frozen() -> None:
+    """float16 zeros of 2^31 + 20 rows: 4 GiB that are never touched."""
+    rows = 2**31 + 20
+    table = np.zeros((rows,), np.float16)
+    optimizer = optim.sgd(1.0, frozen=[4, 5, *range(2**31 + 1, 2**31 + 9)])
+    grad = islices.IndexedSlices(np.ones(2, np.float16), np.array([5, 6], np.int32), (rows,))
+    optimizer.step(table, grad, optimizer.init(table))
+    assert table[:8].tolist() == [0, 0, 0, 0, 0, 0, -1, 0]
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_the_rate_may_be_an_array_of_one(name: str) -> None:
+    B = islices.get_backend(name)
+    table, state = train(name, B.asarray(START), optim.adam(B.asarray(np.array([0.125], np.float32))))
+    equal(contents(table, state), contents(*train("numpy", START.copy(), optim.adam(0.125))))
 
 
 def test_a_rate_that_depends_on_the_step() -> None:
@@ -323,6 +427,14 @@ def test_repr() -> None:
     assert repr(
         optim.ftrl(0.1, semantics="keras", rows="all", duplicates="raw", maximize=True, frozen=[1, 1, 2])
     ).endswith("rows='all', semantics='keras', duplicates='raw', maximize=True, frozen=2 rows)")
+
+
+def test_optimizers_do_not_change() -> None:
+    made = optim.adam(0.1)
+    with pytest.raises(AttributeError, match="rows: an Optimizer does not change"):
+        made.rows = "all"  # type: ignore[misc]
+    with pytest.raises(TypeError, match="does not support item assignment"):
+        made.hyper["lr"] = 0.2  # type: ignore[index]
 
 
 def test_optimizers_pickle_and_copy() -> None:

@@ -91,6 +91,31 @@ def test_rows_out_of_range_take_no_step_under_jit() -> None:
     equal(table, state, {"table": expected, **after})
 
 
+@pytest.mark.parametrize("rows", ["touched", "all"])
+def test_any_number_but_zero_takes_the_step(rows: str) -> None:
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    optimizer = optim.adam(0.05, rows=rows)
+    grad = islices.IndexedSlices(jax.numpy.array(BATCHES[0][1]), jax.numpy.array(BATCHES[0][0]), (ROWS, DIM))
+    table = jax.numpy.array(START)
+    taken = optimizer.step(table, grad, optimizer.init(table))
+    for apply, (expected, after) in ((2, taken), (-1, taken), (0, (table, optimizer.init(table)))):
+        found, state = jax.jit(lambda n: optimizer.step(table, grad, optimizer.init(table), apply=n))(apply)
+        equal(found, state, {"table": np.asarray(expected), **{k: np.asarray(x) for k, x in after.items()}})
+
+
+@pytest.mark.parametrize("rows", ["touched", "all"])
+def test_a_step_is_a_constant_to_jax_grad(rows: str) -> None:
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    optimizer = optim.adam(0.05, rows=rows)
+    grad = islices.IndexedSlices(jax.numpy.array(BATCHES[0][1]), jax.numpy.array(BATCHES[0][0]), (ROWS, DIM))
+
+    def total(table: Any) -> Any:
+        stepped, _ = optimizer.step(table, grad, optimizer.init(table))
+        return islices.scatter_add(stepped, grad).sum()
+
+    assert not np.asarray(jax.grad(total)(jax.numpy.array(START))).any()
+
+
 # ---------------------------------------------------------------------- TensorFlow
 @pytest.mark.parametrize("as_variable", [True, False])
 @pytest.mark.parametrize("label", OPTIMIZERS)

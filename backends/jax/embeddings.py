@@ -40,6 +40,8 @@ class Embeddings(Backend):
         return segments.fold_rows(op, rows, values, segments_)
 
     def set_rows(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array:
+        if isinstance(table, Tracer):
+            table = lax.stop_gradient(table)
         if donate and not any(isinstance(x, Tracer) for x in (table, ids, values)):
             return segments.replace_donated(table, ids, values)
         views = [memory.view(x) for x in (table, ids, values)]

@@ -267,6 +267,8 @@ class TorchBackend(Backend):
     def in_place(self, x: Array) -> bool:
         if x.numel() > 1 and 0 in (step for step, size in zip(x.stride(), x.shape, strict=True) if size > 1):
             raise ValueError("table: got an expanded tensor, whose rows share memory; accepted is one of its own")
+        if x.is_inference() and not torch.is_inference_mode_enabled():
+            raise ValueError("table: got an inference tensor; accepted outside of torch.inference_mode() is a clone")
         return True
 
     # ------------------------------------------------------------------ differentiation

@@ -43,7 +43,8 @@ class _WhenImported(MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname != RULES:
             return None
-        sys.meta_path.remove(self)
+        if self in sys.meta_path:  # another thread may import it too
+            sys.meta_path.remove(self)
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
             spec.loader = _ThenShield(spec.loader)
@@ -58,5 +59,8 @@ class _ThenShield(Loader):
         return self.loader.create_module(spec)  # type: ignore[no-any-return]
 
     def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self.loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self.loader
         self.loader.exec_module(module)
         _leave_alone(module)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from islices.optim.factory import optimizer
-from islices.optim.optimizer import LearningRate, Optimizer
+from islices.optim.factory import make
+from islices.optim.optimizer import Optimizer
+from islices.optim.plan import LearningRate
 
 __all__ = ["adagrad", "adam", "adamw", "ftrl", "rmsprop", "rowwise_adagrad", "sgd"]
 
@@ -31,10 +32,10 @@ def sgd(
 
     Parameters
     ----------
-    lr : float, or function of the step
-        The learning rate; a function gets the number of steps taken before, from 0.
+    lr : float, array of one, or function of the step
+        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
     momentum : float, default 0
-        Decay of the buffer of gradients, in [0, 1) or above; 0 keeps none.
+        Decay of the buffer of gradients, at least 0, which keeps none.
     dampening : float, default 0
         The gradient enters the buffer times 1 - dampening.
     nesterov : bool, default False
@@ -80,7 +81,7 @@ def sgd(
     >>> table[:2].tolist()
     [[1.0], [1.0]]
     """
-    return optimizer(
+    return make(
         "sgd",
         {"lr": lr, "momentum": momentum, "dampening": dampening, "nesterov": nesterov, "weight_decay": weight_decay},
         rows=rows,
@@ -108,8 +109,8 @@ def adagrad(
 
     Parameters
     ----------
-    lr : float, or function of the step
-        The learning rate; a function gets the number of steps taken before, from 0.
+    lr : float, array of one, or function of the step
+        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
     eps : float, default 1e-10
         Added to the root.
     initial_accumulator : float, default 0
@@ -156,7 +157,7 @@ def adagrad(
     >>> table[:2].tolist()
     [[1.0], [1.0]]
     """
-    return optimizer(
+    return make(
         "adagrad",
         {
             "lr": lr,
@@ -188,8 +189,8 @@ def rowwise_adagrad(
 
     Parameters
     ----------
-    lr : float, or function of the step
-        The learning rate; a function gets the number of steps taken before, from 0.
+    lr : float, array of one, or function of the step
+        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
     eps : float, default 1e-8
         Added to the root.
     initial_accumulator : float, default 0
@@ -232,7 +233,7 @@ def rowwise_adagrad(
     >>> table[:2].tolist()
     [[1.0], [1.0]]
     """
-    return optimizer(
+    return make(
         "rowwise_adagrad",
         {"lr": lr, "eps": eps, "initial_accumulator": initial_accumulator, "weight_decay": weight_decay},
         rows=rows,
@@ -261,8 +262,8 @@ def rmsprop(
 
     Parameters
     ----------
-    lr : float, or function of the step
-        The learning rate; a function gets the number of steps taken before, from 0.
+    lr : float, array of one, or function of the step
+        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
     rho : float, default 0.9
         Decay of the running means.
     eps : float, default 1e-8
@@ -312,7 +313,7 @@ def rmsprop(
     >>> table[:2].tolist()
     [[1.0], [1.0]]
     """
-    return optimizer(
+    return make(
         "rmsprop",
         {"lr": lr, "rho": rho, "eps": eps, "momentum": momentum, "centered": centered, "weight_decay": weight_decay},
         rows=rows,
@@ -340,8 +341,8 @@ def adam(
 
     Parameters
     ----------
-    lr : float, or function of the step
-        The learning rate; a function gets the number of steps taken before, from 0.
+    lr : float, array of one, or function of the step
+        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
     beta1, beta2 : float, default 0.9 and 0.999
         Decay of the running means of gradients and of their squares.
     eps : float, default 1e-8
@@ -387,7 +388,7 @@ def adam(
     >>> table[:2].tolist()
     [[1.0], [1.0]]
     """
-    return optimizer(
+    return make(
         "adam",
         {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps, "weight_decay": weight_decay},
         rows=rows,
@@ -415,8 +416,8 @@ def adamw(
 
     Parameters
     ----------
-    lr : float, or function of the step
-        The learning rate; a function gets the number of steps taken before, from 0.
+    lr : float, array of one, or function of the step
+        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
     beta1, beta2 : float, default 0.9 and 0.999
         Decay of the running means of gradients and of their squares.
     eps : float, default 1e-8
@@ -461,7 +462,7 @@ def adamw(
     >>> table[:2].tolist()
     [[1.0], [1.0]]
     """
-    return optimizer(
+    return make(
         "adamw",
         {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps, "weight_decay": weight_decay},
         rows=rows,
@@ -490,8 +491,8 @@ def ftrl(
 
     Parameters
     ----------
-    lr : float, or function of the step
-        The learning rate; a function gets the number of steps taken before, from 0.
+    lr : float, array of one, or function of the step
+        The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
     l1, l2 : float, default 0
         Strength of the penalties.
     beta : float, default 0
@@ -539,7 +540,7 @@ def ftrl(
     >>> table[:2].tolist()
     [[1.0], [1.0]]
     """
-    return optimizer(
+    return make(
         "ftrl",
         {"lr": lr, "l1": l1, "l2": l2, "beta": beta, "lr_power": lr_power, "initial_accumulator": initial_accumulator},
         rows=rows,

@@ -14,15 +14,16 @@ from islices.optim.formulas import Hyper
 from islices.optim.optimizer import Optimizer
 from islices.optim.presets import PRESETS
 from islices.presets import lookup_formula
-from islices.registry import describe
+from islices.registry import describe, find_backend
+from islices.shapes import size_of
 
-__all__ = ["optimizer"]
+__all__ = ["make"]
 
 ROWS = ("touched", "all")
 DUPLICATES = ("sum", "raw")
 
 
-def optimizer(
+def make(
     name: str,
     given: Mapping[str, Any],
     *,
@@ -39,8 +40,10 @@ def optimizer(
         names = ", ".join(preset.defaults)
         raise ValueError(f"{unknown[0]}: got {given[unknown[0]]}; {name} with semantics={semantics!r} has {names}")
     hyper = {k: v if (v := given.get(k)) is not None else default for k, default in preset.defaults.items()}
-    _check_types(hyper)
+    _check_types(hyper, preset.defaults)
     _check_ranges(hyper)
+    if not isinstance(maximize, (bool, np.bool_)):
+        raise TypeError(f"maximize: got {describe(maximize)}; accepted is a bool")
     for argument, value, accepted in (("rows", rows, ROWS), ("duplicates", duplicates, DUPLICATES)):
         if value not in accepted:
             raise ValueError(f"{argument}: got {value!r}; accepted are {', '.join(map(repr, accepted))}")
@@ -51,27 +54,33 @@ def optimizer(
     if rows not in formula.rows:
         raise ValueError(f"rows: got {rows!r}; {owner} has {', '.join(map(repr, formula.rows))}")
     options = {"rows": rows, "semantics": semantics, "maximize": bool(maximize), "frozen": frozen}
-    remake = partial(optimizer, name, dict(given), **options, duplicates=duplicates)
+    remake = partial(make, name, dict(given), **options, duplicates=duplicates)
     return Optimizer(name, hyper, formula, **options, remake=remake)
 
 
-def _check_types(hyper: Mapping[str, Any]) -> None:
+def _check_types(hyper: Hyper, defaults: Hyper) -> None:
     for name, value in hyper.items():
-        if name in ("nesterov", "centered", "amsgrad"):
+        if isinstance(defaults[name], bool):
             if not isinstance(value, (bool, np.bool_)):
                 raise TypeError(f"{name}: got {describe(value)}; accepted is a bool")
-        elif name == "lr" and value is None:
-            raise TypeError("lr: got none; accepted is a number, or a function of the step")
-        elif name == "lr" and not (is_real(value) or callable(value)):
-            raise TypeError(f"lr: got {describe(value)}; accepted is a number, or a function of the step")
-        elif name != "lr" and not is_real(value):
+        elif name == "lr":
+            if value is None or isinstance(value, (bool, np.bool_)) or not _is_rate(value):
+                came = "none" if value is None else describe(value)
+                raise TypeError(f"lr: got {came}; accepted is a number, an array of one, or a function of the step")
+        elif isinstance(value, (bool, np.bool_)) or not is_real(value):
             raise TypeError(f"{name}: got {describe(value)}; accepted is a real number")
+
+
+def _is_rate(value: Any) -> bool:
+    backend = find_backend(value)
+    of_one = backend is not None and backend.is_array(value) and size_of(backend.shape(value)) == 1
+    return is_real(value) or of_one or callable(value)
 
 
 def _check_ranges(h: Hyper) -> None:
     """ValueError for a hyperparameter that no optimizer accepts."""
     for name, value in h.items():
-        if name in ("lr", "nesterov", "centered", "lr_power"):
+        if isinstance(value, bool) or name == "lr_power" or (name == "lr" and not is_real(value)):
             continue
         below_one = name in ("beta1", "beta2", "rho")
         if not (0 <= value < (1 if below_one else math.inf)):

@@ -7,6 +7,7 @@ their sum is not. SPEC clause 16.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from islices import modes
 from islices.backend import INTEGERS, Array, Backend
 from islices.linear import is_real
 from islices.native import map_leaves
+from islices.optim.inputs import is_taken
 from islices.registry import describe, find_backend, get_backend
 from islices.rows import coalesce
 from islices.shapes import size_of
@@ -23,6 +25,11 @@ from islices.slices import IndexedSlices
 from islices.update import write_rows
 
 __all__ = ["LossScale"]
+
+#: The state's arrays.
+NAMES = ("scale", "good_steps")
+#: What a scale stays within: powers of two that float32 holds, and whose reciprocals it does.
+SMALLEST, LARGEST = 2.0**-125, 2.0**125
 
 
 class LossScale:
@@ -71,22 +78,30 @@ class LossScale:
         backoff_factor: float = 0.5,
         growth_interval: int = 2000,
     ) -> None:
-        given = {
-            "initial": initial, "growth_factor": growth_factor, "backoff_factor": backoff_factor,
-            "growth_interval": growth_interval,
-        }  # fmt: skip
+        given = {"initial": initial, "growth_factor": growth_factor, "backoff_factor": backoff_factor}
         for name, value in given.items():
-            if not is_real(value):
+            if isinstance(value, (bool, np.bool_)) or not is_real(value):
                 raise TypeError(f"{name}: got {describe(value)}; accepted is a number")
-            if not (0 < value < math.inf):
-                raise ValueError(f"{name}: got {value}; accepted is a finite number above 0")
-        if backoff_factor >= 1 or growth_factor < 1:
-            raise ValueError(
-                f"growth_factor and backoff_factor: got {growth_factor} and {backoff_factor}; accepted are at least 1, "
-                "and below 1"
-            )
+        if not SMALLEST <= initial <= LARGEST:
+            raise ValueError(f"initial: got {initial}; accepted is {SMALLEST:.3g} to {LARGEST:.3g}")
+        if not 1 <= growth_factor < math.inf:
+            raise ValueError(f"growth_factor: got {growth_factor}; accepted is a finite number of at least 1")
+        if not 0 < backoff_factor < 1:
+            raise ValueError(f"backoff_factor: got {backoff_factor}; accepted is a number between 0 and 1")
+        try:
+            interval = operator.index(growth_interval)
+        except TypeError:
+            raise TypeError(f"growth_interval: got {describe(growth_interval)}; accepted is an int >= 1") from None
+        if not 1 <= interval < 2**31:
+            raise ValueError(f"growth_interval: got {interval}; accepted is an int >= 1")
         self.initial, self.growth_factor = float(initial), float(growth_factor)
-        self.backoff_factor, self.growth_interval = float(backoff_factor), int(growth_interval)
+        self.backoff_factor, self.growth_interval = float(backoff_factor), interval
+
+    def __repr__(self) -> str:
+        return (
+            f"LossScale({self.initial}, growth_factor={self.growth_factor}, backoff_factor={self.backoff_factor}, "
+            f"growth_interval={self.growth_interval})"
+        )
 
     def init(self, like: Array) -> dict[str, Array]:
         """The state: "scale", float32 of shape (1,), and "good_steps", int32 of shape (1,), of like's framework."""
@@ -102,8 +117,9 @@ class LossScale:
         B = find_backend(loss)
         if B is None or not B.is_array(loss) or B.dtype(loss) in INTEGERS or size_of(B.shape(loss)) != 1:
             raise TypeError(f"loss: got {describe(loss)}; accepted is one floating-point number, an array")
+        scale, _ = _check_state(state, B)
         wide = B.widen(loss)
-        return wide * B.reshape(B.astype(B.stop_gradient(state["scale"]), B.dtype(wide)), B.shape(loss))
+        return wide * B.reshape(B.astype(B.stop_gradient(scale), B.dtype(wide)), B.shape(loss))
 
     def unscale(self, tree: Any, state: Mapping[str, Array]) -> tuple[Any, Any]:
         """(gradients over the scale, whether all are finite).
@@ -127,9 +143,10 @@ class LossScale:
             c = coalesce(leaf) if isinstance(leaf, IndexedSlices) else leaf
             values = c.values if isinstance(c, IndexedSlices) else c
             B = get_backend(values)
+            scale, _ = _check_state(state, B)
             if B.dtype(values) in INTEGERS:
                 raise TypeError(f"tree: got {describe(values)}; accepted is a floating dtype")
-            divided, finite = modes.run(_unscaled, B, (values, state["scale"]))
+            divided, finite = modes.run(_unscaled, B, (values, scale))
             flags.append((B, finite))
             return c.replace(values=divided) if isinstance(c, IndexedSlices) else divided
 
@@ -138,33 +155,37 @@ class LossScale:
 
     def update(self, state: Mapping[str, Array], finite: Any) -> dict[str, Array]:
         """The state after a step that was finite or not: in place where the framework's arrays change."""
-        B = get_backend(state["scale"])
-        traced = modes.is_traced(B, state["scale"], *([finite] if B.is_array(finite) else []))
-        if traced:
-            with B.scope():
-                flag = B.reshape(B.astype(finite, "int32"), (1,)) if B.is_array(finite) else None
-                ok = B.asarray(np.full(1, bool(finite), np.int32), state["scale"]) if flag is None else flag
-        else:
-            ok = B.asarray(np.full(1, bool(B.to_numpy(finite)) if B.is_array(finite) else bool(finite), np.int32))
-        scale, good = modes.run(
-            _rescaled, B, (state["scale"], state["good_steps"], ok),
-            factors=(self.growth_factor, self.backoff_factor), interval=self.growth_interval,
-        )  # fmt: skip
+        B = find_backend(state["scale"]) if isinstance(state, Mapping) and "scale" in state else None
+        scale, good = _check_state(state, B)
+        assert B is not None, "checked"
+        taken = is_taken(B, finite)
         with B.scope():
-            first = B.asarray(np.zeros(1, np.int32), state["scale"])
-        return {
-            "scale": write_rows(B, state["scale"], first, scale),
-            "good_steps": write_rows(B, state["good_steps"], first, good),
-        }
+            ok = B.asarray(np.full(1, taken, np.int32), scale) if isinstance(taken, bool) else taken
+            first = B.asarray(np.zeros(1, np.int32), scale)
+        factors, interval = (self.growth_factor, self.backoff_factor), self.growth_interval
+        new = modes.run(_rescaled, B, (scale, good, ok), factors=factors, interval=interval)
+        return {name: write_rows(B, state[name], first, x) for name, x in zip(NAMES, new, strict=True)}
+
+
+def _check_state(state: Any, B: Backend | None) -> tuple[Array, Array]:
+    """(scale, good_steps) of a state of B."""
+    if not isinstance(state, Mapping) or set(state) != set(NAMES):
+        came = ", ".join(map(repr, state)) if isinstance(state, Mapping) else describe(state)
+        raise ValueError(f"state: got {came}; accepted is the dict that init returned, {', '.join(map(repr, NAMES))}")
+    for name, dtype in zip(NAMES, ("float32", "int32"), strict=True):
+        x = state[name]
+        if B is None or not B.is_array(x) or B.dtype(x) != dtype or B.shape(x) != (1,):
+            raise TypeError(f"state[{name!r}]: got {describe(x)}; accepted is {dtype} of shape (1,), of one framework")
+    return state["scale"], state["good_steps"]
 
 
 def _unscaled(B: Backend, values: Array, scale: Array) -> tuple[Array, Array]:
-    """(values over scale in the wide type, 1 if all are finite, (1,))"""
+    """(values over scale in the wide type, 1 if all of these are finite, (1,))"""
     wide = B.widen(values)
-    divisor = B.reshape(B.astype(scale, B.dtype(wide)), (1,) * len(B.shape(wide)))
-    peak = B.row_amax(B.reshape(wide, (1, size_of(B.shape(wide)))))
+    divided = B.div(wide, B.reshape(B.astype(scale, B.dtype(wide)), (1,) * len(B.shape(wide))))
+    peak = B.row_amax(B.reshape(divided, (1, size_of(B.shape(wide)))))
     one = B.astype(B.equal(B.zeros_like(B.astype(scale, "int32")), 0), "int32")
-    return B.div(wide, divisor), B.where(B.isfinite(peak), one, one - one)
+    return divided, B.where(B.isfinite(peak), one, one - one)
 
 
 def _rescaled(
@@ -175,11 +196,10 @@ def _rescaled(
 
     one = number(1, good)
     counted = good + one
-    due, fine = B.equal(counted, interval), B.equal(ok, 1)
-    grown = B.round_product(scale, number(factors[0], scale))
-    grown = B.where(B.isfinite(grown), grown, scale)
-    after_good = B.where(due, grown, scale)
-    new = B.where(fine, after_good, B.round_product(scale, number(factors[1], scale)))
+    due, fine = B.in_range(counted - number(interval, good), None), B.equal(ok, 1)
+    grown = B.minimum(B.round_product(scale, number(factors[0], scale)), number(LARGEST, scale))
+    shrunk = B.maximum(B.round_product(scale, number(factors[1], scale)), number(SMALLEST, scale))
+    new = B.where(fine, B.where(due, grown, scale), shrunk)
     return new, B.where(fine, B.where(due, one - one, counted), one - one)
 
 

@@ -17,12 +17,13 @@ from islices.host import empty
 from islices.optim import rules
 from islices.optim.formulas import Formula
 from islices.optim.operators import array_operators, bind
-from islices.rows import check_memory, coalesce
+from islices.optim.plan import Plan
+from islices.rows import check_memory, coalesce, scatter
 from islices.shapes import size_of
 from islices.slices import IndexedSlices
 from islices.sums import row_sums
 
-__all__ = ["Plan", "Work", "state_shapes"]
+__all__ = ["Work", "state_shapes"]
 
 #: Elements that all rows are stepped by at a time, where the table changes in place.
 BLOCK = 1 << 20
@@ -32,14 +33,6 @@ PIECE = 1 << 14
 
 #: (row numbers, or None for whole tables; the new rows of each table)
 Pieces = Iterator[tuple[Array | None, list[Array]]]
-
-
-class Plan(NamedTuple):
-    """What a step computes, beside arrays."""
-
-    formula: Formula
-    numbers: tuple[str, ...]  # the rule's numbers in the order they stand in their array
-    maximize: bool = False
 
 
 class Work(NamedTuple):
@@ -75,7 +68,7 @@ class Work(NamedTuple):
             check_memory(repr(self.grad), shape, B.dtype(self.tables[0]), 'rows="touched"')  # type: ignore[arg-type]
         ids, gradient = self._gradient()
         if ids is not None:
-            gradient = [modes.run(_scatter, B, (x, ids), shape=shape) for x in gradient]
+            gradient = [modes.run(scatter, B, (x, ids), shape=shape) for x in gradient]
         old = [B.stop_gradient(x) for x in self.tables]
         new = self._changed(gradient, old)
         if self.frozen is not None:
@@ -118,7 +111,7 @@ class Work(NamedTuple):
             at = B.asarray(np.searchsorted(block, named[found]), self.tables[0])
             some = B.asarray(found, self.tables[0])
             part = [B.take(x, some) for x in gradient]
-        return [modes.run(_scatter, B, (x, at), shape=shape) for x in part]
+        return [modes.run(scatter, B, (x, at), shape=shape) for x in part]
 
     def _gradient(self) -> tuple[Array | None, list[Array]]:
         """(ids, sums) of slices, (None, whole arrays) of a dense gradient."""
@@ -155,8 +148,18 @@ def _sum_raw(B: Backend, values: Array, indices: Array, *, rows: int | None, loo
 
 def _without_frozen(s: IndexedSlices, frozen: np.ndarray[Any, Any]) -> IndexedSlices:
     B, rows = s.backend, s.dense_shape[0]
-    with B.scope():
-        chosen = B.asarray(frozen.astype(B.dtype(s.indices), copy=False), s.indices)
+    if not modes.is_traced(B, s.values, s.indices):  # where frozen stands: it may name most of the table
+        named = B.to_numpy(s.indices)
+        place = np.minimum(np.searchsorted(frozen, named), len(frozen) - 1)
+        with B.scope():
+            stay = B.asarray(np.flatnonzero(frozen[place] != named), s.indices)
+            values, indices = B.take(s.values, stay), B.take(s.indices, stay)
+        return IndexedSlices._trusted(B, values, indices, s.dense_shape, coalesced=s.coalesced, padded=s.padded)
+    dtype = B.dtype(s.indices)
+    with B.scope():  # a row that indices cannot hold is named by none
+        chosen = B.asarray(frozen[frozen <= np.iinfo(dtype).max].astype(dtype), s.indices)
+    if B.shape(chosen)[0] == 0:
+        return s
     values, indices = modes.run(_drop_frozen, B, (s.values, s.indices, chosen), rows=rows)
     moved = modes.keeps_slots(B, values, indices)
     return IndexedSlices._trusted(
@@ -180,10 +183,6 @@ def _between(named: np.ndarray[Any, Any], block: np.ndarray[Any, Any]) -> np.nda
 def _square(B: Backend, x: Array) -> Array:
     wide = B.widen(x)
     return B.round_product(wide, wide)
-
-
-def _scatter(B: Backend, values: Array, ids: Array, *, shape: tuple[int, ...]) -> Array:
-    return B.scatter_rows(values, ids, shape)
 
 
 def _where_one(B: Backend, mask: Array, a: Array, b: Array) -> Array:

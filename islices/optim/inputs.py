@@ -1,0 +1,147 @@
+"""What a step is given, looked at before anything is computed or written: table, state, gradient, frozen rows, apply.
+
+SPEC clause 16, and its table of bad input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from islices import modes
+from islices.backend import INTEGERS, Array, Backend
+from islices.linear import wide_dtype
+from islices.native import adopt, without_padding
+from islices.registry import describe, find_backend
+from islices.shapes import size_of
+from islices.slices import IndexedSlices, check_indices
+from islices.update import adopt_table, check_shape
+
+__all__ = ["adopt_float_table", "adopt_gradient", "check_frozen", "check_state", "frozen_rows", "is_taken"]
+
+
+def adopt_float_table(table: Any) -> tuple[Backend, Array]:
+    """(backend, weights) of a Table or an array of floats."""
+    B, weights = adopt_table(table)
+    if B.dtype(weights) in INTEGERS:
+        raise TypeError(f"table: got {describe(weights)}; accepted is a floating dtype")
+    return B, weights
+
+
+def check_state(
+    B: Backend, weights: Array, state: Any, shapes: Mapping[str, tuple[int, ...]], owner: object, *, donate: bool
+) -> dict[str, Array]:
+    """The arrays of a state, "step" first and "master" last if there is one. shapes has the optimizer's own."""
+    if not isinstance(state, Mapping):
+        raise TypeError(f"state: got {describe(state)}; accepted is the dict that init returned")
+    dtype = B.dtype(weights)
+    wide = wide_dtype(dtype)
+    shapes = {"step": (1,), **shapes}
+    if "master" in state and wide != dtype:
+        shapes["master"] = B.shape(weights)  # type: ignore[assignment]
+    if set(state) != set(shapes):
+        raise ValueError(f"state: got {', '.join(map(repr, state))}; {owner!r} has {', '.join(map(repr, shapes))}")
+    in_place = B.in_place(weights)
+    for name, shape in shapes.items():
+        x, wanted = state[name], "int32" if name == "step" else wide
+        argument = f"state[{name!r}]"
+        if not B.is_array(x):
+            raise TypeError(
+                f"{argument}: got {describe(x)}; accepted is an array of {B.name}: islices.convert(state, {B.name!r})"
+            )
+        if B.dtype(x) != wanted:
+            raise TypeError(f"{argument}: got {B.dtype(x)}; accepted for a table of {dtype} is {wanted}")
+        if B.shape(x) != shape:
+            raise ValueError(f"{argument}: got shape {B.shape(x)}; accepted is {shape}")
+        if _in_place(B, x, argument) != in_place:  # one of the two would change, and the other be returned
+            raise TypeError(
+                f"{argument}: got {type(x).__name__} for a table that is a {type(weights).__name__}; accepted are both "
+                "in place or neither (tf.Variable(x, trainable=False))"
+            )
+    arrays = {name: state[name] for name in shapes}
+    if (in_place or donate) and len({id(x) for x in (weights, *arrays.values())}) <= len(arrays):
+        raise ValueError("state: got one array twice, or the table itself; accepted are arrays of their own")
+    return arrays
+
+
+def _in_place(B: Backend, x: Array, argument: str) -> bool:
+    try:
+        return B.in_place(x)
+    except ValueError as error:
+        raise ValueError(str(error).replace("table:", f"{argument}:", 1)) from None
+
+
+def adopt_gradient(B: Backend, weights: Array, grad: Any) -> IndexedSlices | Array:
+    """grad as slices, checked, without padding, or as a dense array."""
+    leaf, _ = adopt(grad, "grad")
+    sparse = isinstance(leaf, IndexedSlices)
+    backend, values = (leaf.backend, leaf.values) if sparse else (B, leaf)
+    if backend is not B or not B.is_array(values):
+        raise TypeError(f"grad: got {describe(grad)} for a table of {B.name}; accepted is one framework")
+    dtype, shape = B.dtype(weights), B.shape(weights)
+    if B.dtype(values) not in (dtype, wide_dtype(dtype)):
+        accepted = dtype if dtype == wide_dtype(dtype) else f"{dtype} or {wide_dtype(dtype)}"
+        raise TypeError(f"grad: got {B.dtype(values)} for a table of {dtype}; accepted is {accepted}")
+    if not sparse:
+        if B.shape(leaf) != shape:
+            raise ValueError(f"grad: got shape {B.shape(leaf)} for a table of shape {shape}; accepted is one shape")
+        return leaf
+    check_shape(leaf, shape, "grad")
+    if not modes.is_traced(B, leaf.values, leaf.indices):
+        leaf = without_padding(leaf)
+        check_indices(B, leaf.indices, shape[0])  # whoever vouched for them: what is written stays inside the table
+    if leaf.dense_shape[0] is not None:
+        return leaf
+    return IndexedSlices._trusted(B, leaf.values, leaf.indices, shape, coalesced=leaf.coalesced, padded=leaf.padded)
+
+
+def is_taken(B: Backend, apply: Any) -> bool | Array:
+    """Whether a step is taken: a bool, or in traced code an int32 array (1,) of B, 0 or 1."""
+    if isinstance(apply, (bool, np.bool_)):
+        return bool(apply)
+    backend = find_backend(apply)
+    if backend is None or not backend.is_array(apply) or backend.dtype(apply) not in ("bool", *INTEGERS):
+        raise TypeError(f"apply: got {describe(apply)}; accepted is a bool, or a boolean or integer array of one")
+    if size_of(backend.shape(apply)) != 1:
+        raise ValueError(f"apply: got shape {backend.shape(apply)}; accepted is an array of one")
+    if not backend.is_traced(apply):
+        return bool(backend.to_numpy(apply).reshape(()))
+    with B.scope():
+        number = B.reshape(B.astype(apply, "int32"), (1,))
+        return B.astype(B.logical_not(B.equal(number, 0)), "int32")
+
+
+# ---------------------------------------------------------------------- frozen rows
+def frozen_rows(frozen: Any) -> tuple[np.ndarray[Any, Any] | None, int | None]:
+    """(row numbers ascending and unique, the mask's length if it was one)"""
+    if frozen is None:
+        return None, None
+    backend = find_backend(frozen)
+    try:
+        rows = backend.to_numpy(frozen) if backend is not None and backend.is_array(frozen) else np.asarray(frozen)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"frozen: got {describe(frozen)}; accepted are row numbers or a boolean mask") from error
+    if rows.shape == (0,) and rows.dtype != bool:
+        return None, None
+    if rows.ndim != 1 or (rows.dtype != bool and rows.dtype.name not in INTEGERS):
+        came = f"{rows.dtype} of shape {rows.shape}"
+        raise TypeError(f"frozen: got {came}; accepted are 1-D row numbers, or a boolean mask")
+    if rows.dtype == bool:
+        return np.flatnonzero(rows), len(rows)
+    check_indices(modes.HOST, rows, None, argument="frozen")
+    return np.unique(rows.astype(np.int64)), None
+
+
+def check_frozen(
+    frozen: np.ndarray[Any, Any] | None, mask_length: int | None, rows: int
+) -> np.ndarray[Any, Any] | None:
+    """What `frozen_rows` found, for a table of that many rows; None if there are none."""
+    if mask_length not in (None, rows):
+        raise ValueError(f"frozen: got a mask of length {mask_length}; accepted is one entry a row, {rows}")
+    if frozen is None or len(frozen) == 0:
+        return None
+    if frozen[-1] >= rows:
+        raise IndexError(f"frozen: got {frozen[-1]} for a table of {rows} rows; accepted is 0 <= row < {rows}")
+    return frozen
