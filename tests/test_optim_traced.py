@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from typing import Any
@@ -148,6 +147,11 @@ COMPILED = """
 import sys, torch, islices
 from islices import optim
 
+try:
+    torch.compile(lambda x: x + 1.0, backend=sys.argv[1])(torch.ones(3))
+except Exception as error:  # torch's own compiler: no C++ compiler, no Python headers
+    print(error)
+    sys.exit(77)
 torch.manual_seed(0)
 rows, dim, optimizer = 30, 5, optim.adam(0.05)
 start = torch.randn(rows, dim)
@@ -184,10 +188,10 @@ print("equal")
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 def test_torch_compile(backend: str) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
-    if backend == "inductor" and not (shutil.which("g++") or shutil.which("clang++")):
-        pytest.skip("inductor needs a C++ compiler")
     done = subprocess.run(
         [sys.executable, "-c", COMPILED, backend], capture_output=True, text=True, check=False, timeout=300
     )
-    assert done.returncode == 0, done.stderr[-3000:]
+    if backend == "inductor" and done.returncode == 77:
+        pytest.skip(f"inductor finds no compiler that works: {done.stdout[-300:]}")
+    assert done.returncode == 0, done.stdout[-300:] + done.stderr[-3000:]
     assert done.stdout.strip().endswith("equal")
