@@ -435,6 +435,11 @@ class Backend:
         of a table that is donated. Gradients are not recorded."""
         raise NotImplementedError(f"{self.name}: set_rows: the adapter supplies none")
 
+    def add_in_order(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array | None:
+        """For concrete arrays of 32 or 64 bits: the table with values added to rows ids (in range, duplicates allowed),
+        one after the other, written as `set_rows` says. None where reading, summing and setting the rows is as fast."""
+        return None
+
     def in_place(self, x: Array) -> bool:
         """Whether `set_rows` writes into x itself. ValueError for an x that it could not write into."""
         raise NotImplementedError(f"{self.name}: in_place: the adapter supplies none")

@@ -161,6 +161,13 @@ def _scatter(table: Any, x: Any, op: str, donate: bool) -> Any:
     if not modes.is_traced(B, s.values, s.indices):
         s = without_padding(s)
         check_indices(B, s.indices, rows)  # whoever vouched for them: what is written stays inside the table
+        if op in ("add", "sub") and B.dtype(weights) not in ("float16", "bfloat16"):
+            B.in_place(weights)
+            with B.scope():
+                values = B.stop_gradient(s.values)
+                summed = B.add_in_order(weights, s.indices, values if op == "add" else -values, donate=donate)
+            if summed is not None:
+                return _as_given(table, weights, summed)
     ids, place = distinct_rows(B, s.indices, rows)
     with B.scope():
         old = B.stop_gradient(B.read_rows(weights, ids))
@@ -183,6 +190,11 @@ def write_rows(B: Backend, table: Any, ids: Array | None, rows: Array, *, donate
             changed = B.set_rows(weights, ids, rows, donate=donate)
         else:
             changed = B.set_rows(weights, B.arange(weights), rows) if B.in_place(weights) else rows
+    return _as_given(table, weights, changed)
+
+
+def _as_given(table: Any, weights: Array, changed: Array) -> Any:
+    """The table itself where it changed in place, else one of its kind."""
     if changed is weights:
         return table
     return table.replace(changed) if isinstance(table, Table) else changed

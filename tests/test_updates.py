@@ -145,3 +145,22 @@ def test_a_table_whose_gradient_is_taken_is_not_updated() -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     with pytest.raises(TypeError, match="table: got one whose gradient is being taken"):
         islices.value_and_grad(lambda t: islices.scatter_add(t, slices("torch")))(islices.Table(torch.zeros(6, 2)))
+
+
+@pytest.mark.parametrize("ids_dtype", ["int32", "int64"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int32"])
+@pytest.mark.parametrize("row_shape", [(), (3,), (2, 2)], ids=str)
+def test_a_donated_table_gets_the_same_bits(row_shape: tuple[int, ...], dtype: str, ids_dtype: str) -> None:
+    """On JAX another computation than without: one scatter into the table's memory."""
+    jnp = pytest.importorskip("jax.numpy", reason="JAX is not installed")
+    rng = np.random.default_rng(0)
+    for n in (0, 1, 2, 37):
+        ids = rng.integers(0, 9, n).astype(ids_dtype)
+        start, values = (rng.standard_normal((k, *row_shape)) * 100 for k in (9, n))
+        for change in (islices.scatter_add, islices.scatter_sub):
+            table, grad = jnp.asarray(start).astype(dtype), jnp.asarray(values).astype(dtype)
+            x = islices.IndexedSlices(grad, islices.get_backend("jax").asarray(ids), (9, *row_shape))
+            kept = change(table, x)
+            given = change(table, x, donate=True)
+            assert given.dtype == table.dtype
+            np.testing.assert_array_equal(np.asarray(given), np.asarray(kept))

@@ -52,6 +52,11 @@ class Embeddings(Backend):
         out[views[1]] = views[2]
         return memory.put(out, table)
 
+    def add_in_order(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array | None:
+        if not donate or "float" not in table.dtype.name or any(isinstance(x, Tracer) for x in (table, ids, values)):
+            return None  # in jit XLA might merge other additions into this one
+        return segments.add_donated(table, ids, values)
+
     def in_place(self, x: Array) -> bool:
         return False
 

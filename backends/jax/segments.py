@@ -24,6 +24,7 @@ from islices.backends.jax.precision import apart, constant
 
 __all__ = [
     "add_at",
+    "add_donated",
     "check_sentinel",
     "fold",
     "fold_jitted",
@@ -153,13 +154,25 @@ fold_jitted = partial(jax.jit, static_argnums=2)(fold)
 maximum_jitted = partial(jax.jit, static_argnums=2)(maximum)
 replace_jitted = jax.jit(set_at)
 _replace_donated = jax.jit(set_at, donate_argnums=0)
+_add_donated = jax.jit(add_at, donate_argnums=0)
 #: In one computation, so that the zeros are not copied once more.
 set_jitted = partial(jax.jit, static_argnums=2)(_set_rows)
 
 
 def replace_donated(table: Array, ids: Array, values: Array) -> Array:
-    """The table's own memory with rows ids set to values; a power of two of slots, so that little compiles."""
-    if 0 in values.shape or table.shape[0] > np.iinfo(ids.dtype).max:
-        return table if 0 in values.shape else _replace_donated(table, ids, values)
-    values, ids = memory.lengthened(values, ids, table.shape[0])
-    return _replace_donated(table, ids, values)
+    """The table's own memory with rows ids set to values."""
+    return _donated(_replace_donated, table, ids, values)
+
+
+def add_donated(table: Array, ids: Array, values: Array) -> Array:
+    """The table's own memory with values added to rows ids, one after the other."""
+    return _donated(_add_donated, table, ids, values)
+
+
+def _donated(fn: Any, table: Array, ids: Array, values: Array) -> Array:
+    """fn of a power of two of slots, so that little compiles."""
+    if 0 in values.shape:
+        return table
+    if table.shape[0] <= np.iinfo(ids.dtype).max:
+        values, ids = memory.lengthened(values, ids, table.shape[0])
+    return fn(table, ids, values)

@@ -264,6 +264,12 @@ class TorchBackend(Backend):
             table.index_copy_(0, ids.long(), values)
         return table
 
+    def add_in_order(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array | None:
+        if table.device.type != "cpu" or self.is_traced(table):  # on CUDA the order is any
+            return None
+        with torch.no_grad():
+            return table.index_add_(0, ids, values)
+
     def in_place(self, x: Array) -> bool:
         if x.numel() > 1 and 0 in (step for step, size in zip(x.stride(), x.shape, strict=True) if size > 1):
             raise ValueError("table: got an expanded tensor, whose rows share memory; accepted is one of its own")
