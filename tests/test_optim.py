@@ -316,7 +316,10 @@ def test_freezing_most_of_a_large_table() -> None:
 def test_rows_that_int32_cannot_name_may_be_frozen() -> None:
     """float16 zeros of 2^31 + 20 rows: 4 GiB that are never touched."""
     rows = 2**31 + 20
-    table = np.zeros((rows,), np.float16)
+    try:
+        table = np.zeros((rows,), np.float16)
+    except MemoryError:
+        pytest.skip("the system gives no address space it has no memory for")
     optimizer = optim.sgd(1.0, frozen=[4, 5, *range(2**31 + 1, 2**31 + 9)])
     grad = islices.IndexedSlices(np.ones(2, np.float16), np.array([5, 6], np.int32), (rows,))
     optimizer.step(table, grad, optimizer.init(table))
