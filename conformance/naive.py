@@ -78,6 +78,33 @@ def tree_leaves(x: Any) -> list[Any]:
 
 
 # ---------------------------------------------------------------------- sums
+def row_of(x: Array, k: int, width: int) -> list[Any]:
+    return x.data[k * width : (k + 1) * width]
+
+
+def left_fold(terms: list[Scalar], zero: Scalar) -> Scalar:
+    """The sum of the terms, left to right; the first is not added to a zero, so nothing is rounded that need not be."""
+    if not terms:
+        return zero
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
+
+
+def sum_by_halves(terms: list[Scalar], zero: Scalar) -> Scalar:
+    """Clause 19's sum over the elements of a row."""
+    if not terms:
+        return zero
+    aside: list[Scalar] = []
+    while len(terms) > 1:
+        if len(terms) % 2:
+            aside.append(terms[-1])
+        half = len(terms) // 2
+        terms = [terms[j] + terms[half + j] for j in range(half)]
+    return terms[0] + left_fold(aside, zero) if aside else terms[0]
+
+
 def row_sums(x: Slices) -> dict[int, list[Any]]:
     """Each row's sum, one scalar addition at a time, in the dtype (rounded once)."""
     wide = WIDE[x.values.dtype]

@@ -21,18 +21,17 @@ from islices.conformance.naive import (
     Scalar,
     clip_number,
     embedding_grad,
+    left_fold,
     narrow,
     norm64,
     numbers_of,
+    row_of,
     scale_by_frequency,
+    sum_by_halves,
     to_dense,
 )
 
 __all__ = ["NAIVE_EMBEDDING"]
-
-
-def row_of(x: Array, k: int, width: int) -> list[Any]:
-    return x.data[k * width : (k + 1) * width]
 
 
 def from_the_start(index: int | None, rows: int) -> int | None:
@@ -48,29 +47,6 @@ def bag_members(ids: Array, offsets: Array | None) -> list[list[int]]:
         return [list(range(b * length, (b + 1) * length)) for b in range(math.prod(ids.shape[:-1]))]
     starts = [*offsets.data, len(ids.data)]
     return [list(range(starts[b], starts[b + 1])) for b in range(len(offsets.data))]
-
-
-def left_fold(terms: list[Scalar], zero: Scalar) -> Scalar:
-    """The sum of the terms, left to right; the first is not added to a zero, so nothing is rounded that need not be."""
-    if not terms:
-        return zero
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return total
-
-
-def sum_by_halves(terms: list[Scalar], zero: Scalar) -> Scalar:
-    """Clause 19's sum over the elements of a row."""
-    if not terms:
-        return zero
-    aside: list[Scalar] = []
-    while len(terms) > 1:
-        if len(terms) % 2:
-            aside.append(terms[-1])
-        half = len(terms) // 2
-        terms = [terms[j] + terms[half + j] for j in range(half)]
-    return terms[0] + left_fold(aside, zero) if aside else terms[0]
 
 
 class Bag:

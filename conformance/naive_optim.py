@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from islices.conformance.data import Array, Slices
-from islices.conformance.naive import WIDE, Scalar, narrow, row_sums
+from islices.conformance.naive import WIDE, Scalar, narrow, row_of, row_sums, sum_by_halves
 
 __all__ = ["NAIVE_OPTIM"]
 
@@ -63,25 +63,6 @@ def first_state(name: str, h: Hyper, table: Array, master: bool) -> dict[str, Ar
     if master:
         state["master"] = Array("float32", table.shape, [narrow(v, "float32") for v in table.data])
     return state
-
-
-def row_of(x: Array, r: int, width: int) -> list[Any]:
-    return x.data[r * width : (r + 1) * width]
-
-
-def sum_by_halves(terms: list[Scalar]) -> Scalar:
-    """Clause 19's sum of one or more terms."""
-    aside: list[Scalar] = []
-    while len(terms) > 1:
-        half = len(terms) // 2
-        aside += terms[2 * half :]
-        terms = [terms[j] + terms[half + j] for j in range(half)]
-    if not aside:
-        return terms[0]
-    rest = aside[0]
-    for term in aside[1:]:
-        rest = rest + term
-    return terms[0] + rest
 
 
 # ---------------------------------------------------------------------- numbers of a step
@@ -208,7 +189,7 @@ def step_row(
     squares = [v * v for v in gradient]
     rowwise = name == "rowwise_adagrad"
     if rowwise and squares:
-        squares = [sum_by_halves(squares) / wide(len(squares))] * len(squares)
+        squares = [sum_by_halves(squares, wide(0)) / wide(len(squares))] * len(squares)
     new_weights: list[Scalar] = []
     new_state = {key: list(numbers) for key, numbers in state.items()}
     for j in range(len(weights)):

@@ -87,6 +87,24 @@ def over(a: float, b: float, dtype: str) -> float:
 
 
 # ---------------------------------------------------------------------- sums and rows
+def left_fold(terms: list[Any], kind: str) -> Any:
+    total = terms[0]
+    for term in terms[1:]:
+        total = plus(total, term, kind)
+    return total
+
+
+def halves(terms: list[Any], kind: str) -> Any:
+    """The sum by halves of clause 19."""
+    aside: list[Any] = []
+    while len(terms) > 1:
+        half = len(terms) // 2
+        if len(terms) % 2:
+            aside.append(terms[-1])
+        terms = [plus(a, b, kind) for a, b in zip(terms[:half], terms[half : 2 * half], strict=True)]
+    return plus(terms[0], left_fold(aside, kind), kind) if aside else (terms[0] if terms else 0.0)
+
+
 def fold(contributions: list[list[Any]], dtype: str) -> list[Any]:
     """Rows added left to right, each addition rounded to the wide type, 16-bit results rounded at the end (3)."""
     total = contributions[0]

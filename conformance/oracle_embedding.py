@@ -16,6 +16,8 @@ from islices.conformance.oracle import (
     concat,
     embedding_grad,
     exact_norm,
+    halves,
+    left_fold,
     norm_dtype,
     over,
     plus,
@@ -48,13 +50,6 @@ def bags_of(ids: Array, table: Array, padding_idx: int | None, mask: Array | Non
         starts = list(offsets.data)
     ends = [*starts, n][1:]
     return [Bag(list(range(a, b)), ids, padding, mask) for a, b in zip(starts, ends, strict=True)]
-
-
-def left_fold(terms: list[Any], kind: str) -> Any:
-    total = terms[0]
-    for term in terms[1:]:
-        total = plus(total, term, kind)
-    return total
 
 
 def root(x: float, kind: str) -> float:
@@ -115,17 +110,6 @@ def lookup(
     width = math.prod(row_shape)
     made = [reduced(bag, lambda k: rows[ids.data[k]], width, w, combiner, wide(table.dtype)) for bag in bags]
     return Array(table.dtype, (*shape, *row_shape), [round_to(v, table.dtype) for row in made for v in row])
-
-
-def halves(terms: list[Any], kind: str) -> Any:
-    """The sum by halves of clause 19."""
-    aside: list[Any] = []
-    while len(terms) > 1:
-        half = len(terms) // 2
-        if len(terms) % 2:
-            aside.append(terms[-1])
-        terms = [plus(a, b, kind) for a, b in zip(terms[:half], terms[half : 2 * half], strict=True)]
-    return plus(terms[0], left_fold(aside, kind), kind) if aside else (terms[0] if terms else 0.0)
 
 
 def bag_gradients(

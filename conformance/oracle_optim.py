@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from islices.conformance.data import Array, Slices
-from islices.conformance.oracle import coalesce, over, plus, round_to, square_root, times, wide
+from islices.conformance.oracle import coalesce, halves, over, plus, round_to, square_root, times, wide
 
 __all__ = ["optimizer_steps"]
 
@@ -151,21 +151,6 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 
 
 # ---------------------------------------------------------------------- steps
-def halved(terms: Row) -> Rounded:
-    """The sum by halves (clause 19)."""
-    rest: list[Rounded] = []
-    while len(terms) > 1:
-        half = len(terms) // 2
-        rest += terms[2 * half :]
-        terms = [terms[k] + terms[half + k] for k in range(half)]
-    if not rest:
-        return terms[0]
-    total = rest[0]
-    for x in rest[1:]:
-        total = total + x
-    return terms[0] + total
-
-
 def optimizer_steps(
     name: str,
     hyper: dict[str, Any],
@@ -211,7 +196,7 @@ def optimizer_steps(
                 g = [x + numbers["weight_decay"] * y for x, y in zip(g, w, strict=True)]
             q = [x * x for x in g]
             if per_row and width:
-                q = [halved(q) / Rounded(float(width), kind)] * width
+                q = [Rounded(halves([x.x for x in q], kind), kind) / Rounded(float(width), kind)] * width
             for j in range(width):
                 old = {n: now[n][r][j] for n in names}
                 w[j], new = RULES[name](g[j], w[j], old, numbers, q[j], h)

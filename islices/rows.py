@@ -18,7 +18,7 @@ from islices.native import map_leaves
 from islices.registry import describe, get_backend
 from islices.slices import IndexedSlices, check_indices
 
-__all__ = ["check_memory", "coalesce", "drop_rows", "keep_rows", "scatter", "to_dense"]
+__all__ = ["check_memory", "coalesce", "drop_rows", "integers_or_mask", "keep_rows", "scatter", "to_dense"]
 
 NO_MASK = "rows: got a mask, while the number of rows is unknown; accepted are row numbers then"
 ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}
@@ -216,7 +216,7 @@ def _row_selection(B: Backend, rows: Any, count: int | None, like: Array) -> tup
         if is_mask and count is None:
             raise ValueError(NO_MASK)
         return (B.astype(rows, "int32") if is_mask else rows), is_mask
-    view = B.to_numpy(rows) if B.is_array(rows) else _integers_or_mask(rows)
+    view = B.to_numpy(rows) if B.is_array(rows) else integers_or_mask(rows)
     if view.ndim != 1 or (view.dtype != bool and view.dtype.name not in INTEGERS):
         raise TypeError(f"rows: got {describe(rows)}; accepted are 1-D int32 or int64 row numbers, or a boolean mask")
     if view.dtype != bool:
@@ -229,11 +229,12 @@ def _row_selection(B: Backend, rows: Any, count: int | None, like: Array) -> tup
     return B.asarray(view.astype(np.int32), like), True
 
 
-def _integers_or_mask(rows: Any) -> np.ndarray[Any, Any]:
+def integers_or_mask(rows: Any, argument: str = "rows") -> np.ndarray[Any, Any]:
+    """Row numbers or a mask, of Python or NumPy, as NumPy's."""
     try:
         view = np.asarray(rows)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(f"rows: got {describe(rows)}; accepted are row numbers or a boolean mask") from error
+        raise TypeError(f"{argument}: got {describe(rows)}; accepted are row numbers or a boolean mask") from error
     return view.astype(np.int64) if view.size == 0 and view.ndim == 1 else view
 
 

@@ -15,7 +15,7 @@ from islices import modes
 from islices.backend import Array, Backend
 from islices.optim import rules
 
-__all__ = ["FORMULAS", "Formula", "Hyper", "Numbers", "Preset", "State"]
+__all__ = ["FORMULAS", "Formula", "Hyper", "Numbers", "Preset", "State", "complement", "rmsprop_kind", "single"]
 
 #: Hyperparameters by name, as the user gave them or as the preset's defaults say.
 Hyper = Mapping[str, Any]
@@ -76,6 +76,15 @@ class Numbers:
             product = E.round_product(E.columns(product, 0, half), E.columns(product, half, 2 * half))
         return E.reshape(product, (1,))
 
+    def library_power(self, base: float) -> Array:
+        """base^t as Python's ``**`` has it, which frameworks ask too; traced, `power`."""
+        return self.number(base ** float(self.t[0])) if self.E is modes.HOST else self.power(base)
+
+    @property
+    def single_lr(self) -> Array:
+        """The learning rate as a float32."""
+        return self.E.astype(self.lr, "float32")
+
     def array(self, x: np.ndarray[Any, Any]) -> Array:
         return self.E.asarray(x, self.count)
 
@@ -131,6 +140,16 @@ def complement(x: float) -> float:
     return 1.0 - x
 
 
+def single(x: float) -> float:
+    """x as a float32 holds it."""
+    return float(np.float32(x))
+
+
+def rmsprop_kind(h: Hyper, *kinds: Callable[..., Any]) -> Callable[..., Any]:
+    """The one of four rules: plain, with momentum, centered, both."""
+    return kinds[2 * bool(h["centered"]) + int(h["momentum"] != 0)]
+
+
 def _coupled(h: Hyper) -> str:
     return "coupled" if h["weight_decay"] else ""
 
@@ -177,13 +196,9 @@ def _rowwise_adagrad(h: Hyper) -> Formula:
 
 
 def _rmsprop(h: Hyper) -> Formula:
-    by_kind: Mapping[tuple[bool, bool], Callable[..., Any]] = {
-        (False, False): rules.rmsprop,
-        (False, True): rules.rmsprop_momentum,
-        (True, False): rules.rmsprop_centered,
-        (True, True): rules.rmsprop_centered_momentum,
-    }
-    rule = by_kind[bool(h["centered"]), h["momentum"] != 0]
+    rule = rmsprop_kind(
+        h, rules.rmsprop, rules.rmsprop_momentum, rules.rmsprop_centered, rules.rmsprop_centered_momentum
+    )
     state = [State("mean_square")]
     fixed = {"rho": h["rho"], "gain": complement(h["rho"]), "eps": h["eps"]}
     if h["centered"]:

@@ -15,6 +15,7 @@ from islices.backend import INTEGERS, Array, Backend
 from islices.linear import wide_dtype
 from islices.native import adopt, without_padding
 from islices.registry import describe, find_backend
+from islices.rows import integers_or_mask
 from islices.shapes import size_of
 from islices.slices import IndexedSlices, check_indices
 from islices.update import adopt_table, check_shape
@@ -119,10 +120,8 @@ def frozen_rows(frozen: Any) -> tuple[np.ndarray[Any, Any] | None, int | None]:
     if frozen is None:
         return None, None
     backend = find_backend(frozen)
-    try:
-        rows = backend.to_numpy(frozen) if backend is not None and backend.is_array(frozen) else np.asarray(frozen)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(f"frozen: got {describe(frozen)}; accepted are row numbers or a boolean mask") from error
+    array = backend is not None and backend.is_array(frozen)
+    rows = backend.to_numpy(frozen) if array else integers_or_mask(frozen, "frozen")  # type: ignore[union-attr]
     if rows.shape == (0,) and rows.dtype != bool:
         return None, None
     if rows.ndim != 1 or (rows.dtype != bool and rows.dtype.name not in INTEGERS):

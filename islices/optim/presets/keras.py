@@ -12,15 +12,11 @@ through float32, the other numbers do not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from islices import modes
-from islices.backend import Array
 from islices.optim import rules
-from islices.optim.formulas import FORMULAS, Formula, Hyper, Numbers, Preset, State, complement
+from islices.optim.formulas import FORMULAS, Formula, Hyper, Preset, State, complement, rmsprop_kind, single
 from islices.optim.operators import div, maximum, minimum, mul, sqrt
 
 __all__ = ["PRESETS"]
@@ -148,44 +144,34 @@ def ftrl_linear(g: Any, q: Any, w: Any, z: Any, n: Any, lr: Any, l1: Any, l2: An
 
 
 # ---------------------------------------------------------------------- formulas
-def _single(x: float) -> float:
-    """x cast to a table's type by way of float32, as ops.cast does with a Python number."""
-    return float(np.float32(x))
-
-
-def _lr(n: Numbers) -> Array:
-    """The learning rate is a float32 variable."""
-    return n.E.astype(n.lr, "float32")
-
-
 def _raw(h: Hyper) -> bool:
     return bool(h["duplicates"] == "raw")
 
 
 def _sgd(h: Hyper) -> Formula:
-    decay = _single(h["weight_decay"])
+    decay = single(h["weight_decay"])
     if h["momentum"]:
         if h["momentum"] > 1:
             raise ValueError(f'momentum: got {h["momentum"]}; accepted with semantics="keras" is 0 <= value <= 1')
         return Formula(
             nesterov if h["nesterov"] else momentum,
-            lambda n: {"mu": _single(h["momentum"]), "lr": _lr(n), "decay": decay},
+            lambda n: {"mu": single(h["momentum"]), "lr": n.single_lr, "decay": decay},
             (State("momentum"),),
             rows=("all",),
             raw=_raw(h),
         )
     if decay:
-        return Formula(sgd_decayed, lambda n: {"lr": _lr(n), "decay": decay}, rows=("all",), raw=_raw(h))
-    return Formula(rules.sgd, lambda n: {"lr": _lr(n)}, raw=_raw(h))
+        return Formula(sgd_decayed, lambda n: {"lr": n.single_lr, "decay": decay}, rows=("all",), raw=_raw(h))
+    return Formula(rules.sgd, lambda n: {"lr": n.single_lr}, raw=_raw(h))
 
 
 def _adagrad(h: Hyper) -> Formula:
-    state, fixed = (State("accumulator", _single(h["initial_accumulator"])),), {"eps": h["eps"]}
+    state, fixed = (State("accumulator", single(h["initial_accumulator"])),), {"eps": h["eps"]}
     if h["weight_decay"]:
-        fixed["decay"] = _single(h["weight_decay"])
+        fixed["decay"] = single(h["weight_decay"])
     return Formula(
         adagrad_decayed if h["weight_decay"] else adagrad,
-        lambda n: {**fixed, "lr": _lr(n)},
+        lambda n: {**fixed, "lr": n.single_lr},
         state,
         squares="element",
         rows=("all",) if h["weight_decay"] else ("touched", "all"),
@@ -194,19 +180,13 @@ def _adagrad(h: Hyper) -> Formula:
 
 
 def _rmsprop(h: Hyper) -> Formula:
-    by_kind: Mapping[tuple[bool, bool], Callable[..., Any]] = {
-        (False, False): rmsprop,
-        (False, True): rmsprop_momentum,
-        (True, False): rmsprop_centered,
-        (True, True): rmsprop_centered_momentum,
-    }
     fixed = {"rho": h["rho"], "gain": complement(h["rho"]), "eps": h["eps"]}
-    fixed["decay"] = _single(h["weight_decay"])
+    fixed["decay"] = single(h["weight_decay"])
     if h["momentum"]:
         fixed["mu"] = h["momentum"]
     return Formula(
-        by_kind[bool(h["centered"]), h["momentum"] != 0],
-        lambda n: {**fixed, "lr": _lr(n)},
+        rmsprop_kind(h, rmsprop, rmsprop_momentum, rmsprop_centered, rmsprop_centered_momentum),
+        lambda n: {**fixed, "lr": n.single_lr},
         FORMULAS["rmsprop"].formula(h).state,
         squares="element",
         rows=("all",),
@@ -214,17 +194,17 @@ def _rmsprop(h: Hyper) -> Formula:
     )
 
 
-def _power(n: Numbers, base: float) -> Array:
-    """base^t as TensorFlow's float64 pow has it (traced, by products); its float32 pow is mostly that rounded."""
-    return n.number(_single(base) ** float(n.t[0])) if n.E is modes.HOST else n.power(_single(base))
-
-
 def _adam(h: Hyper) -> Formula:
     fixed = {"gain1": complement(h["beta1"]), "gain2": complement(h["beta2"]), "eps": h["eps"]}
-    fixed |= {"one": 1.0, "decay": _single(h["weight_decay"])}
+    fixed |= {"one": 1.0, "decay": single(h["weight_decay"])}
     return Formula(
         adam,
-        lambda n: {**fixed, "power1": _power(n, h["beta1"]), "power2": _power(n, h["beta2"]), "lr": _lr(n)},
+        lambda n: {
+            **fixed,  # TensorFlow's float32 pow is mostly the float64 one rounded
+            "power1": n.library_power(single(h["beta1"])),
+            "power2": n.library_power(single(h["beta2"])),
+            "lr": n.single_lr,
+        },
         (State("m"), State("v")),
         squares="element",
         rows=("all",),
@@ -237,8 +217,8 @@ def _ftrl(h: Hyper) -> Formula:
     fixed = {**{name: h[name] for name in ("l1", "l2", "beta")}, "two": 2.0}
     return Formula(
         ftrl if h["lr_power"] == -0.5 else ftrl_linear,
-        lambda n: {**fixed, "lr": _lr(n)},
-        (State("z"), State("n", _single(h["initial_accumulator"]))),
+        lambda n: {**fixed, "lr": n.single_lr},
+        (State("z"), State("n", single(h["initial_accumulator"]))),
         squares="element",
         rows=("all",),
         raw=_raw(h),

@@ -9,11 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
-from islices.backend import Array
 from islices.optim import rules
-from islices.optim.formulas import Formula, Hyper, Numbers, Preset, State
+from islices.optim.formulas import Formula, Hyper, Numbers, Preset, State, single
 from islices.optim.operators import absolute, div, less_equal, maximum, minimum, mul, sqrt, where
 
 __all__ = ["PRESETS"]
@@ -101,19 +98,10 @@ def ftrl(g: Any, q: Any, w: Any, z: Any, n: Any, lr: Any, l1: Any, l2: Any, beta
 
 
 # ---------------------------------------------------------------------- numbers
-def _float32(x: float) -> float:
-    """What a kernel receives."""
-    return float(np.float32(x))
-
-
-def _rate(n: Numbers) -> Array:
-    return n.E.astype(n.lr, "float32")
-
-
 def _with_rate(**fixed: float) -> Callable[[Numbers], Mapping[str, Any]]:
     """Numbers that do not change, rounded to float32, and the learning rate."""
-    rounded = {name: _float32(x) for name, x in fixed.items()}
-    return lambda n: {**rounded, "lr": _rate(n)}
+    rounded = {name: single(x) for name, x in fixed.items()}
+    return lambda n: {**rounded, "lr": n.single_lr}
 
 
 # ---------------------------------------------------------------------- formulas
@@ -130,7 +118,7 @@ def _sgd(h: Hyper) -> Formula:
 
 def _keep(n: Numbers) -> Mapping[str, Any]:
     """The standard update forms its factor 1 - lr wd in float32, also for a table of float64."""
-    E, rate = n.E, _rate(n)
+    E, rate = n.E, n.single_lr
     keep = n.number(1.0, "float32") - E.round_product(rate, n.number(n.h["weight_decay"], "float32"))
     return {"lr": rate, "keep": keep}
 
@@ -138,7 +126,7 @@ def _keep(n: Numbers) -> Mapping[str, Any]:
 def _adam_numbers(n: Numbers) -> Mapping[str, Any]:
     """The rate is formed in float64 by Python, and rounded once."""
     E, one, h = n.E, n.number(1.0), n.h
-    beta1, beta2 = _float32(h["beta1"]), _float32(h["beta2"])
+    beta1, beta2 = single(h["beta1"]), single(h["beta2"])
     correction = E.div(E.sqrt(one - n.power(h["beta2"])), one - n.power(h["beta1"]))
     return {
         "beta1": beta1,
@@ -146,8 +134,8 @@ def _adam_numbers(n: Numbers) -> Mapping[str, Any]:
         "gain1": 1.0 - beta1,
         "gain2": 1.0 - beta2,
         "rate": E.astype(E.round_product(n.lr, correction), "float32"),
-        "eps": _float32(h["eps"]),
-        "wd": _float32(h["weight_decay"]),
+        "eps": single(h["eps"]),
+        "wd": single(h["weight_decay"]),
     }
 
 
@@ -175,7 +163,7 @@ GAMMA2 = 0.9
 def _rmsprop(h: Hyper) -> Formula:
     """Dense kernels alone: a sparse gradient is made dense, so that the means of all rows decay."""
     fixed = {"rho": h["rho"], "eps": h["eps"], "wd": h["weight_decay"]}
-    gain = 1.0 - _float32(h["rho"])  # rounded to the table's dtype, not to float32
+    gain = 1.0 - single(h["rho"])  # rounded to the table's dtype, not to float32
     if h["centered"]:
         state = (State("mean_square"), State("mean"), State("momentum"))
         numbers = _with_rate(**fixed, mu=h["momentum"])

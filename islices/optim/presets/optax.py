@@ -6,14 +6,13 @@ first, ``(1 - beta) g + beta m``, its numbers are float32, and the roots of adag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from islices.backend import Array
-from islices.optim import rules
-from islices.optim.formulas import Formula, Hyper, Numbers, Preset, State, complement
+from islices.optim.formulas import FORMULAS, Formula, Hyper, Numbers, Preset, State, complement, rmsprop_kind
 from islices.optim.operators import div, less_equal, mul, sqrt, where
 
 __all__ = ["PRESETS"]
@@ -130,15 +129,7 @@ def correction(n: Numbers, beta: float) -> Array:
 
 # ---------------------------------------------------------------------- formulas
 def _sgd(h: Hyper) -> Formula:
-    if h["momentum"] == 0:
-        return Formula(rules.sgd, lambda n: {"lr": n.lr}, rows=DENSE)
-    rule: Callable[..., Any] = rules.nesterov if h["nesterov"] else rules.momentum
-    return Formula(
-        rule,
-        lambda n: {"mu": h["momentum"], "gain": 1.0, "lr": n.lr},
-        (State("momentum"),),
-        rows=DENSE,
-    )
+    return FORMULAS["sgd"].formula({**h, "dampening": 0.0, "weight_decay": 0.0})._replace(rows=DENSE)
 
 
 def _adagrad(h: Hyper) -> Formula:
@@ -152,21 +143,12 @@ def _adagrad(h: Hyper) -> Formula:
 
 
 def _rmsprop(h: Hyper) -> Formula:
-    by_kind: Mapping[tuple[bool, bool], Callable[..., Any]] = {
-        (False, False): rmsprop,
-        (False, True): rmsprop_momentum,
-        (True, False): rmsprop_centered,
-        (True, True): rmsprop_centered_momentum,
-    }
-    rule = by_kind[bool(h["centered"]), h["momentum"] != 0]
-    state = [State("mean_square")]
+    rule = rmsprop_kind(h, rmsprop, rmsprop_momentum, rmsprop_centered, rmsprop_centered_momentum)
     fixed = {"rho": h["rho"], "gain": complement(h["rho"]), "eps": h["eps"], "one": 1.0}
-    if h["centered"]:
-        state.append(State("mean"))
     if h["momentum"]:
-        state.append(State("momentum"))
         fixed["mu"] = h["momentum"]
-    return Formula(rule, lambda n: {**fixed, "lr": n.lr}, tuple(state), squares="element", rows=DENSE)
+    own = FORMULAS["rmsprop"].formula({**h, "weight_decay": 0.0})
+    return own._replace(rule=rule, numbers=lambda n: {**fixed, "lr": n.lr}, rows=DENSE)
 
 
 def _adam_numbers(n: Numbers) -> Mapping[str, Any]:

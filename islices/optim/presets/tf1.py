@@ -18,7 +18,7 @@ import numpy as np
 from islices import modes
 from islices.backend import Array
 from islices.optim import rules
-from islices.optim.formulas import FORMULAS, Formula, Hyper, Numbers, Preset, State
+from islices.optim.formulas import FORMULAS, Formula, Hyper, Numbers, Preset, State, single
 from islices.optim.operators import absolute, div, less_equal, maximum, minimum, mul, sqrt, where
 
 __all__ = ["PRESETS"]
@@ -121,26 +121,17 @@ def ftrl_linear(g: Any, q: Any, w: Any, z: Any, n: Any, lr: Any, l1: Any, penalt
 
 
 # ---------------------------------------------------------------------- formulas
-def _single(x: float) -> float:
-    """x as a float32 tensor holds it."""
-    return float(np.float32(x))
-
-
-def _lr(n: Numbers) -> Array:
-    return n.E.astype(n.lr, "float32")
-
-
 def _sgd(h: Hyper) -> Formula:
     if h["momentum"] == 0:
-        return Formula(rules.sgd, lambda n: {"lr": _lr(n)})
+        return Formula(rules.sgd, lambda n: {"lr": n.single_lr})
     by_rows = {"touched": nesterov, "all": nesterov_dense}
     rule: Callable[..., Any] = by_rows[h["rows"]] if h["nesterov"] else momentum
-    return Formula(rule, lambda n: {"mu": _single(h["momentum"]), "lr": _lr(n)}, (State("momentum"),))
+    return Formula(rule, lambda n: {"mu": single(h["momentum"]), "lr": n.single_lr}, (State("momentum"),))
 
 
 def _adagrad(h: Hyper) -> Formula:
     state = (State("accumulator", "initial_accumulator"),)
-    return Formula(adagrad, lambda n: {"lr": _lr(n), "one": 1.0}, state, squares="element")
+    return Formula(adagrad, lambda n: {"lr": n.single_lr, "one": 1.0}, state, squares="element")
 
 
 def _rmsprop(h: Hyper) -> Formula:
@@ -150,11 +141,11 @@ def _rmsprop(h: Hyper) -> Formula:
         (True, "touched"): rmsprop_centered,
         (True, "all"): rmsprop_centered_dense,
     }
-    fixed = {"rho": _single(h["rho"]), "mu": _single(h["momentum"]), "eps": _single(h["eps"]), "one": 1.0}
+    fixed = {"rho": single(h["rho"]), "mu": single(h["momentum"]), "eps": single(h["eps"]), "one": 1.0}
     mean = (State("mean"),) if h["centered"] else ()
     return Formula(
         by_kind[bool(h["centered"]), h["rows"]],
-        lambda n: {**fixed, "lr": _lr(n)},
+        lambda n: {**fixed, "lr": n.single_lr},
         (State("mean_square", 1.0), *mean, State("momentum")),  # the mean square begins with ones
         squares="element",
     )
@@ -169,8 +160,8 @@ def _power(n: Numbers, base: float) -> Array:
     """base^t as the variable beta_power holds it: a product more each step, each rounded to float32 (traced, the
     rounded power, since a running product has no closed form)."""
     if n.E is not modes.HOST:
-        return n.E.astype(n.power(_single(base)), "float32")
-    t, base = int(n.t[0]), _single(base)
+        return n.E.astype(n.power(single(base)), "float32")
+    t, base = int(n.t[0]), single(base)
     if base == 1.0 or base ** float(t) < 2.0**-60:  # 1 - power is then 0, or 1
         return n.number(float(base == 1.0))
     products = _running_products(base, 1 << max(10, (t - 1).bit_length()))
@@ -178,14 +169,14 @@ def _power(n: Numbers, base: float) -> Array:
 
 
 def _adam(h: Hyper) -> Formula:
-    fixed = {name: _single(h[name]) for name in ("beta1", "beta2", "eps")}
+    fixed = {name: single(h[name]) for name in ("beta1", "beta2", "eps")}
     return Formula(
         adam,
         lambda n: {
             **fixed,
             "power1": _power(n, h["beta1"]),
             "power2": _power(n, h["beta2"]),
-            "lr": _lr(n),
+            "lr": n.single_lr,
             "one": 1.0,
         },
         (State("m"), State("v")),
@@ -197,10 +188,10 @@ def _ftrl(h: Hyper) -> Formula:
     FORMULAS["ftrl"].formula(h)  # refuses an lr_power that there is no rule for
 
     def numbers(n: Numbers) -> Mapping[str, Any]:
-        lr, two = _lr(n), n.number(2.0, "float32")
+        lr, two = n.single_lr, n.number(2.0, "float32")
         beta = n.E.div(n.number(h["beta"], "float32"), n.E.round_product(two, lr))
         penalty = n.E.round_product(two, n.number(h["l2"], "float32") + beta)
-        return {"lr": lr, "l1": _single(h["l1"]), "penalty": penalty}
+        return {"lr": lr, "l1": single(h["l1"]), "penalty": penalty}
 
     state = (State("z"), State("n", "initial_accumulator"))
     return Formula(ftrl if h["lr_power"] == -0.5 else ftrl_linear, numbers, state, squares="element")

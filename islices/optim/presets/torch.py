@@ -8,12 +8,11 @@ every operation rounds once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from islices import modes
-from islices.backend import Array
-from islices.optim.formulas import FORMULAS, Formula, Hyper, Numbers, Preset, State, complement
+from islices.optim.formulas import FORMULAS, Formula, Hyper, Numbers, Preset, State, complement, rmsprop_kind
 from islices.optim.operators import div, less_equal, mul, sqrt, where
 
 __all__ = ["PRESETS"]
@@ -123,30 +122,25 @@ def _adagrad(h: Hyper) -> Formula:
     return own if h["rows"] == "touched" else own._replace(rule=adagrad_dense)
 
 
-def _power(n: Numbers, base: float) -> Array:
-    """base^t as Python has it, which torch.optim asks; traced, by products."""
-    return n.number(base ** float(n.t[0])) if n.E is modes.HOST else n.power(base)
-
-
 def _sparse_adam_numbers(n: Numbers) -> Mapping[str, Any]:
     E, one = n.E, n.number(1.0)
-    rate = E.round_product(n.lr, E.sqrt(one - _power(n, n.h["beta2"])))
+    rate = E.round_product(n.lr, E.sqrt(one - n.library_power(n.h["beta2"])))
     return {
         "gain1": complement(n.h["beta1"]),
         "gain2": complement(n.h["beta2"]),
-        "rate": E.div(rate, one - _power(n, n.h["beta1"])),
+        "rate": E.div(rate, one - n.library_power(n.h["beta1"])),
         "eps": n.h["eps"],
     }
 
 
 def _adam_numbers(n: Numbers) -> Mapping[str, Any]:
     one = n.number(1.0)
-    rest = one - _power(n, n.h["beta2"])
+    rest = one - n.library_power(n.h["beta2"])
     return {
         "gain1": complement(n.h["beta1"]),
         "beta2": n.h["beta2"],
         "gain2": complement(n.h["beta2"]),
-        "rate": n.E.div(n.lr, one - _power(n, n.h["beta1"])),
+        "rate": n.E.div(n.lr, one - n.library_power(n.h["beta1"])),
         "root": n.number(float(rest[0]) ** 0.5) if n.E is modes.HOST else n.E.sqrt(rest),
         "eps": n.h["eps"],
     }
@@ -176,13 +170,7 @@ def _adamw(h: Hyper) -> Formula:
 
 
 def _rmsprop(h: Hyper) -> Formula:
-    by_kind: Mapping[tuple[bool, bool], Callable[..., Any]] = {
-        (False, False): rmsprop,
-        (False, True): rmsprop_momentum,
-        (True, False): rmsprop_centered,
-        (True, True): rmsprop_centered_momentum,
-    }
-    rule = by_kind[bool(h["centered"]), h["momentum"] != 0]
+    rule = rmsprop_kind(h, rmsprop, rmsprop_momentum, rmsprop_centered, rmsprop_centered_momentum)
     fixed = {"rho": h["rho"], "gain": complement(h["rho"]), "eps": h["eps"]}
     if h["centered"]:
         fixed |= {"half": 0.5, "one": 1.0}
