@@ -19,7 +19,7 @@ import pytest
 __all__ = ["OUTCOMES", "chosen_backend"]
 
 OUTCOMES = ("pass", "deviation", "unsupported", "fail", "harness error")
-SPEC_VERSION = "1.3"
+SPEC_VERSION = "1.4"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -8,6 +8,7 @@ from islices.autodiff import value_and_grad
 from islices.backend import PROTOCOL, Backend, NativeParts, not_implemented
 from islices.clip import clip_by_global_norm, clip_by_norm, clip_by_row_norm, clip_by_value
 from islices.embedding import drop_padding, embedding_grad, scale_by_frequency
+from islices.kernels import get_num_threads, set_num_threads, use_kernels
 from islices.linear import add, concat, scale
 from islices.lookups import lookup
 from islices.models import Capture, capture
@@ -58,6 +59,7 @@ __all__ = [
     "from_dense",
     "from_native",
     "get_backend",
+    "get_num_threads",
     "global_norm",
     "keep_rows",
     "list_backends",
@@ -76,7 +78,9 @@ __all__ = [
     "scatter_mul",
     "scatter_sub",
     "scatter_update",
+    "set_num_threads",
     "to_dense",
     "to_native",
+    "use_kernels",
     "value_and_grad",
 ]

@@ -444,9 +444,37 @@ class Backend:
         """Whether `set_rows` writes into x itself. ValueError for an x that it could not write into."""
         raise NotImplementedError(f"{self.name}: in_place: the adapter supplies none")
 
+    def writable(
+        self, arrays: Sequence[Array], *, donate: bool = False
+    ) -> tuple[list[np.ndarray[Any, Any]], list[Array]] | None:
+        """(views, results) for concrete arrays that the host is to write into, or None where there is no such memory.
+
+        The views hold the arrays' values, bfloat16 as uint16, with the arrays' own strides, and may be written through
+        until they are dropped, which is before anyone reads the results. Those hold what was written: the arrays
+        themselves where they change in place, as after the framework's own update (values read earlier stay, autograd
+        notices); else new ones, over memory that was copied, or taken from arrays that are donated and gone
+        thereafter. `in_place` was asked of each array before, and no two share memory. None is answered for all of them
+        or for none, and nothing has changed then.
+        """
+        return None
+
     def variable(self, x: Array, like: Array) -> Array:
         """x, which nobody else holds, as something that changes in place where like does (a tf.Variable)."""
         return x
+
+    def traced_step(
+        self,
+        recipe: Any,
+        values: Array,
+        indices: Array,
+        numbers: Array,
+        tables: Sequence[Array],
+        otherwise: Callable[..., Sequence[Array]],
+    ) -> Sequence[Array] | None:
+        """In traced code: the tables (the weights, then the state's) after an optimizer's step, an
+        `islices.kernels.operations.Recipe`, by a compiled kernel; indices out of range name no row. None where none can
+        be called. ``otherwise(values, indices, numbers, *tables)`` is the same in the framework's operations."""
+        return None
 
     # ------------------------------------------------------------------ differentiation
     def stop_gradient(self, x: Array) -> Array:
@@ -534,3 +562,24 @@ class Backend:
         """(sums, ids): `unique` then `segment_sum`; override where one pass can do both."""
         ids, inverse = self.unique(indices, rows)
         return self.segment_sum(values, inverse, self.shape(ids)[0]), ids
+
+    def sum_rows(self, values: Array, indices: Array, rows: int | None, *, loose: bool) -> tuple[Array, Array]:
+        """(sums, ids) of values' own dtype: `sum_duplicates` of 16-bit floats in float32, rounded once. Where loose,
+        indices may be out of range: those slots are left out."""
+        if loose:
+            values, indices = self.select(values, indices, self.in_range(indices, rows), rows)
+        sums, ids = self.sum_duplicates(self.widen(values), indices, rows)
+        return self.astype(sums, self.dtype(values)), ids
+
+    def dense_rows(self, values: Array, indices: Array, shape: tuple[int, ...], *, loose: bool) -> Array:
+        """Zeros of a shape with the sums of `sum_rows` in their rows."""
+        sums, ids = self.sum_rows(values, indices, shape[0], loose=loose)
+        return self.scatter_rows(sums, ids, shape)
+
+    def scaled(self, values: Array, steps: Sequence[tuple[str, Any]]) -> Array:
+        """values times ("mul") or over ("div") scalars, one after the other, each step rounded; 16-bit floats in
+        float32, rounded to 16 bits once at the end."""
+        out = self.widen(values)
+        for name, c in steps:
+            out = self.round_product(out, c) if name == "mul" else self.div(out, c)
+        return self.astype(out, self.dtype(values))

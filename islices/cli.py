@@ -22,10 +22,12 @@ __all__ = ["UsageError", "main"]
 COMMANDS = {
     "backends": ("islices.cli:backends_arguments", "islices.cli:backends"),
     "conform": ("islices.conformance.command:arguments", "islices.conformance.command:conform"),
+    "bench": ("islices.conformance.bench.command:arguments", "islices.conformance.bench.command:bench"),
 }
 HELP = {
     "backends": "what is installed: versions, devices, execution modes",
     "conform": "run the conformance suite on every installed backend and show the matrix",
+    "bench": "measure islices against each framework's own operations, as ratios in one run",
 }
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from islices import modes
 from islices.backend import INTEGERS, Array, Backend
+from islices.floats import FLOATS
 from islices.linear import as_float, is_real, round_scalar, scale_values, wide_dtype
 from islices.native import map_leaves, rebuild, without_padding
 from islices.norms import (
@@ -249,7 +250,11 @@ def _with_values(leaf: Any, clip: Clip | None) -> Any:
         return leaf
     B, values = parts(leaf)
     clipped = clip(B, values)
-    return leaf.replace(values=clipped) if isinstance(leaf, IndexedSlices) else clipped
+    if not isinstance(leaf, IndexedSlices):
+        return clipped
+    return IndexedSlices._trusted(
+        B, clipped, leaf.indices, leaf.dense_shape, coalesced=leaf.coalesced, padded=leaf.padded
+    )
 
 
 def _clipper(leaves: Sequence[Any], limit: float, formula: ClipFormula, nonfinite: str) -> tuple[Clip | None, Any]:
@@ -258,15 +263,21 @@ def _clipper(leaves: Sequence[Any], limit: float, formula: ClipFormula, nonfinit
     total = norm_out(E, total64, leaves)
     with E.scope():
         refuse_nonfinite(E, total64, nonfinite)
-        steps = formula.steps(E, total64 if formula.wide else E.astype(total64, norm_dtype(leaves)), limit)
-        finite = E.isfinite(total64)
-    if E is not modes.HOST:
-        return _traced_clip(E, steps, finite if nonfinite == "skip" else None), total
-    if nonfinite == "skip" and not finite[0]:
-        return lambda B, values: modes.run(_zeros, B, (values,)), total
-    if formula.wide and finite[0] and total64[0] <= limit:
-        return None, total
-    factors = [(name, c if isinstance(c, float) else c.item()) for name, c in steps]
+        if E is not modes.HOST:
+            norm = total64 if formula.wide else E.astype(total64, norm_dtype(leaves))
+            return _traced_clip(
+                E, formula.steps(E, norm, limit), E.isfinite(total64) if nonfinite == "skip" else None
+            ), total
+        known = float(total64[0])
+        if nonfinite == "skip" and not math.isfinite(known):
+            return lambda B, values: modes.run(_zeros, B, (values,)), total
+        if formula.wide:
+            if math.isfinite(known) and known <= limit:
+                return None, total
+            factors = formula.steps(FLOATS, known, limit)
+        else:
+            steps = formula.steps(E, E.astype(total64, norm_dtype(leaves)), limit)
+            factors = [(name, c if isinstance(c, float) else c.item()) for name, c in steps]
 
     def clip(B: Backend, values: Array) -> Array:
         return scale_values(B, values, [(name, round_scalar(B, values, c, name)) for name, c in factors])

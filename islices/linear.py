@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from islices import modes
-from islices.backend import INTEGERS, Array, Backend
+from islices.backend import FLOATS, INTEGERS, Array, Backend
 from islices.native import adopt, aligned, map_leaves, rebuild, structure
 from islices.registry import describe, get_backend
 from islices.rows import coalesce
@@ -63,6 +63,8 @@ def round_scalar(B: Backend, values: Array, c: Any, argument: str) -> Any:
     """A hyperparameter as clause 18 has it: a Python number exact in the values' type (float32 for 16-bit), or,
     where c is traced, a 0-d array of that type."""
     dtype = B.dtype(values)
+    if type(c) is float and dtype in FLOATS:  # what it nearly always is
+        return c if dtype == "float64" else _single(c)
     if not isinstance(c, numbers.Real) and not isinstance(c, np.generic):
         c = _zero_d(B, c, argument)
         if not isinstance(c, numbers.Real):
@@ -77,8 +79,15 @@ def round_scalar(B: Backend, values: Array, c: Any, argument: str) -> Any:
         if not limit.min <= c <= limit.max:
             raise ValueError(f"{argument}: got {c}; accepted is what fits the values' {dtype}")
         return int(c)
+    return as_float(c) if dtype == "float64" else _single(as_float(c))
+
+
+def _single(c: float) -> float:
+    """c as a float32 holds it; infinite, without a warning, beyond."""
+    if abs(c) < 1e38:
+        return float(np.float32(c))
     with np.errstate(over="ignore"):
-        return float(np.float32(as_float(c))) if dtype != "float64" else as_float(c)
+        return float(np.float32(c))
 
 
 def is_real(c: object) -> bool:
@@ -111,19 +120,14 @@ def wide_dtype(dtype: str) -> str:
 def scale_values(B: Backend, values: Array, steps: Sequence[tuple[str, Any]]) -> Array:
     """values multiplied and divided by scalars, one after the other, each step rounded (16-bit: in float32, and
     to 16 bits once at the end). A scalar is a Python number, a 0-d array, or an array of values' rank."""
-    names = tuple(name for name, _ in steps)
-    scalars = [c for _, c in steps]
-    if all(isinstance(c, (int, float)) for c in scalars):
-        return modes.run(_apply, B, (values,), names=names, scalars=scalars)
+    if all(isinstance(c, (int, float)) for _, c in steps):
+        return modes.run(_scaled, B, (values,), steps=steps)
     with B.scope():
-        return _apply(B, values, names=names, scalars=scalars)
+        return B.scaled(values, steps)
 
 
-def _apply(B: Backend, values: Array, *, names: Sequence[str], scalars: Sequence[Any]) -> Array:
-    out = B.widen(values)
-    for name, c in zip(names, scalars, strict=True):
-        out = B.round_product(out, c) if name == "mul" else B.div(out, c)
-    return B.astype(out, B.dtype(values))
+def _scaled(B: Backend, values: Array, *, steps: Sequence[tuple[str, Any]]) -> Array:
+    return B.scaled(values, steps)
 
 
 # ---------------------------------------------------------------------- add, concat

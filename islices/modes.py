@@ -17,7 +17,7 @@ import numpy as np
 from islices.backend import Array, Backend
 from islices.host import HostBackend
 
-__all__ = ["HOST", "execution", "host_views", "is_traced", "keeps_slots", "run"]
+__all__ = ["HOST", "execution", "host_views", "is_traced", "keeps_slots", "on_host", "run", "run_on"]
 
 MODES = ("host", "native")
 HOST = HostBackend()
@@ -70,9 +70,14 @@ def keeps_slots(backend: Backend, *arrays: Array) -> bool:
     return backend.sentinel_padding and is_traced(backend, *arrays)
 
 
+def on_host() -> bool:
+    """Whether the host computes where it can (`execution`)."""
+    return _mode.get() == "host"
+
+
 def host_views(backend: Backend, arrays: Sequence[Array]) -> list[np.ndarray[Any, Any]] | None:
     """NumPy views of the arrays if the host may compute on them now, else None."""
-    if _mode.get() != "host" and not backend.host_only:
+    if not on_host() and not backend.host_only:
         return None
     views = []
     for x in arrays:
@@ -87,18 +92,28 @@ def host_views(backend: Backend, arrays: Sequence[Array]) -> list[np.ndarray[Any
 
 def run(kernel: Callable[..., Any], backend: Backend, arrays: Sequence[Array], **static: Any) -> Any:
     """kernel's result as the backend's arrays. A result may be an array, a tuple of them, or Python values."""
-    views = host_views(backend, arrays)
+    return run_on(host_views(backend, arrays), kernel, backend, arrays, **static)
+
+
+def run_on(
+    views: Sequence[np.ndarray[Any, Any]] | None,
+    kernel: Callable[..., Any],
+    backend: Backend,
+    arrays: Sequence[Array],
+    **static: Any,
+) -> Any:
+    """The same, where the `host_views` of the arrays are known."""
     if views is None:
         with backend.scope():
             return kernel(backend, *arrays, **static)
     with HOST.scope():
         out = kernel(HOST, *views, **static)
     if isinstance(out, tuple):
-        return tuple(_give(backend, x, arrays[0]) for x in out)
+        return tuple([_give(backend, x, arrays[0]) for x in out])
     return _give(backend, out, arrays[0])
 
 
 def _give(backend: Backend, x: Any, like: Array) -> Any:
-    if isinstance(x, np.generic):  # what NumPy makes of 0-d arrays
-        x = np.asarray(x)
-    return backend.from_host(x, like) if isinstance(x, np.ndarray) else x
+    if isinstance(x, np.ndarray):
+        return backend.from_host(x, like)
+    return backend.from_host(np.asarray(x), like) if isinstance(x, np.generic) else x  # what NumPy makes of 0-d arrays

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from islices import modes
+from islices import kernels, modes
 from islices.backend import FLOATS, Array, Backend
 from islices.native import adopt, flatten, without_padding
 from islices.registry import describe, get_backend
@@ -130,23 +130,55 @@ def parts(leaf: Any) -> tuple[Backend, Array]:
 
 def norm64(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Backend, Array]:
     """(E, norm): the float64 norm of all leaves together, shape (1,), with the backend that computes on it."""
-    flat = []
-    traced = any(modes.is_traced(*parts(leaf)) for leaf in leaves)
     for leaf in leaves:
-        B, values = parts(leaf)
-        check_float(B, values)
-        sparse = isinstance(leaf, IndexedSlices)
-        views = None if traced else modes.host_views(B, (values, leaf.indices) if sparse else (values,))
-        if views is not None:  # what is summed here nobody sees: it need not go back into the framework
-            B, values = modes.HOST, views[0]
-            if sparse:
-                leaf = IndexedSlices._trusted(
-                    B, values, views[1], leaf.dense_shape, coalesced=leaf.coalesced, padded=leaf.padded
-                )
-        if sparse:
-            values = (without_padding(leaf) if raw else coalesce(leaf)).values
-        flat.append((B, as_rows(B, values, 1)))
+        check_float(*parts(leaf))
+    on_host = [_on_host(leaf) for leaf in leaves]
+    viewed = [(leaf, views) for leaf, views in zip(leaves, on_host, strict=True) if views is not None]
+    compiled = kernels.active() if ord != math.inf else None
+    if compiled and len(viewed) == len(leaves):
+        # duplicates are summed on the way, and their sums kept nowhere
+        found = compiled.norm([_stored(leaf, views, raw) for leaf, views in viewed], int(ord))
+        if found is not None:
+            return modes.HOST, np.array((found,))
+    flat = []
+    traced = len(viewed) < len(leaves) and any(modes.is_traced(*parts(leaf)) for leaf in leaves)
+    for given, views in zip(leaves, on_host, strict=True):
+        B, leaf = parts(given)[0], given
+        if views is not None and not traced:  # what is summed here nobody sees: it need not go back
+            B, leaf = modes.HOST, _over(given, views)
+        if isinstance(leaf, IndexedSlices):
+            leaf = (without_padding(leaf) if raw else coalesce(leaf)).values
+        flat.append((B, as_rows(B, leaf, 1)))
     return row_norms(flat, ord)
+
+
+def _on_host(leaf: Any) -> list[np.ndarray[Any, Any]] | None:
+    """NumPy views of the arrays of a leaf, if the host may compute on them now."""
+    if isinstance(leaf, IndexedSlices):
+        return modes.host_views(leaf.backend, (leaf.values, leaf.indices))
+    return modes.host_views(*_alone(leaf))
+
+
+def _alone(leaf: Array) -> tuple[Backend, tuple[Array]]:
+    return get_backend(leaf), (leaf,)
+
+
+def _over(leaf: Any, views: list[np.ndarray[Any, Any]]) -> Any:
+    """The leaf over the views of its arrays."""
+    if not isinstance(leaf, IndexedSlices):
+        return views[0]
+    flags = {"coalesced": leaf.coalesced, "padded": leaf.padded}
+    return IndexedSlices._trusted(modes.HOST, views[0], views[1], leaf.dense_shape, **flags)
+
+
+def _stored(leaf: Any, views: list[np.ndarray[Any, Any]], raw: bool) -> tuple[Array, Array | None]:
+    """(values, indices) of a leaf on the host; None for indices where nothing is to be summed."""
+    if len(views) == 1:
+        return views[0], None
+    if leaf.padded:
+        s = without_padding(_over(leaf, views))
+        views = [s.values, s.indices]
+    return views[0], None if raw or leaf.coalesced else views[1]
 
 
 def check_float(B: Backend, values: Array) -> None:
@@ -167,10 +199,11 @@ def norm_out(E: Backend, norm64: Array, leaves: Sequence[Any]) -> Any:
     """The norm as the user gets it: a scalar of the framework, in the widest leaf's type."""
     dtype = norm_dtype(leaves)
     B, values = parts(leaves[0])
-    with E.scope():
-        rounded = E.reshape(E.astype(norm64, dtype), ())
     if E is not modes.HOST:
-        return rounded
+        with E.scope():
+            return E.reshape(E.astype(norm64, dtype), ())
+    with E.scope():
+        rounded = norm64.astype(dtype).reshape(())
     with B.scope():
         return B.scalar(rounded, values)
 

@@ -56,23 +56,23 @@ def coalesce(x: Any) -> Any:
 
 
 def _coalesce(s: IndexedSlices) -> IndexedSlices:
-    B = s.backend
-    traced = modes.is_traced(B, s.values, s.indices)
-    if s.coalesced and (traced or not s.padded):
+    B, arrays = s.backend, (s.values, s.indices)
+    if s.coalesced and not s.padded:
+        return s
+    views = modes.host_views(B, arrays)
+    traced = views is None and modes.is_traced(B, *arrays)
+    if s.coalesced and traced:
         return s
     rows = s.dense_shape[0]
     loose = traced or s.padded
-    values, indices = modes.run(_sum_rows, B, (s.values, s.indices), rows=rows, loose=loose)
+    values, indices = modes.run_on(views, _sum_rows, B, arrays, rows=rows, loose=loose)
     return IndexedSlices._trusted(
         B, values, indices, s.dense_shape, coalesced=True, padded=traced and B.sentinel_padding
     )
 
 
 def _sum_rows(B: Backend, values: Array, indices: Array, *, rows: int | None, loose: bool) -> tuple[Array, Array]:
-    if loose:
-        values, indices = B.select(values, indices, B.in_range(indices, rows), rows)
-    sums, ids = B.sum_duplicates(B.widen(values), indices, rows)
-    return B.astype(sums, B.dtype(values)), ids
+    return B.sum_rows(values, indices, rows, loose=loose)
 
 
 def to_dense(x: Any) -> Any:
@@ -111,8 +111,14 @@ def _to_dense(s: IndexedSlices) -> Array:
     B = s.backend
     shape = _known_shape(s)
     check_memory(repr(s), shape, B.dtype(s.values), "keep it sparse (coalesce(x) holds the rows that are not zero)")
-    c = _coalesce(s)
-    return modes.run(scatter, B, (c.values, c.indices), shape=shape)
+    traced = modes.is_traced(B, s.values, s.indices)
+    if s.coalesced and (traced or not s.padded):
+        return modes.run(scatter, B, (s.values, s.indices), shape=shape)
+    return modes.run(_densify, B, (s.values, s.indices), shape=shape, loose=traced or s.padded)
+
+
+def _densify(B: Backend, values: Array, indices: Array, *, shape: tuple[int, ...], loose: bool) -> Array:
+    return B.dense_rows(values, indices, shape, loose=loose)
 
 
 def check_memory(what: str, shape: tuple[int, ...], dtype: str, way_out: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from islices import kernels
 from islices.backend import INTEGERS, Array, Backend
 from islices.registry import describe, find_backend
 
@@ -314,7 +315,9 @@ def check_indices(
     if len(view) == 0:
         return
     limit = None if rows is None else rows + bool(padded)
-    if view.min() < 0 or (limit is not None and view.max() >= limit):
+    compiled = kernels.loaded()
+    lowest, highest = compiled.bounds(view) if compiled else (view.min(), view.max())
+    if lowest < 0 or (limit is not None and highest >= limit):
         bad = view < 0 if limit is None else (view < 0) | (view >= limit)
         position = int(np.argmax(bad))
         way_out = (

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from islices import modes
+from islices import kernels, modes
 from islices.backend import INTEGERS, Array, Backend
 from islices.host import group
 from islices.native import adopt, without_padding
@@ -20,6 +20,7 @@ from islices.table import Table
 
 __all__ = [
     "adopt_table",
+    "as_given",
     "check_shape",
     "distinct_rows",
     "scatter_add",
@@ -158,22 +159,39 @@ def _scatter(table: Any, x: Any, op: str, donate: bool) -> Any:
     B, weights = adopt_table(table)
     s = _adopt_slices(B, weights, x, op)
     rows = B.shape(weights)[0]
-    if not modes.is_traced(B, s.values, s.indices):
+    if not modes.is_traced(B, weights, s.values, s.indices):
         s = without_padding(s)
         check_indices(B, s.indices, rows)  # whoever vouched for them: what is written stays inside the table
-        if op in ("add", "sub") and B.dtype(weights) not in ("float16", "bfloat16"):
-            B.in_place(weights)
+        B.in_place(weights)
+        with B.scope():
+            values = B.stop_gradient(s.values)
+        changed = _on_host(B, weights, values, s.indices, op, donate)
+        if changed is None and op in ("add", "sub") and B.dtype(weights) not in ("float16", "bfloat16"):
             with B.scope():
-                values = B.stop_gradient(s.values)
-                summed = B.add_in_order(weights, s.indices, values if op == "add" else -values, donate=donate)
-            if summed is not None:
-                return _as_given(table, weights, summed)
+                changed = B.add_in_order(weights, s.indices, values if op == "add" else -values, donate=donate)
+        if changed is not None:
+            return as_given(table, weights, changed)
     ids, place = distinct_rows(B, s.indices, rows)
     with B.scope():
         old = B.stop_gradient(B.read_rows(weights, ids))
         values = B.stop_gradient(s.values)
     new = modes.run(_change, B, (old, values, place), op=op)
     return write_rows(B, table, ids, new, donate=donate)
+
+
+def _on_host(B: Backend, weights: Array, values: Array, indices: Array, op: str, donate: bool) -> Array | None:
+    """The table after a compiled kernel has changed its rows in place; None where none can, and nothing happened."""
+    compiled = kernels.active()
+    views = modes.host_views(B, (values, indices)) if compiled else None
+    if compiled is None or views is None or not compiled.is_packed(views[1], B.shape(weights)[0]):
+        return None
+    opened = B.writable([weights], donate=donate)
+    if opened is None or not compiled.is_plain(opened[0][0]):
+        return None
+    (view,), (changed,) = opened
+    rows = views[0].copy() if np.may_share_memory(views[0], view) else views[0]
+    compiled.scatter(view, rows, compiled.group(views[1]), op)
+    return changed
 
 
 def distinct_rows(B: Backend, indices: Array, rows: int | None) -> tuple[Array, Array]:
@@ -190,10 +208,10 @@ def write_rows(B: Backend, table: Any, ids: Array | None, rows: Array, *, donate
             changed = B.set_rows(weights, ids, rows, donate=donate)
         else:
             changed = B.set_rows(weights, B.arange(weights), rows) if B.in_place(weights) else rows
-    return _as_given(table, weights, changed)
+    return as_given(table, weights, changed)
 
 
-def _as_given(table: Any, weights: Array, changed: Array) -> Any:
+def as_given(table: Any, weights: Array, changed: Array) -> Any:
     """The table itself where it changed in place, else one of its kind."""
     if changed is weights:
         return table

@@ -26,7 +26,7 @@ from jax import lax
 
 from islices import modes
 from islices.backend import Array, NativeParts
-from islices.backends.jax import memory, precision, segments
+from islices.backends.jax import grouping, memory, precision, segments, stepping
 from islices.backends.jax.embeddings import Embeddings
 from islices.backends.jax.memory import BFLOAT16, Tracer
 from islices.backends.jax.precision import constant, users_x64
@@ -246,9 +246,28 @@ class JaxBackend(Embeddings):
 
     def unique(self, indices: Array, rows: int | None) -> tuple[Array, Array]:
         if isinstance(indices, Tracer):
-            return segments.unique_padded(indices, rows)
+            return grouping.group(indices, rows)
         ids, inverse = modes.HOST.unique(np.asarray(indices), rows)
         return memory.put(ids, indices), memory.put(inverse.astype(np.int32), indices)
+
+    def sum_rows(self, values: Array, indices: Array, rows: int | None, *, loose: bool) -> tuple[Array, Array]:
+        at_once = grouping.sum_rows(values, indices, rows) if isinstance(indices, Tracer) else None
+        return at_once or super().sum_rows(values, indices, rows, loose=loose)
+
+    def sum_duplicates(self, values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
+        at_once = grouping.sum_rows(values, indices, rows) if isinstance(indices, Tracer) else None
+        return at_once or super().sum_duplicates(values, indices, rows)
+
+    def traced_step(
+        self,
+        recipe: Any,
+        values: Array,
+        indices: Array,
+        numbers: Array,
+        tables: Sequence[Array],
+        otherwise: Callable[..., Sequence[Array]],
+    ) -> Sequence[Array] | None:
+        return stepping.step(recipe, values, indices, numbers, tables, otherwise)
 
     def segment_sum(self, values: Array, segments_: Array, count: int | None) -> Array:
         assert count is not None, "JAX knows its shapes"

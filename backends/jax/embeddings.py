@@ -60,6 +60,9 @@ class Embeddings(Backend):
     def in_place(self, x: Array) -> bool:
         return False
 
+    def writable(self, arrays: Sequence[Array], *, donate: bool = False) -> tuple[list[np.ndarray], list[Array]] | None:
+        return memory.writable(arrays, donate=donate)
+
     def arange(self, x: Array) -> Array:
         n = x.shape[0]
         return lax.iota(np.int32, n) if isinstance(x, Tracer) else memory.put(np.arange(n, dtype=np.int32), x)

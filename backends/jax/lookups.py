@@ -66,7 +66,7 @@ def _lookup_shape(weights: Any, ids: Any, *extras: Any, static: Any, axes: tuple
 def _lookup_jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
     rows = lookup_p.bind(*primals, **params)
     if type(tangents[0]) is ad.Zero:
-        return rows, ad.Zero.from_primal_value(rows)
+        return rows, ad.Zero(rows.aval.to_tangent_aval())
     return rows, read(tangents[0], primals[1])
 
 

@@ -8,17 +8,32 @@ writes a line to stderr for every unaligned one.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from islices.backend import Array
 from islices.backends.jax import precision
-from islices.host import empty
+from islices.host import at_address, empty
 
-__all__ = ["BFLOAT16", "Tracer", "bits", "first_rows", "lengthened", "narrow", "place", "power_of_two", "put", "view"]
+__all__ = [
+    "BFLOAT16",
+    "Tracer",
+    "bits",
+    "first_rows",
+    "lengthened",
+    "narrow",
+    "place",
+    "power_of_two",
+    "put",
+    "view",
+    "writable",
+]
 
 BFLOAT16 = np.dtype(jnp.bfloat16)
 Tracer = jax.core.Tracer
@@ -75,6 +90,38 @@ def narrow(array: np.ndarray) -> np.ndarray:
         f"array: got {array.dtype}; accepted are types of 32 bits or fewer, unless "
         'jax.config.update("jax_enable_x64", True) is set'
     )
+
+
+# ---------------------------------------------------------------------- memory to write into
+def writable(arrays: Sequence[Array], *, donate: bool) -> tuple[list[np.ndarray], list[Array]] | None:
+    """See `Backend.writable`."""
+    views = [view(x) for x in arrays]
+    if any(v is None for v in views):
+        return None
+    if not donate:
+        copies = [empty(v.shape, v.dtype) for v in views if v is not None]
+        for new, old in zip(copies, views, strict=True):
+            new[...] = old
+        return copies, [put(new, x) for new, x in zip(copies, arrays, strict=True)]
+    shapes_and_types = [(v.shape, v.dtype) for v in views if v is not None]
+    del views  # XLA copies what is viewed
+    with jax.ensure_compile_time_eval():
+        results = _handed_over(len(arrays))(*arrays)
+    jax.block_until_ready(results)  # whoever reads the old arrays still comes first
+    fresh = [
+        at_address(x, x.unsafe_buffer_pointer(), shape, dtype, writable=True)
+        for x, (shape, dtype) in zip(results, shapes_and_types, strict=True)
+    ]
+    return fresh, list(results)
+
+
+@cache
+def _handed_over(count: int) -> Any:
+    """The function that gives the memory of so many arrays to new ones: XLA lets an output have a donated input's.
+
+    The barrier keeps JAX from returning its arguments without a computation, so that they would not be donated.
+    """
+    return jax.jit(lambda *arrays: lax.optimization_barrier(arrays), donate_argnums=tuple(range(count)))
 
 
 # ---------------------------------------------------------------------- few shapes, so that little compiles

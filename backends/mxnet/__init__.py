@@ -279,6 +279,17 @@ class MXNetBackend(Backend):
     def in_place(self, x: Array) -> bool:
         return True
 
+    def writable(
+        self, arrays: Sequence[Array], *, donate: bool = False
+    ) -> tuple[list[np.ndarray[Any, Any]], list[Array]] | None:
+        views = []
+        for x in arrays:
+            found = view(x, writable=True)
+            if found is None:
+                return None
+            views.append(found)
+        return views, list(arrays)
+
     # ------------------------------------------------------------------ differentiation
     def stop_gradient(self, x: Array) -> Array:
         return x.detach()

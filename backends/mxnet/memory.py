@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from islices.backends.mxnet.stand_in import import_mxnet
-from islices.host import bfloat16_bits
+from islices.host import at_address, bfloat16_bits
 
 __all__ = ["DTYPES", "LIMIT", "NAMES", "as_array", "check_size", "mx", "operands", "share", "view", "zeros"]
 
@@ -38,17 +38,9 @@ def check_size(shape: Sequence[int]) -> None:
         raise ValueError(f"shape: got {tuple(shape)}; accepted by MXNet are fewer than 2**31 - 1 elements")
 
 
-class _Memory:
-    """The memory of an NDArray as NumPy's array interface; a view keeps it, and so the NDArray, alive."""
-
-    def __init__(self, owner: Any, address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self.owner = owner
-        # read-only, so that `share` copies a view that a kernel hands back instead of sharing it
-        self.__array_interface__ = {"version": 3, "shape": shape, "typestr": dtype.str, "data": (address, True)}
-
-
-def view(x: Any) -> np.ndarray[Any, Any] | None:
-    """x's memory once it is computed, bfloat16 as uint16; None if it is not a CPU's."""
+def view(x: Any, *, writable: bool = False) -> np.ndarray[Any, Any] | None:
+    """x's memory once it is computed, and if writable also read by all that was to read it; bfloat16 as uint16, None
+    if it is not a CPU's."""
     if not x.context.device_type.startswith("cpu"):
         return None
     shape, dtype = tuple(x.shape), np.dtype(x.dtype)
@@ -56,10 +48,14 @@ def view(x: Any) -> np.ndarray[Any, Any] | None:
         dtype = np.dtype(np.uint16)
     if 0 in shape:
         return np.empty(shape, dtype)
-    x.wait_to_read()
+    if writable:
+        mx.base.check_call(mx.base._LIB.MXNDArrayWaitToWrite(x.handle))
+    else:
+        x.wait_to_read()
     address = ctypes.c_void_p()
     mx.base.check_call(mx.base._LIB.MXNDArrayGetData(x.handle, ctypes.byref(address)))
-    return np.asarray(_Memory(x, address.value or 0, shape, dtype))
+    # otherwise read-only, so that `share` copies a view that a kernel hands back instead of sharing it
+    return at_address(x, address.value or 0, shape, dtype, writable=writable)
 
 
 def share(array: np.ndarray[Any, Any], context: Any) -> Any:

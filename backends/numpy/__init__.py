@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -41,6 +42,17 @@ class NumpyBackend(HostBackend):
         view = self.host_view(x)
         assert view is not None
         return view
+
+    def writable(self, arrays: Sequence[Array], *, donate: bool = False) -> tuple[list[np.ndarray], list[Array]] | None:
+        for x in arrays:
+            flags = x.flags
+            # elements that lie on one another, as in a broadcast array, are no place for several writers
+            lying = not flags.c_contiguous and any(
+                n > 1 and step == 0 for n, step in zip(x.shape, x.strides, strict=True)
+            )
+            if lying or not flags.writeable or not x.dtype.isnative:
+                return None
+        return [self.to_numpy(x) for x in arrays], list(arrays)
 
     differentiate = not_implemented(
         "NumPy records no gradients; where the gradient of the looked-up rows is known, "

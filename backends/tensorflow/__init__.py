@@ -272,6 +272,11 @@ class TensorflowBackend(Backend):
     def in_place(self, x: Array) -> bool:
         return not isinstance(x, tf.Tensor)
 
+    def writable(
+        self, arrays: Sequence[Array], *, donate: bool = False
+    ) -> tuple[list[np.ndarray[Any, Any]], list[Array]] | None:
+        return memory.writable(arrays)
+
     def variable(self, x: Array, like: Array) -> Array:
         return tf.Variable(x, trainable=False) if self.in_place(like) else x
 

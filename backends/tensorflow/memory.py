@@ -9,15 +9,19 @@ May import: TensorFlow, NumPy, `islices.host`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import record
+from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
 from islices.backend import Array
-from islices.host import ALIGNMENT, empty
+from islices.host import ALIGNMENT, at_address, empty
 
-__all__ = ["adopt", "copy", "fetch", "handle", "on_cpu", "view"]
+__all__ = ["adopt", "copy", "fetch", "handle", "on_cpu", "view", "writable"]
 
 #: dtypes that the buffer protocol and DLPack carry as they are.
 PLAIN = frozenset(
@@ -57,6 +61,70 @@ def view(x: Array) -> np.ndarray[Any, Any] | None:
     elif name not in PLAIN:
         return None
     return np.asarray(memoryview(x))
+
+
+def writable(arrays: Sequence[Array]) -> tuple[list[np.ndarray[Any, Any]], list[Array]] | None:
+    """See `Backend.writable`."""
+    if not all(_is_here(x) for x in arrays):
+        return None
+    views, results = [], []
+    for x in arrays:
+        tensor = isinstance(x, tf.Tensor)
+        memory = _copied(x) if tensor else _exclusive(x if isinstance(x, tf.Variable) else x.value)
+        views.append(memory)
+        results.append(adopt(memory) if tensor else x)
+    return views, results
+
+
+def _is_here(x: Array) -> bool:
+    """Whether x is a tensor or variable of numbers in this process' own host memory; a variable of several copies
+    (tf.distribute) is not, nor is one of another server."""
+    if isinstance(x, tf.Tensor):
+        place = x
+    else:
+        x = x if isinstance(x, tf.Variable) else x.value
+        if not isinstance(x, BaseResourceVariable) or x.shape.rank == 0 or not x.shape.is_fully_defined():
+            return False
+        place = x.handle
+    if not tf.executing_eagerly() or tf.is_symbolic_tensor(place):
+        return False
+    device = place.backing_device
+    return (
+        device.startswith("/job:localhost/") and "CPU:" in device and (x.dtype.name in PLAIN or x.dtype == tf.bfloat16)
+    )
+
+
+def _copied(tensor: Array) -> np.ndarray[Any, Any]:
+    old = view(tensor)
+    assert old is not None, "it is here"
+    new = empty(old.shape, old.dtype)
+    new[...] = old
+    return new
+
+
+def _exclusive(variable: Array) -> np.ndarray[Any, Any]:
+    """A variable's memory, which until the view is dropped only the view and the variable hold.
+
+    A tensor that was read from a variable may share its memory. A scatter, be it of no rows, first gives the variable
+    memory of its own if anything else holds it; from then on reading would copy, as TensorFlow does for variables that
+    are scattered into, which is switched off again for the one read that yields the memory.
+    """
+    resource, dtype, shape = variable.handle, variable.dtype, tuple(variable.shape)
+    if 0 in shape:
+        return np.empty(shape, np.uint16 if dtype == tf.bfloat16 else dtype.as_numpy_dtype)
+    indices, updates = _no_rows(dtype, shape[1:])
+    with record.stop_recording():
+        tf.raw_ops.ResourceScatterUpdate(resource=resource, indices=indices, updates=updates)
+        tf.raw_ops.DisableCopyOnRead(resource=resource)
+        found = view(tf.raw_ops.ReadVariableOp(resource=resource, dtype=dtype))
+    assert found is not None, "it is here"
+    return at_address(found, found.__array_interface__["data"][0], shape, found.dtype, writable=True)
+
+
+@cache
+def _no_rows(dtype: Any, row_shape: tuple[int, ...]) -> tuple[Array, Array]:
+    with tf.device("CPU:0"):
+        return tf.zeros((0,), tf.int64), tf.zeros((0, *row_shape), dtype)
 
 
 def fetch(x: Array) -> np.ndarray[Any, Any]:

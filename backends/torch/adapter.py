@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.autograd import forward_ad
+from torch.autograd.graph import increment_version
 
 from islices.backend import Array, Backend, Gradient, LayerUse, LookedUp, NativeParts, Source, Transform
 from islices.backends.torch import layers, recording
@@ -63,12 +64,14 @@ class TorchBackend(Backend):
     def records_gradient(self, x: Array) -> bool:
         if x.requires_grad and torch.is_grad_enabled():
             return True
-        return forward_ad.unpack_dual(x).tangent is not None
+        # outside of forward_ad.dual_level, where its number is negative, there are no tangents to look for
+        return getattr(forward_ad, "_current_level", 0) >= 0 and forward_ad.unpack_dual(x).tangent is not None
 
     def host_view(self, x: Array) -> np.ndarray[Any, Any] | None:
-        if x.device.type != "cpu" or x.is_neg():
+        if not x.is_cpu or x.is_neg():
             return None
-        x = x.detach()
+        if x.requires_grad:
+            x = x.detach()
         try:
             if x.dtype is torch.bfloat16:
                 return x.view(torch.int16).numpy().view(np.uint16)  # type: ignore[no-any-return]
@@ -77,11 +80,12 @@ class TorchBackend(Backend):
             return None
 
     def from_host(self, array: np.ndarray[Any, Any], like: Array) -> Array:
-        if not array.flags.writeable or any(step < 0 for step in array.strides):
+        flags = array.flags
+        if not flags.writeable or (not flags.c_contiguous and any(step < 0 for step in array.strides)):
             array = array.copy()
-        if array.dtype == np.uint16:
-            return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).to(like.device)
-        return torch.from_numpy(array).to(like.device)
+        bits = array.dtype == np.uint16
+        out = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16) if bits else torch.from_numpy(array)
+        return out if like.is_cpu else out.to(like.device)
 
     def asarray(self, array: np.ndarray[Any, Any], like: Array | None = None) -> Array:
         if array.dtype.name == "bfloat16":
@@ -276,6 +280,22 @@ class TorchBackend(Backend):
         if x.is_inference() and not torch.is_inference_mode_enabled():
             raise ValueError("table: got an inference tensor; accepted outside of torch.inference_mode() is a clone")
         return True
+
+    def writable(
+        self, arrays: Sequence[Array], *, donate: bool = False
+    ) -> tuple[list[np.ndarray[Any, Any]], list[Array]] | None:
+        views = []
+        for x in arrays:
+            view = self.host_view(x)
+            # a storage emptied meanwhile (FSDP does) is nothing to write into, nor are values that carry a tangent
+            if view is None or x.untyped_storage().nbytes() < view.nbytes:
+                return None
+            if forward_ad.unpack_dual(x).tangent is not None:
+                return None
+            views.append(view)
+        for x in arrays:  # what was saved for a backward pass is known to be outdated by its version
+            increment_version(x)
+        return views, list(arrays)
 
     # ------------------------------------------------------------------ differentiation
     def stop_gradient(self, x: Array) -> Array:

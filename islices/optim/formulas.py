@@ -32,26 +32,29 @@ class Numbers:
         `islices.modes.HOST` where the step count is known, else the backend that traces.
     count : Array
         The steps taken before this one, int32.
-    t : Array
-        The number of this step, from 1, float64.
     lr : Array
         Its learning rate, float64.
     h : Hyper
         The hyperparameters.
     """
 
-    __slots__ = ("E", "count", "h", "lr", "t")
+    __slots__ = ("E", "count", "h", "lr")
 
     def __init__(self, E: Backend, count: Array, lr: Array, h: Hyper) -> None:
         self.E, self.count, self.lr, self.h = E, count, lr, h
-        self.t = E.astype(count, "float64") + self.number(1.0)
-        if E is not modes.HOST:
-            # a count that may be NaN, as far as a compiler can tell: what it knows to be none, it contracts to FMA
-            self.t = E.where(E.equal(count, -1), self.number(np.nan), self.t)
+
+    @property
+    def t(self) -> Array:
+        """The number of this step, from 1, float64."""
+        t = self.E.astype(self.count, "float64") + self.number(1.0)
+        if self.E is modes.HOST:
+            return t
+        # a count that may be NaN, as far as a compiler can tell: what it knows to be none, it contracts to FMA
+        return self.E.where(self.E.equal(self.count, -1), self.number(np.nan), t)
 
     def number(self, x: float, dtype: str = "float64") -> Array:
         """x as an array of E."""
-        return self.E.asarray(np.full(1, x, dtype), self.count)
+        return np.array((x,), dtype) if self.E is modes.HOST else self.E.asarray(np.full(1, x, dtype), self.count)
 
     def power(self, base: float) -> Array:
         """base^t: the product, by halves, of base^(2^k) over the binary digits k of t (SPEC clause 16).

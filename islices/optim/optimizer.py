@@ -13,13 +13,13 @@ from islices.backend import Array, Backend
 from islices.linear import wide_dtype
 from islices.native import aligned, flatten, rebuild
 from islices.optim.formulas import Formula
+from islices.optim.fused import fused_step
 from islices.optim.inputs import adopt_float_table, adopt_gradient, check_frozen, check_state, frozen_rows, is_taken
 from islices.optim.plan import plan_step
-from islices.optim.step import Work, state_shapes
+from islices.optim.step import Pieces, Work, state_shapes
 from islices.registry import describe
 from islices.slices import IndexedSlices
-from islices.table import Table
-from islices.update import write_rows
+from islices.update import as_given, write_rows
 
 __all__ = ["Optimizer"]
 
@@ -191,16 +191,17 @@ class Optimizer:
         leaf = adopt_gradient(B, weights, grad)
         frozen = check_frozen(*self._frozen, B.shape(weights)[0])  # type: ignore[arg-type]
         plan, numbers = plan_step(B, self._formula, self.hyper, self.maximize, arrays["step"], weights)
-        targets = [arrays.get("master", weights), *(arrays[spec.name] for spec in self._formula.state)]
-        flag = None if taken is True else taken
-        work = Work(B, plan, leaf, targets, numbers, frozen, flag)
-        if self.rows == "touched" and isinstance(leaf, IndexedSlices):
-            pieces = work.some_rows()
-        else:
-            parts = (leaf.values, leaf.indices) if isinstance(leaf, IndexedSlices) else (leaf,)
-            whole = not B.in_place(weights) or modes.is_traced(B, weights, arrays["step"], *parts)
-            pieces = work.whole_tables() if whole else work.blocks()
-        return lambda: _written(B, table, arrays, pieces, flag, donate)
+        work = Work(B, plan, leaf, weights, arrays, numbers, frozen, None if taken is True else taken)
+        touched = self.rows == "touched" and isinstance(leaf, IndexedSlices)
+        pieces = work.pieces(touched=touched)
+
+        def write() -> tuple[Any, dict[str, Array]]:
+            done = fused_step(work, touched=touched, donate=donate)
+            if done is None:
+                return _written(work, table, pieces, donate)
+            return as_given(table, weights, done[0]), done[1]
+
+        return write
 
 
 def _leaves(table: Any, tree: Any, argument: str) -> list[Any]:
@@ -213,17 +214,15 @@ def _leaves(table: Any, tree: Any, argument: str) -> list[Any]:
         ) from None
 
 
-def _written(
-    B: Backend, table: Any, arrays: Mapping[str, Array], pieces: Any, flag: Array | None, donate: bool
-) -> tuple[Any, dict[str, Array]]:
+def _written(work: Work, table: Any, pieces: Pieces, donate: bool) -> tuple[Any, dict[str, Array]]:
     """The pieces put in their places, one after the other, then the step counted."""
+    B, arrays, flag = work.B, work.arrays, work.apply
     names = ["master" if "master" in arrays else "", *(k for k in arrays if k not in ("step", "master"))]
     now: dict[str, Any] = {"": table, **arrays}
     for ids, rows in pieces:
         new = dict(zip(names, rows, strict=True))
         if "master" in new:
-            weights = table.weights if isinstance(table, Table) else table
-            new[""] = modes.run(_rounded, B, (new["master"],), dtype=B.dtype(weights))
+            new[""] = modes.run(_rounded, B, (new["master"],), dtype=B.dtype(work.weights))
         for name, x in new.items():
             now[name] = write_rows(B, now[name], ids, x, donate=donate)
     with B.scope():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from inspect import signature
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,9 +35,9 @@ class Plan(NamedTuple):
 def plan_step(
     B: Backend, formula: Formula, hyper: Hyper, maximize: bool, step: Array, weights: Array
 ) -> tuple[Plan, Array]:
-    """What is to be computed, and the rule's numbers of this step as one array of the wide type."""
+    """What is to be computed, and the rule's numbers of this step as one array of the wide type: of NumPy, if known."""
     traced = modes.is_traced(B, step)
-    E, count = (B, step) if traced else (modes.HOST, np.array(B.to_numpy(step)))
+    E, count = (B, step) if traced else (modes.HOST, B.to_numpy(step).copy())
     if not traced and not 0 <= count[0] < LAST_STEP:
         raise ValueError(f"state['step']: got {count[0]}; accepted is 0 <= step < {LAST_STEP}")
     lr = _rate(E, hyper["lr"], count)
@@ -47,16 +49,21 @@ def plan_step(
         elif formula.decay == "decoupled":
             decay = numbers.number(hyper["weight_decay"])
             named["keep"] = numbers.number(1.0) - E.round_product(numbers.lr, decay)
+        named = {name: named[name] for name in _in_order(formula.rule, tuple(named))}
         wide = wide_dtype(B.dtype(weights))
         if traced:
             columns = [numbers.number(x) if is_real(x) else E.astype(x, "float64") for x in named.values()]
             array = E.astype(E.concat(columns), wide)
         else:  # the same, but one conversion for all
-            array = np.array([x if is_real(x) else x[0] for x in named.values()], np.float64).astype(wide)
-    if not traced:
-        with B.scope():
-            array = B.asarray(array, weights)
+            array = np.array([float(x) if is_real(x) else x.item() for x in named.values()], wide)
     return Plan(formula, tuple(named), maximize), array
+
+
+@cache
+def _in_order(rule: Callable[..., Any], names: tuple[str, ...]) -> tuple[str, ...]:
+    """The numbers in the order of the rule's parameters, behind them that of the decay, which is none."""
+    own = [name for name in signature(rule).parameters if name in names]
+    return (*own, *(name for name in names if name not in own))
 
 
 def _rate(E: Backend, lr: LearningRate, count: Array) -> Any:
@@ -77,5 +84,6 @@ def _rate(E: Backend, lr: LearningRate, count: Array) -> Any:
 def _as_float64(E: Backend, value: Any, count: Array) -> Array:
     """A number or an array of one as a float64 array of shape (1,)."""
     if is_real(value):
-        return E.asarray(np.full(1, float(value)), count)
+        number = np.array((float(value),))
+        return number if E is modes.HOST else E.asarray(number, count)
     return E.astype(E.reshape(value, (1,)), "float64")

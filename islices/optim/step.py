@@ -23,7 +23,7 @@ from islices.shapes import size_of
 from islices.slices import IndexedSlices
 from islices.sums import row_sums
 
-__all__ = ["Work", "state_shapes"]
+__all__ = ["Pieces", "Work", "state_shapes", "without_frozen"]
 
 #: Elements that all rows are stepped by at a time, where the table changes in place.
 BLOCK = 1 << 20
@@ -42,16 +42,40 @@ class Work(NamedTuple):
     B: Backend
     plan: Plan
     grad: IndexedSlices | Array
-    tables: Sequence[Array]  # the weights (or their float32 master), then the state
-    numbers: Array
+    weights: Array
+    arrays: Mapping[str, Array]  # the state: "step" first and "master" last, if there is one
+    known: Array  # the rule's numbers, of NumPy unless traced
     frozen: np.ndarray[Any, Any] | None  # row numbers, ascending and unique
     apply: Array | None  # in traced code: int32 (1,), 0 for a step that is not taken
+
+    @property
+    def tables(self) -> list[Array]:
+        """The weights (or their float32 master), then the optimizer's own."""
+        own = [x for name, x in self.arrays.items() if name not in ("step", "master")]
+        return [self.arrays.get("master", self.weights), *own]
+
+    @property
+    def numbers(self) -> Array:
+        """The rule's numbers, as an array of B."""
+        if not isinstance(self.known, np.ndarray):
+            return self.known
+        with self.B.scope():
+            return self.B.asarray(self.known, self.weights)
+
+    def pieces(self, *, touched: bool) -> Pieces:
+        """The rows to be written, as it is done without kernels."""
+        B, grad = self.B, self.grad
+        if touched:
+            return self.some_rows()
+        parts = (grad.values, grad.indices) if isinstance(grad, IndexedSlices) else (grad,)
+        whole = not B.in_place(self.weights) or modes.is_traced(B, self.weights, self.arrays["step"], *parts)
+        return self.whole_tables() if whole else self.blocks()
 
     def some_rows(self) -> Pieces:
         """The rows that the slices name."""
         B, s = self.B, self.grad
         if self.frozen is not None:
-            s = _without_frozen(s, self.frozen)
+            s = without_frozen(s, self.frozen)
         ids, gradient = _summed(s, self.plan)
         with B.scope():
             if self.apply is not None:  # rows that are nowhere are not written
@@ -146,7 +170,7 @@ def _sum_raw(B: Backend, values: Array, indices: Array, *, rows: int | None, loo
     return ids, B.segment_sum(wide, place, count), B.segment_sum(B.round_product(wide, wide), place, count)
 
 
-def _without_frozen(s: IndexedSlices, frozen: np.ndarray[Any, Any]) -> IndexedSlices:
+def without_frozen(s: IndexedSlices, frozen: np.ndarray[Any, Any]) -> IndexedSlices:
     B, rows = s.backend, s.dense_shape[0]
     if not modes.is_traced(B, s.values, s.indices):  # where frozen stands: it may name most of the table
         named = B.to_numpy(s.indices)

@@ -1,0 +1,203 @@
+"""Grouping rows in traced code: two primitives, which are a compiled host kernel on CPU and XLA's operations elsewhere.
+
+What they are is chosen when a program is lowered for its platform (`host_calls` on CPU), so that one trace serves all
+of them. To JAX's transformations `sum_rows` is a linear map of the values. XLA's formulation alone is used where there
+is no numba, and within ``use_kernels(False)`` or ``execution("native")`` at the time of tracing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from islices import kernels, modes
+from islices.backend import Array
+from islices.backends.jax import precision, segments
+
+__all__ = ["group", "runs_kernels", "shared", "sum_rows"]
+
+
+def group(indices: Array, rows: int | None) -> tuple[Array, Array]:
+    """(ids, places) of traced indices: the distinct ones ascending, as many as there are slots, the spare ones at the
+    end holding rows; and for each slot its place in ids. What is out of range counts as one more row, `rows`."""
+    sentinel = segments.check_sentinel(rows, indices.dtype)
+    if indices.shape[0] == 0:
+        return indices, jnp.zeros((0,), np.int32)
+    ids, places = group_p.bind(indices, rows=sentinel, compiled=_compiled(indices, sentinel, "group"))
+    return ids, places
+
+
+def sum_rows(values: Array, indices: Array, rows: int | None) -> tuple[Array, Array] | None:
+    """(sums, ids) of traced indices, as many as there are slots: the sums of the rows that `group` names, zeros in the
+    spare ones; slots out of range are left out. None where no kernel does it all at once."""
+    sentinel = segments.check_sentinel(rows, indices.dtype)
+    if 0 in values.shape or not _compiled(indices, sentinel, "sum_rows", values.dtype.name):
+        return None
+    sums, ids = sum_rows_p.bind(values, indices, rows=sentinel)
+    return sums, ids
+
+
+def runs_kernels(indices: Array, rows: int) -> bool:
+    """Whether kernels are to group these indices where the program comes to run on CPU."""
+    # they sort index and position as one number of 64 bits
+    fits = rows.bit_length() + indices.shape[0].bit_length() <= 64
+    return fits and modes.on_host() and kernels.active() is not None
+
+
+def _compiled(indices: Array, rows: int, operation: str, *dtypes: str) -> bool:
+    if not runs_kernels(indices, rows):
+        return False
+    from islices.backends.jax import host_calls
+
+    return host_calls.target(operation, indices.dtype.name, *dtypes) is not None
+
+
+# ---------------------------------------------------------------------- what XLA runs
+# The leading axes of indices, and of the values, are mapped ones.
+def _over_mapped(function: Callable[..., Any]) -> Callable[..., Any]:
+    def mapped(*arrays: Array, **params: Any) -> Any:
+        call: Callable[..., Any] = partial(function, **params)
+        for _ in range(arrays[-1].ndim - 1):
+            call = jax.vmap(call)
+        return call(*arrays)
+
+    return mapped
+
+
+@_over_mapped
+def _group_xla(indices: Array, *, rows: int) -> tuple[Array, Array]:
+    return segments.unique_padded(_within(indices, indices, rows), rows)
+
+
+@_over_mapped
+def _sum_rows_xla(values: Array, indices: Array, *, rows: int) -> tuple[Array, Array]:
+    ids, places = segments.unique_padded(_within(indices, indices, rows), rows)
+    return segments.fold(_widened(values), _within(places, indices, rows), len(ids)).astype(values.dtype), ids
+
+
+@_over_mapped
+def _linear_sums(values: Array, places: Array, indices: Array, *, rows: int) -> Array:
+    """The sums, as operations that JAX can differentiate and transpose."""
+    wide = _widened(values)
+    return segments.add_at(jnp.zeros(wide.shape, wide.dtype), _within(places, indices, rows), wide).astype(values.dtype)
+
+
+def _within(x: Array, indices: Array, rows: int) -> Array:
+    """x (n,), but at slots that name no row what is out of its range: rows for indices, n for places."""
+    zero, end = precision.constant(0, indices.dtype), precision.constant(rows, indices.dtype)
+    nowhere = end if x is indices else np.int32(len(x))
+    return jnp.where((indices >= zero) & (indices < end), x, nowhere)
+
+
+def _widened(x: Array) -> Array:
+    return x.astype(np.float32) if x.dtype.itemsize == 2 else x
+
+
+def _group_host(indices: Array, *, rows: int) -> tuple[Array, Array]:
+    results = _like(indices), _like(indices, np.int32)
+    return _call("group", (indices,), results, rows)
+
+
+def _sum_rows_host(values: Array, indices: Array, *, rows: int) -> tuple[Array, Array]:
+    return _call("sum_rows", (values, indices), (_like(values), _like(indices)), rows)
+
+
+def _call(operation: str, operands: Sequence[Array], results: Sequence[Any], rows: int) -> Any:
+    from islices.backends.jax import host_calls
+
+    *values, indices = operands
+    n = indices.shape[-1]
+    order, starts, within = ((n,), np.uint64), ((n + 1,), np.uint64), ((n,), indices.dtype)
+    memory = [jax.ShapeDtypeStruct(*x) for x in (order, starts, within)]
+    name = host_calls.target(operation, indices.dtype.name, *(x.dtype.name for x in values))
+    outs = jax.ffi.ffi_call(name, [*results, *memory])(*operands, rows=np.int64(rows))
+    return outs[: len(results)]
+
+
+def _like(x: Array, dtype: Any = None) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, dtype or x.dtype)
+
+
+# ---------------------------------------------------------------------- the primitives
+group_p = Primitive("islices_group")
+sum_rows_p = Primitive("islices_sum_rows")
+
+
+def shared(x: Any, *others: Any, dtype: Any = None) -> Any:
+    """What is known of a result that is shaped as x: within shard_map it differs wherever one of the others does."""
+    varying = frozenset().union(*(getattr(y, "vma", frozenset()) for y in (x, *others)))
+    return x.update(dtype=dtype or x.dtype, weak_type=False, **({"vma": varying} if varying else {}))
+
+
+def _group_shapes(indices: Any, *, rows: int, compiled: bool) -> tuple[Any, Any]:
+    return shared(indices), shared(indices, dtype=np.dtype(np.int32))
+
+
+def _sum_rows_shapes(values: Any, indices: Any, *, rows: int) -> tuple[Any, Any]:
+    return shared(values, indices), shared(indices)
+
+
+def _group_jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
+    outs = group_p.bind(*primals, **params)
+    return outs, [ad.Zero(x.aval.to_tangent_aval()) for x in outs]
+
+
+def _sum_rows_jvp(primals: Any, tangents: Any, *, rows: int) -> tuple[Any, Any]:
+    outs = sum_rows_p.bind(*primals, rows=rows)
+    tangents_out = [ad.Zero(x.aval.to_tangent_aval()) for x in outs]
+    if type(tangents[0]) is not ad.Zero:
+        _, places = group_p.bind(primals[1], rows=rows, compiled=True)
+        tangents_out[0] = _linear_sums(tangents[0], places, primals[1], rows=rows)
+    return outs, tangents_out
+
+
+def _group_batched(args: Any, dims: Any, **params: Any) -> tuple[Any, Any]:
+    return group_p.bind(jnp.moveaxis(args[0], dims[0], 0), **params), (0, 0)
+
+
+def _sum_rows_batched(args: Any, dims: Any, **params: Any) -> tuple[Any, Any]:
+    (values, indices), (of_values, of_indices) = args, dims
+    if of_indices is None:  # the mapped axis is one more of the rows'
+        return sum_rows_p.bind(jnp.moveaxis(values, of_values, indices.ndim), indices, **params), (indices.ndim, None)
+    indices = jnp.moveaxis(indices, of_indices, 0)
+    shape = (len(indices), *values.shape)
+    values = jnp.broadcast_to(values, shape) if of_values is None else jnp.moveaxis(values, of_values, 0)
+    return sum_rows_p.bind(values, indices, **params), (0, 0)
+
+
+def _lowered(function: Callable[..., Any]) -> Callable[..., Any]:
+    rule = mlir.lower_fun(function, multiple_results=True)
+
+    def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
+        with precision.scope():  # keys and memory of 64 bits, whatever the user's setting is by now
+            return rule(ctx, *operands, **params)
+
+    return lower
+
+
+def _group_anywhere(indices: Array, *, rows: int, compiled: bool) -> tuple[Array, Array]:
+    return _group_xla(indices, rows=rows)
+
+
+def _group_on_cpu(indices: Array, *, rows: int, compiled: bool) -> tuple[Array, Array]:
+    return (_group_host if compiled else _group_xla)(indices, rows=rows)
+
+
+for _primitive, _shapes, _jvp, _batched, _on_cpu, _anywhere in (
+    (group_p, _group_shapes, _group_jvp, _group_batched, _group_on_cpu, _group_anywhere),
+    (sum_rows_p, _sum_rows_shapes, _sum_rows_jvp, _sum_rows_batched, _sum_rows_host, _sum_rows_xla),
+):
+    _primitive.multiple_results = True
+    _primitive.def_impl(partial(jax.jit, static_argnames=("rows", "compiled"))(_primitive.bind))
+    _primitive.def_abstract_eval(_shapes)
+    ad.primitive_jvps[_primitive] = _jvp
+    batching.primitive_batchers[_primitive] = _batched
+    mlir.register_lowering(_primitive, _lowered(_anywhere))
+    mlir.register_lowering(_primitive, _lowered(_on_cpu), platform="cpu")

@@ -1,0 +1,81 @@
+"""A step of an optimizer in traced code: one primitive, which is one compiled host kernel on CPU.
+
+The kernel sums the duplicates, reads the rows, changes and writes them in the tables' own memory, which XLA copies
+first unless they are donated. Everywhere else, under vmap, and where arrays are spread over several devices, whose
+tables XLA would have to gather, the step is what the core made of XLA's operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
+
+from islices.backend import Array
+from islices.backends.jax import grouping, precision
+
+__all__ = ["step"]
+
+#: (values, indices, numbers, *tables) to the tables after the step
+Otherwise = Callable[..., Sequence[Array]]
+
+
+def step(
+    recipe: Any, values: Array, indices: Array, numbers: Array, tables: Sequence[Array], otherwise: Otherwise
+) -> list[Array] | None:
+    """The tables (the weights, then the state's) after a step on the rows that traced indices name, out of range none;
+    None where no kernel takes it."""
+    table, rows = tables[0], tables[0].shape[0]
+    if 0 in values.shape or 0 in table.shape or rows > np.iinfo(indices.dtype).max:
+        return None
+    if not grouping.runs_kernels(indices, rows):
+        return None
+    from islices.backends.jax import host_calls
+
+    name = host_calls.step_target(recipe, table.dtype.name, values.dtype.name, indices.dtype.name)
+    if name is None:
+        return None
+    operands = [lax.stop_gradient(x) for x in (values, indices, numbers, *tables)]
+    return step_p.bind(*operands, name=name, otherwise=otherwise)
+
+
+step_p = Primitive("islices_step")
+step_p.multiple_results = True
+
+
+def _shapes(values: Any, indices: Any, numbers: Any, *tables: Any, **params: Any) -> list[Any]:
+    return [grouping.shared(x, values, indices, numbers, *tables) for x in tables]
+
+
+def _batched(args: Any, dims: Any, *, name: str, otherwise: Otherwise) -> tuple[Any, Any]:
+    outs = jax.vmap(lambda *x: tuple(otherwise(*x)), dims)(*args)
+    return outs, (0,) * len(outs)
+
+
+def _on_host(*operands: Array, name: str) -> Sequence[Array]:
+    n, tables = len(operands[1]), operands[3:]
+    memory = [((n,), np.uint64), ((n + 1,), np.uint64), ((n,), operands[1].dtype), ((n,), operands[1].dtype)]
+    shapes = [jax.ShapeDtypeStruct(*x) for x in (*((x.shape, x.dtype) for x in tables), *memory)]
+    aliases = {3 + k: k for k in range(len(tables))}
+    call: Any = jax.ffi.ffi_call(name, shapes, input_output_aliases=aliases)
+    return call(*operands)[: len(tables)]
+
+
+def _lowered(ctx: Any, *operands: Any, name: str, otherwise: Otherwise, on_cpu: bool) -> Any:
+    spread = getattr(ctx.module_context.axis_context, "num_devices", 1) or 1
+    function = partial(_on_host, name=name) if on_cpu and spread == 1 else otherwise
+    with precision.scope():
+        return mlir.lower_fun(lambda *x: tuple(function(*x)), multiple_results=True)(ctx, *operands)
+
+
+step_p.def_impl(partial(jax.jit, static_argnames=("name", "otherwise"))(step_p.bind))
+step_p.def_abstract_eval(_shapes)
+batching.primitive_batchers[step_p] = _batched
+mlir.register_lowering(step_p, partial(_lowered, on_cpu=False))
+mlir.register_lowering(step_p, partial(_lowered, on_cpu=True), platform="cpu")

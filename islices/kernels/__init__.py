@@ -1,0 +1,82 @@
+"""Compiled kernels on host memory: the host's arithmetic at the speed of memory, the same bits.
+
+Here is what decides whether they run: `use_kernels`, `set_num_threads`, and `active`, which the core asks. numba (the
+extra ``fast``) is imported when a kernel is first needed; without it everything works, in NumPy. SPEC clause 20.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import os
+import warnings
+from collections.abc import Iterator
+from contextvars import ContextVar
+from types import ModuleType
+
+from islices.kernels.threads import get_num_threads, set_num_threads
+
+__all__ = ["active", "get_num_threads", "loaded", "set_num_threads", "use_kernels"]
+
+_wanted: ContextVar[bool] = ContextVar("islices_kernels", default=os.environ.get("ISLICES_KERNELS", "1") != "0")
+#: The module of the operations, once loaded; None where there is no numba.
+_operations: ModuleType | None = None
+_looked = False
+
+
+@contextlib.contextmanager
+def use_kernels(on: bool) -> Iterator[None]:
+    """Choose within a ``with`` block whether the host computes by compiled kernels or in NumPy.
+
+    Parameters
+    ----------
+    on : bool
+        True, the default, needs numba: ``pip install "islices[fast]"``. Without it, and with False, the host computes
+        in NumPy: the same bits, more slowly. The environment variable ISLICES_KERNELS=0 sets the default to False.
+
+    Raises
+    ------
+    TypeError
+        on is no bool.
+
+    Notes
+    -----
+    The choice belongs to the current context (`contextvars`), as that of `execution`. SPEC clause 20.
+
+    Examples
+    --------
+    >>> import islices
+    >>> with islices.use_kernels(False):
+    ...     pass
+    """
+    if not isinstance(on, bool):
+        raise TypeError(f"on: got {on!r:.60}; accepted is a bool")
+    token = _wanted.set(on)
+    try:
+        yield
+    finally:
+        _wanted.reset(token)
+
+
+def active() -> ModuleType | None:
+    """`islices.kernels.operations` if kernels are to run now, else None."""
+    if not _wanted.get():
+        return None
+    return _operations if _looked else _load()
+
+
+def loaded() -> ModuleType | None:
+    """The same, without loading it: for what is too small to be worth that."""
+    return _operations if _wanted.get() else None
+
+
+def _load() -> ModuleType | None:
+    global _operations, _looked
+    if importlib.util.find_spec("numba") is not None:
+        try:
+            _operations = importlib.import_module("islices.kernels.operations")
+        except ImportError as error:  # a numba that does not go with this NumPy, say
+            warnings.warn(f"islices computes without compiled kernels: numba failed to load ({error})", stacklevel=2)
+    _looked = True
+    return _operations

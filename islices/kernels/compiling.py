@@ -1,0 +1,139 @@
+"""From a plain function to machine code: once a machine, kept on disk beside the module or in the user's cache.
+
+A kernel is a *template*, a plain function over arrays, and a signature; what a template leaves open (how a 16-bit float
+is widened, an optimizer's rule) are names, bound when it is compiled. Kernels hold no GIL, raise nothing and start no
+threads: `islices.kernels.threads` runs them in several. May import: numba, NumPy, and nothing of islices.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+
+__all__ = [
+    "INTEGER",
+    "Kernel",
+    "called",
+    "compile_callback",
+    "compile_kernel",
+    "fingerprint",
+    "inline",
+    "matrix",
+    "scalar",
+    "tuple_of",
+    "vector",
+]
+
+#: What calls machine code.
+Kernel = Callable[..., Any]
+#: The type of a Python int.
+INTEGER = types.int64
+
+#: numba looks at one file's date to see whether what it keeps is still true; a template's depends on all of these.
+_PACKAGE = Path(__file__).resolve().parent
+_SOURCES = (*sorted(_PACKAGE.glob("*.py")), _PACKAGE.parent / "optim" / "operators.py")
+
+_njit: Any = numba.njit
+#: No GIL, no exceptions, no contraction and no reordering.
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False, "fastmath": False}
+
+
+def inline(function: Callable[..., Any], **names: Any) -> Any:
+    """A function as kernels call it: compiled into them, names in place of its module's own.
+
+    Into them, since a call would count the references of each array it passes.
+    """
+    return _njit(inline="always", **_OPTIONS)(_bound(function, names))
+
+
+def called(function: Callable[..., Any]) -> Any:
+    """A function of numbers alone, as kernels call it where its arguments come in a tuple."""
+    return _njit(**_OPTIONS)(_bound(function, {}))
+
+
+def scalar(dtype: Any) -> Any:
+    """The type of a number."""
+    return numba.from_dtype(np.dtype(dtype))
+
+
+def vector(dtype: Any, *, readonly: bool = False) -> Any:
+    """The type of a contiguous array of one axis; one that is read only takes those that are not, too."""
+    return types.Array(scalar(dtype), 1, "C", readonly=readonly)
+
+
+def matrix(dtype: Any, *, readonly: bool = False) -> Any:
+    """The type of a C-ordered array of two axes."""
+    return types.Array(scalar(dtype), 2, "C", readonly=readonly)
+
+
+def tuple_of(kind: Any, count: int) -> Any:
+    """The type of a tuple of so many."""
+    return types.UniTuple(kind, count)  # type: ignore[no-untyped-call]
+
+
+def compile_kernel(template: Callable[..., Any], arguments: tuple[Any, ...], **names: Any) -> Kernel:
+    """The template compiled for argument types, with names in place of its module's own."""
+    function = _bound(template, names)
+    # under this name the machine code is found on disk again
+    function.__qualname__ = f"{template.__qualname__}_{fingerprint(names)}"
+    try:
+        kernel: Kernel = _njit([arguments], cache=True, **_OPTIONS)(function)
+    except (RuntimeError, OSError):  # nowhere to keep it, or no room
+        kernel = _njit([arguments], **_OPTIONS)(function)
+    return kernel
+
+
+def compile_callback(template: Callable[..., Any], signature: Any, **names: Any) -> Any:
+    """The template compiled as what C can call, at its ``address``, with names in place of its module's own."""
+    function = _bound(template, names)
+    function.__qualname__ = f"{template.__qualname__}_{fingerprint(names)}"
+    compiled: Any = numba.cfunc
+    try:
+        return compiled(signature, cache=True, **_OPTIONS)(function)
+    except (RuntimeError, OSError):  # nowhere to keep it, or no room
+        return compiled(signature, **_OPTIONS)(function)
+
+
+def _bound(function: Callable[..., Any], names: Mapping[str, Any]) -> FunctionType:
+    if not isinstance(function, FunctionType) or function.__closure__:
+        raise TypeError(f"function: got {function!r}; accepted is a plain function without a closure")
+    bound = FunctionType(function.__code__, {**function.__globals__, **names}, function.__name__)
+    bound.__module__ = function.__module__
+    bound.__dict__["names"] = names
+    return bound
+
+
+def fingerprint(names: Mapping[str, Any]) -> str:
+    """What tells these names' values, and this version of the kernels, from others."""
+    return hashlib.sha256(_sources() + _identity(names)).hexdigest()[:16]
+
+
+@cache
+def _sources() -> bytes:
+    digest = hashlib.sha256()
+    for path in _SOURCES:
+        digest.update(path.read_bytes())
+    return digest.digest()
+
+
+def _identity(x: Any) -> bytes:
+    """What tells one bound name's value from another."""
+    if isinstance(x, Mapping):
+        return b"".join(name.encode() + b"=" + _identity(x[name]) + b";" for name in sorted(x))
+    function = getattr(x, "py_func", x)
+    if not isinstance(function, FunctionType):
+        return repr(x).encode()
+    return _code(function.__code__) + _identity(function.__dict__.get("names", {}))
+
+
+def _code(code: CodeType) -> bytes:
+    constants = [_code(c) if isinstance(c, CodeType) else repr(c).encode() for c in code.co_consts]
+    return b"|".join([code.co_code, *constants, *(n.encode() for n in (*code.co_names, *code.co_varnames))])

@@ -1,0 +1,124 @@
+"""Which slots share an index: a stable radix sort of (index, position), packed into one 64-bit number each.
+
+Cost follows the slots, whatever the indices; memory is 24 bytes a slot and the ids. SPEC clauses 3 and 4.
+May import: numba, NumPy, `islices.kernels.compiling`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from islices.kernels.compiling import Kernel, compile_kernel, inline, vector
+
+__all__ = ["bounds_kernel", "group_kernel", "group_slots"]
+
+#: Bits sorted by at a time, at most: the counts of so many digits stay in the first-level cache.
+DIGIT = 11
+
+
+def _group(indices: Any, order: Any, starts: Any, ids: Any) -> Any:
+    """The number of distinct indices, -1 if they are too large to be packed (or negative); nothing is written then.
+
+    indices (n,); order (n,) uint64: positions, sorted by index and then by position; starts (n + 1,) uint64: where
+    each distinct index begins in order, with n behind the last; ids (n,) as indices: the distinct ones, ascending.
+    """
+    n = len(indices)
+    if n == 0:
+        starts[0] = 0
+        return 0
+    lowest = highest = indices[0]
+    ascending = True
+    for i in range(1, n):
+        x = indices[i]
+        ascending &= indices[i - 1] <= x
+        lowest, highest = min(lowest, x), max(highest, x)
+    bits = 1
+    while bits < 63 and (np.int64(highest) >> bits) > 0:
+        bits += 1
+    shift = 0
+    while (n >> shift) > 0:
+        shift += 1
+    if lowest < 0 or bits + shift > 64:
+        return -1
+    passes = 0 if ascending else (bits + min(DIGIT, shift) - 1) // min(DIGIT, shift)
+    # the last pass must write into order, so that starts is free afterwards
+    source, target = (order, starts) if passes % 2 == 0 else (starts, order)
+    by = np.uint64(shift)
+    for i in range(n):
+        source[i] = (np.uint64(indices[i]) << by) | np.uint64(i)
+    if passes > 0:
+        _sort(source, target, n, shift, passes, (bits + passes - 1) // passes)
+    mask = (np.uint64(1) << by) - np.uint64(1)
+    count = np.uint64(0)
+    last = ~np.uint64(0)  # no index: those have a bit less
+    for i in range(n):
+        x = order[i]
+        index = x >> by
+        if index != last:
+            ids[count] = index
+            starts[count] = i
+            count += np.uint64(1)
+        last = index
+        order[i] = x & mask
+    starts[count] = n
+    return np.int64(count)
+
+
+def _sort_by_digits(source: Any, target: Any, n: Any, shift: Any, passes: Any, width: Any) -> None:
+    """The n numbers of source, sorted stably by their bits from shift on; the last pass has written into the answer."""
+    size = 1 << width
+    mask = np.uint64(size - 1)
+    counts = np.zeros((passes, size), np.uint64)
+    for i in range(n):
+        x = source[i] >> np.uint64(shift)
+        for k in range(passes):
+            counts[k, (x >> np.uint64(k * width)) & mask] += np.uint64(1)
+    for k in range(passes):
+        places = counts[k]
+        total = np.uint64(0)
+        for d in range(size):
+            total, places[d] = total + places[d], total
+        by = np.uint64(shift + k * width)
+        for i in range(n):
+            x = source[i]
+            digit = (x >> by) & mask
+            place = places[digit]
+            places[digit] = place + np.uint64(1)
+            target[place] = x
+        source, target = target, source
+
+
+_sort = inline(_sort_by_digits)
+
+
+@cache
+def group_kernel(dtype: np.dtype[Any]) -> Kernel:
+    """The compiled `_group` for int32 or int64 indices."""
+    place = vector(np.uint64)
+    return compile_kernel(_group, (vector(dtype, readonly=True), place, place, vector(dtype)))
+
+
+def _bounds(indices: Any) -> Any:
+    lowest = highest = indices[0]
+    for i in range(np.uint64(1), np.uint64(len(indices))):
+        lowest, highest = min(lowest, indices[i]), max(highest, indices[i])
+    return lowest, highest
+
+
+@cache
+def bounds_kernel(dtype: np.dtype[Any]) -> Kernel:
+    """A compiled function of at least one integer to (the least, the greatest)."""
+    return compile_kernel(_bounds, (vector(dtype, readonly=True),))
+
+
+def group_slots(
+    indices: np.ndarray[Any, Any],
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]] | None:
+    """(order, ids, starts) as `islices.host.group` has them, unsigned; None for indices that cannot be packed."""
+    n = len(indices)
+    order, starts, ids = np.empty(n, np.uint64), np.empty(n + 1, np.uint64), np.empty(n, indices.dtype)
+    count = group_kernel(indices.dtype)(indices, order, starts, ids)
+    return None if count < 0 else (order, ids[:count], starts[: count + 1])

@@ -1,0 +1,231 @@
+"""Sums of squares (or of sizes) without rounding, so that neither order nor the number of threads can be seen.
+
+A block of numbers, scaled by a power of two to less than 1 in size, is cut at two places below its largest term: added
+to a large constant, a term shows its upper bits as an integer, exactly; what is left, its lower ones. Integers add up
+in whatever order, by block size in *bins*, one for each power of two, and `total` puts them together with Python's own.
+What is dropped is below 2^-96 of the block's largest term: far more than a float64 can show. `islices.sums` says the
+same in whole arrays, for frameworks and traces. SPEC clause 7.
+May import: numba, NumPy, `islices.kernels.compiling`, `halves`, `folding`.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any, cast
+
+import numpy as np
+
+from islices.kernels.compiling import INTEGER, Kernel, compile_kernel, inline, matrix, vector
+from islices.kernels.folding import add_up
+from islices.kernels.halves import FORMATS
+
+__all__ = ["BINS", "dense_kernel", "empty_bins", "rows_kernel", "total"]
+
+#: A bin for each power of two that a number's size can have, and one for what is not finite.
+BINS = {"float32": 256, "float64": 2048}
+#: Terms cut at a time, so that they stay in the first-level cache and their sums in 63 bits.
+BLOCK = 2048
+#: Bits below 1 of the first and second cut, and the constants that make them.
+CUT = 48
+FIRST, SECOND = 1.5 * 2.0 ** (52 - CUT), 1.5 * 2.0 ** (52 - 2 * CUT)
+#: Added to a number below 1, leaves its upper half.
+HALVES = 1.5 * 2.0**26
+
+
+def _largest32(x: Any, row: Any, begin: Any, end: Any) -> Any:
+    top = np.uint32(0)
+    for j in range(begin, end):
+        top = max(top, np.uint32(np.float32(x[row, j]).view(np.uint32) & np.uint32(0x7FFFFFFF)))
+    return np.int64(top >> np.uint32(23))
+
+
+def _largest64(x: Any, row: Any, begin: Any, end: Any) -> Any:
+    top = np.uint64(0)
+    for j in range(begin, end):
+        top = max(top, np.float64(x[row, j]).view(np.uint64) & np.uint64(0x7FFFFFFFFFFFFFFF))
+    return np.int64(top >> np.uint64(52))
+
+
+def _cut(term: Any) -> Any:
+    """The term's upper and lower bits as integers."""
+    upper = term + FIRST
+    lower = (term - (upper - FIRST)) + SECOND
+    return (
+        np.float64(upper).view(np.int64) - np.float64(FIRST).view(np.int64),
+        np.float64(lower).view(np.int64) - np.float64(SECOND).view(np.int64),
+    )
+
+
+cut = inline(_cut)
+
+
+def _add_block(x: Any, row: Any, begin: Any, end: Any, bins: Any) -> None:
+    """The terms of x[row, begin:end], at most `BLOCK`, added to their bin: 4 integers, two for each cut."""
+    bin = largest(x, row, begin, end)
+    first = second = np.int64(0)
+    if bin == INFINITE:
+        for j in range(begin, end):
+            first |= np.int64(x[row, j] != x[row, j])
+        bins[bin, 0] |= first  # whether there is a NaN
+        bins[bin, 1] = 1
+        return
+    # a bin's numbers are below 2^(bin - bias + 1); in two factors, since one alone may be beyond what a float64 can be
+    half = (bias - 1 - bin) // 2
+    scale, rest = power_of_two(half), power_of_two(bias - 1 - bin - half)
+    for j in range(begin, end):
+        y = (np.float64(x[row, j]) * scale) * rest
+        if SIZES:
+            a, b = cut(abs(y))
+            first += a
+            second += b
+        elif WIDE:
+            upper = (y + HALVES) - HALVES
+            lower = y - upper
+            a, b = cut(upper * upper)
+            c, d = cut(2.0 * (upper * lower))
+            e, f = cut(lower * lower)
+            first += (a + c) + e
+            second += (b + d) + f
+        else:
+            a, b = cut(y * y)
+            first += a
+            second += b
+    bins[bin, 0] += first >> np.int64(32)
+    bins[bin, 1] += first & np.int64(0xFFFFFFFF)
+    bins[bin, 2] += second >> np.int64(32)
+    bins[bin, 3] += second & np.int64(0xFFFFFFFF)
+
+
+def _power_of_two(exponent: Any) -> Any:
+    """2^exponent, of a float64 that is not subnormal."""
+    return np.uint64(np.uint64(exponent + np.int64(1023)) << np.uint64(52)).view(np.float64)
+
+
+power_of_two = inline(_power_of_two)
+
+
+def _dense(values: Any, first: Any, last: Any, bins: Any) -> None:
+    """The terms of the numbers first <= k < last of a flat array, shape (1, n), added to their bins."""
+    wide = np.empty((1, BLOCK if HALF else 0), np.float32)
+    for k in range(first, last, BLOCK):
+        end = min(k + BLOCK, last)
+        if HALF:
+            for j in range(np.uint64(end - k)):
+                wide[0, j] = load(values[0, np.uint64(k) + j])
+            add_block(wide, np.uint64(0), np.uint64(0), np.uint64(end - k), bins)
+        else:
+            add_block(values, np.uint64(0), np.uint64(k), np.uint64(end), bins)
+
+
+def _rows(values: Any, order: Any, starts: Any, first: Any, last: Any, bins: Any) -> None:
+    """The terms of the sums of rows first <= r < last, as `folding` makes them, added to their bins: none is kept."""
+    width = np.uint64(values.shape[1])
+    # short rows share a block; where one begins does not depend on first, which is a multiple of their number
+    some = max(np.int64(1), np.int64(BLOCK // max(np.int64(values.shape[1]), np.int64(1))))
+    sums = np.empty((1, np.int64(width) * some), ACCUMULATOR)
+    rows = sums.reshape((some, np.int64(width)))
+    for begin in range(first, last, some):
+        count = min(some, last - begin)
+        for r in range(np.uint64(count)):
+            k = np.uint64(begin) + r
+            add(values, order, starts[k], starts[k + np.uint64(1)], rows, r)
+            if HALF:
+                for j in range(width):
+                    rows[r, j] = load(store(rows[r, j]))
+        size = np.uint64(count) * width
+        for j in range(np.uint64(0), size, np.uint64(BLOCK)):
+            add_block(sums, np.uint64(0), j, min(j + np.uint64(BLOCK), size), bins)
+
+
+# what the functions above leave open
+largest = add_block = add = load = store = cast(Any, None)
+HALF = SIZES = WIDE = False
+INFINITE = bias = 0
+ACCUMULATOR: Any = np.float32
+
+
+def _names(dtype: str, ord: int) -> dict[str, Any]:
+    form = FORMATS[dtype]
+    wide = dtype == "float64"
+    bins = BINS["float64" if wide else "float32"]
+    block = inline(
+        _add_block,
+        largest=inline(_largest64 if wide else _largest32), cut=cut, power_of_two=power_of_two,
+        SIZES=ord == 1, WIDE=wide, INFINITE=bins - 1, bias=bins // 2 - 1,
+    )  # fmt: skip
+    return {
+        "add_block": block, "load": form.load, "store": form.store, "HALF": form.stored is np.uint16,
+        "ACCUMULATOR": form.wide,
+    }  # fmt: skip
+
+
+@cache
+def dense_kernel(dtype: str, ord: int) -> Kernel:
+    """The compiled `_dense` for values of a dtype and ord 1 or 2."""
+    arguments = (matrix(FORMATS[dtype].stored, readonly=True), INTEGER, INTEGER, matrix(np.int64))
+    return compile_kernel(_dense, arguments, **_names(dtype, ord))
+
+
+@cache
+def rows_kernel(dtype: str, ord: int) -> Kernel:
+    """The compiled `_rows` for values of a dtype and ord 1 or 2."""
+    places = vector(np.uint64, readonly=True)
+    arguments = (matrix(FORMATS[dtype].stored, readonly=True), places, places, INTEGER, INTEGER, matrix(np.int64))
+    return compile_kernel(_rows, arguments, add=add_up(dtype), **_names(dtype, ord))
+
+
+def empty_bins(dtype: str) -> np.ndarray[Any, Any]:
+    """Bins with nothing in them, for values of a dtype."""
+    return np.zeros((BINS["float64" if dtype == "float64" else "float32"], 4), np.int64)
+
+
+def _used(bins: Any) -> Any:
+    """(first, last) of the bins that hold something, last excluded."""
+    first, last = np.int64(len(bins)), np.int64(0)
+    for k in range(len(bins)):
+        if bins[k, 0] or bins[k, 1] or bins[k, 2] or bins[k, 3]:
+            first, last = min(first, np.int64(k)), np.int64(k) + 1
+    return first, last
+
+
+@cache
+def _used_kernel() -> Kernel:
+    return compile_kernel(_used, (matrix(np.int64),))
+
+
+def total(bins: list[np.ndarray[Any, Any]], ord: int) -> float:
+    """What the bins hold together, of squares the root, rounded once, to float64. NaN or infinite, if a number is."""
+    if any(part[-1, 1] for part in bins):
+        return math.nan if any(part[-1, 0] for part in bins) else math.inf
+    parts: list[tuple[int, int]] = []
+    for part in bins:
+        bias = len(part) // 2 - 1
+        first, last = _used_kernel()(part)
+        for k in range(first, last):
+            a, b, c, d = part[k].tolist()
+            parts.append(((((a << 32) + b) << CUT) + (c << 32) + d, ord * (k - bias + 1) - 2 * CUT))
+    if not parts:
+        return 0.0
+    lowest = min(exponent for _, exponent in parts)
+    number = sum(value << (exponent - lowest) for value, exponent in parts)
+    if number <= 0:
+        return 0.0
+    # to 64 bits and one that says whether there are more: a float64 of that is rounded once
+    excess = max(0, number.bit_length() - 64)
+    kept = number >> excess
+    if kept << excess != number:
+        kept |= 1
+    exponent = lowest + excess
+    if ord == 1:
+        return _scaled(float(kept), exponent)
+    if exponent % 2:  # an even one, whose half is the root's
+        kept, exponent = kept << 1, exponent - 1
+    return _scaled(math.sqrt(float(kept)), exponent // 2)
+
+
+def _scaled(x: float, exponent: int) -> float:
+    try:
+        return math.ldexp(x, exponent)
+    except OverflowError:
+        return math.inf

@@ -1,0 +1,125 @@
+"""Several threads over one kernel: a pool of our own, since kernels hold no GIL.
+
+numba's own layers are no choice: one kills forked children, one aborts when called from two threads at once. Here the
+caller works too and waits for nothing but parts that have begun, so that a busy pool costs speed, never progress; a
+forked child (a DataLoader's worker) makes itself a new pool. Bits do not depend on the number of threads: a part
+writes what no other one does. May import: the standard library.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+from typing import Any
+
+__all__ = ["get_num_threads", "run_parts", "set_num_threads"]
+
+_lock = Lock()
+_threads: int | None = None
+_pool: ThreadPoolExecutor | None = None
+
+
+def set_num_threads(n: int) -> None:
+    """Set how many threads compiled kernels run in, for the whole process.
+
+    Parameters
+    ----------
+    n : int
+        At least 1. By default the environment variable ISLICES_NUM_THREADS, else as many as this process may use cores.
+
+    Raises
+    ------
+    TypeError, ValueError
+        n is no int, or below 1.
+
+    Notes
+    -----
+    Results do not depend on it. Small calls run in the calling thread alone. SPEC clauses 3 and 20.
+
+    Examples
+    --------
+    >>> import islices
+    >>> before = islices.get_num_threads()
+    >>> islices.set_num_threads(1)
+    >>> islices.get_num_threads()
+    1
+    >>> islices.set_num_threads(before)
+    """
+    global _threads, _pool
+    if isinstance(n, bool) or not hasattr(n, "__index__"):
+        raise TypeError(f"n: got {n!r:.60}; accepted is an int >= 1")
+    count = operator.index(n)
+    if count < 1:
+        raise ValueError(f"n: got {count}; accepted is an int >= 1")
+    with _lock:
+        before, _pool = _pool, None
+        _threads = count
+    if before is not None:
+        before.shutdown(wait=False)
+
+
+def get_num_threads() -> int:
+    """How many threads compiled kernels run in.
+
+    Examples
+    --------
+    >>> import islices
+    >>> islices.get_num_threads() >= 1
+    True
+    """
+    global _threads
+    if _threads is None:
+        _threads = _default()
+    return _threads
+
+
+def _default() -> int:
+    given = os.environ.get("ISLICES_NUM_THREADS", "")
+    if given.isdecimal() and int(given) > 0:
+        return int(given)
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS and Windows
+        return os.cpu_count() or 1
+
+
+def run_parts(work: Callable[..., Any], parts: Iterable[tuple[Any, ...]]) -> None:
+    """work(*part) for every part, in as many threads as are set. work raises nothing."""
+    listed = list(parts)
+    todo = iter(listed)  # shared: each part is taken once
+
+    def some() -> None:
+        for part in todo:
+            work(*part)
+
+    helpers = []
+    for _ in range(min(get_num_threads(), len(listed)) - 1):
+        try:
+            helpers.append(_workers().submit(some))
+        except RuntimeError:  # the interpreter is ending, or the pool was just replaced
+            break
+    some()
+    for helper in helpers:
+        if not helper.cancel():
+            helper.result()
+
+
+def _workers() -> ThreadPoolExecutor:
+    global _pool
+    if _pool is None:
+        with _lock:
+            if _pool is None:
+                _pool = ThreadPoolExecutor(max(1, get_num_threads() - 1), "islices")
+    return _pool
+
+
+def _after_fork() -> None:
+    global _lock, _pool
+    _lock, _pool = Lock(), None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

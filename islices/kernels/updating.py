@@ -1,0 +1,239 @@
+"""Rows of a table changed in place: slices added, multiplied ... in order, and one step of an optimizer.
+
+A row is read, changed and written by one thread, all its contributions at once: the gradient's sum is made where the
+rule then finds it, and never stored. A rule is the code object of `islices.optim.rules`, on compiled operators.
+SPEC clauses 15 and 16. May import: numba, NumPy, the other kernels, `islices.optim.operators` and `rules`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from numba.np.unsafe import ndarray
+
+from islices.kernels.compiling import INTEGER, Kernel, called, compile_kernel, inline, matrix, tuple_of, vector
+from islices.kernels.folding import add_up
+from islices.kernels.halves import FORMATS
+from islices.optim import rules
+from islices.optim.operators import bind, number_operators
+
+__all__ = ["Recipe", "scatter_kernel", "step_kernel"]
+
+
+# ---------------------------------------------------------------------- scatter
+def _scatter(values: Any, order: Any, starts: Any, ids: Any, table: Any, first: Any, last: Any) -> None:
+    """table[ids[r]] changed by rows order[starts[r]:starts[r + 1]] of values, in order, first <= r < last."""
+    width = np.uint64(values.shape[1])
+    wide = np.empty((1, values.shape[1] if HALF else 0), WIDE)
+    for r in range(first, last):
+        row = np.uint64(ids[r])
+        begin = starts[r + 1] - np.uint64(1) if LAST_ONLY else starts[r]
+        if HALF:
+            for j in range(width):
+                wide[0, j] = load(table[row, j])
+            for k in range(begin, starts[r + 1]):
+                p = order[k]
+                for j in range(width):
+                    wide[0, j] = change(wide[0, j], load(values[p, j]))
+            for j in range(width):
+                table[row, j] = store(wide[0, j])
+        else:
+            for k in range(begin, starts[r + 1]):
+                p = order[k]
+                for j in range(width):
+                    table[row, j] = change(table[row, j], values[p, j])
+
+
+#: operation -> what one contribution does to an element
+CHANGES: dict[str, Callable[[Any, Any], Any]] = {
+    "add": lambda x, y: x + y,
+    "sub": lambda x, y: x - y,
+    "update": lambda x, y: y,
+    "min": lambda x, y: x if x <= y or x != x else y,
+    "max": lambda x, y: x if x >= y or x != x else y,
+    "mul": lambda x, y: x * y,
+    "div": lambda x, y: x / y,
+}
+
+
+@cache
+def scatter_kernel(dtype: str, index: str, op: str) -> Kernel:
+    """The compiled `_scatter` for a table of a dtype, ids of one, and an operation of `CHANGES`."""
+    form = FORMATS[dtype]
+    arguments = (matrix(form.stored, readonly=True), *_groups(index), matrix(form.stored), INTEGER, INTEGER)
+    return compile_kernel(
+        _scatter, arguments, change=inline(CHANGES[op]), load=form.load, store=form.store, WIDE=form.wide,
+        HALF=form.stored is np.uint16, LAST_ONLY=op == "update",
+    )  # fmt: skip
+
+
+def _groups(index: str) -> tuple[Any, ...]:
+    """The types of order, starts and ids."""
+    places = vector(np.uint64, readonly=True)
+    return places, places, vector(np.dtype(index), readonly=True)
+
+
+# ---------------------------------------------------------------------- a step of an optimizer
+def _step(
+    values: Any, order: Any, starts: Any, ids: Any, table: Any, state: Any, numbers: Any, first: Any, last: Any
+) -> None:
+    """table[ids[r]] and the same row of each state after a step on rows order[starts[r]:starts[r + 1]] of values."""
+    width = np.uint64(values.shape[1])
+    n = as_tuple(numbers, COUNT)
+    sums = np.empty((1, np.int64(width)), WIDE)
+    squares = np.empty((1, np.int64(width) if RAW or MEAN else 0), WIDE)
+    zero = np.uint64(0)
+    for r in range(first, last):
+        row = np.uint64(ids[r])
+        if starts[r] == starts[r + 1]:
+            for j in range(width):
+                sums[zero, j] = 0.0
+        else:
+            add(values, order, starts[r], starts[r + 1], sums, zero)
+        if RAW:
+            for j in range(width):
+                squares[zero, j] = 0.0
+            for k in range(starts[r], starts[r + 1]):
+                p = order[k]
+                for j in range(width):
+                    squares[zero, j] += load(values[p, j]) * load(values[p, j])
+        for j in range(width):
+            g = sums[zero, j]
+            if ROUNDED:
+                g = load(store(g))
+            if MAXIMIZE:
+                g = -g
+            if COUPLED:
+                g = coupled(g, read(table[row, j]), n[EXTRA])
+            sums[zero, j] = g
+            if MEAN:
+                squares[zero, j] = g * g
+        mean = row_mean(squares, width) if MEAN else WIDE(0)
+        held = states(state, row, zero) if PER_ROW else ()
+        for j in range(width):
+            g = sums[zero, j]
+            w = read(table[row, j])
+            if DECOUPLED:
+                w = decoupled(w, n[EXTRA])
+            old = held if PER_ROW else states(state, row, j)
+            if RAW:
+                new = rule(*((g, squares[zero, j], w) + old + n[:EXTRA]))  # noqa: RUF005
+            elif MEAN:
+                new = rule(*((g, mean, w) + old + n[:EXTRA]))  # noqa: RUF005
+            elif SQUARES:
+                new = rule(*((g, g * g, w) + old + n[:EXTRA]))  # noqa: RUF005
+            else:
+                new = rule(*((g, w) + old + n[:EXTRA]))  # noqa: RUF005
+            table[row, j] = write(new[0])
+            put(state, row, zero if PER_ROW else j, new)  # the same for all of a row
+
+
+def _row_mean(x: Any, width: Any) -> Any:
+    """The mean of x[0], whose sum is taken by halves as `islices.sums.row_sums` does; x is overwritten."""
+    zero, one, two = np.uint64(0), np.uint64(1), np.uint64(2)
+    m = width
+    rest = x[zero, zero] - x[zero, zero]
+    some = False
+    while m > one:
+        half = m // two
+        if m % two == one:
+            rest = rest + x[zero, m - one] if some else x[zero, m - one]
+            some = True
+        for j in range(half):
+            x[zero, j] = x[zero, j] + x[zero, half + j]
+        m = half
+    total = x[zero, zero] + rest if some else x[zero, zero]
+    return total / WIDE(width)
+
+
+#: The numbers of an array as a tuple, which stays in registers.
+as_tuple: Any = ndarray.to_fixed_tuple
+# what the functions above leave open
+add = change = load = store = read = write = coupled = decoupled = row_mean = rule = cast(Any, None)
+states = put = cast(Any, None)
+HALF = LAST_ONLY = RAW = MEAN = SQUARES = ROUNDED = MAXIMIZE = COUPLED = DECOUPLED = PER_ROW = False
+COUNT = EXTRA = 0
+WIDE: Any = np.float32
+
+#: The states of a row's element, read and written, by their number: a tuple's length belongs to its type.
+_STATES: tuple[tuple[Callable[..., Any], Callable[..., Any]], ...] = ()
+
+
+def _read_none(state: Any, row: Any, j: Any) -> Any:
+    return ()
+
+
+def _read_one(state: Any, row: Any, j: Any) -> Any:
+    return (state[0][row, j],)
+
+
+def _read_two(state: Any, row: Any, j: Any) -> Any:
+    return (state[0][row, j], state[1][row, j])
+
+
+def _read_three(state: Any, row: Any, j: Any) -> Any:
+    return (state[0][row, j], state[1][row, j], state[2][row, j])
+
+
+def _write_none(state: Any, row: Any, j: Any, new: Any) -> None:
+    return
+
+
+def _write_one(state: Any, row: Any, j: Any, new: Any) -> None:
+    state[0][row, j] = new[1]
+
+
+def _write_two(state: Any, row: Any, j: Any, new: Any) -> None:
+    state[0][row, j] = new[1]
+    state[1][row, j] = new[2]
+
+
+def _write_three(state: Any, row: Any, j: Any, new: Any) -> None:
+    state[0][row, j] = new[1]
+    state[1][row, j] = new[2]
+    state[2][row, j] = new[3]
+
+
+_STATES = (
+    (_read_none, _write_none), (_read_one, _write_one), (_read_two, _write_two), (_read_three, _write_three),
+)  # fmt: skip
+
+
+class Recipe(NamedTuple):
+    """What a step computes, beside arrays: see `islices.optim.formulas.Formula` and `islices.optim.plan.Plan`."""
+
+    rule: Callable[..., Any]
+    states: int
+    per_row: bool
+    squares: str
+    raw: bool
+    decay: str
+    maximize: bool
+    #: the rule's numbers, and that of the decay behind them
+    numbers: int
+
+
+@cache
+def step_kernel(recipe: Recipe, table: str, gradient: str, index: str) -> Kernel:
+    """The compiled `_step` of a recipe for dtypes of the table, the gradient's values and its ids."""
+    form, of_gradient = FORMATS[table], FORMATS[gradient]
+    wide = form.wide
+    operators = number_operators()
+    reads, writes = _STATES[recipe.states]
+    arguments = (
+        matrix(of_gradient.stored, readonly=True), *_groups(index), matrix(form.stored),
+        tuple_of(matrix(wide), recipe.states), vector(wide, readonly=True), INTEGER, INTEGER,
+    )  # fmt: skip
+    return compile_kernel(
+        _step, arguments, add=add_up(gradient), load=of_gradient.load, store=of_gradient.store,
+        read=form.load, write=form.store, row_mean=inline(_row_mean, WIDE=np.dtype(wide).type),
+        rule=called(bind(recipe.rule, operators)), coupled=inline(bind(rules.coupled, operators)),
+        decoupled=inline(bind(rules.decoupled, operators)), states=inline(reads), put=inline(writes),
+        WIDE=np.dtype(wide).type, RAW=recipe.raw, MEAN=recipe.squares == "row" and not recipe.raw,
+        SQUARES=bool(recipe.squares), ROUNDED=of_gradient.stored is np.uint16, MAXIMIZE=recipe.maximize,
+        COUPLED=recipe.decay == "coupled", DECOUPLED=recipe.decay == "decoupled", PER_ROW=recipe.per_row,
+        COUNT=recipe.numbers, EXTRA=recipe.numbers - bool(recipe.decay),
+    )  # fmt: skip

@@ -1,0 +1,115 @@
+"""A step by one compiled kernel: duplicates summed, rows read, changed by the rule and written, each row at once.
+
+For arrays in host memory, where kernels are active; every other step is `islices.optim.step`'s, with the same bits.
+SPEC clause 16.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterator
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from islices import kernels, modes
+from islices.backend import Array
+from islices.optim.formulas import Formula
+from islices.optim.plan import Plan
+from islices.optim.step import Work, without_frozen
+from islices.optim.traced import traced_step
+from islices.slices import IndexedSlices
+
+__all__ = ["fused_step"]
+
+Host = np.ndarray[Any, Any]
+
+#: Arrays of state that kernels pass to a rule.
+MOST_STATES = 3
+#: Elements that all rows are stepped by at a time.
+BLOCK = 1 << 20
+
+
+def fused_step(work: Work, *, touched: bool, donate: bool) -> tuple[Array, dict[str, Array]] | None:
+    """(weights, state) after the step; None where another way must be gone, and nothing has happened."""
+    B, plan, arrays, grad = work.B, work.plan, work.arrays, work.grad
+    compiled = kernels.active()
+    if compiled is None or not _expressible(plan.formula, plan.numbers):
+        return None
+    if modes.is_traced(B, work.weights, arrays["step"]):
+        return traced_step(work, _recipe(compiled, plan)) if touched else None
+    if work.apply is not None:
+        return None
+    if work.frozen is not None and isinstance(grad, IndexedSlices):
+        grad = without_frozen(grad, work.frozen)
+    given = (grad.values, grad.indices) if isinstance(grad, IndexedSlices) else (grad,)
+    with B.scope():
+        gradient = modes.host_views(B, (B.stop_gradient(given[0]), *given[1:]))
+    if gradient is None or not all(compiled.is_packed(x, B.shape(work.weights)[0]) for x in gradient[1:]):
+        return None
+    opened = B.writable([work.weights, *arrays.values()], donate=donate)
+    if opened is None or not all(map(compiled.is_plain, opened[0])):
+        return None
+    (weights, *views), (changed, *results) = opened
+    state = dict(zip(arrays, views, strict=True))
+    values = gradient[0]
+    if any(np.may_share_memory(values, view) for view in opened[0]):
+        values = values.copy()  # a row that is written must not be read again as somebody's gradient
+    recipe = _recipe(compiled, plan)
+    target, own = state.get("master", weights), [state[spec.name] for spec in plan.formula.state]
+    for groups in _groups(compiled, gradient[1:], weights.shape, None if touched else work.frozen, touched):
+        compiled.step(recipe, values, groups, target, own, work.known)
+        if target is not weights:
+            ids, dtype = groups[1], "bfloat16" if weights.dtype == np.uint16 else weights.dtype.name
+            weights[ids] = modes.HOST.astype(target[ids], dtype)
+    state["step"] += 1
+    return changed, dict(zip(arrays, results, strict=True))
+
+
+def _groups(
+    compiled: ModuleType, indices: list[Host], shape: tuple[int, ...], frozen: Host | None, touched: bool
+) -> Iterator[tuple[Host, Host, Host]]:
+    """The rows to be changed, as (order, ids, starts): those the slices name at once, or all rows block by block."""
+    if indices:
+        groups = compiled.group(indices[0])
+        if touched:
+            yield groups
+            return
+        order, named, starts = groups
+    size = max(1, BLOCK // max(1, math.prod(shape[1:])))
+    for first in range(0, shape[0], size):
+        block = np.arange(first, min(first + size, shape[0]))
+        if frozen is not None:
+            block = np.setdiff1d(block, frozen, assume_unique=True)
+        if indices:  # the run of a row that is not named is empty
+            yield order, block, starts[np.searchsorted(named, np.append(block, first + size))]
+        else:
+            yield block.view(np.uint64), block, np.arange(len(block) + 1, dtype=np.uint64)
+
+
+@cache
+def _recipe(compiled: ModuleType, plan: Plan) -> Any:
+    formula = plan.formula
+    return compiled.Recipe(
+        formula.rule,
+        len(formula.state),
+        any(spec.per_row for spec in formula.state),
+        formula.squares,
+        formula.raw,
+        formula.decay,
+        plan.maximize,
+        len(plan.numbers),
+    )
+
+
+@cache
+def _expressible(formula: Formula, numbers: tuple[str, ...]) -> bool:
+    """Whether kernels can pass a rule what it takes, in the order they have it, and keep its state."""
+    per_row = {spec.per_row for spec in formula.state}
+    own = numbers[:-1] if formula.decay else numbers
+    expected = ["g", *["q"] * bool(formula.squares), "w", *(spec.name for spec in formula.state), *own]
+    known = len(formula.state) <= MOST_STATES and len(per_row) <= 1
+    return known and list(inspect.signature(formula.rule).parameters) == expected

@@ -1,0 +1,49 @@
+"""A step in traced code by one compiled kernel, where the framework can call one from a compiled program.
+
+The same bits as `islices.optim.step`, which is what runs everywhere else. SPEC clauses 16 and 17.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from islices.backend import Array
+from islices.optim.step import Work, without_frozen
+from islices.slices import IndexedSlices
+from islices.update import write_rows
+
+__all__ = ["traced_step"]
+
+
+def traced_step(work: Work, recipe: Any) -> tuple[Array, dict[str, Array]] | None:
+    """(weights, state) after the step on the rows the gradient names; None where no kernel can be called."""
+    B, plan, s, arrays = work.B, work.plan, work.grad, work.arrays
+    if "master" in arrays:
+        return None
+    if work.frozen is not None:
+        s = without_frozen(s, work.frozen)
+    shape, numbers = s.dense_shape, work.numbers
+    with B.scope():
+        indices, one = s.indices, B.asarray(np.ones(1, np.int32), arrays["step"])
+        if work.apply is not None:  # a row that is nowhere is not written
+            nowhere = B.asarray(np.full(1, shape[0], B.dtype(indices)), indices)
+            indices = B.where(B.equal(work.apply, 1), indices, nowhere)
+
+    def otherwise(values: Array, indices: Array, numbers: Array, *tables: Array) -> Sequence[Array]:
+        slices = IndexedSlices._trusted(B, values, indices, shape)
+        state = dict(zip(["step", *names], [arrays["step"], *tables[1:]], strict=True))
+        changed = list(tables)
+        for ids, rows in Work(B, plan, slices, tables[0], state, numbers, None, None).some_rows():
+            changed = [write_rows(B, x, ids, new, donate=True) for x, new in zip(changed, rows, strict=True)]
+        return changed
+
+    names = [spec.name for spec in plan.formula.state]
+    with B.scope():
+        tables = B.traced_step(recipe, s.values, indices, numbers, work.tables, otherwise)
+        if tables is None:
+            return None
+        count = arrays["step"] + (one if work.apply is None else work.apply)
+    return tables[0], {"step": count, **dict(zip(names, tables[1:], strict=True))}
