@@ -17,7 +17,7 @@ soak: $(READY)  ## long runs: the full profile, then the seeds and counts of con
 	$(BIN)/python -m islices.conformance.soak $(ARGS)
 
 bench: $(READY)  ## islices beside each framework's own calls, as ratios
-	$(BIN)/python -m islices.conformance.bench $(ARGS)
+	$(BIN)/islices bench $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -17,9 +17,9 @@ ROOT = Path(__file__).parent.parent
 PARTS = [
     "islices", "islices.cli", "islices.backends", "islices.backends.numpy", "islices.conformance",
     "islices.conformance.data", "islices.conformance.oracle", "islices.conformance.execute",
-    "islices.conformance.bench", "islices.conformance.bench_embedding", "islices.conformance.bench_rounds",
-    "islices.conformance.bench_updates", "islices.conformance.bench_update_ways",
-    "islices.conformance.bench_steps", "islices.conformance.memory",
+    "islices.conformance.bench", "islices.conformance.bench.command", "islices.conformance.bench.worker",
+    "islices.conformance.bench.operations", "islices.conformance.bench.updates", "islices.conformance.bench.embedding",
+    "islices.conformance.bench.plot", "islices.conformance.bench.compare", "islices.conformance.memory",
     "islices.conformance.checks", "islices.conformance.errors", "islices.conformance.generate",
     "islices.conformance.errors_embedding", "islices.conformance.generate_embedding",
     "islices.conformance.oracle_embedding", "islices.conformance.naive_embedding",

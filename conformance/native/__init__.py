@@ -1,8 +1,10 @@
 """Each framework's own calls, one module a framework: what its users write without islices.
 
 A module has
-    own_calls(values, indices, num_rows, max_norm) -> {operation: {label: call}}
-        Its ways to do what islices does, for the bench.
+    own_calls(operation, values, indices, num_rows, max_norm) -> {label: call}
+        For the bench: its ways to do what islices' "coalesce", "to_dense", "norm" or "clip_by_global_norm" does, on its
+        own arrays, to native sparse objects or pairs (values, indices). The caller waits (`block`) for what is computed
+        later. A remark in brackets at a label's end says what a way leaves out.
     embedding_gradient(ids, upstream, num_rows, padding_idx)
         The sparse gradient of its own layer (not NumPy, which has none).
     dense_gradient(table, lookups) -> (gradient, [gradient of the weights, or None, of each lookup])

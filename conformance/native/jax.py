@@ -84,30 +84,52 @@ def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
 
 
 # ---------------------------------------------------------------------- coalesce
-def _unique_sum(values: jax.Array, indices: jax.Array, num_rows: int) -> tuple[jax.Array, jax.Array]:
+Sums = tuple[jax.Array, Any]
+
+
+def _wide(values: jax.Array) -> jax.Array:
+    """Sums of 16 bits stay where they are from a size on."""
+    return values.astype(jnp.float32) if values.dtype.itemsize == 2 else values
+
+
+def _unique_sum(values: jax.Array, indices: jax.Array, num_rows: int) -> Sums:
     ids, place = jnp.unique(indices, size=len(indices), fill_value=num_rows, return_inverse=True)
-    return jax.ops.segment_sum(values, place.ravel(), len(indices)), ids
+    return jax.ops.segment_sum(_wide(values), place.ravel(), len(indices)).astype(values.dtype), ids
 
 
-def _sorted_sum(values: jax.Array, indices: jax.Array, num_rows: int) -> tuple[jax.Array, jax.Array]:
+def _sorted_sum(values: jax.Array, indices: jax.Array, num_rows: int) -> Sums:
     """A stable sort that carries the positions, in place of `jnp.unique`."""
     n = len(indices)
     ordered, order = lax.sort((indices, lax.iota(jnp.int32, n)), num_keys=1, is_stable=True)
-    first = jnp.concatenate([jnp.zeros((1,), bool), ordered[1:] != ordered[:-1]])
-    place = jnp.cumsum(first.astype(jnp.int32))
+    place = _places(ordered)
     inverse = jnp.zeros((n,), jnp.int32).at[order].set(place, unique_indices=True)
     ids = jnp.full((n,), num_rows, jnp.int32).at[place].set(ordered)
-    return jax.ops.segment_sum(values, inverse, n), ids
+    return jax.ops.segment_sum(_wide(values), inverse, n).astype(values.dtype), ids
 
 
-def _eager_sum(values: jax.Array, indices: np.ndarray[Any, Any]) -> tuple[jax.Array, np.ndarray[Any, Any]]:
+def _gathered_sum(values: jax.Array, indices: jax.Array, num_rows: int) -> Sums:
+    """The values put in the order of the rows first."""
+    n = len(indices)
+    ordered, order = lax.sort((indices, lax.iota(jnp.int32, n)), num_keys=1, is_stable=True)
+    place = _places(ordered)
+    ids = jnp.full((n,), num_rows, jnp.int32).at[place].set(ordered)
+    sums = jax.ops.segment_sum(_wide(values)[order], place, n, indices_are_sorted=True)
+    return sums.astype(values.dtype), ids
+
+
+def _places(ordered: jax.Array) -> jax.Array:
+    first = jnp.concatenate([jnp.zeros((1,), bool), ordered[1:] != ordered[:-1]])
+    return jnp.cumsum(first.astype(jnp.int32))
+
+
+def _host_sum(values: jax.Array, indices: np.ndarray[Any, Any]) -> Sums:
     """Distinct rows on the host, sums in XLA with room for a power of two, so that few shapes compile."""
     ids, place = np.unique(indices, return_inverse=True)
-    return _segment_sum(values, place.astype(np.int32), 1 << (len(ids) - 1).bit_length()), ids
+    return _segment_sum(values, place.astype(np.int32).reshape(-1), 1 << (len(ids) - 1).bit_length()), ids
 
 
 def _segment_sum_of(values: jax.Array, place: np.ndarray[Any, Any], room: int) -> jax.Array:
-    return jax.ops.segment_sum(values, place, room)
+    return jax.ops.segment_sum(_wide(values), place, room).astype(values.dtype)
 
 
 _segment_sum = jax.jit(_segment_sum_of, static_argnums=2)
@@ -118,58 +140,62 @@ def _dense(values: jax.Array, indices: jax.Array, num_rows: int) -> jax.Array:
     return jnp.zeros((num_rows, *values.shape[1:]), values.dtype).at[indices].add(values)
 
 
-def _clip(values: jax.Array, max_norm: float) -> jax.Array:
-    norm = jnp.sqrt(jnp.sum(jnp.square(values)))
-    return values * jnp.minimum(1.0, max_norm / norm)
+def _norm(sums: jax.Array) -> jax.Array:
+    return jnp.sqrt(jnp.sum(jnp.square(_wide(sums))))
+
+
+def _factor(sums: jax.Array, max_norm: float) -> jax.Array:
+    return jnp.minimum(1.0, max_norm / _norm(sums)).astype(sums.dtype)
+
+
+def _scale(values: jax.Array, sums: jax.Array, max_norm: float) -> jax.Array:
+    return values * _factor(sums, max_norm)
 
 
 def own_calls(
-    values: np.ndarray[Any, Any], indices: np.ndarray[Any, Any], num_rows: int, max_norm: float
-) -> dict[str, dict[str, Callable[[], Any]]]:
-    """JAX's own calls by operation and label; each function blocks until its result is there."""
-    v, i = jnp.asarray(values), jnp.asarray(indices, jnp.int32)
+    operation: str, v: jax.Array, i: jax.Array, num_rows: int, max_norm: float
+) -> dict[str, Callable[[], Any]]:
+    """JAX's own ways on its own arrays: label -> call. "np.unique" leaves the framework, for the host."""
+    shape = (num_rows, *v.shape[1:])
     host = np.asarray(i)
-    bcoo = sparse.BCOO((v, i[:, None]), shape=(num_rows, *values.shape[1:]))
-
-    def clip_by(total: Callable[..., Any]) -> Callable[[jax.Array, jax.Array], Any]:
-        def clipped(v: jax.Array, i: jax.Array) -> Any:
-            sums, ids = total(v, i, num_rows)
-            return _clip(sums, max_norm), ids
-
-        return jax.jit(clipped)
-
-    def clip_dense(v: jax.Array, i: jax.Array) -> jax.Array:
-        return _clip(_dense(v, i, num_rows), max_norm)
-
-    by_unique = jax.jit(_unique_sum, static_argnums=2)
-    by_sort = jax.jit(_sorted_sum, static_argnums=2)
-    dense = jax.jit(_dense, static_argnums=2)
-    clip_unique, clip_sort, clip_table = clip_by(_unique_sum), clip_by(_sorted_sum), jax.jit(clip_dense)
-    clip_room = jax.jit(_clip)
-    ready = jax.block_until_ready
-    return {
-        "coalesce": {
-            "BCOO.sum_duplicates": lambda: ready(_parts(bcoo.sum_duplicates(nse=bcoo.nse, remove_zeros=False))),
-            "jit unique(size) + segment_sum": lambda: ready(by_unique(v, i, num_rows)),
-            "jit sort + segment_sum": lambda: ready(by_sort(v, i, num_rows)),
-            "np.unique + jit segment_sum": lambda: ready(_eager_sum(v, host)),
-        },
-        "to_dense": {
-            "BCOO.todense": lambda: ready(bcoo.todense()),
-            ".at[].add": lambda: ready(jnp.zeros(bcoo.shape, v.dtype).at[i].add(v)),
-            "jit .at[].add": lambda: ready(dense(v, i, num_rows)),
-        },
-        "clip_by_global_norm": {
-            "jit dense gradient, clipped": lambda: ready(clip_table(v, i)),
-            "jit unique(size) + segment_sum, clipped": lambda: ready(clip_unique(v, i)),
-            "jit sort + segment_sum, clipped": lambda: ready(clip_sort(v, i)),
-            "np.unique + jit segment_sum, clipped": lambda: ready(clip_room(_eager_sum(v, host)[0], max_norm)),
-        },
+    bcoo = sparse.BCOO((v, i[:, None]), shape=shape)
+    inside = {
+        "jit unique(size) + segment_sum": _unique_sum,
+        "jit sort + segment_sum": _sorted_sum,
+        "jit sort + gather + segment_sum(indices_are_sorted)": _gathered_sum,
     }
+    on_host = "np.unique + jit segment_sum"
 
+    def compiled(then: Callable[[Sums, jax.Array, jax.Array], Any]) -> dict[str, Callable[[], Any]]:
+        def one(total: Callable[..., Sums]) -> Callable[[], Any]:
+            run = jax.jit(lambda v, i: then(total(v, i, num_rows), v, i))
+            return lambda: run(v, i)
 
-def _parts(x: sparse.BCOO) -> tuple[jax.Array, jax.Array]:
-    return x.data, x.indices
+        return {label: one(total) for label, total in inside.items()}
+
+    if operation == "coalesce":
+        return compiled(lambda sums, v, i: sums) | {
+            "BCOO.sum_duplicates": lambda: bcoo.sum_duplicates(nse=bcoo.nse, remove_zeros=False),
+            on_host: lambda: _host_sum(v, host),
+        }
+    if operation == "to_dense":
+        dense = jax.jit(_dense, static_argnums=2)
+        return {
+            "BCOO.todense": bcoo.todense,
+            ".at[].add": lambda: jnp.zeros(shape, v.dtype).at[i].add(v),
+            "jit .at[].add": lambda: dense(v, i, num_rows),
+        }
+    if operation == "norm":
+        norm = jax.jit(_norm)
+        ways = compiled(lambda sums, v, i: _norm(sums[0]))
+        return {f"{k}, norm": way for k, way in ways.items()} | {
+            f"{on_host}, norm": lambda: norm(_host_sum(v, host)[0])
+        }
+    scale = jax.jit(_scale)
+    ways = compiled(lambda sums, v, i: (_scale(v, sums[0], max_norm), i))
+    return {f"{k}, clipped": way for k, way in ways.items()} | {
+        f"{on_host}, clipped": lambda: (scale(v, _host_sum(v, host)[0], max_norm), i)
+    }
 
 
 def trainable(array: np.ndarray) -> Any:

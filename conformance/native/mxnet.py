@@ -103,23 +103,25 @@ def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
     }
 
 
-def own_calls(
-    values: np.ndarray[Any, Any], indices: np.ndarray[Any, Any], num_rows: int, max_norm: float
-) -> dict[str, dict[str, Callable[[], Any]]]:
-    """MXNet's ways to do what islices does, on its own arrays: operation -> label -> call that returns when done.
+def own_calls(operation: str, v: Any, i: Any, num_rows: int, max_norm: float) -> dict[str, Callable[[], Any]]:
+    """MXNet's ways to do what islices does, on its own arrays: label -> call.
 
     `gluon.utils.clip_global_norm` turns a sparse gradient dense; the other labels say what a user writes instead.
-    values are float32 or float64, of shape (n, dim).
+    v is of shape (n, dim); there are ways for float32 and float64 only.
     """
     import mxnet as mx
 
+    if np.dtype(v.dtype) not in (np.float32, np.float64):  # of what follows, none takes others
+        return {}
     nd = mx.nd
-    shape = (num_rows, *values.shape[1:])
-    v, i = _array(values), _array(indices)
-    table = nd.zeros(shape, dtype=values.dtype)
+    shape, indices = (num_rows, *v.shape[1:]), i.asnumpy()
+    held: list[Any] = []  # the layer's weights, where a way needs them
 
     def of_lookup(sparse: bool) -> Any:
+        if not held:
+            held.append(nd.zeros(shape, dtype=v.dtype))
         # the layer's own backward, which needs a table; the gradient's buffer is part of the work
+        (table,) = held
         table.attach_grad(stype="row_sparse" if sparse else "default")
         with mx.autograd.record():
             rows = nd.Embedding(i, table, input_dim=num_rows, output_dim=shape[1], sparse_grad=sparse, dtype=v.dtype)
@@ -148,22 +150,24 @@ def own_calls(
         mx.gluon.utils.clip_global_norm(gradients, max_norm)
         return gradients[0]
 
-    return {
-        "coalesce": {
-            "Embedding(sparse_grad=True) backward": lambda: _done(of_lookup(True)),
-            "np.unique + take backward": lambda: _done(unique_take()),
-            "np.argsort + dot(csr, values)": lambda: _done(sort_csr_dot()),
-        },
-        "to_dense": {
-            "Embedding backward": lambda: _done(of_lookup(False)),
-            "np.argsort + dot(csr, values), tostype('default')": lambda: _done(sort_csr_dot().tostype("default")),
-        },
-        "clip_by_global_norm": {
-            "np.argsort + dot(csr, values), norm, g * factor": lambda: _done(scaled(sort_csr_dot())),
-            "Embedding(sparse_grad=True) backward, norm, g * factor": lambda: _done(scaled(of_lookup(True))),
-            "np.argsort + dot(csr, values), gluon.utils.clip_global_norm": lambda: _done(clip_by_gluon()),
-        },
+    ways: dict[str, Callable[[], Any]] = {
+        "Embedding(sparse_grad=True) backward": lambda: of_lookup(True),
+        "np.unique + take backward": unique_take,
+        "np.argsort + dot(csr, values)": sort_csr_dot,
     }
+    if operation == "coalesce":
+        return ways
+    if operation == "to_dense":
+        return {
+            "Embedding backward": lambda: of_lookup(False),
+            "np.argsort + dot(csr, values), tostype('default')": lambda: sort_csr_dot().tostype("default"),
+        }
+    if operation == "norm":
+        return {f"{k}, norm": lambda way=way: way().norm() for k, way in ways.items()}  # type: ignore[misc]
+    found = {f"{k}, norm, g * factor": lambda way=way: scaled(way()) for k, way in ways.items()}  # type: ignore[misc]
+    if num_rows * shape[1] <= 1 << 22:  # seconds, where the table is large
+        found["np.argsort + dot(csr, values), gluon.utils.clip_global_norm"] = clip_by_gluon
+    return found
 
 
 def _sums_by_csr(v: Any, indices: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], Any]:
@@ -192,11 +196,6 @@ def _array(x: np.ndarray[Any, Any]) -> Any:
     import mxnet as mx
 
     return mx.nd.from_numpy(np.array(x, order="C"), zero_copy=True)
-
-
-def _done(x: Any) -> Any:
-    x.wait_to_read()
-    return x
 
 
 def trainable(array: np.ndarray) -> Any:

@@ -12,39 +12,83 @@ import numpy as np
 
 __all__ = ["block", "own_calls", "trainable"]
 
+#: A layer is a step of a Python loop.
+MOST_LAYERS = 256
+
 
 def own_calls(
-    values: np.ndarray[Any, Any], indices: np.ndarray[Any, Any], num_rows: int, max_norm: float
-) -> dict[str, dict[str, Callable[[], Any]]]:
-    """NumPy's ways to do what islices does: operation -> label -> call."""
+    operation: str, values: np.ndarray[Any, Any], indices: np.ndarray[Any, Any], num_rows: int, max_norm: float
+) -> dict[str, Callable[[], Any]]:
+    """NumPy's ways to do what islices does: label -> call."""
+    shape, width = values.shape[1:], int(np.prod(values.shape[1:]))
+
+    def wide() -> np.ndarray[Any, Any]:  # NumPy's sums of bfloat16 would stay where they are from 256 on
+        return values.astype(np.float32) if values.itemsize == 2 else values
 
     def unique_add_at() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         ids, inverse = np.unique(indices, return_inverse=True)
-        sums = np.zeros((len(ids), *values.shape[1:]), values.dtype)
-        np.add.at(sums, inverse.reshape(-1), values)
-        return sums, ids
+        rows = wide()
+        sums = np.zeros((len(ids), *shape), rows.dtype)
+        np.add.at(sums, inverse.reshape(-1), rows)
+        return sums.astype(values.dtype, copy=False), ids
 
     def sort_reduceat() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        order = np.argsort(indices, kind="stable")
-        ordered = indices[order]
-        starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
-        return np.add.reduceat(values[order], starts, axis=0), ordered[starts]
+        order, ids, starts = _grouped(indices)
+        return np.add.reduceat(wide()[order], starts, axis=0).astype(values.dtype, copy=False), ids
+
+    def by_layers() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        order, ids, starts = _grouped(indices)
+        rows, counts = wide(), np.diff(starts, append=len(order))
+        sums = rows[order[starts]]
+        for k in range(1, int(counts.max(initial=1))):
+            more = np.flatnonzero(counts > k)
+            sums[more] += rows[order[starts[more] + k]]
+        return sums.astype(values.dtype, copy=False), ids
+
+    def bincount() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        ids, inverse = np.unique(indices, return_inverse=True)
+        return np.bincount(inverse.reshape(-1), wide().reshape(-1)).astype(values.dtype).reshape(-1, *shape), ids
 
     def dense_add_at() -> np.ndarray[Any, Any]:
-        dense = np.zeros((num_rows, *values.shape[1:]), values.dtype)
+        dense = np.zeros((num_rows, *shape), values.dtype)
         np.add.at(dense, indices, values)
         return dense
 
-    def clip() -> np.ndarray[Any, Any]:
-        sums, _ = unique_add_at()
-        norm = np.sqrt(np.sum(sums * sums))
-        return values * np.float32(min(1.0, max_norm / norm))
+    def total(sums: np.ndarray[Any, Any]) -> Any:
+        return np.linalg.norm(sums.astype(np.float32, copy=False).reshape(-1))
 
-    return {
-        "coalesce": {"unique + add.at": unique_add_at, "argsort + add.reduceat (no left fold)": sort_reduceat},
-        "to_dense": {"add.at": dense_add_at},
-        "clip_by_global_norm": {"unique + add.at, norm, scale": clip},
+    def clipped(summed: Callable[[], Any]) -> Callable[[], Any]:
+        def call() -> Any:
+            factor = np.float32(min(1.0, max_norm / total(summed()[0])))
+            return (wide() * factor).astype(values.dtype, copy=False), indices
+
+        return call
+
+    ways: dict[str, Callable[[], Any]] = {
+        "unique + add.at": unique_add_at,
+        "argsort + add.reduceat": sort_reduceat,
     }
+    if np.unique(indices, return_counts=True)[1].max(initial=0) <= MOST_LAYERS:
+        ways["argsort + layers of k-th occurrences"] = by_layers
+    if width == 1:
+        ways["unique + bincount"] = bincount
+    if operation == "coalesce":
+        return ways
+    if operation == "to_dense":
+        return {"add.at": dense_add_at}
+    if operation == "norm":
+        return {f"{label}, norm": lambda way=way: total(way()[0]) for label, way in ways.items()}  # type: ignore[misc]
+    return {f"{label}, norm, scale": clipped(way) for label, way in ways.items()}
+
+
+def _grouped(
+    indices: np.ndarray[Any, Any],
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """(an order that sorts, distinct indices, where the run of each starts)"""
+    order = np.argsort(indices, kind="stable")
+    ordered = indices[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    return order, ordered[starts], starts
 
 
 def trainable(array: np.ndarray) -> Any:

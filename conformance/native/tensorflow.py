@@ -102,74 +102,80 @@ def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
 
 
 def own_calls(
-    values: np.ndarray[Any, Any], indices: np.ndarray[Any, Any], num_rows: int, max_norm: float
-) -> dict[str, dict[str, Callable[[], Any]]]:
-    """TensorFlow's ways to do what islices does, on its own tensors: operation -> label -> call that returns when done.
+    operation: str, v: tf.Tensor, i: tf.Tensor, num_rows: int, max_norm: float
+) -> dict[str, Callable[[], Any]]:
+    """TensorFlow's ways to do what islices does, on its own tensors: label -> call.
 
     It has no public coalesce, and its clipping takes duplicates for different rows: the labels say what is written
     instead.
     """
-    v, i = tf.constant(values), tf.constant(indices)
-    shape = tf.constant((num_rows, *values.shape[1:]), tf.int64)
+    shape = tf.constant((num_rows, *v.shape[1:]), tf.int64)
     gradient = tf.IndexedSlices(v, i, shape)
+
+    def wide(x: tf.Tensor) -> tf.Tensor:  # sums of 16 bits stay where they are from a size on
+        return tf.cast(x, tf.float32) if v.dtype.size == 2 else x
 
     def unique_segments() -> tf.IndexedSlices:
         ids, place = tf.unique(i)
-        return tf.IndexedSlices(tf.math.unsorted_segment_sum(v, place, tf.size(ids)), ids, shape)
+        sums = tf.math.unsorted_segment_sum(wide(v), place, tf.size(ids))
+        return tf.IndexedSlices(tf.cast(sums, v.dtype), ids, shape)
 
     def unique_segments_sorted() -> tf.IndexedSlices:
         ids, place = tf.unique(i)
         order = tf.argsort(ids)
-        sums = tf.math.unsorted_segment_sum(v, place, tf.size(ids))
-        return tf.IndexedSlices(tf.gather(sums, order), tf.gather(ids, order), shape)
+        sums = tf.math.unsorted_segment_sum(wide(v), place, tf.size(ids))
+        return tf.IndexedSlices(tf.cast(tf.gather(sums, order), v.dtype), tf.gather(ids, order), shape)
 
     def sort_segments() -> tf.IndexedSlices:
         order = tf.argsort(i, stable=True)
         ids, place = tf.unique(tf.gather(i, order))
-        return tf.IndexedSlices(tf.math.segment_sum(tf.gather(v, order), place), ids, shape)
+        sums = tf.math.segment_sum(wide(tf.gather(v, order)), place)
+        return tf.IndexedSlices(tf.cast(sums, v.dtype), ids, shape)
 
-    def scatter_dense() -> tf.Tensor:
-        return tf.scatter_nd(tf.cast(i, tf.int64)[:, None], v, shape)
+    def scatter_segments() -> tf.IndexedSlices:
+        ids, place = tf.unique(i)
+        order = tf.argsort(ids)
+        room = tf.concat([tf.size(ids)[None], tf.shape(v)[1:]], 0)
+        sums = tf.scatter_nd(tf.math.invert_permutation(order)[:, None], tf.zeros(room, tf.float32), room)
+        sums = tf.tensor_scatter_nd_add(sums, tf.gather(tf.math.invert_permutation(order), place)[:, None], wide(v))
+        return tf.IndexedSlices(tf.cast(sums, v.dtype), tf.gather(ids, order), shape)
 
-    def clip_raw() -> Any:
-        return tf.clip_by_global_norm([gradient], max_norm)
+    def clip(g: tf.IndexedSlices) -> tf.IndexedSlices:
+        return tf.clip_by_global_norm([g], max_norm)[0][0]
 
-    def clip_coalesced() -> Any:
-        return tf.clip_by_global_norm([unique_segments()], max_norm)
-
-    def clip_sorted() -> Any:
-        return tf.clip_by_global_norm([sort_segments()], max_norm)
-
-    def clip_densified() -> Any:
-        return tf.clip_by_global_norm([tf.convert_to_tensor(gradient)], max_norm)
-
-    return {
-        "coalesce": {
-            "unique + unsorted_segment_sum (rows unsorted)": _blocking(unique_segments),
-            "unique + unsorted_segment_sum + argsort": _blocking(unique_segments_sorted),
-            "argsort + segment_sum (no left fold)": _blocking(sort_segments),
-            "tf.function of unique + unsorted_segment_sum + argsort": _blocking(tf.function(unique_segments_sorted)),
-        },
-        "to_dense": {
-            "convert_to_tensor": _blocking(lambda: tf.convert_to_tensor(gradient)),
-            "scatter_nd": _blocking(scatter_dense),
-        },
-        "clip_by_global_norm": {
-            "clip_by_global_norm (duplicates not summed)": _blocking(clip_raw),
-            "unique + unsorted_segment_sum, clip_by_global_norm": _blocking(clip_coalesced),
-            "argsort + segment_sum (no left fold), clip_by_global_norm": _blocking(clip_sorted),
-            "convert_to_tensor, clip_by_global_norm": _blocking(clip_densified),
-        },
+    by_hand = {
+        "unique + unsorted_segment_sum (rows unsorted)": unique_segments,
+        "unique + unsorted_segment_sum + argsort": unique_segments_sorted,
+        "argsort + segment_sum": sort_segments,
     }
-
-
-def _blocking(fn: Callable[[], Any]) -> Callable[[], Any]:
-    def call() -> Any:
-        result = fn()
-        block(result)
-        return result
-
-    return call
+    if operation == "coalesce":
+        return by_hand | {
+            "unique + argsort + tensor_scatter_nd_add": scatter_segments,
+            "tf.function of unique + unsorted_segment_sum + argsort": tf.function(unique_segments_sorted),
+            "tf.function of argsort + segment_sum": tf.function(sort_segments),
+        }
+    if operation == "to_dense":
+        return {
+            "convert_to_tensor": lambda: tf.convert_to_tensor(gradient),
+            "scatter_nd": lambda: tf.scatter_nd(tf.cast(i, tf.int64)[:, None], v, shape),
+            "unsorted_segment_sum": lambda: tf.math.unsorted_segment_sum(v, i, num_rows),
+        }
+    fast, last = "unique + unsorted_segment_sum", "argsort + segment_sum"  # neither norm nor scale mind the order
+    if operation == "norm":
+        return {
+            "linalg.global_norm (duplicates not summed)": lambda: tf.linalg.global_norm([gradient]),
+            f"{fast}, linalg.global_norm": lambda: tf.linalg.global_norm([unique_segments()]),
+            f"{last}, linalg.global_norm": lambda: tf.linalg.global_norm([sort_segments()]),
+            f"tf.function of {fast}, linalg.global_norm": tf.function(
+                lambda: tf.linalg.global_norm([unique_segments()])
+            ),
+        }
+    return {
+        "clip_by_global_norm (duplicates not summed)": lambda: clip(gradient),
+        f"{fast}, clip_by_global_norm": lambda: clip(unique_segments()),
+        f"{last}, clip_by_global_norm": lambda: clip(sort_segments()),
+        f"tf.function of {fast}, clip_by_global_norm": tf.function(lambda: clip(unique_segments())),
+    }
 
 
 def trainable(array: np.ndarray) -> Any:

@@ -103,77 +103,81 @@ def _compressed_rows() -> torch.Tensor:
 
 
 def own_calls(
-    values: np.ndarray[Any, Any], indices: np.ndarray[Any, Any], num_rows: int, max_norm: float
-) -> dict[str, dict[str, Callable[[], Any]]]:
-    """PyTorch's ways to do what islices does, on its own tensors: operation -> label -> call that returns when done.
+    operation: str, v: torch.Tensor, indices: torch.Tensor, num_rows: int, max_norm: float
+) -> dict[str, Callable[[], Any]]:
+    """PyTorch's ways to do what islices does, on its own tensors: label -> call.
 
     `clip_grad_norm_` of torch.nn.utils raises on sparse gradients; the label says what a user writes instead.
     """
-    v = torch.from_numpy(np.array(values))
-    i = torch.from_numpy(np.array(indices)).long()
     shape = (num_rows, *v.shape[1:])
 
     def gradient() -> torch.Tensor:
         # a new one for each call: coalesce() of a gradient known to be coalesced does nothing
-        return torch.sparse_coo_tensor(i[None], v, shape, is_coalesced=False, check_invariants=False)
+        return torch.sparse_coo_tensor(indices.long()[None], v, shape, is_coalesced=False, check_invariants=False)
+
+    def wide() -> torch.Tensor:  # sums of 16 bits stay where they are from a size on
+        return v.float() if v.itemsize == 2 else v
 
     def unique_index_add() -> torch.Tensor:
-        ids, inverse = torch.unique(i, return_inverse=True)
-        sums = v.new_zeros((len(ids), *v.shape[1:])).index_add_(0, inverse, v)
-        return torch.sparse_coo_tensor(ids[None], sums, shape, is_coalesced=True, check_invariants=False)
+        ids, inverse = torch.unique(indices, return_inverse=True)
+        rows = wide()
+        sums = rows.new_zeros((len(ids), *v.shape[1:])).index_add_(0, inverse, rows).to(v.dtype)
+        return torch.sparse_coo_tensor(ids.long()[None], sums, shape, is_coalesced=True, check_invariants=False)
 
     def sort_embedding_bag() -> torch.Tensor:
-        ordered, order = torch.sort(i, stable=True)
-        first = torch.ones(len(i), dtype=torch.bool, device=i.device)
+        ordered, order = torch.sort(indices, stable=True)
+        first = torch.ones(len(indices), dtype=torch.bool)
         torch.ne(ordered[1:], ordered[:-1], out=first[1:])
         starts = first.nonzero()[:, 0]
         sums = torch.nn.functional.embedding_bag(order, v.reshape(len(v), -1), starts, mode="sum")
         sums = sums.reshape(-1, *v.shape[1:])
-        return torch.sparse_coo_tensor(ordered[starts][None], sums, shape, is_coalesced=True, check_invariants=False)
-
-    def index_add_dense() -> torch.Tensor:
-        return v.new_zeros(shape).index_add_(0, i, v)
-
-    def clip_coalesced() -> torch.Tensor:
-        g = gradient().coalesce()
-        total = torch.linalg.vector_norm(g.values())
-        factor = torch.clamp(max_norm / (total + 1e-6), max=1.0)
         return torch.sparse_coo_tensor(
-            g.indices(), g.values() * factor, shape, is_coalesced=True, check_invariants=False
+            ordered[starts].long()[None], sums, shape, is_coalesced=True, check_invariants=False
         )
 
-    def clip_by_bags() -> torch.Tensor:
-        total = torch.linalg.vector_norm(sort_embedding_bag()._values())
-        factor = torch.clamp(max_norm / (total + 1e-6), max=1.0)
-        return torch.sparse_coo_tensor(i[None], v * factor, shape, is_coalesced=False, check_invariants=False)
+    def norm_of(summed: Callable[[], torch.Tensor]) -> torch.Tensor:
+        return torch.linalg.vector_norm(summed()._values(), dtype=torch.float32 if v.itemsize == 2 else None)
 
-    def clip_densified() -> torch.Tensor:
-        p = torch.zeros(shape)
-        p.grad = gradient().to_dense()
-        torch.nn.utils.clip_grad_norm_([p], max_norm)
-        return p.grad
+    def clipped(summed: Callable[[], torch.Tensor]) -> torch.Tensor:
+        g = summed()
+        total = torch.linalg.vector_norm(g._values(), dtype=torch.float32 if v.itemsize == 2 else None)
+        factor = torch.clamp(max_norm / (total + 1e-6), max=1.0).to(v.dtype)
+        return torch.sparse_coo_tensor(
+            g._indices(), g._values() * factor, shape, is_coalesced=True, check_invariants=False
+        )
 
-    return {
-        "coalesce": {
-            "coalesce()": lambda: _done(gradient().coalesce()),
-            "unique + index_add_": lambda: _done(unique_index_add()),
-            "sort + embedding_bag": lambda: _done(sort_embedding_bag()),
-        },
-        "to_dense": {
-            "to_dense()": lambda: _done(gradient().to_dense()),
-            "zeros.index_add_": lambda: _done(index_add_dense()),
-        },
-        "clip_by_global_norm": {
-            "coalesce(), vector_norm, values * factor": lambda: _done(clip_coalesced()),
-            "sort + embedding_bag, vector_norm, values * factor": lambda: _done(clip_by_bags()),
-            "to_dense(), nn.utils.clip_grad_norm_": lambda: _done(clip_densified()),
-        },
+    def scaled(summed: Callable[[], torch.Tensor]) -> torch.Tensor:
+        factor = torch.clamp(max_norm / (norm_of(summed) + 1e-6), max=1.0).to(v.dtype)
+        return torch.sparse_coo_tensor(
+            indices.long()[None], v * factor, shape, is_coalesced=False, check_invariants=False
+        )
+
+    def clip_grad_norm() -> torch.Tensor:
+        g = gradient().coalesce()
+        values = torch.nn.Parameter(g.values())
+        values.grad = g.values()
+        torch.nn.utils.clip_grad_norm_([values], max_norm)
+        return g
+
+    ways: dict[str, Callable[[], torch.Tensor]] = {
+        "coalesce()": lambda: gradient().coalesce(),
+        "unique + index_add_": unique_index_add,
+        "sort + embedding_bag": sort_embedding_bag,
     }
-
-
-def _done(x: torch.Tensor) -> torch.Tensor:
-    block(x)
-    return x
+    if operation == "coalesce":
+        return {**ways}
+    if operation == "to_dense":
+        return {
+            "to_dense()": lambda: gradient().to_dense(),
+            "zeros.index_add_": lambda: v.new_zeros(shape).index_add_(0, indices, v),
+        }
+    if operation == "norm":
+        found: dict[str, Callable[[], Any]] = {"norm() of the sparse tensor": lambda: gradient().norm()}
+        return found | {f"{k}, vector_norm": lambda way=way: norm_of(way) for k, way in ways.items()}  # type: ignore[misc]
+    found = {"coalesce(), nn.utils.clip_grad_norm_ of its values": clip_grad_norm}
+    found |= {f"{k}, vector_norm, * factor": lambda way=way: clipped(way) for k, way in ways.items()}  # type: ignore[misc]
+    label = "sort + embedding_bag, vector_norm, uncoalesced values * factor"
+    return found | {label: lambda: scaled(sort_embedding_bag)}
 
 
 def trainable(array: np.ndarray) -> Any:

@@ -1,42 +1,42 @@
-"""The bench's tables of embeddings: one gradient step while the table grows, and the gradients of single samples.
+"""The parts "gradient" and "samples": one gradient step while the table grows, and the gradients of single samples.
 
-Each framework and size of table runs in a process of its own. All ways are first run on the same data and compared, and
-only then timed. What a framework's users write stands in `islices.conformance.bench_steps`.
+Each size of table runs in a process of its own. All ways are first run on the same data and compared, and only then
+timed. What a framework's users write stands in `islices.conformance.bench.embedding_ways`.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import os
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import numpy as np
 
 from islices import get_backend
-from islices.conformance.bench_rounds import blocking, emit, figures, markdown, measure, ratio, zipf_ids
-from islices.conformance.bench_steps import STEPS, Steps
+from islices.conformance.bench.cases import zipf_ids
+from islices.conformance.bench.embedding_ways import STEPS, Steps
+from islices.conformance.bench.rounds import blocking, measure, ratio
 from islices.conformance.memory import peak_growth
 
-__all__ = ["FRAMEWORKS", "ROWS", "gradient_table", "samples_table"]
+__all__ = ["gradient", "samples"]
 
-FRAMEWORKS = tuple(STEPS)
-ROWS = (10**5, 10**6, 10**7, 10**8)
+SMALLEST = 10**5
 IDS, DIM = 16_384, 4
 DENSE_ROWS = 10**7  # the dense gradient of a larger table is not measured
 BATCH, PER_SAMPLE_IDS, SAMPLES_ROWS, SAMPLES_DIM, OUT = 64, 50, 200_000, 32, 8
 
 
 # ---------------------------------------------------------------------- the gradient step
-def gradient(name: str, rows: int, repeat: int) -> None:
-    """Measure the step on one size of table and write a JSON line for each variant."""
+def gradient(job: dict[str, Any], emit: Callable[..., None]) -> None:
+    """Measure the step on one size of table."""
+    name, rows, repeat = job["backend"], job["rows"], job["repeat"]
     steps, block = STEPS[name](), importlib.import_module(f"islices.conformance.native.{name}").block
     upstream = np.random.default_rng(1).standard_normal((IDS, DIM), np.float32)
-    drawn = zipf_ids(IDS, ROWS[0])
-    ids = drawn * (rows // ROWS[0])  # the same rows' frequencies, spread over the table
+    drawn = zipf_ids(IDS, SMALLEST)
+    ids = drawn * (rows // SMALLEST)  # the same rows' frequencies, spread over the table
     # code is loaded by a small table, so that the peak is the step's own
-    for warming in steps.gradient(steps.table(ROWS[0] // 10, DIM), drawn // 10, upstream).values():
+    for warming in steps.gradient(steps.table(SMALLEST // 10, DIM), drawn // 10, upstream).values():
         ways = blocking(warming, block)
         for way in ways.values():
             way()
@@ -60,7 +60,7 @@ def gradient(name: str, rows: int, repeat: int) -> None:
         times = measure(ways | floor, repeat)
         if dense:  # apart: it sweeps the caches, and the way after it would pay for that
             times |= measure(dense, 3)
-        _emit(name, variant, times, part="gradient", rows=rows, peaks=peaks[variant])
+        emit(rows=rows, variant=variant, peaks=peaks[variant], **_found(times, ids=IDS, dim=DIM))
 
 
 def _floor(name: str, table: Any, ids: Any, upstream: Any) -> dict[str, Callable[[], Any]]:
@@ -117,8 +117,9 @@ def _sums(values: Any, indices: Any, distinct: Any, what: str) -> np.ndarray[Any
 
 
 # ---------------------------------------------------------------------- per sample
-def samples(name: str, repeat: int) -> None:
-    """Measure norms and the clipped sum of a batch and write a JSON line for each variant."""
+def samples(job: dict[str, Any], emit: Callable[..., None]) -> None:
+    """Measure norms and the clipped sum of a batch."""
+    name = job["backend"]
     steps: Steps = STEPS[name]()
     block = importlib.import_module(f"islices.conformance.native.{name}").block
     rng = np.random.default_rng(2)
@@ -140,7 +141,8 @@ def samples(name: str, repeat: int) -> None:
             _compare(f"{what}: clipped sum", got, expected[0], 1e-3)
             if dense is not None:
                 _compare(f"{what}: clipped sum of the head", dense, expected[1], 1e-3)
-        _emit(name, variant, measure(ways, repeat), part="samples")
+        size = {"batch": BATCH, "ids": PER_SAMPLE_IDS, "rows": SAMPLES_ROWS, "dim": SAMPLES_DIM, "out": OUT}
+        emit(variant=variant, **_found(measure(ways, job["repeat"]), **size))
 
 
 def _sample_norms(head: Any, ids: Any, targets: Any, *, with_head: bool) -> np.ndarray[Any, Any]:
@@ -166,62 +168,7 @@ def _compare(what: str, got: Any, expected: Any, tolerance: float) -> None:
         raise RuntimeError(f"{what}: off by {error:.2g} of the largest, expected at most {tolerance}")
 
 
-def _emit(name: str, variant: str, times: dict[str, list[float]], **more: Any) -> None:
+def _found(times: dict[str, list[float]], **size: int) -> dict[str, Any]:
     own = times["islices"]
     ratios = {label: ratio(own, t) for label, t in times.items() if len(t) == len(own)}
-    emit(name, times, variant=variant, ratios=ratios, **more)
-
-
-def _head(record: dict[str, Any]) -> str:
-    return " ".join(x for x in (record["backend"], record["version"], record["variant"]) if x)
-
-
-def gradient_table(records: list[dict[str, Any]]) -> list[str]:
-    """The first table, as Markdown; a framework's rows stand together, the table growing."""
-    heads = ("backend", "table rows", "ms", "peak MiB", "own sparse way", "own ms", "own peak MiB", "islices / own",
-             "dense ms", "dense peak MiB", "floor ms")  # fmt: skip
-    rows = []
-    for record in sorted(records, key=lambda r: (FRAMEWORKS.index(r["backend"]), r["variant"], r["rows"])):
-        times, peaks = record["milliseconds"], record["peaks"]
-        own = next(label for label in peaks if label not in ("islices", "dense"))
-        figures_of = [figures(x) for x in (times["islices"], peaks["islices"])]
-        theirs = [figures(times[own]), figures(peaks[own]), f"{record['ratios'][own]:.2f}"]
-        ends = [figures(x) for x in (times.get("dense"), peaks.get("dense"), times.get("floor"))]
-        rows.append([_head(record), f"{record['rows']:,}", *figures_of, own, *theirs, *ends])
-    title = (
-        f"gradient step: value_and_grad of sum(lookup(table, ids) * upstream), {IDS:,} Zipf(1.1) ids, rows x {DIM} "
-        "float32; peak: growth of resident memory in the first call on that table"
-    )
-    return ["", title, "", *markdown(heads, rows, {1, 2, 3, 5, 6, 7, 8, 9, 10})]
-
-
-def samples_table(records: list[dict[str, Any]]) -> list[str]:
-    """The second table, as Markdown."""
-    mapped = "vmap(grad) by the gathered rows"
-    heads = ("backend", "islices ms", f"{BATCH} backward passes ms", "passes / islices", "vmap(grad) ms",
-             "vmap(grad) / islices")  # fmt: skip
-    rows = []
-    for record in records:
-        times, ratios = record["milliseconds"], record["ratios"]
-        cells = [figures(times["islices"]), figures(times["one by one"]), f"{1 / ratios['one by one']:.1f}"]
-        cells += [figures(times.get(mapped)), f"{1 / ratios[mapped]:.2f}" if mapped in ratios else "-"]
-        rows.append([_head(record), *cells])
-    title = (
-        f"per sample: norms and clipped sum of B = {BATCH} samples of {PER_SAMPLE_IDS} Zipf(1.1) ids, "
-        f"{SAMPLES_ROWS:,} x {SAMPLES_DIM} float32 and a dense {SAMPLES_DIM} x {OUT}; MXNet, without a vmap: "
-        "the table alone"
-    )
-    return ["", title, "", *markdown(heads, rows, {1, 2, 3, 4, 5})]
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="One process of the bench; see islices.conformance.bench.")
-    parser.add_argument("--worker", choices=FRAMEWORKS, required=True)
-    parser.add_argument("--rows", type=int, help="the gradient step on a table of that many rows; else per sample")
-    parser.add_argument("--repeat", type=int, default=7)
-    given = parser.parse_args()
-    if given.rows:
-        gradient(given.worker, given.rows, given.repeat)
-    else:
-        samples(given.worker, given.repeat)
-    os._exit(0)  # not by way of the interpreter's end, where MXNet's threads sometimes abort the process
+    return {"milliseconds": {label: median(t) for label, t in times.items()}, "ratios": ratios, "size": size}

@@ -1,4 +1,4 @@
-"""What users of each framework write for row updates and optimizer steps, for `islices.conformance.bench_updates`."""
+"""What users of each framework write for row updates and optimizer steps."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from islices import IndexedSlices, coalesce, get_backend
+from islices import get_backend
+from islices.conformance.bench.fbgemm_ways import fbgemm_ways
+from islices.conformance.bench.limit import MOVED
+from islices.conformance.bench.rounds import Call
 
-__all__ = ["BETA1", "BETA2", "FRAMEWORKS", "RATE", "Call", "Framework", "corrections", "rule", "shapes"]
+__all__ = ["BETA1", "BETA2", "FRAMEWORKS", "MU", "RATE", "RHO", "Framework", "corrections", "rule", "shapes"]
 
 RATE, BETA1, BETA2 = 0.01, 0.9, 0.999
-
-Call = Callable[[], Any]
+MU, RHO = 0.9, 0.9
 
 
 class Framework(NamedTuple):
@@ -40,6 +42,17 @@ def rule(kind: str, root: Callable[[Any], Any], row_mean: Callable[[Any], Any], 
     if kind == "rowwise_adagrad":
         total = state[0] + row_mean(g * g)
         return w - RATE * (g / (root(total) + 1e-8)), total
+    if kind == "momentum":
+        speed = MU * state[0] + g
+        return w - RATE * speed, speed
+    if kind == "rmsprop":
+        mean = RHO * state[0] + (1 - RHO) * (g * g)
+        return w - RATE * (g / (root(mean) + 1e-8)), mean
+    if kind == "ftrl":  # beta 1, no penalties
+        z, n = state
+        total = n + g * g
+        z = z + g - (root(total) - root(n)) / RATE * w
+        return -z / ((1 + root(total)) / RATE), z, total
     m, v, rate, correction = state
     m = m + (1 - BETA1) * (g - m)
     v = v + (1 - BETA2) * (g * g - v)
@@ -48,7 +61,8 @@ def rule(kind: str, root: Callable[[Any], Any], row_mean: Callable[[Any], Any], 
 
 def shapes(kind: str, rows: int, dim: int) -> list[tuple[int, int]]:
     """Of a state's arrays."""
-    return {"adagrad": [(rows, dim)], "adam": [(rows, dim)] * 2, "rowwise_adagrad": [(rows, 1)]}.get(kind, [])
+    wide, narrow = MOVED[kind]  # weights are counted there
+    return [(rows, dim)] * (wide - 1) + [(rows, 1)] * narrow
 
 
 def corrections(kind: str, t: int) -> list[Any]:
@@ -179,6 +193,7 @@ def _torch() -> Framework:
         }
         names = {"sgd": "SGD", "adagrad": "Adagrad", "adam": "SparseAdam"}
         ways = {f"optim.{names[kind]}": optimizer(makers[kind])} if kind in makers else {}
+        ways |= fbgemm_ways(kind, RATE, values, ids, rows)
         if kind == "sgd":
             return ways | {"index_add_": lambda: index_add(-RATE)}
         return ways | {
@@ -262,6 +277,11 @@ def _tensorflow() -> Framework:
             "adagrad": ("keras Adagrad (duplicates not summed)", lambda: optimizers.Adagrad(
                 RATE, initial_accumulator_value=0.0, epsilon=1e-10)),
             "adam": ("keras Adam (duplicates not summed, all rows move)", lambda: optimizers.Adam(RATE)),
+            "momentum": ("keras SGD with momentum (duplicates not summed, all rows move)", lambda: optimizers.SGD(
+                RATE, momentum=MU)),
+            "rmsprop": ("keras RMSprop (duplicates not summed, all rows move)", lambda: optimizers.RMSprop(
+                RATE, rho=RHO, epsilon=1e-8)),
+            "ftrl": ("keras Ftrl (duplicates not summed, all rows move)", lambda: optimizers.Ftrl(RATE, beta=1.0)),
         }  # fmt: skip
         ways: dict[str, Callable[[], Call]] = {}
         if kind in keras_ways:
@@ -359,7 +379,7 @@ def _jax() -> Framework:
 
 
 def _mxnet() -> Framework:
-    backend = get_backend("mxnet")  # MXNet imports beside a NumPy of today by way of its backend
+    get_backend("mxnet")  # MXNet imports beside a NumPy of today by way of its backend
     import mxnet as mx
 
     nd = mx.nd
@@ -368,18 +388,20 @@ def _mxnet() -> Framework:
         return nd.zeros(shape)
 
     def own(kind: str, values: Any, ids: Any, rows: int) -> dict[str, Callable[[], Call]]:
-        v, i, dim = nd.array(values), nd.array(ids, dtype="int64"), values.shape[1]
+        from islices.conformance.native.mxnet import own_calls
 
-        def summed() -> Any:  # row_sparse arrays hold no duplicates, so islices sums them first
-            return backend.to_native(*_coalesced(v, i, (rows, dim)), (rows, dim), coalesced=True, padded=False)
+        dim = values.shape[1]
+        # row_sparse arrays hold no duplicates, so they are summed first
+        first = "np.argsort + dot(csr, values)"
+        summed = own_calls("coalesce", nd.array(values), nd.array(ids, dtype="int64"), rows, 0.0)[first]
 
-        def optimizer(make: Callable[[], Any]) -> Callable[[], Call]:
+        def optimizer(make: Callable[[], Any], gradient: Call) -> Callable[[], Call]:
             def ready() -> Call:
                 weight, steps = zeros((rows, dim)), make()
                 state = steps.create_state(0, weight)
 
                 def call() -> Any:
-                    steps.update(0, weight, summed(), state)
+                    steps.update(0, weight, gradient(), state)
                     return weight
 
                 return call
@@ -390,25 +412,27 @@ def _mxnet() -> Framework:
             table = zeros((rows, dim))
             return lambda: nd.elemwise_add(table, summed(), out=table)
 
-        first = "islices.coalesce, "
         if kind == "scatter_add":
-            return {f"{first}elemwise_add(out=)": add}
+            return {f"{first}, elemwise_add(out=)": add}
         name, make = {
             "sgd": ("SGD", lambda: mx.optimizer.SGD(learning_rate=RATE)),
             "adam": ("Adam", lambda: mx.optimizer.Adam(learning_rate=RATE)),
+            "momentum": ("SGD with momentum", lambda: mx.optimizer.SGD(learning_rate=RATE, momentum=MU)),
+            "rmsprop": ("RMSProp (eps inside the root)", lambda: mx.optimizer.RMSProp(
+                learning_rate=RATE, gamma1=RHO, epsilon=1e-8)),
+            "ftrl": ("Ftrl", lambda: mx.optimizer.Ftrl(learning_rate=RATE, lamda1=0.0, beta=1.0)),
             "adagrad": ("AdaGrad", lambda: mx.optimizer.AdaGrad(learning_rate=RATE, eps=1e-10)),
             "rowwise_adagrad": (
                 "contrib.GroupAdaGrad", lambda: mx.optimizer.contrib.GroupAdaGrad(learning_rate=RATE, eps=1e-8)
             ),
         }[kind]  # fmt: skip
-        return {f"{first}{name}": optimizer(make)}
+        before = summed()
+        return {
+            f"{first}, {name}": optimizer(make, summed),
+            f"{name} (of a gradient coalesced before)": optimizer(make, lambda: before),
+        }
 
     return Framework(zeros, own)
-
-
-def _coalesced(v: Any, i: Any, shape: tuple[int, int]) -> tuple[Any, Any]:
-    s = coalesce(IndexedSlices(v, i, shape))
-    return s.values, s.indices
 
 
 #: By framework; each imports its framework when it is called.

@@ -1,0 +1,41 @@
+"""How busy other processes keep the cores meanwhile: threads that wait for one another then wait for those, and a time
+says little."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+__all__ = ["BUSY", "Others"]
+
+#: Cores of other processes from which on a measurement is called disturbed.
+BUSY = 0.25
+
+
+class Others:
+    """Watches from when it is made on."""
+
+    def __init__(self) -> None:
+        self._before = _now()
+
+    def cores(self) -> float | None:
+        """How many cores other processes used since the last call; None where the system does not tell."""
+        now, before = _now(), self._before
+        self._before = now
+        if now is None or before is None or now[0] <= before[0]:
+            return None
+        wall, busy, own = (b - a for a, b in zip(before, now, strict=True))
+        return max(0.0, (busy - own) / wall)
+
+
+def _now() -> tuple[float, float, float] | None:
+    """Seconds: of the clock, of all cores being busy, of this process and its children."""
+    try:
+        line = Path("/proc/stat").read_text("ascii").partition("\n")[0]
+    except OSError:
+        return None
+    user, nice, system, _, _, irq, softirq, steal = (int(x) for x in line.split()[1:9])
+    busy = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+    times = os.times()
+    return time.perf_counter(), busy, times.user + times.system + times.children_user + times.children_system

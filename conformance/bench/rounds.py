@@ -1,0 +1,109 @@
+"""Rounds that interleave the ways to do one thing, and what is made of their times."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Call", "Times", "blocking", "does_less", "fastest", "measure", "ratio", "summary"]
+
+Call = Callable[[], Any]
+#: way -> its milliseconds in each round.
+Times = dict[str, list[float]]
+#: Ways that take this many times as long as the fastest that does the same are not measured further.
+HOPELESS = 3.0
+#: Milliseconds of a call that is looked at several times before it is called hopeless.
+SHORT = 30.0
+MOST_ROUNDS = 200
+
+
+def measure(
+    ways: dict[str, Call], repeat: int, *, seconds: float = 0.0, rivals: frozenset[str] = frozenset(), inner: int = 1
+) -> Times:
+    """way -> its milliseconds in each round, after one round that does not count.
+
+    repeat is the least number of rounds, half of them where one takes longer than seconds; more are taken until seconds
+    are spent. Of rivals, those that are hopeless in
+    the first round are left out. inner calls are timed together, for short ones.
+    """
+    names = list(ways)
+    first = {name: _timed(ways[name], inner) for name in names}
+    if rivals:
+        for name in (name for name in rivals if first[name] < SHORT):  # one look at a short call tells little
+            first[name] = min(first[name], *(_timed(ways[name], inner) for _ in range(3)))
+        # a way that does less is no measure of those that do the same
+        best = min(first[name] for name in [name for name in rivals if not does_less(name)] or rivals)
+        names = [name for name in names if name not in rivals or first[name] <= HOPELESS * best]
+    times: Times = {name: [] for name in names}
+    if seconds and sum(first[name] for name in names) * inner > seconds * 1e3:
+        repeat = -(-repeat // 2)
+    start = time.perf_counter()
+    for turn in range(MOST_ROUNDS):
+        if turn >= repeat and time.perf_counter() - start >= seconds:
+            break
+        at = turn % len(names)
+        for name in names[at:] + names[:at]:
+            times[name].append(_timed(ways[name], inner))
+    return times
+
+
+def _timed(way: Call, inner: int) -> float:
+    """Milliseconds of one call. What it returns is let go of later: giving a table back is not part of the work."""
+    before = time.perf_counter()
+    for _ in range(inner - 1):
+        way()
+    result = way()
+    elapsed = time.perf_counter() - before
+    del result
+    return elapsed * 1e3 / inner
+
+
+def blocking(ways: dict[str, Call], block: Callable[[Any], None]) -> dict[str, Call]:
+    """The ways, each waiting until its result is computed."""
+
+    def wait(way: Call) -> Call:
+        def call() -> Any:
+            result = way()
+            block(result)
+            return result
+
+        return call
+
+    return {label: wait(way) for label, way in ways.items()}
+
+
+def ratio(a: list[float], b: list[float]) -> float:
+    """The median of the ratios within a round."""
+    return median(x / y for x, y in zip(a, b, strict=True))
+
+
+def does_less(label: str) -> bool:
+    """Whether an own way's label ends in a remark: "(duplicates not summed)"."""
+    return label.endswith(")") and " (" in label
+
+
+def fastest(times: Times, own: list[str]) -> list[str]:
+    """The fastest of a framework's own ways that does the same as islices, first; then the fastest of all, if that does
+    less."""
+    order = sorted((label for label in own if label in times), key=lambda label: median(times[label]))
+    same = [label for label in order if not does_less(label)]
+    return list(dict.fromkeys(same[:1] + order[:1]))
+
+
+def summary(times: Times, ours: list[str], own: list[str]) -> dict[str, Any]:
+    """Medians, quartiles, the fastest own ways, and the ratios of ours to each own way, as JSON takes them."""
+    return {
+        "rounds": len(next(iter(times.values()))),
+        "milliseconds": {label: median(t) for label, t in times.items()},
+        "quartiles": {label: [float(q) for q in np.percentile(t, (25, 75))] for label, t in times.items()},
+        "own": fastest(times, own),
+        "ratios": {
+            label: {way: ratio(times[way], times[label]) for way in ours if way in times}
+            for label in own
+            if label in times
+        },
+    }
