@@ -12,8 +12,11 @@ conform: $(READY)  ## the conformance matrix of every backend
 test: $(READY)  ## all tests, under 10 minutes on two cores
 	$(BIN)/python -m pytest $(ARGS)
 
-soak: $(READY)  ## long runs: the full profile, then the seeds and counts of conformance/soak.toml
+soak: $(READY)  ## long runs: the full profile, kernels off, other threads, the seeds and counts of conformance/soak.toml
 	$(BIN)/islices conform --full
+	ISLICES_KERNELS=0 $(BIN)/islices conform
+	ISLICES_NUM_THREADS=1 $(BIN)/islices conform
+	ISLICES_NUM_THREADS=4 $(BIN)/islices conform
 	$(BIN)/python -m islices.conformance.soak $(ARGS)
 
 bench: $(READY)  ## islices beside each framework's own calls, as ratios

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import islices
+import islices.conformance.checks_kernels
 import islices.conformance.checks_optim
 from islices.conformance.checks import CHECKS, Check
 from islices.conformance.deviations import find_deviation, load_deviations

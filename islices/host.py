@@ -1,9 +1,9 @@
-"""Host arithmetic: the primitives of `Backend` on NumPy arrays, and the allocator of the arrays they return.
+"""Host arithmetic: the primitives of `Backend` on NumPy arrays.
 
 This is what runs, by default, under every framework whose arrays lie in CPU memory: the framework's memory is
 viewed as NumPy arrays, the arithmetic happens here, and so the bits agree by construction. bfloat16, which
 NumPy does not know, travels as uint16 bit patterns. Where compiled kernels are active they do what they can, with the
-same bits. May import: NumPy, `islices.backend` and `islices.kernels`.
+same bits. May import: NumPy, `islices.backend`, `islices.memory` and `islices.kernels`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ import numpy as np
 
 from islices import kernels
 from islices.backend import Array, Backend, Gradient
+from islices.memory import empty, zeros
 
-__all__ = ["HostBackend", "at_address", "bfloat16_bits", "bfloat16_to_float32", "empty", "group", "quiet", "zeros"]
+__all__ = ["HostBackend", "bfloat16_bits", "bfloat16_to_float32", "group", "quiet"]
 
-#: Frameworks take NumPy memory without a copy only at this alignment (XLA, and TensorFlow aborts otherwise).
-ALIGNMENT = 64
 #: Elements of float64 that fit the second-level cache several times over.
 BLOCK = 1 << 15
 #: Up to this many rows that still receive contributions may be finished one by one instead of layer by layer.
@@ -33,22 +32,6 @@ PIECE = 1 << 16
 FEW = 4096
 #: Up to this many elements are added up by one call, slow for each of them.
 SMALL = 1 << 14
-
-
-class _Memory:
-    """Memory as NumPy's array interface; a view keeps it, and so its owner, alive."""
-
-    def __init__(self, owner: Any, interface: dict[str, Any]) -> None:
-        self.owner = owner
-        self.__array_interface__ = interface
-
-
-def at_address(
-    owner: Any, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], *, writable: bool
-) -> np.ndarray[Any, Any]:
-    """The C-ordered array at an address, keeping alive the owner of the memory there."""
-    interface = {"version": 3, "shape": shape, "typestr": dtype.str, "data": (address, not writable)}
-    return np.asarray(_Memory(owner, interface))
 
 
 class _Quiet:
@@ -67,24 +50,6 @@ class _Quiet:
 def quiet() -> contextlib.AbstractContextManager[Any]:
     """A context in which NumPy warns of nothing."""
     return _Quiet() if hasattr(np, "seterrobj") else np.errstate(all="ignore")
-
-
-def empty(shape: Sequence[int], dtype: Any) -> np.ndarray[Any, Any]:
-    """An uninitialised C-ordered array whose memory starts at a multiple of 64 bytes."""
-    return _aligned(np.empty, shape, np.dtype(dtype))
-
-
-def zeros(shape: Sequence[int], dtype: Any) -> np.ndarray[Any, Any]:
-    """An array of zeros, aligned as `empty` is; the system's zero pages are not touched."""
-    return _aligned(np.zeros, shape, np.dtype(dtype))
-
-
-def _aligned(allocate: Any, shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    size, spare = math.prod(shape), ALIGNMENT // dtype.itemsize
-    raw: np.ndarray[Any, Any] = allocate(size + spare, dtype)
-    # memory comes at multiples of 16 bytes; raw.ctypes takes several times as long
-    start = -raw.__array_interface__["data"][0] % ALIGNMENT // dtype.itemsize
-    return raw[start : start + size].reshape(shape)
 
 
 def bfloat16_to_float32(bits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

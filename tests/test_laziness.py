@@ -1,4 +1,5 @@
-"""Importing islices imports NumPy and nothing else; a backend imports its own framework and no other.
+"""Importing islices imports NumPy and nothing else; a backend imports its own framework and no other; what sums rows
+imports numba, where it is installed and kernels are wanted.
 
 Proven in fresh interpreters, since what is tested is the state an import leaves behind.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -24,10 +26,11 @@ FRAMEWORKS = {
 HEAVY = ("torch", "tensorflow", "keras", "jax", "jaxlib", "mxnet", "rich", "pytest", "hypothesis", "ml_dtypes", "numba")
 
 
-def loaded(code: str) -> set[str]:
+def loaded(code: str, **environment: str) -> set[str]:
     """Names of the modules in sys.modules after running code in a fresh interpreter."""
     script = textwrap.dedent(code) + "\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))\n"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+    env = {**{k: v for k, v in os.environ.items() if k != "ISLICES_KERNELS"}, **environment}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, env=env)
     assert done.returncode == 0, done.stderr
     return set(json.loads(done.stdout.splitlines()[-1]))
 
@@ -49,19 +52,51 @@ def test_listing_backends_imports_none() -> None:
     assert not {m for m in modules if m.startswith("islices.backends")}
 
 
+WORK = """
+import islices, numpy as np
+s = islices.IndexedSlices(np.ones((3, 2), np.float32), np.array([1, 4, 1]), (6, 2))
+islices.clip_by_global_norm([s, np.ones(4)], 1.0)
+islices.to_dense(islices.coalesce(s) + s * 2)
+islices.to_native(s)
+table = islices.scatter_add(np.ones((6, 2), np.float32), s)
+optimizer = islices.optim.adam(0.1)
+optimizer.step(table, s, optimizer.init(table))
+"""
+
+
 def test_working_in_numpy_imports_only_the_numpy_backend() -> None:
+    modules = loaded(WORK)
+    wanted = {"numba"} if importlib.util.find_spec("numba") else set()
+    assert roots(modules) & set(HEAVY) == wanted
+    adapters = {m.split(".")[2] for m in modules if m.startswith("islices.backends.")}
+    assert adapters == {"numpy"}
+
+
+def test_without_kernels_numba_is_not_imported() -> None:
+    switched_off = "import islices\nwith islices.use_kernels(False):\n" + textwrap.indent(WORK, "    ")
+    for modules in (loaded(WORK, ISLICES_KERNELS="0"), loaded(switched_off)):
+        assert roots(modules) & set(HEAVY) == set()
+        early = {m for m in modules if m.startswith("islices.kernels.")}
+        assert early == {"islices.kernels.threads"}, "kernels load when used"
+
+
+def test_what_sums_nothing_does_not_import_numba() -> None:
+    """Slices are made and checked, their parts looked at, and threads set, at the cost of NumPy."""
     modules = loaded(
         """
         import islices, numpy as np
-        s = islices.IndexedSlices(np.ones((3, 2), np.float32), np.array([1, 4, 1]), (6, 2))
-        islices.clip_by_global_norm([s, np.ones(4)], 1.0)
-        islices.to_dense(islices.coalesce(s) + s * 2)
-        islices.to_native(s)
+        for index in (np.int32, np.int64):
+            s = islices.IndexedSlices(np.ones((3, 2), np.float32), np.array([1, 4, 1], index), (6, 2))
+            s.shape, s.dtype, s.backend, repr(s), s.replace(values=s.values)
+            islices.to_native(islices.from_native(s))
+            islices.concat([s, s])
+        large = islices.IndexedSlices(np.zeros((100_000, 1)), np.arange(100_000), (100_000, 1))
+        islices.set_num_threads(islices.get_num_threads())
+        with islices.use_kernels(True):
+            islices.IndexedSlices(np.ones((3, 2)), np.array([1, 4, 1]), (6, 2))
         """
     )
     assert roots(modules) & set(HEAVY) == set()
-    adapters = {m.split(".")[2] for m in modules if m.startswith("islices.backends.")}
-    assert adapters == {"numpy"}
 
 
 @pytest.mark.parametrize("name", [name for name in FRAMEWORKS if name != "numpy"])

@@ -14,7 +14,7 @@ import pytest
 import islices
 from islices.backend import FLOATS, Backend
 from islices.conformance.memory import peak_growth
-from islices.host import empty
+from islices.memory import empty
 
 DTYPES = (*FLOATS, "int32")
 #: 100 MB of float32: what a copy would add to the process shows.

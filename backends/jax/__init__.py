@@ -31,7 +31,7 @@ from islices.backends.jax.embeddings import Embeddings
 from islices.backends.jax.memory import BFLOAT16, Tracer
 from islices.backends.jax.precision import constant, users_x64
 from islices.backends.jax.pytree import register
-from islices.host import empty
+from islices.memory import empty
 from islices.registry import describe
 
 __all__ = ["JaxBackend", "backend"]

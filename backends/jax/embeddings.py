@@ -17,7 +17,7 @@ from islices.backend import Array, Backend, Gradient, LookedUp, Source, Transfor
 from islices.backends.jax import differentiation, memory, segments
 from islices.backends.jax.lookups import read
 from islices.backends.jax.memory import Tracer
-from islices.host import empty
+from islices.memory import empty
 from islices.registry import describe
 
 __all__ = ["Embeddings"]

@@ -76,7 +76,7 @@ def _load() -> ModuleType | None:
     if importlib.util.find_spec("numba") is not None:
         try:
             _operations = importlib.import_module("islices.kernels.operations")
-        except ImportError as error:  # a numba that does not go with this NumPy, say
+        except Exception as error:  # a numba that does not go with this NumPy, an LLVM that is missing ...
             warnings.warn(f"islices computes without compiled kernels: numba failed to load ({error})", stacklevel=2)
     _looked = True
     return _operations

@@ -8,6 +8,7 @@ threads: `islices.kernels.threads` runs them in several. May import: numba, NumP
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,11 @@ from typing import Any
 
 import numba
 import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
+from numba.core import cgutils
+from numba.core.compiler_lock import global_compiler_lock
+from numba.extending import intrinsic
 
 __all__ = [
     "INTEGER",
@@ -27,6 +32,7 @@ __all__ = [
     "fingerprint",
     "inline",
     "matrix",
+    "prefetch",
     "scalar",
     "tuple_of",
     "vector",
@@ -57,6 +63,27 @@ def inline(function: Callable[..., Any], **names: Any) -> Any:
 def called(function: Callable[..., Any]) -> Any:
     """A function of numbers alone, as kernels call it where its arguments come in a tuple."""
     return _njit(**_OPTIONS)(_bound(function, {}))
+
+
+def _prefetch(context: Any, array: Any, row: Any, column: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = signature.args[0]
+        matrix = context.make_array(kind)(context, builder, arguments[0])
+        tools: Any = cgutils
+        shape, strides = (tools.unpack_tuple(builder, x, 2) for x in (matrix.shape, matrix.strides))
+        place = tools.get_item_pointer2(context, builder, matrix.data, shape, strides, kind.layout, arguments[1:])
+        place = builder.bitcast(place, ir.IntType(8).as_pointer())
+        number = ir.IntType(32)
+        kinds = ir.FunctionType(ir.VoidType(), [place.type, number, number, number])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [place.type], kinds)
+        builder.call(function, [place, number(0), number(3), number(1)])  # to read, to keep, data
+        return context.get_dummy_value()
+
+    return types.void(array, row, column), generate
+
+
+#: prefetch(array, row, column) asks for that cache line, which need not exist; nothing waits for it.
+prefetch: Any = intrinsic(_prefetch)
 
 
 def scalar(dtype: Any) -> Any:
@@ -119,8 +146,11 @@ def fingerprint(names: Mapping[str, Any]) -> str:
 @cache
 def _sources() -> bytes:
     digest = hashlib.sha256()
-    for path in _SOURCES:
-        digest.update(path.read_bytes())
+    try:
+        for path in _SOURCES:
+            digest.update(path.read_bytes())
+    except OSError:  # bytecode alone, or an archive: nothing that is kept is known to be still true
+        return os.urandom(32)
     return digest.digest()
 
 
@@ -137,3 +167,11 @@ def _identity(x: Any) -> bytes:
 def _code(code: CodeType) -> bytes:
     constants = [_code(c) if isinstance(c, CodeType) else repr(c).encode() for c in code.co_consts]
     return b"|".join([code.co_code, *constants, *(n.encode() for n in (*code.co_names, *code.co_varnames))])
+
+
+if hasattr(os, "register_at_fork"):  # a child forked while another thread compiles would wait for its lock for ever
+    os.register_at_fork(
+        before=global_compiler_lock.acquire,
+        after_in_parent=global_compiler_lock.release,
+        after_in_child=global_compiler_lock.release,
+    )

@@ -2,7 +2,7 @@
 
 The one module of this folder that the core calls (`islices.kernels.active`). Values are (n, *row_shape), 16-bit floats
 as NumPy's float16 or as uint16, which means bfloat16; whatever is not contiguous, aligned and of this machine's byte
-order is copied first. May import: NumPy, the kernels, `islices.host`.
+order is copied first. May import: NumPy, the kernels, `islices.memory`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from islices.host import empty, zeros
 from islices.kernels import squares
 from islices.kernels.folding import fold_kernel
 from islices.kernels.grouping import bounds_kernel, group_slots
 from islices.kernels.scaling import scale_kernel
 from islices.kernels.threads import get_num_threads, run_parts
 from islices.kernels.updating import Recipe, scatter_kernel, step_kernel
+from islices.memory import empty, zeros
 
 __all__ = [
     "Groups",

@@ -12,7 +12,7 @@ import operator
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
+from threading import Lock, Semaphore
 from typing import Any
 
 __all__ = ["get_num_threads", "run_parts", "set_num_threads"]
@@ -49,7 +49,7 @@ def set_num_threads(n: int) -> None:
     >>> islices.set_num_threads(before)
     """
     global _threads, _pool
-    if isinstance(n, bool) or not hasattr(n, "__index__"):
+    if type(n).__name__ in ("bool", "bool_") or not hasattr(n, "__index__"):  # NumPy's too, which is not imported here
         raise TypeError(f"n: got {n!r:.60}; accepted is an int >= 1")
     count = operator.index(n)
     if count < 1:
@@ -90,10 +90,14 @@ def run_parts(work: Callable[..., Any], parts: Iterable[tuple[Any, ...]]) -> Non
     """work(*part) for every part, in as many threads as are set. work raises nothing."""
     listed = list(parts)
     todo = iter(listed)  # shared: each part is taken once
+    ended = Semaphore(0)  # counts parts, not helpers: one that was refused a thread may begin all the same
 
     def some() -> None:
         for part in todo:
-            work(*part)
+            try:
+                work(*part)
+            finally:
+                ended.release()
 
     helpers = []
     for _ in range(min(get_num_threads(), len(listed)) - 1):
@@ -102,6 +106,8 @@ def run_parts(work: Callable[..., Any], parts: Iterable[tuple[Any, ...]]) -> Non
         except RuntimeError:  # the interpreter is ending, or the pool was just replaced
             break
     some()
+    for _ in listed:
+        ended.acquire()
     for helper in helpers:
         if not helper.cancel():
             helper.result()
@@ -109,11 +115,11 @@ def run_parts(work: Callable[..., Any], parts: Iterable[tuple[Any, ...]]) -> Non
 
 def _workers() -> ThreadPoolExecutor:
     global _pool
-    if _pool is None:
+    pool = _pool  # looked at once: it may be replaced at any moment
+    if pool is None:
         with _lock:
-            if _pool is None:
-                _pool = ThreadPoolExecutor(max(1, get_num_threads() - 1), "islices")
-    return _pool
+            pool = _pool = _pool or ThreadPoolExecutor(max(1, get_num_threads() - 1), "islices")
+    return pool
 
 
 def _after_fork() -> None:

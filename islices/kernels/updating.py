@@ -14,13 +14,26 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numba.np.unsafe import ndarray
 
-from islices.kernels.compiling import INTEGER, Kernel, called, compile_kernel, inline, matrix, tuple_of, vector
+from islices.kernels.compiling import (
+    INTEGER,
+    Kernel,
+    called,
+    compile_kernel,
+    inline,
+    matrix,
+    prefetch,
+    tuple_of,
+    vector,
+)
 from islices.kernels.folding import add_up
 from islices.kernels.halves import FORMATS
 from islices.optim import rules
 from islices.optim.operators import bind, number_operators
 
 __all__ = ["Recipe", "scatter_kernel", "step_kernel"]
+
+#: Rows whose memory is asked for in advance, and cache lines of each.
+AHEAD, LINES = 4, 4
 
 
 # ---------------------------------------------------------------------- scatter
@@ -88,6 +101,11 @@ def _step(
     zero = np.uint64(0)
     for r in range(first, last):
         row = np.uint64(ids[r])
+        if r + AHEAD < last:
+            later = np.uint64(ids[r + AHEAD])
+            for j in range(zero, min(width, np.uint64(LINES * LINE)), np.uint64(LINE)):
+                prefetch(table, later, j)
+                fetch_states(state, later, j)
         if starts[r] == starts[r + 1]:
             for j in range(width):
                 sums[zero, j] = 0.0
@@ -153,13 +171,14 @@ def _row_mean(x: Any, width: Any) -> Any:
 as_tuple: Any = ndarray.to_fixed_tuple
 # what the functions above leave open
 add = change = load = store = read = write = coupled = decoupled = row_mean = rule = cast(Any, None)
-states = put = cast(Any, None)
+fetch_states = states = put = cast(Any, None)
 HALF = LAST_ONLY = RAW = MEAN = SQUARES = ROUNDED = MAXIMIZE = COUPLED = DECOUPLED = PER_ROW = False
 COUNT = EXTRA = 0
+LINE = 16
 WIDE: Any = np.float32
 
 #: The states of a row's element, read and written, by their number: a tuple's length belongs to its type.
-_STATES: tuple[tuple[Callable[..., Any], Callable[..., Any]], ...] = ()
+_STATES: tuple[tuple[Callable[..., Any], ...], ...] = ()
 
 
 def _read_none(state: Any, row: Any, j: Any) -> Any:
@@ -176,6 +195,25 @@ def _read_two(state: Any, row: Any, j: Any) -> Any:
 
 def _read_three(state: Any, row: Any, j: Any) -> Any:
     return (state[0][row, j], state[1][row, j], state[2][row, j])
+
+
+def _fetch_none(state: Any, row: Any, j: Any) -> None:
+    return
+
+
+def _fetch_one(state: Any, row: Any, j: Any) -> None:
+    prefetch(state[0], row, j)
+
+
+def _fetch_two(state: Any, row: Any, j: Any) -> None:
+    prefetch(state[0], row, j)
+    prefetch(state[1], row, j)
+
+
+def _fetch_three(state: Any, row: Any, j: Any) -> None:
+    prefetch(state[0], row, j)
+    prefetch(state[1], row, j)
+    prefetch(state[2], row, j)
 
 
 def _write_none(state: Any, row: Any, j: Any, new: Any) -> None:
@@ -198,7 +236,8 @@ def _write_three(state: Any, row: Any, j: Any, new: Any) -> None:
 
 
 _STATES = (
-    (_read_none, _write_none), (_read_one, _write_one), (_read_two, _write_two), (_read_three, _write_three),
+    (_read_none, _write_none, _fetch_none), (_read_one, _write_one, _fetch_one), (_read_two, _write_two, _fetch_two),
+    (_read_three, _write_three, _fetch_three),
 )  # fmt: skip
 
 
@@ -222,7 +261,7 @@ def step_kernel(recipe: Recipe, table: str, gradient: str, index: str) -> Kernel
     form, of_gradient = FORMATS[table], FORMATS[gradient]
     wide = form.wide
     operators = number_operators()
-    reads, writes = _STATES[recipe.states]
+    reads, writes, fetches = _STATES[recipe.states]
     arguments = (
         matrix(of_gradient.stored, readonly=True), *_groups(index), matrix(form.stored),
         tuple_of(matrix(wide), recipe.states), vector(wide, readonly=True), INTEGER, INTEGER,
@@ -232,6 +271,7 @@ def step_kernel(recipe: Recipe, table: str, gradient: str, index: str) -> Kernel
         read=form.load, write=form.store, row_mean=inline(_row_mean, WIDE=np.dtype(wide).type),
         rule=called(bind(recipe.rule, operators)), coupled=inline(bind(rules.coupled, operators)),
         decoupled=inline(bind(rules.decoupled, operators)), states=inline(reads), put=inline(writes),
+        fetch_states=inline(fetches), LINE=64 // np.dtype(form.stored).itemsize,
         WIDE=np.dtype(wide).type, RAW=recipe.raw, MEAN=recipe.squares == "row" and not recipe.raw,
         SQUARES=bool(recipe.squares), ROUNDED=of_gradient.stored is np.uint16, MAXIMIZE=recipe.maximize,
         COUPLED=recipe.decay == "coupled", DECOUPLED=recipe.decay == "decoupled", PER_ROW=recipe.per_row,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterator
-from functools import cache
+from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
@@ -48,7 +48,7 @@ def fused_step(work: Work, *, touched: bool, donate: bool) -> tuple[Array, dict[
     given = (grad.values, grad.indices) if isinstance(grad, IndexedSlices) else (grad,)
     with B.scope():
         gradient = modes.host_views(B, (B.stop_gradient(given[0]), *given[1:]))
-    if gradient is None or not all(compiled.is_packed(x, B.shape(work.weights)[0]) for x in gradient[1:]):
+    if gradient is None or (len(gradient) == 2 and not compiled.is_packed(gradient[1], B.shape(work.weights)[0])):
         return None
     opened = B.writable([work.weights, *arrays.values()], donate=donate)
     if opened is None or not all(map(compiled.is_plain, opened[0])):
@@ -90,7 +90,7 @@ def _groups(
             yield block.view(np.uint64), block, np.arange(len(block) + 1, dtype=np.uint64)
 
 
-@cache
+@lru_cache(maxsize=256)  # a formula belongs to one optimizer: there may come many
 def _recipe(compiled: ModuleType, plan: Plan) -> Any:
     formula = plan.formula
     return compiled.Recipe(
@@ -105,7 +105,7 @@ def _recipe(compiled: ModuleType, plan: Plan) -> Any:
     )
 
 
-@cache
+@lru_cache(maxsize=256)
 def _expressible(formula: Formula, numbers: tuple[str, ...]) -> bool:
     """Whether kernels can pass a rule what it takes, in the order they have it, and keep its state."""
     per_row = {spec.per_row for spec in formula.state}

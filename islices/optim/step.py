@@ -13,7 +13,7 @@ import numpy as np
 
 from islices import modes
 from islices.backend import Array, Backend
-from islices.host import empty
+from islices.memory import empty
 from islices.optim import rules
 from islices.optim.formulas import Formula
 from islices.optim.operators import array_operators, bind

@@ -1,0 +1,112 @@
+"""What golden vectors are too small for: work that compiled kernels share, with the bits of NumPy for any number of
+threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import islices
+from islices.backend import Backend
+from islices.conformance.checks import check
+from islices.conformance.execute import UnsupportedError, own_calls_of
+from islices.conformance.generate_optim import OPTIMIZERS
+from islices.host import bfloat16_bits
+
+__all__: list[str] = []
+
+COUNT, ROWS, WIDTH = 20_000, 3_000, 8
+THREADS = (1, 2, 4)
+#: takes the backend, the slices and a maker of tables; gives what is compared
+Operation = Callable[[Backend, islices.IndexedSlices, Callable[[], Any]], Any]
+
+
+def scatter(name: str) -> Operation:
+    return lambda B, s, table: getattr(islices, name)(table(), s)
+
+
+def steps(label: str) -> Operation:
+    name, hyper = OPTIMIZERS[label]
+
+    def two(B: Backend, s: islices.IndexedSlices, table: Callable[[], Any]) -> Any:
+        weights = table()
+        optimizer = getattr(islices.optim, name)(**hyper)
+        state = optimizer.init(weights)
+        for _ in range(2):
+            weights, state = optimizer.step(weights, s, state)
+        return [weights, *state.values()]
+
+    return two
+
+
+OPERATIONS: dict[str, Operation] = {
+    "coalesce": lambda B, s, table: islices.coalesce(s),
+    "to_dense": lambda B, s, table: islices.to_dense(s),
+    "norm": lambda B, s, table: [islices.norm(s), islices.norm(s, 1), islices.norm(s.values)],
+    "clip_by_global_norm": lambda B, s, table: list(islices.clip_by_global_norm([s, s.values], 1.0)),
+    **{f"scatter_{op}": scatter(f"scatter_{op}") for op in ("add", "sub", "update", "min", "max", "mul", "div")},
+    **{f"step/{label}": steps(label) for label in OPTIMIZERS},
+}
+
+
+def numbers(B: Backend, x: Any) -> list[np.ndarray[Any, Any]]:
+    """Copies of the arrays of a result, flat."""
+    if isinstance(x, (list, tuple)):
+        return [part for item in x for part in numbers(B, item)]
+    if isinstance(x, islices.IndexedSlices):
+        return [*numbers(B, x.values), *numbers(B, x.indices)]
+    plain = np.array(B.to_numpy(x)).reshape(-1)
+    return [(plain.astype(np.uint32) << np.uint32(16)).view(np.float32) if plain.dtype == np.uint16 else plain]
+
+
+def same_bits(B: Backend, *, operation: str, dtype: str) -> None:
+    """The operation on slices with duplicates: kernels off, and on with several numbers of threads."""
+    if dtype not in B.float_dtypes:
+        raise UnsupportedError(f"{B.name} has no {dtype}")
+    rng = np.random.default_rng(0)
+    ids = (ROWS * rng.random(COUNT) ** 1.5).astype(np.int32)  # from once to a hundred times
+    values, start = (rng.standard_normal((k, WIDTH), np.float32) for k in (COUNT, ROWS))
+    half = dtype == "bfloat16"
+    values = B.asarray(bfloat16_bits(values) if half else values)
+
+    def table() -> Any:
+        return B.asarray(bfloat16_bits(start)) if half else own_calls_of(B).trainable(start)
+
+    def outcome() -> list[np.ndarray[Any, Any]]:
+        return numbers(B, OPERATIONS[operation](B, islices.IndexedSlices(values, B.asarray(ids), (ROWS, WIDTH)), table))
+
+    with islices.use_kernels(False):
+        expected = outcome()
+    before = islices.get_num_threads()
+    try:
+        for count in THREADS:
+            islices.set_num_threads(count)
+            got = outcome()
+            assert len(got) == len(expected), "as many arrays"
+            for k, (g, e) in enumerate(zip(got, expected, strict=True)):
+                bad = np.flatnonzero(~((g == e) | ((g != g) & (e != e))))
+                assert bad.size == 0, (
+                    f"{operation} with {count} threads: array {k} differs in {bad.size} places, the first {bad[0]}: "
+                    f"got {g[bad[0]]!r}, without kernels {e[bad[0]]!r}"
+                )
+    finally:
+        islices.set_num_threads(before)
+
+
+#: what an operation's name begins with -> where it stands in the matrix: (group, clause)
+PLACES = {
+    "coalesce": ("coalesce", "4"), "to_dense": ("densify", "5"), "norm": ("norms", "7"), "clip": ("clipping", "10"),
+    "scatter": ("updates", "15"), "step": ("optimizers", "16"),
+}  # fmt: skip
+#: what the default profile takes in 16 bits, too
+HALVES = ("coalesce", "clip_by_global_norm", "scatter_add", "step/adam")
+
+for _operation in OPERATIONS:
+    _group, _clause = next(place for name, place in PLACES.items() if _operation.startswith(name))
+    for _dtype in ("float32", "bfloat16"):
+        check(
+            f"{_group}/kernels/{_operation}/{_dtype}", _clause, full=_dtype != "float32" and _operation not in HALVES,
+            operation=_operation, dtype=_dtype,
+        )(same_bits)  # fmt: skip

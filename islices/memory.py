@@ -1,0 +1,99 @@
+"""Host memory: arrays that frameworks take without a copy, large ones in memory that earlier results have left.
+
+What the system hands out anew it must fill with zeros first, page by page, which takes several times as long as writing
+a result: so what large results leave behind is kept, up to `KEPT` bytes, for the next. May import: NumPy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+__all__ = ["ALIGNMENT", "at_address", "empty", "zeros"]
+
+Host = np.ndarray[Any, Any]
+
+#: Frameworks take NumPy memory without a copy only at this alignment (XLA, and TensorFlow aborts otherwise).
+ALIGNMENT = 64
+#: Smaller arrays are NumPy's and the system's own business.
+LARGE = 1 << 20
+#: Bytes kept for later, at most, and a block's waste, at most: a quarter of what is asked for.
+KEPT = 1 << 26
+WASTE = 4
+
+
+def empty(shape: Sequence[int], dtype: Any) -> Host:
+    """An uninitialised C-ordered array whose memory starts at a multiple of 64 bytes."""
+    dtype = np.dtype(dtype)
+    if math.prod(shape) * dtype.itemsize >= LARGE:
+        return _Block.array(tuple(shape), dtype)
+    return _aligned(np.empty, shape, dtype)
+
+
+def zeros(shape: Sequence[int], dtype: Any) -> Host:
+    """An array of zeros, aligned as `empty` is; the system's zero pages are not touched."""
+    return _aligned(np.zeros, shape, np.dtype(dtype))
+
+
+def _aligned(allocate: Any, shape: Sequence[int], dtype: np.dtype[Any]) -> Host:
+    size, spare = math.prod(shape), ALIGNMENT // dtype.itemsize
+    raw: Host = allocate(size + spare, dtype)
+    # memory comes at multiples of 16 bytes; raw.ctypes takes several times as long
+    start = -raw.__array_interface__["data"][0] % ALIGNMENT // dtype.itemsize
+    return raw[start : start + size].reshape(shape)
+
+
+def at_address(owner: Any, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], *, writable: bool) -> Host:
+    """The C-ordered array at an address, keeping alive the owner of the memory there."""
+    return np.asarray(_Memory(owner, address, shape, dtype, writable))
+
+
+class _Memory:
+    """Memory as NumPy's array interface; a view keeps it, and so its owner, alive."""
+
+    def __init__(self, owner: Any, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], writable: bool) -> None:
+        self.owner = owner
+        data = (address, not writable)
+        self.__array_interface__ = {"version": 3, "shape": shape, "typestr": dtype.str, "data": data}
+
+
+#: Blocks that no array uses, by identity, the oldest first. Blocks may come back from any thread, and at any moment:
+#: what is changed is changed by single calls.
+_free: dict[int, Host] = {}
+
+
+class _Block(_Memory):
+    """Memory for one large array; when the last view is gone it is free for another."""
+
+    @classmethod
+    def array(cls, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Host:
+        raw = _taken(math.prod(shape) * dtype.itemsize + ALIGNMENT)
+        address = raw.__array_interface__["data"][0]
+        return np.asarray(cls(raw, address + -address % ALIGNMENT, shape, dtype, True))
+
+    def __del__(self) -> None:
+        if _free is None:  # the interpreter is ending
+            return
+        _free[id(self.owner)] = self.owner
+        kept = sum(raw.nbytes for raw in list(_free.values()))
+        for key, raw in list(_free.items()):
+            if kept <= KEPT:
+                break
+            _free.pop(key, None)
+            kept -= raw.nbytes
+
+
+def _taken(nbytes: int) -> Host:
+    """The smallest free block that is large enough without much waste, else a new one."""
+    fitting = [raw for raw in list(_free.values()) if nbytes <= raw.nbytes <= nbytes + nbytes // WASTE]
+    for raw in sorted(fitting, key=_size):
+        if _free.pop(id(raw), None) is not None:  # no other thread was faster
+            return raw
+    return np.empty(nbytes, np.uint8)
+
+
+def _size(raw: Host) -> int:
+    return raw.nbytes

@@ -1,0 +1,176 @@
+"""Compiled kernels in odd installations: nowhere to keep them, no sources, no numba, one that fails. Each in a fresh
+interpreter, on a copy of the package where that is what is odd."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import islices
+import islices.backends
+
+pytest.importorskip("numba", reason="numba is not installed")
+
+#: Prints a sum of rows and a norm, whether kernels ran, and how many were found on disk and how many compiled.
+WORK = """
+import gc, sys, warnings
+import numpy as np
+import islices
+from islices import IndexedSlices, kernels
+
+s = IndexedSlices(np.ones((4, 2), np.float32), np.array([3, 1, 3, 3]), (5, 2))
+with islices.use_kernels(False):
+    expected = islices.coalesce(s).values, islices.norm(s), islices.clip_by_norm(s, 0.5).values
+for _ in range(2):
+    for g, e in zip((islices.coalesce(s).values, islices.norm(s), islices.clip_by_norm(s, 0.5).values), expected):
+        np.testing.assert_array_equal(g, e)
+found = compiled = 0
+for x in gc.get_objects():
+    if type(x).__name__ == "CPUDispatcher" and x.py_func.__module__.startswith("islices.kernels") and x.signatures:
+        found += sum(x.stats.cache_hits.values())
+        compiled += sum(x.stats.cache_misses.values())
+print("kernels" if kernels.active() else "NumPy", found, compiled)
+"""
+
+
+def run(code: str = "", *, obey: bool = False, **env: str | None) -> tuple[str, int, int, str]:
+    """(what ran, kernels found on disk, compiled, stderr) of a fresh interpreter; obey: file modes, even as root."""
+    changed = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "NUMBA_CACHE_DIR": None, **env}
+    given = {name: value for name, value in changed.items() if value is not None}
+    done = subprocess.run(
+        [sys.executable, "-W", "always", "-c", textwrap.dedent(code) + WORK],
+        capture_output=True, text=True, timeout=120, env=given, cwd="/", preexec_fn=obey_modes if obey else None,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    what, found, compiled = done.stdout.split()
+    return what, int(found), int(compiled), done.stderr
+
+
+def obey_modes() -> None:
+    """The program started next has no CAP_DAC_OVERRIDE, through which root writes wherever it likes."""
+    if os.geteuid() == 0:
+        ctypes.CDLL(None).prctl(24, 1, 0, 0, 0)  # PR_CAPBSET_DROP
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Iterator[Path]:
+    """A folder for PYTHONPATH with a copy of the package."""
+    site = tmp_path / "site"
+    skip = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(Path(islices.__file__).parent, site / "islices", ignore=skip)
+    if not (site / "islices" / "backends").exists():  # from a checkout, where it lies beside
+        shutil.copytree(Path(islices.backends.__file__).parent, site / "islices" / "backends", ignore=skip)
+    yield site
+    for path in tmp_path.rglob("*"):
+        if path.is_dir():
+            path.chmod(0o755)
+
+
+def test_kernels_are_kept_on_disk(tmp_path: Path) -> None:
+    """A second process compiles nothing."""
+    first, second = (run(NUMBA_CACHE_DIR=str(tmp_path))[:3] for _ in range(2))
+    assert first[1] == 0, first
+    assert first[2] >= 3, first
+    assert second == ("kernels", first[2], 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="file modes as root")
+def test_nowhere_to_keep_them(copy: Path, tmp_path: Path) -> None:
+    """A package and a home that nobody may write to: kernels are compiled, and nothing is said."""
+    home = tmp_path / "home"
+    home.mkdir()
+    for folder in (home, *(path for path in copy.rglob("*") if path.is_dir()), copy):
+        folder.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    check = f"""
+        import os
+        import islices
+        assert islices.__file__.startswith({str(copy)!r}), islices.__file__
+        assert not os.access({str(home)!r}, os.W_OK)
+        assert not os.access(os.path.dirname(islices.kernels.__file__), os.W_OK)
+        """
+    nowhere = {"PYTHONPATH": str(copy), "HOME": str(home), "XDG_CACHE_HOME": str(home)}
+    for _ in range(2):
+        what, found, _, err = run(check, obey=True, **nowhere)
+        assert (what, found) == ("kernels", 0)
+        assert not err, err
+
+
+def test_a_folder_for_them_that_is_none(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    what, _, _, err = run(NUMBA_CACHE_DIR=str(file / "folder"))
+    assert what == "kernels"
+    assert not err, err
+
+
+def test_bytecode_without_sources(copy: Path) -> None:
+    subprocess.run([sys.executable, "-m", "compileall", "-q", "-b", str(copy)], check=True, timeout=120)
+    for source in copy.rglob("*.py"):
+        source.unlink()
+    what, *_, err = run(f"import islices; assert islices.__file__.startswith({str(copy)!r})", PYTHONPATH=str(copy))
+    assert what == "kernels"
+    assert not err, err
+
+
+def test_an_archive(copy: Path, tmp_path: Path) -> None:
+    archive = shutil.make_archive(str(tmp_path / "islices"), "zip", copy)
+    what, *_, err = run(f"import islices; assert islices.__file__.startswith({archive!r})", PYTHONPATH=archive)
+    assert what == "kernels"
+    assert not err, err
+
+
+def test_a_changed_source_is_compiled_again(copy: Path) -> None:
+    """Not what was kept of the one before: a sum that is written anew counts, wherever it is compiled into."""
+    assert run(PYTHONPATH=str(copy))[0] == "kernels"
+    folding = copy / "islices" / "kernels" / "folding.py"
+    folding.write_text(folding.read_text() + "\n# changed\n")
+    what, found, compiled, _ = run(PYTHONPATH=str(copy))
+    assert (what, found) == ("kernels", 0)
+    assert compiled >= 3
+
+
+def test_without_numba() -> None:
+    hide = """
+        import sys
+        class Finder:
+            def __init__(self, own):
+                self.own = own
+            def find_spec(self, name, path=None, target=None):
+                hidden = name.partition(".")[0] in ("numba", "llvmlite")
+                return None if hidden else self.own.find_spec(name, path, target)
+        sys.meta_path[:] = [Finder(x) for x in sys.meta_path]
+        """
+    what, *_, err = run(hide)
+    assert what == "NumPy"
+    assert not err, err
+    what, *_, err = run("import sys; sys.modules['numba'] = None")
+    assert what == "NumPy"
+    assert not err, err
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        "ImportError('Numba needs NumPy 9')",
+        "AttributeError('np.bool8')",
+        "SystemError('initialization failed')",
+        "OSError('libLLVM')",
+    ],
+)
+def test_a_numba_that_fails(failure: str, tmp_path: Path) -> None:
+    """One warning, which names the reason; everything works."""
+    (tmp_path / "numba.py").write_text(f"raise {failure}\n")
+    what, *_, err = run(PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    assert what == "NumPy"
+    assert err.count("Warning") == 1, err
+    assert "numba failed to load" in err
+    assert failure.split("'")[1] in err

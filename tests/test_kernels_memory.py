@@ -1,0 +1,281 @@
+"""Compiled kernels on memory of every kind: no wrong result, no write out of place, no crash, little of it needed."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import islices
+from islices import IndexedSlices
+from islices.conformance.execute import UnsupportedError
+from islices.conformance.memory import peak_growth
+
+pytest.importorskip("numba", reason="numba is not installed")
+
+SCATTERS = ("add", "sub", "update", "min", "max", "mul", "div")
+RNG = np.random.default_rng(0)
+VALUES = RNG.standard_normal((40, 6)).astype(np.float32)
+IDS = RNG.integers(0, 20, 40)
+TABLE = RNG.standard_normal((20, 6)).astype(np.float32)
+
+
+def unaligned(x: np.ndarray) -> np.ndarray:
+    return np.frombuffer(b"\0" + x.tobytes(), x.dtype, offset=1).reshape(x.shape)
+
+
+def read_only(x: np.ndarray) -> np.ndarray:
+    x = x.copy()
+    x.setflags(write=False)
+    return x
+
+
+def reversed_twice(x: np.ndarray) -> np.ndarray:
+    return x[::-1].copy()[::-1]
+
+
+def every_other(x: np.ndarray) -> np.ndarray:
+    out = np.full((2 * len(x), *x.shape[1:]), 3, x.dtype)
+    out[::2] = x
+    return out[::2]
+
+
+#: how an array may lie, with the same numbers
+LYING: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "unaligned": unaligned,
+    "read-only": read_only,
+    "Fortran": np.asfortranarray,
+    "backwards": reversed_twice,
+    "strided": every_other,
+    "byte-swapped": lambda x: x.astype(x.dtype.newbyteorder()),
+}
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    """What a call gives: its arrays, or the exception it raises."""
+    try:
+        x = call()
+    except (IndexError, TypeError, ValueError) as error:
+        return type(error), str(error)
+    parts = x if isinstance(x, (tuple, list)) else [x]
+    parts = [part.values if isinstance(part, IndexedSlices) else part for part in parts]
+    return [np.array(part) for part in parts]
+
+
+def agree(call: Callable[[], Any], what: str) -> Any:
+    """The outcome of a call with kernels, which must be that without them."""
+    with islices.use_kernels(False):
+        expected = outcome(call)
+    got = outcome(call)
+    assert type(got) is type(expected), f"{what}: got {got}, expected {expected}"
+    if isinstance(got, tuple):
+        assert got == expected, what
+        return got
+    for g, e in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(g, e, what)
+    return got
+
+
+def stepped(table: np.ndarray, s: IndexedSlices) -> Any:
+    optimizer = islices.optim.adam(0.1)
+    state = optimizer.init(table)
+    table, state = optimizer.step(table, s, state)
+    return table, state["m"], state["v"], state["step"]
+
+
+def calls(values: np.ndarray, ids: np.ndarray, shape: tuple[int, ...], **options: Any) -> dict[str, Callable[[], Any]]:
+    """Operations by name; tables are made for each call."""
+
+    def slices() -> IndexedSlices:
+        return IndexedSlices(values, ids, shape, **options)
+
+    def table() -> np.ndarray:
+        return np.arange(math.prod(shape), dtype=values.dtype.newbyteorder("=")).reshape(shape)
+
+    def scatter(op: str) -> Callable[[], Any]:
+        return lambda: getattr(islices, f"scatter_{op}")(table(), slices())
+
+    return {
+        "coalesce": lambda: islices.coalesce(slices()),
+        "its rows": lambda: islices.coalesce(slices()).indices,
+        "to_dense": lambda: islices.to_dense(slices()),
+        "norm": lambda: islices.norm(slices()),
+        "norm of values": lambda: islices.norm(values),
+        "clip": lambda: islices.clip_by_norm(slices(), 0.5),
+        "clip by rows": lambda: islices.clip_by_row_norm(slices(), 0.5),
+        "step": lambda: stepped(table(), slices()),
+        **{f"scatter_{op}": scatter(op) for op in SCATTERS},
+    }
+
+
+@pytest.mark.parametrize("lying", LYING)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_however_arrays_lie(dtype: str, lying: str) -> None:
+    lie, plain = LYING[lying], VALUES.astype(dtype)
+    for values, ids in ((lie(plain), IDS), (plain, lie(IDS)), (lie(plain), lie(IDS.astype(np.int32)))):
+        before = values.copy(), ids.copy()
+        for name, call in calls(values, ids, (20, 6)).items():
+            got = agree(call, f"{name} of {lying}")
+            if lying != "byte-swapped":
+                (expected,) = [agree(c, name) for n, c in calls(plain, IDS, (20, 6)).items() if n == name]
+                for g, e in zip(got, expected, strict=True):
+                    np.testing.assert_array_equal(g, e)
+        np.testing.assert_array_equal(values, before[0], "the caller's values")
+        np.testing.assert_array_equal(ids, before[1], "the caller's indices")
+
+
+def test_values_that_lie_on_one_another() -> None:
+    for values in (
+        np.broadcast_to(np.float32(0.5), (40, 6)),
+        np.broadcast_to(VALUES[:1], (40, 6)),
+        np.broadcast_to(VALUES[:, :1], (40, 6)),
+        np.lib.stride_tricks.sliding_window_view(np.arange(45, dtype=np.float32), 6),
+    ):
+        for name, call in calls(values, IDS, (20, 6)).items():
+            agree(call, name)
+
+
+@pytest.mark.parametrize("op", SCATTERS)
+def test_a_table_that_the_kernels_cannot_write_into(op: str) -> None:
+    """Or can: what comes of it is the same, wherever its rows lie; beyond them nothing changes."""
+    s = IndexedSlices(VALUES, IDS, TABLE.shape)
+    expected = getattr(islices, f"scatter_{op}")(TABLE.copy(), s)
+    for frame, view in (
+        (np.full((20, 12), 9, np.float32), np.s_[:, ::2]),
+        (np.full((20, 8), 9, np.float32), np.s_[:, 1:7]),
+        (np.full((22, 6), 9, np.float32), np.s_[1:21]),
+        (np.full((40, 6), 9, np.float32), np.s_[38::-2]),
+        (np.asfortranarray(np.full((20, 6), 9, np.float32)), np.s_[:]),
+    ):
+        frame[view] = TABLE
+        others = np.ones(frame.shape, bool)
+        others[view] = False
+        out = getattr(islices, f"scatter_{op}")(frame[view], s)
+        np.testing.assert_array_equal(out, expected)
+        np.testing.assert_array_equal(frame[view], expected, "in place")
+        assert (frame[others] == 9).all(), "beside the table"
+    with pytest.raises(ValueError, match="read-only"):
+        getattr(islices, f"scatter_{op}")(read_only(TABLE), s)
+
+
+@pytest.mark.parametrize("op", [*SCATTERS, "step"])
+def test_a_gradient_in_the_tables_own_memory(op: str) -> None:
+    """The numbers from before the call count, however many of them the call writes over."""
+
+    def changed(table: np.ndarray, s: IndexedSlices) -> Any:
+        return stepped(table, s) if op == "step" else (getattr(islices, f"scatter_{op}")(table, s),)
+
+    for view in (np.s_[:10], np.s_[5:15], np.s_[19:9:-1], np.s_[::2]):
+        table = TABLE.copy()
+        rows = np.array([19, 3, 5, 5, 0, 7, 11, 6, 3, 1])
+        expected = changed(TABLE.copy(), IndexedSlices(table[view].copy(), rows, (20, 6)))
+        for g, e in zip(changed(table, IndexedSlices(table[view], rows, (20, 6))), expected, strict=True):
+            np.testing.assert_array_equal(g, e, f"{view}")
+
+
+@pytest.mark.parametrize("op", SCATTERS[:-1])
+def test_indices_in_the_tables_own_memory(op: str) -> None:
+    table = np.random.default_rng(0).integers(0, 300, (300, 1))
+    ids = table[:, 0]
+    expected = table.copy()
+    values = np.arange(300).reshape(300, 1)
+    with islices.use_kernels(False):
+        getattr(islices, f"scatter_{op}")(expected, IndexedSlices(values, ids.copy(), (300, 1)))
+    getattr(islices, f"scatter_{op}")(table, IndexedSlices(values, ids, (300, 1)))
+    np.testing.assert_array_equal(table, expected)
+
+
+def one_step(name: str, s: IndexedSlices) -> Any:
+    optimizer = getattr(islices.optim, name)(0.1)
+    table = np.ones(s.dense_shape, np.float32)
+    table, state = optimizer.step(table, s, optimizer.init(table))
+    return table, *state.values()
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (5, 0), (0, 0), (5, 0, 3), (5, 3, 0), (1,), (1, 1)])
+def test_nothing_at_all(shape: tuple[int, ...]) -> None:
+    for n in (0, 3):
+        if shape[0] == 0 and n:
+            continue
+        values, ids = np.ones((n, *shape[1:]), np.float32), np.zeros(n, np.int64)
+        for name, call in calls(values, ids, shape).items():
+            agree(call, f"{name} of {n} slices of {shape}")
+        s = IndexedSlices(values, ids, shape)
+        for name in ("rowwise_adagrad", "ftrl", "rmsprop", "sgd", "adagrad"):
+            agree(lambda name=name, s=s: one_step(name, s), f"{name}, {n} slices of {shape}")
+
+
+def test_bad_indices_that_nobody_checked() -> None:
+    """validate=False: the outcome without kernels, an IndexError for tables; in an interpreter that must survive it."""
+    code = """
+        import itertools
+        import numpy as np
+        from test_kernels_memory import IDS, VALUES, agree, calls
+        for index in ("int32", "int64"):
+            for bad in (-1, -20, -21, 20, 21, 2**31 - 1, -(2**31), 2**40, 2**62, 2**63 - 1, -(2**63)):
+                if not np.iinfo(index).min <= bad <= np.iinfo(index).max:
+                    continue
+                for place, coalesced in itertools.product((0, 20, 39), (False, True)):
+                    ids = IDS.astype(index)
+                    ids[place] = bad
+                    for name, call in calls(VALUES, ids, (20, 6), validate=False, coalesced=coalesced).items():
+                        got = agree(call, f"{name}, index {bad} at {place}, coalesced={coalesced}")
+                        if name == "step" or name.startswith("scatter"):
+                            assert got[0] is IndexError, (name, bad, got)
+        """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True, text=True, timeout=120, cwd=Path(__file__).parent,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_results_begin_at_64_bytes() -> None:
+    s = IndexedSlices(VALUES, IDS, (20, 6))
+    c = islices.coalesce(s)
+    clipped = islices.clip_by_norm(s, 0.5)
+    for x in (
+        c.values,
+        c.indices,
+        islices.to_dense(s),
+        clipped.values,
+        islices.scale(VALUES, 0.5),
+        islices.scale(s, 2).values,
+    ):
+        assert x.ctypes.data % 64 == 0
+        assert x.flags.c_contiguous
+        assert x.flags.writeable
+
+
+@pytest.mark.parametrize("index", ["int32", "int64"])
+@pytest.mark.parametrize("kind", ["zipf", "uniform"])
+def test_memory_at_the_peak(kind: str, index: str) -> None:
+    """What comes out, and at most 32 bytes a slice beside (and what does not depend on them)."""
+    rng = np.random.default_rng(0)
+    n, rows, width = 131_072, 1_000_000, 64
+    ids = (np.minimum(rng.zipf(1.1, n) - 1, rows - 1) if kind == "zipf" else rng.integers(0, rows, n)).astype(index)
+    s = IndexedSlices(rng.standard_normal((n, width), np.float32), ids, (rows, width))
+    count = len(np.unique(ids))
+    islices.clip_by_global_norm([islices.coalesce(s)], 1.0)
+    islices.clip_by_global_norm([s], 1.0)  # what loads, loads
+    allowed = 32 * n + 2_000_000
+    try:
+        c, grown = peak_growth(lambda: islices.coalesce(s))
+    except UnsupportedError as error:
+        pytest.skip(str(error))
+    assert c.values.shape == (count, width)
+    assert grown <= c.values.nbytes + c.indices.nbytes + allowed, f"coalesce: {grown - c.values.nbytes:,} beside"
+    del c
+    ((clipped,), norm), grown = peak_growth(lambda: islices.clip_by_global_norm([s], 1.0))
+    assert norm > 1
+    assert grown <= clipped.values.nbytes + allowed, f"clip: {grown - clipped.values.nbytes:,} bytes beside"
+    del clipped
+    _, grown = peak_growth(lambda: islices.norm(s))
+    assert grown <= allowed, f"norm: {grown:,} bytes"

@@ -1,0 +1,413 @@
+"""Compiled kernels among threads, forks, frameworks' own pools, in odd memory and odd installations.
+
+What may hang runs in an interpreter of its own with a time limit, so that a deadlock is a failure.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+import islices
+
+pytest.importorskip("numba", reason="numba is not installed")
+threads = pytest.importorskip("islices.kernels.threads")
+operations = pytest.importorskip("islices.kernels.operations")
+
+LIMIT = 120
+#: What scripts begin with: a gradient large enough for a second thread, and what is to come of it.
+WORK = """
+import os, signal, sys, threading, time
+import numpy as np
+import islices
+from islices import IndexedSlices, optim
+
+def gradient(seed=0, n=20_000, rows=5_000, width=8):
+    rng = np.random.default_rng(seed)
+    ids = np.minimum(rng.zipf(1.2, n) - 1, rows - 1)
+    return IndexedSlices(rng.standard_normal((n, width), np.float32), ids, (rows, width))
+
+def work(seed=0):
+    s = gradient(seed)
+    table = np.ones(s.dense_shape, np.float32)
+    optimizer = optim.adam(0.1)
+    state = optimizer.init(table)
+    for _ in range(2):
+        optimizer.step(table, s, state)
+    clipped, norm = islices.clip_by_global_norm([s], 1.0)
+    c = islices.coalesce(s)
+    added = islices.scatter_add(np.ones(s.dense_shape, np.float32), clipped[0])
+    return [c.values, c.indices, norm, clipped[0].values, table, state["m"], state["v"], added]
+
+def right(seed=0):
+    with islices.use_kernels(False):
+        return work(seed)
+
+def check(got, expected):
+    for g, e in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(g, e)
+"""
+
+
+def run(code: str, *, env: Mapping[str, str | None] | None = None, **options: Any) -> str:
+    """What a fresh interpreter prints; it must end by itself, in time and with 0."""
+    changed = {**os.environ, "ISLICES_NUM_THREADS": "4", **(env or {})}
+    given = {name: value for name, value in changed.items() if value is not None}
+    script = WORK + textwrap.dedent(code)
+    done = subprocess.run(
+        [sys.executable, "-W", "always", "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        env=given,
+        **options,
+    )
+    assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert "Warning" not in done.stderr or "Warning" in code, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(autouse=True)
+def setting() -> Iterator[None]:
+    before = islices.get_num_threads()
+    yield
+    islices.set_num_threads(before)
+
+
+# ---------------------------------------------------------------------- settings
+def test_settings_of_the_environment() -> None:
+    for given, expected in (("3", 3), ("0", None), ("-2", None), ("many", None), ("", None), (None, None)):
+        code = "print(islices.get_num_threads(), len(os.sched_getaffinity(0)))"
+        got, cores = map(int, run(code, env={"ISLICES_NUM_THREADS": given}).split())
+        assert got == (expected or cores), f"ISLICES_NUM_THREADS={given!r}"
+    code = "work(); print('numba' in sys.modules)"
+    assert run(code, env={"ISLICES_KERNELS": "0"}).split() == ["False"]
+    assert run(code, env={"ISLICES_KERNELS": "1"}).split() == ["True"]
+
+
+# ---------------------------------------------------------------------- several callers
+def namespace() -> dict[str, Any]:
+    space: dict[str, Any] = {}
+    exec(WORK, space)
+    return space
+
+
+def test_many_callers_while_the_number_of_threads_changes() -> None:
+    space = namespace()
+    work, check = space["work"], space["check"]
+    expected = [space["right"](seed) for seed in range(8)]
+    over = Event()
+
+    def change() -> None:
+        k = 0
+        while not over.is_set():
+            k += 1
+            islices.set_num_threads(1 + k % 5)
+
+    islices.set_num_threads(4)
+    with ThreadPoolExecutor(9) as pool:
+        changing = pool.submit(change)
+        try:
+            for _ in range(3):
+                for got, e in zip(pool.map(work, range(8)), expected, strict=True):
+                    check(got, e)
+        finally:
+            over.set()
+        changing.result()
+
+
+def test_the_pool_is_never_missing() -> None:
+    """set_num_threads between a look at the pool and its use: the work is done all the same."""
+    over = Event()
+    missed: list[int] = []
+
+    def change() -> None:
+        while not over.is_set():
+            islices.set_num_threads(2)
+
+    def call() -> None:
+        while not over.is_set():
+            done: list[int] = []
+            threads.run_parts(done.append, [(0,), (1,)])
+            missed.extend({0, 1}.difference(done))
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-7)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            calling = [pool.submit(f) for f in (change, change, call, call)]
+            time.sleep(1.5)
+            over.set()
+            for x in calling:
+                x.result()
+    finally:
+        sys.setswitchinterval(before)
+    assert not missed
+
+
+def test_a_thread_that_cannot_be_started_costs_speed_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the system's limit of threads, the pool busy with another caller: what it begins later is waited for."""
+    islices.set_num_threads(3)
+    held, ended, may_go = Event(), [], Event()
+
+    def hold(k: int) -> None:
+        held.set()
+        may_go.wait(LIMIT)
+
+    def slow(k: int) -> None:
+        time.sleep(0.2 if threading.current_thread() is not threading.main_thread() else 0.001)
+        if k == 3:  # now the pool's thread takes its share of this work
+            may_go.set()
+            time.sleep(0.05)
+        ended.append(k)
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    other = threading.Thread(target=threads.run_parts, args=(hold, [(0,), (1,)]))
+    other.start()
+    assert held.wait(LIMIT)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    threads.run_parts(slow, [(k,) for k in range(8)])
+    assert sorted(ended) == list(range(8)), "the call returned before its work was done"
+    other.join()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError, MemoryError])
+def test_after_an_exception_in_the_caller_the_pool_works(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    islices.set_num_threads(3)
+    space = namespace()
+    expected = space["right"]()
+
+    def fails(*part: int) -> None:
+        raise error
+
+    for _ in range(3):
+        with pytest.raises(error):
+            threads.run_parts(fails, [(k, k + 1) for k in range(6)])
+        space["check"](space["work"](), expected)
+
+
+def test_interrupted_for_real() -> None:
+    """SIGINT at any moment of a hundred calls: KeyboardInterrupt, and the next call is right."""
+    run(
+        """
+        import _thread, random
+        expected = right()
+        check(work(), expected)
+        interrupted = 0
+        for k in range(40):
+            timer = threading.Timer(random.uniform(0, 0.03), _thread.interrupt_main)
+            try:
+                timer.start()
+                while True:
+                    work()
+            except KeyboardInterrupt:
+                interrupted += 1
+            timer.join()
+            check(work(), expected)
+        assert interrupted == 40
+        """
+    )
+
+
+# ---------------------------------------------------------------------- processes
+fork_only = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+
+CHILDREN = """
+def children(number, call):
+    pids = []
+    for k in range(number):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                call(k)
+            except BaseException:
+                import traceback
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        pids.append(pid)
+    assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids] == [0] * number
+"""
+
+
+@fork_only
+@pytest.mark.filterwarnings("ignore")
+def test_forked_children_after_the_parent_called() -> None:
+    run(
+        CHILDREN
+        + textwrap.dedent(
+            """
+            expected = right()
+            check(work(), expected)
+            children(4, lambda k: check(work(), expected))
+            check(work(), expected)
+            # a child of a child, and one whose parent is calling in another thread at that moment
+            children(1, lambda k: (check(work(), expected), children(2, lambda k: check(work(), expected))))
+            over = threading.Event()
+            def calls():
+                while not over.is_set():
+                    check(work(), expected)
+            others = [threading.Thread(target=calls) for _ in range(2)]
+            for other in others: other.start()
+            def changed(k):
+                islices.set_num_threads(2 + k)
+                check(work(), expected)
+            for _ in range(3):
+                children(3, changed)
+            over.set()
+            for other in others: other.join()
+            """
+        )
+    )
+
+
+@fork_only
+def test_a_forked_child_that_calls_first_and_ends_as_programs_do() -> None:
+    """Nothing of the kernels is loaded before the fork; the child leaves through sys.exit and its handlers."""
+    run(
+        """
+        expected = right()
+        assert "numba" not in sys.modules
+        pid = os.fork()
+        check(work(), expected)
+        if pid == 0:
+            pid = os.fork()
+            check(work(), expected)
+            if pid == 0:
+                sys.exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        """
+    )
+
+
+@fork_only
+def test_a_child_forked_while_another_thread_compiles(tmp_path: Path) -> None:
+    """numba's lock is taken at that moment; the child, where nobody gives it back, compiles all the same."""
+    run(
+        CHILDREN
+        + textwrap.dedent(
+            """
+            small, double = gradient(n=9), IndexedSlices(np.ones((4, 2)), np.array([3, 1, 3, 3]), (5, 2))
+            islices.coalesce(small)
+            other = threading.Thread(target=lambda: (islices.norm(small), islices.norm(double)))
+            other.start()
+            time.sleep(0.2)
+            assert other.is_alive(), "it compiles for seconds"
+            signal.alarm(60)
+            children(1, lambda k: (signal.alarm(45), islices.coalesce(double)))
+            other.join()
+            """
+        ),
+        env={"NUMBA_CACHE_DIR": str(tmp_path)},
+    )
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_multiprocessing(method: str, tmp_path: Path) -> None:
+    import multiprocessing
+
+    if method not in multiprocessing.get_all_start_methods():
+        pytest.skip(f"no {method} here")
+    script = tmp_path / "script.py"
+    body = f"""
+        if __name__ == "__main__":
+            import multiprocessing
+            expected = [right(k) for k in range(4)]
+            check(work(0), expected[0])
+            with multiprocessing.get_context({method!r}).Pool(2) as pool:
+                for got, e in zip(pool.map(work, range(4)), expected, strict=True):
+                    check(got, e)
+            check(work(0), expected[0])
+        """
+    script.write_text(WORK + textwrap.dedent(body))
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode == 0, done.stderr
+
+
+def test_workers_of_a_data_loader() -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    run(
+        """
+        import torch
+        from torch.utils.data import DataLoader, Dataset
+
+        class Gradients(Dataset):
+            def __len__(self):
+                return 6
+
+            def __getitem__(self, k):
+                s = gradient(k)
+                t = IndexedSlices(torch.from_numpy(s.values), torch.from_numpy(s.indices), s.dense_shape)
+                c = islices.coalesce(t)
+                return c.values.double().sum(), torch.from_numpy(islices.coalesce(s).values).double().sum()
+
+        work()
+        for loader in [DataLoader(Gradients(), num_workers=2, timeout=60)] * 2:
+            for k, (a, b) in enumerate(loader):
+                with islices.use_kernels(False):
+                    expected = islices.coalesce(gradient(k)).values
+                assert a == b == torch.from_numpy(expected).double().sum()
+        """
+    )
+
+
+@pytest.mark.parametrize(
+    ("framework", "product"),
+    [
+        ("torch", "x = module.ones(400, 400); call = lambda: float((x @ x).sum())"),
+        ("numpy", "x = np.ones((400, 400)); call = lambda: float((x @ x).sum())"),
+    ],
+)
+def test_beside_a_frameworks_own_threads(framework: str, product: str) -> None:
+    pytest.importorskip(framework, reason=f"{framework} is not installed")
+    run(
+        f"""
+        import {framework} as module
+        {product}
+        expected, total = right(), call()
+        over, counted = threading.Event(), []
+        def multiply():
+            while not over.is_set():
+                assert call() == total
+                counted.append(1)
+        other = threading.Thread(target=multiply)
+        other.start()
+        for _ in range(20):
+            check(work(), expected)
+        over.set()
+        other.join()
+        assert counted
+        """
+    )
+
+
+def test_calls_while_the_interpreter_ends() -> None:
+    """Handlers of atexit and threads that outlive the main one may still call."""
+    run(
+        """
+        import atexit
+        expected = right()
+        atexit.register(lambda: (check(work(), expected), print("at exit", flush=True)))
+        check(work(), expected)
+        def later():
+            time.sleep(0.3)
+            check(work(), expected)
+            print("later", flush=True)
+        threading.Thread(target=later).start()
+        """
+    )
