@@ -359,3 +359,22 @@ def test_kernels_are_switched_in_a_block() -> None:
             assert kernels.active() is operations
         assert kernels.active() is None
     assert kernels.active() is operations
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("make", [optim.sgd, optim.adagrad, optim.rmsprop])
+def test_duplicates_seen_one_by_one(make: Any, dtype: str) -> None:
+    """Keras' own sums: of raw slices and, where the rule has squares, of theirs, unrounded."""
+    found = []
+    for on in (True, False):
+        optimizer = make(0.1, semantics="keras", duplicates="raw", **({} if make is optim.sgd else {"rows": "all"}))
+        table = np.random.default_rng(1).standard_normal((50, 3)).astype(dtype)
+        with islices.use_kernels(on):
+            state = optimizer.init(table)
+            for seed in range(3):
+                rng = np.random.default_rng(seed)
+                slices = IndexedSlices(rng.standard_normal((40, 3)).astype(dtype), rng.integers(0, 50, 40), (50, 3))
+                table, state = optimizer.step(table, slices, state)
+        found.append([table, *state.values()])
+    for with_kernels, without in zip(*found, strict=True):
+        np.testing.assert_array_equal(with_kernels, without)
