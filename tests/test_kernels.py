@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import islices
-from islices import IndexedSlices
+from islices import IndexedSlices, optim
 from islices.conformance.generate_optim import OPTIMIZERS
 
 numba = pytest.importorskip("numba", reason="numba is not installed")
