@@ -19,7 +19,7 @@ from islices.kernels import squares
 from islices.kernels.folding import fold_kernel
 from islices.kernels.grouping import bounds_kernel, group_slots
 from islices.kernels.scaling import scale_kernel
-from islices.kernels.threads import get_num_threads, run_parts
+from islices.kernels.threads import get_num_threads, rouse, run_parts
 from islices.kernels.updating import Recipe, scatter_kernel, step_kernel
 from islices.memory import empty, zeros
 
@@ -45,6 +45,8 @@ Groups = tuple[Host, Host, Host]
 
 #: Elements that are worth a second thread.
 SHARED = 1 << 16
+#: Slots whose grouping, by one thread, takes longer than another one takes to wake up.
+ROUSED = 1 << 15
 #: Parts for each thread, so that one that is held up does not hold up the others.
 PARTS = 4
 
@@ -132,6 +134,8 @@ def _shared_flat(work: Callable[[int, int], None], size: int) -> None:
 def group(indices: Host) -> Groups | None:
     """(order, ids, starts): positions sorted by index and stably, the distinct indices ascending, and where each one's
     run starts in order, with the end appended; order and starts unsigned. None for indices beyond what is packed."""
+    if len(indices) >= ROUSED:
+        rouse()
     return group_slots(_ready(indices))
 
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from threading import Lock, Semaphore
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["get_num_threads", "run_parts", "set_num_threads"]
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+__all__ = ["get_num_threads", "rouse", "run_parts", "set_num_threads"]
 
 _lock = Lock()
 _threads: int | None = None
@@ -113,7 +115,23 @@ def run_parts(work: Callable[..., Any], parts: Iterable[tuple[Any, ...]]) -> Non
             helper.result()
 
 
+def rouse() -> None:
+    """Wake the other threads: a core that has slept takes a tenth of a millisecond to come, and is there by the time
+    that the caller has parts for it."""
+    for _ in range(get_num_threads() - 1):
+        try:
+            _workers().submit(_nothing)
+        except RuntimeError:  # as in run_parts
+            return
+
+
+def _nothing() -> None:
+    pass
+
+
 def _workers() -> ThreadPoolExecutor:
+    from concurrent.futures import ThreadPoolExecutor  # which takes as long to import as all of islices
+
     global _pool
     pool = _pool  # looked at once: it may be replaced at any moment
     if pool is None:
