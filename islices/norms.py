@@ -154,13 +154,8 @@ def norm64(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Backend, Ar
 
 def _on_host(leaf: Any) -> list[np.ndarray[Any, Any]] | None:
     """NumPy views of the arrays of a leaf, if the host may compute on them now."""
-    if isinstance(leaf, IndexedSlices):
-        return modes.host_views(leaf.backend, (leaf.values, leaf.indices))
-    return modes.host_views(*_alone(leaf))
-
-
-def _alone(leaf: Array) -> tuple[Backend, tuple[Array]]:
-    return get_backend(leaf), (leaf,)
+    B, values = parts(leaf)
+    return modes.host_views(B, (values, leaf.indices) if isinstance(leaf, IndexedSlices) else (values,))
 
 
 def _over(leaf: Any, views: list[np.ndarray[Any, Any]]) -> Any:

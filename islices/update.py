@@ -6,6 +6,8 @@ and a call that raises has not written anything. SPEC clause 15.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ __all__ = [
     "as_given",
     "check_shape",
     "distinct_rows",
+    "open_tables",
     "scatter_add",
     "scatter_div",
     "scatter_max",
@@ -32,6 +35,8 @@ __all__ = [
     "scatter_update",
     "write_rows",
 ]
+
+Host = np.ndarray[Any, Any]
 
 
 def scatter_add(table: Any, x: Any, *, donate: bool = False) -> Any:
@@ -185,13 +190,25 @@ def _on_host(B: Backend, weights: Array, values: Array, indices: Array, op: str,
     views = modes.host_views(B, (values, indices)) if compiled else None
     if compiled is None or views is None or not compiled.is_packed(views[1], B.shape(weights)[0]):
         return None
-    opened = B.writable([weights], donate=donate)
-    if opened is None or not compiled.is_plain(opened[0][0]):
+    opened = open_tables(B, compiled, [weights], views[0], donate=donate)
+    if opened is None:
         return None
-    (view,), (changed,) = opened
-    rows = views[0].copy() if np.may_share_memory(views[0], view) else views[0]
+    (view,), (changed,), rows = opened
     compiled.scatter(view, rows, compiled.group(views[1]), op)
     return changed
+
+
+def open_tables(
+    B: Backend, compiled: ModuleType, tables: Sequence[Array], values: Host, *, donate: bool
+) -> tuple[list[Host], list[Array], Host] | None:
+    """(views, results, values) for kernels that write into tables, as `Backend.writable` has them; None where there is
+    no memory for that, and nothing has happened. values, a view too, share none of it: a row that is written must not
+    be read again as somebody's gradient."""
+    opened = B.writable(tables, donate=donate)
+    if opened is None or not all(map(compiled.is_plain, opened[0])):
+        return None
+    views, results = opened
+    return views, results, values.copy() if any(np.may_share_memory(values, view) for view in views) else values
 
 
 def distinct_rows(B: Backend, indices: Array, rows: int | None) -> tuple[Array, Array]:

@@ -46,9 +46,8 @@ def sum_rows(values: Array, indices: Array, rows: int | None) -> tuple[Array, Ar
 
 def runs_kernels(indices: Array, rows: int) -> bool:
     """Whether kernels are to group these indices where the program comes to run on CPU."""
-    # they sort index and position as one number of 64 bits
-    fits = rows.bit_length() + indices.shape[0].bit_length() <= 64
-    return fits and modes.on_host() and kernels.active() is not None
+    compiled = kernels.active() if modes.on_host() else None
+    return compiled is not None and compiled.is_packed(indices, rows)
 
 
 def _compiled(indices: Array, rows: int, operation: str, *dtypes: str) -> bool:

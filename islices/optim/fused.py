@@ -22,10 +22,9 @@ from islices.optim.plan import Plan
 from islices.optim.step import Work, without_frozen
 from islices.optim.traced import traced_step
 from islices.slices import IndexedSlices
+from islices.update import Host, open_tables
 
 __all__ = ["fused_step"]
-
-Host = np.ndarray[Any, Any]
 
 #: Arrays of state that kernels pass to a rule.
 MOST_STATES = 3
@@ -50,21 +49,18 @@ def fused_step(work: Work, *, touched: bool, donate: bool) -> tuple[Array, dict[
         gradient = modes.host_views(B, (B.stop_gradient(given[0]), *given[1:]))
     if gradient is None or (len(gradient) == 2 and not compiled.is_packed(gradient[1], B.shape(work.weights)[0])):
         return None
-    opened = B.writable([work.weights, *arrays.values()], donate=donate)
-    if opened is None or not all(map(compiled.is_plain, opened[0])):
+    opened = open_tables(B, compiled, [work.weights, *arrays.values()], gradient[0], donate=donate)
+    if opened is None:
         return None
-    (weights, *views), (changed, *results) = opened
+    (weights, *views), (changed, *results), values = opened
     state = dict(zip(arrays, views, strict=True))
-    values = gradient[0]
-    if any(np.may_share_memory(values, view) for view in opened[0]):
-        values = values.copy()  # a row that is written must not be read again as somebody's gradient
     recipe = _recipe(compiled, plan)
     target, own = state.get("master", weights), [state[spec.name] for spec in plan.formula.state]
     for groups in _groups(compiled, gradient[1:], weights.shape, None if touched else work.frozen, touched):
         compiled.step(recipe, values, groups, target, own, work.known)
         if target is not weights:
-            ids, dtype = groups[1], "bfloat16" if weights.dtype == np.uint16 else weights.dtype.name
-            weights[ids] = modes.HOST.astype(target[ids], dtype)
+            ids = groups[1]
+            weights[ids] = modes.HOST.astype(target[ids], modes.HOST.dtype(weights))
     state["step"] += 1
     return changed, dict(zip(arrays, results, strict=True))
 
