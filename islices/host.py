@@ -20,7 +20,7 @@ from islices import kernels
 from islices.backend import Array, Backend, Gradient
 from islices.memory import empty, zeros
 
-__all__ = ["HostBackend", "bfloat16_bits", "bfloat16_to_float32", "group", "quiet"]
+__all__ = ["HostBackend", "bfloat16_bits", "bfloat16_to_float32", "dtype_name", "group", "quiet"]
 
 #: Elements of float64 that fit the second-level cache several times over.
 BLOCK = 1 << 15
@@ -82,7 +82,7 @@ class HostBackend(Backend):
         return isinstance(x, np.ndarray)
 
     def dtype(self, x: Array) -> str:
-        return _dtype_name(x.dtype)
+        return dtype_name(x.dtype)
 
     def shape(self, x: Array) -> tuple[int | None, ...]:
         return x.shape  # type: ignore[no-any-return]
@@ -269,7 +269,8 @@ class HostBackend(Backend):
 
 
 @cache
-def _dtype_name(dtype: np.dtype[Any]) -> str:
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """The name of a host array's dtype: uint16 holds bfloat16."""
     return "bfloat16" if dtype == np.uint16 else dtype.name  # NumPy puts the name together on every call
 
 

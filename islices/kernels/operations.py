@@ -2,7 +2,7 @@
 
 The one module of this folder that the core calls (`islices.kernels.active`). Values are (n, *row_shape), 16-bit floats
 as NumPy's float16 or as uint16, which means bfloat16; whatever is not contiguous, aligned and of this machine's byte
-order is copied first. May import: NumPy, the kernels, `islices.memory`.
+order is copied first. May import: NumPy, the kernels, `islices.host` and `islices.memory`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from islices.host import dtype_name
 from islices.kernels import squares
 from islices.kernels.folding import fold_kernel
 from islices.kernels.grouping import bounds_kernel, group_slots
@@ -60,11 +61,6 @@ def _ready(x: Host) -> Host:
 
 
 @cache
-def _dtype_name(dtype: np.dtype[Any]) -> str:
-    return "bfloat16" if dtype == np.uint16 else dtype.name
-
-
-@cache
 def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return dtype.newbyteorder("=")
 
@@ -72,7 +68,7 @@ def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
 def _rows(values: Host) -> tuple[Host, str]:
     """(values as a matrix of what kernels take, their dtype)"""
     values = _ready(values)
-    name = _dtype_name(values.dtype)
+    name = dtype_name(values.dtype)
     if name == "float16":
         values = values.view(np.uint16)
     if values.ndim != 2:
@@ -178,7 +174,7 @@ def to_dense(values: Host, indices: Host, shape: tuple[int, ...]) -> Host | None
     width = rows.shape[1]
     out = zeros(shape, _native(values.dtype))
     into = _rows(out)[0]
-    kernel = fold_kernel(name, _dtype_name(ids.dtype))
+    kernel = fold_kernel(name, dtype_name(ids.dtype))
 
     def work(first: int, last: int) -> None:
         kernel(rows, order, starts, ids, into, first, last)
@@ -256,7 +252,7 @@ def scatter(table: Host, values: Host, groups: Groups, op: str) -> None:
     order, ids, starts = groups
     rows, name = _rows(values)
     into = _rows(table)[0]
-    kernel = scatter_kernel(name, _dtype_name(ids.dtype), op)
+    kernel = scatter_kernel(name, dtype_name(ids.dtype), op)
 
     def work(first: int, last: int) -> None:
         kernel(rows, order, starts, ids, into, first, last)
@@ -271,7 +267,7 @@ def step(recipe: Recipe, values: Host, groups: Groups, table: Host, state: Seque
     into, name = _rows(table)
     width = rows.shape[1]
     states = tuple(x.reshape(len(x), 1 if recipe.per_row else width) for x in state)
-    kernel = step_kernel(recipe, name, gradient, _dtype_name(ids.dtype))
+    kernel = step_kernel(recipe, name, gradient, dtype_name(ids.dtype))
 
     def work(first: int, last: int) -> None:
         kernel(rows, order, starts, ids, into, states, numbers, first, last)

@@ -177,9 +177,6 @@ COUNT = EXTRA = 0
 LINE = 16
 WIDE: Any = np.float32
 
-#: The states of a row's element, read and written, by their number: a tuple's length belongs to its type.
-_STATES: tuple[tuple[Callable[..., Any], ...], ...] = ()
-
 
 def _read_none(state: Any, row: Any, j: Any) -> Any:
     return ()
@@ -235,7 +232,8 @@ def _write_three(state: Any, row: Any, j: Any, new: Any) -> None:
     state[2][row, j] = new[3]
 
 
-_STATES = (
+#: The states of a row's element, read and written, by their number: a tuple's length belongs to its type.
+_STATES: tuple[tuple[Callable[..., Any], ...], ...] = (
     (_read_none, _write_none, _fetch_none), (_read_one, _write_one, _fetch_one), (_read_two, _write_two, _fetch_two),
     (_read_three, _write_three, _fetch_three),
 )  # fmt: skip
