@@ -1,0 +1,21 @@
+"""Reports of the suite: JSON lines to a matrix on a terminal, Markdown, JUnit XML, one HTML page; joined and compared.
+
+    runs.py         runs, columns, and what they are called
+    reading.py      JSON lines to runs; they may come from anywhere
+    grid.py         clauses by columns, counted
+    terminal.py, markdown.py, junit.py, html.py (with page.html, page.css, page.js)     the renderers
+    merging.py      several reports as one
+    differences.py  what changed between two
+    command.py      islices report
+
+rich is needed by terminal.py alone, and nothing here imports a framework or pytest.
+"""
+
+from __future__ import annotations
+
+from islices.conformance.report.grid import remarks, summary
+from islices.conformance.report.reading import read, read_run
+from islices.conformance.report.runs import CLAUSES, OUTCOMES, Column, Run
+from islices.conformance.report.terminal import matrix
+
+__all__ = ["CLAUSES", "OUTCOMES", "Column", "Run", "matrix", "read", "read_run", "remarks", "summary"]

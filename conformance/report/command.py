@@ -1,0 +1,219 @@
+"""`islices report`: render the JSON lines of conform, join several, or tell what changed between two."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from islices.cli import UsageError
+from islices.conformance.report.differences import KINDS, Change, Differences, compare
+from islices.conformance.report.grid import NOTHING
+from islices.conformance.report.html import html_page
+from islices.conformance.report.junit import junit
+from islices.conformance.report.markdown import markdown
+from islices.conformance.report.merging import join, json_lines
+from islices.conformance.report.reading import read
+from islices.conformance.report.runs import Run
+from islices.conformance.report.terminal import indented, new_console, print_report
+
+__all__ = ["arguments", "report"]
+
+FORMATS = ("terminal", "markdown", "junit", "html")
+EXTENSIONS = {".txt": "terminal", ".md": "markdown", ".xml": "junit", ".html": "html", ".htm": "html"}
+#: Changes of a kind that a terminal shows; --json has them all.
+SHOWN = 50
+HEADS = {
+    "regression": "regressions", "vanished": "vanished", "improvement": "improvements", "new": "new",
+    "reason": "changed reasons",
+}  # fmt: skip
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = (
+        "islices report FILE... [--format FORMAT] [-o PATH] [--replace]\n"
+        "       islices report merge FILE... -o PATH [--replace]\n"
+        "       islices report diff OLD NEW [--common] [--json]"
+    )
+    parser.epilog = (
+        "examples:\n"
+        "  islices conform --json run.jsonl            a report; every form below is made from it\n"
+        "  islices report run.jsonl                    the matrix, here\n"
+        "  islices report run.jsonl -o matrix.html     one page whose cells open; also .md, .xml (JUnit), .txt\n"
+        "  islices report linux.jsonl mac.jsonl -o all.md\n"
+        "  islices report merge linux.jsonl mac.jsonl -o all.jsonl\n"
+        "  islices report diff main.jsonl branch.jsonl\n\n"
+        "only reports of the same vectors and spec are shown together or compared; a file named merge or diff is\n"
+        "./merge or ./diff, and - is standard input or output\n"
+        "diff: pass > deviation > unsupported > fail > harness error; any step to the right is a regression, as are\n"
+        "new cases that fail and runs that break; cases that vanished are listed apart, and count as much\n"
+        "exit codes: 0 done (diff: no regressions), 1 diff: regressions or vanished cases, 2 usage, not a report"
+    )
+    parser.add_argument("words", nargs="+", metavar="FILE", help="reports (JSON lines), or an action before them")
+    parser.add_argument("--format", choices=FORMATS, help="default: by the extension of the output, else terminal")
+    parser.add_argument("-o", "--output", metavar="PATH", help="write to PATH, whole or not at all (default: stdout)")
+    parser.add_argument(
+        "--replace", action="store_true", help="a column that comes again takes the earlier one's place"
+    )
+    parser.add_argument("--common", action="store_true", help="diff: only the columns and cases that both have")
+    parser.add_argument("--json", action="store_true", help="diff: one JSON object on stdout")
+
+
+def report(options: argparse.Namespace) -> int:
+    action = options.words[0] if options.words[0] in ("merge", "diff") else "show"
+    _refuse(options, action)
+    if action == "diff":
+        return _diff(options)
+    runs = join([run for path in _files(options, action) for run in read(path)], replace=options.replace)
+    if action == "merge":
+        _write(options.output, json_lines(runs))
+    else:
+        _show(runs, options)
+    return 0
+
+
+def _refuse(options: argparse.Namespace, action: str) -> None:
+    """Options that mean nothing here are mistakes."""
+    foreign = {
+        "show": ("common", "json"), "merge": ("common", "json", "format"), "diff": ("format", "output", "replace"),
+    }  # fmt: skip
+    for name in foreign[action]:
+        if getattr(options, name):
+            raise UsageError(f"--{name} means nothing {'here' if action == 'show' else f'to {action}'}; see --help")
+    if action == "merge" and options.output is None:
+        raise UsageError("merge: -o PATH is missing (- for stdout)")
+
+
+def _files(options: argparse.Namespace, action: str) -> list[str]:
+    files: list[str] = options.words if action == "show" else options.words[1:]
+    if not files or (action == "diff" and len(files) != 2):
+        raise UsageError(
+            f"{action}: got {len(files)} files; accepted {'are 2' if action == 'diff' else 'is 1 or more'}"
+        )
+    if files.count("-") > 1:
+        raise UsageError("-: standard input can be read once")
+    return files
+
+
+# ---------------------------------------------------------------------- show
+def _show(runs: list[Run], options: argparse.Namespace) -> None:
+    form = _format(options)
+    if form == "terminal":
+        _needs_rich()
+        if options.output in (None, "-"):
+            print_report(runs, new_console())
+            return
+        text = io.StringIO()
+        print_report(runs, new_console(text))
+        _write(options.output, text.getvalue())
+    else:
+        _write(options.output, {"markdown": markdown, "junit": junit, "html": html_page}[form](runs))
+
+
+def _format(options: argparse.Namespace) -> str:
+    if options.format:
+        return str(options.format)
+    if options.output in (None, "-"):
+        return "terminal"
+    extension = Path(options.output).suffix.lower()
+    if extension not in EXTENSIONS:
+        raise UsageError(
+            f"--output: {options.output} does not say the format; accepted are {', '.join(EXTENSIONS)}, or --format"
+        )
+    return EXTENSIONS[extension]
+
+
+def _needs_rich() -> None:
+    try:
+        import rich  # noqa: F401
+    except ModuleNotFoundError:
+        raise UsageError('needs rich: pip install "islices[conformance]"') from None
+
+
+def _write(target: str | None, text: str) -> None:
+    """The whole text, or nothing: to a file beside the target, which then takes its name."""
+    if target in (None, "-"):
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode("utf-8"))
+        sys.stdout.buffer.flush()
+        return
+    try:
+        path = Path(str(target)).resolve()
+        if path.exists() and not path.is_file():  # a device or a pipe keeps its name
+            path.write_text(text, "utf-8")
+        else:
+            _replace(path, text)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--output: cannot write {target}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _replace(path: Path, text: str) -> None:
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with beside.open("x", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        if path.exists():
+            shutil.copymode(path, beside)
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+# ---------------------------------------------------------------------- diff
+def _diff(options: argparse.Namespace) -> int:
+    old, new = (read(path) for path in _files(options, "diff"))
+    for runs in (old, new):
+        join(runs)
+    found = compare(old, new, common=options.common)
+    if options.json:
+        print(json.dumps({"old": options.words[1], "new": options.words[2], **found.as_json()}))
+    else:
+        _needs_rich()
+        print_differences(found, new_console())
+    return 1 if found.regressed else 0
+
+
+def print_differences(found: Differences, console: Any) -> None:
+    """Versions, a table by clause, and the changes, worst kind first."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    for line in found.versions:
+        console.print(line, style="dim", markup=False, highlight=False)
+    if found.changes:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for head in ("group", "clause of the spec"):
+            table.add_column(head)
+        for kind in KINDS:
+            table.add_column(HEADS[kind], justify="right")
+        for row, counts in found.by_clause().items():
+            table.add_row(escape(row.group), escape(row.title), *(str(counts[kind] or NOTHING) for kind in KINDS))
+        console.print(table)
+        console.print()
+    for kind in KINDS:
+        _print_changes(found.of_kind(kind), kind, console)
+    counts = found.counts()
+    line = ", ".join(f"{counts[kind]} {HEADS[kind]}" for kind in KINDS)
+    console.print(f"{line}  ({found.compared} cases compared)", highlight=False)
+
+
+def _print_changes(changes: Sequence[Change], kind: str, console: Any) -> None:
+    from rich.markup import escape
+
+    style = "bold red" if kind in ("regression", "vanished") else "bold"
+    for change in changes[:SHOWN]:
+        steps = " -> ".join(filter(None, (change.old, change.new))) if kind != "vanished" else f"was {change.old}"
+        console.print(
+            f"[{style}]{kind}[/] {escape(change.column)}  {escape(change.id)}  {escape(steps)}", highlight=False
+        )
+        if change.reason:
+            console.print(f"  {indented(change.reason)}", markup=False, highlight=False)
+    if len(changes) > SHOWN:
+        console.print(f"... and {len(changes) - SHOWN} more ({kind}); --json has them all", highlight=False)

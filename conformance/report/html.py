@@ -1,0 +1,212 @@
+"""The report as one HTML page that needs nothing else: no network, no server, and for the matrix itself no JavaScript.
+
+The page is written so that no text of a report can become markup: what stands in it is escaped, the cases come as JSON
+whose ``<`` are escaped too, page.js puts text in as text, and the page's own policy admits this one style and this one
+script by their hashes and nothing from outside.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import string
+from collections.abc import Sequence
+from functools import cache
+from html import escape
+from importlib import resources
+from typing import Any
+
+from islices.conformance.report.grid import NOTHING, RUN, Grid, cell_parts, grid, problems, provenance, remarks
+from islices.conformance.report.runs import OUTCOMES, PROBLEMS, Run, run_labels, run_names
+
+__all__ = ["html_page"]
+
+#: outcome -> its letter in the data; "." is a case that a column does not have
+LETTERS = {"pass": "p", "deviation": "d", "unsupported": "u", "fail": "f", "harness error": "h", "skipped": "s"}
+WORDS = {"pass": "✓", "deviation": "d", "unsupported": "u", "fail": "✗", "harness error": "!", "skipped": "–"}
+FIELDS = ("reason", "expected", "got", "kind", "issue")
+#: Calls of cases that pass everywhere are cut: nobody looks for what is wrong with them, and they are most of the page.
+CALL_OF_PASS = 1200
+#: Problems listed above the fold; every one stands in its cell.
+SHOWN = 100
+
+
+def html_page(runs: Sequence[Run]) -> str:
+    """The page's text."""
+    style, script = _file("page.css"), _file("page.js")
+    whole, names = grid(runs), run_names(runs)
+    return string.Template(_file("page.html")).substitute(
+        style=style, script=script, style_hash=_hash(style), script_hash=_hash(script),
+        provenance=escape(provenance(runs)), verdict=_verdict(runs), chips=_chips(runs), matrix=_matrix(runs, whole),
+        problems=_problems(runs, names), remarks=_remarks(runs, names), runs=_runs(runs, names),
+        data=_script_json(_data(runs, whole)),
+    )  # fmt: skip
+
+
+@cache
+def _file(name: str) -> str:
+    return resources.files("islices.conformance.report").joinpath(name).read_text("utf-8")
+
+
+def _hash(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
+
+
+def _script_json(data: Any) -> str:
+    """JSON that cannot end the element it stands in, nor begin a comment there."""
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+# ---------------------------------------------------------------------- what stands in the page
+def _css(outcome: str) -> str:
+    return outcome.replace(" ", "-")
+
+
+def _counts(runs: Sequence[Run]) -> dict[str, int]:
+    counts = {outcome: sum(run.counts()[outcome] for run in runs) for outcome in OUTCOMES}
+    skipped = sum(run.befell[0] == "skipped" for run in runs)
+    return counts | ({"skipped": skipped} if skipped else {})
+
+
+def _verdict(runs: Sequence[Run]) -> str:
+    counts = _counts(runs)
+    bad = [f"{counts[o]:,} {o}{'s' if counts[o] > 1 else ''}" for o in PROBLEMS if counts[o]]
+    if bad:
+        return f'<p class="verdict fail"><span class="mark">✗</span> Does not conform: {", ".join(bad)}</p>'
+    if not counts["pass"]:
+        return '<p class="verdict"><span class="mark">–</span> Nothing passed and nothing failed</p>'
+    return '<p class="verdict pass"><span class="mark">✓</span> Conforms: no case fails, nothing crashed</p>'
+
+
+def _chips(runs: Sequence[Run]) -> str:
+    return "\n".join(
+        f'<label class="chip {_css(outcome) if count else "none"}">'
+        f'<input type="checkbox" value="{LETTERS[outcome]}" checked>'
+        f'<span><span class="mark" aria-hidden="true">{WORDS[outcome]}</span> <b>{count:,}</b> {outcome}</span></label>'
+        for outcome, count in _counts(runs).items()
+    )
+
+
+def _matrix(runs: Sequence[Run], whole: Grid) -> str:
+    heads = []
+    for run, label in zip(runs, run_labels(runs), strict=True):
+        lines = "".join(f"<span>{escape(line)}</span>" for line in label)
+        whole_name = f'title="{escape(" ".join(label))}"'
+        heads.append(f'<th scope="colgroup" colspan="{len(run.modes)}" class="first" {whole_name}>{lines}</th>')
+    modes = [f'<th scope="col"{_line(whole, k)}>{escape(column.mode)}</th>' for k, column in enumerate(whole.columns)]
+    lines = [
+        f'<thead><tr><th scope="col" class="corner" rowspan="2">clause of the spec</th>{"".join(heads)}</tr>',
+        f"<tr>{''.join(modes)}</tr></thead>",
+    ]
+    last = None
+    for r, row in enumerate(whole.rows):
+        if row.group != last:
+            lines.append(f"{'</tbody>' if r else ''}<tbody>")
+        again = ' class="again"' if row.group == last else ""
+        head = f'<th scope="row"><span{again}>{escape(row.group)}</span> {escape(row.title)}</th>'
+        cells = "".join(_cell(whole, r, k) for k in range(len(whole.columns)))
+        lines.append(f'<tr data-row="{r}">{head}{cells}</tr>')
+        last = row.group
+    return "\n".join([*lines, "</tbody>" if whole.rows else ""])
+
+
+def _line(whole: Grid, k: int) -> str:
+    """The class of a column that has a line before it, as the first of its run."""
+    return ' class="first"' if whole.first[k] else ""
+
+
+def _cell(whole: Grid, r: int, k: int) -> str:
+    parts = cell_parts(whole.cell(whole.rows[r], k)) or [("none", NOTHING)]
+    text = " ".join(f'<span class="{_css(outcome)}">{part}</span>' for outcome, part in parts)
+    return f"<td{_line(whole, k)}>{text}</td>"
+
+
+def _problems(runs: Sequence[Run], names: Sequence[str]) -> str:
+    found = [(run, name, case) for run, name in zip(runs, names, strict=True) for case in problems(run)]
+    items = [
+        f'<details><summary><span class="harness-error">! harness error</span> {escape(name)}</summary>'
+        f"<pre>{escape(run.error)}</pre></details>"
+        for run, name in zip(runs, names, strict=True)
+        if run.error
+    ]
+    for _, name, case in found[:SHOWN]:
+        fields = [f for f in ("call", *FIELDS) if case.get(f)]
+        body = "".join(f"<dt>{field}</dt><dd><pre>{escape(case[field])}</pre></dd>" for field in fields)
+        outcome = case["outcome"]
+        items.append(
+            f'<details><summary><span class="{_css(outcome)}">{WORDS[outcome]} {outcome}</span> {escape(name)} '
+            f"{escape(case['mode'])} <code>{escape(case['id'])}</code></summary><dl>{body}</dl></details>"
+        )
+    if len(found) > SHOWN:
+        items.append(f"<p>… and {len(found) - SHOWN:,} more, in the cells of the matrix.</p>")
+    return f"<section><h2>What fails</h2>\n{''.join(items)}</section>" if items else ""
+
+
+def _remarks(runs: Sequence[Run], names: Sequence[str]) -> str:
+    items = [
+        f"<li><b>{escape(name)}</b> {escape(remark)}</li>"
+        for run, name in zip(runs, names, strict=True)
+        for remark in remarks(run)
+    ]
+    return f'<section><h2>What is declared</h2><ul class="remarks">{"".join(items)}</ul></section>' if items else ""
+
+
+def _runs(runs: Sequence[Run], names: Sequence[str]) -> str:
+    lines = []
+    for run, name in zip(runs, names, strict=True):
+        devices = ", ".join(run.header.get("devices", []))
+        facts = [run.fact(fact) for fact in ("python", "numpy", "islices", "platform", "profile")]
+        cells = [devices or "?", *facts, f"{len(run.cases):,}", f"{run.seconds:.0f} s"]
+        says = f" <small>{escape(run.fact('says'))}</small>" if run.variant and run.header.get("says") else ""
+        lines.append(
+            f'<tr><th scope="row">{escape(name)}{says}</th>{"".join(f"<td>{escape(c)}</td>" for c in cells)}</tr>'
+        )
+    return "\n".join(lines)
+
+
+# ---------------------------------------------------------------------- what page.js reads
+def _data(runs: Sequence[Run], whole: Grid) -> dict[str, Any]:
+    """The cases, column by column: one letter for each outcome, and texts by number, each of them once."""
+    rows = {(row.group, row.clause): r for r, row in enumerate(whole.rows)}
+    numbers: dict[tuple[int, str], int] = {}
+    calls: dict[int, str] = {}
+    telling: set[int] = set()
+    texts: dict[str, int] = {}
+    letters: list[dict[int, str]] = []
+    details: list[dict[int, dict[str, int]]] = []
+    for column in whole.columns:
+        of_column: dict[int, str] = {}
+        told: dict[int, dict[str, int]] = {}
+        for case in [*_befell(column.run), *column.cases]:
+            key = rows[case["group"], case["clause"]], case["id"]
+            n = numbers.setdefault(key, len(numbers))
+            calls.setdefault(n, case.get("call", ""))
+            of_column[n] = LETTERS[case["outcome"]]
+            if case["outcome"] != "pass":
+                telling.add(n)
+                told[n] = {f: texts.setdefault(case[f], len(texts)) for f in FIELDS if case.get(f)}
+        letters.append(of_column)
+        details.append(told)
+    return {
+        "outcomes": {letter: [outcome, WORDS[outcome]] for outcome, letter in LETTERS.items()},
+        "columns": [{"name": " ".join(label), "first": f} for label, f in zip(whole.labels, whole.first, strict=True)],
+        "run": whole.rows.index(RUN) if RUN in whole.rows else -1,
+        "rows": [f"{row.group}: {row.title}" for row in whole.rows],
+        "cases": [[r, id] for r, id in numbers],
+        "calls": [calls[n] if n in telling else _cut(calls[n]) for n in range(len(numbers))],
+        "letters": ["".join(of_column.get(n, ".") for n in range(len(numbers))) for of_column in letters],
+        "details": details,
+        "texts": list(texts),
+    }
+
+
+def _befell(run: Run) -> list[dict[str, Any]]:
+    """What happened to a run as a whole, as a case of the row for it."""
+    outcome, reason = run.befell
+    case = {"group": RUN.group, "clause": RUN.clause, "id": RUN.title, "outcome": outcome, "reason": reason}
+    return [case] if outcome else []
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= CALL_OF_PASS else f"{text[:CALL_OF_PASS]} … ({len(text):,} characters)"

@@ -1,0 +1,97 @@
+"""The report as Markdown, for a README or a comment on a pull request.
+
+Text of cases stands in code, where no renderer finds markup, links or names of people.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from islices.conformance.report.grid import NOTHING, Grid, cell_parts, grid, problems, provenance, remarks, summary
+from islices.conformance.report.runs import Run, run_names
+
+__all__ = ["markdown"]
+
+#: Problems shown of each run; a comment has a limit, and the rest stands in the report itself.
+SHOWN = 20
+LEGEND = "a cell counts the cases that pass; ✗ fails, ! harness errors, d declared deviations, u unsupported"
+STRONG = ("fail", "harness error", "skipped")
+
+
+def markdown(runs: Sequence[Run]) -> str:
+    """The matrix as a table, remarks, and the first problems of each run."""
+    names = run_names(runs)
+    noted = [
+        f"- {word(name)}: {_remark(remark)}" for run, name in zip(runs, names, strict=True) for remark in remarks(run)
+    ]
+    parts = [f"**{summary(runs)}**", "\n".join(_table(grid(runs))), LEGEND + ".", "\n".join(noted)]
+    parts += [_problems(run, name) for run, name in zip(runs, names, strict=True)]
+    parts.append(word(provenance(runs)))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _table(whole: Grid) -> list[str]:
+    heads = ["group", "clause", *("<br>".join(word(line.lstrip("@")) for line in label) for label in whole.labels)]
+    lines = [_line(heads), _line(["---", "---", *["---:"] * len(whole.labels)])]
+    last = None
+    for row in whole.rows:
+        cells = [_cell(cell_parts(whole.cell(row, k))) for k in range(len(whole.columns))]
+        lines.append(_line(["" if row.group == last else word(row.group), word(row.title), *cells]))
+        last = row.group
+    return lines
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _cell(parts: list[tuple[str, str]]) -> str:
+    return " ".join(f"**{part}**" if outcome in STRONG else part for outcome, part in parts) or NOTHING
+
+
+def _remark(remark: str) -> str:
+    """ "unsupported, 6 cases: reason": the counts as they are, the reason as code."""
+    counts, _, reason = remark.partition(": ")
+    return f"{counts}: {code(reason)}" if reason else counts
+
+
+def _problems(run: Run, name: str) -> str:
+    found = problems(run)
+    parts = [f"**harness error** in {word(name)}:\n\n{block(run.error)}"] if run.error else []
+    for case in found[:SHOWN]:
+        head = f"**{case['outcome']}** in {word(name)}, {word(case['mode'])}: {code(case['id'])}"
+        parts.append(f"{head}\n\n{block(_details(case))}")
+    if len(found) > SHOWN:
+        parts.append(f"… and {len(found) - SHOWN} more in {word(name)}.")
+    return "\n\n".join(parts)
+
+
+def _details(case: dict[str, Any]) -> str:
+    fields = ("call", "reason", "got", "expected")
+    return "\n".join(f"{field}: {case[field]}" for field in fields if case.get(field)) or "no details"
+
+
+# ---------------------------------------------------------------------- text that came from outside
+def word(text: str) -> str:
+    """A short text as it is where nothing in it can mean anything to Markdown, else as code."""
+    plain = re.fullmatch(r"[\w .,+()\-]*", text, re.ASCII) and not re.search(r"\b_|_\b|__|www", text)
+    return text if plain else code(text)
+
+
+def code(text: str) -> str:
+    """A text on one line as code, its fence longer than any row of backticks in it."""
+    text = " ".join(text.split())
+    fence = "`" * (_backticks(text) + 1)
+    pad = " " if text.startswith("`") or text.endswith("`") or not text else ""
+    return f"{fence}{pad}{text}{pad}{fence}"
+
+
+def block(text: str) -> str:
+    fence = "`" * max(3, _backticks(text) + 1)
+    return f"{fence}text\n{text}\n{fence}"
+
+
+def _backticks(text: str) -> int:
+    return max(map(len, re.findall("`+", text)), default=0)

@@ -1,0 +1,84 @@
+"""Several reports as one. Only what was asked the same questions stands side by side, and no column stands twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from islices.cli import UsageError
+from islices.conformance.report.runs import Run
+
+__all__ = ["join", "json_lines", "refuse_other_vectors"]
+
+
+def join(runs: Sequence[Run], *, replace: bool = False) -> list[Run]:
+    """The runs in their order, if they belong together.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+    replace : bool
+        A later run takes the place of an earlier one of the same backend, versions, variant, interpreter and system.
+
+    Raises
+    ------
+    UsageError
+        The runs differ in the spec's version or the vectors, or a column comes twice.
+    """
+    refuse_other_vectors(runs)
+    joined: list[Run] = []
+    for run in runs:
+        same = [other for other in joined if _identity(other) == _identity(run) and _overlap(other, run)]
+        for other in same:
+            if not replace:
+                raise UsageError(
+                    f"{_column(run)} comes twice, in {_both(other, run)}; leave one out, or let the later one hold "
+                    "with --replace"
+                )
+            _refuse_loss(other, run)
+        # in the place of the first, so that columns do not wander
+        place = joined.index(same[0]) if same else len(joined)
+        joined = [*joined[:place], run, *(other for other in joined[place:] if other not in same)]
+    return joined
+
+
+def refuse_other_vectors(runs: Sequence[Run], *, advice: str = "") -> None:
+    """Reports of different vectors or versions of the spec are not comparable."""
+    for fact in ("spec", "vectors"):
+        first = {run.fact(fact): run for run in reversed(runs)}
+        if len(first) > 1:
+            two = [f"{fact} {value[:12]} in {run.origin} ({run.name})" for value, run in reversed(first.items())]
+            raise UsageError(f"cannot be compared: {', '.join(two)}; run both by one version of islices{advice}")
+
+
+def json_lines(runs: Sequence[Run]) -> str:
+    """The report that holds these runs, line by line as they came."""
+    return "".join(f"{line}\n" for run in runs for line in run.lines)
+
+
+def _identity(run: Run) -> tuple[Any, ...]:
+    return run.backend, run.version, run.variant, run.fact("python"), run.fact("numpy"), run.system
+
+
+def _overlap(a: Run, b: Run) -> bool:
+    """Do they share a column? A run without cases may stand for any."""
+    return "" in a.modes + b.modes or not set(a.modes).isdisjoint(b.modes)
+
+
+def _refuse_loss(old: Run, new: Run) -> None:
+    lost = [mode for mode in old.modes if mode not in new.modes]
+    if lost and not new.error and lost != [""]:
+        raise UsageError(
+            f"--replace: {_column(new)} in {new.origin} has no cases of mode {', '.join(lost)}, which {old.origin} "
+            "has; runs are replaced as a whole"
+        )
+
+
+def _column(run: Run) -> str:
+    modes = ", ".join(filter(None, run.modes))
+    where = f"NumPy {run.fact('numpy')}, Python {run.fact('python')}, {run.system}"
+    return f"{run.name}{f' {modes}' if modes else ''} ({where})"
+
+
+def _both(a: Run, b: Run) -> str:
+    return a.origin if a.origin == b.origin else f"{a.origin} and {b.origin}"

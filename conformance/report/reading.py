@@ -1,0 +1,232 @@
+"""JSON lines to runs. A report may come from anywhere: nothing in it is believed before its type was looked at.
+
+Characters that do not print (escape sequences of terminals, marks that turn the direction of text, halves of surrogate
+pairs) become their Python escapes here, once, so that no renderer can put them out.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from islices.cli import UsageError
+from islices.conformance.report.runs import OUTCOMES, Run, printable
+
+__all__ = ["read", "read_run"]
+
+MAX_FILE = 512 * 2**20
+MAX_LINE = 2**20
+
+#: Fields of each line: name -> (type, is it required). Texts may hold line breaks, names may not.
+NAME, TEXT, NUMBER, WHOLE, COUNTS, NAMES = "a name", "a text", "a number", "a whole number", "counts", "names"
+FIELDS = {
+    "header": {
+        "spec": (NAME, True), "vectors": (NAME, True), "backend": (NAME, True), "version": (NAME, False),
+        "islices": (NAME, False), "numpy": (NAME, False), "python": (NAME, False), "platform": (NAME, False),
+        "profile": (NAME, False), "variant": (NAME, False), "says": (NAME, False), "skipped": (TEXT, False),
+        "time": (NAME, False),
+        "total": (WHOLE, False), "devices": (NAMES, False),
+    },
+    "start": {"id": (NAME, True), "mode": (NAME, True)},
+    "case": {
+        "id": (NAME, True), "clause": (NAME, True), "group": (NAME, True), "mode": (NAME, True),
+        "outcome": (NAME, True), "call": (TEXT, False), "reason": (TEXT, False), "got": (TEXT, False),
+        "expected": (TEXT, False), "kind": (NAME, False), "issue": (TEXT, False), "seconds": (NUMBER, False),
+    },
+    "footer": {"counts": (COUNTS, True), "exit": (WHOLE, True)},
+    "error": {"reason": (TEXT, True)},
+}  # fmt: skip
+#: Names that must say something.
+FILLED = ("spec", "vectors", "backend", "id", "clause", "group", "mode")
+#: pytest's exit codes of a run that came to its end: all passed, some failed, nothing was asked for.
+ENDED = (0, 1, 5)
+
+
+def read(path: str | Path) -> list[Run]:
+    """All runs of a report ("-": standard input).
+
+    Raises
+    ------
+    UsageError
+        The file cannot be read or is not a report; the message names the file and the line.
+    """
+    with _opened(str(path)) as file:
+        return _runs(file, str(path))
+
+
+def read_run(backend: str, path: Path) -> Run:
+    """The run that a file holds, as far as its process has come; what is wrong with it is its ``error``."""
+    run = Run(backend)
+    if not path.exists():
+        return run
+    try:
+        return (read(path) or [run])[-1] if path.stat().st_size else run
+    except UsageError as problem:
+        run.error = str(problem)
+        return run
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[BinaryIO]:
+    if path == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        file = Path(path).open("rb")  # noqa: SIM115 (what cannot be opened is told apart from what goes wrong within)
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+        raise UsageError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    with file:
+        yield file
+
+
+def _runs(file: BinaryIO, path: str) -> list[Run]:
+    runs: list[Run] = []
+    size = number = 0
+    while line := file.readline(MAX_LINE + 1):
+        number += 1
+        size += len(line)
+        if len(line) > MAX_LINE or size > MAX_FILE:
+            raise UsageError(
+                f"{path}, line {number}: too large; accepted are lines of {MAX_LINE >> 20} MiB, files of "
+                f"{MAX_FILE >> 20} MiB"
+            )
+        if not line.strip():
+            continue
+        try:
+            _take(runs, _entry(line), line.decode("utf-8").strip(), path)
+        except _LineError as problem:
+            if problem.broken and not line.endswith(b"\n") and runs and not runs[-1].footer:
+                break  # the process was killed while it wrote
+            raise UsageError(f"{path}, line {number}: {problem}") from None
+    if not runs:
+        raise UsageError(f"{path}: holds no run; accepted are the JSON lines that islices conform --json writes")
+    _refuse_sprawl(runs, path)
+    for run in runs:
+        run.error = run.error or _doubt(run)
+    return runs
+
+
+def _refuse_sprawl(runs: list[Run], path: str) -> None:
+    """A matrix is rows times columns: a small file of many names would fill the memory."""
+    modes = max(len(run.modes) for run in runs)
+    clauses = len({(case["group"], case["clause"]) for run in runs for case in run.cases})
+    for count, most, what in ((len(runs), 200, "runs"), (modes, 16, "modes in a run"), (clauses, 500, "clauses")):
+        if count > most:
+            raise UsageError(f"{path}: holds {count} {what}; accepted are up to {most}")
+
+
+class _LineError(Exception):
+    """What is wrong with a line; ``broken``: it may be the first half of a good one."""
+
+    def __init__(self, problem: str, *, broken: bool = False) -> None:
+        super().__init__(problem)
+        self.broken = broken
+
+
+def _take(runs: list[Run], entry: dict[str, Any], line: str, path: str) -> None:
+    kind = entry.pop("type")
+    if kind == "header":
+        runs.append(Run(entry["backend"], entry, origin=path, lines=[line]))
+        return
+    if not runs:
+        raise _LineError(f"a {kind} line before any header; is it a report of islices conform --json?")
+    run = runs[-1]
+    if run.footer and kind != "error":  # a process may still go wrong while it ends
+        raise _LineError(f"a {kind} line after the footer of {run.name}")
+    run.lines.append(line)
+    if kind == "start":
+        run.started = f"{entry['id']} ({entry['mode']})"
+    elif kind == "case":
+        run.cases.append(entry)
+    elif kind == "footer":
+        run.footer = entry
+    else:
+        run.error = entry["reason"] or "harness error"
+
+
+def _doubt(run: Run) -> str:
+    """Why a run is not believed, if it is not."""
+    counted = Counter(case["outcome"] for case in run.cases)
+    twice = [key for key, count in Counter((case["id"], case["mode"]) for case in run.cases).items() if count > 1]
+    if run.skipped:
+        return "it says that it was skipped, and holds cases" if run.cases else ""
+    if not run.footer:
+        return "no footer: the process ended " + (f"in {run.started}" if run.started else "before the first case")
+    if run.footer["exit"] not in ENDED:
+        return f"pytest ended with {run.footer['exit']}"
+    if run.footer["counts"] != counted:
+        return f"its footer counts {sum(run.footer['counts'].values())} cases, and {len(run.cases)} stand in the file"
+    if twice:
+        return f"{twice[0][0]} ({twice[0][1]}) stands in it twice"
+    return ""
+
+
+# ---------------------------------------------------------------------- a line
+def _no_constant(text: str) -> Any:
+    raise ValueError(f"{text} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+
+
+def _entry(line: bytes) -> dict[str, Any]:
+    """A line as a dict whose known fields have the types of FIELDS, and whose texts print."""
+    try:
+        entry = _DECODER.decode(line.decode("utf-8").strip())
+    except RecursionError:
+        raise _LineError("nested too deeply") from None
+    except ValueError as error:  # also what is not UTF-8, and numbers of thousands of digits
+        raise _LineError(f"not JSON: {_one_line(error)}", broken=True) from None
+    if not isinstance(entry, dict):
+        raise _LineError(f"got {_shown(entry)}; accepted is a JSON object with a type")
+    kind = entry.get("type")
+    if not isinstance(kind, str) or kind not in FIELDS:
+        raise _LineError(f"type: got {_shown(kind)}; accepted are {', '.join(FIELDS)}")
+    for name, (accepted, required) in FIELDS[kind].items():
+        if name in entry:
+            entry[name] = _field(name, entry[name], accepted)
+        elif required:
+            raise _LineError(f"{kind}: {name} is missing")
+    if kind == "case" and entry["outcome"] not in OUTCOMES:
+        raise _LineError(f"outcome: got {_shown(entry['outcome'])}; accepted are {', '.join(OUTCOMES)}")
+    for name in entry.keys() - FIELDS[kind].keys() - {"type"}:  # of a later version; nobody shows it
+        del entry[name]
+    return entry
+
+
+def _field(name: str, value: Any, accepted: str) -> Any:
+    if accepted in (NAME, TEXT) and isinstance(value, str):
+        if value or name not in FILLED:
+            return printable(value, lines=accepted == TEXT)
+    elif accepted == NUMBER and type(value) in (int, float) and 0 <= value <= sys.float_info.max:
+        return float(value)
+    elif accepted == WHOLE and type(value) is int:
+        return value
+    elif accepted == COUNTS and isinstance(value, dict) and all(type(v) is int for v in value.values()):
+        return {printable(key): count for key, count in value.items() if count}
+    elif accepted == NAMES and isinstance(value, list) and all(isinstance(v, str) for v in value):
+        return [printable(v) for v in value]
+    raise _LineError(f"{name}: got {_shown(value)}; accepted is {ACCEPTED[accepted]}")
+
+
+ACCEPTED = {
+    NAME: "a string that is not empty", TEXT: "a string", NUMBER: "a number, 0 or above", WHOLE: "a whole number",
+    COUNTS: "an object of outcomes and whole numbers", NAMES: "a list of strings",
+}  # fmt: skip
+
+
+def _shown(value: Any) -> str:
+    """A value that was refused, short."""
+    if isinstance(value, (dict, list)):
+        return f"a JSON {'object' if isinstance(value, dict) else 'array'}"
+    text = printable(json.dumps(value, ensure_ascii=False))
+    return text if len(text) <= 60 else text[:60] + "…"
+
+
+def _one_line(error: ValueError) -> str:
+    return printable(str(error).partition("\n")[0])[:200]

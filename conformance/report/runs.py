@@ -1,0 +1,191 @@
+"""What a report holds: runs, their columns, and how each is called.
+
+A run is one backend in one process, in one variant; a column of the matrix is a run in one mode. What a run without a
+footer says is not believed: the process crashed or hung, and that is a harness error, whatever passed before it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+__all__ = [
+    "CLAUSES",
+    "MODES",
+    "OUTCOMES",
+    "PROBLEMS",
+    "Column",
+    "Run",
+    "column_labels",
+    "columns",
+    "printable",
+    "run_labels",
+    "run_names",
+    "title",
+]
+
+#: clause -> its title in the matrix
+CLAUSES = {
+    "1": "meaning", "2": "indices", "3": "sums", "4": "coalesce", "5": "to_dense", "6": "linear operations",
+    "7": "norms", "8": "global_norm", "9": "clip_by_value", "10": "clip by norm", "11": "presets", "12": "padding",
+    "13": "row selection", "14": "per sample", "15": "row updates", "16": "optimizers", "17": "traced code",
+    "18": "scalars", "19": "bags", "20": "modes",
+}  # fmt: skip
+MODES = ("host", "native", "traced")
+#: what can come of a case, best first
+OUTCOMES = ("pass", "deviation", "unsupported", "fail", "harness error")
+PROBLEMS = ("fail", "harness error")
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """A text whose characters that do not print stand as their Python escapes; line breaks may stay."""
+    if text.isprintable():
+        return text
+    kept = "\n" if lines else ""
+    return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text)
+
+
+def title(clause: str) -> str:
+    """How a clause is called: "clip by norm (10)"; one that this version does not know by its number alone."""
+    return f"{CLAUSES[clause]} ({clause})" if clause in CLAUSES else f"({clause})"
+
+
+@dataclass(eq=False)
+class Run:
+    """What one backend's process reported."""
+
+    backend: str
+    header: dict[str, Any] = field(default_factory=dict)
+    cases: list[dict[str, Any]] = field(default_factory=list)
+    footer: dict[str, Any] = field(default_factory=dict)
+    started: str = ""
+    error: str = ""
+    """Why the run is a harness error as a whole; empty where it is not."""
+    origin: str = ""
+    """The file it was read from."""
+    lines: list[str] = field(default_factory=list, repr=False)
+    """Its JSON lines as they came, without one that was cut short."""
+
+    def fact(self, name: str) -> str:
+        """A field of the header as text, "?" where it has none."""
+        return str(self.header.get(name, "?"))
+
+    def broke(self, reason: str) -> None:
+        """Note what the parent of its process saw, a crash or a hang, in its JSON lines too."""
+        self.error = printable(reason, lines=True)
+        self.lines.append(json.dumps({"type": "error", "reason": reason}))
+
+    @property
+    def version(self) -> str:
+        return self.fact("version")
+
+    @property
+    def variant(self) -> str:
+        return str(self.header.get("variant", ""))
+
+    @property
+    def skipped(self) -> str:
+        """Why a declared variant could not run here; empty where it ran. It is never a pass."""
+        return str(self.header.get("skipped", ""))
+
+    @property
+    def befell(self) -> tuple[str, str]:
+        """What happened to it as a whole, and why: a harness error, "skipped", or nothing."""
+        return ("harness error", self.error) if self.error else ("skipped" if self.skipped else "", self.skipped)
+
+    @property
+    def name(self) -> str:
+        return f"{self.backend}@{self.version}" + (f" {self.variant}" if self.variant else "")
+
+    @property
+    def modes(self) -> list[str]:
+        """The modes its cases ran in; one that is called "" where there is no case."""
+        seen = {case["mode"] for case in self.cases}
+        return [mode for mode in MODES if mode in seen] + sorted(seen - set(MODES)) or [""]
+
+    @property
+    def system(self) -> str:
+        """Operating system and processor, without the versions that change from week to week."""
+        parts = self.fact("platform").split("-")
+        return " ".join([parts[0], *[p for p in parts[1:] if p in ("x86_64", "AMD64", "aarch64", "arm64", "ppc64le")]])
+
+    @property
+    def seconds(self) -> float:
+        return float(sum(case.get("seconds", 0) for case in self.cases))
+
+    def counts(self) -> Counter[str]:
+        counts = Counter(case["outcome"] for case in self.cases)
+        counts["harness error"] += bool(self.error)
+        return counts
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """A run in one mode."""
+
+    run: Run
+    mode: str
+
+    @functools.cached_property
+    def cases(self) -> list[dict[str, Any]]:
+        return [case for case in self.run.cases if case["mode"] == self.mode]
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What makes columns of two reports the same one, whatever the versions."""
+        return self.run.backend, self.run.variant, self.mode
+
+
+def columns(runs: Sequence[Run]) -> list[Column]:
+    return [Column(run, mode) for run in runs for mode in run.modes]
+
+
+# ---------------------------------------------------------------------- names
+T = TypeVar("T")
+
+
+def run_labels(runs: Sequence[Run]) -> list[list[str]]:
+    """The lines above the columns of each run: backend, @version, variant, and what else is needed to tell it apart."""
+    added = _added(runs, lambda run: run, lambda run: (run.backend, run.version, run.variant))
+    return [_lines(run, *more) for run, more in zip(runs, added, strict=True)]
+
+
+def run_names(runs: Sequence[Run]) -> list[str]:
+    """The same on one line, with the whole version: "torch@2.13.0+cpu kernels off"."""
+    added = _added(runs, lambda run: run, lambda run: (run.backend, run.version, run.variant))
+    return [" ".join([run.name, *more]) for run, more in zip(runs, added, strict=True)]
+
+
+def column_labels(columns: Sequence[Column]) -> list[list[str]]:
+    """The lines above each column: those of its run, and the mode."""
+    added = _added(columns, lambda c: c.run, lambda c: (c.key, c.run.version))
+    return [_lines(c.run, c.mode, *more) for c, more in zip(columns, added, strict=True)]
+
+
+def _lines(run: Run, *more: str) -> list[str]:
+    return [run.backend, "@" + run.version.partition("+")[0], *filter(None, (run.variant, *more))]
+
+
+def _added(items: Sequence[T], run_of: Callable[[T], Run], key: Callable[[T], Hashable]) -> list[list[str]]:
+    """For each item what tells it from the others of its key: the facts of its run that differ, else a number."""
+    groups: dict[Hashable, list[int]] = {}
+    for k, item in enumerate(items):
+        groups.setdefault(key(item), []).append(k)
+    added: list[list[str]] = [[] for _ in items]
+    for members in (group for group in groups.values() if len(group) > 1):
+        facts = [
+            (f"NumPy {run.fact('numpy')}", f"Python {run.fact('python')}", f"islices {run.fact('islices')}", run.system,
+             f"{run.fact('profile')} profile")
+            for run in (run_of(items[k]) for k in members)
+        ]  # fmt: skip
+        telling = [f for f in range(len(facts[0])) if len({fact[f] for fact in facts}) > 1]
+        seen: Counter[tuple[str, ...]] = Counter()
+        for k, fact in zip(members, facts, strict=True):
+            words = tuple(fact[f] for f in telling)
+            seen[words] += 1
+            added[k] = [*words, *([f"#{seen[words]}"] if seen[words] > 1 or not telling else [])]
+    return added

@@ -1,0 +1,188 @@
+"""`islices report diff`: what changed, in which class, and the exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_samples import SHOWN, case, header, hostile_report, lines, real_report, run_of
+
+from islices.cli import main
+from islices.conformance.report.runs import OUTCOMES
+
+
+def diff(
+    folder: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, *more: str
+) -> tuple[int, dict[str, Any]]:
+    """The exit code, and what --json says; the terminal's form has the same exit code."""
+    paths = []
+    for name, text in (("old", old), ("new", new)):
+        (folder / f"{name}.jsonl").write_text(text)
+        paths.append(str(folder / f"{name}.jsonl"))
+    status = main(["report", "diff", *paths, *more])
+    shown = capsys.readouterr().out
+    assert main(["report", "diff", *paths, *more, "--json"]) == status
+    found = json.loads(capsys.readouterr().out)
+    assert found["regressed"] == (status == 1)
+    for change in found["changes"][:20]:
+        assert change["kind"] in shown
+    return status, found
+
+
+def report(*cases: dict[str, Any], **fields: Any) -> str:
+    return lines(*run_of(header("torch", **fields), *cases))
+
+
+@pytest.mark.parametrize("old", ["", *OUTCOMES])
+@pytest.mark.parametrize("new", ["", *OUTCOMES])
+def test_every_step(old: str, new: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    both = case("other", "pass")
+    before, after = (report(both, *([case("a", outcome)] if outcome else [])) for outcome in (old, new))
+    status, found = diff(tmp_path, capsys, before, after)
+    kinds = [change["kind"] for change in found["changes"]]
+    if old == new:
+        expected: list[str] = []
+    elif not new:
+        expected = ["vanished"]
+    elif not old:
+        expected = ["regression" if new in ("fail", "harness error") else "new"]
+    else:
+        expected = ["regression" if OUTCOMES.index(new) > OUTCOMES.index(old) else "improvement"]
+    assert kinds == expected
+    assert status == (1 if {"regression", "vanished"} & set(kinds) else 0)
+    assert found["compared"] == 1 + bool(old and new)
+
+
+def test_a_report_equals_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for text in (real_report(), hostile_report()):
+        status, found = diff(tmp_path, capsys, text, text)
+        assert status == 0
+        assert found["changes"] == found["versions"] == []
+        assert found["compared"] > 5
+
+
+def test_reasons_that_change_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = (report(case("a", "fail", reason=reason)) for reason in ("1 ulp off", "2 ulp off"))
+    status, found = diff(tmp_path, capsys, old, new)
+    assert status == 0
+    assert [(c["kind"], c["reason"]) for c in found["changes"]] == [("reason", "2 ulp off")]
+
+
+def test_versions_change_and_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = report(case("a", "pass"), case("a", "pass", "native"))
+    new = report(case("a", "pass"), case("a", "fail", "native"), version="2.0", islices="0.2.0")
+    status, found = diff(tmp_path, capsys, old, new)
+    assert status == 1
+    assert found["versions"] == ["torch@2.0: version 1.0 -> 2.0, islices 0.1.0 -> 0.2.0"]
+    assert [(c["column"], c["id"]) for c in found["changes"]] == [("torch @2.0 native", "a")]
+
+
+def test_columns_of_one_kind_are_matched_by_interpreter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = report(case("a", "pass"), numpy="1.26.4") + report(case("a", "fail"), numpy="2.3.1")
+    new = report(case("a", "fail"), numpy="2.3.1", version="2.0") + report(case("a", "pass"), numpy="1.26.4")
+    status, found = diff(tmp_path, capsys, old, new)
+    assert status == 0
+    assert found["changes"] == []
+    assert found["compared"] == 2
+    swapped = report(case("a", "pass"), numpy="2.3.1") + report(case("a", "fail"), numpy="1.26.4")
+    _, found = diff(tmp_path, capsys, old, swapped)
+    assert sorted(c["kind"] for c in found["changes"]) == ["improvement", "regression"]
+
+
+def test_variants_are_columns_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = report(case("a", "pass")) + report(case("a", "pass"), variant="kernels off")
+    new = report(case("a", "pass")) + report(case("a", "fail"), variant="kernels off")
+    status, found = diff(tmp_path, capsys, old, new)
+    assert status == 1
+    assert [c["column"] for c in found["changes"]] == ["torch @1.0 kernels off host"]
+
+
+def test_a_run_that_breaks_is_a_regression(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = report(case("a", "pass"), case("b", "pass"))
+    crashed = lines(header("torch"), case("a", "pass"), {"type": "start", "id": "b", "mode": "host"})
+    status, found = diff(tmp_path, capsys, whole, crashed)
+    assert status == 1
+    assert [(c["kind"], c["id"]) for c in found["changes"]] == [("regression", "the run itself"), ("vanished", "b")]
+    status, found = diff(tmp_path, capsys, crashed, whole)
+    assert status == 0
+    assert [c["kind"] for c in found["changes"]] == ["improvement", "new"]
+
+
+@pytest.mark.parametrize(
+    ("now", "words"),
+    [
+        ("", "no such column"),
+        (lines(*run_of(header("torch", variant="cuda", skipped="no CUDA device"))), "skipped: no CUDA device"),
+        (lines(header("torch", variant="cuda")), "harness error: no footer"),
+    ],
+)
+def test_a_column_that_is_gone_is_said_once(
+    now: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stays = report(case("a", "pass"))
+    old = stays + report(case("a", "pass"), case("b", "pass"), variant="cuda")
+    status, found = diff(tmp_path, capsys, old, stays + now)
+    assert status == 1
+    (gone,) = (c for c in found["changes"] if c["kind"] == "vanished")
+    assert gone["cases"] == found["counts"]["vanished"] == 2
+    assert words in gone["reason"]
+    status, found = diff(tmp_path, capsys, old, stays + now, "--common")
+    assert status == 0
+    assert found["compared"] == 1
+
+
+def test_a_column_that_is_new_has_its_fails_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = report(case("a", "pass"))
+    new = old + report(case("a", "pass"), case("b", "fail", reason="wrong"), variant="x64")
+    status, found = diff(tmp_path, capsys, old, new)
+    assert status == 1
+    assert [(c["kind"], c["id"], c["cases"]) for c in found["changes"]] == [
+        ("regression", "b", 1),
+        ("new", "the run itself", 1),
+    ]
+    assert diff(tmp_path, capsys, old, old + report(case("a", "pass"), variant="x64"))[0] == 0
+
+
+def test_other_vectors_need_common(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = report(case("a", "pass"), case("b", "pass"), case("gone", "pass"))
+    new = report(case("a", "pass"), case("b", "fail"), case("came", "fail"), vectors="b" * 64)
+    for name, text in (("old", old), ("new", new)):
+        (tmp_path / f"{name}.jsonl").write_text(text)
+    assert main(["report", "diff", str(tmp_path / "old.jsonl"), str(tmp_path / "new.jsonl")]) == 2
+    message = capsys.readouterr().err
+    assert "vectors aaaaaaaaaaaa in" in message
+    assert "vectors bbbbbbbbbbbb in" in message
+    assert "--common" in message
+    status, found = diff(tmp_path, capsys, old, new, "--common")
+    assert status == 1
+    assert [c["id"] for c in found["changes"]] == ["b"]
+    nothing = lines(*run_of(header("jax"), case("a", "pass")))
+    (tmp_path / "new.jsonl").write_text(nothing)
+    assert main(["report", "diff", str(tmp_path / "old.jsonl"), str(tmp_path / "new.jsonl"), "--common"]) == 2
+    assert "no case" in capsys.readouterr().err
+
+
+def test_hostile_text_stays_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = tmp_path / "old.jsonl", tmp_path / "new.jsonl"
+    old.write_text(report(case("a", "pass")))
+    new.write_text(hostile_report())
+    assert main(["report", "diff", str(old), str(new)]) == 1
+    shown = capsys.readouterr().out
+    assert not [c for c in shown if not c.isprintable() and c != "\n"]
+    assert "[b]rich[/b]" in shown
+    assert "\n    second line" in shown
+    _, found = diff(tmp_path, capsys, old.read_text(), hostile_report())
+    assert SHOWN in [change["id"] for change in found["changes"]]
+
+
+def test_the_list_is_short_and_json_is_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = report(*(case(f"c{k}", "pass") for k in range(200)))
+    new = report(*(case(f"c{k}", "fail") for k in range(200)))
+    _, found = diff(tmp_path, capsys, old, new)
+    assert found["counts"]["regression"] == len(found["changes"]) == 200
+    main(["report", "diff", str(tmp_path / "old.jsonl"), str(tmp_path / "new.jsonl")])
+    shown = capsys.readouterr().out
+    assert "... and 150 more" in shown
+    assert "200 regressions, 0 vanished" in shown
