@@ -10,17 +10,16 @@ import pytest
 import islices
 import islices.conformance.checks_kernels
 import islices.conformance.checks_optim
+import islices.conformance.checks_plugins
 from islices.conformance.checks import CHECKS, Check
 from islices.conformance.deviations import find_deviation, load_deviations
-from islices.conformance.plugin import chosen_backend
+from islices.conformance.plugin import chosen_modes, chosen_variant
 from islices.conformance.verdicts import judge
 from islices.registry import get_backend
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    backend = get_backend(chosen_backend(metafunc.config))
-    wanted = metafunc.config.getoption("islices_modes")
-    modes = [m for m in backend.modes() if wanted is None or m in wanted.split(",")]
+    modes = [] if chosen_variant(metafunc.config).golden_only else chosen_modes(metafunc.config)
     metafunc.parametrize(
         ("check", "mode"),
         [

@@ -22,18 +22,23 @@ class MismatchError(AssertionError):
 def judge(attempt: Callable[[], None], declared: Deviation | None) -> tuple[str, dict[str, Any]]:
     """(outcome, details) of an attempt, which raises unless all is well.
 
-    A deviation counts only if it fails as it was declared; a declared case that passes is a fail.
+    A deviation counts only if it fails as it was declared; a declared case that passes is a fail. Where there is none,
+    a case that ended in a primitive declared `not_implemented` is unsupported, for the reason declared.
     """
     try:
         attempt()
     except UnsupportedError as reason:
         return "unsupported", {"reason": str(reason)}
-    except HarnessError as error:
-        return "harness error", {"reason": str(error)}
-    except AssertionError as error:
-        raised, details = getattr(error, "raised", ""), {"reason": str(error), **getattr(error, "details", {})}
     except Exception as error:
-        raised, details = type(error).__name__, {"reason": f"raised {type(error).__name__}: {error}"}
+        missing = _missing_primitive(error)
+        if missing is not None and declared is None:
+            return "unsupported", {"reason": str(missing)}
+        if isinstance(error, HarnessError):
+            return "harness error", {"reason": str(error)}
+        if isinstance(error, AssertionError):
+            raised, details = getattr(error, "raised", ""), {"reason": str(error), **getattr(error, "details", {})}
+        else:
+            raised, details = type(error).__name__, {"reason": f"raised {type(error).__name__}: {error}"}
     else:
         if declared is not None:
             return "fail", {
@@ -43,3 +48,10 @@ def judge(attempt: Callable[[], None], declared: Deviation | None) -> tuple[str,
     if declared is not None and raised == declared.raises:
         return "deviation", {"reason": declared.reason, "kind": declared.kind, "issue": declared.issue}
     return "fail", details
+
+
+def _missing_primitive(error: BaseException | None) -> BaseException | None:
+    """The error of a primitive declared `not_implemented` that stands behind an error, if one does."""
+    while error is not None and not (isinstance(error, NotImplementedError) and hasattr(error, "primitive")):
+        error = error.__cause__
+    return error

@@ -127,7 +127,9 @@ class _NotImplementedPrimitive:
 
     def __get__(self, instance: Any, owner: type) -> Callable[..., NoReturn]:
         def refuse(*args: Any, **kwargs: Any) -> NoReturn:
-            raise NotImplementedError(f"{owner.name}: {self.primitive}: {self.reason}")  # type: ignore[attr-defined]
+            error = NotImplementedError(f"{owner.name}: {self.primitive}: {self.reason}")  # type: ignore[attr-defined]
+            error.primitive = self.primitive  # type: ignore[attr-defined]  # marks a declaration
+            raise error
 
         return refuse
 
@@ -274,6 +276,10 @@ class Backend:
         """The execution modes there are: "host", "native" unless they are the same, "traced" with a compiler."""
         modes = ["host"] if self.host_only else ["host", "native"]
         return modes if type(self).trace is Backend.trace else [*modes, "traced"]
+
+    def on_device(self, x: Array, device: str) -> Array:
+        """x on a device, one of `devices`: for the conformance suite."""
+        raise NotImplementedError(f"{self.name}: on_device: the adapter supplies none")
 
     def trace(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """fn compiled by the framework (jax.jit, tf.function): used by the conformance suite."""

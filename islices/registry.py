@@ -131,9 +131,15 @@ def describe(x: object) -> str:
         return "None"
     if isinstance(x, (bool, int, float, complex, str)):
         return f"{name} {x!r:.60}"
+    sparse = getattr(kind, "_islices_backend", False)
+    values = x.values if sparse else x  # type: ignore[attr-defined]
+    owner = next((backend for backend in list(_loaded.values()) if backend.is_array(values)), None)
     try:
+        if owner is not None:  # a plug-in's arrays need not have the attributes
+            shape = x.shape if sparse else owner.shape(x)  # type: ignore[attr-defined]
+            return f"{name} of dtype {owner.dtype(values)} and shape {shape}"
         shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
-    except RuntimeError:  # torch's nested tensors have no shape
+    except (RuntimeError, ValueError):  # torch's nested tensors have no shape, TensorFlow's tensors may have no rank
         return name
     if dtype is not None and shape is not None:
         return f"{name} of dtype {dtype} and shape {shape}"

@@ -1,140 +1,37 @@
 """The conformance suite finds broken backends, and tells a failure from a deviation, a gap and a broken harness.
 
-A small framework of its own is put on the path of a fresh interpreter: arrays that wrap NumPy's, whose adapter has no
-host view, so that the suite runs the adapter's primitives. One thing at a time is then broken in it.
+The backend is `loopback`, whose arrays nobody can look into, in native mode, where the suite runs the adapter's
+primitives. One thing at a time is broken in it.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections import Counter
+import shutil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
+from suite_runs import LOOPBACK, Run, run_suite
 
 from islices.conformance.deviations import Deviation, find_deviation, load_deviations
 
-FRAMEWORK = """
-import numpy as np
-
-def wrap(x):
-    if isinstance(x, (tuple, list)):
-        return type(x)(map(wrap, x))
-    return LabArray(np.asarray(x)) if isinstance(x, (np.ndarray, np.generic)) else x
-
-def unwrap(x):
-    if isinstance(x, (tuple, list)):
-        return type(x)(map(unwrap, x))
-    return x.data if isinstance(x, LabArray) else x
-
-class LabArray:
-    def __init__(self, data):
-        self.data = data
-    shape = property(lambda self: self.data.shape)
-    dtype = property(lambda self: self.data.dtype)
-    def __add__(self, other): return wrap(self.data + unwrap(other))
-    def __sub__(self, other): return wrap(self.data - unwrap(other))
-    def __mul__(self, other): return wrap(self.data * unwrap(other))
-    def __neg__(self): return wrap(-self.data)
-    __radd__, __rmul__ = __add__, __mul__
-"""
-
-ADAPTER = """
-import numpy as np
-import labfw
-from islices import Backend, not_implemented
-from islices.host import HostBackend
-
-class Arithmetic(HostBackend):
-    sum_duplicates = Backend.sum_duplicates  # unique, then segment_sum
-{defect}
-
-arithmetic = Arithmetic()
-
-class LabBackend(Backend):
-    name = module = "labfw"
-    def version(self): return "1"
-    def is_array(self, x): return isinstance(x, labfw.LabArray)
-    def dtype(self, x): return arithmetic.dtype(x.data)
-    def shape(self, x): return x.shape
-    def host_view(self, x): return None
-    def from_host(self, array, like): return labfw.LabArray(array)
-    def to_numpy(self, x): return x.data
-    def scope(self): return arithmetic.scope()
-    def custom_gradient(self, forward, backward): return forward
-    def asarray(self, array, like=None):
-        array = np.array(array)
-        if array.dtype.name == "bfloat16":
-            array = array.view(np.uint16)
-        if array.dtype.kind in "OUS":
-            raise TypeError("labfw has no such dtype")
-        return labfw.LabArray(array)
-
-def lifted(name):
-    def primitive(self, *args, **kwargs):
-        return labfw.wrap(getattr(arithmetic, name)(*labfw.unwrap(args), **kwargs))
-    return primitive
-
-for _name in (
-    "astype reshape zeros concat take where abs minimum maximum less_equal isfinite sqrt div round_product row_amax "
-    "row_sum equal in_range logical_not isin select unique segment_sum scatter_rows add_rows arange searchsorted "
-    "segment_max set_rows in_place columns stop_gradient"
-).split():
-    setattr(LabBackend, _name, lifted(_name))
-
-backend = LabBackend()
-{mutation}
-"""
-
-
-class Run(NamedTuple):
-    lines: list[dict[str, Any]]
-    status: int
-    output: str
-
-    @property
-    def cases(self) -> list[dict[str, Any]]:
-        return [line for line in self.lines if line["type"] == "case"]
-
-    @property
-    def counts(self) -> Counter[str]:
-        return Counter(line["outcome"] for line in self.cases)
-
-    def ids(self, outcome: str) -> set[str]:
-        return {line["id"] for line in self.cases if line["outcome"] == outcome}
-
-    def clauses(self, outcome: str) -> set[str]:
-        return {line["clause"] for line in self.cases if line["outcome"] == outcome}
-
 
 def conform(folder: Path, *options: str, defect: str = "", mutation: str = "", deviations: str = "") -> Run:
-    """Run the suite on the laboratory's backend, in native mode, in a fresh interpreter."""
-    package = folder / "labfw_islices"
+    """Run the suite on loopback: ``defect`` is put into the arithmetic behind its primitives, ``mutation`` runs at the
+    end of the adapter."""
+    site = shutil.copytree(LOOPBACK, folder / "site", ignore=shutil.ignore_patterns("__pycache__"))
+    adapter = (site / "islices_loopback.py").read_text("utf-8")
+    if defect:
+        adapter += f"\n\nclass Broken(Arithmetic):\n{defect}\n\narithmetic = Broken()\n"
+    # deviations stand beside the adapter, in a package
+    package = site / "islices_loopback"
     package.mkdir()
-    (folder / "labfw.py").write_text(FRAMEWORK)
-    (package / "__init__.py").write_text(ADAPTER.format(defect=defect, mutation=mutation))
+    (site / "islices_loopback.py").unlink()
+    (package / "__init__.py").write_text(adapter + mutation, "utf-8")
     if deviations:
-        (package / "deviations.toml").write_text(deviations)
-    info = folder / "islices_labfw-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: islices-labfw\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[islices.backends]\nlabfw = labfw_islices:backend\n")
-    report = folder / "report.jsonl"
-    command = [
-        sys.executable, "-m", "pytest", "-q", "--tb=no", "--no-header", "-p", "no:cacheprovider",
-        "--import-mode=importlib", "--pyargs", "islices.conformance", "--islices-backend", "labfw",
-        "--islices-modes", "native", "--islices-report", str(report), *options,
-    ]  # fmt: skip
-    path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        command, cwd=folder, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=300
-    )
-    lines = [json.loads(line) for line in report.read_text("utf-8").splitlines()]
-    return Run(lines, done.returncode, done.stdout + done.stderr)
+        (package / "deviations.toml").write_text(deviations, "utf-8")
+    return run_suite(folder, "loopback", "--islices-modes", "native", *options, path=site)
 
 
 # ---------------------------------------------------------------------- a sound backend
@@ -146,7 +43,7 @@ def test_a_sound_backend_conforms_and_the_report_is_whole(tmp_path: Path) -> Non
     # the reason of what is left out is always said
     assert all(line["reason"] for line in run.cases if line["outcome"] == "unsupported")
     header, footer = run.lines[0], run.lines[-1]
-    assert (header["type"], header["backend"], header["profile"]) == ("header", "labfw", "default")
+    assert (header["type"], header["backend"], header["profile"]) == ("header", "loopback", "default")
     assert (footer["type"], footer["counts"], footer["exit"]) == ("footer", dict(run.counts), 0)
     assert header["total"] == len(run.cases)
     assert len({line["clause"] for line in run.cases}) >= 10
@@ -287,12 +184,12 @@ def test_a_process_that_ends_hard_leaves_a_report_without_footer_naming_the_case
 def test_arguments_that_cannot_be_built_are_a_harness_error_not_a_failure(tmp_path: Path) -> None:
     defect = ""
     mutation = """
-def refuse(self, array, like=None, real=LabBackend.asarray):
+def refuse(self, array, like=None, real=LoopbackBackend.asarray):
     if np.asarray(array).dtype == np.int32:
-        raise RuntimeError("the laboratory is out of int32")
+        raise RuntimeError("loopback is out of int32")
     return real(self, array, like)
 
-LabBackend.asarray = refuse
+LoopbackBackend.asarray = refuse
 """
     run = conform(tmp_path, "-k", "densify and not kernels", defect=defect, mutation=mutation)
     assert run.status == 1
@@ -304,14 +201,30 @@ LabBackend.asarray = refuse
 
 
 def test_a_dtype_the_backend_does_not_claim_is_unsupported(tmp_path: Path) -> None:
-    run = conform(tmp_path, "-k", "densify", mutation="LabBackend.float_dtypes = ('float32', 'float64')\n")
+    run = conform(tmp_path, "-k", "densify", mutation="LoopbackBackend.float_dtypes = ('float32', 'float64')\n")
     assert run.status == 0
     assert run.counts["unsupported"] > 0
     assert all("float16" in i or "bfloat16" in i for i in run.ids("unsupported"))
 
 
+def test_a_case_that_ends_in_a_declared_primitive_is_unsupported_and_names_it(tmp_path: Path) -> None:
+    run = conform(tmp_path, "-k", "keep_rows or to_dense/no-rows", defect=NO_ISIN)
+    assert run.status == 0, run.output[-3000:]
+    assert run.counts["pass"] > 0
+    missing = [line for line in run.cases if line["outcome"] == "unsupported"]
+    assert "errors/keep-rows-float" not in {line["id"] for line in missing}
+    assert {line["reason"] for line in missing} == {"host: isin: loopback cannot search"}
+
+
+def test_a_primitive_that_is_neither_written_nor_declared_is_a_failure(tmp_path: Path) -> None:
+    run = conform(tmp_path, "-k", "keep_rows or to_dense/no-rows", mutation="del LoopbackBackend.isin\n")
+    assert run.status == 1
+    assert set(run.counts) == {"pass", "fail"}
+    assert all("NotImplementedError" in line["reason"] for line in run.cases if line["outcome"] == "fail")
+
+
 # ---------------------------------------------------------------------- declared deviations
-NO_ISIN = '    isin = not_implemented("labfw cannot search")\n'
+NO_ISIN = '    isin = not_implemented("loopback cannot search")\n'
 
 
 def table(**fields: Any) -> str:

@@ -1,0 +1,56 @@
+"""What can be asked of any framework's sparse type, a plug-in's too: none of the framework's own calls are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import islices
+from islices.backend import Backend
+from islices.conformance.checks import check, same
+from islices.conformance.data import Array, Slices
+from islices.conformance.execute import UnsupportedError, to_backend
+from islices.conformance.oracle import coalesce
+
+__all__: list[str] = []
+
+ROWS = 6
+
+
+def native_over(backend: Backend, indices: list[int]) -> tuple[Any, Slices]:
+    """The framework's sparse object over rows of ones, none of which has been checked, and what it holds."""
+    if not backend.native_name:
+        raise UnsupportedError(f"{backend.name} has no sparse type")
+    n = len(indices)
+    plain = Slices(Array("float32", (n, 2), [1.0] * 2 * n), Array("int64", (n,), indices), (ROWS, 2))
+    values, places = (to_backend(backend, part) for part in (plain.values, plain.indices))
+    s = islices.IndexedSlices(values, places, plain.dense_shape, validate=False)
+    return islices.to_native(s), plain
+
+
+def refusal(operation: Callable[[Any], Any], native: Any) -> str:
+    """The message of the IndexError that an operation raises, or what came instead."""
+    try:
+        return f"(no error, but {operation(native)!r})"
+    except IndexError as error:
+        return str(error)
+
+
+def index_out_of_range(backend: Backend, *, index: int) -> None:
+    """An index that is no row, within a native object: refused and named as it came, neither wrapped nor dropped."""
+    native, _ = native_over(backend, [1, index, 3])
+    for operation in (islices.from_native, islices.coalesce, islices.to_dense, islices.norm):
+        got = refusal(operation, native)
+        expected = f"indices: got {index} at position"
+        assert got.startswith(expected), f"{operation.__name__}: expected an IndexError '{expected} ...', got {got}"
+
+
+for _label, _index in (("minus-one", -1), ("minus-rows", -ROWS), ("too-large", ROWS + 1)):
+    check(f"conversion/native-index/{_label}", "2", wide=True, index=_index)(index_out_of_range)
+
+
+@check("conversion/native-duplicates", "1", wide=True)
+def duplicates(backend: Backend) -> None:
+    """A native object's duplicates mean their sum."""
+    native, plain = native_over(backend, [4, 1, 4])
+    same(islices.coalesce(islices.from_native(native)).values, coalesce(plain).values, "the sums")

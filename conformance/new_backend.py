@@ -1,0 +1,253 @@
+"""`islices new-backend`: the skeleton of an adapter, written from what `islices.Backend` itself says.
+
+Every primitive stands in it as a `not_implemented` declaration under its contract, read from the docstrings of
+`Backend` as they are installed here. `islices conform` then counts the cases that still wait for each: see `to_do`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import keyword
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from islices.backend import PROTOCOL, Backend
+from islices.cli import UsageError
+from islices.registry import BUILTIN, list_backends
+
+__all__ = ["arguments", "new_backend", "to_do"]
+
+#: The reason a skeleton gives for every primitive.
+TO_DO = "to be written"
+#: What a skeleton has code for, and what must not stand in it: with a `trace` there would be traced cases.
+WRITTEN = ("version", "is_array", "trace")
+WIDTH = 116
+#: A part of a module's name that a distribution's name may end with.
+PART = re.compile(r"_*[A-Za-z](\w*[A-Za-z0-9])?", re.ASCII)
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "examples:\n"
+        "  islices new-backend cupy                              writes islices-cupy/\n"
+        "  islices new-backend mlx --module mlx.core --into adapters/mlx\n\n"
+        "then: pip install -e islices-cupy && islices conform -b cupy\n"
+        "exit codes: 0 written, 2 usage (a bad name, or files that are there already: nothing is overwritten)"
+    )
+    parser.add_argument("name", metavar="NAME", help="of the framework; the adapter's package is islices_NAME")
+    parser.add_argument(
+        "--module", metavar="MODULE", help="the module whose import means that the framework is in use (default: NAME)"
+    )
+    parser.add_argument("--into", metavar="FOLDER", help="where to write (default: islices-NAME)")
+
+
+def new_backend(options: argparse.Namespace) -> int:
+    name, module = options.name, options.module or options.name
+    _check_names(name, module)
+    folder = Path(options.into or f"islices-{name}")
+    files = skeleton(name, module)
+    _write(folder, files)
+    for path in files:
+        print(folder / path)
+    print(f"next: pip install -e {folder} && islices conform -b {module}")
+    return 0
+
+
+def to_do(cases: Iterable[dict[str, Any]]) -> list[tuple[str, int]]:
+    """(primitive, number of cases that end in it) of what a skeleton still declares, most cases first.
+
+    Parameters
+    ----------
+    cases : iterable of dict
+        The case lines of a report. A case counts for the first missing primitive it meets.
+
+    Examples
+    --------
+    >>> waiting = {"outcome": "unsupported", "reason": "toyfw: take: to be written"}
+    >>> to_do([waiting, {"outcome": "pass"}, waiting])
+    [('take', 2)]
+    """
+    reasons = (case.get("reason", "") for case in cases if case["outcome"] == "unsupported")
+    waiting = (reason.removesuffix(f": {TO_DO}") for reason in reasons if reason.endswith(f": {TO_DO}"))
+    return Counter(place.rpartition(": ")[2] for place in waiting).most_common()
+
+
+# ---------------------------------------------------------------------- the call
+def _check_names(name: str, module: str) -> None:
+    for argument, given in (("NAME", name), ("--module", module)):
+        for part in [given] if argument == "NAME" else given.split("."):
+            if not PART.fullmatch(part) or keyword.iskeyword(part):
+                accepted = "a module's name: ASCII letters, digits and _ between them, no keyword"
+                raise UsageError(f"{argument}: got {given!r}; accepted is {accepted}")
+        if given in BUILTIN:
+            raise UsageError(f"{argument}: got {given!r}, which is built in; see islices backends")
+    if module in list_backends():
+        raise UsageError(f"--module: got {module!r}, for which an adapter is installed; see islices backends")
+
+
+def _write(folder: Path, files: dict[str, str]) -> None:
+    for path in files:
+        if (folder / path).exists():
+            raise UsageError(f"--into: {folder / path} is there already, and nothing is overwritten")
+    try:
+        for path, text in files.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text, "utf-8")
+    except OSError as error:
+        raise UsageError(f"--into: cannot write {error.filename}: {error.strerror}") from None
+
+
+# ---------------------------------------------------------------------- the files
+def skeleton(name: str, module: str) -> dict[str, str]:
+    """path -> text of the distribution islices-NAME."""
+    package = f"islices_{name}"
+    values = {
+        "NAME": name, "MODULE": module, "PACKAGE": package, "CLASS": f"{name.title().replace('_', '')}Backend",
+        "PROTOCOL": str(PROTOCOL), "ROOT": module.partition(".")[0], "PRIMITIVES": "\n".join(_primitives()),
+        "OPTIONAL": "\n".join(_comment(", ".join(_optional()), indent="    ")), "TO_DO": TO_DO,
+    }  # fmt: skip
+    texts = {
+        "pyproject.toml": PYPROJECT, f"{package}/__init__.py": ADAPTER, f"{package}/deviations.toml": DEVIATIONS,
+        "README.md": README,
+    }  # fmt: skip
+    return {path: re.sub(r"@(\w+)@", lambda found: values[found[1]], text) for path, text in texts.items()}
+
+
+def _methods() -> Iterator[tuple[str, ast.FunctionDef]]:
+    """(the section it stands in, its definition) of every public method of `Backend`, in order."""
+    source = textwrap.dedent(inspect.getsource(Backend))
+    headings = [(n, line.strip()) for n, line in enumerate(source.splitlines(), 1) if line.startswith("    # -----")]
+    for node in ast.parse(source).body[0].body:  # type: ignore[attr-defined]
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            yield next((text for n, text in reversed(headings) if n < node.lineno), ""), node
+
+
+def _is_primitive(node: ast.FunctionDef) -> bool:
+    """Whether `Backend` leaves a method to the adapter: its body is nothing but NotImplementedError."""
+    body = node.body[1:] if ast.get_docstring(node) else node.body
+    return len(body) == 1 and isinstance(body[0], ast.Raise) and "NotImplementedError" in ast.unparse(body[0])
+
+
+def _primitives() -> Iterator[str]:
+    """The lines of the declarations."""
+    section = ""
+    for heading, node in _methods():
+        if not _is_primitive(node) or node.name in WRITTEN:
+            continue
+        if heading != section:
+            section = heading
+            yield f"    {heading}"
+        returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+        yield from _comment(f"def {node.name}({ast.unparse(node.args)}){returns}", indent="    ")
+        contract = (ast.get_docstring(node) or "").partition("\n\n")[0]
+        yield from _comment(" ".join(contract.split()), indent="    ", inner="    ")
+        yield f'    {node.name} = not_implemented("{TO_DO}")'
+        yield ""
+
+
+def _optional() -> list[str]:
+    return [node.name for _, node in _methods() if not _is_primitive(node)] + ["trace"]
+
+
+def _comment(text: str, *, indent: str, inner: str = "") -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=f"{indent}# {inner}", subsequent_indent=f"{indent}# {inner or '    '}",
+        break_on_hyphens=False, break_long_words=False,
+    )  # fmt: skip
+
+
+PYPROJECT = """\
+[build-system]
+requires = ["setuptools>=77"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "islices-@NAME@"
+version = "0.1"
+description = "Row-sparse gradients of @NAME@ in islices."
+readme = "README.md"
+requires-python = ">=3.11"
+dependencies = ["islices"]
+
+# The name is the module whose import means that the framework is in use; until then the adapter is not imported.
+[project.entry-points."islices.backends"]
+"@MODULE@" = "@PACKAGE@:backend"
+
+[tool.setuptools]
+packages = ["@PACKAGE@"]
+
+[tool.setuptools.package-data]
+@PACKAGE@ = ["deviations.toml"]
+"""
+
+ADAPTER = '''\
+"""The islices adapter of @NAME@.
+
+Put a method that keeps the contract in the place of each declaration below. What the framework cannot do stays
+declared, with the reason its users will read. `islices conform -b @MODULE@` says what to write next.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from islices import Backend, not_implemented
+
+
+class @CLASS@(Backend):
+    name = module = "@MODULE@"
+    pip = "pip install @NAME@"
+    protocol = @PROTOCOL@  # what islices.PROTOCOL was when this was written
+    float_dtypes = ("float16", "bfloat16", "float32", "float64")  # those the framework can hold
+    native_name = ""  # of its row-sparse gradient, if it has one: then is_native, from_native and to_native are needed
+
+    def version(self) -> str:
+        return str(getattr(importlib.import_module(self.module), "__version__", "unknown"))
+
+    def is_array(self, x: object) -> bool:
+        # A first guess, to be replaced by isinstance with the framework's array type. It is asked about any object.
+        return type(x).__module__.partition(".")[0] == "@ROOT@"
+
+@PRIMITIVES@
+    # ------------------------------------------------------------------ what has a default, and may be replaced
+@OPTIONAL@
+
+
+backend = @CLASS@()
+'''
+
+DEVIATIONS = """\
+# Cases of the conformance suite that fail, and are known to. Strict: a declared case that passes is a failure.
+#
+# [[deviation]]
+# cases = "norms/norm2/*"            # a pattern over the cases' ids
+# modes = ["native"]                 # left out: every mode
+# kind = "notyet"                    # notimpl: yours to do; notyet: the framework's; never: by its nature
+# result = "differs"                 # or: raises = "NameOfTheException"
+# reason = "why, in a sentence"
+"""
+
+README = """\
+# islices-@NAME@
+
+Row-sparse gradients of @NAME@ in islices. An adapter in the making:
+
+    pip install -e .
+    islices conform -b @MODULE@
+
+1. `@PACKAGE@/__init__.py` declares every primitive as `not_implemented("@TO_DO@")`, under its contract. The suite
+   counts a case that ends in one as unsupported, and ends with the list of those that block most cases: write them
+   one by one. Mode *host* (NumPy on the framework's memory) needs few of them, mode *native* all.
+2. Say the array type in `is_array`, and the dtypes there are in `float_dtypes`.
+3. A primitive the framework cannot supply stays declared: put its reason in the place of "@TO_DO@".
+4. A case that fails by the framework's nature is declared in `@PACKAGE@/deviations.toml`.
+
+What each primitive must do: `python -c "import islices; help(islices.Backend)"`. What results must be: the clauses of
+SPEC.md in the package `islices.conformance`.
+"""

@@ -1,0 +1,184 @@
+"""A tiny array library, in the place of yours: tensors over NumPy memory, and a sparse gradient of its own.
+
+It knows nothing of islices. Like a real library it has its own names for dtypes and functions, no operators beyond the
+usual arithmetic, and habits that an adapter has to mind: halves are added up in half precision, rows of a gradient are
+always 64 bits wide, and there is no bfloat16.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+__version__ = "1.0"
+
+KINDS = {"f16": "float16", "f32": "float32", "f64": "float64", "i32": "int32", "i64": "int64", "bool": "bool"}
+
+
+class Tensor:
+    """A dense array; ``kind`` is the library's name of its dtype."""
+
+    __slots__ = ("_memory",)
+
+    def __init__(self, memory: Any, kind: str | None = None) -> None:
+        memory = np.asarray(memory, None if kind is None else KINDS[kind])
+        if memory.dtype.name not in KINDS.values():
+            raise TypeError(f"a Tensor holds {', '.join(KINDS)}, not {memory.dtype.name}")
+        self._memory = memory
+
+    @property
+    def kind(self) -> str:
+        return next(kind for kind, name in KINDS.items() if name == self._memory.dtype.name)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._memory.shape
+
+    def memory(self) -> np.ndarray:
+        """The tensor's own memory, as NumPy sees it."""
+        return self._memory
+
+    def __getitem__(self, place: Any) -> Tensor:
+        return Tensor(self._memory[place])
+
+    def __add__(self, other: Any) -> Tensor:
+        return Tensor(self._memory + _plain(other, self))
+
+    def __sub__(self, other: Any) -> Tensor:
+        return Tensor(self._memory - _plain(other, self))
+
+    def __mul__(self, other: Any) -> Tensor:
+        return Tensor(self._memory * _plain(other, self))
+
+    def __neg__(self) -> Tensor:
+        return Tensor(-self._memory)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __repr__(self) -> str:
+        return f"Tensor({self._memory.tolist()}, {self.kind!r})"
+
+
+class RowGradient:
+    """The library's sparse gradient: values (n, ...) for rows (n,) of a table of a shape; rows may repeat."""
+
+    def __init__(self, values: Tensor, rows: Tensor, shape: tuple[int, ...]) -> None:
+        self.values, self.rows, self.shape = values, cast(rows, "i64"), shape
+
+
+def _plain(x: Any, like: Tensor) -> np.ndarray:
+    """A tensor's memory; a number becomes an array of like's kind."""
+    return x._memory if isinstance(x, Tensor) else np.asarray(x, like._memory.dtype)
+
+
+def _both(a: Any, b: Any) -> tuple[np.ndarray, np.ndarray]:
+    return _plain(a, b), _plain(b, a)
+
+
+def zeros(shape: tuple[int, ...], kind: str) -> Tensor:
+    return Tensor(np.zeros(shape, KINDS[kind]))
+
+
+def count(n: int) -> Tensor:
+    """0, 1, ... n - 1."""
+    return Tensor(np.arange(n), "i64")
+
+
+def cast(x: Tensor, kind: str) -> Tensor:
+    return Tensor(x._memory.astype(KINDS[kind]))
+
+
+def reshape(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return Tensor(x._memory.reshape(shape))
+
+
+def join(tensors: list[Tensor]) -> Tensor:
+    return Tensor(np.concatenate([x._memory for x in tensors]))
+
+
+# ---------------------------------------------------------------------- elementwise
+def absolute(x: Tensor) -> Tensor:
+    return Tensor(np.abs(x._memory))
+
+
+def root(x: Tensor) -> Tensor:
+    return Tensor(np.sqrt(x._memory))
+
+
+def finite(x: Tensor) -> Tensor:
+    return Tensor(np.isfinite(x._memory))
+
+
+def negate(mask: Tensor) -> Tensor:
+    return Tensor(~mask._memory)
+
+
+def smaller(a: Any, b: Any) -> Tensor:
+    return Tensor(np.minimum(*_both(a, b)))
+
+
+def larger(a: Any, b: Any) -> Tensor:
+    return Tensor(np.maximum(*_both(a, b)))
+
+
+def at_most(a: Any, b: Any) -> Tensor:
+    return Tensor(np.less_equal(*_both(a, b)))
+
+
+def equal(a: Any, b: Any) -> Tensor:
+    return Tensor(np.equal(*_both(a, b)))
+
+
+def divide(a: Any, b: Any) -> Tensor:
+    return Tensor(np.divide(*_both(a, b)))
+
+
+def choose(mask: Tensor, a: Any, b: Any) -> Tensor:
+    return Tensor(np.where(mask._memory, *_both(a, b)))
+
+
+# ---------------------------------------------------------------------- along an axis
+def total(x: Tensor) -> Tensor:
+    """The sum of each row of a matrix."""
+    return Tensor(np.sum(x._memory, axis=1))
+
+
+def peak(x: Tensor) -> Tensor:
+    """The largest element of each row of a matrix, at least 0."""
+    return Tensor(np.max(x._memory, axis=1, initial=0))
+
+
+# ---------------------------------------------------------------------- rows
+def gather(x: Tensor, rows: Tensor) -> Tensor:
+    return Tensor(x._memory[rows._memory])
+
+
+def put(x: Tensor, rows: Tensor, values: Tensor) -> None:
+    """Write values into rows of x, in place; of a row named twice the last values stay."""
+    x._memory[rows._memory] = values._memory
+
+
+def add_at(x: Tensor, rows: Tensor, values: Tensor) -> None:
+    """Add values to rows of x, in place, one after the other, in x's own precision."""
+    np.add.at(x._memory, rows._memory, values._memory)
+
+
+def max_at(x: Tensor, rows: Tensor, values: Tensor) -> None:
+    """Raise rows of x to values where those are larger, in place."""
+    np.maximum.at(x._memory, rows._memory, values._memory)
+
+
+def distinct(x: Tensor) -> tuple[Tensor, Tensor]:
+    """(the distinct elements ascending, the place of each element among them)."""
+    found, places = np.unique(x._memory, return_inverse=True)
+    return Tensor(found), Tensor(places)
+
+
+def search(ordered: Tensor, queries: Tensor, side: str) -> Tensor:
+    return Tensor(np.searchsorted(ordered._memory, queries._memory, side))
+
+
+def where_true(mask: Tensor) -> Tensor:
+    """The positions at which a mask of one dimension holds."""
+    return Tensor(np.flatnonzero(mask._memory))

@@ -1,0 +1,190 @@
+"""`islices new-backend`: what it writes, what it refuses, and how far the suite says a half-done adapter is.
+
+The framework is the sample's, whose adapter is not installed here. The way through is that of docs/new_backend.md: its
+shell lines are run one by one, and the methods of its Python block are put into the skeleton.
+"""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import textwrap
+import tomllib
+from pathlib import Path
+
+import pytest
+from suite_runs import ROOT, Run, conform, install, python
+
+import islices
+import islices.conformance.new_backend
+from islices.cli import main
+from islices.conformance.deviations import Deviation
+from islices.conformance.new_backend import skeleton, to_do
+
+PAGE = (ROOT / "docs" / "new_backend.md").read_text("utf-8")
+LIBRARY = ROOT / "conformance" / "sample_backend" / "sample.py"
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+# ---------------------------------------------------------------------- what is written
+def declared(text: str) -> set[str]:
+    return set(re.findall(r"^    (\w+) = not_implemented\(", text, re.MULTILINE))
+
+
+def test_every_primitive_is_declared_under_its_contract() -> None:
+    text = skeleton("toyfw", "toyfw")["islices_toyfw/__init__.py"]
+    raising = {
+        name
+        for name, member in vars(islices.Backend).items()
+        if inspect.isfunction(member) and "raise NotImplementedError" in inspect.getsource(member)
+    }
+    # two have code in the skeleton, and a trace would add traced cases
+    assert declared(text) == raising - {"version", "is_array", "trace"}
+    plain = " ".join(line.strip(" #") for line in text.splitlines())
+    for name in declared(text):
+        contract = inspect.getdoc(getattr(islices.Backend, name))
+        if contract:
+            assert " ".join(contract.partition("\n\n")[0].split()) in " ".join(plain.split()), name
+    # every other public method is at least named
+    others = {name for name, member in vars(islices.Backend).items() if inspect.isfunction(member)}
+    assert all(re.search(rf"\b{name}\b", text) for name in others if not name.startswith("_"))
+
+
+def test_what_is_written_is_tidy_and_loads(tmp_path: Path) -> None:
+    for path, text in skeleton("my_fw", "my_fw.core").items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text, "utf-8")
+        if path.endswith(".toml"):
+            tomllib.loads(text)
+    for check in (["check"], ["format", "--check"]):
+        command = [sys.executable, "-m", "ruff", *check, "--isolated", "--line-length", "120", str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    project = tomllib.loads((tmp_path / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["entry-points"] == {"islices.backends": {"my_fw.core": "islices_my_fw:backend"}}
+    code = "import islices_my_fw as m; print(m.backend, m.backend.module, type(m.backend).__name__, m.backend.modes())"
+    done = python("-c", code, path=tmp_path)
+    assert done.stdout.strip() == "<islices backend my_fw.core> my_fw.core MyFwBackend ['host', 'native']", done.stderr
+
+
+# ---------------------------------------------------------------------- what is refused
+def test_the_example_of_to_do_is_true() -> None:
+    assert doctest.testmod(islices.conformance.new_backend) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["class"], "'class'"), (["3d"], "'3d'"), (["a-b"], "'a-b'"), (["a.b"], "'a.b'"), (["schön"], "letters"),
+        (["x_"], "'x_'"), (["../up"], "'../up'"), ([""], "''"), (["numpy"], "built in"), (["jax"], "built in"),
+        (["fw", "--module", "torch"], "built in"), (["fw", "--module", "a..b"], "'a..b'"),
+        (["fw", "--module", "a.import"], "'a.import'"),
+    ],
+)  # fmt: skip
+def test_names_that_cannot_be(
+    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["new-backend", *arguments, "--into", str(tmp_path / "new")]) == 2
+    assert words in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "new"
+    (folder / "islices_toyfw").mkdir(parents=True)
+    (folder / "islices_toyfw" / "__init__.py").write_text("mine")
+    assert main(["new-backend", "toyfw", "--into", str(folder)]) == 2
+    assert "nothing is overwritten" in capsys.readouterr().err
+    assert [path.name for path in folder.rglob("*") if path.is_file()] == ["__init__.py"]
+    assert (folder / "islices_toyfw" / "__init__.py").read_text() == "mine"
+    (tmp_path / "file").write_text("")
+    assert main(["new-backend", "toyfw", "--into", str(tmp_path / "file")]) == 2
+    assert "cannot write" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------- the way of the page
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the page's skeleton is installed, beside its framework: the first two shell lines."""
+    folder = tmp_path_factory.mktemp("page")
+    shutil.copy(LIBRARY, folder)
+    make, put, _ = (shlex.split(line) for line in blocks("sh")[0].splitlines())
+    done = python("-m", *make, path=folder, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert put[:3] == ["pip", "install", "-e"]
+    return install(folder / put[3], folder, tmp_path_factory.mktemp("scratch"))
+
+
+def on_the_page(folder: Path, site: Path, cases: str) -> Run:
+    _, _, line = blocks("sh")[0].splitlines()
+    command = shlex.split(line)
+    assert command[:2] == ["islices", "conform"]
+    return conform(folder, *command[2:], "-k", cases, path=site)
+
+
+def test_a_skeleton_is_a_list_of_what_to_do(site: Path, tmp_path: Path) -> None:
+    run = on_the_page(tmp_path, site, "densify or norms or errors")
+    assert run.status == 0, run.output[-3000:]
+    assert set(run.counts) <= {"unsupported", "pass"}
+    assert not [i for i in run.ids("pass") if not i.startswith("errors/")], "nothing passes but what needs no arrays"
+    ((primitive, count),) = to_do(run.cases)
+    assert primitive == "asarray"
+    assert count > 300
+    heading = "sample: primitives to be written, by the number of cases that wait for them:"
+    assert f"{heading}\n{count:8}  asarray\n" in run.output
+    assert blocks("text")[0].startswith(f"{heading}\n")
+
+
+def test_a_half_done_adapter_passes_what_it_can(site: Path, tmp_path: Path) -> None:
+    half = shutil.copytree(site, tmp_path / "half")
+    with (half / "islices_sample" / "__init__.py").open("a", encoding="utf-8") as file:
+        file.write("\nimport sample\n" + blocks("python")[0])
+        file.write("\n\nfor name, member in vars(FirstSteps).items():\n    if not name.startswith('__'):\n")
+        file.write("        setattr(SampleBackend, name, member)\n")
+    run = on_the_page(tmp_path, half, "densify or coalesce/ or norms or clipping or optimizers/step")
+    assert run.counts["harness error"] == run.counts["fail"] == 0, run.output[-3000:]
+    host = [case for case in run.cases if case["mode"] == "host" and "kernels" not in case["id"]]
+    first = [case for case in host if case["group"] in ("densify", "coalesce", "norms", "clipping")]
+    lacking = {case["reason"] for case in first if case["outcome"] == "unsupported"}
+    assert lacking == {"sample has no bfloat16"}
+    assert {case["reason"] for case in host if case["group"] == "optimizers" and case["outcome"] == "unsupported"} <= {
+        f"sample: {primitive}: to be written" for primitive, _ in to_do(run.cases)
+    } | lacking
+    missing = dict(to_do(run.cases))
+    assert missing["unique"] > 10
+    assert list(missing.values()) == sorted(missing.values(), reverse=True)
+    assert not {"asarray", "reshape", "host_view"} & set(missing)
+
+
+def test_a_skeleton_disturbs_nobody(site: Path) -> None:
+    code = """
+    import numpy as np, sample, islices
+    s = islices.IndexedSlices(np.ones((2, 1)), np.array([1, 1]), (3, 1))
+    assert islices.to_dense(s).tolist() == [[0.0], [2.0], [0.0]]
+    try:
+        islices.coalesce("text")
+    except TypeError as error:
+        print(error)
+    try:
+        islices.coalesce(sample.Tensor([1.0]))
+    except NotImplementedError as error:
+        print(error)
+    """
+    done = python("-c", textwrap.dedent(code), path=site)
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first.startswith("x: got str 'text'")
+    assert second == "sample: dtype: to be written"
+
+
+def test_the_deviation_on_the_page_is_one() -> None:
+    (table,) = tomllib.loads(blocks("toml")[1])["deviation"]
+    assert Deviation(**{**table, "modes": tuple(table["modes"])}).kind == "notyet"
