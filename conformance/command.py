@@ -1,30 +1,27 @@
-"""`islices conform`: every installed backend through the suite, each in a process of its own, two at a time."""
+"""`islices conform`: what to run, and how its outcome is shown; `jobs` runs it."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
-import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from islices.cli import UsageError
-from islices.conformance.report import Run, matrix, read_run, remarks, summary
-from islices.registry import BUILTIN, list_backends
+from islices.conformance.new_backend import TO_DO, to_do
+from islices.conformance.report import Run, matrix, remarks, summary
+from islices.conformance.report.merging import json_lines
+from islices.conformance.report.runs import run_names
+from islices.conformance.report.terminal import new_console, problem_lines
+from islices.registry import BUILTIN
 
 __all__ = ["arguments", "conform"]
 
-#: Slowest first, so that two at a time end together.
-ORDER = ("jax", "tensorflow", "mxnet", "torch", "numpy")
-#: Seconds without a case starting or ending after which a process counts as hung.
-PATIENCE = 300
+#: What runs where no variant is asked for: all that takes little longer. "all" adds the rest.
+USUAL = ("standard", "kernels off", "read-only", "cuda")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,12 +29,23 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "examples:\n"
         "  islices conform                     every installed backend, the default profile\n"
         "  islices conform -b torch -k clip    one backend, the cases whose id holds 'clip'\n"
-        "  islices conform --full --json r.jsonl\n\n"
+        "  islices conform --variant all       every variant, 64-bit JAX among them\n"
+        "  islices conform --python ../new/bin/python     another environment's frameworks beside these\n"
+        "  islices conform --full --json r.jsonl && islices report r.jsonl -o r.html\n\n"
+        "variants: standard; kernels off; read-only (NumPy arrays that cannot be written to); cuda; x64 (JAX).\n"
+        "  Without --variant: all but x64 here, the standard one on other interpreters.\n"
         "a cell counts the cases that pass; ✗ fails, d declared deviations, u unsupported, ! harness errors\n"
         "exit codes: 0 conform, 1 fails, 2 usage, 3 harness error (a backend crashed or hung, the suite broke)"
     )
     parser.add_argument("-b", "--backend", action="append", metavar="NAME", help="only this backend (may be repeated)")
     parser.add_argument("-k", metavar="EXPR", help="only cases whose id matches pytest's -k expression")
+    parser.add_argument(
+        "--variant", action="append", metavar="NAME", help="only this variant, or all (may be repeated)"
+    )
+    parser.add_argument(
+        "--python", action="append", default=[], metavar="PATH",
+        help="the interpreter of another environment, which needs numpy, pytest and its frameworks (may be repeated)",
+    )  # fmt: skip
     parser.add_argument("--full", action="store_true", help="every case, not only the default profile")
     parser.add_argument("--json", metavar="PATH", help="write the results as JSON lines to PATH (- for stdout)")
 
@@ -45,163 +53,89 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def conform(options: argparse.Namespace) -> int:
     try:
         import pytest  # noqa: F401
-        from rich.console import Console
+        import rich  # noqa: F401
+
+        from islices.conformance import jobs
     except ModuleNotFoundError as error:
         raise UsageError(f'needs {error.name}: pip install "islices[conformance]"') from None
-    names = _chosen(options.backend)
-    if options.json not in (None, "-"):
-        _write_json(options.json, "")  # what cannot be written is said before a minute of work, not after
     quiet = options.json == "-"
-    console = Console(stderr=quiet)
-    if not console.is_terminal and not os.environ.get("COLUMNS"):
-        console.width = 200  # a file or a pipe has no edge to wrap at
+    if options.json is not None and not quiet:
+        _write_json(options.json, "")  # what cannot be written is said before a minute of work, not after
+    console = new_console(sys.stderr if quiet else None)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="islices-conform-") as folder:
-        runs = _run_all(names, options, Path(folder))
-        if options.json:
-            _write_json(options.json, _join_reports(names, Path(folder)))
-    if options.k and not any(run.cases or run.error for run in runs):
-        raise UsageError(f"-k: no case matches {options.k!r}")
-    for table in matrix(runs, console.width):
-        console.print(table)
-        console.print()
-    for run in runs:
-        for remark in remarks(run):
-            console.print(f"{run.name}: {remark}", style="dim", markup=False, highlight=False)
-        _print_problems(console, run)
-    console.print(f"{summary(runs)}  ({len(runs)} backends, {time.monotonic() - started:.0f} s)", highlight=False)
-    if options.backend is None:
+        planned = _plan(options, Path(folder))
+        runs = jobs.run_all(planned, jobs.Options(options.full, options.k))
+    if options.json:
+        _write_json(options.json, json_lines(runs))
+    if not any(run.cases or run.error for run in runs):
+        raise UsageError(f"nothing ran: {_why_nothing(options.k, runs)}")
+    _show(console, runs, time.monotonic() - started)
+    if options.backend is None and not options.python:
         for name, line in BUILTIN.items():
-            if name not in names:
+            if name not in {run.backend for run in runs}:
                 console.print(f"{name} is not installed: {line}", markup=False, highlight=False)
     if any(run.counts()["harness error"] for run in runs):
         return 3
     return 1 if any(run.counts()["fail"] for run in runs) else 0
 
 
-def _chosen(wanted: list[str] | None) -> list[str]:
-    installed = list_backends()
-    if wanted is None:
-        return installed
-    for name in wanted:
+# ---------------------------------------------------------------------- what to run
+def _plan(options: argparse.Namespace, folder: Path) -> list[Any]:
+    """The jobs, in the order of the matrix: interpreters, backends, variants."""
+    from islices.conformance.interpreters import here, look_at
+    from islices.conformance.jobs import Job
+    from islices.conformance.variants import VARIANTS
+
+    accepted = [*VARIANTS, "all"]
+    for name in options.variant or ():
+        if name not in accepted:
+            raise UsageError(f"--variant: got {name!r}; accepted are {', '.join(accepted)}")
+    everywhere = VARIANTS if "all" in (options.variant or ()) else options.variant
+    interpreters = [here(), *(look_at(path, folder) for path in dict.fromkeys(options.python))]
+    _check_backends(options.backend, [name for i in interpreters for name in i.backends])
+    planned = []
+    for k, interpreter in enumerate(interpreters):
+        wanted = everywhere or (USUAL if k == 0 else ("standard",))
+        for backend in interpreter.backends:
+            for name, variant in VARIANTS.items():
+                if name in wanted and variant.applies(backend) and backend in (options.backend or [backend]):
+                    planned.append(Job(interpreter, backend, variant, folder / f"{len(planned)}.jsonl"))
+    return planned
+
+
+def _check_backends(wanted: Sequence[str] | None, installed: Sequence[str]) -> None:
+    for name in wanted or ():
         if name not in installed:
             hint = f"install it: {BUILTIN[name]}" if name in BUILTIN else f"installed are {', '.join(installed)}"
             raise UsageError(f"--backend: got {name!r}, which is not installed; {hint}")
-    return list(dict.fromkeys(wanted))
 
 
-# ---------------------------------------------------------------------- running
-def _run_all(names: list[str], options: argparse.Namespace, folder: Path) -> list[Run]:
-    order = sorted(names, key=lambda name: ORDER.index(name) if name in ORDER else -1)
-    with _progress(order) as advance, ThreadPoolExecutor(max_workers=2) as pool:
-        futures = {name: pool.submit(_run_one, name, options, folder, advance) for name in order}
-        return [futures[name].result() for name in names]
-
-
-def _run_one(name: str, options: argparse.Namespace, folder: Path, advance: Any) -> Run:
-    report = folder / f"{name}.jsonl"
-    settings = folder / f"{name}.ini"
-    settings.write_text("[pytest]\n", "utf-8")  # the caller's own pytest settings are not ours
-    command = [
-        sys.executable, "-m", "pytest", "-c", str(settings), "--rootdir", str(folder), "-p", "no:cacheprovider",
-        "--import-mode=importlib", "-q", "--no-header", "--tb=short", "--pyargs", "islices.conformance",
-        "--islices-backend", name, "--islices-report", str(report),
-    ]  # fmt: skip
-    command += ["--islices-full"] if options.full else []
-    command += ["-k", options.k] if options.k else []
-    log = folder / f"{name}.log"
-    with log.open("w", encoding="utf-8") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=folder, env=_environment())
-        hung = _follow(process, report, lambda done, total: advance(name, done, total))
-    run = read_run(name, report)
-    if hung:
-        run.error = f"hung: nothing for {PATIENCE} s in {run.started or 'the start'}"
-    elif not run.footer:
-        where = f"in {run.started}" if run.started else "before the first case"
-        run.error = f"the process ended {where} (exit {process.returncode})\n{_tail(log)}"
-    elif process.returncode not in (0, 1, 5):
-        run.error = f"pytest ended with {process.returncode}\n{_tail(log)}"
-    return run
-
-
-def _environment() -> dict[str, str]:
-    return {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, "PYTHONFAULTHANDLER": "1"}
-
-
-def _follow(process: subprocess.Popen[Any], report: Path, advance: Any) -> bool:
-    """Wait for the process, telling how far its report is; True if it was killed because nothing moved any more."""
-    read, done, moved, total = 0, 0, time.monotonic(), None
-    while True:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=0.25)
-        news = _read_from(report, read)
-        if news:
-            read, moved = read + len(news), time.monotonic()
-            done += news.count(b'{"type": "case"')
-            if total is None:
-                total = read_run("", report).header.get("total")
-            advance(done, total)
-        if process.returncode is not None:
-            return False
-        if time.monotonic() - moved > PATIENCE:
-            process.kill()
-            process.wait()
-            return True
-
-
-def _read_from(path: Path, position: int) -> bytes:
-    """The whole lines of a growing file from a position on."""
-    if not path.exists():
-        return b""
-    with path.open("rb") as file:
-        file.seek(position)
-        news = file.read()
-    return news[: news.rfind(b"\n") + 1]
-
-
-def _tail(log: Path) -> str:
-    return "\n".join(log.read_text("utf-8", "replace").splitlines()[-15:])
-
-
-@contextlib.contextmanager
-def _progress(names: list[str]) -> Iterator[Any]:
-    """advance(name, done, total): a bar for each backend on a terminal, nothing elsewhere."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        tasks = {name: progress.add_task(name, total=None, start=False) for name in names}
-        lock = threading.Lock()
-
-        def advance(name: str, done: int, total: int | None) -> None:
-            with lock:
-                if not progress.tasks[tasks[name]].started:
-                    progress.start_task(tasks[name])
-                progress.update(tasks[name], completed=done, total=total)
-
-        yield advance
+def _why_nothing(expression: str | None, runs: Sequence[Run]) -> str:
+    reasons = sorted({run.skipped for run in runs if run.skipped})
+    if expression and len(reasons) < len(runs):
+        return f"-k: no case matches {expression!r}"
+    return "; ".join(reasons) or "no backend has such a variant"
 
 
 # ---------------------------------------------------------------------- what came of it
-def _print_problems(console: Any, run: Run) -> None:
-    from rich.markup import escape
-
-    for case in run.cases:
-        if case["outcome"] not in ("fail", "harness error"):
-            continue
-        console.print(f"[bold red]{case['outcome']}[/] {escape(run.name)} {case['mode']}  {escape(case['id'])}")
-        for field in ("call", "reason", "got", "expected"):
-            if case.get(field):
-                console.print(f"  {field}: {escape(str(case[field]))}", highlight=False)
-    if run.error:
-        console.print(f"[bold magenta]harness error[/] {escape(run.name)}: {escape(run.error)}", highlight=False)
-
-
-def _join_reports(names: list[str], folder: Path) -> str:
-    parts = [folder / f"{name}.jsonl" for name in names]
-    return "".join(part.read_text("utf-8") for part in parts if part.exists())
+def _show(console: Any, runs: Sequence[Run], seconds: float) -> None:
+    for table in matrix(runs, console.width):
+        console.print(table)
+        console.print()
+    for run, name in zip(runs, run_names(runs), strict=True):
+        for remark in remarks(run):
+            if not remark.endswith(f": {TO_DO}"):  # the list below has those
+                console.print(f"{name}: {remark}", style="dim", markup=False, highlight=False)
+        for line in problem_lines(run, name):
+            console.print(line, highlight=False)
+    for backend in dict.fromkeys(run.backend for run in runs):
+        waiting = to_do(case for run in runs if run.backend == backend for case in run.cases)
+        if waiting:
+            console.print(f"{backend}: primitives to be written, by the number of cases that wait for them:")
+        for primitive, count in waiting:
+            console.print(f"  {count:6}  {primitive}", highlight=False)
+    console.print(f"{summary(runs)}  ({len(runs)} runs, {seconds:.0f} s)", highlight=False)
 
 
 def _write_json(target: str, text: str) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 import islices
 from islices.backend import Backend
 from islices.conformance.data import Array, Case, Slices, encode
+from islices.conformance.variants import STANDARD, Variant
 
 __all__ = [
     "HarnessError",
@@ -32,7 +33,7 @@ __all__ = [
     "to_backend",
 ]
 
-STANDARD = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "bool")
+DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "bool")
 
 
 class HarnessError(Exception):
@@ -58,7 +59,7 @@ def to_backend(backend: Backend, x: Any, traced: Iterator[Any] | None = None) ->
     if isinstance(x, Array):
         if traced is not None:
             return next(traced)
-        if x.dtype not in STANDARD:
+        if x.dtype not in DTYPES:
             return _unusual(backend, to_numpy(x))
         if x.dtype in ("float16", "bfloat16", "float32", "float64") and x.dtype not in backend.float_dtypes:
             raise UnsupportedError(f"{backend.name} has no {x.dtype}")
@@ -131,7 +132,11 @@ def _replace_values(s: Any, values: Any) -> Any:
 def own_calls_of(backend: Backend) -> Any:
     """The module of the framework's own calls; a plug-in's framework has none here."""
     name = f"islices.conformance.native.{backend.name}"
-    if importlib.util.find_spec(name) is None:
+    try:
+        known = importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # a plug-in may be named like a submodule: there is no such package here
+        known = False
+    if not known:
         raise UnsupportedError(f"the suite does not know {backend.name}'s own layers")
     return importlib.import_module(name)
 
@@ -237,7 +242,7 @@ def operation(name: str) -> Callable[..., Any]:
     return SPECIAL_OPERATIONS.get(name) or getattr(islices, name)  # type: ignore[no-any-return]
 
 
-def run_case(backend: Backend, case: Case, mode: str) -> Any:
+def run_case(backend: Backend, case: Case, mode: str, variant: Variant = STANDARD) -> Any:
     """The plain result of a case. Raises HarnessError, UnsupportedError, or what the call raised."""
     with contextlib.ExitStack() as stack:
         if _is_wide(case):
@@ -245,17 +250,43 @@ def run_case(backend: Backend, case: Case, mode: str) -> Any:
         if mode != "traced":
             stack.enter_context(islices.execution(mode))
         try:
-            arguments = [to_backend(backend, a) for a in case.args] if mode != "traced" else None
-            options = {k: to_backend(backend, v) for k, v in case.kwargs.items()} if mode != "traced" else None
+            if mode != "traced":
+                arguments, options = _arguments(backend, case, variant)
+            else:
+                arrays = [to_backend(backend, a) for a in _arrays([case.args, case.kwargs])]
+                if variant.device is not None:
+                    arrays = _placed(backend, arrays, variant.device(backend))
         except UnsupportedError:
             raise
         except Exception as error:
             if case.group == "errors" and case.op in ("IndexedSlices",):
                 raise
             raise HarnessError(f"setting up {case.id}: {error!r}") from error
-        if arguments is None or options is None:
-            return read(_run_traced(backend, case))
+        if mode == "traced":
+            return read(_run_traced(backend, case, arrays))
         return read(operation(case.op)(*arguments, **options))
+
+
+def _arguments(backend: Backend, case: Case, variant: Variant) -> tuple[list[Any], dict[str, Any]]:
+    arguments = [to_backend(backend, a) for a in case.args]
+    options = {k: to_backend(backend, v) for k, v in case.kwargs.items()}
+    if variant.device is not None:
+        arguments, options = _placed(backend, (arguments, options), variant.device(backend))
+    if variant.arrange is not None:
+        variant.arrange(case, arguments, options)
+    return arguments, options
+
+
+def _placed(backend: Backend, x: Any, device: str) -> Any:
+    """Arguments with the backend's own arrays among them on a device."""
+    if isinstance(x, islices.IndexedSlices) and x.backend is backend:
+        values, indices = (backend.on_device(part, device) for part in (x.values, x.indices))
+        return x.replace(values=values, indices=indices)
+    if isinstance(x, (list, tuple)):
+        return type(x)(_placed(backend, item, device) for item in x)
+    if isinstance(x, dict):
+        return {key: _placed(backend, item, device) for key, item in x.items()}
+    return backend.on_device(x, device) if backend.is_array(x) else x
 
 
 def forget_compiled(backend: Backend) -> None:
@@ -270,16 +301,9 @@ def _is_wide(case: Case) -> bool:
     return "float64" in text or "int64" in text
 
 
-def _run_traced(backend: Backend, case: Case) -> Any:
-    arrays = list(_arrays([*case.args, *case.kwargs.values()]))
-    try:
-        inputs = [to_backend(backend, a) for a in arrays]
-    except UnsupportedError:
-        raise
-    except Exception as error:
-        raise HarnessError(f"setting up {case.id}: {error!r}") from error
+def _run_traced(backend: Backend, case: Case, arrays: list[Any]) -> Any:
     compiled, shells = _compiled(backend, case.op, _skeleton([case.args, case.kwargs]))
-    out = compiled(*inputs)
+    out = compiled(*arrays)
     return _reassemble(backend, shells[-1], iter(out))
 
 

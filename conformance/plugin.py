@@ -8,24 +8,33 @@ to the file that --islices-report names.
 from __future__ import annotations
 
 import json
+import os
 import platform
 import time
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-__all__ = ["OUTCOMES", "chosen_backend"]
+from islices.conformance.report.runs import OUTCOMES
 
-OUTCOMES = ("pass", "deviation", "unsupported", "fail", "harness error")
-SPEC_VERSION = "1.4"
+if TYPE_CHECKING:
+    from islices.conformance.variants import Variant
+
+__all__ = ["SPEC_VERSION", "chosen_backend", "chosen_modes", "chosen_variant"]
+
+SPEC_VERSION = "1.5"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("islices", "islices conformance suite")
     group.addoption("--islices-backend", metavar="NAME", help="backend to run the conformance suite on")
     group.addoption("--islices-modes", metavar="MODES", help="comma-separated modes (host,native,traced); default: all")
+    group.addoption(
+        "--islices-variant", metavar="NAME", default="standard", help="setting to run under; default: standard"
+    )
     group.addoption("--islices-full", action="store_true", help="run every case, not only the default profile")
     group.addoption("--islices-report", metavar="PATH", help="write one JSON line a case to PATH")
 
@@ -36,6 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if name:
         from islices import get_backend
 
+        _check_environment(chosen_variant(config))
         try:
             get_backend(name)
         except (ImportError, TypeError, ValueError) as error:
@@ -49,6 +59,33 @@ def chosen_backend(config: pytest.Config) -> str:
     if name is None:
         raise pytest.UsageError("the conformance suite needs --islices-backend NAME (islices backends lists them)")
     return name
+
+
+def chosen_variant(config: pytest.Config) -> Variant:
+    """The variant --islices-variant names."""
+    from islices.conformance.variants import VARIANTS
+
+    name = config.getoption("islices_variant")
+    if name not in VARIANTS:
+        raise pytest.UsageError(f"--islices-variant: got {name!r}; accepted are {', '.join(VARIANTS)}")
+    return VARIANTS[name]
+
+
+def _check_environment(variant: Variant) -> None:
+    wrong = [f"{k}={v}" for k, v in variant.environment.items() if os.environ.get(k) != v]
+    if wrong:  # what reads it has read it by now
+        raise pytest.UsageError(f"--islices-variant: {variant.name!r} needs {' '.join(wrong)} in the environment")
+
+
+def chosen_modes(config: pytest.Config) -> list[str]:
+    """The modes to run: the backend's, as far as the variant and --islices-modes leave them; none where the variant
+    cannot run here."""
+    from islices import get_backend
+
+    backend, variant = get_backend(chosen_backend(config)), chosen_variant(config)
+    wanted = config.getoption("islices_modes")
+    modes = [] if variant.absent(backend) else variant.modes_of(backend)
+    return [mode for mode in modes if wanted is None or mode in wanted.split(",")]
 
 
 class Report:
@@ -65,7 +102,7 @@ class Report:
             self.file.write(json.dumps({"type": kind, **fields}) + "\n")
             self.file.flush()
 
-    def header(self, backend: Any, total: int) -> None:
+    def header(self, backend: Any, variant: Variant, total: int) -> None:
         import numpy
 
         import islices
@@ -73,8 +110,9 @@ class Report:
 
         self.write(
             "header", spec=SPEC_VERSION, vectors=vectors_hash(), islices=islices.__version__, backend=backend.name,
-            version=backend.version(), devices=list(backend.devices()), numpy=numpy.__version__,
-            python=platform.python_version(), platform=platform.platform(),
+            variant=variant.label, says=variant.says, time=datetime.now(UTC).isoformat(timespec="seconds"),
+            skipped=variant.absent(backend), version=backend.version(), devices=list(backend.devices()),
+            numpy=numpy.__version__, python=platform.python_version(), platform=platform.platform(),
             profile="full" if self.full else "default", total=total,
         )  # fmt: skip
 
@@ -91,7 +129,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if report is not None:
         from islices import get_backend
 
-        report.header(get_backend(session.config.getoption("islices_backend")), len(session.items))
+        backend = get_backend(session.config.getoption("islices_backend"))
+        total = sum(item.get_closest_marker("islices_case") is not None for item in session.items)
+        report.header(backend, chosen_variant(session.config), total)
 
 
 @pytest.hookimpl(wrapper=True)

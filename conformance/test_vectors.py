@@ -10,7 +10,8 @@ import pytest
 from islices.conformance.data import Case, load_cases
 from islices.conformance.deviations import find_deviation, load_deviations
 from islices.conformance.execute import HarnessError, UnsupportedError, difference, forget_compiled, run_case
-from islices.conformance.plugin import chosen_backend
+from islices.conformance.plugin import chosen_modes, chosen_variant
+from islices.conformance.variants import Variant
 from islices.conformance.verdicts import MismatchError, judge
 from islices.registry import get_backend
 
@@ -20,9 +21,7 @@ PROGRAMS_KEPT = 400
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    backend = get_backend(chosen_backend(metafunc.config))
-    wanted = metafunc.config.getoption("islices_modes")
-    modes = [m for m in backend.modes() if wanted is None or m in wanted.split(",")]
+    modes = chosen_modes(metafunc.config)
     full = metafunc.config.getoption("islices_full")
     cases = load_cases()
     params = [
@@ -59,16 +58,17 @@ def few_programs(backend: Any, request: pytest.FixtureRequest) -> Iterator[None]
         forget_compiled(backend)
 
 
-def test_case(case: Case, mode: str, backend: Any, verdict: Any) -> None:
+def test_case(case: Case, mode: str, backend: Any, request: pytest.FixtureRequest, verdict: Any) -> None:
     declared = find_deviation(load_deviations(backend), case.id, mode)
-    outcome, details = judge(lambda: _attempt(backend, case, mode), declared)
+    variant = chosen_variant(request.config)
+    outcome, details = judge(lambda: _attempt(backend, case, mode, variant), declared)
     verdict(outcome, **details)
 
 
-def _attempt(backend: Any, case: Case, mode: str) -> None:
+def _attempt(backend: Any, case: Case, mode: str, variant: Variant) -> None:
     expected = repr(case.expect)[:2000]
     try:
-        got = run_case(backend, case, mode)
+        got = run_case(backend, case, mode, variant)
     except (HarnessError, UnsupportedError):
         raise
     except Exception as error:

@@ -57,7 +57,7 @@ def test_backends_lists_what_is_installed() -> None:
 
 def test_json_lines(tmp_path: Path) -> None:
     target = tmp_path / "report.jsonl"
-    done = islices_command("conform", "-b", "numpy", "-k", "clipping", "--json", str(target))
+    done = islices_command("conform", "-b", "numpy", "--variant", "standard", "-k", "clipping", "--json", str(target))
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [json.loads(line) for line in target.read_text().splitlines()]
     assert lines[0]["type"] == "header"
@@ -65,7 +65,7 @@ def test_json_lines(tmp_path: Path) -> None:
     cases = [line for line in lines if line["type"] == "case"]
     assert lines[-1]["counts"] == {"pass": len(cases)}
     assert all(case["id"].startswith("clipping/") for case in cases if case["group"] == "clipping")
-    to_stdout = islices_command("conform", "-b", "numpy", "-k", "clipping/by_value", "--json", "-")
+    to_stdout = islices_command("conform", "-b", "numpy", "--variant", "standard", "-k", "by_value", "--json", "-")
     assert all(json.loads(line) for line in to_stdout.stdout.splitlines()), "stdout holds JSON lines alone"
     assert "0 fail" in to_stdout.stderr
 
@@ -127,11 +127,11 @@ Broken.to_numpy = lambda self, x: numpy.asarray(x)
 
 
 def test_a_broken_backend_fails_and_a_crash_is_a_harness_error(plugins: Path) -> None:
-    done = islices_command("conform", "-b", "keeps_last", "-b", "numpy", path=plugins)
+    done = islices_command("conform", "-b", "keeps_last", "-b", "numpy", "--variant", "standard", path=plugins)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "expected:" in done.stdout
     assert "call:" in done.stdout
-    done = islices_command("conform", "-b", "crashes", "-b", "numpy", path=plugins)
+    done = islices_command("conform", "-b", "crashes", "-b", "numpy", "--variant", "standard", path=plugins)
     assert done.returncode == 3, done.stdout + done.stderr
     assert "the process ended in" in done.stdout, "the case that ended it is named"
     assert "exit 7" in done.stdout

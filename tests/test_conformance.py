@@ -17,7 +17,9 @@ def test_every_backend_conforms(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     lines = [json.loads(line) for line in target.read_text().splitlines()]
     headers = [line for line in lines if line["type"] == "header"]
-    assert [h["backend"] for h in headers] == islices.list_backends()
+    assert [h["backend"] for h in headers if not h["variant"]] == islices.list_backends()
+    assert {h["variant"] for h in headers} == {"", "kernels off", "read-only", "cuda"}
+    assert all(h["skipped"] for h in headers if h["variant"] == "cuda" and h["devices"] == ["cpu"])
     assert len({(h["vectors"], h["spec"]) for h in headers}) == 1
     outcomes = {line["outcome"] for line in lines if line["type"] == "case"}
     assert outcomes <= {"pass", "deviation", "unsupported"}

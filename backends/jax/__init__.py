@@ -130,6 +130,10 @@ class JaxBackend(Embeddings):
     def wide_types(self) -> contextlib.AbstractContextManager[Any]:
         return precision.wide()
 
+    def on_device(self, x: Array, device: str) -> Array:
+        with precision.wide():
+            return jax.device_put(x, jax.devices(device)[0])
+
     def trace(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         return jax.jit(fn)
 

@@ -121,6 +121,10 @@ class TensorflowBackend(Backend):
         return indexed_slices(values, indices, dense_shape, like)
 
     # ------------------------------------------------------------------ where the arithmetic runs
+    def on_device(self, x: Array, device: str) -> Array:
+        with tf.device(device):
+            return tf.identity(x)
+
     def trace(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         return tf.function(fn, autograph=False)  # type: ignore[no-any-return]
 

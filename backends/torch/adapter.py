@@ -19,7 +19,7 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
 from islices.backend import Array, Backend, Gradient, LayerUse, LookedUp, NativeParts, Source, Transform
-from islices.backends.torch import layers, recording
+from islices.backends.torch import compiling, layers, recording
 from islices.backends.torch.arithmetic import as_tensors, in_bags, rounded_sqrt, sum_bags
 
 __all__ = ["TorchBackend", "backend"]
@@ -144,6 +144,15 @@ class TorchBackend(Backend):
         return torch.sparse_coo_tensor(
             indices[None].to(torch.int64), values, dense_shape, is_coalesced=coalesced, check_invariants=False
         )
+
+    def on_device(self, x: Array, device: str) -> Array:
+        return x.to(device)
+
+    def trace(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        return compiling.compiled(fn)
+
+    def forget_compiled(self) -> None:
+        compiling.forget()
 
     # ------------------------------------------------------------------ array primitives
     def astype(self, x: Array, dtype: str) -> Array:

@@ -2,22 +2,41 @@
 
 Dynamo would trace the library's Python, registry and execution modes included, and its guards on that do not end. It
 keeps a list of folders whose frames it leaves alone; the library's are put there, at once where Dynamo is loaded
-already, else when it is: importing it here would cost every user of torch a second.
+already, else when it is: importing it here would cost every user of torch a second. The compiler of the kernels, whose
+frames are called from the library's, is put there too: the first call from compiled code took twenty times as long.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from types import ModuleType
+from importlib.util import find_spec
+from types import FunctionType, ModuleType
 from typing import Any
 
-__all__ = ["shield"]
+__all__ = ["compiled", "forget", "shield"]
 
 RULES = "torch._dynamo.trace_rules"
-PACKAGES = ("islices", "islices.backends")
+PACKAGES = ("islices", "islices.backends", "numba", "llvmlite")
+
+
+def compiled(fn: FunctionType) -> Callable[..., Any]:
+    """fn by torch.compile, under a code object of its own: Dynamo counts recompilations of each, and gives up on one
+    that it had to compile for several forms of input."""
+    import torch
+
+    own = FunctionType(fn.__code__.replace(), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+    return torch.compile(own)  # type: ignore[no-any-return]
+
+
+def forget() -> None:
+    """Let go of what Dynamo has compiled."""
+    if RULES in sys.modules:
+        import torch
+
+        torch._dynamo.reset()
 
 
 def shield() -> None:
@@ -31,7 +50,7 @@ def shield() -> None:
 def _leave_alone(rules: ModuleType) -> None:
     add = getattr(rules, "add", None)  # Dynamo's own, not a public name
     for package in PACKAGES:
-        if add is not None:
+        if add is not None and find_spec(package) is not None:
             add(package)
 
 

@@ -1,0 +1,85 @@
+"""Other environments' interpreters: the suite as it is here, on the frameworks that are there.
+
+So that old and new versions of one framework stand side by side, the islices that runs there is the one that runs here:
+its folders are put on the path under the names they are imported by.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import islices
+import islices.backends
+import islices.conformance
+from islices.cli import UsageError
+
+__all__ = ["Interpreter", "here", "look_at"]
+
+#: Asked of an interpreter: what it has. Anything printed before, by a framework's greeting, is not the last line.
+QUESTION = """
+import importlib.util, json, sys
+missing = [name for name in ("numpy", "pytest") if importlib.util.find_spec(name) is None]
+if sys.version_info < (3, 11):
+    missing = ["Python 3.11 or newer, this is " + sys.version.split()[0]]
+found = []
+if not missing:
+    import islices
+    found = islices.list_backends()
+print(json.dumps({"missing": missing, "backends": found, "tag": "%d.%d" % sys.version_info[:2]}))
+"""
+
+
+class Interpreter(NamedTuple):
+    """A Python, the backends whose frameworks it has, and the folder it finds islices in; "" where it has it itself."""
+
+    path: str
+    backends: tuple[str, ...]
+    overlay: str = ""
+
+    def environment(self) -> dict[str, str]:
+        entries = [self.overlay, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        path = os.pathsep.join(os.path.abspath(entry) for entry in entries if entry)  # it will run in another folder
+        return {**os.environ, "PYTHONPATH": path} if path else dict(os.environ)
+
+
+def here() -> Interpreter:
+    return Interpreter(sys.executable, tuple(islices.list_backends()))
+
+
+def look_at(path: str, folder: Path) -> Interpreter:
+    """The interpreter at a path, with islices laid out for it in a folder; UsageError if it cannot run the suite."""
+    if not Path(path).is_file() or not os.access(path, os.X_OK):
+        raise UsageError(f"--python: got {path}; accepted is the path of an environment's Python interpreter")
+    candidate = Interpreter(path, (), str(_lay_out(folder)))
+    try:
+        done = subprocess.run(
+            [path, "-c", QUESTION], env=candidate.environment(), capture_output=True, text=True, timeout=120, cwd=folder
+        )
+        answer = json.loads(done.stdout.splitlines()[-1])
+    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as error:
+        raise UsageError(f"--python: {path} does not answer as a Python interpreter: {error}") from None
+    if answer["missing"]:
+        raise UsageError(f"--python: {path} lacks {', '.join(answer['missing'])}: {path} -m pip install numpy pytest")
+    return candidate._replace(backends=tuple(answer["backends"]))
+
+
+def _lay_out(folder: Path) -> Path:
+    """A folder from which ``import islices`` finds this very package, also where its parts lie apart (an editable
+    install); compiled kernels are kept beside the sources, as here."""
+    overlay = folder / "overlay"
+    if overlay.exists():
+        return overlay
+    package = overlay / "islices"
+    package.mkdir(parents=True)
+    parts = {"backends": islices.backends, "conformance": islices.conformance}
+    for entry in Path(islices.__path__[0]).iterdir():
+        if entry.name not in (*parts, "__pycache__"):
+            (package / entry.name).symlink_to(entry)
+    for name, module in parts.items():
+        (package / name).symlink_to(Path(module.__path__[0]).resolve())
+    return overlay

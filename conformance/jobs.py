@@ -1,0 +1,168 @@
+"""Runs the suite: each backend, variant and interpreter in a process of its own, two at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from islices.conformance.data import vectors_hash
+from islices.conformance.interpreters import Interpreter
+from islices.conformance.plugin import SPEC_VERSION
+from islices.conformance.report import Run, read_run
+from islices.conformance.variants import STANDARD, Variant
+
+__all__ = ["Job", "Options", "run_all"]
+
+#: Slowest first, so that two at a time end together.
+ORDER = ("jax", "tensorflow", "mxnet", "torch")
+#: Seconds without a case starting or ending after which a process counts as hung.
+PATIENCE = 300
+
+Advance = Callable[[int, int | None], None]
+
+
+class Job(NamedTuple):
+    """One process, and the file it reports to."""
+
+    interpreter: Interpreter
+    backend: str
+    variant: Variant
+    report: Path
+
+    @property
+    def name(self) -> str:
+        return self.backend if self.variant is STANDARD else f"{self.backend} {self.variant.name}"
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        place = ORDER.index(self.backend) if self.backend in ORDER else len(ORDER)
+        return bool(self.variant.modes), place
+
+
+class Options(NamedTuple):
+    """What all jobs of a call have in common."""
+
+    full: bool = False
+    expression: str | None = None
+
+
+def run_all(jobs: Sequence[Job], options: Options) -> list[Run]:
+    """The runs of the jobs, in their order; a bar for each on a terminal."""
+    order = sorted(range(len(jobs)), key=lambda k: jobs[k].rank)
+    with _progress([jobs[k] for k in order]) as bars, ThreadPoolExecutor(max_workers=2) as pool:
+        futures = {k: pool.submit(_run, jobs[k], options, bar) for k, bar in zip(order, bars, strict=True)}
+        return [futures[k].result() for k in range(len(jobs))]
+
+
+def _run(job: Job, options: Options, advance: Advance) -> Run:
+    report, folder = job.report, job.report.parent
+    settings = report.with_suffix(".ini")
+    settings.write_text("[pytest]\n", "utf-8")  # the caller's own pytest settings are not ours
+    command = [
+        job.interpreter.path, "-m", "pytest", "-c", str(settings), "--rootdir", str(folder), "-p", "no:cacheprovider",
+        "-p", "islices.conformance.plugin", "--import-mode=importlib", "-q", "--no-header", "--tb=short", "--pyargs",
+        "islices.conformance", "--islices-backend", job.backend, "--islices-variant", job.variant.name,
+        "--islices-report", str(report),
+    ]  # fmt: skip
+    command += ["--islices-full"] if options.full else []
+    command += ["-k", options.expression] if options.expression else []
+    log = report.with_suffix(".log")
+    with log.open("w", encoding="utf-8") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=folder, env=_environment(job))
+        hung = _follow(process, report, advance)
+    run = read_run(job.backend, report)
+    if not run.header:
+        _give_header(run, job)
+    if hung:
+        run.broke(f"hung: nothing for {PATIENCE} s in {run.started or 'the start'}")
+    elif not run.footer:
+        where = f"in {run.started}" if run.started else f"before the first case, run by {job.interpreter.path},"
+        run.broke(f"the process ended {where} (exit {process.returncode})\n{_tail(log)}")
+    elif process.returncode not in (0, 1, 5):
+        run.broke(f"pytest ended with {process.returncode}\n{_tail(log)}")
+    return run
+
+
+def _give_header(run: Run, job: Job) -> None:
+    """What is known of a run whose process ended before it said anything, so that it is not missing from a report."""
+    known = {"spec": SPEC_VERSION, "vectors": vectors_hash(), "backend": job.backend, "variant": job.variant.label}
+    run.header = known
+    run.lines.insert(0, json.dumps({"type": "header", **known}))
+
+
+def _environment(job: Job) -> dict[str, str]:
+    return {
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        **job.interpreter.environment(),
+        "PYTHONFAULTHANDLER": "1",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # other plug-ins of an environment are none of the suite's
+        "JAX_ENABLE_X64": "0",  # whatever the caller's shell says: 64 bits are a variant
+        **job.variant.environment,
+    }
+
+
+def _follow(process: subprocess.Popen[Any], report: Path, advance: Advance) -> bool:
+    """Wait for the process, telling how far its report is; True if it was killed because nothing moved any more."""
+    read, done, moved, total = 0, 0, time.monotonic(), None
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=0.25)
+        news = _read_from(report, read)
+        if news:
+            read, moved = read + len(news), time.monotonic()
+            done += news.count(b'{"type": "case"')
+            if total is None:
+                total = read_run("", report).header.get("total")
+            advance(done, total)
+        if process.returncode is not None:
+            return False
+        if time.monotonic() - moved > PATIENCE:
+            process.kill()
+            process.wait()
+            return True
+
+
+def _read_from(path: Path, position: int) -> bytes:
+    """The whole lines of a growing file from a position on."""
+    if not path.exists():
+        return b""
+    with path.open("rb") as file:
+        file.seek(position)
+        news = file.read()
+    return news[: news.rfind(b"\n") + 1]
+
+
+def _tail(log: Path) -> str:
+    return "\n".join(log.read_text("utf-8", "replace").splitlines()[-15:])
+
+
+@contextlib.contextmanager
+def _progress(jobs: Sequence[Job]) -> Iterator[list[Advance]]:
+    """For each job a function (done, total) that moves its bar on a terminal, and does nothing elsewhere."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        lock = threading.Lock()
+
+        def bar(job: Job) -> Advance:
+            task = progress.add_task(job.name, total=None, start=False)
+
+            def advance(done: int, total: int | None) -> None:
+                with lock:
+                    if not progress.tasks[task].started:
+                        progress.start_task(task)
+                    progress.update(task, completed=done, total=total)
+
+            return advance
+
+        yield [bar(job) for job in jobs]

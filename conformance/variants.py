@@ -1,0 +1,123 @@
+"""Variants of a run: the same cases under another setting, each a column of the matrix.
+
+A variant is declared for backends and modes. Where it cannot run on this machine it says why, and its column shows that
+instead of numbers; it is never counted as a pass.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import islices
+from islices.backend import Backend
+from islices.conformance.data import Case
+
+__all__ = ["STANDARD", "VARIANTS", "Variant", "freeze"]
+
+
+class Variant(NamedTuple):
+    """A setting the suite runs under.
+
+    Attributes
+    ----------
+    name : str
+        As the matrix shows it.
+    says : str
+        What it is, in a few words.
+    backends : tuple of str
+        Whose; empty: everybody's.
+    modes : tuple of str
+        Which modes it runs; empty: all that the backend has.
+    environment : mapping of str to str
+        What the process' environment has to say, from its start.
+    arrange : callable of (case, arguments, keyword arguments), or None
+        Changes the arguments of a golden case before the call.
+    device : callable of Backend -> str, or None
+        The device that arrays lie on, one of the backend's; None: where the framework puts them.
+    absent : callable of Backend -> str
+        Why it cannot run here; "" where it can.
+    """
+
+    name: str
+    says: str
+    backends: tuple[str, ...] = ()
+    modes: tuple[str, ...] = ()
+    environment: Mapping[str, str] = MappingProxyType({})
+    arrange: Callable[[Case, list[Any], dict[str, Any]], None] | None = None
+    device: Callable[[Backend], str] | None = None
+    absent: Callable[[Backend], str] = lambda backend: ""
+
+    @property
+    def label(self) -> str:
+        """How reports call it: the standard one needs no name."""
+        return "" if self.name == "standard" else self.name
+
+    @property
+    def golden_only(self) -> bool:
+        """Whether checks, which make their own arrays, are left out."""
+        return self.arrange is not None or self.device is not None
+
+    def applies(self, backend: str) -> bool:
+        return not self.backends or backend in self.backends
+
+    def modes_of(self, backend: Backend) -> list[str]:
+        return [mode for mode in backend.modes() if not self.modes or mode in self.modes]
+
+
+#: What a call writes into and therefore stays writable: its arguments by place.
+WRITTEN = {"optimizer_steps": 2, "renorm_rows": 0}
+
+
+def freeze(case: Case, arguments: list[Any], options: dict[str, Any]) -> None:
+    """Make NumPy arrays among the arguments read-only, all but the table and the state that the call writes into."""
+    written = 0 if case.op.startswith("scatter_") else WRITTEN.get(case.op)
+    _freeze([x for k, x in enumerate(arguments) if k != written])
+    _freeze([x for name, x in options.items() if name != "state"])
+
+
+def _freeze(x: Any) -> None:
+    if isinstance(x, np.ndarray):
+        x.flags.writeable = False
+    elif isinstance(x, islices.IndexedSlices):
+        _freeze([x.values, x.indices])
+    elif isinstance(x, (list, tuple)):
+        for item in x:
+            _freeze(item)
+    elif isinstance(x, dict):
+        _freeze(list(x.values()))
+
+
+def _without_kernels(backend: Backend) -> str:
+    return "" if importlib.util.find_spec("numba") else "numba is not installed: the other columns are without kernels"
+
+
+def _cuda_devices(backend: Backend) -> list[str]:
+    return [name for name in backend.devices() if name.startswith(("cuda", "gpu"))]
+
+
+def _without_cuda(backend: Backend) -> str:
+    return "" if _cuda_devices(backend) else f"{backend.name} {backend.version()} finds no CUDA device here"
+
+
+STANDARD = Variant("standard", "as users have it")
+VARIANTS = {
+    v.name: v
+    for v in (
+        STANDARD,
+        Variant(
+            "kernels off", "NumPy in place of compiled kernels (ISLICES_KERNELS=0)", modes=("host",),
+            environment={"ISLICES_KERNELS": "0"}, absent=_without_kernels,
+        ),
+        Variant("read-only", "arrays that cannot be written to", backends=("numpy",), arrange=freeze),
+        Variant("x64", "with JAX_ENABLE_X64=1", backends=("jax",), environment={"JAX_ENABLE_X64": "1"}),
+        Variant(
+            "cuda", "arrays on a CUDA device", backends=("torch", "tensorflow", "jax"), modes=("native", "traced"),
+            device=lambda backend: _cuda_devices(backend)[0], absent=_without_cuda,
+        ),
+    )
+}  # fmt: skip

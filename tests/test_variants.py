@@ -1,0 +1,207 @@
+"""Variants and other interpreters: what each column runs, and that none is shown as more than it is."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import islices
+from islices.cli import main
+from islices.conformance import execute
+from islices.conformance.data import load_cases
+from islices.conformance.variants import STANDARD, VARIANTS
+
+FRAMEWORKS = [name for name in islices.list_backends() if name != "numpy"]
+
+
+def conform(tmp_path: Path, *options: str) -> list[dict[str, Any]]:
+    """The report's lines of a run, which must conform."""
+    target = tmp_path / "report.jsonl"
+    assert main(["conform", "--json", str(target), *options]) == 0
+    return [json.loads(line) for line in target.read_text("utf-8").splitlines()]
+
+
+# ---------------------------------------------------------------------- what runs
+def test_each_variant_is_a_run_of_its_own_and_one_that_cannot_run_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("-b", "numpy", "-b", "torch", "-k", "densify/to_dense/one/float32")
+    lines = conform(tmp_path, *options)
+    headers = [line for line in lines if line["type"] == "header"]
+    names = [(h["backend"], h["variant"]) for h in headers]
+    usual = [("numpy", ""), ("numpy", "kernels off"), ("numpy", "read-only")]
+    assert names == [*usual, ("torch", ""), ("torch", "kernels off"), ("torch", "cuda")]
+    modes = [line["mode"] for line in lines if line["type"] == "case"]
+    assert set(modes) == {"host", "native", "traced"}, "torch.compile is torch's traced column"
+    cuda = headers[-1]
+    if cuda["devices"] == ["cpu"]:
+        assert "no CUDA device" in cuda["skipped"]
+        assert (lines[-1]["type"], lines[-1]["counts"]) == ("footer", {}), "a skipped run counts nothing"
+        shown = capsys.readouterr().out
+        assert "cuda: skipped: torch" in shown
+        assert "1 skipped" in shown
+
+
+def test_a_call_in_which_nothing_can_run_is_no_success(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["conform", "-b", "numpy", "--variant", "x64"]) == 2
+    assert "nothing ran" in capsys.readouterr().err
+    assert main(["conform", "--variant", "fast"]) == 2
+    assert "accepted are standard, kernels off, read-only, x64, cuda, all" in capsys.readouterr().err
+
+
+def test_a_variant_whose_environment_is_not_that_of_the_process_is_refused() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--pyargs", "islices.conformance"]
+    command += ["--islices-backend", "numpy", "--islices-variant", "kernels off"]
+    environment = {k: v for k, v in os.environ.items() if k != "ISLICES_KERNELS"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 4, done.stdout
+    assert "needs ISLICES_KERNELS=0" in done.stderr
+
+
+def test_kernels_are_off_where_a_column_says_so() -> None:
+    probe = "import islices.kernels; print(islices.kernels.active() is None)"
+    for name in ("standard", "kernels off"):
+        environment = {**os.environ, "ISLICES_KERNELS": "1", **VARIANTS[name].environment}
+        done = subprocess.run(
+            [sys.executable, "-c", probe], env=environment, capture_output=True, text=True, timeout=60
+        )
+        assert done.stdout.strip() == str(name == "kernels off"), done.stderr
+
+
+# ---------------------------------------------------------------------- read-only
+def test_read_only_finds_an_operation_that_writes_into_its_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = next(c for c in load_cases() if c.op == "scale" and c.group == "algebra" and c.args[0].values.data)
+    backend = islices.get_backend("numpy")
+
+    def careless(x: Any, c: float) -> Any:
+        np.multiply(x.values, c, out=x.values, casting="unsafe")
+        return x
+
+    monkeypatch.setattr(islices, "scale", careless)
+    execute.run_case(backend, chosen, "host", STANDARD)
+    with pytest.raises(ValueError, match="read-only"):
+        execute.run_case(backend, chosen, "host", VARIANTS["read-only"])
+
+
+def test_read_only_leaves_tables_and_states_writable() -> None:
+    backend = islices.get_backend("numpy")
+    written = [c for c in load_cases() if c.op in ("optimizer_steps", "scatter_add", "renorm_rows")]
+    written = [c for c in written if c.group != "errors" and "full" not in c.flags][::7]
+    assert len({c.op for c in written}) == 3
+    for chosen in written:
+        got = execute.run_case(backend, chosen, "host", VARIANTS["read-only"])
+        assert not execute.difference(got, chosen.expect), chosen.id
+
+
+# ---------------------------------------------------------------------- devices
+@pytest.mark.parametrize("name", [name for name in FRAMEWORKS if name in ("torch", "tensorflow", "jax")])
+@pytest.mark.parametrize("dtype", ["float32", "int64", "float64"])
+def test_on_device_keeps_an_arrays_bits_and_type(name: str, dtype: str) -> None:
+    backend = islices.get_backend(name)
+    with backend.wide_types():
+        x = backend.asarray(np.array([[1.5, -2.25], [0.0, 3.0]]).astype(dtype))
+        for device in backend.devices():
+            there = backend.on_device(x, device)
+            assert backend.dtype(there) == dtype
+            assert np.array_equal(backend.to_numpy(there), backend.to_numpy(x))
+
+
+@pytest.mark.parametrize("name", [name for name in FRAMEWORKS if name in ("torch", "tensorflow", "jax")])
+@pytest.mark.parametrize("mode", ["native", "traced"])
+def test_a_device_variant_runs_its_cases_on_that_device(name: str, mode: str) -> None:
+    """As cuda does where there is one: on the last device that the backend names."""
+    backend = islices.get_backend(name)
+    asked = []
+
+    def device(backend: Any) -> str:
+        asked.append(backend.devices()[-1])
+        return str(asked[-1])
+
+    variant = VARIANTS["cuda"]._replace(device=device)
+    some = [c for c in load_cases() if c.op in ("coalesce", "clip_by_global_norm") and not c.flags][:12]
+    for chosen in some:
+        got = execute.run_case(backend, chosen, mode, variant)
+        assert not execute.difference(got, chosen.expect), chosen.id
+    assert asked
+
+
+# ---------------------------------------------------------------------- torch.compile
+@pytest.mark.skipif("torch" not in FRAMEWORKS, reason="torch is not installed")
+def test_torchs_traced_column_runs_compiled_code_however_many_forms_come() -> None:
+    import torch
+    from torch._dynamo.utils import counters
+
+    backend = islices.get_backend("torch")
+    backend.forget_compiled()
+
+    def fn(x: Any) -> Any:
+        s = islices.IndexedSlices(x * 2, torch.zeros(len(x), dtype=torch.int64), (3, *x.shape[1:]))
+        return islices.to_dense(s) + 1
+
+    for n in range(1, 14):  # Dynamo gives up on one code object after eight forms
+        counters.clear()
+        out = backend.trace(fn)(torch.ones(n, n))
+        assert torch.equal(out, torch.tensor([[2.0 * n + 1], [1.0], [1.0]]).expand(3, n))
+        assert counters["stats"]["unique_graphs"], f"what stands before the call is a graph, the {n}th time too"
+
+
+# ---------------------------------------------------------------------- other interpreters
+@pytest.fixture(scope="module")
+def other_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment that has NumPy and pytest, but neither islices nor rich nor a framework."""
+    folder = tmp_path_factory.mktemp("other")
+    venv.create(folder, with_pip=False, symlinks=True)
+    site = next(folder.glob("lib/python*/site-packages"))
+    for distribution in ("numpy", "pytest", "pluggy", "iniconfig", "packaging", "pygments"):
+        for name in {file.parts[0] for file in importlib.metadata.files(distribution) or ()} - {"..", "__pycache__"}:
+            (site / name).symlink_to(importlib.metadata.distribution(distribution).locate_file(name))
+    return folder / "bin" / "python"
+
+
+def test_python_runs_this_very_islices_on_another_environments_frameworks(tmp_path: Path, other_python: Path) -> None:
+    alone = subprocess.run([other_python, "-c", "import islices"], capture_output=True, text=True, cwd=tmp_path)
+    assert "No module named 'islices'" in alone.stderr
+    options = ("-b", "numpy", "--variant", "standard", "-k", "coalesce/one", "--python", str(other_python))
+    lines = conform(tmp_path, *options)
+    ours, theirs = (line for line in lines if line["type"] == "header")
+    assert (ours["vectors"], ours["islices"]) == (theirs["vectors"], theirs["islices"])
+    runs = [[line["id"] for line in part if line["type"] == "case"] for part in halves(lines)]
+    assert runs[0] == runs[1] != []
+
+
+def halves(lines: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    cut = max(k for k, line in enumerate(lines) if line["type"] == "header")
+    return [lines[:cut], lines[cut:]]
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/no/such/python", "accepted is the path"),
+        (os.devnull, "accepted is the path"),
+        ("/bin/true", "does not answer as a Python interpreter"),
+    ],
+)
+def test_what_is_no_interpreter_is_refused(path: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["conform", "--python", path]) == 2
+    shown = capsys.readouterr()
+    assert path in shown.err
+    assert words in shown.err
+
+
+def test_an_interpreter_without_pytest_is_named_with_the_line_that_installs_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    venv.create(tmp_path / "bare", with_pip=False, symlinks=True)
+    python = tmp_path / "bare" / "bin" / "python"
+    assert main(["conform", "--python", str(python)]) == 2
+    assert f"{python} lacks numpy, pytest: {python} -m pip install numpy pytest" in capsys.readouterr().err
