@@ -3,6 +3,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
+# Other environments, whose frameworks `make soak` puts beside these.
+NEWER := .venv-newer
+PADDLE := .venv-paddle
 
 .PHONY: conform test soak bench lint vectors clean
 
@@ -12,12 +15,12 @@ conform: $(READY)  ## the conformance matrix of every backend
 test: $(READY)  ## all tests, under 10 minutes on two cores
 	$(BIN)/python -m pytest $(ARGS)
 
-soak: $(READY)  ## long runs: the full profile, kernels off, other threads, the seeds and counts of conformance/soak.toml
-	$(BIN)/islices conform --full
-	ISLICES_KERNELS=0 $(BIN)/islices conform
-	ISLICES_NUM_THREADS=1 $(BIN)/islices conform
-	ISLICES_NUM_THREADS=4 $(BIN)/islices conform
+soak: $(READY) $(NEWER)/ready $(PADDLE)/ready  ## long runs: every variant here, a newer and a sixth framework, random and hostile input
+	$(BIN)/islices conform --variant all --json soak.jsonl --python $(NEWER)/bin/python --python $(PADDLE)/bin/python
 	$(BIN)/python -m islices.conformance.soak $(ARGS)
+	$(BIN)/islices conform --full --variant standard
+	ISLICES_NUM_THREADS=1 $(BIN)/islices conform --variant standard
+	ISLICES_NUM_THREADS=4 $(BIN)/islices conform --variant standard
 
 bench: $(READY)  ## islices beside each framework's own calls, as ratios
 	$(BIN)/islices bench $(ARGS)
@@ -31,10 +34,16 @@ vectors: $(READY)  ## write the golden vectors again (they must not change)
 	$(BIN)/python -m islices.conformance.generate
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(NEWER) $(PADDLE) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[all,dev]"
 	touch $(READY)
+
+$(NEWER)/ready: conformance/environments/newer.txt
+	$(PYTHON) -m venv $(NEWER)
+	$(NEWER)/bin/python -m pip install --quiet -r conformance/environments/newer.txt
+	$(NEWER)/bin/python -m pip install --quiet --no-deps mxnet==1.9.1
+	touch $@

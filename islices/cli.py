@@ -22,11 +22,17 @@ __all__ = ["UsageError", "main"]
 COMMANDS = {
     "backends": ("islices.cli:backends_arguments", "islices.cli:backends"),
     "conform": ("islices.conformance.command:arguments", "islices.conformance.command:conform"),
+    "report": ("islices.conformance.report.command:arguments", "islices.conformance.report.command:report"),
+    "audit": ("islices.conformance.audit.command:arguments", "islices.conformance.audit.command:audit"),
+    "new-backend": ("islices.conformance.new_backend:arguments", "islices.conformance.new_backend:new_backend"),
     "bench": ("islices.conformance.bench.command:arguments", "islices.conformance.bench.command:bench"),
 }
 HELP = {
     "backends": "what is installed: versions, devices, execution modes",
     "conform": "run the conformance suite on every installed backend and show the matrix",
+    "report": "show, merge or compare the results of conform: terminal, Markdown, JUnit, one HTML page",
+    "audit": "what each framework's own functions do on the same questions, and what to use instead",
+    "new-backend": "write the skeleton of an adapter for another framework",
     "bench": "measure islices against each framework's own operations, as ratios in one run",
 }
 

@@ -21,13 +21,17 @@ PARTS = [
     "islices.conformance.bench.operations", "islices.conformance.bench.updates", "islices.conformance.bench.embedding",
     "islices.conformance.bench.plot", "islices.conformance.bench.compare", "islices.conformance.memory",
     "islices.conformance.checks", "islices.conformance.checks_kernels", "islices.conformance.errors",
+    "islices.conformance.checks_plugins",
     "islices.conformance.generate",
     "islices.conformance.errors_embedding", "islices.conformance.generate_embedding",
     "islices.conformance.oracle_embedding", "islices.conformance.naive_embedding",
     "islices.conformance.oracle_optim", "islices.conformance.naive_optim", "islices.conformance.generate_optim",
     "islices.conformance.errors_optim", "islices.conformance.checks_optim", "islices.conformance.oracles",
     "islices.optim", "islices.optim.presets", "islices.optim.presets.torch",
-    "islices.conformance.soak", "islices.conformance.deviations",
+    "islices.conformance.soak", "islices.conformance.deviations", "islices.conformance.variants",
+    "islices.conformance.interpreters", "islices.conformance.jobs", "islices.conformance.new_backend",
+    "islices.conformance.report", "islices.conformance.report.html", "islices.conformance.report.command",
+    "islices.conformance.audit.command", "islices.conformance.audit.probe", "islices.conformance.properties.hostile",
 ]  # fmt: skip
 
 
