@@ -130,7 +130,9 @@ def _replace_values(s: Any, values: Any) -> Any:
 
 
 def own_calls_of(backend: Backend) -> Any:
-    """The module of the framework's own calls; a plug-in's framework has none here."""
+    """The module of the framework's own calls: the suite's, or the one that a plug-in brings."""
+    if backend.own_calls:
+        return importlib.import_module(backend.own_calls)
     name = f"islices.conformance.native.{backend.name}"
     try:
         known = importlib.util.find_spec(name) is not None

@@ -155,6 +155,9 @@ class Backend:
         True where traced code cannot drop slots, so that `select` moves them to the sentinel row instead.
     host_only : bool
         True where the framework's own operations are the host's (NumPy).
+    own_calls : str
+        For a plug-in: its module of the framework's own calls, as `islices.conformance.native` describes them, with
+        which the conformance suite takes real gradients; empty if it brings none.
     """
 
     name: ClassVar[str]
@@ -165,6 +168,7 @@ class Backend:
     native_name: ClassVar[str] = ""
     sentinel_padding: ClassVar[bool] = False
     host_only: ClassVar[bool] = False
+    own_calls: ClassVar[str] = ""
 
     def __repr__(self) -> str:
         return f"<islices backend {self.name}>"
