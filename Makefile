@@ -12,11 +12,13 @@ PADDLE := .venv-paddle
 conform: $(READY)  ## the conformance matrix of every backend
 	$(BIN)/islices conform $(ARGS)
 
-test: $(READY)  ## all tests, under 10 minutes on two cores
-	$(BIN)/python -m pytest $(ARGS)
+test: $(READY)  ## all tests, on two cores in under 25 minutes
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 soak: $(READY) $(NEWER)/ready $(PADDLE)/ready  ## long runs: every variant here, a newer and a sixth framework, random and hostile input
 	$(BIN)/islices conform --variant all --json soak.jsonl --python $(NEWER)/bin/python --python $(PADDLE)/bin/python
+	$(PADDLE)/bin/python -m pytest -q -p no:cacheprovider tests/test_paddle_backend.py
+	$(BIN)/islices audit
 	$(BIN)/python -m islices.conformance.soak $(ARGS)
 	$(BIN)/islices conform --full --variant standard
 	ISLICES_NUM_THREADS=1 $(BIN)/islices conform --variant standard
@@ -46,4 +48,11 @@ $(NEWER)/ready: conformance/environments/newer.txt
 	$(PYTHON) -m venv $(NEWER)
 	$(NEWER)/bin/python -m pip install --quiet -r conformance/environments/newer.txt
 	$(NEWER)/bin/python -m pip install --quiet --no-deps mxnet==1.9.1
+	touch $@
+
+$(PADDLE)/ready: constraints.txt conformance/paddle_backend/pyproject.toml
+	$(PYTHON) -m venv $(PADDLE)
+	$(PADDLE)/bin/python -m pip install --quiet --upgrade pip
+	$(PADDLE)/bin/python -m pip install --quiet -c constraints.txt paddlepaddle==3.3.1 ml_dtypes -e ".[fast,conformance]" \
+		-e conformance/paddle_backend
 	touch $@

@@ -1,0 +1,61 @@
+"""Paddle's tensors and NumPy's arrays over one memory, and Paddle's dtypes by name.
+
+Paddle takes NumPy memory through DLPack at any alignment and gives read-only views of its own, both without a copy;
+`Tensor.numpy` and `paddle.to_tensor` copy. May import: Paddle, NumPy and `islices.memory`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import paddle
+
+from islices.memory import at_address
+
+__all__ = ["as_tensor", "dtype_name", "share", "view", "writable_view"]
+
+
+@cache
+def dtype_name(dtype: Any) -> str:
+    return str(dtype).removeprefix("paddle.")
+
+
+def view(x: paddle.Tensor) -> np.ndarray[Any, Any] | None:
+    """x's memory, bfloat16 as uint16; None if it is not a CPU's. It is read-only: Paddle does not know of writers."""
+    if x.size and not x._is_initialized():
+        raise ValueError("x: got a tensor whose memory has been released; accepted is one that holds values")
+    if not x.place.is_cpu_place():
+        return None
+    x = x.detach()  # DLPack refuses what takes part in a graph
+    if x.dtype == paddle.bfloat16:
+        return np.from_dlpack(x.view("int16")).view(np.uint16)
+    return np.from_dlpack(x)
+
+
+def writable_view(x: paddle.Tensor) -> np.ndarray[Any, Any] | None:
+    """x's memory, to be written into; None where it is not a CPU's or not in C order."""
+    seen = view(x)
+    if seen is None or not seen.flags.c_contiguous:
+        return None
+    return at_address(x, x.data_ptr(), seen.shape, seen.dtype, writable=True) if seen.size else seen.copy()
+
+
+def share(array: np.ndarray[Any, Any], place: Any = None) -> paddle.Tensor:
+    """A tensor over a NumPy array that is given away, uint16 as bfloat16; a copy where it is read-only or strided."""
+    if not (array.flags.writeable and array.flags.c_contiguous):
+        array = array.copy()  # DLPack refuses the first, Paddle misreads negative strides
+    bits = array.dtype == np.uint16
+    out = paddle.utils.dlpack.from_dlpack(array.view(np.int16) if bits else array)
+    out = out.view("bfloat16") if bits else out
+    return out if place is None or place.is_cpu_place() else out.to(place)
+
+
+def as_tensor(array: np.ndarray[Any, Any], place: Any = None) -> paddle.Tensor:
+    """A tensor with the values of a NumPy array that stays the caller's. TypeError for dtypes that Paddle has not."""
+    if array.dtype.name == "bfloat16":
+        array = array.view(np.uint16)
+    if array.dtype.kind not in "fiubc":
+        raise TypeError(f"array: got dtype {array.dtype}; accepted in Paddle are numbers and bool")
+    return share(np.array(array, array.dtype.newbyteorder("="), order="C"), place)

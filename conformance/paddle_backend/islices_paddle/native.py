@@ -1,0 +1,83 @@
+"""Paddle's own calls on sparse gradients, for the conformance suite's real gradients.
+
+Nothing here imports islices: these are what a Paddle user writes today.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import paddle
+
+__all__ = ["block", "dense_gradient", "embedding_gradient", "invalid_gradients", "trainable", "weighted_sum"]
+
+
+def weighted_sum(rows: paddle.Tensor, weights: paddle.Tensor) -> paddle.Tensor:
+    """sum(rows * weights): a loss whose gradient at rows is weights, to the bit."""
+    if rows.dtype in (paddle.float16, paddle.bfloat16):  # of which Paddle has no products on the CPU
+        rows, weights = rows.astype("float32"), weights.astype("float32")
+    return (rows * weights).sum()
+
+
+def dense_gradient(
+    table: np.ndarray[Any, Any], lookups: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], dict[str, Any]]]
+) -> tuple[np.ndarray[Any, Any], list[Any]]:
+    """The table's gradient by Paddle's own dense autodiff; it has no bags."""
+    parameter = paddle.to_tensor(table)
+    parameter.stop_gradient = False
+    loss = (parameter * 0).sum()  # so that there is a graph when nothing is looked up
+    for ids, upstream, _ in lookups:
+        rows = paddle.nn.functional.embedding(paddle.to_tensor(ids), parameter)
+        loss = loss + weighted_sum(rows, paddle.to_tensor(upstream))
+    loss.backward()
+    return parameter.grad.numpy(), [None for _ in lookups]
+
+
+def embedding_gradient(
+    ids: np.ndarray[Any, Any], upstream: np.ndarray[Any, Any], num_rows: int, padding_idx: int
+) -> paddle.Tensor:
+    """The gradient of nn.Embedding(sparse=True, padding_idx=...) under the loss sum(layer(ids) * upstream).
+
+    Parameters
+    ----------
+    ids : int32 array of any shape
+    upstream : float32 array, shape (*ids.shape, dim)
+    num_rows, padding_idx : int
+
+    Returns
+    -------
+    SelectedRows of height num_rows
+        Uncoalesced, one slice an occurrence; those of padding_idx are there too, so the caller drops them.
+    """
+    layer = paddle.nn.Embedding(num_rows, upstream.shape[-1], padding_idx=padding_idx, sparse=True)
+    (layer(paddle.to_tensor(ids)) * paddle.to_tensor(upstream)).sum().backward()
+    return layer.weight.grad
+
+
+def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
+    """SelectedRows that Paddle builds although they contradict themselves: label -> (call that builds it, the name of
+    the error islices answers with). On the first two Paddle's lazy Adam ends the process."""
+
+    def selected_rows(rows: list[int]) -> paddle.Tensor:
+        gradient = embedding_gradient(np.array([0, 1], np.int32), np.ones((2, 2), np.float32), 4, 3)
+        gradient.get_selected_rows().set_rows(rows)
+        return gradient
+
+    return {
+        "index out of range": (lambda: selected_rows([0, 4]), "IndexError"),
+        "negative index": (lambda: selected_rows([0, -1]), "IndexError"),
+        "fewer rows than values": (lambda: selected_rows([0]), "ValueError"),
+        "two sparse dimensions": (lambda: paddle.eye(4, 2).to_sparse_coo(2), "ValueError"),
+        "compressed rows": (lambda: paddle.eye(4, 2).to_sparse_csr(), "ValueError"),
+    }
+
+
+def trainable(array: np.ndarray[Any, Any]) -> paddle.Tensor:
+    """A parameter with the values of an array."""
+    return paddle.to_tensor(array)
+
+
+def block(x: Any) -> None:
+    """Paddle computes on the CPU before a call returns."""

@@ -1,0 +1,56 @@
+"""Paddle's SelectedRows, taken apart and built, without letting Paddle compute on it.
+
+Paddle believes what a SelectedRows says: rows out of range end the process in its optimizers, and its elementwise
+functions act on stored rows, duplicates unsummed. The C++ object that ``get_selected_rows`` gives does not keep its
+tensor alive: whoever holds it must hold the tensor too. There is no public way to build one from Python, so
+`build` has the gradient kernel of an embedding make one, of a table of one row, and puts the right parts into it.
+May import: Paddle, NumPy and `islices.backend`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import paddle
+
+from islices.backend import NativeParts
+from islices_paddle.memory import share
+
+__all__ = ["build", "is_special", "take_apart", "to_dense"]
+
+
+def is_special(x: paddle.Tensor) -> bool:
+    """Whether a tensor is anything but dense; `take_apart` says which of those are row-sparse."""
+    return not x.is_dense()
+
+
+def take_apart(x: paddle.Tensor) -> NativeParts:
+    if not x.is_selected_rows():
+        raise ValueError(
+            "x: got a paddle.sparse tensor; accepted is SelectedRows, the gradient of an embedding with sparse=True "
+            "(a small tensor passes as from_dense(x.to_dense()))"
+        )
+    if 0 not in x.shape and not x._is_initialized():
+        raise ValueError("x: got a SelectedRows without memory; accepted is one that holds values")
+    parts = x.get_selected_rows()
+    rows = np.array(parts.rows(), np.int64)
+    values = x._get_tensor_from_selected_rows()  # the same memory, without x's place in a graph
+    return NativeParts(values, share(rows, values.place), (parts.height(), *values.shape[1:]))
+
+
+def build(values: paddle.Tensor, rows: paddle.Tensor, height: int) -> paddle.Tensor:
+    """The SelectedRows of given values, which it shares, and int64 rows."""
+    values = values.detach().contiguous()
+    n = len(rows)
+    one = paddle.zeros([1, 1], device=values.place)
+    upstream = paddle.zeros([n, 1], device=values.place)
+    out = paddle._C_ops.embedding_grad(rows, one, upstream, -1, True)
+    parts = out.get_selected_rows()
+    parts.set_height(height)
+    parts.get_tensor()._share_data_with(values.get_tensor())
+    return out
+
+
+def to_dense(x: paddle.Tensor) -> paddle.Tensor:
+    """A dense tensor of x's full shape: for gradients of what is dense anyway."""
+    values, rows, shape, *_ = take_apart(x)
+    return paddle.index_add(paddle.zeros(list(shape), values.dtype, device=values.place), rows, 0, values)
