@@ -60,16 +60,16 @@ def conform(options: argparse.Namespace) -> int:
         raise UsageError(f'needs {error.name}: pip install "islices[conformance]"') from None
     quiet = options.json == "-"
     if options.json is not None and not quiet:
-        _write_json(options.json, "")  # what cannot be written is said before a minute of work, not after
+        _write_json(options.json, "", mode="a")  # what cannot be written is said before a minute of work, not after
     console = new_console(sys.stderr if quiet else None)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="islices-conform-") as folder:
         planned = _plan(options, Path(folder))
         runs = jobs.run_all(planned, jobs.Options(options.full, options.k))
-    if options.json:
-        _write_json(options.json, json_lines(runs))
     if not any(run.cases or run.error for run in runs):
         raise UsageError(f"nothing ran: {_why_nothing(options.k, runs)}")
+    if options.json:
+        _write_json(options.json, json_lines(runs))
     _show(console, runs, time.monotonic() - started)
     if options.backend is None and not options.python:
         for name, line in BUILTIN.items():
@@ -92,7 +92,10 @@ def _plan(options: argparse.Namespace, folder: Path) -> list[Any]:
         if name not in accepted:
             raise UsageError(f"--variant: got {name!r}; accepted are {', '.join(accepted)}")
     everywhere = VARIANTS if "all" in (options.variant or ()) else options.variant
-    interpreters = [here(), *(look_at(path, folder) for path in dict.fromkeys(options.python))]
+    interpreters = [here()]
+    for other in (look_at(path, folder) for path in options.python):
+        if other.prefix not in {i.prefix for i in interpreters}:  # each environment once, by whatever path
+            interpreters.append(other)
     _check_backends(options.backend, [name for i in interpreters for name in i.backends])
     planned = []
     for k, interpreter in enumerate(interpreters):
@@ -138,11 +141,12 @@ def _show(console: Any, runs: Sequence[Run], seconds: float) -> None:
     console.print(f"{summary(runs)}  ({len(runs)} runs, {seconds:.0f} s)", highlight=False)
 
 
-def _write_json(target: str, text: str) -> None:
+def _write_json(target: str, text: str, mode: str = "w") -> None:
     if target == "-":
         sys.stdout.write(text)
         return
     try:
-        Path(target).write_text(text, "utf-8")
+        with Path(target).open(mode, encoding="utf-8") as file:
+            file.write(text)
     except OSError as error:
         raise UsageError(f"--json: cannot write {target}: {error.strerror}") from None

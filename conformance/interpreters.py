@@ -30,16 +30,18 @@ found = []
 if not missing:
     import islices
     found = islices.list_backends()
-print(json.dumps({"missing": missing, "backends": found, "tag": "%d.%d" % sys.version_info[:2]}))
+print(json.dumps({"missing": missing, "backends": found, "prefix": sys.prefix}))
 """
 
 
 class Interpreter(NamedTuple):
-    """A Python, the backends whose frameworks it has, and the folder it finds islices in; "" where it has it itself."""
+    """A Python, the backends whose frameworks it has, the folder it finds islices in ("" where it has it itself), and
+    the folder of its environment."""
 
     path: str
     backends: tuple[str, ...]
     overlay: str = ""
+    prefix: str = sys.prefix
 
     def environment(self) -> dict[str, str]:
         entries = [self.overlay, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
@@ -55,6 +57,7 @@ def look_at(path: str, folder: Path) -> Interpreter:
     """The interpreter at a path, with islices laid out for it in a folder; UsageError if it cannot run the suite."""
     if not Path(path).is_file() or not os.access(path, os.X_OK):
         raise UsageError(f"--python: got {path}; accepted is the path of an environment's Python interpreter")
+    path = os.path.abspath(path)  # it will run in another folder; its links stay, they are how it finds its environment
     candidate = Interpreter(path, (), str(_lay_out(folder)))
     try:
         done = subprocess.run(
@@ -62,10 +65,10 @@ def look_at(path: str, folder: Path) -> Interpreter:
         )
         answer = json.loads(done.stdout.splitlines()[-1])
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as error:
-        raise UsageError(f"--python: {path} does not answer as a Python interpreter: {error}") from None
+        raise UsageError(f"--python: {path} does not answer as a Python interpreter") from error
     if answer["missing"]:
         raise UsageError(f"--python: {path} lacks {', '.join(answer['missing'])}: {path} -m pip install numpy pytest")
-    return candidate._replace(backends=tuple(answer["backends"]))
+    return candidate._replace(backends=tuple(answer["backends"]), prefix=answer["prefix"])
 
 
 def _lay_out(folder: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import subprocess
 import threading
 import time
@@ -12,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from islices.cli import UsageError
 from islices.conformance.data import vectors_hash
 from islices.conformance.interpreters import Interpreter
 from islices.conformance.plugin import SPEC_VERSION
@@ -24,6 +26,9 @@ __all__ = ["Job", "Options", "run_all"]
 ORDER = ("jax", "tensorflow", "mxnet", "torch")
 #: Seconds without a case starting or ending after which a process counts as hung.
 PATIENCE = 300
+
+#: How pytest refuses a -k expression.
+WRONG_EXPRESSION = re.compile(r"Wrong expression passed to '-k': (.*)")
 
 Advance = Callable[[int, int | None], None]
 
@@ -57,11 +62,17 @@ def run_all(jobs: Sequence[Job], options: Options) -> list[Run]:
     """The runs of the jobs, in their order; a bar for each on a terminal."""
     order = sorted(range(len(jobs)), key=lambda k: jobs[k].rank)
     with _progress([jobs[k] for k in order]) as bars, ThreadPoolExecutor(max_workers=2) as pool:
-        futures = {k: pool.submit(_run, jobs[k], options, bar) for k, bar in zip(order, bars, strict=True)}
-        return [futures[k].result() for k in range(len(jobs))]
+        stopped = threading.Event()
+        futures = {k: pool.submit(_run, jobs[k], options, bar, stopped) for k, bar in zip(order, bars, strict=True)}
+        try:
+            return [futures[k].result() for k in range(len(jobs))]
+        except BaseException:  # Ctrl-C above all: the pool would first run everything that waits
+            stopped.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
-def _run(job: Job, options: Options, advance: Advance) -> Run:
+def _run(job: Job, options: Options, advance: Advance, stopped: threading.Event) -> Run:
     report, folder = job.report, job.report.parent
     settings = report.with_suffix(".ini")
     settings.write_text("[pytest]\n", "utf-8")  # the caller's own pytest settings are not ours
@@ -76,7 +87,9 @@ def _run(job: Job, options: Options, advance: Advance) -> Run:
     log = report.with_suffix(".log")
     with log.open("w", encoding="utf-8") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=folder, env=_environment(job))
-        hung = _follow(process, report, advance)
+        hung = _follow(process, report, advance, stopped)
+    if process.returncode == 4 and (wrong := WRONG_EXPRESSION.search(log.read_text("utf-8", "replace"))):
+        raise UsageError(f"-k: got {wrong[1]}")
     run = read_run(job.backend, report)
     if not run.header:
         _give_header(run, job)
@@ -108,8 +121,8 @@ def _environment(job: Job) -> dict[str, str]:
     }
 
 
-def _follow(process: subprocess.Popen[Any], report: Path, advance: Advance) -> bool:
-    """Wait for the process, telling how far its report is; True if it was killed because nothing moved any more."""
+def _follow(process: subprocess.Popen[Any], report: Path, advance: Advance, stopped: threading.Event) -> bool:
+    """Wait for the process, telling how far its report is; True if it was killed: nothing moved, or all is stopped."""
     read, done, moved, total = 0, 0, time.monotonic(), None
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -123,7 +136,7 @@ def _follow(process: subprocess.Popen[Any], report: Path, advance: Advance) -> b
             advance(done, total)
         if process.returncode is not None:
             return False
-        if time.monotonic() - moved > PATIENCE:
+        if stopped.is_set() or time.monotonic() - moved > PATIENCE:
             process.kill()
             process.wait()
             return True

@@ -13,6 +13,7 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from islices.arguments import show
 from islices.backend import Array, Backend, LookedUp, Source
 from islices.embedding import empty_slices, first_axis, flat_slices, table_gradient
 from islices.linear import concat
@@ -104,10 +105,10 @@ def _check_argnums(argnums: Any) -> tuple[int, ...]:
         numbers = (
             tuple(map(operator.index, argnums)) if isinstance(argnums, (list, tuple)) else (operator.index(argnums),)
         )
-    except TypeError:
-        raise TypeError(f"argnums: got {argnums!r:.80}; accepted is an int or a sequence of ints") from None
+    except Exception:  # TypeError, or what a framework's tensor says instead
+        raise TypeError(f"argnums: got {show(argnums)}; accepted is an int or a sequence of ints") from None
     if not numbers or len(set(numbers)) < len(numbers):
-        raise ValueError(f"argnums: got {argnums!r:.80}; accepted is at least one, each once")
+        raise ValueError(f"argnums: got {show(argnums)}; accepted is at least one, each once")
     return numbers
 
 
@@ -121,10 +122,11 @@ def _differentiate(
     kwargs: dict[str, Any],
 ) -> tuple[Any, Any]:
     if any(not -len(args) <= k < len(args) for k in numbers):
-        raise ValueError(f"argnums: got {argnums}, called with {len(args)} positional arguments")
+        raise ValueError(f"argnums: got {show(argnums)}, called with {len(args)} positional arguments")
     places = [k % len(args) for k in numbers]
     if len(set(places)) < len(places):
-        raise ValueError(f"argnums: got {argnums}, called with {len(args)} positional arguments; accepted is each once")
+        called = f"{len(args)} positional arguments"
+        raise ValueError(f"argnums: got {show(argnums)}, called with {called}; accepted is each once")
     trees = [_Differentiated(args[k], f"argument {k}") for k in places]
     variables = [x for tree in trees for x in tree.of_kind("variable")]
     tables: list[Table] = [x for tree in trees for x in tree.of_kind("table")]

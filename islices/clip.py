@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from islices import modes
+from islices.arguments import check_name, is_real, show
 from islices.backend import INTEGERS, Array, Backend
 from islices.floats import FLOATS
-from islices.linear import as_float, is_real, round_scalar, scale_values, wide_dtype
+from islices.linear import as_float, round_scalar, scale_values, wide_dtype
 from islices.native import map_leaves, rebuild, without_padding
 from islices.norms import (
     Leaf,
@@ -83,14 +84,14 @@ def clip_by_value(x: Any, lo: float, hi: float, *, semantics: str = "islices") -
         if not is_real(bound):
             raise TypeError(f"{name}: got {describe(bound)}; accepted is a real number")
     if not lo <= hi:
-        raise ValueError(f"lo and hi: got {lo} and {hi}; accepted is lo <= hi")
+        raise ValueError(f"lo and hi: got {show(lo)} and {show(hi)}; accepted is lo <= hi")
 
     def one(leaf: Any) -> Any:
         sparse = isinstance(leaf, IndexedSlices)
         if sparse and not lo <= 0 <= hi:
             raise ValueError(
-                f"lo and hi: got {lo} and {hi}; accepted is lo <= 0 <= hi, since other bounds change the rows that "
-                "are not stored: densify first, clip_by_value(to_dense(x), lo, hi)"
+                f"lo and hi: got {show(lo)} and {show(hi)}; accepted is lo <= 0 <= hi, since other bounds change the "
+                "rows that are not stored: densify first, clip_by_value(to_dense(x), lo, hi)"
             )
         if sparse and not raw:
             leaf = coalesce(leaf)
@@ -237,8 +238,7 @@ def check_max_norm(max_norm: Any) -> float:
 
 def check_nonfinite(nonfinite: str) -> None:
     """Raise ValueError for a name that means nothing."""
-    if nonfinite not in NONFINITE:
-        raise ValueError(f"nonfinite: got {nonfinite!r}; accepted are {', '.join(map(repr, NONFINITE))}")
+    check_name(nonfinite, NONFINITE, "nonfinite")
 
 
 #: What clipping does to the values of one leaf.

@@ -5,12 +5,12 @@ SPEC clause 12.
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import numpy as np
 
 from islices import modes
+from islices.arguments import LARGEST, check_flag, show, whole_number
 from islices.backend import INTEGERS, Array, Backend
 from islices.native import map_leaves
 from islices.registry import describe, find_backend, get_backend
@@ -33,6 +33,10 @@ __all__ = [
     "scale_by_frequency",
     "table_gradient",
 ]
+
+
+#: What a mask may be of.
+MASKS = ("bool", *INTEGERS, "uint8")
 
 
 def embedding_grad(
@@ -79,6 +83,7 @@ def embedding_grad(
     >>> g.indices.tolist(), g.dense_shape
     ([1, 2, 1], (4, 1))
     """
+    scale_by_freq = check_flag(scale_by_freq, "scale_by_freq")
     B, ids = check_upstream(upstream, ids)
     num_rows = check_count(num_rows)
     padding = resolve_padding_idx(padding_idx, num_rows)
@@ -180,12 +185,11 @@ def check_ids(B: Backend, ids: Any, like: Array) -> Array:
 
 def check_count(num_rows: Any) -> int:
     """num_rows as an int."""
-    try:
-        count = operator.index(num_rows)
-    except TypeError:
-        raise TypeError(f"num_rows: got {describe(num_rows)}; accepted is an int >= 0") from None
-    if count < 0:
-        raise ValueError(f"num_rows: got {count}; accepted is an int >= 0")
+    count = whole_number(num_rows)
+    if count is None:
+        raise TypeError(f"num_rows: got {describe(num_rows)}; accepted is an int >= 0")
+    if not 0 <= count <= LARGEST:
+        raise ValueError(f"num_rows: got {show(count)}; accepted is 0 <= num_rows < 2^63")
     return count
 
 
@@ -196,11 +200,13 @@ def check_mask(B: Backend, mask: Any, ids: Array, like: Array) -> Array | None:
     if not B.is_array(mask):
         if not isinstance(mask, np.ndarray):
             raise TypeError(f"mask: got {describe(mask)}; accepted is a boolean array of {B.name} or NumPy")
+        if mask.dtype.name not in MASKS:
+            raise TypeError(f"mask: got {describe(mask)}; accepted is a boolean array of {B.name} or NumPy")
         mask = B.asarray(mask.astype(np.int32) if mask.dtype == bool else mask, like)
     given, wanted = B.shape(mask), B.shape(ids)
     if not same_shape(given, wanted):
         raise ValueError(f"mask: got shape {given}; accepted is ids' shape {wanted}")
-    if B.dtype(mask) not in ("bool", *INTEGERS, "uint8"):
+    if B.dtype(mask) not in MASKS:
         raise TypeError(f"mask: got {describe(mask)}; accepted is a boolean array of {B.name} or NumPy")
     with B.scope():
         return B.astype(mask, "int32")
@@ -214,18 +220,15 @@ def resolve_padding_idx(padding_idx: Any, num_rows: int | None) -> int | None:
     """padding_idx as a row number; negative counts from the end (SPEC clause 12)."""
     if padding_idx is None:
         return None
-    try:
-        if isinstance(padding_idx, bool):
-            raise TypeError
-        p = operator.index(padding_idx)
-    except TypeError:
-        raise TypeError(f"padding_idx: got {describe(padding_idx)}; accepted is an int or None") from None
+    p = None if isinstance(padding_idx, bool) else whole_number(padding_idx)
+    if p is None:
+        raise TypeError(f"padding_idx: got {describe(padding_idx)}; accepted is an int or None")
     if num_rows is None:
         if p < 0:
-            raise ValueError(f"padding_idx: got {p}; accepted is >= 0 where the number of rows is unknown")
+            raise ValueError(f"padding_idx: got {show(p)}; accepted is >= 0 where the number of rows is unknown")
         return p
     if not -num_rows <= p < num_rows:
-        raise IndexError(f"padding_idx: got {p}; accepted is -{num_rows} <= padding_idx < {num_rows}")
+        raise IndexError(f"padding_idx: got {show(p)}; accepted is -{num_rows} <= padding_idx < {num_rows}")
     return p % num_rows
 
 

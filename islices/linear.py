@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from islices import modes
+from islices.arguments import is_real, show
 from islices.backend import FLOATS, INTEGERS, Array, Backend
-from islices.native import adopt, aligned, map_leaves, rebuild, structure
+from islices.native import adopt, aligned, flatten, map_leaves, rebuild, structure
 from islices.registry import describe, get_backend
 from islices.rows import coalesce
 from islices.slices import IndexedSlices, check_indices
@@ -77,7 +78,7 @@ def round_scalar(B: Backend, values: Array, c: Any, argument: str) -> Any:
             raise TypeError(f"{argument}: got {describe(c)}; accepted is an int, since the values are {dtype}")
         limit = np.iinfo(dtype)
         if not limit.min <= c <= limit.max:
-            raise ValueError(f"{argument}: got {c}; accepted is what fits the values' {dtype}")
+            raise ValueError(f"{argument}: got {show(c)}; accepted is what fits the values' {dtype}")
         return int(c)
     return as_float(c) if dtype == "float64" else _single(as_float(c))
 
@@ -88,14 +89,6 @@ def _single(c: float) -> float:
         return float(np.float32(c))
     with np.errstate(over="ignore"):
         return float(np.float32(c))
-
-
-def is_real(c: object) -> bool:
-    """Whether c is a real number, Python's or NumPy's (whose strings and dates are `np.generic` too)."""
-    if type(c) is float or type(c) is int:  # what it nearly always is: asking an abstract class takes ten times as long
-        return True
-    no_numbers = (np.flexible, np.complexfloating, np.datetime64, np.timedelta64, np.object_)
-    return isinstance(c, (numbers.Real, np.generic)) and not isinstance(c, no_numbers)
 
 
 def as_float(c: Any) -> float:
@@ -110,7 +103,9 @@ def _zero_d(B: Backend, c: Any, argument: str) -> Any:
     if (B.is_array(c) and B.shape(c) in ((), (1,))) or (isinstance(c, np.ndarray) and c.shape == ()):
         if not isinstance(c, np.ndarray) and B.is_traced(c):
             return c
-        return (c if isinstance(c, np.ndarray) else B.to_numpy(c)).reshape(()).item()
+        number = (c if isinstance(c, np.ndarray) else B.to_numpy(c)).reshape(()).item()
+        if isinstance(number, numbers.Real):
+            return number
     raise TypeError(f"{argument}: got {describe(c)}; accepted is a real number or a 0-d array of {B.name}")
 
 
@@ -244,6 +239,7 @@ def add(*xs: Any) -> Any:
     """
     if not xs:
         raise TypeError("xs: got nothing; accepted is at least one gradient")
+    flatten(xs, "xs")  # none is nested without end
     trees = [x for x in xs if x is not None]
     if not trees:
         return None

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from islices.arguments import show
 from islices.backend import INTEGERS, Array, Backend, Source
 from islices.bags import COMBINERS, reduce_bags
 from islices.embedding import check_ids, check_mask, first_axis, resolve_padding_idx
@@ -102,8 +103,8 @@ def lookup(
             if given is not None:
                 raise ValueError(f"{name}: got {describe(given)} without a combiner; accepted with {_names()}")
         return _lookup_rows(B, source, ids, options, mask)
-    if combiner not in COMBINERS:
-        raise ValueError(f"combiner: got {combiner!r:.80}; accepted are {_names()}, or None for the rows themselves")
+    if not isinstance(combiner, str) or combiner not in COMBINERS:
+        raise ValueError(f"combiner: got {show(combiner)}; accepted are {_names()}, or None for the rows themselves")
     if weights is not None and combiner == "max":
         raise ValueError("weights: got some with combiner='max', which has none; accepted with 'sum', 'mean', 'sqrtn'")
     return _lookup_bags(B, source, ids, options, mask, combiner, weights, offsets)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from islices.arguments import check_name
 from islices.backend import Array, Backend
 from islices.host import HostBackend
 
@@ -51,8 +52,7 @@ def execution(mode: str) -> Iterator[None]:
     >>> with islices.execution("native"):
     ...     pass
     """
-    if mode not in MODES:
-        raise ValueError(f"mode: got {mode!r}; accepted are {', '.join(map(repr, MODES))}")
+    check_name(mode, MODES, "mode")
     token = _mode.set(mode)
     try:
         yield

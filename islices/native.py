@@ -15,7 +15,7 @@ import numpy as np
 from islices import modes
 from islices.backend import INTEGERS, Array, Backend
 from islices.registry import broken_backends, describe, find_backend, get_backend
-from islices.slices import IndexedSlices, check_indices, check_values_dtype
+from islices.slices import IndexedSlices, check_dense_shape, check_indices, check_values_dtype
 
 __all__ = [
     "adopt",
@@ -30,6 +30,10 @@ __all__ = [
     "to_native",
     "without_padding",
 ]
+
+
+#: Levels of lists, tuples and dicts that may lie in one another.
+DEEPEST = 100
 
 
 # ---------------------------------------------------------------------- one leaf
@@ -64,7 +68,7 @@ def from_native(x: Any, *, dense_shape: Iterable[int | None] | None = None, vali
     True
     """
     if isinstance(x, IndexedSlices):
-        if dense_shape is None or tuple(dense_shape) == x.dense_shape:
+        if dense_shape is None or check_dense_shape(dense_shape) == x.dense_shape:
             return x
         return IndexedSlices(
             x.values, x.indices, dense_shape, coalesced=x.coalesced, padded=x.padded, validate=validate
@@ -168,20 +172,37 @@ def _identity(x: Any) -> Any:
 
 
 # ---------------------------------------------------------------------- nested structures
-def flatten(tree: Any) -> list[Any]:
-    """The leaves of nested lists, tuples and dicts, in order; None is a leaf too."""
+def flatten(tree: Any, argument: str = "x") -> list[Any]:
+    """The leaves of nested lists, tuples and dicts, in order; None is a leaf too. ValueError beyond `DEEPEST`."""
+    leaves: list[Any] = []
+    _collect(tree, leaves, DEEPEST, argument)
+    return leaves
+
+
+def _collect(tree: Any, leaves: list[Any], depth: int, argument: str) -> None:
     if isinstance(tree, dict):
         tree = tree.values()
     elif not isinstance(tree, (list, tuple)):
-        return [tree]
-    return [leaf for item in tree for leaf in flatten(item)]
+        leaves.append(tree)
+        return
+    if not depth:
+        raise ValueError(f"{argument}: got a structure of more than {DEEPEST} levels, or one within itself")
+    for item in tree:
+        _collect(item, leaves, depth - 1, argument)
 
 
 def aligned(first: Any, tree: Any) -> list[Any]:
-    """The leaves of tree in the order of first, whose structure it shares: equal dicts may differ in order."""
+    """The leaves of tree in the order of first, whose structure it shares: equal dicts may differ in order.
+
+    TypeError, KeyError or ValueError where it does not.
+    """
     if isinstance(first, dict):
+        if not isinstance(tree, dict) or tree.keys() != first.keys():
+            raise KeyError("another dict")
         return [leaf for key, item in first.items() for leaf in aligned(item, tree[key])]
     if isinstance(first, (list, tuple)):
+        if not isinstance(tree, (list, tuple)):  # an array would be taken apart by rows
+            raise TypeError("no list or tuple")
         return [leaf for item, other in zip(first, tree, strict=True) for leaf in aligned(item, other)]
     return [tree]
 
@@ -219,7 +240,7 @@ def map_leaves(fn: Callable[[Any], Any], tree: Any, argument: str = "x") -> Any:
     if tree is None:
         return None
     if isinstance(tree, (list, tuple, dict)):
-        return rebuild(tree, iter([map_leaves(fn, leaf, argument) for leaf in flatten(tree)]))
+        return rebuild(tree, iter([map_leaves(fn, leaf, argument) for leaf in flatten(tree, argument)]))
     leaf, restore = adopt(tree, argument)
     return restore(fn(leaf))
 
@@ -249,8 +270,8 @@ def from_dense(x: Array, rows: Any = None) -> IndexedSlices:
     >>> from_dense(np.array([[0.0, 0.0], [1.0, 0.0]])).indices
     array([1])
     """
-    backend = get_backend(x)
-    if not backend.is_array(x):
+    backend = find_backend(x)
+    if backend is None or not backend.is_array(x):
         raise TypeError(f"x: got {describe(x)}; accepted is a dense array (a sparse one becomes slices by from_native)")
     check_values_dtype(backend, x, "x")
     shape = backend.shape(x)
@@ -275,7 +296,7 @@ def _nonzero_rows(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def _row_numbers(backend: Backend, rows: Any, count: int | None, like: Array) -> Array:
     """rows checked: integers of the backend, in range, none twice."""
-    if isinstance(rows, np.ndarray) and not backend.is_array(rows):
+    if isinstance(rows, np.ndarray) and not backend.is_array(rows) and rows.dtype.name in INTEGERS:
         rows = backend.asarray(rows, like)
     if not backend.is_array(rows) or backend.dtype(rows) not in INTEGERS or len(backend.shape(rows)) != 1:
         raise TypeError(

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from islices import kernels, modes
+from islices.arguments import is_real, show
 from islices.backend import FLOATS, Array, Backend
 from islices.native import adopt, flatten, without_padding
 from islices.registry import describe, get_backend
@@ -69,8 +70,8 @@ def norm(x: Any, ord: float = 2) -> Any:
     >>> float(norm(s))
     10.0
     """
-    if ord not in (1, 2, math.inf):
-        raise ValueError(f"ord: got {ord!r}; accepted are 1, 2 and inf")
+    if not is_real(ord) or ord not in (1, 2, math.inf):
+        raise ValueError(f"ord: got {show(ord)}; accepted are 1, 2 and inf")
     leaf, _ = adopt(x)
     return norm_out(*norm64([leaf], float(ord), raw=False), [leaf])
 
@@ -107,7 +108,7 @@ class Leaf(NamedTuple):
 
 def adopt_leaves(tree: Any, argument: str) -> list[Leaf | None]:
     """The leaves of a tree in order, None included."""
-    return [None if x is None else Leaf(x, *adopt(x, argument)) for x in flatten(tree)]
+    return [None if x is None else Leaf(x, *adopt(x, argument)) for x in flatten(tree, argument)]
 
 
 def of_one_framework(leaves: Sequence[Leaf | None]) -> list[Any]:

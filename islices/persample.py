@@ -6,13 +6,13 @@ up: one backward pass holds every sample's gradient. SPEC clause 14.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 
 from islices import modes
+from islices.arguments import LARGEST, show, whole_number
 from islices.backend import Array, Backend
 from islices.clip import check_max_norm, check_nonfinite, refuse_nonfinite, row_factors, scale_rows
 from islices.embedding import check_count, check_upstream, counting, first_axis, flat_slices, resolve_padding_idx
@@ -142,13 +142,12 @@ class PerSample:
         b : int
             0 <= b < B, else IndexError.
         """
-        try:
-            number = operator.index(b)
-        except TypeError:
-            raise TypeError(f"b: got {describe(b)}; accepted is an int") from None
+        number = whole_number(b)
+        if number is None:
+            raise TypeError(f"b: got {describe(b)}; accepted is an int")
         batch, *shape = self.dense_shape
         if not 0 <= number < batch:
-            raise IndexError(f"b: got {number}; accepted is 0 <= b < {batch}")
+            raise IndexError(f"b: got {show(number)}; accepted is 0 <= b < {batch}")
         B = self.backend
         values, indices = modes.run(
             _of_sample, B, (self.values, self.indices, self.samples), number=number, rows=shape[0]
@@ -234,11 +233,11 @@ def batch_of(B: Backend, ids: Array) -> int:
 
 def with_samples(s: IndexedSlices, samples: Array, batch: int, padding: int | None) -> PerSample:
     """Slices and their samples, without the padding's (in traced code, those out of range)."""
-    B, values, indices = s.backend, s.values, s.indices
+    B, values, indices, rows = s.backend, s.values, s.indices, s.dense_shape[0]
+    if rows is not None and (batch + 1) * rows > LARGEST:  # a sample and a row make one int64 where norms are taken
+        raise ValueError(f"num_rows: got {rows} for {batch} samples; accepted is less than 2^63 for all together")
     if padding is not None or modes.is_traced(B, indices):
-        values, indices, samples = modes.run(
-            _drop_rows, B, (values, indices, samples), padding=padding, rows=s.dense_shape[0]
-        )
+        values, indices, samples = modes.run(_drop_rows, B, (values, indices, samples), padding=padding, rows=rows)
     return PerSample._trusted(B, values, indices, samples, (batch, *s.dense_shape))  # type: ignore[arg-type]
 
 
@@ -308,7 +307,7 @@ def clip_per_sample(tree: Any, max_norm: float, *, nonfinite: str = "propagate")
     """
     limit = check_max_norm(max_norm)
     check_nonfinite(nonfinite)
-    leaves = flatten(tree)
+    leaves = flatten(tree, "tree")
     given = [x for x in leaves if x is not None]
     _check_leaves(given)
     rounded, E, norms = _norms(given)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from islices.arguments import show
 from islices.backend import Array, Backend
 
 __all__ = ["BY_GLOBAL_NORM", "BY_NORM", "BY_VALUE", "ClipFormula", "Steps", "islices_formula", "lookup_formula"]
@@ -81,7 +82,6 @@ BY_VALUE: Mapping[str, bool] = {"islices": False, "tensorflow": True, "keras": T
 
 def lookup_formula(table: Mapping[str, Any], semantics: str, function: str) -> Any:
     """The entry of a preset table, or ValueError listing those that exist for the function."""
-    try:
-        return table[semantics]
-    except (KeyError, TypeError):
-        raise ValueError(f"semantics: got {semantics!r}; {function} has {', '.join(table)}") from None
+    if not isinstance(semantics, str) or semantics not in table:
+        raise ValueError(f"semantics: got {show(semantics)}; {function} has {', '.join(table)}")
+    return table[semantics]

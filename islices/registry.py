@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from islices.arguments import show
 from islices.backend import PROTOCOL, Backend
 
 __all__ = ["BUILTIN", "get_backend", "list_backends"]
@@ -130,20 +131,20 @@ def describe(x: object) -> str:
     if x is None:
         return "None"
     if isinstance(x, (bool, int, float, complex, str)):
-        return f"{name} {x!r:.60}"
+        return f"{name} {show(x)}"
     sparse = getattr(kind, "_islices_backend", False)
-    values = x.values if sparse else x  # type: ignore[attr-defined]
-    owner = next((backend for backend in list(_loaded.values()) if backend.is_array(values)), None)
     try:
+        values = x.values if sparse else x  # type: ignore[attr-defined]
+        owner = next((backend for backend in list(_loaded.values()) if backend.is_array(values)), None)
         if owner is not None:  # a plug-in's arrays need not have the attributes
             shape = x.shape if sparse else owner.shape(x)  # type: ignore[attr-defined]
             return f"{name} of dtype {owner.dtype(values)} and shape {shape}"
         shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
-    except (RuntimeError, ValueError):  # torch's nested tensors have no shape, TensorFlow's tensors may have no rank
+        return name if dtype is None or shape is None else f"{name} of dtype {dtype} and shape {shape}"
+    except (
+        Exception
+    ):  # torch's nested tensors have no shape, TensorFlow's may have no rank, others raise what they like
         return name
-    if dtype is not None and shape is not None:
-        return f"{name} of dtype {dtype} and shape {shape}"
-    return name
 
 
 def _candidates() -> list[str]:

@@ -15,7 +15,7 @@ import numpy as np
 from islices import modes
 from islices.backend import INTEGERS, Array, Backend
 from islices.native import map_leaves
-from islices.registry import describe, get_backend
+from islices.registry import describe, find_backend, get_backend
 from islices.slices import IndexedSlices, check_indices
 
 __all__ = ["check_memory", "coalesce", "drop_rows", "integers_or_mask", "keep_rows", "scatter", "to_dense"]
@@ -222,6 +222,8 @@ def _row_selection(B: Backend, rows: Any, count: int | None, like: Array) -> tup
         if is_mask and count is None:
             raise ValueError(NO_MASK)
         return (B.astype(rows, "int32") if is_mask else rows), is_mask
+    if B.is_array(rows) and B.dtype(rows) not in ("bool", *INTEGERS):  # some cannot be read by NumPy
+        raise TypeError(f"rows: got {describe(rows)}; accepted are 1-D int32 or int64 row numbers, or a boolean mask")
     view = B.to_numpy(rows) if B.is_array(rows) else integers_or_mask(rows)
     if view.ndim != 1 or (view.dtype != bool and view.dtype.name not in INTEGERS):
         raise TypeError(f"rows: got {describe(rows)}; accepted are 1-D int32 or int64 row numbers, or a boolean mask")
@@ -238,8 +240,11 @@ def _row_selection(B: Backend, rows: Any, count: int | None, like: Array) -> tup
 def integers_or_mask(rows: Any, argument: str = "rows") -> np.ndarray[Any, Any]:
     """Row numbers or a mask, of Python or NumPy, as NumPy's."""
     try:
+        backend = find_backend(rows)
+        if backend is not None and backend.is_native(rows):  # NumPy would take them for sequences of all their rows
+            raise TypeError(describe(rows))
         view = np.asarray(rows)
-    except (TypeError, ValueError, RuntimeError) as error:
+    except Exception as error:  # whatever an object's __array__ or a framework says
         raise TypeError(f"{argument}: got {describe(rows)}; accepted are row numbers or a boolean mask") from error
     return view.astype(np.int64) if view.size == 0 and view.ndim == 1 else view
 

@@ -6,6 +6,7 @@ The arrays inside are the framework's own; nothing is copied. Everything that co
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Iterable
 from typing import Any, NoReturn
@@ -13,10 +14,15 @@ from typing import Any, NoReturn
 import numpy as np
 
 from islices import kernels
+from islices.arguments import LARGEST, check_flag, show
 from islices.backend import INTEGERS, Array, Backend
 from islices.registry import describe, find_backend
 
-__all__ = ["IndexedSlices", "check_indices", "check_values_dtype"]
+__all__ = ["IndexedSlices", "check_dense_shape", "check_indices", "check_values_dtype"]
+
+
+#: No framework has more.
+DIMENSIONS = 64
 
 
 class IndexedSlices:
@@ -80,14 +86,16 @@ class IndexedSlices:
         padded: bool = False,
         validate: bool = True,
     ) -> None:
+        coalesced, padded = check_flag(coalesced, "coalesced"), check_flag(padded, "padded")
+        validate = check_flag(validate, "validate")
         backend = _backend_of(values)
         check_values_dtype(backend, values)
         indices = _same_backend(indices, backend, values)
-        shape = _check_dense_shape(dense_shape)
+        shape = check_dense_shape(dense_shape)
         _check_arrays(backend, values, indices, shape)
         if validate and not backend.is_traced(indices):
             check_indices(backend, indices, shape[0], coalesced=coalesced, padded=padded)
-        _fill(self, backend, values, indices, shape, bool(coalesced), bool(padded))
+        _fill(self, backend, values, indices, shape, coalesced, padded)
 
     @classmethod
     def _trusted(
@@ -260,17 +268,22 @@ def _check_index_dtype(dtype: str, indices: Array) -> None:
         raise TypeError(f"indices: got {describe(indices)}; accepted dtypes are int32 and int64")
 
 
-def _check_dense_shape(dense_shape: Any) -> tuple[int | None, ...]:
+def check_dense_shape(dense_shape: Any) -> tuple[int | None, ...]:
     try:
-        dims = tuple(None if n is None else operator.index(n) for n in dense_shape)
-    except TypeError:
+        given = itertools.islice(dense_shape, DIMENSIONS + 1)  # an iterator may have no end
+        dims = tuple(None if n is None else operator.index(n) for n in given)
+    except Exception:  # whatever a framework's tensors, or an object of the caller's, say of it
         raise TypeError(
-            f"dense_shape: got {dense_shape!r:.80}; accepted is a tuple of ints (rows, *row_shape), rows may be None"
+            f"dense_shape: got {show(dense_shape)}; accepted is a tuple of ints (rows, *row_shape), rows may be None"
         ) from None
-    if not dims or None in dims[1:] or any(n is not None and n < 0 for n in dims):
+    if (
+        not 0 < len(dims) <= DIMENSIONS
+        or None in dims[1:]
+        or any(n is not None and not 0 <= n <= LARGEST for n in dims)
+    ):
         raise ValueError(
-            f"dense_shape: got {dims}; accepted is (rows, *row_shape), at least one long, "
-            "no dimension negative, only rows may be None"
+            f"dense_shape: got {show(dims)}; accepted is (rows, *row_shape), at least one long, "
+            "no dimension negative or beyond int64, only rows may be None"
         )
     return dims
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+from islices.arguments import check_flag
 from islices.backend import Array, Backend, Source
 from islices.embedding import resolve_padding_idx
 from islices.registry import describe, find_backend
@@ -56,6 +57,7 @@ class Table:
     scale_by_freq: bool
 
     def __init__(self, weights: Array, *, padding_idx: int | None = None, scale_by_freq: bool = False) -> None:
+        scale_by_freq = check_flag(scale_by_freq, "scale_by_freq")
         backend = find_backend(weights)
         if backend is None or isinstance(weights, Table) or not backend.is_array(weights):
             raise TypeError(f"weights: got {describe(weights)}; accepted is a dense float array (rows, *row_shape)")
@@ -64,7 +66,7 @@ class Table:
         shape = backend.shape(weights)
         if not shape or None in shape:
             raise ValueError(f"weights: got shape {shape}; accepted is (rows, *row_shape), all of it known")
-        _fill(self, backend, Source(weights), resolve_padding_idx(padding_idx, shape[0]), bool(scale_by_freq))
+        _fill(self, backend, Source(weights), resolve_padding_idx(padding_idx, shape[0]), scale_by_freq)
 
     @classmethod
     def _trusted(cls, backend: Backend, source: Source, padding_idx: int | None, scale_by_freq: bool) -> Table:

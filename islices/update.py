@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from islices import kernels, modes
+from islices.arguments import check_flag
 from islices.backend import INTEGERS, Array, Backend
 from islices.host import group
 from islices.native import adopt, without_padding
@@ -161,6 +162,7 @@ def scatter_div(table: Any, x: Any, *, donate: bool = False) -> Any:
 
 
 def _scatter(table: Any, x: Any, op: str, donate: bool) -> Any:
+    donate = check_flag(donate, "donate")
     B, weights = adopt_table(table)
     s = _adopt_slices(B, weights, x, op)
     rows = B.shape(weights)[0]

@@ -7,7 +7,10 @@ import importlib
 import importlib.util
 import io
 import json
+import os
 import re
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -272,7 +275,24 @@ def test_a_process_that_ends_or_hangs_is_a_finding_and_the_rest_goes_on(toys: st
     assert sum(planned for planned, _ in told) == sum(done for _, done in told) == 10
 
 
+def test_an_interrupted_audit_ends_at_once(toys: str) -> None:
+    def interrupt(planned: int, done: int) -> None:
+        if planned:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run_all([f"{toys}.toy"] * 3, "hangs", interrupt, patience=60)
+    assert time.monotonic() - started < 30  # its processes are ended, not waited for
+
+
 # ---------------------------------------------------------------------- the command
+def test_an_earlier_audit_stays_where_a_call_finds_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("earlier", "utf-8")
+    assert main(["audit", "-b", "numpy", "-k", "no such words", "--json", str(tmp_path / "a.jsonl")]) == 2
+    assert (tmp_path / "a.jsonl").read_text("utf-8") == "earlier"
+
+
 def test_a_broken_probe_is_exit_code_3(
     toys: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -366,13 +386,13 @@ def test_the_worst_comes_first() -> None:
 
 def test_what_is_gone_or_otherwise_says_so() -> None:
     gone = FINDING | {"outcome": "agrees", "status": "gone", "claim": "it was wrong"}
-    assert "gone in this version" in "\n".join(lines([gone]))
+    assert "not in this version" in "\n".join(lines([gone]))
     new = FINDING | {"outcome": "raises", "got": "ValueError: no", "status": "changed", "claim": "it was wrong"}
     text = "\n".join(lines([new]))
     assert "not as once measured" in text
     assert "differs: it was wrong" in text
     assert "ValueError: no" in text
-    assert summary([gone, new, FINE]) == "2 agree, 1 raise, 1 gone in this version, 1 not as once measured"
+    assert summary([gone, new, FINE]) == "2 agree, 1 raise, 1 not in this version, 1 not as once measured"
 
 
 def test_markdown_is_escaped_and_linked() -> None:

@@ -64,6 +64,8 @@ class JaxBackend(Embeddings):
 
     # ------------------------------------------------------------------ looking at an array
     def dtype(self, x: Array) -> str:
+        if not isinstance(x, Tracer):
+            memory.check_alive(x)
         return _dtype_name(x.dtype)
 
     def shape(self, x: Array) -> tuple[int | None, ...]:
@@ -80,6 +82,7 @@ class JaxBackend(Embeddings):
 
     def asarray(self, array: np.ndarray, like: Array | None = None) -> Array:
         array = np.asarray(array)
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)
         if array.dtype.itemsize >= 8 and not users_x64():
             array = memory.narrow(array)
         own = empty(array.shape, array.dtype)
@@ -87,6 +90,7 @@ class JaxBackend(Embeddings):
         return memory.put(own, like)
 
     def to_numpy(self, x: Array) -> np.ndarray:
+        memory.check_alive(x)
         return memory.bits(np.asarray(x))
 
     # ------------------------------------------------------------------ the framework's sparse form
@@ -95,6 +99,8 @@ class JaxBackend(Embeddings):
 
         if not isinstance(x, sparse.BCOO):
             raise ValueError(f"x: got {describe(x)}; accepted is a BCOO with n_sparse=1 and n_batch=0")
+        if not (isinstance(x.data, jax.Array) and isinstance(x.indices, jax.Array)):  # a pytree may hold anything
+            raise TypeError(f"x: got a BCOO of {describe(x.data)} and {describe(x.indices)}; accepted is one of arrays")
         if x.n_sparse != 1 or x.n_batch != 0:
             raise ValueError(
                 f"x: got a BCOO with n_sparse={x.n_sparse} and n_batch={x.n_batch}; accepted is n_sparse=1 (the rows) "

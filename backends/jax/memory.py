@@ -25,6 +25,7 @@ __all__ = [
     "BFLOAT16",
     "Tracer",
     "bits",
+    "check_alive",
     "first_rows",
     "lengthened",
     "narrow",
@@ -42,9 +43,18 @@ Tracer = jax.core.Tracer
 def view(x: Array) -> np.ndarray | None:
     """x's memory as NumPy sees it; None unless it is one CPU device's."""
     # `device` of an array spread over several devices is a sharding, which has no platform
-    if isinstance(x, Tracer) or getattr(x.device, "platform", None) != "cpu":
+    if isinstance(x, Tracer):
+        return None
+    check_alive(x)
+    if getattr(x.device, "platform", None) != "cpu":
         return None
     return bits(np.asarray(x))
+
+
+def check_alive(x: Array) -> None:
+    """Raise ValueError for an array whose memory was deleted, or donated to another."""
+    if x.is_deleted():
+        raise ValueError(f"x: got a JAX array of shape {x.shape} that was deleted or donated; accepted is one in use")
 
 
 def bits(array: np.ndarray) -> np.ndarray:
@@ -65,6 +75,7 @@ def place(like: Any) -> Any:
     """Where a result beside like goes; None, the default, leaves it free to follow other operands."""
     if like is None or isinstance(like, (Tracer, np.ndarray)):
         return None
+    check_alive(like)
     device = like.device
     if not hasattr(device, "platform") or not (like.committed or device.platform != jax.default_backend()):
         return None

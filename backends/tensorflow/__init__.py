@@ -77,6 +77,8 @@ class TensorflowBackend(Backend):
         return _dtype_name(x.dtype)
 
     def shape(self, x: Array) -> tuple[int | None, ...]:
+        if x.shape.rank is None:
+            raise ValueError("x: got a tensor of unknown rank; accepted is one whose rank is known")
         return tuple(x.shape)
 
     def is_traced(self, x: Array) -> bool:

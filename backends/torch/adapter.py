@@ -174,7 +174,7 @@ class TorchBackend(Backend):
         if positions.dtype not in (torch.int32, torch.int64):
             positions = positions.long()
         rows = torch.index_select(x, 0, positions.reshape(-1))
-        return rows if positions.ndim == 1 else rows.reshape(*positions.shape, *x.shape[1:])
+        return rows if positions.ndim == 1 else rows.reshape((*positions.shape, *x.shape[1:]))
 
     def where(self, mask: Array, a: Array, b: Array) -> Array:
         return torch.where(mask, a, b)

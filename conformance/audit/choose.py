@@ -11,6 +11,9 @@ from islices.conformance.audit import probes
 
 __all__ = ["chosen", "framework_of", "modules"]
 
+#: Modules that are not named after their framework.
+OWNERS = {"arithmetic": "numpy"}
+
 
 def modules() -> list[str]:
     """The modules that hold probes, alphabetically."""
@@ -19,7 +22,7 @@ def modules() -> list[str]:
 
 def framework_of(module: str) -> str:
     """torch_optim belongs to torch."""
-    return module.partition("_")[0]
+    return OWNERS.get(module, module.partition("_")[0])
 
 
 def chosen(question: Mapping[str, Any], expression: str) -> bool:

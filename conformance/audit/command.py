@@ -103,15 +103,16 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError(f"-k: got {options.k!r}: {error}") from None
     for option, path in (("--json", options.json), ("--markdown", options.markdown)):
         if path and path != "-":
-            _write(option, path, "")
+            _write(option, path, "", mode="a")  # an earlier audit stays until this one is done
 
 
-def _write(option: str, path: str, text: str) -> None:
+def _write(option: str, path: str, text: str, mode: str = "w") -> None:
     if path == "-":
         sys.stdout.write(text)
         return
     try:
-        Path(path).write_text(text, "utf-8")
+        with Path(path).open(mode, encoding="utf-8") as file:
+            file.write(text)
     except OSError as error:
         raise UsageError(f"{option}: cannot write {path}: {error.strerror}") from None
 

@@ -5,6 +5,7 @@ A process that ends, or hangs, in the middle of a probe is that probe's finding;
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,14 +32,20 @@ Tell = Callable[[int, int], None]
 def run_all(modules: Sequence[str], expression: str, tell: Tell, patience: float = PATIENCE) -> list[Finding]:
     """The findings of all modules, by module and number; tell(planned, found) is called as they grow."""
     findings: list[Finding] = []
+    workers = Workers(patience)
     with ThreadPoolExecutor(max_workers=2) as pool:
-        running = {pool.submit(_run_module, name, expression, tell, patience) for name in modules}
-        isolated = set()
-        for future in as_completed(running):
-            done, left = future.result()
-            findings += done
-            isolated |= {pool.submit(_run_isolated, question, tell, patience) for question in left}
-        findings += [future.result() for future in as_completed(isolated)]
+        try:
+            running = {pool.submit(_run_module, name, expression, tell, workers) for name in modules}
+            isolated = set()
+            for future in as_completed(running):
+                done, left = future.result()
+                findings += done
+                isolated |= {pool.submit(_run_isolated, question, tell, workers) for question in left}
+            findings += [future.result() for future in as_completed(isolated)]
+        except BaseException:  # Ctrl-C above all: the pool would first run everything that waits
+            pool.shutdown(wait=False, cancel_futures=True)
+            workers.stop()
+            raise
     findings.sort(key=lambda f: (modules.index(f["module"]), _place(f["number"])))
     return [finding | {"status": verdict(finding)} for finding in findings]
 
@@ -64,6 +71,35 @@ def verdict(finding: Finding) -> str:
 
 
 # ---------------------------------------------------------------------- one process
+class Workers:
+    """Starts workers; once stopped, it has ended those that ran and starts no more."""
+
+    def __init__(self, patience: float) -> None:
+        self.patience = patience
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[str]] = set()
+        self._stopped = False
+
+    @contextlib.contextmanager
+    def started(self, command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
+        with self._lock:
+            if self._stopped:
+                raise RuntimeError("the audit was stopped")
+            process = subprocess.Popen(command, text=True, **options)
+            self._running.add(process)
+        try:
+            yield process
+        finally:
+            with self._lock:
+                self._running.discard(process)
+
+    def stop(self) -> None:
+        with self._lock:
+            self._stopped = True
+            for process in self._running:
+                process.kill()
+
+
 @dataclass
 class Told:
     """What a worker said, and how it ended."""
@@ -77,9 +113,9 @@ class Told:
     log: str = ""
 
 
-def _run_module(module: str, expression: str, tell: Tell, patience: float) -> tuple[list[Finding], list[Finding]]:
+def _run_module(module: str, expression: str, tell: Tell, workers: Workers) -> tuple[list[Finding], list[Finding]]:
     """(findings, the isolated probes, described and not yet run)"""
-    told = _work([module, "-k", expression], tell, patience)
+    told = _work([module, "-k", expression], tell, workers)
     if told.missing:
         return [_unnumbered(module, "not run", told.missing)], []
     if not told.plan:
@@ -95,14 +131,14 @@ def _run_module(module: str, expression: str, tell: Tell, patience: float) -> tu
         left = [number for number in questions if number not in found]
         if not left:
             break
-        told = _work([module, *left], lambda planned, n: tell(0, n), patience)
+        told = _work([module, *left], lambda planned, n: tell(0, n), workers)
         found |= told.found
     described = [questions.get(number, {}) | finding | {"module": module} for number, finding in found.items()]
     return described, [question | {"module": module} for question in isolated]
 
 
-def _run_isolated(question: Finding, tell: Tell, patience: float) -> Finding:
-    told = _work([question["module"], question["number"]], lambda planned, n: None, patience)
+def _run_isolated(question: Finding, tell: Tell, workers: Workers) -> Finding:
+    told = _work([question["module"], question["number"]], lambda planned, n: None, workers)
     tell(0, 1)
     answer = told.found.get(question["number"], {})
     if told.end or not answer:  # a crash after the answer is one, too
@@ -119,17 +155,15 @@ def _unnumbered(module: str, outcome: str, got: str) -> Finding:
     return {"number": module, "module": module, "library": module, "outcome": outcome, "got": got.strip()}
 
 
-def _work(arguments: Sequence[str], tell: Tell, patience: float) -> Told:
+def _work(arguments: Sequence[str], tell: Tell, workers: Workers) -> Told:
     command = [sys.executable, "-m", "islices.conformance.audit.worker", *arguments]
     with tempfile.TemporaryDirectory(prefix="islices-audit-") as folder:
         log = Path(folder) / "log"
-        with log.open("wb") as errors:
-            process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=errors, cwd=folder, env=_environment(), text=True
-            )
-            told, hung = _listen(process, tell, patience)
+        options: dict[str, Any] = {"stdout": subprocess.PIPE, "cwd": folder, "env": _environment()}
+        with log.open("wb") as errors, workers.started(command, stderr=errors, **options) as process:
+            told, hung = _listen(process, tell, workers.patience)
         told.log = "\n".join(log.read_text("utf-8", "replace").splitlines()[-5:])
-        told.end = f"no answer within {patience:.0f} s" if hung else _how(process.returncode)
+        told.end = f"no answer within {workers.patience:.0f} s" if hung else _how(process.returncode)
     return told
 
 

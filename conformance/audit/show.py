@@ -33,7 +33,7 @@ def summary(findings: Sequence[Finding]) -> str:
     outcomes = Counter(f["outcome"] for f in findings)
     parts = [f"{outcomes[o]} {word}" for o, (word, _) in reversed(WORDS.items()) if outcomes[o]]
     states = Counter(f["status"] for f in findings)
-    words = {"gone": "gone in this version", "changed": "not as once measured"}
+    words = {"gone": "not in this version", "changed": "not as once measured"}
     parts += [f"{states[state]} {word}" for state, word in words.items() if states[state]]
     return ", ".join(parts) or "nothing was asked"
 
@@ -61,7 +61,7 @@ def facts(finding: Finding) -> list[tuple[str, str]]:
     outcome, status = finding["outcome"], finding["status"]
     out = [("", f"{finding['claim']}")] if status == "as measured" and finding.get("claim") else []
     if status == "gone":
-        out += [("", "gone in this version: every answer is the specification's"), ("once", finding["claim"])]
+        out += [("", "not in this version: every answer is the specification's"), ("in another", finding["claim"])]
     if status == "changed":
         once = f"{finding['trap']}: {finding['claim']}" if finding["trap"] else f"agreed: {finding['claim']}"
         out += [("", "not as once measured"), ("once", once)]

@@ -172,6 +172,8 @@ def _diff(options: argparse.Namespace) -> int:
     for runs in (old, new):
         join(runs)
     found = compare(old, new, common=options.common)
+    if not found.compared and not found.changes:
+        raise UsageError("diff: the reports have no case to compare")
     if options.json:
         print(json.dumps({"old": options.words[1], "new": options.words[2], **found.as_json()}))
     else:

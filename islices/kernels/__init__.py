@@ -51,7 +51,7 @@ def use_kernels(on: bool) -> Iterator[None]:
     ...     pass
     """
     if not isinstance(on, bool):
-        raise TypeError(f"on: got {on!r:.60}; accepted is a bool")
+        raise TypeError(f"on: got {type(on).__name__}; accepted is a bool")
     token = _wanted.set(on)
     try:
         yield

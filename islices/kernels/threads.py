@@ -53,9 +53,12 @@ def set_num_threads(n: int) -> None:
     global _threads, _pool
     if type(n).__name__ in ("bool", "bool_") or not hasattr(n, "__index__"):  # NumPy's too, which is not imported here
         raise TypeError(f"n: got {n!r:.60}; accepted is an int >= 1")
-    count = operator.index(n)
-    if count < 1:
-        raise ValueError(f"n: got {count}; accepted is an int >= 1")
+    try:
+        count = operator.index(n)
+    except Exception:  # an array of several, or of floats
+        raise TypeError(f"n: got {type(n).__name__}; accepted is an int >= 1") from None
+    if not 1 <= count < 2**15:
+        raise ValueError(f"n: got {hex(count)}; accepted is 1 <= n < 2^15")
     with _lock:
         before, _pool = _pool, None
         _threads = count

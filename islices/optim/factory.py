@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from islices.linear import is_real
+from islices.arguments import check_name, is_real, show
+from islices.backend import FLOATS, INTEGERS
 from islices.optim.formulas import Hyper
 from islices.optim.optimizer import Optimizer
 from islices.optim.presets import PRESETS
@@ -38,15 +39,16 @@ def make(
     unknown = [k for k, v in given.items() if v is not None and k not in preset.defaults]
     if unknown:
         names = ", ".join(preset.defaults)
-        raise ValueError(f"{unknown[0]}: got {given[unknown[0]]}; {name} with semantics={semantics!r} has {names}")
+        raise ValueError(
+            f"{unknown[0]}: got {show(given[unknown[0]])}; {name} with semantics={semantics!r} has {names}"
+        )
     hyper = {k: v if (v := given.get(k)) is not None else default for k, default in preset.defaults.items()}
     _check_types(hyper, preset.defaults)
     _check_ranges(hyper)
     if not isinstance(maximize, (bool, np.bool_)):
         raise TypeError(f"maximize: got {describe(maximize)}; accepted is a bool")
     for argument, value, accepted in (("rows", rows, ROWS), ("duplicates", duplicates, DUPLICATES)):
-        if value not in accepted:
-            raise ValueError(f"{argument}: got {value!r}; accepted are {', '.join(map(repr, accepted))}")
+        check_name(value, accepted, argument)
     formula = preset.formula({**hyper, "rows": rows, "duplicates": duplicates})
     owner = f"{name} with semantics={semantics!r}"
     if formula.raw != (duplicates == "raw"):
@@ -73,8 +75,10 @@ def _check_types(hyper: Hyper, defaults: Hyper) -> None:
 
 def _is_rate(value: Any) -> bool:
     backend = find_backend(value)
-    of_one = backend is not None and backend.is_array(value) and size_of(backend.shape(value)) == 1
-    return is_real(value) or of_one or callable(value)
+    if backend is None or not backend.is_array(value):
+        return is_real(value) or callable(value)
+    numeric = backend.dtype(value) in (*FLOATS, *INTEGERS)
+    return is_real(value) or (numeric and size_of(backend.shape(value)) == 1)
 
 
 def _check_ranges(h: Hyper) -> None:
@@ -85,4 +89,4 @@ def _check_ranges(h: Hyper) -> None:
         below_one = name in ("beta1", "beta2", "rho")
         if not (0 <= value < (1 if below_one else math.inf)):
             accepted = "0 <= value < 1" if below_one else "a finite number >= 0"
-            raise ValueError(f"{name}: got {value}; accepted is {accepted}")
+            raise ValueError(f"{name}: got {show(value)}; accepted is {accepted}")

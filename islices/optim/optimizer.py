@@ -9,8 +9,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from islices import modes
+from islices.arguments import check_flag
 from islices.backend import Array, Backend
-from islices.linear import wide_dtype
+from islices.linear import as_float, wide_dtype
 from islices.native import aligned, flatten, rebuild
 from islices.optim.formulas import Formula
 from islices.optim.fused import fused_step
@@ -117,7 +118,8 @@ class Optimizer:
         TypeError, ValueError
             No table of floats; master for one that is not of 16 bits. SPEC clause 16.
         """
-        return rebuild(table, iter([self._init(leaf, master) for leaf in flatten(table)]))
+        master = check_flag(master, "master")
+        return rebuild(table, iter([self._init(leaf, master) for leaf in flatten(table, "table")]))
 
     def _init(self, table: Any, master: bool) -> dict[str, Array]:
         B, weights = adopt_float_table(table)
@@ -130,7 +132,7 @@ class Optimizer:
             state = {"step": B.variable(B.asarray(np.zeros(1, np.int32), weights), weights)}
             for spec in self._formula.state:
                 x = B.zeros(shapes[spec.name], wide, weights)
-                initial = self.hyper[spec.initial] if isinstance(spec.initial, str) else spec.initial
+                initial = as_float(self.hyper[spec.initial]) if isinstance(spec.initial, str) else spec.initial
                 if initial:
                     x = x + B.asarray(np.full((1,) * len(shapes[spec.name]), initial, wide), weights)
                 state[spec.name] = B.variable(x, weights)
@@ -172,7 +174,8 @@ class Optimizer:
         -----
         No gradient is recorded. In traced code rows out of range take no step. SPEC clauses 15 and 16.
         """
-        tables = flatten(table)
+        donate = check_flag(donate, "donate")
+        tables = flatten(table, "table")
         grads, states = _leaves(table, grad, "grad"), _leaves(table, state, "state")
         # all are looked at before the first is written
         writes = [self._prepared(*leaves, donate, apply) for leaves in zip(tables, grads, states, strict=True)]
@@ -208,7 +211,7 @@ def _leaves(table: Any, tree: Any, argument: str) -> list[Any]:
     """The leaves of tree that belong to those of table, in their order."""
     try:
         return aligned(table, tree)
-    except (KeyError, TypeError, ValueError, IndexError):
+    except Exception:  # what stands in the place of a container may say anything
         raise ValueError(
             f"{argument}: got {describe(tree)} for tables in a {type(table).__name__}; accepted is the same structure"
         ) from None

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from islices import modes
+from islices.arguments import is_real
 from islices.backend import Array, Backend
-from islices.linear import is_real, wide_dtype
+from islices.linear import as_float, wide_dtype
 from islices.optim.formulas import Formula, Hyper, Numbers
 from islices.registry import describe, find_backend
 from islices.shapes import size_of
@@ -55,7 +56,7 @@ def plan_step(
             columns = [numbers.number(x) if is_real(x) else E.astype(x, "float64") for x in named.values()]
             array = E.astype(E.concat(columns), wide)
         else:  # the same, but one conversion for all
-            array = np.array([float(x) if is_real(x) else x.item() for x in named.values()], wide)
+            array = np.array([as_float(x) if is_real(x) else x.item() for x in named.values()], wide)
     return Plan(formula, tuple(named), maximize), array
 
 
@@ -84,6 +85,6 @@ def _rate(E: Backend, lr: LearningRate, count: Array) -> Any:
 def _as_float64(E: Backend, value: Any, count: Array) -> Array:
     """A number or an array of one as a float64 array of shape (1,)."""
     if is_real(value):
-        number = np.array((float(value),))
+        number = np.array((as_float(value),))
         return number if E is modes.HOST else E.asarray(number, count)
     return E.astype(E.reshape(value, (1,)), "float64")

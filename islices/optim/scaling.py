@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from islices import modes
+from islices.arguments import is_real
 from islices.backend import INTEGERS, Array, Backend
-from islices.linear import is_real
+from islices.linear import as_float
 from islices.native import map_leaves
 from islices.optim.inputs import is_taken
 from islices.registry import describe, find_backend, get_backend
@@ -84,7 +85,7 @@ class LossScale:
                 raise TypeError(f"{name}: got {describe(value)}; accepted is a number")
         if not SMALLEST <= initial <= LARGEST:
             raise ValueError(f"initial: got {initial}; accepted is {SMALLEST:.3g} to {LARGEST:.3g}")
-        if not 1 <= growth_factor < math.inf:
+        if not 1 <= as_float(growth_factor) < math.inf:
             raise ValueError(f"growth_factor: got {growth_factor}; accepted is a finite number of at least 1")
         if not 0 < backoff_factor < 1:
             raise ValueError(f"backoff_factor: got {backoff_factor}; accepted is a number between 0 and 1")
@@ -94,7 +95,7 @@ class LossScale:
             raise TypeError(f"growth_interval: got {describe(growth_interval)}; accepted is an int >= 1") from None
         if not 1 <= interval < 2**31:
             raise ValueError(f"growth_interval: got {interval}; accepted is an int >= 1")
-        self.initial, self.growth_factor = float(initial), float(growth_factor)
+        self.initial, self.growth_factor = float(initial), as_float(growth_factor)
         self.backoff_factor, self.growth_interval = float(backoff_factor), interval
 
     def __repr__(self) -> str:

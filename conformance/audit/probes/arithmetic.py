@@ -22,6 +22,7 @@ from islices.conformance.execute import UnsupportedError
 __all__ = ["LOPSIDED", "SUBNORMAL", "floats", "left_fold", "norm_of", "raised", "scattered"]
 
 SUBNORMAL = np.float32(1e-40)
+KERNELS = "islices' own functions: their kernels stand several callers, and forks"
 #: Squares that vanish one by one beside the first one's, and do not together.
 LOPSIDED = np.concatenate([[1.0], np.full(4096, 2.0**-27)])
 
@@ -201,7 +202,7 @@ def scalar_promotion() -> Iterator[Ask]:
 
 @probe(
     "numpy", "numpy.maximum, numpy.minimum", "9",
-    claim="of 0 and -0 the answer is the second, whichever it is: signs of zero are not portable",
+    claim="of 0 and -0 the answer is the second, whichever it is: for this the specification counts them as equal",
     instead="islices.clip_by_value(gradient, lo, hi)",
 )  # fmt: skip
 def signs_of_zero() -> Iterator[Ask]:
@@ -266,7 +267,7 @@ def parallel_sum(layer: str) -> Callable[[np.ndarray], float]:
 
 @probe(
     "numba", "numba.njit(parallel=True), workqueue threads, several callers", "20", trap="corrupts", isolated=True,
-    claim="two callers at once end the process", instead="islices.set_num_threads(n)", issue="numba/numba#9327",
+    claim="two callers at once end the process", instead=KERNELS, issue="numba/numba#9327",
 )  # fmt: skip
 def numba_callers() -> Iterator[Ask]:
     def call() -> float:
@@ -285,7 +286,7 @@ def numba_callers() -> Iterator[Ask]:
 @probe(
     "numba", "numba.njit(parallel=True), OpenMP threads, os.fork", "20", isolated=True,
     claim="a forked child, of a data loader say, is killed at its first parallel call",
-    instead="islices.set_num_threads(n)",
+    instead=KERNELS,
 )  # fmt: skip
 def numba_fork() -> Iterator[Ask]:
     def call() -> str:

@@ -11,8 +11,8 @@ import numpy as np
 from jax import lax
 
 from islices.conformance import oracle
-from islices.conformance.audit.probes.arithmetic import SUBNORMAL, floats, norm_of, raised
 from islices.conformance.audit.probe import Ask, probe
+from islices.conformance.audit.probes.arithmetic import SUBNORMAL, floats, norm_of, raised
 from islices.conformance.data import Array
 
 if hasattr(jax, "enable_x64"):
@@ -178,7 +178,7 @@ def half_times_float() -> Iterator[Ask]:
 # ---------------------------------------------------------------------- signs
 @probe(
     "jax", "jax.jit of segment_sum with one segment", "17",
-    claim="a sum of -0 is -0 under jit and 0 in eager code: signs of zero are not portable",
+    claim="a sum of -0 is -0 under jit and 0 in eager code: for this the specification counts them as equal",
     instead="islices.coalesce(gradient)",
 )  # fmt: skip
 def negative_zero() -> Iterator[Ask]:
@@ -214,7 +214,7 @@ def signalling_nan() -> Iterator[Ask]:
 
 @probe(
     "jax", "jnp.minimum of two NaNs", "9",
-    claim="the second's payload is left, NumPy keeps the first's: payloads are not portable",
+    claim="the second's payload is left, NumPy keeps the first's: for this the specification counts every NaN as equal",
     instead="islices.clip_by_value(gradient, lo, hi)",
 )  # fmt: skip
 def payload() -> Iterator[Ask]:

@@ -13,9 +13,9 @@ import numpy as np
 
 from islices.backends.mxnet.memory import mx  # MXNet, imported on a NumPy that it does not know
 from islices.conformance import oracle
-from islices.conformance.audit.probes.arithmetic import raised
 from islices.conformance.audit.inputs import ROWS, Given, gradients
 from islices.conformance.audit.probe import Ask, CorruptionError, probe
+from islices.conformance.audit.probes.arithmetic import raised
 from islices.conformance.execute import UnsupportedError
 from islices.conformance.memory import peak_growth
 from islices.conformance.native.mxnet import invalid_gradients

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from islices.conformance import oracle
-from islices.conformance.audit.probes.arithmetic import raised
 from islices.conformance.audit.inputs import ROWS, gradients
-from islices.conformance.audit.probes.mxnet import asked, dense_of, mx
 from islices.conformance.audit.probe import Ask, probe
+from islices.conformance.audit.probes.arithmetic import raised
+from islices.conformance.audit.probes.mxnet import asked, dense_of, mx
 from islices.conformance.native.mxnet import embedding_gradient
 
 nd = mx.nd

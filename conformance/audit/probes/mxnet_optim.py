@@ -9,8 +9,8 @@ import numpy as np
 
 from islices.conformance import oracle, oracle_optim
 from islices.conformance.audit.inputs import ROWS, gradients
-from islices.conformance.audit.probes.mxnet import asked, mx, native, row_sparse
 from islices.conformance.audit.probe import Ask, CorruptionError, probe
+from islices.conformance.audit.probes.mxnet import asked, mx, native, row_sparse
 from islices.conformance.data import Array
 
 nd, optimizers = mx.nd, mx.optimizer

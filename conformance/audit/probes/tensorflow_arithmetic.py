@@ -221,7 +221,7 @@ def nan() -> Iterator[Ask]:
 
 @probe(
     "tensorflow", "tf.maximum(0., -0.)", "9",
-    claim="of two zeros the last is the result, or the first: the sign of zero is by chance",
+    claim="of 0 and -0 either is the result, by chance: for this the specification counts them as equal",
     instead="islices.clip_by_value(x, lo, hi), which promises no sign of zero",
 )  # fmt: skip
 def maximum_of_zeros() -> Iterator[Ask]:

@@ -158,7 +158,7 @@ def linear(call: str, trap: str, claim: str, do: Any, wanted: Any, **more: str) 
 SCALE = {"instead": "islices.scale(x, 2.0)"}
 linear("sparse * 2", "", "it multiplies stored values", lambda x: x * 2, lambda d: d * 2, **SCALE)
 linear("sparse.mul_(2)", "", "it multiplies stored values", lambda x: x.mul_(2), lambda d: d * 2, **SCALE)
-linear("sparse / 2", "", "it divides stored values", lambda x: x / 2, lambda d: d / 2, **SCALE)
+linear("sparse / 2", "", "it divides stored values", lambda x: x / 2, lambda d: d / 2, instead="islices.scale(x, 0.5)")
 linear("sparse + sparse", "", "both are summed, duplicates included", lambda x: x + x, lambda d: d + d)
 linear("dense + sparse", "", "it is dense, with duplicates summed", lambda x: torch.ones(ROWS, 2) + x, lambda d: d + 1)
 linear("sparse + dense", "raises", "only dense + sparse works", lambda x: x + torch.ones(ROWS, 2), lambda d: d + 1)

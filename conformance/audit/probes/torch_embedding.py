@@ -206,27 +206,29 @@ def expected_bag(mode: str, **options: Any) -> Any:
 def bags(trap: str, claim: str, mode: str, call: str, **options: Any) -> None:
     """A probe of bags of 3, 0 and 2 members."""
     weights = options.pop("weights", None)
+    names = {"padding_idx": "padding_idx", "scale_grad_by_freq": "scale_by_freq"}
+    ours = {names[k]: v for k, v in options.items() if k in names}
 
     def ask() -> Iterator[Ask]:
         own = options if weights is None else {**options, "per_sample_weights": torch.tensor(weights)}
-        wanted = {k: v for k, v in options.items() if k == "padding_idx"}
-        if options.get("scale_grad_by_freq"):
-            wanted["scale_by_freq"] = True
+        wanted = dict(ours)
         if weights is not None:
             wanted["weights"] = plain(np.array(weights, np.float32))
         yield Ask("bags of 3, 0 and 2", lambda: dense(bag(mode, **own)), expected_bag(mode, **wanted))
 
     ask.__module__ = __name__
-    instead = f'islices.lookup(table, ids, combiner="{mode}", offsets=offsets)'
-    probe("torch", f"EmbeddingBag(mode={mode!r}{call})", "19", claim=claim, trap=trap, instead=instead)(ask)
+    more = "".join(f", {k}={v}" for k, v in ours.items()) + ("" if weights is None else ", weights=weights")
+    instead = f'islices.lookup(table, ids, combiner="{mode}", offsets=offsets{more})'
+    shown = f"EmbeddingBag(mode={mode!r}{call})" + ("" if weights is None else ", weighted")
+    probe("torch", shown, "19", claim=claim, trap=trap, instead=instead)(ask)
 
 
 PARTS = [0.5, 2.0, 1.0, 4.0, 0.25]
 bags("", "every member gets the bag's gradient", "sum", ", sparse=True")
 bags("", "members get it divided by their number", "mean", ", sparse=True")
 bags("", "members that are padding do not count", "mean", ", sparse=True, padding_idx=1", padding_idx=1)
-bags("", "members get it times their weight", "sum", ", sparse=True), weighted", weights=PARTS)
-bags("raises", "only sums are weighted", "mean", ", sparse=True), weighted", weights=PARTS)
+bags("", "members get it times their weight", "sum", ", sparse=True", weights=PARTS)
+bags("raises", "only sums are weighted", "mean", ", sparse=True", weights=PARTS)
 bags("raises", "it has no sparse gradient", "max", ", sparse=True")
 bags("", "the maximum's member gets it", "max", ", sparse=False", sparse=False)
 bags(

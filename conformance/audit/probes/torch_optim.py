@@ -55,7 +55,8 @@ def compared(rule: str, kind: Any, trap: str, claim: str, call: str = "", issue:
             yield Ask(g.name, lambda g=g: dense(stepped(kind, [native(g)], lr=0.5, **options)), wanted)
 
     ask.__module__ = __name__
-    instead = f"islices.optim.{rule}(lr).step(table, grad, state)"
+    given = "".join(f", {names.get(k, k)}={v}" for k, v in options.items())
+    instead = f"islices.optim.{rule}(lr{given}).step(table, grad, state)"
     probe("torch", f"torch.optim.{kind.__name__}{call}", "16", claim=claim, trap=trap, instead=instead, issue=issue)(
         ask
     )
@@ -211,8 +212,8 @@ lazy_adam(
 
 # ---------------------------------------------------------------------- momentum
 @probe(
-    "torch", "torch.optim.SGD(momentum=0.9), dense rows", "16", trap="",
-    instead='islices.optim.sgd(lr, momentum=0.9, rows="all")',
+    "torch", "torch.optim.SGD(momentum=0.5), dense rows", "16", trap="",
+    instead='islices.optim.sgd(lr, momentum=0.5, rows="all")',
     claim="it is dense momentum: rows of earlier gradients move at every step",
 )  # fmt: skip
 def momentum_dense() -> Iterator[Ask]:
@@ -223,7 +224,7 @@ def momentum_dense() -> Iterator[Ask]:
 
 
 @probe(
-    "torch", "torch.optim.SGD(momentum=0.9), touched rows", "16", instead="islices.optim.sgd(lr, momentum=0.9)",
+    "torch", "torch.optim.SGD(momentum=0.5), touched rows", "16", instead="islices.optim.sgd(lr, momentum=0.5)",
     claim="rows that the gradient does not name move: those of all earlier gradients",
 )  # fmt: skip
 def momentum_touched() -> Iterator[Ask]:

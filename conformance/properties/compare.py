@@ -1,0 +1,73 @@
+"""What a law says of two results, as a line that is empty where it holds. Counterexamples print calls of these.
+
+May import NumPy and the suite's reading of results.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from islices.conformance.data import Array, Slices
+from islices.conformance.execute import difference, read
+
+__all__ = ["at_most", "same_bits", "ulps_apart", "within"]
+
+
+def same_bits(got: Any, expected: Any) -> str:
+    """Both are the same to the bit (NaN equals NaN, -0 equals +0)."""
+    return difference(read(got), read(expected), path="got")
+
+
+def ulps_apart(got: Any, expected: Any, ulps: int) -> str:
+    """Each element of got is within so many ulps of expected's."""
+
+    def near(g: float, e: float, dtype: str) -> bool:
+        return g == e or abs(g - e) <= ulps * _ulp(max(abs(g), abs(e)), dtype)
+
+    return _elements(got, expected, near, f"{ulps} ulp")
+
+
+def at_most(got: Any, bound: float) -> str:
+    """No element of got is above bound, and none is NaN."""
+    return _elements(got, bound, lambda g, b, dtype: g <= b, "the bound")
+
+
+def within(got: Any, expected: Any, bound: Any) -> str:
+    """Each element of got is as near to expected's as bound's says; where bound is no number, anything goes."""
+    numbers = iter(_flat(read(bound)))
+    return _elements(got, expected, lambda g, e, dtype: not (abs(g - e) > next(numbers)[0]), "the bound on rounding")
+
+
+def _ulp(x: float, dtype: str) -> float:
+    if not math.isfinite(x):
+        return 0.0
+    return (
+        float(np.spacing(np.array(x, "float32"))) * 2**16
+        if dtype == "bfloat16"
+        else float(np.spacing(np.array(x, dtype)))
+    )
+
+
+def _elements(got: Any, expected: Any, holds: Any, what: str) -> str:
+    gots = _flat(read(got))
+    wanted = [(expected, "")] * len(gots) if isinstance(expected, float) else _flat(read(expected))
+    if len(gots) != len(wanted):
+        return f"got {len(gots)} elements, expected {len(wanted)}"
+    for k, ((g, dtype), (e, _)) in enumerate(zip(gots, wanted, strict=True)):
+        if not holds(g, e, dtype) and not (g != g and e != e):
+            return f"got: element {k}: got {g!r}, expected {e!r}, further apart than {what}"
+    return ""
+
+
+def _flat(x: Any) -> list[tuple[Any, str]]:
+    """All elements with their dtypes."""
+    if isinstance(x, Array):
+        return [(v, x.dtype) for v in x.data]
+    if isinstance(x, Slices):
+        return _flat(x.values)
+    if isinstance(x, dict):
+        x = list(x.values())
+    return [entry for item in x or () for entry in _flat(item)]

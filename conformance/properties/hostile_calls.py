@@ -1,0 +1,295 @@
+"""The public calls that hostile input goes to: how good arguments are made, and which of them a call may change.
+
+An entry makes arguments that fit together; `draw_call` then spoils one or two of them, or lets two share memory.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import islices
+from islices.backend import Backend
+from islices.conformance.execute import own_calls_of
+from islices.conformance.generate_optim import OPTIMIZERS
+from islices.conformance.properties.hostile_input import Draw, Watched
+from islices.conformance.properties.hostile_junk import NUMBERS, SHAPES
+
+__all__ = ["ENTRIES", "Call", "draw_call"]
+
+Arguments = dict[str, Any]
+COMBINERS = ("sum", "mean", "sqrtn", "max")
+
+
+class Entry(NamedTuple):
+    """A public call: ``run`` takes the arguments by name, ``make`` draws good ones."""
+
+    run: Callable[..., Any]
+    make: Callable[[Draw], Arguments]
+    weight: int = 4
+    #: arguments that change in place where the call succeeds
+    targets: tuple[str, ...] = ()
+    #: what this call may raise beyond the common errors
+    raises: tuple[type[BaseException], ...] = ()
+    #: words a message may name beside the arguments
+    words: tuple[str, ...] = ()
+    #: arguments that stay as they are
+    fixed: tuple[str, ...] = ()
+
+
+class Call(NamedTuple):
+    """A call ready to be made."""
+
+    name: str
+    entry: Entry
+    arguments: Arguments
+    spoilt: tuple[str, ...]
+    watched: list[Watched]
+    aliased: bool
+    mode: str
+
+
+def function(name: str, make: Callable[[Draw], Arguments], **options: Any) -> tuple[str, Entry]:
+    return name, Entry(getattr(islices, name), make, **options)
+
+
+def limit(d: Draw) -> float:
+    return d.rng.choice((0.0, 0.5, 2.0, 1e9, float("inf")))
+
+
+def clipping(d: Draw, **tree: Any) -> Arguments:
+    return {**tree, "max_norm": limit(d), "nonfinite": d.rng.choice(("propagate", "skip", "raise"))}
+
+
+def lookup(d: Draw) -> Arguments:
+    combiner = d.rng.choice((None, *COMBINERS))
+    shape = (d.n, 2) if combiner else d.rng.choice(((d.n,), (d.n, 2), ()))
+    out: Arguments = {"table": d.table(), "ids": d.ids(shape if d.rows else (0, 2)), "combiner": combiner}
+    out |= {"padding_idx": None, "mask": None, "weights": None, "offsets": None}
+    if combiner and d.rng.random() < 0.5:
+        out["ids"] = d.ids((d.n,))
+        out["offsets"] = d.own(np.array(sorted({0, d.n // 2}) if d.n else [0], "int64"), "offsets")
+    if combiner and combiner != "max" and d.rng.random() < 0.5:
+        out["weights"] = d.dense(d.backend.shape(out["ids"]), label="weights")  # type: ignore[arg-type]
+    if d.rng.random() < 0.3:
+        out["mask"] = np.ones(d.backend.shape(out["ids"]), bool)  # type: ignore[arg-type]
+    return out
+
+
+def upstream(d: Draw) -> Arguments:
+    shape = d.rng.choice(((d.n,), (d.n, 2)))
+    ids = d.ids(shape if d.rows else (0, 2))
+    shape = d.backend.shape(ids)  # type: ignore[assignment]
+    mask = np.ones(shape, bool) if d.rng.random() < 0.3 else None
+    padding = d.rng.randrange(d.rows) if d.rows and d.rng.random() < 0.3 else None
+    return {
+        "upstream": d.dense((*shape, *d.row_shape), label="upstream"), "ids": ids, "num_rows": d.rows,
+        "padding_idx": padding, "mask": mask,
+    }  # fmt: skip
+
+
+def scatter(d: Draw) -> Arguments:
+    table, x = d.table(), d.sparse()
+    if d.rng.random() < 0.2 and d.n and d.rows >= d.n:  # a gradient that lies in the table it is added to
+        weights = table.weights if isinstance(table, islices.Table) else table
+        part = weights[: d.n]
+        if d.backend.is_array(part):
+            d.aliased = True
+            x = islices.IndexedSlices(part, d.ids(), d.shape)
+    return {"table": table, "x": x, "donate": d.rng.random() < 0.2}
+
+
+def step(d: Draw) -> Arguments:
+    """An optimizer's step, of one table or of several."""
+    name, hyper = d.rng.choice(list(OPTIMIZERS.values()))
+    rows = d.rng.choice(("touched", "touched", "all"))
+    optimizer = getattr(islices.optim, name)(**hyper, rows=rows)
+    several = d.rng.random() < 0.3
+    tables = [d.table() for _ in range(2 if several else 1)]
+    states = [optimizer.init(t) for t in tables]
+    for state in states:
+        d.watched += [d.read(f"state[{key!r}]", x) for key, x in state.items()]
+    grads = [d.rng.choice((d.sparse, d.sparse, d.dense))() for _ in tables]
+    arguments = {"table": tables, "grad": grads, "state": states} if several else {
+        "table": tables[0], "grad": grads[0], "state": states[0]
+    }  # fmt: skip
+    return {"optimizer": optimizer, **arguments, "donate": d.rng.random() < 0.2, "apply": True}
+
+
+def optimizer(d: Draw) -> Arguments:
+    name, hyper = d.rng.choice(list(OPTIMIZERS.values()))
+    options = {"rows": "touched", "semantics": "islices", "maximize": False, "frozen": None}
+    return {"name": name, **hyper, **options}
+
+
+def make_and_step(name: str, **options: Any) -> Any:
+    """An optimizer of hostile hyperparameters; its first step is on something good."""
+    made = getattr(islices.optim, name)(**options)
+    table = np.ones((6, 3), np.float32)
+    grad = islices.IndexedSlices(np.ones((2, 3), np.float32), np.array([1, 1]), (6, 3))
+    return made.step(table, grad, made.init(table))
+
+
+def unscale(d: Draw) -> Arguments:
+    scale = islices.optim.LossScale(1024.0)
+    tree = d.tree()
+    return {"tree": tree, "state": scale.init(d.dense(label="like"))}
+
+
+def differentiated(own: Any, table: Any, ids: Any, weights: Any, argnums: Any) -> Any:
+    def loss(table: Any, weights: Any) -> Any:
+        rows = islices.lookup(table, ids)
+        return own.weighted_sum(rows, rows) + own.weighted_sum(weights, weights)
+
+    return islices.value_and_grad(loss, argnums)(table, weights)
+
+
+def gradient_arguments(d: Draw) -> Arguments:
+    d.dtype = "float32"
+    return {
+        "own": own_calls_of(d.backend), "table": islices.Table(d.dense(label="table")), "ids": d.ids(),
+        "weights": d.dense((2, 3)), "argnums": d.rng.choice((0, 1, (0, 1))),
+    }  # fmt: skip
+
+
+def parts(d: Draw) -> Arguments:
+    s = d.slices()
+    flags = {"coalesced": False, "padded": False}
+    return {"values": s.values, "indices": s.indices, "dense_shape": s.dense_shape, **flags}
+
+
+def per_sample_of(method: str) -> Callable[..., Any]:
+    def run(argument: Any, **options: Any) -> Any:
+        g = islices.per_sample(**options)
+        return getattr(g, method)(*([] if argument is None else [argument]))
+
+    return run
+
+
+def with_argument(argument: Any) -> Callable[[Draw], Arguments]:
+    return lambda d: {"argument": argument, **upstream(d)}
+
+
+def replace(s: Any, values: Any, indices: Any) -> Any:
+    return s.replace(values=values, indices=indices) if isinstance(s, islices.IndexedSlices) else None
+
+
+def operators(x: Any, c: Any) -> Any:
+    if isinstance(x, islices.IndexedSlices):  # else they are not ours
+        return x + c, x - c, x * c, -x
+    return None
+
+
+def samples(d: Draw) -> Arguments:
+    of_table = upstream(d)
+    return clipping(d, **of_table, dense=d.dense((d.backend.shape(of_table["ids"])[0], 2)))  # type: ignore[arg-type]
+
+
+def loss_scale(d: Draw) -> Arguments:
+    return {"initial": 8.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 3}
+
+
+def entered(manager: Callable[..., Any]) -> Callable[..., Any]:
+    def run(**options: Any) -> None:
+        with manager(**options):
+            pass
+
+    return run
+
+
+def threads(n: Any) -> None:
+    before = islices.get_num_threads()
+    islices.set_num_threads(n)
+    islices.set_num_threads(before)
+
+
+def rows(d: Draw) -> Any:
+    if d.rng.random() < 0.5:
+        return [d.rng.randrange(d.rows)] if d.rows else []
+    return d.rng.choice((lambda: d.ids(label="rows"), lambda: np.ones(d.rows, bool)))()
+
+
+ENTRIES: dict[str, Entry] = dict([
+    ("IndexedSlices", Entry(islices.IndexedSlices, parts, weight=12)),
+    ("replace", Entry(replace,
+                      lambda d: {"s": d.slices(), "values": d.dense((d.n, *d.row_shape)), "indices": d.ids()},
+                      )),
+    ("Table", Entry(islices.Table, lambda d: {"weights": d.dense(), "padding_idx": None, "scale_by_freq": False})),
+    function("from_native", lambda d: {"x": d.native(d.slices()), "dense_shape": None}, weight=8),
+    function("to_native", lambda d: {"s": d.slices()}),
+    function("from_dense", lambda d: {"x": d.dense(), "rows": d.rng.choice((None, d.ids(label="rows")))}),
+    function("convert", lambda d: {"x": d.tree(), "backend": d.backend.name}, raises=(ModuleNotFoundError,)),
+    function("get_backend", lambda d: {"name_or_array": d.rng.choice((d.backend.name, d.dense(), d.sparse()))},
+             raises=(ModuleNotFoundError,), words=("backend",)),
+    function("to_dense", lambda d: {"x": d.tree()}, weight=8),
+    function("coalesce", lambda d: {"x": d.tree()}, weight=8),
+    function("scale", lambda d: {"x": d.tree(), "c": d.rng.choice((0.5, 2, -1.0))}, weight=6),
+    ("add", Entry(lambda xs: islices.add(*xs) if isinstance(xs, (list, tuple)) else islices.add(xs),
+                  lambda d: {"xs": [d.gradient() for _ in range(d.rng.randrange(1, 4))]}, weight=8)),
+    ("operators", Entry(operators,
+                        lambda d: {"x": d.slices(), "c": d.rng.choice((d.slices, d.dense))()},
+                        words=("operand", "supported", "xs"))),
+    function("concat", lambda d: {"xs": [d.sparse() for _ in range(d.rng.randrange(1, 4))]}, weight=6),
+    function("keep_rows", lambda d: {"x": d.tree(), "rows": rows(d)}, weight=6),
+    function("drop_rows", lambda d: {"x": d.tree(), "rows": rows(d)}, weight=6),
+    function("norm", lambda d: {"x": d.gradient(), "ord": d.rng.choice((1, 2, float("inf")))}, weight=6),
+    function("global_norm", lambda d: {"tree": d.tree()}, weight=6),
+    function("clip_by_value", lambda d: {"x": d.tree(), "lo": -1.0, "hi": 1.0, "semantics": "islices"}, weight=6),
+    function("clip_by_norm", lambda d: clipping(d, x=d.tree(), semantics="islices"), weight=6),
+    function("clip_by_row_norm", lambda d: clipping(d, x=d.tree()), weight=6),
+    function("clip_by_global_norm", lambda d: clipping(d, tree=d.tree(), semantics="islices"), weight=8),
+    function("drop_padding", lambda d: {"x": d.tree(), "padding_idx": 0 if d.rows else None}),
+    function("scale_by_frequency", lambda d: {"x": d.sparse()}),
+    function("embedding_grad", lambda d: {**upstream(d), "scale_by_freq": d.rng.random() < 0.3}, weight=8),
+    function("lookup", lookup, weight=12, words=("ids", "bags")),
+    function("renorm_rows", lambda d: clipping(d, table=d.table(), ids=d.ids()), weight=6, targets=("table",)),
+    *(function(f"scatter_{op}", scatter, weight=6, targets=("table",))
+      for op in ("add", "sub", "update", "min", "max", "mul", "div")),
+    function("per_sample", upstream, weight=6),
+    ("per_sample.clip", Entry(per_sample_of("clip"), with_argument(1.0), words=("max_norm",))),
+    ("per_sample.slices", Entry(per_sample_of("slices"), with_argument(0), words=("b",))),
+    ("per_sample.to_dense", Entry(per_sample_of("to_dense"), with_argument(None))),
+    ("per_sample.norms", Entry(per_sample_of("norms"), with_argument(None))),
+    ("clip_per_sample", Entry(
+        lambda dense, max_norm, nonfinite, **g: islices.clip_per_sample(
+            [islices.per_sample(**g), dense], max_norm, nonfinite=nonfinite),
+        samples, words=("tree",))),
+    ("optimizer", Entry(make_and_step, optimizer, weight=8, words=("lr", "table"), fixed=("name",))),
+    ("step", Entry(lambda optimizer, **options: optimizer.step(**options), step, weight=30,
+                   targets=("table", "state"), fixed=("optimizer",))),
+    ("init", Entry(lambda table, master: islices.optim.adam(0.1).init(table, master=master),
+                   lambda d: {"table": d.table(), "master": False})),
+    ("LossScale", Entry(islices.optim.LossScale, loss_scale, weight=2)),
+    ("LossScale.unscale", Entry(lambda tree, state: islices.optim.LossScale().unscale(tree, state), unscale)),
+    ("LossScale.update", Entry(lambda state, finite: islices.optim.LossScale().update(state, finite),
+                               lambda d: {"state": unscale(d)["state"], "finite": True}, weight=2,
+                               targets=("state",), words=("apply",))),
+    ("value_and_grad", Entry(differentiated, gradient_arguments, weight=3, words=("fn", "argument", "args"),
+                             fixed=("own", "weights"))),
+    function("capture", lambda d: {"model": d.dense()}, weight=1),
+    ("execution", Entry(entered(islices.execution), lambda d: {"mode": "native"}, weight=1)),
+    ("use_kernels", Entry(entered(islices.use_kernels), lambda d: {"on": False}, weight=1)),
+    ("set_num_threads", Entry(threads, lambda d: {"n": 2}, weight=1)),
+])  # fmt: skip
+
+NAMES_OF_ENTRIES = [name for name, entry in ENTRIES.items() for _ in range(entry.weight)]
+#: Arguments spoilt in their own way.
+BY_NAME: dict[str, Sequence[Any]] = {"dense_shape": SHAPES, "num_rows": NUMBERS, "ord": NUMBERS}
+
+
+def draw_call(
+    rng: random.Random, backend: Backend, others: Sequence[Backend], native_share: float, *, wide: bool
+) -> Call:
+    """A call, all of whose arguments are made for it alone; wide: the framework has its 64-bit types switched on."""
+    name = rng.choice(NAMES_OF_ENTRIES)
+    mode = "native" if rng.random() < native_share and not backend.host_only else "host"
+    entry, d = ENTRIES[name], Draw(rng, backend, others, wide=wide)
+    arguments = entry.make(d)
+    names = [n for n in arguments if n not in entry.fixed]
+    spoilt = tuple(rng.sample(names, min(len(names), rng.choice((0, 1, 1, 1, 1, 2)))))
+    for n in spoilt:
+        arguments[n] = rng.choice(BY_NAME[n]) if n in BY_NAME and rng.random() < 0.8 else d.spoil(arguments[n])
+    return Call(name, entry, arguments, spoilt, d.watched, d.aliased, mode)

@@ -1,0 +1,292 @@
+"""What Hypothesis draws for the laws: plain data, crossed as the suite's fixtures are.
+
+Indices are sorted or not, unique, repeated or cancelling; there are none, one or many; int32 or int64; rows have 0 to 3
+dimensions. *Exact* values are small integers, whose sums no type rounds; *wild* ones are fractions, huge, tiny,
+infinite and NaN. All are multiples of a step far above the smallest normal number, and so are all their sums: nothing
+on the way is subnormal, which TensorFlow and XLA would flush to zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from hypothesis import strategies as st
+
+from islices.conformance.data import Array, Slices
+from islices.conformance.generate_optim import OPTIMIZERS
+from islices.conformance.oracle import round_to
+
+__all__ = [
+    "FACTORS",
+    "LIMITS",
+    "Arguments",
+    "Draw",
+    "Optimizer",
+    "clipped",
+    "exact",
+    "given",
+    "in_another_order",
+    "looked_up",
+    "moderate",
+    "one",
+    "rounding",
+    "shards",
+    "some",
+    "some_rows_frozen",
+    "stepped",
+    "table_and_shards",
+    "table_and_slices",
+    "unmeasured",
+    "wild",
+    "with_option",
+    "with_rows",
+]
+
+Draw = Any  # what @st.composite hands to a function
+Arguments = dict[str, Any]
+ROWS = 7
+#: Few, because compilers compile each shape.
+COUNTS = (1, 0, 2, 5, 20)
+ROW_SHAPES: tuple[tuple[int, ...], ...] = ((), (3,), (2, 2), (2, 1, 2))
+DTYPES = ("float32", "float64", "float16", "bfloat16")
+#: The spacing at 1 of each type.
+EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
+FACTORS = (2.0, 0.5, -1.0, 0.3, -1 / 3, 7.0)
+LIMITS = (1.0, 0.5, 1.7, 3.0, 11.0, 1e6)
+
+EXACT = [0.0, *(float(s * k) for k in range(1, 9) for s in (1, -1))]
+#: Numbers with a full mantissa, and not so large or small that a product of two leaves the normal range.
+FRACTIONS = [1 / 3, -0.7, 1.1, -2.3, 5.7, 0.9]
+FRACTIONS16 = [0.75, -1.375, 3.140625, -0.953125, 5.6875, 1.203125]
+NONFINITE = [math.inf, -math.inf, math.nan]
+EXTREME: dict[str, list[float]] = {
+    "float16": [2.0**-9, -(2.0**-9), 60000.0, -60000.0],
+    "bfloat16": [2.0**-100, -(2.0**-100), 3e38, -3e38],
+    "float32": [2.0**-100, -(2.0**-100), 3e38, -3e38],
+    "float64": [2.0**-900, -(2.0**-900), 1.7e308, -1.7e308],
+}
+
+
+class Kind(NamedTuple):
+    """What slices must share to be combined, and how many of them there are."""
+
+    dtype: str
+    index_type: str
+    row_shape: tuple[int, ...]
+    n: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (ROWS, *self.row_shape)
+
+
+class Optimizer(NamedTuple):
+    """An optimizer of `islices.optim`, by name."""
+
+    name: str
+    hyper: dict[str, Any]
+
+
+def kinds(*dtypes: str) -> st.SearchStrategy[Kind]:
+    return st.builds(
+        Kind,
+        st.sampled_from(dtypes or DTYPES),
+        st.sampled_from(("int64", "int32")),
+        st.sampled_from(ROW_SHAPES),
+        st.sampled_from(COUNTS),
+    )
+
+
+# ---------------------------------------------------------------------- numbers
+def exact(dtype: str) -> list[float]:
+    """Integers so small that no sum of them is rounded."""
+    return EXACT
+
+
+def moderate(dtype: str) -> list[float]:
+    """Finite numbers whose sums, squares and products stay normal."""
+    fractions = FRACTIONS16 if dtype == "float16" else FRACTIONS
+    return EXACT[:5] + [round_to(x, dtype) for x in fractions]
+
+
+def wild(dtype: str) -> list[float]:
+    """Numbers of all sizes, infinite and NaN."""
+    return [*moderate(dtype), *(round_to(x, dtype) for x in EXTREME[dtype]), *NONFINITE]
+
+
+def unmeasured(dtype: str) -> list[float]:
+    """Numbers whose norm may be NaN or infinite, and if it is finite, is neither huge nor tiny."""
+    return [*moderate(dtype), *NONFINITE]
+
+
+def number_list(draw: Draw, pool: list[float], size: int) -> list[float]:
+    return draw(st.lists(st.sampled_from(pool), min_size=size, max_size=size))  # type: ignore[no-any-return]
+
+
+def array(draw: Draw, kind: Kind, numbers: Any, shape: tuple[int, ...] | None = None) -> Array:
+    """A dense array; by default of the table's shape."""
+    shape = kind.shape if shape is None else shape
+    return Array(kind.dtype, shape, number_list(draw, numbers(kind.dtype), math.prod(shape)))
+
+
+# ---------------------------------------------------------------------- slices
+def slices(draw: Draw, kind: Kind, numbers: Any, *, coalesced: bool = False) -> Slices:
+    """Slices of a table of `ROWS` rows."""
+    n = min(kind.n, ROWS) if coalesced else kind.n
+    spread = draw(st.sampled_from((ROWS, 1, 3)))
+    layout = draw(st.sampled_from(("any", "sorted", "unique", "cancelling")))
+    if coalesced or (layout == "unique" and n <= ROWS):
+        ids = draw(st.lists(st.integers(0, ROWS - 1), min_size=n, max_size=n, unique=True))
+    else:
+        ids = draw(st.lists(st.integers(0, spread - 1), min_size=n, max_size=n))
+    if coalesced or layout == "sorted":
+        ids = sorted(ids)
+    width = math.prod(kind.row_shape)
+    data = number_list(draw, numbers(kind.dtype), n * width)
+    if layout == "cancelling" and n > 1 and not coalesced:
+        data[width : 2 * width] = [-v for v in data[:width]]
+        ids[1] = ids[0]
+    return Slices(
+        Array(kind.dtype, (n, *kind.row_shape), data), Array(kind.index_type, (n,), ids), kind.shape, coalesced
+    )
+
+
+def permuted(draw: Draw, s: Slices, *, keep_order: bool = False) -> Slices:
+    """The same slices in another order; keep_order: those of one row stay in theirs."""
+    order = draw(st.permutations(range(len(s.indices.data))))
+    if keep_order:
+        places: dict[int, list[int]] = {}
+        for k, i in enumerate(s.indices.data):
+            places.setdefault(i, []).append(k)
+        turns = {i: iter(ks) for i, ks in places.items()}
+        order = [next(turns[s.indices.data[k]]) for k in order]
+    return reordered(s, order)
+
+
+def reordered(s: Slices, order: list[int]) -> Slices:
+    rows = s.values.rows()
+    values = Array(s.values.dtype, (len(order), *s.values.shape[1:]), [v for k in order for v in rows[k]])
+    return Slices(values, Array(s.indices.dtype, (len(order),), [s.indices.data[k] for k in order]), s.dense_shape)
+
+
+def row_numbers(draw: Draw) -> Array:
+    """Row numbers, in any order, some of them twice."""
+    ids = draw(st.lists(st.integers(0, ROWS - 1), max_size=4))
+    return Array("int64", (len(ids),), ids)
+
+
+def optimizers() -> st.SearchStrategy[Optimizer]:
+    return st.sampled_from([Optimizer(*entry) for entry in OPTIMIZERS.values()])
+
+
+def given(make: Any) -> st.SearchStrategy[dict[str, Any]]:
+    """The strategy of a function of draw that gives a law's arguments by name."""
+    return st.composite(make)()
+
+
+# ---------------------------------------------------------------------- arguments of laws
+def one(numbers: Any, *dtypes: str, **options: Any) -> Callable[[Draw], Arguments]:
+    def make(draw: Draw) -> Arguments:
+        return {"x": slices(draw, draw(kinds(*dtypes)), numbers, **options)}
+
+    return make
+
+
+def some(count: int, numbers: Any, *dtypes: str) -> Callable[[Draw], Arguments]:
+    """Slices x, y, ... of one kind."""
+
+    def make(draw: Draw) -> Arguments:
+        kind = draw(kinds(*dtypes))
+        return {name: slices(draw, kind, numbers) for name in "xyz"[:count]}
+
+    return make
+
+
+def with_option(make: Callable[[Draw], Arguments], **options: Any) -> Callable[[Draw], Arguments]:
+    """The same with numbers (or whatever is listed) of their own."""
+    return lambda draw: {**make(draw), **{name: draw(st.sampled_from(pool)) for name, pool in options.items()}}
+
+
+def with_rows(make: Callable[[Draw], Arguments]) -> Callable[[Draw], Arguments]:
+    return lambda draw: {**make(draw), "rows": row_numbers(draw)}
+
+
+def table_and_slices(numbers: Any, *dtypes: str) -> Callable[[Draw], Arguments]:
+    def make(draw: Draw) -> Arguments:
+        kind = draw(kinds(*dtypes))
+        return {"table": array(draw, kind, numbers), "x": slices(draw, kind, numbers)}
+
+    return make
+
+
+def in_another_order(numbers: Any, *dtypes: str, keep_order: bool = False) -> Callable[[Draw], Arguments]:
+    def make(draw: Draw) -> Arguments:
+        x = slices(draw, draw(kinds(*dtypes)), numbers)
+        return {"x": x, "y": permuted(draw, x, keep_order=keep_order)}
+
+    return make
+
+
+def rounding(draw: Draw) -> Arguments:
+    """The slices in another order, their absolute values, and the factor of the bound of clause 20."""
+    x = slices(draw, draw(kinds()), moderate)
+    dtype, n = x.values.dtype, len(x.indices.data)
+    sizes = Slices(Array(dtype, x.values.shape, [abs(v) for v in x.values.data]), x.indices, x.dense_shape)
+    narrow = dtype in ("float16", "bfloat16")  # summed in float32 and rounded once more, in each of the orders
+    factor = n * EPS["float32" if narrow else dtype] + (2 * EPS[dtype] if narrow else 0)
+    return {"x": x, "y": permuted(draw, x), "sizes": sizes, "factor": factor}
+
+
+def clipped(draw: Draw) -> Arguments:
+    """Coalesced slices, a norm to clip to, 1 + 2 eps, and how many ulps clipping once more may change.
+
+    With u = eps / 2, a clipped norm is at most (1 + u)^2 max_norm, or (1 + u)^3 in float64, whose norms are rounded
+    too. The factor of clipping again is then at least 1 - 2 u (1 - 4 u), which takes 2 (4) ulps off a value at most. A
+    16-bit type rounds the product only: 1 ulp.
+    """
+    x = slices(draw, draw(kinds()), moderate, coalesced=True)
+    ulps = {"float64": 4, "float32": 2}.get(x.values.dtype, 1)
+    return {"x": x, "max_norm": draw(st.sampled_from(LIMITS)), "slack": 1 + 2 * EPS[x.values.dtype], "ulps": ulps}
+
+
+def shards(draw: Draw) -> Arguments:
+    return shards_of(draw, slices(draw, draw(kinds()), wild))
+
+
+def shards_of(draw: Draw, x: Slices) -> Arguments:
+    """Slices, and the same in parts, one after the other."""
+    n = len(x.indices.data)
+    cuts = sorted(draw(st.lists(st.integers(0, n), max_size=3)))
+    bounds = zip([0, *cuts], [*cuts, n], strict=True)
+    return {"x": x, "parts": [reordered(x, list(range(start, stop))) for start, stop in bounds]}
+
+
+def looked_up(draw: Draw) -> Arguments:
+    """The gradient that arrives at ids, two of them a sample."""
+    kind = draw(kinds())
+    ids = draw(st.lists(st.integers(0, ROWS - 1), min_size=2 * kind.n, max_size=2 * kind.n))
+    shape = (kind.n, 2)
+    return {
+        "upstream": array(draw, kind, exact, (*shape, *kind.row_shape)),
+        "ids": Array(kind.index_type, shape, ids), "num_rows": ROWS,
+    }  # fmt: skip
+
+
+def stepped(draw: Draw) -> Arguments:
+    kind = draw(kinds())
+    return {
+        "table": array(draw, kind, moderate), "x": slices(draw, kind, moderate),
+        "optimizer": draw(optimizers()),
+    }  # fmt: skip
+
+
+def some_rows_frozen(draw: Draw) -> Arguments:
+    return {**stepped(draw), "rows": row_numbers(draw)}
+
+
+def table_and_shards(draw: Draw) -> Arguments:
+    """Of types that are not rounded between two shards."""
+    kind = draw(kinds("float32", "float64"))
+    return {"table": array(draw, kind, wild), **shards_of(draw, slices(draw, kind, wild))}

@@ -1,0 +1,64 @@
+"""What a call is given beside arrays: names, flags and whole numbers, each refused in the library's own words.
+
+An argument may be anything, an object whose comparison or repr raises included: its type is looked at first. May
+import NumPy.
+"""
+
+from __future__ import annotations
+
+import numbers
+import operator
+from collections.abc import Iterable
+
+import numpy as np
+
+__all__ = ["LARGEST", "check_flag", "check_name", "is_real", "show", "whole_number"]
+
+#: No number of rows, nor the size of a dimension, is larger: indices are int64.
+LARGEST = 2**63 - 1
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+def show(x: object) -> str:
+    """A plain argument's repr, cut short, or its type; for messages, whatever it is.
+
+    The repr of a framework's tensor may end the process (torch's, whose storage was resized).
+    """
+    kind = type(x).__name__
+    if type(x) not in PLAIN and not (type(x) in (tuple, list) and all(type(item) in PLAIN for item in x)):  # type: ignore[attr-defined]
+        return kind
+    try:
+        return f"{x!r:.60}"
+    except ValueError:  # an int of thousands of digits
+        return f"{kind} of very many digits"
+
+
+def check_name(x: object, accepted: Iterable[str], argument: str) -> str:
+    """x if it is one of the names, else ValueError."""
+    names = list(accepted)
+    if not isinstance(x, str) or x not in names:
+        raise ValueError(f"{argument}: got {show(x)}; accepted are {', '.join(map(repr, names))}")
+    return x
+
+
+def check_flag(x: object, argument: str) -> bool:
+    """x as a bool: one of Python's or NumPy's, or 0 or 1."""
+    if isinstance(x, (bool, np.bool_)) or (type(x) is int and x in (0, 1)):
+        return bool(x)
+    raise TypeError(f"{argument}: got {show(x)}; accepted is a bool")
+
+
+def whole_number(x: object) -> int | None:
+    """x as an int, or None if it is none. (A bool is one; arrays of one may be.)"""
+    try:
+        return operator.index(x)  # type: ignore[arg-type]
+    except Exception:  # TypeError, or what a framework's tensor says instead
+        return None
+
+
+def is_real(c: object) -> bool:
+    """Whether c is a real number, Python's or NumPy's (whose strings and dates are `np.generic` too)."""
+    if type(c) is float or type(c) is int:  # what it nearly always is: asking an abstract class takes ten times as long
+        return True
+    no_numbers = (np.flexible, np.complexfloating, np.datetime64, np.timedelta64, np.object_)
+    return isinstance(c, (numbers.Real, np.generic)) and not isinstance(c, no_numbers)
