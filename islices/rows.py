@@ -228,7 +228,7 @@ def _row_selection(B: Backend, rows: Any, count: int | None, like: Array) -> tup
     if view.ndim != 1 or (view.dtype != bool and view.dtype.name not in INTEGERS):
         raise TypeError(f"rows: got {describe(rows)}; accepted are 1-D int32 or int64 row numbers, or a boolean mask")
     if view.dtype != bool:
-        check_indices(modes.HOST, view, count)
+        check_indices(modes.HOST, view, count, argument="rows")
         return B.asarray(view, like), False
     if count is None:
         raise ValueError(NO_MASK)

@@ -108,7 +108,7 @@ def test_an_array_that_is_gone_counts_as_changed() -> None:
     verdict = hostile_worker.judge(
         Call("call", Entry(deletes, lambda draw: {}), {"table": table}, (), watched, False, "host")
     )
-    assert verdict.key == "call raises ValueError and has changed table (lost: RuntimeError)"
+    assert verdict.key == "call raises ValueError and has changed table (lost: ValueError)"
 
 
 # ---------------------------------------------------------------------- a process that dies or hangs

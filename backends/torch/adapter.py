@@ -70,6 +70,7 @@ class TorchBackend(Backend):
     def host_view(self, x: Array) -> np.ndarray[Any, Any] | None:
         if not x.is_cpu or x.is_neg():
             return None
+        _check_storage(x)
         if x.requires_grad:
             x = x.detach()
         try:
@@ -97,6 +98,7 @@ class TorchBackend(Backend):
         return out if like is None else out.to(like.device)
 
     def to_numpy(self, x: Array) -> np.ndarray[Any, Any]:
+        _check_storage(x)
         x = x.detach().resolve_neg().cpu()
         return x.view(torch.int16).numpy().view(np.uint16) if x.dtype is torch.bfloat16 else x.numpy()
 
@@ -343,6 +345,16 @@ def _is_special(x: torch.Tensor) -> bool:
 
 def _shape_of(x: torch.Tensor) -> Any:
     return "that differs by row" if x.is_nested else tuple(x.shape)
+
+
+def _check_storage(x: torch.Tensor) -> None:
+    """ValueError for a tensor whose storage was freed, as FSDP does: reading it ends the process."""
+    try:
+        freed = x.numel() and not x.untyped_storage().nbytes()
+    except (RuntimeError, NotImplementedError):  # a subclass or a layout without a storage of its own
+        return
+    if freed:
+        raise ValueError(f"x: got a tensor of shape {tuple(x.shape)} whose storage was freed; accepted is one in use")
 
 
 backend = TorchBackend()

@@ -11,6 +11,7 @@ import numpy as np
 
 from islices.arguments import check_name, is_real, show
 from islices.backend import FLOATS, INTEGERS
+from islices.linear import as_float
 from islices.optim.formulas import Hyper
 from islices.optim.optimizer import Optimizer
 from islices.optim.presets import PRESETS
@@ -84,9 +85,13 @@ def _is_rate(value: Any) -> bool:
 def _check_ranges(h: Hyper) -> None:
     """ValueError for a hyperparameter that no optimizer accepts."""
     for name, value in h.items():
-        if isinstance(value, bool) or name == "lr_power" or (name == "lr" and not is_real(value)):
+        if isinstance(value, bool) or (name == "lr" and not is_real(value)):
+            continue
+        if name == "lr_power":
+            if not abs(as_float(value)) < math.inf:
+                raise ValueError(f"lr_power: got {show(value)}; accepted is a finite number")
             continue
         below_one = name in ("beta1", "beta2", "rho")
-        if not (0 <= value < (1 if below_one else math.inf)):
+        if not (0 <= as_float(value) < (1 if below_one else math.inf)):
             accepted = "0 <= value < 1" if below_one else "a finite number >= 0"
             raise ValueError(f"{name}: got {show(value)}; accepted is {accepted}")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from islices import modes
-from islices.arguments import is_real
+from islices.arguments import is_real, show
 from islices.backend import INTEGERS, Array, Backend
 from islices.linear import as_float
 from islices.native import map_leaves
@@ -84,11 +84,11 @@ class LossScale:
             if isinstance(value, (bool, np.bool_)) or not is_real(value):
                 raise TypeError(f"{name}: got {describe(value)}; accepted is a number")
         if not SMALLEST <= initial <= LARGEST:
-            raise ValueError(f"initial: got {initial}; accepted is {SMALLEST:.3g} to {LARGEST:.3g}")
+            raise ValueError(f"initial: got {show(initial)}; accepted is {SMALLEST:.3g} to {LARGEST:.3g}")
         if not 1 <= as_float(growth_factor) < math.inf:
-            raise ValueError(f"growth_factor: got {growth_factor}; accepted is a finite number of at least 1")
+            raise ValueError(f"growth_factor: got {show(growth_factor)}; accepted is a finite number of at least 1")
         if not 0 < backoff_factor < 1:
-            raise ValueError(f"backoff_factor: got {backoff_factor}; accepted is a number between 0 and 1")
+            raise ValueError(f"backoff_factor: got {show(backoff_factor)}; accepted is a number between 0 and 1")
         try:
             interval = operator.index(growth_interval)
         except TypeError:
