@@ -19,6 +19,7 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -169,10 +170,14 @@ def main(argv: list[str] | None = None) -> int:
     if options.only is not None:
         return _only(names, options)
     outcomes = []
-    with bars(names, options.count) as advance:
-        for name in names:
-            outcomes.append(attack(name, options.count, options.seed, advance, native=options.native))
-            _show(outcomes[-1], options)
+    with bars(names, options.count) as advance, ThreadPoolExecutor(max_workers=2) as pool:
+
+        def one(name: str) -> Outcome:
+            return attack(name, options.count, options.seed, advance, native=options.native)
+
+        for outcome in pool.map(one, names):
+            outcomes.append(outcome)
+            _show(outcome, options)
     if any(o.error for o in outcomes):
         return 3
     return int(any(o.findings for o in outcomes))
