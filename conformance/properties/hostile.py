@@ -57,7 +57,7 @@ class Outcome:
 
 
 # ---------------------------------------------------------------------- the process that watches
-def attack(name: str, count: int, seed: int, advance: Advance | None = None, *, native: float = 0.1) -> Outcome:
+def attack(name: str, count: int, seed: int, advance: Advance | None = None, *, native: float = 0.05) -> Outcome:
     """Make ``count`` hostile calls on a backend, in processes of their own, whatever becomes of these."""
     outcome, started = Outcome(name), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="islices-hostile-") as folder:

@@ -139,18 +139,19 @@ def unscale(d: Draw) -> Arguments:
     return {"tree": tree, "state": scale.init(d.dense(label="like"))}
 
 
-def differentiated(own: Any, table: Any, ids: Any, weights: Any, argnums: Any) -> Any:
+def differentiated(weighted_sum: Any, table: Any, ids: Any, weights: Any, argnums: Any) -> Any:
     def loss(table: Any, weights: Any) -> Any:
         rows = islices.lookup(table, ids)
-        return own.weighted_sum(rows, rows) + own.weighted_sum(weights, weights)
+        return weighted_sum(rows, rows) + weighted_sum(weights, weights)
 
     return islices.value_and_grad(loss, argnums)(table, weights)
 
 
 def gradient_arguments(d: Draw) -> Arguments:
     d.dtype = "float32"
+    own = getattr(own_calls_of(d.backend), "weighted_sum", lambda rows, weights: (rows * weights).sum())
     return {
-        "own": own_calls_of(d.backend), "table": islices.Table(d.dense(label="table")), "ids": d.ids(),
+        "weighted_sum": own, "table": islices.Table(d.dense(label="table")), "ids": d.ids(),
         "weights": d.dense((2, 3)), "argnums": d.rng.choice((0, 1, (0, 1))),
     }  # fmt: skip
 
@@ -257,7 +258,7 @@ ENTRIES: dict[str, Entry] = dict([
         lambda dense, max_norm, nonfinite, **g: islices.clip_per_sample(
             [islices.per_sample(**g), dense], max_norm, nonfinite=nonfinite),
         samples, words=("tree",))),
-    ("optimizer", Entry(make_and_step, optimizer, weight=8, words=("lr", "table"), fixed=("name",))),
+    ("optimizer", Entry(make_and_step, optimizer, weight=8, words=("lr", "table", "len"), fixed=("name",))),
     ("step", Entry(lambda optimizer, **options: optimizer.step(**options), step, weight=30,
                    targets=("table", "state"), fixed=("optimizer",))),
     ("init", Entry(lambda table, master: islices.optim.adam(0.1).init(table, master=master),
@@ -268,7 +269,7 @@ ENTRIES: dict[str, Entry] = dict([
                                lambda d: {"state": unscale(d)["state"], "finite": True}, weight=2,
                                targets=("state",), words=("apply",))),
     ("value_and_grad", Entry(differentiated, gradient_arguments, weight=3, words=("fn", "argument", "args"),
-                             fixed=("own", "weights"))),
+                             fixed=("weighted_sum", "weights"))),
     function("capture", lambda d: {"model": d.dense()}, weight=1),
     ("execution", Entry(entered(islices.execution), lambda d: {"mode": "native"}, weight=1)),
     ("use_kernels", Entry(entered(islices.use_kernels), lambda d: {"on": False}, weight=1)),
