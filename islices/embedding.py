@@ -224,8 +224,8 @@ def resolve_padding_idx(padding_idx: Any, num_rows: int | None) -> int | None:
     if p is None:
         raise TypeError(f"padding_idx: got {describe(padding_idx)}; accepted is an int or None")
     if num_rows is None:
-        if p < 0:
-            raise ValueError(f"padding_idx: got {show(p)}; accepted is >= 0 where the number of rows is unknown")
+        if not 0 <= p <= LARGEST:
+            raise ValueError(f"padding_idx: got {show(p)}; accepted is 0 <= p < 2^63 for an unknown number of rows")
         return p
     if not -num_rows <= p < num_rows:
         raise IndexError(f"padding_idx: got {show(p)}; accepted is -{num_rows} <= padding_idx < {num_rows}")

@@ -277,7 +277,7 @@ def _check_offsets(B: Backend, offsets: Any, ids: Array) -> Array:
 def _check_weights(B: Backend, weights: Any, ids: Array, table: Array) -> Array | None:
     if weights is None:
         return None
-    if isinstance(weights, np.ndarray) and not B.is_array(weights):
+    if isinstance(weights, np.ndarray) and not B.is_array(weights) and weights.dtype.name == B.dtype(table):
         weights = B.asarray(weights, table)
     if not B.is_array(weights) or B.dtype(weights) != B.dtype(table):
         raise TypeError(f"weights: got {describe(weights)}; accepted is an array of the table's {B.dtype(table)}")

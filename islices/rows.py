@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from islices import modes
+from islices.arguments import LARGEST
 from islices.backend import INTEGERS, Array, Backend
 from islices.native import map_leaves
 from islices.registry import describe, find_backend, get_backend
@@ -124,9 +125,10 @@ def _densify(B: Backend, values: Array, indices: Array, *, shape: tuple[int, ...
 def check_memory(what: str, shape: tuple[int, ...], dtype: str, way_out: str) -> None:
     """Raise MemoryError for a dense array that exceeds this machine's memory, before anything is allocated."""
     nbytes = math.prod(shape) * ITEMSIZE[dtype]
-    if nbytes > _physical_memory():
+    # NumPy makes no array whose other dimensions alone are beyond int64, even of no elements
+    if nbytes > _physical_memory() or math.prod(n for n in shape if n) * ITEMSIZE[dtype] > LARGEST:
         raise MemoryError(
-            f"x: to_dense of {what} needs {nbytes:.3g} bytes; accepted is what fits this machine's "
+            f"x: to_dense of {what} needs {min(nbytes, 2**1000):.3g} bytes; accepted is what fits this machine's "
             f"{_physical_memory():.3g}: {way_out}"
         )
 

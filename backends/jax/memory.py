@@ -53,7 +53,7 @@ def view(x: Array) -> np.ndarray | None:
 
 def check_alive(x: Array) -> None:
     """Raise ValueError for an array whose memory was deleted, or donated to another."""
-    if x.is_deleted():
+    if not isinstance(x, Tracer) and x.is_deleted():
         raise ValueError(f"x: got a JAX array of shape {x.shape} that was deleted or donated; accepted is one in use")
 
 

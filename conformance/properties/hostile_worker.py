@@ -29,8 +29,8 @@ __all__ = ["ACCEPTED", "Verdict", "judge", "main"]
 
 #: What a call may raise, whatever it is given.
 ACCEPTED = (TypeError, ValueError, IndexError, MemoryError, NotImplementedError, FloatingPointError)
-#: What a message calls a leaf of a nested argument, and its parts.
-PARTS = ("x", "values", "indices", "dense_shape")
+#: What a message calls a leaf of a nested argument, its parts, and what an adapter is to take into its framework.
+PARTS = ("x", "values", "indices", "dense_shape", "array")
 #: How often what frameworks compiled is let go, and counts are written.
 HOUSEKEEPING, REPORT = 10_000, 200
 
