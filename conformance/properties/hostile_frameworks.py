@@ -52,7 +52,6 @@ def _numpy() -> Makers:
         "unaligned": lambda: np.frombuffer(bytearray(37), np.float32, 9, 1).reshape(3, 3),
         "of bytes": lambda: np.frombuffer(bytes(36), np.float32).reshape(3, 3),
         "broadcast": lambda: np.broadcast_to(np.float32(1), (3, 3)),
-        "broadcast, huge": lambda: np.broadcast_to(np.float32(1), (2**40, 3)),
         "many dimensions": lambda: np.ones((1,) * 32, np.float32),
         "a scalar": lambda: np.float32(3),
     }

@@ -51,9 +51,9 @@ def set_num_threads(n: int) -> None:
     >>> islices.set_num_threads(before)
     """
     global _threads, _pool
-    if type(n).__name__ in ("bool", "bool_") or not hasattr(n, "__index__"):  # NumPy's too, which is not imported here
-        raise TypeError(f"n: got {n!r:.60}; accepted is an int >= 1")
     try:
+        if type(n).__name__ in ("bool", "bool_"):  # NumPy's too, which is not imported here
+            raise TypeError
         count = operator.index(n)
     except Exception:  # an array of several, or of floats
         raise TypeError(f"n: got {type(n).__name__}; accepted is an int >= 1") from None

@@ -121,6 +121,8 @@ def frozen_rows(frozen: Any) -> tuple[np.ndarray[Any, Any] | None, int | None]:
         return None, None
     backend = find_backend(frozen)
     array = backend is not None and backend.is_array(frozen)
+    if array and backend.dtype(frozen) not in ("bool", *INTEGERS):  # type: ignore[union-attr]
+        raise TypeError(f"frozen: got {describe(frozen)}; accepted are 1-D row numbers, or a boolean mask")
     rows = backend.to_numpy(frozen) if array else integers_or_mask(frozen, "frozen")  # type: ignore[union-attr]
     if rows.shape == (0,) and rows.dtype != bool:
         return None, None

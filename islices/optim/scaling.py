@@ -7,14 +7,13 @@ their sum is not. SPEC clause 16.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from islices import modes
-from islices.arguments import is_real, show
+from islices.arguments import is_real, show, whole_number
 from islices.backend import INTEGERS, Array, Backend
 from islices.linear import as_float
 from islices.native import map_leaves
@@ -89,12 +88,11 @@ class LossScale:
             raise ValueError(f"growth_factor: got {show(growth_factor)}; accepted is a finite number of at least 1")
         if not 0 < backoff_factor < 1:
             raise ValueError(f"backoff_factor: got {show(backoff_factor)}; accepted is a number between 0 and 1")
-        try:
-            interval = operator.index(growth_interval)
-        except TypeError:
-            raise TypeError(f"growth_interval: got {describe(growth_interval)}; accepted is an int >= 1") from None
+        interval = whole_number(growth_interval)
+        if interval is None:
+            raise TypeError(f"growth_interval: got {describe(growth_interval)}; accepted is an int >= 1")
         if not 1 <= interval < 2**31:
-            raise ValueError(f"growth_interval: got {interval}; accepted is an int >= 1")
+            raise ValueError(f"growth_interval: got {show(interval)}; accepted is an int >= 1")
         self.initial, self.growth_factor = float(initial), as_float(growth_factor)
         self.backoff_factor, self.growth_interval = float(backoff_factor), interval
 
