@@ -29,7 +29,9 @@ __all__ = [
     "gradients",
     "own_calls_of",
     "read",
+    "reassemble",
     "run_case",
+    "take_apart",
     "to_backend",
 ]
 
@@ -306,7 +308,7 @@ def _is_wide(case: Case) -> bool:
 def _run_traced(backend: Backend, case: Case, arrays: list[Any]) -> Any:
     compiled, shells = _compiled(backend, case.op, _skeleton([case.args, case.kwargs]))
     out = compiled(*arrays)
-    return _reassemble(backend, shells[-1], iter(out))
+    return reassemble(backend, shells[-1], iter(out))
 
 
 def _arrays(x: Any) -> Iterator[Array]:
@@ -358,27 +360,29 @@ def _compiled(backend: Backend, op: str, skeleton: _Skeleton) -> tuple[Callable[
         positional = [to_backend(backend, a, inputs) for a in args]
         named = {k: to_backend(backend, v, inputs) for k, v in kwargs.items()}
         leaves: list[Any] = []
-        shells.append(_take_apart(operation(op)(*positional, **named), leaves))
+        shells.append(take_apart(operation(op)(*positional, **named), leaves))
         return leaves
 
     return backend.trace(fn), shells
 
 
-def _take_apart(x: Any, leaves: list[Any]) -> Any:
+def take_apart(x: Any, leaves: list[Any]) -> Any:
+    """The form of a result, whose arrays are added to leaves: what a compiler takes in and gives back."""
     if isinstance(x, islices.IndexedSlices):
         leaves += [x.values, x.indices]
         return (islices.IndexedSlices, x.dense_shape, x.coalesced, x.padded)
     if isinstance(x, (list, tuple)) and not hasattr(x, "dtype"):
-        return [type(x), [_take_apart(item, leaves) for item in x]]
+        return [type(x), [take_apart(item, leaves) for item in x]]
     if isinstance(x, dict):
-        return [dict, {key: _take_apart(item, leaves) for key, item in x.items()}]
+        return [dict, {key: take_apart(item, leaves) for key, item in x.items()}]
     if x is None:
         return None
     leaves.append(x)
     return "array"
 
 
-def _reassemble(backend: Backend, shell: Any, leaves: Iterator[Any]) -> Any:
+def reassemble(backend: Backend, shell: Any, leaves: Iterator[Any]) -> Any:
+    """A result of that form with the leaves as its arrays."""
     if shell is None:
         return None
     if shell == "array":
@@ -389,8 +393,8 @@ def _reassemble(backend: Backend, shell: Any, leaves: Iterator[Any]) -> Any:
         return islices.IndexedSlices(values, indices, dense_shape, coalesced=coalesced, padded=padded)
     kind, items = shell
     if kind is dict:
-        return {key: _reassemble(backend, item, leaves) for key, item in items.items()}
-    return kind(_reassemble(backend, item, leaves) for item in items)
+        return {key: reassemble(backend, item, leaves) for key, item in items.items()}
+    return kind(reassemble(backend, item, leaves) for item in items)
 
 
 # ---------------------------------------------------------------------- comparison

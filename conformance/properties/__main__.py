@@ -7,6 +7,7 @@ whose results must have the same bits. What breaks a law is shrunk and printed a
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import subprocess
 import sys
 import time
@@ -34,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=settings["seed"], help="what they are drawn from (%(default)s)")
     parser.add_argument("--here", choices=("laws", "differential"), help="in this process")
     options = parser.parse_args(argv)
+    if importlib.util.find_spec("hypothesis") is None:
+        parser.error('needs hypothesis: pip install "islices[conformance]"')
     names = options.backend or islices.list_backends()
     unknown = set(names) - set(islices.list_backends())
     if unknown:

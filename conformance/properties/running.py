@@ -15,9 +15,7 @@ import hypothesis
 import islices
 from islices.backend import Backend
 from islices.conformance.data import Array
-from islices.conformance.execute import UnsupportedError, read, to_backend
-from islices.conformance.execute import _reassemble as reassemble
-from islices.conformance.execute import _take_apart as take_apart
+from islices.conformance.execute import UnsupportedError, read, reassemble, take_apart, to_backend
 from islices.conformance.properties import compare, laws_tables
 from islices.conformance.properties.laws import LAWS, Law
 from islices.conformance.properties.script import disagreement, law_broken
