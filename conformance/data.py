@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
-__all__ = ["GROUPS", "Array", "Case", "Slices", "decode", "encode", "load_cases", "vectors_hash"]
+__all__ = ["GROUPS", "SPEC_VERSION", "Array", "Case", "Slices", "decode", "encode", "load_cases", "vectors_hash"]
 
+#: Of the SPEC.md that the cases are checked against.
+SPEC_VERSION = "1.5"
 #: Arguments that only the errors group has: an array of another framework, a set, a complex number.
 SPECIAL = {"foreign", "set", "complex"}
 #: The groups of the matrix, in its order.

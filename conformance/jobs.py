@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from islices.cli import UsageError
-from islices.conformance.data import vectors_hash
+from islices.conformance.data import SPEC_VERSION, vectors_hash
 from islices.conformance.interpreters import Interpreter
-from islices.conformance.plugin import SPEC_VERSION
 from islices.conformance.report import Run, read_run
 from islices.conformance.variants import STANDARD, Variant
 
