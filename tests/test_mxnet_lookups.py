@@ -216,7 +216,7 @@ def test_a_backward_pass_within_is_refused_where_it_took_the_graph_apart() -> No
     [
         (lambda rows: rows, ValueError, r"shape \(2, 2\)"),
         (lambda rows: 3.0, TypeError, "returned float 3.0"),
-        (lambda rows: rows.sum().astype("int32"), TypeError, "numpy.int32"),
+        (lambda rows: rows.sum().astype("int32"), TypeError, "of dtype int32"),
         (lambda rows: rows.sum().tostype("row_sparse"), TypeError, "RowSparse"),
         (lambda rows: 1 // 0, ZeroDivisionError, "zero"),
     ],
