@@ -48,6 +48,7 @@ class TorchBackend(Backend):
 
     # ------------------------------------------------------------------ looking at an array
     def dtype(self, x: Array) -> str:
+        _check_storage(x)  # asked of every array before torch computes on it, in whatever mode
         return _dtype_name(x.dtype)
 
     def shape(self, x: Array) -> tuple[int | None, ...]:
