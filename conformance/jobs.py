@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from islices.cli import UsageError
 from islices.conformance.data import SPEC_VERSION, vectors_hash
 from islices.conformance.interpreters import Interpreter
+from islices.conformance.logs import last_lines, whole_lines
 from islices.conformance.report import Run, read_run
 from islices.conformance.variants import STANDARD, Variant
 
@@ -96,9 +97,9 @@ def _run(job: Job, options: Options, advance: Advance, stopped: threading.Event)
         run.broke(f"hung: nothing for {PATIENCE} s in {run.started or 'the start'}")
     elif not run.footer:
         where = f"in {run.started}" if run.started else f"before the first case, run by {job.interpreter.path},"
-        run.broke(f"the process ended {where} (exit {process.returncode})\n{_tail(log)}")
+        run.broke(f"the process ended {where} (exit {process.returncode})\n{last_lines(log, 15)}")
     elif process.returncode not in (0, 1, 5):
-        run.broke(f"pytest ended with {process.returncode}\n{_tail(log)}")
+        run.broke(f"pytest ended with {process.returncode}\n{last_lines(log, 15)}")
     return run
 
 
@@ -126,7 +127,7 @@ def _follow(process: subprocess.Popen[Any], report: Path, advance: Advance, stop
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=0.25)
-        news = _read_from(report, read)
+        news = whole_lines(report, read)
         if news:
             read, moved = read + len(news), time.monotonic()
             done += news.count(b'{"type": "case"')
@@ -139,20 +140,6 @@ def _follow(process: subprocess.Popen[Any], report: Path, advance: Advance, stop
             process.kill()
             process.wait()
             return True
-
-
-def _read_from(path: Path, position: int) -> bytes:
-    """The whole lines of a growing file from a position on."""
-    if not path.exists():
-        return b""
-    with path.open("rb") as file:
-        file.seek(position)
-        news = file.read()
-    return news[: news.rfind(b"\n") + 1]
-
-
-def _tail(log: Path) -> str:
-    return "\n".join(log.read_text("utf-8", "replace").splitlines()[-15:])
 
 
 @contextlib.contextmanager

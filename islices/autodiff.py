@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from islices.arguments import show
+from islices.arguments import show, whole_number
 from islices.backend import Array, Backend, LookedUp, Source
 from islices.embedding import empty_slices, first_axis, flat_slices, table_gradient
 from islices.linear import concat
@@ -101,12 +100,10 @@ def value_and_grad(
 
 
 def _check_argnums(argnums: Any) -> tuple[int, ...]:
-    try:
-        numbers = (
-            tuple(map(operator.index, argnums)) if isinstance(argnums, (list, tuple)) else (operator.index(argnums),)
-        )
-    except Exception:  # TypeError, or what a framework's tensor says instead
-        raise TypeError(f"argnums: got {show(argnums)}; accepted is an int or a sequence of ints") from None
+    given = argnums if isinstance(argnums, (list, tuple)) else (argnums,)
+    numbers = tuple(number for number in map(whole_number, given) if number is not None)
+    if len(numbers) < len(given):
+        raise TypeError(f"argnums: got {show(argnums)}; accepted is an int or a sequence of ints")
     if not numbers or len(set(numbers)) < len(numbers):
         raise ValueError(f"argnums: got {show(argnums)}; accepted is at least one, each once")
     return numbers

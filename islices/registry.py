@@ -141,9 +141,7 @@ def describe(x: object) -> str:
             return f"{name} of dtype {owner.dtype(values)} and shape {shape}"
         shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
         return name if dtype is None or shape is None else f"{name} of dtype {dtype} and shape {shape}"
-    except (
-        Exception
-    ):  # torch's nested tensors have no shape, TensorFlow's may have no rank, others raise what they like
+    except Exception:  # torch's nested tensors have no shape, TensorFlow's may have no rank, others raise as they like
         return name
 
 

@@ -225,10 +225,10 @@ def _row_selection(B: Backend, rows: Any, count: int | None, like: Array) -> tup
             raise ValueError(NO_MASK)
         return (B.astype(rows, "int32") if is_mask else rows), is_mask
     if B.is_array(rows) and B.dtype(rows) not in ("bool", *INTEGERS):  # some cannot be read by NumPy
-        raise TypeError(f"rows: got {describe(rows)}; accepted are 1-D int32 or int64 row numbers, or a boolean mask")
+        raise _no_selection(rows)
     view = B.to_numpy(rows) if B.is_array(rows) else integers_or_mask(rows)
     if view.ndim != 1 or (view.dtype != bool and view.dtype.name not in INTEGERS):
-        raise TypeError(f"rows: got {describe(rows)}; accepted are 1-D int32 or int64 row numbers, or a boolean mask")
+        raise _no_selection(rows)
     if view.dtype != bool:
         check_indices(modes.HOST, view, count, argument="rows")
         return B.asarray(view, like), False
@@ -237,6 +237,10 @@ def _row_selection(B: Backend, rows: Any, count: int | None, like: Array) -> tup
     if len(view) != count:
         raise ValueError(f"rows: got a mask of length {len(view)}; accepted is one entry a row, {count}")
     return B.asarray(view.astype(np.int32), like), True
+
+
+def _no_selection(rows: Any) -> TypeError:
+    return TypeError(f"rows: got {describe(rows)}; accepted are 1-D int32 or int64 row numbers, or a boolean mask")
 
 
 def integers_or_mask(rows: Any, argument: str = "rows") -> np.ndarray[Any, Any]:

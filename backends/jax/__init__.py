@@ -64,8 +64,7 @@ class JaxBackend(Embeddings):
 
     # ------------------------------------------------------------------ looking at an array
     def dtype(self, x: Array) -> str:
-        if not isinstance(x, Tracer):
-            memory.check_alive(x)
+        memory.check_alive(x)
         return _dtype_name(x.dtype)
 
     def shape(self, x: Array) -> tuple[int | None, ...]:

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from islices.conformance.logs import last_lines
+
 __all__ = ["run_all", "verdict"]
 
 #: Seconds without a line after which a process counts as hung. Imports of frameworks on a busy machine are within.
@@ -162,7 +164,7 @@ def _work(arguments: Sequence[str], tell: Tell, workers: Workers) -> Told:
         options: dict[str, Any] = {"stdout": subprocess.PIPE, "cwd": folder, "env": _environment()}
         with log.open("wb") as errors, workers.started(command, stderr=errors, **options) as process:
             told, hung = _listen(process, tell, workers.patience)
-        told.log = "\n".join(log.read_text("utf-8", "replace").splitlines()[-5:])
+        told.log = last_lines(log, 5)
         told.end = f"no answer within {workers.patience:.0f} s" if hung else _how(process.returncode)
     return told
 

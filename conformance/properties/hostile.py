@@ -25,6 +25,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from islices.conformance.logs import last_lines, whole_lines
 from islices.conformance.properties.progress import bars
 from islices.registry import list_backends
 
@@ -99,7 +100,7 @@ def _watch(
     outcome.inputs += reader.done
     if process.returncode == 0 and not hung:
         return last
-    said = "\n".join(errors.read_text("utf-8", "replace").splitlines()[-12:])
+    said = last_lines(errors, 12)
     if reader.at is None:
         outcome.error = f"the process ended before its first input (exit {process.returncode})\n{said}"
         return last
@@ -129,10 +130,7 @@ class _Reader:
         self.done = 0
 
     def read(self) -> bool:
-        with self.log.open("rb") as file:
-            file.seek(self.position)
-            news = file.read()
-        whole = news[: news.rfind(b"\n") + 1]
+        whole = whole_lines(self.log, self.position)
         self.position += len(whole)
         for line in whole.splitlines():
             if line[:1] != b"{":

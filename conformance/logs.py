@@ -1,0 +1,22 @@
+"""What a process that is watched has written so far."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["last_lines", "whole_lines"]
+
+
+def whole_lines(path: Path, position: int) -> bytes:
+    """The whole lines of a growing file from a position on; none while it does not exist."""
+    if not path.exists():
+        return b""
+    with path.open("rb") as file:
+        file.seek(position)
+        news = file.read()
+    return news[: news.rfind(b"\n") + 1]
+
+
+def last_lines(path: Path, count: int) -> str:
+    """The last lines of a log, whatever bytes are in it."""
+    return "\n".join(path.read_text("utf-8", "replace").splitlines()[-count:])
