@@ -7,7 +7,7 @@ READY := $(VENV)/ready
 NEWER := .venv-newer
 PADDLE := .venv-paddle
 
-.PHONY: conform test soak bench lint vectors clean
+.PHONY: conform test soak bench docs lint vectors clean
 
 conform: $(READY)  ## the conformance matrix of every backend
 	$(BIN)/islices conform $(ARGS)
@@ -21,6 +21,7 @@ soak: $(READY) $(NEWER)/ready $(PADDLE)/ready  ## long runs: every variant here,
 	$(BIN)/islices audit
 	$(BIN)/python -m islices.conformance.properties
 	$(BIN)/python -m islices.conformance.properties.hostile
+	$(BIN)/python -m islices.conformance.properties.files
 	$(BIN)/python -m islices.conformance.soak $(ARGS)
 	$(BIN)/islices conform --full --variant standard
 	ISLICES_NUM_THREADS=1 $(BIN)/islices conform --variant standard

@@ -1,0 +1,1 @@
+"""Comparing gradients and tables, and saying why they differ."""
