@@ -74,6 +74,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output went away
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except SystemExit as stop:
+        if isinstance(stop.__context__, BrokenPipeError):  # rich has seen it, and turned stdout away
+            return 0
+        raise
 
 
 def _parser(command: str | None) -> argparse.ArgumentParser:

@@ -39,6 +39,17 @@ def test_the_format_can_be_said_and_goes_to_stdout(tmp_path: Path, capsysbinary:
         assert capsysbinary.readouterr().out.startswith(begins)
 
 
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+    source = tmp_path / "s.jsonl"
+    source.write_text(real_report())
+    command = [sys.executable, "-m", "islices", "report", str(source)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (0, "")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
