@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from inspect import signature
 from typing import Any, NamedTuple
 
@@ -37,27 +37,50 @@ def plan_step(
     B: Backend, formula: Formula, hyper: Hyper, maximize: bool, step: Array, weights: Array
 ) -> tuple[Plan, Array]:
     """What is to be computed, and the rule's numbers of this step as one array of the wide type: of NumPy, if known."""
-    traced = modes.is_traced(B, step)
-    E, count = (B, step) if traced else (modes.HOST, B.to_numpy(step).copy())
-    if not traced and not 0 <= count[0] < LAST_STEP:
-        raise ValueError(f"state['step']: got {count[0]}; accepted is 0 <= step < {LAST_STEP}")
-    lr = _rate(E, hyper["lr"], count)
-    with E.scope():
-        numbers = Numbers(E, count, _as_float64(E, lr, count), hyper)
-        named = dict(formula.numbers(numbers))
-        if formula.decay == "coupled":
-            named["weight_decay"] = hyper["weight_decay"]
-        elif formula.decay == "decoupled":
-            decay = numbers.number(hyper["weight_decay"])
-            named["keep"] = numbers.number(1.0) - E.round_product(numbers.lr, decay)
-        named = {name: named[name] for name in _in_order(formula.rule, tuple(named))}
-        wide = wide_dtype(B.dtype(weights))
-        if traced:
-            columns = [numbers.number(x) if is_real(x) else E.astype(x, "float64") for x in named.values()]
-            array = E.astype(E.concat(columns), wide)
-        else:  # the same, but one conversion for all
-            array = np.array([as_float(x) if is_real(x) else x.item() for x in named.values()], wide)
-    return Plan(formula, tuple(named), maximize), array
+    wide = wide_dtype(B.dtype(weights))
+    if modes.is_traced(B, step):
+        names, array = _traced_numbers(B, formula, hyper, step, wide)
+    else:
+        count = B.to_numpy(step)
+        if not 0 <= count[0] < LAST_STEP:
+            raise ValueError(f"state['step']: got {count[0]}; accepted is 0 <= step < {LAST_STEP}")
+        rate = _rate(modes.HOST, hyper["lr"], count)
+        lr = as_float(rate) if is_real(rate) else float(rate.item())
+        others = tuple(item for item in hyper.items() if item[0] != "lr")
+        names, array = _known_numbers(formula, others, int(count[0]), lr, wide)
+    return Plan(formula, names, maximize), array
+
+
+@lru_cache(maxsize=64)  # many parameters of one model take a step of the same numbers
+def _known_numbers(
+    formula: Formula, hyper: tuple[tuple[str, Any], ...], count: int, lr: float, wide: str
+) -> tuple[tuple[str, ...], Array]:
+    numbers = Numbers(modes.HOST, np.array((count,), np.int32), np.array((lr,)), dict(hyper))
+    with modes.HOST.scope():
+        named = _named(formula, numbers)
+    return tuple(named), np.array([as_float(x) if is_real(x) else x.item() for x in named.values()], wide)
+
+
+def _traced_numbers(
+    B: Backend, formula: Formula, hyper: Hyper, step: Array, wide: str
+) -> tuple[tuple[str, ...], Array]:
+    lr = _rate(B, hyper["lr"], step)
+    with B.scope():
+        numbers = Numbers(B, step, _as_float64(B, lr, step), hyper)
+        named = _named(formula, numbers)
+        columns = [numbers.number(x) if is_real(x) else B.astype(x, "float64") for x in named.values()]
+        return tuple(named), B.astype(B.concat(columns), wide)
+
+
+def _named(formula: Formula, numbers: Numbers) -> dict[str, Any]:
+    """The rule's numbers by name, in its order."""
+    named = dict(formula.numbers(numbers))
+    if formula.decay == "coupled":
+        named["weight_decay"] = numbers.h["weight_decay"]
+    elif formula.decay == "decoupled":
+        decay = numbers.number(numbers.h["weight_decay"])
+        named["keep"] = numbers.number(1.0) - numbers.E.round_product(numbers.lr, decay)
+    return {name: named[name] for name in _in_order(formula.rule, tuple(named))}
 
 
 @cache
@@ -82,9 +105,8 @@ def _rate(E: Backend, lr: LearningRate, count: Array) -> Any:
     return backend.to_numpy(value) if E is modes.HOST else value
 
 
-def _as_float64(E: Backend, value: Any, count: Array) -> Array:
+def _as_float64(B: Backend, value: Any, count: Array) -> Array:
     """A number or an array of one as a float64 array of shape (1,)."""
     if is_real(value):
-        number = np.array((as_float(value),))
-        return number if E is modes.HOST else E.asarray(number, count)
-    return E.astype(E.reshape(value, (1,)), "float64")
+        return B.asarray(np.array((as_float(value),)), count)
+    return B.astype(B.reshape(value, (1,)), "float64")
