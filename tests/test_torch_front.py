@@ -10,7 +10,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import islices  # noqa: E402
-from islices.backends.torch import clip_grad_norm_, clip_grad_value_  # noqa: E402
+from islices.backends.torch import (  # noqa: E402
+    clip_grad_norm_,
+    clip_grad_value_,
+    clip_grads_with_norm_,
+    get_total_norm,
+)
 
 EPS = float(np.finfo(np.float32).eps)
 ORDS = (1.0, 2.0, math.inf)
@@ -298,6 +303,91 @@ def test_norm_type_and_numbers_come_as_torch_takes_them() -> None:
     assert float(clip_grad_norm_(p, torch.tensor(100.0), "inf", foreach=True)) == 4.0
     assert float(clip_grad_norm_(p, 100, 1, False, False)) == 7.0
     assert float(clip_grad_norm_(p, np.float32(100))) == 5.0
+
+
+# ---------------------------------------------------------------------- the two halves of clip_grad_norm_
+@pytest.mark.parametrize("ord", ORDS)
+@pytest.mark.parametrize(("ids", "why"), BATCHES, ids=[why for _, why in BATCHES])
+def test_the_total_norm_is_torchs_of_the_densified(ids: list[list[int]], why: str, ord: float) -> None:
+    model, twin = with_gradients(ids), with_gradients(ids, sparse=False)
+    grads = [p.grad for p in model.parameters() if p.grad is not None]
+    got = get_total_norm(grads, ord)
+    expected = torch.nn.utils.get_total_norm([p.grad for p in twin.parameters() if p.grad is not None], ord)
+    assert (got.shape, got.dtype) == ((), torch.float32)
+    torch.testing.assert_close(got, expected, rtol=8 * EPS, atol=0.0)
+    exact = [g.to_dense().double().flatten() for g in grads]
+    # exact sums, rounded once: a float64 norm of a few dozen elements rounds to the same float32
+    assert torch.equal(got, torch.linalg.vector_norm(torch.cat(exact), ord).float())
+    assert torch.equal(get_total_norm((g for g in grads), str(ord), True, foreach=True), got)
+
+
+@pytest.mark.parametrize("semantics", ["torch", "tensorflow", "mxnet", "optax"])
+@pytest.mark.parametrize("max_norm", [0.0, 0.3, 1e6, math.inf])
+def test_both_halves_are_the_whole(max_norm: float, semantics: str) -> None:
+    ids = (
+        [[6, 1, 4], [3, 2, 5]] if semantics == "tensorflow" else [[1, 2, 1], [0, 2, 6]]
+    )  # raw rows there, if they repeat
+    model, twin = with_gradients(ids), with_gradients(ids)
+    norm = get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+    assert clip_grads_with_norm_(model.parameters(), max_norm, norm, semantics=semantics) is None
+    assert torch.equal(norm, clip_grad_norm_(twin.parameters(), max_norm, semantics=semantics))
+    assert_close(dense_gradients(model), dense_gradients(twin), rtol=0.0)
+
+
+def test_a_norm_of_several_processes_clips_as_torch_does() -> None:
+    """Two stages, each with its own parameters, one norm."""
+    ids = [[1, 2, 1], [0, 2, 6]]
+    stages, twins = (
+        [with_gradients(ids), with_gradients([[3]])],
+        [with_gradients(i, sparse=False) for i in (ids, [[3]])],
+    )
+    for models, total, clip in (
+        (stages, get_total_norm, clip_grads_with_norm_),
+        (twins, torch.nn.utils.get_total_norm, torch.nn.utils.clip_grads_with_norm_),
+    ):
+        norms = [total([p.grad for p in m.parameters() if p.grad is not None]) for m in models]
+        together = torch.linalg.vector_norm(torch.stack(norms))
+        for m in models:
+            clip(m.parameters(), 0.7, together)
+    for m, t in zip(stages, twins, strict=True):
+        assert_close(dense_gradients(m), dense_gradients(t), rtol=32 * EPS)
+
+
+def test_a_known_norm_in_other_forms() -> None:
+    for norm in (torch.tensor(8.0), torch.tensor([8.0], dtype=torch.float64), torch.tensor(8.0).bfloat16(), 8.0, 8):
+        p = torch.nn.Parameter(torch.zeros(3, 1))
+        p.grad = torch.sparse_coo_tensor([[1, 1]], torch.ones(2, 1), (3, 1), check_invariants=True)
+        clip_grads_with_norm_(p, 2, norm, None, semantics="islices")
+        assert p.grad.to_dense().flatten().tolist() == [0.0, 0.5, 0.0]
+        clip_grads_with_norm_([p], 2, math.nan)
+        assert p.grad._values().isnan().all()
+    assert float(get_total_norm([])) == 0.0
+    clip_grads_with_norm_([], 1.0, torch.tensor(1.0))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda p: get_total_norm([None]), TypeError, "tensors: got None at position 0; accepted are Tensors"),
+        (lambda p: get_total_norm(torch.nn.Linear(1, 1)), TypeError, r"tensors: got .*p\.grad for p in"),
+        (lambda p: get_total_norm([p.grad], 3), ValueError, "norm_type: got 3; accepted are 1, 2 and inf"),
+        (lambda p: get_total_norm([p.grad], "x"), TypeError, "norm_type: got str 'x'"),
+        (lambda p: get_total_norm([p.grad, torch.ones(2, dtype=torch.int64)]), TypeError, "tensors: the one at pos"),
+        (lambda p: get_total_norm([sparse_gradient([4])]), IndexError, "the one at position 0: indices: got 4"),
+        (lambda p: get_total_norm([p.grad * math.inf], error_if_nonfinite=True), RuntimeError, "norm of order 2.0"),
+        (lambda p: clip_grads_with_norm_(p, -1.0, 1.0), ValueError, r"max_norm: got -1\.0"),
+        (lambda p: clip_grads_with_norm_(p, 1.0, -1.0), ValueError, r"total_norm: got -1\.0"),
+        (lambda p: clip_grads_with_norm_(p, 1.0, None), TypeError, "total_norm: got None; accepted is a Tensor of one"),
+        (lambda p: clip_grads_with_norm_(p, 1.0, torch.ones(2)), TypeError, "total_norm: got torch.Tensor"),
+        (lambda p: clip_grads_with_norm_(p, 1.0, 1.0, semantics="x"), ValueError, "semantics: got 'x'"),
+    ],
+)  # fmt: skip
+def test_bad_arguments_of_the_halves(call: object, error: type[Exception], message: str) -> None:
+    p = torch.nn.Parameter(torch.zeros(2))
+    p.grad = torch.ones(2)
+    with pytest.raises(error, match=message):
+        call(p)  # type: ignore[operator]
+    assert p.grad.tolist() == [1.0, 1.0]
 
 
 # ---------------------------------------------------------------------- clip_grad_value_

@@ -10,22 +10,26 @@ from __future__ import annotations
 import math
 import types
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
+from islices.arguments import show
 from islices.backend import FLOATS
 from islices.clip import clip_by_value
 from islices.linear import round_scalar, scale_values
 from islices.modes import HOST
 from islices.native import adopt
 from islices.norms import norm64, norm_dtype, parts
-from islices.presets import BY_GLOBAL_NORM, lookup_formula
+from islices.presets import BY_GLOBAL_NORM, ClipFormula, lookup_formula
 from islices.registry import describe
 from islices.slices import IndexedSlices
 
-__all__ = ["clip_grad_norm_", "clip_grad_value_"]
+__all__ = ["clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"]
+
+Host = np.ndarray[Any, Any]
 
 
 @torch.no_grad()
@@ -81,30 +85,116 @@ def clip_grad_norm_(
     tensor(2.8284)
     """
     grads = _gradients(parameters)
-    limit, ord = _number(max_norm, "max_norm"), float(norm_type)
-    if ord not in (1.0, 2.0, math.inf):
-        raise ValueError(f"norm_type: got {norm_type!r}; accepted are 1, 2 and inf")
+    limit, ord = _number(max_norm, "max_norm"), _order(norm_type)
     formula = lookup_formula(BY_GLOBAL_NORM, semantics, "clip_grad_norm_")
-    leaves = [_leaf(grad, position) for position, grad in grads]
+    leaves = [_leaf(grad, f"parameters: the gradient at position {position}") for position, grad in grads]
     if not leaves:
         return torch.tensor(0.0)
-    E, exact = norm64(leaves, ord, raw=formula.raw)
-    if E is not HOST:
-        raise NotImplementedError("clip_grad_norm_ within torch.compile or torch.func: call it outside")
-    with E.scope():
-        norm = E.astype(exact, norm_dtype(leaves))
-        seen = exact if formula.wide else norm
-        if error_if_nonfinite and not E.isfinite(seen).all():
-            raise RuntimeError(
-                f"the norm of order {ord} of the gradients is {float(seen[0])}, so they cannot be clipped; "
-                "error_if_nonfinite=False scales them by it"
-            )
-        steps = [(name, c if isinstance(c, float) else c.item()) for name, c in formula.steps(E, seen, limit)]
-    if any(c != 1.0 for _, c in steps):
-        for (_, grad), leaf in zip(grads, leaves, strict=True):
-            _scale_(grad, leaf, steps)
-    B, values = parts(leaves[0])
-    return B.scalar(norm.reshape(()), values)  # type: ignore[no-any-return]
+    exact, norm = _total(leaves, ord, error_if_nonfinite, raw=formula.raw, wide=formula.wide)
+    _scale(grads, leaves, formula, exact if formula.wide else norm, limit)
+    return _as_tensor(norm, leaves)
+
+
+@torch.no_grad()
+def get_total_norm(
+    tensors: torch.Tensor | Iterable[torch.Tensor],
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> torch.Tensor:
+    """The norm of tensors together, gradients as a rule, as if all were one vector.
+
+    Parameters
+    ----------
+    tensors : Tensor or iterable of Tensor
+        Dense or sparse (COO, one sparse dimension, duplicates counting as their sum), on any devices.
+    norm_type : 1, 2 or inf
+    error_if_nonfinite : bool
+        Raise RuntimeError where the norm is NaN or infinite.
+    foreach : bool, optional
+        Taken for compatibility, without effect.
+
+    Returns
+    -------
+    0-d Tensor
+        On the device of the first tensor: float32, or float64 if any tensor is. 0 of none.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        An argument that does not fit.
+    RuntimeError
+        error_if_nonfinite, and the norm is not finite.
+
+    Notes
+    -----
+    SPEC clauses 7 and 8: exact whatever the order, rounded once.
+
+    Examples
+    --------
+    >>> import torch
+    >>> layer = torch.nn.Embedding(4, 2, sparse=True)
+    >>> layer(torch.tensor([1, 1])).sum().backward()
+    >>> get_total_norm([p.grad for p in layer.parameters()])
+    tensor(2.8284)
+    """
+    ord = _order(norm_type)
+    given = _listed(tensors, "tensors", "(p.grad for p in model.parameters() if p.grad is not None)")
+    leaves = [_leaf(x, f"tensors: the one at position {position}") for position, x in enumerate(given)]
+    if not leaves:
+        return torch.tensor(0.0)
+    _, norm = _total(leaves, ord, error_if_nonfinite, raw=False, wide=False)
+    return _as_tensor(norm, leaves)
+
+
+@torch.no_grad()
+def clip_grads_with_norm_(
+    parameters: torch.Tensor | Iterable[torch.Tensor],
+    max_norm: float,
+    total_norm: torch.Tensor,
+    foreach: bool | None = None,
+    *,
+    semantics: str = "torch",
+) -> None:
+    """Scale the gradients of parameters together, in place, by what takes a norm that is known to max_norm.
+
+    Parameters
+    ----------
+    parameters : Tensor or iterable of Tensor
+        Parameters with dense, sparse (COO, one sparse dimension) or no gradients, on any devices.
+    max_norm : float
+        Not negative.
+    total_norm : Tensor of one, or float
+        What `get_total_norm` said, perhaps summed over processes or stages. NaN makes the gradients NaN.
+    foreach : bool, optional
+        Taken for compatibility, without effect.
+    semantics : {"torch", "islices", "tensorflow", "keras", "mxnet", "optax"}
+        Whose factor, as `clip_grad_norm_` has it.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        An argument, or a gradient, that does not fit. Nothing has been changed then.
+
+    Notes
+    -----
+    Behind `get_total_norm` this is `clip_grad_norm_`, bit for bit. SPEC clauses 10 and 11. (With semantics="islices"
+    that one forms its factor from the norm before it is rounded to float32.)
+
+    Examples
+    --------
+    >>> import torch
+    >>> layer = torch.nn.Embedding(4, 1, sparse=True)
+    >>> layer(torch.tensor([1, 1])).sum().backward()
+    >>> clip_grads_with_norm_(layer.parameters(), 1.0, torch.tensor(8.0), semantics="islices")
+    >>> layer.weight.grad.to_dense().flatten().tolist()
+    [0.0, 0.25, 0.0, 0.0]
+    """
+    grads = _gradients(parameters)
+    limit, norm = _number(max_norm, "max_norm"), _known_norm(total_norm)
+    formula = lookup_formula(BY_GLOBAL_NORM, semantics, "clip_grads_with_norm_")
+    leaves = [_leaf(grad, f"parameters: the gradient at position {position}") for position, grad in grads]
+    _scale(grads, leaves, formula, norm.astype(np.float64) if formula.wide else norm, limit)
 
 
 @torch.no_grad()
@@ -144,7 +234,7 @@ def clip_grad_value_(
     grads = _gradients(parameters)
     bound = _number(clip_value, "clip_value")
     for position, grad in grads:
-        _leaf(grad, position)
+        _leaf(grad, f"parameters: the gradient at position {position}")
     sparse = {id(grad): clip_by_value(grad, -bound, bound) for _, grad in grads if grad.is_sparse}
     for _, grad in grads:
         if grad.is_sparse:
@@ -156,22 +246,49 @@ def clip_grad_value_(
 # ---------------------------------------------------------------------- arguments
 def _gradients(parameters: Any) -> list[tuple[int, torch.Tensor]]:
     """(position among the parameters, gradient) of those that have one."""
-    if isinstance(parameters, torch.Tensor):
-        parameters = [parameters]
-    empty_is_odd = isinstance(parameters, types.GeneratorType)
-    try:
-        parameters = list(parameters)
-    except TypeError:
-        hint = ": model.parameters()" if isinstance(parameters, torch.nn.Module) else ""
-        raise TypeError(
-            f"parameters: got {describe(parameters)}; accepted is a Tensor or an iterable of them{hint}"
-        ) from None
-    for position, p in enumerate(parameters):
-        if not isinstance(p, torch.Tensor):
-            raise TypeError(f"parameters: got {describe(p)} at position {position}; accepted are Tensors")
-    if empty_is_odd and not parameters:
+    given = _listed(parameters, "parameters", "model.parameters()")
+    if isinstance(parameters, types.GeneratorType) and not given:
         warnings.warn("parameters: got a generator with nothing (left) in it; no gradient is clipped", stacklevel=4)
-    return [(position, p.grad) for position, p in enumerate(parameters) if p.grad is not None]
+    return [(position, p.grad) for position, p in enumerate(given) if p.grad is not None]
+
+
+def _listed(tensors: Any, argument: str, usual: str) -> list[torch.Tensor]:
+    """One Tensor or an iterable of them as a list."""
+    if isinstance(tensors, torch.Tensor):
+        return [tensors]
+    try:
+        listed = list(tensors)
+    except TypeError:
+        hint = f": {usual}" if isinstance(tensors, torch.nn.Module) else ""
+        raise TypeError(
+            f"{argument}: got {describe(tensors)}; accepted is a Tensor or an iterable of them{hint}"
+        ) from None
+    for position, x in enumerate(listed):
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"{argument}: got {describe(x)} at position {position}; accepted are Tensors")
+    return listed
+
+
+def _order(norm_type: Any) -> float:
+    try:
+        ord = float(norm_type)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"norm_type: got {describe(norm_type)}; accepted are 1, 2 and inf") from None
+    if ord not in (1.0, 2.0, math.inf):
+        raise ValueError(f"norm_type: got {show(norm_type)}; accepted are 1, 2 and inf")
+    return ord
+
+
+def _known_norm(total_norm: Any) -> Host:
+    """A norm that the caller has, float32 or float64, shape (1,)."""
+    try:
+        number = float(total_norm)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"total_norm: got {describe(total_norm)}; accepted is a Tensor of one, or a number") from None
+    if number < 0:
+        raise ValueError(f"total_norm: got {number}; accepted is a number >= 0")
+    single = isinstance(total_norm, torch.Tensor) and total_norm.dtype is not torch.float64
+    return np.array([number], np.float32 if single else np.float64)
 
 
 def _number(x: Any, argument: str) -> float:
@@ -184,19 +301,53 @@ def _number(x: Any, argument: str) -> float:
     return number
 
 
-def _leaf(grad: torch.Tensor, position: int) -> Any:
-    """The gradient as the core sees it, valid; what is wrong with it is said of its parameter."""
+def _leaf(grad: torch.Tensor, where: str) -> Any:
+    """The gradient as the core sees it, valid; what is wrong with it is said of its place."""
     try:
         leaf, _ = adopt(grad, "grad")
         B, values = parts(leaf)
         if B.dtype(values) not in FLOATS:
             raise TypeError(f"x: got {describe(values)}; accepted is a real floating dtype")
     except (TypeError, ValueError, IndexError) as error:
-        raise type(error)(f"parameters: the gradient at position {position}: {error}") from None
+        raise type(error)(f"{where}: {error}") from None
     return leaf
 
 
+# ---------------------------------------------------------------------- norms
+def _total(leaves: Sequence[Any], ord: float, error_if_nonfinite: bool, *, raw: bool, wide: bool) -> tuple[Host, Host]:
+    """(the norm in float64, as the user gets it), each of shape (1,). wide: the first decides whether it is finite."""
+    E, exact = norm64(leaves, ord, raw=raw)
+    if E is not HOST:
+        raise NotImplementedError("norms of gradients within torch.compile or torch.func: call it outside")
+    with E.scope():
+        norm = E.astype(exact, norm_dtype(leaves))
+    seen = exact if wide else norm
+    if error_if_nonfinite and not np.isfinite(seen).all():
+        raise RuntimeError(
+            f"the norm of order {ord} of the gradients is {float(seen[0])}, so they cannot be clipped; "
+            "error_if_nonfinite=False goes on with it"
+        )
+    return exact, norm
+
+
+def _as_tensor(norm: Host, leaves: Sequence[Any]) -> torch.Tensor:
+    """The norm on the device of the first leaf, 0-d."""
+    B, values = parts(leaves[0])
+    return B.scalar(norm.reshape(()), values)  # type: ignore[no-any-return]
+
+
 # ---------------------------------------------------------------------- changing a gradient
+def _scale(
+    grads: Sequence[tuple[int, torch.Tensor]], leaves: Sequence[Any], formula: ClipFormula, norm: Host, limit: float
+) -> None:
+    """The gradients, whose leaves these are, scaled in place as the formula says of a norm."""
+    with HOST.scope():
+        steps = [(name, c if isinstance(c, float) else c.item()) for name, c in formula.steps(HOST, norm, limit)]
+    if any(c != 1.0 for _, c in steps):
+        for (_, grad), leaf in zip(grads, leaves, strict=True):
+            _scale_(grad, leaf, steps)
+
+
 def _scale_(grad: torch.Tensor, leaf: Any, steps: list[tuple[str, float]]) -> None:
     B, values = parts(leaf)
     rounded = [(name, round_scalar(B, values, c, name)) for name, c in steps]

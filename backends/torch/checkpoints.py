@@ -1,0 +1,174 @@
+"""The state of a parameter between steps, and what a state_dict may hold.
+
+Arrays have the names that torch.optim gives them, so that what reads torch's states reads these, and either side loads
+the other's where it means the same.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from islices.arguments import show, whole_number
+from islices.backends.torch.adapter import backend
+from islices.backends.torch.hyperparameters import Rate, complete, made_from
+from islices.linear import wide_dtype
+from islices.optim import Optimizer
+from islices.optim.formulas import State
+from islices.optim.plan import LAST_STEP
+from islices.registry import describe
+from islices.rows import to_dense
+
+if TYPE_CHECKING:
+    from islices.backends.torch.optimizer import RowOptimizer
+
+__all__ = ["as_stored", "checked", "opened", "unsealed"]
+
+#: islices' name of an array -> torch's
+STORED = {"m": "exp_avg", "v": "exp_avg_sq", "momentum": "momentum_buffer", "accumulator": "sum",
+          "mean_square": "square_avg", "mean": "grad_avg"}  # fmt: skip
+#: Arrays that an option adds, which may be switched on and off between steps.
+ADDED = {"sgd": ("momentum",), "rmsprop": ("momentum", "mean")}
+#: Semantics whose momentum is torch's, of gradients: that of others holds steps, with learning rate and sign.
+OF_GRADIENTS = ("islices", "torch")
+#: What torch's groups say and islices' do not.
+OF_TORCH = ("amsgrad", "capturable", "decoupled_weight_decay", "differentiable", "foreach", "fused")
+
+
+# ---------------------------------------------------------------------- at a step
+def opened(
+    optimizer: Optimizer, table: torch.Tensor, held: Mapping[str, torch.Tensor], *, master: bool
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """(the state as islices.optim takes it, those of its arrays that were not held): a first step holds none."""
+    names = ["step", *(spec.name for spec in optimizer._formula.state), *(["master"] if "master" in held else [])]
+    state = {name: held[stored] for name in names if (stored := STORED.get(name, name)) in held}
+    if table.ndim == 1 and any(x.ndim == 0 for x in state.values()):  # of a parameter without dimensions
+        state = {name: x.reshape(1) for name, x in state.items()}
+    if len(state) == len(names):
+        return state, {}
+    master = master and not held and table.dtype in (torch.float16, torch.bfloat16)
+    new = {name: x for name, x in optimizer.init(table, master=master).items() if name not in state}
+    return {**state, **new}, new
+
+
+def as_stored(state: Mapping[str, torch.Tensor], p: torch.Tensor) -> dict[str, torch.Tensor]:
+    """A state by torch's names, of the parameter's number of dimensions."""
+    flat = p.ndim == 0
+    return {STORED.get(name, name): x.reshape(()) if flat and name != "step" else x for name, x in state.items()}
+
+
+# ---------------------------------------------------------------------- from a state_dict
+class Sealed:
+    """A tensor on its way through torch's load_state_dict, which would round it to the parameter's type."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+
+def unsealed(state: Mapping[Any, Mapping[str, Any]]) -> defaultdict[Any, dict[str, Any]]:
+    """The state of an optimizer, with tensors in the place of what `checked` sealed."""
+    opened = {
+        p: {name: x.tensor if isinstance(x, Sealed) else x for name, x in held.items()} for p, held in state.items()
+    }
+    return defaultdict(dict, opened)
+
+
+def checked(optimizer: RowOptimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+    """A state_dict as torch's load_state_dict may have it, copied, or TypeError, ValueError."""
+    groups, saved = optimizer.param_groups, state_dict["param_groups"]
+    if [len(group["params"]) for group in saved] != [len(group["params"]) for group in groups]:
+        return state_dict  # torch has a message for that
+    state, loaded = dict(state_dict["state"]), []
+    for number, (group, old) in enumerate(zip(groups, saved, strict=True)):
+        place = f"state_dict: param_groups[{number}]"
+        try:
+            whole = _whole_group(optimizer, old, group)
+            sparse, _ = made_from(optimizer.rule, whole, optimizer.hyper, Rate(whole["lr"]))
+        except (TypeError, ValueError, IndexError) as error:
+            raise type(error)(f"{place}: {error}") from None
+        if "semantics" not in old and whole["semantics"] not in OF_GRADIENTS:
+            _refuse_momentum(whole["semantics"], [state.get(key, {}) for key in old["params"]], place)
+        loaded.append(whole)
+        for position, (key, p) in enumerate(zip(old["params"], group["params"], strict=True)):
+            if key not in state:
+                continue
+            try:
+                state[key] = _sealed(optimizer, sparse, state[key], p)
+            except (TypeError, ValueError, IndexError) as error:
+                raise type(error)(f"{place}['params'][{position}]: {error}") from None
+    return {**state_dict, "state": state, "param_groups": loaded}
+
+
+def _whole_group(optimizer: RowOptimizer, old: Mapping[str, Any], group: Mapping[str, Any]) -> dict[str, Any]:
+    """A saved group, with what a group of torch's class does not say as the optimizer has it."""
+    if old.get("amsgrad"):
+        raise ValueError("amsgrad: got True; islices has no such state, accepted is False")
+    decoupled = old.get("decoupled_weight_decay")
+    if decoupled is not None and bool(decoupled) != (optimizer.rule == "adamw"):
+        other = "AdamW" if decoupled else "Adam"
+        raise ValueError(f"decoupled_weight_decay: got {decoupled}; accepted by optim.{other}, where its state belongs")
+    kept = {name: x for name, x in old.items() if name not in OF_TORCH}
+    if "semantics" not in old:  # what is off, the semantics need not have
+        kept = {name: x or None if group.get(name, x) is None else x for name, x in kept.items()}
+    return complete(optimizer.rule, kept, optimizer.hyper, group)
+
+
+def _refuse_momentum(semantics: str, states: list[Mapping[str, Any]], place: str) -> None:
+    if any(held.get(STORED["momentum"]) is not None for held in states):
+        raise ValueError(
+            f"{place}: got torch's momentum_buffer, of gradients, for semantics={semantics!r}, whose buffer holds "
+            f"steps; accepted is {' or '.join(map(repr, OF_GRADIENTS))}"
+        )
+
+
+def _sealed(optimizer: RowOptimizer, made: Optimizer, held: Any, p: torch.Tensor) -> dict[str, Sealed]:
+    """The state of a parameter, copied: what is not in it begins at the next step."""
+    if not isinstance(held, Mapping):
+        raise TypeError(f"got a state that is {describe(held)}; accepted is a dict of Tensors")
+    held = {name: x for name, x in held.items() if x is not None}
+    own = {spec.name: spec for spec in made._formula.state}
+    added = ADDED.get(optimizer.rule, ())
+    accepted = {STORED.get(name, name) for name in ("step", *own, *added, "master")}
+    counted = ("step",) if optimizer.rule != "sgd" else ()  # torch's SGD does not count
+    needed = {STORED.get(name, name) for name in (*counted, *own) if name not in added}
+    if held and not needed <= set(held) <= accepted:
+        names = ", ".join(map(repr, ["step", *(STORED.get(name, name) for name in own)]))
+        raise ValueError(
+            f"got a state of {', '.join(map(show, held))}; {type(optimizer).__name__} with "
+            f"semantics={made.semantics!r} has {names}"
+        )
+    state = {}
+    for name in ("step", *own, *added, "master"):
+        stored = STORED.get(name, name)
+        if name == "step" and held:  # where nobody counted, what is held is of one step at least
+            state[stored] = Sealed(_count(held.get(stored, 1)).to(p.device))
+        elif stored in held:
+            state[stored] = Sealed(_array(held[stored], p, own.get(name, State(name)), stored))
+    return state
+
+
+def _count(step: Any) -> torch.Tensor:
+    number = step.item() if isinstance(step, torch.Tensor) and step.numel() == 1 else step
+    number = int(number) if isinstance(number, float) and number.is_integer() else number  # torch counts in float32
+    whole = whole_number(number)
+    if whole is None or not 0 <= whole < LAST_STEP:
+        raise ValueError(f"step: got {describe(step)}; accepted is a whole number, 0 <= step < {LAST_STEP}")
+    return torch.tensor([whole], dtype=torch.int32)
+
+
+def _array(x: Any, p: torch.Tensor, spec: State, stored: str) -> torch.Tensor:
+    if not isinstance(x, torch.Tensor) or not x.is_floating_point():
+        raise TypeError(f"{stored}: got {describe(x)}; accepted is a Tensor of floats")
+    kind, shape = backend.dtype(p), tuple(p.shape[:1] if spec.per_row else p.shape)
+    wide = wide_dtype(kind)
+    if spec.name == "master" and wide == kind:
+        raise ValueError(f"{stored}: got one for a parameter of {kind}; accepted is a parameter of 16 bits")
+    if tuple(x.shape) != shape:
+        raise ValueError(f"{stored}: got shape {tuple(x.shape)}; accepted for a parameter {tuple(p.shape)} is {shape}")
+    dense = to_dense(x) if x.layout is torch.sparse_coo else x  # torch's SGD sums up sparse gradients
+    return dense.detach().to(p.device, getattr(torch, wide), copy=True).contiguous()

@@ -1,0 +1,211 @@
+"""What the classes of `islices.backends.torch.optim` share: a torch.optim.Optimizer whose steps are islices.optim's.
+
+Every formula is that of `islices.optim`; here are the groups of parameters, and a step over all of them that looks at
+everything before it writes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+
+from islices.arguments import check_flag
+from islices.backends.torch import checkpoints
+from islices.backends.torch.hyperparameters import Rate, asked_of, check_group, complete, made_from
+from islices.optim import Optimizer
+
+__all__ = ["RowOptimizer"]
+
+Write = Callable[[], Any]
+
+
+class Made(NamedTuple):
+    """The optimizers of islices.optim that a group asks for, and what it asked with."""
+
+    asked: tuple[Any, ...]
+    frozen: Any
+    sparse: Optimizer
+    dense: Optimizer
+    rate: Rate
+
+
+class RowOptimizer(torch.optim.Optimizer):
+    """Base of the optimizers: steps the rows that a sparse gradient names, and dense gradients as a whole.
+
+    Not made by itself: see `islices.backends.torch.optim`, whose classes all take these options besides their own
+    hyperparameters, and in each group of parameters too.
+
+    Parameters
+    ----------
+    params : iterable of Tensor, of (name, Tensor), or of dict
+        Parameters, or groups of them, as torch.optim has it.
+    rows : {"touched", "all"}
+        Which rows a sparse gradient moves: those that it names, or all, by the dense formula on its densified form.
+    semantics : {"islices", "torch", ...}
+        Whose arithmetic: docs/optimizers.md. Its defaults stand in for hyperparameters that are None; those of
+        "islices" are torch's. A dense gradient is stepped by the formula of rows="all", where the semantics has it.
+    maximize : bool
+        Follow the gradient upwards.
+    frozen : 1-D integer Tensor or list, or boolean mask, optional
+        Rows that keep their bits, in every parameter of the group; weight decay included.
+    master : bool
+        Keep a float32 copy of 16-bit parameters, from their first step on: steps are taken on it.
+    foreach, fused : bool, optional
+        Taken for compatibility, without effect.
+    amsgrad, capturable, differentiable : bool
+        False is accepted.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        Hyperparameters that do not fit, when the optimizer is made, a group added, a state loaded; at a step,
+        gradients, groups or a state that do not. No parameter and no state has been changed then, in no group.
+
+    Notes
+    -----
+    SPEC clause 16.
+    """
+
+    #: the function of islices.optim
+    rule: ClassVar[str]
+    #: hyperparameters by their names in torch
+    hyper: ClassVar[tuple[str, ...]]
+
+    def __init__(
+        self,
+        params: Any,
+        given: Mapping[str, Any],
+        *,
+        rows: str = "touched",
+        semantics: str = "islices",
+        maximize: bool = False,
+        frozen: Any = None,
+        master: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        amsgrad: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        options = {"rows": rows, "semantics": semantics, "maximize": maximize, "frozen": frozen, "master": master}
+        defaults = complete(self.rule, {**given, **options}, self.hyper, {})
+        refused = {"amsgrad": amsgrad, "capturable": capturable, "differentiable": differentiable}
+        check_group(self.rule, {**defaults, **refused}, self.hyper)
+        self._made: dict[int, Made] = {}
+        super().__init__(params, defaults)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Another group of parameters, with hyperparameters of its own, which are checked here."""
+        if isinstance(param_group, dict):
+            param_group = complete(self.rule, param_group, self.hyper, self.defaults)
+            check_group(self.rule, param_group, self.hyper)
+        super().add_param_group(param_group)
+        params = self.param_groups[-1]["params"]
+        if len(set(params)) < len(params):  # torch warns, and steps it twice
+            del self.param_groups[-1]
+            raise ValueError("params: got one parameter twice in a group; accepted is each once")
+
+    # ------------------------------------------------------------------ a step
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step of every parameter that has a gradient.
+
+        Parameters
+        ----------
+        closure : callable, optional
+            Computes the loss and its gradients anew.
+
+        Returns
+        -------
+        What closure returned, or None.
+
+        Raises
+        ------
+        TypeError, ValueError, IndexError
+            A gradient, a group or a state that does not fit; the message names the parameter. Nothing has been
+            written then, to no parameter and no state.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        # all parameters of all groups are looked at before the first is written
+        writes = [write for number, group in enumerate(self.param_groups) for write in self._writes(number, group)]
+        for write in writes:
+            write()
+        return loss
+
+    def _writes(self, number: int, group: dict[str, Any]) -> Iterator[Write]:
+        if all(p.grad is None for p in group["params"]):
+            return
+        try:
+            made, master = self._optimizers(number, group), check_flag(group["master"], "master")
+        except (TypeError, ValueError, IndexError) as error:
+            raise type(error)(f"param_groups[{number}]: {error}") from None
+        for position, p in enumerate(group["params"]):
+            if p.grad is None:
+                continue
+            try:
+                yield self._prepared(p, made.sparse if p.grad.is_sparse else made.dense, master=master)
+            except (TypeError, ValueError, IndexError) as error:
+                name = f" ({names[position]})" if (names := group.get("param_names")) else ""
+                raise type(error)(f"param_groups[{number}]['params'][{position}]{name}: {error}") from None
+
+    def _optimizers(self, number: int, group: dict[str, Any]) -> Made:
+        """Those of a group as it is now: schedulers and users change it between steps."""
+        made, asked = self._made.get(number), asked_of(group, self.hyper)
+        if made is not None and made.asked == asked and made.frozen is group["frozen"]:
+            made.rate.set(group["lr"])
+            return made
+        rate = Rate(group["lr"])
+        pair = made_from(self.rule, group, self.hyper, rate)
+        made = self._made[number] = Made(asked, group["frozen"], *pair, rate)
+        return made
+
+    def _prepared(self, p: torch.Tensor, optimizer: Optimizer, *, master: bool) -> Write:
+        """The step of one parameter, checked and ready to be written."""
+        grad = p.grad
+        table = p
+        if p.ndim == 0:  # a table of one row
+            table, grad = p.detach().reshape(1), grad.reshape(1) if grad is not None else None
+        held = self.state.get(p, {})
+        state, new = checkpoints.opened(optimizer, table, held, master=master)
+        write = optimizer._prepared(table, grad, state, donate=False, apply=True)
+
+        def written() -> None:
+            if new:
+                self.state[p].update(checkpoints.as_stored(new, p))
+            write()
+
+        return written
+
+    # ------------------------------------------------------------------ checkpoints
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a state: one that `state_dict` returned, or one of torch's class of this name.
+
+        Parameters
+        ----------
+        state_dict : dict
+            Tensors are copied, to the devices of the parameters, and keep their bits (torch rounds them to the
+            parameters' type). Of the groups all hyperparameters are taken, semantics and rows included; what a state of
+            torch's class does not say stays.
+
+        Raises
+        ------
+        TypeError, ValueError
+            A state of another optimizer, or of parameters of other shapes. Nothing has been changed then.
+        """
+        # behind the hooks of the user
+        handle = self.register_load_state_dict_pre_hook(lambda _, given: checkpoints.checked(self, given))
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            handle.remove()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "state" in state:
+            state = {**state, "state": checkpoints.unsealed(state["state"])}
+        self._made = {}
+        super().__setstate__(state)
