@@ -1,0 +1,206 @@
+"""Clipping as Gluon has it, for gradients that may be row_sparse: a function in place, and a Trainer that clips.
+
+mxnet.gluon.utils.clip_global_norm multiplies by an array, and MXNet's product of row_sparse and an array is dense: a
+sparse gradient is written out as a table, and a norm that is NaN fills all its rows. Here such a gradient keeps its
+type and its rows, and a training script needs no more than another import.
+
+May import: MXNet (through `islices.backends.mxnet.memory`), NumPy, the core.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from islices.arguments import check_flag, is_real, show
+from islices.backends.mxnet.memory import mx
+from islices.clip import check_nonfinite, clip_by_global_norm
+from islices.presets import BY_GLOBAL_NORM, lookup_formula
+from islices.registry import describe
+
+__all__ = ["Trainer", "clip_global_norm"]
+
+
+def clip_global_norm(
+    arrays: Sequence[Any],
+    max_norm: float,
+    check_isfinite: bool = True,
+    *,
+    semantics: str = "mxnet",
+    nonfinite: str = "propagate",
+) -> Any:
+    """Scale arrays together, in place, to a norm of at most max_norm.
+
+    Parameters
+    ----------
+    arrays : list of NDArray
+        Dense or row_sparse, of floating dtypes, on any contexts.
+    max_norm : float
+        Not negative.
+    check_isfinite : bool
+        Warn where the norm is NaN or infinite, which waits for the arrays.
+    semantics : {"mxnet", "islices", "tensorflow", "keras", "torch", "optax"}
+        Whose factor. "mxnet", the default: min(1, max_norm / (norm + 1e-8)), so that what trains with MXNet's function
+        keeps its course; "islices": max_norm / norm where the norm exceeds max_norm. SPEC clauses 10 and 11.
+    nonfinite : {"propagate", "raise", "skip"}
+        What a NaN or infinite norm does: what the factor makes of the stored values ("islices": all NaN),
+        FloatingPointError, or zeros.
+
+    Returns
+    -------
+    float, or NDArray of shape (1,) if check_isfinite is False
+        The norm before clipping: float32, or float64 if an array is.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        An argument, or an array, that does not fit. Nothing has been changed then.
+    FloatingPointError
+        nonfinite="raise" and the norm is NaN or infinite. Nothing has been changed.
+
+    Examples
+    --------
+    >>> from islices.backends.mxnet.gluon import clip_global_norm
+    >>> import mxnet as mx
+    >>> grad = mx.nd.sparse.row_sparse_array((mx.nd.array([[3, 4]]), [1]), shape=(3, 2))
+    >>> float(clip_global_norm([grad], 1.0)), grad.stype, grad.data.asnumpy().round(4).tolist()
+    (5.0, 'row_sparse', [[0.6000000238418579, 0.800000011920929]])
+    """
+    arrays = [_legacy(x, position) for position, x in enumerate(_listed(arrays))]
+    check_isfinite = check_flag(check_isfinite, "check_isfinite")
+    clipped, norm = clip_by_global_norm(arrays, max_norm, semantics=semantics, nonfinite=nonfinite)
+    if check_isfinite and not math.isfinite(norm.asscalar()):
+        become = "are set to zeros" if nonfinite == "skip" else "hold nothing of use once they are clipped"
+        warnings.warn(f"the norm of the arrays is {norm.asscalar()}: they {become}", stacklevel=2)
+    for x, new in zip(arrays, clipped, strict=True):
+        if new is not x:
+            new.copyto(x)
+    return norm.asscalar() if check_isfinite else norm
+
+
+def _listed(arrays: Any) -> list[Any]:
+    accepted = "accepted is a list of one NDArray or more"
+    if not isinstance(arrays, (list, tuple)):
+        raise TypeError(f"arrays: got {describe(arrays)}; {accepted}")
+    if not arrays:
+        raise ValueError(f"arrays: got an empty {type(arrays).__name__}; {accepted}")
+    return list(arrays)
+
+
+def _legacy(x: Any, position: int) -> Any:
+    """x as an array of mx.nd, over the same memory."""
+    if not isinstance(x, mx.nd.NDArray):
+        raise TypeError(f"arrays: got {describe(x)} at position {position}; accepted are NDArrays")
+    return x.as_nd_ndarray() if isinstance(x, mx.np.ndarray) else x
+
+
+class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
+    """mxnet.gluon.Trainer that clips the gradients of all parameters together before each update.
+
+    Parameters
+    ----------
+    params, optimizer, optimizer_params, kvstore, compression_params, update_on_kvstore
+        As of mxnet.gluon.Trainer. update_on_kvstore None means False here where it clips: an optimizer that runs in
+        the kvstore adds up the gradients of several contexts and applies them in one go, with nothing in between.
+    clip_global_norm : float, optional
+        The largest norm of the gradients as the optimizer takes them: divided by the batch size that `step` or `update`
+        is given, and by the loss scale of mxnet.contrib.amp. None does not clip.
+    semantics, nonfinite
+        As of `clip_global_norm`. "skip" updates by zeros.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A clip_global_norm that is no number or negative; semantics or nonfinite of another name; where it clips,
+        update_on_kvstore=True, weights that are row_sparse (which MXNet updates there), a batch size not above 0.
+
+    Notes
+    -----
+    The norm is taken after the gradients of all contexts have been added up, before weight decay and the optimizer's
+    own clip_gradient, over the parameters that the update moves: not those whose grad_req is "null", nor those that
+    ignore_stale_grad passes over. Sparse gradients stay row_sparse, so lazy updates stay lazy. Gradients are changed in
+    place.
+
+    Examples
+    --------
+    >>> from islices.backends.mxnet.gluon import Trainer
+    >>> import mxnet as mx
+    >>> layer = mx.gluon.nn.Embedding(3, 1, sparse_grad=True)
+    >>> layer.initialize(mx.init.Zero())
+    >>> trainer = Trainer(layer.collect_params(), "sgd", {"learning_rate": 1.0}, clip_global_norm=0.5)
+    >>> with mx.autograd.record():
+    ...     loss = layer(mx.nd.array([1, 1])).sum()
+    >>> loss.backward()
+    >>> trainer.step(2)
+    >>> layer.weight.data().asnumpy().ravel().tolist()
+    [0.0, -0.5, 0.0]
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        optimizer: Any,
+        optimizer_params: dict[str, Any] | None = None,
+        kvstore: Any = "device",
+        compression_params: dict[str, Any] | None = None,
+        update_on_kvstore: bool | None = None,
+        *,
+        clip_global_norm: float | None = None,
+        semantics: str = "mxnet",
+        nonfinite: str = "propagate",
+    ) -> None:
+        if clip_global_norm is not None:
+            _check_positive("clip_global_norm", clip_global_norm, zero=True)
+            if update_on_kvstore:
+                raise ValueError(
+                    "update_on_kvstore: got True; accepted with clip_global_norm are None and False, since the kvstore "
+                    "adds gradients up and applies them in one go"
+                )
+            update_on_kvstore = False
+        lookup_formula(BY_GLOBAL_NORM, semantics, "clip_global_norm")
+        check_nonfinite(nonfinite)
+        super().__init__(params, optimizer, optimizer_params, kvstore, compression_params, update_on_kvstore)
+        sparse = [p.name for p in self._params if p._stype != "default"]
+        if clip_global_norm is not None and sparse:
+            raise ValueError(
+                f"params: got {sparse[0]}, whose weight is row_sparse; accepted with clip_global_norm are dense "
+                "weights (their gradients may be row_sparse), since MXNet updates sparse ones in the kvstore"
+            )
+        self.clip_global_norm = clip_global_norm
+        self._semantics, self._nonfinite = semantics, nonfinite
+
+    def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
+        """Add up the gradients of all contexts, clip, update; gradients are divided by batch_size."""
+        if self.clip_global_norm is None:
+            super().step(batch_size, ignore_stale_grad)
+            return
+        self.allreduce_grads()
+        self.update(batch_size, ignore_stale_grad)
+
+    def update(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
+        """Clip and update, after `allreduce_grads`; gradients are divided by batch_size."""
+        if self.clip_global_norm is not None:
+            _check_positive("batch_size", batch_size)
+            self._clip(self.clip_global_norm * batch_size / self._scale, ignore_stale_grad)
+        super().update(batch_size, ignore_stale_grad)
+
+    def _clip(self, limit: float, ignore_stale_grad: bool) -> None:
+        moving = [p for p in self._params if p.grad_req != "null"]
+        # amp finds overflow in the gradients after this, and lowers its scale where there is some
+        amp = getattr(self, "_amp_loss_scaler", None) is not None
+        for pairs in zip(*[zip(p.list_data(), p.list_grad(), strict=True) for p in moving], strict=True):  # by context
+            fresh = [grad for data, grad in pairs if data._fresh_grad]
+            if fresh and (ignore_stale_grad or len(fresh) == len(pairs)):  # else MXNet raises in a moment
+                clip_global_norm(
+                    fresh, limit, False, semantics=self._semantics, nonfinite="propagate" if amp else self._nonfinite
+                )
+
+
+def _check_positive(name: str, x: Any, *, zero: bool = False) -> None:
+    accepted = f"a number {'>= 0' if zero else 'above 0'}"
+    if isinstance(x, bool) or not is_real(x):
+        raise TypeError(f"{name}: got {describe(x)}; accepted is {accepted}")
+    if not (x >= 0 if zero else x > 0):
+        raise ValueError(f"{name}: got {show(x)}; accepted is {accepted}")
