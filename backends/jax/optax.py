@@ -1,0 +1,191 @@
+"""optax with sparse gradients: transformations that take `islices.IndexedSlices` among the leaves of their updates.
+
+optax maps its functions over the leaves of a tree, and to JAX the leaves of slices are their values *and their
+indices*: optax's own functions compute with both. These here have optax's names and arguments, sum duplicates, read
+and write the rows that a gradient names, and hand dense leaves to optax itself. The state is optax's own too, so that
+checkpoints go both ways. docs/optax.md says what works with what.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+try:
+    import optax
+except ImportError as missing:
+    raise ImportError('islices.backends.jax.optax needs optax: pip install "islices[optax]"') from missing
+
+from islices.arguments import check_flag
+from islices.backends.jax.optax_accumulation import accumulate
+from islices.backends.jax.optax_optimizers import adagrad, adam, adamw, rmsprop, sgd
+from islices.backends.jax.optax_rows import (
+    WAY_OUT,
+    WITNESSES,
+    add_to_rows,
+    check_transformation,
+    checked,
+    is_leaf,
+    leaves_of,
+)
+from islices.backends.jax.optax_transforms import (
+    Transformation,
+    add_decayed_weights,
+    apply_if_finite,
+    clip,
+    clip_by_global_norm,
+    coalesce,
+    from_optim,
+    on_rows,
+    scale,
+    scale_by_learning_rate,
+    scale_by_schedule,
+)
+from islices.slices import IndexedSlices
+from islices.table import Table
+
+__all__ = [
+    "accumulate",
+    "adagrad",
+    "adam",
+    "adamw",
+    "add_decayed_weights",
+    "apply_if_finite",
+    "apply_updates",
+    "chain",
+    "clip",
+    "clip_by_global_norm",
+    "coalesce",
+    "from_optim",
+    "on_rows",
+    "rmsprop",
+    "scale",
+    "scale_by_learning_rate",
+    "scale_by_schedule",
+    "sgd",
+]
+
+
+def chain(*args: optax.GradientTransformation) -> Transformation:
+    """`optax.chain` that refuses a transformation which computes with the indices of slices, as optax's own do.
+
+    Parameters
+    ----------
+    *args : optax.GradientTransformation
+        Of this front; of optax, where they leave sparse leaves alone (masked, multi_transform around these, identity).
+        One of your own that gives slices new indices goes into optax.chain.
+
+    Returns
+    -------
+    optax.GradientTransformationExtraArgs
+        With the state of optax.chain.
+
+    Raises
+    ------
+    TypeError
+        When updating, in traced code too: a transformation returned other indices and is not of this front. (In
+        optax.chain, floats among the indices are noticed by the next transformation of this front; what optax leaves
+        integers, such as clip(1), scale(-1) or a schedule, is noticed outside of jit, where it is out of range.)
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp, optax
+    >>> from islices import IndexedSlices
+    >>> grad = IndexedSlices(jnp.ones((2, 1)), jnp.array([3, 3]), (4, 1))
+    >>> tx = chain(optax.clip(1), sgd(0.5))
+    >>> tx.update(grad, tx.init(jnp.zeros((4, 1))))
+    Traceback (most recent call last):
+    TypeError: args[0]: got clip, which changed the indices of sparse updates as if they were gradients; ...
+    """
+    return optax.chain(*(_watched(t, k) for k, t in enumerate(args)))
+
+
+def _watched(given: Any, position: int) -> Transformation:
+    """A transformation, with a look at what it does to indices."""
+    inner = check_transformation(given, f"args[{position}]")
+    name = getattr(given.update, "__qualname__", "").split(".")[0]
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        before = [x for x in leaves_of(updates) if isinstance(x, IndexedSlices)]
+        if not before:
+            return inner.update(updates, state, params, **extra)  # type: ignore[no-any-return]
+        outer = WITNESSES.get()
+        seen: list[str] = []
+        token = WITNESSES.set(seen)
+        try:
+            updates, state = inner.update(updates, state, params, **extra)
+        except (TypeError, ValueError) as error:
+            if not seen:
+                error.add_note(f"args[{position}] of chain, {name}, takes no sparse updates: {WAY_OUT}")
+            raise
+        finally:
+            WITNESSES.reset(token)
+            if outer is not None:
+                outer.extend(seen)
+        known = {id(x.indices) for x in before}
+        if not seen and any(id(x.indices) not in known for x in leaves_of(updates) if isinstance(x, IndexedSlices)):
+            raise TypeError(
+                f"args[{position}]: got {name}, which changed the indices of sparse updates as if they were gradients; "
+                f"{WAY_OUT}"
+            )
+        return updates, state
+
+    return Transformation(inner.init, update)
+
+
+def apply_updates(params: Any, updates: Any, *, donate: bool = False) -> Any:
+    """`optax.apply_updates`: the parameters plus their updates; a sparse update is added to the rows it names.
+
+    Parameters
+    ----------
+    params : tree of arrays and `islices.Table`
+    updates : the same tree, of arrays, `IndexedSlices`, and None for None
+    donate : bool
+        Outside of jit, write sparse updates into the arrays of params, which must not be used afterwards; without it
+        they are copied. Without meaning inside jit, where donate_argnums says so.
+
+    Returns
+    -------
+    params, of the same types
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        Another structure or shape, or slices whose indices are none any more. Nothing has been written then.
+
+    Notes
+    -----
+    Bit for bit ``p + to_dense(u)``: duplicates are summed first, all other rows keep their bits. Dense leaves are
+    optax's. 16-bit rows are added to in float32 and rounded once. SPEC clauses 3, 5 and 15.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from islices import IndexedSlices, Table
+    >>> params = {"table": Table(jnp.zeros((3, 1))), "w": jnp.ones(2)}
+    >>> update = IndexedSlices(jnp.array([[0.5], [0.25]]), jnp.array([2, 2]), (3, 1))
+    >>> new = apply_updates(params, {"table": update, "w": jnp.ones(2)})
+    >>> new["table"].weights.tolist(), new["w"].tolist()
+    ([[0.0], [0.0], [0.75]], [2.0, 2.0])
+    """
+    donate = check_flag(donate, "donate")
+    checked(updates, "apply_updates")
+    structure: Any
+    leaves, structure = jax.tree.flatten(params, is_leaf=is_leaf)
+    pairs = list(zip(leaves, structure.flatten_up_to(updates), strict=True))
+    for p, u in pairs:
+        shape = p.shape if isinstance(p, Table) else jax.numpy.shape(p)
+        if isinstance(u, IndexedSlices) and u.dense_shape != shape:
+            raise ValueError(f"updates: got {u!r} for a parameter of shape {shape}; accepted is one shape")
+
+    weights = [p.weights if isinstance(p, Table) else p for p in leaves]
+    # dense ones first: whatever raises there, no array has been given away
+    new = [
+        w if isinstance(u, IndexedSlices) else optax.apply_updates(w, u)
+        for w, (_, u) in zip(weights, pairs, strict=True)
+    ]
+    for k, (_, u) in enumerate(pairs):
+        if isinstance(u, IndexedSlices):
+            new[k] = add_to_rows(jax.numpy.asarray(weights[k]), u, donate=donate)
+    return structure.unflatten([p.replace(x) if isinstance(p, Table) else x for p, x in zip(leaves, new, strict=True)])

@@ -1,0 +1,403 @@
+"""Transformations of sparse updates: clipping, scaling, and whatever optax or islices.optim does, on rows.
+
+SPEC clauses 7 to 10 and 16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from islices.arguments import check_name, is_real, show
+from islices.backends.jax.optax_rows import (
+    Rows,
+    check_transformation,
+    checked,
+    densely,
+    is_leaf,
+    map_slices,
+    on_named_rows,
+    step_rows,
+    weights_of,
+)
+from islices.clip import check_max_norm, check_nonfinite, clip_by_value
+from islices.clip import clip_by_global_norm as clip_tree
+from islices.optim.optimizer import Optimizer
+from islices.presets import BY_GLOBAL_NORM, lookup_formula
+from islices.registry import describe
+from islices.rows import coalesce as sum_duplicates
+
+__all__ = [
+    "Transformation",
+    "add_decayed_weights",
+    "apply_if_finite",
+    "clip",
+    "clip_by_global_norm",
+    "coalesce",
+    "from_optim",
+    "on_rows",
+    "scale",
+    "scale_by_learning_rate",
+    "scale_by_schedule",
+]
+
+ROWS = ("touched", "all")
+Transformation: TypeAlias = optax.GradientTransformationExtraArgs
+
+
+def _stateless(name: str, fn: Callable[[Any], Any]) -> Transformation:
+    """The transformation of a function of the updates alone."""
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        return fn(checked(updates, name)), state
+
+    return Transformation(optax.init_empty_state, update)
+
+
+# ---------------------------------------------------------------------- gradients
+def coalesce() -> Transformation:
+    """Sums the duplicates of sparse updates; dense ones pass. SPEC clause 4.
+
+    Returns
+    -------
+    optax.GradientTransformationExtraArgs
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from islices import IndexedSlices
+    >>> grad = IndexedSlices(jnp.ones((3, 1)), jnp.array([4, 1, 4]), (6, 1))
+    >>> tx = coalesce()
+    >>> summed, _ = tx.update(grad, tx.init(jnp.zeros((6, 1))))
+    >>> summed.indices.tolist(), summed.values.tolist()
+    ([1, 4], [[1.0], [2.0]])
+    """
+    return _stateless("coalesce", lambda updates: map_slices(sum_duplicates, updates))
+
+
+def clip_by_global_norm(max_norm: float, *, semantics: str = "islices", nonfinite: str = "propagate") -> Transformation:
+    """`optax.clip_by_global_norm` by the norm of the gradient itself: duplicates summed, indices left alone.
+
+    Parameters
+    ----------
+    max_norm : float
+        Not negative.
+    semantics : {"islices", "optax", "tensorflow", "keras", "torch", "mxnet"}
+        Whose factor; SPEC clause 11.
+    nonfinite : {"propagate", "skip", "raise"}
+        What a NaN or infinite norm does: everything NaN, zeros, or FloatingPointError (not in jit).
+
+    Returns
+    -------
+    optax.GradientTransformationExtraArgs
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument that is none of these, at once.
+
+    Notes
+    -----
+    `islices.clip_by_global_norm`, for dense leaves too. SPEC clauses 7, 8 and 10.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from islices import IndexedSlices
+    >>> grad = IndexedSlices(jnp.array([[3.0], [3.0]]), jnp.array([1, 1]), (4, 1))
+    >>> tx = clip_by_global_norm(3.0)
+    >>> clipped, _ = tx.update({"table": grad}, tx.init(None))
+    >>> clipped["table"].values.tolist()
+    [[1.5], [1.5]]
+    """
+    lookup_formula(BY_GLOBAL_NORM, semantics, "clip_by_global_norm")
+    check_max_norm(max_norm)
+    check_nonfinite(nonfinite)
+
+    def clipped(updates: Any) -> Any:
+        structure: Any
+        leaves, structure = jax.tree.flatten(updates, is_leaf=is_leaf)
+        done, _ = clip_tree(leaves, max_norm, semantics=semantics, nonfinite=nonfinite)
+        return structure.unflatten(done)
+
+    return _stateless("clip_by_global_norm", clipped)
+
+
+def clip(max_delta: float) -> Transformation:
+    """`optax.clip`: every element of the gradient, duplicates summed, limited to [-max_delta, max_delta].
+
+    Parameters
+    ----------
+    max_delta : float
+        Not negative.
+
+    Returns
+    -------
+    optax.GradientTransformationExtraArgs
+
+    Notes
+    -----
+    `islices.clip_by_value`. NaN stays. SPEC clause 9.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from islices import IndexedSlices
+    >>> grad = IndexedSlices(jnp.array([[3.0], [-9.0]]), jnp.array([1, 1]), (4, 1))
+    >>> tx = clip(3.5)
+    >>> tx.update(grad, tx.init(None))[0].values.tolist()
+    [[-3.5]]
+    """
+    if isinstance(max_delta, bool) or not is_real(max_delta):
+        raise TypeError(f"max_delta: got {describe(max_delta)}; accepted is a real number >= 0")
+    if not max_delta >= 0:
+        raise ValueError(f"max_delta: got {show(max_delta)}; accepted is a number >= 0")
+
+    def clipped(updates: Any) -> Any:
+        return jax.tree.map(lambda x: clip_by_value(x, -max_delta, max_delta), updates, is_leaf=is_leaf)
+
+    return _stateless("clip", clipped)
+
+
+# ---------------------------------------------------------------------- optax itself, on rows
+def on_rows(inner: Any, *, rows: str = "touched") -> Transformation:
+    """A transformation of optax that takes sparse updates: it sees the rows they name, as arrays.
+
+    Parameters
+    ----------
+    inner : optax.GradientTransformation
+        One that treats each element by itself, as nearly all optimizers do: adam, lion, nadam, adabelief, trace ...
+        Not: norms, trust ratios (lamb, lars), factored moments (adafactor), projections.
+    rows : {"touched", "all"}
+        "touched": rows of the parameters and of the state that a sparse gradient does not name keep their bits, and
+        cost nothing. "all": gradients are densified, every row moves as in optax, and the update is dense.
+
+    Returns
+    -------
+    optax.GradientTransformationExtraArgs
+        Its state is inner's, on arrays in place of tables: a state of inner continues here and the other way round.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        inner is no transformation; updates hold slices whose indices another transformation computed with, or that do
+        not fit the parameters.
+
+    Notes
+    -----
+    There is one step count for all rows: rows that were away are not caught up. Where a gradient names every row,
+    "touched" has the bits of "all" and of optax on the densified gradient (in jit up to XLA's contractions). To JAX's
+    own differentiation the rows read are constants. SPEC clause 16.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp, optax
+    >>> from islices import IndexedSlices
+    >>> tx = on_rows(optax.lion(0.5))
+    >>> params = jnp.zeros((4, 1))
+    >>> grad = IndexedSlices(jnp.array([[3.0], [-1.0]]), jnp.array([1, 3]), (4, 1))
+    >>> updates, state = tx.update(grad, tx.init(params), params)
+    >>> updates.indices.tolist(), updates.values.tolist()
+    ([1, 3], [[-0.5], [0.5]])
+    """
+    check_name(rows, ROWS, "rows")
+    inner = check_transformation(inner, "inner")
+    step = densely if rows == "all" else on_named_rows
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        return step(inner, checked(updates, "on_rows"), state, params, extra)
+
+    def init(params: Any) -> Any:
+        state = inner.init(weights_of(params))
+        if rows == "touched" and any(isinstance(x, optax.MultiStepsState) for x in _nodes(state)):
+            raise ValueError(
+                "inner: got optax.MultiSteps, which would not step rows that its last micro-step does not name; "
+                'accepted are accumulate(...), and rows="all"'
+            )
+        return state
+
+    return Transformation(init, update)
+
+
+def _nodes(state: Any) -> list[Any]:
+    """The parts of a state that optax.MultiSteps might have made."""
+    return jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, optax.MultiStepsState))
+
+
+def scale(step_size: Any) -> Transformation:
+    """`optax.scale`: updates times a number.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from islices import IndexedSlices
+    >>> tx = scale(-0.5)
+    >>> tx.update(IndexedSlices(jnp.ones((1, 1)), jnp.array([2]), (4, 1)), tx.init(None))[0].values.tolist()
+    [[-0.5]]
+    """
+    return on_rows(optax.scale(step_size))
+
+
+def scale_by_schedule(step_size_fn: Callable[[Any], Any]) -> Transformation:
+    """`optax.scale_by_schedule`: updates times a function of the number of updates before. (optax's own rounds the
+    factor to the type of the indices, an integer, and multiplies them with it: 0.1 sends all rows to row 0.)
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from islices import IndexedSlices
+    >>> tx = scale_by_schedule(lambda count: 0.5**count)
+    >>> grad, state = IndexedSlices(jnp.ones((1, 1)), jnp.array([2]), (4, 1)), tx.init(jnp.zeros((4, 1)))
+    >>> for _ in range(2):
+    ...     update, state = tx.update(grad, state)
+    >>> update.indices.tolist(), update.values.tolist()
+    ([2], [[0.5]])
+    """
+    return on_rows(optax.scale_by_schedule(step_size_fn))
+
+
+def scale_by_learning_rate(learning_rate: Any, *, flip_sign: bool = True) -> Transformation:
+    """`optax.scale_by_learning_rate`: updates times minus a number, or minus a function of the updates before.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from islices import IndexedSlices
+    >>> tx = scale_by_learning_rate(0.5)
+    >>> tx.update(IndexedSlices(jnp.ones((1, 1)), jnp.array([2]), (4, 1)), tx.init(None))[0].values.tolist()
+    [[-0.5]]
+    """
+    return on_rows(optax.scale_by_learning_rate(learning_rate, flip_sign=flip_sign))
+
+
+def add_decayed_weights(weight_decay: Any = 0.0, mask: Any = None) -> Transformation:
+    """`optax.add_decayed_weights`: updates plus weight_decay times the parameters, of the rows that updates name.
+
+    Rows away from the gradient do not decay: use `on_rows` with rows="all" where they are to.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from islices import IndexedSlices
+    >>> tx, params = add_decayed_weights(0.5), jnp.full((4, 1), 2.0)
+    >>> tx.update(IndexedSlices(jnp.ones((1, 1)), jnp.array([3]), (4, 1)), tx.init(params), params)[0].values.tolist()
+    [[2.0]]
+    """
+    return on_rows(optax.add_decayed_weights(weight_decay, mask))
+
+
+def apply_if_finite(inner: Any, max_consecutive_errors: int) -> Transformation:
+    """`optax.apply_if_finite`: no step where a gradient is NaN or infinite, duplicates having been summed.
+
+    Parameters
+    ----------
+    inner : optax.GradientTransformation
+        Of this front; its updates are sparse where the gradients are.
+    max_consecutive_errors : int
+        So many steps in a row are left out; then one is taken anyhow.
+
+    Returns
+    -------
+    optax.GradientTransformationExtraArgs
+        With optax's state. Where no step is taken, updates hold zeros in the rows of the gradient.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from islices import IndexedSlices
+    >>> tx = apply_if_finite(scale(2.0), 3)
+    >>> grad = IndexedSlices(jnp.array([[3e38], [3e38]]), jnp.array([1, 1]), (4, 1))
+    >>> update, state = tx.update(grad, tx.init(jnp.zeros((4, 1))))
+    >>> update.values.tolist(), int(state.total_notfinite)
+    ([[0.0]], 1)
+    """
+    inner = check_transformation(inner, "inner")
+    own = optax.apply_if_finite(inner, max_consecutive_errors)
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        # optax sees the values alone: both of its branches then return the same tree, and indices stay
+        summed = map_slices(sum_duplicates, checked(updates, "apply_if_finite"))
+        rows = map_slices(Rows, summed)
+
+        def slices_of(values: Any) -> Any:
+            return jax.tree.map(lambda x, v: x.update(v) if isinstance(x, Rows) else v, rows, values)
+
+        def step(values: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+            stepped, state = inner.update(slices_of(values), state, params, **extra)
+            return map_slices(lambda s: s.values, stepped), state
+
+        both = optax.apply_if_finite(Transformation(inner.init, step), max_consecutive_errors)
+        values, state = both.update(map_slices(lambda s: s.values, summed), state, params, **extra)
+        return slices_of(values), state
+
+    return Transformation(own.init, update)
+
+
+# ---------------------------------------------------------------------- islices.optim
+def from_optim(optimizer: Optimizer) -> Transformation:
+    """An optimizer of `islices.optim` as a transformation: the bits it has in every framework, eagerly and in jit.
+
+    Parameters
+    ----------
+    optimizer : islices.optim.Optimizer
+        Any rule that ends in an addition to the weight: all semantics of sgd, adagrad, rowwise_adagrad, rmsprop and
+        adam. Not ftrl, weight decay (chain `add_decayed_weights`), frozen rows, or duplicates="raw".
+
+    Returns
+    -------
+    optax.GradientTransformationExtraArgs
+        Its state is the tree of what ``optimizer.init`` gives for each parameter. Dense leaves go by the same rule.
+
+    Raises
+    ------
+    TypeError, ValueError
+        No optimizer, or one of those that cannot be had as an addition.
+
+    Notes
+    -----
+    Followed by `apply_updates`, parameters and state have the bits of ``optimizer.step(table, grad, state)``. The
+    update of 16-bit parameters is float32, rounded once when it is added. SPEC clause 16.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from islices import IndexedSlices, optim
+    >>> tx = from_optim(optim.adagrad(0.5))
+    >>> grad = IndexedSlices(jnp.ones((2, 1)), jnp.array([3, 3]), (4, 1))
+    >>> update, state = tx.update(grad, tx.init(jnp.zeros((4, 1))))
+    >>> update.indices.tolist(), update.values.tolist(), state["accumulator"].ravel().tolist()
+    ([3], [[-0.5]], [0.0, 0.0, 0.0, 4.0])
+    """
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"optimizer: got {describe(optimizer)}; accepted is one of islices.optim")
+    unfit = _unfit(optimizer)
+    if unfit:
+        raise ValueError(f"optimizer: got {optimizer!r}; accepted are those without {unfit}")
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        structure: Any
+        leaves, structure = jax.tree.flatten(checked(updates, "from_optim"), is_leaf=is_leaf)
+        pairs = [step_rows(optimizer, *leaf) for leaf in zip(leaves, structure.flatten_up_to(state), strict=True)]
+        return structure.unflatten([u for u, _ in pairs]), structure.unflatten([s for _, s in pairs])
+
+    def init(params: Any) -> Any:
+        return jax.tree.map(lambda x: optimizer.init(jnp.atleast_1d(x)), weights_of(params))
+
+    return Transformation(init, update)
+
+
+def _unfit(optimizer: Optimizer) -> str:
+    """What keeps an optimizer's step from being an addition that depends on nothing but gradient and state."""
+    if optimizer.name == "ftrl":
+        return "a rule that computes weights anew (ftrl)"
+    if optimizer.hyper.get("weight_decay"):
+        return "weight_decay; chain add_decayed_weights(...) before it, or after it for adamw's"
+    if optimizer._formula.raw:
+        return 'duplicates="raw"'
+    if optimizer._frozen[0] is not None:
+        return "frozen rows; drop_rows(grad, rows) or optax.masked do that"
+    return ""
