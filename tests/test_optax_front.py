@@ -19,7 +19,7 @@ import jax.numpy as jnp  # noqa: E402
 import islices  # noqa: E402
 import islices.backends.jax.optax as front  # noqa: E402
 from islices import IndexedSlices, Table, optim  # noqa: E402
-from islices.backends.jax import optax_accumulation, optax_optimizers, optax_transforms  # noqa: E402
+from islices.backends.jax.optax import accumulation, optimizers, transforms  # noqa: E402
 from islices.optim.presets import PRESETS  # noqa: E402
 
 ROWS, DIM, STEPS = 13, 3, 4
@@ -797,9 +797,7 @@ def test_optax_missing() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "module", [front, optax_transforms, optax_optimizers, optax_accumulation], ids=lambda m: m.__name__
-)
+@pytest.mark.parametrize("module", [front, transforms, optimizers, accumulation], ids=lambda m: m.__name__)
 def test_examples(module: Any) -> None:
     results = doctest.testmod(module, optionflags=doctest.IGNORE_EXCEPTION_DETAIL)
     assert results.attempted > 5

@@ -18,9 +18,9 @@ except ImportError as missing:
     raise ImportError('islices.backends.jax.optax needs optax: pip install "islices[optax]"') from missing
 
 from islices.arguments import check_flag
-from islices.backends.jax.optax_accumulation import accumulate
-from islices.backends.jax.optax_optimizers import adagrad, adam, adamw, rmsprop, sgd
-from islices.backends.jax.optax_rows import (
+from islices.backends.jax.optax.accumulation import accumulate
+from islices.backends.jax.optax.optimizers import adagrad, adam, adamw, rmsprop, sgd
+from islices.backends.jax.optax.rows import (
     WAY_OUT,
     WITNESSES,
     add_to_rows,
@@ -29,7 +29,7 @@ from islices.backends.jax.optax_rows import (
     is_leaf,
     leaves_of,
 )
-from islices.backends.jax.optax_transforms import (
+from islices.backends.jax.optax.transforms import (
     Transformation,
     add_decayed_weights,
     apply_if_finite,

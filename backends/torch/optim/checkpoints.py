@@ -14,7 +14,7 @@ import torch
 
 from islices.arguments import show, whole_number
 from islices.backends.torch.adapter import backend
-from islices.backends.torch.hyperparameters import Rate, complete, made_from
+from islices.backends.torch.optim.hyperparameters import Rate, complete, made_from
 from islices.linear import wide_dtype
 from islices.optim import Optimizer
 from islices.optim.formulas import State
@@ -23,7 +23,7 @@ from islices.registry import describe
 from islices.rows import to_dense
 
 if TYPE_CHECKING:
-    from islices.backends.torch.optimizer import RowOptimizer
+    from islices.backends.torch.optim.base import RowOptimizer
 
 __all__ = ["as_stored", "checked", "opened", "unsealed"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import optax
 
-from islices.backends.jax.optax_transforms import Transformation, on_rows
+from islices.backends.jax.optax.transforms import Transformation, on_rows
 
 __all__ = ["adagrad", "adam", "adamw", "rmsprop", "sgd"]
 

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from islices.arguments import check_flag
-from islices.backends.torch import checkpoints
-from islices.backends.torch.hyperparameters import Rate, asked_of, check_group, complete, made_from
+from islices.backends.torch.optim import checkpoints
+from islices.backends.torch.optim.hyperparameters import Rate, asked_of, check_group, complete, made_from
 from islices.optim import Optimizer
 
 __all__ = ["RowOptimizer"]

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from islices.arguments import check_name, is_real, show
-from islices.backends.jax.optax_rows import (
+from islices.backends.jax.optax.rows import (
     Rows,
     check_transformation,
     checked,

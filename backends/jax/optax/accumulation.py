@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from islices.arguments import check_flag, show, whole_number
 from islices.backend import Array
-from islices.backends.jax.optax_rows import (
+from islices.backends.jax.optax.rows import (
     Rows,
     check_transformation,
     checked,
@@ -24,7 +24,7 @@ from islices.backends.jax.optax_rows import (
     named_rows,
     weights_of,
 )
-from islices.backends.jax.optax_transforms import Transformation
+from islices.backends.jax.optax.transforms import Transformation
 from islices.slices import IndexedSlices
 
 __all__ = ["Accumulated", "accumulate"]

@@ -11,7 +11,7 @@ from typing import Any, TypedDict, Unpack
 
 import torch
 
-from islices.backends.torch.optimizer import RowOptimizer
+from islices.backends.torch.optim.base import RowOptimizer
 
 __all__ = ["SGD", "Adagrad", "Adam", "AdamW", "Ftrl", "RMSprop", "RowwiseAdagrad"]
 
