@@ -69,6 +69,9 @@ def share(array: np.ndarray[Any, Any], context: Any) -> Any:
             out = mx.nd.empty(array.shape, context, BFLOAT16)
             out[:] = np.ascontiguousarray(array).view(BFLOAT16).reshape(array.shape)
         return out
+    if array.dtype == np.int8:  # from_numpy refuses it
+        with mx.util.np_shape(True):
+            return mx.nd.array(array, context, dtype=np.int8)
     if not (array.flags.writeable and array.flags.c_contiguous and array.flags.aligned):
         array = array.copy()
     shared = mx.nd.from_numpy(array, zero_copy=True)

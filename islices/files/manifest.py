@@ -1,0 +1,343 @@
+"""What a file says about its tree: the manifest, made of a tree by `Plan` and read back by `read_manifest`.
+
+A manifest is JSON: how lists, tuples and dicts lie in one another, which arrays make up each leaf, and every array's
+dtype, shape and SHA-256. All of it is checked before data are read. May import: NumPy and the core, no framework.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import urllib.parse
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from islices.arguments import LARGEST, show
+from islices.backend import FLOATS, INTEGERS, Array, Backend
+from islices.files.containers import DTYPES, OWN, Archive, Outgoing, Stored, named, parse_json
+from islices.modes import HOST
+from islices.native import DEEPEST, from_native, without_padding
+from islices.registry import broken_backends, describe, find_backend
+from islices.slices import IndexedSlices, check_dense_shape, check_indices
+from islices.table import Table
+
+__all__ = ["Dense", "Giver", "Leaf", "Manifest", "Plan", "read_manifest"]
+
+#: Of the manifest; a reader refuses those it does not know.
+VERSION = 1
+#: The length that names of arrays are cut to: they are labels, the keys themselves stand in the tree.
+LABEL = 200
+Path = tuple[str | int, ...]
+
+
+# ---------------------------------------------------------------------- from a tree
+class Plan:
+    """What is to be written, found out before the file is touched: the arrays, and the manifest's tree."""
+
+    def __init__(self, tree: Any) -> None:
+        self.arrays: list[Outgoing] = []
+        self.taken = {"__metadata__", *OWN}
+        self.counts: Counter[str] = Counter()
+        self.tree = self.node(tree, (), DEEPEST)
+
+    def node(self, x: Any, path: Path, depth: int) -> Any:
+        if x is None:
+            return None
+        if isinstance(x, (dict, list, tuple)) and not depth:
+            raise ValueError(f"tree: got a structure of more than {DEEPEST} levels, or one within itself")
+        if isinstance(x, dict):
+            keys = [_key(key, path) for key in x]
+            items = zip(keys, x.values(), strict=True)
+            return {"dict": [[key, self.node(item, (*path, key), depth - 1)] for key, item in items]}
+        if isinstance(x, (list, tuple)):
+            kind = "list" if isinstance(x, list) else "tuple"
+            return {kind: [self.node(item, (*path, i), depth - 1) for i, item in enumerate(x)]}
+        if isinstance(x, Table):
+            weights = self.array(x.backend, x.weights, path, "weights")
+            return {"table": {"weights": weights, "padding_idx": x.padding_idx, "scale_by_freq": x.scale_by_freq}}
+        return self.leaf(x, path)
+
+    def leaf(self, x: Any, path: Path) -> Any:
+        backend = find_backend(x)
+        if backend is None:
+            raise TypeError(
+                f"{_place(path)}: got {describe(x)}; accepted are sparse gradients, dense arrays, Table, None, or "
+                f"lists, tuples and dicts of them{broken_backends()}"
+            )
+        if not isinstance(x, IndexedSlices) and not backend.is_native(x):
+            return {"array": self.array(backend, x, path, "")}
+        with named(_place(path)):
+            s = without_padding(from_native(x))
+            if not backend.is_traced(s.indices):
+                check_indices(backend, s.indices, s.dense_shape[0], coalesced=s.coalesced)
+        values = self.array(backend, s.values, path, "values")
+        indices = self.array(backend, s.indices, path, "indices")
+        shape = list(s.dense_shape)
+        return {"slices": {"values": values, "indices": indices, "dense_shape": shape, "coalesced": s.coalesced}}
+
+    def array(self, backend: Backend, x: Array, path: Path, part: str) -> str:
+        dtype = backend.dtype(x)
+        if dtype not in DTYPES:
+            raise TypeError(f"{_place(path)}: got {describe(x)}; accepted dtypes are {', '.join(DTYPES)}")
+        if backend.is_traced(x):
+            raise TypeError(f"{_place(path)}: got {describe(x)}, traced; accepted are arrays whose values are known")
+        shape = tuple(map(int, backend.shape(x)))  # type: ignore[arg-type]
+        name = self.name(path, part)
+        self.arrays.append(Outgoing(name, dtype, shape, lambda: backend.to_numpy(x)))
+        return name
+
+    def name(self, path: Path, part: str) -> str:
+        """The array's label: its path, readable, legal in any container, and no other array's."""
+        label = ".".join([*map(str, path), *([part] if part else [])]) or "value"
+        label = "".join(c if c.isprintable() and c not in "%\\" else urllib.parse.quote(c, "", errors="surrogatepass")
+                        for c in label[:LABEL])  # fmt: skip
+        label = re.sub(r"^/|/(?=[./])|(?<=\.)/", "%2F", label)  # unpacked, a name stays in its folder
+        name = label
+        while name in self.taken:
+            self.counts[label] += 1
+            name = f"{label}~{self.counts[label] + 1}"
+        self.taken.add(name)
+        return name
+
+    def texts(self, digests: Sequence[str], metadata: dict[str, str]) -> dict[str, str]:
+        """The texts that go beside the arrays, whose digests these are."""
+        held = [
+            {"name": a.name, "dtype": a.dtype, "shape": a.shape, "sha256": sha256}
+            for a, sha256 in zip(self.arrays, digests, strict=True)
+        ]
+        manifest = {"format": "islices", "version": VERSION, "metadata": metadata, "arrays": held, "tree": self.tree}
+        text = json.dumps(manifest, separators=(",", ":"))
+        return {**metadata, OWN[0]: text, OWN[1]: _sha256(text)}
+
+
+def _key(key: Any, path: Path) -> str | int:
+    if isinstance(key, str):
+        return str.__str__(key)
+    if type(key) is int and abs(key) <= LARGEST:
+        return key
+    raise TypeError(f"{_place(path)}: got the key {show(key)}; accepted are strings, and ints of 64 bits")
+
+
+def _place(path: Path) -> str:
+    return "tree" + "".join(f"[{show(key)}]" for key in path)
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+# ---------------------------------------------------------------------- back to a tree
+class Giver:
+    """Reads leaves into a framework's arrays; whether it has their dtypes is known before the first is read."""
+
+    def __init__(self, target: Backend, archive: Archive, dtypes: set[str]) -> None:
+        self.target, self.archive = target, archive
+        self.like = {dtype: self._probe(dtype) for dtype in sorted(dtypes)}
+
+    def _probe(self, dtype: str) -> Array:
+        """An array of one element of the dtype; TypeError if the framework has none."""
+        if dtype != "uint16":
+            return self.target.asarray(np.zeros(1, "uint16" if dtype == "bfloat16" else dtype))
+        try:
+            return self.target.astype(self.target.asarray(np.zeros(1, np.int32)), dtype)
+        except (AttributeError, KeyError):
+            raise TypeError(f"array: got uint16, which {self.target.name} has not") from None
+
+    def host(self, leaf: Dense) -> np.ndarray[Any, Any]:
+        return self.archive.read(leaf.array, leaf.sha256)
+
+    def put(self, host: np.ndarray[Any, Any], dtype: str) -> Array:
+        """The framework's array, over the same memory where it can be."""
+        if dtype == "uint16":  # the adapters take such an array for the bits of bfloat16
+            return self.target.astype(self.target.asarray(host.astype(np.int32)), dtype)
+        like = self.like[dtype]
+        if self.target.dtype(like) != dtype:  # JAX without x64 narrows int64, once it has looked at every number
+            return self.target.asarray(host)
+        return self.target.from_host(host, like)
+
+    def __call__(self, leaf: Dense) -> Array:
+        return self.put(self.host(leaf), leaf.dtype)
+
+
+@dataclass(frozen=True)
+class Dense:
+    """An array, where it lies."""
+
+    array: Stored
+    dtype: str
+    #: None in a file of somebody else's
+    sha256: str | None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.array.shape
+
+    def dtypes(self) -> set[str]:
+        return {self.dtype}
+
+    def load(self, give: Giver) -> Array:
+        return give(self)
+
+
+@dataclass(frozen=True)
+class _Slices:
+    values: Dense
+    indices: Dense
+    dense_shape: tuple[int | None, ...]
+    coalesced: bool
+
+    def dtypes(self) -> set[str]:
+        return {self.values.dtype, self.indices.dtype}
+
+    def load(self, give: Giver) -> IndexedSlices:
+        indices = give.host(self.indices)
+        try:
+            check_indices(
+                HOST, indices, self.dense_shape[0], coalesced=self.coalesced, argument=repr(self.indices.array.name)
+            )
+        except IndexError as error:  # not the caller's index: the file's
+            raise ValueError(str(error)) from None
+        held = give.put(indices, self.indices.dtype)
+        return IndexedSlices._trusted(give.target, give(self.values), held, self.dense_shape, coalesced=self.coalesced)
+
+
+@dataclass(frozen=True)
+class _Table:
+    weights: Dense
+    padding_idx: int | None
+    scale_by_freq: bool
+
+    def dtypes(self) -> set[str]:
+        return self.weights.dtypes()
+
+    def load(self, give: Giver) -> Table:
+        return Table(give(self.weights), padding_idx=self.padding_idx, scale_by_freq=self.scale_by_freq)
+
+
+Leaf = Dense | _Slices | _Table
+
+
+class Manifest(NamedTuple):
+    metadata: dict[str, str]
+    #: every array by name
+    held: dict[str, Dense]
+    #: the tree, with a `Leaf` where an array, slices or a table was
+    tree: Any
+
+
+def read_manifest(archive: Archive) -> Manifest | None:
+    """The manifest of a file, checked against the arrays that are there; None if nothing in it is ours."""
+    if not any(name.startswith("islices.") for name in archive.texts):
+        return None
+    text, sha256 = (archive.texts.get(name) for name in OWN)
+    if text is None or sha256 != _sha256(text):
+        raise ValueError("the manifest is damaged: its SHA-256 is not what the file states")
+    found = parse_json(text, "the manifest")
+    if not isinstance(found, dict) or found.get("format") != "islices" or type(found.get("version")) is not int:
+        raise ValueError("the manifest is not that of a file of islices")
+    if found["version"] != VERSION:
+        raise ValueError(f"it has version {found['version']}; this islices reads version {VERSION}: upgrade islices")
+    if set(found) != {"format", "version", "metadata", "arrays", "tree"} or not isinstance(found["arrays"], list):
+        raise ValueError("the manifest holds other entries than it should")
+    metadata = found["metadata"]
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise ValueError("the manifest's metadata are no object of texts")
+    others = {name: value for name, value in archive.texts.items() if name not in OWN}
+    if others and others != metadata:  # a .safetensors repeats them
+        raise ValueError("the metadata were changed: they are not what the manifest says")
+    held = {leaf.array.name: leaf for leaf in (_held(entry, archive) for entry in found["arrays"])}
+    if len(held) != len(found["arrays"]) or held.keys() != archive.arrays.keys():
+        raise ValueError("the arrays of the file are not those of its manifest")
+    unclaimed = dict(held)
+    tree = _tree(found["tree"], unclaimed, DEEPEST)
+    if unclaimed:
+        raise ValueError(f"the manifest's tree does not say what {min(unclaimed)!r} is")
+    return Manifest(metadata, held, tree)
+
+
+def _held(entry: Any, archive: Archive) -> Dense:
+    if not isinstance(entry, dict) or set(entry) != {"name", "dtype", "shape", "sha256"}:
+        raise ValueError("the manifest describes an array by other than name, dtype, shape and sha256")
+    name, dtype, sha256 = entry["name"], entry["dtype"], entry["sha256"]
+    array = archive.arrays.get(name) if isinstance(name, str) else None
+    if array is None:
+        raise ValueError(f"the manifest names an array {show(name)}, which the file does not hold")
+    holds = ("bfloat16", "uint16") if dtype == "bfloat16" else (dtype,)  # .npz knows no bfloat16, and holds its bits
+    if not array.plain or array.dtype not in holds or entry["shape"] != list(array.shape):
+        order = "" if array.plain else " in another order"
+        raise ValueError(
+            f"{name!r} is {array.dtype} of shape {array.shape}{order}; its manifest says {show(dtype)} of "
+            f"{show(entry['shape'])}"
+        )
+    if not isinstance(sha256, str):
+        raise ValueError(f"{name!r}: got SHA-256 {show(sha256)}; accepted is a text")
+    return Dense(array, dtype, sha256)
+
+
+def _tree(node: Any, unclaimed: dict[str, Dense], depth: int) -> Any:
+    if node is None:
+        return None
+    if not isinstance(node, dict) or len(node) != 1:
+        raise ValueError(f"the manifest's tree holds {show(node)}; accepted is one of dict, list, tuple, array, ...")
+    ((kind, content),) = node.items()
+    if kind in ("dict", "list", "tuple"):
+        if not isinstance(content, list) or not depth:
+            raise ValueError(f"the manifest's tree is no tree of lists, or has more than {DEEPEST} levels")
+        if kind == "dict":
+            return _dict(content, unclaimed, depth)
+        items = [_tree(item, unclaimed, depth - 1) for item in content]
+        return items if kind == "list" else tuple(items)
+    if kind == "array":
+        return _claim(content, unclaimed)
+    if kind in ("slices", "table") and isinstance(content, dict):
+        return (_slices if kind == "slices" else _table)(content, unclaimed)
+    raise ValueError(f"the manifest's tree holds a {show(kind)}, which this islices does not know")
+
+
+def _dict(content: list[Any], unclaimed: dict[str, Dense], depth: int) -> dict[str | int, Any]:
+    out: dict[str | int, Any] = {}
+    for item in content:
+        if not isinstance(item, list) or len(item) != 2 or type(item[0]) not in (str, int) or item[0] in out:
+            raise ValueError("the manifest's tree holds a dict whose keys are not strings and ints, each once")
+        out[item[0]] = _tree(item[1], unclaimed, depth - 1)
+    return out
+
+
+def _claim(name: Any, unclaimed: dict[str, Dense]) -> Dense:
+    leaf = unclaimed.pop(name, None) if isinstance(name, str) else None
+    if leaf is None:
+        raise ValueError(f"the manifest's tree names {show(name)}, which is no array, or another leaf's")
+    return leaf
+
+
+def _slices(content: dict[str, Any], unclaimed: dict[str, Dense]) -> _Slices:
+    if set(content) != {"values", "indices", "dense_shape", "coalesced"}:
+        raise ValueError("the manifest describes slices by other than values, indices, dense_shape and coalesced")
+    values, indices = _claim(content["values"], unclaimed), _claim(content["indices"], unclaimed)
+    dims, coalesced, name = content["dense_shape"], content["coalesced"], values.array.name
+    if not isinstance(dims, list) or any(type(n) not in (int, type(None)) for n in dims) or type(coalesced) is not bool:
+        raise ValueError(f"{name!r}: got dense_shape {show(dims)} and coalesced {show(coalesced)}")
+    shape = check_dense_shape(dims)
+    fits = len(indices.shape) == 1 and values.shape == (*indices.shape, *shape[1:])
+    if not fits or values.dtype not in (*FLOATS, *INTEGERS) or indices.dtype not in INTEGERS:
+        raise ValueError(
+            f"{name!r}: values {values.dtype} {values.shape} and indices {indices.dtype} {indices.shape} are no slices "
+            f"of {shape}"
+        )
+    return _Slices(values, indices, shape, coalesced)
+
+
+def _table(content: dict[str, Any], unclaimed: dict[str, Dense]) -> _Table:
+    if set(content) != {"weights", "padding_idx", "scale_by_freq"}:
+        raise ValueError("the manifest describes a table by other than weights, padding_idx and scale_by_freq")
+    weights, padding_idx = _claim(content["weights"], unclaimed), content["padding_idx"]
+    if weights.dtype not in FLOATS or not weights.shape or type(content["scale_by_freq"]) is not bool:
+        raise ValueError(f"{weights.array.name!r}: {weights.dtype} of shape {weights.shape} is no table")
+    if padding_idx is not None and (type(padding_idx) is not int or not 0 <= padding_idx < weights.shape[0]):
+        raise ValueError(f"{weights.array.name!r}: got padding_idx {show(padding_idx)}; it has {weights.shape[0]} rows")
+    return _Table(weights, padding_idx, content["scale_by_freq"])

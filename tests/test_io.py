@@ -1,0 +1,609 @@
+"""save and load: every kind of leaf, of every framework, in both formats; what others read and write; atomic writes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import subprocess
+import sys
+import textwrap
+import tracemalloc
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import islices
+from islices.conformance.properties.files import same
+from islices.io import read_header, read_metadata
+
+safetensors_numpy = pytest.importorskip("safetensors.numpy")
+ml_dtypes = pytest.importorskip("ml_dtypes")
+
+SUFFIXES = (".npz", ".safetensors")
+FRAMEWORKS = [name for name in ("numpy", "torch", "tensorflow", "jax", "mxnet") if name in islices.list_backends()]
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+OTHERS = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+#: dtypes of dense arrays that a framework, or its adapter, does not have
+LACKING = {"mxnet": ("int16", "uint16", "uint32", "uint64")}
+
+each_suffix = pytest.mark.parametrize("suffix", SUFFIXES)
+
+
+@pytest.fixture
+def wide() -> Any:
+    """JAX with 64-bit types, where it is installed."""
+    if "jax" not in FRAMEWORKS:
+        yield
+        return
+    with islices.get_backend("jax").wide_types():
+        yield
+
+
+def array(framework: str, x: Any, dtype: str) -> Any:
+    """x in a framework, of a dtype."""
+    host = np.asarray(x).astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    backend = islices.get_backend(framework)
+    if framework == "numpy":
+        return host
+    if dtype == "uint16":  # such an array of NumPy's stands for bfloat16 to the adapters
+        return backend.astype(backend.asarray(host.astype(np.int32)), "uint16")
+    return backend.asarray(host)
+
+
+def bits(x: Any) -> tuple[str, tuple[int | None, ...], bytes]:
+    """What two arrays must share, of whatever framework."""
+    backend = islices.get_backend(x)
+    return backend.dtype(x), backend.shape(x), backend.to_numpy(x).tobytes()
+
+
+def parts(s: islices.IndexedSlices) -> tuple[Any, ...]:
+    return bits(s.values), bits(s.indices), s.dense_shape, s.coalesced
+
+
+ROWS = {
+    "sorted": ([0, 2, 5], True),
+    "sorted, not said": ([0, 2, 5], False),
+    "unsorted": ([5, 0, 2], False),
+    "duplicates": ([3, 3, 1, 3], False),
+    "empty": ([], False),
+    "empty, coalesced": ([], True),
+}
+
+
+def slices(framework: str, dtype: str) -> dict[str, islices.IndexedSlices]:
+    """Each kind of indices, of both types; rows known and unknown, of 0 to 2 dimensions."""
+    backend = islices.get_backend(framework)
+    made = {}
+    for index_type in ("int32", "int64"):
+        for k, (name, (rows, coalesced)) in enumerate(ROWS.items()):
+            row_shape = ((), (3,), (2, 2))[k % 3]
+            values = np.arange(len(rows) * int(np.prod(row_shape))).reshape(len(rows), *row_shape) - 1.5
+            indices = backend.asarray(np.array(rows, index_type))
+            shape = (None if k % 2 else 6, *row_shape)
+            made[f"{name}, {index_type}"] = islices.IndexedSlices(
+                array(framework, values, dtype), indices, shape, coalesced=coalesced
+            )
+    return made
+
+
+# ---------------------------------------------------------------------- round trips
+@each_suffix
+@pytest.mark.parametrize("dtype", [*FLOATS, "int32", "int64"])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_slices_come_back(framework: str, dtype: str, suffix: str, tmp_path: Path, wide: None) -> None:
+    tree = slices(framework, dtype)
+    path = tmp_path / f"grads{suffix}"
+    islices.save(path, tree)
+    back = islices.load(path, backend=framework)
+    assert list(back) == list(tree)
+    for name, s in tree.items():
+        assert isinstance(back[name], islices.IndexedSlices), name
+        assert back[name].backend is islices.get_backend(framework), name
+        assert parts(back[name]) == parts(s), name
+    s = back["duplicates, int64"]
+    assert bits(islices.coalesce(s).values) == bits(islices.coalesce(tree["duplicates, int64"]).values)  # of use there
+
+
+@each_suffix
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_dense_arrays_come_back(framework: str, suffix: str, tmp_path: Path, wide: None) -> None:
+    rng = np.random.default_rng(3)
+    tree = {
+        f"{dtype} {shape}": array(framework, rng.integers(0, 2, shape), dtype)
+        for dtype in (*FLOATS, *OTHERS)
+        if dtype not in LACKING.get(framework, ())
+        for shape in ((), (0,), (5,), (2, 3), (0, 3), (40, 50))
+    }
+    path = tmp_path / f"dense{suffix}"
+    islices.save(path, tree)
+    back = islices.load(path, backend=framework)
+    assert {name: bits(x) for name, x in back.items()} == {name: bits(x) for name, x in tree.items()}
+    assert all(islices.get_backend(x).name == framework for x in back.values())
+
+
+@each_suffix
+@pytest.mark.parametrize("to", FRAMEWORKS)
+@pytest.mark.parametrize("of", FRAMEWORKS)
+def test_one_framework_saves_another_loads(of: str, to: str, suffix: str, tmp_path: Path, wide: None) -> None:
+    tree = [*(s for dtype in FLOATS for s in slices(of, dtype).values()), array(of, [1.5, np.nan], "bfloat16")]
+    path = tmp_path / f"grads{suffix}"
+    islices.save(path, tree)
+    back = islices.load(path, backend=to)
+    assert [parts(s) for s in back[:-1]] == [parts(s) for s in tree[:-1]]
+    assert bits(back[-1]) == bits(tree[-1])
+    assert {islices.get_backend(x).name for x in back} == {to}
+
+
+@each_suffix
+def test_every_bit_of_a_float_is_kept(suffix: str, tmp_path: Path) -> None:
+    """Payloads of NaN, the sign of zero and subnormals, in every float type."""
+    every = np.arange(1 << 16, dtype=np.uint16)
+    rng = np.random.default_rng(5)
+    tree = [every.view(np.float16), every.view(ml_dtypes.bfloat16), *(
+        rng.integers(0, 1 << 8, 4096, np.uint8).view(dtype) for dtype in (np.float32, np.float64)
+    )]  # fmt: skip
+    path = tmp_path / f"bits{suffix}"
+    islices.save(path, tree)
+    assert same(tree, islices.load(path))
+
+
+@each_suffix
+@pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name != "numpy"])
+def test_native_gradients_are_saved(framework: str, suffix: str, tmp_path: Path) -> None:
+    s = slices(framework, "float32")["sorted, int32"]
+    native = islices.to_native(s)
+    path = tmp_path / f"native{suffix}"
+    islices.save(path, {"table": native})
+    back = islices.load(path)["table"]
+    assert parts(back) == parts(islices.from_native(native))
+
+
+Point = namedtuple("Point", "x y")
+
+
+@each_suffix
+def test_structures_come_back(suffix: str, tmp_path: Path) -> None:
+    x = np.arange(3.0)
+    table = islices.Table(np.ones((4, 2), np.float32), padding_idx=-1, scale_by_freq=True)
+    tree = {"b": [x, (x, None), {}], "a": {0: x, -7: [], "0": ()}, "table": table, "": {"": x}, "point": Point(x, None)}
+    path = tmp_path / f"tree{suffix}"
+    islices.save(path, tree)
+    back = islices.load(path)
+    assert same({**tree, "point": (x, None)}, back)
+    assert (back["table"].padding_idx, type(back["point"])) == (3, tuple)
+
+
+@each_suffix
+@pytest.mark.parametrize("leaf", [None, np.float32(2.5), {}, ()], ids=["None", "scalar", "dict", "tuple"])
+def test_a_tree_may_be_one_leaf_or_none(leaf: Any, suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"leaf{suffix}"
+    islices.save(str(path), leaf)
+    assert same(leaf, islices.load(os.fsencode(path)))
+
+
+LEAVES = st.builds(
+    lambda dtype, shape, seed: np.random.default_rng(seed).integers(0, 2, shape).astype(dtype),
+    st.sampled_from((*OTHERS, "float16", "float32", "float64")),
+    st.lists(st.integers(0, 3), max_size=3),
+    st.integers(0, 9),
+)
+KEYS = st.text(st.characters(), max_size=8) | st.sampled_from(
+    ["a.b", "a", "b", "values", "../x", "__metadata__", "é/."]
+)
+TREES = st.recursive(
+    LEAVES | st.none(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(KEYS | st.integers(-3, 3), inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+    ),
+    max_leaves=8,
+)
+
+
+@each_suffix
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(tree=TREES)
+def test_any_tree_with_any_names_comes_back(suffix: str, tmp_path: Path, tree: Any) -> None:
+    path = tmp_path / f"any{suffix}"
+    islices.save(path, tree)
+    assert same(tree, islices.load(path))
+
+
+@each_suffix
+def test_names_that_would_collide_do_not(suffix: str, tmp_path: Path) -> None:
+    s = islices.IndexedSlices(np.ones((1, 2)), np.array([0]), (3, 2))
+    names = [
+        "a",
+        "a.values",
+        "a.values~2",
+        "islices.json",
+        "__metadata__",
+        "/etc/x",
+        "..",
+        "x" * 70_000,
+        "nul\0",
+        "\ud800",
+    ]
+    tree = {name: np.full(2, k, np.float32) for k, name in enumerate(names[1:])} | {"a": s, "a/b": {"..": s}}
+    path = tmp_path / f"names{suffix}"
+    islices.save(path, tree)
+    assert same(tree, islices.load(path))
+    stored = read_header(path).arrays
+    assert len(stored) == 13
+    assert not any(name.startswith("/") or "/." in name or "\0" in name or len(name) > 300 for name in stored)
+
+
+def test_slots_that_hold_nothing_are_left_out(tmp_path: Path) -> None:
+    s = islices.IndexedSlices(np.ones((3, 2)), np.array([1, 5, 5]), (5, 2), padded=True)
+    islices.save(tmp_path / "x.npz", s)
+    back = islices.load(tmp_path / "x.npz")
+    assert (back.indices.tolist(), back.padded) == ([1], False)
+
+
+@each_suffix
+def test_parameters_and_variables_come_back_as_arrays(suffix: str, tmp_path: Path) -> None:
+    torch, tf = pytest.importorskip("torch"), pytest.importorskip("tensorflow")
+    parameter = torch.nn.Parameter(torch.arange(6.0).reshape(2, 3).T)  # not contiguous
+    path = tmp_path / f"both{suffix}"
+    islices.save(path, [parameter, tf.Variable([1.0, 2.0])])
+    back = islices.load(path, backend="torch")
+    assert (type(back[0]), back[0].requires_grad) == (torch.Tensor, False)
+    assert torch.equal(back[0], parameter.detach())
+    assert back[1].tolist() == [1.0, 2.0]
+
+
+# ---------------------------------------------------------------------- what a framework cannot hold
+@each_suffix
+def test_jax_without_x64_says_so(suffix: str, tmp_path: Path) -> None:
+    jax = pytest.importorskip("jax")
+    assert not jax.config.jax_enable_x64
+    path = tmp_path / f"wide{suffix}"
+    islices.save(path, [np.zeros(3)])
+    with pytest.raises(TypeError, match=r"float64.*jax_enable_x64"):
+        islices.load(path, backend="jax")
+    s = islices.IndexedSlices(np.ones((1, 1), np.float32), np.array([2**31]), (2**32, 1))
+    islices.save(path, s)
+    with pytest.raises(IndexError, match="2147483648 at position 0"):
+        islices.load(path, backend="jax")
+    islices.save(path, islices.IndexedSlices(s.values, np.array([2**31 - 1]), (2**32, 1)))
+    back = islices.load(path, backend="jax")
+    assert (back.indices.dtype, int(back.indices[0])) == (np.int32, 2**31 - 1)
+
+
+@each_suffix
+def test_a_dtype_that_mxnet_has_not_is_a_type_error(suffix: str, tmp_path: Path) -> None:
+    pytest.importorskip("numpy")
+    if "mxnet" not in FRAMEWORKS:
+        pytest.skip("mxnet is not installed")
+    for dtype in ("int16", "uint16"):
+        path = tmp_path / f"x{suffix}"
+        islices.save(path, np.zeros(3, dtype))
+        with pytest.raises(TypeError, match=dtype):
+            islices.load(path, backend="mxnet")
+
+
+# ---------------------------------------------------------------------- what is refused
+def traced_by_jax(path: Path) -> None:
+    jax = pytest.importorskip("jax")
+    jax.jit(lambda x: islices.save(path, {"g": x}))(np.float32(1))
+
+
+REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
+    "a number": (lambda p: islices.save(p, {"lr": [0.1]}), TypeError, r"tree\['lr'\]\[0\]: got float 0.1"),
+    "complex": (lambda p: islices.save(p, [np.zeros(2, complex)]), TypeError, r"tree\[0\].*complex128.*accepted"),
+    "objects": (lambda p: islices.save(p, [np.array([{}])]), TypeError, "object.*accepted dtypes"),
+    "strings": (lambda p: islices.save(p, np.array(["a"])), TypeError, "accepted dtypes"),
+    "a key": (lambda p: islices.save(p, {"a": {(1, 2): None}}), TypeError, r"tree\['a'\]: got the key \(1, 2\)"),
+    "a bool for a key": (lambda p: islices.save(p, {True: None}), TypeError, "got the key True"),
+    "a cycle": (lambda p: islices.save(p, cycle()), ValueError, "more than 100 levels, or one within itself"),
+    "a traced array": (traced_by_jax, TypeError, r"tree\['g'\].*traced"),
+    "invalid slices": (lambda p: islices.save(p, [unchecked([0, 9])]), IndexError, r"tree\[0\]: indices: got 9 at"),
+    "a false claim": (lambda p: islices.save(p, unchecked([2, 1])), ValueError, "claimed coalesced"),
+    "per sample": (lambda p: islices.save(p, per_sample()), TypeError, "PerSample"),
+    "no path": (lambda p: islices.save(3, None), TypeError, "path: got int 3"),
+    "another suffix": (lambda p: islices.save("x.pt", None), ValueError, "path: got 'x.pt'.*safetensors or .npz"),
+    "metadata of numbers": (lambda p: islices.save(p, None, metadata={"step": 3}), TypeError, "metadata: .*int 3"),
+    "metadata that is no mapping": (lambda p: islices.save(p, None, metadata="x"), TypeError, "metadata: got str 'x'"),
+    "a reserved name": (lambda p: islices.save(p, None, metadata={"islices.x": ""}), ValueError, "reserved"),
+    "half a character": (lambda p: islices.save(p, None, metadata={"a": "\udc80"}), ValueError, "UTF-8"),
+    "a backend": (lambda p: islices.load(p, backend="caffe"), ValueError, "no backend is named 'caffe'"),
+    "a flag": (lambda p: islices.load(p, foreign="yes"), TypeError, "foreign: got 'yes'"),
+}  # fmt: skip
+
+
+@each_suffix
+def test_a_hundred_levels_come_back(suffix: str, tmp_path: Path) -> None:
+    tree: Any = np.ones(1)
+    for k in range(100):
+        tree = {"k": tree} if k % 2 else [tree]
+    islices.save(tmp_path / f"deep{suffix}", tree)
+    assert same(tree, islices.load(tmp_path / f"deep{suffix}"))
+
+
+def test_archives_with_64_bit_numbers_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an archive of 4 GiB or 65,536 members has, in a small one."""
+    monkeypatch.setattr("zipfile.ZIP_FILECOUNT_LIMIT", 1)
+    monkeypatch.setattr("zipfile.ZIP64_LIMIT", 100)
+    tree = {f"{k}": np.full(50, k) for k in range(4)}
+    islices.save(tmp_path / "x.npz", tree)
+    monkeypatch.undo()
+    assert b"PK\x06\x06" in (tmp_path / "x.npz").read_bytes()
+    assert same(tree, islices.load(tmp_path / "x.npz"))
+    np.savez(tmp_path / "y.npz", **tree)
+    assert same(tree, islices.load(tmp_path / "y.npz", foreign=True))
+
+
+def cycle() -> list[Any]:
+    x: list[Any] = []
+    x.append(x)
+    return x
+
+
+def unchecked(indices: list[int]) -> islices.IndexedSlices:
+    rows = np.array(indices)
+    return islices.IndexedSlices(np.ones((len(rows), 1)), rows, (5, 1), coalesced=True, validate=False)
+
+
+def per_sample() -> islices.PerSample:
+    return islices.per_sample(np.ones((2, 1, 3)), np.array([[1], [2]]), 5)
+
+
+@each_suffix
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_leaves_no_file(name: str, suffix: str, tmp_path: Path) -> None:
+    call, kind, text = REFUSED[name]
+    path = tmp_path / f"old{suffix}"
+    path.write_bytes(b"as it was")
+    with pytest.raises(kind, match=text):
+        call(path)
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {path.name: b"as it was"}
+
+
+@each_suffix
+def test_files_that_cannot_be_opened(suffix: str, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="missing"):
+        islices.load(tmp_path / f"missing{suffix}")
+    with pytest.raises(FileNotFoundError, match=f"x{suffix}") as error:
+        islices.save(tmp_path / "nowhere" / f"x{suffix}", None)
+    assert "tmp'" not in str(error.value)
+    (tmp_path / f"folder{suffix}").mkdir()
+    with pytest.raises(IsADirectoryError):
+        islices.load(tmp_path / f"folder{suffix}")
+    with pytest.raises(IsADirectoryError):
+        islices.save(tmp_path / f"folder{suffix}", None)
+    pipe = tmp_path / f"pipe{suffix}"
+    os.mkfifo(pipe)
+    with pytest.raises(ValueError, match="no regular file"):
+        islices.load(pipe)  # and does not wait for a writer
+    with pytest.raises(ValueError, match="no regular file"):
+        islices.save(pipe, None)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_without_safetensors_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    islices.save(tmp_path / "x.safetensors", None)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "safetensors"]:
+        monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
+    for call in (lambda p: islices.save(p, None), islices.load):
+        with pytest.raises(ModuleNotFoundError, match=r'pip install "islices\[io\]"'):
+            call(tmp_path / "x.safetensors")
+    islices.save(tmp_path / "x.npz", np.ones(2))
+    assert islices.load(tmp_path / "x.npz").tolist() == [1.0, 1.0]
+
+
+def test_saving_imports_no_framework(tmp_path: Path) -> None:
+    code = """
+        import sys, numpy as np, islices
+        assert "safetensors" not in sys.modules and "zipfile" in sys.modules
+        islices.save(sys.argv[1], np.ones(3)); islices.load(sys.argv[1])
+        heavy = {"torch", "tensorflow", "jax", "mxnet", "safetensors"}
+        print(sorted({name.partition(".")[0] for name in sys.modules} & heavy))
+    """
+    assert run(code, tmp_path / "x.npz") == "[]"
+
+
+def run(code: str, *arguments: object, **options: Any) -> str:
+    """What code prints in a process of its own."""
+    command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+# ---------------------------------------------------------------------- others' files, and ours to others
+@each_suffix
+def test_others_read_our_files(suffix: str, tmp_path: Path) -> None:
+    s = islices.IndexedSlices(np.ones((2, 3), np.float32), np.array([4, 1], np.int32), (6, 3))
+    half = np.array([1.5], ml_dtypes.bfloat16)
+    path = tmp_path / f"x{suffix}"
+    islices.save(path, {"encoder": {"weight": s}, "half": half, "steps": [np.int64(3)]}, metadata={"format": "pt"})
+    if suffix == ".npz":
+        with np.load(path, allow_pickle=False) as file:
+            read = {name: file[name] for name in file.files}
+        texts = {name: read.pop(name).decode() for name in ("islices.json", "islices.sha256")}
+        assert read["half"].view(ml_dtypes.bfloat16).tolist() == [1.5]
+    else:
+        read = safetensors_numpy.load_file(path)
+        from safetensors import safe_open
+
+        with safe_open(path, "numpy") as file:
+            texts = file.metadata()
+        assert texts.pop("format") == "pt"
+        assert read["half"].tolist() == [1.5]
+    assert sorted(read) == ["encoder.weight.indices", "encoder.weight.values", "half", "steps.0"]
+    assert (read["encoder.weight.indices"].tolist(), read["encoder.weight.indices"].dtype) == ([4, 1], np.int32)
+    assert same(read["encoder.weight.values"], s.values)
+    manifest = json.loads(texts["islices.json"])  # as docs/files.md says
+    assert hashlib.sha256(texts["islices.json"].encode()).hexdigest() == texts["islices.sha256"]
+    digests = {held["name"]: held["sha256"] for held in manifest["arrays"]}
+    assert digests == {name: hashlib.sha256(x.tobytes()).hexdigest() for name, x in read.items()}
+    assert manifest["tree"]["dict"][0][1]["dict"][0][1]["slices"]["dense_shape"] == [6, 3]
+
+
+def foreign_file(suffix: str, path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    arrays = {"layer.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "n": np.array(3), "on": np.array([True])}
+    if suffix == ".npz":
+        np.savez_compressed(path, **arrays)
+    else:
+        safetensors_numpy.save_file(arrays, path, {"format": "pt"})
+    return arrays
+
+
+@each_suffix
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_files_of_others_load_where_that_is_asked_for(framework: str, suffix: str, tmp_path: Path, wide: None) -> None:
+    path = tmp_path / f"x{suffix}"
+    arrays = foreign_file(suffix, path)
+    for call in (islices.load, read_header, read_metadata):
+        with pytest.raises(ValueError, match=r"x\..*islices.save.*load\(path, foreign=True\)"):
+            call(path)
+    back = islices.load(path, backend=framework, foreign=True)
+    assert {name: bits(x) for name, x in back.items()} == {name: bits(x) for name, x in arrays.items()}
+    header = read_header(path, foreign=True)
+    assert (header.own, header.arrays["n"]) == (False, ("int64", ()))
+    assert header.metadata == ({"format": "pt"} if suffix == ".safetensors" else {})
+
+
+def test_a_state_dict_of_torch_loads(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import save_file
+
+    state = torch.nn.Embedding(5, 3, dtype=torch.bfloat16).state_dict()
+    save_file(state, tmp_path / "x.safetensors")
+    back = islices.load(tmp_path / "x.safetensors", backend="torch", foreign=True)
+    assert torch.equal(back["weight"].view(torch.int16), state["weight"].view(torch.int16))
+
+
+def test_arrays_of_others_in_another_order_come_right(tmp_path: Path) -> None:
+    columns, big = np.asfortranarray(np.arange(12.0).reshape(3, 4)), np.arange(5, dtype=">i4")
+    np.savez(tmp_path / "x.npz", columns=columns, big=big, both=np.asfortranarray(columns.astype(">f2")))
+    back = islices.load(tmp_path / "x.npz", foreign=True)
+    assert same(back, {"columns": columns, "big": big.astype("<i4"), "both": columns.astype("<f2")})
+    assert all(x.flags.c_contiguous for x in back.values())
+
+
+@each_suffix
+def test_asking_for_others_files_changes_nothing_for_ours(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"x{suffix}"
+    tree = {"g": slices("numpy", "float32")["duplicates, int64"]}
+    islices.save(path, tree)
+    assert same(tree, islices.load(path, foreign=True))
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"islices.json", b"islicez.json"))
+    with pytest.raises(ValueError, match=r"x\.|manifest|\.npy"):
+        islices.load(path, foreign=True)
+
+
+# ---------------------------------------------------------------------- headers
+@each_suffix
+def test_the_header_is_read_without_the_data(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"x{suffix}"
+    big = np.full(1 << 16, 7, np.uint8)
+    remarks = {"step": "12", "é\n": "日本語", "format": "pt"}
+    islices.save(path, {"w": big, "b": np.array([1.5], ml_dtypes.bfloat16)}, metadata=remarks)
+    path.write_bytes(path.read_bytes().replace(bytes([7]) * 9, bytes([7] * 8 + [8]), 1))
+    header = read_header(path)
+    assert header == (remarks, {"w": ("uint8", (1 << 16,)), "b": ("bfloat16", (1,))}, True)
+    assert read_metadata(path) == remarks
+    with pytest.raises(ValueError, match=f"x{suffix}: .*'w' are damaged"):
+        islices.load(path)
+
+
+# ---------------------------------------------------------------------- writing
+@each_suffix
+def test_permissions_are_those_of_open(suffix: str, tmp_path: Path) -> None:
+    path, plain = tmp_path / f"x{suffix}", tmp_path / "plain"
+    before = os.umask(0o027)
+    try:
+        islices.save(path, None)
+        plain.touch()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode) == 0o640
+    path.chmod(0o604)
+    islices.save(path, np.ones(2))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o604
+    link = tmp_path / f"link{suffix}"
+    link.symlink_to(path.name)
+    islices.save(link, np.ones(3))
+    assert link.is_symlink()
+    assert islices.load(path).shape == (3,)
+
+
+FULL = """
+    import resource, sys, numpy as np, islices
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))  # the system ends a write in its middle
+    try:
+        islices.save(sys.argv[1], [np.ones(1000), np.ones(1 << 20)])
+    except OSError as error:
+        print("OSError", sys.argv[1] in str(error) or error.errno)
+"""
+
+
+@each_suffix
+def test_a_write_that_fails_leaves_the_old_file(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"x{suffix}"
+    islices.save(path, np.arange(3))
+    assert run(FULL, path).startswith("OSError")
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+    assert islices.load(path).tolist() == [0, 1, 2]
+
+
+WRITER = """
+    import sys, numpy as np, islices
+    print("ready", flush=True)
+    for k in range(60):
+        islices.save(sys.argv[1], {"k": np.full(20_000, k), "s": [np.full(k, k)] * 3})
+"""
+
+
+@each_suffix
+def test_a_reader_sees_whole_files_only(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"x{suffix}"
+    islices.save(path, {"k": np.full(20_000, -1), "s": []})
+    seen = []
+    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(WRITER), str(path)], stdout=subprocess.PIPE) as writer:
+        while writer.poll() is None:
+            tree = islices.load(path)
+            k = int(tree["k"][0])
+            assert (tree["k"] == k).all()
+            assert [len(x) for x in tree["s"]] == [max(k, 0)] * (3 if k >= 0 else 0)
+            seen.append(k)
+    assert writer.returncode == 0
+    assert seen == sorted(seen)
+    assert len(set(seen)) > 2
+    assert islices.load(path)["k"][0] == 59
+
+
+# ---------------------------------------------------------------------- memory
+def peak(call: Any) -> tuple[Any, int]:
+    tracemalloc.start()
+    try:
+        result = call()
+        return result, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@each_suffix
+def test_memory_follows_the_stored_rows(suffix: str, tmp_path: Path) -> None:
+    values = np.ones((1 << 14, 64), np.float32)  # 4 MiB of a table of 238 GiB
+    s = islices.IndexedSlices(values, np.arange(1 << 14) * 60_000, (10**9, 64))
+    path = tmp_path / f"x{suffix}"
+    islices.save(path, None)  # what is imported on the way is not counted
+    islices.load(path)
+    _, saving = peak(lambda: islices.save(path, s))
+    back, loading = peak(lambda: islices.load(path))
+    stored = values.nbytes + s.indices.nbytes
+    assert parts(back) == parts(s)
+    assert path.stat().st_size < stored + 4096
+    assert saving < 2 << 20
+    assert loading < stored + (2 << 20)
