@@ -7,7 +7,9 @@ from islices import optim
 from islices.autodiff import value_and_grad
 from islices.backend import PROTOCOL, Backend, NativeParts, not_implemented
 from islices.clip import clip_by_global_norm, clip_by_norm, clip_by_row_norm, clip_by_value
+from islices.compare import Difference, diff
 from islices.embedding import drop_padding, embedding_grad, scale_by_frequency
+from islices.io import load, save
 from islices.kernels import get_num_threads, set_num_threads, use_kernels
 from islices.linear import add, concat, scale
 from islices.lookups import lookup
@@ -37,6 +39,7 @@ __all__ = [
     "PROTOCOL",
     "Backend",
     "Capture",
+    "Difference",
     "IndexedSlices",
     "NativeParts",
     "PerSample",
@@ -52,6 +55,7 @@ __all__ = [
     "coalesce",
     "concat",
     "convert",
+    "diff",
     "drop_padding",
     "drop_rows",
     "embedding_grad",
@@ -63,12 +67,14 @@ __all__ = [
     "global_norm",
     "keep_rows",
     "list_backends",
+    "load",
     "lookup",
     "norm",
     "not_implemented",
     "optim",
     "per_sample",
     "renorm_rows",
+    "save",
     "scale",
     "scale_by_frequency",
     "scatter_add",

@@ -1,0 +1,156 @@
+"""Causes that change what stands in the rows: types, signs, frequencies, sums in 16 bits.
+
+Each is a function of a case and a side, as in `islices.compare.structure`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from islices.compare.case import Case, Proposal, each_tensor, tensor_names
+from islices.compare.evidence import PRECISION, Rows
+from islices.compare.half import HALVES, fold
+from islices.compare.stored import Array, contained, wide
+
+__all__ = ["by_frequency", "half_sums", "rounded", "same_values", "sign"]
+
+
+# ---------------------------------------------------------------------- types and signs
+def same_values(case: Case, which: int) -> Iterator[Proposal]:
+    """The values are the same in types of different width."""
+    found = each_tensor(case, which, lambda x, y, t: replace(x, dtype=y.dtype) if x.dtype != y.dtype else None)
+    if found:
+        types = sorted({case.a[t].dtype for t in found[1]}), sorted({case.b[t].dtype for t in found[1]})
+        a, b = ("/".join(t) for t in types)
+        text = f"only the types differ: {{a}} is {a}, {{b}} {b}, the values are the same"
+        yield Proposal("dtype", which, found[0], text, tensor_names(case, found[1]), agreement=True)
+
+
+def rounded(case: Case, which: int) -> Iterator[Proposal]:
+    """One side is the other, rounded to a narrower type."""
+
+    def change(x: Rows, y: Rows, t: int) -> Rows | None:
+        if PRECISION[y.dtype] >= PRECISION[x.dtype] or not y.dtype.startswith(("float", "bfloat")):
+            return None
+        return replace(x, values=_round_to(x.values, y.dtype), dtype=y.dtype)
+
+    found = each_tensor(case, which, change)
+    if found:
+        type_ = case.side(1 - which)[found[1][0]].dtype
+        text = f"{{y}} is {{x}} rounded to {type_}"
+        yield Proposal(
+            "rounded", which, found[0], text, {"dtype": type_, **tensor_names(case, found[1])}, agreement=True
+        )
+
+
+def _round_to(x: Array, dtype: str) -> Array:
+    with np.errstate(over="ignore", invalid="ignore"):
+        if dtype in HALVES:
+            return wide(HALVES[dtype](x.astype(np.float32)))
+        return x.astype(dtype).astype(np.float64)
+
+
+def sign(case: Case, which: int) -> Iterator[Proposal]:
+    """The opposite sign: a loss maximised, a step added."""
+    rows = tuple(replace(x, values=-x.values) for x in case.side(which))
+    yield Proposal("sign", which, rows, "sign: {x} has the opposite sign of {y}", exact=not case.steps)
+
+
+# ---------------------------------------------------------------------- what stands in a row
+def by_frequency(case: Case, which: int) -> Iterator[Proposal]:
+    """Each row divided by how often it occurs; counts from whoever has the slots, else whole ratios of the rows."""
+    cost, source = 0.0, ""
+
+    def change(x: Rows, y: Rows, t: int) -> Rows | None:
+        nonlocal cost, source
+        known = [(c, name) for c, name in ((x, "{x}"), (y, "{y}"), (case.raw(t), "before")) if _has_counts(c)]
+        if known:
+            holder, source = known[0]
+            counts = _counts_of(holder, x.ids)
+        else:
+            fitted = _whole_ratios(x, y)
+            if fitted is None:
+                return None
+            counts, source = fitted, "the ratios of the rows"
+            cost += float((2 * np.log2(counts) + 1).sum())
+        if counts.max(initial=1) <= 1:
+            return None
+        column = counts.reshape(-1, *[1] * (x.values.ndim - 1))
+        terms = None if x.terms is None else x.terms / column
+        return replace(x, values=x.values / column, terms=terms, slot_ids=None, slots=None)
+
+    found = each_tensor(case, which, change)
+    if found:
+        where = "whole ratios of the rows" if "ratios" in source else f"counted in {source}'s slots"
+        text = f"frequency: {{y}} divides each row by how often it occurs (scale_by_freq; {where}), {{x}} does not"
+        details = {"counts": source.strip("{}"), **tensor_names(case, found[1])}
+        yield Proposal("frequency", which, found[0], text, details, cost, exact=False)
+
+
+def _has_counts(x: Rows | None) -> bool:
+    return x is not None and x.counts is not None and bool(x.counts.max(initial=1) > 1)
+
+
+def _counts_of(holder: Any, ids: Array) -> Array:
+    counts = np.ones(len(ids), np.int64)
+    known = contained(ids, holder.ids)
+    counts[known] = holder.counts[np.searchsorted(holder.ids, ids[known])]
+    return counts
+
+
+def _whole_ratios(x: Rows, y: Rows) -> Array | None:
+    """For each row the whole number that x is of y; None where a row is no whole multiple."""
+    if not np.array_equal(x.ids, y.ids) or x.values.shape != y.values.shape or not len(x.ids):
+        return None
+    a, b = (z.values.reshape(len(z.ids), math.prod(z.values.shape[1:])) for z in (x, y))
+    if a.shape[1] < 2 or not (np.isfinite(a).all() and np.isfinite(b).all()):
+        return None
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        ratio = np.abs(a).sum(axis=1) / np.abs(b).sum(axis=1)
+    ratio[~np.isfinite(ratio)] = 1.0
+    counts = np.rint(ratio)
+    whole = 1 <= counts.min() < counts.max() <= 2**20 and bool((np.abs(ratio - counts) <= 0.01 * counts).all())
+    return counts.astype(np.int64) if whole else None
+
+
+def half_sums(case: Case, which: int) -> Iterator[Proposal]:
+    """Sums formed in 16 bits: every addition rounded, instead of once at the end."""
+    for dtype in HALVES:
+
+        def change(x: Rows, y: Rows, t: int, dtype: str = dtype) -> Rows | None:
+            source = _slots_of(case, which, t, x)
+            if source is None or source.slot_ids is None or source.slots is None:
+                return None
+            if not np.array_equal(source.ids, x.ids) or x.values.shape[1:] != source.slots.shape[1:]:
+                return None
+            if not _representable(y.values, dtype):
+                return None
+            place = np.searchsorted(source.ids, source.slot_ids)
+            return replace(x, values=fold(source.slots, place, len(x.ids), dtype), dtype=y.dtype)
+
+        found = each_tensor(case, which, change)
+        if found:
+            text = f"half accumulation: {{y}} has formed its sums in {dtype}, {{x}} in a wider type"
+            yield Proposal("half_sums", which, found[0], text, {"dtype": dtype, **tensor_names(case, found[1])})
+
+
+def _slots_of(case: Case, which: int, t: int, x: Rows) -> Rows | None:
+    """x itself if it has slots; else another holder of slots whose sums, rounded to x's type, x is."""
+    if x.slots is not None:
+        return x
+    for holder in (case.raw(t), case.side(1 - which)[t]):
+        if holder is None or holder.slots is None or holder.values.shape != x.values.shape:
+            continue
+        if np.array_equal(holder.ids, x.ids) and np.array_equal(_round_to(holder.values, x.dtype), x.values):
+            return holder
+    return None
+
+
+def _representable(x: Array, dtype: str) -> bool:
+    some = x.reshape(-1)[:: max(1, x.size // 256)]
+    return bool(np.array_equal(_round_to(some, dtype), some, equal_nan=True))

@@ -1,0 +1,251 @@
+"""`diff`: two gradients, or two tables, of whichever frameworks: where they differ, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from islices.arguments import is_real, show, whole_number
+from islices.clip import check_max_norm
+from islices.host import quiet
+from islices.registry import describe
+
+if TYPE_CHECKING:  # loaded when something is compared: importing islices stays fast
+    from islices.compare.case import Context
+    from islices.compare.explanation import Explanation
+    from islices.compare.measure import TensorDifference
+    from islices.compare.stored import Stored
+
+__all__ = ["Difference", "diff"]
+
+
+@dataclass(frozen=True, eq=False)
+class Difference:
+    """What `diff` found; str() is the report.
+
+    Attributes
+    ----------
+    equal : bool
+        Every tensor is on both sides, with the same bits (SPEC clause 22).
+    tensors : tuple of TensorDifference
+        One for each tensor that both sides have.
+    causes : tuple of Explanation
+        What makes the sides equal, the most specific first: each one cause, or two that act together. Empty where the
+        sides are equal, and where nothing known explains the difference.
+    only_a, only_b : tuple of str
+        Tensors that one side alone has.
+    names : (str, str)
+        What the sides are called.
+    rounding : bool
+        The sides differ by no more than the bound on rounding.
+    notes : tuple of str
+    """
+
+    equal: bool
+    tensors: tuple[TensorDifference, ...]
+    causes: tuple[Explanation, ...]
+    only_a: tuple[str, ...] = ()
+    only_b: tuple[str, ...] = ()
+    names: tuple[str, str] = ("a", "b")
+    rounding: bool = False
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        from islices.compare.show import report
+
+        return report(self)
+
+    def __bool__(self) -> bool:
+        raise TypeError("the truth value of a Difference is ambiguous: say .equal")
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as a dict that json.dumps takes; its keys are described in docs/diff.md."""
+        from islices.compare.show import to_json
+
+        return to_json(self)
+
+    def plot(self, path: Any) -> None:
+        """Write a picture of the rows that differ; the suffix says the format. Needs matplotlib (extra `plot`).
+
+        Parameters
+        ----------
+        path : str or path-like
+
+        Raises
+        ------
+        ModuleNotFoundError
+            matplotlib is not installed; the message gives the line that installs it.
+        ValueError
+            matplotlib does not write files of that suffix.
+        """
+        from islices.compare.picture import draw
+
+        draw(self, path)
+
+
+def diff(
+    a: Any,
+    b: Any,
+    *,
+    names: Sequence[str] = ("a", "b"),
+    before: Any = None,
+    grad: Any = None,
+    max_norm: float | None = None,
+    padding_idx: int | None = None,
+    batch_size: int | None = None,
+    tokens: int | None = None,
+    pair: Mapping[str, str] | None = None,
+    only: str | None = None,
+) -> Difference:
+    """Compare two gradients, or two tables, and say why they differ.
+
+    Parameters
+    ----------
+    a, b : sparse gradient, dense array, None, or a list, tuple or dict of them, nested
+        Of any framework, of two different ones too. Leaves are paired by name (keys and positions, joined by dots);
+        two trees without a common name are paired by position where their shapes agree.
+    names : (str, str)
+        What the report calls the sides.
+    before : tree like a, optional
+        What both were computed from: the raw gradient before clipping (uncoalesced is best: duplicates show), or the
+        tables before a step where a and b are tables.
+    grad : tree like a, optional
+        For tables: the step's gradients, whose rows a lazy optimizer moves.
+    max_norm : float, optional
+        The limit that either side was, or should have been, clipped to.
+    padding_idx : int, optional
+        The padding row; negative counts from the end.
+    batch_size, tokens : int, optional
+        Numbers that a mean may have divided by.
+    pair : mapping of str to str, optional
+        Names in a -> names in b, for tensors that are called differently.
+    only : str, optional
+        Compare this tensor (of a) alone.
+
+    Returns
+    -------
+    Difference
+
+    Raises
+    ------
+    TypeError, ValueError
+        A leaf of no known framework; names that do not exist; options that are no such numbers.
+
+    Notes
+    -----
+    Gradients are compared as what they denote: by coalesced rows (SPEC clause 4). A cause is named only if it makes the
+    sides equal, to the bit or within a stated bound on rounding, on more elements than would agree by chance (SPEC
+    clause 22).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> rows = np.array([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]], np.float32)
+    >>> kept = IndexedSlices(rows, np.array([0, 2, 5]), (6, 2))
+    >>> dropped = IndexedSlices(rows[1:], np.array([2, 5]), (6, 2))
+    >>> found = diff(kept, dropped, padding_idx=0)
+    >>> found.equal, [cause.names for cause in found.causes]
+    (False, [('padding',)])
+    """
+    from islices.compare.measure import measure
+    from islices.compare.stored import named_leaves, read
+    from islices.compare.why import why
+
+    called = _names(names)
+    context = _context(called, max_norm, padding_idx, batch_size, tokens)
+    left, right = named_leaves(a, "a"), named_leaves(b, "b")
+    if pair is not None and not isinstance(pair, Mapping):
+        raise TypeError(f"pair: got {describe(pair)}; accepted is a dict of names in a to names in b")
+    pairs, only_a, only_b, notes = _paired(left, right, pair or {}, only)
+    stored = [(read(left[p], p, f"a[{p!r}]"), read(right[q], q, f"b[{q!r}]")) for p, q in pairs]
+    tensors = tuple(measure(x, y) for x, y in stored)
+    equal = all(t.equal for t in tensors) and not only_a and not only_b
+    extra = [_like(tree, pairs, argument) for tree, argument in ((before, "before"), (grad, "grad"))]
+    causes: tuple[Explanation, ...] = ()
+    rounding = False
+    if not all(t.equal for t in tensors):
+        with quiet():
+            causes, rounding = why(stored, extra[0], extra[1], context)
+    return Difference(equal, tensors, causes, only_a, only_b, called, rounding, notes)
+
+
+# ---------------------------------------------------------------------- which tensor beside which
+def _paired(
+    left: dict[str, Any], right: dict[str, Any], pair: Mapping[str, str], only: str | None
+) -> tuple[list[tuple[str, str]], tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """(names paired, only in a, only in b, notes); a leaf that is None is on no side."""
+    for p, q in pair.items():
+        _check_name(p, left, "pair", "a")
+        _check_name(q, right, "pair", "b")
+    a = [p for p, x in left.items() if x is not None]
+    b = [q for q, x in right.items() if x is not None]
+    if only is not None:
+        _check_name(only, left, "only", "a")
+        a = [p for p in a if p == only]
+        b = [q for q in b if q == pair.get(only, only)]
+    taken = set(pair.values())
+    pairs = [(p, pair.get(p, p)) for p in a if pair.get(p, p) in b and (p in pair or p not in taken)]
+    notes: tuple[str, ...] = ()
+    if not pairs and len(a) == len(b) and a and not pair and (len(a) == 1 or only is None):
+        pairs = list(zip(a, b, strict=True))
+        if any(p and q for p, q in pairs):
+            notes = ("no name is common to both sides: tensors are paired by their position",)
+    beside_a, beside_b = {p for p, _ in pairs}, {q for _, q in pairs}
+    return pairs, tuple(p for p in a if p not in beside_a), tuple(q for q in b if q not in beside_b), notes
+
+
+def _check_name(name: Any, leaves: dict[str, Any], argument: str, side: str) -> None:
+    if not isinstance(name, str) or name not in leaves:
+        known = ", ".join(map(repr, list(leaves)[:10])) + (", ..." if len(leaves) > 10 else "")
+        raise ValueError(f"{argument}: got {show(name)}; accepted are the names in {side}: {known}")
+
+
+def _like(tree: Any, pairs: Sequence[tuple[str, str]], argument: str) -> list[Stored | None] | None:
+    """The leaf of a third tree beside each pair: of a's name, else of b's, else the only one there is."""
+    from islices.compare.stored import named_leaves, read
+
+    if tree is None:
+        return None
+    leaves = named_leaves(tree, argument)
+    out: list[Stored | None] = []
+    for p, q in pairs:
+        name = next((n for n in (p, q) if n in leaves), None)
+        if name is None and len(leaves) == len(pairs) == 1:
+            (name,) = leaves
+        leaf = None if name is None else leaves[name]
+        out.append(None if leaf is None else read(leaf, p, f"{argument}[{name!r}]"))
+    if pairs and all(x is None for x in out):
+        raise ValueError(f"{argument}: got {_short(leaves)}; accepted is a tree with the names of a or b")
+    return out
+
+
+def _short(leaves: dict[str, Any]) -> str:
+    return f"leaves named {', '.join(map(repr, list(leaves)[:5]))}" if leaves else "no leaves"
+
+
+# ---------------------------------------------------------------------- options
+def _names(names: Any) -> tuple[str, str]:
+    if isinstance(names, str) or not isinstance(names, (list, tuple)) or len(names) != 2:
+        raise TypeError(f"names: got {show(names)}; accepted are two strings")
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(f"names: got {show(names)}; accepted are two strings")
+    return names[0], names[1]
+
+
+def _context(
+    names: tuple[str, str], max_norm: Any, padding_idx: Any, batch_size: Any, tokens: Any
+) -> Context:  # fmt: skip
+    from islices.compare.case import Context
+
+    limit = None if max_norm is None else check_max_norm(max_norm)
+    for argument, value in (("padding_idx", padding_idx), ("batch_size", batch_size), ("tokens", tokens)):
+        if value is None:
+            continue
+        if isinstance(value, bool) or not is_real(value) or whole_number(value) is None:
+            raise TypeError(f"{argument}: got {describe(value)}; accepted is an int or None")
+        if argument != "padding_idx" and value < 1:
+            raise ValueError(f"{argument}: got {show(value)}; accepted is an int >= 1")
+    counts = [None if n is None else int(n) for n in (padding_idx, batch_size, tokens)]
+    return Context((), names, limit, *counts)

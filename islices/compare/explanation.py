@@ -1,0 +1,142 @@
+"""What makes two sides equal, as it is told, and what speaks for it.
+
+An `Explanation` is one cause or two; each has to have enough evidence of its own (`islices.compare.evidence`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from islices.compare.case import Case, Proposal
+from islices.compare.evidence import NONE, Paired, Rows, evidence, paired
+from islices.compare.stored import Array, contained
+
+__all__ = ["STRICT", "Cause", "Explanation", "evidence_of", "paired_sides", "said", "samples"]
+
+#: Rows of a large tensor that are looked at first.
+SAMPLED = 128
+#: Compared to the bit and in no other way: within a bound on rounding they would say nothing.
+STRICT = {"half_sums", "rounded", "dtype"}
+#: Nothing of the values changes, so that what counts is how much agrees.
+MOVES = {"off_by_one", "permuted", "transposed"}
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One cause: a stable name, the sentence, and what it found."""
+
+    name: str
+    text: str
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One cause, or two that act together, that make the sides equal.
+
+    Attributes
+    ----------
+    causes : tuple of Cause
+    exact : bool
+        To the bit; else within the bound on rounding of SPEC clause 22.
+    bits : float
+        The evidence: random data agree so far once in 2^bits pairs.
+    """
+
+    causes: tuple[Cause, ...]
+    exact: bool
+    bits: float
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The causes' names."""
+        return tuple(cause.name for cause in self.causes)
+
+
+def said(p: Proposal) -> Cause:
+    """A proposal as a cause: {x} and {y} become {a} and {b}."""
+    x, y = "ab"[p.which], "ba"[p.which]
+    text = p.text.replace("{x}", f"{{{x}}}").replace("{y}", f"{{{y}}}")
+    return Cause(p.name, text, {"side": x, **p.details})
+
+
+def evidence_of(
+    case: Case, chain: Sequence[Proposal], after: Case, pairs: Sequence[Paired], exact: bool
+) -> float | None:
+    """The least that speaks for one of the proposals; None where it is not enough."""
+    least, before = math.inf, case
+    for p in chain:
+        told = NONE
+        for t, pair in enumerate(pairs):
+            was = _was(p, before.side(p.which)[t], after, t, len(pair.x))
+            told += evidence(pair, was, exact=exact)
+        before = before.with_side(p.which, p.rows)
+        told = told.less(p.cost)
+        if not told.enough:
+            return None
+        least = min(least, told.bits)
+    return least
+
+
+def _was(p: Proposal, old: Rows, after: Case, t: int, size: int) -> Array:
+    """For each element of the final pairing, how much the proposal changed there, or how much agrees."""
+    final = after.side(p.which)[t]
+    new = p.rows[t]
+    if p.name in MOVES:
+        return np.zeros(size) if new is old else _flat(final, _of_moved_rows(final, old), after, t)
+    if p.agreement:
+        return _flat(final, np.abs(final.values), after, t)
+    if new is old or new.values.shape != old.values.shape:
+        return np.zeros(size)
+    with np.errstate(invalid="ignore"):
+        moved = np.abs(new.values - old.values)
+    place = np.minimum(np.searchsorted(new.ids, final.ids), max(len(new.ids) - 1, 0))
+    if moved[:0].shape[1:] != final.values.shape[1:] or not len(new.ids):
+        return np.zeros(size)
+    return _flat(final, moved[place], after, t)
+
+
+def _of_moved_rows(final: Rows, old: Rows) -> Array:
+    """|values|, and zeros in rows that were the same before."""
+    sizes: Array = np.abs(final.values)
+    if final.values.shape[1:] == old.values.shape[1:]:
+        there = np.flatnonzero(contained(final.ids, old.ids))
+        before = old.values[np.searchsorted(old.ids, final.ids[there])]
+        same = (before == final.values[there]).reshape(len(there), -1).all(axis=1) if len(there) else there > 0
+        sizes[there[same]] = 0.0
+    return sizes
+
+
+def _flat(final: Rows, sizes: Array, after: Case, t: int) -> Array:
+    """Sizes on final's rows, laid out as the pairing of tensor t."""
+    ids = np.union1d(after.a[t].ids, after.b[t].ids)
+    if len(ids) == len(final.ids):
+        return sizes.reshape(-1)
+    out = np.zeros((len(ids), *sizes.shape[1:]))
+    out[np.searchsorted(ids, final.ids)] = sizes
+    return out.reshape(-1)
+
+
+def paired_sides(case: Case) -> list[Paired] | None:
+    out = []
+    for x, y in zip(case.a, case.b, strict=True):
+        pair = paired(x, y)
+        if pair is None:
+            return None
+        out.append(pair)
+    return out
+
+
+def samples(case: Case) -> Iterator[Paired]:
+    """Some rows of each large tensor: what does not hold there need not be looked at everywhere."""
+    for x, y in zip(case.a, case.b, strict=True):
+        if len(x.ids) > 8 * SAMPLED and np.array_equal(x.ids, y.ids):
+            some = np.linspace(0, len(x.ids) - 1, SAMPLED).astype(np.int64)
+            pair = paired(x.rearranged(some, x.ids[some]), y.rearranged(some, y.ids[some]))
+            if pair is not None:
+                yield pair

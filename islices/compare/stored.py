@@ -1,0 +1,168 @@
+"""A leaf as it is compared: its slots and its coalesced rows, as host arrays, whichever framework it came from.
+
+Nothing of a table's size is made: a sparse leaf costs its stored rows, a dense one its own elements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from islices.host import bfloat16_to_float32
+from islices.modes import HOST
+from islices.native import DEEPEST, adopt, without_padding
+from islices.norms import parts
+from islices.rows import coalesce
+from islices.slices import IndexedSlices
+from islices.sums import row_norms
+from islices.table import Table
+
+__all__ = ["Array", "Stored", "bits_equal", "contained", "named_leaves", "nonzero_rows", "norm_of", "read", "wide"]
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """One tensor of one side. A dense tensor has a slot for each of its rows; a 0-d one counts as one row.
+
+    values and slots are host arrays: uint16 holds bfloat16.
+    """
+
+    name: str
+    backend: str
+    dtype: str
+    shape: tuple[int | None, ...]
+    sparse: bool
+    ids: Array  # (k,), ascending, distinct
+    values: Array  # (k, *row_shape), duplicates summed
+    slot_ids: Array  # (n,), as they came
+    slots: Array  # (n, *row_shape)
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """The shape of one row."""
+        return self.values.shape[1:]
+
+    @property
+    def has_duplicates(self) -> bool:
+        """Whether a row has several slots."""
+        return len(self.slot_ids) > len(self.ids)
+
+    @cached_property
+    def counts(self) -> Array:
+        """(k,): how many slots each row has."""
+        if not self.has_duplicates:
+            return np.ones(len(self.ids), np.int64)
+        return np.bincount(np.searchsorted(self.ids, self.slot_ids), minlength=len(self.ids))
+
+    @cached_property
+    def norm(self) -> float:
+        """The norm of the gradient: duplicates are summed (SPEC clause 7)."""
+        return norm_of([self.values])
+
+
+def read(x: Any, name: str, argument: str) -> Stored:
+    """A leaf of any framework as host arrays; TypeError if no backend knows it."""
+    if isinstance(x, Table):
+        x = x.weights
+    leaf, _ = adopt(x, argument)
+    B, values = parts(leaf)
+    if isinstance(leaf, IndexedSlices):
+        leaf = without_padding(leaf)
+        summed = coalesce(leaf)
+        return Stored(
+            name, B.name, B.dtype(values), leaf.dense_shape, True,
+            _ids(B.to_numpy(summed.indices)), _host(B.to_numpy(summed.values)),
+            _ids(B.to_numpy(leaf.indices)), _host(B.to_numpy(leaf.values)),
+        )  # fmt: skip
+    array = np.atleast_1d(_host(B.to_numpy(x)))
+    shape = tuple(B.shape(x))
+    ids = np.arange(len(array))
+    return Stored(name, B.name, B.dtype(x), shape, False, ids, array, ids, array)
+
+
+def _ids(indices: Array) -> Array:
+    return np.asarray(indices).astype(np.int64, copy=False)
+
+
+def _host(values: Array) -> Array:
+    """In the machine's own byte order: bits are looked at."""
+    values = np.asarray(values)
+    return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
+
+
+def named_leaves(tree: Any, argument: str) -> dict[str, Any]:
+    """name -> leaf, None included: keys and positions joined by dots; a tree that is one leaf has the name "".
+
+    ValueError where two leaves come to the same name, or a structure does not end.
+    """
+    found: dict[str, Any] = {}
+    _collect(tree, "", found, DEEPEST, argument)
+    return found
+
+
+def _collect(tree: Any, path: str, found: dict[str, Any], depth: int, argument: str) -> None:
+    items: Iterable[tuple[Any, Any]]
+    if isinstance(tree, dict):
+        items = tree.items()
+    elif isinstance(tree, (list, tuple)):
+        items = enumerate(tree)
+    else:
+        if path in found:
+            raise ValueError(f"{argument}: got two leaves of the name {path!r}; accepted is one")
+        found[path] = tree
+        return
+    if not depth:
+        raise ValueError(f"{argument}: got a structure of more than {DEEPEST} levels, or one within itself")
+    for key, item in items:
+        _collect(item, f"{path}.{key}" if path else f"{key}", found, depth - 1, argument)
+
+
+# ---------------------------------------------------------------------- host arrays
+def wide(x: Array) -> Array:
+    """Floating values of any type as float64, exactly; integers beyond 2^53 rounded."""
+    x = bfloat16_to_float32(x) if x.dtype == np.uint16 else x
+    return x.astype(np.float64, copy=False)
+
+
+def bits_equal(a: Array, b: Array) -> Array:
+    """Elementwise: equal, NaN equal to any NaN and -0 to +0 (SPEC, same bits). Of one type and shape."""
+    if a.dtype == np.uint16:
+        a, b = bfloat16_to_float32(a), bfloat16_to_float32(b)
+    same: Array = a == b
+    if a.dtype.kind == "f" and not same.all():
+        same |= (a != a) & (b != b)
+    return same
+
+
+def nonzero_rows(values: Array) -> Array:
+    """(k,): whether a row holds anything but zeros; NaN counts."""
+    x = values & 0x7FFF if values.dtype == np.uint16 else values
+    found: Array = (x != 0).reshape(len(x), math.prod(x.shape[1:])).any(axis=1)
+    return found
+
+
+def norm_of(arrays: Sequence[Array]) -> float:
+    """The 2-norm of all arrays as one vector, by clause 7's sums, before its last rounding."""
+    floats = [x if x.dtype == np.uint16 or x.dtype.kind == "f" else wide(x) for x in arrays]
+    if not floats:
+        return 0.0
+    with HOST.scope():
+        _, norms = row_norms([(HOST, x.reshape(1, x.size)) for x in floats], 2.0)
+    return float(norms[0])
+
+
+def contained(ids: Array, others: Array) -> Array:
+    """(k,): which of ids are among others, both ascending."""
+    if not len(others):
+        return np.zeros(len(ids), bool)
+    place = np.searchsorted(others, ids)
+    place[place == len(others)] = 0
+    found: Array = others[place] == ids
+    return found

@@ -1,0 +1,259 @@
+"""Causes that change which rows there are and what they are called; each is a function of a case and a side.
+
+A function proposes the side transformed wherever there is something to transform, and leaves tensors as they are that
+need nothing; whether that makes the sides agree is not its business (`islices.compare.search`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from islices.compare.case import Case, Proposal, StructuralCause, each_tensor, tensor_names
+from islices.compare.contents import by_frequency, half_sums, rounded, same_values, sign
+from islices.compare.evidence import Rows
+from islices.compare.stored import Array, contained
+
+__all__ = ["STRUCTURAL"]
+
+
+def _rows(numbers: list[int]) -> str:
+    shown = ", ".join(f"{n}" for n in numbers[:5])
+    return f"row {shown}" if len(numbers) == 1 else f"rows {shown}{', ...' if len(numbers) > 5 else ''}"
+
+
+def _zeros(x: Rows) -> Array:
+    zero: Array = (x.values == 0).reshape(len(x.ids), math.prod(x.values.shape[1:])).all(axis=1)
+    return zero
+
+
+# ---------------------------------------------------------------------- rows that one side lacks
+def padding_row(case: Case, which: int) -> Iterator[Proposal]:
+    """One side has a gradient for the padding row; the other has none, or zeros."""
+    rows: list[int] = []
+    given = case.context.padding_idx is not None
+
+    def change(x: Rows, y: Rows, t: int) -> Rows | None:
+        absent, masked = _lacking(x, y)
+        p = case.context.padding_row(x)
+        if p is None:
+            extra = np.concatenate([absent, masked])
+            if len(extra) != 1:
+                return None
+            p = int(extra[0])
+        if p not in absent and p not in masked:
+            return None
+        rows.append(p)
+        if p in absent:
+            return x.select(x.ids != p)
+        values = x.values.copy()
+        values[x.ids == p] = 0.0
+        return replace(x, values=values)
+
+    found = each_tensor(case, which, change)
+    if found and (given or len(set(rows)) == 1):
+        one = sorted(set(rows))
+        does = "moves" if case.steps else "keeps the gradient of"
+        known = "the padding row" if given else "one row that {y} has not, as for padding_idx:"
+        text = f"padding: {{x}} {does} {known} {', '.join(map(str, one))}" + (", {y} does not" if given else "")
+        cost = 0.0 if given else math.log2(1 + sum(len(x.ids) for x in case.side(which)))
+        details = {"rows": one, **tensor_names(case, found[1])}
+        yield Proposal("padding", which, found[0], text, details, cost, exact=not case.steps, agreement=True)
+
+
+def _lacking(x: Rows, y: Rows) -> tuple[Array, Array]:
+    """Rows of x, none of them zeros, that y has not, and those that y stores as zeros."""
+    holds = x.ids[~_zeros(x)]
+    there = contained(holds, y.ids)
+    return holds[~there], holds[contained(holds, y.ids[_zeros(y)])] if there.any() else holds[:0]
+
+
+def masked_padding(case: Case, which: int) -> Iterator[Proposal]:
+    """One side masks the padding, which leaves a stored row of zeros; the other drops it."""
+    rows: list[int] = []
+
+    def change(x: Rows, y: Rows, t: int) -> Rows | None:
+        extra = _extra_zeros(x, y)
+        p = case.context.padding_row(x)
+        if len(extra) != 1 or extra[0] != (
+            p or 0
+        ):  # the one mask that frameworks make themselves, mask_zero, is row 0's
+            return None
+        rows.append(int(extra[0]))
+        return x.select(x.ids != extra[0])
+
+    found = each_tensor(case, which, change)
+    if found and len(set(rows)) == 1:
+        text = f"mask against padding_idx: {{x}} stores row {rows[0]} as zeros, {{y}} has no such row"
+        yield Proposal(
+            "mask", which, found[0], text, {"rows": rows[:1], **tensor_names(case, found[1])}, exact=not case.steps,
+            agreement=True,
+        )  # fmt: skip
+
+
+def zero_rows(case: Case, which: int) -> Iterator[Proposal]:
+    """Stored rows of zeros that the other side has dropped."""
+    rows: list[int] = []
+
+    def change(x: Rows, y: Rows, t: int) -> Rows | None:
+        extra = _extra_zeros(x, y)
+        if not len(extra):
+            return None
+        rows.extend(extra.tolist())
+        return x.select(~contained(x.ids, extra))
+
+    found = each_tensor(case, which, change)
+    if found:
+        what = "a stored row" if len(rows) == 1 else f"{len(rows):,} stored rows"
+        text = f"{{y}} has dropped {what} of zeros that {{x}} has ({_rows(rows)}); a lazy optimizer moves such rows"
+        details = {"rows": rows, **tensor_names(case, found[1])}
+        yield Proposal("zero_rows", which, found[0], text, details, exact=not case.steps, agreement=True)
+
+
+def _extra_zeros(x: Rows, y: Rows) -> Array:
+    if not (x.sparse and y.sparse):
+        return x.ids[:0]
+    zeros = x.ids[_zeros(x)]
+    return zeros[~contained(zeros, y.ids)]
+
+
+# ---------------------------------------------------------------------- which row is which
+def shifted(case: Case, which: int) -> Iterator[Proposal]:
+    """Ids off by one."""
+    for step in (1, -1):
+
+        def change(x: Rows, y: Rows, t: int, step: int = step) -> Rows | None:
+            moved = x.ids + step
+            limit = y.shape[0] if y.shape and y.shape[0] is not None else math.inf
+            keep = (moved >= 0) & (moved < limit)
+            if contained(moved[keep], y.ids).sum() <= contained(x.ids, y.ids).sum():
+                return None
+            return replace(x.rearranged(keep, moved[keep]), shape=y.shape)
+
+        found = each_tensor(case, which, change)
+        if found:
+            text = f"off by one: row r of {{x}} is row r {'+' if step > 0 else '-'} 1 of {{y}}"
+            details = {"shift": step, **tensor_names(case, found[1])}
+            yield Proposal("off_by_one", which, found[0], text, details, 1.0, exact=not case.steps)
+
+
+def permuted(case: Case, which: int) -> Iterator[Proposal]:
+    """Ids permuted: rows are told by their contents, in the order of their norms."""
+    maps: list[tuple[int, int]] = []
+    cost = 0.0
+
+    def change(x: Rows, y: Rows, t: int) -> Rows | None:
+        nonlocal cost
+        n = len(x.ids)
+        if n < 2 or n != len(y.ids) or x.values.shape != y.values.shape or x.values[0].size == 0:
+            return None
+        keys = _content(x), _content(y)
+        one, other = (np.argsort(key, kind="stable") for key in keys)
+        if not _alike(keys[0][one], keys[1][other]):
+            return None
+        target = np.empty(n, np.int64)
+        target[one] = y.ids[other]
+        moved = target != x.ids
+        if not moved.any():
+            return None
+        maps.extend(zip(x.ids[moved][:10].tolist(), target[moved][:10].tolist(), strict=True))
+        cost += math.lgamma(int(moved.sum()) + 1) / math.log(2)
+        order = np.argsort(target)
+        return x.rearranged(order, target[order])
+
+    found = each_tensor(case, which, change)
+    if found:
+        shown = ", ".join(f"{i} is {j}" for i, j in maps[:3])
+        text = f"permuted ids: the same rows under other numbers (of {{x}} and of {{y}}: {shown}, ...)"
+        details = {"first": [list(pair) for pair in maps], **tensor_names(case, found[1])}
+        yield Proposal("permuted", which, found[0], text, details, cost, exact=not case.steps)
+
+
+def _content(x: Rows) -> Array:
+    """A number for each row that its elements decide, in their order; a factor leaves the order of rows as it is."""
+    flat = x.values.reshape(len(x.ids), math.prod(x.values.shape[1:]))
+    with np.errstate(over="ignore", invalid="ignore"):
+        key: Array = np.nan_to_num(flat) @ (1.0 + np.sin(1.0 + np.arange(flat.shape[1])))
+    return key
+
+
+def _alike(one: Array, other: Array) -> bool:
+    """Whether sorted numbers may be multiples of one another: most are within one part in 10^4."""
+    some = np.linspace(0, len(one) - 1, min(len(one), 1024)).astype(np.int64)
+    one, other = one[some], other[some]
+    sizes = np.abs(one).sum(), np.abs(other).sum()
+    if not (np.isfinite(sizes).all() and min(sizes) > 0):
+        return False
+    return bool(np.median(np.abs(one / sizes[0] - other / sizes[1])) <= 1e-4 / len(some))
+
+
+def transposed(case: Case, which: int) -> Iterator[Proposal]:
+    """Rows transposed, or a dense (d, rows) beside (rows, d)."""
+
+    def change(x: Rows, y: Rows, t: int) -> Rows | None:
+        if x.values.ndim == 3 and x.values.shape[1:] == y.values.shape[:0:-1]:
+            return replace(
+                x, shape=(x.shape[0], *y.shape[1:]), values=np.ascontiguousarray(x.values.transpose(0, 2, 1)),
+                terms=None if x.terms is None else x.terms.transpose(0, 2, 1), slot_ids=None, slots=None,
+            )  # fmt: skip
+        if x.sparse or len(x.shape) != 2 or x.shape != y.shape[::-1] or None in x.shape:
+            return None
+        whole = np.zeros(x.shape)  # type: ignore[arg-type]
+        whole[x.ids] = x.values
+        whole = np.ascontiguousarray(whole.T)
+        ids = np.flatnonzero((whole != 0).any(axis=1))
+        return replace(x, ids=ids, values=whole[ids], shape=y.shape)
+
+    found = each_tensor(case, which, change)
+    if found:
+        x = case.side(which)[found[1][0]]
+        rows = x.values.ndim == 3
+        whole = "transposed: {x} is (d, rows), {y} is (rows, d)"
+        text = "transposed: rows of {x} are transposed rows of {y}" if rows else whole
+        yield Proposal("transposed", which, found[0], text, tensor_names(case, found[1]), exact=not case.steps)
+
+
+# ---------------------------------------------------------------------- tables
+def lazy_step(case: Case, which: int) -> Iterator[Proposal]:
+    """Rows that no gradient names, moved by a dense step only; a lazy step leaves them their bits."""
+    if not case.steps:
+        return
+    rows: list[int] = []
+
+    def change(x: Rows, y: Rows, t: int) -> Rows | None:
+        named = None if case.named is None else case.named[t]
+        still = x.ids[~contained(x.ids, y.ids)]  # moved in x, all bits kept in y
+        if named is not None:
+            still = still[~contained(still, named)]
+        still = still[still != case.context.padding_row(x)]
+        if len(still) < (2 if named is None else 1):  # one row alone, which may have had a gradient: padding's affair
+            return None
+        rows.extend(still.tolist())
+        return x.select(~contained(x.ids, still))
+
+    found = each_tensor(case, which, change)
+    if found:
+        known = "that no gradient names" if case.named is not None else "that {y} leaves alone"
+        text = f"lazy against dense step: {{x}} moves {len(rows):,} rows {known} ({_rows(rows)})"
+        details = {"rows": rows, **tensor_names(case, found[1])}
+        yield Proposal("lazy_step", which, found[0], text, details, exact=False, agreement=True)
+
+
+#: The more specific first. What is symmetric is tried on a alone.
+STRUCTURAL: tuple[StructuralCause, ...] = (
+    StructuralCause("dtype", same_values, both=False),
+    StructuralCause("sign", sign, both=False),
+    StructuralCause("mask", masked_padding),
+    StructuralCause("padding", padding_row),
+    StructuralCause("frequency", by_frequency),
+    StructuralCause("half_sums", half_sums),
+    StructuralCause("rounded", rounded),
+    StructuralCause("off_by_one", shifted, both=False),
+    StructuralCause("transposed", transposed),
+    StructuralCause("lazy_step", lazy_step),
+    StructuralCause("zero_rows", zero_rows),
+    StructuralCause("permuted", permuted, both=False),
+)

@@ -1,0 +1,71 @@
+"""From tensors read to the cases that causes are tried on: gradients first, then tables that a step has changed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from islices.compare.case import Case, Context
+from islices.compare.evidence import Rows, rows_of, with_terms_of
+from islices.compare.explanation import Explanation
+from islices.compare.search import explain, within_rounding
+from islices.compare.stored import Stored, bits_equal, nonzero_rows, wide
+
+__all__ = ["why"]
+
+
+def why(
+    stored: Sequence[tuple[Stored, Stored]],
+    before: Sequence[Stored | None] | None,
+    grad: Sequence[Stored | None] | None,
+    context: Context,
+) -> tuple[tuple[Explanation, ...], bool]:
+    """(the explanations, whether the sides are within rounding as they are)."""
+    context = Context(
+        tuple(x.name for x, _ in stored), context.named, context.max_norm, context.padding_idx, context.batch_size,
+        context.tokens,
+    )  # fmt: skip
+    raw = None if before is None else tuple(None if x is None else rows_of(x) for x in before)
+    sides = [tuple(rows_of(pair[k]) for pair in stored) for k in (0, 1)]
+    if raw is not None:
+        sides = [
+            tuple(x if r is None else with_terms_of(x, r) for x, r in zip(side, raw, strict=True)) for side in sides
+        ]
+    case = Case(sides[0], sides[1], context, raw)
+    causes = explain(case)
+    if not causes and before is not None and (steps := _steps(stored, before, grad, context)):
+        causes = explain(steps)
+    return causes, within_rounding(case)
+
+
+def _steps(
+    stored: Sequence[tuple[Stored, Stored]],
+    before: Sequence[Stored | None],
+    grad: Sequence[Stored | None] | None,
+    context: Context,
+) -> Case | None:
+    """Tables as what a step has changed in them; None where the tensors are no tables of one shape."""
+    sides: tuple[list[Rows], list[Rows]] = ([], [])
+    for (a, b), start in zip(stored, before, strict=True):
+        if start is None or start.sparse or a.sparse or b.sparse or not a.shape == b.shape == start.shape:
+            return None
+        for side, x in zip(sides, (a, b), strict=True):
+            side.append(_moved(x, start))
+    named = None if grad is None else tuple(None if g is None else _named_rows(g) for g in grad)
+    return Case(tuple(sides[0]), tuple(sides[1]), context, None, named, steps=True)
+
+
+def _named_rows(g: Stored) -> Any:
+    return g.ids if g.sparse else g.ids[nonzero_rows(g.values)]
+
+
+def _moved(x: Stored, start: Stored) -> Rows:
+    """The rows of a table that have moved, and by how much; a sum of two rounded numbers is as exact as the larger."""
+    same = bits_equal(x.values, start.values) if x.dtype == start.dtype else wide(x.values) == wide(start.values)
+    keep = ~same.reshape(len(same), math.prod(same.shape[1:])).all(axis=1)
+    now, then = wide(x.values[keep]), wide(start.values[keep])
+    step = now - then
+    return Rows(x.ids[keep], step, x.shape, x.dtype, False, np.abs(now) + np.abs(then) + np.abs(step))

@@ -1,0 +1,339 @@
+"""What `islices.diff` measures, what counts as equal, how tensors are paired, what it refuses; command and picture."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import islices
+from islices import IndexedSlices
+from islices.cli import main
+
+BACKENDS = [name for name in ("numpy", "torch", "tensorflow", "jax", "mxnet") if name in islices.list_backends()]
+
+
+def slices(rows: Any, ids: Any, count: int | None = 8, dtype: str = "float32") -> IndexedSlices:
+    values = np.array(rows, dtype)
+    return IndexedSlices(values, np.array(ids, np.int64), (count, *values.shape[1:]))
+
+
+G = slices([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [0.5, -8.0]], [5, 1, 5, 2])
+
+
+# ---------------------------------------------------------------------- what is equal
+@pytest.mark.parametrize("name", BACKENDS)
+def test_one_gradient_in_two_frameworks_is_equal(name: str) -> None:
+    """Native objects, uncoalesced beside coalesced: one meaning."""
+    other = islices.to_native(islices.convert(G, name))
+    found = islices.diff({"e": G}, {"e": other})
+    assert found.equal
+    assert found.causes == ()
+    assert islices.diff([other, None], [islices.coalesce(G), None]).equal
+
+
+def test_uncoalesced_beside_coalesced_is_noted() -> None:
+    found = islices.diff(G, islices.coalesce(G), names=("mine", "yours"))
+    assert found.equal
+    assert "mine is uncoalesced: 4 slots of 3 rows" in str(found)
+
+
+def test_nan_equals_nan_and_the_sign_of_zero_is_not_seen() -> None:
+    a = slices([[np.nan, 0.0], [np.inf, 1.0]], [1, 2])
+    b = slices([[-np.nan, -0.0], [np.inf, 1.0]], [1, 2])
+    assert islices.diff(a, b).equal
+    assert not islices.diff(a, slices([[np.nan, 0.0], [-np.inf, 1.0]], [1, 2])).equal
+
+
+def test_a_stored_row_of_zeros_is_a_difference_to_a_sparse_side_and_none_to_a_dense_one() -> None:
+    a, b = slices([[1.0, 2.0], [0.0, 0.0]], [1, 3]), slices([[1.0, 2.0]], [1])
+    assert not islices.diff(a, b).equal
+    assert islices.diff(a, islices.to_dense(b)).equal
+    assert islices.diff(islices.to_dense(a), b).equal
+
+
+def test_types_that_differ_are_compared_in_the_wider_one() -> None:
+    values = np.array([[0.5, 0.25], [3.0, 4.0], [1.5, 0.125], [7.0, 9.0]])
+    a, b = (slices(values, range(4), dtype=d) for d in ("float32", "float64"))
+    found = islices.diff(a, b)
+    assert not found.equal
+    assert found.tensors[0].dtypes == ("float32", "float64")
+    assert found.tensors[0].ulps == (("0", 8),)
+    assert [e.names for e in found.causes] == [("dtype",)]
+
+
+def test_shapes_that_differ() -> None:
+    assert not islices.diff(G, slices(G.values, G.indices, 9)).equal
+    assert islices.diff(G, slices(G.values, G.indices, None)).equal  # one side does not know
+    rows = islices.diff(slices(np.ones((2, 3)), [0, 1]), slices(np.ones((2, 4)), [0, 1]))
+    assert not rows.equal
+    assert not rows.tensors[0].comparable
+    assert "nothing to compare" in str(rows)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int32", "int64"])
+def test_equal_leaves_of_every_type(dtype: str) -> None:
+    if dtype == "bfloat16":
+        torch = pytest.importorskip("torch")
+        x = torch.tensor([[1.5, 2.0], [3.0, -4.0]], dtype=torch.bfloat16)
+    else:
+        x = np.array([[1, 2], [3, -4]], dtype)
+    assert islices.diff(x, x).equal
+    assert not islices.diff(x, -x).equal
+    assert islices.diff([np.array(1.5)], [np.array(1.5)]).equal  # 0-d
+    assert islices.diff([np.zeros((0, 3))], [np.zeros((0, 3))]).equal
+
+
+# ---------------------------------------------------------------------- what is measured
+def test_rows_places_norms() -> None:
+    a = slices([[3.0, 4.0], [1.0, 1.0], [7.0, 7.0]], [0, 2, 4])
+    b = slices([[3.0, 4.5], [1.0, 1.0], [2.0, 0.0]], [0, 2, 7])
+    (t,) = islices.diff(a, b).tensors
+    assert (t.rows, t.differing.count, t.only_a.count, t.only_b.count) == (2, 1, 1, 1)
+    assert t.differing.first == ((0, ((3.0, 4.0), (3.0, 4.5))),)
+    assert t.only_a.first == ((4, ((7.0, 7.0),)),)
+    assert t.only_b.first == ((7, ((2.0, 0.0),)),)
+    assert t.largest_absolute is not None
+    assert t.largest_relative is not None
+    assert (t.largest_absolute.row, t.largest_absolute.position, t.largest_absolute.size) == (0, (1,), 0.5)
+    assert (t.largest_absolute.a, t.largest_absolute.b) == (4.0, 4.5)
+    assert t.largest_relative.size == 0.5 / 4.5
+    assert t.norms == (float(np.sqrt(125.0)), float(np.sqrt(9 + 20.25 + 2 + 4)))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_the_histogram_counts_units_in_the_last_place(dtype: str) -> None:
+    start = np.array([1.0, -1.0, 2.0, 0.0, 1e-4, 1.0], dtype)
+    steps = [0, 1, 2, 1, 300, 70000 if dtype != "float16" else 3000]
+    moved = start.copy()
+    for k, n in enumerate(steps):
+        if dtype == "float64" or n < 1000:
+            for _ in range(n):
+                moved[k] = np.nextafter(moved[k], np.array(np.inf, dtype))
+        else:
+            moved[k] = (start[k : k + 1].view(f"i{start.itemsize}") + n).view(dtype)[0]
+    last = "256-65535" if dtype == "float16" else "over 65535"
+    counts = {"0": 1, "1": 2, "2-3": 1, "256-65535": 1}
+    counts[last] = counts.get(last, 0) + 1
+    assert dict(islices.diff(start, moved).tensors[0].ulps) == counts
+
+
+def test_nan_against_a_number_is_infinitely_far() -> None:
+    (t,) = islices.diff(np.array([1.0, np.nan]), np.array([1.0, 2.0])).tensors
+    assert dict(t.ulps) == {"0": 1, "not a number": 1}
+    assert t.largest_absolute is not None
+    assert t.largest_absolute.size == np.inf
+
+
+def test_the_report_shows_ten_rows_and_says_how_many_there_are() -> None:
+    r = np.random.default_rng(0)
+    a, b = (slices(r.standard_normal((25, 6)), range(25), 30) for _ in range(2))
+    text = str(islices.diff(a, b))
+    assert "rows that differ (25, the first 10)" in text
+    assert "no known cause" in text
+    assert sum(line.startswith("   ") and line.split()[0].isdigit() for line in text.splitlines()) == 10
+
+
+def test_cost_follows_the_stored_rows() -> None:
+    """A table of 1e9 rows: 16 GB if anyone made it dense."""
+    r = np.random.default_rng(0)
+    ids = np.sort(r.choice(10**9, 50_000, replace=False))
+    a, b = (slices(r.standard_normal((50_000, 4)), ids, 10**9) for _ in range(2))
+    islices.diff(a, a)
+    tracemalloc.start()
+    try:
+        assert islices.diff(a, a).equal
+        assert not islices.diff(a, b).equal
+        assert tracemalloc.get_traced_memory()[1] < 40 * a.values.nbytes
+    finally:
+        tracemalloc.stop()
+
+
+def test_json_is_plain_and_complete() -> None:
+    found = islices.diff({"e": slices([[np.nan, 1.0]], [3])}, {"e": slices([[2.0, np.inf]], [3]), "more": np.ones(2)})
+    said = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert set(said) == {"equal", "names", "tensors", "only_a", "only_b", "causes", "within_rounding", "notes"}
+    assert said["only_b"] == ["more"]
+    assert said["tensors"][0]["differing"]["first"] == [{"row": 3, "a": ["nan", 1.0], "b": [2.0, "inf"]}]
+    named = islices.diff(G, G * -1, names=("x", "y")).to_json()["causes"][0]["causes"][0]
+    assert named["name"] == "sign"
+    assert named["text"] == "sign: x has the opposite sign of y"
+
+
+def test_a_difference_is_immutable_and_no_flag() -> None:
+    found = islices.diff(G, G)
+    with pytest.raises(AttributeError):
+        found.equal = False  # type: ignore[misc]
+    with pytest.raises(TypeError, match=r"\.equal"):
+        bool(found)
+
+
+# ---------------------------------------------------------------------- which tensor beside which
+def test_tensors_are_paired_by_name() -> None:
+    a = {"enc": {"e": G, "b": np.ones(3)}, "skip": None}
+    b = {"enc": {"b": np.ones(3), "e": G}}
+    assert islices.diff(a, b).equal
+    missing = islices.diff(a, {"enc": {"e": G}})
+    assert not missing.equal
+    assert missing.only_a == ("enc.b",)
+    assert "tensors only in a: enc.b" in str(missing)
+
+
+def test_tensors_of_other_names_are_paired_on_request() -> None:
+    a, b = {"w": G, "x": np.ones(2)}, {"emb": G, "x": np.ones(2)}
+    assert not islices.diff(a, b).equal
+    assert islices.diff(a, b, pair={"w": "emb"}).equal
+    assert islices.diff({"w": G, "x": np.zeros(2)}, b, pair={"w": "emb"}, only="w").equal
+    by_position = islices.diff({"w": G, "x": np.ones(2)}, {"emb": G, "head": np.ones(2)})
+    assert by_position.equal
+    assert "paired by their position" in str(by_position)
+    assert islices.diff(G, [G]).equal
+
+
+def test_the_gradient_before_clipping_may_be_one_leaf() -> None:
+    r = np.random.default_rng(0)
+    g = slices(r.standard_normal((40, 4)), r.integers(0, 8, 40))
+    a, b = (islices.clip_by_norm(g, 1.0, semantics=s) for s in ("islices", "tensorflow"))
+    for before in (g, {"g": g}):
+        assert islices.diff(a, b, before=before).causes[0].names == ("duplicates",)
+
+
+def test_the_sides_may_be_called_anything() -> None:
+    text = str(islices.diff(G, G * -1, names=("{b}", "{a}")))
+    assert "sign: {b} has the opposite sign of {a}" in text
+
+
+BAD: list[tuple[str, dict[str, Any], type[Exception], str]] = [
+    ("a", {"a": "text"}, TypeError, "a"),
+    ("b", {"b": {"w": object()}, "a": {"w": G}}, TypeError, r"b\['w'\]"),
+    ("names", {"names": "ab"}, TypeError, "names"),
+    ("names of one", {"names": ("a",)}, TypeError, "names"),
+    ("max_norm", {"max_norm": -1.0}, ValueError, "max_norm"),
+    ("max_norm text", {"max_norm": "1"}, TypeError, "max_norm"),
+    ("padding_idx", {"padding_idx": 0.5}, TypeError, "padding_idx"),
+    ("batch_size", {"batch_size": 0}, ValueError, "batch_size"),
+    ("tokens", {"tokens": True}, TypeError, "tokens"),
+    ("pair", {"pair": {"q": "w"}}, ValueError, "pair"),
+    ("pair no dict", {"pair": [("a", "b")]}, TypeError, "pair"),
+    ("only", {"only": "q"}, ValueError, "only"),
+    ("before", {"a": {"w": G}, "b": {"w": G}, "before": {"q": G, "r": G}}, ValueError, "before"),
+]
+
+
+@pytest.mark.parametrize(("label", "call", "error", "match"), BAD, ids=[label for label, *_ in BAD])
+def test_bad_input_is_refused_by_name(label: str, call: dict[str, Any], error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        islices.diff(**{"a": G, "b": G * 2, **call})
+
+
+def test_a_structure_within_itself_is_refused() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    with pytest.raises(ValueError, match="levels"):
+        islices.diff(loop, G)
+
+
+# ---------------------------------------------------------------------- the command
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("diff")
+    r = np.random.default_rng(0)
+    g = slices(r.standard_normal((40, 4)), np.r_[0, 0, r.integers(0, 8, 38)])
+    islices.save(folder / "keeps.npz", {"w": g}, metadata={"padding_idx": "0", "epoch": "3"})
+    islices.save(folder / "drops.npz", {"w": islices.drop_padding(g, 0)})
+    islices.save(folder / "other_name.npz", {"emb": g, "more": np.ones(2)})
+    islices.save(folder / "contradicts.npz", {"w": g}, metadata={"padding_idx": "1"})
+    np.savez(folder / "foreign.npz", w=islices.to_dense(g))
+    (folder / "broken.npz").write_bytes((folder / "keeps.npz").read_bytes()[:100])
+    return folder
+
+
+def run(files: Path, *words: str) -> int:
+    return main(["diff", *(str(files / w) if w.endswith(".npz") else w for w in words)])
+
+
+def test_the_exit_code_says_whether_files_are_equal(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(files, "keeps.npz", "keeps.npz") == 0
+    assert run(files, "keeps.npz", "foreign.npz") == 0  # values, dense beside sparse
+    assert run(files, "keeps.npz", "other_name.npz", "--pair", "w=emb") == 1  # one tensor more
+    assert run(files, "keeps.npz", "other_name.npz", "--pair", "w=emb", "--only", "w") == 0
+    capsys.readouterr()
+    assert run(files, "keeps.npz", "drops.npz") == 1
+    out = capsys.readouterr().out
+    assert "from the files' metadata: padding_idx 0" in out
+    assert "padding: keeps keeps the gradient of the padding row 0, drops does not" in out
+    assert "\033" not in out  # no terminal, no colours
+
+
+def test_json_of_the_command(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(files, "keeps.npz", "drops.npz", "--json") == 1
+    said = json.loads(capsys.readouterr().out)
+    assert said["from_metadata"] == {"padding_idx": 0}
+    assert [[c["name"] for c in e["causes"]] for e in said["causes"]] == [["padding"]]
+
+
+USAGE = [
+    ("a file that is not there", ("none.npz", "keeps.npz"), "none.npz: No such file"),
+    ("a broken file", ("broken.npz", "keeps.npz"), "broken.npz"),
+    ("a pair without =", ("keeps.npz", "keeps.npz", "--pair", "w"), "--pair"),
+    ("a name that is not there", ("keeps.npz", "keeps.npz", "--only", "q"), "only"),
+    ("metadata that disagree", ("keeps.npz", "contradicts.npz"), "disagree on padding_idx"),
+    ("a limit below zero", ("keeps.npz", "keeps.npz", "--max-norm", "-1"), "max_norm"),
+    ("a picture nowhere", ("keeps.npz", "drops.npz", "--plot", "/nowhere/x.png"), "no such folder"),
+]
+
+
+@pytest.mark.parametrize(("label", "words", "said"), USAGE, ids=[label for label, *_ in USAGE])
+def test_usage_errors_exit_with_2(
+    files: Path, capsys: pytest.CaptureFixture[str], label: str, words: tuple[str, ...], said: str
+) -> None:
+    assert run(files, *words) == 2
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert "Traceback" not in shown.err
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", "--help"]) == 0
+    said = capsys.readouterr().out
+    assert "exit codes: 0 equal, 1 different, 2" in said
+    assert "islices diff torch.safetensors keras.safetensors" in said
+
+
+# ---------------------------------------------------------------------- the picture
+def test_the_picture(files: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    r = np.random.default_rng(0)
+    many = slices(r.standard_normal((5000, 2)), range(5000), 6000)
+    differences = [
+        islices.diff(G, G),
+        islices.diff(G, G * 2),
+        islices.diff(many, islices.drop_rows(many * 3, np.arange(100))),
+        islices.diff(slices([[np.nan, 1.0]], [1]), slices([[0.0, 0.0]], [2])),
+        islices.diff({"a": G}, {"b": G, "c": G}),
+        islices.diff(slices(np.ones((2, 3)), [0, 1]), slices(np.ones((2, 4)), [0, 1])),
+    ]
+    for k, found in enumerate(differences):
+        found.plot(tmp_path / f"{k}.png")
+        assert (tmp_path / f"{k}.png").read_bytes().startswith(b"\x89PNG")
+    assert run(files, "keeps.npz", "drops.npz", "--plot", str(tmp_path / "c.svg")) == 1
+    assert b"<svg" in (tmp_path / "c.svg").read_bytes()
+
+
+def test_matplotlib_is_imported_for_pictures_alone() -> None:
+    code = (
+        "import sys, islices, numpy as np\n"
+        "str(islices.diff(np.ones(3), np.zeros(3)))\n"
+        "assert 'matplotlib' not in sys.modules and 'rich' not in sys.modules"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=dict(os.environ), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,455 @@
+"""`islices.diff` names the cause of differences that the frameworks themselves produce: their own layers, losses,
+clipping and optimizers; each names its own cause and nothing that contradicts it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import islices
+
+torch = pytest.importorskip("torch")
+tf = pytest.importorskip("tensorflow")
+jax = pytest.importorskip("jax")
+optax = pytest.importorskip("optax")
+pytest.importorskip("islices.backends.mxnet")
+
+import jax.numpy as jnp  # noqa: E402
+import keras  # noqa: E402
+import mxnet as mx  # noqa: E402
+from jax.experimental import sparse as jsparse  # noqa: E402
+
+ROWS, DIM, BATCH, LENGTH, PAD = 40, 6, 4, 9, 0
+Case = Callable[[np.random.Generator], tuple[Any, Any, dict[str, Any]]]
+CASES: dict[str, tuple[Case, list[tuple[str, ...]]]] = {}
+
+
+def case(*names: str, also: list[tuple[str, ...]] | None = None) -> Callable[[Case], Case]:
+    """Registers a case; names are the causes that explain it together, also what else is true of it."""
+
+    def register(fn: Case) -> Case:
+        CASES[fn.__name__] = (fn, [names, *(also or [])])
+        return fn
+
+    return register
+
+
+# ---------------------------------------------------------------------- one model, as each framework's user writes it
+class Data:
+    """A batch of sentences that end in padding, upstream weights of each token, and a start."""
+
+    def __init__(self, r: np.random.Generator, scale: float = 1.0, padding: bool = True) -> None:
+        ids = np.minimum(1 + r.zipf(1.3, (BATCH, LENGTH)), ROWS - 2).astype(np.int64)
+        if padding:
+            for line, n in enumerate(r.integers(3, LENGTH, BATCH)):
+                ids[line, n:] = PAD
+        self.ids = ids
+        self.weights = (scale * r.standard_normal((BATCH, LENGTH, DIM))).astype(np.float32)
+        self.start = r.standard_normal((ROWS, DIM)).astype(np.float32)
+        self.dense = (scale * r.standard_normal((DIM, 5))).astype(np.float32)
+
+    @property
+    def real_tokens(self) -> int:
+        return int((self.ids != PAD).sum())
+
+
+def by_torch(d: Data, reduce: Callable[[Any], Any] = torch.sum, **options: Any) -> Any:
+    """The gradient of torch.nn.Embedding, sparse unless options say otherwise."""
+    layer = torch.nn.Embedding(ROWS, DIM, **{"sparse": True, **options})
+    out = layer(torch.from_numpy(d.ids))
+    reduce((out * torch.from_numpy(d.weights)).sum(-1)).backward()
+    return layer.weight.grad
+
+
+def by_keras(d: Data, reduce: Callable[[Any], Any] = tf.reduce_sum, masked: bool = False, ids: Any = None) -> Any:
+    """The gradient of keras.layers.Embedding; masked: with mask_zero, and a loss that uses the mask."""
+    layer = keras.layers.Embedding(ROWS, DIM, mask_zero=masked)
+    layer.build()
+    given = tf.constant(d.ids if ids is None else ids)
+    with tf.GradientTape() as tape:
+        losses = tf.reduce_sum(layer(given) * tf.constant(d.weights), -1)
+        if masked:
+            losses *= tf.cast(layer.compute_mask(given), losses.dtype)
+        loss = reduce(losses)
+    return tape.gradient(loss, layer.embeddings.value)
+
+
+def by_jax(d: Data, reduce: Callable[[Any], Any] = jnp.sum, ids: Any = None, rows: int = ROWS) -> Any:
+    """The gradient of a gather as a BCOO: by the gathered rows, as JAX's users write it."""
+    ids = jnp.asarray(d.ids if ids is None else ids)
+    loss = lambda x: reduce((x * d.weights).sum(-1))  # noqa: E731
+    gathered = jax.grad(loss)(jnp.zeros((rows, DIM))[ids])
+    return jsparse.BCOO((gathered.reshape(-1, DIM), ids.reshape(-1, 1)), shape=(rows, DIM))
+
+
+def by_gluon(d: Data) -> Any:
+    """The gradient of gluon.nn.Embedding(sparse_grad=True): a RowSparseNDArray."""
+    layer = mx.gluon.nn.Embedding(ROWS, DIM, sparse_grad=True)
+    layer.initialize()
+    with mx.autograd.record():
+        loss = (layer(mx.nd.array(d.ids)) * mx.nd.array(d.weights)).sum()
+    loss.backward()
+    return layer.weight.grad()
+
+
+def torch_clipped(tree: dict[str, Any], max_norm: float) -> dict[str, Any]:
+    """clip_grad_norm_ of what a torch user hands it: coalesced values, since it refuses sparse gradients."""
+    grads = {k: g.coalesce() if g.is_sparse else g.clone() for k, g in tree.items()}
+    parameters = []
+    for g in grads.values():
+        p = torch.nn.Parameter(torch.zeros_like(g.values() if g.is_sparse else g))
+        p.grad = g.values() if g.is_sparse else g
+        parameters.append(p)
+    torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+    return grads
+
+
+def tf_clipped(tree: dict[str, Any], max_norm: float) -> dict[str, Any]:
+    return dict(zip(tree, tf.clip_by_global_norm(list(tree.values()), max_norm)[0], strict=True))
+
+
+def optax_clipped(tree: Any, max_norm: float) -> Any:
+    transform = optax.clip_by_global_norm(max_norm)
+    return transform.update(tree, transform.init(tree))[0]
+
+
+# ---------------------------------------------------------------------- clipping
+@case("duplicates")
+def tensorflow_clips_without_summing_duplicates(r: np.random.Generator) -> Any:
+    d = Data(r)
+    a = torch_clipped({"embedding": by_torch(d), "head": torch.from_numpy(d.dense)}, 2.0)
+    return a, tf_clipped({"embedding": by_keras(d), "head": tf.constant(d.dense)}, 2.0), {}
+
+
+@case("duplicates")
+def tensorflow_clips_without_summing_duplicates_and_the_raw_gradient_is_known(r: np.random.Generator) -> Any:
+    d = Data(r)
+    raw = by_keras(d)
+    coalesced = islices.to_dense(tf.clip_by_global_norm([raw], 1.5)[0][0])
+    return torch_clipped({"e": by_torch(d)}, 1.5)["e"].to_dense(), coalesced, {"before": raw}
+
+
+@case("duplicates")
+def keras_clipnorm_of_each_tensor_without_summing_duplicates(r: np.random.Generator) -> Any:
+    d, e = Data(r), Data(r)
+    raw = [by_keras(d), by_keras(e)]
+    clipped = keras.optimizers.SGD(0.1, clipnorm=1.0)._clip_gradients(raw)
+    return [torch_clipped({"e": by_torch(x)}, 1.0)["e"] for x in (d, e)], list(clipped), {}
+
+
+@case("clipped", also=[("mean",)])
+def optax_clips_and_the_other_side_does_not(r: np.random.Generator) -> Any:
+    d = Data(r)
+    g = by_jax(d).todense()
+    return by_torch(d), optax_clipped({"e": g}, 0.7)["e"], {}
+
+
+@case("clipped")
+def gluon_clips_to_a_limit_that_is_given(r: np.random.Generator) -> Any:
+    d = Data(r)
+    g = by_gluon(d)
+    limit = 3.14159
+    mx.gluon.utils.clip_global_norm([g], limit)
+    return by_torch(d).coalesce(), g, {"max_norm": limit}
+
+
+@case("clipped")
+def jax_clips_in_float16_to_a_limit_that_is_given(r: np.random.Generator) -> Any:
+    d = Data(r)
+    g = by_torch(d).coalesce().half()
+    clipped = optax_clipped(jnp.asarray(g.to_dense().numpy()), 1.0)
+    return g, clipped, {"max_norm": 1.0}
+
+
+@case("clipped", "duplicates")
+def tensorflow_clips_raw_slots_and_the_other_side_does_not_clip(r: np.random.Generator) -> Any:
+    d = Data(r)
+    return by_torch(d), tf.clip_by_global_norm([by_keras(d)], 1.0)[0][0], {"max_norm": 1.0}
+
+
+@case("epsilon")
+def torch_and_optax_clip_small_gradients(r: np.random.Generator) -> Any:
+    d = Data(r, scale=1e-4)
+    a = torch_clipped({"e": by_torch(d)}, 1e-4)["e"]
+    return a, optax_clipped({"e": by_jax(d).todense()}, 1e-4)["e"], {"before": by_torch(d)}
+
+
+@case("epsilon")
+def torch_and_gluon_clip_small_gradients_and_no_raw_gradient_is_known(r: np.random.Generator) -> Any:
+    d = Data(r, scale=1e-4)
+    g = by_gluon(d)
+    mx.gluon.utils.clip_global_norm([g], 1e-4)
+    return torch_clipped({"e": by_torch(d)}, 1e-4)["e"], g, {"max_norm": 1e-4}
+
+
+# ---------------------------------------------------------------------- padding, masks
+@case("padding")
+def keras_without_a_mask_keeps_the_padding_row(r: np.random.Generator) -> Any:
+    d = Data(r)
+    return by_keras(d), by_torch(d, padding_idx=PAD), {"padding_idx": PAD}
+
+
+@case("padding")
+def gluon_keeps_the_padding_row_and_nobody_says_which(r: np.random.Generator) -> Any:
+    d = Data(r)
+    return by_torch(d, padding_idx=PAD), by_gluon(d), {}
+
+
+@case("mask")
+def keras_mask_zero_stores_the_row_that_torch_drops(r: np.random.Generator) -> Any:
+    d = Data(r)
+    return by_keras(d, masked=True), by_torch(d, padding_idx=PAD), {}
+
+
+@case("zero_rows")
+def a_dense_round_trip_drops_rows_of_zeros(r: np.random.Generator) -> Any:
+    d = Data(r)
+    d.weights[d.ids % 3 == 1] = 0
+    g = by_torch(d)
+    return g, g.to_dense().to_sparse(1), {}
+
+
+# ---------------------------------------------------------------------- frequencies, means, signs
+@case("frequency")
+def torch_scale_grad_by_freq(r: np.random.Generator) -> Any:
+    d = Data(r)
+    return by_keras(d), by_torch(d, sparse=False, scale_grad_by_freq=True), {}
+
+
+@case("frequency")
+def torch_scale_grad_by_freq_and_no_slots_are_known(r: np.random.Generator) -> Any:
+    d = Data(r)
+    return by_torch(d, sparse=False, scale_grad_by_freq=True), by_gluon(d), {}
+
+
+@case("mean")
+def a_sum_and_a_mean_over_the_batch(r: np.random.Generator) -> Any:
+    d = Data(r)
+    return by_torch(d), by_keras(d, lambda x: tf.reduce_mean(tf.reduce_sum(x, 1))), {"batch_size": BATCH}
+
+
+@case("mean")
+def a_sum_and_a_mean_over_tokens_that_the_slots_tell(r: np.random.Generator) -> Any:
+    d = Data(r)
+    return by_jax(d), by_keras(d, tf.reduce_mean), {}
+
+
+@case("mean")
+def means_over_tokens_and_over_tokens_that_are_no_padding(r: np.random.Generator) -> Any:
+    d = Data(r)
+    a = by_torch(d, lambda x: x.sum() / d.real_tokens, padding_idx=PAD)
+    return a, by_torch(d, torch.mean, padding_idx=PAD), {"tokens": d.ids.size, "padding_idx": PAD}
+
+
+@case("factor")
+def a_constant_factor_that_nobody_knows(r: np.random.Generator) -> Any:
+    d = Data(r)
+    return by_torch(d), by_keras(d, lambda x: 0.37 * tf.reduce_sum(x)), {}
+
+
+@case("sign")
+def a_loss_maximised(r: np.random.Generator) -> Any:
+    d = Data(r)
+    return by_torch(d), by_jax(d, lambda x: -x.sum()), {}
+
+
+@case("sign")
+def torch_sgd_with_maximize(r: np.random.Generator) -> Any:
+    d = Data(r)
+    a, b = (tables_after(d, torch.optim.SGD, maximize=up)[0] for up in (False, True))
+    return a, b, {"before": d.start}
+
+
+# ---------------------------------------------------------------------- which row is which
+@case("off_by_one")
+def a_vocabulary_that_starts_at_one(r: np.random.Generator) -> Any:
+    d = Data(r)
+    return by_torch(d), by_jax(d, ids=d.ids + 1, rows=ROWS + 1), {}
+
+
+@case("permuted")
+def a_vocabulary_in_another_order(r: np.random.Generator) -> Any:
+    d = Data(r)
+    return by_torch(d), by_keras(d, ids=r.permutation(ROWS)[d.ids]), {}
+
+
+@case("transposed")
+def a_table_laid_out_by_columns(r: np.random.Generator) -> Any:
+    d = Data(r)
+    columns = jax.grad(lambda w: (w[:, d.ids] * np.moveaxis(d.weights, -1, 0)).sum())(jnp.zeros((DIM, ROWS)))
+    return by_keras(d), columns, {}
+
+
+@case("transposed")
+def rows_that_are_matrices_transposed(r: np.random.Generator) -> Any:
+    d = Data(r)
+    w = torch.zeros(ROWS, 2, 3, requires_grad=True)
+    weights = torch.from_numpy(d.weights).reshape(BATCH, LENGTH, 2, 3)
+    (w[torch.from_numpy(d.ids)] * weights).sum().backward()
+    v = tf.Variable(tf.zeros((ROWS, 3, 2)))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.gather(v, d.ids) * tf.constant(np.swapaxes(weights.numpy(), -1, -2)))
+    return w.grad, tape.gradient(loss, v), {}
+
+
+# ---------------------------------------------------------------------- precision
+@case("half_sums")
+def torch_adds_up_in_float16(r: np.random.Generator) -> Any:
+    ids = torch.from_numpy(np.minimum(r.zipf(1.2, 3000), 12).astype(np.int64))
+    weights = torch.from_numpy(r.random((3000, 3))).half()
+    grads = []
+    for sparse in (True, False):  # the dense gradient is added up where it lies, in its own type
+        table = torch.zeros(ROWS, 3, dtype=torch.float16, requires_grad=True)
+        (torch.nn.functional.embedding(ids, table, sparse=sparse) * weights).sum().backward()
+        grads.append(table.grad)
+    return grads[0], grads[1], {}
+
+
+@case("half_sums")
+def tensorflow_adds_up_in_bfloat16(r: np.random.Generator) -> Any:
+    ids = r.integers(0, 7, 500)
+    slots = tf.cast(tf.constant(r.random((500, 12)).astype(np.float32)), tf.bfloat16)
+    raw = tf.IndexedSlices(slots, tf.constant(ids), tf.constant([7, 12]))
+    return islices.coalesce(raw), tf.math.unsorted_segment_sum(slots, tf.constant(ids), 7), {"before": raw}
+
+
+@case("rounded")
+def a_gradient_rounded_to_float16(r: np.random.Generator) -> Any:
+    d = Data(r)
+    g = by_torch(d).coalesce()
+    return by_jax(d), g.half(), {}
+
+
+# ---------------------------------------------------------------------- steps
+def tables_after(d: Data, optimizer: Any, shifts: tuple[int, ...] = (0,), sparse: bool = True, **options: Any) -> Any:
+    """A torch table after each step; each on the batch with its ids shifted."""
+    weight = torch.nn.Parameter(torch.from_numpy(d.start.copy()))
+    own, tables = optimizer([weight], lr=0.1, **options), []
+    for shift in shifts:
+        out = torch.nn.functional.embedding(torch.from_numpy((d.ids + shift) % ROWS), weight, sparse=sparse)
+        own.zero_grad()
+        (out * torch.from_numpy(d.weights)).sum().backward()
+        own.step()
+        tables.append(weight.detach().numpy().copy())
+    return tables
+
+
+#: So small that it does not matter where an optimizer adds it.
+EPS = 1e-12
+
+
+@case("lazy_step")
+def torch_sparse_adam_against_adam(r: np.random.Generator) -> Any:
+    """From the second step on Adam's moments move the rows of the first one again."""
+    d = Data(r)
+    before, lazy = tables_after(d, torch.optim.SparseAdam, (7, 0), eps=EPS)
+    dense = tables_after(d, torch.optim.Adam, (7, 0), sparse=False, eps=EPS)[1]
+    return lazy, dense, {"before": before, "grad": by_torch(d)}
+
+
+@case("padding")
+def keras_sgd_moves_the_padding_row_and_torch_does_not(r: np.random.Generator) -> Any:
+    d = Data(r)
+    layer = torch.nn.Embedding(ROWS, DIM, padding_idx=PAD, sparse=True, _weight=torch.from_numpy(d.start.copy()))
+    (layer(torch.from_numpy(d.ids)) * torch.from_numpy(d.weights)).sum().backward()
+    torch.optim.SGD(layer.parameters(), lr=0.1).step()
+    table = keras.Variable(d.start)
+    keras.optimizers.SGD(0.1).apply([by_keras(d)], [table])
+    return layer.weight, table.value, {"before": d.start, "padding_idx": PAD}
+
+
+@case("lazy_step")
+def mxnet_lazy_update_against_its_standard_update(r: np.random.Generator) -> Any:
+    d = Data(r)
+    g, tables = by_gluon(d), []
+    for lazy in (True, False):
+        table = mx.nd.array(d.start).tostype("row_sparse")
+        own = mx.optimizer.SGD(learning_rate=0.1, wd=0.1, lazy_update=lazy)
+        own.update(0, table, g, own.create_state(0, table))
+        tables.append(table.tostype("default"))
+    return tables[0], tables[1], {"before": mx.nd.array(d.start), "grad": g}
+
+
+# ---------------------------------------------------------------------- two at once
+@case("padding", "duplicates")
+def padding_kept_and_clipped_without_summing(r: np.random.Generator) -> Any:
+    d = Data(r)
+    a = torch_clipped({"e": by_torch(d, padding_idx=PAD)}, 1.0)["e"]
+    return a, tf_clipped({"e": by_keras(d)}, 1.0)["e"], {"padding_idx": PAD}
+
+
+@case("padding", "clip_after")
+def padding_kept_counts_in_the_norm(r: np.random.Generator) -> Any:
+    d = Data(r)
+    a = torch_clipped({"e": by_torch(d, padding_idx=PAD)}, 1.0)["e"]
+    return a, optax_clipped({"e": by_jax(d).todense()}, 1.0)["e"], {"padding_idx": PAD}
+
+
+@case("padding", "mean")
+def padding_kept_and_a_mean_over_tokens(r: np.random.Generator) -> Any:
+    d = Data(r)
+    return by_torch(d, padding_idx=PAD), by_keras(d, tf.reduce_mean), {"padding_idx": PAD}
+
+
+@case("mask", "mean")
+def a_mask_and_a_mean_over_the_batch(r: np.random.Generator) -> Any:
+    d = Data(r)
+    b = by_keras(d, lambda x: tf.reduce_mean(tf.reduce_sum(x, 1)), masked=True)
+    return by_torch(d, padding_idx=PAD), b, {"batch_size": BATCH}
+
+
+@case("off_by_one", "sign")
+def a_vocabulary_that_starts_at_one_and_a_loss_maximised(r: np.random.Generator) -> Any:
+    d = Data(r)
+    return by_torch(d), by_jax(d, lambda x: -x.sum(), ids=d.ids + 1, rows=ROWS + 1), {}
+
+
+@case("permuted", "mean")
+def another_vocabulary_and_a_mean_over_tokens(r: np.random.Generator) -> Any:
+    d = Data(r, padding=False)
+    return by_torch(d), by_keras(d, tf.reduce_mean, ids=r.permutation(ROWS)[d.ids]), {"tokens": d.ids.size}
+
+
+@case("frequency", "mean")
+def frequencies_and_a_mean_over_the_batch(r: np.random.Generator) -> Any:
+    d = Data(r)
+    a = by_torch(d, lambda x: x.sum(1).mean(), sparse=False, scale_grad_by_freq=True)
+    return a, by_keras(d), {"batch_size": BATCH}
+
+
+@case("transposed", "clipped")
+def a_table_laid_out_by_columns_and_clipped(r: np.random.Generator) -> Any:
+    d = Data(r)
+    columns = jax.grad(lambda w: (w[:, d.ids] * np.moveaxis(d.weights, -1, 0)).sum())(jnp.zeros((DIM, ROWS)))
+    return by_keras(d), optax_clipped(columns, 0.5), {}
+
+
+@case("zero_rows", "sign")
+def rows_of_zeros_dropped_and_a_loss_maximised(r: np.random.Generator) -> Any:
+    d = Data(r)
+    d.weights[d.ids % 3 == 1] = 0
+    return by_keras(d), (-by_torch(d)).to_dense().to_sparse(1), {}
+
+
+@case("duplicates", "epsilon")
+def tensorflow_against_torch_on_small_norms(r: np.random.Generator) -> Any:
+    d = Data(r, scale=1e-4)
+    raw = by_torch(d)
+    return torch_clipped({"e": raw}, 1e-4)["e"], tf_clipped({"e": by_keras(d)}, 1e-4)["e"], {"before": raw}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("name", CASES)
+def test_the_cause_is_named(name: str, seed: int) -> None:
+    make, accepted = CASES[name]
+    a, b, context = make(np.random.default_rng(seed))
+    found = islices.diff(a, b, **context)
+    assert not found.equal
+    named = [tuple(sorted(e.names)) for e in found.causes]
+    wanted = [tuple(sorted(names)) for names in accepted]
+    assert named, f"no cause:\n{found}"
+    assert named[0] == wanted[0], f"{named}\n{found}"
+    assert set(named) <= set(wanted), f"{named}\n{found}"

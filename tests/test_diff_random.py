@@ -1,0 +1,134 @@
+"""`islices.diff` names no cause where there is none: random pairs, tiny ones, and rounding noise."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+import islices
+from islices import IndexedSlices
+
+SHAPES = {"1x1": (1, (1,)), "1x2": (1, (2,)), "2x1": (2, (1,)), "3x4": (3, (4,)), "200x8": (200, (8,))}
+DTYPES = ("float16", "float32", "float64")
+OVERLAPS = ("disjoint", "overlapping", "same rows", "duplicates")
+
+
+def slices(r: np.random.Generator, n: int, row: tuple[int, ...], ids: Any, dtype: str, rows: int) -> IndexedSlices:
+    return IndexedSlices(r.standard_normal((n, *row)).astype(dtype), np.asarray(ids, np.int64), (rows, *row))
+
+
+def pair(r: np.random.Generator, n: int, row: tuple[int, ...], dtype: str, overlap: str) -> tuple[Any, Any]:
+    """Two gradients that have nothing to do with one another but, perhaps, their rows."""
+    rows = 4 * n + 8
+    order = r.permutation(rows)
+    if overlap == "disjoint":
+        ids = order[:n], order[n : 2 * n]
+    elif overlap == "overlapping":
+        ids = order[:n], order[n // 2 : n // 2 + n]
+    elif overlap == "same rows":
+        ids = order[:n], order[:n]
+    else:
+        ids = r.choice(order[: max(1, n // 2)], n), r.choice(order[: max(1, n // 2)], n)
+    a, b = (slices(r, n, row, i, dtype, rows) for i in ids)
+    return a, b
+
+
+RANDOM = list(product(SHAPES, DTYPES, OVERLAPS))
+
+
+@pytest.mark.parametrize("context", [{}, {"max_norm": 1.0, "padding_idx": 0, "batch_size": 4, "tokens": 12}], ids=str)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_random_pairs_have_no_cause(shape: str, context: dict[str, Any]) -> None:
+    """2 x 60 pairs in all."""
+    n, row = SHAPES[shape]
+    for k, (dtype, overlap) in enumerate(product(DTYPES, OVERLAPS)):
+        r = np.random.default_rng([k, n])
+        a, b = pair(r, n, row, dtype, overlap)
+        found = islices.diff(a, b, **context)
+        assert not found.equal, (dtype, overlap)
+        assert found.causes == (), f"{dtype} {overlap}:\n{found}"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_random_trees_with_the_gradient_before_clipping_have_no_cause(dtype: str) -> None:
+    for seed in range(5):
+        r = np.random.default_rng(seed)
+        a, b, before = (
+            {"e": slices(r, 30, (4,), r.integers(0, 12, 30), dtype, 12), "w": r.standard_normal((4, 3)).astype(dtype)}
+            for _ in range(3)
+        )
+        found = islices.diff(a, b, before=before, max_norm=0.5, padding_idx=3)
+        assert not found.equal
+        assert found.causes == (), str(found)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_random_tables_after_a_step_have_no_cause(dtype: str) -> None:
+    for seed in range(5):
+        r = np.random.default_rng(seed)
+        a, b, before = (r.standard_normal((20, 3)).astype(dtype) for _ in range(3))
+        a[::2], b[::3] = before[::2], before[::3]  # each side leaves rows of its own where they are
+        found = islices.diff(a, b, before=before)
+        assert not found.equal
+        assert found.causes == (), str(found)
+
+
+@pytest.mark.parametrize("ulps", [1, 4])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("duplicates", [False, True], ids=["coalesced", "duplicates"])
+def test_noise_of_a_few_ulps_is_rounding_and_no_cause(ulps: int, dtype: str, duplicates: bool) -> None:
+    for seed in range(5):
+        r = np.random.default_rng(seed)
+        ids = r.integers(0, 50, 120) if duplicates else r.permutation(200)[:120]
+        a = slices(r, 120, (6,), ids, dtype, 200)
+        c = islices.coalesce(a)
+        noise = r.integers(-ulps, ulps + 1, c.values.shape)
+        b = c.replace(values=(c.values + noise * np.spacing(c.values)).astype(dtype))
+        found = islices.diff(a, b)
+        assert not found.equal
+        assert found.rounding
+        assert found.causes == (), str(found)
+
+
+def test_noise_and_a_factor_near_one_is_not_taken_for_a_factor() -> None:
+    """All elements off by the same ulp or two: within what rounding may do, so nothing is claimed."""
+    r = np.random.default_rng(3)
+    a = slices(r, 500, (8,), np.arange(500), "float32", 500)
+    b = a.replace(values=a.values * np.float32(1 + 2.0**-22))
+    found = islices.diff(a, b, max_norm=1.0, batch_size=8)
+    assert found.rounding
+    assert found.causes == ()
+
+
+def test_what_holds_for_one_tensor_and_not_for_the_others_is_no_cause() -> None:
+    """One loss, one clipping: their factor is one for all tensors."""
+    r = np.random.default_rng(4)
+    a = {name: slices(r, 40, (4,), r.permutation(90)[:40], "float32", 90) for name in "uvw"}
+    b = {"u": a["u"] * 0.5, "v": a["v"] * 0.25, "w": a["w"]}
+    assert islices.diff(a, b, batch_size=2, tokens=4).causes == ()
+    assert islices.diff(a, {**a, "u": a["u"] * -1}).causes == ()
+
+
+def test_a_factor_in_few_bits_is_not_given_a_name_it_may_not_have() -> None:
+    """In float16 a factor of 8.1 and a batch of 8 are not the same, and many numbers lie near a round norm."""
+    for seed in range(20):
+        r = np.random.default_rng(seed)
+        a = slices(r, 60, (6,), r.permutation(90)[:60], "float16", 90)
+        found = islices.diff(a, a.replace(values=(a.values / np.float16(8.1)).astype("float16")), batch_size=8)
+        assert [e.names for e in found.causes] == [("factor",)], str(found)
+
+
+def test_one_element_is_never_enough() -> None:
+    """A single float64 that is minus, or half, the other may be that by chance as far as anyone can tell."""
+    a = IndexedSlices(np.array([[0.123456789012345]]), np.array([3]), (5, 1))
+    for b in (a * -1, a * 0.5, IndexedSlices(a.values, a.indices + 1, (5, 1))):
+        assert islices.diff(a, b, batch_size=2).causes == ()
+
+
+def test_rows_all_alike_are_no_evidence_for_a_permutation() -> None:
+    a = IndexedSlices(np.ones((6, 4), np.float32), np.array([0, 2, 4, 6, 8, 10]), (12, 4))
+    b = IndexedSlices(np.ones((6, 4), np.float32), np.array([1, 2, 5, 6, 7, 11]), (12, 4))
+    assert islices.diff(a, b).causes == ()
