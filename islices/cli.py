@@ -16,7 +16,7 @@ from typing import Any
 
 from islices.registry import BUILTIN, get_backend, list_backends
 
-__all__ = ["UsageError", "main"]
+__all__ = ["UsageError", "main", "stderr_aside"]
 
 #: subcommand -> ("module:function that adds its arguments", "module:function that runs it")
 COMMANDS = {
@@ -133,7 +133,7 @@ def backends(options: argparse.Namespace) -> int:
 
 def _describe_backend(name: str) -> dict[str, Any]:
     try:
-        with _stderr_aside():
+        with stderr_aside():
             backend = get_backend(name)
         return {
             "name": name, "version": backend.version(), "devices": list(backend.devices()), "modes": backend.modes(),
@@ -149,7 +149,7 @@ def _describe_backend(name: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _stderr_aside() -> Iterator[None]:
+def stderr_aside() -> Iterator[None]:
     """What C++ libraries write to stderr while they load is not for the reader of a table."""
     try:
         saved = os.dup(2)
