@@ -30,6 +30,9 @@ soak: $(READY) $(NEWER)/ready $(PADDLE)/ready  ## long runs: every variant here,
 bench: $(READY)  ## islices beside each framework's own calls, as ratios
 	$(BIN)/islices bench $(ARGS)
 
+docs: $(READY)  ## guides and API reference as pages, without one warning: build/docs/index.html
+	$(BIN)/python -m sphinx -W --keep-going -q -b html -c docs -d build/doctrees $(ARGS) . build/docs
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -47,7 +47,27 @@ INTEGERS = ("int32", "int64")
 
 
 class NativeParts(NamedTuple):
-    """A framework's sparse object, taken apart without letting the framework compute on it."""
+    """A framework's sparse object, taken apart without letting the framework compute on it.
+
+    What `Backend.from_native` returns; the core validates it by SPEC clauses 1 and 2.
+
+    Parameters
+    ----------
+    values : array, shape (n, *row_shape)
+    indices : array, shape (n,)
+    dense_shape : tuple of int
+        (rows, *row_shape); rows may be None for unknown.
+    coalesced : bool
+        The object's own word that its indices are strictly ascending.
+    padded : bool
+        The index ``rows`` marks slots that hold nothing.
+
+    Examples
+    --------
+    >>> parts = NativeParts(np.ones((1, 2)), np.array([3]), (4, 2))
+    >>> parts.coalesced, parts.padded
+    (False, False)
+    """
 
     values: Array
     indices: Array
@@ -106,6 +126,19 @@ Gradient = Callable[[tuple[Array, ...], Array], tuple[Any, ...]]
 def not_implemented(reason: str) -> Any:
     """Declare a primitive that a backend cannot supply, with the reason its users will read.
 
+    Parameters
+    ----------
+    reason : str
+        Why, and what to do instead.
+
+    Returns
+    -------
+    descriptor
+        For the class body of a `Backend`; calling it raises NotImplementedError. The suite counts a case that ends in
+        one as unsupported (SPEC, Outcomes of the suite).
+
+    Examples
+    --------
     >>> class Partial(Backend):
     ...     name = "partial"
     ...     segment_sum = not_implemented("partial has no scatter")
@@ -158,6 +191,16 @@ class Backend:
     own_calls : str
         For a plug-in: its module of the framework's own calls, as `islices.conformance.native` describes them, with
         which the conformance suite takes real gradients; empty if it brings none.
+
+    Notes
+    -----
+    What the primitives must add up to is SPEC clauses 1 to 20, which the conformance suite checks.
+
+    Examples
+    --------
+    >>> import islices
+    >>> islices.get_backend("numpy").modes()
+    ['host']
     """
 
     name: ClassVar[str]

@@ -64,7 +64,8 @@ def clip_by_value(x: Any, lo: float, hi: float, *, semantics: str = "islices") -
 
     Returns
     -------
-    The type of x. NaN stays NaN.
+    same type as x
+        NaN stays NaN.
 
     Raises
     ------
@@ -135,7 +136,8 @@ def clip_by_norm(x: Any, max_norm: float, *, semantics: str = "islices", nonfini
 
     Returns
     -------
-    The type of x; x itself if its norm is within max_norm.
+    same type as x
+        x itself if its norm is within max_norm.
 
     Raises
     ------
@@ -329,8 +331,16 @@ def clip_by_row_norm(x: Any, max_norm: float, *, nonfinite: str = "propagate") -
 
     Returns
     -------
-    The type of x; slices stay uncoalesced if they were, each multiplied by the factor of its row. Rows within
-    max_norm keep their bits. SPEC clause 10.
+    same type as x
+        Slices stay uncoalesced if they were, each multiplied by the factor of its row. Rows within max_norm keep their
+        bits. SPEC clause 10.
+
+    Raises
+    ------
+    ValueError, TypeError
+        max_norm is no number >= 0.
+    FloatingPointError
+        nonfinite="raise" and the norm of a row is NaN or infinite (ValueError under a trace).
 
     Examples
     --------

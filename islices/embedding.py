@@ -243,7 +243,8 @@ def drop_padding(x: Any, padding_idx: int) -> Any:
 
     Returns
     -------
-    The type of x: sparse without those slices (under jax.jit they become padding slots), dense with zeros there.
+    same type as x
+        Sparse without those slices (under jax.jit they become padding slots), dense with zeros there.
 
     Raises
     ------
@@ -283,7 +284,7 @@ def scale_by_frequency(x: Any) -> Any:
 
     Returns
     -------
-    The type of x.
+    same type as x
 
     Raises
     ------

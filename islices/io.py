@@ -255,7 +255,8 @@ def read_header(path: str | os.PathLike[str], *, foreign: bool = False) -> Heade
 
     Raises
     ------
-    As `load`; damage to the data alone is not seen.
+    FileNotFoundError, OSError, ValueError, TypeError
+        As `load`; damage to the data alone is not seen. SPEC clause 21.
 
     Examples
     --------
@@ -275,6 +276,20 @@ def read_header(path: str | os.PathLike[str], *, foreign: bool = False) -> Heade
 
 def read_metadata(path: str | os.PathLike[str], *, foreign: bool = False) -> dict[str, str]:
     """The metadata alone: ``read_header(path).metadata``.
+
+    Parameters
+    ----------
+    path, foreign
+        As for `load`.
+
+    Returns
+    -------
+    dict of str to str
+
+    Raises
+    ------
+    FileNotFoundError, OSError, ValueError, TypeError
+        As `read_header`. SPEC clause 21.
 
     Examples
     --------

@@ -26,7 +26,7 @@ __all__ = ["add", "concat", "join_arrays", "round_scalar", "scale", "scale_value
 
 
 def scale(x: Any, c: Any) -> Any:
-    """c times a gradient.
+    """A gradient times a number, c.
 
     Parameters
     ----------
@@ -36,7 +36,8 @@ def scale(x: Any, c: Any) -> Any:
 
     Returns
     -------
-    The type of x; sparse values stay uncoalesced if they were. SPEC clauses 6 and 18.
+    same type as x
+        Sparse values stay uncoalesced if they were. SPEC clauses 6 and 18.
 
     Raises
     ------
@@ -138,7 +139,8 @@ def concat(xs: Sequence[Any]) -> Any:
 
     Returns
     -------
-    The type of the first. int32 and int64 indices join as int64.
+    same type as the first
+        int32 and int64 indices join as int64. SPEC clause 6.
 
     Raises
     ------
@@ -217,7 +219,7 @@ def add(*xs: Any) -> Any:
 
     Returns
     -------
-    The type and structure of the first (that is not None).
+    same type and structure as the first that is not None
 
     Raises
     ------

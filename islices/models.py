@@ -72,7 +72,19 @@ def capture(model: Any) -> Capture:
 class Capture:
     """What the embedding layers of a model looked up within a ``with`` block, and the gradients that arrived.
 
-    Made by `capture`. What several forward and backward passes bring adds up until `clear`.
+    Made by `capture`. What several forward and backward passes bring adds up until `clear`. SPEC clauses 12 and 14.
+
+    Examples
+    --------
+    >>> import torch, islices
+    >>> model = torch.nn.Sequential(torch.nn.Embedding(1000, 2))
+    >>> with islices.capture(model) as captured:
+    ...     model(torch.tensor([[5, 7], [5, 5]])).sum().backward()
+    >>> captured
+    <islices.Capture: 1 layers, 1 lookups>
+    >>> captured.clear()
+    >>> captured.gradients()["0"].indices.tolist()
+    []
     """
 
     def __init__(self, backend: Backend, model: Any) -> None:
@@ -128,8 +140,10 @@ class Capture:
         return made
 
     def per_sample(self) -> dict[str, PerSample]:
-        """Each sample's gradient of each layer's weights: samples are the first axis of what the layer looked up (of
-        bags, the bags). The loss must be a sum over samples, and of one batch: `clear` between batches.
+        """Each sample's gradient of each layer's weights.
+
+        Samples are the first axis of what the layer looked up (of bags, the bags). The loss must be a sum over samples,
+        and of one batch: `clear` between batches.
 
         Returns
         -------

@@ -58,7 +58,7 @@ def from_native(x: Any, *, dense_shape: Iterable[int | None] | None = None, vali
     TypeError
         x is dense (use `from_dense`) or of no framework islices knows.
     ValueError, IndexError
-        x is not row-sparse, or its indices contradict its shape or its own claim to be coalesced.
+        x is not row-sparse, or its indices contradict its shape or its own claim to be coalesced. SPEC clauses 1 and 2.
 
     Examples
     --------
@@ -99,7 +99,8 @@ def to_native(s: IndexedSlices, *, like: Any = None) -> Any:
 
     Returns
     -------
-    tf.IndexedSlices, torch sparse COO tensor, jax BCOO or mxnet RowSparseNDArray; NumPy has none, so s itself.
+    tf.IndexedSlices, torch sparse COO tensor, jax BCOO or mxnet RowSparseNDArray
+        NumPy has none: s itself.
 
     Raises
     ------
@@ -262,7 +263,8 @@ def from_dense(x: Array, rows: Any = None) -> IndexedSlices:
     Raises
     ------
     ValueError
-        x is traced and rows is not given (which rows are zero is not known yet), or rows names one twice.
+        x is traced and rows is not given (which rows are zero is not known yet), or rows names one twice. SPEC
+        clause 1.
 
     Examples
     --------
@@ -315,7 +317,7 @@ def _take(B: Backend, x: Array, ids: Array) -> Array:
 
 
 def convert(x: Any, backend: str | Backend) -> Any:
-    """x in another framework, leaf by leaf, through NumPy; memory is not shared.
+    """Gradients or arrays in another framework, leaf by leaf, through NumPy; memory is not shared.
 
     Parameters
     ----------
@@ -325,14 +327,15 @@ def convert(x: Any, backend: str | Backend) -> Any:
 
     Returns
     -------
-    IndexedSlices over the target's arrays for sparse leaves, the target's dense arrays for dense ones. dtypes stay.
+    structure of x
+        IndexedSlices over the target's arrays for sparse leaves, the target's dense arrays for dense ones. dtypes stay.
 
     Raises
     ------
     TypeError
         The target has no such dtype (bfloat16 in NumPy without ml_dtypes; float64 in JAX unless jax_enable_x64).
     IndexError
-        An int64 index that the target would store as int32 does not fit.
+        An int64 index that the target would store as int32 does not fit. SPEC clause 1.
 
     Examples
     --------

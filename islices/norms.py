@@ -88,6 +88,11 @@ def global_norm(tree: Any) -> Any:
     0-d array of the same framework
         Of the widest leaf's dtype, at least float32. Of NumPy if there is no leaf. SPEC clause 8.
 
+    Raises
+    ------
+    TypeError
+        A leaf of integers or of no framework, or leaves of two.
+
     Examples
     --------
     >>> import numpy as np

@@ -42,6 +42,10 @@ class PerSample:
     dense_shape : tuple of int
         (B, rows, *row_shape).
 
+    Notes
+    -----
+    SPEC clause 14.
+
     Examples
     --------
     >>> import numpy as np, islices
@@ -123,13 +127,23 @@ class PerSample:
         Parameters
         ----------
         max_norm : float
+            0 gives zeros, inf changes nothing.
         nonfinite : {"propagate", "raise", "skip"}
             What a NaN or infinite norm does to its sample.
+
+        Returns
+        -------
+        PerSample
         """
         return clip_per_sample(self, max_norm, nonfinite=nonfinite)[0]  # type: ignore[no-any-return]
 
     def sum(self) -> IndexedSlices:
-        """The gradient of all samples together: one slice for each occurrence, nothing added up yet."""
+        """The gradient of all samples together: one slice for each occurrence, nothing added up yet.
+
+        Returns
+        -------
+        IndexedSlices
+        """
         B = self.backend
         padded = modes.keeps_slots(B, self.values, self.indices)
         return IndexedSlices._trusted(B, self.values, self.indices, self.dense_shape[1:], padded=padded)
@@ -140,7 +154,16 @@ class PerSample:
         Parameters
         ----------
         b : int
-            0 <= b < B, else IndexError.
+            0 <= b < B.
+
+        Returns
+        -------
+        IndexedSlices
+
+        Raises
+        ------
+        TypeError, IndexError
+            b is no int, or no sample.
         """
         number = whole_number(b)
         if number is None:
@@ -156,7 +179,17 @@ class PerSample:
         return IndexedSlices._trusted(B, values, indices, tuple(shape), padded=padded)
 
     def to_dense(self) -> Array:
-        """The array (B, rows, *row_shape) this stands for; MemoryError if it exceeds the machine's memory."""
+        """The dense array this stands for.
+
+        Returns
+        -------
+        array, shape (B, rows, *row_shape)
+
+        Raises
+        ------
+        MemoryError
+            It exceeds the machine's memory; nothing has been allocated.
+        """
         check_memory(repr(self), self.dense_shape, self.backend.dtype(self.values), "keep it sparse")
         return modes.run(
             _densify, self.backend, (self.values, self.indices, self.samples), dense_shape=self.dense_shape

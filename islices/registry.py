@@ -63,6 +63,7 @@ def get_backend(name_or_array: Any) -> Backend:
     Returns
     -------
     Backend
+        One object a framework, loaded when first asked for.
 
     Raises
     ------

@@ -30,9 +30,9 @@ def renorm_rows(table: Any, ids: Array, max_norm: float, *, nonfinite: str = "pr
 
     Returns
     -------
-    The type of table: use the return value. JAX arrays and tf.Tensors cannot change, so the result is a new one (a
-    copy of the table); everything else is changed in place, and not at all by a call that raises. No gradient is
-    recorded.
+    same type as table
+        Use the return value: JAX arrays and tf.Tensors cannot change, so the result is a new one (a copy of the table);
+        everything else is changed in place, and not at all by a call that raises. No gradient is recorded.
 
     Raises
     ------

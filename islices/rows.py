@@ -36,8 +36,14 @@ def coalesce(x: Any) -> Any:
 
     Returns
     -------
-    The type of x. Free if x is known to be coalesced. Under jax.jit as many slots as x has, the spare ones at the
-    end holding the index ``rows`` and zeros, and flagged `padded`.
+    same type as x
+        Free if x is known to be coalesced. Under jax.jit as many slots as x has, the spare ones at the end holding the
+        index ``rows`` and zeros, and flagged `padded`.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        A leaf that is no gradient, or whose indices are not valid (clause 2).
 
     Notes
     -----
@@ -85,7 +91,8 @@ def to_dense(x: Any) -> Any:
 
     Returns
     -------
-    Dense arrays of the same framework; dense input as it is.
+    dense array of the same framework
+        In the structure of x; dense leaves as they are.
 
     Raises
     ------
@@ -170,7 +177,8 @@ def keep_rows(x: Any, rows: Any) -> Any:
 
     Returns
     -------
-    The type of x: sparse without the other slices (under jax.jit they become padding), dense with zeros there.
+    same type as x
+        Sparse without the other slices (under jax.jit they become padding), dense with zeros there.
 
     Raises
     ------
@@ -187,7 +195,23 @@ def keep_rows(x: Any, rows: Any) -> Any:
 
 
 def drop_rows(x: Any, rows: Any) -> Any:
-    """A gradient without the named rows; the counterpart of `keep_rows`, with the same arguments.
+    """A gradient without the named rows, the counterpart of `keep_rows`.
+
+    Parameters
+    ----------
+    x : sparse gradient, dense array, None, or a list, tuple or dict of them
+    rows : 1-D integer array or sequence, or boolean mask of length dense_shape[0]
+        Which rows go. An integer array may be in any order, with duplicates.
+
+    Returns
+    -------
+    same type as x
+        Sparse without these slices (under jax.jit they become padding), dense with zeros there.
+
+    Raises
+    ------
+    IndexError, TypeError, ValueError
+        A row out of range, another dtype, a mask of another length. SPEC clause 13.
 
     Examples
     --------

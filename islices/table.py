@@ -107,6 +107,14 @@ class Table:
     def replace(self, weights: Array) -> Table:
         """A table with the same options and other weights.
 
+        Parameters
+        ----------
+        weights : float array, shape (rows, *row_shape)
+
+        Returns
+        -------
+        Table
+
         Examples
         --------
         >>> import numpy as np

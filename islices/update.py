@@ -55,8 +55,9 @@ def scatter_add(table: Any, x: Any, *, donate: bool = False) -> Any:
 
     Returns
     -------
-    The type of table: use the return value. tf.Variables, torch tensors, NDArrays and NumPy arrays are changed in
-    place; JAX arrays and tf.Tensors cannot change, so that the result is a new one.
+    same type as table
+        Use the return value. tf.Variables, torch tensors, NDArrays and NumPy arrays are changed in place; JAX arrays
+        and tf.Tensors cannot change, so that the result is a new one.
 
     Raises
     ------
@@ -80,7 +81,24 @@ def scatter_add(table: Any, x: Any, *, donate: bool = False) -> Any:
 
 
 def scatter_sub(table: Any, x: Any, *, donate: bool = False) -> Any:
-    """The table with slices subtracted from its rows, one after the other; otherwise as `scatter_add`.
+    """The table with slices subtracted from its rows, one after the other.
+
+    Parameters
+    ----------
+    table : Table, or array of shape (rows, *row_shape)
+    x : sparse gradient
+    donate : bool
+        As `scatter_add` takes them.
+
+    Returns
+    -------
+    same type as table
+        In place where the framework's arrays change, else a new one.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        Frameworks, dtypes, shapes or indices that do not fit; nothing has been written then. SPEC clause 15.
 
     Examples
     --------
@@ -93,7 +111,24 @@ def scatter_sub(table: Any, x: Any, *, donate: bool = False) -> Any:
 
 
 def scatter_update(table: Any, x: Any, *, donate: bool = False) -> Any:
-    """The table with its rows replaced by slices, of several for a row by the last; otherwise as `scatter_add`.
+    """The table with its rows replaced by slices, of several for a row by the last.
+
+    Parameters
+    ----------
+    table : Table, or array of shape (rows, *row_shape)
+    x : sparse gradient
+    donate : bool
+        As `scatter_add` takes them.
+
+    Returns
+    -------
+    same type as table
+        In place where the framework's arrays change, else a new one.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        Frameworks, dtypes, shapes or indices that do not fit; nothing has been written then. SPEC clause 15.
 
     Examples
     --------
@@ -106,7 +141,24 @@ def scatter_update(table: Any, x: Any, *, donate: bool = False) -> Any:
 
 
 def scatter_min(table: Any, x: Any, *, donate: bool = False) -> Any:
-    """The table with the elementwise minimum of its rows and slices, NaN if one is; otherwise as `scatter_add`.
+    """The table with the elementwise minimum of its rows and slices, NaN if one is.
+
+    Parameters
+    ----------
+    table : Table, or array of shape (rows, *row_shape)
+    x : sparse gradient
+    donate : bool
+        As `scatter_add` takes them.
+
+    Returns
+    -------
+    same type as table
+        In place where the framework's arrays change, else a new one.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        Frameworks, dtypes, shapes or indices that do not fit; nothing has been written then. SPEC clause 15.
 
     Examples
     --------
@@ -120,7 +172,24 @@ def scatter_min(table: Any, x: Any, *, donate: bool = False) -> Any:
 
 
 def scatter_max(table: Any, x: Any, *, donate: bool = False) -> Any:
-    """The table with the elementwise maximum of its rows and slices, NaN if one is; otherwise as `scatter_add`.
+    """The table with the elementwise maximum of its rows and slices, NaN if one is.
+
+    Parameters
+    ----------
+    table : Table, or array of shape (rows, *row_shape)
+    x : sparse gradient
+    donate : bool
+        As `scatter_add` takes them.
+
+    Returns
+    -------
+    same type as table
+        In place where the framework's arrays change, else a new one.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        Frameworks, dtypes, shapes or indices that do not fit; nothing has been written then. SPEC clause 15.
 
     Examples
     --------
@@ -134,7 +203,24 @@ def scatter_max(table: Any, x: Any, *, donate: bool = False) -> Any:
 
 
 def scatter_mul(table: Any, x: Any, *, donate: bool = False) -> Any:
-    """The table with its rows multiplied by slices, one after the other; otherwise as `scatter_add`.
+    """The table with its rows multiplied by slices, one after the other.
+
+    Parameters
+    ----------
+    table : Table, or array of shape (rows, *row_shape)
+    x : sparse gradient
+    donate : bool
+        As `scatter_add` takes them.
+
+    Returns
+    -------
+    same type as table
+        In place where the framework's arrays change, else a new one.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        Frameworks, dtypes, shapes or indices that do not fit; nothing has been written then. SPEC clause 15.
 
     Examples
     --------
@@ -148,7 +234,24 @@ def scatter_mul(table: Any, x: Any, *, donate: bool = False) -> Any:
 
 
 def scatter_div(table: Any, x: Any, *, donate: bool = False) -> Any:
-    """The table with its rows divided by slices, one after the other; otherwise as `scatter_add`. No integers.
+    """The table with its rows divided by slices, one after the other.
+
+    Parameters
+    ----------
+    table : Table, or array of shape (rows, *row_shape)
+    x : sparse gradient
+    donate : bool
+        As `scatter_add` takes them.
+
+    Returns
+    -------
+    same type as table
+        In place where the framework's arrays change, else a new one.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        Frameworks, dtypes, shapes or indices that do not fit, integers; nothing has been written then. SPEC clause 15.
 
     Examples
     --------

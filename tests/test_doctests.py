@@ -10,13 +10,17 @@ import pytest
 
 import islices
 
-#: the subpackages are mapped in from other folders and have tests of their own
+#: those that need nothing but NumPy; fronts, whose examples need their framework, run theirs in tests of their own
+PACKAGES = ("islices", "islices.compare", "islices.files", "islices.optim")
 MODULES = sorted(
-    m.name for m in pkgutil.iter_modules(islices.__path__, "islices.") if not m.ispkg and m.name != "islices.__main__"
+    m.name
+    for package in PACKAGES
+    for m in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}.")
+    if not m.ispkg and m.name != "islices.__main__"
 )
 
 
-@pytest.mark.parametrize("name", ["islices", *MODULES])
+@pytest.mark.parametrize("name", [*PACKAGES, *MODULES])
 def test_examples_of_a_module(name: str) -> None:
     results = doctest.testmod(importlib.import_module(name))
     assert results.failed == 0, f"{results.failed} of {results.attempted} examples of {name} fail"

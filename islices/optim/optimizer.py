@@ -29,16 +29,24 @@ class Optimizer:
     """An optimizer of row-sparse tables: hyperparameters and a formula, no state of its own.
 
     Made by the functions of `islices.optim`. The state is a plain dict of arrays of the table's framework, so that each
-    framework's own checkpoints hold it, and `islices.convert` carries it to another.
+    framework's own checkpoints hold it, and `islices.convert` carries it to another. SPEC clause 16.
+
+    Attributes
+    ----------
+    name, rows, semantics : str
+    hyper : mapping of str to number or function
+        The hyperparameters, defaults filled in.
+    maximize : bool
 
     Examples
     --------
     >>> import numpy as np
     >>> from islices import IndexedSlices, optim
-    >>> table = np.zeros((4, 1))
+    >>> table = np.zeros((4, 1), np.float32)
     >>> optimizer = optim.adagrad(0.5)
     >>> state = optimizer.init(table)
-    >>> table, state = optimizer.step(table, IndexedSlices(np.ones((2, 1)), np.array([3, 3]), (4, 1)), state)
+    >>> gradient = IndexedSlices(np.ones((2, 1), np.float32), np.array([3, 3]), (4, 1))
+    >>> table, state = optimizer.step(table, gradient, state)
     >>> table.ravel().tolist(), state["accumulator"].ravel().tolist(), state["step"].tolist()
     ([0.0, 0.0, 0.0, -0.5], [0.0, 0.0, 0.0, 4.0], [1])
     """

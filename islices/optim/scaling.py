@@ -103,7 +103,18 @@ class LossScale:
         )
 
     def init(self, like: Array) -> dict[str, Array]:
-        """The state: "scale", float32 of shape (1,), and "good_steps", int32 of shape (1,), of like's framework."""
+        """The state before the first step.
+
+        Parameters
+        ----------
+        like : array
+            Any array of the framework, whose device the state shares.
+
+        Returns
+        -------
+        dict of str to array
+            "scale", float32 of shape (1,), and "good_steps", int32 of shape (1,).
+        """
         B = get_backend(like)
         with B.scope():
             return {
@@ -112,7 +123,23 @@ class LossScale:
             }
 
     def scaled(self, loss: Array, state: Mapping[str, Array]) -> Array:
-        """loss times the scale, at least float32: what is to be differentiated."""
+        """The loss times the scale: what is to be differentiated.
+
+        Parameters
+        ----------
+        loss : array of one floating-point number
+        state : dict
+            What `init` or `update` returned.
+
+        Returns
+        -------
+        array of loss's shape, at least float32
+
+        Raises
+        ------
+        TypeError, ValueError
+            No such loss, or a state of something else.
+        """
         B = find_backend(loss)
         if B is None or not B.is_array(loss) or B.dtype(loss) in INTEGERS or size_of(B.shape(loss)) != 1:
             raise TypeError(f"loss: got {describe(loss)}; accepted is one floating-point number, an array")
@@ -121,7 +148,7 @@ class LossScale:
         return wide * B.reshape(B.astype(B.stop_gradient(scale), B.dtype(wide)), B.shape(loss))
 
     def unscale(self, tree: Any, state: Mapping[str, Array]) -> tuple[Any, Any]:
-        """(gradients over the scale, whether all are finite).
+        """Gradients of the scaled loss taken back to size, and whether all are finite.
 
         Parameters
         ----------
@@ -135,6 +162,11 @@ class LossScale:
         tree, finite
             The types of tree, coalesced, 16-bit gradients in float32 (small values would vanish in 16 bits), for
             `Optimizer.step`. finite is a bool, traced an int32 array of shape (1,): step's ``apply``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Gradients of integers, or a state of something else.
         """
         flags: list[tuple[Backend, Any]] = []
 
@@ -153,7 +185,24 @@ class LossScale:
         return unscaled, _all(flags)
 
     def update(self, state: Mapping[str, Array], finite: Any) -> dict[str, Array]:
-        """The state after a step that was finite or not: in place where the framework's arrays change."""
+        """The state after a step: in place where the framework's arrays change.
+
+        Parameters
+        ----------
+        state : dict
+            What `init` or `update` returned.
+        finite : bool, or array of one
+            Whether the step's gradients were, as `unscale` says.
+
+        Returns
+        -------
+        dict of str to array
+
+        Raises
+        ------
+        TypeError, ValueError
+            A state of something else; no flag.
+        """
         B = find_backend(state["scale"]) if isinstance(state, Mapping) and "scale" in state else None
         scale, good = _check_state(state, B)
         assert B is not None, "checked"

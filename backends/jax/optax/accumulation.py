@@ -56,6 +56,11 @@ def accumulate(inner: Any, every_k: int, *, use_grad_mean: bool = True) -> Trans
     optax.GradientTransformationExtraArgs
         In between, updates are zeros: slices that name no row (in jit: sentinels), zeros of dense leaves.
 
+    Raises
+    ------
+    TypeError, ValueError
+        inner is no transformation; every_k is no int, or below 1.
+
     Notes
     -----
     Sums are float32 for 16-bit gradients, each micro-step's duplicates first, and divided by k at the end.

@@ -139,6 +139,11 @@ def clip(max_delta: float) -> Transformation:
     -------
     optax.GradientTransformationExtraArgs
 
+    Raises
+    ------
+    TypeError, ValueError
+        max_delta is no number >= 0.
+
     Notes
     -----
     `islices.clip_by_value`. NaN stays. SPEC clause 9.
@@ -231,6 +236,15 @@ def _nodes(state: Any) -> list[Any]:
 def scale(step_size: Any) -> Transformation:
     """`optax.scale`: updates times a number.
 
+    Parameters
+    ----------
+    step_size : float
+        The number.
+
+    Returns
+    -------
+    optax.GradientTransformationExtraArgs
+
     Examples
     --------
     >>> import jax.numpy as jnp
@@ -243,8 +257,21 @@ def scale(step_size: Any) -> Transformation:
 
 
 def scale_by_schedule(step_size_fn: Callable[[Any], Any]) -> Transformation:
-    """`optax.scale_by_schedule`: updates times a function of the number of updates before. (optax's own rounds the
-    factor to the type of the indices, an integer, and multiplies them with it: 0.1 sends all rows to row 0.)
+    """`optax.scale_by_schedule`: updates times a function of the number of updates before.
+
+    Parameters
+    ----------
+    step_size_fn : callable
+        The number of updates before -> the factor.
+
+    Returns
+    -------
+    optax.GradientTransformationExtraArgs
+
+    Notes
+    -----
+    optax's own rounds the factor to the type of the indices, an integer, and multiplies them with it: 0.1 sends all
+    rows to row 0.
 
     Examples
     --------
@@ -263,6 +290,17 @@ def scale_by_schedule(step_size_fn: Callable[[Any], Any]) -> Transformation:
 def scale_by_learning_rate(learning_rate: Any, *, flip_sign: bool = True) -> Transformation:
     """`optax.scale_by_learning_rate`: updates times minus a number, or minus a function of the updates before.
 
+    Parameters
+    ----------
+    learning_rate : float or callable
+        The number, or what gives it for the number of updates before.
+    flip_sign : bool
+        False multiplies by the number itself.
+
+    Returns
+    -------
+    optax.GradientTransformationExtraArgs
+
     Examples
     --------
     >>> import jax.numpy as jnp
@@ -278,6 +316,17 @@ def add_decayed_weights(weight_decay: Any = 0.0, mask: Any = None) -> Transforma
     """`optax.add_decayed_weights`: updates plus weight_decay times the parameters, of the rows that updates name.
 
     Rows away from the gradient do not decay: use `on_rows` with rows="all" where they are to.
+
+    Parameters
+    ----------
+    weight_decay : float or callable
+        As `optax.add_decayed_weights` has it.
+    mask : tree of bool, or callable, optional
+        As `optax.add_decayed_weights` has it.
+
+    Returns
+    -------
+    optax.GradientTransformationExtraArgs
 
     Examples
     --------
@@ -304,6 +353,11 @@ def apply_if_finite(inner: Any, max_consecutive_errors: int) -> Transformation:
     -------
     optax.GradientTransformationExtraArgs
         With optax's state. Where no step is taken, updates hold zeros in the rows of the gradient.
+
+    Raises
+    ------
+    TypeError
+        inner is no transformation.
 
     Examples
     --------

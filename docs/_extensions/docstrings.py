@@ -1,0 +1,31 @@
+"""Docstrings, which are written to be read in an editor, made readable to reStructuredText.
+
+``(n, *row_shape)`` would begin an emphasis there, and ``|x|`` a substitution.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from sphinx.application import Sphinx
+
+#: a literal or an emphasis, which stay; or a character that reStructuredText would take for the beginning of something
+KEPT = r"``.+?``|`[^`]+`|(?<![\w*])\*{1,2}\w[^*]*\w\*{1,2}(?![\w*])"
+MARKUP = re.compile(KEPT + r"|(?<![\w\\*])\*(?=\w)|(?<![\w\\])\|(?=\w)")
+PROMPTS = (">>>", "...")
+BEFORE_NUMPYDOC = 400
+
+
+def escape(app: Sphinx, what: str, name: str, obj: object, options: Any, lines: list[str]) -> None:
+    """Escape stars and bars in running text; examples keep them."""
+    lines[:] = [line if line.lstrip().startswith(PROMPTS) else MARKUP.sub(_escaped, line) for line in lines]
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return match[0] if len(match[0]) > 1 else "\\" + match[0]
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("autodoc-process-docstring", escape, priority=BEFORE_NUMPYDOC)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,66 @@
+"""How Sphinx builds the pages (`make docs`).
+
+The source folder is the project's root, so that a link between Markdown files works here as it does on GitHub. Nothing
+is fetched, neither by the build nor by the pages.
+"""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow greets on stderr otherwise
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+
+import islices
+
+project = "islices"
+author = "the islices developers"
+version = release = islices.__version__
+root_doc = "docs/index"
+language = "en"
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc", "docstrings", "command_help", "spec_links"]
+include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "conformance/**.md", "docs/**"]
+exclude_patterns = [".*", "build", "dist", "out", "docs/_*", "**/__pycache__"]
+
+# ---------------------------------------------------------------------- fronts of frameworks that are missing
+#: front -> the module without which it cannot be imported; its page is left out then
+FRONTS = {"torch": "torch", "keras": "tensorflow", "optax": "optax", "gluon": "mxnet"}
+MISSING = [front for front, module in FRONTS.items() if importlib.util.find_spec(module) is None]
+exclude_patterns += [f"docs/api/fronts/{front}.rst" for front in MISSING]
+if "gluon" not in MISSING:
+    islices.get_backend("mxnet")  # MXNet imports beside a current NumPy through its adapter
+
+# ---------------------------------------------------------------------- text
+smartquotes = False  # much of the text is code: semantics="torch"
+myst_heading_anchors = 3
+myst_links_external_new_tab = False
+suppress_warnings = ["toc.excluded"]  # fronts of frameworks that are missing
+
+# ---------------------------------------------------------------------- signatures and docstrings
+autodoc_typehints = "none"  # the docstrings say more: shapes, dtypes, what else is accepted
+autodoc_preserve_defaults = True
+autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False  # what overrides a framework's method is documented by that framework
+autodoc_class_signature = "mixed"
+maximum_signature_line_length = 90
+add_module_names = False
+default_role = "py:obj"  # a name in backticks is code, and a link where the name has a page
+numpydoc_show_class_members = False
+numpydoc_xref_param_type = False
+
+# ---------------------------------------------------------------------- pages
+html_theme = "furo"
+html_title = f"islices {release}"
+html_static_path = ["_static"]
+html_css_files = ["islices.css"]
+templates_path = ["_templates"]
+html_additional_pages = {"index": "to_index.html"}  # build/docs/index.html opens the first page
+html_show_copyright = False
+html_show_sphinx = False
+html_copy_source = False
+html_show_sourcelink = False
+pygments_style = "friendly"
+pygments_dark_style = "github-dark"
