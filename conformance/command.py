@@ -12,6 +12,7 @@ from typing import Any
 
 from islices.cli import UsageError
 from islices.conformance.new_backend import TO_DO, to_do
+from islices.conformance.outputs import check_writable, write
 from islices.conformance.report import Run, matrix, remarks, summary
 from islices.conformance.report.merging import json_lines
 from islices.conformance.report.runs import run_names
@@ -60,7 +61,7 @@ def conform(options: argparse.Namespace) -> int:
         raise UsageError(f'needs {error.name}: pip install "islices[conformance]"') from None
     quiet = options.json == "-"
     if options.json is not None and not quiet:
-        _write_json(options.json, "", mode="a")  # what cannot be written is said before a minute of work, not after
+        check_writable("--json", options.json)  # what cannot be written is said before a minute of work, not after
     console = new_console(sys.stderr if quiet else None)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="islices-conform-") as folder:
@@ -69,7 +70,7 @@ def conform(options: argparse.Namespace) -> int:
     if not any(run.cases or run.error for run in runs):
         raise UsageError(f"nothing ran: {_why_nothing(options.k, runs)}")
     if options.json:
-        _write_json(options.json, json_lines(runs))
+        write("--json", options.json, json_lines(runs))
     _show(console, runs, time.monotonic() - started)
     if options.backend is None and not options.python:
         for name, line in BUILTIN.items():
@@ -139,14 +140,3 @@ def _show(console: Any, runs: Sequence[Run], seconds: float) -> None:
         for primitive, count in waiting:
             console.print(f"  {count:6}  {primitive}", highlight=False)
     console.print(f"{summary(runs)}  ({len(runs)} runs, {seconds:.0f} s)", highlight=False)
-
-
-def _write_json(target: str, text: str, mode: str = "w") -> None:
-    if target == "-":
-        sys.stdout.write(text)
-        return
-    try:
-        with Path(target).open(mode, encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise UsageError(f"--json: cannot write {target}: {error.strerror}") from None

@@ -7,12 +7,10 @@ import contextlib
 import json
 import os
 import platform
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from islices import __version__
@@ -20,6 +18,7 @@ from islices.cli import UsageError
 from islices.conformance.audit.choose import chosen, framework_of, modules
 from islices.conformance.audit.run import run_all
 from islices.conformance.audit.show import blocks, markdown, provenance, summary
+from islices.conformance.outputs import check_writable, write
 
 __all__ = ["arguments", "audit"]
 
@@ -69,9 +68,9 @@ def audit(options: argparse.Namespace) -> int:
         raise UsageError(f"-k: no question matches {options.k!r}")
     header = _header(findings)
     if options.json:
-        _write("--json", options.json, _json_lines(header, findings, time.monotonic() - started))
+        write("--json", options.json, _json_lines(header, findings, time.monotonic() - started))
     if options.markdown:
-        _write("--markdown", options.markdown, markdown(findings, header, options.all) + "\n")
+        write("--markdown", options.markdown, markdown(findings, header, options.all) + "\n")
     console = Console(stderr=options.json == "-")
     if not console.is_terminal and not os.environ.get("COLUMNS"):
         console.width = 100  # a pipe has no edge; a block reads well at this
@@ -102,19 +101,8 @@ def _check(options: argparse.Namespace) -> None:
     except ValueError as error:
         raise UsageError(f"-k: got {options.k!r}: {error}") from None
     for option, path in (("--json", options.json), ("--markdown", options.markdown)):
-        if path and path != "-":
-            _write(option, path, "", mode="a")  # an earlier audit stays until this one is done
-
-
-def _write(option: str, path: str, text: str, mode: str = "w") -> None:
-    if path == "-":
-        sys.stdout.write(text)
-        return
-    try:
-        with Path(path).open(mode, encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise UsageError(f"{option}: cannot write {path}: {error.strerror}") from None
+        if path:
+            check_writable(option, path)  # an earlier audit stays until this one is done
 
 
 def _header(findings: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -13,13 +13,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from islices.cli import UsageError
 from islices.conformance.bench import results
 from islices.conformance.bench.cases import AXES, OPERATIONS, Case, cross, default_cases
 from islices.conformance.bench.worker import PARTS
+from islices.conformance.outputs import check_picture, check_writable, write
 from islices.registry import BUILTIN, list_backends
 
 __all__ = ["arguments", "bench"]
@@ -115,10 +115,10 @@ def bench(options: argparse.Namespace) -> int:
         show(changes(*map(results.read_run, options.compare)), options)
         return 0
     if options.plot:
-        _check_plot(options.plot)
+        check_picture("--plot", options.plot)
     run = results.read_run(options.read) if options.read else _measured(options)
     if options.json:
-        _write(options.json, json.dumps(run, indent=1) + "\n")
+        write("--json", options.json, json.dumps(run, indent=1) + "\n")
     from islices.conformance.bench.report import tables
 
     show(tables(run), options)
@@ -131,34 +131,10 @@ def bench(options: argparse.Namespace) -> int:
     return 3 if run["failures"] else 0
 
 
-def _check_plot(path: str) -> None:
-    """What stands in the way of a picture is said before minutes of measuring."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError('--plot: needs matplotlib: pip install "islices[plot]"')
-    if not path.endswith(".png"):
-        raise UsageError(f"--plot: got {path!r}; accepted is a file that ends in .png")
-    _check_writable("--plot", path)
-
-
-def _check_writable(option: str, path: str) -> None:
-    try:
-        with open(path, "ab"):
-            pass
-    except OSError as error:
-        raise UsageError(f"{option}: cannot write {path}: {error.strerror}") from None
-
-
-def _write(path: str, text: str) -> None:
-    if path == "-":
-        sys.stdout.write(text)
-    else:
-        Path(path).write_text(text, "utf-8")
-
-
 # ---------------------------------------------------------------------- what is measured
 def _measured(options: argparse.Namespace) -> dict[str, Any]:
     if options.json not in (None, "-"):
-        _check_writable("--json", options.json)
+        check_writable("--json", options.json)
     names, cases = _backends(options.backend), _cases(options)
     parts, optimizers = options.part or DEFAULT_PARTS, OPTIMIZERS if options.full else OPTIMIZERS[:4]
     threads = options.threads or results.cores()

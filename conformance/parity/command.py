@@ -9,14 +9,13 @@ import importlib
 import importlib.util
 import json
 import math
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from islices.cli import UsageError, stderr_aside
+from islices.conformance.outputs import check_picture, check_writable, write
 from islices.conformance.parity.models import MODELS
 from islices.conformance.parity.training import OPTIMIZERS, SEMANTICS, has_losses
 from islices.registry import BUILTIN, list_backends
@@ -130,7 +129,7 @@ def parity(options: argparse.Namespace) -> int:
         difference = explain(result.stop, recipe)
         run["stop"] |= {"difference": difference.to_json()}
     if options.json:
-        _write(options.json, json.dumps(run, indent=1) + "\n")
+        write("--json", options.json, json.dumps(run, indent=1) + "\n")
     if options.json != "-":
         report.show(run, difference)
     if options.plot:
@@ -150,28 +149,9 @@ def _check(options: argparse.Namespace) -> None:
     if options.lr == math.inf:
         raise UsageError("--lr: got inf; accepted is a finite number above 0")
     if options.plot:
-        if importlib.util.find_spec("matplotlib") is None:
-            raise UsageError('--plot: needs matplotlib: pip install "islices[plot]"')
-        if not options.plot.endswith(".png"):
-            raise UsageError(f"--plot: got {options.plot!r}; accepted is a file that ends in .png")
-    for option, path in (("--json", options.json), ("--plot", options.plot)):
-        if path and path != "-":
-            _check_writable(option, path)
-
-
-def _check_writable(option: str, path: str) -> None:
-    try:
-        with open(path, "ab"):
-            pass
-    except OSError as error:
-        raise UsageError(f"{option}: cannot write {path}: {error.strerror}") from None
-
-
-def _write(path: str, text: str) -> None:
-    if path == "-":
-        sys.stdout.write(text)
-    else:
-        Path(path).write_text(text, "utf-8")
+        check_picture("--plot", options.plot)
+    if options.json:
+        check_writable("--json", options.json)
 
 
 def _backends(options: argparse.Namespace) -> list[str]:

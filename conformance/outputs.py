@@ -1,0 +1,38 @@
+"""The files that commands write: what stands in the way is said before minutes of work, not after."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+from islices.cli import UsageError
+
+__all__ = ["check_picture", "check_writable", "write"]
+
+
+def write(option: str, path: str, text: str, mode: str = "w") -> None:
+    """The text to a file, or for "-" to standard output; what the system says against it names the option."""
+    if path == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        with Path(path).open(mode, encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise UsageError(f"{option}: cannot write {path}: {error.strerror}") from None
+
+
+def check_writable(option: str, path: str) -> None:
+    """Whether `write` could; a file that is there stays as it is."""
+    if path != "-":
+        write(option, path, "", mode="a")
+
+
+def check_picture(option: str, path: str) -> None:
+    """Whether matplotlib could draw one there."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UsageError(f'{option}: needs matplotlib: pip install "islices[plot]"')
+    if not path.endswith(".png"):
+        raise UsageError(f"{option}: got {path!r}; accepted is a file that ends in .png")
+    check_writable(option, path)
