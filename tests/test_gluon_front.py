@@ -117,7 +117,14 @@ BAD = {
     "empty": (lambda: front.clip_global_norm([], 1.0), ValueError, "arrays: got an empty list"),
     "an array": (lambda: front.clip_global_norm(nd.ones(3), 1.0), TypeError, "arrays: got .*accepted is a list"),
     "None": (lambda: front.clip_global_norm([nd.ones(3), None], 1.0), TypeError, "arrays: got None at position 1"),
-    "integers": (lambda: front.clip_global_norm([nd.ones(3, dtype="int32")], 1.0), TypeError, "floating"),
+    "integers": (
+        lambda: front.clip_global_norm([nd.ones(3), nd.ones(3, dtype="int32")], 1.0), TypeError,
+        "arrays: got .* of dtype int32 .* at position 1; accepted are NDArrays of floats"
+    ),
+    "csr": (
+        lambda: front.clip_global_norm([nd.sparse.csr_matrix((2, 2))], 1.0), ValueError,
+        r"arrays: got a csr array of shape \(2, 2\) at position 0"
+    ),
     "negative": (lambda: front.clip_global_norm([nd.ones(3)], -1.0), ValueError, "max_norm: got -1.0"),
     "flag": (lambda: front.clip_global_norm([nd.ones(3)], 1.0, "no"), TypeError, "check_isfinite: got 'no'"),
     "semantics": (lambda: front.clip_global_norm([nd.ones(3)], 1.0, semantics="x"), ValueError, "semantics: got 'x'"),

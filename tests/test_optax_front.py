@@ -713,6 +713,27 @@ def test_accumulate(mean: bool) -> None:
         assert isinstance(updates["table"], IndexedSlices)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("kind", ["adam", "sgd", "from_optim"])
+def test_accumulate_16_bits(kind: str, dtype: str) -> None:
+    """The sum is rounded once, to what inner gets without accumulation: 256 + 1 + 1 is 258 in 8 bits too."""
+    inner = {"adam": front.adam(0.1), "sgd": front.sgd(1.0, 0.5), "from_optim": front.from_optim(optim.adam(0.1))}[kind]
+    tx = front.accumulate(inner, 3, use_grad_mean=False)
+    start = {"table": jnp.zeros((4, 1), dtype), "w": jnp.zeros(1, dtype)}
+    params, state, expected, own = start, tx.init(start), start, inner.init(start)
+    for _ in range(2):
+        for value in (256.0, 1.0, 1.0, 258.0):
+            table = IndexedSlices(jnp.full((1, 1), value, dtype), jnp.array([2], jnp.int32), (4, 1))
+            grads = {"table": table, "w": jnp.full(1, value, dtype)}
+            if value < 258.0:
+                updates, state = tx.update(grads, state, params)
+                params = front.apply_updates(params, updates)
+        more, own = inner.update(grads, own, expected)
+        expected = front.apply_updates(expected, more)
+    assert_same((params, state.inner_state), (expected, own))
+    assert params["table"].dtype == params["w"].dtype == dtype
+
+
 def test_multi_steps_of_optax() -> None:
     grads = [exact(k) for k in range(6)]
     start = jax.tree.map(jnp.ones_like, START)

@@ -298,6 +298,7 @@ def test_a_group_changed_and_another_added_in_mid_training() -> None:
         ("SGD", {"nesterov": True, "semantics": "torch", "rows": "all"}, ValueError, "^nesterov: got True"),
         ("Adagrad", {"initial_accumulator_value": -1}, ValueError, "^initial_accumulator_value: got -1"),
         ("Adagrad", {"lr_decay": 0.1, "semantics": "mxnet"}, ValueError, "^lr_decay: got 0.1; adagrad with sem"),
+        ("Ftrl", {"lr": 0.0}, ValueError, "^lr: got 0; accepted by Ftrl, which divides by it, is a number above 0"),
         ("Ftrl", {}, TypeError, "^lr: got none; ftrl with semantics='islices' has no default"),
         ("RowwiseAdagrad", {"lr": 0.1, "semantics": "torch"}, ValueError, "^semantics: got 'torch'; rowwise_adagrad"),
     ],
@@ -391,6 +392,28 @@ def test_rows_may_be_frozen_and_parameters_too() -> None:
     train(model, optimizer)
     assert torch.equal(model.table.weight[10:], between.table.weight[10:])
     assert not torch.equal(model.table.weight[1:10], between.table.weight[1:10])
+
+
+@pytest.mark.parametrize("kind", ["mask", "Tensor", "list"])
+def test_frozen_rows_may_thaw_in_place(kind: str) -> None:
+    table = torch.nn.Parameter(torch.zeros(4, 1))
+    frozen: Any = {"mask": torch.tensor([True, True, False, False]), "Tensor": torch.tensor([0, 1]), "list": [0, 1]}
+    optimizer = optim.SGD([table], lr=1.0, frozen=frozen[kind])
+    table.grad = torch.ones(4, 1)
+    optimizer.step()
+    frozen[kind][0] = 0 if kind == "mask" else 1
+    optimizer.step()
+    assert table.flatten().tolist() == [-1.0, 0.0, -2.0, -2.0]
+
+
+def test_a_learning_rate_of_zero_stops_ftrl_before_it_divides() -> None:
+    table = torch.nn.Parameter(torch.ones(4, 1))
+    optimizer = optim.Ftrl([table], lr=0.1)
+    table.grad = torch.ones(4, 1)
+    optimizer.param_groups[0]["lr"] = 0.0
+    with pytest.raises(ValueError, match=r"^param_groups\[0\]: lr: got 0; accepted by Ftrl"):
+        optimizer.step()
+    assert table.flatten().tolist() == [1.0] * 4
 
 
 def test_a_parameter_stands_in_one_place() -> None:

@@ -279,6 +279,18 @@ def test_overflow_of_duplicates_is_seen_by_islices_scaler_alone() -> None:
     assert layer.weight.flatten().tolist() == [1.0, -1.0, 1.0, 1.0]
 
 
+def test_a_scaler_names_a_gradient_that_is_none_and_changes_nothing() -> None:
+    layers = [torch.nn.Embedding(4, 1, sparse=True) for _ in range(2)]
+    optimizer, scaling = optim.SGD([{"params": layer.parameters()} for layer in layers], lr=1.0), GradScaler("cpu")
+    scaling.scale(sum(layer(torch.tensor([1, 1])).sum() for layer in layers)).backward()
+    before = layers[0].weight.grad
+    layers[1].weight.grad._indices().fill_(7)
+    with pytest.raises(IndexError, match=r"^param_groups\[1\]\['params'\]\[0\]: indices: got 7 at position 0"):
+        scaling.unscale_(optimizer)
+    assert layers[0].weight.grad is before
+    assert not before.is_coalesced()
+
+
 # ---------------------------------------------------------------------- the rest of an optimizer's life
 def test_hooks_and_closures() -> None:
     model, twin = Model(), Model()

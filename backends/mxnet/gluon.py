@@ -15,10 +15,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from islices.arguments import check_flag, is_real, show
+from islices.backend import FLOATS
 from islices.backends.mxnet.memory import mx
 from islices.clip import check_nonfinite, clip_by_global_norm
 from islices.presets import BY_GLOBAL_NORM, lookup_formula
-from islices.registry import describe
+from islices.registry import describe, get_backend
 
 __all__ = ["Trainer", "clip_global_norm"]
 
@@ -91,9 +92,15 @@ def _listed(arrays: Any) -> list[Any]:
 
 def _legacy(x: Any, position: int) -> Any:
     """x as an array of mx.nd, over the same memory."""
+    accepted = "accepted are NDArrays of floats, dense or row_sparse"
     if not isinstance(x, mx.nd.NDArray):
-        raise TypeError(f"arrays: got {describe(x)} at position {position}; accepted are NDArrays")
-    return x.as_nd_ndarray() if isinstance(x, mx.np.ndarray) else x
+        raise TypeError(f"arrays: got {describe(x)} at position {position}; {accepted}")
+    legacy = x.as_nd_ndarray() if isinstance(x, mx.np.ndarray) else x
+    if legacy.stype == "csr":
+        raise ValueError(f"arrays: got a csr array of shape {legacy.shape} at position {position}; {accepted}")
+    if get_backend("mxnet").dtype(legacy) not in FLOATS:
+        raise TypeError(f"arrays: got {describe(x)} at position {position}; {accepted}")
+    return legacy
 
 
 class Trainer(mx.gluon.Trainer):  # type: ignore[misc]

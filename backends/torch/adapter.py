@@ -287,7 +287,7 @@ class TorchBackend(Backend):
             return table.index_add_(0, ids, values)
 
     def in_place(self, x: Array) -> bool:
-        if x.numel() > 1 and 0 in (step for step, size in zip(x.stride(), x.shape, strict=True) if size > 1):
+        if not x.is_contiguous() and 0 in (step for step, size in zip(x.stride(), x.shape, strict=True) if size > 1):
             raise ValueError("table: got an expanded tensor, whose rows share memory; accepted is one of its own")
         if x.is_inference() and not torch.is_inference_mode_enabled():
             raise ValueError("table: got an inference tensor; accepted outside of torch.inference_mode() is a clone")
@@ -351,7 +351,7 @@ def _shape_of(x: torch.Tensor) -> Any:
 def _check_storage(x: torch.Tensor) -> None:
     """ValueError for a tensor whose storage was freed, as FSDP does: reading it ends the process."""
     try:
-        freed = x.numel() and not x.untyped_storage().nbytes()
+        freed = not x.untyped_storage().nbytes() and x.numel()
     except (RuntimeError, NotImplementedError):  # a subclass or a layout without a storage of its own
         return
     if freed:

@@ -35,10 +35,21 @@ class GradScaler(torch.amp.GradScaler):
     """
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
-        """Divide the gradients of an optimizer by the scale; `step` does it where it has not been done."""
+        """Divide the gradients of an optimizer by the scale; `step` does it where it has not been done.
+
+        A sparse gradient that is none (an index out of range, say) raises TypeError, ValueError or IndexError, which
+        names the parameter, before any gradient is changed.
+        """
+        summed = []
         if self.is_enabled():
-            for group in optimizer.param_groups:
-                for p in group["params"]:
-                    if p.grad is not None and p.grad.is_sparse:
-                        p.grad = coalesce(p.grad.detach())
+            for number, group in enumerate(optimizer.param_groups):
+                for position, p in enumerate(group["params"]):
+                    if p.grad is None or not p.grad.is_sparse:
+                        continue
+                    try:
+                        summed.append((p, coalesce(p.grad.detach())))
+                    except (TypeError, ValueError, IndexError) as error:
+                        raise type(error)(f"param_groups[{number}]['params'][{position}]: {error}") from None
+        for p, grad in summed:
+            p.grad = grad
         super().unscale_(optimizer)

@@ -63,7 +63,8 @@ def accumulate(inner: Any, every_k: int, *, use_grad_mean: bool = True) -> Trans
 
     Notes
     -----
-    Sums are float32 for 16-bit gradients, each micro-step's duplicates first, and divided by k at the end.
+    Sums are float32 for 16-bit gradients, each micro-step's duplicates first, divided by k at the end, and then rounded
+    to the gradients' type, which is that of inner's state.
     (optax keeps a running mean, on all rows.) Memory: an array like the parameters. A step reads one flag a row.
 
     Examples
@@ -128,13 +129,13 @@ def _marked(rows: Any, named: Array) -> Array:
 def _mean(rows: Any, total: Array, named: Array, *, count: int, divisor: int) -> Any:
     """The sum over the micro-steps, divided: of slices, in the rows that were named; always traced."""
     if not isinstance(rows, Rows):
-        return total / divisor
+        return (total / divisor).astype(jnp.result_type(rows))
     B, s = rows.B, rows.slices
     size = min(count * s.indices.shape[0], named.shape[0])
     (ids,) = jnp.nonzero(named, size=size, fill_value=named.shape[0])
     ids = ids.astype(s.indices.dtype)
-    all_named = IndexedSlices._trusted(B, B.read_rows(total, ids), ids, s.dense_shape, coalesced=True, padded=True)
-    return Rows(all_named).update(B.div(all_named.values, float(divisor)))
+    mean = B.astype(B.div(B.read_rows(total, ids), float(divisor)), B.dtype(s.values))
+    return Rows(IndexedSlices._trusted(B, mean, ids, s.dense_shape, coalesced=True, padded=True)).update(mean)
 
 
 def _emptied(due: Array, mean: Any, x: Array) -> Array:

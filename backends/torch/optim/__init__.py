@@ -328,8 +328,8 @@ class Ftrl(RowOptimizer):
     Parameters
     ----------
     params : iterable of Tensor, of (name, Tensor), or of dict
-    lr : float or Tensor of one
-        To be given, unless the semantics has a default.
+    lr : float or Tensor of one, above 0
+        To be given, unless the semantics has a default. The formula divides by it.
     l1, l2, beta : float, default 0
         The penalties; what is added to the root in the denominator.
     lr_power : {-0.5, -1}, default -0.5

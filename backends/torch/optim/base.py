@@ -6,15 +6,18 @@ everything before it writes anything.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 
 from islices.arguments import check_flag
 from islices.backends.torch.optim import checkpoints
 from islices.backends.torch.optim.hyperparameters import Rate, asked_of, check_group, complete, made_from
 from islices.optim import Optimizer
+from islices.registry import describe
 
 __all__ = ["RowOptimizer"]
 
@@ -26,6 +29,7 @@ class Made(NamedTuple):
 
     asked: tuple[Any, ...]
     frozen: Any
+    seen: Any  # a copy of frozen: masks are changed in place
     sparse: Optimizer
     dense: Optimizer
     rate: Rate
@@ -156,12 +160,14 @@ class RowOptimizer(torch.optim.Optimizer):
     def _optimizers(self, number: int, group: dict[str, Any]) -> Made:
         """Those of a group as it is now: schedulers and users change it between steps."""
         made, asked = self._made.get(number), asked_of(group, self.hyper)
-        if made is not None and made.asked == asked and made.frozen is group["frozen"]:
+        frozen = group["frozen"]
+        if made is not None and made.asked == asked and made.frozen is frozen and _equal(frozen, made.seen):
             made.rate.set(group["lr"])
             return made
-        rate = Rate(group["lr"])
+        rate = Rate(group["lr"], self.rule)
         pair = made_from(self.rule, group, self.hyper, rate)
-        made = self._made[number] = Made(asked, group["frozen"], *pair, rate)
+        seen = frozen.clone() if isinstance(frozen, torch.Tensor) else copy.copy(frozen)
+        made = self._made[number] = Made(asked, frozen, seen, *pair, rate)
         return made
 
     def _prepared(self, p: torch.Tensor, optimizer: Optimizer, *, master: bool) -> Write:
@@ -182,6 +188,22 @@ class RowOptimizer(torch.optim.Optimizer):
         return written
 
     # ------------------------------------------------------------------ checkpoints
+    def state_dict(self) -> dict[str, Any]:
+        """The state and the groups, to be saved, or loaded here or by torch's class of this name.
+
+        Returns
+        -------
+        dict
+            As of torch.optim: arrays are those in use, not copies. "step" is a copy, a float64 Tensor on the CPU
+            without dimensions, since that is what all of torch's ways to step can count on.
+        """
+        # before the hooks of the user
+        handle = self.register_state_dict_post_hook(lambda _, saved: checkpoints.saved(saved), prepend=True)
+        try:
+            return super().state_dict()
+        finally:
+            handle.remove()
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a state: one that `state_dict` returned, or one of torch's class of this name.
 
@@ -197,6 +219,8 @@ class RowOptimizer(torch.optim.Optimizer):
         TypeError, ValueError
             A state of another optimizer, or of parameters of other shapes. Nothing has been changed then.
         """
+        if not isinstance(state_dict, dict):
+            raise TypeError(f"state_dict: got {describe(state_dict)}; accepted is what state_dict() returned")
         # behind the hooks of the user
         handle = self.register_load_state_dict_pre_hook(lambda _, given: checkpoints.checked(self, given))
         try:
@@ -209,3 +233,9 @@ class RowOptimizer(torch.optim.Optimizer):
             state = {**state, "state": checkpoints.unsealed(state["state"])}
         self._made = {}
         super().__setstate__(state)
+
+
+def _equal(frozen: Any, seen: Any) -> bool:
+    if isinstance(frozen, torch.Tensor):
+        return torch.equal(frozen, seen)
+    return frozen == seen if isinstance(frozen, (list, tuple)) else bool(np.array_equal(frozen, seen))

@@ -25,7 +25,7 @@ from islices.rows import to_dense
 if TYPE_CHECKING:
     from islices.backends.torch.optim.base import RowOptimizer
 
-__all__ = ["as_stored", "checked", "opened", "unsealed"]
+__all__ = ["as_stored", "checked", "opened", "saved", "unsealed"]
 
 #: islices' name of an array -> torch's
 STORED = {"m": "exp_avg", "v": "exp_avg_sq", "momentum": "momentum_buffer", "accumulator": "sum",
@@ -60,7 +60,20 @@ def as_stored(state: Mapping[str, torch.Tensor], p: torch.Tensor) -> dict[str, t
     return {STORED.get(name, name): x.reshape(()) if flat and name != "step" else x for name, x in state.items()}
 
 
-# ---------------------------------------------------------------------- from a state_dict
+# ---------------------------------------------------------------------- to a state_dict, and from one
+def saved(state_dict: dict[str, Any]) -> dict[str, Any]:
+    """A state_dict whose steps torch's classes go on counting: with foreach=True they take no whole numbers."""
+    state = {
+        key: {name: _whole_float(x) if name == "step" else x for name, x in held.items()}
+        for key, held in state_dict["state"].items()
+    }
+    return {**state_dict, "state": state}
+
+
+def _whole_float(step: torch.Tensor) -> torch.Tensor:
+    return step.detach().to("cpu", torch.float64, copy=True).reshape(())
+
+
 class Sealed:
     """A tensor on its way through torch's load_state_dict, which would round it to the parameter's type."""
 
@@ -80,15 +93,24 @@ def unsealed(state: Mapping[Any, Mapping[str, Any]]) -> defaultdict[Any, dict[st
 
 def checked(optimizer: RowOptimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
     """A state_dict as torch's load_state_dict may have it, copied, or TypeError, ValueError."""
-    groups, saved = optimizer.param_groups, state_dict["param_groups"]
-    if [len(group["params"]) for group in saved] != [len(group["params"]) for group in groups]:
+    for name, kind in (("state", Mapping), ("param_groups", (list, tuple))):
+        if not isinstance(state_dict.get(name), kind):
+            came = describe(state_dict[name]) if name in state_dict else "none"
+            raise TypeError(f"state_dict[{name!r}]: got {came}; accepted is what state_dict() returned")
+    groups, given = optimizer.param_groups, state_dict["param_groups"]
+    for number, old in enumerate(given):
+        if not isinstance(old, Mapping) or not isinstance(old.get("params"), (list, tuple)):
+            raise TypeError(
+                f"state_dict: param_groups[{number}]: got {describe(old)}; accepted is a dict with 'params', a list"
+            )
+    if [len(group["params"]) for group in given] != [len(group["params"]) for group in groups]:
         return state_dict  # torch has a message for that
     state, loaded = dict(state_dict["state"]), []
-    for number, (group, old) in enumerate(zip(groups, saved, strict=True)):
+    for number, (group, old) in enumerate(zip(groups, given, strict=True)):
         place = f"state_dict: param_groups[{number}]"
         try:
             whole = _whole_group(optimizer, old, group)
-            sparse, _ = made_from(optimizer.rule, whole, optimizer.hyper, Rate(whole["lr"]))
+            sparse, _ = made_from(optimizer.rule, whole, optimizer.hyper, Rate(whole["lr"], optimizer.rule))
         except (TypeError, ValueError, IndexError) as error:
             raise type(error)(f"{place}: {error}") from None
         if "semantics" not in old and whole["semantics"] not in OF_GRADIENTS:

@@ -38,9 +38,10 @@ WRITTEN = {"beta1": "betas[0]", "beta2": "betas[1]", **{ours: theirs for theirs,
 class Rate:
     """The learning rate of a group as it stands, for an optimizer that asks for it at each step."""
 
-    __slots__ = ("value",)
+    __slots__ = ("rule", "value")
 
-    def __init__(self, lr: Any) -> None:
+    def __init__(self, lr: Any, rule: str) -> None:
+        self.rule = rule
         self.set(lr)
 
     def __call__(self, step: Any) -> float:
@@ -57,6 +58,8 @@ class Rate:
             raise TypeError(f"lr: got {describe(lr)}; accepted is a number, or a Tensor of one{hint}")
         if not 0 <= as_float(number) < math.inf:
             raise ValueError(f"lr: got {show(number)}; accepted is a finite number >= 0")
+        if self.rule == "ftrl" and not number:  # a schedule that warms up from 0 would leave a table of NaN
+            raise ValueError("lr: got 0; accepted by Ftrl, which divides by it, is a number above 0")
         self.value = as_float(number)
 
 
@@ -94,7 +97,7 @@ def check_group(rule: str, group: Group, names: Sequence[str]) -> None:
     check_flag(group["master"], "master")
     if group["lr"] is None:
         raise TypeError(f"lr: got none; {rule} with semantics={group['semantics']!r} has no default")
-    made_from(rule, group, names, Rate(group["lr"]))
+    made_from(rule, group, names, Rate(group["lr"], rule))
 
 
 def asked_of(group: Group, names: Sequence[str]) -> tuple[Any, ...]:
