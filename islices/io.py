@@ -91,6 +91,8 @@ def _container(path: Any) -> tuple[str, Container]:
         name = os.fsdecode(path)
     except TypeError:
         raise TypeError(f"path: got {describe(path)}; accepted is a str or a path") from None
+    if "\0" in name:
+        raise ValueError(f"path: got {show(name)}; accepted are names without NUL")
     container = CONTAINERS.get(os.path.splitext(name)[1].lower())
     if container is None:
         raise ValueError(f"path: got {show(name)}; accepted are names that end in {' or '.join(CONTAINERS)}")

@@ -91,6 +91,43 @@ def test_equal_leaves_of_every_type(dtype: str) -> None:
     assert islices.diff([np.zeros((0, 3))], [np.zeros((0, 3))]).equal
 
 
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int16", "uint16", "uint32", "uint64"])
+def test_masks_and_counters_are_compared_and_explain_nothing(dtype: str) -> None:
+    """What `save` takes, `diff` takes; a mask that both sides have says nothing about a factor between gradients."""
+    x = np.array([[1, 0], [1, 1]]).astype(dtype)
+    y = np.array([[1, 0], [0, 1]]).astype(dtype)
+    assert islices.diff({"m": x}, {"m": x.copy()}).equal
+    found = islices.diff({"m": x}, {"m": y})
+    assert not found.equal
+    assert (found.rounding, found.arithmetic, found.causes) == (False, None, ())
+    assert found.tensors[0].dtypes == (dtype, dtype)
+    g = np.random.default_rng(0).standard_normal((20, 4)).astype(np.float32)
+    assert islices.diff({"g": g, "m": x}, {"g": -g, "m": x}).causes[0].names == ("sign",)
+
+
+def test_integers_are_not_rounded() -> None:
+    big = np.array([2**31 - 2, 5, 7], np.int32)
+    assert not islices.diff(big, big - 1).rounding
+    ends = np.array([-(2**63), 2**63 - 1])
+    found = islices.diff(ends, ends[::-1].copy())
+    assert found.causes == ()
+    assert found.tensors[0].ulps == (("over 65535", 2),)
+    assert "beyond 2^53" in str(found)
+    assert not islices.diff(np.array([2**62]), np.array([2**62 + 1])).rounding
+
+
+def test_what_differs_beside_the_rows_is_said() -> None:
+    for a, b, what in (
+        (G, slices(G.values, G.indices, 9), "only the shapes differ"),
+        (np.ones((3, 2)), np.ones((3, 2), np.float32), "only the types differ"),
+        ({"w": np.ones(2)}, {"w": np.ones(2), "v": np.ones(2)}, "only the sets of tensors differ"),
+    ):
+        found = islices.diff(a, b)
+        assert what in str(found)
+        assert "no known cause" not in str(found)
+    assert not islices.diff(np.zeros((3, 2)), np.zeros((4, 2))).rounding
+
+
 # ---------------------------------------------------------------------- what is measured
 def test_rows_places_norms() -> None:
     a = slices([[3.0, 4.0], [1.0, 1.0], [7.0, 7.0]], [0, 2, 4])
@@ -156,10 +193,48 @@ def test_cost_follows_the_stored_rows() -> None:
         tracemalloc.stop()
 
 
+def test_a_large_table_is_measured_by_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    from islices.compare import measure
+
+    r = np.random.default_rng(0)
+    a = r.standard_normal((1000, 3)).astype(np.float32)
+    b = np.where(r.random(a.shape) < 0.1, a + r.standard_normal(a.shape).astype(np.float32), a)
+    whole = islices.diff(a, b).to_json()
+    for block in (1, 7, 100):
+        monkeypatch.setattr(measure, "BLOCK", block)
+        assert islices.diff(a, b).to_json() == whole
+
+
+def test_one_row_of_a_table_costs_no_search_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that differ are looked at first: no factor is sought in all the others."""
+    from islices.compare import evidence
+
+    seen: list[int] = []
+    interval = evidence._interval
+    monkeypatch.setattr(evidence, "_interval", lambda p: seen.append(len(p.x)) or interval(p))  # type: ignore[func-returns-value]
+    a = np.random.default_rng(0).standard_normal((20_000, 8)).astype(np.float32)
+    b = a.copy()
+    b[7777] += 1
+    found = islices.diff(a, b, max_norm=1.0, batch_size=4)
+    assert found.causes == ()
+    assert found.tensors[0].differing.count == 1
+    assert 0 < max(seen) < a.size // 10
+
+
 def test_json_is_plain_and_complete() -> None:
     found = islices.diff({"e": slices([[np.nan, 1.0]], [3])}, {"e": slices([[2.0, np.inf]], [3]), "more": np.ones(2)})
     said = json.loads(json.dumps(found.to_json(), allow_nan=False))
-    assert set(said) == {"equal", "names", "tensors", "only_a", "only_b", "causes", "within_rounding", "notes"}
+    assert set(said) == {
+        "equal",
+        "names",
+        "tensors",
+        "only_a",
+        "only_b",
+        "causes",
+        "notes",
+        "within_rounding",
+        "within_arithmetic",
+    }
     assert said["only_b"] == ["more"]
     assert said["tensors"][0]["differing"]["first"] == [{"row": 3, "a": ["nan", 1.0], "b": [2.0, "inf"]}]
     named = islices.diff(G, G * -1, names=("x", "y")).to_json()["causes"][0]["causes"][0]
@@ -286,6 +361,9 @@ USAGE = [
     ("a name that is not there", ("keeps.npz", "keeps.npz", "--only", "q"), "only"),
     ("metadata that disagree", ("keeps.npz", "contradicts.npz"), "disagree on padding_idx"),
     ("a limit below zero", ("keeps.npz", "keeps.npz", "--max-norm", "-1"), "max_norm"),
+    ("a picture of no kind", ("keeps.npz", "drops.npz", "--plot", "x.xyz"), "png"),
+    ("a picture without a suffix", ("keeps.npz", "drops.npz", "--plot", "picture"), "png"),
+    ("a picture over a folder", ("keeps.npz", "drops.npz", "--plot", "/"), "it is a folder"),
     ("a picture nowhere", ("keeps.npz", "drops.npz", "--plot", "/nowhere/x.png"), "no such folder"),
 ]
 

@@ -441,6 +441,50 @@ def tensorflow_against_torch_on_small_norms(r: np.random.Generator) -> Any:
     return torch_clipped({"e": raw}, 1e-4)["e"], tf_clipped({"e": by_keras(d)}, 1e-4)["e"], {"before": raw}
 
 
+# ---------------------------------------------------------------------- models whose own arithmetic differs
+def classifier(d: Data, by: str, reduction: str = "mean", padding_idx: int | None = None) -> dict[str, Any]:
+    """tanh(embedding + positions), mean, linear, cross entropy, forward and backward by the framework."""
+    positions, labels = d.start[:LENGTH], np.arange(BATCH) % 5
+    if by == "torch":
+        table, place, head = (torch.from_numpy(x.copy()).requires_grad_() for x in (d.start, positions, d.dense))
+        rows = torch.nn.functional.embedding(torch.from_numpy(d.ids), table, padding_idx, sparse=True)
+        logits = torch.tanh(rows + place).mean(1) @ head
+        torch.nn.functional.cross_entropy(logits, torch.from_numpy(labels), reduction=reduction).backward()
+        return {"embedding": table.grad, "positions": place.grad, "head": head.grad}
+    weights = [tf.Variable(x) for x in (d.start, positions, d.dense)]
+    with tf.GradientTape() as tape:
+        logits = tf.reduce_mean(tf.tanh(tf.gather(weights[0], d.ids) + weights[1]), 1) @ weights[2]
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        loss = tf.reduce_mean(losses) if reduction == "mean" else tf.reduce_sum(losses)
+    return dict(zip(("embedding", "positions", "head"), tape.gradient(loss, weights), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({}, []),
+        ({"reduction": "sum"}, [("mean",)]),
+        ({"padding_idx": PAD}, [("padding",)]),
+        ({"reduction": "sum", "padding_idx": PAD}, [("padding", "mean")]),
+    ],
+    ids=str,
+)
+def test_the_cause_is_named_where_the_models_round_on_ways_of_their_own(options: Any, names: Any) -> None:
+    d = Data(np.random.default_rng(1))
+    found = islices.diff(classifier(d, "torch", **options), classifier(d, "tensorflow"), batch_size=BATCH)
+    assert [e.names for e in found.causes] == names, str(found)
+    assert all(e.slack < 1e-4 for e in found.causes)
+    if not names:
+        assert found.rounding or (found.arithmetic is not None and found.arithmetic < 1e-5)
+
+
+def test_a_table_laid_out_by_columns_is_named_once_with_its_shapes() -> None:
+    x = np.random.default_rng(0).standard_normal((30, 4)).astype(np.float32)
+    found = islices.diff(x, np.ascontiguousarray(x.T))
+    assert [e.names for e in found.causes] == [("transposed",)]
+    assert "b is 4x30, a is 30x4" in str(found)
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("name", CASES)
 def test_the_cause_is_named(name: str, seed: int) -> None:

@@ -379,6 +379,9 @@ def test_files_that_cannot_be_opened(suffix: str, tmp_path: Path) -> None:
         islices.load(tmp_path / f"folder{suffix}")
     with pytest.raises(IsADirectoryError):
         islices.save(tmp_path / f"folder{suffix}", None)
+    for call in (islices.load, lambda path: islices.save(path, None)):
+        with pytest.raises(ValueError, match="path: got"):
+            call(f"a\0b{suffix}")
     pipe = tmp_path / f"pipe{suffix}"
     os.mkfifo(pipe)
     with pytest.raises(ValueError, match="no regular file"):

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from islices.compare.evidence import Rows
-from islices.compare.stored import Array
+from islices.compare.stored import Array, contained
 
-__all__ = ["Case", "Context", "Proposal", "Side", "StructuralCause", "each_tensor", "tensor_names"]
+__all__ = ["Case", "Context", "Proposal", "Side", "StructuralCause", "each_tensor", "telling_rows", "tensor_names"]
 
+#: No rows.
+NOWHERE = np.zeros(0, np.int64)
 #: All tensors that both sides have, in the same order on each.
 Side = tuple[Rows, ...]
 
@@ -38,7 +41,9 @@ class Context:
 @dataclass(frozen=True, eq=False)
 class Case:
     """a and b; before: the raw gradient both were computed from; named: for each tensor the rows that a step's
-    gradients name. steps: a and b are changes of tables, whose rounding is part of `terms`; nothing is exact then."""
+    gradients name. steps: a and b are changes of tables, whose rounding is part of `terms`; nothing is exact then.
+    slack: what two models' arithmetic is granted beside rounding (`islices.compare.evidence`). telling: for each
+    tensor some rows that differ, as long as nothing is explained: what fails there need not be tried everywhere."""
 
     a: Side
     b: Side
@@ -46,6 +51,8 @@ class Case:
     before: tuple[Rows | None, ...] | None = None
     named: tuple[Array | None, ...] | None = None
     steps: bool = False
+    slack: float = 0.0
+    telling: tuple[Array, ...] = ()
 
     def side(self, which: int) -> Side:
         """a for 0, b for 1."""
@@ -86,12 +93,13 @@ class Proposal:
 class StructuralCause(NamedTuple):
     """A cause that changes rows: propose(case, which) gives that side transformed, where there is anything to do.
 
-    both: it says something else of a than of b, so that either is tried.
+    sides: "each" where it says something else of a than of b; "a" where it says the same of both; "either" where it
+    does too, but may have something to do on b alone.
     """
 
     name: str
     propose: Callable[[Case, int], Iterator[Proposal]]
-    both: bool = True
+    sides: Literal["each", "either", "a"] = "each"
 
 
 def each_tensor(
@@ -100,19 +108,29 @@ def each_tensor(
     """(a side with each tensor changed that change() changes, their numbers), or None if it changes none."""
     out, changed = [], []
     for t, (x, y) in enumerate(zip(case.side(which), case.side(1 - which), strict=True)):
-        new = None if _same(x, y) else change(x, y, t)
+        new = None if _same(x, y, case.telling[t] if case.telling else NOWHERE) else change(x, y, t)
         out.append(x if new is None else new)
         if new is not None:
             changed.append(t)
     return (tuple(out), changed) if changed else None
 
 
-def _same(x: Rows, y: Rows) -> bool:
+def telling_rows(x: Rows, y: Rows) -> Array:
+    """Some of the rows that differ; none where other rows are stored, which shows at once."""
+    if not np.array_equal(x.ids, y.ids) or x.values.shape != y.values.shape:
+        return NOWHERE
+    with np.errstate(invalid="ignore"):
+        differ = (x.values != y.values) & ~((x.values != x.values) & (y.values != y.values))
+    found: Array = x.ids[differ.reshape(len(x.ids), math.prod(x.values.shape[1:])).any(axis=1)]
+    return found[:: max(1, len(found) // 64)]
+
+
+def _same(x: Rows, y: Rows, telling: Array) -> bool:
     """Whether nothing is left to explain in a tensor."""
     if (x.dtype, x.shape) != (y.dtype, y.shape) or not np.array_equal(x.ids, y.ids):
         return False
-    few = max(1, len(x.ids) // 64)  # what differs, differs nearly everywhere
-    return all(np.array_equal(x.values[::k], y.values[::k], equal_nan=True) for k in (few, 1))
+    places = np.flatnonzero(contained(x.ids, telling)) if len(telling) else slice(None, None, max(1, len(x.ids) // 64))
+    return all(np.array_equal(x.values[some], y.values[some], equal_nan=True) for some in (places, slice(None)))
 
 
 def tensor_names(case: Case, changed: list[int]) -> dict[str, Any]:

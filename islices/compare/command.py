@@ -139,6 +139,13 @@ def _check_plot(path: str) -> None:
         raise UsageError('--plot needs matplotlib: pip install "islices[plot]"')
     if not Path(path).resolve().parent.is_dir():
         raise UsageError(f"--plot: cannot write {path}: no such folder")
+    if Path(path).is_dir():
+        raise UsageError(f"--plot: cannot write {path}: it is a folder")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    kinds = FigureCanvasAgg.get_supported_filetypes()
+    if Path(path).suffix.lower().removeprefix(".") not in kinds:
+        raise UsageError(f"--plot: got {path}; accepted are names that end in one of: {', '.join(sorted(kinds))}")
 
 
 def _plot(found: Difference, path: str) -> None:

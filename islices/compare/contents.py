@@ -108,14 +108,21 @@ def _whole_ratios(x: Rows, y: Rows) -> Array | None:
     if not np.array_equal(x.ids, y.ids) or x.values.shape != y.values.shape or not len(x.ids):
         return None
     a, b = (z.values.reshape(len(z.ids), math.prod(z.values.shape[1:])) for z in (x, y))
-    if a.shape[1] < 2 or not (np.isfinite(a).all() and np.isfinite(b).all()):
+    if a.shape[1] < 2:
+        return None
+    some = slice(None, None, max(1, len(a) // 64))
+    return None if _counts_between(a[some], b[some]) is None else _counts_between(a, b, more_than_one=True)
+
+
+def _counts_between(a: Array, b: Array, *, more_than_one: bool = False) -> Array | None:
+    if not (np.isfinite(a).all() and np.isfinite(b).all()):
         return None
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio = np.abs(a).sum(axis=1) / np.abs(b).sum(axis=1)
     ratio[~np.isfinite(ratio)] = 1.0
     counts = np.rint(ratio)
-    whole = 1 <= counts.min() < counts.max() <= 2**20 and bool((np.abs(ratio - counts) <= 0.01 * counts).all())
-    return counts.astype(np.int64) if whole else None
+    whole = counts.min() >= 1 and counts.max() <= 2**20 and bool((np.abs(ratio - counts) <= 0.01 * counts).all())
+    return counts.astype(np.int64) if whole and (counts.min() < counts.max() or not more_than_one) else None
 
 
 def half_sums(case: Case, which: int) -> Iterator[Proposal]:

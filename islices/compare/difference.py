@@ -39,6 +39,9 @@ class Difference:
         What the sides are called.
     rounding : bool
         The sides differ by no more than the bound on rounding.
+    arithmetic : float or None
+        The sides differ by more than that, but by no more than the arithmetic of two models may: by this part of a
+        tensor's largest |value|.
     notes : tuple of str
     """
 
@@ -49,6 +52,7 @@ class Difference:
     only_b: tuple[str, ...] = ()
     names: tuple[str, str] = ("a", "b")
     rounding: bool = False
+    arithmetic: float | None = None
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -164,11 +168,14 @@ def diff(
     equal = all(t.equal for t in tensors) and not only_a and not only_b
     extra = [_like(tree, pairs, argument) for tree, argument in ((before, "before"), (grad, "grad"))]
     causes: tuple[Explanation, ...] = ()
-    rounding = False
-    if not all(t.equal for t in tensors):
+    rounding, arithmetic = False, None
+    if not all(t.equal or t.shapes_alone for t in tensors):
         with quiet():
-            causes, rounding = why(stored, extra[0], extra[1], context)
-    return Difference(equal, tensors, causes, only_a, only_b, called, rounding, notes)
+            told = [k for k, t in enumerate(tensors) if not (t.equal and t.whole)] or range(len(tensors))
+            some = [None if tree is None else [tree[k] for k in told] for tree in extra]
+            causes, rounding, arithmetic = why([stored[k] for k in told], some[0], some[1], context)
+    rounding = rounding and all(t.same_shape for t in tensors)
+    return Difference(equal, tensors, causes, only_a, only_b, called, rounding, arithmetic, notes)
 
 
 # ---------------------------------------------------------------------- which tensor beside which

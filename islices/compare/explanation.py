@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from islices.compare.case import Case, Proposal
 from islices.compare.evidence import NONE, Paired, Rows, evidence, paired
 from islices.compare.stored import Array, contained
 
-__all__ = ["STRICT", "Cause", "Explanation", "evidence_of", "paired_sides", "said", "samples"]
+__all__ = ["STRICT", "Cause", "Explanation", "distance", "evidence_of", "paired_sides", "said", "samples"]
 
 #: Rows of a large tensor that are looked at first.
 SAMPLED = 128
@@ -46,11 +46,14 @@ class Explanation:
         To the bit; else within the bound on rounding of SPEC clause 22.
     bits : float
         The evidence: random data agree so far once in 2^bits pairs.
+    slack : float
+        What was granted to the arithmetic of two models beside rounding, as a part of each tensor's largest |value|.
     """
 
     causes: tuple[Cause, ...]
     exact: bool
     bits: float
+    slack: float = 0.0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -125,18 +128,30 @@ def _flat(final: Rows, sizes: Array, after: Case, t: int) -> Array:
 def paired_sides(case: Case) -> list[Paired] | None:
     out = []
     for x, y in zip(case.a, case.b, strict=True):
-        pair = paired(x, y)
+        pair = paired(x, y, case.slack)
         if pair is None:
             return None
         out.append(pair)
     return out
 
 
+def distance(case: Case) -> float:
+    """The largest |a - b| of an element, as a part of the largest |value| of its tensor."""
+    found = [
+        float(np.nan_to_num(np.abs(p.x - p.y)).max(initial=0.0)) / max(p.tops)
+        for p in paired_sides(case) or []
+        if max(p.tops) > 0
+    ]
+    return max(found, default=0.0)
+
+
 def samples(case: Case) -> Iterator[Paired]:
     """Some rows of each large tensor: what does not hold there need not be looked at everywhere."""
-    for x, y in zip(case.a, case.b, strict=True):
+    for t, (x, y) in enumerate(zip(case.a, case.b, strict=True)):
         if len(x.ids) > 8 * SAMPLED and np.array_equal(x.ids, y.ids):
             some = np.linspace(0, len(x.ids) - 1, SAMPLED).astype(np.int64)
-            pair = paired(x.rearranged(some, x.ids[some]), y.rearranged(some, y.ids[some]))
+            if case.telling:
+                some = np.union1d(some, np.flatnonzero(contained(x.ids, case.telling[t])))
+            pair = paired(x.rearranged(some, x.ids[some]), y.rearranged(some, y.ids[some]), case.slack)
             if pair is not None:
-                yield pair
+                yield replace(pair, tops=(x.top, y.top)) if case.slack else pair

@@ -69,7 +69,7 @@ def candidates(original: Case, now: Case, number: int) -> Iterator[Factor]:
 def _tolerance(case: Case) -> float:
     n = sum(x.values.size for x in case.a) + 2
     eps = max(x.eps for x in (*case.a, *case.b)) if case.a else 0.0
-    return eps * (4 * math.log2(n) + 16) / 2
+    return eps * (4 * math.log2(n) + 16) / 2 + case.slack
 
 
 def _total(side: Side) -> float:
@@ -145,8 +145,8 @@ def _clipped(original: Case, norms: tuple[Norms, Norms], tolerance: float) -> It
             size, whole = tight.of(kind), loose.of(kind)
             if size is None or whole is None:
                 continue
-            limit = given if given is not None else _round_number(size, tolerance)
             slack = tolerance + (1e-6 / whole if whole > 0 else 0.0)  # torch adds that to the norm it divides by
+            limit = given if given is not None else _round_number(size, slack)
             if kind == "raw" and _near(tight.true, size if limit is None else limit, slack):
                 continue  # the norm with duplicates summed says it already
             if limit is None or not 0 < limit < whole or not _near(size, limit, slack):

@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from islices.backend import FLOATS
 from islices.compare.stored import Array, Stored, bits_equal, contained, nonzero_rows, wide
 
 __all__ = ["SHOWN", "Place", "RowSample", "TensorDifference", "align", "measure"]
@@ -22,6 +23,12 @@ __all__ = ["SHOWN", "Place", "RowSample", "TensorDifference", "align", "measure"
 SHOWN, WIDTH = 10, 6
 #: Upper ends of the histogram's bins, in ulps.
 ULPS = (0, 1, 3, 7, 15, 255, 65535)
+LABELS = (
+    *(f"{last + 1}-{top}" if top > last + 1 else f"{top}" for last, top in pairwise((-1, *ULPS))),
+    f"over {ULPS[-1]}", "not a number",
+)  # fmt: skip
+#: Elements that are looked at together: what is made of them on the way stays small.
+BLOCK = 1 << 20
 UNSIGNED = {2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
@@ -93,6 +100,26 @@ class TensorDifference:
     notes: tuple[str, ...] = ()
     row_gaps: dict[str, tuple[Array, Array]] = field(default_factory=dict, repr=False)
 
+    @property
+    def whole(self) -> bool:
+        """Whether both sides hold whole numbers: a mask or a counter, which no clipping or mean changes."""
+        return not any(dtype in FLOATS for dtype in self.dtypes)
+
+    @property
+    def same_rows(self) -> bool:
+        """Whether nothing in the rows differs: types or shapes may."""
+        return self.comparable and not (self.differing.count or self.only_a.count or self.only_b.count)
+
+    @property
+    def same_shape(self) -> bool:
+        """Whether the shapes are the same, or one of them leaves the number of rows open."""
+        return same_shape(*self.shapes)
+
+    @property
+    def shapes_alone(self) -> bool:
+        """Whether nothing but the shapes differs."""
+        return self.same_rows and not self.equal and self.dtypes[0] == self.dtypes[1]
+
 
 @dataclass(frozen=True, eq=False)
 class Aligned:
@@ -132,33 +159,59 @@ def measure(a: Stored, b: Stored) -> TensorDifference:
     x, y = a.values, b.values
     if not (len(rows.ids) == len(x) == len(y)):  # no copies where every row has its partner
         x, y = x[rows.in_a], y[rows.in_b]
-    if a.dtype != b.dtype:
-        x, y = _common(x, y)
-    same = bits_equal(x, y)
-    differing = np.flatnonzero(~same.reshape(len(same), math.prod(same.shape[1:])).all(axis=1))
+    width = math.prod(a.row_shape)
+    step = max(1, BLOCK // max(1, width))
+    blocks = [_block(x[k : k + step], y[k : k + step], rows.ids[k : k + step]) for k in range(0, max(1, len(x)), step)]
+    differing = np.concatenate([k * step + block.differing for k, block in enumerate(blocks)])
     equal = not (len(differing) or len(rows.only_a) or len(rows.only_b))
-    u, v = x[differing], y[differing]
-    gaps = _gaps(wide(u), wide(v))
-    worst = gaps.reshape(len(gaps), math.prod(gaps.shape[1:]))
     numbers = rows.ids[differing]
+    counts = np.sum([block.ulps for block in blocks], axis=0)
+    counts[0] += (len(x) - len(differing)) * width
     return TensorDifference(
-        equal=equal and a.dtype == b.dtype and _same_shape(a.shape, b.shape),
+        equal=equal and a.dtype == b.dtype and same_shape(a.shape, b.shape),
         comparable=True,
         rows=len(rows.ids),
-        elements=same.size,
-        ulps=_ulps(u, v, same.size - u.size),
-        largest_absolute=_place(gaps, numbers, u, v),
-        largest_relative=_place(_relative(gaps, wide(u), wide(v)), numbers, u, v),
+        elements=len(x) * width,
+        ulps=tuple((label, n) for label, n in zip(LABELS, counts.tolist(), strict=True) if n),
+        largest_absolute=_largest([block.absolute for block in blocks]),
+        largest_relative=_largest([block.relative for block in blocks]),
         only_a=_sample(a.ids[rows.only_a], a.values[rows.only_a[:SHOWN]]),
         only_b=_sample(b.ids[rows.only_b], b.values[rows.only_b[:SHOWN]]),
-        differing=_sample(numbers, u[:SHOWN], v[:SHOWN]),
+        differing=_sample(numbers, x[differing[:SHOWN]], y[differing[:SHOWN]]),
         row_gaps={
-            "both": (numbers, worst.max(axis=1, initial=0.0)),
+            "both": (numbers, np.concatenate([block.worst for block in blocks])),
             "only_a": (a.ids[rows.only_a], _row_tops(a.values[rows.only_a])),
             "only_b": (b.ids[rows.only_b], _row_tops(b.values[rows.only_b])),
         },
         **head,
     )
+
+
+class _Block(NamedTuple):
+    """What some rows come to: those that differ, their largest differences, the histogram of their ulps."""
+
+    differing: Array
+    worst: Array
+    ulps: Array
+    absolute: Place | None
+    relative: Place | None
+
+
+def _block(x: Array, y: Array, ids: Array) -> _Block:
+    if x.dtype != y.dtype:
+        x, y = _common(x, y)
+    same = bits_equal(x, y)
+    differing = np.flatnonzero(~same.reshape(len(same), math.prod(same.shape[1:])).all(axis=1))
+    x, y, numbers = x[differing], y[differing], ids[differing]
+    u, v = wide(x), wide(y)
+    gaps = _gaps(u, v)
+    worst = gaps.reshape(len(gaps), math.prod(gaps.shape[1:])).max(axis=1, initial=0.0)
+    relative = _place(_relative(gaps, u, v), numbers, u, v)
+    return _Block(differing, worst, _ulps(x, y), _place(gaps, numbers, u, v), relative)
+
+
+def _largest(places: list[Place | None]) -> Place | None:
+    return max((place for place in places if place is not None), key=lambda place: place.size, default=None)
 
 
 def _kind(x: Stored) -> str:
@@ -172,10 +225,12 @@ def _notes(a: Stored, b: Stored) -> tuple[str, ...]:
         notes.append(f"{{{one}}} is uncoalesced: {n:,} slots of {k:,} rows, compared by their sums")
     if None in (a.shape[:1] + b.shape[:1]) and a.shape != b.shape:
         notes.append("one side does not know its number of rows")
+    if a.beyond_float64 or b.beyond_float64:
+        notes.append("whole numbers beyond 2^53, which float64 does not hold: no cause is tried")
     return tuple(notes)
 
 
-def _same_shape(a: tuple[int | None, ...], b: tuple[int | None, ...]) -> bool:
+def same_shape(a: tuple[int | None, ...], b: tuple[int | None, ...]) -> bool:
     """The same, or one of them leaves the number of rows open."""
     return a == b or (len(a) == len(b) and a[1:] == b[1:] and None in (a[0], b[0]))
 
@@ -210,8 +265,7 @@ def _place(sizes: Array, rows: Array, x: Array, y: Array) -> Place | None:
         return None
     at = np.unravel_index(int(sizes.argmax()), sizes.shape)
     here = tuple(int(k) for k in at)
-    values = [float(wide(z[here[0] : here[0] + 1])[(0, *here[1:])]) for z in (x, y)]
-    return Place(int(rows[here[0]]), here[1:], values[0], values[1], float(sizes[here]))
+    return Place(int(rows[here[0]]), here[1:], float(x[here]), float(y[here]), float(sizes[here]))
 
 
 def _sample(rows: Array, *values: Array) -> RowSample:
@@ -229,10 +283,8 @@ def _row_tops(values: Array) -> Array:
 
 
 # ---------------------------------------------------------------------- ulps
-def _ulps(x: Array, y: Array, equal: int) -> tuple[tuple[str, int], ...]:
-    """The histogram; `equal` elements of other rows are known to be the same."""
-    labels = [f"{last + 1}-{top}" if top > last + 1 else f"{top}" for last, top in pairwise((-1, *ULPS))]
-    labels += [f"over {ULPS[-1]}", "not a number"]
+def _ulps(x: Array, y: Array) -> Array:
+    """The histogram: as many numbers as there are `LABELS`."""
     if x.dtype.kind == "f" or x.dtype == np.uint16:
         nan = np.isnan(wide(x)) != np.isnan(wide(y))
         same = bits_equal(x, y)
@@ -240,12 +292,9 @@ def _ulps(x: Array, y: Array, equal: int) -> tuple[tuple[str, int], ...]:
         distance = np.where(a > b, a - b, b - a)
         distance[same] = 0
     else:
-        nan, distance = np.zeros(x.shape, bool), np.abs(x.astype(np.int64) - y.astype(np.int64))
+        nan, distance = np.zeros(x.shape, bool), (np.maximum(x, y) - np.minimum(x, y)).astype(np.uint64)
     bins = np.searchsorted(np.array(ULPS, distance.dtype), distance[~nan], side="left")
-    counts = np.bincount(bins.reshape(-1), minlength=len(ULPS) + 1).tolist()
-    counts[0] += equal
-    counts.append(int(nan.sum()))
-    return tuple((label, n) for label, n in zip(labels, counts, strict=True) if n)
+    return np.append(np.bincount(bins.reshape(-1), minlength=len(ULPS) + 1), nan.sum())
 
 
 def _ordered(x: Array) -> Array:

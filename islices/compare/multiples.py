@@ -127,7 +127,7 @@ def _with_chain(
             return None
         least = min(least, bits)
     first = tuple(map(said, chain))
-    return Explanation((*first, *causes), False, round(least, 1))
+    return Explanation((*first, *causes), False, round(least, 1), original.slack)
 
 
 def _common(intervals: Sequence[tuple[Paired, Interval]]) -> Interval:

@@ -16,7 +16,7 @@ from islices.compare.explanation import STRICT, Explanation, evidence_of, paired
 from islices.compare.multiples import constant_factor, named_factors, two_factors
 from islices.compare.structure import STRUCTURAL
 
-__all__ = ["explain", "within_rounding"]
+__all__ = ["explain", "proposals", "within_rounding"]
 
 #: The more general cause -> those that, where they explain, leave it nothing to say.
 SUBSUMED = {
@@ -27,12 +27,14 @@ SUBSUMED = {
 DROPS = {"padding", "mask", "zero_rows", "lazy_step"}
 
 
-def explain(case: Case) -> tuple[Explanation, ...]:
+def explain(case: Case, proposed: Sequence[Proposal]) -> tuple[Explanation, ...]:
     """The explanations, the most specific first; none where nothing known makes the sides equal.
 
     Parameters
     ----------
     case : Case
+    proposed : sequence of Proposal
+        What `proposals` finds for it, whichever its slack.
 
     Returns
     -------
@@ -41,7 +43,7 @@ def explain(case: Case) -> tuple[Explanation, ...]:
     if not case.a:
         return ()
     near = within_rounding(case)  # then what is not exact explains nothing
-    singles = [[p] for p in _proposals(case, set())]
+    singles = [[p] for p in proposed]
     found = [e for chain in singles if (e := _chain(case, chain))]
     if not near:
         found += named_factors(case, case, [])
@@ -49,7 +51,8 @@ def explain(case: Case) -> tuple[Explanation, ...]:
         found = two_factors(case) or constant_factor(case, case, [])
     if not found:
         found = _pairs(case, singles)
-    return _without_subsumed([e for e in found if e.exact or not near])
+    fewest = min((len(e.causes) for e in found), default=0)
+    return _without_subsumed([e for e in found if (e.exact or not near) and len(e.causes) == fewest])
 
 
 def within_rounding(case: Case) -> bool:
@@ -63,9 +66,17 @@ def within_rounding(case: Case) -> bool:
 # ---------------------------------------------------------------------- causes that change rows
 def _proposals(case: Case, used: set[tuple[str, int]]) -> Iterator[Proposal]:
     for cause in STRUCTURAL:
-        for which in (1, 0) if cause.both else (0,):
+        for which in (0,) if cause.sides == "a" else (1, 0):
             if (cause.name, which) not in used:
-                yield from cause.propose(case, which)
+                proposed = list(cause.propose(case, which))
+                yield from proposed
+                if proposed and cause.sides == "either":
+                    break
+
+
+def proposals(case: Case) -> list[Proposal]:
+    """Each cause that changes rows alone, where there is anything to change."""
+    return list(_proposals(case, set()))
 
 
 def _pairs(case: Case, singles: list[list[Proposal]]) -> list[Explanation]:
@@ -103,7 +114,7 @@ def _chain(case: Case, chain: Sequence[Proposal]) -> Explanation | None:
     total = evidence_of(case, chain, after, pairs, exact)
     if total is None:
         return None
-    return Explanation(tuple(map(said, chain)), exact, round(total, 1))
+    return Explanation(tuple(map(said, chain)), exact, round(total, 1), 0.0 if exact else case.slack)
 
 
 # ---------------------------------------------------------------------- which to name

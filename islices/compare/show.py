@@ -118,20 +118,41 @@ def _table(rows: list[tuple[str, ...]], indent: str, right: tuple[int, ...] = ()
 
 def _why(found: Difference, colour: bool) -> list[str]:
     if not found.causes:
-        if found.rounding:
-            return [
-                _paint("why", "head", colour),
-                "  rounding: no element is further apart than the order of additions may bring it "
-                "((m + 8) eps sum |terms|, m slots a row)",
-            ]
-        return [_paint("why", "head", colour), "  no known cause, alone or with another, makes the sides equal"]
+        return [_paint("why", "head", colour), *_without_cause(found)]
     head = "why: " + ("this makes the sides equal" if len(found.causes) == 1 else "each of these makes the sides equal")
     lines = [_paint(head, "head", colour)]
     for k, e in enumerate(found.causes, 1):
         how = "to the bit" if e.exact else "within rounding"
+        if e.slack:
+            how = f"up to {e.slack:.1e} of a tensor's largest value, left to the models' own arithmetic"
         for j, cause in enumerate(e.causes):
             lead = f"  {k}. " if j == 0 else "     and "
             lines.append(lead + explained(cause.text, found.names) + (f"  ({how})" if j == len(e.causes) - 1 else ""))
+    return lines
+
+
+def _without_cause(found: Difference) -> list[str]:
+    if all(t.same_rows for t in found.tensors):
+        kinds = [
+            ("types", any(t.dtypes[0] != t.dtypes[1] for t in found.tensors)),
+            ("shapes", any(not t.equal and t.dtypes[0] == t.dtypes[1] for t in found.tensors)),
+            ("sets of tensors", bool(found.only_a or found.only_b)),
+        ]
+        what = " and ".join(kind for kind, differs in kinds if differs)
+        return [f"  only the {what} differ: all rows that stand beside one another are the same"]
+    if found.rounding:
+        return [
+            "  rounding: no element is further apart than the order of additions may bring it "
+            "((m + 8) eps sum |terms|, m slots a row)"
+        ]
+    if found.arithmetic is not None:
+        return [
+            f"  the models' own arithmetic: no element is further apart than {found.arithmetic:.1e} of its tensor's "
+            "largest value"
+        ]
+    lines = ["  no known cause, alone or with another, makes the sides equal"]
+    if len(found.tensors) > 1:
+        lines.append("  (one that makes all tensors equal together; only=, --only NAME, asks for one tensor alone)")
     return lines
 
 
@@ -151,6 +172,7 @@ def to_json(found: Difference) -> dict[str, Any]:
         "only_b": list(found.only_b),
         "causes": [_explanation_json(e, found.names) for e in found.causes],
         "within_rounding": found.rounding,
+        "within_arithmetic": found.arithmetic,
         "notes": list(found.notes),
     }
 
@@ -158,6 +180,7 @@ def to_json(found: Difference) -> dict[str, Any]:
 def _explanation_json(e: Explanation, names: tuple[str, str]) -> dict[str, Any]:
     return {
         "exact": e.exact,
+        "slack": e.slack,
         "bits": e.bits,
         "causes": [{"name": c.name, "text": explained(c.text, names), "details": _plain(c.details)} for c in e.causes],
     }

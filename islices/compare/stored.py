@@ -17,6 +17,7 @@ from islices.host import bfloat16_to_float32
 from islices.modes import HOST
 from islices.native import DEEPEST, adopt, without_padding
 from islices.norms import parts
+from islices.registry import find_backend
 from islices.rows import coalesce
 from islices.slices import IndexedSlices
 from islices.sums import row_norms
@@ -25,6 +26,8 @@ from islices.table import Table
 __all__ = ["Array", "Stored", "bits_equal", "contained", "named_leaves", "nonzero_rows", "norm_of", "read", "wide"]
 
 Array = np.ndarray[Any, Any]
+#: Dense tensors may hold these too.
+WHOLE = ("bool", "int8", "uint8", "int16", "uint16", "uint32", "uint64")
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +65,13 @@ class Stored:
         return np.bincount(np.searchsorted(self.ids, self.slot_ids), minlength=len(self.ids))
 
     @cached_property
+    def beyond_float64(self) -> bool:
+        """Whether it holds whole numbers that float64 rounds."""
+        if self.values.dtype not in (np.int64, np.uint64):
+            return False
+        return bool((self.values > 1 << 53).any() or (self.values < -(1 << 53)).any())
+
+    @cached_property
     def norm(self) -> float:
         """The norm of the gradient: duplicates are summed (SPEC clause 7)."""
         return norm_of([self.values])
@@ -71,7 +81,7 @@ def read(x: Any, name: str, argument: str) -> Stored:
     """A leaf of any framework as host arrays; TypeError if no backend knows it."""
     if isinstance(x, Table):
         x = x.weights
-    leaf, _ = adopt(x, argument)
+    leaf, _ = (x, None) if _is_whole(x) else adopt(x, argument)
     B, values = parts(leaf)
     if isinstance(leaf, IndexedSlices):
         leaf = without_padding(leaf)
@@ -82,9 +92,20 @@ def read(x: Any, name: str, argument: str) -> Stored:
             _ids(B.to_numpy(leaf.indices)), _host(B.to_numpy(leaf.values)),
         )  # fmt: skip
     array = np.atleast_1d(_host(B.to_numpy(x)))
+    if _is_whole(x) and array.dtype != np.uint64:  # a host array of uint16 is bfloat16
+        array = array.astype(np.int64)
     shape = tuple(B.shape(x))
     ids = np.arange(len(array))
     return Stored(name, B.name, B.dtype(x), shape, False, ids, array, ids, array)
+
+
+def _is_whole(x: Any) -> bool:
+    """Whether x is a dense array of a type that slices and norms do not have: a mask, a counter."""
+    backend = find_backend(x)
+    return (
+        backend is not None and not isinstance(x, IndexedSlices) and not backend.is_native(x)
+        and backend.dtype(x) in WHOLE
+    )  # fmt: skip
 
 
 def _ids(indices: Array) -> Array:

@@ -175,8 +175,11 @@ def permuted(case: Case, which: int) -> Iterator[Proposal]:
 def _content(x: Rows) -> Array:
     """A number for each row that its elements decide, in their order; a factor leaves the order of rows as it is."""
     flat = x.values.reshape(len(x.ids), math.prod(x.values.shape[1:]))
+    weights = 1.0 + np.sin(1.0 + np.arange(flat.shape[1]))
     with np.errstate(over="ignore", invalid="ignore"):
-        key: Array = np.nan_to_num(flat) @ (1.0 + np.sin(1.0 + np.arange(flat.shape[1])))
+        key: Array = flat @ weights
+        odd = ~np.isfinite(key)
+        key[odd] = np.nan_to_num(flat[odd]) @ weights
     return key
 
 
@@ -211,7 +214,8 @@ def transposed(case: Case, which: int) -> Iterator[Proposal]:
     if found:
         x = case.side(which)[found[1][0]]
         rows = x.values.ndim == 3
-        whole = "transposed: {x} is (d, rows), {y} is (rows, d)"
+        y = case.side(1 - which)[found[1][0]]
+        whole = f"transposed: {{x}} is {x.shape[0]}x{x.shape[-1]}, {{y}} is {y.shape[0]}x{y.shape[-1]}"
         text = "transposed: rows of {x} are transposed rows of {y}" if rows else whole
         yield Proposal("transposed", which, found[0], text, tensor_names(case, found[1]), exact=not case.steps)
 
@@ -242,18 +246,18 @@ def lazy_step(case: Case, which: int) -> Iterator[Proposal]:
         yield Proposal("lazy_step", which, found[0], text, details, exact=False, agreement=True)
 
 
-#: The more specific first. What is symmetric is tried on a alone.
+#: The more specific first.
 STRUCTURAL: tuple[StructuralCause, ...] = (
-    StructuralCause("dtype", same_values, both=False),
-    StructuralCause("sign", sign, both=False),
+    StructuralCause("dtype", same_values, "a"),
+    StructuralCause("sign", sign, "a"),
     StructuralCause("mask", masked_padding),
     StructuralCause("padding", padding_row),
     StructuralCause("frequency", by_frequency),
     StructuralCause("half_sums", half_sums),
     StructuralCause("rounded", rounded),
-    StructuralCause("off_by_one", shifted, both=False),
-    StructuralCause("transposed", transposed),
+    StructuralCause("off_by_one", shifted, "a"),
+    StructuralCause("transposed", transposed, "either"),
     StructuralCause("lazy_step", lazy_step),
     StructuralCause("zero_rows", zero_rows),
-    StructuralCause("permuted", permuted, both=False),
+    StructuralCause("permuted", permuted, "a"),
 )

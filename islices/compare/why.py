@@ -1,17 +1,22 @@
-"""From tensors read to the cases that causes are tried on: gradients first, then tables that a step has changed."""
+"""From tensors read to the cases that causes are tried on: gradients first, then tables that a step has changed.
+
+Where nothing explains the difference so, all is tried again with slack for the models' own arithmetic, the lesser
+first.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from islices.compare.case import Case, Context
-from islices.compare.evidence import Rows, rows_of, with_terms_of
-from islices.compare.explanation import Explanation
-from islices.compare.search import explain, within_rounding
+from islices.compare.case import Case, Context, Proposal, telling_rows
+from islices.compare.evidence import MOST_SLACK, SLACKS, Rows, rows_of, with_terms_of
+from islices.compare.explanation import Explanation, distance
+from islices.compare.search import explain, proposals, within_rounding
 from islices.compare.stored import Stored, bits_equal, nonzero_rows, wide
 
 __all__ = ["why"]
@@ -22,8 +27,11 @@ def why(
     before: Sequence[Stored | None] | None,
     grad: Sequence[Stored | None] | None,
     context: Context,
-) -> tuple[tuple[Explanation, ...], bool]:
-    """(the explanations, whether the sides are within rounding as they are)."""
+) -> tuple[tuple[Explanation, ...], bool, float | None]:
+    """(the explanations, whether the sides are within rounding as they are, else how far they are apart if that is
+    within the slack: see `islices.compare.explanation.distance`)."""
+    if any(x.beyond_float64 for pair in stored for x in pair):
+        return (), False, None
     context = Context(
         tuple(x.name for x, _ in stored), context.named, context.max_norm, context.padding_idx, context.batch_size,
         context.tokens,
@@ -34,11 +42,30 @@ def why(
         sides = [
             tuple(x if r is None else with_terms_of(x, r) for x, r in zip(side, raw, strict=True)) for side in sides
         ]
-    case = Case(sides[0], sides[1], context, raw)
-    causes = explain(case)
-    if not causes and before is not None and (steps := _steps(stored, before, grad, context)):
-        causes = explain(steps)
-    return causes, within_rounding(case)
+    cases = [Case(sides[0], sides[1], context, raw, telling=tuple(map(telling_rows, *sides)))]
+    rounding = within_rounding(cases[0])
+    if before is not None and (steps := _steps(stored, before, grad, context)):
+        cases.append(steps)
+    proposed: list[Proposal] = []
+    for case in cases:
+        proposed = proposals(case)
+        if causes := explain(case, proposed):
+            return causes, rounding, None
+    if rounding:
+        return (), True, None
+    last = cases[-1]  # what is little beside a table may be all of a step
+    for slack in _slacks(last):
+        loose = replace(last, slack=slack)
+        if within_rounding(loose):
+            return (), False, distance(loose)
+        if causes := explain(loose, proposed):
+            return causes, False, None
+    return (), False, None
+
+
+def _slacks(case: Case) -> list[float]:
+    eps = max(max(x.eps, y.eps) for x, y in zip(case.a, case.b, strict=True))
+    return sorted({min(k * eps, MOST_SLACK) for k in SLACKS}) if eps else []
 
 
 def _steps(
@@ -55,7 +82,8 @@ def _steps(
         for side, x in zip(sides, (a, b), strict=True):
             side.append(_moved(x, start))
     named = None if grad is None else tuple(None if g is None else _named_rows(g) for g in grad)
-    return Case(tuple(sides[0]), tuple(sides[1]), context, None, named, steps=True)
+    telling = tuple(map(telling_rows, *sides))
+    return Case(tuple(sides[0]), tuple(sides[1]), context, None, named, steps=True, telling=telling)
 
 
 def _named_rows(g: Stored) -> Any:

@@ -46,6 +46,8 @@ def make(
     hyper = {k: v if (v := given.get(k)) is not None else default for k, default in preset.defaults.items()}
     _check_types(hyper, preset.defaults)
     _check_ranges(hyper)
+    if name == "ftrl" and is_real(hyper["lr"]) and as_float(hyper["lr"]) == 0:
+        raise ValueError("lr: got 0; accepted by ftrl, which divides by it, is a number above 0")
     if not isinstance(maximize, (bool, np.bool_)):
         raise TypeError(f"maximize: got {describe(maximize)}; accepted is a bool")
     for argument, value, accepted in (("rows", rows, ROWS), ("duplicates", duplicates, DUPLICATES)):
