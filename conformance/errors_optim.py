@@ -35,6 +35,7 @@ _refused("eps-text", "TypeError", ["eps", "'x'"], "rmsprop", {"lr": 0.1, "eps": 
 _refused("decay-inf", "ValueError", ["weight_decay", "inf"], "sgd", {"lr": 0.1, "weight_decay": math.inf})
 _refused("nesterov-number", "TypeError", ["nesterov", "bool"], "sgd", {"lr": 0.1, "nesterov": 1})
 _refused("lr-power", "ValueError", ["lr_power", "-0.3", "-0.5"], "ftrl", {"lr": 0.1, "lr_power": -0.3})
+_refused("ftrl-lr", "ValueError", ["lr", "0"], "ftrl", {"lr": 0.0})
 _refused("rows", "ValueError", ["rows", "'some'", "'touched'"], "sgd", {"lr": 0.1}, rows="some")
 _refused("semantics", "ValueError", ["semantics", "'caffe'", "islices"], "sgd", {"lr": 0.1}, semantics="caffe")
 _refused("duplicates", "ValueError", ["duplicates", "'raw'", "'sum'"], "sgd", {"lr": 0.1}, duplicates="raw")
