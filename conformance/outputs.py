@@ -24,9 +24,13 @@ def write(option: str, path: str, text: str, mode: str = "w") -> None:
 
 
 def check_writable(option: str, path: str) -> None:
-    """Whether `write` could; a file that is there stays as it is."""
-    if path != "-":
-        write(option, path, "", mode="a")
+    """Whether `write` could; a file that is there stays as it is, and none is left."""
+    if path == "-":
+        return
+    new = not Path(path).exists()
+    write(option, path, "", mode="a")
+    if new:
+        Path(path).unlink()
 
 
 def check_picture(option: str, path: str) -> None:

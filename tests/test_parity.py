@@ -15,7 +15,8 @@ import pytest
 import islices
 from islices.cli import main
 from islices.conformance.parity import training
-from islices.conformance.parity.models import MODELS, Model
+from islices.conformance.parity.bound import Bound, _between
+from islices.conformance.parity.models import MODELS, Model, _sampled_softmax, _sigmoid
 from islices.conformance.parity.rounding import EPS, Rounded
 from islices.conformance.parity.text import PADDING, default_text, text_of
 from islices.conformance.parity.training import OPTIMIZERS, Recipe, Training, has_losses
@@ -140,6 +141,82 @@ def test_errors_hold_for_float32_in_any_order() -> None:
         assert (np.abs(a @ b.T - by_matrix.value) <= EPS * by_matrix.error).all()
 
 
+def test_errors_hold_where_what_comes_in_is_far_off() -> None:
+    """Inputs off by up to a hundredth, a tenth and ten: products, functions and the softmax stay within bounds."""
+    rng = np.random.default_rng(0)
+    for off in (1e-2, 0.1, 10.0):
+        a, b, radius = rng.normal(size=(6, 5)), rng.normal(size=(6, 5)), off * rng.random((6, 5))
+        share = rng.random((6, 1))
+        given, others = Rounded(a, radius / EPS), Rounded(b, radius / EPS)
+        told = [given * others, given @ others.T, given.apply(np.tanh, lambda x: 1 - np.tanh(x) ** 2)]
+        told += _sampled_softmax(Rounded(a[:, :1], radius[:, :1] / EPS), others, share)[1:]
+        for _ in range(200):
+            x, y = (v + radius * rng.choice([-1.0, 0.3, 1.0], radius.shape) for v in (a, b))
+            found = [x * y, x @ y.T, np.tanh(x)]
+            logits = np.concatenate([x[:, :1], y], 1)
+            p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+            found += [share * (p[:, :1] - 1), share * p[:, 1:]]
+            for one, bounded in zip(found, told, strict=True):
+                assert (np.abs(one - bounded.value) <= EPS * bounded.error).all()
+
+
+def test_slope_far_below_zero_has_its_digits() -> None:
+    """1 + tanh cancels there: the gradient by hand of a score of -30 was off by a thousandth."""
+    x = np.array([-700.0, -30.0, 0.0, 30.0])
+    np.testing.assert_allclose(_sigmoid(x), [np.exp(-700.0), 9.357622968839299e-14, 0.5, 1.0], rtol=1e-13)
+
+
+def test_adam_between_the_ends() -> None:
+    """The movement (a + c g) / sqrt(b + d g^2) peaks inside of an interval; that much is added to its ends."""
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        a, c, x = rng.normal(size=3)
+        b, d, reach = rng.random(3) * 10.0 ** rng.uniform(-4, 1, 3)
+
+        def moved(g: Any, a: float = a, b: float = b, c: float = c, d: float = d) -> Any:
+            return (a + c * g) / np.sqrt(b + d * g * g)
+
+        ends = moved(np.array([x - reach, x + reach, np.clip(0.0, x - reach, x + reach)]))
+        inside = moved(np.linspace(x - reach, x + reach, 2001))
+        more = float(_between(np.array(x), np.array(reach))) * np.abs(ends).max()
+        assert max(inside.max() - ends.max(), ends.min() - inside.min()) <= more + 1e-12
+
+
+def test_a_norm_that_rounding_takes_over_the_limit() -> None:
+    """By hand nothing is clipped; a backend whose norm rounds up is, and the bound knows."""
+    model = small_model("skipgram")
+    batch, start = next(model.batches()), model.start()
+    gaps = {name: np.zeros(x.shape) for name, x in start.items()}
+
+    def clipped(max_norm: float) -> dict[str, Rounded]:
+        bound = Bound(Recipe(model, "sgd", 1.0, max_norm), start)
+        bound.step(batch, start, gaps, start)
+        return bound.clipped_by_hand
+
+    norm = np.sqrt(sum((x.value**2).sum() for x in clipped(np.inf).values()))
+    near, far = clipped(norm * (1 + 1e-9)), clipped(norm * 2)
+    for name, x in near.items():
+        assert np.array_equal(x.value, far[name].value)
+        assert (x.error >= far[name].error + 4 * x.size).all()
+
+
+@several
+@pytest.mark.parametrize(("model", "optimizer", "lr"), [("translation", "adam", "3"), ("skipgram", "adagrad", "1000")])
+def test_a_training_that_runs_wild_is_no_fault(
+    model: str, optimizer: str, lr: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rounding grows a thousandfold a step there; the bound grows with it, and the verdict says what that is worth."""
+    words = ["--dim", "16", "--batch-size", "64", "--model", model, "--optimizer", optimizer, "--lr", lr, "--seed", "7"]
+    found = run(tmp_path, *words, "--steps", "12", *PAIR)
+    assert max(found["share"]) <= 1
+    assert ("that says little" in capsys.readouterr().out) == (found["typical"][-1] > 1e-2 * found["way"][-1])
+
+
+def test_losses_that_are_no_numbers_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(tmp_path, "--lr", "1e30", *PAIR)
+    assert "losses are no numbers from step" in capsys.readouterr().out
+
+
 # ---------------------------------------------------------------------- one that leaves
 class Faulty(Training):
     """The second backend does something else from the third step on."""
@@ -168,10 +245,17 @@ class Faulty(Training):
             return {name: islices.scale(x, 1.0 / 16) for name, x in gradients.items()}
         return gradients
 
+    def step(self, gradients: Any) -> float:
+        semantics = {"norm of slots": "tensorflow"}.get(self.fault) if self.at_fault else None
+        self.recipe = self.recipe._replace(semantics=semantics or "islices")
+        return super().step(gradients)
+
 
 @several
 @pytest.mark.parametrize("upstream", ["own", "shared"])
-@pytest.mark.parametrize(("fault", "cause"), [("mean", "batch"), ("padding", "padding"), ("rate", "")])
+@pytest.mark.parametrize(
+    ("fault", "cause"), [("mean", "batch"), ("padding", "padding"), ("rate", ""), ("norm of slots", "duplicates")]
+)
 def test_it_stops_where_one_leaves_and_says_why(
     fault: str,
     cause: str,
@@ -183,7 +267,7 @@ def test_it_stops_where_one_leaves_and_says_why(
     monkeypatch.setattr(training, "Training", Faulty)
     monkeypatch.setattr(Faulty, "culprit", FRAMEWORKS[1])
     monkeypatch.setattr(Faulty, "fault", fault)
-    words = [*SMALL, *PAIR, "--upstream", upstream, "--optimizer", "sgd"]
+    words = [*SMALL, *PAIR, "--upstream", upstream, "--optimizer", "sgd", "--max-norm", "0.05"]
     assert main(["parity", *words]) == 1
     shown = capsys.readouterr().out
     assert f"stopped at step 3: {FRAMEWORKS[0]} and {FRAMEWORKS[1]} are" in shown
@@ -208,6 +292,7 @@ def test_native_is_shown_beside(tmp_path: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["--text", ""], "cannot read"),
         (["--text", "/no/such/file"], "cannot read /no/such/file: No such file"),
         (["--text", "SMALL"], "different words"),
         (["--text", "BINARY"], "binary file"),
@@ -287,6 +372,16 @@ def test_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     assert "the same bits on 2 backends after each of 6 steps" in done.stdout
     assert main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["steps"] == 6
+
+
+def test_in_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Columns are left out, none is cut."""
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["parity", *SMALL, "--upstream", "shared", "-b", "numpy", "-b", FRAMEWORKS[0]]) == 0
+    shown = capsys.readouterr().out
+    assert "\u2026" not in shown
+    assert "last loss" in shown
+    assert "units" not in shown
 
 
 def test_a_broken_framework_is_no_verdict(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

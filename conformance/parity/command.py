@@ -177,8 +177,8 @@ def _prepared(options: argparse.Namespace) -> tuple[Any, Any]:
     from islices.conformance.parity.text import default_text, read_text, text_of
     from islices.conformance.parity.training import Recipe
 
-    name = options.text or "pydoc_data.topics"
-    text = text_of(name, read_text(options.text) if options.text else default_text())
+    given = options.text is not None
+    text = text_of(options.text if given else "pydoc_data.topics", read_text(options.text) if given else default_text())
     model = MODELS[options.model](text, options.batch_size, options.dim, options.seed)
     model.batches()  # a text too small for a batch is said now
     lr = options.lr or model.rates[options.optimizer]

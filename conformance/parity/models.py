@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from islices.cli import UsageError
-from islices.conformance.parity.rounding import FUNCTION, Rounded
+from islices.conformance.parity.rounding import EPS, FUNCTION, Rounded
 from islices.conformance.parity.text import PADDING, Text, padded
 
 __all__ = ["MODELS", "Batch", "Model", "Skipgram", "Translation", "Upstream"]
@@ -141,12 +141,12 @@ class Skipgram(Model):
 
     def upstream(self, parameters: Mapping[str, Rounded], batch: Batch) -> Upstream:
         centre, context = (parameters[name][batch[name]] for name in self.tables)
-        sign, each = batch["sign"].astype(np.float64), 1.0 / len(batch["centre"])
+        sign, each = batch["sign"].astype(np.float64), _quotient(1.0, len(batch["centre"]))
         score = (centre[:, None] * context).sum(-1)
-        slope = (score * -sign).apply(_sigmoid, lambda x: _sigmoid(x) * _sigmoid(-x)) * (-sign * each)
+        slope = (score * -sign).apply(_sigmoid, lambda x: _sigmoid(x) * _sigmoid(-x)) * each * -sign
         at_context = slope[..., None] * centre[:, None]
         at_centre = (slope[..., None] * context).sum(1)
-        loss = float(np.logaddexp(0.0, -sign * score.value).sum() * each)
+        loss = float(np.logaddexp(0.0, -sign * score.value).sum() * each.value)
         return Upstream(loss, [("centre", batch["centre"], at_centre), ("context", batch["context"], at_context)], {})
 
 
@@ -186,7 +186,7 @@ class Translation(Model):
         source, bridge = parameters["source"][batch["source"]], parameters["bridge"]
         target, negative = (parameters["target"][batch[name]] for name in ("target", "negative"))
         words = (batch["source"] != PADDING).astype(np.float64)
-        each = (words / words.sum(1, keepdims=True))[..., None]
+        each = _quotient(words, words.sum(1, keepdims=True))[..., None]
         bag = (source * each).sum(1)
         hidden = (bag @ bridge).apply(np.tanh, lambda x: 1 - np.tanh(x) ** 2)
         own, other = (hidden[:, None] * target).sum(-1), hidden @ negative.T
@@ -209,7 +209,13 @@ MODELS: dict[str, type[Model]] = {model.name: model for model in (Skipgram, Tran
 
 
 def _sigmoid(x: Array) -> Array:
-    return 0.5 * (1.0 + np.tanh(0.5 * x))
+    return np.exp(-np.logaddexp(0.0, -x))  # type: ignore[no-any-return]  # to the last digits far below 0 too
+
+
+def _quotient(a: Any, b: Any) -> Rounded:
+    """a / b of exact numbers, rounded: a framework may multiply by it where another divides by b."""
+    value = a / np.asarray(b, np.float64)
+    return Rounded(value, value / 2)
 
 
 def _sampled_softmax(own: Rounded, other: Rounded, share: Array) -> tuple[float, Rounded, Rounded]:
@@ -220,13 +226,21 @@ def _sampled_softmax(own: Rounded, other: Rounded, share: Array) -> tuple[float,
     def joined(a: Array, b: Array) -> Array:
         return np.concatenate([a[..., None], np.broadcast_to(b[:, None], (B, L, N))], -1)
 
-    logits, error = joined(own.value, other.value), joined(own.error, other.error)
-    top = logits.max(-1, keepdims=True)
-    p = np.exp(logits - top)
+    logits, radius = joined(own.value, other.value), EPS * joined(own.error, other.error)
+    below = logits - logits.max(-1, keepdims=True)
+    p = np.exp(below)
     total = p.sum(-1, keepdims=True)
-    loss = float((share * (np.log(total) + top - logits)[..., 0]).sum())
+    loss = float((share * (np.log(total) - below)[..., 0]).sum())
     p /= total
-    # a logit's error moves its own p and, through the sum, all others; exp passes on the rounding of log p
-    relative = error + (p * error).sum(-1, keepdims=True) + 2 * np.abs(np.log(p)) + (N + 1) / 2 + 2 * FUNCTION
-    slopes = Rounded(p, p * relative) * share[..., None]
+    # a logit's error moves its own p and, through the sum, all others: p' / p <= exp(radius) / sum of p exp(-radius)
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        growth = np.expm1(radius) - (p * np.expm1(-radius)).sum(-1, keepdims=True)
+        growth /= (p * np.exp(-radius)).sum(-1, keepdims=True)
+    # p = exp(below - log(total)): the roundings of both differences, of log, of the exps, of their sum
+    furthest = radius.max(-1, keepdims=True)
+    of_total = FUNCTION + N / 2 + (p * (1 + growth) * -below).sum(-1, keepdims=True) / 2
+    of_log = FUNCTION * np.log(total) + np.log(total) / 2 - below + (FUNCTION + 4) * furthest
+    moved = p * (growth / EPS + (1 + growth) * (of_total + of_log + FUNCTION))
+    # no p is below 0 or above 1; what has overflowed says no more than that
+    slopes = Rounded(p, np.fmin(moved, 1 / EPS)) * share[..., None]
     return loss, slopes[..., 0] - Rounded(share), slopes[..., 1:].sum(1)

@@ -13,6 +13,9 @@ from islices.conformance.parity.text import Text
 
 __all__ = ["as_json", "show"]
 
+#: A bound above this part of a parameter's way proves little: a wrong factor would pass.
+VAGUE = 1e-2
+
 
 def as_json(parity: Parity, options: Mapping[str, Any], text: Text, versions: Mapping[str, str]) -> dict[str, Any]:
     """Everything about a run: what was asked for, and every curve. Numbers that are not finite are None."""
@@ -34,6 +37,8 @@ def as_json(parity: Parity, options: Mapping[str, Any], text: Text, versions: Ma
         "own_gap_of_words": _finite(parity.own_gap_of_words),
         "bound": _finite(parity.bound),
         "share": _finite(parity.share),
+        "typical": _finite(parity.typical),
+        "way": _finite(parity.way),
         "stop": None if stop is None else _stop(stop),
     }
 
@@ -76,7 +81,8 @@ def show(run: Mapping[str, Any], difference: Any = None) -> None:
     for line in lines:
         console.print(line, highlight=False, markup=False)
     console.print()
-    console.print(_table(run))
+    console.print(_table(run, console))
+    console.print(_legend(run), highlight=False, markup=False, style="dim")
     for line in _verdict(run):
         console.print(line, highlight=False, markup=False)
     if difference is not None:
@@ -84,7 +90,22 @@ def show(run: Mapping[str, Any], difference: Any = None) -> None:
         console.print(str(difference), highlight=False, markup=False, soft_wrap=True)
 
 
-def _table(run: Mapping[str, Any]) -> Any:
+#: What a terminal that is too narrow for the table does without, the first first.
+SPARED = ("units", "first loss", "at step", "same bits", "last loss")
+
+
+def _table(run: Mapping[str, Any], console: Any) -> Any:
+    """The table, without as many columns as the terminal has no room for."""
+    from rich.measure import Measurement
+
+    for count in range(len(SPARED) + 1):
+        table = _with_columns(run, SPARED[:count])
+        if Measurement.get(console, console.options.update(width=1000), table).maximum <= console.width:
+            break
+    return table
+
+
+def _with_columns(run: Mapping[str, Any], spared: Sequence[str]) -> Any:
     from rich import box
     from rich.table import Table
 
@@ -92,27 +113,42 @@ def _table(run: Mapping[str, Any]) -> Any:
     table.add_column("backend", no_wrap=True)
     bounded = run["options"]["upstream"] == "own"
     heads = ["first loss", "last loss", "gap", "at step", *(["of bound"] if bounded else []), "units", "same bits"]
+    heads = [head for head in heads if head not in spared]
     for head in heads:
         table.add_column(head, justify="right", no_wrap=True)
-    for name, curve in run["backends"].items():
-        table.add_row(f"{name} {run['versions'][name].partition('+')[0]}", *_cells(run["backends"], curve, bounded))
-    if run["own"]:
-        table.add_section()
-    for name, curve in run["own"].items():
-        table.add_row(f"{name}'s own functions", *_cells(run["own"], curve, bounded))
+
+    def add(label: str, curves: Mapping[str, Any], name: str) -> None:
+        cells = _cells(curves, curves[name])
+        table.add_row(label, *(cells.get(head, "") for head in heads))
+
+    for name in run["backends"]:
+        add(f"{name} {run['versions'][name].partition('+')[0]}", run["backends"], name)
+    table.add_section()
+    for name in run["own"]:
+        add(f"{name}'s own functions", run["own"], name)
     return table
 
 
-def _cells(curves: Mapping[str, Any], curve: Mapping[str, Any], bounded: bool) -> list[str]:
-    losses = [_loss(curve["loss"][0]), _loss(curve["loss"][-1])]
+def _cells(curves: Mapping[str, Any], curve: Mapping[str, Any]) -> dict[str, str]:
+    """Column -> what stands there; the first backend is what gaps are measured from, and has none."""
+    cells = {"first loss": _loss(curve["loss"][0]), "last loss": _loss(curve["loss"][-1])}
     if curve is next(iter(curves.values())):
-        return losses
+        return cells | {"gap": "-"}
     gaps = [math.inf if x is None else x for x in curve["gap"]]
-    cells = [f"{max(gaps):.2g}", str(gaps.index(max(gaps)) + 1) if max(gaps) else ""]
-    if bounded:
-        cells.append(_percent(_worst(curve["share"])) if curve["share"] else "")
-    cells.append(_units(_worst(curve["units"])) if curve["units"] else "")
-    return [*losses, *cells, str(curve["same_bits"])]
+    cells |= {"gap": f"{max(gaps):.2g}", "same bits": str(curve["same_bits"])}
+    if max(gaps):
+        cells["at step"] = str(gaps.index(max(gaps)) + 1)
+    if curve["share"]:
+        cells["of bound"] = _percent(_worst(curve["share"]))
+    if curve["units"]:
+        cells["units"] = _units(_worst(curve["units"]))
+    return cells
+
+
+def _legend(run: Mapping[str, Any]) -> str:
+    first, bounded = next(iter(run["backends"])), run["options"]["upstream"] == "own"
+    of_bound = "; of bound: of what rounding alone may explain, at most" if bounded else ""
+    return f"gap: the largest difference of a parameter from {first}'s{of_bound}; more: islices parity --help"
 
 
 def _percent(share: float) -> str:
@@ -148,7 +184,8 @@ def _verdict(run: Mapping[str, Any]) -> list[str]:
         at = run["share"].index(max(run["share"]))
         lines = [
             f"within the bound for {steps} steps on {count} backends: any two are at most {max(run['gap']):.2g} apart; "
-            f"at most {_percent(run['share'][at])} of what is allowed, at step {at + 1} {seconds}"
+            f"at most {_percent(run['share'][at])} of what is allowed, at step {at + 1} {seconds}",
+            *_how_sharp(run),
         ]
     if run["own"]:
         theirs, of_words = _worst(run["own_gap"]), _worst(run["own_gap_of_words"])
@@ -157,3 +194,21 @@ def _verdict(run: Mapping[str, Any]) -> list[str]:
             + (f", {of_words:.2g} without the padding's row" if of_words < theirs else "")
         )
     return lines
+
+
+def _how_sharp(run: Mapping[str, Any]) -> list[str]:
+    """What a bound that holds says: little, where it is as wide as the way that the parameters have come."""
+    lost = next((k for k, x in enumerate(zip(*_losses(run), strict=True), start=1) if None in x), None)
+    if lost:
+        return [f"but losses are no numbers from step {lost} on, where little is compared; try a smaller --lr"]
+    typical, way = _worst(run["typical"][-1:]), _worst(run["way"][-1:])
+    if typical > VAGUE * way:
+        return [
+            f"but that says little: half of the trained parameters may be {typical:.2g} apart or more, having come "
+            f"{way:.2g} of way; rounding grows that fast in this training; try a smaller --lr"
+        ]
+    return [f"half of the trained parameters may be {typical:.2g} apart at most"]
+
+
+def _losses(run: Mapping[str, Any]) -> list[list[float | None]]:
+    return [curve["loss"] for curve in run["backends"].values()]

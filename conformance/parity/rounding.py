@@ -1,9 +1,10 @@
-"""Numbers that carry a bound of their rounding errors: running error analysis, to first order.
+"""Numbers that carry a bound of their rounding errors: running error analysis.
 
 A `Rounded` is a float64 array and, for each element, how many eps (of float32, 2^-23) a float32 computation of the same
 formula may be away from it, whatever the order of its sums. Each operation adds half an eps of its result, a sum of n
 terms n / 2 of the sum of their sizes (Higham, Accuracy and Stability of Numerical Algorithms, 2002, sections 3.1, 3.3).
-Imports NumPy.
+To first order in eps; errors that come in may be of any size, so a result is bounded by the largest that it may be.
+Nothing is allowed for overflow and underflow. Imports NumPy.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 __all__ = ["EPS", "Rounded"]
 
 EPS = 2.0**-23
-#: What is asked of a framework's exp, log, tanh and their like: within so many eps of the true value.
+#: What is asked of a framework's exp, log, tanh, sigmoid: within so many eps of the true value.
 FUNCTION = 4.0
 
 Array = np.ndarray[Any, Any]
@@ -49,10 +50,15 @@ class Rounded:
     def size(self) -> Array:
         return np.abs(self.value)
 
+    @property
+    def reach(self) -> Array:
+        """The largest size that a computation's number may have."""
+        return self.size + EPS * self.error
+
     def __add__(self, other: Rounded | float) -> Rounded:
         b = _rounded(other)
-        value = self.value + b.value
-        return Rounded(value, self.error + b.error + np.abs(value) / 2)
+        carried = Rounded(self.value + b.value, self.error + b.error)
+        return Rounded(carried.value, carried.error + carried.reach / 2)
 
     def __sub__(self, other: Rounded | float) -> Rounded:
         return self + (-_rounded(other))
@@ -62,37 +68,37 @@ class Rounded:
 
     def __mul__(self, other: Rounded | Array | float) -> Rounded:
         b = _rounded(other)
-        value = self.value * b.value
-        return Rounded(value, self.error * b.size + self.size * b.error + np.abs(value) / 2)
+        carried = self.error * b.reach + self.size * b.error
+        return Rounded(self.value * b.value, carried + self.reach * b.reach / 2)
 
     def __matmul__(self, other: Rounded) -> Rounded:
-        terms = self.error @ other.size + self.size @ other.error
-        rounding = self.value.shape[-1] / 2 * (self.size @ other.size)
-        return Rounded(self.value @ other.value, terms + rounding)
+        carried = self.error @ other.reach + self.size @ other.error
+        rounding = self.value.shape[-1] / 2 * (self.reach @ other.reach)
+        return Rounded(self.value @ other.value, carried + rounding)
 
     def sum(self, axis: int | None = None) -> Rounded:
         """The sum along an axis, in any order."""
         n = self.value.size if axis is None else self.value.shape[axis]
-        error = self.error.sum(axis) + n / 2 * self.size.sum(axis)
-        return Rounded(self.value.sum(axis), error)
+        return Rounded(self.value.sum(axis), self.error.sum(axis) + n / 2 * self.reach.sum(axis))
 
     def apply(self, f: Callable[[Array], Array], slope: Callable[[Array], Array]) -> Rounded:
-        """f of each element, |slope| its derivative there."""
-        value = f(self.value)
-        return Rounded(value, np.abs(slope(self.value)) * self.error + FUNCTION * np.abs(value))
+        """f of each element, |slope| its derivative, which must be largest at 0 and fall to both sides."""
+        radius = EPS * self.error
+        steepest = np.clip(0.0, self.value - radius, self.value + radius)
+        carried = Rounded(f(self.value), np.abs(slope(steepest)) * self.error)
+        return Rounded(carried.value, carried.error + FUNCTION * carried.reach)
 
     def scatter(self, ids: Array, rows: int) -> Rounded:
         """(rows, *row_shape): the sum of the elements at each of the ids, as `islices.to_dense` adds them."""
         ids = ids.ravel()
-        flat = Rounded(self.value.reshape(len(ids), -1), self.error.reshape(len(ids), -1))
         counts = np.bincount(ids, minlength=rows)[:, None]
 
         def added(x: Array) -> Array:
-            out = np.zeros((rows, x.shape[1]))
-            np.add.at(out, ids, x)
+            out = np.zeros((rows, x.size // len(ids)))
+            np.add.at(out, ids, x.reshape(len(ids), -1))
             return out
 
-        return Rounded(added(flat.value), added(flat.error) + counts / 2 * added(flat.size))
+        return Rounded(added(self.value), added(self.error) + counts / 2 * added(self.reach))
 
 
 def _rounded(x: Rounded | Array | float) -> Rounded:

@@ -41,8 +41,9 @@ class Curve:
 class Stop:
     """The step at which two backends came too far apart, and what they had: for `islices.diff`.
 
-    gradients are not clipped yet; before and after: the parameters; states: the optimizer's, after the step; by_hand:
-    the gradient by hand and its errors, empty with recorded ones.
+    gradients are not clipped yet, clipped are; before and after: the parameters; states: the optimizer's, after the
+    step; by_hand: the gradient by hand, not clipped, and its errors, empty with recorded ones; clipped_by_hand: that,
+    clipped.
     """
 
     step: int
@@ -51,11 +52,13 @@ class Stop:
     gap: float
     bound: float
     gradients: tuple[Any, Any]
+    clipped: tuple[Any, Any]
     before: tuple[Arrays, Arrays]
     after: tuple[Arrays, Arrays]
     states: tuple[Arrays, Arrays]
     tokens: int
     by_hand: dict[str, Rounded]
+    clipped_by_hand: dict[str, Rounded]
 
 
 @dataclass
@@ -63,7 +66,8 @@ class Parity:
     """A run, step by step.
 
     gap: the largest distance of any two backends in an element of the parameters; bound: what that element's may be;
-    share: the largest quotient of distance and bound of all elements, above 1 where one is too far.
+    share: the largest quotient of distance and bound of all elements, above 1 where one is too far. typical: the median
+    bound of the elements that may differ; way: that of how far these have come, |start| + sum of |steps|.
     """
 
     curves: dict[str, Curve]
@@ -73,6 +77,8 @@ class Parity:
     own_gap_of_words: list[float] = field(default_factory=list)
     bound: list[float] = field(default_factory=list)
     share: list[float] = field(default_factory=list)
+    typical: list[float] = field(default_factory=list)
+    way: list[float] = field(default_factory=list)
     clipped: int = 0
     stop: Stop | None = None
 
@@ -125,6 +131,10 @@ def train(
         parity.gap.append(float(gaps[table][at]))
         parity.bound.append(float(allowed[table][at]) if bound else 0.0)
         parity.share.append(_share(gaps, allowed))
+        if bound:
+            may_differ = {name: x > 0 for name, x in allowed.items()}
+            parity.typical.append(_median(allowed, may_differ))
+            parity.way.append(_median(travelled, may_differ))
         _compare(parity.curves, now, {t.name: t.states() for t in trainings}, step, travelled, allowed)
         for name, training in own.items():
             parity.own[name].loss.append(training.step(batch))
@@ -186,7 +196,7 @@ def _where(arrays: Arrays) -> tuple[str, tuple[int, ...]]:
 
 
 def _shares(gaps: Arrays, allowed: Arrays) -> Arrays:
-    """gap / allowed, element by element; infinite where no gap is allowed or not all are numbers."""
+    """gap / allowed, element by element; infinite where no gap is allowed or the gap is no number."""
     with np.errstate(divide="ignore", invalid="ignore"):
         found = {name: x / allowed.get(name, 0.0) for name, x in gaps.items()}
     return {
@@ -200,6 +210,10 @@ def _share(gaps: Arrays, allowed: Arrays) -> float:
 
 def _largest(arrays: Arrays) -> float:
     return float(np.max([x.max() for x in arrays.values()]))  # of which a NaN is one
+
+
+def _median(arrays: Arrays, which: Arrays) -> float:
+    return float(np.median(np.concatenate([x[which[name]] for name, x in arrays.items()])))
 
 
 def _without_padding(x: Array, recipe: Recipe, name: str) -> Array:
@@ -247,9 +261,11 @@ def _stop(
         gap=float(gaps[table][at]),
         bound=float(allowed[table][at]) if bound else 0.0,
         gradients=(dict(gradients[names[0]]), dict(gradients[names[1]])),
+        clipped=(pair[0].clipped, pair[1].clipped),
         before=(before[names[0]], before[names[1]]),
         after=(now[names[0]], now[names[1]]),
         states=(pair[0].states(), pair[1].states()),
         tokens=recipe.model.tokens(batch),
         by_hand=bound.by_hand if bound else {},
+        clipped_by_hand=bound.clipped_by_hand if bound else {},
     )

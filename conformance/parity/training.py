@@ -68,6 +68,8 @@ class Training:
     parameters : dict of str to array
         The framework's own, as its users hold weights.
     state : dict of str to dict
+    clipped : dict of str to array
+        The last step's gradients after clipping.
     padding_idx : int
     """
 
@@ -78,6 +80,7 @@ class Training:
         self.parameters = {key: self._trainable(x) for key, x in start.items()}
         self.optimizer = make_optimizer(recipe)
         self.state = self.optimizer.init(self.parameters)
+        self.clipped: dict[str, Any] = {}
         self.of_rows: Any = None
         if has_losses(name):
             module = importlib.import_module(f"islices.conformance.parity.{name}")
@@ -117,8 +120,8 @@ class Training:
     def step(self, gradients: Mapping[str, Any]) -> float:
         """Clip and step; the norm before clipping."""
         clipped, norm = self.recipe.clip(gradients)
-        clipped = {name: clipped[name] for name in self.parameters}
-        self.parameters, self.state = self.optimizer.step(self.parameters, clipped, self.state)
+        self.clipped = {name: clipped[name] for name in self.parameters}
+        self.parameters, self.state = self.optimizer.step(self.parameters, self.clipped, self.state)
         return float(np.ravel(self.B.to_numpy(norm))[0])
 
     def tables(self) -> dict[str, Array]:
