@@ -5,7 +5,9 @@ An entry makes arguments that fit together; `draw_call` then spoils one or two o
 
 from __future__ import annotations
 
+import os
 import random
+import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -207,6 +209,31 @@ def threads(n: Any) -> None:
     islices.set_num_threads(before)
 
 
+def saved(tree: Any, metadata: Any, suffix: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        islices.save(os.path.join(folder, f"a{suffix}"), tree, metadata=metadata)
+
+
+def loaded(tree: Any, suffix: str, backend: Any, foreign: Any) -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        islices.save(path := os.path.join(folder, f"a{suffix}"), tree)
+        return islices.load(path, backend=backend, foreign=foreign)
+
+
+def file_arguments(d: Draw, **others: Any) -> Arguments:
+    return {"tree": d.tree(), "suffix": d.rng.choice((".npz", ".safetensors")), **others}
+
+
+def compared(**arguments: Any) -> str:
+    return str(islices.diff(**arguments))
+
+
+def two_sides(d: Draw) -> Arguments:
+    given = {"max_norm": 1.0, "padding_idx": 0, "batch_size": 2, "tokens": 6}
+    drawn = {name: d.rng.choice((None, value)) for name, value in given.items()}
+    return {"a": d.tree(), "b": d.tree(), "names": ("a", "b"), "before": d.rng.choice((None, None, d.tree())), **drawn}
+
+
 def rows(d: Draw) -> Any:
     if d.rng.random() < 0.5:
         return [d.rng.randrange(d.rows)] if d.rows else []
@@ -270,6 +297,10 @@ ENTRIES: dict[str, Entry] = dict([
                                targets=("state",), words=("apply",))),
     ("value_and_grad", Entry(differentiated, gradient_arguments, weight=3, words=("fn", "argument", "args"),
                              fixed=("weighted_sum", "weights"))),
+    ("save", Entry(saved, lambda d: file_arguments(d, metadata={"step": "1"}), fixed=("suffix",))),
+    ("load", Entry(loaded, lambda d: file_arguments(d, backend=d.backend.name, foreign=False),
+                   fixed=("suffix", "tree"), raises=(ModuleNotFoundError,), words=("name_or_array",))),
+    ("diff", Entry(compared, two_sides, weight=8)),
     function("capture", lambda d: {"model": d.dense()}, weight=1),
     ("execution", Entry(entered(islices.execution), lambda d: {"mode": "native"}, weight=1)),
     ("use_kernels", Entry(entered(islices.use_kernels), lambda d: {"on": False}, weight=1)),

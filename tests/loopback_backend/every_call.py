@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -62,6 +64,20 @@ def padded_gradient() -> islices.IndexedSlices:
     return islices.embedding_grad(upstream, ids, 4, padding_idx=0, mask=mask, scale_by_freq=True)
 
 
+def through_a_file() -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        islices.save(path := os.path.join(folder, "tree.npz"), tree())
+        return islices.load(path, backend="loopback")
+
+
+def compared() -> Any:
+    """The arrays, if the report could be made of them."""
+    found = islices.diff(tree(), islices.scale(tree(), 0.5))
+    assert not found.equal
+    assert str(found)
+    return tree()
+
+
 CALLS: dict[str, Callable[[], Any]] = {
     "IndexedSlices": lambda: [slices() + slices() - slices() * 2, -slices(), slices().replace(values=slices().values)],
     "PerSample": lambda: [samples().norms(), samples().clip(1.0), samples().sum(), samples().to_dense()],
@@ -75,6 +91,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "coalesce": lambda: islices.coalesce(tree()),
     "concat": lambda: islices.concat([slices(), slices()]),
     "convert": lambda: islices.convert(islices.convert(tree(), "numpy"), "loopback"),
+    "diff": compared,
     "drop_padding": lambda: islices.drop_padding(tree(), -1),
     "drop_rows": lambda: islices.drop_rows(tree(), [1]),
     "embedding_grad": padded_gradient,
@@ -82,11 +99,13 @@ CALLS: dict[str, Callable[[], Any]] = {
     "from_native": lambda: islices.from_native(islices.to_native(slices())),
     "global_norm": lambda: islices.global_norm(tree()),
     "keep_rows": lambda: islices.keep_rows(tree(), B.asarray(np.array([True, False, True, False]))),
+    "load": through_a_file,
     "lookup": lambda: [islices.lookup(table(), array([1, 2], [0, 0], dtype=np.int64)), bags()],
     "norm": lambda: [islices.norm(leaf, ord) for leaf in (slices(), table()) for ord in (1, 2, float("inf"))],
     "optim": steps,
     "per_sample": lambda: samples().slices(0),
     "renorm_rows": lambda: islices.renorm_rows(table(), array(1, 1, dtype=np.int64), 1.0),
+    "save": through_a_file,
     "scale": lambda: islices.scale(tree(), 0.5),
     "scale_by_frequency": lambda: islices.scale_by_frequency(slices()),
     "to_dense": lambda: islices.to_dense(tree()),
