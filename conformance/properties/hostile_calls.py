@@ -279,7 +279,7 @@ ENTRIES: dict[str, Entry] = dict([
     function("per_sample", upstream, weight=6),
     ("per_sample.clip", Entry(per_sample_of("clip"), with_argument(1.0), words=("max_norm",))),
     ("per_sample.slices", Entry(per_sample_of("slices"), with_argument(0), words=("b",))),
-    ("per_sample.to_dense", Entry(per_sample_of("to_dense"), with_argument(None))),
+    ("per_sample.to_dense", Entry(per_sample_of("to_dense"), with_argument(None), words=("shape",))),
     ("per_sample.norms", Entry(per_sample_of("norms"), with_argument(None))),
     ("clip_per_sample", Entry(
         lambda dense, max_norm, nonfinite, **g: islices.clip_per_sample(
