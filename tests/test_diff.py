@@ -372,6 +372,8 @@ USAGE = [
 def test_usage_errors_exit_with_2(
     files: Path, capsys: pytest.CaptureFixture[str], label: str, words: tuple[str, ...], said: str
 ) -> None:
+    if "--plot" in words:
+        pytest.importorskip("matplotlib")
     assert run(files, *words) == 2
     shown = capsys.readouterr()
     assert said in shown.err
