@@ -87,7 +87,7 @@ def clip_grad_norm_(
     grads = _gradients(parameters)
     limit, ord = _number(max_norm, "max_norm"), _order(norm_type)
     formula = lookup_formula(BY_GLOBAL_NORM, semantics, "clip_grad_norm_")
-    leaves = [_leaf(grad, f"parameters: the gradient at position {position}") for position, grad in grads]
+    leaves = _leaves(grads)
     if not leaves:
         return torch.tensor(0.0)
     exact, norm = _total(leaves, ord, error_if_nonfinite, raw=formula.raw, wide=formula.wide)
@@ -193,7 +193,7 @@ def clip_grads_with_norm_(
     grads = _gradients(parameters)
     limit, norm = _number(max_norm, "max_norm"), _known_norm(total_norm)
     formula = lookup_formula(BY_GLOBAL_NORM, semantics, "clip_grads_with_norm_")
-    leaves = [_leaf(grad, f"parameters: the gradient at position {position}") for position, grad in grads]
+    leaves = _leaves(grads)
     _scale(grads, leaves, formula, norm.astype(np.float64) if formula.wide else norm, limit)
 
 
@@ -233,8 +233,7 @@ def clip_grad_value_(
     """
     grads = _gradients(parameters)
     bound = _number(clip_value, "clip_value")
-    for position, grad in grads:
-        _leaf(grad, f"parameters: the gradient at position {position}")
+    _leaves(grads)
     sparse = {id(grad): clip_by_value(grad, -bound, bound) for _, grad in grads if grad.is_sparse}
     for _, grad in grads:
         if grad.is_sparse:
@@ -299,6 +298,11 @@ def _number(x: Any, argument: str) -> float:
     if not number >= 0:
         raise ValueError(f"{argument}: got {number}; accepted is a number >= 0")
     return number
+
+
+def _leaves(grads: Sequence[tuple[int, torch.Tensor]]) -> list[Any]:
+    """What `_gradients` found, each as `_leaf`."""
+    return [_leaf(grad, f"parameters: the gradient at position {position}") for position, grad in grads]
 
 
 def _leaf(grad: torch.Tensor, where: str) -> Any:

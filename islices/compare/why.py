@@ -32,10 +32,7 @@ def why(
     within the slack: see `islices.compare.explanation.distance`)."""
     if any(x.beyond_float64 for pair in stored for x in pair):
         return (), False, None
-    context = Context(
-        tuple(x.name for x, _ in stored), context.named, context.max_norm, context.padding_idx, context.batch_size,
-        context.tokens,
-    )  # fmt: skip
+    context = replace(context, names=tuple(x.name for x, _ in stored))
     raw = None if before is None else tuple(None if x is None else rows_of(x) for x in before)
     sides = [tuple(rows_of(pair[k]) for pair in stored) for k in (0, 1)]
     if raw is not None:

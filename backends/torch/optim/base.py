@@ -172,10 +172,9 @@ class RowOptimizer(torch.optim.Optimizer):
 
     def _prepared(self, p: torch.Tensor, optimizer: Optimizer, *, master: bool) -> Write:
         """The step of one parameter, checked and ready to be written."""
-        grad = p.grad
-        table = p
+        table, grad = p, p.grad
         if p.ndim == 0:  # a table of one row
-            table, grad = p.detach().reshape(1), grad.reshape(1) if grad is not None else None
+            table, grad = p.detach().reshape(1), p.grad.reshape(1)
         held = self.state.get(p, {})
         state, new = checkpoints.opened(optimizer, table, held, master=master)
         write = optimizer._prepared(table, grad, state, donate=False, apply=True)
