@@ -25,6 +25,7 @@ __all__ = [
     "from_dense",
     "from_native",
     "map_leaves",
+    "named_leaves",
     "rebuild",
     "structure",
     "to_native",
@@ -190,6 +191,33 @@ def _collect(tree: Any, leaves: list[Any], depth: int, argument: str) -> None:
         raise ValueError(f"{argument}: got a structure of more than {DEEPEST} levels, or one within itself")
     for item in tree:
         _collect(item, leaves, depth - 1, argument)
+
+
+def named_leaves(tree: Any, argument: str) -> dict[str, Any]:
+    """name -> leaf, None included: keys and positions joined by dots; a tree that is one leaf has the name "".
+
+    ValueError where two leaves come to the same name, or a structure does not end.
+    """
+    found: dict[str, Any] = {}
+    _name(tree, "", found, DEEPEST, argument)
+    return found
+
+
+def _name(tree: Any, path: str, found: dict[str, Any], depth: int, argument: str) -> None:
+    items: Iterable[tuple[Any, Any]]
+    if isinstance(tree, dict):
+        items = tree.items()
+    elif isinstance(tree, (list, tuple)):
+        items = enumerate(tree)
+    else:
+        if path in found:
+            raise ValueError(f"{argument}: got two leaves of the name {path!r}; accepted is one")
+        found[path] = tree
+        return
+    if not depth:
+        raise ValueError(f"{argument}: got a structure of more than {DEEPEST} levels, or one within itself")
+    for key, item in items:
+        _name(item, f"{path}.{key}" if path else f"{key}", found, depth - 1, argument)
 
 
 def aligned(first: Any, tree: Any) -> list[Any]:

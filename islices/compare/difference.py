@@ -154,8 +154,9 @@ def diff(
     (False, [('padding',)])
     """
     from islices.compare.measure import measure
-    from islices.compare.stored import named_leaves, read
+    from islices.compare.stored import read
     from islices.compare.why import why
+    from islices.native import named_leaves
 
     called = _names(names)
     context = _context(called, max_norm, padding_idx, batch_size, tokens)
@@ -211,7 +212,8 @@ def _check_name(name: Any, leaves: dict[str, Any], argument: str, side: str) -> 
 
 def _like(tree: Any, pairs: Sequence[tuple[str, str]], argument: str) -> list[Stored | None] | None:
     """The leaf of a third tree beside each pair: of a's name, else of b's, else the only one there is."""
-    from islices.compare.stored import named_leaves, read
+    from islices.compare.stored import read
+    from islices.native import named_leaves
 
     if tree is None:
         return None

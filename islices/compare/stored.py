@@ -6,7 +6,7 @@ Nothing of a table's size is made: a sparse leaf costs its stored rows, a dense 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 
 from islices.host import bfloat16_to_float32
 from islices.modes import HOST
-from islices.native import DEEPEST, adopt, without_padding
+from islices.native import adopt, without_padding
 from islices.norms import parts
 from islices.registry import find_backend
 from islices.rows import coalesce
@@ -23,7 +23,7 @@ from islices.slices import IndexedSlices
 from islices.sums import row_norms
 from islices.table import Table
 
-__all__ = ["Array", "Stored", "bits_equal", "contained", "named_leaves", "nonzero_rows", "norm_of", "read", "wide"]
+__all__ = ["Array", "Stored", "bits_equal", "contained", "nonzero_rows", "norm_of", "read", "wide"]
 
 Array = np.ndarray[Any, Any]
 #: Dense tensors may hold these too.
@@ -116,33 +116,6 @@ def _host(values: Array) -> Array:
     """In the machine's own byte order: bits are looked at."""
     values = np.asarray(values)
     return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
-
-
-def named_leaves(tree: Any, argument: str) -> dict[str, Any]:
-    """name -> leaf, None included: keys and positions joined by dots; a tree that is one leaf has the name "".
-
-    ValueError where two leaves come to the same name, or a structure does not end.
-    """
-    found: dict[str, Any] = {}
-    _collect(tree, "", found, DEEPEST, argument)
-    return found
-
-
-def _collect(tree: Any, path: str, found: dict[str, Any], depth: int, argument: str) -> None:
-    items: Iterable[tuple[Any, Any]]
-    if isinstance(tree, dict):
-        items = tree.items()
-    elif isinstance(tree, (list, tuple)):
-        items = enumerate(tree)
-    else:
-        if path in found:
-            raise ValueError(f"{argument}: got two leaves of the name {path!r}; accepted is one")
-        found[path] = tree
-        return
-    if not depth:
-        raise ValueError(f"{argument}: got a structure of more than {DEEPEST} levels, or one within itself")
-    for key, item in items:
-        _collect(item, f"{path}.{key}" if path else f"{key}", found, depth - 1, argument)
 
 
 # ---------------------------------------------------------------------- host arrays

@@ -1,0 +1,192 @@
+"""Starting the ranks of an engine as processes of this machine, and collecting what became of them."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import pickle
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from islices.conformance.ranks.worker import MEETING, PORTS, RANK, SIZE, TIMEOUT
+
+__all__ = ["ENGINE_MODULES", "Finished", "Ranks", "absent", "run_ranks"]
+
+#: engine -> what must be installed for it to run here
+ENGINE_MODULES = {"torch": "torch", "mpi": "mpi4py", "jax": "jax", "tensorflow": "tensorflow"}
+
+
+class Finished(NamedTuple):
+    """What became of a rank: what its function returned, or (the error's classes, its text, the traceback), or neither
+    where the process ended before it could say."""
+
+    value: Any
+    error: tuple[list[str], str, str] | None
+    returncode: int | None
+    said: bool
+
+
+class Ranks(NamedTuple):
+    """All ranks of a run, in order, and what they printed: a text a rank, one in all for MPI."""
+
+    ranks: list[Finished]
+    output: list[str]
+    seconds: float
+
+    @property
+    def values(self) -> list[Any]:
+        """What the ranks returned; AssertionError with the first traceback if one did not."""
+        for number, rank in enumerate(self.ranks):
+            if rank.error is not None:
+                raise AssertionError(f"rank {number} raised\n{rank.error[2]}")
+            if not rank.said:
+                text = "\n".join(self.output)[-3000:]
+                raise AssertionError(f"rank {number} ended with {rank.returncode} and said nothing\n{text}")
+        return [rank.value for rank in self.ranks]
+
+
+def absent(engine: str) -> str:
+    """Why an engine cannot run here, "" where it can."""
+    module = ENGINE_MODULES[engine]
+    if importlib.util.find_spec(module) is None:
+        return f"{module} is not installed"
+    if engine == "mpi" and _mpiexec() is None:
+        return "there is no mpiexec: pip install mpich"
+    return ""
+
+
+def run_ranks(
+    engine: str,
+    size: int,
+    target: str,
+    keywords: Mapping[str, Any] | None = None,
+    *,
+    timeout: float = 20.0,
+    deadline: float = 120.0,
+    environment: Mapping[str, str] | None = None,
+) -> Ranks:
+    """Run ``target`` on every rank of an engine.
+
+    Parameters
+    ----------
+    engine : {"torch", "mpi", "jax", "tensorflow"}
+    size : int
+        How many ranks.
+    target : str
+        "module:function" or "/path/file.py:function", called as ``function(group, **keywords)`` with the ranks' `Group`.
+    keywords : mapping, optional
+        Picklable.
+    timeout : float
+        Seconds a rank waits for another, given to the engine.
+    deadline : float
+        Seconds after which whatever still runs is killed.
+    environment : mapping, optional
+        More of the processes' environment.
+
+    Returns
+    -------
+    Ranks
+    """
+    folder = Path(tempfile.mkdtemp(prefix="islices-ranks-"))
+    try:
+        (folder / "keywords.pickle").write_bytes(pickle.dumps(dict(keywords or {})))
+        started = time.monotonic()
+        shared = {
+            **os.environ,
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "PYTHONFAULTHANDLER": "1",
+            "OMP_NUM_THREADS": "1",
+            SIZE: str(size),
+            TIMEOUT: str(timeout),
+            MEETING: str(folder / "meeting"),
+            **(environment or {}),
+        }
+        command = [sys.executable, "-m", "islices.conformance.ranks.worker", engine, target, str(folder)]
+        commands = _commands(engine, size, command, shared)
+        codes, output = _follow(commands, folder, started + deadline)
+        if len(commands) == 1 and size > 1:  # MPI's launcher speaks for all
+            codes = codes * size
+        ranks = [_finished(folder / f"{rank}.pickle", codes[rank]) for rank in range(size)]
+        return Ranks(ranks, output, time.monotonic() - started)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _commands(
+    engine: str, size: int, command: list[str], shared: dict[str, str]
+) -> list[tuple[list[str], dict[str, str]]]:
+    if engine == "mpi":
+        launcher = _mpiexec()
+        if launcher is None:
+            raise RuntimeError("there is no mpiexec: pip install mpich")
+        # -m mpi4py ends all ranks where one leaves with an exception
+        python = [command[0], "-m", "mpi4py", *command[1:]]
+        return [([launcher, "-n", str(size), *python], shared)]
+    if engine == "jax":
+        shared[PORTS] = str(free_ports(1)[0])
+    elif engine == "tensorflow":
+        shared[PORTS] = ",".join(map(str, free_ports(size)))
+    return [(command, {**shared, RANK: str(rank)}) for rank in range(size)]
+
+
+def _follow(
+    commands: list[tuple[list[str], dict[str, str]]], folder: Path, until: float
+) -> tuple[list[int | None], list[str]]:
+    """(exit codes, what was printed): whatever still runs after ``until`` is killed, and its code is None."""
+    with contextlib.ExitStack() as stack:
+        logs = [stack.enter_context((folder / f"{k}.log").open("w+")) for k in range(len(commands))]
+        processes = [
+            stack.enter_context(_group_of(command, environment, log))
+            for (command, environment), log in zip(commands, logs, strict=True)
+        ]
+        codes: list[int | None] = []
+        for process in processes:
+            try:
+                codes.append(process.wait(timeout=max(0.0, until - time.monotonic())))
+            except subprocess.TimeoutExpired:
+                codes.append(None)
+    return codes, [(folder / f"{k}.log").read_text("utf-8", "replace") for k in range(len(commands))]
+
+
+@contextlib.contextmanager
+def _group_of(command: list[str], environment: dict[str, str], log: Any) -> Iterator[subprocess.Popen[Any]]:
+    """The process, in a process group of its own, which is killed at the end: a launcher's children with it."""
+    process = subprocess.Popen(
+        command, env=environment, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, 9)
+        process.wait()
+
+
+def _finished(path: Path, code: int | None) -> Finished:
+    if not path.exists():
+        return Finished(None, None, code, False)
+    answer = pickle.loads(path.read_bytes())
+    return Finished(answer.get("value"), answer.get("error"), code, True)
+
+
+def _mpiexec() -> str | None:
+    """The launcher beside this Python (the mpich wheel), else the one on the path."""
+    beside = Path(sys.executable).with_name("mpiexec")
+    return str(beside) if beside.exists() else shutil.which("mpiexec")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback that nobody listens on now."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [s.getsockname()[1] for s in sockets]

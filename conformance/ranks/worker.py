@@ -1,0 +1,112 @@
+"""What one rank runs: ``python -m islices.conformance.ranks.worker ENGINE TARGET FOLDER``.
+
+It joins its engine by what `launch` put into the environment, calls ``TARGET`` ("module:function" or
+"path/to/file.py:function") as ``function(group, **keywords)``, and leaves the result, or the error, in FOLDER.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import importlib.util
+import json
+import os
+import pickle
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+__all__ = ["STARTS", "main"]
+
+RANK, SIZE, MEETING, PORTS = "ISLICES_RANK", "ISLICES_RANKS", "ISLICES_MEETING", "ISLICES_PORTS"
+TIMEOUT = "ISLICES_RANK_TIMEOUT"
+
+
+def start_torch(rank: int, size: int, timeout: float) -> Any:
+    import torch
+    import torch.distributed as dist
+    from islices.distributed import get_group
+
+    torch.set_num_threads(1)
+    store = dist.FileStore(os.environ[MEETING], size)
+    dist.init_process_group(
+        "gloo", store=store, rank=rank, world_size=size, timeout=datetime.timedelta(seconds=timeout)
+    )
+    return get_group("torch")
+
+
+def start_mpi(rank: int, size: int, timeout: float) -> Any:
+    from islices.distributed import get_group
+
+    return get_group("mpi", timeout=timeout)
+
+
+def start_jax(rank: int, size: int, timeout: float) -> Any:
+    import jax
+    from islices.distributed import get_group
+
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(
+        f"127.0.0.1:{os.environ[PORTS]}", size, rank, heartbeat_timeout_seconds=max(10, int(timeout))
+    )
+    return get_group("jax")
+
+
+def start_tensorflow(rank: int, size: int, timeout: float) -> Any:
+    workers = [f"127.0.0.1:{port}" for port in os.environ[PORTS].split(",")]
+    os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}})
+    import tensorflow as tf
+    from islices.distributed import get_group
+
+    options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=timeout)
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    return get_group(strategy)
+
+
+#: engine -> how a rank joins it: (rank, size, seconds) -> Group
+STARTS: dict[str, Callable[[int, int, float], Any]] = {
+    "torch": start_torch,
+    "mpi": start_mpi,
+    "jax": start_jax,
+    "tensorflow": start_tensorflow,
+}
+
+
+def main(engine: str, target: str, folder: str) -> None:
+    place = Path(folder)
+    rank = int(os.environ.get(RANK) or os.environ["PMI_RANK"])  # MPI's launcher numbers its ranks itself
+    size, timeout = int(os.environ[SIZE]), float(os.environ[TIMEOUT])
+    keywords = pickle.loads((place / "keywords.pickle").read_bytes())
+    try:
+        group = STARTS[engine](rank, size, timeout)
+        answer = {"value": _function(target)(group, **keywords)}
+    except Exception as error:
+        kinds = [kind.__name__ for kind in type(error).__mro__]
+        answer = {"error": (kinds, str(error), traceback.format_exc())}
+    partial = place / f"{rank}.partial"
+    partial.write_bytes(pickle.dumps(answer))
+    partial.rename(place / f"{rank}.pickle")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if "error" in answer:  # an engine in mid-collective may wait for ever at its own exit
+        os._exit(1)
+
+
+def _function(target: str) -> Callable[..., Any]:
+    where, _, name = target.rpartition(":")
+    if where.endswith(".py"):
+        spec = importlib.util.spec_from_file_location(Path(where).stem, where)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module  # so that what it pickles is found
+        spec.loader.exec_module(module)
+    else:
+        module = importlib.import_module(where)
+    return getattr(module, name)  # type: ignore[no-any-return]
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

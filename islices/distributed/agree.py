@@ -1,0 +1,138 @@
+"""Before anything is moved, all ranks learn whether all can go on with the same thing.
+
+One small collective in the normal case. Where a rank has failed, or means something else, a second one tells everybody
+what: the failed rank raises its own error, the others a `RankError` that names it, and where ranks differ all raise
+the same ValueError. So no rank waits for one that does not come. SPEC clause 25.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from islices.distributed.group import Group, RankError
+
+__all__ = ["Agreement", "agree"]
+
+#: Says that it is this protocol that arrived, in this version.
+MAGIC = 0x15C1CE500000001
+#: Numbers in the first message: magic, whether all is well, half a digest each, how many counts, how long the text.
+FIXED = 6
+#: Counts that travel in it; more take a message of their own.
+WITHIN = 26
+#: Characters of a rank's description in messages.
+LONGEST = 200
+
+
+class Agreement(NamedTuple):
+    """What the ranks told one another: the counts of each, and what each said (None where all said the same)."""
+
+    counts: list[np.ndarray[Any, np.dtype[np.int64]]]
+    said: list[Mapping[str, Any]] | None
+
+
+def agree(
+    group: Group,
+    call: str,
+    said: Mapping[str, Any],
+    counts: Sequence[int] = (),
+    *,
+    error: Exception | None = None,
+    optional: bool = False,
+) -> Agreement:
+    """Learn that every rank makes this call, of the same things, and can.
+
+    Parameters
+    ----------
+    group : Group
+    call : str
+        The function, for messages.
+    said : mapping of str to JSON values
+        What must be the same on every rank, by the names users know.
+    counts : sequence of int
+        As many on every rank; told to all.
+    error : Exception, optional
+        Why this rank cannot; raised at the end.
+    optional : bool
+        A rank may say null where others say something; the caller then looks at ``said``.
+
+    Raises
+    ------
+    RankError
+        Another rank cannot.
+    ValueError
+        The ranks differ; the same message on every rank.
+    """
+    if group.size == 1:
+        if error is not None:
+            raise error
+        return Agreement([np.asarray(counts, np.int64)], None)
+    text = json.dumps({"call": call, **said}) if error is None else f"{type(error).__name__}: {error}"
+    encoded = np.frombuffer(text.encode(), np.uint8)
+    header = np.zeros(FIXED + WITHIN, np.int64)
+    digest = np.frombuffer(hashlib.sha256(text.encode()).digest()[:16], np.int64)
+    header[:FIXED] = MAGIC, error is not None, *digest, len(counts), len(encoded)
+    header[FIXED : FIXED + min(len(counts), WITHIN)] = counts[:WITHIN]
+    headers = [got.view(np.int64) for got in group.all_gather(header.view(np.uint8))]
+    if any(got[0] != MAGIC for got in headers):
+        ranks = [rank for rank, got in enumerate(headers) if got[0] != MAGIC]
+        raise RankError(f"{call}: {_ranks(ranks)} speak another protocol (another version of islices?)", ranks=ranks)
+    same = all((got[2:4] == digest).all() for got in headers)
+    failed = [rank for rank, got in enumerate(headers) if got[1]]
+    everything = None
+    if failed or not same:
+        texts = [bytes(got).decode() for got in group.all_gather(encoded, [int(got[5]) for got in headers])]
+        if error is not None:
+            raise error
+        if failed:
+            found = "; ".join(f"rank {rank} raised {texts[rank]}" for rank in failed)
+            raise RankError(f"{call}: {found}: nothing was changed on any rank", ranks=failed)
+        everything = [json.loads(text) for text in texts]
+        if differing := _differences(everything, optional):
+            raise ValueError(f"{call}: ranks differ: {differing}; accepted is the same on every rank")
+    if all(int(got[4]) <= WITHIN for got in headers):
+        return Agreement([got[FIXED : FIXED + int(got[4])] for got in headers], everything)
+    mine = np.asarray(counts, np.int64).view(np.uint8)
+    got = group.all_gather(mine, [8 * int(got[4]) for got in headers])
+    return Agreement([x.view(np.int64) for x in got], everything)
+
+
+def _differences(said: Sequence[Mapping[str, Any]], optional: bool) -> str:
+    """Name by name what the ranks say differently, "" where nothing matters."""
+    names = dict.fromkeys(name for one in said for name in one)
+    found = []
+    for name in names:
+        groups: dict[str, list[int]] = {}
+        for rank, one in enumerate(said):
+            value = one.get(name)
+            if optional and name in one and value is None:
+                continue
+            groups.setdefault(_words(value) if name in one else "nothing", []).append(rank)
+        if len(groups) > 1:
+            each = ", ".join(f"{words:.{LONGEST}} on {_ranks(ranks)}" for words, ranks in groups.items())
+            found.append(f"{name}: {each}")
+    return "; ".join(found)
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return " ".join(f"({', '.join(map(str, x))})" if isinstance(x, list) else str(x) for x in value)
+    return json.dumps(value)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """ "rank 3", "ranks 0 to 6 and 8": runs of numbers shortened."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    words = [str(run[0]) if len(run) == 1 else f"{run[0]} {'and' if len(run) == 2 else 'to'} {run[-1]}" for run in runs]
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(words)

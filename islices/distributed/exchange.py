@@ -1,0 +1,316 @@
+"""How leaves that all ranks agree on are moved and summed: on the host, all of a tree in the same collectives."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from islices.distributed.group import Bytes, Group
+from islices.distributed.ranges import even_bounds
+from islices.distributed.sketch import sketch, splitters, union_size
+from islices.distributed.strategy import Link, choose, costs, dense_costs
+from islices.distributed.wire import Form, pack, size_of, unpack
+from islices.host import dtype_name
+from islices.modes import HOST
+
+__all__ = ["Dense", "Sparse", "fold_dense", "fold_sparse", "reduce_all"]
+
+Host = np.ndarray[Any, Any]
+#: Up to so many rows, indices travel as int32.
+NARROW = 2**31
+
+
+class Sparse(NamedTuple):
+    """Coalesced slices on the host (bfloat16 as uint16), of a table of so many rows (None: unknown)."""
+
+    values: Host
+    indices: Host
+    rows: int | None
+
+    @property
+    def travelling(self) -> np.dtype[Any]:
+        """The narrowest integers that hold every index."""
+        return np.dtype(np.int32 if self.rows is not None and self.rows <= NARROW else np.int64)
+
+    @property
+    def values_bytes(self) -> int:
+        return math.prod(self.values.shape[1:]) * self.values.itemsize
+
+    def arrays(self, start: int = 0, stop: int | None = None) -> list[Host]:
+        """Rows of it as they travel."""
+        return [self.indices[start:stop].astype(self.travelling, copy=False), self.values[start:stop]]
+
+    def forms(self, n: int) -> list[Form]:
+        """The forms of n rows of it as they travel."""
+        return [((n,), self.travelling), ((n, *self.values.shape[1:]), self.values.dtype)]
+
+
+class Dense(NamedTuple):
+    """A dense array on the host (bfloat16 as uint16)."""
+
+    values: Host
+
+
+def fold_sparse(like: Sparse, received: Sequence[Sequence[Host]]) -> Sparse:
+    """The ranks' rows, each (indices, values), added in the order of ranks."""
+    indices = np.concatenate([got[0] for got in received]).astype(like.indices.dtype, copy=False)
+    with HOST.scope():
+        values = HOST.concat([got[1] for got in received])
+        values, indices = HOST.sum_rows(values, indices, like.rows, loose=False)
+    return Sparse(values, indices, like.rows)
+
+
+def fold_dense(blocks: Sequence[Host]) -> Host:
+    """The ranks' blocks added in the order of ranks; 16-bit values in float32, rounded once."""
+    with HOST.scope():
+        total = HOST.widen(blocks[0])
+        for block in blocks[1:]:
+            total = total + HOST.widen(block)
+        return HOST.astype(total, dtype_name(blocks[0].dtype))  # type: ignore[no-any-return]
+
+
+def reduce_all(
+    group: Group, leaves: Sequence[Sparse | Dense], counts: Sequence[Host], strategy: str, link: Link
+) -> list[Sparse | Dense]:
+    """The sums over ranks, in their order.
+
+    Parameters
+    ----------
+    group : Group
+    leaves : sequence of Sparse or Dense
+        The same kinds, shapes and dtypes on every rank.
+    counts : sequence of int64 arrays
+        counts[r][k] is how many rows rank r stores of leaf k; 0 of a dense one.
+    strategy : str
+        "auto" or one of `STRATEGIES`.
+    link : Link
+    """
+    ways = _ways(group, leaves, counts, strategy, link)
+    owned = [way for way in ways if not isinstance(way, _Gather)]
+    if owned:
+        _to_owners(group, owned)
+    _to_all(group, ways)
+    return [way.result for way in ways]
+
+
+# ---------------------------------------------------------------------- the collectives
+def _to_owners(group: Group, ways: Sequence[_Way]) -> None:
+    """Each rank gets what all ranks have of its range, and sums it."""
+    ranks = range(group.size)
+    mine = [[way.count_for(rank) for way in ways] for rank in ranks]
+    theirs = _exchange_counts(group, ways, mine)
+    parts = [pack([x for way in ways for x in way.part_for(rank)]) for rank in ranks]
+    forms = [[way.forms_from(n) for way, n in zip(ways, theirs[rank], strict=True)] for rank in ranks]
+    got = group.all_to_all(parts, [size_of(form for each in forms[rank] for form in each) for rank in ranks])
+    received = [_by_way(got[rank], forms[rank]) for rank in ranks]
+    for k, way in enumerate(ways):
+        way.fold([received[rank][k] for rank in ranks])
+
+
+def _exchange_counts(group: Group, ways: Sequence[_Way], mine: Sequence[Sequence[int]]) -> list[list[int]]:
+    """How many rows each rank has for this one, way by way; told only where that is not known anyway."""
+    if not any(isinstance(way, _Ranges) for way in ways):
+        return [list(mine[group.rank])] * group.size  # as many as this rank keeps for itself
+    told = [np.array(counts, np.int64).view(np.uint8) for counts in mine]
+    return [x.view(np.int64).tolist() for x in group.all_to_all(told, [len(x) for x in told])]
+
+
+def _to_all(group: Group, ways: Sequence[_Way]) -> None:
+    """Each rank gets what every rank has summed, or, of what is gathered, stored."""
+    ranks = range(group.size)
+    folded = [way.folded_count for way in ways]
+    counts = [[way.stored[rank] if isinstance(way, _Gather) else 0 for way in ways] for rank in ranks]
+    if any(isinstance(way, _Ranges) for way in ways):
+        told = group.all_gather(np.array(folded, np.int64).view(np.uint8))
+        counts = [x.view(np.int64).tolist() for x in told]
+    forms = [[way.forms_of(rank, n) for way, n in zip(ways, counts[rank], strict=True)] for rank in ranks]
+    sizes = [size_of(form for each in forms[rank] for form in each) for rank in ranks]
+    got = group.all_gather(pack([x for way in ways for x in way.folded]), sizes)
+    received = [_by_way(got[rank], forms[rank]) for rank in ranks]
+    for k, way in enumerate(ways):
+        way.finish([received[rank][k] for rank in ranks])
+
+
+def _by_way(data: Bytes, forms: Sequence[Sequence[Form]]) -> list[list[Host]]:
+    arrays = unpack(data, [form for each in forms for form in each])
+    return [[next(arrays) for _ in each] for each in forms]
+
+
+# ---------------------------------------------------------------------- what becomes of a leaf
+class _Way(abc.ABC):
+    """A leaf on its way: parts of it to their owners, who sum them (not for `_Gather`), then the sums to everybody."""
+
+    result: Sparse | Dense
+    folded: list[Host]  # what this rank has for all
+    folded_count = 0  # how many rows that is, where ranks cannot know it
+    stored: Sequence[int] = ()
+
+    def count_for(self, rank: int) -> int:
+        """How many rows this rank has for one."""
+        return 0
+
+    def part_for(self, rank: int) -> list[Host]:
+        raise NotImplementedError
+
+    def forms_from(self, n: int) -> list[Form]:
+        """The forms of a part for this rank that has n rows."""
+        raise NotImplementedError
+
+    def fold(self, received: Sequence[list[Host]]) -> None:
+        raise NotImplementedError
+
+    @abc.abstractmethod
+    def forms_of(self, rank: int, n: int) -> list[Form]:
+        """The forms of what a rank has for all, where it is n rows."""
+
+    @abc.abstractmethod
+    def finish(self, received: Sequence[list[Host]]) -> None:
+        """Make `result` of what every rank had for all."""
+
+
+class _Gather(_Way):
+    def __init__(self, leaf: Sparse | Dense, stored: Sequence[int]) -> None:
+        self.leaf, self.stored = leaf, stored
+        self.folded = leaf.arrays() if isinstance(leaf, Sparse) else [leaf.values]
+
+    def forms_of(self, rank: int, n: int) -> list[Form]:
+        leaf = self.leaf
+        return leaf.forms(n) if isinstance(leaf, Sparse) else [(leaf.values.shape, leaf.values.dtype)]
+
+    @property
+    def folded_count(self) -> int:  # type: ignore[override]
+        return len(self.leaf.indices) if isinstance(self.leaf, Sparse) else 0
+
+    def finish(self, received: Sequence[list[Host]]) -> None:
+        leaf = self.leaf
+        self.result = (
+            fold_sparse(leaf, received) if isinstance(leaf, Sparse) else Dense(fold_dense([got[0] for got in received]))
+        )
+
+
+class _Ranges(_Way):
+    def __init__(self, leaf: Sparse, cuts: Host) -> None:
+        self.leaf = leaf
+        self.places = [0, *np.searchsorted(leaf.indices, cuts).tolist(), len(leaf.indices)]
+
+    def count_for(self, rank: int) -> int:
+        return int(self.places[rank + 1] - self.places[rank])
+
+    def part_for(self, rank: int) -> list[Host]:
+        return self.leaf.arrays(self.places[rank], self.places[rank + 1])
+
+    def forms_from(self, n: int) -> list[Form]:
+        return self.leaf.forms(n)
+
+    def fold(self, received: Sequence[list[Host]]) -> None:
+        mine = fold_sparse(self.leaf, received)
+        self.folded, self.folded_count = mine.arrays(), len(mine.indices)
+
+    def forms_of(self, rank: int, n: int) -> list[Form]:
+        return self.leaf.forms(n)
+
+    def finish(self, received: Sequence[list[Host]]) -> None:
+        with HOST.scope():
+            values = HOST.concat([got[1] for got in received])
+        indices = np.concatenate([got[0] for got in received]).astype(self.leaf.indices.dtype, copy=False)
+        self.result = Sparse(values, indices, self.leaf.rows)
+
+
+class _Blocks(_Way):
+    """A dense array by equal ranges of its elements, or a table by equal ranges of its rows."""
+
+    def __init__(self, leaf: Sparse | Dense, ranks: int, rank: int) -> None:
+        self.leaf = leaf
+        if isinstance(leaf, Sparse):
+            assert leaf.rows is not None
+            self.bounds = even_bounds(leaf.rows, ranks)
+            self.places = np.searchsorted(leaf.indices, self.bounds)
+        else:
+            self.flat = leaf.values.reshape(-1)
+            self.bounds = even_bounds(self.flat.size, ranks)
+        self.rank = rank
+
+    def part_for(self, rank: int) -> list[Host]:
+        start, stop = self.bounds[rank : rank + 2]
+        if isinstance(self.leaf, Dense):
+            return [self.flat[start:stop]]
+        rows = slice(*self.places[rank : rank + 2])
+        places = self.leaf.indices[rows] - start
+        touched = np.zeros(stop - start, bool)
+        touched[places] = True
+        values = np.zeros((stop - start, *self.leaf.values.shape[1:]), self.leaf.values.dtype)
+        values[places] = self.leaf.values[rows]
+        return [np.packbits(touched), values]
+
+    def forms_from(self, n: int) -> list[Form]:
+        return self.forms_of(self.rank, n)
+
+    def forms_of(self, rank: int, n: int) -> list[Form]:
+        length = int(self.bounds[rank + 1] - self.bounds[rank])
+        if isinstance(self.leaf, Dense):
+            return [((length,), self.flat.dtype)]
+        values = self.leaf.values
+        return [((-(-length // 8),), np.uint8), ((length, *values.shape[1:]), values.dtype)]
+
+    def fold(self, received: Sequence[list[Host]]) -> None:
+        self.folded = [fold_dense([got[-1] for got in received])]
+        if isinstance(self.leaf, Sparse):
+            self.folded.insert(0, np.bitwise_or.reduce([got[0] for got in received]))
+
+    def finish(self, received: Sequence[list[Host]]) -> None:
+        whole = np.concatenate([got[-1] for got in received])
+        if isinstance(self.leaf, Dense):
+            self.result = Dense(whole.reshape(self.leaf.values.shape))
+            return
+        lengths = np.diff(self.bounds)
+        touched = [np.unpackbits(got[0], count=n) for got, n in zip(received, lengths, strict=True)]
+        indices = np.flatnonzero(np.concatenate(touched))
+        self.result = Sparse(whole[indices], indices.astype(self.leaf.indices.dtype), self.leaf.rows)
+
+
+# ---------------------------------------------------------------------- which way
+def _ways(
+    group: Group, leaves: Sequence[Sparse | Dense], counts: Sequence[Host], strategy: str, link: Link
+) -> list[_Way]:
+    stored = [[int(rank[k]) for rank in counts] for k in range(len(leaves))]
+    sketches = _sketches(group, leaves, strategy)
+    ways: list[_Way] = []
+    for k, leaf in enumerate(leaves):
+        each, seen = stored[k], sketches.get(k)
+        union = float(sum(each)) if seen is None else union_size(seen, each)
+        name = _strategy_for(leaf, group.size, sum(each), union, strategy, link)
+        if name == "ranges":
+            assert isinstance(leaf, Sparse)
+            ways.append(_Ranges(leaf, splitters(sketches[k], each, group.size)))
+        else:
+            ways.append(_Blocks(leaf, group.size, group.rank) if name == "dense" else _Gather(leaf, each))
+    return ways
+
+
+def _sketches(group: Group, leaves: Sequence[Sparse | Dense], strategy: str) -> dict[int, list[Host]]:
+    """Every rank's sketch of each sparse leaf, where the strategy depends on them: two ranks gain nothing by ranges."""
+    if strategy not in ("auto", "ranges") or (strategy == "auto" and group.size == 2):
+        return {}
+    asked = [k for k, leaf in enumerate(leaves) if isinstance(leaf, Sparse)]
+    if not asked:
+        return {}
+    mine = np.stack([sketch(leaves[k].indices) for k in asked])  # type: ignore[union-attr]
+    got = [x.view(np.int64).reshape(mine.shape) for x in group.all_gather(mine.reshape(-1).view(np.uint8))]
+    return {k: [x[place] for x in got] for place, k in enumerate(asked)}
+
+
+def _strategy_for(leaf: Sparse | Dense, ranks: int, stored: int, union: float, strategy: str, link: Link) -> str:
+    """The strategy asked for, or the one that is fastest; a dense array has no rows to be cut by."""
+    if isinstance(leaf, Dense):
+        if strategy == "auto":
+            return choose(dense_costs(ranks, leaf.values.nbytes), link)
+        return "gather" if strategy == "gather" else "dense"
+    if strategy != "auto":
+        return strategy
+    row = leaf.travelling.itemsize + leaf.values_bytes
+    found = costs(ranks, row_bytes=row, values_bytes=leaf.values_bytes, rows=leaf.rows, stored=stored, union=union)
+    return choose(found, link)

@@ -1,0 +1,278 @@
+"""all_reduce: the sum of every rank's gradients, on every rank, moving as little as they allow. SPEC clause 25.
+
+A rank first sums its own duplicates. What then travels, leaf by leaf, is one of
+
+gather
+    Every rank's rows to every rank, which sums them.
+ranges
+    Rows in as many contiguous ranges as there are ranks, cut so that each holds about as many: a rank gets all ranks'
+    rows of its range, sums them, and everybody gets the sums.
+dense
+    The same by equal ranges of the whole table, with a bit for each row that a rank has touched.
+
+Contributions are added in the order of ranks in each of them, so all give the same bits. `strategy` chooses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from islices import modes
+from islices.arguments import check_name
+from islices.backend import INTEGERS, Array, Backend
+from islices.distributed.agree import agree
+from islices.distributed.engines import find_group
+from islices.distributed.exchange import Dense, Sparse, reduce_all
+from islices.distributed.group import ArrayGroup, Group
+from islices.distributed.inside import reduce_inside
+from islices.distributed.strategy import STRATEGIES, Link
+from islices.host import dtype_name
+from islices.linear import scale_values
+from islices.modes import HOST
+from islices.native import adopt, named_leaves, rebuild, to_native
+from islices.norms import parts
+from islices.registry import describe, find_backend, get_backend
+from islices.rows import check_memory, coalesce
+from islices.slices import IndexedSlices
+
+__all__ = ["all_reduce"]
+
+OPS = ("sum", "mean")
+
+
+def all_reduce(x: Any, op: str = "sum", group: Any = None, *, strategy: str = "auto", link: Link | None = None) -> Any:
+    """The sum, or the mean, of every rank's gradients, on every rank.
+
+    Parameters
+    ----------
+    x : sparse gradient, dense array, None, or a list, tuple or dict of them
+        Of one framework; the same structure, shapes and dtypes on every rank. Ranks may store different numbers of
+        slices, or none; a rank on which a leaf is None takes part with zeros, and gets the result.
+    op : {"sum", "mean"}
+        "mean" divides the sum by the number of ranks.
+    group : None, str, Group or an engine's own object
+        See `get_group`. In traced JAX code the name of the mapped axis, or a tuple of names.
+    strategy : {"auto", "gather", "ranges", "dense"}
+        What travels; it changes no bit of the result. "auto" takes what `Link` says is fastest, leaf by leaf.
+    link : Link, optional
+        What connects the ranks, for "auto"; the same on every rank.
+
+    Returns
+    -------
+    structure of x
+        Leaves of their own types; sparse ones coalesced. The same bits on every rank. A dense leaf may be x's own where
+        there is one rank.
+
+    Raises
+    ------
+    TypeError, ValueError
+        On every rank, where ranks differ; on the rank whose x is no gradient.
+    RankError, RankTimeout
+        Another rank failed, or did not come within the engine's timeout.
+
+    Notes
+    -----
+    SPEC clause 25: the coalesced concatenation of every rank's coalesced gradient, in the order of ranks. All leaves
+    travel together. No gradient passes through it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import IndexedSlices
+    >>> from islices.distributed import Alone, all_reduce
+    >>> s = IndexedSlices(np.array([[1.0], [2.0], [4.0]]), np.array([5, 0, 5]), (6, 1))
+    >>> all_reduce({"embedding": s}, group=Alone())["embedding"].indices
+    array([0, 5])
+    """
+    leaves = named_leaves(x, "x")
+    B = _framework(leaves)
+    found = find_group(group, B, leaves.values())
+    if isinstance(found, ArrayGroup):
+        done = _over_array_group(leaves, found, op, strategy)
+    else:
+        done = _over_group(leaves, B, found, op, strategy, link)
+    return rebuild(x, iter(done.values()))
+
+
+def _framework(leaves: Mapping[str, Any]) -> Backend | None:
+    """The framework of the first leaf that has one."""
+    return next((B for B in map(find_backend, leaves.values()) if B is not None), None)
+
+
+# ---------------------------------------------------------------------- within a program
+def _over_array_group(leaves: Mapping[str, Any], group: ArrayGroup, op: str, strategy: str) -> dict[str, Any]:
+    _check_options(op, strategy)
+    done: dict[str, Any] = {}
+    for name, x in leaves.items():
+        leaf, restore = (None, None) if x is None else adopt(x, _called(name))
+        if leaf is None or restore is None:
+            done[name] = None
+            continue
+        _check_mean(leaf, op, name)
+        done[name] = restore(_divided(reduce_inside(leaf, group, strategy), op, group.size))
+    return done
+
+
+# ---------------------------------------------------------------------- over a group of processes
+class _Prepared(NamedTuple):
+    """A leaf ready to travel: on the host, and the way back to the caller's type (None of a leaf that is None)."""
+
+    host: Sparse | Dense | None
+    back: Callable[[Sparse | Dense], Any] | None
+
+
+def _over_group(
+    leaves: Mapping[str, Any], B: Backend | None, group: Group, op: str, strategy: str, link: Link | None
+) -> dict[str, Any]:
+    # in an order that does not depend on how a rank has put its dict together
+    names = sorted(leaves)
+    prepared: dict[str, _Prepared] = {}
+    error = None
+    said: dict[str, Any] = {"op": op, "strategy": strategy, "link": repr(link)}
+    try:
+        _check_options(op, strategy)
+        if link is not None and not isinstance(link, Link):
+            raise TypeError(f"link: got {describe(link)}; accepted is a Link or None")
+        for name in names:
+            prepared[name] = _prepare(leaves[name], name, op, strategy)
+    except Exception as raised:  # the other ranks wait for this one: they must be told
+        error = raised
+    hosts = {name: prepared[name].host for name in names if name in prepared}
+    if error is None:
+        said |= {_called(name): _form(host) for name, host in hosts.items()}
+    counts = [len(host.indices) if isinstance(host, Sparse) else 0 for host in hosts.values()]
+    agreed = agree(group, "all_reduce", said, counts, error=error, optional=True)
+    if agreed.said is not None:
+        prepared = {name: _filled(one, _called(name), agreed.said, B, group) for name, one in prepared.items()}
+    there = {name: one for name, one in prepared.items() if one.host is not None}
+    kept = [k for k, name in enumerate(names) if name in there]
+    summed = _sum(group, [one.host for one in there.values()], [each[kept] for each in agreed.counts], strategy, link)  # type: ignore[misc]
+    sums = dict(zip(there, summed, strict=True))
+    return {
+        name: there[name].back(_divided_host(sums[name], op, group.size)) if name in there else None  # type: ignore[misc]
+        for name in leaves
+    }
+
+
+def _check_options(op: str, strategy: str) -> None:
+    check_name(op, OPS, "op")
+    check_name(strategy, ("auto", *STRATEGIES), "strategy")
+
+
+def _called(name: str) -> str:
+    """A leaf as messages name it."""
+    return f"x.{name}" if name else "x"
+
+
+def _check_mean(leaf: Any, op: str, name: str) -> None:
+    B, values = parts(leaf)
+    if op == "mean" and B.dtype(values) in INTEGERS:
+        raise TypeError(f"{_called(name)}: got {describe(values)}; accepted is a floating dtype, since op is 'mean'")
+
+
+def _prepare(x: Any, name: str, op: str, strategy: str) -> _Prepared:
+    if x is None:
+        return _Prepared(None, None)
+    leaf, restore = adopt(x, _called(name))
+    _check_mean(leaf, op, name)
+    if not isinstance(leaf, IndexedSlices):
+        B = get_backend(leaf)
+        return _Prepared(Dense(_on_host(B, leaf)), lambda out: restore(_given(B, out.values, leaf)))
+    s = coalesce(leaf)
+    if strategy == "dense":
+        _check_dense(s, name)
+    B = s.backend
+
+    def back(out: Sparse | Dense) -> Any:
+        assert isinstance(out, Sparse)
+        values = _given(B, out.values, s.values)
+        return restore(
+            IndexedSlices._trusted(B, values, _given(B, out.indices, s.indices), s.dense_shape, coalesced=True)
+        )
+
+    return _Prepared(Sparse(_on_host(B, s.values), _on_host(B, s.indices), s.dense_shape[0]), back)
+
+
+def _on_host(B: Backend, x: Array) -> np.ndarray[Any, Any]:
+    """x in host memory, bfloat16 as uint16; looked at only."""
+    views = modes.host_views(B, (x,))
+    found = B.to_numpy(x) if views is None else views[0]
+    return np.ascontiguousarray(found).reshape(found.shape)  # which makes 0-d arrays 1-d
+
+
+def _given(B: Backend, out: np.ndarray[Any, Any], like: Array) -> Array:
+    """out, which nobody else holds, as the framework's array where like lies."""
+    return B.asarray(out, like) if B.host_view(like) is None else B.from_host(out, like)
+
+
+def _check_dense(s: IndexedSlices, name: str) -> None:
+    if None in s.dense_shape:
+        raise ValueError(
+            f"strategy: got 'dense' for {_called(name)}, whose number of rows is unknown; accepted are 'auto', "
+            "'gather' and 'ranges'"
+        )
+    shape: tuple[int, ...] = s.dense_shape  # type: ignore[assignment]
+    check_memory(repr(s), shape, s.backend.dtype(s.values), "take strategy='ranges'")
+
+
+def _form(host: Sparse | Dense | None) -> Any:
+    """What must be the same on every rank."""
+    if host is None:
+        return None
+    if isinstance(host, Dense):
+        return ["dense", dtype_name(host.values.dtype), list(host.values.shape)]
+    shape = [host.rows, *host.values.shape[1:]]
+    return ["sparse", dtype_name(host.values.dtype), shape, "by", host.indices.dtype.name]
+
+
+def _filled(one: _Prepared, name: str, said: Sequence[Mapping[str, Any]], B: Backend | None, group: Group) -> _Prepared:
+    """The leaf, or the zeros that stand for it where it is None here and not so on another rank."""
+    if one.host is not None:
+        return one
+    form = next((ranks[name] for ranks in said if ranks[name] is not None), None)
+    if form is None:
+        return one
+    B = B or get_backend(group.default_backend)
+    kind, dtype, shape = form[:3]
+    values = np.zeros(tuple(shape) if kind == "dense" else (0, *shape[1:]), "uint16" if dtype == "bfloat16" else dtype)
+    if kind == "dense":
+        return _Prepared(Dense(values), lambda out: B.asarray(out.values))
+    rows = shape[0]
+
+    def back(out: Sparse | Dense) -> Any:
+        assert isinstance(out, Sparse)
+        sums = B.asarray(out.values)
+        s = IndexedSlices._trusted(B, sums, B.asarray(out.indices, sums), (rows, *shape[1:]), coalesced=True)
+        return to_native(s)
+
+    return _Prepared(Sparse(values, np.zeros(0, form[4]), rows), back)
+
+
+def _sum(
+    group: Group,
+    hosts: Sequence[Sparse | Dense],
+    counts: Sequence[np.ndarray[Any, Any]],
+    strategy: str,
+    link: Link | None,
+) -> Sequence[Sparse | Dense]:
+    if group.size == 1 or not hosts:
+        return hosts
+    return reduce_all(group, hosts, counts, strategy, link or Link())
+
+
+def _divided(leaf: Any, op: str, ranks: int) -> Any:
+    if op == "sum":
+        return leaf
+    B, values = parts(leaf)
+    mean = scale_values(B, values, [("div", float(ranks))])
+    return leaf.replace(values=mean) if isinstance(leaf, IndexedSlices) else mean
+
+
+def _divided_host(host: Sparse | Dense, op: str, ranks: int) -> Sparse | Dense:
+    if op == "sum":
+        return host
+    with HOST.scope():
+        return host._replace(values=HOST.scaled(host.values, [("div", float(ranks))]))

@@ -1,0 +1,120 @@
+"""What each way to reduce costs, and which one is taken: one formula for `all_reduce` and for `islices plan`.
+
+For R ranks whose coalesced gradients have n_r rows of b bytes (index and values), N = sum of n_r, and U different rows
+among them, one rank receives on average
+
+=======  ==========================================  ==============
+gather   N b (R - 1) / R                             1 collective
+ranges   (N / R + U) b (R - 1) / R                   4 collectives
+dense    2 rows (v + 1/8) (R - 1) / R                2 collectives
+raw      (raw slices of all ranks) b (R - 1) / R     1 collective
+sharded  (N / R) (b + v + 1/8) (R - 1) / R           3 collectives
+=======  ==========================================  ==============
+
+bytes, v being the bytes of a row's values, and a bit per row for "touched". A collective costs its link's latency once
+for each other rank. The last two are for comparison: "raw" is what Horovod and TensorFlow do, all-gather of slices
+that are not coalesced; "sharded" is a step of `ShardedTable`, of which N rows are looked up: indices to their owners,
+rows back, gradients to the owners. SPEC clause 25.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from islices.arguments import is_real, show
+
+__all__ = ["COLLECTIVES", "STRATEGIES", "Cost", "Link", "choose", "costs", "dense_costs", "other_costs"]
+
+STRATEGIES = ("gather", "ranges", "dense")
+#: Collectives that a strategy takes, after the one in which the ranks agree.
+COLLECTIVES = {"gather": 1, "ranges": 4, "dense": 2, "raw": 1, "sharded": 3}
+
+
+@dataclass(frozen=True)
+class Link:
+    """What connects the ranks.
+
+    Parameters
+    ----------
+    bandwidth : float
+        Bytes a second that one rank receives.
+    latency : float
+        Seconds that one message takes however short it is.
+
+    Examples
+    --------
+    >>> Link(bandwidth=1e9, latency=1e-5).time(1e6, messages=10)
+    0.0011
+    """
+
+    bandwidth: float = 1e9
+    latency: float = 30e-6
+
+    def __post_init__(self) -> None:
+        if not (is_real(self.bandwidth) and 0 < self.bandwidth < float("inf")):
+            raise ValueError(f"bandwidth: got {show(self.bandwidth)}; accepted is a number of bytes a second above 0")
+        if not (is_real(self.latency) and 0 <= self.latency < float("inf")):
+            raise ValueError(f"latency: got {show(self.latency)}; accepted is a number of seconds of at least 0")
+
+    def time(self, nbytes: float, messages: float) -> float:
+        """Seconds for what one rank receives."""
+        return nbytes / self.bandwidth + messages * self.latency
+
+
+class Cost(NamedTuple):
+    """What one rank receives, on average: bytes, and messages."""
+
+    nbytes: float
+    messages: float
+
+    def __add__(self, other: Cost) -> Cost:  # type: ignore[override]
+        return Cost(self.nbytes + other.nbytes, self.messages + other.messages)
+
+
+def costs(
+    ranks: int, *, row_bytes: float, values_bytes: float, rows: float | None, stored: float, union: float
+) -> dict[str, Cost]:
+    """The cost of each strategy that there is for one sparse leaf.
+
+    Parameters
+    ----------
+    ranks : int
+    row_bytes, values_bytes : float
+        Bytes of a row with its index, and without.
+    rows : float or None
+        Of the table; None (unknown) rules "dense" out.
+    stored : float
+        Coalesced rows of all ranks together.
+    union : float
+        Different rows among them.
+    """
+    share = (ranks - 1) / ranks
+    moved = {
+        "gather": stored * row_bytes * share,
+        "ranges": (stored / ranks + union) * row_bytes * share,
+    }
+    if rows is not None:
+        moved["dense"] = 2 * rows * (values_bytes + 1 / 8) * share
+    return {name: Cost(nbytes, COLLECTIVES[name] * (ranks - 1)) for name, nbytes in moved.items()}
+
+
+def dense_costs(ranks: int, nbytes: float) -> dict[str, Cost]:
+    """The same for a dense leaf, of which every rank has all: by gather, or by equal ranges of its elements."""
+    moved = {"gather": nbytes * (ranks - 1), "dense": 2 * nbytes * (ranks - 1) / ranks}
+    return {name: Cost(n, COLLECTIVES[name] * (ranks - 1)) for name, n in moved.items()}
+
+
+def other_costs(ranks: int, *, row_bytes: float, values_bytes: float, slices: float, stored: float) -> dict[str, Cost]:
+    """The cost of "raw", where all ranks together have so many slices, and of "sharded"; see `costs`."""
+    share = (ranks - 1) / ranks
+    moved = {
+        "raw": slices * row_bytes * share,
+        "sharded": stored / ranks * (row_bytes + values_bytes + 1 / 8) * share,
+    }
+    return {name: Cost(nbytes, COLLECTIVES[name] * (ranks - 1)) for name, nbytes in moved.items()}
+
+
+def choose(found: dict[str, Cost], link: Link) -> str:
+    """The strategy that takes the least time; the first of `STRATEGIES` of equal ones."""
+    return min(found, key=lambda name: (link.time(*found[name]), STRATEGIES.index(name)))
