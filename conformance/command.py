@@ -22,7 +22,7 @@ from islices.registry import BUILTIN
 __all__ = ["arguments", "conform"]
 
 #: What runs where no variant is asked for: all that takes little longer. "all" adds the rest.
-USUAL = ("standard", "kernels off", "read-only", "cuda")
+USUAL = ("standard", "kernels off", "read-only", "cuda", "ranks")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "  islices conform --variant all       every variant, 64-bit JAX among them\n"
         "  islices conform --python ../new/bin/python     another environment's frameworks beside these\n"
         "  islices conform --full --json r.jsonl && islices report r.jsonl -o r.html\n\n"
-        "variants: standard; kernels off; read-only (NumPy arrays that cannot be written to); cuda; x64 (JAX).\n"
+        "variants: standard; kernels off; read-only (NumPy arrays that cannot be written to); cuda; x64 (JAX);\n"
+        "  ranks (2 processes over torch.distributed, JAX, TensorFlow or MPI; 4 with --full).\n"
         "  Without --variant: all but x64 here, the standard one on other interpreters.\n"
         "a cell counts the cases that pass; ✗ fails, d declared deviations, u unsupported, ! harness errors\n"
         "exit codes: 0 conform, 1 fails, 2 usage, 3 harness error (a backend crashed or hung, the suite broke)"

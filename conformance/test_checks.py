@@ -19,7 +19,8 @@ from islices.registry import get_backend
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    modes = [] if chosen_variant(metafunc.config).golden_only else chosen_modes(metafunc.config)
+    variant = chosen_variant(metafunc.config)
+    modes = [] if variant.golden_only or variant.group else chosen_modes(metafunc.config)
     metafunc.parametrize(
         ("check", "mode"),
         [

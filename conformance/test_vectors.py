@@ -21,7 +21,7 @@ PROGRAMS_KEPT = 400
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    modes = chosen_modes(metafunc.config)
+    modes = [] if chosen_variant(metafunc.config).group else chosen_modes(metafunc.config)
     full = metafunc.config.getoption("islices_full")
     cases = load_cases()
     params = [

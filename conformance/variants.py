@@ -16,6 +16,8 @@ import numpy as np
 import islices
 from islices.backend import Backend
 from islices.conformance.data import Case
+from islices.conformance.ranks.launch import absent
+from islices.distributed.engines import OF_BACKEND
 
 __all__ = ["STANDARD", "VARIANTS", "Variant", "freeze"]
 
@@ -39,6 +41,8 @@ class Variant(NamedTuple):
         Changes the arguments of a golden case before the call.
     device : callable of Backend -> str, or None
         The device that arrays lie on, one of the backend's; None: where the framework puts them.
+    group : str
+        The one group of cases that it runs, which no other variant does; empty: all but such groups.
     absent : callable of Backend -> str
         Why it cannot run here; "" where it can.
     """
@@ -50,6 +54,7 @@ class Variant(NamedTuple):
     environment: Mapping[str, str] = MappingProxyType({})
     arrange: Callable[[Case, list[Any], dict[str, Any]], None] | None = None
     device: Callable[[Backend], str] | None = None
+    group: str = ""
     absent: Callable[[Backend], str] = lambda backend: ""
 
     @property
@@ -96,6 +101,12 @@ def _without_kernels(backend: Backend) -> str:
     return "" if importlib.util.find_spec("numba") else "numba is not installed: the other columns are without kernels"
 
 
+def _without_engine(backend: Backend) -> str:
+    engine = OF_BACKEND.get(backend.name, "mpi")
+    why = absent(engine)
+    return f"its ranks are connected by the engine {engine!r}, and {why}" if why else ""
+
+
 def _cuda_devices(backend: Backend) -> list[str]:
     return [name for name in backend.devices() if name.startswith(("cuda", "gpu"))]
 
@@ -118,6 +129,10 @@ VARIANTS = {
         Variant(
             "cuda", "arrays on a CUDA device", backends=("torch", "tensorflow", "jax"), modes=("native", "traced"),
             device=lambda backend: _cuda_devices(backend)[0], absent=_without_cuda,
+        ),
+        Variant(
+            "ranks", "all_reduce between processes, over the engine of the framework (4 processes with --full, else 2)",
+            modes=("host",), group="ranks", absent=_without_engine,
         ),
     )
 }  # fmt: skip

@@ -3,6 +3,8 @@
 Importing this imports NumPy and no framework; a backend loads when an array of it is first seen.
 """
 
+from typing import Any
+
 from islices import optim
 from islices.autodiff import value_and_grad
 from islices.backend import PROTOCOL, Backend, NativeParts, not_implemented
@@ -90,3 +92,11 @@ __all__ = [
     "use_kernels",
     "value_and_grad",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "distributed":  # loaded by who uses it
+        import islices.distributed
+
+        return islices.distributed
+    raise AttributeError(f"module 'islices' has no attribute {name!r}")

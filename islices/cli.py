@@ -25,7 +25,7 @@ COMMANDS = {
     "report": ("islices.conformance.report.command:arguments", "islices.conformance.report.command:report"),
     "diff": ("islices.compare.command:arguments", "islices.compare.command:compare"),
     "parity": ("islices.conformance.parity.command:arguments", "islices.conformance.parity.command:parity"),
-    "plan": ("islices.distributed.plan.command:arguments", "islices.distributed.plan.command:plan"),
+    "plan": ("islices.conformance.plan.command:arguments", "islices.conformance.plan.command:plan"),
     "audit": ("islices.conformance.audit.command:arguments", "islices.conformance.audit.command:audit"),
     "new-backend": ("islices.conformance.new_backend:arguments", "islices.conformance.new_backend:new_backend"),
     "bench": ("islices.conformance.bench.command:arguments", "islices.conformance.bench.command:bench"),

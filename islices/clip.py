@@ -19,14 +19,13 @@ from islices.linear import as_float, round_scalar, scale_values, wide_dtype
 from islices.native import map_leaves, rebuild, without_padding
 from islices.norms import (
     Leaf,
+    Total,
     adopt_leaves,
     as_rows,
     check_float,
-    norm64,
-    norm_dtype,
-    norm_out,
     of_one_framework,
     parts,
+    total_norm,
 )
 from islices.presets import BY_GLOBAL_NORM, BY_NORM, BY_VALUE, ClipFormula, Steps, islices_formula, lookup_formula
 from islices.registry import describe
@@ -35,12 +34,14 @@ from islices.slices import IndexedSlices
 from islices.sums import row_norms
 
 __all__ = [
+    "check_clip",
     "check_max_norm",
     "check_nonfinite",
     "clip_by_global_norm",
     "clip_by_norm",
     "clip_by_row_norm",
     "clip_by_value",
+    "clip_leaves",
     "refuse_nonfinite",
     "row_factors",
     "scale_rows",
@@ -162,14 +163,19 @@ def clip_by_norm(x: Any, max_norm: float, *, semantics: str = "islices", nonfini
     check_nonfinite(nonfinite)
 
     def one(leaf: Any) -> Any:
-        clip, _ = _clipper([leaf], limit, formula, nonfinite)
-        return _with_values(leaf, clip)
+        return _with_values(leaf, _clipper(total_norm([leaf], raw=formula.raw), limit, formula, nonfinite))
 
     return _each(one, x)
 
 
 def clip_by_global_norm(
-    tree: Any, max_norm: float, *, semantics: str = "islices", nonfinite: str = "propagate"
+    tree: Any,
+    max_norm: float,
+    *,
+    semantics: str = "islices",
+    nonfinite: str = "propagate",
+    group: Any = None,
+    replicated: Any = False,
 ) -> tuple[Any, Any]:
     """All gradients of a tree scaled down together to a global norm of at most max_norm.
 
@@ -182,6 +188,8 @@ def clip_by_global_norm(
         Whose arithmetic; SPEC clause 11.
     nonfinite : {"propagate", "raise", "skip"}
         What a NaN or infinite norm does: every stored value NaN, FloatingPointError, or zeros.
+    group, replicated
+        As in `global_norm`: the norm is over all ranks' leaves, and every rank scales its own.
 
     Returns
     -------
@@ -193,7 +201,11 @@ def clip_by_global_norm(
     ValueError
         max_norm is negative or NaN, or nonfinite="raise" under a trace, where nothing can be raised.
     FloatingPointError
-        nonfinite="raise" and the norm is NaN or infinite.
+        nonfinite="raise" and the norm is NaN or infinite (on every rank of a group).
+
+    Notes
+    -----
+    SPEC clauses 10 and 11, with a group 25. What `global_norm` raises is raised here too.
 
     Examples
     --------
@@ -204,15 +216,32 @@ def clip_by_global_norm(
     >>> float(norm), clipped.values.tolist(), dense.tolist()
     (10.0, [[1.5], [1.5]], [4.0])
     """
+    if group is not None or replicated is not False:
+        from islices.distributed.norms import clip_over
+
+        return clip_over(tree, max_norm, semantics, nonfinite, group, replicated)
+    formula, limit = check_clip(max_norm, semantics, nonfinite)
+    leaves = adopt_leaves(tree, "tree")
+    total = total_norm(of_one_framework(leaves), raw=formula.raw)
+    return clip_leaves(tree, leaves, total, limit, formula, nonfinite), total.given
+
+
+def check_clip(max_norm: Any, semantics: str, nonfinite: str) -> tuple[ClipFormula, float]:
+    """(formula, max_norm as a float) of clip_by_global_norm, its arguments checked."""
     formula = lookup_formula(BY_GLOBAL_NORM, semantics, "clip_by_global_norm")
     limit = check_max_norm(max_norm)
     check_nonfinite(nonfinite)
-    leaves = adopt_leaves(tree, "tree")
-    adopted = of_one_framework(leaves)
-    if not adopted:
-        return tree, np.zeros((), np.float32)
-    clip, total = _clipper(adopted, limit, formula, nonfinite)
-    return rebuild(tree, iter([_apply(lambda x: _with_values(x, clip), leaf) for leaf in leaves])), total
+    return formula, limit
+
+
+def clip_leaves(
+    tree: Any, leaves: Sequence[Leaf | None], total: Total, limit: float, formula: ClipFormula, nonfinite: str
+) -> Any:
+    """The tree, whose leaves these are, clipped as its total norm asks for."""
+    clip = _clipper(total, limit, formula, nonfinite)
+    if all(leaf is None for leaf in leaves):
+        return tree
+    return rebuild(tree, iter([_apply(lambda x: _with_values(x, clip), leaf) for leaf in leaves]))
 
 
 def _apply(fn: Callable[[Any], Any], leaf: Leaf | None) -> Any:
@@ -259,32 +288,30 @@ def _with_values(leaf: Any, clip: Clip | None) -> Any:
     )
 
 
-def _clipper(leaves: Sequence[Any], limit: float, formula: ClipFormula, nonfinite: str) -> tuple[Clip | None, Any]:
-    """(clip, norm as the user gets it); clip is None where the values stay as they are."""
-    E, total64 = norm64(leaves, 2.0, raw=formula.raw)
-    total = norm_out(E, total64, leaves)
+def _clipper(total: Total, limit: float, formula: ClipFormula, nonfinite: str) -> Clip | None:
+    """What clips leaves of this total norm; None where the values stay as they are."""
+    E, exact = total.E, total.exact
     with E.scope():
-        refuse_nonfinite(E, total64, nonfinite)
+        refuse_nonfinite(E, exact, nonfinite)
         if E is not modes.HOST:
-            norm = total64 if formula.wide else E.astype(total64, norm_dtype(leaves))
-            return _traced_clip(
-                E, formula.steps(E, norm, limit), E.isfinite(total64) if nonfinite == "skip" else None
-            ), total
-        known = float(total64[0])
+            norm = exact if formula.wide else E.astype(exact, total.dtype)
+            finite = E.isfinite(exact) if nonfinite == "skip" else None
+            return _traced_clip(E, formula.steps(E, norm, limit), finite)
+        known = float(exact[0])
         if nonfinite == "skip" and not math.isfinite(known):
-            return lambda B, values: modes.run(_zeros, B, (values,)), total
+            return lambda B, values: modes.run(_zeros, B, (values,))
         if formula.wide:
             if math.isfinite(known) and known <= limit:
-                return None, total
+                return None
             factors = formula.steps(FLOATS, known, limit)
         else:
-            steps = formula.steps(E, E.astype(total64, norm_dtype(leaves)), limit)
+            steps = formula.steps(E, E.astype(exact, total.dtype), limit)
             factors = [(name, c if isinstance(c, float) else c.item()) for name, c in steps]
 
     def clip(B: Backend, values: Array) -> Array:
         return scale_values(B, values, [(name, round_scalar(B, values, c, name)) for name, c in factors])
 
-    return clip, total
+    return clip
 
 
 def refuse_nonfinite(E: Backend, norms: Array, nonfinite: str) -> None:

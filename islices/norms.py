@@ -19,19 +19,24 @@ from islices.registry import describe, get_backend
 from islices.rows import coalesce
 from islices.shapes import size_of
 from islices.slices import IndexedSlices
-from islices.sums import row_norms
+from islices.sums import Matrices, row_norms
 
 __all__ = [
     "Leaf",
+    "Total",
     "adopt_leaves",
+    "as_matrices",
     "as_rows",
     "check_float",
+    "check_floats",
     "global_norm",
     "norm",
     "norm64",
     "norm_dtype",
     "norm_out",
+    "of_one_framework",
     "parts",
+    "total_norm",
 ]
 
 
@@ -73,25 +78,35 @@ def norm(x: Any, ord: float = 2) -> Any:
     if not is_real(ord) or ord not in (1, 2, math.inf):
         raise ValueError(f"ord: got {show(ord)}; accepted are 1, 2 and inf")
     leaf, _ = adopt(x)
-    return norm_out(*norm64([leaf], float(ord), raw=False), [leaf])
+    return total_norm([leaf], float(ord)).given
 
 
-def global_norm(tree: Any) -> Any:
-    """The 2-norm of all gradients of a tree together.
+def global_norm(tree: Any, *, group: Any = None, replicated: Any = False) -> Any:
+    """The 2-norm of all gradients of a tree together, over many ranks if a group of them is given.
 
     Parameters
     ----------
     tree : list, tuple or dict, nested, of sparse gradients and dense arrays; None is skipped
+    group : str, Group or an engine's own object, optional
+        The ranks that hold the parts of one gradient, each in its own tree (whose structure may be another on each):
+        see `islices.distributed.get_group`; in traced code the name of a mapped axis too. None: this tree is all.
+    replicated : bool, or a structure of bools like the tree's, or like an upper part of it
+        The leaves of which every rank holds the same (dense gradients after an all-reduce, say): they count once.
 
     Returns
     -------
     0-d array of the same framework
-        Of the widest leaf's dtype, at least float32. Of NumPy if there is no leaf. SPEC clause 8.
+        Of the widest leaf's dtype, at least float32, on whichever rank it is. Of NumPy if there is no leaf. With a
+        group the same bits on every rank, those of one process that has all leaves. SPEC clauses 8 and 25.
 
     Raises
     ------
     TypeError
         A leaf of integers or of no framework, or leaves of two.
+    ValueError
+        replicated has another structure, or replicated leaves differ between ranks (on every rank).
+    RankError, RankTimeout
+        Another rank's tree cannot be measured, or another rank did not come.
 
     Examples
     --------
@@ -99,8 +114,11 @@ def global_norm(tree: Any) -> Any:
     >>> float(global_norm({"w": np.array([3.0]), "b": [np.array([4.0]), None]}))
     5.0
     """
-    leaves = of_one_framework(adopt_leaves(tree, "tree"))
-    return norm_out(*norm64(leaves, 2.0, raw=False), leaves) if leaves else np.zeros((), np.float32)
+    if group is not None or replicated is not False:
+        from islices.distributed.norms import global_norm_over
+
+        return global_norm_over(tree, group, replicated)
+    return total_norm(of_one_framework(adopt_leaves(tree, "tree"))).given
 
 
 class Leaf(NamedTuple):
@@ -134,10 +152,25 @@ def parts(leaf: Any) -> tuple[Backend, Array]:
     return get_backend(leaf), leaf
 
 
+class Total(NamedTuple):
+    """A norm: in float64, shape (1,), as an array of E; its dtype by clause 8; and as the user gets it."""
+
+    E: Backend
+    exact: Array
+    dtype: str
+    given: Any
+
+
+def total_norm(leaves: Sequence[Any], ord: float = 2.0, *, raw: bool = False) -> Total:
+    """The norm of all leaves together. raw: duplicates are not summed."""
+    dtype = norm_dtype(leaves)
+    E, exact = norm64(leaves, ord, raw=raw) if leaves else (modes.HOST, np.zeros(1))
+    return Total(E, exact, dtype, norm_out(E, exact, dtype, leaves))
+
+
 def norm64(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Backend, Array]:
     """(E, norm): the float64 norm of all leaves together, shape (1,), with the backend that computes on it."""
-    for leaf in leaves:
-        check_float(*parts(leaf))
+    check_floats(leaves)
     on_host = [_on_host(leaf) for leaf in leaves]
     viewed = [(leaf, views) for leaf, views in zip(leaves, on_host, strict=True) if views is not None]
     compiled = kernels.active() if ord != math.inf else None
@@ -146,8 +179,17 @@ def norm64(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Backend, Ar
         found = compiled.norm([_stored(leaf, views, raw) for leaf, views in viewed], int(ord))
         if found is not None:
             return modes.HOST, np.array((found,))
+    return row_norms(_matrices(leaves, on_host, raw), ord)
+
+
+def as_matrices(leaves: Sequence[Any], *, raw: bool) -> Matrices:
+    """Each leaf's numbers, duplicates summed unless raw, as a matrix of one row, for `islices.sums`."""
+    return _matrices(leaves, [_on_host(leaf) for leaf in leaves], raw)
+
+
+def _matrices(leaves: Sequence[Any], on_host: Sequence[list[np.ndarray[Any, Any]] | None], raw: bool) -> Matrices:
     flat = []
-    traced = len(viewed) < len(leaves) and any(modes.is_traced(*parts(leaf)) for leaf in leaves)
+    traced = None in on_host and any(modes.is_traced(*parts(leaf)) for leaf in leaves)
     for given, views in zip(leaves, on_host, strict=True):
         B, leaf = parts(given)[0], given
         if views is not None and not traced:  # what is summed here nobody sees: it need not go back
@@ -155,7 +197,7 @@ def norm64(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Backend, Ar
         if isinstance(leaf, IndexedSlices):
             leaf = (without_padding(leaf) if raw else coalesce(leaf)).values
         flat.append((B, as_rows(B, leaf, 1)))
-    return row_norms(flat, ord)
+    return flat
 
 
 def _on_host(leaf: Any) -> list[np.ndarray[Any, Any]] | None:
@@ -188,6 +230,12 @@ def check_float(B: Backend, values: Array) -> None:
         raise TypeError(f"x: got {describe(values)}; accepted is a floating dtype")
 
 
+def check_floats(leaves: Sequence[Any]) -> None:
+    """Raise TypeError if a leaf is of integers."""
+    for leaf in leaves:
+        check_float(*parts(leaf))
+
+
 def as_rows(B: Backend, values: Array, k: int | None) -> Array:
     """values as a matrix: one row (k = 1), or one for each along axis 0 (k = its length)."""
     shape = B.shape(values)
@@ -196,15 +244,16 @@ def as_rows(B: Backend, values: Array, k: int | None) -> Array:
         return B.reshape(values, (k, size_of(inner)))
 
 
-def norm_out(E: Backend, norm64: Array, leaves: Sequence[Any]) -> Any:
-    """The norm as the user gets it: a scalar of the framework, in the widest leaf's type."""
-    dtype = norm_dtype(leaves)
-    B, values = parts(leaves[0])
+def norm_out(E: Backend, norm64: Array, dtype: str, leaves: Sequence[Any]) -> Any:
+    """The norm as the user gets it: a scalar of the leaves' framework, of NumPy if there are none."""
     if E is not modes.HOST:
         with E.scope():
             return E.reshape(E.astype(norm64, dtype), ())
     with E.scope():
         rounded = norm64.astype(dtype).reshape(())
+    if not leaves:
+        return rounded
+    B, values = parts(leaves[0])
     with B.scope():
         return B.scalar(rounded, values)
 

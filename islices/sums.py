@@ -21,7 +21,21 @@ from typing import Any, NamedTuple
 from islices import modes
 from islices.backend import Array, Backend
 
-__all__ = ["Groups", "row_norms", "row_sums"]
+__all__ = [
+    "UNKNOWN_COUNT",
+    "Cuts",
+    "Extent",
+    "Groups",
+    "Matrices",
+    "Sums",
+    "computing",
+    "cuts_of",
+    "extent_of",
+    "norms_of",
+    "row_norms",
+    "row_sums",
+    "sums_of",
+]
 
 #: Without a known count of terms (dynamic shapes under a trace) room is left for this many.
 UNKNOWN_COUNT = 2.0**40
@@ -36,9 +50,12 @@ class Groups(NamedTuple):
     number: int
 
 
-def row_norms(
-    leaves: Sequence[tuple[Backend, Array]], ord: float, groups: Sequence[Groups | None] | None = None
-) -> tuple[Backend, Array]:
+#: Leaves whose rows are measured together: (backend, float array of shape (k, m)) each.
+Matrices = Sequence[tuple[Backend, Array]]
+Members = Sequence[Groups | None]
+
+
+def row_norms(leaves: Matrices, ord: float, groups: Members | None = None) -> tuple[Backend, Array]:
     """The norm of each row over all leaves together, in float64.
 
     Parameters
@@ -55,40 +72,88 @@ def row_norms(
         float64, with the backend whose primitives work on it: `HostBackend` unless a leaf is traced. NaN if the row
         holds NaN, else infinite if it holds an infinity.
     """
-    traced = next((B for B, x in leaves if B.is_traced(x)), None)
-    E = modes.HOST if traced is None else traced
-    members = [None] * len(leaves) if groups is None else list(groups)
+    E = computing(leaves)
+    members = [None] * len(leaves) if groups is None else groups
     with E.scope():
-        tops = [_top_of_groups(E, _top(B, x, traced), g) for (B, x), g in zip(leaves, members, strict=True)]
-        top = tops[0]
-        for other in tops[1:]:
-            top = E.maximum(top, other)
+        extent = extent_of(E, leaves, members)
         if ord == float("inf"):
-            return E, top
-        one = E.minimum(E.maximum(top, 1.0), 1.0)
-        scale = one
-        rescaled = any(B.dtype(x) == "float64" for B, x in leaves)  # then every leaf is: they share one sum
-        if rescaled:
-            scale = E.where(E.less_equal(top, TINY), _times(E, one, RESCALE), one)
-            scale = E.where(E.less_equal(HUGE, top), _times(E, one, 1.0 / RESCALE), scale)
-        largest = E.round_product(top, scale)
-        widths = [_terms_of(B.shape(x), g) for (B, x), g in zip(leaves, members, strict=True)]
-        count = UNKNOWN_COUNT if None in widths else 3.0 * sum(w for w in widths if w is not None) + 4.0
-        bound = largest if ord == 1 else _times(E, largest * largest, 4.0)
-        unit = _power_of_two(E, _times(E, bound, count))
-        fine = unit * _times(E, _power_of_two(E, _times(E, one, count)), 2.0**-53)
-        half = _times(E, _power_of_two(E, largest), 2.0**27)
-        cuts = (scale, half, unit, fine)
-        parts = [
-            _cut_groups(E, B, x, g, cuts, ord, traced, rescaled) for (B, x), g in zip(leaves, members, strict=True)
-        ]
-        total, middle, rest = parts[0]
-        for a, b, c in parts[1:]:
-            total, middle, rest = total + a, middle + b, rest + c
-        result = total + (middle + rest)
-        if ord == 2:
-            result = E.sqrt(result)
-        return E, E.where(E.isfinite(top), E.div(result, scale), top)
+            return E, extent.top
+        cuts = cuts_of(E, extent, ord)
+        return E, norms_of(E, extent.top, cuts, sums_of(E, leaves, members, cuts, ord), ord)
+
+
+# ---------------------------------------------------------------------- step by step
+# Ranks that hold different leaves take the same steps, and join what each gives (islices.distributed.norms).
+class Extent(NamedTuple):
+    """What decides where terms are cut, of all leaves that are measured together."""
+
+    top: Array  # (k,), the largest |x| of each row, in float64
+    count: Any  # at most how many terms make one norm, and some: a number, or an array that broadcasts with top
+    wide: bool  # whether a leaf is float64
+
+
+class Cuts(NamedTuple):
+    """Where terms are cut; float64 arrays of shape (k,)."""
+
+    scale: Array  # the power of two that x is multiplied by first
+    half: Array  # what leaves the upper half of an x
+    unit: Array  # what leaves the coarse part of a term
+    fine: Array  # and the fine part of the rest
+    wide: bool
+
+
+#: (sum of coarse parts, sum of fine parts, sum of rests) of each row, (k,) each; the first two are exact.
+Sums = tuple[Array, Array, Array]
+
+
+def computing(leaves: Matrices) -> Backend:
+    """The backend whose primitives work on norms of these: that of a traced leaf, else the host's."""
+    return next((B for B, x in leaves if B.is_traced(x)), modes.HOST)
+
+
+def extent_of(E: Backend, leaves: Matrices, members: Members) -> Extent:
+    """The extent of some leaves, of one at least."""
+    tops = [_top_of_groups(E, _top(E, B, x), g) for (B, x), g in zip(leaves, members, strict=True)]
+    top = tops[0]
+    for other in tops[1:]:
+        top = E.maximum(top, other)
+    widths = [_terms_of(B.shape(x), g) for (B, x), g in zip(leaves, members, strict=True)]
+    count = UNKNOWN_COUNT if None in widths else 3.0 * sum(w for w in widths if w is not None) + 4.0
+    return Extent(top, count, any(B.dtype(x) == "float64" for B, x in leaves))
+
+
+def cuts_of(E: Backend, extent: Extent, ord: float) -> Cuts:
+    """Where terms of this extent are cut."""
+    top, count, wide = extent
+    one = E.minimum(E.maximum(top, 1.0), 1.0)
+    scale = one
+    if wide:  # then every leaf is scaled: they share one sum
+        scale = E.where(E.less_equal(top, TINY), _times(E, one, RESCALE), one)
+        scale = E.where(E.less_equal(HUGE, top), _times(E, one, 1.0 / RESCALE), scale)
+    largest = E.round_product(top, scale)
+    bound = largest if ord == 1 else _times(E, largest * largest, 4.0)
+    unit = _power_of_two(E, _times(E, bound, count))
+    fine = unit * _times(E, _power_of_two(E, _times(E, one, count)), 2.0**-53)
+    half = _times(E, _power_of_two(E, largest), 2.0**27)
+    return Cuts(scale, half, unit, fine, wide)
+
+
+def sums_of(E: Backend, leaves: Matrices, members: Members, cuts: Cuts, ord: float) -> Sums:
+    """The sums of the parts that the terms of some leaves, of one at least, are cut into."""
+    parts = [_cut_groups(E, B, x, g, cuts, ord) for (B, x), g in zip(leaves, members, strict=True)]
+    total, middle, rest = parts[0]
+    for a, b, c in parts[1:]:
+        total, middle, rest = total + a, middle + b, rest + c
+    return total, middle, rest
+
+
+def norms_of(E: Backend, top: Array, cuts: Cuts, sums: Sums, ord: float) -> Array:
+    """The norms whose terms have these sums."""
+    total, middle, rest = sums
+    result = total + (middle + rest)
+    if ord == 2:
+        result = E.sqrt(result)
+    return E.where(E.isfinite(top), E.div(result, cuts.scale), top)
 
 
 def _terms_of(shape: tuple[int | None, ...], group: Groups | None) -> int | None:
@@ -104,58 +169,45 @@ def _top_of_groups(E: Backend, top: Array, group: Groups | None) -> Array:
     return E.maximum(E.segment_max(top, group.segments, group.number), 0.0)  # a group may be empty
 
 
-def _cut_groups(
-    E: Backend,
-    B: Backend,
-    x: Array,
-    group: Groups | None,
-    cuts: tuple[Array, ...],
-    ord: float,
-    traced: Backend | None,
-    rescaled: bool,
-) -> tuple[Any, ...]:
+def _cut_groups(E: Backend, B: Backend, x: Array, group: Groups | None, cuts: Cuts, ord: float) -> Sums:
     """`_cut_sums`, with every row cut at its group's units, and the rows' sums added up by group: as exactly."""
     if group is None:
-        return _cut_sums(B, x, cuts, ord, traced, rescaled)
+        return _cut_sums(E, B, x, cuts, ord)
     if 0 in B.shape(x) or group.number == 0:
-        return (cuts[0] - cuts[0],) * 3
-    sums = _cut_sums(B, x, tuple(E.take(u, group.segments) for u in cuts), ord, traced, rescaled)
-    return tuple(E.segment_sum(s, group.segments, group.number) for s in sums)
+        return (cuts.scale - cuts.scale,) * 3
+    scale, half, unit, fine = (E.take(u, group.segments) for u in cuts[:4])
+    own = Cuts(scale, half, unit, fine, cuts.wide)
+    a, b, c = (E.segment_sum(s, group.segments, group.number) for s in _cut_sums(E, B, x, own, ord))
+    return a, b, c
 
 
-def _top(B: Backend, x: Array, traced: Backend | None) -> Array:
+def _top(E: Backend, B: Backend, x: Array) -> Array:
     """The largest |x| of each row, in float64, where the small arithmetic happens."""
-    views = modes.host_views(B, (x,)) if traced is None else None
+    views = modes.host_views(B, (x,)) if E is modes.HOST else None
     if views is not None:  # not by modes.run: the way through the framework and back costs more than the numbers
         return _amax(modes.HOST, views[0])
     with B.scope():
         top = _amax(B, x)
-    return B.to_numpy(top) if traced is None else top
+    return B.to_numpy(top) if E is modes.HOST else top
 
 
-def _cut_sums(
-    B: Backend, x: Array, units: tuple[Array, ...], ord: float, traced: Backend | None, rescaled: bool
-) -> tuple[Any, ...]:
-    E = modes.HOST if traced is None else traced
-    columns = [E.reshape(u, (E.shape(u)[0], 1)) for u in units]
-    views = modes.host_views(B, (x,)) if traced is None else None
+def _cut_sums(E: Backend, B: Backend, x: Array, cuts: Cuts, ord: float) -> Sums:
+    columns = [E.reshape(u, (E.shape(u)[0], 1)) for u in cuts[:4]]
+    views = modes.host_views(B, (x,)) if E is modes.HOST else None
     if views is not None:
-        return _cut_and_sum(modes.HOST, views[0], units=columns, ord=ord, rescaled=rescaled)
+        return _cut_and_sum(modes.HOST, views[0], units=columns, ord=ord, rescaled=cuts.wide)
     with B.scope():
-        if traced is None:
+        if E is modes.HOST:
             columns = [B.asarray(u, x) for u in columns]  # not Python numbers: MXNet parses those from text, inexactly
-        sums = _cut_and_sum(B, x, units=columns, ord=ord, rescaled=rescaled)
-    return tuple(map(B.to_numpy, sums)) if traced is None else sums
+        a, b, c = _cut_and_sum(B, x, units=columns, ord=ord, rescaled=cuts.wide)
+    return (B.to_numpy(a), B.to_numpy(b), B.to_numpy(c)) if E is modes.HOST else (a, b, c)
 
 
 def _amax(B: Backend, x: Array) -> Array:
     return B.astype(B.row_amax(x if B.dtype(x) != "bfloat16" else B.widen(x)), "float64")
 
 
-def _cut_and_sum(
-    B: Backend, x: Array, *, units: Sequence[Any], ord: float, rescaled: bool
-) -> tuple[Array, Array, Array]:
-    """(sum of coarse parts, sum of fine parts, sum of rests) of the terms of each row; the first two are exact."""
+def _cut_and_sum(B: Backend, x: Array, *, units: Sequence[Any], ord: float, rescaled: bool) -> Sums:
     scale, half, unit, fine = units
     dtype = B.dtype(x)
     total = middle = rest = None

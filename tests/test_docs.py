@@ -30,6 +30,7 @@ ROOT = Path(__file__).parent.parent
 PUBLIC: dict[str, tuple[str, set[str]]] = {
     "islices": ("numpy", {"optim"}),
     "islices.optim": ("numpy", set()),
+    "islices.distributed": ("numpy", set()),
     "islices.io": ("numpy", set()),
     "islices.compare": ("numpy", set()),
     "islices.backends.torch": ("torch", {"TorchBackend", "backend", "optim"}),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +18,12 @@ FOLDER = Path(__file__).parent.parent / "examples"
 #: example -> the frameworks it needs
 NEEDS = {
     "clip_translation": ["torch"],
+    "data_parallel": ["torch"],
     "four_frameworks": ["torch", "tensorflow", "jax", "mxnet"],
     "padding_and_mask": ["torch", "tensorflow"],
     "per_sample_gradients": ["torch"],
     "port_an_optimizer": ["tensorflow", "torch"],
+    "sharded_embeddings": ["numpy"],
     "train_some_rows": ["jax"],
 }
 
@@ -81,3 +86,37 @@ def test_four_frameworks() -> None:
     assert len(tables) == 4
     for table in tables[1:]:
         np.testing.assert_array_equal(table, tables[0])
+
+
+def launched(name: str, *launcher: str) -> str:
+    """What an example prints under a launcher of ranks."""
+    command = [sys.executable, *launcher, str(FOLDER / f"{name}.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_data_parallel() -> None:
+    pytest.importorskip("torch")
+    alone = launched("data_parallel")
+    assert re.fullmatch(r"rank 0 of 1: table [0-9a-f]{16}, received 0 bytes\n", alone)
+    together = launched("data_parallel", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    ranks = re.findall(r"rank (\d) of 2: table ([0-9a-f]{16}), received ([\d,]+) bytes", together)
+    assert sorted(rank for rank, _, _ in ranks) == ["0", "1"]
+    (table,) = {table for _, table, _ in ranks}
+    assert table not in alone
+    raw = 20 * 64 * 50 * (32 * 4 + 8)  # what gathering every slice would move
+    assert all(0 < int(received.replace(",", "")) < 0.8 * raw for _, _, received in ranks)
+
+
+def test_sharded_embeddings() -> None:
+    pytest.importorskip("mpi4py")
+    mpiexec = Path(sys.executable).with_name("mpiexec")
+    if not mpiexec.exists():
+        pytest.skip("there is no mpiexec: pip install mpich")
+    losses = run("sharded_embeddings")
+    assert losses[-1] < 0.9 * losses[0]
+    command = [str(mpiexec), "-n", "2", sys.executable, "-m", "mpi4py", str(FOLDER / "sharded_embeddings.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"loss {losses[0]:.3f} -> {losses[-1]:.3f}; rank 0 of 2 holds 500,000 rows\n"

@@ -39,13 +39,21 @@ def test_each_variant_is_a_run_of_its_own_and_one_that_cannot_run_says_why(
     headers = [line for line in lines if line["type"] == "header"]
     names = [(h["backend"], h["variant"]) for h in headers]
     usual = [("numpy", ""), ("numpy", "kernels off"), ("numpy", "read-only")]
-    assert names == [*usual, ("torch", ""), ("torch", "kernels off"), ("torch", "cuda")]
+    assert names == [
+        *usual,
+        ("numpy", "ranks"),
+        ("torch", ""),
+        ("torch", "kernels off"),
+        ("torch", "cuda"),
+        ("torch", "ranks"),
+    ]
     modes = [line["mode"] for line in lines if line["type"] == "case"]
     assert set(modes) == {"host", "native", "traced"}, "torch.compile is torch's traced column"
-    cuda = headers[-1]
+    cuda = headers[-2]
     if cuda["devices"] == ["cpu"]:
         assert "no CUDA device" in cuda["skipped"]
-        assert (lines[-1]["type"], lines[-1]["counts"]) == ("footer", {}), "a skipped run counts nothing"
+        footers = [line for line in lines if line["type"] == "footer"]
+        assert footers[-2]["counts"] == {}, "a skipped run counts nothing"
         shown = capsys.readouterr().out
         assert "cuda: skipped: torch" in shown
         assert "1 skipped" in shown
@@ -55,7 +63,7 @@ def test_a_call_in_which_nothing_can_run_is_no_success(capsys: pytest.CaptureFix
     assert main(["conform", "-b", "numpy", "--variant", "x64"]) == 2
     assert "nothing ran" in capsys.readouterr().err
     assert main(["conform", "--variant", "fast"]) == 2
-    assert "accepted are standard, kernels off, read-only, x64, cuda, all" in capsys.readouterr().err
+    assert "accepted are standard, kernels off, read-only, x64, cuda, ranks, all" in capsys.readouterr().err
 
 
 def test_a_variant_whose_environment_is_not_that_of_the_process_is_refused() -> None:

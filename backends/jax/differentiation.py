@@ -44,6 +44,7 @@ def differentiate(
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
         error.add_note("islices.value_and_grad traces fn, as jax.jit does: it cannot look at the values of its arrays")
         raise
+    _check_unchecked(closed.jaxpr)
     inputs = (*(None for _ in variables), *range(len(sources)))
     relayed = frozenset(k for k, s in enumerate(sources) if s.recorder is not None)
     plan = Plan(closed.jaxpr, inputs, relayed)
@@ -62,6 +63,17 @@ def differentiate(
             lookups[slot.table].append(looked_up)
     returned = [None if t is None else sources[t] for t in plan.outputs[1:]]
     return loss, aux.put_together(rest, returned), gradients, lookups
+
+
+def _check_unchecked(jaxpr: Any) -> None:
+    """Raise ValueError under a shard_map that keeps account of what varies along its axes: JAX would add up the ranks'
+    gradients of what does not, while rows are each rank's own."""
+    avals = (v.aval for v in (*jaxpr.constvars, *jaxpr.invars))
+    if any(getattr(x, "vma", None) or getattr(getattr(x, "mat", None), "varying", None) for x in avals):
+        raise ValueError(
+            "islices.value_and_grad within jax.shard_map(..., check_vma=True): accepted is check_vma=False, where all "
+            "gradients are the rank's own; islices.distributed.all_reduce adds them up"
+        )
 
 
 def _zeros(slot: Slot, weights: Array) -> Array:

@@ -1,9 +1,16 @@
-"""MPI, through mpi4py, as an engine of `islices.distributed`: for NumPy, for MXNet, for whoever asks for it."""
+"""MPI, through mpi4py, as an engine of `islices.distributed`: for NumPy, for MXNet, for whoever asks for it.
+
+MPI waits for ever, and most MPI libraries burn a core meanwhile. So what is started here does not block, and is asked
+until the deadline, at first at every turn, then between naps. Every pair of ranks exchanges what it has for each other
+(Isend and Irecv): MPICH's Allgatherv moves unequal lengths in small pieces (64 MB from one of two ranks: 0.4 to 10 s,
+by how busy the machine is; by Send and Recv 0.02 to 0.05 s), and pairs tell which rank did not come.
+"""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,59 +19,164 @@ from islices.distributed.group import Bytes, Group, RankError, RankTimeout
 
 __all__ = ["MPIGroup", "default_group", "wrap"]
 
-#: Seconds to wait for another rank: MPI itself would wait for ever.
+#: Seconds to wait for another rank where get_group is given none.
 TIMEOUT = 600.0
+#: Seconds in which the other ranks are expected to come, and the core is merely offered to others; and those that this
+#: rank sleeps between questions after that: an eighth of a core for the asking. MPICH moves bytes while it is asked:
+#: 64 MB take a second with naps of 1 ms, 0.04 s with these.
+SPIN, NAP = 100e-6, 100e-6
+#: Keeps these messages apart from the user's own: within the tags that every MPI has.
+TAG = 0x15C5
+#: Counts of MPI before version 4.
+LARGEST_INT = 2**31 - 1
+#: What launchers tell the processes that they start about their number.
+LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+
+_offer_core: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
+#: Requests given up, with their arrays: MPI may still write into them.
+_abandoned: list[Any] = []
+#: The attribute of a communicator that holds its MPIGroup: [keyval], once there is one.
+_keyval: list[int] = []
 
 
 def default_group(timeout: float | None) -> Group:
+    """The group of all ranks that the launcher has started."""
     try:
         from mpi4py import MPI
-    except ImportError as error:
+    except (ImportError, RuntimeError) as error:  # the latter where mpi4py finds no MPI library
         raise ModuleNotFoundError(
-            f'group "mpi" needs mpi4py and an MPI library: pip install "islices[mpi]" mpich ({error})', name="mpi4py"
+            'group "mpi" needs mpi4py and an MPI library: pip install "islices[mpi]" mpich '
+            f"({' '.join(str(error).split()):.200})",
+            name="mpi4py",
         ) from error
-    return MPIGroup(MPI.COMM_WORLD, timeout)
+    _check_running(MPI)
+    for name in LAUNCHED:
+        if MPI.COMM_WORLD.size == 1 and int(os.environ.get(name, "1")) > 1:
+            raise RuntimeError(
+                f"MPI: the launcher has started {os.environ[name]} processes ({name}), but this one is alone: mpi4py "
+                "has loaded another MPI library than the launcher's; take the mpiexec that came with the library"
+            )
+    return _group_of(MPI.COMM_WORLD, timeout)
 
 
 def wrap(x: Any, timeout: float | None) -> Group | None:
+    """The group of an intracommunicator."""
     from mpi4py import MPI
 
-    return MPIGroup(x, timeout) if isinstance(x, MPI.Intracomm) else None
+    if not isinstance(x, MPI.Comm):
+        return None
+    _check_running(MPI)
+    if x == MPI.COMM_NULL:
+        raise ValueError("group: got MPI.COMM_NULL; accepted is a communicator that this process belongs to")
+    if x.is_inter:
+        raise ValueError("group: got an MPI intercommunicator; accepted is an intracommunicator: see its Merge()")
+    return _group_of(x, timeout)
+
+
+def _group_of(communicator: Any, timeout: float | None) -> MPIGroup:
+    """One MPIGroup a communicator: that it broke, and what it moved, holds for whoever asks for it next."""
+    if not _keyval:
+        _keyval.append(type(communicator).Create_keyval())
+    group: MPIGroup | None = communicator.Get_attr(_keyval[0])
+    if group is None:
+        group = MPIGroup(communicator)
+        communicator.Set_attr(_keyval[0], group)
+    if timeout is not None:
+        group.timeout = float(timeout)
+    return group
+
+
+def _check_running(MPI: Any) -> None:
+    """MPI ends the process if it is asked too early, too late, or by a thread that it has not been started for."""
+    if not MPI.Is_initialized() or MPI.Is_finalized():
+        state = "has ended (MPI_Finalize)" if MPI.Is_initialized() else "has not been started: call MPI.Init() first"
+        raise RuntimeError(f"MPI {state}")
+    if MPI.Query_thread() < MPI.THREAD_SERIALIZED and not MPI.Is_thread_main():
+        raise RuntimeError(
+            "MPI has been started for calls from its main thread alone; mpi4py.rc.thread_level = 'serialized' lets "
+            "another one make them"
+        )
+
+
+def check_counts(version: tuple[int, int], nbytes: int) -> None:
+    """ValueError if MPI of this version cannot count so many bytes of one call."""
+    if nbytes > LARGEST_INT and version < (4, 0):
+        raise ValueError(
+            f"MPI {version[0]}.{version[1]}: {nbytes} bytes in one message; accepted are {LARGEST_INT}: take an MPI "
+            "library of version 4 (mpich from 4.0), or fewer rows at a time"
+        )
+
+
+class _LateError(TimeoutError):
+    """This rank has waited long enough for some others."""
+
+    def __init__(self, ranks: set[int]) -> None:
+        super().__init__("late")
+        self.ranks = ranks
 
 
 class MPIGroup(Group):
-    """The ranks of an intracommunicator."""
+    """The ranks of an intracommunicator.
+
+    The messages have a tag of their own. Where receives of any tag (``MPI.ANY_TAG``) wait on a communicator, give a
+    copy of it (``Dup()``), on which they cannot take them.
+    """
 
     engine = "MPI"
 
-    def __init__(self, communicator: Any, timeout: float | None = None) -> None:
+    def __init__(self, communicator: Any) -> None:
         super().__init__(communicator.rank, communicator.size)
         self.communicator = communicator
-        self.timeout = TIMEOUT if timeout is None else float(timeout)
+        self.timeout = TIMEOUT
 
     def _all_gather(self, data: Bytes, lengths: Sequence[int]) -> list[Bytes]:
-        from mpi4py import MPI
-
-        out = np.empty(sum(lengths), np.uint8)
-        self._wait(self.communicator.Iallgatherv([data, MPI.BYTE], [out, list(lengths), MPI.BYTE]))
-        return np.split(out, np.cumsum(lengths)[:-1])
+        return self._exchange([data] * self.size, lengths)
 
     def _all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
+        return self._exchange(parts, lengths)
+
+    def _exchange(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
+        """parts[r] to rank r, lengths[r] bytes from it."""
         from mpi4py import MPI
 
-        mine, out = np.concatenate(parts), np.empty(sum(lengths), np.uint8)
-        sizes = [len(p) for p in parts]
-        self._wait(self.communicator.Ialltoallv([mine, sizes, MPI.BYTE], [out, list(lengths), MPI.BYTE]))
-        return np.split(out, np.cumsum(lengths)[:-1])
+        _check_running(MPI)
+        check_counts(MPI.Get_version(), max(*lengths, *map(len, parts)))
+        outs = [np.empty(length, np.uint8) for length in lengths]
+        outs[self.rank] = parts[self.rank]
+        others = [(self.rank + step) % self.size for step in range(1, self.size)]  # each rank begins with another one
+        sources, to = [r for r in others if lengths[r]], [r for r in others if len(parts[r])]
+        requests = [self.communicator.Irecv([outs[r], MPI.BYTE], r, TAG) for r in sources]
+        requests += [self.communicator.Isend([parts[r], MPI.BYTE], r, TAG) for r in to]
+        try:
+            self._wait(requests, [*sources, *to])
+        except BaseException:
+            _abandoned.append((requests, parts, outs))
+            raise
+        return outs
 
-    def _wait(self, request: Any) -> None:
-        until = time.monotonic() + self.timeout
-        while not request.Test():
-            if time.monotonic() > until:
-                raise TimeoutError(f"nothing came for {self.timeout:g} s")
-            time.sleep(0)  # another rank may need this core
+    def _wait(self, requests: list[Any], ranks: Sequence[int]) -> None:
+        """Until all requests are done, whose other ends are the ranks."""
+        from mpi4py import MPI
+
+        started = time.monotonic()
+        while not MPI.Request.Testall(requests):
+            waited = time.monotonic() - started
+            if waited > self.timeout:
+                raise _LateError({r for request, r in zip(requests, ranks, strict=True) if not request.Test()})
+            if waited < SPIN:
+                _offer_core()
+            else:
+                time.sleep(NAP)
 
     def _what_failed(self, error: Exception) -> RankError | None:
-        if isinstance(error, TimeoutError):
-            return RankTimeout(f"{self.engine}: another rank did not come in time: {error}")
-        return RankError(f"{self.engine}: {error}")
+        if isinstance(error, _LateError):
+            ranks = sorted(error.ranks)
+            who = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+            return RankTimeout(f"{self.engine}: {who} did not come within {self.timeout:g} s", ranks=ranks)
+        from mpi4py import MPI
+
+        names = ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_PROC_ABORTED", "ERR_REVOKED")  # not in every mpi4py
+        gone = {getattr(MPI, name) for name in names if hasattr(MPI, name)}
+        if isinstance(error, MPI.Exception) and error.Get_error_class() in gone:
+            return RankError(f"{self.engine}: another rank has ended: {error}")
+        return None

@@ -19,6 +19,7 @@ from islices.conformance.execute import own_calls_of
 from islices.conformance.generate_optim import OPTIMIZERS
 from islices.conformance.properties.hostile_input import Draw, Watched
 from islices.conformance.properties.hostile_junk import NUMBERS, SHAPES
+from islices.distributed import Alone, all_reduce
 
 __all__ = ["ENTRIES", "Call", "draw_call"]
 
@@ -305,6 +306,9 @@ ENTRIES: dict[str, Entry] = dict([
     ("execution", Entry(entered(islices.execution), lambda d: {"mode": "native"}, weight=1)),
     ("use_kernels", Entry(entered(islices.use_kernels), lambda d: {"on": False}, weight=1)),
     ("set_num_threads", Entry(threads, lambda d: {"n": 2}, weight=1)),
+    ("all_reduce", Entry(lambda x, op, strategy, link: all_reduce(x, op, Alone(), strategy=strategy, link=link),
+                         lambda d: {"x": d.tree(), "op": d.rng.choice(("sum", "mean")), "strategy": "auto",
+                                    "link": None}, weight=8)),
 ])  # fmt: skip
 
 NAMES_OF_ENTRIES = [name for name, entry in ENTRIES.items() for _ in range(entry.weight)]

@@ -16,9 +16,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from islices.conformance.ranks.worker import MEETING, PORTS, RANK, SIZE, TIMEOUT
-
 __all__ = ["ENGINE_MODULES", "Finished", "Ranks", "absent", "run_ranks"]
+
+#: What a rank is told, in its environment.
+RANK, SIZE, MEETING, PORTS = "ISLICES_RANK", "ISLICES_RANKS", "ISLICES_MEETING", "ISLICES_PORTS"
+TIMEOUT = "ISLICES_RANK_TIMEOUT"
 
 #: engine -> what must be installed for it to run here
 ENGINE_MODULES = {"torch": "torch", "mpi": "mpi4py", "jax": "jax", "tensorflow": "tensorflow"}
@@ -57,7 +59,7 @@ def absent(engine: str) -> str:
     """Why an engine cannot run here, "" where it can."""
     module = ENGINE_MODULES[engine]
     if importlib.util.find_spec(module) is None:
-        return f"{module} is not installed"
+        return f"{module} is not installed" + (': pip install "islices[mpi]" mpich' if engine == "mpi" else "")
     if engine == "mpi" and _mpiexec() is None:
         return "there is no mpiexec: pip install mpich"
     return ""
@@ -81,7 +83,7 @@ def run_ranks(
     size : int
         How many ranks.
     target : str
-        "module:function" or "/path/file.py:function", called as ``function(group, **keywords)`` with the ranks' `Group`.
+        "module:function" or "/path/file.py:function", called as ``function(group, **keywords)``, group a `Group`.
     keywords : mapping, optional
         Picklable.
     timeout : float

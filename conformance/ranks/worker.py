@@ -18,15 +18,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["STARTS", "main"]
+from islices.conformance.ranks.launch import MEETING, PORTS, RANK, SIZE, TIMEOUT
 
-RANK, SIZE, MEETING, PORTS = "ISLICES_RANK", "ISLICES_RANKS", "ISLICES_MEETING", "ISLICES_PORTS"
-TIMEOUT = "ISLICES_RANK_TIMEOUT"
+__all__ = ["STARTS", "main"]
 
 
 def start_torch(rank: int, size: int, timeout: float) -> Any:
     import torch
     import torch.distributed as dist
+
     from islices.distributed import get_group
 
     torch.set_num_threads(1)
@@ -45,6 +45,7 @@ def start_mpi(rank: int, size: int, timeout: float) -> Any:
 
 def start_jax(rank: int, size: int, timeout: float) -> Any:
     import jax
+
     from islices.distributed import get_group
 
     jax.config.update("jax_platforms", "cpu")
@@ -52,13 +53,14 @@ def start_jax(rank: int, size: int, timeout: float) -> Any:
     jax.distributed.initialize(
         f"127.0.0.1:{os.environ[PORTS]}", size, rank, heartbeat_timeout_seconds=max(10, int(timeout))
     )
-    return get_group("jax")
+    return get_group("jax", timeout=timeout)
 
 
 def start_tensorflow(rank: int, size: int, timeout: float) -> Any:
     workers = [f"127.0.0.1:{port}" for port in os.environ[PORTS].split(",")]
     os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}})
     import tensorflow as tf
+
     from islices.distributed import get_group
 
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=timeout)
@@ -99,7 +101,8 @@ def _function(target: str) -> Callable[..., Any]:
     where, _, name = target.rpartition(":")
     if where.endswith(".py"):
         spec = importlib.util.spec_from_file_location(Path(where).stem, where)
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module  # so that what it pickles is found
         spec.loader.exec_module(module)

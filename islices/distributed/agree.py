@@ -72,9 +72,9 @@ def agree(
             raise error
         return Agreement([np.asarray(counts, np.int64)], None)
     text = json.dumps({"call": call, **said}) if error is None else f"{type(error).__name__}: {error}"
-    encoded = np.frombuffer(text.encode(), np.uint8)
+    encoded = np.frombuffer(text.encode(errors="backslashreplace"), np.uint8)
     header = np.zeros(FIXED + WITHIN, np.int64)
-    digest = np.frombuffer(hashlib.sha256(text.encode()).digest()[:16], np.int64)
+    digest = np.frombuffer(hashlib.sha256(encoded.tobytes()).digest()[:16], np.int64)
     header[:FIXED] = MAGIC, error is not None, *digest, len(counts), len(encoded)
     header[FIXED : FIXED + min(len(counts), WITHIN)] = counts[:WITHIN]
     headers = [got.view(np.int64) for got in group.all_gather(header.view(np.uint8))]
@@ -109,7 +109,7 @@ def _differences(said: Sequence[Mapping[str, Any]], optional: bool) -> str:
         groups: dict[str, list[int]] = {}
         for rank, one in enumerate(said):
             value = one.get(name)
-            if optional and name in one and value is None:
+            if optional and value is None and all(name in other for other in said):
                 continue
             groups.setdefault(_words(value) if name in one else "nothing", []).append(rank)
         if len(groups) > 1:
@@ -119,8 +119,8 @@ def _differences(said: Sequence[Mapping[str, Any]], optional: bool) -> str:
 
 
 def _words(value: Any) -> str:
-    if isinstance(value, str):
-        return value
+    if value is None or isinstance(value, str):
+        return str(value)
     if isinstance(value, list):
         return " ".join(f"({', '.join(map(str, x))})" if isinstance(x, list) else str(x) for x in value)
     return json.dumps(value)

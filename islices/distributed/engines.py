@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from islices.arguments import is_real, show
-from islices.backend import Array, Backend
+from islices.backend import Backend
 from islices.distributed.group import ArrayGroup, Group
 from islices.registry import describe, find_backend
 from islices.slices import IndexedSlices
@@ -45,13 +45,13 @@ def get_group(group: Any = None, *, like: Backend | None = None, timeout: float 
     Parameters
     ----------
     group : None, str, Group or an engine's own object
-        A torch.distributed ProcessGroup, an mpi4py communicator; the name of an engine ("torch", "mpi", "jax",
-        "tensorflow") for all ranks that it connects; None for the engine of the arrays' framework: torch.distributed,
+        A torch.distributed ProcessGroup or DeviceMesh, an mpi4py communicator, a tf.distribute strategy of several
+        workers; the name of an engine ("torch", "mpi", "jax", "tensorflow") for all ranks that it connects; None for the engine of the arrays' framework: torch.distributed,
         JAX's processes, TensorFlow's workers, MPI for NumPy and MXNet.
     like : Backend, optional
         Whose arrays are to be moved; NumPy's by default.
     timeout : float, optional
-        Seconds to wait for another rank, where the engine leaves that to the caller (MPI).
+        Seconds to wait for another rank; by default the engine's own, and 600 of MPI, which has none.
 
     Returns
     -------
@@ -92,7 +92,7 @@ def get_group(group: Any = None, *, like: Backend | None = None, timeout: float 
             return found  # type: ignore[no-any-return]
     raise TypeError(
         f"group: got {describe(group)}; accepted are None, a Group, the name of an engine "
-        f"({', '.join(map(repr, ENGINES))}), a torch ProcessGroup, an mpi4py communicator"
+        f"({', '.join(map(repr, ENGINES))}), a torch ProcessGroup, an mpi4py communicator, a tf.distribute strategy"
     )
 
 
@@ -109,19 +109,30 @@ def _engine(name: str) -> Any:
 def find_group(group: Any, B: Backend | None, leaves: Iterable[Any]) -> Group | ArrayGroup:
     """The ranks that ``group=`` means for leaves of a framework: those of the program that is being run or traced
     where there is one, else a `Group` of processes."""
-    if isinstance(group, (Group, ArrayGroup)):
+    if isinstance(group, ArrayGroup):
+        return group
+    traced = B is not None and any(_is_traced(B, leaf) for leaf in leaves if find_backend(leaf) is B)
+    if isinstance(group, Group):
+        if traced:
+            raise ValueError(
+                f"group: got {group!r} for traced arrays, whose bytes it cannot move; accepted is what names ranks "
+                "within the program: a mapped axis of JAX, a strategy of TensorFlow"
+            )
         return group
     if B is not None and B.name in OF_BACKEND:
         within = getattr(_engine(OF_BACKEND[B.name]), "inside", None)
-        traced = any(leaf is not None and B.is_traced(_values(B, leaf)) for leaf in leaves if find_backend(leaf) is B)
         found = within(group, traced) if within is not None else None
         if found is not None:
             return found  # type: ignore[no-any-return]
     return get_group(group, like=B)
 
 
-def _values(B: Backend, leaf: Any) -> Array:
-    """The array that tells whether a leaf is traced."""
+def _is_traced(B: Backend, leaf: Any) -> bool:
     if isinstance(leaf, IndexedSlices):
-        return leaf.values
-    return B.from_native(leaf).values if B.is_native(leaf) else leaf
+        return B.is_traced(leaf.values)
+    if not B.is_native(leaf):
+        return B.is_traced(leaf)
+    try:
+        return B.is_traced(B.from_native(leaf).values)
+    except (TypeError, ValueError, IndexError):  # it is refused where the other ranks hear of it
+        return False

@@ -70,7 +70,7 @@ def fold_dense(blocks: Sequence[Host]) -> Host:
         total = HOST.widen(blocks[0])
         for block in blocks[1:]:
             total = total + HOST.widen(block)
-        return HOST.astype(total, dtype_name(blocks[0].dtype))  # type: ignore[no-any-return]
+        return np.asarray(HOST.astype(total, dtype_name(blocks[0].dtype)))  # sums of 0-d arrays are scalars
 
 
 def reduce_all(
@@ -95,6 +95,16 @@ def reduce_all(
         _to_owners(group, owned)
     _to_all(group, ways)
     return [way.result for way in ways]
+
+
+def _nothing(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Host:
+    """What added to a row leaves every bit of it: -0, since 0 would make 0 of -0."""
+    values = np.zeros(shape, dtype)
+    if dtype == np.uint16:  # bfloat16
+        values.fill(0x8000)
+    elif dtype.kind == "f":
+        values.fill(-0.0)
+    return values
 
 
 # ---------------------------------------------------------------------- the collectives
@@ -242,7 +252,7 @@ class _Blocks(_Way):
         places = self.leaf.indices[rows] - start
         touched = np.zeros(stop - start, bool)
         touched[places] = True
-        values = np.zeros((stop - start, *self.leaf.values.shape[1:]), self.leaf.values.dtype)
+        values = _nothing((stop - start, *self.leaf.values.shape[1:]), self.leaf.values.dtype)
         values[places] = self.leaf.values[rows]
         return [np.packbits(touched), values]
 

@@ -1,13 +1,14 @@
 """Group: ranks that an engine connects, as the core sees them.
 
-An engine's adapter (``collectives.py`` in its framework's folder under backends/) moves bytes between ranks, with the
-engine's own collectives; what the bytes are is `islices.distributed.wire`, what is moved is decided in `strategy`. May
-import NumPy.
+An engine's adapter (``collectives.py`` in its framework's folder under backends/) moves bytes between ranks, by what the
+engine does best; what the bytes are is `islices.distributed.wire`, what is moved is decided in `strategy`. May import
+NumPy.
 """
 
 from __future__ import annotations
 
 import abc
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -58,6 +59,7 @@ class Traffic:
     received: int = 0
 
     def reset(self) -> None:
+        """Begin to count anew."""
         self.collectives = self.sent = self.received = 0
 
 
@@ -67,14 +69,28 @@ class Group(abc.ABC):
     An adapter sets ``engine``, `rank` and `size`, and writes the two primitives `_all_gather` and `_all_to_all`; they
     may raise whatever the engine raises, for which `_what_failed` finds words.
 
+    Parameters
+    ----------
+    rank, size : int
+
     Attributes
     ----------
     engine : str
         What moves the bytes, for messages: "torch.distributed (gloo)".
-    rank, size : int
     traffic : Traffic
     default_backend : str
         Whose arrays a rank gets for a leaf that is None there, if none of its leaves tells.
+
+    Notes
+    -----
+    SPEC clause 25. docs/distributed.md lists the engines.
+
+    Examples
+    --------
+    >>> from islices.distributed import Alone
+    >>> group = Alone()
+    >>> group.rank, group.size, group.traffic
+    (0, 1, Traffic(collectives=0, sent=0, received=0))
     """
 
     default_backend: ClassVar[str] = "numpy"
@@ -85,7 +101,9 @@ class Group(abc.ABC):
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
         self.traffic = Traffic()
+        self._process = os.getpid()
         self._broken: str | None = None
+        self._lost: Sequence[int] = ()
 
     def __repr__(self) -> str:
         return f"<{self.engine}: rank {self.rank} of {self.size}>"
@@ -110,7 +128,19 @@ class Group(abc.ABC):
 
     # ------------------------------------------------------------------ what the core calls
     def all_gather(self, data: Bytes, lengths: Sequence[int] | None = None) -> list[Bytes]:
-        """Every rank's bytes, in the order of ranks. Without lengths all ranks' are as long as this one's."""
+        """Every rank's bytes, on every rank.
+
+        Parameters
+        ----------
+        data : uint8 NumPy array, shape (n,)
+        lengths : sequence of int, optional
+            How long each rank's are; by default all as long as this one's.
+
+        Returns
+        -------
+        list of uint8 arrays
+            In the order of ranks.
+        """
         sizes = [len(data)] * self.size if lengths is None else [int(n) for n in lengths]
         if self.size == 1:
             return [data]
@@ -121,7 +151,20 @@ class Group(abc.ABC):
         return got
 
     def all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
-        """What each rank has for this one; lengths[r] bytes come from rank r."""
+        """What each rank has for this one.
+
+        Parameters
+        ----------
+        parts : sequence of uint8 NumPy arrays
+            One for each rank.
+        lengths : sequence of int
+            How many bytes each rank has for this one.
+
+        Returns
+        -------
+        list of uint8 arrays
+            In the order of ranks.
+        """
         if self.size == 1:
             return [parts[0]]
         sizes = [int(n) for n in lengths]
@@ -133,18 +176,24 @@ class Group(abc.ABC):
     def _guarded(self, collective: Any, *arguments: Any) -> list[Bytes]:
         if self._broken is not None:
             raise RankError(
-                f"{self.engine}: {self._broken} before: this group takes no more calls; start the ranks anew"
+                f"{self._broken}; this group takes no more calls since: start the ranks anew", ranks=self._lost
+            )
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                f"{self.engine}: got a call in a forked process, which shares the ranks' connections with its parent; "
+                "accepted are calls of the process that joined the ranks"
             )
         try:
             return collective(*arguments)  # type: ignore[no-any-return]
         except Exception as error:
             found = self._what_failed(error)
-            self._broken = str(found or error)
+            self._broken = str(found) if found is not None else f"{self.engine}: {error}"
+            self._lost = found.ranks if found is not None else ()
             if found is None:
                 raise
             raise found from error
         except BaseException:  # Ctrl-C in mid-collective: what the others get next is not what they expect
-            self._broken = "a call was interrupted"
+            self._broken = f"{self.engine}: a call was interrupted"
             raise
 
     def _count(self, sent: int, received: int) -> None:
@@ -154,7 +203,15 @@ class Group(abc.ABC):
 
 
 class Alone(Group):
-    """The group of one rank: nothing is moved."""
+    """The group of one rank, by no engine: nothing is moved, and the results are those of one process (SPEC clause 25).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices.distributed import Alone, all_reduce
+    >>> all_reduce([np.array([1.0]), None], "mean", Alone())
+    [array([1.]), None]
+    """
 
     engine = "one process"
 

@@ -63,8 +63,8 @@ def all_reduce(x: Any, op: str = "sum", group: Any = None, *, strategy: str = "a
     Returns
     -------
     structure of x
-        Leaves of their own types; sparse ones coalesced. The same bits on every rank. A dense leaf may be x's own where
-        there is one rank.
+        Leaves of their own types; sparse ones coalesced. The same bits on every rank. Where there is one rank a leaf
+        may share memory with x's.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def all_reduce(x: Any, op: str = "sum", group: Any = None, *, strategy: str = "a
     Notes
     -----
     SPEC clause 25: the coalesced concatenation of every rank's coalesced gradient, in the order of ranks. All leaves
-    travel together. No gradient passes through it.
+    travel together. No gradient passes through it, but in a JAX program, where one does.
 
     Examples
     --------
@@ -87,13 +87,22 @@ def all_reduce(x: Any, op: str = "sum", group: Any = None, *, strategy: str = "a
     >>> all_reduce({"embedding": s}, group=Alone())["embedding"].indices
     array([0, 5])
     """
-    leaves = named_leaves(x, "x")
+    refused: Exception | None = None
+    leaves: dict[str, Any] = {}
+    try:
+        leaves = named_leaves(x, "x")
+    except ValueError as error:
+        refused = error
     B = _framework(leaves)
+    if group is None and B is None:
+        raise refused or _no_engine(leaves)
     found = find_group(group, B, leaves.values())
     if isinstance(found, ArrayGroup):
-        done = _over_array_group(leaves, found, op, strategy)
+        if refused is not None:
+            raise refused
+        done = _over_array_group(leaves, found, op, strategy, link)
     else:
-        done = _over_group(leaves, B, found, op, strategy, link)
+        done = _over_group(leaves, B, found, op, strategy, link, refused)
     return rebuild(x, iter(done.values()))
 
 
@@ -102,9 +111,22 @@ def _framework(leaves: Mapping[str, Any]) -> Backend | None:
     return next((B for B in map(find_backend, leaves.values()) if B is not None), None)
 
 
+def _no_engine(leaves: Mapping[str, Any]) -> Exception:
+    """Why leaves none of which is a framework's do not tell the engine."""
+    for name, leaf in leaves.items():
+        if leaf is not None:
+            adopt(leaf, _called(name))  # raises
+    return ValueError(
+        "group: got None, and no leaf of x tells whose engine connects the ranks; accepted is an engine's name, "
+        "its own object or a Group"
+    )
+
+
 # ---------------------------------------------------------------------- within a program
-def _over_array_group(leaves: Mapping[str, Any], group: ArrayGroup, op: str, strategy: str) -> dict[str, Any]:
-    _check_options(op, strategy)
+def _over_array_group(
+    leaves: Mapping[str, Any], group: ArrayGroup, op: str, strategy: str, link: Link | None
+) -> dict[str, Any]:
+    _check_options(op, strategy, link)
     done: dict[str, Any] = {}
     for name, x in leaves.items():
         leaf, restore = (None, None) if x is None else adopt(x, _called(name))
@@ -112,7 +134,7 @@ def _over_array_group(leaves: Mapping[str, Any], group: ArrayGroup, op: str, str
             done[name] = None
             continue
         _check_mean(leaf, op, name)
-        done[name] = restore(_divided(reduce_inside(leaf, group, strategy), op, group.size))
+        done[name] = restore(_divided(reduce_inside(leaf, group, strategy, link), op, group.size))
     return done
 
 
@@ -125,17 +147,20 @@ class _Prepared(NamedTuple):
 
 
 def _over_group(
-    leaves: Mapping[str, Any], B: Backend | None, group: Group, op: str, strategy: str, link: Link | None
+    leaves: Mapping[str, Any],
+    B: Backend | None,
+    group: Group,
+    op: str,
+    strategy: str,
+    link: Link | None,
+    error: Exception | None,
 ) -> dict[str, Any]:
     # in an order that does not depend on how a rank has put its dict together
     names = sorted(leaves)
     prepared: dict[str, _Prepared] = {}
-    error = None
     said: dict[str, Any] = {"op": op, "strategy": strategy, "link": repr(link)}
     try:
-        _check_options(op, strategy)
-        if link is not None and not isinstance(link, Link):
-            raise TypeError(f"link: got {describe(link)}; accepted is a Link or None")
+        _check_options(op, strategy, link)
         for name in names:
             prepared[name] = _prepare(leaves[name], name, op, strategy)
     except Exception as raised:  # the other ranks wait for this one: they must be told
@@ -157,9 +182,11 @@ def _over_group(
     }
 
 
-def _check_options(op: str, strategy: str) -> None:
+def _check_options(op: str, strategy: str, link: Link | None) -> None:
     check_name(op, OPS, "op")
     check_name(strategy, ("auto", *STRATEGIES), "strategy")
+    if link is not None and not isinstance(link, Link):
+        raise TypeError(f"link: got {describe(link)}; accepted is a Link or None")
 
 
 def _called(name: str) -> str:
@@ -200,6 +227,8 @@ def _on_host(B: Backend, x: Array) -> np.ndarray[Any, Any]:
     """x in host memory, bfloat16 as uint16; looked at only."""
     views = modes.host_views(B, (x,))
     found = B.to_numpy(x) if views is None else views[0]
+    if not found.dtype.isnative:
+        found = found.astype(found.dtype.newbyteorder("="))
     return np.ascontiguousarray(found).reshape(found.shape)  # which makes 0-d arrays 1-d
 
 

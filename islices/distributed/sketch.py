@@ -59,7 +59,8 @@ def splitters(sketches: Sequence[Ids], counts: Sequence[int], parts: int) -> Ids
     if not len(places):
         return np.zeros(parts - 1, np.int64)
     wanted = reached[-1] * np.arange(1, parts) / parts
-    return places[np.minimum(np.searchsorted(reached, wanted), len(places) - 1)]
+    cuts: Ids = places[np.minimum(np.searchsorted(reached, wanted), len(places) - 1)]
+    return cuts
 
 
 def _kept(sketch: Ids) -> Ids:

@@ -58,7 +58,17 @@ class Link:
             raise ValueError(f"latency: got {show(self.latency)}; accepted is a number of seconds of at least 0")
 
     def time(self, nbytes: float, messages: float) -> float:
-        """Seconds for what one rank receives."""
+        """How long it takes one rank to receive something.
+
+        Parameters
+        ----------
+        nbytes, messages : float
+
+        Returns
+        -------
+        float
+            Seconds.
+        """
         return nbytes / self.bandwidth + messages * self.latency
 
 

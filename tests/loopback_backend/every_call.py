@@ -13,6 +13,7 @@ import numpy as np
 
 import islices
 from islices import optim
+from islices.distributed import Alone, all_reduce
 
 B = islices.get_backend("loopback")
 
@@ -83,6 +84,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "PerSample": lambda: [samples().norms(), samples().clip(1.0), samples().sum(), samples().to_dense()],
     "Table": lambda: islices.Table(table()).weights,
     "add": lambda: [islices.add(slices(), table()), islices.add(slices(), slices()), slices() + table()],
+    "all_reduce": lambda: all_reduce(tree(), "mean", Alone()),
     "clip_by_global_norm": lambda: islices.clip_by_global_norm(tree(), 1.0),
     "clip_by_norm": lambda: islices.clip_by_norm(tree(), 1.0),
     "clip_by_row_norm": lambda: islices.clip_by_row_norm(tree(), 1.0),

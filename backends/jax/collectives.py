@@ -1,0 +1,254 @@
+"""JAX as an engine of `islices.distributed`: the processes that `jax.distributed` connects, and the mapped axes of a
+program.
+
+What of JAX is minded here:
+
+- Its collectives move arrays of one shape on every rank, and every shape compiles (20 to 100 ms). So bytes are
+  lengthened to one of few (`LENGTHS`), and parts of very unequal lengths go in rounds, each as long as its own longest.
+- A collective waits for another process for as long as that process lives, and some run before the call returns, others
+  after: a timeout is kept by a thread that is left behind.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax as typed_lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from islices.arguments import show
+from islices.backends.jax.precision import apart
+from islices.distributed.group import ArrayGroup, Bytes, Group, RankError, RankTimeout
+from islices.memory import empty
+from islices.registry import describe
+
+__all__ = ["AxisGroup", "JaxGroup", "default_group", "inside", "wrap"]
+
+lax: Any = typed_lax  # its collectives, in some versions not typed
+AXIS = "islices_ranks"
+BY_RANK: Any = PartitionSpec(AXIS)  # type: ignore[no-untyped-call]
+HOW_TO_MAP = "within jax.shard_map over a mesh that has this axis, jax.pmap or jax.vmap with axis_name="
+#: The lengths of messages: 8 from a power of two to the next, so that at most an eighth is filling. A byte names one;
+#: each is a multiple of 16, so that arrays in rows of that length are aligned.
+LENGTHS = [0, *((8 + eighth) << power for power in range(4, 36) for eighth in range(8))][:256]
+#: One exchange of equal parts becomes rounds of unequal ones where those move this many times fewer bytes.
+WORTH_ROUNDS = 2
+
+
+def default_group(timeout: float | None) -> Group:
+    if not jax.distributed.is_initialized():
+        raise RuntimeError(
+            "jax.distributed has not been started on this process: call jax.distributed.initialize(...) before JAX "
+            'computes anything (on CPU after jax.config.update("jax_cpu_collectives_implementation", "gloo")), or give '
+            "group="
+        )
+    return _all_processes(timeout)
+
+
+@cache
+def _all_processes(timeout: float | None) -> Group:
+    """One group for all calls, which remembers what it has moved, and that it is broken."""
+    return JaxGroup(timeout)
+
+
+def wrap(x: Any, timeout: float | None) -> Group | None:
+    return None  # JAX has no object for its processes
+
+
+class JaxGroup(Group):
+    """The processes of jax.distributed, each by its first device.
+
+    Parameters
+    ----------
+    timeout : float, optional
+        Seconds to wait for another rank; without it as long as JAX does, which is for as long as the other lives.
+    """
+
+    def __init__(self, timeout: float | None = None) -> None:
+        super().__init__(jax.process_index(), jax.process_count())
+        self.timeout = timeout
+        devices = [min(_devices(rank), key=lambda d: d.id) for rank in range(self.size)]
+        self._device = devices[self.rank]
+        self._mesh = Mesh(np.array(devices), (AXIS,))
+        self.engine = f"jax.distributed ({self._device.platform})"
+
+    def _all_gather(self, data: Bytes, lengths: Sequence[int]) -> list[Bytes]:
+        longest = LENGTHS[_length_class(max(lengths))]
+        got = self._run("all_gather", _in_rows([data], longest)[0])
+        return [row[:n] for row, n in zip(got, lengths, strict=True)]
+
+    def _all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
+        classes = np.array([_length_class(len(p)) for p in parts], np.uint8)
+        classes[self.rank] = 0  # what stays here
+        table = self._run("all_gather", classes)  # [from, to], so that all ranks decide alike
+        ranks = np.arange(self.size)
+        longest = [LENGTHS[table[ranks, ranks - self.size + shift].max()] for shift in range(1, self.size)]
+        if sum(longest) * WORTH_ROUNDS <= (self.size - 1) * max(longest):
+            got: Sequence[Bytes] = self._rounds(parts, longest)
+        else:
+            got = list(self._run("all_to_all", _in_rows(parts, max(longest), without=self.rank)))
+        out = [row[:n] for row, n in zip(got, lengths, strict=True)]
+        out[self.rank] = parts[self.rank]
+        return out
+
+    def _rounds(self, parts: Sequence[Bytes], longest: Sequence[int]) -> list[Bytes]:
+        """The parts, by shifts of 1, 2, ... ranks; longest[shift - 1] is the length of a shift."""
+        got: list[Bytes] = [empty((0,), np.uint8)] * self.size
+        for shift, length in enumerate(longest, 1):
+            if length:
+                part = parts[(self.rank + shift) % self.size]
+                got[(self.rank - shift) % self.size] = self._run("shift", _in_rows([part], length)[0], shift)
+        return got
+
+    def _run(self, name: str, x: np.ndarray[Any, Any], shift: int = 0) -> np.ndarray[Any, Any]:
+        """This rank's result of a collective on arrays of one shape."""
+        program = _program(name, self._mesh, shift)
+        spread = NamedSharding(self._mesh, BY_RANK)
+
+        def collective() -> np.ndarray[Any, Any]:
+            mine = jax.device_put(x[None], self._device)
+            whole = jax.make_array_from_single_device_arrays((self.size, *x.shape), spread, [mine])
+            return np.asarray(jax.device_get(program(whole).addressable_data(0)))[0]  # type: ignore[no-any-return]
+
+        return collective() if self.timeout is None else _within(self.timeout, collective)
+
+    def _what_failed(self, error: Exception) -> RankError | None:
+        text = str(error)
+        if isinstance(error, TimeoutError) or any(words in text for words in ("imed out", "timeout", "DEADLINE")):
+            return RankTimeout(f"{self.engine}: another rank did not come in time: {text}")
+        own = any(words in text for words in ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT"))
+        if isinstance(error, jax.errors.JaxRuntimeError) and not own:
+            return RankError(f"{self.engine}: another rank is gone: {text}")
+        return None
+
+
+def _devices(rank: int) -> list[Any]:
+    return [d for d in jax.devices() if d.process_index == rank]
+
+
+@cache
+def _program(name: str, mesh: Mesh, shift: int) -> Callable[[Any], Any]:
+    size = mesh.size
+    collective: Callable[[Any], Any] = {
+        "all_gather": lambda x: lax.all_gather(x, AXIS),
+        "all_to_all": lambda x: lax.all_to_all(x, AXIS, 0, 0),
+        "shift": lambda x: lax.ppermute(x, AXIS, [(rank, (rank + shift) % size) for rank in range(size)]),
+    }[name]
+    return jax.jit(jax.shard_map(lambda x: collective(x[0])[None], mesh=mesh, in_specs=BY_RANK, out_specs=BY_RANK))
+
+
+def _length_class(nbytes: int) -> int:
+    return bisect.bisect_left(LENGTHS, nbytes)
+
+
+def _within(seconds: float, fn: Callable[[], Any]) -> Any:
+    """fn(), or TimeoutError; fn then goes on in a thread that does not keep the process from ending."""
+    outcome: list[Any] = []
+
+    def run() -> None:
+        try:
+            outcome.extend((True, fn()))
+        except BaseException as error:
+            outcome.extend((False, error))
+
+    thread = threading.Thread(target=run, name="islices collective", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise TimeoutError(f"nothing came for {seconds:g} s")
+    done, result = outcome
+    if not done:
+        raise result
+    return result
+
+
+def _in_rows(parts: Sequence[Bytes], length: int, without: int | None = None) -> np.ndarray[Any, Any]:
+    """The parts as rows of one length, whose rest is zero; zeros alone for one of them."""
+    out = empty((len(parts), length), np.uint8)
+    for k, part in enumerate(parts):
+        used = 0 if k == without else len(part)
+        out[k, :used] = part[:used]
+        out[k, used:] = 0
+    return out
+
+
+# ---------------------------------------------------------------------- within a program
+def inside(group: Any, traced: bool) -> AxisGroup | None:
+    """The ranks of the mapped axes that group names in the program being traced; None where it names none and none is
+    called for.
+
+    Raises
+    ------
+    NameError
+        No such axis is mapped here.
+    ValueError, TypeError
+        Traced arrays, and group names no axis.
+    """
+    names = (group,) if isinstance(group, str) else group
+    if isinstance(names, tuple) and names and all(isinstance(name, str) for name in names):
+        sizes = [_axis_size(name, required=traced) for name in names]
+        return None if None in sizes else AxisGroup(names, sizes)  # type: ignore[arg-type]
+    if not traced:
+        return None
+    kind = ValueError if group is None else TypeError
+    raise kind(
+        f"group: got {describe(group)} for traced arrays; accepted is the name of a mapped axis, or a tuple of names: "
+        f'group="data" {HOW_TO_MAP}'
+    )
+
+
+def _axis_size(name: str, *, required: bool) -> int | None:
+    try:
+        return int(lax.axis_size(name))
+    except NameError as error:
+        if not required:
+            return None
+        raise NameError(
+            f"group: got {show(name)}; accepted for traced arrays is an axis that is mapped around them: {HOW_TO_MAP}"
+        ) from error
+
+
+class AxisGroup(ArrayGroup):
+    """The ranks of mapped axes, the first axis being the slowest."""
+
+    def __init__(self, names: Sequence[str], sizes: Sequence[int]) -> None:
+        self.names, self.sizes = tuple(names), tuple(sizes)
+        self.size = math.prod(sizes)
+        self.engine = f"JAX axis {', '.join(map(show, names))}"
+
+    def all_gather(self, x: Any) -> Any:
+        if x.size == 0:  # XLA refuses to gather nothing
+            return jnp.zeros((self.size * x.shape[0], *x.shape[1:]), x.dtype)
+        x = apart(x)
+        for name in reversed(self.names):  # one after the other: vmap takes no tuple
+            x = _gather_alike(x, name) if name in _mesh_axes() else lax.all_gather(x, name, tiled=True)
+        return x
+
+    def all_to_all(self, x: Any) -> Any:
+        if x.size == 0:
+            return x
+        blocks = apart(x).reshape(*self.sizes, -1, *x.shape[1:])
+        for axis, name in enumerate(self.names):
+            blocks = lax.all_to_all(blocks, name, axis, axis, tiled=True)
+        return blocks.reshape(x.shape)
+
+
+def _mesh_axes() -> tuple[Any, ...]:
+    """The axes that jax.shard_map maps here; vmap's and pmap's are others."""
+    return tuple(jax.sharding.get_abstract_mesh().manual_axes)
+
+
+#: all_gather whose result shard_map knows to be the same on every rank, so that out_specs may say so.
+_gather_alike: Callable[[Any, str], Any] = (
+    partial(lax.all_gather_invariant, tiled=True)
+    if hasattr(lax, "all_gather_invariant")  # before 0.8
+    else partial(lax.all_gather, tiled=True, to="invarying")
+)

@@ -1,0 +1,320 @@
+"""tf.distribute as an engine of `islices.distributed`.
+
+Two ways in. Within ``strategy.run`` the ranks are the strategy's replicas, on one machine or many, and `Replicas`
+gathers their tensors as part of the program, eager or traced. Outside of it the ranks are the worker processes of a
+``MultiWorkerMirroredStrategy``, and `TensorFlowGroup` moves bytes between them.
+
+The group calls TensorFlow's collective operations themselves, on each worker's CPU and under group keys of its own:
+``ctx.all_gather`` would ask for the lengths once more, and has no all-to-all beside it. Minded here:
+
+- They know neither bytes nor bfloat16: between processes everything travels as words of 8 bytes, within a program
+  bfloat16 as int32.
+- They order ranks by their tasks' names as text, worker 10 before worker 2: each message says whose it is.
+- All ranks' messages must be of one length: shorter ones are filled up. An all-to-all of all ranks would fill up
+  everything to the longest part there is, which nobody knows beforehand; exchanges between two, which know both their
+  lengths, fill up to the longer.
+- To gather or to exchange no elements at all is a segmentation fault: something is always there.
+
+May import: TensorFlow, NumPy, the core.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from islices.backend import Array
+from islices.backends.tensorflow import memory
+from islices.distributed.group import Alone, ArrayGroup, Bytes, Group, RankError, RankTimeout
+from islices.memory import empty
+
+__all__ = ["Replicas", "TensorFlowGroup", "default_group", "inside", "wrap"]
+
+#: Group keys from here on are this module's; TensorFlow counts its own up from 1.
+KEYS = 1 << 24
+#: The keys of single collectives, which all ranks make in the same order.
+_instances = itertools.count(1)
+#: (strategy, timeout) -> its group, as what is compiled, and whether it is broken, outlives a call.
+_groups: dict[tuple[Any, float], Group] = {}
+
+#: What TensorFlow's all_gather takes.
+GATHERED = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
+
+#: A collective's scalar argument.
+INSTANCE = tf.TensorSpec((), tf.int32)
+#: What TensorFlow raises where another process has ended or given up.
+GONE = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.InternalError,
+)
+
+WAY_OUT = (
+    "call within strategy.run(...), where the ranks are the strategy's replicas; or outside of it with "
+    "group=tf.distribute.MultiWorkerMirroredStrategy(...), whose workers are then the ranks"
+)
+
+
+# ---------------------------------------------------------------------- within strategy.run
+def inside(group: Any = None, traced: bool = False) -> ArrayGroup | None:
+    """The replicas of the replica context that this code runs in, if that is what group means.
+
+    Parameters
+    ----------
+    group : None, "tensorflow", tf.distribute.Strategy or tf.distribute.ReplicaContext
+    traced : bool
+        Whether what is to be moved is symbolic.
+
+    Returns
+    -------
+    Replicas or None
+        None outside of ``strategy.run``, and for the group of another engine.
+
+    Raises
+    ------
+    ValueError
+        Another replica context than the present one.
+    RuntimeError
+        Symbolic tensors outside of ``strategy.run``: nothing moves them there.
+
+    Notes
+    -----
+    SPEC clause 25.
+
+    Examples
+    --------
+    >>> inside() is None
+    True
+    >>> tf.distribute.OneDeviceStrategy("CPU:0").run(lambda: inside().size)
+    1
+    """
+    context = tf.distribute.get_replica_context()
+    if isinstance(group, tf.distribute.ReplicaContext):
+        if group is not context:
+            raise ValueError("group: got a replica context that this code is not in; accepted is the present one")
+        return Replicas(context)
+    if group is None or isinstance(group, str):
+        present = tf.distribute.has_strategy() and group in (None, "tensorflow")
+    else:
+        present = context is not None and context.strategy is group
+    if present and context is not None:
+        return Replicas(context)
+    if traced:
+        raise RuntimeError(f"group: got symbolic tensors outside of strategy.run, where nothing moves them: {WAY_OUT}")
+    return None
+
+
+class Replicas(ArrayGroup):
+    """The replicas of a tf.distribute strategy, in the order of their ids.
+
+    There is no all_to_all: tf.distribute has none, and the operation below it needs keys that only the strategy gives.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self.context = context
+        self.size = int(context.num_replicas_in_sync)
+        self.engine = f"tf.distribute ({type(context.strategy).__name__})"
+
+    def all_gather(self, x: Array) -> Array:
+        """The replicas' tensors, joined along axis 0; the first dimension may differ."""
+        x = tf.convert_to_tensor(x)
+        if self.size == 1:
+            return x
+        there, back = _gatherable(x)
+        # a row more than there is: to gather no elements at all ends TensorFlow's process
+        longer = tf.concat((tf.zeros(_lengthened(there, 1), there.dtype), there), 0)
+        mine = tf.stack([self.context.replica_id_in_sync_group, tf.shape(longer)[0]])[None]
+        joined, sizes = self.context.all_gather([longer, mine], axis=0)
+        found = back(tf.gather(joined, _places(*tf.unstack(sizes, num=2, axis=1))))
+        found.set_shape((None, *x.shape[1:]))
+        return found
+
+
+def _places(ids: Array, sizes: Array) -> Array:
+    """The rows of blocks that lie one after the other, without the first of each, in the order of the blocks' ids."""
+    ends = tf.cumsum(sizes)
+    order = tf.argsort(ids)
+    return tf.ragged.range(tf.gather(ends - sizes + 1, order), tf.gather(ends, order)).flat_values
+
+
+def _gatherable(x: Array) -> tuple[Array, Callable[[Array], Array]]:
+    """A tensor (n, ...) as one that TensorFlow gathers, with rows of at least one element, and the way back."""
+    if 0 in x.shape[1:]:
+        return tf.zeros((tf.shape(x)[0],), tf.int32), lambda y: tf.zeros(_lengthened(x, tf.shape(y)[0]), x.dtype)
+    if x.dtype not in GATHERED or tf.executing_eagerly():  # eager, others than int32 are traced anew each time
+        return _words(x)
+    return x, tf.identity
+
+
+def _words(x: Array) -> tuple[Array, Callable[[Array], Array]]:
+    """A tensor (n, ...) of any dtype as int32 words (n, k), and the way back."""
+    count, each = tf.reduce_prod(tf.shape(x)[1:]), max(1, 4 // x.dtype.size)
+    padded = -(-count // each) * each
+    flat = tf.pad(tf.reshape(x, (tf.shape(x)[0], count)), [[0, 0], [0, padded - count]])
+    return _bits(flat, tf.int32), lambda y: tf.reshape(_bits(y, x.dtype)[:, :count], _lengthened(x, tf.shape(y)[0]))
+
+
+def _bits(x: Array, dtype: Any) -> Array:
+    """A tensor (n, k) seen as one of another dtype: (n, k') of the same bytes."""
+    size, other = x.dtype.size, dtype.size
+    if size < other:
+        x = tf.reshape(x, (tf.shape(x)[0], tf.shape(x)[1] // (other // size), other // size))
+    n, k = tf.shape(x)[0], tf.shape(x)[1]
+    return tf.reshape(tf.bitcast(x, dtype), (n, k * max(1, size // other)))
+
+
+def _lengthened(x: Array, n: int | Array) -> Array:
+    """The shape of x with n rows."""
+    return tf.concat(([n], tf.shape(x)[1:]), 0)
+
+
+# ---------------------------------------------------------------------- between worker processes
+def default_group(timeout: float | None) -> Group:
+    """The workers of the strategy in scope."""
+    if not tf.distribute.has_strategy():
+        raise RuntimeError(f"no tf.distribute strategy is in scope: {WAY_OUT}")
+    return _workers(tf.distribute.get_strategy(), timeout)
+
+
+def wrap(x: Any, timeout: float | None) -> Group | None:
+    """The workers of a strategy, or of a replica context's."""
+    if isinstance(x, tf.distribute.ReplicaContext):
+        x = x.strategy
+    return _workers(x, timeout) if isinstance(x, tf.distribute.Strategy) else None
+
+
+def _workers(strategy: Any, timeout: float | None) -> Group:
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        if strategy.num_replicas_in_sync == 1:
+            return Alone()
+        replicas = f"the {strategy.num_replicas_in_sync} replicas of a {type(strategy).__name__}"
+        raise RuntimeError(f"group: {replicas} meet only within a program: {WAY_OUT}")
+    if timeout is None:
+        options = getattr(strategy.extended, "_communication_options", None)
+        timeout = getattr(options, "timeout_seconds", None)
+    seconds = float(timeout or 0.0)
+    if (strategy, seconds) not in _groups:
+        group = TensorFlowGroup(strategy, seconds)
+        _groups[strategy, seconds] = group if group.size > 1 else Alone()
+    return _groups[strategy, seconds]
+
+
+def _place(resolver: Any) -> tuple[int, int]:
+    """(rank, size) of this process: the chief, if there is one, then the workers."""
+    cluster = resolver.cluster_spec()
+    tasks = [(job, k) for job in ("chief", "worker") if job in cluster.jobs for k in range(cluster.num_tasks(job))]
+    return (tasks.index((resolver.task_type, resolver.task_id)), len(tasks)) if tasks else (0, 1)
+
+
+class TensorFlowGroup(Group):
+    """The worker processes of a MultiWorkerMirroredStrategy, outside of ``strategy.run``.
+
+    Parameters
+    ----------
+    strategy : tf.distribute.MultiWorkerMirroredStrategy
+    timeout : float
+        Seconds to wait for another rank; 0 for ever, as TensorFlow does unless the strategy's CommunicationOptions have
+        a timeout_seconds. A rank that has died is noticed before.
+    """
+
+    engine = "tf.distribute (MultiWorkerMirroredStrategy)"
+    default_backend = "tensorflow"
+
+    def __init__(self, strategy: Any, timeout: float = 0.0) -> None:
+        super().__init__(*_place(strategy.cluster_resolver))
+        self.strategy, self.timeout = strategy, timeout
+        self.others = [other for other in range(self.size) if other != self.rank]
+
+    def _all_gather(self, data: Bytes, lengths: Sequence[int]) -> list[Bytes]:
+        words = _message(self.rank, data, max(lengths), copies=1)[0]
+        joined = self._run(self._gather, words).reshape(self.size, len(words))
+        of_rank = {int(message[0]): message[1:].view(np.uint8) for message in joined}
+        return [of_rank[rank][:length] for rank, length in enumerate(lengths)]
+
+    def _all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
+        # to both of a pair goes the same, as which of them is first depends on their names
+        mine = [_message(self.rank, parts[o], max(len(parts[o]), lengths[o]), copies=2) for o in self.others]
+        got = list(parts)
+        for other, messages in zip(self.others, self._run(self._exchange, *mine), strict=True):
+            theirs = messages[0 if messages[0, 0] == other else 1, 1:]
+            got[other] = theirs.view(np.uint8)[: lengths[other]]
+        return got
+
+    def _run(self, compiled: Any, *arrays: np.ndarray[Any, Any]) -> Any:
+        if not tf.executing_eagerly():
+            raise RuntimeError(f"{self.engine}: got a call inside tf.function; accepted is eager code, or: {WAY_OUT}")
+        with tf.device("CPU:0"):
+            got = compiled(*map(memory.adopt, arrays), tf.constant(next(_instances), tf.int32))
+        return [memory.view(x) for x in got] if isinstance(got, (list, tuple)) else memory.view(got)
+
+    @functools.cached_property
+    def _gather(self) -> Any:
+        @tf.function(autograph=False, input_signature=[_spec(1), INSTANCE])
+        def gather(words: Array, instance: Array) -> Array:
+            return self._collective(tf.raw_ops.CollectiveGatherV2, words, self.size, KEYS, instance)
+
+        return gather
+
+    @functools.cached_property
+    def _exchange(self) -> Any:
+        pairs = [(min(self.rank, other), max(self.rank, other)) for other in self.others]
+
+        @tf.function(autograph=False, input_signature=[_spec(2)] * len(pairs) + [INSTANCE])
+        def exchange(*arguments: Array) -> list[Array]:
+            *messages, instance = arguments
+            return [
+                self._collective(tf.raw_ops.CollectiveAllToAllV2, x, 2, KEYS + 1 + low * self.size + high, instance)
+                for x, (low, high) in zip(messages, pairs, strict=True)
+            ]
+
+        return exchange
+
+    def _collective(self, op: Any, words: Array, size: int, group: int, instance: Array) -> Array:
+        # stateless, or a function's exchanges would wait for one another, in an order of each rank's own
+        return op(
+            input=words,
+            group_size=size,
+            group_key=group,
+            instance_key=instance,
+            ordering_token=[],
+            timeout_seconds=self.timeout,
+            is_stateless=True,
+        )
+
+    def _what_failed(self, error: Exception) -> RankError | None:
+        if not isinstance(error, tf.errors.OpError):
+            return None
+        text = _reason(error.message)
+        if isinstance(error, tf.errors.DeadlineExceededError):
+            return RankTimeout(f"{self.engine}: another rank did not come within {self.timeout:g} s: {text}")
+        if isinstance(error, GONE):
+            return RankError(f"{self.engine}: another rank is gone: {text}")
+        return None
+
+
+def _spec(rank: int) -> Any:
+    """Of messages: (words,) or (2, words)."""
+    return tf.TensorSpec(((None,), (2, None))[rank - 1], tf.int64)
+
+
+def _message(rank: int, data: Bytes, length: int, *, copies: int) -> np.ndarray[Any, Any]:
+    """(copies, 1 + words): the rank, and the data, filled up to length bytes and a whole word."""
+    out = empty((copies, 1 + -(-length // 8)), np.int64)
+    out[:, 0] = rank
+    out[:, 1:].view(np.uint8)[:, : len(data)] = data
+    out[:, 1:].view(np.uint8)[:, len(data) :] = 0
+    return out
+
+
+def _reason(message: str) -> str:
+    """What a collective's error says, without the places in the program and the advice around it."""
+    lines = [line.strip() for line in message.splitlines()]
+    found = [line for line in lines if line.startswith("Collective")]
+    return found[-1].rpartition("aborted by: ")[2] if found else " ".join(line for line in lines if line)

@@ -1,0 +1,289 @@
+"""The cases that every engine runs: a tree of gradients for each rank, and what all_reduce must make of them.
+
+Trees are plain data, made from (rank, size), so that every rank knows what the others have.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from islices.conformance.data import Array, Slices
+from islices.conformance.naive import WIDE, narrow
+
+__all__ = ["CASES", "STRATEGIES", "Case", "Pair", "one_batch"]
+
+STRATEGIES = ("auto", "gather", "ranges", "dense")
+FLOATS = ("float32", "float64", "float16", "bfloat16")
+INTEGERS = ("int32", "int64")
+ROWS = 40
+
+
+class Case(NamedTuple):
+    """One call that all ranks make.
+
+    Attributes
+    ----------
+    id : str
+    make : callable (rank, size) -> tree of plain data
+    op, strategy : str
+    native : bool
+        Sparse leaves are the framework's own.
+    exact : bool
+        Sums are exact in any order.
+    wide : bool
+        Needs the framework's 64-bit types.
+    full : bool
+        Only in the full profile.
+    """
+
+    id: str
+    make: Callable[[int, int], Any]
+    op: str = "sum"
+    strategy: str = "auto"
+    native: bool = False
+    exact: bool = False
+    wide: bool = False
+    full: bool = False
+    clause: str = "25"
+
+
+CASES: list[Case] = []
+
+
+class Pair(NamedTuple):
+    table: Any
+    bias: Any
+
+
+def case(id: str, make: Callable[[int, int], Any], **fields: Any) -> None:
+    """Add a case for each strategy that ``strategies`` names; all by default."""
+    strategies = fields.pop("strategies", STRATEGIES)
+    start = f"ranks/{id}/{fields.get('op', 'sum')}"
+    CASES.extend(Case(f"{start}/{name}", make, strategy=name, **fields) for name in strategies)
+
+
+# ---------------------------------------------------------------------- numbers and indices
+def numbers(rng: random.Random, count: int, dtype: str, exact: bool = False) -> list[Any]:
+    if dtype in INTEGERS:
+        return [rng.randrange(-9, 10) for _ in range(count)]
+    if exact:  # eighths: a few dozens of them add up exactly even in bfloat16
+        return [rng.randrange(-4, 5) / 8 for _ in range(count)]
+    return [narrow(WIDE[dtype](rng.gauss(0, 1)), dtype) for _ in range(count)]
+
+
+def array(rng: random.Random, shape: tuple[int, ...], dtype: str = "float32", exact: bool = False) -> Array:
+    return Array(dtype, shape, numbers(rng, math.prod(shape), dtype, exact))
+
+
+def sparse(
+    rng: random.Random, indices: list[int], row: tuple[int, ...] = (3,), dtype: str = "float32",
+    index_type: str = "int32", rows: int | None = ROWS, exact: bool = False,
+) -> Slices:  # fmt: skip
+    values = array(rng, (len(indices), *row), dtype, exact)
+    return Slices(values, Array(index_type, (len(indices),), indices), (rows, *row))
+
+
+def some(rng: random.Random, rows: int = ROWS) -> list[int]:
+    return rng.sample(range(rows), min(rows, rng.randrange(5, 12)))
+
+
+#: layout -> the indices that a rank stores, from (random numbers of the rank, rank)
+LAYOUTS: dict[str, Callable[[random.Random, int], list[int]]] = {
+    "sorted": lambda rng, rank: sorted(some(rng)),
+    "unsorted": lambda rng, rank: some(rng),
+    "duplicates": lambda rng, rank: [rng.randrange(12) for _ in range(20 + 3 * rank)],
+    "identical": lambda rng, rank: list(range(0, ROWS, 3)),
+    "disjoint": lambda rng, rank: [k for k in range(39, -1, -1) if k % 8 == rank],
+    "one row": lambda rng, rank: [17],
+    "first and last": lambda rng, rank: [ROWS - 1, 0],
+    "many": lambda rng, rank: [rng.randrange(ROWS) for _ in range(300)],
+    "empty": lambda rng, rank: [],
+    "empty on odd ranks": lambda rng, rank: [] if rank % 2 else some(rng),
+    "only on the last range": lambda rng, rank: [ROWS - 1 - k for k in range(5)],
+}
+
+
+def seeded(name: str, rank: int) -> random.Random:
+    return random.Random(f"{name}, rank {rank}")
+
+
+def drawn(name: str, layout: str = "duplicates", **options: Any) -> Callable[[int, int], Slices]:
+    def make(rank: int, size: int) -> Slices:
+        rng = seeded(name, rank)
+        return sparse(rng, LAYOUTS[layout](rng, rank), **options)
+
+    return make
+
+
+for _layout in LAYOUTS:
+    case(f"layout/{_layout}", drawn(_layout, _layout))
+for _dtype in (*FLOATS, *INTEGERS):
+    _wide = "64" in _dtype
+    case(f"dtype/{_dtype}", drawn(_dtype, dtype=_dtype), wide=_wide, full=_dtype == "float32")
+    if _dtype in FLOATS:
+        case(f"dtype/{_dtype}", drawn(_dtype, dtype=_dtype), op="mean", wide=_wide)
+case("index/int64", drawn("int64", index_type="int64"), wide=True)
+for _row in ((), (2, 3), (0,), (1,)):
+    case(f"row/{_row}", drawn(f"row {_row}", row=_row))
+case("rows/unknown", drawn("unknown", rows=None), strategies=STRATEGIES[:3])
+case("rows/unknown and empty", drawn("unknown", "empty", rows=None), strategies=STRATEGIES[:3])
+case(
+    "rows/one", lambda rank, size: sparse(seeded("one", rank), [0] * (rank + 1), rows=1),
+)  # fmt: skip
+case("rows/none at all", lambda rank, size: sparse(seeded("none", rank), [], rows=0))
+case("rows/fewer than ranks", lambda rank, size: sparse(seeded("fewer", rank), [2, 0, 1, 2], rows=3))
+
+
+def padded(rank: int, size: int) -> Slices:
+    """Some slots are padding, which comes last on even ranks and anywhere on odd ones."""
+    ids = [4, 2, 4, ROWS, ROWS] if rank % 2 == 0 else [ROWS, 7, ROWS, 4, 0]
+    s = sparse(seeded("padded", rank), ids)
+    return Slices(s.values, s.indices, s.dense_shape, padded=True)
+
+
+def coalesced(rank: int, size: int) -> Slices:
+    s = sparse(seeded("coalesced", rank), list(range(rank, 9 + rank)))
+    return Slices(s.values, s.indices, s.dense_shape, coalesced=True)
+
+
+case("rows/padded", padded)
+case("rows/coalesced", coalesced)
+
+
+def huge(rank: int, size: int) -> Slices:
+    rng = seeded("huge", rank)
+    ids = [2**40 - 1, 0, *(rng.randrange(2**40) for _ in range(4)), *(rng.choice((5, 2**31, 2**33)) for _ in range(5))]
+    return sparse(rng, ids, index_type="int64", rows=2**40)
+
+
+case("rows/2**40", huge, strategies=STRATEGIES[:3], wide=True)
+case("rows/2**31, int32", lambda rank, size: sparse(seeded("edge", rank), [2**31 - 1, rank, 2**31 - 2], rows=2**31),
+     strategies=STRATEGIES[:3], wide=True)  # fmt: skip
+
+
+# ---------------------------------------------------------------------- numbers that cancel, overflow, are none
+def cancelling(rank: int, size: int) -> Slices:
+    """Row 0 cancels on each rank, row 1 over ranks; both stay, as zeros."""
+    sign = -1.0 if rank % 2 else 1.0
+    data = [1.5, -1.5, sign * 3.25, 0.125]
+    return Slices(Array("float32", (4, 1), data), Array("int32", (4,), [0, 0, 1, 2 + rank]), (ROWS, 1))
+
+
+def order_shows(rank: int, size: int) -> Slices:
+    """Sums that another order of ranks would change: 1e8, 1, -1e8, 1 ... in float32."""
+    v = (1e8, 1.0, -1e8, 1.0)[rank % 4]
+    return Slices(Array("float32", (2, 1), [v, -v]), Array("int32", (2,), [3, 1]), (ROWS, 1))
+
+
+def special(dtype: str) -> Callable[[int, int], Slices]:
+    inf, nan = float("inf"), float("nan")
+    largest = {"float32": 3.0e38, "float16": 65504.0, "bfloat16": 3.0039355e38, "float64": 1.7e308}[dtype]
+    largest = narrow(WIDE[dtype](largest), dtype)
+
+    def make(rank: int, size: int) -> Slices:
+        first = [inf, -inf, nan, 0.0, -0.0, -0.0, largest, -0.0]
+        later = [inf, inf, 1.0, -0.0, -0.0, 0.0, largest, 2.0]
+        data = first if rank == 0 else later
+        # a row of -0 that only one rank has, and one that only rank 0 has
+        mine = [10 + rank, 30] if rank == 0 else [10 + rank]
+        values = Array(dtype, (8 + len(mine), 1), [*data, *[-0.0] * len(mine)])
+        return Slices(values, Array("int32", (8 + len(mine),), [*range(8), *mine]), (ROWS, 1))
+
+    return make
+
+
+case("numbers/cancelling", cancelling)
+case("numbers/order of ranks", order_shows)
+case("numbers/order of ranks", order_shows, op="mean")
+for _dtype in FLOATS:
+    case(f"numbers/special {_dtype}", special(_dtype), wide="64" in _dtype)
+
+
+# ---------------------------------------------------------------------- dense arrays
+def dense(name: str, shape: tuple[int, ...], dtype: str = "float32") -> Callable[[int, int], Array]:
+    return lambda rank, size: array(seeded(name, rank), shape, dtype)
+
+
+for _shape in ((), (5,), (1,), (4, 3), (2, 1, 3), (0, 3), (1000,)):
+    case(f"dense/{_shape}", dense(f"dense {_shape}", _shape))
+    case(f"dense/{_shape}", dense(f"dense {_shape}", _shape), op="mean", strategies=("auto",))
+for _dtype in ("float64", "float16", "bfloat16", *INTEGERS):
+    case(f"dense/{_dtype}", dense(_dtype, (7,), _dtype), wide="64" in _dtype)
+
+
+# ---------------------------------------------------------------------- None, trees
+def on_some(make: Callable[[int, int], Any], missing: Callable[[int, int], bool]) -> Callable[[int, int], Any]:
+    return lambda rank, size: None if missing(rank, size) else make(rank, size)
+
+
+_wide_rows = drawn("wide rows", index_type="int64")
+MISSING: dict[str, Callable[[int, int], bool]] = {
+    "on odd ranks": lambda rank, size: rank % 2 == 1,
+    "on rank 0": lambda rank, size: rank == 0,
+    "on all but the last": lambda rank, size: rank < size - 1,
+}
+for _which, _missing in MISSING.items():
+    case(f"none/sparse {_which}", on_some(_wide_rows, _missing), wide=True, native=True)
+    case(f"none/dense {_which}", on_some(dense("none", (3, 2)), _missing))
+case("none/on all", lambda rank, size: {"a": None, "b": [None]}, strategies=("auto",))
+case("none/nothing", lambda rank, size: [], strategies=("auto",))
+
+
+def network(rank: int, size: int) -> Any:
+    """More leaves than agree's first message has room for; dicts in another order on odd ranks, None here and there."""
+    rng = seeded("network", rank)
+    layers: list[Any] = []
+    for k in range(12):
+        table = None if (k + rank) % 5 == 0 else sparse(rng, LAYOUTS["duplicates"](rng, rank), index_type="int64")
+        layers.append(Pair(table, array(rng, (k % 4, 2))))
+    parts = {
+        "layers": layers,
+        "scale": array(rng, ()),
+        "more": (array(rng, (2, 2), "float16"), None, {"deep": [_wide_rows(rank, size)]}),
+    }
+    names = list(parts)
+    return {name: parts[name] for name in (reversed(names) if rank % 2 else names)}
+
+
+def mixed(rank: int, size: int) -> Any:
+    rng = seeded("mixed", rank)
+    leaves = [sparse(rng, some(rng), row, dtype, rows=rows) for row, dtype, rows in itertools.product(
+        ((3,), ()), ("float32", "float16"), (ROWS, 5000))]  # fmt: skip
+    return [*leaves, array(rng, (3,)), array(rng, (2, 2), "int32")]
+
+
+case("tree/28 leaves", network, wide=True)
+case("tree/28 leaves", network, wide=True, op="mean", strategies=("auto",))
+case("tree/of several dtypes", lambda rank, size: mixed(rank, size))
+case("native/duplicates", _wide_rows, native=True, wide=True)
+case("native/empty on odd ranks", drawn("native", "empty on odd ranks", index_type="int64"), native=True, wide=True)
+case("native/mean", _wide_rows, native=True, wide=True, op="mean", strategies=("auto",))
+
+
+# ---------------------------------------------------------------------- one batch over any number of ranks
+def one_batch(dtype: str = "float32") -> Slices:
+    """A batch of one process; its sums are exact."""
+    rng = random.Random("one batch")
+    ids = [int(ROWS * rng.random() ** 2) for _ in range(60)]
+    return sparse(rng, ids, dtype=dtype, exact=True)
+
+
+def piece(dtype: str) -> Callable[[int, int], Slices]:
+    """A rank's part of it: of uneven lengths, none for the last of four."""
+
+    def make(rank: int, size: int) -> Slices:
+        whole = one_batch(dtype)
+        bounds = [*([0, 7, 25] + [60] * size)[:size], 60]
+        start, stop = bounds[rank], bounds[rank + 1]
+        values = Array(dtype, (stop - start, 3), whole.values.data[3 * start : 3 * stop])
+        return Slices(values, Array("int32", (stop - start,), whole.indices.data[start:stop]), whole.dense_shape)
+
+    return make
+
+
+for _dtype in ("float32", "float16", "bfloat16"):
+    case(f"one batch/{_dtype}", piece(_dtype), exact=True)

@@ -1,0 +1,156 @@
+"""Calls that must fail, on every rank, with an error that names what differs or who failed; and the group goes on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from islices.backend import Backend
+from islices.conformance.data import Array, Slices
+from islices.conformance.execute import to_backend
+from islices.distributed import Group, Link, all_reduce
+from islices.distributed.agree import agree
+
+__all__ = ["MISTAKES", "Mistake"]
+
+#: rank, size -> (name of the error's class, words of its message)
+Expected = Callable[[int, int], tuple[str, tuple[str, ...]]]
+
+
+class Mistake(NamedTuple):
+    """A call that all ranks make, and that none may get a result from.
+
+    Attributes
+    ----------
+    id : str
+    call : callable (backend, rank, size) -> callable of the group
+    expected : callable (rank, size) -> (name of the error's class, words of its message)
+    """
+
+    id: str
+    call: Callable[[Backend, int, int], Callable[[Group], Any]]
+    expected: Expected
+    wide: bool = False
+    full: bool = False
+    clause: str = "25"
+
+
+MISTAKES: list[Mistake] = []
+
+
+def slices(B: Backend, width: int = 2, dtype: str = "float32", index_type: str = "int32", rows: int | None = 9) -> Any:
+    values = Array(dtype, (2, width), [0.5] * (2 * width) if "float" in dtype else [1] * (2 * width))
+    return to_backend(B, Slices(values, Array(index_type, (2,), [4, 1]), (rows, width)))
+
+
+def dense(B: Backend, *shape: int, dtype: str = "float32") -> Any:
+    return to_backend(B, Array(dtype, shape, [0.5] * math.prod(shape)))
+
+
+class Options(NamedTuple):
+    """What is reduced, and how."""
+
+    x: Any
+    options: dict[str, Any]
+
+
+def reducing(x: Any) -> Callable[[Group], Any]:
+    x, options = x if isinstance(x, Options) else (x, {})
+    return lambda group: all_reduce(x, group=group, **options)
+
+
+def differing(id: str, make: Callable[[Backend, bool], Any], *words: str, **fields: Any) -> None:
+    """The last rank gives something else: ValueError that says so, the same everywhere."""
+
+    def call(B: Backend, rank: int, size: int) -> Callable[[Group], Any]:
+        return reducing(make(B, rank == size - 1))
+
+    def expected(rank: int, size: int) -> tuple[str, tuple[str, ...]]:
+        return "ValueError", (*words, "all_reduce", f"rank {size - 1}", "rank 0" if size == 2 else "ranks 0 ")
+
+    MISTAKES.append(Mistake(f"ranks/differ/{id}", call, expected, **fields))
+
+
+def failing(id: str, make: Callable[[Backend], Any], kind: str, *words: str, **fields: Any) -> None:
+    """Rank 0's input is no gradient: its own error there, RankError that names it elsewhere."""
+
+    def call(B: Backend, rank: int, size: int) -> Callable[[Group], Any]:
+        return reducing(make(B) if rank == 0 else slices(B))
+
+    def expected(rank: int, size: int) -> tuple[str, tuple[str, ...]]:
+        return (kind, words) if rank == 0 else ("RankError", (*words, "rank 0", kind, "nothing was changed"))
+
+    MISTAKES.append(Mistake(f"ranks/fails/{id}", call, expected, **fields))
+
+
+def endless() -> list[Any]:
+    x: list[Any] = []
+    x.append(x)
+    return x
+
+
+def too_large(B: Backend) -> Any:
+    return Options(slices(B, rows=2**31 - 1, width=500), {"strategy": "dense"})
+
+
+differing("shapes", lambda B, last: {"a": dense(B, 2), "w": slices(B, 3 if last else 2)}, "x.w", "(9, 3)", "(9, 2)")
+differing("rows", lambda B, last: slices(B, rows=10 if last else 9), "(10, 2)", "(9, 2)")
+differing("rows unknown", lambda B, last: slices(B, rows=None if last else 9), "(None, 2)", "(9, 2)")
+differing("dtypes", lambda B, last: [slices(B, dtype="float16" if last else "float32")], "x.0", "float16", "float32")
+differing(
+    "index dtypes", lambda B, last: slices(B, index_type="int64" if last else "int32"), "int64", "int32", wide=True
+)
+differing("dense shapes", lambda B, last: dense(B, 2, 3 if last else 2), "(2, 3)", "(2, 2)")
+differing("sparse and dense", lambda B, last: dense(B, 9, 2) if last else slices(B), "sparse", "dense")
+differing("structure", lambda B, last: {"a": slices(B), "c" if last else "b": None}, "x.b", "x.c", "nothing")
+differing("length", lambda B, last: [slices(B)] * (3 if last else 2), "x.2", "nothing")
+differing("op", lambda B, last: Options(slices(B), {"op": "mean" if last else "sum"}), "op", "mean", "sum")
+differing(
+    "strategy",
+    lambda B, last: Options(slices(B), {"strategy": "ranges" if last else "auto"}),
+    "strategy",
+    "ranges",
+    "auto",
+)
+differing(
+    "link", lambda B, last: Options(slices(B), {"link": Link(1e6) if last else None}), "link", "bandwidth=1000000.0"
+)
+failing("another framework's object", lambda B: {"w": object()}, "TypeError", "x.w", "object")
+failing("a number", lambda B: 3.5, "TypeError", "float")
+failing("op", lambda B: Options(slices(B), {"op": "max"}), "ValueError", "op", "'max'", "mean")
+failing("strategy", lambda B: Options(slices(B), {"strategy": ["ring"]}), "ValueError", "strategy", "ring", "gather")
+failing("link", lambda B: Options(slices(B), {"link": 1e9}), "TypeError", "link", "Link")
+failing("mean of integers", lambda B: Options(slices(B, dtype="int32"), {"op": "mean"}), "TypeError", "int32", "mean")
+failing(
+    "dense of unknown rows",
+    lambda B: Options(slices(B, rows=None), {"strategy": "dense"}),
+    "ValueError",
+    "'dense'",
+    "rows",
+)
+failing("within itself", lambda B: endless(), "ValueError", "within itself")
+failing("two leaves of a name", lambda B: {"a.b": None, "a": {"b": None}}, "ValueError", "two leaves")
+
+failing("dense of a table that does not fit", too_large, "MemoryError", "strategy")
+
+
+def another_call(B: Backend, rank: int, size: int) -> Callable[[Group], Any]:
+    if rank == 0:
+        return lambda group: agree(group, "ShardedTable.lookup", {"dim": 4})
+    return lambda group: all_reduce(slices(B), group=group)
+
+
+MISTAKES.append(
+    Mistake(
+        "ranks/differ/call", another_call,
+        lambda rank, size: ("ValueError", ("ShardedTable.lookup on rank 0", "all_reduce on rank")),
+    )
+)  # fmt: skip
+
+
+def all_fail(B: Backend, rank: int, size: int) -> Callable[[Group], Any]:
+    return lambda group: all_reduce(rank + 0.5, group=group)
+
+
+MISTAKES.append(Mistake("ranks/fails/every rank its own way", all_fail, lambda rank, size: ("TypeError", ("float",))))

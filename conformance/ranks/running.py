@@ -1,0 +1,156 @@
+"""Running the common cases on one rank, and one verdict from what all ranks say."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import islices
+from islices.backend import Backend
+from islices.conformance.data import Slices
+from islices.conformance.execute import HarnessError, UnsupportedError, difference, read, to_backend
+from islices.conformance.ranks import plain
+from islices.conformance.ranks.cases import CASES, Case
+from islices.conformance.ranks.mistakes import MISTAKES, Mistake
+from islices.conformance.verdicts import MismatchError
+from islices.distributed import Group, all_reduce
+
+__all__ = ["Said", "chosen", "raise_verdict", "run_cases"]
+
+
+class Said(NamedTuple):
+    """What a rank says of a case: "pass", "unsupported", "problem" or "harness error", why, and its result's digest."""
+
+    kind: str
+    text: str = ""
+    raised: str = ""
+    digest: str = ""
+
+
+def chosen(full: bool = False) -> list[Case | Mistake]:
+    every: list[Case | Mistake] = [*CASES, *MISTAKES]
+    return [c for c in every if full or not c.full]
+
+
+def run_cases(group: Group, backend: str, ids: Sequence[str]) -> dict[str, Said]:
+    """These cases on this rank: id -> what came of it. All ranks call it alike."""
+    B = islices.get_backend(backend)
+    wanted = set(ids)
+    return {c.id: _one(group, B, c) for c in chosen(full=True) if c.id in wanted}
+
+
+def _one(group: Group, B: Backend, c: Case | Mistake) -> Said:
+    with contextlib.ExitStack() as stack:
+        if c.wide:
+            stack.enter_context(B.wide_types())
+        try:
+            run: Callable[..., str] = _mistake if isinstance(c, Mistake) else _case
+            return Said("pass", digest=run(group, B, c))
+        except UnsupportedError as reason:
+            return Said("unsupported", str(reason))
+        except MismatchError as problem:
+            return Said("problem", str(problem), problem.raised)
+        except HarnessError as problem:
+            return Said("harness error", str(problem))
+        except Exception as error:
+            last = traceback.format_exc().splitlines()[-3:]
+            return Said("problem", f"raised {type(error).__name__}: {error} ({' '.join(last)})", type(error).__name__)
+
+
+def _case(group: Group, B: Backend, c: Case) -> str:
+    """The digest of the result, which is the expected one."""
+    trees = [c.make(rank, group.size) for rank in range(group.size)]
+    for tree in trees:  # all ranks find that a framework lacks something, or none
+        gradients(B, tree, c.native)
+    x = gradients(B, trees[group.rank], c.native)
+    before = plain.digestible(result(x))
+    got = all_reduce(x, c.op, group, strategy=c.strategy)
+    if plain.digestible(result(x)) != before:
+        raise MismatchError("all_reduce changed its argument")
+    expected = plain.all_reduce(trees, c.op)
+    found = result(got)
+    problem = difference(found, expected) or _types(got, x)
+    if not problem and plain.digestible(found) != plain.digestible(expected):
+        problem = f"signs of zeros: got {found!r:.500}, expected {expected!r:.500}"
+    if problem:
+        raise MismatchError(problem, got=repr(found)[:2000], expected=repr(expected)[:2000])
+    return hashlib.sha256(plain.digestible(found).encode()).hexdigest()[:16]
+
+
+def _mistake(group: Group, B: Backend, c: Mistake) -> str:
+    """ "", where this rank got the error that it should; and the group goes on afterwards."""
+    call = c.call(B, group.rank, group.size)
+    kind, words = c.expected(group.rank, group.size)
+    try:
+        got = call(group)
+    except Exception as error:
+        missing = [word for word in words if word not in str(error)]
+        if type(error).__name__ != kind:
+            text = f"raised {type(error).__name__}: {error}; expected {kind}"
+            raise MismatchError(text, raised=type(error).__name__) from error
+        if missing:
+            raise MismatchError(f"the message lacks {missing}: {error}", raised=type(error).__name__) from error
+        return ""
+    raise MismatchError(f"got {got!r:.200}, expected {kind}")
+
+
+def gradients(B: Backend, tree: Any, native: bool) -> Any:
+    """Plain data as a framework's gradients."""
+    if isinstance(tree, Slices):
+        if native and tree.values.dtype not in B.native_float_dtypes:
+            raise UnsupportedError(f"the {B.native_name} has no {tree.values.dtype}")
+        s = to_backend(B, tree)
+        return islices.to_native(s) if native else s
+    if isinstance(tree, dict):
+        return {key: gradients(B, item, native) for key, item in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        items = [gradients(B, item, native) for item in tree]
+        return type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
+    return None if tree is None else to_backend(B, tree)
+
+
+def result(x: Any) -> Any:
+    """A framework's gradients as plain data; native ones as the slices they hold."""
+    if isinstance(x, dict):
+        return {key: result(item) for key, item in x.items()}
+    if isinstance(x, (list, tuple)):
+        items = [result(item) for item in x]
+        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
+    if x is None or isinstance(x, islices.IndexedSlices):
+        return read(x)
+    if islices.get_backend(x).is_native(x):
+        s = islices.from_native(x)
+        found = read(s)
+        return Slices(found.values, found.indices, found.dense_shape, coalesced=True)  # the order itself is compared
+    return read(x)
+
+
+def _types(got: Any, given: Any) -> str:
+    """Leaves and containers are of the types that were given."""
+    if isinstance(given, dict):
+        if list(got) != list(given):
+            return f"the order of a dict: got {list(got)}, gave {list(given)}"
+        return next((d for key in given if (d := _types(got[key], given[key]))), "")
+    if isinstance(given, (list, tuple)):
+        wrong = "" if type(got) is type(given) else f"type: got {type(got).__name__}, gave {type(given).__name__}"
+        return wrong or next((d for g, e in zip(got, given, strict=True) if (d := _types(g, e))), "")
+    if given is not None and type(got) is not type(given):
+        return f"type: got {type(got)}, gave {type(given)}"
+    return ""
+
+
+def raise_verdict(said: Sequence[Said]) -> None:
+    """Nothing where every rank passed with the same bits; else an error that `verdicts.judge` understands."""
+    for kind, error in (("harness error", HarnessError), ("unsupported", UnsupportedError)):
+        for one in said:
+            if one.kind == kind:
+                raise error(one.text)
+    problems = [f"rank {rank}: {one.text}" for rank, one in enumerate(said) if one.kind == "problem"]
+    if problems:
+        raised = next(one.raised for one in said if one.kind == "problem")
+        raise MismatchError("; ".join(problems)[:2000], raised=raised)
+    if len({one.digest for one in said}) != 1:
+        raise MismatchError(f"the ranks' bits differ: digests {[one.digest for one in said]}")

@@ -1,0 +1,61 @@
+"""Ranks that are threads of one process: an engine for tests that need many ranks, or many sizes, and no processes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from islices.distributed.group import Bytes, Group, RankError, RankTimeout
+
+__all__ = ["ThreadGroup", "run_threads"]
+
+
+class ThreadGroup(Group):
+    """One rank; all ranks of a group share a board, on which each puts what it has for the others."""
+
+    engine = "threads"
+
+    def __init__(self, rank: int, board: list[Sequence[Bytes]], barrier: threading.Barrier) -> None:
+        super().__init__(rank, len(board))
+        self._board, self._barrier = board, barrier
+
+    def _all_gather(self, data: Bytes, lengths: Sequence[int]) -> list[Bytes]:
+        got = self._put([data] * self.size)
+        assert [len(x) for x in got] == list(lengths), "lengths are those of the data"
+        return got
+
+    def _all_to_all(self, parts: Sequence[Bytes], lengths: Sequence[int]) -> list[Bytes]:
+        got = self._put(parts)
+        assert [len(x) for x in got] == list(lengths), "lengths are those of the data"
+        return got
+
+    def _put(self, parts: Sequence[Bytes]) -> list[Bytes]:
+        self._board[self.rank] = parts
+        self._barrier.wait()
+        got = [their[self.rank].copy() for their in self._board]
+        self._barrier.wait()  # before anybody writes to the board again
+        return got
+
+    def _what_failed(self, error: Exception) -> RankError | None:
+        return (
+            RankTimeout("threads: another rank did not come")
+            if isinstance(error, threading.BrokenBarrierError)
+            else None
+        )
+
+
+def run_threads(size: int, fn: Callable[[Group], Any], *, timeout: float = 20.0) -> list[Any]:
+    """What ``fn(group)`` returned, or the exception that it raised, on each of so many ranks."""
+    barrier = threading.Barrier(size, timeout=timeout)
+    board: list[Sequence[Bytes]] = [()] * size
+
+    def run(rank: int) -> Any:
+        try:
+            return fn(ThreadGroup(rank, board, barrier))
+        except Exception as error:
+            return error
+
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(run, range(size)))

@@ -1,0 +1,58 @@
+"""Data-parallel training of an embedding model: each rank its own batch, one all-reduce a step.
+
+    torchrun --nproc-per-node 4 examples/data_parallel.py      # or alone: python examples/data_parallel.py
+
+Only rows that some rank has used travel, each once. All ranks hold the same tables to the bit, after every step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+import torch
+import torch.distributed as dist
+
+from islices.backends.torch import clip_grad_norm_, optim
+from islices.distributed import all_reduce, get_group
+
+WORDS, STEPS = 50_000, 20
+
+
+class Bags(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.EmbeddingBag(WORDS, 32, sparse=True)
+        self.head = torch.nn.Linear(32, 2)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.head(self.embedding(words))
+
+
+def main() -> None:
+    if not dist.is_initialized():
+        alone = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+        dist.init_process_group("gloo", **({} if "WORLD_SIZE" in os.environ else alone))
+    group = get_group("torch")
+    torch.manual_seed(0)  # the same start on every rank
+    model = Bags()
+    optimizer = optim.Adam(model.parameters(), lr=0.01)
+    chance = torch.arange(1.0, WORDS + 1) ** -1.1  # words as language has them
+    draw = torch.Generator().manual_seed(group.rank)  # another batch on every rank
+    for _ in range(STEPS):
+        words = torch.multinomial(chance, 64 * 50, replacement=True, generator=draw).reshape(64, 50)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(words), words[:, 0] % 2).backward()
+        for parameter, grad in zip(
+            model.parameters(), all_reduce([p.grad for p in model.parameters()], "mean", group), strict=True
+        ):
+            parameter.grad = grad
+        clip_grad_norm_(model.parameters(), 1.0)  # after the all-reduce: of the gradient that is applied
+        optimizer.step()
+    weights = model.embedding.weight.detach().numpy().tobytes()
+    digest = hashlib.sha256(weights).hexdigest()[:16]
+    print(f"rank {group.rank} of {group.size}: table {digest}, received {group.traffic.received:,} bytes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""What a rank has fetched from a sharded table, and its gradient as it travels back. SPEC clause 26."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from islices.backend import Array
+from islices.distributed.routes import Host, Routes
+from islices.optim.inputs import adopt_gradient
+from islices.rows import coalesce
+from islices.slices import IndexedSlices
+from islices.table import Table
+
+if TYPE_CHECKING:
+    from islices.distributed.sharded import ShardedTable
+
+__all__ = ["Batch", "dtype_name", "gradient_on_host"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Batch:
+    """The rows that one rank's lookups need, fetched from their owners.
+
+    Attributes
+    ----------
+    table : Table
+        The distinct rows, ascending by row number, in the framework of the sharded table. A copy: what is looked up in
+        it, and differentiated with respect to it, is as of the moment it was fetched.
+    ids : int array of the shape of the ids that were asked for
+        Their places in ``table``; a padding id's is ``table.padding_idx``.
+    rows : int64 NumPy array, shape (table.shape[0],)
+        The row numbers in the sharded table.
+
+    Notes
+    -----
+    SPEC clause 26.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from islices import lookup
+    >>> from islices.distributed import Alone, ShardedTable
+    >>> table = ShardedTable.from_full(np.array([[1.0], [2.0], [4.0]]), Alone())
+    >>> batch = table.fetch(np.array([[2, 2], [0, 2]]))
+    >>> batch.rows.tolist(), batch.ids.tolist()
+    ([0, 2], [[1, 1], [0, 1]])
+    >>> lookup(batch.table, batch.ids, combiner="sum").tolist()
+    [[8.0], [5.0]]
+    """
+
+    table: Table
+    ids: Array
+    rows: Host
+    _owner: ShardedTable
+    _number: int
+    _routes: Routes
+
+    def __repr__(self) -> str:
+        return f"Batch({self.table.shape[0]} rows of {self._owner!r})"
+
+
+def gradient_on_host(table: Table, grad: Any) -> tuple[Host, Host]:
+    """(values, places) of a gradient of a batch's table, coalesced, without the padding."""
+    B, weights, padding = table.backend, table.weights, table.padding_idx
+    leaf = adopt_gradient(B, weights, grad)
+    if isinstance(leaf, IndexedSlices):
+        s = coalesce(leaf)
+        values, places = B.to_numpy(s.values), B.to_numpy(s.indices)
+    else:
+        values, places = B.to_numpy(leaf), np.arange(table.shape[0])
+    if padding is not None:
+        keep = places != padding
+        values, places = (values, places) if keep.all() else (values[keep], places[keep])
+    return values, places
+
+
+def dtype_name(values: Host) -> str:
+    """The dtype's name, as messages have it."""
+    return "bfloat16" if values.dtype == np.uint16 else values.dtype.name

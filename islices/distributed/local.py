@@ -1,0 +1,62 @@
+"""What is said of a whole table, as one rank that holds some of its rows needs it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from islices.arguments import LARGEST, show, whole_number
+from islices.backend import FLOATS
+from islices.distributed.routes import Host
+from islices.optim.inputs import check_frozen
+from islices.optim.optimizer import Optimizer
+from islices.registry import describe
+from islices.slices import check_dense_shape
+
+__all__ = ["check_rows", "local_optimizer", "made_rows"]
+
+
+def local_optimizer(optimizer: Any, rows: int, start: int, stop: int) -> Optimizer:
+    """The optimizer with those of its frozen rows that lie in the range, counted from its first."""
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"optimizer: got {describe(optimizer)}; accepted is one of islices.optim")
+    if optimizer._formula.raw:
+        raise ValueError("optimizer: got duplicates='raw'; accepted is 'sum': ranks' gradients come summed")
+    frozen = check_frozen(*optimizer._frozen, rows)
+    if frozen is None:
+        return optimizer
+    return Optimizer(
+        optimizer.name,
+        optimizer.hyper,
+        optimizer._formula,
+        rows=optimizer.rows,
+        semantics=optimizer.semantics,
+        maximize=optimizer.maximize,
+        frozen=frozen[slice(*np.searchsorted(frozen, (start, stop)))] - start,
+        remake=optimizer._remake,
+    )
+
+
+def made_rows(init: Any, start: int, stop: int, row_shape: Any) -> Host:
+    """What init returns, held against what it should; bfloat16 as its bits."""
+    if not callable(init):
+        raise TypeError(f"init: got {describe(init)}; accepted is a function of (start, stop)")
+    if not isinstance(row_shape, (tuple, list)):
+        raise TypeError(f"row_shape: got {describe(row_shape)}; accepted is a tuple of ints")
+    shape = (stop - start, *check_dense_shape((0, *row_shape))[1:])
+    made = np.asarray(init(start, stop))
+    if made.dtype.name not in FLOATS:
+        raise TypeError(f"init: returned {made.dtype}; accepted dtypes are {', '.join(FLOATS)}")
+    if made.shape != shape:
+        raise ValueError(f"init: returned shape {made.shape}; accepted is {shape}")
+    return made.view(np.uint16) if made.dtype.name == "bfloat16" else made
+
+
+def check_rows(rows: Any) -> int:
+    count = whole_number(rows)
+    if count is None or isinstance(rows, bool):
+        raise TypeError(f"rows: got {describe(rows)}; accepted is an int >= 0")
+    if not 0 <= count <= LARGEST:
+        raise ValueError(f"rows: got {show(count)}; accepted is 0 <= rows < 2^63")
+    return count

@@ -1,0 +1,277 @@
+"""One norm over the leaves of many ranks: `global_norm` and `clip_by_global_norm` with ``group=``.
+
+A norm is a sum whose terms are cut at places that follow from the largest of them and from their number
+(`islices.sums`). So two small collectives do, whatever the gradients' size: in the first the ranks learn how large and
+how many all terms are, in the second each tells what its own, cut alike, sum up to. All but the last, smallest part of
+these sums is exact, so that it makes no difference which rank has which leaf, or how many ranks there are. SPEC
+clause 25.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from islices import modes
+from islices.arguments import check_flag, show
+from islices.backend import Array, Backend
+from islices.clip import check_clip, clip_leaves
+from islices.distributed.agree import agree
+from islices.distributed.engines import find_group
+from islices.distributed.group import ArrayGroup, Group
+from islices.native import flatten
+from islices.norms import Leaf, Total, adopt_leaves, as_matrices, check_floats, norm_out, of_one_framework, parts
+from islices.registry import describe
+from islices.slices import IndexedSlices
+from islices.sums import (
+    UNKNOWN_COUNT,
+    Cuts,
+    Extent,
+    Matrices,
+    Sums,
+    computing,
+    cuts_of,
+    extent_of,
+    norms_of,
+    sums_of,
+)
+
+__all__ = ["clip_over", "global_norm_over"]
+
+
+class Held(NamedTuple):
+    """What a rank has of the gradient."""
+
+    leaves: list[Leaf | None]  # of the tree, in order
+    own: Matrices  # those that only this rank has, as `islices.sums` takes them
+    shared: Matrices  # and those that every rank has
+    said: Mapping[str, Any]  # what must be the same on every rank
+
+    @property
+    def adopted(self) -> list[Any]:
+        return [leaf.adopted for leaf in self.leaves if leaf is not None]
+
+
+#: A rank's numbers, k float64 arrays of shape (1,).
+Numbers = list[Array]
+#: All ranks' numbers, (1, k) in the order of ranks, from what must be the same on each and a function for this one's.
+Tell = Callable[[Backend, Mapping[str, Any], Callable[[], Numbers]], list[Array]]
+
+
+def global_norm_over(tree: Any, group: Any, replicated: Any) -> Any:
+    """`islices.global_norm` over the ranks of a group."""
+    _, total = _measure("global_norm", lambda: _held(tree, replicated, False, {}), group)
+    return total.given
+
+
+def clip_over(tree: Any, max_norm: Any, semantics: str, nonfinite: str, group: Any, replicated: Any) -> tuple[Any, Any]:
+    """`islices.clip_by_global_norm` over the ranks of a group."""
+
+    def ask() -> Held:
+        formula, limit = check_clip(max_norm, semantics, nonfinite)
+        said = {"max_norm": limit, "semantics": semantics, "nonfinite": nonfinite}
+        return _held(tree, replicated, formula.raw, said)
+
+    held, total = _measure("clip_by_global_norm", ask, group)
+    formula, limit = check_clip(max_norm, semantics, nonfinite)
+    return clip_leaves(tree, held.leaves, total, limit, formula, nonfinite), total.given
+
+
+# ---------------------------------------------------------------------- what a rank has
+def _held(tree: Any, replicated: Any, raw: bool, said: Mapping[str, Any]) -> Held:
+    leaves = adopt_leaves(tree, "tree")
+    everywhere = _spread(replicated, tree)
+    check_floats(of_one_framework(leaves))
+    own: list[Any] = []
+    shared: list[Any] = []
+    for leaf, every in zip(leaves, everywhere, strict=True):
+        if leaf is not None:
+            (shared if every else own).append(leaf.adopted)
+    matrices = as_matrices([*own, *shared], raw=raw)
+    return Held(
+        leaves,
+        matrices[: len(own)],
+        matrices[len(own) :],
+        {**said, "replicated": [_form(leaf) for leaf in shared] or "no leaves"},
+    )
+
+
+def _spread(replicated: Any, tree: Any) -> list[bool]:
+    """A flag for each leaf of a tree; one of replicated's is for all that lies below its place."""
+    if isinstance(replicated, (dict, list, tuple)):
+        kinds = dict if isinstance(replicated, dict) else (list, tuple)
+        if not isinstance(tree, kinds) or _places(tree) != _places(replicated):
+            raise ValueError(
+                f"replicated: got {_shape(replicated)} for {_shape(tree)}; accepted is the tree's structure, or an "
+                "upper part of it, of bools"
+            )
+        return [flag for place in _places(tree) for flag in _spread(replicated[place], tree[place])]
+    return [check_flag(replicated, "replicated")] * len(flatten(tree, "tree"))
+
+
+def _places(node: Any) -> Any:
+    """What the items of a dict, a list or a tuple go by; dicts of the same keys are equal in whatever order."""
+    return node.keys() if isinstance(node, dict) else range(len(node))
+
+
+def _shape(node: Any) -> str:
+    if isinstance(node, dict):
+        return f"a dict of {', '.join(map(show, node)) or 'nothing'}"
+    return f"a {type(node).__name__} of {len(node)}" if isinstance(node, (list, tuple)) else describe(node)
+
+
+def _form(leaf: Any) -> Any:
+    """What a replicated leaf must be on every rank, in words of JSON."""
+    B, values = parts(leaf)
+    if isinstance(leaf, IndexedSlices):
+        return ["sparse", B.dtype(values), list(leaf.dense_shape)]
+    return ["dense", B.dtype(values), list(B.shape(values))]
+
+
+# ---------------------------------------------------------------------- the two collectives
+def _measure(call: str, ask: Callable[[], Held], group: Any) -> tuple[Held, Total]:
+    """What this rank has, and the norm of what all have. A rank that cannot say what it has tells the others so."""
+    held, error = Held([], [], [], {}), None
+    try:
+        held = ask()
+    except Exception as raised:
+        error = raised
+    arrays = list(map(parts, held.adopted))
+    ranks = None if group is None else find_group(group, arrays[0][0] if arrays else None, [x for _, x in arrays])
+    if isinstance(ranks, Group):
+        if error is None and computing([*held.own, *held.shared]) is not modes.HOST:
+            error = ValueError(
+                f"group: got {ranks!r} for traced arrays; accepted is what names ranks within the program"
+            )
+        return held, _total(held, partial(_tell, ranks, call, error))
+    if error is not None:
+        raise error
+    # a program is the same on every rank: where it has no leaves there is nothing to tell
+    return held, _total(held, _tell_nobody if ranks is None or not arrays else partial(_tell_within, ranks, held))
+
+
+def _tell_nobody(E: Backend, said: Mapping[str, Any], make: Callable[[], Numbers]) -> list[Array]:
+    """`Tell` where this is all."""
+    numbers = make()
+    return [E.reshape(E.concat(numbers), (1, len(numbers)))]
+
+
+def _tell(
+    group: Group,
+    call: str,
+    error: Exception | None,
+    E: Backend,
+    said: Mapping[str, Any],
+    make: Callable[[], Numbers],
+) -> list[Array]:
+    """`Tell` over processes; error is what has befallen this one before."""
+    numbers: Numbers = []
+    if error is None:
+        try:
+            numbers = make()
+        except Exception as raised:
+            error = raised
+    told = agree(group, call, said, [int(x.view(np.int64)[0]) for x in numbers], error=error)
+    return [one.view(np.float64).reshape(1, -1) for one in told.counts]
+
+
+def _tell_within(
+    group: ArrayGroup, held: Held, E: Backend, said: Mapping[str, Any], make: Callable[[], Numbers]
+) -> list[Array]:
+    """`Tell` within a program, where every rank says the same."""
+    B, like = _first(held)
+    numbers = make()
+    k, mine = len(numbers), E.concat(numbers)
+    with B.scope():
+        joined = group.all_gather(B.asarray(mine, like) if E is modes.HOST else mine)
+        if E is modes.HOST:  # a program that runs as it is read
+            joined = B.to_numpy(joined)
+    joined = E.reshape(joined, (1, group.size * k))
+    return [E.columns(joined, rank * k, (rank + 1) * k) for rank in range(group.size)]
+
+
+# ---------------------------------------------------------------------- the norm
+def _total(held: Held, tell: Tell) -> Total:
+    E = computing([*held.own, *held.shared])
+
+    def extents() -> Numbers:
+        own, shared = (_extent(E, held, leaves) for leaves in (held.own, held.shared))
+        known = (own.count, shared.count, float(own.wide or shared.wide))
+        return [own.top, shared.top, *(_constant(E, held, number) for number in known)]
+
+    def sums() -> Numbers:
+        return [x for leaves in (held.own, held.shared) for x in _sums(E, held, leaves, cuts)]
+
+    with E.scope():
+        extent = _joined(E, held, tell(E, held.said, extents))
+        cuts = cuts_of(E, extent, 2.0)
+        exact = norms_of(E, extent.top, cuts, _added(E, extent.top, tell(E, {}, sums)), 2.0)
+    dtype = "float64" if extent.wide else "float32"
+    return Total(E, exact, dtype, norm_out(E, exact, dtype, held.adopted))
+
+
+def _joined(E: Backend, held: Held, ranks: Sequence[Array]) -> Extent:
+    """The extent of all ranks' leaves."""
+    top, count = _column(E, ranks[0], 1), _column(E, ranks[0], 3)
+    _check_alike(E, ranks, (1, 3))
+    for one in ranks:
+        top, count = E.maximum(top, _column(E, one, 0)), count + _column(E, one, 2)
+    # what is not known on one rank (infinite, see `_extent`) is not known
+    count = E.where(E.isfinite(count), count, UNKNOWN_COUNT)
+    if E is modes.HOST:
+        return Extent(top, count, any(one[0, 4] for one in ranks))
+    return Extent(top, count, any(B.dtype(x) == "float64" for B, x in [*held.own, *held.shared]))
+
+
+def _added(E: Backend, top: Array, ranks: Sequence[Array]) -> Sums:
+    """The sums of all ranks' terms, in the order of ranks; of replicated leaves those of rank 0."""
+    if E is modes.HOST and np.isfinite(top).all():
+        _check_alike(E, ranks, (3, 4))  # not the third, which is not exact
+    a, b, c = (_column(E, ranks[0], j) for j in (3, 4, 5))
+    for one in ranks:
+        a, b, c = a + _column(E, one, 0), b + _column(E, one, 1), c + _column(E, one, 2)
+    return a, b, c
+
+
+def _check_alike(E: Backend, ranks: Sequence[Array], columns: Sequence[int]) -> None:
+    """Raise ValueError, on every rank, if replicated leaves are not what they are called; in traced code never."""
+    if E is not modes.HOST:
+        return
+    first = ranks[0][0, columns]
+    others = [rank for rank, one in enumerate(ranks) if not np.array_equal(one[0, columns], first, equal_nan=True)]
+    if others:
+        raise ValueError(
+            f"replicated: got leaves that are not the same on rank {others[0]} as on rank 0; accepted are leaves of "
+            "which every rank holds the same, as all_reduce gives them"
+        )
+
+
+def _extent(E: Backend, held: Held, leaves: Matrices) -> Extent:
+    if not leaves:
+        return Extent(_constant(E, held, 0.0), 0.0, False)
+    extent = extent_of(E, leaves, [None] * len(leaves))
+    return extent._replace(count=np.inf) if extent.count == UNKNOWN_COUNT else extent
+
+
+def _sums(E: Backend, held: Held, leaves: Matrices, cuts: Cuts) -> Sums:
+    zero = _constant(E, held, 0.0)
+    return sums_of(E, leaves, [None] * len(leaves), cuts, 2.0) if leaves else (zero, zero, zero)
+
+
+def _first(held: Held) -> tuple[Backend, Array]:
+    """A leaf's backend and values: what is made beside it lies where it lies."""
+    return parts(held.adopted[0])
+
+
+def _constant(E: Backend, held: Held, number: float) -> Array:
+    """A number as E's float64 array of shape (1,)."""
+    array = np.array((number,))
+    return array if E is modes.HOST else E.asarray(array, _first(held)[1])
+
+
+def _column(E: Backend, numbers: Array, j: int) -> Array:
+    # the sum of one: adapters keep compilers from adding up such sums in another order, not what is merely reshaped
+    return E.row_sum(E.columns(numbers, j, j + 1))

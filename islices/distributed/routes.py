@@ -1,0 +1,131 @@
+"""Rows between those who ask for them and those who own them: ids out, rows back, gradients back again.
+
+All on the host, bfloat16 as its bits. The ids of a rank are distinct and ascending, so what goes to one owner is one
+piece of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from islices.distributed.agree import WITHIN, Agreement
+from islices.distributed.group import Group
+from islices.distributed.wire import Form, pack, size_of, unpack
+from islices.memory import empty
+from islices.modes import HOST
+
+__all__ = ["Host", "Routes", "counts_for_agreement", "fetch_rows", "find_routes", "fold_gradients", "row_dtype"]
+
+Host = np.ndarray[Any, Any]
+NARROW = 2**31
+
+
+class Routes(NamedTuple):
+    """Which rows this rank asked for, and which ones it was asked for."""
+
+    #: of its distinct ids, those at cuts[r] to cuts[r + 1] are rows of rank r: (ranks + 1,)
+    cuts: Host
+    #: the rows that each rank asked this one for, counted from its first one, ascending
+    asked: list[Host]
+
+
+def row_dtype(bounds: Host) -> np.dtype[Any]:
+    """What row numbers within a rank's range travel as."""
+    return np.dtype(np.int32 if int(np.diff(bounds).max()) <= NARROW else np.int64)
+
+
+def counts_for_agreement(group: Group, counts: Host) -> Host:
+    """How many rows this rank has for each other: told to all where that is a few numbers, else by `_received`."""
+    return counts if group.size <= WITHIN else counts[:0]
+
+
+def _received(group: Group, agreed: Agreement, counts: Host) -> list[int]:
+    """How many rows each rank has for this one."""
+    if group.size <= WITHIN:
+        return [int(told[group.rank]) for told in agreed.counts]
+    parts = [np.asarray([n], np.int64).view(np.uint8) for n in counts]
+    return [int(got.view(np.int64)[0]) for got in group.all_to_all(parts, [8] * group.size)]
+
+
+def find_routes(group: Group, agreed: Agreement, bounds: Host, ids: Host, cuts: Host) -> Routes:
+    """The owners learn which of their rows are wanted. ids: int64, distinct, ascending, cut by bounds at cuts."""
+    dtype = row_dtype(bounds)
+    lengths = _received(group, agreed, np.diff(cuts))
+    parts = [
+        (ids[cuts[r] : cuts[r + 1]] - bounds[r]).astype(dtype).view(np.uint8)  # from its owner's first row
+        for r in range(group.size)
+    ]
+    got = group.all_to_all(parts, [n * dtype.itemsize for n in lengths])
+    return Routes(cuts, [_typed(x, dtype) for x in got])
+
+
+def fetch_rows(group: Group, routes: Routes, take: Callable[[Host], Host], form: Form) -> Host:
+    """The rows of this rank's ids, in their order; take(rows) reads the rank's own rows for the others; form is a row's
+    (shape, dtype)."""
+    shape, dtype = form[0], np.dtype(form[1])
+    nbytes = size_in_bytes((shape, dtype))
+    rows = _as_bytes(take(np.concatenate(routes.asked)))
+    ends = np.cumsum([0, *map(len, routes.asked)]) * nbytes
+    parts = [rows[ends[r] : ends[r + 1]] for r in range(group.size)]
+    got = group.all_to_all(parts, (np.diff(routes.cuts) * nbytes).tolist())
+    out = empty((int(routes.cuts[-1]), *shape), dtype)
+    _join(got, _as_bytes(out))
+    return out
+
+
+def fold_gradients(
+    group: Group, agreed: Agreement, routes: Routes, values: Host, places: Host, form: Form
+) -> tuple[Host, Host]:
+    """(values, rows) of the gradient of this rank's own rows: the others' contributions, added in the order of ranks.
+
+    values are gradients of this rank's ids at places, ascending. They travel in the order in which the rows were asked
+    for, behind a bit for each of these that says whether it has one.
+    """
+    shape, dtype = form[0], np.dtype(form[1])
+    ends = np.searchsorted(places, routes.cuts)
+    has = np.zeros(int(routes.cuts[-1]), bool)
+    has[places] = True
+    parts = [
+        pack([np.packbits(has[routes.cuts[r] : routes.cuts[r + 1]]), values[ends[r] : ends[r + 1]]])
+        for r in range(group.size)
+    ]
+    counts = _received(group, agreed, np.diff(ends))
+    forms = [_forms(len(asked), n, shape, dtype) for asked, n in zip(routes.asked, counts, strict=True)]
+    got = group.all_to_all(parts, [size_of(f) for f in forms])
+    all_values, all_rows = [], []
+    for data, asked, f in zip(got, routes.asked, forms, strict=True):
+        bits, block = unpack(data, f)
+        all_values.append(block)
+        all_rows.append(asked[np.unpackbits(bits, count=len(asked)).view(bool)])
+    with HOST.scope():
+        return HOST.sum_rows(HOST.concat(all_values), HOST.concat(all_rows), None, loose=False)
+
+
+def _forms(asked: int, n: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> list[Form]:
+    return [((-(-asked // 8),), np.uint8), ((n, *shape), dtype)]
+
+
+def size_in_bytes(form: Form) -> int:
+    """Of one row."""
+    return int(np.prod(form[0], dtype=np.int64)) * np.dtype(form[1]).itemsize
+
+
+def _as_bytes(x: Host) -> Host:
+    return x.reshape(-1).view(np.uint8)
+
+
+def _typed(data: Host, dtype: np.dtype[Any]) -> Host:
+    """Bytes, which may begin anywhere, as an array."""
+    out = np.empty(len(data) // dtype.itemsize, dtype)
+    out.view(np.uint8)[...] = data
+    return out
+
+
+def _join(parts: Sequence[Host], out: Host) -> None:
+    place = 0
+    for part in parts:
+        out[place : place + len(part)] = part
+        place += len(part)

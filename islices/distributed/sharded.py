@@ -1,0 +1,492 @@
+"""ShardedTable: a table whose rows lie on many ranks. SPEC clause 26."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from islices import modes
+from islices.arguments import check_flag, check_name
+from islices.backend import FLOATS, Array, Backend
+from islices.distributed.engines import get_group
+from islices.distributed.fetched import Batch, dtype_name, gradient_on_host
+from islices.distributed.group import Group
+from islices.distributed.local import check_rows, local_optimizer, made_rows
+from islices.distributed.ranges import even_bounds
+from islices.distributed.routes import Host, counts_for_agreement, fetch_rows, find_routes, fold_gradients
+from islices.distributed.together import together
+from islices.embedding import check_ids, resolve_padding_idx
+from islices.linear import scale_values
+from islices.lookups import check_range, lookup
+from islices.memory import empty
+from islices.optim.optimizer import Optimizer
+from islices.registry import describe, find_backend, get_backend
+from islices.slices import IndexedSlices
+from islices.table import Table
+
+__all__ = ["ShardedTable"]
+
+#: The number of the last table that was made; the ranks of a table agree on its own.
+_made = [0]
+
+
+class ShardedTable:
+    """A row-sparse parameter whose rows lie in contiguous ranges on the ranks of a group.
+
+    Rank r holds the rows ``bounds[r]`` to ``bounds[r + 1] - 1``. All methods but the properties are collective: every
+    rank calls them, in the same order, also one that has no ids or no rows.
+
+    Parameters
+    ----------
+    shard_weights : float array, shape (bounds[rank + 1] - bounds[rank], *row_shape)
+        This rank's rows, of any framework; what changes in place stays itself (a tf.Variable, a torch Parameter).
+    rows : int
+        Of the whole table.
+    group : None, str, Group or an engine's own object
+        See `get_group`; None is the engine of the weights' framework.
+    padding_idx : int, optional
+        The row of the whole table that gets no gradient; negative counts from the end.
+    scale_by_freq : bool
+        Divide each contribution to the gradient by how often its row occurs in its lookup on its rank.
+
+    Attributes
+    ----------
+    shard : Table
+        This rank's rows.
+    group : Group
+    rows : int
+    padding_idx : int or None
+    bounds : int64 NumPy array, shape (ranks + 1,)
+        Ranges whose lengths differ by at most one, the longer ones first.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        On the rank whose arguments do not fit; on every rank where they differ.
+    RankError, RankTimeout
+        Another rank failed, or did not come.
+
+    Notes
+    -----
+    SPEC clause 26; docs/distributed.md has what each call moves.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import islices
+    >>> from islices.distributed import Alone, ShardedTable
+    >>> table = ShardedTable(np.ones((4, 1)), 4, Alone())
+    >>> optimizer = islices.optim.sgd(0.5)
+    >>> state = table.init(optimizer)
+    >>> batch = table.fetch(np.array([3, 1, 3]))
+    >>> upstream = 2 * islices.lookup(batch.table, batch.ids)
+    >>> gradient = islices.embedding_grad(upstream, batch.ids, batch.table.shape[0])
+    >>> state = table.step(optimizer, table.reduce(batch, gradient), state)
+    >>> table.shard.weights.ravel().tolist()
+    [1.0, 0.0, 1.0, -1.0]
+    """
+
+    __slots__ = ("_fetches", "_number", "_optimizer", "bounds", "group", "padding_idx", "rows", "shard")
+
+    shard: Table
+    group: Group
+    rows: int
+    padding_idx: int | None
+    bounds: Host
+
+    def __init__(
+        self,
+        shard_weights: Array,
+        rows: int,
+        group: Any = None,
+        *,
+        padding_idx: int | None = None,
+        scale_by_freq: bool = False,
+    ) -> None:
+        self.group = get_group(group, like=find_backend(shard_weights))
+        self._optimizer: tuple[Optimizer, Optimizer] | None = None
+        self._fetches = 0
+
+        def check() -> None:
+            self.rows = check_rows(rows)
+            self.bounds = even_bounds(self.rows, self.group.size)
+            self.padding_idx = resolve_padding_idx(padding_idx, self.rows)
+            shard = Table(shard_weights, scale_by_freq=scale_by_freq)
+            start, stop = self._range
+            if shard.shape[0] != stop - start:
+                raise ValueError(
+                    f"shard_weights: got {shard.shape[0]} rows; accepted on rank {self.group.rank} of "
+                    f"{self.group.size} are {stop - start}, those with {start} <= row < {stop} of {self.rows}"
+                )
+            own = self.padding_idx is not None and start <= self.padding_idx < stop
+            padding = self.padding_idx - start if own else None  # type: ignore[operator]
+            self.shard = Table(shard_weights, padding_idx=padding, scale_by_freq=scale_by_freq)
+
+        _, agreed = together(
+            self.group, "ShardedTable", check, lambda _: self._description(), lambda _: np.array([_made[0]])
+        )
+        self._number = _made[0] = max(int(told[0]) for told in agreed.counts) + 1
+
+    @classmethod
+    def from_full(cls, weights: Array, group: Any = None, **options: Any) -> ShardedTable:
+        """This rank's rows of a table that every rank has whole.
+
+        Parameters
+        ----------
+        weights : float array, shape (rows, *row_shape)
+            The rows are copied out of it.
+        group, **options
+            As for `ShardedTable`.
+
+        Returns
+        -------
+        ShardedTable
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from islices.distributed import Alone
+        >>> ShardedTable.from_full(np.zeros((5, 2), np.float32), Alone())
+        ShardedTable((5, 2), float32, numpy, rows 0 to 4 on rank 0 of 1)
+        """
+        found = get_group(group, like=find_backend(weights))
+
+        def cut() -> tuple[Array, int]:
+            whole = Table(weights)
+            B, rows = whole.backend, whole.shape[0]
+            start, stop = even_bounds(rows, found.size)[found.rank : found.rank + 2]
+            view = B.host_view(weights)
+            own = (B.to_numpy(weights) if view is None else view)[start:stop]
+            return B.variable(B.asarray(own, weights), weights), rows
+
+        (own, rows), _ = together(found, "ShardedTable.from_full", cut, lambda _: {})
+        return cls(own, rows, found, **options)
+
+    @classmethod
+    def create(
+        cls,
+        rows: int,
+        row_shape: tuple[int, ...],
+        init: Callable[[int, int], Host],
+        group: Any = None,
+        *,
+        dtype: str | None = None,
+        like: Any = "numpy",
+        **options: Any,
+    ) -> ShardedTable:
+        """A table that no rank could hold: each makes its own rows.
+
+        Parameters
+        ----------
+        rows : int
+        row_shape : tuple of int
+        init : function
+            ``init(start, stop)`` returns the rows start to stop - 1 as a NumPy array, (stop - start, *row_shape), which
+            the table may keep. Where it depends on the row numbers alone, the table is the same on any number of ranks.
+        group : None, str, Group or an engine's own object
+            As for `ShardedTable`.
+        dtype : {"float16", "bfloat16", "float32", "float64"}, optional
+            What its floats are rounded to; they stay as they come by default.
+        like : str, Backend or array
+            Whose arrays the shards are; a tf.Variable makes them variables, which change in place.
+        **options
+            As for `ShardedTable`.
+
+        Returns
+        -------
+        ShardedTable
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from islices.distributed import Alone
+        >>> def init(start, stop):
+        ...     return np.arange(start, stop, dtype=np.float32)[:, None]
+        >>> ShardedTable.create(1000, (1,), init, Alone()).lookup(np.array([999])).tolist()
+        [[999.0]]
+        """
+        B = get_backend(like)
+        found = get_group(group, like=B)
+
+        def make() -> Array:
+            start, stop = even_bounds(check_rows(rows), found.size)[found.rank : found.rank + 2].tolist()
+            made = made_rows(init, start, stop, row_shape)
+            if dtype is not None:
+                check_name(dtype, FLOATS, "dtype")
+                with modes.HOST.scope():
+                    made = modes.HOST.astype(made, dtype)
+            probe = B.asarray(np.zeros(1, made.dtype))  # or TypeError
+            own = np.require(made, requirements=["C", "W"])
+            return B.variable(B.from_host(own, like), like) if B.is_array(like) else B.from_host(own, probe)
+
+        weights, _ = together(found, "ShardedTable.create", make, lambda _: {})
+        return cls(weights, rows, found, **options)
+
+    # ------------------------------------------------------------------ what it is
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """The shape of a row."""
+        return self.shard.shape[1:]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(rows, *row_shape) of the whole table."""
+        return (self.rows, *self.row_shape)
+
+    @property
+    def dtype(self) -> Any:
+        """The framework's own dtype of the weights."""
+        return self.shard.dtype
+
+    @property
+    def backend(self) -> Backend:
+        """Of the shard's framework."""
+        return self.shard.backend
+
+    @property
+    def _range(self) -> tuple[int, int]:
+        start, stop = self.bounds[self.group.rank : self.group.rank + 2].tolist()
+        return start, stop
+
+    @property
+    def _dtype(self) -> str:
+        return self.backend.dtype(self.shard._source.weights)
+
+    def _description(self) -> dict[str, Any]:
+        """What is the same on every rank."""
+        return {
+            "rows": self.rows, "row_shape": list(self.row_shape), "dtype": self._dtype,
+            "padding_idx": self.padding_idx, "scale_by_freq": self.shard.scale_by_freq,
+        }  # fmt: skip
+
+    def _named(self) -> dict[str, Any]:
+        """That ranks speak of one table."""
+        return {"table": f"no. {self._number} of shape {self.shape}"}
+
+    def __repr__(self) -> str:
+        start, stop = self._range
+        own = f"rows {start} to {stop - 1}" if start < stop else "no rows"
+        where = f"{own} on rank {self.group.rank} of {self.group.size}"
+        return f"ShardedTable({self.shape}, {self._dtype}, {self.backend.name}, {where})"
+
+    # ------------------------------------------------------------------ reading
+    def fetch(self, ids: Array) -> Batch:
+        """The rows that this rank's ids name, each once, from their owners.
+
+        Parameters
+        ----------
+        ids : int32 or int64 array of any shape
+            Of the table's framework, or NumPy. Other ranks may have other ids, more, fewer or none.
+
+        Returns
+        -------
+        Batch
+
+        Raises
+        ------
+        TypeError, IndexError
+            ids that are none, on the rank that has them.
+        RankError, RankTimeout
+            Another rank's are not, or it did not come.
+
+        Notes
+        -----
+        SPEC clause 26. Moves, for u distinct rows of which a rank does not own f: 4 f bytes of row numbers out, f rows
+        back, and the same for the others, in 3 collectives.
+        """
+        call = "ShardedTable.fetch"
+
+        def look() -> tuple[Array, Host, Host]:
+            B = self.backend
+            checked = check_ids(B, ids, self.shard.weights)
+            if B.is_traced(checked):
+                raise TypeError("ids: got traced ones; accepted are ids whose values are known")
+            check_range(B, checked, self.rows)
+            host = B.to_numpy(checked)
+            with modes.HOST.scope():
+                distinct, places = modes.HOST.unique(host.reshape(-1), self.rows)
+            return B.from_host(places.reshape(host.shape).astype(host.dtype), checked), distinct, places
+
+        def counts(found: tuple[Array, Host, Host]) -> Host:
+            return counts_for_agreement(self.group, np.diff(np.searchsorted(found[1], self.bounds)))
+
+        (placed, distinct, _), agreed = together(self.group, call, look, lambda _: self._named(), counts)
+        distinct = distinct.astype(np.int64)
+        cuts = np.searchsorted(distinct, self.bounds)
+        routes = find_routes(self.group, agreed, self.bounds, distinct, cuts)
+        values = fetch_rows(self.group, routes, self._take, self._row_form)
+        weights = self.backend.from_host(values, self.shard.weights)
+        padding = None
+        if self.padding_idx is not None:
+            place = int(np.searchsorted(distinct, self.padding_idx))
+            padding = place if place < len(distinct) and distinct[place] == self.padding_idx else None
+        table = Table(weights, padding_idx=padding, scale_by_freq=self.shard.scale_by_freq)
+        self._fetches += 1
+        return Batch(table, placed, distinct, self, self._fetches, routes)
+
+    def lookup(self, ids: Array) -> Array:
+        """The rows that ids name; no gradient. `fetch` is for gradients, and for bags.
+
+        Parameters
+        ----------
+        ids : int32 or int64 array of any shape
+
+        Returns
+        -------
+        array of the table's framework, shape (*ids.shape, *row_shape)
+            SPEC clause 26.
+        """
+        batch = self.fetch(ids)
+        return lookup(batch.table, batch.ids)
+
+    @property
+    def _row_form(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        return self.row_shape, np.dtype(np.uint16 if self._dtype == "bfloat16" else self._dtype)
+
+    def _take(self, rows: Host) -> Host:
+        """This rank's own rows, on the host."""
+        B, weights = self.backend, self.shard.weights
+        views = modes.host_views(B, [weights])
+        with modes.HOST.scope():
+            if views is not None:
+                return modes.HOST.take(views[0], rows)  # type: ignore[no-any-return]
+        with B.scope():
+            return np.ascontiguousarray(B.to_numpy(B.stop_gradient(B.read_rows(weights, B.asarray(rows, weights)))))
+
+    # ------------------------------------------------------------------ gradients
+    def reduce(self, batch: Batch, grad: Any, op: str = "sum") -> IndexedSlices | None:
+        """The gradient of this rank's own rows: what all ranks' batches say of them.
+
+        Parameters
+        ----------
+        batch : Batch
+            Of the same `fetch` on every rank.
+        grad : sparse gradient, dense array of batch.table's shape, or None
+            With respect to ``batch.table``: of `value_and_grad`, or any framework's own. None contributes nothing.
+        op : {"sum", "mean"}
+            "mean" divides the sum by the number of ranks.
+
+        Returns
+        -------
+        IndexedSlices
+            Coalesced, of the shard's shape: row 0 is the rank's first one. None where every rank's grad is None.
+
+        Raises
+        ------
+        TypeError, ValueError, IndexError
+            A grad that is no gradient of batch.table; ranks that differ in op, dtype or batch.
+        RankError, RankTimeout
+            Another rank failed, or did not come.
+
+        Notes
+        -----
+        The rows of what `all_reduce` of the gradients of the whole table gives, to the bit: each rank's are coalesced,
+        and added in the order of ranks; 16-bit values in float32, rounded once. A dense grad names every row of its
+        batch but the padding's. SPEC clause 26. Moves a bit for each row that was fetched, and the rows of the
+        gradient, in 2 collectives.
+        """
+        call = "ShardedTable.reduce"
+
+        def look() -> tuple[Host, Host] | None:
+            check_name(op, ("sum", "mean"), "op")
+            if not isinstance(batch, Batch) or batch._owner is not self:
+                raise TypeError(f"batch: got {describe(batch)}; accepted is what this table's fetch returned")
+            return None if grad is None else gradient_on_host(batch.table, grad)
+
+        def said(found: tuple[Host, Host] | None) -> dict[str, Any]:
+            dtype = None if found is None else dtype_name(found[0])
+            return {**self._named(), "op": op, "batch": batch._number, "grad": dtype}
+
+        def counts(found: tuple[Host, Host] | None) -> Host:
+            places = np.empty(0, np.int64) if found is None else found[1]
+            return counts_for_agreement(self.group, np.diff(np.searchsorted(places, batch._routes.cuts)))
+
+        found, agreed = together(self.group, call, look, said, counts, optional=True)
+        dtypes = [one["grad"] for one in agreed.said or [said(found)]]
+        dtype = next((name for name in dtypes if name is not None), None)
+        if dtype is None:
+            return None
+        form = self.row_shape, np.dtype(np.uint16 if dtype == "bfloat16" else dtype)
+        values, places = found or (empty((0, *form[0]), form[1]), np.empty(0, np.int64))
+        values, rows = fold_gradients(self.group, agreed, batch._routes, values, places, form)
+        if op == "mean":
+            values = scale_values(modes.HOST, values, [("div", float(self.group.size))])
+        B, like = self.backend, self.shard.weights
+        out = B.from_host(values, like), B.from_host(rows, like)
+        return IndexedSlices._trusted(B, *out, self.shard.shape, coalesced=True)
+
+    # ------------------------------------------------------------------ optimizers
+    def init(self, optimizer: Optimizer, *, master: bool = False) -> dict[str, Array]:
+        """The state of this rank's rows before the first step. Not collective.
+
+        Parameters
+        ----------
+        optimizer : Optimizer
+            Of `islices.optim`.
+        master : bool
+            See `Optimizer.init`.
+
+        Returns
+        -------
+        dict of str to array
+            As `Optimizer.init` of ``shard``.
+        """
+        return self._local(optimizer).init(self.shard, master=master)  # type: ignore[no-any-return]
+
+    def step(
+        self, optimizer: Optimizer, grad: Any, state: Mapping[str, Array], *, donate: bool = False
+    ) -> dict[str, Array]:
+        """One step of the whole table, each rank taking that of its own rows.
+
+        Parameters
+        ----------
+        optimizer : Optimizer
+            The same on every rank. Its frozen rows are rows of the whole table.
+        grad : IndexedSlices or None
+            What `reduce` returned, clipped or scaled if wanted. None, on every rank, takes no step.
+        state : dict
+            What `init` or the step before returned.
+        donate : bool
+            See `Optimizer.step`: JAX arrays may be written over.
+
+        Returns
+        -------
+        dict
+            The state after the step: use it. ``shard`` is the table after it.
+
+        Raises
+        ------
+        TypeError, ValueError, IndexError
+            On the rank whose gradient or state does not fit, or on every rank where they differ (in the number of steps
+            taken before, too).
+        RankError, RankTimeout
+            Another rank failed before it could step.
+
+        Notes
+        -----
+        All ranks have looked at all they need, and have told one another so, before the first weight changes: a call
+        that raises has changed nothing on this rank. (Where a rank dies while they tell one another, some may have
+        stepped and others raise: the state's step count says which, and none is half-stepped.) SPEC clauses 16 and 26.
+        """
+        donate = check_flag(donate, "donate")
+
+        def prepare() -> Callable[[], tuple[Table, dict[str, Array]]]:
+            return self._local(optimizer)._prepared(self.shard, grad, state, donate, True)
+
+        def said(_: Any) -> dict[str, Any]:
+            taken = int(self.backend.to_numpy(state["step"])[0])
+            kind = "none" if grad is None else "one"
+            return {**self._named(), "optimizer": repr(optimizer), "steps taken": taken, "grad": kind}
+
+        write, _ = together(self.group, "ShardedTable.step", prepare, said)
+        after: dict[str, Array]
+        self.shard, after = write()
+        return after
+
+    def _local(self, optimizer: Any) -> Optimizer:
+        """The optimizer for this rank's rows; the last one is remembered."""
+        if self._optimizer is None or self._optimizer[0] is not optimizer:
+            self._optimizer = optimizer, local_optimizer(optimizer, self.rows, *self._range)
+        return self._optimizer[1]

@@ -1,0 +1,304 @@
+"""Saving a ShardedTable by shard, and loading it on any number of ranks. SPEC clause 26.
+
+A checkpoint is a folder: one file a rank, which `islices.save` writes, and one header, which says which files belong
+together and is replaced last, in one rename: until then the old checkpoint is the one that is there. In the files rows
+lie in blocks, each with its own digest, so that a rank reads no more than the blocks that its rows lie in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from islices import io
+from islices.arguments import check_name
+from islices.backend import Array, Backend
+from islices.distributed.engines import get_group
+from islices.distributed.group import RankError
+from islices.distributed.ranges import even_bounds
+from islices.distributed.routes import Host
+from islices.distributed.shard_header import FILE, Piece, ShardedHeader, folder_name, read_sharded_header, write_header
+from islices.distributed.sharded import ShardedTable
+from islices.distributed.together import together
+from islices.files import CONTAINERS, Archive, read_manifest
+from islices.files.containers import OWN
+from islices.memory import empty
+from islices.native import flatten
+from islices.registry import describe, get_backend
+
+__all__ = ["load_sharded", "save_sharded"]
+
+#: Bytes of a block of rows, about, and how many blocks an array has at most: headers stay short.
+BLOCK, MOST_BLOCKS = 1 << 22, 1024
+
+
+# ---------------------------------------------------------------------- save
+def save_sharded(
+    folder: str | os.PathLike[str],
+    table: ShardedTable,
+    state: Mapping[str, Array] | None = None,
+    *,
+    suffix: str = ".npz",
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Write a sharded table, and its optimizer's state, into a folder that all ranks see. Collective.
+
+    Parameters
+    ----------
+    folder : str or path
+        Made if it is not there. A checkpoint in it is replaced once the new one is complete on all ranks.
+    table : ShardedTable
+    state : dict, optional
+        What `ShardedTable.init` or `step` returned.
+    suffix : {".npz", ".safetensors"}
+        The kind of the files.
+    metadata : mapping of str to str, optional
+        The same on every rank; `read_sharded_header` returns it.
+
+    Raises
+    ------
+    TypeError, ValueError, OSError
+        On the rank that cannot; the old checkpoint, if there was one, is still there.
+    RankError, RankTimeout
+        Another rank could not.
+
+    Notes
+    -----
+    Each rank writes its own rows, so that nothing of the table's size is moved or made. SPEC clause 26.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np
+    >>> from islices.distributed import Alone, ShardedTable, load_sharded, save_sharded
+    >>> table = ShardedTable.from_full(np.array([[1.0], [2.0]]), Alone())
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_sharded(folder, table)
+    ...     loaded, state = load_sharded(folder, Alone())
+    >>> loaded.shard.weights.tolist(), state
+    ([[1.0], [2.0]], None)
+    """
+    call, group = "save_sharded", table.group
+
+    def prepare() -> tuple[str, dict[str, Any], dict[str, Host]]:
+        check_name(suffix, CONTAINERS, "suffix")
+        arrays, steps, kinds = _arrays(table, state)
+        remarks = io._check_metadata(metadata)
+        place = folder_name(folder)
+        os.makedirs(place, exist_ok=True)
+        said = {**table._description(), "steps": steps, "state": kinds, "metadata": remarks, "suffix": suffix}
+        return place, said, arrays
+
+    chosen = np.frombuffer(secrets.token_bytes(8), np.int64)
+    (place, said, arrays), agreed = together(group, call, prepare, lambda found: found[1], lambda _: chosen)
+    token = agreed.counts[0].astype(np.int64).tobytes().hex()
+    names = [f"shard-{token}-{rank}-of-{group.size}{suffix}" for rank in range(group.size)]
+    bounds, path = table.bounds.tolist(), os.path.join(place, names[group.rank])
+
+    def write() -> Host:
+        rows = "{}:{}".format(*bounds[group.rank : group.rank + 2])
+        io.save(path, {name: _blocks(x) for name, x in arrays.items()}, metadata={"rows": rows})
+        return np.frombuffer(bytes.fromhex(_digest(path)), np.int64)
+
+    try:
+        _, agreed = together(group, call, write, lambda _: {}, lambda sha256: sha256)
+    except RankError as error:
+        if error.__cause__ is None:  # some rank said that it could not, so that none goes on to the header
+            _remove(path)
+        raise  # where a rank is gone, others may have heard that all is well: the file stays until the next save
+    digests = [got.tobytes().hex() for got in agreed.counts]
+    del said["suffix"]
+    content = {**said, "files": [list(p) for p in zip(names, bounds[:-1], bounds[1:], digests, strict=True)]}
+
+    def publish() -> None:
+        if group.rank == 0:
+            absent = [name for name in names if not os.path.exists(os.path.join(place, name))]
+            if absent:
+                raise FileNotFoundError(f"{place}: {absent[0]} is not there: accepted is a folder that all ranks see")
+            write_header(place, content)
+
+    together(group, call, publish, lambda _: {})
+    if group.rank == 0:
+        _remove_others(place, set(names))
+
+
+def _arrays(table: ShardedTable, state: Any) -> tuple[dict[str, Host], int | None, dict[str, Any]]:
+    """(arrays on the host by name, steps taken, the state's other arrays: [dtype, one number a row]), or an error."""
+    B, shape = table.backend, table.shard.shape
+    arrays = {"weights": B.to_numpy(table.shard.weights)}
+    if state is None:
+        return arrays, None, {}
+    if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state) or "step" not in state:
+        raise TypeError(f"state: got {describe(state)}; accepted is the dict that ShardedTable.init returned")
+    kinds: dict[str, Any] = {}
+    for name, x in state.items():
+        accepted = [(1,)] if name == "step" else [shape, shape[:1]]
+        if not B.is_array(x) or B.shape(x) not in accepted:
+            raise ValueError(
+                f"state[{name!r}]: got {describe(x)}; accepted is an array of {B.name} of shape {accepted[0]}"
+            )
+        if name != "step":
+            arrays[f"state.{name}"] = B.to_numpy(x)
+            kinds[name] = [B.dtype(x), B.shape(x) != shape]
+    return arrays, int(B.to_numpy(state["step"])[0]), kinds
+
+
+def _blocks(x: Host) -> list[Host]:
+    """Pieces of the rows; bfloat16 as its bits."""
+    nbytes = x.nbytes // max(1, len(x))
+    rows = max(1, BLOCK // max(1, nbytes), -(-len(x) // MOST_BLOCKS))
+    return [x[at : at + rows] for at in range(0, len(x), rows)]
+
+
+def _digest(path: str) -> str:
+    with io._opened(path, False) as archive:
+        return archive.texts[OWN[1]]
+
+
+def _remove_others(folder: str, kept: set[str]) -> None:
+    """Shards of older checkpoints, and of some that were never finished."""
+    for name in os.listdir(folder):
+        if FILE.fullmatch(name) and name not in kept:
+            _remove(os.path.join(folder, name))
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(OSError):  # a file that stays harms nobody
+        os.unlink(path)
+
+
+# ---------------------------------------------------------------------- load
+def load_sharded(
+    folder: str | os.PathLike[str], group: Any = None, *, like: Any = "numpy"
+) -> tuple[ShardedTable, dict[str, Array] | None]:
+    """Read what `save_sharded` wrote, on any number of ranks. Collective.
+
+    Parameters
+    ----------
+    folder : str or path
+    group : None, str, Group or an engine's own object
+        See `get_group`.
+    like : str, Backend or array
+        Whose arrays to make; a tf.Variable makes variables.
+
+    Returns
+    -------
+    (ShardedTable, state)
+        state is None where none was saved.
+
+    Raises
+    ------
+    ValueError
+        On every rank: there is no header, or a file is missing, truncated, damaged, or another one.
+    TypeError
+        The framework has no such dtype.
+    RankTimeout
+        Another rank did not come.
+
+    Notes
+    -----
+    A rank reads the headers of the files that its rows lie in, and of their data the blocks (some 4 MiB each) in which
+    there are rows of its own; each block is held against its SHA-256. SPEC clause 26.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np, islices
+    >>> from islices.distributed import Alone, ShardedTable, load_sharded, save_sharded
+    >>> table = ShardedTable.from_full(np.array([[1.0], [2.0]]), Alone())
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_sharded(folder, table, table.init(islices.optim.adagrad(0.1)))
+    ...     loaded, state = load_sharded(folder, Alone())
+    >>> loaded, sorted(state)
+    (ShardedTable((2, 1), float64, numpy, rows 0 to 1 on rank 0 of 1), ['accumulator', 'step'])
+    """
+    B = get_backend(like)
+    found = get_group(group, like=B)
+
+    def read() -> tuple[ShardedHeader, Array, dict[str, Array] | None]:
+        header = read_sharded_header(folder)
+        dtypes = {"weights": header.dtype, **{f"state.{name}": dtype for name, (dtype, _) in header.state.items()}}
+        probes = {dtype: B.asarray(np.zeros(1, _host_dtype(dtype))) for dtype in dtypes.values()}  # or TypeError
+        start, stop = even_bounds(header.rows, found.size)[found.rank : found.rank + 2].tolist()
+        arrays = _read_rows(folder_name(folder), header, start, stop)
+        given = {name: _give(B, x, like, probes[dtypes[name]]) for name, x in arrays.items()}
+        if header.steps is None:
+            return header, given["weights"], None
+        state = {"step": _give(B, np.array([header.steps], np.int32), like, given["weights"])}
+        return header, given["weights"], state | {name: given[f"state.{name}"] for name in header.state}
+
+    try:
+        (header, weights, state), _ = together(found, "load_sharded", read, lambda got: {"manifest": got[0].sha256})
+    except RankError as error:
+        if not error.ranks:  # gone, or late
+            raise
+        raise ValueError(f"{folder_name(folder)}: {error}") from error
+    options = {"padding_idx": header.padding_idx, "scale_by_freq": header.scale_by_freq}
+    return ShardedTable(weights, header.rows, found, **options), state  # type: ignore[arg-type]
+
+
+def _host_dtype(dtype: str) -> np.dtype[Any]:
+    return np.dtype(np.uint16 if dtype == "bfloat16" else dtype)
+
+
+def _give(B: Backend, x: Host, like: Any, probe: Array) -> Array:
+    return B.variable(B.from_host(x, like), like) if B.is_array(like) else B.from_host(x, probe)
+
+
+def _read_rows(folder: str, header: ShardedHeader, start: int, stop: int) -> dict[str, Host]:
+    """The rows start to stop - 1 of all arrays."""
+    forms = {"weights": (header.row_shape, _host_dtype(header.dtype))}
+    for name, (dtype, per_row) in header.state.items():
+        forms[f"state.{name}"] = (() if per_row else header.row_shape, _host_dtype(dtype))
+    row_bytes = sum(int(np.prod(shape, dtype=np.float64)) * dtype.itemsize for shape, dtype in forms.values())
+    pieces = [p for p in header.files if p.start < stop and start < p.stop]
+    for piece in pieces:  # before anything is allocated
+        path = os.path.join(folder, piece.name)
+        with _checkpoint_errors(path):
+            if os.stat(path).st_size < (piece.stop - piece.start) * row_bytes:
+                rows = piece.stop - piece.start
+                raise ValueError(f"{path}: its {rows} rows are not all there: truncated, or another file")
+    out = {name: empty((stop - start, *shape), dtype) for name, (shape, dtype) in forms.items()}
+    for piece in pieces:
+        path = os.path.join(folder, piece.name)
+        with _checkpoint_errors(path), io._opened(path, False) as archive:
+            _read_piece(archive, piece, forms, start, out)
+    return out
+
+
+def _read_piece(archive: Archive, piece: Piece, forms: Mapping[str, Any], start: int, out: Mapping[str, Host]) -> None:
+    """Of a file, the blocks with rows that out, whose first row is start, lacks."""
+    if archive.texts.get(OWN[1]) != piece.sha256:
+        raise ValueError("it is not the file that the checkpoint names: its manifest has another SHA-256")
+    manifest = read_manifest(archive)
+    tree: Any = None if manifest is None else manifest.tree
+    if not isinstance(tree, dict) or tree.keys() != forms.keys():
+        raise ValueError("it does not hold the arrays that the checkpoint names")
+    for name, (shape, dtype) in forms.items():
+        into, at = out[name], piece.start
+        for leaf in flatten(tree[name]):
+            end = at + leaf.shape[0]
+            if leaf.shape[1:] != shape or leaf.array.dtype != dtype.name:
+                raise ValueError(
+                    f"{leaf.array.name!r} is {leaf.array.dtype} of rows {leaf.shape[1:]}, not {dtype} {shape}"
+                )
+            first, last = max(at, start), min(end, start + len(into))
+            if first < last:
+                into[first - start : last - start] = archive.read(leaf.array, leaf.sha256)[first - at : last - at]
+            at = end
+        if at != piece.stop:
+            raise ValueError(
+                f"it holds {at - piece.start} rows of {name!r}; the checkpoint says {piece.stop - piece.start}"
+            )
+
+
+@contextlib.contextmanager
+def _checkpoint_errors(path: str) -> Iterator[None]:
+    """A file that is not there is a checkpoint that is not whole."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise ValueError(f"{path}: it is not there, though the checkpoint names it") from None

@@ -1,0 +1,37 @@
+"""Work of its own on every rank, of which all learn whether all could do it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from islices.distributed.agree import Agreement, agree
+from islices.distributed.group import Group
+from islices.distributed.routes import Host
+
+__all__ = ["together"]
+
+T = TypeVar("T")
+
+
+def together(
+    group: Group,
+    call: str,
+    work: Callable[[], T],
+    said: Callable[[T], dict[str, Any]],
+    counts: Callable[[T], Host] | None = None,
+    *,
+    optional: bool = False,
+) -> tuple[T, Agreement]:
+    """(work(), what the ranks told one another), once every rank's work is done; or every rank raises.
+
+    said and counts, what must be the same on every rank and what each tells all others, are functions of work's result.
+    """
+    try:
+        done = work()
+        words = said(done)
+        numbers = [] if counts is None else counts(done).tolist()
+    except Exception as error:
+        agree(group, call, {}, error=error)
+        raise  # agree has
+    return done, agree(group, call, words, numbers, optional=optional)

@@ -1,0 +1,376 @@
+"""What all_reduce is made of: bytes and their layout, the agreement of ranks, sketches, the choice of a strategy.
+
+Ranks are threads of this process, whose group moves the same bytes as any other.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import islices
+from islices.conformance.ranks.threads import run_threads
+from islices.distributed import Group, Link, RankError, RankTimeout, all_reduce
+from islices.distributed.agree import FIXED, WITHIN, Agreement, agree
+from islices.distributed.ranges import even_bounds
+from islices.distributed.sketch import SIZE, sketch, splitters, union_size
+from islices.distributed.strategy import STRATEGIES, Cost, choose, costs, dense_costs
+from islices.distributed.wire import pack, size_of, unpack
+
+#: Bytes of agree's first message, which a rank gets from each other one.
+HEADER = 8 * (FIXED + WITHIN)
+
+
+def both(size: int, fn: Callable[[Group], Any]) -> list[Any]:
+    """What each rank got; the first error that one raised."""
+    got = run_threads(size, fn)
+    for one in got:
+        if isinstance(one, Exception):
+            raise one
+    return got
+
+
+# ---------------------------------------------------------------------- wire, ranges
+DTYPES = ("int32", "int64", "float16", "uint16", "float32", "float64", "uint8")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_arrays_come_back_from_their_bytes(seed: int) -> None:
+    r = np.random.default_rng(seed)
+    arrays = []
+    for dtype in r.choice(DTYPES, 12):
+        shape = tuple(r.integers(0, 4, r.integers(0, 4)))
+        arrays.append(r.integers(0, 200, shape).astype(dtype))
+    forms = [(x.shape, x.dtype) for x in arrays]
+    data = pack(arrays)
+    assert data.dtype == np.uint8
+    assert len(data) == size_of(forms) == sum(-(-x.nbytes // 8) * 8 for x in arrays)
+    shifted = np.concatenate([np.zeros(3, np.uint8), data])[3:]
+    for got in (unpack(data, forms), unpack(shifted, forms)):
+        for x, back in zip(arrays, got, strict=True):
+            assert (back.dtype, back.shape) == (x.dtype, x.shape)
+            assert back.tobytes() == x.tobytes()
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 4, 5, 17, 10**10])
+@pytest.mark.parametrize("parts", [1, 2, 4, 7])
+def test_even_bounds_cover_everything_once(count: int, parts: int) -> None:
+    bounds = even_bounds(count, parts).tolist()
+    lengths = [b - a for a, b in itertools.pairwise(bounds)]
+    assert (bounds[0], bounds[-1], len(lengths)) == (0, count, parts)
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[0] - lengths[-1] <= 1
+
+
+# ---------------------------------------------------------------------- agree
+@pytest.mark.parametrize("count", [0, 1, WITHIN, WITHIN + 1, 30, 500])
+def test_counts_reach_every_rank(count: int) -> None:
+    def counts_of(rank: int) -> list[int]:
+        return [10**12 * rank + k for k in range(count)]
+
+    def run(group: Group) -> tuple[Agreement, int]:
+        return agree(group, "call", {"a": 1}, counts_of(group.rank)), group.traffic.collectives
+
+    for agreed, collectives in both(3, run):
+        assert [x.tolist() for x in agreed.counts] == [counts_of(rank) for rank in range(3)]
+        assert agreed.said is None, "all said the same"
+        assert collectives == (1 if count <= WITHIN else 2)
+
+
+@pytest.mark.parametrize(
+    "text", ["größer als 表 𝛿", "x" * 100_000, "", "a\nb\x00c"], ids=["words", "long", "none", "odd"]
+)
+def test_what_ranks_say_may_be_any_text(text: str) -> None:
+    agreed = both(3, lambda group: agree(group, "call", {"text": text, "n": [1, None, [2]]}))
+    assert all(one.said is None for one in agreed)
+
+    def differing(group: Group) -> None:
+        agree(group, "call", {"text": text if group.rank == 1 else "other"}, [group.rank])
+
+    got = run_threads(3, differing)
+    assert {type(error) for error in got} == {ValueError}
+    assert len({str(error) for error in got}) == 1, "the same message everywhere"
+    assert "text: other on ranks 0, 2, " in str(got[0])
+    assert text[:50] in str(got[0])
+    assert len(str(got[0])) < 500, "no message as long as the text"
+
+
+@pytest.mark.parametrize(
+    "text", ["größer 表", "y" * 50_000, "", "lone \udc80 surrogate"], ids=["words", "long", "none", "odd"]
+)
+def test_a_rank_that_cannot_is_named_everywhere(text: str) -> None:
+    mine = LookupError(text)
+
+    def run(group: Group) -> None:
+        agree(group, "call", {"a": group.rank}, [1] * 40, error=mine if group.rank == 2 else None)
+
+    got = run_threads(4, run)
+    assert got[2] is mine, "its own error, not a copy"
+    for rank in (0, 1, 3):
+        assert type(got[rank]) is RankError
+        assert got[rank].ranks == (2,)
+        assert "rank 2 raised LookupError: " in str(got[rank])
+
+
+def test_several_ranks_that_cannot_are_all_named() -> None:
+    errors = {0: OSError("disk"), 3: ValueError("shape")}
+    got = run_threads(4, lambda group: agree(group, "call", {}, error=errors.get(group.rank)))
+    assert [got[0], got[3]] == [errors[0], errors[3]]
+    for rank in (1, 2):
+        assert "rank 0 raised OSError: disk; rank 3 raised ValueError: shape" in str(got[rank])
+        assert got[rank].ranks == (0, 3)
+
+
+def test_a_stranger_is_not_taken_for_a_rank() -> None:
+    def run(group: Group) -> Any:
+        if group.rank == 1:  # a program that speaks otherwise
+            return group.all_gather(np.frombuffer(random.Random(0).randbytes(HEADER), np.uint8))
+        return agree(group, "all_reduce", {})
+
+    got = run_threads(3, run)
+    for rank in (0, 2):
+        assert type(got[rank]) is RankError
+        assert "rank 1 speak" in str(got[rank])
+        assert got[rank].ranks == (1,)
+
+
+def test_a_null_is_an_agreement_only_where_the_others_know_the_name() -> None:
+    def nulls(group: Group) -> Any:
+        return agree(group, "call", {"a": None if group.rank else [1]}, optional=True)
+
+    assert [one.said[2]["a"] for one in both(3, nulls)] == [None] * 3
+    assert {type(e) for e in run_threads(3, lambda g: agree(g, "c", {"a": None if g.rank else 1}))} == {ValueError}
+    unknown = run_threads(2, lambda g: agree(g, "c", {} if g.rank else {"a": None}, optional=True))
+    assert {str(e) for e in unknown} == {
+        "c: ranks differ: a: None on rank 0, nothing on rank 1; accepted is the same on every rank"
+    }
+
+
+def test_one_rank_needs_nobody() -> None:
+    (agreed,) = run_threads(1, lambda group: (agree(group, "call", {"a": object()}, [3]), group.traffic.collectives))
+    assert agreed[0].counts[0].tolist() == [3]
+    assert agreed[1] == 0
+    error = OSError("x")
+    assert run_threads(1, lambda group: agree(group, "call", {}, error=error)) == [error]
+
+
+def test_a_rank_that_does_not_come_breaks_the_group() -> None:
+    def run(group: Group) -> list[Exception]:
+        found: list[Exception] = []
+        for _ in range(2 if group.rank else 0):
+            try:
+                all_reduce(np.ones(3), group=group)
+            except RankError as error:
+                found.append(error)
+        return found
+
+    absent, *others = run_threads(3, run, timeout=0.5)
+    assert absent == []
+    for first, second in others:
+        assert isinstance(first, RankTimeout)
+        assert isinstance(first, TimeoutError)
+        assert "start the ranks anew" in str(second)
+
+
+# ---------------------------------------------------------------------- sketches
+def zipf(r: np.random.Generator, n: int, rows: int = 10**6) -> Any:
+    """n draws of rank k with probability proportional to k^-1.1."""
+    weights = np.cumsum(np.arange(1, rows + 1) ** -1.1)
+    return np.searchsorted(weights, r.random(n) * weights[-1])
+
+
+#: how ranks' ids lie -> the unique ids of each of 4 ranks
+IDS: dict[str, Callable[[np.random.Generator], list[Any]]] = {
+    "uniform": lambda r: [np.unique(r.integers(0, 10**6, 5000)) for _ in range(4)],
+    "zipf": lambda r: [np.unique(zipf(r, 8000)) for _ in range(4)],
+    "disjoint": lambda r: [np.arange(k * 10**6, k * 10**6 + 3000) + r.integers(10**9) for k in range(4)],
+    "identical": lambda r: [np.unique(r.integers(0, 10**9, 4000))] * 4,
+    "one rank has nearly all": lambda r: [np.unique(r.integers(0, 2**40, n)) for n in (9000, 3, 0, 1)],
+    "strided": lambda r: [np.arange(4000) * 2**20 + r.integers(2**19) for _ in range(4)],
+}
+
+
+@pytest.mark.parametrize("ids", IDS)
+def test_the_union_is_estimated_with_the_stated_error(ids: str) -> None:
+    """Relative standard error 1 / sqrt(SIZE - 2); over 40 independent draws its mean square is within a factor of 2."""
+    errors = []
+    for seed in range(40):
+        each = IDS[ids](np.random.default_rng([seed, len(ids)]))
+        union = len(np.unique(np.concatenate(each)))
+        got = union_size([sketch(x) for x in each], [len(x) for x in each])
+        assert max(map(len, each)) <= got <= sum(map(len, each)), "never outside of what is possible"
+        errors.append(got / union - 1)
+    stated = 1 / math.sqrt(SIZE - 2)
+    assert np.mean(np.square(errors)) < 2 * stated**2
+    assert max(map(abs, errors)) < 5 * stated
+
+
+@pytest.mark.parametrize("ids", IDS)
+def test_ranges_are_balanced(ids: str) -> None:
+    """A range's share is that of as many of SIZE samples, whatever the ids: within 5 standard deviations of 1 / 4."""
+    most = 1 / 4 + 5 * math.sqrt(1 / 4 * 3 / 4 / SIZE)
+    shares = []
+    for seed in range(20):
+        each = IDS[ids](np.random.default_rng([seed, len(ids)]))
+        cuts = splitters([sketch(x) for x in each], [len(x) for x in each], 4)
+        assert cuts.shape == (3,)
+        assert (np.diff(cuts) >= 0).all()
+        every = np.concatenate(each)
+        shares.append(np.bincount(np.searchsorted(cuts, every, side="right"), minlength=4) / len(every))
+    assert np.max(shares) < most
+    assert np.abs(np.mean(shares, 0) - 1 / 4).max() < 0.06, "no range is larger by its place"
+
+
+def test_sketches_are_exact_where_all_fits_and_the_same_everywhere() -> None:
+    r = np.random.default_rng(7)
+    for n in (0, 1, 5, SIZE):
+        each = [np.unique(r.integers(0, 100, n)) for _ in range(3)]
+        assert union_size([sketch(x) for x in each], list(map(len, each))) == len(set(np.concatenate(each).tolist()))
+    ids = np.unique(r.integers(0, 2**31, 3000))
+    first = sketch(ids)
+    assert first.dtype == np.int64
+    assert first.shape == (SIZE,)
+    assert set(first.tolist()) <= set(ids.tolist())
+    assert first.tobytes() == sketch(ids.astype(np.int32)).tobytes() == sketch(r.permutation(ids)).tobytes()
+    assert splitters([sketch(ids[:0])] * 2, [0, 0], 4).tolist() == [0, 0, 0]
+
+
+def test_ids_chosen_against_the_hash_mislead_the_estimate_and_nothing_else() -> None:
+    """Whoever knows the hash can have a rank's sample lie anywhere: more bytes may move, the result stays."""
+    pool = np.arange(200_000)
+    low = np.sort(pool[np.argsort(_hashes(pool))[:2000]])
+    each = [np.sort(np.concatenate([low[k::4], pool[-500:]])) for k in range(4)]
+    got = union_size([sketch(x) for x in each], [len(x) for x in each])
+    assert max(map(len, each)) <= got <= sum(map(len, each))
+
+    def run(group: Group) -> list[Any]:
+        values = np.random.default_rng(group.rank).standard_normal((len(each[group.rank]), 2), np.float32)
+        s = islices.IndexedSlices(values, each[group.rank], (200_000, 2))
+        return [all_reduce(s, group=group, strategy=name) for name in ("auto", *STRATEGIES)]
+
+    for results in both(4, run):
+        for s in results[1:]:
+            assert s.indices.tolist() == results[0].indices.tolist() == sorted(set(np.concatenate(each).tolist()))
+            assert s.values.tobytes() == results[0].values.tobytes()
+
+
+def _hashes(ids: Any) -> Any:
+    """The finalizer of splitmix64, in Python's integers."""
+    out = []
+    for k in ids.tolist():
+        x = (k + 0x9E3779B97F4A7C15) % 2**64
+        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64
+        out.append(x ^ (x >> 31))
+    return np.array(out, np.uint64)
+
+
+# ---------------------------------------------------------------------- strategy: what is modelled is what moves
+def moved(
+    ranks: int, each: Sequence[Any], rows: int | None, dim: int, strategy: str, link: Link | None = None
+) -> float:
+    """Payload bytes that a rank of so many receives, on average."""
+
+    def run(group: Group) -> int:
+        values = np.ones((len(each[group.rank]), dim), np.float32)
+        s = islices.IndexedSlices(values, np.asarray(each[group.rank], np.int64), (rows, dim))
+        all_reduce(s, group=group, strategy=strategy, link=link)
+        return group.traffic.received
+
+    return sum(both(ranks, run)) / ranks
+
+
+def modelled(ranks: int, each: Sequence[Any], rows: int | None, dim: int) -> dict[str, Cost]:
+    union = len(np.unique(np.concatenate(each)))
+    return costs(ranks, row_bytes=4 + 4 * dim, values_bytes=4 * dim, rows=rows, stored=sum(map(len, each)), union=union)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_modelled_bytes_are_those_that_move(ranks: int) -> None:
+    """Exactly, but for headers: agree's, padding to 8 bytes, and for ranges sketches and counts."""
+    r, rows, dim = np.random.default_rng(ranks), 9000, 8
+    each = [np.unique(r.integers(0, rows, 2000)) for _ in range(ranks)]
+    found = modelled(ranks, each, rows, dim)
+    others = ranks - 1
+    padding = 7 * 2 * others
+    gathered = moved(ranks, each, rows, dim, "gather") - HEADER * others
+    assert 0 <= gathered - found["gather"].nbytes <= padding
+    dense = moved(ranks, each, rows, dim, "dense") - HEADER * others
+    assert 0 <= dense - found["dense"].nbytes <= 2 * (padding + others)  # and a bit mask is of whole bytes
+    small = (HEADER + 8 * SIZE + 8 + 8) * others  # agree, sketches, counts to owners, counts of sums
+    ranges = moved(ranks, each, rows, dim, "ranges") - small
+    # ranges hold equal shares only on average: 5 standard deviations of SIZE samples
+    uneven = 5 * math.sqrt(1 / ranks * (1 - 1 / ranks) / SIZE) * sum(map(len, each)) / ranks * (4 + 4 * dim)
+    assert abs(ranges - found["ranges"].nbytes) <= uneven + 2 * padding
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("shape", [(5,), (1000, 3)], ids=str)
+def test_modelled_bytes_of_dense_arrays(ranks: int, shape: tuple[int, ...]) -> None:
+    def run(group: Group, strategy: str) -> int:
+        all_reduce(np.ones(shape, np.float32), group=group, strategy=strategy)
+        return group.traffic.received
+
+    for name, cost in dense_costs(ranks, 4 * math.prod(shape)).items():
+        received = sum(both(ranks, lambda group, name=name: run(group, name))) / ranks - HEADER * (ranks - 1)  # type: ignore[misc]
+        # each block is padded to 8 bytes, and blocks may differ by an element
+        assert abs(received - cost.nbytes) <= 2 * (8 + 4) * (ranks - 1)
+
+
+_same, _apart = np.arange(3000), [np.arange(3000) + 3000 * k for k in range(4)]
+#: what is summed on 4 ranks, and the way that costs least
+BEST = {
+    "the same rows everywhere": ([_same] * 4, 10**6, Link(1e8, 0.0), "ranges"),
+    "different rows": (_apart, 10**6, Link(1e8, 0.0), "gather"),
+    "the whole table": ([np.arange(100)] * 4, 100, Link(1e8, 0.0), "dense"),
+    "the whole table, of which ranks have parts": ([np.arange(2000)] * 4, 2000, Link(1e8, 1e-3), "gather"),
+    "the same rows, slow messages": ([_same] * 4, 10**6, Link(1e8, 1.0), "gather"),
+    "rows unknown": ([_same] * 4, None, Link(1e8, 0.0), "ranges"),
+}
+
+
+@pytest.mark.parametrize("name", BEST)
+def test_auto_takes_what_costs_least(name: str) -> None:
+    each, rows, link, expected = BEST[name]
+    found = modelled(4, each, rows, 4)
+    assert choose(found, link) == min(
+        found, key=lambda k: found[k].nbytes / link.bandwidth + found[k].messages * link.latency
+    )
+    assert choose(found, link) == expected
+    sketches = 8 * SIZE * 3
+    plain = moved(4, each, rows, 4, expected) + (0 if expected == "ranges" else sketches)
+    assert moved(4, each, rows, 4, "auto", link) == plain
+
+
+def test_dense_wins_where_rows_are_narrow_and_all_touched() -> None:
+    """An index as long as the values: a bit in its place halves what moves."""
+    each, link = [np.arange(3000)] * 4, Link(1e9, 0.0)
+    found = modelled(4, each, 3000, 1)
+    assert choose(found, link) == "dense"
+    assert moved(4, each, 3000, 1, "auto", link) == moved(4, each, 3000, 1, "dense") + 8 * SIZE * 3
+
+
+@pytest.mark.parametrize("bad", [0, -1.0, math.inf, math.nan, "1e9", None], ids=repr)
+def test_links_that_are_none(bad: Any) -> None:
+    with pytest.raises(ValueError, match="bandwidth: got"):
+        Link(bandwidth=bad)
+    if bad != 0:
+        with pytest.raises(ValueError, match="latency: got"):
+            Link(latency=bad)
+
+
+def test_a_tree_takes_as_many_collectives_as_a_leaf() -> None:
+    s = islices.IndexedSlices(np.ones((3, 2), np.float32), np.array([4, 1, 4]), (9, 2))
+    for strategy, expected in (("gather", 2), ("dense", 3), ("ranges", 6)):
+        for tree in (s, [s, np.ones(3), {"deep": [s] * 20}]):
+            taken = both(
+                3, lambda g, t=tree, n=strategy: (all_reduce(t, group=g, strategy=n), g.traffic.collectives)[1]
+            )  # type: ignore[misc]
+            assert taken == [expected] * 3, (strategy, json.dumps(taken))
