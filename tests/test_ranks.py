@@ -1,8 +1,9 @@
 """all_reduce gives the same bits over every engine, with any number of ranks, whatever travels; and little travels.
 
-The common cases (`islices.conformance.ranks.cases`) run here on every engine with 4 processes, and with 1, 3 and 5
-ranks that are threads; `islices conform`, which tests/test_conformance.py calls, runs them with 2 processes. What they
-must give is written plainly in NumPy scalars, and that is checked here against exact arithmetic.
+The common cases (`islices.conformance.ranks.cases`) run here on every engine with 4 processes, all of them over MPI and
+a part over the others, and with 1, 3 and 5 ranks that are threads; `islices conform`, which tests/test_conformance.py
+calls, runs all on every engine with 2 processes. What they must give is written plainly in NumPy scalars, and that is
+checked here against exact arithmetic.
 """
 
 from __future__ import annotations
@@ -51,22 +52,23 @@ def verdicts(said: list[Any], least: int) -> None:
 
 
 # ---------------------------------------------------------------------- every engine
-#: (engine, whose arrays): the framework's own engine, and one more
-ENGINES = [
-    ("torch", "torch"), ("torch", "numpy"), ("mpi", "numpy"), ("mpi", "mxnet"), ("jax", "jax"),
-    ("tensorflow", "tensorflow"),
-]  # fmt: skip
-#: these two run every case, the others every fourth: each another part of them
-ALL = (("torch", "torch"), ("mpi", "numpy"))
+#: (engine, whose arrays) -> of the cases, every how many'th: 4 is no good, so many strategies take turns
+ENGINES = {
+    ("mpi", "numpy"): 1, ("torch", "torch"): 3, ("torch", "numpy"): 5, ("mpi", "mxnet"): 5, ("jax", "jax"): 5,
+    ("tensorflow", "tensorflow"): 5,
+}  # fmt: skip
+
+
+def ids_for(engine: str, backend: str) -> list[str]:
+    """Those that an engine runs, other ones than the next engine."""
+    every = ENGINES[engine, backend]
+    return IDS[list(ENGINES).index((engine, backend)) % every :: every]
 
 
 @functools.cache
 def four_processes(engine: str, backend: str) -> list[dict[str, Said]]:
-    ids = IDS if (engine, backend) in ALL else IDS[ENGINES.index((engine, backend)) % 4 :: 4]
-    keywords = {"backend": backend, "ids": ids}
-    run = run_ranks(
-        engine, 4, "islices.conformance.ranks.running:run_cases", keywords, timeout=60.0, deadline=240.0
-    )  # fmt: skip
+    keywords = {"backend": backend, "ids": ids_for(engine, backend)}
+    run = run_ranks(engine, 4, "islices.conformance.ranks.running:run_cases", keywords, timeout=60.0, deadline=240.0)
     return run.values
 
 
@@ -81,17 +83,17 @@ def runs_here(engine: str, backend: str) -> None:
 def test_every_case_over_an_engine(engine: str, backend: str) -> None:
     runs_here(engine, backend)
     said = four_processes(engine, backend)
-    assert len(said) == 4
-    verdicts(said, 250 if (engine, backend) in ALL else 60)
+    assert [list(one) for one in said] == [ids_for(engine, backend)] * 4
+    verdicts(said, len(said[0]) * 3 // 4)  # without bfloat16, which not every NumPy has
 
 
-@pytest.mark.parametrize(("engine", "backend"), ENGINES[1:])
+@pytest.mark.parametrize(("engine", "backend"), list(ENGINES)[1:])
 def test_bits_do_not_depend_on_the_engine(engine: str, backend: str) -> None:
     runs_here(engine, backend)
-    runs_here("torch", "torch")
-    first, other = (four_processes(*which)[0] for which in (ENGINES[0], (engine, backend)))
+    runs_here("mpi", "numpy")
+    first, other = (four_processes(*which)[0] for which in (("mpi", "numpy"), (engine, backend)))
     shared = [name for name in other if first[name].digest and other[name].digest]
-    assert len(shared) >= 60
+    assert len(shared) >= 40
     assert {name: other[name].digest for name in shared} == {name: first[name].digest for name in shared}
 
 

@@ -46,8 +46,9 @@ def get_group(group: Any = None, *, like: Backend | None = None, timeout: float 
     ----------
     group : None, str, Group or an engine's own object
         A torch.distributed ProcessGroup or DeviceMesh, an mpi4py communicator, a tf.distribute strategy of several
-        workers; the name of an engine ("torch", "mpi", "jax", "tensorflow") for all ranks that it connects; None for the engine of the arrays' framework: torch.distributed,
-        JAX's processes, TensorFlow's workers, MPI for NumPy and MXNet.
+        workers; the name of an engine ("torch", "mpi", "jax", "tensorflow") for all ranks that it connects; None for
+        the engine of the arrays' framework: torch.distributed, JAX's processes, TensorFlow's workers, MPI for NumPy and
+        MXNet.
     like : Backend, optional
         Whose arrays are to be moved; NumPy's by default.
     timeout : float, optional

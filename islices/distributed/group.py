@@ -1,8 +1,8 @@
 """Group: ranks that an engine connects, as the core sees them.
 
-An engine's adapter (``collectives.py`` in its framework's folder under backends/) moves bytes between ranks, by what the
-engine does best; what the bytes are is `islices.distributed.wire`, what is moved is decided in `strategy`. May import
-NumPy.
+An engine's adapter (``collectives.py`` in its framework's folder under backends/) moves bytes between ranks, by what
+the engine does best; what the bytes are is `islices.distributed.wire`, what is moved is decided in `strategy`. May
+import NumPy.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 class RankError(RuntimeError):
     """Another rank failed, so that what was asked of all cannot be finished; nothing has been changed on this one.
 
-    Attributes
+    SPEC clause 25.
+
+    Parameters
     ----------
-    ranks : tuple of int
+    message : str
+    ranks : sequence of int
         The ranks known to have failed; empty where the engine does not say which.
 
     Examples
@@ -41,7 +44,13 @@ class RankError(RuntimeError):
 
 
 class RankTimeout(RankError, TimeoutError):  # noqa: N818 - it is a TimeoutError
-    """Another rank did not come within the engine's timeout.
+    """Another rank did not come within the engine's timeout. SPEC clause 25.
+
+    Parameters
+    ----------
+    message : str
+    ranks : sequence of int
+        The ranks that did not come; empty where the engine does not say which.
 
     Examples
     --------
