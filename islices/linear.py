@@ -17,12 +17,16 @@ import numpy as np
 from islices import modes
 from islices.arguments import is_real, show
 from islices.backend import FLOATS, INTEGERS, Array, Backend
+from islices.host import bfloat16_to_float32
 from islices.native import adopt, aligned, flatten, map_leaves, rebuild, structure
 from islices.registry import describe, get_backend
 from islices.rows import coalesce
 from islices.slices import IndexedSlices, check_indices
 
 __all__ = ["add", "concat", "join_arrays", "round_scalar", "scale", "scale_values", "wide_dtype"]
+
+#: dtypes that a scalar may have.
+REAL = (*FLOATS, *INTEGERS, "bool", "int8", "int16", "uint8", "uint16", "uint32", "uint64")
 
 
 def scale(x: Any, c: Any) -> Any:
@@ -104,10 +108,19 @@ def _zero_d(B: Backend, c: Any, argument: str) -> Any:
     if (B.is_array(c) and B.shape(c) in ((), (1,))) or (isinstance(c, np.ndarray) and c.shape == ()):
         if not isinstance(c, np.ndarray) and B.is_traced(c):
             return c
-        number = (c if isinstance(c, np.ndarray) else B.to_numpy(c)).reshape(()).item()
+        number = c.reshape(()).item() if isinstance(c, np.ndarray) else _number(B, c)
         if isinstance(number, numbers.Real):
             return number
     raise TypeError(f"{argument}: got {describe(c)}; accepted is a real number or a 0-d array of {B.name}")
+
+
+def _number(B: Backend, c: Array) -> Any:
+    """The one element of an array, None of a dtype that has no numbers."""
+    dtype = B.dtype(c)
+    if dtype not in REAL:  # some have no NumPy form
+        return None
+    host = B.to_numpy(c)
+    return (bfloat16_to_float32(host) if dtype == "bfloat16" else host).reshape(()).item()
 
 
 def wide_dtype(dtype: str) -> str:

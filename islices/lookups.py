@@ -30,6 +30,9 @@ __all__ = [
     "members",
 ]
 
+#: NumPy before 2 has no more; nor, therefore, has anybody here.
+DIMENSIONS = 32
+
 
 class LookupOptions(NamedTuple):
     """What of a lookup the gradient needs to know, beside the ids; hashable."""
@@ -97,6 +100,11 @@ def lookup(
     """
     B, source, options = adopt_table(table, padding_idx)
     ids = check_ids(B, ids, source.weights)
+    together = len(B.shape(ids)) + len(B.shape(source.weights)) - 1
+    if together > DIMENSIONS:
+        raise ValueError(
+            f"ids: got {describe(ids)}, whose rows would have {together} dimensions; accepted are {DIMENSIONS} in all"
+        )
     check_range(B, ids, B.shape(source.weights)[0])
     if combiner is None:
         for name, given in (("weights", weights), ("offsets", offsets)):

@@ -111,13 +111,23 @@ def train_alone(exact: bool) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------- every optimizer
+class Decay:
+    """A schedule whose name in messages has its place in memory, which is another one on every rank."""
+
+    def __init__(self, start: float) -> None:
+        self.start = start
+
+    def __call__(self, taken: int) -> float:
+        return self.start / (taken + 1)
+
+
 ROWS, DIM, CLIP = 23, 3, 0.5
 OPTIMIZERS = {
     "sgd": lambda **o: optim.sgd(0.1, momentum=0.9, **o),
     "adagrad": lambda **o: optim.adagrad(0.1, **o),
     "rowwise_adagrad": lambda **o: optim.rowwise_adagrad(0.1, **o),
     "rmsprop": lambda **o: optim.rmsprop(0.1, centered=True, **o),
-    "adam": lambda **o: optim.adam(lambda t: 0.1 / (t + 1), **o),
+    "adam": lambda **o: optim.adam(Decay(0.1), **o),
     "adamw": lambda **o: optim.adamw(0.1, **o),
     "ftrl": lambda **o: optim.ftrl(0.1, l1=0.01, **o),
 }
@@ -275,6 +285,9 @@ def errors(group: Any, folder: str) -> dict[str, tuple[str, str, tuple[int, ...]
         "grad of another dtype": lambda: table.reduce(batch, wide if rank == last else grad),
         "grad of another shape": lambda: table.reduce(batch, longer if rank == last else grad),
         "optimizers differ": lambda: table.step(adam if rank else sgd, reduced, state if rank else table.init(sgd)),
+        "schedules differ": lambda: table.step(optim.adam(Decay(2.0 if rank else 1.0)), reduced, state),
+        "frozen rows differ": lambda: table.step(optim.adam(1.0, frozen=[rank % 2]), reduced, state),
+        "donate": lambda: table.step(adam, reduced, state, donate=2 if rank == last else True),  # type: ignore[arg-type]
         "no optimizer": lambda: table.step("adam", reduced, state),
         "step counts differ": lambda: table.step(adam, reduced, behind),
         "state of another": lambda: table.step(adam, reduced, table.init(sgd) if rank == last else state),
@@ -283,6 +296,7 @@ def errors(group: Any, folder: str) -> dict[str, tuple[str, str, tuple[int, ...]
         "frozen row of none": lambda: table.init(optim.sgd(1.0, frozen=[10])),
         "init of another shape": lambda: ShardedTable.create(10, (2,), _longer if rank == last else _zeros, group),
         "init that raises": lambda: ShardedTable.create(10, (2,), _raising if rank == last else _zeros, group),
+        "folders of their own": lambda: save_sharded(f"{folder}/own/{rank}", table),
         "folder that cannot be": lambda: save_sharded("/dev/null/x" if rank == last else "/tmp", table, state),
         "disk that is full": lambda: _save_on_full_disk(folder, table, rank == last),
         "state not of the table": lambda: save_sharded("/dev/null/x", table, {"step": 1}),

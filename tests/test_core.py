@@ -703,3 +703,8 @@ def test_frequencies_average(s: IndexedSlices) -> None:
     counts = np.bincount(s.indices, minlength=ROWS)[s.indices]
     scaled = islices.scale_by_frequency(s)
     assert bits(scaled.values) == bits(s.values / counts.astype(np.float32)[:, None])
+
+
+def test_rows_of_more_dimensions_than_arrays_have() -> None:
+    with pytest.raises(ValueError, match=r"ids: got .*33 dimensions; accepted are 32 in all"):
+        islices.lookup(np.ones((1,) * 32), np.zeros((0, 2), np.int64))

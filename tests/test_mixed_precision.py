@@ -217,3 +217,13 @@ def _tf_sum(x: Any) -> Any:
     import tensorflow as tf
 
     return tf.reduce_sum(x)
+
+
+@pytest.mark.parametrize("name", ["torch", "tensorflow", "jax"])
+def test_a_bfloat16_scalar_is_its_number(name: str) -> None:
+    """On the host it travels as its bits."""
+    pytest.importorskip(name)
+    B = islices.get_backend(name)
+    x = B.asarray(np.ones(2, np.float32))
+    c = B.reshape(B.astype(B.asarray(np.full(1, 2, np.float32)), "bfloat16"), ())
+    assert B.to_numpy(islices.scale(x, c)).tolist() == [2, 2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import json
 import math
+import re
 import shutil
 import sys
 import time
@@ -14,13 +15,16 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from islices import embedding_grad, optim
 from islices.cli import main
 from islices.conformance.plan import model, words, zipf
-from islices.conformance.plan.measure import measure
+from islices.conformance.plan.measure import Measured, MeasuredWay, measure
 from islices.conformance.plan.model import WAYS, Workload, crossovers, make_plan
+from islices.conformance.plan.show import show_measured
 from islices.conformance.plan.zipf import HEAD, Zipf
-from islices.conformance.ranks.launch import absent
-from islices.distributed import Link
+from islices.conformance.ranks.launch import absent, run_ranks
+from islices.distributed import Link, ShardedTable
+from islices.distributed.group import Group
 
 EXPONENTS = (0.0, 0.3, 0.999999999, 1.0, 1.1, 2.0, 5.0, 30.0)
 DRAWS = (1, 2, 1000, 65_536, 67_000_000)
@@ -49,6 +53,11 @@ def test_uniform_ids_over_1e10_rows_have_a_closed_form() -> None:
     rows, draws = 10**10, 65_536 * 1024
     expected = -rows * math.expm1(draws * math.log1p(-1 / rows))
     assert abs(Zipf(rows, 0.0).distinct(draws) - expected) <= Zipf(rows, 0.0).error(draws)
+
+
+def test_the_steepest_law_and_the_most_draws() -> None:
+    assert Zipf(10**10, 1e300).distinct(1e6) == 1.0
+    assert Zipf(10**6, 1.1).distinct(2**63 * 2**20) == pytest.approx(10**6, rel=1e-12)
 
 
 @pytest.mark.parametrize("exponent", [0.5, 1.0, 1.1, 3.0])
@@ -119,6 +128,21 @@ def test_bytes_by_hand() -> None:
 def test_indices_travel_wide_only_where_they_must() -> None:
     assert Workload(2**31, 8, 10, 1.0, "float16").row_bytes == 16 + 4
     assert Workload(2**31 + 1, 8, 10, 1.0, "float64").row_bytes == 64 + 8
+    # to the owner of a range rows are counted from the first one of the range
+    wide, narrow = (make_plan(Workload(rows, 8, 10, 0.0), 2, Link()) for rows in (2**32 + 2, 2**32))
+    agreed = 3 * 256
+    for plan, index in ((wide, 8), (narrow, 4)):
+        assert plan.ways["sharded"].nbytes - agreed == pytest.approx(10 * (index + 2 * 32 + 1 / 8) / 2, rel=1e-6)
+
+
+def test_many_ranks_tell_a_sharded_tables_counts_apart() -> None:
+    """The message in which ranks agree has room for 26 counts; fetch and reduce send 8 bytes to each rank beyond."""
+    work, link = Workload(10**6, 8, 1000, 0.0), Link()
+    few, many = (make_plan(work, ranks, link).ways["sharded"] for ranks in (26, 27))
+    assert (few.collectives, many.collectives) == (6, 8)
+    rows = [work.distinct * (4 + 2 * 32 + 1 / 8) * (R - 1) / R for R in (26, 27)]
+    assert few.nbytes == pytest.approx(rows[0] + 3 * 256 * 25, rel=1e-12)
+    assert many.nbytes == pytest.approx(rows[1] + (3 * 256 + 2 * 8) * 26, rel=1e-12)
 
 
 @pytest.mark.parametrize("rows", [10**4, 10**6, 10**10])
@@ -171,6 +195,36 @@ def test_a_real_run_moves_the_planned_bytes() -> None:
     assert found.ways["raw"].received >= 3 * found.ways[found.plan.takes].received
 
 
+def steps_of_a_sharded_table(group: Group, work: tuple[int, int, int, float]) -> tuple[int, int, int]:
+    """(bytes received, collectives, different rows) of one step on a rank."""
+    load = Workload(*work)
+    ids = load.zipf.draw(load.ids, np.random.default_rng(group.rank))
+    table = ShardedTable.create(load.rows, (load.dim,), lambda a, b: np.ones((b - a, load.dim), np.float32), group)
+    optimizer = optim.sgd(0.1)
+    state = table.init(optimizer)
+    group.traffic.reset()
+    batch = table.fetch(ids)
+    gradient = embedding_grad(np.ones((load.ids, load.dim), np.float32), batch.ids, batch.table.shape[0])
+    table.step(optimizer, table.reduce(batch, gradient), state)
+    return group.traffic.received, group.traffic.collectives, len(batch.rows)
+
+
+@pytest.mark.skipif(ENGINE is None, reason="neither torch nor mpi4py with an mpiexec is installed")
+def test_a_real_sharded_table_moves_the_planned_bytes() -> None:
+    assert ENGINE is not None
+    work = Workload(rows=20_000, dim=8, ids=16_384, exponent=0.0)
+    keywords = {"work": (work.rows, work.dim, work.ids, work.exponent)}
+    found = run_ranks(ENGINE, 2, f"{__file__}:steps_of_a_sharded_table", keywords).values
+    planned = make_plan(work, 2, Link()).ways["sharded"]
+    assert {collectives for _, collectives, _ in found} == {planned.collectives}
+    received = sum(nbytes for nbytes, _, _ in found) / 2
+    # how many rows are drawn, and how many of them the other owns, vary by sqrt(n) at most each; five of those
+    assert received == pytest.approx(planned.nbytes, rel=10 / math.sqrt(work.distinct))
+    # 2 ranks: what one does not own the other one does
+    drawn = sum(rows for _, _, rows in found)
+    assert drawn == pytest.approx(2 * work.distinct, rel=5 / math.sqrt(work.distinct))
+
+
 @pytest.mark.skipif(bool(absent("torch")), reason="torch is not installed")
 def test_a_process_that_fails_is_no_measurement(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -200,8 +254,42 @@ def test_tables_fit_the_terminal(
     assert max(map(len, out.splitlines())) <= columns
     assert "…" not in out, "a column was cut"
     assert "\x1b" not in out, "no colours in a pipe"
-    for word in (*WAYS, "fewer bytes than raw, times: ", "10,000,000,000 rows x 64 float32, 2.56 TB"):
+    for word in (*WAYS, "all_reduce takes", "10,000,000,000 rows x 64 float32, 2.56 TB"):
         assert word in out
+    last = make_plan(Workload(10**10, 64, 65_536, 1.1), int(ranks.split(",")[-1]), Link())
+    said = " ".join(out.split())
+    for way in (last.ways[last.takes], last.ways["sharded"]):
+        assert f"{words.of_bytes(way.nbytes)} and {words.of_seconds(way.seconds)} a step" in said
+    assert f"{words.of_seconds(last.busiest_seconds)} if the rows that come up most often are neighbours" in said
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_the_measured_table_fits_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    work, link, runs = Workload(10**6, 64, 65_536, 1.1), Link(987e6, 123e-6), []
+    for ranks in (2, 4):
+        plan = make_plan(work, ranks, link)
+        names = ("raw", "gather", "ranges", "dense") if ranks == 2 else ("raw", "gather", "ranges")
+        ways = {
+            name: MeasuredWay(way.nbytes, 1.002 * way.nbytes, way.collectives, 1.5 * way.seconds, 3 * way.seconds)
+            for name in names
+            for way in [plan.ways[name]]
+        }
+        runs.append(Measured("torch.distributed (gloo)", link, plan, ways, work.distinct))
+    show_measured(runs)
+    out, _ = capsys.readouterr()
+    assert max(map(len, out.splitlines())) <= columns
+    assert "…" not in out, "a column was cut"
+    assert len(out.splitlines()) <= 30, "no longer than a terminal's page"
+    said = " ".join(out.split())
+    assert "4 processes: 987 MB/s, 123 us a message, 17,235 different rows a rank; all_reduce takes gather" in said
+    assert "3.80 times fewer bytes than raw" in said
+    took = runs[0].ways["dense"]
+    figures = f"{words.of_seconds(took.network)}.* {words.of_seconds(took.seconds)}"
+    assert re.search(rf"^2 +dense +256 MB +256 MB.* {figures}", out, re.MULTILINE)
+    assert re.search(r"^4 +dense +too large *$", out, re.MULTILINE)
 
 
 def test_json_has_what_the_tables_say(capsys: pytest.CaptureFixture[str]) -> None:
@@ -240,6 +328,9 @@ def test_a_picture(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         (["--zipf", "-1"], "argument --zipf: "),
         (["--bandwidth", "0"], "argument --bandwidth: got 0"),
         (["--bandwidth", "10Gb"], "argument --bandwidth: got 10Gb; accepted are bytes a second"),
+        (["--bandwidth", "1e-300"], "argument --bandwidth: got 1e-300; accepted are bytes a second, 1 at least"),
+        (["--latency", "1e308"], "argument --latency: got 1e308; accepted are seconds from 0 to 3600"),
+        (["--batch", "1e18", "--ids-per-sample", "1e18"], "--batch, --ids-per-sample: got 1.0e+36 ids a rank"),
         (["--latency", "inf"], "argument --latency: got inf"),
         (["--dtype", "int8"], "argument --dtype: invalid choice"),
         (["--measure", "pigeons"], "--measure: got 'pigeons'; accepted are 'torch'"),
@@ -270,9 +361,12 @@ def test_wrong_calls_say_what_is_accepted(
         (words.bandwidth, "1.25e9", 1.25e9),
         (words.bandwidth, "10Gbit/s", 1.25e9),
         (words.bandwidth, "25 MB", 25e6),
+        (words.bandwidth, "10 Gbps", 1.25e9),
         (words.bandwidth, "1e3kB/s", 1e6),
         (words.latency, "30us", 30e-6),
         (words.latency, "0.03 ms", 30e-6),
+        (words.latency, "30\u00b5s", 30e-6),
+        (words.latency, "30\u03bcs", 30e-6),
         (words.latency, "3e-5", 3e-5),
         (words.latency, "2s", 2.0),
         (words.exponent, "0", 0.0),
@@ -288,7 +382,8 @@ def test_quantities_are_read(reader: object, text: str, value: object) -> None:
         (words.of_bytes(0), "0.00 B"), (words.of_bytes(4_480_000), "4.48 MB"), (words.of_bytes(999_499), "999 kB"),
         (words.of_bytes(999_500), "1.00 MB"), (words.of_bytes(2.56e12), "2.56 TB"), (words.of_seconds(3e-5), "30.0 us"),
         (words.of_seconds(0.9994), "999 ms"), (words.of_seconds(0.9996), "1.00 s"), (words.of_seconds(4800), "80 min"),
-        (words.of_seconds(36_000), "10 h"),
+        (words.of_seconds(36_000), "10 h"), (words.of_seconds(1e10), "1e+10 s"), (words.of_bytes(1e19), "10.0 EB"),
+        (words.of_bytes(3e38), "3e+38 B"),
     ],
 )  # fmt: skip
 def test_quantities_are_written(text: str, written: str) -> None:

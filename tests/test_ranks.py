@@ -54,8 +54,8 @@ def verdicts(said: list[Any], least: int) -> None:
 # ---------------------------------------------------------------------- every engine
 #: (engine, whose arrays) -> of the cases, every how many'th: 4 is no good, so many strategies take turns
 ENGINES = {
-    ("mpi", "numpy"): 1, ("torch", "torch"): 3, ("torch", "numpy"): 5, ("mpi", "mxnet"): 5, ("jax", "jax"): 5,
-    ("tensorflow", "tensorflow"): 5,
+    ("mpi", "numpy"): 1, ("torch", "torch"): 5, ("torch", "numpy"): 8, ("mpi", "mxnet"): 8, ("jax", "jax"): 8,
+    ("tensorflow", "tensorflow"): 8,
 }  # fmt: skip
 
 
@@ -93,7 +93,7 @@ def test_bits_do_not_depend_on_the_engine(engine: str, backend: str) -> None:
     runs_here("mpi", "numpy")
     first, other = (four_processes(*which)[0] for which in (("mpi", "numpy"), (engine, backend)))
     shared = [name for name in other if first[name].digest and other[name].digest]
-    assert len(shared) >= 40
+    assert len(shared) >= 25
     assert {name: other[name].digest for name in shared} == {name: first[name].digest for name in shared}
 
 

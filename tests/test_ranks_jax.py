@@ -213,7 +213,8 @@ def late(group):
     if group.rank == 1:
         time.sleep(2)
         return
-    raise_later(get_group("jax", timeout=1))
+    assert get_group("jax", timeout=1) is group is get_group("jax")
+    raise_later(group)
 
 
 def raise_later(group):

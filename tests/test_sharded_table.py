@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 import islices
 from islices.conformance.ranks import run_ranks
 from islices.conformance.ranks.launch import absent
-from islices.distributed import Alone
+from islices.distributed import Alone, Group, RankError
 from islices.distributed.shard_header import HEADER, read_sharded_header
 from islices.distributed.sharded import ShardedTable
 from islices.distributed.shards import load_sharded, save_sharded
@@ -162,6 +163,9 @@ ERRORS = {
     "grad of another dtype": ("TypeError", "grad: got float64"),
     "grad of another shape": ("ValueError", "grad: got dense_shape"),
     "optimizers differ": (None, "optimizer: sgd(lr=1.0"),
+    "schedules differ": (None, "optimizer: adam(lr=1.0, beta1=0.9"),
+    "frozen rows differ": (None, "frozen: 1 rows (digest af5570f5) on ranks 0, 2, 1 rows"),
+    "donate": ("TypeError", "donate: got 2; accepted is a bool"),
     "step counts differ": (None, "steps taken: 1 on rank 0, 0 on ranks 1 to 3"),
     "state of another": ("ValueError", "state: got 'step'"),
     "one has no gradient": (None, "grad: none on rank 0, one on ranks 1 to 3"),
@@ -201,7 +205,14 @@ def test_what_is_wrong_on_every_rank(case: str, four: list[Any]) -> None:
 
 def test_every_error_is_looked_at(four: list[Any], folder: str) -> None:
     assert list((Path(folder) / "full").iterdir()) == []  # what the others had written is gone
-    assert four[0]["errors"].keys() == ERRORS.keys() | ALIKE.keys()
+    assert list((Path(folder) / "own").glob("*/*")) == []
+    assert four[0]["errors"].keys() == ERRORS.keys() | ALIKE.keys() | {"folders of their own"}
+
+
+def test_folders_that_are_not_the_same_one(four: list[Any]) -> None:
+    found = [rank["errors"]["folders of their own"] for rank in four]
+    assert [kind for kind, *_ in found] == ["FileNotFoundError"] + ["RankError"] * 3
+    assert all("-1-of-4.npz is not there: accepted is a folder that all ranks see" in words for _, words, _ in found)
 
 
 def test_of_a_rank_that_dies_nothing_is_half_done(tmp_path: Path) -> None:
@@ -214,7 +225,7 @@ def test_of_a_rank_that_dies_nothing_is_half_done(tmp_path: Path) -> None:
     for case, message, again, unchanged in survivors:
         assert unchanged, case
         assert message.startswith("torch.distributed (gloo)"), case
-        assert "before" in again, case  # the group takes no more calls
+        assert "takes no more calls" in again, case
     table, state = load_sharded(tmp_path / "save", Alone())  # the one before: step 1
     assert state is not None
     assert state["step"].tolist() == [1]
@@ -318,10 +329,30 @@ def test_a_checkpoint_that_is_not_whole_is_a_value_error(case: str, saved: Path)
     assert str(saved) in str(found.value)
 
 
+class Gone(Group):
+    """The other of two ranks has died."""
+
+    engine = "a test"
+
+    def _all_gather(self, data: Any, lengths: Any) -> Any:
+        raise OSError("rank 1 has ended")
+
+    _all_to_all = _all_gather
+
+    def _what_failed(self, error: Exception) -> RankError:
+        return RankError(str(error), ranks=(1,))
+
+
+def test_a_rank_that_dies_is_no_damaged_checkpoint(saved: Path) -> None:
+    with pytest.raises(RankError, match="rank 1 has ended"):
+        load_sharded(saved, Gone(0, 2))
+
+
 def test_saving_again_replaces_and_removes(saved: Path) -> None:
     before = shard_of(saved).name
-    (saved / "shard-0123456789abcdef-7-of-9.npz").write_bytes(b"of a save that was never finished")
-    (saved / "mine.txt").write_text("stays")
+    for name in ("mine.txt", "shard-0123456789abcdef-7-of-9.npz", ".islices-0123456789abcdef.tmp"):
+        (saved / name).write_text("of a save that was never finished")
+        os.utime(saved / name, (0, 0))
     table, state = load_sharded(saved, Alone())
     for suffix in (".npz", ".safetensors"):
         table.shard.weights[...] += 1
@@ -330,6 +361,25 @@ def test_saving_again_replaces_and_removes(saved: Path) -> None:
         again, _ = load_sharded(saved, Alone())
         assert again.shard.weights.tobytes() == table.shard.weights.tobytes()
     assert not (saved / before).exists()
+
+
+def test_of_two_saves_at_once_one_is_there(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that should have ended saves while the one that follows it does."""
+    from islices.distributed import shards
+
+    tables = {
+        name: ShardedTable.from_full(np.full((2, 1), float(value)), Alone()) for name, value in (("old", 1), ("new", 2))
+    }
+    write = shards.write_header
+
+    def write_after_the_other(*arguments: Any) -> None:
+        monkeypatch.setattr(shards, "write_header", write)
+        save_sharded(saved, tables["old"])
+        write(*arguments)
+
+    monkeypatch.setattr(shards, "write_header", write_after_the_other)
+    save_sharded(saved, tables["new"])
+    assert load_sharded(saved, Alone())[0].shard.weights.tolist() == [[2.0], [2.0]]
 
 
 def test_a_save_that_fails_leaves_the_old_checkpoint(saved: Path) -> None:
@@ -404,6 +454,23 @@ def test_a_table_of_one_rank_is_a_table(backend: str, mode: str) -> None:
         own = table.step(optimizer, table.reduce(batch, grad), own)
     assert B.to_numpy(table.shard.weights).tobytes() == plain.tobytes()
     assert B.to_numpy(own["v"]).tobytes() == state["v"].tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_arrays_in_the_other_order_of_bytes(dtype: str, tmp_path: Path) -> None:
+    other = np.dtype(dtype).newbyteorder()
+    full, ids = np.arange(8.0).reshape(4, 2), np.array([3, 1, 3]).astype(np.dtype(np.int64).newbyteorder())
+    for table in (
+        ShardedTable.from_full(full.astype(other), Alone()),
+        ShardedTable.create(4, (2,), lambda start, stop: full[start:stop].astype(other), Alone()),
+    ):
+        assert table.lookup(ids).tolist() == full[ids].tolist()
+        batch, optimizer = table.fetch(ids), islices.optim.sgd(1.0)
+        grad = islices.embedding_grad(np.ones((3, 2), other), batch.ids.astype(ids.dtype), 2)
+        table.step(optimizer, table.reduce(batch, grad), table.init(optimizer))
+        save_sharded(tmp_path, table)
+        for one in (table, load_sharded(tmp_path, Alone())[0]):
+            assert one.shard.weights.tolist() == [[0.0, 1.0], [1.0, 2.0], [4.0, 5.0], [4.0, 5.0]]
 
 
 def test_the_rows_of_a_created_table_are_those_of_their_numbers() -> None:

@@ -217,3 +217,11 @@ def test_summing_duplicates_first_makes_a_difference_where_they_occur() -> None:
     ours = train(False, lambda grads: islices.clip_by_global_norm(grads, 1.0))
     theirs = train(False, lambda grads: tf.clip_by_global_norm(grads, 1.0))
     assert any(not np.allclose(a, b, rtol=1e-4) for a, b in zip(ours[1], theirs[1], strict=True))
+
+
+def test_a_scalar_of_no_number_is_refused() -> None:
+    handle = tf.raw_ops.EmptyTensorList(
+        element_shape=tf.zeros(0, tf.int32), max_num_elements=3, element_dtype=tf.float32
+    )
+    with pytest.raises(TypeError, match=r"c: got .*accepted is a real number"):
+        islices.scale(tf.ones(2), handle)

@@ -50,13 +50,16 @@ def default_group(timeout: float | None) -> Group:
             'computes anything (on CPU after jax.config.update("jax_cpu_collectives_implementation", "gloo")), or give '
             "group="
         )
-    return _all_processes(timeout)
+    group = _all_processes()
+    if timeout is not None:
+        group.timeout = float(timeout)
+    return group
 
 
 @cache
-def _all_processes(timeout: float | None) -> Group:
-    """One group for all calls, which remembers what it has moved, and that it is broken."""
-    return JaxGroup(timeout)
+def _all_processes() -> JaxGroup:
+    """One group for all calls: that it broke, and what it moved, holds for whoever asks for it next."""
+    return JaxGroup()
 
 
 def wrap(x: Any, timeout: float | None) -> Group | None:
@@ -71,6 +74,8 @@ class JaxGroup(Group):
     timeout : float, optional
         Seconds to wait for another rank; without it as long as JAX does, which is for as long as the other lives.
     """
+
+    default_backend = "jax"
 
     def __init__(self, timeout: float | None = None) -> None:
         super().__init__(jax.process_index(), jax.process_count())
@@ -125,7 +130,9 @@ class JaxGroup(Group):
         if isinstance(error, TimeoutError) or any(words in text for words in ("imed out", "timeout", "DEADLINE")):
             return RankTimeout(f"{self.engine}: another rank did not come in time: {text}")
         own = any(words in text for words in ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT"))
-        if isinstance(error, jax.errors.JaxRuntimeError) and not own:
+        # JAX 0.7 raises a ValueError for what befalls a program that it has run before
+        engines = isinstance(error, jax.errors.JaxRuntimeError) or (isinstance(error, ValueError) and "Gloo" in text)
+        if engines and not own:
             return RankError(f"{self.engine}: another rank is gone: {text}")
         return None
 

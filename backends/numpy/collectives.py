@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from islices.distributed.group import Bytes, Group, RankError, RankTimeout
+from islices.memory import empty
 
 __all__ = ["MPIGroup", "default_group", "wrap"]
 
@@ -141,13 +142,15 @@ class MPIGroup(Group):
 
         _check_running(MPI)
         check_counts(MPI.Get_version(), max(*lengths, *map(len, parts)))
-        outs = [np.empty(length, np.uint8) for length in lengths]
+        outs = [empty((length,), np.uint8) for length in lengths]
         outs[self.rank] = parts[self.rank]
         others = [(self.rank + step) % self.size for step in range(1, self.size)]  # each rank begins with another one
         sources, to = [r for r in others if lengths[r]], [r for r in others if len(parts[r])]
-        requests = [self.communicator.Irecv([outs[r], MPI.BYTE], r, TAG) for r in sources]
-        requests += [self.communicator.Isend([parts[r], MPI.BYTE], r, TAG) for r in to]
+        requests: list[Any] = []
         try:
+            # an iterator each: what has been started is remembered where the next fails
+            requests.extend(self.communicator.Irecv([outs[r], MPI.BYTE], r, TAG) for r in sources)
+            requests.extend(self.communicator.Isend([parts[r], MPI.BYTE], r, TAG) for r in to)
             self._wait(requests, [*sources, *to])
         except BaseException:
             _abandoned.append((requests, parts, outs))

@@ -39,8 +39,8 @@ __all__ = ["Replicas", "TensorFlowGroup", "default_group", "inside", "wrap"]
 KEYS = 1 << 24
 #: The keys of single collectives, which all ranks make in the same order.
 _instances = itertools.count(1)
-#: (strategy, timeout) -> its group, as what is compiled, and whether it is broken, outlives a call.
-_groups: dict[tuple[Any, float], Group] = {}
+#: strategy -> its group: that it broke, and what it moved and compiled, holds for whoever asks for it next.
+_groups: dict[Any, Group] = {}
 
 #: What TensorFlow's all_gather takes.
 GATHERED = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
@@ -196,14 +196,14 @@ def _workers(strategy: Any, timeout: float | None) -> Group:
             return Alone()
         replicas = f"the {strategy.num_replicas_in_sync} replicas of a {type(strategy).__name__}"
         raise RuntimeError(f"group: {replicas} meet only within a program: {WAY_OUT}")
-    if timeout is None:
+    group = _groups.get(strategy)
+    if group is None:
         options = getattr(strategy.extended, "_communication_options", None)
-        timeout = getattr(options, "timeout_seconds", None)
-    seconds = float(timeout or 0.0)
-    if (strategy, seconds) not in _groups:
-        group = TensorFlowGroup(strategy, seconds)
-        _groups[strategy, seconds] = group if group.size > 1 else Alone()
-    return _groups[strategy, seconds]
+        group = TensorFlowGroup(strategy, float(getattr(options, "timeout_seconds", None) or 0.0))
+        group = _groups[strategy] = group if group.size > 1 else Alone()
+    if timeout is not None and isinstance(group, TensorFlowGroup):
+        group.wait_for(float(timeout))
+    return group
 
 
 def _place(resolver: Any) -> tuple[int, int]:
@@ -231,6 +231,13 @@ class TensorFlowGroup(Group):
         super().__init__(*_place(strategy.cluster_resolver))
         self.strategy, self.timeout = strategy, timeout
         self.others = [other for other in range(self.size) if other != self.rank]
+
+    def wait_for(self, seconds: float) -> None:
+        """Take another timeout, which is part of what is compiled."""
+        if seconds != self.timeout:
+            self.timeout = seconds
+            for compiled in ("_gather", "_exchange"):
+                self.__dict__.pop(compiled, None)
 
     def _all_gather(self, data: Bytes, lengths: Sequence[int]) -> list[Bytes]:
         words = _message(self.rank, data, max(lengths), copies=1)[0]

@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 
 from islices.distributed.group import Bytes, Group, RankError, RankTimeout
+from islices.memory import empty
 
 __all__ = ["TorchGroup", "default_group", "wrap"]
 
@@ -81,6 +82,8 @@ class TorchGroup(Group):
     torch's documentation and has not been run.
     """
 
+    default_backend = "torch"
+
     def __init__(self, process_group: Any) -> None:
         super().__init__(dist.get_rank(process_group), dist.get_world_size(process_group))
         engines = dict(pair.split(":") for pair in dist.get_backend_config(process_group).split(","))
@@ -113,7 +116,7 @@ class TorchGroup(Group):
         others = [(self.rank + step) % self.size for step in range(1, self.size)]  # each rank begins with another one
         to = [r for r in others if len(parts[r])]
         staged = {id(parts[r]): _tensor(parts[r]).to(self._device) for r in to}  # all of them may be one array
-        outs = {r: torch.empty(lengths[r], dtype=torch.uint8, device=self._device) for r in others if lengths[r]}
+        outs = {r: self._empty(lengths[r]) for r in others if lengths[r]}
         # in this order they are waited for: where a rank dies in mid-transfer gloo mostly tells those who send to it at
         # once, and those who receive from it not before the timeout
         sends = [(dist.isend, staged[id(parts[r])], r) for r in to]
@@ -122,6 +125,11 @@ class TorchGroup(Group):
         got = [outs[r].cpu().numpy() if r in outs else nothing for r in range(self.size)]
         got[self.rank] = parts[self.rank]
         return got
+
+    def _empty(self, length: int) -> torch.Tensor:
+        if self._device.type == "cpu":
+            return torch.from_numpy(empty((length,), np.uint8))
+        return torch.empty(length, dtype=torch.uint8, device=self._device)
 
     def _run(self, moves: Sequence[tuple[Callable[..., Any], torch.Tensor, int]]) -> None:
         """Start all moves (isend or irecv, what, the other rank), and wait for them."""

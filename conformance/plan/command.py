@@ -38,6 +38,7 @@ figures
   number of different rows is exact within 1e-9 of it and a thousandth of a row.
   Time is bytes / bandwidth + messages * latency: every collective costs a message to each other rank. Computing is
   not in it. Engines that send short messages along trees do better with many ranks than the latency's part says.
+  Memory is that of the exchange, at its peak: neither the table nor the optimizer's state is in it.
   "busiest" is the rank of a sharded table that owns the most wanted rows, where rows lie in that order.
 
 measuring
@@ -87,7 +88,10 @@ def plan(options: argparse.Namespace) -> int:
     """Work it out, measure it if asked, and show."""
     if importlib.util.find_spec("rich") is None:
         raise UsageError('needs rich: pip install "islices[conformance]"')
-    work = Workload(options.rows, options.dim, options.batch * options.ids_per_sample, options.zipf, options.dtype)
+    ids = options.batch * options.ids_per_sample
+    if ids > words.LARGEST:
+        raise UsageError(f"--batch, --ids-per-sample: got {ids:.1e} ids a rank; accepted are less than 2^63")
+    work = Workload(options.rows, options.dim, ids, options.zipf, options.dtype)
     engine = _checked(options, work)
     link = Link(options.bandwidth, options.latency)
     plans = [make_plan(work, ranks, link) for ranks in options.ranks]

@@ -124,7 +124,8 @@ def _link(of_ranks: Sequence[Mapping[int, list[list[float]]]]) -> Link:
     for length in (short, long):
         rounds = [_last(times) for times in zip(*(each[length] for each in of_ranks), strict=True)]
         seconds[length] = _mean([median(kind) for kind in zip(*rounds, strict=True)])
-    beyond = max(seconds[long] - seconds[short], 1e-9)
+    # a busy machine may hold up short ones more than long ones: all of the long ones' time is the bandwidth's then
+    beyond = seconds[long] - seconds[short] if seconds[long] > seconds[short] else seconds[long]
     return Link(bandwidth=(long - short) * others / beyond, latency=seconds[short] / others)
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from islices.conformance.plan.zipf import Zipf
 from islices.distributed.agree import FIXED, WITHIN
-from islices.distributed.exchange import NARROW
+from islices.distributed.ranges import NARROW
 from islices.distributed.sketch import SIZE
 from islices.distributed.strategy import STRATEGIES, Cost, Link, choose, costs, other_costs
 
@@ -27,7 +27,7 @@ ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 #: Bytes that every rank sends to every other before: to agree, and a sketch of its indices where ranges are thought of.
 AGREEING, SKETCHING = 8 * (FIXED + WITHIN), 8 * SIZE
 #: Agreements that each way takes: a step of a sharded table has one each for lookup, gradient and update. (Where
-#: all_reduce chooses itself among more than two ranks there is a sketch with each; it is not counted with the others.)
+#: all_reduce chooses itself it sends a sketch with gather and dense too if ranges might pay, which is not counted.)
 AGREEMENTS = {"raw": 0, "gather": 1, "ranges": 1, "dense": 1, "sharded": 3}
 
 
@@ -68,7 +68,7 @@ class Workload:
     @property
     def row_bytes(self) -> int:
         """Of a row with its index, which travels as int32 where that is wide enough."""
-        return self.values_bytes + (4 if self.rows <= NARROW else 8)
+        return self.values_bytes + _index_bytes(self.rows)
 
     @property
     def table_bytes(self) -> int:
@@ -141,14 +141,16 @@ def make_plan(work: Workload, ranks: int, link: Link) -> Plan:
     union = work.zipf.distinct(R * work.ids)
     common = {"row_bytes": work.row_bytes, "values_bytes": work.values_bytes, "stored": R * n}
     strategies = costs(R, rows=work.rows, union=union, **common)
-    moved = strategies | other_costs(R, slices=R * work.ids, **common)
+    owned = -(-work.rows // R)  # of a sharded table, by the rank that has most
+    others = {"raw": common, "sharded": common | {"row_bytes": work.values_bytes + _index_bytes(owned)}}
+    moved = strategies | {name: other_costs(R, slices=R * work.ids, **sizes)[name] for name, sizes in others.items()}
     memory = _memory(work, R, union)
     ways = {}
     for name in WAYS:
         first = _before(name, R)
         cost = moved[name] + first
         ways[name] = Way(cost.nbytes, round(cost.messages / (R - 1)), link.time(*cost), memory[name])
-    busiest = R * work.zipf.distinct(work.ids, -(-work.rows // R)) / n
+    busiest = R * work.zipf.distinct(work.ids, owned) / n
     slowest = Cost(busiest * moved["sharded"].nbytes, moved["sharded"].messages) + _before("sharded", R)
     return Plan(R, union, ways, choose(strategies, link), busiest, link.time(*slowest))
 
@@ -174,7 +176,16 @@ def _before(name: str, ranks: int) -> Cost:
     """What the ranks tell one another before anything is moved."""
     times = AGREEMENTS[name]
     first = Cost(times * AGREEING * (ranks - 1), times * (ranks - 1))
-    return first + Cost(SKETCHING * (ranks - 1), ranks - 1) if name == "ranges" else first
+    if name == "ranges":
+        return first + Cost(SKETCHING * (ranks - 1), ranks - 1)
+    if name == "sharded" and ranks > WITHIN:  # how many rows each has for each: too many numbers to agree with
+        return first + Cost(2 * 8 * (ranks - 1), 2 * (ranks - 1))
+    return first
+
+
+def _index_bytes(rows: int) -> int:
+    """As what numbers of so many rows travel."""
+    return 4 if rows <= NARROW else 8
 
 
 def _memory(work: Workload, ranks: int, union: float) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,11 @@ __all__ = ["draw"]
 
 #: Told apart by those who see no colours, too.
 STYLES = {
-    "raw": ("#555555", "--", "raw: all-gather of slices as they are"),
+    "raw": ("#555555", "--", "raw: slices as they are (Horovod, TensorFlow)"),
     "gather": ("#0072b2", "-", "gather"),
     "ranges": ("#009e73", "-", "ranges"),
     "dense": ("#e69f00", "-.", "dense"),
-    "sharded": ("#cc79a7", ":", "sharded table, average rank"),
+    "sharded": ("#cc79a7", ":", "ShardedTable, average rank"),
 }
 POINTS = 48
 
@@ -34,8 +34,8 @@ def draw(work: Workload, link: Link, ranks: Sequence[int], path: str) -> None:
     figure = Figure(figsize=(12.4, 5.2), dpi=130, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, 2)
-    for ax, title in zip(axes, ("seconds on the network, a step", "bytes that a rank receives, a step"), strict=True):
-        timed = title.startswith("seconds")
+    for ax, title in zip(axes, ("time on the network, a step", "bytes that a rank receives, a step"), strict=True):
+        timed = title.startswith("time")
         for name in WAYS:
             colour, line, label = STYLES[name]
             curve = [p.ways[name].seconds if timed else p.ways[name].nbytes for p in plans]
@@ -43,13 +43,13 @@ def draw(work: Workload, link: Link, ranks: Sequence[int], path: str) -> None:
         taken = [p.ways[p.takes].seconds if timed else p.ways[p.takes].nbytes for p in plans]
         ax.plot(places, taken, color="#000000", linewidth=6, alpha=0.16, label="what all_reduce takes")
         busiest = [p.busiest_seconds if timed else p.busiest * p.ways["sharded"].nbytes for p in plans]
-        ax.plot(places, busiest, color="#cc79a7", linewidth=1.0, label="sharded, busiest rank of rows by frequency")
-        _axes(ax, title, ranks)
-    for R, before, after in crossovers(work, places, link):
+        ax.plot(places, busiest, color="#cc79a7", linewidth=1.0, label="ShardedTable, busiest rank, rows by frequency")
+        _axes(ax, title, ranks, of_seconds if timed else of_bytes)
+    for R, _, after in crossovers(work, places, link):
         for ax in axes:
             ax.axvline(R, color="#333333", linewidth=0.8, linestyle=(0, (1, 3)))
         axes[0].annotate(
-            f"{before} to {after}: {R:,}", (R, 1), xycoords=("data", "axes fraction"), xytext=(3, -4), rotation=90,
+            f"{after} from {R:,} ranks", (R, 1), xycoords=("data", "axes fraction"), xytext=(3, -4), rotation=90,
             textcoords="offset points", fontsize=8, va="top",
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
         )  # fmt: skip
@@ -63,10 +63,11 @@ def draw(work: Workload, link: Link, ranks: Sequence[int], path: str) -> None:
     figure.savefig(path)
 
 
-def _axes(ax: Any, title: str, ranks: Sequence[int]) -> None:
+def _axes(ax: Any, title: str, ranks: Sequence[int], words: Callable[[float], str]) -> None:
     ax.set_title(title, fontsize=10)
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
+    ax.yaxis.set_major_formatter(lambda y, _: words(y).replace(".00", "").replace(".0", ""))
     ax.set_xlabel("ranks")
     ticks = ranks if len(ranks) <= 12 else [ranks[0], ranks[-1]]
     ax.set_xticks(list(ticks), [f"{R:,}" for R in ticks], fontsize=8)

@@ -17,11 +17,13 @@ __all__ = ["show", "show_measured"]
 FIGURES: dict[str, Callable[[Way], str]] = {
     "bytes that a rank receives": lambda way: of_bytes(way.nbytes),
     "time on the network": lambda way: of_seconds(way.seconds),
-    "memory of a rank at its peak, beside its own slices": lambda way: of_bytes(way.memory),
+    "memory of a rank beside its own slices": lambda way: of_bytes(way.memory),
 }
 
 #: A terminal narrower than this loses the columns that can be worked out from others.
 NARROW = 80
+#: How many times the average's time the busiest rank of a sharded table takes before it is spoken of.
+NOTABLE = 1.5
 
 
 def show(work: Workload, link: Link, plans: Sequence[Plan], changes: Sequence[tuple[int, str, str]]) -> None:
@@ -41,65 +43,89 @@ def show(work: Workload, link: Link, plans: Sequence[Plan], changes: Sequence[tu
         _several(console, plans)
     for ranks, before, after in changes:
         say(f"from {ranks:,} ranks on all_reduce takes {after} instead of {before}")
-    ends = plans if len(plans) < 3 else (plans[0], plans[-1])
-    gains = ", ".join(f"{p.fewer('raw'):.1f} with {p.ranks:,} ranks" for p in ends)
-    say(f"all_reduce moves fewer bytes than raw, times: {gains}")
-    ranks = plans[-1].ranks
+    say("")
+    _answer(say, work, plans[-1])
+    say("")
     say(
-        f"the table itself: {of_bytes(work.table_bytes)} on every rank; sharded over {ranks:,} "
-        f"{of_bytes(work.table_bytes / ranks)}"
-    )
-    say(
-        "raw: all-gather of slices that are not coalesced; sharded: a step of ShardedTable, average over ranks, and "
-        "its busiest rank where rows lie in the order of how often they come up. Times are of the network alone.",
+        "bytes, time and memory are a rank's, of one step; time is the network's alone. raw: all-gather of slices as "
+        "they are (Horovod, TensorFlow); gather, ranges, dense: all_reduce; sharded: ShardedTable, busiest: its rank "
+        "that owns the most wanted rows. More: islices plan --help",
         style="dim",
     )
+
+
+def _answer(say: Any, work: Workload, plan: Plan) -> None:
+    """What a job of so many ranks moves and holds, table on every rank or not, in two sentences."""
+    ways, ranks, table = plan.ways, plan.ranks, work.table_bytes
+    taken, sharded = ways[plan.takes], ways["sharded"]
+    say(
+        f"{ranks:,} ranks, the table on each ({of_bytes(table)}): all_reduce takes {plan.takes}, "
+        f"{of_bytes(taken.nbytes)} and {of_seconds(taken.seconds)} a step, where raw is {of_bytes(ways['raw'].nbytes)} "
+        f"and dense {of_bytes(ways['dense'].nbytes)}"
+    )
+    text = (
+        f"{ranks:,} ranks, a ShardedTable ({of_bytes(table / ranks)} of it on each): {of_bytes(sharded.nbytes)} and "
+        f"{of_seconds(sharded.seconds)} a step"
+    )
+    if plan.busiest_seconds > NOTABLE * sharded.seconds:
+        text += (
+            f"; {of_seconds(plan.busiest_seconds)} if the rows that come up most often are neighbours: number them in "
+            "a random order"
+        )
+    say(text)
 
 
 def show_measured(found: Sequence[Measured]) -> None:
     """What was expected of each way, and what came."""
     console = new_console()
     say = _sayer(console)
+    say("")
+    say(f"measured in processes of this machine, over loopback: {found[0].engine}")
     for run in found:
-        say("")
+        factor = run.ways["raw"].received / run.ways[run.plan.takes].received
         say(
-            f"measured: {run.plan.ranks} processes, {run.engine}, loopback: {of_bytes(run.link.bandwidth)}/s, "
-            f"{of_seconds(run.link.latency)} a message; {run.distinct:,.0f} different rows of a rank"
+            f"{run.plan.ranks} processes: {of_bytes(run.link.bandwidth)}/s, {of_seconds(run.link.latency)} a message, "
+            f"{run.distinct:,.0f} different rows a rank; all_reduce takes {run.plan.takes}, which moved "
+            f"{three_figures(factor)} times fewer bytes than raw"
         )
-        console.print(_measured_table(run, console.width))
-        raw, taken = run.ways["raw"], run.ways[run.plan.takes]
-        factor = raw.received / taken.received
-        say(f"{run.plan.takes}, which all_reduce takes, moved {factor:.2f} times fewer bytes than raw")
+    say("")
+    console.print(_measured_table(found, console.width))
     say("")
     say(
-        "bytes that a rank receives; wire: what the loopback carried, headers included, over bytes; network: time in "
-        "collectives, to be compared with the plan; call: with summing and packing, of the slowest rank.",
+        "bytes: what a rank received beside the plan; wire: what the loopback carried, headers included, over bytes; "
+        "network: time in collectives beside the plan; call: summing and packing included, of the slowest rank",
         style="dim",
     )
 
 
 # ---------------------------------------------------------------------- tables
 def _one(console: Any, plan: Plan) -> None:
-    heads = ["bytes", "collectives", "time", "memory", "/ raw"]
-    table = _table([f"{plan.ranks:,} ranks", *heads])
+    heads = ["\nbytes", "collec-\ntives", "\ntime", "\nmemory", "bytes\nof raw"]
+    table = _table([f"\n{plan.ranks:,} ranks", *heads])
     for name in WAYS:
         way = plan.ways[name]
         cells = [of_bytes(way.nbytes), str(way.collectives), of_seconds(way.seconds), of_bytes(way.memory)]
-        part = f"{way.nbytes / plan.ways['raw'].nbytes:.3g}"
-        table.add_row(name, *cells, part, style="bold" if name == plan.takes else None)
+        part = 100 * way.nbytes / plan.ways["raw"].nbytes
+        table.add_row(
+            name,
+            *cells,
+            f"{three_figures(part) if part >= 1 else f'{part:.2g}'}%",
+            style="bold" if name == plan.takes else None,
+        )
     sharded = plan.ways["sharded"]
     table.add_row("  busiest", of_bytes(plan.busiest * sharded.nbytes), "", of_seconds(plan.busiest_seconds), "", "")
     console.print(table)
     say = _sayer(console)
     say("")
-    say(f"all_reduce takes {plan.takes}; {plan.union:,.0f} different rows in all")
+    say(f"different rows of all ranks together: {plan.union:,.0f}")
 
 
 def _several(console: Any, plans: Sequence[Plan]) -> None:
     say = _sayer(console)
     for title, cell in FIGURES.items():
         timed = title.startswith("time")
-        table = _table(["ranks", *WAYS, *(["busiest"] if timed else [])], title)
+        say(title, "italic")
+        table = _table(["ranks", *WAYS, *(["busiest"] if timed else [])])
         for plan in plans:
             cells = [f"{plan.ranks:,}"]
             for name in WAYS:
@@ -108,44 +134,45 @@ def _several(console: Any, plans: Sequence[Plan]) -> None:
             table.add_row(*cells, *([of_seconds(plan.busiest_seconds)] if timed else []))
         console.print(table)
         say("")
-    heads = ["ranks", "all rows", "takes", "fewer:\nraw", "\ndense", "faster:\nraw", "\ndense"]
-    table = _table(heads, "all_reduce: how many times fewer bytes, and how many times faster, than")
+    say("what all_reduce takes; times fewer bytes than raw, dense", "italic")
+    table = _table(["ranks", "takes", "bytes", "time", "raw /", "dense /", "all rows"], left=2)
     for plan in plans:
-        factors = [_factor(f(other)) for f in (plan.fewer, plan.faster) for other in ("raw", "dense")]
-        table.add_row(f"{plan.ranks:,}", f"{plan.union:,.0f}", plan.takes, *factors)
+        taken = plan.ways[plan.takes]
+        factors = [_factor(plan.fewer(other)) for other in ("raw", "dense")]
+        figures = of_bytes(taken.nbytes), of_seconds(taken.seconds), *factors, f"{plan.union:,.0f}"
+        table.add_row(f"{plan.ranks:,}", plan.takes, *figures)
     console.print(table)
     say("")
 
 
-def _measured_table(run: Measured, width: int) -> Any:
-    heads = ["", "bytes,\nplan", "came", "ratio", "wire", "time,\nplan", "network", "ratio", "call"]
-    kept = [k for k in range(len(heads)) if width >= NARROW or k not in (3, 4)]
-    table = _table([heads[k] for k in kept])
-    for name, way in run.ways.items():
-        plan = run.plan.ways[name]
-        cells = [
-            name, of_bytes(plan.nbytes), of_bytes(way.received), f"{way.received / plan.nbytes:.3f}",
-            "" if way.on_wire is None else f"{way.on_wire / way.received:.3f}",
-            of_seconds(plan.seconds), of_seconds(way.network), f"{way.network / plan.seconds:.2f}",
-            of_seconds(way.seconds),
-        ]  # fmt: skip
-        table.add_row(*(cells[k] for k in kept), style="bold" if name == run.plan.takes else None)
-    if "dense" not in run.ways:
-        table.add_row("dense", *("not run: too large" if k == 1 else "" for k in kept[1:]))
+def _measured_table(found: Sequence[Measured], width: int) -> Any:
+    heads = ["", "way", "bytes,\nplan", "\ncame", "\nratio", "\nwire", "time,\nplan", "\nnetwork", "\nratio", "\ncall"]
+    kept = [k for k in range(len(heads)) if width >= NARROW or k not in (4, 5, 8)]
+    table = _table([heads[k] for k in kept], left=2)
+    for run in found:
+        for name, way in run.ways.items():
+            plan = run.plan.ways[name]
+            cells = [
+                f"{run.plan.ranks}", name, of_bytes(plan.nbytes), of_bytes(way.received),
+                f"{way.received / plan.nbytes:.3f}",
+                "" if way.on_wire is None else f"{way.on_wire / way.received:.3f}",
+                of_seconds(plan.seconds), of_seconds(way.network), f"{way.network / plan.seconds:.2f}",
+                of_seconds(way.seconds),
+            ]  # fmt: skip
+            table.add_row(*(cells[k] for k in kept), style="bold" if name == run.plan.takes else None)
+        if "dense" not in run.ways:
+            table.add_row(f"{run.plan.ranks}", "dense", "too large")
     return table
 
 
-def _table(heads: Sequence[str], title: str | None = None) -> Any:
+def _table(heads: Sequence[str], left: int = 1) -> Any:
+    """Without rows; so many of the columns are of words."""
     from rich import box
     from rich.table import Table
 
-    table = Table(
-        title=title, title_justify="left", title_style="italic", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )  # fmt: skip
-    table.add_column(heads[0], no_wrap=True)
-    for head in heads[1:]:
-        table.add_column(head, justify="right", no_wrap=True)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for k, head in enumerate(heads):
+        table.add_column(head, justify="left" if k < left else "right", no_wrap=True)
     return table
 
 

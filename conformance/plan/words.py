@@ -9,9 +9,14 @@ import re
 __all__ = ["bandwidth", "count", "exponent", "latency", "of_bytes", "of_seconds", "ranks", "seed", "three_figures"]
 
 PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+#: Both signs that keyboards have for micro.
+SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "\u00b5s": 1e-6, "\u03bcs": 1e-6, "ns": 1e-9}
 #: The most ranks that are looked at.
 MOST = 1 << 20
+#: The largest whole number.
+LARGEST = 2**63 - 1
+#: The least bandwidth and the longest latency: what is slower is a slip, and would end in infinite times.
+SLOWEST, LATEST = 1.0, 3600.0
 
 
 # ---------------------------------------------------------------------- read
@@ -26,7 +31,7 @@ def seed(text: str) -> int:
 
 def _whole(text: str, least: int) -> int:
     number = _number(text.replace(",", ""))
-    if not (least <= number < 2**63 and number == int(number)):
+    if not (least <= number <= LARGEST and number == int(number)):
         raise argparse.ArgumentTypeError(f"got {text}; accepted is a whole number of at least {least}, such as 1e6")
     return int(number)
 
@@ -40,21 +45,26 @@ def ranks(text: str) -> list[int]:
 
 
 def bandwidth(text: str) -> float:
-    """ "1.25e9", "1.25GB/s", "10Gbit": bytes a second."""
-    found = re.fullmatch(r"\s*([^a-zA-Z]*?(?:[eE][+-]?\d+)?)\s*(?:([kMGT]?)(B|bit)(?:/s)?)?\s*", text)
+    """ "1.25e9", "1.25GB/s", "10Gbit", "10Gbps": bytes a second."""
+    found = re.fullmatch(r"\s*([^a-zA-Z]*?(?:[eE][+-]?\d+)?)\s*(?:([kMGT]?)(?:(B|bit)(?:/s)?|(bps)))?\s*", text)
     number = _number(found[1]) if found else math.nan
-    if found is None or not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"got {text}; accepted are bytes a second above 0: 1.25e9, 1.25GB/s, 10Gbit/s")
-    return number * PREFIXES[found[2] or ""] / (8 if found[3] == "bit" else 1)
+    if found is not None:
+        number *= PREFIXES[found[2] or ""] / (8 if found[3] == "bit" or found[4] else 1)
+    if not SLOWEST <= number < math.inf:
+        raise argparse.ArgumentTypeError(
+            f"got {text}; accepted are bytes a second, 1 at least: 1.25e9, 1.25GB/s, 10Gbit/s"
+        )
+    return number
 
 
 def latency(text: str) -> float:
     """ "3e-5", "30us", "0.03 ms": seconds."""
-    found = re.fullmatch(r"\s*(.*?)\s*(s|ms|us|µs|ns|)\s*", text)
+    found = re.fullmatch(r"\s*(.*?)\s*(s|ms|us|\u00b5s|\u03bcs|ns|)\s*", text)
     number = _number(found[1]) if found else math.nan
-    if found is None or not 0 <= number < math.inf:
-        raise argparse.ArgumentTypeError(f"got {text}; accepted are seconds of at least 0: 3e-5, 30us, 0.03ms")
-    return number * SECONDS[found[2]]
+    number *= SECONDS[found[2]] if found else 1
+    if not 0 <= number <= LATEST:
+        raise argparse.ArgumentTypeError(f"got {text}; accepted are seconds from 0 to {LATEST:g}: 3e-5, 30us, 0.03ms")
+    return number
 
 
 def exponent(text: str) -> float:
@@ -74,11 +84,13 @@ def _number(text: str) -> float:
 # ---------------------------------------------------------------------- written
 def of_bytes(x: float) -> str:
     """ "4.48 MB": three figures; powers of 1000."""
-    return _figures(x, ("B", "kB", "MB", "GB", "TB", "PB"))
+    return _figures(x, ("B", "kB", "MB", "GB", "TB", "PB", "EB")) if x < 999.5e18 else f"{x:.0e} B"
 
 
 def of_seconds(x: float) -> str:
     """ "4.54 ms": three figures; minutes and hours beyond."""
+    if x >= 3.6e9:
+        return f"{x:.0e} s"
     if x >= 36_000:
         return f"{x / 3600:,.0f} h"
     if x >= 600:

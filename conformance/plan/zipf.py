@@ -79,7 +79,7 @@ class Zipf:
         if draws <= 0 or last <= 0:
             return 0.0
         found = float(self._seen(self._head[:last], draws).sum())
-        if last > HEAD:
+        if last > HEAD and self._head[-1] > 0:  # else those beyond have no weight that a float64 could hold
             x, weight = _nodes(math.log(HEAD + 0.5), math.log(last + 0.5), max(1.0, self.exponent))
             found += float((self._seen(x**-self.exponent, draws) * x) @ weight)
         return min(found, float(last), float(draws))
@@ -104,7 +104,7 @@ class Zipf:
     def _seen(self, weight: Array, draws: float) -> Array:
         """1 - (1 - p)^draws for rows of these weights; p is 1 where there is one row."""
         with np.errstate(divide="ignore"):
-            return -np.expm1(draws * np.log1p(-np.minimum(weight / self._total, 1.0)))  # type: ignore[no-any-return]
+            return -np.expm1(float(draws) * np.log1p(-np.minimum(weight / self._total, 1.0)))  # type: ignore[no-any-return]
 
     def _integral(self, start: float, end: float) -> float:
         """Of x ** -exponent."""

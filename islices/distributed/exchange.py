@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from islices.distributed.group import Bytes, Group
-from islices.distributed.ranges import even_bounds
+from islices.distributed.ranges import NARROW, even_bounds
 from islices.distributed.sketch import sketch, splitters, union_size
 from islices.distributed.strategy import Link, choose, costs, dense_costs
 from islices.distributed.wire import Form, pack, size_of, unpack
@@ -20,8 +21,6 @@ from islices.modes import HOST
 __all__ = ["Dense", "Sparse", "fold_dense", "fold_sparse", "reduce_all"]
 
 Host = np.ndarray[Any, Any]
-#: Up to so many rows, indices travel as int32.
-NARROW = 2**31
 
 
 class Sparse(NamedTuple):
@@ -34,7 +33,7 @@ class Sparse(NamedTuple):
     @property
     def travelling(self) -> np.dtype[Any]:
         """The narrowest integers that hold every index."""
-        return np.dtype(np.int32 if self.rows is not None and self.rows <= NARROW else np.int64)
+        return np.dtype(np.int32) if self.rows is not None and self.rows <= NARROW else self.indices.dtype
 
     @property
     def values_bytes(self) -> int:
@@ -55,13 +54,22 @@ class Dense(NamedTuple):
     values: Host
 
 
-def fold_sparse(like: Sparse, received: Sequence[Sequence[Host]]) -> Sparse:
-    """The ranks' rows, each (indices, values), added in the order of ranks."""
+def fold_sparse(like: Sparse, received: list[list[Host]]) -> Sparse:
+    """The ranks' rows, each [indices, values], added in the order of ranks. received is empty afterwards: what was in
+    it is as large as the sums, and they may lie where it was."""
+    values, indices = _joined(like, received)
+    with HOST.scope():
+        values, indices = HOST.sum_rows(values, indices, like.rows, loose=False)
+    return Sparse(values, indices, like.rows)
+
+
+def _joined(like: Sparse, received: list[list[Host]]) -> tuple[Host, Host]:
+    """(values, indices) of the ranks' rows, one rank's after the other; received is empty afterwards."""
     indices = np.concatenate([got[0] for got in received]).astype(like.indices.dtype, copy=False)
     with HOST.scope():
         values = HOST.concat([got[1] for got in received])
-        values, indices = HOST.sum_rows(values, indices, like.rows, loose=False)
-    return Sparse(values, indices, like.rows)
+    received.clear()
+    return values, indices
 
 
 def fold_dense(blocks: Sequence[Host]) -> Host:
@@ -117,8 +125,9 @@ def _to_owners(group: Group, ways: Sequence[_Way]) -> None:
     forms = [[way.forms_from(n) for way, n in zip(ways, theirs[rank], strict=True)] for rank in ranks]
     got = group.all_to_all(parts, [size_of(form for each in forms[rank] for form in each) for rank in ranks])
     received = [_by_way(got[rank], forms[rank]) for rank in ranks]
-    for k, way in enumerate(ways):
-        way.fold([received[rank][k] for rank in ranks])
+    del parts, got
+    for way in ways:
+        way.fold([each.popleft() for each in received])
 
 
 def _exchange_counts(group: Group, ways: Sequence[_Way], mine: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -141,13 +150,15 @@ def _to_all(group: Group, ways: Sequence[_Way]) -> None:
     sizes = [size_of(form for each in forms[rank] for form in each) for rank in ranks]
     got = group.all_gather(pack([x for way in ways for x in way.folded]), sizes)
     received = [_by_way(got[rank], forms[rank]) for rank in ranks]
-    for k, way in enumerate(ways):
-        way.finish([received[rank][k] for rank in ranks])
+    del got
+    for way in ways:
+        way.finish([each.popleft() for each in received])
 
 
-def _by_way(data: Bytes, forms: Sequence[Sequence[Form]]) -> list[list[Host]]:
+def _by_way(data: Bytes, forms: Sequence[Sequence[Form]]) -> deque[list[Host]]:
+    """The arrays of each way in packed bytes, whose memory is free when the last of them is."""
     arrays = unpack(data, [form for each in forms for form in each])
-    return [[next(arrays) for _ in each] for each in forms]
+    return deque([next(arrays) for _ in each] for each in forms)
 
 
 # ---------------------------------------------------------------------- what becomes of a leaf
@@ -170,7 +181,7 @@ class _Way(abc.ABC):
         """The forms of a part for this rank that has n rows."""
         raise NotImplementedError
 
-    def fold(self, received: Sequence[list[Host]]) -> None:
+    def fold(self, received: list[list[Host]]) -> None:
         raise NotImplementedError
 
     @abc.abstractmethod
@@ -178,7 +189,7 @@ class _Way(abc.ABC):
         """The forms of what a rank has for all, where it is n rows."""
 
     @abc.abstractmethod
-    def finish(self, received: Sequence[list[Host]]) -> None:
+    def finish(self, received: list[list[Host]]) -> None:
         """Make `result` of what every rank had for all."""
 
 
@@ -195,7 +206,7 @@ class _Gather(_Way):
     def folded_count(self) -> int:  # type: ignore[override]
         return len(self.leaf.indices) if isinstance(self.leaf, Sparse) else 0
 
-    def finish(self, received: Sequence[list[Host]]) -> None:
+    def finish(self, received: list[list[Host]]) -> None:
         leaf = self.leaf
         self.result = (
             fold_sparse(leaf, received) if isinstance(leaf, Sparse) else Dense(fold_dense([got[0] for got in received]))
@@ -216,18 +227,15 @@ class _Ranges(_Way):
     def forms_from(self, n: int) -> list[Form]:
         return self.leaf.forms(n)
 
-    def fold(self, received: Sequence[list[Host]]) -> None:
+    def fold(self, received: list[list[Host]]) -> None:
         mine = fold_sparse(self.leaf, received)
         self.folded, self.folded_count = mine.arrays(), len(mine.indices)
 
     def forms_of(self, rank: int, n: int) -> list[Form]:
         return self.leaf.forms(n)
 
-    def finish(self, received: Sequence[list[Host]]) -> None:
-        with HOST.scope():
-            values = HOST.concat([got[1] for got in received])
-        indices = np.concatenate([got[0] for got in received]).astype(self.leaf.indices.dtype, copy=False)
-        self.result = Sparse(values, indices, self.leaf.rows)
+    def finish(self, received: list[list[Host]]) -> None:
+        self.result = Sparse(*_joined(self.leaf, received), self.leaf.rows)
 
 
 class _Blocks(_Way):
@@ -266,12 +274,12 @@ class _Blocks(_Way):
         values = self.leaf.values
         return [((-(-length // 8),), np.uint8), ((length, *values.shape[1:]), values.dtype)]
 
-    def fold(self, received: Sequence[list[Host]]) -> None:
+    def fold(self, received: list[list[Host]]) -> None:
         self.folded = [fold_dense([got[-1] for got in received])]
         if isinstance(self.leaf, Sparse):
             self.folded.insert(0, np.bitwise_or.reduce([got[0] for got in received]))
 
-    def finish(self, received: Sequence[list[Host]]) -> None:
+    def finish(self, received: list[list[Host]]) -> None:
         whole = np.concatenate([got[-1] for got in received])
         if isinstance(self.leaf, Dense):
             self.result = Dense(whole.reshape(self.leaf.values.shape))
@@ -286,35 +294,35 @@ class _Blocks(_Way):
 def _ways(
     group: Group, leaves: Sequence[Sparse | Dense], counts: Sequence[Host], strategy: str, link: Link
 ) -> list[_Way]:
-    stored = [[int(rank[k]) for rank in counts] for k in range(len(leaves))]
-    sketches = _sketches(group, leaves, strategy)
+    stored = np.stack(counts, 1).tolist()
+    # by "auto" ranges cost least where the ranks' rows are all the same: what does not go so then never does
+    names = [_strategy_for(leaf, each, max(each), strategy, link) for leaf, each in zip(leaves, stored, strict=True)]
+    sketches = _sketches(group, {k: leaves[k] for k, name in enumerate(names) if name == "ranges"})
+    for k, seen in sketches.items():
+        names[k] = _strategy_for(leaves[k], stored[k], union_size(seen, stored[k]), strategy, link)
     ways: list[_Way] = []
-    for k, leaf in enumerate(leaves):
-        each, seen = stored[k], sketches.get(k)
-        union = float(sum(each)) if seen is None else union_size(seen, each)
-        name = _strategy_for(leaf, group.size, sum(each), union, strategy, link)
+    for k, (leaf, name) in enumerate(zip(leaves, names, strict=True)):
         if name == "ranges":
             assert isinstance(leaf, Sparse)
-            ways.append(_Ranges(leaf, splitters(sketches[k], each, group.size)))
+            ways.append(_Ranges(leaf, splitters(sketches[k], stored[k], group.size)))
         else:
-            ways.append(_Blocks(leaf, group.size, group.rank) if name == "dense" else _Gather(leaf, each))
+            ways.append(_Blocks(leaf, group.size, group.rank) if name == "dense" else _Gather(leaf, stored[k]))
     return ways
 
 
-def _sketches(group: Group, leaves: Sequence[Sparse | Dense], strategy: str) -> dict[int, list[Host]]:
-    """Every rank's sketch of each sparse leaf, where the strategy depends on them: two ranks gain nothing by ranges."""
-    if strategy not in ("auto", "ranges") or (strategy == "auto" and group.size == 2):
+def _sketches(group: Group, leaves: Mapping[int, Sparse | Dense]) -> dict[int, list[Host]]:
+    """Every rank's sketch of each of these sparse leaves."""
+    if not leaves:
         return {}
-    asked = [k for k, leaf in enumerate(leaves) if isinstance(leaf, Sparse)]
-    if not asked:
-        return {}
-    mine = np.stack([sketch(leaves[k].indices) for k in asked])  # type: ignore[union-attr]
+    mine = np.stack([sketch(leaf.indices) for leaf in leaves.values()])  # type: ignore[union-attr]
     got = [x.view(np.int64).reshape(mine.shape) for x in group.all_gather(mine.reshape(-1).view(np.uint8))]
-    return {k: [x[place] for x in got] for place, k in enumerate(asked)}
+    return {k: [x[place] for x in got] for place, k in enumerate(leaves)}
 
 
-def _strategy_for(leaf: Sparse | Dense, ranks: int, stored: int, union: float, strategy: str, link: Link) -> str:
-    """The strategy asked for, or the one that is fastest; a dense array has no rows to be cut by."""
+def _strategy_for(leaf: Sparse | Dense, each: Sequence[int], union: float, strategy: str, link: Link) -> str:
+    """The strategy asked for, or the one that is fastest; a dense array has no rows to be cut by. each: how many rows
+    each rank stores."""
+    ranks = len(each)
     if isinstance(leaf, Dense):
         if strategy == "auto":
             return choose(dense_costs(ranks, leaf.values.nbytes), link)
@@ -322,5 +330,8 @@ def _strategy_for(leaf: Sparse | Dense, ranks: int, stored: int, union: float, s
     if strategy != "auto":
         return strategy
     row = leaf.travelling.itemsize + leaf.values_bytes
-    found = costs(ranks, row_bytes=row, values_bytes=leaf.values_bytes, rows=leaf.rows, stored=stored, union=union)
+    stored, most = sum(each), max(each)
+    found = costs(
+        ranks, row_bytes=row, values_bytes=leaf.values_bytes, rows=leaf.rows, stored=stored, union=union, most=most
+    )
     return choose(found, link)

@@ -17,7 +17,7 @@ from islices.table import Table
 if TYPE_CHECKING:
     from islices.distributed.sharded import ShardedTable
 
-__all__ = ["Batch", "dtype_name", "gradient_on_host"]
+__all__ = ["Batch", "gradient_on_host"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -75,8 +75,3 @@ def gradient_on_host(table: Table, grad: Any) -> tuple[Host, Host]:
         keep = places != padding
         values, places = (values, places) if keep.all() else (values[keep], places[keep])
     return values, places
-
-
-def dtype_name(values: Host) -> str:
-    """The dtype's name, as messages have it."""
-    return "bfloat16" if values.dtype == np.uint16 else values.dtype.name

@@ -8,8 +8,10 @@ import NumPy.
 from __future__ import annotations
 
 import abc
+import contextlib
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -73,7 +75,8 @@ class Traffic:
 
 
 class Group(abc.ABC):
-    """Ranks 0 to size - 1, of which this process is one. Every rank makes the same calls in the same order.
+    """Ranks 0 to size - 1, of which this process is one. Every rank makes the same calls in the same order,
+    one at a time.
 
     An adapter sets ``engine``, `rank` and `size`, and writes the two primitives `_all_gather` and `_all_to_all`; they
     may raise whatever the engine raises, for which `_what_failed` finds words.
@@ -111,6 +114,7 @@ class Group(abc.ABC):
         self.rank, self.size = rank, size
         self.traffic = Traffic()
         self._process = os.getpid()
+        self._thread = threading.RLock()
         self._broken: str | None = None
         self._lost: Sequence[int] = ()
 
@@ -182,6 +186,31 @@ class Group(abc.ABC):
         self._count(sum(map(len, parts)) - own, sum(sizes) - own)
         return got
 
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """A ``with`` block for the collectives of one call, among which those of another thread would be taken for its
+        own: RuntimeError in that thread."""
+        if not self._thread.acquire(blocking=False):
+            raise RuntimeError(
+                f"{self.engine}: got a call while another thread's is under way; accepted is one at a time, in the "
+                "same order on every rank: threads need groups of their own"
+            )
+        try:
+            yield
+        finally:
+            self._thread.release()
+
+    @contextlib.contextmanager
+    def to_the_end(self, call: str) -> Iterator[None]:
+        """A ``with`` block for what all ranks have agreed on and wait for: a rank that leaves it by an error, be it its
+        own, has broken the group, since the others take what it sends next for the rest of this call."""
+        try:
+            yield
+        except BaseException as error:
+            if self._broken is None:
+                self._broken = f"{self.engine}: {call} ended amid its collectives, by {type(error).__name__}: {error}"
+            raise
+
     def _guarded(self, collective: Any, *arguments: Any) -> list[Bytes]:
         if self._broken is not None:
             raise RankError(
@@ -192,18 +221,19 @@ class Group(abc.ABC):
                 f"{self.engine}: got a call in a forked process, which shares the ranks' connections with its parent; "
                 "accepted are calls of the process that joined the ranks"
             )
-        try:
-            return collective(*arguments)  # type: ignore[no-any-return]
-        except Exception as error:
-            found = self._what_failed(error)
-            self._broken = str(found) if found is not None else f"{self.engine}: {error}"
-            self._lost = found.ranks if found is not None else ()
-            if found is None:
+        with self.exclusive():
+            try:
+                return collective(*arguments)  # type: ignore[no-any-return]
+            except Exception as error:
+                found = self._what_failed(error)
+                self._broken = str(found) if found is not None else f"{self.engine}: {error}"
+                self._lost = found.ranks if found is not None else ()
+                if found is None:
+                    raise
+                raise found from error
+            except BaseException:  # Ctrl-C in mid-collective: what the others get next is not what they expect
+                self._broken = f"{self.engine}: a call was interrupted"
                 raise
-            raise found from error
-        except BaseException:  # Ctrl-C in mid-collective: what the others get next is not what they expect
-            self._broken = f"{self.engine}: a call was interrupted"
-            raise
 
     def _count(self, sent: int, received: int) -> None:
         self.traffic.collectives += 1

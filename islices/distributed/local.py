@@ -2,31 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Any
+import hashlib
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from islices.arguments import LARGEST, show, whole_number
+from islices import modes
+from islices.arguments import LARGEST, is_real, show, whole_number
 from islices.backend import FLOATS
 from islices.distributed.routes import Host
+from islices.linear import as_float
 from islices.optim.inputs import check_frozen
 from islices.optim.optimizer import Optimizer
+from islices.optim.plan import _rate
 from islices.registry import describe
 from islices.slices import check_dense_shape
 
-__all__ = ["check_rows", "local_optimizer", "made_rows"]
+__all__ = ["LocalOptimizer", "check_rows", "local_optimizer", "made_rows"]
 
 
-def local_optimizer(optimizer: Any, rows: int, start: int, stop: int) -> Optimizer:
-    """The optimizer with those of its frozen rows that lie in the range, counted from its first."""
+class LocalOptimizer(NamedTuple):
+    """An optimizer of the whole table, and what it is to the rows of a range."""
+
+    whole: Optimizer
+    #: with those of its frozen rows that lie in the range, counted from its first
+    own: Optimizer
+    #: that ranks freeze the same rows of the whole table: how many, and their digest
+    frozen: str
+
+    def said(self, taken: int) -> dict[str, str]:
+        """What is the same on every rank at a step. A schedule is what it returns: its name says little of it, and
+        its place in memory, which is part of some names, differs."""
+        rate = _rate(modes.HOST, self.whole.hyper["lr"], np.array([taken]))
+        hyper = {**self.whole.hyper, "lr": as_float(rate) if is_real(rate) else float(rate.item())}
+        options = {name: getattr(self.whole, name) for name in ("rows", "semantics", "maximize")}
+        words = ", ".join(f"{name}={value}" for name, value in {**hyper, **options}.items())
+        return {"optimizer": f"{self.whole.name}({words})", "frozen": self.frozen}
+
+
+def local_optimizer(optimizer: Any, rows: int, start: int, stop: int) -> LocalOptimizer:
+    """The optimizer for the rows start to stop - 1 of a table."""
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"optimizer: got {describe(optimizer)}; accepted is one of islices.optim")
     if optimizer._formula.raw:
         raise ValueError("optimizer: got duplicates='raw'; accepted is 'sum': ranks' gradients come summed")
     frozen = check_frozen(*optimizer._frozen, rows)
     if frozen is None:
-        return optimizer
-    return Optimizer(
+        return LocalOptimizer(optimizer, optimizer, "no rows")
+    own = Optimizer(
         optimizer.name,
         optimizer.hyper,
         optimizer._formula,
@@ -36,6 +59,8 @@ def local_optimizer(optimizer: Any, rows: int, start: int, stop: int) -> Optimiz
         frozen=frozen[slice(*np.searchsorted(frozen, (start, stop)))] - start,
         remake=optimizer._remake,
     )
+    digest = hashlib.sha256(frozen.astype("<i8").tobytes()).hexdigest()
+    return LocalOptimizer(optimizer, own, f"{len(frozen)} rows (digest {digest:.8})")
 
 
 def made_rows(init: Any, start: int, stop: int, row_shape: Any) -> Host:

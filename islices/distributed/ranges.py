@@ -6,7 +6,10 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["even_bounds"]
+__all__ = ["NARROW", "even_bounds"]
+
+#: Row numbers of up to so many rows travel as int32.
+NARROW = 2**31
 
 
 def even_bounds(count: int, parts: int) -> np.ndarray[Any, np.dtype[np.int64]]:

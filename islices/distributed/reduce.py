@@ -50,7 +50,8 @@ def all_reduce(x: Any, op: str = "sum", group: Any = None, *, strategy: str = "a
     ----------
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
         Of one framework; the same structure, shapes and dtypes on every rank. Ranks may store different numbers of
-        slices, or none; a rank on which a leaf is None takes part with zeros, and gets the result.
+        slices, or none; a rank on which a leaf is None takes part with zeros, and gets the result (of a sparse leaf as
+        the framework's own sparse type).
     op : {"sum", "mean"}
         "mean" divides the sum by the number of ranks.
     group : None, str, Group or an engine's own object
@@ -91,7 +92,8 @@ def all_reduce(x: Any, op: str = "sum", group: Any = None, *, strategy: str = "a
     leaves: dict[str, Any] = {}
     try:
         leaves = named_leaves(x, "x")
-    except ValueError as error:
+        _check_frameworks(leaves)
+    except Exception as error:  # also a container's own: the other ranks wait for this one
         refused = error
     B = _framework(leaves)
     if group is None and B is None:
@@ -107,8 +109,14 @@ def all_reduce(x: Any, op: str = "sum", group: Any = None, *, strategy: str = "a
 
 
 def _framework(leaves: Mapping[str, Any]) -> Backend | None:
-    """The framework of the first leaf that has one."""
-    return next((B for B in map(find_backend, leaves.values()) if B is not None), None)
+    """The framework of the first leaf, by name, that has one: the same on ranks whose dicts differ in order."""
+    return next((B for name in sorted(leaves) if (B := find_backend(leaves[name])) is not None), None)
+
+
+def _check_frameworks(leaves: Mapping[str, Any]) -> None:
+    names = {B.name for B in map(find_backend, leaves.values()) if B is not None}
+    if len(names) > 1:
+        raise TypeError(f"x: got arrays of {' and '.join(sorted(names))}; accepted is one framework (see convert)")
 
 
 def _no_engine(leaves: Mapping[str, Any]) -> Exception:
@@ -140,10 +148,12 @@ def _over_array_group(
 
 # ---------------------------------------------------------------------- over a group of processes
 class _Prepared(NamedTuple):
-    """A leaf ready to travel: on the host, and the way back to the caller's type (None of a leaf that is None)."""
+    """A leaf ready to travel: on the host, the way back to the caller's type, and an array where the caller has it
+    (all None of a leaf that is None)."""
 
-    host: Sparse | Dense | None
-    back: Callable[[Sparse | Dense], Any] | None
+    host: Sparse | Dense | None = None
+    back: Callable[[Sparse | Dense], Any] | None = None
+    like: Array | None = None
 
 
 def _over_group(
@@ -158,9 +168,10 @@ def _over_group(
     # in an order that does not depend on how a rank has put its dict together
     names = sorted(leaves)
     prepared: dict[str, _Prepared] = {}
-    said: dict[str, Any] = {"op": op, "strategy": strategy, "link": repr(link)}
+    said: dict[str, Any] = {}
     try:
         _check_options(op, strategy, link)
+        said |= {"op": op, "strategy": strategy, "link": repr(link)}
         for name in names:
             prepared[name] = _prepare(leaves[name], name, op, strategy)
     except Exception as raised:  # the other ranks wait for this one: they must be told
@@ -169,12 +180,19 @@ def _over_group(
     if error is None:
         said |= {_called(name): _form(host) for name, host in hosts.items()}
     counts = [len(host.indices) if isinstance(host, Sparse) else 0 for host in hosts.values()]
-    agreed = agree(group, "all_reduce", said, counts, error=error, optional=True)
-    if agreed.said is not None:
-        prepared = {name: _filled(one, _called(name), agreed.said, B, group) for name, one in prepared.items()}
-    there = {name: one for name, one in prepared.items() if one.host is not None}
-    kept = [k for k, name in enumerate(names) if name in there]
-    summed = _sum(group, [one.host for one in there.values()], [each[kept] for each in agreed.counts], strategy, link)  # type: ignore[misc]
+    with group.exclusive():
+        agreed = agree(group, "all_reduce", said, counts, error=error, optional=True)
+        with group.to_the_end("all_reduce"):
+            if agreed.said is not None:
+                made = (
+                    B or get_backend(group.default_backend),
+                    next((p.like for p in prepared.values() if p.host), None),
+                )
+                prepared = {name: _filled(one, _called(name), agreed.said, *made) for name, one in prepared.items()}
+            there = {name: one for name, one in prepared.items() if one.host is not None}
+            kept = [k for k, name in enumerate(names) if name in there]
+            rows = [each[kept] for each in agreed.counts]
+            summed = _sum(group, [one.host for one in there.values()], rows, strategy, link)  # type: ignore[misc]
     sums = dict(zip(there, summed, strict=True))
     return {
         name: there[name].back(_divided_host(sums[name], op, group.size)) if name in there else None  # type: ignore[misc]
@@ -202,12 +220,12 @@ def _check_mean(leaf: Any, op: str, name: str) -> None:
 
 def _prepare(x: Any, name: str, op: str, strategy: str) -> _Prepared:
     if x is None:
-        return _Prepared(None, None)
+        return _Prepared()
     leaf, restore = adopt(x, _called(name))
     _check_mean(leaf, op, name)
     if not isinstance(leaf, IndexedSlices):
         B = get_backend(leaf)
-        return _Prepared(Dense(_on_host(B, leaf)), lambda out: restore(_given(B, out.values, leaf)))
+        return _Prepared(Dense(_on_host(B, leaf)), lambda out: restore(_given(B, out.values, leaf)), leaf)
     s = coalesce(leaf)
     if strategy == "dense":
         _check_dense(s, name)
@@ -220,7 +238,7 @@ def _prepare(x: Any, name: str, op: str, strategy: str) -> _Prepared:
             IndexedSlices._trusted(B, values, _given(B, out.indices, s.indices), s.dense_shape, coalesced=True)
         )
 
-    return _Prepared(Sparse(_on_host(B, s.values), _on_host(B, s.indices), s.dense_shape[0]), back)
+    return _Prepared(Sparse(_on_host(B, s.values), _on_host(B, s.indices), s.dense_shape[0]), back, s.values)
 
 
 def _on_host(B: Backend, x: Array) -> np.ndarray[Any, Any]:
@@ -257,23 +275,23 @@ def _form(host: Sparse | Dense | None) -> Any:
     return ["sparse", dtype_name(host.values.dtype), shape, "by", host.indices.dtype.name]
 
 
-def _filled(one: _Prepared, name: str, said: Sequence[Mapping[str, Any]], B: Backend | None, group: Group) -> _Prepared:
-    """The leaf, or the zeros that stand for it where it is None here and not so on another rank."""
+def _filled(one: _Prepared, name: str, said: Sequence[Mapping[str, Any]], B: Backend, like: Array | None) -> _Prepared:
+    """The leaf, or the zeros that stand for it where it is None here and not so on another rank: the result is B's,
+    beside like."""
     if one.host is not None:
         return one
     form = next((ranks[name] for ranks in said if ranks[name] is not None), None)
     if form is None:
         return one
-    B = B or get_backend(group.default_backend)
     kind, dtype, shape = form[:3]
     values = np.zeros(tuple(shape) if kind == "dense" else (0, *shape[1:]), "uint16" if dtype == "bfloat16" else dtype)
     if kind == "dense":
-        return _Prepared(Dense(values), lambda out: B.asarray(out.values))
+        return _Prepared(Dense(values), lambda out: B.asarray(out.values, like))
     rows = shape[0]
 
     def back(out: Sparse | Dense) -> Any:
         assert isinstance(out, Sparse)
-        sums = B.asarray(out.values)
+        sums = B.asarray(out.values, like)
         s = IndexedSlices._trusted(B, sums, B.asarray(out.indices, sums), (rows, *shape[1:]), coalesced=True)
         return to_native(s)
 

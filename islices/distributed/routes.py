@@ -6,6 +6,7 @@ piece of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -13,14 +14,14 @@ import numpy as np
 
 from islices.distributed.agree import WITHIN, Agreement
 from islices.distributed.group import Group
+from islices.distributed.ranges import NARROW
 from islices.distributed.wire import Form, pack, size_of, unpack
 from islices.memory import empty
 from islices.modes import HOST
 
-__all__ = ["Host", "Routes", "counts_for_agreement", "fetch_rows", "find_routes", "fold_gradients", "row_dtype"]
+__all__ = ["Host", "Routes", "counts_for_agreement", "fetch_rows", "find_routes", "fold_gradients", "host_dtype"]
 
 Host = np.ndarray[Any, Any]
-NARROW = 2**31
 
 
 class Routes(NamedTuple):
@@ -32,7 +33,12 @@ class Routes(NamedTuple):
     asked: list[Host]
 
 
-def row_dtype(bounds: Host) -> np.dtype[Any]:
+def host_dtype(dtype: str) -> np.dtype[Any]:
+    """What a dtype is on the host: bfloat16 its bits."""
+    return np.dtype(np.uint16 if dtype == "bfloat16" else dtype)
+
+
+def _row_number_dtype(bounds: Host) -> np.dtype[Any]:
     """What row numbers within a rank's range travel as."""
     return np.dtype(np.int32 if int(np.diff(bounds).max()) <= NARROW else np.int64)
 
@@ -52,7 +58,7 @@ def _received(group: Group, agreed: Agreement, counts: Host) -> list[int]:
 
 def find_routes(group: Group, agreed: Agreement, bounds: Host, ids: Host, cuts: Host) -> Routes:
     """The owners learn which of their rows are wanted. ids: int64, distinct, ascending, cut by bounds at cuts."""
-    dtype = row_dtype(bounds)
+    dtype = _row_number_dtype(bounds)
     lengths = _received(group, agreed, np.diff(cuts))
     parts = [
         (ids[cuts[r] : cuts[r + 1]] - bounds[r]).astype(dtype).view(np.uint8)  # from its owner's first row
@@ -66,8 +72,8 @@ def fetch_rows(group: Group, routes: Routes, take: Callable[[Host], Host], form:
     """The rows of this rank's ids, in their order; take(rows) reads the rank's own rows for the others; form is a row's
     (shape, dtype)."""
     shape, dtype = form[0], np.dtype(form[1])
-    nbytes = size_in_bytes((shape, dtype))
-    rows = _as_bytes(take(np.concatenate(routes.asked)))
+    nbytes = math.prod(shape) * dtype.itemsize
+    rows = _as_bytes(_native(take(np.concatenate(routes.asked))))
     ends = np.cumsum([0, *map(len, routes.asked)]) * nbytes
     parts = [rows[ends[r] : ends[r + 1]] for r in range(group.size)]
     got = group.all_to_all(parts, (np.diff(routes.cuts) * nbytes).tolist())
@@ -85,6 +91,7 @@ def fold_gradients(
     for, behind a bit for each of these that says whether it has one.
     """
     shape, dtype = form[0], np.dtype(form[1])
+    values, places = _native(values), _native(places)
     ends = np.searchsorted(places, routes.cuts)
     has = np.zeros(int(routes.cuts[-1]), bool)
     has[places] = True
@@ -108,9 +115,9 @@ def _forms(asked: int, n: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> 
     return [((-(-asked // 8),), np.uint8), ((n, *shape), dtype)]
 
 
-def size_in_bytes(form: Form) -> int:
-    """Of one row."""
-    return int(np.prod(form[0], dtype=np.int64)) * np.dtype(form[1]).itemsize
+def _native(x: Host) -> Host:
+    """x in this machine's order of bytes, in which everything travels; NumPy has arrays of the other one too."""
+    return x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
 
 
 def _as_bytes(x: Host) -> Host:

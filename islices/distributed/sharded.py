@@ -11,13 +11,14 @@ from islices import modes
 from islices.arguments import check_flag, check_name
 from islices.backend import FLOATS, Array, Backend
 from islices.distributed.engines import get_group
-from islices.distributed.fetched import Batch, dtype_name, gradient_on_host
+from islices.distributed.fetched import Batch, gradient_on_host
 from islices.distributed.group import Group
-from islices.distributed.local import check_rows, local_optimizer, made_rows
+from islices.distributed.local import LocalOptimizer, check_rows, local_optimizer, made_rows
 from islices.distributed.ranges import even_bounds
-from islices.distributed.routes import Host, counts_for_agreement, fetch_rows, find_routes, fold_gradients
+from islices.distributed.routes import Host, counts_for_agreement, fetch_rows, find_routes, fold_gradients, host_dtype
 from islices.distributed.together import together
 from islices.embedding import check_ids, resolve_padding_idx
+from islices.host import dtype_name
 from islices.linear import scale_values
 from islices.lookups import check_range, lookup
 from islices.memory import empty
@@ -106,7 +107,7 @@ class ShardedTable:
         scale_by_freq: bool = False,
     ) -> None:
         self.group = get_group(group, like=find_backend(shard_weights))
-        self._optimizer: tuple[Optimizer, Optimizer] | None = None
+        self._optimizer: LocalOptimizer | None = None
         self._fetches = 0
 
         def check() -> None:
@@ -312,18 +313,20 @@ class ShardedTable:
         def counts(found: tuple[Array, Host, Host]) -> Host:
             return counts_for_agreement(self.group, np.diff(np.searchsorted(found[1], self.bounds)))
 
-        (placed, distinct, _), agreed = together(self.group, call, look, lambda _: self._named(), counts)
-        distinct = distinct.astype(np.int64)
-        cuts = np.searchsorted(distinct, self.bounds)
-        routes = find_routes(self.group, agreed, self.bounds, distinct, cuts)
-        values = fetch_rows(self.group, routes, self._take, self._row_form)
+        with self.group.exclusive():
+            (placed, distinct, _), agreed = together(self.group, call, look, lambda _: self._named(), counts)
+            with self.group.to_the_end(call):
+                self._fetches += 1  # on every rank, whatever comes next
+                distinct = distinct.astype(np.int64)
+                cuts = np.searchsorted(distinct, self.bounds)
+                routes = find_routes(self.group, agreed, self.bounds, distinct, cuts)
+                values = fetch_rows(self.group, routes, self._take, self._row_form)
         weights = self.backend.from_host(values, self.shard.weights)
         padding = None
         if self.padding_idx is not None:
             place = int(np.searchsorted(distinct, self.padding_idx))
             padding = place if place < len(distinct) and distinct[place] == self.padding_idx else None
         table = Table(weights, padding_idx=padding, scale_by_freq=self.shard.scale_by_freq)
-        self._fetches += 1
         return Batch(table, placed, distinct, self, self._fetches, routes)
 
     def lookup(self, ids: Array) -> Array:
@@ -343,7 +346,7 @@ class ShardedTable:
 
     @property
     def _row_form(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        return self.row_shape, np.dtype(np.uint16 if self._dtype == "bfloat16" else self._dtype)
+        return self.row_shape, host_dtype(self._dtype)
 
     def _take(self, rows: Host) -> Host:
         """This rank's own rows, on the host."""
@@ -396,21 +399,23 @@ class ShardedTable:
             return None if grad is None else gradient_on_host(batch.table, grad)
 
         def said(found: tuple[Host, Host] | None) -> dict[str, Any]:
-            dtype = None if found is None else dtype_name(found[0])
+            dtype = None if found is None else dtype_name(found[0].dtype)
             return {**self._named(), "op": op, "batch": batch._number, "grad": dtype}
 
         def counts(found: tuple[Host, Host] | None) -> Host:
             places = np.empty(0, np.int64) if found is None else found[1]
             return counts_for_agreement(self.group, np.diff(np.searchsorted(places, batch._routes.cuts)))
 
-        found, agreed = together(self.group, call, look, said, counts, optional=True)
-        dtypes = [one["grad"] for one in agreed.said or [said(found)]]
-        dtype = next((name for name in dtypes if name is not None), None)
-        if dtype is None:
-            return None
-        form = self.row_shape, np.dtype(np.uint16 if dtype == "bfloat16" else dtype)
-        values, places = found or (empty((0, *form[0]), form[1]), np.empty(0, np.int64))
-        values, rows = fold_gradients(self.group, agreed, batch._routes, values, places, form)
+        with self.group.exclusive():
+            found, agreed = together(self.group, call, look, said, counts, optional=True)
+            dtypes = [one["grad"] for one in agreed.said or [said(found)]]
+            dtype = next((name for name in dtypes if name is not None), None)
+            if dtype is None:
+                return None
+            with self.group.to_the_end(call):
+                form = self.row_shape, host_dtype(dtype)
+                values, places = found or (empty((0, *form[0]), form[1]), np.empty(0, np.int64))
+                values, rows = fold_gradients(self.group, agreed, batch._routes, values, places, form)
         if op == "mean":
             values = scale_values(modes.HOST, values, [("div", float(self.group.size))])
         B, like = self.backend, self.shard.weights
@@ -433,7 +438,7 @@ class ShardedTable:
         dict of str to array
             As `Optimizer.init` of ``shard``.
         """
-        return self._local(optimizer).init(self.shard, master=master)  # type: ignore[no-any-return]
+        return self._local(optimizer).own.init(self.shard, master=master)  # type: ignore[no-any-return]
 
     def step(
         self, optimizer: Optimizer, grad: Any, state: Mapping[str, Array], *, donate: bool = False
@@ -470,23 +475,22 @@ class ShardedTable:
         that raises has changed nothing on this rank. (Where a rank dies while they tell one another, some may have
         stepped and others raise: the state's step count says which, and none is half-stepped.) SPEC clauses 16 and 26.
         """
-        donate = check_flag(donate, "donate")
 
         def prepare() -> Callable[[], tuple[Table, dict[str, Array]]]:
-            return self._local(optimizer)._prepared(self.shard, grad, state, donate, True)
+            return self._local(optimizer).own._prepared(self.shard, grad, state, check_flag(donate, "donate"), True)
 
         def said(_: Any) -> dict[str, Any]:
             taken = int(self.backend.to_numpy(state["step"])[0])
             kind = "none" if grad is None else "one"
-            return {**self._named(), "optimizer": repr(optimizer), "steps taken": taken, "grad": kind}
+            return {**self._named(), **self._local(optimizer).said(taken), "steps taken": taken, "grad": kind}
 
         write, _ = together(self.group, "ShardedTable.step", prepare, said)
         after: dict[str, Array]
         self.shard, after = write()
         return after
 
-    def _local(self, optimizer: Any) -> Optimizer:
+    def _local(self, optimizer: Any) -> LocalOptimizer:
         """The optimizer for this rank's rows; the last one is remembered."""
-        if self._optimizer is None or self._optimizer[0] is not optimizer:
-            self._optimizer = optimizer, local_optimizer(optimizer, self.rows, *self._range)
-        return self._optimizer[1]
+        if self._optimizer is None or self._optimizer.whole is not optimizer:
+            self._optimizer = local_optimizer(optimizer, self.rows, *self._range)
+        return self._optimizer

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -21,8 +22,16 @@ from islices.backend import Array, Backend
 from islices.distributed.engines import get_group
 from islices.distributed.group import RankError
 from islices.distributed.ranges import even_bounds
-from islices.distributed.routes import Host
-from islices.distributed.shard_header import FILE, Piece, ShardedHeader, folder_name, read_sharded_header, write_header
+from islices.distributed.routes import Host, host_dtype
+from islices.distributed.shard_header import (
+    FILE,
+    HEADER,
+    Piece,
+    ShardedHeader,
+    folder_name,
+    read_sharded_header,
+    write_header,
+)
 from islices.distributed.sharded import ShardedTable
 from islices.distributed.together import together
 from islices.files import CONTAINERS, Archive, read_manifest
@@ -35,6 +44,9 @@ __all__ = ["load_sharded", "save_sharded"]
 
 #: Bytes of a block of rows, about, and how many blocks an array has at most: headers stay short.
 BLOCK, MOST_BLOCKS = 1 << 22, 1024
+#: What a save that was killed leaves in the folder, and after how many seconds nobody writes it any more.
+LEFT = re.compile(rf"{FILE.pattern}|\.islices-[0-9a-f]{{16}}\.tmp")
+ABANDONED = 3600.0
 
 
 # ---------------------------------------------------------------------- save
@@ -51,7 +63,8 @@ def save_sharded(
     Parameters
     ----------
     folder : str or path
-        Made if it is not there. A checkpoint in it is replaced once the new one is complete on all ranks.
+        Made if it is not there. A checkpoint in it is replaced once the new one is complete on all ranks: each table
+        has a folder of its own.
     table : ShardedTable
     state : dict, optional
         What `ShardedTable.init` or `step` returned.
@@ -104,26 +117,32 @@ def save_sharded(
         io.save(path, {name: _blocks(x) for name, x in arrays.items()}, metadata={"rows": rows})
         return np.frombuffer(bytes.fromhex(_digest(path)), np.int64)
 
+    def look() -> None:
+        absent = [name for name in names if not os.path.exists(os.path.join(place, name))] if group.rank == 0 else []
+        if absent:
+            raise FileNotFoundError(f"{place}: {absent[0]} is not there: accepted is a folder that all ranks see")
+
     try:
         _, agreed = together(group, call, write, lambda _: {}, lambda sha256: sha256)
-    except RankError as error:
-        if error.__cause__ is None:  # some rank said that it could not, so that none goes on to the header
+        together(group, call, look, lambda _: {})
+    except Exception:
+        if group._broken is None:  # all ranks have heard that one could not: none goes on to the header
             _remove(path)
-        raise  # where a rank is gone, others may have heard that all is well: the file stays until the next save
+        raise  # where a rank is gone, others may have heard that all is well: the file stays until a later save
     digests = [got.tobytes().hex() for got in agreed.counts]
     del said["suffix"]
     content = {**said, "files": [list(p) for p in zip(names, bounds[:-1], bounds[1:], digests, strict=True)]}
 
-    def publish() -> None:
-        if group.rank == 0:
-            absent = [name for name in names if not os.path.exists(os.path.join(place, name))]
-            if absent:
-                raise FileNotFoundError(f"{place}: {absent[0]} is not there: accepted is a folder that all ranks see")
-            write_header(place, content)
+    def publish() -> list[str]:
+        if group.rank != 0:
+            return []
+        before = _named_files(place)
+        write_header(place, content)
+        return before
 
-    together(group, call, publish, lambda _: {})
+    before, _ = together(group, call, publish, lambda _: {})
     if group.rank == 0:
-        _remove_others(place, set(names))
+        _remove_others(place, set(before), set(names))
 
 
 def _arrays(table: ShardedTable, state: Any) -> tuple[dict[str, Host], int | None, dict[str, Any]]:
@@ -159,11 +178,23 @@ def _digest(path: str) -> str:
         return archive.texts[OWN[1]]
 
 
-def _remove_others(folder: str, kept: set[str]) -> None:
-    """Shards of older checkpoints, and of some that were never finished."""
-    for name in os.listdir(folder):
-        if FILE.fullmatch(name) and name not in kept:
-            _remove(os.path.join(folder, name))
+def _named_files(folder: str) -> list[str]:
+    """The files of the checkpoint that is there."""
+    try:
+        return [piece.name for piece in read_sharded_header(folder).files]
+    except (OSError, ValueError):  # none, or a damaged one, whose files are nobody's
+        return []
+
+
+def _remove_others(folder: str, before: set[str], kept: set[str]) -> None:
+    """The shards of the checkpoint before, and what saves that never ended have left. Others' young files stay: they
+    may belong to a save that runs now, of a job that should have ended, and whose header would name them."""
+    with contextlib.suppress(OSError):  # what stays harms nobody
+        now = os.stat(os.path.join(folder, HEADER)).st_mtime  # by the folder's own clock
+        for name in set(os.listdir(folder)) - kept:
+            path = os.path.join(folder, name)
+            if name in before or (LEFT.fullmatch(name) and now - os.stat(path).st_mtime > ABANDONED):
+                _remove(path)
 
 
 def _remove(path: str) -> None:
@@ -221,7 +252,7 @@ def load_sharded(
     def read() -> tuple[ShardedHeader, Array, dict[str, Array] | None]:
         header = read_sharded_header(folder)
         dtypes = {"weights": header.dtype, **{f"state.{name}": dtype for name, (dtype, _) in header.state.items()}}
-        probes = {dtype: B.asarray(np.zeros(1, _host_dtype(dtype))) for dtype in dtypes.values()}  # or TypeError
+        probes = {dtype: B.asarray(np.zeros(1, host_dtype(dtype))) for dtype in dtypes.values()}  # or TypeError
         start, stop = even_bounds(header.rows, found.size)[found.rank : found.rank + 2].tolist()
         arrays = _read_rows(folder_name(folder), header, start, stop)
         given = {name: _give(B, x, like, probes[dtypes[name]]) for name, x in arrays.items()}
@@ -233,15 +264,11 @@ def load_sharded(
     try:
         (header, weights, state), _ = together(found, "load_sharded", read, lambda got: {"manifest": got[0].sha256})
     except RankError as error:
-        if not error.ranks:  # gone, or late
+        if found._broken is not None:  # a rank is gone, or late; else one could not read
             raise
         raise ValueError(f"{folder_name(folder)}: {error}") from error
     options = {"padding_idx": header.padding_idx, "scale_by_freq": header.scale_by_freq}
     return ShardedTable(weights, header.rows, found, **options), state  # type: ignore[arg-type]
-
-
-def _host_dtype(dtype: str) -> np.dtype[Any]:
-    return np.dtype(np.uint16 if dtype == "bfloat16" else dtype)
 
 
 def _give(B: Backend, x: Host, like: Any, probe: Array) -> Array:
@@ -250,9 +277,9 @@ def _give(B: Backend, x: Host, like: Any, probe: Array) -> Array:
 
 def _read_rows(folder: str, header: ShardedHeader, start: int, stop: int) -> dict[str, Host]:
     """The rows start to stop - 1 of all arrays."""
-    forms = {"weights": (header.row_shape, _host_dtype(header.dtype))}
+    forms = {"weights": (header.row_shape, host_dtype(header.dtype))}
     for name, (dtype, per_row) in header.state.items():
-        forms[f"state.{name}"] = (() if per_row else header.row_shape, _host_dtype(dtype))
+        forms[f"state.{name}"] = (() if per_row else header.row_shape, host_dtype(dtype))
     row_bytes = sum(int(np.prod(shape, dtype=np.float64)) * dtype.itemsize for shape, dtype in forms.values())
     pieces = [p for p in header.files if p.start < stop and start < p.stop]
     for piece in pieces:  # before anything is allocated

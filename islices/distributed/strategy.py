@@ -11,10 +11,13 @@ raw      (raw slices of all ranks) b (R - 1) / R     1 collective
 sharded  (N / R) (b + v + 1/8) (R - 1) / R           3 collectives
 =======  ==========================================  ==============
 
-bytes, v being the bytes of a row's values, and a bit per row for "touched". A collective costs its link's latency once
-for each other rank. The last two are for comparison: "raw" is what Horovod and TensorFlow do, all-gather of slices
-that are not coalesced; "sharded" is a step of `ShardedTable`, of which N rows are looked up: indices to their owners,
-rows back, gradients to the owners. SPEC clause 25.
+bytes, v being the bytes of a row's values, and a bit per row for "touched". Where ranks store unequal numbers of rows
+all wait for the one that has most, max n_r, and sends (R - 1) max n_r by gather: so R max n_r stands for N in the first
+two lines where a way is chosen. A collective costs its link's latency once for each other rank. The last two are for
+comparison: "raw" is what Horovod and TensorFlow do, all-gather of slices that are not coalesced; "sharded" is a step of
+`ShardedTable`, of which N rows are looked up: indices to their owners, rows back, gradients to the owners.
+
+SPEC clause 25.
 """
 
 from __future__ import annotations
@@ -83,7 +86,14 @@ class Cost(NamedTuple):
 
 
 def costs(
-    ranks: int, *, row_bytes: float, values_bytes: float, rows: float | None, stored: float, union: float
+    ranks: int,
+    *,
+    row_bytes: float,
+    values_bytes: float,
+    rows: float | None,
+    stored: float,
+    union: float,
+    most: float | None = None,
 ) -> dict[str, Cost]:
     """The cost of each strategy that there is for one sparse leaf.
 
@@ -98,11 +108,15 @@ def costs(
         Coalesced rows of all ranks together.
     union : float
         Different rows among them.
+    most : float, optional
+        Coalesced rows of the rank that has most: what this rank sends, which the others wait for, is then what counts.
+        By default the average.
     """
     share = (ranks - 1) / ranks
+    each = stored / ranks if most is None else most
     moved = {
-        "gather": stored * row_bytes * share,
-        "ranges": (stored / ranks + union) * row_bytes * share,
+        "gather": ranks * each * row_bytes * share,
+        "ranges": (each + union) * row_bytes * share,
     }
     if rows is not None:
         moved["dense"] = 2 * rows * (values_bytes + 1 / 8) * share

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from islices.distributed.group import Bytes
+from islices.memory import empty
 
 __all__ = ["Form", "pack", "size_of", "unpack"]
 
@@ -24,11 +25,13 @@ def size_of(forms: Iterable[Form]) -> int:
 
 def pack(arrays: Sequence[np.ndarray[Any, Any]]) -> Bytes:
     """The arrays' bytes."""
-    out = np.zeros(sum(_padded(x.nbytes) for x in arrays), np.uint8)
+    out: Bytes = empty((sum(_padded(x.nbytes) for x in arrays),), np.uint8)
     place = 0
     for x in arrays:
-        out[place : place + x.nbytes].view(x.dtype)[...] = x.reshape(-1)
+        end = place + x.nbytes
+        out[place:end].view(x.dtype)[...] = x.reshape(-1)
         place += _padded(x.nbytes)
+        out[end:place] = 0
     return out
 
 
