@@ -38,7 +38,7 @@ NO_ARRAYS = {
     "get_num_threads", "list_backends", "not_implemented", "set_num_threads", "use_kernels", "value_and_grad",
 }  # fmt: skip
 #: Of islices.distributed.
-OVER_RANKS = {"all_reduce"}
+OVER_RANKS = {"ShardedTable", "all_reduce"}
 
 TOUCHES: dict[str, Callable[[Any], Any]] = {
     "np.asarray": np.asarray, "len": len, "bool": bool, "iter": iter, "float": float, "int": int, "hash": hash,

@@ -19,7 +19,7 @@ from islices.conformance.execute import own_calls_of
 from islices.conformance.generate_optim import OPTIMIZERS
 from islices.conformance.properties.hostile_input import Draw, Watched
 from islices.conformance.properties.hostile_junk import NUMBERS, SHAPES
-from islices.distributed import Alone, all_reduce
+from islices.distributed import Alone, ShardedTable, all_reduce
 
 __all__ = ["ENTRIES", "Call", "draw_call"]
 
@@ -225,6 +225,24 @@ def file_arguments(d: Draw, **others: Any) -> Arguments:
     return {"tree": d.tree(), "suffix": d.rng.choice((".npz", ".safetensors")), **others}
 
 
+def sharded(shard_weights: Any, rows: Any, padding_idx: Any, ids: Any, grad: Any, op: Any) -> Any:
+    """A table of one rank: what it makes of its ids and of a gradient of all its rows."""
+    table = ShardedTable(shard_weights, rows, Alone(), padding_idx=padding_idx)
+    batch = table.fetch(ids)
+    return table.lookup(ids), batch.ids, table.reduce(batch, grad, op)
+
+
+def shard_arguments(d: Draw) -> Arguments:
+    padding = d.rng.choice((None, 0)) if d.rows else None
+    ids = d.own(
+        np.arange(d.rows, dtype=d.index_type), "ids"
+    )  # all of them: the batch is the table, and so is the gradient
+    return {
+        "shard_weights": d.dense(label="shard_weights"), "rows": d.rows, "padding_idx": padding, "ids": ids,
+        "grad": d.rng.choice((d.slices, d.dense))(), "op": d.rng.choice(("sum", "mean")),
+    }  # fmt: skip
+
+
 def compared(**arguments: Any) -> str:
     return str(islices.diff(**arguments))
 
@@ -265,7 +283,8 @@ ENTRIES: dict[str, Entry] = dict([
     function("keep_rows", lambda d: {"x": d.tree(), "rows": rows(d)}, weight=6),
     function("drop_rows", lambda d: {"x": d.tree(), "rows": rows(d)}, weight=6),
     function("norm", lambda d: {"x": d.gradient(), "ord": d.rng.choice((1, 2, float("inf")))}, weight=6),
-    function("global_norm", lambda d: {"tree": d.tree()}, weight=6),
+    function("global_norm", lambda d: {"tree": d.tree(), "group": d.rng.choice((None, Alone())), "replicated": False},
+             weight=6),
     function("clip_by_value", lambda d: {"x": d.tree(), "lo": -1.0, "hi": 1.0, "semantics": "islices"}, weight=6),
     function("clip_by_norm", lambda d: clipping(d, x=d.tree(), semantics="islices"), weight=6),
     function("clip_by_row_norm", lambda d: clipping(d, x=d.tree()), weight=6),
@@ -309,6 +328,7 @@ ENTRIES: dict[str, Entry] = dict([
     ("all_reduce", Entry(lambda x, op, strategy, link: all_reduce(x, op, Alone(), strategy=strategy, link=link),
                          lambda d: {"x": d.tree(), "op": d.rng.choice(("sum", "mean")), "strategy": "auto",
                                     "link": None}, weight=8)),
+    ("ShardedTable", Entry(sharded, shard_arguments, weight=8, words=("weights", "batch"))),
 ])  # fmt: skip
 
 NAMES_OF_ENTRIES = [name for name, entry in ENTRIES.items() for _ in range(entry.weight)]

@@ -13,7 +13,7 @@ import numpy as np
 
 import islices
 from islices import optim
-from islices.distributed import Alone, all_reduce
+from islices.distributed import Alone, ShardedTable, all_reduce
 
 B = islices.get_backend("loopback")
 
@@ -79,11 +79,22 @@ def compared() -> Any:
     return tree()
 
 
+def sharded() -> list[Any]:
+    """What a table of one rank hands out: rows, places, a gradient, a state."""
+    rows = ShardedTable.from_full(table(), Alone(), padding_idx=0)
+    batch = rows.fetch(array(1, 2, 1, dtype=np.int64))
+    gradient = rows.reduce(batch, islices.IndexedSlices(array([1, 1]), array(1, dtype=np.int64), (2, 2)))
+    optimizer = optim.adagrad(0.1)
+    state = rows.step(optimizer, gradient, rows.init(optimizer))
+    return [rows.lookup(batch.ids), batch.ids, batch.table.weights, gradient, state, rows.shard.weights]
+
+
 CALLS: dict[str, Callable[[], Any]] = {
     "IndexedSlices": lambda: [slices() + slices() - slices() * 2, -slices(), slices().replace(values=slices().values)],
     "PerSample": lambda: [samples().norms(), samples().clip(1.0), samples().sum(), samples().to_dense()],
     "Table": lambda: islices.Table(table()).weights,
     "add": lambda: [islices.add(slices(), table()), islices.add(slices(), slices()), slices() + table()],
+    "ShardedTable": sharded,
     "all_reduce": lambda: all_reduce(tree(), "mean", Alone()),
     "clip_by_global_norm": lambda: islices.clip_by_global_norm(tree(), 1.0),
     "clip_by_norm": lambda: islices.clip_by_norm(tree(), 1.0),
