@@ -19,6 +19,7 @@ soak: $(READY) $(NEWER)/ready $(PADDLE)/ready  ## long runs: every variant here,
 	$(BIN)/islices conform --variant all --json soak.jsonl --python $(NEWER)/bin/python --python $(PADDLE)/bin/python
 	$(PADDLE)/bin/python -m pytest -q -p no:cacheprovider tests/test_paddle_backend.py
 	$(BIN)/islices audit
+	$(BIN)/python -m pytest -m soak
 	$(BIN)/python -m islices.conformance.properties
 	$(BIN)/python -m islices.conformance.properties.hostile
 	$(BIN)/python -m islices.conformance.properties.files

@@ -9,6 +9,8 @@ import numpy as np
 
 from islices.distributed import Group
 
+SIZE = 4
+
 
 def payload(source: int, to: int, length: int) -> Any:
     """The bytes that a rank has for another one: no two alike."""
@@ -37,3 +39,67 @@ def folded(parts: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
     sums = np.full((len(distinct), *values.shape[1:]), -0.0, values.dtype)
     np.add.at(sums, places, values)
     return distinct, sums
+
+
+# ---------------------------------------------------------------------- bytes, on four ranks
+def check_unequal_lengths(group: Group) -> None:
+    gathers(group, [5, 0, 100_003, 1])
+    gathers(group, [0, 0, 0, 1])
+    gathers(group, [0, 0, 0, 0])
+    gathers(group, [1, 1, 1, 1])
+    exchanges(group, [[1, 2, 3, 4], [0, 0, 0, 0], [100_003, 0, 1, 0], [0, 7, 0, 8]])
+    exchanges(group, [[0] * SIZE] * SIZE)
+
+
+def check_many_bytes(group: Group) -> None:
+    gathers(group, [1 << 24, 3, 1 << 24, 0])
+    exchanges(group, [[0, 1 << 24, 0, 9]] + [[1 << 20] * SIZE] * 3)
+
+
+def check_many_calls(group: Group) -> None:
+    for k in range(100):
+        gathers(group, [k, 256, 0, 256 - k])
+
+
+def check_traffic(group: Group) -> None:
+    group.traffic.reset()
+    gathers(group, [5, 0, 100, 1])
+    mine = [5, 0, 100, 1][group.rank]
+    assert (group.traffic.sent, group.traffic.received) == (3 * mine, 106 - mine)
+
+
+# ---------------------------------------------------------------------- sums of (values, indices)
+def wide(x: Any) -> Any:
+    return x.astype(np.float32) if x.dtype.itemsize == 2 else x
+
+
+def left_fold(values: Any, indices: Any) -> tuple[Any, Any]:
+    """SPEC clauses 3 and 4: distinct rows ascending, each the sum of its values in order of occurrence."""
+    rows, place = np.unique(indices, return_inverse=True)
+    sums = np.zeros((len(rows), *values.shape[1:]), wide(values).dtype)
+    np.add.at(sums, place, wide(values))
+    return sums.astype(values.dtype), rows
+
+
+def over_ranks(parts: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
+    """SPEC clause 25, sparse."""
+    folded = [left_fold(*part) for part in parts]
+    return left_fold(np.concatenate([v for v, _ in folded]), np.concatenate([i for _, i in folded]))
+
+
+def dense_over_ranks(parts: Sequence[Any]) -> Any:
+    """SPEC clause 25, dense."""
+    total = wide(parts[0])
+    for part in parts[1:]:
+        total = total + wide(part)
+    return total.astype(parts[0].dtype)
+
+
+def mean(x: Any, ranks: int) -> Any:
+    return (wide(x) / wide(x).dtype.type(ranks)).astype(x.dtype)
+
+
+def same(got: Any, expected: Any, case: Any) -> None:
+    got = np.asarray(got)
+    assert (got.dtype, got.shape) == (expected.dtype, expected.shape), case
+    assert np.array_equal(got, expected), (case, got, expected)

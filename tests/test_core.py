@@ -633,12 +633,13 @@ def test_the_order_of_unique_rows_changes_no_bit_of_a_norm(s: IndexedSlices, ran
 
 
 @properties
-@hypothesis.given(slices(), st.floats(0.125, 1e7, width=32))
-def test_clipping_twice_agrees_within_an_ulp(s: IndexedSlices, max_norm: float) -> None:
+@hypothesis.given(slices(unique=True), st.floats(0.125, 1e7, width=32))
+def test_clipping_twice_agrees_within_two_ulps(s: IndexedSlices, max_norm: float) -> None:
+    """SPEC clause 10: of float32, without duplicates."""
     once = islices.clip_by_norm(s, max_norm)
     twice = islices.clip_by_norm(once, max_norm)
     ulps = np.abs(twice.values.astype(np.float64) - once.values) / np.spacing(np.abs(once.values))
-    assert ulps.max(initial=0) <= 1
+    assert ulps.max(initial=0) <= 2
     norm = float(islices.norm(once))
     # every stored value is within half an ulp, and cancelling duplicates let the error of each remain
     slack = float(np.finfo(np.float32).eps) * (float(np.abs(once.values.astype(np.float64)).sum()) + max_norm) * 12

@@ -20,7 +20,7 @@ from islices.conformance.properties.hostile_input import Watched
 from islices.conformance.properties.hostile_junk import HostileError
 
 BACKENDS = islices.list_backends()
-COUNT = 400
+COUNT = 250
 
 
 @pytest.mark.parametrize("name", BACKENDS)

@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from rank_checks import dense_over_ranks, mean, over_ranks, same
 
 from islices.conformance.ranks import run_ranks
 
@@ -39,42 +40,6 @@ def dense_of(rank, dtype):
 
 def dtype_of(name):
     return np.dtype(jax.numpy.bfloat16 if name == "bfloat16" else name)
-
-
-def wide(x):
-    return x.astype(np.float32) if x.dtype.itemsize == 2 else x
-
-
-def left_fold(values, indices):
-    """SPEC clauses 3 and 4: distinct rows ascending, each the sum of its values in order of occurrence."""
-    rows, place = np.unique(indices, return_inverse=True)
-    sums = np.zeros((len(rows), *values.shape[1:]), wide(values).dtype)
-    np.add.at(sums, place, wide(values))
-    return sums.astype(values.dtype), rows
-
-
-def over_ranks(parts):
-    """SPEC clause 25, sparse."""
-    folded = [left_fold(*part) for part in parts]
-    return left_fold(np.concatenate([v for v, _ in folded]), np.concatenate([i for _, i in folded]))
-
-
-def dense_over_ranks(parts):
-    """SPEC clause 25, dense."""
-    total = wide(parts[0])
-    for part in parts[1:]:
-        total = total + wide(part)
-    return total.astype(parts[0].dtype)
-
-
-def mean(x, ranks):
-    return (wide(x) / wide(x).dtype.type(ranks)).astype(x.dtype)
-
-
-def same(got, expected, case):
-    got = np.asarray(got)
-    assert (got.dtype, got.shape) == (expected.dtype, expected.shape), case
-    assert np.array_equal(got, expected), (case, got, expected)
 
 
 # ---------------------------------------------------------------------- processes
@@ -198,6 +163,7 @@ def killed(group):
     raise_later(group)
 
 
+@pytest.mark.soak
 def test_two_processes_of_which_one_is_late():
     ran = run_ranks("jax", 2, f"{__file__}:late")
     kinds, text, _ = ran.ranks[0].error

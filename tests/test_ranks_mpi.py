@@ -8,12 +8,15 @@ import subprocess
 import sys
 import time
 import traceback
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from rank_checks import exchanges, folded, gathers
+from rank_checks import (
+    exchanges,
+    folded,
+    gathers,
+)
 
 from islices import IndexedSlices, get_backend, list_backends, to_dense
 from islices.conformance.ranks import Ranks, run_ranks
@@ -34,32 +37,6 @@ def communicator() -> Any:
 
 
 # ---------------------------------------------------------------------------------------------------- bytes
-def check_unequal_lengths(group: Group) -> None:
-    gathers(group, [5, 0, 100_003, 1])
-    gathers(group, [0, 0, 0, 1])
-    gathers(group, [0, 0, 0, 0])
-    gathers(group, [1, 1, 1, 1])
-    exchanges(group, [[1, 2, 3, 4], [0, 0, 0, 0], [100_003, 0, 1, 0], [0, 7, 0, 8]])
-    exchanges(group, [[0] * SIZE] * SIZE)
-
-
-def check_many_bytes(group: Group) -> None:
-    gathers(group, [1 << 24, 3, 1 << 24, 0])
-    exchanges(group, [[0, 1 << 24, 0, 9]] + [[1 << 20] * SIZE] * 3)
-
-
-def check_many_calls(group: Group) -> None:
-    for k in range(100):
-        gathers(group, [k, 256, 0, 256 - k])
-
-
-def check_traffic(group: Group) -> None:
-    group.traffic.reset()
-    gathers(group, [5, 0, 100, 1])
-    mine = [5, 0, 100, 1][group.rank]
-    assert (group.traffic.sent, group.traffic.received) == (3 * mine, 106 - mine)
-
-
 # --------------------------------------------------------------------------------------------------- groups
 def check_two_groups(group: Group) -> None:
     half = communicator().Split(color=group.rank % 2, key=-group.rank)  # ranks of a communicator in any order
@@ -236,8 +213,7 @@ def all_checks(group: Group) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def ranks() -> Ranks:
-    tests = {"PYTHONPATH": str(Path(__file__).parent)}
-    return run_ranks("mpi", SIZE, f"{__file__}:all_checks", timeout=TIMEOUT, environment=tests)
+    return run_ranks("mpi", SIZE, f"{__file__}:all_checks", timeout=TIMEOUT)
 
 
 @pytest.mark.parametrize("name", CHECKS)
@@ -270,8 +246,7 @@ def raises(group: Group) -> None:
 
 @pytest.mark.parametrize("how", ["killed", "raises"])
 def test_the_launcher_ends_the_others(how: str) -> None:
-    tests = {"PYTHONPATH": str(Path(__file__).parent)}
-    found = run_ranks("mpi", 2, f"{__file__}:{how}", timeout=TIMEOUT, environment=tests)
+    found = run_ranks("mpi", 2, f"{__file__}:{how}", timeout=TIMEOUT)
     assert found.seconds < TIMEOUT / 2, "at once, not after the timeout"
     assert found.ranks[0].returncode not in (0, None)
     assert not found.ranks[0].said

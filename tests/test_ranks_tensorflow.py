@@ -12,6 +12,7 @@ import time
 
 import numpy as np
 import pytest
+from rank_checks import dense_over_ranks, mean, over_ranks, same
 
 from islices.conformance.ranks import run_ranks
 
@@ -46,42 +47,6 @@ def numpy_type(dtype):
     import ml_dtypes
 
     return np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
-
-
-def wide(x):
-    return x.astype(np.float32) if x.dtype.itemsize == 2 else x
-
-
-def left_fold(values, indices):
-    """SPEC clauses 3 and 4: distinct rows ascending, each the sum of its values in order of occurrence."""
-    rows, place = np.unique(indices, return_inverse=True)
-    sums = np.zeros((len(rows), *values.shape[1:]), wide(values).dtype)
-    np.add.at(sums, place, wide(values))
-    return sums.astype(values.dtype), rows
-
-
-def over_ranks(parts):
-    """SPEC clause 25, sparse."""
-    folded = [left_fold(*part) for part in parts]
-    return left_fold(np.concatenate([v for v, _ in folded]), np.concatenate([i for _, i in folded]))
-
-
-def dense_over_ranks(parts):
-    """SPEC clause 25, dense."""
-    total = wide(parts[0])
-    for part in parts[1:]:
-        total = total + wide(part)
-    return total.astype(parts[0].dtype)
-
-
-def mean(x, ranks):
-    return (wide(x) / wide(x).dtype.type(ranks)).astype(x.dtype)
-
-
-def same(got, expected, case):
-    got = np.asarray(got)
-    assert (got.dtype, got.shape) == (expected.dtype, expected.shape), case
-    assert np.array_equal(got, expected), (case, got, expected)
 
 
 def native(values, indices):
@@ -284,6 +249,7 @@ def killed(group):
     return time.monotonic() - started
 
 
+@pytest.mark.soak
 def test_two_workers_and_a_slow_one():
     found = run_ranks("tensorflow", 2, f"{__file__}:workers", {"ending": "slow"}, timeout=60)
     seconds, _ = found.values

@@ -12,12 +12,15 @@ import signal
 import time
 import traceback
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from rank_checks import exchanges, folded, gathers
+from rank_checks import (
+    exchanges,
+    folded,
+    gathers,
+)
 
 from islices.conformance.ranks import Ranks, run_ranks
 from islices.distributed import Group, RankError, RankTimeout, all_reduce, get_group
@@ -31,32 +34,6 @@ TIMEOUT = 30.0
 
 
 # ---------------------------------------------------------------------------------------------------- bytes
-def check_unequal_lengths(group: Group) -> None:
-    gathers(group, [5, 0, 100_003, 1])
-    gathers(group, [0, 0, 0, 1])
-    gathers(group, [0, 0, 0, 0])
-    gathers(group, [1, 1, 1, 1])
-    exchanges(group, [[1, 2, 3, 4], [0, 0, 0, 0], [100_003, 0, 1, 0], [0, 7, 0, 8]])
-    exchanges(group, [[0] * SIZE] * SIZE)
-
-
-def check_many_bytes(group: Group) -> None:
-    gathers(group, [1 << 24, 3, 1 << 24, 0])
-    exchanges(group, [[0, 1 << 24, 0, 9]] + [[1 << 20] * SIZE] * 3)
-
-
-def check_many_calls(group: Group) -> None:
-    for k in range(100):
-        gathers(group, [k, 256, 0, 256 - k])
-
-
-def check_traffic(group: Group) -> None:
-    group.traffic.reset()
-    gathers(group, [5, 0, 100, 1])
-    mine = [5, 0, 100, 1][group.rank]
-    assert (group.traffic.sent, group.traffic.received) == (3 * mine, 106 - mine)
-
-
 def check_read_only_bytes(group: Group) -> None:
     mine = np.frombuffer(bytes([group.rank] * 9), np.uint8)
     assert [list(got) for got in group.all_gather(mine)] == [[rank] * 9 for rank in range(SIZE)]
@@ -305,8 +282,7 @@ def killed(group: Group) -> str:
 
 @pytest.fixture(scope="module")
 def ranks() -> Ranks:
-    tests = {"PYTHONPATH": str(Path(__file__).parent)}
-    return run_ranks("torch", SIZE, f"{__file__}:all_checks", timeout=TIMEOUT, environment=tests)
+    return run_ranks("torch", SIZE, f"{__file__}:all_checks", timeout=TIMEOUT)
 
 
 @pytest.mark.parametrize("name", [*CHECKS, "killed"])

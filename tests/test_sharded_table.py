@@ -245,7 +245,7 @@ def test_torch_models_train_as_in_one_process(folder: str) -> None:
     assert_same_bits(whole([_state(rank["framework"], "torch") for rank in found]), programs.frameworks_alone(4))
 
 
-@pytest.mark.parametrize("engine", ["jax", "tensorflow"])
+@pytest.mark.parametrize("engine", ["jax", pytest.param("tensorflow", marks=pytest.mark.soak)])
 def test_frameworks_train_as_numpy_in_one_process(engine: str, folder: str) -> None:
     found = launch(engine, 2, "in_framework", engine=engine, folder=folder)
     assert_same_bits(whole([_state(rank, engine) for rank in found]), programs.frameworks_alone(2))

@@ -103,6 +103,7 @@ def _function(target: str) -> Callable[..., Any]:
         spec = importlib.util.spec_from_file_location(Path(where).stem, where)
         assert spec is not None
         assert spec.loader is not None
+        sys.path.insert(0, str(Path(where).parent))  # as of a script: what lies beside it can be imported
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module  # so that what it pickles is found
         spec.loader.exec_module(module)

@@ -203,7 +203,13 @@ class Group(abc.ABC):
     @contextlib.contextmanager
     def to_the_end(self, call: str) -> Iterator[None]:
         """A ``with`` block for what all ranks have agreed on and wait for: a rank that leaves it by an error, be it its
-        own, has broken the group, since the others take what it sends next for the rest of this call."""
+        own, has broken the group, since the others take what it sends next for the rest of this call.
+
+        Parameters
+        ----------
+        call : str
+            For messages.
+        """
         try:
             yield
         except BaseException as error:
