@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 # Other environments, whose frameworks `make soak` puts beside these.
-NEWER := .venv-newer
+OLDER := .venv-older
 PADDLE := .venv-paddle
 
 .PHONY: conform test soak bench docs lint vectors clean
@@ -15,8 +15,8 @@ conform: $(READY)  ## the conformance matrix of every backend
 test: $(READY)  ## all tests, on two cores in under 25 minutes
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
-soak: $(READY) $(NEWER)/ready $(PADDLE)/ready  ## long runs: every variant here, a newer and a sixth framework, random and hostile input
-	$(BIN)/islices conform --variant all --json soak.jsonl --python $(NEWER)/bin/python --python $(PADDLE)/bin/python
+soak: $(READY) $(OLDER)/ready $(PADDLE)/ready  ## long runs: every variant here, an older set and a sixth framework, random and hostile input
+	$(BIN)/islices conform --variant all --json soak.jsonl --python $(OLDER)/bin/python --python $(PADDLE)/bin/python
 	$(PADDLE)/bin/python -m pytest -q -p no:cacheprovider tests/test_paddle_backend.py
 	$(BIN)/islices audit
 	$(BIN)/python -m pytest -m soak
@@ -43,18 +43,19 @@ vectors: $(READY)  ## write the golden vectors again (they must not change)
 	$(BIN)/python -m islices.conformance.generate
 
 clean:
-	rm -rf $(VENV) $(NEWER) $(PADDLE) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(OLDER) $(PADDLE) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[all,dev]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps mxnet  # it asks for NumPy before 2
 	touch $(READY)
 
-$(NEWER)/ready: conformance/environments/newer.txt
-	$(PYTHON) -m venv $(NEWER)
-	$(NEWER)/bin/python -m pip install --quiet -r conformance/environments/newer.txt
-	$(NEWER)/bin/python -m pip install --quiet --no-deps mxnet==1.9.1
+$(OLDER)/ready: conformance/environments/older.txt
+	$(PYTHON) -m venv $(OLDER)
+	$(OLDER)/bin/python -m pip install --quiet --upgrade pip
+	$(OLDER)/bin/python -m pip install --quiet -r conformance/environments/older.txt
 	touch $@
 
 $(PADDLE)/ready: constraints.txt conformance/paddle_backend/pyproject.toml

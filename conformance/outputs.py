@@ -8,7 +8,13 @@ from pathlib import Path
 
 from islices.cli import UsageError
 
-__all__ = ["check_picture", "check_writable", "write"]
+__all__ = ["check_picture", "check_writable", "need_rich", "write"]
+
+
+def need_rich() -> None:
+    """UsageError where rich is missing, by which commands show what they found."""
+    if importlib.util.find_spec("rich") is None:
+        raise UsageError('needs rich: pip install "islices[conformance]"')
 
 
 def write(option: str, path: str, text: str, mode: str = "w") -> None:

@@ -183,13 +183,13 @@ def check_ids(B: Backend, ids: Any, like: Array) -> Array:
     return ids
 
 
-def check_count(num_rows: Any) -> int:
-    """num_rows as an int."""
-    count = whole_number(num_rows)
+def check_count(rows: Any, argument: str = "num_rows") -> int:
+    """A number of rows as an int."""
+    count = whole_number(rows)
     if count is None:
-        raise TypeError(f"num_rows: got {describe(num_rows)}; accepted is an int >= 0")
+        raise TypeError(f"{argument}: got {describe(rows)}; accepted is an int >= 0")
     if not 0 <= count <= LARGEST:
-        raise ValueError(f"num_rows: got {show(count)}; accepted is 0 <= num_rows < 2^63")
+        raise ValueError(f"{argument}: got {show(count)}; accepted is 0 <= {argument} < 2^63")
     return count
 
 

@@ -20,7 +20,16 @@ from islices import kernels
 from islices.backend import Array, Backend, Gradient
 from islices.memory import empty, zeros
 
-__all__ = ["HostBackend", "bfloat16_bits", "bfloat16_to_float32", "dtype_name", "group", "quiet"]
+__all__ = [
+    "HostBackend",
+    "bfloat16_bits",
+    "bfloat16_to_float32",
+    "dtype_name",
+    "group",
+    "host_dtype",
+    "native_order",
+    "quiet",
+]
 
 #: Elements of float64 that fit the second-level cache several times over.
 BLOCK = 1 << 15
@@ -38,13 +47,14 @@ class _Quiet:
     """np.errstate(all="ignore") at a fifth of the time, for a NumPy that has these two functions: before 2."""
 
     __slots__ = ("before",)
+    numpy: Any = np  # the checker knows NumPy 2 alone
 
     def __enter__(self) -> None:
-        self.before: Any = np.geterrobj()
-        np.seterrobj([self.before[0], 0, self.before[2]])
+        self.before = self.numpy.geterrobj()
+        self.numpy.seterrobj([self.before[0], 0, self.before[2]])
 
     def __exit__(self, *raised: object) -> None:
-        np.seterrobj(self.before)
+        self.numpy.seterrobj(self.before)
 
 
 def quiet() -> contextlib.AbstractContextManager[Any]:
@@ -112,7 +122,7 @@ class HostBackend(Backend):
         return x.reshape(shape)
 
     def zeros(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
-        return zeros(shape, np.uint16 if dtype == "bfloat16" else dtype)
+        return zeros(shape, host_dtype(dtype))
 
     def concat(self, arrays: Sequence[Array]) -> Array:
         first = arrays[0]
@@ -272,6 +282,17 @@ class HostBackend(Backend):
 def dtype_name(dtype: np.dtype[Any]) -> str:
     """The name of a host array's dtype: uint16 holds bfloat16."""
     return "bfloat16" if dtype == np.uint16 else dtype.name  # NumPy puts the name together on every call
+
+
+@cache
+def host_dtype(name: str) -> np.dtype[Any]:
+    """The dtype of host arrays that hold what the name says: bfloat16 as its bits."""
+    return np.dtype(np.uint16 if name == "bfloat16" else name)
+
+
+def native_order(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """x in this machine's byte order, in which bits are compared and sent; NumPy has arrays of the other, too."""
+    return x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
 
 
 def group(indices: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:

@@ -6,7 +6,7 @@ How the sums are taken is in `islices.sums`; here is what is summed, and what th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +29,7 @@ __all__ = [
     "as_rows",
     "check_float",
     "check_floats",
+    "check_one_framework",
     "global_norm",
     "norm",
     "norm64",
@@ -137,12 +138,17 @@ def adopt_leaves(tree: Any, argument: str) -> list[Leaf | None]:
 def of_one_framework(leaves: Sequence[Leaf | None]) -> list[Any]:
     """What the library computes on of the leaves there are; TypeError if frameworks are mixed."""
     adopted = [leaf.adopted for leaf in leaves if leaf is not None]
-    backends = {parts(leaf)[0].name for leaf in adopted}
-    if len(backends) > 1:
-        raise TypeError(
-            f"tree: got arrays of {' and '.join(sorted(backends))}; accepted is one framework (see convert)"
-        )
+    check_one_framework((parts(leaf)[0] for leaf in adopted), "tree")
     return adopted
+
+
+def check_one_framework(backends: Iterable[Backend], argument: str) -> None:
+    """Raise TypeError if these are several."""
+    names = {B.name for B in backends}
+    if len(names) > 1:
+        raise TypeError(
+            f"{argument}: got arrays of {' and '.join(sorted(names))}; accepted is one framework (see convert)"
+        )
 
 
 def parts(leaf: Any) -> tuple[Backend, Array]:

@@ -18,7 +18,7 @@ from islices.cli import UsageError
 from islices.conformance.audit.choose import chosen, framework_of, modules
 from islices.conformance.audit.run import run_all
 from islices.conformance.audit.show import blocks, markdown, provenance, summary
-from islices.conformance.outputs import check_writable, write
+from islices.conformance.outputs import check_writable, need_rich, write
 
 __all__ = ["arguments", "audit"]
 
@@ -55,10 +55,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def audit(options: argparse.Namespace) -> int:
     """Ask everything, show what came of it."""
-    try:
-        from rich.console import Console
-    except ModuleNotFoundError:
-        raise UsageError('needs rich: pip install "islices[conformance]"') from None
+    need_rich()
+    from rich.console import Console
+
     names = _chosen_modules(options.backend)
     _check(options)
     started = time.monotonic()

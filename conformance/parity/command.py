@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from islices.cli import UsageError, stderr_aside
-from islices.conformance.outputs import check_picture, check_writable, write
+from islices.conformance.outputs import check_picture, check_writable, need_rich, write
 from islices.conformance.parity.models import MODELS
 from islices.conformance.parity.training import OPTIMIZERS, SEMANTICS, has_losses
 from islices.registry import BUILTIN, list_backends
@@ -104,8 +104,7 @@ def _positive(text: str) -> float:
 
 def parity(options: argparse.Namespace) -> int:
     """Train, show, and say why where it ended early."""
-    if importlib.util.find_spec("rich") is None:
-        raise UsageError('needs rich: pip install "islices[conformance]"')
+    need_rich()
     _check(options)
     names = _backends(options)
     from islices.conformance.parity import report

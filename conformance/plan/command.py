@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from islices.cli import UsageError
-from islices.conformance.outputs import check_picture, check_writable, write
+from islices.conformance.outputs import check_picture, check_writable, need_rich, write
 from islices.conformance.plan import words
 from islices.conformance.plan.model import ITEM_BYTES, Plan, Workload, crossovers, make_plan
 from islices.conformance.ranks.launch import ENGINE_MODULES, absent
@@ -86,8 +86,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def plan(options: argparse.Namespace) -> int:
     """Work it out, measure it if asked, and show."""
-    if importlib.util.find_spec("rich") is None:
-        raise UsageError('needs rich: pip install "islices[conformance]"')
+    need_rich()
     ids = options.batch * options.ids_per_sample
     if ids > words.LARGEST:
         raise UsageError(f"--batch, --ids-per-sample: got {ids:.1e} ids a rank; accepted are less than 2^63")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from islices.cli import UsageError
+from islices.conformance.outputs import need_rich
 from islices.conformance.report.differences import KINDS, Change, Differences, compare
 from islices.conformance.report.grid import NOTHING
 from islices.conformance.report.html import html_page
@@ -105,7 +106,7 @@ def _files(options: argparse.Namespace, action: str) -> list[str]:
 def _show(runs: list[Run], options: argparse.Namespace) -> None:
     form = _format(options)
     if form == "terminal":
-        _needs_rich()
+        need_rich()
         if options.output in (None, "-"):
             print_report(runs, new_console())
             return
@@ -127,13 +128,6 @@ def _format(options: argparse.Namespace) -> str:
             f"--output: {options.output} does not say the format; accepted are {', '.join(EXTENSIONS)}, or --format"
         )
     return EXTENSIONS[extension]
-
-
-def _needs_rich() -> None:
-    try:
-        import rich  # noqa: F401
-    except ModuleNotFoundError:
-        raise UsageError('needs rich: pip install "islices[conformance]"') from None
 
 
 def _write(target: str | None, text: str) -> None:
@@ -177,7 +171,7 @@ def _diff(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"old": options.words[1], "new": options.words[2], **found.as_json()}))
     else:
-        _needs_rich()
+        need_rich()
         print_differences(found, new_console())
     return 1 if found.regressed else 0
 

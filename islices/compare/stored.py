@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.host import bfloat16_to_float32
+from islices.host import bfloat16_to_float32, native_order
 from islices.modes import HOST
 from islices.native import adopt, without_padding
 from islices.norms import parts
@@ -50,7 +50,7 @@ class Stored:
     @property
     def row_shape(self) -> tuple[int, ...]:
         """The shape of one row."""
-        return self.values.shape[1:]
+        return tuple(self.values.shape[1:])
 
     @property
     def has_duplicates(self) -> bool:
@@ -88,10 +88,10 @@ def read(x: Any, name: str, argument: str) -> Stored:
         summed = coalesce(leaf)
         return Stored(
             name, B.name, B.dtype(values), leaf.dense_shape, True,
-            _ids(B.to_numpy(summed.indices)), _host(B.to_numpy(summed.values)),
-            _ids(B.to_numpy(leaf.indices)), _host(B.to_numpy(leaf.values)),
+            _ids(B.to_numpy(summed.indices)), native_order(B.to_numpy(summed.values)),
+            _ids(B.to_numpy(leaf.indices)), native_order(B.to_numpy(leaf.values)),
         )  # fmt: skip
-    array = np.atleast_1d(_host(B.to_numpy(x)))
+    array = np.atleast_1d(native_order(B.to_numpy(x)))
     if _is_whole(x) and array.dtype != np.uint64:  # a host array of uint16 is bfloat16
         array = array.astype(np.int64)
     shape = tuple(B.shape(x))
@@ -110,12 +110,6 @@ def _is_whole(x: Any) -> bool:
 
 def _ids(indices: Array) -> Array:
     return np.asarray(indices).astype(np.int64, copy=False)
-
-
-def _host(values: Array) -> Array:
-    """In the machine's own byte order: bits are looked at."""
-    values = np.asarray(values)
-    return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
 
 
 # ---------------------------------------------------------------------- host arrays

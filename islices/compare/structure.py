@@ -202,9 +202,12 @@ def transposed(case: Case, which: int) -> Iterator[Proposal]:
                 x, shape=(x.shape[0], *y.shape[1:]), values=np.ascontiguousarray(x.values.transpose(0, 2, 1)),
                 terms=None if x.terms is None else x.terms.transpose(0, 2, 1), slot_ids=None, slots=None,
             )  # fmt: skip
-        if x.sparse or len(x.shape) != 2 or x.shape != y.shape[::-1] or None in x.shape:
+        if x.sparse or len(x.shape) != 2 or x.shape != y.shape[::-1]:
             return None
-        whole = np.zeros(x.shape)  # type: ignore[arg-type]
+        rows, columns = x.shape
+        if rows is None or columns is None:
+            return None
+        whole = np.zeros((rows, columns))
         whole[x.ids] = x.values
         whole = np.ascontiguousarray(whole.T)
         ids = np.flatnonzero((whole != 0).any(axis=1))

@@ -37,7 +37,7 @@ class Sparse(NamedTuple):
 
     @property
     def values_bytes(self) -> int:
-        return math.prod(self.values.shape[1:]) * self.values.itemsize
+        return math.prod(map(int, self.values.shape[1:])) * self.values.itemsize
 
     def arrays(self, start: int = 0, stop: int | None = None) -> list[Host]:
         """Rows of it as they travel."""
@@ -141,10 +141,9 @@ def _exchange_counts(group: Group, ways: Sequence[_Way], mine: Sequence[Sequence
 def _to_all(group: Group, ways: Sequence[_Way]) -> None:
     """Each rank gets what every rank has summed, or, of what is gathered, stored."""
     ranks = range(group.size)
-    folded = [way.folded_count for way in ways]
-    counts = [[way.stored[rank] if isinstance(way, _Gather) else 0 for way in ways] for rank in ranks]
+    counts = [[0] * len(ways)] * group.size
     if any(isinstance(way, _Ranges) for way in ways):
-        told = group.all_gather(np.array(folded, np.int64).view(np.uint8))
+        told = group.all_gather(np.array([way.folded_count for way in ways], np.int64).view(np.uint8))
         counts = [x.view(np.int64).tolist() for x in told]
     forms = [[way.forms_of(rank, n) for way, n in zip(ways, counts[rank], strict=True)] for rank in ranks]
     sizes = [size_of(form for each in forms[rank] for form in each) for rank in ranks]
@@ -168,7 +167,6 @@ class _Way(abc.ABC):
     result: Sparse | Dense
     folded: list[Host]  # what this rank has for all
     folded_count = 0  # how many rows that is, where ranks cannot know it
-    stored: Sequence[int] = ()
 
     def count_for(self, rank: int) -> int:
         """How many rows this rank has for one."""
@@ -186,7 +184,7 @@ class _Way(abc.ABC):
 
     @abc.abstractmethod
     def forms_of(self, rank: int, n: int) -> list[Form]:
-        """The forms of what a rank has for all, where it is n rows."""
+        """The forms of what a rank has for all; n is the rank's `folded_count`."""
 
     @abc.abstractmethod
     def finish(self, received: list[list[Host]]) -> None:
@@ -200,11 +198,7 @@ class _Gather(_Way):
 
     def forms_of(self, rank: int, n: int) -> list[Form]:
         leaf = self.leaf
-        return leaf.forms(n) if isinstance(leaf, Sparse) else [(leaf.values.shape, leaf.values.dtype)]
-
-    @property
-    def folded_count(self) -> int:  # type: ignore[override]
-        return len(self.leaf.indices) if isinstance(self.leaf, Sparse) else 0
+        return leaf.forms(self.stored[rank]) if isinstance(leaf, Sparse) else [(leaf.values.shape, leaf.values.dtype)]
 
     def finish(self, received: list[list[Host]]) -> None:
         leaf = self.leaf

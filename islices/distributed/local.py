@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from islices import modes
-from islices.arguments import LARGEST, is_real, show, whole_number
-from islices.backend import FLOATS
+from islices.arguments import is_real
+from islices.backend import FLOATS, Array, Backend
 from islices.distributed.routes import Host
+from islices.embedding import check_count
 from islices.linear import as_float
 from islices.optim.inputs import check_frozen
 from islices.optim.optimizer import Optimizer
@@ -18,7 +19,7 @@ from islices.optim.plan import _rate
 from islices.registry import describe
 from islices.slices import check_dense_shape
 
-__all__ = ["LocalOptimizer", "check_rows", "local_optimizer", "made_rows"]
+__all__ = ["LocalOptimizer", "check_rows", "given_like", "local_optimizer", "made_rows"]
 
 
 class LocalOptimizer(NamedTuple):
@@ -78,10 +79,13 @@ def made_rows(init: Any, start: int, stop: int, row_shape: Any) -> Host:
     return made.view(np.uint16) if made.dtype.name == "bfloat16" else made
 
 
+def given_like(B: Backend, x: Host, like: Any, probe: Array) -> Array:
+    """x, which nobody else holds, as B's array: where like lies, and as it changes, if it is an array; else beside
+    probe."""
+    return B.variable(B.from_host(x, like), like) if B.is_array(like) else B.from_host(x, probe)
+
+
 def check_rows(rows: Any) -> int:
-    count = whole_number(rows)
-    if count is None or isinstance(rows, bool):
+    if isinstance(rows, bool):
         raise TypeError(f"rows: got {describe(rows)}; accepted is an int >= 0")
-    if not 0 <= count <= LARGEST:
-        raise ValueError(f"rows: got {show(count)}; accepted is 0 <= rows < 2^63")
-    return count
+    return check_count(rows, "rows")

@@ -29,16 +29,16 @@ from islices.distributed.exchange import Dense, Sparse, reduce_all
 from islices.distributed.group import ArrayGroup, Group
 from islices.distributed.inside import reduce_inside
 from islices.distributed.strategy import STRATEGIES, Link
-from islices.host import dtype_name
+from islices.host import dtype_name, host_dtype, native_order
 from islices.linear import scale_values
 from islices.modes import HOST
 from islices.native import adopt, named_leaves, rebuild, to_native
-from islices.norms import parts
+from islices.norms import check_one_framework, parts
 from islices.registry import describe, find_backend, get_backend
 from islices.rows import check_memory, coalesce
 from islices.slices import IndexedSlices
 
-__all__ = ["all_reduce"]
+__all__ = ["OPS", "all_reduce", "mean_of"]
 
 OPS = ("sum", "mean")
 
@@ -114,9 +114,7 @@ def _framework(leaves: Mapping[str, Any]) -> Backend | None:
 
 
 def _check_frameworks(leaves: Mapping[str, Any]) -> None:
-    names = {B.name for B in map(find_backend, leaves.values()) if B is not None}
-    if len(names) > 1:
-        raise TypeError(f"x: got arrays of {' and '.join(sorted(names))}; accepted is one framework (see convert)")
+    check_one_framework((B for B in map(find_backend, leaves.values()) if B is not None), "x")
 
 
 def _no_engine(leaves: Mapping[str, Any]) -> Exception:
@@ -195,7 +193,7 @@ def _over_group(
             summed = _sum(group, [one.host for one in there.values()], rows, strategy, link)  # type: ignore[misc]
     sums = dict(zip(there, summed, strict=True))
     return {
-        name: there[name].back(_divided_host(sums[name], op, group.size)) if name in there else None  # type: ignore[misc]
+        name: there[name].back(_mean_on_host(sums[name], op, group.size)) if name in there else None  # type: ignore[misc]
         for name in leaves
     }
 
@@ -245,8 +243,7 @@ def _on_host(B: Backend, x: Array) -> np.ndarray[Any, Any]:
     """x in host memory, bfloat16 as uint16; looked at only."""
     views = modes.host_views(B, (x,))
     found = B.to_numpy(x) if views is None else views[0]
-    if not found.dtype.isnative:
-        found = found.astype(found.dtype.newbyteorder("="))
+    found = native_order(found)
     return np.ascontiguousarray(found).reshape(found.shape)  # which makes 0-d arrays 1-d
 
 
@@ -284,7 +281,7 @@ def _filled(one: _Prepared, name: str, said: Sequence[Mapping[str, Any]], B: Bac
     if form is None:
         return one
     kind, dtype, shape = form[:3]
-    values = np.zeros(tuple(shape) if kind == "dense" else (0, *shape[1:]), "uint16" if dtype == "bfloat16" else dtype)
+    values = np.zeros(tuple(shape) if kind == "dense" else (0, *shape[1:]), host_dtype(dtype))
     if kind == "dense":
         return _Prepared(Dense(values), lambda out: B.asarray(out.values, like))
     rows = shape[0]
@@ -314,12 +311,14 @@ def _divided(leaf: Any, op: str, ranks: int) -> Any:
     if op == "sum":
         return leaf
     B, values = parts(leaf)
-    mean = scale_values(B, values, [("div", float(ranks))])
-    return leaf.replace(values=mean) if isinstance(leaf, IndexedSlices) else mean
+    means = mean_of(B, values, ranks)
+    return leaf.replace(values=means) if isinstance(leaf, IndexedSlices) else means
 
 
-def _divided_host(host: Sparse | Dense, op: str, ranks: int) -> Sparse | Dense:
-    if op == "sum":
-        return host
-    with HOST.scope():
-        return host._replace(values=HOST.scaled(host.values, [("div", float(ranks))]))
+def _mean_on_host(host: Sparse | Dense, op: str, ranks: int) -> Sparse | Dense:
+    return host if op == "sum" else host._replace(values=mean_of(HOST, host.values, ranks))
+
+
+def mean_of(B: Backend, values: Array, ranks: int) -> Array:
+    """The ranks' mean, given their sum."""
+    return scale_values(B, values, [("div", float(ranks))])

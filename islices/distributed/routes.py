@@ -16,10 +16,11 @@ from islices.distributed.agree import WITHIN, Agreement
 from islices.distributed.group import Group
 from islices.distributed.ranges import NARROW
 from islices.distributed.wire import Form, pack, size_of, unpack
+from islices.host import native_order
 from islices.memory import empty
 from islices.modes import HOST
 
-__all__ = ["Host", "Routes", "counts_for_agreement", "fetch_rows", "find_routes", "fold_gradients", "host_dtype"]
+__all__ = ["Host", "Routes", "counts_for_agreement", "fetch_rows", "find_routes", "fold_gradients"]
 
 Host = np.ndarray[Any, Any]
 
@@ -31,11 +32,6 @@ class Routes(NamedTuple):
     cuts: Host
     #: the rows that each rank asked this one for, counted from its first one, ascending
     asked: list[Host]
-
-
-def host_dtype(dtype: str) -> np.dtype[Any]:
-    """What a dtype is on the host: bfloat16 its bits."""
-    return np.dtype(np.uint16 if dtype == "bfloat16" else dtype)
 
 
 def _row_number_dtype(bounds: Host) -> np.dtype[Any]:
@@ -73,7 +69,7 @@ def fetch_rows(group: Group, routes: Routes, take: Callable[[Host], Host], form:
     (shape, dtype)."""
     shape, dtype = form[0], np.dtype(form[1])
     nbytes = math.prod(shape) * dtype.itemsize
-    rows = _as_bytes(_native(take(np.concatenate(routes.asked))))
+    rows = _as_bytes(native_order(take(np.concatenate(routes.asked))))
     ends = np.cumsum([0, *map(len, routes.asked)]) * nbytes
     parts = [rows[ends[r] : ends[r + 1]] for r in range(group.size)]
     got = group.all_to_all(parts, (np.diff(routes.cuts) * nbytes).tolist())
@@ -91,7 +87,7 @@ def fold_gradients(
     for, behind a bit for each of these that says whether it has one.
     """
     shape, dtype = form[0], np.dtype(form[1])
-    values, places = _native(values), _native(places)
+    values, places = native_order(values), native_order(places)
     ends = np.searchsorted(places, routes.cuts)
     has = np.zeros(int(routes.cuts[-1]), bool)
     has[places] = True
@@ -113,11 +109,6 @@ def fold_gradients(
 
 def _forms(asked: int, n: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> list[Form]:
     return [((-(-asked // 8),), np.uint8), ((n, *shape), dtype)]
-
-
-def _native(x: Host) -> Host:
-    """x in this machine's order of bytes, in which everything travels; NumPy has arrays of the other one too."""
-    return x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
 
 
 def _as_bytes(x: Host) -> Host:

@@ -13,13 +13,13 @@ from islices.backend import FLOATS, Array, Backend
 from islices.distributed.engines import get_group
 from islices.distributed.fetched import Batch, gradient_on_host
 from islices.distributed.group import Group
-from islices.distributed.local import LocalOptimizer, check_rows, local_optimizer, made_rows
+from islices.distributed.local import LocalOptimizer, check_rows, given_like, local_optimizer, made_rows
 from islices.distributed.ranges import even_bounds
-from islices.distributed.routes import Host, counts_for_agreement, fetch_rows, find_routes, fold_gradients, host_dtype
+from islices.distributed.reduce import OPS, mean_of
+from islices.distributed.routes import Host, counts_for_agreement, fetch_rows, find_routes, fold_gradients
 from islices.distributed.together import together
 from islices.embedding import check_ids, resolve_padding_idx
-from islices.host import dtype_name
-from islices.linear import scale_values
+from islices.host import dtype_name, host_dtype
 from islices.lookups import check_range, lookup
 from islices.memory import empty
 from islices.optim.optimizer import Optimizer
@@ -220,7 +220,7 @@ class ShardedTable:
                     made = modes.HOST.astype(made, dtype)
             probe = B.asarray(np.zeros(1, made.dtype))  # or TypeError
             own = np.require(made, requirements=["C", "W"])
-            return B.variable(B.from_host(own, like), like) if B.is_array(like) else B.from_host(own, probe)
+            return given_like(B, own, like, probe)
 
         weights, _ = together(found, "ShardedTable.create", make, lambda _: {})
         return cls(weights, rows, found, **options)
@@ -393,7 +393,7 @@ class ShardedTable:
         call = "ShardedTable.reduce"
 
         def look() -> tuple[Host, Host] | None:
-            check_name(op, ("sum", "mean"), "op")
+            check_name(op, OPS, "op")
             if not isinstance(batch, Batch) or batch._owner is not self:
                 raise TypeError(f"batch: got {describe(batch)}; accepted is what this table's fetch returned")
             return None if grad is None else gradient_on_host(batch.table, grad)
@@ -417,7 +417,7 @@ class ShardedTable:
                 values, places = found or (empty((0, *form[0]), form[1]), np.empty(0, np.int64))
                 values, rows = fold_gradients(self.group, agreed, batch._routes, values, places, form)
         if op == "mean":
-            values = scale_values(modes.HOST, values, [("div", float(self.group.size))])
+            values = mean_of(modes.HOST, values, self.group.size)
         B, like = self.backend, self.shard.weights
         out = B.from_host(values, like), B.from_host(rows, like)
         return IndexedSlices._trusted(B, *out, self.shard.shape, coalesced=True)

@@ -18,11 +18,12 @@ import numpy as np
 
 from islices import io
 from islices.arguments import check_name
-from islices.backend import Array, Backend
+from islices.backend import Array
 from islices.distributed.engines import get_group
 from islices.distributed.group import RankError
+from islices.distributed.local import given_like
 from islices.distributed.ranges import even_bounds
-from islices.distributed.routes import Host, host_dtype
+from islices.distributed.routes import Host
 from islices.distributed.shard_header import (
     FILE,
     HEADER,
@@ -36,6 +37,7 @@ from islices.distributed.sharded import ShardedTable
 from islices.distributed.together import together
 from islices.files import CONTAINERS, Archive, read_manifest
 from islices.files.containers import OWN
+from islices.host import host_dtype
 from islices.memory import empty
 from islices.native import flatten
 from islices.registry import describe, get_backend
@@ -255,10 +257,10 @@ def load_sharded(
         probes = {dtype: B.asarray(np.zeros(1, host_dtype(dtype))) for dtype in dtypes.values()}  # or TypeError
         start, stop = even_bounds(header.rows, found.size)[found.rank : found.rank + 2].tolist()
         arrays = _read_rows(folder_name(folder), header, start, stop)
-        given = {name: _give(B, x, like, probes[dtypes[name]]) for name, x in arrays.items()}
+        given = {name: given_like(B, x, like, probes[dtypes[name]]) for name, x in arrays.items()}
         if header.steps is None:
             return header, given["weights"], None
-        state = {"step": _give(B, np.array([header.steps], np.int32), like, given["weights"])}
+        state = {"step": given_like(B, np.array([header.steps], np.int32), like, given["weights"])}
         return header, given["weights"], state | {name: given[f"state.{name}"] for name in header.state}
 
     try:
@@ -269,10 +271,6 @@ def load_sharded(
         raise ValueError(f"{folder_name(folder)}: {error}") from error
     options = {"padding_idx": header.padding_idx, "scale_by_freq": header.scale_by_freq}
     return ShardedTable(weights, header.rows, found, **options), state  # type: ignore[arg-type]
-
-
-def _give(B: Backend, x: Host, like: Any, probe: Array) -> Array:
-    return B.variable(B.from_host(x, like), like) if B.is_array(like) else B.from_host(x, probe)
 
 
 def _read_rows(folder: str, header: ShardedHeader, start: int, stop: int) -> dict[str, Host]:

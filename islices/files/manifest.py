@@ -20,6 +20,7 @@ import numpy as np
 from islices.arguments import LARGEST, show
 from islices.backend import FLOATS, INTEGERS, Array, Backend
 from islices.files.containers import DTYPES, OWN, Archive, Outgoing, Stored, named, parse_json
+from islices.host import host_dtype
 from islices.modes import HOST
 from islices.native import DEEPEST, from_native, without_padding
 from islices.registry import broken_backends, describe, find_backend
@@ -142,7 +143,7 @@ class Giver:
     def _probe(self, dtype: str) -> Array:
         """An array of one element of the dtype; TypeError if the framework has none."""
         if dtype != "uint16":
-            return self.target.asarray(np.zeros(1, "uint16" if dtype == "bfloat16" else dtype))
+            return self.target.asarray(np.zeros(1, host_dtype(dtype)))
         try:
             return self.target.astype(self.target.asarray(np.zeros(1, np.int32)), dtype)
         except (AttributeError, KeyError):

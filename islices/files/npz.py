@@ -54,7 +54,7 @@ def _write(path: str, arrays: Sequence[Outgoing], texts: Texts) -> None:
         for array in arrays:
             head, digest, data = io.BytesIO(), hashlib.sha256(), outgoing_bytes(array)
             header = {"descr": data.dtype.str, "fortran_order": False, "shape": data.shape}
-            np.lib.format.write_array_header_1_0(head, header)  # type: ignore[no-untyped-call]
+            np.lib.format.write_array_header_1_0(head, header)
             with zipped.open(_member(f"{array.name}.npy", head.tell() + data.nbytes), "w") as out:
                 out.write(head.getvalue())
                 for chunk in chunks(data):
