@@ -16,7 +16,7 @@ from typing import Any
 __all__ = ["GROUPS", "SPEC_VERSION", "Array", "Case", "Slices", "decode", "encode", "load_cases", "vectors_hash"]
 
 #: Of the SPEC.md that the cases are checked against.
-SPEC_VERSION = "1.7"
+SPEC_VERSION = "1.8"
 #: Arguments that only the errors group has: an array of another framework, a set, a complex number.
 SPECIAL = {"foreign", "set", "complex"}
 #: The groups of the matrix, in its order.
