@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 # Other environments, whose frameworks `make soak` puts beside these.
-OLDER := .venv-older
+OLDER := .venv-older .venv-older-tensorflow
 PADDLE := .venv-paddle
 
 .PHONY: conform test soak bench docs lint vectors clean
@@ -15,8 +15,8 @@ conform: $(READY)  ## the conformance matrix of every backend
 test: $(READY)  ## all tests, on two cores in under 25 minutes
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
-soak: $(READY) $(OLDER)/ready $(PADDLE)/ready  ## long runs: every variant here, an older set and a sixth framework, random and hostile input
-	$(BIN)/islices conform --variant all --json soak.jsonl --python $(OLDER)/bin/python --python $(PADDLE)/bin/python
+soak: $(READY) $(OLDER:%=%/ready) $(PADDLE)/ready  ## long runs: every variant here, an older set and a sixth framework, random and hostile input
+	$(BIN)/islices conform --variant all --json soak.jsonl $(OLDER:%=--python %/bin/python) --python $(PADDLE)/bin/python
 	$(PADDLE)/bin/python -m pytest -q -p no:cacheprovider tests/test_paddle_backend.py
 	$(BIN)/islices audit
 	$(BIN)/python -m pytest -m soak
@@ -52,10 +52,10 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps mxnet  # it asks for NumPy before 2
 	touch $(READY)
 
-$(OLDER)/ready: conformance/environments/older.txt
-	$(PYTHON) -m venv $(OLDER)
-	$(OLDER)/bin/python -m pip install --quiet --upgrade pip
-	$(OLDER)/bin/python -m pip install --quiet -r conformance/environments/older.txt
+$(OLDER:%=%/ready): .venv-%/ready: conformance/environments/%.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --upgrade pip
+	$(@D)/bin/python -m pip install --quiet -r $<
 	touch $@
 
 $(PADDLE)/ready: constraints.txt conformance/paddle_backend/pyproject.toml
