@@ -193,12 +193,13 @@ def _collect(tree: Any, leaves: list[Any], depth: int, argument: str) -> None:
         _collect(item, leaves, depth - 1, argument)
 
 
-def named_leaves(tree: Any, argument: str) -> dict[str, Any]:
+def named_leaves(tree: Any, argument: str, into: dict[str, Any] | None = None) -> dict[str, Any]:
     """name -> leaf, None included: keys and positions joined by dots; a tree that is one leaf has the name "".
 
-    ValueError where two leaves come to the same name, or a structure does not end.
+    ValueError where two leaves come to the same name, or a structure does not end; what is in ``into`` by then are the
+    leaves before that.
     """
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {} if into is None else into
     _name(tree, "", found, DEEPEST, argument)
     return found
 

@@ -30,7 +30,7 @@ from islices.distributed.group import ArrayGroup, Bytes, Group, RankError, RankT
 from islices.memory import empty
 from islices.registry import describe
 
-__all__ = ["AxisGroup", "JaxGroup", "default_group", "inside", "wrap"]
+__all__ = ["AxisGroup", "JaxGroup", "default_group", "inside", "running", "wrap"]
 
 lax: Any = typed_lax  # its collectives, in some versions not typed
 AXIS = "islices_ranks"
@@ -44,6 +44,7 @@ WORTH_ROUNDS = 2
 
 
 def default_group(timeout: float | None) -> Group:
+    """The group of all processes that jax.distributed connects."""
     if not jax.distributed.is_initialized():
         raise RuntimeError(
             "jax.distributed has not been started on this process: call jax.distributed.initialize(...) before JAX "
@@ -54,6 +55,11 @@ def default_group(timeout: float | None) -> Group:
     if timeout is not None:
         group.timeout = float(timeout)
     return group
+
+
+def running() -> Group | None:
+    """The same, or None where it connects none."""
+    return _all_processes() if jax.distributed.is_initialized() else None
 
 
 @cache
@@ -74,8 +80,6 @@ class JaxGroup(Group):
     timeout : float, optional
         Seconds to wait for another rank; without it as long as JAX does, which is for as long as the other lives.
     """
-
-    default_backend = "jax"
 
     def __init__(self, timeout: float | None = None) -> None:
         super().__init__(jax.process_index(), jax.process_count())

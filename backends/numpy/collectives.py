@@ -9,6 +9,7 @@ by how busy the machine is; by Send and Recv 0.02 to 0.05 s), and pairs tell whi
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,7 +19,7 @@ import numpy as np
 from islices.distributed.group import Bytes, Group, RankError, RankTimeout
 from islices.memory import empty
 
-__all__ = ["MPIGroup", "default_group", "wrap"]
+__all__ = ["MPIGroup", "default_group", "launched", "running", "wrap"]
 
 #: Seconds to wait for another rank where get_group is given none.
 TIMEOUT = 600.0
@@ -58,6 +59,19 @@ def default_group(timeout: float | None) -> Group:
                 "has loaded another MPI library than the launcher's; take the mpiexec that came with the library"
             )
     return _group_of(MPI.COMM_WORLD, timeout)
+
+
+def running() -> Group | None:
+    """The same where the program has imported mpi4py.MPI, which starts MPI, and it has not ended; else None."""
+    MPI = sys.modules.get("mpi4py.MPI")
+    if MPI is None or not MPI.Is_initialized() or MPI.Is_finalized():
+        return None
+    return _group_of(MPI.COMM_WORLD, None)
+
+
+def launched() -> bool:
+    """Whether MPI's launcher has started this process, and others."""
+    return any(os.environ.get(name, "1") not in ("", "0", "1") for name in LAUNCHED)
 
 
 def wrap(x: Any, timeout: float | None) -> Group | None:

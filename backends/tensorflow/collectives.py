@@ -33,7 +33,7 @@ from islices.backends.tensorflow import memory
 from islices.distributed.group import Alone, ArrayGroup, Bytes, Group, RankError, RankTimeout
 from islices.memory import empty
 
-__all__ = ["Replicas", "TensorFlowGroup", "default_group", "inside", "wrap"]
+__all__ = ["Replicas", "TensorFlowGroup", "default_group", "inside", "running", "wrap"]
 
 #: Group keys from here on are this module's; TensorFlow counts its own up from 1.
 KEYS = 1 << 24
@@ -183,6 +183,15 @@ def default_group(timeout: float | None) -> Group:
     return _workers(tf.distribute.get_strategy(), timeout)
 
 
+def running() -> Group | None:
+    """The same, or None where there is no strategy in scope, or one whose replicas are no processes."""
+    if not tf.distribute.has_strategy():
+        return None
+    strategy = tf.distribute.get_strategy()
+    between = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+    return _workers(strategy, None) if between or strategy.num_replicas_in_sync == 1 else None
+
+
 def wrap(x: Any, timeout: float | None) -> Group | None:
     """The workers of a strategy, or of a replica context's."""
     if isinstance(x, tf.distribute.ReplicaContext):
@@ -225,7 +234,6 @@ class TensorFlowGroup(Group):
     """
 
     engine = "tf.distribute (MultiWorkerMirroredStrategy)"
-    default_backend = "tensorflow"
 
     def __init__(self, strategy: Any, timeout: float = 0.0) -> None:
         super().__init__(*_place(strategy.cluster_resolver))

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from islices.distributed.group import Bytes, Group, RankError, RankTimeout
 from islices.memory import empty
 
-__all__ = ["TorchGroup", "default_group", "wrap"]
+__all__ = ["TorchGroup", "default_group", "running", "wrap"]
 
 #: Keeps these messages apart from the user's own, whose tag is 0 unless given (gloo; nccl has no tags).
 TAG = 0x15C5
@@ -33,12 +33,21 @@ _groups: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 def default_group(timeout: float | None) -> Group:
     """The group of all ranks that init_process_group joined."""
-    if not (dist.is_available() and dist.is_initialized()):
+    if not _is_started():
         raise RuntimeError(
             "torch.distributed has not been started on this process: call torch.distributed.init_process_group(...) "
             "first (torchrun sets what it needs), or give group="
         )
     return _group_of(dist.group.WORLD, timeout)
+
+
+def running() -> Group | None:
+    """The same, or None where nothing has been joined."""
+    return _group_of(dist.group.WORLD, None) if _is_started() else None
+
+
+def _is_started() -> bool:
+    return dist.is_available() and dist.is_initialized()
 
 
 def wrap(x: Any, timeout: float | None) -> Group | None:
@@ -81,8 +90,6 @@ class TorchGroup(Group):
     (``TORCH_NCCL_BLOCKING_WAIT=1`` has it raise): a group "cpu:gloo,cuda:nccl" is better served. nccl is written to
     torch's documentation and has not been run.
     """
-
-    default_backend = "torch"
 
     def __init__(self, process_group: Any) -> None:
         super().__init__(dist.get_rank(process_group), dist.get_world_size(process_group))

@@ -30,6 +30,8 @@ class Case(NamedTuple):
     id : str
     make : callable (rank, size) -> tree of plain data
     op, strategy : str
+    default : bool
+        No group is given.
     native : bool
         Sparse leaves are the framework's own.
     exact : bool
@@ -44,6 +46,7 @@ class Case(NamedTuple):
     make: Callable[[int, int], Any]
     op: str = "sum"
     strategy: str = "auto"
+    default: bool = False
     native: bool = False
     exact: bool = False
     wide: bool = False
@@ -229,7 +232,13 @@ MISSING: dict[str, Callable[[int, int], bool]] = {
 for _which, _missing in MISSING.items():
     case(f"none/sparse {_which}", on_some(_wide_rows, _missing), wide=True, native=True)
     case(f"none/dense {_which}", on_some(dense("none", (3, 2)), _missing))
+    _less = on_some(_wide_rows, _missing)
+    case(f"none/by default {_which}", _less, op="mean", default=True, wide=True, native=True, strategies=("auto",))
+    case(f"none/by default in a tree, {_which}", lambda rank, size, less=_less: {"a": None, "b": [less(rank, size)]},
+         default=True, wide=True, native=True, strategies=("auto",))  # fmt: skip
 case("none/on all", lambda rank, size: {"a": None, "b": [None]}, strategies=("auto",))
+case("none/by default on all", lambda rank, size: {"a": None, "b": [None]}, default=True, strategies=("auto",))
+case("none/by default and alone on all", lambda rank, size: None, default=True, strategies=("auto",))
 case("none/nothing", lambda rank, size: [], strategies=("auto",))
 
 

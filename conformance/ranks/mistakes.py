@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from islices.backend import Backend
 from islices.conformance.data import Array, Slices
 from islices.conformance.execute import to_backend
-from islices.distributed import Group, Link, all_reduce
+from islices.distributed import Group, Link, ShardedTable, all_reduce, save_sharded
 from islices.distributed.agree import agree
 
 __all__ = ["MISTAKES", "Mistake"]
@@ -26,11 +29,14 @@ class Mistake(NamedTuple):
     id : str
     call : callable (backend, rank, size) -> callable of the group
     expected : callable (rank, size) -> (name of the error's class, words of its message)
+    default : bool
+        The call is given None for the group.
     """
 
     id: str
-    call: Callable[[Backend, int, int], Callable[[Group], Any]]
+    call: Callable[[Backend, int, int], Callable[[Group | None], Any]]
     expected: Expected
+    default: bool = False
     wide: bool = False
     full: bool = False
     clause: str = "25"
@@ -154,3 +160,73 @@ def all_fail(B: Backend, rank: int, size: int) -> Callable[[Group], Any]:
 
 
 MISTAKES.append(Mistake("ranks/fails/every rank its own way", all_fail, lambda rank, size: ("TypeError", ("float",))))
+
+
+# ---------------------------------------------------------------------- whoever has nothing to tell its engine by
+class NoClass:
+    """Whatever is asked of it fails, isinstance too."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise OSError(f"no {name}")
+
+
+class SilentError(Exception):
+    def __str__(self) -> str:
+        raise OSError("no words")
+
+
+class Failing(dict[str, Any]):
+    """A container that raises what cannot be printed."""
+
+    def items(self) -> Any:
+        raise SilentError
+
+
+def refused(
+    id: str, call: Callable[[Backend, bool, Group | None], Any], kind: str, *words: str, clause: str = "25"
+) -> None:
+    """Rank 0's argument is refused; no group is given."""
+
+    def make(B: Backend, rank: int, size: int) -> Callable[[Group | None], Any]:
+        return lambda group: call(B, rank == 0, group)
+
+    def expected(rank: int, size: int) -> tuple[str, tuple[str, ...]]:
+        return (kind, words) if rank == 0 else ("RankError", (*words, "rank 0", kind, "nothing was changed"))
+
+    MISTAKES.append(Mistake(f"ranks/refused/{id}", make, expected, default=True, clause=clause))
+
+
+def reduced(wrong: Callable[[Backend], Any]) -> Callable[[Backend, bool, Group | None], Any]:
+    return lambda B, here, group: all_reduce(wrong(B) if here else {"a": slices(B)}, group=group)
+
+
+def weights(B: Backend, here: bool, wrong: Any) -> Any:
+    """A rank's rows of a table of 5, as they lie on two ranks, or what is none."""
+    return wrong if here else dense(B, 2, 1)
+
+
+refused("a text", reduced(lambda B: "weights"), "TypeError", "x: got str 'weights'")
+refused("a text in a tree", reduced(lambda B: {"a": "weights"}), "TypeError", "x.a: got str 'weights'")
+refused("a text beside None", reduced(lambda B: [None, "weights"]), "TypeError", "x.1: got str 'weights'")
+refused("an object without a class", reduced(lambda B: {"a": NoClass()}), "OSError", "no __class__")
+refused("a container that fails", lambda B, here, group: all_reduce(
+    Failing(a=slices(B)) if here else {"a": slices(B)}, group=group), "SilentError")  # fmt: skip
+refused("one after a gradient", reduced(lambda B: [slices(B), NoClass()]), "OSError", "no __class__")
+refused("table of None", lambda B, here, group: ShardedTable(weights(B, here, None), 5, group),
+        "TypeError", "weights: got None", clause="26")  # fmt: skip
+refused("table without a class", lambda B, here, group: ShardedTable(weights(B, here, NoClass()), 5, group),
+        "OSError", "no __class__", clause="26")  # fmt: skip
+refused("from_full", lambda B, here, group: ShardedTable.from_full(weights(B, here, "w"), group),
+        "TypeError", "weights: got str 'w'", clause="26")  # fmt: skip
+refused("create", lambda B, here, group: ShardedTable.create(
+    5, (1,), lambda start, stop: np.ones((stop - start, 1), np.float32), group, like=None if here else B.name),
+    "TypeError", "no backend knows None", clause="26")  # fmt: skip
+
+
+def saved(B: Backend, here: bool, group: Group | None) -> None:
+    table = ShardedTable.from_full(dense(B, 5, 1), group)
+    with tempfile.TemporaryDirectory() as folder:  # in which nothing is written
+        save_sharded(folder, None if here else table)  # type: ignore[arg-type]
+
+
+refused("save_sharded", saved, "TypeError", "table: got None; accepted is a ShardedTable", clause="26")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import islices
@@ -17,6 +18,7 @@ from islices.conformance.ranks.cases import CASES, Case
 from islices.conformance.ranks.mistakes import MISTAKES, Mistake
 from islices.conformance.verdicts import MismatchError
 from islices.distributed import Group, all_reduce
+from islices.distributed.engines import ENGINES, OF_BACKEND
 
 __all__ = ["Said", "chosen", "raise_verdict", "run_cases"]
 
@@ -67,7 +69,8 @@ def _case(group: Group, B: Backend, c: Case) -> str:
         gradients(B, tree, c.native)
     x = gradients(B, trees[group.rank], c.native)
     before = plain.digestible(result(x))
-    got = all_reduce(x, c.op, group, strategy=c.strategy)
+    with by_default(group, B) if c.default else contextlib.nullcontext(group) as given:
+        got = all_reduce(x, c.op, given, strategy=c.strategy)
     if plain.digestible(result(x)) != before:
         raise MismatchError("all_reduce changed its argument")
     expected = plain.all_reduce(trees, c.op)
@@ -85,7 +88,10 @@ def _mistake(group: Group, B: Backend, c: Mistake) -> str:
     call = c.call(B, group.rank, group.size)
     kind, words = c.expected(group.rank, group.size)
     try:
-        got = call(group)
+        with by_default(group, B) if c.default else contextlib.nullcontext(group) as given:
+            got = call(given)
+    except UnsupportedError:
+        raise
     except Exception as error:
         missing = [word for word in words if word not in str(error)]
         if type(error).__name__ != kind:
@@ -95,6 +101,17 @@ def _mistake(group: Group, B: Backend, c: Mistake) -> str:
             raise MismatchError(f"the message lacks {missing}: {error}", raised=type(error).__name__) from error
         return ""
     raise MismatchError(f"got {got!r:.200}, expected {kind}")
+
+
+@contextlib.contextmanager
+def by_default(group: Group, B: Backend) -> Iterator[None]:
+    """A ``with`` block where ``group=None`` means group for a framework's arrays."""
+    strategy = getattr(group, "strategy", None)  # TensorFlow's is in scope, the other engines' always are
+    with contextlib.nullcontext() if strategy is None else strategy.scope():
+        engine = importlib.import_module(ENGINES[OF_BACKEND.get(B.name, "mpi")][0])
+        if engine.running() is not group:
+            raise UnsupportedError(f"the engine of {B.name}'s arrays is another than {group.engine}")
+        yield
 
 
 def gradients(B: Backend, tree: Any, native: bool) -> Any:

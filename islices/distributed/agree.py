@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +43,7 @@ def agree(
     *,
     error: Exception | None = None,
     optional: bool = False,
+    free: Container[str] = (),
 ) -> Agreement:
     """Learn that every rank makes this call, of the same things, and can.
 
@@ -59,6 +60,8 @@ def agree(
         Why this rank cannot; raised at the end.
     optional : bool
         A rank may say null where others say something; the caller then looks at ``said``.
+    free : container of str
+        Names by which each rank may say something else.
 
     Raises
     ------
@@ -71,7 +74,7 @@ def agree(
         if error is not None:
             raise error
         return Agreement([np.asarray(counts, np.int64)], None)
-    text = json.dumps({"call": call, **said}) if error is None else f"{type(error).__name__}: {error}"
+    text, error = _text(call, said, error)
     encoded = np.frombuffer(text.encode(errors="backslashreplace"), np.uint8)
     header = np.zeros(FIXED + WITHIN, np.int64)
     digest = np.frombuffer(hashlib.sha256(encoded.tobytes()).digest()[:16], np.int64)
@@ -92,7 +95,7 @@ def agree(
             found = "; ".join(f"rank {rank} raised {texts[rank]}" for rank in failed)
             raise RankError(f"{call}: {found}: nothing was changed on any rank", ranks=failed)
         everything = [json.loads(text) for text in texts]
-        if differing := _differences(everything, optional):
+        if differing := _differences(everything, optional, free):
             raise ValueError(f"{call}: ranks differ: {differing}; accepted is the same on every rank")
     if all(int(got[4]) <= WITHIN for got in headers):
         return Agreement([got[FIXED : FIXED + int(got[4])] for got in headers], everything)
@@ -101,9 +104,22 @@ def agree(
     return Agreement([x.view(np.int64) for x in got], everything)
 
 
-def _differences(said: Sequence[Mapping[str, Any]], optional: bool) -> str:
+def _text(call: str, said: Mapping[str, Any], error: Exception | None) -> tuple[str, Exception | None]:
+    """What this rank tells the others, whatever it is, and the error that it then is."""
+    if error is None:
+        try:
+            return json.dumps({"call": call, **said}), None
+        except Exception as raised:
+            error = raised
+    try:
+        return f"{type(error).__name__}: {error}", error
+    except Exception:  # an error without words
+        return type(error).__name__, error
+
+
+def _differences(said: Sequence[Mapping[str, Any]], optional: bool, free: Container[str]) -> str:
     """Name by name what the ranks say differently, "" where nothing matters."""
-    names = dict.fromkeys(name for one in said for name in one)
+    names = dict.fromkeys(name for one in said for name in one if name not in free)
     found = []
     for name in names:
         groups: dict[str, list[int]] = {}

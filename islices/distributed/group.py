@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -90,8 +90,6 @@ class Group(abc.ABC):
     engine : str
         What moves the bytes, for messages: "torch.distributed (gloo)".
     traffic : Traffic
-    default_backend : str
-        Whose arrays a rank gets for a leaf that is None there, if none of its leaves tells.
 
     Notes
     -----
@@ -105,7 +103,6 @@ class Group(abc.ABC):
     (0, 1, Traffic(collectives=0, sent=0, received=0))
     """
 
-    default_backend: ClassVar[str] = "numpy"
     engine: str
     rank: int
     size: int

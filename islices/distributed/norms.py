@@ -140,7 +140,9 @@ def _measure(call: str, ask: Callable[[], Held], group: Any) -> tuple[Held, Tota
     except Exception as raised:
         error = raised
     arrays = list(map(parts, held.adopted))
-    ranks = None if group is None else find_group(group, arrays[0][0] if arrays else None, [x for _, x in arrays])
+    ranks: Group | ArrayGroup | None = None
+    if group is not None:
+        ranks, error = find_group(group, [x for _, x in arrays], error)
     if isinstance(ranks, Group):
         if error is None and computing([*held.own, *held.shared]) is not modes.HOST:
             error = ValueError(

@@ -24,7 +24,7 @@ from islices import modes
 from islices.arguments import check_name
 from islices.backend import INTEGERS, Array, Backend
 from islices.distributed.agree import agree
-from islices.distributed.engines import find_group
+from islices.distributed.engines import find_group, named_backend
 from islices.distributed.exchange import Dense, Sparse, reduce_all
 from islices.distributed.group import ArrayGroup, Group
 from islices.distributed.inside import reduce_inside
@@ -41,6 +41,8 @@ from islices.slices import IndexedSlices
 __all__ = ["OPS", "all_reduce", "mean_of"]
 
 OPS = ("sum", "mean")
+#: By what name ranks tell whose arrays they have.
+FRAMEWORK = "framework"
 
 
 def all_reduce(x: Any, op: str = "sum", group: Any = None, *, strategy: str = "auto", link: Link | None = None) -> Any:
@@ -88,44 +90,26 @@ def all_reduce(x: Any, op: str = "sum", group: Any = None, *, strategy: str = "a
     >>> all_reduce({"embedding": s}, group=Alone())["embedding"].indices
     array([0, 5])
     """
-    refused: Exception | None = None
+    error: Exception | None = None
     leaves: dict[str, Any] = {}
     try:
-        leaves = named_leaves(x, "x")
-        _check_frameworks(leaves)
-    except Exception as error:  # also a container's own: the other ranks wait for this one
-        refused = error
-    B = _framework(leaves)
-    if group is None and B is None:
-        raise refused or _no_engine(leaves)
-    found = find_group(group, B, leaves.values())
-    if isinstance(found, ArrayGroup):
-        if refused is not None:
-            raise refused
-        done = _over_array_group(leaves, found, op, strategy, link)
+        named_leaves(x, "x", leaves)
+        backends = {name: find_backend(leaf) for name, leaf in leaves.items() if leaf is not None}
+        for name, B in backends.items():
+            if B is None:
+                adopt(leaves[name], _called(name))  # raises
+        check_one_framework((B for B in backends.values() if B is not None), "x")
+    except Exception as raised:  # also a container's own: the other ranks wait for this one
+        error = raised
+    # by name: the same on ranks whose dicts differ in order
+    ranks, error = find_group(group, [leaves[name] for name in sorted(leaves)], error)
+    if isinstance(ranks, Group):
+        done = _over_group(leaves, ranks, op, strategy, link, error)
+    elif error is not None:
+        raise error
     else:
-        done = _over_group(leaves, B, found, op, strategy, link, refused)
+        done = _over_array_group(leaves, ranks, op, strategy, link)
     return rebuild(x, iter(done.values()))
-
-
-def _framework(leaves: Mapping[str, Any]) -> Backend | None:
-    """The framework of the first leaf, by name, that has one: the same on ranks whose dicts differ in order."""
-    return next((B for name in sorted(leaves) if (B := find_backend(leaves[name])) is not None), None)
-
-
-def _check_frameworks(leaves: Mapping[str, Any]) -> None:
-    check_one_framework((B for B in map(find_backend, leaves.values()) if B is not None), "x")
-
-
-def _no_engine(leaves: Mapping[str, Any]) -> Exception:
-    """Why leaves none of which is a framework's do not tell the engine."""
-    for name, leaf in leaves.items():
-        if leaf is not None:
-            adopt(leaf, _called(name))  # raises
-    return ValueError(
-        "group: got None, and no leaf of x tells whose engine connects the ranks; accepted is an engine's name, "
-        "its own object or a Group"
-    )
 
 
 # ---------------------------------------------------------------------- within a program
@@ -156,7 +140,6 @@ class _Prepared(NamedTuple):
 
 def _over_group(
     leaves: Mapping[str, Any],
-    B: Backend | None,
     group: Group,
     op: str,
     strategy: str,
@@ -168,6 +151,8 @@ def _over_group(
     prepared: dict[str, _Prepared] = {}
     said: dict[str, Any] = {}
     try:
+        if error is not None:
+            raise error
         _check_options(op, strategy, link)
         said |= {"op": op, "strategy": strategy, "link": repr(link)}
         for name in names:
@@ -177,16 +162,16 @@ def _over_group(
     hosts = {name: prepared[name].host for name in names if name in prepared}
     if error is None:
         said |= {_called(name): _form(host) for name, host in hosts.items()}
+    like = next((one.like for one in prepared.values() if one.host is not None), None)
+    if error is None and like is not None:
+        said[FRAMEWORK] = get_backend(like).name
     counts = [len(host.indices) if isinstance(host, Sparse) else 0 for host in hosts.values()]
     with group.exclusive():
-        agreed = agree(group, "all_reduce", said, counts, error=error, optional=True)
+        agreed = agree(group, "all_reduce", said, counts, error=error, optional=True, free=(FRAMEWORK,))
         with group.to_the_end("all_reduce"):
             if agreed.said is not None:
-                made = (
-                    B or get_backend(group.default_backend),
-                    next((p.like for p in prepared.values() if p.host), None),
-                )
-                prepared = {name: _filled(one, _called(name), agreed.said, *made) for name, one in prepared.items()}
+                B = _backend_for(like, agreed.said)
+                prepared = {name: _filled(one, _called(name), agreed.said, B, like) for name, one in prepared.items()}
             there = {name: one for name, one in prepared.items() if one.host is not None}
             kept = [k for k, name in enumerate(names) if name in there]
             rows = [each[kept] for each in agreed.counts]
@@ -270,6 +255,15 @@ def _form(host: Sparse | Dense | None) -> Any:
         return ["dense", dtype_name(host.values.dtype), list(host.values.shape)]
     shape = [host.rows, *host.values.shape[1:]]
     return ["sparse", dtype_name(host.values.dtype), shape, "by", host.indices.dtype.name]
+
+
+def _backend_for(like: Array | None, said: Sequence[Mapping[str, Any]]) -> Backend:
+    """Whose arrays a rank gets for leaves that are None there: those of its other leaves, or else what the first rank
+    that has some calls its own (NumPy's where it is not here)."""
+    if like is not None:
+        return get_backend(like)
+    names = [one[FRAMEWORK] for one in said if FRAMEWORK in one]
+    return named_backend(names[0] if names else "numpy")[0] or get_backend("numpy")
 
 
 def _filled(one: _Prepared, name: str, said: Sequence[Mapping[str, Any]], B: Backend, like: Array | None) -> _Prepared:

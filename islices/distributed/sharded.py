@@ -10,7 +10,7 @@ import numpy as np
 from islices import modes
 from islices.arguments import check_flag, check_name
 from islices.backend import FLOATS, Array, Backend
-from islices.distributed.engines import get_group
+from islices.distributed.engines import backend_of, find_processes, named_backend
 from islices.distributed.fetched import Batch, gradient_on_host
 from islices.distributed.group import Group
 from islices.distributed.local import LocalOptimizer, check_rows, given_like, local_optimizer, made_rows
@@ -23,7 +23,7 @@ from islices.host import dtype_name, host_dtype
 from islices.lookups import check_range, lookup
 from islices.memory import empty
 from islices.optim.optimizer import Optimizer
-from islices.registry import describe, find_backend, get_backend
+from islices.registry import describe
 from islices.slices import IndexedSlices
 from islices.table import Table
 
@@ -106,7 +106,7 @@ class ShardedTable:
         padding_idx: int | None = None,
         scale_by_freq: bool = False,
     ) -> None:
-        self.group = get_group(group, like=find_backend(shard_weights))
+        self.group, error = _find_ranks(group, shard_weights)
         self._optimizer: LocalOptimizer | None = None
         self._fetches = 0
 
@@ -126,8 +126,9 @@ class ShardedTable:
             self.shard = Table(shard_weights, padding_idx=padding, scale_by_freq=scale_by_freq)
 
         _, agreed = together(
-            self.group, "ShardedTable", check, lambda _: self._description(), lambda _: np.array([_made[0]])
-        )
+            self.group, "ShardedTable", check, lambda _: self._description(), lambda _: np.array([_made[0]]),
+            error=error,
+        )  # fmt: skip
         self._number = _made[0] = max(int(told[0]) for told in agreed.counts) + 1
 
     @classmethod
@@ -152,7 +153,7 @@ class ShardedTable:
         >>> ShardedTable.from_full(np.zeros((5, 2), np.float32), Alone())
         ShardedTable((5, 2), float32, numpy, rows 0 to 4 on rank 0 of 1)
         """
-        found = get_group(group, like=find_backend(weights))
+        found, error = _find_ranks(group, weights)
 
         def cut() -> tuple[Array, int]:
             whole = Table(weights)
@@ -162,7 +163,7 @@ class ShardedTable:
             own = (B.to_numpy(weights) if view is None else view)[start:stop]
             return B.variable(B.asarray(own, weights), weights), rows
 
-        (own, rows), _ = together(found, "ShardedTable.from_full", cut, lambda _: {})
+        (own, rows), _ = together(found, "ShardedTable.from_full", cut, lambda _: {}, error=error)
         return cls(own, rows, found, **options)
 
     @classmethod
@@ -208,10 +209,11 @@ class ShardedTable:
         >>> ShardedTable.create(1000, (1,), init, Alone()).lookup(np.array([999])).tolist()
         [[999.0]]
         """
-        B = get_backend(like)
-        found = get_group(group, like=B)
+        B, refused = named_backend(like)
+        found, error = find_processes(group, B, refused)
 
         def make() -> Array:
+            assert B is not None
             start, stop = even_bounds(check_rows(rows), found.size)[found.rank : found.rank + 2].tolist()
             made = made_rows(init, start, stop, row_shape)
             if dtype is not None:
@@ -222,7 +224,7 @@ class ShardedTable:
             own = np.require(made, requirements=["C", "W"])
             return given_like(B, own, like, probe)
 
-        weights, _ = together(found, "ShardedTable.create", make, lambda _: {})
+        weights, _ = together(found, "ShardedTable.create", make, lambda _: {}, error=error)
         return cls(weights, rows, found, **options)
 
     # ------------------------------------------------------------------ what it is
@@ -494,3 +496,15 @@ class ShardedTable:
         if self._optimizer is None or self._optimizer.whole is not optimizer:
             self._optimizer = local_optimizer(optimizer, self.rows, *self._range)
         return self._optimizer
+
+
+def _find_ranks(group: Any, weights: Any) -> tuple[Group, Exception | None]:
+    """The group for a table of these weights, and why they are none."""
+    error = None
+    B = backend_of(weights)
+    if B is None:
+        try:
+            Table(weights)
+        except Exception as raised:
+            error = raised
+    return find_processes(group, B, error)

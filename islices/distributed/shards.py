@@ -19,7 +19,7 @@ import numpy as np
 from islices import io
 from islices.arguments import check_name
 from islices.backend import Array
-from islices.distributed.engines import get_group
+from islices.distributed.engines import find_processes, named_backend
 from islices.distributed.group import RankError
 from islices.distributed.local import given_like
 from islices.distributed.ranges import even_bounds
@@ -40,7 +40,7 @@ from islices.files.containers import OWN
 from islices.host import host_dtype
 from islices.memory import empty
 from islices.native import flatten
-from islices.registry import describe, get_backend
+from islices.registry import describe
 
 __all__ = ["load_sharded", "save_sharded"]
 
@@ -97,7 +97,12 @@ def save_sharded(
     >>> loaded.shard.weights.tolist(), state
     ([[1.0], [2.0]], None)
     """
-    call, group = "save_sharded", table.group
+    call = "save_sharded"
+    if isinstance(table, ShardedTable):
+        group, error = table.group, None
+    else:
+        wrong = TypeError(f"table: got {describe(table)}; accepted is a ShardedTable")
+        group, error = find_processes(None, None, wrong)
 
     def prepare() -> tuple[str, dict[str, Any], dict[str, Host]]:
         check_name(suffix, CONTAINERS, "suffix")
@@ -109,7 +114,9 @@ def save_sharded(
         return place, said, arrays
 
     chosen = np.frombuffer(secrets.token_bytes(8), np.int64)
-    (place, said, arrays), agreed = together(group, call, prepare, lambda found: found[1], lambda _: chosen)
+    (place, said, arrays), agreed = together(
+        group, call, prepare, lambda found: found[1], lambda _: chosen, error=error
+    )
     token = agreed.counts[0].astype(np.int64).tobytes().hex()
     names = [f"shard-{token}-{rank}-of-{group.size}{suffix}" for rank in range(group.size)]
     bounds, path = table.bounds.tolist(), os.path.join(place, names[group.rank])
@@ -248,10 +255,11 @@ def load_sharded(
     >>> loaded, sorted(state)
     (ShardedTable((2, 1), float64, numpy, rows 0 to 1 on rank 0 of 1), ['accumulator', 'step'])
     """
-    B = get_backend(like)
-    found = get_group(group, like=B)
+    B, refused = named_backend(like)
+    found, error = find_processes(group, B, refused)
 
     def read() -> tuple[ShardedHeader, Array, dict[str, Array] | None]:
+        assert B is not None
         header = read_sharded_header(folder)
         dtypes = {"weights": header.dtype, **{f"state.{name}": dtype for name, (dtype, _) in header.state.items()}}
         probes = {dtype: B.asarray(np.zeros(1, host_dtype(dtype))) for dtype in dtypes.values()}  # or TypeError
@@ -264,11 +272,13 @@ def load_sharded(
         return header, given["weights"], state | {name: given[f"state.{name}"] for name in header.state}
 
     try:
-        (header, weights, state), _ = together(found, "load_sharded", read, lambda got: {"manifest": got[0].sha256})
-    except RankError as error:
+        (header, weights, state), _ = together(
+            found, "load_sharded", read, lambda got: {"manifest": got[0].sha256}, error=error
+        )
+    except RankError as failed:
         if found._broken is not None:  # a rank is gone, or late; else one could not read
             raise
-        raise ValueError(f"{folder_name(folder)}: {error}") from error
+        raise ValueError(f"{folder_name(folder)}: {failed}") from failed
     options = {"padding_idx": header.padding_idx, "scale_by_freq": header.scale_by_freq}
     return ShardedTable(weights, header.rows, found, **options), state  # type: ignore[arg-type]
 

@@ -22,16 +22,20 @@ def together(
     counts: Callable[[T], Host] | None = None,
     *,
     optional: bool = False,
+    error: Exception | None = None,
 ) -> tuple[T, Agreement]:
     """(work(), what the ranks told one another), once every rank's work is done; or every rank raises.
 
-    said and counts, what must be the same on every rank and what each tells all others, are functions of work's result.
+    said and counts, what must be the same on every rank and what each tells all others, are functions of work's
+    result; error is why this rank cannot even begin.
     """
     try:
+        if error is not None:
+            raise error
         done = work()
         words = said(done)
         numbers = [] if counts is None else counts(done).tolist()
-    except Exception as error:
-        agree(group, call, {}, error=error)
+    except Exception as raised:
+        agree(group, call, {}, error=raised)
         raise  # agree has
     return done, agree(group, call, words, numbers, optional=optional)

@@ -1,0 +1,248 @@
+"""Which engine a call without group= takes, and that no rank waits for one whose arguments are refused. SPEC clause 25.
+
+The conformance cases ``none/by default`` and ``refused`` say so of each engine alone; here are several engines at once,
+arrays of another framework on one rank, and launchers. In real processes, whose timeout is short: to wait is to fail.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import islices
+from islices import IndexedSlices
+from islices.conformance.ranks import run_ranks
+from islices.conformance.ranks.launch import MEETING, _mpiexec, absent
+from islices.distributed import Group, RankError, RankTimeout, ShardedTable, all_reduce, load_sharded, save_sharded
+
+TIMEOUT = 20.0
+
+
+def run(engine: str, function: Any, timeout: float = TIMEOUT, **keywords: Any) -> list[Any]:
+    if why := absent(engine):
+        pytest.skip(why)
+    found = run_ranks(engine, 2, f"{__file__}:{function.__name__}", keywords, timeout=timeout, deadline=100.0)
+    return found.values
+
+
+def scope_of(group: Group) -> Any:
+    strategy: Any = getattr(group, "strategy", None)
+    return contextlib.nullcontext() if strategy is None else strategy.scope()
+
+
+# ---------------------------------------------------------------------- one engine, and another framework's arrays
+def another_framework(group: Group, own: str, other: str, says: str) -> list[float]:
+    """Rank 1's arrays are of an engine that has not been started: its own error, of which the other hears."""
+    B, C = islices.get_backend(own), islices.get_backend(other)
+    mine, foreign = B.asarray(np.ones(2, np.float32)), C.asarray(np.ones(2, np.float32))
+    with scope_of(group):
+        for call in (all_reduce, ShardedTable.from_full):
+            if group.rank == 1:
+                with pytest.raises(RuntimeError, match=says) as caught:
+                    call(foreign)
+                assert not isinstance(caught.value, RankError)
+            else:
+                with pytest.raises(RankError, match=r"rank 1 raised RuntimeError: .*group=") as failed:
+                    call(mine)
+                assert failed.value.ranks == (1,)
+        with pytest.raises(RuntimeError, match=says):
+            all_reduce(foreign)  # on every rank: it is not reduced by nobody, in silence
+        assert C.to_numpy(all_reduce(foreign, group=group)).tolist() == [2.0, 2.0]  # bytes are bytes
+        return B.to_numpy(all_reduce(mine)).tolist()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("engine", "own", "other", "says"),
+    [
+        ("torch", "torch", "numpy", "engine is MPI, which connects nobody here, as torch.distributed"),
+        ("jax", "jax", "numpy", "engine is MPI, which connects nobody here, as jax.distributed"),
+        ("tensorflow", "tensorflow", "numpy", "engine is MPI, which connects nobody here, as tf.distribute"),
+        ("mpi", "numpy", "torch", "torch.distributed has not been started"),
+        ("mpi", "numpy", "jax", "jax.distributed has not been started"),
+        ("mpi", "numpy", "tensorflow", "no tf.distribute strategy is in scope"),
+    ],
+)
+def test_arrays_of_an_engine_that_is_not_started(engine: str, own: str, other: str, says: str) -> None:
+    pytest.importorskip(other)
+    assert run(engine, another_framework, own=own, other=other, says=says) == [[2.0, 2.0]] * 2
+
+
+def checkpoints(group: Group, folder: str) -> list[float]:
+    """like= that names no framework, on one rank."""
+    torch = pytest.importorskip("torch")
+    save_sharded(folder, ShardedTable.from_full(torch.ones(3, 1)))
+    if group.rank == 0:
+        with pytest.raises(ValueError, match="no backend is named 'tourch'"):
+            load_sharded(folder, like="tourch")
+    else:
+        with pytest.raises(ValueError, match="load_sharded: rank 0 raised ValueError: no backend is named 'tourch'"):
+            load_sharded(folder, like="torch")
+    table, _ = load_sharded(folder, like="torch")
+    return table.lookup(torch.tensor([2])).flatten().tolist()  # type: ignore[no-any-return]
+
+
+def test_loading_for_no_framework(tmp_path: Path) -> None:
+    assert run("torch", checkpoints, folder=str(tmp_path)) == [[1.0]] * 2
+
+
+# ---------------------------------------------------------------------- MPI beside torch.distributed
+def both_started(group: Group) -> str:
+    import datetime
+
+    import torch
+    import torch.distributed as dist
+
+    store = dist.FileStore(os.environ[MEETING], group.size)
+    limit = datetime.timedelta(seconds=TIMEOUT)
+    dist.init_process_group("gloo", store=store, rank=group.rank, world_size=group.size, timeout=limit)
+    pg = islices.distributed.get_group("torch")
+    group.traffic.reset()
+    assert all_reduce(torch.ones(2)).tolist() == [2.0, 2.0]
+    assert (pg.traffic.collectives, group.traffic.collectives) == (2, 0)
+    assert all_reduce(np.ones(2)).tolist() == [2.0, 2.0]
+    assert (pg.traffic.collectives, group.traffic.collectives) == (2, 2)
+
+    words = "no leaf tells which engine connects the ranks, of which there are torch.distributed .* and MPI; accepted"
+    with pytest.raises(ValueError, match=words):
+        all_reduce(None)
+    with pytest.raises(TypeError, match="weights: got None; accepted is a dense float array"):
+        ShardedTable.from_full(None)
+    with pytest.raises(TypeError, match="x: got str 'w'") as caught:
+        all_reduce("w")
+    assert "the other ranks have not been told: group: got None" in caught.value.__notes__[0]
+    # a leaf of the tree tells, and so does group=
+    table = torch.sparse_coo_tensor([[1]], [[1.0]], (3, 1))
+    summed, dense = all_reduce([None if group.rank else table, torch.ones(1)])
+    assert (summed.to_dense().flatten().tolist(), dense.tolist()) == ([0.0, 1.0, 0.0], [2.0])
+    found = all_reduce(None if group.rank else table, "mean", "torch")
+    assert found.to_dense().flatten().tolist() == [0.0, 0.5, 0.0]
+    if group.rank:
+        with pytest.raises(TypeError, match="x: got str 'w'"):
+            all_reduce("w", group="mpi")
+    else:
+        with pytest.raises(RankError, match="rank 1 raised TypeError: x: got str 'w'"):
+            all_reduce(np.ones(1), group="mpi")
+    # each by its own framework's engine: they do not meet, and no longer than its timeout
+    pg.timeout = group.timeout = 1.0  # type: ignore[attr-defined]
+    started = time.monotonic()
+    with pytest.raises(RankTimeout):
+        all_reduce(np.ones(2) if group.rank else torch.ones(2))
+    assert time.monotonic() - started < TIMEOUT / 2
+    return pg.engine
+
+
+def test_mpi_beside_torch() -> None:
+    pytest.importorskip("torch")
+    assert run("mpi", both_started) == ["torch.distributed (gloo)"] * 2
+
+
+# ---------------------------------------------------------------------- programs of one process, and launchers
+def python(code: str, *launcher: str) -> list[str]:
+    done = subprocess.run(
+        [*launcher, sys.executable, "-c", code], capture_output=True, text=True, timeout=100, stdin=subprocess.DEVNULL
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.split("\n")[:-1]
+
+
+ALL_REDUCE = "import numpy as np; from islices.distributed import all_reduce; "
+
+
+@pytest.mark.skipif(bool(absent("mpi")), reason=absent("mpi") or "there is MPI")
+@pytest.mark.parametrize(
+    "call",
+    [
+        "all_reduce(None if rank else np.ones(1))",
+        "all_reduce({'a': None} if rank == 0 else {'a': np.ones(1)})['a']",
+    ],
+)
+def test_a_launched_process_with_nothing_starts_mpi(call: str) -> None:
+    """As those do that have NumPy arrays, so that all meet."""
+    launcher = _mpiexec()
+    assert launcher is not None
+    code = f"import os; rank = int(os.environ['PMI_RANK']); {ALL_REDUCE} print({call})"
+    assert sorted(python(code, launcher, "-n", "2")) == ["[1.]", "[1.]"]
+
+
+@pytest.mark.skipif(bool(absent("mpi")), reason=absent("mpi") or "there is MPI")
+def test_launched_by_mpi_connected_by_torch() -> None:
+    """Many start torch's ranks by mpiexec: MPI, which nobody has imported, is then no engine that has been started."""
+    pytest.importorskip("torch")
+    launcher = _mpiexec()
+    assert launcher is not None
+    with tempfile.TemporaryDirectory() as folder:
+        code = f"""if True:
+            import os, sys, torch, torch.distributed as dist
+            from islices.distributed import all_reduce
+            rank = int(os.environ["PMI_RANK"])
+            dist.init_process_group("gloo", store=dist.FileStore({folder!r} + "/meeting", 2), rank=rank, world_size=2)
+            print(all_reduce(None if rank else torch.ones(1)).tolist(), "mpi4py.MPI" in sys.modules)
+            """
+        assert sorted(python(code, launcher, "-n", "2")) == ["[1.0] False"] * 2
+
+
+def test_one_process() -> None:
+    """Nobody waits: None stays None where an engine has been started, and is a ValueError where none has."""
+    pytest.importorskip("torch")
+    code = f"""if True:
+        {ALL_REDUCE}
+        try:
+            all_reduce([None])
+        except ValueError as error:
+            print(error)
+        try:
+            all_reduce(["w"])
+        except TypeError as error:
+            print(error.__notes__)
+        import torch.distributed as dist
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        print(all_reduce([None]))
+        """
+    missing, told, alone = python(code)
+    words = "group: got None, and no leaf tells which engine connects the ranks, of which there is none; accepted is an"
+    assert missing.startswith(words)
+    assert words in told
+    assert alone == "[None]"
+
+
+# ---------------------------------------------------------------------- within programs
+def test_none_within_a_program_of_jax() -> None:
+    jax = pytest.importorskip("jax")
+
+    def tree(x: Any) -> Any:
+        nothing = all_reduce({"a": None}, group="data"), islices.global_norm([None], group="data")
+        assert nothing[0] == {"a": None}
+        return x + nothing[1]
+
+    assert jax.vmap(tree, axis_name="data")(np.ones(2, np.float32)).tolist() == [1.0, 1.0]
+    with pytest.raises(TypeError, match="x: got str 'w'"):
+        jax.vmap(lambda x: all_reduce("w", group="data"), axis_name="data")(np.ones(2, np.float32))
+
+
+def test_none_within_a_program_of_tensorflow() -> None:
+    tf = pytest.importorskip("tensorflow")
+    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+    assert strategy.run(lambda: all_reduce([None], "mean")) == [None]
+    with pytest.raises(TypeError, match="x: got str 'w'"):
+        strategy.run(lambda: all_reduce("w"))
+
+
+def test_slices_of_a_framework_tell_its_engine() -> None:
+    """The leaves of a structure that is refused half-way tell it too."""
+
+    class Broken(dict):  # type: ignore[type-arg]
+        def items(self) -> Any:
+            raise OSError("gone")
+
+    s = IndexedSlices(np.ones((1, 1)), np.array([0]), (2, 1))
+    with pytest.raises(OSError, match="gone"):
+        all_reduce([s, Broken()])
