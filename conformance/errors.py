@@ -241,7 +241,11 @@ row("keep-rows-rank-2", "13", "TypeError", ["rows", "1-D"], "keep_rows", GOOD, A
 row("drop-rows-mask-length", "13", "ValueError", ["rows", "3", "5"], "drop_rows", GOOD, Array("bool", (3,), [True] * 3))
 
 # ---------------------------------------------------------------------- norms and clipping
-row("norm-ord", "7", "ValueError", ["ord", "3", "1, 2 and inf"], "norm", GOOD, 3)
+row("norm-ord", "7", "ValueError", ["ord", "0", "> 0"], "norm", GOOD, 0)
+row("norm-ord-negative", "7", "ValueError", ["ord", "-inf", "> 0"], "norm", GOOD, -math.inf)
+row("norm-ord-nan", "7", "ValueError", ["ord", "nan", "> 0"], "norm", GOOD, math.nan)
+row("norm-ord-text", "7", "TypeError", ["ord", "'2'", "real"], "norm", GOOD, "2")
+row("global-norm-ord", "8", "ValueError", ["ord", "-1", "> 0"], "global_norm", [GOOD], -1)
 row("norm-integers", "7", "TypeError", ["x", "int32", "floating"], "norm", INTEGERS)
 row("norm-list", "7", "TypeError", ["x", "list", "accepted"], "norm", [GOOD])
 row("global-norm-frameworks", "8", "TypeError", ["tree", "one framework"], "global_norm", [GOOD, foreign(DENSE)])

@@ -224,6 +224,39 @@ def norms() -> Iterator[Case]:
         yield case(f"norms/global/mixed-dtypes-{label}", "8", "global_norm", extreme(size), flags=("trace-in-full",))
 
 
+#: Orders of norms that are formed from powers: whole, by roots, both, with many digits, and of fourth roots.
+ORDERS = (3, 0.5, 2.5, 2.7, 0.2)
+
+
+def orders() -> Iterator[Case]:
+    for k, (name, s, flags) in enumerate(some_cross("orders")):
+        p = ORDERS[k % len(ORDERS)]
+        kept = flags if p in (3, 0.5) else tuple({*flags, "trace-in-full"})
+        yield case(f"norms/norm-p/{p}/{name}", "7", "norm", s, ord=p, flags=kept)
+        tree = {"a": s, "b": [dense(s.values.dtype, (4, 3), "orders"), None]}
+        yield case(
+            f"norms/global-p/{p}/{name}", "8", "global_norm", tree, flags=tuple({*flags, "trace-in-full"}), ord=p
+        )
+    rare = ("trace-in-full",)
+    five = slices_of("float64", [[3.0, -1.0, 0.3], [0.0, 7.0, 1e-3]], [1, 1], (4, 3))
+    for p in (*ORDERS, 4, 1 / 3, 0.25, 1.0000001, 100, 1e6 + 1 / 3, 2.0**32 + 0.5, 1e300, 0.01, 2.0**-40, 1e-300):
+        yield case(f"norms/norm-p/five/{p}".replace("+", ""), "7", "norm", five, ord=p, flags=() if p == 2.7 else rare)
+    for p in (3, 0.1):
+        for size in (1e200, 1e-200):
+            x = slices_of("float64", [[size] * 4], [0], (2, 4))
+            yield case(f"norms/norm-p/{p}/float64-{size}".replace("+", ""), "7", "norm", x, ord=p, flags=rare)
+        far = slices_of("float64", [[1e200, 1e-200, 1.0]], [0], (2, 3))
+        yield case(f"norms/norm-p/{p}/far-apart", "7", "norm", far, ord=p, flags=rare)
+        for label, bad in (("nan", [math.nan, 1.0]), ("inf", [math.inf, 1.0]), ("both", [-math.inf, math.nan])):
+            x = slices_of("float32", [bad], [0], (2, 2))
+            yield case(f"norms/norm-p/{p}/nonfinite-{label}", "7", "norm", x, ord=p, flags=rare)
+        yield case(f"norms/norm-p/{p}/zeros", "7", "norm", slices_of("float32", [[0.0], [0.0]], [0, 1], (3, 1)), ord=p)
+        yield case(f"norms/norm-p/{p}/no-rows", "7", "norm", slices_of("float32", [], [], (0, 2)), ord=p, flags=rare)
+        yield case(f"norms/norm-p/{p}/0-d", "7", "norm", dense("float32", (), "0-d"), ord=p, flags=rare)
+    for label, size in EXTREMES.items():
+        yield case(f"norms/global-p/3/mixed-dtypes-{label}", "8", "global_norm", extreme(size), flags=rare, ord=3)
+
+
 #: Far from what the squares of float64 can hold.
 EXTREMES = {"huge": 1e150, "tiny": 1e-150, "large": 1e121}
 
@@ -377,7 +410,7 @@ def conversion() -> Iterator[Case]:
 
 def write(folder: Path) -> None:
     makers = {
-        "densify": densify, "coalesce": coalesce, "algebra": algebra, "norms": norms, "clipping": clipping,
+        "densify": densify, "coalesce": coalesce, "algebra": algebra, "norms": lambda: itertools.chain(norms(), orders()), "clipping": clipping,
         "padding": padding, "embedding": lambda: embedding_cases(case, dense), "updates": updates,
         "optimizers": lambda: optimizer_cases(case, dense, slices), "conversion": conversion,
         "errors": error_cases,

@@ -205,12 +205,61 @@ def norm64(numbers: list[float], ord: Any) -> float:
         return largest
     if ord == 1:
         return math.fsum(abs(v) for v in numbers)
+    if ord != 2:
+        return norm_by_powers([float(abs(v)) for v in numbers], largest, float(ord))
     shift = math.frexp(largest)[1]  # squares neither overflow nor vanish
     terms: list[float] = []
     for v in numbers:
         upper, lower = halves(math.ldexp(float(v), -shift))
         terms += [upper * upper, 2.0 * upper * lower, lower * lower]
     return math.ldexp(float(np.sqrt(np.float64(math.fsum(terms)))), shift)
+
+
+def digits(exponent: float) -> tuple[list[int], list[int]]:
+    """Which powers 1, 2, 4 ... and which roots 2, 4, 8 ... of a number make up its power."""
+    whole = int(exponent)
+    numerator, denominator = (exponent - whole).as_integer_ratio()
+    fraction = bin(numerator)[2:].zfill(denominator.bit_length() - 1) if numerator else ""
+    return (
+        [k for k, d in enumerate(bin(whole)[:1:-1]) if d == "1"],
+        [k for k, d in enumerate(fraction, 1) if d == "1"],
+    )
+
+
+def raised(x: Scalar, exponent: float) -> Scalar:
+    """x to a power, one rounding after the other."""
+    squares, roots = digits(exponent)
+    out, current = None, x
+    for k in range(max(squares, default=-1) + 1):
+        current = current if k == 0 else current * current
+        if k in squares:
+            out = current if out is None else out * current
+    current = x
+    for k in range(1, max(roots, default=0) + 1):
+        current = np.sqrt(current)
+        if k in roots:
+            out = current if out is None else out * current
+    return out
+
+
+@np.errstate(all="ignore")
+def norm_by_powers(sizes: list[float], largest: float, ord: float) -> float:
+    """Clause 7's norms of other orders."""
+    p = min(max(ord, math.ldexp(1.0, -70)), math.ldexp(1.0, 64))
+    split = p < 0.25
+    top = np.float64(largest)
+    below = np.sqrt(np.sqrt(top)) if split else top
+    exponent, degree = (4.0 * p, 2.0 * p) if split else (p, p)
+    total = np.float64(
+        math.fsum(
+            float(raised((np.sqrt(np.sqrt(np.float64(v))) if split else np.float64(v)) / below, exponent))
+            for v in sizes
+        )
+    )
+    root = raised(total, 1.0 / degree)
+    if degree <= 4294967296.0 and math.frexp(degree)[0] != 0.5 and np.isfinite(root):
+        root = root + root * ((total - raised(root, degree)) / total * np.float64(1.0 / degree))
+    return float(top * root * root if split else top * root)
 
 
 def numbers_of(leaves: list[Any]) -> list[float]:
@@ -233,8 +282,8 @@ def norm(x: Any, ord: Any = 2) -> Array:
     return norm_of([x], ord)
 
 
-def global_norm(tree: Any) -> Array:
-    return norm_of(tree_leaves(tree), 2)
+def global_norm(tree: Any, ord: Any = 2) -> Array:
+    return norm_of(tree_leaves(tree), ord)
 
 
 # ---------------------------------------------------------------------- clipping

@@ -192,7 +192,8 @@ def add(*xs: Any) -> Any:
 
 # ---------------------------------------------------------------------- norms
 def exact_norm(leaves: list[Any], ord: Any) -> float:
-    """The float64 norm of all leaves together (7): an exact sum rounded to float64, its root rounded to float64."""
+    """The float64 norm of all leaves together (7): an exact sum rounded to float64, its root rounded to float64; of
+    orders other than 1, 2 and inf the terms and the root are `power`'s."""
     data = [v for leaf in leaves for v in values_of(coalesce(leaf)).data]
     if any(math.isnan(v) for v in data):
         return math.nan
@@ -202,11 +203,55 @@ def exact_norm(leaves: list[Any], ord: Any) -> float:
         return max((abs(v) for v in data), default=0.0)
     if ord == 1:
         return float(round_to(sum((abs(Fraction(v)) for v in data), Fraction(0)), "float64"))
+    if ord != 2:
+        return norm_of_order([abs(float(v)) for v in data], Fraction(ord))
     total = sum((Fraction(v) ** 2 for v in data), Fraction(0))
     # a power of four taken out first: the squares of float64 values may exceed its range where the norm does not
     shift = 0 if total == 0 else _exponent(total) // 2
     root = square_root(float(round_to(total / Fraction(4) ** shift, "float64")))
     return float(round_to(Fraction(root) * Fraction(2) ** shift, "float64"))
+
+
+def power(x: float, exponent: Fraction) -> float:
+    """x^exponent by the binary digits of the exponent, each product and each root rounded to float64 (7)."""
+    whole = math.floor(exponent)
+    squares = [x]
+    while len(squares) < whole.bit_length():
+        squares.append(float(times(squares[-1], squares[-1], "float64")))
+    factors = [square for k, square in enumerate(squares) if whole >> k & 1]
+    rest, root = exponent - whole, x
+    while rest:
+        rest, root = 2 * rest, square_root(root)
+        if rest >= 1:
+            rest, factors = rest - 1, [*factors, root]
+    return functools.reduce(lambda a, b: float(times(a, b, "float64")), factors)
+
+
+def norm_of_order(sizes: list[float], order: Fraction) -> float:
+    """The norm of another order than 1, 2 and inf (7)."""
+    p = min(max(order, Fraction(1, 2**70)), Fraction(2**64))
+    top = max(sizes, default=0.0)
+    if top == 0:
+        return 0.0
+    if p >= Fraction(1, 4):
+        terms = [power(over(v, top, "float64"), p) for v in sizes]
+        return float(times(top, root_of(sum(map(Fraction, terms)), p), "float64"))
+    fourth = [square_root(square_root(v)) for v in [*sizes, top]]
+    terms = [power(over(v, fourth[-1], "float64"), 4 * p) for v in fourth[:-1]]
+    root = root_of(sum(map(Fraction, terms)), 2 * p)
+    return float(times(times(top, root, "float64"), root, "float64"))
+
+
+def root_of(total: Any, degree: Fraction) -> float:
+    """total^(1 / degree), with one step of Newton's method where 1 / degree is not exact (7)."""
+    total = float(round_to(total, "float64"))
+    inverse = float(round_to(1 / degree, "float64"))
+    root = power(total, Fraction(inverse))
+    if degree > 2**32 or Fraction(inverse) * degree == 1 or not math.isfinite(root):
+        return root
+    off = over(float(plus(total, -power(root, degree), "float64")), total, "float64")
+    correction = times(root, float(times(off, inverse, "float64")), "float64")
+    return float(plus(root, correction, "float64"))
 
 
 def norm_dtype(leaves: list[Any]) -> str:
@@ -226,10 +271,10 @@ def norm(x: Any, ord: Any = 2) -> Array:
     return Array(dtype, (), [round_to(exact_norm([x], ord), dtype)])
 
 
-def global_norm(tree: Any) -> Array:
+def global_norm(tree: Any, ord: Any = 2) -> Array:
     leaves = leaves_of(tree)
     dtype = norm_dtype(leaves)
-    return Array(dtype, (), [round_to(exact_norm(leaves, 2), dtype)])
+    return Array(dtype, (), [round_to(exact_norm(leaves, ord), dtype)])
 
 
 # ---------------------------------------------------------------------- clipping

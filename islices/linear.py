@@ -23,7 +23,7 @@ from islices.registry import describe, get_backend
 from islices.rows import coalesce
 from islices.slices import IndexedSlices, check_indices
 
-__all__ = ["add", "concat", "join_arrays", "round_scalar", "scale", "scale_values", "wide_dtype"]
+__all__ = ["add", "as_float", "concat", "join_arrays", "round_scalar", "scale", "scale_values", "wide_dtype"]
 
 #: dtypes that a scalar may have.
 REAL = (*FLOATS, *INTEGERS, "bool", "int8", "int16", "uint8", "uint16", "uint32", "uint64")

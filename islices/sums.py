@@ -18,7 +18,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from islices import modes
+from islices import modes, powers
 from islices.backend import Array, Backend
 
 __all__ = [
@@ -62,7 +62,8 @@ def row_norms(leaves: Matrices, ord: float, groups: Members | None = None) -> tu
     ----------
     leaves : sequence of (backend, float array of shape (k, m))
         The k agrees (or there are no leaves at all).
-    ord : 1, 2 or inf
+    ord : float
+        More than 0, or inf.
     groups : sequence of Groups or None, one for each leaf, optional
         The rows of a group count as one; then k is the number of groups.
 
@@ -95,7 +96,7 @@ class Extent(NamedTuple):
 class Cuts(NamedTuple):
     """Where terms are cut; float64 arrays of shape (k,)."""
 
-    scale: Array  # the power of two that x is multiplied by first
+    scale: Array  # the power of two that x is multiplied by first; of other orders than 1 and 2 what it is divided by
     half: Array  # what leaves the upper half of an x
     unit: Array  # what leaves the coarse part of a term
     fine: Array  # and the fine part of the rest
@@ -126,16 +127,25 @@ def cuts_of(E: Backend, extent: Extent, ord: float) -> Cuts:
     """Where terms of this extent are cut."""
     top, count, wide = extent
     one = E.minimum(E.maximum(top, 1.0), 1.0)
+    if not powers.is_exact(ord):
+        scale = E.where(E.less_equal(top, 0.0), one, top)
+        unit, fine = _units(E, one, one, count)
+        return Cuts(scale, one, unit, fine, wide)
     scale = one
     if wide:  # then every leaf is scaled: they share one sum
         scale = E.where(E.less_equal(top, TINY), _times(E, one, RESCALE), one)
         scale = E.where(E.less_equal(HUGE, top), _times(E, one, 1.0 / RESCALE), scale)
     largest = E.round_product(top, scale)
     bound = largest if ord == 1 else _times(E, largest * largest, 4.0)
-    unit = _power_of_two(E, _times(E, bound, count))
-    fine = unit * _times(E, _power_of_two(E, _times(E, one, count)), 2.0**-53)
+    unit, fine = _units(E, bound, one, count)
     half = _times(E, _power_of_two(E, largest), 2.0**27)
     return Cuts(scale, half, unit, fine, wide)
+
+
+def _units(E: Backend, bound: Array, one: Array, count: Any) -> tuple[Array, Array]:
+    """What leaves the coarse and the fine part of that many terms up to bound."""
+    unit = _power_of_two(E, _times(E, bound, count))
+    return unit, unit * _times(E, _power_of_two(E, _times(E, one, count)), 2.0**-53)
 
 
 def sums_of(E: Backend, leaves: Matrices, members: Members, cuts: Cuts, ord: float) -> Sums:
@@ -151,6 +161,8 @@ def norms_of(E: Backend, top: Array, cuts: Cuts, sums: Sums, ord: float) -> Arra
     """The norms whose terms have these sums."""
     total, middle, rest = sums
     result = total + (middle + rest)
+    if not powers.is_exact(ord):
+        return E.where(E.isfinite(top), powers.norm_from(E, top, E.maximum(result, 1.0), ord), top)
     if ord == 2:
         result = E.sqrt(result)
     return E.where(E.isfinite(top), E.div(result, cuts.scale), top)
@@ -226,6 +238,8 @@ def _cut_and_sum(B: Backend, x: Array, *, units: Sequence[Any], ord: float, resc
 
 
 def _terms(B: Backend, x: Array, scale: Any, half: Any, ord: float, *, split: bool, rescaled: bool) -> list[Array]:
+    if not powers.is_exact(ord):
+        return [powers.terms(B, x, scale, ord)]
     if rescaled:
         x = B.round_product(x, scale)
     if ord == 1:

@@ -33,6 +33,8 @@ ENGINES = [
     for name in FRAMEWORK
 ]
 #: Made by all four ranks together; the library's own formula by 1 and 2 too.
+#: Orders of norms over ranks: exact ones, and those formed from powers.
+ORDERS = (2, 1, math.inf, 3, 0.5)
 PRESETS = ("torch", "tensorflow", "keras", "mxnet", "optax")
 
 
@@ -147,7 +149,8 @@ def measure(group: Group, framework: str) -> dict[Any, Any]:
             tree, replicated = on_rank(leaves, rank, size)
             tree, max_norms = islices.convert(tree, framework), limits(whole(name))
             given = {"group": ranks, "replicated": replicated}
-            found[size, name, "norm"] = outcome(islices.global_norm, tree, **given)
+            for order in ORDERS:
+                found[size, name, "norm", order] = outcome(islices.global_norm, tree, order, **given)
             for limit in max_norms:
                 found[size, name, limit] = outcome(islices.clip_by_global_norm, tree, limit, **given)
             for how in (*(PRESETS if size == SIZE else ()), "raise", "skip"):
@@ -180,6 +183,14 @@ def mixed(group: Group, framework: str) -> Any:
 
 def structure(group: Group, framework: str) -> Any:
     return islices.global_norm([of(framework, 1.0)] * (1 + group.rank), group=group, replicated=[True])
+
+
+def orders(group: Group, framework: str) -> Any:
+    return islices.global_norm([of(framework, 1.0)], 2.0 + group.rank // 3, group=group)
+
+
+def order(group: Group, framework: str) -> Any:
+    return islices.global_norm([of(framework, 1.0)], 0 if group.rank == 0 else 1.0, group=group)
 
 
 def max_norms(group: Group, framework: str) -> Any:
@@ -218,8 +229,8 @@ def another_call(group: Group, framework: str) -> Any:
 REFUSED: dict[str, Callable[[Group, str], Any]] = {
     fn.__name__: fn
     for fn in (
-        integers, mixed, structure, max_norms, max_norm, nonfinite, different_values, different_sizes, different_shapes,
-        another_call,
+        integers, mixed, structure, orders, order, max_norms, max_norm, nonfinite, different_values, different_sizes,
+        different_shapes, another_call,
     )
 }  # fmt: skip
 
@@ -252,13 +263,14 @@ def each_rank(found: Ranks, name: str) -> list[tuple[str, int, int, dict[Any, An
 @pytest.mark.parametrize("name", NAMES)
 def test_the_norm_is_exact(name: str, ranks: Ranks) -> None:
     leaves = whole(name)
-    expected = np.float32(0.0)
-    if leaves:
-        answer = oracle.global_norm(list(map(exact, leaves)))
-        expected = np.dtype(answer.dtype).type(answer.data[0])
-    same(np.asarray(islices.global_norm(leaves)), expected, "one process")
-    for where, size, _, found in each_rank(ranks, name):
-        same(found[size, name, "norm"], expected, where)
+    for order in ORDERS:
+        expected = np.float32(0.0)
+        if leaves:
+            answer = oracle.global_norm(list(map(exact, leaves)), "inf" if order == math.inf else order)
+            expected = np.dtype(answer.dtype).type(answer.data[0])
+        same(np.asarray(islices.global_norm(leaves, order)), expected, f"order {order}, one process")
+        for where, size, _, found in each_rank(ranks, name):
+            same(found[size, name, "norm", order], expected, f"order {order}, {where}")
 
 
 @pytest.mark.parametrize("ranks", ENGINES, indirect=True)
@@ -309,6 +321,8 @@ SAID: dict[str, tuple[str, str, dict[int, tuple[str, str]]]] = {
     "mixed": ("RankError", "rank 1 raised TypeError: tree: got", {1: ("TypeError", "tree: got")}),
     "structure": ("ValueError", "replicated: got a list of 1 for a list of",
                   {0: ("RankError", "rank 3 raised ValueError: replicated: got a list of 1 for a list of 4")}),
+    "orders": ("ValueError", "ord: 2.0 on ranks 0 to 2, 3.0 on rank 3", {}),
+    "order": ("RankError", "rank 0 raised ValueError: ord: got 0", {0: ("ValueError", "ord: got 0; accepted is")}),
     "max_norms": ("ValueError", "max_norm: 1.0 on ranks 0 to 2, 2.0 on rank 3", {}),
     "max_norm": ("RankError", "rank 0 raised ValueError: max_norm: got -1.0", {0: ("ValueError", "max_norm: got")}),
     "nonfinite": ("ValueError", "nonfinite: skip on ranks 0, 2 and 3, raise on rank 1", {}),

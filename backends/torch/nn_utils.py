@@ -7,7 +7,6 @@ gradients they do what torch's do, up to rounding, so a training script needs no
 
 from __future__ import annotations
 
-import math
 import types
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -16,13 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from islices.arguments import show
 from islices.backend import FLOATS
 from islices.clip import clip_by_value
 from islices.linear import round_scalar, scale_values
 from islices.modes import HOST
 from islices.native import adopt
-from islices.norms import norm64, norm_dtype, parts
+from islices.norms import check_order, norm64, norm_dtype, parts
 from islices.presets import BY_GLOBAL_NORM, ClipFormula, lookup_formula
 from islices.registry import describe
 from islices.slices import IndexedSlices
@@ -50,7 +48,8 @@ def clip_grad_norm_(
         Parameters with dense, sparse (COO, one sparse dimension) or no gradients, on any devices.
     max_norm : float
         Not negative.
-    norm_type : 1, 2 or inf
+    norm_type : float
+        The order of the norm: any number above 0, or inf.
     error_if_nonfinite : bool
         Raise RuntimeError where the norm is NaN or infinite. Otherwise such gradients are scaled by it.
     foreach : bool, optional
@@ -108,7 +107,8 @@ def get_total_norm(
     ----------
     tensors : Tensor or iterable of Tensor
         Dense or sparse (COO, one sparse dimension, duplicates counting as their sum), on any devices.
-    norm_type : 1, 2 or inf
+    norm_type : float
+        The order of the norm: any number above 0, or inf.
     error_if_nonfinite : bool
         Raise RuntimeError where the norm is NaN or infinite.
     foreach : bool, optional
@@ -272,10 +272,8 @@ def _order(norm_type: Any) -> float:
     try:
         ord = float(norm_type)
     except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"norm_type: got {describe(norm_type)}; accepted are 1, 2 and inf") from None
-    if ord not in (1.0, 2.0, math.inf):
-        raise ValueError(f"norm_type: got {show(norm_type)}; accepted are 1, 2 and inf")
-    return ord
+        raise TypeError(f"norm_type: got {describe(norm_type)}; accepted is a number > 0, inf included") from None
+    return check_order(ord, "norm_type")
 
 
 def _known_norm(total_norm: Any) -> Host:

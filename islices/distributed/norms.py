@@ -23,7 +23,17 @@ from islices.distributed.agree import agree
 from islices.distributed.engines import find_group
 from islices.distributed.group import ArrayGroup, Group
 from islices.native import flatten
-from islices.norms import Leaf, Total, adopt_leaves, as_matrices, check_floats, norm_out, of_one_framework, parts
+from islices.norms import (
+    Leaf,
+    Total,
+    adopt_leaves,
+    as_matrices,
+    check_floats,
+    check_order,
+    norm_out,
+    of_one_framework,
+    parts,
+)
 from islices.registry import describe
 from islices.slices import IndexedSlices
 from islices.sums import (
@@ -49,6 +59,7 @@ class Held(NamedTuple):
     own: Matrices  # those that only this rank has, as `islices.sums` takes them
     shared: Matrices  # and those that every rank has
     said: Mapping[str, Any]  # what must be the same on every rank
+    ord: float = 2.0
 
     @property
     def adopted(self) -> list[Any]:
@@ -61,9 +72,14 @@ Numbers = list[Array]
 Tell = Callable[[Backend, Mapping[str, Any], Callable[[], Numbers]], list[Array]]
 
 
-def global_norm_over(tree: Any, group: Any, replicated: Any) -> Any:
+def global_norm_over(tree: Any, ord: Any, group: Any, replicated: Any) -> Any:
     """`islices.global_norm` over the ranks of a group."""
-    _, total = _measure("global_norm", lambda: _held(tree, replicated, False, {}), group)
+
+    def ask() -> Held:
+        order = check_order(ord, "ord")
+        return _held(tree, replicated, False, {"ord": order})._replace(ord=order)
+
+    _, total = _measure("global_norm", ask, group)
     return total.given
 
 
@@ -209,8 +225,11 @@ def _total(held: Held, tell: Tell) -> Total:
 
     with E.scope():
         extent = _joined(E, held, tell(E, held.said, extents))
-        cuts = cuts_of(E, extent, 2.0)
-        exact = norms_of(E, extent.top, cuts, _added(E, extent.top, tell(E, {}, sums)), 2.0)
+        if held.ord == np.inf:
+            exact = extent.top
+        else:
+            cuts = cuts_of(E, extent, held.ord)
+            exact = norms_of(E, extent.top, cuts, _added(E, extent.top, tell(E, {}, sums)), held.ord)
     dtype = "float64" if extent.wide else "float32"
     return Total(E, exact, dtype, norm_out(E, exact, dtype, held.adopted))
 
@@ -260,7 +279,7 @@ def _extent(E: Backend, held: Held, leaves: Matrices) -> Extent:
 
 def _sums(E: Backend, held: Held, leaves: Matrices, cuts: Cuts) -> Sums:
     zero = _constant(E, held, 0.0)
-    return sums_of(E, leaves, [None] * len(leaves), cuts, 2.0) if leaves else (zero, zero, zero)
+    return sums_of(E, leaves, [None] * len(leaves), cuts, held.ord) if leaves else (zero, zero, zero)
 
 
 def _first(held: Held) -> tuple[Backend, Array]:
