@@ -5,7 +5,7 @@ Importing this imports NumPy and no framework; a backend loads when an array of 
 
 from typing import Any
 
-from islices import optim
+from islices import checkout, optim
 from islices.autodiff import value_and_grad
 from islices.backend import PROTOCOL, Backend, NativeParts, not_implemented
 from islices.clip import clip_by_global_norm, clip_by_norm, clip_by_row_norm, clip_by_value
@@ -36,6 +36,8 @@ from islices.update import (
 )
 
 __version__ = "0.1.0"
+
+checkout.find_parts(__path__[0])
 
 __all__ = [
     "PROTOCOL",

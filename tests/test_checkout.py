@@ -1,0 +1,134 @@
+"""All of islices comes from one checkout, whatever is installed, whichever folder is the working directory.
+
+Two real clones, one of them installed as editable in an environment, as pip does it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+NAMES = (
+    "islices, islices.optim.rules, islices.backends, islices.backends.numpy, islices.conformance, "
+    "islices.conformance.data"
+)
+WHERE = f"import {NAMES}, pathlib\nfor m in ({NAMES}): print(pathlib.Path(m.__file__).resolve())"
+
+pytestmark = pytest.mark.skipif(not (ROOT / "backends/__init__.py").exists(), reason="islices is not a checkout here")
+
+
+def run(*command: object, cwd: Path, code: int = 0, **variables: str) -> str:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PYTEST"))}
+    done = subprocess.run(
+        list(map(str, command)), cwd=cwd, env={**environment, **variables}, text=True, capture_output=True, timeout=200
+    )
+    assert done.returncode == code, f"exit {done.returncode}, expected {code}\n{done.stdout}\n{done.stderr}"
+    return done.stdout + (done.stderr if code else "")
+
+
+def copied(to: Path) -> Path:
+    """What a clone has, uncommitted changes included."""
+    for part in ("islices", "backends", "conformance", "tests"):
+        shutil.copytree(ROOT / part, to / part, ignore=shutil.ignore_patterns("__pycache__", "*.json"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, to)
+    return to
+
+
+@pytest.fixture(scope="module")
+def clones(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """(the clone that is installed, another one, an environment's python)."""
+    folder = tmp_path_factory.mktemp("clones")
+    installed, other = copied(folder / "installed"), copied(folder / "other")
+    environment = folder / "environment"
+    venv.create(environment, with_pip=False, symlinks=True)
+    (packages,) = environment.glob("lib/python*/site-packages")
+    build = "import sys, setuptools.build_meta as b; print(b.build_editable(sys.argv[1]))"
+    run(sys.executable, "-c", build, folder, cwd=installed)
+    (wheel,) = folder.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(packages)
+    # NumPy and the tests' tools, as they are here; entries of sys.path, whose own .pth files are not read
+    here = [entry for entry in sys.path if entry.endswith("site-packages")]
+    (packages / "here.pth").write_text("\n".join(here))
+    (environment / "bin/islices").write_text("import sys; from islices.cli import main; sys.exit(main())")
+    return installed, other, environment / "bin/python"
+
+
+def roots(out: str) -> set[Path]:
+    found = [Path(line) for line in out.splitlines()]
+    assert len(found) == 6
+    return {Path(*path.parts[: len(path.parts) - len(inside.split("/"))]) for path, inside in zip(found, (
+        "islices/__init__.py", "islices/optim/rules.py", "backends/__init__.py", "backends/numpy/__init__.py",
+        "conformance/__init__.py", "conformance/data.py"), strict=True)}  # fmt: skip
+
+
+def test_the_working_directory_is_another_clone(clones: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    installed, other, python = clones
+    assert roots(run(python, "-c", WHERE, cwd=other)) == {other}
+    assert roots(run(python, "-c", WHERE, cwd=tmp_path)) == {installed}
+    assert roots(run(python, "-c", WHERE, cwd=tmp_path, PYTHONPATH=str(other))) == {other}
+
+
+def test_the_command_is_the_installed_one(clones: tuple[Path, Path, Path]) -> None:
+    installed, other, python = clones
+    assert "numpy" in run(python, python.with_name("islices"), "backends", cwd=other)
+    assert "numpy" in run(python, "-m", "islices", "backends", cwd=other)
+    script = other / "script.py"
+    script.write_text(WHERE)
+    assert roots(run(python, script, cwd=installed)) == {other}, "as Python has it: the script's folder first"
+
+
+def test_a_plain_checkout_with_nothing_installed(clones: tuple[Path, Path, Path]) -> None:
+    _, other, _ = clones
+    numpy = next(entry for entry in sys.path if (Path(entry) / "numpy").is_dir())
+    code = f"import sys; sys.path.append({numpy!r})\n{WHERE}"
+    assert roots(run(sys.executable, "-S", "-c", code, cwd=other)) == {other}
+
+
+def test_what_the_checkout_lacks_is_not_taken_from_elsewhere(clones: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    installed, other, python = clones
+    (installed / "islices/newer.py").write_text("")
+    (installed / "backends/newer.py").write_text("")
+    run(python, "-c", "import islices.newer, islices.backends.newer", cwd=tmp_path)
+    for name in ("islices.newer", "islices.backends.newer"):
+        said = run(python, "-c", f"import {name}", cwd=other, code=1)
+        assert (
+            f"ModuleNotFoundError: No module named '{name}' in the checkout {other}, where islices comes from" in said
+        )
+    # half a checkout: islices/ alone, copied somewhere
+    alone = copied(tmp_path / "alone")
+    (alone / "backends").rename(alone / "elsewhere")
+    said = run(python, "-c", "import islices; islices.get_backend('numpy')", cwd=alone, code=1)
+    assert f"No module named 'islices.backends' in the checkout {alone}, where islices comes from" in said
+
+
+def test_the_tests_of_one_clone_do_not_run_on_another(clones: tuple[Path, Path, Path]) -> None:
+    installed, other, python = clones
+    program = "import sys, pytest; sys.path.pop(0); sys.exit(pytest.main(['-q', '--co', 'tests/test_registry.py']))"
+    said = run(python, "-c", program, cwd=other, code=4)  # as the script `pytest` does, without the working directory
+    assert f"the tests are {other}'s and islices is {installed}'s: run them by python -m pytest" in said
+    assert "test_registry.py" in run(python, "-m", "pytest", "-q", "--co", "tests/test_registry.py", cwd=other)
+
+
+def test_an_installed_islices_is_left_alone(clones: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    """All in one folder, as wheels have it, also within a zip file."""
+    installed, _, python = clones
+    with zipfile.ZipFile(tmp_path / "whole.zip", "w") as archive:
+        for part in ("islices", "backends", "conformance"):
+            for file in (installed / part).rglob("*.py"):
+                inside = "" if part == "islices" else "islices/"
+                archive.write(file, inside + str(file.relative_to(installed)))
+    code = f"import {NAMES}, sys; print(islices.backends.__file__, any('checkout' in repr(f) for f in sys.meta_path))"
+    for place in (tmp_path / "whole.zip", tmp_path / "whole"):
+        if place.suffix != ".zip":
+            zipfile.ZipFile(tmp_path / "whole.zip").extractall(place)
+        said = run(python, "-c", code, cwd=tmp_path, PYTHONPATH=str(place))
+        assert said.split() == [str(place / "islices/backends/__init__.py"), "False"]
