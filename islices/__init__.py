@@ -14,6 +14,7 @@ from islices.embedding import drop_padding, embedding_grad, scale_by_frequency
 from islices.io import load, save
 from islices.kernels import get_num_threads, set_num_threads, use_kernels
 from islices.linear import add, concat, scale
+from islices.locks import load_module
 from islices.lookups import lookup
 from islices.models import Capture, capture
 from islices.modes import execution
@@ -98,7 +99,5 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "distributed":  # loaded by who uses it
-        import islices.distributed
-
-        return islices.distributed
+        return load_module("islices.distributed")
     raise AttributeError(f"module 'islices' has no attribute {name!r}")

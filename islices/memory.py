@@ -75,9 +75,10 @@ class _Block(_Memory):
         return np.asarray(cls(raw, address + -address % ALIGNMENT, shape, dtype, True))
 
     def __del__(self) -> None:
-        if _free is None:  # the interpreter is ending
+        owner = getattr(self, "owner", None)  # an interrupt may come before it is known
+        if _free is None or owner is None:  # the interpreter is ending
             return
-        _free[id(self.owner)] = self.owner
+        _free[id(owner)] = owner
         kept = sum(raw.nbytes for raw in list(_free.values()))
         for key, raw in list(_free.items()):
             if kept <= KEPT:

@@ -310,7 +310,9 @@ def from_dense(x: Array, rows: Any = None) -> IndexedSlices:
         raise ValueError("x: got a 0-d array; accepted is shape (rows, *row_shape)")
     if rows is None:
         if backend.is_traced(x):
-            raise ValueError("rows: must be given while tracing: which rows hold zeros is not known yet")
+            raise ValueError(
+                "rows: must be given while tracing, and for arrays without data: which rows hold zeros is not known"
+            )
         ids = backend.asarray(_nonzero_rows(backend.to_numpy(x)), x)
     else:
         ids = _row_numbers(backend, rows, shape[0], x)

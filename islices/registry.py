@@ -10,12 +10,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 from islices.arguments import show
 from islices.backend import PROTOCOL, Backend
+from islices.locks import Lock
 
 __all__ = ["BUILTIN", "get_backend", "list_backends"]
 
@@ -29,7 +29,7 @@ BUILTIN = {
 }
 GROUP = "islices.backends"
 
-_lock = threading.RLock()
+_lock = Lock()
 _loaded: dict[str, Backend] = {}
 _by_type: dict[type, Backend] = {}
 _broken: dict[str, Exception] = {}
@@ -167,17 +167,19 @@ _points: dict[str, list[Any]] | None = None
 
 def _entry_points() -> dict[str, list[Any]]:
     global _points
-    if _points is None:
-        from importlib.metadata import entry_points
+    known = _points
+    if known is None:
+        with _lock:
+            from importlib.metadata import entry_points
 
-        points: dict[str, list[Any]] = {}
-        for point in entry_points(group=GROUP):
-            # one distribution can be seen twice (an editable install and its metadata on the path)
-            found = points.setdefault(point.name, [])
-            if all(point.value != other.value for other in found):
-                found.append(point)
-        _points = points
-    return _points
+            known = {}
+            for point in entry_points(group=GROUP):
+                # one distribution can be seen twice (an editable install and its metadata on the path)
+                found = known.setdefault(point.name, [])
+                if all(point.value != other.value for other in found):
+                    found.append(point)
+            _points = known
+    return known
 
 
 def _load(name: str) -> Backend:

@@ -87,10 +87,20 @@ def setting() -> Iterator[None]:
 
 # ---------------------------------------------------------------------- settings
 def test_settings_of_the_environment() -> None:
-    for given, expected in (("3", 3), ("0", None), ("-2", None), ("many", None), ("", None), (None, None)):
-        code = "print(islices.get_num_threads(), len(os.sched_getaffinity(0)))"
-        got, cores = map(int, run(code, env={"ISLICES_NUM_THREADS": given}).split())
-        assert got == (expected or cores), f"ISLICES_NUM_THREADS={given!r}"
+    """The bounds of `set_num_threads`; what lies outside is named by one warning, and the default is taken."""
+    code = """
+    import warnings
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        islices.get_num_threads() if len(os.environ.get("ISLICES_NUM_THREADS", "")) < 99 else work()
+        print(islices.get_num_threads(), len(os.sched_getaffinity(0)), len(caught), *(x.message for x in caught))
+    """
+    for given, expected in (("3", 3), (" 007\n", 7), ("", None), (None, None)):
+        got, cores, *warned = run(code, env={"ISLICES_NUM_THREADS": given}).split()
+        assert (int(got), warned) == (expected or int(cores), ["0"]), f"ISLICES_NUM_THREADS={given!r}"
+    for refused in ("0", "-1", "abc", "1.5", "1e3", "32768", "1000000000", "9" * 5000, "\N{ARABIC-INDIC DIGIT THREE}"):
+        got, cores, *warned = run(code, env={"ISLICES_NUM_THREADS": refused}).split()
+        assert (got, warned[:4]) == (cores, ["1", "ISLICES_NUM_THREADS:", "got", f"{refused[:40]!r};"]), refused[:40]
     code = "work(); print('numba' in sys.modules)"
     assert run(code, env={"ISLICES_KERNELS": "0"}).split() == ["False"]
     assert run(code, env={"ISLICES_KERNELS": "1"}).split() == ["True"]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 import islices  # noqa: E402
 from islices.backends.torch import (  # noqa: E402
@@ -468,3 +472,51 @@ def test_execution_modes_agree() -> None:
     with islices.execution("native"):
         assert torch.equal(norm, clip_grad_norm_(twin.parameters(), 0.7))
     assert_close(dense_gradients(model), dense_gradients(twin), rtol=0.0)
+
+
+# ---------------------------------------------------------------------- tensors without data
+def without_data(sparse: bool) -> torch.Tensor:
+    with torch.device("meta"):
+        if sparse:
+            return torch.sparse_coo_tensor(torch.tensor([[1, 4, 1]]), torch.ones(3, 2), (6, 2))
+        return torch.ones(6, 2)
+
+
+def with_gradient(grad: torch.Tensor) -> list[torch.Tensor]:
+    parameter = torch.nn.Parameter(torch.ones(6, 2, device=grad.device))
+    parameter.grad = grad
+    return [parameter]
+
+
+@pytest.mark.parametrize(
+    ("call", "sparse"),
+    [
+        (lambda x: clip_grad_norm_(with_gradient(x), 1.0), False),
+        (lambda x: clip_grad_norm_(with_gradient(x), 1.0), True),
+        (lambda x: clip_grad_value_(with_gradient(x), 1.0), True),
+        (islices.coalesce, True),
+        (islices.to_dense, True),
+        (islices.norm, True),
+        (lambda x: islices.clip_by_global_norm([x], 1.0), True),
+        (lambda x: islices.scatter_add(torch.ones(6, 2), x), True),
+        (lambda x: islices.convert(x, "numpy"), False),
+        (lambda x: islices.convert(x, "numpy"), True),
+        (lambda x: islices.diff(x, x), False),
+    ],
+)
+def test_a_tensor_without_data_is_refused_for_that(call: Callable[[torch.Tensor], Any], sparse: bool) -> None:
+    """On the device meta, where values must be known; what needs shapes alone goes on (`islices.lookup`)."""
+    with pytest.raises(TypeError, match=r"tensor on the device meta of shape .* which holds no data"):
+        call(without_data(sparse))
+
+
+def test_what_needs_shapes_alone_takes_tensors_without_data() -> None:
+    rows = islices.lookup(without_data(False), torch.tensor([[1, 2, 0]]))
+    assert (rows.shape, rows.device.type) == ((1, 3, 2), "meta")
+    state = islices.optim.adam(0.1).init(without_data(False))
+    assert {x.device.type for x in state.values()} == {"meta"}
+
+
+def test_a_fake_tensor_is_refused_for_that() -> None:
+    with FakeTensorMode(), pytest.raises(TypeError, match=r"fake tensor of shape .* which holds no data"):
+        islices.convert(torch.ones(3), "numpy")

@@ -31,6 +31,7 @@ from islices.backends.jax.embeddings import Embeddings
 from islices.backends.jax.memory import BFLOAT16, Tracer
 from islices.backends.jax.precision import constant, users_x64
 from islices.backends.jax.pytree import register
+from islices.locks import load_module
 from islices.memory import empty
 from islices.registry import describe
 
@@ -94,8 +95,7 @@ class JaxBackend(Embeddings):
 
     # ------------------------------------------------------------------ the framework's sparse form
     def from_native(self, x: Any) -> NativeParts:
-        from jax.experimental import sparse
-
+        sparse = load_module("jax.experimental.sparse")
         if not isinstance(x, sparse.BCOO):
             raise ValueError(f"x: got {describe(x)}; accepted is a BCOO with n_sparse=1 and n_batch=0")
         if not (isinstance(x.data, jax.Array) and isinstance(x.indices, jax.Array)):  # a pytree may hold anything
@@ -121,8 +121,7 @@ class JaxBackend(Embeddings):
         padded: bool,
         like: Any = None,
     ) -> Any:
-        from jax.experimental import sparse
-
+        sparse = load_module("jax.experimental.sparse")
         if dense_shape[0] is None:
             raise ValueError(f"s: got dense_shape {dense_shape}; a BCOO needs a known number of rows")
         column = self.reshape(indices, (indices.shape[0], 1))

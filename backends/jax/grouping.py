@@ -20,8 +20,12 @@ from jax.interpreters import ad, batching, mlir
 from islices import kernels, modes
 from islices.backend import Array
 from islices.backends.jax import precision, segments
+from islices.locks import load_module
 
-__all__ = ["group", "runs_kernels", "shared", "sum_rows"]
+__all__ = ["HOST_CALLS", "group", "runs_kernels", "shared", "sum_rows"]
+
+#: What needs numba, and is imported where kernels run.
+HOST_CALLS = "islices.backends.jax.host_calls"
 
 
 def group(indices: Array, rows: int | None) -> tuple[Array, Array]:
@@ -53,9 +57,7 @@ def runs_kernels(indices: Array, rows: int) -> bool:
 def _compiled(indices: Array, rows: int, operation: str, *dtypes: str) -> bool:
     if not runs_kernels(indices, rows):
         return False
-    from islices.backends.jax import host_calls
-
-    return host_calls.target(operation, indices.dtype.name, *dtypes) is not None
+    return load_module(HOST_CALLS).target(operation, indices.dtype.name, *dtypes) is not None
 
 
 # ---------------------------------------------------------------------- what XLA runs
@@ -109,13 +111,11 @@ def _sum_rows_host(values: Array, indices: Array, *, rows: int) -> tuple[Array, 
 
 
 def _call(operation: str, operands: Sequence[Array], results: Sequence[Any], rows: int) -> Any:
-    from islices.backends.jax import host_calls
-
     *values, indices = operands
     n = indices.shape[-1]
     order, starts, within = ((n,), np.uint64), ((n + 1,), np.uint64), ((n,), indices.dtype)
     memory = [jax.ShapeDtypeStruct(*x) for x in (order, starts, within)]
-    name = host_calls.target(operation, indices.dtype.name, *(x.dtype.name for x in values))
+    name = load_module(HOST_CALLS).target(operation, indices.dtype.name, *(x.dtype.name for x in values))
     outs = jax.ffi.ffi_call(name, [*results, *memory])(*operands, rows=np.int64(rows))
     return outs[: len(results)]
 

@@ -15,7 +15,6 @@ import sys
 import warnings
 from collections.abc import Callable
 from functools import cache
-from threading import Lock
 from typing import Any, cast
 
 import jax
@@ -30,6 +29,7 @@ from islices.kernels.folding import fold_kernel
 from islices.kernels.grouping import group_kernel
 from islices.kernels.halves import FORMATS
 from islices.kernels.updating import Recipe, step_kernel
+from islices.locks import Lock
 
 __all__ = ["step_target", "target"]
 

@@ -19,6 +19,7 @@ from jax.interpreters import batching, mlir
 
 from islices.backend import Array
 from islices.backends.jax import grouping, precision
+from islices.locks import load_module
 
 __all__ = ["step"]
 
@@ -36,9 +37,7 @@ def step(
         return None
     if not grouping.runs_kernels(indices, rows):
         return None
-    from islices.backends.jax import host_calls
-
-    name = host_calls.step_target(recipe, table.dtype.name, values.dtype.name, indices.dtype.name)
+    name = load_module(grouping.HOST_CALLS).step_target(recipe, table.dtype.name, values.dtype.name, indices.dtype.name)
     if name is None:
         return None
     operands = [lax.stop_gradient(x) for x in (values, indices, numbers, *tables)]

@@ -3,7 +3,7 @@
 MXNet's own modules are given builtins of their own whose ``__import__`` hands out a stand-in for NumPy: the real
 module, plus the lost names. So nobody else ever sees it: ``sys.modules["numpy"]`` stays the real module throughout,
 other threads and the packages MXNet imports included, and NumPy gains no attribute. A function of MXNet that reads a
-lost name later, when called, finds it too. May import: the standard library and NumPy.
+lost name later, when called, finds it too. May import: the standard library, NumPy and `islices.locks`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import builtins
 import importlib
 import sys
-import threading
 import types
 import warnings
 from collections.abc import Callable, Sequence
@@ -21,10 +20,12 @@ from typing import Any
 
 import numpy as np
 
+from islices.locks import Lock
+
 __all__ = ["import_mxnet"]
 
 PACKAGE = "mxnet"
-_lock = threading.RLock()
+_lock = Lock()
 
 
 def import_mxnet() -> Any:

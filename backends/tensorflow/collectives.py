@@ -20,7 +20,6 @@ May import: TensorFlow, NumPy, the core.
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,6 +30,7 @@ import tensorflow as tf
 from islices.backend import Array
 from islices.backends.tensorflow import memory
 from islices.distributed.group import Alone, ArrayGroup, Bytes, Group, RankError, RankTimeout
+from islices.locks import lazy_property
 from islices.memory import empty
 
 __all__ = ["Replicas", "TensorFlowGroup", "default_group", "inside", "running", "wrap"]
@@ -269,7 +269,7 @@ class TensorFlowGroup(Group):
             got = compiled(*map(memory.adopt, arrays), tf.constant(next(_instances), tf.int32))
         return [memory.view(x) for x in got] if isinstance(got, (list, tuple)) else memory.view(got)
 
-    @functools.cached_property
+    @lazy_property
     def _gather(self) -> Any:
         @tf.function(autograph=False, input_signature=[_spec(1), INSTANCE])
         def gather(words: Array, instance: Array) -> Array:
@@ -277,7 +277,7 @@ class TensorFlowGroup(Group):
 
         return gather
 
-    @functools.cached_property
+    @lazy_property
     def _exchange(self) -> Any:
         pairs = [(min(self.rank, other), max(self.rank, other)) for other in self.others]
 

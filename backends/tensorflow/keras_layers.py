@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from islices.backend import Array, LayerUse
 from islices.backends.tensorflow.recording import dense_gradient, here
+from islices.locks import Lock
 from islices.registry import describe
 
 __all__ = ["capture", "is_model"]
@@ -150,7 +151,7 @@ class _Listener:
         return noted(rows, tf.convert_to_tensor(_probe()))
 
 
-_lock = threading.RLock()
+_lock = Lock()
 _listening: dict[int, list[_Listener]] = {}
 _probes: list[tf.Variable] = []
 

@@ -22,7 +22,7 @@ from islices.backend import Array, Backend, Gradient, LayerUse, LookedUp, Native
 from islices.backends.torch import compiling, layers, recording
 from islices.backends.torch.arithmetic import as_tensors, in_bags, rounded_sqrt, sum_bags
 
-__all__ = ["TorchBackend", "backend"]
+__all__ = ["TorchBackend", "backend", "check_data"]
 
 #: Elements of float64 that stay in the caches; with more, torch would wake its other threads for every operation.
 BLOCK = 1 << 15
@@ -100,6 +100,7 @@ class TorchBackend(Backend):
 
     def to_numpy(self, x: Array) -> np.ndarray[Any, Any]:
         _check_storage(x)
+        check_data(x)
         x = x.detach().resolve_neg().cpu()
         return x.view(torch.int16).numpy().view(np.uint16) if x.dtype is torch.bfloat16 else x.numpy()
 
@@ -230,10 +231,12 @@ class TorchBackend(Backend):
         return torch.isin(indices, rows)
 
     def select(self, values: Array, indices: Array, keep: Array, rows: int | None) -> tuple[Array, Array]:
+        check_data(keep)
         kept = keep.nonzero()[:, 0]
         return values.index_select(0, kept), indices.index_select(0, kept)
 
     def unique(self, indices: Array, rows: int | None) -> tuple[Array, Array]:
+        check_data(indices)
         ids, inverse = torch.unique(indices, sorted=True, return_inverse=True)
         return ids, inverse
 
@@ -346,6 +349,14 @@ def _is_special(x: torch.Tensor) -> bool:
 
 def _shape_of(x: torch.Tensor) -> Any:
     return "that differs by row" if x.is_nested else tuple(x.shape)
+
+
+def check_data(x: torch.Tensor) -> None:
+    """TypeError for a tensor that has a shape and no data, where what it holds must be known."""
+    fake = type(x) is not torch.Tensor and hasattr(x, "fake_mode")
+    if x.is_meta or fake:
+        kind = "fake tensor" if fake else "tensor on the device meta"
+        raise TypeError(f"x: got a {kind} of shape {tuple(x.shape)}, which holds no data; accepted is one that does")
 
 
 def _check_storage(x: torch.Tensor) -> None:

@@ -22,6 +22,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from islices.backend import Array, LayerUse
+from islices.locks import Lock
 
 __all__ = ["capture"]
 
@@ -59,7 +60,7 @@ class _Eager:
     """Code that torch.compile made runs as Python while any capture is open: compiled, it would run no hooks."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = Lock()
         self.count = 0
         self.stance: Any = None
 

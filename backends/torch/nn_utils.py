@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from islices.backend import FLOATS
+from islices.backends.torch.adapter import check_data
 from islices.clip import clip_by_value
 from islices.linear import round_scalar, scale_values
 from islices.modes import HOST
@@ -320,6 +321,8 @@ def _total(leaves: Sequence[Any], ord: float, error_if_nonfinite: bool, *, raw: 
     """(the norm in float64, as the user gets it), each of shape (1,). wide: the first decides whether it is finite."""
     E, exact = norm64(leaves, ord, raw=raw)
     if E is not HOST:
+        for leaf in leaves:
+            check_data(parts(leaf)[1])
         raise NotImplementedError("norms of gradients within torch.compile or torch.func: call it outside")
     with E.scope():
         norm = E.astype(exact, norm_dtype(leaves))

@@ -22,13 +22,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from islices.backend import FLOATS
 from islices.compare.stored import Array, Stored, contained, nonzero_rows, norm_of, wide
+from islices.locks import lazy_property
 
 __all__ = [
     "ANY", "ENOUGH", "MOST_SLACK", "NONE", "PRECISION", "SLACKS", "Evidence", "Interval", "Paired", "Rows", "agrees",
@@ -74,18 +74,18 @@ class Rows:
         """The spacing of the type at 1; 0 for integers, which nothing rounds."""
         return float(2.0 ** (1 - PRECISION[self.dtype])) if self.dtype in FLOATS else 0.0
 
-    @cached_property
+    @lazy_property
     def top(self) -> float:
         """The largest finite |value|."""
         sizes = np.abs(self.values)
         return float(sizes.max(initial=0.0, where=np.isfinite(sizes)))
 
-    @cached_property
+    @lazy_property
     def norm(self) -> float:
         """The norm, duplicates summed."""
         return norm_of([self.values])
 
-    @cached_property
+    @lazy_property
     def raw_norm(self) -> float:
         """The norm of the slots, duplicates not summed."""
         return self.norm if self.slots is None else norm_of([self.slots])

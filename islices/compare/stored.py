@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from islices.host import bfloat16_to_float32, native_order
+from islices.locks import lazy_property
 from islices.modes import HOST
 from islices.native import adopt, without_padding
 from islices.norms import parts
@@ -57,21 +57,21 @@ class Stored:
         """Whether a row has several slots."""
         return len(self.slot_ids) > len(self.ids)
 
-    @cached_property
+    @lazy_property
     def counts(self) -> Array:
         """(k,): how many slots each row has."""
         if not self.has_duplicates:
             return np.ones(len(self.ids), np.int64)
         return np.bincount(np.searchsorted(self.ids, self.slot_ids), minlength=len(self.ids))
 
-    @cached_property
+    @lazy_property
     def beyond_float64(self) -> bool:
         """Whether it holds whole numbers that float64 rounds."""
         if self.values.dtype not in (np.int64, np.uint64):
             return False
         return bool((self.values > 1 << 53).any() or (self.values < -(1 << 53)).any())
 
-    @cached_property
+    @lazy_property
     def norm(self) -> float:
         """The norm of the gradient: duplicates are summed (SPEC clause 7)."""
         return norm_of([self.values])

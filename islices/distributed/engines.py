@@ -19,7 +19,6 @@ Nothing is imported before it is asked for.
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -27,6 +26,7 @@ from typing import Any
 from islices.arguments import is_real, show
 from islices.backend import Backend
 from islices.distributed.group import ArrayGroup, Group
+from islices.locks import load_module
 from islices.registry import describe, find_backend, get_backend
 from islices.slices import IndexedSlices
 
@@ -111,7 +111,7 @@ def _candidates(kind: type) -> list[str]:
 
 
 def _engine(name: str) -> Any:
-    return importlib.import_module(ENGINES[name][0])
+    return load_module(ENGINES[name][0])
 
 
 def find_group(

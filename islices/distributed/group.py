@@ -187,7 +187,9 @@ class Group(abc.ABC):
     def exclusive(self) -> Iterator[None]:
         """A ``with`` block for the collectives of one call, among which those of another thread would be taken for its
         own: RuntimeError in that thread."""
-        if not self._thread.acquire(blocking=False):
+        self._check_process()
+        lock = self._thread
+        if not lock.acquire(blocking=False):
             raise RuntimeError(
                 f"{self.engine}: got a call while another thread's is under way; accepted is one at a time, in the "
                 "same order on every rank: threads need groups of their own"
@@ -195,7 +197,18 @@ class Group(abc.ABC):
         try:
             yield
         finally:
-            self._thread.release()
+            lock.release()
+
+    def _check_process(self) -> None:
+        """RuntimeError in a forked process; there, one rank alone is what it was, whatever its parent was doing."""
+        if os.getpid() == self._process:
+            return
+        if self.size > 1:
+            raise RuntimeError(
+                f"{self.engine}: got a call in a forked process, which shares the ranks' connections with its parent; "
+                "accepted are calls of the process that joined the ranks"
+            )
+        self._process, self._thread = os.getpid(), threading.RLock()
 
     @contextlib.contextmanager
     def to_the_end(self, call: str) -> Iterator[None]:
@@ -218,11 +231,6 @@ class Group(abc.ABC):
         if self._broken is not None:
             raise RankError(
                 f"{self._broken}; this group takes no more calls since: start the ranks anew", ranks=self._lost
-            )
-        if os.getpid() != self._process:
-            raise RuntimeError(
-                f"{self.engine}: got a call in a forked process, which shares the ranks' connections with its parent; "
-                "accepted are calls of the process that joined the ranks"
             )
         with self.exclusive():
             try:

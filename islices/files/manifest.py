@@ -86,7 +86,9 @@ class Plan:
         if dtype not in DTYPES:
             raise TypeError(f"{_place(path)}: got {describe(x)}; accepted dtypes are {', '.join(DTYPES)}")
         if backend.is_traced(x):
-            raise TypeError(f"{_place(path)}: got {describe(x)}, traced; accepted are arrays whose values are known")
+            raise TypeError(
+                f"{_place(path)}: got {describe(x)}, traced or without data; accepted are arrays whose values are known"
+            )
         shape = tuple(map(int, backend.shape(x)))  # type: ignore[arg-type]
         name = self.name(path, part)
         self.arrays.append(Outgoing(name, dtype, shape, lambda: backend.to_numpy(x)))

@@ -7,7 +7,6 @@ extra ``fast``) is imported when a kernel is first needed; without it everything
 from __future__ import annotations
 
 import contextlib
-import importlib
 import importlib.util
 import os
 import warnings
@@ -16,6 +15,7 @@ from contextvars import ContextVar
 from types import ModuleType
 
 from islices.kernels.threads import get_num_threads, set_num_threads
+from islices.locks import Lock, load_module
 
 __all__ = ["active", "get_num_threads", "loaded", "set_num_threads", "use_kernels"]
 
@@ -23,6 +23,7 @@ _wanted: ContextVar[bool] = ContextVar("islices_kernels", default=os.environ.get
 #: The module of the operations, once loaded; None where there is no numba.
 _operations: ModuleType | None = None
 _looked = False
+_lock = Lock()
 
 
 @contextlib.contextmanager
@@ -73,10 +74,14 @@ def loaded() -> ModuleType | None:
 
 def _load() -> ModuleType | None:
     global _operations, _looked
-    if importlib.util.find_spec("numba") is not None:
-        try:
-            _operations = importlib.import_module("islices.kernels.operations")
-        except Exception as error:  # a numba that does not go with this NumPy, an LLVM that is missing ...
-            warnings.warn(f"islices computes without compiled kernels: numba failed to load ({error})", stacklevel=2)
-    _looked = True
+    with _lock:
+        if not _looked and importlib.util.find_spec("numba") is not None:
+            try:
+                if not load_module("numba").config.DISABLE_JIT:  # where it is set, numba hands plain Python back
+                    _operations = load_module("islices.kernels.operations")
+            except Exception as error:  # a numba that does not go with this NumPy, an LLVM that is missing ...
+                warnings.warn(
+                    f"islices computes without compiled kernels: numba failed to load ({error})", stacklevel=2
+                )
+        _looked = True
     return _operations

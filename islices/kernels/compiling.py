@@ -2,7 +2,8 @@
 
 A kernel is a *template*, a plain function over arrays, and a signature; what a template leaves open (how a 16-bit float
 is widened, an optimizer's rule) are names, bound when it is compiled. Kernels hold no GIL, raise nothing and start no
-threads: `islices.kernels.threads` runs them in several. May import: numba, NumPy, and nothing of islices.
+threads: `islices.kernels.threads` runs them in several. May import: numba, NumPy and
+`islices.locks`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from numba import types
 from numba.core import cgutils
 from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic
+
+from islices.locks import hold_innermost
 
 __all__ = [
     "INTEGER",
@@ -169,9 +172,4 @@ def _code(code: CodeType) -> bytes:
     return b"|".join([code.co_code, *constants, *(n.encode() for n in (*code.co_names, *code.co_varnames))])
 
 
-if hasattr(os, "register_at_fork"):  # a child forked while another thread compiles would wait for its lock for ever
-    os.register_at_fork(
-        before=global_compiler_lock.acquire,
-        after_in_parent=global_compiler_lock.release,
-        after_in_child=global_compiler_lock.release,
-    )
+hold_innermost(global_compiler_lock)  # a child forked while another thread compiles would wait for it for ever

@@ -3,21 +3,27 @@
 numba's own layers are no choice: one kills forked children, one aborts when called from two threads at once. Here the
 caller works too and waits for nothing but parts that have begun, so that a busy pool costs speed, never progress; a
 forked child (a DataLoader's worker) makes itself a new pool. Bits do not depend on the number of threads: a part
-writes what no other one does. May import: the standard library.
+writes what no other one does. May import: the standard library and `islices.locks`.
 """
 
 from __future__ import annotations
 
 import operator
 import os
+import warnings
 from collections.abc import Callable, Iterable
-from threading import Lock, Semaphore
+from threading import Semaphore
 from typing import TYPE_CHECKING, Any
+
+from islices.locks import Lock
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
 __all__ = ["get_num_threads", "rouse", "run_parts", "set_num_threads"]
+
+#: As many threads as can be set: more than any machine has cores.
+MOST = 2**15 - 1
 
 _lock = Lock()
 _threads: int | None = None
@@ -30,7 +36,8 @@ def set_num_threads(n: int) -> None:
     Parameters
     ----------
     n : int
-        At least 1. By default the environment variable ISLICES_NUM_THREADS, else as many as this process may use cores.
+        At least 1. By default the environment variable ISLICES_NUM_THREADS, read when first needed (a warning names one
+        that is no such number), else as many as this process may use cores.
 
     Raises
     ------
@@ -57,7 +64,7 @@ def set_num_threads(n: int) -> None:
         count = operator.index(n)
     except Exception:  # an array of several, or of floats
         raise TypeError(f"n: got {type(n).__name__}; accepted is an int >= 1") from None
-    if not 1 <= count < 2**15:
+    if not 1 <= count <= MOST:
         raise ValueError(f"n: got {hex(count)}; accepted is 1 <= n < 2^15")
     with _lock:
         before, _pool = _pool, None
@@ -76,15 +83,29 @@ def get_num_threads() -> int:
     True
     """
     global _threads
-    if _threads is None:
-        _threads = _default()
-    return _threads
+    known = _threads
+    if known is None:
+        given = os.environ.get("ISLICES_NUM_THREADS", "").strip()
+        with _lock:
+            first, known = _threads is None, _threads or _number(given) or _cores()
+            _threads = known
+        if first and given and _number(given) is None:
+            warnings.warn(
+                f"ISLICES_NUM_THREADS: got {given[:40]!r}; accepted is 1 <= n < 2^15; {known} threads compute",
+                stacklevel=2,
+            )
+    return known
 
 
-def _default() -> int:
-    given = os.environ.get("ISLICES_NUM_THREADS", "")
-    if given.isdecimal() and int(given) > 0:
-        return int(given)
+def _number(given: str) -> int | None:
+    """The number of threads that the environment names, or None. (Python refuses to read very long numbers.)"""
+    digits = given.lstrip("0")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= len(str(MOST)) and int(digits) <= MOST):
+        return None
+    return int(digits)
+
+
+def _cores() -> int:
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS and Windows
@@ -133,19 +154,19 @@ def _nothing() -> None:
 
 
 def _workers() -> ThreadPoolExecutor:
-    from concurrent.futures import ThreadPoolExecutor  # which takes as long to import as all of islices
-
     global _pool
     pool = _pool  # looked at once: it may be replaced at any moment
     if pool is None:
         with _lock:
+            from concurrent.futures import ThreadPoolExecutor  # which takes as long to import as all of islices
+
             pool = _pool = _pool or ThreadPoolExecutor(max(1, get_num_threads() - 1), "islices")
     return pool
 
 
 def _after_fork() -> None:
-    global _lock, _pool
-    _lock, _pool = Lock(), None
+    global _pool
+    _pool = None
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,0 +1,134 @@
+"""Locks that a forked child is not left waiting for.
+
+A child has the thread that forked and no other: a lock that another thread held stays taken there for ever, and what it
+guards (a backend being imported, a kernel being compiled) stays half made. So fork waits for these locks and holds them
+all while the process is copied; both sides give them back. May import: the standard library.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging  # noqa: F401 - before the end of this module
+import os
+import threading
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Generic, Protocol, TypeVar, overload
+
+__all__ = ["Lock", "hold_innermost", "lazy_property", "load_module"]
+
+#: Seconds that a fork waits, at most: it may hold, itself, what another thread's import is waiting for.
+PATIENCE = 60.0
+
+T = TypeVar("T")
+
+
+class Held(Protocol):
+    """What a fork can hold."""
+
+    def acquire(self) -> Any: ...
+    def release(self) -> Any: ...
+
+
+class Lock:
+    """As `threading.RLock` in a ``with`` statement, and free in a forked child. For modules: it is never forgotten."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        _locks.append(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *raised: object) -> None:
+        self._lock.release()
+
+
+class _Fork(threading.local):
+    """What the fork under way in this thread holds."""
+
+    held: list[Lock]
+
+    def __init__(self) -> None:
+        self.held = []
+
+
+_locks: list[Lock] = []
+_innermost: list[Held] = []
+_fork = _Fork()
+_loading = Lock()
+
+
+def load_module(name: str) -> ModuleType:
+    """A module that is imported when first used: no child is forked while it is half imported."""
+    with _loading:
+        return importlib.import_module(name)
+
+
+def hold_innermost(lock: Held) -> None:
+    """Have forks hold another package's lock too, after ours: whoever has it waits for none of ours."""
+    _innermost.append(lock)
+
+
+def _before() -> None:
+    """Take all locks, in any order: while this thread waits for one it holds no other, so that nobody waits for it."""
+    held, refused, end = _fork.held, list[Lock](), time.monotonic() + PATIENCE
+    while busy := _first_busy(held, refused):
+        while held:
+            held.pop()._lock.release()
+        if busy._lock.acquire(timeout=max(0.0, end - time.monotonic())):
+            held.append(busy)
+        else:
+            refused.append(busy)
+    for other in _innermost:
+        other.acquire()
+
+
+def _first_busy(held: list[Lock], refused: list[Lock]) -> Lock | None:
+    for lock in tuple(_locks):
+        if lock not in refused and lock not in held:
+            if not lock._lock.acquire(blocking=False):
+                return lock
+            held.append(lock)
+    return None
+
+
+def _after_in_parent() -> None:
+    for other in reversed(_innermost):
+        other.release()
+    while _fork.held:
+        _fork.held.pop()._lock.release()
+
+
+def _after_in_child() -> None:
+    for lock in _locks:
+        if lock not in _fork.held:
+            lock._lock = threading.RLock()
+    _after_in_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    # What several modules do before a fork is done in the opposite order of their registration. logging's own, which
+    # takes its lock until after the fork, has been registered above: the import that is waited for may want that lock.
+    os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
+
+
+class lazy_property(Generic[T]):  # noqa: N801 - as functools.cached_property, which in Python 3.11 holds a lock meanwhile
+    """An attribute that is computed when it is first read."""
+
+    def __init__(self, function: Callable[[Any], T]) -> None:
+        self.function = function
+        self.__doc__ = function.__doc__
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> lazy_property[T]: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> T: ...
+    def __get__(self, instance: Any, owner: type) -> lazy_property[T] | T:
+        if instance is None:
+            return self
+        value = vars(instance)[self.function.__name__] = self.function(instance)
+        return value
