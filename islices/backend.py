@@ -27,6 +27,7 @@ __all__ = [
     "Array",
     "Backend",
     "Gradient",
+    "GradientOfValue",
     "LayerUse",
     "LookedUp",
     "NativeParts",
@@ -121,6 +122,8 @@ class LayerUse:
 Transform = Callable[[list[Array], list[Source]], tuple[Array, Any]]
 #: A function of (arrays, upstream) to the gradient of each of the arrays.
 Gradient = Callable[[tuple[Array, ...], Array], tuple[Any, ...]]
+#: A function of (value, arrays, upstream) to the same, for a value that is known.
+GradientOfValue = Callable[[Array, tuple[Array, ...], Array], tuple[Any, ...]]
 
 
 def not_implemented(reason: str) -> Any:
@@ -402,7 +405,8 @@ class Backend:
         raise NotImplementedError
 
     def row_sum(self, x: Array) -> Array:
-        """For float64 x of shape (k, m): the sum of each row in float64, in any order, (k,). 0 if m is 0."""
+        """For x of float32 or float64, shape (k, m): the sum of each row in its type, in any order, (k,). 0 if m is
+        0."""
         raise NotImplementedError
 
     def blocks(self, x: Array) -> Sequence[Array]:
@@ -586,6 +590,18 @@ class Backend:
         raise NotImplementedError(f"{self.name}: capture: the framework has no stock models")
 
     # ------------------------------------------------------------------ composites an adapter may override
+    def with_gradient(self, value: Array, arrays: Sequence[Array], backward: GradientOfValue) -> Array:
+        """value, which was computed of the arrays as constants, as a function of them with a gradient that is given.
+
+        ``backward(value, arrays, upstream)`` is made of operations that can be differentiated, and linear in
+        upstream. Override where the framework has derivatives in forward mode.
+        """
+
+        def gradient(given: tuple[Array, ...], upstream: Array) -> tuple[Any, ...]:
+            return (None, *backward(given[0], tuple(given[1:]), upstream))
+
+        return self.custom_gradient(_first, gradient)(value, *arrays)
+
     def read_rows(self, table: Array, ids: Array) -> Array:
         """table[ids], shape (*ids.shape, *row_shape); out-of-range ids, possible in traced code only, read as zeros."""
         rows = self.shape(table)[0]
@@ -636,3 +652,7 @@ class Backend:
         for name, c in steps:
             out = self.round_product(out, c) if name == "mul" else self.div(out, c)
         return self.astype(out, self.dtype(values))
+
+
+def _first(value: Array, *arrays: Array) -> Array:
+    return value

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from islices import modes
+from islices import derivatives, modes
 from islices.arguments import check_name, is_real, show
 from islices.backend import INTEGERS, Array, Backend
+from islices.derivatives import Layout, Member
 from islices.floats import FLOATS
 from islices.linear import as_float, round_scalar, scale_values, wide_dtype
 from islices.native import map_leaves, rebuild, without_padding
@@ -21,19 +22,29 @@ from islices.norms import (
     Leaf,
     Total,
     adopt_leaves,
-    as_rows,
     check_float,
+    norm_dtype,
     of_one_framework,
     parts,
     total_norm,
 )
-from islices.presets import BY_GLOBAL_NORM, BY_NORM, BY_VALUE, ClipFormula, Steps, islices_formula, lookup_formula
+from islices.presets import (
+    BY_GLOBAL_NORM,
+    BY_NORM,
+    BY_VALUE,
+    ISLICES,
+    ClipFormula,
+    Steps,
+    islices_formula,
+    lookup_formula,
+)
 from islices.registry import describe
 from islices.rows import coalesce
 from islices.slices import IndexedSlices
-from islices.sums import row_norms
+from islices.sums import as_rows, row_norms
 
 __all__ = [
+    "attach_rows",
     "check_clip",
     "check_max_norm",
     "check_nonfinite",
@@ -43,6 +54,7 @@ __all__ = [
     "clip_by_value",
     "clip_leaves",
     "refuse_nonfinite",
+    "rounded_norms",
     "row_factors",
     "scale_rows",
 ]
@@ -99,10 +111,19 @@ def clip_by_value(x: Any, lo: float, hi: float, *, semantics: str = "islices") -
             leaf = coalesce(leaf)
         B, values = parts(leaf)
         bounds = [round_scalar(B, values, _within(B, values, v), name) for name, v in (("lo", lo), ("hi", hi))]
-        clipped = modes.run(_clamp, B, (values,), lo=bounds[0], hi=bounds[1])
+        clipped = _clamped(B, values, *bounds)
         return leaf.replace(values=clipped) if sparse else clipped
 
     return map_leaves(one, x)
+
+
+def _clamped(B: Backend, values: Array, lo: Any, hi: Any) -> Array:
+    if B.dtype(values) in INTEGERS or not derivatives.asks(B, values):
+        return modes.run(_clamp, B, (values,), lo=lo, hi=hi)
+    clipped = modes.run(_clamp, B, (derivatives.constant(B, values),), lo=lo, hi=hi)
+    dtype = wide_dtype(B.dtype(values))
+    bounds = (B.asarray(np.full(1, v, dtype), values) for v in (lo, hi))
+    return derivatives.attach_clamped(B, clipped, values, *bounds)
 
 
 def _within(B: Backend, values: Array, bound: Any) -> Any:
@@ -149,8 +170,9 @@ def clip_by_norm(x: Any, max_norm: float, *, semantics: str = "islices", nonfini
 
     Notes
     -----
-    Stored values are multiplied by max_norm / norm, formed in float64 and rounded once to their type. SPEC clause 10.
-    Outside traced code the factor is a constant to autograd (clause 20).
+    Stored values are multiplied by max_norm / norm, formed in float64 and rounded once to their type. Differentiable
+    wherever the framework differentiates, through the norm too; where values stay as they are the gradient is that of
+    the identity. SPEC clause 10.
 
     Examples
     --------
@@ -163,7 +185,8 @@ def clip_by_norm(x: Any, max_norm: float, *, semantics: str = "islices", nonfini
     check_nonfinite(nonfinite)
 
     def one(leaf: Any) -> Any:
-        return _with_values(leaf, _clipper(total_norm([leaf], raw=formula.raw), limit, formula, nonfinite))
+        total = total_norm([leaf], raw=formula.raw)
+        return _clipped(leaf, _clipper(parts(leaf)[0], total, limit, formula, nonfinite), formula)
 
     return _each(one, x)
 
@@ -238,10 +261,12 @@ def clip_leaves(
     tree: Any, leaves: Sequence[Leaf | None], total: Total, limit: float, formula: ClipFormula, nonfinite: str
 ) -> Any:
     """The tree, whose leaves these are, clipped as its total norm asks for."""
-    clip = _clipper(total, limit, formula, nonfinite)
-    if all(leaf is None for leaf in leaves):
+    first = next((leaf.adopted for leaf in leaves if leaf is not None), None)
+    if first is None:
+        refuse_nonfinite(total.E, total.exact, nonfinite)  # of other ranks' leaves
         return tree
-    return rebuild(tree, iter([_apply(lambda x: _with_values(x, clip), leaf) for leaf in leaves]))
+    clip = _clipper(parts(first)[0], total, limit, formula, nonfinite)
+    return rebuild(tree, iter([_apply(lambda x: _clipped(x, clip, formula), leaf) for leaf in leaves]))
 
 
 def _apply(fn: Callable[[Any], Any], leaf: Leaf | None) -> Any:
@@ -272,15 +297,25 @@ def check_nonfinite(nonfinite: str) -> None:
     check_name(nonfinite, NONFINITE, "nonfinite")
 
 
-#: What clipping does to the values of one leaf.
-Clip = Callable[[Backend, Array], Array]
+class Clip(NamedTuple):
+    """What clipping by one norm does to the leaves it is of."""
+
+    scaled: Callable[[Backend, Array], Array]  # values of one leaf
+    #: for their gradient, what `islices.derivatives.attach_scaled` takes; None where the norm is a constant
+    attached: tuple[Array, Array, Array] | None
 
 
-def _with_values(leaf: Any, clip: Clip | None) -> Any:
+def _clipped(leaf: Any, clip: Clip | None, formula: ClipFormula) -> Any:
+    """A leaf with what clip makes of its values."""
     if clip is None:
         return leaf
     B, values = parts(leaf)
-    clipped = clip(B, values)
+    if clip.attached is None:
+        clipped = clip.scaled(B, values)
+    else:
+        clipped = clip.scaled(B, derivatives.constant(B, values))
+        member = derivatives.of_leaf(leaf, raw=True)
+        clipped = derivatives.attach_scaled(B, clipped, member, *clip.attached, slack=formula.slack)
     if not isinstance(leaf, IndexedSlices):
         return clipped
     return IndexedSlices._trusted(
@@ -288,30 +323,55 @@ def _with_values(leaf: Any, clip: Clip | None) -> Any:
     )
 
 
-def _clipper(total: Total, limit: float, formula: ClipFormula, nonfinite: str) -> Clip | None:
-    """What clips leaves of this total norm; None where the values stay as they are."""
+def _clipper(B: Backend, total: Total, limit: float, formula: ClipFormula, nonfinite: str) -> Clip | None:
+    """What clips leaves of this total norm, arrays of B; None where the values stay as they are."""
     E, exact = total.E, total.exact
     with E.scope():
         refuse_nonfinite(E, exact, nonfinite)
+        norm = exact if formula.wide else E.astype(exact, total.dtype)
         if E is not modes.HOST:
-            norm = exact if formula.wide else E.astype(exact, total.dtype)
             finite = E.isfinite(exact) if nonfinite == "skip" else None
-            return _traced_clip(E, formula.steps(E, norm, limit), finite)
+            traced = _traced_scaling(E, formula.steps(E, norm, limit), finite)
+            return Clip(traced, _attached(B, total, norm, limit, formula, nonfinite))
         known = float(exact[0])
         if nonfinite == "skip" and not math.isfinite(known):
-            return lambda B, values: modes.run(_zeros, B, (values,))
-        if formula.wide:
+            factors: Steps | None = None
+        elif formula.wide:
             if math.isfinite(known) and known <= limit:
                 return None
             factors = formula.steps(FLOATS, known, limit)
         else:
-            steps = formula.steps(E, E.astype(exact, total.dtype), limit)
-            factors = [(name, c if isinstance(c, float) else c.item()) for name, c in steps]
+            factors = [(name, c if isinstance(c, float) else c.item()) for name, c in formula.steps(E, norm, limit)]
 
-    def clip(B: Backend, values: Array) -> Array:
+    def scaled(B: Backend, values: Array) -> Array:
+        if factors is None:
+            return modes.run(_zeros, B, (values,))
         return scale_values(B, values, [(name, round_scalar(B, values, c, name)) for name, c in factors])
 
-    return clip
+    return Clip(scaled, _attached(B, total, norm, limit, formula, nonfinite))
+
+
+def _attached(
+    B: Backend, total: Total, norm: Array, limit: float, formula: ClipFormula, nonfinite: str
+) -> tuple[Array, Array, Array] | None:
+    if total.attached is None:
+        return None
+    return _ingredients(B, total.E, total.attached, norm, limit, formula, nonfinite)
+
+
+def _ingredients(
+    B: Backend, E: Backend, attached: Array, norms: Array, limit: float, formula: ClipFormula, nonfinite: str
+) -> tuple[Array, Array, Array]:
+    """(norms, limit, over) for `attach_scaled`, of norms that decide, arrays of E, and of the same attached."""
+    dtype = B.dtype(attached)
+    with E.scope():
+        over = formula.over(E, norms, limit)
+        over = E.where(E.isfinite(norms), over, -1.0) if nonfinite == "skip" else over
+        over = E.astype(over, dtype)
+    with B.scope():
+        if E is modes.HOST:
+            over = B.asarray(over, attached)
+        return attached, B.asarray(np.full(1, limit, dtype), attached), over
 
 
 def refuse_nonfinite(E: Backend, norms: Array, nonfinite: str) -> None:
@@ -325,10 +385,10 @@ def refuse_nonfinite(E: Backend, norms: Array, nonfinite: str) -> None:
         raise FloatingPointError(f"the norm of the gradient is {bad}; nonfinite= accepts 'propagate' and 'skip' too")
 
 
-def _traced_clip(E: Backend, steps: Steps, finite: Array | None) -> Clip:
-    """The same, where neither the norm nor whether it is finite is known yet."""
+def _traced_scaling(E: Backend, steps: Steps, finite: Array | None) -> Callable[[Backend, Array], Array]:
+    """What scales the values of a leaf, where neither the norm nor whether it is finite is known yet."""
 
-    def clip(B: Backend, values: Array) -> Array:
+    def scaled(B: Backend, values: Array) -> Array:
         dtype = wide_dtype(B.dtype(values))
         with B.scope():
             rounded = [
@@ -338,7 +398,7 @@ def _traced_clip(E: Backend, steps: Steps, finite: Array | None) -> Clip:
             clipped = scale_values(B, values, rounded)
             return clipped if finite is None else B.where(B.reshape(finite, ()), clipped, B.zeros_like(values))
 
-    return clip
+    return scaled
 
 
 def _zeros(B: Backend, values: Array) -> Array:
@@ -385,20 +445,46 @@ def _clip_rows(leaf: Any, limit: float, nonfinite: str) -> Any:
     check_float(B, values)
     if not B.shape(values):
         raise ValueError("x: got a 0-d array; accepted is shape (rows, *row_shape)")
-    sums, place = values, None
+    asked = derivatives.asks(B, values)
+    layout = Layout("rows")
+    keys: tuple[Array, ...] = ()
+    known = derivatives.constant(B, values) if asked else values
+    sums, place = known, None
     if isinstance(leaf, IndexedSlices):
-        if not modes.is_traced(B, values, leaf.indices):
-            leaf = without_padding(leaf)
-            values = leaf.values
-        sums, place = modes.run(_row_sums, B, (values, leaf.indices), rows=leaf.dense_shape[0])
+        if leaf.padded and not modes.is_traced(B, values, leaf.indices):
+            return _clip_rows(without_padding(leaf), limit, nonfinite)
+        layout = Layout("rows", True, leaf.dense_shape[0])
+        sums, place = modes.run(_row_sums, B, (known, leaf.indices), rows=layout.rows)
+        keys = (leaf.indices, place)
     E, norms = row_norms([(B, as_rows(B, sums, B.shape(sums)[0]))], 2.0)
     with E.scope():
         refuse_nonfinite(E, norms, nonfinite)
         if E is modes.HOST and np.isfinite(norms).all() and (norms <= limit).all():
             return leaf
         factors = row_factors(E, norms, limit, nonfinite)
-    clipped = scale_rows(B, values, E, factors, place)
+    clipped = scale_rows(B, known, E, factors, place)
+    if asked:
+        member = Member(layout, values, keys)
+        rounded = rounded_norms(B, E, norms, norm_dtype([leaf]), values)
+        attached = derivatives.attach_norms(B, rounded, [member])
+        clipped = attach_rows(B, clipped, member, attached, E, norms, limit, nonfinite)
     return leaf.replace(values=clipped) if isinstance(leaf, IndexedSlices) else clipped
+
+
+def rounded_norms(B: Backend, E: Backend, norms: Array, dtype: str, like: Array) -> Array:
+    """float64 norms, arrays of E, as B's arrays of a dtype."""
+    with E.scope():
+        rounded = E.astype(norms, dtype)
+    return B.asarray(rounded, like) if E is modes.HOST else rounded
+
+
+def attach_rows(
+    B: Backend, clipped: Array, member: Member, attached: Array, E: Backend, norms: Array, limit: float, nonfinite: str
+) -> Array:
+    """What `scale_rows` made of a member's values, as a function of them and of their attached norms."""
+    return derivatives.attach_scaled(
+        B, clipped, member, *_ingredients(B, E, attached, norms, limit, ISLICES, nonfinite)
+    )
 
 
 def _row_sums(B: Backend, values: Array, indices: Array, *, rows: int | None) -> tuple[Array, Array]:

@@ -10,23 +10,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from islices import kernels, modes
+from islices import derivatives, kernels, modes
 from islices.arguments import is_real, show
 from islices.backend import FLOATS, Array, Backend
 from islices.linear import as_float
 from islices.native import adopt, flatten, without_padding
 from islices.registry import describe, get_backend
 from islices.rows import coalesce
-from islices.shapes import size_of
 from islices.slices import IndexedSlices
-from islices.sums import Matrices, row_norms
+from islices.sums import Matrices, as_rows, row_norms
 
 __all__ = [
     "Leaf",
     "Total",
     "adopt_leaves",
     "as_matrices",
-    "as_rows",
     "check_float",
     "check_floats",
     "check_one_framework",
@@ -70,8 +68,8 @@ def norm(x: Any, ord: float = 2) -> Any:
     Duplicates are summed first. The sum is exact to about 100 bits whatever the sequence, so the result does not
     depend on it; the root is taken in float64 and rounded once. Of orders 1, 2 and inf that is exact; others are within
     the bound of SPEC clause 7 (7 units in the last place of a float64 for whole orders), with the same bits everywhere.
-    An order whose binary fraction is long (2.7, not 2.5) takes up to 52 square roots a number. Outside traced code
-    torch and TensorFlow pass no gradient through it (clause 20).
+    An order whose binary fraction is long (2.7, not 2.5) takes up to 52 square roots a number. Differentiable wherever
+    the framework differentiates; the gradient at norm 0 is 0.
 
     Examples
     --------
@@ -183,13 +181,27 @@ class Total(NamedTuple):
     exact: Array
     dtype: str
     given: Any
+    #: the latter with shape (1,), where a gradient may be asked for; None where it is a constant
+    attached: Array | None = None
 
 
 def total_norm(leaves: Sequence[Any], ord: float = 2.0, *, raw: bool = False) -> Total:
     """The norm of all leaves together. raw: duplicates are not summed."""
     dtype = norm_dtype(leaves)
-    E, exact = norm64(leaves, ord, raw=raw) if leaves else (modes.HOST, np.zeros(1))
-    return Total(E, exact, dtype, norm_out(E, exact, dtype, leaves))
+    if not leaves:
+        exact = np.zeros(1)
+        return Total(modes.HOST, exact, dtype, norm_out(modes.HOST, exact, dtype, leaves))
+    if not any(derivatives.asks(*parts(leaf)) for leaf in leaves):
+        E, exact = norm64(leaves, ord, raw=raw)
+        return Total(E, exact, dtype, norm_out(E, exact, dtype, leaves))
+    B, _ = parts(leaves[0])
+    constants = [derivatives.constant(B, leaf) for leaf in leaves]
+    E, exact = norm64(constants, ord, raw=raw)
+    given = norm_out(E, exact, dtype, constants)
+    with B.scope():
+        members = [derivatives.of_leaf(leaf, raw=raw) for leaf in leaves]
+        attached = derivatives.attach_norms(B, B.reshape(given, (1,)), members, ord)
+        return Total(E, exact, dtype, B.reshape(attached, B.shape(given)), attached)
 
 
 def norm64(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Backend, Array]:
@@ -258,14 +270,6 @@ def check_floats(leaves: Sequence[Any]) -> None:
     """Raise TypeError if a leaf is of integers."""
     for leaf in leaves:
         check_float(*parts(leaf))
-
-
-def as_rows(B: Backend, values: Array, k: int | None) -> Array:
-    """values as a matrix: one row (k = 1), or one for each along axis 0 (k = its length)."""
-    shape = B.shape(values)
-    inner = shape if k == 1 else shape[1:]
-    with B.scope():
-        return B.reshape(values, (k, size_of(inner)))
 
 
 def norm_out(E: Backend, norm64: Array, dtype: str, leaves: Sequence[Any]) -> Any:

@@ -7,22 +7,31 @@ up: one backward pass holds every sample's gradient. SPEC clause 14.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from islices import modes
+from islices import derivatives, modes
 from islices.arguments import LARGEST, show, whole_number
 from islices.backend import Array, Backend
-from islices.clip import check_max_norm, check_nonfinite, refuse_nonfinite, row_factors, scale_rows
+from islices.clip import (
+    attach_rows,
+    check_max_norm,
+    check_nonfinite,
+    refuse_nonfinite,
+    rounded_norms,
+    row_factors,
+    scale_rows,
+)
+from islices.derivatives import Layout, Member
 from islices.embedding import check_count, check_upstream, counting, first_axis, flat_slices, resolve_padding_idx
 from islices.linear import concat, join_arrays
 from islices.native import flatten, rebuild
-from islices.norms import as_rows, check_float
+from islices.norms import check_float
 from islices.registry import describe, find_backend
 from islices.rows import check_memory
 from islices.slices import IndexedSlices
-from islices.sums import Groups, row_norms
+from islices.sums import Groups, as_rows, row_norms, sample_keys
 
 __all__ = ["PerSample", "clip_per_sample", "per_sample"]
 
@@ -117,7 +126,7 @@ class PerSample:
         array, shape (B,)
             As clause 7 has it: float32, or float64 for float64 values.
         """
-        return _norms([self])[0]
+        return _norms([self]).given
 
     def clip(self, max_norm: float, *, nonfinite: str = "propagate") -> PerSample:
         """Each sample's gradient scaled down to a norm of at most max_norm, by the factor of clause 10.
@@ -343,12 +352,13 @@ def clip_per_sample(tree: Any, max_norm: float, *, nonfinite: str = "propagate")
     leaves = flatten(tree, "tree")
     given = [x for x in leaves if x is not None]
     _check_leaves(given)
-    rounded, E, norms = _norms(given)
+    measured = _norms(given)
+    E = measured.E
     with E.scope():
-        refuse_nonfinite(E, norms, nonfinite)
-        factors = row_factors(E, norms, limit, nonfinite)
-    out = (None if x is None else _scaled(x, E, factors) for x in leaves)
-    return rebuild(tree, out), rounded
+        refuse_nonfinite(E, measured.exact, nonfinite)
+        factors = row_factors(E, measured.exact, limit, nonfinite)
+    out = (None if x is None else _scaled(x, measured, factors, limit, nonfinite) for x in leaves)
+    return rebuild(tree, out), measured.given
 
 
 def _check_leaves(leaves: Sequence[Any]) -> None:
@@ -371,39 +381,61 @@ def _check_leaves(leaves: Sequence[Any]) -> None:
         raise ValueError(f"tree: got {sorted(batches)} samples; accepted is one number of samples")
 
 
-def _scaled(x: Any, E: Backend, factors: Array) -> Any:
-    B, values = (x.backend, x.values) if isinstance(x, PerSample) else (find_backend(x), x)
-    assert B is not None
-    scaled = scale_rows(B, values, E, factors, x.samples if isinstance(x, PerSample) else None)
+def _scaled(x: Any, norms: Norms, factors: Array, limit: float, nonfinite: str) -> Any:
+    B, member = _member(x)
+    values = derivatives.constant(B, member.values) if norms.attached else member.values
+    scaled = scale_rows(B, values, norms.E, factors, x.samples if isinstance(x, PerSample) else None)
+    if norms.attached:
+        scaled = attach_rows(B, scaled, member, norms.given, norms.E, norms.exact, limit, nonfinite)
     return PerSample._trusted(B, scaled, x.indices, x.samples, x.dense_shape) if isinstance(x, PerSample) else scaled
 
 
-def _norms(leaves: Sequence[Any]) -> tuple[Array, Backend, Array]:
-    """(norms as the user gets them, E, norms in float64): one a sample, over all leaves."""
+class Norms(NamedTuple):
+    """One norm a sample, over all leaves: as arrays of E in float64, and as the user gets them."""
+
+    E: Backend
+    exact: Array
+    given: Array
+    attached: bool  # whether a gradient may be asked for
+
+
+def _member(x: Any) -> tuple[Backend, Member]:
+    """(backend, what the norms of samples are of) of a leaf."""
+    if isinstance(x, PerSample):
+        return x.backend, Member(Layout("samples", True, x.dense_shape[1]), x.values, (x.indices, x.samples))
+    B = find_backend(x)
+    assert B is not None
+    return B, Member(Layout("samples"), x)
+
+
+def _norms(leaves: Sequence[Any]) -> Norms:
+    members = [_member(x) for x in leaves]
+    for owner, member in members:
+        check_float(owner, member.values)
+    B, first = members[0]
+    asked = any(derivatives.asks(owner, member.values) for owner, member in members)
     rows, groups = [], []
-    for x in leaves:
+    for x, (_, member) in zip(leaves, members, strict=True):
+        values = derivatives.constant(B, member.values) if asked else member.values
         if isinstance(x, PerSample):
-            matrix, group = _sums_by_sample(x)
+            matrix, group = _sums_by_sample(x, values)
         else:
-            owner = find_backend(x)
-            assert owner is not None
-            check_float(owner, x)
-            matrix, group = (owner, as_rows(owner, x, owner.shape(x)[0])), None
+            matrix, group = (B, as_rows(B, values, B.shape(values)[0])), None
         rows.append(matrix)
         groups.append(group)
     E, norms = row_norms(rows, 2.0, groups)
-    B, like = (leaves[0].backend, leaves[0].values) if isinstance(leaves[0], PerSample) else (rows[0][0], leaves[0])
     dtype = "float64" if any(B.dtype(x) == "float64" for B, x in rows) else "float32"
-    with E.scope():
-        rounded = E.astype(norms, dtype)
-    return (B.asarray(rounded, like) if E is modes.HOST else rounded), E, norms
+    given = rounded_norms(B, E, norms, dtype, first.values)
+    if asked:
+        given = derivatives.attach_norms(B, given, [member for _, member in members])
+    return Norms(E, norms, given, asked)
 
 
-def _sums_by_sample(x: PerSample) -> tuple[tuple[Backend, Array], Groups]:
-    """The distinct rows of every sample, duplicates summed, as a matrix, and which sample each belongs to."""
+def _sums_by_sample(x: PerSample, values: Array) -> tuple[tuple[Backend, Array], Groups]:
+    """The distinct rows of every sample, duplicates summed, as a matrix, and which sample each belongs to; of values,
+    x's own or the same as constants."""
     B, (batch, rows, *_) = x.backend, x.dense_shape
-    check_float(B, x.values)
-    arrays = (x.values, x.indices, x.samples)
+    arrays = (values, x.indices, x.samples)
     traced = modes.is_traced(B, *arrays)
     views = None if traced else modes.host_views(B, arrays)
     if views is not None:  # what is summed here nobody sees: it need not go back into the framework
@@ -426,11 +458,10 @@ def _sums_by_key(
     """(sums, keys, starts): the distinct rows of each sample, duplicates summed; key = sample * rows + index names one,
     starts has each sample's first key. A slot that holds nothing (traced code) has the key after the last."""
     dtype = B.dtype(values)
-    # as arrays: JAX narrows 64-bit numbers in traced code
-    stride = B.astype(B.asarray(np.full(1, rows), values), "int64")
-    keys = B.astype(samples, "int64") * stride + B.astype(indices, "int64")
+    keys = sample_keys(B, values, indices, samples, rows)
     if B.is_traced(indices):
         values, keys = B.select(values, keys, B.in_range(indices, rows), batch * rows)
+    stride = B.astype(B.asarray(np.full(1, rows), values), "int64")  # as an array: JAX narrows 64-bit numbers
     starts = B.astype(B.asarray(np.arange(batch + 1), values), "int64") * stride
     sums, keys = B.sum_duplicates(B.widen(values), keys, batch * rows)
     return B.astype(sums, dtype), keys, starts

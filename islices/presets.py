@@ -13,24 +13,48 @@ from typing import Any, NamedTuple
 from islices.arguments import show
 from islices.backend import Array, Backend
 
-__all__ = ["BY_GLOBAL_NORM", "BY_NORM", "BY_VALUE", "ClipFormula", "Steps", "islices_formula", "lookup_formula"]
+__all__ = [
+    "BY_GLOBAL_NORM",
+    "BY_NORM",
+    "BY_VALUE",
+    "ISLICES",
+    "ClipFormula",
+    "Steps",
+    "islices_formula",
+    "lookup_formula",
+]
 
 Steps = list[tuple[str, Any]]
 
 
 class ClipFormula(NamedTuple):
-    """steps(E, norm, max_norm) -> Steps; raw: duplicates are not summed; wide: norm comes in float64."""
+    """steps(E, norm, max_norm) -> Steps; raw: duplicates are not summed; wide: norm comes in float64.
+
+    What every formula multiplies by is max_norm / (norm + slack) or 1; at the edge between them the derivative is that
+    of the former, in islices' own formula (wide) of the latter.
+    """
 
     steps: Callable[[Backend, Array, float], Steps]
     raw: bool = False
     wide: bool = False
+    slack: float = 0.0
     source: str = ""
+
+    def over(self, E: Backend, norm: Array, max_norm: Any) -> Array:
+        """1 where it is the former, else 0, in norm's dtype."""
+        zero = E.zeros_like(norm)
+        if self.wide:
+            return E.where(E.less_equal(norm, max_norm), zero, zero + 1.0)
+        return E.where(E.less_equal(max_norm, norm + self.slack), zero + 1.0, zero)
 
 
 def islices_formula(E: Backend, norm: Array, max_norm: float) -> Steps:
     """max_norm / norm in float64 where norm exceeds it, else 1; NaN where norm is not finite (SPEC clause 10)."""
     one = E.minimum(E.maximum(norm, 1.0), 1.0)
-    return [("mul", E.where(E.less_equal(norm, max_norm), one, E.div(max_norm, norm)) + (norm - norm))]
+    within = E.less_equal(norm, max_norm)
+    # a quotient that is not taken is a number too: norm / 1
+    factor = E.div(E.minimum(norm, max_norm), E.where(within, one, norm))
+    return [("mul", E.where(within, one, factor) + (norm - norm))]
 
 
 def _torch(E: Backend, norm: Array, max_norm: float) -> Steps:
@@ -43,9 +67,8 @@ def _mxnet(E: Backend, norm: Array, max_norm: float) -> Steps:
 
 
 def _tensorflow_global(E: Backend, norm: Array, max_norm: float) -> Steps:
-    # the last term makes every value NaN when the norm is not finite
-    smaller = E.minimum(E.div(1.0, norm), E.div(1.0, 0.0 * norm + max_norm))
-    return [("mul", smaller * max_norm + (norm - norm))]
+    # TensorFlow takes the smaller of two reciprocals; the last term makes every value NaN when the norm is not finite
+    return [("mul", E.div(1.0, E.maximum(norm, max_norm)) * max_norm + (norm - norm))]
 
 
 def _tensorflow_norm(E: Backend, norm: Array, max_norm: float) -> Steps:
@@ -65,8 +88,8 @@ BY_GLOBAL_NORM: Mapping[str, ClipFormula] = {
     "islices": ISLICES,
     "tensorflow": ClipFormula(_tensorflow_global, raw=True, source="tf.clip_by_global_norm"),
     "keras": ClipFormula(_tensorflow_global, raw=True, source="keras.optimizers.Optimizer(global_clipnorm=)"),
-    "torch": ClipFormula(_torch, source="torch.nn.utils.clip_grad_norm_"),
-    "mxnet": ClipFormula(_mxnet, source="mxnet.gluon.utils.clip_global_norm"),
+    "torch": ClipFormula(_torch, slack=1e-6, source="torch.nn.utils.clip_grad_norm_"),
+    "mxnet": ClipFormula(_mxnet, slack=1e-8, source="mxnet.gluon.utils.clip_global_norm"),
     "optax": ClipFormula(_optax, source="optax.clip_by_global_norm"),
 }
 

@@ -18,8 +18,11 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from islices import modes, powers
 from islices.backend import Array, Backend
+from islices.shapes import size_of
 
 __all__ = [
     "UNKNOWN_COUNT",
@@ -28,12 +31,14 @@ __all__ = [
     "Groups",
     "Matrices",
     "Sums",
+    "as_rows",
     "computing",
     "cuts_of",
     "extent_of",
     "norms_of",
     "row_norms",
     "row_sums",
+    "sample_keys",
     "sums_of",
 ]
 
@@ -53,6 +58,21 @@ class Groups(NamedTuple):
 #: Leaves whose rows are measured together: (backend, float array of shape (k, m)) each.
 Matrices = Sequence[tuple[Backend, Array]]
 Members = Sequence[Groups | None]
+
+
+def as_rows(B: Backend, values: Array, k: int | None) -> Array:
+    """values as a matrix: one row (k = 1), or one for each along axis 0 (k = its length)."""
+    shape = B.shape(values)
+    inner = shape if k == 1 else shape[1:]
+    with B.scope():
+        return B.reshape(values, (k, size_of(inner)))
+
+
+def sample_keys(B: Backend, values: Array, indices: Array, samples: Array, rows: int) -> Array:
+    """sample * rows + index of each slot, int64: what names a row of one sample. values say where arrays lie."""
+    # as an array: JAX narrows 64-bit numbers in traced code
+    stride = B.astype(B.asarray(np.full(1, rows), values), "int64")
+    return B.astype(samples, "int64") * stride + B.astype(indices, "int64")
 
 
 def row_norms(leaves: Matrices, ord: float, groups: Members | None = None) -> tuple[Backend, Array]:

@@ -9,14 +9,16 @@ are then read through its primitive, and second derivatives are right.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax, tree_util
+from jax.custom_derivatives import SymbolicZero
 
-from islices.backend import Array, Gradient, LookedUp, Source, Transform
+from islices.backend import Array, Gradient, GradientOfValue, LookedUp, Source, Transform
 from islices.backends.jax import memory
 from islices.backends.jax.linen import intercepting
 from islices.backends.jax.lookups import RECORDER
@@ -24,7 +26,7 @@ from islices.backends.jax.memory import Tracer
 from islices.backends.jax.rewriting import Found, Plan, Slot, evaluate
 from islices.table import Table
 
-__all__ = ["custom_gradient", "differentiate", "flatten_tree", "per_sample_gradients"]
+__all__ = ["custom_gradient", "differentiate", "flatten_tree", "per_sample_gradients", "with_gradient"]
 
 
 def differentiate(
@@ -137,6 +139,32 @@ def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callab
     function = jax.custom_vjp(forward)
     function.defvjp(lambda *arrays: (forward(*arrays), arrays), backward)
     return function  # type: ignore[no-any-return]
+
+
+def with_gradient(value: Array, arrays: Sequence[Array], backward: GradientOfValue) -> Array:
+    """See `Backend.with_gradient`: in forward mode too, where a tangent passes through the transposed gradient."""
+    if not any(isinstance(x, Tracer) for x in arrays):
+        return value
+
+    @jax.custom_jvp
+    def attached(value: Array, *arrays: Array) -> Array:
+        return value
+
+    @partial(attached.defjvp, symbolic_zeros=True)
+    def rule(primals: Sequence[Array], tangents: Sequence[Any]) -> tuple[Array, Any]:
+        known, *given = primals
+        moving = {k: t for k, t in enumerate(tangents[1:]) if not isinstance(t, SymbolicZero)}
+
+        def pull(upstream: Array) -> list[Array]:
+            gradients = backward(known, tuple(given), upstream)
+            return [gradients[k] for k in moving]
+
+        # linear in upstream: its transpose is the same wherever it is taken
+        _, push = jax.vjp(pull, lax.full_like(known, 0))
+        (tangent,) = push(list(moving.values()))
+        return attached(*primals), tangent
+
+    return attached(value, *arrays)  # type: ignore[no-any-return]
 
 
 def per_sample_gradients(

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from islices.backend import Array, Backend, Gradient, LookedUp, Source, Transform
+from islices.backend import Array, Backend, Gradient, GradientOfValue, LookedUp, Source, Transform
 from islices.backends.jax import differentiation, memory, segments
 from islices.backends.jax.lookups import read
 from islices.backends.jax.memory import Tracer
@@ -87,6 +87,9 @@ class Embeddings(Backend):
 
     def custom_gradient(self, forward: Callable[..., Array], backward: Gradient) -> Callable[..., Array]:
         return differentiation.custom_gradient(forward, backward)
+
+    def with_gradient(self, value: Array, arrays: Sequence[Array], backward: GradientOfValue) -> Array:
+        return differentiation.with_gradient(value, arrays, backward)
 
     def differentiate(
         self, fn: Transform, variables: Sequence[Array], sources: Sequence[Source]

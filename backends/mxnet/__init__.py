@@ -195,8 +195,8 @@ class MXNetBackend(Backend):
 
     def row_sum(self, x: Array) -> Array:
         if 0 in x.shape:
-            return self.zeros(x.shape[:1], "float64", x)
-        return nd.dot(x, nd.ones((x.shape[1],), x.context, "float64"))  # nd.sum of few rows takes ten times as long
+            return self.zeros(x.shape[:1], self.dtype(x), x)
+        return nd.dot(x, nd.ones((x.shape[1],), x.context, x.dtype))  # nd.sum of few rows takes ten times as long
 
     def blocks(self, x: Array) -> Sequence[Array]:
         m = x.shape[1]

@@ -151,7 +151,8 @@ def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callab
     def f(*arrays: Array) -> Array:
         if tf.executing_eagerly() and not record.could_possibly_record():
             return forward(*arrays)
-        return recorded(*arrays)
+        # of a variable, its read is what is recorded
+        return recorded(*(x if isinstance(x, tf.Tensor) else tf.identity(plain(x)) for x in arrays))
 
     return f
 

@@ -18,7 +18,17 @@ import torch
 from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
-from islices.backend import Array, Backend, Gradient, LayerUse, LookedUp, NativeParts, Source, Transform
+from islices.backend import (
+    Array,
+    Backend,
+    Gradient,
+    GradientOfValue,
+    LayerUse,
+    LookedUp,
+    NativeParts,
+    Source,
+    Transform,
+)
 from islices.backends.torch import compiling, layers, recording
 from islices.backends.torch.arithmetic import as_tensors, in_bags, rounded_sqrt, sum_bags
 
@@ -63,10 +73,7 @@ class TorchBackend(Backend):
         )
 
     def records_gradient(self, x: Array) -> bool:
-        if x.requires_grad and torch.is_grad_enabled():
-            return True
-        # outside of forward_ad.dual_level, where its number is negative, there are no tangents to look for
-        return getattr(forward_ad, "_current_level", 0) >= 0 and forward_ad.unpack_dual(x).tangent is not None
+        return recording.is_recorded(x)
 
     def host_view(self, x: Array) -> np.ndarray[Any, Any] | None:
         if not x.is_cpu or x.is_neg():
@@ -318,6 +325,9 @@ class TorchBackend(Backend):
 
     def custom_gradient(self, forward: Callable[..., Array], backward: Gradient) -> Callable[..., Array]:
         return recording.custom_gradient(forward, backward)
+
+    def with_gradient(self, value: Array, arrays: Sequence[Array], backward: GradientOfValue) -> Array:
+        return recording.with_gradient(value, arrays, backward)
 
     def differentiate(
         self, fn: Transform, variables: Sequence[Array], sources: Sequence[Source]

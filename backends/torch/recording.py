@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from islices.backend import Array, Backend, Gradient, LookedUp, Source, Transform
+from islices.backend import Array, Backend, Gradient, GradientOfValue, LookedUp, Source, Transform
 
-__all__ = ["custom_gradient", "differentiate", "per_sample_gradients"]
+__all__ = ["custom_gradient", "differentiate", "is_recorded", "per_sample_gradients", "with_gradient"]
 
 #: How many differentiations the current one is nested in: gradients of an inner one are differentiable themselves.
 _depth: ContextVar[int] = ContextVar("islices_torch_depth", default=0)
@@ -241,3 +241,54 @@ def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callab
         return Given.apply(*arrays)  # type: ignore[no-any-return]
 
     return call
+
+
+def with_gradient(value: Array, arrays: Sequence[Array], backward: GradientOfValue) -> Array:
+    """See `Backend.with_gradient`: in forward mode too, where a tangent passes through the transposed gradient."""
+
+    class Attached(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(value: torch.Tensor, *arrays: torch.Tensor) -> torch.Tensor:
+            return value.clone()  # an input that comes back would be a view, which nobody may change in place
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+            ctx.save_for_backward(*inputs)
+            ctx.save_for_forward(*inputs)
+
+        @staticmethod
+        def backward(ctx: Any, upstream: torch.Tensor) -> Any:
+            value, *arrays = ctx.saved_tensors
+            return (None, *backward(value, tuple(arrays), upstream))
+
+        @staticmethod
+        def jvp(ctx: Any, _: Any, *tangents: torch.Tensor | None) -> torch.Tensor:
+            value, *arrays = ctx.saved_tensors
+            return _transposed(lambda upstream: backward(value, tuple(arrays), upstream), value, tangents)
+
+    if not any(map(is_recorded, arrays)):
+        return value
+    return Attached.apply(value, *arrays)  # type: ignore[no-any-return]
+
+
+def is_recorded(x: torch.Tensor) -> bool:
+    """See `Backend.records_gradient`."""
+    if x.requires_grad and torch.is_grad_enabled():
+        return True
+    # outside of forward_ad.dual_level, where its number is negative, there are no tangents to look for
+    return getattr(forward_ad, "_current_level", 0) >= 0 and forward_ad.unpack_dual(x).tangent is not None
+
+
+def _transposed(
+    pull: Callable[[Array], Sequence[Array | None]], value: Array, tangents: Sequence[Array | None]
+) -> torch.Tensor:
+    """What pull, linear in its argument of value's shape, makes of tangents the other way round."""
+    with torch.enable_grad():
+        upstream = torch.zeros_like(value, requires_grad=True)
+        pulled = pull(upstream)
+        pairs = [(g, t) for g, t in zip(pulled, tangents, strict=True) if g is not None and t is not None]
+        outs, given = [g for g, _ in pairs], [t for _, t in pairs]
+        (found,) = torch.autograd.grad(outs, [upstream], given, create_graph=True, allow_unused=True)
+    return torch.zeros_like(value) if found is None else found

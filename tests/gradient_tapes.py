@@ -1,0 +1,108 @@
+"""Each framework's own way to differentiate, behind one function: not islices.value_and_grad, but what users write."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+import islices
+from islices.host import bfloat16_to_float32
+
+__all__ = ["FRAMEWORKS", "MODES", "Tape", "read"]
+
+FRAMEWORKS = [name for name in ("torch", "tensorflow", "jax", "mxnet") if name in islices.list_backends()]
+#: (framework, mode): eager on the host where the library chooses so, eager natively, compiled.
+MODES = [
+    *((name, mode) for name in FRAMEWORKS for mode in ("eager", "native")),
+    *((name, "compiled") for name in FRAMEWORKS if name in ("tensorflow", "jax")),
+]
+
+#: A scalar of the framework from arrays of it.
+Loss = Callable[..., Any]
+
+
+def read(backend: Any, x: Any) -> np.ndarray:
+    """An array of the framework in float64."""
+    host = backend.to_numpy(x)
+    return (bfloat16_to_float32(host) if backend.dtype(x) == "bfloat16" else host).astype(np.float64)
+
+
+class Tape:
+    """Takes gradients in one framework and mode."""
+
+    def __init__(self, framework: str, mode: str = "eager") -> None:
+        self.framework, self.mode = framework, mode
+        self.backend = islices.get_backend(framework)
+        self.module = importlib.import_module(framework)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        # MXNet takes arrays of no elements in such a context only
+        shapes = self.module.util.np_shape(True) if self.framework == "mxnet" else contextlib.nullcontext()
+        with islices.execution("native" if self.mode == "native" else "host"), self.backend.wide_types(), shapes:
+            yield
+
+    def array(self, x: np.ndarray) -> Any:
+        return self.backend.asarray(x)
+
+    def weighted(self, pairs: Sequence[tuple[Any, Any]]) -> Any:
+        """The sum of the products of pairs, by the framework's own operations, in the wider type."""
+        total = None
+        for x, weight in pairs:
+            if self.framework == "torch":
+                one = (x.to(weight.dtype) * weight).sum()
+            elif self.framework == "tensorflow":
+                one = self.module.reduce_sum(self.module.cast(x, weight.dtype) * weight)
+            else:
+                one = (x.astype(weight.dtype) * weight).sum()
+            if self.framework == "mxnet" and total is not None:
+                one = one.astype(total.dtype)
+            total = one if total is None else total + one
+        return total
+
+    def gradients(self, loss: Loss, *given: np.ndarray) -> list[np.ndarray | None]:
+        """The derivatives of a loss by each of its arguments, None for integers; in float64."""
+        floats = [k for k, x in enumerate(given) if x.dtype.kind not in "iub"]
+        with self.running():
+            arrays = [self.array(x) for x in given]
+            found = dict(zip(floats, getattr(self, f"_{self.framework}")(loss, arrays, floats), strict=True))
+            # a loss that does not depend on it
+            return [
+                None if k not in found else np.zeros(x.shape) if found[k] is None else read(self.backend, found[k])
+                for k, x in enumerate(given)
+            ]
+
+    def _torch(self, loss: Loss, arrays: list[Any], floats: list[int]) -> list[Any]:
+        for k in floats:
+            arrays[k].requires_grad_()
+        value = loss(*arrays)
+        return list(self.module.autograd.grad(value, [arrays[k] for k in floats], allow_unused=True))
+
+    def _tensorflow(self, loss: Loss, arrays: list[Any], floats: list[int]) -> list[Any]:
+        tf = self.module
+
+        def take(*arrays: Any) -> list[Any]:
+            watched = [arrays[k] for k in floats]
+            with tf.GradientTape() as tape:
+                tape.watch(watched)
+                value = loss(*arrays)
+            return tape.gradient(value, watched, unconnected_gradients="zero")  # type: ignore[no-any-return]
+
+        return (tf.function(take, autograph=False) if self.mode == "compiled" else take)(*arrays)
+
+    def _jax(self, loss: Loss, arrays: list[Any], floats: list[int]) -> list[Any]:
+        take = self.module.grad(loss, argnums=tuple(floats))
+        return list((self.module.jit(take) if self.mode == "compiled" else take)(*arrays))
+
+    def _mxnet(self, loss: Loss, arrays: list[Any], floats: list[int]) -> list[Any]:
+        mx = self.module
+        for k in floats:
+            arrays[k].attach_grad()
+        with mx.autograd.record():
+            value = loss(*arrays)
+        value.backward()
+        return [arrays[k].grad for k in floats]
