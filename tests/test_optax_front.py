@@ -649,7 +649,12 @@ WRAPPED: dict[str, Callable[[Any, Any], Any]] = {
 def test_wrappers_that_leave_leaves_alone(name: str, table: bool) -> None:
     grads = [gradient(seed) for seed in range(3)]
     start = {**START, "table": Table(START["table"])} if table else START
-    expected, _ = train(front.adam(0.1), START, grads)
+    # optax compiles a tree's bias corrections as one program, whose rounding depends on what else is in the tree
+    trees = [["table"], ["w"]] if "multi_transform" in name or name == "masked" else [["table", "w"]]
+    expected = {}
+    for names in trees:
+        picked = [{leaf: grad[leaf] for leaf in names} for grad in grads]
+        expected |= train(front.adam(0.1), {leaf: START[leaf] for leaf in names}, picked)[0]
     found, _ = train(WRAPPED[name](front.adam(0.1), optax.adam(0.1)), start, grads)
     assert_same({**found, "table": found["table"].weights} if table else found, expected)
 
