@@ -153,6 +153,17 @@ def not_implemented(reason: str) -> Any:
     return _NotImplementedPrimitive(reason)
 
 
+def view_span(view: np.ndarray[Any, Any]) -> tuple[int, int]:
+    """`Backend.memory_span` of a NumPy array."""
+    start = view.__array_interface__["data"][0]
+    if view.flags.c_contiguous:
+        return start, start + view.nbytes
+    if view.size == 0:
+        return start, start
+    reach = [(size - 1) * step for size, step in zip(view.shape, view.strides, strict=True)]
+    return start + sum(x for x in reach if x < 0), start + sum(x for x in reach if x > 0) + view.itemsize
+
+
 class _NotImplementedPrimitive:
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -259,6 +270,13 @@ class Backend:
         The core never writes through the view.
         """
         raise NotImplementedError
+
+    def memory_span(self, x: Array) -> tuple[int, int] | None:
+        """The address of the first byte that x's elements lie in, and that behind the last; twice the same one where x
+        has none. For arrays that change in place or may be donated: numbers that are equal for two of them where they
+        are one will do. None where nothing is known: x is then told from others by its identity."""
+        view = None if self.is_traced(x) else self.host_view(x)
+        return None if view is None else view_span(view)
 
     def from_host(self, array: np.ndarray[Any, Any], like: Array) -> Array:
         """The framework's array over a NumPy array that islices made and gives away; uint16 means bfloat16.

@@ -18,6 +18,7 @@ from islices.backend import INTEGERS, Array, Backend
 from islices.host import group
 from islices.native import adopt, without_padding
 from islices.registry import describe, find_backend
+from islices.sharing import share_memory
 from islices.slices import IndexedSlices, check_indices
 from islices.table import Table
 
@@ -275,6 +276,8 @@ def _scatter(table: Any, x: Any, op: str, donate: bool) -> Any:
         B.in_place(weights)
         with B.scope():
             values = B.stop_gradient(s.values)
+        if B.in_place(weights) or donate:  # what is written must not be read again as somebody's contribution
+            s, values = _beside(B, weights, s, values)
         changed = _on_host(B, weights, values, s.indices, op, donate)
         if changed is None and op in ("add", "sub") and B.dtype(weights) not in ("float16", "bfloat16"):
             with B.scope():
@@ -289,31 +292,35 @@ def _scatter(table: Any, x: Any, op: str, donate: bool) -> Any:
     return write_rows(B, table, ids, new, donate=donate)
 
 
+def _beside(B: Backend, weights: Array, s: IndexedSlices, values: Array) -> tuple[IndexedSlices, Array]:
+    """(s, values), copied where they lie in the table's memory."""
+    if not (share_memory(B, weights, values) or share_memory(B, weights, s.indices)):
+        return s, values
+    values, indices = (B.asarray(B.to_numpy(x), x) for x in (values, s.indices))
+    return IndexedSlices._trusted(B, values, indices, s.dense_shape, coalesced=s.coalesced), values
+
+
 def _on_host(B: Backend, weights: Array, values: Array, indices: Array, op: str, donate: bool) -> Array | None:
     """The table after a compiled kernel has changed its rows in place; None where none can, and nothing happened."""
     compiled = kernels.active()
     views = modes.host_views(B, (values, indices)) if compiled else None
     if compiled is None or views is None or not compiled.is_packed(views[1], B.shape(weights)[0]):
         return None
-    opened = open_tables(B, compiled, [weights], views[0], donate=donate)
+    opened = open_tables(B, compiled, [weights], donate=donate)
     if opened is None:
         return None
-    (view,), (changed,), rows = opened
-    compiled.scatter(view, rows, compiled.group(views[1]), op)
+    (view,), (changed,) = opened
+    compiled.scatter(view, views[0], compiled.group(views[1]), op)
     return changed
 
 
 def open_tables(
-    B: Backend, compiled: ModuleType, tables: Sequence[Array], values: Host, *, donate: bool
-) -> tuple[list[Host], list[Array], Host] | None:
-    """(views, results, values) for kernels that write into tables, as `Backend.writable` has them; None where there is
-    no memory for that, and nothing has happened. values, a view too, share none of it: a row that is written must not
-    be read again as somebody's gradient."""
+    B: Backend, compiled: ModuleType, tables: Sequence[Array], *, donate: bool
+) -> tuple[list[Host], list[Array]] | None:
+    """(views, results) for kernels that write into tables, as `Backend.writable` has them; None where there is no
+    memory for that, and nothing has happened. What the kernels read shares none of it."""
     opened = B.writable(tables, donate=donate)
-    if opened is None or not all(map(compiled.is_plain, opened[0])):
-        return None
-    views, results = opened
-    return views, results, values.copy() if any(np.may_share_memory(values, view) for view in views) else values
+    return opened if opened is not None and all(map(compiled.is_plain, opened[0])) else None
 
 
 def distinct_rows(B: Backend, indices: Array, rows: int | None) -> tuple[Array, Array]:

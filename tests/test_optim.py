@@ -211,7 +211,7 @@ def test_one_array_in_two_places_is_refused(name: str) -> None:
     table = B.asarray(START)
     state = optimizer.init(table)
     for shared in ({**state, "v": state["m"]}, {**state, "m": table}):
-        with pytest.raises(ValueError, match="state: got one array twice"):
+        with pytest.raises(ValueError, match=r"state\[.*got memory of"):
             optimizer.step(table, gradient(name, BATCHES[0]), shared, donate=True)
     equal(contents(table, state), contents(START, optim.adam(0.1).init(START)))
 

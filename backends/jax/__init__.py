@@ -77,6 +77,15 @@ class JaxBackend(Embeddings):
     def host_view(self, x: Array) -> np.ndarray | None:
         return memory.view(x)
 
+    def memory_span(self, x: Array) -> tuple[int, int] | None:
+        if isinstance(x, Tracer) or x.is_deleted() or not x.nbytes:
+            return None
+        if len(x.sharding.device_set) == 1:
+            start = x.unsafe_buffer_pointer()
+            return start, start + x.nbytes
+        shards = x.addressable_shards  # of one in several pieces the first tells
+        return self.memory_span(shards[0].data) if shards else None
+
     def from_host(self, array: np.ndarray, like: Array) -> Array:
         return memory.put(array, like)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.backend import FLOATS, Array, not_implemented
+from islices.backend import FLOATS, Array, not_implemented, view_span
 from islices.host import HostBackend
 
 __all__ = ["NumpyBackend", "backend"]
@@ -30,6 +30,9 @@ class NumpyBackend(HostBackend):
     def host_view(self, x: Array) -> np.ndarray | None:
         x = np.asarray(x)
         return x.view(np.uint16) if _dtype_name(x.dtype) == "bfloat16" else x
+
+    def memory_span(self, x: Array) -> tuple[int, int]:
+        return view_span(np.asarray(x))
 
     def from_host(self, array: np.ndarray, like: Array) -> Array:
         return array.view(_bfloat16()) if array.dtype == np.uint16 else array

@@ -96,6 +96,12 @@ class TensorflowBackend(Backend):
     def host_view(self, x: Array) -> np.ndarray[Any, Any] | None:
         return memory.view(x)
 
+    def memory_span(self, x: Array) -> tuple[int, int] | None:
+        if isinstance(x, tf.Tensor):  # never written to; a variable first leaves memory that it shares with one
+            return None
+        place = id(memory.handle(x)) if hasattr(x, "handle") or hasattr(x, "value") else id(x)
+        return place, place + 1
+
     def from_host(self, array: np.ndarray[Any, Any], like: Array) -> Array:
         return memory.adopt(array)
 

@@ -88,6 +88,18 @@ class TorchBackend(Backend):
         except (RuntimeError, TypeError):  # a subclass without memory of its own, a dtype NumPy has not
             return None
 
+    def memory_span(self, x: Array) -> tuple[int, int] | None:
+        try:
+            start = x.data_ptr()
+        except RuntimeError:  # a wrapper of functorch, a subclass without memory of its own
+            return None
+        if not start:  # elsewhere, or nowhere
+            return (0, 0) if 0 in x.shape else None
+        if x.is_contiguous():
+            return start, start + x.nbytes
+        reach = sum((size - 1) * step for size, step in zip(x.shape, x.stride(), strict=True))
+        return (start, start + (reach + 1) * x.element_size()) if x.numel() else (start, start)
+
     def from_host(self, array: np.ndarray[Any, Any], like: Array) -> Array:
         flags = array.flags
         if not flags.writeable or (not flags.c_contiguous and any(step < 0 for step in array.strides)):

@@ -22,7 +22,7 @@ from islices.embedding import check_ids, resolve_padding_idx
 from islices.host import dtype_name, host_dtype
 from islices.lookups import check_range, lookup
 from islices.memory import empty
-from islices.optim.optimizer import Optimizer
+from islices.optim.optimizer import Optimizer, check_steps
 from islices.registry import describe
 from islices.slices import IndexedSlices
 from islices.table import Table
@@ -479,7 +479,9 @@ class ShardedTable:
         """
 
         def prepare() -> Callable[[], tuple[Table, dict[str, Array]]]:
-            return self._local(optimizer).own._prepared(self.shard, grad, state, check_flag(donate, "donate"), True)
+            step = self._local(optimizer).own._prepared(self.shard, grad, state, check_flag(donate, "donate"), True)
+            check_steps([step])
+            return step.write
 
         def said(_: Any) -> dict[str, Any]:
             taken = int(self.backend.to_numpy(state["step"])[0])

@@ -49,15 +49,15 @@ def fused_step(work: Work, *, touched: bool, donate: bool) -> tuple[Array, dict[
         gradient = modes.host_views(B, (B.stop_gradient(given[0]), *given[1:]))
     if gradient is None or (len(gradient) == 2 and not compiled.is_packed(gradient[1], B.shape(work.weights)[0])):
         return None
-    opened = open_tables(B, compiled, [work.weights, *arrays.values()], gradient[0], donate=donate)
+    opened = open_tables(B, compiled, [work.weights, *arrays.values()], donate=donate)
     if opened is None:
         return None
-    (weights, *views), (changed, *results), values = opened
+    (weights, *views), (changed, *results) = opened
     state = dict(zip(arrays, views, strict=True))
     recipe = _recipe(compiled, plan)
     target, own = state.get("master", weights), [state[spec.name] for spec in plan.formula.state]
     for groups in _groups(compiled, gradient[1:], weights.shape, None if touched else work.frozen, touched):
-        compiled.step(recipe, values, groups, target, own, work.known)
+        compiled.step(recipe, gradient[0], groups, target, own, work.known)
         if target is not weights:
             ids = groups[1]
             weights[ids] = modes.HOST.astype(target[ids], modes.HOST.dtype(weights))

@@ -32,7 +32,7 @@ def adopt_float_table(table: Any) -> tuple[Backend, Array]:
 
 
 def check_state(
-    B: Backend, weights: Array, state: Any, shapes: Mapping[str, tuple[int, ...]], owner: object, *, donate: bool
+    B: Backend, weights: Array, state: Any, shapes: Mapping[str, tuple[int, ...]], owner: object
 ) -> dict[str, Array]:
     """The arrays of a state, "step" first and "master" last if there is one. shapes has the optimizer's own."""
     if not isinstance(state, Mapping):
@@ -61,10 +61,7 @@ def check_state(
                 f"{argument}: got {type(x).__name__} for a table that is a {type(weights).__name__}; accepted are both "
                 "in place or neither (tf.Variable(x, trainable=False))"
             )
-    arrays = {name: state[name] for name in shapes}
-    if (in_place or donate) and len({id(x) for x in (weights, *arrays.values())}) <= len(arrays):
-        raise ValueError("state: got one array twice, or the table itself; accepted are arrays of their own")
-    return arrays
+    return {name: state[name] for name in shapes}
 
 
 def _in_place(B: Backend, x: Array, argument: str) -> bool:

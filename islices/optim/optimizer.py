@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -19,10 +19,11 @@ from islices.optim.inputs import adopt_float_table, adopt_gradient, check_frozen
 from islices.optim.plan import plan_step
 from islices.optim.step import Pieces, Work, state_shapes
 from islices.registry import describe
+from islices.sharing import Part, check_apart
 from islices.slices import IndexedSlices
 from islices.update import as_given, write_rows
 
-__all__ = ["Optimizer"]
+__all__ = ["Optimizer", "Step", "check_steps"]
 
 
 class Optimizer:
@@ -186,19 +187,18 @@ class Optimizer:
         tables = flatten(table, "table")
         grads, states = _leaves(table, grad, "grad"), _leaves(table, state, "state")
         # all are looked at before the first is written
-        writes = [self._prepared(*leaves, donate, apply) for leaves in zip(tables, grads, states, strict=True)]
-        done = [write() for write in writes]
+        steps = [self._prepared(*leaves, donate, apply) for leaves in zip(tables, grads, states, strict=True)]
+        check_steps(steps)
+        done = [step.write() for step in steps]
         return rebuild(table, iter([t for t, _ in done])), rebuild(table, iter([s for _, s in done]))
 
-    def _prepared(
-        self, table: Any, grad: Any, state: Any, donate: bool, apply: Any
-    ) -> Callable[[], tuple[Any, dict[str, Array]]]:
-        """The step of one table, checked and ready to be written."""
+    def _prepared(self, table: Any, grad: Any, state: Any, donate: bool, apply: Any) -> Step:
+        """The step of one table, checked and ready to be written after `check_steps`."""
         B, weights = adopt_float_table(table)
-        arrays = check_state(B, weights, state, state_shapes(B, self._formula, weights), self, donate=donate)
+        arrays = check_state(B, weights, state, state_shapes(B, self._formula, weights), self)
         taken = is_taken(B, apply)
         if grad is None or taken is False:
-            return lambda: (table, dict(state))
+            return Step(lambda: (table, dict(state)), None, donate)
         leaf = adopt_gradient(B, weights, grad)
         frozen = check_frozen(*self._frozen, B.shape(weights)[0])  # type: ignore[arg-type]
         plan, numbers = plan_step(B, self._formula, self.hyper, self.maximize, arrays["step"], weights)
@@ -212,7 +212,31 @@ class Optimizer:
                 return _written(work, table, pieces, donate)
             return as_given(table, weights, done[0]), done[1]
 
-        return write
+        return Step(write, work, donate)
+
+
+class Step(NamedTuple):
+    """A step of one table, ready to be written."""
+
+    write: Callable[[], tuple[Any, dict[str, Array]]]
+    work: Work | None  # None where nothing is written
+    donate: bool
+
+
+def check_steps(steps: Sequence[Step], names: Sequence[str] = ()) -> None:
+    """ValueError if what one of the steps writes is written or read by another, or by itself in two places."""
+    parts: list[Part] = []
+    for number, (_, work, donate) in enumerate(steps):
+        if work is None or not (work.B.in_place(work.weights) or (donate and not work.B.is_traced(work.weights))):
+            continue
+        B, grad = work.B, work.grad
+        where = names[number] if names else f"leaf {number}: " if len(steps) > 1 else ""
+        parts.append((B, work.weights, True, where + "table"))
+        parts += [(B, x, True, f"{where}state[{name!r}]") for name, x in work.arrays.items()]
+        given = (grad.values, grad.indices) if isinstance(grad, IndexedSlices) else (grad,)
+        parts += [(B, x, False, where + "grad") for x in given]
+    if parts:
+        check_apart(parts)
 
 
 def _leaves(table: Any, tree: Any, argument: str) -> list[Any]:

@@ -17,11 +17,18 @@ from islices.arguments import check_flag
 from islices.backends.torch.optim import checkpoints
 from islices.backends.torch.optim.hyperparameters import Rate, asked_of, check_group, complete, made_from
 from islices.optim import Optimizer
+from islices.optim.optimizer import Step, check_steps
 from islices.registry import describe
 
 __all__ = ["RowOptimizer"]
 
-Write = Callable[[], Any]
+
+class Write(NamedTuple):
+    """The step of a parameter, ready to be written."""
+
+    place: str
+    step: Step
+    write: Callable[[], Any]
 
 
 class Made(NamedTuple):
@@ -137,8 +144,9 @@ class RowOptimizer(torch.optim.Optimizer):
                 loss = closure()
         # all parameters of all groups are looked at before the first is written
         writes = [write for number, group in enumerate(self.param_groups) for write in self._writes(number, group)]
-        for write in writes:
-            write()
+        check_steps([x.step for x in writes], [f"{x.place}: " for x in writes])
+        for x in writes:
+            x.write()
         return loss
 
     def _writes(self, number: int, group: dict[str, Any]) -> Iterator[Write]:
@@ -151,11 +159,13 @@ class RowOptimizer(torch.optim.Optimizer):
         for position, p in enumerate(group["params"]):
             if p.grad is None:
                 continue
+            name = f" ({names[position]})" if (names := group.get("param_names")) else ""
+            place = f"param_groups[{number}]['params'][{position}]{name}"
             try:
-                yield self._prepared(p, made.sparse if p.grad.is_sparse else made.dense, master=master)
+                step, write = self._prepared(p, made.sparse if p.grad.is_sparse else made.dense, master=master)
             except (TypeError, ValueError, IndexError) as error:
-                name = f" ({names[position]})" if (names := group.get("param_names")) else ""
-                raise type(error)(f"param_groups[{number}]['params'][{position}]{name}: {error}") from None
+                raise type(error)(f"{place}: {error}") from None
+            yield Write(place, step, write)
 
     def _optimizers(self, number: int, group: dict[str, Any]) -> Made:
         """Those of a group as it is now: schedulers and users change it between steps."""
@@ -170,21 +180,21 @@ class RowOptimizer(torch.optim.Optimizer):
         made = self._made[number] = Made(asked, frozen, seen, *pair, rate)
         return made
 
-    def _prepared(self, p: torch.Tensor, optimizer: Optimizer, *, master: bool) -> Write:
+    def _prepared(self, p: torch.Tensor, optimizer: Optimizer, *, master: bool) -> tuple[Step, Callable[[], None]]:
         """The step of one parameter, checked and ready to be written."""
         table, grad = p, p.grad
         if p.ndim == 0:  # a table of one row
             table, grad = p.detach().reshape(1), p.grad.reshape(1)
         held = self.state.get(p, {})
         state, new = checkpoints.opened(optimizer, table, held, master=master)
-        write = optimizer._prepared(table, grad, state, donate=False, apply=True)
+        step = optimizer._prepared(table, grad, state, donate=False, apply=True)
 
         def written() -> None:
             if new:
                 self.state[p].update(checkpoints.as_stored(new, p))
-            write()
+            step.write()
 
-        return written
+        return step, written
 
     # ------------------------------------------------------------------ checkpoints
     def state_dict(self) -> dict[str, Any]:

@@ -1,0 +1,81 @@
+"""Whether arrays that a call writes share memory with one another, or with what it reads. SPEC clause 16.
+
+Bounds come first, sorted: arrays whose elements interleave (columns of one buffer) are told apart by NumPy, exactly.
+May import: NumPy, `islices.backend`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from islices.backend import Array, Backend
+
+__all__ = ["Part", "check_apart", "share_memory"]
+
+#: Work that NumPy may do to tell two interleaved arrays apart; what is harder counts as shared.
+MOST_WORK: Any = 10**6  # NumPy's annotation knows two of the numbers that it takes
+
+
+#: (its backend, an array of a call, whether the call writes it, what it is called in messages)
+Part = tuple[Backend, Array, bool, str]
+#: (the first byte, that behind the last, its number, the part)
+_Span = tuple[int, int, int, Part]
+
+
+def check_apart(parts: Iterable[Part]) -> None:
+    """ValueError if an element of an array that is written belongs to another one of the arrays too."""
+    spans = [(*_span(part[0], part[1]), number, part) for number, part in enumerate(parts)]
+    spans = sorted(x for x in spans if x[0] != x[1])  # the others hold nothing
+    end = 0
+    for span in spans:
+        if span[0] < end:
+            return _check_overlapping(spans)
+        end = span[1]
+
+
+def _check_overlapping(spans: Iterable[_Span]) -> None:
+    """The same of arrays by their bounds, ascending, some of which overlap."""
+    written: list[_Span] = []  # those that reach beyond the present start
+    read: dict[int, _Span] = {}  # by identity: one gradient may serve many tables
+    for span in spans:
+        start, _, number, part = span
+        written = [x for x in written if x[1] > start]
+        read = {key: x for key, x in read.items() if x[1] > start}
+        for other in (*written, *read.values()) if part[2] else written:
+            if other[0] == start or _share(part[0], part[1], other[3][1]):
+                first, second = (other, span) if other[2] < number else (span, other)
+                raise ValueError(
+                    f"{second[3][3]}: got memory of {first[3][3]}; accepted are arrays of their own (a table of "
+                    "several uses is given once, with the sum of its gradients)"
+                )
+        if part[2]:
+            written.append(span)
+        else:
+            read[id(part[1])] = span
+
+
+def share_memory(B: Backend, a: Array, b: Array) -> bool:
+    """Whether two arrays of a backend have an element in common."""
+    first, second = sorted((_span(B, a), _span(B, b)))
+    if first[0] == first[1] or second[0] == second[1] or first[1] <= second[0]:
+        return False
+    return first[0] == second[0] or _share(B, a, b)
+
+
+def _span(B: Backend, x: Array) -> tuple[int, int]:
+    """The bytes that x's elements lie in; its identity where that is not known."""
+    return B.memory_span(x) or (id(x), id(x) + 1)
+
+
+def _share(B: Backend, a: Array, b: Array) -> bool:
+    """Whether two arrays whose bounds overlap have an element in common."""
+    views = B.host_view(a), B.host_view(b)
+    if views[0] is None or views[1] is None:
+        return True
+    try:
+        return bool(np.shares_memory(views[0], views[1], max_work=MOST_WORK))
+    except np.exceptions.TooHardError:
+        return True
