@@ -304,7 +304,16 @@ row(
 )
 
 # ---------------------------------------------------------------------- padding, conversion
-row("ids-float", "12", "TypeError", ["ids", "float32", "int32 or int64"], "embedding_grad", f32(2, 2), f32(2), 5)
+row(
+    "ids-float",
+    "12",
+    "TypeError",
+    ["ids", "float32", "int32 or int64"],
+    "embedding_grad",
+    f32(2, 2),
+    f32(2, value=0.5),
+    5,
+)
 row("ids-out-of-range", "2", "IndexError", ["ids", "5", "0 <= index < 5"], "embedding_grad", f32(2, 2), i64(0, 5), 5)
 row("ids-negative", "2", "IndexError", ["ids", "-1"], "embedding_grad", f32(2, 2), i64(0, -1), 5)
 row("upstream-shape", "12", "ValueError", ["upstream", "(2, 3)"], "embedding_grad", f32(3, 2), IDS, 5)
@@ -324,7 +333,17 @@ row(
     5,
     mask=Array("bool", (2,), [True] * 2),
 )
-row("mask-float", "12", "TypeError", ["mask", "float32", "boolean"], "embedding_grad", UP, IDS, 5, mask=f32(2, 3))
+row(
+    "mask-float",
+    "12",
+    "TypeError",
+    ["mask", "float32", "boolean"],
+    "embedding_grad",
+    UP,
+    IDS,
+    5,
+    mask=f32(2, 3, value=0.5),
+)
 row("mask-list", "12", "TypeError", ["mask", "list", "boolean"], "embedding_grad", UP, IDS, 5, mask=[True])
 row("drop-padding-out-of-range", "12", "IndexError", ["padding_idx", "-6"], "drop_padding", GOOD, -6)
 row("drop-padding-rows-unknown", "12", "ValueError", ["padding_idx", "-1"], "drop_padding", UNKNOWN, -1)

@@ -25,7 +25,7 @@ __all__: list[str] = []
 _look = ("lookup", DENSE)
 _bag = {"combiner": "sum"}
 TWO = Array("int64", (2, 2), [0, 1, 2, 3])
-row("lookup-ids-float", "12", "TypeError", ["ids", "float32", "int32 or int64"], *_look, f32(2))
+row("lookup-ids-float", "12", "TypeError", ["ids", "float32", "int32 or int64"], *_look, f32(2, value=0.5))
 row("lookup-ids-bool", "12", "TypeError", ["ids", "bool"], *_look, Array("bool", (2,), [True, False]))
 row("lookup-ids-list", "12", "TypeError", ["ids", "list", "accepted"], *_look, [0, 1])
 row("lookup-ids-none", "12", "TypeError", ["ids", "None"], *_look, None)
@@ -55,7 +55,7 @@ row(
     i64(0, 1),
     mask=Array("bool", (1,), [True]),
 )
-row("lookup-mask-float", "12", "TypeError", ["mask", "float32"], *_look, i64(0), mask=f32(1))
+row("lookup-mask-float", "12", "TypeError", ["mask", "float32"], *_look, i64(0), mask=f32(1, value=0.5))
 row("lookup-padding-out-of-range", "12", "IndexError", ["padding_idx", "-6"], *_look, i64(0), padding_idx=-6)
 row("lookup-padding-text", "12", "TypeError", ["padding_idx", "'0'"], *_look, i64(0), padding_idx="0")
 row("lookup-combiner", "19", "ValueError", ["combiner", "'median'", "'sqrtn'"], *_look, TWO, combiner="median")
@@ -65,7 +65,7 @@ row("offsets-without-combiner", "19", "ValueError", ["offsets", "combiner"], *_l
 row("offsets-2-d-ids", "19", "ValueError", ["ids", "(2, 2)", "offsets"], *_look, TWO, offsets=i64(0, 2), **_bag)
 row("offsets-2-d", "19", "ValueError", ["offsets", "(2, 2)"], *_look, i64(0, 1), offsets=TWO, **_bag)
 row("offsets-0-d", "19", "ValueError", ["offsets", "()"], *_look, i64(0, 1), offsets=Array("int64", (), [0]), **_bag)
-row("offsets-float", "19", "TypeError", ["offsets", "float32"], *_look, i64(0, 1), offsets=f32(1, value=0.0), **_bag)
+row("offsets-float", "19", "TypeError", ["offsets", "float32"], *_look, i64(0, 1), offsets=f32(1, value=0.5), **_bag)
 row("offsets-list", "19", "TypeError", ["offsets", "list"], *_look, i64(0, 1), offsets=[0], **_bag)
 row(
     "offsets-descend",
@@ -80,6 +80,72 @@ row(
 row("offsets-first", "19", "ValueError", ["offsets", "1", "accepted is 0"], *_look, i64(0, 1), offsets=i64(1), **_bag)
 row("offsets-none-for-ids", "19", "ValueError", ["offsets", "[]"], *_look, i64(0, 1), offsets=i64(), **_bag)
 row("offsets-last", "19", "ValueError", ["offsets", "3", "2 ids"], *_look, i64(0, 1), offsets=i64(0, 3), **_bag)
+_ends = {"include_last_offset": True, **_bag}
+row("last-offset-alone", "19", "ValueError", ["include_last_offset", "offsets"], *_look, TWO, **_ends)
+row("last-offset-none", "19", "ValueError", ["offsets", "[]"], *_look, i64(0), offsets=i64(), **_ends)
+row("last-offset-no-bags", "19", "ValueError", ["offsets", "[0]"], *_look, i64(0, 1), offsets=i64(0), **_ends)
+row("last-offset-beyond", "19", "ValueError", ["offsets", "3", "2 ids"], *_look, i64(0, 1), offsets=i64(0, 3), **_ends)
+row(
+    "last-offset-text",
+    "19",
+    "TypeError",
+    ["include_last_offset", "'yes'"],
+    *_look,
+    i64(0, 1),
+    offsets=i64(0, 1),
+    include_last_offset="yes",
+    **_bag,
+)
+row("lengths-negative", "12", "ValueError", ["ids", "-1", "position 1"], *_look, (i64(0, 1), i64(1, -1, 1)), **_bag)
+row("lengths-exceed", "12", "ValueError", ["ids", "3", "2 values"], *_look, (i64(0, 1), i64(1, 2)), **_bag)
+row("lengths-wrap", "12", "ValueError", ["ids", str(2**63)], *_look, (i64(0, 1), i64(2**62, 2**62)), **_bag)
+row("lengths-none", "12", "ValueError", ["ids", "2 values"], *_look, (i64(0, 1), i64()), **_bag)
+row("lengths-2-d", "12", "ValueError", ["ids", "(2, 2)"], *_look, (i64(0, 1), TWO), **_bag)
+row("lengths-values-2-d", "12", "ValueError", ["ids", "(2, 2)"], *_look, (TWO, i64(1, 1)), **_bag)
+row("lengths-float", "12", "TypeError", ["ids", "float32"], *_look, (i64(0, 1), f32(2, value=0.5)), **_bag)
+row("lengths-offsets", "12", "ValueError", ["offsets"], *_look, (i64(0, 1), i64(2)), offsets=i64(0), **_bag)
+row("lengths-out-of-range", "2", "IndexError", ["ids", "5", "position 1"], *_look, (i64(0, 5), i64(1)), **_bag)
+row(
+    "lengths-weights",
+    "12",
+    "TypeError",
+    ["weights", "tuple"],
+    *_look,
+    (i64(0), i64(1)),
+    weights=(f32(1), i64(1)),
+    **_bag,
+)
+row("lengths-triple", "12", "TypeError", ["ids", "tuple"], *_look, (i64(0), i64(1), i64(1)), **_bag)
+row("lengths-upstream", "12", "ValueError", ["upstream", "(3, 2)"], "per_sample", f32(3, 2), (i64(0, 1), i64(2)), 5)
+row("invalid-name", "12", "ValueError", ["invalid", "'skip'", "'drop'"], *_look, i64(0), invalid="skip")
+row("invalid-flag", "12", "ValueError", ["invalid", "True", "'drop'"], *_look, i64(0), invalid=True)
+row("absent-out-of-range", "2", "IndexError", ["ids", "5", "position 1"], *_look, i64(-1, 5), invalid="drop")
+row("absent-no-rows", "2", "IndexError", ["ids", "0", "position 1"], "lookup", f32(0, 2), i64(-1, 0), invalid="drop")
+row(
+    "absent-grad",
+    "2",
+    "IndexError",
+    ["ids", "7", "position 1"],
+    "embedding_grad",
+    f32(2, 2),
+    i64(-1, 7),
+    5,
+    invalid="drop",
+)
+row(
+    "absent-grad-name",
+    "12",
+    "ValueError",
+    ["invalid", "'skip'"],
+    "embedding_grad",
+    f32(2, 2),
+    i64(0, 1),
+    5,
+    invalid="skip",
+)
+row("absent-samples-name", "12", "ValueError", ["invalid", "None"], "per_sample", f32(2, 2), i64(0, 1), 5, invalid=None)
+row("limit-negative", "10", "ValueError", ["max_norm", "-1.0"], *_look, i64(0), max_norm=-1.0)
+row("limit-text", "10", "TypeError", ["max_norm", "'1'"], *_look, i64(0), max_norm="1")
 row("weights-without-combiner", "19", "ValueError", ["weights", "combiner"], *_look, i64(0, 1), weights=f32(2))
 row("weights-with-max", "19", "ValueError", ["weights", "'max'"], *_look, TWO, combiner="max", weights=f32(2, 2))
 row("weights-shape", "19", "ValueError", ["weights", "(2,)", "(2, 2)"], *_look, TWO, weights=f32(2), **_bag)
@@ -107,7 +173,7 @@ row(
 
 # ---------------------------------------------------------------------- per sample
 row("samples-0-d", "14", "ValueError", ["ids", "0-d"], "per_sample", f32(2), Array("int64", (), [1]), 5)
-row("samples-ids-float", "14", "TypeError", ["ids", "float32"], "per_sample", f32(2, 2), f32(2), 5)
+row("samples-ids-float", "14", "TypeError", ["ids", "float32"], "per_sample", f32(2, 2), f32(2, value=0.5), 5)
 row("samples-ids-out-of-range", "2", "IndexError", ["ids", "4"], "per_sample", UP, IDS, 4)
 row("samples-upstream-shape", "14", "ValueError", ["upstream", "(3, 2)"], "per_sample", f32(3, 2), IDS, 5)
 row(

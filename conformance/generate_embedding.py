@@ -45,7 +45,10 @@ def embedding_cases(case: Maker, dense: Dense) -> Iterator[Case]:
     yield from lookups(case, dense)
     yield from bags(case, dense)
     yield from special_bags(case)
+    yield from ragged(case, dense)
+    yield from limited(case, dense)
     yield from samples(case, dense)
+    yield from ragged_samples(case, dense)
     yield from renorm(case, dense)
 
 
@@ -172,6 +175,103 @@ def special_bags(case: Maker) -> Iterator[Case]:
     yield case("embedding/bags/saturation/bfloat16", "19", "lookup", ones, many, combiner="sum", flags=eager)
 
 
+# ---------------------------------------------------------------------- ragged, absent, limited
+#: a last bag that ends before the ids do; empty bags first, in the middle and last; ids that are absent
+LENGTHS = Array("int32", (6,), [0, 3, 1, 0, 4, 0])
+ENDS = Array("int64", (7,), [0, 0, 3, 4, 4, 8, 8])
+HOLES = Array("int32", (11,), [4, -1, 3, -1, 0, 6, -9, 1, 2, 0, 5])
+#: of the forms below, those that compilers compile in the default profile
+TRACED = ("lengths-drop", "last-offset-drop-mask")
+HOLES_2D = Array("int64", (4, 3), [1, -1, 1, -1, -1, -1, 0, 2, -5, 6, 6, 0])
+
+
+def ragged(case: Maker, dense: Dense) -> Iterator[Case]:
+    keep = Array("bool", (11,), [k % 3 != 2 for k in range(11)])
+    drop = {"invalid": "drop"}
+    full = Array("int64", (3,), [5, 0, 6])
+    forms: dict[str, tuple[Any, int, dict[str, Any]]] = {
+        "lengths": ((FLAT_IDS, LENGTHS), 6, {}),
+        "lengths-full": ((Array("int64", (11,), FLAT_IDS.data), full), 3, {}),
+        "lengths-padding-mask": ((FLAT_IDS, LENGTHS), 6, {"padding_idx": 0, "mask": keep}),
+        "lengths-drop": ((HOLES, LENGTHS), 6, {**drop, "padding_idx": 0}),
+        "lengths-no-bags": ((Array("int32", (0,), []), Array("int32", (0,), [])), 0, {}),
+        "last-offset": (FLAT_IDS, 6, {"offsets": ENDS, "include_last_offset": True}),
+        "last-offset-drop-mask": (HOLES, 6, {"offsets": ENDS, "include_last_offset": True, "mask": keep, **drop}),
+        "offsets-drop": (HOLES, 6, {"offsets": OFFSETS, **drop}),
+        "drop": (HOLES_2D, 4, drop),
+        "drop-nothing": (BAG_IDS, 4, {**drop, "padding_idx": 6}),
+    }
+    for dtype, combiner, form in itertools.product(FLOATS, ("sum", "mean", "sqrtn", "max"), forms):
+        ids, bags, options = forms[form]
+        shape = (ids[0] if isinstance(ids, tuple) else ids).shape
+        for weighted in (False, True):
+            if weighted and combiner == "max":
+                continue
+            table, up = dense(dtype, (ROWS, 3), "table"), dense(dtype, (bags, 3), f"ragged/{form}")
+            given = dict(options, combiner=combiner)
+            if weighted:
+                given["weights"] = dense(dtype, shape, f"ragged weights/{form}")
+            label = f"{combiner}{'-weighted' if weighted else ''}/{form}/{dtype}"
+            traced = dtype == "float32" and combiner == "mean" and weighted and form in TRACED
+            flags = flags_of(dtype == "float32" or (combiner == "mean" and form == "lengths-drop"), traced)
+            yield case(f"embedding/ragged/{label}", "19", "lookup", table, ids, flags=flags, **given)
+            yield case(
+                f"embedding/ragged-gradient/{label}", "19", "lookup_gradient", table, ids, up, flags=flags, **given
+            )
+    nan = Array("float32", (2, 2), [math.nan] * 2 + [1.0, -2.0])
+    ones = Array("float32", (2, 2, 2), [1.0] * 8)
+    holes = Array("int64", (2, 2), [1, -1, -7, 1])
+    for op, args in (("lookup", ()), ("lookup_gradient", (ones,))):
+        yield case(f"embedding/absent/not-row-0/{op}", "12", op, nan, holes, *args, **drop)
+        none = Array("float32", (0, 2), [])
+        gone = Array("int64", (2, 2), [-1] * 4)
+        yield case(f"embedding/absent/no-rows/{op}", "12", op, none, gone, *args, flags=("trace-in-full",), **drop)
+    for dtype, form in itertools.product(FLOATS, ("lengths", "lengths-padding-mask", "lengths-drop", "drop")):
+        ids, _, options = forms[form]
+        shape = (ids[0] if isinstance(ids, tuple) else ids).shape
+        table, up = dense(dtype, (ROWS, 3), "table"), dense(dtype, (*shape, 3), f"rows/{form}")
+        flags = flags_of(dtype == "float32", dtype == "float32" and form in TRACED)
+        label = f"{form}/{dtype}"
+        yield case(f"embedding/ragged/rows/{label}", "12", "lookup", table, ids, flags=flags, **options)
+        more = {"scale_by_freq": True} if form == "lengths-drop" else {}
+        grad = "embedding_grad"
+        id = f"embedding/ragged-rows/{grad}/{label}"
+        yield case(id, "12", grad, up, ids, ROWS, flags=flags, **options, **more)
+        if not isinstance(ids, tuple):
+            id = f"embedding/ragged-rows/gradient/{label}"
+            yield case(id, "12", "lookup_gradient", table, ids, up, flags=flags, **options, **more)
+
+
+def limited(case: Maker, dense: Dense) -> Iterator[Case]:
+    """max_norm: rows within it and beyond, in bags and alone, with what does not count among them."""
+    pair = ids_of("pair", "int64")
+    real = Array("bool", (2, 5), [i != 1 for i in pair.data])
+    forms: dict[str, tuple[Any, tuple[int, ...], dict[str, Any]]] = {
+        "rows": (pair, (2, 5), {"padding_idx": 0}),
+        "rows-mask": (pair, (2, 5), {"mask": real, "scale_by_freq": True}),
+        "bags": (pair, (2,), {"combiner": "mean", "mask": real}),
+        "lengths": ((HOLES, LENGTHS), (6,), {"combiner": "sqrtn", "invalid": "drop"}),
+    }
+    for dtype, form, limit in itertools.product(FLOATS, forms, (4.0, 0.5, 0.0, "inf")):
+        ids, lead, options = forms[form]
+        for row_shape in ((3,), (2, 2)) if limit == 4.0 else ((3,),):
+            table, up = dense(dtype, (ROWS, *row_shape), "renorm"), dense(dtype, (*lead, *row_shape), f"limit/{form}")
+            default = limit in (4.0, 0.5) and row_shape == (3,) and (dtype == "float32" or form == "bags")
+            flags = flags_of(default, dtype == "float32" and limit == 4.0)
+            label = f"{form}/{limit}/{dtype}/rank{len(row_shape)}"
+            read = {k: v for k, v in options.items() if k != "scale_by_freq"}
+            yield case(f"embedding/max-norm/{label}", "12", "lookup", table, ids, max_norm=limit, flags=flags, **read)
+            id = f"embedding/max-norm-gradient/{label}"
+            yield case(id, "12", "lookup_gradient", table, ids, up, max_norm=limit, flags=flags, **options)
+    table = Array("float32", (4, 2), [math.nan, 1.0, math.inf, 1.0, 3.0, 4.0, 0.0, 0.0])
+    every, some = Array("int32", (4,), [0, 1, 2, 3]), Array("bool", (4,), [False, False, True, True])
+    up = Array("float32", (4, 2), [1.0, -1.0, math.nan, 2.0, 3.0, 5.0, 7.0, 8.0])
+    for label, options in (("nonfinite", {}), ("nonfinite-masked", {"mask": some})):
+        for op, args in (("lookup", ()), ("lookup_gradient", (up,))):
+            id = f"embedding/max-norm/{label}/{op}"
+            yield case(id, "12", op, table, every, *args, max_norm=5.0, flags=("trace-in-full",), **options)
+
+
 # ---------------------------------------------------------------------- per sample
 def samples(case: Maker, dense: Dense) -> Iterator[Case]:
     pair, cube = ids_of("pair", "int64"), ids_of("3-d")
@@ -248,6 +348,25 @@ def samples(case: Maker, dense: Dense) -> Iterator[Case]:
     for mode, limit in itertools.product(("propagate", "skip"), (1.0, 0.0)):
         id = f"embedding/per-sample-clip/nonfinite-{mode}-max-{limit}"
         yield case(id, "14", "per_sample_clip_sum", spoiled, one, ROWS, limit, nonfinite=mode, flags=("trace-in-full",))
+
+
+def ragged_samples(case: Maker, dense: Dense) -> Iterator[Case]:
+    keep = Array("bool", (11,), [k % 3 != 2 for k in range(11)])
+    forms: dict[str, tuple[Any, tuple[int, ...], dict[str, Any]]] = {
+        "lengths": ((FLAT_IDS, LENGTHS), (11,), {"padding_idx": 0, "mask": keep}),
+        "lengths-drop": ((HOLES, LENGTHS), (11,), {"invalid": "drop"}),
+        "drop": (HOLES_2D, (4, 3), {"invalid": "drop", "padding_idx": 1}),
+    }
+    for dtype, form in itertools.product(FLOATS, forms):
+        ids, lead, options = forms[form]
+        up = dense(dtype, (*lead, 3), f"ragged samples/{form}")
+        flags = flags_of(dtype == "float32", dtype == "float32" and form in TRACED)
+        for op in ("norms", "sum", "to_dense"):
+            id = f"embedding/per-sample-{op}/{form}/{dtype}"
+            yield case(id, "14", f"per_sample_{op}", up, ids, ROWS, flags=flags, **options)
+        for op, number in (("slices", 2), ("clip_sum", 2.5)):
+            id = f"embedding/per-sample-{op.removesuffix('_sum')}/{form}/{dtype}"
+            yield case(id, "14", f"per_sample_{op}", up, ids, ROWS, number, flags=flags, **options)
 
 
 def renorm(case: Maker, dense: Dense) -> Iterator[Case]:

@@ -388,19 +388,24 @@ def scale_by_frequency(x: Slices) -> Slices:
 
 def embedding_grad(
     upstream: Array,
-    ids: Array,
+    ids: Any,
     num_rows: int,
     padding_idx: int | None = None,
     mask: Array | None = None,
     scale_by_freq: bool = False,
+    invalid: str = "raise",
 ) -> Slices:
+    end = None
+    if isinstance(ids, tuple):
+        ids, lengths = ids
+        end = sum(lengths.data)
     row_shape = upstream.shape[len(ids.shape) :]
     width = math.prod(row_shape)
     data: list[Any] = []
     kept: list[int] = []
     padding = None if padding_idx is None else padding_idx % num_rows
     for k, index in enumerate(ids.data):
-        if index == padding:
+        if index == padding or (end is not None and k >= end) or (invalid == "drop" and index < 0):
             continue
         row = upstream.data[k * width : (k + 1) * width]
         data += row if mask is None or mask.data[k] else [0.0] * width

@@ -40,13 +40,66 @@ def from_the_start(index: int | None, rows: int) -> int | None:
 
 
 # ---------------------------------------------------------------------- bags
-def bag_members(ids: Array, offsets: Array | None) -> list[list[int]]:
+def unpaired(ids: Any) -> tuple[Array, Array | None]:
+    """(values, lengths) of ids, a pair or not."""
+    return ids if isinstance(ids, tuple) else (ids, None)
+
+
+def bag_members(ids: Any, offsets: Array | None, include_last_offset: bool) -> list[list[int]]:
     """For each bag the positions of its members in ids' data, in order."""
+    ids, lengths = unpaired(ids)
+    if lengths is not None:
+        found: list[list[int]] = []
+        position = 0
+        for length in lengths.data:
+            found.append(list(range(position, position + length)))
+            position += length
+        return found
     if offsets is None:
         length = ids.shape[-1]
         return [list(range(b * length, (b + 1) * length)) for b in range(math.prod(ids.shape[:-1]))]
-    starts = [*offsets.data, len(ids.data)]
-    return [list(range(starts[b], starts[b + 1])) for b in range(len(offsets.data))]
+    starts = [*offsets.data] if include_last_offset else [*offsets.data, len(ids.data)]
+    return [list(range(starts[b], starts[b + 1])) for b in range(len(starts) - 1)]
+
+
+class Clipped:
+    """A row of a table as a lookup with max_norm reads it, and the gradient that passes through."""
+
+    def __init__(self, row: list[Any], dtype: str, max_norm: Any) -> None:
+        wide = WIDE[dtype]
+        self.dtype, self.row = dtype, row
+        self.factor: Any = None
+        length = norm64(row, 2)
+        if length != length or length == math.inf:
+            self.factor = wide(math.nan)
+        elif length > float(max_norm):
+            self.factor = wide(np.float64(max_norm) / np.float64(length))
+        self.limit = wide(max_norm)
+
+    def read(self) -> list[Any]:
+        wide = WIDE[self.dtype]
+        return self.row if self.factor is None else [narrow(wide(v) * self.factor, self.dtype) for v in self.row]
+
+    def passed(self, g: list[Any]) -> list[Any]:
+        """f (g - v sum(v g)), v being the clipped row over the limit."""
+        if self.factor is None:
+            return list(g)
+        wide = WIDE[self.dtype]
+        v = [wide(x) * self.factor for x in self.row]
+        if self.limit > 0:
+            v = [x / self.limit for x in v]
+        along = sum_by_halves([a * wide(b) for a, b in zip(v, g, strict=True)], wide(0))
+        return [narrow((wide(b) - a * along) * self.factor, self.dtype) for a, b in zip(v, g, strict=True)]
+
+
+def clipped_table(table: Array, max_norm: Any) -> Array:
+    if max_norm is None:
+        return table
+    width = math.prod(table.shape[1:])
+    data: list[Any] = []
+    for r in range(table.shape[0]):
+        data += Clipped(row_of(table, r, width), table.dtype, max_norm).read()
+    return Array(table.dtype, table.shape, data)
 
 
 class Bag:
@@ -148,30 +201,39 @@ class Bag:
 
 def lookup(
     table: Array,
-    ids: Array,
+    ids: Any,
     padding_idx: int | None = None,
     mask: Array | None = None,
     combiner: str | None = None,
     weights: Array | None = None,
     offsets: Array | None = None,
-) -> Array:
+    include_last_offset: bool = False,
+    invalid: str = "raise",
+    max_norm: Any = None,
+) -> Any:
     row_shape = table.shape[1:]
     width = math.prod(row_shape)
+    table = clipped_table(table, max_norm)
+    pair, (ids, lengths) = ids, unpaired(ids)
     data: list[Any] = []
     if combiner is None:
-        for index in ids.data:  # padding and masked ids are read as any other
-            data += row_of(table, index, width) if 0 <= index < table.shape[0] else [narrow(0, table.dtype)] * width
-        return Array(table.dtype, (*ids.shape, *row_shape), data)
-    for members in bag_members(ids, offsets):
+        end = len(ids.data) if lengths is None else sum(lengths.data)
+        for k, index in enumerate(ids.data):  # padding and masked ids are read as any other
+            there = k < end and 0 <= index < table.shape[0]
+            data += row_of(table, index, width) if there else [narrow(0, table.dtype)] * width
+        rows = Array(table.dtype, (*ids.shape, *row_shape), data)
+        return rows if lengths is None else (rows, lengths)
+    bags = bag_members(pair, offsets, include_last_offset)
+    for members in bags:
         bag = Bag(table, ids, members, padding_idx, mask, combiner, weights)
         data += [narrow(v, table.dtype) for v in bag.result]
-    bags_shape = ids.shape[:-1] if offsets is None else offsets.shape
+    bags_shape = ids.shape[:-1] if offsets is None and lengths is None else (len(bags),)
     return Array(table.dtype, (*bags_shape, *row_shape), data)
 
 
 def lookup_gradient(
     table: Array,
-    ids: Array,
+    ids: Any,
     upstream: Array,
     padding_idx: int | None = None,
     mask: Array | None = None,
@@ -179,28 +241,41 @@ def lookup_gradient(
     combiner: str | None = None,
     weights: Array | None = None,
     offsets: Array | None = None,
+    include_last_offset: bool = False,
+    invalid: str = "raise",
+    max_norm: Any = None,
 ) -> Any:
     """The Slices of the table's gradient, one for each id but padding; with weights (Slices, the weights' gradient)."""
     row_shape = table.shape[1:]
     width = math.prod(row_shape)
     wide, zero = WIDE[table.dtype], narrow(0, table.dtype)
+    pair, (ids, lengths) = ids, unpaired(ids)
+    bags = None if combiner is None else bag_members(pair, offsets, include_last_offset)
+    read = clipped_table(table, max_norm)
+    end = len(ids.data) if lengths is None else sum(lengths.data)
+    if bags is not None and (lengths is not None or offsets is not None):
+        end = sum(map(len, bags))
     # By position in ids; who does not count keeps these zeros.
     rows: list[list[Any]] = [[zero] * width for _ in ids.data]
     weight_grads: list[Any] = [zero] * len(ids.data)
-    if combiner is None:
+    if bags is None:
         for k in range(len(ids.data)):
             if mask is None or mask.data[k]:
                 rows[k] = row_of(upstream, k, width)
     else:
-        for b, members in enumerate(bag_members(ids, offsets)):
-            bag = Bag(table, ids, members, padding_idx, mask, combiner, weights)
+        for b, members in enumerate(bags):
+            bag = Bag(read, ids, members, padding_idx, mask, combiner, weights)
             g = [wide(v) for v in row_of(upstream, b, width)]
             for member, k in enumerate(bag.counting):
                 rows[k] = [narrow(v, table.dtype) for v in bag.row_gradient(member, g)]
                 if weights is not None:
                     weight_grads[k] = narrow(bag.weight_gradient(member, g), table.dtype)
     padding = from_the_start(padding_idx, table.shape[0])
-    kept = [k for k, index in enumerate(ids.data) if 0 <= index < table.shape[0] and index != padding]
+    kept = [k for k, index in enumerate(ids.data) if k < end and 0 <= index < table.shape[0] and index != padding]
+    if max_norm is not None:
+        for k in kept:
+            if mask is None or mask.data[k]:
+                rows[k] = Clipped(row_of(table, ids.data[k], width), table.dtype, max_norm).passed(rows[k])
     values = Array(table.dtype, (len(kept), *row_shape), [v for k in kept for v in rows[k]])
     grad = Slices(values, Array(ids.dtype, (len(kept),), [ids.data[k] for k in kept]), tuple(table.shape))
     if scale_by_freq:
@@ -236,18 +311,42 @@ def part(x: Array, b: int) -> Array:
     return Array(x.dtype, x.shape[1:], row_of(x, b, math.prod(x.shape[1:])))
 
 
+def between(x: Array, start: int, stop: int) -> Array:
+    """x[start:stop]"""
+    width = math.prod(x.shape[1:])
+    return Array(x.dtype, (stop - start, *x.shape[1:]), x.data[start * width : stop * width])
+
+
+def batch_of(ids: Any) -> int:
+    values, lengths = unpaired(ids)
+    return values.shape[0] if lengths is None else lengths.shape[0]
+
+
 def per_sample_slices(
-    upstream: Array, ids: Array, num_rows: int, b: int, padding_idx: int | None = None, mask: Array | None = None
+    upstream: Array,
+    ids: Any,
+    num_rows: int,
+    b: int,
+    padding_idx: int | None = None,
+    mask: Array | None = None,
+    invalid: str = "raise",
 ) -> Slices:
+    values, lengths = unpaired(ids)
+    if lengths is not None:
+        start = sum(lengths.data[:b])
+        stop = start + lengths.data[b]
+        own = None if mask is None else between(mask, start, stop)
+        given = between(upstream, start, stop), between(values, start, stop)
+        return embedding_grad(*given, num_rows, padding_idx, own, invalid=invalid)
     own = None if mask is None else part(mask, b)
-    return embedding_grad(part(upstream, b), part(ids, b), num_rows, padding_idx, own)
+    return embedding_grad(part(upstream, b), part(ids, b), num_rows, padding_idx, own, invalid=invalid)
 
 
 def samples(
-    upstream: Array, ids: Array, num_rows: int, padding_idx: int | None, mask: Array | None
+    upstream: Array, ids: Any, num_rows: int, padding_idx: int | None, mask: Array | None, invalid: str = "raise"
 ) -> Iterator[Slices]:
-    for b in range(ids.shape[0]):
-        yield per_sample_slices(upstream, ids, num_rows, b, padding_idx, mask)
+    for b in range(batch_of(ids)):
+        yield per_sample_slices(upstream, ids, num_rows, b, padding_idx, mask, invalid)
 
 
 def norms_array(norms: list[float], dtypes: list[str]) -> Array:
@@ -256,59 +355,77 @@ def norms_array(norms: list[float], dtypes: list[str]) -> Array:
 
 
 def per_sample_norms(
-    upstream: Array, ids: Array, num_rows: int, padding_idx: int | None = None, mask: Array | None = None
+    upstream: Array,
+    ids: Any,
+    num_rows: int,
+    padding_idx: int | None = None,
+    mask: Array | None = None,
+    invalid: str = "raise",
 ) -> Array:
-    norms = [norm64(numbers_of([s]), 2) for s in samples(upstream, ids, num_rows, padding_idx, mask)]
+    norms = [norm64(numbers_of([s]), 2) for s in samples(upstream, ids, num_rows, padding_idx, mask, invalid)]
     return norms_array(norms, [upstream.dtype])
 
 
 def per_sample_to_dense(
-    upstream: Array, ids: Array, num_rows: int, padding_idx: int | None = None, mask: Array | None = None
+    upstream: Array,
+    ids: Any,
+    num_rows: int,
+    padding_idx: int | None = None,
+    mask: Array | None = None,
+    invalid: str = "raise",
 ) -> Array:
     data: list[Any] = []
-    for s in samples(upstream, ids, num_rows, padding_idx, mask):
+    for s in samples(upstream, ids, num_rows, padding_idx, mask, invalid):
         data += to_dense(s).data
-    return Array(upstream.dtype, (ids.shape[0], num_rows, *upstream.shape[len(ids.shape) :]), data)
+    row_shape = upstream.shape[len(unpaired(ids)[0].shape) :]
+    return Array(upstream.dtype, (batch_of(ids), num_rows, *row_shape), data)
 
 
 def per_sample_sum(
-    upstream: Array, ids: Array, num_rows: int, padding_idx: int | None = None, mask: Array | None = None
+    upstream: Array,
+    ids: Any,
+    num_rows: int,
+    padding_idx: int | None = None,
+    mask: Array | None = None,
+    invalid: str = "raise",
 ) -> Slices:
-    return embedding_grad(upstream, ids, num_rows, padding_idx, mask)
+    return embedding_grad(upstream, ids, num_rows, padding_idx, mask, invalid=invalid)
 
 
 def clipped_samples(
     upstream: Array,
-    ids: Array,
+    ids: Any,
     num_rows: int,
     norms: list[float],
     max_norm: Any,
     padding_idx: int | None,
     mask: Array | None,
     nonfinite: str,
+    invalid: str = "raise",
 ) -> Slices:
     """All slices in order, those of each sample clipped by the norm given for it."""
-    row_shape = upstream.shape[len(ids.shape) :]
+    row_shape = upstream.shape[len(unpaired(ids)[0].shape) :]
     data: list[Any] = []
     kept: list[int] = []
-    for norm, s in zip(norms, samples(upstream, ids, num_rows, padding_idx, mask), strict=True):
+    for norm, s in zip(norms, samples(upstream, ids, num_rows, padding_idx, mask, invalid), strict=True):
         data += [clip_number(v, upstream.dtype, norm, float(max_norm), nonfinite) for v in s.values.data]
         kept += s.indices.data
     values = Array(upstream.dtype, (len(kept), *row_shape), data)
-    return Slices(values, Array(ids.dtype, (len(kept),), kept), (num_rows, *row_shape))
+    return Slices(values, Array(unpaired(ids)[0].dtype, (len(kept),), kept), (num_rows, *row_shape))
 
 
 def per_sample_clip_sum(
     upstream: Array,
-    ids: Array,
+    ids: Any,
     num_rows: int,
     max_norm: Any,
     padding_idx: int | None = None,
     mask: Array | None = None,
     nonfinite: str = "propagate",
+    invalid: str = "raise",
 ) -> Slices:
-    norms = [norm64(numbers_of([s]), 2) for s in samples(upstream, ids, num_rows, padding_idx, mask)]
-    return clipped_samples(upstream, ids, num_rows, norms, max_norm, padding_idx, mask, nonfinite)
+    norms = [norm64(numbers_of([s]), 2) for s in samples(upstream, ids, num_rows, padding_idx, mask, invalid)]
+    return clipped_samples(upstream, ids, num_rows, norms, max_norm, padding_idx, mask, nonfinite, invalid)
 
 
 def clip_per_sample_sum(

@@ -382,12 +382,16 @@ def scale_by_frequency(x: Slices) -> Slices:
 
 def embedding_grad(
     upstream: Array,
-    ids: Array,
+    ids: Any,
     num_rows: int,
     padding_idx: int | None = None,
     mask: Array | None = None,
     scale_by_freq: bool = False,
+    invalid: str = "raise",
 ) -> Slices:
+    inside = math.inf
+    if isinstance(ids, tuple):  # values and lengths: what lies behind the last row is in none
+        ids, inside = ids[0], sum(ids[1].data)
     row_shape = upstream.shape[len(ids.shape) :]
     width = math.prod(row_shape)
     data = list(upstream.data)
@@ -397,6 +401,11 @@ def embedding_grad(
     s = Slices(
         Array(upstream.dtype, (n, *row_shape), data), Array(ids.dtype, (n,), list(ids.data)), (num_rows, *row_shape)
     )
+    named = [k for k, i in enumerate(ids.data) if k < inside and (invalid == "raise" or i >= 0)]
+    if len(named) < n:
+        rows = s.values.rows()
+        kept = Array(s.values.dtype, (len(named), *row_shape), [v for k in named for v in rows[k]])
+        s = Slices(kept, Array(ids.dtype, (len(named),), [ids.data[k] for k in named]), s.dense_shape)
     if padding_idx is not None:
         s = drop_padding(s, padding_idx)
     return scale_by_frequency(s) if scale_by_freq else s

@@ -31,25 +31,80 @@ from islices.conformance.oracle import (
 __all__ = ["EMBEDDING"]
 
 
+# ---------------------------------------------------------------------- which ids there are
+Ids = Any  # an Array, or the tuple (values, lengths)
+
+
+def starts_of(ids: Ids, offsets: Array | None, include_last_offset: bool) -> list[int]:
+    """Where bags start in the values of ids, and where the last one ends."""
+    if isinstance(ids, tuple):
+        return list(itertools.accumulate(ids[1].data, initial=0))
+    if offsets is not None:
+        return list(offsets.data) if include_last_offset else [*offsets.data, len(ids.data)]
+    return [ids.shape[-1] * b for b in range(math.prod(ids.shape[:-1]) + 1)]
+
+
+def lead_of(ids: Ids, offsets: Array | None, include_last_offset: bool) -> tuple[int, ...]:
+    """The shape of the bags."""
+    if isinstance(ids, tuple):
+        return tuple(ids[1].shape)
+    if offsets is None:
+        return tuple(ids.shape[:-1])
+    return (offsets.shape[0] - include_last_offset,)
+
+
+def values_of_ids(ids: Ids) -> Array:
+    return ids[0] if isinstance(ids, tuple) else ids
+
+
+def absent_of(ids: Ids, offsets: Array | None, include_last_offset: bool, invalid: str) -> set[int]:
+    """The positions that name no row: negative ids where they are dropped, and what lies behind the last bag."""
+    values = values_of_ids(ids)
+    gone = {k for k, i in enumerate(values.data) if invalid == "drop" and i < 0}
+    if isinstance(ids, tuple) or offsets is not None:
+        gone |= set(range(starts_of(ids, offsets, include_last_offset)[-1], len(values.data)))
+    return gone
+
+
+def without(s: Slices, gone: set[int]) -> Slices:
+    """The slices of a lookup, one for each of its ids, without those of some positions."""
+    kept = [k for k in range(len(s.indices.data)) if k not in gone]
+    rows = s.values.rows()
+    values = Array(s.values.dtype, (len(kept), *s.values.shape[1:]), [v for k in kept for v in rows[k]])
+    return Slices(values, Array(s.indices.dtype, (len(kept),), [s.indices.data[k] for k in kept]), s.dense_shape)
+
+
+def limited(table: Array, max_norm: Any) -> Array:
+    """The table whose rows lookups with max_norm read."""
+    return table if max_norm is None else clip_by_row_norm(table, float(max_norm), "propagate")
+
+
 # ---------------------------------------------------------------------- bags
 class Bag:
     """One bag: the positions of its members in ids, and of those that count."""
 
-    def __init__(self, positions: list[int], ids: Array, padding: int | None, mask: Array | None) -> None:
+    def __init__(
+        self, positions: list[int], ids: Array, padding: int | None, mask: Array | None, gone: set[int]
+    ) -> None:
         self.positions = positions
-        self.counting = [k for k in positions if ids.data[k] != padding and (mask is None or mask.data[k])]
+        counts = (k for k in positions if ids.data[k] != padding and k not in gone)
+        self.counting = [k for k in counts if mask is None or mask.data[k]]
 
 
-def bags_of(ids: Array, table: Array, padding_idx: int | None, mask: Array | None, offsets: Array | None) -> list[Bag]:
+def bags_of(
+    ids: Ids,
+    table: Array,
+    padding_idx: int | None,
+    mask: Array | None,
+    offsets: Array | None,
+    include_last_offset: bool,
+    invalid: str,
+) -> list[Bag]:
     padding = None if padding_idx is None else padding_idx % table.shape[0]
-    n = len(ids.data)
-    if offsets is None:
-        length = ids.shape[-1]
-        starts = [length * b for b in range(math.prod(ids.shape[:-1]))]
-    else:
-        starts = list(offsets.data)
-    ends = [*starts, n][1:]
-    return [Bag(list(range(a, b)), ids, padding, mask) for a, b in zip(starts, ends, strict=True)]
+    starts = starts_of(ids, offsets, include_last_offset)
+    gone = absent_of(ids, offsets, include_last_offset, invalid)
+    values = values_of_ids(ids)
+    return [Bag(list(range(a, b)), values, padding, mask, gone) for a, b in itertools.pairwise(starts)]
 
 
 def root(x: float, kind: str) -> float:
@@ -94,21 +149,27 @@ def reduced(bag: Bag, row: Any, width: int, weights: list[Any] | None, combiner:
 
 def lookup(
     table: Array,
-    ids: Array,
+    ids: Ids,
     padding_idx: int | None = None,
     mask: Array | None = None,
     combiner: str | None = None,
     weights: Array | None = None,
     offsets: Array | None = None,
-) -> Array:
-    rows, row_shape = table.rows(), table.shape[1:]
+    include_last_offset: bool = False,
+    invalid: str = "raise",
+    max_norm: Any = None,
+) -> Any:
+    rows, row_shape = limited(table, max_norm).rows(), table.shape[1:]
+    values, width = values_of_ids(ids), math.prod(row_shape)
     if combiner is None:
-        return Array(table.dtype, (*ids.shape, *row_shape), [v for i in ids.data for v in rows[i]])
-    bags = bags_of(ids, table, padding_idx, mask, offsets)
-    shape = ids.shape[:-1] if offsets is None else offsets.shape
+        gone = absent_of(ids, None, False, invalid)
+        data = [v for k, i in enumerate(values.data) for v in ([0.0] * width if k in gone else rows[i])]
+        found = Array(table.dtype, (*values.shape, *row_shape), data)
+        return (found, ids[1]) if isinstance(ids, tuple) else found
+    bags = bags_of(ids, table, padding_idx, mask, offsets, include_last_offset, invalid)
+    shape = lead_of(ids, offsets, include_last_offset)
     w = None if weights is None else weights.data
-    width = math.prod(row_shape)
-    made = [reduced(bag, lambda k: rows[ids.data[k]], width, w, combiner, wide(table.dtype)) for bag in bags]
+    made = [reduced(bag, lambda k: rows[values.data[k]], width, w, combiner, wide(table.dtype)) for bag in bags]
     return Array(table.dtype, (*shape, *row_shape), [round_to(v, table.dtype) for row in made for v in row])
 
 
@@ -153,9 +214,32 @@ def bag_gradients(
     return to_rows, Array(dtype, weights.shape, [round_to(v, dtype) for v in d_weights])
 
 
+def through_limit(table: Array, ids: Array, upstream: Array, max_norm: Any, gone: set[int]) -> Array:
+    """What arrives at the rows that were read, of what arrives at them clipped: f (g - v sum(v g))."""
+    kind, limit = wide(table.dtype), float(max_norm)
+    length = float(round_to(limit, kind))
+    rows, out = table.rows(), []
+    width = math.prod(table.shape[1:])
+    for k, i in enumerate(ids.data):
+        g = upstream.data[k * width : (k + 1) * width]
+        if k in gone:
+            out += g
+            continue
+        norm = exact_norm([Array(table.dtype, (width,), rows[i])], 2)
+        if norm <= limit and math.isfinite(norm):
+            out += g
+            continue
+        factor = float(round_to(limit / norm, kind)) if math.isfinite(norm) else math.nan
+        v = [times(x, factor, kind) for x in rows[i]]
+        v = [over(x, length, kind) for x in v] if limit > 0 else v
+        along = halves([times(a, b, kind) for a, b in zip(v, g, strict=True)], kind)
+        out += [times(plus(b, -times(a, along, kind), kind), factor, kind) for a, b in zip(v, g, strict=True)]
+    return Array(upstream.dtype, upstream.shape, [round_to(v, upstream.dtype) for v in out])
+
+
 def lookup_gradient(
     table: Array,
-    ids: Array,
+    ids: Ids,
     upstream: Array,
     padding_idx: int | None = None,
     mask: Array | None = None,
@@ -163,13 +247,25 @@ def lookup_gradient(
     combiner: str | None = None,
     weights: Array | None = None,
     offsets: Array | None = None,
+    include_last_offset: bool = False,
+    invalid: str = "raise",
+    max_norm: Any = None,
 ) -> Any:
-    if combiner is None:
-        return embedding_grad(upstream, ids, table.shape[0], padding_idx, mask, scale_by_freq)
-    bags = bags_of(ids, table, padding_idx, mask, offsets)
-    to_rows, d_weights = bag_gradients(table, ids, upstream, bags, weights, combiner)
-    flat = Array(ids.dtype, (len(ids.data),), list(ids.data))
-    s = embedding_grad(to_rows, flat, table.shape[0], padding_idx, None, scale_by_freq)
+    values, rows, d_weights = values_of_ids(ids), table.shape[0], None
+    gone = absent_of(ids, offsets, include_last_offset, invalid)
+    flat = Array(values.dtype, (len(values.data),), list(values.data))
+    to_rows = Array(upstream.dtype, (len(values.data), *table.shape[1:]), upstream.data) if combiner is None else None
+    unmoved = set(gone)  # what passes no gradient, not even through a row without a norm
+    if mask is not None:
+        unmoved |= {k for k in range(len(values.data)) if not mask.data[k]}
+    if to_rows is None:
+        bags = bags_of(ids, table, padding_idx, mask, offsets, include_last_offset, invalid)
+        to_rows, d_weights = bag_gradients(limited(table, max_norm), values, upstream, bags, weights, combiner)
+    if max_norm is not None:
+        to_rows = through_limit(table, values, to_rows, max_norm, unmoved)
+    own_mask = None if mask is None or combiner is not None else Array("bool", flat.shape, mask.data)
+    s = without(embedding_grad(to_rows, flat, rows, None, own_mask), gone)
+    s = embedding_grad(s.values, s.indices, rows, padding_idx, None, scale_by_freq)
     return s if d_weights is None else (s, d_weights)
 
 
@@ -190,46 +286,57 @@ def renorm_rows(table: Array, ids: Array, max_norm: Any, nonfinite: str = "propa
 
 # ---------------------------------------------------------------------- per sample
 def samples(
-    upstream: Array, ids: Array, num_rows: int, padding_idx: int | None = None, mask: Array | None = None
+    upstream: Array,
+    ids: Ids,
+    num_rows: int,
+    padding_idx: int | None = None,
+    mask: Array | None = None,
+    invalid: str = "raise",
 ) -> list[Slices]:
     """The slices of each sample."""
-    batch = ids.shape[0]
-    row_shape = upstream.shape[len(ids.shape) :]
-    each, width = math.prod(ids.shape[1:]), math.prod(row_shape)
+    values = values_of_ids(ids)
+    row_shape = upstream.shape[len(values.shape) :]
+    width = math.prod(row_shape)
+    if isinstance(ids, tuple):
+        starts = starts_of(ids, None, False)
+    else:
+        each = math.prod(ids.shape[1:])
+        starts = [b * each for b in range(ids.shape[0] + 1)]
     out = []
-    for b in range(batch):
-        part = slice(b * each, (b + 1) * each)
-        rows = slice(b * each * width, (b + 1) * each * width)
-        own_mask = None if mask is None else Array("bool", (each,), mask.data[part])
-        own_ids = Array(ids.dtype, (each,), ids.data[part])
-        own = Array(upstream.dtype, (each, *row_shape), upstream.data[rows])
-        out.append(embedding_grad(own, own_ids, num_rows, padding_idx, own_mask))
+    for a, b in itertools.pairwise(starts):
+        own_mask = None if mask is None else Array("bool", (b - a,), mask.data[a:b])
+        own_ids = Array(values.dtype, (b - a,), values.data[a:b])
+        own = Array(upstream.dtype, (b - a, *row_shape), upstream.data[a * width : b * width])
+        gone = {k for k, i in enumerate(own_ids.data) if invalid == "drop" and i < 0}
+        named = without(embedding_grad(own, own_ids, num_rows, None, own_mask), gone)
+        out.append(embedding_grad(named.values, named.indices, num_rows, padding_idx))
     return out
 
 
-def per_sample_norms(upstream: Array, ids: Array, num_rows: int, **options: Any) -> Array:
+def per_sample_norms(upstream: Array, ids: Ids, num_rows: int, **options: Any) -> Array:
     dtype = norm_dtype([upstream])
     found = [round_to(exact_norm([s], 2), dtype) for s in samples(upstream, ids, num_rows, **options)]
     return Array(dtype, (len(found),), found)
 
 
-def per_sample_to_dense(upstream: Array, ids: Array, num_rows: int, **options: Any) -> Array:
-    row_shape = upstream.shape[len(ids.shape) :]
+def per_sample_to_dense(upstream: Array, ids: Ids, num_rows: int, **options: Any) -> Array:
+    row_shape = upstream.shape[len(values_of_ids(ids).shape) :]
     parts = [to_dense(s).data for s in samples(upstream, ids, num_rows, **options)]
     return Array(upstream.dtype, (len(parts), num_rows, *row_shape), list(itertools.chain.from_iterable(parts)))
 
 
-def joined(parts: list[Slices], ids: Array, upstream: Array, num_rows: int) -> Slices:
+def joined(parts: list[Slices], ids: Ids, upstream: Array, num_rows: int) -> Slices:
+    ids = values_of_ids(ids)
     row_shape = upstream.shape[len(ids.shape) :]
     empty = Slices(Array(upstream.dtype, (0, *row_shape), []), Array(ids.dtype, (0,), []), (num_rows, *row_shape))
     return concat([empty, *parts])
 
 
-def per_sample_sum(upstream: Array, ids: Array, num_rows: int, **options: Any) -> Slices:
+def per_sample_sum(upstream: Array, ids: Ids, num_rows: int, **options: Any) -> Slices:
     return joined(samples(upstream, ids, num_rows, **options), ids, upstream, num_rows)
 
 
-def per_sample_slices(upstream: Array, ids: Array, num_rows: int, b: int, **options: Any) -> Slices:
+def per_sample_slices(upstream: Array, ids: Ids, num_rows: int, b: int, **options: Any) -> Slices:
     return samples(upstream, ids, num_rows, **options)[b]
 
 
@@ -239,7 +346,7 @@ def clipped(s: Slices, norm64: float, max_norm: float, nonfinite: str) -> Slices
 
 
 def per_sample_clip_sum(
-    upstream: Array, ids: Array, num_rows: int, max_norm: Any, nonfinite: str = "propagate", **options: Any
+    upstream: Array, ids: Ids, num_rows: int, max_norm: Any, nonfinite: str = "propagate", **options: Any
 ) -> Slices:
     parts = samples(upstream, ids, num_rows, **options)
     done = [clipped(s, exact_norm([s], 2), float(max_norm), nonfinite) for s in parts]

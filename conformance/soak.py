@@ -96,11 +96,23 @@ def random_bags(rng: random.Random, dtype: str, index_type: str, table: Array) -
         starts = sorted(rng.randrange(21) for _ in range(3))
         ids = Array(index_type, (20,), ids.data)
         options["offsets"] = Array(rng.choice(("int32", "int64")), (4,), [0, *starts])
+        options["include_last_offset"] = last = rng.random() < 0.3
+        if last:
+            options["offsets"] = Array("int64", (5,), [0, *starts, rng.randrange(starts[-1], 21)])
+    if rng.random() < 0.3:
+        options["invalid"] = "drop"
+        ids = Array(index_type, ids.shape, [-1 if rng.random() < 0.2 else i for i in ids.data])
+    if rng.random() < 0.2:
+        options["max_norm"] = rng.choice((0.0, 0.7, 3.0, 1e6))
     if rng.random() < 0.5:
         options["mask"] = Array("bool", ids.shape, [rng.random() < 0.7 for _ in range(20)])
     if options["combiner"] != "max" and rng.random() < 0.5:
         options["weights"] = Array(dtype, ids.shape, [number(rng, dtype) for _ in range(20)])
     upstream = Array(dtype, (4, *row_shape), [number(rng, dtype) for _ in range(4 * math.prod(row_shape))])
+    if "offsets" in options and rng.random() < 0.3:  # the same bags by their lengths
+        starts = options.pop("offsets").data
+        ends = starts[1:] if options.pop("include_last_offset") else [*starts[1:], 20]
+        ids = (ids, Array(index_type, (4,), [b - a for a, b in zip(starts, ends, strict=False)]))  # type: ignore[assignment]
     return ([table, ids], options), ([table, ids, upstream], options)
 
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from islices.arguments import show, whole_number
 from islices.backend import Array, Backend, LookedUp, Source
-from islices.embedding import empty_slices, first_axis, flat_slices, table_gradient
+from islices.embedding import empty_slices, flat_slices, table_gradient
+from islices.ids import first_axis
 from islices.linear import concat
 from islices.lookups import LookupOptions
 from islices.native import flatten, rebuild
@@ -151,8 +152,8 @@ def _differentiate(
         if variables:
             if any(one.static.at_offsets for found in lookups for one in found):
                 raise NotImplementedError(
-                    "per_sample: got dense arrays beside a lookup with offsets, whose ids the framework's vmap cannot "
-                    "cut into samples; accepted are padded ids (B, L), with a mask"
+                    "per_sample: got dense arrays beside a lookup with offsets or ragged ids, which the framework's "
+                    "vmap cannot cut into samples; accepted are padded ids (B, L), with a mask"
                 )
             dense = _per_sample_dense(B, call, has_aux, variables, tables, sparse, args, kwargs, places)
     else:
@@ -259,13 +260,18 @@ def _slices(B: Backend, table: Table, one: LookedUp) -> IndexedSlices:
             f"value_and_grad: got a table with scale_by_freq=True looked up within {' and '.join(one.axes)}, whose "
             "rounds are lookups of their own; accepted is a lookup outside of it"
         )
-    s = flat_slices(B, one.upstream, one.ids, table.shape[0])
-    return table_gradient(s, options.padding_idx, options.scale_by_freq)
+    s = flat_slices(B, one.upstream, one.ids, table.shape[0], present=_present(one))
+    return table_gradient(s, options.padding_idx, options.scale_by_freq, absent=options.absent)
+
+
+def _present(one: LookedUp) -> Array | None:
+    """1 for each of the ids that names a row; None if all do."""
+    return one.extras[-1] if one.static.absent else None
 
 
 def _samples(B: Backend, table: Table, one: LookedUp) -> PerSample:
     options: LookupOptions = one.static
-    s = flat_slices(B, one.upstream, one.ids, table.shape[0])
+    s = flat_slices(B, one.upstream, one.ids, table.shape[0], present=_present(one))
     if options.scale_by_freq:
         raise NotImplementedError(
             "per_sample: got a table with scale_by_freq=True, whose gradient of one sample depends on the others"
@@ -276,11 +282,12 @@ def _samples(B: Backend, table: Table, one: LookedUp) -> PerSample:
             "accepted is a lookup outside of it, or within jax.vmap over the samples"
         )
     if options.at_offsets:
-        samples, bags = one.extras
-        return with_samples(s, samples, batch_of(B, bags), options.padding_idx)
+        samples, bags = one.extras[:2]
+        return with_samples(s, samples, batch_of(B, bags), options.padding_idx, absent=options.absent)
     if not B.shape(one.ids):
         raise ValueError("per_sample: got a lookup of ids of shape (); accepted is (B, ...), the samples first")
-    return with_samples(s, first_axis(B, one.ids), batch_of(B, one.ids), options.padding_idx)
+    samples, batch = first_axis(B, one.ids), batch_of(B, one.ids)
+    return with_samples(s, samples, batch, options.padding_idx, absent=options.absent)
 
 
 # ---------------------------------------------------------------------- per sample

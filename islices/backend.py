@@ -31,6 +31,7 @@ __all__ = [
     "LayerUse",
     "LookedUp",
     "NativeParts",
+    "RaggedParts",
     "Source",
     "Transform",
     "not_implemented",
@@ -77,6 +78,25 @@ class NativeParts(NamedTuple):
     padded: bool = False
 
 
+class RaggedParts(NamedTuple):
+    """A framework's own array of rows that differ in length, taken apart: what `Backend.take_ragged` returns.
+
+    Rows may be nested: the innermost ones are bags, the outermost ones samples.
+    """
+
+    kind: str  # what the framework calls it
+    values: Array  # (n, ...): the numbers of all rows, one after the other
+    segments: Array  # (n,) integers: the innermost row of each
+    bags: Array  # an array as long as there are innermost rows
+    samples: Array  # (n,) integers: the outermost row of each
+    batch: Array  # an array as long as there are outermost rows
+    structure: tuple[Array, ...]  # integers that are equal where rows lie alike
+    #: of arrays (n, ..., *row_shape), one a number: the same structure with them in place of the numbers; None if none
+    with_rows: Callable[[Array], Any] | None
+    #: of arrays (innermost rows, *row_shape), one a bag: what is left of the structure with them
+    with_bags: Callable[[Array], Any]
+
+
 class Source(NamedTuple):
     """Where a table's rows come from: its weights, and the recorder of the differentiation it takes part in.
 
@@ -113,7 +133,7 @@ class LayerUse:
     scale_by_freq: bool = False
     # bags
     combiner: str | None = None
-    offsets: Array | None = None  # starts of the bags in 1-D ids
+    offsets: Array | None = None  # starts of the bags in 1-D ids; without a combiner, of the samples
     weights: Array | None = None  # of ids' shape
     rows: Array | None = None  # what was looked up, (n, *row_shape), without gradient: where combiner is "max"
 
@@ -202,6 +222,8 @@ class Backend:
         True where traced code cannot drop slots, so that `select` moves them to the sentinel row instead.
     host_only : bool
         True where the framework's own operations are the host's (NumPy).
+    whole_floats : bool
+        True where the framework's own layers take ids and masks as floats that are whole numbers (MXNet).
     own_calls : str
         For a plug-in: its module of the framework's own calls, as `islices.conformance.native` describes them, with
         which the conformance suite takes real gradients; empty if it brings none.
@@ -225,6 +247,7 @@ class Backend:
     native_name: ClassVar[str] = ""
     sentinel_padding: ClassVar[bool] = False
     host_only: ClassVar[bool] = False
+    whole_floats: ClassVar[bool] = False
     own_calls: ClassVar[str] = ""
 
     def __repr__(self) -> str:
@@ -630,6 +653,23 @@ class Backend:
         valid = self.in_range(ids, rows)
         found = self.take(table, self.where(valid, ids, self.zeros_like(ids)))
         return self.where(self.as_column(valid, found), found, self.zeros_like(found))
+
+    def take_ragged(self, x: Any, argument: str) -> RaggedParts | None:
+        """The framework's own ragged array, of any dtype, taken apart; None for anything else. ValueError for a form
+        that is not rows of numbers, TypeError where there is a better one to ask for, which name the argument."""
+        return None
+
+    def running_sum(self, x: Array) -> Array:
+        """The sums of the first 1, 2, ... of 1-D integers, in their dtype. To be overridden where traced shapes are
+        dynamic."""
+        (n,) = self.shape(x)
+        assert n is not None, "shapes are known here"
+        step = 1
+        while step < n:
+            head = self.reshape(self.columns(self.reshape(x, (1, n)), 0, n - step), (n - step,))
+            x = x + self.concat([self.zeros((step,), self.dtype(x), x), head])
+            step *= 2
+        return x
 
     def widen(self, x: Array) -> Array:
         """16-bit floats as float32, anything else as it is."""

@@ -5,38 +5,34 @@ SPEC clause 12.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from islices import modes
-from islices.arguments import LARGEST, check_flag, show, whole_number
+from islices.arguments import LARGEST, check_flag, check_name, show, whole_number
 from islices.backend import INTEGERS, Array, Backend
+from islices.ids import INVALID, check_ids, check_mask, check_range
+from islices.layouts import adopt_ragged, spread, values_of
 from islices.native import map_leaves
-from islices.registry import describe, find_backend, get_backend
+from islices.registry import describe, find_backend, get_backend, loaded_backends
 from islices.rows import drop_rows
 from islices.shapes import same_shape, size_of
-from islices.slices import IndexedSlices, check_indices, check_values_dtype
+from islices.slices import IndexedSlices, check_values_dtype
 
 __all__ = [
     "check_count",
-    "check_ids",
-    "check_mask",
-    "check_upstream",
     "counting",
     "drop_padding",
     "embedding_grad",
     "empty_slices",
-    "first_axis",
+    "find_upstream",
     "flat_slices",
     "resolve_padding_idx",
     "scale_by_frequency",
     "table_gradient",
+    "zeros_where_false",
 ]
-
-
-#: What a mask may be of.
-MASKS = ("bool", *INTEGERS, "uint8")
 
 
 def embedding_grad(
@@ -47,14 +43,15 @@ def embedding_grad(
     padding_idx: int | None = None,
     mask: Array | None = None,
     scale_by_freq: bool = False,
+    invalid: str = "raise",
 ) -> IndexedSlices:
     """The gradient of a table whose rows ids were looked up, one slice an occurrence.
 
     Parameters
     ----------
     upstream : float array, shape (*ids.shape, *row_shape)
-        The gradient that arrives at the looked-up rows.
-    ids : int32 or int64 array of any shape
+        The gradient that arrives at the looked-up rows; ragged as ids are, or of their values' shape.
+    ids : int32 or int64 array of any shape, or ragged as `lookup` takes them
         Of the same framework, or NumPy.
     num_rows : int
         Rows of the table.
@@ -64,12 +61,14 @@ def embedding_grad(
         Where False, upstream counts as zero, NaN included; the slice stays, as zeros.
     scale_by_freq : bool
         Divide each contribution by how often its index occurs in ids (padding not counted).
+    invalid : {"raise", "drop"}
+        "drop": negative ids are absent and get no slice.
 
     Returns
     -------
     IndexedSlices
-        In order of occurrence, uncoalesced. Without the padding's slices (under jax.jit they become padding slots).
-        Where nothing had to change, it shares upstream's and ids' memory.
+        In order of occurrence, uncoalesced. Without the slices of the padding and of absent ids (under jax.jit they
+        become padding slots). Where nothing had to change, it shares upstream's and ids' memory.
 
     Raises
     ------
@@ -84,57 +83,107 @@ def embedding_grad(
     ([1, 2, 1], (4, 1))
     """
     scale_by_freq = check_flag(scale_by_freq, "scale_by_freq")
-    B, ids = check_upstream(upstream, ids)
+    drop = check_name(invalid, INVALID, "invalid") == "drop"
+    found = find_upstream(upstream, ids, mask)
     num_rows = check_count(num_rows)
     padding = resolve_padding_idx(padding_idx, num_rows)
-    return table_gradient(flat_slices(B, upstream, ids, num_rows, mask=mask), padding, scale_by_freq)
+    s = found.slices(num_rows, drop)
+    return table_gradient(s, padding, scale_by_freq, absent=found.has_absent(drop))
 
 
-def table_gradient(s: IndexedSlices, padding: int | None, scale_by_freq: bool) -> IndexedSlices:
-    """The slices of a lookup without those of the padding, divided by their frequency.
+def table_gradient(
+    s: IndexedSlices, padding: int | None, scale_by_freq: bool, *, absent: bool = False
+) -> IndexedSlices:
+    """The slices of a lookup without those of the padding, and of absent ids (-1), divided by their frequency.
 
     In traced code, where ids were not checked, slices out of range go with them.
     """
-    if padding is not None or modes.is_traced(s.backend, s.indices):
-        s = _rows_that_count(s, padding)
+    if padding is not None or absent or modes.is_traced(s.backend, s.indices):
+        s = _rows_that_count(s, padding, absent)
     return scale_by_frequency(s) if scale_by_freq else s
 
 
-def _rows_that_count(s: IndexedSlices, padding: int | None) -> IndexedSlices:
+def _rows_that_count(s: IndexedSlices, padding: int | None, absent: bool) -> IndexedSlices:
     B, rows = s.backend, s.dense_shape[0]
-    values, indices = modes.run(_select_counting, B, (s.values, s.indices), padding=padding, rows=rows)
+    values, indices = modes.run(_select_counting, B, (s.values, s.indices), padding=padding, rows=rows, absent=absent)
     padded = modes.keeps_slots(B, values, indices)
     return IndexedSlices._trusted(B, values, indices, s.dense_shape, padded=padded)
 
 
 def _select_counting(
-    B: Backend, values: Array, indices: Array, *, padding: int | None, rows: int
+    B: Backend, values: Array, indices: Array, *, padding: int | None, rows: int, absent: bool
 ) -> tuple[Array, Array]:
-    return B.select(values, indices, counting(B, indices, padding, rows), rows)
+    return B.select(values, indices, counting(B, indices, padding, rows, absent), rows)
 
 
-def counting(B: Backend, indices: Array, padding: int | None, rows: int | None) -> Array:
+def counting(B: Backend, indices: Array, padding: int | None, rows: int | None, absent: bool) -> Array:
     """The mask of the indices that get a gradient: rows, and not the padding's."""
     if padding is None:
         return B.in_range(indices, rows)
-    if not B.is_traced(indices):
+    if not absent and not B.is_traced(indices):
         return B.logical_not(B.equal(indices, padding))
     # a padding index becomes one that is no row
-    nowhere = B.asarray(np.full(1, -1, B.dtype(indices)), indices)
-    return B.in_range(B.where(B.equal(indices, padding), nowhere, indices), rows)
+    return B.in_range(B.where(B.equal(indices, padding), _nowhere(B, indices), indices), rows)
 
 
-def check_upstream(upstream: Any, ids: Any) -> tuple[Backend, Array]:
-    """(backend, ids as its array), or TypeError."""
-    B = find_backend(upstream)
+def _nowhere(B: Backend, like: Array) -> Array:
+    """An index that names no row."""
+    return B.asarray(np.full(1, -1, B.dtype(like)), like)
+
+
+class Upstream(NamedTuple):
+    """A gradient and the ids of the rows it arrived at, of one shape: ragged ones by their values."""
+
+    backend: Backend
+    upstream: Array
+    ids: Array
+    mask: Array | None
+    #: (the sample of each of the ids, an array as long as there are samples) where ids are ragged
+    samples: tuple[Array, Array] | None
+    #: 1 for each of the ids that lies in a row, None if all do
+    present: Array | None
+
+    def has_absent(self, drop: bool) -> bool:
+        """Whether some of the ids may name nothing."""
+        return drop or self.present is not None
+
+    def slices(self, num_rows: int, drop: bool) -> IndexedSlices:
+        """One slice for each of the ids; drop: negative ones are absent."""
+        return flat_slices(
+            self.backend, self.upstream, self.ids, num_rows, mask=self.mask, present=self.present, absent=drop
+        )
+
+
+def find_upstream(upstream: Any, ids: Any, mask: Any) -> Upstream:
+    """The arguments of `embedding_grad` and `per_sample` on the backend they belong to, or TypeError or ValueError."""
+    B = find_backend(upstream) or next((B for B in loaded_backends() if B.take_ragged(upstream, "upstream")), None)
+    ragged = None if B is None or B.is_array(ids) else adopt_ragged(B, ids, upstream)
+    if B is not None and ragged is not None:
+        upstream, mask = values_of(B, upstream, ragged, "upstream"), values_of(B, mask, ragged, "mask")
     if B is None or not B.is_array(upstream):
         raise TypeError(f"upstream: got {describe(upstream)}; accepted is a dense array")
     check_values_dtype(B, upstream, "upstream")
-    return B, check_ids(B, ids, upstream)
+    if ragged is None:
+        return Upstream(B, upstream, check_ids(B, ids, upstream), mask, None, None)
+    with B.scope():
+        samples = spread(B, ragged.samples, ragged.values)
+    return Upstream(B, upstream, ragged.values, mask, (samples, ragged.batch), ragged.present)
 
 
-def flat_slices(B: Backend, upstream: Array, ids: Array, num_rows: int, *, mask: Array | None = None) -> IndexedSlices:
-    """One slice for each of the ids, in order: upstream (*ids.shape, *row_shape) at them, zeros where mask is False."""
+def flat_slices(
+    B: Backend,
+    upstream: Array,
+    ids: Array,
+    num_rows: int,
+    *,
+    mask: Array | None = None,
+    present: Array | None = None,
+    absent: bool = False,
+) -> IndexedSlices:
+    """One slice for each of the ids, in order: upstream (*ids.shape, *row_shape) at them, zeros where mask is False.
+
+    absent: negative ids name nothing. They stay, and so do those that are not present, as -1.
+    """
     ids_shape, shape = B.shape(ids), B.shape(upstream)
     if not same_shape(shape[: len(ids_shape)], ids_shape):
         raise ValueError(f"upstream: got shape {shape}; accepted is {ids_shape} (of ids) followed by the row's shape")
@@ -147,9 +196,11 @@ def flat_slices(B: Backend, upstream: Array, ids: Array, num_rows: int, *, mask:
         keep = check_mask(B, mask, ids, upstream)
         keep = None if keep is None else B.reshape(keep, (n,))
     if keep is not None:
-        values = modes.run(_zero_where_false, B, (values, keep))
-    if not B.is_traced(indices):  # JAX knows the ids of a traced function now, if at all
-        check_indices(B, indices, num_rows, argument="ids")
+        values = modes.run(zeros_where_false, B, (values, keep))
+    check_range(B, indices, num_rows, absent=absent)  # JAX knows the ids of a traced function now, if at all
+    if present is not None:
+        with B.scope():
+            indices = B.where(B.equal(B.reshape(present, (n,)), 0), _nowhere(B, indices), indices)
     return IndexedSlices._trusted(B, values, indices, (num_rows, *row_shape))
 
 
@@ -159,28 +210,6 @@ def empty_slices(B: Backend, weights: Array) -> IndexedSlices:
     with B.scope():
         values = B.zeros((0, *shape[1:]), B.dtype(weights), weights)  # type: ignore[arg-type]
         return IndexedSlices._trusted(B, values, B.asarray(np.empty(0, np.int64), weights), shape, coalesced=True)
-
-
-def first_axis(B: Backend, ids: Array) -> Array:
-    """The first position of each of the ids, flattened: int32, shape (n,)."""
-    shape = B.shape(ids)
-    with B.scope():
-        number = B.astype(B.arange(ids), "int32")
-        if len(shape) == 1:
-            return number
-        return B.reshape(B.as_column(number, ids) + B.astype(B.zeros_like(ids), "int32"), (size_of(shape),))
-
-
-def check_ids(B: Backend, ids: Any, like: Array) -> Array:
-    """ids as integers of the backend."""
-    if isinstance(ids, np.ndarray) and not B.is_array(ids):
-        if ids.dtype.name not in INTEGERS:
-            raise TypeError(f"ids: got {describe(ids)}; accepted dtypes are int32 and int64")
-        with B.scope():
-            return B.asarray(ids, like)
-    if not B.is_array(ids) or B.dtype(ids) not in INTEGERS:
-        raise TypeError(f"ids: got {describe(ids)}; accepted is an int32 or int64 array of {B.name} or NumPy")
-    return ids
 
 
 def check_count(rows: Any, argument: str = "num_rows") -> int:
@@ -193,26 +222,8 @@ def check_count(rows: Any, argument: str = "num_rows") -> int:
     return count
 
 
-def check_mask(B: Backend, mask: Any, ids: Array, like: Array) -> Array | None:
-    """mask as integers 0 and 1 of the backend, of ids' shape; None stays None."""
-    if mask is None:
-        return None
-    if not B.is_array(mask):
-        if not isinstance(mask, np.ndarray):
-            raise TypeError(f"mask: got {describe(mask)}; accepted is a boolean array of {B.name} or NumPy")
-        if mask.dtype.name not in MASKS:
-            raise TypeError(f"mask: got {describe(mask)}; accepted is a boolean array of {B.name} or NumPy")
-        mask = B.asarray(mask.astype(np.int32) if mask.dtype == bool else mask, like)
-    given, wanted = B.shape(mask), B.shape(ids)
-    if not same_shape(given, wanted):
-        raise ValueError(f"mask: got shape {given}; accepted is ids' shape {wanted}")
-    if B.dtype(mask) not in MASKS:
-        raise TypeError(f"mask: got {describe(mask)}; accepted is a boolean array of {B.name} or NumPy")
-    with B.scope():
-        return B.astype(mask, "int32")
-
-
-def _zero_where_false(B: Backend, values: Array, mask: Array) -> Array:
+def zeros_where_false(B: Backend, values: Array, mask: Array) -> Array:
+    """The kernel: values, but zeros where the mask, of its leading shape, is 0."""
     return B.where(B.equal(B.as_column(mask, values), 0), B.zeros_like(values), values)
 
 

@@ -1,6 +1,7 @@
 """Looking rows up, one by one or in bags.
 
-SPEC clauses 2, 12 and 19. What bags are reduced to, and the gradient, is in `islices.bags`.
+SPEC clauses 2, 12 and 19. Where bags lie is in `islices.layouts`, what they are reduced to, and the gradient, in
+`islices.bags`.
 """
 
 from __future__ import annotations
@@ -9,26 +10,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from islices.arguments import show
-from islices.backend import INTEGERS, Array, Backend, Source
+from islices import modes
+from islices.arguments import check_flag, check_name, show
+from islices.backend import Array, Backend, Source
 from islices.bags import COMBINERS, reduce_bags
-from islices.embedding import check_ids, check_mask, first_axis, resolve_padding_idx
+from islices.clip import check_max_norm
+from islices.embedding import resolve_padding_idx, zeros_where_false
+from islices.ids import INVALID, check_ids, check_mask, check_range
+from islices.layouts import BagLayout, Ragged, adopt_ragged, bags_at_offsets, bags_of_last_axis, spread, values_of
+from islices.max_norm import limit_rows
 from islices.registry import describe, find_backend
-from islices.shapes import same_shape, size_of
-from islices.slices import check_indices
+from islices.shapes import same_shape
 from islices.table import Table
 
-__all__ = [
-    "BagLayout",
-    "LookupOptions",
-    "adopt_table",
-    "bags_at_offsets",
-    "bags_of_last_axis",
-    "check_range",
-    "flat_ids",
-    "lookup",
-    "members",
-]
+__all__ = ["LookupOptions", "adopt_table", "lookup", "members"]
 
 #: NumPy before 2 has no more; nor, therefore, has anybody here.
 DIMENSIONS = 32
@@ -39,47 +34,68 @@ class LookupOptions(NamedTuple):
 
     padding_idx: int | None = None
     scale_by_freq: bool = False
-    #: the ids of all samples lie one after the other; the extra arrays are each one's sample and the samples' starts
+    #: the ids of all samples lie one after the other; the first extra arrays are each one's sample, and one as long as
+    #: there are samples
     at_offsets: bool = False
+    #: the last of the extra arrays is 0 for each of the ids that is absent: it names no row
+    absent: bool = False
 
 
 def lookup(
     table: Any,
-    ids: Array,
+    ids: Any,
     *,
     padding_idx: int | None = None,
-    mask: Array | None = None,
+    mask: Any = None,
     combiner: str | None = None,
-    weights: Array | None = None,
+    weights: Any = None,
     offsets: Array | None = None,
-) -> Array:
+    include_last_offset: bool = False,
+    invalid: str = "raise",
+    max_norm: float | None = None,
+) -> Any:
     """Rows of a table, or bags of rows reduced to one row each.
 
     Parameters
     ----------
     table : Table, or float array of shape (rows, *row_shape)
         With an array the gradient is the framework's own.
-    ids : int32 or int64 array of any shape
-        Of the same framework, or NumPy.
+    ids : int32 or int64 array of any shape, or ragged
+        Of the same framework, or NumPy; MXNet's may be floats that are whole numbers. Ragged ids are a tf.RaggedTensor,
+        a tf.SparseTensor (bags along its last axis; with a combiner), a torch nested tensor of layout=torch.jagged, or
+        a pair (values, lengths) of 1-D arrays: row after row, and how many ids each row has. What lies behind the last
+        row is in none.
     padding_idx : int, optional
         The row that gets no gradient and is no member of a bag; negative counts from the end. A Table's own holds
         anyway, and another one raises.
     mask : boolean array of ids' shape, optional
-        Where False, the row gets no gradient (not even a NaN's) and is no member of a bag.
+        Where False, the row gets no gradient (not even a NaN's) and is no member of a bag. Beside ragged ids: of their
+        form, or of their values' shape.
     combiner : {"sum", "mean", "sqrtn", "max"}, optional
-        Reduce bags: those along the last axis of ids (two dimensions or more), or those that start at offsets.
-        mean divides by the number of members (weighted: by the sum of their weights), sqrtn by its root (weighted:
-        by the root of the sum of the squares). A bag without members is zeros, and sends no gradient. max sends the
-        gradient to the first of equal members.
+        Reduce bags: those along the last axis of ids (two dimensions or more), those that start at offsets, or the
+        innermost rows of ragged ids. mean divides by the number of members (weighted: by the sum of their weights),
+        sqrtn by its root (weighted: by the root of the sum of the squares). A bag without members is zeros, and sends
+        no gradient. max sends the gradient to the first of equal members.
     weights : array of the table's dtype and ids' shape, optional
-        What each member is multiplied by; gets a gradient too. Not with "max".
+        What each member is multiplied by; gets a gradient too. Not with "max". Beside ragged ids as mask.
     offsets : int32 or int64 array, shape (bags,), optional
         Where the bags start in ids, which then has one dimension: ascending from 0.
+    include_last_offset : bool
+        offsets has the shape (bags + 1,): its last is where the last bag ends. What lies behind it is in no bag.
+    invalid : {"raise", "drop"}
+        What a negative id does: "drop" takes it as absent. It reads as zeros, is no member of a bag, and has no
+        gradient.
+    max_norm : float, optional
+        Rows are clipped to this norm once they are read, before they are reduced, as in tf.nn.embedding_lookup; their
+        gradient passes through the clipping. The table stays as it is: torch's max_norm, which writes to it first, is
+        `renorm_rows` before the lookup.
 
     Returns
     -------
     array of the table's framework and dtype
-        (*ids.shape, *row_shape); bags: (*ids.shape[:-1], *row_shape), or (bags, *row_shape) with offsets.
+        (*ids.shape, *row_shape); bags: (*ids.shape[:-1], *row_shape), or (bags, *row_shape). Without a combiner,
+        ragged ids give rows in their own form, a pair (rows, lengths); bags of several ragged dimensions a
+        tf.RaggedTensor.
 
     Raises
     ------
@@ -97,43 +113,71 @@ def lookup(
     [[4.0], [2.0]]
     >>> lookup(table, np.array([0, 2, 1]), combiner="sum", offsets=np.array([0, 2])).tolist()
     [[5.0], [2.0]]
+    >>> lookup(table, (np.array([0, 2, 1]), np.array([2, 0, 1])), combiner="sum").tolist()
+    [[5.0], [0.0], [2.0]]
+    >>> lookup(table, np.array([[0, -1], [-1, -1]]), combiner="mean", invalid="drop").tolist()
+    [[1.0], [0.0]]
     """
     B, source, options = adopt_table(table, padding_idx)
-    ids = check_ids(B, ids, source.weights)
+    ragged = None if B.is_array(ids) else adopt_ragged(B, ids, source.weights)
+    if ragged is not None:
+        if offsets is not None:
+            raise ValueError(
+                f"offsets: got {describe(offsets)} with ragged ids; accepted is None: ids say where bags lie"
+            )
+        ids = ragged.values
+        mask, weights = values_of(B, mask, ragged, "mask"), values_of(B, weights, ragged, "weights")
+    else:
+        ids = check_ids(B, ids, source.weights)
     together = len(B.shape(ids)) + len(B.shape(source.weights)) - 1
     if together > DIMENSIONS:
         raise ValueError(
             f"ids: got {describe(ids)}, whose rows would have {together} dimensions; accepted are {DIMENSIONS} in all"
         )
-    check_range(B, ids, B.shape(source.weights)[0])
+    drop = invalid != "raise" and check_name(invalid, INVALID, "invalid") == "drop"
+    limit = None if max_norm is None else check_max_norm(max_norm)
+    last = check_flag(include_last_offset, "include_last_offset")
+    if last and offsets is None:
+        raise ValueError("include_last_offset: got True without offsets; accepted with some")
+    check_range(B, ids, B.shape(source.weights)[0], absent=drop)
+    request = _Request(B, source, ids, options, mask, ragged, drop, limit)
     if combiner is None:
         for name, given in (("weights", weights), ("offsets", offsets)):
             if given is not None:
                 raise ValueError(f"{name}: got {describe(given)} without a combiner; accepted with {_names()}")
-        return _lookup_rows(B, source, ids, options, mask)
+        rows = _lookup_rows(request)
+        return rows if ragged is None else ragged.with_rows(rows)
     if not isinstance(combiner, str) or combiner not in COMBINERS:
         raise ValueError(f"combiner: got {show(combiner)}; accepted are {_names()}, or None for the rows themselves")
     if weights is not None and combiner == "max":
         raise ValueError("weights: got some with combiner='max', which has none; accepted with 'sum', 'mean', 'sqrtn'")
-    return _lookup_bags(B, source, ids, options, mask, combiner, weights, offsets)
+    if ragged is None:
+        in_shape = offsets is None
+        layout = bags_of_last_axis(B, ids) if in_shape else bags_at_offsets(B, offsets, ids, include_last=last)
+        return _lookup_bags(request, layout, () if in_shape else (layout.segments, layout.bags), combiner, weights)
+    if len(B.shape(ids)) != 1:
+        raise ValueError(
+            f"ids: got ragged rows of arrays {B.shape(ids)[1:]} with a combiner; accepted are ragged rows of numbers"
+        )
+    samples = (ragged.samples, ragged.batch)
+    return ragged.with_bags(_lookup_bags(request, ragged.layout, samples, combiner, weights))
+
+
+class _Request(NamedTuple):
+    """A lookup whose arguments fit together."""
+
+    B: Backend
+    source: Source
+    ids: Array
+    options: LookupOptions
+    mask: Any
+    ragged: Ragged | None  # what the ids came from
+    drop: bool  # negative ids are absent
+    limit: float | None  # the norm that rows are clipped to
 
 
 def _names() -> str:
     return ", ".join(map(repr, COMBINERS))
-
-
-def check_range(B: Backend, ids: Array, rows: int | None) -> None:
-    """Raise IndexError for one of the ids, of any shape, that is no row; in traced code nothing is known."""
-    if not B.is_traced(ids):
-        check_indices(B, flat_ids(B, ids), rows, argument="ids")
-
-
-def flat_ids(B: Backend, ids: Array) -> Array:
-    """ids in one dimension."""
-    if len(B.shape(ids)) == 1:
-        return ids
-    with B.scope():
-        return B.reshape(ids, (size_of(B.shape(ids)),))
 
 
 def adopt_table(table: Any, padding_idx: Any) -> tuple[Backend, Source, LookupOptions]:
@@ -154,11 +198,32 @@ def adopt_table(table: Any, padding_idx: Any) -> tuple[Backend, Source, LookupOp
     return B, source, LookupOptions(own if padding is None else padding, scale_by_freq)
 
 
-def _read(B: Backend, source: Source, ids: Array, extras: tuple[Array, ...], options: LookupOptions) -> Array:
+def _read(request: _Request, samples: tuple[Array, ...], present: Array | None) -> Array:
+    """The rows that ids name; those of ids that are not present are some row."""
+    B, source, ids, options = request[:4]
+    extras, weights = samples, source.weights
+    if samples:
+        options = options._replace(at_offsets=True)
+    if present is not None:
+        if B.shape(weights)[0] == 0:  # there is no row to read in their place
+            with B.scope():
+                return B.zeros((*B.shape(ids), *B.shape(weights)[1:]), B.dtype(weights), ids)  # type: ignore[arg-type]
+        with B.scope():
+            ids = B.where(B.equal(present, 0), B.zeros_like(ids), ids)
+        extras, options = (*extras, present), options._replace(absent=True)
     if source.recorder is not None:
-        return source.recorder.lookup(source.weights, ids, extras, options)
+        return source.recorder.lookup(weights, ids, extras, options)
     with B.scope():
-        return B.read_rows(source.weights, ids)
+        return B.read_rows(weights, ids)
+
+
+def _present(B: Backend, ids: Array, drop: bool, present: Array | None) -> Array | None:
+    """1 for each of the ids that names a row, of ids' shape, as int32; None if all must."""
+    if not drop:
+        return present
+    with B.scope():
+        named = B.astype(B.in_range(ids, None), "int32")
+        return named if present is None else named * present
 
 
 def _without_gradient(B: Backend, source: Source, ids: Array, options: LookupOptions) -> Array | None:
@@ -168,13 +233,27 @@ def _without_gradient(B: Backend, source: Source, ids: Array, options: LookupOpt
     return B.logical_not(B.equal(ids, options.padding_idx))
 
 
-def _lookup_rows(B: Backend, source: Source, ids: Array, options: LookupOptions, mask: Array | None) -> Array:
-    rows = _read(B, source, ids, (), options)
+def _lookup_rows(request: _Request) -> Array:
+    B, source, ids, options, mask, ragged, drop, limit = request
+    present = _present(B, ids, drop, None if ragged is None else ragged.present)
+    samples: tuple[Array, ...] = ()
+    if ragged is not None:
+        with B.scope():
+            samples = (spread(B, ragged.samples, ids), ragged.batch)
+    rows = _read(request, samples, present)
     with B.scope():
         for keep in (check_mask(B, mask, ids, rows), _as_ints(B, _without_gradient(B, source, ids, options))):
-            if keep is not None:
-                rows = B.where(B.equal(B.as_column(keep, rows), 0), B.stop_gradient(rows), rows)
-    return rows
+            rows = _passing(B, rows, keep)
+    if limit is not None:
+        rows = limit_rows(B, rows, len(B.shape(ids)), limit)
+    return rows if present is None else modes.run(zeros_where_false, B, (rows, present))
+
+
+def _passing(B: Backend, rows: Array, keep: Array | None) -> Array:
+    """rows, which pass no gradient where keep is 0."""
+    if keep is None:
+        return rows
+    return B.where(B.equal(B.as_column(keep, rows), 0), B.stop_gradient(rows), rows)
 
 
 def _as_ints(B: Backend, mask: Array | None) -> Array | None:
@@ -182,45 +261,40 @@ def _as_ints(B: Backend, mask: Array | None) -> Array | None:
 
 
 # ---------------------------------------------------------------------- bags
-class BagLayout(NamedTuple):
-    """Where bags lie in ids."""
-
-    segments: Array  # the bag of each of the ids, flattened: int32, ascending
-    bags: Array  # an array as long as there are bags
-    shape: tuple[int | None, ...]  # of the bags
-    n: int | None  # how many ids
-
-
 def _lookup_bags(
-    B: Backend,
-    source: Source,
-    ids: Array,
-    options: LookupOptions,
-    mask: Array | None,
-    combiner: str,
-    weights: Array | None,
-    offsets: Array | None,
+    request: _Request, layout: BagLayout, samples: tuple[Array, ...], combiner: str, weights: Any
 ) -> Array:
+    B, source, ids, options, mask, _, drop, limit = request
     weights = _check_weights(B, weights, ids, source.weights)
-    keep = members(B, ids, check_mask(B, mask, ids, source.weights), options.padding_idx, B.shape(source.weights)[0])
-    layout = bags_of_last_axis(B, ids) if offsets is None else bags_at_offsets(B, offsets, ids)
-    extras: tuple[Array, ...] = ()
-    if offsets is not None:
-        extras, options = (layout.segments, layout.bags), options._replace(at_offsets=True)
-    row_shape = B.shape(source.weights)[1:]
-    rows = _read(B, source, ids, extras, options)
+    count, *row_shape = B.shape(source.weights)
+    present = _present(B, ids, drop, layout.present)
+    keep = members(B, ids, check_mask(B, mask, ids, source.weights), options.padding_idx, count, present)
+    rows = _read(request, samples, present)
     with B.scope():
         rows = B.reshape(rows, (layout.n, *row_shape))
         keep, weights = (None if x is None else B.reshape(x, (layout.n,)) for x in (keep, weights))
+    if limit is not None:  # what does not count passes nothing, not even through a row without a norm
+        with B.scope():
+            rows = _passing(B, rows, keep)
+        rows = limit_rows(B, rows, 1, limit)
     out = reduce_bags(B, rows, layout.segments, layout.bags, combiner, keep=keep, weights=weights)
     with B.scope():
         return B.reshape(out, (*layout.shape, *row_shape))
 
 
-def members(B: Backend, ids: Array, mask: Array | None, padding_idx: int | None, rows: int | None) -> Array | None:
+def members(
+    B: Backend,
+    ids: Array,
+    mask: Array | None,
+    padding_idx: int | None,
+    rows: int | None,
+    present: Array | None = None,
+) -> Array | None:
     """1 where one of the ids counts in its bag, else 0, of ids' shape, as int32; None if all do."""
     masks = [] if mask is None else [mask]
     with B.scope():
+        if present is not None:
+            masks.append(present)
         if padding_idx is not None:
             masks.append(B.astype(B.logical_not(B.equal(ids, padding_idx)), "int32"))
         if B.is_traced(ids):
@@ -230,56 +304,6 @@ def members(B: Backend, ids: Array, mask: Array | None, padding_idx: int | None,
         for other in masks[1:]:
             masks[0] = masks[0] * other
     return masks[0] if masks else None
-
-
-def bags_of_last_axis(B: Backend, ids: Array) -> BagLayout:
-    """The bags along the last axis of ids (..., L)."""
-    shape = B.shape(ids)
-    if len(shape) < 2:
-        raise ValueError(
-            f"ids: got shape {shape} with a combiner; accepted are two dimensions or more (bags along the last one), "
-            "or one dimension with offsets"
-        )
-    if len(shape) > 2 and None in shape[1:]:
-        raise ValueError(f"ids: got shape {shape}; accepted for bags of three dimensions or more is a known shape")
-    lead = shape[:-1]
-    with B.scope():
-        bags = ids if len(shape) == 2 else B.reshape(ids, (size_of(lead), shape[-1]))
-    return BagLayout(first_axis(B, bags), bags, lead, size_of(shape))
-
-
-def bags_at_offsets(B: Backend, offsets: Any, ids: Array) -> BagLayout:
-    """The bags that start at offsets in ids (n,)."""
-    offsets = _check_offsets(B, offsets, ids)
-    with B.scope():
-        places = B.searchsorted(offsets, B.astype(B.arange(ids), B.dtype(offsets)), right=True)
-        segments = B.astype(places, "int32") - B.astype(B.equal(ids, ids), "int32")
-    return BagLayout(segments, offsets, B.shape(offsets), B.shape(ids)[0])
-
-
-def _check_offsets(B: Backend, offsets: Any, ids: Array) -> Array:
-    if isinstance(offsets, np.ndarray) and not B.is_array(offsets):
-        if offsets.dtype.name not in INTEGERS:
-            raise TypeError(f"offsets: got {describe(offsets)}; accepted dtypes are int32 and int64")
-        offsets = B.asarray(offsets, ids)
-    if not B.is_array(offsets) or B.dtype(offsets) not in INTEGERS:
-        raise TypeError(f"offsets: got {describe(offsets)}; accepted is an int32 or int64 array of {B.name} or NumPy")
-    if len(B.shape(offsets)) != 1:
-        raise ValueError(f"offsets: got shape {B.shape(offsets)}; accepted is one dimension (bags,)")
-    if len(B.shape(ids)) != 1:
-        raise ValueError(f"ids: got shape {B.shape(ids)} with offsets; accepted is one dimension (n,)")
-    if not B.is_traced(offsets):
-        starts, n = B.to_numpy(offsets), B.shape(ids)[0]
-        if (len(starts) and starts[0] != 0) or (not len(starts) and n):
-            raise ValueError(f"offsets: got {starts[:1].tolist()} first; accepted is 0, where the first bag starts")
-        if (starts[1:] < starts[:-1]).any():
-            at = int(np.argmax(starts[1:] < starts[:-1])) + 1
-            raise ValueError(
-                f"offsets: got {int(starts[at])} at position {at} after {int(starts[at - 1])}; accepted is ascending"
-            )
-        if len(starts) and n is not None and starts[-1] > n:
-            raise ValueError(f"offsets: got {int(starts[-1])} last, with {n} ids; accepted is at most their number")
-    return offsets
 
 
 def _check_weights(B: Backend, weights: Any, ids: Array, table: Array) -> Array | None:

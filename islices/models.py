@@ -12,9 +12,11 @@ from typing import Any
 
 from islices.backend import Array, Backend, LayerUse
 from islices.bags import reduce_bags_backward
-from islices.embedding import check_ids, empty_slices, first_axis, flat_slices, table_gradient
+from islices.embedding import empty_slices, flat_slices, table_gradient
+from islices.ids import check_ids, first_axis
+from islices.layouts import BagLayout, bags_at_offsets, bags_of_last_axis
 from islices.linear import concat
-from islices.lookups import BagLayout, bags_at_offsets, bags_of_last_axis, members
+from islices.lookups import members
 from islices.persample import PerSample, join, with_samples
 from islices.registry import describe, loaded_backends
 from islices.slices import IndexedSlices
@@ -184,8 +186,11 @@ class Capture:
         """(slices, the sample of each, number of samples) of one use."""
         B, upstream = self.backend, use.upstream
         ids = check_ids(B, use.ids, upstream)
-        if use.combiner is None:
+        if use.combiner is None and use.offsets is None:
             samples, batch = first_axis(B, ids), B.shape(ids)[0] if B.shape(ids) else 1
+        elif use.combiner is None:
+            layout = bags_at_offsets(B, use.offsets, ids)
+            samples, batch = layout.segments, B.shape(layout.bags)[0]
         else:
             layout = bags_of_last_axis(B, ids) if use.offsets is None else bags_at_offsets(B, use.offsets, ids)
             upstream, ids = self._members_gradient(use, upstream, ids, layout)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from islices import derivatives, modes
-from islices.arguments import LARGEST, show, whole_number
+from islices.arguments import LARGEST, check_name, show, whole_number
 from islices.backend import Array, Backend
 from islices.clip import (
     attach_rows,
@@ -24,7 +24,8 @@ from islices.clip import (
     scale_rows,
 )
 from islices.derivatives import Layout, Member
-from islices.embedding import check_count, check_upstream, counting, first_axis, flat_slices, resolve_padding_idx
+from islices.embedding import check_count, counting, find_upstream, resolve_padding_idx
+from islices.ids import INVALID, first_axis
 from islices.linear import concat, join_arrays
 from islices.native import flatten, rebuild
 from islices.norms import check_float
@@ -219,22 +220,31 @@ def _of_sample(
 
 # ---------------------------------------------------------------------- making them
 def per_sample(
-    upstream: Array, ids: Array, num_rows: int, *, padding_idx: int | None = None, mask: Array | None = None
+    upstream: Any,
+    ids: Any,
+    num_rows: int,
+    *,
+    padding_idx: int | None = None,
+    mask: Any = None,
+    invalid: str = "raise",
 ) -> PerSample:
     """Every sample's gradient of a table, from the gradient of its looked-up rows.
 
     Parameters
     ----------
     upstream : float array, shape (B, ..., *row_shape)
-        The gradient, at the looked-up rows, of a loss that is a sum over samples.
-    ids : int32 or int64 array, shape (B, ...)
-        Of the same framework, or NumPy; the first axis is the sample.
+        The gradient, at the looked-up rows, of a loss that is a sum over samples; ragged as ids are, or of their
+        values' shape.
+    ids : int32 or int64 array, shape (B, ...), or ragged as `lookup` takes them
+        Of the same framework, or NumPy; the first axis is the sample, of ragged ids the outermost row.
     num_rows : int
         Rows of the table.
     padding_idx : int, optional
         The row that gets no gradient; negative counts from the end.
     mask : boolean array of ids' shape, optional
         Where False, upstream counts as zero, NaN included.
+    invalid : {"raise", "drop"}
+        "drop": negative ids are absent and get no slice.
 
     Returns
     -------
@@ -254,13 +264,16 @@ def per_sample(
     >>> g.clip(1.0).sum().values.ravel().round(3).tolist()
     [0.707, 0.707, 1.0]
     """
-    B, ids = check_upstream(upstream, ids)
+    drop = check_name(invalid, INVALID, "invalid") == "drop"
+    found = find_upstream(upstream, ids, mask)
+    B = found.backend
     num_rows = check_count(num_rows)
     padding = resolve_padding_idx(padding_idx, num_rows)
-    if not B.shape(ids):
+    if not B.shape(found.ids):
         raise ValueError("ids: got a 0-d array; accepted is shape (B, ...), one entry a sample along the first axis")
-    s = flat_slices(B, upstream, ids, num_rows, mask=mask)
-    return with_samples(s, first_axis(B, ids), batch_of(B, ids), padding)
+    s = found.slices(num_rows, drop)
+    samples, batch = found.samples or (first_axis(B, found.ids), found.ids)
+    return with_samples(s, samples, batch_of(B, batch), padding, absent=found.has_absent(drop))
 
 
 def batch_of(B: Backend, ids: Array) -> int:
@@ -273,20 +286,24 @@ def batch_of(B: Backend, ids: Array) -> int:
     return batch
 
 
-def with_samples(s: IndexedSlices, samples: Array, batch: int, padding: int | None) -> PerSample:
-    """Slices and their samples, without the padding's (in traced code, those out of range)."""
+def with_samples(
+    s: IndexedSlices, samples: Array, batch: int, padding: int | None, *, absent: bool = False
+) -> PerSample:
+    """Slices and their samples, without the padding's and those of absent ids (in traced code, those out of range)."""
     B, values, indices, rows = s.backend, s.values, s.indices, s.dense_shape[0]
     if rows is not None and (batch + 1) * rows > LARGEST:  # a sample and a row make one int64 where norms are taken
         raise ValueError(f"num_rows: got {rows} for {batch} samples; accepted is less than 2^63 for all together")
-    if padding is not None or modes.is_traced(B, indices):
-        values, indices, samples = modes.run(_drop_rows, B, (values, indices, samples), padding=padding, rows=rows)
+    if padding is not None or absent or modes.is_traced(B, indices):
+        values, indices, samples = modes.run(
+            _drop_rows, B, (values, indices, samples), padding=padding, rows=rows, absent=absent
+        )
     return PerSample._trusted(B, values, indices, samples, (batch, *s.dense_shape))  # type: ignore[arg-type]
 
 
 def _drop_rows(
-    B: Backend, values: Array, indices: Array, samples: Array, *, padding: int | None, rows: int
+    B: Backend, values: Array, indices: Array, samples: Array, *, padding: int | None, rows: int, absent: bool
 ) -> tuple[Array, Array, Array]:
-    keep = counting(B, indices, padding, rows)
+    keep = counting(B, indices, padding, rows, absent)
     kept, places = B.select(values, indices, keep, rows)
     # where slots cannot go, this one's sample is 0 then and its index, the sentinel, tells that it holds nothing
     samples, _ = B.select(samples, indices, keep, rows)

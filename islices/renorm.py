@@ -9,8 +9,8 @@ from typing import Any
 
 from islices.backend import Array
 from islices.clip import check_max_norm, check_nonfinite, clip_by_row_norm
-from islices.embedding import check_ids
-from islices.lookups import adopt_table, check_range, flat_ids
+from islices.ids import check_ids, check_range, flat_ids
+from islices.lookups import adopt_table
 from islices.update import distinct_rows, write_rows
 
 __all__ = ["renorm_rows"]

@@ -652,3 +652,57 @@ def test_frequencies_are_not_those_of_all_rounds() -> None:
     ):
         with pytest.raises(NotImplementedError, match="scale_by_freq=True looked up within"):
             value_and_grad(fn)(table)
+
+
+# ---------------------------------------------------------------------- rows of different length
+def test_rows_by_lengths_in_jit_under_vmap_and_in_scan() -> None:
+    weights = jnp.arange(12.0, dtype=jnp.float32).reshape(6, 2)
+    values, lengths = jnp.array([[1, 2, -1, 3, 5], [0, -1, 4, 4, 1]]), jnp.array([[2, 0, 2], [1, 2, 1]])
+
+    def bags(table: Any, values: Any, lengths: Any) -> Any:
+        return lookup(table, (values, lengths), combiner="sum", invalid="drop")
+
+    straight = jnp.stack([bags(weights, v, n) for v, n in zip(values, lengths, strict=True)])
+    np.testing.assert_array_equal(straight[0], [[2 + 4, 3 + 5], [0, 0], [6, 7]])
+    assert jnp.array_equal(jax.vmap(bags, (None, 0, 0))(weights, values, lengths), straight)
+
+    def straight_loss(table: Any) -> Any:
+        return sum((bags(table, v, n) ** 2).sum() for v, n in zip(values, lengths, strict=True))
+
+    def mapped_loss(table: Any) -> Any:
+        return (jax.vmap(bags, (None, 0, 0))(table, values, lengths) ** 2).sum()
+
+    def scanned_loss(table: Any) -> Any:
+        return jax.lax.scan(lambda c, x: (c + (bags(table, *x) ** 2).sum(), None), 0.0, (values, lengths))[0]
+
+    table, expected = Table(weights), None
+    for loss in (straight_loss, mapped_loss, scanned_loss):
+        for wrap in (lambda f: f, jax.jit):
+            value, g = wrap(islices.value_and_grad(loss))(table)
+            assert float(value) == float(straight_loss(table))
+            dense = islices.to_dense(g)
+            expected = dense if expected is None else expected
+            np.testing.assert_array_equal(dense, expected)
+    np.testing.assert_array_equal(expected, jax.grad(straight_loss)(weights))
+
+
+def test_absent_ids_in_a_branch_that_is_not_taken() -> None:
+    table, ids = Table(jnp.ones((3, 2))), jnp.array([1, -1])
+
+    def loss(table: Any, yes: Any) -> Any:
+        read = lambda: lookup(table, ids, invalid="drop", max_norm=1.0).sum()  # noqa: E731
+        return jax.lax.cond(yes, read, lambda: jnp.float32(0.0))
+
+    for yes, kept in ((True, [1]), (False, [])):
+        g = islices.value_and_grad(loss)(table, yes)[1]
+        assert np.asarray(g.indices).tolist() == kept
+
+
+def test_a_second_derivative_through_max_norm_is_refused() -> None:
+    weights = jnp.arange(1.0, 7.0, dtype=jnp.float32).reshape(3, 2)
+
+    def loss(w: Any) -> Any:
+        return (lookup(w, jnp.array([1, 2]), max_norm=1.0) ** 3).sum()
+
+    with pytest.raises(NotImplementedError, match="max_norm"):
+        jax.grad(lambda w: jax.grad(loss)(w).sum())(weights)

@@ -73,6 +73,9 @@ class Embeddings(Backend):
         # comparing all pairs or sorting both wants more memory; this is log(n) reads a query
         return jnp.searchsorted(ordered, queries, side="right" if right else "left").astype(np.int32)
 
+    def running_sum(self, x: Array) -> Array:
+        return jnp.cumsum(x, dtype=x.dtype)
+
     def segment_max(self, values: Array, segments_: Array, count: int | None) -> Array:
         assert count is not None, "JAX knows its shapes"
         if isinstance(values, Tracer) or isinstance(segments_, Tracer) or 0 in values.shape or count == 0:

@@ -56,6 +56,7 @@ class MXNetBackend(Backend):
     pip = 'pip install "islices[mxnet]"'
     native_name = "mxnet RowSparseNDArray"
     native_needs_coalesced = True
+    whole_floats = True
     native_float_dtypes = ("float16", "float32", "float64")
 
     # ------------------------------------------------------------------ identity

@@ -29,8 +29,8 @@ from tensorflow.python.autograph.core import config
 from tensorflow.python.eager import record
 from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as possible_gradient_types
 
-from islices.backend import Array, Backend, Gradient, LayerUse, LookedUp, NativeParts, Source, Transform
-from islices.backends.tensorflow import keras_layers, memory, recording
+from islices.backend import Array, Backend, Gradient, LayerUse, LookedUp, NativeParts, RaggedParts, Source, Transform
+from islices.backends.tensorflow import keras_layers, memory, ragged, recording
 from islices.backends.tensorflow import segments as segments_of
 from islices.backends.tensorflow.sparse import indexed_slices, take_apart
 
@@ -263,6 +263,12 @@ class TensorflowBackend(Backend):
         bound = tf.raw_ops.UpperBound if right else tf.raw_ops.LowerBound
         ordered, queries = tf.cast(ordered, tf.int64), tf.cast(queries, tf.int64)
         return bound(sorted_inputs=ordered[None], values=queries[None], out_type=tf.int64)[0]
+
+    def running_sum(self, x: Array) -> Array:
+        return tf.cumsum(x)
+
+    def take_ragged(self, x: Any, argument: str) -> RaggedParts | None:
+        return ragged.take_apart(x, argument)
 
     def segment_max(self, values: Array, segments: Array, count: int | None) -> Array:
         return segments_of.segment_max(values, segments, count)

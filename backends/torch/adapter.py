@@ -26,10 +26,11 @@ from islices.backend import (
     LayerUse,
     LookedUp,
     NativeParts,
+    RaggedParts,
     Source,
     Transform,
 )
-from islices.backends.torch import compiling, layers, recording
+from islices.backends.torch import compiling, layers, ragged, recording
 from islices.backends.torch.arithmetic import as_tensors, in_bags, rounded_sqrt, sum_bags
 
 __all__ = ["TorchBackend", "backend", "check_data"]
@@ -287,6 +288,9 @@ class TorchBackend(Backend):
 
     def searchsorted(self, ordered: Array, queries: Array, *, right: bool) -> Array:
         return torch.searchsorted(ordered, queries, right=right)
+
+    def take_ragged(self, x: Any, argument: str) -> RaggedParts | None:
+        return ragged.take_apart(x, argument)
 
     def segment_max(self, values: Array, segments: Array, count: int | None) -> Array:
         kind = values.dtype

@@ -182,6 +182,8 @@ def _await_gradient(uses: list[LayerUse], use: LayerUse, output: torch.Tensor) -
 
     def arrived(upstream: torch.Tensor) -> None:
         upstream = upstream.detach()
+        if upstream.is_nested:  # the rows that the layer gave for nested ids
+            upstream = upstream.values()
         use.upstream = upstream if use.upstream is None else use.upstream + upstream
 
     output.register_hook(arrived)
@@ -236,7 +238,12 @@ def _use_of_call(name: str, given: dict[str, Any]) -> LayerUse:
 
 
 def _use(name: str, ids: torch.Tensor, weight: Any, padding_idx: int | None, scale_by_freq: bool) -> LayerUse:
-    return LayerUse(name, _kept(ids), weight.shape[0], padding_idx=padding_idx, scale_by_freq=scale_by_freq)
+    offsets = None
+    if ids.is_nested and ids.layout is torch.jagged:  # row after row, which is what the layer looks up
+        ids, offsets = ids.values(), ids.offsets()[:-1]
+    use = LayerUse(name, _kept(ids), weight.shape[0], padding_idx=padding_idx, scale_by_freq=scale_by_freq)
+    use.offsets = _kept(offsets)
+    return use
 
 
 def _bags(
@@ -247,6 +254,9 @@ def _bags(
     weights: torch.Tensor | None,
     include_last_offset: bool,
 ) -> LayerUse:
+    if use.offsets is not None:  # of nested ids
+        offsets, include_last_offset = use.offsets, False
+        weights = None if weights is None else weights.values()
     if offsets is not None and include_last_offset:  # what lies behind the last one is in no bag
         end = int(offsets[-1])
         offsets, use.ids = offsets[:-1], use.ids[:end]

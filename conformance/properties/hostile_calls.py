@@ -71,15 +71,28 @@ def lookup(d: Draw) -> Arguments:
     combiner = d.rng.choice((None, *COMBINERS))
     shape = (d.n, 2) if combiner else d.rng.choice(((d.n,), (d.n, 2), ()))
     out: Arguments = {"table": d.table(), "ids": d.ids(shape if d.rows else (0, 2)), "combiner": combiner}
-    out |= {"padding_idx": None, "mask": None, "weights": None, "offsets": None}
+    out |= {"padding_idx": None, "mask": None, "weights": None, "offsets": None, "include_last_offset": False}
+    out |= {"invalid": d.rng.choice(("raise", "drop")), "max_norm": d.rng.choice((None, None, limit(d)))}
     if combiner and d.rng.random() < 0.5:
         out["ids"] = d.ids((d.n,))
         out["offsets"] = d.own(np.array(sorted({0, d.n // 2}) if d.n else [0], "int64"), "offsets")
+        out["include_last_offset"] = d.n > 1 and d.rng.random() < 0.3
+    shape = d.backend.shape(out["ids"])
     if combiner and combiner != "max" and d.rng.random() < 0.5:
-        out["weights"] = d.dense(d.backend.shape(out["ids"]), label="weights")  # type: ignore[arg-type]
+        out["weights"] = d.dense(shape, label="weights")  # type: ignore[arg-type]
     if d.rng.random() < 0.3:
-        out["mask"] = np.ones(d.backend.shape(out["ids"]), bool)  # type: ignore[arg-type]
+        out["mask"] = np.ones(shape, bool)  # type: ignore[arg-type]
+    if len(shape) == 1 and out["offsets"] is None and d.rng.random() < 0.3:
+        out["ids"] = pair(d, out["ids"])
     return out
+
+
+def pair(d: Draw, values: Any) -> tuple[Any, Any]:
+    """Ids as (values, lengths): rows that hold all of them, or leave some behind."""
+    n = d.backend.shape(values)[0]
+    assert n is not None
+    lengths = np.array([n // 2, 0, n - n // 2 - (n > 0 and d.rng.random() < 0.5)], d.index_type)
+    return values, d.own(lengths, "lengths")
 
 
 def upstream(d: Draw) -> Arguments:
@@ -88,10 +101,13 @@ def upstream(d: Draw) -> Arguments:
     shape = d.backend.shape(ids)  # type: ignore[assignment]
     mask = np.ones(shape, bool) if d.rng.random() < 0.3 else None
     padding = d.rng.randrange(d.rows) if d.rows and d.rng.random() < 0.3 else None
-    return {
+    out = {
         "upstream": d.dense((*shape, *d.row_shape), label="upstream"), "ids": ids, "num_rows": d.rows,
-        "padding_idx": padding, "mask": mask,
+        "padding_idx": padding, "mask": mask, "invalid": d.rng.choice(("raise", "drop")),
     }  # fmt: skip
+    if len(shape) == 1 and d.rng.random() < 0.2:
+        out["ids"] = pair(d, ids)
+    return out
 
 
 def scatter(d: Draw) -> Arguments:
@@ -189,7 +205,9 @@ def operators(x: Any, c: Any) -> Any:
 
 def samples(d: Draw) -> Arguments:
     of_table = upstream(d)
-    return clipping(d, **of_table, dense=d.dense((d.backend.shape(of_table["ids"])[0], 2)))  # type: ignore[arg-type]
+    ids = of_table["ids"]
+    batch = d.backend.shape(ids[1] if isinstance(ids, tuple) else ids)[0]
+    return clipping(d, **of_table, dense=d.dense((batch, 2)))  # type: ignore[arg-type]
 
 
 def loss_scale(d: Draw) -> Arguments:

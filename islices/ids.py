@@ -1,0 +1,115 @@
+"""The ids of a lookup, and masks over them: which arrays they may be, and which rows they may name.
+
+SPEC clauses 2 and 12. May import: NumPy and the core's modules on arrays.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from islices.backend import INTEGERS, Array, Backend
+from islices.registry import describe
+from islices.shapes import same_shape, size_of
+from islices.slices import check_indices
+
+__all__ = ["INVALID", "check_ids", "check_mask", "check_range", "first_axis", "flat_ids"]
+
+#: What a mask may be of.
+MASKS = ("bool", *INTEGERS, "uint8")
+#: What becomes of a negative id: it raises, or it is absent.
+INVALID = ("raise", "drop")
+
+
+def check_ids(B: Backend, ids: Any, like: Array, argument: str = "ids") -> Array:
+    """ids (or offsets, or lengths) as integers of the backend."""
+    if isinstance(ids, np.ndarray) and not B.is_array(ids):
+        if ids.dtype.name not in INTEGERS:
+            raise TypeError(f"{argument}: got {describe(ids)}; accepted dtypes are int32 and int64")
+        with B.scope():
+            return B.asarray(ids, like)
+    if B.is_array(ids):
+        dtype = B.dtype(ids)
+        if dtype in INTEGERS:
+            return ids
+        if B.whole_floats and dtype in B.float_dtypes:
+            whole = _whole(B, ids, argument, "an int32 or int64 array, or whole numbers as floats")
+            if (np.abs(whole) >= 2.0**63).any():
+                position = int(np.argmax(np.abs(whole) >= 2.0**63))
+                raise IndexError(f"{argument}: got {whole[position]:g} at position {position}; accepted is an int64")
+            return B.from_host(whole.astype(np.int64).reshape(B.shape(ids)), ids)
+    raise TypeError(f"{argument}: got {describe(ids)}; accepted is an int32 or int64 array of {B.name} or NumPy")
+
+
+def _whole(B: Backend, x: Array, argument: str, accepted: str) -> np.ndarray[Any, Any]:
+    """The whole numbers that floats stand for, in one dimension, in float64."""
+    with B.scope():
+        flat = B.to_numpy(B.astype(x, "float64")).reshape(-1)
+    whole = np.isfinite(flat) & (np.trunc(flat) == flat)
+    if not whole.all():
+        position = int(np.argmin(whole))
+        raise TypeError(
+            f"{argument}: got {describe(x)} with {flat[position]:g} at position {position}; accepted is {accepted}"
+        )
+    return flat
+
+
+def check_range(B: Backend, ids: Array, rows: int | None, *, absent: bool = False) -> None:
+    """Raise IndexError for one of the ids, of any shape, that is no row; in traced code nothing is known.
+
+    absent: negative ids name nothing, and are none.
+    """
+    if B.is_traced(ids):
+        return
+    flat = flat_ids(B, ids)
+    if not absent:
+        check_indices(B, flat, rows, argument="ids")
+        return
+    beyond = B.to_numpy(flat) >= (np.inf if rows is None else rows)
+    if beyond.any():
+        position = int(np.argmax(beyond))
+        raise IndexError(
+            f"ids: got {int(B.to_numpy(flat)[position])} at position {position}; accepted is index < {rows} "
+            "(with invalid='drop' negative ones are absent)"
+        )
+
+
+def flat_ids(B: Backend, ids: Array) -> Array:
+    """ids in one dimension."""
+    if len(B.shape(ids)) == 1:
+        return ids
+    with B.scope():
+        return B.reshape(ids, (size_of(B.shape(ids)),))
+
+
+def first_axis(B: Backend, ids: Array) -> Array:
+    """The first position of each of the ids, flattened: int32, shape (n,)."""
+    shape = B.shape(ids)
+    with B.scope():
+        number = B.astype(B.arange(ids), "int32")
+        if len(shape) == 1:
+            return number
+        return B.reshape(B.as_column(number, ids) + B.astype(B.zeros_like(ids), "int32"), (size_of(shape),))
+
+
+def check_mask(B: Backend, mask: Any, ids: Array, like: Array) -> Array | None:
+    """mask as integers 0 and 1 of the backend, of ids' shape; None stays None."""
+    if mask is None:
+        return None
+    if not B.is_array(mask):
+        if not isinstance(mask, np.ndarray):
+            raise TypeError(f"mask: got {describe(mask)}; accepted is a boolean array of {B.name} or NumPy")
+        if mask.dtype.name not in MASKS:
+            raise TypeError(f"mask: got {describe(mask)}; accepted is a boolean array of {B.name} or NumPy")
+        mask = B.asarray(mask.astype(np.int32) if mask.dtype == bool else mask, like)
+    given, wanted = B.shape(mask), B.shape(ids)
+    if not same_shape(given, wanted):
+        raise ValueError(f"mask: got shape {given}; accepted is ids' shape {wanted}")
+    if B.whole_floats and B.dtype(mask) in B.float_dtypes:
+        whole = _whole(B, mask, "mask", "a boolean array, or whole numbers as floats")
+        return B.from_host((whole != 0).astype(np.int32).reshape(given), mask)
+    if B.dtype(mask) not in MASKS:
+        raise TypeError(f"mask: got {describe(mask)}; accepted is a boolean array of {B.name} or NumPy")
+    with B.scope():
+        return B.astype(mask, "int32")

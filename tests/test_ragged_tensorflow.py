@@ -1,0 +1,247 @@
+"""Ragged ids of TensorFlow's own forms, beside tf.nn's own lookups: values and gradients.
+
+Where nothing rounds (whole numbers, sums) results are bit-equal; else within n * eps * sum of |terms| (SPEC clause 19).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import islices
+from islices import lookup
+
+tf = pytest.importorskip("tensorflow", reason="tensorflow is not installed")
+pytestmark = pytest.mark.skipif("tensorflow" not in islices.list_backends(), reason="the backend does not load")
+
+RNG = np.random.default_rng(7)
+WEIGHTS = RNG.integers(-8, 9, (9, 4)).astype(np.float32)
+#: an empty row in the middle and at the end, an absent id, a row of nothing but absent ones
+PLACES = [[0, 0], [0, 3], [2, 0], [2, 1], [2, 2], [3, 5]]
+IDS = [1, 3, -1, 5, 5, -4]
+SHAPE = [5, 8]
+
+
+def sparse(ids: list[int] = IDS, dtype: Any = tf.int64, places: list[list[int]] = PLACES) -> Any:
+    return tf.SparseTensor(places, tf.constant(ids, dtype), SHAPE)
+
+
+def weighted(ids: Any, whole: bool) -> Any:
+    numbers = [1.0, 2.0, 4.0, 2.0, 1.0, 2.0] if whole else RNG.uniform(0.5, 2.0, 6)
+    return ids.with_values(tf.constant(numbers, tf.float32))
+
+
+def of_table(fn: Callable[[Any], Any], weights: Any) -> np.ndarray[Any, Any]:
+    """The gradient of sum(fn(table)^2), by value_and_grad, dense."""
+    _, g = islices.value_and_grad(lambda t: tf.reduce_sum(fn(t) ** 2))(islices.Table(weights))
+    return islices.to_dense(g).numpy()  # type: ignore[no-any-return]
+
+
+def of_variable(fn: Callable[[Any], Any], weights: Any) -> np.ndarray[Any, Any]:
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(fn(weights) ** 2)
+    return tf.convert_to_tensor(tape.gradient(loss, weights)).numpy()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+@pytest.mark.parametrize("dtype", [tf.int32, tf.int64])
+@pytest.mark.parametrize("weigh", [False, True])
+def test_a_sparse_tensor_is_looked_up_as_safe_embedding_lookup_sparse_does(
+    combiner: str, dtype: Any, weigh: bool
+) -> None:
+    table, ids = tf.Variable(WEIGHTS), sparse(dtype=dtype)
+    weights = weighted(ids, combiner == "sum") if weigh else None
+    theirs = lambda t: tf.nn.safe_embedding_lookup_sparse(t, ids, weights, combiner=combiner)  # noqa: E731
+    ours = lambda t: lookup(t, ids, weights=weights, combiner=combiner, invalid="drop")  # noqa: E731
+    close = np.testing.assert_array_equal if combiner == "sum" else lambda a, b: np.testing.assert_allclose(a, b, 1e-6)
+    close(ours(table), theirs(table))
+    close(of_table(ours, table), of_variable(theirs, table))
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+@pytest.mark.parametrize("max_norm", [0.5, 3.0, 100.0])
+def test_max_norm_clips_rows_and_their_gradient_as_tensorflow_does(combiner: str, max_norm: float) -> None:
+    table, ids = tf.Variable(WEIGHTS / 4), sparse([1, 3, 0, 5, 5, 2])
+    weights = weighted(ids, False)
+    theirs = lambda t: tf.nn.safe_embedding_lookup_sparse(t, ids, weights, combiner=combiner, max_norm=max_norm)  # noqa: E731
+    ours = lambda t: lookup(t, ids, weights=weights, combiner=combiner, max_norm=max_norm)  # noqa: E731
+    np.testing.assert_allclose(ours(table), theirs(table), 1e-6, 1e-7)
+    np.testing.assert_allclose(of_table(ours, table), of_variable(theirs, table), 2e-5, 2e-6)
+    rows = tf.constant([[1, 3], [5, 5]])
+    np.testing.assert_allclose(
+        of_table(lambda t: lookup(t, rows, max_norm=max_norm), table),
+        of_variable(lambda t: tf.nn.embedding_lookup(t, rows, max_norm=max_norm), table),
+        2e-5,
+        2e-6,
+    )
+
+
+def test_no_row_is_lost_at_the_end() -> None:
+    """tf.nn.embedding_lookup_sparse ends with the last row that has an id; bags are as many as dense_shape says."""
+    table, ids = tf.Variable(WEIGHTS), sparse([1, 3, 0, 5, 5, 2])
+    theirs = tf.nn.embedding_lookup_sparse(table, ids, None, combiner="sum")
+    ours = lookup(table, ids, combiner="sum")
+    assert theirs.shape[0] == 4
+    assert ours.shape == (5, 4)
+    np.testing.assert_array_equal(ours[:4], theirs)
+    np.testing.assert_array_equal(ours[4], np.zeros(4))
+
+
+def test_places_may_come_in_any_order() -> None:
+    """tf.nn.embedding_lookup_sparse wants ascending rows; here members are in the order of the values."""
+    table, order = tf.Variable(WEIGHTS), [5, 2, 0, 4, 1, 3]
+    mixed = sparse([IDS[k] for k in order], places=[PLACES[k] for k in order])
+    for combiner, kind in itertools.product(("sum", "mean", "max"), ("host", "native")):
+        with islices.execution(kind):
+            straight = lookup(table, sparse(), combiner=combiner, invalid="drop")
+            np.testing.assert_array_equal(lookup(table, mixed, combiner=combiner, invalid="drop"), straight)
+    loss = lambda t: tf.reduce_sum(lookup(t, mixed, combiner="sum", invalid="drop") ** 2)  # noqa: E731
+    _, g = islices.value_and_grad(loss, per_sample=True)(islices.Table(table))
+    assert g.indices.numpy().tolist() == [1, 5, 3, 5]
+    assert g.samples.numpy().tolist() == [0, 2, 0, 2]
+    assert g.dense_shape == (5, 9, 4)
+
+
+def test_higher_ranks_of_a_sparse_tensor_are_bags_along_the_last_axis() -> None:
+    table = tf.Variable(WEIGHTS)
+    ids = tf.SparseTensor([[0, 1, 0], [1, 0, 2], [1, 2, 0], [1, 2, 1]], tf.constant([1, 2, 3, 4], tf.int64), [2, 3, 4])
+    ours = lookup(table, ids, combiner="mean")
+    np.testing.assert_allclose(ours, tf.nn.safe_embedding_lookup_sparse(table, ids, combiner="mean"), 1e-6)
+    assert ours.shape == (2, 3, 4)
+
+
+def test_in_a_graph_of_unknown_sizes() -> None:
+    table = tf.Variable(WEIGHTS)
+    spec = (tf.SparseTensorSpec([None, None], tf.int64), tf.SparseTensorSpec([None, None], tf.float32))
+
+    def run(ids: Any, weights: Any) -> Any:
+        def loss(t: Any) -> Any:
+            return tf.reduce_sum(lookup(t, ids, weights=weights, combiner="mean", invalid="drop", max_norm=4.0) ** 2)
+
+        value, g = islices.value_and_grad(loss)(islices.Table(table))
+        return value, g.values, g.indices
+
+    compiled = tf.function(run, input_signature=spec)
+    ids = sparse()
+    for a, b in zip(compiled(ids, weighted(ids, True)), run(ids, weighted(ids, True)), strict=True):
+        np.testing.assert_array_equal(a, b)
+    ragged = tf.ragged.constant([[1, 2], [], [3, -1, 4]], dtype=tf.int32)
+
+    @tf.function(input_signature=[tf.RaggedTensorSpec([None, None], tf.int32)])
+    def bags(ids: Any) -> Any:
+        return lookup(table, ids, combiner="sum", invalid="drop")
+
+    np.testing.assert_array_equal(bags(ragged), lookup(table, ragged, combiner="sum", invalid="drop"))
+    pair = tf.constant([1, 2, 3, 4, 8]), tf.constant([2, 0, 2])
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int32)] * 2)
+    def of_lengths(values: Any, lengths: Any) -> Any:
+        return lookup(table, (values, lengths), combiner="sum")
+
+    np.testing.assert_array_equal(of_lengths(*pair), lookup(table, pair, combiner="sum"))
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int32)] * 2)
+    def of_ends(values: Any, ends: Any) -> Any:
+        return lookup(table, values, offsets=ends, include_last_offset=True, combiner="sum")
+
+    np.testing.assert_array_equal(of_ends(pair[0], tf.constant([0, 2, 2, 4])), lookup(table, pair, combiner="sum"))
+
+
+# ---------------------------------------------------------------------- tf.RaggedTensor
+RAGGED = tf.ragged.constant([[1, 2], [], [3, 3, 4]], dtype=tf.int64)
+
+
+def test_rows_of_a_ragged_tensor_are_ragged() -> None:
+    table = tf.Variable(WEIGHTS)
+    ours, theirs = lookup(table, RAGGED), tf.nn.embedding_lookup(table, RAGGED)
+    assert isinstance(ours, tf.RaggedTensor)
+    np.testing.assert_array_equal(ours.row_splits, theirs.row_splits)
+    np.testing.assert_array_equal(ours.flat_values, theirs.flat_values)
+    flat = lambda rows: rows.flat_values  # noqa: E731
+    np.testing.assert_array_equal(
+        of_table(lambda t: flat(lookup(t, RAGGED)), table),
+        of_variable(lambda t: flat(tf.nn.embedding_lookup(t, RAGGED)), table),
+    )
+    uniform = tf.RaggedTensor.from_row_splits(tf.constant([[1, 2], [3, 4], [5, 6]]), [0, 2, 3])
+    assert lookup(table, uniform).shape.as_list() == [2, None, 2, 4]
+    with pytest.raises(ValueError, match="ids: got ragged rows of arrays"):
+        lookup(table, uniform, combiner="sum")
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+def test_bags_of_a_ragged_tensor(combiner: str) -> None:
+    table = tf.Variable(WEIGHTS)
+    weights = RAGGED.with_values(tf.constant([1.0, 2.0, 0.5, 4.0, 1.0]))
+    theirs = tf.nn.safe_embedding_lookup_sparse(table, RAGGED.to_sparse(), weights.to_sparse(), combiner=combiner)
+    np.testing.assert_allclose(lookup(table, RAGGED, weights=weights, combiner=combiner), theirs, 1e-6)
+
+
+def test_several_ragged_dimensions() -> None:
+    table = tf.Variable(WEIGHTS)
+    ids = tf.ragged.constant([[[1, 2], []], [[3, 4, 4]], []], dtype=tf.int64)
+    bags = lookup(table, ids, combiner="sum")
+    assert isinstance(bags, tf.RaggedTensor)
+    assert bags.row_lengths().numpy().tolist() == [2, 1, 0]
+    np.testing.assert_array_equal(bags.flat_values, [WEIGHTS[[1, 2]].sum(0), np.zeros(4), WEIGHTS[[3, 4, 4]].sum(0)])
+    loss = lambda t: tf.reduce_sum(lookup(t, ids, combiner="sum").flat_values)  # noqa: E731
+    _, g = islices.value_and_grad(loss, per_sample=True)(islices.Table(table))
+    assert g.samples.numpy().tolist() == [0, 0, 1, 1, 1]
+    assert g.dense_shape == (3, 9, 4)
+
+
+def test_embedding_grad_and_per_sample_of_ragged_ids() -> None:
+    upstream = tf.nn.embedding_lookup(tf.constant(WEIGHTS), RAGGED)
+    g = islices.per_sample(upstream, RAGGED, 9)
+    assert g.samples.numpy().tolist() == [0, 0, 2, 2, 2]
+    s = islices.embedding_grad(upstream, RAGGED, 9, scale_by_freq=True)
+    assert s.indices.numpy().tolist() == [1, 2, 3, 3, 4]
+    np.testing.assert_array_equal(s.values[3], WEIGHTS[3] / 2)
+
+
+def test_gradients_reach_ragged_weights() -> None:
+    table, numbers = tf.constant(WEIGHTS), tf.Variable([1.0, 2.0, 0.5, 4.0, 1.0])
+    with tf.GradientTape() as tape:
+        weights = tf.RaggedTensor.from_row_splits(numbers, RAGGED.row_splits)
+        loss = tf.reduce_sum(lookup(table, RAGGED, weights=weights, combiner="sum"))
+    np.testing.assert_array_equal(tape.gradient(loss, numbers), WEIGHTS[[1, 2, 3, 3, 4]].sum(1))
+
+
+# ---------------------------------------------------------------------- what does not fit
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"ids": sparse([0] * 6)}, ValueError, "tf.SparseTensor, which has no form for rows"),
+        ({"ids": tf.SparseTensor([[0]], [1], [3]), "combiner": "sum"}, ValueError, "ids: .* 1 dimensions; .* two or"),
+        ({"ids": tf.SparseTensor([[0, 9]], [1], [3, 4]), "combiner": "sum"}, ValueError, r"\[0, 9\] at position 0"),
+        ({"ids": tf.SparseTensor([[3, 0]], [1], [3, 4]), "combiner": "sum"}, ValueError, r"\[3, 0\] at position 0"),
+        ({"ids": RAGGED, "combiner": "sum", "offsets": np.array([0])}, ValueError, "offsets: got .* with ragged ids"),
+        (
+            {"ids": RAGGED, "combiner": "sum", "weights": tf.ragged.constant([[1.0] * 5])},
+            ValueError,
+            "weights: .* same",
+        ),
+        ({"ids": RAGGED, "combiner": "sum", "weights": weighted(sparse(), True)}, ValueError, "weights: .* same"),
+        ({"ids": RAGGED, "mask": tf.ragged.constant([[True] * 5])}, ValueError, "mask: .* same"),
+        ({"ids": RAGGED, "combiner": "sum", "weights": [1.0]}, TypeError, "weights: got list beside ragged ids"),
+        ({"ids": tf.ragged.constant([[1.5]])}, TypeError, "ids: got .*float32"),
+        ({"ids": tf.ragged.constant([[1, 9]])}, IndexError, "ids: got 9 at position 1"),
+        ({"ids": sparse(), "combiner": "sum"}, IndexError, "ids: got -1 at position 2"),
+    ],
+)
+def test_what_does_not_fit_raises(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        lookup(tf.constant(WEIGHTS), **options)
+
+
+def test_a_second_derivative_through_max_norm_is_refused() -> None:
+    table = tf.Variable(WEIGHTS)
+    with tf.GradientTape() as outer:
+        with tf.GradientTape() as inner:
+            loss = tf.reduce_sum(lookup(table, tf.constant([1, 2]), max_norm=1.0) ** 3)
+        g = tf.reduce_sum(tf.convert_to_tensor(inner.gradient(loss, table)) ** 2)
+    with pytest.raises(NotImplementedError, match="max_norm"):
+        outer.gradient(g, table)
