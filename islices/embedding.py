@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from islices import modes
-from islices.arguments import LARGEST, check_flag, check_name, show, whole_number
+from islices.arguments import LARGEST, check_flag, show, whole_number
 from islices.backend import INTEGERS, Array, Backend
-from islices.ids import INVALID, check_ids, check_mask, check_range
+from islices.ids import check_ids, check_invalid, check_mask, check_range
 from islices.layouts import adopt_ragged, spread, values_of
 from islices.native import map_leaves
 from islices.registry import describe, find_backend, get_backend, loaded_backends
@@ -83,7 +83,7 @@ def embedding_grad(
     ([1, 2, 1], (4, 1))
     """
     scale_by_freq = check_flag(scale_by_freq, "scale_by_freq")
-    drop = check_name(invalid, INVALID, "invalid") == "drop"
+    drop = check_invalid(invalid)
     found = find_upstream(upstream, ids, mask)
     num_rows = check_count(num_rows)
     padding = resolve_padding_idx(padding_idx, num_rows)

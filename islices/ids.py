@@ -9,17 +9,25 @@ from typing import Any
 
 import numpy as np
 
+from islices.arguments import check_name
 from islices.backend import INTEGERS, Array, Backend
 from islices.registry import describe
 from islices.shapes import same_shape, size_of
 from islices.slices import check_indices
 
-__all__ = ["INVALID", "check_ids", "check_mask", "check_range", "first_axis", "flat_ids"]
+__all__ = ["check_ids", "check_invalid", "check_mask", "check_range", "first_axis", "flat_ids"]
 
 #: What a mask may be of.
 MASKS = ("bool", *INTEGERS, "uint8")
 #: What becomes of a negative id: it raises, or it is absent.
 INVALID = ("raise", "drop")
+
+
+def check_invalid(invalid: object) -> bool:
+    """Whether negative ids are absent: "drop", not "raise"."""
+    if isinstance(invalid, str) and invalid == "raise":  # at most calls
+        return False
+    return check_name(invalid, INVALID, "invalid") == "drop"
 
 
 def check_ids(B: Backend, ids: Any, like: Array, argument: str = "ids") -> Array:

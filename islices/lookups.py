@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from islices import modes
-from islices.arguments import check_flag, check_name, show
+from islices.arguments import check_flag, show
 from islices.backend import Array, Backend, Source
 from islices.bags import COMBINERS, reduce_bags
 from islices.clip import check_max_norm
 from islices.embedding import resolve_padding_idx, zeros_where_false
-from islices.ids import INVALID, check_ids, check_mask, check_range
+from islices.ids import check_ids, check_invalid, check_mask, check_range
 from islices.layouts import BagLayout, Ragged, adopt_ragged, bags_at_offsets, bags_of_last_axis, spread, values_of
 from islices.max_norm import limit_rows
 from islices.registry import describe, find_backend
@@ -134,9 +134,9 @@ def lookup(
         raise ValueError(
             f"ids: got {describe(ids)}, whose rows would have {together} dimensions; accepted are {DIMENSIONS} in all"
         )
-    drop = invalid != "raise" and check_name(invalid, INVALID, "invalid") == "drop"
+    drop = check_invalid(invalid)
     limit = None if max_norm is None else check_max_norm(max_norm)
-    last = check_flag(include_last_offset, "include_last_offset")
+    last = include_last_offset is not False and check_flag(include_last_offset, "include_last_offset")
     if last and offsets is None:
         raise ValueError("include_last_offset: got True without offsets; accepted with some")
     check_range(B, ids, B.shape(source.weights)[0], absent=drop)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from islices import derivatives, modes
-from islices.arguments import LARGEST, check_name, show, whole_number
+from islices.arguments import LARGEST, show, whole_number
 from islices.backend import Array, Backend
 from islices.clip import (
     attach_rows,
@@ -25,7 +25,7 @@ from islices.clip import (
 )
 from islices.derivatives import Layout, Member
 from islices.embedding import check_count, counting, find_upstream, resolve_padding_idx
-from islices.ids import INVALID, first_axis
+from islices.ids import check_invalid, first_axis
 from islices.linear import concat, join_arrays
 from islices.native import flatten, rebuild
 from islices.norms import check_float
@@ -264,7 +264,7 @@ def per_sample(
     >>> g.clip(1.0).sum().values.ravel().round(3).tolist()
     [0.707, 0.707, 1.0]
     """
-    drop = check_name(invalid, INVALID, "invalid") == "drop"
+    drop = check_invalid(invalid)
     found = find_upstream(upstream, ids, mask)
     B = found.backend
     num_rows = check_count(num_rows)

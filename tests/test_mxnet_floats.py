@@ -99,5 +99,5 @@ def test_what_is_no_whole_number_or_no_id(call: Any, error: type[Exception], mes
 
 
 def test_a_compressed_array_is_no_form_of_ids() -> None:
-    with pytest.raises(TypeError, match="ids: got .*CSRNDArray"):
+    with pytest.raises(TypeError, match=r"ids: got .*CSRNDArray"):
         lookup(nd.ones((3, 1)), nd.array([[1, 0], [0, 2]]).tostype("csr"), combiner="sum")
