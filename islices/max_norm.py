@@ -14,9 +14,8 @@ from islices import modes
 from islices.backend import Array, Backend
 from islices.clip import row_factors, scale_rows
 from islices.linear import wide_dtype
-from islices.norms import as_rows
 from islices.shapes import size_of
-from islices.sums import row_norms, row_sums
+from islices.sums import as_rows, row_norms, row_sums
 
 __all__ = ["limit_rows"]
 
