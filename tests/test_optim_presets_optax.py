@@ -1,8 +1,9 @@
 """semantics="optax" of the optimizers, beside optax itself on the densified gradient.
 
-optax run operation by operation rounds once an operation: sgd, adam and adamw agree to the bit, and so does the state
-of the others. Their weights do not, since XLA's rsqrt on the CPU is not the rounded reciprocal of a rounded root: up to
-2 ulp from it, measured. Under jax.jit XLA contracts products into sums, and nothing agrees to the bit.
+optax run operation by operation rounds once an operation: sgd agrees to the bit, and so does the state of the others.
+Their weights do not: XLA's rsqrt on the CPU is not the rounded reciprocal of a rounded root, up to 2 ulp from it,
+measured; and newer JAX multiplies by the rounded reciprocal of a bias correction instead of dividing by it (0.7 divides,
+and there adam and adamw agree to the bit too). Under jax.jit XLA contracts products into sums, and nothing agrees to the bit.
 
 Bounds are multiples of ``eps * (sum over the steps of |w| + |step|)``, the rounding that a sum of the same terms has.
 """
@@ -102,6 +103,14 @@ CASES: Mapping[str, tuple[Callable[[], Any], Callable[..., Any], Mapping[str, An
     ),
 }
 RECIPROCAL = {name for name in CASES if name.startswith(("adagrad", "rmsprop"))}
+CORRECTED = {name for name in CASES if name.startswith("adam")}
+
+
+def divides() -> bool:
+    """Whether JAX divides an array by a scalar, or multiplies by the scalar's reciprocal."""
+    c = np.float32(1) - np.float32(0.9)
+    x = np.linspace(1, 2, 1000, dtype=np.float32)
+    return np.array_equal(np.asarray(jax.jit(lambda x, c: x / c)(x, c)), x / c)
 
 
 def gradients(seed: int, dtype: str) -> list[IndexedSlices]:
@@ -158,7 +167,8 @@ def test_operation_by_operation(name: str, table: str) -> None:
         weights, buffer = found.pop("w"), found.pop("momentum", 0.0) if name in RECIPROCAL else 0.0
         assert set(found.values()) <= {0.0}, (name, seed, found)
         # rsqrt, seeds 0 to 9: 1.7 measured for weights, 2.0 for the buffer of rmsprop, that holds the steps themselves
-        limit = 4 if name in RECIPROCAL else 0
+        # reciprocals of bias corrections, seeds 0 to 9: 1.6 measured
+        limit = 4 if name in RECIPROCAL or (name in CORRECTED and not divides()) else 0
         assert max(weights, buffer) <= limit, (name, seed, weights, buffer)
 
 
@@ -171,7 +181,7 @@ def test_jitted(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in CASES if not name.startswith("adam")])
 def test_float64(name: str) -> None:
-    with jax.experimental.enable_x64():
+    with jax.enable_x64() if hasattr(jax, "enable_x64") else jax.experimental.enable_x64():  # until JAX 0.8
         found = largest(name, 0, dtype="float64", table="jax", jitted=False)
     weights, buffer = found.pop("w"), found.pop("momentum", 0.0) if name in RECIPROCAL else 0.0
     assert set(found.values()) <= {0.0}, (name, found)
