@@ -37,7 +37,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "  ranks (2 processes over torch.distributed, JAX, TensorFlow or MPI; 4 with --full).\n"
         "  Without --variant: all but x64 here, the standard one on other interpreters.\n"
         "a cell counts the cases that pass; ✗ fails, d declared deviations, u unsupported, ! harness errors\n"
-        "exit codes: 0 conform, 1 fails, 2 usage, 3 harness error (a backend crashed or hung, the suite broke)"
+        "exit codes: 0 conform, 1 fails, or a backend is not finished, 2 usage,\n"
+        "  3 harness error (a backend crashed or hung, the suite broke)"
     )
     parser.add_argument("-b", "--backend", action="append", metavar="NAME", help="only this backend (may be repeated)")
     parser.add_argument("-k", metavar="EXPR", help="only cases whose id matches pytest's -k expression")
@@ -79,7 +80,7 @@ def conform(options: argparse.Namespace) -> int:
                 console.print(f"{name} is not installed: {line}", markup=False, highlight=False)
     if any(run.counts()["harness error"] for run in runs):
         return 3
-    return 1 if any(run.counts()["fail"] for run in runs) else 0
+    return 1 if any(run.counts()["fail"] for run in runs) or _unwritten(runs) else 0
 
 
 # ---------------------------------------------------------------------- what to run
@@ -124,6 +125,11 @@ def _why_nothing(expression: str | None, runs: Sequence[Run]) -> str:
 
 
 # ---------------------------------------------------------------------- what came of it
+def _unwritten(runs: Sequence[Run]) -> list[str]:
+    """The primitives that backends still declare as to be written."""
+    return sorted({name for run in runs for name in run.header.get("unwritten", [])})
+
+
 def _show(console: Any, runs: Sequence[Run], seconds: float) -> None:
     for table in matrix(runs, console.width):
         console.print(table)
@@ -140,4 +146,10 @@ def _show(console: Any, runs: Sequence[Run], seconds: float) -> None:
             console.print(f"{backend}: primitives to be written, by the number of cases that wait for them:")
         for primitive, count in waiting:
             console.print(f"  {count:6}  {primitive}", highlight=False)
+        missing = _unwritten([run for run in runs if run.backend == backend])
+        unmet = [name for name in missing if name not in dict(waiting)]
+        if unmet:
+            console.print(f"  {0:6}  {', '.join(unmet)}", highlight=False)
+        if missing:
+            console.print(f"{backend} is not finished: {len(missing)} primitives are to be written", highlight=False)
     console.print(f"{summary(runs)}  ({len(runs)} runs, {seconds:.0f} s)", highlight=False)

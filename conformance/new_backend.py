@@ -21,7 +21,7 @@ from islices.backend import PROTOCOL, Backend
 from islices.cli import UsageError
 from islices.registry import BUILTIN, list_backends
 
-__all__ = ["arguments", "new_backend", "to_do"]
+__all__ = ["arguments", "new_backend", "to_do", "unwritten"]
 
 #: The reason a skeleton gives for every primitive.
 TO_DO = "to be written"
@@ -76,6 +76,23 @@ def to_do(cases: Iterable[dict[str, Any]]) -> list[tuple[str, int]]:
     reasons = (case.get("reason", "") for case in cases if case["outcome"] == "unsupported")
     waiting = (reason.removesuffix(f": {TO_DO}") for reason in reasons if reason.endswith(f": {TO_DO}"))
     return Counter(place.rpartition(": ")[2] for place in waiting).most_common()
+
+
+def unwritten(backend: Backend) -> list[str]:
+    """The primitives that a backend still declares as to be written, whether or not a case of the suite meets them.
+
+    Examples
+    --------
+    >>> from islices import not_implemented
+    >>> class Toy(Backend):
+    ...     name = "toy"
+    ...     capture = not_implemented(TO_DO)
+    ...     take = not_implemented("toy has no gather")
+    >>> unwritten(Toy())
+    ['capture']
+    """
+    found = {name: inspect.getattr_static(backend, name) for name in dir(type(backend))}
+    return [name for name, member in found.items() if getattr(member, "reason", None) == TO_DO]
 
 
 # ---------------------------------------------------------------------- the call

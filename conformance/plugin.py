@@ -105,13 +105,14 @@ class Report:
 
         import islices
         from islices.conformance.data import SPEC_VERSION, vectors_hash
+        from islices.conformance.new_backend import unwritten
 
         self.write(
             "header", spec=SPEC_VERSION, vectors=vectors_hash(), islices=islices.__version__, backend=backend.name,
             variant=variant.label, says=variant.says, time=datetime.now(UTC).isoformat(timespec="seconds"),
             skipped=variant.absent(backend), version=backend.version(), devices=list(backend.devices()),
             numpy=numpy.__version__, python=platform.python_version(), platform=platform.platform(),
-            profile="full" if self.full else "default", total=total,
+            profile="full" if self.full else "default", total=total, unwritten=unwritten(backend),
         )  # fmt: skip
 
     def outcome(self, outcome: str, /, **fields: Any) -> None:
