@@ -2,8 +2,9 @@
 
 optax run operation by operation rounds once an operation: sgd agrees to the bit, and so does the state of the others.
 Their weights do not: XLA's rsqrt on the CPU is not the rounded reciprocal of a rounded root, up to 2 ulp from it,
-measured; and newer JAX multiplies by the rounded reciprocal of a bias correction instead of dividing by it (0.7 divides,
-and there adam and adamw agree to the bit too). Under jax.jit XLA contracts products into sums, and nothing agrees to the bit.
+measured; and newer JAX multiplies by the rounded reciprocal of a bias correction instead of dividing by it (0.7
+divides, and there adam and adamw agree to the bit too). Under jax.jit XLA contracts products into sums, and
+nothing agrees to the bit.
 
 Bounds are multiples of ``eps * (sum over the steps of |w| + |step|)``, the rounding that a sum of the same terms has.
 """
