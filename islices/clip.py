@@ -242,7 +242,7 @@ def clip_by_global_norm(
     if group is not None or replicated is not False:
         from islices.distributed.norms import clip_over
 
-        return clip_over(tree, max_norm, semantics, nonfinite, group, replicated)
+        return clip_over(lambda: (tree, replicated), max_norm, semantics, nonfinite, group)
     formula, limit = check_clip(max_norm, semantics, nonfinite)
     leaves = adopt_leaves(tree, "tree")
     total = total_norm(of_one_framework(leaves), raw=formula.raw)

@@ -29,6 +29,8 @@ from islices.slices import IndexedSlices
 __all__ = ["clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"]
 
 Host = np.ndarray[Any, Any]
+#: What `get_total_norm` is given as a rule, for messages.
+GRADIENTS = "(p.grad for p in model.parameters() if p.grad is not None)"
 
 
 @torch.no_grad()
@@ -40,6 +42,8 @@ def clip_grad_norm_(
     foreach: bool | None = None,
     *,
     semantics: str = "torch",
+    group: Any = None,
+    replicated: bool | Sequence[bool] = False,
 ) -> torch.Tensor:
     """Scale the gradients of parameters together, in place, to a norm of at most max_norm.
 
@@ -58,6 +62,12 @@ def clip_grad_norm_(
     semantics : {"torch", "islices", "tensorflow", "keras", "mxnet", "optax"}
         Whose factor. "torch", the default: min(1, max_norm / (norm + 1e-6)), so that what trains with torch's function
         keeps its course; "islices": max_norm / norm where the norm exceeds max_norm. SPEC clauses 10 and 11.
+    group : str, Group or an engine's own object, optional
+        The ranks that hold the parts of one gradient, each those of its own parameters (sharded tables, say): see
+        `islices.distributed.get_group`. Each scales its own. Collective: every rank calls it, also one that has no
+        gradient.
+    replicated : bool, or list of bools, one a parameter
+        Of which every rank holds the same (the dense ones after an all-reduce): they count once.
 
     Returns
     -------
@@ -70,9 +80,14 @@ def clip_grad_norm_(
         An argument, or a gradient, that does not fit. Nothing has been changed then.
     RuntimeError
         error_if_nonfinite, and the norm is not finite. Nothing has been changed.
+    RankError, RankTimeout
+        Another rank's arguments do not fit, or another rank did not come.
 
     Notes
     -----
+    With a group the norm and the factor have the same bits on every rank, those of `islices.clip_by_global_norm` with
+    that group, and of one process with all parameters. SPEC clause 25.
+
     A sparse gradient stays the same object, uncoalesced if it was, but gets new values: torch's own may share memory
     with tensors of the caller. Rows it does not hold stay zero, also where the norm is NaN.
 
@@ -84,6 +99,8 @@ def clip_grad_norm_(
     >>> clip_grad_norm_(layer.parameters(), 1.0)
     tensor(2.8284)
     """
+    if group is not None or replicated is not False:
+        return _clip_over(parameters, max_norm, norm_type, bool(error_if_nonfinite), semantics, group, replicated)
     grads = _gradients(parameters)
     limit, ord = _number(max_norm, "max_norm"), _order(norm_type)
     formula = lookup_formula(BY_GLOBAL_NORM, semantics, "clip_grad_norm_")
@@ -101,6 +118,9 @@ def get_total_norm(
     norm_type: float = 2.0,
     error_if_nonfinite: bool = False,
     foreach: bool | None = None,
+    *,
+    group: Any = None,
+    replicated: bool | Sequence[bool] = False,
 ) -> torch.Tensor:
     """The norm of tensors together, gradients as a rule, as if all were one vector.
 
@@ -114,6 +134,11 @@ def get_total_norm(
         Raise RuntimeError where the norm is NaN or infinite.
     foreach : bool, optional
         Taken for compatibility, without effect.
+    group : str, Group or an engine's own object, optional
+        The ranks that hold the parts of one gradient, each its own tensors (sharded tables, say): see
+        `islices.distributed.get_group`. Collective: every rank calls it, also one that has no gradient.
+    replicated : bool, or list of bools, one a tensor
+        Of which every rank holds the same (the dense ones after an all-reduce): they count once.
 
     Returns
     -------
@@ -126,6 +151,8 @@ def get_total_norm(
         An argument that does not fit.
     RuntimeError
         error_if_nonfinite, and the norm is not finite.
+    RankError, RankTimeout
+        Another rank's arguments do not fit, or another rank did not come.
 
     Notes
     -----
@@ -139,8 +166,10 @@ def get_total_norm(
     >>> get_total_norm([p.grad for p in layer.parameters()])
     tensor(2.8284)
     """
+    if group is not None or replicated is not False:
+        return _total_over(tensors, norm_type, bool(error_if_nonfinite), group, replicated)
     ord = _order(norm_type)
-    given = _listed(tensors, "tensors", "(p.grad for p in model.parameters() if p.grad is not None)")
+    given = _listed(tensors, "tensors", GRADIENTS)
     leaves = [_leaf(x, f"tensors: the one at position {position}") for position, x in enumerate(given)]
     if not leaves:
         return torch.tensor(0.0)
@@ -179,8 +208,9 @@ def clip_grads_with_norm_(
 
     Notes
     -----
-    Behind `get_total_norm` this is `clip_grad_norm_`, bit for bit. SPEC clauses 10 and 11. (With semantics="islices"
-    that one forms its factor from the norm before it is rounded to float32.)
+    Behind `get_total_norm` this is `clip_grad_norm_`, bit for bit, with a group given to the former too: a norm that
+    every rank knows needs no other rank. SPEC clauses 10 and 11. (With semantics="islices" that one forms its factor
+    from the norm before it is rounded to float32.)
 
     Examples
     --------
@@ -249,7 +279,11 @@ def _gradients(parameters: Any) -> list[tuple[int, torch.Tensor]]:
     given = _listed(parameters, "parameters", "model.parameters()")
     if isinstance(parameters, types.GeneratorType) and not given:
         warnings.warn("parameters: got a generator with nothing (left) in it; no gradient is clipped", stacklevel=4)
-    return [(position, p.grad) for position, p in enumerate(given) if p.grad is not None]
+    return _present(given)
+
+
+def _present(parameters: Sequence[torch.Tensor]) -> list[tuple[int, torch.Tensor]]:
+    return [(position, p.grad) for position, p in enumerate(parameters) if p.grad is not None]
 
 
 def _listed(tensors: Any, argument: str, usual: str) -> list[torch.Tensor]:
@@ -316,6 +350,58 @@ def _leaf(grad: torch.Tensor, where: str) -> Any:
     return leaf
 
 
+# ---------------------------------------------------------------------- over ranks
+def _clip_over(
+    parameters: Any, max_norm: Any, norm_type: Any, strict: bool, semantics: str, group: Any, replicated: Any
+) -> torch.Tensor:
+    """`clip_grad_norm_` over the ranks of a group; all that may be refused is looked at where they hear of it."""
+    from islices.distributed.norms import Question
+
+    given: list[torch.Tensor] = []
+
+    def ask() -> Question:
+        limit, ord = _number(max_norm, "max_norm"), _order(norm_type)
+        formula = lookup_formula(BY_GLOBAL_NORM, semantics, "clip_grad_norm_")
+        given.extend(_listed(parameters, "parameters", "model.parameters()"))
+        _leaves(_present(given))
+        said = {"max_norm": limit, "norm_type": ord, "error_if_nonfinite": strict, "semantics": semantics}
+        return Question([p.grad for p in given], replicated, ord, formula.raw, said)
+
+    leaves, exact, norm = _measured("clip_grad_norm_", ask, group)
+    formula = lookup_formula(BY_GLOBAL_NORM, semantics, "clip_grad_norm_")
+    if strict:
+        _check_finite(exact if formula.wide else norm, _order(norm_type))
+    _scale(_present(given), leaves, formula, exact if formula.wide else norm, _number(max_norm, "max_norm"))
+    return _as_tensor(norm, leaves)
+
+
+def _total_over(tensors: Any, norm_type: Any, strict: bool, group: Any, replicated: Any) -> torch.Tensor:
+    """`get_total_norm` over the ranks of a group."""
+    from islices.distributed.norms import Question
+
+    def ask() -> Question:
+        ord = _order(norm_type)
+        given = _listed(tensors, "tensors", GRADIENTS)
+        for position, x in enumerate(given):
+            _leaf(x, f"tensors: the one at position {position}")
+        return Question(given, replicated, ord, said={"norm_type": ord, "error_if_nonfinite": strict})
+
+    leaves, _, norm = _measured("get_total_norm", ask, group)
+    if strict:
+        _check_finite(norm, _order(norm_type))
+    return _as_tensor(norm, leaves)
+
+
+def _measured(call: str, ask: Callable[[], Any], group: Any) -> tuple[list[Any], Host, Host]:
+    """(this rank's leaves, all ranks' norm in float64, as the user gets it), the norms of shape (1,)."""
+    from islices.distributed.norms import measure_over
+
+    leaves, total = measure_over(call, ask, group)
+    with HOST.scope():
+        norm = HOST.astype(total.exact, total.dtype)
+    return [leaf.adopted for leaf in leaves if leaf is not None], total.exact, norm
+
+
 # ---------------------------------------------------------------------- norms
 def _total(leaves: Sequence[Any], ord: float, error_if_nonfinite: bool, *, raw: bool, wide: bool) -> tuple[Host, Host]:
     """(the norm in float64, as the user gets it), each of shape (1,). wide: the first decides whether it is finite."""
@@ -326,17 +412,23 @@ def _total(leaves: Sequence[Any], ord: float, error_if_nonfinite: bool, *, raw: 
         raise NotImplementedError("norms of gradients within torch.compile or torch.func: call it outside")
     with E.scope():
         norm = E.astype(exact, norm_dtype(leaves))
-    seen = exact if wide else norm
-    if error_if_nonfinite and not np.isfinite(seen).all():
+    if error_if_nonfinite:
+        _check_finite(exact if wide else norm, ord)
+    return exact, norm
+
+
+def _check_finite(norm: Host, ord: float) -> None:
+    if not np.isfinite(norm).all():
         raise RuntimeError(
-            f"the norm of order {ord} of the gradients is {float(seen[0])}, so they cannot be clipped; "
+            f"the norm of order {ord} of the gradients is {float(norm[0])}, so they cannot be clipped; "
             "error_if_nonfinite=False goes on with it"
         )
-    return exact, norm
 
 
 def _as_tensor(norm: Host, leaves: Sequence[Any]) -> torch.Tensor:
     """The norm on the device of the first leaf, 0-d."""
+    if not leaves:
+        return torch.tensor(norm[0])
     B, values = parts(leaves[0])
     return B.scalar(norm.reshape(()), values)  # type: ignore[no-any-return]
 

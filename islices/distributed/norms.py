@@ -49,7 +49,7 @@ from islices.sums import (
     sums_of,
 )
 
-__all__ = ["clip_over", "global_norm_over"]
+__all__ = ["Question", "clip_over", "global_norm_over", "measure_over"]
 
 
 class Held(NamedTuple):
@@ -72,28 +72,62 @@ Numbers = list[Array]
 Tell = Callable[[Backend, Mapping[str, Any], Callable[[], Numbers]], list[Array]]
 
 
+class Question(NamedTuple):
+    """What a norm over ranks is asked of."""
+
+    tree: Any
+    replicated: Any = False
+    ord: float = 2.0
+    raw: bool = False
+    #: What must be the same on every rank, by the names users know.
+    said: Mapping[str, Any] = {}
+
+
 def global_norm_over(tree: Any, ord: Any, group: Any, replicated: Any) -> Any:
     """`islices.global_norm` over the ranks of a group."""
 
-    def ask() -> Held:
+    def ask() -> Question:
         order = check_order(ord, "ord")
-        return _held(tree, replicated, False, {"ord": order})._replace(ord=order)
+        return Question(tree, replicated, order, said={"ord": order})
 
-    _, total = _measure("global_norm", ask, group)
-    return total.given
+    return measure_over("global_norm", ask, group)[1].given
 
 
-def clip_over(tree: Any, max_norm: Any, semantics: str, nonfinite: str, group: Any, replicated: Any) -> tuple[Any, Any]:
-    """`islices.clip_by_global_norm` over the ranks of a group."""
+def clip_over(
+    look: Callable[[], tuple[Any, Any]],
+    max_norm: Any,
+    semantics: str,
+    nonfinite: str,
+    group: Any,
+    *,
+    call: str = "clip_by_global_norm",
+) -> tuple[Any, Any]:
+    """`islices.clip_by_global_norm` over the ranks of a group; look returns (tree, replicated), or raises what the
+    other ranks are told."""
+    trees: list[Any] = []
 
-    def ask() -> Held:
+    def ask() -> Question:
         formula, limit = check_clip(max_norm, semantics, nonfinite)
         said = {"max_norm": limit, "semantics": semantics, "nonfinite": nonfinite}
-        return _held(tree, replicated, formula.raw, said)
+        tree, replicated = look()
+        trees.append(tree)
+        return Question(tree, replicated, raw=formula.raw, said=said)
 
-    held, total = _measure("clip_by_global_norm", ask, group)
+    leaves, total = measure_over(call, ask, group)
     formula, limit = check_clip(max_norm, semantics, nonfinite)
-    return clip_leaves(tree, held.leaves, total, limit, formula, nonfinite), total.given
+    return clip_leaves(trees[0], leaves, total, limit, formula, nonfinite), total.given
+
+
+def measure_over(call: str, ask: Callable[[], Question], group: Any) -> tuple[list[Leaf | None], Total]:
+    """The leaves of this rank's tree, in order, and the norm over the ranks of a group. What ask raises is told to the
+    other ranks."""
+
+    def held() -> Held:
+        asked = ask()
+        return _held(asked.tree, asked.replicated, asked.raw, asked.said)._replace(ord=asked.ord)
+
+    found, total = _measure(call, held, group)
+    return found.leaves, total
 
 
 # ---------------------------------------------------------------------- what a rank has

@@ -79,7 +79,14 @@ def coalesce() -> Transformation:
     return _stateless("coalesce", lambda updates: map_slices(sum_duplicates, updates))
 
 
-def clip_by_global_norm(max_norm: float, *, semantics: str = "islices", nonfinite: str = "propagate") -> Transformation:
+def clip_by_global_norm(
+    max_norm: float,
+    *,
+    semantics: str = "islices",
+    nonfinite: str = "propagate",
+    group: Any = None,
+    replicated: Any = False,
+) -> Transformation:
     """`optax.clip_by_global_norm` by the norm of the gradient itself: duplicates summed, indices left alone.
 
     Parameters
@@ -90,6 +97,11 @@ def clip_by_global_norm(max_norm: float, *, semantics: str = "islices", nonfinit
         Whose factor; SPEC clause 11.
     nonfinite : {"propagate", "skip", "raise"}
         What a NaN or infinite norm does: everything NaN, zeros, or FloatingPointError (not in jit).
+    group : str, tuple of str, Group or an engine's own object, optional
+        The ranks that hold the parts of one gradient, each in its own updates: the name of the mapped axis within
+        shard_map, "jax" between processes. See `islices.distributed.get_group`.
+    replicated : bool, or a structure of bools like the updates', or like an upper part of it
+        The leaves of which every rank holds the same (the dense ones after a psum, say): they count once.
 
     Returns
     -------
@@ -98,11 +110,11 @@ def clip_by_global_norm(max_norm: float, *, semantics: str = "islices", nonfinit
     Raises
     ------
     TypeError, ValueError
-        An argument that is none of these, at once.
+        An argument that is none of these, at once; group and replicated at the first update.
 
     Notes
     -----
-    `islices.clip_by_global_norm`, for dense leaves too. SPEC clauses 7, 8 and 10.
+    `islices.clip_by_global_norm`, for dense leaves too. SPEC clauses 7, 8 and 10, with a group 25.
 
     Examples
     --------
@@ -124,7 +136,37 @@ def clip_by_global_norm(max_norm: float, *, semantics: str = "islices", nonfinit
         done, _ = clip_tree(leaves, max_norm, semantics=semantics, nonfinite=nonfinite)
         return structure.unflatten(done)
 
-    return _stateless("clip_by_global_norm", clipped)
+    if group is None and replicated is False:
+        return _stateless("clip_by_global_norm", clipped)
+
+    from islices.distributed.norms import clip_over  # loaded by who uses it
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        def look() -> tuple[Any, Any]:  # where the other ranks hear of what is refused
+            leaves = jax.tree.leaves(checked(updates, "clip_by_global_norm"), is_leaf=is_leaf)
+            return leaves, _flags(replicated, updates)
+
+        done, _ = clip_over(look, max_norm, semantics, nonfinite, group)
+        return jax.tree.structure(updates, is_leaf=is_leaf).unflatten(done), state
+
+    return Transformation(optax.init_empty_state, update)
+
+
+def _flags(replicated: Any, updates: Any) -> list[Any]:
+    """A flag for each leaf of updates, in order."""
+    flags: list[Any] = []
+
+    def below(flag: Any, part: Any) -> None:
+        flags.extend([flag] * len(jax.tree.leaves(part, is_leaf=is_leaf)))
+
+    try:
+        jax.tree.map(below, replicated, updates)
+    except ValueError as error:
+        raise ValueError(
+            f"replicated: got another structure than the updates' ({error}); accepted are bools, or the structure of "
+            "an upper part of them"
+        ) from None
+    return flags
 
 
 def clip(max_delta: float) -> Transformation:
