@@ -51,7 +51,7 @@ class Checkout:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Where a part is; ModuleNotFoundError of what this checkout lacks, None of other packages' modules."""
+        """Where a part is; ModuleNotFoundError of what another checkout has and this one lacks; None of all else."""
         top, _, name = fullname.partition(".")
         own: Any = getattr(sys.modules.get("islices"), "__path__", ())
         if top != "islices" or not name or [os.path.abspath(folder) for folder in own] != [self.package]:
@@ -62,8 +62,11 @@ class Checkout:
             return importlib.util.spec_from_file_location(
                 fullname, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
             )
-        raise ModuleNotFoundError(
-            f"No module named {fullname!r} in the checkout {root}, where islices comes from; other checkouts and "
-            "installs are not searched",
-            name=fullname,
-        )
+        behind = sys.meta_path[sys.meta_path.index(self) + 1 :]
+        if any(finder.find_spec(fullname, path, target) is not None for finder in behind):
+            raise ModuleNotFoundError(
+                f"No module named {fullname!r} in the checkout {root}, where islices comes from; other checkouts and "
+                "installs are not searched",
+                name=fullname,
+            )
+        return None

@@ -103,6 +103,8 @@ def test_what_the_checkout_lacks_is_not_taken_from_elsewhere(clones: tuple[Path,
         assert (
             f"ModuleNotFoundError: No module named '{name}' in the checkout {other}, where islices comes from" in said
         )
+    nowhere = "import importlib.util, islices; print(importlib.util.find_spec('islices.nowhere'))"
+    assert run(python, "-c", nowhere, cwd=other) == "None\n"
     # half a checkout: islices/ alone, copied somewhere
     alone = copied(tmp_path / "alone")
     (alone / "backends").rename(alone / "elsewhere")
