@@ -12,7 +12,7 @@ import numpy as np
 from islices.backend import Backend
 from islices.conformance.data import Array, Slices
 from islices.conformance.execute import to_backend
-from islices.distributed import Group, Link, ShardedTable, all_reduce, save_sharded
+from islices.distributed import Group, Link, ShardedTable, all_reduce, get_group, save_sharded
 from islices.distributed.agree import agree
 
 __all__ = ["MISTAKES", "Mistake"]
@@ -201,8 +201,12 @@ def reduced(wrong: Callable[[Backend], Any]) -> Callable[[Backend, bool, Group |
 
 
 def weights(B: Backend, here: bool, wrong: Any) -> Any:
-    """A rank's rows of a table of 5, as they lie on two ranks, or what is none."""
+    """A rank's two rows, or what is none."""
     return wrong if here else dense(B, 2, 1)
+
+
+def two_rows_a_rank(wrong: Any) -> Callable[[Backend, bool, Group | None], Any]:
+    return lambda B, here, group: ShardedTable(weights(B, here, wrong), 2 * get_group(group, like=B).size, group)
 
 
 refused("a text", reduced(lambda B: "weights"), "TypeError", "x: got str 'weights'")
@@ -212,10 +216,8 @@ refused("an object without a class", reduced(lambda B: {"a": NoClass()}), "OSErr
 refused("a container that fails", lambda B, here, group: all_reduce(
     Failing(a=slices(B)) if here else {"a": slices(B)}, group=group), "SilentError")  # fmt: skip
 refused("one after a gradient", reduced(lambda B: [slices(B), NoClass()]), "OSError", "no __class__")
-refused("table of None", lambda B, here, group: ShardedTable(weights(B, here, None), 5, group),
-        "TypeError", "weights: got None", clause="26")  # fmt: skip
-refused("table without a class", lambda B, here, group: ShardedTable(weights(B, here, NoClass()), 5, group),
-        "OSError", "no __class__", clause="26")  # fmt: skip
+refused("table of None", two_rows_a_rank(None), "TypeError", "weights: got None", clause="26")
+refused("table without a class", two_rows_a_rank(NoClass()), "OSError", "no __class__", clause="26")
 refused("from_full", lambda B, here, group: ShardedTable.from_full(weights(B, here, "w"), group),
         "TypeError", "weights: got str 'w'", clause="26")  # fmt: skip
 refused("create", lambda B, here, group: ShardedTable.create(
