@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from islices import derivatives, modes
-from islices.arguments import check_name, is_real, show
+from islices.arguments import check_name, show
 from islices.backend import INTEGERS, Array, Backend
 from islices.derivatives import Layout, Member
 from islices.floats import FLOATS
-from islices.linear import as_float, round_scalar, scale_values, wide_dtype
+from islices.limits import Limit, bound_of, check_max_norm, limit_of
+from islices.linear import round_scalar, scale_values, wide_dtype
 from islices.native import map_leaves, rebuild, without_padding
 from islices.norms import (
     Leaf,
@@ -46,7 +47,6 @@ from islices.sums import as_rows, row_norms
 __all__ = [
     "attach_rows",
     "check_clip",
-    "check_max_norm",
     "check_nonfinite",
     "clip_by_global_norm",
     "clip_by_norm",
@@ -94,36 +94,52 @@ def clip_by_value(x: Any, lo: float, hi: float, *, semantics: str = "islices") -
     [[3.5]]
     """
     raw = lookup_formula(BY_VALUE, semantics, "clip_by_value")
-    for name, bound in (("lo", lo), ("hi", hi)):
-        if not is_real(bound):
-            raise TypeError(f"{name}: got {describe(bound)}; accepted is a real number")
-    if not lo <= hi:
-        raise ValueError(f"lo and hi: got {show(lo)} and {show(hi)}; accepted is lo <= hi")
+    bounds = bound_of(lo, "lo"), bound_of(hi, "hi")
+    least, most = (b.number for b in bounds)
+    if None not in (least, most) and not least <= most:
+        raise ValueError(f"lo and hi: got {show(least)} and {show(most)}; accepted is lo <= hi")
+    if any(b is not None and b != b for b in (least, most)):
+        raise ValueError(f"lo and hi: got {show(least)} and {show(most)}; accepted is lo <= hi")
 
     def one(leaf: Any) -> Any:
         sparse = isinstance(leaf, IndexedSlices)
-        if sparse and not lo <= 0 <= hi:
+        if sparse and not ((least is None or least <= 0) and (most is None or most >= 0)):
             raise ValueError(
-                f"lo and hi: got {show(lo)} and {show(hi)}; accepted is lo <= 0 <= hi, since other bounds change the "
-                "rows that are not stored: densify first, clip_by_value(to_dense(x), lo, hi)"
+                f"lo and hi: got {show(least)} and {show(most)}; accepted is lo <= 0 <= hi, since other bounds change "
+                "the rows that are not stored: densify first, clip_by_value(to_dense(x), lo, hi)"
             )
         if sparse and not raw:
             leaf = coalesce(leaf)
         B, values = parts(leaf)
-        bounds = [round_scalar(B, values, _within(B, values, v), name) for name, v in (("lo", lo), ("hi", hi))]
-        clipped = _clamped(B, values, *bounds)
+        clipped = _clamped(B, values, bounds)
         return leaf.replace(values=clipped) if sparse else clipped
 
     return map_leaves(one, x)
 
 
-def _clamped(B: Backend, values: Array, lo: Any, hi: Any) -> Array:
-    if B.dtype(values) in INTEGERS or not derivatives.asks(B, values):
-        return modes.run(_clamp, B, (values,), lo=lo, hi=hi)
-    clipped = modes.run(_clamp, B, (derivatives.constant(B, values),), lo=lo, hi=hi)
-    dtype = wide_dtype(B.dtype(values))
-    bounds = (B.asarray(np.full(1, v, dtype), values) for v in (lo, hi))
-    return derivatives.attach_clamped(B, clipped, values, *bounds)
+def _clamped(B: Backend, values: Array, bounds: tuple[Limit, Limit]) -> Array:
+    for bound in bounds:
+        bound.check(B)
+    dtype = B.dtype(values)
+    if dtype in INTEGERS and not all(isinstance(b.number, (int, np.integer, float)) for b in bounds):
+        traced = next(b for b in bounds if b.number is None)
+        raise TypeError(f"{traced.name}: got {describe(traced.array)}; accepted for {dtype} is an int that is known")
+    asked = any(b.array is not None for b in bounds) or derivatives.asks(B, values)
+    known = derivatives.constant(B, values) if asked else values
+    if all(b.number is not None for b in bounds):
+        lo, hi = (round_scalar(B, values, _within(B, values, b.number), b.name) for b in bounds)
+        clipped = modes.run(_clamp, B, (known,), lo=lo, hi=hi)
+    else:
+        with B.scope():
+            lo, hi = (b.of(B, wide_dtype(dtype)) for b in bounds)
+            lo, hi = (b if isinstance(b, (int, float)) else B.reshape(b, (1,) * len(B.shape(values))) for b in (lo, hi))
+            clipped = _clamp(B, known, lo=lo, hi=hi)
+    if dtype in INTEGERS or not asked:
+        return clipped
+    with B.scope():
+        like = B.zeros((1,), wide_dtype(dtype), values)
+        carried = [b.attached(B, like) for b in bounds]
+    return derivatives.attach_clamped(B, clipped, values, *carried)
 
 
 def _within(B: Backend, values: Array, bound: Any) -> Any:
@@ -181,11 +197,12 @@ def clip_by_norm(x: Any, max_norm: float, *, semantics: str = "islices", nonfini
     [array([0.6, 0.8]), array([0.5])]
     """
     formula = lookup_formula(BY_NORM, semantics, "clip_by_norm")
-    limit = check_max_norm(max_norm)
+    limit = limit_of(max_norm)
     check_nonfinite(nonfinite)
 
     def one(leaf: Any) -> Any:
-        total = total_norm([leaf], raw=formula.raw)
+        leaf = limit.lift(leaf)
+        total = total_norm([leaf], raw=formula.raw, attach=limit.array is not None)
         return _clipped(leaf, _clipper(parts(leaf)[0], total, limit, formula, nonfinite), formula)
 
     return _each(one, x)
@@ -243,14 +260,18 @@ def clip_by_global_norm(
         from islices.distributed.norms import clip_over
 
         return clip_over(lambda: (tree, replicated), max_norm, semantics, nonfinite, group)
-    formula, limit = check_clip(max_norm, semantics, nonfinite)
+    formula = lookup_formula(BY_GLOBAL_NORM, semantics, "clip_by_global_norm")
+    limit = limit_of(max_norm)
+    check_nonfinite(nonfinite)
     leaves = adopt_leaves(tree, "tree")
-    total = total_norm(of_one_framework(leaves), raw=formula.raw)
+    of_one_framework(leaves)
+    leaves = [leaf and leaf._replace(adopted=limit.lift(leaf.adopted)) for leaf in leaves]
+    total = total_norm(of_one_framework(leaves), raw=formula.raw, attach=limit.array is not None)
     return clip_leaves(tree, leaves, total, limit, formula, nonfinite), total.given
 
 
 def check_clip(max_norm: Any, semantics: str, nonfinite: str) -> tuple[ClipFormula, float]:
-    """(formula, max_norm as a float) of clip_by_global_norm, its arguments checked."""
+    """(formula, max_norm, a number) of clip_by_global_norm over ranks, its arguments checked."""
     formula = lookup_formula(BY_GLOBAL_NORM, semantics, "clip_by_global_norm")
     limit = check_max_norm(max_norm)
     check_nonfinite(nonfinite)
@@ -258,7 +279,7 @@ def check_clip(max_norm: Any, semantics: str, nonfinite: str) -> tuple[ClipFormu
 
 
 def clip_leaves(
-    tree: Any, leaves: Sequence[Leaf | None], total: Total, limit: float, formula: ClipFormula, nonfinite: str
+    tree: Any, leaves: Sequence[Leaf | None], total: Total, limit: Limit, formula: ClipFormula, nonfinite: str
 ) -> Any:
     """The tree, whose leaves these are, clipped as its total norm asks for."""
     first = next((leaf.adopted for leaf in leaves if leaf is not None), None)
@@ -280,16 +301,6 @@ def _apply(fn: Callable[[Any], Any], leaf: Leaf | None) -> Any:
 def _each(fn: Callable[[Any], Any], tree: Any) -> Any:
     """Like `map_leaves`, but what fn leaves alone stays the caller's own object."""
     return rebuild(tree, iter([_apply(fn, leaf) for leaf in adopt_leaves(tree, "x")]))
-
-
-def check_max_norm(max_norm: Any) -> float:
-    """max_norm as a float, or TypeError or ValueError."""
-    if isinstance(max_norm, bool) or not is_real(max_norm):
-        raise TypeError(f"max_norm: got {describe(max_norm)}; accepted is a real number >= 0")
-    limit = as_float(max_norm)
-    if not limit >= 0:
-        raise ValueError(f"max_norm: got {limit}; accepted is a number >= 0 (inf changes nothing)")
-    return limit
 
 
 def check_nonfinite(nonfinite: str) -> None:
@@ -323,25 +334,26 @@ def _clipped(leaf: Any, clip: Clip | None, formula: ClipFormula) -> Any:
     )
 
 
-def _clipper(B: Backend, total: Total, limit: float, formula: ClipFormula, nonfinite: str) -> Clip | None:
+def _clipper(B: Backend, total: Total, limit: Limit, formula: ClipFormula, nonfinite: str) -> Clip | None:
     """What clips leaves of this total norm, arrays of B; None where the values stay as they are."""
     E, exact = total.E, total.exact
     with E.scope():
         refuse_nonfinite(E, exact, nonfinite)
         norm = exact if formula.wide else E.astype(exact, total.dtype)
+        most = limit.of(E, E.dtype(norm))
         if E is not modes.HOST:
             finite = E.isfinite(exact) if nonfinite == "skip" else None
-            traced = _traced_scaling(E, formula.steps(E, norm, limit), finite)
+            traced = _traced_scaling(E, formula.steps(E, norm, most), finite)
             return Clip(traced, _attached(B, total, norm, limit, formula, nonfinite))
         known = float(exact[0])
         if nonfinite == "skip" and not math.isfinite(known):
             factors: Steps | None = None
         elif formula.wide:
-            if math.isfinite(known) and known <= limit:
+            if math.isfinite(known) and known <= most and limit.array is None:
                 return None
-            factors = formula.steps(FLOATS, known, limit)
+            factors = formula.steps(FLOATS, known, most)
         else:
-            factors = [(name, c if isinstance(c, float) else c.item()) for name, c in formula.steps(E, norm, limit)]
+            factors = [(name, c if isinstance(c, float) else c.item()) for name, c in formula.steps(E, norm, most)]
 
     def scaled(B: Backend, values: Array) -> Array:
         if factors is None:
@@ -352,7 +364,7 @@ def _clipper(B: Backend, total: Total, limit: float, formula: ClipFormula, nonfi
 
 
 def _attached(
-    B: Backend, total: Total, norm: Array, limit: float, formula: ClipFormula, nonfinite: str
+    B: Backend, total: Total, norm: Array, limit: Limit, formula: ClipFormula, nonfinite: str
 ) -> tuple[Array, Array, Array] | None:
     if total.attached is None:
         return None
@@ -360,18 +372,18 @@ def _attached(
 
 
 def _ingredients(
-    B: Backend, E: Backend, attached: Array, norms: Array, limit: float, formula: ClipFormula, nonfinite: str
+    B: Backend, E: Backend, attached: Array, norms: Array, limit: Limit, formula: ClipFormula, nonfinite: str
 ) -> tuple[Array, Array, Array]:
     """(norms, limit, over) for `attach_scaled`, of norms that decide, arrays of E, and of the same attached."""
     dtype = B.dtype(attached)
     with E.scope():
-        over = formula.over(E, norms, limit)
+        over = formula.over(E, norms, limit.of(E, E.dtype(norms)))
         over = E.where(E.isfinite(norms), over, -1.0) if nonfinite == "skip" else over
         over = E.astype(over, dtype)
     with B.scope():
         if E is modes.HOST:
             over = B.asarray(over, attached)
-        return attached, B.asarray(np.full(1, limit, dtype), attached), over
+        return attached, limit.attached(B, attached), over
 
 
 def refuse_nonfinite(E: Backend, norms: Array, nonfinite: str) -> None:
@@ -435,17 +447,17 @@ def clip_by_row_norm(x: Any, max_norm: float, *, nonfinite: str = "propagate") -
     >>> clip_by_row_norm(np.array([[3.0, 4.0], [0.0, 1.0]]), 1.0).tolist()
     [[0.6000000000000001, 0.8], [0.0, 1.0]]
     """
-    limit = check_max_norm(max_norm)
+    limit = limit_of(max_norm)
     check_nonfinite(nonfinite)
-    return _each(lambda leaf: _clip_rows(leaf, limit, nonfinite), x)
+    return _each(lambda leaf: _clip_rows(limit.lift(leaf), limit, nonfinite), x)
 
 
-def _clip_rows(leaf: Any, limit: float, nonfinite: str) -> Any:
+def _clip_rows(leaf: Any, limit: Limit, nonfinite: str) -> Any:
     B, values = parts(leaf)
     check_float(B, values)
     if not B.shape(values):
         raise ValueError("x: got a 0-d array; accepted is shape (rows, *row_shape)")
-    asked = derivatives.asks(B, values)
+    asked = limit.array is not None or derivatives.asks(B, values)
     layout = Layout("rows")
     keys: tuple[Array, ...] = ()
     known = derivatives.constant(B, values) if asked else values
@@ -459,7 +471,7 @@ def _clip_rows(leaf: Any, limit: float, nonfinite: str) -> Any:
     E, norms = row_norms([(B, as_rows(B, sums, B.shape(sums)[0]))], 2.0)
     with E.scope():
         refuse_nonfinite(E, norms, nonfinite)
-        if E is modes.HOST and np.isfinite(norms).all() and (norms <= limit).all():
+        if E is modes.HOST and limit.array is None and np.isfinite(norms).all() and (norms <= limit.number).all():
             return leaf
         factors = row_factors(E, norms, limit, nonfinite)
     clipped = scale_rows(B, known, E, factors, place)
@@ -479,7 +491,7 @@ def rounded_norms(B: Backend, E: Backend, norms: Array, dtype: str, like: Array)
 
 
 def attach_rows(
-    B: Backend, clipped: Array, member: Member, attached: Array, E: Backend, norms: Array, limit: float, nonfinite: str
+    B: Backend, clipped: Array, member: Member, attached: Array, E: Backend, norms: Array, limit: Limit, nonfinite: str
 ) -> Array:
     """What `scale_rows` made of a member's values, as a function of them and of their attached norms."""
     return derivatives.attach_scaled(
@@ -497,10 +509,10 @@ def _row_sums(B: Backend, values: Array, indices: Array, *, rows: int | None) ->
     return B.astype(sums, B.dtype(values)), place
 
 
-def row_factors(E: Backend, norms: Array, limit: float, nonfinite: str) -> Array:
+def row_factors(E: Backend, norms: Array, limit: Limit, nonfinite: str) -> Array:
     """What clips rows of these float64 norms (SPEC clause 10), in float64; with nonfinite "skip", -1 stands for zeros
     where the norm is not finite."""
-    ((_, factors),) = islices_formula(E, norms, limit)
+    ((_, factors),) = islices_formula(E, norms, limit.of(E, "float64"))
     return E.where(E.isfinite(norms), factors, -1.0) if nonfinite == "skip" else factors
 
 

@@ -23,7 +23,17 @@ from islices.registry import describe, get_backend
 from islices.rows import coalesce
 from islices.slices import IndexedSlices, check_indices
 
-__all__ = ["add", "as_float", "concat", "join_arrays", "round_scalar", "scale", "scale_values", "wide_dtype"]
+__all__ = [
+    "add",
+    "as_float",
+    "concat",
+    "join_arrays",
+    "number_of",
+    "round_scalar",
+    "scale",
+    "scale_values",
+    "wide_dtype",
+]
 
 #: dtypes that a scalar may have.
 REAL = (*FLOATS, *INTEGERS, "bool", "int8", "int16", "uint8", "uint16", "uint32", "uint64")
@@ -108,13 +118,13 @@ def _zero_d(B: Backend, c: Any, argument: str) -> Any:
     if (B.is_array(c) and B.shape(c) in ((), (1,))) or (isinstance(c, np.ndarray) and c.shape == ()):
         if not isinstance(c, np.ndarray) and B.is_traced(c):
             return c
-        number = c.reshape(()).item() if isinstance(c, np.ndarray) else _number(B, c)
+        number = c.reshape(()).item() if isinstance(c, np.ndarray) else number_of(B, c)
         if isinstance(number, numbers.Real):
             return number
     raise TypeError(f"{argument}: got {describe(c)}; accepted is a real number or a 0-d array of {B.name}")
 
 
-def _number(B: Backend, c: Array) -> Any:
+def number_of(B: Backend, c: Array) -> Any:
     """The one element of an array, None of a dtype that has no numbers."""
     dtype = B.dtype(c)
     if dtype not in REAL:  # some have no NumPy form

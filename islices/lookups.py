@@ -14,10 +14,10 @@ from islices import modes
 from islices.arguments import check_flag, show
 from islices.backend import Array, Backend, Source
 from islices.bags import COMBINERS, reduce_bags
-from islices.clip import check_max_norm
 from islices.embedding import resolve_padding_idx, zeros_where_false
 from islices.ids import check_ids, check_invalid, check_mask, check_range
 from islices.layouts import BagLayout, Ragged, adopt_ragged, bags_at_offsets, bags_of_last_axis, spread, values_of
+from islices.limits import check_max_norm
 from islices.max_norm import limit_rows
 from islices.registry import describe, find_backend
 from islices.shapes import same_shape

@@ -13,6 +13,7 @@ import numpy as np
 from islices import modes
 from islices.backend import Array, Backend
 from islices.clip import row_factors, scale_rows
+from islices.limits import Limit
 from islices.linear import wide_dtype
 from islices.shapes import size_of
 from islices.sums import as_rows, row_norms, row_sums
@@ -58,7 +59,7 @@ def _codes(B: Backend, x: Array, limit: float) -> tuple[Backend, Array]:
     """(E, the factor of each row in float64, or WITHIN), arrays of E."""
     E, norms = row_norms([(B, as_rows(B, x, B.shape(x)[0]))], 2.0)
     with E.scope():
-        factors = row_factors(E, norms, limit, "propagate")  # NaN where the norm is not finite
+        factors = row_factors(E, norms, Limit(limit), "propagate")  # NaN where the norm is not finite
         return E, E.where(E.isfinite(norms), E.where(E.less_equal(norms, limit), WITHIN, factors), factors)
 
 

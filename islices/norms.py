@@ -185,13 +185,13 @@ class Total(NamedTuple):
     attached: Array | None = None
 
 
-def total_norm(leaves: Sequence[Any], ord: float = 2.0, *, raw: bool = False) -> Total:
-    """The norm of all leaves together. raw: duplicates are not summed."""
+def total_norm(leaves: Sequence[Any], ord: float = 2.0, *, raw: bool = False, attach: bool = False) -> Total:
+    """The norm of all leaves together. raw: duplicates are not summed; attach: with `Total.attached` in any case."""
     dtype = norm_dtype(leaves)
     if not leaves:
         exact = np.zeros(1)
         return Total(modes.HOST, exact, dtype, norm_out(modes.HOST, exact, dtype, leaves))
-    if not any(derivatives.asks(*parts(leaf)) for leaf in leaves):
+    if not attach and not any(derivatives.asks(*parts(leaf)) for leaf in leaves):
         E, exact = norm64(leaves, ord, raw=raw)
         return Total(E, exact, dtype, norm_out(E, exact, dtype, leaves))
     B, _ = parts(leaves[0])

@@ -16,7 +16,6 @@ from islices.arguments import LARGEST, show, whole_number
 from islices.backend import Array, Backend
 from islices.clip import (
     attach_rows,
-    check_max_norm,
     check_nonfinite,
     refuse_nonfinite,
     rounded_norms,
@@ -26,6 +25,7 @@ from islices.clip import (
 from islices.derivatives import Layout, Member
 from islices.embedding import check_count, counting, find_upstream, resolve_padding_idx
 from islices.ids import check_invalid, first_axis
+from islices.limits import Limit, limit_of
 from islices.linear import concat, join_arrays
 from islices.native import flatten, rebuild
 from islices.norms import check_float
@@ -364,12 +364,13 @@ def clip_per_sample(tree: Any, max_norm: float, *, nonfinite: str = "propagate")
     >>> norms.tolist(), clipped.values.ravel().tolist(), dense.ravel().tolist()
     ([5.0, 1.0], [1.5, 1.0], [2.0, 0.0])
     """
-    limit = check_max_norm(max_norm)
+    limit = limit_of(max_norm)
     check_nonfinite(nonfinite)
     leaves = flatten(tree, "tree")
     given = [x for x in leaves if x is not None]
     _check_leaves(given)
-    measured = _norms(given)
+    leaves = [None if x is None else _lifted(x, limit) for x in leaves]
+    measured = _norms([x for x in leaves if x is not None], attach=limit.array is not None)
     E = measured.E
     with E.scope():
         refuse_nonfinite(E, measured.exact, nonfinite)
@@ -398,7 +399,7 @@ def _check_leaves(leaves: Sequence[Any]) -> None:
         raise ValueError(f"tree: got {sorted(batches)} samples; accepted is one number of samples")
 
 
-def _scaled(x: Any, norms: Norms, factors: Array, limit: float, nonfinite: str) -> Any:
+def _scaled(x: Any, norms: Norms, factors: Array, limit: Limit, nonfinite: str) -> Any:
     B, member = _member(x)
     values = derivatives.constant(B, member.values) if norms.attached else member.values
     scaled = scale_rows(B, values, norms.E, factors, x.samples if isinstance(x, PerSample) else None)
@@ -425,12 +426,19 @@ def _member(x: Any) -> tuple[Backend, Member]:
     return B, Member(Layout("samples"), x)
 
 
-def _norms(leaves: Sequence[Any]) -> Norms:
+def _lifted(x: Any, limit: Limit) -> Any:
+    """A leaf, traced where the limit is."""
+    if not isinstance(x, PerSample):
+        return limit.lift(x)
+    return PerSample._trusted(x.backend, limit.lift(x.values), x.indices, x.samples, x.dense_shape)
+
+
+def _norms(leaves: Sequence[Any], *, attach: bool = False) -> Norms:
     members = [_member(x) for x in leaves]
     for owner, member in members:
         check_float(owner, member.values)
     B, first = members[0]
-    asked = any(derivatives.asks(owner, member.values) for owner, member in members)
+    asked = attach or any(derivatives.asks(owner, member.values) for owner, member in members)
     rows, groups = [], []
     for x, (_, member) in zip(leaves, members, strict=True):
         values = derivatives.constant(B, member.values) if asked else member.values

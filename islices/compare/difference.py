@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from islices.arguments import is_real, show, whole_number
-from islices.clip import check_max_norm
 from islices.host import quiet
+from islices.limits import check_max_norm
 from islices.registry import describe
 
 if TYPE_CHECKING:  # loaded when something is compared: importing islices stays fast

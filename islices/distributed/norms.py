@@ -22,6 +22,7 @@ from islices.clip import check_clip, clip_leaves
 from islices.distributed.agree import agree
 from islices.distributed.engines import find_group
 from islices.distributed.group import ArrayGroup, Group
+from islices.limits import Limit
 from islices.native import flatten
 from islices.norms import (
     Leaf,
@@ -115,7 +116,7 @@ def clip_over(
 
     leaves, total = measure_over(call, ask, group)
     formula, limit = check_clip(max_norm, semantics, nonfinite)
-    return clip_leaves(trees[0], leaves, total, limit, formula, nonfinite), total.given
+    return clip_leaves(trees[0], leaves, total, Limit(limit), formula, nonfinite), total.given
 
 
 def measure_over(call: str, ask: Callable[[], Question], group: Any) -> tuple[list[Leaf | None], Total]:

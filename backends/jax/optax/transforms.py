@@ -24,8 +24,9 @@ from islices.backends.jax.optax.rows import (
     step_rows,
     weights_of,
 )
-from islices.clip import check_max_norm, check_nonfinite, clip_by_value
+from islices.clip import check_nonfinite, clip_by_value
 from islices.clip import clip_by_global_norm as clip_tree
+from islices.limits import limit_of
 from islices.optim.optimizer import Optimizer
 from islices.presets import BY_GLOBAL_NORM, lookup_formula
 from islices.registry import describe
@@ -127,7 +128,7 @@ def clip_by_global_norm(
     [[1.5], [1.5]]
     """
     lookup_formula(BY_GLOBAL_NORM, semantics, "clip_by_global_norm")
-    check_max_norm(max_norm)
+    limit_of(max_norm)
     check_nonfinite(nonfinite)
 
     def clipped(updates: Any) -> Any:

@@ -1,0 +1,122 @@
+"""What clips are limited to: a number, or a 0-d array of the framework, traced or recorded too.
+
+What is known is checked; of what is not known yet nothing can be raised. SPEC clause 10.
+May import: the core below `islices.clip`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from islices import modes
+from islices.arguments import is_real
+from islices.backend import FLOATS, INTEGERS, Array, Backend
+from islices.linear import as_float, number_of
+from islices.norms import parts
+from islices.registry import describe, find_backend
+from islices.slices import IndexedSlices
+
+__all__ = ["Limit", "bound_of", "check_max_norm", "limit_of"]
+
+
+class Limit(NamedTuple):
+    """max_norm, or a bound: its number, None while it is traced; the array, where it is traced or its gradient is
+    recorded."""
+
+    number: Any
+    array: Array | None = None
+    backend: Backend | None = None
+    name: str = "max_norm"
+
+    def check(self, backend: Backend) -> None:
+        """Raise TypeError where it is an array of another framework than what it clips."""
+        if self.backend is not None and self.backend is not backend:
+            raise TypeError(
+                f"{self.name}: got an array of {self.backend.name}; accepted is a real number, or a 0-d array of "
+                f"{backend.name}"
+            )
+
+    def lift(self, leaf: Any) -> Any:
+        """An adopted leaf, traced where the limit is: what decides about it is not known either."""
+        if self.number is not None:
+            return leaf
+        B, values = parts(leaf)
+        self.check(B)
+        if modes.is_traced(B, values):
+            return leaf
+        with B.scope():
+            known = B.less_equal(self.array, self.array)
+            values = B.where(B.reshape(known, (1,) * len(B.shape(values))), values, values)
+        return leaf.replace(values=values) if isinstance(leaf, IndexedSlices) else values
+
+    def of(self, E: Backend, dtype: str) -> Any:
+        """What E compares norms of a dtype to: a float, or an array of shape (1,), a constant to differentiation."""
+        if self.number is not None:
+            return self.number
+        return self._legal(E, E.astype(E.reshape(E.stop_gradient(self.array), (1,)), dtype))
+
+    def attached(self, backend: Backend, like: Array) -> Array:
+        """The limit in like's dtype, shape (1,), with the gradient that it has."""
+        dtype = backend.dtype(like)
+        if self.array is None:
+            return backend.asarray(np.full(1, self.number, dtype), like)
+        self.check(backend)
+        one = backend.astype(backend.reshape(self.array, (1,)), dtype)
+        return one if self.number is not None else self._legal(backend, one)
+
+    def _legal(self, B: Backend, x: Array) -> Array:
+        return _at_least_0(B, x) if self.name == "max_norm" else x
+
+
+def _at_least_0(B: Backend, x: Array) -> Array:
+    """x, or 0 where it is negative; NaN stays, and so does the gradient at 0."""
+    return B.where(B.less_equal(0.0, x), x, B.where(B.less_equal(x, 0.0), B.zeros_like(x), x))
+
+
+def limit_of(max_norm: Any) -> Limit:
+    """A limit as it was given, or TypeError or ValueError."""
+    if type(max_norm) is float or is_real(max_norm):
+        return Limit(check_max_norm(max_norm))
+    B = find_backend(max_norm)
+    if B is None or not B.is_array(max_norm) or B.shape(max_norm) not in ((), (1,)):
+        return Limit(check_max_norm(max_norm))
+    if B.dtype(max_norm) not in (*FLOATS, *INTEGERS):
+        raise TypeError(f"max_norm: got {describe(max_norm)}; accepted is a real number >= 0")
+    number = _known(B, max_norm)
+    if number is not None:
+        number = check_max_norm(number)
+    asked = number is None or B.is_traced(max_norm) or B.records_gradient(max_norm)
+    return Limit(number, max_norm, B) if asked else Limit(number)
+
+
+def bound_of(bound: Any, name: str) -> Limit:
+    """A bound of clip_by_value as it was given, a number as it is, or TypeError."""
+    if is_real(bound):
+        return Limit(bound, name=name)
+    B = find_backend(bound)
+    if B is None or not B.is_array(bound) or B.shape(bound) not in ((), (1,)):
+        raise TypeError(f"{name}: got {describe(bound)}; accepted is a real number")
+    if B.dtype(bound) not in (*FLOATS, *INTEGERS):
+        raise TypeError(f"{name}: got {describe(bound)}; accepted is a real number")
+    number = _known(B, bound)
+    asked = number is None or B.is_traced(bound) or B.records_gradient(bound)
+    return Limit(number, bound, B, name) if asked else Limit(number, name=name)
+
+
+def _known(B: Backend, x: Array) -> Any:
+    """The one number of an array; None while it is traced (what jax.grad alone traces is known)."""
+    with B.scope():
+        constant = B.stop_gradient(x)
+    return None if B.is_traced(constant) else number_of(B, constant)
+
+
+def check_max_norm(max_norm: Any) -> float:
+    """max_norm as a float, or TypeError or ValueError."""
+    if isinstance(max_norm, bool) or not is_real(max_norm):
+        raise TypeError(f"max_norm: got {describe(max_norm)}; accepted is a real number >= 0")
+    limit = as_float(max_norm)
+    if not limit >= 0:
+        raise ValueError(f"max_norm: got {limit}; accepted is a number >= 0 (inf changes nothing)")
+    return limit
