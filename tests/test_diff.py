@@ -417,3 +417,22 @@ def test_matplotlib_is_imported_for_pictures_alone() -> None:
         [sys.executable, "-c", code], env=dict(os.environ), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_texts_of_causes_and_notes_name_the_sides() -> None:
+    """Also where a name looks like a place for one."""
+    rows = np.arange(1.0, 41.0).reshape(10, 4)
+    tenth, other = (IndexedSlices(rows * c, np.arange(10), (20, 4)) for c in (1.0, 1.1))
+    for names in (("torch", "mine"), ("{b}", "{a}")):
+        found = islices.diff(other, tenth, names=names)
+        (cause,) = found.causes[0].causes
+        assert cause.text == f"a constant factor: {names[0]} is {names[1]} times 1.1"
+        assert found.to_json()["causes"][0]["causes"][0]["text"] == cause.text
+        assert cause.text in str(found)
+    for found in (
+        islices.diff(tenth, other.values),
+        islices.diff(tenth, IndexedSlices(rows, np.arange(10), (None, 4))),
+    ):
+        told = [cause.text for e in found.causes for cause in e.causes]
+        told += [note for t in found.tensors for note in t.notes]
+        assert not any("{" in text for text in told)

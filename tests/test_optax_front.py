@@ -827,3 +827,31 @@ def test_examples(module: Any) -> None:
     results = doctest.testmod(module, optionflags=doctest.IGNORE_EXCEPTION_DETAIL)
     assert results.attempted > 5
     assert results.failed == 0
+
+
+NONE = {
+    "alone": (None, jnp.ones(2)),
+    "in the place of a tree": (None, {"a": jnp.ones(2)}),
+    "beside an update": ({"a": None, "b": jnp.ones(2)}, {"a": jnp.ones(3), "b": jnp.ones(2)}),
+    "beside None": ({"a": None}, {"a": None}),
+}
+
+
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("case", NONE)
+def test_a_parameter_of_none_takes_any_update_as_in_optax(case: str, jit: bool) -> None:
+    apply = jax.jit(front.apply_updates) if jit else front.apply_updates
+    got, expected = apply(*NONE[case]), optax.apply_updates(*NONE[case])
+    assert jax.tree.structure(got) == jax.tree.structure(expected)
+    for g, e in zip(arrays(got), arrays(expected), strict=True):
+        np.testing.assert_array_equal(g, e)
+
+
+def test_a_parameter_of_none_takes_slices_too_and_no_parameter_takes_none() -> None:
+    slices = gradient(1)["table"]
+    got = front.apply_updates({"a": None, "t": Table(START["table"])}, {"a": slices, "t": slices}, donate=False)
+    assert got["a"] is None
+    np.testing.assert_array_equal(got["t"].weights, front.apply_updates(START["table"], slices))
+    for apply in (front.apply_updates, optax.apply_updates):
+        with pytest.raises(TypeError, match="NoneType"):
+            apply({"a": jnp.ones(2)}, {"a": None})

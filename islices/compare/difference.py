@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from islices.arguments import is_real, show, whole_number
@@ -153,6 +153,7 @@ def diff(
     >>> found.equal, [cause.names for cause in found.causes]
     (False, [('padding',)])
     """
+    from islices.compare.explanation import name_sides
     from islices.compare.measure import measure
     from islices.compare.stored import read
     from islices.compare.why import why
@@ -166,6 +167,7 @@ def diff(
     pairs, only_a, only_b, notes = _paired(left, right, pair or {}, only)
     stored = [(read(left[p], p, f"a[{p!r}]"), read(right[q], q, f"b[{q!r}]")) for p, q in pairs]
     tensors = tuple(measure(x, y) for x, y in stored)
+    tensors = tuple(replace(t, notes=tuple(name_sides(note, called) for note in t.notes)) for t in tensors)
     equal = all(t.equal for t in tensors) and not only_a and not only_b
     extra = [_like(tree, pairs, argument) for tree, argument in ((before, "before"), (grad, "grad"))]
     causes: tuple[Explanation, ...] = ()
@@ -175,6 +177,9 @@ def diff(
             told = [k for k, t in enumerate(tensors) if not (t.equal and t.whole)] or range(len(tensors))
             some = [None if tree is None else [tree[k] for k in told] for tree in extra]
             causes, rounding, arithmetic = why([stored[k] for k in told], some[0], some[1], context)
+    causes = tuple(
+        replace(e, causes=tuple(replace(c, text=name_sides(c.text, called)) for c in e.causes)) for e in causes
+    )
     rounding = rounding and all(t.same_shape for t in tensors)
     return Difference(equal, tensors, causes, only_a, only_b, called, rounding, arithmetic, notes)
 

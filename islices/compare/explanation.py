@@ -6,6 +6,7 @@ An `Explanation` is one cause or two; each has to have enough evidence of its ow
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,7 +17,7 @@ from islices.compare.case import Case, Proposal
 from islices.compare.evidence import NONE, Paired, Rows, evidence, paired
 from islices.compare.stored import Array, contained
 
-__all__ = ["STRICT", "Cause", "Explanation", "distance", "evidence_of", "paired_sides", "said", "samples"]
+__all__ = ["STRICT", "Cause", "Explanation", "distance", "evidence_of", "name_sides", "paired_sides", "said", "samples"]
 
 #: Rows of a large tensor that are looked at first.
 SAMPLED = 128
@@ -59,6 +60,11 @@ class Explanation:
     def names(self) -> tuple[str, ...]:
         """The causes' names."""
         return tuple(cause.name for cause in self.causes)
+
+
+def name_sides(text: str, names: tuple[str, str]) -> str:
+    """A sentence with what the sides are called in the places of {a} and {b}."""
+    return re.sub(r"\{([ab])\}", lambda found: names["ab".index(found[1])], text)
 
 
 def said(p: Proposal) -> Cause:

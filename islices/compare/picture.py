@@ -45,14 +45,12 @@ def draw(found: Difference, path: Any) -> None:
 
 
 def _title(found: Difference, left_out: int) -> str:
-    from islices.compare.show import explained
-
     a, b = found.names
     if found.equal:
         return f"{a} and {b} are equal"
     lines = [f"Rows that differ between {a} and {b}"]
     if found.causes:
-        lines += _wrapped("; ".join(explained(c.text, found.names) for c in found.causes[0].causes))
+        lines += _wrapped("; ".join(c.text for c in found.causes[0].causes))
     if left_out:
         lines.append(f"({left_out} more tensors differ)")
     return "\n".join(lines)

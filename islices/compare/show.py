@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import TYPE_CHECKING, Any
 
 from islices.compare.explanation import Explanation
@@ -58,7 +57,7 @@ def _tensor(t: TensorDifference, names: tuple[str, str], colour: bool) -> list[s
         rows.append((name, t.dtypes[k], shape, f"{t.slots[k]:,}", _number(t.norms[k]), t.kinds[k]))
     lines += _table(rows, "  ", right=(3, 4))
     if t.equal:
-        return lines + [f"  note: {_named(note, names)}" for note in t.notes]
+        return lines + [f"  note: {note}" for note in t.notes]
     if not t.comparable:
         return [*lines, f"  rows have different shapes, {t.shapes[0][1:]} and {t.shapes[1][1:]}: nothing to compare"]
     counts = [
@@ -71,14 +70,10 @@ def _tensor(t: TensorDifference, names: tuple[str, str], colour: bool) -> list[s
         lines.append(f"  largest relative:   {_place(t.largest_relative, names)}")
     if t.differing.count:
         lines.append("  ulps apart: " + _histogram(t))
-    lines += [f"  note: {_named(note, names)}" for note in t.notes]
+    lines += [f"  note: {note}" for note in t.notes]
     for k, sample in enumerate((t.only_a, t.only_b)):
         lines += _rows(f"rows only in {names[k]}", sample, (names[k],))
     return lines + _rows("rows that differ", t.differing, names)
-
-
-def _named(text: str, names: tuple[str, str]) -> str:
-    return re.sub(r"\{([ab])\}", lambda found: names["ab".index(found[1])], text)
 
 
 def _histogram(t: TensorDifference) -> str:
@@ -127,7 +122,7 @@ def _why(found: Difference, colour: bool) -> list[str]:
             how = f"up to {e.slack:.1e} of a tensor's largest value, left to the models' own arithmetic"
         for j, cause in enumerate(e.causes):
             lead = f"  {k}. " if j == 0 else "     and "
-            lines.append(lead + explained(cause.text, found.names) + (f"  ({how})" if j == len(e.causes) - 1 else ""))
+            lines.append(lead + cause.text + (f"  ({how})" if j == len(e.causes) - 1 else ""))
     return lines
 
 
@@ -156,11 +151,6 @@ def _without_cause(found: Difference) -> list[str]:
     return lines
 
 
-def explained(text: str, names: tuple[str, str]) -> str:
-    """A cause's sentence with the sides' names."""
-    return _named(text, names)
-
-
 # ---------------------------------------------------------------------- JSON
 def to_json(found: Difference) -> dict[str, Any]:
     """Finite numbers as they are, others as strings: "inf", "-inf", "nan"."""
@@ -170,19 +160,19 @@ def to_json(found: Difference) -> dict[str, Any]:
         "tensors": [_tensor_json(t) for t in found.tensors],
         "only_a": list(found.only_a),
         "only_b": list(found.only_b),
-        "causes": [_explanation_json(e, found.names) for e in found.causes],
+        "causes": [_explanation_json(e) for e in found.causes],
         "within_rounding": found.rounding,
         "within_arithmetic": found.arithmetic,
         "notes": list(found.notes),
     }
 
 
-def _explanation_json(e: Explanation, names: tuple[str, str]) -> dict[str, Any]:
+def _explanation_json(e: Explanation) -> dict[str, Any]:
     return {
         "exact": e.exact,
         "slack": e.slack,
         "bits": e.bits,
-        "causes": [{"name": c.name, "text": explained(c.text, names), "details": _plain(c.details)} for c in e.causes],
+        "causes": [{"name": c.name, "text": c.text, "details": _plain(c.details)} for c in e.causes],
     }
 
 
@@ -205,7 +195,7 @@ def _tensor_json(t: TensorDifference) -> dict[str, Any]:
         "only_a": _sample_json(t.only_a, ("a",)),
         "only_b": _sample_json(t.only_b, ("b",)),
         "differing": _sample_json(t.differing, ("a", "b")),
-        "notes": [_named(note, ("a", "b")) for note in t.notes],
+        "notes": list(t.notes),
     }
 
 

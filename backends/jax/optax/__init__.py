@@ -139,8 +139,8 @@ def apply_updates(params: Any, updates: Any, *, donate: bool = False) -> Any:
 
     Parameters
     ----------
-    params : tree of arrays and `islices.Table`
-    updates : the same tree, of arrays, `IndexedSlices`, and None for None
+    params : tree of arrays, `islices.Table`, and None, which stays None whatever its update
+    updates : the same tree, of arrays, `IndexedSlices` and None
     donate : bool
         Outside of jit, write sparse updates into the arrays of params, which must not be used afterwards; without it
         they are copied. Without meaning inside jit, where donate_argnums says so.
@@ -172,11 +172,13 @@ def apply_updates(params: Any, updates: Any, *, donate: bool = False) -> Any:
     donate = check_flag(donate, "donate")
     checked(updates, "apply_updates")
     structure: Any
-    leaves, structure = jax.tree.flatten(params, is_leaf=is_leaf)
+    leaves, structure = jax.tree.flatten(params, is_leaf=lambda x: x is None or is_leaf(x))
     pairs = list(zip(leaves, structure.flatten_up_to(updates), strict=True))
     for p, u in pairs:
+        if p is None or not isinstance(u, IndexedSlices):
+            continue
         shape = p.shape if isinstance(p, Table) else jax.numpy.shape(p)
-        if isinstance(u, IndexedSlices) and u.dense_shape != shape:
+        if u.dense_shape != shape:
             raise ValueError(f"updates: got {u!r} for a parameter of shape {shape}; accepted is one shape")
 
     weights = [p.weights if isinstance(p, Table) else p for p in leaves]
@@ -185,7 +187,7 @@ def apply_updates(params: Any, updates: Any, *, donate: bool = False) -> Any:
         w if isinstance(u, IndexedSlices) else optax.apply_updates(w, u)
         for w, (_, u) in zip(weights, pairs, strict=True)
     ]
-    for k, (_, u) in enumerate(pairs):
-        if isinstance(u, IndexedSlices):
+    for k, (p, u) in enumerate(pairs):
+        if p is not None and isinstance(u, IndexedSlices):
             new[k] = add_to_rows(jax.numpy.asarray(weights[k]), u, donate=donate)
     return structure.unflatten([p.replace(x) if isinstance(p, Table) else x for p, x in zip(leaves, new, strict=True)])

@@ -1,0 +1,324 @@
+"""`Stepped`: micro-batches, single numbers, types and decay, beside steps by hand and Keras' own optimizers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+tf = pytest.importorskip("tensorflow")
+keras = pytest.importorskip("keras", minversion="3")
+if keras.backend.backend() != "tensorflow":
+    pytest.skip("Keras runs on another backend", allow_module_level=True)
+
+import islices  # noqa: E402
+from islices import optim  # noqa: E402
+from islices.backends.tensorflow import keras as front  # noqa: E402
+
+RATE = float(np.float32(0.1))  # Keras holds it as float32
+SHAPES = ((9, 3), (3, 2), ())
+CLIPS: dict[str, dict[str, float]] = {
+    "none": {}, "clipnorm": {"clipnorm": 0.2}, "global": {"global_clipnorm": 0.3}, "value": {"clipvalue": 0.1}
+}  # fmt: skip
+
+
+def weights(dtype: str = "float32", shapes: Sequence[tuple[int, ...]] = SHAPES) -> list[Any]:
+    rng = np.random.default_rng(1)
+    return [keras.Variable(rng.standard_normal(shape), dtype=dtype) for shape in shapes]
+
+
+def gradients(step: int, dtype: str = "float32") -> list[Any]:
+    """Of a table, with duplicates and rows 6 to 8 never named; of a dense weight; of a single number."""
+    rng = np.random.default_rng(100 + step)
+    rows = tf.IndexedSlices(
+        tf.cast(rng.standard_normal((5, 3)), dtype), tf.constant(rng.integers(0, 6, 5)), tf.constant([9, 3])
+    )
+    return [rows, tf.cast(rng.standard_normal((3, 2)), dtype), tf.cast(rng.standard_normal(), dtype)]
+
+
+def run(optimizer: Any, variables: list[Any], batches: list[list[Any]], *, graph: bool = False) -> list[np.ndarray]:
+    """The variables after one call for each batch; in a graph, which is traced once."""
+
+    def step(values: Any, indices: Any, dense: Any, number: Any) -> None:
+        rows = tf.IndexedSlices(values, indices, tf.constant([9, 3]))
+        optimizer.apply([rows, dense, number], variables)
+
+    optimizer.build(variables)
+    call = tf.function(step, reduce_retracing=True) if graph else step
+    for rows, *rest in batches:
+        call(rows.values, rows.indices, *rest)
+    return [v.numpy() for v in variables]
+
+
+def clipped(grads: list[Any], by: dict[str, float]) -> list[Any]:
+    for name, bound in by.items():
+        if name == "clipnorm":
+            grads = islices.clip_by_norm(grads, bound)
+        elif name == "global_clipnorm":
+            grads, _ = islices.clip_by_global_norm(grads, bound)
+        else:
+            grads = islices.clip_by_value(grads, -bound, bound)
+    return grads
+
+
+def by_hand(rule: optim.Optimizer, micro: int, calls: int, clip: dict[str, float]) -> list[np.ndarray]:
+    """Gradients joined without a sum, coalesced, divided, clipped, stepped."""
+    tables = [tf.Variable(tf.reshape(v.value, tuple(v.shape) or (1,))) for v in weights()]
+    states = [rule.init(t) for t in tables]
+    for first in range(0, calls - micro + 1, micro):
+        batches = [gradients(k) for k in range(first, first + micro)]
+        rows = islices.coalesce(islices.add(*[b[0] for b in batches]))
+        mean = [tf.IndexedSlices(rows.values / micro, rows.indices, rows.dense_shape)]
+        for k in (1, 2):
+            total = tf.reshape(batches[0][k], tables[k].shape)
+            for b in batches[1:]:
+                total = total + tf.reshape(b[k], tables[k].shape)
+            mean.append(total / micro)
+        for table, grad, state in zip(tables, clipped(mean, clip), states, strict=True):
+            rule.step(table, grad, state)
+    return [t.numpy().reshape(s) for t, s in zip(tables, SHAPES, strict=True)]
+
+
+def assert_same_bits(got: list[np.ndarray], expected: list[np.ndarray]) -> None:
+    for g, e in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(g, e)
+
+
+# ---------------------------------------------------------------------- micro-batches
+@pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
+@pytest.mark.parametrize("clip", CLIPS)
+def test_micro_batches_are_averaged_then_clipped_then_stepped(clip: str, graph: bool) -> None:
+    optimizer = front.Stepped(optim.adam(RATE), gradient_accumulation_steps=3, **CLIPS[clip])
+    got = run(optimizer, weights(), [gradients(k) for k in range(8)], graph=graph)
+    assert_same_bits(got, by_hand(optim.adam(RATE), 3, 8, CLIPS[clip]))
+    assert int(optimizer.iterations) == 2
+    np.testing.assert_array_equal(got[0][6:], weights()[0].numpy()[6:])
+
+
+def test_what_waits_for_a_step_is_its_rows() -> None:
+    table = keras.Variable(tf.zeros((10**6, 4)))
+    optimizer = front.Stepped(optim.sgd(1.0), gradient_accumulation_steps=3)
+    optimizer.build([table])
+    assert sum(int(tf.size(v)) for v in optimizer.variables) < 10  # a count of steps, no table of zeros
+    for row in (7, 9, 7):
+        waiting = optimizer._accumulated_gradients[0]
+        assert waiting.values.shape.as_list() == [None, 4]
+        assert waiting.values.numpy().nbytes <= 2 * 16
+        optimizer.apply([tf.IndexedSlices(tf.ones((2, 4)), tf.constant([row, row]), tf.constant([10**6, 4]))], [table])
+    np.testing.assert_allclose(table.numpy()[[7, 9, 8], 0], [-4 / 3, -2 / 3, 0], rtol=1e-7)
+    assert waiting.indices.numpy().tolist() == []
+
+
+def test_sixteen_bits_are_added_up_in_thirty_two() -> None:
+    """2048 + 1 + 1 is 2048 in float16, added one after the other."""
+    table = keras.Variable(tf.zeros((2, 1)), dtype="float16")
+    optimizer = front.Stepped(optim.sgd(1.0), gradient_accumulation_steps=3)
+    for value in (2048.0, 1.0, 1.0):
+        optimizer.apply(
+            [tf.IndexedSlices(tf.constant([[value]], tf.float16), tf.constant([1]), tf.constant([2, 1]))], [table]
+        )
+    assert float(table[1, 0]) == -float(np.float16(2050 / 3))
+
+
+def test_sparse_and_dense_micro_batches_meet() -> None:
+    slices = tf.IndexedSlices(tf.constant([[1.0], [2.0]]), tf.constant([1, 1]), tf.constant([3, 1]))
+    dense = tf.constant([[10.0], [20.0], [30.0]])
+    for batches in ([slices, dense, slices], [dense, slices, dense], [dense, dense, slices]):
+        table = keras.Variable(tf.zeros((3, 1)))
+        optimizer = front.Stepped(optim.sgd(3.0), gradient_accumulation_steps=3)
+        for grad in batches:
+            optimizer.apply([grad], [table])
+        expected = -sum(np.asarray(islices.to_dense(g)) for g in batches)
+        np.testing.assert_array_equal(table.numpy(), expected)
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
+def test_a_gradient_of_none_in_a_micro_batch_loses_none_of_the_others(graph: bool) -> None:
+    a, b = keras.Variable(tf.zeros((3, 1))), keras.Variable(tf.zeros((3, 1)))
+    grad = tf.IndexedSlices(tf.constant([[1.0]]), tf.constant([1]), tf.constant([3, 1]))
+    optimizer = front.Stepped(optim.sgd(2.0), gradient_accumulation_steps=2)
+    optimizer.build([a, b])
+
+    def both() -> None:
+        optimizer.apply([grad, grad], [a, b])
+
+    def one() -> None:
+        optimizer.apply([grad, None], [a, b])
+
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="Gradients do not exist"):
+            optimizer.apply([grad, None], [a, b])  # b had none yet, and takes no part
+    for call in (both, one):
+        tf.function(call)() if graph else call()
+    assert a.numpy().ravel().tolist() == [0.0, -4.0, 0.0]
+    assert b.numpy().ravel().tolist() == [0.0, -1.0, 0.0]
+
+
+def test_weights_that_their_gradients_overwrite_are_left_to_keras() -> None:
+    scale, table = keras.Variable(tf.ones(2)), keras.Variable(tf.zeros((3, 2)))
+    scale.overwrite_with_gradient = True
+    optimizer = front.Stepped(optim.sgd(1.0), gradient_accumulation_steps=2)
+    for value in (1.0, 2.0):
+        optimizer.apply([tf.fill((2,), value), tf.fill((3, 2), value)], [scale, table])
+    assert scale.numpy().tolist() == [2.0, 2.0]
+    assert table.numpy().tolist() == [[-1.5, -1.5]] * 3
+
+
+# ---------------------------------------------------------------------- beside Keras' own optimizers
+PAIRS: dict[str, tuple[Any, Any]] = {
+    "sgd": (keras.optimizers.SGD, optim.sgd(RATE, rows="all", semantics="keras")),
+    "momentum": (
+        lambda *a, **k: keras.optimizers.SGD(*a, momentum=0.5, **k),
+        optim.sgd(RATE, momentum=0.5, rows="all", semantics="keras"),
+    ),
+    "adagrad": (keras.optimizers.Adagrad, optim.adagrad(RATE, rows="all", semantics="keras")),
+    "adam": (keras.optimizers.Adam, optim.adam(RATE, rows="all", semantics="keras")),
+    "rmsprop": (keras.optimizers.RMSprop, optim.rmsprop(RATE, rows="all", semantics="keras")),
+}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "micro-batches": {"gradient_accumulation_steps": 2},
+    "decay": {"weight_decay": 0.05, "gradient_accumulation_steps": 2},
+    "averages": {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 2, "gradient_accumulation_steps": 2},
+    "loss scale": {"loss_scale_factor": 4.0, "gradient_accumulation_steps": 2},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("name", PAIRS)
+def test_kerass_own_course_around_the_rule(name: str, options: str) -> None:
+    """Dense gradients, Keras' semantics: what Keras' optimizer of that name makes of them."""
+    stock, rule = PAIRS[name]
+    batches = [[islices.to_dense(g) for g in gradients(k)[:2]] for k in range(6)]
+    results = []
+    for optimizer in (stock(RATE, **OPTIONS[options]), front.Stepped(rule, **OPTIONS[options])):
+        variables = weights(shapes=SHAPES[:2])
+        for grads in batches:
+            optimizer.apply(grads, variables)
+        optimizer.finalize_variable_values(variables)
+        results.append([v.numpy() for v in variables])
+    assert_same_bits(*results)
+
+
+def test_variables_that_are_excluded_do_not_decay() -> None:
+    """Neither by the decay of Keras nor by that of the rule."""
+    nothing = tf.IndexedSlices(tf.zeros((1, 1)), tf.constant([0]), tf.constant([2, 1]))
+    of_keras = front.Stepped(optim.sgd(0.5, rows="all"), weight_decay=0.5)
+    for optimizer in (of_keras, front.Stepped(optim.adamw(0.5, weight_decay=0.5))):
+        kept, decayed = keras.Variable(tf.ones((2, 1)), name="kept"), keras.Variable(tf.ones((2, 1)), name="other")
+        optimizer.exclude_from_weight_decay(var_names=["kept"])
+        optimizer.apply([nothing, nothing], [kept, decayed])
+        assert kept.numpy().ravel().tolist() == [1.0, 1.0]
+        assert float(decayed[0, 0]) == 0.75
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
+@pytest.mark.parametrize("rule", ["adam", "rowwise_adagrad", "ftrl"])
+def test_a_single_number_is_a_row(rule: str, graph: bool) -> None:
+    made = getattr(optim, rule)(RATE)
+    got = run(front.Stepped(made), weights(), [gradients(k) for k in range(3)], graph=graph)[2]
+    row = tf.Variable(tf.reshape(weights()[2].value, [1]))
+    state = made.init(row)
+    for k in range(3):
+        made.step(row, tf.reshape(gradients(k)[2], [1]), state)
+    assert got.shape == ()
+    assert got == row.numpy()[0]
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
+@pytest.mark.parametrize(("given", "own"), [("float16", "float32"), ("float64", "float32"), ("float32", "float64")])
+def test_gradients_are_cast_to_the_type_of_their_variable(given: str, own: str, graph: bool) -> None:
+    batches = [gradients(k, given) for k in range(2)]
+    cast = [[tf.cast(g, own) for g in batch] for batch in batches]
+    optimizers = [front.Stepped(optim.adam(RATE), global_clipnorm=0.3) for _ in range(2)]
+    got, expected = (run(o, weights(own), b, graph=graph) for o, b in zip(optimizers, (batches, cast), strict=True))
+    assert_same_bits(got, expected)
+
+
+def test_arrays_of_numpy_are_gradients() -> None:
+    table = keras.Variable(np.ones(4))
+    front.Stepped(optim.sgd(1.0)).apply([np.arange(4.0)], [table])
+    assert table.numpy().tolist() == [1.0, 0.0, -1.0, -2.0]
+
+
+# ---------------------------------------------------------------------- model.fit, files, processes
+IDS = np.random.default_rng(0).integers(0, 10, (24, 5)).astype(np.int32)
+LABELS = np.random.default_rng(1).standard_normal((24, 1)).astype(np.float32)
+
+
+def dataset() -> Any:
+    return tf.data.Dataset.from_tensor_slices((IDS, LABELS)).batch(4)
+
+
+def model() -> Any:
+    keras.utils.set_random_seed(3)
+    layers = [keras.layers.Embedding(12, 4), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1)]
+    return keras.Sequential([keras.Input((5,), dtype="int32"), *layers])
+
+
+def fitted(m: Any, optimizer: Any, epochs: int = 2) -> Any:
+    m.compile(optimizer=optimizer, loss="mse")
+    m.fit(dataset(), epochs=epochs, verbose=0, shuffle=False)
+    return m
+
+
+def values(m: Any) -> list[np.ndarray]:
+    return [v.numpy() for v in m.trainable_variables]
+
+
+def test_fit_accumulates_and_a_saved_model_goes_on_between_two_steps(tmp_path: Path) -> None:
+    def optimizer() -> Any:
+        return front.Stepped(optim.adam(RATE), clipnorm=0.1, gradient_accumulation_steps=4)
+
+    whole = fitted(model(), optimizer())  # 12 batches, 3 steps
+    first = fitted(model(), optimizer(), epochs=1)  # 6 batches: two wait
+    assert int(first.optimizer.iterations) == 1
+    assert first.optimizer._sums[0].indices.shape.as_list() == [None]
+    assert len(first.optimizer._sums[0].indices.numpy())
+    first.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert loaded.optimizer.get_config() == first.optimizer.get_config()
+    loaded.fit(dataset(), epochs=1, verbose=0, shuffle=False)
+    assert_same_bits(values(loaded), values(whole))
+    path = tf.train.Checkpoint(model=first, optimizer=first.optimizer).save(str(tmp_path / "ck"))
+    again, of = model(), optimizer()
+    of.build(again.trainable_variables)
+    tf.train.Checkpoint(model=again, optimizer=of).restore(path).assert_existing_objects_matched()
+    fitted(again, of, epochs=1)
+    assert_same_bits(values(again), values(loaded))
+
+
+def test_xla_is_refused_by_name() -> None:
+    m = model()
+    m.compile(optimizer=front.Stepped(optim.adam(RATE), gradient_accumulation_steps=2), loss="mse", jit_compile=True)
+    with pytest.raises(ValueError, match="jit_compile: got True; accepted by Stepped is False"):
+        m.fit(dataset(), epochs=1, verbose=0)
+
+
+REPLICAS = """
+    import tensorflow as tf
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    from islices import optim
+    from islices.backends.tensorflow import keras as front
+
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        front.Stepped(optim.sgd(1.0), gradient_accumulation_steps=2).build([tf.Variable(tf.zeros((4, 1)))])
+"""
+
+
+def test_micro_batches_under_several_replicas_are_refused_by_name() -> None:
+    """Keras' own raise there, from within tf.cond."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(REPLICAS)],
+        text=True, capture_output=True, check=False, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )  # fmt: skip
+    assert "ValueError: gradient_accumulation_steps: got 2 under a strategy of 2 replicas" in done.stderr
