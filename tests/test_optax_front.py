@@ -855,3 +855,13 @@ def test_a_parameter_of_none_takes_slices_too_and_no_parameter_takes_none() -> N
     for apply in (front.apply_updates, optax.apply_updates):
         with pytest.raises(TypeError, match="NoneType"):
             apply({"a": jnp.ones(2)}, {"a": None})
+
+
+@pytest.mark.parametrize("name", ["scale", "add_decayed_weights"])
+def test_updates_without_slices_are_handed_to_optax_with_any_state(name: str) -> None:
+    """None, and a state that init did not make: neither is looked at by these."""
+    params = {"a": jnp.ones(2)}
+    ours, theirs = (getattr(module, name)(0.5) for module in (front, optax))
+    assert ours.update(None, 0, params) == theirs.update(None, 0, params)
+    got, expected = (tx.update(params, {}, params)[0] for tx in (ours, theirs))
+    np.testing.assert_array_equal(got["a"], expected["a"])

@@ -19,6 +19,7 @@ from islices.backends.jax.optax.rows import (
     checked,
     densely,
     is_leaf,
+    leaves_of,
     map_slices,
     on_named_rows,
     step_rows,
@@ -31,6 +32,7 @@ from islices.optim.optimizer import Optimizer
 from islices.presets import BY_GLOBAL_NORM, lookup_formula
 from islices.registry import describe
 from islices.rows import coalesce as sum_duplicates
+from islices.slices import IndexedSlices
 
 __all__ = [
     "Transformation",
@@ -257,7 +259,10 @@ def on_rows(inner: Any, *, rows: str = "touched") -> Transformation:
     step = densely if rows == "all" else on_named_rows
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        return step(inner, checked(updates, "on_rows"), state, params, extra)
+        updates = checked(updates, "on_rows")
+        if not any(isinstance(x, IndexedSlices) for x in leaves_of(updates)):
+            return inner.update(updates, state, weights_of(params), **extra)  # whatever optax takes for a state
+        return step(inner, updates, state, params, extra)
 
     def init(params: Any) -> Any:
         state = inner.init(weights_of(params))
