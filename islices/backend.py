@@ -31,6 +31,8 @@ __all__ = [
     "LayerUse",
     "LookedUp",
     "NativeParts",
+    "OtherUse",
+    "ProductUse",
     "RaggedParts",
     "Source",
     "Transform",
@@ -136,6 +138,23 @@ class LayerUse:
     offsets: Array | None = None  # starts of the bags in 1-D ids; without a combiner, of the samples
     weights: Array | None = None  # of ids' shape
     rows: Array | None = None  # what was looked up, (n, *row_shape), without gradient: where combiner is "max"
+
+
+@dataclass
+class ProductUse:
+    """One use of a captured weight as an output layer, x @ weights.T; ``upstream`` is set by the backward pass."""
+
+    layer: str  # the embedding layer whose weights they are
+    inputs: Array  # x, (..., width)
+    upstream: Array | None = None  # the gradient of the product, (..., rows)
+
+
+@dataclass
+class OtherUse:
+    """A use of a captured weight whose gradient cannot be told apart by samples."""
+
+    layer: str
+    what: str
 
 
 #: A function of a list of dense arrays and a list of sources to (loss, anything else).
@@ -702,6 +721,20 @@ class Backend:
         """Zeros of a shape with the sums of `sum_rows` in their rows."""
         sums, ids = self.sum_rows(values, indices, shape[0], loose=loose)
         return self.scatter_rows(sums, ids, shape)
+
+    def outer_products(self, g: Array, x: Array) -> Array:
+        """For float64 g (b, t, v) and x (b, t, d), of which t alone may be unknown: the sum over t of g[b, t, v] *
+        x[b, t, d], in any order, shape (b, v, d). To be overridden by a matrix product."""
+        (b, t, v), d = self.shape(g), self.shape(x)[2]
+        if t is None:
+            raise NotImplementedError(f"{self.name}: outer_products: the adapter supplies none for unknown shapes")
+        total = self.zeros((b, v, d), "float64", g)  # type: ignore[arg-type]
+        left, right = self.reshape(g, (b, t * v)), self.reshape(x, (b, t * d))  # type: ignore[operator]
+        for k in range(t):
+            column = self.reshape(self.columns(left, k * v, k * v + v), (b, v, 1))  # type: ignore[operator]
+            row = self.reshape(self.columns(right, k * d, k * d + d), (b, 1, d))  # type: ignore[operator]
+            total = total + self.round_product(column, row)
+        return total
 
     def scaled(self, values: Array, steps: Sequence[tuple[str, Any]]) -> Array:
         """values times ("mul") or over ("div") scalars, one after the other, each step rounded; 16-bit floats in

@@ -208,6 +208,9 @@ class HostBackend(Backend):
         out[ids] = sums
         return out
 
+    def outer_products(self, g: Array, x: Array) -> Array:
+        return np.matmul(g.transpose(0, 2, 1), x)
+
     def sum_duplicates(self, values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
         order, ids, starts = group(indices)
         return _fold(values, order, starts), ids

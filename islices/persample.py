@@ -6,7 +6,7 @@ up: one backward pass holds every sample's gradient. SPEC clause 14.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -26,9 +26,10 @@ from islices.derivatives import Layout, Member
 from islices.embedding import check_count, counting, find_upstream, resolve_padding_idx
 from islices.ids import check_invalid, first_axis
 from islices.limits import Limit, limit_of
-from islices.linear import concat, join_arrays
+from islices.linear import add, concat, join_arrays
 from islices.native import flatten, rebuild
 from islices.norms import check_float
+from islices.products import Product, check_product, dense_sum, dense_terms, host_parts, squares
 from islices.registry import describe, find_backend
 from islices.rows import check_memory
 from islices.slices import IndexedSlices
@@ -51,6 +52,10 @@ class PerSample:
         The sample of each slice.
     dense_shape : tuple of int
         (B, rows, *row_shape).
+    products : tuple of Product
+        Of a tied table, which is an output layer too: the factors of what that adds, a pair for each use, ``upstream``
+        (B, T, rows) and ``inputs`` (B, T, width). Sample b's gradient is its slices and the sum over t of the outer
+        products of upstream[b, t] and inputs[b, t]. Empty otherwise.
 
     Notes
     -----
@@ -67,13 +72,14 @@ class PerSample:
     [3.1622776601683795, 8.0]
     """
 
-    __slots__ = ("__weakref__", "backend", "dense_shape", "indices", "samples", "values")
+    __slots__ = ("__weakref__", "backend", "dense_shape", "indices", "products", "samples", "values")
     __array_ufunc__ = None
 
     values: Array
     indices: Array
     samples: Array
     dense_shape: tuple[int, ...]
+    products: tuple[Product, ...]
     backend: Backend
 
     def __init__(self) -> None:
@@ -81,13 +87,19 @@ class PerSample:
 
     @classmethod
     def _trusted(
-        cls, backend: Backend, values: Array, indices: Array, samples: Array, dense_shape: tuple[int, ...]
+        cls,
+        backend: Backend,
+        values: Array,
+        indices: Array,
+        samples: Array,
+        dense_shape: tuple[int, ...],
+        products: tuple[Product, ...] = (),
     ) -> PerSample:
         self = object.__new__(cls)
         put = object.__setattr__
         for name, part in zip(
-            ("backend", "values", "indices", "samples", "dense_shape"),
-            (backend, values, indices, samples, dense_shape),
+            ("backend", "values", "indices", "samples", "dense_shape", "products"),
+            (backend, values, indices, samples, dense_shape, products),
             strict=True,
         ):
             put(self, name, part)
@@ -103,14 +115,15 @@ class PerSample:
         raise TypeError("a PerSample does not turn into a dense array by accident: say .to_dense()")
 
     def __reduce__(self) -> Any:
-        return _rebuild, (self.values, self.indices, self.samples, self.dense_shape)
+        return _rebuild, (self.values, self.indices, self.samples, self.dense_shape, self.products)
 
     def __repr__(self) -> str:
         B = self.backend
         if not B.is_array(self.values):  # a pytree of something else
             return f"PerSample({self.values!r}, {self.indices!r}, {self.samples!r}, {self.dense_shape})"
+        tied = f"products={len(self.products)}, " if self.products else ""
         return (
-            f"PerSample(n={B.shape(self.values)[0]}, dense_shape={self.dense_shape}, {B.dtype(self.values)}, "
+            f"PerSample(n={B.shape(self.values)[0]}, dense_shape={self.dense_shape}, {tied}{B.dtype(self.values)}, "
             f"{B.dtype(self.indices)}, {B.name})"
         )
 
@@ -147,18 +160,31 @@ class PerSample:
         """
         return clip_per_sample(self, max_norm, nonfinite=nonfinite)[0]  # type: ignore[no-any-return]
 
-    def sum(self) -> IndexedSlices:
+    def sum(self) -> Any:
         """The gradient of all samples together: one slice for each occurrence, nothing added up yet.
 
         Returns
         -------
         IndexedSlices
+            Of a tied table (`products`) a dense array (rows, width), as its gradient is everywhere.
         """
+        return self._whole(self._stored(), _factors(self))
+
+    def _stored(self) -> IndexedSlices:
+        """The slices of all samples."""
         B = self.backend
         padded = modes.keeps_slots(B, self.values, self.indices)
         return IndexedSlices._trusted(B, self.values, self.indices, self.dense_shape[1:], padded=padded)
 
-    def slices(self, b: int) -> IndexedSlices:
+    def _whole(self, s: IndexedSlices, factors: list[Array]) -> Any:
+        """Slices and the dense part of the same samples, together."""
+        if not factors:
+            return s
+        B = self.backend
+        check_memory(repr(self), self.dense_shape[1:], B.dtype(self.values), "the gradient of a tied table is dense")
+        return add(modes.run(dense_sum, B, factors, dtype=B.dtype(self.values)), s)
+
+    def slices(self, b: int) -> Any:
         """The gradient of one sample.
 
         Parameters
@@ -169,6 +195,7 @@ class PerSample:
         Returns
         -------
         IndexedSlices
+            Of a tied table (`products`) a dense array (rows, width).
 
         Raises
         ------
@@ -186,7 +213,8 @@ class PerSample:
             _of_sample, B, (self.values, self.indices, self.samples), number=number, rows=shape[0]
         )
         padded = modes.keeps_slots(B, values, indices)
-        return IndexedSlices._trusted(B, values, indices, tuple(shape), padded=padded)
+        s = IndexedSlices._trusted(B, values, indices, tuple(shape), padded=padded)
+        return self._whole(s, [modes.run(_one_sample, B, (x,), number=number) for x in _factors(self)])
 
     def to_dense(self) -> Array:
         """The dense array this stands for.
@@ -201,15 +229,25 @@ class PerSample:
             It exceeds the machine's memory; nothing has been allocated.
         """
         check_memory(repr(self), self.dense_shape, self.backend.dtype(self.values), "keep it sparse")
-        return modes.run(
-            _densify, self.backend, (self.values, self.indices, self.samples), dense_shape=self.dense_shape
-        )
+        factors = _factors(self)
+        arrays = (self.values, self.indices, self.samples, *factors)
+        return modes.run(_densify, self.backend, arrays, dense_shape=self.dense_shape)
 
 
-def _rebuild(values: Array, indices: Array, samples: Array, dense_shape: tuple[int, ...]) -> PerSample:
+def _rebuild(
+    values: Array,
+    indices: Array,
+    samples: Array,
+    dense_shape: tuple[int, ...],
+    products: tuple[Product, ...] = (),
+) -> PerSample:
     backend = find_backend(values)
     assert backend is not None
-    return PerSample._trusted(backend, values, indices, samples, dense_shape)
+    return PerSample._trusted(backend, values, indices, samples, dense_shape, products)
+
+
+def _one_sample(B: Backend, x: Array, *, number: int) -> Array:
+    return B.take(x, B.asarray(np.full(1, number), x))
 
 
 def _of_sample(
@@ -227,6 +265,7 @@ def per_sample(
     padding_idx: int | None = None,
     mask: Any = None,
     invalid: str = "raise",
+    product: tuple[Array, Array] | None = None,
 ) -> PerSample:
     """Every sample's gradient of a table, from the gradient of its looked-up rows.
 
@@ -245,6 +284,9 @@ def per_sample(
         Where False, upstream counts as zero, NaN included.
     invalid : {"raise", "drop"}
         "drop": negative ids are absent and get no slice.
+    product : tuple of two float arrays (B, ..., num_rows) and (B, ..., width), optional
+        Of a tied table, whose rows (num_rows, width) are an output layer too: the gradient of ``x @ table.T``, and x.
+        What it adds to each sample's gradient is kept as these factors, and counted by norms and clipping.
 
     Returns
     -------
@@ -273,7 +315,19 @@ def per_sample(
         raise ValueError("ids: got a 0-d array; accepted is shape (B, ...), one entry a sample along the first axis")
     s = found.slices(num_rows, drop)
     samples, batch = found.samples or (first_axis(B, found.ids), found.ids)
-    return with_samples(s, samples, batch_of(B, batch), padding, absent=found.has_absent(drop))
+    made = with_samples(s, samples, batch_of(B, batch), padding, absent=found.has_absent(drop))
+    return made if product is None else with_product(made, product, "product")
+
+
+def with_product(x: PerSample, product: Any, argument: str) -> PerSample:
+    """x with one more use of its table as an output layer: the gradient of the product, and what was multiplied."""
+    if not isinstance(product, (tuple, list)) or len(product) != 2:
+        raise TypeError(
+            f"{argument}: got {describe(product)}; accepted is a pair: the gradient (B, ..., rows) of x @ table.T, and x"
+        )
+    B, (batch, *shape) = x.backend, x.dense_shape
+    made = check_product(B, *product, B.dtype(x.values), batch, tuple(shape), argument)
+    return PerSample._trusted(B, x.values, x.indices, x.samples, x.dense_shape, (*x.products, made))
 
 
 def batch_of(B: Backend, ids: Array) -> int:
@@ -325,9 +379,10 @@ def join(parts: Sequence[PerSample]) -> PerSample:
     if len(parts) == 1:
         return parts[0]
     check_one_batch(parts)
-    slices = concat([p.sum() for p in parts])
+    slices = concat([p._stored() for p in parts])
     samples = modes.run(join_arrays, parts[0].backend, [p.samples for p in parts])
-    return PerSample._trusted(parts[0].backend, slices.values, slices.indices, samples, parts[0].dense_shape)
+    products = tuple(pair for p in parts for pair in p.products)
+    return PerSample._trusted(parts[0].backend, slices.values, slices.indices, samples, parts[0].dense_shape, products)
 
 
 # ---------------------------------------------------------------------- norms, clipping
@@ -401,11 +456,27 @@ def _check_leaves(leaves: Sequence[Any]) -> None:
 
 def _scaled(x: Any, norms: Norms, factors: Array, limit: Limit, nonfinite: str) -> Any:
     B, member = _member(x)
-    values = derivatives.constant(B, member.values) if norms.attached else member.values
-    scaled = scale_rows(B, values, norms.E, factors, x.samples if isinstance(x, PerSample) else None)
-    if norms.attached:
+    by_limit = [limit.array] if limit.array is not None and B.dtype(limit.array) in B.float_dtypes else []
+
+    def clip(a: Array, by: Array, place: Array | None) -> Array:
+        out = scale_rows(B, derivatives.constant(B, a) if norms.attached else a, norms.E, by, place)
+        return _undifferentiated(B, out, (a, *by_limit)) if norms.attached and norms.tied else out
+
+    scaled = clip(member.values, factors, x.samples if isinstance(x, PerSample) else None)
+    if norms.attached and not norms.tied:
         scaled = attach_rows(B, scaled, member, norms.given, norms.E, norms.exact, limit, nonfinite)
-    return PerSample._trusted(B, scaled, x.indices, x.samples, x.dense_shape) if isinstance(x, PerSample) else scaled
+    if not isinstance(x, PerSample):
+        return scaled
+    products = tuple(_scaled_product(pair, norms.E, factors, clip) for pair in x.products)
+    return PerSample._trusted(B, scaled, x.indices, x.samples, x.dense_shape, products)
+
+
+def _scaled_product(pair: Product, E: Backend, factors: Array, clip: Callable[..., Array]) -> Product:
+    """x, the smaller one, takes the clip factor; where zeros are wanted in place of what is not finite, both do."""
+    with E.scope():
+        zeros = E.where(E.less_equal(factors, -0.5), factors, E.zeros_like(factors) + 1.0)
+    finite = E is modes.HOST and not (factors < 0).any()
+    return Product(pair.upstream if finite else clip(pair.upstream, zeros, None), clip(pair.inputs, factors, None))
 
 
 class Norms(NamedTuple):
@@ -415,6 +486,7 @@ class Norms(NamedTuple):
     exact: Array
     given: Array
     attached: bool  # whether a gradient may be asked for
+    tied: bool  # whether it is refused then
 
 
 def _member(x: Any) -> tuple[Backend, Member]:
@@ -430,7 +502,12 @@ def _lifted(x: Any, limit: Limit) -> Any:
     """A leaf, traced where the limit is."""
     if not isinstance(x, PerSample):
         return limit.lift(x)
-    return PerSample._trusted(x.backend, limit.lift(x.values), x.indices, x.samples, x.dense_shape)
+    return PerSample._trusted(x.backend, limit.lift(x.values), x.indices, x.samples, x.dense_shape, x.products)
+
+
+def _factors(x: Any) -> list[Array]:
+    """The factors of a tied table, one pair after the other."""
+    return [part for pair in x.products for part in pair] if isinstance(x, PerSample) else []
 
 
 def _norms(leaves: Sequence[Any], *, attach: bool = False) -> Norms:
@@ -438,36 +515,74 @@ def _norms(leaves: Sequence[Any], *, attach: bool = False) -> Norms:
     for owner, member in members:
         check_float(owner, member.values)
     B, first = members[0]
-    asked = attach or any(derivatives.asks(owner, member.values) for owner, member in members)
-    rows, groups = [], []
+    factors = [part for x in leaves for part in _factors(x)]
+    asked = attach or derivatives.asks(B, *factors, *(member.values for _, member in members))
+    measured: list[tuple[tuple[Backend, Array], Groups | None]] = []
     for x, (_, member) in zip(leaves, members, strict=True):
         values = derivatives.constant(B, member.values) if asked else member.values
-        if isinstance(x, PerSample):
-            matrix, group = _sums_by_sample(x, values)
+        if not isinstance(x, PerSample):
+            measured.append(((B, as_rows(B, values, B.shape(values)[0])), None))
+        elif x.products:
+            own = _factors(x)
+            measured += _parts_of_tied(x, values, [derivatives.constant(B, part) for part in own] if asked else own)
         else:
-            matrix, group = (B, as_rows(B, values, B.shape(values)[0])), None
-        rows.append(matrix)
-        groups.append(group)
-    E, norms = row_norms(rows, 2.0, groups)
-    dtype = "float64" if any(B.dtype(x) == "float64" for B, x in rows) else "float32"
+            measured.append(_sums_by_sample(x, values))
+    E, norms = row_norms([matrix for matrix, _ in measured], 2.0, [group for _, group in measured])
+    dtype = "float64" if any(owner.dtype(member.values) == "float64" for owner, member in members) else "float32"
     given = rounded_norms(B, E, norms, dtype, first.values)
-    if asked:
+    if asked and factors:
+        given = _undifferentiated(B, given, [*factors, *(member.values for _, member in members)])
+    elif asked:
         given = derivatives.attach_norms(B, given, [member for _, member in members])
-    return Norms(E, norms, given, asked)
+    return Norms(E, norms, given, asked, bool(factors))
+
+
+def _undifferentiated(B: Backend, value: Array, arrays: Sequence[Array]) -> Array:
+    """What was computed of arrays, whose gradient is refused: as a constant it would be wrong."""
+
+    def backward(*args: Any) -> NoReturn:
+        raise NotImplementedError(
+            "per_sample: got norms or clips of a tied table (PerSample.products) to differentiate; accepted is the "
+            "framework's stop_gradient (detach) of it"
+        )
+
+    with B.scope():
+        return B.with_gradient(value, tuple(arrays), backward)
+
+
+def _where_summed(x: PerSample, arrays: Sequence[Array]) -> tuple[Backend, Sequence[Array], bool]:
+    """(backend, arrays, whether they are traced): what is summed here nobody sees, it need not go back."""
+    traced = modes.is_traced(x.backend, *arrays)
+    views = None if traced else modes.host_views(x.backend, arrays)
+    return (x.backend, arrays, traced) if views is None else (modes.HOST, views, traced)
 
 
 def _sums_by_sample(x: PerSample, values: Array) -> tuple[tuple[Backend, Array], Groups]:
     """The distinct rows of every sample, duplicates summed, as a matrix, and which sample each belongs to; of values,
     x's own or the same as constants."""
-    B, (batch, rows, *_) = x.backend, x.dense_shape
-    arrays = (values, x.indices, x.samples)
-    traced = modes.is_traced(B, *arrays)
-    views = None if traced else modes.host_views(B, arrays)
-    if views is not None:  # what is summed here nobody sees: it need not go back into the framework
-        B, arrays = modes.HOST, (views[0], views[1], views[2])
+    batch, rows, *_ = x.dense_shape
+    B, arrays, traced = _where_summed(x, (values, x.indices, x.samples))
     with B.scope():
         sums, samples = _distinct(B, *arrays, batch=batch, rows=rows)
         return (B, as_rows(B, sums, B.shape(sums)[0])), Groups(samples if traced else B.to_numpy(samples), batch)
+
+
+def _parts_of_tied(
+    x: PerSample, values: Array, factors: Sequence[Array]
+) -> list[tuple[tuple[Backend, Array], Groups | None]]:
+    """What makes the norms of a tied table's gradients: distinct rows by sample, and the norm of all others."""
+    batch, rows, *_ = x.dense_shape
+    B, (values, indices, samples, *factors), _ = _where_summed(x, (values, x.indices, x.samples, *factors))
+    with B.scope():
+        sums, keys, starts = _sums_by_key(B, values, indices, samples, batch, rows)
+        place = B.astype(B.searchsorted(starts, keys, right=True), B.dtype(keys))
+        samples = place - B.astype(B.equal(keys, keys), B.dtype(keys))
+        named = keys - B.take(starts, samples)
+        if B is not modes.HOST:
+            found = squares(B, sums, samples, named, factors, batch=batch, rows=rows)
+            return [((B, B.reshape(B.sqrt(found), (batch, 1))), None)]
+        sums, rest = host_parts(sums, samples, named, factors, batch)
+        return [((B, sums), Groups(samples, batch)), ((B, np.sqrt(rest).reshape(batch, 1)), None)]
 
 
 def _distinct(B: Backend, values: Array, indices: Array, samples: Array, *, batch: int, rows: int) -> tuple[Any, Any]:
@@ -492,8 +607,14 @@ def _sums_by_key(
     return B.astype(sums, dtype), keys, starts
 
 
-def _densify(B: Backend, values: Array, indices: Array, samples: Array, *, dense_shape: tuple[int, ...]) -> Array:
+def _densify(
+    B: Backend, values: Array, indices: Array, samples: Array, *factors: Array, dense_shape: tuple[int, ...]
+) -> Array:
     batch, rows, *row_shape = dense_shape
     sums, keys, _ = _sums_by_key(B, values, indices, samples, batch, rows)
-    flat = B.scatter_rows(sums, keys, (batch * rows, *row_shape))
+    if not factors:
+        flat = B.scatter_rows(sums, keys, (batch * rows, *row_shape))
+    else:
+        dense = dense_terms(B, *factors, dtype=B.dtype(values))
+        flat = B.add_rows(B.reshape(dense, (batch * rows, *row_shape)), sums, keys)
     return B.reshape(flat, dense_shape)

@@ -271,6 +271,9 @@ class JaxBackend(Embeddings):
         at_once = grouping.sum_rows(values, indices, rows) if isinstance(indices, Tracer) else None
         return at_once or super().sum_rows(values, indices, rows, loose=loose)
 
+    def outer_products(self, g: Array, x: Array) -> Array:
+        return jnp.matmul(jnp.swapaxes(g, 1, 2), x, precision="highest")
+
     def sum_duplicates(self, values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
         at_once = grouping.sum_rows(values, indices, rows) if isinstance(indices, Tracer) else None
         return at_once or super().sum_duplicates(values, indices, rows)

@@ -62,16 +62,17 @@ def _register_table(backend: Backend) -> None:
 
 
 def _register_per_sample(backend: Backend) -> None:
-    names = ("values", "indices", "samples")
+    names = ("values", "indices", "samples", "products")
 
-    def flatten(g: PerSample) -> tuple[tuple[Array, ...], tuple[int, ...]]:
-        return (g.values, g.indices, g.samples), g.dense_shape
+    def flatten(g: PerSample) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+        return (g.values, g.indices, g.samples, g.products), g.dense_shape
 
     def flatten_with_keys(g: PerSample) -> tuple[Any, tuple[int, ...]]:
         children, shape = flatten(g)
         return tuple(zip(map(tree_util.GetAttrKey, names), children, strict=True)), shape
 
     def unflatten(shape: tuple[int, ...], children: tuple[Any, ...]) -> PerSample:
-        return PerSample._trusted(_owner(backend, children[0]), *children, shape)
+        *arrays, products = children
+        return PerSample._trusted(_owner(backend, arrays[0]), *arrays, shape, products)
 
     tree_util.register_pytree_with_keys(PerSample, flatten_with_keys, unflatten, flatten)

@@ -238,6 +238,11 @@ class MXNetBackend(Backend):
             return sums
         return self.scatter_rows(sums, self.from_host(ids, segments), (count or 0, *values.shape[1:]))
 
+    def outer_products(self, g: Array, x: Array) -> Array:
+        if 0 in g.shape or 0 in x.shape:
+            return self.zeros((g.shape[0], g.shape[2], x.shape[2]), "float64", g)
+        return nd.batch_dot(g, x, transpose_a=True)
+
     def sum_duplicates(self, values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
         order, ids, starts = group(self.to_numpy(indices))
         return self._fold(values, order, starts), self.from_host(ids, indices)

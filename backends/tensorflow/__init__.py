@@ -234,6 +234,9 @@ class TensorflowBackend(Backend):
         shape = [tf.shape(values, tf.int64)[i] if n is None else n for i, n in enumerate(dims)]
         return segments_of.scatter(values, segments, shape)
 
+    def outer_products(self, g: Array, x: Array) -> Array:
+        return tf.matmul(g, x, transpose_a=True)
+
     def sum_duplicates(self, values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
         # summed in order of first occurrence, where memory is touched more in order, and sorted afterwards
         distinct, place = tf.unique(indices, out_idx=tf.int64)

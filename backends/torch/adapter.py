@@ -269,6 +269,9 @@ class TorchBackend(Backend):
             return out.index_add(0, segments, values)
         return out.index_add_(0, segments, values)
 
+    def outer_products(self, g: Array, x: Array) -> Array:
+        return g.transpose(1, 2) @ x
+
     def sum_duplicates(self, values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
         if not in_bags(values):
             return super().sum_duplicates(values, indices, rows)
