@@ -36,6 +36,7 @@ __all__ = [
     "RaggedParts",
     "Source",
     "Transform",
+    "Use",
     "not_implemented",
 ]
 
@@ -157,6 +158,8 @@ class OtherUse:
     what: str
 
 
+#: What happened to a captured weight.
+Use = LayerUse | ProductUse | OtherUse
 #: A function of a list of dense arrays and a list of sources to (loss, anything else).
 Transform = Callable[[list[Array], list[Source]], tuple[Array, Any]]
 #: A function of (arrays, upstream) to the gradient of each of the arrays.
@@ -643,10 +646,12 @@ class Backend:
         """Whether x is a model of this framework, with embedding layers that `capture` can hook."""
         return False
 
-    def capture(self, model: Any, uses: list[LayerUse]) -> contextlib.AbstractContextManager[dict[str, Array]]:
+    def capture(self, model: Any, uses: list[Use]) -> contextlib.AbstractContextManager[dict[str, Array]]:
         """A context in which each call of a stock embedding layer of model appends a `LayerUse` to uses, and the
-        backward pass sets its upstream. Yields the layers' weights by name. The model is left as it was, also after
-        an exception; its weights and results are the same. What cannot be hooked raises TypeError, and says why."""
+        backward pass sets its upstream. Yields the layers' weights by name, weights that several share by the first.
+        Where a stock output layer shares them, its calls append a `ProductUse`; any other way in which a gradient
+        reaches them an `OtherUse`. The model is left as it was, also after an exception; its weights and results are
+        the same. What cannot be hooked raises TypeError, and says why."""
         raise NotImplementedError(f"{self.name}: capture: the framework has no stock models")
 
     # ------------------------------------------------------------------ composites an adapter may override

@@ -6,19 +6,21 @@ that arrived. SPEC clauses 12, 14 and 19.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
-from islices.backend import Array, Backend, LayerUse
+from islices.backend import Array, Backend, LayerUse, OtherUse, ProductUse, Use
 from islices.bags import reduce_bags_backward
 from islices.embedding import empty_slices, flat_slices, table_gradient
 from islices.ids import check_ids, first_axis
 from islices.layouts import BagLayout, bags_at_offsets, bags_of_last_axis
-from islices.linear import concat
+from islices.linear import add, concat
 from islices.lookups import members
-from islices.persample import PerSample, join, with_samples
+from islices.persample import PerSample, join, with_product, with_samples
 from islices.registry import describe, loaded_backends
+from islices.shapes import size_of
 from islices.slices import IndexedSlices
 
 __all__ = ["Capture", "capture"]
@@ -92,7 +94,7 @@ class Capture:
     def __init__(self, backend: Backend, model: Any) -> None:
         self.backend = backend
         self._model = model
-        self._uses: list[LayerUse] = []
+        self._uses: list[Use] = []
         self._weights: dict[str, Array] = {}
         self._seen = False
         self._context: AbstractContextManager[dict[str, Array]] | None = None
@@ -125,39 +127,60 @@ class Capture:
         self._seen = self._seen or bool(self._uses)
         self._uses.clear()
 
-    def gradients(self) -> dict[str, IndexedSlices]:
+    def gradients(self) -> dict[str, Any]:
         """The gradient of each layer's weights, by the layer's name in the model.
 
         Returns
         -------
         dict of str to IndexedSlices
             One slice for each row looked up, uncoalesced, in the order of the forward passes; without the padding's.
-            Empty for a layer that was not used, or that no gradient reached.
+            Empty for a layer that was not used, or that no gradient reached. Dense where the weights are an output
+            layer, too. Weights that several layers share have one gradient, under the first layer's name.
+
+        Raises
+        ------
+        TypeError
+            The weights were used in another way as well, whose gradient would be missing here.
         """
         self._check_seen()
         made = {}
         for name in self._weights:
-            parts = [self._slices(use)[0] for use in self._arrived(name)]
-            made[name] = concat(parts) if parts else self._nothing(name)
+            lookups, products = self._arrived(name)
+            parts = [self._slices(use)[0] for use in lookups]
+            slices = concat(parts) if parts else self._nothing(name)
+            if not products:
+                made[name] = slices
+                continue
+            together = self._with_products(self._no_samples(name, 1), products, samples=False)
+            made[name] = add(together.sum(), slices)
         return made
 
     def per_sample(self) -> dict[str, PerSample]:
         """Each sample's gradient of each layer's weights.
 
-        Samples are the first axis of what the layer looked up (of bags, the bags). The loss must be a sum over samples,
-        and of one batch: `clear` between batches.
+        Samples are the first axis of what the layer looked up (of bags, the bags), and of what an output layer with the
+        same weights multiplied. The loss must be a sum over samples, and of one batch: `clear` between batches.
 
         Returns
         -------
         dict of str to PerSample
-            Without the layers that no gradient reached.
+            Without the layers that no gradient reached. Weights that several layers share have one gradient, under
+            the first layer's name.
+
+        Raises
+        ------
+        TypeError
+            The weights were used in another way as well, whose gradient cannot be told apart by samples.
         """
         self._check_seen()
         made = {}
         for name in self._weights:
-            uses = self._arrived(name)
-            if uses:
-                made[name] = join([self._samples(use) for use in uses])
+            lookups, products = self._arrived(name)
+            parts = [self._samples(use) for use in lookups]
+            if products and not parts:
+                parts = [self._no_samples(name, self.backend.shape(products[0].inputs)[0])]
+            if parts:
+                made[name] = self._with_products(join(parts), products)
         return made
 
     def _check_seen(self) -> None:
@@ -168,11 +191,36 @@ class Capture:
                 "within the `with` block (a graph compiled before it does not call the layers again)"
             )
 
-    def _arrived(self, name: str) -> list[LayerUse]:
-        return [use for use in self._uses if use.layer == name and use.upstream is not None]
+    def _arrived(self, name: str) -> tuple[list[LayerUse], list[ProductUse]]:
+        """The uses of a layer's weights that a gradient reached: lookups, and products with them."""
+        uses = [use for use in self._uses if use.layer == name]
+        for use in uses:
+            if isinstance(use, OtherUse):
+                raise TypeError(
+                    f"capture: the weights of layer {name!r} {use.what}, and what that adds to their gradient cannot be "
+                    "told apart by samples; accepted are stock embedding layers, and stock output layers that share them"
+                )
+        found = [use for use in uses if not isinstance(use, OtherUse) and use.upstream is not None]
+        products = [use for use in found if isinstance(use, ProductUse)]
+        return [use for use in found if isinstance(use, LayerUse)], products
 
     def _nothing(self, name: str) -> IndexedSlices:
         return empty_slices(self.backend, self._weights[name])
+
+    def _no_samples(self, name: str, batch: int | None) -> PerSample:
+        empty = self._nothing(name)
+        return with_samples(empty, first_axis(self.backend, empty.indices), batch or 0, None)
+
+    def _with_products(self, x: PerSample, uses: Sequence[ProductUse], *, samples: bool = True) -> PerSample:
+        """x with what the output layers add; of all samples together if there is one in x alone."""
+        B = self.backend
+        for use in uses:
+            with B.scope():
+                pair = [B.astype(a, B.dtype(x.values)) for a in (use.upstream, use.inputs)]
+                if not samples:
+                    pair = [B.reshape(a, (1, size_of(B.shape(a)[:-1]), B.shape(a)[-1])) for a in pair]
+            x = with_product(x, pair, f"per_sample: layer {use.layer!r}")
+        return x
 
     def _samples(self, use: LayerUse) -> PerSample:
         if use.scale_by_freq:

@@ -323,10 +323,11 @@ def with_product(x: PerSample, product: Any, argument: str) -> PerSample:
     """x with one more use of its table as an output layer: the gradient of the product, and what was multiplied."""
     if not isinstance(product, (tuple, list)) or len(product) != 2:
         raise TypeError(
-            f"{argument}: got {describe(product)}; accepted is a pair: the gradient (B, ..., rows) of x @ table.T, and x"
+            f"{argument}: got {describe(product)}; accepted is a pair, the gradient (B, ..., rows) of x @ table.T and x"
         )
     B, (batch, *shape) = x.backend, x.dense_shape
-    made = check_product(B, *product, B.dtype(x.values), batch, tuple(shape), argument)
+    upstream, inputs = product
+    made = check_product(B, upstream, inputs, B.dtype(x.values), (batch, *shape), argument)
     return PerSample._trusted(B, x.values, x.indices, x.samples, x.dense_shape, (*x.products, made))
 
 

@@ -39,11 +39,12 @@ class Product(NamedTuple):
 
 
 def check_product(
-    B: Backend, upstream: Any, inputs: Any, dtype: str, batch: int | None, table: tuple[int | None, ...], argument: str
+    B: Backend, upstream: Any, inputs: Any, dtype: str, dense_shape: tuple[int, ...], argument: str
 ) -> Product:
     """Factors (B, ..., rows) and (B, ..., width) as a Product, or TypeError or ValueError."""
+    batch, *table = dense_shape
     if len(table) != 2:
-        raise ValueError(f"{argument}: got one for a table of shape {table}; accepted is a table (rows, width)")
+        raise ValueError(f"{argument}: got one for a table of shape {tuple(table)}; accepted is a table (rows, width)")
     for what, x in (("gradient", upstream), ("inputs", inputs)):
         if not B.is_array(x) or B.dtype(x) != dtype:
             raise TypeError(f"{argument}: got {describe(x)} as {what}; accepted is a {dtype} array of {B.name}")
@@ -53,9 +54,9 @@ def check_product(
             f"{argument}: got a gradient of shape {given} and inputs of shape {wanted}; accepted are (B, ..., rows) "
             "and (B, ..., width), the samples first"
         )
-    if not same_shape((given[-1], wanted[-1]), table):
+    if not same_shape((given[-1], wanted[-1]), tuple(table)):
         raise ValueError(
-            f"{argument}: got factors of {given[-1]} rows of {wanted[-1]} elements; accepted is the table's {table}"
+            f"{argument}: got factors of {given[-1]} rows of {wanted[-1]} elements; accepted is the table's {tuple(table)}"
         )
     if not same_shape(given[:1], (batch,)):
         raise ValueError(f"{argument}: got {given[0]} samples; accepted is the lookups' {batch}")

@@ -26,11 +26,11 @@ from islices.backend import (
     Array,
     Backend,
     Gradient,
-    LayerUse,
     LookedUp,
     NativeParts,
     Source,
     Transform,
+    Use,
     not_implemented,
 )
 from islices.backends.mxnet.folds import fold_floats, fold_integers
@@ -330,7 +330,7 @@ class MXNetBackend(Backend):
     def is_model(self, x: object) -> bool:
         return isinstance(x, mx.gluon.Block)
 
-    def capture(self, model: Any, uses: list[LayerUse]) -> AbstractContextManager[dict[str, Array]]:
+    def capture(self, model: Any, uses: list[Use]) -> AbstractContextManager[dict[str, Array]]:
         return capture(model, uses)
 
 

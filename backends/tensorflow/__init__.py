@@ -29,7 +29,7 @@ from tensorflow.python.autograph.core import config
 from tensorflow.python.eager import record
 from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as possible_gradient_types
 
-from islices.backend import Array, Backend, Gradient, LayerUse, LookedUp, NativeParts, RaggedParts, Source, Transform
+from islices.backend import Array, Backend, Gradient, LookedUp, NativeParts, RaggedParts, Source, Transform, Use
 from islices.backends.tensorflow import keras_layers, memory, ragged, recording
 from islices.backends.tensorflow import segments as segments_of
 from islices.backends.tensorflow.sparse import indexed_slices, take_apart
@@ -325,7 +325,7 @@ class TensorflowBackend(Backend):
     def is_model(self, x: object) -> bool:
         return keras_layers.is_model(x)
 
-    def capture(self, model: Any, uses: list[LayerUse]) -> contextlib.AbstractContextManager[dict[str, Array]]:
+    def capture(self, model: Any, uses: list[Use]) -> contextlib.AbstractContextManager[dict[str, Array]]:
         return keras_layers.capture(model, uses)
 
     # ------------------------------------------------------------------ composites

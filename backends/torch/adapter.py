@@ -23,12 +23,12 @@ from islices.backend import (
     Backend,
     Gradient,
     GradientOfValue,
-    LayerUse,
     LookedUp,
     NativeParts,
     RaggedParts,
     Source,
     Transform,
+    Use,
 )
 from islices.backends.torch import compiling, layers, ragged, recording
 from islices.backends.torch.arithmetic import as_tensors, in_bags, rounded_sqrt, sum_bags
@@ -362,7 +362,7 @@ class TorchBackend(Backend):
     def is_model(self, x: object) -> bool:
         return isinstance(x, torch.nn.Module)
 
-    def capture(self, model: Any, uses: list[LayerUse]) -> AbstractContextManager[dict[str, Array]]:
+    def capture(self, model: Any, uses: list[Use]) -> AbstractContextManager[dict[str, Array]]:
         return layers.capture(model, uses)
 
 

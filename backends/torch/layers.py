@@ -4,6 +4,11 @@ A forward hook notes the ids, a hook on the output the gradient; the layer compu
 or sparse gradient included. A frozen layer (weights that take no gradient) gets an output that does, so that no
 gradient of the table's size exists at all. A layer with a forward of its own (scaled, positional, LoRA) may do
 anything with its input and its rows: there the call of torch.nn.functional.embedding within it is watched instead.
+An nn.Linear that shares the weights (an output layer) is hooked as they are.
+
+What is captured reads the weights through an alias (`Alias`), an identity in the graph. So the gradient that comes out
+of it is what the captured uses send, and the weights get this very tensor unless something else used them too: that is
+how other uses, whose gradient would be missing, are noticed (`Watched`).
 May import: torch, the core.
 """
 
@@ -21,7 +26,7 @@ from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from islices.backend import Array, LayerUse
+from islices.backend import Array, LayerUse, OtherUse, ProductUse, Use
 from islices.locks import Lock
 
 __all__ = ["capture"]
@@ -30,30 +35,35 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 @contextlib.contextmanager
-def capture(model: nn.Module, uses: list[LayerUse]) -> Iterator[dict[str, Array]]:
+def capture(model: nn.Module, uses: list[Use]) -> Iterator[dict[str, Array]]:
     """See `Backend.capture`."""
-    layers = {name: m for name, m in model.named_modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))}
+    weights: dict[str, Any] = {}
+    shared: dict[int, str] = {}  # the first layer's name of each weight
+    layers = []
+    for name, layer in model.named_modules():
+        if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):
+            layers.append((shared.setdefault(id(layer.weight), name), layer))
+            weights.setdefault(layers[-1][0], layer.weight)
+    outputs = [m for m in model.modules() if isinstance(m, nn.Linear) and id(m.weight) in shared]
+    layers += [(shared[id(m.weight)], m) for m in outputs if _has_stock_forward(m)]
     with contextlib.ExitStack() as context:
         context.enter_context(_eager)
-        for name, layer in layers.items():
-            # before the model's own hooks, which may change the output
-            if _has_stock_forward(layer):
-                hook: Hook = Hook(name, uses)
-                handles = [layer.register_forward_hook(hook, prepend=True, with_kwargs=True)]
-            else:
-                hook = WatchingHook(name, uses)
-                handles = [
-                    layer.register_forward_pre_hook(Before(hook)),
-                    layer.register_forward_hook(hook, prepend=True, with_kwargs=True, always_call=True),
-                ]
+        aliases = Aliases(uses)
+        context.callback(aliases.close)
+        for name, layer in layers:
+            kind = Hook if _has_stock_forward(layer) else WatchingHook
+            hook = kind(name, uses, aliases)
             context.callback(hook.close)
-            for handle in handles:
-                context.callback(handle.remove)
-        yield {name: layer.weight for name, layer in layers.items()}
+            context.callback(layer.register_forward_pre_hook(Before(hook)).remove)
+            # before the model's own hooks, which may change the output
+            after = layer.register_forward_hook(hook, prepend=True, with_kwargs=True, always_call=True)
+            context.callback(after.remove)
+        yield weights
 
 
 def _has_stock_forward(layer: nn.Module) -> bool:
-    return getattr(layer.forward, "__func__", None) in (nn.Embedding.forward, nn.EmbeddingBag.forward)
+    stock = (nn.Embedding.forward, nn.EmbeddingBag.forward, nn.Linear.forward)
+    return getattr(layer.forward, "__func__", None) in stock
 
 
 class _Eager:
@@ -87,19 +97,28 @@ _eager = _Eager()
 class Hook:
     """The forward hook of one layer. Copies of it (of a model copied or saved meanwhile) do nothing."""
 
-    def __init__(self, name: str, uses: list[LayerUse] | None) -> None:
+    def __init__(self, name: str, uses: list[Use] | None, aliases: Aliases | None) -> None:
         self.name = name
         self.uses = uses
+        self.aliases = aliases
 
     def __reduce__(self) -> Any:
-        return type(self), (self.name, None)
+        return type(self), (self.name, None, None)
 
     def close(self) -> None:
-        self.uses = None
+        self.uses = self.aliases = None
+
+    def before(self, layer: Any) -> None:
+        if self.aliases is not None and torch.is_grad_enabled():
+            # in front of the parameter, not in its place: state_dict, optimizers and .grad go on with that
+            vars(layer)["weight"] = self.aliases.of(self.name, layer.weight)
 
     def __call__(self, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        if self.uses is None or not torch.is_grad_enabled():
+        vars(layer).pop("weight", None)
+        if self.uses is None or output is None or not torch.is_grad_enabled():  # None: forward raised
             return output
+        if isinstance(layer, nn.Linear):
+            return _await_gradient(self.uses, _use_of_inputs(self.name, *args, **kwargs), output)
         use_of = _use_of_bags if isinstance(layer, nn.EmbeddingBag) else _use_of_rows
         return _await_gradient(self.uses, use_of(self.name, layer, *args, **kwargs), output)
 
@@ -107,13 +126,13 @@ class Hook:
 class WatchingHook(Hook):
     """The forward hook of a layer whose forward is its own: between `before` and it, the functional call is seen."""
 
-    def __init__(self, name: str, uses: list[LayerUse] | None) -> None:
-        super().__init__(name, uses)
+    def __init__(self, name: str, uses: list[Use] | None, aliases: Aliases | None) -> None:
+        super().__init__(name, uses, aliases)
         self.running = threading.local()
 
     def before(self, layer: Any) -> None:
-        if self.uses is not None and torch.is_grad_enabled():
-            mode = Watch(self.name, self.uses, layer)
+        if self.uses is not None and self.aliases is not None and torch.is_grad_enabled():
+            mode = Watch(self.name, self.uses, layer, self.aliases.of(self.name, layer.weight))
             mode.__enter__()
             self.running.mode = mode
 
@@ -131,36 +150,37 @@ class WatchingHook(Hook):
 
 
 class Before:
-    """The forward pre-hook that belongs to a `WatchingHook`."""
+    """The forward pre-hook that belongs to a `Hook`."""
 
     def __init__(self, hook: Hook) -> None:
         self.hook = hook
 
     def __call__(self, layer: Any, args: tuple[Any, ...]) -> None:
-        self.hook.before(layer)  # type: ignore[attr-defined]
+        self.hook.before(layer)
 
 
 class Watch(TorchFunctionMode):
     """While a layer's forward runs: notes what the functional embedding of its weight looks up."""
 
-    def __init__(self, name: str, uses: list[LayerUse], layer: Any) -> None:
+    def __init__(self, name: str, uses: list[Use], layer: Any, alias: torch.Tensor) -> None:
         super().__init__()
         self.name = name
         self.uses = uses
         self.layer = layer
         self.weight = layer.weight
+        self.alias = alias
         self.seen = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        output = func(*args, **(kwargs or {}))
         if func not in _SIGNATURES:
-            return output
+            return func(*args, **(kwargs or {}))
         given = _SIGNATURES[func].bind(*args, **(kwargs or {}))
         given.apply_defaults()
         options = given.arguments
         if options["weight"] is not self.weight:
-            return output
+            return func(*args, **(kwargs or {}))
         self.seen = True
+        output = func(**{**options, "weight": self.alias})
         return _await_gradient(self.uses, _use_of_call(self.name, options), output)
 
 
@@ -169,7 +189,7 @@ _SIGNATURES: dict[Callable[..., Any], inspect.Signature] = {
 }
 
 
-def _await_gradient(uses: list[LayerUse], use: LayerUse, output: torch.Tensor) -> torch.Tensor:
+def _await_gradient(uses: list[Use], use: LayerUse | ProductUse, output: torch.Tensor) -> torch.Tensor:
     """The output, with a hook that hands its gradient to use."""
     if torch._C._functorch.peek_interpreter_stack() is not None:
         raise NotImplementedError(
@@ -203,6 +223,65 @@ class Anchor(torch.autograd.Function):
         return None, None
 
 
+# ---------------------------------------------------------------------- the weights
+class Alias(torch.autograd.Function):
+    """The weights under another name, by which the gradient of captured uses comes back."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: torch.Tensor, watched: Watched) -> torch.Tensor:
+        ctx.watched = watched
+        return weight.detach()  # no view, which changes of the weights in place would break; it has their version
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+        ctx.watched.running.captured = gradient
+        return gradient, None
+
+
+class Watched:
+    """Compares what a weight's captured uses send with the gradient it gets."""
+
+    def __init__(self, name: str, uses: list[Use]) -> None:
+        self.name = name
+        self.uses = uses
+        self.running = threading.local()  # a backward pass runs in a thread of its own for each device
+
+    def arrived(self, gradient: torch.Tensor) -> None:
+        if self.running.__dict__.pop("captured", None) is not gradient:
+            self.uses.append(OtherUse(self.name, "were used beside the layers that are captured"))
+
+
+class Aliases:
+    """The weights that captured layers read during one capture, each through one alias."""
+
+    def __init__(self, uses: list[Use]) -> None:
+        self.uses = uses
+        self.lock = Lock()
+        self.found: dict[int, tuple[Any, torch.Tensor]] = {}
+        self.handles: list[Any] = []
+
+    def of(self, name: str, weight: torch.Tensor) -> torch.Tensor:
+        """The alias of a weight; itself where it takes no gradient, or a transform of torch.func runs."""
+        if not weight.requires_grad or torch._C._functorch.peek_interpreter_stack() is not None:
+            return weight
+        with self.lock:
+            if id(weight) not in self.found:
+                watched = Watched(name, self.uses)
+                before = dict(weight._backward_hooks or {})
+                self.handles.append(weight.register_hook(watched.arrived))
+                # the model's own hooks, which may change the gradient, come last: torch calls them as they were put in
+                for number, hook in before.items():
+                    del weight._backward_hooks[number]  # type: ignore[union-attr]
+                    weight._backward_hooks[number] = hook  # type: ignore[index]
+                self.found[id(weight)] = weight, Alias.apply(weight, watched)
+            return self.found[id(weight)][1]
+
+    def close(self) -> None:
+        for handle in self.handles:
+            handle.remove()
+        self.found.clear()
+
+
 # ---------------------------------------------------------------------- what was looked up
 def _kept(x: torch.Tensor | None) -> torch.Tensor | None:
     """A copy: the caller may use its memory for the next batch before the gradients are asked for."""
@@ -222,6 +301,10 @@ def _use_of_bags(
 ) -> LayerUse:
     use = _use(name, input, layer.weight, layer.padding_idx, layer.scale_grad_by_freq)
     return _bags(use, layer.weight, layer.mode, offsets, per_sample_weights, layer.include_last_offset)
+
+
+def _use_of_inputs(name: str, input: torch.Tensor) -> ProductUse:
+    return ProductUse(name, input.detach().clone())
 
 
 def _use_of_call(name: str, given: dict[str, Any]) -> LayerUse:
