@@ -188,6 +188,29 @@ row(
     mask=Array("bool", (2,), [True] * 2),
 )
 row("samples-padding", "12", "IndexError", ["padding_idx", "5"], "per_sample", UP, IDS, 5, padding_idx=5)
+TIED = [f32(2, 5), f32(2, 2)]
+for name, error, words, product in (
+    ("no-pair", "TypeError", ["product", "float32", "pair"], f32(2, 5)),
+    ("of-three", "TypeError", ["product", "pair"], [*TIED, f32(2)]),
+    ("dtype", "TypeError", ["product", "float64", "float32"], [TIED[0], Array("float64", (2, 2), [1.0] * 4)]),
+    ("no-array", "TypeError", ["product", "None"], [None, TIED[1]]),
+    ("samples", "ValueError", ["product", "3", "2"], [f32(3, 5), f32(3, 2)]),
+    ("rank", "ValueError", ["product", "(5,)", "(B, ..., rows)"], [f32(5), f32(2)]),
+    ("outputs", "ValueError", ["product", "(2, 3, 5)", "(2, 2, 2)"], [f32(2, 3, 5), f32(2, 2, 2)]),
+    ("table", "ValueError", ["product", "4", "(5, 2)"], [f32(2, 4), f32(2, 2)]),
+):
+    row(f"samples-product-{name}", "14", error, words, "per_sample", UP, IDS, 5, product=product)
+row(
+    "samples-product-of-a-vector",
+    "14",
+    "ValueError",
+    ["product", "(5,)", "(rows, width)"],
+    "per_sample",
+    f32(2, 2),
+    IDS,
+    5,
+    product=TIED,
+)
 row("samples-number", "14", "IndexError", ["b", "2", "0 <= b < 2"], "per_sample_slices", UP, IDS, 5, 2)
 row("samples-number-negative", "14", "IndexError", ["b", "-1"], "per_sample_slices", UP, IDS, 5, -1)
 row("samples-number-text", "14", "TypeError", ["b", "'0'", "int"], "per_sample_slices", UP, IDS, 5, "0")

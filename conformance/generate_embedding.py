@@ -49,6 +49,7 @@ def embedding_cases(case: Maker, dense: Dense) -> Iterator[Case]:
     yield from limited(case, dense)
     yield from samples(case, dense)
     yield from ragged_samples(case, dense)
+    yield from tied(case)
     yield from renorm(case, dense)
 
 
@@ -367,6 +368,49 @@ def ragged_samples(case: Maker, dense: Dense) -> Iterator[Case]:
         for op, number in (("slices", 2), ("clip_sum", 2.5)):
             id = f"embedding/per-sample-{op.removesuffix('_sum')}/{form}/{dtype}"
             yield case(id, "14", f"per_sample_{op}", up, ids, ROWS, number, flags=flags, **options)
+
+
+def whole(dtype: str, shape: tuple[int, ...], seed: str, most: int = 3) -> Array:
+    """Small whole numbers, whose products and sums round nowhere, in whatever order they are formed."""
+    rng = random.Random(f"whole/{dtype}/{shape}/{seed}")
+    return Array(dtype, shape, [float(rng.randint(-most, most)) for _ in range(math.prod(shape))])
+
+
+def tied(case: Maker) -> Iterator[Case]:
+    """A table that is an output layer, too: (B, T) outputs of ROWS each, T below the width, equal to it, and above."""
+    pair, empty = ids_of("pair", "int64"), Array("int64", (2, 0), [])
+    every = Array("int32", (2, ROWS), [*range(ROWS)] * 2)  # all rows are named: float64 norms are exact
+    for dtype, (form, lead) in itertools.product(
+        FLOATS, {"one": (2,), "few": (2, 2), "square": (2, 3), "many": (2, 2, 3)}.items()
+    ):
+        product = [whole(dtype, (*lead, ROWS), f"g/{form}"), whole(dtype, (*lead, 3), f"x/{form}")]
+        flags = flags_of(dtype == "float32" or form == "few", dtype == "float32")
+        for name, ids, options in (
+            ("pair", pair, {}),
+            ("padding", pair, {"padding_idx": 0}),
+            ("every", every, {}),
+            ("nothing", empty, {}),
+        ):
+            up = whole(dtype, (*ids.shape, 3), f"up/{form}")
+            label, args, kwargs = f"{form}/{name}/{dtype}", (up, ids, ROWS), {**options, "product": product}
+            if dtype != "float64" or name == "every":
+                yield case(f"embedding/tied-norms/{label}", "14", "per_sample_norms", *args, flags=flags, **kwargs)
+            yield case(f"embedding/tied-sum/{label}", "14", "per_sample_sum", *args, flags=flags, **kwargs)
+            yield case(f"embedding/tied-to-dense/{label}", "14", "per_sample_to_dense", *args, flags=flags, **kwargs)
+            yield case(f"embedding/tied-slices/{label}", "14", "per_sample_slices", *args, 1, flags=flags, **kwargs)
+            for limit in (2.5, 0.0, "inf"):
+                if dtype == "float64" and limit == 2.5:
+                    continue  # the factor has all bits of a norm that may be off in its last
+                kept = flags if limit == 2.5 else ("full",)
+                id = f"embedding/tied-clip/{label}/max-{limit}"
+                yield case(id, "14", "per_sample_clip_sum", *args, limit, flags=kept, **kwargs)
+    ones = [1.0] * (2 * ROWS)
+    spoiled = [Array("float32", (2, ROWS), ones), Array("float32", (2, 3), [1.0, 2.0, math.nan, *ones[:3]])]
+    up = whole("float32", (*pair.shape, 3), "spoiled")
+    for mode in ("propagate", "skip"):
+        id = f"embedding/tied-clip/nonfinite-{mode}"
+        options = {"nonfinite": mode, "product": spoiled, "flags": ("trace-in-full",)}
+        yield case(id, "14", "per_sample_clip_sum", up, pair, ROWS, 2.5, **options)
 
 
 def renorm(case: Maker, dense: Dense) -> Iterator[Case]:

@@ -10,7 +10,7 @@ Ids out of range, which only traced code can meet, read as zeros, count in no ba
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from islices.conformance.data import Array, Slices
 from islices.conformance.naive import (
     WIDE,
     Scalar,
+    add,
     clip_number,
     embedding_grad,
     left_fold,
@@ -322,7 +323,7 @@ def batch_of(ids: Any) -> int:
     return values.shape[0] if lengths is None else lengths.shape[0]
 
 
-def per_sample_slices(
+def slices_of(
     upstream: Array,
     ids: Any,
     num_rows: int,
@@ -346,12 +347,47 @@ def samples(
     upstream: Array, ids: Any, num_rows: int, padding_idx: int | None, mask: Array | None, invalid: str = "raise"
 ) -> Iterator[Slices]:
     for b in range(batch_of(ids)):
-        yield per_sample_slices(upstream, ids, num_rows, b, padding_idx, mask, invalid)
+        yield slices_of(upstream, ids, num_rows, b, padding_idx, mask, invalid)
+
+
+def add_product(total: Any, product: Any, b: int) -> None:
+    """To (rows, width) in float64, what an output layer adds to sample b."""
+    g, x = (np.array(a.data, np.float64).reshape(a.shape[0], math.prod(a.shape[1:-1]), a.shape[-1]) for a in product)
+    for t in range(g.shape[1]):
+        for r in range(g.shape[2]):
+            for c in range(x.shape[2]):
+                total[r, c] += g[b, t, r] * x[b, t, c]
+
+
+def with_product(s: Slices, product: Any, numbers: Iterable[int]) -> Any:
+    """Slices, or with the samples' part of an output layer a dense array: that part rounded, each row's sum added."""
+    if product is None:
+        return s
+    exact = np.zeros(s.dense_shape)
+    for b in numbers:
+        add_product(exact, product, b)
+    dtype = s.values.dtype
+    wide = WIDE[dtype]
+    return add(Array(dtype, s.dense_shape, [narrow(wide(v), dtype) for v in exact.ravel()]), s)
+
+
+def per_sample_slices(
+    upstream: Array, ids: Any, num_rows: int, b: int, *args: Any, product: Any = None, **options: Any
+) -> Any:
+    return with_product(slices_of(upstream, ids, num_rows, b, *args, **options), product, [b])
 
 
 def norms_array(norms: list[float], dtypes: list[str]) -> Array:
     dtype = "float64" if "float64" in dtypes else "float32"
     return Array(dtype, (len(norms),), [narrow(np.float64(v), dtype) for v in norms])
+
+
+def norm_of_sample(s: Slices, product: Any, b: int) -> float:
+    if product is None:
+        return norm64(numbers_of([s]), 2)
+    total = np.array(to_dense(s).data, np.float64).reshape(s.dense_shape)
+    add_product(total, product, b)
+    return norm64(total.ravel().tolist(), 2)
 
 
 def per_sample_norms(
@@ -361,9 +397,10 @@ def per_sample_norms(
     padding_idx: int | None = None,
     mask: Array | None = None,
     invalid: str = "raise",
+    product: Any = None,
 ) -> Array:
-    norms = [norm64(numbers_of([s]), 2) for s in samples(upstream, ids, num_rows, padding_idx, mask, invalid)]
-    return norms_array(norms, [upstream.dtype])
+    every = samples(upstream, ids, num_rows, padding_idx, mask, invalid)
+    return norms_array([norm_of_sample(s, product, b) for b, s in enumerate(every)], [upstream.dtype])
 
 
 def per_sample_to_dense(
@@ -373,10 +410,11 @@ def per_sample_to_dense(
     padding_idx: int | None = None,
     mask: Array | None = None,
     invalid: str = "raise",
+    product: Any = None,
 ) -> Array:
     data: list[Any] = []
-    for s in samples(upstream, ids, num_rows, padding_idx, mask, invalid):
-        data += to_dense(s).data
+    for b, s in enumerate(samples(upstream, ids, num_rows, padding_idx, mask, invalid)):
+        data += to_dense(with_product(s, product, [b])).data
     row_shape = upstream.shape[len(unpaired(ids)[0].shape) :]
     return Array(upstream.dtype, (batch_of(ids), num_rows, *row_shape), data)
 
@@ -388,8 +426,10 @@ def per_sample_sum(
     padding_idx: int | None = None,
     mask: Array | None = None,
     invalid: str = "raise",
-) -> Slices:
-    return embedding_grad(upstream, ids, num_rows, padding_idx, mask, invalid=invalid)
+    product: Any = None,
+) -> Any:
+    whole = embedding_grad(upstream, ids, num_rows, padding_idx, mask, invalid=invalid)
+    return with_product(whole, product, range(batch_of(ids)))
 
 
 def clipped_samples(
@@ -423,9 +463,22 @@ def per_sample_clip_sum(
     mask: Array | None = None,
     nonfinite: str = "propagate",
     invalid: str = "raise",
-) -> Slices:
-    norms = [norm64(numbers_of([s]), 2) for s in samples(upstream, ids, num_rows, padding_idx, mask, invalid)]
-    return clipped_samples(upstream, ids, num_rows, norms, max_norm, padding_idx, mask, nonfinite, invalid)
+    product: Any = None,
+) -> Any:
+    every = samples(upstream, ids, num_rows, padding_idx, mask, invalid)
+    norms = [norm_of_sample(s, product, b) for b, s in enumerate(every)]
+    done = clipped_samples(upstream, ids, num_rows, norms, max_norm, padding_idx, mask, nonfinite, invalid)
+    if product is None:
+        return done
+    g, x = product
+    kept: list[Any] = []
+    scaled: list[Any] = []
+    for b, norm in enumerate(norms):
+        gone = nonfinite == "skip" and not math.isfinite(norm)
+        kept += [0.0 if gone else v for v in part(g, b).data]
+        scaled += [clip_number(v, x.dtype, norm, float(max_norm), nonfinite) for v in part(x, b).data]
+    product = [Array(g.dtype, g.shape, kept), Array(x.dtype, x.shape, scaled)]
+    return with_product(done, product, range(batch_of(ids)))
 
 
 def clip_per_sample_sum(

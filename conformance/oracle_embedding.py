@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import itertools
 import math
+from fractions import Fraction
 from typing import Any
 
 from islices.conformance.data import Array, Slices
 from islices.conformance.oracle import (
+    add,
     clip_by_row_norm,
     clip_data,
     concat,
@@ -313,31 +315,73 @@ def samples(
     return out
 
 
-def per_sample_norms(upstream: Array, ids: Ids, num_rows: int, **options: Any) -> Array:
+def exact_product(a: float, b: float) -> Any:
+    return Fraction(a) * Fraction(b) if math.isfinite(a) and math.isfinite(b) else math.nan
+
+
+def dense_part(product: Any, b: int) -> list[Any]:
+    """What an output layer adds to sample b, exactly: the sum over t of the outer products of its factors."""
+    g, x = product
+    t, rows, width = math.prod(g.shape[1:-1]), g.shape[-1], x.shape[-1]
+    gs, xs = (a.data[b * t * n : (b + 1) * t * n] for a, n in ((g, rows), (x, width)))
+    return [
+        sum((exact_product(gs[k * rows + r], xs[k * width + c]) for k in range(t)), Fraction(0))
+        for r in range(rows)
+        for c in range(width)
+    ]
+
+
+def rounded_part(exact: list[Any], dtype: str, shape: tuple[int, ...]) -> Array:
+    return Array(dtype, shape, [round_to(round_to(v, wide(dtype)), dtype) for v in exact])
+
+
+def norm_of_sample(s: Slices, product: Any, b: int) -> float:
+    if product is None:
+        return exact_norm([s], 2)
+    each = [(x.data, len(x.data) // x.shape[0]) for x in product]
+    if not all(math.isfinite(v) for data, n in each for v in data[b * n : (b + 1) * n]):
+        return math.nan
+    together = [Fraction(v) + d for v, d in zip(to_dense(s).data, dense_part(product, b), strict=True)]
+    return exact_norm([Array("float64", (len(together),), together)], 2)
+
+
+def per_sample_norms(upstream: Array, ids: Ids, num_rows: int, product: Any = None, **options: Any) -> Array:
     dtype = norm_dtype([upstream])
-    found = [round_to(exact_norm([s], 2), dtype) for s in samples(upstream, ids, num_rows, **options)]
+    parts = samples(upstream, ids, num_rows, **options)
+    found = [round_to(norm_of_sample(s, product, b), dtype) for b, s in enumerate(parts)]
     return Array(dtype, (len(found),), found)
 
 
-def per_sample_to_dense(upstream: Array, ids: Ids, num_rows: int, **options: Any) -> Array:
+def whole_sample(s: Slices, product: Any, b: int) -> Any:
+    return s if product is None else add(rounded_part(dense_part(product, b), s.values.dtype, s.dense_shape), s)
+
+
+def per_sample_to_dense(upstream: Array, ids: Ids, num_rows: int, product: Any = None, **options: Any) -> Array:
     row_shape = upstream.shape[len(values_of_ids(ids).shape) :]
-    parts = [to_dense(s).data for s in samples(upstream, ids, num_rows, **options)]
+    every = samples(upstream, ids, num_rows, **options)
+    parts = [to_dense(whole_sample(s, product, b)).data for b, s in enumerate(every)]
     return Array(upstream.dtype, (len(parts), num_rows, *row_shape), list(itertools.chain.from_iterable(parts)))
 
 
-def joined(parts: list[Slices], ids: Ids, upstream: Array, num_rows: int) -> Slices:
+def joined(parts: list[Slices], ids: Array, upstream: Array, num_rows: int, product: Any = None) -> Any:
     ids = values_of_ids(ids)
     row_shape = upstream.shape[len(ids.shape) :]
     empty = Slices(Array(upstream.dtype, (0, *row_shape), []), Array(ids.dtype, (0,), []), (num_rows, *row_shape))
-    return concat([empty, *parts])
+    slices = concat([empty, *parts])
+    if product is None:
+        return slices
+    every = [dense_part(product, b) for b in range(ids.shape[0])]
+    zeros = [Fraction(0)] * math.prod(slices.dense_shape)
+    total = [sum(column, Fraction(0)) for column in zip(zeros, *every, strict=True)]
+    return add(rounded_part(total, upstream.dtype, slices.dense_shape), slices)
 
 
-def per_sample_sum(upstream: Array, ids: Ids, num_rows: int, **options: Any) -> Slices:
-    return joined(samples(upstream, ids, num_rows, **options), ids, upstream, num_rows)
+def per_sample_sum(upstream: Array, ids: Ids, num_rows: int, product: Any = None, **options: Any) -> Any:
+    return joined(samples(upstream, ids, num_rows, **options), ids, upstream, num_rows, product)
 
 
-def per_sample_slices(upstream: Array, ids: Ids, num_rows: int, b: int, **options: Any) -> Slices:
-    return samples(upstream, ids, num_rows, **options)[b]
+def per_sample_slices(upstream: Array, ids: Ids, num_rows: int, b: int, product: Any = None, **options: Any) -> Any:
+    return whole_sample(samples(upstream, ids, num_rows, **options)[b], product, b)
 
 
 def clipped(s: Slices, norm64: float, max_norm: float, nonfinite: str) -> Slices:
@@ -345,12 +389,35 @@ def clipped(s: Slices, norm64: float, max_norm: float, nonfinite: str) -> Slices
     return Slices(Array(s.values.dtype, s.values.shape, data), s.indices, s.dense_shape)
 
 
+def clipped_product(product: Any, norms: list[float], max_norm: float, nonfinite: str) -> Any:
+    """The factors with x clipped, and the gradient zeros where zeros take the place of what is not finite."""
+    g, x = product
+    upstream: list[Any] = []
+    inputs: list[Any] = []
+    for b, norm64 in enumerate(norms):
+        own_g, own_x = (a.data[b * len(a.data) // len(norms) : (b + 1) * len(a.data) // len(norms)] for a in (g, x))
+        gone = nonfinite == "skip" and not math.isfinite(norm64)
+        upstream += [0.0] * len(own_g) if gone else own_g
+        inputs += clip_data(own_x, x.dtype, norm64, max_norm, nonfinite)
+    return [Array(g.dtype, g.shape, upstream), Array(x.dtype, x.shape, inputs)]
+
+
 def per_sample_clip_sum(
-    upstream: Array, ids: Ids, num_rows: int, max_norm: Any, nonfinite: str = "propagate", **options: Any
-) -> Slices:
+    upstream: Array,
+    ids: Ids,
+    num_rows: int,
+    max_norm: Any,
+    nonfinite: str = "propagate",
+    product: Any = None,
+    **options: Any,
+) -> Any:
     parts = samples(upstream, ids, num_rows, **options)
-    done = [clipped(s, exact_norm([s], 2), float(max_norm), nonfinite) for s in parts]
-    return joined(done, ids, upstream, num_rows)
+    limit = float(max_norm)
+    norms = [norm_of_sample(s, product, b) for b, s in enumerate(parts)]
+    done = [clipped(s, n, limit, nonfinite) for s, n in zip(parts, norms, strict=True)]
+    if product is not None:
+        product = clipped_product(product, norms, limit, nonfinite)
+    return joined(done, ids, upstream, num_rows, product)
 
 
 def clip_per_sample_sum(upstream: Array, ids: Array, num_rows: int, dense: Array, max_norm: Any) -> Any:

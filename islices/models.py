@@ -197,8 +197,8 @@ class Capture:
         for use in uses:
             if isinstance(use, OtherUse):
                 raise TypeError(
-                    f"capture: the weights of layer {name!r} {use.what}, and what that adds to their gradient cannot be "
-                    "told apart by samples; accepted are stock embedding layers, and stock output layers that share them"
+                    f"capture: the weights of layer {name!r} {use.what}, and what that adds to their gradient is not "
+                    "captured; accepted are stock embedding layers, and stock output layers that share their weights"
                 )
         found = [use for use in uses if not isinstance(use, OtherUse) and use.upstream is not None]
         products = [use for use in found if isinstance(use, ProductUse)]

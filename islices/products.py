@@ -56,7 +56,7 @@ def check_product(
         )
     if not same_shape((given[-1], wanted[-1]), tuple(table)):
         raise ValueError(
-            f"{argument}: got factors of {given[-1]} rows of {wanted[-1]} elements; accepted is the table's {tuple(table)}"
+            f"{argument}: got factors of {given[-1]} rows of {wanted[-1]}; accepted is the table's {tuple(table)}"
         )
     if not same_shape(given[:1], (batch,)):
         raise ValueError(f"{argument}: got {given[0]} samples; accepted is the lookups' {batch}")
@@ -99,7 +99,7 @@ def _narrow(right: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     t, width = right.shape
     if not 0 < t < width or not np.isfinite(right).all():
         return right
-    return np.linalg.qr(right.T, mode="r").T  # type: ignore[no-any-return]
+    return np.asarray(np.linalg.qr(right.T, mode="r")).T
 
 
 def _squares_but(

@@ -1,7 +1,10 @@
 """keras.layers.Embedding within a model: what each layer looked up, and the gradient that arrives at its output.
 
 A layer's `call` is wrapped on the instance for the time of a capture by an identity whose gradient is noted on its way
-through. Keras is not imported: a model is one only where Keras has been.
+through. A ReversibleEmbedding is an output layer, too: there the gradient is that of its product with the weights.
+Weights that are read outside of these calls while a tape records are a use whose gradient would be missing: the
+variable gets a class, for the time of the capture, that notices (`_watching`).
+Keras is not imported: a model is one only where Keras has been.
 May import: TensorFlow, the core.
 """
 
@@ -14,8 +17,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.eager import record
 
-from islices.backend import Array, LayerUse
+from islices.backend import Array, LayerUse, OtherUse, ProductUse, Use
 from islices.backends.tensorflow.recording import dense_gradient, here
 from islices.locks import Lock
 from islices.registry import describe
@@ -31,13 +35,18 @@ def is_model(x: object) -> bool:
 
 
 @contextlib.contextmanager
-def capture(model: Any, uses: list[LayerUse]) -> Iterator[dict[str, Array]]:
+def capture(model: Any, uses: list[Use]) -> Iterator[dict[str, Array]]:
     found = _embeddings(model)
     thread = threading.get_ident()
+    weights: dict[str, Array] = {}
+    shared: dict[int, str] = {}  # the first layer's name of each variable
     with contextlib.ExitStack() as stack:
         for name, layer in found.items():
-            stack.enter_context(_hooked(layer, _Listener(name, layer, uses, thread)))
-        yield {name: layer.embeddings for name, layer in found.items()}
+            first = shared.setdefault(id(layer.embeddings), name)
+            with _reading_own():
+                weights.setdefault(first, layer.embeddings.value)
+            stack.enter_context(_hooked(layer, _Listener(first, layer, uses, thread)))
+        yield weights
 
 
 # ---------------------------------------------------------------------- which layers
@@ -55,7 +64,7 @@ def _embeddings(model: Any) -> dict[str, Any]:
             while unique in found:
                 count += 1
                 unique = f"{name}_{count}"
-            _check_layer(unique, layer, keras.layers.Embedding)
+            _check_layer(unique, layer)
             found[unique] = layer
     if not found:
         raise TypeError(f"model: got {describe(model)} without a keras.layers.Embedding; accepted is one that has some")
@@ -72,9 +81,16 @@ def _walk(layer: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
         yield from _walk(inner, f"{path}/{inner.name}" if path else inner.name, seen)
 
 
-def _check_layer(name: str, layer: Any, stock: type) -> None:
-    if type(layer).call is not stock.call:  # type: ignore[attr-defined]
-        what, way = f"a {type(layer).__name__}, whose call is its own", "keras.layers.Embedding as it is"
+def _reversible() -> Any:
+    """keras.layers.ReversibleEmbedding; None in versions of Keras that have none."""
+    return getattr(sys.modules["keras"].layers, "ReversibleEmbedding", None)
+
+
+def _check_layer(name: str, layer: Any) -> None:
+    stock = [kind.call for kind in (sys.modules["keras"].layers.Embedding, _reversible()) if kind is not None]
+    if type(layer).call not in stock:
+        what = f"a {type(layer).__name__}, whose call is its own"
+        way = "keras.layers.Embedding or ReversibleEmbedding as they are"
     elif not layer.built:
         what, way = "a layer that has no weights yet", "a built layer: call the model once before"
     elif layer.quantization_mode is not None:
@@ -89,14 +105,15 @@ def _check_layer(name: str, layer: Any, stock: type) -> None:
 
 
 # ---------------------------------------------------------------------- the hook
-class _Use(LayerUse):
+class _OfGraph:
     """A use whose gradient may belong to a graph; read elsewhere, it says so."""
 
+    layer: str
     _graph: Any = None
     _upstream: Array | None = None
 
     @property
-    def upstream(self) -> Array | None:  # type: ignore[override]
+    def upstream(self) -> Array | None:
         if self._graph is not None and not _within(self._graph):
             raise TypeError(
                 f"capture: layer {self.layer!r} ran inside a tf.function (model.fit makes one), which has ended, and "
@@ -110,6 +127,14 @@ class _Use(LayerUse):
         self._upstream = gradient
 
 
+class _Lookup(_OfGraph, LayerUse):  # type: ignore[misc]
+    """Of rows."""
+
+
+class _Product(_OfGraph, ProductUse):  # type: ignore[misc]
+    """As an output layer."""
+
+
 def _within(graph: Any) -> bool:
     current = here()
     while current is not None and current is not graph:
@@ -120,10 +145,10 @@ def _within(graph: Any) -> bool:
 class _Listener:
     """One capture of one layer, in the thread that asked for it."""
 
-    def __init__(self, name: str, layer: Any, uses: list[LayerUse], thread: int) -> None:
+    def __init__(self, name: str, layer: Any, uses: list[Use], thread: int) -> None:
         self.name, self.layer, self.uses, self.thread = name, layer, uses, thread
 
-    def passed(self, ids: Any, rows: Array) -> Array:
+    def looked_up(self, ids: Any, rows: Array) -> Array:
         if isinstance(ids, (tf.RaggedTensor, tf.SparseTensor)):
             raise TypeError(
                 f"capture: layer {self.name!r} got ids as {describe(ids)}; accepted is a dense tensor (ids.to_tensor())"
@@ -131,24 +156,30 @@ class _Listener:
         ids = tf.convert_to_tensor(ids)
         if ids.dtype not in (tf.int32, tf.int64):
             ids = tf.cast(ids, tf.int32)  # as the layer does
-        use = _Use(self.name, ids, self.layer.input_dim)
+        return self._noted(_Lookup(self.name, ids, self.layer.input_dim), rows)
+
+    def multiplied(self, inputs: Any, logits: Array) -> Array:
+        return self._noted(_Product(self.name, tf.convert_to_tensor(inputs)), logits)
+
+    def _noted(self, use: Any, output: Array) -> Array:
+        """The output, whose gradient is handed to use on its way through."""
         use._graph = here()
         self.uses.append(use)
         dtype = self.layer.variable_dtype  # what embeddings.dtype says depends on the autocast around
 
         @tf.custom_gradient
-        def noted(rows: Array, *_: Array) -> tuple[Array, Any]:
+        def noted(output: Array, *_: Array) -> tuple[Array, Any]:
             def gradient(upstream: Any) -> Any:
-                dense = tf.cast(dense_gradient(upstream, rows), dtype)
+                dense = tf.cast(dense_gradient(upstream, output), dtype)
                 use._upstream = dense if use._upstream is None else use._upstream + dense
                 return [upstream, *(None for _ in _)]
 
-            return tf.identity(rows), gradient
+            return tf.identity(output), gradient
 
         if self.layer.embeddings.trainable:
-            return noted(rows)
+            return noted(output)
         # no tape follows the rows of a frozen layer: one that it watches by itself goes with them
-        return noted(rows, tf.convert_to_tensor(_probe()))
+        return noted(output, tf.convert_to_tensor(_probe()))
 
 
 _lock = Lock()
@@ -174,7 +205,8 @@ def _hooked(layer: Any, listener: _Listener) -> Iterator[None]:
             _wrap(layer, active)
         active.append(listener)
     try:
-        yield
+        with _watched(layer.embeddings, listener):
+            yield
     finally:
         with _lock:
             active.remove(listener)
@@ -187,11 +219,112 @@ def _hooked(layer: Any, listener: _Listener) -> Iterator[None]:
 def _wrap(layer: Any, active: list[_Listener]) -> None:
     own = layer.call
 
-    def call(inputs: Any) -> Array:
-        rows = own(inputs)
-        for listener in tuple(active):
-            if listener.thread == threading.get_ident():
-                rows = listener.passed(inputs, rows)
+    def listeners() -> list[_Listener]:
+        return [listener for listener in tuple(active) if listener.thread == threading.get_ident()]
+
+    def call(inputs: Any, reverse: bool = False) -> Array:
+        with _reading_own():
+            if reverse:
+                return _multiply(layer, own, inputs, listeners()) if layer.tie_weights else own(inputs, reverse=True)
+            rows = own(inputs)
+        mask = getattr(rows, "_keras_mask", None)
+        for listener in listeners():
+            rows = listener.looked_up(inputs, rows)
+        if mask is not None:  # ReversibleEmbedding sets it on its output
+            rows._keras_mask = mask
         return rows
 
     vars(layer)["call"] = call
+
+
+def _multiply(layer: Any, own: Any, inputs: Any, listeners: list[_Listener]) -> Array:
+    """The layer in reverse. The cap on its logits, which bends them, comes after what is noted."""
+    cap = layer.logit_soft_cap
+    vars(layer)["logit_soft_cap"] = None
+    try:
+        logits = own(inputs, reverse=True)
+    finally:
+        vars(layer)["logit_soft_cap"] = cap
+    for listener in listeners:
+        logits = listener.multiplied(inputs, logits)
+    if cap is None:
+        return logits
+    ops = sys.modules["keras"].ops
+    return ops.multiply(ops.tanh(ops.divide(logits, cap)), cap)
+
+
+# ---------------------------------------------------------------------- other uses of the weights
+_own = threading.local()
+_watchers: dict[int, list[_Listener]] = {}
+_classes: dict[type, type] = {}
+
+
+@contextlib.contextmanager
+def _reading_own() -> Iterator[None]:
+    """While a captured layer runs, its weights may be read."""
+    before = getattr(_own, "reading", False)
+    _own.reading = True
+    try:
+        yield
+    finally:
+        _own.reading = before
+
+
+@contextlib.contextmanager
+def _watched(variable: Any, listener: _Listener) -> Iterator[None]:
+    """A variable that tells the listener where it is read apart from captured layers."""
+    with _lock:
+        active = _watchers.setdefault(id(variable), [])
+        if not active:
+            variable.__class__ = _watching(type(variable))
+        active.append(listener)
+    try:
+        yield
+    finally:
+        with _lock:
+            active.remove(listener)
+            if not active:
+                del _watchers[id(variable)]
+                variable.__class__ = type(variable).__mro__[1]
+
+
+def _watching(kind: Any) -> type:
+    """A class of variables like kind, which note who reads their value where a tape may record what is made of it."""
+    if kind in _classes:
+        return _classes[kind]
+
+    def is_other() -> bool:
+        return not getattr(_own, "reading", False) and record.could_possibly_record()
+
+    def value(self: Any) -> Any:
+        if is_other():
+            _note(self)
+        return kind.value.fget(self)
+
+    def as_tensor(self: Any, dtype: Any = None, name: Any = None) -> Any:
+        plain = tf.convert_to_tensor(kind.value.fget(self), dtype=dtype, name=name)
+        if not is_other():
+            return plain
+
+        @tf.custom_gradient
+        def noted(x: Array) -> tuple[Array, Any]:
+            def gradient(upstream: Any) -> Any:  # where none comes, this was no use
+                _note(self)
+                return upstream
+
+            return tf.identity(x), gradient
+
+        return noted(plain)
+
+    def handle(self: Any) -> Any:  # what a tape knows the variable by
+        return kind.value.fget(self).handle
+
+    own = {"value": property(value), "__tf_tensor__": as_tensor, "handle": property(handle)}
+    _classes[kind] = type(kind.__name__, (kind,), own)
+    return _classes[kind]
+
+
+def _note(variable: Any) -> None:
+    for listener in tuple(_watchers.get(id(variable), ())):
+        if listener.thread == threading.get_ident():
+            listener.uses.append(OtherUse(listener.name, "were read beside the layers that are captured"))

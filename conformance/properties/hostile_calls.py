@@ -110,6 +110,21 @@ def upstream(d: Draw) -> Arguments:
     return out
 
 
+def batch_of(d: Draw, ids: Any) -> Any:
+    return d.backend.shape(ids[1] if isinstance(ids, tuple) else ids)[0]
+
+
+def tied(d: Draw) -> Arguments:
+    """Samples of a table that may be an output layer, too."""
+    out = upstream(d)
+    product = None
+    if d.rng.random() < 0.5 and len(d.row_shape) == 1:
+        batch = batch_of(d, out["ids"])
+        shape: tuple[Any, ...] = d.rng.choice(((batch,), (batch, 2), (batch, 0)))
+        product = (d.dense((*shape, d.rows), label="g"), d.dense((*shape, *d.row_shape), label="x"))
+    return {**out, "product": product}
+
+
 def scatter(d: Draw) -> Arguments:
     table, x = d.table(), d.sparse()
     if d.rng.random() < 0.2 and d.n and d.rows >= d.n:  # a gradient that lies in the table it is added to
@@ -190,7 +205,7 @@ def per_sample_of(method: str) -> Callable[..., Any]:
 
 
 def with_argument(argument: Any) -> Callable[[Draw], Arguments]:
-    return lambda d: {"argument": argument, **upstream(d)}
+    return lambda d: {"argument": argument, **tied(d)}
 
 
 def replace(s: Any, values: Any, indices: Any) -> Any:
@@ -204,10 +219,8 @@ def operators(x: Any, c: Any) -> Any:
 
 
 def samples(d: Draw) -> Arguments:
-    of_table = upstream(d)
-    ids = of_table["ids"]
-    batch = d.backend.shape(ids[1] if isinstance(ids, tuple) else ids)[0]
-    return clipping(d, **of_table, dense=d.dense((batch, 2)))  # type: ignore[arg-type]
+    of_table = tied(d)
+    return clipping(d, **of_table, dense=d.dense((batch_of(d, of_table["ids"]), 2)))  # type: ignore[arg-type]
 
 
 def loss_scale(d: Draw) -> Arguments:
@@ -315,7 +328,7 @@ ENTRIES: dict[str, Entry] = dict([
     function("renorm_rows", lambda d: clipping(d, table=d.table(), ids=d.ids()), weight=6, targets=("table",)),
     *(function(f"scatter_{op}", scatter, weight=6, targets=("table",))
       for op in ("add", "sub", "update", "min", "max", "mul", "div")),
-    function("per_sample", upstream, weight=6),
+    function("per_sample", tied, weight=8),
     ("per_sample.clip", Entry(per_sample_of("clip"), with_argument(1.0), words=("max_norm",))),
     ("per_sample.slices", Entry(per_sample_of("slices"), with_argument(0), words=("b",))),
     ("per_sample.to_dense", Entry(per_sample_of("to_dense"), with_argument(None), words=("shape",))),
