@@ -206,7 +206,7 @@ row(
     "ValueError",
     ["product", "(5,)", "(rows, width)"],
     "per_sample",
-    f32(2, 2),
+    f32(2, 3),
     IDS,
     5,
     product=TIED,

@@ -13,14 +13,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from islices.arguments import show, whole_number
-from islices.backend import Array, Backend, LookedUp, Source
+from islices.backend import Array, Backend, LookedUp, ProductUse, Source, TableUse, WholeUse
 from islices.embedding import empty_slices, flat_slices, table_gradient
 from islices.ids import first_axis
-from islices.linear import concat
+from islices.linear import add, concat
 from islices.lookups import LookupOptions
 from islices.native import flatten, rebuild
-from islices.persample import PerSample, batch_of, check_one_batch, join, with_samples
+from islices.persample import PerSample, batch_of, check_one_batch, join, with_product, with_samples
 from islices.registry import describe, find_backend, get_backend, loaded_backends
+from islices.shapes import size_of
 from islices.slices import IndexedSlices
 from islices.table import Table
 
@@ -150,7 +151,7 @@ def _differentiate(
     if per_sample:
         sparse = _table_samples(B, tables, lookups)
         if variables:
-            if any(one.static.at_offsets for found in lookups for one in found):
+            if any(one.static.at_offsets for found in lookups for one in found if isinstance(one, LookedUp)):
                 raise NotImplementedError(
                     "per_sample: got dense arrays beside a lookup with offsets or ragged ids, which the framework's "
                     "vmap cannot cut into samples; accepted are padded ids (B, L), with a mask"
@@ -247,10 +248,25 @@ def _one_backend(variables: Sequence[Array], tables: Sequence[Table]) -> Backend
 
 
 # ---------------------------------------------------------------------- gradients of tables
-def _table_gradient(B: Backend, table: Table, lookups: Sequence[LookedUp]) -> IndexedSlices:
-    if not lookups:
-        return empty_slices(B, table._source.weights)
-    return concat([_slices(B, table, one) for one in lookups])  # type: ignore[no-any-return]
+def _table_gradient(B: Backend, table: Table, uses: Sequence[TableUse]) -> Any:
+    """Slices; dense where the weights were an operand too."""
+    parts = [_slices(B, table, one) for one in uses if isinstance(one, LookedUp)]
+    slices = concat(parts) if parts else empty_slices(B, table._source.weights)
+    dense = [one.gradient for one in uses if isinstance(one, WholeUse)]
+    products = [_factors(B, table, one) for one in uses if isinstance(one, ProductUse)]
+    if products:
+        together = with_samples(empty_slices(B, table._source.weights), slices.indices[:0], 1, None)
+        for pair in products:
+            flat = [B.reshape(x, (1, size_of(B.shape(x)[:-1]), B.shape(x)[-1])) for x in pair]
+            together = with_product(together, flat, "table.weights")
+        dense.append(together.sum())
+    return add(*dense, slices) if dense else slices
+
+
+def _factors(B: Backend, table: Table, one: ProductUse) -> list[Array]:
+    dtype = B.dtype(table._source.weights)
+    with B.scope():
+        return [B.astype(x, dtype) for x in (one.upstream, one.inputs)]
 
 
 def _slices(B: Backend, table: Table, one: LookedUp) -> IndexedSlices:
@@ -291,11 +307,30 @@ def _samples(B: Backend, table: Table, one: LookedUp) -> PerSample:
 
 
 # ---------------------------------------------------------------------- per sample
-def _table_samples(B: Backend, tables: Sequence[Table], lookups: Sequence[Sequence[LookedUp]]) -> list[PerSample]:
-    made = [
-        join([_samples(B, t, one) for one in found]) if found else None
-        for t, found in zip(tables, lookups, strict=True)
-    ]
+def _samples_of_uses(B: Backend, table: Table, uses: Sequence[TableUse]) -> PerSample | None:
+    if any(isinstance(one, WholeUse) for one in uses):
+        raise TypeError(
+            "per_sample: got table.weights used in another way than x @ table.weights.T (or x @ table.weights), whose "
+            "gradient cannot be told apart by samples; accepted are lookups and such products, the samples first in x"
+        )
+    parts = [_samples(B, table, one) for one in uses if isinstance(one, LookedUp)]
+    products = [one for one in uses if isinstance(one, ProductUse)]
+    for one in products:
+        if one.axes:
+            raise NotImplementedError(
+                f"per_sample: got a product with table.weights within {' and '.join(one.axes)}, whose factors may not "
+                "begin with the samples; accepted is one outside of it"
+            )
+    if products and not parts:
+        parts = [_no_samples(B, table, B.shape(products[0].inputs)[0])]  # type: ignore[arg-type]
+    made = join(parts) if parts else None
+    for one in products:
+        made = with_product(made, _factors(B, table, one), "per_sample: table.weights")  # type: ignore[arg-type]
+    return made
+
+
+def _table_samples(B: Backend, tables: Sequence[Table], lookups: Sequence[Sequence[TableUse]]) -> list[PerSample]:
+    made = [_samples_of_uses(B, t, found) for t, found in zip(tables, lookups, strict=True)]
     batch = check_one_batch([x for x in made if x is not None])
     return [_no_samples(B, t, batch) if x is None else x for x, t in zip(made, tables, strict=True)]
 

@@ -35,8 +35,10 @@ __all__ = [
     "ProductUse",
     "RaggedParts",
     "Source",
+    "TableUse",
     "Transform",
     "Use",
+    "WholeUse",
     "not_implemented",
 ]
 
@@ -106,7 +108,8 @@ class Source(NamedTuple):
     A recorder is the adapter's own object, made by `Backend.differentiate`. Its method
     ``lookup(weights, ids, extras, static)`` returns the rows (*ids.shape, *row_shape) that ids name, out-of-range ids
     (traced only) as zeros, and remembers ids, extras (a tuple of integer arrays) and static (hashable) for the
-    result's `LookedUp`. ids may have any shape, () included.
+    result's `LookedUp`. ids may have any shape, () included. A method ``operand(weights)``, where there is one, returns
+    the weights as an array that is differentiated: products with it are `ProductUse`s, all else together a `WholeUse`.
     """
 
     weights: Array
@@ -148,6 +151,13 @@ class ProductUse:
     layer: str  # the embedding layer whose weights they are
     inputs: Array  # x, (..., width)
     upstream: Array | None = None  # the gradient of the product, (..., rows)
+    axes: tuple[str, ...] = ()  # as `LookedUp` has them: where there are some, the samples may not lead
+
+
+class WholeUse(NamedTuple):
+    """Uses of a differentiated table's weights as an array, other than in products."""
+
+    gradient: Array  # (rows, *row_shape), of them all
 
 
 @dataclass
@@ -160,6 +170,8 @@ class OtherUse:
 
 #: What happened to a captured weight.
 Use = LayerUse | ProductUse | OtherUse
+#: What happened to a differentiated table.
+TableUse = LookedUp | ProductUse | WholeUse
 #: A function of a list of dense arrays and a list of sources to (loss, anything else).
 Transform = Callable[[list[Array], list[Source]], tuple[Array, Any]]
 #: A function of (arrays, upstream) to the gradient of each of the arrays.
@@ -611,7 +623,7 @@ class Backend:
 
     def differentiate(
         self, fn: Transform, variables: Sequence[Array], sources: Sequence[Source]
-    ) -> tuple[Array, Any, list[Array], list[list[LookedUp]]]:
+    ) -> tuple[Array, Any, list[Array], Sequence[Sequence[TableUse]]]:
         """(loss, aux, gradients, lookups) of ``fn(variables, sources) -> (loss, aux)``.
 
         fn is called with the variables as the framework differentiates them, and with sources of the same weights and

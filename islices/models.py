@@ -33,8 +33,9 @@ def capture(model: Any) -> Capture:
     ----------
     model : torch.nn.Module, keras.Model or Layer, mxnet.gluon.Block
         With torch.nn.Embedding or EmbeddingBag, keras.layers.Embedding, or gluon.nn.Embedding anywhere in it. Its code
-        and weights stay as they are, sparse gradients or not. For JAX, where models are functions, use
-        `value_and_grad` with a `Table` among the parameters.
+        and weights stay as they are, sparse gradients or not. Weights may be tied to an output layer (torch.nn.Linear,
+        keras.layers.ReversibleEmbedding, gluon.nn.Dense). For JAX, where models are functions, use `value_and_grad`
+        with a `Table` among the parameters.
 
     Returns
     -------
@@ -50,8 +51,9 @@ def capture(model: Any) -> Capture:
     Notes
     -----
     The framework computes its own gradient of the weights as it always does, dense for sparse=False. Freeze the
-    layer (requires_grad=False, trainable=False, grad_req="null"), and the captured gradient is the only one. A layer
-    that scales by frequency is taken by SPEC clause 12; torch's EmbeddingBag(scale_grad_by_freq=True) does otherwise.
+    layer (requires_grad=False, trainable=False, grad_req="null"), and the captured gradient is the only one: that of
+    the captured layers, as if nothing else used the weights. A layer that scales by frequency is taken by SPEC clause
+    12; torch's EmbeddingBag(scale_grad_by_freq=True) does otherwise.
 
     Examples
     --------

@@ -86,8 +86,12 @@ class Table:
 
     @property
     def weights(self) -> Array:
-        """The whole table. Not there while its gradient is being taken: that gradient would be dense."""
-        if self._source.recorder is not None:
+        """The whole table. While its gradient is being taken it is there in JAX alone: that gradient is dense."""
+        recorder = self._source.recorder
+        if recorder is not None:
+            operand = getattr(recorder, "operand", None)
+            if operand is not None:
+                return operand(self._source.weights)
             raise TypeError(
                 "table.weights: not accepted inside the function that value_and_grad differentiates, since the "
                 "gradient would be dense; use lookup(table, ids), or pass the array itself for a dense gradient"

@@ -18,12 +18,22 @@ import numpy as np
 from jax import lax, tree_util
 from jax.custom_derivatives import SymbolicZero
 
-from islices.backend import Array, Gradient, GradientOfValue, LookedUp, Source, Transform
+from islices.backend import (
+    Array,
+    Gradient,
+    GradientOfValue,
+    LookedUp,
+    ProductUse,
+    Source,
+    TableUse,
+    Transform,
+    WholeUse,
+)
 from islices.backends.jax import memory
 from islices.backends.jax.linen import intercepting
 from islices.backends.jax.lookups import RECORDER
 from islices.backends.jax.memory import Tracer
-from islices.backends.jax.rewriting import Found, Plan, Slot, evaluate
+from islices.backends.jax.rewriting import Found, Multiplied, Plan, Slot, evaluate
 from islices.table import Table
 
 __all__ = ["custom_gradient", "differentiate", "flatten_tree", "per_sample_gradients", "with_gradient"]
@@ -31,7 +41,7 @@ __all__ = ["custom_gradient", "differentiate", "flatten_tree", "per_sample_gradi
 
 def differentiate(
     fn: Transform, variables: Sequence[Array], sources: Sequence[Source]
-) -> tuple[Array, Any, list[Array], list[list[LookedUp]]]:
+) -> tuple[Array, Any, list[Array], list[list[TableUse]]]:
     """See `Backend.differentiate`."""
     weights = [s.weights for s in sources]
     aux = _Aux()
@@ -51,19 +61,31 @@ def differentiate(
     relayed = frozenset(k for k, s in enumerate(sources) if s.recorder is not None)
     plan = Plan(closed.jaxpr, inputs, relayed)
 
-    def run(variables: list[Array], deltas: list[Array]) -> tuple[Array, tuple[list[Any], list[Found]]]:
-        (loss, *rest), found = evaluate(plan, closed.consts, [*variables, *weights], deltas)
+    operands = sorted(plan.dense)
+
+    def run(
+        variables: list[Array], deltas: list[Array], operands_: list[Array]
+    ) -> tuple[Array, tuple[list[Any], list[Found]]]:
+        given = list(weights)
+        for k, x in zip(operands, operands_, strict=True):
+            given[k] = x
+        (loss, *rest), found = evaluate(plan, closed.consts, [*variables, *given], deltas)
         return loss, (rest, found)
 
     deltas = [_zeros(slot, weights[slot.table]) for slot in plan.slots]
-    taking = jax.value_and_grad(run, argnums=(0, 1), has_aux=True)
-    (loss, (rest, found)), (gradients, upstreams) = taking(list(variables), deltas)
-    lookups: list[list[LookedUp]] = [[] for _ in sources]
+    taking = jax.value_and_grad(run, argnums=(0, 1, 2), has_aux=True)
+    (loss, (rest, found)), (gradients, upstreams, whole) = taking(
+        list(variables), deltas, [weights[k] for k in operands]
+    )
+    lookups: list[list[TableUse]] = [[] for _ in sources]
     for slot, one, upstream in zip(plan.slots, found, upstreams, strict=True):
-        looked_up = _looked_up(slot, one, upstream)
-        if looked_up is not None:
-            lookups[slot.table].append(looked_up)
-    returned = [None if t is None else sources[t] for t in plan.outputs[1:]]
+        use = _multiplied(slot, one, upstream) if isinstance(slot.static, Multiplied) else None
+        use = use or _looked_up(slot, one, upstream)
+        if use is not None:
+            lookups[slot.table].append(use)
+    for k, gradient in zip(operands, whole, strict=True):
+        lookups[k].append(WholeUse(gradient))
+    returned = [sources[t] if isinstance(t, int) else None for t in plan.outputs[1:]]
     return loss, aux.put_together(rest, returned), gradients, lookups
 
 
@@ -86,9 +108,20 @@ def _zeros(slot: Slot, weights: Array) -> Array:
     return memory.put(np.zeros(shape, dtype), weights)
 
 
+def _multiplied(slot: Slot, found: Found, upstream: Array) -> ProductUse | None:
+    """The factors of a product with the weights; zeros where it did not run."""
+    if found is None:
+        return None
+    ((inputs,), _), how = found, slot.static
+    if how.leading:
+        upstream = jnp.moveaxis(upstream, slot.axes.count("scan"), -1)
+    factors = (inputs, upstream) if how.by_rows else (upstream, inputs)
+    return ProductUse("", inputs=factors[1], upstream=factors[0], axes=slot.axes)
+
+
 def _looked_up(slot: Slot, found: Found, upstream: Array) -> LookedUp | None:
     """What a slot found; without the rounds of a loop, or the branch, that did not run, where that is known."""
-    if found is None:
+    if found is None or isinstance(slot.static, Multiplied):
         return None
     integers, ran = found
     if ran is not None and not isinstance(ran, Tracer):

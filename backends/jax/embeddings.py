@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from islices.backend import Array, Backend, Gradient, GradientOfValue, LookedUp, Source, Transform
+from islices.backend import Array, Backend, Gradient, GradientOfValue, Source, TableUse, Transform
 from islices.backends.jax import differentiation, memory, segments
 from islices.backends.jax.lookups import read
 from islices.backends.jax.memory import Tracer
@@ -96,7 +96,7 @@ class Embeddings(Backend):
 
     def differentiate(
         self, fn: Transform, variables: Sequence[Array], sources: Sequence[Source]
-    ) -> tuple[Array, Any, list[Array], list[list[LookedUp]]]:
+    ) -> tuple[Array, Any, list[Array], list[list[TableUse]]]:
         return differentiation.differentiate(fn, variables, sources)
 
     def per_sample_gradients(

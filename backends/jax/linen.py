@@ -31,13 +31,15 @@ def _look_up(call: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> 
     if not isinstance(table, Table):
         return call(*args, **kwargs)
     if context.method_name == "attend":
-        raise TypeError(
-            f"{'/'.join(module.path) or 'Embed'}.attend: multiplies with the whole table, whose gradient is dense; "
-            "accepted with a Table is the layer's call alone. Leave its embedding an array where attend is used"
-        )
+        return _attend(module, table, *args, **kwargs)
     return _embed(module, table, *args, **kwargs)
 
 
 def _embed(module: Any, table: Table, inputs: Any) -> Any:
     (rows,) = module.promote_dtype(table[inputs], dtype=module.dtype, inexact=False)
     return rows
+
+
+def _attend(module: Any, table: Table, query: Any) -> Any:
+    query, weights = module.promote_dtype(query, table.weights, dtype=module.dtype)
+    return sys.modules["jax"].numpy.dot(query, weights.T)

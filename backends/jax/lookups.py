@@ -2,7 +2,8 @@
 
 `islices_lookup` stands for the gather of whole rows between the recorder, which binds it, and `differentiate`, which
 replaces it. Where nothing replaces it (jax.grad within the differentiated function), it is that gather, with JAX's own
-dense derivative. `islices_attach` hands rows on and lets the gradient that arrives at them arrive at a second input.
+dense derivative. `islices_operand` marks where the weights are taken as an array. `islices_attach` hands rows on and
+lets the gradient that arrives at them arrive at a second input.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from jax.interpreters import ad, batching, mlir
 
 from islices.backend import Array
 
-__all__ = ["RECORDER", "attach", "attach_p", "lookup_p", "read"]
+__all__ = ["RECORDER", "attach", "attach_p", "lookup_p", "operand_p", "read"]
 
 
 def _gather(weights: Array, ids: Array) -> Array:
@@ -95,6 +96,29 @@ batching.primitive_batchers[lookup_p] = _lookup_batched
 mlir.register_lowering(lookup_p, mlir.lower_fun(_lookup, multiple_results=False))
 
 
+# ---------------------------------------------------------------------- islices_operand
+operand_p = Primitive("islices_operand")  # weights -> weights, as an array that anything may be done with
+
+
+@operand_p.def_impl
+def _operand(weights: Array) -> Array:
+    return weights
+
+
+@operand_p.def_abstract_eval
+def _operand_shape(weights: Any) -> Any:
+    return weights
+
+
+def _operand_batched(args: Any, dims: Any) -> tuple[Any, Any]:
+    return operand_p.bind(*args), dims[0]
+
+
+ad.deflinear2(operand_p, lambda cotangent, _: [cotangent])
+batching.primitive_batchers[operand_p] = _operand_batched
+mlir.register_lowering(operand_p, mlir.lower_fun(_operand, multiple_results=False))
+
+
 # ---------------------------------------------------------------------- islices_attach
 attach_p = Primitive("islices_attach")
 attach = attach_p.bind  # (rows, delta) -> rows, whose gradient is delta's too
@@ -133,6 +157,10 @@ class Recorder:
 
     def lookup(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any) -> Array:
         return lookup_p.bind(weights, ids, *extras, static=static, axes=())
+
+    def operand(self, weights: Array) -> Array:
+        """The whole table as an array: `rewriting` sees what is done with it."""
+        return operand_p.bind(weights)
 
     def __repr__(self) -> str:
         return "<recorder of the jax backend>"

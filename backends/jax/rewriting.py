@@ -2,7 +2,9 @@
 
 `Plan` reads a jaxpr and finds each `islices_lookup` in one of the tables, in nested jaxprs too: a *slot*. `evaluate`
 runs the jaxpr with one more input a slot, which takes the gradient of its rows, and gives back what was looked up.
-A table has no other way through: what else gets it raises TypeError, before anything is computed.
+A table has no other way through: what else gets it raises TypeError, before anything is computed. Where its weights are
+asked for by name (`islices_operand`), each product with them is a slot as well, whose gradient and inputs are kept as
+factors; whatever else is done with them, JAX differentiates, to a dense array.
 
 Nested functions stay what they were (compiled, rematerialised, looped). Their rewritten forms are kept by the nested
 jaxpr, which JAX's own cache makes the same object at each call: an eager step does not compile anew.
@@ -14,7 +16,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -22,10 +24,26 @@ from jax import lax
 from jax.extend.core import Literal
 
 from islices.backends.jax import precision
-from islices.backends.jax.lookups import attach, lookup_p, read
+from islices.backends.jax.lookups import attach, lookup_p, operand_p, read
 from islices.backends.jax.memory import Tracer, put
 
 __all__ = ["Found", "Plan", "Slot", "evaluate"]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """The weights of a table as an array, (rows, width), or transposed."""
+
+    table: int
+    transposed: bool = False
+
+
+class Multiplied(NamedTuple):
+    """What of a product with the weights its gradient needs to know."""
+
+    leading: bool  # the weights come first: so does their axis in the result
+    by_rows: bool  # they are contracted over their rows, as by one-hot ids: the factors change roles
+
 
 #: ids and extras of a slot, and whether it ran (None: always); None for a slot that did not run.
 Found = tuple[tuple[Any, ...], Any] | None
@@ -36,11 +54,11 @@ KEPT = 128
 
 @dataclass(frozen=True)
 class Slot:
-    """One lookup in one table."""
+    """One lookup in one table, or one product with its weights."""
 
     table: int
-    rows: jax.ShapeDtypeStruct
-    integers: tuple[jax.ShapeDtypeStruct, ...]  # ids and extras
+    rows: jax.ShapeDtypeStruct  # or the product
+    integers: tuple[jax.ShapeDtypeStruct, ...]  # ids and extras; of a product, what the weights are multiplied with
     nowhere: int  # an id that names no row
     static: Any
     axes: tuple[str, ...] = ()  # the transformations that put axes in front of ids: "vmap", "scan"
@@ -64,7 +82,7 @@ class Slot:
         return empty, np.zeros(self.lead, bool)
 
 
-Tables = tuple[int | None, ...]  # which table each input is
+Tables = tuple[int | Operand | None, ...]  # which table each input is, or whose weights
 
 
 class Plan:
@@ -74,6 +92,7 @@ class Plan:
         self.jaxpr = jaxpr
         self.relayed = relayed
         self.slots: list[Slot] = []
+        self.dense: set[int] = set()  # the tables whose weights are used in other ways than by a product
         self.steps: list[tuple[Any, Callable[..., Any] | None, slice, bool, list[Any]]] = []
         self._table_of = {v: t for v, t in zip(jaxpr.invars, tables, strict=True) if t is not None}
         last: dict[Any, int] = {}
@@ -90,7 +109,7 @@ class Plan:
             self.steps.append((eqn, run, slice(start, len(self.slots)), _is_wide(eqn), over))
         self.outputs = tuple(self._table(v) for v in jaxpr.outvars)
 
-    def _table(self, v: Any) -> int | None:
+    def _table(self, v: Any) -> int | Operand | None:
         return None if isinstance(v, Literal) else self._table_of.get(v)
 
     def _plan(self, eqn: Any) -> Callable[..., Any] | None:
@@ -99,15 +118,70 @@ class Plan:
         name = eqn.primitive.name
         if all(t is None for t in tables) or name == "stop_gradient":
             return None
-        if eqn.primitive is lookup_p and all(t is None for t in tables[1:]):
-            return self._plan_lookup(eqn, tables[0])  # type: ignore[arg-type]
+        if eqn.primitive is lookup_p and isinstance(tables[0], int) and all(t is None for t in tables[1:]):
+            return self._plan_lookup(eqn, tables[0])
+        if eqn.primitive is operand_p and isinstance(tables[0], int):
+            return self._plan_operand(eqn, tables[0])
+        own = all(t is None or isinstance(t, Operand) for t in tables)
+        carried = name == "scan" and any(t is not None for t in tables[eqn.params["num_consts"] :])
+        if own and (carried or name not in _NESTED):
+            return self._plan_array(eqn, tables)
         rule = _RULES.get(name)
         if rule is None:
             raise TypeError(_MISUSE.format(f"by {name}"))
         nested = rule(eqn, tables, self.relayed)
         self.slots += nested.slots
+        self.dense |= nested.dense
         self._table_of.update((v, t) for v, t in zip(eqn.outvars, nested.outputs, strict=True) if t is not None)
         return nested.run
+
+    def _plan_operand(self, eqn: Any, table: int) -> Callable[..., Any]:
+        if table in self.relayed:
+            raise NotImplementedError(
+                "table.weights: got those of a table whose gradient is being taken twice; accepted in second "
+                "derivatives is lookup(table, ids), or the array itself beside the table"
+            )
+        self._table_of[eqn.outvars[0]] = Operand(table)
+        return lambda values, deltas: (values, [])
+
+    def _plan_array(self, eqn: Any, tables: Tables) -> Callable[..., Any] | None:
+        """Of an equation that gets weights as an array: None, as it is, where it is no product to take apart."""
+        name, (first, *_) = eqn.primitive.name, tables
+        if isinstance(first, Operand):
+            if name == "transpose":  # of two axes
+                flip = tuple(eqn.params["permutation"]) == (1, 0)
+                self._table_of[eqn.outvars[0]] = Operand(first.table, first.transposed != flip)
+                return None
+            if name == "convert_element_type" and jax.numpy.issubdtype(eqn.params["new_dtype"], np.floating):
+                self._table_of[eqn.outvars[0]] = first
+                return None
+        if name == "dot_general" and tables.count(None) == 1:
+            (contracted, batched) = eqn.params["dimension_numbers"]
+            place = 0 if isinstance(first, Operand) else 1
+            operand = tables[place]
+            assert isinstance(operand, Operand)
+            other = eqn.invars[1 - place].aval
+            if not any(batched) and len(contracted[0]) == 1 and len(other.shape) > 1:
+                by_rows = (contracted[place][0] == 0) != operand.transposed
+                return self._plan_product(eqn, operand.table, contracted[1 - place][0], Multiplied(place == 0, by_rows))
+        self.dense |= {t.table for t in tables if isinstance(t, Operand)}
+        return None
+
+    def _plan_product(self, eqn: Any, table: int, axis: int, how: Multiplied) -> Callable[..., Any]:
+        other, out = eqn.invars[1 if how.leading else 0].aval, eqn.outvars[0].aval
+        lead = tuple(n for k, n in enumerate(other.shape) if k != axis)
+        inputs = jax.ShapeDtypeStruct((*lead, other.shape[axis]), other.dtype)
+        axes = ("vmap",) if "vmap" in str(eqn.source_info.name_stack) else ()
+        self.slots.append(Slot(table, jax.ShapeDtypeStruct(out.shape, out.dtype), (inputs,), 0, how, axes))
+
+        def run(values: Any, deltas: Any) -> tuple[Any, list[Found]]:
+            a, b = values
+            a, b = (lax.stop_gradient(a), b) if how.leading else (a, lax.stop_gradient(b))
+            product = eqn.primitive.bind(a, b, **eqn.params)
+            x = lax.stop_gradient(jax.numpy.moveaxis(b if how.leading else a, axis, -1))
+            return [attach(product, deltas[0])], [((x,), None)]
+
+        return run
 
     def _plan_lookup(self, eqn: Any, table: int) -> Callable[..., Any]:
         rows, *integers = (jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in (*eqn.outvars, *eqn.invars[1:]))
@@ -120,7 +194,7 @@ class Plan:
 
 _MISUSE = (
     "table: used other than through lookup, {}; accepted within the differentiated function is lookup(table, ids), "
-    "with the rows passed on. For a dense gradient pass the array itself"
+    "with the rows passed on, and table.weights as an array. For a dense gradient pass the array itself"
 )
 
 
@@ -129,7 +203,7 @@ def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Seq
     jaxpr = plan.jaxpr
     consts = [_as_jax(c, v) for c, v in zip(consts, jaxpr.constvars, strict=True)]
     env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
-    tables = {t: env[v] for v, t in plan._table_of.items() if v in env}
+    tables = {t: env[v] for v, t in plan._table_of.items() if v in env and isinstance(t, int)}
 
     def value(v: Any) -> Any:
         return _as_jax(v.val, v) if isinstance(v, Literal) else env[v]
@@ -148,10 +222,10 @@ def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Seq
                 found += new
         for v, x in zip(eqn.outvars, outs, strict=True):
             table = plan._table_of.get(v)
-            env[v] = x if table is None else tables[table]
+            env[v] = tables[table] if isinstance(table, int) else x
         for v in dead:
             env.pop(v, None)
-    outputs = [None if t is not None else value(v) for v, t in zip(jaxpr.outvars, plan.outputs, strict=True)]
+    outputs = [None if isinstance(t, int) else value(v) for v, t in zip(jaxpr.outvars, plan.outputs, strict=True)]
     return outputs, found
 
 
@@ -180,7 +254,10 @@ def _run_lookup(
     integers = [
         x if isinstance(x, jax.Array) else put(np.asarray(x, d), None) for x, d in zip(integers, dtypes, strict=True)
     ]
-    rows = lookup_p.bind(weights, *integers, static=static, axes=axes) if relayed else read(weights, integers[0])
+    if relayed:
+        rows = lookup_p.bind(weights, *integers, static=static, axes=axes)
+    else:  # weights that are an operand, too, are differentiated by that alone
+        rows = read(lax.stop_gradient(weights), integers[0])
     return [attach(rows, deltas[0])], [(tuple(integers), None)]
 
 
@@ -191,12 +268,18 @@ class _Nested:
     slots: list[Slot]
     outputs: Tables
     run: Callable[..., Any]
+    dense: frozenset[int] = frozenset()
 
 
 def _inline(eqn: Any, tables: Tables, relayed: frozenset[int]) -> _Nested:
     jaxpr, consts = _opened(eqn.params["call_jaxpr"])
     plan = Plan(jaxpr, tables, relayed)
-    return _Nested(plan.slots, plan.outputs, lambda values, deltas: evaluate(plan, consts, values, deltas))
+    run = partial(_evaluated, plan, consts)
+    return _Nested(plan.slots, plan.outputs, run, frozenset(plan.dense))
+
+
+def _evaluated(plan: Plan, consts: Sequence[Any], values: Any, deltas: Any) -> tuple[Any, list[Found]]:
+    return evaluate(plan, consts, values, deltas)
 
 
 def _opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
@@ -213,7 +296,7 @@ def _jit(eqn: Any, tables: Tables, relayed: frozenset[int]) -> _Nested:
 def _jitted(jaxpr: Any, tables: Tables, relayed: frozenset[int], inline: bool) -> _Nested:
     plan = Plan(jaxpr.jaxpr, tables, relayed)
     run = jax.jit(lambda values, deltas: evaluate(plan, jaxpr.consts, values, deltas), inline=inline)
-    return _Nested(plan.slots, plan.outputs, run)
+    return _Nested(plan.slots, plan.outputs, run, frozenset(plan.dense))
 
 
 def _checkpoint(eqn: Any, tables: Tables, relayed: frozenset[int]) -> _Nested:
@@ -227,7 +310,7 @@ def _rematerialised(jaxpr: Any, tables: Tables, relayed: frozenset[int], prevent
     run = jax.checkpoint(  # type: ignore[attr-defined]
         lambda values, deltas: evaluate(plan, consts, values, deltas), prevent_cse=prevent_cse, policy=policy
     )
-    return _Nested(plan.slots, plan.outputs, run)
+    return _Nested(plan.slots, plan.outputs, run, frozenset(plan.dense))
 
 
 def _cond(eqn: Any, tables: Tables, relayed: frozenset[int]) -> _Nested:
@@ -239,7 +322,8 @@ def _cond(eqn: Any, tables: Tables, relayed: frozenset[int]) -> _Nested:
 @lru_cache(KEPT)
 def _switch(branches: tuple[Any, ...], tables: Tables, relayed: frozenset[int]) -> _Nested:
     plans = [Plan(b.jaxpr, tables, relayed) for b in branches]
-    if any(t is not None for plan in plans for t in plan.outputs):
+    dense = _given_out(plans, range(len(branches[0].jaxpr.outvars)))
+    if any(isinstance(t, int) for plan in plans for t in plan.outputs):
         raise TypeError(_MISUSE.format("as the result of a branch of cond"))
     slots = [replace(s, conditional=True) for plan in plans for s in plan.slots]
     ends = np.cumsum([0, *(len(plan.slots) for plan in plans)]).tolist()
@@ -261,12 +345,18 @@ def _switch(branches: tuple[Any, ...], tables: Tables, relayed: frozenset[int]) 
             return branch(min(max(int(index), 0), len(plans) - 1), values, deltas)
         return lax.switch(index, filled_branches, values, deltas)  # type: ignore[no-any-return]
 
-    return _Nested(slots, (None,) * len(plans[0].outputs), run)
+    return _Nested(slots, (None,) * len(plans[0].outputs), run, dense)
+
+
+def _given_out(plans: Sequence[Plan], outputs: Any) -> frozenset[int]:
+    """The tables whose weights are used as arrays in other ways than by products, or come out of a loop or branch."""
+    out = {plan.outputs[k].table for plan in plans for k in outputs if isinstance(plan.outputs[k], Operand)}  # type: ignore[union-attr]
+    return frozenset(out.union(*(plan.dense for plan in plans)))
 
 
 def _scan(eqn: Any, tables: Tables, relayed: frozenset[int]) -> _Nested:
     p = eqn.params
-    if any(t is not None for t in tables[p["num_consts"] :]):
+    if any(t is not None for t in tables[p["num_consts"] :]):  # also of weights, which no slot follows there
         raise TypeError(_MISUSE.format("as what scan carries or scans over (close over it instead)"))
     how = {"reverse": p["reverse"], "length": p["length"], "unroll": p["unroll"]}
     return _looped(p["jaxpr"], tables, relayed, p["num_consts"], p["num_carry"], tuple(how.items()))
@@ -277,8 +367,9 @@ def _looped(
     jaxpr: Any, tables: Tables, relayed: frozenset[int], num_consts: int, num_carry: int, how: tuple[Any, ...]
 ) -> _Nested:
     plan = Plan(jaxpr.jaxpr, tables, relayed)
-    if any(t is not None for t in plan.outputs):
+    if any(isinstance(t, int) for t in plan.outputs):
         raise TypeError(_MISUSE.format("as a result of the body of scan"))
+    dense = _given_out([plan], range(len(plan.outputs)))
 
     def run(values: Any, deltas: Any) -> tuple[Any, list[Found]]:
         shared, carry, rows = values[:num_consts], values[num_consts:][:num_carry], values[num_consts + num_carry :]
@@ -291,7 +382,7 @@ def _looped(
         return [*carry, *ys], found
 
     slots = [s.repeated(dict(how)["length"]) for s in plan.slots]
-    return _Nested(slots, (None,) * len(plan.outputs), jax.jit(run))
+    return _Nested(slots, (None,) * len(plan.outputs), jax.jit(run), dense)
 
 
 def _refuse(why: str) -> Callable[..., _Nested]:
@@ -302,6 +393,9 @@ def _refuse(why: str) -> Callable[..., _Nested]:
 
 
 _OWN_GRADIENT = _refuse("a function with a derivative of its own; look the rows up before it, and pass them in")
+
+#: Equations that hold others: weights as arrays are followed into them.
+_NESTED = frozenset(("jit", "pjit", "closed_call", "core_call", "checkpoint", "remat", "remat2", "cond", "scan"))
 
 _RULES: dict[str, Callable[[Any, Tables, frozenset[int]], _Nested]] = {
     "jit": _jit,
