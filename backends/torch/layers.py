@@ -251,12 +251,14 @@ class Watched:
             self.uses.append(OtherUse(self.name, "were used beside the layers that are captured"))
 
 
+_aliasing = Lock()
+
+
 class Aliases:
     """The weights that captured layers read during one capture, each through one alias."""
 
     def __init__(self, uses: list[Use]) -> None:
         self.uses = uses
-        self.lock = Lock()
         self.found: dict[int, tuple[Any, torch.Tensor]] = {}
         self.handles: list[Any] = []
 
@@ -264,7 +266,7 @@ class Aliases:
         """The alias of a weight; itself where it takes no gradient, or a transform of torch.func runs."""
         if not weight.requires_grad or torch._C._functorch.peek_interpreter_stack() is not None:
             return weight
-        with self.lock:
+        with _aliasing:
             if id(weight) not in self.found:
                 watched = Watched(name, self.uses)
                 before = dict(weight._backward_hooks or {})
