@@ -593,9 +593,6 @@ def test_flax_embed() -> None:
         np.testing.assert_allclose(value, want, rtol=1e-6)
         np.testing.assert_allclose(dense_of(grads["emb"]["embedding"]), want_grads["emb"]["embedding"], rtol=1e-5)
         np.testing.assert_allclose(grads["Dense_0"]["kernel"], want_grads["Dense_0"]["kernel"], rtol=1e-5)
-    embed = nn.Embed(10, 3)
-    with pytest.raises(TypeError, match="attend"):
-        value_and_grad(lambda p: embed.apply({"params": p}, W, method="attend").sum())({"embedding": Table(W)})
     with pytest.raises(TypeError, match="value_and_grad"):
         B.capture(model, [])
 

@@ -230,13 +230,18 @@ def test_what_value_and_grad_refuses(fw: Framework) -> None:
 @pytest.mark.parametrize(
     "use",
     [
-        lambda t: t.weights, lambda t: t * 2.0, lambda t: 2.0 * t, lambda t: -t, lambda t: t + t, lambda t: t @ t,
+        lambda t: t * 2.0, lambda t: 2.0 * t, lambda t: -t, lambda t: t + t, lambda t: t @ t,
         np.asarray, len, bool, float, lambda t: list(t), lambda t: setattr(t, "padding_idx", 3),
     ],
 )  # fmt: skip
 def test_a_table_is_used_through_lookup_only(fw: Framework, use: Any) -> None:
     with pytest.raises((TypeError, AttributeError)):
         islices.value_and_grad(use)(fw.table())
+
+
+def test_the_weights_are_an_operand_in_jax_alone(fw: Framework) -> None:
+    with pytest.raises(ValueError if fw.name == "jax" else TypeError, match=r"loss of shape|table\.weights: not accepted"):
+        islices.value_and_grad(lambda t: t.weights)(fw.table())
 
 
 def test_padding_of_the_lookup_and_of_the_table(fw: Framework) -> None:
