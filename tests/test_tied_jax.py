@@ -184,8 +184,8 @@ def test_flax_embed_that_attends() -> None:
 
 # ---------------------------------------------------------------------- cost, and the plain gradient
 def test_nothing_of_the_tables_size_is_in_the_program_a_sample() -> None:
-    rows, batch = 1_000_000, 16
-    table = Table(jnp.zeros((rows, 8)))
+    rows, width, batch = 100_000, 64, 16
+    table = Table(jnp.zeros((rows, width)))
 
     def loss(table: Any, ids: Any) -> Any:
         return (lookup(table, ids) @ table.weights.T).sum()
@@ -195,7 +195,7 @@ def test_nothing_of_the_tables_size_is_in_the_program_a_sample() -> None:
 
     program = jax.make_jaxpr(norms)(table, jnp.zeros((batch, 2), jnp.int32))
     sizes = [int(np.prod(v.aval.shape)) for v in every_result(program.jaxpr)]
-    assert max(sizes) < rows * 8 * batch // 4
+    assert max(sizes) < rows * width  # a table in all; the products themselves are half of it
 
 
 def every_result(jaxpr: Any) -> Any:
