@@ -195,7 +195,7 @@ def test_nothing_of_the_tables_size_is_in_the_program_a_sample() -> None:
 
     program = jax.make_jaxpr(norms)(table, jnp.zeros((batch, 2), jnp.int32))
     sizes = [int(np.prod(v.aval.shape)) for v in every_result(program.jaxpr)]
-    assert max(sizes) < rows * width  # a table in all; the products themselves are half of it
+    assert max(sizes) <= rows * width  # one table in all, the batch's products are half of it
 
 
 def every_result(jaxpr: Any) -> Any:
@@ -225,3 +225,26 @@ def test_the_plain_gradient_clipped_and_stepped() -> None:
         updates, stock_state = stock.update(jax.grad(loss)(theirs, IDS, TARGETS), stock_state, theirs)
         theirs = optax.apply_updates(theirs, updates)
     np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=1e-6)
+
+
+def tied_samples(upstream: Any) -> Any:
+    g, x = jnp.ones((2, 3, ROWS)), jnp.ones((2, 3, WIDTH))
+    return islices.per_sample(upstream, jnp.asarray([[1], [2]]), ROWS, product=(g, x))
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_a_traced_limit_clips_and_no_gradient_passes_in_silence(wrap: Any) -> None:
+    upstream = jnp.ones((2, 1, WIDTH))
+    clipped = wrap(lambda u, limit: tied_samples(u).clip(limit).sum())(upstream, jnp.float32(2.0))
+    np.testing.assert_allclose(clipped, tied_samples(upstream).clip(2.0).sum(), rtol=1e-6)
+    for loss in (
+        lambda u: tied_samples(u).norms().sum(),
+        lambda u: tied_samples(u).clip(1.0).sum().sum(),
+        lambda u: tied_samples(lax.stop_gradient(u)).clip(u.sum()).sum().sum(),
+    ):
+        with pytest.raises(NotImplementedError, match=r"PerSample\.products"):
+            wrap(jax.grad(loss))(upstream)
+    held = wrap(jax.grad(lambda u: (u * jax.tree.map(lax.stop_gradient, tied_samples(u)).norms().sum()).sum()))(
+        upstream
+    )
+    np.testing.assert_allclose(held, tied_samples(upstream).norms().sum(), rtol=1e-6)
