@@ -23,7 +23,7 @@ from islices.arguments import check_name, is_real
 from islices.clip import clip_by_global_norm, clip_by_norm, clip_by_value
 from islices.native import from_native, to_native
 from islices.optim.inputs import check_frozen
-from islices.presets import BY_GLOBAL_NORM, BY_NORM, BY_VALUE, lookup_formula
+from islices.presets import BY_GLOBAL_NORM, BY_NORM, BY_VALUE, Semantics, lookup_formula
 from islices.registry import describe
 from islices.rows import coalesce
 from islices.slices import IndexedSlices
@@ -109,7 +109,9 @@ class Coalesced(keras.optimizers.Optimizer):  # type: ignore[misc]
     [0.0, -0.5, 0.0]
     """
 
-    def __init__(self, *args: Any, semantics: str = "islices", nonfinite: str = "propagate", **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, semantics: Semantics = "islices", nonfinite: str = "propagate", **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         for name, formulas in CLIPS.items():
             bound = getattr(self, name)
@@ -171,7 +173,8 @@ class Stepped(Coalesced):
     ----------
     rule : islices.optim.Optimizer
         What takes the steps, on all weights it is given. Its learning rate becomes that of Keras, for callbacks to
-        change: a number, or one of keras.optimizers.schedules.
+        change: a number, or one of keras.optimizers.schedules. Its other hyperparameters may be schedules too, of the
+        steps that a weight has taken.
     **kwargs
         By keyword, as of any Keras optimizer: name, learning_rate (in place of the rule's), clipnorm, global_clipnorm,
         clipvalue, loss_scale_factor, use_ema, ema_momentum, ema_overwrite_frequency; and the semantics and nonfinite
@@ -180,7 +183,7 @@ class Stepped(Coalesced):
     Raises
     ------
     TypeError
-        A rule that is none, or whose learning rate Keras cannot hold.
+        A rule that is none, or with a hyperparameter that Keras cannot hold: a function that is no schedule.
     ValueError
         Keras' weight_decay (the rule has its own) or gradient_accumulation_steps (which keep dense sums, so that every
         row has a gradient); a weight that is a single number; jit_compile=True, since XLA cannot step on some rows.
@@ -212,6 +215,7 @@ class Stepped(Coalesced):
             if kwargs.pop(name, None) is not None:
                 raise ValueError(f"{name}: accepted by Stepped is None; {accepted}")
         rate = kwargs.pop("learning_rate", None)
+        _described(rule)  # refuses what cannot be saved
         super().__init__(_keras_rate(rule) if rate is None else rate, **kwargs)
         self.rule = rule
 
@@ -245,7 +249,7 @@ class Stepped(Coalesced):
 
     def get_config(self) -> dict[str, Any]:
         config = {name: x for name, x in super().get_config().items() if name not in REFUSED}
-        rule = _described(self.rule)
+        rule = {k: SCHEDULES.serialize(x) if isinstance(x, SCHEDULE) else x for k, x in _described(self.rule).items()}
         if rule["frozen"] is not None:
             rule["frozen"] = rule["frozen"].tolist()
         return {**config, "rule": rule}
@@ -253,10 +257,16 @@ class Stepped(Coalesced):
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None) -> Stepped:
         rate = config.get("learning_rate")
-        rule = _made_anew(config["rule"], rate if isinstance(rate, float) else 0.0)  # a schedule is Keras' to read
+        described = {
+            k: SCHEDULES.deserialize(x, custom_objects) if isinstance(x, dict) else x for k, x in config["rule"].items()
+        }
+        # a learning rate that is a schedule is Keras' to read; ftrl has none that is 0
+        rule = _made_anew(described, rate if isinstance(rate, float) else 1.0)
         return super().from_config({**config, "rule": rule}, custom_objects)  # type: ignore[no-any-return]
 
 
+SCHEDULES = keras.optimizers.schedules
+SCHEDULE = SCHEDULES.LearningRateSchedule
 #: What Keras does around the rule of an optimizer that would not be that rule.
 REFUSED = {
     "weight_decay": "Keras' moves every row, the rule has one of its own",
@@ -265,20 +275,26 @@ REFUSED = {
 
 
 def _keras_rate(rule: optim.Optimizer) -> Any:
-    rate = rule.hyper["lr"]
-    if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
-        return rate
-    if callable(rate):
+    return _held("lr", rule.hyper["lr"])
+
+
+def _held(name: str, x: Any) -> Any:
+    """A hyperparameter as Keras holds it: a flag, a float, a schedule."""
+    if isinstance(x, (bool, np.bool_)):
+        return bool(x)
+    if isinstance(x, SCHEDULE):
+        return x
+    if callable(x):
+        what = "learning rate" if name == "lr" else name
         raise TypeError(
-            f"rule: got a learning rate that is a {type(rate).__name__}; accepted are numbers and "
-            "keras.optimizers.schedules"
+            f"rule: got a {what} that is a {type(x).__name__}; accepted are numbers and keras.optimizers.schedules"
         )
-    return float(np.asarray(rate).reshape(()))
+    return float(np.asarray(x).reshape(()))
 
 
 def _described(rule: optim.Optimizer) -> dict[str, Any]:
-    """What makes the rule anew but for its learning rate, in Python's types (frozen: an array)."""
-    hyper = {k: bool(v) if isinstance(v, (bool, np.bool_)) else float(v) for k, v in rule.hyper.items() if k != "lr"}
+    """What makes the rule anew but for its learning rate: numbers, flags and schedules (frozen: an array)."""
+    hyper = {name: _held(name, x) for name, x in rule.hyper.items() if name != "lr"}
     options = {"rows": rule.rows, "semantics": rule.semantics, "maximize": rule.maximize, "frozen": rule._frozen[0]}
     return {"name": rule.name, **hyper, **options, **({"duplicates": "raw"} if rule._formula.raw else {})}
 
