@@ -11,8 +11,8 @@ import re
 import subprocess
 import sys
 import textwrap
-import typing
 import tomllib
+import typing
 import zlib
 from collections import Counter
 from html.parser import HTMLParser
