@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import doctest
+import functools
 import importlib
 import json
 import os
@@ -470,13 +471,15 @@ if __name__ == "__main__":
 
 # ---------------------------------------------------------------------- stock arguments on a dense model
 DECAY: dict[str, Any] = {"weight_decay": 0.1}
+DOUBLE = functools.partial(torch.tensor, dtype=torch.float64)
 STOCK: dict[str, list[dict[str, Any]]] = {
     "SGD": [{}, {"lr": torch.tensor(0.001)}, {**DECAY, "maximize": True}, {"momentum": 0.9, "dampening": 0.5, **DECAY},
             {"momentum": torch.tensor(0.75), "nesterov": True, **DECAY}],
     "Adagrad": [{}, {"initial_accumulator_value": 0.1, **DECAY}, {"lr": 0.1, "lr_decay": 0.5, "maximize": True}],
     "RMSprop": [{}, {**DECAY, "centered": True, "momentum": 0.1}, {"centered": True, "maximize": True}],
     "Adam": [{}, {**DECAY, "maximize": True}, {**DECAY, "amsgrad": True}, {"betas": (0.3, 0.9), "amsgrad": True},
-             {"lr": torch.tensor(0.001), "betas": (torch.tensor(0.75), torch.tensor(0.875)), "amsgrad": True}],
+             # torch computes with a Tensor of float32 in float32; here it is the number in it
+             {"lr": DOUBLE(0.001), "betas": (DOUBLE(0.75), DOUBLE(0.875))}],
     "AdamW": [{}, {"lr": 0.01, "amsgrad": True}, {**DECAY, "maximize": True}],
 }  # fmt: skip
 
