@@ -34,7 +34,24 @@ _refused("eps-negative", "ValueError", ["eps", "-1"], "adagrad", {"lr": 0.1, "ep
 _refused("eps-text", "TypeError", ["eps", "'x'"], "rmsprop", {"lr": 0.1, "eps": "x"})
 _refused("decay-inf", "ValueError", ["weight_decay", "inf"], "sgd", {"lr": 0.1, "weight_decay": math.inf})
 _refused("nesterov-number", "TypeError", ["nesterov", "bool"], "sgd", {"lr": 0.1, "nesterov": 1})
-_refused("lr-power", "ValueError", ["lr_power", "-0.3", "-0.5"], "ftrl", {"lr": 0.1, "lr_power": -0.3})
+_refused("lr-power", "ValueError", ["lr_power", "0.3", "<= 0"], "ftrl", {"lr": 0.1, "lr_power": 0.3})
+_refused("lr-power-large", "ValueError", ["lr_power", "-256", "<= 0"], "ftrl", {"lr": 0.1, "lr_power": -256})
+_refused("lr-power-by-step", "TypeError", ["lr_power", "real number"], "ftrl", {"lr": 0.1, "lr_power": [-0.5]})
+_refused("shrinkage-negative", "ValueError", ["l2_shrinkage", "-1"], "ftrl", {"lr": 0.1, "l2_shrinkage": -1})
+_refused("amsgrad-number", "TypeError", ["amsgrad", "bool"], "adam", {"lr": 0.1, "amsgrad": 1})
+_refused(
+    "amsgrad-not-there", "ValueError", ["amsgrad", "mxnet"], "adam", {"lr": 0.1, "amsgrad": True}, semantics="mxnet"
+)
+_refused("beta-by-step", "ValueError", ["beta1", "1.0", "< 1"], "adam", {"lr": 0.1, "beta1": [0.9, 1.0]}, steps=2)
+_refused("momentum-by-step", "TypeError", ["momentum", "'x'", "number"], "sgd", {"lr": 0.1, "momentum": ["x"]})
+_refused(
+    "beta-array",
+    "TypeError",
+    ["beta2", "array of one"],
+    "adam",
+    {"lr": 0.1, "beta2": Array("float32", (2,), [0.5] * 2)},
+)
+_refused("rows-not-there", "ValueError", ["rows", "'all'"], "adamw", {"lr": 0.1}, semantics="torch", rows="touched")
 _refused("ftrl-lr", "ValueError", ["lr", "0"], "ftrl", {"lr": 0.0})
 _refused("rows", "ValueError", ["rows", "'some'", "'touched'"], "sgd", {"lr": 0.1}, rows="some")
 _refused("semantics", "ValueError", ["semantics", "'caffe'", "islices"], "sgd", {"lr": 0.1}, semantics="caffe")

@@ -214,13 +214,23 @@ def _optimizer_steps(
     master: bool = False,
     **options: Any,
 ) -> Any:
-    """The table and the state after as many steps, the gradients taken in turn."""
+    """The table and the state after as many steps, the gradients taken in turn; so are hyperparameters in lists."""
+    hyper = {k: functools.partial(_in_turn, v) if isinstance(v, list) else v for k, v in hyper.items()}
     optimizer = getattr(islices.optim, name)(**hyper, **options)
     if state is None:
         state = optimizer.init(table, master=master)
     for k in range(len(grads) if steps is None else steps):
         table, state = optimizer.step(table, grads[k % len(grads)], state)
     return {"table": table, **state}
+
+
+def _in_turn(values: list[float], step: Any) -> Any:
+    """The number of a step, as a function of the steps before: a traced one is below the number of values."""
+    if isinstance(step, int):
+        return values[step % len(values)]
+    B = islices.get_backend(step)
+    with B.scope():
+        return B.take(B.asarray(np.array(values), step), B.reshape(step, (1,)))
 
 
 #: operations that are no public function of that name

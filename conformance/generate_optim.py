@@ -35,9 +35,28 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "adamw-decay": ("adamw", {"lr": 0.3, "weight_decay": 0.3}),
     "ftrl": ("ftrl", {"lr": 0.1, "l1": 0.5, "l2": 0.1, "beta": 0.2}),
     "ftrl-linear": ("ftrl", {"lr": 0.1, "l1": 0.5, "lr_power": -1.0}),
+    "amsgrad": ("adam", {"lr": 0.01, "beta2": 0.6, "amsgrad": True}),
+    "amsgrad-decay": ("adamw", {"lr": 0.3, "beta2": 0.6, "weight_decay": 0.3, "amsgrad": True}),
+    "ftrl-shrinkage": ("ftrl", {"lr": 0.1, "l1": 0.5, "l2_shrinkage": 0.3}),
+    "ftrl-power": ("ftrl", {"lr": 0.1, "l1": 0.5, "l2": 0.1, "beta": 0.2, "l2_shrinkage": 0.3, "lr_power": -0.3}),
 }
+#: label -> (optimizer, hyperparameters by the step: a list holds one for each step, in turn)
+SCHEDULED: dict[str, tuple[str, dict[str, Any]]] = {
+    "sgd": ("sgd", {"lr": [0.1, 0.05, 0.2], "weight_decay": [0.03, 0.0, 0.1]}),
+    "momentum": ("sgd", {"lr": 0.01, "momentum": [0.9, 0.0, 0.8], "dampening": [0.2, 0.6, 0.0]}),
+    "nesterov": ("sgd", {"lr": [0.01, 0.02, 0.03], "momentum": [0.5, 0.9, 0.8], "nesterov": True}),
+    "adagrad": ("adagrad", {"lr": 0.1, "lr_decay": [0.05, 0.0, 0.2], "eps": [1e-3, 1e-8, 0.1]}),
+    "rowwise_adagrad": ("rowwise_adagrad", {"lr": 0.1, "eps": [1e-3, 1e-8, 0.1], "weight_decay": [0.03, 0.0, 0.1]}),
+    "rmsprop": ("rmsprop", {"lr": 0.01, "rho": [0.9, 0.5, 0.99], "momentum": [0.8, 0.0, 0.5], "centered": True,
+                            "eps": [1e-3, 0.1, 0.01]}),
+    "adam": ("adam", {"lr": 0.01, "beta1": [0.9, 0.0, 0.95], "beta2": [0.999, 0.9, 0.99], "eps": [1e-8, 1e-3, 0.1]}),
+    "adamw": ("adamw", {"lr": [0.3, 0.1, 0.2], "beta1": [0.95, 0.85, 0.9], "weight_decay": [0.3, 0.0, 0.1],
+                        "amsgrad": True}),
+    "ftrl": ("ftrl", {"lr": [0.1, 0.2, 0.3], "l1": [0.5, 0.0, 0.1], "l2": [0.1, 0.0, 0.2], "beta": [0.2, 0.0, 1.0],
+                      "l2_shrinkage": [0.0, 0.3, 0.1], "lr_power": -0.3}),
+}  # fmt: skip
 #: what the default profile traces, since it compiles
-TRACED = ("momentum", "rowwise_adagrad", "rmsprop-both", "adam", "adamw", "ftrl")
+TRACED = ("momentum", "rowwise_adagrad", "rmsprop-both", "adam", "adamw", "ftrl", "amsgrad", "ftrl-power")
 #: gradients taken in turn
 LAYOUTS = ("unsorted-duplicates", "empty", "unsorted-cancelling", "one", "sorted-unique")
 Maker = Callable[..., Case]
@@ -52,7 +71,7 @@ def state_of(name: str, hyper: dict[str, Any], table: Array, steps: int, seed: s
 
     def some(key: str) -> Array:
         shape = table.shape[:1] if name == "rowwise_adagrad" else table.shape
-        positive = key in ("accumulator", "mean_square", "v", "n")
+        positive = key in ("accumulator", "mean_square", "v", "v_max", "n")
         size = [rng.uniform(8, 16) if positive else rng.uniform(-2, 2) for _ in range(math.prod(shape))]
         return Array(kind, tuple(shape), [round_to(x, kind) for x in size])
 
@@ -63,6 +82,38 @@ def optimizer_cases(case: Maker, dense: Dense, slices: Layouts) -> Iterator[Case
     yield from single_steps(case, dense, slices)
     yield from hundred_steps(case, dense, slices)
     yield from special_steps(case, dense, slices)
+    yield from scheduled_steps(case, dense, slices)
+    yield from powers(case, dense, slices)
+
+
+def scheduled_steps(case: Maker, dense: Dense, slices: Layouts) -> Iterator[Case]:
+    """Hyperparameters that change by the step, and those that are arrays of one, traced where steps are."""
+    for label, (name, hyper) in SCHEDULED.items():
+        for rows in ("touched", "all"):
+            table = dense("float32", (ROWS, 3), "weights")
+            grads = [slices(layout, "float32", "int32", (3,), "scheduled") for layout in LAYOUTS]
+            id = f"optimizers/by-step/{label}/{rows}"
+            flags = ("eager",) if rows == "touched" else ("eager", "full")
+            yield case(id, "16", "optimizer_steps", name, hyper, table, grads, flags=flags, steps=12, rows=rows)
+        state = state_of(name, hyper, table, 2, "scheduled")
+        traced = () if label in ("adam", "ftrl") else ("trace-in-full",)
+        id = f"optimizers/by-step/{label}/third-step"
+        yield case(id, "16", "optimizer_steps", name, hyper, table, grads[:1], flags=traced, state=state)
+        arrays = {k: Array("float64", (1,), [v[0]]) if isinstance(v, list) else v for k, v in hyper.items()}
+        id = f"optimizers/array-hyperparameters/{label}"
+        yield case(id, "16", "optimizer_steps", name, arrays, table, grads[:1], flags=traced, state=state)
+
+
+def powers(case: Maker, dense: Dense, slices: Layouts) -> Iterator[Case]:
+    """Powers of ftrl's sums of squares: none, roots of roots, whole parts, all digits of a fraction."""
+    for dtype, power in itertools.product(("float32", "float64"), (0.0, 0.25, 0.7, 1.5, 2.3, 0.001)):
+        table = dense(dtype, (ROWS, 3), "weights")
+        grad = slices("unsorted-duplicates", dtype, "int32", (3,), "powers")
+        hyper = {"lr": 0.1, "l1": 0.5, "lr_power": -power}
+        state = state_of("ftrl", hyper, table, 2, "powers")
+        flags = ("trace-in-full",)
+        id = f"optimizers/ftrl-power/{power}/{dtype}"
+        yield case(id, "16", "optimizer_steps", "ftrl", hyper, table, [grad], flags=flags, state=state)
 
 
 def single_steps(case: Maker, dense: Dense, slices: Layouts) -> Iterator[Case]:

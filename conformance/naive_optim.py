@@ -5,7 +5,8 @@ import that one and `islices.conformance.data`, and must not import `islices` or
 element: its weight, its gradient, its state. Nothing is computed on an array, so rows that do not move keep their bits
 because no loop comes by.
 
-lr is a number here: a function of the step has no form in the vectors.
+A hyperparameter is a number, an array of one, or a list: one for each step, in turn, which is the form that a function
+of the step has in the vectors.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "adagrad": {"eps": 1e-10, "initial_accumulator": 0.0, "lr_decay": 0.0},
     "rowwise_adagrad": {"eps": 1e-8, "initial_accumulator": 0.0, "lr_decay": 0.0},
     "rmsprop": {"rho": 0.9, "eps": 1e-8, "momentum": 0.0, "centered": False},
-    "adam": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8},
-    "adamw": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 1e-2},
-    "ftrl": {"l1": 0.0, "l2": 0.0, "beta": 0.0, "lr_power": -0.5, "initial_accumulator": 0.1},
+    "adam": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "amsgrad": False},
+    "adamw": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 1e-2, "amsgrad": False},
+    "ftrl": {"l1": 0.0, "l2": 0.0, "beta": 0.0, "l2_shrinkage": 0.0, "lr_power": -0.5, "initial_accumulator": 0.1},
 }
 Hyper = dict[str, Any]
 #: one element of each state array
@@ -42,14 +43,31 @@ Rule = Callable[[Scalar, Scalar, Scalar, Element], tuple[Scalar, Element]]
 Wide = Callable[[Any], Scalar]
 
 
+def present(x: Any) -> bool:
+    """Whether a rule has this part: a number that is not 0, or something that may become one."""
+    return not isinstance(x, (int, float)) or x != 0
+
+
+def this_step(h: Hyper, t: int) -> Hyper:
+    """Every hyperparameter as the number it is at step t."""
+    now = {}
+    for key, x in h.items():
+        if isinstance(x, list):
+            x = x[(t - 1) % len(x)]
+        now[key] = x.data[0] if isinstance(x, Array) else x
+    return now
+
+
 def state_names(name: str, h: Hyper) -> list[str]:
     if name == "sgd":
-        return ["momentum"] if h["momentum"] else []
+        return ["momentum"] if present(h["momentum"]) else []
     if name == "rmsprop":
-        return ["mean_square"] + ["mean"] * bool(h["centered"]) + ["momentum"] * bool(h["momentum"])
+        return ["mean_square"] + ["mean"] * bool(h["centered"]) + ["momentum"] * present(h["momentum"])
     if name == "ftrl":
         return ["z", "n"]
-    return ["m", "v"] if name in ("adam", "adamw") else ["accumulator"]
+    if name in ("adam", "adamw"):
+        return ["m", "v", "v_max"] if h["amsgrad"] else ["m", "v"]
+    return ["accumulator"]
 
 
 def first_state(name: str, h: Hyper, table: Array, master: bool) -> dict[str, Array]:
@@ -92,7 +110,7 @@ def sgd(h: Hyper, t: int, wide: Wide) -> Rule:
         b = mu * old["momentum"] + rest * g
         return w - lr * (g + mu * b if h["nesterov"] else b), {"momentum": b}
 
-    return heavy if h["momentum"] else plain
+    return heavy if h["has momentum"] else plain
 
 
 def adagrad(h: Hyper, t: int, wide: Wide) -> Rule:
@@ -116,7 +134,7 @@ def rmsprop(h: Hyper, t: int, wide: Wide) -> Rule:
             mean = new["mean"] = rho * old["mean"] + rest * g
             under = np.maximum(s - mean * mean, zero)
         direction = g / (np.sqrt(under) + eps)
-        if h["momentum"]:
+        if h["has momentum"]:
             direction = new["momentum"] = mu * old["momentum"] + direction
         return w - lr * direction, new
 
@@ -131,27 +149,49 @@ def adam(h: Hyper, t: int, wide: Wide) -> Rule:
     def rule(w: Scalar, g: Scalar, q: Scalar, old: Element) -> tuple[Scalar, Element]:
         m = old["m"] + rest1 * (g - old["m"])
         v = old["v"] + rest2 * (q - old["v"])
-        return w - rate * (m / (np.sqrt(v) / root + eps)), {"m": m, "v": v}
+        new = {"m": m, "v": v}
+        if h["amsgrad"]:
+            new["v_max"] = np.maximum(old["v_max"], v)
+        return w - rate * (m / (np.sqrt(new.get("v_max", v)) / root + eps)), new
 
     return rule
 
 
+def to_the(x: Scalar, p: Scalar) -> Scalar:
+    """x^p by the digits of p: those of the fraction from the last to the first, each a root, then the whole part."""
+    one, root = x.dtype.type(1), np.sqrt(x)
+    digits, rest = [], p - np.floor(p)
+    for _ in range(64 if x.dtype == np.float64 else 32):
+        rest = rest + rest
+        digits.append(rest >= one)
+        rest = rest - one if digits[-1] else rest
+    result = one
+    for digit in digits[::-1]:
+        result = np.sqrt(result) * root if digit else np.sqrt(result)
+    for k in range(int(p).bit_length()):
+        if int(p) >> k & 1:
+            result = result * x
+        x = x * x
+    return result
+
+
 def ftrl(h: Hyper, t: int, wide: Wide) -> Rule:
-    lr, l1, l2, beta, zero = (wide(x) for x in (h["lr"], h["l1"], h["l2"], h["beta"], 0))
-    if h["lr_power"] not in (-0.5, -1.0):
-        raise ValueError(f"clause 16 has no ftrl with lr_power {h['lr_power']}")
+    lr, l1, l2, beta, shrinkage, zero = (wide(x) for x in (h["lr"], h["l1"], h["l2"], h["beta"], h["l2_shrinkage"], 0))
+    power = wide(-h["lr_power"])
+
+    def size_of(n: Scalar) -> Scalar:
+        if h["lr_power"] == -0.5:
+            return np.sqrt(n)
+        return n if h["lr_power"] == -1 else to_the(n, power)
 
     def rule(w: Scalar, g: Scalar, q: Scalar, old: Element) -> tuple[Scalar, Element]:
         n = old["n"] + q
-        if h["lr_power"] == -0.5:
-            size, sigma = np.sqrt(n), (np.sqrt(n) - np.sqrt(old["n"])) / lr
-        else:
-            size, sigma = n, q / lr
-        z = (old["z"] + g) - sigma * w
+        sigma = (q if h["lr_power"] == -1 else size_of(n) - size_of(old["n"])) / lr
+        z = (old["z"] + (g + shrinkage * w)) - sigma * w
         if abs(z) <= l1:
             return zero, {"z": z, "n": n}
         kept = np.minimum(np.maximum(z, -l1), l1)
-        return (kept - z) / ((beta + size) / lr + l2), {"z": z, "n": n}
+        return (kept - z) / ((beta + size_of(n)) / lr + l2), {"z": z, "n": n}
 
     return rule
 
@@ -180,11 +220,11 @@ def step_row(
 ) -> tuple[list[Scalar], Rows]:
     """One row's weights and state after the step; its state arrays hold one number where they are row-wise."""
     weights, gradient = [wide(v) for v in w], [wide(v) for v in g]
-    decay = h.get("weight_decay", 0.0)
-    if decay and name == "adamw":
+    decay = h.get("weight_decay", 0.0) if h["has decay"] else 0.0
+    if h["has decay"] and name == "adamw":
         kept = wide(1.0 - h["lr"] * decay)
         weights = [v * kept for v in weights]
-    elif decay:
+    elif h["has decay"]:
         gradient = [v + wide(decay) * own for v, own in zip(gradient, weights, strict=True)]
     squares = [v * v for v in gradient]
     rowwise = name == "rowwise_adagrad"
@@ -208,6 +248,8 @@ def one_step(
     width = math.prod(table.shape[1:])
     wide = WIDE[table.dtype]
     t = state["step"].data[0] + 1
+    has = {"has decay": present(h.get("weight_decay", 0.0)), "has momentum": present(h.get("momentum", 0.0))}
+    h = {**this_step(h, t), **has}
     rule = RULES[name](h, t, wide)
     named = gradient_rows(grad, width)
     weights = list(table.data)

@@ -15,6 +15,10 @@ from islices.conformance.oracle import coalesce, halves, over, plus, round_to, s
 __all__ = ["optimizer_steps"]
 
 
+#: Digits of the fraction of an exponent that count.
+FRACTION = {"float32": 32, "float64": 64}
+
+
 class Rounded:
     """A number of a format, with operations that round once."""
 
@@ -42,6 +46,21 @@ class Rounded:
         # the root of a float32, rounded to float64 and then to float32, is rounded once: 53 >= 2 * 24 + 2
         return Rounded(round_to(square_root(self.x), self.kind), self.kind)
 
+    def raised(self, exponent: Rounded) -> Rounded:
+        """To a power >= 0 whose digits are those of a number of the same format."""
+        digits = f"{int(exponent.x % 1 * 2 ** FRACTION[self.kind]):b}".zfill(FRACTION[self.kind])
+        result, root = Rounded(1.0, self.kind), self.root()
+        for digit in reversed(digits.rstrip("0")):  # behind the last 1, 1 is its own root
+            result = result.root()
+            if digit == "1":
+                result = result * root
+        whole, square = int(exponent.x), self
+        while whole:
+            if whole & 1:
+                result = result * square
+            whole, square = whole >> 1, square * square
+        return result
+
     def to(self, kind: str) -> Rounded:
         return Rounded(round_to(self.x, kind), kind)
 
@@ -65,6 +84,17 @@ def power(base: float, t: int) -> Rounded:
     return factors[0]
 
 
+def at_step(h: dict[str, Any], t: int) -> dict[str, Any]:
+    """The hyperparameters of step t: a list holds one for each step, in turn; an array of one is that number."""
+    now = {k: v[(t - 1) % len(v)] if isinstance(v, list) else v for k, v in h.items()}
+    return {k: v.data[0] if isinstance(v, Array) else v for k, v in now.items()}
+
+
+def is_on(x: Any) -> bool:
+    """Whether the formula has it: what may change by the step is there, 0 or not."""
+    return isinstance(x, (list, Array)) or x != 0
+
+
 def numbers_of(name: str, h: dict[str, Any], t: int) -> dict[str, Rounded]:
     one = Rounded(1.0, "float64")
     out = {k: Rounded(float(v), "float64") for k, v in h.items() if not isinstance(v, bool)}
@@ -84,7 +114,7 @@ def numbers_of(name: str, h: dict[str, Any], t: int) -> dict[str, Rounded]:
 
 # ---------------------------------------------------------------------- rules
 def sgd(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
-    if not h["momentum"]:
+    if not is_on(h["momentum"]):
         return w - c["lr"] * g, {}
     b = c["momentum"] * s["momentum"] + c["1-dampening"] * g
     return w - c["lr"] * (g + c["momentum"] * b if h["nesterov"] else b), {"momentum": b}
@@ -103,7 +133,7 @@ def rmsprop(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
         under = under - new["mean"] * new["mean"]
         under = under if under.x > 0 else Rounded(0.0, under.kind)
     step = g / (under.root() + c["eps"])
-    if h["momentum"]:
+    if is_on(h["momentum"]):
         step = new["momentum"] = c["momentum"] * s["momentum"] + step
     return w - c["lr"] * step, new
 
@@ -111,19 +141,22 @@ def rmsprop(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
 def adam(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
     m = s["m"] + c["1-beta1"] * (g - s["m"])
     v = s["v"] + c["1-beta2"] * (q - s["v"])
-    return w - c["rate"] * (m / (v.root() / c["root"] + c["eps"])), {"m": m, "v": v}
+    new, under = {"m": m, "v": v}, v
+    if h["amsgrad"]:
+        under = new["v_max"] = v if not v.x <= s["v_max"].x else s["v_max"]
+    return w - c["rate"] * (m / (under.root() / c["root"] + c["eps"])), new
 
 
 def ftrl(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
     n = s["n"] + q
-    linear = h["lr_power"] == -1
-    sigma = (q if linear else n.root() - s["n"].root()) / c["lr"]
-    z = (s["z"] + g) - sigma * w
+    linear, exponent = h["lr_power"] == -1, -c["lr_power"]
+    after = n if linear else n.raised(exponent)
+    sigma = (q if linear else after - s["n"].raised(exponent)) / c["lr"]
+    z = (s["z"] + (g + c["l2_shrinkage"] * w)) - sigma * w
     if abs(z.x) <= c["l1"].x:
         return Rounded(0.0, w.kind), {"z": z, "n": n}
     bounded = c["l1"] if z.x > 0 else -c["l1"]
-    below = (c["beta"] + (n if linear else n.root())) / c["lr"] + c["l2"]
-    return (bounded - z) / below, {"z": z, "n": n}
+    return (bounded - z) / ((c["beta"] + after) / c["lr"] + c["l2"]), {"z": z, "n": n}
 
 
 RULES: dict[str, Any] = {
@@ -135,8 +168,10 @@ RULES: dict[str, Any] = {
 def state_names(name: str, h: dict[str, Any]) -> list[str]:
     if name in ("sgd", "rmsprop"):
         own = ["mean_square"] * (name == "rmsprop") + ["mean"] * bool(h.get("centered"))
-        return own + ["momentum"] * bool(h["momentum"])
-    return {"adam": ["m", "v"], "adamw": ["m", "v"], "ftrl": ["z", "n"]}.get(name, ["accumulator"])
+        return own + ["momentum"] * is_on(h["momentum"])
+    if name in ("adam", "adamw"):
+        return ["m", "v"] + ["v_max"] * h["amsgrad"]
+    return {"ftrl": ["z", "n"]}.get(name, ["accumulator"])
 
 
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -144,9 +179,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "adagrad": {"eps": 1e-10, "initial_accumulator": 0.0, "lr_decay": 0.0, "weight_decay": 0.0},
     "rowwise_adagrad": {"eps": 1e-8, "initial_accumulator": 0.0, "weight_decay": 0.0},
     "rmsprop": {"rho": 0.9, "eps": 1e-8, "momentum": 0.0, "centered": False, "weight_decay": 0.0},
-    "adam": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
-    "adamw": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 1e-2},
-    "ftrl": {"l1": 0.0, "l2": 0.0, "beta": 0.0, "lr_power": -0.5, "initial_accumulator": 0.1},
+    "adam": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0, "amsgrad": False},
+    "adamw": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 1e-2, "amsgrad": False},
+    "ftrl": {"l1": 0.0, "l2": 0.0, "beta": 0.0, "l2_shrinkage": 0.0, "lr_power": -0.5, "initial_accumulator": 0.1},
 }
 
 
@@ -184,15 +219,15 @@ def optimizer_steps(
         if grad is None:
             continue
         taken += 1
-        numbers = {n: x.to(kind) for n, x in numbers_of(name, h, taken).items()}
+        numbers = {n: x.to(kind) for n, x in numbers_of(name, at_step(h, taken), taken).items()}
         for r, g in named_rows(grad, rows, len(weights), width):
             if frozen is not None and r in frozen:
                 continue
             w = copy[r] if master else [x.to(kind) for x in weights[r]]
             g = [-x for x in g] if maximize else g
             if name == "adamw":
-                w = [numbers["keep"] * x for x in w] if h["weight_decay"] else w
-            elif h.get("weight_decay"):
+                w = [numbers["keep"] * x for x in w] if is_on(h["weight_decay"]) else w
+            elif is_on(h.get("weight_decay", 0)):
                 g = [x + numbers["weight_decay"] * y for x, y in zip(g, w, strict=True)]
             q = [x * x for x in g]
             if per_row and width:

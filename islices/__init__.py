@@ -21,6 +21,7 @@ from islices.modes import execution
 from islices.native import convert, from_dense, from_native, to_native
 from islices.norms import global_norm, norm
 from islices.persample import PerSample, clip_per_sample, per_sample
+from islices.presets import Semantics
 from islices.registry import get_backend, list_backends
 from islices.renorm import renorm_rows
 from islices.rows import coalesce, drop_rows, keep_rows, to_dense
@@ -48,6 +49,7 @@ __all__ = [
     "IndexedSlices",
     "NativeParts",
     "PerSample",
+    "Semantics",
     "Table",
     "__version__",
     "add",

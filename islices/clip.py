@@ -35,6 +35,7 @@ from islices.presets import (
     BY_VALUE,
     ISLICES,
     ClipFormula,
+    Semantics,
     Steps,
     islices_formula,
     lookup_formula,
@@ -63,7 +64,7 @@ NONFINITE = ("propagate", "raise", "skip")
 
 
 # ---------------------------------------------------------------------- clipping by value
-def clip_by_value(x: Any, lo: float, hi: float, *, semantics: str = "islices") -> Any:
+def clip_by_value(x: Any, lo: float, hi: float, *, semantics: Semantics = "islices") -> Any:
     """Every element of a gradient limited to [lo, hi].
 
     Parameters
@@ -159,7 +160,7 @@ def _clamp(B: Backend, values: Array, *, lo: Any, hi: Any) -> Array:
 
 
 # ---------------------------------------------------------------------- clipping by a norm
-def clip_by_norm(x: Any, max_norm: float, *, semantics: str = "islices", nonfinite: str = "propagate") -> Any:
+def clip_by_norm(x: Any, max_norm: float, *, semantics: Semantics = "islices", nonfinite: str = "propagate") -> Any:
     """A gradient scaled down to a norm of at most max_norm; in a tree, each leaf by its own norm.
 
     Parameters
@@ -212,7 +213,7 @@ def clip_by_global_norm(
     tree: Any,
     max_norm: float,
     *,
-    semantics: str = "islices",
+    semantics: Semantics = "islices",
     nonfinite: str = "propagate",
     group: Any = None,
     replicated: Any = False,
@@ -270,7 +271,7 @@ def clip_by_global_norm(
     return clip_leaves(tree, leaves, total, limit, formula, nonfinite), total.given
 
 
-def check_clip(max_norm: Any, semantics: str, nonfinite: str) -> tuple[ClipFormula, float]:
+def check_clip(max_norm: Any, semantics: Semantics, nonfinite: str) -> tuple[ClipFormula, float]:
     """(formula, max_norm, a number) of clip_by_global_norm over ranks, its arguments checked."""
     formula = lookup_formula(BY_GLOBAL_NORM, semantics, "clip_by_global_norm")
     limit = check_max_norm(max_norm)

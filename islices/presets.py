@@ -8,7 +8,7 @@ stored values without duplicates summed, as the framework does. SPEC clause 11.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from islices.arguments import show
 from islices.backend import Array, Backend
@@ -19,11 +19,14 @@ __all__ = [
     "BY_VALUE",
     "ISLICES",
     "ClipFormula",
+    "Semantics",
     "Steps",
     "islices_formula",
     "lookup_formula",
 ]
 
+#: Whose formula a clip or an optimizer computes: islices' own, or a framework's. No function has them all.
+Semantics: TypeAlias = Literal["islices", "fbgemm", "keras", "mxnet", "optax", "tensorflow", "torch"]
 Steps = list[tuple[str, Any]]
 
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 import tomllib
+import typing
 import zlib
 from collections import Counter
 from html.parser import HTMLParser
@@ -65,7 +66,9 @@ def public_objects(module: ModuleType) -> dict[str, Any]:
     return {
         name: getattr(module, name)
         for name in module.__all__
-        if name not in PUBLIC[module.__name__][1] and not inspect.ismodule(getattr(module, name))
+        if name not in PUBLIC[module.__name__][1]
+        and not inspect.ismodule(getattr(module, name))
+        and typing.get_origin(getattr(module, name)) is not typing.Literal  # a type of names, which has no docstring
     }
 
 

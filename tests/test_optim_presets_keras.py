@@ -1,4 +1,4 @@
-"""semantics="keras" and "tf1" against keras.optimizers and tf.compat.v1.train: weights and all state, over 24 steps."""
+"""semantics="keras" and "tensorflow" against keras.optimizers and tf.compat.v1.train: weights, all state, 24 steps."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class Case(NamedTuple):
 
     @property
     def semantics(self) -> str:
-        return "keras" if issubclass(self.theirs, keras.optimizers.Optimizer) else "tf1"
+        return "keras" if issubclass(self.theirs, keras.optimizers.Optimizer) else "tensorflow"
 
     def native(self) -> Any:
         names = {"lr": "learning_rate", "eps": "epsilon", "initial_accumulator": "initial_accumulator_value"}
         names |= {"l1": "l1_regularization_strength", "l2": "l2_regularization_strength"}
-        names["lr_power"] = "learning_rate_power"
+        names |= {"lr_power": "learning_rate_power", "l2_shrinkage": "l2_shrinkage_regularization_strength"}
         if self.semantics == "keras":
             names |= {"beta1": "beta_1", "beta2": "beta_2"}
         else:
@@ -91,10 +91,12 @@ PENALTIES = {"lr": 0.3, "l1": 0.4, "l2": 0.2, "beta": 0.5}
 HEAVY = {"lr": 0.1, "momentum": 0.9}
 NESTEROV = {**HEAVY, "nesterov": True}
 
-#: bit-equal: Keras and GradientDescentOptimizer on coalesced slices, the others of tf1 on duplicates too
+#: bit-equal: Keras and GradientDescentOptimizer on coalesced slices, the others of tensorflow on duplicates too
 CASES = [
     *(Case(*both, h) for both in (ADAM, ADAMW) for h in ({}, BETAS, {**BETAS, **DECAY})),
     *(Case(*ADAM, h, duplicates="raw") for h in ({}, BETAS)),
+    *(Case(*both, {**h, "amsgrad": True}) for both in (ADAM, ADAMW) for h in ({}, BETAS)),
+    *(Case(*FTRL, {**PENALTIES, "lr_power": -1.0, "l2_shrinkage": 0.3}, duplicates=d) for d in ("sum", "raw")),
     Case(*FTRL, {**PENALTIES, "lr_power": -1.0}, duplicates="raw"),
     *(Case(*both, h, rows) for both, h in ((SGD, {}), (ADAGRAD, {"lr": 0.1})) for rows in ("touched", "all")),
     *(Case(*SGD, h) for h in ({"lr": 0.1, **DECAY}, HEAVY, {**HEAVY, **DECAY}, NESTEROV, {**NESTEROV, **DECAY})),
@@ -115,6 +117,7 @@ CASES = [
     ),
     *(Case(*both, h, rows) for both, rows in ((ADAM1, "all"), (LAZY1, "touched")) for h in ({}, BETAS)),
     *(Case(*FTRL1, h, "touched") for h in ({"lr": 0.1}, PENALTIES, {**PENALTIES, "lr_power": -1.0})),
+    *(Case(*FTRL1, {**PENALTIES, "l2_shrinkage": 0.3, **h}, "touched") for h in ({}, {"lr_power": -1.0})),
 ]
 DENSE = [
     *(
@@ -123,7 +126,7 @@ DENSE = [
     ),
     *(Case(*MOMENTUM, h, dense=True) for h in (HEAVY, NESTEROV)),
     *(Case(*RMSPROP1, {**MEANS, "momentum": 0.5, "centered": c}, dense=True) for c in (False, True)),
-    *(Case(*FTRL1, h, dense=True) for h in ({"lr": 0.1}, PENALTIES)),
+    *(Case(*FTRL1, h, dense=True) for h in ({"lr": 0.1}, PENALTIES, {**PENALTIES, "l2_shrinkage": 0.3})),
 ]
 
 
@@ -147,12 +150,13 @@ def first_weights(case: Case, dtype: str, seed: int) -> np.ndarray[Any, Any]:
 
 
 def native_state(case: Case, theirs: Any, weights: Any) -> dict[str, Any]:
-    if case.semantics == "tf1":
+    if case.semantics == "tensorflow":
         names = {"accumulator": "accumulator", "momentum": "momentum", "m": "m", "v": "v", "mean_square": "rms"}
         names |= {"mean": "mg", "z": "linear", "n": "accum"}
         slots = set(theirs.get_slot_names())
         return {k: theirs.get_slot(weights, slot) for k, slot in names.items() if slot in slots}
-    names = {"m": "_momentums", "v": "_velocities"} if isinstance(theirs, K.Adam) else {}
+    adam = {"m": "_momentums", "v": "_velocities", "v_max": "_velocity_hats"}
+    names = adam if isinstance(theirs, K.Adam) else {}
     if case.theirs is K.RMSprop:
         names = {"mean_square": "_velocities", "mean": "_average_gradients", "momentum": "_momentums"}
     elif case.theirs is K.SGD:
@@ -170,7 +174,8 @@ def run(case: Case, dtype: str, seed: int) -> Iterator[tuple[dict[str, Any], dic
     weights = keras.Variable(start, dtype=dtype) if case.semantics == "keras" else tf.Variable(start)
     state = ours.init(table)
     for t, slices in enumerate(gradients(case, seed, dtype)):
-        sums = case.semantics == "tf1" and case.theirs is not v1.GradientDescentOptimizer  # it sums duplicates itself
+        # these sum duplicates themselves
+        sums = case.semantics == "tensorflow" and case.theirs is not v1.GradientDescentOptimizer
         if case.duplicates == "sum" and not (sums or case.repeated):
             slices = islices.coalesce(slices)
         grad = islices.to_dense(slices) if case.dense else islices.to_native(slices)
@@ -308,18 +313,24 @@ def test_an_empty_gradient_counts_as_a_step(both: Any) -> None:
 @pytest.mark.parametrize(
     ("ours", "hyper", "semantics", "message"),
     [
-        *((x, {}, "keras", "rows: got 'touched'.*'all'") for x in (optim.rmsprop, optim.adam, optim.adamw, optim.ftrl)),
-        (optim.sgd, {"momentum": 0.9}, "keras", "rows: got 'touched'.*'all'"),
-        (optim.sgd, {"weight_decay": 0.1}, "keras", "rows: got 'touched'.*'all'"),
-        (optim.adagrad, {"weight_decay": 0.1}, "keras", "rows: got 'touched'.*'all'"),
+        *(
+            (x, {"rows": "touched", **h}, "keras", "rows: got 'touched'.*'all'")
+            for x, h in [
+                *((x, {}) for x in (optim.rmsprop, optim.adam, optim.adamw, optim.ftrl)),
+                (optim.sgd, {"momentum": 0.9}),
+                (optim.sgd, {"weight_decay": 0.1}),
+                (optim.adagrad, {"weight_decay": 0.1}),
+            ]
+        ),
         (optim.sgd, {"dampening": 0.1}, "keras", "dampening: got 0.1"),
         (optim.sgd, {"momentum": 1.5, "rows": "all"}, "keras", "momentum: got 1.5"),
-        (optim.ftrl, {"lr_power": -0.7, "rows": "all"}, "keras", "lr_power: got -0.7"),
-        (optim.adagrad, {"lr": 0.1, "eps": 1e-3}, "tf1", "eps: got 0.001"),
-        (optim.adam, {"weight_decay": 0.1}, "tf1", "weight_decay: got 0.1"),
-        (optim.adam, {"duplicates": "raw"}, "tf1", "duplicates: got 'raw'"),
-        (optim.ftrl, {"lr": 0.1, "lr_power": -0.7}, "tf1", "lr_power: got -0.7"),
-        (optim.adamw, {}, "tf1", "semantics"),
+        (optim.ftrl, {"lr_power": 0.7}, "keras", "lr_power: got 0.7"),
+        (optim.adam, {"beta1": lambda step: 0.9}, "tensorflow", "beta1: got function.*has a number"),
+        (optim.adam, {"amsgrad": True}, "tensorflow", "amsgrad: got True"),
+        (optim.adagrad, {"lr": 0.1, "eps": 1e-3}, "tensorflow", "eps: got 0.001"),
+        (optim.adam, {"weight_decay": 0.1}, "tensorflow", "weight_decay: got 0.1"),
+        (optim.adam, {"duplicates": "raw"}, "tensorflow", "duplicates: got 'raw'"),
+        (optim.adamw, {}, "tensorflow", "semantics"),
         (optim.rowwise_adagrad, {}, "keras", "semantics"),
     ],
 )
@@ -334,6 +345,7 @@ def test_defaults_are_keras(both: Any) -> None:
     names = {"lr": "learning_rate", "eps": "epsilon", "beta1": "beta_1", "beta2": "beta_2"}
     names |= {"initial_accumulator": "initial_accumulator_value", "lr_power": "learning_rate_power"}
     names |= {"l1": "l1_regularization_strength", "l2": "l2_regularization_strength"}
+    names["l2_shrinkage"] = "l2_shrinkage_regularization_strength"
     hyper = both[0](rows="all", semantics="keras").hyper
     native = {name: config[names.get(name, name)] or 0.0 for name in hyper}  # no weight decay is None there
     assert hyper == pytest.approx(native, rel=1e-7)  # the learning rate comes back from float32

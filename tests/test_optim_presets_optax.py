@@ -57,6 +57,16 @@ CASES: Mapping[str, tuple[Callable[[], Any], Callable[..., Any], Mapping[str, An
         lambda **k: optim.adam(schedule, beta1=0.8, beta2=0.95, eps=1e-3, **k),
         {"m": lambda s: s[0].mu, "v": lambda s: s[0].nu},
     ),
+    "amsgrad": (
+        lambda: optax.amsgrad(0.01, b2=0.9),
+        lambda **k: optim.adam(0.01, beta2=0.9, amsgrad=True, **k),
+        {"m": lambda s: s[0].mu, "v": lambda s: s[0].nu, "v_max": lambda s: s[0].nu_max},
+    ),
+    "adam betas by step": (
+        lambda: optax.inject_hyperparams(optax.adam)(0.01, b1=schedule, b2=lambda t: 1 - schedule(t)),
+        lambda **k: optim.adam(0.01, beta1=schedule, beta2=lambda t: 1 - schedule(t), **k),
+        {"m": lambda s: s.inner_state[0].mu, "v": lambda s: s.inner_state[0].nu},
+    ),
     "adamw": (
         lambda: optax.adamw(0.01),
         lambda **k: optim.adamw(0.01, **k),

@@ -8,6 +8,7 @@ correctly. So everything else, the order above all, agrees to the bit. With torc
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import platform
@@ -35,7 +36,8 @@ NONE = 8  # this one no gradient
 MOST = 16  # ids; of more, torch's coalesce sums duplicates in another order
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 STATE = {"m": "exp_avg", "v": "exp_avg_sq", "momentum": "momentum_buffer", "accumulator": "sum",
-         "mean_square": "square_avg", "mean": "grad_avg"}  # fmt: skip
+         "mean_square": "square_avg", "mean": "grad_avg", "v_max": "max_exp_avg_sq"}  # fmt: skip
+DOUBLE = functools.partial(torch.tensor, dtype=torch.float64)
 ARGUMENTS = {"rho": "alpha", "initial_accumulator": "initial_accumulator_value"}
 
 
@@ -105,6 +107,14 @@ CASES = {
     "adam beta1 a half": Case("adam", Adam, {"lr": 0.1, "beta1": 0.5, "beta2": 0.97}, "all"),
     "adam beta1 low": Case("adam", Adam, {"lr": 0.1, "beta1": 0.3}, "all"),
     "adam beta1 zero": Case("adam", Adam, {"lr": 0.1, "beta1": 0.0}, "all"),
+    "adam amsgrad": Case("adam", Adam, {"lr": 0.1, "beta2": 0.9, "amsgrad": True}, "all"),
+    "adam amsgrad options": Case(
+        "adam", Adam, {"lr": 0.1, "beta1": 0.3, "weight_decay": 0.03, "amsgrad": True}, "all", maximize=True
+    ),
+    "adam tensors": Case(
+        "adam", Adam, {"lr": DOUBLE(0.125), "beta1": DOUBLE(0.75), "beta2": DOUBLE(0.875)}, "all"
+    ),
+    "adamw amsgrad": Case("adamw", AdamW, {"lr": 0.1, "beta2": 0.9, "amsgrad": True}, "all"),
     "adamw": Case("adamw", AdamW, {"lr": 0.1}, "all"),
     "adamw options": Case(
         "adamw", AdamW, {"lr": 0.1, "beta1": 0.45, "weight_decay": 0.3, "eps": 1e-3}, "all", maximize=True

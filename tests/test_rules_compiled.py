@@ -16,16 +16,17 @@ from islices.optim.operators import array_operators, bind, number_operators
 numba = pytest.importorskip("numba", reason="numba is not installed")
 RULES = {name: getattr(rules, name) for name in rules.__all__}
 #: What a number of a rule may be; the rest are drawn between -2 and 2.
-POSITIVE = {"q", "accumulator", "mean_square", "v", "n"}
+POSITIVE = {"q", "accumulator", "mean_square", "v", "v_max", "n"}
 NUMBERS = {
     "lr": 0.05, "mu": 0.9, "gain": 0.3, "gain1": 0.1, "gain2": 0.001, "rho": 0.9, "rate": 0.02, "root": 0.7,
     "eps": 1e-7, "zero": 0.0, "l1": 0.6, "l2": 0.1, "beta": 0.2, "decay": 0.03, "keep": 0.999,
+    "l2_shrinkage": 0.05, "exponent": 0.3, "one": 1.0,
 }  # fmt: skip
 
 
-def compiled(rule: Callable[..., Any], arrays: int, numbers: int, outputs: int) -> Callable[..., Any]:
+def compiled(rule: Callable[..., Any], arrays: int, numbers: int, outputs: int, dtype: str) -> Callable[..., Any]:
     """A loop over elements around the rule, as a kernel of `islices[fast]` will have it."""
-    inner = numba.njit(bind(rule, number_operators()))
+    inner = numba.njit(bind(rule, number_operators(dtype)))
     names = [f"x{k}" for k in range(arrays)] + [f"c{k}" for k in range(numbers)]
     call = f"inner({', '.join([f'x{k}[i]' for k in range(arrays)] + names[arrays:])})"
     single = rule in (rules.coupled, rules.decoupled)  # which give no tuple
@@ -52,7 +53,7 @@ def test_compiled_rules_have_the_bits_of_the_arrays(name: str, dtype: str) -> No
         expected = bind(rule, array_operators(modes.HOST))(**values, **{p: np.full(1, x) for p, x in numbers.items()})
     expected = expected if isinstance(expected, tuple) else (expected,)
     out = np.empty((len(expected), n), dtype)
-    compiled(rule, len(arrays), len(numbers), len(expected))(out, *values.values(), *numbers.values())
+    compiled(rule, len(arrays), len(numbers), len(expected), dtype)(out, *values.values(), *numbers.values())
     for got, want in zip(out, expected, strict=True):
         np.testing.assert_array_equal(got, want)
 

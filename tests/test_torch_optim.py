@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import doctest
+import functools
 import importlib
 import json
 import os
@@ -124,10 +125,10 @@ def test_steps_are_those_of_islices_optim(case: str, rows: str) -> None:
     assert torch.equal(model.unused, start.unused)
 
 
-@pytest.mark.parametrize("semantics", ["islices", "torch", "keras", "mxnet", "optax", "tf1", "fbgemm"])
+@pytest.mark.parametrize("semantics", ["islices", "torch", "keras", "mxnet", "optax", "tensorflow", "fbgemm"])
 def test_semantics_and_their_defaults(semantics: str) -> None:
     """The dense formula for dense gradients, where the semantics has one."""
-    rows = "touched" if semantics in ("islices", "torch", "mxnet", "tf1", "fbgemm") else "all"
+    rows = "touched" if semantics in ("islices", "torch", "mxnet", "tensorflow", "fbgemm") else "all"
     name = "Adagrad" if semantics == "fbgemm" else "Adam"
     model, twin = Bags(), Bags()
     train(model, getattr(optim, name)(model.parameters(), lr=0.1, semantics=semantics, rows=rows))
@@ -286,13 +287,20 @@ def test_a_group_changed_and_another_added_in_mid_training() -> None:
         ("Adam", {"betas": 0.9}, TypeError, r"^betas: got 0\.9; accepted are two numbers"),
         ("Adam", {"eps": -1e-8}, ValueError, "^eps: got -1e-08"),
         ("Adam", {"weight_decay": -1}, ValueError, "^weight_decay: got -1"),
-        ("Adam", {"amsgrad": True}, ValueError, "^amsgrad: got True; accepted is False, islices has no such adam"),
-        ("Adam", {"differentiable": True}, ValueError, "^differentiable: got"),
+        (
+            "Adam",
+            {"amsgrad": True, "semantics": "mxnet"},
+            ValueError,
+            "^amsgrad: got True; adam with sem",
+        ),
+        ("Adam", {"differentiable": True}, ValueError, "^differentiable: got True; accepted is False: .*no gradient"),
+        ("Adam", {"capturable": True}, ValueError, "^capturable: got True; accepted is False: .*CUDA graph"),
+        ("Adam", {"decoupled_weight_decay": True}, ValueError, "^decoupled_weight_decay: got True; .*AdamW has it"),
         ("Adam", {"momentum": 0.9}, TypeError, "momentum"),
         ("Adam", {"rows": "some"}, ValueError, "^rows: got 'some'"),
         ("Adam", {"semantics": "theano"}, ValueError, "^semantics: got 'theano'; adam has islices, torch"),
         ("Adam", {"master": "yes"}, TypeError, "^master: got 'yes'"),
-        ("AdamW", {"semantics": "torch"}, ValueError, "^rows: got 'touched'; adamw with semantics='torch' has 'all'"),
+        ("AdamW", {"semantics": "torch", "rows": "touched"}, ValueError, "^rows: got 'touched'; adamw .* has 'all'"),
         ("RMSprop", {"alpha": 1.5}, ValueError, r"^alpha: got 1\.5"),
         ("SGD", {"momentum": -0.1}, ValueError, r"^momentum: got -0\.1"),
         ("SGD", {"nesterov": True, "semantics": "torch", "rows": "all"}, ValueError, "^nesterov: got True"),
@@ -459,3 +467,46 @@ def all_exact() -> dict[str, Any]:
 
 if __name__ == "__main__":
     print(json.dumps(all_exact()))
+
+
+# ---------------------------------------------------------------------- stock arguments on a dense model
+DECAY: dict[str, Any] = {"weight_decay": 0.1}
+DOUBLE = functools.partial(torch.tensor, dtype=torch.float64)
+STOCK: dict[str, list[dict[str, Any]]] = {
+    "SGD": [{}, {"lr": torch.tensor(0.001)}, {**DECAY, "maximize": True}, {"momentum": 0.9, "dampening": 0.5, **DECAY},
+            {"momentum": torch.tensor(0.75), "nesterov": True, **DECAY}],
+    "Adagrad": [{}, {"initial_accumulator_value": 0.1, **DECAY}, {"lr": 0.1, "lr_decay": 0.5, "maximize": True}],
+    "RMSprop": [{}, {**DECAY, "centered": True, "momentum": 0.1}, {"centered": True, "maximize": True}],
+    "Adam": [{}, {**DECAY, "maximize": True}, {**DECAY, "amsgrad": True}, {"betas": (0.3, 0.9), "amsgrad": True},
+             # torch computes with a Tensor of float32 in float32; here it is the number in it
+             {"lr": DOUBLE(0.001), "betas": (DOUBLE(0.75), DOUBLE(0.875))}],
+    "AdamW": [{}, {"lr": 0.01, "amsgrad": True}, {**DECAY, "maximize": True}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("flags", [{}, {"foreach": True}, {"foreach": False, "fused": None}], ids=str)
+@pytest.mark.parametrize("name", STOCK)
+def test_stock_arguments_on_a_dense_model(name: str, flags: dict[str, Any]) -> None:
+    """semantics="torch" and nothing else beside what torch's class takes; then either loads the other's state."""
+    for given in STOCK[name]:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)).double()
+        twin = copy.deepcopy(model)
+        theirs = getattr(torch.optim, name)(twin.parameters(), **given)
+        ours = getattr(optim, name)(model.parameters(), semantics="torch", **given, **flags)
+        batch = torch.randn(7, 4, dtype=torch.float64)
+        for _ in range(5):
+            for network, optimizer in ((model, ours), (twin, theirs)):
+                optimizer.zero_grad()
+                network(batch).square().mean().backward()
+                optimizer.step()
+        for p, q in zip(model.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(p, q, rtol=1e-11, atol=1e-13)
+        loaded = getattr(torch.optim, name)(twin.parameters(), **given)
+        loaded.load_state_dict(ours.state_dict())
+        for q, held in theirs.state.items():
+            arrays = {key: x for key, x in held.items() if isinstance(x, torch.Tensor) and key != "step"}
+            assert arrays.keys() <= loaded.state[q].keys()
+            for key, x in arrays.items():
+                torch.testing.assert_close(loaded.state[q][key], x, rtol=1e-11, atol=1e-13)
+        ours.load_state_dict(theirs.state_dict())

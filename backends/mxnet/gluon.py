@@ -18,7 +18,7 @@ from islices.arguments import check_flag, is_real, show
 from islices.backend import FLOATS
 from islices.backends.mxnet.memory import mx
 from islices.clip import check_nonfinite, clip_by_global_norm
-from islices.presets import BY_GLOBAL_NORM, lookup_formula
+from islices.presets import BY_GLOBAL_NORM, Semantics, lookup_formula
 from islices.registry import describe, get_backend
 
 __all__ = ["Trainer", "clip_global_norm"]
@@ -29,7 +29,7 @@ def clip_global_norm(
     max_norm: float,
     check_isfinite: bool = True,
     *,
-    semantics: str = "mxnet",
+    semantics: Semantics = "mxnet",
     nonfinite: str = "propagate",
     group: Any = None,
     replicated: bool | Sequence[bool] = False,
@@ -182,7 +182,7 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
         update_on_kvstore: bool | None = None,
         *,
         clip_global_norm: float | None = None,
-        semantics: str = "mxnet",
+        semantics: Semantics = "mxnet",
         nonfinite: str = "propagate",
         group: Any = None,
         replicated: bool | Sequence[bool] = False,

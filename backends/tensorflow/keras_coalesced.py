@@ -17,7 +17,7 @@ from tensorflow.python.ops import control_flow_util
 from islices.arguments import check_name, is_real
 from islices.clip import clip_by_global_norm, clip_by_norm, clip_by_value
 from islices.native import from_native, to_native
-from islices.presets import BY_GLOBAL_NORM, BY_NORM, BY_VALUE, lookup_formula
+from islices.presets import BY_GLOBAL_NORM, BY_NORM, BY_VALUE, Semantics, lookup_formula
 from islices.registry import describe
 from islices.rows import coalesce
 from islices.slices import IndexedSlices
@@ -91,7 +91,9 @@ class Coalesced(keras.optimizers.Optimizer):  # type: ignore[misc]
     [0.0, -0.5, 0.0]
     """
 
-    def __init__(self, *args: Any, semantics: str = "islices", nonfinite: str = "propagate", **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, semantics: Semantics = "islices", nonfinite: str = "propagate", **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         for name, formulas in CLIPS.items():
             bound = getattr(self, name)

@@ -30,6 +30,8 @@ __all__ = ["Stepped"]
 
 #: What Keras names the variables that hold the sums of micro-batches, of which `Sum` takes the place.
 ACCUMULATOR = "gradient_accumulator"
+SCHEDULES = keras.optimizers.schedules
+SCHEDULE = SCHEDULES.LearningRateSchedule
 
 
 @keras.saving.register_keras_serializable("islices")
@@ -40,7 +42,8 @@ class Stepped(Coalesced):
     ----------
     rule : islices.optim.Optimizer
         What takes the steps, on all weights it is given. Its learning rate becomes that of Keras, for callbacks to
-        change: a number, or one of keras.optimizers.schedules.
+        change: a number, or one of keras.optimizers.schedules. Its other hyperparameters may be schedules too, of the
+        steps that a weight has taken.
     **kwargs
         By keyword, as of any Keras optimizer: name, learning_rate (in place of the rule's), clipnorm, global_clipnorm,
         clipvalue, loss_scale_factor, gradient_accumulation_steps, use_ema, ema_momentum, ema_overwrite_frequency; with
@@ -50,7 +53,7 @@ class Stepped(Coalesced):
     Raises
     ------
     TypeError
-        A rule that is none, or whose learning rate Keras cannot hold.
+        A rule that is none, or with a hyperparameter that Keras cannot hold: a function that is no schedule.
     ValueError
         Keras' weight_decay beside a rule of rows="touched" (the rule has its own); gradient_accumulation_steps under a
         strategy of several replicas, where Keras has none; jit_compile=True, since XLA cannot step on some rows.
@@ -89,6 +92,7 @@ class Stepped(Coalesced):
                 "moves every row, that of the rule the rows of the gradient"
             )
         rate = kwargs.pop("learning_rate", None)
+        _described(rule)  # refuses what cannot be saved
         super().__init__(_keras_rate(rule) if rate is None else rate, **kwargs)
         self.rule = rule
 
@@ -195,7 +199,7 @@ class Stepped(Coalesced):
                 total.in_use = True
 
     def get_config(self) -> dict[str, Any]:
-        rule = _described(self.rule)
+        rule = {k: SCHEDULES.serialize(x) if isinstance(x, SCHEDULE) else x for k, x in _described(self.rule).items()}
         if rule["frozen"] is not None:
             rule["frozen"] = rule["frozen"].tolist()
         return {**super().get_config(), "rule": rule}
@@ -203,26 +207,36 @@ class Stepped(Coalesced):
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None) -> Stepped:
         rate = config.get("learning_rate")
-        rule = _made_anew(config["rule"], rate if isinstance(rate, float) else 0.0)  # a schedule is Keras' to read
+        described = {
+            k: SCHEDULES.deserialize(x, custom_objects) if isinstance(x, dict) else x for k, x in config["rule"].items()
+        }
+        # a learning rate that is a schedule is Keras' to read; ftrl has none that is 0
+        rule = _made_anew(described, rate if isinstance(rate, float) else 1.0)
         return super().from_config({**config, "rule": rule}, custom_objects)  # type: ignore[no-any-return]
 
 
 # ---------------------------------------------------------------------- the rule, and what Keras knows of it
 def _keras_rate(rule: optim.Optimizer) -> Any:
-    rate = rule.hyper["lr"]
-    if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
-        return rate
-    if callable(rate):
+    return _held("lr", rule.hyper["lr"])
+
+
+def _held(name: str, x: Any) -> Any:
+    """A hyperparameter as Keras holds it: a flag, a float, a schedule."""
+    if isinstance(x, (bool, np.bool_)):
+        return bool(x)
+    if isinstance(x, SCHEDULE):
+        return x
+    if callable(x):
+        what = "learning rate" if name == "lr" else name
         raise TypeError(
-            f"rule: got a learning rate that is a {type(rate).__name__}; accepted are numbers and "
-            "keras.optimizers.schedules"
+            f"rule: got a {what} that is a {type(x).__name__}; accepted are numbers and keras.optimizers.schedules"
         )
-    return float(np.asarray(rate).reshape(()))
+    return float(np.asarray(x).reshape(()))
 
 
 def _described(rule: optim.Optimizer) -> dict[str, Any]:
-    """What makes the rule anew but for its learning rate, in Python's types (frozen: an array)."""
-    hyper = {k: bool(v) if isinstance(v, (bool, np.bool_)) else float(v) for k, v in rule.hyper.items() if k != "lr"}
+    """What makes the rule anew but for its learning rate: numbers, flags and schedules (frozen: an array)."""
+    hyper = {name: _held(name, x) for name, x in rule.hyper.items() if name != "lr"}
     options = {"rows": rule.rows, "semantics": rule.semantics, "maximize": rule.maximize, "frozen": rule._frozen[0]}
     return {"name": rule.name, **hyper, **options, **({"duplicates": "raw"} if rule._formula.raw else {})}
 

@@ -22,7 +22,7 @@ from islices.linear import round_scalar, scale_values
 from islices.modes import HOST
 from islices.native import adopt
 from islices.norms import check_order, norm64, norm_dtype, parts
-from islices.presets import BY_GLOBAL_NORM, ClipFormula, lookup_formula
+from islices.presets import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
 from islices.registry import describe
 from islices.slices import IndexedSlices
 
@@ -41,7 +41,7 @@ def clip_grad_norm_(
     error_if_nonfinite: bool = False,
     foreach: bool | None = None,
     *,
-    semantics: str = "torch",
+    semantics: Semantics = "torch",
     group: Any = None,
     replicated: bool | Sequence[bool] = False,
 ) -> torch.Tensor:
@@ -184,7 +184,7 @@ def clip_grads_with_norm_(
     total_norm: torch.Tensor,
     foreach: bool | None = None,
     *,
-    semantics: str = "torch",
+    semantics: Semantics = "torch",
 ) -> None:
     """Scale the gradients of parameters together, in place, by what takes a norm that is known to max_norm.
 

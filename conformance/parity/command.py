@@ -58,7 +58,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--text", metavar="FILE", help="a UTF-8 text to train on (default: the help on topics that CPython carries)")
     add("--model", choices=tuple(MODELS), default="skipgram", help="(default: %(default)s)")
     add("--optimizer", choices=OPTIMIZERS, default="adam", help="(default: %(default)s)")
-    add("--semantics", choices=tuple(SEMANTICS), default="islices",
+    add("--semantics", choices=SEMANTICS, default="islices",
         help="whose formulas clip and step (default: %(default)s)")  # fmt: skip
     add("--upstream", choices=("own", "shared"), default="own", help="whose gradients (default: %(default)s)")
     add("-b", "--backend", action="append", metavar="NAME", help="only this backend (may be repeated)")

@@ -18,15 +18,8 @@ from islices.conformance.parity.text import PADDING
 __all__ = ["OPTIMIZERS", "SEMANTICS", "Recipe", "Training", "has_losses", "make_optimizer"]
 
 OPTIMIZERS = ("sgd", "adagrad", "adam")
-#: semantics -> (of clip_by_global_norm, of the optimizer)
-SEMANTICS = {
-    "islices": ("islices", "islices"),
-    "torch": ("torch", "torch"),
-    "tensorflow": ("tensorflow", "tf1"),
-    "keras": ("keras", "keras"),
-    "mxnet": ("mxnet", "mxnet"),
-    "optax": ("optax", "optax"),
-}
+#: of clip_by_global_norm and of the optimizer
+SEMANTICS = ("islices", "torch", "tensorflow", "keras", "mxnet", "optax")
 
 Array = np.ndarray[Any, Any]
 
@@ -42,17 +35,12 @@ class Recipe(NamedTuple):
 
     def clip(self, gradients: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
         """(clipped gradients, their norm before), by the semantics' formula."""
-        return islices.clip_by_global_norm(dict(gradients), self.max_norm, semantics=SEMANTICS[self.semantics][0])
+        return islices.clip_by_global_norm(dict(gradients), self.max_norm, semantics=self.semantics)
 
 
 def make_optimizer(recipe: Recipe) -> Any:
     """The optimizer of a recipe: of the rows that a gradient names, where its semantics has that, else of all."""
-    make = getattr(optim, recipe.optimizer)
-    semantics = SEMANTICS[recipe.semantics][1]
-    try:
-        return make(recipe.lr, semantics=semantics)
-    except ValueError:  # a semantics without rows="touched" says so
-        return make(recipe.lr, semantics=semantics, rows="all")
+    return getattr(optim, recipe.optimizer)(recipe.lr, semantics=recipe.semantics)
 
 
 def has_losses(name: str) -> bool:

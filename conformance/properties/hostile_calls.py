@@ -156,7 +156,10 @@ def step(d: Draw) -> Arguments:
 def optimizer(d: Draw) -> Arguments:
     name, hyper = d.rng.choice(list(OPTIMIZERS.values()))
     options = {"rows": "touched", "semantics": "islices", "maximize": False, "frozen": None}
-    return {"name": name, **hyper, **options}
+    fixed = ("lr_power", "initial_accumulator")
+    number = d.rng.choice([k for k, x in hyper.items() if type(x) is float and k not in fixed])
+    by_step = d.rng.choice((hyper[number], lambda step: hyper[number], np.array([hyper[number]])))
+    return {"name": name, **hyper, number: by_step, **options}
 
 
 def make_and_step(name: str, **options: Any) -> Any:

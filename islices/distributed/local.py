@@ -7,15 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from islices import modes
-from islices.arguments import is_real
 from islices.backend import FLOATS, Array, Backend
 from islices.distributed.routes import Host
 from islices.embedding import check_count
-from islices.linear import as_float
+from islices.optim.hyperparameters import known_hyper
 from islices.optim.inputs import check_frozen
 from islices.optim.optimizer import Optimizer
-from islices.optim.plan import _rate
 from islices.registry import describe
 from islices.slices import check_dense_shape
 
@@ -34,8 +31,7 @@ class LocalOptimizer(NamedTuple):
     def said(self, taken: int) -> dict[str, str]:
         """What is the same on every rank at a step. A schedule is what it returns: its name says little of it, and
         its place in memory, which is part of some names, differs."""
-        rate = _rate(modes.HOST, self.whole.hyper["lr"], np.array([taken]))
-        hyper = {**self.whole.hyper, "lr": as_float(rate) if is_real(rate) else float(rate.item())}
+        hyper = known_hyper(self.whole.hyper, np.array([taken]))
         options = {name: getattr(self.whole, name) for name in ("rows", "semantics", "maximize")}
         words = ", ".join(f"{name}={value}" for name, value in {**hyper, **options}.items())
         return {"optimizer": f"{self.whole.name}({words})", "frozen": self.frozen}

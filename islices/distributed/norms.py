@@ -35,6 +35,7 @@ from islices.norms import (
     of_one_framework,
     parts,
 )
+from islices.presets import Semantics
 from islices.registry import describe
 from islices.slices import IndexedSlices
 from islices.sums import (
@@ -97,7 +98,7 @@ def global_norm_over(tree: Any, ord: Any, group: Any, replicated: Any) -> Any:
 def clip_over(
     look: Callable[[], tuple[Any, Any]],
     max_norm: Any,
-    semantics: str,
+    semantics: Semantics,
     nonfinite: str,
     group: Any,
     *,

@@ -258,7 +258,7 @@ def step_kernel(recipe: Recipe, table: str, gradient: str, index: str) -> Kernel
     """The compiled `_step` of a recipe for dtypes of the table, the gradient's values and its ids."""
     form, of_gradient = FORMATS[table], FORMATS[gradient]
     wide = form.wide
-    operators = number_operators()
+    operators = number_operators(np.dtype(wide).name)
     reads, writes, fetches = _STATES[recipe.states]
     arguments = (
         matrix(of_gradient.stored, readonly=True), *_groups(index), matrix(form.stored),

@@ -1,29 +1,31 @@
 """The optimizers: each function checks its hyperparameters and returns an `Optimizer`.
 
 All share ``rows``, ``semantics``, ``maximize`` and ``frozen``. docs/optimizers.md has the formulas of every semantics.
-SPEC clause 16.
+Every number but lr_power and initial_accumulator may change by the step, as ``lr`` may: a function of the steps taken
+before, or an array of one, traced included. SPEC clause 16.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from islices.optim.factory import make
+from islices.optim.factory import Rows, make
+from islices.optim.hyperparameters import Scheduled
 from islices.optim.optimizer import Optimizer
-from islices.optim.plan import LearningRate
+from islices.presets import Semantics
 
 __all__ = ["adagrad", "adam", "adamw", "ftrl", "rmsprop", "rowwise_adagrad", "sgd"]
 
 
 def sgd(
-    lr: LearningRate | None = None,
+    lr: Scheduled | None = None,
     *,
-    momentum: float | None = None,
-    dampening: float | None = None,
+    momentum: Scheduled | None = None,
+    dampening: Scheduled | None = None,
     nesterov: bool | None = None,
-    weight_decay: float | None = None,
-    rows: str = "touched",
-    semantics: str = "islices",
+    weight_decay: Scheduled | None = None,
+    rows: Rows = None,
+    semantics: Semantics = "islices",
     maximize: bool = False,
     frozen: Any = None,
     duplicates: str = "sum",
@@ -42,10 +44,10 @@ def sgd(
         Step by the gradient and the buffer's next decay (Sutskever et al. 2013).
     weight_decay : float, default 0
         weight_decay * w is added to the gradient of the rows that move.
-    rows : {"touched", "all"}
+    rows : {"touched", "all"}, optional
         Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
-        on its densified form does.
-    semantics : {"islices", "fbgemm", "keras", "mxnet", "optax", "tf1", "torch"}
+        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+    semantics : {"islices", "fbgemm", "keras", "mxnet", "optax", "tensorflow", "torch"}
         Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
     maximize : bool
         Follow the gradient upwards.
@@ -93,14 +95,14 @@ def sgd(
 
 
 def adagrad(
-    lr: LearningRate | None = None,
+    lr: Scheduled | None = None,
     *,
-    eps: float | None = None,
+    eps: Scheduled | None = None,
     initial_accumulator: float | None = None,
-    lr_decay: float | None = None,
-    weight_decay: float | None = None,
-    rows: str = "touched",
-    semantics: str = "islices",
+    lr_decay: Scheduled | None = None,
+    weight_decay: Scheduled | None = None,
+    rows: Rows = None,
+    semantics: Semantics = "islices",
     maximize: bool = False,
     frozen: Any = None,
     duplicates: str = "sum",
@@ -119,10 +121,10 @@ def adagrad(
         The learning rate of step t is lr / (1 + (t - 1) lr_decay).
     weight_decay : float, default 0
         weight_decay * w is added to the gradient of the rows that move.
-    rows : {"touched", "all"}
+    rows : {"touched", "all"}, optional
         Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
-        on its densified form does.
-    semantics : {"islices", "fbgemm", "keras", "mxnet", "optax", "tf1", "torch"}
+        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+    semantics : {"islices", "fbgemm", "keras", "mxnet", "optax", "tensorflow", "torch"}
         Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
     maximize : bool
         Follow the gradient upwards.
@@ -175,13 +177,13 @@ def adagrad(
 
 
 def rowwise_adagrad(
-    lr: LearningRate | None = None,
+    lr: Scheduled | None = None,
     *,
-    eps: float | None = None,
+    eps: Scheduled | None = None,
     initial_accumulator: float | None = None,
-    weight_decay: float | None = None,
-    rows: str = "touched",
-    semantics: str = "islices",
+    weight_decay: Scheduled | None = None,
+    rows: Rows = None,
+    semantics: Semantics = "islices",
     maximize: bool = False,
     frozen: Any = None,
 ) -> Optimizer:
@@ -197,9 +199,9 @@ def rowwise_adagrad(
         What the sums of squares begin with.
     weight_decay : float, default 0
         weight_decay * w is added to the gradient of the rows that move.
-    rows : {"touched", "all"}
+    rows : {"touched", "all"}, optional
         Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
-        on its densified form does.
+        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
     semantics : {"islices", "fbgemm", "mxnet"}
         Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
     maximize : bool
@@ -245,15 +247,15 @@ def rowwise_adagrad(
 
 
 def rmsprop(
-    lr: LearningRate | None = None,
+    lr: Scheduled | None = None,
     *,
-    rho: float | None = None,
-    eps: float | None = None,
-    momentum: float | None = None,
+    rho: Scheduled | None = None,
+    eps: Scheduled | None = None,
+    momentum: Scheduled | None = None,
     centered: bool | None = None,
-    weight_decay: float | None = None,
-    rows: str = "touched",
-    semantics: str = "islices",
+    weight_decay: Scheduled | None = None,
+    rows: Rows = None,
+    semantics: Semantics = "islices",
     maximize: bool = False,
     frozen: Any = None,
     duplicates: str = "sum",
@@ -274,10 +276,10 @@ def rmsprop(
         Use the variance instead of the mean square (Graves 2013).
     weight_decay : float, default 0
         weight_decay * w is added to the gradient of the rows that move.
-    rows : {"touched", "all"}
+    rows : {"touched", "all"}, optional
         Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
-        on its densified form does.
-    semantics : {"islices", "keras", "mxnet", "optax", "tf1", "torch"}
+        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+    semantics : {"islices", "keras", "mxnet", "optax", "tensorflow", "torch"}
         Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
     maximize : bool
         Follow the gradient upwards.
@@ -325,14 +327,15 @@ def rmsprop(
 
 
 def adam(
-    lr: LearningRate | None = None,
+    lr: Scheduled | None = None,
     *,
-    beta1: float | None = None,
-    beta2: float | None = None,
-    eps: float | None = None,
-    weight_decay: float | None = None,
-    rows: str = "touched",
-    semantics: str = "islices",
+    beta1: Scheduled | None = None,
+    beta2: Scheduled | None = None,
+    eps: Scheduled | None = None,
+    weight_decay: Scheduled | None = None,
+    amsgrad: bool | None = None,
+    rows: Rows = None,
+    semantics: Semantics = "islices",
     maximize: bool = False,
     frozen: Any = None,
     duplicates: str = "sum",
@@ -344,15 +347,19 @@ def adam(
     lr : float, array of one, or function of the step
         The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
     beta1, beta2 : float, default 0.9 and 0.999
-        Decay of the running means of gradients and of their squares.
+        Decay of the running means of gradients and of their squares; where they change, the bias correction of step t
+        is 1 - beta^t with the beta of step t.
     eps : float, default 1e-8
         Added to the root of the corrected mean square.
     weight_decay : float, default 0
         weight_decay * w is added to the gradient of the rows that move; see `adamw` for the decoupled one.
-    rows : {"touched", "all"}
+    amsgrad : bool, default False
+        Divide by the root of the largest mean square so far (Reddi et al. 2018): a third array of state, "v_max".
+        Of semantics islices, keras, optax, torch.
+    rows : {"touched", "all"}, optional
         Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
-        on its densified form does.
-    semantics : {"islices", "keras", "mxnet", "optax", "tf1", "torch"}
+        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+    semantics : {"islices", "keras", "mxnet", "optax", "tensorflow", "torch"}
         Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
     maximize : bool
         Follow the gradient upwards.
@@ -390,7 +397,7 @@ def adam(
     """
     return make(
         "adam",
-        {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps, "weight_decay": weight_decay},
+        {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad},
         rows=rows,
         semantics=semantics,
         maximize=maximize,
@@ -400,14 +407,15 @@ def adam(
 
 
 def adamw(
-    lr: LearningRate | None = None,
+    lr: Scheduled | None = None,
     *,
-    beta1: float | None = None,
-    beta2: float | None = None,
-    eps: float | None = None,
-    weight_decay: float | None = None,
-    rows: str = "touched",
-    semantics: str = "islices",
+    beta1: Scheduled | None = None,
+    beta2: Scheduled | None = None,
+    eps: Scheduled | None = None,
+    weight_decay: Scheduled | None = None,
+    amsgrad: bool | None = None,
+    rows: Rows = None,
+    semantics: Semantics = "islices",
     maximize: bool = False,
     frozen: Any = None,
     duplicates: str = "sum",
@@ -419,14 +427,18 @@ def adamw(
     lr : float, array of one, or function of the step
         The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
     beta1, beta2 : float, default 0.9 and 0.999
-        Decay of the running means of gradients and of their squares.
+        Decay of the running means of gradients and of their squares; where they change, the bias correction of step t
+        is 1 - beta^t with the beta of step t.
     eps : float, default 1e-8
         Added to the root of the corrected mean square.
     weight_decay : float, default 0.01
         The rows that move are multiplied by 1 - lr * weight_decay first.
-    rows : {"touched", "all"}
+    amsgrad : bool, default False
+        Divide by the root of the largest mean square so far (Reddi et al. 2018): a third array of state, "v_max".
+        Of semantics islices, keras, torch.
+    rows : {"touched", "all"}, optional
         Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
-        on its densified form does.
+        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
     semantics : {"islices", "keras", "optax", "torch"}
         Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
     maximize : bool
@@ -464,7 +476,7 @@ def adamw(
     """
     return make(
         "adamw",
-        {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps, "weight_decay": weight_decay},
+        {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad},
         rows=rows,
         semantics=semantics,
         maximize=maximize,
@@ -474,15 +486,16 @@ def adamw(
 
 
 def ftrl(
-    lr: LearningRate | None = None,
+    lr: Scheduled | None = None,
     *,
-    l1: float | None = None,
-    l2: float | None = None,
-    beta: float | None = None,
+    l1: Scheduled | None = None,
+    l2: Scheduled | None = None,
+    beta: Scheduled | None = None,
+    l2_shrinkage: Scheduled | None = None,
     lr_power: float | None = None,
     initial_accumulator: float | None = None,
-    rows: str = "touched",
-    semantics: str = "islices",
+    rows: Rows = None,
+    semantics: Semantics = "islices",
     maximize: bool = False,
     frozen: Any = None,
     duplicates: str = "sum",
@@ -497,14 +510,17 @@ def ftrl(
         Strength of the penalties.
     beta : float, default 0
         Added to the root in the denominator.
-    lr_power : {-0.5, -1}, default -0.5
+    l2_shrinkage : float, default 0
+        l2_shrinkage * w is added to the gradient where z grows by it, not to that whose square is summed
+        (TensorFlow's l2_shrinkage_regularization_strength; its formulas and Keras' double it, as they do l2).
+    lr_power : float, -256 < lr_power <= 0, default -0.5
         The power of the sum of squares that the learning rate falls with.
     initial_accumulator : float, default 0.1
         What the sums of squares begin with.
-    rows : {"touched", "all"}
+    rows : {"touched", "all"}, optional
         Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
-        on its densified form does.
-    semantics : {"islices", "keras", "mxnet", "tf1"}
+        on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+    semantics : {"islices", "keras", "mxnet", "tensorflow"}
         Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
     maximize : bool
         Follow the gradient upwards.
@@ -525,8 +541,8 @@ def ftrl(
 
     Notes
     -----
-    ``n' = n + g g``, ``z = (z + g) - ((sqrt(n') - sqrt(n)) / lr) w``, and w is 0 where ``|z| <= l1``, else
-    ``(clip(z, -l1, l1) - z) / ((beta + sqrt(n')) / lr + l2)``. With lr_power -1, n' and n stand for their roots.
+    ``n' = n + g g``, ``z = (z + (g + l2_shrinkage w)) - ((r(n') - r(n)) / lr) w``, and w is 0 where ``|z| <= l1``, else
+    ``(clip(z, -l1, l1) - z) / ((beta + r(n')) / lr + l2)``, where ``r(n) = n^-lr_power``, by default the root.
     Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
 
     Examples
@@ -542,7 +558,15 @@ def ftrl(
     """
     return make(
         "ftrl",
-        {"lr": lr, "l1": l1, "l2": l2, "beta": beta, "lr_power": lr_power, "initial_accumulator": initial_accumulator},
+        {
+            "lr": lr,
+            "l1": l1,
+            "l2": l2,
+            "beta": beta,
+            "l2_shrinkage": l2_shrinkage,
+            "lr_power": lr_power,
+            "initial_accumulator": initial_accumulator,
+        },
         rows=rows,
         semantics=semantics,
         maximize=maximize,

@@ -12,13 +12,27 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from islices import modes
+from islices.arguments import is_real
 from islices.backend import Array, Backend
 from islices.optim import rules
+from islices.optim.hyperparameters import Hyper, is_on
 
-__all__ = ["FORMULAS", "Formula", "Hyper", "Numbers", "Preset", "State", "complement", "rmsprop_kind", "single"]
+__all__ = [
+    "FORMULAS",
+    "FTRL",
+    "Formula",
+    "Hyper",
+    "Numbers",
+    "Preset",
+    "State",
+    "adam_state",
+    "decays",
+    "ftrl_kind",
+    "rmsprop_kind",
+    "single",
+    "with_power",
+]
 
-#: Hyperparameters by name, as the user gave them or as the preset's defaults say.
-Hyper = Mapping[str, Any]
 #: Bits of the step count.
 BITS = 32
 
@@ -35,7 +49,7 @@ class Numbers:
     lr : Array
         Its learning rate, float64.
     h : Hyper
-        The hyperparameters.
+        The hyperparameters at this step: Python numbers, or float64 arrays of E where the step is traced.
     """
 
     __slots__ = ("E", "count", "h", "lr")
@@ -56,14 +70,28 @@ class Numbers:
         """x as an array of E."""
         return np.array((x,), dtype) if self.E is modes.HOST else self.E.asarray(np.full(1, x, dtype), self.count)
 
-    def power(self, base: float) -> Array:
+    def array_of(self, x: Any) -> Array:
+        """A number as an array of E, an array as it is."""
+        return self.number(x) if is_real(x) else x
+
+    def complement(self, name: str) -> Any:
+        """1 - x of a hyperparameter x."""
+        x = self.h[name]
+        return 1.0 - x if is_real(x) else self.number(1.0) - x
+
+    def single(self, name: str) -> Any:
+        """A hyperparameter as a float32 holds it."""
+        x = self.h[name]
+        return single(x) if is_real(x) else self.E.astype(self.E.astype(x, "float32"), "float64")
+
+    def power(self, base: Any) -> Array:
         """base^t: the product, by halves, of base^(2^k) over the binary digits k of t (SPEC clause 16).
 
         Products alone, since no framework's pow is correctly rounded.
         """
-        E, squares = self.E, _repeated_squares(base)
+        E = self.E
         if E is modes.HOST:
-            t = int(self.t[0])
+            t, squares = int(self.t[0]), _repeated_squares(base)
             factors = [x if t >> k & 1 else 1.0 for k, x in enumerate(squares)]
             while len(factors) > 1:
                 half = len(factors) // 2
@@ -72,14 +100,24 @@ class Numbers:
         scaled = E.round_product(self.t, self.array(2.0 ** -np.arange(BITS + 1.0)))
         whole = E.reshape(E.astype(scaled, "int32"), (1, BITS + 1))  # t without its last k digits
         digits = E.columns(whole, 0, BITS) - E.columns(whole, 1, BITS + 1) - E.columns(whole, 1, BITS + 1)
-        product = E.where(E.equal(digits, 1), E.reshape(self.array(np.array(squares)), (1, BITS)), 1.0)
+        product = E.where(E.equal(digits, 1), E.reshape(self._squares(base), (1, BITS)), 1.0)
         half = BITS
         while half > 1:
             half //= 2
             product = E.round_product(E.columns(product, 0, half), E.columns(product, half, 2 * half))
         return E.reshape(product, (1,))
 
-    def library_power(self, base: float) -> Array:
+    def _squares(self, base: Any) -> Array:
+        """`_repeated_squares` as one array."""
+        if is_real(base):
+            return self.array(np.array(_repeated_squares(base)))
+        E, squares, zero = self.E, [base], self.number(0.0)
+        for _ in range(BITS - 1):
+            square = E.round_product(squares[-1], squares[-1])
+            squares.append(E.where(E.less_equal(square, self.number(1e-290)), zero, square))
+        return E.concat(squares)
+
+    def library_power(self, base: Any) -> Array:
         """base^t as Python's ``**`` has it, which frameworks ask too; traced, `power`."""
         return self.number(base ** float(self.t[0])) if self.E is modes.HOST else self.power(base)
 
@@ -138,11 +176,6 @@ class Preset(NamedTuple):
 
 
 # ---------------------------------------------------------------------- islices' own
-def complement(x: float) -> float:
-    """1 - x in float64."""
-    return 1.0 - x
-
-
 def single(x: float) -> float:
     """x as a float32 holds it."""
     return float(np.float32(x))
@@ -150,74 +183,75 @@ def single(x: float) -> float:
 
 def rmsprop_kind(h: Hyper, *kinds: Callable[..., Any]) -> Callable[..., Any]:
     """The one of four rules: plain, with momentum, centered, both."""
-    return kinds[2 * bool(h["centered"]) + int(h["momentum"] != 0)]
+    return kinds[2 * bool(h["centered"]) + is_on(h["momentum"])]
 
 
-def _coupled(h: Hyper) -> str:
-    return "coupled" if h["weight_decay"] else ""
+def decays(h: Hyper, kind: str = "coupled") -> str:
+    """The kind of weight decay, if there is any."""
+    return kind if is_on(h["weight_decay"]) else ""
 
 
 def _sgd(h: Hyper) -> Formula:
-    if h["momentum"] == 0:
-        return Formula(rules.sgd, lambda n: {"lr": n.lr}, decay=_coupled(h))
-    gain = complement(h["dampening"])
+    if not is_on(h["momentum"]):
+        return Formula(rules.sgd, lambda n: {"lr": n.lr}, decay=decays(h))
     rule: Callable[..., Any] = rules.nesterov if h["nesterov"] else rules.momentum
     return Formula(
         rule,
-        lambda n: {"mu": h["momentum"], "gain": gain, "lr": n.lr},
+        lambda n: {"mu": n.h["momentum"], "gain": n.complement("dampening"), "lr": n.lr},
         (State("momentum"),),
-        decay=_coupled(h),
+        decay=decays(h),
     )
 
 
 def _falling(n: Numbers) -> Array:
     """lr / (1 + (t - 1) lr_decay)"""
-    if n.h["lr_decay"] == 0:
+    if not is_on(n.h["lr_decay"]):
         return n.lr
     one = n.number(1.0)
-    return n.E.div(n.lr, one + n.E.round_product(n.t - one, n.number(n.h["lr_decay"])))
+    return n.E.div(n.lr, one + n.E.round_product(n.t - one, n.array_of(n.h["lr_decay"])))
 
 
 def _adagrad(h: Hyper) -> Formula:
     return Formula(
         rules.adagrad,
-        lambda n: {"lr": _falling(n), "eps": h["eps"]},
+        lambda n: {"lr": _falling(n), "eps": n.h["eps"]},
         (State("accumulator", "initial_accumulator"),),
         squares="element",
-        decay=_coupled(h),
+        decay=decays(h),
     )
 
 
 def _rowwise_adagrad(h: Hyper) -> Formula:
     return Formula(
         rules.adagrad,
-        lambda n: {"lr": n.lr, "eps": h["eps"]},
+        lambda n: {"lr": n.lr, "eps": n.h["eps"]},
         (State("accumulator", "initial_accumulator", per_row=True),),
         squares="row",
-        decay=_coupled(h),
+        decay=decays(h),
     )
 
 
 def _rmsprop(h: Hyper) -> Formula:
+    centered, buffered = bool(h["centered"]), is_on(h["momentum"])
     rule = rmsprop_kind(
         h, rules.rmsprop, rules.rmsprop_momentum, rules.rmsprop_centered, rules.rmsprop_centered_momentum
     )
-    state = [State("mean_square")]
-    fixed = {"rho": h["rho"], "gain": complement(h["rho"]), "eps": h["eps"]}
-    if h["centered"]:
-        state.append(State("mean"))
-        fixed["zero"] = 0.0
-    if h["momentum"]:
-        state.append(State("momentum"))
-        fixed["mu"] = h["momentum"]
-    return Formula(rule, lambda n: {**fixed, "lr": n.lr}, tuple(state), squares="element", decay=_coupled(h))
+    state = [State("mean_square"), *[State("mean")] * centered, *[State("momentum")] * buffered]
+
+    def numbers(n: Numbers) -> Mapping[str, Any]:
+        named = {"rho": n.h["rho"], "gain": n.complement("rho"), "eps": n.h["eps"], "lr": n.lr}
+        if centered:
+            named["zero"] = 0.0
+        return {**named, "mu": n.h["momentum"]} if buffered else named
+
+    return Formula(rule, numbers, tuple(state), squares="element", decay=decays(h))
 
 
 def _adam_numbers(n: Numbers) -> Mapping[str, Any]:
     E, one = n.E, n.number(1.0)
     return {
-        "gain1": complement(n.h["beta1"]),
-        "gain2": complement(n.h["beta2"]),
+        "gain1": n.complement("beta1"),
+        "gain2": n.complement("beta2"),
         "rate": E.div(n.lr, one - n.power(n.h["beta1"])),
         "root": E.sqrt(one - n.power(n.h["beta2"])),
         "eps": n.h["eps"],
@@ -225,21 +259,48 @@ def _adam_numbers(n: Numbers) -> Mapping[str, Any]:
 
 
 def _adam(h: Hyper) -> Formula:
-    return Formula(rules.adam, _adam_numbers, (State("m"), State("v")), squares="element", decay=_coupled(h))
+    rule: Callable[..., Any] = rules.amsgrad if h["amsgrad"] else rules.adam
+    return Formula(rule, _adam_numbers, adam_state(h), squares="element", decay=decays(h))
+
+
+def adam_state(h: Hyper) -> tuple[State, ...]:
+    """The running means, and with amsgrad the largest mean of squares so far."""
+    return (State("m"), State("v"), *[State("v_max")] * bool(h["amsgrad"]))
 
 
 def _adamw(h: Hyper) -> Formula:
-    return _adam(h)._replace(decay="decoupled" if h["weight_decay"] else "")
+    return _adam(h)._replace(decay=decays(h, "decoupled"))
+
+
+def ftrl_kind(h: Hyper, root: Callable[..., Any], linear: Callable[..., Any], power: Callable[..., Any]) -> Any:
+    """The one of three rules: n^-lr_power is the root of n, n itself, or some other power."""
+    return {-0.5: root, -1.0: linear}.get(h["lr_power"], power)
+
+
+def with_power(h: Hyper, named: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The numbers of an ftrl rule, and those that a power takes."""
+    return named if h["lr_power"] in (-0.5, -1.0) else {**named, "exponent": -h["lr_power"], "one": 1.0}
 
 
 def _ftrl(h: Hyper) -> Formula:
-    by_power = {-0.5: rules.ftrl, -1.0: rules.ftrl_linear}
-    if h["lr_power"] not in by_power:
-        raise ValueError(f"lr_power: got {h['lr_power']}; accepted are {', '.join(map(str, by_power))}")
-    fixed = {name: h[name] for name in ("l1", "l2", "beta")}
-    state = (State("z"), State("n", "initial_accumulator"))
-    return Formula(by_power[h["lr_power"]], lambda n: {**fixed, "lr": n.lr}, state, squares="element")
+    return Formula(
+        ftrl_kind(h, rules.ftrl, rules.ftrl_linear, rules.ftrl_power),
+        lambda n: with_power(h, {"lr": n.lr, **{x: n.h[x] for x in ("l1", "l2", "beta", "l2_shrinkage")}}),
+        (State("z"), State("n", "initial_accumulator")),
+        squares="element",
+    )
 
+
+ADAM: Hyper = {"lr": None, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
+#: what all who have ftrl with these begin with
+FTRL: Hyper = {
+    "l1": 0.0,
+    "l2": 0.0,
+    "beta": 0.0,
+    "l2_shrinkage": 0.0,
+    "lr_power": -0.5,
+    "initial_accumulator": 0.1,
+}
 
 #: optimizer -> islices' own arithmetic
 FORMULAS: Mapping[str, Preset] = {
@@ -253,9 +314,7 @@ FORMULAS: Mapping[str, Preset] = {
     "rmsprop": Preset(
         {"lr": None, "rho": 0.9, "eps": 1e-8, "momentum": 0.0, "centered": False, "weight_decay": 0.0}, _rmsprop
     ),
-    "adam": Preset({"lr": None, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}, _adam),
-    "adamw": Preset({"lr": None, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 1e-2}, _adamw),
-    "ftrl": Preset(
-        {"lr": None, "l1": 0.0, "l2": 0.0, "beta": 0.0, "lr_power": -0.5, "initial_accumulator": 0.1}, _ftrl
-    ),
+    "adam": Preset({**ADAM, "weight_decay": 0.0, "amsgrad": False}, _adam),
+    "adamw": Preset({**ADAM, "weight_decay": 1e-2, "amsgrad": False}, _adamw),
+    "ftrl": Preset({"lr": None, **FTRL}, _ftrl),
 }

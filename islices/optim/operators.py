@@ -7,12 +7,15 @@ and compiled. The names here only stand for them. SPEC clause 16.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from types import FunctionType
 from typing import Any, NoReturn
 
-from islices.backend import Backend
+import numpy as np
+
+from islices.backend import Array, Backend
 
 __all__ = [
     "absolute",
@@ -24,6 +27,7 @@ __all__ = [
     "minimum",
     "mul",
     "number_operators",
+    "power",
     "sqrt",
     "where",
 ]
@@ -73,6 +77,11 @@ def absolute(x: Any) -> Any:
     _unbound(x)
 
 
+def power(x: Any, exponent: Any, one: Any) -> Any:
+    """x^exponent for 0 <= exponent < 256, by correctly rounded roots and products (`array_power`)."""
+    _unbound(x, exponent, one)
+
+
 def bind(rule: Callable[..., Any], operators: Mapping[str, Any]) -> Callable[..., Any]:
     """The rule, its code object unchanged, on other operators."""
     if not isinstance(rule, FunctionType) or rule.__closure__:
@@ -85,13 +94,84 @@ def array_operators(B: Backend) -> Mapping[str, Any]:
     """The operators on arrays of a backend."""
     return {
         "absolute": B.abs, "div": B.div, "less_equal": B.less_equal, "maximum": B.maximum, "minimum": B.minimum,
-        "mul": B.round_product, "sqrt": B.sqrt, "where": B.where,
+        "mul": B.round_product, "power": partial(array_power, B), "sqrt": B.sqrt, "where": B.where,
     }  # fmt: skip
 
 
+#: Binary digits of an exponent that count: of its whole part, and of its fraction by the type it is rounded to.
+WHOLE = 8
+FRACTION = {"float32": 32, "float64": 64}
+
+
+def array_power(B: Backend, x: Array, exponent: Array, one: Array) -> Array:
+    """x^exponent, both of one type, the exponent and one of shape (1, ..., 1) (SPEC clause 16).
+
+    No framework's pow is correctly rounded; roots and products are. From the last digit of the fraction to the first:
+    ``r = sqrt(r)``, times sqrt(x) where the digit is 1, so that each root halves the error so far. Then the whole part.
+    """
+    whole, fraction = _digits(B, exponent, one)
+    result, root = one, B.sqrt(x)
+    for digit in reversed(fraction):
+        result = B.sqrt(result) if result is not one else one
+        result = _chosen(B, digit, B.round_product(root, result), result)
+    for digit in whole:
+        result = _chosen(B, digit, B.round_product(x, result), result)
+        x = B.round_product(x, x)
+    return result
+
+
+def _chosen(B: Backend, digit: Any, a: Array, b: Array) -> Array:
+    return (a if digit else b) if isinstance(digit, bool) else B.where(digit, a, b)
+
+
+def _digits(B: Backend, exponent: Array, one: Array) -> tuple[list[Any], list[Any]]:
+    """(digits of the whole part, the units first; of the fraction, halves first): bools, or traced masks."""
+    count = FRACTION[B.dtype(exponent)]
+    if not B.is_traced(exponent):
+        number = float(B.to_numpy(exponent).item())
+        whole, part = int(number), int((number % 1.0) * 2.0**count)
+        last = max((k for k in range(count) if part >> (count - 1 - k) & 1), default=-1)
+        fraction = [bool(part >> (count - 1 - k) & 1) for k in range(last + 1)]
+        return [bool(whole >> k & 1) for k in range(whole.bit_length())], fraction
+    powers = [one]
+    for _ in range(WHOLE - 1):
+        powers.append(powers[-1] + powers[-1])
+    masks = []
+    for value in reversed(powers):
+        masks.append(B.less_equal(value, exponent))
+        exponent = B.where(masks[-1], exponent - value, exponent)
+    fraction = []
+    for _ in range(count):
+        exponent = exponent + exponent
+        fraction.append(B.less_equal(one, exponent))
+        exponent = B.where(fraction[-1], exponent - one, exponent)
+    return masks[::-1], fraction
+
+
+def _number_power(x: Any, exponent: Any, one: Any, count: Any) -> Any:
+    """`array_power` of one number."""
+    whole = np.uint64(exponent)
+    scale = one + one
+    for _ in range(5 if count == 32 else 6):
+        scale = scale * scale
+    part = np.uint64((exponent - whole) * scale)
+    result, root = one, math.sqrt(x)
+    for _ in range(count):
+        result = math.sqrt(result)
+        if part & np.uint64(1):
+            result = root * result
+        part = part >> np.uint64(1)
+    while whole > np.uint64(0):
+        if whole & np.uint64(1):
+            result = x * result
+        x = x * x
+        whole = whole >> np.uint64(1)
+    return result
+
+
 @cache
-def number_operators() -> Mapping[str, Any]:
-    """The operators on numbers, compiled by numba (``pip install "islices[fast]"``), for a rule inside a compiled loop.
+def number_operators(wide: str) -> Mapping[str, Any]:
+    """The operators on numbers of a type, compiled by numba (``pip install "islices[fast]"``), for a rule in a loop.
 
     Bits equal those on arrays: numba contracts nothing unless it is told to.
     """
@@ -99,9 +179,12 @@ def number_operators() -> Mapping[str, Any]:
         import numba
     except ImportError as error:
         raise ImportError('compiled rules need numba: pip install "islices[fast]"') from error
-    import math
-
     inline = numba.njit(inline="always", error_model="numpy")
+    raised = numba.njit(error_model="numpy")(_number_power)
+    by_type = {
+        "float32": lambda x, exponent, one: raised(x, exponent, one, 32),
+        "float64": lambda x, exponent, one: raised(x, exponent, one, 64),
+    }
     return {
         "absolute": inline(lambda x: abs(x)),
         "div": inline(lambda a, b: a / b),
@@ -109,6 +192,7 @@ def number_operators() -> Mapping[str, Any]:
         "maximum": inline(lambda a, b: a if a >= b or a != a else b),
         "minimum": inline(lambda a, b: a if a <= b or a != a else b),
         "mul": inline(lambda a, b: a * b),
+        "power": inline(by_type[wide]),
         "sqrt": inline(lambda x: math.sqrt(x)),
         "where": inline(lambda mask, a, b: a if mask else b),
     }

@@ -13,14 +13,11 @@ from islices import modes
 from islices.arguments import is_real
 from islices.backend import Array, Backend
 from islices.linear import as_float, wide_dtype
-from islices.optim.formulas import Formula, Hyper, Numbers
-from islices.registry import describe, find_backend
-from islices.shapes import size_of
+from islices.optim.formulas import Formula, Numbers
+from islices.optim.hyperparameters import Hyper, at_step, known_hyper
 
-__all__ = ["LearningRate", "Plan", "plan_step"]
+__all__ = ["Plan", "plan_step"]
 
-#: A number, an array of one, or a function of the number of steps taken before that returns either.
-LearningRate = float | Array | Callable[[Any], Any]
 #: What the count of steps, an int32, can hold.
 LAST_STEP = 2**31 - 1
 
@@ -44,18 +41,16 @@ def plan_step(
         count = B.to_numpy(step)
         if not 0 <= count[0] < LAST_STEP:
             raise ValueError(f"state['step']: got {count[0]}; accepted is 0 <= step < {LAST_STEP}")
-        rate = _rate(modes.HOST, hyper["lr"], count)
-        lr = as_float(rate) if is_real(rate) else float(rate.item())
-        others = tuple(item for item in hyper.items() if item[0] != "lr")
-        names, array = _known_numbers(formula, others, int(count[0]), lr, wide)
+        names, array = _known_numbers(formula, tuple(known_hyper(hyper, count).items()), int(count[0]), wide)
     return Plan(formula, names, maximize), array
 
 
 @lru_cache(maxsize=64)  # many parameters of one model take a step of the same numbers
 def _known_numbers(
-    formula: Formula, hyper: tuple[tuple[str, Any], ...], count: int, lr: float, wide: str
+    formula: Formula, hyper: tuple[tuple[str, Any], ...], count: int, wide: str
 ) -> tuple[tuple[str, ...], Array]:
-    numbers = Numbers(modes.HOST, np.array((count,), np.int32), np.array((lr,)), dict(hyper))
+    h = dict(hyper)
+    numbers = Numbers(modes.HOST, np.array((count,), np.int32), np.array((as_float(h["lr"]),)), h)
     with modes.HOST.scope():
         named = _named(formula, numbers)
     return tuple(named), np.array([as_float(x) if is_real(x) else x.item() for x in named.values()], wide)
@@ -64,9 +59,11 @@ def _known_numbers(
 def _traced_numbers(
     B: Backend, formula: Formula, hyper: Hyper, step: Array, wide: str
 ) -> tuple[tuple[str, ...], Array]:
-    lr = _rate(B, hyper["lr"], step)
+    known = (str, bool, float, int, np.bool_)
+    at = {name: x if isinstance(x, known) else at_step(B, name, x, step) for name, x in hyper.items()}
     with B.scope():
-        numbers = Numbers(B, step, _as_float64(B, lr, step), hyper)
+        h = {name: x if isinstance(x, known) else B.astype(B.reshape(x, (1,)), "float64") for name, x in at.items()}
+        numbers = Numbers(B, step, _as_array(B, h["lr"], step), h)
         named = _named(formula, numbers)
         columns = [numbers.number(x) if is_real(x) else B.astype(x, "float64") for x in named.values()]
         return tuple(named), B.astype(B.concat(columns), wide)
@@ -78,7 +75,7 @@ def _named(formula: Formula, numbers: Numbers) -> dict[str, Any]:
     if formula.decay == "coupled":
         named["weight_decay"] = numbers.h["weight_decay"]
     elif formula.decay == "decoupled":
-        decay = numbers.number(numbers.h["weight_decay"])
+        decay = numbers.array_of(numbers.h["weight_decay"])
         named["keep"] = numbers.number(1.0) - numbers.E.round_product(numbers.lr, decay)
     return {name: named[name] for name in _in_order(formula.rule, tuple(named))}
 
@@ -90,23 +87,6 @@ def _in_order(rule: Callable[..., Any], names: tuple[str, ...]) -> tuple[str, ..
     return (*own, *(name for name in names if name not in own))
 
 
-def _rate(E: Backend, lr: LearningRate, count: Array) -> Any:
-    """The learning rate of a step: a number, or an array of one."""
-    value: Any = lr
-    if callable(lr):
-        value = lr(int(count[0]) if E is modes.HOST else E.reshape(count, ()))
-    if is_real(value):
-        return value
-    backend = find_backend(value)
-    if backend is None or not backend.is_array(value) or size_of(backend.shape(value)) != 1:
-        raise TypeError(f"lr: got {describe(value)}; accepted is a number, or a function of the step that returns one")
-    if E is modes.HOST and modes.is_traced(backend, value):
-        raise TypeError("lr: got a traced array for a state that is not; accepted is a step count traced with it")
-    return backend.to_numpy(value) if E is modes.HOST else value
-
-
-def _as_float64(B: Backend, value: Any, count: Array) -> Array:
-    """A number or an array of one as a float64 array of shape (1,)."""
-    if is_real(value):
-        return B.asarray(np.array((as_float(value),)), count)
-    return B.astype(B.reshape(value, (1,)), "float64")
+def _as_array(B: Backend, x: Any, count: Array) -> Array:
+    """A number as a float64 array of shape (1,), an array as it is."""
+    return B.asarray(np.array((as_float(x),)), count) if is_real(x) else x

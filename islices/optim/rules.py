@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from islices.optim.operators import absolute, div, less_equal, maximum, minimum, mul, sqrt, where
+from islices.optim.operators import absolute, div, less_equal, maximum, minimum, mul, power, sqrt, where
 
 __all__ = [
     "adagrad",
     "adam",
+    "amsgrad",
     "coupled",
     "decoupled",
     "ftrl",
     "ftrl_linear",
+    "ftrl_power",
     "momentum",
     "nesterov",
     "rmsprop",
@@ -117,21 +119,57 @@ def adam(g: Any, q: Any, w: Any, m: Any, v: Any, gain1: Any, gain2: Any, rate: A
     return w - mul(rate, div(m, div(sqrt(v), root) + eps)), m, v
 
 
+def amsgrad(
+    g: Any, q: Any, w: Any, m: Any, v: Any, v_max: Any, gain1: Any, gain2: Any, rate: Any, root: Any, eps: Any
+) -> Any:
+    """Reddi et al. 2018: the largest mean of squares so far stands under the root; the same numbers as adam."""
+    m = m + mul(gain1, g - m)
+    v = v + mul(gain2, q - v)
+    v_max = maximum(v_max, v)
+    return w - mul(rate, div(m, div(sqrt(v_max), root) + eps)), m, v, v_max
+
+
 # ---------------------------------------------------------------------- follow the regularized leader
-def ftrl(g: Any, q: Any, w: Any, z: Any, n: Any, lr: Any, l1: Any, l2: Any, beta: Any) -> Any:
-    """FTRL-Proximal, McMahan et al. 2013, algorithm 1."""
+def ftrl(g: Any, q: Any, w: Any, z: Any, n: Any, lr: Any, l1: Any, l2: Any, beta: Any, l2_shrinkage: Any) -> Any:
+    """McMahan et al. 2013, algorithm 1: a row whose gradients stay below l1 is exactly zero.
+
+    l2_shrinkage is TensorFlow's: a penalty that z sees and the sum of squares does not.
+    """
     total = n + q
     root = sqrt(total)
-    z = (z + g) - mul(div(root - sqrt(n), lr), w)
+    z = (z + (g + mul(l2_shrinkage, w))) - mul(div(root - sqrt(n), lr), w)
     bounded = minimum(maximum(z, -l1), l1)
     w = where(less_equal(absolute(z), l1), z - z, div(bounded - z, div(beta + root, lr) + l2))
     return w, z, total
 
 
-def ftrl_linear(g: Any, q: Any, w: Any, z: Any, n: Any, lr: Any, l1: Any, l2: Any, beta: Any) -> Any:
+def ftrl_linear(g: Any, q: Any, w: Any, z: Any, n: Any, lr: Any, l1: Any, l2: Any, beta: Any, l2_shrinkage: Any) -> Any:
     """FTRL-Proximal with lr_power -1: the learning rate falls with the sum of squares itself."""
     total = n + q
-    z = (z + g) - mul(div(q, lr), w)
+    z = (z + (g + mul(l2_shrinkage, w))) - mul(div(q, lr), w)
     bounded = minimum(maximum(z, -l1), l1)
     w = where(less_equal(absolute(z), l1), z - z, div(bounded - z, div(beta + total, lr) + l2))
+    return w, z, total
+
+
+def ftrl_power(
+    g: Any,
+    q: Any,
+    w: Any,
+    z: Any,
+    n: Any,
+    lr: Any,
+    l1: Any,
+    l2: Any,
+    beta: Any,
+    l2_shrinkage: Any,
+    exponent: Any,
+    one: Any,
+) -> Any:
+    """FTRL-Proximal with any other lr_power; exponent is -lr_power."""
+    total = n + q
+    raised = power(total, exponent, one)
+    z = (z + (g + mul(l2_shrinkage, w))) - mul(div(raised - power(n, exponent, one), lr), w)
+    bounded = minimum(maximum(z, -l1), l1)
+    w = where(less_equal(absolute(z), l1), z - z, div(bounded - z, div(beta + raised, lr) + l2))
     return w, z, total

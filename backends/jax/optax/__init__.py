@@ -19,7 +19,7 @@ except ImportError as missing:
 
 from islices.arguments import check_flag
 from islices.backends.jax.optax.accumulation import accumulate
-from islices.backends.jax.optax.optimizers import adagrad, adam, adamw, rmsprop, sgd
+from islices.backends.jax.optax.optimizers import adagrad, adam, adamw, amsgrad, rmsprop, sgd
 from islices.backends.jax.optax.rows import (
     WAY_OUT,
     WITNESSES,
@@ -51,6 +51,7 @@ __all__ = [
     "adam",
     "adamw",
     "add_decayed_weights",
+    "amsgrad",
     "apply_if_finite",
     "apply_updates",
     "chain",

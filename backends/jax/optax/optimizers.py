@@ -11,7 +11,7 @@ import optax
 
 from islices.backends.jax.optax.transforms import Transformation, on_rows
 
-__all__ = ["adagrad", "adam", "adamw", "rmsprop", "sgd"]
+__all__ = ["adagrad", "adam", "adamw", "amsgrad", "rmsprop", "sgd"]
 
 
 def sgd(
@@ -226,3 +226,46 @@ def adamw(
     return on_rows(
         optax.adamw(learning_rate, b1, b2, eps, eps_root, mu_dtype, weight_decay, mask, nesterov=nesterov), rows=rows
     )
+
+
+def amsgrad(
+    learning_rate: Any,
+    b1: Any = 0.9,
+    b2: Any = 0.999,
+    eps: Any = 1e-8,
+    eps_root: Any = 0.0,
+    mu_dtype: Any = None,
+    *,
+    rows: str = "touched",
+    **options: Any,
+) -> Transformation:
+    """`optax.amsgrad`: as `adam`, divided by the root of the largest mean of squares so far.
+
+    Parameters
+    ----------
+    learning_rate and the others : as `optax.amsgrad` has them
+    rows : {"touched", "all"}
+        Which rows a sparse gradient moves: those it names, or all, as optax on the densified gradient does.
+
+    Returns
+    -------
+    optax.GradientTransformationExtraArgs
+        With the state of `optax.amsgrad`.
+
+    Notes
+    -----
+    optax corrects the mean before it takes the largest; `islices.optim.adam` with amsgrad=True, as torch and Keras,
+    after it.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from islices import IndexedSlices
+    >>> params = {"table": jnp.zeros((4, 1))}
+    >>> tx = amsgrad(0.5)
+    >>> grads = {"table": IndexedSlices(jnp.ones((2, 1)), jnp.array([3, 3]), (4, 1))}
+    >>> updates, state = tx.update(grads, tx.init(params), params)
+    >>> updates["table"].indices.tolist(), round(updates["table"].values.item(), 3)
+    ([3], -0.5)
+    """
+    return on_rows(optax.amsgrad(learning_rate, b1, b2, eps, eps_root, mu_dtype, **options), rows=rows)

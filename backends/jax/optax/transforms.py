@@ -28,8 +28,9 @@ from islices.backends.jax.optax.rows import (
 from islices.clip import check_nonfinite, clip_by_value
 from islices.clip import clip_by_global_norm as clip_tree
 from islices.limits import limit_of
+from islices.optim.hyperparameters import is_on
 from islices.optim.optimizer import Optimizer
-from islices.presets import BY_GLOBAL_NORM, lookup_formula
+from islices.presets import BY_GLOBAL_NORM, Semantics, lookup_formula
 from islices.registry import describe
 from islices.rows import coalesce as sum_duplicates
 from islices.slices import IndexedSlices
@@ -85,7 +86,7 @@ def coalesce() -> Transformation:
 def clip_by_global_norm(
     max_norm: float,
     *,
-    semantics: str = "islices",
+    semantics: Semantics = "islices",
     nonfinite: str = "propagate",
     group: Any = None,
     replicated: Any = False,
@@ -496,7 +497,7 @@ def _unfit(optimizer: Optimizer) -> str:
     """What keeps an optimizer's step from being an addition that depends on nothing but gradient and state."""
     if optimizer.name == "ftrl":
         return "a rule that computes weights anew (ftrl)"
-    if optimizer.hyper.get("weight_decay"):
+    if is_on(optimizer.hyper.get("weight_decay", 0)):
         return "weight_decay; chain add_decayed_weights(...) before it, or after it for adamw's"
     if optimizer._formula.raw:
         return 'duplicates="raw"'

@@ -12,6 +12,8 @@ from typing import Any, TypedDict, Unpack
 import torch
 
 from islices.backends.torch.optim.base import RowOptimizer
+from islices.optim.factory import Rows
+from islices.presets import Semantics
 
 __all__ = ["SGD", "Adagrad", "Adam", "AdamW", "Ftrl", "RMSprop", "RowwiseAdagrad"]
 
@@ -21,14 +23,13 @@ Number = float | torch.Tensor
 class Options(TypedDict, total=False):
     """What all classes take, and groups of parameters too; see `RowOptimizer`."""
 
-    rows: str
-    semantics: str
+    rows: Rows
+    semantics: Semantics
     maximize: bool
     frozen: Any
     master: bool
     foreach: bool | None
     fused: bool | None
-    amsgrad: bool
     capturable: bool
     differentiable: bool
 
@@ -40,7 +41,7 @@ class SGD(RowOptimizer):
     ----------
     params : iterable of Tensor, of (name, Tensor), or of dict
     lr : float or Tensor of one, default 1e-3
-    momentum, dampening, weight_decay : float, default 0
+    momentum, dampening, weight_decay : float or Tensor of one, default 0
     nesterov : bool, default False
     **options
         rows, semantics, maximize, frozen, master ...: see `RowOptimizer`.
@@ -72,8 +73,8 @@ class SGD(RowOptimizer):
         self,
         params: Any,
         lr: Number | None = None,
-        momentum: float | None = None,
-        dampening: float | None = None,
+        momentum: Number | None = None,
+        dampening: Number | None = None,
         weight_decay: Number | None = None,
         nesterov: bool | None = None,
         **options: Unpack[Options],
@@ -242,10 +243,14 @@ class Adam(RowOptimizer):
     ----------
     params : iterable of Tensor, of (name, Tensor), or of dict
     lr : float or Tensor of one, default 1e-3
-    betas : two floats, default (0.9, 0.999)
+    betas : two floats or Tensors of one, default (0.9, 0.999)
     eps : float, default 1e-8
     weight_decay : float, default 0
         Times the weight added to the gradient; see `AdamW` for the decoupled one.
+    amsgrad : bool, default False
+        Divide by the root of the largest mean square so far.
+    decoupled_weight_decay : bool
+        False is accepted: `AdamW` is the one with it.
     **options
         rows, semantics, maximize, frozen, master ...: see `RowOptimizer`.
 
@@ -257,7 +262,8 @@ class Adam(RowOptimizer):
     Notes
     -----
     `islices.optim.adam` has the formula; with semantics="torch" a sparse gradient is stepped as SparseAdam does it, a
-    dense one as Adam. The state: "step", "exp_avg", "exp_avg_sq". SPEC clause 16.
+    dense one as Adam. The state: "step", "exp_avg", "exp_avg_sq",
+    with amsgrad "max_exp_avg_sq". SPEC clause 16.
 
     Examples
     --------
@@ -271,7 +277,7 @@ class Adam(RowOptimizer):
     """
 
     rule = "adam"
-    hyper = ("lr", "betas", "eps", "weight_decay")
+    hyper = ("lr", "betas", "eps", "weight_decay", "amsgrad")
 
     def __init__(
         self,
@@ -279,10 +285,16 @@ class Adam(RowOptimizer):
         lr: Number | None = None,
         betas: tuple[Number, Number] | None = None,
         eps: float | None = None,
-        weight_decay: float | None = None,
+        weight_decay: Number | None = None,
+        amsgrad: bool | None = None,
+        *,
+        decoupled_weight_decay: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        super().__init__(params, dict(zip(self.hyper, (lr, betas, eps, weight_decay), strict=True)), **options)
+        if decoupled_weight_decay and self.rule != "adamw":
+            raise ValueError("decoupled_weight_decay: got True; accepted by Adam is False, AdamW has it")
+        values = (lr, betas, eps, weight_decay, amsgrad)
+        super().__init__(params, dict(zip(self.hyper, values, strict=True)), **options)
 
 
 class AdamW(Adam):
@@ -292,10 +304,12 @@ class AdamW(Adam):
     ----------
     params : iterable of Tensor, of (name, Tensor), or of dict
     lr : float or Tensor of one, default 1e-3
-    betas : two floats, default (0.9, 0.999)
+    betas : two floats or Tensors of one, default (0.9, 0.999)
     eps : float, default 1e-8
     weight_decay : float, default 1e-2
         With rows="touched" the rows that move are shrunk, all others keep their bits.
+    amsgrad : bool, default False
+        As of `Adam`.
     **options
         rows, semantics, maximize, frozen, master ...: see `RowOptimizer`.
 
@@ -306,7 +320,8 @@ class AdamW(Adam):
 
     Notes
     -----
-    `islices.optim.adamw` has the formula. The state: "step", "exp_avg", "exp_avg_sq". SPEC clause 16.
+    `islices.optim.adamw` has the formula. The state: "step", "exp_avg", "exp_avg_sq",
+    with amsgrad "max_exp_avg_sq". SPEC clause 16.
 
     Examples
     --------
@@ -332,8 +347,10 @@ class Ftrl(RowOptimizer):
         To be given, unless the semantics has a default. The formula divides by it.
     l1, l2, beta : float, default 0
         The penalties; what is added to the root in the denominator.
-    lr_power : {-0.5, -1}, default -0.5
+    lr_power : float, -256 < lr_power <= 0, default -0.5
     initial_accumulator_value : float, default 0.1
+    l2_shrinkage : float, default 0
+        Times the weight added to the gradient, not to its square.
     **options
         rows, semantics, maximize, frozen, master ...: see `RowOptimizer`.
 
@@ -358,7 +375,7 @@ class Ftrl(RowOptimizer):
     """
 
     rule = "ftrl"
-    hyper = ("lr", "l1", "l2", "beta", "lr_power", "initial_accumulator_value")
+    hyper = ("lr", "l1", "l2", "beta", "lr_power", "initial_accumulator_value", "l2_shrinkage")
 
     def __init__(
         self,
@@ -369,7 +386,8 @@ class Ftrl(RowOptimizer):
         beta: float | None = None,
         lr_power: float | None = None,
         initial_accumulator_value: float | None = None,
+        l2_shrinkage: float | None = None,
         **options: Unpack[Options],
     ) -> None:
-        values = (lr, l1, l2, beta, lr_power, initial_accumulator_value)
+        values = (lr, l1, l2, beta, lr_power, initial_accumulator_value, l2_shrinkage)
         super().__init__(params, dict(zip(self.hyper, values, strict=True)), **options)

@@ -17,7 +17,9 @@ from islices.arguments import check_flag
 from islices.backends.torch.optim import checkpoints
 from islices.backends.torch.optim.hyperparameters import Rate, asked_of, check_group, complete, made_from
 from islices.optim import Optimizer
+from islices.optim.factory import Rows
 from islices.optim.optimizer import Step, check_steps
+from islices.presets import Semantics
 from islices.registry import describe
 
 __all__ = ["RowOptimizer"]
@@ -52,8 +54,9 @@ class RowOptimizer(torch.optim.Optimizer):
     ----------
     params : iterable of Tensor, of (name, Tensor), or of dict
         Parameters, or groups of them, as torch.optim has it.
-    rows : {"touched", "all"}
+    rows : {"touched", "all"}, optional
         Which rows a sparse gradient moves: those that it names, or all, by the dense formula on its densified form.
+        Default: "touched", or "all" where the semantics has nothing else.
     semantics : {"islices", "torch", ...}
         Whose arithmetic: docs/optimizers.md. Its defaults stand in for hyperparameters that are None; those of
         "islices" are torch's. A dense gradient is stepped by the formula of rows="all", where the semantics has it.
@@ -64,9 +67,9 @@ class RowOptimizer(torch.optim.Optimizer):
     master : bool
         Keep a float32 copy of 16-bit parameters, from their first step on: steps are taken on it.
     foreach, fused : bool, optional
-        Taken for compatibility, without effect.
-    amsgrad, capturable, differentiable : bool
-        False is accepted.
+        Taken for compatibility, without effect: torch chooses code by them, not results.
+    capturable, differentiable : bool
+        False is accepted: steps are counted on the host, and no gradient is recorded through one.
 
     Raises
     ------
@@ -89,20 +92,19 @@ class RowOptimizer(torch.optim.Optimizer):
         params: Any,
         given: Mapping[str, Any],
         *,
-        rows: str = "touched",
-        semantics: str = "islices",
+        rows: Rows = None,
+        semantics: Semantics = "islices",
         maximize: bool = False,
         frozen: Any = None,
         master: bool = False,
         foreach: bool | None = None,
         fused: bool | None = None,
-        amsgrad: bool = False,
         capturable: bool = False,
         differentiable: bool = False,
     ) -> None:
         options = {"rows": rows, "semantics": semantics, "maximize": maximize, "frozen": frozen, "master": master}
         defaults = complete(self.rule, {**given, **options}, self.hyper, {})
-        refused = {"amsgrad": amsgrad, "capturable": capturable, "differentiable": differentiable}
+        refused = {"capturable": capturable, "differentiable": differentiable}
         check_group(self.rule, {**defaults, **refused}, self.hyper)
         self._made: dict[int, Made] = {}
         super().__init__(params, defaults)

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 __all__ = ["as_stored", "checked", "opened", "saved", "unsealed"]
 
 #: islices' name of an array -> torch's
-STORED = {"m": "exp_avg", "v": "exp_avg_sq", "momentum": "momentum_buffer", "accumulator": "sum",
-          "mean_square": "square_avg", "mean": "grad_avg"}  # fmt: skip
+STORED = {"m": "exp_avg", "v": "exp_avg_sq", "v_max": "max_exp_avg_sq", "momentum": "momentum_buffer",
+          "accumulator": "sum", "mean_square": "square_avg", "mean": "grad_avg"}  # fmt: skip
 #: Arrays that an option adds, which may be switched on and off between steps.
-ADDED = {"sgd": ("momentum",), "rmsprop": ("momentum", "mean")}
+ADDED = {"sgd": ("momentum",), "rmsprop": ("momentum", "mean"), "adam": ("v_max",), "adamw": ("v_max",)}
 #: Semantics whose momentum is torch's, of gradients: that of others holds steps, with learning rate and sign.
 OF_GRADIENTS = ("islices", "torch")
 #: What torch's groups say and islices' do not.
-OF_TORCH = ("amsgrad", "capturable", "decoupled_weight_decay", "differentiable", "foreach", "fused")
+OF_TORCH = ("capturable", "decoupled_weight_decay", "differentiable", "foreach", "fused")
 
 
 # ---------------------------------------------------------------------- at a step
@@ -128,8 +128,6 @@ def checked(optimizer: RowOptimizer, state_dict: dict[str, Any]) -> dict[str, An
 
 def _whole_group(optimizer: RowOptimizer, old: Mapping[str, Any], group: Mapping[str, Any]) -> dict[str, Any]:
     """A saved group, with what a group of torch's class does not say as the optimizer has it."""
-    if old.get("amsgrad"):
-        raise ValueError("amsgrad: got True; islices has no such state, accepted is False")
     decoupled = old.get("decoupled_weight_decay")
     if decoupled is not None and bool(decoupled) != (optimizer.rule == "adamw"):
         other = "AdamW" if decoupled else "Adam"

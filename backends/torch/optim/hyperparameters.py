@@ -15,7 +15,7 @@ import torch
 from islices.arguments import check_flag, is_real, show
 from islices.linear import as_float
 from islices.optim import Optimizer
-from islices.optim.factory import make
+from islices.optim.factory import current_name, make
 from islices.optim.presets import PRESETS
 from islices.presets import lookup_formula
 from islices.registry import describe
@@ -26,8 +26,11 @@ Group = Mapping[str, Any]
 
 #: What a group says beside hyperparameters.
 OPTIONS = ("rows", "semantics", "maximize", "frozen", "master")
-#: What torch has besides, and islices as False alone.
-REFUSED = ("amsgrad", "capturable", "differentiable")
+#: What torch has besides, and islices as False alone: why.
+REFUSED = {
+    "capturable": "islices counts steps on the host, which no CUDA graph captures",
+    "differentiable": "islices records no gradient through a step",
+}
 #: torch's name -> islices'
 NAMES = {"alpha": "rho", "initial_accumulator_value": "initial_accumulator"}
 BETAS = ("beta1", "beta2")
@@ -76,6 +79,7 @@ def complete(rule: str, group: Group, names: Sequence[str], defaults: Group) -> 
     """The group with all options and hyperparameters: its own, else those of defaults that its semantics has, else
     those of its semantics; None where it has none."""
     whole = {**{name: defaults[name] for name in OPTIONS if name in defaults}, **group}
+    whole["semantics"] = current_name(whole["semantics"])
     known = dict(lookup_formula(PRESETS[rule], whole["semantics"], rule).defaults)
     if whole["semantics"] == "islices" and "torch" in PRESETS[rule]:
         known |= PRESETS[rule]["torch"].defaults
@@ -91,9 +95,9 @@ def complete(rule: str, group: Group, names: Sequence[str], defaults: Group) -> 
 
 def check_group(rule: str, group: Group, names: Sequence[str]) -> None:
     """Raise TypeError or ValueError for what does not fit, in the names that the group has."""
-    for name in REFUSED:
+    for name, reason in REFUSED.items():
         if group.get(name):
-            raise ValueError(f"{name}: got {show(group[name])}; accepted is False, islices has no such {rule}")
+            raise ValueError(f"{name}: got {show(group[name])}; accepted is False: {reason}")
     check_flag(group["master"], "master")
     if group["lr"] is None:
         raise TypeError(f"lr: got none; {rule} with semantics={group['semantics']!r} has no default")
@@ -112,7 +116,7 @@ def made_from(rule: str, group: Group, names: Sequence[str], rate: Rate) -> tupl
     options = {name: group[name] for name in ("semantics", "maximize", "frozen")}
     try:
         sparse = make(rule, given, rows=group["rows"], duplicates="sum", **options)
-        if group["rows"] == "all" or "all" not in sparse._formula.rows:
+        if sparse.rows == "all" or "all" not in sparse._formula.rows:
             return sparse, sparse
         return sparse, make(rule, given, rows="all", duplicates="sum", **options)
     except (TypeError, ValueError, IndexError) as error:
@@ -124,7 +128,9 @@ def _in_islices(group: Group, names: Sequence[str]) -> dict[str, Any]:
     """The hyperparameters by islices' names, none of them a Tensor."""
     given: dict[str, Any] = {}
     for name in names:
-        if name != "betas":
+        if name == "amsgrad":
+            given[name] = group[name] or None  # what is off, the semantics need not have
+        elif name != "betas":
             given[NAMES.get(name, name)] = _plain(group[name], name)
         elif isinstance(group[name], (tuple, list)) and len(group[name]) == len(BETAS):
             given |= {ours: _plain(x, WRITTEN[ours]) for ours, x in zip(BETAS, group[name], strict=True)}

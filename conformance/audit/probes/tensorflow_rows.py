@@ -351,7 +351,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 @probe(
     "tensorflow", "tf.compat.v1.train.*Optimizer.apply_gradients", "16",
     claim="duplicates are summed before the step", trap="",
-    instead='islices.optim.adam(lr, semantics="tf1") and the others',
+    instead='islices.optim.adam(lr, semantics="tensorflow") and the others',
 )  # fmt: skip
 def v1_optimizers() -> Iterator[Ask]:
     def stepped(make: Callable[[], Any], x: tf.IndexedSlices) -> Any:

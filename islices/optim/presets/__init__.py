@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from islices.optim.formulas import FORMULAS, Preset
-from islices.optim.presets import fbgemm, keras, mxnet, optax, tf1, torch
+from islices.optim.presets import fbgemm, keras, mxnet, optax, tensorflow, torch
 
 __all__ = ["PRESETS"]
 
@@ -17,7 +17,7 @@ _BY_SEMANTICS: Mapping[str, Mapping[str, Preset]] = {
     "islices": FORMULAS,
     "torch": torch.PRESETS,
     "keras": keras.PRESETS,
-    "tf1": tf1.PRESETS,
+    "tensorflow": tensorflow.PRESETS,
     "mxnet": mxnet.PRESETS,
     "optax": optax.PRESETS,
     "fbgemm": fbgemm.PRESETS,

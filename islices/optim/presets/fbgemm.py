@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from islices.optim import rules
-from islices.optim.formulas import Formula, Hyper, Preset, State
+from islices.optim.formulas import Formula, Preset, State, decays
+from islices.optim.hyperparameters import Hyper
 from islices.optim.operators import div, mul, sqrt
 
 __all__ = ["PRESETS"]
@@ -38,7 +39,7 @@ def _sgd(h: Hyper) -> Formula:
 def _adagrad(h: Hyper) -> Formula:
     return Formula(
         adagrad,
-        lambda n: {"lr": n.lr, "eps": h["eps"]},
+        lambda n: {"lr": n.lr, "eps": n.h["eps"]},
         (State("accumulator"),),
         squares="element",
         rows=TOUCHED,
@@ -49,10 +50,10 @@ def _rowwise_adagrad(h: Hyper) -> Formula:
     """weight_decay is WeightDecayMode.L2, which FBGEMM writes ``(1 - f weight_decay) w - f g``, f the row's factor."""
     return Formula(
         rowwise_adagrad,
-        lambda n: {"lr": n.lr, "eps": h["eps"]},
+        lambda n: {"lr": n.lr, "eps": n.h["eps"]},
         (State("accumulator", per_row=True),),
         squares="row",
-        decay="coupled" if h["weight_decay"] else "",
+        decay=decays(h),
         rows=TOUCHED,
     )
 

@@ -12,12 +12,26 @@ through float32, the other numbers do not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from islices.arguments import is_real
 from islices.optim import rules
-from islices.optim.formulas import FORMULAS, Formula, Hyper, Preset, State, complement, rmsprop_kind, single
-from islices.optim.operators import div, maximum, minimum, mul, sqrt
+from islices.optim.formulas import (
+    FORMULAS,
+    FTRL,
+    Formula,
+    Numbers,
+    Preset,
+    State,
+    adam_state,
+    ftrl_kind,
+    rmsprop_kind,
+    single,
+    with_power,
+)
+from islices.optim.hyperparameters import Hyper, is_on
+from islices.optim.operators import div, maximum, minimum, mul, power, sqrt
 
 __all__ = ["PRESETS"]
 
@@ -125,21 +139,71 @@ def adam(
     return w - div(mul(m, rate), sqrt(v) + eps), m, v
 
 
-def ftrl(g: Any, q: Any, w: Any, z: Any, n: Any, lr: Any, l1: Any, l2: Any, beta: Any, two: Any) -> Any:
-    """2 (l2 + beta / (2 lr)) stands in the denominator. A row without a gradient is computed anew from its z: 0 there
-    gives 0."""
+def amsgrad(
+    g: Any,
+    q: Any,
+    w: Any,
+    m: Any,
+    v: Any,
+    v_max: Any,
+    gain1: Any,
+    gain2: Any,
+    power1: Any,
+    power2: Any,
+    one: Any,
+    lr: Any,
+    eps: Any,
+    decay: Any,
+) -> Any:
+    """The largest mean of squares so far (velocity_hat) stands under the root."""
+    rate = div(mul(lr, sqrt(one - power2)), one - power1)
+    w = w - mul(mul(w, decay), lr)
+    m = m + mul(g - m, gain1)
+    v = v + mul(q - v, gain2)
+    v_max = maximum(v_max, v)
+    return w - div(mul(m, rate), sqrt(v_max) + eps), m, v, v_max
+
+
+def ftrl(g: Any, q: Any, w: Any, z: Any, n: Any, lr: Any, l1: Any, l2: Any, beta: Any, shrinkage: Any, two: Any) -> Any:
+    """2 (l2 + beta / (2 lr)) stands in the denominator; shrinkage is 2 l2_shrinkage. A row without a gradient is
+    computed anew from its z: 0 there gives 0."""
     total = n + q
     root = sqrt(total)
-    z = z + (g - mul(div(root - sqrt(n), lr), w))
+    z = z + ((g + mul(shrinkage, w)) - mul(div(root - sqrt(n), lr), w))
     quadratic = div(root, lr) + mul(two, l2 + div(beta, mul(two, lr)))
     return div(minimum(maximum(z, -l1), l1) - z, quadratic), z, total
 
 
-def ftrl_linear(g: Any, q: Any, w: Any, z: Any, n: Any, lr: Any, l1: Any, l2: Any, beta: Any, two: Any) -> Any:
+def ftrl_linear(
+    g: Any, q: Any, w: Any, z: Any, n: Any, lr: Any, l1: Any, l2: Any, beta: Any, shrinkage: Any, two: Any
+) -> Any:
     """With learning_rate_power -1."""
     total = n + q
-    z = z + (g - mul(div(total - n, lr), w))
+    z = z + ((g + mul(shrinkage, w)) - mul(div(total - n, lr), w))
     quadratic = div(total, lr) + mul(two, l2 + div(beta, mul(two, lr)))
+    return div(minimum(maximum(z, -l1), l1) - z, quadratic), z, total
+
+
+def ftrl_power(
+    g: Any,
+    q: Any,
+    w: Any,
+    z: Any,
+    n: Any,
+    lr: Any,
+    l1: Any,
+    l2: Any,
+    beta: Any,
+    shrinkage: Any,
+    two: Any,
+    exponent: Any,
+    one: Any,
+) -> Any:
+    """With any other learning_rate_power."""
+    total = n + q
+    raised = power(total, exponent, one)
+    z = z + ((g + mul(shrinkage, w)) - mul(div(raised - power(n, exponent, one), lr), w))
+    quadratic = div(raised, lr) + mul(two, l2 + div(beta, mul(two, lr)))
     return div(minimum(maximum(z, -l1), l1) - z, quadratic), z, total
 
 
@@ -149,44 +213,51 @@ def _raw(h: Hyper) -> bool:
 
 
 def _sgd(h: Hyper) -> Formula:
-    decay = single(h["weight_decay"])
-    if h["momentum"]:
-        if h["momentum"] > 1:
-            raise ValueError(f'momentum: got {h["momentum"]}; accepted with semantics="keras" is 0 <= value <= 1')
+    mu = h["momentum"]
+    if is_on(mu):
+        if is_real(mu) and mu > 1:
+            raise ValueError(f'momentum: got {mu}; accepted with semantics="keras" is 0 <= value <= 1')
         return Formula(
             nesterov if h["nesterov"] else momentum,
-            lambda n: {"mu": single(h["momentum"]), "lr": n.single_lr, "decay": decay},
+            lambda n: {"mu": n.single("momentum"), "lr": n.single_lr, "decay": n.single("weight_decay")},
             (State("momentum"),),
             rows=("all",),
             raw=_raw(h),
         )
-    if decay:
-        return Formula(sgd_decayed, lambda n: {"lr": n.single_lr, "decay": decay}, rows=("all",), raw=_raw(h))
+    if is_on(h["weight_decay"]):
+        numbers = lambda n: {"lr": n.single_lr, "decay": n.single("weight_decay")}  # noqa: E731
+        return Formula(sgd_decayed, numbers, rows=("all",), raw=_raw(h))
     return Formula(rules.sgd, lambda n: {"lr": n.single_lr}, raw=_raw(h))
 
 
 def _adagrad(h: Hyper) -> Formula:
-    state, fixed = (State("accumulator", single(h["initial_accumulator"])),), {"eps": h["eps"]}
-    if h["weight_decay"]:
-        fixed["decay"] = single(h["weight_decay"])
+    decaying = is_on(h["weight_decay"])
+
+    def numbers(n: Numbers) -> Mapping[str, Any]:
+        named = {"lr": n.single_lr, "eps": n.h["eps"]}
+        return {**named, "decay": n.single("weight_decay")} if decaying else named
+
     return Formula(
-        adagrad_decayed if h["weight_decay"] else adagrad,
-        lambda n: {**fixed, "lr": n.single_lr},
-        state,
+        adagrad_decayed if decaying else adagrad,
+        numbers,
+        (State("accumulator", single(h["initial_accumulator"])),),
         squares="element",
-        rows=("all",) if h["weight_decay"] else ("touched", "all"),
+        rows=("all",) if decaying else ("touched", "all"),
         raw=_raw(h),
     )
 
 
 def _rmsprop(h: Hyper) -> Formula:
-    fixed = {"rho": h["rho"], "gain": complement(h["rho"]), "eps": h["eps"]}
-    fixed["decay"] = single(h["weight_decay"])
-    if h["momentum"]:
-        fixed["mu"] = h["momentum"]
+    buffered = is_on(h["momentum"])
+
+    def numbers(n: Numbers) -> Mapping[str, Any]:
+        named = {"rho": n.h["rho"], "gain": n.complement("rho"), "eps": n.h["eps"], "lr": n.single_lr}
+        named["decay"] = n.single("weight_decay")
+        return {**named, "mu": n.h["momentum"]} if buffered else named
+
     return Formula(
         rmsprop_kind(h, rmsprop, rmsprop_momentum, rmsprop_centered, rmsprop_centered_momentum),
-        lambda n: {**fixed, "lr": n.single_lr},
+        numbers,
         FORMULAS["rmsprop"].formula(h).state,
         squares="element",
         rows=("all",),
@@ -194,30 +265,34 @@ def _rmsprop(h: Hyper) -> Formula:
     )
 
 
+def _adam_numbers(n: Numbers) -> Mapping[str, Any]:
+    return {
+        "gain1": n.complement("beta1"),
+        "gain2": n.complement("beta2"),
+        "power1": n.library_power(n.single("beta1")),  # TensorFlow's float32 pow is mostly the float64 one rounded
+        "power2": n.library_power(n.single("beta2")),
+        "one": 1.0,
+        "lr": n.single_lr,
+        "eps": n.h["eps"],
+        "decay": n.single("weight_decay"),
+    }
+
+
 def _adam(h: Hyper) -> Formula:
-    fixed = {"gain1": complement(h["beta1"]), "gain2": complement(h["beta2"]), "eps": h["eps"]}
-    fixed |= {"one": 1.0, "decay": single(h["weight_decay"])}
-    return Formula(
-        adam,
-        lambda n: {
-            **fixed,  # TensorFlow's float32 pow is mostly the float64 one rounded
-            "power1": n.library_power(single(h["beta1"])),
-            "power2": n.library_power(single(h["beta2"])),
-            "lr": n.single_lr,
-        },
-        (State("m"), State("v")),
-        squares="element",
-        rows=("all",),
-        raw=_raw(h),
-    )
+    rule: Callable[..., Any] = amsgrad if h["amsgrad"] else adam
+    return Formula(rule, _adam_numbers, adam_state(h), squares="element", rows=("all",), raw=_raw(h))
+
+
+def _ftrl_numbers(n: Numbers) -> Mapping[str, Any]:
+    named = {"lr": n.single_lr, **{name: n.h[name] for name in ("l1", "l2", "beta")}, "two": 2.0}
+    shrinkage = n.h["l2_shrinkage"]
+    return with_power(n.h, {**named, "shrinkage": shrinkage + shrinkage})
 
 
 def _ftrl(h: Hyper) -> Formula:
-    FORMULAS["ftrl"].formula(h)  # refuses an lr_power that there is no rule for
-    fixed = {**{name: h[name] for name in ("l1", "l2", "beta")}, "two": 2.0}
     return Formula(
-        ftrl if h["lr_power"] == -0.5 else ftrl_linear,
-        lambda n: {**fixed, "lr": n.single_lr},
+        ftrl_kind(h, ftrl, ftrl_linear, ftrl_power),
+        _ftrl_numbers,
         (State("z"), State("n", single(h["initial_accumulator"]))),
         squares="element",
         rows=("all",),
@@ -239,13 +314,17 @@ PRESETS: Mapping[str, Preset] = {
         "keras.optimizers.RMSprop",
     ),
     "adam": Preset(
-        {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-7, "weight_decay": 0.0}, _adam, "keras.optimizers.Adam"
+        {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-7, "weight_decay": 0.0, "amsgrad": False},
+        _adam,
+        "keras.optimizers.Adam",
     ),
     "adamw": Preset(
-        {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-7, "weight_decay": 4e-3}, _adam, "keras.optimizers.AdamW"
+        {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-7, "weight_decay": 4e-3, "amsgrad": False},
+        _adam,
+        "keras.optimizers.AdamW",
     ),
     "ftrl": Preset(
-        {"lr": 1e-3, "l1": 0.0, "l2": 0.0, "beta": 0.0, "lr_power": -0.5, "initial_accumulator": 0.1},
+        {"lr": 1e-3, **FTRL},
         _ftrl,
         "keras.optimizers.Ftrl",
     ),

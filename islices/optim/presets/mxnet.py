@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from islices.arguments import show
 from islices.optim import rules
-from islices.optim.formulas import Formula, Hyper, Numbers, Preset, State, single
+from islices.optim.formulas import Formula, Numbers, Preset, State
+from islices.optim.hyperparameters import Hyper, is_on, refuse_scheduled
 from islices.optim.operators import absolute, div, less_equal, maximum, minimum, mul, sqrt, where
 
 __all__ = ["PRESETS"]
@@ -98,44 +100,48 @@ def ftrl(g: Any, q: Any, w: Any, z: Any, n: Any, lr: Any, l1: Any, l2: Any, beta
 
 
 # ---------------------------------------------------------------------- numbers
-def _with_rate(**fixed: float) -> Callable[[Numbers], Mapping[str, Any]]:
-    """Numbers that do not change, rounded to float32, and the learning rate."""
-    rounded = {name: single(x) for name, x in fixed.items()}
-    return lambda n: {**rounded, "lr": n.single_lr}
+def _with_rate(**names: str) -> Callable[[Numbers], Mapping[str, Any]]:
+    """A rule's numbers, hyperparameters rounded to float32, by the hyperparameters' names; and the learning rate."""
+    return lambda n: {**{own: n.single(name) for own, name in names.items()}, "lr": n.single_lr}
 
 
 # ---------------------------------------------------------------------- formulas
 def _sgd(h: Hyper) -> Formula:
-    mu, wd = h["momentum"], h["weight_decay"]
-    if mu:
-        return Formula(momentum, _with_rate(mu=mu, wd=wd), (State("momentum"),))
-    if not wd:
+    if is_on(h["momentum"]):
+        return Formula(momentum, _with_rate(mu="momentum", wd="weight_decay"), (State("momentum"),))
+    if not is_on(h["weight_decay"]):
         return Formula(rules.sgd, _with_rate())
     if h["rows"] == "touched":
-        return Formula(sgd_shrinking, _with_rate(wd=wd, one=1.0))
+        numbers = _with_rate(wd="weight_decay")
+        return Formula(sgd_shrinking, lambda n: {**numbers(n), "one": 1.0})
     return Formula(sgd_shrunk, _keep)
 
 
 def _keep(n: Numbers) -> Mapping[str, Any]:
     """The standard update forms its factor 1 - lr wd in float32, also for a table of float64."""
     E, rate = n.E, n.single_lr
-    keep = n.number(1.0, "float32") - E.round_product(rate, n.number(n.h["weight_decay"], "float32"))
-    return {"lr": rate, "keep": keep}
+    decay = E.astype(n.array_of(n.h["weight_decay"]), "float32")
+    return {"lr": rate, "keep": n.number(1.0, "float32") - E.round_product(rate, decay)}
+
+
+def _one_less(n: Numbers, x: Any) -> Any:
+    """1 - x in float64, for a rounded x."""
+    return n.number(1.0) - n.array_of(x)
 
 
 def _adam_numbers(n: Numbers) -> Mapping[str, Any]:
     """The rate is formed in float64 by Python, and rounded once."""
     E, one, h = n.E, n.number(1.0), n.h
-    beta1, beta2 = single(h["beta1"]), single(h["beta2"])
+    beta1, beta2 = n.single("beta1"), n.single("beta2")
     correction = E.div(E.sqrt(one - n.power(h["beta2"])), one - n.power(h["beta1"]))
     return {
         "beta1": beta1,
         "beta2": beta2,
-        "gain1": 1.0 - beta1,
-        "gain2": 1.0 - beta2,
+        "gain1": _one_less(n, beta1),
+        "gain2": _one_less(n, beta2),
         "rate": E.astype(E.round_product(n.lr, correction), "float32"),
-        "eps": single(h["eps"]),
-        "wd": single(h["weight_decay"]),
+        "eps": n.single("eps"),
+        "wd": n.single("weight_decay"),
     }
 
 
@@ -144,16 +150,16 @@ def _adam(h: Hyper) -> Formula:
 
 
 def _adagrad(h: Hyper) -> Formula:
-    state, eps, wd = (State("accumulator"),), h["eps"], h["weight_decay"]
-    if wd:  # MXNet's sparse kernel refuses it; its dense form is Python over arrays, whose numbers are float64
-        return Formula(
-            adagrad_decay, lambda n: {"lr": n.lr, "eps": eps, "wd": wd}, state, squares="element", rows=("all",)
-        )
-    return Formula(adagrad, _with_rate(eps=eps), state, squares="element")
+    state = (State("accumulator"),)
+    if is_on(h["weight_decay"]):
+        # MXNet's sparse kernel refuses it; its dense form is Python over arrays, whose numbers are float64
+        numbers = lambda n: {"lr": n.lr, "eps": n.h["eps"], "wd": n.h["weight_decay"]}  # noqa: E731
+        return Formula(adagrad_decay, numbers, state, squares="element", rows=("all",))
+    return Formula(adagrad, _with_rate(eps="eps"), state, squares="element")
 
 
 def _rowwise_adagrad(h: Hyper) -> Formula:
-    return Formula(group_adagrad, _with_rate(eps=h["eps"]), (State("accumulator", per_row=True),), squares="row")
+    return Formula(group_adagrad, _with_rate(eps="eps"), (State("accumulator", per_row=True),), squares="row")
 
 
 #: gamma2 of mx.optimizer.RMSProp
@@ -162,21 +168,26 @@ GAMMA2 = 0.9
 
 def _rmsprop(h: Hyper) -> Formula:
     """Dense kernels alone: a sparse gradient is made dense, so that the means of all rows decay."""
-    fixed = {"rho": h["rho"], "eps": h["eps"], "wd": h["weight_decay"]}
-    gain = 1.0 - single(h["rho"])  # rounded to the table's dtype, not to float32
+    names = {"rho": "rho", "eps": "eps", "wd": "weight_decay", **({"mu": "momentum"} if h["centered"] else {})}
+    rounded = _with_rate(**names)
+
+    def numbers(n: Numbers) -> Mapping[str, Any]:
+        named = rounded(n)
+        return {**named, "gain": _one_less(n, named["rho"])}  # rounded to the table's dtype, not to float32
+
     if h["centered"]:
         state = (State("mean_square"), State("mean"), State("momentum"))
-        numbers = _with_rate(**fixed, mu=h["momentum"])
-        return Formula(rmsprop_centered, lambda n: {**numbers(n), "gain": gain}, state, rows=("all",))
+        return Formula(rmsprop_centered, numbers, state, rows=("all",))
+    refuse_scheduled(h, 'rmsprop with semantics="mxnet"', "momentum")
     if h["momentum"] not in (0, GAMMA2):
-        raise ValueError(f"momentum: got {h['momentum']}; MXNet's RMSProp has one with centered=True only")
-    numbers = _with_rate(**fixed)
-    return Formula(rmsprop, lambda n: {**numbers(n), "gain": gain}, (State("mean_square"),), rows=("all",))
+        raise ValueError(f"momentum: got {show(h['momentum'])}; MXNet's RMSProp has one with centered=True only")
+    return Formula(rmsprop, numbers, (State("mean_square"),), rows=("all",))
 
 
 def _ftrl(h: Hyper) -> Formula:
-    numbers = _with_rate(l1=h["l1"], l2=h["l2"], beta=h["beta"], zero=0.0, one=1.0)
-    return Formula(ftrl, numbers, (State("z"), State("n")), squares="element")
+    rounded = _with_rate(l1="l1", l2="l2", beta="beta")
+    state = (State("z"), State("n"))
+    return Formula(ftrl, lambda n: {**rounded(n), "zero": 0.0, "one": 1.0}, state, squares="element")
 
 
 #: optimizer -> its preset

@@ -6,14 +6,13 @@ first, ``(1 - beta) g + beta m``, its numbers are float32, and the roots of adag
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
 from islices.backend import Array
-from islices.optim.formulas import FORMULAS, Formula, Hyper, Numbers, Preset, State, complement, rmsprop_kind
-from islices.optim.operators import div, less_equal, mul, sqrt, where
+from islices.optim.formulas import FORMULAS, Formula, Numbers, Preset, State, adam_state, rmsprop_kind
+from islices.optim.hyperparameters import Hyper, is_on
+from islices.optim.operators import div, less_equal, maximum, mul, sqrt, where
 
 __all__ = ["PRESETS"]
 
@@ -117,13 +116,36 @@ def adamw(
     return w - mul(lr, direction + mul(penalty, w)), m, v
 
 
+def amsgrad(
+    g: Any,
+    q: Any,
+    w: Any,
+    m: Any,
+    v: Any,
+    v_max: Any,
+    gain1: Any,
+    gain2: Any,
+    beta1: Any,
+    beta2: Any,
+    correction1: Any,
+    correction2: Any,
+    lr: Any,
+    eps: Any,
+) -> Any:
+    """scale_by_amsgrad: the largest of the corrected means."""
+    m = mul(gain1, g) + mul(beta1, m)
+    v = mul(gain2, q) + mul(beta2, v)
+    v_max = maximum(v_max, div(v, correction2))
+    return w - mul(lr, div(div(m, correction1), sqrt(v_max) + eps)), m, v, v_max
+
+
 # ---------------------------------------------------------------------- numbers
-def correction(n: Numbers, beta: float) -> Array:
+def correction(n: Numbers, beta: str) -> Array:
     """1 - beta^t as JAX without x64 computes it: beta, its power and the difference each rounded to float32.
 
     The difference loses digits: with beta 0.999 it is 1e-5 of itself off at the first step.
     """
-    power = n.E.astype(n.power(float(np.float32(beta))), "float32")
+    power = n.E.astype(n.power(n.single(beta)), "float32")
     return n.number(1.0, "float32") - power
 
 
@@ -135,7 +157,7 @@ def _sgd(h: Hyper) -> Formula:
 def _adagrad(h: Hyper) -> Formula:
     return Formula(
         adagrad,
-        lambda n: {"lr": n.lr, "eps": h["eps"], "one": 1.0, "zero": 0.0},
+        lambda n: {"lr": n.lr, "eps": n.h["eps"], "one": 1.0, "zero": 0.0},
         (State("accumulator", "initial_accumulator"),),
         squares="element",
         rows=DENSE,
@@ -143,35 +165,38 @@ def _adagrad(h: Hyper) -> Formula:
 
 
 def _rmsprop(h: Hyper) -> Formula:
-    rule = rmsprop_kind(h, rmsprop, rmsprop_momentum, rmsprop_centered, rmsprop_centered_momentum)
-    fixed = {"rho": h["rho"], "gain": complement(h["rho"]), "eps": h["eps"], "one": 1.0}
-    if h["momentum"]:
-        fixed["mu"] = h["momentum"]
     own = FORMULAS["rmsprop"].formula({**h, "weight_decay": 0.0})
-    return own._replace(rule=rule, numbers=lambda n: {**fixed, "lr": n.lr}, rows=DENSE)
+
+    def numbers(n: Numbers) -> Mapping[str, Any]:
+        return {**{name: x for name, x in own.numbers(n).items() if name != "zero"}, "one": 1.0}
+
+    rule = rmsprop_kind(h, rmsprop, rmsprop_momentum, rmsprop_centered, rmsprop_centered_momentum)
+    return own._replace(rule=rule, numbers=numbers, rows=DENSE)
 
 
 def _adam_numbers(n: Numbers) -> Mapping[str, Any]:
     return {
-        "gain1": complement(n.h["beta1"]),
-        "gain2": complement(n.h["beta2"]),
+        "gain1": n.complement("beta1"),
+        "gain2": n.complement("beta2"),
         "beta1": n.h["beta1"],
         "beta2": n.h["beta2"],
-        "correction1": correction(n, n.h["beta1"]),
-        "correction2": correction(n, n.h["beta2"]),
+        "correction1": correction(n, "beta1"),
+        "correction2": correction(n, "beta2"),
         "lr": n.lr,
         "eps": n.h["eps"],
     }
 
 
 def _adam(h: Hyper) -> Formula:
-    return Formula(adam, _adam_numbers, (State("m"), State("v")), squares="element", rows=DENSE)
+    rule: Callable[..., Any] = amsgrad if h["amsgrad"] else adam
+    return Formula(rule, _adam_numbers, adam_state(h), squares="element", rows=DENSE)
 
 
 def _adamw(h: Hyper) -> Formula:
-    if not h["weight_decay"]:
-        return _adam(h)
-    return _adam(h)._replace(rule=adamw, numbers=lambda n: {**_adam_numbers(n), "penalty": h["weight_decay"]})
+    own = _adam({**h, "amsgrad": False})  # optax has no amsgrad with decoupled weight decay
+    if not is_on(h["weight_decay"]):
+        return own
+    return own._replace(rule=adamw, numbers=lambda n: {**_adam_numbers(n), "penalty": n.h["weight_decay"]})
 
 
 #: optimizer -> its preset
@@ -181,7 +206,9 @@ PRESETS: Mapping[str, Preset] = {
     "rmsprop": Preset(
         {"lr": None, "rho": 0.9, "eps": 1e-8, "momentum": 0.0, "centered": False}, _rmsprop, "optax.rmsprop"
     ),
-    "adam": Preset({"lr": None, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}, _adam, "optax.adam"),
+    "adam": Preset(
+        {"lr": None, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "amsgrad": False}, _adam, "optax.adam, optax.amsgrad"
+    ),
     "adamw": Preset(
         {"lr": None, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 1e-4}, _adamw, "optax.adamw"
     ),

@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from islices import modes
-from islices.optim.formulas import FORMULAS, Formula, Hyper, Numbers, Preset, State, complement, rmsprop_kind
-from islices.optim.operators import div, less_equal, mul, sqrt, where
+from islices.arguments import is_real
+from islices.optim.formulas import FORMULAS, Formula, Numbers, Preset, adam_state, decays, rmsprop_kind
+from islices.optim.hyperparameters import Hyper, is_on
+from islices.optim.operators import div, less_equal, maximum, mul, sqrt, where
 
 __all__ = ["PRESETS"]
 
@@ -42,12 +44,47 @@ def adam_dense(
 
 
 def adam_dense_far(
-    g: Any, w: Any, m: Any, v: Any, gain1: Any, beta2: Any, gain2: Any, rate: Any, root: Any, eps: Any, one: Any
+    g: Any,
+    w: Any,
+    m: Any,
+    v: Any,
+    gain1: Any,
+    beta2: Any,
+    gain2: Any,
+    rate: Any,
+    root: Any,
+    eps: Any,
+    half: Any,
+    one: Any,
 ) -> Any:
-    """The same for 1 - beta1 from a half on, where lerp_ starts at the gradient."""
-    m = g - mul(one - gain1, g - m)
+    """The same for any beta1: with 1 - beta1 from a half on, lerp_ starts at the gradient."""
+    far = less_equal(half, gain1)
+    m = where(far, g, m) + mul(where(far, gain1 - one, gain1), g - m)
     v = mul(beta2, v) + mul(mul(gain2, g), g)
     return w - div(mul(rate, m), div(sqrt(v), root) + eps), m, v
+
+
+def amsgrad_dense(
+    g: Any,
+    w: Any,
+    m: Any,
+    v: Any,
+    v_max: Any,
+    gain1: Any,
+    beta2: Any,
+    gain2: Any,
+    rate: Any,
+    root: Any,
+    eps: Any,
+    half: Any,
+    one: Any,
+) -> Any:
+    """The largest mean of squares so far, before its correction, stands under the root."""
+    far = less_equal(half, gain1)
+    m = where(far, g, m) + mul(where(far, gain1 - one, gain1), g - m)
+    v = mul(beta2, v) + mul(mul(gain2, g), g)
+    v_max = maximum(v_max, v)
+    return w - div(mul(rate, m), div(sqrt(v_max), root) + eps), m, v, v_max
 
 
 def rmsprop(g: Any, w: Any, mean_square: Any, rho: Any, gain: Any, lr: Any, eps: Any) -> Any:
@@ -97,27 +134,28 @@ def rmsprop_centered_momentum(
 
 # ---------------------------------------------------------------------- formulas
 def _sgd(h: Hyper) -> Formula:
-    if h["nesterov"] and not (h["momentum"] > 0 and h["dampening"] == 0):
+    mu, dampening = h["momentum"], h["dampening"]
+    if h["nesterov"] and (not is_on(mu) or is_on(dampening)):
         raise ValueError(
-            f"nesterov: got True with momentum={h['momentum']} and dampening={h['dampening']}; "
+            f"nesterov: got True with momentum={mu} and dampening={dampening}; "
             'accepted with semantics="torch" is momentum > 0 and dampening=0'
         )
     own = FORMULAS["sgd"].formula(h)
-    if h["momentum"] == 0:  # a sparse gradient with weight decay raises in torch
-        return own if h["weight_decay"] == 0 else own._replace(rows=("all",))
+    if not is_on(mu):  # a sparse gradient with weight decay raises in torch
+        return own._replace(rows=("all",)) if is_on(h["weight_decay"]) else own
 
     def numbers(n: Numbers) -> Mapping[str, Any]:
         """The buffer begins with the first gradient itself, not dampened."""
         named, first = own.numbers(n), n.E.equal(n.count, 0)
-        return {**named, "gain": n.E.where(first, n.number(1.0), n.number(named["gain"]))}
+        return {**named, "gain": n.E.where(first, n.number(1.0), n.array_of(named["gain"]))}
 
     # torch keeps the sum of all sparse gradients, and steps by it every time
-    return own._replace(numbers=numbers if h["dampening"] else own.numbers, rows=("all",))
+    return own._replace(numbers=numbers if is_on(dampening) else own.numbers, rows=("all",))
 
 
 def _adagrad(h: Hyper) -> Formula:
     own = FORMULAS["adagrad"].formula(h)
-    if h["weight_decay"]:  # a sparse gradient raises in torch
+    if is_on(h["weight_decay"]):  # a sparse gradient raises in torch
         own = own._replace(rows=("all",))
     return own if h["rows"] == "touched" else own._replace(rule=adagrad_dense)
 
@@ -126,8 +164,8 @@ def _sparse_adam_numbers(n: Numbers) -> Mapping[str, Any]:
     E, one = n.E, n.number(1.0)
     rate = E.round_product(n.lr, E.sqrt(one - n.library_power(n.h["beta2"])))
     return {
-        "gain1": complement(n.h["beta1"]),
-        "gain2": complement(n.h["beta2"]),
+        "gain1": n.complement("beta1"),
+        "gain2": n.complement("beta2"),
         "rate": E.div(rate, one - n.library_power(n.h["beta1"])),
         "eps": n.h["eps"],
     }
@@ -137,9 +175,9 @@ def _adam_numbers(n: Numbers) -> Mapping[str, Any]:
     one = n.number(1.0)
     rest = one - n.library_power(n.h["beta2"])
     return {
-        "gain1": complement(n.h["beta1"]),
+        "gain1": n.complement("beta1"),
         "beta2": n.h["beta2"],
-        "gain2": complement(n.h["beta2"]),
+        "gain2": n.complement("beta2"),
         "rate": n.E.div(n.lr, one - n.library_power(n.h["beta1"])),
         "root": n.number(float(rest[0]) ** 0.5) if n.E is modes.HOST else n.E.sqrt(rest),
         "eps": n.h["eps"],
@@ -147,37 +185,39 @@ def _adam_numbers(n: Numbers) -> Mapping[str, Any]:
 
 
 def _adam_far_numbers(n: Numbers) -> Mapping[str, Any]:
-    return {**_adam_numbers(n), "one": 1.0}
+    return {**_adam_numbers(n), "half": 0.5, "one": 1.0}
 
 
 def _dense_adam(h: Hyper) -> Formula:
-    state, decay = (State("m"), State("v")), "coupled" if h["weight_decay"] else ""
-    if complement(h["beta1"]) < 0.5:
+    state, decay = adam_state(h), decays(h)
+    if h["amsgrad"]:
+        return Formula(amsgrad_dense, _adam_far_numbers, state, decay=decay, rows=("all",))
+    if is_real(h["beta1"]) and 1.0 - h["beta1"] < 0.5:
         return Formula(adam_dense, _adam_numbers, state, decay=decay, rows=("all",))
     return Formula(adam_dense_far, _adam_far_numbers, state, decay=decay, rows=("all",))
 
 
 def _adam(h: Hyper) -> Formula:
-    if h["weight_decay"]:  # SparseAdam has none
+    if h["amsgrad"] or is_on(h["weight_decay"]):  # SparseAdam has neither
         return _dense_adam(h)
     if h["rows"] == "all":
         return _dense_adam(h)._replace(rows=("touched", "all"))
-    return Formula(sparse_adam, _sparse_adam_numbers, (State("m"), State("v")), squares="element")
+    return Formula(sparse_adam, _sparse_adam_numbers, adam_state(h), squares="element")
 
 
 def _adamw(h: Hyper) -> Formula:
-    return _dense_adam(h)._replace(decay="decoupled" if h["weight_decay"] else "")
+    return _dense_adam(h)._replace(decay=decays(h, "decoupled"))
 
 
 def _rmsprop(h: Hyper) -> Formula:
-    rule = rmsprop_kind(h, rmsprop, rmsprop_momentum, rmsprop_centered, rmsprop_centered_momentum)
-    fixed = {"rho": h["rho"], "gain": complement(h["rho"]), "eps": h["eps"]}
-    if h["centered"]:
-        fixed |= {"half": 0.5, "one": 1.0}
-    if h["momentum"]:
-        fixed["mu"] = h["momentum"]
     own = FORMULAS["rmsprop"].formula(h)
-    return own._replace(rule=rule, numbers=lambda n: {**fixed, "lr": n.lr}, squares="", rows=("all",))
+
+    def numbers(n: Numbers) -> Mapping[str, Any]:
+        named = {name: x for name, x in own.numbers(n).items() if name != "zero"}
+        return {**named, "half": 0.5, "one": 1.0} if h["centered"] else named
+
+    rule = rmsprop_kind(h, rmsprop, rmsprop_momentum, rmsprop_centered, rmsprop_centered_momentum)
+    return own._replace(rule=rule, numbers=numbers, squares="", rows=("all",))
 
 
 #: optimizer -> its preset
@@ -198,11 +238,13 @@ PRESETS: Mapping[str, Preset] = {
         "torch.optim.RMSprop",
     ),
     "adam": Preset(
-        {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
+        {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0, "amsgrad": False},
         _adam,
         "torch.optim.SparseAdam, torch.optim.Adam",
     ),
     "adamw": Preset(
-        {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 1e-2}, _adamw, "torch.optim.AdamW"
+        {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 1e-2, "amsgrad": False},
+        _adamw,
+        "torch.optim.AdamW",
     ),
 }

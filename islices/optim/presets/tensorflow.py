@@ -18,8 +18,9 @@ import numpy as np
 from islices import modes
 from islices.backend import Array
 from islices.optim import rules
-from islices.optim.formulas import FORMULAS, Formula, Hyper, Numbers, Preset, State, single
-from islices.optim.operators import absolute, div, less_equal, maximum, minimum, mul, sqrt, where
+from islices.optim.formulas import FTRL, Formula, Numbers, Preset, State, ftrl_kind, single, with_power
+from islices.optim.hyperparameters import Hyper, is_on, refuse_scheduled
+from islices.optim.operators import absolute, div, less_equal, maximum, minimum, mul, power, sqrt, where
 
 __all__ = ["PRESETS"]
 
@@ -103,30 +104,51 @@ def adam(
     return w - div(mul(rate, m), sqrt(v) + eps), m, v
 
 
-def ftrl(g: Any, q: Any, w: Any, z: Any, n: Any, lr: Any, l1: Any, penalty: Any) -> Any:
-    """penalty is 2 (l2 + beta / (2 lr))."""
+def ftrl(g: Any, q: Any, w: Any, z: Any, n: Any, lr: Any, l1: Any, penalty: Any, shrinkage: Any) -> Any:
+    """penalty is 2 (l2 + beta / (2 lr)), shrinkage 2 l2_shrinkage."""
     total = n + q
     root = sqrt(total)
-    z = z + (g - mul(div(root - sqrt(n), lr), w))
+    z = z + ((g + mul(shrinkage, w)) - mul(div(root - sqrt(n), lr), w))
     bounded = minimum(maximum(z, -l1), l1)
     return where(less_equal(absolute(z), l1), z - z, div(bounded - z, div(root, lr) + penalty)), z, total
 
 
-def ftrl_linear(g: Any, q: Any, w: Any, z: Any, n: Any, lr: Any, l1: Any, penalty: Any) -> Any:
+def ftrl_linear(g: Any, q: Any, w: Any, z: Any, n: Any, lr: Any, l1: Any, penalty: Any, shrinkage: Any) -> Any:
     """With learning_rate_power -1."""
     total = n + q
-    z = z + (g - mul(div(total - n, lr), w))
+    z = z + ((g + mul(shrinkage, w)) - mul(div(total - n, lr), w))
     bounded = minimum(maximum(z, -l1), l1)
     return where(less_equal(absolute(z), l1), z - z, div(bounded - z, div(total, lr) + penalty)), z, total
 
 
+def ftrl_power(
+    g: Any,
+    q: Any,
+    w: Any,
+    z: Any,
+    n: Any,
+    lr: Any,
+    l1: Any,
+    penalty: Any,
+    shrinkage: Any,
+    exponent: Any,
+    one: Any,
+) -> Any:
+    """With any other learning_rate_power."""
+    total = n + q
+    raised = power(total, exponent, one)
+    z = z + ((g + mul(shrinkage, w)) - mul(div(raised - power(n, exponent, one), lr), w))
+    bounded = minimum(maximum(z, -l1), l1)
+    return where(less_equal(absolute(z), l1), z - z, div(bounded - z, div(raised, lr) + penalty)), z, total
+
+
 # ---------------------------------------------------------------------- formulas
 def _sgd(h: Hyper) -> Formula:
-    if h["momentum"] == 0:
+    if not is_on(h["momentum"]):
         return Formula(rules.sgd, lambda n: {"lr": n.single_lr})
     by_rows = {"touched": nesterov, "all": nesterov_dense}
     rule: Callable[..., Any] = by_rows[h["rows"]] if h["nesterov"] else momentum
-    return Formula(rule, lambda n: {"mu": single(h["momentum"]), "lr": n.single_lr}, (State("momentum"),))
+    return Formula(rule, lambda n: {"mu": n.single("momentum"), "lr": n.single_lr}, (State("momentum"),))
 
 
 def _adagrad(h: Hyper) -> Formula:
@@ -141,11 +163,16 @@ def _rmsprop(h: Hyper) -> Formula:
         (True, "touched"): rmsprop_centered,
         (True, "all"): rmsprop_centered_dense,
     }
-    fixed = {"rho": single(h["rho"]), "mu": single(h["momentum"]), "eps": single(h["eps"]), "one": 1.0}
     mean = (State("mean"),) if h["centered"] else ()
     return Formula(
         by_kind[bool(h["centered"]), h["rows"]],
-        lambda n: {**fixed, "lr": n.single_lr},
+        lambda n: {
+            "rho": n.single("rho"),
+            "mu": n.single("momentum"),
+            "eps": n.single("eps"),
+            "one": 1.0,
+            "lr": n.single_lr,
+        },
         (State("mean_square", 1.0), *mean, State("momentum")),  # the mean square begins with ones
         squares="element",
     )
@@ -169,14 +196,17 @@ def _power(n: Numbers, base: float) -> Array:
 
 
 def _adam(h: Hyper) -> Formula:
-    fixed = {name: single(h[name]) for name in ("beta1", "beta2", "eps")}
+    # its power is a running product of what beta was at each step: another beta now would be of no use to it
+    refuse_scheduled(h, 'adam with semantics="tensorflow"', "beta1", "beta2")
     return Formula(
         adam,
         lambda n: {
-            **fixed,
-            "power1": _power(n, h["beta1"]),
-            "power2": _power(n, h["beta2"]),
+            "beta1": n.single("beta1"),
+            "beta2": n.single("beta2"),
+            "power1": _power(n, n.h["beta1"]),
+            "power2": _power(n, n.h["beta2"]),
             "lr": n.single_lr,
+            "eps": n.single("eps"),
             "one": 1.0,
         },
         (State("m"), State("v")),
@@ -184,17 +214,17 @@ def _adam(h: Hyper) -> Formula:
     )
 
 
+def _ftrl_numbers(n: Numbers) -> Mapping[str, Any]:
+    E, lr, two = n.E, n.single_lr, n.number(2.0, "float32")
+    beta, l2 = (E.astype(n.array_of(n.h[name]), "float32") for name in ("beta", "l2"))
+    penalty = E.round_product(two, l2 + E.div(beta, E.round_product(two, lr)))
+    shrinkage = n.single("l2_shrinkage")
+    return with_power(n.h, {"lr": lr, "l1": n.single("l1"), "penalty": penalty, "shrinkage": shrinkage + shrinkage})
+
+
 def _ftrl(h: Hyper) -> Formula:
-    FORMULAS["ftrl"].formula(h)  # refuses an lr_power that there is no rule for
-
-    def numbers(n: Numbers) -> Mapping[str, Any]:
-        lr, two = n.single_lr, n.number(2.0, "float32")
-        beta = n.E.div(n.number(h["beta"], "float32"), n.E.round_product(two, lr))
-        penalty = n.E.round_product(two, n.number(h["l2"], "float32") + beta)
-        return {"lr": lr, "l1": single(h["l1"]), "penalty": penalty}
-
     state = (State("z"), State("n", "initial_accumulator"))
-    return Formula(ftrl if h["lr_power"] == -0.5 else ftrl_linear, numbers, state, squares="element")
+    return Formula(ftrl_kind(h, ftrl, ftrl_linear, ftrl_power), _ftrl_numbers, state, squares="element")
 
 
 #: optimizer -> its preset
@@ -216,7 +246,7 @@ PRESETS: Mapping[str, Preset] = {
         "tf.contrib.opt.LazyAdamOptimizer, tf.compat.v1.train.AdamOptimizer",
     ),
     "ftrl": Preset(
-        {"lr": None, "l1": 0.0, "l2": 0.0, "beta": 0.0, "lr_power": -0.5, "initial_accumulator": 0.1},
+        {"lr": None, **FTRL},
         _ftrl,
         "tf.compat.v1.train.FtrlOptimizer",
     ),

@@ -1,0 +1,112 @@
+"""Hyperparameters: what each may be, and what it is at a step. SPEC clause 16.
+
+Most are a number, an array of one, or a function of the steps taken before, as the learning rate is; what decides which
+arrays a state has, and what it begins with, is fixed. May import the core.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from islices import modes
+from islices.arguments import is_real, show
+from islices.backend import FLOATS, INTEGERS, Array, Backend
+from islices.linear import as_float
+from islices.registry import describe, find_backend
+from islices.shapes import size_of
+
+__all__ = ["Hyper", "Scheduled", "at_step", "check_hyper", "is_on", "known_hyper", "refuse_scheduled"]
+
+#: Hyperparameters by name, as the user gave them or as the preset's defaults say.
+Hyper = Mapping[str, Any]
+#: A number, an array of one, or a function of the number of steps taken before that returns either.
+Scheduled = float | Array | Callable[[Any], Any]
+#: What is a number before the first step, and stays it.
+FIXED = ("initial_accumulator", "lr_power")
+BELOW_ONE = ("beta1", "beta2", "rho")
+#: n^-lr_power is formed from eight binary digits of the whole part.
+LARGEST_POWER = 256
+
+
+def is_on(x: Any) -> bool:
+    """Whether a hyperparameter takes part in the formula: what may change does, whatever it is now."""
+    return not is_real(x) or bool(x != 0)
+
+
+def refuse_scheduled(h: Hyper, owner: str, *names: str) -> None:
+    """ValueError for a hyperparameter that a semantics has as a number alone."""
+    for name in names:
+        if not is_real(h[name]):
+            raise ValueError(f"{name}: got {describe(h[name])}; {owner} has a number")
+
+
+# ---------------------------------------------------------------------- when an optimizer is made
+def check_hyper(h: Hyper, defaults: Hyper) -> None:
+    """TypeError for a hyperparameter that is none, ValueError for one that no optimizer accepts."""
+    for name, value in h.items():
+        if isinstance(defaults[name], bool):
+            if not isinstance(value, (bool, np.bool_)):
+                raise TypeError(f"{name}: got {describe(value)}; accepted is a bool")
+        elif isinstance(value, (bool, np.bool_)) or not _is_number(value, fixed=name in FIXED):
+            came = "none" if value is None else describe(value)
+            accepted = "a real number" if name in FIXED else "a number, an array of one, or a function of the step"
+            raise TypeError(f"{name}: got {came}; accepted is {accepted}")
+    for name, value in h.items():
+        if not isinstance(defaults[name], bool) and is_real(value):
+            _check_range(name, value)
+
+
+def _is_number(value: Any, *, fixed: bool) -> bool:
+    """Whether it is a number, or, if that need not be fixed, something that will be one at a step."""
+    if is_real(value) or fixed:
+        return is_real(value)
+    backend = find_backend(value)
+    if backend is None or not backend.is_array(value):
+        return callable(value)
+    return backend.dtype(value) in (*FLOATS, *INTEGERS) and size_of(backend.shape(value)) == 1
+
+
+def _check_range(name: str, value: Any) -> None:
+    number = as_float(value)
+    if name == "lr_power":
+        if not -LARGEST_POWER < number <= 0:
+            raise ValueError(f"lr_power: got {show(value)}; accepted is -{LARGEST_POWER} < lr_power <= 0")
+    elif not 0 <= number < (1 if name in BELOW_ONE else math.inf):
+        accepted = "0 <= value < 1" if name in BELOW_ONE else "a finite number >= 0"
+        raise ValueError(f"{name}: got {show(value)}; accepted is {accepted}")
+
+
+# ---------------------------------------------------------------------- at a step
+def at_step(E: Backend, name: str, value: Scheduled, count: Array) -> Any:
+    """A hyperparameter at the step after so many: a Python number where E is the host, else that or an array of one."""
+    if callable(value):
+        value = value(int(count[0]) if E is modes.HOST else E.reshape(count, ()))
+    if is_real(value):
+        return as_float(value)
+    backend = find_backend(value)
+    if backend is None or not backend.is_array(value) or size_of(backend.shape(value)) != 1:
+        accepted = "a number, or a function of the step that returns one"
+        raise TypeError(f"{name}: got {describe(value)}; accepted is {accepted}")
+    if E is not modes.HOST and backend is E:
+        return value
+    if modes.is_traced(backend, value):
+        raise TypeError(f"{name}: got a traced array for a state that is not; accepted is a step count traced with it")
+    with backend.scope():
+        narrow = backend.dtype(value) == "bfloat16"  # whose bits NumPy would see
+        return float(backend.to_numpy(backend.astype(value, "float32") if narrow else value).item())
+
+
+def known_hyper(h: Hyper, count: Array) -> dict[str, Any]:
+    """All hyperparameters as numbers and flags, at the step after a count that is known."""
+    known = {}
+    for name, value in h.items():
+        if type(value) is not float and not is_real(value) and not isinstance(value, np.bool_):
+            value = at_step(modes.HOST, name, value, count)
+            if name != "lr":  # a schedule's learning rate is its own business
+                _check_range(name, value)
+        known[name] = value
+    return known
