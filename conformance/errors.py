@@ -303,6 +303,26 @@ row(
     semantics="torch",
 )
 
+row("clip-axes-range", "10", "ValueError", ["axes", "2", "-2 to 1"], "clip_by_norm", GOOD, 1.0, axes=[2])
+row("clip-axes-twice", "10", "ValueError", ["axes", "[0, -2]", "once"], "clip_by_norm", GOOD, 1.0, axes=[0, -2])
+row("clip-axes-float", "10", "TypeError", ["axes", "1.0", "int"], "clip_by_norm", GOOD, 1.0, axes=1.0)
+row("clip-axes-text", "10", "TypeError", ["axes", "'rows'", "int"], "clip_by_norm", GOOD, 1.0, axes="rows")
+row("clip-axes-raise", "10", "FloatingPointError", ["nan"], "clip_by_norm", NAN, 1.0, axes=[0], nonfinite="raise")
+row("clip-axes-integers", "10", "TypeError", ["x", "int32", "floating"], "clip_by_norm", INTEGERS, 1.0, axes=[0])
+row("block-rms-negative", "10", "ValueError", ["threshold", "-1", ">= 0"], "clip_by_block_rms", GOOD, -1.0)
+row("block-rms-text", "10", "TypeError", ["threshold", "'1'", "real"], "clip_by_block_rms", GOOD, "1")
+row("block-rms-rows-unknown", "10", "ValueError", ["x", "None", "known"], "clip_by_block_rms", UNKNOWN, 1.0)
+row("block-rms-semantics", "11", "ValueError", ["'torch'", "optax"], "clip_by_block_rms", GOOD, 1.0, semantics="torch")
+_adaptive = ("adaptive_grad_clip", GOOD)
+row("adaptive-nan", "10", "ValueError", ["clipping", "nan", ">= 0"], *_adaptive, DENSE, math.nan)
+row("adaptive-eps", "10", "ValueError", ["eps", "-1", ">= 0"], *_adaptive, DENSE, 1.0, eps=-1.0)
+row("adaptive-shape", "10", "ValueError", ["params", "(6, 2)", "(5, 2)"], *_adaptive, f32(6, 2), 1.0)
+row("adaptive-sparse-params", "10", "TypeError", ["params", "dense"], *_adaptive, GOOD, 1.0)
+row("adaptive-no-params", "10", "TypeError", ["params", "None"], *_adaptive, None, 1.0)
+row("adaptive-frameworks", "10", "TypeError", ["params", "accepted"], *_adaptive, foreign(DENSE), 1.0)
+row("adaptive-structure", "10", "ValueError", ["params", "structure"], "adaptive_grad_clip", [GOOD], DENSE, 1.0)
+row("adaptive-six-axes", "10", "ValueError", ["axes", "five"], "adaptive_grad_clip", *[f32(*[2] * 6)] * 2, 1.0)
+
 # ---------------------------------------------------------------------- padding, conversion
 row(
     "ids-float",

@@ -21,6 +21,7 @@ from islices.conformance.data import Array, Case, Slices, case_to_json
 from islices.conformance.errors import error_cases
 from islices.conformance.generate_embedding import embedding_cases
 from islices.conformance.generate_optim import optimizer_cases
+from islices.conformance.generate_unitwise import unitwise_cases
 from islices.conformance.oracle import FORMATS, SCATTER, round_to
 from islices.conformance.oracles import ORACLES
 
@@ -231,11 +232,16 @@ ORDERS = (3, 0.5, 2.5, 2.7, 0.2)
 def orders() -> Iterator[Case]:
     for k, (name, s, flags) in enumerate(some_cross("orders")):
         p = ORDERS[k % len(ORDERS)]
-        kept = flags if p in (3, 0.5) else tuple({*flags, "trace-in-full"})
+        kept = flags if p in (3, 0.5) else tuple(sorted({*flags, "trace-in-full"}))
         yield case(f"norms/norm-p/{p}/{name}", "7", "norm", s, ord=p, flags=kept)
         tree = {"a": s, "b": [dense(s.values.dtype, (4, 3), "orders"), None]}
         yield case(
-            f"norms/global-p/{p}/{name}", "8", "global_norm", tree, flags=tuple({*flags, "trace-in-full"}), ord=p
+            f"norms/global-p/{p}/{name}",
+            "8",
+            "global_norm",
+            tree,
+            flags=tuple(sorted({*flags, "trace-in-full"})),
+            ord=p,
         )
     rare = ("trace-in-full",)
     five = slices_of("float64", [[3.0, -1.0, 0.3], [0.0, 7.0, 1e-3]], [1, 1], (4, 3))
@@ -410,7 +416,7 @@ def conversion() -> Iterator[Case]:
 
 def write(folder: Path) -> None:
     makers = {
-        "densify": densify, "coalesce": coalesce, "algebra": algebra, "norms": lambda: itertools.chain(norms(), orders()), "clipping": clipping,
+        "densify": densify, "coalesce": coalesce, "algebra": algebra, "norms": lambda: itertools.chain(norms(), orders()), "clipping": lambda: itertools.chain(clipping(), unitwise_cases(case, some_cross, dense, slices)),
         "padding": padding, "embedding": lambda: embedding_cases(case, dense), "updates": updates,
         "optimizers": lambda: optimizer_cases(case, dense, slices), "conversion": conversion,
         "errors": error_cases,

@@ -27,6 +27,7 @@ from islices.renorm import renorm_rows
 from islices.rows import coalesce, drop_rows, keep_rows, to_dense
 from islices.slices import IndexedSlices
 from islices.table import Table
+from islices.unitwise import adaptive_grad_clip, clip_by_block_rms
 from islices.update import (
     scatter_add,
     scatter_div,
@@ -52,8 +53,10 @@ __all__ = [
     "Semantics",
     "Table",
     "__version__",
+    "adaptive_grad_clip",
     "add",
     "capture",
+    "clip_by_block_rms",
     "clip_by_global_norm",
     "clip_by_norm",
     "clip_by_row_norm",

@@ -16,6 +16,7 @@ How to read the contracts
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, NoReturn
@@ -715,6 +716,16 @@ class Backend:
         """x, of like's leading shape, with as many axes of length 1 behind as like has more: (k,) as (k, 1, ...)."""
         shape = self.shape(x)
         return self.reshape(x, (*shape, *(1,) * (len(self.shape(like)) - len(shape))))
+
+    def permute(self, x: Array, order: Sequence[int]) -> Array:
+        """x with its axes in another order, as `numpy.transpose` says. To be overridden where the framework does that
+        itself, and where shapes are unknown while tracing."""
+        shape = self.shape(x)
+        if None in shape:
+            raise NotImplementedError(f"{self.name}: permute: the adapter supplies none for shapes that are not known")
+        places = np.arange(math.prod(shape)).reshape(shape).transpose(order)  # type: ignore[arg-type]
+        flat = self.take(self.reshape(x, (places.size,)), self.asarray(places.ravel(), x))
+        return self.reshape(flat, places.shape)
 
     def columns(self, x: Array, start: int, stop: int) -> Array:
         """x[:, start:stop] of x with two axes; sums of columns are not reordered. To be overridden where arrays have no

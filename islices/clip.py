@@ -46,6 +46,7 @@ from islices.slices import IndexedSlices
 from islices.sums import as_rows, row_norms
 
 __all__ = [
+    "apply_to",
     "attach_rows",
     "check_clip",
     "check_nonfinite",
@@ -54,6 +55,7 @@ __all__ = [
     "clip_by_row_norm",
     "clip_by_value",
     "clip_leaves",
+    "each_leaf",
     "refuse_nonfinite",
     "rounded_norms",
     "row_factors",
@@ -160,7 +162,9 @@ def _clamp(B: Backend, values: Array, *, lo: Any, hi: Any) -> Array:
 
 
 # ---------------------------------------------------------------------- clipping by a norm
-def clip_by_norm(x: Any, max_norm: float, *, semantics: Semantics = "islices", nonfinite: str = "propagate") -> Any:
+def clip_by_norm(
+    x: Any, max_norm: float, *, axes: Any = None, semantics: Semantics = "islices", nonfinite: str = "propagate"
+) -> Any:
     """A gradient scaled down to a norm of at most max_norm; in a tree, each leaf by its own norm.
 
     Parameters
@@ -168,6 +172,9 @@ def clip_by_norm(x: Any, max_norm: float, *, semantics: Semantics = "islices", n
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
     max_norm : float
         0 gives zeros, inf changes nothing.
+    axes : int, or list or tuple of ints, optional
+        Along which norms are taken, of the dense array: (1,) clips each row of a table by itself, (0,) each column
+        (over the rows that are stored, since the others are zeros), () each element. None: one norm of everything.
     semantics : {"islices", "tensorflow", "keras"}
         Whose arithmetic; SPEC clause 11.
     nonfinite : {"propagate", "raise", "skip"}
@@ -176,12 +183,14 @@ def clip_by_norm(x: Any, max_norm: float, *, semantics: Semantics = "islices", n
     Returns
     -------
     same type as x
-        x itself if its norm is within max_norm.
+        x itself if its norm is within max_norm. With axes sparse gradients come back coalesced, with one of the
+        frameworks' semantics as they are stored.
 
     Raises
     ------
     ValueError
-        max_norm is negative or NaN, or nonfinite="raise" under a trace, where nothing can be raised.
+        max_norm is negative or NaN, axes are not there, or nonfinite="raise" under a trace, where nothing can be
+        raised.
     FloatingPointError
         nonfinite="raise" and the norm is NaN or infinite.
 
@@ -196,6 +205,8 @@ def clip_by_norm(x: Any, max_norm: float, *, semantics: Semantics = "islices", n
     >>> import numpy as np
     >>> clip_by_norm([np.array([3.0, 4.0]), np.array([0.5])], 1.0)
     [array([0.6, 0.8]), array([0.5])]
+    >>> clip_by_norm(np.array([[3.0, 0.5], [4.0, 0.0]]), 1.0, axes=0).tolist()
+    [[0.6000000000000001, 0.5], [0.8, 0.0]]
     """
     formula = lookup_formula(BY_NORM, semantics, "clip_by_norm")
     limit = limit_of(max_norm)
@@ -203,10 +214,14 @@ def clip_by_norm(x: Any, max_norm: float, *, semantics: Semantics = "islices", n
 
     def one(leaf: Any) -> Any:
         leaf = limit.lift(leaf)
+        if axes is not None:
+            from islices.unitwise import clip_units
+
+            return clip_units(leaf, axes, limit, formula, nonfinite)
         total = total_norm([leaf], raw=formula.raw, attach=limit.array is not None)
         return _clipped(leaf, _clipper(parts(leaf)[0], total, limit, formula, nonfinite), formula)
 
-    return _each(one, x)
+    return each_leaf(one, x)
 
 
 def clip_by_global_norm(
@@ -288,10 +303,10 @@ def clip_leaves(
         refuse_nonfinite(total.E, total.exact, nonfinite)  # of other ranks' leaves
         return tree
     clip = _clipper(parts(first)[0], total, limit, formula, nonfinite)
-    return rebuild(tree, iter([_apply(lambda x: _clipped(x, clip, formula), leaf) for leaf in leaves]))
+    return rebuild(tree, iter([apply_to(lambda x: _clipped(x, clip, formula), leaf) for leaf in leaves]))
 
 
-def _apply(fn: Callable[[Any], Any], leaf: Leaf | None) -> Any:
+def apply_to(fn: Callable[[Any], Any], leaf: Leaf | None) -> Any:
     """fn of a leaf as the caller's type; what fn returns as it is stays the caller's own object."""
     if leaf is None:
         return None
@@ -299,9 +314,9 @@ def _apply(fn: Callable[[Any], Any], leaf: Leaf | None) -> Any:
     return leaf.given if out is leaf.adopted else leaf.restore(out)
 
 
-def _each(fn: Callable[[Any], Any], tree: Any) -> Any:
+def each_leaf(fn: Callable[[Any], Any], tree: Any) -> Any:
     """Like `map_leaves`, but what fn leaves alone stays the caller's own object."""
-    return rebuild(tree, iter([_apply(fn, leaf) for leaf in adopt_leaves(tree, "x")]))
+    return rebuild(tree, iter([apply_to(fn, leaf) for leaf in adopt_leaves(tree, "x")]))
 
 
 def check_nonfinite(nonfinite: str) -> None:
@@ -450,7 +465,7 @@ def clip_by_row_norm(x: Any, max_norm: float, *, nonfinite: str = "propagate") -
     """
     limit = limit_of(max_norm)
     check_nonfinite(nonfinite)
-    return _each(lambda leaf: _clip_rows(limit.lift(leaf), limit, nonfinite), x)
+    return each_leaf(lambda leaf: _clip_rows(limit.lift(leaf), limit, nonfinite), x)
 
 
 def _clip_rows(leaf: Any, limit: Limit, nonfinite: str) -> Any:

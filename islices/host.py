@@ -249,6 +249,9 @@ class HostBackend(Backend):
             out[ids] += values
         return out
 
+    def permute(self, x: Array, order: Sequence[int]) -> Array:
+        return x.transpose(order)
+
     def arange(self, x: Array) -> Array:
         return np.arange(x.shape[0])
 

@@ -67,7 +67,7 @@ class Limit(NamedTuple):
         return one if self.number is not None else self._legal(backend, one)
 
     def _legal(self, B: Backend, x: Array) -> Array:
-        return _at_least_0(B, x) if self.name == "max_norm" else x
+        return x if self.name in ("lo", "hi") else _at_least_0(B, x)
 
 
 def _at_least_0(B: Backend, x: Array) -> Array:
@@ -75,20 +75,20 @@ def _at_least_0(B: Backend, x: Array) -> Array:
     return B.where(B.less_equal(0.0, x), x, B.where(B.less_equal(x, 0.0), B.zeros_like(x), x))
 
 
-def limit_of(max_norm: Any) -> Limit:
+def limit_of(max_norm: Any, name: str = "max_norm") -> Limit:
     """A limit as it was given, or TypeError or ValueError."""
     if type(max_norm) is float or is_real(max_norm):
-        return Limit(check_max_norm(max_norm))
+        return Limit(check_max_norm(max_norm, name))
     B = find_backend(max_norm)
     if B is None or not B.is_array(max_norm) or B.shape(max_norm) not in ((), (1,)):
-        return Limit(check_max_norm(max_norm))
+        return Limit(check_max_norm(max_norm, name))
     if B.dtype(max_norm) not in (*FLOATS, *INTEGERS):
-        raise TypeError(f"max_norm: got {describe(max_norm)}; accepted is a real number >= 0")
+        raise TypeError(f"{name}: got {describe(max_norm)}; accepted is a real number >= 0")
     number = _known(B, max_norm)
     if number is not None:
-        number = check_max_norm(number)
+        number = check_max_norm(number, name)
     asked = number is None or B.is_traced(max_norm) or B.records_gradient(max_norm)
-    return Limit(number, max_norm, B) if asked else Limit(number)
+    return Limit(number, max_norm, B, name) if asked else Limit(number)
 
 
 def bound_of(bound: Any, name: str) -> Limit:
@@ -112,11 +112,11 @@ def _known(B: Backend, x: Array) -> Any:
     return None if B.is_traced(constant) else number_of(B, constant)
 
 
-def check_max_norm(max_norm: Any) -> float:
+def check_max_norm(max_norm: Any, name: str = "max_norm") -> float:
     """max_norm as a float, or TypeError or ValueError."""
     if isinstance(max_norm, bool) or not is_real(max_norm):
-        raise TypeError(f"max_norm: got {describe(max_norm)}; accepted is a real number >= 0")
+        raise TypeError(f"{name}: got {describe(max_norm)}; accepted is a real number >= 0")
     limit = as_float(max_norm)
     if not limit >= 0:
-        raise ValueError(f"max_norm: got {limit}; accepted is a number >= 0 (inf changes nothing)")
+        raise ValueError(f"{name}: got {limit}; accepted is a number >= 0 (inf changes nothing)")
     return limit

@@ -14,6 +14,8 @@ from islices.arguments import show
 from islices.backend import Array, Backend
 
 __all__ = [
+    "ADAPTIVE",
+    "BY_BLOCK_RMS",
     "BY_GLOBAL_NORM",
     "BY_NORM",
     "BY_VALUE",
@@ -85,6 +87,18 @@ def _optax(E: Backend, norm: Array, max_norm: float) -> Steps:
     return [("div", E.where(over, norm, one + (norm - norm))), ("mul", E.where(over, one * max_norm, one))]
 
 
+def _optax_rms(E: Backend, rms: Array, threshold: float) -> Steps:
+    return [("div", E.maximum(E.div(rms, threshold), 1.0))]
+
+
+def _optax_adaptive(E: Backend, norm: Array, max_norm: Any) -> Steps:
+    one = E.minimum(E.maximum(norm, 1.0), 1.0)
+    factor = E.div(max_norm, E.maximum(norm, 1e-6))
+    # "norm < max_norm", so that a NaN in either gives NaN
+    within = E.where(E.less_equal(max_norm, norm), factor, one)
+    return [("mul", E.where(E.less_equal(norm, max_norm), within, factor))]
+
+
 ISLICES = ClipFormula(islices_formula, wide=True)
 
 BY_GLOBAL_NORM: Mapping[str, ClipFormula] = {
@@ -100,6 +114,18 @@ BY_NORM: Mapping[str, ClipFormula] = {
     "islices": ISLICES,
     "tensorflow": ClipFormula(_tensorflow_norm, raw=True, source="tf.clip_by_norm"),
     "keras": ClipFormula(_tensorflow_norm, raw=True, source="keras.optimizers.Optimizer(clipnorm=)"),
+}
+
+#: Of the root mean square, in place of the norm.
+BY_BLOCK_RMS: Mapping[str, ClipFormula] = {
+    "islices": ISLICES,
+    "optax": ClipFormula(_optax_rms, source="optax.clip_by_block_rms"),
+}
+
+#: max_norm is each unit's own.
+ADAPTIVE: Mapping[str, ClipFormula] = {
+    "islices": ISLICES,
+    "optax": ClipFormula(_optax_adaptive, source="optax.adaptive_grad_clip"),
 }
 
 #: For clip_by_value the formula is the same everywhere; what differs is whether duplicates are summed first.

@@ -203,6 +203,9 @@ class JaxBackend(Embeddings):
     def isfinite(self, x: Array) -> Array:
         return lax.is_finite(x)
 
+    def permute(self, x: Array, order: Sequence[int]) -> Array:
+        return jnp.transpose(x, order)
+
     def sqrt(self, x: Array) -> Array:
         return lax.sqrt(x)
 

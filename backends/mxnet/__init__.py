@@ -180,6 +180,11 @@ class MXNetBackend(Backend):
     def isfinite(self, x: Array) -> Array:
         return nd.contrib.isfinite(x)
 
+    def permute(self, x: Array, order: Sequence[int]) -> Array:
+        if 0 in x.shape:
+            return self.reshape(x, [x.shape[k] for k in order])
+        return nd.transpose(x, tuple(order))
+
     def sqrt(self, x: Array) -> Array:
         return nd.sqrt(x)
 

@@ -182,6 +182,9 @@ class TensorflowBackend(Backend):
     def isfinite(self, x: Array) -> Array:
         return tf.math.is_finite(x)
 
+    def permute(self, x: Array, order: Sequence[int]) -> Array:
+        return tf.transpose(x, order)
+
     def sqrt(self, x: Array) -> Array:
         return tf.sqrt(x)
 

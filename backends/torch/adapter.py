@@ -218,6 +218,9 @@ class TorchBackend(Backend):
     def isfinite(self, x: Array) -> Array:
         return torch.isfinite(x)
 
+    def permute(self, x: Array, order: Sequence[int]) -> Array:
+        return x.permute(*order)
+
     def sqrt(self, x: Array) -> Array:
         return rounded_sqrt(x)
 

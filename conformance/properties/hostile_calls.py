@@ -322,6 +322,12 @@ ENTRIES: dict[str, Entry] = dict([
              weight=6),
     function("clip_by_value", lambda d: {"x": d.tree(), "lo": -1.0, "hi": 1.0, "semantics": "islices"}, weight=6),
     function("clip_by_norm", lambda d: clipping(d, x=d.tree(), semantics="islices"), weight=6),
+    ("clip_by_norm along axes", Entry(islices.clip_by_norm, lambda d: clipping(d, x=d.gradient(), axes=d.rng.choice(
+        (0, 1, [0], [1], (-1,), []))), weight=6)),
+    function("clip_by_block_rms", lambda d: {"x": d.tree(), "threshold": limit(d), "semantics": "islices"}, weight=6),
+    ("adaptive_grad_clip", Entry(islices.adaptive_grad_clip, lambda d: {
+        "x": d.gradient(), "params": d.table(), "clipping": limit(d), "eps": 1e-3, "axes": d.rng.choice((None, 0, 1))},
+        weight=6)),
     function("clip_by_row_norm", lambda d: clipping(d, x=d.tree()), weight=6),
     function("clip_by_global_norm", lambda d: clipping(d, tree=d.tree(), semantics="islices"), weight=8),
     function("drop_padding", lambda d: {"x": d.tree(), "padding_idx": 0 if d.rows else None}),

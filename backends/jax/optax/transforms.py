@@ -34,12 +34,16 @@ from islices.presets import BY_GLOBAL_NORM, Semantics, lookup_formula
 from islices.registry import describe
 from islices.rows import coalesce as sum_duplicates
 from islices.slices import IndexedSlices
+from islices.unitwise import adaptive_grad_clip as adaptive
+from islices.unitwise import clip_by_block_rms as block_rms
 
 __all__ = [
     "Transformation",
+    "adaptive_grad_clip",
     "add_decayed_weights",
     "apply_if_finite",
     "clip",
+    "clip_by_block_rms",
     "clip_by_global_norm",
     "coalesce",
     "from_optim",
@@ -212,6 +216,111 @@ def clip(max_delta: float) -> Transformation:
         return jax.tree.map(lambda x: clip_by_value(x, -max_delta, max_delta), updates, is_leaf=is_leaf)
 
     return _stateless("clip", clipped)
+
+
+def clip_by_block_rms(
+    threshold: float, *, semantics: Semantics = "islices", nonfinite: str = "propagate"
+) -> Transformation:
+    """`optax.clip_by_block_rms`: each leaf limited in the root mean square of all its elements, rows of zeros included.
+
+    Parameters
+    ----------
+    threshold : float
+        Not negative.
+    semantics : {"islices", "optax"}
+        Whose factor; SPEC clause 11.
+    nonfinite : {"propagate", "skip", "raise"}
+        As `clip_by_global_norm` has it, leaf by leaf.
+
+    Returns
+    -------
+    optax.GradientTransformationExtraArgs
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument that is none of these, at once.
+
+    Notes
+    -----
+    `islices.clip_by_block_rms`. SPEC clause 10.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from islices import IndexedSlices
+    >>> grad = IndexedSlices(jnp.array([[3.0], [1.0]]), jnp.array([1, 1]), (4, 1))
+    >>> tx = clip_by_block_rms(1.0)
+    >>> tx.update(grad, tx.init(None))[0].values.tolist()
+    [[2.0]]
+    """
+    block_rms(None, threshold, semantics=semantics, nonfinite=nonfinite)  # its arguments are looked at
+
+    def clipped(updates: Any) -> Any:
+        def one(x: Any) -> Any:
+            return block_rms(x, threshold, semantics=semantics, nonfinite=nonfinite)
+
+        return jax.tree.map(one, updates, is_leaf=is_leaf)
+
+    return _stateless("clip_by_block_rms", clipped)
+
+
+def adaptive_grad_clip(
+    clipping: float,
+    eps: float = 1e-3,
+    axis: Any = None,
+    *,
+    semantics: Semantics = "islices",
+    nonfinite: str = "propagate",
+) -> Transformation:
+    """`optax.adaptive_grad_clip`: each unit limited to clipping times the norm of the same unit of the parameters.
+
+    Parameters
+    ----------
+    clipping, eps : float
+        Not negative; norms of parameters count as at least eps.
+    axis : int, or tuple of ints, optional
+        Along which norms are taken. optax's default makes a unit of each *column* of a table, for which the whole table
+        is read; -1 makes one of each row, and reads those that the gradient names.
+    semantics : {"islices", "optax"}
+        Whose factor; SPEC clause 11.
+    nonfinite : {"propagate", "skip", "raise"}
+        As `clip_by_global_norm` has it, unit by unit.
+
+    Returns
+    -------
+    optax.GradientTransformationExtraArgs
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument that is none of these, at once; in update, parameters that are not given, or of another structure.
+
+    Notes
+    -----
+    `islices.adaptive_grad_clip`. SPEC clause 10.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from islices import IndexedSlices
+    >>> grad = IndexedSlices(jnp.array([[3.0], [-4.0]]), jnp.array([1, 3]), (4, 1))
+    >>> tx, params = adaptive_grad_clip(0.5), jnp.ones((4, 1))
+    >>> [round(x, 3) for x in tx.update(grad, tx.init(params), params)[0].values.ravel().tolist()]
+    [0.6, -0.8]
+    """
+    options = {"eps": eps, "axes": axis, "semantics": semantics, "nonfinite": nonfinite}
+    adaptive(None, None, clipping, **options)  # its arguments are looked at
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        if params is None:
+            raise ValueError("params: got None; accepted are the parameters, whose norms limit those of the updates")
+        structure: Any
+        leaves, structure = jax.tree.flatten(checked(updates, "adaptive_grad_clip"), is_leaf=is_leaf)
+        tables = structure.flatten_up_to(params)
+        return structure.unflatten(adaptive(leaves, tables, clipping, **options)), state
+
+    return Transformation(optax.init_empty_state, update)
 
 
 # ---------------------------------------------------------------------- optax itself, on rows

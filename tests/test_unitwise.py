@@ -1,0 +1,94 @@
+"""Clips along axes, by root mean squares and by norms of parameters, against TensorFlow's and optax's own functions,
+and their gradients. The golden cases hold the bits."""
+
+from __future__ import annotations
+
+import itertools
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+
+import islices
+from islices import IndexedSlices
+
+AXES = [axes for n in range(4) for axes in itertools.combinations(range(3), n)]
+
+
+def gradient() -> IndexedSlices:
+    rng = np.random.default_rng(0)
+    return IndexedSlices(rng.normal(size=(6, 3, 2)).astype("float32"), np.array([1, 4, 1, 0, 7, 4]), (9, 3, 2))
+
+
+@pytest.mark.parametrize("axes", AXES, ids=str)
+def test_axes_are_tensorflows(axes: tuple[int, ...]) -> None:
+    tf = pytest.importorskip("tensorflow")
+    s = gradient()
+    dense = islices.to_dense(s)
+    expected = tf.clip_by_norm(dense, 1.0, axes=list(axes)).numpy()
+    for given in (s, dense):
+        np.testing.assert_allclose(islices.to_dense(islices.clip_by_norm(given, 1.0, axes=axes)), expected, rtol=1e-6)
+    native = tf.IndexedSlices(*map(tf.constant, (s.values, s.indices, s.dense_shape)))
+    raw = islices.clip_by_norm(native, 1.0, axes=axes, semantics="tensorflow")
+    np.testing.assert_allclose(raw.values, tf.clip_by_norm(native, 1.0, axes=list(axes)).values, rtol=1e-6)
+
+
+@pytest.mark.parametrize("semantics", ["islices", "optax"])
+def test_block_rms_and_units_are_optaxs(semantics: Any) -> None:
+    optax, jnp = pytest.importorskip("optax"), pytest.importorskip("jax.numpy")
+    from islices.backends.jax import optax as front
+
+    s = islices.convert(gradient(), "jax")
+    dense = islices.to_dense(s)
+    params = jnp.asarray(np.random.default_rng(1).normal(size=(9, 3, 2)), "float32")
+    for threshold in (0.05, 0.1, 10.0):
+        expected, _ = optax.clip_by_block_rms(threshold).update(dense, None)
+        got, _ = front.clip_by_block_rms(threshold, semantics=semantics).update(s, None)
+        np.testing.assert_allclose(islices.to_dense(got), expected, rtol=1e-6)
+    for axis in (None, 0, 1, -1, (1, 2), (0, 2), (0, 1, 2)):
+        expected, _ = optax.adaptive_grad_clip(0.3, axis=axis).update(dense, None, params)
+        got, _ = front.adaptive_grad_clip(0.3, axis=axis, semantics=semantics).update(s, None, params)
+        np.testing.assert_allclose(islices.to_dense(got), expected, rtol=1e-6)
+    with pytest.raises(ValueError, match="params: got None"):
+        front.adaptive_grad_clip(0.3).update(s, None)
+
+
+@pytest.mark.parametrize("axes", AXES, ids=str)
+def test_gradients_are_those_of_the_formula(axes: tuple[int, ...]) -> None:
+    torch = pytest.importorskip("torch")
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(6, 3, 2, dtype=torch.float64, generator=generator, requires_grad=True)
+    weights = torch.randn(9, 3, 2, dtype=torch.float64, generator=generator)
+    ids = torch.tensor([1, 4, 1, 0, 7, 4])
+    dense = torch.zeros(9, 3, 2, dtype=torch.float64).index_add(0, ids, values)
+    norm = (dense * dense).sum(axes, keepdim=True).sqrt() if axes else dense.abs()
+    expected = (torch.where(norm > 1.0, dense / norm, dense) * weights).sum()
+    clipped = islices.clip_by_norm(IndexedSlices(values, ids, (9, 3, 2)), 1.0, axes=axes)
+    got = (islices.to_dense(clipped) * weights).sum()
+    (a,), (b,) = (torch.autograd.grad(loss, values) for loss in (got, expected))
+    torch.testing.assert_close(a, b.nan_to_num(0.0), rtol=1e-12, atol=1e-14)
+
+
+def test_a_unit_of_zeros_has_the_gradient_of_the_identity() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.zeros(3, 2, requires_grad=True)
+    for clip in (
+        lambda: islices.clip_by_norm(x, 1.0, axes=0),
+        lambda: islices.clip_by_block_rms(x, 1.0),
+        lambda: islices.adaptive_grad_clip(x, torch.zeros(3, 2), 1.0),
+    ):
+        (found,) = torch.autograd.grad(clip().sum(), x)
+        assert torch.equal(found, torch.ones(3, 2))
+
+
+def test_rows_of_parameters_that_no_gradient_names_are_not_read() -> None:
+    s = IndexedSlices(np.ones((2, 2)), np.array([3, 1]), (10**6, 2))
+    table = np.ones((10**6, 2))
+    islices.adaptive_grad_clip(s, table, 0.5, axes=1)  # what is compiled and imported once
+    tracemalloc.start()
+    clipped = islices.adaptive_grad_clip(s, table, 0.5, axes=1)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    np.testing.assert_allclose(clipped.values, 0.5)
+    assert peak < 100_000
