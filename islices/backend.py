@@ -548,11 +548,12 @@ class Backend:
         says for side "right" or "left": int32 or int64, queries' shape. Both may be empty."""
         raise NotImplementedError(f"{self.name}: searchsorted: the adapter supplies none")
 
-    def segment_max(self, values: Array, segments: Array, count: int | None) -> Array:
+    def segment_max(self, values: Array, segments: Array, count: int | None, *, least: float | None = None) -> Array:
         """out[s] = the largest values[k] over segments[k] == s, elementwise, shape (count, *row_shape); NaN if one is.
 
         values: float32, float64, int32 or int64. An empty segment holds -inf, or the smallest
-        integer. No gradient need pass.
+        integer; or ``least``, asked for of traced floats that are at least that or NaN: then no -inf is made on the
+        way. No gradient need pass.
         """
         raise NotImplementedError(f"{self.name}: segment_max: the adapter supplies none")
 

@@ -258,7 +258,7 @@ class HostBackend(Backend):
     def searchsorted(self, ordered: Array, queries: Array, *, right: bool) -> Array:
         return np.searchsorted(ordered, queries, "right" if right else "left")
 
-    def segment_max(self, values: Array, segments: Array, count: int | None) -> Array:
+    def segment_max(self, values: Array, segments: Array, count: int | None, *, least: float | None = None) -> Array:
         lowest = -np.inf if values.dtype.kind == "f" else np.iinfo(values.dtype).min
         out = np.full((count or 0, *values.shape[1:]), lowest, values.dtype)
         if values.size:

@@ -198,7 +198,9 @@ def _terms_of(shape: tuple[int | None, ...], group: Groups | None) -> int | None
 def _top_of_groups(E: Backend, top: Array, group: Groups | None) -> Array:
     if group is None:
         return top
-    return E.maximum(E.segment_max(top, group.segments, group.number), 0.0)  # a group may be empty
+    if E is modes.HOST:
+        return E.maximum(E.segment_max(top, group.segments, group.number), 0.0)  # a group may be empty
+    return E.segment_max(top, group.segments, group.number, least=0.0)
 
 
 def _cut_groups(E: Backend, B: Backend, x: Array, group: Groups | None, cuts: Cuts, ord: float) -> Sums:

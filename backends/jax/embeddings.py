@@ -76,10 +76,11 @@ class Embeddings(Backend):
     def running_sum(self, x: Array) -> Array:
         return jnp.cumsum(x, dtype=x.dtype)
 
-    def segment_max(self, values: Array, segments_: Array, count: int | None) -> Array:
+    def segment_max(self, values: Array, segments_: Array, count: int | None, *, least: float | None = None) -> Array:
         assert count is not None, "JAX knows its shapes"
-        if isinstance(values, Tracer) or isinstance(segments_, Tracer) or 0 in values.shape or count == 0:
-            return segments.maximum(values, segments_, count)
+        traced = isinstance(values, Tracer) or isinstance(segments_, Tracer)
+        if least is not None or traced or 0 in values.shape or count == 0:
+            return segments.maximum(values, segments_, count, least)
         room = memory.power_of_two(count)
         values, segments_ = memory.lengthened(values, segments_, room)
         return memory.first_rows(segments.maximum_jitted(values, segments_, room), count)

@@ -70,7 +70,8 @@ def constant(value: Any, dtype: Any) -> Any:
     array = np.asarray(value, dtype)
     if array.dtype.itemsize < 8 or users_x64():
         return array
-    with jax.ensure_compile_time_eval(), wide():
+    # jax_debug_nans would report the NaN that `apart` has for what is not a number already
+    with jax.ensure_compile_time_eval(), wide(), jax.debug_nans(False):
         return jnp.asarray(array)
 
 

@@ -122,9 +122,10 @@ def fold(values: Array, segments: Array, count: int) -> Array:
     return apart(add_at(zeros, segments, values)).astype(dtype)
 
 
-def maximum(values: Array, segments: Array, count: int) -> Array:
-    """The largest values by segment, NaN if one is; the least there is for a segment without any."""
-    least = -np.inf if jnp.issubdtype(values.dtype, np.floating) else np.iinfo(values.dtype).min
+def maximum(values: Array, segments: Array, count: int, least: float | None = None) -> Array:
+    """The largest values by segment, NaN if one is; the least there is, or `least`, for a segment without any."""
+    if least is None:
+        least = -np.inf if jnp.issubdtype(values.dtype, np.floating) else np.iinfo(values.dtype).min
     start = jnp.broadcast_to(constant(least, values.dtype), (count, *values.shape[1:]))
     if 0 in values.shape or count == 0:
         return start

@@ -277,7 +277,7 @@ class MXNetBackend(Backend):
         places = HOST.searchsorted(self.to_numpy(ordered), self.to_numpy(queries), right=right)  # MXNet has none
         return self.from_host(places, queries)
 
-    def segment_max(self, values: Array, segments: Array, count: int | None) -> Array:
+    def segment_max(self, values: Array, segments: Array, count: int | None, *, least: float | None = None) -> Array:
         # MXNet has none either, and its own maximum of integers goes through float32
         return self.from_host(HOST.segment_max(self.to_numpy(values), self.to_numpy(segments), count), values)
 

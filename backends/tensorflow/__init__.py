@@ -276,8 +276,8 @@ class TensorflowBackend(Backend):
     def take_ragged(self, x: Any, argument: str) -> RaggedParts | None:
         return ragged.take_apart(x, argument)
 
-    def segment_max(self, values: Array, segments: Array, count: int | None) -> Array:
-        return segments_of.segment_max(values, segments, count)
+    def segment_max(self, values: Array, segments: Array, count: int | None, *, least: float | None = None) -> Array:
+        return segments_of.segment_max(values, segments, count, least)
 
     def fold_rows(self, op: str, rows: Array, values: Array, segments: Array) -> Array:
         return segments_of.fold_rows(op, rows, values, segments)

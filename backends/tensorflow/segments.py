@@ -38,11 +38,17 @@ def isin(indices: Array, rows: Array) -> Array:
     return tf.equal(tf.gather(ascending, after - 1), indices)
 
 
-def segment_max(values: Array, segments: Array, count: int | None) -> Array:
+def segment_max(values: Array, segments: Array, count: int | None, least: float | None = None) -> Array:
     count = number(segments) if count is None else count
     highest = tf.math.unsorted_segment_max(values, segments, count)
     if not values.dtype.is_floating:
         return highest
+    if least is not None:  # a NaN comes from where there is one, so that check_numerics finds none elsewhere
+        nan = tf.math.is_nan(values)
+        numbers = tf.math.unsorted_segment_max(tf.where(nan, tf.zeros_like(values), values), segments, count)
+        return tf.maximum(numbers, tf.constant(least, values.dtype)) + tf.math.unsorted_segment_sum(
+            tf.where(nan, values, tf.zeros_like(values)), segments, count
+        )
     # TensorFlow's starts from the lowest finite number, and a NaN wins or not by its place
     lowest = tf.constant(-np.inf, values.dtype)
     rank = tf.where(values > lowest, 1, tf.where(tf.math.is_nan(values), 2, 0))

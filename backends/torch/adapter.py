@@ -298,9 +298,10 @@ class TorchBackend(Backend):
     def take_ragged(self, x: Any, argument: str) -> RaggedParts | None:
         return ragged.take_apart(x, argument)
 
-    def segment_max(self, values: Array, segments: Array, count: int | None) -> Array:
+    def segment_max(self, values: Array, segments: Array, count: int | None, *, least: float | None = None) -> Array:
         kind = values.dtype
         lowest = -torch.inf if kind.is_floating_point else torch.iinfo(kind).min
+        lowest = lowest if least is None else least
         out = torch.full((count or 0, *values.shape[1:]), lowest, dtype=kind, device=values.device)
         if values.numel() == 0:
             return out
