@@ -57,9 +57,13 @@ class _Quiet:
         self.numpy.seterrobj(self.before)
 
 
+#: Asked once: NumPy 2 takes longer to say no than to enter errstate.
+HAS_SETERROBJ = hasattr(np, "seterrobj")
+
+
 def quiet() -> contextlib.AbstractContextManager[Any]:
     """A context in which NumPy warns of nothing."""
-    return _Quiet() if hasattr(np, "seterrobj") else np.errstate(all="ignore")
+    return _Quiet() if HAS_SETERROBJ else np.errstate(all="ignore")
 
 
 def bfloat16_to_float32(bits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
