@@ -61,6 +61,8 @@ class Tape:
                 one = (x.astype(weight.dtype) * weight).sum()
             if self.framework == "mxnet" and total is not None:
                 one = one.astype(total.dtype)
+            elif self.framework == "tensorflow" and total is not None:
+                one = self.module.cast(one, total.dtype)
             total = one if total is None else total + one
         return total
 
