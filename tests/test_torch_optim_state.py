@@ -279,3 +279,16 @@ if __name__ == "__main__":
     optimizer.load_state_dict(state)
     train(model, optimizer, 4, 9)
     torch.save(model.state_dict(), sys.argv[1])
+
+
+def test_what_a_hook_puts_beside_the_states_of_parameters_is_kept() -> None:
+    layer = torch.nn.Embedding(4, 2, sparse=True)
+    saving, loading = (optim.Adam(layer.parameters()) for _ in range(2))
+    saving.register_state_dict_pre_hook(lambda optimizer: optimizer.state.update(note=1))
+    layer(torch.tensor([1, 1])).sum().backward()
+    saving.step()
+    saved = saving.state_dict()
+    assert saved["state"]["note"] == 1
+    loading.load_state_dict(saved)
+    assert loading.state["note"] == 1
+    torch.testing.assert_close(loading.state[layer.weight], saving.state[layer.weight], rtol=0, atol=0)

@@ -65,6 +65,8 @@ def saved(state_dict: dict[str, Any]) -> dict[str, Any]:
     """A state_dict whose steps torch's classes go on counting: with foreach=True they take no whole numbers."""
     state = {
         key: {name: _whole_float(x) if name == "step" else x for name, x in held.items()}
+        if isinstance(held, Mapping)
+        else held  # the user's own
         for key, held in state_dict["state"].items()
     }
     return {**state_dict, "state": state}
@@ -86,7 +88,10 @@ class Sealed:
 def unsealed(state: Mapping[Any, Mapping[str, Any]]) -> defaultdict[Any, dict[str, Any]]:
     """The state of an optimizer, with tensors in the place of what `checked` sealed."""
     opened = {
-        p: {name: x.tensor if isinstance(x, Sealed) else x for name, x in held.items()} for p, held in state.items()
+        p: {name: x.tensor if isinstance(x, Sealed) else x for name, x in held.items()}
+        if isinstance(held, Mapping)
+        else held  # the user's own
+        for p, held in state.items()
     }
     return defaultdict(dict, opened)
 
