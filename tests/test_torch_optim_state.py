@@ -221,7 +221,7 @@ def spoiled(**changes: Any) -> Any:
 @pytest.mark.parametrize(
     ("name", "options", "saved", "message"),
     [
-        ("Adam", {"semantics": "optax", "lr": 0.1}, lambda: saved_of("AdamW", amsgrad=True), "decoupled_weight_decay: got"),
+        ("Adam", {"semantics": "optax", "lr": 0.1}, lambda: saved_of("AdamW", amsgrad=True), "decoupled_weight_decay"),
         ("Adam", {}, lambda: saved_of("AdamW"), r"decoupled_weight_decay: got True; accepted by optim\.AdamW"),
         ("AdamW", {}, lambda: saved_of("Adam"), r"decoupled_weight_decay: got False; accepted by optim\.Adam,"),
         ("Adam", {}, lambda: saved_of("NAdam"), r"\['params'\]\[0\]: got a state of .*mu_product.* 'exp_avg_sq'$"),
