@@ -53,10 +53,12 @@ def clip_by_norm(x: Any, max_norm: Any, nonfinite: str = "propagate", axes: Any 
 
 def clip_by_block_rms(x: Any, threshold: Any, nonfinite: str = "propagate") -> Any:
     def one(leaf: Any) -> Any:
-        dense, unit = places_of(leaf, np.arange(len(to_dense(leaf).shape)))
-        norms = norms_of(dense, unit) or {0: 0.0}
-        rms = {0: float(np.float64(norms[0]) / np.sqrt(np.float64(max(dense.size, 1))))}
-        return clip_each(leaf, unit, rms, {0: float(threshold)}, nonfinite)
+        count = 1
+        for n in leaf.dense_shape if isinstance(leaf, Slices) else leaf.shape:
+            count *= n
+        rms = float(np.float64(norm64(naive.numbers_of([leaf]), 2)) / np.sqrt(np.float64(max(count, 1))))
+        dtype = values_of(leaf).dtype
+        return mapped(naive.coalesce(leaf), lambda v: clip_number(v, dtype, rms, float(threshold), nonfinite))
 
     return tree_map(x, one)
 
