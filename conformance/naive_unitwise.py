@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from islices.conformance import naive
 from islices.conformance.data import Array, Slices
-from islices.conformance.naive import clip_number, mapped, norm64, to_dense, tree_map, values_of
+from islices.conformance.naive import clip_by_norm as clip_whole
+from islices.conformance.naive import clip_number, coalesce, mapped, norm64, numbers_of, to_dense, tree_map, values_of
 
 __all__ = ["NAIVE_UNITWISE"]
 
@@ -33,7 +33,7 @@ def norms_of(dense: np.ndarray, unit: np.ndarray) -> dict[int, float]:
 
 
 def clip_each(x: Any, unit: np.ndarray, norms: dict[int, float], limits: dict[int, float], nonfinite: str) -> Any:
-    x = naive.coalesce(x)
+    x = coalesce(x)
     stored = unit[x.indices.data] if isinstance(x, Slices) else unit
     dtype, own = values_of(x).dtype, iter(np.asarray(stored, int).ravel().tolist())
     return mapped(x, lambda v: clip_number(v, dtype, norms[u := next(own)], limits[u], nonfinite))
@@ -41,7 +41,7 @@ def clip_each(x: Any, unit: np.ndarray, norms: dict[int, float], limits: dict[in
 
 def clip_by_norm(x: Any, max_norm: Any, nonfinite: str = "propagate", axes: Any = None) -> Any:
     if axes is None:
-        return naive.clip_by_norm(x, max_norm, nonfinite)
+        return clip_whole(x, max_norm, nonfinite)
 
     def one(leaf: Any) -> Any:
         dense, unit = places_of(leaf, axes)
@@ -56,9 +56,9 @@ def clip_by_block_rms(x: Any, threshold: Any, nonfinite: str = "propagate") -> A
         count = 1
         for n in leaf.dense_shape if isinstance(leaf, Slices) else leaf.shape:
             count *= n
-        rms = float(np.float64(norm64(naive.numbers_of([leaf]), 2)) / np.sqrt(np.float64(max(count, 1))))
+        rms = float(np.float64(norm64(numbers_of([leaf]), 2)) / np.sqrt(np.float64(max(count, 1))))
         dtype = values_of(leaf).dtype
-        return mapped(naive.coalesce(leaf), lambda v: clip_number(v, dtype, rms, float(threshold), nonfinite))
+        return mapped(coalesce(leaf), lambda v: clip_number(v, dtype, rms, float(threshold), nonfinite))
 
     return tree_map(x, one)
 

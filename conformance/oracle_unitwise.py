@@ -6,9 +6,9 @@ import itertools
 import math
 from typing import Any
 
-from islices.conformance import oracle
 from islices.conformance.data import Array, Slices
-from islices.conformance.oracle import clip_data, coalesce, exact_norm, over, square_root, values_of, with_values
+from islices.conformance.oracle import clip_by_norm as clip_whole
+from islices.conformance.oracle import clip_data, coalesce, exact_norm, over, square_root, times, values_of, with_values
 
 __all__ = ["UNITWISE"]
 
@@ -55,7 +55,7 @@ def over_leaves(x: Any, fn: Any, *others: Any) -> Any:
 
 def clip_by_norm(x: Any, max_norm: float, nonfinite: str = "propagate", axes: Any = None) -> Any:
     if axes is None:
-        return oracle.clip_by_norm(x, max_norm, nonfinite)
+        return clip_whole(x, max_norm, nonfinite)
 
     def one(leaf: Any) -> Any:
         return clipped_units(leaf, axes, unit_norms(coalesce(leaf), axes), lambda unit: max_norm, nonfinite)
@@ -83,7 +83,7 @@ def adaptive_grad_clip(
         def limit(unit: Any) -> float:
             if math.isnan(norms[unit]):
                 return math.nan
-            return float(oracle.times(max(norms[unit], eps), float(clipping), "float64"))
+            return float(times(max(norms[unit], eps), float(clipping), "float64"))
 
         return clipped_units(leaf, along, unit_norms(coalesce(leaf), along), limit, nonfinite)
 
