@@ -248,3 +248,23 @@ def test_a_traced_limit_clips_and_no_gradient_passes_in_silence(wrap: Any) -> No
         upstream
     )
     np.testing.assert_allclose(held, tied_samples(upstream).norms().sum(), rtol=1e-6)
+
+
+def test_the_gradient_of_a_tied_gradient() -> None:
+    """An outer jax.grad sees lookups and other uses of the weights through the inner gradient; products refuse it."""
+    w = jnp.asarray(np.random.default_rng(3).standard_normal((5, 3)).astype(np.float32))
+    ids = jnp.array([1, 1, 4])
+
+    def loss(rows: Any, weights: Any) -> Any:
+        return (rows**3).sum() + (weights**3).sum()
+
+    def ours(t: Any) -> Any:
+        _, grad = value_and_grad(lambda u: loss(lookup(u, ids), u.weights))(t)
+        return (islices.to_dense(grad) ** 2).sum()
+
+    def theirs(w: Any) -> Any:
+        return (jax.grad(lambda v: loss(v[ids], v))(w) ** 2).sum()
+
+    for wrap in (lambda f: f, jax.jit):
+        found = jax.grad(wrap(ours))(Table(w))
+        np.testing.assert_allclose(found.weights, jax.grad(theirs)(w), rtol=1e-4)

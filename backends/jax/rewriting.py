@@ -27,7 +27,7 @@ from islices.backends.jax import precision
 from islices.backends.jax.lookups import attach, lookup_p, operand_p, read
 from islices.backends.jax.memory import Tracer, put
 
-__all__ = ["Found", "Plan", "Slot", "evaluate"]
+__all__ = ["Found", "Plan", "Roles", "Slot", "evaluate"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,24 @@ class Multiplied(NamedTuple):
 
     leading: bool  # the weights come first: so does their axis in the result
     by_rows: bool  # they are contracted over their rows, as by one-hot ids: the factors change roles
+
+
+class Roles(NamedTuple):
+    """Which tables are differentiated otherwise than by slots alone."""
+
+    relayed: frozenset[int]  # another recorder watches them
+    arrays: frozenset[int] = frozenset()  # their weights are arrays to JAX too (`Plan.dense`)
+
+
+@jax.custom_jvp
+def _held(weights: Any) -> Any:
+    """Weights that are differentiated as an array too, as a constant to that derivative: a slot counts this use."""
+    return weights
+
+
+@_held.defjvp
+def _held_jvp(primals: Any, tangents: Any) -> Any:
+    return primals[0], jax.numpy.zeros_like(tangents[0])
 
 
 #: ids and extras of a slot, and whether it ran (None: always); None for a slot that did not run.
@@ -86,11 +104,11 @@ Tables = tuple[int | Operand | None, ...]  # which table each input is, or whose
 
 
 class Plan:
-    """What of a jaxpr is to be evaluated how. tables: of its inputs; relayed: tables that another recorder watches."""
+    """What of a jaxpr is to be evaluated how. tables: of its inputs; roles: of the tables."""
 
-    def __init__(self, jaxpr: Any, tables: Tables, relayed: frozenset[int]) -> None:
+    def __init__(self, jaxpr: Any, tables: Tables, roles: Roles) -> None:
         self.jaxpr = jaxpr
-        self.relayed = relayed
+        self.roles = roles
         self.slots: list[Slot] = []
         self.dense: set[int] = set()  # the tables whose weights are used in other ways than by a product
         self.steps: list[tuple[Any, Callable[..., Any] | None, slice, bool, list[Any]]] = []
@@ -129,14 +147,14 @@ class Plan:
         rule = _RULES.get(name)
         if rule is None:
             raise TypeError(_MISUSE.format(f"by {name}"))
-        nested = rule(eqn, tables, self.relayed)
+        nested = rule(eqn, tables, self.roles)
         self.slots += nested.slots
         self.dense |= nested.dense
         self._table_of.update((v, t) for v, t in zip(eqn.outvars, nested.outputs, strict=True) if t is not None)
         return nested.run
 
     def _plan_operand(self, eqn: Any, table: int) -> Callable[..., Any]:
-        if table in self.relayed:
+        if table in self.roles.relayed:
             raise NotImplementedError(
                 "table.weights: got those of a table whose gradient is being taken twice; accepted in second "
                 "derivatives is lookup(table, ids), or the array itself beside the table"
@@ -173,10 +191,12 @@ class Plan:
         inputs = jax.ShapeDtypeStruct((*lead, other.shape[axis]), other.dtype)
         axes = ("vmap",) if "vmap" in str(eqn.source_info.name_stack) else ()
         self.slots.append(Slot(table, jax.ShapeDtypeStruct(out.shape, out.dtype), (inputs,), 0, how, axes))
+        held = table in self.roles.arrays
 
         def run(values: Any, deltas: Any) -> tuple[Any, list[Found]]:
             a, b = values
-            a, b = (lax.stop_gradient(a), b) if how.leading else (a, lax.stop_gradient(b))
+            if held:
+                a, b = (_held(a), b) if how.leading else (a, _held(b))
             product = eqn.primitive.bind(a, b, **eqn.params)
             x = lax.stop_gradient(jax.numpy.moveaxis(b if how.leading else a, axis, -1))
             return [attach(product, deltas[0])], [((x,), None)]
@@ -189,7 +209,13 @@ class Plan:
         nowhere = num_rows if num_rows <= np.iinfo(integers[0].dtype).max else -1
         self.slots.append(Slot(table, rows, tuple(integers), nowhere, **eqn.params))
         dtypes = [x.dtype for x in integers]
-        return partial(_run_lookup, dtypes=dtypes, relayed=table in self.relayed, **eqn.params)
+        return partial(
+            _run_lookup,
+            dtypes=dtypes,
+            relayed=table in self.roles.relayed,
+            held=table in self.roles.arrays,
+            **eqn.params,
+        )
 
 
 _MISUSE = (
@@ -247,7 +273,7 @@ _WIDE = frozenset(map(np.dtype, ("int64", "uint64", "float64", "complex128")))
 
 # ---------------------------------------------------------------------- equations that get a table
 def _run_lookup(
-    values: Any, deltas: Any, *, dtypes: list[Any], relayed: bool, static: Any, axes: tuple[str, ...]
+    values: Any, deltas: Any, *, dtypes: list[Any], relayed: bool, held: bool, static: Any, axes: tuple[str, ...]
 ) -> tuple[Any, list[Found]]:
     weights, *integers = values
     # a literal of the jaxpr may be a Python number
@@ -256,8 +282,8 @@ def _run_lookup(
     ]
     if relayed:
         rows = lookup_p.bind(weights, *integers, static=static, axes=axes)
-    else:  # weights that are an operand, too, are differentiated by that alone
-        rows = read(lax.stop_gradient(weights), integers[0])
+    else:
+        rows = read(_held(weights) if held else weights, integers[0])
     return [attach(rows, deltas[0])], [(tuple(integers), None)]
 
 
@@ -271,9 +297,9 @@ class _Nested:
     dense: frozenset[int] = frozenset()
 
 
-def _inline(eqn: Any, tables: Tables, relayed: frozenset[int]) -> _Nested:
+def _inline(eqn: Any, tables: Tables, roles: Roles) -> _Nested:
     jaxpr, consts = _opened(eqn.params["call_jaxpr"])
-    plan = Plan(jaxpr, tables, relayed)
+    plan = Plan(jaxpr, tables, roles)
     run = partial(_evaluated, plan, consts)
     return _Nested(plan.slots, plan.outputs, run, frozenset(plan.dense))
 
@@ -287,41 +313,41 @@ def _opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
     return (jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, "consts") else (jaxpr, ())
 
 
-def _jit(eqn: Any, tables: Tables, relayed: frozenset[int]) -> _Nested:
+def _jit(eqn: Any, tables: Tables, roles: Roles) -> _Nested:
     # shardings and donation, which change no value, are left to the compiler
-    return _jitted(eqn.params["jaxpr"], tables, relayed, eqn.params["inline"])
+    return _jitted(eqn.params["jaxpr"], tables, roles, eqn.params["inline"])
 
 
 @lru_cache(KEPT)
-def _jitted(jaxpr: Any, tables: Tables, relayed: frozenset[int], inline: bool) -> _Nested:
-    plan = Plan(jaxpr.jaxpr, tables, relayed)
+def _jitted(jaxpr: Any, tables: Tables, roles: Roles, inline: bool) -> _Nested:
+    plan = Plan(jaxpr.jaxpr, tables, roles)
     run = jax.jit(lambda values, deltas: evaluate(plan, jaxpr.consts, values, deltas), inline=inline)
     return _Nested(plan.slots, plan.outputs, run, frozenset(plan.dense))
 
 
-def _checkpoint(eqn: Any, tables: Tables, relayed: frozenset[int]) -> _Nested:
-    return _rematerialised(eqn.params["jaxpr"], tables, relayed, eqn.params["prevent_cse"], eqn.params["policy"])
+def _checkpoint(eqn: Any, tables: Tables, roles: Roles) -> _Nested:
+    return _rematerialised(eqn.params["jaxpr"], tables, roles, eqn.params["prevent_cse"], eqn.params["policy"])
 
 
 @lru_cache(KEPT)
-def _rematerialised(jaxpr: Any, tables: Tables, relayed: frozenset[int], prevent_cse: bool, policy: Any) -> _Nested:
+def _rematerialised(jaxpr: Any, tables: Tables, roles: Roles, prevent_cse: bool, policy: Any) -> _Nested:
     jaxpr, consts = _opened(jaxpr)
-    plan = Plan(jaxpr, tables, relayed)
+    plan = Plan(jaxpr, tables, roles)
     run = jax.checkpoint(  # type: ignore[attr-defined]
         lambda values, deltas: evaluate(plan, consts, values, deltas), prevent_cse=prevent_cse, policy=policy
     )
     return _Nested(plan.slots, plan.outputs, run, frozenset(plan.dense))
 
 
-def _cond(eqn: Any, tables: Tables, relayed: frozenset[int]) -> _Nested:
+def _cond(eqn: Any, tables: Tables, roles: Roles) -> _Nested:
     if tables[0] is not None:
         raise TypeError(_MISUSE.format("by cond"))
-    return _switch(eqn.params["branches"], tables[1:], relayed)
+    return _switch(eqn.params["branches"], tables[1:], roles)
 
 
 @lru_cache(KEPT)
-def _switch(branches: tuple[Any, ...], tables: Tables, relayed: frozenset[int]) -> _Nested:
-    plans = [Plan(b.jaxpr, tables, relayed) for b in branches]
+def _switch(branches: tuple[Any, ...], tables: Tables, roles: Roles) -> _Nested:
+    plans = [Plan(b.jaxpr, tables, roles) for b in branches]
     dense = _given_out(plans, range(len(branches[0].jaxpr.outvars)))
     if any(isinstance(t, int) for plan in plans for t in plan.outputs):
         raise TypeError(_MISUSE.format("as the result of a branch of cond"))
@@ -354,19 +380,17 @@ def _given_out(plans: Sequence[Plan], outputs: Any) -> frozenset[int]:
     return frozenset(out.union(*(plan.dense for plan in plans)))
 
 
-def _scan(eqn: Any, tables: Tables, relayed: frozenset[int]) -> _Nested:
+def _scan(eqn: Any, tables: Tables, roles: Roles) -> _Nested:
     p = eqn.params
     if any(t is not None for t in tables[p["num_consts"] :]):  # also of weights, which no slot follows there
         raise TypeError(_MISUSE.format("as what scan carries or scans over (close over it instead)"))
     how = {"reverse": p["reverse"], "length": p["length"], "unroll": p["unroll"]}
-    return _looped(p["jaxpr"], tables, relayed, p["num_consts"], p["num_carry"], tuple(how.items()))
+    return _looped(p["jaxpr"], tables, roles, p["num_consts"], p["num_carry"], tuple(how.items()))
 
 
 @lru_cache(KEPT)
-def _looped(
-    jaxpr: Any, tables: Tables, relayed: frozenset[int], num_consts: int, num_carry: int, how: tuple[Any, ...]
-) -> _Nested:
-    plan = Plan(jaxpr.jaxpr, tables, relayed)
+def _looped(jaxpr: Any, tables: Tables, roles: Roles, num_consts: int, num_carry: int, how: tuple[Any, ...]) -> _Nested:
+    plan = Plan(jaxpr.jaxpr, tables, roles)
     if any(isinstance(t, int) for t in plan.outputs):
         raise TypeError(_MISUSE.format("as a result of the body of scan"))
     dense = _given_out([plan], range(len(plan.outputs)))
@@ -386,7 +410,7 @@ def _looped(
 
 
 def _refuse(why: str) -> Callable[..., _Nested]:
-    def rule(eqn: Any, tables: Tables, relayed: frozenset[int]) -> _Nested:
+    def rule(eqn: Any, tables: Tables, roles: Roles) -> _Nested:
         raise TypeError(_MISUSE.format(f"by {eqn.primitive.name} ({why})"))
 
     return rule
