@@ -2,7 +2,7 @@
 
 >>> from islices import optim
 >>> optim.adam(1e-3)
-adam(lr=0.001, beta1=0.9, beta2=0.999, eps=1e-08, weight_decay=0.0, rows='touched')
+adam(lr=0.001, beta1=0.9, beta2=0.999, eps=1e-08, weight_decay=0.0, amsgrad=False, rows='touched')
 
 SPEC clause 16.
 """

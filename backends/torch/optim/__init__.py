@@ -12,6 +12,7 @@ from typing import Any, TypedDict, Unpack
 import torch
 
 from islices.backends.torch.optim.base import RowOptimizer
+from islices.backends.torch.optim.hyperparameters import check_decoupled
 from islices.optim.factory import Rows
 from islices.presets import Semantics
 
@@ -291,8 +292,7 @@ class Adam(RowOptimizer):
         decoupled_weight_decay: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        if decoupled_weight_decay and self.rule != "adamw":
-            raise ValueError("decoupled_weight_decay: got True; accepted by Adam is False, AdamW has it")
+        check_decoupled(self.rule, decoupled_weight_decay)
         values = (lr, betas, eps, weight_decay, amsgrad)
         super().__init__(params, dict(zip(self.hyper, values, strict=True)), **options)
 

@@ -20,7 +20,7 @@ from islices.optim.presets import PRESETS
 from islices.presets import lookup_formula
 from islices.registry import describe
 
-__all__ = ["OPTIONS", "Rate", "asked_of", "check_group", "complete", "made_from"]
+__all__ = ["OPTIONS", "Rate", "asked_of", "check_decoupled", "check_group", "complete", "made_from"]
 
 Group = Mapping[str, Any]
 
@@ -98,10 +98,17 @@ def check_group(rule: str, group: Group, names: Sequence[str]) -> None:
     for name, reason in REFUSED.items():
         if group.get(name):
             raise ValueError(f"{name}: got {show(group[name])}; accepted is False: {reason}")
+    check_decoupled(rule, group.get("decoupled_weight_decay", False))
     check_flag(group["master"], "master")
     if group["lr"] is None:
         raise TypeError(f"lr: got none; {rule} with semantics={group['semantics']!r} has no default")
     made_from(rule, group, names, Rate(group["lr"], rule))
+
+
+def check_decoupled(rule: str, asked: bool) -> None:
+    """ValueError if another rule than AdamW's is asked for its weight decay."""
+    if asked and rule != "adamw":
+        raise ValueError("decoupled_weight_decay: got True; accepted by Adam is False, AdamW has it")
 
 
 def asked_of(group: Group, names: Sequence[str]) -> tuple[Any, ...]:
