@@ -52,8 +52,8 @@ def capture(model: Any) -> Capture:
     -----
     The framework computes its own gradient of the weights as it always does, dense for sparse=False. Freeze the
     layer (requires_grad=False, trainable=False, grad_req="null"), and the captured gradient is the only one: that of
-    the captured layers, as if nothing else used the weights. A layer that scales by frequency is taken by SPEC clause 12
-    (torch's EmbeddingBag(scale_grad_by_freq=True) does otherwise), tied weights per sample by SPEC clause 14.
+    the captured layers, as if nothing else used the weights. A layer that scales by frequency follows SPEC clause 12
+    (torch's EmbeddingBag(scale_grad_by_freq=True) does otherwise), tied weights per sample clause 14.
 
     Examples
     --------
