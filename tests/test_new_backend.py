@@ -46,8 +46,8 @@ def test_every_primitive_is_declared_under_its_contract() -> None:
         for name, member in vars(islices.Backend).items()
         if inspect.isfunction(member) and "raise NotImplementedError" in inspect.getsource(member)
     }
-    # two have code in the skeleton, and a trace would add traced cases
-    assert declared(text) == raising - {"version", "is_array", "trace"}
+    # two have code in the skeleton, a trace would add traced cases, and two are whole but for shapes that are not known
+    assert declared(text) == raising - {"version", "is_array", "trace", "permute", "outer_products"}
     plain = " ".join(line.strip(" #") for line in text.splitlines())
     for name in declared(text):
         contract = inspect.getdoc(getattr(islices.Backend, name))

@@ -83,7 +83,7 @@ def _check_range(name: str, value: Any) -> None:
 # ---------------------------------------------------------------------- at a step
 def at_step(E: Backend, name: str, value: Scheduled, count: Array) -> Any:
     """A hyperparameter at the step after so many: a Python number where E is the host, else that or an array of one."""
-    if callable(value):
+    if callable(value) and not _is_array(value):  # a framework's arrays may be callable
         value = value(int(count[0]) if E is modes.HOST else E.reshape(count, ()))
     if is_real(value):
         return as_float(value)
@@ -98,6 +98,11 @@ def at_step(E: Backend, name: str, value: Scheduled, count: Array) -> Any:
     with backend.scope():
         narrow = backend.dtype(value) == "bfloat16"  # whose bits NumPy would see
         return float(backend.to_numpy(backend.astype(value, "float32") if narrow else value).item())
+
+
+def _is_array(value: Any) -> bool:
+    backend = find_backend(value)
+    return backend is not None and backend.is_array(value)
 
 
 def known_hyper(h: Hyper, count: Array) -> dict[str, Any]:
