@@ -107,9 +107,10 @@ def bound_of(bound: Any, name: str) -> Limit:
 
 def _known(B: Backend, x: Array) -> Any:
     """The one number of an array; None while it is traced (what jax.grad alone traces is known)."""
-    with B.scope():
-        constant = B.stop_gradient(x)
-    return None if B.is_traced(constant) else number_of(B, constant)
+    if B.is_traced(x) or B.records_gradient(x):
+        with B.scope():
+            x = B.stop_gradient(x)
+    return None if B.is_traced(x) else number_of(B, x)
 
 
 def check_max_norm(max_norm: Any, name: str = "max_norm") -> float:
