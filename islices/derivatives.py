@@ -61,10 +61,13 @@ def asks(backend: Backend, *arrays: Array) -> bool:
 
 def constant(backend: Backend, leaf: Any) -> Any:
     """An adopted leaf, or an array, as a constant to differentiation."""
+    values = leaf.values if isinstance(leaf, IndexedSlices) else leaf
+    if not asks(backend, values):
+        return leaf
     with backend.scope():
-        if not isinstance(leaf, IndexedSlices):
-            return backend.stop_gradient(leaf)
-        values = backend.stop_gradient(leaf.values)
+        values = backend.stop_gradient(values)
+    if not isinstance(leaf, IndexedSlices):
+        return values
     return IndexedSlices._trusted(
         backend, values, leaf.indices, leaf.dense_shape, coalesced=leaf.coalesced, padded=leaf.padded
     )

@@ -156,7 +156,7 @@ def test_a_half_done_adapter_passes_what_it_can(site: Path, tmp_path: Path) -> N
     host = [case for case in run.cases if case["mode"] == "host" and "kernels" not in case["id"]]
     first = [case for case in host if case["group"] in ("densify", "coalesce", "norms", "clipping")]
     lacking = {case["reason"] for case in first if case["outcome"] == "unsupported"}
-    assert lacking == {"sample has no bfloat16"}
+    assert lacking == {"sample has no bfloat16", "sample: take: to be written"}  # of clips along axes
     assert {case["reason"] for case in host if case["group"] == "optimizers" and case["outcome"] == "unsupported"} <= {
         f"sample: {primitive}: to be written" for primitive, _ in to_do(run.cases)
     } | lacking
