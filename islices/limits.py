@@ -13,6 +13,7 @@ import numpy as np
 from islices import modes
 from islices.arguments import is_real
 from islices.backend import FLOATS, INTEGERS, Array, Backend
+from islices.derivatives import asks
 from islices.linear import as_float, number_of
 from islices.norms import parts
 from islices.registry import describe, find_backend
@@ -87,7 +88,7 @@ def limit_of(max_norm: Any, name: str = "max_norm") -> Limit:
     number = _known(B, max_norm)
     if number is not None:
         number = check_max_norm(number, name)
-    asked = number is None or B.is_traced(max_norm) or B.records_gradient(max_norm)
+    asked = number is None or asks(B, max_norm)
     return Limit(number, max_norm, B, name) if asked else Limit(number)
 
 
@@ -101,13 +102,13 @@ def bound_of(bound: Any, name: str) -> Limit:
     if B.dtype(bound) not in (*FLOATS, *INTEGERS):
         raise TypeError(f"{name}: got {describe(bound)}; accepted is a real number")
     number = _known(B, bound)
-    asked = number is None or B.is_traced(bound) or B.records_gradient(bound)
+    asked = number is None or asks(B, bound)
     return Limit(number, bound, B, name) if asked else Limit(number, name=name)
 
 
 def _known(B: Backend, x: Array) -> Any:
     """The one number of an array; None while it is traced (what jax.grad alone traces is known)."""
-    if B.is_traced(x) or B.records_gradient(x):
+    if asks(B, x):
         with B.scope():
             x = B.stop_gradient(x)
     return None if B.is_traced(x) else number_of(B, x)

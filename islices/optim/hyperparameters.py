@@ -64,8 +64,8 @@ def _is_number(value: Any, *, fixed: bool) -> bool:
     """Whether it is a number, or, if that need not be fixed, something that will be one at a step."""
     if is_real(value) or fixed:
         return is_real(value)
-    backend = find_backend(value)
-    if backend is None or not backend.is_array(value):
+    backend = _array_backend(value)
+    if backend is None:
         return callable(value)
     return backend.dtype(value) in (*FLOATS, *INTEGERS) and size_of(backend.shape(value)) == 1
 
@@ -83,12 +83,12 @@ def _check_range(name: str, value: Any) -> None:
 # ---------------------------------------------------------------------- at a step
 def at_step(E: Backend, name: str, value: Scheduled, count: Array) -> Any:
     """A hyperparameter at the step after so many: a Python number where E is the host, else that or an array of one."""
-    if callable(value) and not _is_array(value):  # a framework's arrays may be callable
+    if callable(value) and _array_backend(value) is None:  # a framework's arrays may be callable
         value = value(int(count[0]) if E is modes.HOST else E.reshape(count, ()))
     if is_real(value):
         return as_float(value)
-    backend = find_backend(value)
-    if backend is None or not backend.is_array(value) or size_of(backend.shape(value)) != 1:
+    backend = _array_backend(value)
+    if backend is None or size_of(backend.shape(value)) != 1:
         accepted = "a number, or a function of the step that returns one"
         raise TypeError(f"{name}: got {describe(value)}; accepted is {accepted}")
     if E is not modes.HOST and backend is E:
@@ -100,9 +100,10 @@ def at_step(E: Backend, name: str, value: Scheduled, count: Array) -> Any:
         return float(backend.to_numpy(backend.astype(value, "float32") if narrow else value).item())
 
 
-def _is_array(value: Any) -> bool:
+def _array_backend(value: Any) -> Backend | None:
+    """The backend of an array, None of anything else."""
     backend = find_backend(value)
-    return backend is not None and backend.is_array(value)
+    return backend if backend is not None and backend.is_array(value) else None
 
 
 def known_hyper(h: Hyper, count: Array) -> dict[str, Any]:
