@@ -243,7 +243,11 @@ def test_other_optimizers_on_rows(make: Any) -> None:
 def test_arguments_are_those_of_optax() -> None:
     for name in ("sgd", "adagrad", "rmsprop", "adam", "adamw", "scale", "clip", "clip_by_global_norm", "apply_updates"):
         ours, theirs = (inspect.signature(getattr(module, name)).parameters for module in (front, optax))
-        kept = {k: p for k, p in ours.items() if k not in ("rows", "semantics", "nonfinite", "donate")}
+        kept = {
+            k: p
+            for k, p in ours.items()
+            if k not in ("rows", "semantics", "nonfinite", "donate", "group", "replicated")
+        }
         assert list(kept) == list(theirs), name
         for k, p in kept.items():
             assert (p.default, p.kind) == (theirs[k].default, theirs[k].kind), (name, k)
@@ -421,7 +425,8 @@ def test_decay_reaches_the_rows_of_the_gradient_alone() -> None:
     [(0, "int32", False), (0, "int32", True), (1, "int64", False), (9, "int32", False), (9, "int64", True)],
 )
 def test_updates_are_added_as_the_dense_ones_are(n: int, dtype: str, jit: bool) -> None:
-    enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64  # until JAX 0.8
+    from islices.backends.jax.precision import enable_x64
+
     with enable_x64(dtype == "int64"):
         grad = gradient(6, n=n, dtype=dtype)
         assert grad["table"].indices.dtype == dtype

@@ -256,10 +256,10 @@ def test_mxnet_has_no_weight_decay_for_sparse_adagrad() -> None:
 @pytest.mark.parametrize(
     ("ours", "hyper", "message"),
     [
-        (optim.rmsprop, {}, "rows: got 'touched'.*'all'"),
-        (optim.rmsprop, {"centered": True}, "rows: got 'touched'.*'all'"),
+        (optim.rmsprop, {"rows": "touched"}, "rows: got 'touched'.*'all'"),
+        (optim.rmsprop, {"centered": True, "rows": "touched"}, "rows: got 'touched'.*'all'"),
         (optim.rmsprop, {"momentum": 0.5, "rows": "all"}, "momentum: got 0.5.*centered"),
-        (optim.adagrad, {"weight_decay": 0.1}, "rows: got 'touched'.*'all'"),
+        (optim.adagrad, {"weight_decay": 0.1, "rows": "touched"}, "rows: got 'touched'.*'all'"),
         (optim.adagrad, {"initial_accumulator": 0.1}, "initial_accumulator: got 0.1"),
         (optim.rowwise_adagrad, {"weight_decay": 0.1}, "weight_decay: got 0.1"),
         (optim.sgd, {"nesterov": True}, "nesterov: got True"),

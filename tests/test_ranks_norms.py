@@ -434,8 +434,9 @@ def test_within_a_mapped_axis_of_jax(dtype: str, size: float) -> None:
 
     ranks, how = 4, "tensorflow" if size == 1.0 else "islices"
     values, indices, dense = stacked(ranks, size, dtype)
-    x64 = getattr(jax, "enable_x64", None) or jax.experimental.enable_x64
-    with x64(dtype == "float64"):
+    from islices.backends.jax.precision import enable_x64
+
+    with enable_x64(dtype == "float64"):
         with pytest.raises(ValueError, match=r"group: got <one process.* for traced arrays"):
             jax.jit(lambda x: islices.global_norm([x], group=Alone()))(dense)
         mapped = jax.jit(jax.vmap(clip, (0, 0, None, None), axis_name="ranks"), static_argnums=3)

@@ -25,12 +25,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-__all__ = ["apart", "constant", "in_scope", "leave", "scope", "users_x64", "wide"]
+__all__ = ["apart", "constant", "enable_x64", "in_scope", "leave", "scope", "users_x64", "wide"]
 
 if hasattr(jax, "enable_x64"):
-    _enable_x64 = jax.enable_x64
+    enable_x64 = jax.enable_x64
 else:  # before 0.8
-    from jax.experimental import enable_x64 as _enable_x64
+    from jax.experimental import enable_x64
 
 _outside: ContextVar[bool | None] = ContextVar("islices_jax_x64_outside", default=None)
 
@@ -62,7 +62,7 @@ def scope() -> Iterator[None]:
 
 def wide() -> contextlib.AbstractContextManager[Any]:
     """64-bit types on, without entering the core's scope."""
-    return contextlib.nullcontext() if jax.config.jax_enable_x64 else _enable_x64(True)
+    return contextlib.nullcontext() if jax.config.jax_enable_x64 else enable_x64(True)
 
 
 def constant(value: Any, dtype: Any) -> Any:

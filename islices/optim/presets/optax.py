@@ -151,7 +151,10 @@ def correction(n: Numbers, beta: str) -> Array:
 
 # ---------------------------------------------------------------------- formulas
 def _sgd(h: Hyper) -> Formula:
-    return FORMULAS["sgd"].formula({**h, "dampening": 0.0, "weight_decay": 0.0})._replace(rows=DENSE)
+    own = FORMULAS["sgd"].formula({**h, "weight_decay": 0.0})._replace(rows=DENSE)
+    if not is_on(h["momentum"]):
+        return own
+    return own._replace(numbers=lambda n: {"mu": n.h["momentum"], "gain": 1.0, "lr": n.lr})
 
 
 def _adagrad(h: Hyper) -> Formula:
