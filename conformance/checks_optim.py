@@ -10,10 +10,11 @@ import islices
 from islices.backend import Backend
 from islices.conformance.checks import check, same
 from islices.conformance.data import Slices
-from islices.conformance.execute import own_calls_of, read, to_backend
+from islices.conformance.execute import read, to_backend
 from islices.conformance.generate import dense, slices
 from islices.conformance.generate_optim import OPTIMIZERS, ROWS, TRACED
 from islices.conformance.memory import peak_growth
+from islices.conformance.operations import own_calls_of
 from islices.conformance.oracle_optim import optimizer_steps
 
 __all__: list[str] = []

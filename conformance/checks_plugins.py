@@ -9,7 +9,8 @@ import islices
 from islices.backend import Backend
 from islices.conformance.checks import check, same
 from islices.conformance.data import Array, Slices
-from islices.conformance.execute import UnsupportedError, to_backend
+from islices.conformance.execute import to_backend
+from islices.conformance.operations import UnsupportedError
 from islices.conformance.oracle import coalesce
 
 __all__: list[str] = []

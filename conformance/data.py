@@ -26,6 +26,7 @@ GROUPS = (
     "algebra",
     "norms",
     "clipping",
+    "gradients",
     "padding",
     "embedding",
     "updates",

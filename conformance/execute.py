@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
-import importlib.util
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,15 +17,13 @@ import numpy as np
 import islices
 from islices.backend import Backend
 from islices.conformance.data import Array, Case, Slices, encode
+from islices.conformance.operations import UnsupportedError, operation
 from islices.conformance.variants import STANDARD, Variant
 
 __all__ = [
     "HarnessError",
-    "UnsupportedError",
     "difference",
     "forget_compiled",
-    "gradients",
-    "own_calls_of",
     "read",
     "reassemble",
     "run_case",
@@ -40,10 +36,6 @@ DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "bool")
 
 class HarnessError(Exception):
     """The suite itself failed: says nothing about the backend."""
-
-
-class UnsupportedError(Exception):
-    """The backend declares that it does not have what the case needs."""
 
 
 # ---------------------------------------------------------------------- data to arrays and back
@@ -126,136 +118,6 @@ def _plain(x: np.ndarray[Any, Any], dtype: str = "") -> Array:
 
 
 # ---------------------------------------------------------------------- the call
-def _replace_values(s: Any, values: Any) -> Any:
-    replaced = s.replace(values=values)
-    return islices.to_dense(replaced)
-
-
-def own_calls_of(backend: Backend) -> Any:
-    """The module of the framework's own calls: the suite's, or the one that a plug-in brings."""
-    if backend.own_calls:
-        return importlib.import_module(backend.own_calls)
-    name = f"islices.conformance.native.{backend.name}"
-    try:
-        known = importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # a plug-in may be named like a submodule: there is no such package here
-        known = False
-    if not known:
-        raise UnsupportedError(f"the suite does not know {backend.name}'s own layers")
-    return importlib.import_module(name)
-
-
-def gradients(loss: Callable[..., Any], *args: Any) -> tuple[Any, ...]:
-    """The gradients of a loss with respect to all its arguments, or UnsupportedError where there are none."""
-    try:
-        return islices.value_and_grad(loss, tuple(range(len(args))))(*args)[1]
-    except NotImplementedError as error:
-        if ": differentiate: " in str(error):
-            raise UnsupportedError(str(error)) from error
-        raise
-
-
-def _lookup_gradient(
-    table: Any,
-    ids: Any,
-    upstream: Any,
-    *,
-    padding_idx: int | None = None,
-    scale_by_freq: bool = False,
-    weights: Any = None,
-    **options: Any,
-) -> Any:
-    """The gradient of sum(lookup * upstream), the framework's own product and sum."""
-    own = own_calls_of(islices.get_backend(table))
-    parameter = islices.Table(table, padding_idx=padding_idx, scale_by_freq=scale_by_freq)
-    if weights is None:
-        return gradients(lambda t: own.weighted_sum(islices.lookup(t, ids, **options), upstream), parameter)[0]
-
-    def loss(t: Any, w: Any) -> Any:
-        return own.weighted_sum(islices.lookup(t, ids, weights=w, **options), upstream)
-
-    return gradients(loss, parameter, weights)
-
-
-def _double_lookup_gradient(table: Any, ids: Any, upstream: Any, other_ids: Any, other: Any) -> Any:
-    own = own_calls_of(islices.get_backend(table))
-
-    def loss(t: Any) -> Any:
-        first = own.weighted_sum(islices.lookup(t, ids), upstream)
-        return first + own.weighted_sum(islices.lookup(t, other_ids), other)
-
-    return gradients(loss, islices.Table(table))[0]
-
-
-def _clip_per_sample(upstream: Any, ids: Any, num_rows: int, dense: Any, max_norm: float) -> Any:
-    tree = [islices.per_sample(upstream, ids, num_rows), dense]
-    (clipped, rest), norms = islices.clip_per_sample(tree, max_norm)
-    return clipped.sum(), rest, norms
-
-
-def _per_sample_clip_sum(
-    upstream: Any, ids: Any, num_rows: int, max_norm: float, *, nonfinite: str = "propagate", **options: Any
-) -> Any:
-    return islices.per_sample(upstream, ids, num_rows, **options).clip(max_norm, nonfinite=nonfinite).sum()
-
-
-def _per_sample_slices(upstream: Any, ids: Any, num_rows: int, b: int, **options: Any) -> Any:
-    return islices.per_sample(upstream, ids, num_rows, **options).slices(b)
-
-
-def _optimizer_steps(
-    name: str,
-    hyper: dict[str, Any],
-    table: Any,
-    grads: list[Any],
-    *,
-    steps: int | None = None,
-    state: dict[str, Any] | None = None,
-    master: bool = False,
-    **options: Any,
-) -> Any:
-    """The table and the state after as many steps, the gradients taken in turn; so are hyperparameters in lists."""
-    hyper = {k: functools.partial(_in_turn, v) if isinstance(v, list) else v for k, v in hyper.items()}
-    optimizer = getattr(islices.optim, name)(**hyper, **options)
-    if state is None:
-        state = optimizer.init(table, master=master)
-    for k in range(len(grads) if steps is None else steps):
-        table, state = optimizer.step(table, grads[k % len(grads)], state)
-    return {"table": table, **state}
-
-
-def _in_turn(values: list[float], step: Any) -> Any:
-    """The number of a step, as a function of the steps before: a traced one is below the number of values."""
-    if isinstance(step, int):
-        return values[step % len(values)]
-    B = islices.get_backend(step)
-    with B.scope():
-        return B.take(B.asarray(np.array(values), step), B.reshape(step, (1,)))
-
-
-#: operations that are no public function of that name
-SPECIAL_OPERATIONS: dict[str, Callable[..., Any]] = {
-    "replace_values": _replace_values,
-    "lookup_gradient": _lookup_gradient,
-    "double_lookup_gradient": _double_lookup_gradient,
-    "clip_per_sample_sum": _clip_per_sample,
-    "optimizer_steps": _optimizer_steps,
-    "per_sample_clip_sum": _per_sample_clip_sum,
-    "per_sample_slices": _per_sample_slices,
-    "per_sample_norms": lambda *args, **options: islices.per_sample(*args, **options).norms(),
-    "per_sample_sum": lambda *args, **options: islices.per_sample(*args, **options).sum(),
-    "per_sample_to_dense": lambda *args, **options: islices.per_sample(*args, **options).to_dense(),
-    "__array__": np.asarray,
-    "__len__": len,
-    "__bool__": bool,
-    "__setattr__": setattr,
-}
-
-
-def operation(name: str) -> Callable[..., Any]:
-    return SPECIAL_OPERATIONS.get(name) or getattr(islices, name)  # type: ignore[no-any-return]
-
-
 def run_case(backend: Backend, case: Case, mode: str, variant: Variant = STANDARD) -> Any:
     """The plain result of a case. Raises HarnessError, UnsupportedError, or what the call raised."""
     with contextlib.ExitStack() as stack:

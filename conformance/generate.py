@@ -20,6 +20,7 @@ from islices.conformance import errors_embedding, errors_optim  # noqa: F401  (t
 from islices.conformance.data import Array, Case, Slices, case_to_json
 from islices.conformance.errors import error_cases
 from islices.conformance.generate_embedding import embedding_cases
+from islices.conformance.generate_gradients import gradient_cases
 from islices.conformance.generate_optim import optimizer_cases
 from islices.conformance.generate_unitwise import unitwise_cases
 from islices.conformance.oracle import FORMATS, SCATTER, round_to
@@ -416,8 +417,9 @@ def conversion() -> Iterator[Case]:
 
 def write(folder: Path) -> None:
     makers = {
-        "densify": densify, "coalesce": coalesce, "algebra": algebra, "norms": lambda: itertools.chain(norms(), orders()), "clipping": lambda: itertools.chain(clipping(), unitwise_cases(case, some_cross, dense, slices)),
-        "padding": padding, "embedding": lambda: embedding_cases(case, dense), "updates": updates,
+        "densify": densify, "coalesce": coalesce, "algebra": algebra, "norms": lambda: itertools.chain(norms(), orders()),
+        "clipping": lambda: itertools.chain(clipping(), unitwise_cases(case, some_cross, dense, slices)),
+        "gradients": lambda: gradient_cases(case, FLOATS, INDEX_TYPES), "padding": padding, "embedding": lambda: embedding_cases(case, dense), "updates": updates,
         "optimizers": lambda: optimizer_cases(case, dense, slices), "conversion": conversion,
         "errors": error_cases,
     }  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from islices.conformance.execute import UnsupportedError
+from islices.conformance.operations import UnsupportedError
 
 __all__ = ["peak_growth"]
 

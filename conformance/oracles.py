@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from islices.conformance.oracle import ORACLE
 from islices.conformance.oracle_embedding import EMBEDDING
+from islices.conformance.oracle_gradients import gradient
 from islices.conformance.oracle_optim import optimizer_steps
 from islices.conformance.oracle_unitwise import UNITWISE
 
 __all__ = ["ORACLES"]
 
-ORACLES = ORACLE | EMBEDDING | UNITWISE | {"optimizer_steps": optimizer_steps}
+ORACLES = ORACLE | EMBEDDING | UNITWISE | {"gradient": gradient, "optimizer_steps": optimizer_steps}

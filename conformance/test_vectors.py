@@ -9,7 +9,8 @@ import pytest
 
 from islices.conformance.data import Case, load_cases
 from islices.conformance.deviations import find_deviation, load_deviations
-from islices.conformance.execute import HarnessError, UnsupportedError, difference, forget_compiled, run_case
+from islices.conformance.execute import HarnessError, difference, forget_compiled, run_case
+from islices.conformance.operations import UnsupportedError
 from islices.conformance.plugin import chosen_modes, chosen_variant
 from islices.conformance.variants import Variant
 from islices.conformance.verdicts import MismatchError, judge

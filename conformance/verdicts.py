@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from islices.conformance.deviations import Deviation
-from islices.conformance.execute import HarnessError, UnsupportedError
+from islices.conformance.execute import HarnessError
+from islices.conformance.operations import UnsupportedError
 
 __all__ = ["MismatchError", "judge"]
 

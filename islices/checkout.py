@@ -62,11 +62,17 @@ class Checkout:
             return importlib.util.spec_from_file_location(
                 fullname, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
             )
-        behind = sys.meta_path[sys.meta_path.index(self) + 1 :]
-        if any(finder.find_spec(fullname, path, target) is not None for finder in behind):
+        behind = sys.meta_path[sys.meta_path.index(self) + 1 :] if self in sys.meta_path else []  # others may wrap it
+        found = next((spec for finder in behind if (spec := finder.find_spec(fullname, path, target))), None)
+        if found is not None and not _lies_in(root, found):
             raise ModuleNotFoundError(
                 f"No module named {fullname!r} in the checkout {root}, where islices comes from; other checkouts and "
                 "installs are not searched",
                 name=fullname,
             )
-        return None
+        return found
+
+
+def _lies_in(root: str, spec: ModuleSpec) -> bool:
+    places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
+    return all(os.path.abspath(place).startswith(root + os.sep) for place in places)

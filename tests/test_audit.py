@@ -25,7 +25,7 @@ from islices.conformance.audit.probe import OUTCOMES, Ask, CorruptionError, Prob
 from islices.conformance.audit.run import run_all, verdict
 from islices.conformance.audit.show import blocks, markdown, summary
 from islices.conformance.data import Array
-from islices.conformance.execute import UnsupportedError
+from islices.conformance.operations import UnsupportedError
 
 pytest.importorskip("rich", reason="rich is not installed")
 

@@ -15,8 +15,8 @@ import pytest
 
 import islices
 from islices import IndexedSlices
-from islices.conformance.execute import UnsupportedError
 from islices.conformance.memory import peak_growth
+from islices.conformance.operations import UnsupportedError
 
 pytest.importorskip("numba", reason="numba is not installed")
 
@@ -165,19 +165,16 @@ def test_a_table_that_the_kernels_cannot_write_into(op: str) -> None:
         getattr(islices, f"scatter_{op}")(read_only(TABLE), s)
 
 
-@pytest.mark.parametrize("op", [*SCATTERS, "step"])
-def test_a_gradient_in_the_tables_own_memory(op: str) -> None:
-    """The numbers from before the call count, however many of them the call writes over."""
-
-    def changed(table: np.ndarray, s: IndexedSlices) -> Any:
-        return stepped(table, s) if op == "step" else (getattr(islices, f"scatter_{op}")(table, s),)
-
+@pytest.mark.parametrize("op", SCATTERS)
+def test_slices_in_the_tables_own_memory(op: str) -> None:
+    """The numbers from before the call count, however many of them the call writes over. (A step refuses them.)"""
+    scatter = getattr(islices, f"scatter_{op}")
     for view in (np.s_[:10], np.s_[5:15], np.s_[19:9:-1], np.s_[::2]):
         table = TABLE.copy()
         rows = np.array([19, 3, 5, 5, 0, 7, 11, 6, 3, 1])
-        expected = changed(TABLE.copy(), IndexedSlices(table[view].copy(), rows, (20, 6)))
-        for g, e in zip(changed(table, IndexedSlices(table[view], rows, (20, 6))), expected, strict=True):
-            np.testing.assert_array_equal(g, e, f"{view}")
+        expected = scatter(TABLE.copy(), IndexedSlices(table[view].copy(), rows, (20, 6)))
+        got = scatter(table, IndexedSlices(table[view], rows, (20, 6)))
+        np.testing.assert_array_equal(got, expected, f"{view}")
 
 
 @pytest.mark.parametrize("op", SCATTERS[:-1])

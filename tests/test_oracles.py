@@ -18,13 +18,14 @@ from islices.conformance import generate, naive
 from islices.conformance.data import Case, case_from_json, case_to_json, load_cases, vector_files
 from islices.conformance.execute import difference
 from islices.conformance.naive_embedding import NAIVE_EMBEDDING
+from islices.conformance.naive_gradients import NAIVE_GRADIENTS
 from islices.conformance.naive_optim import NAIVE_OPTIM
 from islices.conformance.naive_unitwise import NAIVE_UNITWISE
 from islices.conformance.oracle import FORMATS, round_to, square_root
 from islices.conformance.oracles import ORACLES
 
 CASES = [case for case in load_cases() if case.group != "errors"]
-NAIVE = naive.NAIVE | NAIVE_EMBEDDING | NAIVE_OPTIM | NAIVE_UNITWISE
+NAIVE = naive.NAIVE | NAIVE_EMBEDDING | NAIVE_GRADIENTS | NAIVE_OPTIM | NAIVE_UNITWISE
 SCHEMA = resources.files("islices.conformance") / "vectors" / "schema.json"
 
 
@@ -53,9 +54,11 @@ def test_the_oracles_share_no_code() -> None:
     for name, forbidden, own in (
         ("naive", ("islices.conformance.oracle", "fractions"), set()),
         ("naive_embedding", ("islices.conformance.oracle", "fractions"), {"islices.conformance.naive"}),
+        ("naive_gradients", ("islices.conformance.oracle", "fractions"), {"islices.conformance.naive"}),
         ("naive_optim", ("islices.conformance.oracle", "fractions"), {"islices.conformance.naive"}),
         ("naive_unitwise", ("islices.conformance.oracle", "fractions"), {"islices.conformance.naive"}),
         ("oracle", ("numpy", "islices.backend"), set()),
+        ("oracle_gradients", ("numpy", "islices.backend"), {"islices.conformance.oracle"}),
         ("oracle_unitwise", ("numpy", "islices.backend"), {"islices.conformance.oracle"}),
         ("oracle_embedding", ("numpy", "islices.backend"), {"islices.conformance.oracle"}),
         ("oracle_optim", ("numpy", "islices.backend"), {"islices.conformance.oracle"}),

@@ -66,7 +66,7 @@ def test_a_sum_that_keeps_the_last_contribution_is_caught_by_many_clauses(tmp_pa
     assert (shown["outcome"], "5.0" in shown["reason"], "7.2111" in shown["reason"]) == ("fail", True, True), shown
     # only what duplicates have a part in is wrong, and row updates, where a slice meets the table's own row
     assert {"errors", "conversion"} & {line["group"] for line in run.cases if line["outcome"] == "pass"}
-    wrong = {i for i in run.ids("fail") if not i.startswith("updates/")}
+    wrong = {i for i in run.ids("fail") if not i.startswith(("updates/", "embedding/tied"))}  # layouts of their own
     assert not {i for i in wrong if "/sorted-unique/" in i or "/one/" in i or "/empty/" in i}
 
 

@@ -137,12 +137,23 @@ class MXNetBackend(Backend):
 
     # ------------------------------------------------------------------ array primitives
     def astype(self, x: Array, dtype: str) -> Array:
-        if self.dtype(x) == dtype:
+        of = self.dtype(x)
+        if of == dtype:
             return x
-        if dtype == "bfloat16":  # nd.cast truncates, MXNet has no operations on bits; no gradient passes
-            wide = self.to_numpy(self.astype(x, "float32"))
-            return self.from_host(bfloat16_bits(wide), x)
-        return nd.cast(x, DTYPES[dtype])
+        if "bfloat16" not in (of, dtype):
+            return nd.cast(x, DTYPES[dtype])
+        if not self.records_gradient(x) or "float" not in dtype:
+            return self._round(x, dtype)
+        # nd.cast truncates to bfloat16, backwards too
+        known = self._round(self.stop_gradient(x), dtype)
+        return self.with_gradient(known, (x,), lambda value, arrays, upstream: (self._round(upstream, of),))
+
+    def _round(self, x: Array, dtype: str) -> Array:
+        """A conversion from or to bfloat16 of which no gradient is recorded: MXNet has no operations on bits."""
+        if dtype != "bfloat16":
+            return nd.cast(x, DTYPES[dtype])
+        wide = x if self.dtype(x) == "float32" else nd.cast(x, "float32")
+        return self.from_host(bfloat16_bits(self.to_numpy(wide)), x)
 
     def reshape(self, x: Array, shape: Sequence[int | None]) -> Array:
         shape = tuple(-1 if n is None else n for n in shape)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from islices.conformance.data import Array
-from islices.conformance.execute import UnsupportedError
+from islices.conformance.operations import UnsupportedError
 
 __all__ = ["OUTCOMES", "PROBES", "Ask", "CorruptionError", "Probe", "examine", "probe"]
 

@@ -20,8 +20,8 @@ from islices.conformance.bench.cases import draw_ids
 from islices.conformance.bench.rounds import Call
 from islices.conformance.bench.update_ways import FRAMEWORKS
 from islices.conformance.bench.updates import DIM, IDS, ROWS, our_step
-from islices.conformance.execute import UnsupportedError
 from islices.conformance.memory import peak_growth
+from islices.conformance.operations import UnsupportedError
 
 __all__ = ["ALLOWED", "run"]
 

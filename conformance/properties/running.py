@@ -15,7 +15,8 @@ import hypothesis
 import islices
 from islices.backend import Backend
 from islices.conformance.data import Array
-from islices.conformance.execute import UnsupportedError, read, reassemble, take_apart, to_backend
+from islices.conformance.execute import read, reassemble, take_apart, to_backend
+from islices.conformance.operations import UnsupportedError
 from islices.conformance.properties import compare, laws_tables
 from islices.conformance.properties.laws import LAWS, Law
 from islices.conformance.properties.script import disagreement, law_broken

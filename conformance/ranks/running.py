@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import islices
 from islices.backend import Backend
 from islices.conformance.data import Slices
-from islices.conformance.execute import HarnessError, UnsupportedError, difference, read, to_backend
+from islices.conformance.execute import HarnessError, difference, read, to_backend
+from islices.conformance.operations import UnsupportedError
 from islices.conformance.ranks import plain
 from islices.conformance.ranks.cases import CASES, Case
 from islices.conformance.ranks.mistakes import MISTAKES, Mistake

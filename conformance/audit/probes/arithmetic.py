@@ -17,7 +17,7 @@ from islices.conformance import oracle
 from islices.conformance.audit.inputs import ROWS, gradients
 from islices.conformance.audit.probe import Ask, probe
 from islices.conformance.data import Array
-from islices.conformance.execute import UnsupportedError
+from islices.conformance.operations import UnsupportedError
 
 __all__ = ["LOPSIDED", "SUBNORMAL", "floats", "left_fold", "norm_of", "raised", "scattered"]
 

@@ -18,7 +18,7 @@ from islices.conformance.audit.inputs import ROWS, gradients
 from islices.conformance.audit.probe import Ask, probe
 from islices.conformance.audit.probes.keras import keras, sized
 from islices.conformance.audit.probes.tensorflow import native, slices, two_devices
-from islices.conformance.execute import UnsupportedError
+from islices.conformance.operations import UnsupportedError
 
 two_devices()
 

@@ -16,9 +16,9 @@ from islices.conformance import oracle
 from islices.conformance.audit.inputs import ROWS, Given, gradients
 from islices.conformance.audit.probe import Ask, CorruptionError, probe
 from islices.conformance.audit.probes.arithmetic import raised
-from islices.conformance.execute import UnsupportedError
 from islices.conformance.memory import peak_growth
 from islices.conformance.native.mxnet import invalid_gradients
+from islices.conformance.operations import UnsupportedError
 
 __all__ = ["asked", "dense_of", "native", "row_sparse"]
 

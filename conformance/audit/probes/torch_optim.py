@@ -18,7 +18,7 @@ from islices.conformance.audit.inputs import ROWS, gradients, plain
 from islices.conformance.audit.probe import Ask, probe
 from islices.conformance.audit.probes.torch import dense, native, sparse, unruly
 from islices.conformance.data import Slices
-from islices.conformance.execute import UnsupportedError
+from islices.conformance.operations import UnsupportedError
 from islices.conformance.oracle_optim import optimizer_steps
 
 INF = float("inf")

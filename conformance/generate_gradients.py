@@ -1,0 +1,108 @@
+"""The cases of gradients through norms and clips, on whole numbers of which every step is exact, in any order.
+
+The distinct rows are those of `TABLE`: norms are powers of two, and so is what they are clipped to. Upstream gradients
+are drawn until what they sum to against the values is a multiple of 16, which keeps results within 8 bits.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from islices.conformance.data import Array, Case, Slices
+
+__all__ = ["gradient_cases"]
+
+ROWS, WIDTH = 7, 4
+#: Rows of the dense array: their squares sum to 16, so its norm is 4.
+TABLE = {3: (2, -2, 2, 0), 0: (1, 1, -1, 0), 5: (0, 0, 0, -1)}
+#: Rows of norms 8, 4, 2 and 1.
+ROW_TABLE = {6: (8, 0, 0, 0), 1: (2, 2, -2, 2), 4: (-1, 1, 1, 1), 2: (0, 0, 1, 0)}
+#: name -> limit; the norm is 4. The edge belongs to what is not clipped.
+LIMITS = {"clipped": 1.0, "edge": 4.0, "below": 8.0, "nothing-left": 0.0}
+Rows = list[tuple[int, ...]]
+
+
+def stored(table: Mapping[int, tuple[int, ...]], kind: str, rng: random.Random) -> tuple[list[int], Rows]:
+    """Indices and values of which the dense array is the table; zeros where the kind is "zero"."""
+    if kind == "empty":
+        return [], []
+    ids, rows = list(table), list(table.values())
+    if kind in ("duplicates", "cancelling"):
+        parts = [tuple(rng.randint(-2, 2) for _ in row) for row in rows]
+        rows = [tuple(v - p for v, p in zip(row, part, strict=True)) for row, part in zip(rows, parts, strict=True)]
+        ids, rows = [*ids, *ids], [*rows, *parts]
+    if kind in ("cancelling", "zero"):
+        loud = [(3, -1, 0, 2), (1, 0, -3, 1)]
+        ids, rows = ([], []) if kind == "zero" else (ids, rows)
+        ids = [*ids, 1, 6, 6, 1] if table is TABLE else [*ids, 3, 5, 5, 3]
+        rows = [*rows, *loud, *(tuple(-v for v in row) for row in reversed(loud))]
+    order = sorted(range(len(ids)), key=lambda k: ids[k]) if kind == "sorted" else rng.sample(range(len(ids)), len(ids))
+    return [ids[k] for k in order], [rows[k] for k in order]
+
+
+KINDS = ("unique", "sorted", "duplicates", "cancelling", "zero", "empty")
+
+
+def upstream_for(ids: list[int], rows: Rows, rng: random.Random, *, by_row: bool = False) -> Rows:
+    """Small whole numbers, whose products with the values sum to a multiple of 16 (in each row, by_row)."""
+    given: Rows = [()] * len(rows)
+    for unit in dict.fromkeys(ids) if by_row else [None]:
+        own = [k for k, i in enumerate(ids) if unit is None or i == unit]
+        while True:
+            for k in own:
+                given[k] = tuple(rng.randint(-3, 3) for _ in rows[k])
+            total = sum(g * v for k in own for g, v in zip(given[k], rows[k], strict=True))
+            if total % 16 == 0 and abs(total) <= 32:
+                break
+    return given
+
+
+def array(dtype: str, rows: Rows) -> Array:
+    return Array(dtype, (len(rows), WIDTH), [float(v) for row in rows for v in row])
+
+
+def slices(dtype: str, index_type: str, ids: list[int], rows: Rows) -> Slices:
+    return Slices(array(dtype, rows), Array(index_type, (len(ids),), list(ids)), (ROWS, WIDTH))
+
+
+def gradient_cases(case: Callable[..., Case], floats: tuple[str, ...], index_types: tuple[str, ...]) -> Iterator[Case]:
+    for n, (kind, dtype) in enumerate(itertools.product(KINDS, floats)):
+        rng, index_type = random.Random(f"gradients/{kind}"), index_types[n % len(index_types)]
+        flags = () if dtype == "float32" else ("trace-in-full",) if kind == "duplicates" else ("full",)
+        name, one = f"{kind}/{dtype}", Array("float64" if dtype == "float64" else "float32", (1,), [3.0])
+
+        def make(id: str, clause: str, *args: Any, flags: Any = flags, name: str = name, **options: Any) -> Case:
+            return case(f"gradients/{id}/{name}", clause, "gradient", *args, flags=flags, **options)
+
+        ids, rows = stored(TABLE, kind, rng)
+        x, g = slices(dtype, index_type, ids, rows), array(dtype, upstream_for(ids, rows, rng))
+        for ord in (2, 1, "inf"):
+            yield make(f"norm{ord}", "7", "norm", [x], [one], ord=ord)
+        for label, limit in LIMITS.items():
+            rare = flags if label == "clipped" or kind == "zero" else tuple(sorted({*flags, "trace-in-full"}))
+            yield make(f"by_norm-{label}", "10", "clip_by_norm", [x], [g], limit, flags=rare)
+        table = array(dtype, [tuple(rng.randint(-2, 2) for _ in range(WIDTH)) for _ in range(ROWS)])
+        yield make("by_value", "9", "clip_by_value", [x], [table], lo=-1.0, hi=1.0)
+
+        row_ids, row_values = stored(ROW_TABLE, kind, rng)
+        by_row = array(dtype, upstream_for(row_ids, row_values, rng, by_row=True))
+        yield make(
+            "by_row_norm", "10", "clip_by_row_norm", [slices(dtype, index_type, row_ids, row_values)], [by_row], 2.0
+        )
+
+        # beside a dense leaf, whose squares sum to 48 with the 16 of x: the norm of all is 8, or 4 without x
+        wide: Rows = [(3, -3, 3, 3), (2, -2, 2, 0)]
+        both = [x, array(dtype, wide)]
+        given = upstream_for([*ids, 0, 0], [*rows, *wide], rng)
+        parts = [array(dtype, given[: len(ids)]), array(dtype, given[len(ids) :])]
+        if kind not in ("zero", "empty"):
+            yield make("global_norm", "8", "global_norm", both, [one])
+            yield make("by_global_norm", "10", "clip_by_global_norm", both, parts, 2.0)
+            limit = Array(dtype, (), [2.0])
+            yield make("by_global_norm-and-limit", "10", "clip_by_global_norm", both, parts, limit)
+    dense = array("float32", list(TABLE.values()))
+    given = array("float32", upstream_for([0] * 3, list(TABLE.values()), random.Random("gradients/dense")))
+    yield case("gradients/by_norm-clipped/dense", "10", "gradient", "clip_by_norm", [dense], [given], 1.0)

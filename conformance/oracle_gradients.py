@@ -1,0 +1,110 @@
+"""The expected gradients of norms and clips, in exact rational arithmetic (clauses 7, 9 and 10).
+
+For data of which every step is exact: the norms are rational, and the results have few bits. Another order of
+operations, which clauses 7 and 10 allow, gives the same bits then; what is not exact is an error here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from fractions import Fraction
+from typing import Any
+
+from islices.conformance.data import Array, Slices
+from islices.conformance.oracle import round_to, values_of
+
+__all__ = ["gradient"]
+
+#: A number of a leaf: where it stands in the dense array, which slots of the same row and place share.
+Place = tuple[int, int, int]
+
+
+def gradient(op: str, leaves: list[Any], upstream: list[Array], limit: Any = None, **options: Any) -> list[Array]:
+    """One array for each leaf, and one for the limit where it is an array."""
+    terms = [(k, place, Fraction(v)) for k, x in enumerate(leaves) for place, v in zip(*places(x), strict=True)]
+    sums: dict[tuple[int, int, int], Fraction] = defaultdict(Fraction)
+    for k, (row, column), v in terms:
+        sums[k, row, column] += v
+    given = [Fraction(g) for array in upstream for g in array.data]
+    most = Fraction(limit.data[0]) if isinstance(limit, Array) else limit
+    if op in ("norm", "global_norm"):
+        of_norm = norm_slopes(sums, options.get("ord", 2))
+        found, of_limit = [given[0] * of_norm[k, row, column] for k, (row, column), _ in terms], None
+    elif op == "clip_by_value":
+        lo, hi = Fraction(options["lo"]), Fraction(options["hi"])
+        width = math.prod(leaves[0].dense_shape[1:])
+        found = [given[row * width + c] * (lo <= sums[k, row, c] <= hi) for k, (row, c), _ in terms]
+        of_limit = None
+    else:
+        found, of_limit = clip_slopes(terms, sums, given, most, by_row=op == "clip_by_row_norm")
+    out, rest = [], iter(found)
+    for x in leaves:
+        v = values_of(x)
+        out.append(Array(v.dtype, v.shape, [exact(next(rest), v.dtype) for _ in v.data]))
+    if isinstance(limit, Array):
+        out.append(Array(limit.dtype, limit.shape, [exact(of_limit, limit.dtype)]))
+    return out
+
+
+def places(x: Any) -> tuple[list[tuple[int, int]], list[Any]]:
+    """(row, column) of each stored number, and the numbers."""
+    v = values_of(x)
+    width = math.prod(v.shape[1:])
+    rows = x.indices.data if isinstance(x, Slices) else range(v.shape[0])
+    return [(row, column) for row in rows for column in range(width)], v.data
+
+
+def norm_slopes(sums: dict[Any, Fraction], ord: Any) -> dict[Any, Fraction]:
+    """The derivative of a norm by each element of T."""
+    if ord == 1:
+        return {place: Fraction((s > 0) - (s < 0)) for place, s in sums.items()}
+    if ord == "inf":
+        largest = max((abs(s) for s in sums.values()), default=Fraction(0))
+        top = [place for place, s in sums.items() if s and abs(s) == largest]
+        return {
+            place: Fraction((s > 0) - (s < 0), len(top)) if place in top else Fraction(0) for place, s in sums.items()
+        }
+    n = root(sum((s * s for s in sums.values()), Fraction(0)))
+    return {place: s / n if n else Fraction(0) for place, s in sums.items()}
+
+
+def clip_slopes(
+    terms: list[Any], sums: dict[Any, Fraction], given: list[Fraction], most: Any, *, by_row: bool
+) -> tuple[list[Fraction], Fraction]:
+    """The derivatives by each stored number, and by the limit."""
+    squares: dict[Any, Fraction] = defaultdict(Fraction)
+    inner: dict[Any, Fraction] = defaultdict(Fraction)
+    for (k, row, _), s in sums.items():
+        squares[(k, row) if by_row else ()] += s * s
+    for (k, (row, _), v), g in zip(terms, given, strict=True):
+        inner[(k, row) if by_row else ()] += g * v
+    norms = {unit: root(square) for unit, square in squares.items()}
+    found, of_limit = [], Fraction(0)
+    for (k, (row, column), _), g in zip(terms, given, strict=True):
+        unit = (k, row) if by_row else ()
+        n = norms[unit]
+        if n <= most:
+            found.append(g)
+        else:
+            factor = Fraction(most) / n
+            found.append(g * factor - factor * inner[unit] / n * sums[k, row, column] / n)
+    for unit, n in norms.items():
+        of_limit += inner[unit] / n if n > most else 0
+    return found, of_limit
+
+
+def root(square: Fraction) -> Fraction:
+    """The root of a rational number, which must be one."""
+    r = Fraction(math.isqrt(square.numerator), math.isqrt(square.denominator))
+    if r * r != square:
+        raise ValueError(f"the root of {square} is not rational")
+    return r
+
+
+def exact(x: Any, dtype: str) -> Any:
+    """A result, which its type must hold."""
+    rounded = round_to(x, dtype)
+    if Fraction(rounded) != x:
+        raise ValueError(f"{x} is no {dtype}")
+    return rounded
