@@ -59,12 +59,24 @@ def function(name: str, make: Callable[[Draw], Arguments], **options: Any) -> tu
     return name, Entry(getattr(islices, name), make, **options)
 
 
-def limit(d: Draw) -> float:
-    return d.rng.choice((0.0, 0.5, 2.0, 1e9, float("inf")))
+def limit(d: Draw) -> Any:
+    """A number, or an array of it without dimensions (MXNet's: of one element)."""
+    number = d.rng.choice((0.0, 0.5, 2.0, 1e9, float("inf")))
+    shape = (1,) if d.backend.name == "mxnet" else ()
+    return d.own(np.full(shape, number, "float32"), "limit") if d.rng.random() < 0.2 else number
 
 
 def clipping(d: Draw, **tree: Any) -> Arguments:
     return {**tree, "max_norm": limit(d), "nonfinite": d.rng.choice(("propagate", "skip", "raise"))}
+
+
+def bounds(d: Draw) -> Arguments:
+    lo, hi = d.rng.choice((-1.0, 0.0)), limit(d)
+    return {"x": d.tree(), "lo": lo, "hi": hi, "semantics": "islices"}
+
+
+def over_ranks(d: Draw) -> Arguments:
+    return {"group": d.rng.choice((None, Alone())), "replicated": False}
 
 
 def lookup(d: Draw) -> Arguments:
@@ -317,10 +329,9 @@ ENTRIES: dict[str, Entry] = dict([
     function("keep_rows", lambda d: {"x": d.tree(), "rows": rows(d)}, weight=6),
     function("drop_rows", lambda d: {"x": d.tree(), "rows": rows(d)}, weight=6),
     function("norm", lambda d: {"x": d.gradient(), "ord": d.rng.choice((1, 2, 3, 0.5, float("inf")))}, weight=6),
-    function("global_norm", lambda d: {"tree": d.tree(), "ord": d.rng.choice((2, 3)),
-                                       "group": d.rng.choice((None, Alone())), "replicated": False},
-             weight=6),
-    function("clip_by_value", lambda d: {"x": d.tree(), "lo": -1.0, "hi": 1.0, "semantics": "islices"}, weight=6),
+    function("global_norm", lambda d: {"tree": d.tree(), "ord": d.rng.choice((2, 3)), **over_ranks(d)}, weight=6,
+             raises=(RuntimeError,)),
+    function("clip_by_value", bounds, weight=6),
     function("clip_by_norm", lambda d: clipping(d, x=d.tree(), semantics="islices"), weight=6),
     ("clip_by_norm along axes", Entry(islices.clip_by_norm, lambda d: clipping(d, x=d.gradient(), axes=d.rng.choice(
         (0, 1, [0], [1], (-1,), []))), weight=6)),
@@ -329,7 +340,8 @@ ENTRIES: dict[str, Entry] = dict([
         "x": d.gradient(), "params": d.table(), "clipping": limit(d), "eps": 1e-3, "axes": d.rng.choice((None, 0, 1))},
         weight=6)),
     function("clip_by_row_norm", lambda d: clipping(d, x=d.tree()), weight=6),
-    function("clip_by_global_norm", lambda d: clipping(d, tree=d.tree(), semantics="islices"), weight=8),
+    function("clip_by_global_norm", lambda d: clipping(d, tree=d.tree(), semantics="islices", **over_ranks(d)),
+             weight=8, raises=(RuntimeError,)),
     function("drop_padding", lambda d: {"x": d.tree(), "padding_idx": 0 if d.rows else None}),
     function("scale_by_frequency", lambda d: {"x": d.sparse()}),
     function("embedding_grad", lambda d: {**upstream(d), "scale_by_freq": d.rng.random() < 0.3}, weight=8),
