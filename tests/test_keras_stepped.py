@@ -322,3 +322,12 @@ def test_micro_batches_under_several_replicas_are_refused_by_name() -> None:
         text=True, capture_output=True, check=False, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
     )  # fmt: skip
     assert "ValueError: gradient_accumulation_steps: got 2 under a strategy of 2 replicas" in done.stderr
+
+
+def test_a_variable_given_twice_is_refused() -> None:
+    variable = keras.Variable(np.ones((4, 2), np.float32))
+    grad = tf.IndexedSlices(tf.ones((2, 2)), tf.constant([1, 2]), tf.constant([4, 2]))
+    optimizer = front.Stepped(optim.adam(0.1))
+    with pytest.raises(ValueError, match=r"^trainable_variables: got 'variable\w*' twice; accepted is each once"):
+        optimizer.apply_gradients([(grad, variable), (grad, variable)])
+    np.testing.assert_array_equal(variable.numpy(), 1.0)

@@ -870,3 +870,13 @@ def test_updates_without_slices_are_handed_to_optax_with_any_state(name: str) ->
     assert ours.update(None, 0, params) == theirs.update(None, 0, params)
     got, expected = (tx.update(params, {}, params)[0] for tx in (ours, theirs))
     np.testing.assert_array_equal(got["a"], expected["a"])
+
+
+def test_an_array_at_two_places_is_not_given_away() -> None:
+    table = islices.Table(jnp.ones((3, 1)))
+    update = IndexedSlices(jnp.array([[0.5]]), jnp.array([2]), (3, 1))
+    with pytest.raises(ValueError, match=r"^params, leaf 1: got memory of params, leaf 0; accepted are arrays of"):
+        front.apply_updates([table, table], [update, update], donate=True)
+    kept = front.apply_updates([table, table], [update, update])  # copies
+    assert [x.weights.tolist() for x in kept] == [[[1.0], [1.0], [1.5]]] * 2
+    assert table.weights.tolist() == [[1.0], [1.0], [1.0]]

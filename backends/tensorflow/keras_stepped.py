@@ -8,6 +8,7 @@ May import: Keras, TensorFlow, the core.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -135,6 +136,12 @@ class Stepped(Coalesced):
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
         grads, variables = list(grads), trainable_variables or self._trainable_variables
+        twice = next((x for x, n in Counter(map(id, variables)).items() if n > 1), None)
+        if twice is not None:
+            name = next(x.name for x in variables if id(x) == twice)
+            raise ValueError(
+                f"trainable_variables: got {name!r} twice; accepted is each once, with the sum of its gradients"
+            )
         for k, variable in enumerate(variables[: len(grads)]):
             grads[k] = self._missing(variable) if grads[k] is None else _cast(grads[k], variable)
         super().apply(grads, trainable_variables)

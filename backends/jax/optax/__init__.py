@@ -44,6 +44,8 @@ from islices.backends.jax.optax.transforms import (
     scale_by_learning_rate,
     scale_by_schedule,
 )
+from islices.registry import get_backend
+from islices.sharing import check_apart
 from islices.slices import IndexedSlices
 from islices.table import Table
 
@@ -157,7 +159,8 @@ def apply_updates(params: Any, updates: Any, *, donate: bool = False) -> Any:
     Raises
     ------
     TypeError, ValueError, IndexError
-        Another structure or shape, or slices whose indices are none any more. Nothing has been written then.
+        Another structure or shape, slices whose indices are none any more, or one array at two places to be given
+        away. Nothing has been written then.
 
     Notes
     -----
@@ -187,6 +190,11 @@ def apply_updates(params: Any, updates: Any, *, donate: bool = False) -> Any:
             raise ValueError(f"updates: got {u!r} for a parameter of shape {shape}; accepted is one shape")
 
     weights = [p.weights if isinstance(p, Table) else p for p in leaves]
+    if donate:
+        B = get_backend("jax")
+        written = [k for k, (p, u) in enumerate(pairs) if p is not None and isinstance(u, IndexedSlices)]
+        arrays = [(f"params, leaf {k}", jax.numpy.asarray(weights[k])) for k in written]
+        check_apart((B, x, True, label) for label, x in arrays if not B.is_traced(x))
     # dense ones first: whatever raises there, no array has been given away
     new = [
         w if isinstance(u, IndexedSlices) else optax.apply_updates(w, u)
