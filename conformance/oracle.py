@@ -33,34 +33,40 @@ def round_to(x: Fraction | float | int, dtype: str) -> float | int:
         return int(x)
     if isinstance(x, float) and not math.isfinite(x):
         return x
-    x = Fraction(x)
-    if x == 0:
+    return round_ratio(*x.as_integer_ratio(), dtype)
+
+
+def round_ratio(n: int, d: int, dtype: str) -> float:
+    """n / d (d > 0, not necessarily in lowest terms) rounded to nearest even in a format."""
+    if n == 0:
         return 0.0
     precision, emin, emax = FORMATS[dtype]
-    exponent = max(_exponent(abs(x)), emin)
-    unit = Fraction(2) ** (exponent - precision + 1)
-    rounded = round(x / unit) * unit  # Fraction rounds half to even
-    if abs(rounded) >= Fraction(2) ** (emax + 1):
-        return math.inf if x > 0 else -math.inf
-    return float(rounded)
+    size = abs(n)
+    shift = precision - 1 - max(floor_log2(size, d), emin)  # the unit is 2^-shift
+    whole, rest = divmod(size << shift, d) if shift >= 0 else divmod(size, d << -shift)
+    divisor = d if shift >= 0 else d << -shift
+    if 2 * rest > divisor or (2 * rest == divisor and whole % 2):
+        whole += 1
+    rounded = math.inf if whole.bit_length() - shift > emax + 1 else math.ldexp(whole, -shift)
+    return rounded if n > 0 else -rounded
 
 
-def _exponent(x: Fraction) -> int:
-    """floor(log2(x)) for x > 0."""
-    e = x.numerator.bit_length() - x.denominator.bit_length()
-    return e if Fraction(2) ** e <= x else e - 1
+def floor_log2(n: int, d: int) -> int:
+    """floor(log2(n / d)) for n, d > 0."""
+    e = n.bit_length() - d.bit_length()
+    return e if (n << -e if e < 0 else n) >= (d << e if e > 0 else d) else e - 1
 
 
 def square_root(x: float) -> float:
     """The float64 nearest to the root of a float64 (ties cannot occur: a root is never half-way)."""
     if not math.isfinite(x) or x == 0:
         return x
-    exact = Fraction(x)
-    # scale by a power of four so that the integer root carries 64 bits more than the result needs
-    shift = 2 * (200 + max(0, exact.denominator.bit_length()))
-    root = math.isqrt(int(exact * Fraction(2) ** shift))
-    sticky = Fraction(1, 2) if Fraction(root) ** 2 != exact * Fraction(2) ** shift else Fraction(0)
-    return float(round_to((root + sticky) / Fraction(2) ** (shift // 2), "float64"))
+    n, d = x.as_integer_ratio()
+    # scaled by a power of four, so that the integer root carries 64 bits more than the result needs
+    shift = 200 + d.bit_length()
+    square = (n << 2 * shift) // d  # d is a power of two below 4^shift: exact
+    root = math.isqrt(square)
+    return round_ratio(2 * root + (root * root != square), 2 << shift, "float64")
 
 
 def wide(dtype: str) -> str:
@@ -70,20 +76,27 @@ def wide(dtype: str) -> str:
 def plus(a: float | int, b: float | int, dtype: str) -> float | int:
     if isinstance(a, float) and isinstance(b, float) and not (math.isfinite(a) and math.isfinite(b)):
         return a + b
-    return round_to(Fraction(a) + Fraction(b), dtype)
+    if dtype in ("int32", "int64"):
+        return int(a) + int(b)
+    (n, d), (m, e) = a.as_integer_ratio(), b.as_integer_ratio()
+    return round_ratio(n * e + m * d, d * e, dtype)
 
 
 def times(a: float | int, b: float | int, dtype: str) -> float | int:
     if isinstance(a, float) and isinstance(b, float) and not (math.isfinite(a) and math.isfinite(b)):
         return a * b
-    return round_to(Fraction(a) * Fraction(b), dtype)
+    if dtype in ("int32", "int64"):
+        return int(a) * int(b)
+    (n, d), (m, e) = a.as_integer_ratio(), b.as_integer_ratio()
+    return round_ratio(n * m, d * e, dtype)
 
 
 def over(a: float, b: float, dtype: str) -> float:
     """a / b; b is not zero."""
     if not (math.isfinite(a) and math.isfinite(b)):
         return a / b
-    return float(round_to(Fraction(a) / Fraction(b), dtype))
+    (n, d), (m, e) = a.as_integer_ratio(), b.as_integer_ratio()
+    return round_ratio(n * e if m > 0 else -n * e, d * abs(m), dtype)
 
 
 # ---------------------------------------------------------------------- sums and rows
@@ -207,7 +220,7 @@ def exact_norm(leaves: list[Any], ord: Any) -> float:
         return norm_of_order([abs(float(v)) for v in data], Fraction(ord))
     total = sum((Fraction(v) ** 2 for v in data), Fraction(0))
     # a power of four taken out first: the squares of float64 values may exceed its range where the norm does not
-    shift = 0 if total == 0 else _exponent(total) // 2
+    shift = 0 if total == 0 else floor_log2(*total.as_integer_ratio()) // 2
     root = square_root(float(round_to(total / Fraction(4) ** shift, "float64")))
     return float(round_to(Fraction(root) * Fraction(2) ** shift, "float64"))
 

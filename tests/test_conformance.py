@@ -41,5 +41,6 @@ def test_backends_conform_over_ranks(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     header, *lines = [json.loads(line) for line in target.read_text().splitlines()]
     cases = [line for line in lines if line["type"] == "case"]
-    assert {(line["group"], line["clause"], line["outcome"]) for line in cases} <= {("ranks", "25", "pass")}
+    assert {(line["group"], line["outcome"]) for line in cases} <= {("ranks", "pass")}
+    assert {line["clause"] for line in cases} <= {"25", "26"}
     assert header["skipped"] or len(cases) == header["total"] > 250

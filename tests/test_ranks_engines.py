@@ -170,7 +170,7 @@ def test_a_launched_process_with_nothing_starts_mpi(call: str) -> None:
     launcher = _mpiexec()
     assert launcher is not None
     code = f"import os; rank = int(os.environ['PMI_RANK']); {ALL_REDUCE} print({call})"
-    assert sorted(python(code, launcher, "-n", "2")) == ["[1.]", "[1.]"]
+    assert "".join(python(code, launcher, "-n", "2")) == "[1.][1.]"  # two processes may write into one line
 
 
 @pytest.mark.skipif(bool(absent("mpi")), reason=absent("mpi") or "there is MPI")
