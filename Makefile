@@ -13,7 +13,7 @@ conform: $(READY)  ## the conformance matrix of every backend
 	$(BIN)/islices conform $(ARGS)
 
 test: $(READY)  ## all tests, on two cores in under 25 minutes
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 soak: $(READY) $(OLDER:%=%/ready) $(PADDLE)/ready  ## long runs: every variant here, an older set and a sixth framework, random and hostile input
 	$(BIN)/islices conform --variant all --json soak.jsonl $(OLDER:%=--python %/bin/python) --python $(PADDLE)/bin/python

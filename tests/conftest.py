@@ -12,3 +12,10 @@ if FOUND != ROOT and (FOUND / "pyproject.toml").exists():
         f"the tests are {ROOT}'s and islices is {FOUND}'s: run them by python -m pytest in {ROOT}, or make its own "
         "environment (make test)"
     )
+
+#: Files that take minutes begin first: two workers end together then.
+LONGEST = ("test_conformance.py", "test_properties.py", "test_suite_catches.py", "test_oracles.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONGEST)
