@@ -15,7 +15,7 @@ def test_every_backend_conforms(tmp_path: Path) -> None:
     # in processes of several ranks: tests/test_ranks.py, and below
     variants = [word for name in ("standard", "kernels off", "read-only", "cuda") for word in ("--variant", name)]
     command = [sys.executable, "-m", "islices", "conform", "--json", str(target), *variants]
-    done = subprocess.run(command, text=True, capture_output=True, check=False, timeout=900)
+    done = subprocess.run(command, text=True, capture_output=True, check=False, timeout=3000)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     lines = [json.loads(line) for line in target.read_text().splitlines()]
     headers = [line for line in lines if line["type"] == "header"]
