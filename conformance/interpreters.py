@@ -1,7 +1,7 @@
 """Other environments' interpreters: the suite as it is here, on the frameworks that are there.
 
 So that old and new versions of one framework stand side by side, the islices that runs there is the one that runs here:
-its folders are put on the path under the names they are imported by.
+a folder that holds nothing else is put on the path.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import islices
-import islices.backends
-import islices.conformance
 from islices.cli import UsageError
 
 __all__ = ["Interpreter", "here", "look_at"]
@@ -40,11 +38,11 @@ class Interpreter(NamedTuple):
 
     path: str
     backends: tuple[str, ...]
-    overlay: str = ""
+    alone: str = ""
     prefix: str = sys.prefix
 
     def environment(self) -> dict[str, str]:
-        entries = [self.overlay, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        entries = [self.alone, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
         path = os.pathsep.join(os.path.abspath(entry) for entry in entries if entry)  # it will run in another folder
         return {**os.environ, "PYTHONPATH": path} if path else dict(os.environ)
 
@@ -58,7 +56,11 @@ def look_at(path: str, folder: Path) -> Interpreter:
     if not Path(path).is_file() or not os.access(path, os.X_OK):
         raise UsageError(f"--python: got {path}; accepted is the path of an environment's Python interpreter")
     path = os.path.abspath(path)  # it will run in another folder; its links stay, they are how it finds its environment
-    candidate = Interpreter(path, (), str(_lay_out(folder)))
+    alone = folder / "alone"  # beside an installed islices lie packages of this environment
+    alone.mkdir(exist_ok=True)
+    if not (alone / "islices").exists():
+        (alone / "islices").symlink_to(Path(islices.__path__[0]).resolve())
+    candidate = Interpreter(path, (), str(alone))
     try:
         done = subprocess.run(
             [path, "-c", QUESTION], env=candidate.environment(), capture_output=True, text=True, timeout=120, cwd=folder
@@ -69,20 +71,3 @@ def look_at(path: str, folder: Path) -> Interpreter:
     if answer["missing"]:
         raise UsageError(f"--python: {path} lacks {', '.join(answer['missing'])}: {path} -m pip install numpy pytest")
     return candidate._replace(backends=tuple(answer["backends"]), prefix=answer["prefix"])
-
-
-def _lay_out(folder: Path) -> Path:
-    """A folder from which ``import islices`` finds this very package, also where its parts lie apart (an editable
-    install); compiled kernels are kept beside the sources, as here."""
-    overlay = folder / "overlay"
-    if overlay.exists():
-        return overlay
-    package = overlay / "islices"
-    package.mkdir(parents=True)
-    parts = {"backends": islices.backends, "conformance": islices.conformance}
-    for entry in Path(islices.__path__[0]).iterdir():
-        if entry.name not in (*parts, "__pycache__"):
-            (package / entry.name).symlink_to(entry)
-    for name, module in parts.items():
-        (package / name).symlink_to(Path(module.__path__[0]).resolve())
-    return overlay

@@ -23,7 +23,7 @@ language = "en"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc", "docstrings", "command_help", "spec_links"]
 include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "conformance/**.md", "docs/**"]
-exclude_patterns = [".*", "build", "dist", "out", "docs/_*", "**/__pycache__"]
+exclude_patterns = [".*", "build", "islices", "dist", "out", "docs/_*", "**/__pycache__"]
 
 # ---------------------------------------------------------------------- fronts of frameworks that are missing
 #: front -> the module without which it cannot be imported; its page is left out then

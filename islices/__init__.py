@@ -3,9 +3,10 @@
 Importing this imports NumPy and no framework; a backend loads when an array of it is first seen.
 """
 
+import os
 from typing import Any
 
-from islices import checkout, optim
+from islices import optim
 from islices.autodiff import value_and_grad
 from islices.backend import PROTOCOL, Backend, NativeParts, not_implemented
 from islices.clip import clip_by_global_norm, clip_by_norm, clip_by_row_norm, clip_by_value
@@ -40,7 +41,12 @@ from islices.update import (
 
 __version__ = "0.1.0"
 
-checkout.find_parts(__path__[0])
+_linked = os.path.join(__path__[0], "backends")  # in a checkout a link to the folder beside
+if os.path.lexists(_linked) and not os.path.isdir(_linked):
+    raise ImportError(
+        f"islices: {_linked} leads nowhere; accepted is a checkout with its links (git config core.symlinks true, git "
+        "checkout .) and with all of its folders, or an install"
+    )
 
 __all__ = [
     "PROTOCOL",

@@ -67,8 +67,6 @@ def copy(tmp_path: Path) -> Iterator[Path]:
     site = tmp_path / "site"
     skip = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(islices.__file__).parent, site / "islices", ignore=skip)
-    if not (site / "islices" / "backends").exists():  # from a checkout, where it lies beside
-        shutil.copytree(Path(islices.backends.__file__).parent, site / "islices" / "backends", ignore=skip)
     yield site
     for path in tmp_path.rglob("*"):
         if path.is_dir():
