@@ -310,3 +310,8 @@ def _sum(B: Backend, *arrays: Array) -> Array:
 
 def _add_rows(B: Backend, dense: Array, values: Array, ids: Array) -> Array:
     return B.add_rows(dense, values, ids)
+
+
+# ---------------------------------------------------------------------- the operators of IndexedSlices
+IndexedSlices._add = staticmethod(add)
+IndexedSlices._scale = staticmethod(scale)

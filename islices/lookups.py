@@ -317,3 +317,7 @@ def _check_weights(B: Backend, weights: Any, ids: Array, table: Array) -> Array 
     if not same_shape(given, wanted):
         raise ValueError(f"weights: got shape {given}; accepted is ids' shape {wanted}")
     return weights
+
+
+# ---------------------------------------------------------------------- table[ids]
+Table._lookup = staticmethod(lookup)

@@ -14,6 +14,7 @@ import numpy as np
 
 from islices import modes
 from islices.backend import INTEGERS, Array, Backend
+from islices.coalescing import coalesce_slices
 from islices.registry import broken_backends, describe, find_backend, get_backend
 from islices.slices import IndexedSlices, check_dense_shape, check_indices, check_values_dtype
 
@@ -128,9 +129,7 @@ def to_native(s: IndexedSlices, *, like: Any = None) -> Any:
     if s.padded and not backend.sentinel_padding:
         s = without_padding(s)
     if backend.native_needs_coalesced and not s.coalesced:
-        from islices.rows import coalesce
-
-        s = coalesce(s)
+        s = coalesce_slices(s)
     with backend.scope():
         return backend.to_native(s.values, s.indices, s.dense_shape, coalesced=s.coalesced, padded=s.padded, like=like)
 

@@ -7,6 +7,7 @@ argument is ``B`` are kernels (see `islices.modes`). SPEC clauses 3 to 5 and 13.
 from __future__ import annotations
 
 import math
+import os
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from islices import modes
 from islices.arguments import LARGEST
 from islices.backend import INTEGERS, Array, Backend
+from islices.coalescing import coalesce_slices
 from islices.native import map_leaves
 from islices.registry import describe, find_backend, get_backend
 from islices.slices import IndexedSlices, check_indices
@@ -59,27 +61,7 @@ def coalesce(x: Any) -> Any:
     >>> c.indices.tolist(), c.values.tolist()
     ([0, 5], [[2.0], [5.0]])
     """
-    return map_leaves(lambda leaf: _coalesce(leaf) if isinstance(leaf, IndexedSlices) else leaf, x)
-
-
-def _coalesce(s: IndexedSlices) -> IndexedSlices:
-    B, arrays = s.backend, (s.values, s.indices)
-    if s.coalesced and not s.padded:
-        return s
-    views = modes.host_views(B, arrays)
-    traced = views is None and modes.is_traced(B, *arrays)
-    if s.coalesced and traced:
-        return s
-    rows = s.dense_shape[0]
-    loose = traced or s.padded
-    values, indices = modes.run_on(views, _sum_rows, B, arrays, rows=rows, loose=loose)
-    return IndexedSlices._trusted(
-        B, values, indices, s.dense_shape, coalesced=True, padded=traced and B.sentinel_padding
-    )
-
-
-def _sum_rows(B: Backend, values: Array, indices: Array, *, rows: int | None, loose: bool) -> tuple[Array, Array]:
-    return B.sum_rows(values, indices, rows, loose=loose)
+    return map_leaves(lambda leaf: coalesce_slices(leaf) if isinstance(leaf, IndexedSlices) else leaf, x)
 
 
 def to_dense(x: Any) -> Any:
@@ -157,8 +139,6 @@ def _known_shape(s: IndexedSlices) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1)
 def _physical_memory() -> float:
-    import os
-
     try:
         return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (AttributeError, ValueError, OSError):  # not on Windows: only what no machine has is refused

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterable
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
@@ -184,36 +184,29 @@ class IndexedSlices:
     def __bool__(self) -> NoReturn:
         raise TypeError("the truth value of an IndexedSlices is ambiguous")
 
-    # The operators are spelled in islices.linear; importing it here, when used, keeps the container first.
-    def __add__(self, other: Any) -> Any:
-        from islices.linear import add
+    #: `islices.add` and `islices.scale`, which `islices.linear`, built on this module, puts here for the operators.
+    _add: ClassVar[Callable[..., Any]]
+    _scale: ClassVar[Callable[[Any, Any], Any]]
 
-        return add(self, other) if _is_operand(other) else NotImplemented
+    def __add__(self, other: Any) -> Any:
+        return IndexedSlices._add(self, other) if _is_operand(other) else NotImplemented
 
     def __radd__(self, other: Any) -> Any:
         return self if isinstance(other, int) and other == 0 else self + other  # sum() starts at 0
 
     def __sub__(self, other: Any) -> Any:
-        from islices.linear import add, scale
-
-        return add(self, scale(other, -1)) if _is_operand(other) else NotImplemented
+        return IndexedSlices._add(self, IndexedSlices._scale(other, -1)) if _is_operand(other) else NotImplemented
 
     def __rsub__(self, other: Any) -> Any:
-        from islices.linear import add, scale
-
-        return add(other, scale(self, -1)) if _is_operand(other) else NotImplemented
+        return IndexedSlices._add(other, IndexedSlices._scale(self, -1)) if _is_operand(other) else NotImplemented
 
     def __mul__(self, factor: Any) -> Any:
-        from islices.linear import scale
-
-        return scale(self, factor)
+        return IndexedSlices._scale(self, factor)
 
     __rmul__ = __mul__
 
     def __neg__(self) -> Any:
-        from islices.linear import scale
-
-        return scale(self, -1)
+        return IndexedSlices._scale(self, -1)
 
 
 def _is_operand(x: object) -> bool:

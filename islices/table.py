@@ -5,7 +5,8 @@ It is read by `islices.lookups.lookup` alone, which is what keeps the gradient s
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, ClassVar, NoReturn
 
 from islices.arguments import check_flag
 from islices.backend import Array, Backend, Source
@@ -127,10 +128,11 @@ class Table:
         """
         return Table(weights, padding_idx=self.padding_idx, scale_by_freq=self.scale_by_freq)
 
-    def __getitem__(self, ids: Array) -> Array:
-        from islices.lookups import lookup
+    #: `islices.lookup`, which `islices.lookups`, built on this module, puts here.
+    _lookup: ClassVar[Callable[..., Any]]
 
-        return lookup(self, ids)
+    def __getitem__(self, ids: Array) -> Array:
+        return Table._lookup(self, ids)
 
     def __repr__(self) -> str:
         options = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
