@@ -9,9 +9,10 @@ from typing import Any
 from islices import optim
 from islices.autodiff import value_and_grad
 from islices.backend import PROTOCOL, Backend, NativeParts, not_implemented
-from islices.clip import clip_by_global_norm, clip_by_norm, clip_by_row_norm, clip_by_value
+from islices.clip import clip_by_norm, clip_by_row_norm, clip_by_value
 from islices.compare import Difference, diff
 from islices.embedding import drop_padding, embedding_grad, scale_by_frequency
+from islices.global_norms import clip_by_global_norm, global_norm
 from islices.io import load, save
 from islices.kernels import get_num_threads, set_num_threads, use_kernels
 from islices.linear import add, concat, scale
@@ -20,7 +21,7 @@ from islices.lookups import lookup
 from islices.models import Capture, capture
 from islices.modes import execution
 from islices.native import convert, from_dense, from_native, to_native
-from islices.norms import global_norm, norm
+from islices.norms import norm
 from islices.persample import PerSample, clip_per_sample, per_sample
 from islices.presets import Semantics
 from islices.registry import get_backend, list_backends

@@ -1,6 +1,6 @@
 """Clipping: by value, and by norms of the gradient itself.
 
-SPEC clauses 9 to 11.
+SPEC clauses 9 to 11. Clipping by the norm of a whole tree begins in `islices.global_norms`.
 """
 
 from __future__ import annotations
@@ -12,25 +12,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from islices import derivatives, modes
-from islices.arguments import check_name, show
+from islices.arguments import show
 from islices.backend import INTEGERS, Array, Backend
 from islices.derivatives import Layout, Member
 from islices.floats import FLOATS
-from islices.limits import Limit, bound_of, check_max_norm, limit_of
+from islices.limits import Limit, bound_of, limit_of
 from islices.linear import round_scalar, scale_values, wide_dtype
 from islices.native import map_leaves, rebuild, without_padding
-from islices.norms import (
-    Leaf,
-    Total,
-    adopt_leaves,
-    check_float,
-    norm_dtype,
-    of_one_framework,
-    parts,
-    total_norm,
-)
+from islices.nonfinite import check_nonfinite, refuse_nonfinite
+from islices.norms import Leaf, Total, apply_to, check_float, each_leaf, norm_dtype, parts, rounded_norms, total_norm
 from islices.presets import (
-    BY_GLOBAL_NORM,
     BY_NORM,
     BY_VALUE,
     ISLICES,
@@ -44,25 +35,17 @@ from islices.registry import describe
 from islices.rows import coalesce
 from islices.slices import IndexedSlices
 from islices.sums import as_rows, row_norms
+from islices.unitwise import clip_units
 
 __all__ = [
-    "apply_to",
     "attach_rows",
-    "check_clip",
-    "check_nonfinite",
-    "clip_by_global_norm",
     "clip_by_norm",
     "clip_by_row_norm",
     "clip_by_value",
     "clip_leaves",
-    "each_leaf",
-    "refuse_nonfinite",
-    "rounded_norms",
     "row_factors",
     "scale_rows",
 ]
-
-NONFINITE = ("propagate", "raise", "skip")
 
 
 # ---------------------------------------------------------------------- clipping by value
@@ -215,83 +198,11 @@ def clip_by_norm(
     def one(leaf: Any) -> Any:
         leaf = limit.lift(leaf)
         if axes is not None:
-            from islices.unitwise import clip_units
-
             return clip_units(leaf, axes, limit, formula, nonfinite)
         total = total_norm([leaf], raw=formula.raw, attach=limit.array is not None)
         return _clipped(leaf, _clipper(parts(leaf)[0], total, limit, formula, nonfinite), formula)
 
     return each_leaf(one, x)
-
-
-def clip_by_global_norm(
-    tree: Any,
-    max_norm: float,
-    *,
-    semantics: Semantics = "islices",
-    nonfinite: str = "propagate",
-    group: Any = None,
-    replicated: Any = False,
-) -> tuple[Any, Any]:
-    """All gradients of a tree scaled down together to a global norm of at most max_norm.
-
-    Parameters
-    ----------
-    tree : list, tuple or dict, nested, of sparse gradients and dense arrays; None is kept
-    max_norm : float
-        0 gives zeros, inf changes nothing.
-    semantics : {"islices", "tensorflow", "keras", "torch", "mxnet", "optax"}
-        Whose arithmetic; SPEC clause 11.
-    nonfinite : {"propagate", "raise", "skip"}
-        What a NaN or infinite norm does: every stored value NaN, FloatingPointError, or zeros.
-    group, replicated
-        As in `global_norm`: the norm is over all ranks' leaves, and every rank scales its own.
-
-    Returns
-    -------
-    (tree, norm)
-        The clipped tree, leaves of their own types, and the norm before clipping as `global_norm` gives it.
-
-    Raises
-    ------
-    ValueError
-        max_norm is negative or NaN, or nonfinite="raise" under a trace, where nothing can be raised.
-    FloatingPointError
-        nonfinite="raise" and the norm is NaN or infinite (on every rank of a group).
-
-    Notes
-    -----
-    SPEC clauses 10 and 11, with a group 25. What `global_norm` raises is raised here too.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from islices import IndexedSlices
-    >>> s = IndexedSlices(np.array([[3.0], [3.0]]), np.array([1, 1]), (4, 1))
-    >>> (clipped, dense), norm = clip_by_global_norm([s, np.array([8.0])], 5.0)
-    >>> float(norm), clipped.values.tolist(), dense.tolist()
-    (10.0, [[1.5], [1.5]], [4.0])
-    """
-    if group is not None or replicated is not False:
-        from islices.distributed.norms import clip_over
-
-        return clip_over(lambda: (tree, replicated), max_norm, semantics, nonfinite, group)
-    formula = lookup_formula(BY_GLOBAL_NORM, semantics, "clip_by_global_norm")
-    limit = limit_of(max_norm)
-    check_nonfinite(nonfinite)
-    leaves = adopt_leaves(tree, "tree")
-    of_one_framework(leaves)
-    leaves = [leaf and leaf._replace(adopted=limit.lift(leaf.adopted)) for leaf in leaves]
-    total = total_norm(of_one_framework(leaves), raw=formula.raw, attach=limit.array is not None)
-    return clip_leaves(tree, leaves, total, limit, formula, nonfinite), total.given
-
-
-def check_clip(max_norm: Any, semantics: Semantics, nonfinite: str) -> tuple[ClipFormula, float]:
-    """(formula, max_norm, a number) of clip_by_global_norm over ranks, its arguments checked."""
-    formula = lookup_formula(BY_GLOBAL_NORM, semantics, "clip_by_global_norm")
-    limit = check_max_norm(max_norm)
-    check_nonfinite(nonfinite)
-    return formula, limit
 
 
 def clip_leaves(
@@ -304,24 +215,6 @@ def clip_leaves(
         return tree
     clip = _clipper(parts(first)[0], total, limit, formula, nonfinite)
     return rebuild(tree, iter([apply_to(lambda x: _clipped(x, clip, formula), leaf) for leaf in leaves]))
-
-
-def apply_to(fn: Callable[[Any], Any], leaf: Leaf | None) -> Any:
-    """fn of a leaf as the caller's type; what fn returns as it is stays the caller's own object."""
-    if leaf is None:
-        return None
-    out = fn(leaf.adopted)
-    return leaf.given if out is leaf.adopted else leaf.restore(out)
-
-
-def each_leaf(fn: Callable[[Any], Any], tree: Any) -> Any:
-    """Like `map_leaves`, but what fn leaves alone stays the caller's own object."""
-    return rebuild(tree, iter([apply_to(fn, leaf) for leaf in adopt_leaves(tree, "x")]))
-
-
-def check_nonfinite(nonfinite: str) -> None:
-    """Raise ValueError for a name that means nothing."""
-    check_name(nonfinite, NONFINITE, "nonfinite")
 
 
 class Clip(NamedTuple):
@@ -400,17 +293,6 @@ def _ingredients(
         if E is modes.HOST:
             over = B.asarray(over, attached)
         return attached, limit.attached(B, attached), over
-
-
-def refuse_nonfinite(E: Backend, norms: Array, nonfinite: str) -> None:
-    """Raise FloatingPointError for a norm that is not finite, where nonfinite is "raise"."""
-    if nonfinite != "raise":
-        return
-    if E is not modes.HOST:
-        raise ValueError("nonfinite: got 'raise' under a trace; accepted there are 'propagate' and 'skip'")
-    if not np.isfinite(norms).all():
-        bad = float(norms[~np.isfinite(norms)][0])
-        raise FloatingPointError(f"the norm of the gradient is {bad}; nonfinite= accepts 'propagate' and 'skip' too")
 
 
 def _traced_scaling(E: Backend, steps: Steps, finite: Array | None) -> Callable[[Backend, Array], Array]:
@@ -497,13 +379,6 @@ def _clip_rows(leaf: Any, limit: Limit, nonfinite: str) -> Any:
         attached = derivatives.attach_norms(B, rounded, [member])
         clipped = attach_rows(B, clipped, member, attached, E, norms, limit, nonfinite)
     return leaf.replace(values=clipped) if isinstance(leaf, IndexedSlices) else clipped
-
-
-def rounded_norms(B: Backend, E: Backend, norms: Array, dtype: str, like: Array) -> Array:
-    """float64 norms, arrays of E, as B's arrays of a dtype."""
-    with E.scope():
-        rounded = E.astype(norms, dtype)
-    return B.asarray(rounded, like) if E is modes.HOST else rounded
 
 
 def attach_rows(

@@ -11,22 +11,20 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from islices import kernels
 from islices.backend import Array, Backend, Gradient
+from islices.dtypes import dtype_name, host_dtype
 from islices.memory import empty, zeros
 
 __all__ = [
     "HostBackend",
     "bfloat16_bits",
     "bfloat16_to_float32",
-    "dtype_name",
     "group",
-    "host_dtype",
     "native_order",
     "quiet",
 ]
@@ -286,18 +284,6 @@ class HostBackend(Backend):
 
     def custom_gradient(self, forward: Callable[..., Array], backward: Gradient) -> Callable[..., Array]:
         return forward  # nothing is ever recorded
-
-
-@cache
-def dtype_name(dtype: np.dtype[Any]) -> str:
-    """The name of a host array's dtype: uint16 holds bfloat16."""
-    return "bfloat16" if dtype == np.uint16 else dtype.name  # NumPy puts the name together on every call
-
-
-@cache
-def host_dtype(name: str) -> np.dtype[Any]:
-    """The dtype of host arrays that hold what the name says: bfloat16 as its bits."""
-    return np.dtype(np.uint16 if name == "bfloat16" else name)
 
 
 def native_order(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

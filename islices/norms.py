@@ -14,7 +14,7 @@ from islices import derivatives, kernels, modes
 from islices.arguments import is_real, show
 from islices.backend import FLOATS, Array, Backend
 from islices.linear import as_float
-from islices.native import adopt, flatten, without_padding
+from islices.native import adopt, flatten, rebuild, without_padding
 from islices.registry import describe, get_backend
 from islices.rows import coalesce
 from islices.slices import IndexedSlices
@@ -24,18 +24,20 @@ __all__ = [
     "Leaf",
     "Total",
     "adopt_leaves",
+    "apply_to",
     "as_matrices",
     "check_float",
     "check_floats",
     "check_one_framework",
     "check_order",
-    "global_norm",
+    "each_leaf",
     "norm",
     "norm64",
     "norm_dtype",
     "norm_out",
     "of_one_framework",
     "parts",
+    "rounded_norms",
     "total_norm",
 ]
 
@@ -93,51 +95,6 @@ def check_order(ord: Any, argument: str) -> float:
     return as_float(ord)
 
 
-def global_norm(tree: Any, ord: float = 2, *, group: Any = None, replicated: Any = False) -> Any:
-    """The norm of all gradients of a tree together, over many ranks if a group of them is given.
-
-    Parameters
-    ----------
-    tree : list, tuple or dict, nested, of sparse gradients and dense arrays; None is skipped
-    ord : float
-        The order: any number above 0, or inf. On every rank of a group the same.
-    group : str, Group or an engine's own object, optional
-        The ranks that hold the parts of one gradient, each in its own tree (whose structure may be another on each):
-        see `islices.distributed.get_group`; in traced code the name of a mapped axis too. None: this tree is all.
-    replicated : bool, or a structure of bools like the tree's, or like an upper part of it
-        The leaves of which every rank holds the same (dense gradients after an all-reduce, say): they count once.
-
-    Returns
-    -------
-    0-d array of the same framework
-        Of the widest leaf's dtype, at least float32, on whichever rank it is. Of NumPy if there is no leaf. With a
-        group the same bits on every rank, those of one process that has all leaves. SPEC clauses 8 and 25.
-
-    Raises
-    ------
-    TypeError
-        A leaf of integers or of no framework, or leaves of two.
-    ValueError
-        ord is not above 0 or not the same on every rank, replicated has another structure, or replicated leaves
-        differ between ranks (on every rank).
-    RankError, RankTimeout
-        Another rank's tree cannot be measured, or another rank did not come.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> tree = {"w": np.array([3.0]), "b": [np.array([4.0]), None]}
-    >>> float(global_norm(tree)), float(global_norm(tree, 1))
-    (5.0, 7.0)
-    """
-    if group is not None or replicated is not False:
-        from islices.distributed.norms import global_norm_over
-
-        return global_norm_over(tree, ord, group, replicated)
-    order = check_order(ord, "ord")
-    return total_norm(of_one_framework(adopt_leaves(tree, "tree")), order).given
-
-
 class Leaf(NamedTuple):
     """A leaf of a tree: the caller's object, what the library computes on, and the way back to the caller's type."""
 
@@ -149,6 +106,19 @@ class Leaf(NamedTuple):
 def adopt_leaves(tree: Any, argument: str) -> list[Leaf | None]:
     """The leaves of a tree in order, None included."""
     return [None if x is None else Leaf(x, *adopt(x, argument)) for x in flatten(tree, argument)]
+
+
+def apply_to(fn: Callable[[Any], Any], leaf: Leaf | None) -> Any:
+    """fn of a leaf as the caller's type; what fn returns as it is stays the caller's own object."""
+    if leaf is None:
+        return None
+    out = fn(leaf.adopted)
+    return leaf.given if out is leaf.adopted else leaf.restore(out)
+
+
+def each_leaf(fn: Callable[[Any], Any], tree: Any) -> Any:
+    """Like `map_leaves`, but what fn leaves alone stays the caller's own object."""
+    return rebuild(tree, iter([apply_to(fn, leaf) for leaf in adopt_leaves(tree, "x")]))
 
 
 def of_one_framework(leaves: Sequence[Leaf | None]) -> list[Any]:
@@ -284,6 +254,13 @@ def norm_out(E: Backend, norm64: Array, dtype: str, leaves: Sequence[Any]) -> An
     B, values = parts(leaves[0])
     with B.scope():
         return B.scalar(rounded, values)
+
+
+def rounded_norms(B: Backend, E: Backend, norms: Array, dtype: str, like: Array) -> Array:
+    """float64 norms, arrays of E, as B's arrays of a dtype."""
+    with E.scope():
+        rounded = E.astype(norms, dtype)
+    return B.asarray(rounded, like) if E is modes.HOST else rounded
 
 
 def norm_dtype(leaves: Sequence[Any]) -> str:

@@ -14,21 +14,15 @@ import numpy as np
 from islices import derivatives, modes
 from islices.arguments import LARGEST, show, whole_number
 from islices.backend import Array, Backend
-from islices.clip import (
-    attach_rows,
-    check_nonfinite,
-    refuse_nonfinite,
-    rounded_norms,
-    row_factors,
-    scale_rows,
-)
+from islices.clip import attach_rows, row_factors, scale_rows
 from islices.derivatives import Layout, Member
 from islices.embedding import check_count, counting, find_upstream, resolve_padding_idx
 from islices.ids import check_invalid, first_axis
 from islices.limits import Limit, limit_of
 from islices.linear import add, concat, join_arrays
 from islices.native import flatten, rebuild
-from islices.norms import check_float
+from islices.nonfinite import check_nonfinite, refuse_nonfinite
+from islices.norms import check_float, rounded_norms
 from islices.products import Product, check_product, dense_sum, dense_terms, host_parts, squares
 from islices.registry import describe, find_backend
 from islices.rows import check_memory

@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from islices.backend import Array
-from islices.clip import check_nonfinite, clip_by_row_norm
+from islices.clip import clip_by_row_norm
 from islices.ids import check_ids, check_range, flat_ids
 from islices.limits import check_max_norm
 from islices.lookups import adopt_table
+from islices.nonfinite import check_nonfinite
 from islices.update import distinct_rows, write_rows
 
 __all__ = ["renorm_rows"]

@@ -14,12 +14,22 @@ import numpy as np
 
 from islices import derivatives, modes
 from islices.backend import FLOATS, Array, Backend
-from islices.clip import apply_to, check_nonfinite, each_leaf, refuse_nonfinite, rounded_norms
 from islices.derivatives import Layout, Member
 from islices.limits import Limit, check_max_norm, limit_of
 from islices.linear import round_scalar, wide_dtype
 from islices.native import aligned, rebuild, without_padding
-from islices.norms import Leaf, adopt_leaves, check_float, norm64, norm_dtype, parts
+from islices.nonfinite import check_nonfinite, refuse_nonfinite
+from islices.norms import (
+    Leaf,
+    adopt_leaves,
+    apply_to,
+    check_float,
+    each_leaf,
+    norm64,
+    norm_dtype,
+    parts,
+    rounded_norms,
+)
 from islices.presets import ADAPTIVE, BY_BLOCK_RMS, ClipFormula, Semantics, lookup_formula
 from islices.registry import describe, find_backend
 from islices.rows import coalesce

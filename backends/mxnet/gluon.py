@@ -17,7 +17,9 @@ from typing import Any
 from islices.arguments import check_flag, is_real, show
 from islices.backend import FLOATS
 from islices.backends.mxnet.memory import mx
-from islices.clip import check_nonfinite, clip_by_global_norm
+from islices.distributed.norms import clip_over
+from islices.global_norms import clip_by_global_norm
+from islices.nonfinite import check_nonfinite
 from islices.presets import BY_GLOBAL_NORM, Semantics, lookup_formula
 from islices.registry import describe, get_backend
 
@@ -83,8 +85,6 @@ def clip_global_norm(
         check_isfinite = check_flag(check_isfinite, "check_isfinite")
         clipped, norm = clip_by_global_norm(arrays, max_norm, semantics=semantics, nonfinite=nonfinite)
     else:
-        from islices.distributed.norms import clip_over  # loaded by who uses it
-
         legacy: list[Any] = []
 
         def look() -> tuple[list[Any], Any]:  # where the other ranks hear of what is refused

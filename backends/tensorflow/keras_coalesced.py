@@ -15,7 +15,8 @@ import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
 from islices.arguments import check_name, is_real
-from islices.clip import clip_by_global_norm, clip_by_norm, clip_by_value
+from islices.clip import clip_by_norm, clip_by_value
+from islices.global_norms import clip_by_global_norm
 from islices.native import from_native, to_native
 from islices.presets import BY_GLOBAL_NORM, BY_NORM, BY_VALUE, Semantics, lookup_formula
 from islices.registry import describe

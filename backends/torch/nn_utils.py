@@ -18,6 +18,7 @@ import torch
 from islices.backend import FLOATS
 from islices.backends.torch.adapter import check_data
 from islices.clip import clip_by_value
+from islices.distributed.norms import Question, measure_over
 from islices.linear import round_scalar, scale_values
 from islices.modes import HOST
 from islices.native import adopt
@@ -355,8 +356,6 @@ def _clip_over(
     parameters: Any, max_norm: Any, norm_type: Any, strict: bool, semantics: str, group: Any, replicated: Any
 ) -> torch.Tensor:
     """`clip_grad_norm_` over the ranks of a group; all that may be refused is looked at where they hear of it."""
-    from islices.distributed.norms import Question
-
     given: list[torch.Tensor] = []
 
     def ask() -> Question:
@@ -377,7 +376,6 @@ def _clip_over(
 
 def _total_over(tensors: Any, norm_type: Any, strict: bool, group: Any, replicated: Any) -> torch.Tensor:
     """`get_total_norm` over the ranks of a group."""
-    from islices.distributed.norms import Question
 
     def ask() -> Question:
         ord = _order(norm_type)
@@ -394,8 +392,6 @@ def _total_over(tensors: Any, norm_type: Any, strict: bool, group: Any, replicat
 
 def _measured(call: str, ask: Callable[[], Any], group: Any) -> tuple[list[Any], Host, Host]:
     """(this rank's leaves, all ranks' norm in float64, as the user gets it), the norms of shape (1,)."""
-    from islices.distributed.norms import measure_over
-
     leaves, total = measure_over(call, ask, group)
     with HOST.scope():
         norm = HOST.astype(total.exact, total.dtype)

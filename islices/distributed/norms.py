@@ -18,12 +18,13 @@ import numpy as np
 from islices import modes
 from islices.arguments import check_flag, show
 from islices.backend import Array, Backend
-from islices.clip import check_clip, clip_leaves
+from islices.clip import clip_leaves
 from islices.distributed.agree import agree
 from islices.distributed.engines import find_group
 from islices.distributed.group import ArrayGroup, Group
-from islices.limits import Limit
+from islices.limits import Limit, check_max_norm
 from islices.native import flatten
+from islices.nonfinite import check_nonfinite
 from islices.norms import (
     Leaf,
     Total,
@@ -35,7 +36,7 @@ from islices.norms import (
     of_one_framework,
     parts,
 )
-from islices.presets import Semantics
+from islices.presets import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
 from islices.registry import describe
 from islices.slices import IndexedSlices
 from islices.sums import (
@@ -109,15 +110,23 @@ def clip_over(
     trees: list[Any] = []
 
     def ask() -> Question:
-        formula, limit = check_clip(max_norm, semantics, nonfinite)
+        formula, limit = _check_clip(max_norm, semantics, nonfinite)
         said = {"max_norm": limit, "semantics": semantics, "nonfinite": nonfinite}
         tree, replicated = look()
         trees.append(tree)
         return Question(tree, replicated, raw=formula.raw, said=said)
 
     leaves, total = measure_over(call, ask, group)
-    formula, limit = check_clip(max_norm, semantics, nonfinite)
+    formula, limit = _check_clip(max_norm, semantics, nonfinite)
     return clip_leaves(trees[0], leaves, total, Limit(limit), formula, nonfinite), total.given
+
+
+def _check_clip(max_norm: Any, semantics: Semantics, nonfinite: str) -> tuple[ClipFormula, float]:
+    """(formula, max_norm, a number) of clip_by_global_norm over ranks, its arguments checked."""
+    formula = lookup_formula(BY_GLOBAL_NORM, semantics, "clip_by_global_norm")
+    limit = check_max_norm(max_norm)
+    check_nonfinite(nonfinite)
+    return formula, limit
 
 
 def measure_over(call: str, ask: Callable[[], Question], group: Any) -> tuple[list[Leaf | None], Total]:

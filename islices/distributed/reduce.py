@@ -29,7 +29,8 @@ from islices.distributed.exchange import Dense, Sparse, reduce_all
 from islices.distributed.group import ArrayGroup, Group
 from islices.distributed.inside import reduce_inside
 from islices.distributed.strategy import STRATEGIES, Link
-from islices.host import dtype_name, host_dtype, native_order
+from islices.dtypes import dtype_name, host_dtype
+from islices.host import native_order
 from islices.linear import scale_values
 from islices.modes import HOST
 from islices.native import adopt, named_leaves, rebuild, to_native

@@ -18,8 +18,8 @@ from islices.distributed.ranges import even_bounds
 from islices.distributed.reduce import OPS, mean_of
 from islices.distributed.routes import Host, counts_for_agreement, fetch_rows, find_routes, fold_gradients
 from islices.distributed.together import together
+from islices.dtypes import dtype_name, host_dtype
 from islices.embedding import resolve_padding_idx
-from islices.host import dtype_name, host_dtype
 from islices.ids import check_ids, check_range
 from islices.lookups import lookup
 from islices.memory import empty

@@ -35,9 +35,9 @@ from islices.distributed.shard_header import (
 )
 from islices.distributed.sharded import ShardedTable
 from islices.distributed.together import together
+from islices.dtypes import host_dtype
 from islices.files import CONTAINERS, Archive, read_manifest
 from islices.files.containers import OWN
-from islices.host import host_dtype
 from islices.memory import empty
 from islices.native import flatten
 from islices.registry import describe

@@ -19,8 +19,8 @@ import numpy as np
 
 from islices.arguments import LARGEST, show
 from islices.backend import FLOATS, INTEGERS, Array, Backend
+from islices.dtypes import host_dtype
 from islices.files.containers import DTYPES, OWN, Archive, Outgoing, Stored, named, parse_json
-from islices.host import host_dtype
 from islices.modes import HOST
 from islices.native import DEEPEST, from_native, without_padding
 from islices.registry import broken_backends, describe, find_backend

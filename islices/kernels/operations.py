@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.host import dtype_name
+from islices.dtypes import dtype_name
 from islices.kernels import squares
 from islices.kernels.folding import fold_kernel
 from islices.kernels.grouping import bounds_kernel, group_slots

@@ -25,9 +25,11 @@ from islices.backends.jax.optax.rows import (
     step_rows,
     weights_of,
 )
-from islices.clip import check_nonfinite, clip_by_value
-from islices.clip import clip_by_global_norm as clip_tree
+from islices.clip import clip_by_value
+from islices.distributed.norms import clip_over
+from islices.global_norms import clip_by_global_norm as clip_tree
 from islices.limits import limit_of
+from islices.nonfinite import check_nonfinite
 from islices.optim.hyperparameters import is_on
 from islices.optim.optimizer import Optimizer
 from islices.presets import BY_GLOBAL_NORM, Semantics, lookup_formula
@@ -146,8 +148,6 @@ def clip_by_global_norm(
 
     if group is None and replicated is False:
         return _stateless("clip_by_global_norm", clipped)
-
-    from islices.distributed.norms import clip_over  # loaded by who uses it
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         def look() -> tuple[Any, Any]:  # where the other ranks hear of what is refused

@@ -1,0 +1,29 @@
+"""What clipping does where a norm is NaN or infinite. SPEC clause 10."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from islices import modes
+from islices.arguments import check_name
+from islices.backend import Array, Backend
+
+__all__ = ["check_nonfinite", "refuse_nonfinite"]
+
+NONFINITE = ("propagate", "raise", "skip")
+
+
+def check_nonfinite(nonfinite: str) -> None:
+    """Raise ValueError for a name that means nothing."""
+    check_name(nonfinite, NONFINITE, "nonfinite")
+
+
+def refuse_nonfinite(E: Backend, norms: Array, nonfinite: str) -> None:
+    """Raise FloatingPointError for a norm that is not finite, where nonfinite is "raise"."""
+    if nonfinite != "raise":
+        return
+    if E is not modes.HOST:
+        raise ValueError("nonfinite: got 'raise' under a trace; accepted there are 'propagate' and 'skip'")
+    if not np.isfinite(norms).all():
+        bad = float(norms[~np.isfinite(norms)][0])
+        raise FloatingPointError(f"the norm of the gradient is {bad}; nonfinite= accepts 'propagate' and 'skip' too")
