@@ -18,6 +18,10 @@ from typing import Any
 from islices.cli import UsageError
 from islices.conformance.bench import results
 from islices.conformance.bench.cases import AXES, OPERATIONS, Case, cross, default_cases
+from islices.conformance.bench.compare import changes
+from islices.conformance.bench.imports import import_times
+from islices.conformance.bench.plot import draw
+from islices.conformance.bench.report import show, tables
 from islices.conformance.bench.worker import PARTS
 from islices.conformance.outputs import check_picture, check_writable, write
 from islices.registry import BUILTIN, list_backends
@@ -107,11 +111,7 @@ def _positive(text: str) -> int:
 
 def bench(options: argparse.Namespace) -> int:
     """Measure, or read, and show."""
-    from islices.conformance.bench.report import show
-
     if options.compare:
-        from islices.conformance.bench.compare import changes
-
         show(changes(*map(results.read_run, options.compare)), options)
         return 0
     if options.plot:
@@ -119,12 +119,8 @@ def bench(options: argparse.Namespace) -> int:
     run = results.read_run(options.read) if options.read else _measured(options)
     if options.json:
         write("--json", options.json, json.dumps(run, indent=1) + "\n")
-    from islices.conformance.bench.report import tables
-
     show(tables(run), options)
     if options.plot:
-        from islices.conformance.bench.plot import draw
-
         draw(run, options.plot)
     for failure in run["failures"]:
         print(f"islices bench: could not measure {failure}", file=sys.stderr)
@@ -150,8 +146,6 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
     started = time.monotonic()
     with _progress(sum(job.pop("steps") for job in jobs) + ("import" in parts)) as step:
         if "import" in parts:
-            from islices.conformance.bench.imports import import_times
-
             run["import"] = import_times()
             step("import")
         for job in jobs:

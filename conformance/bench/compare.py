@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from islices.conformance.bench.cases import Case
-from islices.conformance.bench.report import Table
+from islices.conformance.bench.tables import Table
 
 __all__ = ["changes"]
 

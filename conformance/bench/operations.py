@@ -6,10 +6,9 @@ compared with sums in float64 before anything is timed: a way of the framework's
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -20,31 +19,16 @@ from islices import IndexedSlices, get_backend
 from islices.backend import Backend
 from islices.conformance.bench.cases import Case, draw_ids
 from islices.conformance.bench.limit import Copying, bytes_of_operation
+from islices.conformance.bench.modes import modes_of, running
 from islices.conformance.bench.rounds import Call, blocking, does_less, measure, ratio, summary
+from islices.conformance.bench.updates import scatter_ways
 from islices.host import bfloat16_bits
-from islices.kernels import active
 
-__all__ = ["Gradient", "modes_of", "run", "running"]
+__all__ = ["Gradient", "run"]
 
 TOLERANCE = {"float32": 1e-3, "bfloat16": 2e-2}
 #: Columns compared: sums in float64 of all would take longer than the measurement.
 SOME = 2
-
-
-# ---------------------------------------------------------------------- islices' own ways
-def modes_of(B: Backend) -> list[str]:
-    """The ways islices runs: "islices" as it does by default, and what can be told apart from it."""
-    modes = ["islices"]
-    if active() is not None:  # else there is nothing to switch off
-        modes.append("kernels off")
-    return modes if B.host_only else [*modes, "native"]
-
-
-@contextlib.contextmanager
-def running(mode: str) -> Iterator[None]:
-    """A context in which islices runs in one of `modes_of`."""
-    with islices.execution("native" if mode == "native" else "host"), islices.use_kernels(mode != "kernels off"):
-        yield
 
 
 # ---------------------------------------------------------------------- what goes in
@@ -149,8 +133,6 @@ def _measured(B: Backend, case: Case, copying: Copying, job: dict[str, Any]) -> 
 def _ways(B: Backend, case: Case, g: Gradient, native: Any) -> tuple[dict[str, Call], dict[str, Call]]:
     """(islices' ways, the framework's own)."""
     if case.operation == "scatter_add":
-        from islices.conformance.bench.updates import scatter_ways
-
         return scatter_ways(B.name, modes_of(B), g.values, g.ids, case.rows)
     functions: dict[str, Callable[[IndexedSlices], Any]] = {
         "coalesce": islices.coalesce,

@@ -6,32 +6,20 @@ import argparse
 import importlib.util
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
+from islices.conformance.bench import report_embedding
 from islices.conformance.bench.cases import AXES, OPERATIONS, Case
-from islices.conformance.bench.load import BUSY
 from islices.conformance.bench.results import of_part
+from islices.conformance.bench.small import WAYS
+from islices.conformance.bench.tables import Table, figures, is_disturbed, name_of
 
-__all__ = ["Table", "figures", "name_of", "show", "tables"]
-
-
-class Table(NamedTuple):
-    """A title, heads and rows of text; spare columns give way on a narrow screen."""
-
-    title: str
-    heads: tuple[str, ...]
-    rows: list[list[str]]
-    words: frozenset[str] = frozenset()
-    """Heads of the columns that are not numbers."""
-    spare: tuple[str, ...] = ()
-    """Heads in the order in which they go."""
+__all__ = ["show", "tables"]
 
 
 # ---------------------------------------------------------------------- what a run says
 def tables(run: dict[str, Any]) -> list[Table]:
     """All tables of a run; the first has no rows, and says where it was made."""
-    from islices.conformance.bench import report_embedding
-
     machine, imports = run["machine"], run["import"]
     text = (
         f"{run['date'][:10]}, {machine['system']}, {machine['processor']}, {machine['cores']} cores, "
@@ -43,7 +31,7 @@ def tables(run: dict[str, Any]) -> list[Table]:
             f"\nimport islices {imports['islices'] * 1e3:.0f} ms, import numpy {imports['numpy'] * 1e3:.0f} ms, ratio "
             f"{imports['ratio']:.2f}"
         )
-    disturbed = [r for r in run["records"] if _disturbed(r)]
+    disturbed = [r for r in run["records"] if is_disturbed(r)]
     if disturbed:
         text += (
             f"\ndisturbed (*): other processes used up to {max(r['others'] for r in disturbed):.1f} cores during "
@@ -117,8 +105,6 @@ def _updates(run: dict[str, Any]) -> Iterable[Table]:
 
 
 def _small(run: dict[str, Any]) -> Iterable[Table]:
-    from islices.conformance.bench.small import WAYS
-
     heads = ("backend", "operation", *(f"{way} us" for way in WAYS), "own call", "own us",
              *(f"{way} / own" for way in WAYS))  # fmt: skip
     rows, size = [], {}
@@ -165,23 +151,6 @@ def _lines(record: dict[str, Any], start: list[str], end: list[str]) -> list[lis
         lines.append([*start, label or "-", figures(times.get(label)), _times(ratio), *end])
         start, end = [""] * len(start), [""] * len(end)
     return lines
-
-
-def name_of(record: dict[str, Any]) -> str:
-    """Backend, version and variant, with a star where other processes were in the way."""
-    words = (record["backend"], record["version"].partition("+")[0], record.get("variant"))
-    return " ".join(x for x in (*words, "*" if _disturbed(record) else "") if x)
-
-
-def _disturbed(record: dict[str, Any]) -> bool:
-    return (record.get("others") or 0) > BUSY
-
-
-def figures(number: float | None) -> str:
-    """A number with as many digits as it deserves; "-" for none."""
-    if number is None:
-        return "-"
-    return f"{number:.0f}" if number >= 100 else f"{number:.1f}" if number >= 10 else f"{number:.3g}"
 
 
 def _times(ratio: float | None) -> str:

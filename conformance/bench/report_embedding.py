@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from islices.conformance.bench.report import Table, figures, name_of
 from islices.conformance.bench.results import of_part
+from islices.conformance.bench.tables import Table, figures, name_of
 
 __all__ = ["tables"]
 

@@ -17,7 +17,7 @@ import numpy as np
 from islices import IndexedSlices, get_backend, optim, scatter_add
 from islices.conformance.bench.cases import zipf_ids
 from islices.conformance.bench.limit import MOVED, Copying, bytes_of_step
-from islices.conformance.bench.operations import modes_of, running
+from islices.conformance.bench.modes import modes_of, running
 from islices.conformance.bench.rounds import Call, blocking, does_less, measure, ratio, summary
 from islices.conformance.bench.update_ways import (
     BETA1,
