@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from islices.cli import UsageError
+from islices.conformance.interpreters import here, look_at
+from islices.conformance.jobs import Job, Options, run_all
 from islices.conformance.new_backend import TO_DO, to_do
 from islices.conformance.outputs import check_writable, write
 from islices.conformance.report import Run, matrix, remarks, summary
 from islices.conformance.report.merging import json_lines
 from islices.conformance.report.runs import run_names
 from islices.conformance.report.terminal import new_console, problem_lines
+from islices.conformance.variants import VARIANTS
 from islices.registry import BUILTIN
 
 __all__ = ["arguments", "conform"]
@@ -57,8 +60,6 @@ def conform(options: argparse.Namespace) -> int:
     try:
         import pytest  # noqa: F401
         import rich  # noqa: F401
-
-        from islices.conformance import jobs
     except ModuleNotFoundError as error:
         raise UsageError(f'needs {error.name}: pip install "islices[conformance]"') from None
     quiet = options.json == "-"
@@ -68,7 +69,7 @@ def conform(options: argparse.Namespace) -> int:
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="islices-conform-") as folder:
         planned = _plan(options, Path(folder))
-        runs = jobs.run_all(planned, jobs.Options(options.full, options.k))
+        runs = run_all(planned, Options(options.full, options.k))
     if not any(run.cases or run.error for run in runs):
         raise UsageError(f"nothing ran: {_why_nothing(options.k, runs)}")
     if options.json:
@@ -86,10 +87,6 @@ def conform(options: argparse.Namespace) -> int:
 # ---------------------------------------------------------------------- what to run
 def _plan(options: argparse.Namespace, folder: Path) -> list[Any]:
     """The jobs, in the order of the matrix: interpreters, backends, variants."""
-    from islices.conformance.interpreters import here, look_at
-    from islices.conformance.jobs import Job
-    from islices.conformance.variants import VARIANTS
-
     accepted = [*VARIANTS, "all"]
     for name in options.variant or ():
         if name not in accepted:

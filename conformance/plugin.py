@@ -1,6 +1,6 @@
 """The suite's pytest options, and its report as JSON lines.
 
-Loaded by pytest wherever islices is installed (entry point pytest11), so it imports nothing heavy at the top.
+Loaded by pytest wherever islices is installed (entry point pytest11), so that it imports no more than it needs then.
 A test of the suite takes the fixture ``verdict`` and reports through it; what it reports is written, a line a case,
 to the file that --islices-report names.
 """
@@ -16,8 +16,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy
 import pytest
 
+import islices
+from islices.conformance.data import SPEC_VERSION, vectors_hash
 from islices.conformance.report.runs import OUTCOMES
 
 if TYPE_CHECKING:
@@ -41,11 +44,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "islices_case(id, clause, mode): a case of the conformance suite")
     name = config.getoption("islices_backend")
     if name:
-        from islices import get_backend
-
         _check_environment(chosen_variant(config))
         try:
-            get_backend(name)
+            islices.get_backend(name)
         except (ImportError, TypeError, ValueError) as error:
             raise pytest.UsageError(f"--islices-backend: {error}") from None
         config.stash[_REPORT] = Report(config)
@@ -78,9 +79,7 @@ def _check_environment(variant: Variant) -> None:
 def chosen_modes(config: pytest.Config) -> list[str]:
     """The modes to run: the backend's, as far as the variant and --islices-modes leave them; none where the variant
     cannot run here."""
-    from islices import get_backend
-
-    backend, variant = get_backend(chosen_backend(config)), chosen_variant(config)
+    backend, variant = islices.get_backend(chosen_backend(config)), chosen_variant(config)
     wanted = config.getoption("islices_modes")
     modes = [] if variant.absent(backend) else variant.modes_of(backend)
     return [mode for mode in modes if wanted is None or mode in wanted.split(",")]
@@ -101,10 +100,6 @@ class Report:
             self.file.flush()
 
     def header(self, backend: Any, variant: Variant, total: int) -> None:
-        import numpy
-
-        import islices
-        from islices.conformance.data import SPEC_VERSION, vectors_hash
         from islices.conformance.new_backend import unwritten
 
         self.write(
@@ -126,9 +121,7 @@ _REPORT = pytest.StashKey[Report]()
 def pytest_collection_finish(session: pytest.Session) -> None:
     report = session.config.stash.get(_REPORT, None)
     if report is not None:
-        from islices import get_backend
-
-        backend = get_backend(session.config.getoption("islices_backend"))
+        backend = islices.get_backend(session.config.getoption("islices_backend"))
         total = sum(item.get_closest_marker("islices_case") is not None for item in session.items)
         report.header(backend, chosen_variant(session.config), total)
 

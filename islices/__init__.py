@@ -1,19 +1,18 @@
 """Row-sparse gradients of NumPy, TensorFlow, PyTorch, JAX and MXNet: one meaning, one API.
 
-Importing this imports NumPy and no framework; a backend loads when an array of it is first seen.
+Importing this imports NumPy and no framework; a backend loads when an array of it is first seen, and what few programs
+use (`LATE`) when it is asked for.
 """
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from islices import optim
 from islices.autodiff import value_and_grad
 from islices.backend import PROTOCOL, Backend, NativeParts, not_implemented
 from islices.clip import clip_by_norm, clip_by_row_norm, clip_by_value
-from islices.compare import Difference, diff
 from islices.embedding import drop_padding, embedding_grad, scale_by_frequency
 from islices.global_norms import clip_by_global_norm, global_norm
-from islices.io import load, save
 from islices.kernels import get_num_threads, set_num_threads, use_kernels
 from islices.linear import add, concat, scale
 from islices.locks import load_module
@@ -40,7 +39,22 @@ from islices.update import (
     scatter_update,
 )
 
+if TYPE_CHECKING:
+    from islices.compare import Difference, diff
+    from islices.io import load, save
+
 __version__ = "0.1.0"
+
+#: Name -> the module that it is, or is in. It loads when the name is first asked for: importing islices stays fast.
+LATE = {
+    "Difference": "islices.compare",
+    "compare": "islices.compare",
+    "diff": "islices.compare",
+    "distributed": "islices.distributed",
+    "io": "islices.io",
+    "load": "islices.io",
+    "save": "islices.io",
+}
 
 _linked = os.path.join(__path__[0], "backends")  # in a checkout a link to the folder beside
 if os.path.lexists(_linked) and not os.path.isdir(_linked):
@@ -110,6 +124,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "distributed":  # loaded by who uses it
-        return load_module("islices.distributed")
-    raise AttributeError(f"module 'islices' has no attribute {name!r}")
+    if name not in LATE:
+        raise AttributeError(f"module 'islices' has no attribute {name!r}")
+    module = load_module(LATE[name])
+    return module if LATE[name] == f"islices.{name}" else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *LATE})

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from islices import __version__
 from islices.registry import BUILTIN, get_backend, list_backends
 
 __all__ = ["UsageError", "main", "stderr_aside"]
@@ -83,8 +84,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser(command: str | None) -> argparse.ArgumentParser:
-    from islices import __version__
-
     parser = argparse.ArgumentParser(
         prog="islices",
         description="Row-sparse gradients of NumPy, TensorFlow, PyTorch, JAX and MXNet: one meaning, one API.",

@@ -14,15 +14,13 @@ import re
 import secrets
 import stat
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from islices.arguments import check_flag, show
 from islices.backend import Backend
+from islices.files import CONTAINERS, Archive, Container, Dense, Giver, Plan, named, read_manifest
 from islices.native import flatten, rebuild
 from islices.registry import describe, get_backend
-
-if TYPE_CHECKING:  # loaded with the first file: importing islices stays fast
-    from islices.files import Archive, Container, Dense
 
 __all__ = ["Header", "load", "read_header", "read_metadata", "save"]
 
@@ -75,18 +73,14 @@ def save(path: str | os.PathLike[str], tree: Any, *, metadata: Mapping[str, str]
     IndexedSlices(n=2, dense_shape=(1000000000, 3), float32, int64, numpy)
     ['bias', 'embedding.indices', 'embedding.values', 'islices.json', 'islices.sha256']
     """
-    from islices import files
-
     path, container = _container(path)
     remarks = _check_metadata(metadata)
-    plan = files.Plan(tree)
-    with files.named(path), _replacing(path) as beside:
+    plan = Plan(tree)
+    with named(path), _replacing(path) as beside:
         container.write(beside, plan.arrays, lambda digests: plan.texts(digests, remarks))
 
 
 def _container(path: Any) -> tuple[str, Container]:
-    from islices.files import CONTAINERS
-
     try:
         name = os.fsdecode(path)
     except TypeError:
@@ -167,8 +161,6 @@ def _sync_folder(folder: str) -> None:
 # ---------------------------------------------------------------------- load
 @contextlib.contextmanager
 def _opened(path: Any, foreign: bool) -> Iterator[Archive]:
-    from islices.files import named
-
     name, container = _container(path)
     with open(name, "rb", buffering=0, opener=_without_waiting) as file, named(name):
         status = os.fstat(file.fileno())
@@ -228,22 +220,18 @@ def load(path: str | os.PathLike[str], *, backend: str | Backend = "numpy", fore
     ...     islices.load(path)
     [array([0, 1, 2]), None, (array(0.5, dtype=float32),)]
     """
-    from islices import files
-
     target = get_backend(backend)
     foreign = check_flag(foreign, "foreign")
     with _opened(path, foreign) as archive:
-        manifest = files.read_manifest(archive)
+        manifest = read_manifest(archive)
         tree = _flat(archive) if manifest is None else manifest.tree
         leaves = flatten(tree)
-        give = files.Giver(target, archive, set().union(*(leaf.dtypes() for leaf in leaves if leaf is not None)))
+        give = Giver(target, archive, set().union(*(leaf.dtypes() for leaf in leaves if leaf is not None)))
         return rebuild(tree, iter([None if leaf is None else leaf.load(give) for leaf in leaves]))
 
 
 def _flat(archive: Archive) -> dict[str, Dense]:
     """What somebody else's file holds."""
-    from islices.files import Dense
-
     return {name: Dense(array, array.dtype, None) for name, array in archive.arrays.items()}
 
 
@@ -275,8 +263,6 @@ def read_header(path: str | os.PathLike[str], *, foreign: bool = False) -> Heade
     ...     islices.io.read_header(path)
     Header(metadata={'epoch': '7'}, arrays={'w': ('float64', (2, 3))}, own=True)
     """
-    from islices.files import read_manifest
-
     with _opened(path, check_flag(foreign, "foreign")) as archive:
         manifest = read_manifest(archive)
         held = _flat(archive) if manifest is None else manifest.held

@@ -42,8 +42,16 @@ def roots(modules: set[str]) -> set[str]:
 def test_import_islices_imports_no_framework() -> None:
     modules = loaded("import islices")
     assert roots(modules) & set(HEAVY) == set()
-    early = {m for m in modules if m.startswith(("islices.backends", "islices.conformance"))}
-    assert early == set(), "adapters and the suite load when used"
+    late = tuple(f"islices.{x}" for x in ("backends", "conformance", "compare", "distributed", "files", "io"))
+    assert {m for m in modules if m.startswith(late)} == set(), "adapters, the suite and what few use load when used"
+
+
+@pytest.mark.parametrize(
+    "use", ["from islices import *", "from islices import save", "islices.diff", "dir(islices.io)"]
+)
+def test_what_loads_late_is_there(use: str) -> None:
+    modules = loaded(f"import islices\nassert {{'compare', 'diff', 'io', 'load'}} <= set(dir(islices))\n{use}")
+    assert {"islices.compare", "islices.io"} & modules
 
 
 def test_listing_backends_imports_none() -> None:

@@ -11,6 +11,7 @@ from islices import get_backend
 from islices.conformance.bench.fbgemm_ways import fbgemm_ways
 from islices.conformance.bench.limit import MOVED
 from islices.conformance.bench.rounds import Call
+from islices.conformance.native.mxnet import own_calls
 
 __all__ = ["BETA1", "BETA2", "FRAMEWORKS", "MU", "RATE", "RHO", "Framework", "corrections", "rule", "shapes"]
 
@@ -388,8 +389,6 @@ def _mxnet() -> Framework:
         return nd.zeros(shape)
 
     def own(kind: str, values: Any, ids: Any, rows: int) -> dict[str, Callable[[], Call]]:
-        from islices.conformance.native.mxnet import own_calls
-
         dim = values.shape[1]
         # row_sparse arrays hold no duplicates, so they are summed first
         first = "np.argsort + dot(csr, values)"

@@ -8,6 +8,7 @@ import os
 import sys
 from typing import Any
 
+import islices
 from islices.conformance.bench.load import Others
 
 __all__ = ["PARTS", "main"]
@@ -31,8 +32,6 @@ def main(text: str) -> None:
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, cores[:threads])  # which every framework's pool of threads looks at as well
-    import islices
-
     islices.set_num_threads(threads)
     version, others = islices.get_backend(name).version(), Others()
 

@@ -16,8 +16,13 @@ from typing import Any
 
 from islices.cli import UsageError, stderr_aside
 from islices.conformance.outputs import check_picture, check_writable, need_rich, write
+from islices.conformance.parity import report
 from islices.conformance.parity.models import MODELS
-from islices.conformance.parity.training import OPTIMIZERS, SEMANTICS, has_losses
+from islices.conformance.parity.plot import draw
+from islices.conformance.parity.run import train
+from islices.conformance.parity.text import default_text, read_text, text_of
+from islices.conformance.parity.training import OPTIMIZERS, SEMANTICS, Recipe, Training, has_losses
+from islices.conformance.parity.why import explain
 from islices.registry import BUILTIN, list_backends
 
 __all__ = ["arguments", "parity"]
@@ -107,8 +112,6 @@ def parity(options: argparse.Namespace) -> int:
     need_rich()
     _check(options)
     names = _backends(options)
-    from islices.conformance.parity import report
-
     started = time.monotonic()
     made = _prepared(options)
     try:
@@ -123,8 +126,6 @@ def parity(options: argparse.Namespace) -> int:
     run |= {"date": datetime.date.today().isoformat(), "seconds": round(time.monotonic() - started, 1)}
     difference = None
     if result.stop:
-        from islices.conformance.parity.why import explain
-
         difference = explain(result.stop, recipe)
         run["stop"] |= {"difference": difference.to_json()}
     if options.json:
@@ -132,8 +133,6 @@ def parity(options: argparse.Namespace) -> int:
     if options.json != "-":
         report.show(run, difference)
     if options.plot:
-        from islices.conformance.parity.plot import draw
-
         draw(run, options.plot)
     return 1 if result.stop else 0
 
@@ -173,9 +172,6 @@ def _backends(options: argparse.Namespace) -> list[str]:
 # ---------------------------------------------------------------------- what is done
 def _prepared(options: argparse.Namespace) -> tuple[Any, Any]:
     """(recipe, text)."""
-    from islices.conformance.parity.text import default_text, read_text, text_of
-    from islices.conformance.parity.training import Recipe
-
     given = options.text is not None
     text = text_of(options.text if given else "pydoc_data.topics", read_text(options.text) if given else default_text())
     model = MODELS[options.model](text, options.batch_size, options.dim, options.seed)
@@ -185,9 +181,6 @@ def _prepared(options: argparse.Namespace) -> tuple[Any, Any]:
 
 
 def _train(options: argparse.Namespace, names: list[str], recipe: Any, text: Any) -> tuple[Any, dict[str, str]]:
-    from islices.conformance.parity.run import train
-    from islices.conformance.parity.training import Training
-
     start = recipe.model.start()
     with _progress(options.steps) as tell:
         with stderr_aside():  # what the frameworks say while they load

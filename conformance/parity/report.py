@@ -10,6 +10,7 @@ from typing import Any
 from islices import __version__
 from islices.conformance.parity.run import Curve, Parity, Stop
 from islices.conformance.parity.text import Text
+from islices.conformance.report.terminal import new_console
 
 __all__ = ["as_json", "show"]
 
@@ -65,8 +66,6 @@ def _finite(numbers: list[Any]) -> list[Any]:
 # ---------------------------------------------------------------------- on a terminal
 def show(run: Mapping[str, Any], difference: Any = None) -> None:
     """The table, the verdict, and the difference where the run was stopped."""
-    from islices.conformance.report.terminal import new_console
-
     console = new_console()
     options, text = run["options"], run["text"]
     max_norm, clipped = options["max_norm"], f"{run['clipped']} of {run['steps']} steps"

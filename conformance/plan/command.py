@@ -13,7 +13,10 @@ from typing import Any
 from islices.cli import UsageError
 from islices.conformance.outputs import check_picture, check_writable, need_rich, write
 from islices.conformance.plan import words
+from islices.conformance.plan.measure import fits, measure
 from islices.conformance.plan.model import ITEM_BYTES, Plan, Workload, crossovers, make_plan
+from islices.conformance.plan.picture import draw
+from islices.conformance.plan.show import show, show_measured
 from islices.conformance.ranks.launch import ENGINE_MODULES, absent
 from islices.distributed.strategy import Link
 
@@ -96,12 +99,8 @@ def plan(options: argparse.Namespace) -> int:
     plans = [make_plan(work, ranks, link) for ranks in options.ranks]
     changes = crossovers(work, options.ranks, link)
     if options.json != "-":
-        from islices.conformance.plan.show import show
-
         show(work, link, plans, changes)
     if options.plot:
-        from islices.conformance.plan.picture import draw
-
         draw(work, link, options.ranks, options.plot)
     measured = []
     if engine:
@@ -113,8 +112,6 @@ def plan(options: argparse.Namespace) -> int:
     if options.json:
         write("--json", options.json, json.dumps(_as_json(work, link, plans, changes, measured), indent=1) + "\n")
     if measured and options.json != "-":
-        from islices.conformance.plan.show import show_measured
-
         show_measured(measured)
     return 0
 
@@ -141,8 +138,6 @@ def _checked(options: argparse.Namespace, work: Workload) -> str | None:
         raise UsageError(f"--measure {engine}: {absent(engine)}")
     if options.dtype == "bfloat16" and importlib.util.find_spec("ml_dtypes") is None:
         raise UsageError('--measure: bfloat16 needs ml_dtypes: pip install "islices[io]"')
-    from islices.conformance.plan.measure import fits
-
     if not fits(work, max(PROCESSES), "raw"):
         raise UsageError(
             f"--measure: {work.ids:,} ids x {work.dim:,} are too many for the free memory of this machine; accepted is "
@@ -152,8 +147,6 @@ def _checked(options: argparse.Namespace, work: Workload) -> str | None:
 
 
 def _measure(work: Workload, engine: str, options: argparse.Namespace) -> list[Any]:
-    from islices.conformance.plan.measure import measure
-
     found = []
     with _progress(len(PROCESSES)) as tell:
         for ranks in PROCESSES:

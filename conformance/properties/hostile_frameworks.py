@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from islices import get_backend
+
 __all__ = ["oddities"]
 
 Makers = dict[str, Callable[[], Any]]
@@ -249,8 +251,6 @@ def _leaked() -> Any:
 
 # ---------------------------------------------------------------------- MXNet
 def _mxnet() -> Makers:
-    from islices import get_backend
-
     get_backend("mxnet")  # MXNet does not import beside a NumPy of today by itself
     import mxnet as mx
 

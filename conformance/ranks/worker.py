@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from islices.conformance.ranks.launch import MEETING, PORTS, RANK, SIZE, TIMEOUT
+from islices.distributed import get_group
 
 __all__ = ["STARTS", "main"]
 
@@ -26,8 +27,6 @@ __all__ = ["STARTS", "main"]
 def start_torch(rank: int, size: int, timeout: float) -> Any:
     import torch
     import torch.distributed as dist
-
-    from islices.distributed import get_group
 
     torch.set_num_threads(1)
     store = dist.FileStore(os.environ[MEETING], size)
@@ -38,15 +37,11 @@ def start_torch(rank: int, size: int, timeout: float) -> Any:
 
 
 def start_mpi(rank: int, size: int, timeout: float) -> Any:
-    from islices.distributed import get_group
-
     return get_group("mpi", timeout=timeout)
 
 
 def start_jax(rank: int, size: int, timeout: float) -> Any:
     import jax
-
-    from islices.distributed import get_group
 
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -60,8 +55,6 @@ def start_tensorflow(rank: int, size: int, timeout: float) -> Any:
     workers = [f"127.0.0.1:{port}" for port in os.environ[PORTS].split(",")]
     os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}})
     import tensorflow as tf
-
-    from islices.distributed import get_group
 
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=timeout)
     strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 from islices.cli import UsageError
 from islices.compare.difference import Difference, diff
 from islices.compare.show import report
+from islices.io import load, read_metadata
 
 __all__ = ["arguments", "compare"]
 
@@ -86,8 +88,6 @@ def _print(found: Difference, taken: dict[str, Any]) -> None:
 
 # ---------------------------------------------------------------------- files
 def _load(path: str) -> Any:
-    from islices.io import load
-
     try:
         return load(path, foreign=True)
     except (OSError, ValueError, TypeError, ModuleNotFoundError) as error:
@@ -97,8 +97,6 @@ def _load(path: str) -> Any:
 
 def _from_metadata(options: argparse.Namespace, known: dict[str, Any]) -> dict[str, Any]:
     """Options nobody gave that the files of A and B state, where they do not contradict one another."""
-    from islices.io import read_metadata
-
     said: dict[str, set[Any]] = {}
     for path in (options.a, options.b):
         metadata = read_metadata(path, foreign=True)
@@ -133,9 +131,7 @@ def _pair(text: str) -> tuple[str, str]:
 # ---------------------------------------------------------------------- the picture
 def _check_plot(path: str) -> None:
     """Before anything is computed: a picture that cannot be written is no reason to wait."""
-    from importlib.util import find_spec
-
-    if find_spec("matplotlib") is None:
+    if importlib.util.find_spec("matplotlib") is None:
         raise UsageError('--plot needs matplotlib: pip install "islices[plot]"')
     if not Path(path).resolve().parent.is_dir():
         raise UsageError(f"--plot: cannot write {path}: no such folder")

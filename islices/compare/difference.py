@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from islices.arguments import is_real, show, whole_number
+from islices.compare.case import Context
+from islices.compare.explanation import Explanation, name_sides
+from islices.compare.measure import TensorDifference, measure
+from islices.compare.picture import draw
+from islices.compare.show import as_json, report
+from islices.compare.stored import Stored, read
+from islices.compare.why import why
 from islices.host import quiet
 from islices.limits import check_max_norm
+from islices.native import named_leaves
 from islices.registry import describe
-
-if TYPE_CHECKING:  # loaded when something is compared: importing islices stays fast
-    from islices.compare.case import Context
-    from islices.compare.explanation import Explanation
-    from islices.compare.measure import TensorDifference
-    from islices.compare.stored import Stored
 
 __all__ = ["Difference", "diff"]
 
@@ -56,8 +58,6 @@ class Difference:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        from islices.compare.show import report
-
         return report(self)
 
     def __bool__(self) -> bool:
@@ -65,9 +65,7 @@ class Difference:
 
     def to_json(self) -> dict[str, Any]:
         """Everything as a dict that json.dumps takes; its keys are described in docs/diff.md."""
-        from islices.compare.show import to_json
-
-        return to_json(self)
+        return as_json(self)
 
     def plot(self, path: Any) -> None:
         """Write a picture of the rows that differ; the suffix says the format. Needs matplotlib (extra `plot`).
@@ -83,8 +81,6 @@ class Difference:
         ValueError
             matplotlib does not write files of that suffix.
         """
-        from islices.compare.picture import draw
-
         draw(self, path)
 
 
@@ -153,12 +149,6 @@ def diff(
     >>> found.equal, [cause.names for cause in found.causes]
     (False, [('padding',)])
     """
-    from islices.compare.explanation import name_sides
-    from islices.compare.measure import measure
-    from islices.compare.stored import read
-    from islices.compare.why import why
-    from islices.native import named_leaves
-
     called = _names(names)
     context = _context(called, max_norm, padding_idx, batch_size, tokens)
     left, right = named_leaves(a, "a"), named_leaves(b, "b")
@@ -217,9 +207,6 @@ def _check_name(name: Any, leaves: dict[str, Any], argument: str, side: str) -> 
 
 def _like(tree: Any, pairs: Sequence[tuple[str, str]], argument: str) -> list[Stored | None] | None:
     """The leaf of a third tree beside each pair: of a's name, else of b's, else the only one there is."""
-    from islices.compare.stored import read
-    from islices.native import named_leaves
-
     if tree is None:
         return None
     leaves = named_leaves(tree, argument)
@@ -251,8 +238,6 @@ def _names(names: Any) -> tuple[str, str]:
 def _context(
     names: tuple[str, str], max_norm: Any, padding_idx: Any, batch_size: Any, tokens: Any
 ) -> Context:  # fmt: skip
-    from islices.compare.case import Context
-
     limit = None if max_norm is None else check_max_norm(max_norm)
     for argument, value in (("padding_idx", padding_idx), ("batch_size", batch_size), ("tokens", tokens)):
         if value is None:

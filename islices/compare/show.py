@@ -11,7 +11,7 @@ from islices.compare.measure import SHOWN, Place, RowSample, TensorDifference
 if TYPE_CHECKING:
     from islices.compare.difference import Difference
 
-__all__ = ["report", "to_json"]
+__all__ = ["as_json", "report"]
 
 #: Elements of a row shown in a line of the report.
 IN_LINE = 4
@@ -152,7 +152,7 @@ def _without_cause(found: Difference) -> list[str]:
 
 
 # ---------------------------------------------------------------------- JSON
-def to_json(found: Difference) -> dict[str, Any]:
+def as_json(found: Difference) -> dict[str, Any]:
     """Finite numbers as they are, others as strings: "inf", "-inf", "nan"."""
     return {
         "equal": found.equal,

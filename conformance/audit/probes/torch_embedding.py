@@ -13,7 +13,7 @@ from torch.nn.functional import embedding, embedding_bag
 from islices.conformance import oracle, oracle_embedding
 from islices.conformance.audit.inputs import ROWS, plain
 from islices.conformance.audit.probe import Ask, probe
-from islices.conformance.audit.probes.torch import dense, ones, refused
+from islices.conformance.audit.probes.torch import dense, left_folds, ones, refused, unruly
 from islices.conformance.native.torch import embedding_gradient
 
 #: name -> ids of a lookup in a table of ROWS rows
@@ -155,8 +155,6 @@ def saturated() -> Iterator[Ask]:
     "torch", "embedding, dense gradient", "3", trap="", instead=GRADIENT, claim="it sums in order of occurrence",
 )  # fmt: skip
 def dense_order() -> Iterator[Ask]:
-    from islices.conformance.audit.probes.torch import left_folds, unruly
-
     def call(values: Any, indices: Any) -> Any:
         weight = torch.nn.Parameter(torch.zeros(ROWS, 2))
         embedding(torch.from_numpy(indices), weight).backward(torch.from_numpy(values))
