@@ -3,7 +3,8 @@
 `islices.conformance.oracle` works in exact fractions and rounds where the spec says so; this one never rounds a
 fraction: it adds one NumPy scalar to another, sums squares with `math.fsum`, and rounds bfloat16 by hand. The two
 share no code, so a mistake has to be made twice to enter the vectors. It takes and gives the plain data of
-`islices.conformance.data` and must not import `islices` or the oracle.
+`islices.conformance.data`, and knows nothing of `islices` or the oracle.
+May import: `numpy`, `islices.conformance.data`.
 """
 
 from __future__ import annotations

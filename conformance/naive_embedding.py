@@ -1,8 +1,8 @@
 """A second opinion on the embedding clauses (12, 14, 19): lookups, bags, their gradients, and what is per sample.
 
-Floating point and plain loops, for the reason that `islices.conformance.naive` gives, under its rule: this module may
-import that one and `islices.conformance.data`, and must not import `islices` or the oracles. Every number is one NumPy
-scalar, every step one operation on such scalars; for 16-bit types they are float32 until the result is stored.
+Floating point and plain loops, for the reason that `islices.conformance.naive` gives. Every number is one NumPy scalar,
+every step one operation on such scalars; for 16-bit types they are float32 until the result is stored.
+May import: `numpy`, `islices.conformance.data`, `islices.conformance.naive`.
 
 Ids out of range, which only traced code can meet, read as zeros, count in no bag, and have no slice here.
 """

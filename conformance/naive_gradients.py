@@ -1,4 +1,7 @@
-"""A second opinion on gradients: forward differentiation, one stored number at a time, of the naive formulas."""
+"""A second opinion on gradients: forward differentiation, one stored number at a time, of the naive formulas.
+
+May import: `numpy`, `islices.conformance.data`, `islices.conformance.naive`.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """A second opinion on clause 16: optimizers, one NumPy scalar after another.
 
-Floating point and plain loops, for the reason that `islices.conformance.naive` gives, under its rule: this module may
-import that one and `islices.conformance.data`, and must not import `islices` or the oracles. A rule is written for one
+Floating point and plain loops, for the reason that `islices.conformance.naive` gives. A rule is written for one
 element: its weight, its gradient, its state. Nothing is computed on an array, so rows that do not move keep their bits
-because no loop comes by.
+because no loop comes by. May import: `numpy`, `islices.conformance.data`, `islices.conformance.naive`.
 
 A hyperparameter is a number, an array of one, or a list: one for each step, in turn, which is the form that a function
 of the step has in the vectors.

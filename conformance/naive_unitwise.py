@@ -1,4 +1,7 @@
-"""A second opinion on what is clipped by parts of the dense array: on the dense array itself (clause 10)."""
+"""A second opinion on what is clipped by parts of the dense array: on the dense array itself (clause 10).
+
+May import: `numpy`, `islices.conformance.data`, `islices.conformance.naive`.
+"""
 
 from __future__ import annotations
 

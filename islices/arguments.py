@@ -1,7 +1,7 @@
 """What a call is given beside arrays: names, flags and whole numbers, each refused in the library's own words.
 
-An argument may be anything, an object whose comparison or repr raises included: its type is looked at first. May
-import NumPy.
+An argument may be anything, an object whose comparison or repr raises included: its type is looked at first.
+May import: `numpy`.
 """
 
 from __future__ import annotations

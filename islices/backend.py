@@ -1,8 +1,8 @@
 """What an adapter supplies: the primitives, each with its contract.
 
 Everything the library does is written once, on top of these. An adapter gives a framework's arrays the
-names below; the core never imports a framework and never asks which one it has in hand. This module may
-import NumPy and the standard library only, so that an adapter can be read beside it and nothing else.
+names below; the core never imports a framework and never asks which one it has in hand.
+May import: `numpy`. An adapter can be read beside this module and nothing else.
 
 How to read the contracts
     Array arguments are dense arrays of the adapter's framework. The core itself uses Python's operators

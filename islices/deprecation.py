@@ -1,4 +1,4 @@
-"""Warnings that what a caller uses will be taken away. docs/stability.md. May import the standard library."""
+"""Warnings that what a caller uses will be taken away. docs/stability.md. May import: the standard library."""
 
 from __future__ import annotations
 

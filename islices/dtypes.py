@@ -1,4 +1,7 @@
-"""The names of dtypes and what NumPy arrays hold them: bfloat16, which NumPy does not know, as uint16 bit patterns."""
+"""The names of dtypes and what NumPy arrays hold them: bfloat16, which NumPy does not know, as uint16 bit patterns.
+
+May import: `numpy`.
+"""
 
 from __future__ import annotations
 

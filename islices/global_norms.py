@@ -1,7 +1,7 @@
 """The norm of all gradients of a tree together, and clipping by it: of one process, or over the ranks of a group.
 
 What measures and scales is in `islices.norms` and `islices.clip`; over ranks in `islices.distributed.norms`, which is
-loaded with the first group. SPEC clauses 8, 10, 11 and 25.
+loaded with the first group. SPEC clauses 8, 10, 11 and 25. May import: the core.
 """
 
 from __future__ import annotations

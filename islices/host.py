@@ -3,7 +3,7 @@
 This is what runs, by default, under every framework whose arrays lie in CPU memory: the framework's memory is
 viewed as NumPy arrays, the arithmetic happens here, and so the bits agree by construction. bfloat16, which
 NumPy does not know, travels as uint16 bit patterns. Where compiled kernels are active they do what they can, with the
-same bits. May import: NumPy, `islices.backend`, `islices.memory` and `islices.kernels`.
+same bits. May import: `numpy`, `islices.backend`, `islices.dtypes`, `islices.kernels`, `islices.memory`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The ids of a lookup, and masks over them: which arrays they may be, and which rows they may name.
 
-SPEC clauses 2 and 12. May import: NumPy and the core's modules on arrays.
+SPEC clauses 2 and 12. May import: `numpy`, the core below `islices.native`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What clips are limited to: a number, or a 0-d array of the framework, traced or recorded too.
 
 What is known is checked; of what is not known yet nothing can be raised. SPEC clause 10.
-May import: the core below `islices.clip`.
+May import: `numpy`, the core below `islices.clip`.
 """
 
 from __future__ import annotations

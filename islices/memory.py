@@ -1,7 +1,7 @@
 """Host memory: arrays that frameworks take without a copy, large ones in memory that earlier results have left.
 
 What the system hands out anew it must fill with zeros first, page by page, which takes several times as long as writing
-a result: so what large results leave behind is kept, up to `KEPT` bytes, for the next. May import: NumPy.
+a result: so what large results leave behind is kept, up to `KEPT` bytes, for the next. May import: `numpy`.
 """
 
 from __future__ import annotations

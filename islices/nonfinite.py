@@ -1,4 +1,7 @@
-"""What clipping does where a norm is NaN or infinite. SPEC clause 10."""
+"""What clipping does where a norm is NaN or infinite. SPEC clause 10.
+
+May import: `numpy`, `islices.arguments`, `islices.backend`, `islices.modes`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shapes of which a dimension may be None: unknown while tracing. Imports nothing of islices."""
+"""Shapes of which a dimension may be None: unknown while tracing. May import: the standard library."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Whether arrays that a call writes share memory with one another, or with what it reads. SPEC clause 16.
 
 Bounds come first, sorted: arrays whose elements interleave (columns of one buffer) are told apart by NumPy, exactly.
-May import: NumPy, `islices.backend`.
+May import: `numpy`, `islices.backend`.
 """
 
 from __future__ import annotations

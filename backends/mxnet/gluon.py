@@ -4,7 +4,7 @@ mxnet.gluon.utils.clip_global_norm multiplies by an array, and MXNet's product o
 sparse gradient is written out as a table, and a norm that is NaN fills all its rows. Here such a gradient keeps its
 type and its rows, and a training script needs no more than another import.
 
-May import: MXNet (through `islices.backends.mxnet.memory`), NumPy, the core.
+May import: the core, this folder. MXNet comes through `memory`, which sees to its stand-in.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ the time of the context. A Dense layer that shares an embedding's Parameter (``D
 an output layer of the same weights, and followed likewise. Where the Parameter is read apart from these layers while
 autograd records, its gradient would be missing: `data` is replaced on the Parameter, too, and says so.
 
-May import: MXNet (through `islices.backends.mxnet.memory`), NumPy and `islices.backend`.
+May import: `numpy`, `islices.backend`, this folder. MXNet comes through `memory`, which sees to its stand-in.
 """
 
 from __future__ import annotations

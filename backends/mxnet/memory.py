@@ -1,7 +1,7 @@
 """MXNet's arrays and NumPy's: dtypes by name, views of memory, arrays over memory, numbers as arrays.
 
-Everything here works whether `mx.util.np_shape` is on or not. May import: MXNet (through the stand-in),
-NumPy, `islices.host` and `islices.memory`.
+Everything here works whether `mx.util.np_shape` is on or not.
+May import: `numpy`, `islices.host`, `islices.memory`, this folder.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ What it minds about MXNet's autograd
     - A gradient function runs in a thread of the engine, later: errors come out where somebody waits, as an MXNetError
       that does not say what happened, and settings that belong to a thread (np_shape, contexts) are not there.
 
-May import: MXNet (through `islices.backends.mxnet.memory`), NumPy and `islices.backend`.
+May import: `islices.backend`, this folder. MXNet comes through `memory`, which sees to its stand-in.
 """
 
 from __future__ import annotations

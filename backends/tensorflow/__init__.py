@@ -13,7 +13,8 @@ the operations do not promise by themselves is minded here:
 - NumPy memory and TensorFlow's meet in `islices.backends.tensorflow.memory`; gradients by looked-up rows are in
   `recording`, Keras' layers in `keras_layers` beside it.
 
-May import: TensorFlow, NumPy, the core. Keras is not imported, its variables are known by TensorFlow's own type.
+May import: `tensorflow`, `numpy`, the core, this folder. Keras is not imported, its variables are known by TensorFlow's
+own type.
 """
 
 from __future__ import annotations

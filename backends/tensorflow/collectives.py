@@ -15,7 +15,7 @@ The group calls TensorFlow's collective operations themselves, on each worker's 
   lengths, fill up to the longer.
 - To gather or to exchange no elements at all is a segmentation fault: something is always there.
 
-May import: TensorFlow, NumPy, the core.
+May import: `tensorflow`, `numpy`, the core, this folder.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Keras 3 hands an optimizer the `tf.IndexedSlices` of an embedding as they come f
 own sums the duplicates in them. The classes here are Keras' optimizers, state and arithmetic included, which see the
 gradient itself (`Coalesced`), and one that takes the steps of `islices.optim` in Keras' place (`Stepped`).
 
-May import: Keras, TensorFlow, the core. Importing the adapter does not import this module.
+May import: `keras`, this folder. Importing the adapter does not import this module.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What makes an optimizer of Keras see row-sparse gradients as they are meant: summed, then clipped, then its own step.
 
 Everything happens where the gradients of all replicas have just been added up: behind the loss scale and the
-accumulation of micro-batches, before the rule of the optimizer. May import: Keras, TensorFlow, the core.
+accumulation of micro-batches, before the rule of the optimizer. May import: `keras`, `tensorflow`, the core.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ A layer's `call` is wrapped on the instance for the time of a capture by an iden
 through. A ReversibleEmbedding is an output layer, too: there the gradient is that of its product with the weights.
 Weights that are read outside of these calls while a tape records are a use whose gradient would be missing: the
 variable gets a class, for the time of the capture, that notices (`_watching`).
-Keras is not imported: a model is one only where Keras has been.
-May import: TensorFlow, the core.
+Keras is not imported: a model is one only where Keras has been. May import: `tensorflow`, the core, this folder.
 """
 
 from __future__ import annotations

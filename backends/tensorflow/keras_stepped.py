@@ -3,7 +3,7 @@
 Keras adds micro-batches up in dense arrays of each table's size. `Sum` holds what was added so far as coalesced slices
 instead, in variables whose number of rows changes: Keras' own course of accumulation runs on it unchanged.
 
-May import: Keras, TensorFlow, the core.
+May import: `keras`, `tensorflow`, `numpy`, the core, this folder.
 """
 
 from __future__ import annotations

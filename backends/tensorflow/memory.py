@@ -4,7 +4,7 @@ An eager tensor on CPU shows its memory through the buffer protocol (``tensor.nu
 the protocol does not know, passes as uint16 by a bitcast, which shares memory too. The other way DLPack shares:
 TensorFlow *aborts the process* there for memory that does not start at a multiple of 64 bytes, and NumPy refuses
 read-only memory, so everything else is copied first, into aligned memory (also faster than `tf.constant`).
-May import: TensorFlow, NumPy, `islices.memory`.
+May import: `tensorflow`, `numpy`, `islices.backend`, `islices.memory`.
 """
 
 from __future__ import annotations

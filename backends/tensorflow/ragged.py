@@ -1,7 +1,8 @@
 """tf.RaggedTensor and tf.SparseTensor taken apart: the ids of bags, and weights and masks beside them.
 
 A RaggedTensor's innermost ragged rows are bags, its outermost ones samples. A SparseTensor's last axis is that of its
-bags, as to tf.nn.embedding_lookup_sparse; its numbers may stand in any order. May import: TensorFlow, the core.
+bags, as to tf.nn.embedding_lookup_sparse; its numbers may stand in any order.
+May import: `tensorflow`, `numpy`, `islices.backend`.
 """
 
 from __future__ import annotations

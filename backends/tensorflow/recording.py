@@ -3,8 +3,7 @@
 A tape keeps what was computed from what it watches. Ours watches the dense variables and each lookup's rows, so
 nothing of a table's size is computed. Reading the rows is not on it (the weights are not watched), but on the
 tapes around it, which is what makes second derivatives right. Rows looked up in a graph traced apart (a loop body, an
-inner tf.function) are on no tape in reach, and are refused.
-May import: TensorFlow, the core.
+inner tf.function) are on no tape in reach, and are refused. May import: `tensorflow`, the core.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What takes several of TensorFlow's operations: sums and maxima by segment, membership, rows read with a check.
 
-May import: TensorFlow, NumPy, the core.
+May import: `tensorflow`, `numpy`, `islices.backend`.
 """
 
 from __future__ import annotations

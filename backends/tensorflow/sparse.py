@@ -2,7 +2,7 @@
 
 A tf.IndexedSlices checks nothing when it is made: its parts may be lists, its dense_shape is optional and may be a
 tensor that is not known yet. Shapes are read where they are known (eagerly, or statically inside tf.function).
-May import: TensorFlow, NumPy, the core.
+May import: `tensorflow`, `numpy`, `islices.backend`, this folder.
 """
 
 from __future__ import annotations

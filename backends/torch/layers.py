@@ -8,8 +8,7 @@ An nn.Linear that shares the weights (an output layer) is hooked as they are.
 
 What is captured reads the weights through an alias (`Alias`), an identity in the graph. So the gradient that comes out
 of it is what the captured uses send, and the weights get this very tensor unless something else used them too: that is
-how other uses, whose gradient would be missing, are noticed (`Watched`).
-May import: torch, the core.
+how other uses, whose gradient would be missing, are noticed (`Watched`). May import: `torch`, the core.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Nested tensors of torch's jagged layout taken apart: the ids of bags, and weights and masks beside them.
 
-May import: torch, the core.
+May import: `torch`, `islices.backend`.
 """
 
 from __future__ import annotations

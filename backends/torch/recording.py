@@ -1,7 +1,7 @@
 """Differentiation by looked-up rows, and functions whose gradient is given, in torch's autograd.
 
 Rows are read outside the graph and made leaves of it, so that autograd stops at them: the table itself never takes
-part, and no gradient of its size exists. May import: torch, the core.
+part, and no gradient of its size exists. May import: `torch`, `islices.backend`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tables of text, and what stands in their cells."""
+"""Tables of text, and what stands in their cells. May import: `islices.conformance.bench.load`."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ A `Rounded` is a float64 array and, for each element, how many eps (of float32, 
 formula may be away from it, whatever the order of its sums. Each operation adds half an eps of its result, a sum of n
 terms n / 2 of the sum of their sizes (Higham, Accuracy and Stability of Numerical Algorithms, 2002, sections 3.1, 3.3).
 To first order in eps; errors that come in may be of any size, so a result is bounded by the largest that it may be.
-Nothing is allowed for overflow and underflow. Imports NumPy.
+Nothing is allowed for overflow and underflow. May import: `numpy`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A text to train on: its lines as ids of a vocabulary whose row 0 is the padding. Imports NumPy."""
+"""A text to train on: its lines as ids of a vocabulary whose row 0 is the padding.
+
+May import: `numpy`, `islices.cli`.
+"""
 
 from __future__ import annotations
 

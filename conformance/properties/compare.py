@@ -1,6 +1,6 @@
 """What a law says of two results, as a line that is empty where it holds. Counterexamples print calls of these.
 
-May import NumPy and the suite's reading of results.
+May import: `numpy`, `islices.conformance.data`, `islices.conformance.execute`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Comparing gradients and tables, and saying why they differ. May import the core; NumPy alone is needed.
+"""Comparing gradients and tables, and saying why they differ.
 
 What a `Difference` holds stands in `islices.compare.measure` (TensorDifference) and `islices.compare.explanation`.
+May import: this folder.
 """
 
 from islices.compare.difference import Difference, diff

@@ -1,7 +1,7 @@
 """Named arrays in a file: what the two containers, .safetensors and .npz, have in common.
 
 Files are not trusted: what one declares is held against its real size before anything is allocated, and no byte of it
-is ever unpickled or evaluated. Everything wrong with one is a ValueError. May import: NumPy, `islices.arguments`.
+is ever unpickled or evaluated. Everything wrong with one is a ValueError. May import: `numpy`, `islices.arguments`.
 """
 
 from __future__ import annotations

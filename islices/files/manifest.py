@@ -1,7 +1,7 @@
 """What a file says about its tree: the manifest, made of a tree by `Plan` and read back by `read_manifest`.
 
 A manifest is JSON: how lists, tuples and dicts lie in one another, which arrays make up each leaf, and every array's
-dtype, shape and SHA-256. All of it is checked before data are read. May import: NumPy and the core, no framework.
+dtype, shape and SHA-256. All of it is checked before data are read. May import: `numpy`, the core.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The container .npz: a zip of .npy arrays, read by Python's zipfile, and by a reader of .npy headers of our own.
 
 NumPy's reader of those headers evaluates a Python literal, and unpickles what says that it holds objects; this one
-knows plain arrays only. May import: NumPy, `islices.files.containers`, `islices.memory`.
+knows plain arrays only. May import: `numpy`, `islices.arguments`, `islices.memory`, `islices.files.containers`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The container .safetensors, read and written by the library of that name, which checks what a header says.
 
-May import: NumPy, `islices.files.containers`, and safetensors once it is needed (the extra `io`).
+May import: `numpy`, `safetensors`, `ml_dtypes`, `islices.arguments`, `islices.files.containers`.
+The second and third are the extra `io`, and load when they are needed.
 """
 
 from __future__ import annotations

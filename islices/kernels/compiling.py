@@ -2,8 +2,7 @@
 
 A kernel is a *template*, a plain function over arrays, and a signature; what a template leaves open (how a 16-bit float
 is widened, an optimizer's rule) are names, bound when it is compiled. Kernels hold no GIL, raise nothing and start no
-threads: `islices.kernels.threads` runs them in several. May import: numba, NumPy and
-`islices.locks`.
+threads: `islices.kernels.threads` runs them in several. May import: `numba`, `llvmlite`, `numpy`, `islices.locks`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sums of the rows that share an index, left to right in order of occurrence (SPEC clause 3).
 
-A row is summed by one thread, in the place where it goes; 16-bit rows in float32, rounded once. May import: numba,
-NumPy, `islices.kernels.compiling` and `halves`.
+A row is summed by one thread, in the place where it goes; 16-bit rows in float32, rounded once.
+May import: `numpy`, this folder.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which slots share an index: a stable radix sort of (index, position), packed into one 64-bit number each.
 
 Cost follows the slots, whatever the indices; memory is 24 bytes a slot and the ids. SPEC clauses 3 and 4.
-May import: numba, NumPy, `islices.kernels.compiling`.
+May import: `numpy`, `islices.kernels.compiling`.
 """
 
 from __future__ import annotations

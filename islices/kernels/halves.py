@@ -3,7 +3,7 @@
 For each of the values' types there is a pair (load, store): from what the array holds to what is computed with, and
 back, rounded to nearest even as NumPy and the frameworks do. Arithmetic on exponents alone would go through subnormal
 numbers, which some threads flush; these do not. (numba computes on 32-bit integers in 64 bits, hence the casts.)
-May import: numba, NumPy, `islices.kernels.compiling`.
+May import: `numpy`, `islices.kernels.compiling`.
 """
 
 from __future__ import annotations

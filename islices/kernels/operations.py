@@ -2,7 +2,7 @@
 
 The one module of this folder that the core calls (`islices.kernels.active`). Values are (n, *row_shape), 16-bit floats
 as NumPy's float16 or as uint16, which means bfloat16; whatever is not contiguous, aligned and of this machine's byte
-order is copied first. May import: NumPy, the kernels, `islices.host` and `islices.memory`.
+order is copied first. May import: `numpy`, this folder, `islices.dtypes`, `islices.memory`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Values times (or divided by) numbers: the second pass of clipping. SPEC clauses 6, 10 and 18.
 
-May import: numba, NumPy, `islices.kernels.compiling` and `halves`.
+May import: `numpy`, `islices.kernels.compiling`, `islices.kernels.halves`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ to a large constant, a term shows its upper bits as an integer, exactly; what is
 in whatever order, by block size in *bins*, one for each power of two, and `total` puts them together with Python's own.
 What is dropped is below 2^-96 of the block's largest term: far more than a float64 can show. `islices.sums` says the
 same in whole arrays, for frameworks and traces. SPEC clause 7.
-May import: numba, NumPy, `islices.kernels.compiling`, `halves`, `folding`.
+May import: `numpy`, `islices.kernels.compiling`, `islices.kernels.folding`, `islices.kernels.halves`.
 """
 
 from __future__ import annotations

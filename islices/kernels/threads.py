@@ -3,7 +3,7 @@
 numba's own layers are no choice: one kills forked children, one aborts when called from two threads at once. Here the
 caller works too and waits for nothing but parts that have begun, so that a busy pool costs speed, never progress; a
 forked child (a DataLoader's worker) makes itself a new pool. Bits do not depend on the number of threads: a part
-writes what no other one does. May import: the standard library and `islices.locks`.
+writes what no other one does. May import: `islices.locks`.
 """
 
 from __future__ import annotations

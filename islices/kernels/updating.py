@@ -2,7 +2,7 @@
 
 A row is read, changed and written by one thread, all its contributions at once: the gradient's sum is made where the
 rule then finds it, and never stored. A rule is the code object of `islices.optim.rules`, on compiled operators.
-SPEC clauses 15 and 16. May import: numba, NumPy, the other kernels, `islices.optim.operators` and `rules`.
+SPEC clauses 15 and 16. May import: `numba`, `numpy`, this folder, `islices.optim.operators`, `islices.optim.rules`.
 """
 
 from __future__ import annotations

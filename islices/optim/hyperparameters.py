@@ -1,7 +1,7 @@
 """Hyperparameters: what each may be, and what it is at a step. SPEC clause 16.
 
 Most are a number, an array of one, or a function of the steps taken before, as the learning rate is; what decides which
-arrays a state has, and what it begins with, is fixed. May import the core.
+arrays a state has, and what it begins with, is fixed. May import: `numpy`, the core below `islices.optim.optimizer`.
 """
 
 from __future__ import annotations
