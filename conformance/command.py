@@ -97,7 +97,7 @@ def _plan(options: argparse.Namespace, folder: Path) -> list[Any]:
         if other.prefix not in {i.prefix for i in interpreters}:  # each environment once, by whatever path
             interpreters.append(other)
     _check_backends(options.backend, [name for i in interpreters for name in i.backends])
-    planned = []
+    planned: list[Any] = []
     for k, interpreter in enumerate(interpreters):
         wanted = everywhere or (USUAL if k == 0 else ("standard",))
         for backend in interpreter.backends:

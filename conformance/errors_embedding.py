@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from islices.conformance.data import Array, Slices
 from islices.conformance.errors import (
@@ -80,7 +81,7 @@ row(
 row("offsets-first", "19", "ValueError", ["offsets", "1", "accepted is 0"], *_look, i64(0, 1), offsets=i64(1), **_bag)
 row("offsets-none-for-ids", "19", "ValueError", ["offsets", "[]"], *_look, i64(0, 1), offsets=i64(), **_bag)
 row("offsets-last", "19", "ValueError", ["offsets", "3", "2 ids"], *_look, i64(0, 1), offsets=i64(0, 3), **_bag)
-_ends = {"include_last_offset": True, **_bag}
+_ends: dict[str, Any] = {"include_last_offset": True, **_bag}
 row("last-offset-alone", "19", "ValueError", ["include_last_offset", "offsets"], *_look, TWO, **_ends)
 row("last-offset-none", "19", "ValueError", ["offsets", "[]"], *_look, i64(0), offsets=i64(), **_ends)
 row("last-offset-no-bags", "19", "ValueError", ["offsets", "[0]"], *_look, i64(0, 1), offsets=i64(0), **_ends)

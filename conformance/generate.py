@@ -368,9 +368,9 @@ def padding() -> Iterator[Case]:
         7,
         padding_idx=0,
     )
-    for name, s, flags in some_cross("padding"):
-        yield case(f"padding/drop_padding/{name}", "12", "drop_padding", s, -1, flags=flags)
-        yield case(f"padding/scale_by_frequency/{name}", "12", "scale_by_frequency", s, flags=flags)
+    for name, s, kept in some_cross("padding"):
+        yield case(f"padding/drop_padding/{name}", "12", "drop_padding", s, -1, flags=kept)
+        yield case(f"padding/scale_by_frequency/{name}", "12", "scale_by_frequency", s, flags=kept)
     yield case("padding/drop_padding/dense", "12", "drop_padding", dense("float32", (4, 2), "p"), 2)
 
 

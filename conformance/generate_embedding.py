@@ -409,8 +409,10 @@ def tied(case: Maker) -> Iterator[Case]:
     up = whole("float32", (*pair.shape, 3), "spoiled")
     for mode in ("propagate", "skip"):
         id = f"embedding/tied-clip/nonfinite-{mode}"
-        options = {"nonfinite": mode, "product": spoiled, "flags": ("trace-in-full",)}
-        yield case(id, "14", "per_sample_clip_sum", up, pair, ROWS, 2.5, **options)
+        yield case(
+            id, "14", "per_sample_clip_sum", up, pair, ROWS, 2.5, nonfinite=mode, product=spoiled,
+            flags=("trace-in-full",),
+        )  # fmt: skip
 
 
 def renorm(case: Maker, dense: Dense) -> Iterator[Case]:

@@ -111,8 +111,8 @@ def gradient_cases(case: Callable[..., Case], floats: tuple[str, ...], index_typ
         if kind not in ("zero", "empty"):
             yield make("global_norm", "8", "global_norm", both, [one], flags=alike)
             yield make("by_global_norm", "10", "clip_by_global_norm", both, parts, 2.0)
-            limit = Array(dtype, (), [2.0])
-            yield make("by_global_norm-and-limit", "10", "clip_by_global_norm", both, parts, limit, flags=alike)
+            bound = Array(dtype, (), [2.0])
+            yield make("by_global_norm-and-limit", "10", "clip_by_global_norm", both, parts, bound, flags=alike)
     dense = array("float32", list(TABLE.values()))
-    given = array("float32", upstream_for([0] * 4, list(TABLE.values()), random.Random("gradients/dense")))
-    yield case("gradients/by_norm-clipped/dense", "10", "gradient", "clip_by_norm", [dense], [given], 1.0)
+    upstream = array("float32", upstream_for([0] * 4, list(TABLE.values()), random.Random("gradients/dense")))
+    yield case("gradients/by_norm-clipped/dense", "10", "gradient", "clip_by_norm", [dense], [upstream], 1.0)

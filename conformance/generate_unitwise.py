@@ -35,9 +35,9 @@ def unitwise_cases(
     d = dense("float32", (4, 2, 3), "axes")
     for x, label in ((s, "sparse"), (d, "dense")):
         for n in range(4):
-            for axes in itertools.combinations(range(3), n):
-                id = f"clipping/axes/{label}-{''.join(map(str, axes)) or 'none'}"
-                yield case(id, "10", "clip_by_norm", x, 2.5, axes=list(axes), flags=rare)
+            for chosen in itertools.combinations(range(3), n):
+                id = f"clipping/axes/{label}-{''.join(map(str, chosen)) or 'none'}"
+                yield case(id, "10", "clip_by_norm", x, 2.5, axes=list(chosen), flags=rare)
     yield case("clipping/axes/negative", "10", "clip_by_norm", s, 2.5, axes=-2, flags=rare)
     yield case("clipping/axes/unchanged", "10", "clip_by_norm", s, 1e4, axes=[0], flags=rare)
     yield case("clipping/axes/leaves", "10", "clip_by_norm", [s, None, d], 2.5, axes=[0, 2], flags=rare)

@@ -54,7 +54,7 @@ def number(c: Any, dtype: str) -> Scalar:
 
 
 def values_of(x: Any) -> Array:
-    return x.values if isinstance(x, Slices) else x  # type: ignore[no-any-return]
+    return x.values if isinstance(x, Slices) else x
 
 
 def mapped(x: Any, fn: Callable[[Any], Any]) -> Any:

@@ -259,7 +259,7 @@ def lookup_gradient(
     # By position in ids; who does not count keeps these zeros.
     rows: list[list[Any]] = [[zero] * width for _ in ids.data]
     weight_grads: list[Any] = [zero] * len(ids.data)
-    if bags is None:
+    if bags is None or combiner is None:
         for k in range(len(ids.data)):
             if mask is None or mask.data[k]:
                 rows[k] = row_of(upstream, k, width)

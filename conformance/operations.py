@@ -42,7 +42,7 @@ def own_calls_of(backend: Backend) -> Any:
 def gradients(loss: Callable[..., Any], *args: Any) -> tuple[Any, ...]:
     """The gradients of a loss with respect to all its arguments, or UnsupportedError where there are none."""
     try:
-        return islices.value_and_grad(loss, tuple(range(len(args))))(*args)[1]
+        return islices.value_and_grad(loss, tuple(range(len(args))))(*args)[1]  # type: ignore[no-any-return]
     except NotImplementedError as error:
         if ": differentiate: " in str(error):
             raise UnsupportedError(str(error)) from error
@@ -180,4 +180,4 @@ SPECIAL_OPERATIONS: dict[str, Callable[..., Any]] = {
 
 
 def operation(name: str) -> Callable[..., Any]:
-    return SPECIAL_OPERATIONS.get(name) or getattr(islices, name)  # type: ignore[no-any-return]
+    return SPECIAL_OPERATIONS.get(name) or getattr(islices, name)

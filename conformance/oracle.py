@@ -390,7 +390,7 @@ def scale_by_frequency(x: Slices) -> Slices:
     for index, row in zip(x.indices.data, x.values.rows(), strict=True):
         count = float(x.indices.data.count(index))
         data += [round_to(over(v, count, wide(dtype)), dtype) for v in row]
-    return with_values(x, data)
+    return with_values(x, data)  # type: ignore[no-any-return]
 
 
 def embedding_grad(

@@ -56,7 +56,7 @@ def lead_of(ids: Ids, offsets: Array | None, include_last_offset: bool) -> tuple
 
 
 def values_of_ids(ids: Ids) -> Array:
-    return ids[0] if isinstance(ids, tuple) else ids
+    return ids[0] if isinstance(ids, tuple) else ids  # type: ignore[no-any-return]
 
 
 def absent_of(ids: Ids, offsets: Array | None, include_last_offset: bool, invalid: str) -> set[int]:
@@ -261,6 +261,7 @@ def lookup_gradient(
     if mask is not None:
         unmoved |= {k for k in range(len(values.data)) if not mask.data[k]}
     if to_rows is None:
+        assert combiner is not None
         bags = bags_of(ids, table, padding_idx, mask, offsets, include_last_offset, invalid)
         to_rows, d_weights = bag_gradients(limited(table, max_norm), values, upstream, bags, weights, combiner)
     if max_norm is not None:

@@ -40,8 +40,8 @@ def gradient(op: str, leaves: list[Any], upstream: list[Array], limit: Any = Non
         found, of_limit = clip_slopes(terms, sums, given, most, by_row=op == "clip_by_row_norm")
     out, rest = [], iter(found)
     for x in leaves:
-        v = values_of(x)
-        out.append(Array(v.dtype, v.shape, [exact(next(rest), v.dtype) for _ in v.data]))
+        values = values_of(x)
+        out.append(Array(values.dtype, values.shape, [exact(next(rest), values.dtype) for _ in values.data]))
     if isinstance(limit, Array):
         out.append(Array(limit.dtype, limit.shape, [exact(of_limit, limit.dtype)]))
     return out

@@ -214,8 +214,8 @@ def optimizer_steps(
         for k in names:
             given = [[v] * width for v in state[k].data] if per_row else state[k].rows()
             now[k] = [[Rounded(v, kind) for v in row] for row in given]
-    for k in range(len(grads) if steps is None else steps):
-        grad = grads[k % len(grads)]
+    for step in range(len(grads) if steps is None else steps):
+        grad = grads[step % len(grads)]
         if grad is None:
             continue
         taken += 1

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from islices.conformance.oracle import ORACLE
 from islices.conformance.oracle_embedding import EMBEDDING
 from islices.conformance.oracle_gradients import gradient
@@ -10,4 +13,6 @@ from islices.conformance.oracle_unitwise import UNITWISE
 
 __all__ = ["ORACLES"]
 
-ORACLES = ORACLE | EMBEDDING | UNITWISE | {"gradient": gradient, "optimizer_steps": optimizer_steps}
+ORACLES: dict[str, Callable[..., Any]] = {
+    **ORACLE, **EMBEDDING, **UNITWISE, "gradient": gradient, "optimizer_steps": optimizer_steps
+}  # fmt: skip

@@ -53,7 +53,7 @@ def random_case(rng: random.Random, name: str) -> Case:
     s = random_slices(rng, dtype, n, row_shape, index_type)
     dense = Array(dtype, (ROWS, *row_shape), [number(rng, dtype) for _ in range(ROWS * math.prod(row_shape))])
     limit = rng.choice((0.0, 0.7, 3.0, 11.0, 1e6))
-    makers: dict[str, Callable[[], tuple[list[Any], dict[str, Any]]]] = {
+    makers: dict[str, Callable[..., tuple[list[Any], dict[str, Any]]]] = {
         "coalesce": lambda: ([s], {}),
         "to_dense": lambda: ([s], {}),
         "scale": lambda: ([s, rng.choice((0.3, -1.0, 1 / 3, 7.0))], {}),

@@ -34,7 +34,7 @@ __all__ = ["AxisGroup", "JaxGroup", "default_group", "inside", "running", "wrap"
 
 lax: Any = typed_lax  # its collectives, in some versions not typed
 AXIS = "islices_ranks"
-BY_RANK: Any = PartitionSpec(AXIS)  # type: ignore[no-untyped-call]
+BY_RANK: Any = PartitionSpec(AXIS)
 HOW_TO_MAP = "within jax.shard_map over a mesh that has this axis, jax.pmap or jax.vmap with axis_name="
 #: The lengths of messages: 8 from a power of two to the next, so that at most an eighth is filling. A byte names one;
 #: each is a multiple of 16, so that arrays in rows of that length are aligned.

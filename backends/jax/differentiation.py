@@ -80,7 +80,7 @@ def differentiate(
     )
     lookups: list[list[TableUse]] = [[] for _ in sources]
     for slot, one, upstream in zip(plan.slots, found, upstreams, strict=True):
-        use = _multiplied(slot, one, upstream) if isinstance(slot.static, Multiplied) else None
+        use: TableUse | None = _multiplied(slot, one, upstream) if isinstance(slot.static, Multiplied) else None
         use = use or _looked_up(slot, one, upstream)
         if use is not None:
             lookups[slot.table].append(use)
@@ -172,7 +172,7 @@ def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callab
     """See `Backend.custom_gradient`."""
     function = jax.custom_vjp(forward)
     function.defvjp(lambda *arrays: (forward(*arrays), arrays), backward)
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 def with_gradient(value: Array, arrays: Sequence[Array], backward: GradientOfValue) -> Array:
@@ -198,7 +198,7 @@ def with_gradient(value: Array, arrays: Sequence[Array], backward: GradientOfVal
         (tangent,) = push(list(moving.values()))
         return attached(*primals), tangent
 
-    return attached(value, *arrays)  # type: ignore[no-any-return]
+    return attached(value, *arrays)
 
 
 def per_sample_gradients(
@@ -218,4 +218,4 @@ def flatten_tree(x: Any, is_leaf: Callable[[Any], bool]) -> tuple[list[Any], Cal
     leaves, structure = tree_util.tree_flatten(x, is_leaf=is_leaf)
     if tree_util.treedef_is_leaf(structure) and len(leaves) == 1:
         return None
-    return leaves, structure.unflatten
+    return leaves, structure.unflatten  # type: ignore[attr-defined]

@@ -103,11 +103,11 @@ def _widened(x: Array) -> Array:
 
 def _group_host(indices: Array, *, rows: int) -> tuple[Array, Array]:
     results = _like(indices), _like(indices, np.int32)
-    return _call("group", (indices,), results, rows)
+    return _call("group", (indices,), results, rows)  # type: ignore[no-any-return]
 
 
 def _sum_rows_host(values: Array, indices: Array, *, rows: int) -> tuple[Array, Array]:
-    return _call("sum_rows", (values, indices), (_like(values), _like(indices)), rows)
+    return _call("sum_rows", (values, indices), (_like(values), _like(indices)), rows)  # type: ignore[no-any-return]
 
 
 def _call(operation: str, operands: Sequence[Array], results: Sequence[Any], rows: int) -> Any:
@@ -182,7 +182,7 @@ def _lowered(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _group_anywhere(indices: Array, *, rows: int, compiled: bool) -> tuple[Array, Array]:
-    return _group_xla(indices, rows=rows)
+    return _group_xla(indices, rows=rows)  # type: ignore[no-any-return]
 
 
 def _group_on_cpu(indices: Array, *, rows: int, compiled: bool) -> tuple[Array, Array]:

@@ -15,7 +15,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 import jax
 import numpy as np
@@ -101,17 +101,17 @@ def _introduced(frame: int) -> bool:
 
 @inline
 def _operand(frame: int, k: int) -> int:
-    return _word(_word(frame, ARGUMENTS), k)
+    return _word(_word(frame, ARGUMENTS), k)  # type: ignore[no-any-return]
 
 
 @inline
 def _result(frame: int, k: int) -> int:
-    return _word(_word(frame, RESULTS), k)
+    return _word(_word(frame, RESULTS), k)  # type: ignore[no-any-return]
 
 
 @inline
 def _only_attribute(frame: int) -> int:
-    return _word(_word(_word(_word(frame, ATTRIBUTES), 0), VALUE), 0)
+    return _word(_word(_word(_word(frame, ATTRIBUTES), 0), VALUE), 0)  # type: ignore[no-any-return]
 
 
 @inline
@@ -125,7 +125,7 @@ def _size(buffer: int, start: int) -> int:
 
 @inline
 def _last_axis(buffer: int) -> int:
-    return _word(_word(buffer, DIMENSIONS), _word(buffer, RANK) - 1)
+    return _word(_word(buffer, DIMENSIONS), _word(buffer, RANK) - 1)  # type: ignore[no-any-return]
 
 
 @inline
@@ -256,7 +256,11 @@ _STATES = (
 )
 
 # what the handlers leave open
-fold = group_named = state = states = step = cast(Any, None)
+fold: Any = None
+group_named: Any = None
+state: Any = None
+states: Any = None
+step: Any = None
 STATES = 0
 VALUES = INDEX = TABLE = WIDE = I32 = np.int32
 U64 = np.uint64

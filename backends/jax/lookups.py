@@ -8,7 +8,7 @@ lets the gradient that arrives at them arrive at a second input.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -54,12 +54,12 @@ read = partial(jax.jit, inline=True)(_gather)
 lookup_p = Primitive("islices_lookup")
 
 
-@lookup_p.def_impl
+@lookup_p.def_impl  # type: ignore[untyped-decorator]
 def _lookup(weights: Array, ids: Array, *extras: Array, static: Any, axes: tuple[str, ...]) -> Array:
     return read(weights, ids)
 
 
-@lookup_p.def_abstract_eval
+@lookup_p.def_abstract_eval  # type: ignore[untyped-decorator]
 def _lookup_shape(weights: Any, ids: Any, *extras: Any, static: Any, axes: tuple[str, ...]) -> ShapedArray:
     return ShapedArray((*ids.shape, *weights.shape[1:]), weights.dtype)
 
@@ -100,12 +100,12 @@ mlir.register_lowering(lookup_p, mlir.lower_fun(_lookup, multiple_results=False)
 operand_p = Primitive("islices_operand")  # weights -> weights, as an array that anything may be done with
 
 
-@operand_p.def_impl
+@operand_p.def_impl  # type: ignore[untyped-decorator]
 def _operand(weights: Array) -> Array:
     return weights
 
 
-@operand_p.def_abstract_eval
+@operand_p.def_abstract_eval  # type: ignore[untyped-decorator]
 def _operand_shape(weights: Any) -> Any:
     return weights
 
@@ -121,15 +121,15 @@ mlir.register_lowering(operand_p, mlir.lower_fun(_operand, multiple_results=Fals
 
 # ---------------------------------------------------------------------- islices_attach
 attach_p = Primitive("islices_attach")
-attach = attach_p.bind  # (rows, delta) -> rows, whose gradient is delta's too
+attach: Callable[..., Any] = attach_p.bind  # (rows, delta) -> rows, whose gradient is delta's too
 
 
-@attach_p.def_impl
+@attach_p.def_impl  # type: ignore[untyped-decorator]
 def _attach(rows: Array, delta: Array) -> Array:
     return rows
 
 
-@attach_p.def_abstract_eval
+@attach_p.def_abstract_eval  # type: ignore[untyped-decorator]
 def _attach_shape(rows: Any, delta: Any) -> Any:
     return rows
 

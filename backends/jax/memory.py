@@ -65,7 +65,7 @@ def put(array: np.ndarray, like: Array) -> Array:
     """The JAX array over a NumPy array, of the same dtype whatever jax_enable_x64 says."""
     if array.dtype == np.uint16:
         array = array.view(BFLOAT16)
-    wide = array.dtype.itemsize == 8 and not jax.config.jax_enable_x64
+    wide = array.dtype.itemsize == 8 and not jax.config.jax_enable_x64  # type: ignore[attr-defined]
     # a concrete array even while something is being traced: its values are known
     with precision.wide() if wide else contextlib.nullcontext(), jax.ensure_compile_time_eval():
         return jax.device_put(array, place(like))

@@ -18,7 +18,7 @@ import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ from jax import lax
 
 __all__ = ["apart", "constant", "enable_x64", "in_scope", "leave", "scope", "users_x64", "wide"]
 
-if hasattr(jax, "enable_x64"):
+if TYPE_CHECKING or hasattr(jax, "enable_x64"):
     enable_x64 = jax.enable_x64
 else:  # before 0.8
     from jax.experimental import enable_x64
@@ -38,7 +38,7 @@ _outside: ContextVar[bool | None] = ContextVar("islices_jax_x64_outside", defaul
 def users_x64() -> bool:
     """Whether the user has 64-bit types on, inside the scope too."""
     outside = _outside.get()
-    return bool(jax.config.jax_enable_x64) if outside is None else outside
+    return bool(jax.config.jax_enable_x64) if outside is None else outside  # type: ignore[attr-defined]
 
 
 def in_scope() -> bool:
@@ -52,7 +52,7 @@ def scope() -> Iterator[None]:
     if in_scope():
         yield
         return
-    token = _outside.set(bool(jax.config.jax_enable_x64))
+    token = _outside.set(bool(jax.config.jax_enable_x64))  # type: ignore[attr-defined]
     try:
         with wide():
             yield
@@ -62,7 +62,7 @@ def scope() -> Iterator[None]:
 
 def wide() -> contextlib.AbstractContextManager[Any]:
     """64-bit types on, without entering the core's scope."""
-    return contextlib.nullcontext() if jax.config.jax_enable_x64 else enable_x64(True)
+    return contextlib.nullcontext() if jax.config.jax_enable_x64 else enable_x64(True)  # type: ignore[attr-defined]
 
 
 def constant(value: Any, dtype: Any) -> Any:

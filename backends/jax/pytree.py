@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -37,10 +38,11 @@ def _register_slices(backend: Backend) -> None:
         children, static = flatten(s)
         return tuple(zip(map(tree_util.GetAttrKey, ("values", "indices")), children, strict=True)), static
 
-    def unflatten(static: tuple[Any, ...], children: tuple[Any, Any]) -> IndexedSlices:
+    def unflatten(static: tuple[Any, ...], children: Iterable[Any]) -> IndexedSlices:
         shape, coalesced, padded = static
-        owner = _owner(backend, children[0])
-        return IndexedSlices._trusted(owner, *children, shape, coalesced=coalesced, padded=padded)
+        values, indices = children
+        owner = _owner(backend, values)
+        return IndexedSlices._trusted(owner, values, indices, shape, coalesced=coalesced, padded=padded)
 
     tree_util.register_pytree_with_keys(IndexedSlices, flatten_with_keys, unflatten, flatten)
 
@@ -53,7 +55,7 @@ def _register_table(backend: Backend) -> None:
         (weights,), static = flatten(t)
         return ((tree_util.GetAttrKey("weights"), weights),), static
 
-    def unflatten(static: tuple[Any, ...], children: tuple[Any]) -> Table:
+    def unflatten(static: tuple[Any, ...], children: Iterable[Any]) -> Table:
         recorder, padding_idx, scale_by_freq = static
         (weights,) = children
         return Table._trusted(_owner(backend, weights), Source(weights, recorder), padding_idx, scale_by_freq)
@@ -71,8 +73,8 @@ def _register_per_sample(backend: Backend) -> None:
         children, shape = flatten(g)
         return tuple(zip(map(tree_util.GetAttrKey, names), children, strict=True)), shape
 
-    def unflatten(shape: tuple[int, ...], children: tuple[Any, ...]) -> PerSample:
-        *arrays, products = children
-        return PerSample._trusted(_owner(backend, arrays[0]), *arrays, shape, products)
+    def unflatten(shape: tuple[int, ...], children: Iterable[Any]) -> PerSample:
+        values, indices, samples, products = children
+        return PerSample._trusted(_owner(backend, values), values, indices, samples, shape, products)
 
     tree_util.register_pytree_with_keys(PerSample, flatten_with_keys, unflatten, flatten)

@@ -333,7 +333,7 @@ def _checkpoint(eqn: Any, tables: Tables, roles: Roles) -> _Nested:
 def _rematerialised(jaxpr: Any, tables: Tables, roles: Roles, prevent_cse: bool, policy: Any) -> _Nested:
     jaxpr, consts = _opened(jaxpr)
     plan = Plan(jaxpr, tables, roles)
-    run = jax.checkpoint(  # type: ignore[attr-defined]
+    run = jax.checkpoint(
         lambda values, deltas: evaluate(plan, consts, values, deltas), prevent_cse=prevent_cse, policy=policy
     )
     return _Nested(plan.slots, plan.outputs, run, frozenset(plan.dense))
@@ -376,7 +376,7 @@ def _switch(branches: tuple[Any, ...], tables: Tables, roles: Roles) -> _Nested:
 
 def _given_out(plans: Sequence[Plan], outputs: Any) -> frozenset[int]:
     """The tables whose weights are used as arrays in other ways than by products, or come out of a loop or branch."""
-    out = {plan.outputs[k].table for plan in plans for k in outputs if isinstance(plan.outputs[k], Operand)}  # type: ignore[union-attr]
+    out = {plan.outputs[k].table for plan in plans for k in outputs if isinstance(plan.outputs[k], Operand)}
     return frozenset(out.union(*(plan.dense for plan in plans)))
 
 
@@ -421,7 +421,7 @@ _OWN_GRADIENT = _refuse("a function with a derivative of its own; look the rows 
 #: Equations that hold others: weights as arrays are followed into them.
 _NESTED = frozenset(("jit", "pjit", "closed_call", "core_call", "checkpoint", "remat", "remat2", "cond", "scan"))
 
-_RULES: dict[str, Callable[[Any, Tables, frozenset[int]], _Nested]] = {
+_RULES: dict[str, Callable[[Any, Tables, Roles], _Nested]] = {
     "jit": _jit,
     "pjit": _jit,
     "closed_call": _inline,

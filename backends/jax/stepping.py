@@ -41,7 +41,7 @@ def step(
     if name is None:
         return None
     operands = [lax.stop_gradient(x) for x in (values, indices, numbers, *tables)]
-    return step_p.bind(*operands, name=name, otherwise=otherwise)
+    return step_p.bind(*operands, name=name, otherwise=otherwise)  # type: ignore[no-any-return]
 
 
 step_p = Primitive("islices_step")
@@ -63,7 +63,7 @@ def _on_host(*operands: Array, name: str) -> Sequence[Array]:
     shapes = [jax.ShapeDtypeStruct(*x) for x in (*((x.shape, x.dtype) for x in tables), *memory)]
     aliases = {3 + k: k for k in range(len(tables))}
     call: Any = jax.ffi.ffi_call(name, shapes, input_output_aliases=aliases)
-    return call(*operands)[: len(tables)]
+    return call(*operands)[: len(tables)]  # type: ignore[no-any-return]
 
 
 def _lowered(ctx: Any, *operands: Any, name: str, otherwise: Otherwise, on_cpu: bool) -> Any:

@@ -156,8 +156,8 @@ class MXNetBackend(Backend):
         return self.from_host(bfloat16_bits(self.to_numpy(wide)), x)
 
     def reshape(self, x: Array, shape: Sequence[int | None]) -> Array:
-        shape = tuple(-1 if n is None else n for n in shape)
-        return self.zeros(shape, self.dtype(x), x) if 0 in shape else x.reshape(shape)
+        sizes = tuple(-1 if n is None else n for n in shape)
+        return self.zeros(sizes, self.dtype(x), x) if 0 in sizes else x.reshape(sizes)
 
     def zeros(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
         return zeros(shape, dtype, like.context)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from islices.arguments import check_flag, is_real, show
@@ -236,15 +237,15 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
         moving = [(p, every) for p, every in zip(self._params, self._replicated, strict=True) if p.grad_req != "null"]
         # amp finds overflow in the gradients after this, and lowers its scale where there is some
         amp = getattr(self, "_amp_loss_scaler", None) is not None
-        by = {"semantics": self._semantics, "nonfinite": "propagate" if amp else self._nonfinite}
+        clip = partial(clip_global_norm, semantics=self._semantics, nonfinite="propagate" if amp else self._nonfinite)
         contexts = list(zip(*[zip(p.list_data(), p.list_grad(), strict=True) for p, _ in moving], strict=True))
         for pairs in contexts or [()] * (self._group is not None):
             fresh = [(grad, every) for (data, grad), (_, every) in zip(pairs, moving, strict=True) if data._fresh_grad]
             grads, flags = [grad for grad, _ in fresh], [every for _, every in fresh]
             if self._group is not None:  # the others wait, also for one whose gradients are stale
-                clip_global_norm(grads, limit, False, group=self._group, replicated=flags, **by)
+                clip(grads, limit, False, group=self._group, replicated=flags)
             elif fresh and (ignore_stale_grad or len(fresh) == len(pairs)):  # else MXNet raises in a moment
-                clip_global_norm(grads, limit, False, **by)
+                clip(grads, limit, False)
 
 
 def _check_positive(name: str, x: Any, *, zero: bool = False) -> None:

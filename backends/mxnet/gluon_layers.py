@@ -48,11 +48,11 @@ class _Recorded:
             raise AttributeError("upstream: is set by the backward pass alone")
 
 
-class RecordedUse(_Recorded, LayerUse):  # type: ignore[misc]
+class RecordedUse(_Recorded, LayerUse):
     """Of rows."""
 
 
-class RecordedProduct(_Recorded, ProductUse):  # type: ignore[misc]
+class RecordedProduct(_Recorded, ProductUse):
     """As an output layer."""
 
 

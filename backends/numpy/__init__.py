@@ -29,7 +29,7 @@ class NumpyBackend(HostBackend):
 
     def host_view(self, x: Array) -> np.ndarray | None:
         x = np.asarray(x)
-        return x.view(np.uint16) if _dtype_name(x.dtype) == "bfloat16" else x
+        return x.view(np.uint16) if _dtype_name(x.dtype) == "bfloat16" else x  # type: ignore[no-any-return]
 
     def memory_span(self, x: Array) -> tuple[int, int]:
         return view_span(np.asarray(x))

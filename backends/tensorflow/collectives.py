@@ -271,7 +271,7 @@ class TensorFlowGroup(Group):
 
     @lazy_property
     def _gather(self) -> Any:
-        @tf.function(autograph=False, input_signature=[_spec(1), INSTANCE])
+        @tf.function(autograph=False, input_signature=[_spec(1), INSTANCE])  # type: ignore[untyped-decorator]
         def gather(words: Array, instance: Array) -> Array:
             return self._collective(tf.raw_ops.CollectiveGatherV2, words, self.size, KEYS, instance)
 
@@ -281,7 +281,7 @@ class TensorFlowGroup(Group):
     def _exchange(self) -> Any:
         pairs = [(min(self.rank, other), max(self.rank, other)) for other in self.others]
 
-        @tf.function(autograph=False, input_signature=[_spec(2)] * len(pairs) + [INSTANCE])
+        @tf.function(autograph=False, input_signature=[_spec(2)] * len(pairs) + [INSTANCE])  # type: ignore[untyped-decorator]
         def exchange(*arguments: Array) -> list[Array]:
             *messages, instance = arguments
             return [

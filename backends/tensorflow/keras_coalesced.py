@@ -132,11 +132,12 @@ class Coalesced(keras.optimizers.Optimizer):  # type: ignore[misc]
         return [(g, v) for g, (_, v) in zip(natives, pairs, strict=True)]
 
     def _clip(self, grads: list[Any]) -> list[Any]:
-        by = {"semantics": self.semantics, "nonfinite": self.nonfinite}
+        semantics, nonfinite = self.semantics, self.nonfinite
         if self.clipnorm is not None:
-            return clip_by_norm(grads, self.clipnorm, **by)  # type: ignore[no-any-return]
+            return clip_by_norm(grads, self.clipnorm, semantics=semantics, nonfinite=nonfinite)  # type: ignore[no-any-return]
         if self.global_clipnorm is not None:
-            return clip_by_global_norm(grads, self.global_clipnorm, **by)[0]  # type: ignore[no-any-return]
+            limit = self.global_clipnorm
+            return clip_by_global_norm(grads, limit, semantics=semantics, nonfinite=nonfinite)[0]  # type: ignore[no-any-return]
         if self.clipvalue is not None:
             return clip_by_value(grads, -self.clipvalue, self.clipvalue, semantics=self.semantics)  # type: ignore[no-any-return]
         return grads

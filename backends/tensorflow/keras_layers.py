@@ -126,11 +126,11 @@ class _OfGraph:
         self._upstream = gradient
 
 
-class _Lookup(_OfGraph, LayerUse):  # type: ignore[misc]
+class _Lookup(_OfGraph, LayerUse):
     """Of rows."""
 
 
-class _Product(_OfGraph, ProductUse):  # type: ignore[misc]
+class _Product(_OfGraph, ProductUse):
     """As an output layer."""
 
 
@@ -166,7 +166,7 @@ class _Listener:
         self.uses.append(use)
         dtype = self.layer.variable_dtype  # what embeddings.dtype says depends on the autocast around
 
-        @tf.custom_gradient
+        @tf.custom_gradient  # type: ignore[untyped-decorator]
         def noted(output: Array, *_: Array) -> tuple[Array, Any]:
             def gradient(upstream: Any) -> Any:
                 dense = tf.cast(dense_gradient(upstream, output), dtype)
@@ -305,7 +305,7 @@ def _watching(kind: Any) -> type:
         if not is_other():
             return plain
 
-        @tf.custom_gradient
+        @tf.custom_gradient  # type: ignore[untyped-decorator]
         def noted(x: Array) -> tuple[Array, Any]:
             def gradient(upstream: Any) -> Any:  # where none comes, this was no use
                 _note(self)

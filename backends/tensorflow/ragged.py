@@ -73,8 +73,9 @@ def _sparse(x: tf.SparseTensor, argument: str) -> RaggedParts:
 
 def _range(known: tuple[int | None, ...], lead: list[Array]) -> Array:
     """As many integers as there are places in the leading dimensions."""
-    if None not in known:
-        return tf.range(int(np.prod(known, dtype=np.int64)), dtype=tf.int64)
+    sizes = [n for n in known if n is not None]
+    if len(sizes) == len(known):
+        return tf.range(int(np.prod(sizes, dtype=np.int64)), dtype=tf.int64)
     return tf.range(tf.reduce_prod(tf.stack(lead)))
 
 

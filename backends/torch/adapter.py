@@ -11,7 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
-from typing import Any
+from types import FunctionType
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -122,7 +123,7 @@ class TorchBackend(Backend):
         _check_storage(x)
         check_data(x)
         x = x.detach().resolve_neg().cpu()
-        return x.view(torch.int16).numpy().view(np.uint16) if x.dtype is torch.bfloat16 else x.numpy()
+        return x.view(torch.int16).numpy().view(np.uint16) if x.dtype is torch.bfloat16 else x.numpy()  # type: ignore[no-any-return]
 
     # ------------------------------------------------------------------ the framework's sparse form
     def from_native(self, x: Any) -> NativeParts:
@@ -166,14 +167,18 @@ class TorchBackend(Backend):
             )
         # the core has validated the indices, or the caller vouched for them
         return torch.sparse_coo_tensor(
-            indices[None].to(torch.int64), values, dense_shape, is_coalesced=coalesced, check_invariants=False
+            indices[None].to(torch.int64),
+            values,
+            cast("tuple[int, ...]", dense_shape),
+            is_coalesced=coalesced,
+            check_invariants=False,
         )
 
     def on_device(self, x: Array, device: str) -> Array:
         return x.to(device)
 
     def trace(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        return compiling.compiled(fn)
+        return compiling.compiled(cast("FunctionType", fn))
 
     def forget_compiled(self) -> None:
         compiling.forget()

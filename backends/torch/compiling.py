@@ -28,7 +28,7 @@ def compiled(fn: FunctionType) -> Callable[..., Any]:
     import torch
 
     own = FunctionType(fn.__code__.replace(), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
-    return torch.compile(own)  # type: ignore[no-any-return]
+    return torch.compile(own)
 
 
 def forget() -> None:

@@ -38,7 +38,7 @@ def capture(model: nn.Module, uses: list[Use]) -> Iterator[dict[str, Array]]:
     """See `Backend.capture`."""
     weights: dict[str, Any] = {}
     shared: dict[int, str] = {}  # the first layer's name of each weight
-    layers = []
+    layers: list[tuple[str, nn.Module]] = []
     for name, layer in model.named_modules():
         if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):
             layers.append((shared.setdefault(id(layer.weight), name), layer))
@@ -132,7 +132,7 @@ class WatchingHook(Hook):
     def before(self, layer: Any) -> None:
         if self.uses is not None and self.aliases is not None and torch.is_grad_enabled():
             mode = Watch(self.name, self.uses, layer, self.aliases.of(self.name, layer.weight))
-            mode.__enter__()
+            mode.__enter__()  # type: ignore[no-untyped-call]
             self.running.mode = mode
 
     def __call__(self, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
@@ -197,7 +197,7 @@ def _await_gradient(uses: list[Use], use: LayerUse | ProductUse, output: torch.T
         )
     uses.append(use)
     if not output.requires_grad:
-        output = Anchor.apply(torch.empty(0, requires_grad=True), output)
+        output = Anchor.apply(torch.empty(0, requires_grad=True), output)  # type: ignore[no-untyped-call]
 
     def arrived(upstream: torch.Tensor) -> None:
         upstream = upstream.detach()
@@ -232,7 +232,7 @@ class Alias(torch.autograd.Function):
         return weight.detach()  # no view, which changes of the weights in place would break; it has their version
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         ctx.watched.running.captured = gradient
         return gradient, None
 
@@ -274,7 +274,7 @@ class Aliases:
                 for number, hook in before.items():
                     del weight._backward_hooks[number]  # type: ignore[union-attr]
                     weight._backward_hooks[number] = hook  # type: ignore[index]
-                self.found[id(weight)] = weight, Alias.apply(weight, watched)
+                self.found[id(weight)] = weight, Alias.apply(weight, watched)  # type: ignore[no-untyped-call]
             return self.found[id(weight)][1]
 
     def close(self) -> None:
@@ -324,7 +324,8 @@ def _use_of_call(name: str, given: dict[str, Any]) -> LayerUse:
 def _use(name: str, ids: torch.Tensor, weight: Any, padding_idx: int | None, scale_by_freq: bool) -> LayerUse:
     offsets = None
     if ids.is_nested and ids.layout is torch.jagged:  # row after row, which is what the layer looks up
-        ids, offsets = ids.values(), ids.offsets()[:-1]
+        nested: Any = ids
+        ids, offsets = nested.values(), nested.offsets()[:-1]
     use = LayerUse(name, _kept(ids), weight.shape[0], padding_idx=padding_idx, scale_by_freq=scale_by_freq)
     use.offsets = _kept(offsets)
     return use

@@ -23,20 +23,21 @@ def take_apart(x: Any, argument: str) -> RaggedParts | None:
             f"{argument}: got a nested tensor of layout {x.layout}; accepted is one of layout=torch.jagged, which "
             "torch.nested.as_nested_tensor(list(x.unbind()), layout=torch.jagged) makes"
         )
-    if x._ragged_idx != 1:
+    nested: Any = x  # some of its members are not torch.Tensor's
+    if nested._ragged_idx != 1:
         raise ValueError(
-            f"{argument}: got a nested tensor whose dimension {x._ragged_idx} is ragged; accepted is the second, "
+            f"{argument}: got a nested tensor whose dimension {nested._ragged_idx} is ragged; accepted is the second, "
             "as in (B, j)"
         )
-    if x.lengths() is not None:  # rows with gaps between them
-        x = x.contiguous()
-    offsets = x.offsets()
+    if nested.lengths() is not None:  # rows with gaps between them
+        nested = nested.contiguous()
+    offsets = nested.offsets()
     rows = torch.arange(offsets.shape[0] - 1, device=offsets.device)
-    segments = torch.repeat_interleave(rows, offsets.diff(), output_size=x.values().shape[0])
+    segments = torch.repeat_interleave(rows, offsets.diff(), output_size=nested.values().shape[0])
 
     def with_rows(numbers: torch.Tensor) -> torch.Tensor:
-        return torch.nested.nested_tensor_from_jagged(numbers, offsets)  # type: ignore[no-any-return]
+        return torch.nested.nested_tensor_from_jagged(numbers, offsets)
 
     return RaggedParts(
-        "nested tensor", x.values(), segments, rows, segments, rows, (offsets,), with_rows, lambda bags: bags
+        "nested tensor", nested.values(), segments, rows, segments, rows, (offsets,), with_rows, lambda bags: bags
     )

@@ -208,7 +208,7 @@ def per_sample_gradients(
         )
 
     def one(new: list[torch.Tensor], sample: list[torch.Tensor]) -> torch.Tensor:
-        return fn(new, [x.unsqueeze(0) for x in sample]).reshape(())
+        return fn(new, [x.unsqueeze(0) for x in sample]).reshape(())  # type: ignore[no-any-return]
 
     with _recording():
         constants, batch = ([_recordable(x).detach() for x in xs] for xs in (variables, data))
@@ -238,7 +238,7 @@ def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callab
     def call(*arrays: torch.Tensor) -> torch.Tensor:
         if not torch.is_grad_enabled() or not any(x.requires_grad for x in arrays):
             return forward(*arrays)  # type: ignore[no-any-return]
-        return Given.apply(*arrays)  # type: ignore[no-any-return]
+        return Given.apply(*arrays)  # type: ignore[no-any-return, no-untyped-call]
 
     return call
 
@@ -270,7 +270,7 @@ def with_gradient(value: Array, arrays: Sequence[Array], backward: GradientOfVal
 
     if not any(map(is_recorded, arrays)):
         return value
-    return Attached.apply(value, *arrays)  # type: ignore[no-any-return]
+    return Attached.apply(value, *arrays)  # type: ignore[no-untyped-call]
 
 
 def is_recorded(x: torch.Tensor) -> bool:

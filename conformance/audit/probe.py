@@ -35,7 +35,7 @@ class Ask(NamedTuple):
     """One question: what goes in, in a word or two; the framework's call; the specification's answer."""
 
     given: str
-    call: Callable[[], Any]
+    call: Callable[..., Any]  # called with nothing; what a loop gives it, it has by default
     expected: Any
 
 
@@ -137,8 +137,8 @@ def _answer(ask: Ask) -> dict[str, Any]:
         return {**said, "outcome": "not run", "got": str(missing)}
     except Exception as error:  # whatever a framework raises is an answer
         return {**said, "outcome": "raises", "got": f"{type(error).__name__}: {first_line(error)}"}
-    size, error = _error(got, ask.expected)
-    return {**said, "outcome": "differs" if error else "agrees", "got": _text(got), "size": size, "error": error}
+    size, wrong = _error(got, ask.expected)
+    return {**said, "outcome": "differs" if wrong else "agrees", "got": _text(got), "size": size, "error": wrong}
 
 
 def first_line(error: BaseException) -> str:

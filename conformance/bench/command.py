@@ -78,7 +78,8 @@ exit codes: 0 measured, 2 usage, 3 something could not be measured
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
-    add, several = parser.add_argument, {"action": "append"}
+    several: dict[str, Any] = {"action": "append"}
+    add = parser.add_argument
     add("-b", "--backend", metavar="NAME", help="only this backend (may be repeated)", **several)
     add("--part", choices=("import", *PARTS), help="only this part (may be repeated)", **several)
     add("--full", action="store_true", help="every combination of the options below; every optimizer")

@@ -151,7 +151,7 @@ def _sample_norms(head: Any, ids: Any, targets: Any, *, with_head: bool) -> np.n
     row = error @ head.T.astype(np.float64) / PER_SAMPLE_IDS  # the gradient of each of the looked-up rows
     repeats = np.array([(np.unique(x, return_counts=True)[1] ** 2).sum() for x in ids])
     squares = repeats * (row**2).sum(1)
-    return np.sqrt(squares + (SAMPLES_DIM * (error**2).sum(1) if with_head else 0))
+    return np.sqrt(squares + (SAMPLES_DIM * (error**2).sum(1) if with_head else 0))  # type: ignore[no-any-return]
 
 
 # ---------------------------------------------------------------------- both

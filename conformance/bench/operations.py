@@ -177,8 +177,8 @@ def _checked(B: Backend, case: Case, g: Gradient, own: dict[str, Call]) -> tuple
             failed[label] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
             continue
         if not does_less(label):
-            error = _error(B, case, g, result)
-            label += "" if error <= TOLERANCE[case.dtype] else f" (off by {error:.0%})"
+            off = _error(B, case, g, result)
+            label += "" if off <= TOLERANCE[case.dtype] else f" (off by {off:.0%})"
         found[label] = way
         del result
     return found, failed

@@ -294,7 +294,7 @@ def _tensorflow() -> Framework:
         return ways | {label: by_hand(False), f"tf.function of {label}": by_hand(True)}
 
     def compiled(step: Callable[..., Any], table: Any, state: Any) -> Callable[..., Any]:
-        @tf.function(autograph=False)
+        @tf.function(autograph=False)  # type: ignore[untyped-decorator]
         def run(v: Any, i: Any) -> None:
             step(table, state, v, i)  # a Variable that is returned would be copied
 

@@ -114,9 +114,9 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
         own = {label: ready() for label, ready in framework.own(kind, values, ids, ROWS).items()}
         ways = blocking(ours | own, block)
         for label, way in ways.items():
-            found = B.to_numpy(B.read_rows(way(), B.asarray(distinct)))
+            result = B.to_numpy(B.read_rows(way(), B.asarray(distinct)))
             if not does_less(label.removesuffix(" (of a gradient coalesced before)")):  # which changes no result
-                _check(f"{name} {kind}, {label}", found, expected)
+                _check(f"{name} {kind}, {label}", result, expected)
 
         def rounds(ways: dict[str, Call] = ways) -> Any:
             return measure(ways, job["repeat"], seconds=job["seconds"])  # slow ones too: people use them

@@ -164,7 +164,9 @@ def own_calls(operation: str, v: Any, i: Any, num_rows: int, max_norm: float) ->
         }
     if operation == "norm":
         return {f"{k}, norm": lambda way=way: way().norm() for k, way in ways.items()}  # type: ignore[misc]
-    found = {f"{k}, norm, g * factor": lambda way=way: scaled(way()) for k, way in ways.items()}  # type: ignore[misc]
+    found: dict[str, Callable[..., Any]] = {
+        f"{k}, norm, g * factor": lambda way=way: scaled(way()) for k, way in ways.items()
+    }
     if num_rows * shape[1] <= 1 << 22:  # seconds, where the table is large
         found["np.argsort + dot(csr, values), gluon.utils.clip_global_norm"] = clip_by_gluon
     return found

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -33,7 +33,8 @@ def dense_gradient(
 ) -> tuple[np.ndarray[Any, Any], list[Any]]:
     """The table's gradient by torch's own dense autodiff; bags by its embedding_bag."""
     parameter = torch.from_numpy(np.array(table)).requires_grad_()
-    loss, given = parameter.new_zeros(()), []
+    given: list[Any] = []
+    loss = parameter.new_zeros(())
     for ids, upstream, options in lookups:
         tokens, weights = torch.from_numpy(np.array(ids)), None
         if not options:
@@ -72,9 +73,9 @@ def embedding_gradient(
         Uncoalesced, one slice an occurrence, without those of padding_idx (the layer drops them itself).
     """
     table = torch.zeros(num_rows, upstream.shape[-1])
-    layer = torch.nn.Embedding(num_rows, upstream.shape[-1], padding_idx=padding_idx, sparse=True, _weight=table)
+    layer: Any = torch.nn.Embedding(num_rows, upstream.shape[-1], padding_idx=padding_idx, sparse=True, _weight=table)
     (layer(torch.from_numpy(np.array(ids))) * torch.from_numpy(np.array(upstream))).sum().backward()
-    return layer.weight.grad
+    return layer.weight.grad  # type: ignore[no-any-return]
 
 
 def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
@@ -83,7 +84,11 @@ def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
 
     def sparse(indices: list[int], *, is_coalesced: bool = False) -> torch.Tensor:
         return torch.sparse_coo_tensor(
-            [indices], torch.ones(len(indices), 2), (4, 2), is_coalesced=is_coalesced, check_invariants=False
+            cast("Any", [indices]),
+            torch.ones(len(indices), 2),
+            (4, 2),
+            is_coalesced=is_coalesced,
+            check_invariants=False,
         )
 
     return {
@@ -136,7 +141,7 @@ def own_calls(
         )
 
     def norm_of(summed: Callable[[], torch.Tensor]) -> torch.Tensor:
-        return torch.linalg.vector_norm(summed()._values(), dtype=torch.float32 if v.itemsize == 2 else None)
+        return torch.linalg.vector_norm(summed()._values(), dtype=torch.float32 if v.itemsize == 2 else None)  # type: ignore[no-any-return]
 
     def clipped(summed: Callable[[], torch.Tensor]) -> torch.Tensor:
         g = summed()
@@ -173,7 +178,7 @@ def own_calls(
         }
     if operation == "norm":
         found: dict[str, Callable[[], Any]] = {"norm() of the sparse tensor": lambda: gradient().norm()}
-        return found | {f"{k}, vector_norm": lambda way=way: norm_of(way) for k, way in ways.items()}  # type: ignore[misc]
+        return found | {f"{k}, vector_norm": lambda way=way: norm_of(way) for k, way in ways.items()}
     found = {"coalesce(), nn.utils.clip_grad_norm_ of its values": clip_grad_norm}
     found |= {f"{k}, vector_norm, * factor": lambda way=way: clipped(way) for k, way in ways.items()}  # type: ignore[misc]
     label = "sort + embedding_bag, vector_norm, uncoalesced values * factor"

@@ -209,7 +209,7 @@ MODELS: dict[str, type[Model]] = {model.name: model for model in (Skipgram, Tran
 
 
 def _sigmoid(x: Array) -> Array:
-    return np.exp(-np.logaddexp(0.0, -x))  # type: ignore[no-any-return]  # to the last digits far below 0 too
+    return np.exp(-np.logaddexp(0.0, -x))  # to the last digits far below 0 too
 
 
 def _quotient(a: Any, b: Any) -> Rounded:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -44,12 +44,14 @@ class OwnTraining:
         }
         self.dense = {name: torch.nn.Parameter(given[name]) for name in model.dense}
         sparse, others = [layer.weight for layer in self.layers.values()], list(self.dense.values())
-        adam = [torch.optim.SparseAdam(sparse, lr=lr)] + [torch.optim.Adam(others, lr=lr) for _ in others[:1]]
-        self.optimizers = {
+        adam: list[torch.optim.Optimizer] = [torch.optim.SparseAdam(sparse, lr=lr)]
+        adam += [torch.optim.Adam(others, lr=lr) for _ in others[:1]]
+        made: dict[str, Callable[[], list[torch.optim.Optimizer]]] = {
             "sgd": lambda: [torch.optim.SGD(sparse + others, lr=lr)],
             "adagrad": lambda: [torch.optim.Adagrad(sparse + others, lr=lr)],
             "adam": lambda: adam,
-        }[optimizer]()  # fmt: skip
+        }
+        self.optimizers = made[optimizer]()
 
     def step(self, batch: Mapping[str, Any]) -> float:
         tensors = {name: torch.from_numpy(x) for name, x in batch.items()}
@@ -81,5 +83,5 @@ class OwnTraining:
 
 def _lookup(layer: torch.nn.Embedding, ids: torch.Tensor, mean: bool = False) -> torch.Tensor:
     if not mean:
-        return layer(ids)
+        return layer(ids)  # type: ignore[no-any-return]
     return functional.embedding_bag(ids, layer.weight, mode="mean", sparse=True, padding_idx=layer.padding_idx)

@@ -14,12 +14,13 @@ import islices
 from islices import optim
 from islices.conformance.parity.models import Batch, Model, Upstream
 from islices.conformance.parity.text import PADDING
+from islices.presets import Semantics
 
 __all__ = ["OPTIMIZERS", "SEMANTICS", "Recipe", "Training", "has_losses", "make_optimizer"]
 
 OPTIMIZERS = ("sgd", "adagrad", "adam")
 #: of clip_by_global_norm and of the optimizer
-SEMANTICS = ("islices", "torch", "tensorflow", "keras", "mxnet", "optax")
+SEMANTICS: tuple[Semantics, ...] = ("islices", "torch", "tensorflow", "keras", "mxnet", "optax")
 
 Array = np.ndarray[Any, Any]
 
@@ -31,7 +32,7 @@ class Recipe(NamedTuple):
     optimizer: str
     lr: float
     max_norm: float
-    semantics: str = "islices"
+    semantics: Semantics = "islices"
 
     def clip(self, gradients: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
         """(clipped gradients, their norm before), by the semantics' formula."""

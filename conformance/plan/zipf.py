@@ -104,7 +104,7 @@ class Zipf:
     def _seen(self, weight: Array, draws: float) -> Array:
         """1 - (1 - p)^draws for rows of these weights; p is 1 where there is one row."""
         with np.errstate(divide="ignore"):
-            return -np.expm1(float(draws) * np.log1p(-np.minimum(weight / self._total, 1.0)))  # type: ignore[no-any-return]
+            return -np.expm1(float(draws) * np.log1p(-np.minimum(weight / self._total, 1.0)))
 
     def _integral(self, start: float, end: float) -> float:
         """Of x ** -exponent."""
@@ -136,5 +136,5 @@ def _nodes(start: float, end: float, steepness: float) -> tuple[Array, Array]:
 
 @lru_cache(1)
 def _gauss() -> tuple[Array, Array]:
-    places, weights = np.polynomial.legendre.leggauss(NODES)  # type: ignore[no-untyped-call]
+    places, weights = np.polynomial.legendre.leggauss(NODES)
     return places, weights

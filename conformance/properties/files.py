@@ -84,7 +84,7 @@ def same(a: Any, b: Any) -> bool:
         return a is b
     if not isinstance(b, (np.ndarray, np.generic)):
         return False
-    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()  # type: ignore[no-any-return]
 
 
 # ---------------------------------------------------------------------- the process that loads

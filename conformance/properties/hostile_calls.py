@@ -9,7 +9,7 @@ import os
 import random
 import tempfile
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -81,7 +81,7 @@ def over_ranks(d: Draw) -> Arguments:
 
 def lookup(d: Draw) -> Arguments:
     combiner = d.rng.choice((None, *COMBINERS))
-    shape = (d.n, 2) if combiner else d.rng.choice(((d.n,), (d.n, 2), ()))
+    shape: tuple[int, ...] = (d.n, 2) if combiner else d.rng.choice(((d.n,), (d.n, 2), ()))
     out: Arguments = {"table": d.table(), "ids": d.ids(shape if d.rows else (0, 2)), "combiner": combiner}
     out |= {"padding_idx": None, "mask": None, "weights": None, "offsets": None, "include_last_offset": False}
     out |= {"invalid": d.rng.choice(("raise", "drop")), "max_norm": d.rng.choice((None, None, limit(d)))}
@@ -89,11 +89,11 @@ def lookup(d: Draw) -> Arguments:
         out["ids"] = d.ids((d.n,))
         out["offsets"] = d.own(np.array(sorted({0, d.n // 2}) if d.n else [0], "int64"), "offsets")
         out["include_last_offset"] = d.n > 1 and d.rng.random() < 0.3
-    shape = d.backend.shape(out["ids"])
+    shape = cast("tuple[int, ...]", d.backend.shape(out["ids"]))
     if combiner and combiner != "max" and d.rng.random() < 0.5:
-        out["weights"] = d.dense(shape, label="weights")  # type: ignore[arg-type]
+        out["weights"] = d.dense(shape, label="weights")
     if d.rng.random() < 0.3:
-        out["mask"] = np.ones(shape, bool)  # type: ignore[arg-type]
+        out["mask"] = np.ones(shape, bool)
     if len(shape) == 1 and out["offsets"] is None and d.rng.random() < 0.3:
         out["ids"] = pair(d, out["ids"])
     return out
@@ -235,7 +235,7 @@ def operators(x: Any, c: Any) -> Any:
 
 def samples(d: Draw) -> Arguments:
     of_table = tied(d)
-    return clipping(d, **of_table, dense=d.dense((batch_of(d, of_table["ids"]), 2)))  # type: ignore[arg-type]
+    return clipping(d, **of_table, dense=d.dense((batch_of(d, of_table["ids"]), 2)))
 
 
 def loss_scale(d: Draw) -> Arguments:

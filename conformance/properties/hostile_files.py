@@ -42,7 +42,7 @@ def _slices(indices: list[int], dense_shape: list[Any], coalesced: bool) -> tupl
 
 
 #: slices that are none: (indices, dense_shape, coalesced)
-NO_SLICES = {
+NO_SLICES: dict[str, tuple[list[int], list[Any], bool]] = {
     "index out of range": ([0, 7], [7, 1], False), "negative index": ([-1, 0], [7, 1], False),
     "false claim to be coalesced": ([3, 3], [7, 1], True), "rows of another shape": ([0, 1], [7, 2], False),
     "rows negative": ([0, 1], [-7, 1], False), "rows beyond int64": ([0, 1], [2**63, 1], False),

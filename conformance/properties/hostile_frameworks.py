@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -48,7 +48,7 @@ def _numpy() -> Makers:
         "uint16": lambda: np.ones((3, 3), np.uint16),
         "uint64": lambda: np.full((3, 3), 2**64 - 1, np.uint64),
         "longdouble": lambda: np.ones((3, 3), np.longdouble),
-        "masked": lambda: np.ma.masked_array(np.ones((3, 3), np.float32), mask=np.eye(3)),
+        "masked": lambda: np.ma.masked_array(np.ones((3, 3), np.float32), mask=cast("Any", np.eye(3))),
         "matrix": lambda: np.asmatrix(np.ones((3, 3), np.float32)),
         "subclass": lambda: np.ones((3, 3), np.float32).view(Subclass),
         "unaligned": lambda: np.frombuffer(bytearray(37), np.float32, 9, 1).reshape(3, 3),
@@ -72,7 +72,7 @@ def _torch() -> Makers:
     class Subclass(torch.Tensor):
         pass
 
-    ones = lambda *shape, **options: torch.ones(*shape, **options)  # noqa: E731 (a table's shorthand)
+    ones: Callable[..., Any] = lambda *shape, **options: torch.ones(*shape, **options)  # noqa: E731 (a table's shorthand)
     three = torch.tensor([[0, 1, 2]])
     return {
         "meta": lambda: torch.empty(3, 3, device="meta"),
@@ -200,6 +200,7 @@ def _jax() -> Makers:
         return sparse.BCOO((data, jnp.array(indices, jnp.int32).reshape(-1, 1)), shape=shape, **claims)
 
     ones = jnp.ones((3, 3))
+    of_numpy: Any = np.ones((3, 3), np.float32), np.zeros((3, 1), np.int32)
     return {
         "deleted": _deleted,
         "deleted ids": lambda: _deleted(np.int32),
@@ -222,7 +223,7 @@ def _jax() -> Makers:
         "BCOO complex": lambda: bcoo(jnp.ones((3, 3), jnp.complex64), [0, 1, 2]),
         "BCOO bool": lambda: bcoo(jnp.ones((3, 3), bool), [0, 1, 2]),
         "BCOO huge": lambda: bcoo(jnp.ones((3, 1)), [0, 1, 2], (2**40, 1)),
-        "BCOO of NumPy": lambda: sparse.BCOO((np.ones((3, 3), np.float32), np.zeros((3, 1), np.int32)), shape=(6, 3)),
+        "BCOO of NumPy": lambda: sparse.BCOO(of_numpy, shape=(6, 3)),
         "BCOO of junk": lambda: sparse.BCOO.tree_unflatten(
             {"shape": (6, 3), "indices_sorted": False, "unique_indices": False}, (object(), None)
         ),

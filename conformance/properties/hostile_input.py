@@ -193,10 +193,11 @@ class Draw:
     def _bad_array(self, good: Any) -> Any:
         B, rng = self.backend, self.rng
         try:
-            shape, dtype = B.shape(good), B.dtype(good)
+            known, dtype = B.shape(good), B.dtype(good)
         except (TypeError, ValueError, RuntimeError):  # an oddity spoilt once more
             return junk(rng)
-        if None in shape or np.prod(shape) > 1000:
+        shape = tuple(n for n in known if n is not None)
+        if shape != known or np.prod(shape) > 1000:
             return junk(rng)
         integers = dtype in INTS
         kind = rng.randrange(6)

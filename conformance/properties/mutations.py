@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 __all__ = ["Mutant", "mutant", "npy", "pack", "signed", "unzipped", "zipped"]
 
 HUGE = (2**60, 2**63 - 1, 2**64, -1, 0, 1, 2**31)
-ODD = (None, True, -1, 1.5, "2", [], {}, 2**60, 10**400)
+ODD: tuple[Any, ...] = (None, True, -1, 1.5, "2", [], {}, 2**60, 10**400)
 
 
 class Mutant(NamedTuple):

@@ -15,7 +15,7 @@ import hypothesis
 import islices
 from islices.backend import Backend
 from islices.conformance.data import Array
-from islices.conformance.execute import read, reassemble, take_apart, to_backend
+from islices.conformance.execute import difference, read, reassemble, take_apart, to_backend
 from islices.conformance.operations import UnsupportedError
 from islices.conformance.properties import compare, laws_tables
 from islices.conformance.properties.laws import LAWS, Law
@@ -76,7 +76,7 @@ def holds(law: Law, backend: Backend, mode: str, arguments: Arguments) -> str:
 
 def call(law: Law, backend: Backend, mode: str, arguments: Arguments) -> Any:
     """The law's results for plain arguments."""
-    x = arguments.get("x")
+    x: Any = arguments.get("x")
     if law.native_form and x.values.dtype not in backend.native_float_dtypes:
         raise UnsupportedError(f"the {backend.native_name} has no {x.values.dtype}")
     built = {name: build(backend, value) for name, value in arguments.items()}
@@ -100,7 +100,8 @@ def traced(backend: Backend, fn: Callable[..., Any], **arguments: Any) -> Any:
     form = {name: take_apart(x, leaves) if _holds_arrays(x) else x for name, x in arguments.items()}
 
     def flat(*arrays: Any) -> list[Any]:
-        inputs, out = iter(arrays), []
+        out: list[Any] = []
+        inputs = iter(arrays)
         built = {k: reassemble(backend, x, inputs) if _holds_arrays(arguments[k]) else x for k, x in form.items()}
         shells.append(take_apart(fn(**built), out))
         return out
@@ -130,7 +131,7 @@ def compare_columns(law: Law, places: Sequence[Column], examples: int, seed: int
             got = outcome(law, *place, arguments)
             if got is None or expected is None:
                 continue
-            problem = compare.difference(got, expected, path="got")
+            problem = difference(got, expected, path="got")
             if problem:
                 culprit[:] = [place]
                 return f"{place[0].name}, {place[1]}: {problem}"

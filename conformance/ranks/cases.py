@@ -62,7 +62,7 @@ class Pair(NamedTuple):
     bias: Any
 
 
-def case(id: str, make: Callable[[int, int], Any], **fields: Any) -> None:
+def case(id: str, make: Callable[..., Any], **fields: Any) -> None:
     """Add a case for each strategy that ``strategies`` names; all by default."""
     strategies = fields.pop("strategies", STRATEGIES)
     start = f"ranks/{id}/{fields.get('op', 'sum')}"

@@ -34,7 +34,7 @@ class Mistake(NamedTuple):
     """
 
     id: str
-    call: Callable[[Backend, int, int], Callable[[Group | None], Any]]
+    call: Callable[[Backend, int, int], Callable[[Any], Any]]
     expected: Expected
     default: bool = False
     wide: bool = False

@@ -189,8 +189,8 @@ def print_differences(found: Differences, console: Any) -> None:
             table.add_column(head)
         for kind in KINDS:
             table.add_column(HEADS[kind], justify="right")
-        for row, counts in found.by_clause().items():
-            table.add_row(escape(row.group), escape(row.title), *(str(counts[kind] or NOTHING) for kind in KINDS))
+        for row, of_row in found.by_clause().items():
+            table.add_row(escape(row.group), escape(row.title), *(str(of_row[kind] or NOTHING) for kind in KINDS))
         console.print(table)
         console.print()
     for kind in KINDS:

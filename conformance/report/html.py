@@ -91,9 +91,9 @@ def _chips(runs: Sequence[Run]) -> str:
 def _matrix(runs: Sequence[Run], whole: Grid) -> str:
     heads = []
     for run, label in zip(runs, run_labels(runs), strict=True):
-        lines = "".join(f"<span>{escape(line)}</span>" for line in label)
+        text = "".join(f"<span>{escape(line)}</span>" for line in label)
         whole_name = f'title="{escape(" ".join(label))}"'
-        heads.append(f'<th scope="colgroup" colspan="{len(run.modes)}" class="first" {whole_name}>{lines}</th>')
+        heads.append(f'<th scope="colgroup" colspan="{len(run.modes)}" class="first" {whole_name}>{text}</th>')
     modes = [f'<th scope="col"{_line(whole, k)}>{escape(column.mode)}</th>' for k, column in enumerate(whole.columns)]
     lines = [
         f'<thead><tr><th scope="col" class="corner" rowspan="2">clause of the spec</th>{"".join(heads)}</tr>',

@@ -46,13 +46,13 @@ class SampleBackend(Backend):
     def asarray(self, array: np.ndarray, like: Tensor | None = None) -> Tensor:
         return Tensor(np.array(array))  # the memory stays the caller's
 
-    host_view = to_numpy = staticmethod(Tensor.memory)  # shared: what the host computes on is the library's memory
+    host_view = to_numpy = staticmethod(Tensor.memory)  # type: ignore[assignment]  # shared: what the host computes on is the library's memory
 
     # ------------------------------------------------------------------ the library's sparse gradient
     def from_native(self, x: sample.RowGradient) -> NativeParts:
         return NativeParts(x.values, x.rows, x.shape)
 
-    def to_native(self, values: Tensor, indices: Tensor, dense_shape: tuple, **claims: Any) -> sample.RowGradient:
+    def to_native(self, values: Tensor, indices: Tensor, dense_shape: Any, **claims: Any) -> sample.RowGradient:
         if None in dense_shape:
             raise ValueError("s: got an unknown number of rows; accepted by sample.RowGradient is a known one")
         return sample.RowGradient(values, indices, dense_shape)
@@ -65,13 +65,13 @@ class SampleBackend(Backend):
     minimum = staticmethod(sample.smaller)
     maximum = staticmethod(sample.larger)
     less_equal = staticmethod(sample.at_most)
-    equal = staticmethod(sample.equal)
+    equal = staticmethod(sample.equal)  # type: ignore[assignment]
     div = staticmethod(sample.divide)
     where = staticmethod(sample.choose)
     row_sum = staticmethod(sample.total)
-    concat = staticmethod(sample.join)
-    take = staticmethod(sample.gather)
-    reshape = staticmethod(sample.reshape)
+    concat = staticmethod(sample.join)  # type: ignore[assignment]
+    take = staticmethod(sample.gather)  # type: ignore[assignment]
+    reshape = staticmethod(sample.reshape)  # type: ignore[assignment]
 
     # ------------------------------------------------------------------ and put together
     def scope(self) -> contextlib.AbstractContextManager[Any]:
@@ -107,14 +107,14 @@ class SampleBackend(Backend):
     def searchsorted(self, ordered: Tensor, queries: Tensor, *, right: bool) -> Tensor:
         return sample.search(ordered, queries, "right" if right else "left")
 
-    def segment_sum(self, values: Tensor, segments: Tensor, count: int) -> Tensor:
+    def segment_sum(self, values: Tensor, segments: Tensor, count: Any) -> Tensor:
         out = sample.zeros((count, *values.shape[1:]), values.kind)
         sample.add_at(out, segments, values)  # from left to right, which is what SPEC clause 3 asks for
         return out
 
-    def segment_max(self, values: Tensor, segments: Tensor, count: int) -> Tensor:
+    def segment_max(self, values: Tensor, segments: Tensor, count: Any, *, least: float | None = None) -> Tensor:
         name = NAMES[values.kind]
-        lowest = -np.inf if "float" in name else np.iinfo(name).min
+        lowest = least if least is not None else -np.inf if "float" in name else np.iinfo(name).min
         out = Tensor(np.full((count, *values.shape[1:]), lowest, name))
         sample.max_at(out, segments, values)
         return out

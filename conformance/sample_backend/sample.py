@@ -7,6 +7,7 @@ always 64 bits wide, and there is no bfloat16.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -93,7 +94,7 @@ def reshape(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     return Tensor(x._memory.reshape(shape))
 
 
-def join(tensors: list[Tensor]) -> Tensor:
+def join(tensors: Sequence[Tensor]) -> Tensor:
     return Tensor(np.concatenate([x._memory for x in tensors]))
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numba
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]
+from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.core.compiler_lock import global_compiler_lock
@@ -105,7 +105,7 @@ def matrix(dtype: Any, *, readonly: bool = False) -> Any:
 
 def tuple_of(kind: Any, count: int) -> Any:
     """The type of a tuple of so many."""
-    return types.UniTuple(kind, count)  # type: ignore[no-untyped-call]
+    return types.UniTuple(kind, count)
 
 
 def compile_kernel(template: Callable[..., Any], arguments: tuple[Any, ...], **names: Any) -> Kernel:

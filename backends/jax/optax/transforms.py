@@ -155,7 +155,7 @@ def clip_by_global_norm(
             return leaves, _flags(replicated, updates)
 
         done, _ = clip_over(look, max_norm, semantics, nonfinite, group)
-        return jax.tree.structure(updates, is_leaf=is_leaf).unflatten(done), state
+        return jax.tree.structure(updates, is_leaf=is_leaf).unflatten(done), state  # type: ignore[attr-defined]
 
     return Transformation(optax.init_empty_state, update)
 
@@ -371,7 +371,7 @@ def on_rows(inner: Any, *, rows: str = "touched") -> Transformation:
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         updates = checked(updates, "on_rows")
         if not any(isinstance(x, IndexedSlices) for x in leaves_of(updates)):
-            return inner.update(updates, state, weights_of(params), **extra)  # whatever optax takes for a state
+            return inner.update(updates, state, weights_of(params), **extra)  # type: ignore[no-any-return]  # whatever optax takes for a state
         return step(inner, updates, state, params, extra)
 
     def init(params: Any) -> Any:

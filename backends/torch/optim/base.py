@@ -184,9 +184,10 @@ class RowOptimizer(torch.optim.Optimizer):
 
     def _prepared(self, p: torch.Tensor, optimizer: Optimizer, *, master: bool) -> tuple[Step, Callable[[], None]]:
         """The step of one parameter, checked and ready to be written."""
-        table, grad = p, p.grad
+        table: torch.Tensor = p
+        grad: Any = p.grad  # there is one
         if p.ndim == 0:  # a table of one row
-            table, grad = p.detach().reshape(1), p.grad.reshape(1)
+            table, grad = p.detach().reshape(1), grad.reshape(1)
         held = self.state.get(p, {})
         state, new = checkpoints.opened(optimizer, table, held, master=master)
         step = optimizer._prepared(table, grad, state, donate=False, apply=True)

@@ -251,7 +251,7 @@ def parallel_sum(layer: str) -> Callable[[np.ndarray], float]:
     os.environ["NUMBA_THREADING_LAYER"] = layer
     import numba
 
-    @numba.njit(parallel=True)
+    @numba.njit(parallel=True)  # type: ignore[untyped-decorator]
     def total(x: np.ndarray) -> float:
         out = 0.0
         for k in numba.prange(len(x)):
@@ -262,7 +262,7 @@ def parallel_sum(layer: str) -> Callable[[np.ndarray], float]:
         total(np.ones(2))
     except ValueError as error:
         raise UnsupportedError(f"numba has no {layer} threads here") from error
-    return total
+    return total  # type: ignore[no-any-return]
 
 
 @probe(

@@ -40,12 +40,12 @@ def segment_sum(values: Any, ids: Any) -> jax.Array:
 
 
 def read(table: Any, ids: Any) -> jax.Array:
-    return table[ids]
+    return table[ids]  # type: ignore[no-any-return]
 
 
 def trained(reads: Callable[[Any, Any], jax.Array], ids: Any) -> jax.Array:
     """The table's gradient of the sum of what is read."""
-    return jax.grad(lambda table: jnp.sum(reads(table, ids)))(jnp.asarray(TABLE))
+    return jax.grad(lambda table: jnp.sum(reads(table, ids)))(jnp.asarray(TABLE))  # type: ignore[no-any-return]
 
 
 # ---------------------------------------------------------------------- sums
@@ -78,7 +78,7 @@ def sums(by: Callable[[Any, Any], Any]) -> Iterator[Ask]:
 )  # fmt: skip
 def bucketed() -> Iterator[Ask]:
     values, ids = scattered()
-    call = lambda: jax.ops.segment_sum(values, ids, ROWS, bucket_size=64)  # noqa: E731
+    call: Callable[..., Any] = lambda: jax.ops.segment_sum(values, ids, ROWS, bucket_size=64)  # noqa: E731
     yield Ask("600 random rows", call, left_fold(values, ids, ROWS))
 
 
@@ -228,8 +228,8 @@ def shared_delta() -> Iterator[Ask]:
     def round_(delta: jax.Array, ids: Any, upstream: Any) -> jax.Array:
         return jnp.sum((jnp.asarray(TABLE)[ids] + delta) * upstream)
 
-    def scanned(delta: jax.Array) -> jax.Array:
-        step = lambda total, x: (total + round_(delta, *x), None)  # noqa: E731
+    def scanned(delta: jax.Array) -> Any:
+        step: Callable[..., Any] = lambda total, x: (total + round_(delta, *x), None)  # noqa: E731
         return jax.lax.scan(step, 0.0, (ids, upstream))[0]
 
     def mapped(delta: jax.Array) -> jax.Array:
@@ -347,7 +347,7 @@ def sum_duplicates() -> Iterator[Ask]:
         yield Ask(f"{g.name}, values", lambda g=g: native(g).sum_duplicates().data, expected.values)
         yield Ask(f"{g.name}, indices", lambda g=g: native(g).sum_duplicates().indices[:, 0], expected.indices)
     values, ids = scattered()
-    call = lambda: bcoo(values[:, :2], ids).sum_duplicates().data  # noqa: E731
+    call: Callable[..., Any] = lambda: bcoo(values[:, :2], ids).sum_duplicates().data  # noqa: E731
     yield Ask("600 random rows", call, left_fold(values[:, :2], ids, 3))
 
 
@@ -367,7 +367,7 @@ def sum_duplicates_jitted() -> Iterator[Ask]:
 )  # fmt: skip
 def tree_map() -> Iterator[Ask]:
     for g in gradients("sorted, unique", "duplicates"):
-        halved = lambda g=g: jax.tree.map(lambda x: x * 0.5, native(g)).indices[:, 0]  # noqa: E731
+        halved: Callable[..., Any] = lambda g=g: jax.tree.map(lambda x: x * 0.5, native(g)).indices[:, 0]  # noqa: E731
         yield Ask(f"{g.name}, its indices", halved, g.slices.indices)
 
 

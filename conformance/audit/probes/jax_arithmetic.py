@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from islices.conformance.audit.probe import Ask, probe
 from islices.conformance.audit.probes.arithmetic import SUBNORMAL, floats, norm_of, raised
 from islices.conformance.data import Array
 
-if hasattr(jax, "enable_x64"):
+if TYPE_CHECKING or hasattr(jax, "enable_x64"):
     wide: Callable[[bool], Any] = jax.enable_x64
 else:  # before 0.8
     from jax.experimental import enable_x64 as wide
@@ -60,7 +60,7 @@ def contracted_behind_barriers() -> Iterator[Ask]:
 def kept_apart() -> Iterator[Ask]:
     def call(a: Any, b: Any, c: Any) -> jax.Array:
         p = a * b
-        return jnp.where(p == p, p, jnp.nan) + c
+        return jnp.where(p == p, p, jnp.nan) + c  # type: ignore[no-any-return]
 
     yield Ask("999 random numbers", lambda: jax.jit(call)(A, B, C), A * B + C)
 
@@ -134,7 +134,7 @@ def flushed_in_callbacks() -> Iterator[Ask]:
     shape = jax.ShapeDtypeStruct((2,), np.float32)
 
     def call(x: Any) -> jax.Array:
-        return jax.pure_callback(lambda x: np.asarray(x) * np.float32(1), shape, x)
+        return jax.pure_callback(lambda x: np.asarray(x) * np.float32(1), shape, x)  # type: ignore[no-any-return]
 
     yield Ask("1e-40 * 1 in NumPy", lambda: call(x), x)
     yield Ask("1e-40 * 1 in NumPy, under jit", lambda: jax.jit(call)(x), x)
@@ -159,7 +159,7 @@ def norm_rounds() -> Iterator[Ask]:
 
     def call() -> np.ndarray:
         with wide(True):
-            return np.asarray(jnp.linalg.norm(double, axis=1)) / exact - 1
+            return np.asarray(jnp.linalg.norm(double, axis=1)) / exact - 1  # type: ignore[no-any-return]
 
     double = floats(8 * 999, dtype="float64").reshape(8, 999)
     exact = np.array([norm_of(row).data[0] for row in double])

@@ -17,7 +17,7 @@ from islices.conformance.audit.probes.tensorflow import answered, array, kind, n
 from islices.conformance.native.tensorflow import embedding_gradient
 
 os.environ["KERAS_BACKEND"] = "tensorflow"  # the only one of Keras' backends that has row-sparse gradients
-import keras
+import keras as keras
 
 COALESCE = "the operation of islices.coalesce(x)"
 LOOKUP = "islices.lookup(table, ids)"
@@ -254,7 +254,7 @@ TABLE = np.arange(1, 9, dtype=np.float32).reshape(ROWS, 2)
 )  # fmt: skip
 def take() -> Iterator[Ask]:
     for index in (-1, -ROWS - 1, ROWS):
-        yield Ask(f"index {index}", partial(answered, lambda i=index: ops.take(TABLE, [0, i], axis=0)), "refused")
+        yield Ask(f"index {index}", partial(answered, partial(ops.take, TABLE, [0, index], axis=0)), "refused")
 
 
 @probe(

@@ -166,8 +166,9 @@ def memory() -> Iterator[Ask]:
 
 
 def grown(name: str) -> Ask:
-    rows = 1009
-    weights, made = keras.Variable(np.ones((rows, 2), np.float32)), OPTIMIZERS[name]()
+    rows, make = 1009, OPTIMIZERS[name]
+    assert make is not None  # these came with the first versions
+    weights, made = keras.Variable(np.ones((rows, 2), np.float32)), make()
     made.build([weights])
     x = slices([[1, 2], [3, 4]], [1, 3], rows)
     return Ask(name, lambda: sized(lambda: made.apply_gradients([(x, weights)]), rows), "follows the slices")
@@ -251,11 +252,12 @@ def loss_scale_factor() -> Iterator[Ask]:
     instead="islices.optim.LossScale, islices.add",
 )  # fmt: skip
 def wrappers() -> Iterator[Ask]:
-    for label, make in {
+    ways: dict[str, Make] = {
         "LossScaleOptimizer": lambda: K.LossScaleOptimizer(K.SGD(0.5), initial_scale=2.0),
         "gradient_accumulation_steps=2": partial(K.SGD, 0.5, gradient_accumulation_steps=2),
         "use_ema=True": partial(K.SGD, 0.5, use_ema=True),
-    }.items():
+    }
+    for label, make in ways.items():
         for ask in compared(label, make, *DUPLICATES):
             yield ask._replace(given=f"{label}, {ask.given}")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.backends.mxnet.memory import mx  # MXNet, imported on a NumPy that it does not know
+from islices.backends.mxnet.memory import mx as mx  # MXNet, imported on a NumPy that it does not know
 from islices.conformance import oracle
 from islices.conformance.audit.inputs import ROWS, Given, gradients
 from islices.conformance.audit.probe import Ask, CorruptionError, probe
@@ -36,10 +36,10 @@ def native(g: Given) -> Any:
 
 
 def dense_of(x: Any) -> np.ndarray:
-    return x.tostype("default").asnumpy()
+    return x.tostype("default").asnumpy()  # type: ignore[no-any-return]
 
 
-def asked(given: str, call: Callable[[], Any], expected: Any) -> Ask:
+def asked(given: str, call: Callable[..., Any], expected: Any) -> Ask:
     """A question whose error is MXNet's own sentence, without the C++ traceback around it."""
 
     def answer() -> Any:
@@ -107,7 +107,7 @@ def norm() -> Iterator[Ask]:
         expected = oracle.norm(g.slices).data
         yield asked(g.name, lambda g=g: nd.norm(native(g)).asnumpy(), expected)
     (g,) = gradients("duplicates")
-    squares = lambda: nd.multi_sum_sq(native(g), num_arrays=1).asnumpy()  # noqa: E731
+    squares: Callable[..., Any] = lambda: nd.multi_sum_sq(native(g), num_arrays=1).asnumpy()  # noqa: E731
     yield asked(f"{g.name}, multi_sum_sq", squares, [oracle.norm(g.slices).data[0] ** 2])
 
 
@@ -181,7 +181,7 @@ def data_is_a_copy() -> Iterator[Ask]:
     def call() -> np.ndarray:
         x = row_sparse([[3, 0]], [1])
         x.data[:] = 7
-        return x.data.asnumpy()
+        return x.data.asnumpy()  # type: ignore[no-any-return]
 
     yield asked("7 written over [3, 0]", call, [[7, 7]])
 
@@ -193,7 +193,7 @@ def data_is_a_copy() -> Iterator[Ask]:
 def retain() -> Iterator[Ask]:
     (g,) = gradients("sorted, unique")
     rows = nd.array([0, 2], dtype="int64")
-    kept = lambda: nd.sparse.retain(native(g), rows).indices.asnumpy()  # noqa: E731
+    kept: Callable[..., Any] = lambda: nd.sparse.retain(native(g), rows).indices.asnumpy()  # noqa: E731
     yield asked("rows 0 and 2 of a gradient of rows 1 and 2", kept, [2])
 
 
@@ -224,7 +224,7 @@ def numpy_interface() -> Iterator[Ask]:
 )  # fmt: skip
 def large_tables() -> Iterator[Ask]:
     shape = (10**9, 64)
-    build = lambda: row_sparse(np.ones((1, 64)), [7], shape=shape)  # noqa: E731
+    build: Callable[..., Any] = lambda: row_sparse(np.ones((1, 64)), [7], shape=shape)  # noqa: E731
     yield asked("1e9 x 64, norm", lambda: nd.norm(build()).asnumpy(), [8])
     yield asked("1e9 x 64, x * 2", lambda: (build() * 2).data.asnumpy(), np.full((1, 64), 2))
 
@@ -287,7 +287,7 @@ def clip_nonfinite() -> Iterator[Ask]:
     expected = np.zeros((ROWS, 2))
     expected[1:3] = np.nan
     for value in (np.nan, np.inf):
-        call = lambda v=value: dense_of(clipped(row_sparse([[v, 0], [0, 4]], [1, 2]), 2.0))  # noqa: E731
+        call: Callable[..., Any] = lambda v=value: dense_of(clipped(row_sparse([[v, 0], [0, 4]], [1, 2]), 2.0))  # noqa: E731
         yield asked(f"{value} in row 1, 4 in row 2", call, expected)
 
 
@@ -296,7 +296,7 @@ def clip_nonfinite() -> Iterator[Ask]:
     instead="islices.clip_by_global_norm(tree, max_norm)",
 )  # fmt: skip
 def clip_overflow() -> Iterator[Ask]:
-    call = lambda: np.linalg.norm(dense_of(clipped(row_sparse([[1e20, 0]], [1]), 2.0)))  # noqa: E731
+    call: Callable[..., Any] = lambda: np.linalg.norm(dense_of(clipped(row_sparse([[1e20, 0]], [1]), 2.0)))  # noqa: E731
     yield asked("1e20 to 2: the norm afterwards", call, 2)
 
 
@@ -306,7 +306,7 @@ def clip_overflow() -> Iterator[Ask]:
 )  # fmt: skip
 def clip_dtypes() -> Iterator[Ask]:
     for dtype in ("float16", "float64"):
-        call = lambda d=dtype: dense_of(clipped(row_sparse([[3, 0], [0, 4]], [1, 2], d), 2.5))  # noqa: E731
+        call: Callable[..., Any] = lambda d=dtype: dense_of(clipped(row_sparse([[3, 0], [0, 4]], [1, 2], d), 2.5))  # noqa: E731
         yield asked(dtype, call, [[0, 0], [1.5, 0], [0, 2], [0, 0]])
 
 
@@ -364,6 +364,6 @@ def bfloat16() -> Iterator[Ask]:
             if importlib.util.find_spec("ml_dtypes") is None:
                 raise UnsupportedError("ml_dtypes is not installed")
             importlib.import_module("ml_dtypes")
-            return nd.cast(way(nd.array([1, 2])), "float32").asnumpy()
+            return nd.cast(way(nd.array([1, 2])), "float32").asnumpy()  # type: ignore[no-any-return]
 
         yield asked(name, call, [1, 2])

@@ -42,7 +42,7 @@ def backward(lookup: Lookup, values: np.ndarray, ids: np.ndarray, rows: int, sty
     with mx.autograd.record():
         read = lookup(table, array(ids))
     read.backward(array(values))
-    return table.grad.asnumpy()
+    return table.grad.asnumpy()  # type: ignore[no-any-return]
 
 
 def embed(sparse: bool) -> Lookup:
@@ -61,7 +61,7 @@ def backward_folds() -> Iterator[Ask]:
     expected = left_fold(values, ids, 3)
     yield asked("3000 random rows, take", lambda: backward(nd.take, values, ids, 3), expected)
     yield asked("3000 random rows, Embedding", lambda: backward(embed(False), values, ids, 3), expected)
-    sparse = lambda: backward(embed(True), values, ids, 3, "row_sparse")  # noqa: E731
+    sparse: Callable[..., Any] = lambda: backward(embed(True), values, ids, 3, "row_sparse")  # noqa: E731
     yield asked("3000 random rows, Embedding(sparse_grad=True)", sparse, expected)
 
 
@@ -166,7 +166,7 @@ def half_times_float() -> Iterator[Ask]:
 def scalars_as_text() -> Iterator[Ask]:
     def call() -> np.ndarray:
         one = nd.ones((1,), dtype="float64")
-        return np.array([(one * float(c)).asscalar() for c in factors]) / factors - 1
+        return np.array([(one * float(c)).asscalar() for c in factors]) / factors - 1  # type: ignore[no-any-return]
 
     factors = floats(200, dtype="float64")
     yield asked("1 times 200 random numbers, relative errors", call, np.zeros(200))
@@ -188,7 +188,7 @@ def signs_of_zero() -> Iterator[Ask]:
     for a, b in ((-0.0, 0.0), (0.0, -0.0)):
         for name, expected in (("maximum", "0.0"), ("minimum", "-0.0")):
             way = getattr(nd, name)
-            got = lambda a=a, b=b, way=way: str(way(nd.array([a]), nd.array([b])).asscalar())  # noqa: E731
+            got: Callable[..., Any] = lambda a=a, b=b, way=way: str(way(nd.array([a]), nd.array([b])).asscalar())  # noqa: E731
             yield asked(f"{name}({a}, {b})", got, expected)
 
 

@@ -44,7 +44,7 @@ def int64(ids: Any) -> Any:
 )  # fmt: skip
 def embedding() -> Iterator[Ask]:
     for g in gradients():
-        got = lambda g=g: dense_of(embedding_gradient(g.indices, g.values, ROWS, -1))  # noqa: E731
+        got: Callable[..., Any] = lambda g=g: dense_of(embedding_gradient(g.indices, g.values, ROWS, -1))  # noqa: E731
         yield asked(g.name, got, oracle.to_dense(g.slices))
     yield asked("its type", lambda: ones_gradient(layer(), int64([1, 2, 1])).stype, "row_sparse")
 
@@ -54,7 +54,7 @@ def embedding() -> Iterator[Ask]:
     claim="its backward pass has no 16-bit types", trap="raises", instead="islices.value_and_grad(loss)",
 )  # fmt: skip
 def embedding_half() -> Iterator[Ask]:
-    call = lambda: dense_of(ones_gradient(layer(dtype="float16"), int64([1, 2, 1])))  # noqa: E731
+    call: Callable[..., Any] = lambda: dense_of(ones_gradient(layer(dtype="float16"), int64([1, 2, 1])))  # noqa: E731
     yield asked("float16", call, [[0, 0], [2, 2], [1, 1], [0, 0]])
 
 
@@ -64,7 +64,7 @@ def embedding_half() -> Iterator[Ask]:
 )  # fmt: skip
 def embedding_clamps() -> Iterator[Ask]:
     for index in (-1, ROWS):
-        trained = lambda i=index: dense_of(ones_gradient(layer(sparse=False), int64([i])))  # noqa: E731
+        trained: Callable[..., Any] = lambda i=index: dense_of(ones_gradient(layer(sparse=False), int64([i])))  # noqa: E731
         yield asked(f"id {index}: its gradient", trained, np.zeros((ROWS, 2)))
 
 
@@ -106,7 +106,7 @@ def functions_clamp() -> Iterator[Ask]:
     }
     for name, way in ways.items():
         for index in (-1, ROWS):
-            got = lambda i=index, way=way: raised(lambda: way(i).asnumpy())  # noqa: E731
+            got: Callable[..., Any] = lambda i=index, way=way: raised(lambda: way(i).asnumpy())  # noqa: E731
             yield asked(f"{name}, id {index}", got, "IndexError")
 
 
@@ -167,7 +167,7 @@ def rounded_ids() -> Iterator[Ask]:
     def read(ids: Any) -> np.ndarray:
         table = nd.zeros((rows, 1))
         table[rows - 1] = 1  # row 2**24 + 1
-        return nd.Embedding(ids, table, input_dim=rows, output_dim=1).asnumpy()
+        return nd.Embedding(ids, table, input_dim=rows, output_dim=1).asnumpy()  # type: ignore[no-any-return]
 
     yield asked("2**24 + 1 in mx.nd.array", lambda: read(nd.array([rows - 1])), [[1]])
     yield asked("2**24 + 1 in int64", lambda: read(int64([rows - 1])), [[1]])
@@ -195,7 +195,7 @@ def attach_grad_narrows() -> Iterator[Ask]:
         def call(stype: str | None = stype) -> str:
             table = nd.zeros((ROWS, 2), dtype="float64")
             table.attach_grad(stype=stype)
-            return np.dtype(table.grad.dtype).name
+            return np.dtype(table.grad.dtype).name  # type: ignore[no-any-return]
 
         yield asked(f"float64, stype={stype}", call, "float64")
 
@@ -213,7 +213,7 @@ def captured() -> Iterator[Ask]:
                 rows.attach_grad()
             loss = (rows * upstream).sum()
         loss.backward()
-        return rows.grad.asnumpy()
+        return rows.grad.asnumpy()  # type: ignore[no-any-return]
 
     upstream = nd.array([[1, 2], [3, 4], [5, 6]])
     yield asked("rows 1, 2, 1", call, upstream.asnumpy())
@@ -230,7 +230,7 @@ def unused() -> Iterator[Ask]:
             table.attach_grad()
         with mx.autograd.record():
             loss = (nd.take(used, int64([1])) * 2).sum()
-        return mx.autograd.grad(loss, [used, other])[1].asnumpy()
+        return mx.autograd.grad(loss, [used, other])[1].asnumpy()  # type: ignore[no-any-return]
 
     yield asked("two tables, one looked up", call, np.zeros((ROWS, 2)))
 
@@ -254,6 +254,6 @@ def second_order() -> Iterator[Ask]:
                 gradient = mx.autograd.grad((rows * rows).sum(), table, create_graph=True)[0]  # 4 * table in row 1
                 loss = (gradient * gradient).sum()
             loss.backward()
-            return table.grad.asnumpy()
+            return table.grad.asnumpy()  # type: ignore[no-any-return]
 
         yield asked(name, call, [[0, 0], [32, 32], [0, 0], [0, 0]])

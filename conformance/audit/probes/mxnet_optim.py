@@ -26,7 +26,7 @@ def taken(optimizer: Any, grads: list[Any], stype: str = "default") -> np.ndarra
     state = optimizer.create_state(0, table)
     for grad in grads:
         optimizer.update(0, table, grad, state)
-    return table.asnumpy()
+    return table.asnumpy()  # type: ignore[no-any-return]
 
 
 def specified(name: str, grads: list[Any], rows: str = "touched", **hyper: float) -> Array:
@@ -78,8 +78,10 @@ def duplicates() -> Iterator[Ask]:
 )  # fmt: skip
 def standard_duplicates() -> Iterator[Ask]:
     twice, summed = row_sparse([[3, 0], [3, 0], [0, 8]], [1, 1, 2]), row_sparse([[6, 0], [0, 8]], [1, 2])
-    ways = {"SGD": lambda: optimizers.SGD(momentum=0.5, lazy_update=False, **HALF),
-            "Adam": lambda: optimizers.Adam(lazy_update=False, **HALF)}  # fmt: skip
+    ways: dict[str, Callable[[], Any]] = {
+        "SGD": lambda: optimizers.SGD(momentum=0.5, lazy_update=False, **HALF),
+        "Adam": lambda: optimizers.Adam(lazy_update=False, **HALF),
+    }
     for name, make in ways.items():
         expected = taken(make(), [summed])
         yield asked(f"{name}, rows 1, 1, 2", lambda make=make: taken(make(), [twice]), expected)
@@ -115,7 +117,7 @@ def negative_index() -> Iterator[Ask]:
         before = memory[:ROWS].asnumpy()
         if not (before == 1).all():
             raise CorruptionError(f"the row before the table holds {before[-1].tolist()}, [1.0, 1.0] before")
-        return table.asnumpy()
+        return table.asnumpy()  # type: ignore[no-any-return]
 
     yield asked("index -1 of 4 rows", call, np.ones((ROWS, 2)))
 
@@ -168,7 +170,7 @@ def adagrad_decay() -> Iterator[Ask]:
     instead="islices.optim.rowwise_adagrad(lr)",
 )  # fmt: skip
 def group_adagrad() -> Iterator[Ask]:
-    make = lambda: optimizers.contrib.GroupAdaGrad(eps=0.01, **HALF)  # noqa: E731
+    make: Callable[..., Any] = lambda: optimizers.contrib.GroupAdaGrad(eps=0.01, **HALF)  # noqa: E731
     yield from steps_of(make, "rowwise_adagrad", *UNIQUE[:2], eps=0.01)
 
 
@@ -180,7 +182,7 @@ def ftrl_forgets() -> Iterator[Ask]:
     (g,) = gradients("sorted, unique")
     others = [0, 3]
     for stype in ("default", "row_sparse"):
-        rows = lambda stype=stype: taken(optimizers.Ftrl(**HALF), [native(g)], stype)[others]  # noqa: E731
+        rows: Callable[..., Any] = lambda stype=stype: taken(optimizers.Ftrl(**HALF), [native(g)], stype)[others]  # noqa: E731
         yield asked(f"table of storage type {stype}: rows 0 and 3", rows, START[others])
 
 
@@ -191,7 +193,7 @@ def ftrl_forgets() -> Iterator[Ask]:
 def ftrl() -> Iterator[Ask]:
     (g,) = gradients("sorted, unique")
     expected = specified("ftrl", [g.slices], l1=0.5, beta=1.0, initial_accumulator=0.0)
-    make = lambda: optimizers.Ftrl(lamda1=0.5, beta=1.0, **HALF)  # noqa: E731
+    make: Callable[..., Any] = lambda: optimizers.Ftrl(lamda1=0.5, beta=1.0, **HALF)  # noqa: E731
     yield asked(g.name, lambda: taken(make(), [native(g)], "row_sparse"), expected)
 
 
@@ -213,7 +215,7 @@ def empty() -> Iterator[Ask]:
     def call() -> int:
         optimizer, (g,) = optimizers.Adam(), gradients("none")
         taken(optimizer, [native(g)])
-        return optimizer.num_update
+        return optimizer.num_update  # type: ignore[no-any-return]
 
     yield asked("steps counted", call, 1)
 
@@ -225,5 +227,5 @@ def empty() -> Iterator[Ask]:
 def clip_gradient() -> Iterator[Ask]:
     for g in gradients("sorted, unique", "duplicates"):
         expected = specified("sgd", [oracle.clip_by_value(g.slices, -4, 4)])
-        step = lambda g=g: taken(optimizers.SGD(clip_gradient=4.0, **HALF), [native(g)])  # noqa: E731
+        step: Callable[..., Any] = lambda g=g: taken(optimizers.SGD(clip_gradient=4.0, **HALF), [native(g)])  # noqa: E731
         yield asked(g.name, step, expected)

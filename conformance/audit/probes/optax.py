@@ -104,7 +104,7 @@ def clip_values() -> Iterator[Ask]:
 )  # fmt: skip
 def clip_by_block_rms() -> Iterator[Ask]:
     for name, g, x in sparse("unsorted, unique", "duplicates"):
-        scaled = lambda x=x: indices_of(clipped(optax.clip_by_block_rms(0.5), x))  # noqa: E731
+        scaled: Callable[..., Any] = lambda x=x: indices_of(clipped(optax.clip_by_block_rms(0.5), x))  # noqa: E731
         yield Ask(f"{name}, its indices", scaled, g.slices.indices)
 
 
@@ -167,7 +167,7 @@ def clip_dense() -> Iterator[Ask]:
     for g in gradients(*NAMES):
         dense = oracle.to_dense(g.slices)
         for bound in (2.5, 100.0):  # a factor that is exact, and none
-            call = lambda g=g, b=bound: clipped(optax.clip_by_global_norm(b), jnp.asarray(g.dense))  # noqa: E731
+            call: Callable[..., Any] = lambda g=g, b=bound: clipped(optax.clip_by_global_norm(b), jnp.asarray(g.dense))  # noqa: E731
             yield Ask(f"{g.name} to {bound:g}", call, oracle.clip_by_norm(dense, bound))
 
 
@@ -179,7 +179,7 @@ def clip_dense() -> Iterator[Ask]:
 def sgd() -> Iterator[Ask]:
     optimizer = optax.sgd(0.5)
     for name, g, x in sparse("unsorted, unique", "duplicates"):
-        steps = lambda x=x: indices_of(optimizer.update(x, optimizer.init(jnp.asarray(START)))[0])  # noqa: E731
+        steps: Callable[..., Any] = lambda x=x: indices_of(optimizer.update(x, optimizer.init(jnp.asarray(START)))[0])  # noqa: E731
         yield Ask(f"{name}, the step's indices", steps, g.slices.indices)
 
 
@@ -225,7 +225,7 @@ def stateful_on_itself() -> Iterator[Ask]:
 )  # fmt: skip
 def apply_updates() -> Iterator[Ask]:
     for g in gradients(*NAMES):
-        call = lambda g=g: optax.apply_updates(jnp.asarray(START), as_bcoo(g))  # noqa: E731
+        call: Callable[..., Any] = lambda g=g: optax.apply_updates(jnp.asarray(START), as_bcoo(g))  # noqa: E731
         yield Ask(g.name, call, oracle.scatter("add", TABLE, g.slices))
 
 
@@ -238,7 +238,7 @@ def accumulate() -> Iterator[Ask]:
     (g,) = gradients("duplicates")
     expected = oracle.concat([g.slices, g.slices]).indices
     yield Ask("tree.add, its indices", lambda: indices_of(optax.tree.add(as_bcoo(g), as_bcoo(g))), expected)
-    halved = lambda: indices_of(optax.tree.scale(0.5, as_bcoo(g)))  # noqa: E731
+    halved: Callable[..., Any] = lambda: indices_of(optax.tree.scale(0.5, as_bcoo(g)))  # noqa: E731
     yield Ask("tree.scale, its indices", halved, g.slices.indices)
 
 
@@ -269,7 +269,7 @@ def dense_adam() -> Iterator[Ask]:
 def other_formulas() -> Iterator[Ask]:
     (g,) = gradients("duplicates")
     for name, make in (("adagrad", optax.adagrad), ("rmsprop", optax.rmsprop)):
-        call = lambda make=make: first_step(make(0.5, eps=0.01), g)  # noqa: E731
+        call: Callable[..., Any] = lambda make=make: first_step(make(0.5, eps=0.01), g)  # noqa: E731
         yield Ask(f"{name} with eps 0.01, {g.name}", call, stepped(name, g, eps=0.01))
 
 
@@ -277,7 +277,7 @@ def first_step(optimizer: Any, g: Given) -> jax.Array:
     """The table after optax's first step."""
     table = jnp.asarray(START)
     steps, _ = optimizer.update(jnp.asarray(g.dense), optimizer.init(table), table)
-    return optax.apply_updates(table, steps)
+    return optax.apply_updates(table, steps)  # type: ignore[no-any-return]
 
 
 def stepped(name: str, g: Given, **hyper: float) -> Array:

@@ -281,7 +281,7 @@ def densify_beyond() -> Iterator[Ask]:
 
 
 def traced_densify(**options: Any) -> Iterator[Ask]:
-    @tf.function(autograph=False, **options)
+    @tf.function(autograph=False, **options)  # type: ignore[untyped-decorator]
     def call(values: Any, ids: Any) -> Any:
         return tf.convert_to_tensor(tf.IndexedSlices(values, ids, tf.constant([ROWS, 2], tf.int64)))
 

@@ -74,7 +74,7 @@ def bags() -> Iterator[Ask]:
     shares = tf.RaggedTensor.from_row_starts(tf.constant(weights, tf.float32), offsets)
     for combiner in ("sum", "mean"):
         for label, given in (("", None), ("weighted ", shares)):
-            options = {"weights": plain(weights.astype(np.float32))} if given is not None else {}
+            options: dict[str, Any] = {"weights": plain(weights.astype(np.float32))} if given is not None else {}
             expected = lookup(plain(TABLE), plain(ids), combiner=combiner, offsets=plain(offsets), **options)
             call = partial(tf.nn.embedding_lookup_sparse, tf.constant(TABLE), rows, given, combiner=combiner)
             yield Ask(f"{label}{combiner}", call, expected)

@@ -26,9 +26,9 @@ def sparse(indices: Any, values: Any, rows: int = ROWS, dtype: Any = torch.float
     return torch.sparse_coo_tensor(torch.as_tensor(indices)[None], values, (rows, *values.shape[1:]), **options)
 
 
-def dense(x: torch.Tensor) -> Array:
+def dense(x: Any) -> Array:
     """What a tensor holds, in float64, which holds all of torch's formats."""
-    return x.detach().to_dense().double().numpy()
+    return x.detach().to_dense().double().numpy()  # type: ignore[no-any-return]
 
 
 def trained(gradient: torch.Tensor, weight: Any = 0.0) -> torch.nn.Parameter:
@@ -144,7 +144,7 @@ def subnormal() -> Iterator[Ask]:
 
 
 # ---------------------------------------------------------------------- linear operations
-def linear(call: str, trap: str, claim: str, do: Any, wanted: Any, **more: str) -> None:
+def linear(call: str, trap: str, claim: str, do: Any, wanted: Any, **more: Any) -> None:
     """A probe of an operation on each gradient: do(native gradient), as dense; wanted(dense gradient)."""
 
     def ask() -> Iterator[Ask]:

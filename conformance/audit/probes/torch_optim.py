@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -314,11 +314,12 @@ def all_reduced(operation: str, parts: Sequence[torch.Tensor]) -> Any:
     """What all_reduce of gloo gives the first of as many ranks, each a thread of this process."""
     if not (dist.is_available() and dist.is_gloo_available()):
         raise UnsupportedError("torch was built without gloo")
-    store, results = dist.HashStore(), [None] * len(parts)
+    store = dist.HashStore()
+    results: list[torch.Tensor | RuntimeError | None] = [None] * len(parts)
 
     def rank(k: int) -> None:
         try:
-            group = dist.ProcessGroupGloo(store, k, len(parts), timedelta(seconds=30))
+            group: Any = dist.ProcessGroupGloo(store, k, len(parts), timedelta(seconds=30))
             options = dist.AllreduceOptions()
             options.reduceOp = getattr(dist.ReduceOp, operation)
             group.allreduce([parts[k]], options).wait()
@@ -336,6 +337,11 @@ def all_reduced(operation: str, parts: Sequence[torch.Tensor]) -> Any:
     return dense(results[0])
 
 
+REDUCED: dict[str, Callable[[Any, Any], Any]] = {
+    "SUM": np.add, "AVG": lambda a, b: (a + b) / 2, "MAX": np.maximum
+}  # fmt: skip
+
+
 def reducing(operations: Sequence[str], trap: str, claim: str, call: str) -> None:
     """A probe of all_reduce over gloo on sparse tensors of two ranks."""
 
@@ -343,7 +349,7 @@ def reducing(operations: Sequence[str], trap: str, claim: str, call: str) -> Non
         for g in gradients("duplicates", "cancelling duplicates", "none"):
             other = next(gradients("unsorted, unique"))
             for name in operations:
-                wanted = {"SUM": np.add, "AVG": lambda a, b: (a + b) / 2, "MAX": np.maximum}[name](g.dense, other.dense)
+                wanted = REDUCED[name](g.dense, other.dense)
                 call = partial(all_reduced, name, [native(g), native(other)])
                 yield Ask(f"{name} of {g.name} and unsorted, unique", call, wanted)
 

@@ -219,10 +219,10 @@ class PaddleBackend(Backend):
     def searchsorted(self, ordered: Array, queries: Array, *, right: bool) -> Array:
         return paddle.searchsorted(ordered, queries, right=right)
 
-    def segment_max(self, values: Array, segments: Array, count: int | None) -> Array:
+    def segment_max(self, values: Array, segments: Array, count: int | None, *, least: float | None = None) -> Array:
         values, shape = values.detach(), [count or 0, *values.shape[1:]]
         floats = values.is_floating_point()
-        lowest = -math.inf if floats else np.iinfo(self.dtype(values)).min
+        lowest = least if least is not None else -math.inf if floats else np.iinfo(self.dtype(values)).min
         out = paddle.full(shape, lowest, values.dtype, device=values.place)
         if values.size == 0:
             return out
