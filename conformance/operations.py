@@ -12,6 +12,7 @@ import numpy as np
 
 import islices
 from islices.backend import Backend
+from islices.clip import Nonfinite
 
 __all__ = ["UnsupportedError", "gradients", "operation", "own_calls_of"]
 
@@ -120,7 +121,7 @@ def _clip_per_sample(upstream: Any, ids: Any, num_rows: int, dense: Any, max_nor
 
 
 def _per_sample_clip_sum(
-    upstream: Any, ids: Any, num_rows: int, max_norm: float, *, nonfinite: str = "propagate", **options: Any
+    upstream: Any, ids: Any, num_rows: int, max_norm: float, *, nonfinite: Nonfinite = "propagate", **options: Any
 ) -> Any:
     return islices.per_sample(upstream, ids, num_rows, **options).clip(max_norm, nonfinite=nonfinite).sum()
 

@@ -40,6 +40,9 @@ from islices.update import (
 )
 
 if TYPE_CHECKING:
+    from islices import compare as compare
+    from islices import distributed as distributed
+    from islices import io as io
     from islices.compare import Difference, diff
     from islices.io import load, save
 
@@ -123,11 +126,13 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in LATE:
-        raise AttributeError(f"module 'islices' has no attribute {name!r}")
-    module = load_module(LATE[name])
-    return module if LATE[name] == f"islices.{name}" else getattr(module, name)
+if not TYPE_CHECKING:  # unseen by type checkers, which would take any name for one of these
+
+    def __getattr__(name: str) -> Any:
+        if name not in LATE:
+            raise AttributeError(f"module 'islices' has no attribute {name!r}")
+        module = load_module(LATE[name])
+        return module if LATE[name] == f"islices.{name}" else getattr(module, name)
 
 
 def __dir__() -> list[str]:

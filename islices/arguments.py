@@ -9,10 +9,13 @@ from __future__ import annotations
 import numbers
 import operator
 from collections.abc import Iterable
+from typing import TypeVar
 
 import numpy as np
 
 __all__ = ["LARGEST", "check_flag", "check_name", "is_real", "show", "whole_number"]
+
+T = TypeVar("T")
 
 #: No number of rows, nor the size of a dimension, is larger: indices are int64.
 LARGEST = 2**63 - 1
@@ -33,7 +36,7 @@ def show(x: object) -> str:
         return f"{kind} of very many digits"
 
 
-def check_name(x: object, accepted: Iterable[str], argument: str) -> str:
+def check_name(x: T, accepted: Iterable[str], argument: str) -> T:
     """x if it is one of the names, else ValueError."""
     names = list(accepted)
     if not isinstance(x, str) or x not in names:

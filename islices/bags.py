@@ -10,7 +10,7 @@ changes no left fold, shapes stay static, and the gradient has one slice for eac
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -18,8 +18,10 @@ from islices import modes
 from islices.backend import Array, Backend
 from islices.sums import row_sums
 
-__all__ = ["COMBINERS", "reduce_bags", "reduce_bags_backward"]
+__all__ = ["COMBINERS", "Combiner", "reduce_bags", "reduce_bags_backward"]
 
+#: How the rows of a bag become one.
+Combiner: TypeAlias = Literal["sum", "mean", "sqrtn", "max"]
 COMBINERS = ("sum", "mean", "sqrtn", "max")
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from islices.floats import FLOATS
 from islices.limits import Limit, bound_of, limit_of
 from islices.linear import round_scalar, scale_values, wide_dtype
 from islices.native import map_leaves, rebuild, without_padding
-from islices.nonfinite import check_nonfinite, refuse_nonfinite
+from islices.nonfinite import Nonfinite, check_nonfinite, refuse_nonfinite
 from islices.norms import Leaf, Total, apply_to, check_float, each_leaf, norm_dtype, parts, rounded_norms, total_norm
 from islices.presets import (
     BY_NORM,
@@ -47,9 +47,11 @@ __all__ = [
     "scale_rows",
 ]
 
+T = TypeVar("T")
+
 
 # ---------------------------------------------------------------------- clipping by value
-def clip_by_value(x: Any, lo: float, hi: float, *, semantics: Semantics = "islices") -> Any:
+def clip_by_value(x: T, lo: float, hi: float, *, semantics: Semantics = "islices") -> T:
     """Every element of a gradient limited to [lo, hi].
 
     Parameters
@@ -146,8 +148,8 @@ def _clamp(B: Backend, values: Array, *, lo: Any, hi: Any) -> Array:
 
 # ---------------------------------------------------------------------- clipping by a norm
 def clip_by_norm(
-    x: Any, max_norm: float, *, axes: Any = None, semantics: Semantics = "islices", nonfinite: str = "propagate"
-) -> Any:
+    x: T, max_norm: float, *, axes: Any = None, semantics: Semantics = "islices", nonfinite: Nonfinite = "propagate"
+) -> T:
     """A gradient scaled down to a norm of at most max_norm; in a tree, each leaf by its own norm.
 
     Parameters
@@ -206,15 +208,16 @@ def clip_by_norm(
 
 
 def clip_leaves(
-    tree: Any, leaves: Sequence[Leaf | None], total: Total, limit: Limit, formula: ClipFormula, nonfinite: str
-) -> Any:
+    tree: T, leaves: Sequence[Leaf | None], total: Total, limit: Limit, formula: ClipFormula, nonfinite: str
+) -> T:
     """The tree, whose leaves these are, clipped as its total norm asks for."""
     first = next((leaf.adopted for leaf in leaves if leaf is not None), None)
     if first is None:
         refuse_nonfinite(total.E, total.exact, nonfinite)  # of other ranks' leaves
         return tree
     clip = _clipper(parts(first)[0], total, limit, formula, nonfinite)
-    return rebuild(tree, iter([apply_to(lambda x: _clipped(x, clip, formula), leaf) for leaf in leaves]))
+    found = iter([apply_to(lambda x: _clipped(x, clip, formula), leaf) for leaf in leaves])
+    return rebuild(tree, found)  # type: ignore[no-any-return]
 
 
 class Clip(NamedTuple):
@@ -315,7 +318,7 @@ def _zeros(B: Backend, values: Array) -> Array:
     return B.zeros_like(values)
 
 
-def clip_by_row_norm(x: Any, max_norm: float, *, nonfinite: str = "propagate") -> Any:
+def clip_by_row_norm(x: T, max_norm: float, *, nonfinite: Nonfinite = "propagate") -> T:
     """Every row of a gradient scaled down to a norm of at most max_norm.
 
     Parameters

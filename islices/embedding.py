@@ -5,14 +5,14 @@ SPEC clause 12.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from islices import modes
 from islices.arguments import LARGEST, check_flag, show, whole_number
 from islices.backend import INTEGERS, Array, Backend
-from islices.ids import check_ids, check_invalid, check_mask, check_range
+from islices.ids import Invalid, check_ids, check_invalid, check_mask, check_range
 from islices.layouts import adopt_ragged, spread, values_of
 from islices.native import map_leaves
 from islices.registry import describe, find_backend, get_backend, loaded_backends
@@ -34,6 +34,8 @@ __all__ = [
     "zeros_where_false",
 ]
 
+T = TypeVar("T")
+
 
 def embedding_grad(
     upstream: Array,
@@ -43,7 +45,7 @@ def embedding_grad(
     padding_idx: int | None = None,
     mask: Array | None = None,
     scale_by_freq: bool = False,
-    invalid: str = "raise",
+    invalid: Invalid = "raise",
 ) -> IndexedSlices:
     """The gradient of a table whose rows ids were looked up, one slice an occurrence.
 
@@ -243,7 +245,7 @@ def resolve_padding_idx(padding_idx: Any, num_rows: int | None) -> int | None:
     return p % num_rows
 
 
-def drop_padding(x: Any, padding_idx: int) -> Any:
+def drop_padding(x: T, padding_idx: int) -> T:
     """A gradient without the padding row.
 
     Parameters
@@ -285,7 +287,7 @@ def _rows_of(dense: Array) -> int | None:
     return shape[0]
 
 
-def scale_by_frequency(x: Any) -> Any:
+def scale_by_frequency(x: T) -> T:
     """Each stored slice divided by how often its index occurs in x.
 
     Parameters

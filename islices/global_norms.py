@@ -6,15 +6,17 @@ loaded with the first group. SPEC clauses 8, 10, 11 and 25. May import: the core
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from islices.clip import clip_leaves
 from islices.limits import limit_of
-from islices.nonfinite import check_nonfinite
+from islices.nonfinite import Nonfinite, check_nonfinite
 from islices.norms import adopt_leaves, check_order, of_one_framework, total_norm
 from islices.presets import BY_GLOBAL_NORM, Semantics, lookup_formula
 
 __all__ = ["clip_by_global_norm", "global_norm"]
+
+T = TypeVar("T")
 
 
 def global_norm(tree: Any, ord: float = 2, *, group: Any = None, replicated: Any = False) -> Any:
@@ -63,14 +65,14 @@ def global_norm(tree: Any, ord: float = 2, *, group: Any = None, replicated: Any
 
 
 def clip_by_global_norm(
-    tree: Any,
+    tree: T,
     max_norm: float,
     *,
     semantics: Semantics = "islices",
-    nonfinite: str = "propagate",
+    nonfinite: Nonfinite = "propagate",
     group: Any = None,
     replicated: Any = False,
-) -> tuple[Any, Any]:
+) -> tuple[T, Any]:
     """All gradients of a tree scaled down together to a global norm of at most max_norm.
 
     Parameters

@@ -5,7 +5,7 @@ SPEC clauses 2 and 12. May import: `numpy`, the core below `islices.native`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -15,11 +15,12 @@ from islices.registry import describe
 from islices.shapes import same_shape, size_of
 from islices.slices import check_indices
 
-__all__ = ["check_ids", "check_invalid", "check_mask", "check_range", "first_axis", "flat_ids"]
+__all__ = ["Invalid", "check_ids", "check_invalid", "check_mask", "check_range", "first_axis", "flat_ids"]
 
 #: What a mask may be of.
 MASKS = ("bool", *INTEGERS, "uint8")
 #: What becomes of a negative id: it raises, or it is absent.
+Invalid: TypeAlias = Literal["raise", "drop"]
 INVALID = ("raise", "drop")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -35,11 +35,13 @@ __all__ = [
     "wide_dtype",
 ]
 
+T = TypeVar("T")
+
 #: dtypes that a scalar may have.
 REAL = (*FLOATS, *INTEGERS, "bool", "int8", "int16", "uint8", "uint16", "uint32", "uint64")
 
 
-def scale(x: Any, c: Any) -> Any:
+def scale(x: T, c: Any) -> T:
     """A gradient times a number, c.
 
     Parameters
@@ -152,7 +154,7 @@ def _scaled(B: Backend, values: Array, *, steps: Sequence[tuple[str, Any]]) -> A
 
 
 # ---------------------------------------------------------------------- add, concat
-def concat(xs: Sequence[Any]) -> Any:
+def concat(xs: Sequence[T]) -> T:
     """Sparse gradients of one table, slices one after the other: their sum, nothing added up yet.
 
     Parameters
@@ -190,7 +192,7 @@ def concat(xs: Sequence[Any]) -> Any:
         restore = restore or back
         leaves.append(leaf)
     assert restore is not None
-    return restore(_concat(leaves, "xs"))
+    return restore(_concat(leaves, "xs"))  # type: ignore[no-any-return]
 
 
 def _concat(leaves: list[IndexedSlices], argument: str) -> IndexedSlices:

@@ -13,9 +13,9 @@ import numpy as np
 from islices import modes
 from islices.arguments import check_flag, show
 from islices.backend import Array, Backend, Source
-from islices.bags import COMBINERS, reduce_bags
+from islices.bags import COMBINERS, Combiner, reduce_bags
 from islices.embedding import resolve_padding_idx, zeros_where_false
-from islices.ids import check_ids, check_invalid, check_mask, check_range
+from islices.ids import Invalid, check_ids, check_invalid, check_mask, check_range
 from islices.layouts import BagLayout, Ragged, adopt_ragged, bags_at_offsets, bags_of_last_axis, spread, values_of
 from islices.limits import check_max_norm
 from islices.max_norm import limit_rows
@@ -47,11 +47,11 @@ def lookup(
     *,
     padding_idx: int | None = None,
     mask: Any = None,
-    combiner: str | None = None,
+    combiner: Combiner | None = None,
     weights: Any = None,
     offsets: Array | None = None,
     include_last_offset: bool = False,
-    invalid: str = "raise",
+    invalid: Invalid = "raise",
     max_norm: float | None = None,
 ) -> Any:
     """Rows of a table, or bags of rows reduced to one row each.

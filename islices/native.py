@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -32,6 +32,8 @@ __all__ = [
     "to_native",
     "without_padding",
 ]
+
+T = TypeVar("T")
 
 
 #: Levels of lists, tuples and dicts that may lie in one another.
@@ -262,16 +264,17 @@ def rebuild(tree: Any, leaves: Iterator[Any]) -> Any:
     return next(leaves)
 
 
-def map_leaves(fn: Callable[[Any], Any], tree: Any, argument: str = "x") -> Any:
+def map_leaves(fn: Callable[[Any], Any], tree: T, argument: str = "x") -> T:
     """fn over every leaf of tree, adopted on the way in and restored to its own type on the way out."""
     if isinstance(tree, IndexedSlices):
-        return fn(tree)
+        return fn(tree)  # type: ignore[no-any-return]
     if tree is None:
-        return None
+        return tree
     if isinstance(tree, (list, tuple, dict)):
-        return rebuild(tree, iter([map_leaves(fn, leaf, argument) for leaf in flatten(tree, argument)]))
+        leaves = iter([map_leaves(fn, leaf, argument) for leaf in flatten(tree, argument)])
+        return rebuild(tree, leaves)  # type: ignore[no-any-return]
     leaf, restore = adopt(tree, argument)
-    return restore(fn(leaf))
+    return restore(fn(leaf))  # type: ignore[no-any-return]
 
 
 # ---------------------------------------------------------------------- dense arrays, other frameworks

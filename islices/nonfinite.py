@@ -5,14 +5,18 @@ May import: `numpy`, `islices.arguments`, `islices.backend`, `islices.modes`.
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 import numpy as np
 
 from islices import modes
 from islices.arguments import check_name
 from islices.backend import Array, Backend
 
-__all__ = ["check_nonfinite", "refuse_nonfinite"]
+__all__ = ["Nonfinite", "check_nonfinite", "refuse_nonfinite"]
 
+#: What a NaN or infinite norm does.
+Nonfinite: TypeAlias = Literal["propagate", "raise", "skip"]
 NONFINITE = ("propagate", "raise", "skip")
 
 

@@ -7,7 +7,7 @@ up: one backward pass holds every sample's gradient. SPEC clause 14.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
@@ -17,11 +17,11 @@ from islices.backend import Array, Backend
 from islices.clip import attach_rows, row_factors, scale_rows
 from islices.derivatives import Layout, Member
 from islices.embedding import check_count, counting, find_upstream, resolve_padding_idx
-from islices.ids import check_invalid, first_axis
+from islices.ids import Invalid, check_invalid, first_axis
 from islices.limits import Limit, limit_of
 from islices.linear import add, concat, join_arrays
 from islices.native import flatten, rebuild
-from islices.nonfinite import check_nonfinite, refuse_nonfinite
+from islices.nonfinite import Nonfinite, check_nonfinite, refuse_nonfinite
 from islices.norms import check_float, rounded_norms
 from islices.products import Product, check_product, dense_sum, dense_terms, host_parts, squares
 from islices.registry import describe, find_backend
@@ -30,6 +30,8 @@ from islices.slices import IndexedSlices
 from islices.sums import Groups, as_rows, row_norms, sample_keys
 
 __all__ = ["PerSample", "clip_per_sample", "per_sample"]
+
+T = TypeVar("T")
 
 
 class PerSample:
@@ -136,7 +138,7 @@ class PerSample:
         """
         return _norms([self]).given
 
-    def clip(self, max_norm: float, *, nonfinite: str = "propagate") -> PerSample:
+    def clip(self, max_norm: float, *, nonfinite: Nonfinite = "propagate") -> PerSample:
         """Each sample's gradient scaled down to a norm of at most max_norm, by the factor of clause 10.
 
         For one norm a sample over several tables and dense gradients: `clip_per_sample`.
@@ -152,7 +154,7 @@ class PerSample:
         -------
         PerSample
         """
-        return clip_per_sample(self, max_norm, nonfinite=nonfinite)[0]  # type: ignore[no-any-return]
+        return clip_per_sample(self, max_norm, nonfinite=nonfinite)[0]
 
     def sum(self) -> Any:
         """The gradient of all samples together: one slice for each occurrence, nothing added up yet.
@@ -258,7 +260,7 @@ def per_sample(
     *,
     padding_idx: int | None = None,
     mask: Any = None,
-    invalid: str = "raise",
+    invalid: Invalid = "raise",
     product: tuple[Array, Array] | None = None,
 ) -> PerSample:
     """Every sample's gradient of a table, from the gradient of its looked-up rows.
@@ -381,7 +383,7 @@ def join(parts: Sequence[PerSample]) -> PerSample:
 
 
 # ---------------------------------------------------------------------- norms, clipping
-def clip_per_sample(tree: Any, max_norm: float, *, nonfinite: str = "propagate") -> tuple[Any, Array]:
+def clip_per_sample(tree: T, max_norm: float, *, nonfinite: Nonfinite = "propagate") -> tuple[T, Array]:
     """Each sample's gradient, over all leaves, scaled down to a norm of at most max_norm: what DP-SGD clips.
 
     Parameters

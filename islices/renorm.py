@@ -5,20 +5,22 @@ SPEC clause 12.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeVar
 
 from islices.backend import Array
 from islices.clip import clip_by_row_norm
 from islices.ids import check_ids, check_range, flat_ids
 from islices.limits import check_max_norm
 from islices.lookups import adopt_table
-from islices.nonfinite import check_nonfinite
+from islices.nonfinite import Nonfinite, check_nonfinite
 from islices.update import distinct_rows, write_rows
 
 __all__ = ["renorm_rows"]
 
+T = TypeVar("T")
 
-def renorm_rows(table: Any, ids: Array, max_norm: float, *, nonfinite: str = "propagate") -> Any:
+
+def renorm_rows(table: T, ids: Array, max_norm: float, *, nonfinite: Nonfinite = "propagate") -> T:
     """The table with the rows that ids name scaled down to a norm of at most max_norm.
 
     Parameters

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,12 +23,14 @@ from islices.slices import IndexedSlices, check_indices
 
 __all__ = ["check_memory", "coalesce", "drop_rows", "integers_or_mask", "keep_rows", "scatter", "to_dense"]
 
+T = TypeVar("T")
+
 NO_MASK = "rows: got a mask, while the number of rows is unknown; accepted are row numbers then"
 ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}
 
 
 # ---------------------------------------------------------------------- coalesce, to_dense
-def coalesce(x: Any) -> Any:
+def coalesce(x: T) -> T:
     """Sum duplicate rows and sort: the same gradient with strictly ascending indices.
 
     Parameters
@@ -146,7 +148,7 @@ def _physical_memory() -> float:
 
 
 # ---------------------------------------------------------------------- selection
-def keep_rows(x: Any, rows: Any) -> Any:
+def keep_rows(x: T, rows: Any) -> T:
     """Only the named rows of a gradient, the way to train part of a table.
 
     Parameters
@@ -174,7 +176,7 @@ def keep_rows(x: Any, rows: Any) -> Any:
     return map_leaves(lambda leaf: _filter(leaf, rows, drop=False), x)
 
 
-def drop_rows(x: Any, rows: Any) -> Any:
+def drop_rows(x: T, rows: Any) -> T:
     """A gradient without the named rows, the counterpart of `keep_rows`.
 
     Parameters

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from islices.derivatives import Layout, Member
 from islices.limits import Limit, check_max_norm, limit_of
 from islices.linear import round_scalar, wide_dtype
 from islices.native import aligned, rebuild, without_padding
-from islices.nonfinite import check_nonfinite, refuse_nonfinite
+from islices.nonfinite import Nonfinite, check_nonfinite, refuse_nonfinite
 from islices.norms import (
     Leaf,
     adopt_leaves,
@@ -41,11 +41,13 @@ from islices.units import Units, check_axes, units_of
 
 __all__ = ["adaptive_grad_clip", "clip_by_block_rms", "clip_units"]
 
+T = TypeVar("T")
+
 
 # ---------------------------------------------------------------------- by the root mean square
 def clip_by_block_rms(
-    x: Any, threshold: float, *, semantics: Semantics = "islices", nonfinite: str = "propagate"
-) -> Any:
+    x: T, threshold: float, *, semantics: Semantics = "islices", nonfinite: Nonfinite = "propagate"
+) -> T:
     """A gradient scaled down to a root mean square of at most threshold; in a tree, each leaf by its own.
 
     Parameters
@@ -105,15 +107,15 @@ def clip_by_block_rms(
 
 # ---------------------------------------------------------------------- by the parameters' norms
 def adaptive_grad_clip(
-    x: Any,
+    x: T,
     params: Any,
     clipping: float,
     *,
     eps: float = 1e-3,
     axes: Any = None,
     semantics: Semantics = "islices",
-    nonfinite: str = "propagate",
-) -> Any:
+    nonfinite: Nonfinite = "propagate",
+) -> T:
     """Every unit of a gradient scaled down to a norm of at most clipping times that of the same unit of the parameters.
 
     Parameters
@@ -180,7 +182,8 @@ def adaptive_grad_clip(
         return _clipped(measured._replace(share=least_norms), ratio, formula, nonfinite)
 
     pairs = zip(leaves, tables, strict=True)
-    return rebuild(x, iter([apply_to(partial(one, weights=weights), leaf) for leaf, weights in pairs]))
+    clipped = iter([apply_to(partial(one, weights=weights), leaf) for leaf, weights in pairs])
+    return rebuild(x, clipped)  # type: ignore[no-any-return]
 
 
 def unit_axes(shape: tuple[int | None, ...]) -> tuple[int, ...]:

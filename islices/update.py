@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -38,10 +38,12 @@ __all__ = [
     "write_rows",
 ]
 
+T = TypeVar("T")
+
 Host = np.ndarray[Any, Any]
 
 
-def scatter_add(table: Any, x: Any, *, donate: bool = False) -> Any:
+def scatter_add(table: T, x: Any, *, donate: bool = False) -> T:
     """The table with slices added to its rows.
 
     Parameters
@@ -81,7 +83,7 @@ def scatter_add(table: Any, x: Any, *, donate: bool = False) -> Any:
     return _scatter(table, x, "add", donate)
 
 
-def scatter_sub(table: Any, x: Any, *, donate: bool = False) -> Any:
+def scatter_sub(table: T, x: Any, *, donate: bool = False) -> T:
     """The table with slices subtracted from its rows, one after the other.
 
     Parameters
@@ -111,7 +113,7 @@ def scatter_sub(table: Any, x: Any, *, donate: bool = False) -> Any:
     return _scatter(table, x, "sub", donate)
 
 
-def scatter_update(table: Any, x: Any, *, donate: bool = False) -> Any:
+def scatter_update(table: T, x: Any, *, donate: bool = False) -> T:
     """The table with its rows replaced by slices, of several for a row by the last.
 
     Parameters
@@ -141,7 +143,7 @@ def scatter_update(table: Any, x: Any, *, donate: bool = False) -> Any:
     return _scatter(table, x, "update", donate)
 
 
-def scatter_min(table: Any, x: Any, *, donate: bool = False) -> Any:
+def scatter_min(table: T, x: Any, *, donate: bool = False) -> T:
     """The table with the elementwise minimum of its rows and slices, NaN if one is.
 
     Parameters
@@ -172,7 +174,7 @@ def scatter_min(table: Any, x: Any, *, donate: bool = False) -> Any:
     return _scatter(table, x, "min", donate)
 
 
-def scatter_max(table: Any, x: Any, *, donate: bool = False) -> Any:
+def scatter_max(table: T, x: Any, *, donate: bool = False) -> T:
     """The table with the elementwise maximum of its rows and slices, NaN if one is.
 
     Parameters
@@ -203,7 +205,7 @@ def scatter_max(table: Any, x: Any, *, donate: bool = False) -> Any:
     return _scatter(table, x, "max", donate)
 
 
-def scatter_mul(table: Any, x: Any, *, donate: bool = False) -> Any:
+def scatter_mul(table: T, x: Any, *, donate: bool = False) -> T:
     """The table with its rows multiplied by slices, one after the other.
 
     Parameters
@@ -234,7 +236,7 @@ def scatter_mul(table: Any, x: Any, *, donate: bool = False) -> Any:
     return _scatter(table, x, "mul", donate)
 
 
-def scatter_div(table: Any, x: Any, *, donate: bool = False) -> Any:
+def scatter_div(table: T, x: Any, *, donate: bool = False) -> T:
     """The table with its rows divided by slices, one after the other.
 
     Parameters
@@ -265,7 +267,7 @@ def scatter_div(table: Any, x: Any, *, donate: bool = False) -> Any:
     return _scatter(table, x, "div", donate)
 
 
-def _scatter(table: Any, x: Any, op: str, donate: bool) -> Any:
+def _scatter(table: T, x: Any, op: str, donate: bool) -> T:
     donate = check_flag(donate, "donate")
     B, weights = adopt_table(table)
     s = _adopt_slices(B, weights, x, op)
@@ -328,7 +330,7 @@ def distinct_rows(B: Backend, indices: Array, rows: int | None) -> tuple[Array, 
     return modes.run(_distinct, B, (indices,), rows=rows)  # type: ignore[no-any-return]
 
 
-def write_rows(B: Backend, table: Any, ids: Array | None, rows: Array, *, donate: bool = False) -> Any:
+def write_rows(B: Backend, table: T, ids: Array | None, rows: Array, *, donate: bool = False) -> T:
     """A Table or an array with rows ids (unique; None for all of them) set to rows: itself where it changed in place,
     else a new one."""
     weights = table.weights if isinstance(table, Table) else table
@@ -340,11 +342,11 @@ def write_rows(B: Backend, table: Any, ids: Array | None, rows: Array, *, donate
     return as_given(table, weights, changed)
 
 
-def as_given(table: Any, weights: Array, changed: Array) -> Any:
+def as_given(table: T, weights: Array, changed: Array) -> T:
     """The table itself where it changed in place, else one of its kind."""
     if changed is weights:
         return table
-    return table.replace(changed) if isinstance(table, Table) else changed
+    return cast(T, table.replace(changed) if isinstance(table, Table) else changed)
 
 
 def adopt_table(table: Any) -> tuple[Backend, Array]:

@@ -20,7 +20,7 @@ from islices.backend import FLOATS
 from islices.backends.mxnet.memory import mx
 from islices.distributed.norms import clip_over
 from islices.global_norms import clip_by_global_norm
-from islices.nonfinite import check_nonfinite
+from islices.nonfinite import Nonfinite, check_nonfinite
 from islices.presets import BY_GLOBAL_NORM, Semantics, lookup_formula
 from islices.registry import describe, get_backend
 
@@ -33,7 +33,7 @@ def clip_global_norm(
     check_isfinite: bool = True,
     *,
     semantics: Semantics = "mxnet",
-    nonfinite: str = "propagate",
+    nonfinite: Nonfinite = "propagate",
     group: Any = None,
     replicated: bool | Sequence[bool] = False,
 ) -> Any:
@@ -184,7 +184,7 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
         *,
         clip_global_norm: float | None = None,
         semantics: Semantics = "mxnet",
-        nonfinite: str = "propagate",
+        nonfinite: Nonfinite = "propagate",
         group: Any = None,
         replicated: bool | Sequence[bool] = False,
     ) -> None:

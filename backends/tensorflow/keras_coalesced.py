@@ -18,6 +18,7 @@ from islices.arguments import check_name, is_real
 from islices.clip import clip_by_norm, clip_by_value
 from islices.global_norms import clip_by_global_norm
 from islices.native import from_native, to_native
+from islices.nonfinite import Nonfinite
 from islices.presets import BY_GLOBAL_NORM, BY_NORM, BY_VALUE, Semantics, lookup_formula
 from islices.registry import describe
 from islices.rows import coalesce
@@ -93,7 +94,7 @@ class Coalesced(keras.optimizers.Optimizer):  # type: ignore[misc]
     """
 
     def __init__(
-        self, *args: Any, semantics: Semantics = "islices", nonfinite: str = "propagate", **kwargs: Any
+        self, *args: Any, semantics: Semantics = "islices", nonfinite: Nonfinite = "propagate", **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
         for name, formulas in CLIPS.items():
@@ -134,12 +135,12 @@ class Coalesced(keras.optimizers.Optimizer):  # type: ignore[misc]
     def _clip(self, grads: list[Any]) -> list[Any]:
         semantics, nonfinite = self.semantics, self.nonfinite
         if self.clipnorm is not None:
-            return clip_by_norm(grads, self.clipnorm, semantics=semantics, nonfinite=nonfinite)  # type: ignore[no-any-return]
+            return clip_by_norm(grads, self.clipnorm, semantics=semantics, nonfinite=nonfinite)
         if self.global_clipnorm is not None:
             limit = self.global_clipnorm
-            return clip_by_global_norm(grads, limit, semantics=semantics, nonfinite=nonfinite)[0]  # type: ignore[no-any-return]
+            return clip_by_global_norm(grads, limit, semantics=semantics, nonfinite=nonfinite)[0]
         if self.clipvalue is not None:
-            return clip_by_value(grads, -self.clipvalue, self.clipvalue, semantics=self.semantics)  # type: ignore[no-any-return]
+            return clip_by_value(grads, -self.clipvalue, self.clipvalue, semantics=self.semantics)
         return grads
 
 

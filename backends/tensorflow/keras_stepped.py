@@ -249,7 +249,7 @@ def _described(rule: optim.Optimizer) -> dict[str, Any]:
 
 
 def _made_anew(described: dict[str, Any], rate: float | Callable[[Any], Any]) -> optim.Optimizer:
-    name = check_name(described.get("name"), [n for n in optim.__all__ if n.islower()], "rule")
+    name: Any = check_name(described.get("name"), [n for n in optim.__all__ if n.islower()], "rule")
     rest = {k: v for k, v in described.items() if k != "name"}
     return getattr(optim, name)(lr=rate, **rest)  # type: ignore[no-any-return]
 

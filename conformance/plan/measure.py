@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from islices.conformance.ranks.launch import run_ranks
 from islices.distributed import Link, all_reduce
 from islices.distributed.exchange import Sparse
 from islices.distributed.group import Bytes, Group
-from islices.distributed.strategy import STRATEGIES
+from islices.distributed.strategy import STRATEGIES, Strategy
 from islices.distributed.wire import pack
 from islices.slices import IndexedSlices
 
@@ -221,7 +221,7 @@ def _timed(group: _Watched, name: str, slices: IndexedSlices) -> tuple[float, in
     if name == "raw":  # nothing is summed, neither before nor after
         group.all_gather(pack(Sparse(slices.values, slices.indices, slices.dense_shape[0]).arrays()))
     else:
-        all_reduce(slices, group=group, strategy=name)
+        all_reduce(slices, group=group, strategy=cast("Strategy", name))
     seconds = time.perf_counter() - started
     group.meet()
     after = _carried() if group.rank == 0 else None

@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 
 from islices.conformance.data import Array, Slices
 from islices.conformance.naive import WIDE, narrow
+from islices.distributed.reduce import Op
+from islices.distributed.strategy import Strategy
 
 __all__ = ["CASES", "STRATEGIES", "Case", "Pair", "one_batch"]
 
-STRATEGIES = ("auto", "gather", "ranges", "dense")
+STRATEGIES: tuple[Strategy, ...] = ("auto", "gather", "ranges", "dense")
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 INTEGERS = ("int32", "int64")
 ROWS = 40
@@ -44,8 +46,8 @@ class Case(NamedTuple):
 
     id: str
     make: Callable[[int, int], Any]
-    op: str = "sum"
-    strategy: str = "auto"
+    op: Op = "sum"
+    strategy: Strategy = "auto"
     default: bool = False
     native: bool = False
     exact: bool = False

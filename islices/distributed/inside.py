@@ -78,7 +78,7 @@ def _gathered(s: IndexedSlices, group: ArrayGroup) -> IndexedSlices:
     with B.scope():
         values, indices = group.all_gather(s.values), group.all_gather(s.indices)
     still = s.padded or modes.keeps_slots(B, values, indices)
-    return coalesce(IndexedSlices._trusted(B, values, indices, s.dense_shape, padded=still))  # type: ignore[no-any-return]
+    return coalesce(IndexedSlices._trusted(B, values, indices, s.dense_shape, padded=still))
 
 
 # ---------------------------------------------------------------------- by ranges of a table
@@ -99,7 +99,7 @@ def _by_rows(s: IndexedSlices, group: ArrayGroup) -> IndexedSlices:
     found = coalesce(IndexedSlices._trusted(B, values, indices, s.dense_shape, padded=padded))
     most = slots * group.size
     if not padded or most >= rows:
-        return found  # type: ignore[no-any-return]
+        return found
     return IndexedSlices._trusted(
         B, found.values[:most], found.indices[:most], s.dense_shape, coalesced=True, padded=True
     )

@@ -16,7 +16,7 @@ Contributions are added in the order of ranks in each of them, so all give the s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from islices.distributed.engines import find_group, named_backend
 from islices.distributed.exchange import Dense, Sparse, reduce_all
 from islices.distributed.group import ArrayGroup, Group
 from islices.distributed.inside import reduce_inside
-from islices.distributed.strategy import STRATEGIES, Link
+from islices.distributed.strategy import STRATEGIES, Link, Strategy
 from islices.dtypes import dtype_name, host_dtype
 from islices.host import native_order
 from islices.linear import scale_values
@@ -39,14 +39,18 @@ from islices.registry import describe, find_backend, get_backend
 from islices.rows import check_memory, coalesce
 from islices.slices import IndexedSlices
 
-__all__ = ["OPS", "all_reduce", "mean_of"]
+__all__ = ["OPS", "Op", "all_reduce", "mean_of"]
 
+#: How the ranks' gradients become one.
+Op: TypeAlias = Literal["sum", "mean"]
 OPS = ("sum", "mean")
 #: By what name ranks tell whose arrays they have.
 FRAMEWORK = "framework"
 
 
-def all_reduce(x: Any, op: str = "sum", group: Any = None, *, strategy: str = "auto", link: Link | None = None) -> Any:
+def all_reduce(
+    x: Any, op: Op = "sum", group: Any = None, *, strategy: Strategy = "auto", link: Link | None = None
+) -> Any:
     """The sum, or the mean, of every rank's gradients, on every rank.
 
     Parameters

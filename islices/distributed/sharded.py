@@ -15,7 +15,7 @@ from islices.distributed.fetched import Batch, gradient_on_host
 from islices.distributed.group import Group
 from islices.distributed.local import LocalOptimizer, check_rows, given_like, local_optimizer, made_rows
 from islices.distributed.ranges import even_bounds
-from islices.distributed.reduce import OPS, mean_of
+from islices.distributed.reduce import OPS, Op, mean_of
 from islices.distributed.routes import Host, counts_for_agreement, fetch_rows, find_routes, fold_gradients
 from islices.distributed.together import together
 from islices.dtypes import dtype_name, host_dtype
@@ -362,7 +362,7 @@ class ShardedTable:
             return np.ascontiguousarray(B.to_numpy(B.stop_gradient(B.read_rows(weights, B.asarray(rows, weights)))))
 
     # ------------------------------------------------------------------ gradients
-    def reduce(self, batch: Batch, grad: Any, op: str = "sum") -> IndexedSlices | None:
+    def reduce(self, batch: Batch, grad: Any, op: Op = "sum") -> IndexedSlices | None:
         """The gradient of this rank's own rows: what all ranks' batches say of them.
 
         Parameters

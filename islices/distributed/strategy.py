@@ -23,12 +23,13 @@ SPEC clause 25.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from islices.arguments import is_real, show
 
-__all__ = ["COLLECTIVES", "STRATEGIES", "Cost", "Link", "choose", "costs", "dense_costs", "other_costs"]
+__all__ = ["COLLECTIVES", "STRATEGIES", "Cost", "Link", "Strategy", "choose", "costs", "dense_costs", "other_costs"]
 
+Strategy: TypeAlias = Literal["auto", "gather", "ranges", "dense"]
 STRATEGIES = ("gather", "ranges", "dense")
 #: Collectives that a strategy takes, after the one in which the ranks agree.
 COLLECTIVES = {"gather": 1, "ranges": 4, "dense": 2, "raw": 1, "sharded": 3}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from islices.optim.factory import Rows, make
+from islices.optim.factory import Duplicates, Rows, make
 from islices.optim.hyperparameters import Scheduled
 from islices.optim.optimizer import Optimizer
 from islices.presets import Semantics
@@ -28,7 +28,7 @@ def sgd(
     semantics: Semantics = "islices",
     maximize: bool = False,
     frozen: Any = None,
-    duplicates: str = "sum",
+    duplicates: Duplicates = "sum",
 ) -> Optimizer:
     """Gradient descent, with momentum or without.
 
@@ -105,7 +105,7 @@ def adagrad(
     semantics: Semantics = "islices",
     maximize: bool = False,
     frozen: Any = None,
-    duplicates: str = "sum",
+    duplicates: Duplicates = "sum",
 ) -> Optimizer:
     """Adagrad: each element has a learning rate that falls with the squares it has seen (Duchi et al. 2011).
 
@@ -258,7 +258,7 @@ def rmsprop(
     semantics: Semantics = "islices",
     maximize: bool = False,
     frozen: Any = None,
-    duplicates: str = "sum",
+    duplicates: Duplicates = "sum",
 ) -> Optimizer:
     """RMSprop: the gradient over the root of a running mean of its squares (Tieleman and Hinton 2012).
 
@@ -338,7 +338,7 @@ def adam(
     semantics: Semantics = "islices",
     maximize: bool = False,
     frozen: Any = None,
-    duplicates: str = "sum",
+    duplicates: Duplicates = "sum",
 ) -> Optimizer:
     """Adam (Kingma and Ba 2015, algorithm 1); with rows="touched" the lazy one.
 
@@ -418,7 +418,7 @@ def adamw(
     semantics: Semantics = "islices",
     maximize: bool = False,
     frozen: Any = None,
-    duplicates: str = "sum",
+    duplicates: Duplicates = "sum",
 ) -> Optimizer:
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019).
 
@@ -498,7 +498,7 @@ def ftrl(
     semantics: Semantics = "islices",
     maximize: bool = False,
     frozen: Any = None,
-    duplicates: str = "sum",
+    duplicates: Duplicates = "sum",
 ) -> Optimizer:
     """FTRL-Proximal: rows become exactly zero under l1 (McMahan et al. 2013, algorithm 1).
 

@@ -17,10 +17,12 @@ from islices.optim.presets import PRESETS
 from islices.presets import lookup_formula
 from islices.registry import describe
 
-__all__ = ["Rows", "current_name", "make"]
+__all__ = ["Duplicates", "Rows", "current_name", "make"]
 
 #: Which rows a sparse gradient moves; None: those that it names, or all where the semantics has nothing else.
 Rows: TypeAlias = Literal["touched", "all"] | None
+#: "raw": what Keras makes of slices whose duplicates nobody summed.
+Duplicates: TypeAlias = Literal["sum", "raw"]
 ROWS = ("touched", "all")
 DUPLICATES = ("sum", "raw")
 

@@ -5,7 +5,7 @@ What the arguments mean is in optax's documentation; rows= and its bits in `on_r
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import optax
 
@@ -20,7 +20,7 @@ def sgd(
     nesterov: bool = False,
     accumulator_dtype: Any = None,
     *,
-    rows: str = "touched",
+    rows: Literal["touched", "all"] = "touched",
 ) -> Transformation:
     """`optax.sgd`: gradient descent, with momentum or without.
 
@@ -58,7 +58,7 @@ def adagrad(
     initial_accumulator_value: Any = 0.1,
     eps: Any = 1e-7,
     *,
-    rows: str = "touched",
+    rows: Literal["touched", "all"] = "touched",
 ) -> Transformation:
     """`optax.adagrad`: each element has a learning rate that falls with the squares it has seen.
 
@@ -102,7 +102,7 @@ def rmsprop(
     nesterov: bool = False,
     bias_correction: bool = False,
     *,
-    rows: str = "touched",
+    rows: Literal["touched", "all"] = "touched",
 ) -> Transformation:
     """`optax.rmsprop`: the gradient over the root of a running mean of its squares.
 
@@ -149,7 +149,7 @@ def adam(
     mu_dtype: Any = None,
     *,
     nesterov: bool = False,
-    rows: str = "touched",
+    rows: Literal["touched", "all"] = "touched",
 ) -> Transformation:
     """`optax.adam`: rows="touched" is lazy Adam: moments of rows that are away do not decay, nor do these rows move.
 
@@ -193,7 +193,7 @@ def adamw(
     mask: Any = None,
     *,
     nesterov: bool = False,
-    rows: str = "touched",
+    rows: Literal["touched", "all"] = "touched",
 ) -> Transformation:
     """`optax.adamw`: as `adam`, and weights decay, with rows="touched" those of the rows that the gradient names.
 
@@ -236,7 +236,7 @@ def amsgrad(
     eps_root: Any = 0.0,
     mu_dtype: Any = None,
     *,
-    rows: str = "touched",
+    rows: Literal["touched", "all"] = "touched",
     **options: Any,
 ) -> Transformation:
     """`optax.amsgrad`: as `adam`, divided by the root of the largest mean of squares so far.

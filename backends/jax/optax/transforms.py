@@ -6,7 +6,7 @@ SPEC clauses 7 to 10 and 16.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ from islices.clip import clip_by_value
 from islices.distributed.norms import clip_over
 from islices.global_norms import clip_by_global_norm as clip_tree
 from islices.limits import limit_of
-from islices.nonfinite import check_nonfinite
+from islices.nonfinite import Nonfinite, check_nonfinite
 from islices.optim.hyperparameters import is_on
 from islices.optim.optimizer import Optimizer
 from islices.presets import BY_GLOBAL_NORM, Semantics, lookup_formula
@@ -93,7 +93,7 @@ def clip_by_global_norm(
     max_norm: float,
     *,
     semantics: Semantics = "islices",
-    nonfinite: str = "propagate",
+    nonfinite: Nonfinite = "propagate",
     group: Any = None,
     replicated: Any = False,
 ) -> Transformation:
@@ -219,7 +219,7 @@ def clip(max_delta: float) -> Transformation:
 
 
 def clip_by_block_rms(
-    threshold: float, *, semantics: Semantics = "islices", nonfinite: str = "propagate"
+    threshold: float, *, semantics: Semantics = "islices", nonfinite: Nonfinite = "propagate"
 ) -> Transformation:
     """`optax.clip_by_block_rms`: each leaf limited in the root mean square of all its elements, rows of zeros included.
 
@@ -271,7 +271,7 @@ def adaptive_grad_clip(
     axis: Any = None,
     *,
     semantics: Semantics = "islices",
-    nonfinite: str = "propagate",
+    nonfinite: Nonfinite = "propagate",
 ) -> Transformation:
     """`optax.adaptive_grad_clip`: each unit limited to clipping times the norm of the same unit of the parameters.
 
@@ -324,7 +324,7 @@ def adaptive_grad_clip(
 
 
 # ---------------------------------------------------------------------- optax itself, on rows
-def on_rows(inner: Any, *, rows: str = "touched") -> Transformation:
+def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Transformation:
     """A transformation of optax that takes sparse updates: it sees the rows they name, as arrays.
 
     Parameters

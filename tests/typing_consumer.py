@@ -1,0 +1,58 @@
+"""A user's program as type checkers see it: tests/test_typing.py has mypy --strict, and pyright, agree with every line.
+
+The last two functions hold a mistake each; an ignored error that is none is itself an error (warn_unused_ignores).
+"""
+
+from __future__ import annotations
+
+from typing import assert_type
+
+import numpy as np
+
+import islices
+from islices import IndexedSlices, optim
+
+
+def gradient() -> IndexedSlices:
+    return IndexedSlices(np.ones((2, 3)), np.array([1, 1]), (4, 3))
+
+
+def operations() -> None:
+    assert_type(islices.coalesce(gradient()), IndexedSlices)
+    assert_type(islices.scale({"table": gradient()}, 0.5), dict[str, IndexedSlices])
+    assert_type(islices.concat([gradient(), gradient()]), IndexedSlices)
+    assert_type(islices.drop_rows(gradient(), [1]), IndexedSlices)
+    assert_type(islices.clip_by_norm(gradient(), 1.0, semantics="tensorflow", nonfinite="skip"), IndexedSlices)
+
+
+def clipping() -> list[IndexedSlices]:
+    clipped, norm = islices.clip_by_global_norm([gradient(), gradient()], 1.0, semantics="torch")
+    print(float(norm))
+    return clipped
+
+
+def training(table: np.ndarray) -> np.ndarray:
+    optimizer = optim.adam(1e-3, rows="touched", semantics="torch")
+    assert_type(optimizer, optim.Optimizer)
+    table, _state = optimizer.step(table, gradient(), optimizer.init(table))
+    return islices.scatter_add(table, gradient())
+
+
+def files(path: str) -> None:
+    islices.save(path, {"table": gradient()})
+    loaded = islices.load(path, backend="numpy")
+    found = islices.diff(loaded["table"], gradient())
+    assert_type(found, islices.Difference)
+    print(found)
+
+
+def over_ranks() -> None:
+    islices.distributed.all_reduce(gradient(), "mean", islices.distributed.Alone(), strategy="gather")
+
+
+def misspelt() -> None:
+    islices.coalesse(gradient())  # type: ignore[attr-defined]
+
+
+def meant_otherwise() -> None:
+    islices.clip_by_norm(gradient(), 1.0, semantics="pytorch")  # type: ignore[arg-type]
