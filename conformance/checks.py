@@ -145,7 +145,8 @@ for _name in OPERATIONS:
 def unchanged_is_same(backend: Backend) -> None:
     native, _ = native_and_slices(backend)
     dense = to_backend(backend, Array("float32", (2,), [0.5, 0.5]))
-    tree, _ = islices.clip_by_global_norm([native, None, {"d": dense}], 1e6)
+    given: list[Any] = [native, None, {"d": dense}]
+    tree, _ = islices.clip_by_global_norm(given, 1e6)
     assert tree[0] is native, "an unclipped native gradient"
     assert tree[2]["d"] is dense, "an unclipped dense gradient"
     assert islices.clip_by_norm(native, 1e6) is native, "clip_by_norm"

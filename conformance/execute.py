@@ -139,8 +139,8 @@ def run_case(backend: Backend, case: Case, mode: str, variant: Variant = STANDAR
                 raise
             raise HarnessError(f"setting up {case.id}: {error!r}") from error
         if mode == "traced":
-            return read(_run_traced(backend, case, arrays))
-        return read(operation(case.op)(*arguments, **options))
+            return read(_run_traced(backend, case, arrays))  # pyright: ignore[reportPossiblyUnboundVariable]
+        return read(operation(case.op)(*arguments, **options))  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
 def _arguments(backend: Backend, case: Case, variant: Variant) -> tuple[list[Any], dict[str, Any]]:

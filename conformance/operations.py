@@ -148,7 +148,7 @@ def _optimizer_steps(
         state = optimizer.init(table, master=master)
     for k in range(len(grads) if steps is None else steps):
         table, state = optimizer.step(table, grads[k % len(grads)], state)
-    return {"table": table, **state}
+    return {"table": table, **state}  # pyright: ignore[reportGeneralTypeIssues]
 
 
 def _in_turn(values: list[float], step: Any) -> Any:

@@ -170,7 +170,9 @@ def soak(backend_name: str, seeds: list[int], cases: int) -> int:
 
 def main() -> int:
     settings = tomllib.loads((resources.files("islices.conformance") / "soak.toml").read_text("utf-8"))
-    parser = argparse.ArgumentParser(prog="python -m islices.conformance.soak", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m islices.conformance.soak", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("-b", "--backend", action="append", help="only this backend (may be repeated)")
     parser.add_argument("--seed", type=int, action="append", help=f"instead of {settings['seeds']} (may be repeated)")
     parser.add_argument("--cases", type=int, default=settings["cases"], help="for each seed and mode")

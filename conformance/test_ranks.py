@@ -46,7 +46,7 @@ def said(request: pytest.FixtureRequest) -> list[dict[str, Said]]:
     markers = (item.get_closest_marker("islices_case") for item in request.session.items)
     ids = [marker.kwargs["id"] for marker in markers if marker is not None]
     return run_ranks(
-        OF_BACKEND.get(name, "mpi"), size, "islices.conformance.ranks.running:run_cases",
+        OF_BACKEND.get(name, "mpi"), size, "islices.conformance.ranks.running:run_cases",  # pyright: ignore[reportArgumentType, reportCallIssue]
         {"backend": name, "ids": ids}, timeout=60.0, deadline=DEADLINE,
     ).values  # fmt: skip
 

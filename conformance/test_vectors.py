@@ -32,7 +32,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         )
         for mode in modes
         for case in cases
-        if _runs(case, mode, full)
+        if _runs(case, mode, full)  # pyright: ignore[reportArgumentType]
     ]  # fmt: skip
     metafunc.parametrize(("case", "mode"), params)
 

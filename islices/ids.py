@@ -47,7 +47,7 @@ def check_ids(B: Backend, ids: Any, like: Array, argument: str = "ids") -> Array
             if (np.abs(whole) >= 2.0**63).any():
                 position = int(np.argmax(np.abs(whole) >= 2.0**63))
                 raise IndexError(f"{argument}: got {whole[position]:g} at position {position}; accepted is an int64")
-            return B.from_host(whole.astype(np.int64).reshape(B.shape(ids)), ids)
+            return B.from_host(whole.astype(np.int64).reshape(B.shape(ids)), ids)  # pyright: ignore[reportArgumentType, reportCallIssue]
     raise TypeError(f"{argument}: got {describe(ids)}; accepted is an int32 or int64 array of {B.name} or NumPy")
 
 

@@ -258,7 +258,7 @@ def rebuild(tree: Any, leaves: Iterator[Any]) -> Any:
         return out
     if isinstance(tree, tuple):
         made = [rebuild(item, leaves) for item in tree]
-        return tree._make(made) if hasattr(tree, "_make") else tuple(made)
+        return tree._make(made) if hasattr(tree, "_make") else tuple(made)  # pyright: ignore[reportAttributeAccessIssue]
     if isinstance(tree, list):
         return [rebuild(item, leaves) for item in tree]
     return next(leaves)

@@ -292,7 +292,7 @@ class JaxBackend(Embeddings):
     ) -> Sequence[Array] | None:
         return stepping.step(recipe, values, indices, numbers, tables, otherwise)
 
-    def segment_sum(self, values: Array, segments_: Array, count: int | None) -> Array:
+    def segment_sum(self, values: Array, segments_: Array, count: int | None) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]
         assert count is not None, "JAX knows its shapes"
         if 0 in values.shape or count == 0:
             return self.zeros((count, *values.shape[1:]), self.dtype(values), values)

@@ -36,7 +36,7 @@ class Embeddings(Backend):
             np.take(views[0], views[1], axis=0, out=rows, mode="clip")  # in range; "raise" would buffer
         return memory.put(rows, table)
 
-    def fold_rows(self, op: str, rows: Array, values: Array, segments_: Array) -> Array:
+    def fold_rows(self, op: str, rows: Array, values: Array, segments_: Array) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]
         return segments.fold_rows(op, rows, values, segments_)
 
     def set_rows(self, table: Array, ids: Array, values: Array, *, donate: bool = False) -> Array:
@@ -76,7 +76,7 @@ class Embeddings(Backend):
     def running_sum(self, x: Array) -> Array:
         return jnp.cumsum(x, dtype=x.dtype)
 
-    def segment_max(self, values: Array, segments_: Array, count: int | None, *, least: float | None = None) -> Array:
+    def segment_max(self, values: Array, segments_: Array, count: int | None, *, least: float | None = None) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]
         assert count is not None, "JAX knows its shapes"
         traced = isinstance(values, Tracer) or isinstance(segments_, Tracer)
         if least is not None or traced or 0 in values.shape or count == 0:

@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 BFLOAT16 = np.dtype(jnp.bfloat16)
-Tracer = jax.core.Tracer
+Tracer = jax.core.Tracer  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def view(x: Array) -> np.ndarray | None:

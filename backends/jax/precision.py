@@ -78,7 +78,7 @@ def constant(value: Any, dtype: Any) -> Any:
 def apart(x: Any) -> Any:
     """Traced floats as they are, behind a selection, which alone stops XLA, barrier or not, from contracting a product
     and a sum to a fused multiply-add, and from starting a scatter's sums with what is added to them afterwards."""
-    if not isinstance(x, jax.core.Tracer) or not jnp.issubdtype(x.dtype, np.floating):
+    if not isinstance(x, jax.core.Tracer) or not jnp.issubdtype(x.dtype, np.floating):  # pyright: ignore[reportAttributeAccessIssue]
         return x
     return jnp.where(x == x, x, constant(np.nan, x.dtype))
 

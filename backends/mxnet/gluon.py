@@ -206,7 +206,8 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
                 "weights (their gradients may be row_sparse), since MXNet updates sparse ones in the kvstore"
             )
         self.clip_global_norm = clip_global_norm
-        self._semantics, self._nonfinite = semantics, nonfinite
+        self._semantics: Semantics = semantics
+        self._nonfinite: Nonfinite = nonfinite
         if isinstance(replicated, (list, tuple)):
             if len(replicated) != len(self._params):
                 raise ValueError(

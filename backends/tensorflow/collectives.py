@@ -245,7 +245,7 @@ class TensorFlowGroup(Group):
         if seconds != self.timeout:
             self.timeout = seconds
             for compiled in ("_gather", "_exchange"):
-                self.__dict__.pop(compiled, None)
+                self.__dict__.pop(compiled, None)  # pyright: ignore[reportAttributeAccessIssue]
 
     def _all_gather(self, data: Bytes, lengths: Sequence[int]) -> list[Bytes]:
         words = _message(self.rank, data, max(lengths), copies=1)[0]
@@ -306,7 +306,7 @@ class TensorFlowGroup(Group):
     def _what_failed(self, error: Exception) -> RankError | None:
         if not isinstance(error, tf.errors.OpError):
             return None
-        text = _reason(error.message)
+        text = _reason(error.message)  # pyright: ignore[reportAttributeAccessIssue]
         if isinstance(error, tf.errors.DeadlineExceededError):
             return RankTimeout(f"{self.engine}: another rank did not come within {self.timeout:g} s: {text}")
         if isinstance(error, GONE):

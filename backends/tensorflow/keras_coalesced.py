@@ -103,8 +103,8 @@ class Coalesced(keras.optimizers.Optimizer):  # type: ignore[misc]
                 _check_bound(name, bound)
                 lookup_formula(formulas, semantics, name)
         lookup_formula({**BY_GLOBAL_NORM, **BY_NORM, **BY_VALUE}, semantics, "clipping")
-        self.semantics = semantics
-        self.nonfinite = check_name(nonfinite, ("propagate", "skip"), "nonfinite")  # a graph cannot raise
+        self.semantics: Semantics = semantics
+        self.nonfinite: Nonfinite = check_name(nonfinite, ("propagate", "skip"), "nonfinite")  # a graph cannot raise
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "semantics": self.semantics, "nonfinite": self.nonfinite}

@@ -88,7 +88,7 @@ def _is_here(x: Array) -> bool:
         place = x.handle
     if not tf.executing_eagerly() or tf.is_symbolic_tensor(place):
         return False
-    device = place.backing_device
+    device = place.backing_device  # pyright: ignore[reportOptionalMemberAccess]
     return (
         device.startswith("/job:localhost/") and "CPU:" in device and (x.dtype.name in PLAIN or x.dtype == tf.bfloat16)
     )

@@ -71,7 +71,7 @@ class TorchBackend(Backend):
             torch.compiler.is_compiling()
             or x.is_meta
             or (type(x) is not torch.Tensor and hasattr(x, "fake_mode"))
-            or torch._C._functorch.is_functorch_wrapped_tensor(x)
+            or torch._C._functorch.is_functorch_wrapped_tensor(x)  # pyright: ignore[reportAttributeAccessIssue]
         )
 
     def records_gradient(self, x: Array) -> bool:
@@ -273,7 +273,7 @@ class TorchBackend(Backend):
             sums, ids = self.sum_duplicates(values, segments, count)
             return self.scatter_rows(sums, ids, (count or 0, *values.shape[1:]))
         out = torch.zeros((count or 0, *values.shape[1:]), dtype=values.dtype, device=values.device)
-        if torch._C._functorch.is_functorch_wrapped_tensor(values):  # vmap adds out of place only
+        if torch._C._functorch.is_functorch_wrapped_tensor(values):  # pyright: ignore[reportAttributeAccessIssue]  # vmap adds out of place only
             return out.index_add(0, segments, values)
         return out.index_add_(0, segments, values)
 

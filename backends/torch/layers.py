@@ -119,7 +119,7 @@ class Hook:
         if isinstance(layer, nn.Linear):
             return _await_gradient(self.uses, _use_of_inputs(self.name, *args, **kwargs), output)
         use_of = _use_of_bags if isinstance(layer, nn.EmbeddingBag) else _use_of_rows
-        return _await_gradient(self.uses, use_of(self.name, layer, *args, **kwargs), output)
+        return _await_gradient(self.uses, use_of(self.name, layer, *args, **kwargs), output)  # pyright: ignore[reportArgumentType]
 
 
 class WatchingHook(Hook):
@@ -190,7 +190,7 @@ _SIGNATURES: dict[Callable[..., Any], inspect.Signature] = {
 
 def _await_gradient(uses: list[Use], use: LayerUse | ProductUse, output: torch.Tensor) -> torch.Tensor:
     """The output, with a hook that hands its gradient to use."""
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if torch._C._functorch.peek_interpreter_stack() is not None:  # pyright: ignore[reportAttributeAccessIssue]
         raise NotImplementedError(
             "capture: got a forward pass inside torch.func.grad, vmap and the like; accepted is an ordinary one, with "
             "an ordinary backward pass"
@@ -218,7 +218,7 @@ class Anchor(torch.autograd.Function):
         return output
 
     @staticmethod
-    def backward(ctx: Any, upstream: torch.Tensor) -> tuple[None, None]:
+    def backward(ctx: Any, upstream: torch.Tensor) -> tuple[None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return None, None
 
 
@@ -232,7 +232,7 @@ class Alias(torch.autograd.Function):
         return weight.detach()  # no view, which changes of the weights in place would break; it has their version
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx.watched.running.captured = gradient
         return gradient, None
 
@@ -263,7 +263,7 @@ class Aliases:
 
     def of(self, name: str, weight: torch.Tensor) -> torch.Tensor:
         """The alias of a weight; itself where it takes no gradient, or a transform of torch.func runs."""
-        if not weight.requires_grad or torch._C._functorch.peek_interpreter_stack() is not None:
+        if not weight.requires_grad or torch._C._functorch.peek_interpreter_stack() is not None:  # pyright: ignore[reportAttributeAccessIssue]
             return weight
         with _aliasing:
             if id(weight) not in self.found:

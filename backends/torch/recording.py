@@ -125,7 +125,7 @@ def differentiate(
 
 
 def _in_functorch() -> bool:
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    return torch._C._functorch.peek_interpreter_stack() is not None  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _refuse_reentrant_checkpoint() -> None:
@@ -232,7 +232,7 @@ def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callab
             ctx.save_for_backward(*inputs)
 
         @staticmethod
-        def backward(ctx: Any, upstream: torch.Tensor) -> Any:
+        def backward(ctx: Any, upstream: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
             return backward(ctx.saved_tensors, upstream)
 
     def call(*arrays: torch.Tensor) -> torch.Tensor:
@@ -259,12 +259,12 @@ def with_gradient(value: Array, arrays: Sequence[Array], backward: GradientOfVal
             ctx.save_for_forward(*inputs)
 
         @staticmethod
-        def backward(ctx: Any, upstream: torch.Tensor) -> Any:
+        def backward(ctx: Any, upstream: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
             value, *arrays = ctx.saved_tensors
             return (None, *backward(value, tuple(arrays), upstream))
 
         @staticmethod
-        def jvp(ctx: Any, _: Any, *tangents: torch.Tensor | None) -> torch.Tensor:
+        def jvp(ctx: Any, _: Any, *tangents: torch.Tensor | None) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
             value, *arrays = ctx.saved_tensors
             return _transposed(lambda upstream: backward(value, tuple(arrays), upstream), value, tangents)
 

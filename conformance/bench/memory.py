@@ -55,7 +55,7 @@ def _peak(B: Any, operation: str, slices: int, block: Callable[[Any], None]) -> 
         peaks.append(grown)
         returned = 0 if operation == "adam" else _bytes(B, result)
         del result
-    return int(median(peaks)), returned
+    return int(median(peaks)), returned  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
 def _call(B: Any, operation: str, slices: int, block: Callable[[Any], None]) -> Call:

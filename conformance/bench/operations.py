@@ -216,7 +216,7 @@ def _pair(B: Backend, result: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any
         (result,) = result
     if not isinstance(result, IndexedSlices) and B.is_native(result):
         result = islices.from_native(result, validate=False)
-    values, ids = (result.values, result.indices) if hasattr(result, "indices") else result
+    values, ids = (result.values, result.indices) if hasattr(result, "indices") else result  # pyright: ignore[reportGeneralTypeIssues]
     return _numpy(B, values), _numpy(B, ids)
 
 

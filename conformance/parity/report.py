@@ -101,7 +101,7 @@ def _table(run: Mapping[str, Any], console: Any) -> Any:
         table = _with_columns(run, SPARED[:count])
         if Measurement.get(console, console.options.update(width=1000), table).maximum <= console.width:
             break
-    return table
+    return table  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
 def _with_columns(run: Mapping[str, Any], spared: Sequence[str]) -> Any:

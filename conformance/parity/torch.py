@@ -68,13 +68,13 @@ class OwnTraining:
 
     def _clip(self) -> None:
         for layer in self.layers.values():
-            layer.weight.grad = layer.weight.grad.coalesce()
-        values = [layer.weight.grad.values() for layer in self.layers.values()]
+            layer.weight.grad = layer.weight.grad.coalesce()  # pyright: ignore[reportOptionalMemberAccess]
+        values = [layer.weight.grad.values() for layer in self.layers.values()]  # pyright: ignore[reportOptionalMemberAccess]
         values += [p.grad for p in self.dense.values()]
         norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(v) for v in values]))
         factor = torch.clamp(self.max_norm / (norm + 1e-6), max=1.0)
         for v in values:
-            v.mul_(factor)
+            v.mul_(factor)  # pyright: ignore[reportOptionalMemberAccess]
 
     def tables(self) -> dict[str, Any]:
         found = {name: layer.weight for name, layer in self.layers.items()} | self.dense

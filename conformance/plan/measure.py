@@ -192,7 +192,8 @@ def measure_rank(group: Group, work: tuple[Any, ...], ways: Sequence[str], round
             if name == "dense" and number >= DENSE_ROUNDS:
                 continue
             seconds, wire = _timed(watched, name, slices)
-            record, traffic = found["ways"][name], watched.traffic
+            record: Any = found["ways"][name]
+            traffic = watched.traffic
             record |= {"received": traffic.received, "collectives": traffic.collectives}
             if number >= 0:
                 record["network"].append(watched.times)

@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     settings = tomllib.loads((resources.files("islices.conformance") / "soak.toml").read_text("utf-8"))["properties"]
     parser = argparse.ArgumentParser(
-        prog="python -m islices.conformance.properties", description=__doc__.split("\n")[0],
+        prog="python -m islices.conformance.properties", description=(__doc__ or "").split("\n")[0],
         epilog="exit codes: 0 all laws hold, 1 a counterexample was found, 2 usage, 3 a process broke",
     )  # fmt: skip
     parser.add_argument("-b", "--backend", action="append", metavar="NAME", help="only this backend (may be repeated)")

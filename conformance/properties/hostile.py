@@ -148,7 +148,7 @@ class _Reader:
 def main(argv: list[str] | None = None) -> int:
     settings = tomllib.loads((resources.files("islices.conformance") / "soak.toml").read_text("utf-8"))["hostile"]
     parser = argparse.ArgumentParser(
-        prog="python -m islices.conformance.properties.hostile", description=__doc__.split("\n")[0],
+        prog="python -m islices.conformance.properties.hostile", description=(__doc__ or "").split("\n")[0],
         epilog="exit codes: 0 nothing found, 1 something found, 2 usage, 3 a process that did not start",
     )  # fmt: skip
     parser.add_argument("-b", "--backend", action="append", metavar="NAME", help="only this backend (may be repeated)")

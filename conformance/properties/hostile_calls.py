@@ -108,9 +108,9 @@ def pair(d: Draw, values: Any) -> tuple[Any, Any]:
 
 
 def upstream(d: Draw) -> Arguments:
-    shape = d.rng.choice(((d.n,), (d.n, 2)))
+    shape: tuple[int, ...] = d.rng.choice(((d.n,), (d.n, 2)))
     ids = d.ids(shape if d.rows else (0, 2))
-    shape = d.backend.shape(ids)  # type: ignore[assignment]
+    shape = cast("tuple[int, ...]", d.backend.shape(ids))
     mask = np.ones(shape, bool) if d.rng.random() < 0.3 else None
     padding = d.rng.randrange(d.rows) if d.rows and d.rng.random() < 0.3 else None
     out = {

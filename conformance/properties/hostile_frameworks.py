@@ -228,7 +228,7 @@ def _jax() -> Makers:
             {"shape": (6, 3), "indices_sorted": False, "unique_indices": False}, (object(), None)
         ),
         "BCSR": lambda: sparse.BCSR.fromdense(jnp.eye(3)),
-        "an abstract value": lambda: jax.core.ShapedArray((3, 3), np.dtype("f4")),
+        "an abstract value": lambda: jax.core.ShapedArray((3, 3), np.dtype("f4")),  # pyright: ignore[reportAttributeAccessIssue]
     }  # fmt: skip
 
 

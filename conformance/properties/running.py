@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import hypothesis
+import hypothesis.errors
 
 import islices
 from islices.backend import Backend
@@ -166,7 +167,7 @@ def _search(law: Law, examples: int, seed: int, problem_of: Callable[[Arguments]
     @hypothesis.seed(seed)
     @hypothesis.settings(
         max_examples=examples, database=None, deadline=None, report_multiple_bugs=False, print_blob=False,
-        suppress_health_check=list(hypothesis.HealthCheck), verbosity=hypothesis.Verbosity.quiet,
+        suppress_health_check=list(hypothesis.HealthCheck), verbosity=hypothesis.Verbosity.quiet,  # pyright: ignore[reportArgumentType]
         phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
     )  # fmt: skip
     @hypothesis.given(law.arguments)

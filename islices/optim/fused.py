@@ -81,7 +81,7 @@ def _groups(
         if frozen is not None:
             block = np.setdiff1d(block, frozen, assume_unique=True)
         if indices:  # the run of a row that is not named is empty
-            yield order, block, starts[np.searchsorted(named, np.append(block, first + size))]
+            yield order, block, starts[np.searchsorted(named, np.append(block, first + size))]  # pyright: ignore[reportPossiblyUnboundVariable]
         else:
             yield block.view(np.uint64), block, np.arange(len(block) + 1, dtype=np.uint64)
 

@@ -111,7 +111,7 @@ def accumulate(inner: Any, every_k: int, *, use_grad_mean: bool = True) -> Trans
         named = jax.tree.map(partial(_emptied, due), means, named, is_leaf=is_leaf)
         return stepped, Accumulated(mini_step, after, sums, named)
 
-    return Transformation(init, update)
+    return Transformation(init, update)  # pyright: ignore[reportArgumentType]
 
 
 def _added(rows: Any, total: Array) -> Array:

@@ -542,7 +542,7 @@ def apply_if_finite(inner: Any, max_consecutive_errors: int) -> Transformation:
             stepped, state = inner.update(slices_of(values), state, params, **extra)
             return map_slices(lambda s: s.values, stepped), state
 
-        both = optax.apply_if_finite(Transformation(inner.init, step), max_consecutive_errors)
+        both = optax.apply_if_finite(Transformation(inner.init, step), max_consecutive_errors)  # pyright: ignore[reportArgumentType]
         values, state = both.update(map_slices(lambda s: s.values, summed), state, params, **extra)
         return slices_of(values), state
 

@@ -252,7 +252,7 @@ def parallel_sum(layer: str) -> Callable[[np.ndarray], float]:
     import numba
 
     @numba.njit(parallel=True)  # type: ignore[untyped-decorator]
-    def total(x: np.ndarray) -> float:
+    def total(x: Any) -> float:
         out = 0.0
         for k in numba.prange(len(x)):
             out += x[k]

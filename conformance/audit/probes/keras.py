@@ -118,7 +118,7 @@ def with_dense() -> Iterator[Ask]:
             for label, factor in (("2.", 2.0), ("a tensor", weights)):
                 call = partial(lambda f, x, c: array(f(x, c)), getattr(ops, name), native(g), factor)
                 yield Ask(f"{name} by {label}, {g.name}", call, numpy(g.dense, np.asarray(factor)))
-    yield Ask("multiply by 2.: kind", lambda: kind(ops.multiply(native(g), 2.0)), "row-sparse")
+    yield Ask("multiply by 2.: kind", lambda: kind(ops.multiply(native(g), 2.0)), "row-sparse")  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
 @probe(

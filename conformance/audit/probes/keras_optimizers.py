@@ -99,10 +99,10 @@ def optimizer(name: str) -> None:
             yield absent(name)
             return
         first, then = slices([[1, 2]], [1]), slices([[1, 2]], [3])
-        others = [0, 2, 3]
-        yield Ask("a step with row 1: the others", lambda: stepped(make, first)[0][others], np.ones((3, 2)))
+        others, known = [0, 2, 3], make
+        yield Ask("a step with row 1: the others", lambda: stepped(known, first)[0][others], np.ones((3, 2)))
         before = stepped(make, first)[0][:3]
-        yield Ask("then one with row 3: the others", lambda: stepped(make, first, then)[0][:3], before)
+        yield Ask("then one with row 3: the others", lambda: stepped(known, first, then)[0][:3], before)
 
 
 for _name in OPTIMIZERS:
@@ -268,7 +268,7 @@ def wrappers() -> Iterator[Ask]:
     instead="islices.clip_by_global_norm(gradients, limit) first",
 )  # fmt: skip
 def tf_keras() -> Iterator[Ask]:
-    import tf_keras as legacy
+    import tf_keras as legacy  # pyright: ignore[reportMissingImports]
 
     def call(name: str, x: Any) -> Any:
         weights = tf.Variable(tf.zeros((ROWS, 2)))

@@ -225,7 +225,7 @@ def stateful_on_itself() -> Iterator[Ask]:
 )  # fmt: skip
 def apply_updates() -> Iterator[Ask]:
     for g in gradients(*NAMES):
-        call: Callable[..., Any] = lambda g=g: optax.apply_updates(jnp.asarray(START), as_bcoo(g))  # noqa: E731
+        call: Callable[..., Any] = lambda g=g: optax.apply_updates(jnp.asarray(START), as_bcoo(g))  # pyright: ignore[reportArgumentType]  # noqa: E731
         yield Ask(g.name, call, oracle.scatter("add", TABLE, g.slices))
 
 

@@ -277,7 +277,8 @@ def accumulated() -> Iterator[Ask]:
     def call(forms: tuple[bool, bool], at_once: bool, what: Any) -> Any:
         weight, ids = table(), torch.tensor([1, 2, 1])
         losses: list[Any] = [embedding(ids, weight, sparse=form).sum() for form in forms]
-        for loss in [sum(losses)] if at_once else losses:
+        total: Any = sum(losses)
+        for loss in [total] if at_once else losses:
             loss.backward()
         return what(weight.grad)
 
