@@ -12,7 +12,7 @@ import numpy as np
 
 import islices
 from islices.backend import Backend
-from islices.clip import Nonfinite
+from islices.nonfinite import Nonfinite
 
 __all__ = ["UnsupportedError", "gradients", "operation", "own_calls_of"]
 

@@ -6,7 +6,7 @@ How the sums are taken is in `islices.sums`; here is what is summed, and what th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -40,6 +40,8 @@ __all__ = [
     "rounded_norms",
     "total_norm",
 ]
+
+T = TypeVar("T")
 
 
 def norm(x: Any, ord: float = 2) -> Any:
@@ -116,9 +118,10 @@ def apply_to(fn: Callable[[Any], Any], leaf: Leaf | None) -> Any:
     return leaf.given if out is leaf.adopted else leaf.restore(out)
 
 
-def each_leaf(fn: Callable[[Any], Any], tree: Any) -> Any:
+def each_leaf(fn: Callable[[Any], Any], tree: T) -> T:
     """Like `map_leaves`, but what fn leaves alone stays the caller's own object."""
-    return rebuild(tree, iter([apply_to(fn, leaf) for leaf in adopt_leaves(tree, "x")]))
+    found = iter([apply_to(fn, leaf) for leaf in adopt_leaves(tree, "x")])
+    return rebuild(tree, found)  # type: ignore[no-any-return]
 
 
 def of_one_framework(leaves: Sequence[Leaf | None]) -> list[Any]:
