@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -100,9 +101,9 @@ def _gradient(op: str, leaves: list[Any], upstream: list[Any], limit: Any = None
         ]
         given = tree if op in ("global_norm", "clip_by_global_norm") else tree[0]
         out = function(given, *(arrays[len(leaves) :] or known), **options)
-        parts = out[0] if isinstance(out, tuple) else out if isinstance(out, list) else [out]
+        parts = out[0] if isinstance(out, tuple) else [out]
         terms = [own.weighted_sum(_numbers(op, y), g) for y, g in zip(parts, upstream, strict=True)]
-        return functools.reduce(lambda a, b: a + b, terms)
+        return functools.reduce(operator.add, terms)
 
     return list(gradients(loss, *asked))
 

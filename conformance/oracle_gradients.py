@@ -16,14 +16,14 @@ from islices.conformance.oracle import round_to, values_of
 
 __all__ = ["gradient"]
 
-#: A number of a leaf: where it stands in the dense array, which slots of the same row and place share.
+#: Where a number stands in the dense arrays: leaf, row and column, which slots of the same row share.
 Place = tuple[int, int, int]
 
 
 def gradient(op: str, leaves: list[Any], upstream: list[Array], limit: Any = None, **options: Any) -> list[Array]:
     """One array for each leaf, and one for the limit where it is an array."""
     terms = [(k, place, Fraction(v)) for k, x in enumerate(leaves) for place, v in zip(*places(x), strict=True)]
-    sums: dict[tuple[int, int, int], Fraction] = defaultdict(Fraction)
+    sums: dict[Place, Fraction] = defaultdict(Fraction)
     for k, (row, column), v in terms:
         sums[k, row, column] += v
     given = [Fraction(g) for array in upstream for g in array.data]
@@ -55,7 +55,7 @@ def places(x: Any) -> tuple[list[tuple[int, int]], list[Any]]:
     return [(row, column) for row in rows for column in range(width)], v.data
 
 
-def norm_slopes(sums: dict[Any, Fraction], ord: Any) -> dict[Any, Fraction]:
+def norm_slopes(sums: dict[Place, Fraction], ord: Any) -> dict[Place, Fraction]:
     """The derivative of a norm by each element of T."""
     if ord == 1:
         return {place: Fraction((s > 0) - (s < 0)) for place, s in sums.items()}
@@ -70,19 +70,23 @@ def norm_slopes(sums: dict[Any, Fraction], ord: Any) -> dict[Any, Fraction]:
 
 
 def clip_slopes(
-    terms: list[Any], sums: dict[Any, Fraction], given: list[Fraction], most: Any, *, by_row: bool
+    terms: list[Any], sums: dict[Place, Fraction], given: list[Fraction], most: Any, *, by_row: bool
 ) -> tuple[list[Fraction], Fraction]:
     """The derivatives by each stored number, and by the limit."""
+
+    def unit_of(leaf: int, row: int) -> tuple[int, ...]:
+        return (leaf, row) if by_row else ()
+
     squares: dict[Any, Fraction] = defaultdict(Fraction)
     inner: dict[Any, Fraction] = defaultdict(Fraction)
     for (k, row, _), s in sums.items():
-        squares[(k, row) if by_row else ()] += s * s
+        squares[unit_of(k, row)] += s * s
     for (k, (row, _), v), g in zip(terms, given, strict=True):
-        inner[(k, row) if by_row else ()] += g * v
+        inner[unit_of(k, row)] += g * v
     norms = {unit: root(square) for unit, square in squares.items()}
     found, of_limit = [], Fraction(0)
     for (k, (row, column), _), g in zip(terms, given, strict=True):
-        unit = (k, row) if by_row else ()
+        unit = unit_of(k, row)
         n = norms[unit]
         if n <= most:
             found.append(g)

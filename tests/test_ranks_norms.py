@@ -424,6 +424,7 @@ PROGRAMS = [("float32", 1.0), ("float32", 1e20), ("float64", 1e200)]
 @pytest.mark.parametrize(("dtype", "size"), PROGRAMS[::2])
 def test_within_a_mapped_axis_of_jax(dtype: str, size: float) -> None:
     jax = pytest.importorskip("jax", reason="jax is not installed")
+    from islices.backends.jax.precision import enable_x64
 
     def clip(values: Any, indices: Any, dense: Any, how: str) -> Any:
         tree = [IndexedSlices(values, indices, (4, 3)), dense]
@@ -434,8 +435,6 @@ def test_within_a_mapped_axis_of_jax(dtype: str, size: float) -> None:
 
     ranks, how = 4, "tensorflow" if size == 1.0 else "islices"
     values, indices, dense = stacked(ranks, size, dtype)
-    from islices.backends.jax.precision import enable_x64
-
     with enable_x64(dtype == "float64"):
         with pytest.raises(ValueError, match=r"group: got <one process.* for traced arrays"):
             jax.jit(lambda x: islices.global_norm([x], group=Alone()))(dense)

@@ -8,7 +8,6 @@ May import: `keras`, `tensorflow`, `numpy`, the core, this folder.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -136,9 +135,8 @@ class Stepped(Coalesced):
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
         grads, variables = list(grads), trainable_variables or self._trainable_variables
-        twice = next((x for x, n in Counter(map(id, variables)).items() if n > 1), None)
-        if twice is not None:
-            name = next(x.name for x in variables if id(x) == twice)
+        if len(set(map(id, variables))) < len(variables):
+            name = next(x.name for k, x in enumerate(variables) if any(x is y for y in variables[:k]))
             raise ValueError(
                 f"trainable_variables: got {name!r} twice; accepted is each once, with the sum of its gradients"
             )

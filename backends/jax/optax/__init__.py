@@ -182,25 +182,22 @@ def apply_updates(params: Any, updates: Any, *, donate: bool = False) -> Any:
     structure: Any
     leaves, structure = jax.tree.flatten(params, is_leaf=lambda x: x is None or is_leaf(x))
     pairs = list(zip(leaves, structure.flatten_up_to(updates), strict=True))
-    for p, u in pairs:
-        if p is None or not isinstance(u, IndexedSlices):
-            continue
+    sparse = [k for k, (p, u) in enumerate(pairs) if p is not None and isinstance(u, IndexedSlices)]
+    for k in sparse:
+        p, u = pairs[k]
         shape = p.shape if isinstance(p, Table) else jax.numpy.shape(p)
         if u.dense_shape != shape:
             raise ValueError(f"updates: got {u!r} for a parameter of shape {shape}; accepted is one shape")
 
-    weights = [p.weights if isinstance(p, Table) else p for p in leaves]
+    new = [p.weights if isinstance(p, Table) else p for p in leaves]
+    rows = {k: jax.numpy.asarray(new[k]) for k in sparse}
     if donate:
         B = get_backend("jax")
-        written = [k for k, (p, u) in enumerate(pairs) if p is not None and isinstance(u, IndexedSlices)]
-        arrays = [(f"params, leaf {k}", jax.numpy.asarray(weights[k])) for k in written]
-        check_apart((B, x, True, label) for label, x in arrays if not B.is_traced(x))
+        check_apart((B, w, True, f"params, leaf {k}") for k, w in rows.items() if not B.is_traced(w))
     # dense ones first: whatever raises there, no array has been given away
-    new = [
-        w if isinstance(u, IndexedSlices) else optax.apply_updates(w, u)
-        for w, (_, u) in zip(weights, pairs, strict=True)
-    ]
-    for k, (p, u) in enumerate(pairs):
-        if p is not None and isinstance(u, IndexedSlices):
-            new[k] = add_to_rows(jax.numpy.asarray(weights[k]), u, donate=donate)
+    for k, (_, u) in enumerate(pairs):
+        if not isinstance(u, IndexedSlices):
+            new[k] = optax.apply_updates(new[k], u)
+    for k, w in rows.items():
+        new[k] = add_to_rows(w, pairs[k][1], donate=donate)
     return structure.unflatten([p.replace(x) if isinstance(p, Table) else x for p, x in zip(leaves, new, strict=True)])
