@@ -30,6 +30,7 @@ __all__ = [
     "Gradient",
     "GradientOfValue",
     "LayerUse",
+    "Look",
     "LookedUp",
     "NativeParts",
     "OtherUse",
@@ -82,6 +83,16 @@ class NativeParts(NamedTuple):
     dense_shape: tuple[int | None, ...]
     coalesced: bool = False
     padded: bool = False
+
+
+class Look(NamedTuple):
+    """What the core asks of the arrays of a call first: the answer of `Backend.look`, one item an array."""
+
+    dtypes: list[str]
+    shapes: list[tuple[int | None, ...]]
+    traced: list[bool]
+    #: `Backend.host_view` of each; None where one has none, is traced, or has its gradient recorded
+    views: list[np.ndarray[Any, Any]] | None
 
 
 class RaggedParts(NamedTuple):
@@ -328,6 +339,19 @@ class Backend:
         The core never writes through the view.
         """
         raise NotImplementedError
+
+    def look(self, arrays: Sequence[Array]) -> Look:
+        """What the primitives of this section say of each array. To be overridden only to say it faster: every call
+        begins with it."""
+        dtypes, traced = [self.dtype(x) for x in arrays], [self.is_traced(x) for x in arrays]
+        views: list[np.ndarray[Any, Any]] = []
+        for x, unknown in zip(arrays, traced, strict=True):
+            view = None if unknown or self.records_gradient(x) else self.host_view(x)
+            if view is None:
+                break
+            views.append(view)
+        whole = len(views) == len(arrays)
+        return Look(dtypes, [self.shape(x) for x in arrays], traced, views if whole else None)
 
     def memory_span(self, x: Array) -> tuple[int, int] | None:
         """The address of the first byte that x's elements lie in, and that behind the last; twice the same one where x

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -18,9 +19,9 @@ from islices.derivatives import Layout, Member
 from islices.floats import FLOATS
 from islices.limits import Limit, bound_of, limit_of
 from islices.linear import round_scalar, scale_values, wide_dtype
-from islices.native import map_leaves, rebuild, without_padding
+from islices.native import map_leaves, rebuild, restored, without_padding
 from islices.nonfinite import Nonfinite, check_nonfinite, refuse_nonfinite
-from islices.norms import Leaf, Total, apply_to, check_float, each_leaf, norm_dtype, parts, rounded_norms, total_norm
+from islices.norms import Leaf, Total, check_float, each_leaf, norm_dtype, parts, rounded_norms, total_norm
 from islices.presets import (
     BY_NORM,
     BY_VALUE,
@@ -202,7 +203,7 @@ def clip_by_norm(
         if axes is not None:
             return clip_units(leaf, axes, limit, formula, nonfinite)
         total = total_norm([leaf], raw=formula.raw, attach=limit.array is not None)
-        return _clipped(leaf, _clipper(parts(leaf)[0], total, limit, formula, nonfinite), formula)
+        return _clipped(leaf, _clipper(leaf, total, limit, formula, nonfinite), formula)
 
     return each_leaf(one, x)
 
@@ -211,13 +212,16 @@ def clip_leaves(
     tree: T, leaves: Sequence[Leaf | None], total: Total, limit: Limit, formula: ClipFormula, nonfinite: str
 ) -> T:
     """The tree, whose leaves these are, clipped as its total norm asks for."""
-    first = next((leaf.adopted for leaf in leaves if leaf is not None), None)
+    first = next(filter(None, leaves), None)
     if first is None:
         refuse_nonfinite(total.E, total.exact, nonfinite)  # of other ranks' leaves
         return tree
-    clip = _clipper(parts(first)[0], total, limit, formula, nonfinite)
-    found = iter([apply_to(lambda x: _clipped(x, clip, formula), leaf) for leaf in leaves])
-    return rebuild(tree, found)  # type: ignore[no-any-return]
+    clip = _clipper(first.adopted, total, limit, formula, nonfinite)
+    clipped = []
+    for leaf in leaves:
+        new = leaf and _clipped(leaf.adopted, clip, formula)
+        clipped.append(restored(new, leaf.adopted, leaf.given) if leaf and leaf.adopted is not leaf.given else new)
+    return rebuild(tree, iter(clipped))  # type: ignore[no-any-return]
 
 
 class Clip(NamedTuple):
@@ -246,41 +250,44 @@ def _clipped(leaf: Any, clip: Clip | None, formula: ClipFormula) -> Any:
     )
 
 
-def _clipper(B: Backend, total: Total, limit: Limit, formula: ClipFormula, nonfinite: str) -> Clip | None:
-    """What clips leaves of this total norm, arrays of B; None where the values stay as they are."""
+def _clipper(first: Any, total: Total, limit: Limit, formula: ClipFormula, nonfinite: str) -> Clip | None:
+    """What clips leaves of this total norm, first being one; None where the values stay as they are."""
     E, exact = total.E, total.exact
+    refuse_nonfinite(E, exact, nonfinite)
     with E.scope():
-        refuse_nonfinite(E, exact, nonfinite)
         norm = exact if formula.wide else E.astype(exact, total.dtype)
-        most = limit.of(E, E.dtype(norm))
-        if E is not modes.HOST:
-            finite = E.isfinite(exact) if nonfinite == "skip" else None
-            traced = _traced_scaling(E, formula.steps(E, norm, most), finite)
-            return Clip(traced, _attached(B, total, norm, limit, formula, nonfinite))
-        known = float(exact[0])
-        if nonfinite == "skip" and not math.isfinite(known):
-            factors: Steps | None = None
-        elif formula.wide:
-            if math.isfinite(known) and known <= most and limit.array is None:
+        most = limit.of(E, "float64" if formula.wide else total.dtype)
+        if E is modes.HOST:
+            if formula.wide and limit.array is None and exact[0] <= most and math.isfinite(exact[0]):
                 return None
-            factors = formula.steps(FLOATS, known, most)
+            skipped = nonfinite == "skip" and not math.isfinite(exact[0])
+            scaled: Callable[[Backend, Array], Array] = partial(
+                _scaled, None if skipped else _known_steps(E, norm, most, formula)
+            )
         else:
-            factors = [(name, c if isinstance(c, float) else c.item()) for name, c in formula.steps(E, norm, most)]
-
-    def scaled(B: Backend, values: Array) -> Array:
-        if factors is None:
-            return modes.run(_zeros, B, (values,))
-        return scale_values(B, values, [(name, round_scalar(B, values, c, name)) for name, c in factors])
-
-    return Clip(scaled, _attached(B, total, norm, limit, formula, nonfinite))
-
-
-def _attached(
-    B: Backend, total: Total, norm: Array, limit: Limit, formula: ClipFormula, nonfinite: str
-) -> tuple[Array, Array, Array] | None:
+            finite = E.isfinite(exact) if nonfinite == "skip" else None
+            scaled = _traced_scaling(E, formula.steps(E, norm, most), finite)
     if total.attached is None:
-        return None
-    return _ingredients(B, total.E, total.attached, norm, limit, formula, nonfinite)
+        return Clip(scaled, None)
+    B, _ = parts(first)
+    return Clip(scaled, _ingredients(B, E, total.attached, norm, limit, formula, nonfinite))
+
+
+def _known_steps(E: Backend, norm: Array, most: Any, formula: ClipFormula) -> list[tuple[str, float]]:
+    """The steps of a formula for a norm that is known, as Python numbers."""
+    if formula.wide:
+        return formula.steps(FLOATS, float(norm[0]), most)
+    return [(name, c if isinstance(c, float) else c.item()) for name, c in formula.steps(E, norm, most)]
+
+
+def _scaled(steps: Sequence[tuple[str, float]] | None, B: Backend, values: Array) -> Array:
+    """Values after the steps, each number rounded to their type; zeros where there are none."""
+    if steps is None:
+        return modes.run("zeros_like", B, (values,))
+    rounded = []
+    for name, c in steps:
+        rounded.append((name, round_scalar(B, values, c, name)))
+    return scale_values(B, values, rounded)
 
 
 def _ingredients(
@@ -312,10 +319,6 @@ def _traced_scaling(E: Backend, steps: Steps, finite: Array | None) -> Callable[
             return clipped if finite is None else B.where(B.reshape(finite, ()), clipped, B.zeros_like(values))
 
     return scaled
-
-
-def _zeros(B: Backend, values: Array) -> Array:
-    return B.zeros_like(values)
 
 
 def clip_by_row_norm(x: T, max_norm: float, *, nonfinite: Nonfinite = "propagate") -> T:

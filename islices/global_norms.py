@@ -120,7 +120,9 @@ def clip_by_global_norm(
     limit = limit_of(max_norm)
     check_nonfinite(nonfinite)
     leaves = adopt_leaves(tree, "tree")
-    of_one_framework(leaves)
-    leaves = [leaf and leaf._replace(adopted=limit.lift(leaf.adopted)) for leaf in leaves]
-    total = total_norm(of_one_framework(leaves), raw=formula.raw, attach=limit.array is not None)
+    adopted = of_one_framework(leaves)
+    if limit.number is None:
+        leaves = [leaf and leaf._replace(adopted=limit.lift(leaf.adopted)) for leaf in leaves]
+        adopted = of_one_framework(leaves)
+    total = total_norm(adopted, raw=formula.raw, attach=limit.array is not None)
     return clip_leaves(tree, leaves, total, limit, formula, nonfinite), total.given

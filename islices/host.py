@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -55,13 +56,10 @@ class _Quiet:
         self.numpy.seterrobj(self.before)
 
 
-#: Asked once: NumPy 2 takes longer to say no than to enter errstate.
-HAS_SETERROBJ = hasattr(np, "seterrobj")
-
-
-def quiet() -> contextlib.AbstractContextManager[Any]:
-    """A context in which NumPy warns of nothing."""
-    return _Quiet() if HAS_SETERROBJ else np.errstate(all="ignore")
+#: A context in which NumPy warns of nothing. (Asked once: NumPy 2 takes longer to say no than to enter errstate.)
+quiet: Callable[[], contextlib.AbstractContextManager[Any]] = (
+    _Quiet if hasattr(np, "seterrobj") else partial(np.errstate, all="ignore")
+)
 
 
 def bfloat16_to_float32(bits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -110,6 +108,9 @@ class HostBackend(Backend):
 
     def to_numpy(self, x: Array) -> np.ndarray[Any, Any]:
         return x  # type: ignore[no-any-return]
+
+    def scalar(self, x: np.ndarray[Any, Any], like: Array) -> Array:
+        return x.copy()
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         return quiet()  # overflow and NaN are results here, not accidents
@@ -216,26 +217,6 @@ class HostBackend(Backend):
     def sum_duplicates(self, values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
         order, ids, starts = group(indices)
         return _fold(values, order, starts), ids
-
-    def sum_rows(self, values: Array, indices: Array, rows: int | None, *, loose: bool) -> tuple[Array, Array]:
-        if loose:
-            values, indices = self.select(values, indices, self.in_range(indices, rows), rows)
-        compiled = kernels.active()
-        found = compiled.sum_rows(values, indices) if compiled else None
-        return super().sum_rows(values, indices, rows, loose=False) if found is None else found
-
-    def dense_rows(self, values: Array, indices: Array, shape: tuple[int, ...], *, loose: bool) -> Array:
-        if loose:
-            values, indices = self.select(values, indices, self.in_range(indices, shape[0]), shape[0])
-        compiled = kernels.active()
-        found = compiled.to_dense(values, indices, shape) if compiled else None
-        return super().dense_rows(values, indices, shape, loose=False) if found is None else found
-
-    def scaled(self, values: Array, steps: Sequence[tuple[str, Any]]) -> Array:
-        compiled = kernels.active()
-        if compiled and 0 < len(steps) <= 2 and all(isinstance(c, (int, float)) for _, c in steps):
-            return compiled.scale(values, steps)
-        return super().scaled(values, steps)
 
     def scatter_rows(self, values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
         out = zeros(shape, values.dtype)

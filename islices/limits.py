@@ -78,7 +78,9 @@ def _at_least_0(B: Backend, x: Array) -> Array:
 
 def limit_of(max_norm: Any, name: str = "max_norm") -> Limit:
     """A limit as it was given, or TypeError or ValueError."""
-    if type(max_norm) is float or is_real(max_norm):
+    if type(max_norm) is float and max_norm >= 0:  # what it nearly always is
+        return Limit(max_norm)
+    if is_real(max_norm):
         return Limit(check_max_norm(max_norm, name))
     B = find_backend(max_norm)
     if B is None or not B.is_array(max_norm) or B.shape(max_norm) not in ((), (1,)):

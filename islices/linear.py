@@ -18,7 +18,7 @@ from islices import modes
 from islices.arguments import is_real, show
 from islices.backend import FLOATS, INTEGERS, Array, Backend
 from islices.host import bfloat16_to_float32
-from islices.native import adopt, aligned, flatten, map_leaves, rebuild, structure
+from islices.native import adopt, aligned, flatten, map_leaves, rebuild, restored, structure
 from islices.registry import describe, get_backend
 from islices.rows import coalesce
 from islices.slices import IndexedSlices, check_indices
@@ -81,8 +81,8 @@ def round_scalar(B: Backend, values: Array, c: Any, argument: str) -> Any:
     """A hyperparameter as clause 18 has it: a Python number exact in the values' type (float32 for 16-bit), or,
     where c is traced, a 0-d array of that type."""
     dtype = B.dtype(values)
-    if type(c) is float and dtype in FLOATS:  # what it nearly always is
-        return c if dtype == "float64" else _single(c)
+    if type(c) is float and dtype in FLOATS and -1e38 < c < 1e38:  # what it nearly always is
+        return c if dtype == "float64" else float(np.float32(c))
     if not isinstance(c, numbers.Real) and not isinstance(c, np.generic):
         c = _zero_d(B, c, argument)
         if not isinstance(c, numbers.Real):
@@ -102,8 +102,6 @@ def round_scalar(B: Backend, values: Array, c: Any, argument: str) -> Any:
 
 def _single(c: float) -> float:
     """c as a float32 holds it; infinite, without a warning, beyond."""
-    if abs(c) < 1e38:
-        return float(np.float32(c))
     with np.errstate(over="ignore"):
         return float(np.float32(c))
 
@@ -143,14 +141,13 @@ def wide_dtype(dtype: str) -> str:
 def scale_values(B: Backend, values: Array, steps: Sequence[tuple[str, Any]]) -> Array:
     """values multiplied and divided by scalars, one after the other, each step rounded (16-bit: in float32, and
     to 16 bits once at the end). A scalar is a Python number, a 0-d array, or an array of values' rank."""
-    if all(isinstance(c, (int, float)) for _, c in steps):
-        return modes.run(_scaled, B, (values,), steps=steps)
+    known = True
+    for _, c in steps:
+        known = known and isinstance(c, (int, float))
+    if known:
+        return modes.run("scaled", B, (values,), steps=steps)
     with B.scope():
         return B.scaled(values, steps)
-
-
-def _scaled(B: Backend, values: Array, *, steps: Sequence[tuple[str, Any]]) -> Array:
-    return B.scaled(values, steps)
 
 
 # ---------------------------------------------------------------------- add, concat
@@ -184,15 +181,13 @@ def concat(xs: Sequence[T]) -> T:
         raise TypeError(f"xs: got {describe(xs)}; accepted is a list or tuple of sparse gradients")
     if not xs:
         raise ValueError("xs: got nothing; accepted is at least one sparse gradient")
-    leaves, restore = [], None
+    leaves = []
     for x in xs:
-        leaf, back = adopt(x, "xs")
+        leaf = adopt(x, "xs")
         if not isinstance(leaf, IndexedSlices):
             raise TypeError(f"xs: got {describe(x)}; accepted are sparse gradients (add takes dense ones too)")
-        restore = restore or back
         leaves.append(leaf)
-    assert restore is not None
-    return restore(_concat(leaves, "xs"))  # type: ignore[no-any-return]
+    return restored(_concat(leaves, "xs"), leaves[0], xs[0])  # type: ignore[no-any-return]
 
 
 def _concat(leaves: list[IndexedSlices], argument: str) -> IndexedSlices:
@@ -279,12 +274,11 @@ def add(*xs: Any) -> Any:
 def _add_leaves(xs: list[Any]) -> Any:
     if not xs:
         return None
-    adopted = [adopt(x, "xs") for x in xs]
-    leaves, restore = [leaf for leaf, _ in adopted], adopted[0][1]
+    leaves = [adopt(x, "xs") for x in xs]
     sparse = [leaf for leaf in leaves if isinstance(leaf, IndexedSlices)]
     dense = [leaf for leaf in leaves if not isinstance(leaf, IndexedSlices)]
     if not dense:
-        return restore(_concat(sparse, "xs"))
+        return restored(_concat(sparse, "xs"), leaves[0], xs[0])
     B = get_backend(dense[0])
     shape = B.shape(dense[0])
     for x in dense[1:]:
@@ -299,7 +293,7 @@ def _add_leaves(xs: list[Any]) -> Any:
     if s.dense_shape[0] is None and not modes.is_traced(B, s.indices):
         check_indices(B, s.indices, shape[0])
     s = coalesce(s)
-    return modes.run(_add_rows, B, (total, s.values, s.indices))
+    return modes.run("add_rows", B, (total, s.values, s.indices))
 
 
 def _sum(B: Backend, *arrays: Array) -> Array:
@@ -308,10 +302,6 @@ def _sum(B: Backend, *arrays: Array) -> Array:
     for x in arrays[1:]:
         total = B.astype(B.widen(total) + B.widen(x), dtype)
     return total
-
-
-def _add_rows(B: Backend, dense: Array, values: Array, ids: Array) -> Array:
-    return B.add_rows(dense, values, ids)
 
 
 # ---------------------------------------------------------------------- the operators of IndexedSlices

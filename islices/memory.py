@@ -7,7 +7,7 @@ a result: so what large results leave behind is kept, up to `KEPT` bytes, for th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,25 +25,21 @@ KEPT = 1 << 26
 WASTE = 4
 
 
-def empty(shape: Sequence[int], dtype: Any) -> Host:
+def empty(shape: Sequence[int], dtype: Any, allocate: Callable[..., Host] = np.empty) -> Host:
     """An uninitialised C-ordered array whose memory starts at a multiple of 64 bytes."""
     dtype = np.dtype(dtype)
-    if math.prod(shape) * dtype.itemsize >= LARGE:
+    if allocate is np.empty and math.prod(shape) * dtype.itemsize >= LARGE:
         return _Block.array(tuple(shape), dtype)
-    return _aligned(np.empty, shape, dtype)
-
-
-def zeros(shape: Sequence[int], dtype: Any) -> Host:
-    """An array of zeros, aligned as `empty` is; the system's zero pages are not touched."""
-    return _aligned(np.zeros, shape, np.dtype(dtype))
-
-
-def _aligned(allocate: Any, shape: Sequence[int], dtype: np.dtype[Any]) -> Host:
     size, spare = math.prod(shape), ALIGNMENT // dtype.itemsize
     raw: Host = allocate(size + spare, dtype)
     # memory comes at multiples of 16 bytes; raw.ctypes takes several times as long
     start = -raw.__array_interface__["data"][0] % ALIGNMENT // dtype.itemsize
     return raw[start : start + size].reshape(shape)
+
+
+def zeros(shape: Sequence[int], dtype: Any) -> Host:
+    """An array of zeros, aligned as `empty` is; the system's zero pages are not touched."""
+    return empty(shape, dtype, np.zeros)
 
 
 def at_address(owner: Any, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], *, writable: bool) -> Host:

@@ -1,8 +1,9 @@
 """How an operation runs: on the host, by the framework's own operations, or inside a trace.
 
-A *kernel* here is a function ``kernel(backend, *arrays, **static)`` written on the primitives of `Backend`.
-`run` decides which backend's primitives it gets: those of `HostBackend` on views of the arrays' memory (mode
-"host"), or the arrays' own backend (mode "native", and whenever a trace or a gradient is being recorded).
+What `run` is given is the name of one of `Backend`'s methods, or a function ``fn(backend, *arrays, **static)`` written
+on them. It decides which backend's: those of `HostBackend` on views of the arrays' memory (mode "host"), or the arrays'
+own (mode "native", and whenever a trace or a gradient is being recorded). On the host a compiled kernel stands in for a
+method that has one (`islices.kernels.operations.KERNELS`), where kernels are on and it takes what it is given.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from islices import kernels
 from islices.arguments import check_name
-from islices.backend import Array, Backend
+from islices.backend import Array, Backend, Look
 from islices.host import HostBackend
 
-__all__ = ["HOST", "execution", "host_views", "is_traced", "keeps_slots", "on_host", "run", "run_on"]
+__all__ = ["HOST", "execution", "host_views", "is_traced", "keeps_slots", "on_host", "run"]
 
 MODES = ("host", "native")
 HOST = HostBackend()
@@ -77,43 +79,29 @@ def on_host() -> bool:
 
 def host_views(backend: Backend, arrays: Sequence[Array]) -> list[np.ndarray[Any, Any]] | None:
     """NumPy views of the arrays if the host may compute on them now, else None."""
-    if not on_host() and not backend.host_only:
-        return None
-    views = []
-    for x in arrays:
-        if backend.is_traced(x) or backend.records_gradient(x):
-            return None
-        view = backend.host_view(x)
-        if view is None:
-            return None
-        views.append(view)
-    return views
+    return backend.look(arrays).views if backend.host_only or _mode.get() == "host" else None
 
 
-def run(kernel: Callable[..., Any], backend: Backend, arrays: Sequence[Array], **static: Any) -> Any:
-    """kernel's result as the backend's arrays. A result may be an array, a tuple of them, or Python values."""
-    return run_on(host_views(backend, arrays), kernel, backend, arrays, **static)
-
-
-def run_on(
-    views: Sequence[np.ndarray[Any, Any]] | None,
-    kernel: Callable[..., Any],
-    backend: Backend,
-    arrays: Sequence[Array],
-    **static: Any,
+def run(
+    fn: str | Callable[..., Any], backend: Backend, arrays: Sequence[Array], look: Look | None = None, **static: Any
 ) -> Any:
-    """The same, where the `host_views` of the arrays are known."""
+    """fn's result as the backend's arrays: an array, a tuple of them, or Python values. look is the backend's at the
+    arrays, where it is known."""
+    views = None
+    if backend.host_only or _mode.get() == "host":
+        views = (look or backend.look(arrays)).views
     if views is None:
         with backend.scope():
-            return kernel(backend, *arrays, **static)
-    with HOST.scope():
-        out = kernel(HOST, *views, **static)
-    if isinstance(out, tuple):
-        return tuple([_give(backend, x, arrays[0]) for x in out])
-    return _give(backend, out, arrays[0])
-
-
-def _give(backend: Backend, x: Any, like: Array) -> Any:
-    if isinstance(x, np.ndarray):
-        return backend.from_host(x, like)
-    return backend.from_host(np.asarray(x), like) if isinstance(x, np.generic) else x  # what NumPy makes of 0-d arrays
+            return getattr(backend, fn)(*arrays, **static) if isinstance(fn, str) else fn(backend, *arrays, **static)
+    compiled = kernels.active() if isinstance(fn, str) else None
+    kernel = compiled.KERNELS.get(fn) if compiled else None
+    out = kernel(*views, **static) if kernel else None
+    if out is None:
+        with HOST.scope():
+            out = getattr(HOST, fn)(*views, **static) if isinstance(fn, str) else fn(HOST, *views, **static)
+    results = []
+    for x in out if isinstance(out, tuple) else (out,):
+        if isinstance(x, (np.ndarray, np.generic)):  # the latter is what NumPy makes of 0-d arrays
+            x = backend.from_host(np.asarray(x), arrays[0])
+        results.append(x)
+    return tuple(results) if isinstance(out, tuple) else results[0]

@@ -1,6 +1,6 @@
 """Type in, type out: native sparse objects to IndexedSlices and back, through nested structures.
 
-`adopt` turns any leaf a user may hand over into what the library computes on, together with the way back;
+`adopt` turns any leaf a user may hand over into what the library computes on, `restored` is the way back, and
 `map_leaves` does so through lists, tuples, named tuples and dicts. Every public function is built on the two.
 """
 
@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from islices import modes
+from islices.arguments import check_flag
 from islices.backend import INTEGERS, Array, Backend
 from islices.coalescing import coalesce_slices
 from islices.registry import broken_backends, describe, find_backend, get_backend
@@ -28,6 +29,7 @@ __all__ = [
     "map_leaves",
     "named_leaves",
     "rebuild",
+    "restored",
     "structure",
     "to_native",
     "without_padding",
@@ -81,15 +83,9 @@ def from_native(x: Any, *, dense_shape: Iterable[int | None] | None = None, vali
     if backend is None or not backend.is_native(x):
         hint = "; a dense array becomes slices by from_dense(x)" if backend is not None else ""
         raise TypeError(f"x: got {describe(x)}; accepted is a framework's row-sparse gradient{hint}")
-    parts = backend.from_native(x)
-    return IndexedSlices(
-        parts.values,
-        parts.indices,
-        parts.dense_shape if dense_shape is None else dense_shape,
-        coalesced=parts.coalesced,
-        padded=parts.padded,
-        validate=validate,
-    )
+    s = IndexedSlices._of_native(backend, x, dense_shape, validate=check_flag(validate, "validate"))
+    object.__setattr__(s, "_look", None)  # the caller may keep it, and change the arrays' memory
+    return s
 
 
 def to_native(s: IndexedSlices, *, like: Any = None) -> Any:
@@ -149,10 +145,10 @@ def _drop_invalid(B: Backend, values: Array, indices: Array, *, rows: int | None
     return B.select(values, indices, B.in_range(indices, rows), rows)
 
 
-def adopt(x: Any, argument: str = "x") -> tuple[Any, Callable[[Any], Any]]:
-    """(leaf, restore): an IndexedSlices or a dense array, and what turns a result into x's own type."""
+def adopt(x: Any, argument: str = "x") -> Any:
+    """What the library computes on in the place of x: an IndexedSlices, or a dense array. See `restored`."""
     if isinstance(x, IndexedSlices):
-        return x, _identity
+        return x
     backend = find_backend(x)
     if backend is None:
         raise TypeError(
@@ -162,36 +158,35 @@ def adopt(x: Any, argument: str = "x") -> tuple[Any, Callable[[Any], Any]]:
         )
     if not backend.is_native(x):
         check_values_dtype(backend, x, argument)
-        return x, _identity
-
-    def restore(result: Any) -> Any:
-        return to_native(result, like=x) if isinstance(result, IndexedSlices) else result
-
-    return from_native(x), restore
+        return x
+    return IndexedSlices._of_native(backend, x)
 
 
-def _identity(x: Any) -> Any:
-    return x
+def restored(result: Any, leaf: Any, given: Any) -> Any:
+    """A result of leaf, which `adopt` made of what was given, as the type of that; the object itself if unchanged."""
+    if result is leaf:
+        return given
+    return to_native(result, like=given) if leaf is not given and isinstance(result, IndexedSlices) else result
 
 
 # ---------------------------------------------------------------------- nested structures
 def flatten(tree: Any, argument: str = "x") -> list[Any]:
     """The leaves of nested lists, tuples and dicts, in order; None is a leaf too. ValueError beyond `DEEPEST`."""
+    if not isinstance(tree, (list, tuple, dict)):
+        return [tree]
     leaves: list[Any] = []
     _collect(tree, leaves, DEEPEST, argument)
     return leaves
 
 
 def _collect(tree: Any, leaves: list[Any], depth: int, argument: str) -> None:
-    if isinstance(tree, dict):
-        tree = tree.values()
-    elif not isinstance(tree, (list, tuple)):
-        leaves.append(tree)
-        return
     if not depth:
         raise ValueError(f"{argument}: got a structure of more than {DEEPEST} levels, or one within itself")
-    for item in tree:
-        _collect(item, leaves, depth - 1, argument)
+    for item in tree.values() if isinstance(tree, dict) else tree:
+        if isinstance(item, (list, tuple, dict)):
+            _collect(item, leaves, depth - 1, argument)
+        else:
+            leaves.append(item)
 
 
 def named_leaves(tree: Any, argument: str, into: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -249,19 +244,21 @@ def structure(tree: Any) -> Any:
 
 def rebuild(tree: Any, leaves: Iterator[Any]) -> Any:
     """A structure like tree, of the same container types, with its leaves taken from an iterator."""
-    if isinstance(tree, dict):
-        items = {key: rebuild(item, leaves) for key, item in tree.items()}
-        if type(tree) is dict:
-            return items
-        out = copy.copy(tree)
-        out.update(items)
-        return out
-    if isinstance(tree, tuple):
-        made = [rebuild(item, leaves) for item in tree]
-        return tree._make(made) if hasattr(tree, "_make") else tuple(made)  # pyright: ignore[reportAttributeAccessIssue]
+    if not isinstance(tree, (list, tuple, dict)):
+        return next(leaves)
+    made = []
+    for item in tree.values() if isinstance(tree, dict) else tree:
+        made.append(rebuild(item, leaves) if isinstance(item, (list, tuple, dict)) else next(leaves))
     if isinstance(tree, list):
-        return [rebuild(item, leaves) for item in tree]
-    return next(leaves)
+        return made
+    if isinstance(tree, tuple):
+        return tree._make(made) if hasattr(tree, "_make") else tuple(made)  # pyright: ignore[reportAttributeAccessIssue]
+    items = dict(zip(tree, made, strict=True))
+    if type(tree) is dict:
+        return items
+    out = copy.copy(tree)
+    out.update(items)
+    return out
 
 
 def map_leaves(fn: Callable[[Any], Any], tree: T, argument: str = "x") -> T:
@@ -273,8 +270,9 @@ def map_leaves(fn: Callable[[Any], Any], tree: T, argument: str = "x") -> T:
     if isinstance(tree, (list, tuple, dict)):
         leaves = iter([map_leaves(fn, leaf, argument) for leaf in flatten(tree, argument)])
         return rebuild(tree, leaves)  # type: ignore[no-any-return]
-    leaf, restore = adopt(tree, argument)
-    return restore(fn(leaf))  # type: ignore[no-any-return]
+    leaf = adopt(tree, argument)
+    result = fn(leaf)
+    return to_native(result, like=tree) if leaf is not tree and isinstance(result, IndexedSlices) else result  # type: ignore[no-any-return]
 
 
 # ---------------------------------------------------------------------- dense arrays, other frameworks
@@ -318,7 +316,7 @@ def from_dense(x: Array, rows: Any = None) -> IndexedSlices:
         ids = backend.asarray(_nonzero_rows(backend.to_numpy(x)), x)
     else:
         ids = _row_numbers(backend, rows, shape[0], x)
-    values = modes.run(_take, backend, (x, ids))
+    values = modes.run("take", backend, (x, ids))
     return IndexedSlices._trusted(backend, values, ids, shape, coalesced=rows is None)
 
 
@@ -343,10 +341,6 @@ def _row_numbers(backend: Backend, rows: Any, count: int | None, like: Array) ->
         if len(seen) and counts.max() > 1:
             raise ValueError(f"rows: got row {int(seen[counts.argmax()])} {int(counts.max())} times; accepted is once")
     return rows
-
-
-def _take(B: Backend, x: Array, ids: Array) -> Array:
-    return B.take(x, ids)
 
 
 def convert(x: Any, backend: str | Backend) -> Any:

@@ -22,7 +22,8 @@ NONFINITE = ("propagate", "raise", "skip")
 
 def check_nonfinite(nonfinite: str) -> None:
     """Raise ValueError for a name that means nothing."""
-    check_name(nonfinite, NONFINITE, "nonfinite")
+    if type(nonfinite) is not str or nonfinite not in NONFINITE:
+        check_name(nonfinite, NONFINITE, "nonfinite")
 
 
 def refuse_nonfinite(E: Backend, norms: Array, nonfinite: str) -> None:

@@ -5,7 +5,7 @@ How the sums are taken is in `islices.sums`; here is what is summed, and what th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -13,8 +13,9 @@ import numpy as np
 from islices import derivatives, kernels, modes
 from islices.arguments import is_real, show
 from islices.backend import FLOATS, Array, Backend
+from islices.host import quiet
 from islices.linear import as_float
-from islices.native import adopt, flatten, rebuild, without_padding
+from islices.native import adopt, flatten, rebuild, restored, without_padding
 from islices.registry import describe, get_backend
 from islices.rows import coalesce
 from islices.slices import IndexedSlices
@@ -22,18 +23,19 @@ from islices.sums import Matrices, as_rows, row_norms
 
 __all__ = [
     "Leaf",
+    "Seen",
     "Total",
     "adopt_leaves",
     "apply_to",
     "as_matrices",
     "check_float",
-    "check_floats",
     "check_one_framework",
     "check_order",
     "each_leaf",
+    "look_at",
     "norm",
-    "norm64",
     "norm_dtype",
+    "norm_of",
     "norm_out",
     "of_one_framework",
     "parts",
@@ -42,6 +44,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+Host = np.ndarray[Any, Any]
 
 
 def norm(x: Any, ord: float = 2) -> Any:
@@ -83,9 +86,7 @@ def norm(x: Any, ord: float = 2) -> Any:
     >>> float(norm(s))
     10.0
     """
-    order = check_order(ord, "ord")
-    leaf, _ = adopt(x)
-    return total_norm([leaf], order).given
+    return total_norm([adopt(x)], check_order(ord, "ord")).given
 
 
 def check_order(ord: Any, argument: str) -> float:
@@ -98,24 +99,23 @@ def check_order(ord: Any, argument: str) -> float:
 
 
 class Leaf(NamedTuple):
-    """A leaf of a tree: the caller's object, what the library computes on, and the way back to the caller's type."""
+    """A leaf of a tree: the caller's object, and what the library computes on."""
 
     given: Any
     adopted: Any
-    restore: Callable[[Any], Any]
 
 
 def adopt_leaves(tree: Any, argument: str) -> list[Leaf | None]:
     """The leaves of a tree in order, None included."""
-    return [None if x is None else Leaf(x, *adopt(x, argument)) for x in flatten(tree, argument)]
+    leaves: list[Leaf | None] = []
+    for x in flatten(tree, argument):
+        leaves.append(None if x is None else Leaf(x, adopt(x, argument)))
+    return leaves
 
 
 def apply_to(fn: Callable[[Any], Any], leaf: Leaf | None) -> Any:
     """fn of a leaf as the caller's type; what fn returns as it is stays the caller's own object."""
-    if leaf is None:
-        return None
-    out = fn(leaf.adopted)
-    return leaf.given if out is leaf.adopted else leaf.restore(out)
+    return None if leaf is None else restored(fn(leaf.adopted), leaf.adopted, leaf.given)
 
 
 def each_leaf(fn: Callable[[Any], Any], tree: T) -> T:
@@ -126,12 +126,16 @@ def each_leaf(fn: Callable[[Any], Any], tree: T) -> T:
 
 def of_one_framework(leaves: Sequence[Leaf | None]) -> list[Any]:
     """What the library computes on of the leaves there are; TypeError if frameworks are mixed."""
-    adopted = [leaf.adopted for leaf in leaves if leaf is not None]
-    check_one_framework((parts(leaf)[0] for leaf in adopted), "tree")
+    adopted, backends = [], []
+    for leaf in filter(None, leaves):
+        adopted.append(leaf.adopted)
+        backends.append(parts(leaf.adopted)[0])
+    if len(backends) > 1:
+        check_one_framework(backends, "tree")
     return adopted
 
 
-def check_one_framework(backends: Iterable[Backend], argument: str) -> None:
+def check_one_framework(backends: Sequence[Backend], argument: str) -> None:
     """Raise TypeError if these are several."""
     names = {B.name for B in backends}
     if len(names) > 1:
@@ -158,64 +162,88 @@ class Total(NamedTuple):
     attached: Array | None = None
 
 
+class Seen(NamedTuple):
+    """An adopted leaf of floats that has been looked at."""
+
+    leaf: Any
+    B: Backend
+    values: Array
+    dtype: str
+    views: list[Host] | None  # of its arrays, if the host may compute on them now
+
+
+def look_at(leaf: Any) -> Seen:
+    """What is to be known of a leaf to measure it; TypeError for one of integers, which have no norm here."""
+    sparse = isinstance(leaf, IndexedSlices)
+    B, arrays = (leaf.backend, (leaf.values, leaf.indices)) if sparse else (get_backend(leaf), (leaf,))
+    look = (leaf._look if sparse else None) or B.look(arrays)
+    if look.dtypes[0] not in FLOATS:
+        check_float(B, arrays[0])
+    return Seen(leaf, B, arrays[0], look.dtypes[0], look.views if B.host_only or modes.on_host() else None)
+
+
 def total_norm(leaves: Sequence[Any], ord: float = 2.0, *, raw: bool = False, attach: bool = False) -> Total:
     """The norm of all leaves together. raw: duplicates are not summed; attach: with `Total.attached` in any case."""
-    dtype = norm_dtype(leaves)
     if not leaves:
         exact = np.zeros(1)
-        return Total(modes.HOST, exact, dtype, norm_out(modes.HOST, exact, dtype, leaves))
-    if not attach and not any(derivatives.asks(*parts(leaf)) for leaf in leaves):
-        E, exact = norm64(leaves, ord, raw=raw)
-        return Total(E, exact, dtype, norm_out(E, exact, dtype, leaves))
-    B, _ = parts(leaves[0])
+        return Total(modes.HOST, exact, "float32", norm_out(modes.HOST, exact, "float32"))
+    found = []
+    for leaf in leaves:
+        seen = look_at(leaf)
+        # what the host may compute on is neither traced nor recorded
+        attach = attach or (seen.views is None and derivatives.asks(seen.B, seen.values))
+        found.append(seen)
+    B, values = found[0].B, found[0].values
+    if not attach:
+        E, exact, dtype = norm_of(found, ord, raw=raw)
+        return Total(E, exact, dtype, norm_out(E, exact, dtype, B, values))
     constants = [derivatives.constant(B, leaf) for leaf in leaves]
-    E, exact = norm64(constants, ord, raw=raw)
-    given = norm_out(E, exact, dtype, constants)
+    E, exact, dtype = norm_of([look_at(leaf) for leaf in constants], ord, raw=raw)
+    given = norm_out(E, exact, dtype, *parts(constants[0]))
     with B.scope():
         members = [derivatives.of_leaf(leaf, raw=raw) for leaf in leaves]
         attached = derivatives.attach_norms(B, B.reshape(given, (1,)), members, ord)
         return Total(E, exact, dtype, B.reshape(attached, B.shape(given)), attached)
 
 
-def norm64(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Backend, Array]:
-    """(E, norm): the float64 norm of all leaves together, shape (1,), with the backend that computes on it."""
-    check_floats(leaves)
-    on_host = [_on_host(leaf) for leaf in leaves]
-    viewed = [(leaf, views) for leaf, views in zip(leaves, on_host, strict=True) if views is not None]
-    compiled = kernels.active() if ord in (1.0, 2.0) else None
-    if compiled and len(viewed) == len(leaves):
+def norm_of(found: Sequence[Seen], ord: float, *, raw: bool) -> tuple[Backend, Array, str]:
+    """(E, norm, dtype): the float64 norm of all leaves together, shape (1,), with the backend that computes on it, and
+    the dtype that it is given in."""
+    dtype, viewed = "float32", True
+    for seen in found:
+        dtype = "float64" if seen.dtype == "float64" else dtype
+        viewed = viewed and seen.views is not None
+    compiled = kernels.active() if viewed and ord in (1.0, 2.0) else None
+    if compiled:
         # duplicates are summed on the way, and their sums kept nowhere
-        found = compiled.norm([_stored(leaf, views, raw) for leaf, views in viewed], int(ord))
-        if found is not None:
-            return modes.HOST, np.array((found,))
-    return row_norms(_matrices(leaves, on_host, raw), ord)
+        stored = []
+        for seen in found:
+            stored.append(_stored(seen, raw))
+        norm = compiled.norm(stored, int(ord))
+        if norm is not None:
+            return modes.HOST, np.array((norm,)), dtype
+    return *row_norms(_matrices(found, raw), ord), dtype
 
 
 def as_matrices(leaves: Sequence[Any], *, raw: bool) -> Matrices:
     """Each leaf's numbers, duplicates summed unless raw, as a matrix of one row, for `islices.sums`."""
-    return _matrices(leaves, [_on_host(leaf) for leaf in leaves], raw)
+    return _matrices([look_at(leaf) for leaf in leaves], raw)
 
 
-def _matrices(leaves: Sequence[Any], on_host: Sequence[list[np.ndarray[Any, Any]] | None], raw: bool) -> Matrices:
+def _matrices(found: Sequence[Seen], raw: bool) -> Matrices:
     flat = []
-    traced = None in on_host and any(modes.is_traced(*parts(leaf)) for leaf in leaves)
-    for given, views in zip(leaves, on_host, strict=True):
-        B, leaf = parts(given)[0], given
-        if views is not None and not traced:  # what is summed here nobody sees: it need not go back
-            B, leaf = modes.HOST, _over(given, views)
+    traced = any(seen.views is None and modes.is_traced(seen.B, seen.values) for seen in found)
+    for seen in found:
+        B, leaf = seen.B, seen.leaf
+        if seen.views is not None and not traced:  # what is summed here nobody sees: it need not go back
+            B, leaf = modes.HOST, _over(leaf, seen.views)
         if isinstance(leaf, IndexedSlices):
             leaf = (without_padding(leaf) if raw else coalesce(leaf)).values
         flat.append((B, as_rows(B, leaf, 1)))
     return flat
 
 
-def _on_host(leaf: Any) -> list[np.ndarray[Any, Any]] | None:
-    """NumPy views of the arrays of a leaf, if the host may compute on them now."""
-    B, values = parts(leaf)
-    return modes.host_views(B, (values, leaf.indices) if isinstance(leaf, IndexedSlices) else (values,))
-
-
-def _over(leaf: Any, views: list[np.ndarray[Any, Any]]) -> Any:
+def _over(leaf: Any, views: list[Host]) -> Any:
     """The leaf over the views of its arrays."""
     if not isinstance(leaf, IndexedSlices):
         return views[0]
@@ -223,8 +251,10 @@ def _over(leaf: Any, views: list[np.ndarray[Any, Any]]) -> Any:
     return IndexedSlices._trusted(modes.HOST, views[0], views[1], leaf.dense_shape, **flags)
 
 
-def _stored(leaf: Any, views: list[np.ndarray[Any, Any]], raw: bool) -> tuple[Array, Array | None]:
+def _stored(seen: Seen, raw: bool) -> tuple[Host, Host | None]:
     """(values, indices) of a leaf on the host; None for indices where nothing is to be summed."""
+    leaf, views = seen.leaf, seen.views
+    assert views is not None, "the host may compute on it"
     if len(views) == 1:
         return views[0], None
     if leaf.padded:
@@ -239,24 +269,17 @@ def check_float(B: Backend, values: Array) -> None:
         raise TypeError(f"x: got {describe(values)}; accepted is a floating dtype")
 
 
-def check_floats(leaves: Sequence[Any]) -> None:
-    """Raise TypeError if a leaf is of integers."""
-    for leaf in leaves:
-        check_float(*parts(leaf))
-
-
-def norm_out(E: Backend, norm64: Array, dtype: str, leaves: Sequence[Any]) -> Any:
-    """The norm as the user gets it: a scalar of the leaves' framework, of NumPy if there are none."""
+def norm_out(E: Backend, norm64: Array, dtype: str, B: Backend | None = None, like: Array = None) -> Any:
+    """The norm as the user gets it: a scalar of the leaves' framework where they lie, of NumPy if there are none."""
     if E is not modes.HOST:
         with E.scope():
             return E.reshape(E.astype(norm64, dtype), ())
-    with E.scope():
+    with quiet():
         rounded = norm64.astype(dtype).reshape(())
-    if not leaves:
+    if B is None:
         return rounded
-    B, values = parts(leaves[0])
     with B.scope():
-        return B.scalar(rounded, values)
+        return B.scalar(rounded, like)
 
 
 def rounded_norms(B: Backend, E: Backend, norms: Array, dtype: str, like: Array) -> Array:

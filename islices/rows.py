@@ -21,7 +21,7 @@ from islices.native import map_leaves
 from islices.registry import describe, find_backend, get_backend
 from islices.slices import IndexedSlices, check_indices
 
-__all__ = ["check_memory", "coalesce", "drop_rows", "integers_or_mask", "keep_rows", "scatter", "to_dense"]
+__all__ = ["check_memory", "coalesce", "drop_rows", "integers_or_mask", "keep_rows", "to_dense"]
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ def coalesce(x: T) -> T:
     >>> c.indices.tolist(), c.values.tolist()
     ([0, 5], [[2.0], [5.0]])
     """
-    return map_leaves(lambda leaf: coalesce_slices(leaf) if isinstance(leaf, IndexedSlices) else leaf, x)
+    return map_leaves(coalesce_slices, x)
 
 
 def to_dense(x: Any) -> Any:
@@ -96,21 +96,19 @@ def to_dense(x: Any) -> Any:
     >>> to_dense(IndexedSlices(np.array([[1.0], [2.0]]), np.array([1, 1]), (3, 1))).tolist()
     [[0.0], [3.0], [0.0]]
     """
-    return map_leaves(lambda leaf: _to_dense(leaf) if isinstance(leaf, IndexedSlices) else leaf, x)
+    return map_leaves(_to_dense, x)
 
 
-def _to_dense(s: IndexedSlices) -> Array:
+def _to_dense(s: Any) -> Any:
+    if not isinstance(s, IndexedSlices):
+        return s
     B = s.backend
     shape = _known_shape(s)
     check_memory(repr(s), shape, B.dtype(s.values), "keep it sparse (coalesce(x) holds the rows that are not zero)")
     traced = modes.is_traced(B, s.values, s.indices)
     if s.coalesced and (traced or not s.padded):
-        return modes.run(scatter, B, (s.values, s.indices), shape=shape)
-    return modes.run(_densify, B, (s.values, s.indices), shape=shape, loose=traced or s.padded)
-
-
-def _densify(B: Backend, values: Array, indices: Array, *, shape: tuple[int, ...], loose: bool) -> Array:
-    return B.dense_rows(values, indices, shape, loose=loose)
+        return modes.run("scatter_rows", B, (s.values, s.indices), shape=shape)
+    return modes.run("dense_rows", B, (s.values, s.indices), shape=shape, loose=traced or s.padded)
 
 
 def check_memory(what: str, shape: tuple[int, ...], dtype: str, way_out: str) -> None:
@@ -122,11 +120,6 @@ def check_memory(what: str, shape: tuple[int, ...], dtype: str, way_out: str) ->
             f"x: to_dense of {what} needs {min(nbytes, 2**1000):.3g} bytes; accepted is what fits this machine's "
             f"{_physical_memory():.3g}: {way_out}"
         )
-
-
-def scatter(B: Backend, values: Array, ids: Array, *, shape: tuple[int, ...]) -> Array:
-    """Kernel: zeros of a shape with rows ids (unique, ascending) set to values."""
-    return B.scatter_rows(values, ids, shape)
 
 
 def _known_shape(s: IndexedSlices) -> tuple[int, ...]:

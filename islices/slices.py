@@ -15,7 +15,7 @@ import numpy as np
 
 from islices import kernels
 from islices.arguments import LARGEST, check_flag, show
-from islices.backend import INTEGERS, Array, Backend
+from islices.backend import INTEGERS, Array, Backend, Look
 from islices.registry import describe, find_backend
 
 __all__ = ["IndexedSlices", "check_dense_shape", "check_indices", "check_values_dtype"]
@@ -23,6 +23,8 @@ __all__ = ["IndexedSlices", "check_dense_shape", "check_indices", "check_values_
 
 #: No framework has more.
 DIMENSIONS = 64
+#: What an `IndexedSlices` holds.
+PARTS = ("backend", "values", "indices", "dense_shape", "coalesced", "padded", "_look")
 
 
 class IndexedSlices:
@@ -65,7 +67,7 @@ class IndexedSlices:
     array([2., 2.], dtype=float32)
     """
 
-    __slots__ = ("__weakref__", "backend", "coalesced", "dense_shape", "indices", "padded", "values")
+    __slots__ = ("__weakref__", "_look", "backend", "coalesced", "dense_shape", "indices", "padded", "values")
     __array_ufunc__ = None  # NumPy's operators hand over to ours
     _islices_backend = True
 
@@ -75,6 +77,8 @@ class IndexedSlices:
     coalesced: bool
     padded: bool
     backend: Backend
+    #: the backend's at the arrays, of slices that live no longer than the call that adopted them
+    _look: Look | None
 
     def __init__(
         self,
@@ -89,13 +93,27 @@ class IndexedSlices:
         coalesced, padded = check_flag(coalesced, "coalesced"), check_flag(padded, "padded")
         validate = check_flag(validate, "validate")
         backend = _backend_of(values)
-        check_values_dtype(backend, values)
         indices = _same_backend(indices, backend, values)
         shape = check_dense_shape(dense_shape)
-        _check_arrays(backend, values, indices, shape)
-        if validate and not backend.is_traced(indices):
-            check_indices(backend, indices, shape[0], coalesced=coalesced, padded=padded)
-        _fill(self, backend, values, indices, shape, coalesced, padded)
+        look = _check_arrays(backend, values, indices, shape)
+        if validate and not look.traced[1]:
+            check_indices(backend, indices, shape[0], coalesced=coalesced, padded=padded, look=look)
+        for name, part in zip(PARTS, (backend, values, indices, shape, coalesced, padded, None), strict=True):
+            object.__setattr__(self, name, part)
+
+    @classmethod
+    def _of_native(cls, backend: Backend, x: Any, dense_shape: Any = None, *, validate: bool = True) -> IndexedSlices:
+        """An instance over a native sparse object; what a framework calls its own is validated here."""
+        self = object.__new__(cls)
+        values, indices, shape, coalesced, padded = backend.from_native(x)
+        if dense_shape is not None or {*map(type, shape)} != {int} or not 0 <= min(shape) <= max(shape) <= LARGEST:  # type: ignore[type-var, operator]
+            shape = check_dense_shape(shape if dense_shape is None else dense_shape)
+        look = _check_arrays(backend, values, indices, shape)
+        if validate and not look.traced[1]:
+            check_indices(backend, indices, shape[0], coalesced=coalesced, padded=padded, look=look)
+        for name, part in zip(PARTS, (backend, values, indices, shape, coalesced, padded, look), strict=True):
+            object.__setattr__(self, name, part)
+        return self
 
     @classmethod
     def _trusted(
@@ -110,7 +128,8 @@ class IndexedSlices:
     ) -> IndexedSlices:
         """An instance of parts the library itself made: nothing is looked at."""
         self = object.__new__(cls)
-        _fill(self, backend, values, indices, dense_shape, coalesced, padded)
+        for name, part in zip(PARTS, (backend, values, indices, dense_shape, coalesced, padded, None), strict=True):
+            object.__setattr__(self, name, part)
         return self
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
@@ -158,7 +177,6 @@ class IndexedSlices:
             backend = _backend_of(new)
             if backend is not self.backend:
                 raise TypeError(f"values: got {describe(new)}; accepted is an array of {self.backend.name}")
-            check_values_dtype(backend, new)
             _check_arrays(backend, new, self.indices, self.dense_shape)
             return IndexedSlices._trusted(
                 backend, new, self.indices, self.dense_shape, coalesced=self.coalesced, padded=self.padded
@@ -219,24 +237,6 @@ def _rebuild(
     return IndexedSlices(values, indices, dense_shape, coalesced=coalesced, padded=padded)
 
 
-def _fill(
-    self: IndexedSlices,
-    backend: Backend,
-    values: Array,
-    indices: Array,
-    dense_shape: tuple[int | None, ...],
-    coalesced: bool,
-    padded: bool,
-) -> None:
-    put = object.__setattr__
-    put(self, "backend", backend)
-    put(self, "values", values)
-    put(self, "indices", indices)
-    put(self, "dense_shape", dense_shape)
-    put(self, "coalesced", coalesced)
-    put(self, "padded", padded)
-
-
 # ---------------------------------------------------------------------- validation
 def _backend_of(values: object) -> Backend:
     backend = find_backend(values)
@@ -263,17 +263,15 @@ def _check_index_dtype(dtype: str, indices: Array) -> None:
 
 def check_dense_shape(dense_shape: Any) -> tuple[int | None, ...]:
     try:
-        given = itertools.islice(dense_shape, DIMENSIONS + 1)  # an iterator may have no end
-        dims = tuple(None if n is None else operator.index(n) for n in given)
+        dims: tuple[int | None, ...] = ()
+        for n in itertools.islice(dense_shape, DIMENSIONS + 1):  # an iterator may have no end
+            dims += (None if n is None else operator.index(n),)
     except Exception:  # whatever a framework's tensors, or an object of the caller's, say of it
         raise TypeError(
             f"dense_shape: got {show(dense_shape)}; accepted is a tuple of ints (rows, *row_shape), rows may be None"
         ) from None
-    if (
-        not 0 < len(dims) <= DIMENSIONS
-        or None in dims[1:]
-        or any(n is not None and not 0 <= n <= LARGEST for n in dims)
-    ):
+    known = dims[dims[:1] == (None,) :]  # only rows may be None
+    if not 0 < len(dims) <= DIMENSIONS or None in known or (known and not 0 <= min(known) <= max(known) <= LARGEST):  # type: ignore[operator, type-var]
         raise ValueError(
             f"dense_shape: got {show(dims)}; accepted is (rows, *row_shape), at least one long, "
             "no dimension negative or beyond int64, only rows may be None"
@@ -289,20 +287,27 @@ def check_values_dtype(backend: Backend, values: Array, argument: str = "values"
         )
 
 
-def _check_arrays(backend: Backend, values: Array, indices: Array, dense_shape: tuple[int | None, ...]) -> None:
-    _check_index_dtype(backend.dtype(indices), indices)
-    index_shape, shape = backend.shape(indices), backend.shape(values)
+def _check_arrays(backend: Backend, values: Array, indices: Array, dense_shape: tuple[int | None, ...]) -> Look:
+    look = backend.look((values, indices))
+    dtype, index_dtype = look.dtypes
+    if dtype not in backend.float_dtypes:
+        check_values_dtype(backend, values)
+    if index_dtype not in INTEGERS:
+        _check_index_dtype(index_dtype, indices)
+    shape, index_shape = look.shapes
     if len(index_shape) != 1:
         raise ValueError(f"indices: got shape {index_shape}; accepted is one dimension (n,)")
     if not shape:
         raise ValueError("values: got a 0-d array; accepted is shape (n, *row_shape)")
     if None not in (shape[0], index_shape[0]) and shape[0] != index_shape[0]:
         raise ValueError(f"values and indices: got {shape[0]} values and {index_shape[0]} indices; one index a value")
-    row_shape = shape[1:]
-    if len(row_shape) != len(dense_shape) - 1 or any(
-        a is not None and a != b for a, b in zip(row_shape, dense_shape[1:], strict=True)
-    ):
-        raise ValueError(f"values: got rows of shape {row_shape}; dense_shape {dense_shape} asks for {dense_shape[1:]}")
+    row_shape, asked = shape[1:], dense_shape[1:]
+    unlike = row_shape != asked and (
+        len(row_shape) != len(asked) or any(a not in (None, b) for a, b in zip(row_shape, asked, strict=True))
+    )
+    if unlike:
+        raise ValueError(f"values: got rows of shape {row_shape}; dense_shape {dense_shape} asks for {asked}")
+    return look
 
 
 def check_indices(
@@ -313,9 +318,11 @@ def check_indices(
     coalesced: bool = False,
     padded: bool = False,
     argument: str = "indices",
+    look: Look | None = None,
 ) -> None:
-    """Raise IndexError for an index out of range, ValueError for a false claim of coalesced (SPEC clause 2)."""
-    view = backend.host_view(indices)
+    """Raise IndexError for an index out of range, ValueError for a false claim of coalesced (SPEC clause 2). look is
+    the backend's, the indices last, where it is known."""
+    view = look.views[-1] if look and look.views else backend.host_view(indices)
     if view is None:
         view = backend.to_numpy(indices)
     if len(view) == 0:

@@ -25,8 +25,9 @@ from islices.norms import (
     apply_to,
     check_float,
     each_leaf,
-    norm64,
+    look_at,
     norm_dtype,
+    norm_of,
     parts,
     rounded_norms,
 )
@@ -252,7 +253,8 @@ def _measured(leaf: Any, axes: Any, formula: ClipFormula) -> Measured:
 def _unit_norms(B: Backend, values: Array, units: Units) -> tuple[Backend, Array]:
     """The norms of the units of an array, nothing of whose size is copied on the host."""
     if units.matrix[0] == 1:
-        return norm64([values], 2.0, raw=True)
+        E, norms, _ = norm_of([look_at(values)], 2.0, raw=True)
+        return E, norms
     views = modes.host_views(B, (values,))
     if views is not None:
         B, values = modes.HOST, views[0]

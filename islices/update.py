@@ -364,7 +364,7 @@ def adopt_table(table: Any) -> tuple[Backend, Array]:
 
 
 def _adopt_slices(B: Backend, weights: Array, x: Any, op: str) -> IndexedSlices:
-    s, _ = adopt(x)
+    s = adopt(x)
     if not isinstance(s, IndexedSlices):
         raise TypeError(f"x: got {describe(x)}; accepted is a sparse gradient (a dense one: table + x)")
     if s.backend is not B:

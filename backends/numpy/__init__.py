@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.backend import FLOATS, Array, not_implemented, view_span
+from islices.backend import FLOATS, Array, Look, not_implemented, view_span
 from islices.host import HostBackend
 
 __all__ = ["NumpyBackend", "backend"]
@@ -30,6 +30,15 @@ class NumpyBackend(HostBackend):
     def host_view(self, x: Array) -> np.ndarray | None:
         x = np.asarray(x)
         return x.view(np.uint16) if _dtype_name(x.dtype) == "bfloat16" else x  # type: ignore[no-any-return]
+
+    def look(self, arrays: Sequence[Array]) -> Look:
+        look = Look([], [], [False] * len(arrays), [])
+        for x in arrays:
+            view, dtype = np.asarray(x), _dtype_name(x.dtype)
+            look.dtypes.append(dtype)
+            look.shapes.append(view.shape)
+            look.views.append(view.view(np.uint16) if dtype == "bfloat16" else view)  # type: ignore[union-attr]
+        return look
 
     def memory_span(self, x: Array) -> tuple[int, int]:
         return view_span(np.asarray(x))

@@ -7,6 +7,7 @@ sparse tensor; `islices.backends.torch.arithmetic` holds what its dense arithmet
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -24,6 +25,7 @@ from islices.backend import (
     Backend,
     Gradient,
     GradientOfValue,
+    Look,
     LookedUp,
     NativeParts,
     RaggedParts,
@@ -36,6 +38,9 @@ from islices.backends.torch.arithmetic import as_tensors, in_bags, rounded_sqrt,
 
 __all__ = ["TorchBackend", "backend", "check_data"]
 
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+#: dtypes of which NumPy has views, bfloat16's bits included.
+VIEWED = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64}
 #: Elements of float64 that stay in the caches; with more, torch would wake its other threads for every operation.
 BLOCK = 1 << 15
 
@@ -53,10 +58,10 @@ class TorchBackend(Backend):
         return ("cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count())))
 
     def is_array(self, x: object) -> bool:
-        return isinstance(x, torch.Tensor) and not _is_special(x)
+        return isinstance(x, torch.Tensor) and x.layout is torch.strided and not x.is_nested
 
     def is_native(self, x: object) -> bool:
-        return isinstance(x, torch.Tensor) and _is_special(x)
+        return isinstance(x, torch.Tensor) and (x.layout is not torch.strided or x.is_nested)
 
     # ------------------------------------------------------------------ looking at an array
     def dtype(self, x: Array) -> str:
@@ -89,6 +94,30 @@ class TorchBackend(Backend):
             return x.numpy()  # type: ignore[no-any-return]
         except (RuntimeError, TypeError):  # a subclass without memory of its own, a dtype NumPy has not
             return None
+
+    def look(self, arrays: Sequence[Array]) -> Look:
+        if torch.compiler.is_compiling():
+            return super().look(arrays)
+        look = Look([], [], [False] * len(arrays), [])
+        for x in arrays:
+            # what the methods above ask of any tensor, at once of those that nearly all are
+            if (
+                type(x) not in PLAIN
+                or torch._C._functorch.is_functorch_wrapped_tensor(x)  # pyright: ignore[reportAttributeAccessIssue]
+                or not x.is_cpu
+                or x.is_neg()
+                or x.dtype not in VIEWED
+                or not x.untyped_storage().nbytes()
+                or (x.requires_grad and torch.is_grad_enabled())
+                or getattr(forward_ad, "_current_level", 0) >= 0
+            ):
+                return super().look(arrays)
+            look.dtypes.append(_dtype_name(x.dtype))
+            look.shapes.append(tuple(x.shape))
+            bare = x.detach() if x.requires_grad else x
+            half = x.dtype is torch.bfloat16
+            look.views.append(bare.view(torch.int16).numpy().view(np.uint16) if half else bare.numpy())  # type: ignore[union-attr]
+        return look
 
     def memory_span(self, x: Array) -> tuple[int, int] | None:
         try:
@@ -124,6 +153,9 @@ class TorchBackend(Backend):
         check_data(x)
         x = x.detach().resolve_neg().cpu()
         return x.view(torch.int16).numpy().view(np.uint16) if x.dtype is torch.bfloat16 else x.numpy()  # type: ignore[no-any-return]
+
+    #: a context that changes nothing, as the method it stands for gives it, without a call of ours
+    scope = staticmethod(contextlib.nullcontext)  # pyright: ignore[reportAssignmentType]
 
     # ------------------------------------------------------------------ the framework's sparse form
     def from_native(self, x: Any) -> NativeParts:
@@ -161,7 +193,7 @@ class TorchBackend(Backend):
                 f"s: got dense_shape {dense_shape}; a torch sparse COO tensor needs the number of rows: accepted is "
                 "a known one"
             )
-        if math.prod(n for n in dense_shape if n) >= 2**63:
+        if math.prod(filter(None, dense_shape)) >= 2**63:
             raise ValueError(
                 f"s: got dense_shape {dense_shape}; accepted by a torch sparse COO tensor are fewer than 2^63 elements"
             )
@@ -378,11 +410,6 @@ class TorchBackend(Backend):
 @cache
 def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _is_special(x: torch.Tensor) -> bool:
-    """Whether a tensor is anything but a plain dense one; `from_native` says which of those are row-sparse."""
-    return x.layout is not torch.strided or x.is_nested
 
 
 def _shape_of(x: torch.Tensor) -> Any:

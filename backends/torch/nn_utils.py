@@ -19,10 +19,11 @@ from islices.backend import FLOATS
 from islices.backends.torch.adapter import check_data
 from islices.clip import clip_by_value
 from islices.distributed.norms import Question, measure_over
+from islices.host import quiet
 from islices.linear import round_scalar, scale_values
 from islices.modes import HOST
 from islices.native import adopt
-from islices.norms import check_order, norm64, norm_dtype, parts
+from islices.norms import check_order, look_at, norm_of, parts
 from islices.presets import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
 from islices.registry import describe
 from islices.slices import IndexedSlices
@@ -284,7 +285,11 @@ def _gradients(parameters: Any) -> list[tuple[int, torch.Tensor]]:
 
 
 def _present(parameters: Sequence[torch.Tensor]) -> list[tuple[int, torch.Tensor]]:
-    return [(position, p.grad) for position, p in enumerate(parameters) if p.grad is not None]
+    present = []
+    for position, p in enumerate(parameters):
+        if p.grad is not None:
+            present.append((position, p.grad))
+    return present
 
 
 def _listed(tensors: Any, argument: str, usual: str) -> list[torch.Tensor]:
@@ -336,13 +341,16 @@ def _number(x: Any, argument: str) -> float:
 
 def _leaves(grads: Sequence[tuple[int, torch.Tensor]]) -> list[Any]:
     """What `_gradients` found, each as `_leaf`."""
-    return [_leaf(grad, f"parameters: the gradient at position {position}") for position, grad in grads]
+    leaves = []
+    for position, grad in grads:
+        leaves.append(_leaf(grad, f"parameters: the gradient at position {position}"))
+    return leaves
 
 
 def _leaf(grad: torch.Tensor, where: str) -> Any:
     """The gradient as the core sees it, valid; what is wrong with it is said of its place."""
     try:
-        leaf, _ = adopt(grad, "grad")
+        leaf = adopt(grad, "grad")
         B, values = parts(leaf)
         if B.dtype(values) not in FLOATS:
             raise TypeError(f"x: got {describe(values)}; accepted is a real floating dtype")
@@ -401,13 +409,16 @@ def _measured(call: str, ask: Callable[[], Any], group: Any) -> tuple[list[Any],
 # ---------------------------------------------------------------------- norms
 def _total(leaves: Sequence[Any], ord: float, error_if_nonfinite: bool, *, raw: bool, wide: bool) -> tuple[Host, Host]:
     """(the norm in float64, as the user gets it), each of shape (1,). wide: the first decides whether it is finite."""
-    E, exact = norm64(leaves, ord, raw=raw)
+    found = []
+    for leaf in leaves:
+        found.append(look_at(leaf))
+    E, exact, dtype = norm_of(found, ord, raw=raw)
     if E is not HOST:
         for leaf in leaves:
             check_data(parts(leaf)[1])
         raise NotImplementedError("norms of gradients within torch.compile or torch.func: call it outside")
-    with E.scope():
-        norm = E.astype(exact, norm_dtype(leaves))
+    with quiet():
+        norm = exact.astype(dtype)
     if error_if_nonfinite:
         _check_finite(exact if wide else norm, ord)
     return exact, norm
@@ -434,16 +445,22 @@ def _scale(
     grads: Sequence[tuple[int, torch.Tensor]], leaves: Sequence[Any], formula: ClipFormula, norm: Host, limit: float
 ) -> None:
     """The gradients, whose leaves these are, scaled in place as the formula says of a norm."""
-    with HOST.scope():
-        steps = [(name, c if isinstance(c, float) else c.item()) for name, c in formula.steps(HOST, norm, limit)]
-    if any(c != 1.0 for _, c in steps):
+    steps, changes = [], False
+    with quiet():
+        for name, c in formula.steps(HOST, norm, limit):
+            number = c if isinstance(c, float) else c.item()
+            steps.append((name, number))
+            changes = changes or number != 1.0
+    if changes:
         for (_, grad), leaf in zip(grads, leaves, strict=True):
             _scale_(grad, leaf, steps)
 
 
 def _scale_(grad: torch.Tensor, leaf: Any, steps: list[tuple[str, float]]) -> None:
     B, values = parts(leaf)
-    rounded = [(name, round_scalar(B, values, c, name)) for name, c in steps]
+    rounded = []
+    for name, c in steps:
+        rounded.append((name, round_scalar(B, values, c, name)))
     if isinstance(leaf, IndexedSlices):
         scaled = B.to_native(
             scale_values(B, values, rounded), leaf.indices, leaf.dense_shape, coalesced=leaf.coalesced, padded=False

@@ -81,7 +81,7 @@ def read(x: Any, name: str, argument: str) -> Stored:
     """A leaf of any framework as host arrays; TypeError if no backend knows it."""
     if isinstance(x, Table):
         x = x.weights
-    leaf, _ = (x, None) if _is_whole(x) else adopt(x, argument)
+    leaf = x if _is_whole(x) else adopt(x, argument)
     B, values = parts(leaf)
     if isinstance(leaf, IndexedSlices):
         leaf = without_padding(leaf)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from islices import modes
 from islices.distributed.group import Bytes, Group
 from islices.distributed.ranges import NARROW, even_bounds
 from islices.distributed.sketch import sketch, splitters, union_size
@@ -58,8 +59,7 @@ def fold_sparse(like: Sparse, received: list[list[Host]]) -> Sparse:
     """The ranks' rows, each [indices, values], added in the order of ranks. received is empty afterwards: what was in
     it is as large as the sums, and they may lie where it was."""
     values, indices = _joined(like, received)
-    with HOST.scope():
-        values, indices = HOST.sum_rows(values, indices, like.rows, loose=False)
+    values, indices = modes.run("sum_rows", HOST, (values, indices), rows=like.rows, loose=False)
     return Sparse(values, indices, like.rows)
 
 

@@ -30,7 +30,7 @@ from islices.norms import (
     Total,
     adopt_leaves,
     as_matrices,
-    check_floats,
+    check_float,
     check_order,
     norm_out,
     of_one_framework,
@@ -145,7 +145,8 @@ def measure_over(call: str, ask: Callable[[], Question], group: Any) -> tuple[li
 def _held(tree: Any, replicated: Any, raw: bool, said: Mapping[str, Any]) -> Held:
     leaves = adopt_leaves(tree, "tree")
     everywhere = _spread(replicated, tree)
-    check_floats(of_one_framework(leaves))
+    for leaf in of_one_framework(leaves):
+        check_float(*parts(leaf))
     own: list[Any] = []
     shared: list[Any] = []
     for leaf, every in zip(leaves, everywhere, strict=True):
@@ -276,7 +277,7 @@ def _total(held: Held, tell: Tell) -> Total:
             cuts = cuts_of(E, extent, held.ord)
             exact = norms_of(E, extent.top, cuts, _added(E, extent.top, tell(E, {}, sums)), held.ord)
     dtype = "float64" if extent.wide else "float32"
-    return Total(E, exact, dtype, norm_out(E, exact, dtype, held.adopted))
+    return Total(E, exact, dtype, norm_out(E, exact, dtype, *(_first(held) if held.adopted else ())))
 
 
 def _joined(E: Backend, held: Held, ranks: Sequence[Array]) -> Extent:

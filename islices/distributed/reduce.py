@@ -33,7 +33,7 @@ from islices.dtypes import dtype_name, host_dtype
 from islices.host import native_order
 from islices.linear import scale_values
 from islices.modes import HOST
-from islices.native import adopt, named_leaves, rebuild, to_native
+from islices.native import adopt, named_leaves, rebuild, restored, to_native
 from islices.norms import check_one_framework, parts
 from islices.registry import describe, find_backend, get_backend
 from islices.rows import check_memory, coalesce
@@ -103,7 +103,7 @@ def all_reduce(
         for name, B in backends.items():
             if B is None:
                 adopt(leaves[name], _called(name))  # raises
-        check_one_framework((B for B in backends.values() if B is not None), "x")
+        check_one_framework([B for B in backends.values() if B is not None], "x")
     except Exception as raised:  # also a container's own: the other ranks wait for this one
         error = raised
     # by name: the same on ranks whose dicts differ in order
@@ -124,12 +124,12 @@ def _over_array_group(
     _check_options(op, strategy, link)
     done: dict[str, Any] = {}
     for name, x in leaves.items():
-        leaf, restore = (None, None) if x is None else adopt(x, _called(name))
-        if leaf is None or restore is None:
+        if x is None:
             done[name] = None
             continue
+        leaf = adopt(x, _called(name))
         _check_mean(leaf, op, name)
-        done[name] = restore(_divided(reduce_inside(leaf, group, strategy, link), op, group.size))
+        done[name] = restored(_divided(reduce_inside(leaf, group, strategy, link), op, group.size), leaf, x)
     return done
 
 
@@ -209,11 +209,11 @@ def _check_mean(leaf: Any, op: str, name: str) -> None:
 def _prepare(x: Any, name: str, op: str, strategy: str) -> _Prepared:
     if x is None:
         return _Prepared()
-    leaf, restore = adopt(x, _called(name))
+    leaf = adopt(x, _called(name))
     _check_mean(leaf, op, name)
     if not isinstance(leaf, IndexedSlices):
         B = get_backend(leaf)
-        return _Prepared(Dense(_on_host(B, leaf)), lambda out: restore(_given(B, out.values, leaf)), leaf)
+        return _Prepared(Dense(_on_host(B, leaf)), lambda out: _given(B, out.values, leaf), leaf)
     s = coalesce(leaf)
     if strategy == "dense":
         _check_dense(s, name)
@@ -222,9 +222,8 @@ def _prepare(x: Any, name: str, op: str, strategy: str) -> _Prepared:
     def back(out: Sparse | Dense) -> Any:
         assert isinstance(out, Sparse)
         values = _given(B, out.values, s.values)
-        return restore(
-            IndexedSlices._trusted(B, values, _given(B, out.indices, s.indices), s.dense_shape, coalesced=True)
-        )
+        indices = _given(B, out.indices, s.indices)
+        return restored(IndexedSlices._trusted(B, values, indices, s.dense_shape, coalesced=True), leaf, x)
 
     return _Prepared(Sparse(_on_host(B, s.values), _on_host(B, s.indices), s.dense_shape[0]), back, s.values)
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from islices import modes
 from islices.distributed.agree import WITHIN, Agreement
 from islices.distributed.group import Group
 from islices.distributed.ranges import NARROW
@@ -103,8 +104,8 @@ def fold_gradients(
         bits, block = unpack(data, f)
         all_values.append(block)
         all_rows.append(asked[np.unpackbits(bits, count=len(asked)).view(bool)])
-    with HOST.scope():
-        return HOST.sum_rows(HOST.concat(all_values), HOST.concat(all_rows), None, loose=False)
+    arrays = HOST.concat(all_values), HOST.concat(all_rows)
+    return modes.run("sum_rows", HOST, arrays, rows=None, loose=False)  # type: ignore[no-any-return]
 
 
 def _forms(asked: int, n: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> list[Form]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from islices.kernels.compiling import Kernel, compile_kernel, inline, vector
 
-__all__ = ["bounds_kernel", "group_kernel", "group_slots"]
+__all__ = ["bounds_kernel", "group_kernel"]
 
 #: Bits sorted by at a time, at most: the counts of so many digits stay in the first-level cache.
 DIGIT = 11
@@ -112,13 +112,3 @@ def _bounds(indices: Any) -> Any:
 def bounds_kernel(dtype: np.dtype[Any]) -> Kernel:
     """A compiled function of at least one integer to (the least, the greatest)."""
     return compile_kernel(_bounds, (vector(dtype, readonly=True),))
-
-
-def group_slots(
-    indices: np.ndarray[Any, Any],
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]] | None:
-    """(order, ids, starts) as `islices.host.group` has them, unsigned; None for indices that cannot be packed."""
-    n = len(indices)
-    order, starts, ids = np.empty(n, np.uint64), np.empty(n + 1, np.uint64), np.empty(n, indices.dtype)
-    count = group_kernel(indices.dtype)(indices, order, starts, ids)
-    return None if count < 0 else (order, ids[:count], starts[: count + 1])

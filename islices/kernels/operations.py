@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -17,27 +17,29 @@ import numpy as np
 
 from islices.dtypes import dtype_name
 from islices.kernels import squares
+from islices.kernels.compiling import Kernel
 from islices.kernels.folding import fold_kernel
-from islices.kernels.grouping import bounds_kernel, group_slots
+from islices.kernels.grouping import bounds_kernel, group_kernel
 from islices.kernels.scaling import scale_kernel
 from islices.kernels.threads import get_num_threads, rouse, run_parts
 from islices.kernels.updating import Recipe, scatter_kernel, step_kernel
 from islices.memory import empty, zeros
 
 __all__ = [
+    "KERNELS",
     "Groups",
     "Recipe",
     "bounds",
+    "dense_rows",
     "fold",
     "group",
     "is_packed",
     "is_plain",
     "norm",
-    "scale",
+    "scaled",
     "scatter",
     "step",
     "sum_rows",
-    "to_dense",
 ]
 
 Host = np.ndarray[Any, Any]
@@ -60,20 +62,25 @@ def _ready(x: Host) -> Host:
     return np.array(x, x.dtype.newbyteorder("="), order="C")
 
 
-@cache
-def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    return dtype.newbyteorder("=")
-
-
 def _rows(values: Host) -> tuple[Host, str]:
     """(values as a matrix of what kernels take, their dtype)"""
-    values = _ready(values)
+    flags = values.flags
+    if not (flags.c_contiguous and flags.aligned and values.dtype.isnative):
+        values = _ready(values)
     name = dtype_name(values.dtype)
     if name == "float16":
         values = values.view(np.uint16)
     if values.ndim != 2:
-        values = values.reshape(len(values), math.prod(values.shape[1:]))
+        shape = values.shape or (1,)
+        values = values.reshape(shape[0], math.prod(shape[1:]))
     return values, name
+
+
+def _as_values(rows: Host, like: Host) -> Host:
+    """A result of kernels in the dtype and row shape of values."""
+    if rows.dtype != like.dtype:
+        rows = rows.view(like.dtype.newbyteorder("="))
+    return rows if like.ndim == 2 else rows.reshape(len(rows), *like.shape[1:])
 
 
 def is_plain(table: Host) -> bool:
@@ -84,8 +91,9 @@ def is_plain(table: Host) -> bool:
 
 def bounds(indices: Host) -> tuple[int, int]:
     """The least and the greatest of at least one int32 or int64."""
-    indices = _ready(indices)
-    return bounds_kernel(indices.dtype)(indices)  # type: ignore[no-any-return]
+    flags = indices.flags
+    plain = flags.c_contiguous and flags.aligned and indices.dtype.isnative
+    return bounds_kernel(indices.dtype)(indices if plain else _ready(indices))  # type: ignore[no-any-return]
 
 
 def is_packed(indices: Host, rows: int | None) -> bool:
@@ -95,35 +103,41 @@ def is_packed(indices: Host, rows: int | None) -> bool:
 
 # ---------------------------------------------------------------------- sharing work
 def _shared(
-    work: Callable[[int, int], None], starts: Host, width: int, *, multiple: int = 1, sparse: bool = False
+    work: Callable[..., None],
+    given: tuple[Any, ...],
+    starts: Host,
+    width: int,
+    *,
+    multiple: int = 1,
+    sparse: bool = False,
 ) -> None:
-    """work(first, last) over all rows, in parts of about as many slots each (sparse: where rows may have none, of slots
-    and rows); first is a multiple of multiple."""
+    """work(*given, first, last) over all rows, in parts of about as many slots each (sparse: where rows may have none,
+    of slots and rows); first is a multiple of multiple."""
     count = len(starts) - 1
-    threads = get_num_threads()
     ends = starts.view(np.int64)
     work_of = int(ends[-1] - ends[0]) + (count if sparse else 0)
-    if threads == 1 or work_of * width < SHARED or count <= multiple:
-        work(0, count)
+    threads = 1 if work_of * width < SHARED or count <= multiple else get_num_threads()
+    if threads == 1:
+        work(*given, 0, count)
         return
     number = min(threads * PARTS, work_of * width // (SHARED // 4))
     upto = ends - ends[0] + np.arange(count + 1) if sparse else ends
     cuts = np.searchsorted(upto, np.arange(1, number) * (work_of // number))
     cuts = np.unique(cuts // multiple * multiple)
     bounds = [0, *(c for c in cuts.tolist() if 0 < c < count), count]
-    run_parts(work, list(pairwise(bounds)))
+    run_parts(partial(work, *given), list(pairwise(bounds)))
 
 
-def _shared_flat(work: Callable[[int, int], None], size: int) -> None:
-    """work(first, last) over a flat array of that size, in parts."""
-    threads = get_num_threads()
-    if threads == 1 or size < SHARED:
-        work(0, size)
+def _shared_flat(work: Callable[..., None], given: tuple[Any, ...], size: int) -> None:
+    """work(*given, first, last) over a flat array of that size, in parts."""
+    threads = 1 if size < SHARED else get_num_threads()
+    if threads == 1:
+        work(*given, 0, size)
         return
     number = min(threads * PARTS, size // (SHARED // 4))
     step = -(-size // number)
     step += -step % squares.BLOCK
-    run_parts(work, [(first, min(first + step, size)) for first in range(0, size, step)])
+    run_parts(partial(work, *given), [(first, min(first + step, size)) for first in range(0, size, step)])
 
 
 # ---------------------------------------------------------------------- grouping and summing
@@ -132,39 +146,38 @@ def group(indices: Host) -> Groups | None:
     run starts in order, with the end appended; order and starts unsigned. None for indices beyond what is packed."""
     if len(indices) >= ROUSED:
         rouse()
-    return group_slots(_ready(indices))
+    flags = indices.flags
+    if not (flags.c_contiguous and flags.aligned and indices.dtype.isnative):
+        indices = _ready(indices)
+    n = len(indices)
+    order, starts, ids = np.empty(n, np.uint64), np.empty(n + 1, np.uint64), np.empty(n, indices.dtype)
+    count = group_kernel(indices.dtype)(indices, order, starts, ids)
+    return None if count < 0 else (order, ids[:count], starts[: count + 1])
 
 
 def fold(values: Host, order: Host, starts: Host) -> Host:
     """The sums of the runs of a grouping, left to right; 16-bit values in float32, rounded once."""
     rows, name = _rows(values)
     width = rows.shape[1]
-    out = empty((len(starts) - 1, *values.shape[1:]), _native(values.dtype))
-    into = _rows(out)[0]
-    kernel = fold_kernel(name, "")
-
-    def work(first: int, last: int) -> None:
-        kernel(rows, order, starts, into, first, last)
-
-    _shared(work, starts, width)
-    return out
+    into = empty((len(starts) - 1, width), rows.dtype)
+    _shared(fold_kernel(name, ""), (rows, order, starts, into), starts, width)
+    return into if into.dtype == values.dtype and values.ndim == 2 else _as_values(into, values)
 
 
-def sum_rows(values: Host, indices: Host) -> tuple[Host, Host] | None:
-    """(sums, ids) of slices, ids ascending, in aligned memory of their own."""
-    groups = group(indices)
+def sum_rows(values: Host, indices: Host, rows: int | None, *, loose: bool) -> tuple[Host, Host] | None:
+    """(sums, ids) of slices, ids ascending, in aligned memory of their own; None where indices may be out of range."""
+    groups = None if loose else group(indices)
     if groups is None:
         return None
     order, found, starts = groups
-    sums = fold(values, order, starts)
     ids = empty(found.shape, found.dtype)
     ids[...] = found
-    return sums, ids
+    return fold(values, order, starts), ids
 
 
-def to_dense(values: Host, indices: Host, shape: tuple[int, ...]) -> Host | None:
+def dense_rows(values: Host, indices: Host, shape: tuple[int, ...], *, loose: bool) -> Host | None:
     """Zeros of a shape with the slices' sums in their rows. IndexError for an index beyond."""
-    groups = group(indices)
+    groups = None if loose else group(indices)
     if groups is None:
         return None
     order, ids, starts = groups
@@ -172,15 +185,9 @@ def to_dense(values: Host, indices: Host, shape: tuple[int, ...]) -> Host | None
         raise IndexError(f"index {ids[-1]} is out of bounds for axis 0 with size {shape[0]}")
     rows, name = _rows(values)
     width = rows.shape[1]
-    out = zeros(shape, _native(values.dtype))
-    into = _rows(out)[0]
-    kernel = fold_kernel(name, dtype_name(ids.dtype))
-
-    def work(first: int, last: int) -> None:
-        kernel(rows, order, starts, ids, into, first, last)
-
-    _shared(work, starts, width)
-    return out
+    into = zeros((shape[0], width), rows.dtype)
+    _shared(fold_kernel(name, dtype_name(ids.dtype)), (rows, order, starts, ids, into), starts, width)
+    return _as_values(into, values)
 
 
 # ---------------------------------------------------------------------- norms
@@ -189,61 +196,47 @@ def norm(leaves: Sequence[tuple[Host, Host | None]], ord: int) -> float | None:
     of (values, None). None for indices beyond what is packed."""
     bins: list[Host] = []
     for values, indices in leaves:
-        rows, name = _rows(values if values.ndim else values.reshape(1))
+        rows, name = _rows(values)
         if rows.size == 0:
             continue
         if indices is None:
-            bins += _dense_bins(rows, name, ord)
+            flat = rows.reshape(1, rows.size)
+            _shared_flat(_into_bins, (squares.dense_kernel(name, ord), (flat,), name, bins), rows.size)
             continue
         groups = group(indices)
         if groups is None:
             return None
-        bins += _row_bins(rows, name, groups, ord)
+        order, _, starts = groups
+        given = (squares.rows_kernel(name, ord), (rows, order, starts), name, bins)
+        width = rows.shape[1]
+        _shared(_into_bins, given, starts, width, multiple=max(1, squares.BLOCK // max(1, width)))
     return squares.total(bins, ord)
 
 
-def _dense_bins(rows: Host, name: str, ord: int) -> list[Host]:
-    flat, kernel = rows.reshape(1, rows.size), squares.dense_kernel(name, ord)
-    bins: list[Host] = []
-
-    def work(first: int, last: int) -> None:
-        part = squares.empty_bins(name)
-        kernel(flat, first, last, part)
-        bins.append(part)
-
-    _shared_flat(work, rows.size)
-    return bins
-
-
-def _row_bins(rows: Host, name: str, groups: Groups, ord: int) -> list[Host]:
-    order, _, starts = groups
-    kernel = squares.rows_kernel(name, ord)
-    bins: list[Host] = []
-
-    def work(first: int, last: int) -> None:
-        part = squares.empty_bins(name)
-        kernel(rows, order, starts, first, last, part)
-        bins.append(part)
-
-    _shared(work, starts, rows.shape[1], multiple=max(1, squares.BLOCK // max(1, rows.shape[1])))
-    return bins
+def _into_bins(kernel: Kernel, given: tuple[Host, ...], dtype: str, bins: list[Host], first: int, last: int) -> None:
+    """A part's squares, in bins of its own."""
+    part = np.zeros((squares.BINS["float64" if dtype == "float64" else "float32"], 4), np.int64)
+    kernel(*given, first, last, part)
+    bins.append(part)
 
 
 # ---------------------------------------------------------------------- values times numbers
-def scale(values: Host, steps: Sequence[tuple[str, Any]]) -> Host:
+def scaled(values: Host, steps: Sequence[tuple[str, Any]]) -> Host | None:
     """values times ("mul") or over ("div") one or two numbers, one after the other, in new memory."""
-    flat, name = _rows(values.reshape(-1, 1) if values.ndim != 2 else values)
-    flat = flat.reshape(-1)
-    out = empty(values.shape, _native(values.dtype))
-    into = _rows(out.reshape(-1, 1))[0].reshape(-1)
-    kernel = scale_kernel(name, tuple(step for step, _ in steps))
-    c, d = steps[0][1], steps[-1][1]
-
-    def work(first: int, last: int) -> None:
-        kernel(flat, c, d, into, first, last)
-
-    _shared_flat(work, flat.size)
-    return out
+    if (
+        not 0 < len(steps) <= 2
+        or not isinstance(steps[0][1], (int, float))
+        or not isinstance(steps[-1][1], (int, float))
+    ):
+        return None
+    rows, name = _rows(values)
+    flat, size = rows.reshape(-1), rows.size
+    into = empty((size,), rows.dtype)
+    (first, c), (last, d) = steps[0], steps[-1]
+    _shared_flat(scale_kernel(name, (first, last) if len(steps) == 2 else (first,)), (flat, c, d, into), size)
+    if into.dtype != values.dtype:
+        into = into.view(values.dtype.newbyteorder("="))
+    return into.reshape(values.shape)
 
 
 # ---------------------------------------------------------------------- rows of a table
@@ -251,13 +244,9 @@ def scatter(table: Host, values: Host, groups: Groups, op: str) -> None:
     """The table's rows changed in place by slices, one after the other; ids are in range, the table `is_plain`."""
     order, ids, starts = groups
     rows, name = _rows(values)
-    into = _rows(table)[0]
+    into, _ = _rows(table)
     kernel = scatter_kernel(name, dtype_name(ids.dtype), op)
-
-    def work(first: int, last: int) -> None:
-        kernel(rows, order, starts, ids, into, first, last)
-
-    _shared(work, starts, rows.shape[1])
+    _shared(kernel, (rows, order, starts, ids, into), starts, rows.shape[1])
 
 
 def step(recipe: Recipe, values: Host, groups: Groups, table: Host, state: Sequence[Host], numbers: Host) -> None:
@@ -265,11 +254,14 @@ def step(recipe: Recipe, values: Host, groups: Groups, table: Host, state: Seque
     order, ids, starts = groups
     rows, gradient = _rows(values)
     into, name = _rows(table)
-    width = rows.shape[1]
-    states = tuple(x.reshape(len(x), 1 if recipe.per_row else width) for x in state)
+    width, states = into.shape[1], []
+    for x in state:
+        states.append(x.reshape(len(x), 1 if recipe.per_row else width))
     kernel = step_kernel(recipe, name, gradient, dtype_name(ids.dtype))
+    given = (rows, order, starts, ids, into, tuple(states), numbers)
+    _shared(kernel, given, starts, width, sparse=int(starts[-1] - starts[0]) < len(ids))
 
-    def work(first: int, last: int) -> None:
-        kernel(rows, order, starts, ids, into, states, numbers, first, last)
 
-    _shared(work, starts, width, sparse=int(starts[-1] - starts[0]) < len(ids))
+#: The methods of `islices.backend.Backend` that kernels carry out, by name: on views of host memory, with the method's
+#: own arguments. None instead of a result where a kernel does not take them, and NumPy does.
+KERNELS: dict[str, Callable[..., Any]] = {"dense_rows": dense_rows, "scaled": scaled, "sum_rows": sum_rows}

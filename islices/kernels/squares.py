@@ -20,7 +20,7 @@ from islices.kernels.compiling import INTEGER, Kernel, compile_kernel, inline, m
 from islices.kernels.folding import add_up
 from islices.kernels.halves import FORMATS
 
-__all__ = ["BINS", "dense_kernel", "empty_bins", "rows_kernel", "total"]
+__all__ = ["BINS", "dense_kernel", "rows_kernel", "total"]
 
 #: A bin for each power of two that a number's size can have, and one for what is not finite.
 BINS = {"float32": 256, "float64": 2048}
@@ -175,11 +175,6 @@ def rows_kernel(dtype: str, ord: int) -> Kernel:
     return compile_kernel(_rows, arguments, add=add_up(dtype), **_names(dtype, ord))
 
 
-def empty_bins(dtype: str) -> np.ndarray[Any, Any]:
-    """Bins with nothing in them, for values of a dtype."""
-    return np.zeros((BINS["float64" if dtype == "float64" else "float32"], 4), np.int64)
-
-
 def _used(bins: Any) -> Any:
     """(first, last) of the bins that hold something, last excluded."""
     first, last = np.int64(len(bins)), np.int64(0)
@@ -196,19 +191,20 @@ def _used_kernel() -> Kernel:
 
 def total(bins: list[np.ndarray[Any, Any]], ord: int) -> float:
     """What the bins hold together, of squares the root, rounded once, to float64. NaN or infinite, if a number is."""
-    if any(part[-1, 1] for part in bins):
-        return math.nan if any(part[-1, 0] for part in bins) else math.inf
-    parts: list[tuple[int, int]] = []
+    values, exponents = [], []
+    infinite = nan = 0
     for part in bins:
+        infinite, nan = infinite | int(part[-1, 1]), nan | int(part[-1, 0])
         bias = len(part) // 2 - 1
         first, last = _used_kernel()(part)
-        for k in range(first, last):
-            a, b, c, d = part[k].tolist()
-            parts.append(((((a << 32) + b) << CUT) + (c << 32) + d, ord * (k - bias + 1) - 2 * CUT))
-    if not parts:
-        return 0.0
-    lowest = min(exponent for _, exponent in parts)
-    number = sum(value << (exponent - lowest) for value, exponent in parts)
+        for k, (a, b, c, d) in enumerate(part[first:last].tolist(), first):
+            values.append((((a << 32) + b) << CUT) + (c << 32) + d)
+            exponents.append(ord * (k - bias + 1) - 2 * CUT)
+    if infinite:
+        return math.nan if nan else math.inf
+    lowest, number = min(exponents, default=0), 0
+    for value, exponent in zip(values, exponents, strict=True):
+        number += value << (exponent - lowest)
     if number <= 0:
         return 0.0
     # to 64 bits and one that says whether there are more: a float64 of that is rounded once
@@ -217,15 +213,10 @@ def total(bins: list[np.ndarray[Any, Any]], ord: int) -> float:
     if kept << excess != number:
         kept |= 1
     exponent = lowest + excess
-    if ord == 1:
-        return _scaled(float(kept), exponent)
-    if exponent % 2:  # an even one, whose half is the root's
-        kept, exponent = kept << 1, exponent - 1
-    return _scaled(math.sqrt(float(kept)), exponent // 2)
-
-
-def _scaled(x: float, exponent: int) -> float:
+    if ord == 2:  # an even exponent, whose half is the root's
+        odd = exponent % 2
+        kept, exponent = kept << odd, (exponent - odd) // 2
     try:
-        return math.ldexp(x, exponent)
+        return math.ldexp(float(kept) if ord == 1 else math.sqrt(float(kept)), exponent)
     except OverflowError:
         return math.inf

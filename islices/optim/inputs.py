@@ -73,7 +73,7 @@ def _in_place(B: Backend, x: Array, argument: str) -> bool:
 
 def adopt_gradient(B: Backend, weights: Array, grad: Any) -> IndexedSlices | Array:
     """grad as slices, checked, without padding, or as a dense array."""
-    leaf, _ = adopt(grad, "grad")
+    leaf = adopt(grad, "grad")
     sparse = isinstance(leaf, IndexedSlices)
     backend, values = (leaf.backend, leaf.values) if sparse else (B, leaf)
     if backend is not B or not B.is_array(values):

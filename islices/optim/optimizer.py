@@ -10,7 +10,7 @@ import numpy as np
 
 from islices import modes
 from islices.arguments import check_flag
-from islices.backend import Array, Backend
+from islices.backend import Array
 from islices.linear import as_float, wide_dtype
 from islices.native import aligned, flatten, rebuild
 from islices.optim.formulas import Formula
@@ -257,7 +257,7 @@ def _written(work: Work, table: Any, pieces: Pieces, donate: bool) -> tuple[Any,
     for ids, rows in pieces:
         new = dict(zip(names, rows, strict=True))
         if "master" in new:
-            new[""] = modes.run(_rounded, B, (new["master"],), dtype=B.dtype(work.weights))
+            new[""] = modes.run("astype", B, (new["master"],), dtype=B.dtype(work.weights))
         for name, x in new.items():
             now[name] = write_rows(B, now[name], ids, x, donate=donate)
     with B.scope():
@@ -266,7 +266,3 @@ def _written(work: Work, table: Any, pieces: Pieces, donate: bool) -> tuple[Any,
         first = B.asarray(np.zeros(1, np.int32), arrays["step"])
     now["step"] = write_rows(B, arrays["step"], first, count, donate=donate)
     return now.pop(""), now
-
-
-def _rounded(B: Backend, x: Array, *, dtype: str) -> Array:
-    return B.astype(x, dtype)

@@ -18,7 +18,7 @@ from islices.optim import rules
 from islices.optim.formulas import Formula
 from islices.optim.operators import array_operators, bind
 from islices.optim.plan import Plan
-from islices.rows import check_memory, coalesce, scatter
+from islices.rows import check_memory, coalesce
 from islices.shapes import size_of
 from islices.slices import IndexedSlices
 from islices.sums import row_sums
@@ -92,7 +92,7 @@ class Work(NamedTuple):
             check_memory(repr(self.grad), shape, B.dtype(self.tables[0]), 'rows="touched"')  # type: ignore[arg-type]
         ids, gradient = self._gradient()
         if ids is not None:
-            gradient = [modes.run(scatter, B, (x, ids), shape=shape) for x in gradient]
+            gradient = [modes.run("scatter_rows", B, (x, ids), shape=shape) for x in gradient]
         old = [B.stop_gradient(x) for x in self.tables]
         new = self._changed(gradient, old)
         if self.frozen is not None:
@@ -135,7 +135,7 @@ class Work(NamedTuple):
             at = B.asarray(np.searchsorted(block, named[found]), self.tables[0])
             some = B.asarray(found, self.tables[0])
             part = [B.take(x, some) for x in gradient]
-        return [modes.run(scatter, B, (x, at), shape=shape) for x in part]
+        return [modes.run("scatter_rows", B, (x, at), shape=shape) for x in part]
 
     def _gradient(self) -> tuple[Array | None, list[Array]]:
         """(ids, sums) of slices, (None, whole arrays) of a dense gradient."""
