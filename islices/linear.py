@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -133,6 +134,7 @@ def number_of(B: Backend, c: Array) -> Any:
     return (bfloat16_to_float32(host) if dtype == "bfloat16" else host).reshape(()).item()
 
 
+@cache
 def wide_dtype(dtype: str) -> str:
     """The type arithmetic on dtype is done in: float32 for 16-bit floats, else the type itself."""
     return "float32" if dtype in ("float16", "bfloat16") else dtype

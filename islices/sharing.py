@@ -21,14 +21,18 @@ MOST_WORK: Any = 10**6  # NumPy's annotation knows two of the numbers that it ta
 
 #: (its backend, an array of a call, whether the call writes it, what it is called in messages)
 Part = tuple[Backend, Array, bool, str]
-#: (the first byte, that behind the last, its number, the part)
+#: (the first byte, that behind the last, its number, the part); by identity where that is not known
 _Span = tuple[int, int, int, Part]
 
 
 def check_apart(parts: Iterable[Part]) -> None:
     """ValueError if an element of an array that is written belongs to another one of the arrays too."""
-    spans = [(*_span(part[0], part[1]), number, part) for number, part in enumerate(parts)]
-    spans = sorted(x for x in spans if x[0] != x[1])  # the others hold nothing
+    spans: list[_Span] = []
+    for number, part in enumerate(parts):
+        start, stop = part[0].memory_span(part[1]) or (id(part[1]), id(part[1]) + 1)
+        if start != stop:  # the others hold nothing
+            spans.append((start, stop, number, part))
+    spans.sort()
     end = 0
     for span in spans:
         if span[0] < end:
@@ -59,15 +63,10 @@ def _check_overlapping(spans: Iterable[_Span]) -> None:
 
 def share_memory(B: Backend, a: Array, b: Array) -> bool:
     """Whether two arrays of a backend have an element in common."""
-    first, second = sorted((_span(B, a), _span(B, b)))
+    first, second = sorted(B.memory_span(x) or (id(x), id(x) + 1) for x in (a, b))
     if first[0] == first[1] or second[0] == second[1] or first[1] <= second[0]:
         return False
     return first[0] == second[0] or _share(B, a, b)
-
-
-def _span(B: Backend, x: Array) -> tuple[int, int]:
-    """The bytes that x's elements lie in; its identity where that is not known."""
-    return B.memory_span(x) or (id(x), id(x) + 1)
 
 
 def _share(B: Backend, a: Array, b: Array) -> bool:

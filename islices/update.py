@@ -7,7 +7,6 @@ and a call that raises has not written anything. SPEC clause 15.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -308,7 +307,7 @@ def _on_host(B: Backend, weights: Array, values: Array, indices: Array, op: str,
     views = modes.host_views(B, (values, indices)) if compiled else None
     if compiled is None or views is None or not compiled.is_packed(views[1], B.shape(weights)[0]):
         return None
-    opened = open_tables(B, compiled, [weights], donate=donate)
+    opened = open_tables(B, [weights], donate=donate)
     if opened is None:
         return None
     (view,), (changed,) = opened
@@ -316,13 +315,15 @@ def _on_host(B: Backend, weights: Array, values: Array, indices: Array, op: str,
     return changed
 
 
-def open_tables(
-    B: Backend, compiled: ModuleType, tables: Sequence[Array], *, donate: bool
-) -> tuple[list[Host], list[Array]] | None:
+def open_tables(B: Backend, tables: Sequence[Array], *, donate: bool) -> tuple[list[Host], list[Array]] | None:
     """(views, results) for kernels that write into tables, as `Backend.writable` has them; None where there is no
     memory for that, and nothing has happened. What the kernels read shares none of it."""
     opened = B.writable(tables, donate=donate)
-    return opened if opened is not None and all(map(compiled.is_plain, opened[0])) else None
+    for view in opened[0] if opened is not None else ():
+        flags = view.flags
+        if not (flags.c_contiguous and flags.aligned and flags.writeable and view.dtype.isnative):
+            return None
+    return opened
 
 
 def distinct_rows(B: Backend, indices: Array, rows: int | None) -> tuple[Array, Array]:
@@ -358,8 +359,9 @@ def adopt_table(table: Any) -> tuple[Backend, Array]:
     B = find_backend(table)
     if B is None or not B.is_array(table) or B.dtype(table) not in (*B.float_dtypes, *INTEGERS):
         raise TypeError(f"table: got {describe(table)}; accepted is a Table, or a dense array of floats or integers")
-    if not B.shape(table) or None in B.shape(table):
-        raise ValueError(f"table: got shape {B.shape(table)}; accepted is (rows, *row_shape), all of it known")
+    shape = B.shape(table)
+    if not shape or None in shape:
+        raise ValueError(f"table: got shape {shape}; accepted is (rows, *row_shape), all of it known")
     return B, table
 
 

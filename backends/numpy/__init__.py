@@ -28,8 +28,7 @@ class NumpyBackend(HostBackend):
         return _dtype_name(x.dtype)
 
     def host_view(self, x: Array) -> np.ndarray | None:
-        x = np.asarray(x)
-        return x.view(np.uint16) if _dtype_name(x.dtype) == "bfloat16" else x  # type: ignore[no-any-return]
+        return self.to_numpy(x)
 
     def look(self, arrays: Sequence[Array]) -> Look:
         look = Look([], [], [False] * len(arrays), [])
@@ -40,8 +39,7 @@ class NumpyBackend(HostBackend):
             look.views.append(view.view(np.uint16) if dtype == "bfloat16" else view)  # type: ignore[union-attr]
         return look
 
-    def memory_span(self, x: Array) -> tuple[int, int]:
-        return view_span(np.asarray(x))
+    memory_span = staticmethod(view_span)  # type: ignore[assignment]
 
     def from_host(self, array: np.ndarray, like: Array) -> Array:
         return array.view(_bfloat16()) if array.dtype == np.uint16 else array
@@ -51,11 +49,11 @@ class NumpyBackend(HostBackend):
         return array.view(_bfloat16()) if array.dtype == np.uint16 else array
 
     def to_numpy(self, x: Array) -> np.ndarray:
-        view = self.host_view(x)
-        assert view is not None
-        return view
+        view = np.asarray(x)
+        return view.view(np.uint16) if _dtype_name(view.dtype) == "bfloat16" else view
 
     def writable(self, arrays: Sequence[Array], *, donate: bool = False) -> tuple[list[np.ndarray], list[Array]] | None:
+        views = []
         for x in arrays:
             flags = x.flags
             # elements that lie on one another, as in a broadcast array, are no place for several writers
@@ -64,7 +62,8 @@ class NumpyBackend(HostBackend):
             )
             if lying or not flags.writeable or not x.dtype.isnative:
                 return None
-        return [self.to_numpy(x) for x in arrays], list(arrays)
+            views.append(x.view(np.uint16) if _dtype_name(x.dtype) == "bfloat16" else x)
+        return views, list(arrays)
 
     differentiate = not_implemented(
         "NumPy records no gradients; where the gradient of the looked-up rows is known, "

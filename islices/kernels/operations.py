@@ -34,7 +34,6 @@ __all__ = [
     "fold",
     "group",
     "is_packed",
-    "is_plain",
     "norm",
     "scaled",
     "scatter",
@@ -81,12 +80,6 @@ def _as_values(rows: Host, like: Host) -> Host:
     if rows.dtype != like.dtype:
         rows = rows.view(like.dtype.newbyteorder("="))
     return rows if like.ndim == 2 else rows.reshape(len(rows), *like.shape[1:])
-
-
-def is_plain(table: Host) -> bool:
-    """Whether kernels can write into an array."""
-    flags = table.flags
-    return bool(flags.c_contiguous and flags.aligned and flags.writeable and table.dtype.isnative)
 
 
 def bounds(indices: Host) -> tuple[int, int]:
@@ -241,7 +234,8 @@ def scaled(values: Host, steps: Sequence[tuple[str, Any]]) -> Host | None:
 
 # ---------------------------------------------------------------------- rows of a table
 def scatter(table: Host, values: Host, groups: Groups, op: str) -> None:
-    """The table's rows changed in place by slices, one after the other; ids are in range, the table `is_plain`."""
+    """The table's rows changed in place by slices, one after the other; ids are in range, the table is writable,
+    contiguous, aligned and of this machine's byte order."""
     order, ids, starts = groups
     rows, name = _rows(values)
     into, _ = _rows(table)
@@ -250,7 +244,8 @@ def scatter(table: Host, values: Host, groups: Groups, op: str) -> None:
 
 
 def step(recipe: Recipe, values: Host, groups: Groups, table: Host, state: Sequence[Host], numbers: Host) -> None:
-    """A step of an optimizer, in place, on the rows that ids name; ids are in range, table and state `is_plain`."""
+    """A step of an optimizer, in place, on the rows that ids name; ids are in range, table and state
+    as `scatter` has a table."""
     order, ids, starts = groups
     rows, gradient = _rows(values)
     into, name = _rows(table)

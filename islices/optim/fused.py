@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from types import ModuleType
 from typing import Any
@@ -38,24 +38,28 @@ def fused_step(work: Work, *, touched: bool, donate: bool) -> tuple[Array, dict[
     compiled = kernels.active()
     if compiled is None or not _expressible(plan.formula, plan.numbers):
         return None
-    if modes.is_traced(B, work.weights, arrays["step"]):
+    if work.traced:
         return traced_step(work, _recipe(compiled, plan)) if touched else None
     if work.apply is not None:
         return None
+    gradient = work.views if B.host_only or modes.on_host() else None
     if work.frozen is not None and isinstance(grad, IndexedSlices):
-        grad = without_frozen(grad, work.frozen)
-    given = (grad.values, grad.indices) if isinstance(grad, IndexedSlices) else (grad,)
-    with B.scope():
-        gradient = modes.host_views(B, (B.stop_gradient(given[0]), *given[1:]))
-    if gradient is None or (len(gradient) == 2 and not compiled.is_packed(gradient[1], B.shape(work.weights)[0])):
+        grad, gradient = without_frozen(grad, work.frozen), None
+    if gradient is None:  # recorded, or not what was looked at
+        given = (grad.values, grad.indices) if isinstance(grad, IndexedSlices) else (grad,)
+        with B.scope():
+            gradient = modes.host_views(B, (B.stop_gradient(given[0]), *given[1:]))
+    if gradient is None or (len(gradient) == 2 and not compiled.is_packed(gradient[1], grad.dense_shape[0])):
         return None
-    opened = open_tables(B, compiled, [work.weights, *arrays.values()], donate=donate)
+    opened = open_tables(B, [work.weights, *arrays.values()], donate=donate)
     if opened is None:
         return None
     (weights, *views), (changed, *results) = opened
     state = dict(zip(arrays, views, strict=True))
-    recipe = _recipe(compiled, plan)
-    target, own = state.get("master", weights), [state[spec.name] for spec in plan.formula.state]
+    recipe, own = _recipe(compiled, plan), []
+    for spec in plan.formula.state:
+        own.append(state[spec.name])
+    target = state.get("master", weights)
     for groups in _groups(compiled, gradient[1:], weights.shape, None if touched else work.frozen, touched):
         compiled.step(recipe, gradient[0], groups, target, own, work.known)
         if target is not weights:
@@ -67,21 +71,22 @@ def fused_step(work: Work, *, touched: bool, donate: bool) -> tuple[Array, dict[
 
 def _groups(
     compiled: ModuleType, indices: list[Host], shape: tuple[int, ...], frozen: Host | None, touched: bool
-) -> Iterator[tuple[Host, Host, Host]]:
+) -> Iterable[tuple[Host, Host, Host]]:
     """The rows to be changed, as (order, ids, starts): those the slices name at once, or all rows block by block."""
-    if indices:
-        groups = compiled.group(indices[0])
-        if touched:
-            yield groups
-            return
-        order, named, starts = groups
+    return [compiled.group(indices[0])] if touched else _blocks(compiled, indices, shape, frozen)
+
+
+def _blocks(
+    compiled: ModuleType, indices: list[Host], shape: tuple[int, ...], frozen: Host | None
+) -> Iterator[tuple[Host, Host, Host]]:
+    order, named, starts = compiled.group(indices[0] if indices else np.empty(0, np.int64))
     size = max(1, BLOCK // max(1, math.prod(shape[1:])))
     for first in range(0, shape[0], size):
         block = np.arange(first, min(first + size, shape[0]))
         if frozen is not None:
             block = np.setdiff1d(block, frozen, assume_unique=True)
         if indices:  # the run of a row that is not named is empty
-            yield order, block, starts[np.searchsorted(named, np.append(block, first + size))]  # pyright: ignore[reportPossiblyUnboundVariable]
+            yield order, block, starts[np.searchsorted(named, np.append(block, first + size))]
         else:
             yield block.view(np.uint64), block, np.arange(len(block) + 1, dtype=np.uint64)
 

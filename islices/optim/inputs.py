@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from islices import modes
-from islices.backend import INTEGERS, Array, Backend
+from islices.backend import INTEGERS, Array, Backend, Look
 from islices.linear import wide_dtype
 from islices.native import adopt, without_padding
 from islices.registry import describe, find_backend
@@ -23,76 +23,82 @@ from islices.update import adopt_table, check_shape
 __all__ = ["adopt_float_table", "adopt_gradient", "check_frozen", "check_state", "frozen_rows", "is_taken"]
 
 
-def adopt_float_table(table: Any) -> tuple[Backend, Array]:
-    """(backend, weights) of a Table or an array of floats."""
+def adopt_float_table(table: Any) -> tuple[Backend, Array, str]:
+    """(backend, weights, their dtype) of a Table or an array of floats."""
     B, weights = adopt_table(table)
-    if B.dtype(weights) in INTEGERS:
+    dtype = B.dtype(weights)
+    if dtype in INTEGERS:
         raise TypeError(f"table: got {describe(weights)}; accepted is a floating dtype")
-    return B, weights
+    return B, weights, dtype
 
 
 def check_state(
-    B: Backend, weights: Array, state: Any, shapes: Mapping[str, tuple[int, ...]], owner: object
+    B: Backend, weights: Array, dtype: str, state: Any, shapes: Mapping[str, tuple[int, ...]], owner: object
 ) -> dict[str, Array]:
-    """The arrays of a state, "step" first and "master" last if there is one. shapes has the optimizer's own."""
+    """The arrays of a state for weights of a dtype, "step" first and "master" last if there is one. shapes has the
+    optimizer's own."""
     if not isinstance(state, Mapping):
         raise TypeError(f"state: got {describe(state)}; accepted is the dict that init returned")
-    dtype = B.dtype(weights)
     wide = wide_dtype(dtype)
     shapes = {"step": (1,), **shapes}
     if "master" in state and wide != dtype:
         shapes["master"] = B.shape(weights)  # type: ignore[assignment]
     if set(state) != set(shapes):
         raise ValueError(f"state: got {', '.join(map(repr, state))}; {owner!r} has {', '.join(map(repr, shapes))}")
-    in_place = B.in_place(weights)
+    in_place, arrays = B.in_place(weights), {}
     for name, shape in shapes.items():
         x, wanted = state[name], "int32" if name == "step" else wide
-        argument = f"state[{name!r}]"
         if not B.is_array(x):
             raise TypeError(
-                f"{argument}: got {describe(x)}; accepted is an array of {B.name}: islices.convert(state, {B.name!r})"
+                f"state[{name!r}]: got {describe(x)}; accepted is an array of {B.name}: "
+                f"islices.convert(state, {B.name!r})"
             )
-        if B.dtype(x) != wanted:
-            raise TypeError(f"{argument}: got {B.dtype(x)}; accepted for a table of {dtype} is {wanted}")
+        found = B.dtype(x)
+        if found != wanted:
+            raise TypeError(f"state[{name!r}]: got {found}; accepted for a table of {dtype} is {wanted}")
         if B.shape(x) != shape:
-            raise ValueError(f"{argument}: got shape {B.shape(x)}; accepted is {shape}")
-        if _in_place(B, x, argument) != in_place:  # one of the two would change, and the other be returned
+            raise ValueError(f"state[{name!r}]: got shape {B.shape(x)}; accepted is {shape}")
+        try:
+            alike = B.in_place(x) == in_place
+        except ValueError as error:
+            raise ValueError(str(error).replace("table:", f"state[{name!r}]:", 1)) from None
+        if not alike:  # one of the two would change, and the other be returned
             raise TypeError(
-                f"{argument}: got {type(x).__name__} for a table that is a {type(weights).__name__}; accepted are both "
-                "in place or neither (tf.Variable(x, trainable=False))"
+                f"state[{name!r}]: got {type(x).__name__} for a table that is a {type(weights).__name__}; accepted are "
+                "both in place or neither (tf.Variable(x, trainable=False))"
             )
-    return {name: state[name] for name in shapes}
+        arrays[name] = x
+    return arrays
 
 
-def _in_place(B: Backend, x: Array, argument: str) -> bool:
-    try:
-        return B.in_place(x)
-    except ValueError as error:
-        raise ValueError(str(error).replace("table:", f"{argument}:", 1)) from None
-
-
-def adopt_gradient(B: Backend, weights: Array, grad: Any) -> IndexedSlices | Array:
-    """grad as slices, checked, without padding, or as a dense array."""
+def adopt_gradient(B: Backend, dtype: str, shape: tuple[int, ...], grad: Any) -> tuple[IndexedSlices | Array, Look]:
+    """grad for a table as slices, checked, without padding, or as a dense array; and B's look at its arrays."""
     leaf = adopt(grad, "grad")
     sparse = isinstance(leaf, IndexedSlices)
-    backend, values = (leaf.backend, leaf.values) if sparse else (B, leaf)
-    if backend is not B or not B.is_array(values):
+    backend, arrays = (leaf.backend, (leaf.values, leaf.indices)) if sparse else (B, (leaf,))
+    if backend is not B or not (sparse or B.is_array(leaf)):
         raise TypeError(f"grad: got {describe(grad)} for a table of {B.name}; accepted is one framework")
-    dtype, shape = B.dtype(weights), B.shape(weights)
-    if B.dtype(values) not in (dtype, wide_dtype(dtype)):
+    look = (leaf._look if sparse else None) or B.look(arrays)
+    if look.dtypes[0] not in (dtype, wide_dtype(dtype)):
         accepted = dtype if dtype == wide_dtype(dtype) else f"{dtype} or {wide_dtype(dtype)}"
-        raise TypeError(f"grad: got {B.dtype(values)} for a table of {dtype}; accepted is {accepted}")
+        raise TypeError(f"grad: got {look.dtypes[0]} for a table of {dtype}; accepted is {accepted}")
     if not sparse:
-        if B.shape(leaf) != shape:
-            raise ValueError(f"grad: got shape {B.shape(leaf)} for a table of shape {shape}; accepted is one shape")
-        return leaf
-    check_shape(leaf, shape, "grad")
-    if not modes.is_traced(B, leaf.values, leaf.indices):
-        leaf = without_padding(leaf)
-        check_indices(B, leaf.indices, shape[0])  # whoever vouched for them: what is written stays inside the table
-    if leaf.dense_shape[0] is not None:
-        return leaf
-    return IndexedSlices._trusted(B, leaf.values, leaf.indices, shape, coalesced=leaf.coalesced, padded=leaf.padded)
+        if look.shapes[0] != shape:
+            raise ValueError(f"grad: got shape {look.shapes[0]} for a table of shape {shape}; accepted is one shape")
+        return leaf, look
+    if leaf.dense_shape != shape:
+        check_shape(leaf, shape, "grad")
+    if True not in look.traced:
+        if leaf.padded:
+            leaf = without_padding(leaf)
+            look = B.look((leaf.values, leaf.indices))
+        # whoever vouched for them: what is written stays inside the table
+        if leaf._look is None or leaf.dense_shape[0] is None:
+            check_indices(B, leaf.indices, shape[0], look=look)
+    if leaf.dense_shape[0] is None:
+        flags = {"coalesced": leaf.coalesced, "padded": leaf.padded}
+        leaf = IndexedSlices._trusted(B, leaf.values, leaf.indices, shape, **flags)
+    return leaf, look
 
 
 def is_taken(B: Backend, apply: Any) -> bool | Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
@@ -131,12 +132,11 @@ class Optimizer:
         return rebuild(table, iter([self._init(leaf, master) for leaf in flatten(table, "table")]))
 
     def _init(self, table: Any, master: bool) -> dict[str, Array]:
-        B, weights = adopt_float_table(table)
-        dtype = B.dtype(weights)
+        B, weights, dtype = adopt_float_table(table)
         wide = wide_dtype(dtype)
         if master and wide == dtype:
             raise ValueError(f"master: got True for a table of {dtype}; accepted is a 16-bit table")
-        shapes = state_shapes(B, self._formula, weights)
+        shapes = state_shapes(self._formula, B.shape(weights))
         with B.scope():
             state = {"step": B.variable(B.asarray(np.zeros(1, np.int32), weights), weights)}
             for spec in self._formula.state:
@@ -183,7 +183,12 @@ class Optimizer:
         -----
         No gradient is recorded. In traced code rows out of range take no step. SPEC clauses 15 and 16.
         """
-        donate = check_flag(donate, "donate")
+        if donate is not False:
+            donate = check_flag(donate, "donate")
+        if not isinstance(table, (list, tuple, dict)):
+            step = self._prepared(table, grad, state, donate, apply)
+            check_steps([step])
+            return step.write()
         tables = flatten(table, "table")
         grads, states = _leaves(table, grad, "grad"), _leaves(table, state, "state")
         # all are looked at before the first is written
@@ -194,25 +199,32 @@ class Optimizer:
 
     def _prepared(self, table: Any, grad: Any, state: Any, donate: bool, apply: Any) -> Step:
         """The step of one table, checked and ready to be written after `check_steps`."""
-        B, weights = adopt_float_table(table)
-        arrays = check_state(B, weights, state, state_shapes(B, self._formula, weights), self)
-        taken = is_taken(B, apply)
+        B, weights, dtype = adopt_float_table(table)
+        shape: tuple[int, ...] = B.shape(weights)  # type: ignore[assignment]
+        arrays = check_state(B, weights, dtype, state, state_shapes(self._formula, shape), self)
+        taken = apply if apply is True else is_taken(B, apply)
         if grad is None or taken is False:
             return Step(lambda: (table, dict(state)), None, donate)
-        leaf = adopt_gradient(B, weights, grad)
-        frozen = check_frozen(*self._frozen, B.shape(weights)[0])  # type: ignore[arg-type]
-        plan, numbers = plan_step(B, self._formula, self.hyper, self.maximize, arrays["step"], weights)
-        work = Work(B, plan, leaf, weights, arrays, numbers, frozen, None if taken is True else taken)
+        leaf, look = adopt_gradient(B, dtype, shape, grad)
+        rows, length = self._frozen
+        frozen = None if rows is None else check_frozen(rows, length, shape[0])
+        traced = B.is_traced(arrays["step"])
+        plan, numbers = plan_step(
+            B, self._formula, self.hyper, self.maximize, arrays["step"], wide_dtype(dtype), traced
+        )
+        traced = traced or B.is_traced(weights)
+        apply = None if taken is True else taken
+        work = Work(B, plan, leaf, weights, arrays, numbers, frozen, apply, traced, look.views)
         touched = self.rows == "touched" and isinstance(leaf, IndexedSlices)
-        pieces = work.pieces(touched=touched)
+        return Step(partial(_write, work, table, touched=touched, donate=donate), work, donate)
 
-        def write() -> tuple[Any, dict[str, Array]]:
-            done = fused_step(work, touched=touched, donate=donate)
-            if done is None:
-                return _written(work, table, pieces, donate)
-            return as_given(table, weights, done[0]), done[1]
 
-        return Step(write, work, donate)
+def _write(work: Work, table: Any, *, touched: bool, donate: bool) -> tuple[Any, dict[str, Array]]:
+    """The table and the state after a step: by one kernel, or by the primitives."""
+    done = fused_step(work, touched=touched, donate=donate)
+    if done is None:
+        return _written(work, table, work.pieces(touched=touched), donate)
+    return as_given(table, work.weights, done[0]), done[1]
 
 
 class Step(NamedTuple):
@@ -232,9 +244,10 @@ def check_steps(steps: Sequence[Step], names: Sequence[str] = ()) -> None:
         B, grad = work.B, work.grad
         where = names[number] if names else f"leaf {number}: " if len(steps) > 1 else ""
         parts.append((B, work.weights, True, where + "table"))
-        parts += [(B, x, True, f"{where}state[{name!r}]") for name, x in work.arrays.items()]
-        given = (grad.values, grad.indices) if isinstance(grad, IndexedSlices) else (grad,)
-        parts += [(B, x, False, where + "grad") for x in given]
+        for name, x in work.arrays.items():
+            parts.append((B, x, True, f"{where}state[{name!r}]"))
+        for x in (grad.values, grad.indices) if isinstance(grad, IndexedSlices) else (grad,):
+            parts.append((B, x, False, where + "grad"))
     if parts:
         check_apart(parts)
 

@@ -12,7 +12,8 @@ import numpy as np
 from islices import modes
 from islices.arguments import is_real
 from islices.backend import Array, Backend
-from islices.linear import as_float, wide_dtype
+from islices.host import quiet
+from islices.linear import as_float
 from islices.optim.formulas import Formula, Numbers
 from islices.optim.hyperparameters import Hyper, at_step, known_hyper
 
@@ -31,11 +32,11 @@ class Plan(NamedTuple):
 
 
 def plan_step(
-    B: Backend, formula: Formula, hyper: Hyper, maximize: bool, step: Array, weights: Array
+    B: Backend, formula: Formula, hyper: Hyper, maximize: bool, step: Array, wide: str, traced: bool
 ) -> tuple[Plan, Array]:
-    """What is to be computed, and the rule's numbers of this step as one array of the wide type: of NumPy, if known."""
-    wide = wide_dtype(B.dtype(weights))
-    if modes.is_traced(B, step):
+    """What is to be computed, and the rule's numbers of this step as one array of the wide type: of NumPy, if known.
+    traced: whether step, the count of them, is."""
+    if traced:
         names, array = _traced_numbers(B, formula, hyper, step, wide)
     else:
         count = B.to_numpy(step)
@@ -51,9 +52,11 @@ def _known_numbers(
 ) -> tuple[tuple[str, ...], Array]:
     h = dict(hyper)
     numbers = Numbers(modes.HOST, np.array((count,), np.int32), np.array((as_float(h["lr"]),)), h)
-    with modes.HOST.scope():
-        named = _named(formula, numbers)
-    return tuple(named), np.array([as_float(x) if is_real(x) else x.item() for x in named.values()], wide)
+    with quiet():
+        named, found = _named(formula, numbers), []
+        for x in named.values():
+            found.append(x.item() if isinstance(x, np.ndarray) else as_float(x))
+        return tuple(named), np.array(found, wide)
 
 
 def _traced_numbers(
@@ -77,7 +80,8 @@ def _named(formula: Formula, numbers: Numbers) -> dict[str, Any]:
     elif formula.decay == "decoupled":
         decay = numbers.array_of(numbers.h["weight_decay"])
         named["keep"] = numbers.number(1.0) - numbers.E.round_product(numbers.lr, decay)
-    return {name: named[name] for name in _in_order(formula.rule, tuple(named))}
+    names = _in_order(formula.rule, tuple(named))
+    return dict(zip(names, map(named.__getitem__, names), strict=True))
 
 
 @cache

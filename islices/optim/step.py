@@ -7,6 +7,7 @@ SPEC clause 16.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +32,7 @@ BLOCK = 1 << 20
 PIECE = 1 << 14
 
 
+Host = np.ndarray[Any, Any]
 #: (row numbers, or None for whole tables; the new rows of each table)
 Pieces = Iterator[tuple[Array | None, list[Array]]]
 
@@ -46,7 +48,9 @@ class Work(NamedTuple):
     arrays: Mapping[str, Array]  # the state: "step" first and "master" last, if there is one
     known: Array  # the rule's numbers, of NumPy unless traced
     frozen: np.ndarray[Any, Any] | None  # row numbers, ascending and unique
-    apply: Array | None  # in traced code: int32 (1,), 0 for a step that is not taken
+    apply: Array | None = None  # in traced code: int32 (1,), 0 for a step that is not taken
+    traced: bool = False  # the table or the state is
+    views: list[Host] | None = None  # of the gradient's arrays, if they are known
 
     @property
     def tables(self) -> list[Array]:
@@ -266,7 +270,7 @@ def _row_means(B: Backend, x: Array) -> Array:
     return B.div(row_sums(B, x), B.asarray(np.full(1, width, B.dtype(x)), x))
 
 
-def state_shapes(B: Backend, formula: Formula, weights: Array) -> Mapping[str, tuple[int, ...]]:
-    """The shapes of the state's arrays for a table."""
-    shape: tuple[int, ...] = B.shape(weights)  # type: ignore[assignment]
+@lru_cache(maxsize=256)
+def state_shapes(formula: Formula, shape: tuple[int, ...]) -> Mapping[str, tuple[int, ...]]:
+    """The shapes of the state's arrays for a table of a shape."""
     return {spec.name: shape[:1] if spec.per_row else shape for spec in formula.state}

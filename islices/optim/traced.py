@@ -36,7 +36,7 @@ def traced_step(work: Work, recipe: Any) -> tuple[Array, dict[str, Array]] | Non
         slices = IndexedSlices._trusted(B, values, indices, shape)
         state = dict(zip(["step", *names], [arrays["step"], *tables[1:]], strict=True))
         changed = list(tables)
-        for ids, rows in Work(B, plan, slices, tables[0], state, numbers, None, None).some_rows():
+        for ids, rows in Work(B, plan, slices, tables[0], state, numbers, None).some_rows():
             changed = [write_rows(B, x, ids, new, donate=True) for x, new in zip(changed, rows, strict=True)]
         return changed
 
