@@ -65,7 +65,7 @@ class Batch:
 def gradient_on_host(table: Table, grad: Any) -> tuple[Host, Host]:
     """(values, places) of a gradient of a batch's table, coalesced, without the padding."""
     B, weights, padding = table.backend, table.weights, table.padding_idx
-    leaf = adopt_gradient(B, weights, grad)
+    leaf, _ = adopt_gradient(B, B.dtype(weights), table.shape, grad)
     if isinstance(leaf, IndexedSlices):
         s = coalesce(leaf)
         values, places = B.to_numpy(s.values), B.to_numpy(s.indices)
