@@ -10,7 +10,8 @@ from typing import Any
 
 from islices.conformance.data import Array, Case, Slices
 from islices.conformance.oracle import FORMATS, round_to, wide
-from islices.conformance.oracle_optim import DEFAULTS, state_names
+from islices.optim.formulas import State
+from islices.optim.record import RECORDS
 
 __all__ = ["OPTIMIZERS", "optimizer_cases", "state_of"]
 
@@ -67,15 +68,15 @@ Layouts = Callable[[str, str, str, tuple[int, ...], str], Slices]
 def state_of(name: str, hyper: dict[str, Any], table: Array, steps: int, seed: str) -> dict[str, Array]:
     """Some state that a table could have after so many steps."""
     rng = random.Random(f"state/{name}/{table.dtype}/{table.shape}/{seed}")
-    kind, h = wide(table.dtype), {**DEFAULTS[name], **hyper}
+    kind = wide(table.dtype)
 
-    def some(key: str) -> Array:
-        shape = table.shape[:1] if name == "rowwise_adagrad" else table.shape
-        positive = key in ("accumulator", "mean_square", "v", "v_max", "n")
-        size = [rng.uniform(8, 16) if positive else rng.uniform(-2, 2) for _ in range(math.prod(shape))]
+    def some(spec: State) -> Array:
+        shape = table.shape[:1] if spec.per_row else table.shape
+        size = [rng.uniform(8, 16) if spec.positive else rng.uniform(-2, 2) for _ in range(math.prod(shape))]
         return Array(kind, tuple(shape), [round_to(x, kind) for x in size])
 
-    return {"step": Array("int32", (1,), [steps])} | {key: some(key) for key in state_names(name, h)}
+    states = RECORDS[name].states(hyper)
+    return {"step": Array("int32", (1,), [steps])} | {spec.name: some(spec) for spec in states}
 
 
 def optimizer_cases(case: Maker, dense: Dense, slices: Layouts) -> Iterator[Case]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from islices.conformance.data import Array, Slices
 from islices.conformance.oracle import coalesce, halves, over, plus, round_to, square_root, times, wide
+from islices.optim.record import RECORDS
 
 __all__ = ["optimizer_steps"]
 
@@ -165,26 +166,6 @@ RULES: dict[str, Any] = {
 }  # fmt: skip
 
 
-def state_names(name: str, h: dict[str, Any]) -> list[str]:
-    if name in ("sgd", "rmsprop"):
-        own = ["mean_square"] * (name == "rmsprop") + ["mean"] * bool(h.get("centered"))
-        return own + ["momentum"] * is_on(h["momentum"])
-    if name in ("adam", "adamw"):
-        return ["m", "v"] + ["v_max"] * h["amsgrad"]
-    return {"ftrl": ["z", "n"]}.get(name, ["accumulator"])
-
-
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "sgd": {"momentum": 0.0, "dampening": 0.0, "nesterov": False, "weight_decay": 0.0},
-    "adagrad": {"eps": 1e-10, "initial_accumulator": 0.0, "lr_decay": 0.0, "weight_decay": 0.0},
-    "rowwise_adagrad": {"eps": 1e-8, "initial_accumulator": 0.0, "weight_decay": 0.0},
-    "rmsprop": {"rho": 0.9, "eps": 1e-8, "momentum": 0.0, "centered": False, "weight_decay": 0.0},
-    "adam": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0, "amsgrad": False},
-    "adamw": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 1e-2, "amsgrad": False},
-    "ftrl": {"l1": 0.0, "l2": 0.0, "beta": 0.0, "l2_shrinkage": 0.0, "lr_power": -0.5, "initial_accumulator": 0.1},
-}
-
-
 # ---------------------------------------------------------------------- steps
 def optimizer_steps(
     name: str,
@@ -200,13 +181,14 @@ def optimizer_steps(
     master: bool = False,
 ) -> dict[str, Array]:
     """The table and the state after as many steps, the gradients taken in turn; state is that before the first."""
-    h = {**DEFAULTS[name], **hyper}
+    record = RECORDS[name]
+    h = {**record.presets["islices"].defaults, **hyper}
     kind, width = wide(table.dtype), math.prod(table.shape[1:])
     weights = [[Rounded(v, table.dtype) for v in row] for row in table.rows()]
     copy = [[w.to(kind) for w in row] for row in weights]
-    per_row = name == "rowwise_adagrad"
-    names = state_names(name, h)
-    initial = {k: h.get("initial_accumulator", 0.0) if k in ("accumulator", "n") else 0.0 for k in names}
+    states = record.states(hyper)
+    per_row, names = any(spec.per_row for spec in states), [spec.name for spec in states]
+    initial = {spec.name: h[spec.initial] if isinstance(spec.initial, str) else spec.initial for spec in states}
     now = {k: [[Rounded(round_to(x, kind), kind)] * width for _ in weights] for k, x in initial.items()}
     taken = 0
     if state is not None:

@@ -20,7 +20,7 @@ import islices  # noqa: E402
 import islices.backends.jax.optax as front  # noqa: E402
 from islices import IndexedSlices, Table, optim  # noqa: E402
 from islices.backends.jax.optax import accumulation, optimizers, transforms  # noqa: E402
-from islices.optim.presets import PRESETS  # noqa: E402
+from islices.optim.record import RECORDS  # noqa: E402
 
 ROWS, DIM, STEPS = 13, 3, 4
 START = {
@@ -277,7 +277,7 @@ VARIANTS: list[dict[str, Any]] = [
 def rules(name: str) -> list[optim.Optimizer]:
     """All optimizers of a name that an update can stand for."""
     found = []
-    for semantics in PRESETS[name]:
+    for semantics in RECORDS[name].presets:
         for rows in ("touched", "all"):
             for variant in VARIANTS:
                 try:

@@ -1,4 +1,5 @@
-"""docs/optimizers.md: its table of what exists is what the library accepts."""
+"""What is written of the optimizers' records: docs/optimizers.md's table and the torch front's stub are what the
+library has (``python tests/test_optim_docs.py`` writes both anew); defaults are the frameworks' own."""
 
 from __future__ import annotations
 
@@ -9,21 +10,16 @@ from typing import Any
 import pytest
 
 from islices import optim
-from islices.optim.presets import PRESETS
+from islices.backends.torch.optim.hyperparameters import torch_names
+from islices.optim.record import RECORDS
 
-TEXT = (Path(__file__).parent.parent / "docs" / "optimizers.md").read_text("utf-8")
-#: column of the table -> (function, options)
-COLUMNS: dict[str, tuple[str, dict[str, Any]]] = {
-    "sgd": ("sgd", {}),
-    "sgd, momentum": ("sgd", {"momentum": 0.9}),
-    "sgd, weight_decay": ("sgd", {"weight_decay": 0.01}),
-    "adagrad": ("adagrad", {}),
-    "rowwise_adagrad": ("rowwise_adagrad", {}),
-    "rmsprop": ("rmsprop", {}),
-    "adam": ("adam", {}),
-    "adamw": ("adamw", {}),
-    "ftrl": ("ftrl", {}),
-}
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "optimizers.md"
+STUB = ROOT / "backends" / "torch" / "optim" / "__init__.pyi"
+TEXT = PAGE.read_text("utf-8")
+SEMANTICS = ["islices", *sorted({s for record in RECORDS.values() for s in record.presets} - {"islices"})]
+#: options that change which rows there are, as rows of the table
+OPTIONS: dict[str, dict[str, Any]] = {"momentum": {"momentum": 0.9}, "weight_decay": {"weight_decay": 0.01}}
 
 
 def exists(name: str, options: dict[str, Any], semantics: str) -> str:
@@ -39,23 +35,53 @@ def exists(name: str, options: dict[str, Any], semantics: str) -> str:
     return ", ".join(found) or "-"
 
 
-def table() -> list[list[str]]:
-    lines = [line for line in TEXT.splitlines() if line.startswith("|")]
-    start = next(k for k, line in enumerate(lines) if line.startswith("| semantics "))
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[start:]]
-    return [row for row in cells[: 2 + len(SEMANTICS)] if not set(row[0]) <= {"-", ":"}]
+def table() -> str:
+    """The optimizers, a line each, and those of their options that take rows away."""
+    rows = [["optimizer", *SEMANTICS], ["---"] * (1 + len(SEMANTICS))]
+    for name, record in RECORDS.items():
+        plain = [exists(name, {}, semantics) for semantics in SEMANTICS]
+        rows.append([name, *plain])
+        for option, given in OPTIONS.items():
+            changed = [exists(name, given, semantics) for semantics in SEMANTICS]
+            if option in record.arguments and any(x != y and x != "-" for x, y in zip(changed, plain, strict=True)):
+                rows.append([f"{name}, {option}", *changed])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
 
 
-SEMANTICS = sorted({semantics for presets in PRESETS.values() for semantics in presets})
+def stub() -> str:
+    """The classes of the torch front, for type checkers."""
+    lines = [
+        '"""Written by tests/test_optim_docs.py from the records of the optimizers."""',
+        "",
+        "from typing import Any, TypeAlias, Unpack",
+        "",
+        "import torch",
+        "",
+        "from islices.backends.torch.optim.base import Options, RowOptimizer",
+        "",
+        "Number: TypeAlias = float | torch.Tensor",
+        "",
+    ]
+    for record in RECORDS.values():
+        defaults = record.presets["islices"].defaults
+        kinds = {theirs: type(defaults[ours]) for ours, theirs in record.spelled("torch").items()}
+        lines += [f"class {record.title}({RECORDS[record.variant_of].title if record.variant_of else 'RowOptimizer'}):"]
+        lines += ["    def __init__(", "        self,", "        params: Any,"]
+        for name in torch_names(record.name):
+            kind = "tuple[Number, Number]" if name == "betas" else "bool" if kinds[name] is bool else "Number"
+            lines.append(f"        {name}: {kind} | None = None,")
+        if record.decoupled is not None:
+            lines += ["        *,", f"        decoupled_weight_decay: bool = {record.decoupled},"]
+        lines += ["        **options: Unpack[Options],", "    ) -> None: ...", ""]
+    return "\n".join(lines)
 
 
 def test_the_table_is_what_the_library_accepts() -> None:
-    head, *rows = table()
-    assert head == ["semantics", *COLUMNS]
-    assert sorted(row[0] for row in rows) == SEMANTICS
-    for semantics, *cells in rows:
-        for (column, (name, options)), cell in zip(COLUMNS.items(), cells, strict=True):
-            assert cell == exists(name, options, semantics), f"{semantics}, {column}"
+    assert table() in TEXT
+
+
+def test_the_stub_is_that_of_the_records() -> None:
+    assert STUB.read_text("utf-8") == stub()
 
 
 @pytest.mark.parametrize("semantics", SEMANTICS)
@@ -63,20 +89,19 @@ def test_every_semantics_has_a_section(semantics: str) -> None:
     assert re.search(rf'^## .*semantics="{semantics}"', TEXT, re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", RECORDS)
 def test_the_docstring_lists_the_semantics(name: str) -> None:
     listed = re.search(r"semantics : \{(.*)\}", str(getattr(optim, name).__doc__))
     assert listed is not None
-    assert sorted(word.strip('" ') for word in listed.group(1).split(",")) == sorted(PRESETS[name])
+    assert sorted(word.strip('" ') for word in listed.group(1).split(",")) == sorted(RECORDS[name].presets)
 
 
-def render() -> str:
-    """The table, for the page: ``python tests/test_optim_docs.py``."""
-    rows = [["semantics", *COLUMNS], ["---"] * (1 + len(COLUMNS))]
-    order = ["islices", *(s for s in SEMANTICS if s != "islices")]
-    rows += [[s, *(exists(name, options, s) for name, options in COLUMNS.values())] for s in order]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+def write() -> None:
+    """The table into the page, the stub beside the front."""
+    start = TEXT.index("| optimizer | islices |")
+    PAGE.write_text(TEXT[:start] + table() + TEXT[TEXT.index("\n\n", start) + 1 :], "utf-8")
+    STUB.write_text(stub(), "utf-8")
 
 
 if __name__ == "__main__":
-    print(render())
+    write()

@@ -15,7 +15,7 @@ import pytest
 import islices
 from islices import modes, optim
 from islices.optim.operators import array_operators
-from islices.optim.presets import PRESETS
+from islices.optim.record import RECORDS
 from islices.presets import BY_GLOBAL_NORM, BY_NORM, BY_VALUE
 
 jax = pytest.importorskip("jax", reason="JAX is not installed")
@@ -154,12 +154,12 @@ def test_what_pickles() -> None:
 
 
 # ---------------------------------------------------------------------- which rows, whose semantics
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", RECORDS)
 def test_the_default_takes_the_only_kind_there_is(name: str) -> None:
     make = getattr(optim, name)
     for semantics in typing.get_args(islices.Semantics):
-        if semantics not in PRESETS[name]:
-            message = f"semantics: got '{semantics}'; {name} has {', '.join(PRESETS[name])}"
+        if semantics not in RECORDS[name].presets:
+            message = f"semantics: got '{semantics}'; {name} has {', '.join(RECORDS[name].presets)}"
             with pytest.raises(ValueError, match=message):
                 make(0.1, semantics=semantics)
             continue
@@ -174,7 +174,7 @@ def test_the_default_takes_the_only_kind_there_is(name: str) -> None:
 
 def test_the_names_of_all_semantics_are_one_type() -> None:
     of_clips = {*BY_GLOBAL_NORM, *BY_NORM, *BY_VALUE}
-    of_optimizers = {semantics for presets in PRESETS.values() for semantics in presets}
+    of_optimizers = {semantics for record in RECORDS.values() for semantics in record.presets}
     assert set(typing.get_args(islices.Semantics)) == of_clips | of_optimizers
     for function in (islices.clip_by_norm, islices.clip_by_value, islices.clip_by_global_norm, optim.sgd, optim.ftrl):
         assert typing.get_type_hints(function)["semantics"] == islices.Semantics

@@ -27,7 +27,7 @@ PARTS = [
     "islices.conformance.oracle_embedding", "islices.conformance.naive_embedding",
     "islices.conformance.oracle_optim", "islices.conformance.naive_optim", "islices.conformance.generate_optim",
     "islices.conformance.errors_optim", "islices.conformance.checks_optim", "islices.conformance.oracles",
-    "islices.optim", "islices.optim.presets", "islices.optim.presets.torch",
+    "islices.optim", "islices.optim.records", "islices.optim.records.adam",
     "islices.conformance.soak", "islices.conformance.deviations", "islices.conformance.variants",
     "islices.conformance.interpreters", "islices.conformance.jobs", "islices.conformance.new_backend",
     "islices.conformance.report", "islices.conformance.report.html", "islices.conformance.report.command",

@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from islices import modes
+from islices import modes, optim
+from islices.conformance.generate_optim import OPTIMIZERS
 from islices.optim import rules
 from islices.optim.operators import array_operators, bind, number_operators
 
 numba = pytest.importorskip("numba", reason="numba is not installed")
-RULES = {name: getattr(rules, name) for name in rules.__all__}
+RULES = {"coupled": rules.coupled, "decoupled": rules.decoupled} | {
+    label: getattr(optim, name)(**hyper)._formula.rule for label, (name, hyper) in OPTIMIZERS.items()
+}
 #: What a number of a rule may be; the rest are drawn between -2 and 2.
 POSITIVE = {"q", "accumulator", "mean_square", "v", "v_max", "n"}
 NUMBERS = {
@@ -60,6 +63,6 @@ def test_compiled_rules_have_the_bits_of_the_arrays(name: str, dtype: str) -> No
 
 def test_a_rule_without_operators_says_so() -> None:
     with pytest.raises(TypeError, match="without operators"):
-        rules.sgd(np.ones(1), np.ones(1), 0.1)
+        RULES["sgd"](np.ones(1), np.ones(1), 0.1)
     with pytest.raises(TypeError, match="plain function"):
         bind(len, {})

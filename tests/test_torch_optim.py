@@ -298,7 +298,7 @@ def test_a_group_changed_and_another_added_in_mid_training() -> None:
         ("Adam", {"decoupled_weight_decay": True}, ValueError, "^decoupled_weight_decay: got True; .*AdamW has it"),
         ("Adam", {"momentum": 0.9}, TypeError, "momentum"),
         ("Adam", {"rows": "some"}, ValueError, "^rows: got 'some'"),
-        ("Adam", {"semantics": "theano"}, ValueError, "^semantics: got 'theano'; adam has islices, torch"),
+        ("Adam", {"semantics": "theano"}, ValueError, "^semantics: got 'theano'; adam has islices, keras"),
         ("Adam", {"master": "yes"}, TypeError, "^master: got 'yes'"),
         ("AdamW", {"semantics": "torch", "rows": "touched"}, ValueError, "^rows: got 'touched'; adamw .* has 'all'"),
         ("RMSprop", {"alpha": 1.5}, ValueError, r"^alpha: got 1\.5"),

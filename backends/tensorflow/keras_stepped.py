@@ -22,6 +22,7 @@ from islices.linear import add, concat, scale_values
 from islices.native import to_native
 from islices.norms import parts
 from islices.optim.inputs import check_frozen
+from islices.optim.record import RECORDS
 from islices.registry import describe
 from islices.rows import coalesce
 from islices.slices import IndexedSlices
@@ -215,7 +216,7 @@ class Stepped(Coalesced):
         described = {
             k: SCHEDULES.deserialize(x, custom_objects) if isinstance(x, dict) else x for k, x in config["rule"].items()
         }
-        # a learning rate that is a schedule is Keras' to read; ftrl has none that is 0
+        # a learning rate that is a schedule is Keras' to read; some optimizers have none that is 0
         rule = _made_anew(described, rate if isinstance(rate, float) else 1.0)
         return super().from_config({**config, "rule": rule}, custom_objects)  # type: ignore[no-any-return]
 
@@ -247,7 +248,7 @@ def _described(rule: optim.Optimizer) -> dict[str, Any]:
 
 
 def _made_anew(described: dict[str, Any], rate: float | Callable[[Any], Any]) -> optim.Optimizer:
-    name: Any = check_name(described.get("name"), [n for n in optim.__all__ if n.islower()], "rule")
+    name: Any = check_name(described.get("name"), [*RECORDS], "rule")
     rest = {k: v for k, v in described.items() if k != "name"}
     return getattr(optim, name)(lr=rate, **rest)  # type: ignore[no-any-return]
 

@@ -7,8 +7,12 @@ adam(lr=0.001, beta1=0.9, beta2=0.999, eps=1e-08, weight_decay=0.0, amsgrad=Fals
 SPEC clause 16.
 """
 
-from islices.optim.api import adagrad, adam, adamw, ftrl, rmsprop, rowwise_adagrad, sgd
 from islices.optim.optimizer import Optimizer
+from islices.optim.records.adagrad import adagrad, rowwise_adagrad
+from islices.optim.records.adam import adam, adamw
+from islices.optim.records.ftrl import ftrl
+from islices.optim.records.rmsprop import rmsprop
+from islices.optim.records.sgd import sgd
 from islices.optim.scaling import LossScale
 
 __all__ = ["LossScale", "Optimizer", "adagrad", "adam", "adamw", "ftrl", "rmsprop", "rowwise_adagrad", "sgd"]

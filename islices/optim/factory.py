@@ -1,10 +1,16 @@
-"""From what the user asks for to an optimizer: the preset, its defaults, what is refused. SPEC clauses 11 and 16."""
+"""From what the user asks for to an optimizer: its defaults, what is refused, and how its function is described.
+
+SPEC clauses 11 and 16.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, get_type_hints
 
 import numpy as np
 
@@ -13,18 +19,27 @@ from islices.deprecation import warn_deprecated
 from islices.linear import as_float
 from islices.optim.hyperparameters import check_hyper
 from islices.optim.optimizer import Optimizer
-from islices.optim.presets import PRESETS
-from islices.presets import lookup_formula
+from islices.optim.record import RECORDS, Record
+from islices.presets import Semantics, lookup_formula
 from islices.registry import describe
 
-__all__ = ["Duplicates", "Rows", "current_name", "make"]
+__all__ = ["Options", "Rows", "current_name", "make", "public"]
 
 #: Which rows a sparse gradient moves; None: those that it names, or all where the semantics has nothing else.
 Rows: TypeAlias = Literal["touched", "all"] | None
-#: "raw": what Keras makes of slices whose duplicates nobody summed.
-Duplicates: TypeAlias = Literal["sum", "raw"]
 ROWS = ("touched", "all")
 DUPLICATES = ("sum", "raw")
+Function = TypeVar("Function", bound=Callable[..., Optimizer])
+
+
+class Options(TypedDict, total=False):
+    """What all optimizers take beside their hyperparameters."""
+
+    rows: Rows
+    semantics: Semantics
+    maximize: bool
+    frozen: Any
+    duplicates: Literal["sum", "raw"]
 
 
 def current_name(semantics: Any) -> Any:
@@ -39,15 +54,15 @@ def make(
     name: str,
     given: Mapping[str, Any],
     *,
-    rows: Any,
-    semantics: Any,
-    maximize: bool,
-    frozen: Any,
-    duplicates: str,
+    rows: Any = None,
+    semantics: Any = "islices",
+    maximize: bool = False,
+    frozen: Any = None,
+    duplicates: str = "sum",
 ) -> Optimizer:
     """The optimizer of a name: hyperparameters that are None come from the preset. Raises as the public functions."""
-    semantics = current_name(semantics)
-    preset = lookup_formula(PRESETS[name], semantics, name)
+    record, semantics = RECORDS[name], current_name(semantics)
+    preset = lookup_formula(record.presets, semantics, name)
     unknown = [k for k, v in given.items() if v is not None and k not in preset.defaults]
     if unknown:
         names = ", ".join(preset.defaults)
@@ -56,9 +71,9 @@ def make(
         )
     hyper = {k: v if (v := given.get(k)) is not None else default for k, default in preset.defaults.items()}
     hyper = {k: v.item() if isinstance(v, np.number) and is_real(v) else v for k, v in hyper.items()}
-    check_hyper(hyper, preset.defaults)
-    if name == "ftrl" and is_real(hyper["lr"]) and as_float(hyper["lr"]) == 0:
-        raise ValueError("lr: got 0; accepted by ftrl, which divides by it, is a number above 0")
+    check_hyper(hyper, preset.defaults, record.fixed, record.limits)
+    if record.divides_by_lr and is_real(hyper["lr"]) and as_float(hyper["lr"]) == 0:
+        raise ValueError(f"lr: got 0; accepted by {name}, which divides by it, is a number above 0")
     if not isinstance(maximize, (bool, np.bool_)):
         raise TypeError(f"maximize: got {describe(maximize)}; accepted is a bool")
     check_name(duplicates, DUPLICATES, "duplicates")
@@ -76,3 +91,76 @@ def make(
     options = {"rows": rows, "semantics": semantics, "maximize": bool(maximize), "frozen": frozen}
     remake = partial(make, name, dict(given), **options, duplicates=duplicates)
     return Optimizer(name, hyper, formula, **options, remake=remake)
+
+
+# ---------------------------------------------------------------------- what all functions say
+LR = """\
+lr : float, array of one, or function of the step
+    The learning rate; a function gets the number of steps taken before, from 0: an int, or a traced int32 array.
+"""
+REST = """\
+rows : {{"touched", "all"}}, optional
+    Which rows a sparse gradient moves: those it names, all others keeping their bits, or all, as the dense formula
+    on its densified form does. Default: "touched", or "all" where the semantics has nothing else.
+semantics : {{{semantics}}}
+    Whose arithmetic, of another framework with its own defaults; see docs/optimizers.md.
+maximize : bool
+    Follow the gradient upwards.
+frozen : 1-D integer array or sequence, or boolean mask, optional
+    Rows that keep their bits, weight decay included.
+duplicates : {{"sum", "raw"}}
+    "raw", of semantics="keras" only: what Keras makes of slices whose duplicates nobody summed.
+
+Returns
+-------
+Optimizer
+    ``.init(table) -> state`` and ``.step(table, grad, state) -> (table, state)``.
+
+Raises
+------
+TypeError, ValueError, IndexError
+    A hyperparameter that is none, or that the semantics does not have.
+
+Notes
+"""
+END = """
+Every operation rounds once, in this order; g is the coalesced gradient. SPEC clause 16.
+
+Examples
+--------
+>>> import numpy as np
+>>> from islices import IndexedSlices
+>>> table = np.ones((3, 1))
+>>> optimizer = {name}(0.5)
+>>> grad = IndexedSlices(np.array([[0.25], [0.25]]), np.array([2, 2]), (3, 1))
+>>> table, state = optimizer.step(table, grad, optimizer.init(table))
+>>> table[:2].tolist()
+[[1.0], [1.0]]
+"""
+
+
+def public(record: Record) -> Callable[[Function], Function]:
+    """A decorator of a record's function: what all of them take and say joins its signature and docstring."""
+
+    def described(function: Function) -> Function:
+        signature = inspect.signature(function)
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        values = {name: p.default for name, p in inspect.signature(make).parameters.items()}
+        shared = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=values[name], annotation=kind.__forward_arg__
+            )
+            for name, kind in Options.__annotations__.items()
+        ]
+        function.__signature__ = signature.replace(parameters=[*own, *shared])  # type: ignore[attr-defined]
+        del function.__annotations__["options"]
+        function.__annotations__ |= get_type_hints(Options)
+        if function.__doc__ is not None:  # python -OO has none
+            parts = re.fullmatch(r"(.*?-{10}\n)(.*?\n)\nNotes\n(.*)", inspect.cleandoc(function.__doc__), re.DOTALL)
+            head, parameters, notes = parts.groups() if parts else ("", "", "")
+            names = ", ".join(f'"{semantics}"' for semantics in record.presets)
+            text = head + LR + parameters + REST.format(semantics=names) + notes + END.format(name=record.name)
+            function.__doc__ = textwrap.indent(text, "    ").strip()
+        return function
+
+    return described

@@ -1,7 +1,4 @@
-"""What an optimizer is made of, as data: its rule, its state, its numbers, its defaults; and islices' own.
-
-A preset is the same data for another framework's arithmetic (`islices.optim.presets`). SPEC clauses 11 and 16.
-"""
+"""One optimizer's arithmetic as data: its rule, its state, its numbers. SPEC clause 16."""
 
 from __future__ import annotations
 
@@ -14,24 +11,9 @@ import numpy as np
 from islices import modes
 from islices.arguments import is_real
 from islices.backend import Array, Backend
-from islices.optim import rules
 from islices.optim.hyperparameters import Hyper, is_on
 
-__all__ = [
-    "FORMULAS",
-    "FTRL",
-    "Formula",
-    "Hyper",
-    "Numbers",
-    "Preset",
-    "State",
-    "adam_state",
-    "decays",
-    "ftrl_kind",
-    "rmsprop_kind",
-    "single",
-    "with_power",
-]
+__all__ = ["Formula", "Hyper", "Numbers", "State", "decays", "single"]
 
 #: Bits of the step count.
 BITS = 32
@@ -147,6 +129,8 @@ class State(NamedTuple):
     #: the hyperparameter it begins with, or a number
     initial: str | float = 0.0
     per_row: bool = False
+    #: whether it holds sums or means of sizes
+    positive: bool = False
 
 
 class Formula(NamedTuple):
@@ -166,155 +150,11 @@ class Formula(NamedTuple):
     raw: bool = False
 
 
-class Preset(NamedTuple):
-    """An optimizer under one semantics: its defaults (None: to be given), and the formula its hyperparameters pick."""
-
-    defaults: Mapping[str, Any]
-    formula: Callable[[Hyper], Formula]
-    #: the framework's own class
-    source: str = ""
-
-
-# ---------------------------------------------------------------------- islices' own
 def single(x: float) -> float:
     """x as a float32 holds it."""
     return float(np.float32(x))
 
 
-def rmsprop_kind(h: Hyper, *kinds: Callable[..., Any]) -> Callable[..., Any]:
-    """The one of four rules: plain, with momentum, centered, both."""
-    return kinds[2 * bool(h["centered"]) + is_on(h["momentum"])]
-
-
 def decays(h: Hyper, kind: str = "coupled") -> str:
     """The kind of weight decay, if there is any."""
     return kind if is_on(h["weight_decay"]) else ""
-
-
-def _sgd(h: Hyper) -> Formula:
-    if not is_on(h["momentum"]):
-        return Formula(rules.sgd, lambda n: {"lr": n.lr}, decay=decays(h))
-    rule: Callable[..., Any] = rules.nesterov if h["nesterov"] else rules.momentum
-    return Formula(
-        rule,
-        lambda n: {"mu": n.h["momentum"], "gain": n.complement("dampening"), "lr": n.lr},
-        (State("momentum"),),
-        decay=decays(h),
-    )
-
-
-def _falling(n: Numbers) -> Array:
-    """lr / (1 + (t - 1) lr_decay)"""
-    if not is_on(n.h["lr_decay"]):
-        return n.lr
-    one = n.number(1.0)
-    return n.E.div(n.lr, one + n.E.round_product(n.t - one, n.array_of(n.h["lr_decay"])))
-
-
-def _adagrad(h: Hyper) -> Formula:
-    return Formula(
-        rules.adagrad,
-        lambda n: {"lr": _falling(n), "eps": n.h["eps"]},
-        (State("accumulator", "initial_accumulator"),),
-        squares="element",
-        decay=decays(h),
-    )
-
-
-def _rowwise_adagrad(h: Hyper) -> Formula:
-    return Formula(
-        rules.adagrad,
-        lambda n: {"lr": n.lr, "eps": n.h["eps"]},
-        (State("accumulator", "initial_accumulator", per_row=True),),
-        squares="row",
-        decay=decays(h),
-    )
-
-
-def _rmsprop(h: Hyper) -> Formula:
-    centered, buffered = bool(h["centered"]), is_on(h["momentum"])
-    rule = rmsprop_kind(
-        h, rules.rmsprop, rules.rmsprop_momentum, rules.rmsprop_centered, rules.rmsprop_centered_momentum
-    )
-    state = [State("mean_square"), *[State("mean")] * centered, *[State("momentum")] * buffered]
-
-    def numbers(n: Numbers) -> Mapping[str, Any]:
-        named = {"rho": n.h["rho"], "gain": n.complement("rho"), "eps": n.h["eps"], "lr": n.lr}
-        if centered:
-            named["zero"] = 0.0
-        return {**named, "mu": n.h["momentum"]} if buffered else named
-
-    return Formula(rule, numbers, tuple(state), squares="element", decay=decays(h))
-
-
-def _adam_numbers(n: Numbers) -> Mapping[str, Any]:
-    E, one = n.E, n.number(1.0)
-    return {
-        "gain1": n.complement("beta1"),
-        "gain2": n.complement("beta2"),
-        "rate": E.div(n.lr, one - n.power(n.h["beta1"])),
-        "root": E.sqrt(one - n.power(n.h["beta2"])),
-        "eps": n.h["eps"],
-    }
-
-
-def _adam(h: Hyper) -> Formula:
-    rule: Callable[..., Any] = rules.amsgrad if h["amsgrad"] else rules.adam
-    return Formula(rule, _adam_numbers, adam_state(h), squares="element", decay=decays(h))
-
-
-def adam_state(h: Hyper) -> tuple[State, ...]:
-    """The running means, and with amsgrad the largest mean of squares so far."""
-    return (State("m"), State("v"), *[State("v_max")] * bool(h["amsgrad"]))
-
-
-def _adamw(h: Hyper) -> Formula:
-    return _adam(h)._replace(decay=decays(h, "decoupled"))
-
-
-def ftrl_kind(h: Hyper, root: Callable[..., Any], linear: Callable[..., Any], power: Callable[..., Any]) -> Any:
-    """The one of three rules: n^-lr_power is the root of n, n itself, or some other power."""
-    return {-0.5: root, -1.0: linear}.get(h["lr_power"], power)
-
-
-def with_power(h: Hyper, named: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The numbers of an ftrl rule, and those that a power takes."""
-    return named if h["lr_power"] in (-0.5, -1.0) else {**named, "exponent": -h["lr_power"], "one": 1.0}
-
-
-def _ftrl(h: Hyper) -> Formula:
-    return Formula(
-        ftrl_kind(h, rules.ftrl, rules.ftrl_linear, rules.ftrl_power),
-        lambda n: with_power(h, {"lr": n.lr, **{x: n.h[x] for x in ("l1", "l2", "beta", "l2_shrinkage")}}),
-        (State("z"), State("n", "initial_accumulator")),
-        squares="element",
-    )
-
-
-ADAM: Hyper = {"lr": None, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
-#: what all who have ftrl with these begin with
-FTRL: Hyper = {
-    "l1": 0.0,
-    "l2": 0.0,
-    "beta": 0.0,
-    "l2_shrinkage": 0.0,
-    "lr_power": -0.5,
-    "initial_accumulator": 0.1,
-}
-
-#: optimizer -> islices' own arithmetic
-FORMULAS: Mapping[str, Preset] = {
-    "sgd": Preset({"lr": None, "momentum": 0.0, "dampening": 0.0, "nesterov": False, "weight_decay": 0.0}, _sgd),
-    "adagrad": Preset(
-        {"lr": None, "eps": 1e-10, "initial_accumulator": 0.0, "lr_decay": 0.0, "weight_decay": 0.0}, _adagrad
-    ),
-    "rowwise_adagrad": Preset(
-        {"lr": None, "eps": 1e-8, "initial_accumulator": 0.0, "weight_decay": 0.0}, _rowwise_adagrad
-    ),
-    "rmsprop": Preset(
-        {"lr": None, "rho": 0.9, "eps": 1e-8, "momentum": 0.0, "centered": False, "weight_decay": 0.0}, _rmsprop
-    ),
-    "adam": Preset({**ADAM, "weight_decay": 0.0, "amsgrad": False}, _adam),
-    "adamw": Preset({**ADAM, "weight_decay": 1e-2, "amsgrad": False}, _adamw),
-    "ftrl": Preset({"lr": None, **FTRL}, _ftrl),
-}

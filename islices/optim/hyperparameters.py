@@ -7,8 +7,8 @@ arrays a state has, and what it begins with, is fixed. May import: `numpy`, the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Container, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,17 +19,25 @@ from islices.linear import as_float
 from islices.registry import describe, find_backend
 from islices.shapes import size_of
 
-__all__ = ["Hyper", "Scheduled", "at_step", "check_hyper", "is_on", "known_hyper", "refuse_scheduled"]
+__all__ = ["Hyper", "Limit", "Scheduled", "at_step", "check_hyper", "is_on", "known_hyper", "refuse_scheduled"]
 
 #: Hyperparameters by name, as the user gave them or as the preset's defaults say.
 Hyper = Mapping[str, Any]
 #: A number, an array of one, or a function of the number of steps taken before that returns either.
 Scheduled = float | Array | Callable[[Any], Any]
-#: What is a number before the first step, and stays it.
-FIXED = ("initial_accumulator", "lr_power")
-BELOW_ONE = ("beta1", "beta2", "rho")
-#: n^-lr_power is formed from eight binary digits of the whole part.
-LARGEST_POWER = 256
+
+
+class Limit(NamedTuple):
+    """What a hyperparameter may be."""
+
+    accepted: str
+    holds: Callable[[float], bool]
+
+
+FINITE = Limit("a finite number >= 0", lambda x: 0 <= x < math.inf)
+BELOW_ONE = Limit("0 <= value < 1", lambda x: 0 <= x < 1)
+#: Limits of hyperparameters that are others', and may change by the step.
+LIMITS: Mapping[str, Limit] = {"beta1": BELOW_ONE, "beta2": BELOW_ONE, "rho": BELOW_ONE}
 
 
 def is_on(x: Any) -> bool:
@@ -45,19 +53,19 @@ def refuse_scheduled(h: Hyper, owner: str, *names: str) -> None:
 
 
 # ---------------------------------------------------------------------- when an optimizer is made
-def check_hyper(h: Hyper, defaults: Hyper) -> None:
-    """TypeError for a hyperparameter that is none, ValueError for one that no optimizer accepts."""
+def check_hyper(h: Hyper, defaults: Hyper, fixed: Container[str], limits: Mapping[str, Limit]) -> None:
+    """TypeError for a hyperparameter that is none, ValueError for one that the optimizer does not accept."""
     for name, value in h.items():
         if isinstance(defaults[name], bool):
             if not isinstance(value, (bool, np.bool_)):
                 raise TypeError(f"{name}: got {describe(value)}; accepted is a bool")
-        elif isinstance(value, (bool, np.bool_)) or not _is_number(value, fixed=name in FIXED):
+        elif isinstance(value, (bool, np.bool_)) or not _is_number(value, fixed=name in fixed):
             came = "none" if value is None else describe(value)
-            accepted = "a real number" if name in FIXED else "a number, an array of one, or a function of the step"
+            accepted = "a real number" if name in fixed else "a number, an array of one, or a function of the step"
             raise TypeError(f"{name}: got {came}; accepted is {accepted}")
     for name, value in h.items():
         if not isinstance(defaults[name], bool) and is_real(value):
-            _check_range(name, value)
+            _check_range(name, value, limits.get(name))
 
 
 def _is_number(value: Any, *, fixed: bool) -> bool:
@@ -70,14 +78,10 @@ def _is_number(value: Any, *, fixed: bool) -> bool:
     return backend.dtype(value) in (*FLOATS, *INTEGERS) and size_of(backend.shape(value)) == 1
 
 
-def _check_range(name: str, value: Any) -> None:
-    number = as_float(value)
-    if name == "lr_power":
-        if not -LARGEST_POWER < number <= 0:
-            raise ValueError(f"lr_power: got {show(value)}; accepted is -{LARGEST_POWER} < lr_power <= 0")
-    elif not 0 <= number < (1 if name in BELOW_ONE else math.inf):
-        accepted = "0 <= value < 1" if name in BELOW_ONE else "a finite number >= 0"
-        raise ValueError(f"{name}: got {show(value)}; accepted is {accepted}")
+def _check_range(name: str, value: Any, limit: Limit | None = None) -> None:
+    limit = limit or LIMITS.get(name, FINITE)
+    if not limit.holds(as_float(value)):
+        raise ValueError(f"{name}: got {show(value)}; accepted is {limit.accepted}")
 
 
 # ---------------------------------------------------------------------- at a step

@@ -32,6 +32,7 @@ from islices.limits import limit_of
 from islices.nonfinite import Nonfinite, check_nonfinite
 from islices.optim.hyperparameters import is_on
 from islices.optim.optimizer import Optimizer
+from islices.optim.record import RECORDS
 from islices.presets import BY_GLOBAL_NORM, Semantics, lookup_formula
 from islices.registry import describe
 from islices.rows import coalesce as sum_duplicates
@@ -556,8 +557,8 @@ def from_optim(optimizer: Optimizer) -> Transformation:
     Parameters
     ----------
     optimizer : islices.optim.Optimizer
-        Any rule that ends in an addition to the weight: all semantics of sgd, adagrad, rowwise_adagrad, rmsprop and
-        adam. Not ftrl, weight decay (chain `add_decayed_weights`), frozen rows, or duplicates="raw".
+        Any rule that ends in an addition to the weight (`additive` in its record), as all but FTRL's do. Not weight
+        decay (chain `add_decayed_weights`), frozen rows, or duplicates="raw".
 
     Returns
     -------
@@ -604,8 +605,8 @@ def from_optim(optimizer: Optimizer) -> Transformation:
 
 def _unfit(optimizer: Optimizer) -> str:
     """What keeps an optimizer's step from being an addition that depends on nothing but gradient and state."""
-    if optimizer.name == "ftrl":
-        return "a rule that computes weights anew (ftrl)"
+    if not RECORDS[optimizer.name].additive:
+        return f"a rule that computes weights anew ({optimizer.name})"
     if is_on(optimizer.hyper.get("weight_decay", 0)):
         return "weight_decay; chain add_decayed_weights(...) before it, or after it for adamw's"
     if optimizer._formula.raw:

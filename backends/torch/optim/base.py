@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypedDict
 
 import numpy as np
 import torch
@@ -22,7 +22,21 @@ from islices.optim.optimizer import Step, check_steps
 from islices.presets import Semantics
 from islices.registry import describe
 
-__all__ = ["RowOptimizer"]
+__all__ = ["Options", "RowOptimizer"]
+
+
+class Options(TypedDict, total=False):
+    """What all classes take, and groups of parameters too; see `RowOptimizer`."""
+
+    rows: Rows
+    semantics: Semantics
+    maximize: bool
+    frozen: Any
+    master: bool
+    foreach: bool | None
+    fused: bool | None
+    capturable: bool
+    differentiable: bool
 
 
 class Write(NamedTuple):
@@ -84,8 +98,6 @@ class RowOptimizer(torch.optim.Optimizer):
 
     #: the function of islices.optim
     rule: ClassVar[str]
-    #: hyperparameters by their names in torch
-    hyper: ClassVar[tuple[str, ...]]
 
     def __init__(
         self,
@@ -103,17 +115,17 @@ class RowOptimizer(torch.optim.Optimizer):
         differentiable: bool = False,
     ) -> None:
         options = {"rows": rows, "semantics": semantics, "maximize": maximize, "frozen": frozen, "master": master}
-        defaults = complete(self.rule, {**given, **options}, self.hyper, {})
+        defaults = complete(self.rule, {**given, **options}, {})
         refused = {"capturable": capturable, "differentiable": differentiable}
-        check_group(self.rule, {**defaults, **refused}, self.hyper)
+        check_group(self.rule, {**defaults, **refused})
         self._made: dict[int, Made] = {}
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Another group of parameters, with hyperparameters of its own, which are checked here."""
         if isinstance(param_group, dict):
-            param_group = complete(self.rule, param_group, self.hyper, self.defaults)
-            check_group(self.rule, param_group, self.hyper)
+            param_group = complete(self.rule, param_group, self.defaults)
+            check_group(self.rule, param_group)
         super().add_param_group(param_group)
         params = self.param_groups[-1]["params"]
         if len(set(params)) < len(params):  # torch warns, and steps it twice
@@ -171,13 +183,13 @@ class RowOptimizer(torch.optim.Optimizer):
 
     def _optimizers(self, number: int, group: dict[str, Any]) -> Made:
         """Those of a group as it is now: schedulers and users change it between steps."""
-        made, asked = self._made.get(number), asked_of(group, self.hyper)
+        made, asked = self._made.get(number), asked_of(self.rule, group)
         frozen = group["frozen"]
         if made is not None and made.asked == asked and made.frozen is frozen and _equal(frozen, made.seen):
             made.rate.set(group["lr"])
             return made
         rate = Rate(group["lr"], self.rule)
-        pair = made_from(self.rule, group, self.hyper, rate)
+        pair = made_from(self.rule, group, rate)
         seen = frozen.clone() if isinstance(frozen, torch.Tensor) else copy.copy(frozen)
         made = self._made[number] = Made(asked, frozen, seen, *pair, rate)
         return made
@@ -194,7 +206,7 @@ class RowOptimizer(torch.optim.Optimizer):
 
         def written() -> None:
             if new:
-                self.state[p].update(checkpoints.as_stored(new, p))
+                self.state[p].update(checkpoints.as_stored(self.rule, new, p))
             step.write()
 
         return step, written

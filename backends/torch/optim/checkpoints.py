@@ -19,6 +19,7 @@ from islices.linear import wide_dtype
 from islices.optim import Optimizer
 from islices.optim.formulas import State
 from islices.optim.plan import LAST_STEP
+from islices.optim.record import RECORDS
 from islices.registry import describe
 from islices.rows import to_dense
 
@@ -27,11 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["as_stored", "checked", "opened", "saved", "unsealed"]
 
-#: islices' name of an array -> torch's
-STORED = {"m": "exp_avg", "v": "exp_avg_sq", "v_max": "max_exp_avg_sq", "momentum": "momentum_buffer",
-          "accumulator": "sum", "mean_square": "square_avg", "mean": "grad_avg"}  # fmt: skip
-#: Arrays that an option adds, which may be switched on and off between steps.
-ADDED = {"sgd": ("momentum",), "rmsprop": ("momentum", "mean"), "adam": ("v_max",), "adamw": ("v_max",)}
 #: Semantics whose momentum is torch's, of gradients: that of others holds steps, with learning rate and sign.
 OF_GRADIENTS = ("islices", "torch")
 #: What torch's groups say and islices' do not.
@@ -44,7 +40,8 @@ def opened(
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """(the state as islices.optim takes it, those of its arrays that were not held): a first step holds none."""
     names = ["step", *(spec.name for spec in optimizer._formula.state), *(["master"] if "master" in held else [])]
-    state = {name: held[stored] for name in names if (stored := STORED.get(name, name)) in held}
+    names_there = RECORDS[optimizer.name].stored
+    state = {name: held[stored] for name in names if (stored := names_there.get(name, name)) in held}
     if table.ndim == 1 and any(x.ndim == 0 for x in state.values()):  # of a parameter without dimensions
         state = {name: x.reshape(1) for name, x in state.items()}
     if len(state) == len(names):
@@ -54,10 +51,13 @@ def opened(
     return {**state, **new}, new
 
 
-def as_stored(state: Mapping[str, torch.Tensor], p: torch.Tensor) -> dict[str, torch.Tensor]:
+def as_stored(rule: str, state: Mapping[str, torch.Tensor], p: torch.Tensor) -> dict[str, torch.Tensor]:
     """A state by torch's names, of the parameter's number of dimensions."""
     flat = p.ndim == 0
-    return {STORED.get(name, name): x.reshape(()) if flat and name != "step" else x for name, x in state.items()}
+    return {
+        RECORDS[rule].stored.get(name, name): x.reshape(()) if flat and name != "step" else x
+        for name, x in state.items()
+    }
 
 
 # ---------------------------------------------------------------------- to a state_dict, and from one
@@ -115,11 +115,11 @@ def checked(optimizer: RowOptimizer, state_dict: dict[str, Any]) -> dict[str, An
         place = f"state_dict: param_groups[{number}]"
         try:
             whole = _whole_group(optimizer, old, group)
-            sparse, _ = made_from(optimizer.rule, whole, optimizer.hyper, Rate(whole["lr"], optimizer.rule))
+            sparse, _ = made_from(optimizer.rule, whole, Rate(whole["lr"], optimizer.rule))
         except (TypeError, ValueError, IndexError) as error:
             raise type(error)(f"{place}: {error}") from None
         if "semantics" not in old and whole["semantics"] not in OF_GRADIENTS:
-            _refuse_momentum(whole["semantics"], [state.get(key, {}) for key in old["params"]], place)
+            _refuse_momentum(optimizer.rule, whole["semantics"], [state.get(key, {}) for key in old["params"]], place)
         loaded.append(whole)
         for position, (key, p) in enumerate(zip(old["params"], group["params"], strict=True)):
             if key not in state:
@@ -133,18 +133,20 @@ def checked(optimizer: RowOptimizer, state_dict: dict[str, Any]) -> dict[str, An
 
 def _whole_group(optimizer: RowOptimizer, old: Mapping[str, Any], group: Mapping[str, Any]) -> dict[str, Any]:
     """A saved group, with what a group of torch's class does not say as the optimizer has it."""
-    decoupled = old.get("decoupled_weight_decay")
-    if decoupled is not None and bool(decoupled) != (optimizer.rule == "adamw"):
-        other = "AdamW" if decoupled else "Adam"
-        raise ValueError(f"decoupled_weight_decay: got {decoupled}; accepted by optim.{other}, where its state belongs")
+    record, decoupled = RECORDS[optimizer.rule], old.get("decoupled_weight_decay")
+    if decoupled is not None and bool(decoupled) != bool(record.decoupled):
+        family = {optimizer.rule, record.variant_of}
+        others = [x.title for x in RECORDS.values() if x is not record and {x.name, x.variant_of} & family - {""}]
+        where = f"{' or '.join(others)}, where its state belongs" if others else f"{record.title} is {record.decoupled}"
+        raise ValueError(f"decoupled_weight_decay: got {decoupled}; accepted by optim.{where}")
     kept = {name: x for name, x in old.items() if name not in OF_TORCH}
     if "semantics" not in old:  # what is off, the semantics need not have
         kept = {name: x or None if group.get(name, x) is None else x for name, x in kept.items()}
-    return complete(optimizer.rule, kept, optimizer.hyper, group)
+    return complete(optimizer.rule, kept, group)
 
 
-def _refuse_momentum(semantics: str, states: list[Mapping[str, Any]], place: str) -> None:
-    if any(held.get(STORED["momentum"]) is not None for held in states):
+def _refuse_momentum(rule: str, semantics: str, states: list[Mapping[str, Any]], place: str) -> None:
+    if any(held.get(RECORDS[rule].stored.get("momentum", "")) is not None for held in states):
         raise ValueError(
             f"{place}: got torch's momentum_buffer, of gradients, for semantics={semantics!r}, whose buffer holds "
             f"steps; accepted is {' or '.join(map(repr, OF_GRADIENTS))}"
@@ -157,19 +159,19 @@ def _sealed(optimizer: RowOptimizer, made: Optimizer, held: Any, p: torch.Tensor
         raise TypeError(f"got a state that is {describe(held)}; accepted is a dict of Tensors")
     held = {name: x for name, x in held.items() if x is not None}
     own = {spec.name: spec for spec in made._formula.state}
-    added = ADDED.get(optimizer.rule, ())
-    accepted = {STORED.get(name, name) for name in ("step", *own, *added, "master")}
+    added, named = RECORDS[optimizer.rule].added, RECORDS[optimizer.rule].stored
+    accepted = {named.get(name, name) for name in ("step", *own, *added, "master")}
     counted = ("step",) if optimizer.rule != "sgd" else ()  # torch's SGD does not count
-    needed = {STORED.get(name, name) for name in (*counted, *own) if name not in added}
+    needed = {named.get(name, name) for name in (*counted, *own) if name not in added}
     if held and not needed <= set(held) <= accepted:
-        names = ", ".join(map(repr, ["step", *(STORED.get(name, name) for name in own)]))
+        names = ", ".join(map(repr, ["step", *(named.get(name, name) for name in own)]))
         raise ValueError(
             f"got a state of {', '.join(map(show, held))}; {type(optimizer).__name__} with "
             f"semantics={made.semantics!r} has {names}"
         )
     state = {}
     for name in ("step", *own, *added, "master"):
-        stored = STORED.get(name, name)
+        stored = named.get(name, name)
         if name == "step" and held:  # where nobody counted, what is held is of one step at least
             state[stored] = Sealed(_count(held.get(stored, 1)).to(p.device))
         elif stored in held:

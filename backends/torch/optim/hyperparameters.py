@@ -1,13 +1,13 @@
 """A group of parameters as torch.optim writes it, and the optimizers of islices.optim that it asks for.
 
 Names are torch's in a group (betas, alpha, initial_accumulator_value) and islices' in islices.optim (beta1, beta2, rho,
-initial_accumulator).
+initial_accumulator): the optimizer's record has both.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,11 +16,21 @@ from islices.arguments import check_flag, is_real, show
 from islices.linear import as_float
 from islices.optim import Optimizer
 from islices.optim.factory import current_name, make
-from islices.optim.presets import PRESETS
+from islices.optim.record import RECORDS
 from islices.presets import lookup_formula
 from islices.registry import describe
 
-__all__ = ["OPTIONS", "Rate", "asked_of", "check_decoupled", "check_group", "complete", "made_from"]
+__all__ = [
+    "OPTIONS",
+    "Rate",
+    "asked_of",
+    "check_decoupled",
+    "check_group",
+    "complete",
+    "defaults_of",
+    "made_from",
+    "torch_names",
+]
 
 Group = Mapping[str, Any]
 
@@ -31,11 +41,12 @@ REFUSED = {
     "capturable": "islices counts steps on the host, which no CUDA graph captures",
     "differentiable": "islices records no gradient through a step",
 }
-#: torch's name -> islices'
-NAMES = {"alpha": "rho", "initial_accumulator_value": "initial_accumulator"}
 BETAS = ("beta1", "beta2")
-#: islices' name -> what stands in a group
-WRITTEN = {"beta1": "betas[0]", "beta2": "betas[1]", **{ours: theirs for theirs, ours in NAMES.items()}}
+
+
+def torch_names(rule: str) -> tuple[str, ...]:
+    """The hyperparameters of a class as torch names them, in its order."""
+    return tuple(dict.fromkeys(name.partition("[")[0] for name in RECORDS[rule].spelled("torch").values()))
 
 
 class Rate:
@@ -61,8 +72,9 @@ class Rate:
             raise TypeError(f"lr: got {describe(lr)}; accepted is a number, or a Tensor of one{hint}")
         if not 0 <= as_float(number) < math.inf:
             raise ValueError(f"lr: got {show(number)}; accepted is a finite number >= 0")
-        if self.rule == "ftrl" and not number:  # a schedule that warms up from 0 would leave a table of NaN
-            raise ValueError("lr: got 0; accepted by Ftrl, which divides by it, is a number above 0")
+        record = RECORDS[self.rule]
+        if record.divides_by_lr and not number:  # a schedule that warms up from 0 would leave a table of NaN
+            raise ValueError(f"lr: got 0; accepted by {record.title}, which divides by it, is a number above 0")
         self.value = as_float(number)
 
 
@@ -75,25 +87,30 @@ def _plain(x: Any, name: str) -> Any:
     return x.item()
 
 
-def complete(rule: str, group: Group, names: Sequence[str], defaults: Group) -> dict[str, Any]:
+def defaults_of(rule: str, semantics: str) -> dict[str, Any]:
+    """The hyperparameters' defaults by torch's names; those of "islices" are torch's, where torch has the optimizer."""
+    record = RECORDS[rule]
+    known = dict(lookup_formula(record.presets, semantics, rule).defaults)
+    if semantics == "islices" and "torch" in record.presets:
+        known |= record.presets["torch"].defaults
+    defaults = {theirs: known[ours] for ours, theirs in record.spelled("torch").items() if ours in known}
+    return {**defaults, "betas": tuple(known[beta] for beta in BETAS)} if BETAS[0] in known else defaults
+
+
+def complete(rule: str, group: Group, defaults: Group) -> dict[str, Any]:
     """The group with all options and hyperparameters: its own, else those of defaults that its semantics has, else
     those of its semantics; None where it has none."""
     whole = {**{name: defaults[name] for name in OPTIONS if name in defaults}, **group}
     whole["semantics"] = current_name(whole["semantics"])
-    known = dict(lookup_formula(PRESETS[rule], whole["semantics"], rule).defaults)
-    if whole["semantics"] == "islices" and "torch" in PRESETS[rule]:
-        known |= PRESETS[rule]["torch"].defaults
-    if "betas" in names:
-        known["betas"] = tuple(known[beta] for beta in BETAS)
-    for name in names:
-        ours = NAMES.get(name, name)
+    known = defaults_of(rule, whole["semantics"])
+    for name in torch_names(rule):
         if whole.get(name) is None:
-            set_before = ours in known and defaults.get(name) is not None
-            whole[name] = defaults[name] if set_before else known.get(ours)
+            set_before = name in known and defaults.get(name) is not None
+            whole[name] = defaults[name] if set_before else known.get(name)
     return whole
 
 
-def check_group(rule: str, group: Group, names: Sequence[str]) -> None:
+def check_group(rule: str, group: Group) -> None:
     """Raise TypeError or ValueError for what does not fit, in the names that the group has."""
     for name, reason in REFUSED.items():
         if group.get(name):
@@ -102,45 +119,49 @@ def check_group(rule: str, group: Group, names: Sequence[str]) -> None:
     check_flag(group["master"], "master")
     if group["lr"] is None:
         raise TypeError(f"lr: got none; {rule} with semantics={group['semantics']!r} has no default")
-    made_from(rule, group, names, Rate(group["lr"], rule))
+    made_from(rule, group, Rate(group["lr"], rule))
 
 
 def check_decoupled(rule: str, asked: bool) -> None:
-    """ValueError if another rule than AdamW's is asked for its weight decay."""
-    if asked and rule != "adamw":
-        raise ValueError("decoupled_weight_decay: got True; accepted by Adam is False, AdamW has it")
+    """ValueError if another rule than the one that has it is asked for decoupled weight decay."""
+    if asked and not RECORDS[rule].decoupled:
+        others = [record.title for record in RECORDS.values() if record.variant_of == rule and record.decoupled]
+        raise ValueError(
+            f"decoupled_weight_decay: got True; accepted by {RECORDS[rule].title} is False"
+            + "".join(f", {title} has it" for title in others)
+        )
 
 
-def asked_of(group: Group, names: Sequence[str]) -> tuple[Any, ...]:
+def asked_of(rule: str, group: Group) -> tuple[Any, ...]:
     """What `made_from` looks at, to compare, but for arrays: lr and frozen."""
-    given = [x for name, x in _in_islices(group, names).items() if name != "lr"]
+    given = [x for name, x in _in_islices(rule, group).items() if name != "lr"]
     return (*given, group["rows"], group["semantics"], group["maximize"])
 
 
-def made_from(rule: str, group: Group, names: Sequence[str], rate: Rate) -> tuple[Optimizer, Optimizer]:
+def made_from(rule: str, group: Group, rate: Rate) -> tuple[Optimizer, Optimizer]:
     """(what steps sparse gradients, what steps dense ones): the same, unless the semantics has a dense formula."""
-    given = {**_in_islices(group, names), "lr": rate}
+    given = {**_in_islices(rule, group), "lr": rate}
     options = {name: group[name] for name in ("semantics", "maximize", "frozen")}
     try:
-        sparse = make(rule, given, rows=group["rows"], duplicates="sum", **options)
+        sparse = make(rule, given, rows=group["rows"], **options)
         if sparse.rows == "all" or "all" not in sparse._formula.rows:
             return sparse, sparse
-        return sparse, make(rule, given, rows="all", duplicates="sum", **options)
+        return sparse, make(rule, given, rows="all", **options)
     except (TypeError, ValueError, IndexError) as error:
         name, colon, rest = str(error).partition(":")
-        raise type(error)(f"{WRITTEN.get(name, name)}{colon}{rest}") from None
+        raise type(error)(f"{RECORDS[rule].spelled('torch').get(name, name)}{colon}{rest}") from None
 
 
-def _in_islices(group: Group, names: Sequence[str]) -> dict[str, Any]:
+def _in_islices(rule: str, group: Group) -> dict[str, Any]:
     """The hyperparameters by islices' names, none of them a Tensor."""
     given: dict[str, Any] = {}
-    for name in names:
-        if name == "amsgrad":
-            given[name] = group[name] or None  # what is off, the semantics need not have
-        elif name != "betas":
-            given[NAMES.get(name, name)] = _plain(group[name], name)
-        elif isinstance(group[name], (tuple, list)) and len(group[name]) == len(BETAS):
-            given |= {ours: _plain(x, WRITTEN[ours]) for ours, x in zip(BETAS, group[name], strict=True)}
+    for ours, theirs in RECORDS[rule].spelled("torch").items():
+        if ours not in BETAS:
+            given[ours] = _plain(group[theirs], theirs)
+            if given[ours] is False:
+                given[ours] = None  # what is off, the semantics need not have
+        elif isinstance(betas := group["betas"], (tuple, list)) and len(betas) == len(BETAS):
+            given[ours] = _plain(betas[BETAS.index(ours)], theirs)
         else:
-            raise TypeError(f"betas: got {show(group[name])}; accepted are two numbers")
+            raise TypeError(f"betas: got {show(betas)}; accepted are two numbers")
     return given

@@ -1,0 +1,104 @@
+"""The record of an optimizer: what it computes under each semantics, what its hyperparameters may be, who names it how.
+
+A record that is made is known to all that follows from records: `islices.optim.factory`, the framework fronts, the
+conformance suite's tables, the tables of docs/optimizers.md. The records stand in islices/optim/records/. SPEC clauses
+11 and 16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from islices.optim.formulas import Formula, State
+from islices.optim.frameworks import SPELLED
+from islices.optim.hyperparameters import Hyper, Limit
+
+__all__ = ["RECORDS", "Preset", "Record"]
+
+#: optimizer -> its record
+RECORDS: dict[str, Record] = {}
+
+
+@dataclass(frozen=True, eq=False)
+class Preset:
+    """An optimizer under one semantics.
+
+    Attributes
+    ----------
+    defaults : mapping of str to number or bool
+        The hyperparameters it has; None: to be given.
+    formula : callable
+        The formula that its hyperparameters, "rows" and "duplicates" pick.
+    source : str
+        The framework's own classes or functions, with commas between.
+    spelled : mapping of str to str
+        The framework's names of hyperparameters, where they are not those of `islices.optim.frameworks`.
+    """
+
+    defaults: Mapping[str, Any]
+    formula: Callable[[Hyper], Formula]
+    source: str = ""
+    spelled: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """An optimizer.
+
+    Attributes
+    ----------
+    name : str
+        Of its function in `islices.optim`.
+    title : str
+        Of its class in the torch front: torch's, where torch has one.
+    arguments : tuple of str
+        Its hyperparameters, by islices' names, in the order of torch's class.
+    presets : mapping of str to Preset
+        By semantics.
+    decoupled : bool, optional
+        torch's flag decoupled_weight_decay as this one has it; None where torch's class has no such flag.
+    variant_of : str
+        The optimizer whose class in torch that of this one derives from.
+    stored : mapping of str to str
+        The name in torch's states of each array of the state, where that is another.
+    added : tuple of str
+        Arrays of the state that an option adds.
+    fixed : tuple of str
+        Hyperparameters that are a number before the first step, and stay it.
+    limits : mapping of str to Limit
+        Of fixed hyperparameters that may be other than finite numbers >= 0.
+    divides_by_lr : bool
+        Whether a learning rate of 0 leaves a table of NaN.
+    additive : bool
+        Whether the step is an addition to the weight that depends on the gradient and the state alone, but for decay.
+    """
+
+    name: str
+    title: str
+    arguments: tuple[str, ...]
+    presets: Mapping[str, Preset]
+    decoupled: bool | None = None
+    variant_of: str = ""
+    stored: Mapping[str, str] = field(default_factory=dict)
+    added: tuple[str, ...] = ()
+    fixed: tuple[str, ...] = ("initial_accumulator",)
+    limits: Mapping[str, Limit] = field(default_factory=dict)
+    divides_by_lr: bool = False
+    additive: bool = True
+
+    def __post_init__(self) -> None:
+        RECORDS[self.name] = self
+
+    def spelled(self, semantics: str) -> Mapping[str, str]:
+        """islices' name of each hyperparameter -> the framework's; those of a semantics it does not have, as others."""
+        preset = self.presets.get(semantics)
+        own = preset.spelled if preset else {}
+        return {name: own.get(name, SPELLED[semantics].get(name, name)) for name in self.arguments}
+
+    def states(self, hyper: Hyper, semantics: str = "islices", **options: str) -> tuple[State, ...]:
+        """The arrays of the state, beside the step count, with these hyperparameters."""
+        preset = self.presets[semantics]
+        chosen = {**preset.defaults, **hyper, "rows": "touched", "duplicates": "sum", **options}
+        return preset.formula(chosen).state
