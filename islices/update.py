@@ -268,7 +268,7 @@ def scatter_div(table: T, x: Any, *, donate: bool = False) -> T:
 
 def _scatter(table: T, x: Any, op: str, donate: bool) -> T:
     donate = check_flag(donate, "donate")
-    B, weights = adopt_table(table)
+    B, weights, _ = adopt_table(table)
     s = _adopt_slices(B, weights, x, op)
     rows = B.shape(weights)[0]
     if not modes.is_traced(B, weights, s.values, s.indices):
@@ -350,19 +350,20 @@ def as_given(table: T, weights: Array, changed: Array) -> T:
     return cast(T, table.replace(changed) if isinstance(table, Table) else changed)
 
 
-def adopt_table(table: Any) -> tuple[Backend, Array]:
-    """(backend, weights) of a Table or an array, or TypeError, ValueError."""
+def adopt_table(table: Any) -> tuple[Backend, Array, str]:
+    """(backend, weights, their dtype) of a Table or an array, or TypeError, ValueError."""
     if isinstance(table, Table):
         if table._source.recorder is not None:
             raise TypeError("table: got one whose gradient is being taken; accepted is an update after value_and_grad")
-        return table.backend, table._source.weights
+        return table.backend, table._source.weights, table.backend.dtype(table._source.weights)
     B = find_backend(table)
-    if B is None or not B.is_array(table) or B.dtype(table) not in (*B.float_dtypes, *INTEGERS):
+    dtype = B.dtype(table) if B is not None and B.is_array(table) else None
+    if B is None or dtype is None or dtype not in (*B.float_dtypes, *INTEGERS):
         raise TypeError(f"table: got {describe(table)}; accepted is a Table, or a dense array of floats or integers")
     shape = B.shape(table)
     if not shape or None in shape:
         raise ValueError(f"table: got shape {shape}; accepted is (rows, *row_shape), all of it known")
-    return B, table
+    return B, table, dtype
 
 
 def _adopt_slices(B: Backend, weights: Array, x: Any, op: str) -> IndexedSlices:

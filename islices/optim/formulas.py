@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -59,7 +60,7 @@ class Numbers:
     def complement(self, name: str) -> Any:
         """1 - x of a hyperparameter x."""
         x = self.h[name]
-        return 1.0 - x if is_real(x) else self.number(1.0) - x
+        return 1.0 - x if type(x) is float or is_real(x) else self.number(1.0) - x
 
     def single(self, name: str) -> Any:
         """A hyperparameter as a float32 holds it."""
@@ -73,12 +74,7 @@ class Numbers:
         """
         E = self.E
         if E is modes.HOST:
-            t, squares = int(self.t[0]), _repeated_squares(base)
-            factors = [x if t >> k & 1 else 1.0 for k, x in enumerate(squares)]
-            while len(factors) > 1:
-                half = len(factors) // 2
-                factors = [a * b for a, b in zip(factors[:half], factors[half:], strict=True)]
-            return self.number(factors[0])
+            return np.array((_known_power(base, int(self.count[0]) + 1),))
         scaled = E.round_product(self.t, self.array(2.0 ** -np.arange(BITS + 1.0)))
         whole = E.reshape(E.astype(scaled, "int32"), (1, BITS + 1))  # t without its last k digits
         digits = E.columns(whole, 0, BITS) - E.columns(whole, 1, BITS + 1) - E.columns(whole, 1, BITS + 1)
@@ -120,6 +116,14 @@ def _repeated_squares(base: float) -> tuple[float, ...]:
         square = squares[-1] * squares[-1]
         squares.append(square if square > 1e-290 else 0.0)
     return tuple(squares)
+
+
+@lru_cache(maxsize=256)
+def _known_power(base: float, t: int) -> float:
+    factors = [x if t >> k & 1 else 1.0 for k, x in enumerate(_repeated_squares(base))]
+    while len(factors) > 1:
+        factors = list(map(operator.mul, factors[: len(factors) // 2], factors[len(factors) // 2 :]))
+    return factors[0]
 
 
 class State(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Container, Mapping
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,17 @@ from islices.linear import as_float
 from islices.registry import describe, find_backend
 from islices.shapes import size_of
 
-__all__ = ["Hyper", "Limit", "Scheduled", "at_step", "check_hyper", "is_on", "known_hyper", "refuse_scheduled"]
+__all__ = [
+    "Hyper",
+    "Limit",
+    "Schedule",
+    "Scheduled",
+    "at_step",
+    "check_hyper",
+    "is_on",
+    "known_hyper",
+    "refuse_scheduled",
+]
 
 #: Hyperparameters by name, as the user gave them or as the preset's defaults say.
 Hyper = Mapping[str, Any]
@@ -38,6 +49,13 @@ FINITE = Limit("a finite number >= 0", lambda x: 0 <= x < math.inf)
 BELOW_ONE = Limit("0 <= value < 1", lambda x: 0 <= x < 1)
 #: Limits of hyperparameters that are others', and may change by the step.
 LIMITS: Mapping[str, Limit] = {"beta1": BELOW_ONE, "beta2": BELOW_ONE, "rho": BELOW_ONE}
+
+
+class Schedule:
+    """A function of the step that the library itself brings: no framework's array."""
+
+    def __call__(self, step: Any) -> Any:
+        raise NotImplementedError
 
 
 def is_on(x: Any) -> bool:
@@ -87,8 +105,9 @@ def _check_range(name: str, value: Any, limit: Limit | None = None) -> None:
 # ---------------------------------------------------------------------- at a step
 def at_step(E: Backend, name: str, value: Scheduled, count: Array) -> Any:
     """A hyperparameter at the step after so many: a Python number where E is the host, else that or an array of one."""
-    if callable(value) and _array_backend(value) is None:  # a framework's arrays may be callable
-        value = value(int(count[0]) if E is modes.HOST else E.reshape(count, ()))
+    function = isinstance(value, (FunctionType, Schedule))
+    if function or (callable(value) and _array_backend(value) is None):  # a framework's arrays may be callable
+        value = cast("Callable[[Any], Any]", value)(int(count[0]) if E is modes.HOST else E.reshape(count, ()))
     if is_real(value):
         return as_float(value)
     backend = _array_backend(value)

@@ -25,8 +25,7 @@ __all__ = ["adopt_float_table", "adopt_gradient", "check_frozen", "check_state",
 
 def adopt_float_table(table: Any) -> tuple[Backend, Array, str]:
     """(backend, weights, their dtype) of a Table or an array of floats."""
-    B, weights = adopt_table(table)
-    dtype = B.dtype(weights)
+    B, weights, dtype = adopt_table(table)
     if dtype in INTEGERS:
         raise TypeError(f"table: got {describe(weights)}; accepted is a floating dtype")
     return B, weights, dtype

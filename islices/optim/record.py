@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from islices.optim.formulas import Formula, State
@@ -91,6 +92,7 @@ class Record:
     def __post_init__(self) -> None:
         RECORDS[self.name] = self
 
+    @cache  # noqa: B019  # there are as many records as optimizers
     def spelled(self, semantics: str) -> Mapping[str, str]:
         """islices' name of each hyperparameter -> the framework's; those of a semantics it does not have, as others."""
         preset = self.presets.get(semantics)

@@ -7,7 +7,7 @@ everything before it writes anything.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, TypedDict
 
 import numpy as np
@@ -157,36 +157,49 @@ class RowOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         # all parameters of all groups are looked at before the first is written
-        writes = [write for number, group in enumerate(self.param_groups) for write in self._writes(number, group)]
-        check_steps([x.step for x in writes], [f"{x.place}: " for x in writes])
+        writes: list[Write] = []
+        for number, group in enumerate(self.param_groups):
+            writes += self._writes(number, group)
+        steps, places = [], []
+        for x in writes:
+            steps.append(x.step)
+            places.append(x.place + ": ")
+        check_steps(steps, places)
         for x in writes:
             x.write()
         return loss
 
-    def _writes(self, number: int, group: dict[str, Any]) -> Iterator[Write]:
-        if all(p.grad is None for p in group["params"]):
-            return
+    def _writes(self, number: int, group: dict[str, Any]) -> list[Write]:
+        """The steps of a group's parameters, checked and ready to be written."""
+        present = []
+        for position, p in enumerate(group["params"]):
+            if p.grad is not None:
+                present.append((position, p))
+        if not present:
+            return []
         try:
             made, master = self._optimizers(number, group), check_flag(group["master"], "master")
         except (TypeError, ValueError, IndexError) as error:
             raise type(error)(f"param_groups[{number}]: {error}") from None
-        for position, p in enumerate(group["params"]):
-            if p.grad is None:
-                continue
+        writes = []
+        for position, p in present:
             name = f" ({names[position]})" if (names := group.get("param_names")) else ""
             place = f"param_groups[{number}]['params'][{position}]{name}"
             try:
                 step, write = self._prepared(p, made.sparse if p.grad.is_sparse else made.dense, master=master)
             except (TypeError, ValueError, IndexError) as error:
                 raise type(error)(f"{place}: {error}") from None
-            yield Write(place, step, write)
+            writes.append(Write(place, step, write))
+        return writes
 
     def _optimizers(self, number: int, group: dict[str, Any]) -> Made:
         """Those of a group as it is now: schedulers and users change it between steps."""
         made, asked = self._made.get(number), asked_of(self.rule, group)
         frozen = group["frozen"]
         if made is not None and made.asked == asked and made.frozen is frozen and _equal(frozen, made.seen):
-            made.rate.set(group["lr"])
+            lr = group["lr"]
+            if type(lr) is not float or lr != made.rate.value:
+                made.rate.set(lr)
             return made
         rate = Rate(group["lr"], self.rule)
         pair = made_from(self.rule, group, rate)

@@ -39,9 +39,15 @@ def opened(
     optimizer: Optimizer, table: torch.Tensor, held: Mapping[str, torch.Tensor], *, master: bool
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """(the state as islices.optim takes it, those of its arrays that were not held): a first step holds none."""
-    names = ["step", *(spec.name for spec in optimizer._formula.state), *(["master"] if "master" in held else [])]
-    names_there = RECORDS[optimizer.name].stored
-    state = {name: held[stored] for name in names if (stored := names_there.get(name, name)) in held}
+    names, state, names_there = ["step"], {}, RECORDS[optimizer.name].stored
+    for spec in optimizer._formula.state:
+        names.append(spec.name)
+    if "master" in held:
+        names.append("master")
+    for name in names:
+        stored = names_there.get(name, name)
+        if stored in held:
+            state[name] = held[stored]
     if table.ndim == 1 and any(x.ndim == 0 for x in state.values()):  # of a parameter without dimensions
         state = {name: x.reshape(1) for name, x in state.items()}
     if len(state) == len(names):

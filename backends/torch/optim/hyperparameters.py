@@ -16,6 +16,7 @@ from islices.arguments import check_flag, is_real, show
 from islices.linear import as_float
 from islices.optim import Optimizer
 from islices.optim.factory import current_name, make
+from islices.optim.hyperparameters import Schedule
 from islices.optim.record import RECORDS
 from islices.presets import lookup_formula
 from islices.registry import describe
@@ -49,7 +50,7 @@ def torch_names(rule: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.partition("[")[0] for name in RECORDS[rule].spelled("torch").values()))
 
 
-class Rate:
+class Rate(Schedule):
     """The learning rate of a group as it stands, for an optimizer that asks for it at each step."""
 
     __slots__ = ("rule", "value")
@@ -134,8 +135,9 @@ def check_decoupled(rule: str, asked: bool) -> None:
 
 def asked_of(rule: str, group: Group) -> tuple[Any, ...]:
     """What `made_from` looks at, to compare, but for arrays: lr and frozen."""
-    given = [x for name, x in _in_islices(rule, group).items() if name != "lr"]
-    return (*given, group["rows"], group["semantics"], group["maximize"])
+    given = _in_islices(rule, group)
+    given.pop("lr")
+    return (*given.values(), group["rows"], group["semantics"], group["maximize"])
 
 
 def made_from(rule: str, group: Group, rate: Rate) -> tuple[Optimizer, Optimizer]:
@@ -157,11 +159,12 @@ def _in_islices(rule: str, group: Group) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for ours, theirs in RECORDS[rule].spelled("torch").items():
         if ours not in BETAS:
-            given[ours] = _plain(group[theirs], theirs)
-            if given[ours] is False:
-                given[ours] = None  # what is off, the semantics need not have
+            x = group[theirs]
+            if x is False:
+                x = None  # what is off, the semantics need not have
         elif isinstance(betas := group["betas"], (tuple, list)) and len(betas) == len(BETAS):
-            given[ours] = _plain(betas[BETAS.index(ours)], theirs)
+            x = betas[BETAS.index(ours)]
         else:
             raise TypeError(f"betas: got {show(betas)}; accepted are two numbers")
+        given[ours] = _plain(x, theirs) if isinstance(x, torch.Tensor) else x
     return given
