@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container, Mapping
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
