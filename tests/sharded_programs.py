@@ -10,8 +10,8 @@ import numpy as np
 import islices
 import islices.io
 from islices import IndexedSlices, embedding_grad, optim
-from islices.conformance.parity.models import Skipgram
-from islices.conformance.parity.text import PADDING, default_text, text_of
+from islices.conformance.tools.parity.models import Skipgram
+from islices.conformance.tools.parity.text import PADDING, default_text, text_of
 from islices.distributed import Alone, RankError, get_group
 from islices.distributed.shard_header import read_sharded_header
 from islices.distributed.sharded import ShardedTable

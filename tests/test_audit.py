@@ -19,13 +19,13 @@ import numpy as np
 import pytest
 
 from islices.cli import main
-from islices.conformance.audit import choose, command, probes
-from islices.conformance.audit.inputs import gradients
-from islices.conformance.audit.probe import OUTCOMES, Ask, CorruptionError, Probe, examine, probe
-from islices.conformance.audit.run import run_all, verdict
-from islices.conformance.audit.show import blocks, markdown, summary
 from islices.conformance.data import Array
 from islices.conformance.operations import UnsupportedError
+from islices.conformance.tools.audit import choose, command, probes
+from islices.conformance.tools.audit.inputs import gradients
+from islices.conformance.tools.audit.probe import OUTCOMES, Ask, CorruptionError, Probe, examine, probe
+from islices.conformance.tools.audit.run import run_all, verdict
+from islices.conformance.tools.audit.show import blocks, markdown, summary
 
 pytest.importorskip("rich", reason="rich is not installed")
 
@@ -186,7 +186,7 @@ def _resolved(name: str) -> bool:
 # ---------------------------------------------------------------------- processes
 TOYS = '''
 import os, time
-from islices.conformance.audit.probe import Ask, probe
+from islices.conformance.tools.audit.probe import Ask, probe
 
 def toy(library="numpy", trap="", isolated=False, **more):
     def register(call):

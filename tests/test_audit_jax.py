@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from islices.conformance.audit.run import run_all
+from islices.conformance.tools.audit.run import run_all
 
 if importlib.util.find_spec("jax") is None:
     pytest.skip("jax is not installed", allow_module_level=True)

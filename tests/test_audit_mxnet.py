@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import islices
-from islices.conformance.audit.run import run_all
+from islices.conformance.tools.audit.run import run_all
 
 if "mxnet" not in islices.list_backends():
     pytest.skip("mxnet is not installed", allow_module_level=True)

@@ -11,7 +11,7 @@ import pytest
 
 import islices
 from islices import optim
-from islices.conformance.audit.run import run_all
+from islices.conformance.tools.audit.run import run_all
 
 if "tensorflow" not in islices.list_backends():
     pytest.skip("tensorflow is not installed", allow_module_level=True)

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from islices.conformance.bench import limit, rounds
-from islices.conformance.bench.cases import OPERATIONS, Case, cross, default_cases, draw_ids
-from islices.conformance.bench.compare import changes
-from islices.conformance.bench.plot import series
+from islices.conformance.tools.bench import limit, rounds
+from islices.conformance.tools.bench.cases import OPERATIONS, Case, cross, default_cases, draw_ids
+from islices.conformance.tools.bench.compare import changes
+from islices.conformance.tools.bench.plot import series
 
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
 

@@ -136,3 +136,74 @@ def test_a_broken_backend_fails_and_a_crash_is_a_harness_error(plugins: Path) ->
     assert "the process ended in" in done.stdout, "the case that ended it is named"
     assert "exit 7" in done.stdout
     assert "numpy" in done.stdout.split("harness error")[0], "the others still report"
+
+
+# ---------------------------------------------------------------------- commands of others
+HELLO = """
+from islices.cli import Command, UsageError
+
+def arguments(parser):
+    parser.add_argument("--run", type=int, default=0)
+
+def run(options):
+    if options.run < 0:
+        raise UsageError("--run: got a negative number")
+    print("hello")
+    return options.run
+
+COMMAND = Command("says hello, 100 % of the time", arguments, run)
+"""
+#: name -> (what its module says, words of the error); the last is found under two values
+OTHERS = {
+    "hello": (HELLO, ""),
+    "absent": ("import no_such_module_anywhere", "no_such_module_anywhere"),
+    "breaking": ("1 / 0", "ZeroDivisionError"),
+    "leaving": ("raise SystemExit(0)", "SystemExit"),
+    "different": ("COMMAND = 'hello'", "must be an islices.cli.Command, got 'hello'"),
+    "nameless": ("", "no attribute 'COMMAND'"),
+    "backends": (HELLO, "built in, and also claimed by others_backends:COMMAND"),
+    "conform": (HELLO, "claimed by islices.conformance.command:COMMAND, others_conform:COMMAND"),
+}
+
+
+@pytest.fixture
+def others(tmp_path: Path) -> Path:
+    """Commands of another distribution, one of them sound, and an older islices, as another checkout installs it."""
+    lines = ["[islices.commands]"]
+    for name, (text, _) in OTHERS.items():
+        (tmp_path / f"others_{name}.py").write_text(text)
+        lines.append(f"{name} = others_{name}:COMMAND")
+    older = "[islices.commands]\naudit = islices.conformance.audit.command:COMMAND\ngone = islices.gone:COMMAND"
+    for distribution, points in (("others", "\n".join(lines)), ("islices", older)):
+        info = tmp_path / f"{distribution}-0.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 0.0\n")
+        (info / "entry_points.txt").write_text(points)
+    return tmp_path
+
+
+def test_a_command_of_another_distribution(others: Path) -> None:
+    for arguments, code, said in ((["--run", "5"], 5, "hello\n"), (["--run", "-1"], 2, ""), (["--help"], 0, "100 %")):
+        done = islices_command("hello", *arguments, path=others)
+        assert done.returncode == code, done.stderr
+        assert said in done.stdout
+        assert ("islices hello: --run: got a negative number" in done.stderr) == (code == 2)
+
+
+def test_broken_commands_of_others_disturb_nobody(others: Path) -> None:
+    listed = islices_command("--help", path=others, COLUMNS="300")
+    assert listed.returncode == 0, listed.stderr
+    lines = {line.split()[0]: line for line in listed.stdout.splitlines() if line.startswith("    ")}
+    assert "says hello, 100 % of the time" in lines["hello"]
+    for name, (_, words) in OTHERS.items():
+        assert words in lines[name], name
+    assert "claimed by" not in lines["audit"]
+    assert "gone" not in lines, "another checkout's"
+    for name in ("audit", "diff", "plan"):
+        assert islices_command(name, "--help", path=others).returncode == 0
+    for name in ("breaking", "leaving", "conform"):
+        done = islices_command(name, path=others)
+        assert (done.returncode, done.stdout) == (3, "")
+        assert done.stderr.startswith(f"islices: command {name!r}")
+        assert OTHERS[name][1] in done.stderr
+        assert "Traceback" not in done.stderr

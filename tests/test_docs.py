@@ -232,9 +232,11 @@ def test_every_public_name_has_one_entry(pages: Path, name: str) -> None:
 
 def test_every_command_has_its_help(pages: Path) -> None:
     text = read_text(pages / "docs/api/command.html").text
-    for name, line in cli.HELP.items():
+    names = cli.command_names()
+    assert len(names) >= 9
+    for name in names:
         assert f"usage: islices {name}" in text
-        assert " ".join(line.split()) in " ".join(text.split())
+        assert " ".join(cli.load_command(name).help.split()) in " ".join(text.split())
 
 
 class Page(HTMLParser):

@@ -14,12 +14,12 @@ import pytest
 
 import islices
 from islices.cli import main
-from islices.conformance.parity import training
-from islices.conformance.parity.bound import Bound, _between
-from islices.conformance.parity.models import MODELS, Model, _sampled_softmax, _sigmoid
-from islices.conformance.parity.rounding import EPS, Rounded
-from islices.conformance.parity.text import PADDING, default_text, text_of
-from islices.conformance.parity.training import OPTIMIZERS, Recipe, Training, has_losses
+from islices.conformance.tools.parity import training
+from islices.conformance.tools.parity.bound import Bound, _between
+from islices.conformance.tools.parity.models import MODELS, Model, _sampled_softmax, _sigmoid
+from islices.conformance.tools.parity.rounding import EPS, Rounded
+from islices.conformance.tools.parity.text import PADDING, default_text, text_of
+from islices.conformance.tools.parity.training import OPTIMIZERS, Recipe, Training, has_losses
 
 pytest.importorskip("rich")
 

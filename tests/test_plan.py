@@ -17,12 +17,12 @@ import pytest
 
 from islices import embedding_grad, optim
 from islices.cli import main
-from islices.conformance.plan import model, words, zipf
-from islices.conformance.plan.measure import Measured, MeasuredWay, measure
-from islices.conformance.plan.model import WAYS, Workload, crossovers, make_plan
-from islices.conformance.plan.show import show_measured
-from islices.conformance.plan.zipf import HEAD, Zipf
 from islices.conformance.ranks.launch import absent, run_ranks
+from islices.conformance.tools.plan import model, words, zipf
+from islices.conformance.tools.plan.measure import Measured, MeasuredWay, measure
+from islices.conformance.tools.plan.model import WAYS, Workload, crossovers, make_plan
+from islices.conformance.tools.plan.show import show_measured
+from islices.conformance.tools.plan.zipf import HEAD, Zipf
 from islices.distributed import Link, ShardedTable
 from islices.distributed.group import Group
 

@@ -310,7 +310,7 @@ def test_other_threads_of_an_mpi_for_one() -> None:
 
 def test_too_many_bytes_for_an_older_mpi() -> None:
     """Counts of MPI 3 are C ints: refused before anything is sent, whoever the other ranks are."""
-    from islices.backends.numpy.collectives import LARGEST_INT, check_counts
+    from islices.backends.mpi.collectives import LARGEST_INT, check_counts
 
     check_counts((3, 1), LARGEST_INT)
     check_counts((4, 0), LARGEST_INT + 1)

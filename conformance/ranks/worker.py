@@ -20,6 +20,7 @@ from typing import Any
 
 from islices.conformance.ranks.launch import MEETING, PORTS, RANK, SIZE, TIMEOUT
 from islices.distributed import get_group
+from islices.distributed.engines import load_engine
 
 __all__ = ["STARTS", "main"]
 
@@ -61,7 +62,7 @@ def start_tensorflow(rank: int, size: int, timeout: float) -> Any:
     return get_group(strategy)
 
 
-#: engine -> how a rank joins it: (rank, size, seconds) -> Group
+#: built-in engine -> how a rank joins it: (rank, size, seconds) -> Group
 STARTS: dict[str, Callable[[int, int, float], Any]] = {
     "torch": start_torch,
     "mpi": start_mpi,
@@ -76,7 +77,11 @@ def main(engine: str, target: str, folder: str) -> None:
     size, timeout = int(os.environ[SIZE]), float(os.environ[TIMEOUT])
     keywords = pickle.loads((place / "keywords.pickle").read_bytes())
     try:
-        group = STARTS[engine](rank, size, timeout)
+        if engine in STARTS:
+            group = STARTS[engine](rank, size, timeout)
+        else:
+            brought: Any = load_engine(engine)
+            group = brought.start(rank, size, timeout, os.environ[MEETING])
         answer = {"value": _function(target)(group, **keywords)}
     except Exception as error:
         kinds = [kind.__name__ for kind in type(error).__mro__]
