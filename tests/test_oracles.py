@@ -11,21 +11,19 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import naive
 import numpy as np
 import pytest
+from naive import NAIVE
 
-from islices.conformance import generate, naive
+from islices.conformance import generate
 from islices.conformance.data import Case, case_from_json, case_to_json, load_cases, vector_files
 from islices.conformance.execute import difference
-from islices.conformance.naive_embedding import NAIVE_EMBEDDING
-from islices.conformance.naive_gradients import NAIVE_GRADIENTS
-from islices.conformance.naive_optim import NAIVE_OPTIM
-from islices.conformance.naive_unitwise import NAIVE_UNITWISE
 from islices.conformance.oracle import FORMATS, round_to, square_root
 from islices.conformance.oracles import ORACLES
+from islices.conformance.ranks.plain import bfloat16
 
 CASES = [case for case in load_cases() if case.group != "errors"]
-NAIVE = naive.NAIVE | NAIVE_EMBEDDING | NAIVE_GRADIENTS | NAIVE_OPTIM | NAIVE_UNITWISE
 SCHEMA = resources.files("islices.conformance") / "vectors" / "schema.json"
 
 
@@ -51,24 +49,18 @@ def test_every_group_is_there_and_every_oracle_is_used() -> None:
 
 
 def test_the_oracles_share_no_code() -> None:
-    for name, forbidden, own in (
-        ("naive", ("islices.conformance.oracle", "fractions"), set()),
-        ("naive_embedding", ("islices.conformance.oracle", "fractions"), {"islices.conformance.naive"}),
-        ("naive_gradients", ("islices.conformance.oracle", "fractions"), {"islices.conformance.naive"}),
-        ("naive_optim", ("islices.conformance.oracle", "fractions"), {"islices.conformance.naive"}),
-        ("naive_unitwise", ("islices.conformance.oracle", "fractions"), {"islices.conformance.naive"}),
-        ("oracle", ("numpy", "islices.backend"), set()),
-        ("oracle_gradients", ("numpy", "islices.backend"), {"islices.conformance.oracle"}),
-        ("oracle_unitwise", ("numpy", "islices.backend"), {"islices.conformance.oracle"}),
-        ("oracle_embedding", ("numpy", "islices.backend"), {"islices.conformance.oracle"}),
-        ("oracle_optim", ("numpy", "islices.backend"), {"islices.conformance.oracle"}),
-    ):
-        source = (resources.files("islices.conformance") / f"{name}.py").read_text("utf-8")
-        tree = ast.parse(source)
+    suite = Path(str(resources.files("islices.conformance")))
+    first, second = sorted(suite.glob("oracle*.py")), sorted(Path(naive.__path__[0]).glob("*.py"))
+    assert len(first) == len(second) == 6
+    ours = "islices.conformance.ranks.plain"  # sums of the second, by which the suite has all_reduce's
+    for path in (*first, *second, suite / "ranks" / "plain.py"):
+        tree = ast.parse(path.read_text("utf-8"))
         imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
         imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-        assert not {m for m in imported if m.startswith(forbidden)}
-        assert {m for m in imported if m.startswith("islices")} == {"islices.conformance.data"} | own
+        forbidden = ("numpy", "naive", ours) if path in first else ("fractions", "islices.conformance.oracle")
+        assert not {m for m in imported if m.startswith(forbidden)}, path
+        allowed = ("islices.conformance.data", ours, "islices.conformance.oracle")
+        assert {m for m in imported if m.startswith("islices") and not m.startswith(allowed)} == set(), path
 
 
 # ---------------------------------------------------------------------- the files
@@ -205,5 +197,5 @@ def test_the_naive_bfloat16_agrees_with_ml_dtypes_on_every_pattern() -> None:
     for low in (0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF):
         x = ((high << 16) | low).view(np.float32)
         x = x[np.isfinite(x)]
-        got = np.array([naive.bfloat16(v) for v in x], np.float32)
+        got = np.array([bfloat16(v) for v in x], np.float32)
         np.testing.assert_array_equal(got, x.astype(ml_dtypes.bfloat16).astype(np.float32))

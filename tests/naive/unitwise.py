@@ -1,7 +1,4 @@
-"""A second opinion on what is clipped by parts of the dense array: on the dense array itself (clause 10).
-
-May import: `numpy`, `islices.conformance.data`, `islices.conformance.naive`.
-"""
+"""A second opinion on what is clipped by parts of the dense array: on the dense array itself (clause 10)."""
 
 from __future__ import annotations
 
@@ -10,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from islices.conformance.data import Array, Slices
-from islices.conformance.naive import clip_by_norm as clip_whole
-from islices.conformance.naive import clip_number, coalesce, mapped, norm64, numbers_of, to_dense, tree_map, values_of
+from naive.operations import clip_by_norm as clip_whole
+from naive.operations import clip_number, coalesce, mapped, norm64, numbers_of, to_dense, tree_map, values_of
 
-__all__ = ["NAIVE_UNITWISE"]
+__all__ = ["NAIVE"]
 
 
 def places_of(x: Any, axes: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -84,6 +81,6 @@ def adaptive_grad_clip(
     return one(x, params)
 
 
-NAIVE_UNITWISE = {
+NAIVE = {
     "adaptive_grad_clip": adaptive_grad_clip, "clip_by_block_rms": clip_by_block_rms, "clip_by_norm": clip_by_norm,
 }  # fmt: skip

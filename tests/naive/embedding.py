@@ -1,8 +1,7 @@
 """A second opinion on the embedding clauses (12, 14, 19): lookups, bags, their gradients, and what is per sample.
 
-Floating point and plain loops, for the reason that `islices.conformance.naive` gives. Every number is one NumPy scalar,
+Floating point and plain loops, for the reason that `naive.operations` gives. Every number is one NumPy scalar,
 every step one operation on such scalars; for 16-bit types they are float32 until the result is stored.
-May import: `numpy`, `islices.conformance.data`, `islices.conformance.naive`.
 
 Ids out of range, which only traced code can meet, read as zeros, count in no bag, and have no slice here.
 """
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from islices.conformance.data import Array, Slices
-from islices.conformance.naive import (
+from naive.operations import (
     WIDE,
     Scalar,
     add,
@@ -32,7 +31,7 @@ from islices.conformance.naive import (
     to_dense,
 )
 
-__all__ = ["NAIVE_EMBEDDING"]
+__all__ = ["NAIVE"]
 
 
 def from_the_start(index: int | None, rows: int) -> int | None:
@@ -505,7 +504,7 @@ def quiet(operation: Callable[..., Any]) -> Callable[..., Any]:
 
 
 #: operation -> its second oracle, called with the case's arguments
-NAIVE_EMBEDDING: dict[str, Callable[..., Any]] = {
+NAIVE: dict[str, Callable[..., Any]] = {
     "clip_per_sample_sum": quiet(clip_per_sample_sum),
     "double_lookup_gradient": quiet(double_lookup_gradient),
     "lookup": quiet(lookup),

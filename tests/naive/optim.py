@@ -1,8 +1,8 @@
 """A second opinion on clause 16: optimizers, one NumPy scalar after another.
 
-Floating point and plain loops, for the reason that `islices.conformance.naive` gives. A rule is written for one
+Floating point and plain loops, for the reason that `naive.operations` gives. A rule is written for one
 element: its weight, its gradient, its state. Nothing is computed on an array, so rows that do not move keep their bits
-because no loop comes by. May import: `numpy`, `islices.conformance.data`, `islices.conformance.naive`.
+because no loop comes by.
 
 A hyperparameter is a number, an array of one, or a list: one for each step, in turn, which is the form that a function
 of the step has in the vectors.
@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from islices.conformance.data import Array, Slices
-from islices.conformance.naive import WIDE, Scalar, narrow, row_of, row_sums, sum_by_halves
+from naive.operations import WIDE, Scalar, narrow, row_of, row_sums, sum_by_halves
 
-__all__ = ["NAIVE_OPTIM"]
+__all__ = ["NAIVE"]
 
 #: optimizer -> its hyperparameters where a case gives none
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -299,4 +299,4 @@ def optimizer_steps(
 
 
 #: operation -> its second oracle, called with the case's arguments
-NAIVE_OPTIM: dict[str, Callable[..., Any]] = {"optimizer_steps": optimizer_steps}
+NAIVE: dict[str, Callable[..., Any]] = {"optimizer_steps": optimizer_steps}

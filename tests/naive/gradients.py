@@ -1,7 +1,4 @@
-"""A second opinion on gradients: forward differentiation, one stored number at a time, of the naive formulas.
-
-May import: `numpy`, `islices.conformance.data`, `islices.conformance.naive`.
-"""
+"""A second opinion on gradients: forward differentiation, one stored number at a time, of the naive formulas."""
 
 from __future__ import annotations
 
@@ -11,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from islices.conformance.data import Array, Slices
-from islices.conformance.naive import narrow, values_of
+from naive.operations import narrow, values_of
 
-__all__ = ["NAIVE_GRADIENTS"]
+__all__ = ["NAIVE"]
 
 
 class Dual(NamedTuple):
@@ -110,4 +107,4 @@ def gradient(op: str, leaves: list[Any], upstream: list[Array], limit: Any = Non
     return found
 
 
-NAIVE_GRADIENTS = {"gradient": gradient}
+NAIVE = {"gradient": gradient}

@@ -1,51 +1,23 @@
 """A second opinion on the golden vectors: the clauses again, in floating point and plain loops.
 
-`islices.conformance.oracle` works in exact fractions and rounds where the spec says so; this one never rounds a
-fraction: it adds one NumPy scalar to another, sums squares with `math.fsum`, and rounds bfloat16 by hand. The two
-share no code, so a mistake has to be made twice to enter the vectors. It takes and gives the plain data of
-`islices.conformance.data`, and knows nothing of `islices` or the oracle.
-May import: `numpy`, `islices.conformance.data`.
+The oracle works in exact fractions and rounds where the spec says so; this one never rounds a fraction: it adds one
+NumPy scalar to another (as `islices.conformance.ranks.plain`, whose sums these are), sums squares with `math.fsum`, and
+rounds bfloat16 by hand. The two share no code, so a mistake has to be made twice to enter the vectors. It takes and
+gives the plain data of `islices.conformance.data`, and knows nothing of `islices` or the oracle.
 """
 
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from islices.conformance.data import Array, Slices
+from islices.conformance.ranks.plain import NARROW, WIDE, Scalar, coalesce, concat, left_fold, narrow, row_sums
 
 __all__ = ["NAIVE"]
-
-#: dtype -> (type in which sums and products are formed, rounding of one such scalar to the dtype)
-Scalar = Any
-
-
-def bfloat16(x: Scalar) -> Scalar:
-    """A float32 scalar rounded to the nearest bfloat16, ties to the even pattern, as a float32 scalar."""
-    if not math.isfinite(x):
-        return np.float32(x)
-    (bits,) = struct.unpack("<I", struct.pack("<f", float(x)))
-    low, high = bits & 0xFFFF, bits >> 16
-    if low > 0x8000 or (low == 0x8000 and high & 1):
-        high += 1
-    (out,) = struct.unpack("<f", struct.pack("<I", high << 16))
-    return np.float32(out)
-
-
-WIDE: dict[str, Callable[[Any], Scalar]] = {
-    "float16": np.float32, "bfloat16": np.float32, "float32": np.float32, "float64": np.float64,
-    "int32": np.int32, "int64": np.int64,
-}  # fmt: skip
-NARROW: dict[str, Callable[[Any], Scalar]] = {**WIDE, "float16": np.float16, "bfloat16": bfloat16}
-
-
-def narrow(x: Scalar, dtype: str) -> Any:
-    """One result as the vectors hold it: rounded to its dtype, a Python number."""
-    return NARROW[dtype](x).item()
 
 
 def number(c: Any, dtype: str) -> Scalar:
@@ -83,16 +55,6 @@ def row_of(x: Array, k: int, width: int) -> list[Any]:
     return x.data[k * width : (k + 1) * width]
 
 
-def left_fold(terms: list[Scalar], zero: Scalar) -> Scalar:
-    """The sum of the terms, left to right; the first is not added to a zero, so nothing is rounded that need not be."""
-    if not terms:
-        return zero
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return total
-
-
 def sum_by_halves(terms: list[Scalar], zero: Scalar) -> Scalar:
     """Clause 19's sum over the elements of a row."""
     if not terms:
@@ -106,34 +68,6 @@ def sum_by_halves(terms: list[Scalar], zero: Scalar) -> Scalar:
     return terms[0] + left_fold(aside, zero) if aside else terms[0]
 
 
-def row_sums(x: Slices) -> dict[int, list[Any]]:
-    """Each row's sum, one scalar addition at a time, in the dtype (rounded once)."""
-    wide = WIDE[x.values.dtype]
-    width = math.prod(x.values.shape[1:])
-    sums: dict[int, list[Any]] = {}
-    for k, index in enumerate(x.indices.data):
-        if x.padded and index == x.dense_shape[0]:
-            continue
-        if index not in sums:
-            sums[index] = [wide(x.values.data[k * width + j]) for j in range(width)]
-        else:
-            for j in range(width):
-                sums[index][j] = sums[index][j] + wide(x.values.data[k * width + j])
-    return {row: [narrow(v, x.values.dtype) for v in sums[row]] for row in sums}
-
-
-def coalesce(x: Any) -> Any:
-    if isinstance(x, Array):
-        return x
-    sums = row_sums(x)
-    ids = np.sort(np.array(list(sums), np.int64)).tolist()
-    data: list[Any] = []
-    for row in ids:
-        data.extend(sums[row])
-    values = Array(x.values.dtype, (len(ids), *x.values.shape[1:]), data)
-    return Slices(values, Array(x.indices.dtype, (len(ids),), ids), x.dense_shape, coalesced=True)
-
-
 def to_dense(x: Any) -> Any:
     if isinstance(x, Array):
         return x
@@ -145,7 +79,7 @@ def to_dense(x: Any) -> Any:
 
 
 def replace_values(x: Slices, values: Array) -> Array:
-    return to_dense(Slices(values, x.indices, x.dense_shape, x.coalesced, x.padded))  # type: ignore[no-any-return]
+    return to_dense(Slices(values, x.indices, x.dense_shape, x.coalesced, x.padded))
 
 
 # ---------------------------------------------------------------------- linear operations
@@ -153,19 +87,6 @@ def scale(x: Any, c: Any) -> Any:
     dtype = values_of(x).dtype
     factor, wide = number(c, dtype), WIDE[dtype]
     return mapped(x, lambda v: narrow(wide(v) * factor, dtype))
-
-
-def concat(xs: list[Slices]) -> Slices:
-    if len(xs) == 1:
-        return xs[0]
-    data: list[Any] = []
-    ids: list[int] = []
-    for x in xs:
-        data += x.values.data
-        ids += x.indices.data
-    index_type = "int64" if "int64" in [x.indices.dtype for x in xs] else "int32"
-    values = Array(xs[0].values.dtype, (len(ids), *xs[0].values.shape[1:]), data)
-    return Slices(values, Array(index_type, (len(ids),), ids), xs[0].dense_shape)
 
 
 def add(*xs: Any) -> Any:
@@ -384,7 +305,7 @@ def scale_by_frequency(x: Slices) -> Slices:
         for k, v in enumerate(x.values.data)
     ]
     new = iter(data)
-    return mapped(x, lambda _: next(new))  # type: ignore[no-any-return]
+    return mapped(x, lambda _: next(new))
 
 
 def embedding_grad(
