@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
@@ -54,12 +55,15 @@ ENTRY_POINTS = "islices.engines"
 class Engine(Protocol):
     """What every engine has."""
 
+    @abstractmethod
     def default_group(self, timeout: float | None) -> Group:
         """The group of all ranks that the engine has been started with; RuntimeError that says how to start it."""
 
+    @abstractmethod
     def running(self) -> Group | None:
         """The same, or None where it has not been started: nothing is started by asking."""
 
+    @abstractmethod
     def wrap(self, x: Any, timeout: float | None) -> Group | None:
         """The group of the engine's own object (a torch ProcessGroup, an mpi4py communicator), None if x is none."""
 
