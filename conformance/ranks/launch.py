@@ -104,7 +104,7 @@ def run_ranks(
     """
     folder = Path(tempfile.mkdtemp(prefix="islices-ranks-"))
     try:
-        (folder / "keywords.pickle").write_bytes(pickle.dumps(dict(keywords or {})))
+        (folder / "given.pickle").write_bytes(pickle.dumps((sys.path, dict(keywords or {}))))
         started = time.monotonic()
         shared = {
             **os.environ,

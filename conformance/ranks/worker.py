@@ -75,7 +75,7 @@ def main(engine: str, target: str, folder: str) -> None:
     place = Path(folder)
     rank = int(os.environ.get(RANK) or os.environ["PMI_RANK"])  # MPI's launcher numbers its ranks itself
     size, timeout = int(os.environ[SIZE]), float(os.environ[TIMEOUT])
-    keywords = pickle.loads((place / "keywords.pickle").read_bytes())
+    sys.path[:], keywords = pickle.loads((place / "given.pickle").read_bytes())  # what is found there is found here
     try:
         if engine in STARTS:
             group = STARTS[engine](rank, size, timeout)
@@ -101,7 +101,6 @@ def _function(target: str) -> Callable[..., Any]:
         spec = importlib.util.spec_from_file_location(Path(where).stem, where)
         assert spec is not None
         assert spec.loader is not None
-        sys.path.insert(0, str(Path(where).parent))  # as of a script: what lies beside it can be imported
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module  # so that what it pickles is found
         spec.loader.exec_module(module)
