@@ -140,10 +140,11 @@ def test_what_the_checkout_lacks_is_not_taken_from_elsewhere(clones: tuple[Path,
 
 def test_the_tests_of_one_clone_do_not_run_on_another(clones: tuple[Path, Path, Path]) -> None:
     installed, other, python = clones
-    program = "import sys, pytest; sys.path.pop(0); sys.exit(pytest.main(['-q', '--co', 'tests/test_registry.py']))"
+    file = "tests/islices/test_registry.py"
+    program = f"import sys, pytest; sys.path.pop(0); sys.exit(pytest.main(['-q', '--co', '{file}']))"
     said = run(python, "-c", program, cwd=other, code=4)  # as the script `pytest` does, without the working directory
     assert f"the tests are {other}'s and islices is {installed}'s: run them by python -m pytest" in said
-    assert "test_registry.py" in run(python, "-m", "pytest", "-q", "--co", "tests/test_registry.py", cwd=other)
+    assert "test_registry.py" in run(python, "-m", "pytest", "-q", "--co", file, cwd=other)
 
 
 def test_an_installed_islices_is_left_alone(clones: tuple[Path, Path, Path], tmp_path: Path) -> None:

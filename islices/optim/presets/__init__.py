@@ -1,6 +1,6 @@
 """Optimizers as other frameworks compute them: one module a framework, all in the form of `islices.optim.formulas`.
 
-No framework is imported here: a preset is arithmetic. tests/test_optim_presets_*.py hold each against the framework
+No framework is imported here: a preset is arithmetic. tests/islices/optim/presets/ holds each against the framework
 itself. SPEC clauses 11 and 16.
 """
 

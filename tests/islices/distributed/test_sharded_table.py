@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import sharded_programs as programs
 
 import islices
 from islices.conformance.ranks import run_ranks
@@ -19,9 +19,6 @@ from islices.distributed import Alone, Group, RankError
 from islices.distributed.shard_header import HEADER, read_sharded_header
 from islices.distributed.sharded import ShardedTable
 from islices.distributed.shards import load_sharded, save_sharded
-
-sys.path.insert(0, str(Path(__file__).parent))
-import sharded_programs as programs
 
 PROGRAMS = Path(programs.__file__)
 

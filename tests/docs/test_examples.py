@@ -14,7 +14,7 @@ import pytest
 
 import islices
 
-FOLDER = Path(__file__).parent.parent / "examples"
+FOLDER = Path(__file__).parents[2] / "examples"
 #: example -> the frameworks it needs
 NEEDS = {
     "clip_translation": ["torch"],

@@ -1,9 +1,9 @@
 """all_reduce gives the same bits over every engine, with any number of ranks, whatever travels; and little travels.
 
 The common cases (`islices.conformance.ranks.cases`) run here on every engine with 4 processes, all of them over MPI and
-a part over the others, and with 1 and 3 ranks that are threads; `islices conform`, which tests/test_conformance.py
-calls, runs all on every engine with 2 processes. What they must give is written plainly in NumPy scalars, and that is
-checked here against exact arithmetic.
+a part over the others, and with 1 and 3 ranks that are threads; `islices conform`, which
+tests/conformance/test_conformance.py calls, runs all on every engine with 2 processes. What they must give is written
+plainly in NumPy scalars, and that is checked here against exact arithmetic.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import ranks_on_wire
 from ranks_on_wire import COUNT, DIM, ROWS
 from suite_runs import LOOPBACK, run_suite
 
@@ -320,7 +321,7 @@ def test_inputs_with_many_ranks_and_hundreds_of_rows() -> None:
 
 
 # ---------------------------------------------------------------------- what travels
-PROGRAM = Path(__file__).with_name("ranks_on_wire.py")
+PROGRAM = ranks_on_wire.__file__
 
 
 @pytest.mark.parametrize("size", [2, 4])

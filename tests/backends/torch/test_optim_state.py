@@ -152,7 +152,7 @@ TORCH = [
 def test_states_of_torch_load_and_load_back(
     name: str, hyper: dict[str, Any], rows: str, sparse: str, semantics: str
 ) -> None:
-    """To the bit; further steps are those of tests/test_torch_optim.py."""
+    """To the bit; further steps are those of tests/backends/torch/test_optim.py."""
     theirs = Words(sparse=sparse in ("SGD", "Adagrad", "SparseAdam"))
     by_torch = [
         getattr(torch.optim, sparse)(theirs.table.parameters(), **hyper),

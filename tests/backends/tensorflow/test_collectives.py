@@ -273,7 +273,7 @@ def test_mirrored():
         capture_output=True,
         text=True,
         timeout=120,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert run.returncode == 0, run.stderr[-4000:]
     assert json.loads(run.stdout.splitlines()[-1]) == {"steps": 20}

@@ -92,7 +92,7 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_commands_of_the_documentation_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (Path(__file__).parent.parent / "docs" / "reports.md").read_text("utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "reports.md").read_text("utf-8")
     blocks = "".join(re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
     monkeypatch.chdir(tmp_path)
     for name in ("run", "linux", "linux-new"):

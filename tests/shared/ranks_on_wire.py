@@ -1,4 +1,4 @@
-"""What ranks run for tests/test_ranks.py: an all_reduce and an all-gather of raw slices, and what bytes they move."""
+"""What ranks run for tests/islices/distributed/test_ranks.py: all_reduce and all-gather of raw slices, and bytes."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import pytest
 from islices import optim
 from islices.optim.presets import PRESETS
 
-TEXT = (Path(__file__).parent.parent / "docs" / "optimizers.md").read_text("utf-8")
+TEXT = (Path(__file__).parents[2] / "docs" / "optimizers.md").read_text("utf-8")
 #: column of the table -> (function, options)
 COLUMNS: dict[str, tuple[str, dict[str, Any]]] = {
     "sgd": ("sgd", {}),
@@ -71,7 +71,7 @@ def test_the_docstring_lists_the_semantics(name: str) -> None:
 
 
 def render() -> str:
-    """The table, for the page: ``python tests/test_optim_docs.py``."""
+    """The table, for the page: ``python tests/docs/test_optimizers.py``."""
     rows = [["semantics", *COLUMNS], ["---"] * (1 + len(COLUMNS))]
     order = ["islices", *(s for s in SEMANTICS if s != "islices")]
     rows += [[s, *(exists(name, options, s) for name, options in COLUMNS.values())] for s in order]

@@ -17,7 +17,7 @@ import pytest
 from doc_blocks import Blocks, frameworks_of
 from markdown_it import MarkdownIt
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 #: what is run or checked below; the table of contents is Sphinx's
 KINDS = {"python", "sh", "toml", "text"}

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gradient_tapes import FRAMEWORKS, MODES, Tape, read
 
 import islices
 from islices.presets import BY_GLOBAL_NORM, BY_NORM
-from tests.gradient_tapes import FRAMEWORKS, MODES, Tape, read
 
 X = np.array([[3, 4], [1, 0]], np.float32)
 

@@ -1,4 +1,4 @@
-"""What the ranks of tests/test_sharded_table.py run, and the same in one process. Imports no framework but NumPy."""
+"""What the ranks of tests/islices/distributed/test_sharded_table.py run, and the same in one process, with NumPy."""
 
 from __future__ import annotations
 

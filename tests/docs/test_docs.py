@@ -26,7 +26,7 @@ from numpydoc.validate import validate
 import islices
 from islices import cli
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 #: module of public names -> what has to be installed for it, and the names in its ``__all__`` that are not for users
 PUBLIC: dict[str, tuple[str, set[str]]] = {
     "islices": ("numpy", {"optim"}),

@@ -483,6 +483,6 @@ def replicas() -> None:
 
 def test_within_replicas_of_tensorflow() -> None:
     pytest.importorskip("tensorflow", reason="tensorflow is not installed")
-    code = "import test_ranks_norms; test_ranks_norms.replicas()"
+    code = "import test_norms; test_norms.replicas()"
     done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True)
     assert done.stdout.endswith("all alike\n"), done.stdout + done.stderr[-3000:]

@@ -310,7 +310,7 @@ def test_junit_says_what_failed(hostile: list[Run]) -> None:
     assert suites["torch @1.0 host"].find("testcase").get("classname") == "torch.host.clipping"  # type: ignore[union-attr]
 
 
-# ---------------------------------------------------------------------- HTML as text (test_report_page.py opens it)
+# ---------------------------------------------------------------------- HTML as text (test_page.py opens it)
 def test_the_page_holds_the_cases_and_no_markup_of_theirs(hostile: list[Run]) -> None:
     page = html_page(hostile)
     assert page.count("<script") == 2

@@ -12,7 +12,7 @@ import islices
 
 def test_every_backend_conforms(tmp_path: Path) -> None:
     target = tmp_path / "report.jsonl"
-    # in processes of several ranks: tests/test_ranks.py, and below
+    # in processes of several ranks: tests/islices/distributed/test_ranks.py, and below
     variants = [word for name in ("standard", "kernels off", "read-only", "cuda") for word in ("--variant", name)]
     command = [sys.executable, "-m", "islices", "conform", "--json", str(target), *variants]
     done = subprocess.run(command, text=True, capture_output=True, check=False, timeout=3000)

@@ -20,7 +20,7 @@ from islices.conformance.properties.script import literal
 from islices.conformance.properties.strategies import Optimizer
 
 BACKENDS = islices.list_backends()
-SPEC = (Path(__file__).parents[1] / "conformance" / "SPEC.md").read_text("utf-8")
+SPEC = (Path(__file__).parents[2] / "conformance" / "SPEC.md").read_text("utf-8")
 EXAMPLES = 3
 #: laws that compile soon, for traced code
 TRACED = ("densify_of_coalesce_is_densify", "scatter_add_adds_the_dense_gradient")

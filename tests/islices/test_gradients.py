@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from gradient_tapes import MODES, Tape
 
 import islices
 from islices.backend import FLOATS
-from tests.gradient_tapes import MODES, Tape
 
 ROWS = 5
 EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}

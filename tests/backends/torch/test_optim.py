@@ -1,6 +1,6 @@
 """islices.backends.torch.optim beside the same steps written with islices.optim, and beside torch.optim's classes.
 
-torch's kernels differ from one rounding an operation by FMA and by MKL's root (tests/test_optim_presets_torch.py): this
+torch's kernels differ from one rounding an operation by FMA and by MKL's root, as the test of its presets has it: this
 file, run as a script without either, compares bits; here, as torch comes, the bound of docs/optimizers.md holds.
 """
 

@@ -11,8 +11,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).parent.parent
-LOOPBACK = ROOT / "tests" / "loopback_backend"
+ROOT = Path(__file__).parents[2]
+LOOPBACK = Path(__file__).with_name("loopback_backend")
 
 
 class Run(NamedTuple):
