@@ -34,6 +34,15 @@ class Command(NamedTuple):
         Adds its arguments, and the epilog of its own help.
     run : callable of argparse.Namespace -> int
         Does it; returns the exit code. What is wrong with the call it says by `UsageError`.
+
+    Examples
+    --------
+    >>> def arguments(parser):
+    ...     parser.add_argument("name")
+    >>> def run(options):
+    ...     print("hello", options.name)
+    ...     return 0
+    >>> COMMAND = Command("says hello", arguments, run)
     """
 
     help: str
