@@ -17,7 +17,7 @@ test: $(READY)  ## all tests, on two cores in about an hour
 
 soak: $(READY) $(OLDER:%=%/ready) $(PADDLE)/ready  ## long runs: every variant here, an older set and a sixth framework, random and hostile input
 	$(BIN)/islices conform --variant all --json soak.jsonl $(OLDER:%=--python %/bin/python) --python $(PADDLE)/bin/python
-	$(PADDLE)/bin/python -m pytest -q -p no:cacheprovider tests/test_paddle_backend.py
+	$(PADDLE)/bin/python -m pytest -q -p no:cacheprovider tests/conformance/test_paddle_backend.py
 	$(BIN)/islices audit
 	$(BIN)/python -m pytest -m soak
 	$(BIN)/python -m islices.conformance.properties

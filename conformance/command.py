@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from islices.cli import UsageError
+from islices.cli import Command, UsageError
 from islices.conformance.interpreters import here, look_at
 from islices.conformance.jobs import Job, Options, run_all
 from islices.conformance.new_backend import TO_DO, to_do
@@ -22,7 +22,7 @@ from islices.conformance.report.terminal import new_console, problem_lines
 from islices.conformance.variants import VARIANTS
 from islices.registry import BUILTIN
 
-__all__ = ["arguments", "conform"]
+__all__ = ["COMMAND"]
 
 #: What runs where no variant is asked for: all that takes little longer. "all" adds the rest.
 USUAL = ("standard", "kernels off", "read-only", "cuda", "ranks")
@@ -82,6 +82,9 @@ def conform(options: argparse.Namespace) -> int:
     if any(run.counts()["harness error"] for run in runs):
         return 3
     return 1 if any(run.counts()["fail"] for run in runs) or _unwritten(runs) else 0
+
+
+COMMAND = Command("run the conformance suite on every installed backend and show the matrix", arguments, conform)
 
 
 # ---------------------------------------------------------------------- what to run

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from islices.backend import PROTOCOL, Backend
-from islices.cli import UsageError
+from islices.cli import Command, UsageError
 from islices.registry import BUILTIN, list_backends
 
-__all__ = ["arguments", "new_backend", "to_do", "unwritten"]
+__all__ = ["COMMAND", "to_do", "unwritten"]
 
 #: The reason a skeleton gives for every primitive.
 TO_DO = "to be written"
@@ -57,6 +57,9 @@ def new_backend(options: argparse.Namespace) -> int:
         print(folder / path)
     print(f"next: pip install -e {folder} && islices conform -b {module}")
     return 0
+
+
+COMMAND = Command("write the skeleton of an adapter for another framework", arguments, new_backend)
 
 
 def to_do(cases: Iterable[dict[str, Any]]) -> list[tuple[str, int]]:

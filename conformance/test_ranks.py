@@ -15,7 +15,7 @@ from islices.conformance.plugin import chosen_modes, chosen_variant
 from islices.conformance.ranks import run_ranks
 from islices.conformance.ranks.running import Said, chosen, raise_verdict
 from islices.conformance.verdicts import judge
-from islices.distributed.engines import OF_BACKEND
+from islices.distributed.engines import engine_of
 from islices.registry import get_backend
 
 #: Seconds for all cases.
@@ -46,7 +46,7 @@ def said(request: pytest.FixtureRequest) -> list[dict[str, Said]]:
     markers = (item.get_closest_marker("islices_case") for item in request.session.items)
     ids = [marker.kwargs["id"] for marker in markers if marker is not None]
     return run_ranks(
-        OF_BACKEND.get(name, "mpi"), size, "islices.conformance.ranks.running:run_cases",  # pyright: ignore[reportArgumentType, reportCallIssue]
+        engine_of(name), size, "islices.conformance.ranks.running:run_cases",  # pyright: ignore[reportArgumentType, reportCallIssue]
         {"backend": name, "ids": ids}, timeout=60.0, deadline=DEADLINE,
     ).values  # fmt: skip
 

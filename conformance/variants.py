@@ -17,7 +17,7 @@ import islices
 from islices.backend import Backend
 from islices.conformance.data import Case
 from islices.conformance.ranks.launch import absent
-from islices.distributed.engines import OF_BACKEND
+from islices.distributed.engines import engine_of
 
 __all__ = ["STANDARD", "VARIANTS", "Variant", "freeze"]
 
@@ -102,7 +102,7 @@ def _without_kernels(backend: Backend) -> str:
 
 
 def _without_engine(backend: Backend) -> str:
-    engine = OF_BACKEND.get(backend.name, "mpi")
+    engine = engine_of(backend.name)
     why = absent(engine)
     return f"its ranks are connected by the engine {engine!r}, and {why}" if why else ""
 

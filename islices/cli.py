@@ -1,4 +1,5 @@
-"""The `islices` command. Each subcommand lives elsewhere and is loaded when called; this module parses and reports.
+"""The `islices` command. Subcommands are entry points of the group ``islices.commands``, each a `Command`, which loads
+when it is called or when the help lists it; this module parses and reports.
 
 Exit codes: 0 done or conform, 1 fails were found, 2 the call was wrong, 3 the harness itself failed.
 """
@@ -7,41 +8,46 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
 import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from islices import __version__
+from islices.plugins import claimants, entry_points, load
 from islices.registry import BUILTIN, get_backend, list_backends
 
-__all__ = ["UsageError", "main", "stderr_aside"]
+__all__ = ["Command", "UsageError", "command_names", "load_command", "main", "stderr_aside"]
 
-#: subcommand -> ("module:function that adds its arguments", "module:function that runs it")
-COMMANDS = {
-    "backends": ("islices.cli:backends_arguments", "islices.cli:backends"),
-    "conform": ("islices.conformance.command:arguments", "islices.conformance.command:conform"),
-    "report": ("islices.conformance.report.command:arguments", "islices.conformance.report.command:report"),
-    "diff": ("islices.compare.command:arguments", "islices.compare.command:compare"),
-    "parity": ("islices.conformance.parity.command:arguments", "islices.conformance.parity.command:parity"),
-    "plan": ("islices.conformance.plan.command:arguments", "islices.conformance.plan.command:plan"),
-    "audit": ("islices.conformance.audit.command:arguments", "islices.conformance.audit.command:audit"),
-    "new-backend": ("islices.conformance.new_backend:arguments", "islices.conformance.new_backend:new_backend"),
-    "bench": ("islices.conformance.bench.command:arguments", "islices.conformance.bench.command:bench"),
-}
-HELP = {
-    "backends": "what is installed: versions, devices, execution modes",
-    "conform": "run the conformance suite on every installed backend and show the matrix",
-    "report": "show, merge or compare the results of conform: terminal, Markdown, JUnit, one HTML page",
-    "diff": "compare two saved gradients or tables and say why they differ",
-    "parity": "train one embedding model on every backend from one start; curves and the largest gap",
-    "plan": "bytes and time of each way to reduce sparse gradients over many ranks; measured, then tabulated",
-    "audit": "what each framework's own functions do on the same questions, and what to use instead",
-    "new-backend": "write the skeleton of an adapter for another framework",
-    "bench": "measure islices against each framework's own operations, as ratios in one run",
-}
+GROUP = "islices.commands"
+
+
+class Command(NamedTuple):
+    """A subcommand, as the entry point of its name gives it.
+
+    Attributes
+    ----------
+    help : str
+        What it does, in a line: `islices --help` shows it beside the name.
+    arguments : callable of argparse.ArgumentParser
+        Adds its arguments, and the epilog of its own help.
+    run : callable of argparse.Namespace -> int
+        Does it; returns the exit code. What is wrong with the call it says by `UsageError`.
+
+    Examples
+    --------
+    >>> def arguments(parser):
+    ...     parser.add_argument("name")
+    >>> def run(options):
+    ...     print("hello", options.name)
+    ...     return 0
+    >>> COMMAND = Command("says hello", arguments, run)
+    """
+
+    help: str
+    arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
 
 
 class UsageError(Exception):
@@ -58,7 +64,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow greets on stderr otherwise
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = _parser(arguments[0] if arguments else None)
+    try:
+        parser = _parser(arguments[0] if arguments else None)
+    except (ImportError, TypeError, ValueError) as error:
+        print(f"islices: {error}", file=sys.stderr)
+        return 3
     try:
         options = parser.parse_args(arguments)
     except SystemExit as stop:  # argparse has printed what is wrong, or the help
@@ -67,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 2
     try:
-        return int(_load(COMMANDS[options.command][1])(options))
+        return int(load_command(options.command).run(options))
     except UsageError as error:
         print(f"islices {options.command}: {error}", file=sys.stderr)
         return 2
@@ -91,18 +101,53 @@ def _parser(command: str | None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"islices {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for name, (add_arguments, _) in COMMANDS.items():
-        sub = commands.add_parser(
-            name, help=HELP[name], description=HELP[name], formatter_class=argparse.RawDescriptionHelpFormatter
-        )
-        if name == command:  # the others' modules stay unloaded
-            _load(add_arguments)(sub)
+    names = command_names()
+    for name in names:
+        if name == command:
+            found = load_command(name)
+            found.arguments(
+                commands.add_parser(name, description=found.help, formatter_class=argparse.RawDescriptionHelpFormatter)
+            )
+        else:  # of the others only a line is wanted, and that where none is named
+            line = "" if command in {*names, "--version"} else _help(name)
+            commands.add_parser(name, help=line.replace("%", "%%"))
     return parser
 
 
-def _load(target: str) -> Callable[..., Any]:
-    module, _, function = target.partition(":")
-    return getattr(importlib.import_module(module), function)  # type: ignore[no-any-return]
+# ---------------------------------------------------------------------- commands
+def command_names() -> list[str]:
+    """The subcommands that there are, alphabetically; none is imported."""
+    return sorted({*OWN, *entry_points(GROUP)})
+
+
+def load_command(name: str) -> Command:
+    """The subcommand of a name, one of `command_names`.
+
+    Raises
+    ------
+    ImportError
+        It does not load.
+    TypeError
+        It is no `Command`.
+    ValueError
+        Several distributions claim the name.
+    """
+    points = entry_points(GROUP).get(name, [])
+    if name in OWN:
+        if points:
+            raise ValueError(f"command {name!r} is built in, and also claimed by {claimants(points)}: uninstall them")
+        return OWN[name]
+    found = load("command", name, points)
+    if not isinstance(found, Command):
+        raise TypeError(f"command {name!r} ({points[0].value}) must be an islices.cli.Command, got {found!r:.200}")
+    return found
+
+
+def _help(name: str) -> str:
+    try:
+        return load_command(name).help
+    except (ImportError, TypeError, ValueError) as error:  # the others are still listed
+        return str(error)
 
 
 # ---------------------------------------------------------------------- islices backends
@@ -147,6 +192,12 @@ def _describe_backend(name: str) -> dict[str, Any]:
             "modes": [],
             "error": f"{type(error).__name__}: {error}",
         }
+
+
+#: What is there whatever is installed.
+OWN = {
+    "backends": Command("what is installed: versions, devices, execution modes", backends_arguments, backends),
+}
 
 
 @contextlib.contextmanager

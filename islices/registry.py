@@ -16,6 +16,7 @@ from typing import Any
 from islices.arguments import show
 from islices.backend import PROTOCOL, Backend
 from islices.locks import Lock
+from islices.plugins import claimants, entry_points, load
 
 __all__ = ["BUILTIN", "get_backend", "list_backends"]
 
@@ -48,8 +49,8 @@ def list_backends() -> list[str]:
     >>> "numpy" in islices.list_backends()
     True
     """
-    names = [name for name in BUILTIN if _installed(name)]
-    return names + [name for name in _entry_points() if name not in BUILTIN and _installed(name)]
+    names = [name for name in BUILTIN if is_installed(name)]
+    return names + [name for name in entry_points(GROUP) if name not in BUILTIN and is_installed(name)]
 
 
 def get_backend(name_or_array: Any) -> Backend:
@@ -150,36 +151,17 @@ def _candidates() -> list[str]:
     known = [name for name in BUILTIN if name in sys.modules]
     # numpy is always imported, so it would be asked first: ask it last, since others subclass its arrays
     known.append(known.pop(0))
-    return [name for name in _entry_points() if name not in BUILTIN and name in sys.modules] + known
+    return [name for name in entry_points(GROUP) if name not in BUILTIN and name in sys.modules] + known
 
 
-def _installed(module: str) -> bool:
+def is_installed(module: str) -> bool:
+    """Whether a module can be imported, as far as can be told without importing it."""
     if module in sys.modules:
         return True
     try:
         return importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):
         return False
-
-
-_points: dict[str, list[Any]] | None = None
-
-
-def _entry_points() -> dict[str, list[Any]]:
-    global _points
-    known = _points
-    if known is None:
-        with _lock:
-            from importlib.metadata import entry_points
-
-            known = {}
-            for point in entry_points(group=GROUP):
-                # one distribution can be seen twice (an editable install and its metadata on the path)
-                found = known.setdefault(point.name, [])
-                if all(point.value != other.value for other in found):
-                    found.append(point)
-            _points = known
-    return known
 
 
 def _load(name: str) -> Backend:
@@ -193,27 +175,22 @@ def _load(name: str) -> Backend:
 
 
 def _load_builtin(name: str) -> Backend:
-    if name in _entry_points():
+    if name in entry_points(GROUP):
         raise ValueError(
-            f"backend {name!r} is built in, and also claimed by {', '.join(p.value for p in _entry_points()[name])}: "
+            f"backend {name!r} is built in, and also claimed by {claimants(entry_points(GROUP)[name])}: "
             "uninstall one of them"
         )
-    if not _installed(name):
+    if not is_installed(name):
         raise ModuleNotFoundError(f"backend {name!r} needs {name}: {BUILTIN[name]}", name=name)
     return _checked(importlib.import_module(f"islices.backends.{name}").backend, name)
 
 
 def _load_plugin(name: str) -> Backend:
-    points = _entry_points().get(name, [])
+    points = entry_points(GROUP).get(name, [])
     if not points:
-        known = [*BUILTIN, *(n for n in _entry_points() if n not in BUILTIN)]
+        known = [*BUILTIN, *(n for n in entry_points(GROUP) if n not in BUILTIN)]
         raise ValueError(f"no backend is named {name!r}; known are {', '.join(known)}")
-    if len(points) > 1:
-        raise ValueError(f"backend {name!r} is claimed by {', '.join(p.value for p in points)}: uninstall all but one")
-    try:
-        found = points[0].load()
-    except Exception as error:
-        raise ImportError(f"backend {name!r} ({points[0].value}) failed to load: {error!r}") from error
+    found = load("backend", name, points)
     return _checked(found() if isinstance(found, type) else found, name)
 
 

@@ -91,6 +91,31 @@ def test_a_plain_checkout_with_nothing_installed(clones: tuple[Path, Path, Path]
     numpy = next(entry for entry in sys.path if (Path(entry) / "numpy").is_dir())
     code = f"import sys; sys.path.append({numpy!r})\n{WHERE}"
     assert roots(run(sys.executable, "-S", "-c", code, cwd=other)) == {other}
+    command = f"import sys; sys.path.append({numpy!r}); from islices.cli import main; sys.exit(main())"
+    listed = run(sys.executable, "-S", "-c", command, "--help", cwd=other)
+    for name in ("audit", "bench", "conform", "diff", "new-backend", "parity", "plan", "report"):
+        assert f"\n    {name}" in listed
+        assert "failed to load" not in listed
+        assert "example" in run(sys.executable, "-S", "-c", command, name, "--help", cwd=other)
+
+
+def test_the_commands_are_those_of_the_tree_that_runs(clones: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    """Not those of the clone that is installed, and with no install of it anew."""
+    _, other, python = clones
+    (other / "conformance/tools/newer.py").write_text("from islices.conformance.tools.diff import COMMAND")
+    said = (other / "pyproject.toml").read_text()
+    start = '[project.entry-points."islices.commands"]\n'
+    assert start in said
+    newer = said.replace(start, start + 'newer = "islices.conformance.tools.newer:COMMAND"\n').replace(
+        "\ndiff = ", "\n#"
+    )
+    (other / "pyproject.toml").write_text(newer)
+    try:
+        assert "usage: islices newer" in run(python, "-m", "islices", "newer", "--help", cwd=other)
+        assert "invalid choice: 'diff'" in run(python, "-m", "islices", "diff", "--help", cwd=other, code=2)
+        assert "invalid choice: 'newer'" in run(python, "-m", "islices", "newer", "--help", cwd=tmp_path, code=2)
+    finally:
+        (other / "pyproject.toml").write_text(said)
 
 
 def test_what_the_checkout_lacks_is_not_taken_from_elsewhere(clones: tuple[Path, Path, Path], tmp_path: Path) -> None:
@@ -115,10 +140,11 @@ def test_what_the_checkout_lacks_is_not_taken_from_elsewhere(clones: tuple[Path,
 
 def test_the_tests_of_one_clone_do_not_run_on_another(clones: tuple[Path, Path, Path]) -> None:
     installed, other, python = clones
-    program = "import sys, pytest; sys.path.pop(0); sys.exit(pytest.main(['-q', '--co', 'tests/test_registry.py']))"
+    file = "tests/islices/test_registry.py"
+    program = f"import sys, pytest; sys.path.pop(0); sys.exit(pytest.main(['-q', '--co', '{file}']))"
     said = run(python, "-c", program, cwd=other, code=4)  # as the script `pytest` does, without the working directory
     assert f"the tests are {other}'s and islices is {installed}'s: run them by python -m pytest" in said
-    assert "test_registry.py" in run(python, "-m", "pytest", "-q", "--co", "tests/test_registry.py", cwd=other)
+    assert "test_registry.py" in run(python, "-m", "pytest", "-q", "--co", file, cwd=other)
 
 
 def test_an_installed_islices_is_left_alone(clones: tuple[Path, Path, Path], tmp_path: Path) -> None:

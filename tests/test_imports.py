@@ -38,13 +38,16 @@ PACKAGES = {
     "islices.backends": ROOT / "backends",
     "islices.conformance": ROOT / "conformance",
 }
+#: Commands and what they are made of, above all else.
+TOOLS = "islices.conformance.tools"
 #: What the core imports beside NumPy: extras, when they are needed.
 EXTRAS = {"llvmlite", "matplotlib", "ml_dtypes", "numba", "safetensors"}
 #: Folder of backends/ -> what its modules import beside NumPy: its framework, and what people use with it.
 FRAMEWORKS = {
     "jax": {"flax", "jax", "jaxlib", "llvmlite", "ml_dtypes", "numba", "optax"},
+    "mpi": {"mpi4py"},
     "mxnet": {"mxnet"},
-    "numpy": {"ml_dtypes", "mpi4py"},
+    "numpy": {"ml_dtypes"},
     "tensorflow": {"keras", "tensorflow"},
     "torch": {"torch"},
 }
@@ -55,13 +58,14 @@ LATE = {
     ("islices", "islices.io"): "importing islices stays fast: see `islices.LATE`",
     ("islices.global_norms", "islices.distributed.norms"): "importing islices stays fast: few give a group",
     ("islices.kernels.threads", "concurrent.futures"): "importing islices stays fast",
-    ("islices.registry", "importlib.metadata"): "importing islices stays fast",
+    ("islices.plugins", "importlib.metadata"): "importing islices stays fast",
+    ("islices.plugins", "tomllib"): "importing islices stays fast",
     ("islices.conformance.plugin", "islices.conformance.variants"): "pytest loads the plugin in everybody's tests",
     ("islices.conformance.plugin", "islices.conformance.new_backend"): "pytest loads the plugin in everybody's tests",
-    ("islices.conformance.audit.worker", "resource"): "not on Windows",
+    ("islices.conformance.tools.audit.worker", "resource"): "not on Windows",
     ("islices.conformance.properties.files", "resource"): "not on Windows",
     ("islices.conformance.corpus", "pydoc_data.topics"): "half a megabyte, and not in every Python",
-    ("islices.conformance.parity.text", "pydoc_data.topics"): "half a megabyte, and not in every Python",
+    ("islices.conformance.tools.parity.text", "pydoc_data.topics"): "half a megabyte, and not in every Python",
 }
 
 
@@ -209,6 +213,11 @@ def test_a_backend_imports_the_core_its_framework_and_its_folder(name: str) -> N
 
     wrong = [i for i in imports(name) if not allowed(i.target)]
     assert told(name, wrong) == []
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if not within(name, [TOOLS])])
+def test_nothing_imports_the_tools(name: str) -> None:
+    assert told(name, [i for i in imports(name) if within(i.target, [TOOLS])]) == []
 
 
 def test_importing_islices_asks_for_numpy_alone() -> None:

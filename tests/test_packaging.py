@@ -14,25 +14,27 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PARTS = [
-    "islices", "islices.cli", "islices.backends", "islices.backends.numpy", "islices.conformance",
-    "islices.conformance.data", "islices.conformance.oracle", "islices.conformance.execute",
-    "islices.conformance.bench", "islices.conformance.bench.command", "islices.conformance.bench.worker",
-    "islices.conformance.bench.operations", "islices.conformance.bench.updates", "islices.conformance.bench.embedding",
-    "islices.conformance.bench.plot", "islices.conformance.bench.compare", "islices.conformance.memory",
-    "islices.conformance.checks", "islices.conformance.checks_kernels", "islices.conformance.errors",
-    "islices.conformance.checks_plugins",
-    "islices.conformance.generate",
-    "islices.conformance.errors_embedding", "islices.conformance.generate_embedding",
-    "islices.conformance.oracle_embedding", "islices.conformance.naive_embedding",
-    "islices.conformance.oracle_optim", "islices.conformance.naive_optim", "islices.conformance.generate_optim",
-    "islices.conformance.errors_optim", "islices.conformance.checks_optim", "islices.conformance.oracles",
-    "islices.optim", "islices.optim.records", "islices.optim.records.adam",
-    "islices.conformance.soak", "islices.conformance.deviations", "islices.conformance.variants",
-    "islices.conformance.interpreters", "islices.conformance.jobs", "islices.conformance.new_backend",
-    "islices.conformance.report", "islices.conformance.report.html", "islices.conformance.report.command",
-    "islices.conformance.audit.command", "islices.conformance.audit.probe", "islices.conformance.properties.hostile",
-]  # fmt: skip
+#: Imports every module of the installed package, and prints what those that cannot be imported lack.
+EVERY = """
+import importlib, json, pathlib, islices
+folder = pathlib.Path(islices.__file__).parent
+imported, lacking = [], {}
+for path in sorted(folder.rglob("*.py")):
+    name = ".".join(path.relative_to(folder.parent).with_suffix("").parts).removesuffix(".__init__")
+    if name.endswith("__main__"):
+        continue
+    try:
+        importlib.import_module(name)
+        imported.append(name)
+    except ModuleNotFoundError as error:
+        lacking[name] = error.name.partition(".")[0]
+print(json.dumps([str(folder), imported, lacking]))
+"""
+#: Frameworks, and what extras bring.
+OPTIONAL = {
+    "fbgemm_gpu", "flax", "hypothesis", "jax", "keras", "llvmlite", "mxnet", "numba", "optax", "pytest", "rich",
+    "tensorflow", "torch",
+}  # fmt: skip
 
 
 def run(*command: object, cwd: Path, code: int = 0) -> str:
@@ -75,17 +77,26 @@ def test_files(built: Path) -> None:
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"LICENSE", "README.md", "pyproject.toml", "islices/slices.py", "backends/torch/__init__.py"} <= inside
+    assert {"LICENSE", "README.md", "pyproject.toml", "islices/slices.py", "islices/backends/torch/__init__.py"} <= inside
 
 
 def test_every_part_imports(environment: Path, tmp_path: Path) -> None:
-    code = f"import importlib\nfor name in {PARTS}: importlib.import_module(name)\n"
-    code += "import islices, pathlib; print(pathlib.Path(islices.__file__).parent, islices.__version__)"
-    out = run(environment / "python", "-c", code, cwd=tmp_path)
-    assert str(environment.parent) in out
+    out = run(environment / "python", "-c", EVERY, cwd=tmp_path)
+    where, imported, lacking = json.loads(out.splitlines()[-1])
+    assert Path(where) == next(environment.parent.glob("lib/python*/site-packages/islices"))
+    assert {
+        "islices.optim.presets.torch", "islices.backends.numpy", "islices.conformance.oracle_optim",
+        "islices.conformance.report.html", "islices.conformance.tools.audit.command", "islices.conformance.tools.diff",
+        "islices.conformance.properties.hostile", "islices.conformance.tools.bench.worker",
+    } <= set(imported)  # fmt: skip
+    assert {name: module for name, module in lacking.items() if module not in OPTIONAL} == {}
 
 
 def test_backends_command(environment: Path, tmp_path: Path) -> None:
+    listed = run(environment / "islices", "--help", cwd=tmp_path)
+    for command in ("audit", "bench", "conform", "diff", "new-backend", "parity", "plan", "report"):
+        assert f"\n    {command} " in listed or f"\n    {command}\n" in listed
+        assert "example" in run(environment / "islices", command, "--help", cwd=tmp_path)
     table = run(environment / "islices", "backends", cwd=tmp_path)
     assert "numpy" in table
     assert 'pip install "islices[torch]"' in table

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from islices.conformance.data import Array, Slices
-from islices.conformance.naive import WIDE, narrow
+from islices.conformance.ranks.plain import WIDE, narrow
 from islices.distributed.reduce import Op
 from islices.distributed.strategy import Strategy
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import pickle
 import shutil
@@ -16,14 +15,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["ENGINE_MODULES", "Finished", "Ranks", "absent", "run_ranks"]
+from islices.distributed.engines import BUILTIN, list_engines, load_engine
+from islices.registry import is_installed
+
+__all__ = ["Finished", "Ranks", "absent", "run_ranks"]
 
 #: What a rank is told, in its environment.
 RANK, SIZE, MEETING, PORTS = "ISLICES_RANK", "ISLICES_RANKS", "ISLICES_MEETING", "ISLICES_PORTS"
 TIMEOUT = "ISLICES_RANK_TIMEOUT"
-
-#: engine -> what must be installed for it to run here
-ENGINE_MODULES = {"torch": "torch", "mpi": "mpi4py", "jax": "jax", "tensorflow": "tensorflow"}
 
 
 class Finished(NamedTuple):
@@ -57,9 +56,14 @@ class Ranks(NamedTuple):
 
 def absent(engine: str) -> str:
     """Why an engine cannot run here, "" where it can."""
-    module = ENGINE_MODULES[engine]
-    if importlib.util.find_spec(module) is None:
+    module = list_engines()[engine]
+    if not is_installed(module):
         return f"{module} is not installed" + (': pip install "islices[mpi]" mpich' if engine == "mpi" else "")
+    try:
+        if engine not in BUILTIN and not hasattr(load_engine(engine), "start"):
+            return "it has no function start"
+    except (ImportError, TypeError, ValueError) as error:
+        return str(error)
     if engine == "mpi" and _mpiexec() is None:
         return "there is no mpiexec: pip install mpich"
     return ""
@@ -79,7 +83,8 @@ def run_ranks(
 
     Parameters
     ----------
-    engine : {"torch", "mpi", "jax", "tensorflow"}
+    engine : str
+        One of `islices.distributed.engines.list_engines`.
     size : int
         How many ranks.
     target : str
@@ -99,7 +104,7 @@ def run_ranks(
     """
     folder = Path(tempfile.mkdtemp(prefix="islices-ranks-"))
     try:
-        (folder / "keywords.pickle").write_bytes(pickle.dumps(dict(keywords or {})))
+        (folder / "given.pickle").write_bytes(pickle.dumps((sys.path, dict(keywords or {}))))
         started = time.monotonic()
         shared = {
             **os.environ,

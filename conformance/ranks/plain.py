@@ -6,22 +6,45 @@ It works on the plain data of `islices.conformance.data` and calls nothing of th
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from fractions import Fraction
+import math
+import struct
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from islices.conformance.data import Array, Slices, encode
-from islices.conformance.naive import WIDE, coalesce, concat, left_fold, narrow
 
-__all__ = ["all_reduce", "digestible", "error_bound", "reduce_leaf", "terms"]
+__all__ = ["NARROW", "WIDE", "all_reduce", "coalesce", "concat", "digestible", "left_fold", "narrow", "reduce_leaf"]
 
-#: dtype -> largest relative error of one rounding to it, and of one in the type that sums are formed in.
-UNIT = {
-    "float16": (Fraction(1, 2**11), Fraction(1, 2**24)), "bfloat16": (Fraction(1, 2**8), Fraction(1, 2**24)),
-    "float32": (Fraction(1, 2**24), Fraction(1, 2**24)), "float64": (Fraction(1, 2**53), Fraction(1, 2**53)),
+#: A NumPy scalar, or a Python number.
+Scalar = Any
+
+
+def bfloat16(x: Scalar) -> Scalar:
+    """A float32 scalar rounded to the nearest bfloat16, ties to the even pattern, as a float32 scalar."""
+    if not math.isfinite(x):
+        return np.float32(x)
+    (bits,) = struct.unpack("<I", struct.pack("<f", float(x)))
+    low, high = bits & 0xFFFF, bits >> 16
+    if low > 0x8000 or (low == 0x8000 and high & 1):
+        high += 1
+    (out,) = struct.unpack("<f", struct.pack("<I", high << 16))
+    return np.float32(out)
+
+
+#: dtype -> the type in which sums and products are formed.
+WIDE: dict[str, Callable[[Any], Scalar]] = {
+    "float16": np.float32, "bfloat16": np.float32, "float32": np.float32, "float64": np.float64,
+    "int32": np.int32, "int64": np.int64,
 }  # fmt: skip
+#: dtype -> how one such scalar is rounded to it.
+NARROW: dict[str, Callable[[Any], Scalar]] = {**WIDE, "float16": np.float16, "bfloat16": bfloat16}
+
+
+def narrow(x: Scalar, dtype: str) -> Any:
+    """One result as the vectors hold it: rounded to its dtype, a Python number."""
+    return NARROW[dtype](x).item()
 
 
 def all_reduce(trees: Sequence[Any], op: str = "sum") -> Any:
@@ -60,35 +83,57 @@ def _divided(x: Array, op: str, ranks: int) -> Array:
     return Array(x.dtype, x.shape, [narrow(wide(v) / wide(ranks), x.dtype) for v in x.data])
 
 
-def terms(leaves: Sequence[Any]) -> dict[tuple[int, int], list[Fraction]]:
-    """(row, column) -> every rank's contributions to it, exact, without padding; a dense leaf has one row."""
-    found: dict[tuple[int, int], list[Fraction]] = {}
-    for leaf in leaves:
-        if isinstance(leaf, Slices):
-            for index, row in zip(leaf.indices.data, leaf.values.rows(), strict=True):
-                for column, v in enumerate([] if leaf.padded and index == leaf.dense_shape[0] else row):
-                    found.setdefault((index, column), []).append(Fraction(v))
-        elif leaf is not None:
-            for column, v in enumerate(leaf.data):
-                found.setdefault((0, column), []).append(Fraction(v))
-    return found
+# ---------------------------------------------------------------------- sums
+def left_fold(terms: list[Scalar], zero: Scalar) -> Scalar:
+    """The sum of the terms, left to right; the first is not added to a zero, so nothing is rounded that need not be."""
+    if not terms:
+        return zero
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
 
 
-def error_bound(values: Sequence[Fraction], dtype: str, ranks: int, op: str = "sum") -> Fraction:
-    """How far the sum (or mean) of these values over so many ranks may be from the exact one.
+def row_sums(x: Slices) -> dict[int, list[Any]]:
+    """Each row's sum, one scalar addition at a time, in the dtype (rounded once)."""
+    wide = WIDE[x.values.dtype]
+    width = math.prod(x.values.shape[1:])
+    sums: dict[int, list[Any]] = {}
+    for k, index in enumerate(x.indices.data):
+        if x.padded and index == x.dense_shape[0]:
+            continue
+        if index not in sums:
+            sums[index] = [wide(x.values.data[k * width + j]) for j in range(width)]
+        else:
+            for j in range(width):
+                sums[index][j] = sums[index][j] + wide(x.values.data[k * width + j])
+    return {row: [narrow(v, x.values.dtype) for v in sums[row]] for row in sums}
 
-    Each value takes part in at most n - 1 additions, each wrong by a factor 1 + d, |d| <= u; 16-bit sums are rounded
-    once on their rank and once over all; a mean is one division and, in 16 bits, one more rounding.
-    """
-    unit, sums = UNIT[dtype]
-    factor = (1 + sums) ** max(0, len(values) - 1)
-    if unit != sums:
-        factor *= (1 + unit) ** 2
-    if op == "mean":
-        factor *= (1 + unit) * (1 + sums if unit != sums else 1)
-    return (factor - 1) * sum(map(abs, values), Fraction(0)) / (ranks if op == "mean" else 1)
+
+def coalesce(x: Any) -> Any:
+    if isinstance(x, Array):
+        return x
+    sums = row_sums(x)
+    ids = np.sort(np.array(list(sums), np.int64)).tolist()
+    data = [v for row in ids for v in sums[row]]
+    values = Array(x.values.dtype, (len(ids), *x.values.shape[1:]), data)
+    return Slices(values, Array(x.indices.dtype, (len(ids),), ids), x.dense_shape, coalesced=True)
 
 
+def concat(xs: list[Slices]) -> Slices:
+    if len(xs) == 1:
+        return xs[0]
+    data: list[Any] = []
+    ids: list[int] = []
+    for x in xs:
+        data += x.values.data
+        ids += x.indices.data
+    index_type = "int64" if "int64" in [x.indices.dtype for x in xs] else "int32"
+    values = Array(xs[0].values.dtype, (len(ids), *xs[0].values.shape[1:]), data)
+    return Slices(values, Array(index_type, (len(ids),), ids), xs[0].dense_shape)
+
+
+# ---------------------------------------------------------------------- comparing
 def digestible(x: Any) -> str:
     """Plain data as a text, equal only where all bits are, signs of zeros included (not the payloads of NaNs).
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ from islices.conformance.ranks.cases import CASES, Case
 from islices.conformance.ranks.mistakes import MISTAKES, Mistake
 from islices.conformance.verdicts import MismatchError
 from islices.distributed import Group, all_reduce
-from islices.distributed.engines import ENGINES, OF_BACKEND
+from islices.distributed.engines import engine_of, load_engine
 
 __all__ = ["Said", "chosen", "raise_verdict", "run_cases"]
 
@@ -109,7 +108,7 @@ def by_default(group: Group, B: Backend) -> Iterator[None]:
     """A ``with`` block where ``group=None`` means group for a framework's arrays."""
     strategy = getattr(group, "strategy", None)  # TensorFlow's is in scope, the other engines' always are
     with contextlib.nullcontext() if strategy is None else strategy.scope():
-        engine = importlib.import_module(ENGINES[OF_BACKEND.get(B.name, "mpi")][0])
+        engine = load_engine(engine_of(B.name))
         if engine.running() is not group:
             raise UnsupportedError(f"the engine of {B.name}'s arrays is another than {group.engine}")
         yield

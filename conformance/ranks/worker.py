@@ -20,6 +20,7 @@ from typing import Any
 
 from islices.conformance.ranks.launch import MEETING, PORTS, RANK, SIZE, TIMEOUT
 from islices.distributed import get_group
+from islices.distributed.engines import load_engine
 
 __all__ = ["STARTS", "main"]
 
@@ -61,7 +62,7 @@ def start_tensorflow(rank: int, size: int, timeout: float) -> Any:
     return get_group(strategy)
 
 
-#: engine -> how a rank joins it: (rank, size, seconds) -> Group
+#: built-in engine -> how a rank joins it: (rank, size, seconds) -> Group
 STARTS: dict[str, Callable[[int, int, float], Any]] = {
     "torch": start_torch,
     "mpi": start_mpi,
@@ -74,9 +75,13 @@ def main(engine: str, target: str, folder: str) -> None:
     place = Path(folder)
     rank = int(os.environ.get(RANK) or os.environ["PMI_RANK"])  # MPI's launcher numbers its ranks itself
     size, timeout = int(os.environ[SIZE]), float(os.environ[TIMEOUT])
-    keywords = pickle.loads((place / "keywords.pickle").read_bytes())
+    sys.path[:], keywords = pickle.loads((place / "given.pickle").read_bytes())  # what is found there is found here
     try:
-        group = STARTS[engine](rank, size, timeout)
+        if engine in STARTS:
+            group = STARTS[engine](rank, size, timeout)
+        else:
+            brought: Any = load_engine(engine)
+            group = brought.start(rank, size, timeout, os.environ[MEETING])
         answer = {"value": _function(target)(group, **keywords)}
     except Exception as error:
         kinds = [kind.__name__ for kind in type(error).__mro__]
@@ -96,7 +101,6 @@ def _function(target: str) -> Callable[..., Any]:
         spec = importlib.util.spec_from_file_location(Path(where).stem, where)
         assert spec is not None
         assert spec.loader is not None
-        sys.path.insert(0, str(Path(where).parent))  # as of a script: what lies beside it can be imported
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module  # so that what it pickles is found
         spec.loader.exec_module(module)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from islices.cli import UsageError
+from islices.cli import Command, UsageError
 from islices.conformance.outputs import need_rich
 from islices.conformance.report.differences import KINDS, Change, Differences, compare
 from islices.conformance.report.grid import NOTHING
@@ -24,7 +24,7 @@ from islices.conformance.report.reading import read
 from islices.conformance.report.runs import Run
 from islices.conformance.report.terminal import indented, new_console, print_report
 
-__all__ = ["arguments", "report"]
+__all__ = ["COMMAND"]
 
 FORMATS = ("terminal", "markdown", "junit", "html")
 EXTENSIONS = {".txt": "terminal", ".md": "markdown", ".xml": "junit", ".html": "html", ".htm": "html"}
@@ -77,6 +77,11 @@ def report(options: argparse.Namespace) -> int:
     else:
         _show(runs, options)
     return 0
+
+
+COMMAND = Command(
+    "show, merge or compare the results of conform: terminal, Markdown, JUnit, one HTML page", arguments, report
+)
 
 
 def _refuse(options: argparse.Namespace, action: str) -> None:

@@ -16,10 +16,10 @@ COLUMNS = "88"
 
 
 class CommandHelp(SphinxDirective):
-    """Takes neither arguments nor content: the commands are those of `islices.cli.COMMANDS`."""
+    """Takes neither arguments nor content: the commands are those that `islices --help` lists."""
 
     def run(self) -> list[nodes.Node]:
-        return [_section(name, help_of([name])) for name in cli.COMMANDS]
+        return [_section(name, help_of([name])) for name in cli.command_names()]
 
 
 def help_of(arguments: list[str]) -> str:

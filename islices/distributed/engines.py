@@ -1,46 +1,106 @@
 """From an array, or an engine's own object, to the `Group` that connects it with other ranks.
 
-An engine is a module with
+An engine is found as backends are (`islices.registry`): built-in ones are ``islices.backends.NAME.collectives``, others
+entry points of the group ``islices.engines``, whose name is both what ``group=`` calls the engine and the module of its
+own objects, which must have been imported for it to be asked. It is the engine of the arrays of a framework of its
+name; every other framework's bytes go by MPI. An entry point leads to a module, or an object, with the functions of
+`Engine`, and where they apply
 
-``default_group(timeout) -> Group``
-    The group of all ranks that the engine has been started with; RuntimeError that says how to start it.
-``running() -> Group | None``
-    The same, or None where it has not been started: nothing is started by asking.
-``wrap(x, timeout) -> Group | None``
-    The group of the engine's own object (a torch ProcessGroup, an mpi4py communicator), None if x is none of its.
-``inside(x, traced) -> ArrayGroup | None``, where the framework has programs that run on several ranks
+``inside(x, traced) -> ArrayGroup | None``
     The ranks of the program that is being run or traced, x being what the caller gave as group; None where there is no
-    such program.
-``launched() -> bool``, where to be launched is enough for `default_group` to start the engine
-    Whether a launcher has started this process beside others.
+    such program: for frameworks that have programs which run on several ranks.
+``launched() -> bool``
+    Whether a launcher has started this process beside others, where that is enough for `default_group` to start it.
+``start(rank, size, timeout, meeting) -> Group``
+    Joins this process to size - 1 others of this machine, meeting being the path of a file, which is not there yet, in
+    a folder that they share: where the conformance suite and ``islices plan`` are to run the engine.
 
 Nothing is imported before it is asked for.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Iterable
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
 
 from islices.arguments import is_real, show
 from islices.backend import Backend
 from islices.distributed.group import ArrayGroup, Group
 from islices.locks import load_module
+from islices.plugins import claimants, entry_points, load
 from islices.registry import describe, find_backend, get_backend
 from islices.slices import IndexedSlices
 
-__all__ = ["ENGINES", "OF_BACKEND", "backend_of", "find_group", "find_processes", "get_group", "named_backend"]
+__all__ = [
+    "BUILTIN",
+    "Engine",
+    "backend_of",
+    "engine_of",
+    "find_group",
+    "find_processes",
+    "get_group",
+    "list_engines",
+    "load_engine",
+    "named_backend",
+]
 
-#: Engines by name: the module that speaks to them, and the top module of their own objects.
-ENGINES = {
-    "torch": ("islices.backends.torch.collectives", "torch"),
-    "mpi": ("islices.backends.numpy.collectives", "mpi4py"),
-    "jax": ("islices.backends.jax.collectives", "jax"),
-    "tensorflow": ("islices.backends.tensorflow.collectives", "tensorflow"),
-}
-#: The engine of a framework's arrays where none is given; every other framework's bytes go by MPI.
-OF_BACKEND = {"torch": "torch", "jax": "jax", "tensorflow": "tensorflow"}
+#: Built-in engines by name -> the module of their own objects.
+BUILTIN = {"torch": "torch", "mpi": "mpi4py", "jax": "jax", "tensorflow": "tensorflow"}
+ENTRY_POINTS = "islices.engines"
+
+
+class Engine(Protocol):
+    """What every engine has."""
+
+    @abstractmethod
+    def default_group(self, timeout: float | None) -> Group:
+        """The group of all ranks that the engine has been started with; RuntimeError that says how to start it."""
+
+    @abstractmethod
+    def running(self) -> Group | None:
+        """The same, or None where it has not been started: nothing is started by asking."""
+
+    @abstractmethod
+    def wrap(self, x: Any, timeout: float | None) -> Group | None:
+        """The group of the engine's own object (a torch ProcessGroup, an mpi4py communicator), None if x is none."""
+
+
+def list_engines() -> dict[str, str]:
+    """The engines by name, built-in ones first -> the module of their own objects; none is imported."""
+    return BUILTIN | {name: name for name in entry_points(ENTRY_POINTS) if name not in BUILTIN}
+
+
+def load_engine(name: str) -> Engine:
+    """The engine of a name, one of `list_engines`.
+
+    Raises
+    ------
+    ImportError
+        It does not load.
+    TypeError
+        It lacks a function of `Engine`.
+    ValueError
+        Several distributions claim the name.
+    """
+    points = entry_points(ENTRY_POINTS).get(name, [])
+    if name in BUILTIN:
+        if points:
+            raise ValueError(f"engine {name!r} is built in, and also claimed by {claimants(points)}: uninstall them")
+        found: Any = load_module(f"islices.backends.{name}.collectives")
+        return found  # type: ignore[no-any-return]
+    found = load("engine", name, points)
+    lacking = [f for f in ("default_group", "running", "wrap") if not callable(getattr(found, f, None))]
+    if lacking:
+        raise TypeError(f"engine {name!r} ({points[0].value}) lacks {', '.join(lacking)}")
+    return found  # type: ignore[no-any-return]
+
+
+def engine_of(framework: str) -> str:
+    """The engine of a framework's arrays where none is given."""
+    return framework if framework in list_engines() else "mpi"
 
 
 def get_group(group: Any = None, *, like: Backend | None = None, timeout: float | None = None) -> Group:
@@ -50,7 +110,8 @@ def get_group(group: Any = None, *, like: Backend | None = None, timeout: float 
     ----------
     group : None, str, Group or an engine's own object
         A torch.distributed ProcessGroup or DeviceMesh, an mpi4py communicator, a tf.distribute strategy of several
-        workers; the name of an engine ("torch", "mpi", "jax", "tensorflow") for all ranks that it connects; None for
+        workers; the name of an engine ("torch", "mpi", "jax", "tensorflow", one that is installed beside) for all ranks
+        that it connects; None for
         the engine of the arrays' framework: torch.distributed, JAX's processes, TensorFlow's workers, MPI for NumPy and
         MXNet. See SPEC clause 25 for arrays whose engine has not been started.
     like : Backend, optional
@@ -90,28 +151,25 @@ def get_group(group: Any = None, *, like: Backend | None = None, timeout: float 
         if error is not None:
             raise error
         return found
+    names = ", ".join(map(repr, list_engines()))
     if isinstance(group, str):
-        if group not in ENGINES:
-            raise ValueError(f"group: got {show(group)}; accepted are {', '.join(map(repr, ENGINES))}")
-        return _engine(group).default_group(timeout)  # type: ignore[no-any-return]
-    for name in _candidates(type(group)):
-        found = _engine(name).wrap(group, timeout)
-        if found is not None:
-            return found  # type: ignore[no-any-return]
+        if group not in list_engines():
+            raise ValueError(f"group: got {show(group)}; accepted are {names}")
+        return load_engine(group).default_group(timeout)
+    for name in _owners(type(group)):
+        wrapped = load_engine(name).wrap(group, timeout)
+        if wrapped is not None:
+            return wrapped
     raise TypeError(
-        f"group: got {describe(group)}; accepted are None, a Group, the name of an engine "
-        f"({', '.join(map(repr, ENGINES))}), a torch ProcessGroup, an mpi4py communicator, a tf.distribute strategy"
+        f"group: got {describe(group)}; accepted are None, a Group, the name of an engine ({names}), a torch "
+        "ProcessGroup, an mpi4py communicator, a tf.distribute strategy"
     )
 
 
-def _candidates(kind: type) -> list[str]:
+def _owners(kind: type) -> list[str]:
     """The engines whose module a type, or one that it extends, comes from."""
-    tops = {base.__module__.partition(".")[0] for base in kind.__mro__}
-    return [name for name, (_, top) in ENGINES.items() if top in tops and top in sys.modules]
-
-
-def _engine(name: str) -> Any:
-    return load_module(ENGINES[name][0])
+    modules = [f"{base.__module__}." for base in kind.__mro__]
+    return [name for name in _imported() if any(m.startswith(f"{list_engines()[name]}.") for m in modules)]
 
 
 def find_group(
@@ -146,8 +204,8 @@ def find_group(
                 "within the program: a mapped axis of JAX, a strategy of TensorFlow"
             )
         if not isinstance(group, Group):
-            for name in _imported() if B is None else [_engine_of(B.name)]:
-                within = getattr(_engine(name), "inside", None)
+            for engine in [engine for _, engine in _usable()] if B is None else [load_engine(engine_of(B.name))]:
+                within = getattr(engine, "inside", None)
                 found = within(group, traced) if within is not None else None
                 if found is not None:
                     return found, error
@@ -199,11 +257,11 @@ def _default_group(framework: str | None, timeout: float | None = None) -> tuple
                 f"{'are' if started else 'is'} {which}; accepted is an engine's name, its own object or a Group"
             )
         return started[0], None
-    own = _engine_of(framework)
+    own = engine_of(framework)
     try:
         if own == "mpi":
             _check_not_alone()
-        return _engine(own).default_group(timeout), None
+        return load_engine(own).default_group(timeout), None
     except RuntimeError as error:
         others = [ranks for ranks in _started() if ranks.size > 1]
         if len(others) != 1:
@@ -211,32 +269,35 @@ def _default_group(framework: str | None, timeout: float | None = None) -> tuple
         return others[0], error
 
 
-def _engine_of(framework: str) -> str:
-    return OF_BACKEND.get(framework, "mpi")
-
-
 def _imported() -> list[str]:
-    return [name for name, (_, top) in ENGINES.items() if top in sys.modules]
+    return [name for name, module in list_engines().items() if module in sys.modules]
+
+
+def _usable() -> Iterator[tuple[str, Engine]]:
+    """The engines whose module has been imported, without those that do not load: they are nobody's engine."""
+    for name in _imported():
+        try:
+            yield name, load_engine(name)
+        except (ImportError, TypeError, ValueError):
+            continue
 
 
 def _started() -> list[Group]:
     """The groups of the engines that connect this process with others; where there are none, of one it is alone in."""
-    groups = {name: ranks for name in _imported() if (ranks := _running(name)) is not None}
-    if not groups.keys() - {"mpi"} and _engine("mpi").launched():
-        groups["mpi"] = _engine("mpi").default_group(None)
+    groups: dict[str, Group] = {}
+    for name, engine in _usable():
+        with contextlib.suppress(ImportError):  # of a framework that is there but does not load
+            if (ranks := engine.running()) is not None:
+                groups[name] = ranks
+    mpi: Any = load_engine("mpi")
+    if not groups.keys() - {"mpi"} and mpi.launched():
+        groups["mpi"] = mpi.default_group(None)
     return [ranks for ranks in groups.values() if ranks.size > 1] or list(groups.values())[:1]
-
-
-def _running(name: str) -> Group | None:
-    try:
-        return _engine(name).running()  # type: ignore[no-any-return]
-    except ImportError:  # of a framework that is there but does not load: it is nobody's engine
-        return None
 
 
 def _check_not_alone() -> None:
     """RuntimeError where MPI, which is started by being imported, connects nobody, and another engine does."""
-    mpi = _engine("mpi").running()
+    mpi = load_engine("mpi").running()
     if mpi is None or mpi.size == 1:
         others = [ranks.engine for ranks in _started() if ranks.size > 1 and ranks is not mpi and ranks.engine != "MPI"]
         if others:

@@ -1,0 +1,46 @@
+"""One process of the bench: a part for one backend, given as JSON; each finding is a line of JSON on stdout."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from typing import Any
+
+import islices
+from islices.conformance.tools.bench.load import Others
+
+__all__ = ["PARTS", "main"]
+
+#: part -> "module:function(job, emit)"
+PARTS = {
+    "operations": "operations:run",
+    "small": "small:run",
+    "updates": "updates:run",
+    "memory": "memory:run",
+    "growth": "updates:growth",
+    "gradient": "embedding:gradient",
+    "samples": "embedding:samples",
+}
+
+
+def main(text: str) -> None:
+    """Measure what the job says."""
+    job = json.loads(text)
+    name, threads = job["backend"], job["threads"]
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, cores[:threads])  # which every framework's pool of threads looks at as well
+    islices.set_num_threads(threads)
+    version, others = islices.get_backend(name).version(), Others()
+
+    def emit(**found: Any) -> None:
+        # a line of its own, whatever a framework has written meanwhile
+        record = {"backend": name, "version": version, "part": job["part"], "others": others.cores(), **found}
+        print("\n" + json.dumps(record), flush=True)
+
+    module, _, function = PARTS[job["part"]].partition(":")
+    getattr(importlib.import_module(f"islices.conformance.tools.bench.{module}"), function)(job, emit)
+    sys.stdout.flush()
+    os._exit(0)  # not by way of the interpreter's end, where MXNet's threads sometimes abort the process

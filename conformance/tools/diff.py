@@ -1,0 +1,155 @@
+"""`islices diff`: compare two saved gradients or tables and say why they differ."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from islices.cli import Command, UsageError
+from islices.compare.difference import Difference, diff
+from islices.compare.show import report
+from islices.io import load, read_metadata
+
+__all__ = ["COMMAND"]
+
+#: What the files' own metadata may say in place of an option.
+FROM_METADATA = {"max_norm": float, "padding_idx": int, "batch_size": int, "tokens": int}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "examples:\n"
+        "  islices diff torch.safetensors keras.safetensors\n"
+        "  islices diff torch.npz keras.npz --before raw.npz --max-norm 1.0    what both were clipped from\n"
+        "  islices diff after_a.npz after_b.npz --before tables.npz --grad grads.npz    tables after a step\n"
+        "  islices diff a.npz b.npz --pair embedding.weight=embedding/embeddings --only embedding.weight\n"
+        "  islices diff a.npz b.npz --json | python -m json.tool\n\n"
+        "files: what islices.save writes (.safetensors, .npz), and others' .safetensors and .npz files, whose tensors\n"
+        "are dense. Options that are not given are taken from the files' metadata, where save was told them\n"
+        "(metadata={'padding_idx': '0'}).\n"
+        "causes that are tried, singly and in pairs: duplicates not summed before clipping, padding row kept, mask\n"
+        "against padding_idx, frequency scaling, mean against sum, epsilon of a clip formula, clipped or not, sign,\n"
+        "permuted or off-by-one ids, transposed rows, sums in half precision, lazy against dense steps, dropped zero\n"
+        "rows. What is not proven on enough elements is not named.\n"
+        "exit codes: 0 equal, 1 different, 2 usage, or a file that cannot be read"
+    )
+    parser.add_argument("a", metavar="A", help="a file of gradients or tables")
+    parser.add_argument("b", metavar="B", help="the file to compare it with")
+    parser.add_argument("--before", metavar="F", help="gradients before clipping, or tables before the step")
+    parser.add_argument("--grad", metavar="F", help="for tables: the gradients of the step")
+    parser.add_argument("--max-norm", type=float, metavar="X", help="the limit of clipping")
+    parser.add_argument("--padding-idx", type=int, metavar="P", help="the padding row; negative counts from the end")
+    parser.add_argument("--batch-size", type=int, metavar="N", help="samples in the batch")
+    parser.add_argument("--tokens", type=int, metavar="N", help="tokens in the batch, padding included")
+    parser.add_argument(
+        "--pair", action="append", default=[], metavar="A=B", help="the tensor called A in one file is B in the other"
+    )
+    parser.add_argument("--only", metavar="NAME", help="compare this tensor of A alone")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout instead of the report")
+    parser.add_argument("--plot", metavar="FILE", help="write a picture of the rows that differ (.png, .svg, .pdf)")
+
+
+def compare(options: argparse.Namespace) -> int:
+    """Read, compare, show; 0 where the files are equal, else 1."""
+    if options.plot is not None:
+        _check_plot(options.plot)
+    trees = {name: _load(getattr(options, name)) for name in ("a", "b", "before", "grad") if getattr(options, name)}
+    known = {name: getattr(options, name) for name in FROM_METADATA}
+    taken = _from_metadata(options, known)
+    try:
+        found = diff(
+            trees["a"], trees["b"], names=_names(options.a, options.b), before=trees.get("before"),
+            grad=trees.get("grad"), pair=dict(map(_pair, options.pair)), only=options.only, **(known | taken),
+        )  # fmt: skip
+    except (TypeError, ValueError) as error:
+        raise UsageError(str(error)) from None
+    if not found.tensors and not found.only_a and not found.only_b:
+        raise UsageError(f"{options.a} and {options.b} hold no tensors")
+    if options.json:
+        print(json.dumps({"files": [options.a, options.b], "from_metadata": taken, **found.to_json()}))
+    else:
+        _print(found, taken)
+    if options.plot is not None:
+        _plot(found, options.plot)
+    return 0 if found.equal else 1
+
+
+COMMAND = Command("compare two saved gradients or tables and say why they differ", arguments, compare)
+
+
+def _print(found: Difference, taken: dict[str, Any]) -> None:
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    if taken:
+        print("from the files' metadata: " + ", ".join(f"{name} {value}" for name, value in taken.items()))
+    print(report(found, colour=colour))
+
+
+# ---------------------------------------------------------------------- files
+def _load(path: str) -> Any:
+    try:
+        return load(path, foreign=True)
+    except (OSError, ValueError, TypeError, ModuleNotFoundError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UsageError(reason if path in reason else f"{path}: {reason}") from None
+
+
+def _from_metadata(options: argparse.Namespace, known: dict[str, Any]) -> dict[str, Any]:
+    """Options nobody gave that the files of A and B state, where they do not contradict one another."""
+    said: dict[str, set[Any]] = {}
+    for path in (options.a, options.b):
+        metadata = read_metadata(path, foreign=True)
+        for name, kind in FROM_METADATA.items():
+            if known[name] is None and name in metadata:
+                try:
+                    said.setdefault(name, set()).add(kind(metadata[name]))
+                except ValueError:
+                    raise UsageError(f"{path}: metadata {name} is {metadata[name]!r:.60}, no number") from None
+    for name, values in said.items():
+        if len(values) > 1:
+            option = name.replace("_", "-")
+            raise UsageError(f"the files' metadata disagree on {name}: {sorted(values)}; give --{option}")
+    return {name: values.pop() for name, values in said.items()}
+
+
+def _names(a: str, b: str) -> tuple[str, str]:
+    """What the report calls the files: their names, as far as they differ."""
+    short = Path(a).stem, Path(b).stem
+    if short[0] == short[1]:
+        short = Path(a).name, Path(b).name
+    return short if short[0] != short[1] else (a, b)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    p, equals, q = text.partition("=")
+    if not (p and equals and q):
+        raise UsageError(f"--pair: got {text!r:.60}; accepted is A=B, a tensor's name in each file")
+    return p, q
+
+
+# ---------------------------------------------------------------------- the picture
+def _check_plot(path: str) -> None:
+    """Before anything is computed: a picture that cannot be written is no reason to wait."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UsageError('--plot needs matplotlib: pip install "islices[plot]"')
+    if not Path(path).resolve().parent.is_dir():
+        raise UsageError(f"--plot: cannot write {path}: no such folder")
+    if Path(path).is_dir():
+        raise UsageError(f"--plot: cannot write {path}: it is a folder")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    kinds = FigureCanvasAgg.get_supported_filetypes()
+    if Path(path).suffix.lower().removeprefix(".") not in kinds:
+        raise UsageError(f"--plot: got {path}; accepted are names that end in one of: {', '.join(sorted(kinds))}")
+
+
+def _plot(found: Difference, path: str) -> None:
+    try:
+        found.plot(path)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"--plot: cannot write {path}: {reason}") from None

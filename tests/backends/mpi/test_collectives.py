@@ -1,0 +1,318 @@
+"""MPI as an engine: four real processes under mpiexec, started once, that make every check in turn; and the faults."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from typing import Any
+
+import numpy as np
+import pytest
+from rank_checks import (
+    exchanges,
+    folded,
+    gathers,
+)
+
+from islices import IndexedSlices, get_backend, list_backends, to_dense
+from islices.conformance.ranks import Ranks, run_ranks
+from islices.conformance.ranks.launch import absent
+from islices.distributed import Group, RankError, RankTimeout, all_reduce, get_group
+
+# as text: importing mpi4py.MPI starts MPI in the process that runs the tests
+pytestmark = pytest.mark.skipif(bool(absent("mpi")), reason=absent("mpi") or "there is MPI")
+
+SIZE = 4
+TIMEOUT = 60.0
+
+
+def communicator() -> Any:
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD
+
+
+# ---------------------------------------------------------------------------------------------------- bytes
+# --------------------------------------------------------------------------------------------------- groups
+def check_two_groups(group: Group) -> None:
+    half = communicator().Split(color=group.rank % 2, key=-group.rank)  # ranks of a communicator in any order
+    within = get_group(half)
+    assert (within.rank, within.size) == (1 - group.rank // 2, 2)
+    for k in range(5):
+        gathers(within, [k, 1000 * k])
+        gathers(group, [k, 1, 2, 3])
+        exchanges(within, [[1, k], [k, 0]])
+    first = group.rank % 2
+    assert [int(got[0]) for got in within.all_gather(np.array([group.rank], np.uint8))] == [first + 2, first]
+
+
+def check_groups_of_one(group: Group) -> None:
+    from mpi4py import MPI
+
+    gathers(get_group(MPI.COMM_SELF), [9])
+    s = IndexedSlices(np.array([[1.0], [2.0], [4.0]]), np.array([2, 0, 2]), (3, 1))
+    assert to_dense(all_reduce(s, group=MPI.COMM_SELF)).tolist() == [[2.0], [0.0], [5.0]]
+
+
+def check_one_group_each(group: Group) -> None:
+    assert get_group("mpi") is group
+    assert get_group(communicator()) is group
+    copy = communicator().Dup()
+    assert get_group(copy) is not group
+    assert get_group(copy, timeout=3) is get_group(copy)
+    copy.Free()
+
+
+def check_what_is_no_group(group: Group) -> None:
+    from mpi4py import MPI
+
+    some = communicator().Split(color=0 if group.rank < 2 else MPI.UNDEFINED)
+    if group.rank >= 2:
+        with pytest.raises(ValueError, match=r"group: got MPI\.COMM_NULL; accepted is a communicator that this"):
+            get_group(some)
+    between = communicator().Split(group.rank % 2).Create_intercomm(0, communicator(), 1 - group.rank % 2)
+    with pytest.raises(ValueError, match="group: got an MPI intercommunicator; accepted is an intracommunicator"):
+        get_group(between)
+    with pytest.raises(TypeError, match=r"group: got .*an mpi4py communicator"):
+        get_group(MPI.BYTE)
+
+
+def check_other_calls_in_flight(group: Group) -> None:
+    """The user's own collectives and messages on the same communicator are not taken for ours."""
+    from mpi4py import MPI
+
+    right, left = (group.rank + 1) % SIZE, (group.rank - 1) % SIZE
+    got, total = np.empty(1), np.empty(1)
+    works = [
+        communicator().Irecv(got, left),
+        communicator().Isend(np.array([float(group.rank)]), right),
+        communicator().Iallreduce(np.array([1.0]), total),
+    ]
+    gathers(group, [16] * SIZE)
+    MPI.Request.Waitall(works)
+    assert (got[0], total[0]) == (left, SIZE)
+
+
+# ------------------------------------------------------------------------------------------------ gradients
+def gradient(rank: int, dtype: Any) -> tuple[Any, Any]:
+    """(indices, values) of a rank: none on rank 1, duplicates on the others."""
+    rng = np.random.default_rng(rank)
+    n = [300, 0, 7, 1000][rank]
+    return rng.zipf(1.2, n) % 500, rng.standard_normal((n, 3)).astype(dtype)
+
+
+def check_numpy(group: Group) -> None:
+    for dtype in ("float32", "float64"):
+        ids, values = gradient(group.rank, dtype)
+        distinct, sums = folded([folded([gradient(rank, dtype)]) for rank in range(SIZE)])
+        for strategy in ("auto", "gather", "ranges", "dense"):
+            got = all_reduce(IndexedSlices(values, ids, (500, 3)), strategy=strategy)
+            np.testing.assert_array_equal(got.indices, distinct)
+            np.testing.assert_array_equal(got.values, sums, err_msg=f"{dtype} {strategy}")
+
+
+def check_bfloat16(group: Group) -> None:
+    """16-bit values are added in float32: each rank's rounded once, then the sum of all."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    bf16 = ml_dtypes.bfloat16
+    each = []
+    for rank in range(SIZE):
+        ids, values = gradient(rank, "float32")
+        distinct, sums = folded([(ids, values.astype(bf16).astype(np.float32))])
+        each.append((distinct, sums.astype(bf16).astype(np.float32)))
+    distinct, sums = folded(each)
+    ids, values = gradient(group.rank, "float32")
+    got = all_reduce(IndexedSlices(values.astype(bf16), ids, (500, 3)))
+    assert got.values.dtype == bf16
+    np.testing.assert_array_equal(got.indices, distinct)
+    np.testing.assert_array_equal(got.values.view(np.uint16), sums.astype(bf16).view(np.uint16))
+
+
+def check_mxnet(group: Group) -> None:
+    if "mxnet" not in list_backends():
+        pytest.skip("mxnet is not installed")
+    get_backend("mxnet")  # which imports it on a NumPy that it does not know
+    import mxnet as mx
+
+    ids, values = folded([gradient(group.rank, "float32")])
+    g = mx.nd.sparse.row_sparse_array((values, ids), shape=(500, 3), dtype="float32")
+    got = all_reduce(g, op="mean")
+    assert got.stype == "row_sparse"
+    distinct, sums = folded([folded([gradient(rank, "float32")]) for rank in range(SIZE)])
+    np.testing.assert_array_equal(got.indices.asnumpy(), distinct)
+    np.testing.assert_array_equal(got.data.asnumpy(), sums / np.float32(SIZE))
+
+
+# --------------------------------------------------------------------------------------------------- faults
+def check_bad_input_is_told_to_all(group: Group) -> None:
+    s = IndexedSlices(np.ones((1, 1)), np.array([0]), (3, 1))
+    started = time.monotonic()
+    if group.rank == 1:
+        with pytest.raises(ValueError, match="op: got 'product'"):
+            all_reduce(s, op="product")
+    else:
+        with pytest.raises(RankError, match="rank 1 raised ValueError: op: got 'product'") as caught:
+            all_reduce(s, op="sum")
+        assert caught.value.ranks == (1,)
+    assert time.monotonic() - started < TIMEOUT / 2, "at once, not after the timeout"
+    assert to_dense(all_reduce(s)).tolist() == [[4.0], [0.0], [0.0]]
+
+
+def check_waiting_leaves_the_core(group: Group) -> None:
+    communicator().Barrier()
+    if group.rank == 0:
+        time.sleep(1)
+    used = time.process_time()
+    gathers(group, [1] * SIZE)
+    used = time.process_time() - used
+    assert used < 0.5, f"{used} s of CPU in a second of waiting"
+
+
+def check_late(group: Group) -> None:
+    """Rank 1 comes after the timeout. MPI itself knows no such thing: the group must refuse what follows."""
+    copy = communicator().Dup()
+    within = get_group(copy, timeout=0.5)
+    communicator().Barrier()
+    if group.rank == 1:
+        time.sleep(4)
+    else:
+        started = time.monotonic()
+        with pytest.raises(RankTimeout, match=r"MPI: rank 1 did not come within 0\.5 s") as caught:
+            gathers(within, [9, 9, 9, 9])
+        assert caught.value.ranks == (1,)
+        assert 0.4 < time.monotonic() - started < 3.5
+        for again in (within, get_group(copy)):
+            with pytest.raises(RankError, match="takes no more calls"):
+                gathers(again, [1, 2, 3, 4])
+    communicator().Barrier()
+    if group.rank == 1:
+        gathers(within, [9, 9, 9, 9])  # the others' bytes had been sent
+
+
+CHECKS = [name for name in list(globals()) if name.startswith("check_")]
+
+
+def all_checks(group: Group) -> dict[str, str]:
+    """name -> what went wrong on this rank."""
+    found = {}
+    for name in CHECKS:
+        try:
+            globals()[name](group)
+            found[name] = ""
+        except pytest.skip.Exception as skipped:
+            found[name] = f"skipped: {skipped}"
+        except Exception:
+            found[name] = traceback.format_exc()
+        communicator().Barrier()
+    return found
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Ranks:
+    return run_ranks("mpi", SIZE, f"{__file__}:all_checks", timeout=TIMEOUT)
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_on_four_processes(name: str, ranks: Ranks) -> None:
+    for rank, found in enumerate(ranks.values):
+        if found[name].startswith("skipped: "):
+            pytest.skip(found[name])
+        assert found[name] == "", f"rank {rank}:\n{found[name]}"
+
+
+def test_processes_end(ranks: Ranks) -> None:
+    """In spite of the messages that were given up."""
+    assert [finished.returncode for finished in ranks.ranks] == [0] * SIZE
+
+
+# ------------------------------------------------------------------------- faults that end the whole job
+def killed(group: Group) -> None:
+    communicator().Barrier()
+    if group.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    gathers(group, [3, 3])
+
+
+def raises(group: Group) -> None:
+    communicator().Barrier()
+    if group.rank == 1:
+        raise ZeroDivisionError("mine")
+    gathers(group, [3, 3])
+
+
+@pytest.mark.parametrize("how", ["killed", "raises"])
+def test_the_launcher_ends_the_others(how: str) -> None:
+    found = run_ranks("mpi", 2, f"{__file__}:{how}", timeout=TIMEOUT)
+    assert found.seconds < TIMEOUT / 2, "at once, not after the timeout"
+    assert found.ranks[0].returncode not in (0, None)
+    assert not found.ranks[0].said
+    if how == "raises":
+        assert found.ranks[1].error is not None
+        assert found.ranks[1].error[1] == "mine"
+
+
+# ----------------------------------------------------------------------------- where there is no MPI to use
+def python(code: str, **environment: str) -> str:
+    """The last line that a program prints or ends with."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, timeout=60
+    )
+    return (done.stdout + done.stderr).strip().splitlines()[-1]
+
+
+ASK = "from islices.distributed import get_group; print(get_group('mpi'))"
+
+
+def test_no_mpi_library() -> None:
+    said = python(ASK, MPI4PY_LIBMPI="/nonexistent/libmpi.so")
+    assert said.startswith('ModuleNotFoundError: group "mpi" needs mpi4py and an MPI library: pip install'), said
+
+
+def test_no_mpi4py() -> None:
+    said = python(f"import sys; sys.modules['mpi4py'] = None; {ASK}")
+    assert said.startswith('ModuleNotFoundError: group "mpi" needs mpi4py and an MPI library: pip install'), said
+
+
+def test_one_process_without_a_launcher() -> None:
+    assert python(ASK) == "<MPI: rank 0 of 1>"
+
+
+def test_the_launcher_of_another_mpi() -> None:
+    said = python(ASK, OMPI_COMM_WORLD_SIZE="4")
+    assert said.startswith("RuntimeError: MPI: the launcher has started 4 processes (OMPI_COMM_WORLD_SIZE), but"), said
+
+
+@pytest.mark.parametrize(
+    ("prepare", "said"),
+    [
+        ("pass", "MPI has not been started: call MPI.Init() first"),
+        ("MPI.Init(); MPI.Finalize()", "MPI has ended (MPI_Finalize)"),
+    ],
+    ids=["not started", "ended"],
+)
+def test_too_early_or_too_late(prepare: str, said: str) -> None:
+    code = f"import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; {prepare}; {ASK}"
+    assert python(code) == f"RuntimeError: {said}"
+
+
+def test_other_threads_of_an_mpi_for_one() -> None:
+    code = (
+        "import mpi4py; mpi4py.rc.thread_level = 'funneled'; from islices.distributed import get_group; "
+        "get_group('mpi'); from concurrent.futures import ThreadPoolExecutor as T; "
+        "print(repr(T(1).submit(get_group, 'mpi').exception()))"
+    )
+    assert "calls from its main thread alone" in python(code)
+
+
+def test_too_many_bytes_for_an_older_mpi() -> None:
+    """Counts of MPI 3 are C ints: refused before anything is sent, whoever the other ranks are."""
+    from islices.backends.mpi.collectives import LARGEST_INT, check_counts
+
+    check_counts((3, 1), LARGEST_INT)
+    check_counts((4, 0), LARGEST_INT + 1)
+    with pytest.raises(ValueError, match=r"MPI 3\.1: 2147483648 bytes in one message; accepted are 2147483647"):
+        check_counts((3, 1), LARGEST_INT + 1)

@@ -1,0 +1,347 @@
+"""Reports: read, shown in four ways, joined, and never believed more than their lines say."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_samples import HOSTILE_COUNTS, SHOWN, WHOLE, case, header, hostile_report, lines, real_report, run_of
+
+from islices.cli import UsageError, main
+from islices.conformance.report import matrix, read, read_run, remarks, summary
+from islices.conformance.report.grid import grid
+from islices.conformance.report.html import html_page
+from islices.conformance.report.junit import junit
+from islices.conformance.report.markdown import code, markdown, word
+from islices.conformance.report.reading import MAX_LINE
+from islices.conformance.report.runs import Run, column_labels, columns, run_names
+
+
+def runs_of(folder: Path, text: str) -> list[Run]:
+    path = folder / "report.jsonl"
+    path.write_text(text, "utf-8")
+    return read(path)
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> list[Run]:
+    return runs_of(tmp_path, hostile_report())
+
+
+# ---------------------------------------------------------------------- reading
+def test_a_real_run_is_read_whole(tmp_path: Path) -> None:
+    (run,) = runs_of(tmp_path, real_report())
+    assert run.backend == "numpy"
+    assert len(run.cases) == run.header["total"] == sum(run.footer["counts"].values()) > 20
+    assert run.counts()["pass"] > 20
+    assert not run.error
+    assert run.modes == ["host"]
+    one = read_run("numpy", tmp_path / "report.jsonl")
+    assert (one.header, one.cases, one.footer, one.error) == (run.header, run.cases, run.footer, "")
+
+
+def test_what_does_not_print_stands_as_its_escape(hostile: list[Run]) -> None:
+    (bad,) = (c for c in hostile[0].cases if c["outcome"] == "fail")
+    assert bad["id"] == bad["got"] == SHOWN
+    assert bad["reason"] == f"{SHOWN}\nsecond line"
+    assert hostile[3].backend == hostile[3].version == hostile[3].modes[0] == SHOWN
+
+
+def test_only_a_whole_run_is_believed(tmp_path: Path) -> None:
+    whole = lines(*run_of(header("numpy"), case("clipping/a", "pass"), case("clipping/b", "pass")))
+    for text, words in (
+        (whole.rsplit("\n", 2)[0] + "\n", "no footer"),
+        (whole[: len(whole) - 20], "no footer"),  # killed while it wrote the last line
+        (lines(header("numpy"), {"type": "start", "id": "clipping/a", "mode": "host"}), r"in clipping/a (host)"),
+        (lines(*whole_with(whole, 2)), "counts 2 cases, and 1 stand"),
+        (whole.replace('"exit": 0', '"exit": 3'), "pytest ended with 3"),
+        (whole.replace("clipping/b", "clipping/a"), "twice"),
+        (whole + lines({"type": "error", "reason": "exit 139"}), "exit 139"),
+        (whole.replace('"skipped": ""', '"skipped": "no GPU"'), "skipped, and holds cases"),
+    ):
+        (run,) = runs_of(tmp_path, text)
+        assert words in run.error
+        assert run.counts()["harness error"] == 1
+    assert not runs_of(tmp_path, whole)[0].error
+
+
+def whole_with(text: str, left_out: int) -> list[dict[str, Any]]:
+    return [json.loads(line) for k, line in enumerate(text.splitlines()) if k != left_out]
+
+
+def test_what_the_parent_saw_survives_in_the_lines(tmp_path: Path) -> None:
+    (run,) = runs_of(tmp_path, WHOLE)
+    run.broke("killed\x1b by signal 11")
+    assert run.error == "killed\\x1b by signal 11"
+    (again,) = runs_of(tmp_path, "\n".join(run.lines))
+    assert again.error == run.error
+
+
+def test_a_file_that_grows_is_read_as_far_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "grows.jsonl"
+    assert read_run("torch", path).backend == "torch"
+    path.write_text("")
+    assert read_run("torch", path).header == {}
+    for size in range(1, len(WHOLE), 97):
+        path.write_text(WHOLE[:size])
+        run = read_run("torch", path)
+        assert run.error
+        assert run.footer == {}
+    path.write_text(WHOLE)
+    assert read_run("torch", path).error == ""
+
+
+DEEP = '{"type": ' + "[" * 200_000 + "]" * 200_000 + "}"
+BROKEN: dict[str, tuple[str, str]] = {
+    "empty": ("", "holds no run"),
+    "blank lines": ("\n\n \n", "holds no run"),
+    "not JSON": ("hello\n", "line 1: not JSON"),
+    "cut in its first line": (WHOLE[:50], "line 1: not JSON"),
+    "broken in the middle": (WHOLE.replace('"id": "clipping/a"', '"id": clipping/a"', 1), "line 2: not JSON"),
+    "two objects in a line": (WHOLE.replace("\n", "", 1), "line 1: not JSON"),
+    "a list": ("[]\n", "line 1: got a JSON array"),
+    "a number": ("1\n", "line 1: got 1; accepted"),
+    "no type": ("{}\n", "line 1: type: got null"),
+    "a type that is a list": ('{"type": []}\n', "line 1: type: got a JSON array"),
+    "a type nobody knows": ('{"type": "x\\u001b"}\n', 'line 1: type: got "x\\u001b"'),
+    "another tool's lines": ('{"type": "case"}\n', "line 1: case: id is missing"),
+    "a case before a header": (lines(case("a", "pass")), "line 1: a case line before any header"),
+    "a case after the footer": (WHOLE + lines(case("c", "pass")), "line 5: a case line after the footer"),
+    "an outcome nobody knows": (
+        lines(header("x"), case("a", "great")),
+        'line 2: outcome: got "great"; accepted are pass',
+    ),
+    "no mode": (WHOLE.replace('"mode": "host", ', "", 1), "line 2: case: mode is missing"),
+    "no backend": (WHOLE.replace('"backend": "numpy", ', ""), "line 1: header: backend is missing"),
+    "an empty backend": (lines(*run_of(header(""))), 'line 1: backend: got ""'),
+    "a name that is a number": (WHOLE.replace('"clipping/a"', "7"), "line 2: id: got 7; accepted is a string"),
+    "a time that is text": (WHOLE.replace("0.25", '"slow"'), 'line 2: seconds: got "slow"'),
+    "a time below zero": (WHOLE.replace("0.25", "-1"), "line 2: seconds: got -1"),
+    "a time without end": (WHOLE.replace("0.25", "1e999"), "line 2: seconds: got Infinity"),
+    "NaN": (WHOLE.replace("0.25", "NaN"), "line 2: not JSON: NaN"),
+    "true for a number": (WHOLE.replace("0.25", "true"), "line 2: seconds: got true"),
+    "thousands of digits": (WHOLE.replace("0.25", "1" * 5000), "line 2: not JSON"),
+    "counts that are a list": (
+        WHOLE.replace('{"pass": 1, "unsupported": 1}', "[]"),
+        "line 4: counts: got a JSON array",
+    ),
+    "devices that are a string": (WHOLE.replace('["cpu"]', '"cpu"'), 'line 1: devices: got "cpu"'),
+    "nested deeply": (DEEP, "line 1: nested too deeply"),
+    "a line without end": ('{"type": "' + "x" * MAX_LINE, "line 1: too large"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_no_report_is_refused_by_file_and_line(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, words = BROKEN[name]
+    path = tmp_path / "r.jsonl"
+    path.write_text(text, "utf-8")
+    assert main(["report", str(path)]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith(f"islices report: {path}")
+    assert words in output.err
+    assert output.err.count("\n") == 1
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    for data in (b"\xff\xfe{}\n", WHOLE.encode().replace(b"clipping", b"\xffclip", 1), bytes(range(256))):
+        path.write_bytes(data)
+        with pytest.raises(UsageError, match=r"r\.jsonl, line \d+: not JSON"):
+            read(path)
+
+
+def test_a_matrix_too_large_to_draw_is_refused(tmp_path: Path) -> None:
+    one = run_of(header("torch"), case("a", "pass"))
+    for text, words in (
+        (lines(*one) * 201, "holds 201 runs"),
+        (lines(*run_of(header("torch"), *(case("a", "pass", f"m{k}") for k in range(17)))), "holds 17 modes in a run"),
+        (lines(*run_of(header("x"), *(case("a", "pass", clause=f"{k}") for k in range(501)))), "holds 501 clauses"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            runs_of(tmp_path, text)
+
+
+# ---------------------------------------------------------------------- what the columns are called
+def test_columns_that_would_have_one_name_are_told_apart(tmp_path: Path) -> None:
+    text = lines(
+        *run_of(header("jax"), case("a", "pass")),
+        *run_of(header("jax", numpy="2.3.1", python="3.12.1"), case("a", "pass")),
+        *run_of(header("torch"), case("a", "pass"), case("a", "pass", "native")),
+        *run_of(header("torch", version="2.0+cpu", variant="kernels off"), case("a", "pass")),
+        *run_of(header("mxnet"), case("a", "pass")), *run_of(header("mxnet"), case("a", "pass")),
+    )  # fmt: skip
+    runs = runs_of(tmp_path, text)
+    assert [" ".join(label) for label in column_labels(columns(runs))] == [
+        "jax @1.0 host NumPy 1.26.4 Python 3.11.7", "jax @1.0 host NumPy 2.3.1 Python 3.12.1", "torch @1.0 host",
+        "torch @1.0 native", "torch @2.0 kernels off host", "mxnet @1.0 host #1", "mxnet @1.0 host #2",
+    ]  # fmt: skip
+    assert run_names(runs)[2:4] == ["torch@1.0", "torch@2.0+cpu kernels off"]
+
+
+# ---------------------------------------------------------------------- the matrix
+def test_the_matrix_counts_every_case(hostile: list[Run]) -> None:
+    whole = grid(hostile)
+    total = sum((counts for (row, _), counts in whole.counts.items() if row.group != "run"), Counter())
+    assert total == HOSTILE_COUNTS
+    assert [row.group for row in whole.rows] == ["run", "coalesce", "clipping", SHOWN]
+    befell = [whole.cell(whole.rows[0], k) for k in range(len(whole.columns))]
+    assert [dict(b) for b in befell] == [{}, {}, {"harness error": 1}, {"skipped": 1}, {}, {}, {}]
+
+
+def test_a_skipped_run_is_no_pass(tmp_path: Path) -> None:
+    runs = runs_of(tmp_path, lines(*run_of(header("torch", variant="cuda", skipped="no CUDA device"))))
+    assert summary(runs) == "0 pass, 0 deviation, 0 unsupported, 0 fail, 0 harness error, 1 skipped run"
+    assert remarks(runs[0]) == ["skipped: no CUDA device"]
+    assert "Conforms" not in html_page(runs)
+    assert "Nothing passed" in html_page(runs)
+    (suite,) = ET.fromstring(junit(runs))
+    assert (suite.get("tests"), suite.get("skipped")) == ("1", "1")
+
+
+def test_the_terminal_fits_its_width(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "r.jsonl"
+    heads = [header(name, version=f"{k}.0") for k, name in enumerate(["torch", "tensorflow", "jax", "mxnet"] * 3)]
+    path.write_text(
+        lines(*(entry for head in heads for entry in run_of(head, case("a", "pass"), case("a", "pass", "native"))))
+    )
+    monkeypatch.setenv("NO_COLOR", "1")
+    for columns_wide in (60, 100, 300):
+        monkeypatch.setenv("COLUMNS", str(columns_wide))
+        assert main(["report", str(path)]) == 0
+        output = capsys.readouterr().out
+        assert max(map(len, output.splitlines())) <= columns_wide
+        assert "\x1b" not in output
+        assert output.count("host") == output.count("native") == 12
+    assert len(matrix(read(path), 60)) > 1 == len(matrix(read(path), 300))
+
+
+def test_the_terminal_shows_hostile_text_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_text(hostile_report())
+    assert main(["report", str(path)]) == 0
+    output = capsys.readouterr().out
+    assert not [c for c in output if not c.isprintable() and c != "\n"]
+    assert "\\x1b[31mred\\x1b[0m" in output
+    assert "[b]rich[/b]" in output
+    assert "\n    second line" in output, "a text's lines are not taken for the report's"
+    assert "6 pass, 1 deviation, 1 unsupported, 2 fail, 2 harness error, 1 skipped run" in output
+
+
+# ---------------------------------------------------------------------- Markdown
+def test_markdown_of_a_real_run(tmp_path: Path) -> None:
+    (run,) = runs_of(tmp_path, real_report())
+    text = markdown([run])
+    table = [line.split(" | ") for line in text.splitlines() if line.startswith("|")]
+    assert {len(line) for line in table} == {3}
+    counted = [int(n) for line in table[2:] for n in re.findall(r"\d+", line[2].split("u")[0])]
+    assert sum(counted) == run.counts()["pass"]
+    assert f"unsupported, {run.counts()['unsupported']} case" in text
+
+
+def test_markdown_keeps_hostile_text_in_code(hostile: list[Run]) -> None:
+    text = markdown(hostile)
+    outside = re.sub(r"(?s)^(`{3,})text\n.*?\n\1$", "", text, flags=re.MULTILINE)
+    outside = re.sub(r"(?<!`)(`+)(?!`)(.*?)(?<!`)\1(?!`)", "", outside)
+    for word_ in ("<img", "script", "nobody", "**b**", "rich"):
+        assert word_ in text
+        assert word_ not in outside
+    table = [re.sub(r"\\\|", "", line) for line in text.splitlines() if line.startswith("| ")]
+    assert len({line.count("|") for line in table}) == 1
+
+
+@pytest.mark.parametrize("text", ["", "`", "``a` ```", " a ", "a\nb", "plain"])
+def test_code_ends_where_it_should(text: str) -> None:
+    fence, inside = re.fullmatch(r"(`+)(.*?)\1", code(text)).groups()  # type: ignore[union-attr]
+    assert "`" * len(fence) not in inside
+    assert " ".join(inside.split()) == " ".join(text.split())
+
+
+def test_word_leaves_alone_what_means_nothing() -> None:
+    assert word("clip_by_value (9)") == "clip_by_value (9)"
+    for text in ("a|b", "*a*", "_a_", "@you", "#1", "http://x", "www.x", "<b>", "[a](b)"):
+        assert word(text) == f"`{text}`"
+
+
+# ---------------------------------------------------------------------- JUnit
+def test_junit_counts_what_the_report_holds(hostile: list[Run], tmp_path: Path) -> None:
+    for runs, whole in ((hostile, {"harness error": 1, "skipped": 1}), (runs_of(tmp_path, real_report()), {})):
+        root = ET.fromstring(junit(runs))
+        counts: Counter[str] = Counter(whole)
+        for run in runs:
+            counts.update(c["outcome"] for c in run.cases)
+        elements = Counter(child.tag for case_ in root.iter("testcase") for child in case_)
+        assert elements["failure"] == counts["fail"]
+        assert elements["error"] == counts["harness error"]
+        assert elements["skipped"] == counts["unsupported"] + counts["deviation"] + counts["skipped"]
+        assert len(list(root.iter("testcase"))) == counts.total()
+        for suite in root:
+            tests = suite.findall("testcase")
+            assert suite.get("tests") == str(len(tests))
+            for attribute, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+                assert suite.get(attribute) == str(sum(t.find(tag) is not None for t in tests))
+            assert [child.tag for child in suite if child.tag != "testcase"] == [
+                "properties",
+                "system-out",
+                "system-err",
+            ]
+            assert all(t.get("classname") and t.get("name") and float(t.get("time", "")) >= 0 for t in tests)
+
+
+def test_junit_says_what_failed(hostile: list[Run]) -> None:
+    root = ET.fromstring(junit(hostile))
+    suites = {suite.get("name"): suite for suite in root}
+    assert "torch @1.0 host" in suites
+    (failure,) = suites["torch @1.0 host"].iter("failure")
+    assert SHOWN in str(failure.text)
+    assert str(failure.get("message")).startswith("fail: </script>")
+    (crash,) = suites["torch@1.0 kernels off: the run itself"].iter("error")
+    assert "no footer" in str(crash.text)
+    assert suites["torch @1.0 host"].find("testcase").get("classname") == "torch.host.clipping"  # type: ignore[union-attr]
+
+
+# ---------------------------------------------------------------------- HTML as text (test_page.py opens it)
+def test_the_page_holds_the_cases_and_no_markup_of_theirs(hostile: list[Run]) -> None:
+    page = html_page(hostile)
+    assert page.count("<script") == 2
+    assert page.count("</script") == 2
+    assert "<img" not in page
+    assert "http:" not in page.replace("xmlns='http://www.w3.org/2000/svg'", "")
+    assert "https:" not in page
+    assert "unsafe-inline" not in page
+    data = json.loads(page.split('id="data">')[1].split("</script>")[0])
+    outcomes = Counter(letter for letters in data["letters"] for letter in letters if letter != ".")
+    assert outcomes == {"p": 6, "f": 2, "d": 1, "u": 1, "h": 2, "s": 1}
+    assert SHOWN in data["texts"]
+    assert [SHOWN in id for _, id in data["cases"]].count(True) == 1
+    assert "Does not conform: 2 fails, 2 harness errors" in page
+
+
+def test_the_page_of_a_real_run_holds_every_case(tmp_path: Path) -> None:
+    runs = runs_of(tmp_path, real_report())
+    page = html_page(runs)
+    data = json.loads(page.split('id="data">')[1].split("</script>")[0])
+    assert {id for _, id in data["cases"]} == {c["id"] for c in runs[0].cases}
+    assert "Conforms: no case fails" in page
+    table = page.split('<table class="matrix"')[1].split("</table>")[0]
+    shown = sum(int(n) for n in re.findall(r'<span class="pass">(\d+)</span>', table))
+    assert shown == runs[0].counts()["pass"], "the matrix is there without JavaScript"
+
+
+def test_forty_thousand_cases_stay_handy(tmp_path: Path) -> None:
+    heads = [header("torch", version=f"{k}.0") for k in range(20)]
+    cases = [case(f"clipping/{'n' * 30}/{k}", "pass", call="clip(" + "1.0, " * 500 + ")") for k in range(2000)]
+    runs = runs_of(tmp_path, lines(*(entry for head in heads for entry in run_of(head, *cases))))
+    assert sum(len(run.cases) for run in runs) == 40_000
+    assert len(html_page(runs)) < 4_000_000
+    assert len(ET.fromstring(junit(runs))) == 20

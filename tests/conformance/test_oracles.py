@@ -1,0 +1,201 @@
+"""The golden vectors: a second oracle agrees, regenerating gives the same bytes, the schema describes the files."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import random
+from fractions import Fraction
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import naive
+import numpy as np
+import pytest
+from naive import NAIVE
+
+from islices.conformance import generate
+from islices.conformance.data import Case, case_from_json, case_to_json, load_cases, vector_files
+from islices.conformance.execute import difference
+from islices.conformance.oracle import FORMATS, round_to, square_root
+from islices.conformance.oracles import ORACLES
+from islices.conformance.ranks.plain import bfloat16
+
+CASES = [case for case in load_cases() if case.group != "errors"]
+SCHEMA = resources.files("islices.conformance") / "vectors" / "schema.json"
+
+
+# ---------------------------------------------------------------------- two oracles
+@pytest.mark.parametrize("group", sorted({case.group for case in CASES}))
+def test_the_naive_oracle_agrees_with_every_committed_vector(group: str) -> None:
+    cases = [case for case in CASES if case.group == group]
+    with np.errstate(all="ignore"):
+        problems = [f"{case.id}: {problem}" for case in cases if (problem := _disagreement(case))]
+    assert problems == []
+
+
+def _disagreement(case: Case) -> str:
+    return difference(NAIVE[case.op](*case.args, **case.kwargs), case.expect)
+
+
+def test_every_group_is_there_and_every_oracle_is_used() -> None:
+    assert {case.group for case in load_cases()} == {file.name.removesuffix(".json") for file in vector_files()}
+    used = {case.op for case in CASES}
+    assert used == set(NAIVE)
+    assert set(ORACLES) <= used
+    assert len(CASES) > 1000
+
+
+def test_the_oracles_share_no_code() -> None:
+    suite = Path(str(resources.files("islices.conformance")))
+    first, second = sorted(suite.glob("oracle*.py")), sorted(Path(naive.__path__[0]).glob("*.py"))
+    assert len(first) == len(second) == 6
+    ours = "islices.conformance.ranks.plain"  # sums of the second, by which the suite has all_reduce's
+    for path in (*first, *second, suite / "ranks" / "plain.py"):
+        tree = ast.parse(path.read_text("utf-8"))
+        imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+        imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        forbidden = ("numpy", "naive", ours) if path in first else ("fractions", "islices.conformance.oracle")
+        assert not {m for m in imported if m.startswith(forbidden)}, path
+        allowed = ("islices.conformance.data", ours, "islices.conformance.oracle")
+        assert {m for m in imported if m.startswith("islices") and not m.startswith(allowed)} == set(), path
+
+
+# ---------------------------------------------------------------------- the files
+def test_regenerating_gives_the_same_bytes(tmp_path: Path) -> None:
+    generate.write(tmp_path)
+    committed = {file.name: file.read_bytes() for file in vector_files()}
+    written = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    assert written.keys() == committed.keys()
+    assert [name for name in written if written[name] != committed[name]] == []
+
+
+@pytest.mark.parametrize("file", vector_files(), ids=lambda file: file.name)
+def test_the_json_form_loses_nothing(file: Any) -> None:
+    for case in json.loads(file.read_text("utf-8"))["cases"]:
+        assert case_to_json(case_from_json(case)) == case
+
+
+@pytest.fixture(scope="module")
+def validator() -> Any:
+    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
+    schema = json.loads(SCHEMA.read_text("utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+@pytest.mark.parametrize("file", vector_files(), ids=lambda file: file.name)
+def test_the_schema_describes_the_file(file: Any, validator: Any) -> None:
+    document = json.loads(file.read_text("utf-8"))
+    # one case of each operation and form is enough for all but the small files: validation is slow
+    forms: dict[str, Any] = {}
+    for case in document["cases"]:
+        short = _shortened(case)
+        forms.setdefault(json.dumps({**short, "id": ""}), short)
+    assert [error.message for error in validator.iter_errors({**document, "cases": list(forms.values())})] == []
+    assert document["group"] == file.name.removesuffix(".json")
+
+
+def _shortened(x: Any) -> Any:
+    """A case with at most the first element of each kind in its arrays: the form, not the numbers."""
+    if isinstance(x, list):
+        return [_shortened(v) for v in x]
+    if not isinstance(x, dict):
+        return x
+    if "array" in x and isinstance(x["data"], list):
+        kinds = {type(v): v for v in x["data"]}
+        return {**x, "shape": x["shape"][:1] + [1] * (len(x["shape"]) - 1), "data": list(kinds.values())}
+    return {k: _shortened(v) for k, v in x.items()}
+
+
+GOOD = {
+    "id": "norms/x", "clause": "7", "flags": [], "op": "norm",
+    "args": [{"slices": {"array": "float32", "shape": [1, 1], "data": [1.0]},
+              "indices": {"array": "int64", "shape": [1], "data": [0]}, "dense_shape": [2, 1]}],
+    "kwargs": {}, "expect": {"array": "float32", "shape": [], "data": [1.0]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"id": "no-group"}, {"clause": 7}, {"flags": ["slow"]}, {"args": {}}, {"surplus": 1}, {"op": 3},
+        {"id": "errors/x"}, {"args": [{"array": "float8", "shape": [0], "data": []}]},
+        {"args": [{"array": "int32", "shape": [1], "data": [0.5]}]}, {"expect": {"float": "infinity"}},
+        {"args": [{**GOOD["args"][0], "dense_shape": [2, None]}]}, {"args": [{**GOOD["args"][0], "padded": False}]},
+        {"args": [{"set": [1]}]},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_schema_refuses_what_the_suite_cannot_read(change: dict[str, Any], validator: Any) -> None:
+    document = {"format": 1, "group": "norms", "cases": [GOOD]}
+    assert validator.is_valid(document)
+    assert not validator.is_valid({**document, "cases": [{**GOOD, **change}]})
+
+
+# ---------------------------------------------------------------------- the oracle's own arithmetic
+def numpy_dtype(name: str) -> Any:
+    if name != "bfloat16":
+        return np.dtype(name)
+    return np.dtype(pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed").bfloat16)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_rounding_agrees_with_numpys_conversion(dtype: str) -> None:
+    rng = np.random.default_rng(11)
+    exponents = rng.integers(-30, 30, 4000) if dtype != "float16" else rng.integers(-26, 17, 4000)
+    # a float32 is what ml_dtypes converts in one step; from float64 it rounds twice
+    source = np.float32 if dtype == "bfloat16" else np.float64
+    x = np.ldexp(rng.uniform(-1, 1, 4000), exponents).astype(source)
+    with np.errstate(over="ignore"):
+        expected = x.astype(numpy_dtype(dtype)).astype(np.float64).tolist()
+    assert [round_to(float(v), dtype) for v in x] == expected
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_rounding_at_ties_and_at_the_ends(dtype: str) -> None:
+    precision, emin, emax = FORMATS[dtype]
+    ulp = Fraction(2) ** (1 - precision)
+    largest = (2 - ulp) * Fraction(2) ** emax
+    smallest = Fraction(2) ** (emin - precision + 1)
+    tiny = ulp / 2**80
+    for x, expected in [
+        (1 + ulp / 2, 1), (1 + ulp / 2 + tiny, 1 + ulp), (1 + ulp / 2 - tiny, 1), (1 + 3 * ulp / 2, 1 + 2 * ulp),
+        (-1 - ulp / 2, -1), (largest, largest), (smallest, smallest), (smallest / 2, 0),
+        (smallest / 2 + tiny * smallest, smallest), (3 * smallest / 2, 2 * smallest), (0, 0), (Fraction(1, 3) * 3, 1),
+    ]:  # fmt: skip
+        assert round_to(Fraction(x), dtype) == expected, x
+    halfway = largest + Fraction(2) ** (emax - precision)
+    assert round_to(halfway - tiny, dtype) == largest
+    assert round_to(halfway, dtype) == math.inf
+    assert round_to(-halfway, dtype) == -math.inf
+    assert round_to(math.inf, dtype) == math.inf
+    assert math.isnan(round_to(math.nan, dtype))
+
+
+def test_rounding_to_float64_agrees_with_pythons_division() -> None:
+    rng = random.Random(2)
+    for _ in range(2000):
+        a, b = rng.getrandbits(rng.randint(1, 90)) + 1, rng.getrandbits(rng.randint(1, 90)) + 1
+        assert round_to(Fraction(a, b), "float64") == a / b  # int / int is correctly rounded
+
+
+def test_square_roots_are_correctly_rounded() -> None:
+    rng = np.random.default_rng(4)
+    x = np.concatenate([rng.uniform(0, 4, 500), np.ldexp(rng.uniform(1, 2, 500), rng.integers(-900, 900, 500))])
+    assert [square_root(v) for v in x.tolist()] == [math.sqrt(v) for v in x.tolist()]
+    for value in (0.0, 1.0, 4.0, math.inf, 2.0**-1000, 2.0**1023, math.nextafter(1.0, 2.0), math.nextafter(1.0, 0.0)):
+        assert square_root(value) == math.sqrt(value)
+    assert math.isnan(square_root(math.nan))
+
+
+def test_the_naive_bfloat16_agrees_with_ml_dtypes_on_every_pattern() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+    high = np.arange(0, 1 << 16, 7, dtype=np.uint32)
+    for low in (0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF):
+        x = ((high << 16) | low).view(np.float32)
+        x = x[np.isfinite(x)]
+        got = np.array([bfloat16(v) for v in x], np.float32)
+        np.testing.assert_array_equal(got, x.astype(ml_dtypes.bfloat16).astype(np.float32))

@@ -1,0 +1,321 @@
+"""The documentation: it builds without a warning, asks nothing of the network, and has every public name once."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import importlib.util
+import inspect
+import re
+import subprocess
+import sys
+import textwrap
+import tomllib
+import typing
+import zlib
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar
+
+import pytest
+from numpydoc.validate import validate
+
+import islices
+from islices import cli
+
+ROOT = Path(__file__).parents[2]
+#: module of public names -> what has to be installed for it, and the names in its ``__all__`` that are not for users
+PUBLIC: dict[str, tuple[str, set[str]]] = {
+    "islices": ("numpy", {"optim"}),
+    "islices.optim": ("numpy", set()),
+    "islices.distributed": ("numpy", set()),
+    "islices.io": ("numpy", set()),
+    "islices.compare": ("numpy", set()),
+    "islices.backends.torch": ("torch", {"TorchBackend", "backend", "optim"}),
+    "islices.backends.torch.optim": ("torch", set()),
+    "islices.backends.tensorflow.keras": ("tensorflow", set()),
+    "islices.backends.jax.optax": ("optax", set()),
+    "islices.backends.mxnet.gluon": ("mxnet", set()),
+}
+#: of no clause of the specification
+NO_CLAUSE = {"get_backend", "list_backends", "get_num_threads", "not_implemented"}
+#: what functions return: nobody calls these, so their parameters are no matter of the reader
+MADE = {"Capture", "Optimizer", "PerSample"}
+#: numpydoc's: no docstring, no summary, parameters missing, unknown or in another order, nothing said to be returned
+CODES = {"GL08", "SS01", "PR01", "PR02", "PR03", "RT01"}
+SUMMARY = {"GL08", "SS01"}
+#: how Sphinx's inventory marks the module path of a class that stands under another name
+SECOND_NAME = "-1"
+
+
+def public_module(name: str) -> ModuleType:
+    """The module, or a skip where its framework is missing."""
+    needed = PUBLIC[name][0]
+    if importlib.util.find_spec(needed) is None:
+        pytest.skip(f"{needed} is not installed")
+    if needed == "mxnet":
+        islices.get_backend("mxnet")  # which imports MXNet as it must be
+    return importlib.import_module(name)
+
+
+def public_objects(module: ModuleType) -> dict[str, Any]:
+    """name -> function, class or number that users get from the module."""
+    return {
+        name: getattr(module, name)
+        for name in module.__all__
+        if name not in PUBLIC[module.__name__][1]
+        and not inspect.ismodule(getattr(module, name))
+        and typing.get_origin(getattr(module, name)) is not typing.Literal  # a type of names, which has no docstring
+    }
+
+
+# ---------------------------------------------------------------------- docstrings
+def raises(function: Any) -> bool:
+    """Whether a function's own code raises, or checks an argument by a function of that name."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
+    called = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    checks = any(isinstance(f, ast.Name) and f.id.startswith("check_") for f in called)
+    return checks or any(isinstance(node, ast.Raise) for node in ast.walk(tree))
+
+
+def codes(path: str, x: Any) -> set[str]:
+    """What numpydoc has to find nothing of.
+
+    A front takes its framework's own parameters: a class without an ``__init__`` of its own has them from there, other
+    parameters may be passed on, and a docstring may say whose they are instead of repeating them.
+    """
+    name, front = path.rpartition(".")[2], path.startswith("islices.backends.")
+    if is_record(x) or (front and inspect.isclass(x) and "__init__" not in vars(x)):
+        return SUMMARY
+    asked = set(CODES)
+    if name in MADE or (front and re.search(r"as `?\w+[\w.]+`? has (them|it)|\*\*kwargs", inspect.getdoc(x) or "")):
+        asked -= {"PR01", "PR02", "PR03"}
+    if inspect.isfunction(x) and (
+        inspect.isgeneratorfunction(inspect.unwrap(x)) or not inspect.signature(x).parameters
+    ):
+        asked -= {"RT01"}
+    return asked
+
+
+def is_record(x: Any) -> bool:
+    """Whether a class is a plain record, which functions return: its fields have comments."""
+    return inspect.isclass(x) and (dataclasses.is_dataclass(x) or hasattr(x, "_fields"))
+
+
+def faults(path: str, x: Any) -> list[str]:
+    """What the docstring of a public function or class lacks."""
+    name, text = path.rpartition(".")[2], inspect.getdoc(x) or ""
+    asked = codes(path, x)
+    found = [f"{code}: {message}" for code, message in validate(path)["errors"] if code in asked]
+    if asked == SUMMARY:
+        return found
+    if ">>>" not in text:
+        found.append("no example")
+    if name not in NO_CLAUSE and not path.startswith("islices.backends.") and not re.search(r"\bclauses? \d", text):
+        found.append("no clause of the specification")
+    if inspect.isfunction(x) and raises(x) and not re.search(r"^Raises\n-+$", text, re.MULTILINE):
+        found.append("raises, and has no section Raises")
+    return found
+
+
+def method_faults(path: str, x: Any) -> list[str]:
+    """What the docstring of a public method lacks: examples and clause stand in the class's."""
+    silent = not inspect.signature(x).parameters.keys() - {"self"}
+    return [
+        f"{code}: {message}"
+        for code, message in validate(path)["errors"]
+        if code in CODES - ({"RT01"} if silent else set())
+    ]
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_docstrings(name: str) -> None:
+    """Summary, parameters, results, errors, an example and the clause, for each public name and method."""
+    module = public_module(name)
+    found: dict[str, list[str]] = {}
+    for short, x in public_objects(module).items():
+        path = f"{name}.{short}"
+        if callable(x):
+            found[path] = faults(path, x)
+        if inspect.isclass(x) and x is not islices.Backend:  # its methods are contracts for adapters, in prose
+            methods = {k: f for k, f in vars(x).items() if inspect.isfunction(f) and not k.startswith("_")}
+            inherited = {k for base in x.__mro__[1:] for k in vars(base)}
+            for k in methods.keys() - inherited:  # what overrides a framework's method is documented there
+                found[f"{path}.{k}"] = method_faults(f"{path}.{k}", methods[k])
+    assert found, "nothing public"
+    assert {path: lacks for path, lacks in found.items() if lacks} == {}
+
+
+# ---------------------------------------------------------------------- the pages
+def make_docs(out: Path) -> list[str]:
+    """The command of the Makefile's target docs, for the interpreter that runs the tests and another folder."""
+    recipe = re.search(r"^docs:.*\n\t(.*-m sphinx .*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    assert recipe, "the target docs does not begin with Sphinx"
+    line = recipe[1].replace("$(BIN)/python", sys.executable).replace("$(ARGS)", "")
+    return [str(out / word.removeprefix("build/")) if word.startswith("build/") else word for word in line.split()]
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built documentation; a warning is an error."""
+    out = tmp_path_factory.mktemp("build")
+    line = make_docs(out)
+    assert "-W" in line
+    built = subprocess.run(line, cwd=ROOT, text=True, capture_output=True, check=False, timeout=300)
+    assert built.returncode == 0, built.stderr[-5000:]
+    return out / "docs"
+
+
+#: before Sphinx runs: no framework can be found or imported
+WITHOUT_FRAMEWORKS = """
+import importlib.util, runpy, sys
+
+class Missing:
+    names = {"torch", "tensorflow", "keras", "jax", "optax", "mxnet", "numba"}
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in self.names:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *a: None if name.partition(".")[0] in Missing.names else found(name, *a)
+sys.meta_path.insert(0, Missing())
+runpy.run_module("sphinx", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_pages_without_any_framework(tmp_path: Path) -> None:
+    """Fronts are left out then; everything else is there, still without a warning."""
+    line = make_docs(tmp_path)
+    options = line[line.index("sphinx") + 1 :]
+    built = subprocess.run(
+        [sys.executable, "-c", WITHOUT_FRAMEWORKS, *options],
+        cwd=ROOT, text=True, capture_output=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert built.returncode == 0, built.stderr[-5000:]
+    assert not (tmp_path / "docs/docs/api/fronts").exists()
+    assert inventory(tmp_path / "docs")["islices.clip_by_global_norm"] == "function"
+
+
+def inventory(pages: Path) -> dict[str, str]:
+    """Python name -> what it is documented as ("function", "class", "method" ...), without second names."""
+    lines = (pages / "objects.inv").read_bytes().split(b"\n", 4)[4]
+    entries = (line.split(" ") for line in zlib.decompress(lines).decode().splitlines())
+    return {e[0]: e[1].removeprefix("py:") for e in entries if e[1].startswith("py:") and e[2] != SECOND_NAME}
+
+
+def resolve(path: str) -> Any:
+    """The object of a dotted name, in whichever module."""
+    x: Any = None
+    names = path.split(".")
+    for end, name in enumerate(names, 1):
+        module = ".".join(names[:end])
+        is_module = x is None or (hasattr(x, "__path__") and importlib.util.find_spec(module) is not None)
+        x = importlib.import_module(module) if is_module else getattr(x, name)
+    return x
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_public_name_has_one_entry(pages: Path, name: str) -> None:
+    """One: under whichever of its names, so that a reader finds it once."""
+    module = public_module(name)
+    kinds = inventory(pages)
+    entries = Counter(id(resolve(path)) for path, kind in kinds.items() if kind in ("function", "class", "exception"))
+    public = public_objects(module)
+    counts = {short: entries[id(x)] for short, x in public.items() if callable(x)}
+    assert {short: n for short, n in counts.items() if n != 1} == {}, "names by the number of their entries"
+    assert {short for short, x in public.items() if not callable(x) and f"{name}.{short}" not in kinds} == set()
+
+
+def test_every_command_has_its_help(pages: Path) -> None:
+    text = read_text(pages / "docs/api/command.html").text
+    names = cli.command_names()
+    assert len(names) >= 9
+    for name in names:
+        assert f"usage: islices {name}" in text
+        assert " ".join(cli.load_command(name).help.split()) in " ".join(text.split())
+
+
+class Page(HTMLParser):
+    """The text of a page, its ids, what it links to, and what a browser loads for it."""
+
+    LOADS: ClassVar = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src", "video": "src"}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = ""
+        self.ids: set[str] = set()
+        self.links: list[str] = []
+        self.loads: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.ids |= {value for value in (given.get("id"), given.get("name")) if value}
+        if tag == "a" and given.get("href"):
+            self.links.append(given["href"] or "")
+        if given.get(self.LOADS.get(tag, "")):
+            self.loads.append(given[self.LOADS[tag]] or "")
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def read_text(path: Path) -> Page:
+    page = Page()
+    page.feed(path.read_text("utf-8"))
+    return page
+
+
+def test_no_page_loads_anything_from_elsewhere(pages: Path) -> None:
+    html = {path: read_text(path) for path in pages.rglob("*.html")}
+    assert len(html) > 30
+    outside = {p.name: u for p, page in html.items() for u in page.loads if re.match(r"(\w+:)?//", u)}
+    assert outside == {}
+    # style sheets: url(...) and @import; a data: URL is no request
+    for path in pages.rglob("*.css"):
+        asked = re.findall(r"url\(\s*['\"]?([^'\")]+)|@import\s+['\"]([^'\"]+)", path.read_text("utf-8"))
+        assert [a or b for a, b in asked if re.match(r"(https?:)?//", a or b)] == [], path.name
+
+
+def test_links_within_the_pages_lead_somewhere(pages: Path) -> None:
+    html = {path.resolve(): read_text(path) for path in pages.rglob("*.html")}
+    broken = []
+    for path, page in html.items():
+        for link in page.links:
+            if re.match(r"\w+:", link) or not link.strip("#"):
+                continue
+            file, _, anchor = link.partition("#")
+            target = (path.parent / file.partition("?")[0]).resolve() if file else path
+            if not target.exists() or (anchor and target in html and anchor not in html[target].ids):
+                broken.append(f"{path.name}: {link}")
+    assert broken == []
+
+
+def test_search_works_from_a_file(pages: Path) -> None:
+    """The index is a script (a page opened from disk may read no JSON) and knows the words of API and guides."""
+    index = (pages / "searchindex.js").read_text("utf-8")
+    assert index.startswith("Search.setIndex(")
+    assert "clip_by_global_norm" in index
+    assert 'src="searchindex.js"' in (pages / "search.html").read_text("utf-8")
+
+
+# ---------------------------------------------------------------------- what documents say of the project
+def test_stability_names_the_supported_versions() -> None:
+    """docs/stability.md follows pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    text = (ROOT / "docs/stability.md").read_text("utf-8")
+    lowest = {re.match(r"([\w-]+?)(?:-cpu)?>=([\d.]+)", line) for line in project["dependencies"]}
+    extras = project["optional-dependencies"]
+    lowest |= {
+        re.match(r"([\w-]+?)(?:-cpu)?>=([\d.]+)", extras[name][0]) for name in ("torch", "tensorflow", "jax", "mxnet")
+    }
+    shown = {"numpy": "NumPy", "torch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX", "mxnet": "MXNet"}
+    for found in lowest:
+        assert found
+        assert re.search(rf"\| {shown[found[1]]} \| {re.escape(found[2])}\b", text), found[0]
+    for minor in re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"])):
+        assert minor in text
+    assert f"protocol {islices.PROTOCOL}" in text.replace("\n", " ")

@@ -1,0 +1,122 @@
+"""Every example runs, shows what it says, and stays short."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import islices
+
+FOLDER = Path(__file__).parents[2] / "examples"
+#: example -> the frameworks it needs
+NEEDS = {
+    "clip_translation": ["torch"],
+    "data_parallel": ["torch"],
+    "four_frameworks": ["torch", "tensorflow", "jax", "mxnet"],
+    "padding_and_mask": ["torch", "tensorflow"],
+    "per_sample_gradients": ["torch"],
+    "port_an_optimizer": ["tensorflow", "torch"],
+    "sharded_embeddings": ["numpy"],
+    "train_some_rows": ["jax"],
+}
+
+
+def run(name: str) -> Any:
+    missing = [needed for needed in NEEDS[name] if needed not in islices.list_backends()]
+    if missing:
+        pytest.skip(f"needs {' and '.join(missing)}")
+    spec = importlib.util.spec_from_file_location(f"example_{name}", FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.main()
+
+
+def test_every_example_is_run_here_and_short() -> None:
+    files = {path.stem: path for path in FOLDER.glob("*.py")}
+    assert set(files) == set(NEEDS)
+    for path in files.values():
+        assert len(path.read_text("utf-8").splitlines()) <= 60, path.name
+
+
+def test_clip_translation(capsys: pytest.CaptureFixture[str]) -> None:
+    figures = run("clip_translation")
+    assert figures["stored values"] != pytest.approx(figures["duplicates summed"], rel=0.05)
+    assert figures["global norm"] > 0.1
+    assert figures["clipped"] == pytest.approx(0.1, rel=1e-5)
+    assert "after:" in capsys.readouterr().out
+
+
+def test_padding_and_mask() -> None:
+    assert list(run("padding_and_mask").values()) == [False, True, True, True]
+
+
+def test_train_some_rows() -> None:
+    start, end, losses = run("train_some_rows")
+    assert losses[-1] < 0.85 * losses[0]
+    np.testing.assert_array_equal(start[:1000], end[:1000])
+    assert (start[1000:] != end[1000:]).any(axis=1).all()
+
+
+def test_port_an_optimizer() -> None:
+    gaps = run("port_an_optimizer")
+    assert gaps["islices"] < 1e-6 < 1e-4 < gaps["torch"]
+
+
+def test_per_sample_gradients() -> None:
+    before, after, gradient = run("per_sample_gradients")
+    limit = float(before.median())
+    assert float(before.max()) > limit
+    assert float(after.max()) <= limit * (1 + 1e-6)
+    within = before <= limit
+    assert (before[within] == after[within]).all()
+    assert gradient.dense_shape == (200_000, 32)
+
+
+def test_four_frameworks() -> None:
+    tables = list(run("four_frameworks").values())
+    assert len(tables) == 4
+    for table in tables[1:]:
+        np.testing.assert_array_equal(table, tables[0])
+
+
+def launched(name: str, *launcher: str) -> str:
+    """What an example prints under a launcher of ranks."""
+    command = [sys.executable, *launcher, str(FOLDER / f"{name}.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_data_parallel() -> None:
+    pytest.importorskip("torch")
+    alone = launched("data_parallel")
+    assert re.fullmatch(r"rank 0 of 1: table [0-9a-f]{16}, received 0 bytes\n", alone)
+    together = launched("data_parallel", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    ranks = re.findall(r"rank (\d) of 2: table ([0-9a-f]{16}), received ([\d,]+) bytes", together)
+    assert sorted(rank for rank, _, _ in ranks) == ["0", "1"]
+    (table,) = {table for _, table, _ in ranks}
+    assert table not in alone
+    raw = 20 * 64 * 50 * (32 * 4 + 8)  # what gathering every slice would move
+    assert all(0 < int(received.replace(",", "")) < 0.8 * raw for _, _, received in ranks)
+
+
+def test_sharded_embeddings() -> None:
+    pytest.importorskip("mpi4py")
+    mpiexec = Path(sys.executable).with_name("mpiexec")
+    if not mpiexec.exists():
+        pytest.skip("there is no mpiexec: pip install mpich")
+    losses = run("sharded_embeddings")
+    assert losses[-1] < 0.9 * losses[0]
+    command = [str(mpiexec), "-n", "2", sys.executable, "-m", "mpi4py", str(FOLDER / "sharded_embeddings.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"loss {losses[0]:.3f} -> {losses[-1]:.3f}; rank 0 of 2 holds 500,000 rows\n"

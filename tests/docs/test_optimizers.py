@@ -1,0 +1,107 @@
+"""What is written of the optimizers' records: docs/optimizers.md's table and the torch front's stub are what the
+library has (``python tests/test_optim_docs.py`` writes both anew); defaults are the frameworks' own."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from islices import optim
+from islices.backends.torch.optim.hyperparameters import torch_names
+from islices.optim.record import RECORDS
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "optimizers.md"
+STUB = ROOT / "backends" / "torch" / "optim" / "__init__.pyi"
+TEXT = PAGE.read_text("utf-8")
+SEMANTICS = ["islices", *sorted({s for record in RECORDS.values() for s in record.presets} - {"islices"})]
+#: options that change which rows there are, as rows of the table
+OPTIONS: dict[str, dict[str, Any]] = {"momentum": {"momentum": 0.9}, "weight_decay": {"weight_decay": 0.01}}
+
+
+def exists(name: str, options: dict[str, Any], semantics: str) -> str:
+    found = []
+    for rows in ("touched", "all"):
+        for duplicates in ("sum", "raw"):
+            kinds = {} if duplicates == "sum" else {"duplicates": duplicates}
+            try:
+                getattr(optim, name)(0.1, rows=rows, semantics=semantics, **kinds, **options)
+            except (ValueError, TypeError):
+                continue
+            found.append(rows if duplicates == "sum" else f"{rows} raw")
+    return ", ".join(found) or "-"
+
+
+def table() -> str:
+    """The optimizers, a line each, and those of their options that take rows away."""
+    rows = [["optimizer", *SEMANTICS], ["---"] * (1 + len(SEMANTICS))]
+    for name, record in RECORDS.items():
+        plain = [exists(name, {}, semantics) for semantics in SEMANTICS]
+        rows.append([name, *plain])
+        for option, given in OPTIONS.items():
+            changed = [exists(name, given, semantics) for semantics in SEMANTICS]
+            if option in record.arguments and any(x != y and x != "-" for x, y in zip(changed, plain, strict=True)):
+                rows.append([f"{name}, {option}", *changed])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+
+
+def stub() -> str:
+    """The classes of the torch front, for type checkers."""
+    lines = [
+        '"""Written by tests/test_optim_docs.py from the records of the optimizers."""',
+        "",
+        "from typing import Any, TypeAlias, Unpack",
+        "",
+        "import torch",
+        "",
+        "from islices.backends.torch.optim.base import Options, RowOptimizer",
+        "",
+        "Number: TypeAlias = float | torch.Tensor",
+        "",
+    ]
+    for record in RECORDS.values():
+        defaults = record.presets["islices"].defaults
+        kinds = {theirs: type(defaults[ours]) for ours, theirs in record.spelled("torch").items()}
+        lines += [f"class {record.title}({RECORDS[record.variant_of].title if record.variant_of else 'RowOptimizer'}):"]
+        lines += ["    def __init__(", "        self,", "        params: Any,"]
+        for name in torch_names(record.name):
+            kind = "tuple[Number, Number]" if name == "betas" else "bool" if kinds[name] is bool else "Number"
+            lines.append(f"        {name}: {kind} | None = None,")
+        if record.decoupled is not None:
+            lines += ["        *,", f"        decoupled_weight_decay: bool = {record.decoupled},"]
+        lines += ["        **options: Unpack[Options],", "    ) -> None: ...", ""]
+    return "\n".join(lines)
+
+
+def test_the_table_is_what_the_library_accepts() -> None:
+    assert table() in TEXT
+
+
+def test_the_stub_is_that_of_the_records() -> None:
+    assert STUB.read_text("utf-8") == stub()
+
+
+@pytest.mark.parametrize("semantics", SEMANTICS)
+def test_every_semantics_has_a_section(semantics: str) -> None:
+    assert re.search(rf'^## .*semantics="{semantics}"', TEXT, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_the_docstring_lists_the_semantics(name: str) -> None:
+    listed = re.search(r"semantics : \{(.*)\}", str(getattr(optim, name).__doc__))
+    assert listed is not None
+    assert sorted(word.strip('" ') for word in listed.group(1).split(",")) == sorted(RECORDS[name].presets)
+
+
+def write() -> None:
+    """The table into the page, the stub beside the front."""
+    start = TEXT.index("| optimizer | islices |")
+    PAGE.write_text(TEXT[:start] + table() + TEXT[TEXT.index("\n\n", start) + 1 :], "utf-8")
+    STUB.write_text(stub(), "utf-8")
+
+
+if __name__ == "__main__":
+    write()

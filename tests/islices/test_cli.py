@@ -1,0 +1,209 @@
+"""The command: exit codes, outputs for people and machines, errors without tracebacks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import islices
+from islices.cli import main
+
+
+def islices_command(*arguments: str, path: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, **environment}
+    if path is not None:
+        env["PYTHONPATH"] = str(path)
+    command = [sys.executable, "-m", "islices", *arguments]
+    return subprocess.run(command, text=True, capture_output=True, env=env, check=False, timeout=500)
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    assert "conform" in capsys.readouterr().out
+    assert main(["--version"]) == 0
+    assert islices.__version__ in capsys.readouterr().out
+    assert main(["conform", "--help"]) == 0
+    assert "examples:" in capsys.readouterr().out
+    assert main([]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["conform", "-b", "abacus"], "'abacus'"),
+        (["conform", "--explode"], "--explode"),
+        (["explode"], "explode"),
+        (["conform", "-b", "numpy", "-k", "no_such_case"], "no case matches"),
+        (["conform", "-b", "numpy", "-k", "algebra/scale/dense", "--json", "/no/such/folder/x"], "cannot write"),
+    ],
+)
+def test_usage_errors(arguments: list[str], words: str) -> None:
+    done = islices_command(*arguments)
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_backends_lists_what_is_installed() -> None:
+    found = json.loads(islices_command("backends", "--json").stdout)
+    assert [b["name"] for b in found["backends"]] == islices.list_backends()
+    assert all("error" not in b for b in found["backends"])
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    target = tmp_path / "report.jsonl"
+    done = islices_command("conform", "-b", "numpy", "--variant", "standard", "-k", "clipping", "--json", str(target))
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [json.loads(line) for line in target.read_text().splitlines()]
+    assert lines[0]["type"] == "header"
+    assert lines[0]["backend"] == "numpy"
+    cases = [line for line in lines if line["type"] == "case"]
+    assert lines[-1]["counts"] == {"pass": len(cases)}
+    assert all(case["id"].startswith("clipping/") for case in cases if case["group"] == "clipping")
+    to_stdout = islices_command("conform", "-b", "numpy", "--variant", "standard", "-k", "by_value", "--json", "-")
+    assert all(json.loads(line) for line in to_stdout.stdout.splitlines()), "stdout holds JSON lines alone"
+    assert "0 fail" in to_stdout.stderr
+
+
+def test_no_colour_in_a_pipe() -> None:
+    done = islices_command("conform", "-b", "numpy", "-k", "norms", NO_COLOR="1")
+    assert "\x1b" not in done.stdout
+    assert "global_norm (8)" in done.stdout
+
+
+PLUGIN = """
+import os
+import numpy
+from islices.host import HostBackend
+
+class {name}(HostBackend):
+    name = module = "{module}"
+    host_only = False
+    def is_array(self, x): return False
+    def host_view(self, x): return None
+{body}
+"""
+BODIES = {
+    "keeps_last": "    def sum_duplicates(self, values, indices, rows):\n"
+    "        ids, inverse = self.unique(indices, rows)\n"
+    "        out = numpy.zeros((len(ids), *values.shape[1:]), values.dtype)\n"
+    "        out[inverse] = values\n"
+    "        return out, ids\n",
+    "crashes": "    def concat(self, arrays):\n        os._exit(7)\n",
+}
+
+
+@pytest.fixture
+def plugins(tmp_path: Path) -> Path:
+    """Two broken backends, installed as any plug-in is: a module, and metadata with an entry point."""
+    for module, body in BODIES.items():
+        # an array type of its own, so that the registry finds this backend for it
+        text = PLUGIN.format(name="Broken", module=module, body=body) + ARRAY_TYPE
+        (tmp_path / f"{module}.py").write_text(text)
+        info = tmp_path / f"{module}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[islices.backends]\n{module} = {module}:Broken\n")
+    return tmp_path
+
+
+ARRAY_TYPE = """
+class Own(numpy.ndarray):
+    pass
+
+def _own(x):
+    return x.view(Own) if isinstance(x, numpy.ndarray) else x
+
+Broken.is_array = lambda self, x: isinstance(x, Own)
+Broken.asarray = lambda self, array, like=None: _own(numpy.array(array))
+Broken.from_host = lambda self, array, like: _own(array)
+Broken.to_numpy = lambda self, x: numpy.asarray(x)
+"""
+
+
+def test_a_broken_backend_fails_and_a_crash_is_a_harness_error(plugins: Path) -> None:
+    done = islices_command("conform", "-b", "keeps_last", "-b", "numpy", "--variant", "standard", path=plugins)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "expected:" in done.stdout
+    assert "call:" in done.stdout
+    done = islices_command("conform", "-b", "crashes", "-b", "numpy", "--variant", "standard", path=plugins)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "the process ended in" in done.stdout, "the case that ended it is named"
+    assert "exit 7" in done.stdout
+    assert "numpy" in done.stdout.split("harness error")[0], "the others still report"
+
+
+# ---------------------------------------------------------------------- commands of others
+HELLO = """
+from islices.cli import Command, UsageError
+
+def arguments(parser):
+    parser.add_argument("--run", type=int, default=0)
+
+def run(options):
+    if options.run < 0:
+        raise UsageError("--run: got a negative number")
+    print("hello")
+    return options.run
+
+COMMAND = Command("says hello, 100 % of the time", arguments, run)
+"""
+#: name -> (what its module says, words of the error); the last is found under two values
+OTHERS = {
+    "hello": (HELLO, ""),
+    "absent": ("import no_such_module_anywhere", "no_such_module_anywhere"),
+    "breaking": ("1 / 0", "ZeroDivisionError"),
+    "leaving": ("raise SystemExit(0)", "SystemExit"),
+    "different": ("COMMAND = 'hello'", "must be an islices.cli.Command, got 'hello'"),
+    "nameless": ("", "no attribute 'COMMAND'"),
+    "backends": (HELLO, "built in, and also claimed by others_backends:COMMAND"),
+    "conform": (HELLO, "claimed by islices.conformance.command:COMMAND, others_conform:COMMAND"),
+}
+
+
+@pytest.fixture
+def others(tmp_path: Path) -> Path:
+    """Commands of another distribution, one of them sound, and an older islices, as another checkout installs it."""
+    lines = ["[islices.commands]"]
+    for name, (text, _) in OTHERS.items():
+        (tmp_path / f"others_{name}.py").write_text(text)
+        lines.append(f"{name} = others_{name}:COMMAND")
+    older = "[islices.commands]\naudit = islices.conformance.audit.command:COMMAND\ngone = islices.gone:COMMAND"
+    for distribution, points in (("others", "\n".join(lines)), ("islices", older)):
+        info = tmp_path / f"{distribution}-0.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 0.0\n")
+        (info / "entry_points.txt").write_text(points)
+    return tmp_path
+
+
+def test_a_command_of_another_distribution(others: Path) -> None:
+    for arguments, code, said in ((["--run", "5"], 5, "hello\n"), (["--run", "-1"], 2, ""), (["--help"], 0, "100 %")):
+        done = islices_command("hello", *arguments, path=others)
+        assert done.returncode == code, done.stderr
+        assert said in done.stdout
+        assert ("islices hello: --run: got a negative number" in done.stderr) == (code == 2)
+
+
+def test_broken_commands_of_others_disturb_nobody(others: Path) -> None:
+    listed = islices_command("--help", path=others, COLUMNS="300")
+    assert listed.returncode == 0, listed.stderr
+    lines = {line.split()[0]: line for line in listed.stdout.splitlines() if line.startswith("    ")}
+    assert "says hello, 100 % of the time" in lines["hello"]
+    for name, (_, words) in OTHERS.items():
+        assert words in lines[name], name
+    assert "claimed by" not in lines["audit"]
+    assert "gone" not in lines, "another checkout's"
+    for name in ("audit", "diff", "plan"):
+        assert islices_command(name, "--help", path=others).returncode == 0
+    for name in ("breaking", "leaving", "conform"):
+        done = islices_command(name, path=others)
+        assert (done.returncode, done.stdout) == (3, "")
+        assert done.stderr.startswith(f"islices: command {name!r}")
+        assert OTHERS[name][1] in done.stderr
+        assert "Traceback" not in done.stderr

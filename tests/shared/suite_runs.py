@@ -1,0 +1,91 @@
+"""The suite and the command in fresh interpreters, and what they report: for the tests of outsiders' backends."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parents[2]
+LOOPBACK = Path(__file__).with_name("loopback_backend")
+
+
+class Run(NamedTuple):
+    lines: list[dict[str, Any]]
+    status: int
+    output: str
+
+    @property
+    def cases(self) -> list[dict[str, Any]]:
+        return [line for line in self.lines if line["type"] == "case"]
+
+    @property
+    def counts(self) -> Counter[str]:
+        return Counter(line["outcome"] for line in self.cases)
+
+    def ids(self, outcome: str) -> set[str]:
+        return {line["id"] for line in self.cases if line["outcome"] == outcome}
+
+    def clauses(self, outcome: str) -> set[str]:
+        return {line["clause"] for line in self.cases if line["outcome"] == outcome}
+
+    def reasons(self, outcome: str) -> set[str]:
+        return {line["reason"] for line in self.cases if line["outcome"] == outcome}
+
+
+def python(*arguments: str | Path, path: Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """A fresh interpreter that has a folder of distributions on its path."""
+    paths = [str(path), *filter(None, [os.environ.get("PYTHONPATH")])]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "COLUMNS": "200"}
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=300)
+
+
+def run_suite(folder: Path, backend: str, *options: str, path: Path) -> Run:
+    """The suite by pytest alone, on a backend from a path; the report goes to a folder."""
+    report = folder / "report.jsonl"
+    done = python(
+        "-m", "pytest", "-q", "--tb=no", "--no-header", "-p", "no:cacheprovider", "--import-mode=importlib",
+        "--pyargs", "islices.conformance", "--islices-backend", backend, "--islices-report", report, *options,
+        path=path, cwd=folder,
+    )  # fmt: skip
+    return Run(_lines(report), done.returncode, done.stdout + done.stderr)
+
+
+def conform(folder: Path, *options: str, path: Path) -> Run:
+    """`islices conform`, whose lines go to a folder, with a folder of distributions on the path."""
+    report = folder / "report.jsonl"
+    arguments = ("conform", "--variant", "standard", "--json", str(report), *options)
+    done = python("-m", "islices", *arguments, path=path, cwd=folder)
+    return Run(_lines(report), done.returncode, done.stdout + done.stderr)
+
+
+def _lines(report: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in report.read_text("utf-8").splitlines()] if report.exists() else []
+
+
+def install(source: Path, target: Path, scratch: Path) -> Path:
+    """A distribution's folder installed by pip into a folder of its own, away from the checkout and any registry."""
+    copy = shutil.copytree(
+        source, scratch / "source", ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
+    )
+    done = python(
+        "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-build-isolation", "--no-compile",
+        "--disable-pip-version-check", "--target", target, copy,
+        path=scratch,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return target
+
+
+def replaced(text: str, edits: list[tuple[str, str]]) -> str:
+    """A text with pieces replaced, each of which stands in it once."""
+    for old, new in edits:
+        assert text.count(old) == 1, f"{text.count(old)} times: {old}"
+        text = text.replace(old, new)
+    return text
