@@ -369,6 +369,15 @@ def test_a_cause_is_its_record_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [e.names for e in islices.diff(twice, other).causes] == [("mirrored",)]
 
 
+def test_a_table_laid_out_by_columns_beside_the_gradient_before_clipping() -> None:
+    """What is known of the rows of one layout says nothing of those of the other."""
+    r = np.random.default_rng(0)
+    raw = slices(r.standard_normal((60, 5)), r.integers(0, 20, 60), 60)
+    dense = islices.to_dense(raw)
+    found = islices.diff(np.ascontiguousarray(dense.T), dense, before=raw)
+    assert [e.names for e in found.causes] == [("transposed",)]
+
+
 # ---------------------------------------------------------------------- the command
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:

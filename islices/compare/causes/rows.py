@@ -213,7 +213,7 @@ def transposed(both: Comparison, which: int) -> Iterator[Change]:
         whole[x.ids] = x.values
         whole = np.ascontiguousarray(whole.T)
         ids = np.flatnonzero((whole != 0).any(axis=1))
-        return replace(x, ids=ids, values=whole[ids], shape=y.shape)
+        return replace(x, ids=ids, values=whole[ids], shape=y.shape, terms=None, counts=None)  # those were of its rows
 
     found = each_tensor(both, which, change)
     if found:
