@@ -162,7 +162,7 @@ def clip_by_norm(
         (over the rows that are stored, since the others are zeros), () each element. None: one norm of everything.
     semantics : {"islices", "tensorflow", "keras"}
         Whose arithmetic; SPEC clause 11.
-    nonfinite : {"propagate", "raise", "skip"}
+    nonfinite : {"propagate", "raise", "zero"}
         What a NaN or infinite norm does: every stored value NaN, FloatingPointError, or zeros.
 
     Returns
@@ -195,7 +195,7 @@ def clip_by_norm(
     """
     formula = lookup_formula(BY_NORM, semantics, "clip_by_norm")
     limit = limit_of(max_norm)
-    check_nonfinite(nonfinite)
+    nonfinite = check_nonfinite(nonfinite)
 
     def one(leaf: Any) -> Any:
         leaf = limit.lift(leaf)
@@ -254,11 +254,11 @@ def _clipper(B: Backend, total: Total, limit: Limit, formula: ClipFormula, nonfi
         norm = exact if formula.wide else E.astype(exact, total.dtype)
         most = limit.of(E, E.dtype(norm))
         if E is not modes.HOST:
-            finite = E.isfinite(exact) if nonfinite == "skip" else None
+            finite = E.isfinite(exact) if nonfinite == "zero" else None
             traced = _traced_scaling(E, formula.steps(E, norm, most), finite)
             return Clip(traced, _attached(B, total, norm, limit, formula, nonfinite))
         known = float(exact[0])
-        if nonfinite == "skip" and not math.isfinite(known):
+        if nonfinite == "zero" and not math.isfinite(known):
             factors: Steps | None = None
         elif formula.wide:
             if math.isfinite(known) and known <= most and limit.array is None:
@@ -290,7 +290,7 @@ def _ingredients(
     dtype = B.dtype(attached)
     with E.scope():
         over = formula.over(E, norms, limit.of(E, E.dtype(norms)))
-        over = E.where(E.isfinite(norms), over, -1.0) if nonfinite == "skip" else over
+        over = E.where(E.isfinite(norms), over, -1.0) if nonfinite == "zero" else over
         over = E.astype(over, dtype)
     with B.scope():
         if E is modes.HOST:
@@ -326,7 +326,7 @@ def clip_by_row_norm(x: T, max_norm: float, *, nonfinite: Nonfinite = "propagate
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
     max_norm : float
         0 gives zeros, inf changes nothing.
-    nonfinite : {"propagate", "raise", "skip"}
+    nonfinite : {"propagate", "raise", "zero"}
         What a NaN or infinite norm of a row does to that row.
 
     Returns
@@ -349,7 +349,7 @@ def clip_by_row_norm(x: T, max_norm: float, *, nonfinite: Nonfinite = "propagate
     [[0.6000000000000001, 0.8], [0.0, 1.0]]
     """
     limit = limit_of(max_norm)
-    check_nonfinite(nonfinite)
+    nonfinite = check_nonfinite(nonfinite)
     return each_leaf(lambda leaf: _clip_rows(limit.lift(leaf), limit, nonfinite), x)
 
 
@@ -404,10 +404,10 @@ def _row_sums(B: Backend, values: Array, indices: Array, *, rows: int | None) ->
 
 
 def row_factors(E: Backend, norms: Array, limit: Limit, nonfinite: str) -> Array:
-    """What clips rows of these float64 norms (SPEC clause 10), in float64; with nonfinite "skip", -1 stands for zeros
+    """What clips rows of these float64 norms (SPEC clause 10), in float64; with nonfinite "zero", -1 stands for zeros
     where the norm is not finite."""
     ((_, factors),) = islices_formula(E, norms, limit.of(E, "float64"))
-    return E.where(E.isfinite(norms), factors, -1.0) if nonfinite == "skip" else factors
+    return E.where(E.isfinite(norms), factors, -1.0) if nonfinite == "zero" else factors
 
 
 def scale_rows(B: Backend, values: Array, E: Backend, factors: Array, place: Array | None) -> Array:
