@@ -13,12 +13,25 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
-__all__ = ["GROUPS", "SPEC_VERSION", "Array", "Case", "Slices", "decode", "encode", "load_cases", "vectors_hash"]
+__all__ = [
+    "GROUPS",
+    "NONFINITE",
+    "SPEC_VERSION",
+    "Array",
+    "Case",
+    "Slices",
+    "decode",
+    "encode",
+    "load_cases",
+    "vectors_hash",
+]
 
 #: Of the SPEC.md that the cases are checked against.
 SPEC_VERSION = "1.8"
 #: Arguments that only the errors group has: an array of another framework, a set, a complex number.
 SPECIAL = {"foreign", "set", "complex"}
+#: What ids of cases say, and nonfinite= in them: ids stay where a name changes.
+NONFINITE = (("propagate", "propagate"), ("skip", "zero"))
 #: The groups of the matrix, in its order.
 GROUPS = (
     "densify",

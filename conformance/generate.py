@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from islices.conformance import errors_embedding, errors_optim  # noqa: F401  (they add rows to the table of errors)
-from islices.conformance.data import Array, Case, Slices, case_to_json
+from islices.conformance.data import NONFINITE, Array, Case, Slices, case_to_json
 from islices.conformance.errors import error_cases
 from islices.conformance.generate_embedding import embedding_cases
 from islices.conformance.generate_gradients import gradient_cases
@@ -303,15 +303,15 @@ def clipping() -> Iterator[Case]:
     yield case("clipping/by_value/dense-any-bounds", "9", "clip_by_value", d, 0.5, 2.0)
     for label, bad in (("nan", math.nan), ("inf", math.inf)):
         x = slices_of("float32", [[bad, 1.0], [2.0, 3.0], [0.0, 5.0]], [1, 0, 1], (3, 2))
-        for mode in ("propagate", "skip"):
-            flags = () if (label, mode) in (("nan", "skip"), ("inf", "propagate")) else ("full",)
+        for named, mode in NONFINITE:
+            flags = () if (label, mode) in (("nan", "zero"), ("inf", "propagate")) else ("full",)
             for limit in (1.0, 0.0, math.inf):
-                id = f"clipping/nonfinite/{label}-{mode}-max-{limit}"
+                id = f"clipping/nonfinite/{label}-{named}-max-{limit}"
                 traced = flags if limit == 1.0 else (*flags, "trace-in-full")
                 yield case(id, "10", "clip_by_norm", x, limit, flags=traced, nonfinite=mode)
-            id = f"clipping/nonfinite-global/{label}-{mode}"
+            id = f"clipping/nonfinite-global/{label}-{named}"
             yield case(id, "10", "clip_by_global_norm", [x, d], 1.0, flags=flags, nonfinite=mode)
-            id = f"clipping/nonfinite-rows/{label}-{mode}"
+            id = f"clipping/nonfinite-rows/{label}-{named}"
             yield case(id, "10", "clip_by_row_norm", x, 1.0, flags=flags, nonfinite=mode)
     yield case("clipping/by_norm/leaves-by-their-own", "10", "clip_by_norm", [s, None, d], 2.0)
     yield case("clipping/by_norm/0-d", "10", "clip_by_norm", dense("float32", (), "0-d"), 0.01)

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from islices.conformance.data import Array, Case
+from islices.conformance.data import NONFINITE, Array, Case
 from islices.conformance.oracle import FORMATS
 
 __all__ = ["embedding_cases"]
@@ -346,8 +346,8 @@ def samples(case: Maker, dense: Dense) -> Iterator[Case]:
     yield case("embedding/per-sample-norms/cancelling", "14", "per_sample_norms", cancelling, twice, ROWS)
     spoiled = Array("float32", (3, 1, 1), [math.inf, 2.0, math.nan])
     one = Array("int32", (3, 1), [1, 1, 2])
-    for mode, limit in itertools.product(("propagate", "skip"), (1.0, 0.0)):
-        id = f"embedding/per-sample-clip/nonfinite-{mode}-max-{limit}"
+    for (named, mode), limit in itertools.product(NONFINITE, (1.0, 0.0)):
+        id = f"embedding/per-sample-clip/nonfinite-{named}-max-{limit}"
         yield case(id, "14", "per_sample_clip_sum", spoiled, one, ROWS, limit, nonfinite=mode, flags=("trace-in-full",))
 
 
@@ -407,8 +407,8 @@ def tied(case: Maker) -> Iterator[Case]:
     ones = [1.0] * (2 * ROWS)
     spoiled = [Array("float32", (2, ROWS), ones), Array("float32", (2, 3), [1.0, 2.0, math.nan, *ones[:3]])]
     up = whole("float32", (*pair.shape, 3), "spoiled")
-    for mode in ("propagate", "skip"):
-        id = f"embedding/tied-clip/nonfinite-{mode}"
+    for named, mode in NONFINITE:
+        id = f"embedding/tied-clip/nonfinite-{named}"
         yield case(
             id, "14", "per_sample_clip_sum", up, pair, ROWS, 2.5, nonfinite=mode, product=spoiled,
             flags=("trace-in-full",),
@@ -423,8 +423,8 @@ def renorm(case: Maker, dense: Dense) -> Iterator[Case]:
         yield case(f"embedding/renorm/{name}/{dtype}", "12", "renorm_rows", table, ids, limit, flags=flags)
     table = Array("float32", (3, 1), [math.inf, 2.0, math.nan])
     every = Array("int32", (3,), [2, 0, 1])
-    for mode in ("propagate", "skip"):
-        id = f"embedding/renorm/nonfinite-{mode}"
+    for named, mode in NONFINITE:
+        id = f"embedding/renorm/nonfinite-{named}"
         yield case(id, "12", "renorm_rows", table, every, 1.0, nonfinite=mode, flags=("trace-in-full",))
     empty = Array("int32", (0,), [])
     yield case("embedding/renorm/no-ids", "12", "renorm_rows", table, empty, 1.0, flags=("trace-in-full",))

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 
-from islices.conformance.data import Array, Case, Slices
+from islices.conformance.data import NONFINITE, Array, Case, Slices
 
 __all__ = ["unitwise_cases"]
 
@@ -50,10 +50,10 @@ def unitwise_cases(
         values = Array("float32", (3, 2), [bad, 1.0, 2.0, 3.0, 0.0, 5.0])
         x = Slices(values, Array("int64", (3,), [1, 0, 1]), (3, 2))
         table = dense("float32", (3, 2), "bad")
-        for mode in ("propagate", "skip"):
-            flags = rare if (label, mode) in (("nan", "skip"), ("inf", "propagate")) else ("full",)
+        for named, mode in NONFINITE:
+            flags = rare if (label, mode) in (("nan", "zero"), ("inf", "propagate")) else ("full",)
             options = {"flags": flags, "nonfinite": mode}
-            id = f"{label}-{mode}"
+            id = f"{label}-{named}"
             yield case(f"clipping/axes/nonfinite-columns/{id}", "10", "clip_by_norm", x, 1.0, axes=[0], **options)
             yield case(f"clipping/axes/nonfinite-rows/{id}", "10", "clip_by_norm", x, 1.0, axes=[1], **options)
             yield case(f"clipping/by_block_rms/nonfinite/{id}", "10", "clip_by_block_rms", x, 1.0, **options)

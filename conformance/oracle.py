@@ -305,7 +305,7 @@ def clipped(x: Any, norm64: float, max_norm: float, nonfinite: str) -> Any:
 
 def clip_data(data: list[Any], dtype: str, norm64: float, max_norm: float, nonfinite: str) -> list[Any]:
     if not math.isfinite(norm64):
-        return [0.0 if nonfinite == "skip" else math.nan] * len(data)
+        return [0.0 if nonfinite == "zero" else math.nan] * len(data)
     if norm64 <= max_norm:
         return list(data)
     factor = round_to(over(max_norm, norm64, "float64"), wide(dtype))

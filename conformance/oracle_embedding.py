@@ -397,7 +397,7 @@ def clipped_product(product: Any, norms: list[float], max_norm: float, nonfinite
     inputs: list[Any] = []
     for b, norm64 in enumerate(norms):
         own_g, own_x = (a.data[b * len(a.data) // len(norms) : (b + 1) * len(a.data) // len(norms)] for a in (g, x))
-        gone = nonfinite == "skip" and not math.isfinite(norm64)
+        gone = nonfinite == "zero" and not math.isfinite(norm64)
         upstream += [0.0] * len(own_g) if gone else own_g
         inputs += clip_data(own_x, x.dtype, norm64, max_norm, nonfinite)
     return [Array(g.dtype, g.shape, upstream), Array(x.dtype, x.shape, inputs)]

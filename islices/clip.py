@@ -163,7 +163,7 @@ def clip_by_norm(
         (over the rows that are stored, since the others are zeros), () each element. None: one norm of everything.
     semantics : {"islices", "tensorflow", "keras"}
         Whose arithmetic; SPEC clause 11.
-    nonfinite : {"propagate", "raise", "skip"}
+    nonfinite : {"propagate", "raise", "zero"}
         What a NaN or infinite norm does: every stored value NaN, FloatingPointError, or zeros.
 
     Returns
@@ -196,7 +196,7 @@ def clip_by_norm(
     """
     formula = lookup_formula(BY_NORM, semantics, "clip_by_norm")
     limit = limit_of(max_norm)
-    check_nonfinite(nonfinite)
+    nonfinite = check_nonfinite(nonfinite)
 
     def one(leaf: Any) -> Any:
         leaf = limit.lift(leaf)
@@ -260,12 +260,12 @@ def _clipper(first: Any, total: Total, limit: Limit, formula: ClipFormula, nonfi
         if E is modes.HOST:
             if formula.wide and limit.array is None and exact[0] <= most and math.isfinite(exact[0]):
                 return None
-            skipped = nonfinite == "skip" and not math.isfinite(exact[0])
+            zeroed = nonfinite == "zero" and not math.isfinite(exact[0])
             scaled: Callable[[Backend, Array], Array] = partial(
-                _scaled, None if skipped else _known_steps(E, norm, most, formula)
+                _scaled, None if zeroed else _known_steps(E, norm, most, formula)
             )
         else:
-            finite = E.isfinite(exact) if nonfinite == "skip" else None
+            finite = E.isfinite(exact) if nonfinite == "zero" else None
             scaled = _traced_scaling(E, formula.steps(E, norm, most), finite)
     if total.attached is None:
         return Clip(scaled, None)
@@ -297,7 +297,7 @@ def _ingredients(
     dtype = B.dtype(attached)
     with E.scope():
         over = formula.over(E, norms, limit.of(E, E.dtype(norms)))
-        over = E.where(E.isfinite(norms), over, -1.0) if nonfinite == "skip" else over
+        over = E.where(E.isfinite(norms), over, -1.0) if nonfinite == "zero" else over
         over = E.astype(over, dtype)
     with B.scope():
         if E is modes.HOST:
@@ -329,7 +329,7 @@ def clip_by_row_norm(x: T, max_norm: float, *, nonfinite: Nonfinite = "propagate
     x : sparse gradient, dense array, None, or a list, tuple or dict of them
     max_norm : float
         0 gives zeros, inf changes nothing.
-    nonfinite : {"propagate", "raise", "skip"}
+    nonfinite : {"propagate", "raise", "zero"}
         What a NaN or infinite norm of a row does to that row.
 
     Returns
@@ -352,7 +352,7 @@ def clip_by_row_norm(x: T, max_norm: float, *, nonfinite: Nonfinite = "propagate
     [[0.6000000000000001, 0.8], [0.0, 1.0]]
     """
     limit = limit_of(max_norm)
-    check_nonfinite(nonfinite)
+    nonfinite = check_nonfinite(nonfinite)
     return each_leaf(lambda leaf: _clip_rows(limit.lift(leaf), limit, nonfinite), x)
 
 
@@ -407,10 +407,10 @@ def _row_sums(B: Backend, values: Array, indices: Array, *, rows: int | None) ->
 
 
 def row_factors(E: Backend, norms: Array, limit: Limit, nonfinite: str) -> Array:
-    """What clips rows of these float64 norms (SPEC clause 10), in float64; with nonfinite "skip", -1 stands for zeros
+    """What clips rows of these float64 norms (SPEC clause 10), in float64; with nonfinite "zero", -1 stands for zeros
     where the norm is not finite."""
     ((_, factors),) = islices_formula(E, norms, limit.of(E, "float64"))
-    return E.where(E.isfinite(norms), factors, -1.0) if nonfinite == "skip" else factors
+    return E.where(E.isfinite(norms), factors, -1.0) if nonfinite == "zero" else factors
 
 
 def scale_rows(B: Backend, values: Array, E: Backend, factors: Array, place: Array | None) -> Array:

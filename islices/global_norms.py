@@ -82,8 +82,9 @@ def clip_by_global_norm(
         0 gives zeros, inf changes nothing.
     semantics : {"islices", "tensorflow", "keras", "torch", "mxnet", "optax"}
         Whose arithmetic; SPEC clause 11.
-    nonfinite : {"propagate", "raise", "skip"}
-        What a NaN or infinite norm does: every stored value NaN, FloatingPointError, or zeros.
+    nonfinite : {"propagate", "raise", "zero"}
+        What a NaN or infinite norm does: every stored value NaN, FloatingPointError, or zeros (by which momentum and
+        Adam's moments still move rows: to leave a step out, give `Optimizer.step` ``apply=isfinite(norm)``).
     group, replicated
         As in `global_norm`: the norm is over all ranks' leaves, and every rank scales its own.
 
@@ -118,7 +119,7 @@ def clip_by_global_norm(
         return clip_over(lambda: (tree, replicated), max_norm, semantics, nonfinite, group)
     formula = lookup_formula(BY_GLOBAL_NORM, semantics, "clip_by_global_norm")
     limit = limit_of(max_norm)
-    check_nonfinite(nonfinite)
+    nonfinite = check_nonfinite(nonfinite)
     leaves = adopt_leaves(tree, "tree")
     adopted = of_one_framework(leaves)
     if limit.number is None:

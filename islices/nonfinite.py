@@ -1,29 +1,35 @@
 """What clipping does where a norm is NaN or infinite. SPEC clause 10.
 
-May import: `numpy`, `islices.arguments`, `islices.backend`, `islices.modes`.
+May import: `numpy`, `islices.arguments`, `islices.backend`, `islices.deprecation`, `islices.modes`.
 """
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from collections.abc import Sequence
+from typing import Literal, TypeAlias, cast
 
 import numpy as np
 
 from islices import modes
 from islices.arguments import check_name
 from islices.backend import Array, Backend
+from islices.deprecation import warn_deprecated
 
 __all__ = ["Nonfinite", "check_nonfinite", "refuse_nonfinite"]
 
 #: What a NaN or infinite norm does.
-Nonfinite: TypeAlias = Literal["propagate", "raise", "skip"]
-NONFINITE = ("propagate", "raise", "skip")
+Nonfinite: TypeAlias = Literal["propagate", "raise", "zero"]
+NONFINITE = ("propagate", "raise", "zero")
 
 
-def check_nonfinite(nonfinite: str) -> None:
-    """Raise ValueError for a name that means nothing."""
-    if type(nonfinite) is not str or nonfinite not in NONFINITE:
-        check_name(nonfinite, NONFINITE, "nonfinite")
+def check_nonfinite(nonfinite: str, accepted: Sequence[str] = NONFINITE) -> Nonfinite:
+    """nonfinite by its present name ("skip" was that of "zero"), or ValueError for one that means nothing."""
+    if type(nonfinite) is str and nonfinite in accepted:
+        return cast(Nonfinite, nonfinite)
+    if isinstance(nonfinite, str) and nonfinite == "skip":
+        warn_deprecated("nonfinite='skip' is deprecated: use 'zero', which is the same; islices 0.2 takes it away")
+        return "zero"
+    return cast(Nonfinite, check_name(nonfinite, accepted, "nonfinite"))
 
 
 def refuse_nonfinite(E: Backend, norms: Array, nonfinite: str) -> None:
@@ -31,7 +37,7 @@ def refuse_nonfinite(E: Backend, norms: Array, nonfinite: str) -> None:
     if nonfinite != "raise":
         return
     if E is not modes.HOST:
-        raise ValueError("nonfinite: got 'raise' under a trace; accepted there are 'propagate' and 'skip'")
+        raise ValueError("nonfinite: got 'raise' under a trace; accepted there are 'propagate' and 'zero'")
     if not np.isfinite(norms).all():
         bad = float(norms[~np.isfinite(norms)][0])
-        raise FloatingPointError(f"the norm of the gradient is {bad}; nonfinite= accepts 'propagate' and 'skip' too")
+        raise FloatingPointError(f"the norm of the gradient is {bad}; nonfinite= accepts 'propagate' and 'zero' too")

@@ -147,7 +147,7 @@ class PerSample:
         ----------
         max_norm : float
             0 gives zeros, inf changes nothing.
-        nonfinite : {"propagate", "raise", "skip"}
+        nonfinite : {"propagate", "raise", "zero"}
             What a NaN or infinite norm does to its sample.
 
         Returns
@@ -392,7 +392,7 @@ def clip_per_sample(tree: T, max_norm: float, *, nonfinite: Nonfinite = "propaga
         None is kept.
     max_norm : float
         0 gives zeros, inf changes nothing.
-    nonfinite : {"propagate", "raise", "skip"}
+    nonfinite : {"propagate", "raise", "zero"}
         What a NaN or infinite norm does to its sample.
 
     Returns
@@ -417,7 +417,7 @@ def clip_per_sample(tree: T, max_norm: float, *, nonfinite: Nonfinite = "propaga
     ([5.0, 1.0], [1.5, 1.0], [2.0, 0.0])
     """
     limit = limit_of(max_norm)
-    check_nonfinite(nonfinite)
+    nonfinite = check_nonfinite(nonfinite)
     leaves = flatten(tree, "tree")
     given = [x for x in leaves if x is not None]
     _check_leaves(given)

@@ -29,7 +29,7 @@ def renorm_rows(table: T, ids: Array, max_norm: float, *, nonfinite: Nonfinite =
     ids : int32 or int64 array of any shape
         Each row is looked at once, however often it occurs.
     max_norm : float
-    nonfinite : {"propagate", "raise", "skip"}
+    nonfinite : {"propagate", "raise", "zero"}
         What a NaN or infinite norm does to its row.
 
     Returns
@@ -58,7 +58,7 @@ def renorm_rows(table: T, ids: Array, max_norm: float, *, nonfinite: Nonfinite =
     if source.recorder is not None:
         raise TypeError("table: got one whose gradient is being taken; accepted is renorm_rows before value_and_grad")
     limit = check_max_norm(max_norm)
-    check_nonfinite(nonfinite)
+    nonfinite = check_nonfinite(nonfinite)
     weights = source.weights
     count = B.shape(weights)[0]
     ids = check_ids(B, ids, weights)

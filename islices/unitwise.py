@@ -59,7 +59,7 @@ def clip_by_block_rms(
         0 gives zeros, inf changes nothing.
     semantics : {"islices", "optax"}
         Whose arithmetic; SPEC clause 11.
-    nonfinite : {"propagate", "raise", "skip"}
+    nonfinite : {"propagate", "raise", "zero"}
         What a NaN or infinite root mean square does: every stored value NaN, FloatingPointError, or zeros.
 
     Returns
@@ -89,7 +89,7 @@ def clip_by_block_rms(
     """
     formula = lookup_formula(BY_BLOCK_RMS, semantics, "clip_by_block_rms")
     limit = limit_of(threshold, "threshold")
-    check_nonfinite(nonfinite)
+    nonfinite = check_nonfinite(nonfinite)
 
     def one(leaf: Any) -> Any:
         shape = _shape(leaf)
@@ -134,7 +134,7 @@ def adaptive_grad_clip(
         a table; all but the last of four and five.
     semantics : {"islices", "optax"}
         Whose arithmetic; SPEC clause 11.
-    nonfinite : {"propagate", "raise", "skip"}
+    nonfinite : {"propagate", "raise", "zero"}
         What a NaN or infinite norm of a unit of the gradient does to that unit.
 
     Returns
@@ -167,7 +167,7 @@ def adaptive_grad_clip(
     """
     formula = lookup_formula(ADAPTIVE, semantics, "adaptive_grad_clip")
     ratio, least = limit_of(clipping, "clipping"), check_max_norm(eps, "eps")
-    check_nonfinite(nonfinite)
+    nonfinite = check_nonfinite(nonfinite)
     leaves = adopt_leaves(x, "x")
     tables = _parameters(x, params, leaves)
 
@@ -303,7 +303,7 @@ def _clipped(measured: Measured, limit: Limit, formula: ClipFormula, nonfinite: 
             return measured.leaf
         steps = formula.steps(E, known, most)
         arrays = [E.astype(c, wide) for _, c in steps if not isinstance(c, float)]
-        if nonfinite == "skip":
+        if nonfinite == "zero":
             zeros = E.zeros_like(known)
             arrays.append(E.astype(E.where(E.isfinite(norms), zeros + 1.0, zeros), wide))
     if E is modes.HOST:
@@ -313,7 +313,7 @@ def _clipped(measured: Measured, limit: Limit, formula: ClipFormula, nonfinite: 
     asked = limit.array is not None or derivatives.asks(B, values)
     known_values = derivatives.constant(B, values) if asked else values
     clipped = modes.run(
-        _scale_units, B, (known_values, *arrays), units=measured.units, steps=rounded, skip=nonfinite == "skip"
+        _scale_units, B, (known_values, *arrays), units=measured.units, steps=rounded, zero=nonfinite == "zero"
     )
     if asked:
         clipped = _attached(measured, clipped, limit, formula, nonfinite)
@@ -327,7 +327,7 @@ def _attached(measured: Measured, clipped: Array, limit: Limit, formula: ClipFor
     with E.scope():
         known = norms if formula.wide else E.astype(norms, dtype)
         over = formula.over(E, known, _limits(measured, limit, E.dtype(known)))
-        if nonfinite == "skip":
+        if nonfinite == "zero":
             over = E.where(E.isfinite(norms), over, -1.0)
         multiple = E.zeros_like(norms) + 1.0 if measured.share is None else E.astype(measured.share, "float64")
         multiple = E.astype(E.round_product(multiple, measured.divisor), dtype)
@@ -345,14 +345,14 @@ def _attached(measured: Measured, clipped: Array, limit: Limit, formula: ClipFor
 
 
 def _scale_units(
-    B: Backend, values: Array, *arrays: Array, units: Units, steps: list[tuple[str, float | None]], skip: bool
+    B: Backend, values: Array, *arrays: Array, units: Units, steps: list[tuple[str, float | None]], zero: bool
 ) -> Array:
     numbers = iter([B.reshape(a, (B.shape(a)[0], 1)) for a in arrays])
     out = units.of(B, B.widen(values))
     for name, c in steps:
         number = next(numbers) if c is None else c
         out = B.round_product(out, number) if name == "mul" else B.div(out, number)
-    if skip:
+    if zero:
         out = B.where(B.less_equal(next(numbers), 0.0), B.zeros_like(out), out)
     return B.astype(units.back(B, out), B.dtype(values))
 

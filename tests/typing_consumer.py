@@ -22,7 +22,7 @@ def operations() -> None:
     assert_type(islices.scale({"table": gradient()}, 0.5), dict[str, IndexedSlices])
     assert_type(islices.concat([gradient(), gradient()]), IndexedSlices)
     assert_type(islices.drop_rows(gradient(), [1]), IndexedSlices)
-    assert_type(islices.clip_by_norm(gradient(), 1.0, semantics="tensorflow", nonfinite="skip"), IndexedSlices)
+    assert_type(islices.clip_by_norm(gradient(), 1.0, semantics="tensorflow", nonfinite="zero"), IndexedSlices)
 
 
 def clipping() -> list[IndexedSlices]:

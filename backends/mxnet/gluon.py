@@ -50,7 +50,7 @@ def clip_global_norm(
     semantics : {"mxnet", "islices", "tensorflow", "keras", "torch", "optax"}
         Whose factor. "mxnet", the default: min(1, max_norm / (norm + 1e-8)), so that what trains with MXNet's function
         keeps its course; "islices": max_norm / norm where the norm exceeds max_norm. SPEC clauses 10 and 11.
-    nonfinite : {"propagate", "raise", "skip"}
+    nonfinite : {"propagate", "raise", "zero"}
         What a NaN or infinite norm does: what the factor makes of the stored values ("islices": all NaN),
         FloatingPointError, or zeros.
     group : str, Group or an engine's own object, optional
@@ -98,7 +98,7 @@ def clip_global_norm(
         if not arrays:
             norm = mx.nd.array(norm.reshape(1), dtype=norm.dtype)
     if check_isfinite and not math.isfinite(norm.asscalar()):
-        become = "are set to zeros" if nonfinite == "skip" else "hold nothing of use once they are clipped"
+        become = "are set to zeros" if nonfinite in ("zero", "skip") else "hold nothing of use once they are clipped"
         warnings.warn(f"the norm of the arrays is {norm.asscalar()}: they {become}", stacklevel=2)
     for x, new in zip(arrays, clipped, strict=True):
         if new is not x:
@@ -140,7 +140,7 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
         The largest norm of the gradients as the optimizer takes them: divided by the batch size that `step` or `update`
         is given, and by the loss scale of mxnet.contrib.amp. None does not clip.
     semantics, nonfinite
-        As of `clip_global_norm`. "skip" updates by zeros.
+        As of `clip_global_norm`. "zero" updates by zeros: momentum still moves the weights.
     group, replicated
         As of `clip_global_norm`, the arrays being the gradients of params: where ranks hold parameters of their own,
         which no kvstore adds up. The flags are one a parameter. Every rank updates as often.
@@ -197,7 +197,7 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
                 )
             update_on_kvstore = False
         lookup_formula(BY_GLOBAL_NORM, semantics, "clip_global_norm")
-        check_nonfinite(nonfinite)
+        nonfinite = check_nonfinite(nonfinite)
         super().__init__(params, optimizer, optimizer_params, kvstore, compression_params, update_on_kvstore)
         sparse = [p.name for p in self._params if p._stype != "default"]
         if clip_global_norm is not None and sparse:

@@ -14,11 +14,11 @@ import keras
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-from islices.arguments import check_name, is_real
+from islices.arguments import is_real
 from islices.clip import clip_by_norm, clip_by_value
 from islices.global_norms import clip_by_global_norm
 from islices.native import from_native, to_native
-from islices.nonfinite import Nonfinite
+from islices.nonfinite import Nonfinite, check_nonfinite
 from islices.presets import BY_GLOBAL_NORM, BY_NORM, BY_VALUE, Semantics, lookup_formula
 from islices.registry import describe
 from islices.rows import coalesce
@@ -60,9 +60,9 @@ class Coalesced(keras.optimizers.Optimizer):  # type: ignore[misc]
     semantics : str
         Whose factor clips: "islices", or another that the function of islices has, such as "keras". Duplicates are
         summed first in any case. SPEC clause 11.
-    nonfinite : {"propagate", "skip"}
-        What a NaN or infinite norm does where one is clipped: every stored value NaN, or a step with zeros. SPEC
-        clause 10.
+    nonfinite : {"propagate", "zero"}
+        What a NaN or infinite norm does where one is clipped: every stored value NaN, or a step with zeros, by which
+        momentum and Adam's moments still move rows. SPEC clause 10.
 
     Raises
     ------
@@ -104,7 +104,7 @@ class Coalesced(keras.optimizers.Optimizer):  # type: ignore[misc]
                 lookup_formula(formulas, semantics, name)
         lookup_formula({**BY_GLOBAL_NORM, **BY_NORM, **BY_VALUE}, semantics, "clipping")
         self.semantics: Semantics = semantics
-        self.nonfinite: Nonfinite = check_name(nonfinite, ("propagate", "skip"), "nonfinite")  # a graph cannot raise
+        self.nonfinite = check_nonfinite(nonfinite, ("propagate", "zero"))  # a graph cannot raise
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "semantics": self.semantics, "nonfinite": self.nonfinite}

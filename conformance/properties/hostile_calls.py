@@ -67,7 +67,7 @@ def limit(d: Draw) -> Any:
 
 
 def clipping(d: Draw, **tree: Any) -> Arguments:
-    return {**tree, "max_norm": limit(d), "nonfinite": d.rng.choice(("propagate", "skip", "raise"))}
+    return {**tree, "max_norm": limit(d), "nonfinite": d.rng.choice(("propagate", "zero", "raise"))}
 
 
 def bounds(d: Draw) -> Arguments:

@@ -122,9 +122,9 @@ SHAPES: tuple[Any, ...] = (
 
 #: Names of options: of other functions, of nothing, and what is no name.
 NAMES: tuple[Any, ...] = (
-    "islices", "torch", "tensorflow", "keras", "mxnet", "optax", "fbgemm", "raise", "skip", "propagate", "sum", "mean",
-    "max", "touched", "all", "host", "native", "numpy", "nonsense", "", "\x00", "../numpy", "a" * 9999, b"islices", 0,
-    None, ["islices"], {"islices": 1}, np.str_("islices"), *REFUSING[:3],
+    "islices", "torch", "tensorflow", "keras", "mxnet", "optax", "fbgemm", "raise", "skip", "zero", "propagate", "sum",
+    "mean", "max", "touched", "all", "host", "native", "numpy", "nonsense", "", "\x00", "../numpy", "a" * 9999,
+    b"islices", 0, None, ["islices"], {"islices": 1}, np.str_("islices"), *REFUSING[:3],
 )  # fmt: skip
 
 

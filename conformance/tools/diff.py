@@ -7,10 +7,12 @@ import importlib.util
 import json
 import os
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
 from islices.cli import Command, UsageError
+from islices.compare.causes import CAUSES
 from islices.compare.difference import Difference, diff
 from islices.compare.show import report
 from islices.io import load, read_metadata
@@ -32,10 +34,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "files: what islices.save writes (.safetensors, .npz), and others' .safetensors and .npz files, whose tensors\n"
         "are dense. Options that are not given are taken from the files' metadata, where save was told them\n"
         "(metadata={'padding_idx': '0'}).\n"
-        "causes that are tried, singly and in pairs: duplicates not summed before clipping, padding row kept, mask\n"
-        "against padding_idx, frequency scaling, mean against sum, epsilon of a clip formula, clipped or not, sign,\n"
-        "permuted or off-by-one ids, transposed rows, sums in half precision, lazy against dense steps, dropped zero\n"
-        "rows. What is not proven on enough elements is not named.\n"
+        f"{_causes()}\n"
+        "What is not proven on enough elements is not named.\n"
         "exit codes: 0 equal, 1 different, 2 usage, or a file that cannot be read"
     )
     parser.add_argument("a", metavar="A", help="a file of gradients or tables")
@@ -52,6 +52,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", metavar="NAME", help="compare this tensor of A alone")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout instead of the report")
     parser.add_argument("--plot", metavar="FILE", help="write a picture of the rows that differ (.png, .svg, .pdf)")
+
+
+def _causes() -> str:
+    titles = ", ".join(cause.title for cause in CAUSES.values())
+    return textwrap.fill(f"causes that are tried, singly and in pairs: {titles}.", 112)
 
 
 def compare(options: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from islices.arguments import is_real, show, whole_number
-from islices.compare.case import Context
+from islices.compare.comparison import Context
 from islices.compare.explanation import Explanation, name_sides
 from islices.compare.measure import TensorDifference, measure
 from islices.compare.picture import draw

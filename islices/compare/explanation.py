@@ -13,23 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from islices.compare.case import Case, Proposal
+from islices.compare.cause import Proposal
+from islices.compare.comparison import Comparison
 from islices.compare.evidence import NONE, Paired, Rows, evidence, paired
 from islices.compare.stored import Array, contained
 
-__all__ = ["STRICT", "Cause", "Explanation", "distance", "evidence_of", "name_sides", "paired_sides", "said", "samples"]
+__all__ = ["Explanation", "Finding", "distance", "evidence_of", "name_sides", "paired_sides", "said", "samples"]
 
 #: Rows of a large tensor that are looked at first.
 SAMPLED = 128
-#: Compared to the bit and in no other way: within a bound on rounding they would say nothing.
-STRICT = {"half_sums", "rounded", "dtype"}
-#: Nothing of the values changes, so that what counts is how much agrees.
-MOVES = {"off_by_one", "permuted", "transposed"}
 
 
 @dataclass(frozen=True)
-class Cause:
-    """One cause: a stable name, the sentence, and what it found."""
+class Finding:
+    """One cause as it is told: its stable name, the sentence, and what was found."""
 
     name: str
     text: str
@@ -42,7 +39,7 @@ class Explanation:
 
     Attributes
     ----------
-    causes : tuple of Cause
+    causes : tuple of Finding
     exact : bool
         To the bit; else within the bound on rounding of SPEC clause 22.
     bits : float
@@ -51,7 +48,7 @@ class Explanation:
         What was granted to the arithmetic of two models beside rounding, as a part of each tensor's largest |value|.
     """
 
-    causes: tuple[Cause, ...]
+    causes: tuple[Finding, ...]
     exact: bool
     bits: float
     slack: float = 0.0
@@ -67,38 +64,38 @@ def name_sides(text: str, names: tuple[str, str]) -> str:
     return re.sub(r"\{([ab])\}", lambda found: names["ab".index(found[1])], text)
 
 
-def said(p: Proposal) -> Cause:
-    """A proposal as a cause: {x} and {y} become {a} and {b}."""
+def said(p: Proposal) -> Finding:
+    """A proposal in words: {x} and {y} become {a} and {b}."""
     x, y = "ab"[p.which], "ba"[p.which]
-    text = p.text.replace("{x}", f"{{{x}}}").replace("{y}", f"{{{y}}}")
-    return Cause(p.name, text, {"side": x, **p.details})
+    text = p.change.text.replace("{x}", f"{{{x}}}").replace("{y}", f"{{{y}}}")
+    return Finding(p.cause.name, text, {"side": x, **p.change.details})
 
 
 def evidence_of(
-    case: Case, chain: Sequence[Proposal], after: Case, pairs: Sequence[Paired], exact: bool
+    both: Comparison, chain: Sequence[Proposal], after: Comparison, pairs: Sequence[Paired], exact: bool
 ) -> float | None:
     """The least that speaks for one of the proposals; None where it is not enough."""
-    least, before = math.inf, case
+    least, before = math.inf, both
     for p in chain:
         told = NONE
         for t, pair in enumerate(pairs):
             was = _was(p, before.side(p.which)[t], after, t, len(pair.x))
             told += evidence(pair, was, exact=exact)
-        before = before.with_side(p.which, p.rows)
-        told = told.less(p.cost)
+        before = before.with_side(p.which, p.change.rows)
+        told = told.less(p.change.cost)
         if not told.enough:
             return None
         least = min(least, told.bits)
     return least
 
 
-def _was(p: Proposal, old: Rows, after: Case, t: int, size: int) -> Array:
+def _was(p: Proposal, old: Rows, after: Comparison, t: int, size: int) -> Array:
     """For each element of the final pairing, how much the proposal changed there, or how much agrees."""
     final = after.side(p.which)[t]
-    new = p.rows[t]
-    if p.name in MOVES:
+    new = p.change.rows[t]
+    if p.cause.moves:  # no value changes, so that what counts is how much agrees
         return np.zeros(size) if new is old else _flat(final, _of_moved_rows(final, old), after, t)
-    if p.agreement:
+    if p.cause.drops or p.cause.narrows:  # what speaks for it is that all the rest agrees
         return _flat(final, np.abs(final.values), after, t)
     if new is old or new.values.shape != old.values.shape:
         return np.zeros(size)
@@ -121,7 +118,7 @@ def _of_moved_rows(final: Rows, old: Rows) -> Array:
     return sizes
 
 
-def _flat(final: Rows, sizes: Array, after: Case, t: int) -> Array:
+def _flat(final: Rows, sizes: Array, after: Comparison, t: int) -> Array:
     """Sizes on final's rows, laid out as the pairing of tensor t."""
     ids = np.union1d(after.a[t].ids, after.b[t].ids)
     if len(ids) == len(final.ids):
@@ -131,33 +128,33 @@ def _flat(final: Rows, sizes: Array, after: Case, t: int) -> Array:
     return out.reshape(-1)
 
 
-def paired_sides(case: Case) -> list[Paired] | None:
+def paired_sides(both: Comparison) -> list[Paired] | None:
     out = []
-    for x, y in zip(case.a, case.b, strict=True):
-        pair = paired(x, y, case.slack)
+    for x, y in zip(both.a, both.b, strict=True):
+        pair = paired(x, y, both.slack)
         if pair is None:
             return None
         out.append(pair)
     return out
 
 
-def distance(case: Case) -> float:
+def distance(both: Comparison) -> float:
     """The largest |a - b| of an element, as a part of the largest |value| of its tensor."""
     found = [
         float(np.nan_to_num(np.abs(p.x - p.y)).max(initial=0.0)) / max(p.tops)
-        for p in paired_sides(case) or []
+        for p in paired_sides(both) or []
         if max(p.tops) > 0
     ]
     return max(found, default=0.0)
 
 
-def samples(case: Case) -> Iterator[Paired]:
+def samples(both: Comparison) -> Iterator[Paired]:
     """Some rows of each large tensor: what does not hold there need not be looked at everywhere."""
-    for t, (x, y) in enumerate(zip(case.a, case.b, strict=True)):
+    for t, (x, y) in enumerate(zip(both.a, both.b, strict=True)):
         if len(x.ids) > 8 * SAMPLED and np.array_equal(x.ids, y.ids):
             some = np.linspace(0, len(x.ids) - 1, SAMPLED).astype(np.int64)
-            if case.telling:
-                some = np.union1d(some, np.flatnonzero(contained(x.ids, case.telling[t])))
-            pair = paired(x.rearranged(some, x.ids[some]), y.rearranged(some, y.ids[some]), case.slack)
+            if both.telling:
+                some = np.union1d(some, np.flatnonzero(contained(x.ids, both.telling[t])))
+            pair = paired(x.rearranged(some, x.ids[some]), y.rearranged(some, y.ids[some]), both.slack)
             if pair is not None:
-                yield replace(pair, tops=(x.top, y.top)) if case.slack else pair
+                yield replace(pair, tops=(x.top, y.top)) if both.slack else pair

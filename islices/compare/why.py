@@ -1,4 +1,4 @@
-"""From tensors read to the cases that causes are tried on: gradients first, then tables that a step has changed.
+"""From tensors read to the comparisons that causes are tried on: gradients first, then tables that a step has changed.
 
 Where nothing explains the difference so, all is tried again with slack for the models' own arithmetic, the lesser
 first.
@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from islices.compare.case import Case, Context, Proposal, telling_rows
+from islices.compare.cause import Proposal
+from islices.compare.comparison import Comparison, Context, telling_rows
 from islices.compare.evidence import MOST_SLACK, SLACKS, Rows, rows_of, with_terms_of
 from islices.compare.explanation import Explanation, distance
 from islices.compare.search import explain, proposals, within_rounding
@@ -39,18 +40,18 @@ def why(
         sides = [
             tuple(x if r is None else with_terms_of(x, r) for x, r in zip(side, raw, strict=True)) for side in sides
         ]
-    cases = [Case(sides[0], sides[1], context, raw, telling=tuple(map(telling_rows, *sides)))]
-    rounding = within_rounding(cases[0])
+    comparisons = [Comparison(sides[0], sides[1], context, raw, telling=tuple(map(telling_rows, *sides)))]
+    rounding = within_rounding(comparisons[0])
     if before is not None and (steps := _steps(stored, before, grad, context)):
-        cases.append(steps)
+        comparisons.append(steps)
     proposed: list[Proposal] = []
-    for case in cases:
-        proposed = proposals(case)
-        if causes := explain(case, proposed):
+    for both in comparisons:
+        proposed = proposals(both)
+        if causes := explain(both, proposed):
             return causes, rounding, None
     if rounding:
         return (), True, None
-    last = cases[-1]  # what is little beside a table may be all of a step
+    last = comparisons[-1]  # what is little beside a table may be all of a step
     for slack in _slacks(last):
         loose = replace(last, slack=slack)
         if within_rounding(loose):
@@ -60,8 +61,8 @@ def why(
     return (), False, None
 
 
-def _slacks(case: Case) -> list[float]:
-    eps = max(max(x.eps, y.eps) for x, y in zip(case.a, case.b, strict=True))
+def _slacks(both: Comparison) -> list[float]:
+    eps = max(max(x.eps, y.eps) for x, y in zip(both.a, both.b, strict=True))
     return sorted({min(k * eps, MOST_SLACK) for k in SLACKS}) if eps else []
 
 
@@ -70,7 +71,7 @@ def _steps(
     before: Sequence[Stored | None],
     grad: Sequence[Stored | None] | None,
     context: Context,
-) -> Case | None:
+) -> Comparison | None:
     """Tables as what a step has changed in them; None where the tensors are no tables of one shape."""
     sides: tuple[list[Rows], list[Rows]] = ([], [])
     for (a, b), start in zip(stored, before, strict=True):
@@ -80,7 +81,7 @@ def _steps(
             side.append(_moved(x, start))
     named = None if grad is None else tuple(None if g is None else _named_rows(g) for g in grad)
     telling = tuple(map(telling_rows, *sides))
-    return Case(tuple(sides[0]), tuple(sides[1]), context, None, named, steps=True, telling=telling)
+    return Comparison(tuple(sides[0]), tuple(sides[1]), context, None, named, steps=True, telling=telling)
 
 
 def _named_rows(g: Stored) -> Any:

@@ -24,7 +24,7 @@ from islices.distributed.engines import find_group
 from islices.distributed.group import ArrayGroup, Group
 from islices.limits import Limit, check_max_norm
 from islices.native import flatten
-from islices.nonfinite import check_nonfinite
+from islices.nonfinite import Nonfinite, check_nonfinite
 from islices.norms import (
     Leaf,
     Total,
@@ -107,26 +107,19 @@ def clip_over(
 ) -> tuple[Any, Any]:
     """`islices.clip_by_global_norm` over the ranks of a group; look returns (tree, replicated), or raises what the
     other ranks are told."""
-    trees: list[Any] = []
+    checked: list[tuple[Any, ClipFormula, float, Nonfinite]] = []
 
     def ask() -> Question:
-        formula, limit = _check_clip(max_norm, semantics, nonfinite)
-        said = {"max_norm": limit, "semantics": semantics, "nonfinite": nonfinite}
+        formula: ClipFormula = lookup_formula(BY_GLOBAL_NORM, semantics, "clip_by_global_norm")
+        limit, does = check_max_norm(max_norm), check_nonfinite(nonfinite)
         tree, replicated = look()
-        trees.append(tree)
+        checked.append((tree, formula, limit, does))
+        said = {"max_norm": limit, "semantics": semantics, "nonfinite": does}
         return Question(tree, replicated, raw=formula.raw, said=said)
 
     leaves, total = measure_over(call, ask, group)
-    formula, limit = _check_clip(max_norm, semantics, nonfinite)
-    return clip_leaves(trees[0], leaves, total, Limit(limit), formula, nonfinite), total.given
-
-
-def _check_clip(max_norm: Any, semantics: Semantics, nonfinite: str) -> tuple[ClipFormula, float]:
-    """(formula, max_norm, a number) of clip_by_global_norm over ranks, its arguments checked."""
-    formula = lookup_formula(BY_GLOBAL_NORM, semantics, "clip_by_global_norm")
-    limit = check_max_norm(max_norm)
-    check_nonfinite(nonfinite)
-    return formula, limit
+    ((tree, formula, limit, does),) = checked
+    return clip_leaves(tree, leaves, total, Limit(limit), formula, does), total.given
 
 
 def measure_over(call: str, ask: Callable[[], Question], group: Any) -> tuple[list[Leaf | None], Total]:

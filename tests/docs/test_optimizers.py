@@ -1,5 +1,5 @@
 """What is written of the optimizers' records: docs/optimizers.md's table and the torch front's stub are what the
-library has (``python tests/test_optim_docs.py`` writes both anew); defaults are the frameworks' own."""
+library has (``python tests/docs/test_optimizers.py`` writes both anew); defaults are the frameworks' own."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def table() -> str:
 def stub() -> str:
     """The classes of the torch front, for type checkers."""
     lines = [
-        '"""Written by tests/test_optim_docs.py from the records of the optimizers."""',
+        '"""Written by tests/docs/test_optimizers.py from the records of the optimizers."""',
         "",
         "from typing import Any, TypeAlias, Unpack",
         "",

@@ -106,8 +106,8 @@ def clip_by_global_norm(
         Not negative.
     semantics : {"islices", "optax", "tensorflow", "keras", "torch", "mxnet"}
         Whose factor; SPEC clause 11.
-    nonfinite : {"propagate", "skip", "raise"}
-        What a NaN or infinite norm does: everything NaN, zeros, or FloatingPointError (not in jit).
+    nonfinite : {"propagate", "raise", "zero"}
+        What a NaN or infinite norm does: everything NaN, FloatingPointError (not in jit), or zeros.
     group : str, tuple of str, Group or an engine's own object, optional
         The ranks that hold the parts of one gradient, each in its own updates: the name of the mapped axis within
         shard_map, "jax" between processes. See `islices.distributed.get_group`.
@@ -139,7 +139,7 @@ def clip_by_global_norm(
     """
     lookup_formula(BY_GLOBAL_NORM, semantics, "clip_by_global_norm")
     limit_of(max_norm)
-    check_nonfinite(nonfinite)
+    nonfinite = check_nonfinite(nonfinite)
 
     def clipped(updates: Any) -> Any:
         structure: Any
@@ -230,7 +230,7 @@ def clip_by_block_rms(
         Not negative.
     semantics : {"islices", "optax"}
         Whose factor; SPEC clause 11.
-    nonfinite : {"propagate", "skip", "raise"}
+    nonfinite : {"propagate", "raise", "zero"}
         As `clip_by_global_norm` has it, leaf by leaf.
 
     Returns
@@ -255,6 +255,7 @@ def clip_by_block_rms(
     >>> tx.update(grad, tx.init(None))[0].values.tolist()
     [[2.0]]
     """
+    nonfinite = check_nonfinite(nonfinite)
     block_rms(None, threshold, semantics=semantics, nonfinite=nonfinite)  # its arguments are looked at
 
     def clipped(updates: Any) -> Any:
@@ -285,7 +286,7 @@ def adaptive_grad_clip(
         is read; -1 makes one of each row, and reads those that the gradient names.
     semantics : {"islices", "optax"}
         Whose factor; SPEC clause 11.
-    nonfinite : {"propagate", "skip", "raise"}
+    nonfinite : {"propagate", "raise", "zero"}
         As `clip_by_global_norm` has it, unit by unit.
 
     Returns
@@ -310,7 +311,7 @@ def adaptive_grad_clip(
     >>> [round(x, 3) for x in tx.update(grad, tx.init(params), params)[0].values.ravel().tolist()]
     [0.6, -0.8]
     """
-    options = {"eps": eps, "axes": axis, "semantics": semantics, "nonfinite": nonfinite}
+    options = {"eps": eps, "axes": axis, "semantics": semantics, "nonfinite": check_nonfinite(nonfinite)}
     adaptive(None, None, clipping, **options)  # its arguments are looked at
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:

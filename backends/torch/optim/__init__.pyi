@@ -1,4 +1,4 @@
-"""Written by tests/test_optim_docs.py from the records of the optimizers."""
+"""Written by tests/docs/test_optimizers.py from the records of the optimizers."""
 
 from typing import Any, TypeAlias, Unpack
 

@@ -120,7 +120,7 @@ def test_loss_scales_of_a_power_of_two_change_no_bit() -> None:
 
 def test_a_norm_that_is_not_finite() -> None:
     grads = [tf.IndexedSlices(tf.constant([[np.nan], [1.0]]), tf.constant([1, 2]), tf.constant([4, 1]))]
-    for nonfinite, expected in (("propagate", [1.0, np.nan, np.nan, 1.0]), ("skip", [1.0] * 4)):
+    for nonfinite, expected in (("propagate", [1.0, np.nan, np.nan, 1.0]), ("zero", [1.0] * 4)):
         table = tf.Variable(tf.ones((4, 1)))
         front.SGD(1.0, global_clipnorm=1.0, nonfinite=nonfinite).apply(grads, [table])
         np.testing.assert_array_equal(table.numpy().ravel(), expected)
@@ -155,7 +155,7 @@ BAD = {
     "two clips": (lambda: front.Adam(clipnorm=1.0, clipvalue=1.0), ValueError, "Only one of"),
     "semantics": (lambda: front.Adam(clipnorm=1.0, semantics="torch"), ValueError, "clipnorm has islices"),
     "no semantics": (lambda: front.Adam(semantics="none"), ValueError, "semantics: got 'none'"),
-    "nonfinite": (lambda: front.Adam(nonfinite="raise"), ValueError, "accepted are 'propagate', 'skip'"),
+    "nonfinite": (lambda: front.Adam(nonfinite="raise"), ValueError, "accepted are 'propagate', 'zero'"),
     "unknown": (lambda: front.Adam(clip=1.0), ValueError, "not recognized"),
     "rule": (lambda: front.Stepped("adam"), TypeError, "rule: got str 'adam'; accepted"),
     "function": (lambda: front.Stepped(optim.adam(lambda step: 0.1)), TypeError, "rule: got a learning rate"),
@@ -249,7 +249,7 @@ def test_fit_takes_the_course_of_dense_gradients() -> None:
 
 def test_a_saved_model_goes_on_where_it_was(tmp_path: Path) -> None:
     def optimizer() -> Any:
-        return front.Adam(RATE, global_clipnorm=CLIP, semantics="keras", nonfinite="skip")
+        return front.Adam(RATE, global_clipnorm=CLIP, semantics="keras", nonfinite="zero")
 
     whole, first = fitted(optimizer(), epochs=3), fitted(optimizer(), epochs=2)
     first.save(tmp_path / "model.keras")

@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,9 @@ import pytest
 import islices
 from islices import IndexedSlices
 from islices.cli import main
+from islices.compare.cause import Cause, Change, each_tensor
+from islices.compare.causes import CAUSES
+from islices.compare.comparison import Comparison
 
 BACKENDS = [name for name in ("numpy", "torch", "tensorflow", "jax", "mxnet") if name in islices.list_backends()]
 
@@ -313,6 +318,64 @@ def test_a_structure_within_itself_is_refused() -> None:
     loop.append(loop)
     with pytest.raises(ValueError, match="levels"):
         islices.diff(loop, G)
+
+
+# ---------------------------------------------------------------------- causes
+def test_every_cause_is_in_the_docs_and_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(islices.__file__).parents[1] / "docs" / "diff.md").read_text("utf-8")
+    documented = {name for line in page.splitlines() if line[:3] == "| `" for name in line.split("|")[1].split("`")}
+    assert CAUSES.keys() - documented == set()
+    assert main(["diff", "--help"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert [cause.name for cause in CAUSES.values() if cause.title not in said] == []
+
+
+def test_a_cause_can_be_looked_for_and_subsumes_causes_that_there_are() -> None:
+    assert len({cause.rank for cause in CAUSES.values()}) == len(CAUSES)
+    for name, cause in CAUSES.items():
+        assert cause.name == name
+        assert cause.propose or cause.foretell or cause.fit, name
+        assert set(cause.subsumes) <= CAUSES.keys() - {name}
+
+
+def test_a_cause_is_its_record_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Search and explanation know a new one by its traits: alone, with a factor, and before what it subsumes."""
+
+    def propose(both: Comparison, which: int) -> Iterator[Change]:
+        found = each_tensor(both, which, lambda x, y, t: replace(x, values=x.values[:, ::-1], terms=None))
+        if found:
+            text = "mirrored: columns of {x} are those of {y} from the last to the first"
+            yield Change(found.rows, text, found.named)
+
+    mirrored = Cause("mirrored", "mirrored columns", 999, propose=propose, sides="a")
+    values = np.random.default_rng(0).standard_normal((30, 4)).astype(np.float32)
+    a, b = slices(values, range(30), 40), slices(values[:, ::-1], range(30), 40)
+    assert islices.diff(a, b).causes == ()
+    monkeypatch.setitem(CAUSES, "mirrored", mirrored)
+    (alone,) = islices.diff(a, b, names=("old", "new")).causes
+    assert (alone.names, alone.exact) == (("mirrored",), True)
+    assert alone.causes[0].text == "mirrored: columns of old are those of new from the last to the first"
+    assert alone.causes[0].details == {"side": "a", "tensors": [""]}
+    assert [e.names for e in islices.diff(a * 0.25, b, batch_size=4).causes] == [("mirrored", "mean")]
+    monkeypatch.setitem(CAUSES, "mirrored", replace(mirrored, scales=False))
+    assert islices.diff(a * 0.25, b, batch_size=4).causes == ()
+    monkeypatch.setitem(CAUSES, "mirrored", replace(mirrored, needs=("steps",)))
+    assert islices.diff(a, b).causes == ()
+    twice = slices(np.concatenate([values, values[:, ::-1]]), range(60), 60)  # its rows turned round, or mirrored
+    other = slices(np.concatenate([values[:, ::-1], values]), range(60), 60)
+    monkeypatch.setitem(CAUSES, "mirrored", mirrored)
+    assert [e.names for e in islices.diff(twice, other).causes] == [("permuted",), ("mirrored",)]
+    monkeypatch.setitem(CAUSES, "mirrored", replace(mirrored, subsumes=("permuted",)))
+    assert [e.names for e in islices.diff(twice, other).causes] == [("mirrored",)]
+
+
+def test_a_table_laid_out_by_columns_beside_the_gradient_before_clipping() -> None:
+    """What is known of the rows of one layout says nothing of those of the other."""
+    r = np.random.default_rng(0)
+    raw = slices(r.standard_normal((60, 5)), r.integers(0, 20, 60), 60)
+    dense = islices.to_dense(raw)
+    found = islices.diff(np.ascontiguousarray(dense.T), dense, before=raw)
+    assert [e.names for e in found.causes] == [("transposed",)]
 
 
 # ---------------------------------------------------------------------- the command

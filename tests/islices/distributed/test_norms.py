@@ -153,7 +153,7 @@ def measure(group: Group, framework: str) -> dict[Any, Any]:
                 found[size, name, "norm", order] = outcome(islices.global_norm, tree, order, **given)
             for limit in max_norms:
                 found[size, name, limit] = outcome(islices.clip_by_global_norm, tree, limit, **given)
-            for how in (*(PRESETS if size == SIZE else ()), "raise", "skip"):
+            for how in (*(PRESETS if size == SIZE else ()), "raise", "zero"):
                 keyword = {"semantics" if how in PRESETS else "nonfinite": how}
                 found[size, name, how] = outcome(islices.clip_by_global_norm, tree, max_norms[0], **keyword, **given)
     found |= {("refused", name): outcome(call, group, framework) for name, call in REFUSED.items()}
@@ -202,7 +202,7 @@ def max_norm(group: Group, framework: str) -> Any:
 
 
 def nonfinite(group: Group, framework: str) -> Any:
-    how = "raise" if group.rank == 1 else "skip"
+    how = "raise" if group.rank == 1 else "zero"
     return islices.clip_by_global_norm([of(framework, 1.0)], 1.0, nonfinite=how, group=group)
 
 
@@ -307,13 +307,13 @@ def test_what_is_not_finite_is_decided_alike(name: str, ranks: Ranks) -> None:
     leaves = whole(name)
     norm = float(islices.global_norm(leaves))
     for where, size, _, found in each_rank(ranks, name):
-        refused, skipped = found[size, name, "raise"], found[size, name, "skip"]
+        refused, zeroed = found[size, name, "raise"], found[size, name, "zero"]
         if math.isfinite(norm):
-            same(refused[1], skipped[1], where)
+            same(refused[1], zeroed[1], where)
             continue
         assert refused[0] == "FloatingPointError", where
         assert f"the norm of the gradient is {norm}" in refused[1], where
-        assert all((x == 0).all() for side in skipped[0].values() for x in side.values()), where
+        assert all((x == 0).all() for side in zeroed[0].values() for x in side.values()), where
 
 
 # fmt: off
@@ -327,7 +327,7 @@ SAID: dict[str, tuple[str, str, dict[int, tuple[str, str]]]] = {
     "order": ("RankError", "rank 0 raised ValueError: ord: got 0", {0: ("ValueError", "ord: got 0; accepted is")}),
     "max_norms": ("ValueError", "max_norm: 1.0 on ranks 0 to 2, 2.0 on rank 3", {}),
     "max_norm": ("RankError", "rank 0 raised ValueError: max_norm: got -1.0", {0: ("ValueError", "max_norm: got")}),
-    "nonfinite": ("ValueError", "nonfinite: skip on ranks 0, 2 and 3, raise on rank 1", {}),
+    "nonfinite": ("ValueError", "nonfinite: zero on ranks 0, 2 and 3, raise on rank 1", {}),
     "different_values": ("ValueError", "replicated: got leaves that are not the same on rank 3", {}),
     "different_sizes": ("ValueError", "replicated: got leaves that are not the same on rank 2", {}),
     "different_shapes": ("ValueError", "replicated: (dense, float32, [1]) on rank 0", {}),

@@ -473,7 +473,7 @@ def per_sample_clip_sum(
     kept: list[Any] = []
     scaled: list[Any] = []
     for b, norm in enumerate(norms):
-        gone = nonfinite == "skip" and not math.isfinite(norm)
+        gone = nonfinite == "zero" and not math.isfinite(norm)
         kept += [0.0 if gone else v for v in part(g, b).data]
         scaled += [clip_number(v, x.dtype, norm, float(max_norm), nonfinite) for v in part(x, b).data]
     product = [Array(g.dtype, g.shape, kept), Array(x.dtype, x.shape, scaled)]

@@ -218,7 +218,7 @@ def clip_by_value(x: Any, lo: float, hi: float) -> Any:
 
 def clip_number(v: Any, dtype: str, norm: float, max_norm: float, nonfinite: str) -> Any:
     if norm != norm or norm == math.inf:
-        return 0.0 if nonfinite == "skip" else math.nan
+        return 0.0 if nonfinite == "zero" else math.nan
     if norm <= max_norm:
         return v
     factor = WIDE[dtype](np.float64(max_norm) / np.float64(norm))

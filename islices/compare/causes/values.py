@@ -1,7 +1,4 @@
-"""Causes that change what stands in the rows: types, signs, frequencies, sums in 16 bits.
-
-Each is a function of a case and a side, as in `islices.compare.structure`.
-"""
+"""Causes that change what stands in the rows: types, signs, frequencies, sums in 16 bits."""
 
 from __future__ import annotations
 
@@ -12,26 +9,31 @@ from typing import Any
 
 import numpy as np
 
-from islices.compare.case import Case, Proposal, each_tensor, tensor_names
+from islices.compare.cause import Cause, Change, each_tensor
+from islices.compare.comparison import Comparison
 from islices.compare.evidence import PRECISION, Rows
 from islices.compare.half import HALVES, fold
 from islices.compare.stored import Array, contained, wide
 
-__all__ = ["by_frequency", "half_sums", "rounded", "same_values", "sign"]
+__all__ = ["DTYPE", "FREQUENCY", "HALF_SUMS", "ROUNDED", "SIGN"]
 
 
 # ---------------------------------------------------------------------- types and signs
-def same_values(case: Case, which: int) -> Iterator[Proposal]:
+def same_values(both: Comparison, which: int) -> Iterator[Change]:
     """The values are the same in types of different width."""
-    found = each_tensor(case, which, lambda x, y, t: replace(x, dtype=y.dtype) if x.dtype != y.dtype else None)
+    found = each_tensor(both, which, lambda x, y, t: replace(x, dtype=y.dtype) if x.dtype != y.dtype else None)
     if found:
-        types = sorted({case.a[t].dtype for t in found[1]}), sorted({case.b[t].dtype for t in found[1]})
-        a, b = ("/".join(t) for t in types)
+        a, b = ("/".join(sorted({side[t].dtype for t in found.numbers})) for side in (both.a, both.b))
         text = f"only the types differ: {{a}} is {a}, {{b}} {b}, the values are the same"
-        yield Proposal("dtype", which, found[0], text, tensor_names(case, found[1]), agreement=True)
+        yield Change(found.rows, text, found.named)
 
 
-def rounded(case: Case, which: int) -> Iterator[Proposal]:
+DTYPE = Cause(
+    "dtype", "only the types", 10, propose=same_values, sides="a", narrows=True, exact="always", subsumes=("rounded",)
+)
+
+
+def rounded(both: Comparison, which: int) -> Iterator[Change]:
     """One side is the other, rounded to a narrower type."""
 
     def change(x: Rows, y: Rows, t: int) -> Rows | None:
@@ -39,13 +41,15 @@ def rounded(case: Case, which: int) -> Iterator[Proposal]:
             return None
         return replace(x, values=_round_to(x.values, y.dtype), dtype=y.dtype)
 
-    found = each_tensor(case, which, change)
+    found = each_tensor(both, which, change)
     if found:
-        type_ = case.side(1 - which)[found[1][0]].dtype
-        text = f"{{y}} is {{x}} rounded to {type_}"
-        yield Proposal(
-            "rounded", which, found[0], text, {"dtype": type_, **tensor_names(case, found[1])}, agreement=True
-        )
+        type_ = both.side(1 - which)[found.numbers[0]].dtype
+        yield Change(found.rows, f"{{y}} is {{x}} rounded to {type_}", {"dtype": type_, **found.named})
+
+
+ROUNDED = Cause(
+    "rounded", "rounded to a narrower type", 70, propose=rounded, narrows=True, exact="always", scales=False
+)
 
 
 def _round_to(x: Array, dtype: str) -> Array:
@@ -55,20 +59,23 @@ def _round_to(x: Array, dtype: str) -> Array:
         return x.astype(dtype).astype(np.float64)
 
 
-def sign(case: Case, which: int) -> Iterator[Proposal]:
+def sign(both: Comparison, which: int) -> Iterator[Change]:
     """The opposite sign: a loss maximised, a step added."""
-    rows = tuple(replace(x, values=-x.values) for x in case.side(which))
-    yield Proposal("sign", which, rows, "sign: {x} has the opposite sign of {y}", exact=not case.steps)
+    rows = tuple(replace(x, values=-x.values) for x in both.side(which))
+    yield Change(rows, "sign: {x} has the opposite sign of {y}")
+
+
+SIGN = Cause("sign", "sign", 20, propose=sign, sides="a")
 
 
 # ---------------------------------------------------------------------- what stands in a row
-def by_frequency(case: Case, which: int) -> Iterator[Proposal]:
+def by_frequency(both: Comparison, which: int) -> Iterator[Change]:
     """Each row divided by how often it occurs; counts from whoever has the slots, else whole ratios of the rows."""
     cost, source = 0.0, ""
 
     def change(x: Rows, y: Rows, t: int) -> Rows | None:
         nonlocal cost, source
-        known = [(c, name) for c, name in ((x, "{x}"), (y, "{y}"), (case.raw(t), "before")) if _has_counts(c)]
+        known = [(c, name) for c, name in ((x, "{x}"), (y, "{y}"), (both.raw(t), "before")) if _has_counts(c)]
         if known:
             holder, source = known[0]
             counts = _counts_of(holder, x.ids)
@@ -84,12 +91,14 @@ def by_frequency(case: Case, which: int) -> Iterator[Proposal]:
         terms = None if x.terms is None else x.terms / column
         return replace(x, values=x.values / column, terms=terms, slot_ids=None, slots=None)
 
-    found = each_tensor(case, which, change)
+    found = each_tensor(both, which, change)
     if found:
         where = "whole ratios of the rows" if "ratios" in source else f"counted in {source}'s slots"
         text = f"frequency: {{y}} divides each row by how often it occurs (scale_by_freq; {where}), {{x}} does not"
-        details = {"counts": source.strip("{}"), **tensor_names(case, found[1])}
-        yield Proposal("frequency", which, found[0], text, details, cost, exact=False)
+        yield Change(found.rows, text, {"counts": source.strip("{}"), **found.named}, cost)
+
+
+FREQUENCY = Cause("frequency", "frequency scaling", 50, propose=by_frequency, exact="never")
 
 
 def _has_counts(x: Rows | None) -> bool:
@@ -125,12 +134,12 @@ def _counts_between(a: Array, b: Array, *, more_than_one: bool = False) -> Array
     return counts.astype(np.int64) if whole and (counts.min() < counts.max() or not more_than_one) else None
 
 
-def half_sums(case: Case, which: int) -> Iterator[Proposal]:
+def half_sums(both: Comparison, which: int) -> Iterator[Change]:
     """Sums formed in 16 bits: every addition rounded, instead of once at the end."""
     for dtype in HALVES:
 
         def change(x: Rows, y: Rows, t: int, dtype: str = dtype) -> Rows | None:
-            source = _slots_of(case, which, t, x)
+            source = _slots_of(both, which, t, x)
             if source is None or source.slot_ids is None or source.slots is None:
                 return None
             if not np.array_equal(source.ids, x.ids) or x.values.shape[1:] != source.slots.shape[1:]:
@@ -140,17 +149,20 @@ def half_sums(case: Case, which: int) -> Iterator[Proposal]:
             place = np.searchsorted(source.ids, source.slot_ids)
             return replace(x, values=fold(source.slots, place, len(x.ids), dtype), dtype=y.dtype)
 
-        found = each_tensor(case, which, change)
+        found = each_tensor(both, which, change)
         if found:
             text = f"half accumulation: {{y}} has formed its sums in {dtype}, {{x}} in a wider type"
-            yield Proposal("half_sums", which, found[0], text, {"dtype": dtype, **tensor_names(case, found[1])})
+            yield Change(found.rows, text, {"dtype": dtype, **found.named})
 
 
-def _slots_of(case: Case, which: int, t: int, x: Rows) -> Rows | None:
+HALF_SUMS = Cause("half_sums", "sums in half precision", 60, propose=half_sums, exact="always", scales=False)
+
+
+def _slots_of(both: Comparison, which: int, t: int, x: Rows) -> Rows | None:
     """x itself if it has slots; else another holder of slots whose sums, rounded to x's type, x is."""
     if x.slots is not None:
         return x
-    for holder in (case.raw(t), case.side(1 - which)[t]):
+    for holder in (both.raw(t), both.side(1 - which)[t]):
         if holder is None or holder.slots is None or holder.values.shape != x.values.shape:
             continue
         if np.array_equal(holder.ids, x.ids) and np.array_equal(_round_to(holder.values, x.dtype), x.values):

@@ -1,8 +1,4 @@
-"""Causes that change which rows there are and what they are called; each is a function of a case and a side.
-
-A function proposes the side transformed wherever there is something to transform, and leaves tensors as they are that
-need nothing; whether that makes the sides agree is not its business (`islices.compare.search`).
-"""
+"""Causes by which rows are missing, or stand under other numbers."""
 
 from __future__ import annotations
 
@@ -12,12 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from islices.compare.case import Case, Proposal, StructuralCause, each_tensor, tensor_names
-from islices.compare.contents import by_frequency, half_sums, rounded, same_values, sign
+from islices.compare.cause import Cause, Change, each_tensor
+from islices.compare.comparison import Comparison
 from islices.compare.evidence import Rows
 from islices.compare.stored import Array, contained
 
-__all__ = ["STRUCTURAL"]
+__all__ = ["LAZY_STEP", "MASK", "OFF_BY_ONE", "PADDING", "PERMUTED", "TRANSPOSED", "ZERO_ROWS"]
 
 
 def _rows(numbers: list[int]) -> str:
@@ -31,14 +27,14 @@ def _zeros(x: Rows) -> Array:
 
 
 # ---------------------------------------------------------------------- rows that one side lacks
-def padding_row(case: Case, which: int) -> Iterator[Proposal]:
+def padding_row(both: Comparison, which: int) -> Iterator[Change]:
     """One side has a gradient for the padding row; the other has none, or zeros."""
     rows: list[int] = []
-    given = case.context.padding_idx is not None
+    given = both.context.padding_idx is not None
 
     def change(x: Rows, y: Rows, t: int) -> Rows | None:
         absent, masked = _lacking(x, y)
-        p = case.context.padding_row(x)
+        p = both.context.padding_row(x)
         if p is None:
             extra = np.concatenate([absent, masked])
             if len(extra) != 1:
@@ -53,15 +49,17 @@ def padding_row(case: Case, which: int) -> Iterator[Proposal]:
         values[x.ids == p] = 0.0
         return replace(x, values=values)
 
-    found = each_tensor(case, which, change)
+    found = each_tensor(both, which, change)
     if found and (given or len(set(rows)) == 1):
         one = sorted(set(rows))
-        does = "moves" if case.steps else "keeps the gradient of"
+        does = "moves" if both.steps else "keeps the gradient of"
         known = "the padding row" if given else "one row that {y} has not, as for padding_idx:"
         text = f"padding: {{x}} {does} {known} {', '.join(map(str, one))}" + (", {y} does not" if given else "")
-        cost = 0.0 if given else math.log2(1 + sum(len(x.ids) for x in case.side(which)))
-        details = {"rows": one, **tensor_names(case, found[1])}
-        yield Proposal("padding", which, found[0], text, details, cost, exact=not case.steps, agreement=True)
+        cost = 0.0 if given else math.log2(1 + sum(len(x.ids) for x in both.side(which)))
+        yield Change(found.rows, text, {"rows": one, **found.named}, cost)
+
+
+PADDING = Cause("padding", "padding row kept", 40, propose=padding_row, drops=True)
 
 
 def _lacking(x: Rows, y: Rows) -> tuple[Array, Array]:
@@ -71,30 +69,28 @@ def _lacking(x: Rows, y: Rows) -> tuple[Array, Array]:
     return holds[~there], holds[contained(holds, y.ids[_zeros(y)])] if there.any() else holds[:0]
 
 
-def masked_padding(case: Case, which: int) -> Iterator[Proposal]:
+def masked_padding(both: Comparison, which: int) -> Iterator[Change]:
     """One side masks the padding, which leaves a stored row of zeros; the other drops it."""
     rows: list[int] = []
 
     def change(x: Rows, y: Rows, t: int) -> Rows | None:
         extra = _extra_zeros(x, y)
-        p = case.context.padding_row(x)
-        if len(extra) != 1 or extra[0] != (
-            p or 0
-        ):  # the one mask that frameworks make themselves, mask_zero, is row 0's
+        p = both.context.padding_row(x)
+        if len(extra) != 1 or extra[0] != (p or 0):  # the mask that frameworks make themselves is row 0's
             return None
         rows.append(int(extra[0]))
         return x.select(x.ids != extra[0])
 
-    found = each_tensor(case, which, change)
+    found = each_tensor(both, which, change)
     if found and len(set(rows)) == 1:
         text = f"mask against padding_idx: {{x}} stores row {rows[0]} as zeros, {{y}} has no such row"
-        yield Proposal(
-            "mask", which, found[0], text, {"rows": rows[:1], **tensor_names(case, found[1])}, exact=not case.steps,
-            agreement=True,
-        )  # fmt: skip
+        yield Change(found.rows, text, {"rows": rows[:1], **found.named})
 
 
-def zero_rows(case: Case, which: int) -> Iterator[Proposal]:
+MASK = Cause("mask", "mask against padding_idx", 30, propose=masked_padding, drops=True, subsumes=("zero_rows",))
+
+
+def zero_rows(both: Comparison, which: int) -> Iterator[Change]:
     """Stored rows of zeros that the other side has dropped."""
     rows: list[int] = []
 
@@ -105,12 +101,14 @@ def zero_rows(case: Case, which: int) -> Iterator[Proposal]:
         rows.extend(extra.tolist())
         return x.select(~contained(x.ids, extra))
 
-    found = each_tensor(case, which, change)
+    found = each_tensor(both, which, change)
     if found:
         what = "a stored row" if len(rows) == 1 else f"{len(rows):,} stored rows"
         text = f"{{y}} has dropped {what} of zeros that {{x}} has ({_rows(rows)}); a lazy optimizer moves such rows"
-        details = {"rows": rows, **tensor_names(case, found[1])}
-        yield Proposal("zero_rows", which, found[0], text, details, exact=not case.steps, agreement=True)
+        yield Change(found.rows, text, {"rows": rows, **found.named})
+
+
+ZERO_ROWS = Cause("zero_rows", "dropped zero rows", 110, propose=zero_rows, drops=True)
 
 
 def _extra_zeros(x: Rows, y: Rows) -> Array:
@@ -121,7 +119,7 @@ def _extra_zeros(x: Rows, y: Rows) -> Array:
 
 
 # ---------------------------------------------------------------------- which row is which
-def shifted(case: Case, which: int) -> Iterator[Proposal]:
+def shifted(both: Comparison, which: int) -> Iterator[Change]:
     """Ids off by one."""
     for step in (1, -1):
 
@@ -133,14 +131,16 @@ def shifted(case: Case, which: int) -> Iterator[Proposal]:
                 return None
             return replace(x.rearranged(keep, moved[keep]), shape=y.shape)
 
-        found = each_tensor(case, which, change)
+        found = each_tensor(both, which, change)
         if found:
             text = f"off by one: row r of {{x}} is row r {'+' if step > 0 else '-'} 1 of {{y}}"
-            details = {"shift": step, **tensor_names(case, found[1])}
-            yield Proposal("off_by_one", which, found[0], text, details, 1.0, exact=not case.steps)
+            yield Change(found.rows, text, {"shift": step, **found.named}, 1.0)
 
 
-def permuted(case: Case, which: int) -> Iterator[Proposal]:
+OFF_BY_ONE = Cause("off_by_one", "off-by-one ids", 80, propose=shifted, sides="a", moves=True, subsumes=("permuted",))
+
+
+def permuted(both: Comparison, which: int) -> Iterator[Change]:
     """Ids permuted: rows are told by their contents, in the order of their norms."""
     maps: list[tuple[int, int]] = []
     cost = 0.0
@@ -164,12 +164,14 @@ def permuted(case: Case, which: int) -> Iterator[Proposal]:
         order = np.argsort(target)
         return x.rearranged(order, target[order])
 
-    found = each_tensor(case, which, change)
+    found = each_tensor(both, which, change)
     if found:
         shown = ", ".join(f"{i} is {j}" for i, j in maps[:3])
         text = f"permuted ids: the same rows under other numbers (of {{x}} and of {{y}}: {shown}, ...)"
-        details = {"first": [list(pair) for pair in maps], **tensor_names(case, found[1])}
-        yield Proposal("permuted", which, found[0], text, details, cost, exact=not case.steps)
+        yield Change(found.rows, text, {"first": [list(pair) for pair in maps], **found.named}, cost)
+
+
+PERMUTED = Cause("permuted", "permuted ids", 120, propose=permuted, sides="a", moves=True)
 
 
 def _content(x: Rows) -> Array:
@@ -193,7 +195,7 @@ def _alike(one: Array, other: Array) -> bool:
     return bool(np.median(np.abs(one / sizes[0] - other / sizes[1])) <= 1e-4 / len(some))
 
 
-def transposed(case: Case, which: int) -> Iterator[Proposal]:
+def transposed(both: Comparison, which: int) -> Iterator[Change]:
     """Rows transposed, or a dense (d, rows) beside (rows, d)."""
 
     def change(x: Rows, y: Rows, t: int) -> Rows | None:
@@ -211,56 +213,44 @@ def transposed(case: Case, which: int) -> Iterator[Proposal]:
         whole[x.ids] = x.values
         whole = np.ascontiguousarray(whole.T)
         ids = np.flatnonzero((whole != 0).any(axis=1))
-        return replace(x, ids=ids, values=whole[ids], shape=y.shape)
+        return replace(x, ids=ids, values=whole[ids], shape=y.shape, terms=None, counts=None)  # those were of its rows
 
-    found = each_tensor(case, which, change)
+    found = each_tensor(both, which, change)
     if found:
-        x = case.side(which)[found[1][0]]
-        rows = x.values.ndim == 3
-        y = case.side(1 - which)[found[1][0]]
-        whole = f"transposed: {{x}} is {x.shape[0]}x{x.shape[-1]}, {{y}} is {y.shape[0]}x{y.shape[-1]}"
-        text = "transposed: rows of {x} are transposed rows of {y}" if rows else whole
-        yield Proposal("transposed", which, found[0], text, tensor_names(case, found[1]), exact=not case.steps)
+        x, y = (side[found.numbers[0]] for side in (both.side(which), both.side(1 - which)))
+        text = f"transposed: {{x}} is {x.shape[0]}x{x.shape[-1]}, {{y}} is {y.shape[0]}x{y.shape[-1]}"
+        if x.values.ndim == 3:
+            text = "transposed: rows of {x} are transposed rows of {y}"
+        yield Change(found.rows, text, found.named)
+
+
+TRANSPOSED = Cause("transposed", "transposed rows", 90, propose=transposed, sides="either", moves=True)
 
 
 # ---------------------------------------------------------------------- tables
-def lazy_step(case: Case, which: int) -> Iterator[Proposal]:
+def lazy_step(both: Comparison, which: int) -> Iterator[Change]:
     """Rows that no gradient names, moved by a dense step only; a lazy step leaves them their bits."""
-    if not case.steps:
-        return
     rows: list[int] = []
 
     def change(x: Rows, y: Rows, t: int) -> Rows | None:
-        named = None if case.named is None else case.named[t]
+        named = None if both.named is None else both.named[t]
         still = x.ids[~contained(x.ids, y.ids)]  # moved in x, all bits kept in y
         if named is not None:
             still = still[~contained(still, named)]
-        still = still[still != case.context.padding_row(x)]
+        still = still[still != both.context.padding_row(x)]
         if len(still) < (2 if named is None else 1):  # one row alone, which may have had a gradient: padding's affair
             return None
         rows.extend(still.tolist())
         return x.select(~contained(x.ids, still))
 
-    found = each_tensor(case, which, change)
+    found = each_tensor(both, which, change)
     if found:
-        known = "that no gradient names" if case.named is not None else "that {y} leaves alone"
+        known = "that no gradient names" if both.named is not None else "that {y} leaves alone"
         text = f"lazy against dense step: {{x}} moves {len(rows):,} rows {known} ({_rows(rows)})"
-        details = {"rows": rows, **tensor_names(case, found[1])}
-        yield Proposal("lazy_step", which, found[0], text, details, exact=False, agreement=True)
+        yield Change(found.rows, text, {"rows": rows, **found.named})
 
 
-#: The more specific first.
-STRUCTURAL: tuple[StructuralCause, ...] = (
-    StructuralCause("dtype", same_values, "a"),
-    StructuralCause("sign", sign, "a"),
-    StructuralCause("mask", masked_padding),
-    StructuralCause("padding", padding_row),
-    StructuralCause("frequency", by_frequency),
-    StructuralCause("half_sums", half_sums),
-    StructuralCause("rounded", rounded),
-    StructuralCause("off_by_one", shifted, "a"),
-    StructuralCause("transposed", transposed, "either"),
-    StructuralCause("lazy_step", lazy_step),
-    StructuralCause("zero_rows", zero_rows),
-    StructuralCause("permuted", permuted, "a"),
-)
+LAZY_STEP = Cause(
+    "lazy_step", "lazy against dense steps", 100, propose=lazy_step, needs=("steps",), drops=True,
+    subsumes=("padding",),
+)  # fmt: skip

@@ -1,0 +1,146 @@
+"""nonfinite="zero": what zeros do to an optimizer, and its old name "skip" in every function and front that has it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+
+import islices
+from islices import IndexedSlices, optim
+from islices.distributed.group import Alone
+
+X = IndexedSlices(np.array([[np.nan, 1.0], [2.0, 3.0], [0.5, np.inf]], np.float32), np.array([1, 0, 1]), (4, 2))
+DENSE = islices.to_dense(X)
+SAMPLES = islices.per_sample(np.array([[[np.inf]], [[2.0]]]), np.array([[0], [0]]), 2)
+Call = Callable[[str], Any]
+
+
+def gluon(nonfinite: str) -> Any:
+    front, nd = import_module("islices.backends.mxnet.gluon"), import_module("mxnet").nd
+    x = nd.array(DENSE)
+    return front.clip_global_norm([x], 1.0, False, nonfinite=nonfinite).asnumpy(), x.asnumpy()
+
+
+def gluon_over_ranks(nonfinite: str) -> Any:
+    front, nd = import_module("islices.backends.mxnet.gluon"), import_module("mxnet").nd
+    x = nd.array(DENSE)
+    front.clip_global_norm([x], 1.0, False, nonfinite=nonfinite, group=Alone())
+    return x.asnumpy()
+
+
+def trainer(nonfinite: str) -> Any:
+    front, mx = import_module("islices.backends.mxnet.gluon"), import_module("mxnet")
+    layer = mx.gluon.nn.Dense(1, in_units=2, use_bias=False)
+    layer.initialize(mx.init.One())
+    made = front.Trainer(
+        layer.collect_params(), "sgd", {"learning_rate": 1.0}, clip_global_norm=0.5, nonfinite=nonfinite
+    )
+    for _ in range(2):
+        with mx.autograd.record():
+            loss = layer(mx.nd.array([[np.nan, 1.0]])).sum()
+        loss.backward()
+        made.step(1)
+    return layer.weight.data().asnumpy()
+
+
+def keras(nonfinite: str) -> Any:
+    front, tf = import_module("islices.backends.tensorflow.keras"), import_module("tensorflow")
+    table = tf.Variable(tf.ones((4, 2)))
+    optimizer = front.SGD(1.0, global_clipnorm=1.0, nonfinite=nonfinite, name="sgd")
+    for _ in range(2):
+        optimizer.apply([tf.IndexedSlices(X.values, X.indices, X.dense_shape)], [table])
+    return table.numpy(), optimizer.get_config()
+
+
+def keras_saved(nonfinite: str) -> Any:
+    """A configuration that was saved under the old name."""
+    front = import_module("islices.backends.tensorflow.keras")
+    return front.Adam.from_config({**front.Adam(name="adam").get_config(), "nonfinite": nonfinite}).get_config()
+
+
+def optax(make: Callable[[Any, str], Any]) -> Call:
+    def call(nonfinite: str) -> Any:
+        front, jnp = import_module("islices.backends.jax.optax"), import_module("jax").numpy
+        transform = make(front, nonfinite)
+        params = jnp.ones((4, 2))
+        return [np.asarray(transform.update(jnp.asarray(DENSE), transform.init(params), params)[0]) for _ in range(2)]
+
+    return call
+
+
+CALLS: dict[str, Call] = {
+    "clip_by_norm": lambda how: islices.clip_by_norm([X, DENSE], 1.0, nonfinite=how),  # type: ignore[arg-type]
+    "clip_by_norm, axes": lambda how: islices.clip_by_norm(X, 1.0, axes=1, nonfinite=how),  # type: ignore[arg-type]
+    "clip_by_row_norm": lambda how: islices.clip_by_row_norm(X, 1.0, nonfinite=how),  # type: ignore[arg-type]
+    "clip_by_global_norm": lambda how: islices.clip_by_global_norm([X], 1.0, nonfinite=how),  # type: ignore[arg-type]
+    "clip_by_global_norm, group": lambda how: islices.clip_by_global_norm(
+        [X], 1.0, nonfinite=how, group=Alone()  # type: ignore[arg-type]
+    ),
+    "clip_by_block_rms": lambda how: islices.clip_by_block_rms(X, 1.0, nonfinite=how),  # type: ignore[arg-type]
+    "adaptive_grad_clip": lambda how: islices.adaptive_grad_clip(
+        X, np.ones((4, 2), np.float32), 0.5, nonfinite=how  # type: ignore[arg-type]
+    ),
+    "clip_per_sample": lambda how: islices.clip_per_sample([SAMPLES], 1.0, nonfinite=how),  # type: ignore[arg-type]
+    "PerSample.clip": lambda how: SAMPLES.clip(1.0, nonfinite=how),  # type: ignore[arg-type]
+    "renorm_rows": lambda how: islices.renorm_rows(DENSE.copy(), np.array([1, 0]), 1.0, nonfinite=how),  # type: ignore[arg-type]
+    "gluon": gluon,
+    "gluon, group": gluon_over_ranks,
+    "gluon.Trainer": trainer,
+    "keras": keras,
+    "keras, saved": keras_saved,
+    "optax.clip_by_global_norm": optax(lambda front, how: front.clip_by_global_norm(1.0, nonfinite=how)),
+    "optax.clip_by_block_rms": optax(lambda front, how: front.clip_by_block_rms(1.0, nonfinite=how)),
+    "optax.adaptive_grad_clip": optax(lambda front, how: front.adaptive_grad_clip(0.5, nonfinite=how)),
+}  # fmt: skip
+NEEDS = {"gluon": "islices.backends.mxnet", "keras": "keras", "optax": "optax"}
+
+
+def plain(x: Any) -> Any:
+    """What a call gives as something that can be compared."""
+    if isinstance(x, (list, tuple)):
+        return [plain(y) for y in x]
+    if isinstance(x, islices.PerSample):
+        x = x.to_dense()
+    x = islices.to_dense(x) if isinstance(x, IndexedSlices) else x
+    return x if isinstance(x, dict) else np.asarray(x).tobytes()
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_old_name_gives_the_same_and_warns_once_where_it_stands(name: str) -> None:
+    front = name.partition(",")[0].partition(".")[0]
+    if front in NEEDS:
+        pytest.importorskip(NEEDS[front])
+    call = CALLS[name]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "nonfinite", DeprecationWarning)
+        expected = plain(call("zero"))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert plain(call("skip")) == expected
+    told = [w for w in caught if w.category is DeprecationWarning and "nonfinite" in str(w.message)]
+    assert [str(w.message) for w in told] == [
+        "nonfinite='skip' is deprecated: use 'zero', which is the same; islices 0.2 takes it away"
+    ]
+    assert told[0].filename == __file__ or name == "keras, saved"  # there Keras calls the class
+
+
+def test_adam_moves_rows_by_zeros_and_apply_leaves_the_step_out() -> None:
+    """Why it is called "zero": what is left of earlier gradients moves the rows that the bad one names."""
+    good = IndexedSlices(np.ones((1, 2), np.float32), np.array([1]), (4, 2))
+    optimizer = optim.adam(0.1)
+    table = np.zeros((4, 2), np.float32)
+    table, state = optimizer.step(table, good, optimizer.init(table))
+    before = table.copy()
+    (bad,), norm = islices.clip_by_global_norm([X], 1.0, nonfinite="zero")
+    assert not np.isfinite(norm)
+    assert (bad.values == 0).all()
+    moved, _ = optimizer.step(table.copy(), bad, {name: x.copy() for name, x in state.items()})
+    assert (moved[1] != before[1]).all()
+    kept, after = optimizer.step(table.copy(), bad, state, apply=bool(np.isfinite(norm)))
+    assert kept.tobytes() == before.tobytes()
+    assert after["step"] == 1
