@@ -57,16 +57,18 @@ def this_step(h: Hyper, t: int) -> Hyper:
     return now
 
 
-def state_names(name: str, h: Hyper) -> list[str]:
-    if name == "sgd":
-        return ["momentum"] if present(h["momentum"]) else []
-    if name == "rmsprop":
-        return ["mean_square"] + ["mean"] * bool(h["centered"]) + ["momentum"] * present(h["momentum"])
-    if name == "ftrl":
-        return ["z", "n"]
-    if name in ("adam", "adamw"):
-        return ["m", "v", "v_max"] if h["amsgrad"] else ["m", "v"]
-    return ["accumulator"]
+#: optimizer -> the names of its arrays
+STATES: dict[str, Callable[[Hyper], list[str]]] = {
+    "sgd": lambda h: ["momentum"] * present(h["momentum"]),
+    "adagrad": lambda h: ["accumulator"],
+    "rowwise_adagrad": lambda h: ["accumulator"],
+    "rmsprop": lambda h: ["mean_square"] + ["mean"] * bool(h["centered"]) + ["momentum"] * present(h["momentum"]),
+    "adam": lambda h: ["m", "v"] + ["v_max"] * bool(h["amsgrad"]),
+    "adamw": lambda h: ["m", "v"] + ["v_max"] * bool(h["amsgrad"]),
+    "ftrl": lambda h: ["z", "n"],
+}
+#: whose weight decay shrinks the weight itself
+DECOUPLED = {"adamw"}
 
 
 def first_state(name: str, h: Hyper, table: Array, master: bool) -> dict[str, Array]:
@@ -74,7 +76,7 @@ def first_state(name: str, h: Hyper, table: Array, master: bool) -> dict[str, Ar
     kind = table.dtype if table.dtype == "float64" else "float32"
     shape = table.shape[:1] if name == "rowwise_adagrad" else table.shape
     state = {"step": Array("int32", (1,), [0])}
-    for key in state_names(name, h):
+    for key in STATES[name](h):
         start = h["initial_accumulator"] if key in ("accumulator", "n") else 0.0
         state[key] = Array(kind, shape, [narrow(start, kind)] * math.prod(shape))
     if master:
@@ -220,7 +222,7 @@ def step_row(
     """One row's weights and state after the step; its state arrays hold one number where they are row-wise."""
     weights, gradient = [wide(v) for v in w], [wide(v) for v in g]
     decay = h.get("weight_decay", 0.0) if h["has decay"] else 0.0
-    if h["has decay"] and name == "adamw":
+    if h["has decay"] and name in DECOUPLED:
         kept = wide(1.0 - h["lr"] * decay)
         weights = [v * kept for v in weights]
     elif h["has decay"]:

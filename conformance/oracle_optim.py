@@ -108,7 +108,7 @@ def numbers_of(name: str, h: dict[str, Any], t: int) -> dict[str, Rounded]:
     if "beta1" in out:
         out["rate"] = lr / (one - power(h["beta1"], t))
         out["root"] = (one - power(h["beta2"], t)).root()
-    if name == "adamw":
+    if name in DECOUPLED:
         out["keep"] = one - lr * out["weight_decay"]
     return out
 
@@ -164,6 +164,8 @@ RULES: dict[str, Any] = {
     "sgd": sgd, "adagrad": adagrad, "rowwise_adagrad": adagrad, "rmsprop": rmsprop, "adam": adam, "adamw": adam,
     "ftrl": ftrl,
 }  # fmt: skip
+#: whose weight decay multiplies the weight ahead of the rule
+DECOUPLED = ("adamw",)
 
 
 # ---------------------------------------------------------------------- steps
@@ -207,7 +209,7 @@ def optimizer_steps(
                 continue
             w = copy[r] if master else [x.to(kind) for x in weights[r]]
             g = [-x for x in g] if maximize else g
-            if name == "adamw":
+            if name in DECOUPLED:
                 w = [numbers["keep"] * x for x in w] if is_on(h["weight_decay"]) else w
             elif is_on(h.get("weight_decay", 0)):
                 g = [x + numbers["weight_decay"] * y for x, y in zip(g, w, strict=True)]
