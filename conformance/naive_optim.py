@@ -30,6 +30,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "adam": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "amsgrad": False},
     "adamw": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 1e-2, "amsgrad": False},
     "ftrl": {"l1": 0.0, "l2": 0.0, "beta": 0.0, "l2_shrinkage": 0.0, "lr_power": -0.5, "initial_accumulator": 0.1},
+    "lion": {"beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0},
 }
 Hyper = dict[str, Any]
 #: one element of each state array
@@ -66,9 +67,10 @@ STATES: dict[str, Callable[[Hyper], list[str]]] = {
     "adam": lambda h: ["m", "v"] + ["v_max"] * bool(h["amsgrad"]),
     "adamw": lambda h: ["m", "v"] + ["v_max"] * bool(h["amsgrad"]),
     "ftrl": lambda h: ["z", "n"],
+    "lion": lambda h: ["m"],
 }
 #: whose weight decay shrinks the weight itself
-DECOUPLED = {"adamw"}
+DECOUPLED = {"adamw", "lion"}
 
 
 def first_state(name: str, h: Hyper, table: Array, master: bool) -> dict[str, Array]:
@@ -197,6 +199,16 @@ def ftrl(h: Hyper, t: int, wide: Wide) -> Rule:
     return rule
 
 
+def lion(h: Hyper, t: int, wide: Wide) -> Rule:
+    lr, rest1, rest2 = wide(h["lr"]), wide(1.0 - h["beta1"]), wide(1.0 - h["beta2"])
+
+    def rule(w: Scalar, g: Scalar, q: Scalar, old: Element) -> tuple[Scalar, Element]:
+        away = g - old["m"]
+        return w - lr * np.sign(old["m"] + rest1 * away), {"m": old["m"] + rest2 * away}
+
+    return rule
+
+
 RULES: dict[str, Callable[[Hyper, int, Wide], Rule]] = {
     "sgd": sgd,
     "adagrad": adagrad,
@@ -205,6 +217,7 @@ RULES: dict[str, Callable[[Hyper, int, Wide], Rule]] = {
     "adam": adam,
     "adamw": adam,  # another decay
     "ftrl": ftrl,
+    "lion": lion,
 }
 
 

@@ -160,12 +160,18 @@ def ftrl(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
     return (bounded - z) / ((c["beta"] + after) / c["lr"] + c["l2"]), {"z": z, "n": n}
 
 
+def lion(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
+    mixed = s["m"] + c["1-beta1"] * (g - s["m"])
+    sign = Rounded(math.copysign(1.0, mixed.x) if mixed.x else 0.0, w.kind)
+    return w - c["lr"] * sign, {"m": s["m"] + c["1-beta2"] * (g - s["m"])}
+
+
 RULES: dict[str, Any] = {
     "sgd": sgd, "adagrad": adagrad, "rowwise_adagrad": adagrad, "rmsprop": rmsprop, "adam": adam, "adamw": adam,
-    "ftrl": ftrl,
+    "ftrl": ftrl, "lion": lion,
 }  # fmt: skip
 #: whose weight decay multiplies the weight ahead of the rule
-DECOUPLED = ("adamw",)
+DECOUPLED = ("adamw", "lion")
 
 
 # ---------------------------------------------------------------------- steps

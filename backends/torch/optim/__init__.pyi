@@ -73,6 +73,16 @@ class Ftrl(RowOptimizer):
         **options: Unpack[Options],
     ) -> None: ...
 
+class Lion(RowOptimizer):
+    def __init__(
+        self,
+        params: Any,
+        lr: Number | None = None,
+        betas: tuple[Number, Number] | None = None,
+        weight_decay: Number | None = None,
+        **options: Unpack[Options],
+    ) -> None: ...
+
 class RMSprop(RowOptimizer):
     def __init__(
         self,
