@@ -31,6 +31,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "adamw": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 1e-2, "amsgrad": False},
     "ftrl": {"l1": 0.0, "l2": 0.0, "beta": 0.0, "l2_shrinkage": 0.0, "lr_power": -0.5, "initial_accumulator": 0.1},
     "lion": {"beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0},
+    "adamax": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8},
 }
 Hyper = dict[str, Any]
 #: one element of each state array
@@ -68,6 +69,7 @@ STATES: dict[str, Callable[[Hyper], list[str]]] = {
     "adamw": lambda h: ["m", "v"] + ["v_max"] * bool(h["amsgrad"]),
     "ftrl": lambda h: ["z", "n"],
     "lion": lambda h: ["m"],
+    "adamax": lambda h: ["m", "u"],
 }
 #: whose weight decay shrinks the weight itself
 DECOUPLED = {"adamw", "lion"}
@@ -209,6 +211,18 @@ def lion(h: Hyper, t: int, wide: Wide) -> Rule:
     return rule
 
 
+def adamax(h: Hyper, t: int, wide: Wide) -> Rule:
+    eps, rest1, beta2 = wide(h["eps"]), wide(1.0 - h["beta1"]), wide(h["beta2"])
+    rate = wide(np.float64(h["lr"]) / (1.0 - beta_power(h["beta1"], t)))
+
+    def rule(w: Scalar, g: Scalar, q: Scalar, old: Element) -> tuple[Scalar, Element]:
+        m = old["m"] + rest1 * (g - old["m"])
+        u = np.maximum(beta2 * old["u"], np.abs(g))
+        return w - rate * (m / (u + eps)), {"m": m, "u": u}
+
+    return rule
+
+
 RULES: dict[str, Callable[[Hyper, int, Wide], Rule]] = {
     "sgd": sgd,
     "adagrad": adagrad,
@@ -218,6 +232,7 @@ RULES: dict[str, Callable[[Hyper, int, Wide], Rule]] = {
     "adamw": adam,  # another decay
     "ftrl": ftrl,
     "lion": lion,
+    "adamax": adamax,
 }
 
 

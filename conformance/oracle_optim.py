@@ -166,9 +166,15 @@ def lion(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
     return w - c["lr"] * sign, {"m": s["m"] + c["1-beta2"] * (g - s["m"])}
 
 
+def adamax(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
+    m, faded = s["m"] + c["1-beta1"] * (g - s["m"]), c["beta2"] * s["u"]
+    u = faded if faded.x >= abs(g.x) else Rounded(abs(g.x), g.kind)
+    return w - c["rate"] * (m / (u + c["eps"])), {"m": m, "u": u}
+
+
 RULES: dict[str, Any] = {
     "sgd": sgd, "adagrad": adagrad, "rowwise_adagrad": adagrad, "rmsprop": rmsprop, "adam": adam, "adamw": adam,
-    "ftrl": ftrl, "lion": lion,
+    "ftrl": ftrl, "lion": lion, "adamax": adamax,
 }  # fmt: skip
 #: whose weight decay multiplies the weight ahead of the rule
 DECOUPLED = ("adamw", "lion")

@@ -59,6 +59,17 @@ class AdamW(Adam):
         **options: Unpack[Options],
     ) -> None: ...
 
+class Adamax(RowOptimizer):
+    def __init__(
+        self,
+        params: Any,
+        lr: Number | None = None,
+        betas: tuple[Number, Number] | None = None,
+        eps: Number | None = None,
+        weight_decay: Number | None = None,
+        **options: Unpack[Options],
+    ) -> None: ...
+
 class Ftrl(RowOptimizer):
     def __init__(
         self,
