@@ -40,6 +40,10 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "amsgrad-decay": ("adamw", {"lr": 0.3, "beta2": 0.6, "weight_decay": 0.3, "amsgrad": True}),
     "ftrl-shrinkage": ("ftrl", {"lr": 0.1, "l1": 0.5, "l2_shrinkage": 0.3}),
     "ftrl-power": ("ftrl", {"lr": 0.1, "l1": 0.5, "l2": 0.1, "beta": 0.2, "l2_shrinkage": 0.3, "lr_power": -0.3}),
+    "lion": ("lion", {"lr": 0.01}),
+    "lion-decay": ("lion", {"lr": 0.1, "beta1": 0.8, "beta2": 0.95, "weight_decay": 0.3}),
+    "adamax": ("adamax", {"lr": 0.01}),
+    "adamax-decay": ("adamax", {"lr": 0.1, "beta1": 0.4, "beta2": 0.95, "eps": 1e-3, "weight_decay": 0.03}),
 }
 #: label -> (optimizer, hyperparameters by the step: a list holds one for each step, in turn)
 SCHEDULED: dict[str, tuple[str, dict[str, Any]]] = {
@@ -55,6 +59,8 @@ SCHEDULED: dict[str, tuple[str, dict[str, Any]]] = {
                         "amsgrad": True}),
     "ftrl": ("ftrl", {"lr": [0.1, 0.2, 0.3], "l1": [0.5, 0.0, 0.1], "l2": [0.1, 0.0, 0.2], "beta": [0.2, 0.0, 1.0],
                       "l2_shrinkage": [0.0, 0.3, 0.1], "lr_power": -0.3}),
+    "lion": ("lion", {"lr": [0.1, 0.05, 0.2], "beta1": [0.9, 0.0, 0.95], "weight_decay": [0.3, 0.0, 0.1]}),
+    "adamax": ("adamax", {"lr": 0.1, "beta1": [0.9, 0.0, 0.95], "beta2": [0.9, 0.99, 0.5], "eps": [1e-8, 1e-3, 0.1]}),
 }  # fmt: skip
 #: what the default profile traces, since it compiles
 TRACED = ("momentum", "rowwise_adagrad", "rmsprop-both", "adam", "adamw", "ftrl", "amsgrad", "ftrl-power")

@@ -108,7 +108,7 @@ def numbers_of(name: str, h: dict[str, Any], t: int) -> dict[str, Rounded]:
     if "beta1" in out:
         out["rate"] = lr / (one - power(h["beta1"], t))
         out["root"] = (one - power(h["beta2"], t)).root()
-    if name == "adamw":
+    if name in DECOUPLED:
         out["keep"] = one - lr * out["weight_decay"]
     return out
 
@@ -160,10 +160,24 @@ def ftrl(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
     return (bounded - z) / ((c["beta"] + after) / c["lr"] + c["l2"]), {"z": z, "n": n}
 
 
+def lion(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
+    mixed = s["m"] + c["1-beta1"] * (g - s["m"])
+    sign = Rounded(math.copysign(1.0, mixed.x) if mixed.x else 0.0, w.kind)
+    return w - c["lr"] * sign, {"m": s["m"] + c["1-beta2"] * (g - s["m"])}
+
+
+def adamax(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
+    m, faded = s["m"] + c["1-beta1"] * (g - s["m"]), c["beta2"] * s["u"]
+    u = faded if faded.x >= abs(g.x) else Rounded(abs(g.x), g.kind)
+    return w - c["rate"] * (m / (u + c["eps"])), {"m": m, "u": u}
+
+
 RULES: dict[str, Any] = {
     "sgd": sgd, "adagrad": adagrad, "rowwise_adagrad": adagrad, "rmsprop": rmsprop, "adam": adam, "adamw": adam,
-    "ftrl": ftrl,
+    "ftrl": ftrl, "lion": lion, "adamax": adamax,
 }  # fmt: skip
+#: whose weight decay multiplies the weight ahead of the rule
+DECOUPLED = ("adamw", "lion")
 
 
 # ---------------------------------------------------------------------- steps
@@ -207,7 +221,7 @@ def optimizer_steps(
                 continue
             w = copy[r] if master else [x.to(kind) for x in weights[r]]
             g = [-x for x in g] if maximize else g
-            if name == "adamw":
+            if name in DECOUPLED:
                 w = [numbers["keep"] * x for x in w] if is_on(h["weight_decay"]) else w
             elif is_on(h.get("weight_decay", 0)):
                 g = [x + numbers["weight_decay"] * y for x, y in zip(g, w, strict=True)]

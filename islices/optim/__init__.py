@@ -10,9 +10,23 @@ SPEC clause 16.
 from islices.optim.optimizer import Optimizer
 from islices.optim.records.adagrad import adagrad, rowwise_adagrad
 from islices.optim.records.adam import adam, adamw
+from islices.optim.records.adamax import adamax
 from islices.optim.records.ftrl import ftrl
+from islices.optim.records.lion import lion
 from islices.optim.records.rmsprop import rmsprop
 from islices.optim.records.sgd import sgd
 from islices.optim.scaling import LossScale
 
-__all__ = ["LossScale", "Optimizer", "adagrad", "adam", "adamw", "ftrl", "rmsprop", "rowwise_adagrad", "sgd"]
+__all__ = [
+    "LossScale",
+    "Optimizer",
+    "adagrad",
+    "adam",
+    "adamax",
+    "adamw",
+    "ftrl",
+    "lion",
+    "rmsprop",
+    "rowwise_adagrad",
+    "sgd",
+]

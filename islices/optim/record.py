@@ -36,12 +36,15 @@ class Preset:
         The framework's own classes or functions, with commas between.
     spelled : mapping of str to str
         The framework's names of hyperparameters, where they are not those of `islices.optim.frameworks`.
+    within : float
+        How far from the framework it may be, in units of tests/test_optim_records.py; 0: to the bit.
     """
 
     defaults: Mapping[str, Any]
     formula: Callable[[Hyper], Formula]
     source: str = ""
     spelled: Mapping[str, str] = field(default_factory=dict)
+    within: float = 8.0
 
 
 @dataclass(frozen=True, eq=False)

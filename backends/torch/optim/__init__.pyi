@@ -59,6 +59,17 @@ class AdamW(Adam):
         **options: Unpack[Options],
     ) -> None: ...
 
+class Adamax(RowOptimizer):
+    def __init__(
+        self,
+        params: Any,
+        lr: Number | None = None,
+        betas: tuple[Number, Number] | None = None,
+        eps: Number | None = None,
+        weight_decay: Number | None = None,
+        **options: Unpack[Options],
+    ) -> None: ...
+
 class Ftrl(RowOptimizer):
     def __init__(
         self,
@@ -70,6 +81,16 @@ class Ftrl(RowOptimizer):
         lr_power: Number | None = None,
         initial_accumulator_value: Number | None = None,
         l2_shrinkage: Number | None = None,
+        **options: Unpack[Options],
+    ) -> None: ...
+
+class Lion(RowOptimizer):
+    def __init__(
+        self,
+        params: Any,
+        lr: Number | None = None,
+        betas: tuple[Number, Number] | None = None,
+        weight_decay: Number | None = None,
         **options: Unpack[Options],
     ) -> None: ...
 

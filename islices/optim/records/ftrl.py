@@ -258,7 +258,7 @@ FTRL = Record(
     ("lr", "l1", "l2", "beta", "lr_power", "initial_accumulator", "l2_shrinkage"),
     {
         "islices": Preset({"lr": None, **DEFAULTS}, _islices),
-        "keras": Preset({"lr": 1e-3, **DEFAULTS}, _keras, "keras.optimizers.Ftrl", STRENGTHS),
+        "keras": Preset({"lr": 1e-3, **DEFAULTS}, _keras, "keras.optimizers.Ftrl", STRENGTHS, within=300.0),
         "mxnet": Preset(
             {"lr": 0.1, "l1": 0.01, "l2": 0.0, "beta": 1.0}, _mxnet, "mx.optimizer.Ftrl", {"l1": "lamda1", "l2": "wd"}
         ),

@@ -15,11 +15,10 @@ from islices.optim import rules
 from islices.optim.operators import array_operators, bind, number_operators
 
 numba = pytest.importorskip("numba", reason="numba is not installed")
-RULES = {"coupled": rules.coupled, "decoupled": rules.decoupled} | {
-    label: getattr(optim, name)(**hyper)._formula.rule for label, (name, hyper) in OPTIMIZERS.items()
-}
-#: What a number of a rule may be; the rest are drawn between -2 and 2.
-POSITIVE = {"q", "accumulator", "mean_square", "v", "v_max", "n"}
+FORMULAS = {label: getattr(optim, name)(**hyper)._formula for label, (name, hyper) in OPTIMIZERS.items()}
+RULES = {"coupled": rules.coupled, "decoupled": rules.decoupled} | {k: f.rule for k, f in FORMULAS.items()}
+STATES = {spec.name: spec for formula in FORMULAS.values() for spec in formula.state}
+#: What a number of a rule may be, another is a half; arrays are drawn between -2 and 2, or 0 and 2.
 NUMBERS = {
     "lr": 0.05, "mu": 0.9, "gain": 0.3, "gain1": 0.1, "gain2": 0.001, "rho": 0.9, "rate": 0.02, "root": 0.7,
     "eps": 1e-7, "zero": 0.0, "l1": 0.6, "l2": 0.1, "beta": 0.2, "decay": 0.03, "keep": 0.999,
@@ -47,11 +46,14 @@ def test_compiled_rules_have_the_bits_of_the_arrays(name: str, dtype: str) -> No
     rule = RULES[name]
     rng = np.random.default_rng(0)
     parameters = list(inspect.signature(rule).parameters)
-    arrays = [p for p in parameters if p not in NUMBERS]
+    arrays = [p for p in parameters if p in STATES or p in ("g", "q", "w")]
     assert parameters == arrays + parameters[len(arrays) :], "arrays come first, as numba's loop hands them over"
     n = 4001
-    values = {p: rng.uniform(0 if p in POSITIVE else -2, 2, n).astype(dtype) for p in arrays}
-    numbers = {p: np.asarray(NUMBERS[p], dtype)[()] for p in parameters if p in NUMBERS}
+    values = {
+        p: rng.uniform(0 if p == "q" or (p in STATES and STATES[p].positive) else -2, 2, n).astype(dtype)
+        for p in arrays
+    }
+    numbers = {p: np.asarray(NUMBERS.get(p, 0.5), dtype)[()] for p in parameters if p not in arrays}
     with modes.HOST.scope():
         expected = bind(rule, array_operators(modes.HOST))(**values, **{p: np.full(1, x) for p, x in numbers.items()})
     expected = expected if isinstance(expected, tuple) else (expected,)

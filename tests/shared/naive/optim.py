@@ -30,6 +30,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "adam": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "amsgrad": False},
     "adamw": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 1e-2, "amsgrad": False},
     "ftrl": {"l1": 0.0, "l2": 0.0, "beta": 0.0, "l2_shrinkage": 0.0, "lr_power": -0.5, "initial_accumulator": 0.1},
+    "lion": {"beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0},
+    "adamax": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8},
 }
 Hyper = dict[str, Any]
 #: one element of each state array
@@ -57,16 +59,20 @@ def this_step(h: Hyper, t: int) -> Hyper:
     return now
 
 
-def state_names(name: str, h: Hyper) -> list[str]:
-    if name == "sgd":
-        return ["momentum"] if present(h["momentum"]) else []
-    if name == "rmsprop":
-        return ["mean_square"] + ["mean"] * bool(h["centered"]) + ["momentum"] * present(h["momentum"])
-    if name == "ftrl":
-        return ["z", "n"]
-    if name in ("adam", "adamw"):
-        return ["m", "v", "v_max"] if h["amsgrad"] else ["m", "v"]
-    return ["accumulator"]
+#: optimizer -> the names of its arrays
+STATES: dict[str, Callable[[Hyper], list[str]]] = {
+    "sgd": lambda h: ["momentum"] * present(h["momentum"]),
+    "adagrad": lambda h: ["accumulator"],
+    "rowwise_adagrad": lambda h: ["accumulator"],
+    "rmsprop": lambda h: ["mean_square"] + ["mean"] * bool(h["centered"]) + ["momentum"] * present(h["momentum"]),
+    "adam": lambda h: ["m", "v"] + ["v_max"] * bool(h["amsgrad"]),
+    "adamw": lambda h: ["m", "v"] + ["v_max"] * bool(h["amsgrad"]),
+    "ftrl": lambda h: ["z", "n"],
+    "lion": lambda h: ["m"],
+    "adamax": lambda h: ["m", "u"],
+}
+#: whose weight decay shrinks the weight itself
+DECOUPLED = {"adamw", "lion"}
 
 
 def first_state(name: str, h: Hyper, table: Array, master: bool) -> dict[str, Array]:
@@ -74,7 +80,7 @@ def first_state(name: str, h: Hyper, table: Array, master: bool) -> dict[str, Ar
     kind = table.dtype if table.dtype == "float64" else "float32"
     shape = table.shape[:1] if name == "rowwise_adagrad" else table.shape
     state = {"step": Array("int32", (1,), [0])}
-    for key in state_names(name, h):
+    for key in STATES[name](h):
         start = h["initial_accumulator"] if key in ("accumulator", "n") else 0.0
         state[key] = Array(kind, shape, [narrow(start, kind)] * math.prod(shape))
     if master:
@@ -195,6 +201,28 @@ def ftrl(h: Hyper, t: int, wide: Wide) -> Rule:
     return rule
 
 
+def lion(h: Hyper, t: int, wide: Wide) -> Rule:
+    lr, rest1, rest2 = wide(h["lr"]), wide(1.0 - h["beta1"]), wide(1.0 - h["beta2"])
+
+    def rule(w: Scalar, g: Scalar, q: Scalar, old: Element) -> tuple[Scalar, Element]:
+        away = g - old["m"]
+        return w - lr * np.sign(old["m"] + rest1 * away), {"m": old["m"] + rest2 * away}
+
+    return rule
+
+
+def adamax(h: Hyper, t: int, wide: Wide) -> Rule:
+    eps, rest1, beta2 = wide(h["eps"]), wide(1.0 - h["beta1"]), wide(h["beta2"])
+    rate = wide(np.float64(h["lr"]) / (1.0 - beta_power(h["beta1"], t)))
+
+    def rule(w: Scalar, g: Scalar, q: Scalar, old: Element) -> tuple[Scalar, Element]:
+        m = old["m"] + rest1 * (g - old["m"])
+        u = np.maximum(beta2 * old["u"], np.abs(g))
+        return w - rate * (m / (u + eps)), {"m": m, "u": u}
+
+    return rule
+
+
 RULES: dict[str, Callable[[Hyper, int, Wide], Rule]] = {
     "sgd": sgd,
     "adagrad": adagrad,
@@ -203,6 +231,8 @@ RULES: dict[str, Callable[[Hyper, int, Wide], Rule]] = {
     "adam": adam,
     "adamw": adam,  # another decay
     "ftrl": ftrl,
+    "lion": lion,
+    "adamax": adamax,
 }
 
 
@@ -220,7 +250,7 @@ def step_row(
     """One row's weights and state after the step; its state arrays hold one number where they are row-wise."""
     weights, gradient = [wide(v) for v in w], [wide(v) for v in g]
     decay = h.get("weight_decay", 0.0) if h["has decay"] else 0.0
-    if h["has decay"] and name == "adamw":
+    if h["has decay"] and name in DECOUPLED:
         kept = wide(1.0 - h["lr"] * decay)
         weights = [v * kept for v in weights]
     elif h["has decay"]:
