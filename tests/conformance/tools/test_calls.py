@@ -1,0 +1,21 @@
+"""A small call goes through few functions: what it costs is mostly that, and grows unseen."""
+
+from __future__ import annotations
+
+import pytest
+
+from islices.conformance.tools.bench.calls import CALLS, functions_of
+
+MOST = {
+    "numpy": {"coalesce": 20, "clip_by_global_norm": 60, "adam.step": 80},
+    "torch": {"coalesce": 30, "clip_grad_norm_": 80, "Adam.step": 120},
+}
+
+
+@pytest.mark.parametrize("framework", MOST)
+def test_small_calls_go_through_few_functions(framework: str) -> None:
+    pytest.importorskip(framework)
+    counts = {name: functions_of(call) for name, call in CALLS[framework]().items()}
+    assert counts.keys() == MOST[framework].keys()
+    for name, functions in counts.items():
+        assert 0 < len(functions) <= MOST[framework][name], "\n".join([name, *functions])
