@@ -53,6 +53,8 @@ Array = Any
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int32", "int64")
+#: dtypes of indices, ids and row numbers: others than those of values, though they are the same today.
+INDICES = ("int32", "int64")
 
 
 class NativeParts(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from islices.arguments import check_name
-from islices.backend import INTEGERS, Array, Backend
+from islices.backend import INDICES, Array, Backend
 from islices.registry import describe
 from islices.shapes import same_shape, size_of
 from islices.slices import check_indices
@@ -18,7 +18,7 @@ from islices.slices import check_indices
 __all__ = ["Invalid", "check_ids", "check_invalid", "check_mask", "check_range", "first_axis", "flat_ids"]
 
 #: What a mask may be of.
-MASKS = ("bool", *INTEGERS, "uint8")
+MASKS = ("bool", *INDICES, "uint8")
 #: What becomes of a negative id: it raises, or it is absent.
 Invalid: TypeAlias = Literal["raise", "drop"]
 INVALID = ("raise", "drop")
@@ -34,13 +34,13 @@ def check_invalid(invalid: object) -> bool:
 def check_ids(B: Backend, ids: Any, like: Array, argument: str = "ids") -> Array:
     """ids (or offsets, or lengths) as integers of the backend."""
     if isinstance(ids, np.ndarray) and not B.is_array(ids):
-        if ids.dtype.name not in INTEGERS:
+        if ids.dtype.name not in INDICES:
             raise TypeError(f"{argument}: got {describe(ids)}; accepted dtypes are int32 and int64")
         with B.scope():
             return B.asarray(ids, like)
     if B.is_array(ids):
         dtype = B.dtype(ids)
-        if dtype in INTEGERS:
+        if dtype in INDICES:
             return ids
         if B.whole_floats and dtype in B.float_dtypes:
             whole = _whole(B, ids, argument, "an int32 or int64 array, or whole numbers as floats")

@@ -14,7 +14,7 @@ import numpy as np
 
 from islices import modes
 from islices.arguments import check_flag
-from islices.backend import INTEGERS, Array, Backend
+from islices.backend import INDICES, Array, Backend
 from islices.coalescing import coalesce_slices
 from islices.registry import broken_backends, describe, find_backend, get_backend
 from islices.slices import IndexedSlices, check_dense_shape, check_indices, check_values_dtype
@@ -329,9 +329,9 @@ def _nonzero_rows(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def _row_numbers(backend: Backend, rows: Any, count: int | None, like: Array) -> Array:
     """rows checked: integers of the backend, in range, none twice."""
-    if isinstance(rows, np.ndarray) and not backend.is_array(rows) and rows.dtype.name in INTEGERS:
+    if isinstance(rows, np.ndarray) and not backend.is_array(rows) and rows.dtype.name in INDICES:
         rows = backend.asarray(rows, like)
-    if not backend.is_array(rows) or backend.dtype(rows) not in INTEGERS or len(backend.shape(rows)) != 1:
+    if not backend.is_array(rows) or backend.dtype(rows) not in INDICES or len(backend.shape(rows)) != 1:
         raise TypeError(
             f"rows: got {describe(rows)}; accepted is a 1-D int32 or int64 array of {backend.name} or NumPy"
         )

@@ -15,7 +15,7 @@ import numpy as np
 
 from islices import modes
 from islices.arguments import LARGEST
-from islices.backend import INTEGERS, Array, Backend
+from islices.backend import INDICES, Array, Backend
 from islices.coalescing import coalesce_slices
 from islices.native import map_leaves
 from islices.registry import describe, find_backend, get_backend
@@ -219,14 +219,14 @@ def _filter(leaf: Any, rows: Any, *, drop: bool) -> Any:
 def _row_selection(B: Backend, rows: Any, count: int | None, like: Array) -> tuple[Array, bool]:
     """(selection, is_mask): row numbers, or a mask as integers 0 and 1, as an array of B."""
     if B.is_array(rows) and not isinstance(rows, np.ndarray) and B.is_traced(rows):
-        is_mask = B.dtype(rows) not in INTEGERS
+        is_mask = B.dtype(rows) not in INDICES
         if is_mask and count is None:
             raise ValueError(NO_MASK)
         return (B.astype(rows, "int32") if is_mask else rows), is_mask
-    if B.is_array(rows) and B.dtype(rows) not in ("bool", *INTEGERS):  # some cannot be read by NumPy
+    if B.is_array(rows) and B.dtype(rows) not in ("bool", *INDICES):  # some cannot be read by NumPy
         raise _no_selection(rows)
     view = B.to_numpy(rows) if B.is_array(rows) else integers_or_mask(rows)
-    if view.ndim != 1 or (view.dtype != bool and view.dtype.name not in INTEGERS):
+    if view.ndim != 1 or (view.dtype != bool and view.dtype.name not in INDICES):
         raise _no_selection(rows)
     if view.dtype != bool:
         check_indices(modes.HOST, view, count, argument="rows")

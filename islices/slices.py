@@ -15,7 +15,7 @@ import numpy as np
 
 from islices import kernels
 from islices.arguments import LARGEST, check_flag, show
-from islices.backend import INTEGERS, Array, Backend, Look
+from islices.backend import INDICES, INTEGERS, Array, Backend, Look
 from islices.registry import describe, find_backend
 
 __all__ = ["IndexedSlices", "check_dense_shape", "check_indices", "check_values_dtype"]
@@ -257,7 +257,7 @@ def _same_backend(indices: object, backend: Backend, values: Array) -> Array:
 
 
 def _check_index_dtype(dtype: str, indices: Array) -> None:
-    if dtype not in INTEGERS:
+    if dtype not in INDICES:
         raise TypeError(f"indices: got {describe(indices)}; accepted dtypes are int32 and int64")
 
 
@@ -292,7 +292,7 @@ def _check_arrays(backend: Backend, values: Array, indices: Array, dense_shape: 
     dtype, index_dtype = look.dtypes
     if dtype not in backend.float_dtypes:
         check_values_dtype(backend, values)
-    if index_dtype not in INTEGERS:
+    if index_dtype not in INDICES:
         _check_index_dtype(index_dtype, indices)
     shape, index_shape = look.shapes
     if len(index_shape) != 1:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from islices.arguments import LARGEST, show
-from islices.backend import FLOATS, INTEGERS, Array, Backend
+from islices.backend import FLOATS, INDICES, INTEGERS, Array, Backend
 from islices.dtypes import host_dtype
 from islices.files.containers import DTYPES, OWN, Archive, Outgoing, Stored, named, parse_json
 from islices.modes import HOST
@@ -327,7 +327,7 @@ def _slices(content: dict[str, Any], unclaimed: dict[str, Dense]) -> _Slices:
         raise ValueError(f"{name!r}: got dense_shape {show(dims)} and coalesced {show(coalesced)}")
     shape = check_dense_shape(dims)
     fits = len(indices.shape) == 1 and values.shape == (*indices.shape, *shape[1:])
-    if not fits or values.dtype not in (*FLOATS, *INTEGERS) or indices.dtype not in INTEGERS:
+    if not fits or values.dtype not in (*FLOATS, *INTEGERS) or indices.dtype not in INDICES:
         raise ValueError(
             f"{name!r}: values {values.dtype} {values.shape} and indices {indices.dtype} {indices.shape} are no slices "
             f"of {shape}"

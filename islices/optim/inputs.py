@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from islices import modes
-from islices.backend import INTEGERS, Array, Backend, Look
+from islices.backend import INDICES, INTEGERS, Array, Backend, Look
 from islices.linear import wide_dtype
 from islices.native import adopt, without_padding
 from islices.registry import describe, find_backend
@@ -123,12 +123,12 @@ def frozen_rows(frozen: Any) -> tuple[np.ndarray[Any, Any] | None, int | None]:
         return None, None
     backend = find_backend(frozen)
     array = backend is not None and backend.is_array(frozen)
-    if array and backend.dtype(frozen) not in ("bool", *INTEGERS):  # type: ignore[union-attr]
+    if array and backend.dtype(frozen) not in ("bool", *INDICES):  # type: ignore[union-attr]
         raise TypeError(f"frozen: got {describe(frozen)}; accepted are 1-D row numbers, or a boolean mask")
     rows = backend.to_numpy(frozen) if array else integers_or_mask(frozen, "frozen")  # type: ignore[union-attr]
     if rows.shape == (0,) and rows.dtype != bool:
         return None, None
-    if rows.ndim != 1 or (rows.dtype != bool and rows.dtype.name not in INTEGERS):
+    if rows.ndim != 1 or (rows.dtype != bool and rows.dtype.name not in INDICES):
         came = f"{rows.dtype} of shape {rows.shape}"
         raise TypeError(f"frozen: got {came}; accepted are 1-D row numbers, or a boolean mask")
     if rows.dtype == bool:

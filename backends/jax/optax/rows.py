@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import optax
 
 from islices import modes
-from islices.backend import INTEGERS, Array, Backend
+from islices.backend import INDICES, Array, Backend
 from islices.optim.optimizer import Optimizer
 from islices.registry import describe, get_backend
 from islices.rows import coalesce, to_dense
@@ -87,7 +87,7 @@ def _check_slices(s: IndexedSlices, argument: str) -> None:
     B, ours = s.backend, get_backend("jax")
     if B is not ours or not all(map(ours.is_array, (s.values, s.indices))):
         raise TypeError(f"{argument}: got {describe(s.values)}; accepted are slices of JAX arrays")
-    if B.dtype(s.indices) not in INTEGERS:
+    if B.dtype(s.indices) not in INDICES:
         raise TypeError(
             f"{argument}: got slices with {B.dtype(s.indices)} indices: a transformation before this one computed with "
             f"them as if they were gradients; {WAY_OUT}"
