@@ -9,6 +9,8 @@ How to read the contracts
     ``+ - *`` and unary minus on them, and nothing else: division, square root and comparison are primitives, since
     frameworks do not agree on them. Masks are whatever the adapter's own `where` and `select` take.
     In float64 arithmetic it does so with arrays, or with numbers that any parser reads exactly (2.0).
+    Native norms are taken in float64, whatever the values are: a framework without it (or with it switched off) turns
+    it on in `scope`, or answers `host_view` and leaves norms to the host.
     A dtype is its NumPy name ("float32", "bfloat16", "int64"). Shapes are tuples of ints; in traced code a
     dimension may be None. ``like`` is an array whose device (and only that) the result shares.
 """
@@ -370,7 +372,8 @@ class Backend:
         raise NotImplementedError
 
     def asarray(self, array: np.ndarray[Any, Any], like: Array | None = None) -> Array:
-        """A new array with the values of a NumPy array, which stays the caller's (so: copy).
+        """A new array with the values of a NumPy array, which stays the caller's (so: copy). What the framework cannot
+        hold is refused: TypeError for a dtype, IndexError for an index.
 
         bfloat16 comes as an array whose dtype is named so (ml_dtypes) or as uint16. Never narrows silently:
         int64 that the framework would store as int32 is range-checked (IndexError names the position),
@@ -468,7 +471,8 @@ class Backend:
 
     def where(self, mask: Array, a: Array, b: Array) -> Array:
         """a where mask, else b: a selection, so a NaN in the branch not taken is gone. Broadcasts; a or b may
-        be a Python float."""
+        be a Python float. So it is with gradients: the side not taken gets zeros, whatever its own derivative is there
+        (a framework that multiplies by the mask makes NaN of an infinite one)."""
         raise NotImplementedError
 
     def abs(self, x: Array) -> Array:
@@ -655,12 +659,15 @@ class Backend:
         """(loss, aux, gradients, lookups) of ``fn(variables, sources) -> (loss, aux)``.
 
         fn is called with the variables as the framework differentiates them, and with sources of the same weights and
-        a recorder of this differentiation. gradients has a dense array for each variable (zeros where the loss does
-        not depend on it); lookups has, for each source, its `LookedUp` in order. Nothing of a table's size is
-        allocated: the framework differentiates with respect to the rows that the recorder returned. A source may have
-        a recorder already, of an outer differentiation: rows are then read through it, so that second derivatives are
-        right, or NotImplementedError is raised. A recorder used where its gradient would be wrong (a loop body, a
-        graph traced apart) raises TypeError. fn has checked that the loss is one floating-point number.
+        a recorder of this differentiation. (A framework that differentiates functions, as JAX does, gives the recorder
+        zeros to add to the rows of each lookup, and takes the loss as a function of variables and of these: their
+        gradient is `LookedUp.upstream`. One that keeps a tape watches the rows.) gradients has a dense array for each
+        variable (zeros where the loss does not depend on it); lookups has, for each source, its `LookedUp` in order.
+        Nothing of a table's size is allocated: the framework differentiates with respect to the rows that the recorder
+        returned. A source may have a recorder already, of an outer differentiation: rows are then read through it, so
+        that second derivatives are right, or NotImplementedError is raised. A recorder used where its gradient would be
+        wrong (a loop body, a graph traced apart) raises TypeError. fn has checked that the loss is one floating-point
+        number.
         """
         raise NotImplementedError(f"{self.name}: differentiate: the adapter supplies no differentiation")
 
