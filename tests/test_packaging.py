@@ -77,13 +77,8 @@ def test_files(built: Path) -> None:
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
-    assert {
-        "LICENSE",
-        "README.md",
-        "pyproject.toml",
-        "islices/slices.py",
-        "islices/backends/torch/__init__.py",
-    } <= inside
+    assert {"LICENSE", "README.md", "pyproject.toml", "islices/slices.py"} <= inside
+    assert {"islices/backends/torch/__init__.py", "islices/conformance/vectors/errors.json"} <= inside
 
 
 def test_every_part_imports(environment: Path, tmp_path: Path) -> None:
@@ -91,7 +86,7 @@ def test_every_part_imports(environment: Path, tmp_path: Path) -> None:
     where, imported, lacking = json.loads(out.splitlines()[-1])
     assert Path(where) == next(environment.parent.glob("lib/python*/site-packages/islices"))
     assert {
-        "islices.optim.records.adam", "islices.backends.numpy", "islices.conformance.oracle_optim",
+        "islices.optim.presets.torch", "islices.backends.numpy", "islices.conformance.oracle_optim",
         "islices.conformance.report.html", "islices.conformance.tools.audit.command", "islices.conformance.tools.diff",
         "islices.conformance.properties.hostile", "islices.conformance.tools.bench.worker",
     } <= set(imported)  # fmt: skip
