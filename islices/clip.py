@@ -16,7 +16,7 @@ from islices import derivatives, modes
 from islices.arguments import show
 from islices.backend import INTEGERS, Array, Backend
 from islices.derivatives import Layout, Member
-from islices.floats import FLOATS
+from islices.floats import SCALARS
 from islices.limits import Limit, bound_of, limit_of
 from islices.linear import round_scalar, scale_values, wide_dtype
 from islices.native import map_leaves, rebuild, restored, without_padding
@@ -276,7 +276,7 @@ def _clipper(first: Any, total: Total, limit: Limit, formula: ClipFormula, nonfi
 def _known_steps(E: Backend, norm: Array, most: Any, formula: ClipFormula) -> list[tuple[str, float]]:
     """The steps of a formula for a norm that is known, as Python numbers."""
     if formula.wide:
-        return formula.steps(FLOATS, float(norm[0]), most)
+        return formula.steps(SCALARS, float(norm[0]), most)
     return [(name, c if isinstance(c, float) else c.item()) for name, c in formula.steps(E, norm, most)]
 
 
