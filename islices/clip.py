@@ -15,14 +15,7 @@ import numpy as np
 from islices import derivatives, modes
 from islices.arguments import show
 from islices.backend import INTEGERS, Array, Backend
-from islices.derivatives import Layout, Member
-from islices.floats import SCALARS
-from islices.limits import Limit, bound_of, limit_of
-from islices.linear import round_scalar, scale_values, wide_dtype
-from islices.native import map_leaves, rebuild, restored, without_padding
-from islices.nonfinite import Nonfinite, check_nonfinite, refuse_nonfinite
-from islices.norms import Leaf, Total, check_float, each_leaf, norm_dtype, parts, rounded_norms, total_norm
-from islices.presets import (
+from islices.clip_formulas import (
     BY_NORM,
     BY_VALUE,
     ISLICES,
@@ -32,6 +25,13 @@ from islices.presets import (
     islices_formula,
     lookup_formula,
 )
+from islices.derivatives import Layout, Member
+from islices.floats import SCALARS
+from islices.limits import Limit, bound_of, limit_of
+from islices.linear import round_scalar, scale_values, wide_dtype
+from islices.native import map_leaves, rebuild, restored, without_padding
+from islices.nonfinite import Nonfinite, check_nonfinite, refuse_nonfinite
+from islices.norms import Leaf, Total, check_float, each_leaf, norm_dtype, parts, rounded_norms, total_norm
 from islices.registry import describe
 from islices.rows import coalesce
 from islices.slices import IndexedSlices

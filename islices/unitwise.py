@@ -14,6 +14,7 @@ import numpy as np
 
 from islices import derivatives, modes
 from islices.backend import FLOATS, Array, Backend
+from islices.clip_formulas import ADAPTIVE, BY_BLOCK_RMS, ClipFormula, Semantics, lookup_formula
 from islices.derivatives import Layout, Member
 from islices.limits import Limit, check_max_norm, limit_of
 from islices.linear import round_scalar, wide_dtype
@@ -31,7 +32,6 @@ from islices.norms import (
     parts,
     rounded_norms,
 )
-from islices.presets import ADAPTIVE, BY_BLOCK_RMS, ClipFormula, Semantics, lookup_formula
 from islices.registry import describe, find_backend
 from islices.rows import coalesce
 from islices.shapes import same_shape

@@ -19,6 +19,7 @@ from islices import modes
 from islices.arguments import check_flag, show
 from islices.backend import Array, Backend
 from islices.clip import clip_leaves
+from islices.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
 from islices.distributed.agree import agree
 from islices.distributed.engines import find_group
 from islices.distributed.group import ArrayGroup, Group
@@ -36,7 +37,6 @@ from islices.norms import (
     of_one_framework,
     parts,
 )
-from islices.presets import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
 from islices.registry import describe
 from islices.slices import IndexedSlices
 from islices.sums import (
