@@ -26,6 +26,7 @@ from islices.clip_formulas import (
     lookup_formula,
 )
 from islices.derivatives import Layout, Member
+from islices.exact_norms import as_rows, row_norms
 from islices.floats import SCALARS
 from islices.limits import Limit, bound_of, limit_of
 from islices.linear import round_scalar, scale_values, wide_dtype
@@ -35,7 +36,6 @@ from islices.norms import Leaf, Total, check_float, each_leaf, norm_dtype, parts
 from islices.registry import describe
 from islices.rows import coalesce
 from islices.slices import IndexedSlices
-from islices.sums import as_rows, row_norms
 from islices.unitwise import clip_units
 
 __all__ = [

@@ -150,7 +150,7 @@ def _step(
 
 
 def _row_mean(x: Any, width: Any) -> Any:
-    """The mean of x[0], whose sum is taken by halves as `islices.sums.row_sums` does; x is overwritten."""
+    """The mean of x[0], whose sum is taken by halves as `islices.exact_norms.row_sums` does; x is overwritten."""
     zero, one, two = np.uint64(0), np.uint64(1), np.uint64(2)
     m = width
     rest = x[zero, zero] - x[zero, zero]
