@@ -23,7 +23,7 @@ from islices.registry import describe, find_backend
 from islices.shapes import same_shape
 from islices.table import Table
 
-__all__ = ["LookupOptions", "adopt_table", "lookup", "members"]
+__all__ = ["LookupOptions", "lookup", "lookup_source", "members"]
 
 #: NumPy before 2 has no more; nor, therefore, has anybody here.
 DIMENSIONS = 32
@@ -118,7 +118,7 @@ def lookup(
     >>> lookup(table, np.array([[0, -1], [-1, -1]]), combiner="mean", invalid="drop").tolist()
     [[1.0], [0.0]]
     """
-    B, source, options = adopt_table(table, padding_idx)
+    B, source, options = lookup_source(table, padding_idx)
     ragged = None if B.is_array(ids) else adopt_ragged(B, ids, source.weights)
     if ragged is not None:
         if offsets is not None:
@@ -180,7 +180,7 @@ def _names() -> str:
     return ", ".join(map(repr, COMBINERS))
 
 
-def adopt_table(table: Any, padding_idx: Any) -> tuple[Backend, Source, LookupOptions]:
+def lookup_source(table: Any, padding_idx: Any) -> tuple[Backend, Source, LookupOptions]:
     """A Table or an array as (backend, source, options), or TypeError or ValueError."""
     scale_by_freq = False
     if isinstance(table, Table):
