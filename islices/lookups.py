@@ -20,13 +20,10 @@ from islices.layouts import BagLayout, Ragged, adopt_ragged, bags_at_offsets, ba
 from islices.limits import check_max_norm
 from islices.max_norm import limit_rows
 from islices.registry import describe, find_backend
-from islices.shapes import same_shape
+from islices.shapes import COMMON_NDIM, same_shape
 from islices.table import Table
 
 __all__ = ["LookupOptions", "lookup", "lookup_source", "members"]
-
-#: NumPy before 2 has no more; nor, therefore, has anybody here.
-DIMENSIONS = 32
 
 
 class LookupOptions(NamedTuple):
@@ -130,9 +127,9 @@ def lookup(
     else:
         ids = check_ids(B, ids, source.weights)
     together = len(B.shape(ids)) + len(B.shape(source.weights)) - 1
-    if together > DIMENSIONS:
+    if together > COMMON_NDIM:
         raise ValueError(
-            f"ids: got {describe(ids)}, whose rows would have {together} dimensions; accepted are {DIMENSIONS} in all"
+            f"ids: got {describe(ids)}, whose rows would have {together} dimensions; accepted are {COMMON_NDIM} in all"
         )
     drop = check_invalid(invalid)
     limit = None if max_norm is None else check_max_norm(max_norm)
