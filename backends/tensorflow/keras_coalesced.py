@@ -49,7 +49,7 @@ _applying = ContextVar("applying", default=False)
 
 
 class Coalesced(keras.optimizers.Optimizer):  # type: ignore[misc]
-    """What makes an optimizer of Keras see row-sparse gradients as they are meant; to be named before its class.
+    """Mixin that sums duplicates before a Keras optimizer clips or steps; it stands before the optimizer's class.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ class Coalesced(keras.optimizers.Optimizer):  # type: ignore[misc]
         return {**super().get_config(), "semantics": self.semantics, "nonfinite": self.nonfinite}
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
-        """Keras' own, on gradients looked at before any variable changes."""
+        """Apply gradients as Keras does, all of them checked before any variable changes."""
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
         grads, variables = list(grads), trainable_variables or self._trainable_variables

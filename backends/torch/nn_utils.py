@@ -124,7 +124,7 @@ def get_total_norm(
     group: Any = None,
     replicated: bool | Sequence[bool] = False,
 ) -> torch.Tensor:
-    """The norm of tensors together, gradients as a rule, as if all were one vector.
+    """The norm of tensors, usually gradients, taken together as one vector.
 
     Parameters
     ----------
@@ -188,7 +188,7 @@ def clip_grads_with_norm_(
     *,
     semantics: Semantics = "torch",
 ) -> None:
-    """Scale the gradients of parameters together, in place, by what takes a norm that is known to max_norm.
+    """Clip the gradients of parameters, in place, by a norm that is known: the second half of `clip_grad_norm_`.
 
     Parameters
     ----------
