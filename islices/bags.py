@@ -16,7 +16,7 @@ import numpy as np
 
 from islices import modes
 from islices.backend import Array, Backend
-from islices.sums import row_sums
+from islices.exact_norms import row_sums
 
 __all__ = ["COMBINERS", "Combiner", "reduce_bags", "reduce_bags_backward"]
 

@@ -15,14 +15,7 @@ import numpy as np
 from islices import derivatives, modes
 from islices.arguments import show
 from islices.backend import INTEGERS, Array, Backend
-from islices.derivatives import Layout, Member
-from islices.floats import FLOATS
-from islices.limits import Limit, bound_of, limit_of
-from islices.linear import round_scalar, scale_values, wide_dtype
-from islices.native import map_leaves, rebuild, restored, without_padding
-from islices.nonfinite import Nonfinite, check_nonfinite, refuse_nonfinite
-from islices.norms import Leaf, Total, check_float, each_leaf, norm_dtype, parts, rounded_norms, total_norm
-from islices.presets import (
+from islices.clip_formulas import (
     BY_NORM,
     BY_VALUE,
     ISLICES,
@@ -32,10 +25,17 @@ from islices.presets import (
     islices_formula,
     lookup_formula,
 )
+from islices.derivatives import Layout, Member
+from islices.exact_norms import as_rows, row_norms
+from islices.floats import SCALARS
+from islices.limits import Limit, bound_of, limit_of
+from islices.linear import round_scalar, scale_values, wide_dtype
+from islices.native import map_leaves, rebuild, restored, without_padding
+from islices.nonfinite import Nonfinite, check_nonfinite, refuse_nonfinite
+from islices.norms import Leaf, Total, check_float, each_leaf, norm_dtype, parts, rounded_norms, total_norm
 from islices.registry import describe
 from islices.rows import coalesce
 from islices.slices import IndexedSlices
-from islices.sums import as_rows, row_norms
 from islices.unitwise import clip_units
 
 __all__ = [
@@ -276,7 +276,7 @@ def _clipper(first: Any, total: Total, limit: Limit, formula: ClipFormula, nonfi
 def _known_steps(E: Backend, norm: Array, most: Any, formula: ClipFormula) -> list[tuple[str, float]]:
     """The steps of a formula for a norm that is known, as Python numbers."""
     if formula.wide:
-        return formula.steps(FLOATS, float(norm[0]), most)
+        return formula.steps(SCALARS, float(norm[0]), most)
     return [(name, c if isinstance(c, float) else c.item()) for name, c in formula.steps(E, norm, most)]
 
 

@@ -1,10 +1,10 @@
 """Derivatives of norms and of what is scaled by them: what autograd is told in place of how they are computed.
 
-A norm's bits come from cuts and exact sums (`islices.sums`), on the host or in float64, of which no autograd makes a
-gradient that is finite at 0. So a norm and a clipped gradient are computed of constants, in whatever mode, and then
-*attached*: a value that is known becomes a function of the arrays it came from (`Backend.with_gradient`). The gradient
-is made of the primitives and of attached norms again, so derivatives of every order are those of the formula. It is
-formed in the norm's own dtype, since JAX has no other without x64. SPEC clauses 7 and 10.
+A norm's bits come from cuts and exact sums (`islices.exact_norms`), on the host or in float64, of which no autograd
+makes a gradient that is finite at 0. So a norm and a clipped gradient are computed of constants, in whatever mode, and
+then *attached*: a value that is known becomes a function of the arrays it came from (`Backend.with_gradient`). The
+gradient is made of the primitives and of attached norms again, so derivatives of every order are those of the formula.
+It is formed in the norm's own dtype, since JAX has no other without x64. SPEC clauses 7 and 10.
 
 How to attach another norm or scale: describe how the slots of a leaf make up norms by a `Member` (`of_leaf` for one
 norm of everything), give the norms, shape (k,), to `attach_norms`, and what was scaled by them to `attach_scaled`. A
@@ -20,8 +20,8 @@ from typing import Any, Literal, NamedTuple
 
 from islices import modes, powers
 from islices.backend import Array, Backend
+from islices.exact_norms import as_rows, sample_keys
 from islices.slices import IndexedSlices
-from islices.sums import as_rows, sample_keys
 
 __all__ = ["Layout", "Member", "asks", "attach_clamped", "attach_norms", "attach_scaled", "constant", "of_leaf"]
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from islices.backend import Backend
 
-__all__ = ["FLOATS"]
+__all__ = ["SCALARS"]
 
 
-class _FloatBackend(Backend):
+class _ScalarBackend(Backend):
     name = "floats"
     module = "builtins"
 
@@ -39,4 +39,4 @@ class _FloatBackend(Backend):
             return math.nan if a == 0 or a != a else math.copysign(math.inf, a) * math.copysign(1.0, b)
 
 
-FLOATS = _FloatBackend()
+SCALARS = _ScalarBackend()

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from islices.clip import clip_leaves
+from islices.clip_formulas import BY_GLOBAL_NORM, Semantics, lookup_formula
 from islices.limits import limit_of
 from islices.nonfinite import Nonfinite, check_nonfinite
 from islices.norms import adopt_leaves, check_order, of_one_framework, total_norm
-from islices.presets import BY_GLOBAL_NORM, Semantics, lookup_formula
 
 __all__ = ["clip_by_global_norm", "global_norm"]
 

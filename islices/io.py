@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from islices.arguments import check_flag, show
 from islices.backend import Backend
-from islices.files import CONTAINERS, Archive, Container, Dense, Giver, Plan, named, read_manifest
+from islices.files import CONTAINERS, Archive, Container, Contents, Dense, Giver, named, read_manifest
 from islices.native import flatten, rebuild
 from islices.registry import describe, get_backend
 
@@ -75,9 +75,9 @@ def save(path: str | os.PathLike[str], tree: Any, *, metadata: Mapping[str, str]
     """
     path, container = _container(path)
     remarks = _check_metadata(metadata)
-    plan = Plan(tree)
+    contents = Contents(tree)
     with named(path), _replacing(path) as beside:
-        container.write(beside, plan.arrays, lambda digests: plan.texts(digests, remarks))
+        container.write(beside, contents.arrays, lambda digests: contents.texts(digests, remarks))
 
 
 def _container(path: Any) -> tuple[str, Container]:

@@ -20,13 +20,10 @@ from islices.layouts import BagLayout, Ragged, adopt_ragged, bags_at_offsets, ba
 from islices.limits import check_max_norm
 from islices.max_norm import limit_rows
 from islices.registry import describe, find_backend
-from islices.shapes import same_shape
+from islices.shapes import COMMON_NDIM, same_shape
 from islices.table import Table
 
-__all__ = ["LookupOptions", "adopt_table", "lookup", "members"]
-
-#: NumPy before 2 has no more; nor, therefore, has anybody here.
-DIMENSIONS = 32
+__all__ = ["LookupOptions", "lookup", "lookup_source", "members"]
 
 
 class LookupOptions(NamedTuple):
@@ -118,7 +115,7 @@ def lookup(
     >>> lookup(table, np.array([[0, -1], [-1, -1]]), combiner="mean", invalid="drop").tolist()
     [[1.0], [0.0]]
     """
-    B, source, options = adopt_table(table, padding_idx)
+    B, source, options = lookup_source(table, padding_idx)
     ragged = None if B.is_array(ids) else adopt_ragged(B, ids, source.weights)
     if ragged is not None:
         if offsets is not None:
@@ -130,9 +127,9 @@ def lookup(
     else:
         ids = check_ids(B, ids, source.weights)
     together = len(B.shape(ids)) + len(B.shape(source.weights)) - 1
-    if together > DIMENSIONS:
+    if together > COMMON_NDIM:
         raise ValueError(
-            f"ids: got {describe(ids)}, whose rows would have {together} dimensions; accepted are {DIMENSIONS} in all"
+            f"ids: got {describe(ids)}, whose rows would have {together} dimensions; accepted are {COMMON_NDIM} in all"
         )
     drop = check_invalid(invalid)
     limit = None if max_norm is None else check_max_norm(max_norm)
@@ -180,7 +177,7 @@ def _names() -> str:
     return ", ".join(map(repr, COMBINERS))
 
 
-def adopt_table(table: Any, padding_idx: Any) -> tuple[Backend, Source, LookupOptions]:
+def lookup_source(table: Any, padding_idx: Any) -> tuple[Backend, Source, LookupOptions]:
     """A Table or an array as (backend, source, options), or TypeError or ValueError."""
     scale_by_freq = False
     if isinstance(table, Table):

@@ -13,10 +13,10 @@ import numpy as np
 from islices import modes
 from islices.backend import Array, Backend
 from islices.clip import row_factors, scale_rows
+from islices.exact_norms import as_rows, row_norms, row_sums
 from islices.limits import Limit
 from islices.linear import wide_dtype
 from islices.shapes import size_of
-from islices.sums import as_rows, row_norms, row_sums
 
 __all__ = ["limit_rows"]
 

@@ -1,6 +1,7 @@
 """Norms of the gradient itself: duplicates are summed before anything is measured.
 
-How the sums are taken is in `islices.sums`; here is what is summed, and what the caller gets. SPEC clauses 7 and 8.
+How the sums are taken is in `islices.exact_norms`; here is what is summed, and what the caller gets. SPEC clauses 7 and
+8.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import numpy as np
 from islices import derivatives, kernels, modes
 from islices.arguments import is_real, show
 from islices.backend import FLOATS, Array, Backend
+from islices.exact_norms import Matrices, as_rows, row_norms
 from islices.host import quiet
 from islices.linear import as_float
 from islices.native import adopt, flatten, rebuild, restored, without_padding
 from islices.registry import describe, get_backend
 from islices.rows import coalesce
 from islices.slices import IndexedSlices
-from islices.sums import Matrices, as_rows, row_norms
 
 __all__ = [
     "Leaf",
@@ -226,7 +227,7 @@ def norm_of(found: Sequence[Seen], ord: float, *, raw: bool) -> tuple[Backend, A
 
 
 def as_matrices(leaves: Sequence[Any], *, raw: bool) -> Matrices:
-    """Each leaf's numbers, duplicates summed unless raw, as a matrix of one row, for `islices.sums`."""
+    """Each leaf's numbers, duplicates summed unless raw, as a matrix of one row, for `islices.exact_norms`."""
     return _matrices([look_at(leaf) for leaf in leaves], raw)
 
 

@@ -17,6 +17,7 @@ from islices.backend import Array, Backend
 from islices.clip import attach_rows, row_factors, scale_rows
 from islices.derivatives import Layout, Member
 from islices.embedding import check_count, counting, find_upstream, resolve_padding_idx
+from islices.exact_norms import Groups, as_rows, row_norms, sample_keys
 from islices.ids import Invalid, check_invalid, first_axis
 from islices.limits import Limit, limit_of
 from islices.linear import add, concat, join_arrays
@@ -27,7 +28,6 @@ from islices.products import Product, check_product, dense_sum, dense_terms, hos
 from islices.registry import describe, find_backend
 from islices.rows import check_memory
 from islices.slices import IndexedSlices
-from islices.sums import Groups, as_rows, row_norms, sample_keys
 
 __all__ = ["PerSample", "clip_per_sample", "per_sample"]
 

@@ -11,7 +11,7 @@ from islices.backend import Array
 from islices.clip import clip_by_row_norm
 from islices.ids import check_ids, check_range, flat_ids
 from islices.limits import check_max_norm
-from islices.lookups import adopt_table
+from islices.lookups import lookup_source
 from islices.nonfinite import Nonfinite, check_nonfinite
 from islices.update import distinct_rows, write_rows
 
@@ -54,7 +54,7 @@ def renorm_rows(table: T, ids: Array, max_norm: float, *, nonfinite: Nonfinite =
     >>> renorm_rows(table, np.array([0, 2, 0]), 1.0).round(3).tolist()
     [[0.6, 0.8], [6.0, 8.0], [0.0, 1.0]]
     """
-    B, source, _ = adopt_table(table, None)
+    B, source, _ = lookup_source(table, None)
     if source.recorder is not None:
         raise TypeError("table: got one whose gradient is being taken; accepted is renorm_rows before value_and_grad")
     limit = check_max_norm(max_norm)

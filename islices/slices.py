@@ -17,12 +17,11 @@ from islices import kernels
 from islices.arguments import LARGEST, check_flag, show
 from islices.backend import INDICES, INTEGERS, Array, Backend, Look
 from islices.registry import describe, find_backend
+from islices.shapes import MOST_NDIM
 
 __all__ = ["IndexedSlices", "check_dense_shape", "check_indices", "check_values_dtype"]
 
 
-#: No framework has more.
-DIMENSIONS = 64
 #: What an `IndexedSlices` holds.
 PARTS = ("backend", "values", "indices", "dense_shape", "coalesced", "padded", "_look")
 
@@ -264,14 +263,14 @@ def _check_index_dtype(dtype: str, indices: Array) -> None:
 def check_dense_shape(dense_shape: Any) -> tuple[int | None, ...]:
     try:
         dims: tuple[int | None, ...] = ()
-        for n in itertools.islice(dense_shape, DIMENSIONS + 1):  # an iterator may have no end
+        for n in itertools.islice(dense_shape, MOST_NDIM + 1):  # an iterator may have no end
             dims += (None if n is None else operator.index(n),)
     except Exception:  # whatever a framework's tensors, or an object of the caller's, say of it
         raise TypeError(
             f"dense_shape: got {show(dense_shape)}; accepted is a tuple of ints (rows, *row_shape), rows may be None"
         ) from None
     known = dims[dims[:1] == (None,) :]  # only rows may be None
-    if not 0 < len(dims) <= DIMENSIONS or None in known or (known and not 0 <= min(known) <= max(known) <= LARGEST):  # type: ignore[operator, type-var]
+    if not 0 < len(dims) <= MOST_NDIM or None in known or (known and not 0 <= min(known) <= max(known) <= LARGEST):  # type: ignore[operator, type-var]
         raise ValueError(
             f"dense_shape: got {show(dims)}; accepted is (rows, *row_shape), at least one long, "
             "no dimension negative or beyond int64, only rows may be None"

@@ -1,7 +1,7 @@
 """The units of an array along some axes: what a norm along these axes is of.
 
-Values become a matrix with a unit in each row; norms of its rows are those of the units (`islices.sums`). SPEC clause
-10. May import: `numpy`, `islices.arguments`, `islices.backend`.
+Values become a matrix with a unit in each row; norms of its rows are those of the units (`islices.exact_norms`). SPEC
+clause 10. May import: `numpy`, `islices.arguments`, `islices.backend`.
 """
 
 from __future__ import annotations

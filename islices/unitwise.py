@@ -14,7 +14,9 @@ import numpy as np
 
 from islices import derivatives, modes
 from islices.backend import FLOATS, Array, Backend
+from islices.clip_formulas import ADAPTIVE, BY_BLOCK_RMS, ClipFormula, Semantics, lookup_formula
 from islices.derivatives import Layout, Member
+from islices.exact_norms import row_norms
 from islices.limits import Limit, check_max_norm, limit_of
 from islices.linear import round_scalar, wide_dtype
 from islices.native import aligned, rebuild, without_padding
@@ -31,12 +33,10 @@ from islices.norms import (
     parts,
     rounded_norms,
 )
-from islices.presets import ADAPTIVE, BY_BLOCK_RMS, ClipFormula, Semantics, lookup_formula
 from islices.registry import describe, find_backend
 from islices.rows import coalesce
 from islices.shapes import same_shape
 from islices.slices import IndexedSlices
-from islices.sums import row_norms
 from islices.table import Table
 from islices.units import Units, check_axes, units_of
 

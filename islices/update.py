@@ -6,7 +6,7 @@ and a call that raises has not written anything. SPEC clause 15.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -17,6 +17,7 @@ from islices.backend import INTEGERS, Array, Backend
 from islices.host import group
 from islices.native import adopt, without_padding
 from islices.registry import describe, find_backend
+from islices.row_operators import OPERATORS, RowOperator
 from islices.sharing import share_memory
 from islices.slices import IndexedSlices, check_indices
 from islices.table import Table
@@ -266,7 +267,8 @@ def scatter_div(table: T, x: Any, *, donate: bool = False) -> T:
     return _scatter(table, x, "div", donate)
 
 
-def _scatter(table: T, x: Any, op: str, donate: bool) -> T:
+def _scatter(table: T, x: Any, name: str, donate: bool) -> T:
+    op = OPERATORS[name]
     donate = check_flag(donate, "donate")
     B, weights, _ = adopt_table(table)
     s = _adopt_slices(B, weights, x, op)
@@ -279,17 +281,17 @@ def _scatter(table: T, x: Any, op: str, donate: bool) -> T:
             values = B.stop_gradient(s.values)
         if B.in_place(weights) or donate:  # what is written must not be read again as somebody's contribution
             s, values = _beside(B, weights, s, values)
-        changed = _on_host(B, weights, values, s.indices, op, donate)
-        if changed is None and op in ("add", "sub") and B.dtype(weights) not in ("float16", "bfloat16"):
+        changed = _on_host(B, weights, values, s.indices, name, donate)
+        if changed is None and op.sign and B.dtype(weights) not in ("float16", "bfloat16"):
             with B.scope():
-                changed = B.add_in_order(weights, s.indices, values if op == "add" else -values, donate=donate)
+                changed = B.add_in_order(weights, s.indices, values if op.sign > 0 else -values, donate=donate)
         if changed is not None:
             return as_given(table, weights, changed)
     ids, place = distinct_rows(B, s.indices, rows)
     with B.scope():
         old = B.stop_gradient(B.read_rows(weights, ids))
         values = B.stop_gradient(s.values)
-    new = modes.run(_change, B, (old, values, place), op=op)
+    new = modes.run(_change, B, (old, values, place), op=name)
     return write_rows(B, table, ids, new, donate=donate)
 
 
@@ -366,7 +368,7 @@ def adopt_table(table: Any) -> tuple[Backend, Array, str]:
     return B, table, dtype
 
 
-def _adopt_slices(B: Backend, weights: Array, x: Any, op: str) -> IndexedSlices:
+def _adopt_slices(B: Backend, weights: Array, x: Any, op: RowOperator) -> IndexedSlices:
     s = adopt(x)
     if not isinstance(s, IndexedSlices):
         raise TypeError(f"x: got {describe(x)}; accepted is a sparse gradient (a dense one: table + x)")
@@ -374,8 +376,8 @@ def _adopt_slices(B: Backend, weights: Array, x: Any, op: str) -> IndexedSlices:
         raise TypeError(f"x: got slices of {s.backend.name} for a table of {B.name}; accepted is one framework")
     if B.dtype(s.values) != B.dtype(weights):
         raise TypeError(f"x: got {B.dtype(s.values)} for a table of {B.dtype(weights)}; accepted is one dtype")
-    if op == "div" and B.dtype(weights) in INTEGERS:
-        raise TypeError(f"table: got {describe(weights)}; accepted by scatter_div is a floating dtype")
+    if not op.integers and B.dtype(weights) in INTEGERS:
+        raise TypeError(f"table: got {describe(weights)}; accepted by scatter_{op.name} is a floating dtype")
     check_shape(s, B.shape(weights), "x")
     return s
 
@@ -396,25 +398,26 @@ def _distinct(B: Backend, indices: Array, *, rows: int | None) -> tuple[Array, A
 
 def _change(B: Backend, rows: Array, values: Array, place: Array, *, op: str) -> Array:
     """rows changed by each of the values of their place, in order."""
-    dtype = B.dtype(rows)
+    how, dtype = OPERATORS[op], B.dtype(rows)
     rows, values = B.widen(rows), B.widen(values)
-    if op in ("add", "sub"):
-        values = values if op == "add" else -values
+    if how.sign:
+        values = values if how.sign > 0 else -values
         first = B.astype(B.arange(rows), B.dtype(place))
         new = B.segment_sum(B.concat([rows, values]), B.concat([first, place]), B.shape(rows)[0])
-    elif op == "update":
+    elif how.last:
         last = B.segment_max(B.astype(B.arange(values), "int32"), place, B.shape(rows)[0])
         new = B.take(values, last)
-    elif op == "max":
+    elif how.extreme > 0:
         new = B.maximum(rows, B.segment_max(values, place, B.shape(rows)[0]))
-    elif op == "min":
+    elif how.extreme < 0:
         new = _reflected(
             B, B.maximum(_reflected(B, rows), B.segment_max(_reflected(B, values), place, B.shape(rows)[0]))
         )
     elif B.is_traced(place):
         new = B.fold_rows(op, rows, values, place)
     else:
-        new = _fold_layers(B, op, rows, values, place)
+        assert how.fold is not None, "an operator acts in one way"
+        new = _fold_layers(B, how.fold, rows, values, place)
     return B.astype(new, dtype)
 
 
@@ -423,8 +426,10 @@ def _reflected(B: Backend, x: Array) -> Array:
     return -x if B.dtype(x) not in INTEGERS else -x - B.asarray(np.ones(1, B.dtype(x)), x)
 
 
-def _fold_layers(B: Backend, op: str, rows: Array, values: Array, place: Array) -> Array:
-    """Products or quotients in order: layer k has the k-th value of every row that has one."""
+def _fold_layers(
+    B: Backend, fold: Callable[[Backend, Array, Array], Array], rows: Array, values: Array, place: Array
+) -> Array:
+    """One contribution after the other: layer k has the k-th value of every row that has one."""
     order, _, starts = group(B.to_numpy(place))
     counts = np.diff(starts)
     by_count = np.argsort(-counts, kind="stable")
@@ -439,8 +444,7 @@ def _fold_layers(B: Backend, op: str, rows: Array, values: Array, place: Array) 
         if active < B.shape(current)[0]:  # type: ignore[operator]
             finished.append(B.take(current, positions(np.arange(active, B.shape(current)[0]))))
             current = B.take(current, positions(np.arange(active)))
-        step = B.take(values, positions(order[begin[:active] + k]))
-        current = B.round_product(current, step) if op == "mul" else B.div(current, step)
+        current = fold(B, current, B.take(values, positions(order[begin[:active] + k])))
     joined = B.concat([current, *reversed(finished)])
     place_of = np.empty(len(by_count), np.int64)
     place_of[by_count] = np.arange(len(by_count))

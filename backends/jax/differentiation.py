@@ -33,7 +33,7 @@ from islices.backends.jax import memory
 from islices.backends.jax.linen import intercepting
 from islices.backends.jax.lookups import RECORDER
 from islices.backends.jax.memory import Tracer
-from islices.backends.jax.rewriting import Found, Multiplied, Plan, Roles, Slot, evaluate
+from islices.backends.jax.rewriting import Found, Multiplied, Rewriting, Roles, Slot, evaluate
 from islices.table import Table
 
 __all__ = ["custom_gradient", "differentiate", "flatten_tree", "per_sample_gradients", "with_gradient"]
@@ -59,10 +59,10 @@ def differentiate(
     _check_unchecked(closed.jaxpr)
     inputs = (*(None for _ in variables), *range(len(sources)))
     relayed = frozenset(k for k, s in enumerate(sources) if s.recorder is not None)
-    plan = Plan(closed.jaxpr, inputs, Roles(relayed))
+    plan = Rewriting(closed.jaxpr, inputs, Roles(relayed))
     operands = sorted(plan.dense)
     if operands:
-        plan = Plan(closed.jaxpr, inputs, Roles(relayed, frozenset(operands)))
+        plan = Rewriting(closed.jaxpr, inputs, Roles(relayed, frozenset(operands)))
 
     def run(
         variables: list[Array], deltas: list[Array], operands_: list[Array]

@@ -1,10 +1,10 @@
 """A traced function evaluated again, with the rows it looks up as inputs of their own.
 
-`Plan` reads a jaxpr and finds each `islices_lookup` in one of the tables, in nested jaxprs too: a *slot*. `evaluate`
-runs the jaxpr with one more input a slot, which takes the gradient of its rows, and gives back what was looked up.
-A table has no other way through: what else gets it raises TypeError, before anything is computed. Where its weights are
-asked for by name (`islices_operand`), each product with them is a slot as well, whose gradient and inputs are kept as
-factors; whatever else is done with them, JAX differentiates, to a dense array.
+`Rewriting` reads a jaxpr and finds each `islices_lookup` in one of the tables, in nested jaxprs too: a *slot*.
+`evaluate` runs the jaxpr with one more input a slot, which takes the gradient of its rows, and gives back what was
+looked up. A table has no other way through: what else gets it raises TypeError, before anything is computed. Where its
+weights are asked for by name (`islices_operand`), each product with them is a slot as well, whose gradient and inputs
+are kept as factors; whatever else is done with them, JAX differentiates, to a dense array.
 
 Nested functions stay what they were (compiled, rematerialised, looped). Their rewritten forms are kept by the nested
 jaxpr, which JAX's own cache makes the same object at each call: an eager step does not compile anew.
@@ -27,7 +27,7 @@ from islices.backends.jax import precision
 from islices.backends.jax.lookups import attach, lookup_p, operand_p, read
 from islices.backends.jax.memory import Tracer, put
 
-__all__ = ["Found", "Plan", "Roles", "Slot", "evaluate"]
+__all__ = ["Found", "Rewriting", "Roles", "Slot", "evaluate"]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Roles(NamedTuple):
     """Which tables are differentiated otherwise than by slots alone."""
 
     relayed: frozenset[int]  # another recorder watches them
-    arrays: frozenset[int] = frozenset()  # their weights are arrays to JAX too (`Plan.dense`)
+    arrays: frozenset[int] = frozenset()  # their weights are arrays to JAX too (`Rewriting.dense`)
 
 
 @jax.custom_jvp
@@ -103,7 +103,7 @@ class Slot:
 Tables = tuple[int | Operand | None, ...]  # which table each input is, or whose weights
 
 
-class Plan:
+class Rewriting:
     """What of a jaxpr is to be evaluated how. tables: of its inputs; roles: of the tables."""
 
     def __init__(self, jaxpr: Any, tables: Tables, roles: Roles) -> None:
@@ -224,7 +224,9 @@ _MISUSE = (
 )
 
 
-def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Sequence[Any]) -> tuple[Any, list[Found]]:
+def evaluate(
+    plan: Rewriting, consts: Sequence[Any], args: Sequence[Any], deltas: Sequence[Any]
+) -> tuple[Any, list[Found]]:
     """(outputs, what each slot found); None stands for an output that is a table."""
     jaxpr = plan.jaxpr
     consts = [_as_jax(c, v) for c, v in zip(consts, jaxpr.constvars, strict=True)]
@@ -299,12 +301,12 @@ class _Nested:
 
 def _inline(eqn: Any, tables: Tables, roles: Roles) -> _Nested:
     jaxpr, consts = _opened(eqn.params["call_jaxpr"])
-    plan = Plan(jaxpr, tables, roles)
+    plan = Rewriting(jaxpr, tables, roles)
     run = partial(_evaluated, plan, consts)
     return _Nested(plan.slots, plan.outputs, run, frozenset(plan.dense))
 
 
-def _evaluated(plan: Plan, consts: Sequence[Any], values: Any, deltas: Any) -> tuple[Any, list[Found]]:
+def _evaluated(plan: Rewriting, consts: Sequence[Any], values: Any, deltas: Any) -> tuple[Any, list[Found]]:
     return evaluate(plan, consts, values, deltas)
 
 
@@ -320,7 +322,7 @@ def _jit(eqn: Any, tables: Tables, roles: Roles) -> _Nested:
 
 @lru_cache(KEPT)
 def _jitted(jaxpr: Any, tables: Tables, roles: Roles, inline: bool) -> _Nested:
-    plan = Plan(jaxpr.jaxpr, tables, roles)
+    plan = Rewriting(jaxpr.jaxpr, tables, roles)
     run = jax.jit(lambda values, deltas: evaluate(plan, jaxpr.consts, values, deltas), inline=inline)
     return _Nested(plan.slots, plan.outputs, run, frozenset(plan.dense))
 
@@ -332,7 +334,7 @@ def _checkpoint(eqn: Any, tables: Tables, roles: Roles) -> _Nested:
 @lru_cache(KEPT)
 def _rematerialised(jaxpr: Any, tables: Tables, roles: Roles, prevent_cse: bool, policy: Any) -> _Nested:
     jaxpr, consts = _opened(jaxpr)
-    plan = Plan(jaxpr, tables, roles)
+    plan = Rewriting(jaxpr, tables, roles)
     run = jax.checkpoint(
         lambda values, deltas: evaluate(plan, consts, values, deltas), prevent_cse=prevent_cse, policy=policy
     )
@@ -347,7 +349,7 @@ def _cond(eqn: Any, tables: Tables, roles: Roles) -> _Nested:
 
 @lru_cache(KEPT)
 def _switch(branches: tuple[Any, ...], tables: Tables, roles: Roles) -> _Nested:
-    plans = [Plan(b.jaxpr, tables, roles) for b in branches]
+    plans = [Rewriting(b.jaxpr, tables, roles) for b in branches]
     dense = _given_out(plans, range(len(branches[0].jaxpr.outvars)))
     if any(isinstance(t, int) for plan in plans for t in plan.outputs):
         raise TypeError(_MISUSE.format("as the result of a branch of cond"))
@@ -374,7 +376,7 @@ def _switch(branches: tuple[Any, ...], tables: Tables, roles: Roles) -> _Nested:
     return _Nested(slots, (None,) * len(plans[0].outputs), run, dense)
 
 
-def _given_out(plans: Sequence[Plan], outputs: Any) -> frozenset[int]:
+def _given_out(plans: Sequence[Rewriting], outputs: Any) -> frozenset[int]:
     """The tables whose weights are used as arrays in other ways than by products, or come out of a loop or branch."""
     out = {plan.outputs[k].table for plan in plans for k in outputs if isinstance(plan.outputs[k], Operand)}
     return frozenset(out.union(*(plan.dense for plan in plans)))
@@ -390,7 +392,7 @@ def _scan(eqn: Any, tables: Tables, roles: Roles) -> _Nested:
 
 @lru_cache(KEPT)
 def _looped(jaxpr: Any, tables: Tables, roles: Roles, num_consts: int, num_carry: int, how: tuple[Any, ...]) -> _Nested:
-    plan = Plan(jaxpr.jaxpr, tables, roles)
+    plan = Rewriting(jaxpr.jaxpr, tables, roles)
     if any(isinstance(t, int) for t in plan.outputs):
         raise TypeError(_MISUSE.format("as a result of the body of scan"))
     dense = _given_out([plan], range(len(plan.outputs)))

@@ -18,10 +18,10 @@ from typing import Any
 from islices.arguments import check_flag, is_real, show
 from islices.backend import FLOATS
 from islices.backends.mxnet.memory import mx
+from islices.clip_formulas import BY_GLOBAL_NORM, Semantics, lookup_formula
 from islices.distributed.norms import clip_over
 from islices.global_norms import clip_by_global_norm
 from islices.nonfinite import Nonfinite, check_nonfinite
-from islices.presets import BY_GLOBAL_NORM, Semantics, lookup_formula
 from islices.registry import describe, get_backend
 
 __all__ = ["Trainer", "clip_global_norm"]

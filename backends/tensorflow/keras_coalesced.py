@@ -16,10 +16,10 @@ from tensorflow.python.ops import control_flow_util
 
 from islices.arguments import is_real
 from islices.clip import clip_by_norm, clip_by_value
+from islices.clip_formulas import BY_GLOBAL_NORM, BY_NORM, BY_VALUE, Semantics, lookup_formula
 from islices.global_norms import clip_by_global_norm
 from islices.native import from_native, to_native
 from islices.nonfinite import Nonfinite, check_nonfinite
-from islices.presets import BY_GLOBAL_NORM, BY_NORM, BY_VALUE, Semantics, lookup_formula
 from islices.registry import describe
 from islices.rows import coalesce
 from islices.slices import IndexedSlices
@@ -49,7 +49,7 @@ _applying = ContextVar("applying", default=False)
 
 
 class Coalesced(keras.optimizers.Optimizer):  # type: ignore[misc]
-    """What makes an optimizer of Keras see row-sparse gradients as they are meant; to be named before its class.
+    """Mixin that sums duplicates before a Keras optimizer clips or steps; it stands before the optimizer's class.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ class Coalesced(keras.optimizers.Optimizer):  # type: ignore[misc]
         return {**super().get_config(), "semantics": self.semantics, "nonfinite": self.nonfinite}
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
-        """Keras' own, on gradients looked at before any variable changes."""
+        """Apply gradients as Keras does, all of them checked before any variable changes."""
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
         grads, variables = list(grads), trainable_variables or self._trainable_variables

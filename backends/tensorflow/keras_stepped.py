@@ -130,7 +130,7 @@ class Stepped(Coalesced):
 
     # ------------------------------------------------------------------ a step
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
-        """Keras' own, on gradients looked at before any variable changes."""
+        """Apply gradients as Keras does, all of them checked before any variable changes."""
         if compiled_by_xla():
             raise ValueError("jit_compile: got True; accepted by Stepped is False, since shapes are fixed in XLA")
         if trainable_variables is not None:
@@ -195,7 +195,7 @@ class Stepped(Coalesced):
             store[f"{ACCUMULATOR}_{k}_indices"] = total.indices.numpy()
 
     def load_own_variables(self, store: Any) -> None:
-        """What `save_own_variables` has put into a store; without sums in it there are none yet."""
+        """Load what `save_own_variables` stored; a store without sums of micro-batches starts with none."""
         own = {name: store[name] for name in store.keys() if not name.startswith(ACCUMULATOR)}  # noqa: SIM118
         super().load_own_variables(own)
         for k, total in enumerate(getattr(self, "_sums", ())):

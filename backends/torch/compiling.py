@@ -1,4 +1,4 @@
-"""torch.compile runs calls into islices as they are: its graph breaks there and goes on behind.
+"""torch.compile runs calls into islices uncompiled: it inserts a graph break at each, then resumes.
 
 Dynamo would trace the library's Python, registry and execution modes included, and its guards on that do not end. It
 keeps a list of folders whose frames it leaves alone; the library's are put there, at once where Dynamo is loaded

@@ -18,13 +18,13 @@ import torch
 from islices.backend import FLOATS
 from islices.backends.torch.adapter import check_data
 from islices.clip import clip_by_value
+from islices.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
 from islices.distributed.norms import Question, measure_over
 from islices.host import quiet
 from islices.linear import round_scalar, scale_values
 from islices.modes import HOST
 from islices.native import adopt
 from islices.norms import check_order, look_at, norm_of, parts
-from islices.presets import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
 from islices.registry import describe
 from islices.slices import IndexedSlices
 
@@ -124,7 +124,7 @@ def get_total_norm(
     group: Any = None,
     replicated: bool | Sequence[bool] = False,
 ) -> torch.Tensor:
-    """The norm of tensors together, gradients as a rule, as if all were one vector.
+    """The norm of tensors, usually gradients, taken together as one vector.
 
     Parameters
     ----------
@@ -188,7 +188,7 @@ def clip_grads_with_norm_(
     *,
     semantics: Semantics = "torch",
 ) -> None:
-    """Scale the gradients of parameters together, in place, by what takes a norm that is known to max_norm.
+    """Clip the gradients of parameters, in place, by a norm that is known: the second half of `clip_grad_norm_`.
 
     Parameters
     ----------

@@ -2,7 +2,7 @@
 
 ``python -m islices.conformance.properties.files`` makes and loads 10,000 of them, in a process whose memory is limited.
 A file follows from its seed and number alone: ``--only NUMBER`` makes that one, loads it and keeps it. A process that
-dies or hangs is reported with the number of its file, and another goes on behind it.
+dies or hangs is reported with the number of its file, and another process takes the next.
 """
 
 from __future__ import annotations

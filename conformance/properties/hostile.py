@@ -3,8 +3,8 @@
 ``python -m islices.conformance.properties.hostile -b torch --count 10000`` makes so many calls in a process of their
 own. Whatever a call is given, it returns or raises one of `ACCEPTED`, with a message that names an argument, and a call
 that raises leaves every array as it was. A process that dies or hangs is reported with the number of its input, and
-another goes on behind it. An input follows from backend, seed and number alone: ``--only NUMBER`` makes that one call
-and shows it.
+another process takes the next. An input follows from backend, seed and number alone: ``--only NUMBER`` makes that one
+call and shows it.
 """
 
 from __future__ import annotations

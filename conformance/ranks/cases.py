@@ -16,7 +16,7 @@ from islices.conformance.ranks.plain import WIDE, narrow
 from islices.distributed.reduce import Op
 from islices.distributed.strategy import Strategy
 
-__all__ = ["CASES", "STRATEGIES", "Case", "Pair", "one_batch"]
+__all__ = ["CASES", "STRATEGIES", "Collective", "Pair", "one_batch"]
 
 STRATEGIES: tuple[Strategy, ...] = ("auto", "gather", "ranges", "dense")
 FLOATS = ("float32", "float64", "float16", "bfloat16")
@@ -24,7 +24,7 @@ INTEGERS = ("int32", "int64")
 ROWS = 40
 
 
-class Case(NamedTuple):
+class Collective(NamedTuple):
     """One call that all ranks make.
 
     Attributes
@@ -56,7 +56,7 @@ class Case(NamedTuple):
     clause: str = "25"
 
 
-CASES: list[Case] = []
+CASES: list[Collective] = []
 
 
 class Pair(NamedTuple):
@@ -68,7 +68,7 @@ def case(id: str, make: Callable[..., Any], **fields: Any) -> None:
     """Add a case for each strategy that ``strategies`` names; all by default."""
     strategies = fields.pop("strategies", STRATEGIES)
     start = f"ranks/{id}/{fields.get('op', 'sum')}"
-    CASES.extend(Case(f"{start}/{name}", make, strategy=name, **fields) for name in strategies)
+    CASES.extend(Collective(f"{start}/{name}", make, strategy=name, **fields) for name in strategies)
 
 
 # ---------------------------------------------------------------------- numbers and indices

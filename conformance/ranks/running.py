@@ -14,7 +14,7 @@ from islices.conformance.data import Slices
 from islices.conformance.execute import HarnessError, difference, read, to_backend
 from islices.conformance.operations import UnsupportedError
 from islices.conformance.ranks import plain
-from islices.conformance.ranks.cases import CASES, Case
+from islices.conformance.ranks.cases import CASES, Collective
 from islices.conformance.ranks.mistakes import MISTAKES, Mistake
 from islices.conformance.verdicts import MismatchError
 from islices.distributed import Group, all_reduce
@@ -32,8 +32,8 @@ class Said(NamedTuple):
     digest: str = ""
 
 
-def chosen(full: bool = False) -> list[Case | Mistake]:
-    every: list[Case | Mistake] = [*CASES, *MISTAKES]
+def chosen(full: bool = False) -> list[Collective | Mistake]:
+    every: list[Collective | Mistake] = [*CASES, *MISTAKES]
     return [c for c in every if full or not c.full]
 
 
@@ -44,7 +44,7 @@ def run_cases(group: Group, backend: str, ids: Sequence[str]) -> dict[str, Said]
     return {c.id: _one(group, B, c) for c in chosen(full=True) if c.id in wanted}
 
 
-def _one(group: Group, B: Backend, c: Case | Mistake) -> Said:
+def _one(group: Group, B: Backend, c: Collective | Mistake) -> Said:
     with contextlib.ExitStack() as stack:
         if c.wide:
             stack.enter_context(B.wide_types())
@@ -62,7 +62,7 @@ def _one(group: Group, B: Backend, c: Case | Mistake) -> Said:
             return Said("problem", f"raised {type(error).__name__}: {error} ({' '.join(last)})", type(error).__name__)
 
 
-def _case(group: Group, B: Backend, c: Case) -> str:
+def _case(group: Group, B: Backend, c: Collective) -> str:
     """The digest of the result, which is the expected one."""
     trees = [c.make(rank, group.size) for rank in range(group.size)]
     for tree in trees:  # all ranks find that a framework lacks something, or none

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from islices.exact_norms import row_norms
 from islices.host import bfloat16_to_float32, native_order
 from islices.locks import lazy_property
 from islices.modes import HOST
@@ -20,7 +21,6 @@ from islices.norms import parts
 from islices.registry import find_backend
 from islices.rows import coalesce
 from islices.slices import IndexedSlices
-from islices.sums import row_norms
 from islices.table import Table
 
 __all__ = ["Array", "Stored", "bits_equal", "contained", "nonzero_rows", "norm_of", "read", "wide"]

@@ -1,4 +1,4 @@
-"""Before anything is moved, all ranks learn whether all can go on with the same thing.
+"""Preflight: before anything is moved, ranks verify that their arguments match.
 
 One small collective in the normal case. Where a rank has failed, or means something else, a second one tells everybody
 what: the failed rank raises its own error, the others a `RankError` that names it, and where ranks differ all raise

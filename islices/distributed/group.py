@@ -70,7 +70,7 @@ class Traffic:
     received: int = 0
 
     def reset(self) -> None:
-        """Begin to count anew."""
+        """Set the counters to zero."""
         self.collectives = self.sent = self.received = 0
 
 

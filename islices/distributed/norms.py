@@ -1,10 +1,10 @@
 """One norm over the leaves of many ranks: `global_norm` and `clip_by_global_norm` with ``group=``.
 
 A norm is a sum whose terms are cut at places that follow from the largest of them and from their number
-(`islices.sums`). So two small collectives do, whatever the gradients' size: in the first the ranks learn how large and
-how many all terms are, in the second each tells what its own, cut alike, sum up to. All but the last, smallest part of
-these sums is exact, so that it makes no difference which rank has which leaf, or how many ranks there are. SPEC
-clause 25.
+(`islices.exact_norms`). So two small collectives do, whatever the gradients' size: in the first the ranks learn how
+large and how many all terms are, in the second each tells what its own, cut alike, sum up to. All but the last,
+smallest part of these sums is exact, so that it makes no difference which rank has which leaf, or how many ranks there
+are. SPEC clause 25.
 """
 
 from __future__ import annotations
@@ -19,9 +19,22 @@ from islices import modes
 from islices.arguments import check_flag, show
 from islices.backend import Array, Backend
 from islices.clip import clip_leaves
+from islices.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
 from islices.distributed.agree import agree
 from islices.distributed.engines import find_group
 from islices.distributed.group import ArrayGroup, Group
+from islices.exact_norms import (
+    UNKNOWN_COUNT,
+    Cuts,
+    Extent,
+    Matrices,
+    Sums,
+    computing,
+    cuts_of,
+    extent_of,
+    norms_of,
+    sums_of,
+)
 from islices.limits import Limit, check_max_norm
 from islices.native import flatten
 from islices.nonfinite import Nonfinite, check_nonfinite
@@ -36,21 +49,8 @@ from islices.norms import (
     of_one_framework,
     parts,
 )
-from islices.presets import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
 from islices.registry import describe
 from islices.slices import IndexedSlices
-from islices.sums import (
-    UNKNOWN_COUNT,
-    Cuts,
-    Extent,
-    Matrices,
-    Sums,
-    computing,
-    cuts_of,
-    extent_of,
-    norms_of,
-    sums_of,
-)
 
 __all__ = ["Question", "clip_over", "global_norm_over", "measure_over"]
 
@@ -59,7 +59,7 @@ class Held(NamedTuple):
     """What a rank has of the gradient."""
 
     leaves: list[Leaf | None]  # of the tree, in order
-    own: Matrices  # those that only this rank has, as `islices.sums` takes them
+    own: Matrices  # those that only this rank has, as `islices.exact_norms` takes them
     shared: Matrices  # and those that every rank has
     said: Mapping[str, Any]  # what must be the same on every rank
     ord: float = 2.0

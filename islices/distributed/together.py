@@ -1,4 +1,4 @@
-"""Work of its own on every rank, of which all learn whether all could do it."""
+"""Local work on every rank whose failure is reported to all of them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Named arrays in a file: what the two containers, .safetensors and .npz, have in common.
 
 Files are not trusted: what one declares is held against its real size before anything is allocated, and no byte of it
-is ever unpickled or evaluated. Everything wrong with one is a ValueError. May import: `numpy`, `islices.arguments`.
+is ever unpickled or evaluated. Everything wrong with one is a ValueError. May import: `numpy`, `islices.arguments`,
+`islices.shapes`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from islices.arguments import LARGEST, show
+from islices.shapes import COMMON_NDIM
 
 __all__ = [
     "DTYPES",
@@ -53,7 +55,6 @@ DTYPES = {
 OWN = ("islices.json", "islices.sha256")
 #: Headers are read whole, and what JSON becomes in memory is many times as long: some 100,000 tensors.
 LONGEST_HEADER = 1 << 24
-DIMENSIONS = 32  # NumPy before 2 has no more
 #: Bytes moved at a time: read or written, and hashed while they are in the caches.
 CHUNK = 1 << 20
 
@@ -149,8 +150,8 @@ def check_array(name: str, dtype: str, shape: Any) -> int:
     if not isinstance(shape, (list, tuple)) or any(type(n) is not int or n < 0 for n in shape):
         raise ValueError(f"{name!r}: got shape {show(shape)}; accepted is a list of whole numbers, none negative")
     itemsize = int(DTYPES[dtype][1][-1])
-    if len(shape) > DIMENSIONS or math.prod(n for n in shape if n) * itemsize > LARGEST:
-        raise ValueError(f"{name!r}: got shape {show(shape)}; accepted are {DIMENSIONS} dimensions, 2^63 - 1 bytes")
+    if len(shape) > COMMON_NDIM or math.prod(n for n in shape if n) * itemsize > LARGEST:
+        raise ValueError(f"{name!r}: got shape {show(shape)}; accepted are {COMMON_NDIM} dimensions, 2^63 - 1 bytes")
     return math.prod(shape) * itemsize
 
 

@@ -1,4 +1,4 @@
-"""What a file says about its tree: the manifest, made of a tree by `Plan` and read back by `read_manifest`.
+"""What a file says about its tree: the manifest, made of a tree by `Contents` and read back by `read_manifest`.
 
 A manifest is JSON: how lists, tuples and dicts lie in one another, which arrays make up each leaf, and every array's
 dtype, shape and SHA-256. All of it is checked before data are read. May import: `numpy`, the core.
@@ -27,7 +27,7 @@ from islices.registry import broken_backends, describe, find_backend
 from islices.slices import IndexedSlices, check_dense_shape, check_indices
 from islices.table import Table
 
-__all__ = ["Dense", "Giver", "Leaf", "Manifest", "Plan", "read_manifest"]
+__all__ = ["Contents", "Dense", "Giver", "Leaf", "Manifest", "read_manifest"]
 
 #: Of the manifest; a reader refuses those it does not know.
 VERSION = 1
@@ -37,7 +37,7 @@ Path = tuple[str | int, ...]
 
 
 # ---------------------------------------------------------------------- from a tree
-class Plan:
+class Contents:
     """What is to be written, found out before the file is touched: the arrays, and the manifest's tree."""
 
     def __init__(self, tree: Any) -> None:

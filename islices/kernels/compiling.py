@@ -47,7 +47,8 @@ INTEGER = types.int64
 
 #: numba looks at one file's date to see whether what it keeps is still true; a template's depends on all of these.
 _PACKAGE = Path(__file__).resolve().parent
-_SOURCES = (*sorted(_PACKAGE.glob("*.py")), _PACKAGE.parent / "optim" / "operators.py")
+_BESIDE = (_PACKAGE.parent / "row_operators.py", _PACKAGE.parent / "optim" / "operators.py")
+_SOURCES = (*sorted(_PACKAGE.glob("*.py")), *_BESIDE)
 
 _njit: Any = numba.njit
 #: No GIL, no exceptions, no contraction and no reordering.

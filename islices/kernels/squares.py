@@ -3,8 +3,8 @@
 A block of numbers, scaled by a power of two to less than 1 in size, is cut at two places below its largest term: added
 to a large constant, a term shows its upper bits as an integer, exactly; what is left, its lower ones. Integers add up
 in whatever order, by block size in *bins*, one for each power of two, and `total` puts them together with Python's own.
-What is dropped is below 2^-96 of the block's largest term: far more than a float64 can show. `islices.sums` says the
-same in whole arrays, for frameworks and traces. SPEC clause 7.
+What is dropped is below 2^-96 of the block's largest term: far more than a float64 can show. `islices.exact_norms` says
+the same in whole arrays, for frameworks and traces. SPEC clause 7.
 May import: `numpy`, `islices.kernels.compiling`, `islices.kernels.folding`, `islices.kernels.halves`.
 """
 

@@ -2,7 +2,8 @@
 
 A row is read, changed and written by one thread, all its contributions at once: the gradient's sum is made where the
 rule then finds it, and never stored. A rule is the code object of `islices.optim.rules`, on compiled operators.
-SPEC clauses 15 and 16. May import: `numba`, `numpy`, this folder, `islices.optim.operators`, `islices.optim.rules`.
+SPEC clauses 15 and 16. May import: `numba`, `numpy`, this folder, `islices.optim.operators`, `islices.optim.rules`,
+`islices.row_operators`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from islices.kernels.folding import add_up
 from islices.kernels.halves import FORMATS
 from islices.optim import rules
 from islices.optim.operators import bind, number_operators
+from islices.row_operators import OPERATORS
 
 __all__ = ["Recipe", "scatter_kernel", "step_kernel"]
 
@@ -60,26 +62,14 @@ def _scatter(values: Any, order: Any, starts: Any, ids: Any, table: Any, first: 
                     table[row, j] = change(table[row, j], values[p, j])
 
 
-#: operation -> what one contribution does to an element
-CHANGES: dict[str, Callable[[Any, Any], Any]] = {
-    "add": lambda x, y: x + y,
-    "sub": lambda x, y: x - y,
-    "update": lambda x, y: y,
-    "min": lambda x, y: x if x <= y or x != x else y,
-    "max": lambda x, y: x if x >= y or x != x else y,
-    "mul": lambda x, y: x * y,
-    "div": lambda x, y: x / y,
-}
-
-
 @cache
 def scatter_kernel(dtype: str, index: str, op: str) -> Kernel:
-    """The compiled `_scatter` for a table of a dtype, ids of one, and an operation of `CHANGES`."""
-    form = FORMATS[dtype]
+    """The compiled `_scatter` for a table of a dtype, ids of one, and an operator by name."""
+    form, operator = FORMATS[dtype], OPERATORS[op]
     arguments = (matrix(form.stored, readonly=True), *_groups(index), matrix(form.stored), INTEGER, INTEGER)
     return compile_kernel(
-        _scatter, arguments, change=inline(CHANGES[op]), load=form.load, store=form.store, WIDE=form.wide,
-        HALF=form.stored is np.uint16, LAST_ONLY=op == "update",
+        _scatter, arguments, change=inline(operator.element), load=form.load, store=form.store, WIDE=form.wide,
+        HALF=form.stored is np.uint16, LAST_ONLY=operator.last,
     )  # fmt: skip
 
 
@@ -150,7 +140,7 @@ def _step(
 
 
 def _row_mean(x: Any, width: Any) -> Any:
-    """The mean of x[0], whose sum is taken by halves as `islices.sums.row_sums` does; x is overwritten."""
+    """The mean of x[0], whose sum is taken by halves as `islices.exact_norms.row_sums` does; x is overwritten."""
     zero, one, two = np.uint64(0), np.uint64(1), np.uint64(2)
     m = width
     rest = x[zero, zero] - x[zero, zero]

@@ -15,12 +15,12 @@ from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, get_type_hints
 import numpy as np
 
 from islices.arguments import check_name, is_real, show
+from islices.clip_formulas import Semantics, lookup_formula
 from islices.deprecation import warn_deprecated
 from islices.linear import as_float
 from islices.optim.hyperparameters import check_hyper
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import RECORDS, Record
-from islices.presets import Semantics, lookup_formula
 from islices.registry import describe
 
 __all__ = ["Options", "Rows", "current_name", "make", "public"]

@@ -14,6 +14,7 @@ import numpy as np
 
 from islices import modes
 from islices.backend import Array, Backend
+from islices.exact_norms import row_sums
 from islices.memory import empty
 from islices.optim import rules
 from islices.optim.formulas import Formula
@@ -22,7 +23,6 @@ from islices.optim.plan import Plan
 from islices.rows import check_memory, coalesce
 from islices.shapes import size_of
 from islices.slices import IndexedSlices
-from islices.sums import row_sums
 
 __all__ = ["Pieces", "Work", "state_shapes", "without_frozen"]
 

@@ -10,7 +10,7 @@ import pytest
 from gradient_tapes import FRAMEWORKS, MODES, Tape, read
 
 import islices
-from islices.presets import BY_GLOBAL_NORM, BY_NORM
+from islices.clip_formulas import BY_GLOBAL_NORM, BY_NORM
 
 X = np.array([[3, 4], [1, 0]], np.float32)
 

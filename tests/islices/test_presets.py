@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import islices
-from islices.presets import BY_GLOBAL_NORM, BY_NORM, BY_VALUE
+from islices.clip_formulas import BY_GLOBAL_NORM, BY_NORM, BY_VALUE
 
 ROWS, DIM = 40, 4
 LIMITS = (0.25, 1.0, 7.5, 1e4)

@@ -151,7 +151,7 @@ def adam(
     nesterov: bool = False,
     rows: Literal["touched", "all"] = "touched",
 ) -> Transformation:
-    """`optax.adam`: rows="touched" is lazy Adam: moments of rows that are away do not decay, nor do these rows move.
+    """`optax.adam`: rows="touched" is lazy Adam: rows that no gradient names keep their moments and bits.
 
     Parameters
     ----------

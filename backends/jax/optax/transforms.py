@@ -26,6 +26,7 @@ from islices.backends.jax.optax.rows import (
     weights_of,
 )
 from islices.clip import clip_by_value
+from islices.clip_formulas import BY_GLOBAL_NORM, Semantics, lookup_formula
 from islices.distributed.norms import clip_over
 from islices.global_norms import clip_by_global_norm as clip_tree
 from islices.limits import limit_of
@@ -33,7 +34,6 @@ from islices.nonfinite import Nonfinite, check_nonfinite
 from islices.optim.hyperparameters import is_on
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import RECORDS
-from islices.presets import BY_GLOBAL_NORM, Semantics, lookup_formula
 from islices.registry import describe
 from islices.rows import coalesce as sum_duplicates
 from islices.slices import IndexedSlices

@@ -16,10 +16,10 @@ import torch
 from islices.arguments import check_flag
 from islices.backends.torch.optim import checkpoints
 from islices.backends.torch.optim.hyperparameters import Rate, asked_of, check_group, complete, made_from
+from islices.clip_formulas import Semantics
 from islices.optim import Optimizer
 from islices.optim.factory import Rows
 from islices.optim.optimizer import Step, check_steps
-from islices.presets import Semantics
 from islices.registry import describe
 
 __all__ = ["Options", "RowOptimizer"]

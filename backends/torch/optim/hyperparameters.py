@@ -13,12 +13,12 @@ from typing import Any
 import torch
 
 from islices.arguments import check_flag, is_real, show
+from islices.clip_formulas import lookup_formula
 from islices.linear import as_float
 from islices.optim import Optimizer
 from islices.optim.factory import current_name, make
 from islices.optim.hyperparameters import Schedule
 from islices.optim.record import RECORDS
-from islices.presets import lookup_formula
 from islices.registry import describe
 
 __all__ = [

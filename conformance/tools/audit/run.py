@@ -1,6 +1,6 @@
 """Runs the probes: each module in a process of its own, two at a time, isolated probes in processes of their own.
 
-A process that ends, or hangs, in the middle of a probe is that probe's finding; a fresh process goes on behind it.
+A process that ends, or hangs, in the middle of a probe is that probe's finding; a fresh process goes on with the next.
 """
 
 from __future__ import annotations

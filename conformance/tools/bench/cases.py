@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["AXES", "OPERATIONS", "Case", "cross", "default_cases", "draw_ids", "zipf_ids"]
+__all__ = ["AXES", "OPERATIONS", "Benchmark", "cross", "default_cases", "draw_ids", "zipf_ids"]
 
 OPERATIONS = ("coalesce", "clip_by_global_norm", "norm", "to_dense", "scatter_add")
 #: What `--full` crosses. The index type "own" is the one each framework's users have: int32 in JAX, else int64.
@@ -26,7 +26,7 @@ ROWS = 1_000_000
 DENSE_ROWS, TABLE_ELEMENTS = 65_536, 1 << 26
 
 
-class Case(NamedTuple):
+class Benchmark(NamedTuple):
     """One operation on one kind of gradient."""
 
     operation: str
@@ -53,30 +53,32 @@ class Case(NamedTuple):
         return f"{self.operation} {self.slices:,} x {self.dim} {self.distribution}{types}"
 
 
-def default_cases() -> list[Case]:
+def default_cases() -> list[Benchmark]:
     """What takes minutes: one size in all its operations, and from there one axis at a time."""
     two = ("coalesce", "clip_by_global_norm")
-    cases = [Case(operation) for operation in OPERATIONS]
-    cases += [Case(operation, distribution="uniform") for operation in two] + [Case("coalesce", distribution="unique")]
-    cases += [Case(operation, slices=n) for operation in two for n in AXES["slices"] if n != 131_072]
-    cases += [Case(operation, dim=dim) for operation in two for dim in AXES["dim"] if dim != 64]
-    cases += [Case(operation, dtype="bfloat16") for operation in two]
-    cases += [Case("coalesce", index_dtype="int32")]
+    cases = [Benchmark(operation) for operation in OPERATIONS]
+    cases += [Benchmark(operation, distribution="uniform") for operation in two] + [
+        Benchmark("coalesce", distribution="unique")
+    ]
+    cases += [Benchmark(operation, slices=n) for operation in two for n in AXES["slices"] if n != 131_072]
+    cases += [Benchmark(operation, dim=dim) for operation in two for dim in AXES["dim"] if dim != 64]
+    cases += [Benchmark(operation, dtype="bfloat16") for operation in two]
+    cases += [Benchmark("coalesce", index_dtype="int32")]
     return sorted(cases, key=_gradient)
 
 
-def _gradient(case: Case) -> tuple[Any, ...]:
+def _gradient(case: Benchmark) -> tuple[Any, ...]:
     """Cases of one gradient stand together, so that it is made once."""
     return case.rows, *case[1:]
 
 
-def cross(given: Mapping[str, Sequence[Any]], *, full: bool) -> list[Case]:
+def cross(given: Mapping[str, Sequence[Any]], *, full: bool) -> list[Benchmark]:
     """Every combination of what is given for each axis; of an axis that is not, all values or the default one."""
     axes: list[Iterable[Any]] = []
     for name, values in AXES.items():
-        rest = values if full or name == "operation" else (Case._field_defaults[name],)
+        rest = values if full or name == "operation" else (Benchmark._field_defaults[name],)
         axes.append(given.get(name) or rest)
-    return sorted((c for c in itertools.starmap(Case, itertools.product(*axes)) if c.sensible), key=_gradient)
+    return sorted((c for c in itertools.starmap(Benchmark, itertools.product(*axes)) if c.sensible), key=_gradient)
 
 
 @lru_cache(maxsize=2)

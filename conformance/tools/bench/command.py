@@ -18,7 +18,7 @@ from typing import Any
 from islices.cli import Command, UsageError
 from islices.conformance.outputs import check_picture, check_writable, write
 from islices.conformance.tools.bench import results
-from islices.conformance.tools.bench.cases import AXES, OPERATIONS, Case, cross, default_cases
+from islices.conformance.tools.bench.cases import AXES, OPERATIONS, Benchmark, cross, default_cases
 from islices.conformance.tools.bench.compare import changes
 from islices.conformance.tools.bench.imports import import_times
 from islices.conformance.tools.bench.plot import draw
@@ -159,7 +159,7 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
                     run["records"].append(record)
                     run["versions"][record["backend"]] = record["version"]
                     if "error" in record:
-                        run["failures"].append(f"{job['backend']} {Case(**record['case'])}: {record['error']}")
+                        run["failures"].append(f"{job['backend']} {Benchmark(**record['case'])}: {record['error']}")
                     step(f"{what} {record['case']['operation'] if 'case' in record else ''}")
             except RuntimeError as error:
                 run["failures"].append(f"{what}: {error}")
@@ -176,7 +176,7 @@ def _backends(wanted: list[str] | None) -> list[str]:
     return list(dict.fromkeys(wanted or known))
 
 
-def _cases(options: argparse.Namespace) -> list[Case]:
+def _cases(options: argparse.Namespace) -> list[Benchmark]:
     given = {axis: getattr(options, axis) for axis in AXES if getattr(options, axis)}
     if options.full or given.keys() - {"operation"}:
         cases = cross(given, full=options.full)
@@ -189,7 +189,7 @@ def _cases(options: argparse.Namespace) -> list[Case]:
     return cases
 
 
-def _jobs(part: str, name: str, cases: list[Case], optimizers: tuple[str, ...]) -> list[dict[str, Any]]:
+def _jobs(part: str, name: str, cases: list[Benchmark], optimizers: tuple[str, ...]) -> list[dict[str, Any]]:
     """The processes that measure a part for one backend, and how many records each is expected to find."""
     job = {"part": part, "backend": name}
     if part == "operations":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from islices.conformance.tools.bench.cases import Case
+from islices.conformance.tools.bench.cases import Benchmark
 from islices.conformance.tools.bench.tables import Table
 
 __all__ = ["changes"]
@@ -50,6 +50,6 @@ def _ratios(run: dict[str, Any]) -> dict[Key, float]:
         ratios = record["ratios"][record["own"][0]]
         ours = next((ratios[way] for way in OURS if way in ratios), None)
         if ours is not None:
-            what = str(Case(**record["case"])) if "case" in record else record["operation"]
+            what = str(Benchmark(**record["case"])) if "case" in record else record["operation"]
             found[record["part"], record["backend"], what] = ours
     return found

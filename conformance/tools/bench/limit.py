@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.conformance.tools.bench.cases import Case
+from islices.conformance.tools.bench.cases import Benchmark
 
 __all__ = ["MOVED", "Copying", "bytes_of_operation", "bytes_of_step"]
 
@@ -25,7 +25,7 @@ MOVED = {
 BYTES = 1 << 26
 
 
-def bytes_of_operation(case: Case, distinct: int, index_dtype: str) -> int:
+def bytes_of_operation(case: Benchmark, distinct: int, index_dtype: str) -> int:
     """What must be read and written.
 
     distinct is how many different rows the indices name. clip_by_global_norm returns values for the indices that it was

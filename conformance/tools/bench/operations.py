@@ -17,7 +17,7 @@ import numpy as np
 import islices
 from islices import IndexedSlices, get_backend
 from islices.backend import Backend
-from islices.conformance.tools.bench.cases import Case, draw_ids
+from islices.conformance.tools.bench.cases import Benchmark, draw_ids
 from islices.conformance.tools.bench.limit import Copying, bytes_of_operation
 from islices.conformance.tools.bench.modes import modes_of, running
 from islices.conformance.tools.bench.rounds import Call, blocking, does_less, measure, ratio, summary
@@ -79,7 +79,7 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
     """Measure every case of the job."""
     B = get_backend(job["backend"])
     copying = Copying(job["threads"])
-    cases = [Case(*x) for x in job["cases"]]
+    cases = [Benchmark(*x) for x in job["cases"]]
     for case in cases:
         same = case._replace(index_dtype="own")
         twice = case != same and same in cases and case.index_dtype == _index_dtype(B, "own")
@@ -94,7 +94,7 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
         emit(case=case._asdict(), **found)
 
 
-def _missing(B: Backend, case: Case) -> str:
+def _missing(B: Backend, case: Benchmark) -> str:
     """Why a framework has no such case; "" where it does."""
     if case.dtype not in B.float_dtypes:
         return f"{B.name} has no {case.dtype} here"
@@ -103,7 +103,7 @@ def _missing(B: Backend, case: Case) -> str:
     return "scatter_add is measured in float32" if case.operation == "scatter_add" and case.dtype != "float32" else ""
 
 
-def _measured(B: Backend, case: Case, copying: Copying, job: dict[str, Any]) -> dict[str, Any]:
+def _measured(B: Backend, case: Benchmark, copying: Copying, job: dict[str, Any]) -> dict[str, Any]:
     native = importlib.import_module(f"islices.conformance.native.{B.name}")
     g = _gradient(B, case.slices, case.dim, case.distribution, case.dtype, case.index_dtype, case.rows)
     ours, own = _ways(B, case, g, native)
@@ -130,7 +130,7 @@ def _measured(B: Backend, case: Case, copying: Copying, job: dict[str, Any]) -> 
     return found | {"distinct": len(g.distinct), "index_dtype": B.dtype(g.i), "failed": failed}
 
 
-def _ways(B: Backend, case: Case, g: Gradient, native: Any) -> tuple[dict[str, Call], dict[str, Call]]:
+def _ways(B: Backend, case: Benchmark, g: Gradient, native: Any) -> tuple[dict[str, Call], dict[str, Call]]:
     """(islices' ways, the framework's own)."""
     if case.operation == "scatter_add":
         return scatter_ways(B.name, modes_of(B), g.values, g.ids, case.rows)
@@ -152,7 +152,7 @@ def _ways(B: Backend, case: Case, g: Gradient, native: Any) -> tuple[dict[str, C
     return ours, native.own_calls(case.operation, g.v, g.i, case.rows, g.max_norm)
 
 
-def _scipy(B: Backend, case: Case, g: Gradient) -> dict[str, Call]:
+def _scipy(B: Backend, case: Benchmark, g: Gradient) -> dict[str, Call]:
     """The sums by a product of SciPy's, on the host: no framework's own way, but a common one."""
     if case.operation != "coalesce" or case.dtype != "float32" or not importlib.util.find_spec("scipy"):
         return {}
@@ -167,7 +167,7 @@ def _scipy(B: Backend, case: Case, g: Gradient) -> dict[str, Call]:
 
 
 # ---------------------------------------------------------------------- checking
-def _checked(B: Backend, case: Case, g: Gradient, own: dict[str, Call]) -> tuple[dict[str, Call], dict[str, str]]:
+def _checked(B: Backend, case: Benchmark, g: Gradient, own: dict[str, Call]) -> tuple[dict[str, Call], dict[str, str]]:
     """(own ways, with what they get wrong remarked, those that raised)."""
     found, failed = {}, {}
     for label, way in own.items():
@@ -184,7 +184,7 @@ def _checked(B: Backend, case: Case, g: Gradient, own: dict[str, Call]) -> tuple
     return found, failed
 
 
-def _error(B: Backend, case: Case, g: Gradient, result: Any) -> float:
+def _error(B: Backend, case: Benchmark, g: Gradient, result: Any) -> float:
     """The largest difference from the sums, as a share of the largest of them."""
     if case.operation == "norm":
         number = result.asscalar() if hasattr(result, "asscalar") else result  # MXNet's do not convert

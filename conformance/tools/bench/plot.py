@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from islices.cli import UsageError
-from islices.conformance.tools.bench.cases import Case
+from islices.conformance.tools.bench.cases import Benchmark
 from islices.conformance.tools.bench.results import of_part
 from islices.conformance.tools.bench.rounds import does_less
 
@@ -27,7 +27,7 @@ def series(run: dict[str, Any], operation: str) -> dict[str, list[tuple[int, flo
     """backend -> (slices, islices / own, limit / own), ascending: of the dim, ids and types with the most sizes."""
     groups: dict[tuple[Any, ...], dict[str, list[tuple[int, float, float]]]] = {}
     for record in of_part(run, "operations"):
-        case = Case(**record["case"])
+        case = Benchmark(**record["case"])
         if case.operation != operation or not record["own"] or does_less(record["own"][0]):
             continue
         own = record["own"][0]

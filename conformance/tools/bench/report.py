@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from islices.conformance.tools.bench import report_embedding
-from islices.conformance.tools.bench.cases import AXES, OPERATIONS, Case
+from islices.conformance.tools.bench.cases import AXES, OPERATIONS, Benchmark
 from islices.conformance.tools.bench.results import of_part
 from islices.conformance.tools.bench.small import WAYS
 from islices.conformance.tools.bench.tables import Table, figures, is_disturbed, name_of
@@ -54,7 +54,7 @@ def _operations(run: dict[str, Any]) -> Iterable[Table]:
     for operation in OPERATIONS:
         rows = []
         for record in records:
-            case = Case(**record["case"])
+            case = Benchmark(**record["case"])
             if case.operation != operation:
                 continue
             times = record["milliseconds"]
@@ -73,7 +73,7 @@ def _place(run: dict[str, Any]) -> Callable[[dict[str, Any]], Any]:
     backends = list(run["versions"])
 
     def place(record: dict[str, Any]) -> Any:
-        case = Case(**record["case"])
+        case = Benchmark(**record["case"])
         kinds = (AXES[axis].index(getattr(case, axis)) for axis in ("dtype", "distribution"))
         return backends.index(record["backend"]), *kinds, case.index_dtype != "own", case.dim, case.slices
 
@@ -138,7 +138,7 @@ def _remarks(run: dict[str, Any]) -> Iterable[Table]:
         if "skipped" in record:
             lines[f"{record['backend']}, left out: {record['skipped']}"] = None
         for label, reason in record.get("failed", {}).items():
-            lines[f"{record['backend']} {Case(**record['case'])}, {label}: {reason}"] = None
+            lines[f"{record['backend']} {Benchmark(**record['case'])}, {label}: {reason}"] = None
     if lines:
         yield Table("\n".join(lines), (), [])
 

@@ -12,9 +12,9 @@ import numpy as np
 
 import islices
 from islices import optim
+from islices.clip_formulas import Semantics
 from islices.conformance.tools.parity.models import Batch, Model, Upstream
 from islices.conformance.tools.parity.text import PADDING
-from islices.presets import Semantics
 
 __all__ = ["OPTIMIZERS", "SEMANTICS", "Recipe", "Training", "has_losses", "make_optimizer"]
 

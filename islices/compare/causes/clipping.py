@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from islices.clip_formulas import BY_GLOBAL_NORM
 from islices.compare.cause import Cause, Factor
 from islices.compare.comparison import Comparison, Side
 from islices.compare.evidence import Interval
-from islices.presets import BY_GLOBAL_NORM
 
 __all__ = ["CLIPPED", "CLIP_AFTER", "DUPLICATES", "EPSILON"]
 

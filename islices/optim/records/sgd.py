@@ -236,7 +236,7 @@ def sgd(
     Parameters
     ----------
     momentum : float, default 0
-        Decay of the buffer of gradients, at least 0, which keeps none.
+        Momentum coefficient; 0 disables it.
     dampening : float, default 0
         The gradient enters the buffer times 1 - dampening.
     nesterov : bool, default False

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from islices.conformance.tools.bench import limit, rounds
-from islices.conformance.tools.bench.cases import OPERATIONS, Case, cross, default_cases, draw_ids
+from islices.conformance.tools.bench.cases import OPERATIONS, Benchmark, cross, default_cases, draw_ids
 from islices.conformance.tools.bench.compare import changes
 from islices.conformance.tools.bench.plot import series
 
@@ -221,21 +221,21 @@ def test_a_process_that_fails_is_a_harness_error(tmp_path: Path) -> None:
     ("case", "expected"),
     [
         # 10 rows of 4 float32 and 10 int64 are read; 3 rows and their numbers are written
-        (Case("coalesce", 10, 4), 10 * 16 + 10 * 8 + 3 * 16 + 3 * 8),
-        (Case("clip_by_global_norm", 10, 4), 10 * 16 + 10 * 8 + 10 * 16),
-        (Case("norm", 10, 4), 10 * 16 + 10 * 8),
-        (Case("to_dense", 10, 4), 10 * 16 + 10 * 8 + 65_536 * 16),
-        (Case("scatter_add", 10, 4), 10 * 16 + 10 * 8 + 2 * 3 * 16),
-        (Case("coalesce", 10, 4, dtype="bfloat16"), 10 * 8 + 10 * 8 + 3 * 8 + 3 * 8),
+        (Benchmark("coalesce", 10, 4), 10 * 16 + 10 * 8 + 3 * 16 + 3 * 8),
+        (Benchmark("clip_by_global_norm", 10, 4), 10 * 16 + 10 * 8 + 10 * 16),
+        (Benchmark("norm", 10, 4), 10 * 16 + 10 * 8),
+        (Benchmark("to_dense", 10, 4), 10 * 16 + 10 * 8 + 65_536 * 16),
+        (Benchmark("scatter_add", 10, 4), 10 * 16 + 10 * 8 + 2 * 3 * 16),
+        (Benchmark("coalesce", 10, 4, dtype="bfloat16"), 10 * 8 + 10 * 8 + 3 * 8 + 3 * 8),
     ],
     ids=lambda x: str(x),
 )
-def test_bytes_of_operations(case: Case, expected: int) -> None:
+def test_bytes_of_operations(case: Benchmark, expected: int) -> None:
     assert limit.bytes_of_operation(case, distinct=3, index_dtype="int64") == expected
 
 
 def test_bytes_of_coalesce_by_int32() -> None:
-    assert limit.bytes_of_operation(Case("coalesce", 10, 4), 3, "int32") == 10 * 16 + 10 * 4 + 3 * 16 + 3 * 4
+    assert limit.bytes_of_operation(Benchmark("coalesce", 10, 4), 3, "int32") == 10 * 16 + 10 * 4 + 3 * 16 + 3 * 4
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_cases() -> None:
     assert len(cases) == len(set(cases)), "nothing is measured twice"
     assert {case.operation for case in cases} == set(OPERATIONS)
     assert all(case.sensible for case in cases)
-    assert cross({"operation": ["coalesce"], "slices": [64]}, full=False) == [Case("coalesce", 64)]
+    assert cross({"operation": ["coalesce"], "slices": [64]}, full=False) == [Benchmark("coalesce", 64)]
     full = cross({}, full=True)
     assert len(full) == len(set(full)) > 1_000
     assert not any(

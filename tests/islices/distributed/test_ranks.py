@@ -26,7 +26,7 @@ from islices.conformance import oracle
 from islices.conformance.data import Array, Slices
 from islices.conformance.execute import difference, to_backend
 from islices.conformance.ranks import plain, run_ranks
-from islices.conformance.ranks.cases import CASES, STRATEGIES, Case, one_batch
+from islices.conformance.ranks.cases import CASES, STRATEGIES, Collective, one_batch
 from islices.conformance.ranks.launch import absent
 from islices.conformance.ranks.mistakes import MISTAKES
 from islices.conformance.ranks.running import Said, chosen, raise_verdict, result, run_cases
@@ -236,7 +236,7 @@ MADE = {c.make: c for c in CASES}.values()
 
 
 @pytest.mark.parametrize("case", MADE, ids=lambda c: c.id.rpartition("/")[0])
-def test_expectations_are_those_of_exact_arithmetic(case: Case) -> None:
+def test_expectations_are_those_of_exact_arithmetic(case: Collective) -> None:
     """By the oracle of fractions, which rounds where clause 25 says so; and within the bound of the exact sum."""
     for leaves in leaf_lists([case.make(rank, 3) for rank in range(3)]):
         there = [leaf for leaf in leaves if leaf is not None]

@@ -14,9 +14,9 @@ import pytest
 
 import islices
 from islices import modes, optim
+from islices.clip_formulas import BY_GLOBAL_NORM, BY_NORM, BY_VALUE
 from islices.optim.operators import array_operators
 from islices.optim.record import RECORDS
-from islices.presets import BY_GLOBAL_NORM, BY_NORM, BY_VALUE
 
 jax = pytest.importorskip("jax", reason="JAX is not installed")
 keras = pytest.importorskip("keras", reason="Keras is not installed")
