@@ -14,7 +14,7 @@ from islices.arguments import is_real
 from islices.backend import Array, Backend
 from islices.optim.hyperparameters import Hyper, is_on
 
-__all__ = ["Formula", "Hyper", "Numbers", "State", "decays", "single"]
+__all__ = ["Formula", "Hyper", "Numbers", "State", "decays", "power_of", "single"]
 
 #: Bits of the step count.
 BITS = 32
@@ -74,7 +74,7 @@ class Numbers:
         """
         E = self.E
         if E is modes.HOST:
-            return np.array((_known_power(base, int(self.count[0]) + 1),))
+            return np.array((power_of(base, int(self.count[0]) + 1),))
         scaled = E.round_product(self.t, self.array(2.0 ** -np.arange(BITS + 1.0)))
         whole = E.reshape(E.astype(scaled, "int32"), (1, BITS + 1))  # t without its last k digits
         digits = E.columns(whole, 0, BITS) - E.columns(whole, 1, BITS + 1) - E.columns(whole, 1, BITS + 1)
@@ -119,7 +119,8 @@ def _repeated_squares(base: float) -> tuple[float, ...]:
 
 
 @lru_cache(maxsize=256)
-def _known_power(base: float, t: int) -> float:
+def power_of(base: float, t: int) -> float:
+    """base^t as `Numbers.power` has it."""
     factors = [x if t >> k & 1 else 1.0 for k, x in enumerate(_repeated_squares(base))]
     while len(factors) > 1:
         factors = list(map(operator.mul, factors[: len(factors) // 2], factors[len(factors) // 2 :]))

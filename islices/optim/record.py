@@ -69,6 +69,8 @@ class Record:
         The name in torch's states of each array of the state, where that is another.
     added : tuple of str
         Arrays of the state that an option adds.
+    recomputed : mapping of str to callable
+        What torch's states hold besides, as a function of the hyperparameters and the step count, which suffice.
     fixed : tuple of str
         Hyperparameters that are a number before the first step, and stay it.
     limits : mapping of str to Limit
@@ -87,6 +89,7 @@ class Record:
     variant_of: str = ""
     stored: Mapping[str, str] = field(default_factory=dict)
     added: tuple[str, ...] = ()
+    recomputed: Mapping[str, Callable[[Hyper, int], float]] = field(default_factory=dict)
     fixed: tuple[str, ...] = ("initial_accumulator",)
     limits: Mapping[str, Limit] = field(default_factory=dict)
     divides_by_lr: bool = False

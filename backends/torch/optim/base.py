@@ -235,7 +235,7 @@ class RowOptimizer(torch.optim.Optimizer):
             without dimensions, since that is what all of torch's ways to step can count on.
         """
         # before the hooks of the user
-        handle = self.register_state_dict_post_hook(lambda _, saved: checkpoints.saved(saved), prepend=True)
+        handle = self.register_state_dict_post_hook(lambda _, saved: checkpoints.saved(self.rule, saved), prepend=True)
         try:
             return super().state_dict()
         finally:

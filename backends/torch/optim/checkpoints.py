@@ -14,7 +14,7 @@ import torch
 
 from islices.arguments import show, whole_number
 from islices.backends.torch.adapter import backend
-from islices.backends.torch.optim.hyperparameters import Rate, complete, made_from
+from islices.backends.torch.optim.hyperparameters import Rate, complete, in_islices, made_from, torch_names
 from islices.linear import wide_dtype
 from islices.optim import Optimizer
 from islices.optim.formulas import State
@@ -67,14 +67,19 @@ def as_stored(rule: str, state: Mapping[str, torch.Tensor], p: torch.Tensor) -> 
 
 
 # ---------------------------------------------------------------------- to a state_dict, and from one
-def saved(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """A state_dict whose steps torch's classes go on counting: with foreach=True they take no whole numbers."""
+def saved(rule: str, state_dict: dict[str, Any]) -> dict[str, Any]:
+    """A state_dict that torch's classes go on with: with foreach=True they take no whole numbers for steps."""
     state = {
         key: {name: _whole_float(x) if name == "step" else x for name, x in held.items()}
         if isinstance(held, Mapping)
         else held  # the user's own
         for key, held in state_dict["state"].items()
     }
+    for name, function in RECORDS[rule].recomputed.items():
+        for group in state_dict["param_groups"]:
+            hyper = in_islices(rule, group)
+            for held in (state[key] for key in group["params"] if key in state):
+                held[name] = torch.tensor(function(hyper, int(held["step"])), dtype=torch.float32)
     return {**state_dict, "state": state}
 
 
@@ -140,12 +145,13 @@ def checked(optimizer: RowOptimizer, state_dict: dict[str, Any]) -> dict[str, An
 def _whole_group(optimizer: RowOptimizer, old: Mapping[str, Any], group: Mapping[str, Any]) -> dict[str, Any]:
     """A saved group, with what a group of torch's class does not say as the optimizer has it."""
     record, decoupled = RECORDS[optimizer.rule], old.get("decoupled_weight_decay")
-    if decoupled is not None and bool(decoupled) != bool(record.decoupled):
+    own = torch_names(optimizer.rule)
+    if "decoupled_weight_decay" not in own and decoupled is not None and bool(decoupled) != bool(record.decoupled):
         family = {optimizer.rule, record.variant_of}
         others = [x.title for x in RECORDS.values() if x is not record and {x.name, x.variant_of} & family - {""}]
         where = f"{' or '.join(others)}, where its state belongs" if others else f"{record.title} is {record.decoupled}"
         raise ValueError(f"decoupled_weight_decay: got {decoupled}; accepted by optim.{where}")
-    kept = {name: x for name, x in old.items() if name not in OF_TORCH}
+    kept = {name: x for name, x in old.items() if name not in OF_TORCH or name in own}
     if "semantics" not in old:  # what is off, the semantics need not have
         kept = {name: x or None if group.get(name, x) is None else x for name, x in kept.items()}
     return complete(optimizer.rule, kept, group)
@@ -166,7 +172,8 @@ def _sealed(optimizer: RowOptimizer, made: Optimizer, held: Any, p: torch.Tensor
     held = {name: x for name, x in held.items() if x is not None}
     own = {spec.name: spec for spec in made._formula.state}
     added, named = RECORDS[optimizer.rule].added, RECORDS[optimizer.rule].stored
-    accepted = {named.get(name, name) for name in ("step", *own, *added, "master")}
+    recomputed = RECORDS[optimizer.rule].recomputed
+    accepted = {named.get(name, name) for name in ("step", *own, *added, *recomputed, "master")}
     counted = ("step",) if optimizer.rule != "sgd" else ()  # torch's SGD does not count
     needed = {named.get(name, name) for name in (*counted, *own) if name not in added}
     if held and not needed <= set(held) <= accepted:

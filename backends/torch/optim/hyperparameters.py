@@ -125,7 +125,7 @@ def check_group(rule: str, group: Group) -> None:
 
 def check_decoupled(rule: str, asked: bool) -> None:
     """ValueError if another rule than the one that has it is asked for decoupled weight decay."""
-    if asked and not RECORDS[rule].decoupled:
+    if asked and not RECORDS[rule].decoupled and "decoupled_weight_decay" not in RECORDS[rule].arguments:
         others = [record.title for record in RECORDS.values() if record.variant_of == rule and record.decoupled]
         raise ValueError(
             f"decoupled_weight_decay: got True; accepted by {RECORDS[rule].title} is False"
@@ -135,14 +135,14 @@ def check_decoupled(rule: str, asked: bool) -> None:
 
 def asked_of(rule: str, group: Group) -> tuple[Any, ...]:
     """What `made_from` looks at, to compare, but for arrays: lr and frozen."""
-    given = _in_islices(rule, group)
+    given = in_islices(rule, group)
     given.pop("lr")
     return (*given.values(), group["rows"], group["semantics"], group["maximize"])
 
 
 def made_from(rule: str, group: Group, rate: Rate) -> tuple[Optimizer, Optimizer]:
     """(what steps sparse gradients, what steps dense ones): the same, unless the semantics has a dense formula."""
-    given = {**_in_islices(rule, group), "lr": rate}
+    given = {**in_islices(rule, group), "lr": rate}
     options = {name: group[name] for name in ("semantics", "maximize", "frozen")}
     try:
         sparse = make(rule, given, rows=group["rows"], **options)
@@ -154,7 +154,7 @@ def made_from(rule: str, group: Group, rate: Rate) -> tuple[Optimizer, Optimizer
         raise type(error)(f"{RECORDS[rule].spelled('torch').get(name, name)}{colon}{rest}") from None
 
 
-def _in_islices(rule: str, group: Group) -> dict[str, Any]:
+def in_islices(rule: str, group: Group) -> dict[str, Any]:
     """The hyperparameters by islices' names, none of them a Tensor."""
     given: dict[str, Any] = {}
     for ours, theirs in RECORDS[rule].spelled("torch").items():
