@@ -44,6 +44,18 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
     "lion-decay": ("lion", {"lr": 0.1, "beta1": 0.8, "beta2": 0.95, "weight_decay": 0.3}),
     "adamax": ("adamax", {"lr": 0.01}),
     "adamax-decay": ("adamax", {"lr": 0.1, "beta1": 0.4, "beta2": 0.95, "eps": 1e-3, "weight_decay": 0.03}),
+    "nadam": ("nadam", {"lr": 0.01}),
+    "nadam-decay": (
+        "nadam",
+        {
+            "lr": 0.1,
+            "beta1": 0.4,
+            "beta2": 0.95,
+            "momentum_decay": 1.0,
+            "weight_decay": 0.03,
+            "decoupled_weight_decay": True,
+        },
+    ),
 }
 #: label -> (optimizer, hyperparameters by the step: a list holds one for each step, in turn)
 SCHEDULED: dict[str, tuple[str, dict[str, Any]]] = {
@@ -61,9 +73,10 @@ SCHEDULED: dict[str, tuple[str, dict[str, Any]]] = {
                       "l2_shrinkage": [0.0, 0.3, 0.1], "lr_power": -0.3}),
     "lion": ("lion", {"lr": [0.1, 0.05, 0.2], "beta1": [0.9, 0.0, 0.95], "weight_decay": [0.3, 0.0, 0.1]}),
     "adamax": ("adamax", {"lr": 0.1, "beta1": [0.9, 0.0, 0.95], "beta2": [0.9, 0.99, 0.5], "eps": [1e-8, 1e-3, 0.1]}),
+    "nadam": ("nadam", {"lr": 0.01, "beta1": [0.9, 0.0, 0.95], "beta2": [0.999, 0.9, 0.99], "momentum_decay": 0.3}),
 }  # fmt: skip
 #: what the default profile traces, since it compiles
-TRACED = ("momentum", "rowwise_adagrad", "rmsprop-both", "adam", "adamw", "ftrl", "amsgrad", "ftrl-power")
+TRACED = ("momentum", "rowwise_adagrad", "rmsprop-both", "adam", "adamw", "ftrl", "amsgrad", "ftrl-power", "nadam")
 #: gradients taken in turn
 LAYOUTS = ("unsorted-duplicates", "empty", "unsorted-cancelling", "one", "sorted-unique")
 Maker = Callable[..., Case]
@@ -210,7 +223,14 @@ def special_steps(case: Maker, dense: Dense, slices: Layouts) -> Iterator[Case]:
         yield case(
             id, "16", "optimizer_steps", *OPTIMIZERS[own], wide_table, [grad], flags=("trace-in-full",), state=state
         )
-    # the powers of beta after many steps, where some are zero
+    # the powers of beta after many steps, where some are zero, and where the schedule of a momentum has ended
+    for own, steps in itertools.product(("nadam", "nadam-decay"), (0, 1, 50, 2000, 2**31 - 2)):
+        state = state_of(*OPTIMIZERS[own], wide_table, steps, "late")
+        grad = slices("unsorted-duplicates", "float64", "int32", (3,), "late")
+        id = f"optimizers/{own}/after-{steps}-steps"
+        yield case(
+            id, "16", "optimizer_steps", *OPTIMIZERS[own], wide_table, [grad], flags=("trace-in-full",), state=state
+        )
     for steps in (0, 1, 1000, 2**24, 2**31 - 2):
         state = state_of("adam", {}, table, steps, "late")
         kept = () if steps == 1000 else ("trace-in-full",)

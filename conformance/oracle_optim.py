@@ -105,12 +105,39 @@ def numbers_of(name: str, h: dict[str, Any], t: int) -> dict[str, Rounded]:
             out[f"1-{k}"] = one - out[k]
     if "lr_decay" in out:
         out["lr"] = lr / (one + Rounded(float(t - 1), "float64") * out["lr_decay"])
-    if "beta1" in out:
+    if "momentum_decay" in out:
+        out |= nesterov_rates(out, h["beta1"], h["momentum_decay"], t)
+    elif "beta1" in out:
         out["rate"] = lr / (one - power(h["beta1"], t))
+    if "beta2" in out:
         out["root"] = (one - power(h["beta2"], t)).root()
-    if name in DECOUPLED:
+    if name in DECOUPLED or h.get("decoupled_weight_decay"):
         out["keep"] = one - lr * out["weight_decay"]
     return out
+
+
+@functools.lru_cache
+def fading_product(c: float, t: int) -> Rounded:
+    """The product of 1 - 0.5 c^k for k from 1 to t, 0 below 1e-290; factors that round to 1 change nothing."""
+    one, product = Rounded(1.0, "float64"), Rounded(1.0, "float64")
+    for k in range(1, t + 1):
+        factor = one - Rounded(0.5, "float64") * power(c, k)
+        product = product * factor
+        if product.x <= 1e-290:
+            return Rounded(0.0, "float64")
+        if factor.x == 1:
+            break
+    return product
+
+
+def nesterov_rates(c: dict[str, Rounded], beta1: float, momentum_decay: float, t: int) -> dict[str, Rounded]:
+    """nadam: what the gradient is multiplied by, and what the running mean."""
+    one, half = Rounded(1.0, "float64"), Rounded(0.5, "float64")
+    fading = Rounded(0.96, "float64").raised(Rounded(momentum_decay, "float64"))
+    now = power(fading.x, t)
+    mu, after = (c["beta1"] * (one - half * x) for x in (now, now * fading))
+    product = power(beta1, t) * fading_product(fading.x, t)
+    return {"head": c["lr"] * (one - mu) / (one - product), "rate": c["lr"] * after / (one - product * after)}
 
 
 # ---------------------------------------------------------------------- rules
@@ -172,9 +199,14 @@ def adamax(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
     return w - c["rate"] * (m / (u + c["eps"])), {"m": m, "u": u}
 
 
+def nadam(g: Any, w: Any, s: Any, c: Any, q: Any, h: Any) -> Any:
+    m, v = s["m"] + c["1-beta1"] * (g - s["m"]), s["v"] + c["1-beta2"] * (q - s["v"])
+    return w - (c["head"] * g + c["rate"] * m) / (v.root() / c["root"] + c["eps"]), {"m": m, "v": v}
+
+
 RULES: dict[str, Any] = {
     "sgd": sgd, "adagrad": adagrad, "rowwise_adagrad": adagrad, "rmsprop": rmsprop, "adam": adam, "adamw": adam,
-    "ftrl": ftrl, "lion": lion, "adamax": adamax,
+    "ftrl": ftrl, "lion": lion, "adamax": adamax, "nadam": nadam,
 }  # fmt: skip
 #: whose weight decay multiplies the weight ahead of the rule
 DECOUPLED = ("adamw", "lion")
@@ -221,7 +253,7 @@ def optimizer_steps(
                 continue
             w = copy[r] if master else [x.to(kind) for x in weights[r]]
             g = [-x for x in g] if maximize else g
-            if name in DECOUPLED:
+            if name in DECOUPLED or h.get("decoupled_weight_decay"):
                 w = [numbers["keep"] * x for x in w] if is_on(h["weight_decay"]) else w
             elif is_on(h.get("weight_decay", 0)):
                 g = [x + numbers["weight_decay"] * y for x, y in zip(g, w, strict=True)]

@@ -13,6 +13,7 @@ from islices.optim.records.adam import adam, adamw
 from islices.optim.records.adamax import adamax
 from islices.optim.records.ftrl import ftrl
 from islices.optim.records.lion import lion
+from islices.optim.records.nadam import nadam
 from islices.optim.records.rmsprop import rmsprop
 from islices.optim.records.sgd import sgd
 from islices.optim.scaling import LossScale
@@ -26,6 +27,7 @@ __all__ = [
     "adamw",
     "ftrl",
     "lion",
+    "nadam",
     "rmsprop",
     "rowwise_adagrad",
     "sgd",

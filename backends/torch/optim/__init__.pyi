@@ -94,6 +94,19 @@ class Lion(RowOptimizer):
         **options: Unpack[Options],
     ) -> None: ...
 
+class NAdam(RowOptimizer):
+    def __init__(
+        self,
+        params: Any,
+        lr: Number | None = None,
+        betas: tuple[Number, Number] | None = None,
+        eps: Number | None = None,
+        weight_decay: Number | None = None,
+        momentum_decay: Number | None = None,
+        decoupled_weight_decay: bool | None = None,
+        **options: Unpack[Options],
+    ) -> None: ...
+
 class RMSprop(RowOptimizer):
     def __init__(
         self,

@@ -10,6 +10,7 @@ of the step has in the vectors.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -32,6 +33,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "ftrl": {"l1": 0.0, "l2": 0.0, "beta": 0.0, "l2_shrinkage": 0.0, "lr_power": -0.5, "initial_accumulator": 0.1},
     "lion": {"beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0},
     "adamax": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8},
+    "nadam": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "momentum_decay": 4e-3, "decoupled_weight_decay": False},
 }
 Hyper = dict[str, Any]
 #: one element of each state array
@@ -70,6 +72,7 @@ STATES: dict[str, Callable[[Hyper], list[str]]] = {
     "ftrl": lambda h: ["z", "n"],
     "lion": lambda h: ["m"],
     "adamax": lambda h: ["m", "u"],
+    "nadam": lambda h: ["m", "v"],
 }
 #: whose weight decay shrinks the weight itself
 DECOUPLED = {"adamw", "lion"}
@@ -180,6 +183,34 @@ def to_the(x: Scalar, p: Scalar) -> Scalar:
     return result
 
 
+@functools.cache
+def momenta(psi: float, last: int) -> tuple[Scalar, Scalar]:
+    """0.96^psi, and the product of 1 - 0.5 * 0.96^(psi k) up to k = last."""
+    c, product = to_the(np.float64(0.96), np.float64(psi)), np.float64(1)
+    for k in range(last):
+        factor = 1.0 - 0.5 * beta_power(float(c), k + 1)
+        product = product * factor
+        if factor == 1 or not product > 1e-290:
+            break
+    return c, product if product > 1e-290 else np.float64(0)
+
+
+def nadam(h: Hyper, t: int, wide: Wide) -> Rule:
+    eps, rest1, rest2 = wide(h["eps"]), wide(1.0 - h["beta1"]), wide(1.0 - h["beta2"])
+    c, fading = momenta(h["momentum_decay"], t)
+    decayed = beta_power(float(c), t)
+    mu, after = h["beta1"] * (1.0 - 0.5 * decayed), h["beta1"] * (1.0 - 0.5 * (decayed * c))
+    total = beta_power(h["beta1"], t) * fading
+    of_g, of_m = wide(h["lr"] * (1.0 - mu) / (1.0 - total)), wide(h["lr"] * after / (1.0 - total * after))
+    root = wide(np.sqrt(1.0 - beta_power(h["beta2"], t)))
+
+    def rule(w: Scalar, g: Scalar, q: Scalar, old: Element) -> tuple[Scalar, Element]:
+        m, v = old["m"] + rest1 * (g - old["m"]), old["v"] + rest2 * (q - old["v"])
+        return w - (of_g * g + of_m * m) / (np.sqrt(v) / root + eps), {"m": m, "v": v}
+
+    return rule
+
+
 def ftrl(h: Hyper, t: int, wide: Wide) -> Rule:
     lr, l1, l2, beta, shrinkage, zero = (wide(x) for x in (h["lr"], h["l1"], h["l2"], h["beta"], h["l2_shrinkage"], 0))
     power = wide(-h["lr_power"])
@@ -233,6 +264,7 @@ RULES: dict[str, Callable[[Hyper, int, Wide], Rule]] = {
     "ftrl": ftrl,
     "lion": lion,
     "adamax": adamax,
+    "nadam": nadam,
 }
 
 
@@ -250,7 +282,7 @@ def step_row(
     """One row's weights and state after the step; its state arrays hold one number where they are row-wise."""
     weights, gradient = [wide(v) for v in w], [wide(v) for v in g]
     decay = h.get("weight_decay", 0.0) if h["has decay"] else 0.0
-    if h["has decay"] and name in DECOUPLED:
+    if h["has decay"] and (name in DECOUPLED or h.get("decoupled_weight_decay")):
         kept = wide(1.0 - h["lr"] * decay)
         weights = [v * kept for v in weights]
     elif h["has decay"]:
