@@ -135,3 +135,37 @@ def test_steps_are_the_frameworks_own(name: str, semantics: str, hyper: dict[str
             found = units[0] if key == "w" else min(units)
             assert found <= preset.within, f"{key}: {found} units"
     assert not np.array_equal(table, start), "nothing moved"
+
+
+# ---------------------------------------------------------------------- the torch front
+@pytest.mark.parametrize("name", [name for name, record in RECORDS.items() if "torch" in record.presets])
+def test_states_go_to_torchs_class_and_back(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    from islices.backends.torch import optim as front
+
+    title, generator = RECORDS[name].title, torch.Generator().manual_seed(0)
+    start = torch.randn(ROWS, DIM, generator=generator)
+    grads = torch.randn(8, ROWS, DIM, generator=generator)
+
+    def steps(optimizer: Any, parameter: Any, which: range) -> None:
+        for k in which:
+            parameter.grad = grads[k].clone()
+            optimizer.step()
+
+    def made(cls: Any, **options: Any) -> tuple[Any, Any]:
+        p = torch.nn.Parameter(start.clone())
+        return cls([p], lr=0.01, **options), p
+
+    ours, theirs = getattr(front, title), getattr(torch.optim, title)
+    reference, expected = made(theirs)
+    steps(reference, expected, range(8))
+    for first, second in ((ours, theirs), (theirs, ours)):
+        options = [{"semantics": "torch"} if cls is ours else {} for cls in (first, second)]
+        begun, p = made(first, **options[0])
+        steps(begun, p, range(4))
+        going_on, q = made(second, **options[1])
+        going_on.load_state_dict(begun.state_dict())
+        with torch.no_grad():
+            q.copy_(p)
+        steps(going_on, q, range(4, 8))
+        torch.testing.assert_close(q, expected, rtol=1e-5, atol=1e-6)
