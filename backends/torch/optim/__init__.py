@@ -84,6 +84,8 @@ def _doc(record: Record) -> str:
         kind = "float" if ours in record.fixed else kind
         text = "" if name == "lr" else said.get(ours, "")
         parameters += [f"{name} : {kind}{default}", *text.splitlines()]
+    if record.decoupled is not None:
+        parameters += ["decoupled_weight_decay : bool", f"    As in torch; accepted is {record.decoupled}."]
     state = ["step", *(x.name for x in record.states({}))]
     quoted = ", ".join(f'"{record.stored.get(name, name)}"' for name in state)
     added = ", ".join(f'"{record.stored.get(name, name)}"' for name in record.added)
