@@ -11,8 +11,8 @@ import numpy as np
 import islices
 from islices.backend import Backend
 from islices.conformance.checks import check
-from islices.conformance.generate_optim import OPTIMIZERS
 from islices.conformance.operations import UnsupportedError, own_calls_of
+from islices.conformance.oracle_optim import OPTIMIZERS
 from islices.host import bfloat16_bits
 
 __all__: list[str] = []

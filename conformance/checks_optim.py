@@ -12,10 +12,10 @@ from islices.conformance.checks import check, same
 from islices.conformance.data import Slices
 from islices.conformance.execute import read, to_backend
 from islices.conformance.generate import dense, slices
-from islices.conformance.generate_optim import OPTIMIZERS, ROWS, TRACED
+from islices.conformance.generate_optim import ROWS
 from islices.conformance.memory import peak_growth
 from islices.conformance.operations import own_calls_of
-from islices.conformance.oracle_optim import optimizer_steps
+from islices.conformance.oracle_optim import OPTIMIZERS, TRACED, optimizer_steps
 
 __all__: list[str] = []
 

@@ -10,73 +10,14 @@ from typing import Any
 
 from islices.conformance.data import Array, Case, Slices
 from islices.conformance.oracle import FORMATS, round_to, wide
+from islices.conformance.oracle_optim import LATE, OPTIMIZERS, SCHEDULED, TRACED
 from islices.optim.formulas import State
 from islices.optim.record import RECORDS
 
-__all__ = ["OPTIMIZERS", "optimizer_cases", "state_of"]
+__all__ = ["optimizer_cases", "state_of"]
 
 FLOATS = tuple(FORMATS)
 ROWS = 10
-#: label -> (optimizer, hyperparameters)
-OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "sgd": ("sgd", {"lr": 0.1}),
-    "sgd-decay": ("sgd", {"lr": 0.1, "weight_decay": 0.03}),
-    "momentum": ("sgd", {"lr": 0.01, "momentum": 0.9, "dampening": 0.2, "weight_decay": 0.03}),
-    "nesterov": ("sgd", {"lr": 0.01, "momentum": 0.9, "dampening": 0.6, "nesterov": True}),
-    "adagrad": ("adagrad", {"lr": 0.1, "lr_decay": 0.05, "initial_accumulator": 0.3}),
-    "adagrad-plain": ("adagrad", {"lr": 0.1}),
-    "rowwise_adagrad": ("rowwise_adagrad", {"lr": 0.1, "weight_decay": 0.03}),
-    "rmsprop": ("rmsprop", {"lr": 0.01}),
-    "rmsprop-momentum": ("rmsprop", {"lr": 0.01, "momentum": 0.8}),
-    "rmsprop-centered": ("rmsprop", {"lr": 0.01, "rho": 0.8, "centered": True, "eps": 1e-3}),
-    "rmsprop-both": ("rmsprop", {"lr": 0.01, "rho": 0.8, "centered": True, "eps": 1e-3, "momentum": 0.8}),
-    "adam": ("adam", {"lr": 0.01}),
-    "adam-decay": ("adam", {"lr": 0.01, "beta1": 0.8, "beta2": 0.99, "eps": 1e-6, "weight_decay": 0.03}),
-    "adamw": ("adamw", {"lr": 0.01}),
-    "adamw-decay": ("adamw", {"lr": 0.3, "weight_decay": 0.3}),
-    "ftrl": ("ftrl", {"lr": 0.1, "l1": 0.5, "l2": 0.1, "beta": 0.2}),
-    "ftrl-linear": ("ftrl", {"lr": 0.1, "l1": 0.5, "lr_power": -1.0}),
-    "amsgrad": ("adam", {"lr": 0.01, "beta2": 0.6, "amsgrad": True}),
-    "amsgrad-decay": ("adamw", {"lr": 0.3, "beta2": 0.6, "weight_decay": 0.3, "amsgrad": True}),
-    "ftrl-shrinkage": ("ftrl", {"lr": 0.1, "l1": 0.5, "l2_shrinkage": 0.3}),
-    "ftrl-power": ("ftrl", {"lr": 0.1, "l1": 0.5, "l2": 0.1, "beta": 0.2, "l2_shrinkage": 0.3, "lr_power": -0.3}),
-    "lion": ("lion", {"lr": 0.01}),
-    "lion-decay": ("lion", {"lr": 0.1, "beta1": 0.8, "beta2": 0.95, "weight_decay": 0.3}),
-    "adamax": ("adamax", {"lr": 0.01}),
-    "adamax-decay": ("adamax", {"lr": 0.1, "beta1": 0.4, "beta2": 0.95, "eps": 1e-3, "weight_decay": 0.03}),
-    "nadam": ("nadam", {"lr": 0.01}),
-    "nadam-decay": (
-        "nadam",
-        {
-            "lr": 0.1,
-            "beta1": 0.4,
-            "beta2": 0.95,
-            "momentum_decay": 1.0,
-            "weight_decay": 0.03,
-            "decoupled_weight_decay": True,
-        },
-    ),
-}
-#: label -> (optimizer, hyperparameters by the step: a list holds one for each step, in turn)
-SCHEDULED: dict[str, tuple[str, dict[str, Any]]] = {
-    "sgd": ("sgd", {"lr": [0.1, 0.05, 0.2], "weight_decay": [0.03, 0.0, 0.1]}),
-    "momentum": ("sgd", {"lr": 0.01, "momentum": [0.9, 0.0, 0.8], "dampening": [0.2, 0.6, 0.0]}),
-    "nesterov": ("sgd", {"lr": [0.01, 0.02, 0.03], "momentum": [0.5, 0.9, 0.8], "nesterov": True}),
-    "adagrad": ("adagrad", {"lr": 0.1, "lr_decay": [0.05, 0.0, 0.2], "eps": [1e-3, 1e-8, 0.1]}),
-    "rowwise_adagrad": ("rowwise_adagrad", {"lr": 0.1, "eps": [1e-3, 1e-8, 0.1], "weight_decay": [0.03, 0.0, 0.1]}),
-    "rmsprop": ("rmsprop", {"lr": 0.01, "rho": [0.9, 0.5, 0.99], "momentum": [0.8, 0.0, 0.5], "centered": True,
-                            "eps": [1e-3, 0.1, 0.01]}),
-    "adam": ("adam", {"lr": 0.01, "beta1": [0.9, 0.0, 0.95], "beta2": [0.999, 0.9, 0.99], "eps": [1e-8, 1e-3, 0.1]}),
-    "adamw": ("adamw", {"lr": [0.3, 0.1, 0.2], "beta1": [0.95, 0.85, 0.9], "weight_decay": [0.3, 0.0, 0.1],
-                        "amsgrad": True}),
-    "ftrl": ("ftrl", {"lr": [0.1, 0.2, 0.3], "l1": [0.5, 0.0, 0.1], "l2": [0.1, 0.0, 0.2], "beta": [0.2, 0.0, 1.0],
-                      "l2_shrinkage": [0.0, 0.3, 0.1], "lr_power": -0.3}),
-    "lion": ("lion", {"lr": [0.1, 0.05, 0.2], "beta1": [0.9, 0.0, 0.95], "weight_decay": [0.3, 0.0, 0.1]}),
-    "adamax": ("adamax", {"lr": 0.1, "beta1": [0.9, 0.0, 0.95], "beta2": [0.9, 0.99, 0.5], "eps": [1e-8, 1e-3, 0.1]}),
-    "nadam": ("nadam", {"lr": 0.01, "beta1": [0.9, 0.0, 0.95], "beta2": [0.999, 0.9, 0.99], "momentum_decay": 0.3}),
-}  # fmt: skip
-#: what the default profile traces, since it compiles
-TRACED = ("momentum", "rowwise_adagrad", "rmsprop-both", "adam", "adamw", "ftrl", "amsgrad", "ftrl-power", "nadam")
 #: gradients taken in turn
 LAYOUTS = ("unsorted-duplicates", "empty", "unsorted-cancelling", "one", "sorted-unique")
 Maker = Callable[..., Case]
@@ -223,14 +164,16 @@ def special_steps(case: Maker, dense: Dense, slices: Layouts) -> Iterator[Case]:
         yield case(
             id, "16", "optimizer_steps", *OPTIMIZERS[own], wide_table, [grad], flags=("trace-in-full",), state=state
         )
-    # the powers of beta after many steps, where some are zero, and where the schedule of a momentum has ended
-    for own, steps in itertools.product(("nadam", "nadam-decay"), (0, 1, 50, 2000, 2**31 - 2)):
-        state = state_of(*OPTIMIZERS[own], wide_table, steps, "late")
-        grad = slices("unsorted-duplicates", "float64", "int32", (3,), "late")
-        id = f"optimizers/{own}/after-{steps}-steps"
-        yield case(
-            id, "16", "optimizer_steps", *OPTIMIZERS[own], wide_table, [grad], flags=("trace-in-full",), state=state
-        )
+    # step counts at which something of an optimizer's numbers ends
+    for own, late in LATE.items():
+        for steps in late:
+            state = state_of(*OPTIMIZERS[own], wide_table, steps, "late")
+            grad = slices("unsorted-duplicates", "float64", "int32", (3,), "late")
+            id = f"optimizers/{own}/after-{steps}-steps"
+            yield case(
+                id, "16", "optimizer_steps", *OPTIMIZERS[own], wide_table, [grad], flags=("trace-in-full",), state=state
+            )
+    # the powers of beta after many steps, where some are zero
     for steps in (0, 1, 1000, 2**24, 2**31 - 2):
         state = state_of("adam", {}, table, steps, "late")
         kept = () if steps == 1000 else ("trace-in-full",)

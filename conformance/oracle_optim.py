@@ -1,6 +1,7 @@
 """The expected results of optimizers, in exact rational arithmetic: clause 16, element by element.
 
 As `islices.conformance.oracle`, whose rounding it uses. `Rounded` is a number of a format whose operations round once.
+Beside the rules stand the hyperparameters of the cases: what the suite steps with.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from islices.conformance.data import Array, Slices
 from islices.conformance.oracle import coalesce, halves, over, plus, round_to, square_root, times, wide
 from islices.optim.record import RECORDS
 
-__all__ = ["optimizer_steps"]
+__all__ = ["LATE", "OPTIMIZERS", "SCHEDULED", "TRACED", "optimizer_steps"]
 
 
 #: Digits of the fraction of an exponent that count.
@@ -210,6 +211,71 @@ RULES: dict[str, Any] = {
 }  # fmt: skip
 #: whose weight decay multiplies the weight ahead of the rule
 DECOUPLED = ("adamw", "lion")
+
+
+# ---------------------------------------------------------------------- what the suite steps with
+#: label -> (optimizer, hyperparameters)
+OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "sgd": ("sgd", {"lr": 0.1}),
+    "sgd-decay": ("sgd", {"lr": 0.1, "weight_decay": 0.03}),
+    "momentum": ("sgd", {"lr": 0.01, "momentum": 0.9, "dampening": 0.2, "weight_decay": 0.03}),
+    "nesterov": ("sgd", {"lr": 0.01, "momentum": 0.9, "dampening": 0.6, "nesterov": True}),
+    "adagrad": ("adagrad", {"lr": 0.1, "lr_decay": 0.05, "initial_accumulator": 0.3}),
+    "adagrad-plain": ("adagrad", {"lr": 0.1}),
+    "rowwise_adagrad": ("rowwise_adagrad", {"lr": 0.1, "weight_decay": 0.03}),
+    "rmsprop": ("rmsprop", {"lr": 0.01}),
+    "rmsprop-momentum": ("rmsprop", {"lr": 0.01, "momentum": 0.8}),
+    "rmsprop-centered": ("rmsprop", {"lr": 0.01, "rho": 0.8, "centered": True, "eps": 1e-3}),
+    "rmsprop-both": ("rmsprop", {"lr": 0.01, "rho": 0.8, "centered": True, "eps": 1e-3, "momentum": 0.8}),
+    "adam": ("adam", {"lr": 0.01}),
+    "adam-decay": ("adam", {"lr": 0.01, "beta1": 0.8, "beta2": 0.99, "eps": 1e-6, "weight_decay": 0.03}),
+    "adamw": ("adamw", {"lr": 0.01}),
+    "adamw-decay": ("adamw", {"lr": 0.3, "weight_decay": 0.3}),
+    "ftrl": ("ftrl", {"lr": 0.1, "l1": 0.5, "l2": 0.1, "beta": 0.2}),
+    "ftrl-linear": ("ftrl", {"lr": 0.1, "l1": 0.5, "lr_power": -1.0}),
+    "amsgrad": ("adam", {"lr": 0.01, "beta2": 0.6, "amsgrad": True}),
+    "amsgrad-decay": ("adamw", {"lr": 0.3, "beta2": 0.6, "weight_decay": 0.3, "amsgrad": True}),
+    "ftrl-shrinkage": ("ftrl", {"lr": 0.1, "l1": 0.5, "l2_shrinkage": 0.3}),
+    "ftrl-power": ("ftrl", {"lr": 0.1, "l1": 0.5, "l2": 0.1, "beta": 0.2, "l2_shrinkage": 0.3, "lr_power": -0.3}),
+    "lion": ("lion", {"lr": 0.01}),
+    "lion-decay": ("lion", {"lr": 0.1, "beta1": 0.8, "beta2": 0.95, "weight_decay": 0.3}),
+    "adamax": ("adamax", {"lr": 0.01}),
+    "adamax-decay": ("adamax", {"lr": 0.1, "beta1": 0.4, "beta2": 0.95, "eps": 1e-3, "weight_decay": 0.03}),
+    "nadam": ("nadam", {"lr": 0.01}),
+    "nadam-decay": (
+        "nadam",
+        {
+            "lr": 0.1,
+            "beta1": 0.4,
+            "beta2": 0.95,
+            "momentum_decay": 1.0,
+            "weight_decay": 0.03,
+            "decoupled_weight_decay": True,
+        },
+    ),
+}
+#: label -> (optimizer, hyperparameters by the step: a list holds one for each step, in turn)
+SCHEDULED: dict[str, tuple[str, dict[str, Any]]] = {
+    "sgd": ("sgd", {"lr": [0.1, 0.05, 0.2], "weight_decay": [0.03, 0.0, 0.1]}),
+    "momentum": ("sgd", {"lr": 0.01, "momentum": [0.9, 0.0, 0.8], "dampening": [0.2, 0.6, 0.0]}),
+    "nesterov": ("sgd", {"lr": [0.01, 0.02, 0.03], "momentum": [0.5, 0.9, 0.8], "nesterov": True}),
+    "adagrad": ("adagrad", {"lr": 0.1, "lr_decay": [0.05, 0.0, 0.2], "eps": [1e-3, 1e-8, 0.1]}),
+    "rowwise_adagrad": ("rowwise_adagrad", {"lr": 0.1, "eps": [1e-3, 1e-8, 0.1], "weight_decay": [0.03, 0.0, 0.1]}),
+    "rmsprop": ("rmsprop", {"lr": 0.01, "rho": [0.9, 0.5, 0.99], "momentum": [0.8, 0.0, 0.5], "centered": True,
+                            "eps": [1e-3, 0.1, 0.01]}),
+    "adam": ("adam", {"lr": 0.01, "beta1": [0.9, 0.0, 0.95], "beta2": [0.999, 0.9, 0.99], "eps": [1e-8, 1e-3, 0.1]}),
+    "adamw": ("adamw", {"lr": [0.3, 0.1, 0.2], "beta1": [0.95, 0.85, 0.9], "weight_decay": [0.3, 0.0, 0.1],
+                        "amsgrad": True}),
+    "ftrl": ("ftrl", {"lr": [0.1, 0.2, 0.3], "l1": [0.5, 0.0, 0.1], "l2": [0.1, 0.0, 0.2], "beta": [0.2, 0.0, 1.0],
+                      "l2_shrinkage": [0.0, 0.3, 0.1], "lr_power": -0.3}),
+    "lion": ("lion", {"lr": [0.1, 0.05, 0.2], "beta1": [0.9, 0.0, 0.95], "weight_decay": [0.3, 0.0, 0.1]}),
+    "adamax": ("adamax", {"lr": 0.1, "beta1": [0.9, 0.0, 0.95], "beta2": [0.9, 0.99, 0.5], "eps": [1e-8, 1e-3, 0.1]}),
+    "nadam": ("nadam", {"lr": 0.01, "beta1": [0.9, 0.0, 0.95], "beta2": [0.999, 0.9, 0.99], "momentum_decay": 0.3}),
+}  # fmt: skip
+#: what the default profile traces, since it compiles
+TRACED = ("momentum", "rowwise_adagrad", "rmsprop-both", "adam", "adamw", "ftrl", "amsgrad", "ftrl-power", "nadam")
+#: label -> counts of steps that come late
+LATE: dict[str, tuple[int, ...]] = dict.fromkeys(("nadam", "nadam-decay"), (0, 1, 50, 2000, 2**31 - 2))
 
 
 # ---------------------------------------------------------------------- steps

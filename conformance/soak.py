@@ -21,9 +21,10 @@ import islices
 from islices.conformance.data import Array, Case, Slices
 from islices.conformance.execute import difference, forget_compiled, run_case
 from islices.conformance.generate import factors, number
-from islices.conformance.generate_optim import OPTIMIZERS, state_of
+from islices.conformance.generate_optim import state_of
 from islices.conformance.operations import UnsupportedError
 from islices.conformance.oracle import FORMATS, SCATTER
+from islices.conformance.oracle_optim import OPTIMIZERS
 from islices.conformance.oracles import ORACLES
 
 __all__ = ["main", "random_case"]

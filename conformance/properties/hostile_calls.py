@@ -15,8 +15,8 @@ import numpy as np
 
 import islices
 from islices.backend import Backend
-from islices.conformance.generate_optim import OPTIMIZERS
 from islices.conformance.operations import own_calls_of
+from islices.conformance.oracle_optim import OPTIMIZERS
 from islices.conformance.properties.hostile_input import Draw, Watched
 from islices.conformance.properties.hostile_junk import NUMBERS, SHAPES
 from islices.distributed import Alone, ShardedTable, all_reduce

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 
 from islices.conformance.data import Array, Slices
-from islices.conformance.generate_optim import OPTIMIZERS
 from islices.conformance.oracle import round_to
+from islices.conformance.oracle_optim import OPTIMIZERS
 
 __all__ = [
     "FACTORS",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import Any
+from typing import Any, cast
 
 from islices import optim
 from islices.backends.torch.optim.base import RowOptimizer
@@ -67,7 +67,7 @@ def class_of(record: Record) -> type[RowOptimizer]:
     initialize.__signature__ = signature  # type: ignore[attr-defined]
     base = globals()[RECORDS[record.variant_of].title] if record.variant_of else RowOptimizer
     members = {"rule": record.name, "__init__": initialize, "__doc__": _doc(record), "__module__": __name__}
-    return type(record.title, (base,), members)
+    return cast("type[RowOptimizer]", type(record.title, (base,), members))
 
 
 def _doc(record: Record) -> str:

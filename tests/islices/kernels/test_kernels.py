@@ -14,7 +14,7 @@ import pytest
 
 import islices
 from islices import IndexedSlices, optim
-from islices.conformance.generate_optim import OPTIMIZERS
+from islices.conformance.oracle_optim import OPTIMIZERS
 
 numba = pytest.importorskip("numba", reason="numba is not installed")
 kernels = pytest.importorskip("islices.kernels")

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from islices import optim
-from islices.conformance.generate_optim import OPTIMIZERS
+from islices.conformance.oracle_optim import OPTIMIZERS
 from islices.optim.record import RECORDS
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from islices import modes, optim
-from islices.conformance.generate_optim import OPTIMIZERS
+from islices.conformance.oracle_optim import OPTIMIZERS
 from islices.optim import rules
 from islices.optim.operators import array_operators, bind, number_operators
 
