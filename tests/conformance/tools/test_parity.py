@@ -14,7 +14,7 @@ import pytest
 
 import islices
 from islices.cli import main
-from islices.conformance.tools.parity import training
+from islices.conformance.tools.parity import command, training
 from islices.conformance.tools.parity.bound import Bound, _between
 from islices.conformance.tools.parity.models import MODELS, Model, _sampled_softmax, _sigmoid
 from islices.conformance.tools.parity.rounding import EPS, Rounded
@@ -264,7 +264,7 @@ def test_it_stops_where_one_leaves_and_says_why(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(training, "Training", Faulty)
+    monkeypatch.setattr(command, "Training", Faulty)
     monkeypatch.setattr(Faulty, "culprit", FRAMEWORKS[1])
     monkeypatch.setattr(Faulty, "fault", fault)
     words = [*SMALL, *PAIR, "--upstream", upstream, "--optimizer", "sgd", "--max-norm", "0.05"]
@@ -388,6 +388,6 @@ def test_a_broken_framework_is_no_verdict(monkeypatch: pytest.MonkeyPatch, capsy
     def broken(*given: Any) -> None:
         raise ImportError("libfoo.so is missing")
 
-    monkeypatch.setattr(training, "Training", broken)
+    monkeypatch.setattr(command, "Training", broken)
     assert main(["parity", *SMALL, "--upstream", "shared"]) == 3
     assert "libfoo.so is missing" in capsys.readouterr().err
