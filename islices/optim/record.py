@@ -37,7 +37,7 @@ class Preset:
     spelled : mapping of str to str
         The framework's names of hyperparameters, where they are not those of `islices.optim.frameworks`.
     within : float
-        How far from the framework it may be, in units of tests/test_optim_records.py; 0: to the bit.
+        How far from the framework it may be, in units of tests/islices/optim/test_records.py; 0: to the bit.
     """
 
     defaults: Mapping[str, Any]

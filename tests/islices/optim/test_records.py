@@ -2,7 +2,7 @@
 
 With the suite's settings of the optimizer, as far as the framework has them, on dense gradients. A difference is
 counted in units of eps * (the sum over the steps of |x| + |change|), element by element, of weights and state. What
-frameworks do with sparse gradients, and which bits are equal, stands in tests/test_optim_presets_*.py.
+frameworks do with sparse gradients, and which bits are equal, stands in tests/islices/optim/presets/.
 """
 
 from __future__ import annotations
