@@ -104,7 +104,7 @@ class Coalesced(keras.optimizers.Optimizer):  # type: ignore[misc]
                 lookup_formula(formulas, semantics, name)
         lookup_formula({**BY_GLOBAL_NORM, **BY_NORM, **BY_VALUE}, semantics, "clipping")
         self.semantics: Semantics = semantics
-        self.nonfinite = check_nonfinite(nonfinite, ("propagate", "zero"))  # a graph cannot raise
+        self.nonfinite: Nonfinite = check_nonfinite(nonfinite, ("propagate", "zero"))  # a graph cannot raise
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "semantics": self.semantics, "nonfinite": self.nonfinite}
