@@ -20,6 +20,7 @@ from islices.conformance.oracle_optim import OPTIMIZERS
 from islices.conformance.properties.hostile_input import Draw, Watched
 from islices.conformance.properties.hostile_junk import NUMBERS, SHAPES
 from islices.distributed import Alone, ShardedTable, all_reduce
+from islices.optim.record import RECORDS
 
 __all__ = ["ENTRIES", "Call", "draw_call"]
 
@@ -168,8 +169,7 @@ def step(d: Draw) -> Arguments:
 def optimizer(d: Draw) -> Arguments:
     name, hyper = d.rng.choice(list(OPTIMIZERS.values()))
     options = {"rows": "touched", "semantics": "islices", "maximize": False, "frozen": None}
-    fixed = ("lr_power", "initial_accumulator")
-    number = d.rng.choice([k for k, x in hyper.items() if type(x) is float and k not in fixed])
+    number = d.rng.choice([k for k, x in hyper.items() if type(x) is float and k not in RECORDS[name].fixed])
     by_step = d.rng.choice((hyper[number], lambda step: hyper[number], np.array([hyper[number]])))
     return {"name": name, **hyper, number: by_step, **options}
 

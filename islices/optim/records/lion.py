@@ -40,7 +40,7 @@ def _islices(h: Hyper) -> Formula:
 
 # ---------------------------------------------------------------------- keras.optimizers
 def keras_lion(g: Any, w: Any, m: Any, beta1: Any, beta2: Any, one: Any, zero: Any, lr: Any, decay: Any) -> Any:
-    """1 - beta is formed in the table's type."""
+    """Betas pass through float32; 1 - beta is formed in the table's type."""
     w = w - mul(mul(w, decay), lr)
     c = mul(m, beta1) + mul(g, one - beta1)
     sign = where(less_equal(zero, c), where(less_equal(c, zero), c, one), where(less_equal(c, zero), -one, c))
@@ -51,8 +51,8 @@ def _keras(h: Hyper) -> Formula:
     return Formula(
         keras_lion,
         lambda n: {
-            "beta1": n.h["beta1"],
-            "beta2": n.h["beta2"],
+            "beta1": n.single("beta1"),
+            "beta2": n.single("beta2"),
             "one": 1.0,
             "zero": 0.0,
             "lr": n.single_lr,
