@@ -344,18 +344,18 @@ class Backend:
         """
         raise NotImplementedError
 
-    def look(self, arrays: Sequence[Array]) -> Look:
-        """What the primitives of this section say of each array. To be overridden only to say it faster: every call
-        begins with it."""
+    def look(self, arrays: Sequence[Array], *, views: bool = True) -> Look:
+        """What the primitives of this section say of each array; without views where none are asked for, since they may
+        have to wait for what computes the arrays. To be overridden only to say it faster: every call begins with it."""
         dtypes, traced = [self.dtype(x) for x in arrays], [self.is_traced(x) for x in arrays]
-        views: list[np.ndarray[Any, Any]] = []
-        for x, unknown in zip(arrays, traced, strict=True):
+        found: list[np.ndarray[Any, Any]] = []
+        for x, unknown in zip(arrays, traced, strict=True) if views else ():
             view = None if unknown or self.records_gradient(x) else self.host_view(x)
             if view is None:
                 break
-            views.append(view)
-        whole = len(views) == len(arrays)
-        return Look(dtypes, [self.shape(x) for x in arrays], traced, views if whole else None)
+            found.append(view)
+        whole = len(found) == len(arrays)
+        return Look(dtypes, [self.shape(x) for x in arrays], traced, found if whole else None)
 
     def memory_span(self, x: Array) -> tuple[int, int] | None:
         """The address of the first byte that x's elements lie in, and that behind the last; twice the same one where x

@@ -24,7 +24,7 @@ def coalesce_slices(s: Any) -> Any:
     if s.coalesced and not s.padded:
         return s
     B, arrays = s.backend, (s.values, s.indices)
-    look = s._look or B.look(arrays)
+    look = s._look or B.look(arrays, views=B.host_only or modes.on_host())
     traced = look.traced[0] or look.traced[1]
     if s.coalesced and traced:
         return s

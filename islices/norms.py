@@ -177,10 +177,11 @@ def look_at(leaf: Any) -> Seen:
     """What is to be known of a leaf to measure it; TypeError for one of integers, which have no norm here."""
     sparse = isinstance(leaf, IndexedSlices)
     B, arrays = (leaf.backend, (leaf.values, leaf.indices)) if sparse else (get_backend(leaf), (leaf,))
-    look = (leaf._look if sparse else None) or B.look(arrays)
+    on_host = B.host_only or modes.on_host()
+    look = (leaf._look if sparse else None) or B.look(arrays, views=on_host)
     if look.dtypes[0] not in FLOATS:
         check_float(B, arrays[0])
-    return Seen(leaf, B, arrays[0], look.dtypes[0], look.views if B.host_only or modes.on_host() else None)
+    return Seen(leaf, B, arrays[0], look.dtypes[0], look.views if on_host else None)
 
 
 def total_norm(leaves: Sequence[Any], ord: float = 2.0, *, raw: bool = False, attach: bool = False) -> Total:

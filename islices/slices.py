@@ -107,7 +107,7 @@ class IndexedSlices:
         values, indices, shape, coalesced, padded = backend.from_native(x)
         if dense_shape is not None or {*map(type, shape)} != {int} or not 0 <= min(shape) <= max(shape) <= LARGEST:  # type: ignore[type-var, operator]
             shape = check_dense_shape(shape if dense_shape is None else dense_shape)
-        look = _check_arrays(backend, values, indices, shape)
+        look = _check_arrays(backend, values, indices, shape, views=True)
         if validate and not look.traced[1]:
             check_indices(backend, indices, shape[0], coalesced=coalesced, padded=padded, look=look)
         for name, part in zip(PARTS, (backend, values, indices, shape, coalesced, padded, look), strict=True):
@@ -286,8 +286,10 @@ def check_values_dtype(backend: Backend, values: Array, argument: str = "values"
         )
 
 
-def _check_arrays(backend: Backend, values: Array, indices: Array, dense_shape: tuple[int | None, ...]) -> Look:
-    look = backend.look((values, indices))
+def _check_arrays(
+    backend: Backend, values: Array, indices: Array, dense_shape: tuple[int | None, ...], *, views: bool = False
+) -> Look:
+    look = backend.look((values, indices), views=views)
     dtype, index_dtype = look.dtypes
     if dtype not in backend.float_dtypes:
         check_values_dtype(backend, values)

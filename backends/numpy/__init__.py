@@ -30,7 +30,7 @@ class NumpyBackend(HostBackend):
     def host_view(self, x: Array) -> np.ndarray | None:
         return self.to_numpy(x)
 
-    def look(self, arrays: Sequence[Array]) -> Look:
+    def look(self, arrays: Sequence[Array], *, views: bool = True) -> Look:
         look = Look([], [], [False] * len(arrays), [])
         for x in arrays:
             view, dtype = np.asarray(x), _dtype_name(x.dtype)

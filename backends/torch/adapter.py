@@ -95,9 +95,9 @@ class TorchBackend(Backend):
         except (RuntimeError, TypeError):  # a subclass without memory of its own, a dtype NumPy has not
             return None
 
-    def look(self, arrays: Sequence[Array]) -> Look:
+    def look(self, arrays: Sequence[Array], *, views: bool = True) -> Look:
         if torch.compiler.is_compiling():
-            return super().look(arrays)
+            return super().look(arrays, views=views)
         look = Look([], [], [False] * len(arrays), [])
         for x in arrays:
             # what the methods above ask of any tensor, at once of those that nearly all are
@@ -111,7 +111,7 @@ class TorchBackend(Backend):
                 or (x.requires_grad and torch.is_grad_enabled())
                 or getattr(forward_ad, "_current_level", 0) >= 0
             ):
-                return super().look(arrays)
+                return super().look(arrays, views=views)
             look.dtypes.append(_dtype_name(x.dtype))
             look.shapes.append(tuple(x.shape))
             bare = x.detach() if x.requires_grad else x
