@@ -92,6 +92,7 @@ class IndexedSlices:
         coalesced, padded = check_flag(coalesced, "coalesced"), check_flag(padded, "padded")
         validate = check_flag(validate, "validate")
         backend = _backend_of(values)
+        check_values_dtype(backend, values)
         indices = _same_backend(indices, backend, values)
         shape = check_dense_shape(dense_shape)
         look = _check_arrays(backend, values, indices, shape)

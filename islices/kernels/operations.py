@@ -85,8 +85,9 @@ def _as_values(rows: Host, like: Host) -> Host:
 def bounds(indices: Host) -> tuple[int, int]:
     """The least and the greatest of at least one int32 or int64."""
     flags = indices.flags
-    plain = flags.c_contiguous and flags.aligned and indices.dtype.isnative
-    return bounds_kernel(indices.dtype)(indices if plain else _ready(indices))  # type: ignore[no-any-return]
+    if not (flags.c_contiguous and flags.aligned and indices.dtype.isnative):
+        indices = _ready(indices)
+    return bounds_kernel(indices.dtype)(indices)  # type: ignore[no-any-return]
 
 
 def is_packed(indices: Host, rows: int | None) -> bool:
