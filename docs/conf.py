@@ -41,7 +41,7 @@ suppress_warnings = ["toc.excluded"]  # fronts of frameworks that are missing
 
 # ---------------------------------------------------------------------- signatures and docstrings
 autodoc_typehints = "none"  # the docstrings say more: shapes, dtypes, what else is accepted
-autodoc_preserve_defaults = True
+autodoc_preserve_defaults = False  # it counts the parameters in the source, where those of a decorator are not
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False  # what overrides a framework's method is documented by that framework
 autodoc_class_signature = "mixed"

@@ -166,7 +166,8 @@ def restored(result: Any, leaf: Any, given: Any) -> Any:
     """A result of leaf, which `adopt` made of what was given, as the type of that; the object itself if unchanged."""
     if result is leaf:
         return given
-    return to_native(result, like=given) if leaf is not given and isinstance(result, IndexedSlices) else result
+    sparse = isinstance(result, IndexedSlices) and not isinstance(given, IndexedSlices)
+    return to_native(result, like=given) if sparse and leaf is not given else result
 
 
 # ---------------------------------------------------------------------- nested structures

@@ -86,7 +86,7 @@ def test_every_part_imports(environment: Path, tmp_path: Path) -> None:
     where, imported, lacking = json.loads(out.splitlines()[-1])
     assert Path(where) == next(environment.parent.glob("lib/python*/site-packages/islices"))
     assert {
-        "islices.optim.presets.torch", "islices.backends.numpy", "islices.conformance.oracle_optim",
+        "islices.optim.records.adam", "islices.backends.numpy", "islices.conformance.oracle_optim",
         "islices.conformance.report.html", "islices.conformance.tools.audit.command", "islices.conformance.tools.diff",
         "islices.conformance.properties.hostile", "islices.conformance.tools.bench.worker",
     } <= set(imported)  # fmt: skip

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import islices
+from islices import io
 from islices.conformance.properties import files
 from islices.conformance.properties.hostile_files import handmade
 from islices.conformance.properties.mutations import Mutant, mutant
@@ -134,9 +135,7 @@ def test_a_lying_header_costs_no_memory(suffix: str, tmp_path: Path) -> None:
 
 def test_a_file_that_shrinks_while_it_is_read_is_truncated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The header is read, then the file is cut: an error, no signal that ends the process."""
-    from islices import files as parts
-
-    read = parts.read_manifest
+    read = io.read_manifest
 
     def then_cut(archive: Any) -> Any:
         found = read(archive)
@@ -144,7 +143,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_truncated(tmp_path: Path, monke
             file.truncate(1 << 16)
         return found
 
-    monkeypatch.setattr(parts, "read_manifest", then_cut)
+    monkeypatch.setattr(io, "read_manifest", then_cut)
     for suffix in files.SUFFIXES:
         path = tmp_path / f"x{suffix}"
         islices.save(path, np.ones(1 << 16))

@@ -214,7 +214,7 @@ def test_bad_indices_that_nobody_checked() -> None:
     code = """
         import itertools
         import numpy as np
-        from test_kernels_memory import IDS, VALUES, agree, calls
+        from test_memory import IDS, VALUES, agree, calls
         for index in ("int32", "int64"):
             for bad in (-1, -20, -21, 20, 21, 2**31 - 1, -(2**31), 2**40, 2**62, 2**63 - 1, -(2**63)):
                 if not np.iinfo(index).min <= bad <= np.iinfo(index).max:
