@@ -49,8 +49,8 @@ class ClipFormula(NamedTuple):
         """1 where it is the former, else 0, in norm's dtype."""
         zero = E.zeros_like(norm)
         if self.wide:
-            return E.where(E.less_equal(norm, max_norm), zero, zero + 1.0)
-        return E.where(E.less_equal(max_norm, norm + self.slack), zero + 1.0, zero)
+            return E.where(E.less_equal(norm, max_norm), zero, 1.0)
+        return E.where(E.less_equal(max_norm, norm + self.slack), 1.0, zero)
 
 
 def islices_formula(E: Backend, norm: Array, max_norm: float) -> Steps:

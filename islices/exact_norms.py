@@ -270,7 +270,8 @@ def _terms(B: Backend, x: Array, scale: Any, half: Any, ord: float, *, split: bo
         return [x * x]
     upper = (x + half) - half
     lower = x - upper
-    return [upper * upper, 2.0 * (upper * lower), lower * lower]
+    cross = upper * lower
+    return [upper * upper, cross + cross, lower * lower]  # a number times an array would be narrowed, as in `_times`
 
 
 def _power_of_two(E: Backend, x: Array) -> Array:

@@ -471,7 +471,7 @@ def _scaled(x: Any, norms: Norms, factors: Array, limit: Limit, nonfinite: str) 
 def _scaled_product(pair: Product, E: Backend, factors: Array, clip: Callable[..., Array]) -> Product:
     """x, the smaller one, takes the clip factor; where zeros are wanted in place of what is not finite, both do."""
     with E.scope():
-        zeros = E.where(E.less_equal(factors, -0.5), factors, E.zeros_like(factors) + 1.0)
+        zeros = E.where(E.less_equal(factors, -0.5), factors, 1.0)
     finite = E is modes.HOST and not (factors < 0).any()
     return Product(pair.upstream if finite else clip(pair.upstream, zeros, None), clip(pair.inputs, factors, None))
 

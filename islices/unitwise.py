@@ -305,7 +305,7 @@ def _clipped(measured: Measured, limit: Limit, formula: ClipFormula, nonfinite: 
         arrays = [E.astype(c, wide) for _, c in steps if not isinstance(c, float)]
         if nonfinite == "zero":
             zeros = E.zeros_like(known)
-            arrays.append(E.astype(E.where(E.isfinite(norms), zeros + 1.0, zeros), wide))
+            arrays.append(E.astype(E.where(E.isfinite(norms), 1.0, zeros), wide))
     if E is modes.HOST:
         with B.scope():
             arrays = [B.asarray(a, values) for a in arrays]
@@ -329,7 +329,11 @@ def _attached(measured: Measured, clipped: Array, limit: Limit, formula: ClipFor
         over = formula.over(E, known, _limits(measured, limit, E.dtype(known)))
         if nonfinite == "zero":
             over = E.where(E.isfinite(norms), over, -1.0)
-        multiple = E.zeros_like(norms) + 1.0 if measured.share is None else E.astype(measured.share, "float64")
+        if measured.share is None:
+            zeros = E.zeros_like(norms)
+            multiple = E.where(E.isfinite(zeros), 1.0, zeros)
+        else:
+            multiple = E.astype(measured.share, "float64")
         multiple = E.astype(E.round_product(multiple, measured.divisor), dtype)
         over = E.astype(over, dtype)
         whole = E.astype(E.round_product(norms, measured.divisor), dtype)
