@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -30,12 +30,11 @@ __all__ = [
     "Extent",
     "Groups",
     "Matrices",
+    "Ranks",
     "Sums",
     "as_rows",
     "computing",
-    "cuts_of",
     "extent_of",
-    "norms_of",
     "row_norms",
     "row_sums",
     "sample_keys",
@@ -75,7 +74,9 @@ def sample_keys(B: Backend, values: Array, indices: Array, samples: Array, rows:
     return B.astype(samples, "int64") * stride + B.astype(indices, "int64")
 
 
-def row_norms(leaves: Matrices, ord: float, groups: Members | None = None) -> tuple[Backend, Array]:
+def row_norms(
+    leaves: Matrices, ord: float, groups: Members | None = None, *, ranks: Ranks | None = None
+) -> tuple[Backend, Array]:
     """The norm of each row over all leaves together, in float64.
 
     Parameters
@@ -86,6 +87,8 @@ def row_norms(leaves: Matrices, ord: float, groups: Members | None = None) -> tu
         More than 0, or inf.
     groups : sequence of Groups or None, one for each leaf, optional
         The rows of a group count as one; then k is the number of groups.
+    ranks : Ranks, optional
+        Those that hold the other leaves, where these are not all.
 
     Returns
     -------
@@ -96,15 +99,27 @@ def row_norms(leaves: Matrices, ord: float, groups: Members | None = None) -> tu
     E = computing(leaves)
     members = [None] * len(leaves) if groups is None else groups
     with E.scope():
-        extent = extent_of(E, leaves, members)
+        extent = ranks.extent(E) if ranks else extent_of(E, leaves, members)
         if ord == float("inf"):
             return E, extent.top
-        cuts = cuts_of(E, extent, ord)
-        return E, norms_of(E, extent.top, cuts, sums_of(E, leaves, members, cuts, ord), ord)
+        cuts = _cuts_of(E, extent, ord)
+        sums = ranks.sums(E, extent.top, cuts) if ranks else sums_of(E, leaves, members, cuts, ord)
+        return E, _norms_of(E, extent.top, cuts, sums, ord)
+
+
+class Ranks(Protocol):
+    """Ranks that hold the leaves of one norm together (islices.distributed.norms): the two sums that each tells."""
+
+    def extent(self, E: Backend) -> Extent:
+        """`extent_of` all ranks' leaves."""
+        ...
+
+    def sums(self, E: Backend, top: Array, cuts: Cuts) -> Sums:
+        """`sums_of` all ranks' leaves, whose largest number is top."""
+        ...
 
 
 # ---------------------------------------------------------------------- step by step
-# Ranks that hold different leaves take the same steps, and join what each gives (islices.distributed.norms).
 class Extent(NamedTuple):
     """What decides where terms are cut, of all leaves that are measured together."""
 
@@ -143,7 +158,7 @@ def extent_of(E: Backend, leaves: Matrices, members: Members) -> Extent:
     return Extent(top, count, any(B.dtype(x) == "float64" for B, x in leaves))
 
 
-def cuts_of(E: Backend, extent: Extent, ord: float) -> Cuts:
+def _cuts_of(E: Backend, extent: Extent, ord: float) -> Cuts:
     """Where terms of this extent are cut."""
     top, count, wide = extent
     one = E.minimum(E.maximum(top, 1.0), 1.0)
@@ -177,7 +192,7 @@ def sums_of(E: Backend, leaves: Matrices, members: Members, cuts: Cuts, ord: flo
     return total, middle, rest
 
 
-def norms_of(E: Backend, top: Array, cuts: Cuts, sums: Sums, ord: float) -> Array:
+def _norms_of(E: Backend, top: Array, cuts: Cuts, sums: Sums, ord: float) -> Array:
     """The norms whose terms have these sums."""
     total, middle, rest = sums
     result = total + (middle + rest)

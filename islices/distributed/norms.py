@@ -30,9 +30,8 @@ from islices.exact_norms import (
     Matrices,
     Sums,
     computing,
-    cuts_of,
     extent_of,
-    norms_of,
+    row_norms,
     sums_of,
 )
 from islices.limits import Limit, check_max_norm
@@ -252,48 +251,53 @@ def _tell_within(
 
 # ---------------------------------------------------------------------- the norm
 def _total(held: Held, tell: Tell) -> Total:
-    E = computing([*held.own, *held.shared])
-
-    def extents() -> Numbers:
-        own, shared = (_extent(E, held, leaves) for leaves in (held.own, held.shared))
-        known = (own.count, shared.count, float(own.wide or shared.wide))
-        return [own.top, shared.top, *(_constant(E, held, number) for number in known)]
-
-    def sums() -> Numbers:
-        return [x for leaves in (held.own, held.shared) for x in _sums(E, held, leaves, cuts)]
-
-    with E.scope():
-        extent = _joined(E, held, tell(E, held.said, extents))
-        if held.ord == np.inf:
-            exact = extent.top
-        else:
-            cuts = cuts_of(E, extent, held.ord)
-            exact = norms_of(E, extent.top, cuts, _added(E, extent.top, tell(E, {}, sums)), held.ord)
-    dtype = "float64" if extent.wide else "float32"
+    ranks = _Joined(held, tell)
+    E, exact = row_norms([*held.own, *held.shared], held.ord, ranks=ranks)
+    dtype = "float64" if ranks.wide else "float32"
     return Total(E, exact, dtype, norm_out(E, exact, dtype, *(_first(held) if held.adopted else ())))
 
 
-def _joined(E: Backend, held: Held, ranks: Sequence[Array]) -> Extent:
-    """The extent of all ranks' leaves."""
-    top, count = _column(E, ranks[0], 1), _column(E, ranks[0], 3)
-    _check_alike(E, ranks, (1, 3))
-    for one in ranks:
-        top, count = E.maximum(top, _column(E, one, 0)), count + _column(E, one, 2)
-    # what is not known on one rank (infinite, see `_extent`) is not known
-    count = E.where(E.isfinite(count), count, UNKNOWN_COUNT)
-    if E is modes.HOST:
-        return Extent(top, count, any(one[0, 4] for one in ranks))
-    return Extent(top, count, any(B.dtype(x) == "float64" for B, x in [*held.own, *held.shared]))
+class _Joined:
+    """`islices.exact_norms.Ranks` by what each rank tells of its own leaves and of those that all hold."""
 
+    def __init__(self, held: Held, tell: Tell) -> None:
+        self.held, self.tell, self.wide = held, tell, False
 
-def _added(E: Backend, top: Array, ranks: Sequence[Array]) -> Sums:
-    """The sums of all ranks' terms, in the order of ranks; of replicated leaves those of rank 0."""
-    if E is modes.HOST and np.isfinite(top).all():
-        _check_alike(E, ranks, (3, 4))  # not the third, which is not exact
-    a, b, c = (_column(E, ranks[0], j) for j in (3, 4, 5))
-    for one in ranks:
-        a, b, c = a + _column(E, one, 0), b + _column(E, one, 1), c + _column(E, one, 2)
-    return a, b, c
+    def extent(self, E: Backend) -> Extent:
+        held = self.held
+
+        def extents() -> Numbers:
+            own, shared = (_extent(E, held, leaves) for leaves in (held.own, held.shared))
+            known = (own.count, shared.count, float(own.wide or shared.wide))
+            return [own.top, shared.top, *(_constant(E, held, number) for number in known)]
+
+        ranks = self.tell(E, held.said, extents)
+        top, count = _column(E, ranks[0], 1), _column(E, ranks[0], 3)
+        _check_alike(E, ranks, (1, 3))
+        for one in ranks:
+            top, count = E.maximum(top, _column(E, one, 0)), count + _column(E, one, 2)
+        # what is not known on one rank (infinite, see `_extent`) is not known
+        count = E.where(E.isfinite(count), count, UNKNOWN_COUNT)
+        if E is modes.HOST:
+            self.wide = any(one[0, 4] for one in ranks)
+        else:
+            self.wide = any(B.dtype(x) == "float64" for B, x in [*held.own, *held.shared])
+        return Extent(top, count, self.wide)
+
+    def sums(self, E: Backend, top: Array, cuts: Cuts) -> Sums:
+        """In the order of ranks; of replicated leaves those of rank 0."""
+        held = self.held
+
+        def parts() -> Numbers:
+            return [x for leaves in (held.own, held.shared) for x in _sums(E, held, leaves, cuts)]
+
+        ranks = self.tell(E, {}, parts)
+        if E is modes.HOST and np.isfinite(top).all():
+            _check_alike(E, ranks, (3, 4))  # not the third, which is not exact
+        a, b, c = (_column(E, ranks[0], j) for j in (3, 4, 5))
+        for one in ranks:
+            a, b, c = a + _column(E, one, 0), b + _column(E, one, 1), c + _column(E, one, 2)
+        return a, b, c
 
 
 def _check_alike(E: Backend, ranks: Sequence[Array], columns: Sequence[int]) -> None:
