@@ -9,6 +9,7 @@ from islices.conformance.data import Array, Slices
 from islices.conformance.errors import (
     DENSE,
     GOOD,
+    GRADIENT,
     IDS,
     INTEGERS,
     OTHER_SHAPE,
@@ -17,6 +18,7 @@ from islices.conformance.errors import (
     f32,
     foreign,
     i64,
+    of,
     row,
 )
 
@@ -25,78 +27,48 @@ __all__: list[str] = []
 # ---------------------------------------------------------------------- lookups, bags
 _look = ("lookup", DENSE)
 _bag = {"combiner": "sum"}
+_flat = ("lookup", DENSE, i64(0, 1))
 TWO = Array("int64", (2, 2), [0, 1, 2, 3])
 row("lookup-ids-float", "12", "TypeError", ["ids", "float32", "int32 or int64"], *_look, f32(2, value=0.5))
-row("lookup-ids-bool", "12", "TypeError", ["ids", "bool"], *_look, Array("bool", (2,), [True, False]))
+row("lookup-ids-bool", "12", "TypeError", ["ids", "bool"], *_look, of("bool", True, False))
 row("lookup-ids-list", "12", "TypeError", ["ids", "list", "accepted"], *_look, [0, 1])
 row("lookup-ids-none", "12", "TypeError", ["ids", "None"], *_look, None)
 row("lookup-ids-number", "12", "TypeError", ["ids", "3"], *_look, 3)
 row("lookup-ids-framework", "12", "TypeError", ["ids"], *_look, foreign(i64(0)))
 row("lookup-out-of-range", "2", "IndexError", ["ids", "5", "position 1", "0 <= index < 5"], *_look, i64(0, 5))
 row("lookup-negative", "2", "IndexError", ["ids", "-1", "position 0"], *_look, i64(-1, 0))
-row(
-    "lookup-2d-out-of-range",
-    "2",
-    "IndexError",
-    ["ids", "9", "position 3"],
-    *_look,
-    Array("int32", (2, 2), [0, 1, 2, 9]),
-)
+_nine = Array("int32", (2, 2), [0, 1, 2, 9])
+row("lookup-2d-out-of-range", "2", "IndexError", ["ids", "9", "position 3"], *_look, _nine)
 row("lookup-no-rows", "2", "IndexError", ["ids", "< 0"], "lookup", Array("float32", (0, 2), []), i64(0))
 row("lookup-table-integers", "12", "TypeError", ["table", "int64"], "lookup", i64(1, 2), i64(0))
 row("lookup-table-0-d", "12", "ValueError", ["table", "0-d"], "lookup", f32(), i64(0))
 row("lookup-table-list", "12", "TypeError", ["table", "list"], "lookup", [1.0], i64(0))
 row("lookup-table-slices", "12", "TypeError", ["table", "IndexedSlices"], "lookup", GOOD, i64(0))
-row(
-    "lookup-mask-shape",
-    "12",
-    "ValueError",
-    ["mask", "(1,)", "(2,)"],
-    *_look,
-    i64(0, 1),
-    mask=Array("bool", (1,), [True]),
-)
+row("lookup-mask-shape", "12", "ValueError", ["mask", "(1,)", "(2,)"], *_flat, mask=of("bool", True))
 row("lookup-mask-float", "12", "TypeError", ["mask", "float32"], *_look, i64(0), mask=f32(1, value=0.5))
 row("lookup-padding-out-of-range", "12", "IndexError", ["padding_idx", "-6"], *_look, i64(0), padding_idx=-6)
 row("lookup-padding-text", "12", "TypeError", ["padding_idx", "'0'"], *_look, i64(0), padding_idx="0")
 row("lookup-combiner", "19", "ValueError", ["combiner", "'median'", "'sqrtn'"], *_look, TWO, combiner="median")
-row("bag-1-d-without-offsets", "19", "ValueError", ["ids", "(2,)", "offsets"], *_look, i64(0, 1), **_bag)
+row("bag-1-d-without-offsets", "19", "ValueError", ["ids", "(2,)", "offsets"], *_flat, **_bag)
 row("bag-0-d", "19", "ValueError", ["ids", "()"], *_look, Array("int64", (), [1]), **_bag)
-row("offsets-without-combiner", "19", "ValueError", ["offsets", "combiner"], *_look, i64(0, 1), offsets=i64(0))
+row("offsets-without-combiner", "19", "ValueError", ["offsets", "combiner"], *_flat, offsets=i64(0))
 row("offsets-2-d-ids", "19", "ValueError", ["ids", "(2, 2)", "offsets"], *_look, TWO, offsets=i64(0, 2), **_bag)
-row("offsets-2-d", "19", "ValueError", ["offsets", "(2, 2)"], *_look, i64(0, 1), offsets=TWO, **_bag)
-row("offsets-0-d", "19", "ValueError", ["offsets", "()"], *_look, i64(0, 1), offsets=Array("int64", (), [0]), **_bag)
-row("offsets-float", "19", "TypeError", ["offsets", "float32"], *_look, i64(0, 1), offsets=f32(1, value=0.5), **_bag)
-row("offsets-list", "19", "TypeError", ["offsets", "list"], *_look, i64(0, 1), offsets=[0], **_bag)
-row(
-    "offsets-descend",
-    "19",
-    "ValueError",
-    ["offsets", "1", "after 2"],
-    *_look,
-    i64(0, 1, 2),
-    offsets=i64(0, 2, 1),
-    **_bag,
-)
-row("offsets-first", "19", "ValueError", ["offsets", "1", "accepted is 0"], *_look, i64(0, 1), offsets=i64(1), **_bag)
-row("offsets-none-for-ids", "19", "ValueError", ["offsets", "[]"], *_look, i64(0, 1), offsets=i64(), **_bag)
-row("offsets-last", "19", "ValueError", ["offsets", "3", "2 ids"], *_look, i64(0, 1), offsets=i64(0, 3), **_bag)
+row("offsets-2-d", "19", "ValueError", ["offsets", "(2, 2)"], *_flat, offsets=TWO, **_bag)
+row("offsets-0-d", "19", "ValueError", ["offsets", "()"], *_flat, offsets=Array("int64", (), [0]), **_bag)
+row("offsets-float", "19", "TypeError", ["offsets", "float32"], *_flat, offsets=f32(1, value=0.5), **_bag)
+row("offsets-list", "19", "TypeError", ["offsets", "list"], *_flat, offsets=[0], **_bag)
+_down: dict[str, Any] = {"offsets": i64(0, 2, 1), **_bag}
+row("offsets-descend", "19", "ValueError", ["offsets", "1", "after 2"], *_look, i64(0, 1, 2), **_down)
+row("offsets-first", "19", "ValueError", ["offsets", "1", "accepted is 0"], *_flat, offsets=i64(1), **_bag)
+row("offsets-none-for-ids", "19", "ValueError", ["offsets", "[]"], *_flat, offsets=i64(), **_bag)
+row("offsets-last", "19", "ValueError", ["offsets", "3", "2 ids"], *_flat, offsets=i64(0, 3), **_bag)
 _ends: dict[str, Any] = {"include_last_offset": True, **_bag}
 row("last-offset-alone", "19", "ValueError", ["include_last_offset", "offsets"], *_look, TWO, **_ends)
 row("last-offset-none", "19", "ValueError", ["offsets", "[]"], *_look, i64(0), offsets=i64(), **_ends)
-row("last-offset-no-bags", "19", "ValueError", ["offsets", "[0]"], *_look, i64(0, 1), offsets=i64(0), **_ends)
-row("last-offset-beyond", "19", "ValueError", ["offsets", "3", "2 ids"], *_look, i64(0, 1), offsets=i64(0, 3), **_ends)
-row(
-    "last-offset-text",
-    "19",
-    "TypeError",
-    ["include_last_offset", "'yes'"],
-    *_look,
-    i64(0, 1),
-    offsets=i64(0, 1),
-    include_last_offset="yes",
-    **_bag,
-)
+row("last-offset-no-bags", "19", "ValueError", ["offsets", "[0]"], *_flat, offsets=i64(0), **_ends)
+row("last-offset-beyond", "19", "ValueError", ["offsets", "3", "2 ids"], *_flat, offsets=i64(0, 3), **_ends)
+_yes: dict[str, Any] = {"include_last_offset": "yes", **_bag}
+row("last-offset-text", "19", "TypeError", ["include_last_offset", "'yes'"], *_flat, offsets=i64(0, 1), **_yes)
 row("lengths-negative", "12", "ValueError", ["ids", "-1", "position 1"], *_look, (i64(0, 1), i64(1, -1, 1)), **_bag)
 row("lengths-exceed", "12", "ValueError", ["ids", "3", "2 values"], *_look, (i64(0, 1), i64(1, 2)), **_bag)
 row("lengths-wrap", "12", "ValueError", ["ids", str(2**63)], *_look, (i64(0, 1), i64(2**62, 2**62)), **_bag)
@@ -106,48 +78,20 @@ row("lengths-values-2-d", "12", "ValueError", ["ids", "(2, 2)"], *_look, (TWO, i
 row("lengths-float", "12", "TypeError", ["ids", "float32"], *_look, (i64(0, 1), f32(2, value=0.5)), **_bag)
 row("lengths-offsets", "12", "ValueError", ["offsets"], *_look, (i64(0, 1), i64(2)), offsets=i64(0), **_bag)
 row("lengths-out-of-range", "2", "IndexError", ["ids", "5", "position 1"], *_look, (i64(0, 5), i64(1)), **_bag)
-row(
-    "lengths-weights",
-    "12",
-    "TypeError",
-    ["weights", "tuple"],
-    *_look,
-    (i64(0), i64(1)),
-    weights=(f32(1), i64(1)),
-    **_bag,
-)
+_pair: dict[str, Any] = {"weights": (f32(1), i64(1)), **_bag}
+row("lengths-weights", "12", "TypeError", ["weights", "tuple"], *_look, (i64(0), i64(1)), **_pair)
 row("lengths-triple", "12", "TypeError", ["ids", "tuple"], *_look, (i64(0), i64(1), i64(1)), **_bag)
 row("lengths-upstream", "12", "ValueError", ["upstream", "(3, 2)"], "per_sample", f32(3, 2), (i64(0, 1), i64(2)), 5)
 row("invalid-name", "12", "ValueError", ["invalid", "'skip'", "'drop'"], *_look, i64(0), invalid="skip")
 row("invalid-flag", "12", "ValueError", ["invalid", "True", "'drop'"], *_look, i64(0), invalid=True)
 row("absent-out-of-range", "2", "IndexError", ["ids", "5", "position 1"], *_look, i64(-1, 5), invalid="drop")
 row("absent-no-rows", "2", "IndexError", ["ids", "0", "position 1"], "lookup", f32(0, 2), i64(-1, 0), invalid="drop")
-row(
-    "absent-grad",
-    "2",
-    "IndexError",
-    ["ids", "7", "position 1"],
-    "embedding_grad",
-    f32(2, 2),
-    i64(-1, 7),
-    5,
-    invalid="drop",
-)
-row(
-    "absent-grad-name",
-    "12",
-    "ValueError",
-    ["invalid", "'skip'"],
-    "embedding_grad",
-    f32(2, 2),
-    i64(0, 1),
-    5,
-    invalid="skip",
-)
+row("absent-grad", "2", "IndexError", ["ids", "7", "position 1"], *GRADIENT, i64(-1, 7), 5, invalid="drop")
+row("absent-grad-name", "12", "ValueError", ["invalid", "'skip'"], *GRADIENT, i64(0, 1), 5, invalid="skip")
 row("absent-samples-name", "12", "ValueError", ["invalid", "None"], "per_sample", f32(2, 2), i64(0, 1), 5, invalid=None)
 row("limit-negative", "10", "ValueError", ["max_norm", "-1.0"], *_look, i64(0), max_norm=-1.0)
 row("limit-text", "10", "TypeError", ["max_norm", "'1'"], *_look, i64(0), max_norm="1")
-row("weights-without-combiner", "19", "ValueError", ["weights", "combiner"], *_look, i64(0, 1), weights=f32(2))
+row("weights-without-combiner", "19", "ValueError", ["weights", "combiner"], *_flat, weights=f32(2))
 row("weights-with-max", "19", "ValueError", ["weights", "'max'"], *_look, TWO, combiner="max", weights=f32(2, 2))
 row("weights-shape", "19", "ValueError", ["weights", "(2,)", "(2, 2)"], *_look, TWO, weights=f32(2), **_bag)
 row("weights-dtype", "19", "TypeError", ["weights", "int64", "float32"], *_look, TWO, weights=TWO, **_bag)
@@ -160,35 +104,17 @@ row("table-padding", "12", "IndexError", ["padding_idx", "5", "-5"], "Table", DE
 row("renorm-negative", "10", "ValueError", ["max_norm", "-1.0"], "renorm_rows", DENSE, i64(0), -1.0)
 row("renorm-text", "10", "TypeError", ["max_norm", "'1'"], "renorm_rows", DENSE, i64(0), "1")
 row("renorm-ids", "2", "IndexError", ["ids", "7"], "renorm_rows", DENSE, i64(7), 1.0)
-row(
-    "renorm-nan",
-    "10",
-    "FloatingPointError",
-    ["nan"],
-    "renorm_rows",
-    f32(2, 1, value=math.nan),
-    i64(1),
-    1.0,
-    nonfinite="raise",
-)
+_nan = f32(2, 1, value=math.nan)
+row("renorm-nan", "10", "FloatingPointError", ["nan"], "renorm_rows", _nan, i64(1), 1.0, nonfinite="raise")
 
 # ---------------------------------------------------------------------- per sample
+_samples = ("per_sample", UP, IDS, 5)
 row("samples-0-d", "14", "ValueError", ["ids", "0-d"], "per_sample", f32(2), Array("int64", (), [1]), 5)
 row("samples-ids-float", "14", "TypeError", ["ids", "float32"], "per_sample", f32(2, 2), f32(2, value=0.5), 5)
 row("samples-ids-out-of-range", "2", "IndexError", ["ids", "4"], "per_sample", UP, IDS, 4)
 row("samples-upstream-shape", "14", "ValueError", ["upstream", "(3, 2)"], "per_sample", f32(3, 2), IDS, 5)
-row(
-    "samples-mask-shape",
-    "12",
-    "ValueError",
-    ["mask", "(2,)"],
-    "per_sample",
-    UP,
-    IDS,
-    5,
-    mask=Array("bool", (2,), [True] * 2),
-)
-row("samples-padding", "12", "IndexError", ["padding_idx", "5"], "per_sample", UP, IDS, 5, padding_idx=5)
+row("samples-mask-shape", "12", "ValueError", ["mask", "(2,)"], *_samples, mask=of("bool", *[True] * 2))
+row("samples-padding", "12", "IndexError", ["padding_idx", "5"], *_samples, padding_idx=5)
 TIED = [f32(2, 5), f32(2, 2)]
 for name, error, words, product in (
     ("no-pair", "TypeError", ["product", "float32", "pair"], f32(2, 5)),
@@ -200,48 +126,22 @@ for name, error, words, product in (
     ("outputs", "ValueError", ["product", "(2, 3, 5)", "(2, 2, 2)"], [f32(2, 3, 5), f32(2, 2, 2)]),
     ("table", "ValueError", ["product", "4", "(5, 2)"], [f32(2, 4), f32(2, 2)]),
 ):
-    row(f"samples-product-{name}", "14", error, words, "per_sample", UP, IDS, 5, product=product)
-row(
-    "samples-product-of-a-vector",
-    "14",
-    "ValueError",
-    ["product", "(5,)", "(rows, width)"],
-    "per_sample",
-    f32(2, 3),
-    IDS,
-    5,
-    product=TIED,
-)
+    row(f"samples-product-{name}", "14", error, words, *_samples, product=product)
+_vector, words = ("per_sample", f32(2, 3), IDS, 5), ["product", "(5,)", "(rows, width)"]
+row("samples-product-of-a-vector", "14", "ValueError", words, *_vector, product=TIED)
 row("samples-number", "14", "IndexError", ["b", "2", "0 <= b < 2"], "per_sample_slices", UP, IDS, 5, 2)
 row("samples-number-negative", "14", "IndexError", ["b", "-1"], "per_sample_slices", UP, IDS, 5, -1)
 row("samples-number-text", "14", "TypeError", ["b", "'0'", "int"], "per_sample_slices", UP, IDS, 5, "0")
-row("samples-max-norm", "14", "ValueError", ["max_norm", "-2.0"], "per_sample_clip_sum", UP, IDS, 5, -2.0)
-row(
-    "samples-nonfinite",
-    "14",
-    "ValueError",
-    ["nonfinite", "'drop'"],
-    "per_sample_clip_sum",
-    UP,
-    IDS,
-    5,
-    1.0,
-    nonfinite="drop",
-)
+_clips = ("per_sample_clip_sum", UP, IDS, 5)
+row("samples-max-norm", "14", "ValueError", ["max_norm", "-2.0"], *_clips, -2.0)
+row("samples-nonfinite", "14", "ValueError", ["nonfinite", "'drop'"], *_clips, 1.0, nonfinite="drop")
 row("samples-of-two-sizes", "14", "ValueError", ["tree", "[2, 3]"], "clip_per_sample", [f32(2, 2), f32(3, 2)], 1.0)
 row("samples-of-nothing", "14", "ValueError", ["tree", "nothing"], "clip_per_sample", [None], 1.0)
 row("samples-of-a-scalar", "14", "ValueError", ["tree", "0-d"], "clip_per_sample", f32(), 1.0)
 row("samples-of-slices", "14", "TypeError", ["tree", "IndexedSlices", "PerSample"], "clip_per_sample", GOOD, 1.0)
 row("samples-of-integers", "14", "TypeError", ["floating"], "clip_per_sample", i64(1, 2), 1.0)
-row(
-    "samples-of-frameworks",
-    "14",
-    "TypeError",
-    ["tree", "framework"],
-    "clip_per_sample",
-    [f32(2, 2), foreign(f32(2, 2))],
-    1.0,
-)
+_two = [f32(2, 2), foreign(f32(2, 2))]
+row("samples-of-frameworks", "14", "TypeError", ["tree", "framework"], "clip_per_sample", _two, 1.0)
 
 # ---------------------------------------------------------------------- row updates
 FLAT = Slices(f32(1), i64(0), (5,))
@@ -249,18 +149,11 @@ row("scatter-dense", "15", "TypeError", ["x", "float32", "sparse"], "scatter_add
 row("scatter-none", "15", "TypeError", ["x", "None"], "scatter_add", DENSE, None)
 row("scatter-into-slices", "15", "TypeError", ["table", "IndexedSlices"], "scatter_add", GOOD, GOOD)
 row("scatter-into-a-list", "15", "TypeError", ["table", "list"], "scatter_sub", [1.0], GOOD)
-row("scatter-into-booleans", "15", "TypeError", ["table", "bool"], "scatter_add", Array("bool", (5,), [True] * 5), FLAT)
+row("scatter-into-booleans", "15", "TypeError", ["table", "bool"], "scatter_add", of("bool", *[True] * 5), FLAT)
 row("scatter-into-0-d", "15", "ValueError", ["table", "()"], "scatter_add", f32(), FLAT)
 row("scatter-dtype", "15", "TypeError", ["x", "float64", "float32"], "scatter_add", DENSE, WIDE)
 row("scatter-shape", "15", "ValueError", ["x", "(6, 2)", "(5, 2)"], "scatter_max", DENSE, OTHER_SHAPE)
 row("scatter-row-shape", "15", "ValueError", ["x", "(5,)"], "scatter_min", DENSE, FLAT)
-row(
-    "scatter-div-integers",
-    "15",
-    "TypeError",
-    ["table", "int32", "floating"],
-    "scatter_div",
-    Array("int32", (5, 2), [1] * 10),
-    INTEGERS,
-)
+_ints = Array("int32", (5, 2), [1] * 10)
+row("scatter-div-integers", "15", "TypeError", ["table", "int32", "floating"], "scatter_div", _ints, INTEGERS)
 row("scatter-framework", "15", "TypeError", ["framework"], "scatter_update", foreign(f32(5, 2)), GOOD)

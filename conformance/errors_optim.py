@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from islices.conformance.data import Array, Slices
-from islices.conformance.errors import DENSE, GOOD, INTEGERS, OTHER_SHAPE, WIDE, f32, foreign, i64, row
+from islices.conformance.errors import DENSE, GOOD, INTEGERS, OTHER_SHAPE, WIDE, f32, foreign, i64, of, row
 
 __all__: list[str] = []
 
@@ -39,18 +39,11 @@ _refused("lr-power-large", "ValueError", ["lr_power", "-256", "<= 0"], "ftrl", {
 _refused("lr-power-by-step", "TypeError", ["lr_power", "real number"], "ftrl", {"lr": 0.1, "lr_power": [-0.5]})
 _refused("shrinkage-negative", "ValueError", ["l2_shrinkage", "-1"], "ftrl", {"lr": 0.1, "l2_shrinkage": -1})
 _refused("amsgrad-number", "TypeError", ["amsgrad", "bool"], "adam", {"lr": 0.1, "amsgrad": 1})
-_refused(
-    "amsgrad-not-there", "ValueError", ["amsgrad", "mxnet"], "adam", {"lr": 0.1, "amsgrad": True}, semantics="mxnet"
-)
+_amsgrad = {"lr": 0.1, "amsgrad": True}
+_refused("amsgrad-not-there", "ValueError", ["amsgrad", "mxnet"], "adam", _amsgrad, semantics="mxnet")
 _refused("beta-by-step", "ValueError", ["beta1", "1.0", "< 1"], "adam", {"lr": 0.1, "beta1": [0.9, 1.0]}, steps=2)
 _refused("momentum-by-step", "TypeError", ["momentum", "'x'", "number"], "sgd", {"lr": 0.1, "momentum": ["x"]})
-_refused(
-    "beta-array",
-    "TypeError",
-    ["beta2", "array of one"],
-    "adam",
-    {"lr": 0.1, "beta2": Array("float32", (2,), [0.5] * 2)},
-)
+_refused("beta-array", "TypeError", ["beta2", "array of one"], "adam", {"lr": 0.1, "beta2": of("float32", 0.5, 0.5)})
 _refused("rows-not-there", "ValueError", ["rows", "'all'"], "adamw", {"lr": 0.1}, semantics="torch", rows="touched")
 _refused("ftrl-lr", "ValueError", ["lr", "0"], "ftrl", {"lr": 0.0})
 _refused("rows", "ValueError", ["rows", "'some'", "'touched'"], "sgd", {"lr": 0.1}, rows="some")
@@ -60,9 +53,7 @@ _refused("duplicates-name", "ValueError", ["duplicates", "'last'"], "sgd", {"lr"
 _refused("frozen-negative", "IndexError", ["frozen", "-1"], "sgd", {"lr": 0.1}, frozen=[0, -1])
 _refused("frozen-out-of-range", "IndexError", ["frozen", "5"], "sgd", {"lr": 0.1}, frozen=[0, 5])
 _refused("frozen-float", "TypeError", ["frozen", "float"], "sgd", {"lr": 0.1}, frozen=[0.5])
-_refused(
-    "frozen-empty-mask", "ValueError", ["frozen", "length 0", "5"], "sgd", {"lr": 0.1}, frozen=Array("bool", (0,), [])
-)
+_refused("frozen-empty-mask", "ValueError", ["frozen", "length 0", "5"], "sgd", {"lr": 0.1}, frozen=of("bool"))
 _refused("frozen-mask", "ValueError", ["frozen", "length 2", "5"], "sgd", {"lr": 0.1}, frozen=[True, False])
 
 # ---------------------------------------------------------------------- tables, gradients
@@ -85,23 +76,15 @@ _refused("grad-rows-unknown", "ValueError", ["grad", "(None, 3)"], *_sgd, DENSE,
 
 # ---------------------------------------------------------------------- states
 _adam = ("adam", {"lr": 0.1}, DENSE, [GOOD])
-_state = {"step": Array("int32", (1,), [0]), "m": f32(5, 2), "v": f32(5, 2)}
-_refused(
-    "state-missing", "ValueError", ["state", "'m'", "'v'"], *_adam, state={"step": _state["step"], "m": _state["m"]}
-)
+_state = {"step": of("int32", 0), "m": f32(5, 2), "v": f32(5, 2)}
+_refused("state-missing", "ValueError", ["state", "'m'", "'v'"], *_adam, state={k: _state[k] for k in ("step", "m")})
 _refused("state-other", "ValueError", ["state", "'z'"], *_adam, state={**_state, "z": f32(5, 2)})
 _refused("state-list", "TypeError", ["state", "list"], *_adam, state=[f32(5, 2)])
 _refused("state-shape", "ValueError", ["state['v']", "(4, 2)", "(5, 2)"], *_adam, state={**_state, "v": f32(4, 2)})
-_refused(
-    "state-step-shape",
-    "ValueError",
-    ["state['step']", "(2,)"],
-    *_adam,
-    state={**_state, "step": Array("int32", (2,), [0, 0])},
-)
-_refused(
-    "state-step-dtype", "TypeError", ["state['step']", "float32", "int32"], *_adam, state={**_state, "step": f32(1)}
-)
+_twice = {**_state, "step": of("int32", 0, 0)}
+_refused("state-step-shape", "ValueError", ["state['step']", "(2,)"], *_adam, state=_twice)
+_float = {**_state, "step": f32(1)}
+_refused("state-step-dtype", "TypeError", ["state['step']", "float32", "int32"], *_adam, state=_float)
 _refused("state-number", "TypeError", ["state['m']", "1.0"], *_adam, state={**_state, "m": 1.0})
 _refused("state-master", "ValueError", ["state", "'master'"], *_adam, state={**_state, "master": f32(5, 2)})
 _refused("master", "ValueError", ["master", "float32", "16-bit"], *_adam, master=True)
