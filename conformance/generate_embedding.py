@@ -295,29 +295,9 @@ def samples(case: Maker, dense: Dense) -> Iterator[Case]:
             default = row_shape == (3,) and (dtype == "float32" or form == "padding")
             # "3-d" has no 64-bit data, which is what JAX without its x64 mode meets
             flags = flags_of(default, dtype == "float32" and form in ("padding", "mask", "3-d"))
-            for op in ("norms", "sum", "to_dense"):
-                yield case(
-                    f"embedding/per-sample-{op}/{label}",
-                    "14",
-                    f"per_sample_{op}",
-                    up,
-                    ids,
-                    ROWS,
-                    flags=flags,
-                    **options,
-                )
-            if ids.shape[0] > 1:
-                yield case(
-                    f"embedding/per-sample-slices/{label}",
-                    "14",
-                    "per_sample_slices",
-                    up,
-                    ids,
-                    ROWS,
-                    1,
-                    flags=flags,
-                    **options,
-                )
+            for op in ("norms", "sum", "to_dense", *(["slices"] if ids.shape[0] > 1 else [])):
+                id, number = f"embedding/per-sample-{op}/{label}", [1] if op == "slices" else []
+                yield case(id, "14", f"per_sample_{op}", up, ids, ROWS, *number, flags=flags, **options)
             for limit in (2.5, 0.0, "inf"):
                 kept = flags if limit == 2.5 else ("full",)
                 id = f"embedding/per-sample-clip/{label}/max-{limit}"
@@ -327,17 +307,8 @@ def samples(case: Maker, dense: Dense) -> Iterator[Case]:
         for limit in (3.0, 40.0):
             flags = flags_of(True, dtype in ("float32", "float64") and limit == 3.0)
             d = dense(dtype, (2, 4), "tree")
-            yield case(
-                f"embedding/clip-per-sample/{dtype}/max-{limit}",
-                "14",
-                "clip_per_sample_sum",
-                up,
-                pair,
-                ROWS,
-                d,
-                limit,
-                flags=flags,
-            )
+            id = f"embedding/clip-per-sample/{dtype}/max-{limit}"
+            yield case(id, "14", "clip_per_sample_sum", up, pair, ROWS, d, limit, flags=flags)
     rng = random.Random("cancelling samples")
     rows = [[rng.uniform(1, 4) for _ in range(2)] for _ in range(4)]
     data = [round(v * s, 3) for row in rows for s in (1, -1) for v in row]

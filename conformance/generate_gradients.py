@@ -91,15 +91,8 @@ def gradient_cases(case: Callable[..., Case], floats: tuple[str, ...], index_typ
 
         row_ids, row_values = stored(ROW_TABLE, kind, rng)
         by_row = array(dtype, upstream_for(row_ids, row_values, rng, by_row=True))
-        yield make(
-            "by_row_norm",
-            "10",
-            "clip_by_row_norm",
-            [slices(dtype, index_type, row_ids, row_values)],
-            [by_row],
-            2.0,
-            flags=alike,
-        )
+        given_rows = slices(dtype, index_type, row_ids, row_values)
+        yield make("by_row_norm", "10", "clip_by_row_norm", [given_rows], [by_row], 2.0, flags=alike)
 
         if kind not in ("zero", "empty"):  # without x, the norm of all would be no rational number
             # beside a dense leaf, whose squares sum to 48: with the 16 of x, the norm of all is 8
