@@ -6,15 +6,17 @@ Exact data keeps two questions apart: what an operation means, and how it rounds
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from islices.conformance.data import Array, Slices
 
-__all__ = ["ROWS", "Given", "gradients", "plain"]
+__all__ = ["ROWS", "WEIGHTS", "Given", "gradients", "plain"]
 
 ROWS = 4
+#: The table before anything is done to it: 1 to 8.
+WEIGHTS = np.arange(1.0, 2 * ROWS + 1, dtype=np.float32).reshape(ROWS, 2)
 
 
 class Given(NamedTuple):
@@ -53,6 +55,7 @@ def gradients(*names: str, dtype: str = "float32", index_type: str = "int64") ->
         yield Given(name, values, indices, Slices(plain(values), plain(indices), (ROWS, 2)))
 
 
-def plain(x: np.ndarray) -> Array:
+def plain(x: Any) -> Array:
     """An array as the oracles take it."""
+    x = np.asarray(x)
     return Array(str(x.dtype), x.shape, x.reshape(-1).tolist())

@@ -13,14 +13,13 @@ from jax.experimental import sparse
 from islices.conformance import oracle
 from islices.conformance.memory import peak_growth
 from islices.conformance.native.jax import invalid_gradients
-from islices.conformance.tools.audit.inputs import ROWS, Given, gradients
+from islices.conformance.tools.audit.inputs import ROWS, WEIGHTS, Given, gradients
 from islices.conformance.tools.audit.probe import Ask, probe
 from islices.conformance.tools.audit.probes.arithmetic import left_fold, raised, scattered
 
 OUT_OF_RANGE = (ROWS, -ROWS - 1, 2**31 - 1)
 NONE = np.zeros((ROWS, 2), np.float32)
 ONE = np.ones((1, 2), np.float32)
-TABLE = np.arange(1.0, 2 * ROWS + 1, dtype=np.float32).reshape(ROWS, 2)
 
 
 def native(g: Given) -> sparse.BCOO:
@@ -28,7 +27,12 @@ def native(g: Given) -> sparse.BCOO:
 
 
 def bcoo(values: Any, indices: Any) -> sparse.BCOO:
-    return sparse.BCOO((jnp.asarray(values), jnp.asarray(indices, jnp.int32)[:, None]), shape=(ROWS, 2))
+    places = jnp.asarray(indices, jnp.int32)[:, None]
+    return sparse.BCOO((jnp.asarray(values), places), shape=(ROWS, np.shape(values)[1]))
+
+
+def dense_of(values: Any, ids: Any) -> jax.Array:
+    return bcoo(values, ids).todense()
 
 
 def at_add(values: Any, ids: Any) -> jax.Array:
@@ -45,7 +49,7 @@ def read(table: Any, ids: Any) -> jax.Array:
 
 def trained(reads: Callable[[Any, Any], jax.Array], ids: Any) -> jax.Array:
     """The table's gradient of the sum of what is read."""
-    return jax.grad(lambda table: jnp.sum(reads(table, ids)))(jnp.asarray(TABLE))  # type: ignore[no-any-return]
+    return jax.grad(lambda table: jnp.sum(reads(table, ids)))(jnp.asarray(WEIGHTS))  # type: ignore[no-any-return]
 
 
 # ---------------------------------------------------------------------- sums
@@ -129,8 +133,8 @@ def segment_sum_drops() -> Iterator[Ask]:
 )  # fmt: skip
 def silence() -> Iterator[Ask]:
     ways = {"x.at[ids].add": lambda i: at_add(ONE, i), "segment_sum": lambda i: segment_sum(ONE, i),
-            "table[ids]": lambda i: jnp.asarray(TABLE)[i],
-            "jnp.take": lambda i: jnp.take(TABLE, i, axis=0)}  # fmt: skip
+            "table[ids]": lambda i: jnp.asarray(WEIGHTS)[i],
+            "jnp.take": lambda i: jnp.take(WEIGHTS, i, axis=0)}  # fmt: skip
     for name, way in ways.items():
         yield Ask(f"{name}, id {ROWS}", lambda way=way: raised(lambda: way(np.array([ROWS]))), "IndexError")
 
@@ -141,7 +145,7 @@ def silence() -> Iterator[Ask]:
 )  # fmt: skip
 def lookup_clamps() -> Iterator[Ask]:
     for index in (-1, *OUT_OF_RANGE):
-        yield Ask(f"id {index} under jit", lambda i=index: jax.jit(read)(TABLE, np.array([i])), [[0, 0]])
+        yield Ask(f"id {index} under jit", lambda i=index: jax.jit(read)(WEIGHTS, np.array([i])), [[0, 0]])
 
 
 @probe(
@@ -160,7 +164,7 @@ def lookup_trains() -> Iterator[Ask]:
 def take_reads_nan() -> Iterator[Ask]:
     take = jax.jit(lambda table, ids: jnp.take(table, ids, axis=0))
     for index in (-1, *OUT_OF_RANGE):
-        yield Ask(f"id {index} under jit", lambda i=index: take(TABLE, np.array([i])), [[0, 0]])
+        yield Ask(f"id {index} under jit", lambda i=index: take(WEIGHTS, np.array([i])), [[0, 0]])
 
 
 @probe(
@@ -169,7 +173,7 @@ def take_reads_nan() -> Iterator[Ask]:
 )  # fmt: skip
 def ids_are_cut() -> Iterator[Ask]:
     ids = np.array([2**32 + 1])
-    ways = {"table[ids]": lambda: jnp.asarray(TABLE)[ids], "segment_sum": lambda: segment_sum(ONE, ids),
+    ways = {"table[ids]": lambda: jnp.asarray(WEIGHTS)[ids], "segment_sum": lambda: segment_sum(ONE, ids),
             "x.at[ids].add": lambda: at_add(ONE, ids)}  # fmt: skip
     for name, way in ways.items():
         yield Ask(f"{name}, 2**32 + 1", lambda way=way: raised(way), "IndexError")
@@ -226,7 +230,7 @@ def shared_delta() -> Iterator[Ask]:
     upstream = np.arange(12, dtype=np.float32).reshape(3, 2, 2)
 
     def round_(delta: jax.Array, ids: Any, upstream: Any) -> jax.Array:
-        return jnp.sum((jnp.asarray(TABLE)[ids] + delta) * upstream)
+        return jnp.sum((jnp.asarray(WEIGHTS)[ids] + delta) * upstream)
 
     def scanned(delta: jax.Array) -> Any:
         step: Callable[..., Any] = lambda total, x: (total + round_(delta, *x), None)  # noqa: E731
@@ -256,14 +260,9 @@ def unchecked() -> Iterator[Ask]:
     instead="islices.to_dense(gradient)",
 )  # fmt: skip
 def todense() -> Iterator[Ask]:
-    yield from sums(lambda values, ids: dense_of(values, ids))
+    yield from sums(dense_of)
     padded = bcoo([[3, 4], [5, 5]], [1, ROWS])
     yield Ask("padding that holds something", padded.todense, [[0, 0], [3, 4], [0, 0], [0, 0]])
-
-
-def dense_of(values: Any, ids: Any) -> jax.Array:
-    places = jnp.asarray(ids, jnp.int32)[:, None]
-    return sparse.BCOO((jnp.asarray(values), places), shape=(ROWS, values.shape[1])).todense()
 
 
 @probe(
@@ -320,8 +319,8 @@ def clip_sparsified() -> Iterator[Ask]:
 def dense_minus_sparse() -> Iterator[Ask]:
     minus = sparse.sparsify(lambda table, x: table - x)
     for g in gradients("duplicates"):
-        yield Ask(g.name, lambda g=g: jnp.asarray(TABLE) - native(g), TABLE - g.dense)
-        yield Ask(f"{g.name}, sparsify", lambda g=g: minus(jnp.asarray(TABLE), native(g)), TABLE - g.dense)
+        yield Ask(g.name, lambda g=g: jnp.asarray(WEIGHTS) - native(g), WEIGHTS - g.dense)
+        yield Ask(f"{g.name}, sparsify", lambda g=g: minus(jnp.asarray(WEIGHTS), native(g)), WEIGHTS - g.dense)
 
 
 @probe(
@@ -332,7 +331,7 @@ def linear() -> Iterator[Ask]:
     for g in gradients("cancelling duplicates"):
         yield Ask(f"{g.name}: x + x", lambda g=g: (native(g) + native(g)).todense(), 2 * g.dense)
         yield Ask(f"{g.name}: slices of x + x", lambda g=g: (native(g) + native(g)).nse, 2 * len(g.indices))
-        yield Ask(f"{g.name}: x + dense", lambda g=g: native(g) + jnp.asarray(TABLE), g.dense + TABLE)
+        yield Ask(f"{g.name}: x + dense", lambda g=g: native(g) + jnp.asarray(WEIGHTS), g.dense + WEIGHTS)
         yield Ask(f"{g.name}: 2 x", lambda g=g: (native(g) * 2).todense(), 2 * g.dense)
         yield Ask(f"{g.name}: -x", lambda g=g: (-native(g)).todense(), -g.dense)
 

@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from islices.conformance import oracle
 from islices.conformance.native.tensorflow import embedding_gradient
-from islices.conformance.tools.audit.inputs import ROWS, Given, gradients
+from islices.conformance.tools.audit.inputs import ROWS, WEIGHTS, Given, gradients, plain
 from islices.conformance.tools.audit.probe import Ask, probe
-from islices.conformance.tools.audit.probes.tensorflow import answered, array, kind, native, plain, slices
+from islices.conformance.tools.audit.probes.tensorflow import answered, array, kind, native, slices
 
 os.environ["KERAS_BACKEND"] = "tensorflow"  # the only one of Keras' backends that has row-sparse gradients
 import keras as keras
@@ -244,9 +244,6 @@ def booleans() -> Iterator[Ask]:
 
 
 # ---------------------------------------------------------------------- indices
-TABLE = np.arange(1, 9, dtype=np.float32).reshape(ROWS, 2)
-
-
 @probe(
     "keras", "keras.ops.take", "2",
     claim="-1 reads the last row, as in NumPy",
@@ -254,7 +251,7 @@ TABLE = np.arange(1, 9, dtype=np.float32).reshape(ROWS, 2)
 )  # fmt: skip
 def take() -> Iterator[Ask]:
     for index in (-1, -ROWS - 1, ROWS):
-        yield Ask(f"index {index}", partial(answered, partial(ops.take, TABLE, [0, index], axis=0)), "refused")
+        yield Ask(f"index {index}", partial(answered, partial(ops.take, WEIGHTS, [0, index], axis=0)), "refused")
 
 
 @probe(

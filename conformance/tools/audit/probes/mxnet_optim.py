@@ -9,20 +9,19 @@ import numpy as np
 
 from islices.conformance import oracle, oracle_optim
 from islices.conformance.data import Array
-from islices.conformance.tools.audit.inputs import ROWS, gradients
+from islices.conformance.tools.audit.inputs import ROWS, WEIGHTS, gradients, plain
 from islices.conformance.tools.audit.probe import Ask, CorruptionError, probe
 from islices.conformance.tools.audit.probes.mxnet import asked, mx, native, row_sparse
 
 nd, optimizers = mx.nd, mx.optimizer
-START = np.arange(1.0, 2 * ROWS + 1, dtype=np.float32).reshape(ROWS, 2)
-TABLE = Array("float32", START.shape, START.reshape(-1).tolist())
+TABLE = plain(WEIGHTS)
 #: A rate whose products are exact, so that the order of operations does not show.
 HALF = {"learning_rate": 0.5}
 
 
 def taken(optimizer: Any, grads: list[Any], stype: str = "default") -> np.ndarray:
     """The table after the steps."""
-    table = nd.array(START).tostype(stype)
+    table = nd.array(WEIGHTS).tostype(stype)
     state = optimizer.create_state(0, table)
     for grad in grads:
         optimizer.update(0, table, grad, state)
@@ -102,7 +101,7 @@ def sgd() -> Iterator[Ask]:
 )  # fmt: skip
 def far_index() -> Iterator[Ask]:
     far = row_sparse([[1, 1]], [2**33])
-    yield asked("index 2**33 of 4 rows: the table afterwards", lambda: taken(optimizers.SGD(**HALF), [far]), START)
+    yield asked("index 2**33 of 4 rows: the table afterwards", lambda: taken(optimizers.SGD(**HALF), [far]), WEIGHTS)
 
 
 @probe(
@@ -183,7 +182,7 @@ def ftrl_forgets() -> Iterator[Ask]:
     others = [0, 3]
     for stype in ("default", "row_sparse"):
         rows: Callable[..., Any] = lambda stype=stype: taken(optimizers.Ftrl(**HALF), [native(g)], stype)[others]  # noqa: E731
-        yield asked(f"table of storage type {stype}: rows 0 and 3", rows, START[others])
+        yield asked(f"table of storage type {stype}: rows 0 and 3", rows, WEIGHTS[others])
 
 
 @probe(
@@ -204,7 +203,7 @@ def ftrl() -> Iterator[Ask]:
 def adamax() -> Iterator[Ask]:
     (g,) = gradients("sorted, unique")
     others = [0, 3]
-    yield asked("rows 0 and 3", lambda: taken(optimizers.Adamax(**HALF), [native(g)])[others], START[others])
+    yield asked("rows 0 and 3", lambda: taken(optimizers.Adamax(**HALF), [native(g)])[others], WEIGHTS[others])
 
 
 @probe(

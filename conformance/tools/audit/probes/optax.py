@@ -9,21 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.experimental.sparse import BCOO
 
 import islices
 from islices.conformance import oracle, oracle_optim
 from islices.conformance.data import Array
-from islices.conformance.tools.audit.inputs import ROWS, Given, gradients
+from islices.conformance.tools.audit.inputs import ROWS, WEIGHTS, Given, gradients, plain
 from islices.conformance.tools.audit.probe import Ask, probe
+from islices.conformance.tools.audit.probes.jax import native as as_bcoo
 
-START = np.arange(1.0, 2 * ROWS + 1, dtype=np.float32).reshape(ROWS, 2)
-TABLE = Array("float32", START.shape, START.reshape(-1).tolist())
+TABLE = plain(WEIGHTS)
 NAMES = ("unsorted, unique", "cancelling duplicates", "none")
-
-
-def as_bcoo(g: Given) -> BCOO:
-    return BCOO((jnp.asarray(g.values), jnp.asarray(g.indices, jnp.int32)[:, None]), shape=(ROWS, 2))
 
 
 def as_islices(g: Given) -> islices.IndexedSlices:
@@ -115,7 +110,7 @@ def clip_by_block_rms() -> Iterator[Ask]:
 def adaptive_grad_clip() -> Iterator[Ask]:
     transformation = optax.adaptive_grad_clip(0.01)
     for name, g, x in sparse("duplicates"):
-        call = lambda x=x: indices_of(transformation.update(x, transformation.init(x), jnp.asarray(START))[0])  # noqa: E731
+        call = lambda x=x: indices_of(transformation.update(x, transformation.init(x), jnp.asarray(WEIGHTS))[0])  # noqa: E731
         yield Ask(name, call, g.slices.indices)
 
 
@@ -179,7 +174,7 @@ def clip_dense() -> Iterator[Ask]:
 def sgd() -> Iterator[Ask]:
     optimizer = optax.sgd(0.5)
     for name, g, x in sparse("unsorted, unique", "duplicates"):
-        steps: Callable[..., Any] = lambda x=x: indices_of(optimizer.update(x, optimizer.init(jnp.asarray(START)))[0])  # noqa: E731
+        steps: Callable[..., Any] = lambda x=x: indices_of(optimizer.update(x, optimizer.init(jnp.asarray(WEIGHTS)))[0])  # noqa: E731
         yield Ask(f"{name}, the step's indices", steps, g.slices.indices)
 
 
@@ -198,7 +193,7 @@ def stateful() -> Iterator[Ask]:
         (g,) = gradients("duplicates")
 
         def call(g: Given = g, make: Callable[[], Any] = make) -> np.ndarray:
-            optimizer, table = make(), jnp.asarray(START)
+            optimizer, table = make(), jnp.asarray(WEIGHTS)
             return indices_of(optimizer.update(as_bcoo(g), optimizer.init(table), table)[0])
 
         yield Ask(f"{label}, {g.name}", call, g.slices.indices)
@@ -225,7 +220,7 @@ def stateful_on_itself() -> Iterator[Ask]:
 )  # fmt: skip
 def apply_updates() -> Iterator[Ask]:
     for g in gradients(*NAMES):
-        call: Callable[..., Any] = lambda g=g: optax.apply_updates(jnp.asarray(START), as_bcoo(g))  # pyright: ignore[reportArgumentType]  # noqa: E731
+        call: Callable[..., Any] = lambda g=g: optax.apply_updates(jnp.asarray(WEIGHTS), as_bcoo(g))  # pyright: ignore[reportArgumentType]  # noqa: E731
         yield Ask(g.name, call, oracle.scatter("add", TABLE, g.slices))
 
 
@@ -275,7 +270,7 @@ def other_formulas() -> Iterator[Ask]:
 
 def first_step(optimizer: Any, g: Given) -> jax.Array:
     """The table after optax's first step."""
-    table = jnp.asarray(START)
+    table = jnp.asarray(WEIGHTS)
     steps, _ = optimizer.update(jnp.asarray(g.dense), optimizer.init(table), table)
     return optax.apply_updates(table, steps)  # type: ignore[no-any-return]
 

@@ -10,12 +10,11 @@ import numpy as np
 import tensorflow as tf
 
 from islices.conformance import oracle
-from islices.conformance.data import Array
 from islices.conformance.native.tensorflow import invalid_gradients
-from islices.conformance.tools.audit.inputs import ROWS, Given, gradients
+from islices.conformance.tools.audit.inputs import ROWS, Given, gradients, plain
 from islices.conformance.tools.audit.probe import Ask, probe
 
-__all__ = ["answered", "array", "kind", "native", "plain", "slices", "summed", "two_devices"]
+__all__ = ["answered", "array", "kind", "native", "slices", "summed", "two_devices"]
 
 #: What says "no" in TensorFlow.
 REFUSALS = (TypeError, ValueError, tf.errors.OpError)
@@ -47,12 +46,6 @@ def summed(x: tf.IndexedSlices) -> tf.IndexedSlices:
     """The same gradient without duplicates."""
     ids = np.unique(np.asarray(x.indices))
     return tf.IndexedSlices(tf.constant(array(x)[ids]), tf.constant(ids), x.dense_shape)
-
-
-def plain(x: Any) -> Array:
-    """A NumPy array, as the oracles take it."""
-    x = np.asarray(x)
-    return Array(str(x.dtype), x.shape, x.reshape(-1).tolist())
 
 
 def kind(x: Any) -> str:

@@ -12,8 +12,9 @@ import tensorflow as tf
 
 from islices.conformance import oracle
 from islices.conformance.data import Slices
+from islices.conformance.tools.audit.inputs import plain
 from islices.conformance.tools.audit.probe import Ask, probe
-from islices.conformance.tools.audit.probes.tensorflow import answered, plain
+from islices.conformance.tools.audit.probes.tensorflow import answered
 
 COALESCE = "islices.coalesce(x), islices.to_dense(x)"
 DENSIFY = "islices.to_dense(x)"

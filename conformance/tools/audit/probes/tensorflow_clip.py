@@ -10,9 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from islices.conformance import oracle
-from islices.conformance.tools.audit.inputs import Given, gradients
+from islices.conformance.tools.audit.inputs import Given, gradients, plain
 from islices.conformance.tools.audit.probe import Ask, probe
-from islices.conformance.tools.audit.probes.tensorflow import answered, array, native, plain, slices
+from islices.conformance.tools.audit.probes.tensorflow import answered, array, native, slices
 
 NORM, CLIP = "islices.global_norm(gradients)", "islices.clip_by_global_norm(gradients, clip_norm)"
 CLIP_NORM = "islices.clip_by_norm(gradient, clip_norm)"

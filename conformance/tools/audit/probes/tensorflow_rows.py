@@ -13,21 +13,19 @@ from islices.conformance import oracle
 from islices.conformance.native.tensorflow import dense_gradient
 from islices.conformance.oracle_embedding import lookup
 from islices.conformance.oracles import ORACLES
-from islices.conformance.tools.audit.inputs import ROWS, gradients
+from islices.conformance.tools.audit.inputs import ROWS, WEIGHTS, gradients, plain
 from islices.conformance.tools.audit.probe import Ask, probe
 from islices.conformance.tools.audit.probes.tensorflow import (
     answered,
     array,
     kind,
     native,
-    plain,
     slices,
     summed,
     two_devices,
 )
 
 LOOKUP, GRADIENT = "islices.lookup(table, ids)", "islices.value_and_grad(fn)(islices.Table(weights), ...)"
-TABLE = np.arange(1, 9, dtype=np.float32).reshape(ROWS, 2)
 BEYOND = {"index -1": -1, "index = rows": ROWS}
 IDS = np.array([1, 2, 1])
 
@@ -42,9 +40,9 @@ two_devices()
 )  # fmt: skip
 def gather() -> Iterator[Ask]:
     for name, call in (("gather", tf.gather), ("embedding_lookup", tf.nn.embedding_lookup)):
-        yield Ask(f"{name}, in range", partial(call, tf.constant(TABLE), IDS), TABLE[[1, 2, 1]])
+        yield Ask(f"{name}, in range", partial(call, tf.constant(WEIGHTS), IDS), WEIGHTS[[1, 2, 1]])
         for label, index in BEYOND.items():
-            ask = partial(answered, partial(call, tf.constant(TABLE), tf.constant([0, index])))
+            ask = partial(answered, partial(call, tf.constant(WEIGHTS), tf.constant([0, index])))
             yield Ask(f"{name}, {label}", ask, "refused")
 
 
@@ -56,7 +54,7 @@ def gather() -> Iterator[Ask]:
 def gather_xla() -> Iterator[Ask]:
     call = tf.function(tf.gather, jit_compile=True, autograph=False)
     for label, index in BEYOND.items():
-        yield Ask(label, partial(call, tf.constant(TABLE), tf.constant([0, index])), [[1.0, 2.0], [0.0, 0.0]])
+        yield Ask(label, partial(call, tf.constant(WEIGHTS), tf.constant([0, index])), [[1.0, 2.0], [0.0, 0.0]])
 
 
 #: ids, offsets, weights: of four bags, the second of them empty. All results are exact.
@@ -75,8 +73,8 @@ def bags() -> Iterator[Ask]:
     for combiner in ("sum", "mean"):
         for label, given in (("", None), ("weighted ", shares)):
             options: dict[str, Any] = {"weights": plain(weights.astype(np.float32))} if given is not None else {}
-            expected = lookup(plain(TABLE), plain(ids), combiner=combiner, offsets=plain(offsets), **options)
-            call = partial(tf.nn.embedding_lookup_sparse, tf.constant(TABLE), rows, given, combiner=combiner)
+            expected = lookup(plain(WEIGHTS), plain(ids), combiner=combiner, offsets=plain(offsets), **options)
+            call = partial(tf.nn.embedding_lookup_sparse, tf.constant(WEIGHTS), rows, given, combiner=combiner)
             yield Ask(f"{label}{combiner}", call, expected)
 
 
@@ -91,15 +89,15 @@ def bag_gradients() -> Iterator[Ask]:
     for combiner in ("sum", "mean"):
         given = {"combiner": combiner, "offsets": offsets, "weights": weights}
         taken = {k: v if isinstance(v, str) else plain(v) for k, v in given.items()}
-        expected = ORACLES["lookup_gradient"](plain(TABLE), plain(ids), plain(upstream), **taken)
+        expected = ORACLES["lookup_gradient"](plain(WEIGHTS), plain(ids), plain(upstream), **taken)
         expected = oracle.to_dense(expected[0] if isinstance(expected, (list, tuple)) else expected)
-        yield Ask(f"weighted {combiner}", lambda g=given: dense_gradient(TABLE, [(ids, upstream, g)])[0], expected)
+        yield Ask(f"weighted {combiner}", lambda g=given: dense_gradient(WEIGHTS, [(ids, upstream, g)])[0], expected)
 
 
 def safe(ids: list[int], weights: list[float], combiner: str) -> Any:
     at = [[0, k] for k in range(len(ids))]
     return tf.nn.safe_embedding_lookup_sparse(
-        tf.constant(TABLE),
+        tf.constant(WEIGHTS),
         tf.SparseTensor(at, tf.constant(ids, tf.int64), [1, len(ids)]),
         tf.SparseTensor(at, tf.constant(weights), [1, len(ids)]),
         combiner=combiner,
@@ -122,14 +120,14 @@ def safe_negative_id() -> Iterator[Ask]:
 )  # fmt: skip
 def safe_negative_weight() -> Iterator[Ask]:
     ids, weights = [1, 2], [2.0, -1.0]
-    expected = lookup(plain(TABLE), plain(np.array(ids)), combiner="mean", offsets=plain(np.array([0])),
+    expected = lookup(plain(WEIGHTS), plain(np.array(ids)), combiner="mean", offsets=plain(np.array([0])),
                       weights=plain(np.array(weights, np.float32)))  # fmt: skip
     yield Ask("weights 2, -1", lambda: safe(ids, weights, "mean"), expected)
 
 
 # ---------------------------------------------------------------------- gradients of lookups
 def gradient(loss: Callable[[Any], Any], compiled: bool = False) -> Any:
-    table = tf.Variable(TABLE)
+    table = tf.Variable(WEIGHTS)
 
     def call() -> Any:
         with tf.GradientTape() as tape:
@@ -247,8 +245,8 @@ def scattered(op: str, table: np.ndarray[Any, Any], x: tf.IndexedSlices) -> np.n
 def scatters() -> Iterator[Ask]:
     for op in SCATTERS:
         for g in gradients():
-            yield Ask(f"{op}, {g.name}", partial(scattered, op, TABLE, native(g)),
-                      oracle.scatter(op, plain(TABLE), g.slices))  # fmt: skip
+            yield Ask(f"{op}, {g.name}", partial(scattered, op, WEIGHTS, native(g)),
+                      oracle.scatter(op, plain(WEIGHTS), g.slices))  # fmt: skip
 
 
 @probe(
@@ -259,7 +257,9 @@ def scatters() -> Iterator[Ask]:
 def scatter_div() -> Iterator[Ask]:
     for divisor, quotient in ((2, 1.5), (0, np.inf)):
         x = slices([[divisor, 4]], [1])
-        yield Ask(f"(3, 4) by ({divisor}, 4)", partial(scattered, "div", TABLE, x), [[1, 2], [quotient, 1], *TABLE[2:]])
+        yield Ask(
+            f"(3, 4) by ({divisor}, 4)", partial(scattered, "div", WEIGHTS, x), [[1, 2], [quotient, 1], *WEIGHTS[2:]]
+        )
 
 
 @probe(
@@ -294,11 +294,11 @@ def half_written() -> Iterator[Ask]:
         for label, index in BEYOND.items():
 
             def call(op: str = op, index: int = index) -> Any:
-                variable = tf.Variable(TABLE)
+                variable = tf.Variable(WEIGHTS)
                 said = answered(lambda: getattr(variable, f"scatter_{op}")(slices([[9, 9], [9, 9]], [0, index])))
                 if said != "refused":
                     return said
-                return "untouched" if np.array_equal(variable, TABLE) else "partly written"
+                return "untouched" if np.array_equal(variable, WEIGHTS) else "partly written"
 
             yield Ask(f"{op}, {label} last", call, "untouched")
 
@@ -311,8 +311,8 @@ def half_written() -> Iterator[Ask]:
 def scatter_nd() -> Iterator[Ask]:
     for g in gradients():
         yield Ask(f"scatter_nd, {g.name}", partial(tf.scatter_nd, g.indices[:, None], g.values, [ROWS, 2]), g.dense)
-        call = partial(tf.tensor_scatter_nd_add, tf.constant(TABLE), g.indices[:, None], g.values)
-        yield Ask(f"tensor_scatter_nd_add, {g.name}", call, oracle.scatter("add", plain(TABLE), g.slices))
+        call = partial(tf.tensor_scatter_nd_add, tf.constant(WEIGHTS), g.indices[:, None], g.values)
+        yield Ask(f"tensor_scatter_nd_add, {g.name}", call, oracle.scatter("add", plain(WEIGHTS), g.slices))
     for label, index in BEYOND.items():
         call = partial(tf.scatter_nd, [[index]], tf.ones((1, 2)), [ROWS, 2])
         yield Ask(f"scatter_nd, {label}", partial(answered, call), "refused")
@@ -326,7 +326,7 @@ def scatter_nd() -> Iterator[Ask]:
 )  # fmt: skip
 def sparse_apply() -> Iterator[Ask]:
     def stepped(x: tf.IndexedSlices) -> Any:
-        table, state = tf.Variable(TABLE), tf.Variable(tf.ones((ROWS, 2)))
+        table, state = tf.Variable(WEIGHTS), tf.Variable(tf.ones((ROWS, 2)))
         tf.raw_ops.ResourceSparseApplyAdagradV2(
             var=table.handle, accum=state.handle, lr=0.5, epsilon=0.0, grad=x.values, indices=x.indices
         )
@@ -355,7 +355,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 )  # fmt: skip
 def v1_optimizers() -> Iterator[Ask]:
     def stepped(make: Callable[[], Any], x: tf.IndexedSlices) -> Any:
-        table, optimizer = tf.Variable(TABLE), make()
+        table, optimizer = tf.Variable(WEIGHTS), make()
         for grad in (x, slices([[1, 2], [3, 4]], [1, 3])):
             optimizer.apply_gradients([(grad, table)])
         return np.asarray(table)

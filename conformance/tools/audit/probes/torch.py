@@ -12,6 +12,7 @@ import torch
 from islices.conformance import oracle
 from islices.conformance.tools.audit.inputs import ROWS, Given, gradients
 from islices.conformance.tools.audit.probe import Ask, probe
+from islices.conformance.tools.audit.probes.arithmetic import left_fold
 
 Array = np.ndarray[Any, Any]
 INF = float("inf")
@@ -39,13 +40,6 @@ def trained(gradient: torch.Tensor, weight: Any = 0.0) -> torch.nn.Parameter:
     return parameter
 
 
-def left_folds(values: Array, indices: Array, rows: int) -> Array:
-    """Sums in order of occurrence, in the values' own type: NumPy's add.at."""
-    out = np.zeros((rows, *values.shape[1:]), values.dtype)
-    np.add.at(out, indices, values)
-    return out
-
-
 def unruly(n: int, rows: int = 3) -> tuple[Array, Array]:
     """(values, indices) whose sums depend on the order of addition."""
     rng = np.random.default_rng(n)
@@ -57,14 +51,12 @@ def unruly(n: int, rows: int = 3) -> tuple[Array, Array]:
 def summing(call: str, claim: str, sizes: list[int], trap: str, add: Any) -> None:
     """A probe of a way to sum duplicates: the left fold is asked for, to the bit."""
 
+    @probe("torch", call, "3", claim=claim, trap=trap, instead="islices.to_dense(x), islices.coalesce(x)")
     def ask() -> Iterator[Ask]:
         for n in sizes:
             values, indices = unruly(n)
             what = partial(add, torch.from_numpy(values), torch.from_numpy(indices))
-            yield Ask(f"{n} slices of 3 rows", what, left_folds(values, indices, ROWS))
-
-    ask.__module__ = __name__
-    probe("torch", call, "3", claim=claim, trap=trap, instead="islices.to_dense(x), islices.coalesce(x)")(ask)
+            yield Ask(f"{n} slices of 3 rows", what, left_fold(values, indices, ROWS))
 
 
 summing(
@@ -96,13 +88,11 @@ def ones(dtype: Any) -> tuple[torch.Tensor, torch.Tensor]:
 def saturating(call: str, claim: str, trap: str, add: Any) -> None:
     """A probe of 4096 ones in 16 bits, whose sum the type holds."""
 
+    @probe("torch", call, "3", claim=claim, trap=trap, instead="islices.coalesce(x)")
     def ask() -> Iterator[Ask]:
         for dtype in (torch.float16, torch.bfloat16):
             indices, values = ones(dtype)
             yield Ask(f"4096 ones, {str(dtype)[6:]}", partial(add, indices, values), [[4096.0], [0.0]])
-
-    ask.__module__ = __name__
-    probe("torch", call, "3", claim=claim, trap=trap, instead="islices.coalesce(x)")(ask)
 
 
 saturating(
@@ -147,12 +137,10 @@ def subnormal() -> Iterator[Ask]:
 def linear(call: str, trap: str, claim: str, do: Any, wanted: Any, **more: Any) -> None:
     """A probe of an operation on each gradient: do(native gradient), as dense; wanted(dense gradient)."""
 
+    @probe("torch", call, "6", claim=claim, trap=trap, **{"instead": "islices.add(x, y)", **more})
     def ask() -> Iterator[Ask]:
         for g in gradients():
             yield Ask(g.name, lambda g=g: dense(do(native(g))), wanted(g.dense))
-
-    ask.__module__ = __name__
-    probe("torch", call, "6", claim=claim, trap=trap, **{"instead": "islices.add(x, y)", **more})(ask)
 
 
 SCALE = {"instead": "islices.scale(x, 2.0)"}
@@ -217,15 +205,14 @@ def norms(call: str, trap: str, claim: str, orders: tuple[float, ...], do: Any, 
     """A probe of norms: those of the densified gradient are asked for."""
     names = more.pop("names", ())
 
+    options = {"instead": "islices.norm(x, ord)", **more}
+
+    @probe("torch", call, "7", claim=claim, trap=trap, **options)
     def ask() -> Iterator[Ask]:
         for g in gradients(*names):
             for p in orders:
                 wanted = oracle.norm(g.slices, "inf" if p == INF else p) if p in (1, 2, INF) else numpy_norm(g.dense, p)
                 yield Ask(f"{g.name}, {p}", lambda g=g, p=p: float(do(native(g), p)), wanted)
-
-    ask.__module__ = __name__
-    options = {"instead": "islices.norm(x, ord)", **more}
-    probe("torch", call, "7", claim=claim, trap=trap, **options)(ask)
 
 
 def numpy_norm(x: Array, p: float) -> float:
@@ -323,12 +310,10 @@ def clip_grads_with_norm() -> Iterator[Ask]:
 def clipping(call: str, claim: str, asks: list[tuple[str, list[float], float, Any]], issue: str = "") -> None:
     """A probe of clip_grad_norm_ on dense gradients, which is what it takes: (given, gradient, max_norm, wanted)."""
 
+    @probe("torch", call, "10", claim=claim, instead=CLIP, issue=issue)
     def ask() -> Iterator[Ask]:
         for given, gradient, bound, wanted in asks:
             yield Ask(given, partial(clipped, torch.tensor(gradient), bound), wanted)
-
-    ask.__module__ = __name__
-    probe("torch", call, "10", claim=claim, instead=CLIP, issue=issue)(ask)
 
 
 clipping(

@@ -14,7 +14,8 @@ from islices.conformance import oracle, oracle_embedding
 from islices.conformance.native.torch import embedding_gradient
 from islices.conformance.tools.audit.inputs import ROWS, plain
 from islices.conformance.tools.audit.probe import Ask, probe
-from islices.conformance.tools.audit.probes.torch import dense, left_folds, ones, refused, unruly
+from islices.conformance.tools.audit.probes.arithmetic import left_fold
+from islices.conformance.tools.audit.probes.torch import dense, ones, refused, unruly
 
 #: name -> ids of a lookup in a table of ROWS rows
 IDS = {"unique": [2, 1], "duplicates": [1, 2, 1, 3], "one": [2], "none": []}
@@ -75,11 +76,10 @@ def widened() -> Iterator[Ask]:
     yield Ask("int32", lambda: str(looked_up(ids)._indices().dtype), "torch.int32")
 
 
-def aliasing(what: str, claim: str, ask: Any) -> None:
-    ask.__module__ = __name__
-    probe("torch", f"embedding(sparse=True), {what}", "12", claim=claim, instead=LOOKUP)(ask)
-
-
+@probe(
+    "torch", "embedding(sparse=True), its indices", "12", instead=LOOKUP,
+    claim="they are the caller's ids themselves: what is written there changes the gradient",
+)  # fmt: skip
 def shared_indices() -> Iterator[Ask]:
     def call() -> list[int]:
         ids = torch.tensor([1, 2])
@@ -90,6 +90,10 @@ def shared_indices() -> Iterator[Ask]:
     yield Ask("ids [1, 2], afterwards overwritten by 3", call, [1, 2])
 
 
+@probe(
+    "torch", "embedding(sparse=True), its values", "12", instead=LOOKUP,
+    claim="they are the incoming gradient itself: what is written there changes them",
+)  # fmt: skip
 def shared_values() -> Iterator[Ask]:
     def call() -> list[list[float]]:
         weight, arriving = table(), torch.ones(2, 2)
@@ -98,12 +102,6 @@ def shared_values() -> Iterator[Ask]:
         return weight.grad._values().tolist()  # type: ignore[no-any-return]
 
     yield Ask("ones, afterwards overwritten by 0", call, [[1.0, 1.0], [1.0, 1.0]])
-
-
-aliasing(
-    "its indices", "they are the caller's ids themselves: what is written there changes the gradient", shared_indices
-)
-aliasing("its values", "they are the incoming gradient itself: what is written there changes them", shared_values)
 
 
 @probe(
@@ -162,7 +160,7 @@ def dense_order() -> Iterator[Ask]:
 
     for n in (17, 1000):
         values, indices = unruly(n)
-        yield Ask(f"{n} ids of 3 rows", partial(call, values, indices), left_folds(values, indices, ROWS))
+        yield Ask(f"{n} ids of 3 rows", partial(call, values, indices), left_fold(values, indices, ROWS))
 
 
 @probe(
@@ -207,18 +205,17 @@ def bags(trap: str, claim: str, mode: str, call: str, **options: Any) -> None:
     names = {"padding_idx": "padding_idx", "scale_grad_by_freq": "scale_by_freq"}
     ours = {names[k]: v for k, v in options.items() if k in names}
 
+    more = "".join(f", {k}={v}" for k, v in ours.items()) + ("" if weights is None else ", weights=weights")
+    instead = f'islices.lookup(table, ids, combiner="{mode}", offsets=offsets{more})'
+    shown = f"EmbeddingBag(mode={mode!r}{call})" + ("" if weights is None else ", weighted")
+
+    @probe("torch", shown, "19", claim=claim, trap=trap, instead=instead)
     def ask() -> Iterator[Ask]:
         own = options if weights is None else {**options, "per_sample_weights": torch.tensor(weights)}
         wanted = dict(ours)
         if weights is not None:
             wanted["weights"] = plain(np.array(weights, np.float32))
         yield Ask("bags of 3, 0 and 2", lambda: dense(bag(mode, **own)), expected_bag(mode, **wanted))
-
-    ask.__module__ = __name__
-    more = "".join(f", {k}={v}" for k, v in ours.items()) + ("" if weights is None else ", weights=weights")
-    instead = f'islices.lookup(table, ids, combiner="{mode}", offsets=offsets{more})'
-    shown = f"EmbeddingBag(mode={mode!r}{call})" + ("" if weights is None else ", weighted")
-    probe("torch", shown, "19", claim=claim, trap=trap, instead=instead)(ask)
 
 
 PARTS = [0.5, 2.0, 1.0, 4.0, 0.25]
@@ -244,6 +241,7 @@ def layout(x: torch.Tensor) -> str:
 def stays(call: str, claim: str, read: Any, trap: str = "differs", clause: str = "12", **more: Any) -> None:
     """A probe of what form the gradient of read(table, ids) has."""
 
+    @probe("torch", call, clause, claim=claim, trap=trap, **{"instead": LOOKUP, **more})
     def ask() -> Iterator[Ask]:
         def got() -> str:
             weight = table()
@@ -251,9 +249,6 @@ def stays(call: str, claim: str, read: Any, trap: str = "differs", clause: str =
             return layout(weight.grad)
 
         yield Ask("ids [1, 2, 1]", got, "row-sparse")
-
-    ask.__module__ = __name__
-    probe("torch", call, clause, claim=claim, trap=trap, **{"instead": LOOKUP, **more})(ask)
 
 
 stays("table[ids]", "the gradient has the size of the table", lambda w, i: w[i])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -47,19 +46,14 @@ def slices(indices: Sequence[int], values: Any, dtype: str = "float32") -> Slice
 
 def compared(rule: str, kind: Any, trap: str, claim: str, call: str = "", issue: str = "", **options: Any) -> None:
     """A probe of one step on every gradient; clause 16 with the same hyperparameters is asked for."""
-    names = {"initial_accumulator_value": "initial_accumulator", "alpha": "rho"}
+    given = "".join(f", {k}={v}" for k, v in options.items())
+    instead = f"islices.optim.{rule}(lr{given}).step(table, grad, state)"
 
+    @probe("torch", f"torch.optim.{kind.__name__}{call}", "16", claim=claim, trap=trap, instead=instead, issue=issue)
     def ask() -> Iterator[Ask]:
         for g in gradients():
-            wanted = exact(rule, [g.slices], lr=0.5, **{names.get(k, k): v for k, v in options.items()})
+            wanted = exact(rule, [g.slices], lr=0.5, **options)
             yield Ask(g.name, lambda g=g: dense(stepped(kind, [native(g)], lr=0.5, **options)), wanted)
-
-    ask.__module__ = __name__
-    given = "".join(f", {names.get(k, k)}={v}" for k, v in options.items())
-    instead = f"islices.optim.{rule}(lr{given}).step(table, grad, state)"
-    probe("torch", f"torch.optim.{kind.__name__}{call}", "16", claim=claim, trap=trap, instead=instead, issue=issue)(
-        ask
-    )
 
 
 # ---------------------------------------------------------------------- which optimizers take sparse gradients
@@ -186,15 +180,13 @@ def lr_decay() -> Iterator[Ask]:
 def lazy_adam(call: str, trap: str, claim: str, *steps: tuple[list[int], list[list[float]]]) -> None:
     """A probe of SparseAdam against clause 16's adam on the rows it names, to five decimals: rounding is no matter."""
 
+    @probe("torch", f"torch.optim.SparseAdam{call}", "16", claim=claim, trap=trap, instead="islices.optim.adam(lr)")
     def ask() -> Iterator[Ask]:
         natives = [sparse(indices, values) for indices, values in steps]
         wanted = exact("adam", [slices(*step) for step in steps], lr=0.5)
         rounded = np.round(np.array(wanted.data).reshape(wanted.shape), 5)
         call = partial(lambda: np.round(dense(stepped(optim.SparseAdam, natives, lr=0.5)), 5))
         yield Ask(f"{len(steps)} steps, lr 0.5", call, rounded)
-
-    ask.__module__ = __name__
-    probe("torch", f"torch.optim.SparseAdam{call}", "16", claim=claim, trap=trap, instead="islices.optim.adam(lr)")(ask)
 
 
 ROW, SMALL = [[4.0, 4.0]], [[1e-7, 1e-7]]
@@ -211,27 +203,24 @@ lazy_adam(
 
 
 # ---------------------------------------------------------------------- momentum
-@probe(
-    "torch", "torch.optim.SGD(momentum=0.5), dense rows", "16", trap="",
-    instead='islices.optim.sgd(lr, momentum=0.5, rows="all")',
-    claim="it is dense momentum: rows of earlier gradients move at every step",
-)  # fmt: skip
-def momentum_dense() -> Iterator[Ask]:
-    grads = [slices([1], ROW), slices([2], ROW)]
-    natives = [sparse([1], ROW), sparse([2], ROW)]
-    wanted = exact("sgd", grads, lr=0.5, momentum=0.5, rows="all")
-    yield Ask("row 1, then row 2", lambda: dense(stepped(optim.SGD, natives, lr=0.5, momentum=0.5)), wanted)
+def momentum(call: str, trap: str, claim: str, instead: str, rows: str) -> None:
+    """A probe of two steps that name one row each."""
+
+    @probe("torch", f"torch.optim.SGD(momentum=0.5), {call}", "16", claim=claim, trap=trap, instead=instead)
+    def ask() -> Iterator[Ask]:
+        natives = [sparse([1], ROW), sparse([2], ROW)]
+        wanted = exact("sgd", [slices([1], ROW), slices([2], ROW)], lr=0.5, momentum=0.5, rows=rows)
+        yield Ask("row 1, then row 2", lambda: dense(stepped(optim.SGD, natives, lr=0.5, momentum=0.5)), wanted)
 
 
-@probe(
-    "torch", "torch.optim.SGD(momentum=0.5), touched rows", "16", instead="islices.optim.sgd(lr, momentum=0.5)",
-    claim="rows that the gradient does not name move: those of all earlier gradients",
+momentum(
+    "dense rows", "", "it is dense momentum: rows of earlier gradients move at every step",
+    'islices.optim.sgd(lr, momentum=0.5, rows="all")', "all",
 )  # fmt: skip
-def momentum_touched() -> Iterator[Ask]:
-    grads = [slices([1], ROW), slices([2], ROW)]
-    natives = [sparse([1], ROW), sparse([2], ROW)]
-    wanted = exact("sgd", grads, lr=0.5, momentum=0.5)
-    yield Ask("row 1, then row 2", lambda: dense(stepped(optim.SGD, natives, lr=0.5, momentum=0.5)), wanted)
+momentum(
+    "touched rows", "differs", "rows that the gradient does not name move: those of all earlier gradients",
+    "islices.optim.sgd(lr, momentum=0.5)", "touched",
+)  # fmt: skip
 
 
 @probe(
@@ -272,25 +261,27 @@ def half_done() -> Iterator[Ask]:
 
 
 # ---------------------------------------------------------------------- mixed precision
+def scaled(values: list[list[float]], dtype: Any) -> str:
+    """Whether a GradScaler steps with a gradient of these values in row 1."""
+    table = torch.nn.Parameter(torch.ones(ROWS, 2, dtype=dtype))
+    optimizer, scaler = optim.SGD([table], lr=1.0), torch.amp.GradScaler("cpu", init_scale=1.0)
+    scaler.scale(torch.ones(()))
+    table.grad = sparse([1] * len(values), values, dtype=dtype)
+    scaler.step(optimizer)
+    return "stepped" if (dense(table) != 1).any() else "skipped"
+
+
 @probe(
     "torch", "torch.amp.GradScaler", "16", instead="islices.optim.LossScale().unscale(grad, state)",
     issue="pytorch/pytorch#36786",
     claim="it looks at stored slices: duplicates whose sum overflows float32 or bfloat16 are stepped with",
 )  # fmt: skip
 def scaler() -> Iterator[Ask]:
-    def call(values: list[list[float]], dtype: Any) -> Any:
-        table = torch.nn.Parameter(torch.ones(ROWS, 2, dtype=dtype))
-        optimizer, scaler = optim.SGD([table], lr=1.0), torch.amp.GradScaler("cpu", init_scale=1.0)
-        scaler.scale(torch.ones(()))
-        table.grad = sparse([1] * len(values), values, dtype=dtype)
-        scaler.step(optimizer)
-        return "stepped" if math.inf in abs(dense(table)) or (dense(table) != 1).any() else "skipped"
-
     for dtype in (torch.float32, torch.bfloat16):
         name = str(dtype)[6:]
-        yield Ask(f"{name}, an infinity", partial(call, [[INF, 0.0]], dtype), "skipped")
-        yield Ask(f"{name}, 3e38 twice", partial(call, [[3e38, 0.0], [3e38, 0.0]], dtype), "skipped")
-        yield Ask(f"{name}, 1 twice", partial(call, [[1.0, 0.0], [1.0, 0.0]], dtype), "stepped")
+        yield Ask(f"{name}, an infinity", partial(scaled, [[INF, 0.0]], dtype), "skipped")
+        yield Ask(f"{name}, 3e38 twice", partial(scaled, [[3e38, 0.0], [3e38, 0.0]], dtype), "skipped")
+        yield Ask(f"{name}, 1 twice", partial(scaled, [[1.0, 0.0], [1.0, 0.0]], dtype), "stepped")
 
 
 @probe(
@@ -298,15 +289,7 @@ def scaler() -> Iterator[Ask]:
     instead="islices.optim.LossScale().unscale(grad, state)", claim="it refuses float16 gradients",
 )  # fmt: skip
 def scaler_half() -> Iterator[Ask]:
-    def call() -> str:
-        table = torch.nn.Parameter(torch.ones(ROWS, 2, dtype=torch.float16))
-        optimizer, scaler = optim.SGD([table], lr=1.0), torch.amp.GradScaler("cpu", init_scale=1.0)
-        scaler.scale(torch.ones(()))
-        table.grad = sparse([1, 1], [[6e4, 0.0], [6e4, 0.0]], dtype=torch.float16)
-        scaler.step(optimizer)
-        return "skipped" if (dense(table) == 1).all() else "stepped"
-
-    yield Ask("6e4 twice", call, "skipped")
+    yield Ask("6e4 twice", partial(scaled, [[6e4, 0.0], [6e4, 0.0]], torch.float16), "skipped")
 
 
 # ---------------------------------------------------------------------- collectives
@@ -345,6 +328,7 @@ REDUCED: dict[str, Callable[[Any, Any], Any]] = {
 def reducing(operations: Sequence[str], trap: str, claim: str, call: str) -> None:
     """A probe of all_reduce over gloo on sparse tensors of two ranks."""
 
+    @probe("torch", call, "6", claim=claim, trap=trap, instead="islices.add(x, y) of what is gathered")
     def ask() -> Iterator[Ask]:
         for g in gradients("duplicates", "cancelling duplicates", "none"):
             other = next(gradients("unsorted, unique"))
@@ -352,9 +336,6 @@ def reducing(operations: Sequence[str], trap: str, claim: str, call: str) -> Non
                 wanted = REDUCED[name](g.dense, other.dense)
                 call = partial(all_reduced, name, [native(g), native(other)])
                 yield Ask(f"{name} of {g.name} and unsorted, unique", call, wanted)
-
-    ask.__module__ = __name__
-    probe("torch", call, "6", claim=claim, trap=trap, instead="islices.add(x, y) of what is gathered")(ask)
 
 
 reducing(["SUM"], "", "it sums sparse tensors, duplicates included", "torch.distributed.all_reduce, gloo")
