@@ -17,6 +17,7 @@ from islices.cli import UsageError
 from islices.conformance.data import SPEC_VERSION, vectors_hash
 from islices.conformance.interpreters import Interpreter
 from islices.conformance.logs import last_lines, whole_lines
+from islices.conformance.progress import shown
 from islices.conformance.report import Run, read_run
 from islices.conformance.variants import STANDARD, Variant
 
@@ -145,22 +146,14 @@ def _follow(process: subprocess.Popen[Any], report: Path, advance: Advance, stop
 @contextlib.contextmanager
 def _progress(jobs: Sequence[Job]) -> Iterator[list[Advance]]:
     """For each job a function (done, total) that moves its bar on a terminal, and does nothing elsewhere."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        lock = threading.Lock()
+    with shown() as progress:
 
         def bar(job: Job) -> Advance:
             task = progress.add_task(job.name, total=None, start=False)
 
             def advance(done: int, total: int | None) -> None:
-                with lock:
-                    if not progress.tasks[task].started:
-                        progress.start_task(task)
-                    progress.update(task, completed=done, total=total)
+                progress.start_task(task)  # of which only the first call counts
+                progress.update(task, completed=done, total=total)
 
             return advance
 

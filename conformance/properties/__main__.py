@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from importlib import resources
 
 import islices
-from islices.conformance.properties.progress import bars
+from islices.conformance.progress import bars
 
 __all__ = ["main"]
 

@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 
 import islices
+from islices.conformance.progress import bars
 from islices.conformance.properties.hostile_files import handmade
 from islices.conformance.properties.mutations import Mutant, mutant
-from islices.conformance.properties.progress import bars
 from islices.io import read_header
 
 __all__ = ["SUFFIXES", "Outcome", "attack", "main", "same", "trees"]

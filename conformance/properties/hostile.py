@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from islices.conformance.logs import last_lines, whole_lines
-from islices.conformance.properties.progress import bars
+from islices.conformance.progress import bars
 from islices.registry import list_backends
 
 __all__ = ["Outcome", "attack", "main"]

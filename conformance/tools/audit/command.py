@@ -16,6 +16,7 @@ from typing import Any
 from islices import __version__
 from islices.cli import Command, UsageError
 from islices.conformance.outputs import check_writable, need_rich, write
+from islices.conformance.progress import shown
 from islices.conformance.tools.audit.choose import chosen, framework_of, modules
 from islices.conformance.tools.audit.run import run_all
 from islices.conformance.tools.audit.show import blocks, markdown, provenance, summary
@@ -133,12 +134,7 @@ def _json_lines(header: dict[str, Any], findings: Sequence[dict[str, Any]], seco
 @contextlib.contextmanager
 def _progress() -> Iterator[Any]:
     """tell(planned, found): a bar on a terminal, nothing elsewhere."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with shown() as progress:
         task, lock, total = progress.add_task("asking the frameworks", total=None), threading.Lock(), 0
 
         def tell(planned: int, found: int) -> None:

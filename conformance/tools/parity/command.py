@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime
 import importlib
 import importlib.util
@@ -11,11 +10,11 @@ import json
 import math
 import time
 import traceback
-from collections.abc import Callable, Iterator
 from typing import Any
 
 from islices.cli import Command, UsageError, stderr_aside
 from islices.conformance.outputs import check_picture, check_writable, need_rich, write
+from islices.conformance.progress import bar
 from islices.conformance.tools.parity import report
 from islices.conformance.tools.parity.models import MODELS
 from islices.conformance.tools.parity.plot import draw
@@ -187,13 +186,13 @@ def _prepared(options: argparse.Namespace) -> tuple[Any, Any]:
 
 def _train(options: argparse.Namespace, names: list[str], recipe: Any, text: Any) -> tuple[Any, dict[str, str]]:
     start = recipe.model.start()
-    with _progress(options.steps) as tell:
+    with bar("loading the frameworks", options.steps) as step:
         with stderr_aside():  # what the frameworks say while they load
             trainings = [Training(name, recipe, start) for name in names]
             own = {name: _own_training(name, recipe, start) for name in names} if options.native else {}
         result = train(
             recipe, start, recipe.model.batches(), options.steps, trainings,
-            shared=options.upstream == "shared", own=own, tell=tell,
+            shared=options.upstream == "shared", own=own, tell=lambda: step("training in step"),
         )  # fmt: skip
     return result, {t.name: t.B.version() for t in trainings}
 
@@ -201,16 +200,3 @@ def _train(options: argparse.Namespace, names: list[str], recipe: Any, text: Any
 def _own_training(name: str, recipe: Any, start: Any) -> Any:
     module = importlib.import_module(f"islices.conformance.tools.parity.{name}")
     return module.OwnTraining(recipe.model, start, recipe.optimizer, recipe.lr, recipe.max_norm)
-
-
-@contextlib.contextmanager
-def _progress(total: int) -> Iterator[Callable[[], None]]:
-    """A function to call after each step; a bar on stderr if that is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("loading the frameworks", total=total)
-        yield lambda: bar.update(task, advance=1, description="training in step")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.util
 import json
 import sys
-from collections.abc import Callable, Iterator
 from typing import Any
 
 from islices.cli import Command, UsageError
 from islices.conformance.outputs import check_picture, check_writable, need_rich, write
+from islices.conformance.progress import bar
 from islices.conformance.ranks.launch import absent
 from islices.conformance.tools.plan import words
 from islices.conformance.tools.plan.measure import fits, measure
@@ -154,24 +153,11 @@ def _checked(options: argparse.Namespace, work: Workload) -> str | None:
 
 def _measure(work: Workload, engine: str, options: argparse.Namespace) -> list[Any]:
     found = []
-    with _progress(len(PROCESSES)) as tell:
+    with bar("", len(PROCESSES), done=-1) as tell:  # told before each
         for ranks in PROCESSES:
             tell(f"{ranks} processes of {engine}")
             found.append(measure(work, engine, ranks, rounds=options.rounds, seed=options.seed))
     return found
-
-
-@contextlib.contextmanager
-def _progress(total: int) -> Iterator[Callable[[str], None]]:
-    """A function to call before each step, with its name; a bar on stderr if that is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=total, completed=-1)
-        yield lambda what: bar.update(task, advance=1, description=what)
 
 
 def _as_json(
