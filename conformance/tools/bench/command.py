@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.util
 import json
 import os
@@ -12,11 +11,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from islices.cli import Command, UsageError
 from islices.conformance.outputs import check_picture, check_writable, write
+from islices.conformance.progress import bar
 from islices.conformance.tools.bench import results
 from islices.conformance.tools.bench.cases import AXES, OPERATIONS, Benchmark, cross, default_cases
 from islices.conformance.tools.bench.compare import changes
@@ -148,7 +148,7 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
         for job in _jobs(part, name, cases, optimizers)
     ]
     started = time.monotonic()
-    with _progress(sum(job.pop("steps") for job in jobs) + ("import" in parts)) as step:
+    with bar("", sum(job.pop("steps") for job in jobs) + ("import" in parts)) as step:
         if "import" in parts:
             run["import"] = import_times()
             step("import")
@@ -205,7 +205,7 @@ def _jobs(part: str, name: str, cases: list[Benchmark], optimizers: tuple[str, .
 
 def _records(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """What one process finds, as it writes it. RuntimeError if it ends badly."""
-    command = [sys.executable, "-m", "islices.conformance.tools.bench", "--worker", json.dumps(job)]
+    command = [sys.executable, "-m", "islices.conformance.tools.bench.worker", json.dumps(job)]
     environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ}
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors,
@@ -234,17 +234,3 @@ def _next_line(process: subprocess.Popen[str]) -> str:
         return process.stdout.readline()
     finally:
         watch.cancel()
-
-
-@contextlib.contextmanager
-def _progress(total: int) -> Iterator[Callable[[str], None]]:
-    """A function to call, with what has been measured, after each step; a bar on stderr if that is a terminal."""
-    if not sys.stderr.isatty() or not importlib.util.find_spec("rich"):
-        yield lambda what: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda what: bar.update(task, advance=1, description=what)

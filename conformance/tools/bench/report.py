@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from islices.conformance.tools.bench import report_embedding
@@ -62,7 +62,7 @@ def _operations(run: dict[str, Any]) -> Iterable[Table]:
             start += [f"{case.dtype}, {record['index_dtype']}", *(figures(times.get(mode)) for mode in MODES[:3])]
             end = [figures(record["limit"]["milliseconds"]), _times(record["over_limit"]["islices"])]
             end.append(figures(times.get("scipy csr.T @ v")))
-            rows += _lines(record, start, end)
+            rows += _lines(record, record["own"], start, ("islices",), end)
         if rows:
             title = f"{operation}, milliseconds"
             yield Table(title, heads, rows, words, ("scipy ms", "kernels off", "native", "limit ms", "islices / limit"))
@@ -90,11 +90,7 @@ def _updates(run: dict[str, Any]) -> Iterable[Table]:
         times, size = record["milliseconds"], record["size"]
         start = [name_of(record), record["operation"], *(figures(times.get(mode)) for mode in MODES)]
         start += [figures(record["limit"]["milliseconds"]), _times(record["over_limit"]["islices"])]
-        for label in sorted(record["ratios"], key=times.__getitem__) or [None]:
-            ratios = record["ratios"].get(label, {})
-            ends = [figures(times.get(label)), *(_times(ratios.get(mode)) for mode in ("islices", "compiled"))]
-            rows.append([*start, label or "-", *ends])
-            start = [""] * len(start)
+        rows += _lines(record, sorted(record["ratios"], key=times.__getitem__), start, ("islices", "compiled"))
     if rows:
         title = (
             f"a step, uncoalesced gradient in: {size['slices']:,} Zipf(1.1) ids ({size['distinct']:,} distinct) over "
@@ -111,10 +107,7 @@ def _small(run: dict[str, Any]) -> Iterable[Table]:
     for record in of_part(run, "small"):
         times, size = record["milliseconds"], record["size"]
         start = [name_of(record), record["operation"], *(_micro(times.get(way)) for way in WAYS)]
-        for label in sorted(record["ratios"], key=times.__getitem__) or [None]:
-            ratios = record["ratios"].get(label, {})
-            rows.append([*start, label or "-", _micro(times.get(label)), *(_times(ratios.get(way)) for way in WAYS)])
-            start = [""] * len(start)
+        rows += _lines(record, sorted(record["ratios"], key=times.__getitem__), start, WAYS, time=_micro)
     if rows:
         title = f"small calls, {size['slices']} x {size['dim']} float32, microseconds; inside: builds the IndexedSlices"
         yield Table(title, heads, rows, frozenset({"backend", "operation", "own call"}), ("inside / own", "inside us"))
@@ -143,12 +136,19 @@ def _remarks(run: dict[str, Any]) -> Iterable[Table]:
         yield Table("\n".join(lines), (), [])
 
 
-def _lines(record: dict[str, Any], start: list[str], end: list[str]) -> list[list[str]]:
-    """A line for the fastest own way, and one for that which does less."""
+def _lines(
+    record: dict[str, Any],
+    labels: list[str],
+    start: list[str],
+    modes: Sequence[str],
+    end: Sequence[str] = (),
+    time: Callable[[float | None], str] = figures,
+) -> list[list[str]]:
+    """A line for each of these own ways, with the ratios of islices' modes to it; start and end stand in the first."""
     lines, times = [], record["milliseconds"]
-    for label in record["own"] or [None]:
-        ratio = record["ratios"].get(label, {}).get("islices")
-        lines.append([*start, label or "-", figures(times.get(label)), _times(ratio), *end])
+    for label in labels or [""]:
+        ratios = record["ratios"].get(label, {})
+        lines.append([*start, label or "-", time(times.get(label)), *(_times(ratios.get(m)) for m in modes), *end])
         start, end = [""] * len(start), [""] * len(end)
     return lines
 

@@ -35,7 +35,7 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
     B = get_backend(name)
     values = np.random.default_rng(1).standard_normal((SLICES, DIM), np.float32)
     ids = draw_ids("zipf", SLICES, ROWS).astype(np.int32 if name == "jax" else np.int64)
-    owns = OWN[name](values, ids)
+    owns = OWN[name](values, ids) if name in OWN else {}
     for operation in OPERATIONS:
         ours, own = _ours(B, operation, values, ids), owns.get(operation, {})
         ways = ours | own
@@ -74,10 +74,6 @@ def _call(B: Any, operation: str, gradient: Call) -> Call:
 
 
 # ---------------------------------------------------------------------- each framework's own
-def _numpy(values: Any, ids: Any) -> dict[str, dict[str, Call]]:
-    return {}
-
-
 def _torch(values: Any, ids: Any) -> dict[str, dict[str, Call]]:
     import torch
 
@@ -176,5 +172,5 @@ def _mxnet(values: Any, ids: Any) -> dict[str, dict[str, Call]]:
 
 #: By framework, the calls of each operation; each imports its framework when it is called.
 OWN: dict[str, Callable[[Any, Any], dict[str, dict[str, Call]]]] = {
-    "numpy": _numpy, "torch": _torch, "tensorflow": _tensorflow, "jax": _jax, "mxnet": _mxnet,
+    "torch": _torch, "tensorflow": _tensorflow, "jax": _jax, "mxnet": _mxnet,
 }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import getitem, setitem
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,9 +62,9 @@ def rule(kind: str, root: Callable[[Any], Any], row_mean: Callable[[Any], Any], 
 
 
 def shapes(kind: str, rows: int, dim: int) -> list[tuple[int, int]]:
-    """Of a state's arrays."""
-    wide, narrow = MOVED[kind]  # weights are counted there
-    return [(rows, dim)] * (wide - 1) + [(rows, 1)] * narrow
+    """Of the table, then of a state's arrays."""
+    wide, narrow = MOVED[kind]
+    return [(rows, dim)] * wide + [(rows, 1)] * narrow
 
 
 def corrections(kind: str, t: int) -> list[Any]:
@@ -117,8 +118,8 @@ def _numpy() -> Framework:
             return distinct, sums
 
         def by_hand() -> Call:
-            arrays = [zeros(shape) for shape in [(rows, dim), *shapes(kind, rows, dim)]]
-            return _by_hand(kind, arrays, summed, _row, _set_row, np.sqrt, lambda x: x.mean(1, keepdims=True))
+            arrays = [zeros(shape) for shape in shapes(kind, rows, dim)]
+            return _by_hand(kind, arrays, summed, getitem, setitem, np.sqrt, lambda x: x.mean(1, keepdims=True))
 
         if kind == "scatter_add":
             return {"add.at": lambda: add_at(1.0)}
@@ -126,14 +127,6 @@ def _numpy() -> Framework:
         return ways | {"add.at": lambda: add_at(-RATE)} if kind == "sgd" else ways
 
     return Framework(zeros, own)
-
-
-def _row(x: Any, ids: Any) -> Any:
-    return x[ids]
-
-
-def _set_row(x: Any, ids: Any, rows: Any) -> None:
-    x[ids] = rows
 
 
 def _torch() -> Framework:
@@ -176,7 +169,7 @@ def _torch() -> Framework:
 
         def by_hand(summed: Callable[[], tuple[Any, Any]]) -> Callable[[], Call]:
             def ready() -> Call:
-                arrays = [zeros(shape) for shape in [(rows, dim), *shapes(kind, rows, dim)]]
+                arrays = [zeros(shape) for shape in shapes(kind, rows, dim)]
                 row_mean = lambda x: x.mean(1, keepdim=True)  # noqa: E731
                 return _by_hand(
                     kind, arrays, summed, lambda x, at: x.index_select(0, at),
@@ -187,13 +180,8 @@ def _torch() -> Framework:
 
         if kind == "scatter_add":
             return {"index_add_": lambda: index_add(1.0)}
-        makers: dict[str, Callable[[Any], Any]] = {
-            "sgd": lambda p: torch.optim.SGD(p, RATE),
-            "adagrad": lambda p: torch.optim.Adagrad(p, RATE),
-            "adam": lambda p: torch.optim.SparseAdam(p, RATE),
-        }
-        names = {"sgd": "SGD", "adagrad": "Adagrad", "adam": "SparseAdam"}
-        ways = {f"optim.{names[kind]}": optimizer(makers[kind])} if kind in makers else {}
+        kinds = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad, "adam": torch.optim.SparseAdam}
+        ways = {f"optim.{kinds[kind].__name__}": optimizer(lambda p: kinds[kind](p, RATE))} if kind in kinds else {}
         ways |= fbgemm_ways(kind, RATE, values, ids, rows)
         if kind == "sgd":
             return ways | {"index_add_": lambda: index_add(-RATE)}
@@ -245,7 +233,7 @@ def _tensorflow() -> Framework:
 
         def by_hand(compiled: bool) -> Callable[[], Call]:
             def ready() -> Call:
-                arrays = [zeros(shape) for shape in [(rows, dim), *shapes(kind, rows, dim)]]
+                arrays = [zeros(shape) for shape in shapes(kind, rows, dim)]
                 t = 0
 
                 def step(v: Any, i: Any, *corrections: Any) -> None:
@@ -344,7 +332,7 @@ def _jax() -> Framework:
 
         def by_hand(on_host: bool) -> Callable[[], Call]:
             def ready() -> Call:
-                arrays = [zeros(shape) for shape in [(rows, dim), *shapes(kind, rows, dim)]]
+                arrays = [zeros(shape) for shape in shapes(kind, rows, dim)]
                 run, t = jax.jit(changed if on_host else inside, donate_argnums=0), 0
 
                 def call() -> Any:

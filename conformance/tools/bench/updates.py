@@ -139,6 +139,13 @@ def growth(job: dict[str, Any], emit: Callable[..., None]) -> None:
     values = np.random.default_rng(1).standard_normal((GROWTH_IDS, GROWTH_DIM), np.float32)
     drawn = zipf_ids(GROWTH_IDS, small).astype(np.int32 if name == "jax" else np.int64)
     v, size = B.asarray(values), {"rows": GROWTH_ROWS, "dim": GROWTH_DIM, "slices": GROWTH_IDS}
+
+    def timed(kind: str, mode: str, ways: dict[str, Call], **found: Any) -> None:
+        times = measure(ways, repeat)
+        ratios = {str(large): ratio(times[str(large)], times[str(small)])}
+        milliseconds = {label: median(t) for label, t in times.items()}
+        emit(operation=kind, mode=mode, **found, ratios=ratios, milliseconds=milliseconds, size=size)
+
     for kind in GROWING:
         expected = _expected(kind, values, drawn)
         for mode in ("islices", *([] if framework.compiled is None else ["compiled"])):
@@ -153,15 +160,11 @@ def growth(job: dict[str, Any], emit: Callable[..., None]) -> None:
                 found = B.to_numpy(B.read_rows(table, B.asarray(np.unique(ids))))
                 _check(f"{name} {kind}, {rows} rows, {mode}", found, expected)
                 del table, way
-            times = measure(ways, repeat)
-            ratios = {str(large): ratio(times[str(large)], times[str(small)])}
-            emit(operation=kind, mode=mode, peaks=peaks, ratios=ratios, milliseconds=_medians(times), size=size)
+            timed(kind, mode, ways, peaks=peaks)
             del ways
         if B.host_only:  # what of this is the memory's: the same rows read and written, and nothing computed
             bare = {str(rows): _rows_alone(kind, rows, drawn * (rows // small)) for rows in GROWTH_ROWS}
-            times = measure(bare, repeat)
-            ratios = {str(large): ratio(times[str(large)], times[str(small)])}
-            emit(operation=kind, mode="x[ids] = x[ids] alone", ratios=ratios, milliseconds=_medians(times), size=size)
+            timed(kind, "x[ids] = x[ids] alone", bare)
             del bare
 
 
@@ -176,10 +179,6 @@ def _rows_alone(kind: str, rows: int, ids: np.ndarray[Any, Any]) -> Call:
     return call
 
 
-def _medians(times: dict[str, list[float]]) -> dict[str, float]:
-    return {label: median(t) for label, t in times.items()}
-
-
 def _expected(kind: str, values: Any, ids: Any) -> np.ndarray[Any, Any]:
     """The rows that change, after one step from zeros, in float64."""
     distinct, place = np.unique(ids, return_inverse=True)
@@ -187,8 +186,8 @@ def _expected(kind: str, values: Any, ids: Any) -> np.ndarray[Any, Any]:
     np.add.at(g, place.reshape(-1), values)
     if kind == "scatter_add":
         return g
-    state = [np.zeros(shape) for shape in shapes(kind, *g.shape)]
-    new = rule(kind, np.sqrt, lambda x: x.mean(1, keepdims=True), g, np.zeros_like(g), *state, *corrections(kind, 1))
+    zeros = [np.zeros(shape) for shape in shapes(kind, *g.shape)]
+    new = rule(kind, np.sqrt, lambda x: x.mean(1, keepdims=True), g, *zeros, *corrections(kind, 1))
     found: np.ndarray[Any, Any] = new[0]
     return found
 

@@ -1,4 +1,7 @@
-"""One process of the bench: a part for one backend, given as JSON; each finding is a line of JSON on stdout."""
+"""One process of the bench: ``python -m islices.conformance.tools.bench.worker JOB``.
+
+It measures a part for one backend, given as JSON; each finding is a line of JSON on stdout.
+"""
 
 from __future__ import annotations
 
@@ -44,3 +47,7 @@ def main(text: str) -> None:
     getattr(importlib.import_module(f"islices.conformance.tools.bench.{module}"), function)(job, emit)
     sys.stdout.flush()
     os._exit(0)  # not by way of the interpreter's end, where MXNet's threads sometimes abort the process
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
