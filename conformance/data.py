@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
@@ -77,6 +78,13 @@ class Slices:
     dense_shape: tuple[Any, ...]
     coalesced: bool = False
     padded: bool = False
+
+    def at(self, places: Sequence[int], **flags: bool) -> Slices:
+        """The slices that stand at these places, in their order."""
+        rows, n = self.values.rows(), len(places)
+        values = Array(self.values.dtype, (n, *self.values.shape[1:]), [v for k in places for v in rows[k]])
+        indices = Array(self.indices.dtype, (n,), [self.indices.data[k] for k in places])
+        return Slices(values, indices, self.dense_shape, **flags)
 
 
 @dataclass(frozen=True)

@@ -274,7 +274,8 @@ def difference(got: Any, expected: Any, *, path: str = "result") -> str:
     """What differs, in a line; empty if nothing does. Bit for bit, but NaN equals NaN and -0 equals +0."""
     if isinstance(expected, Slices) and isinstance(got, Slices):
         if expected.padded:
-            expected = _without_sentinels(expected)
+            slots = [k for k, i in enumerate(expected.indices.data) if i != expected.dense_shape[0]]
+            expected = expected.at(slots, coalesced=expected.coalesced)
         return (
             difference(got.indices, expected.indices, path=f"{path}.indices")
             or difference(got.values, expected.values, path=f"{path}.values")
@@ -292,14 +293,6 @@ def difference(got: Any, expected: Any, *, path: str = "result") -> str:
     if isinstance(expected, dict) and isinstance(got, dict) and got.keys() == expected.keys():
         return next((d for k in got if (d := difference(got[k], expected[k], path=f"{path}[{k!r}]"))), "")
     return "" if got is None and expected is None else f"{path}: got {got!r:.200}, expected {expected!r:.200}"
-
-
-def _without_sentinels(s: Slices) -> Slices:
-    keep = [k for k, i in enumerate(s.indices.data) if i != s.dense_shape[0]]
-    rows = s.values.rows()
-    values = Array(s.values.dtype, (len(keep), *s.values.shape[1:]), [v for k in keep for v in rows[k]])
-    indices = Array(s.indices.dtype, (len(keep),), [s.indices.data[k] for k in keep])
-    return Slices(values, indices, s.dense_shape, s.coalesced)
 
 
 def _unequal(got: Any, expected: Any, path: str) -> str:

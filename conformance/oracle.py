@@ -353,10 +353,7 @@ def filtered(x: Any, keep: Any) -> Any:
     values = values_of(x)
     if isinstance(x, Slices):
         chosen = [k for k, i in enumerate(x.indices.data) if keep(i)]
-        rows = values.rows()
-        new = Array(values.dtype, (len(chosen), *values.shape[1:]), [v for k in chosen for v in rows[k]])
-        indices = Array(x.indices.dtype, (len(chosen),), [x.indices.data[k] for k in chosen])
-        return Slices(new, indices, x.dense_shape, x.coalesced, x.padded)
+        return x.at(chosen, coalesced=x.coalesced, padded=x.padded)
     return Array(
         values.dtype, values.shape, [v if keep(r) else 0.0 for r, row in enumerate(values.rows()) for v in row]
     )
@@ -414,11 +411,7 @@ def embedding_grad(
     s = Slices(
         Array(upstream.dtype, (n, *row_shape), data), Array(ids.dtype, (n,), list(ids.data)), (num_rows, *row_shape)
     )
-    named = [k for k, i in enumerate(ids.data) if k < inside and (invalid == "raise" or i >= 0)]
-    if len(named) < n:
-        rows = s.values.rows()
-        kept = Array(s.values.dtype, (len(named), *row_shape), [v for k in named for v in rows[k]])
-        s = Slices(kept, Array(ids.dtype, (len(named),), [ids.data[k] for k in named]), s.dense_shape)
+    s = s.at([k for k, i in enumerate(ids.data) if k < inside and (invalid == "raise" or i >= 0)])
     if padding_idx is not None:
         s = drop_padding(s, padding_idx)
     return scale_by_frequency(s) if scale_by_freq else s

@@ -70,10 +70,7 @@ def absent_of(ids: Ids, offsets: Array | None, include_last_offset: bool, invali
 
 def without(s: Slices, gone: set[int]) -> Slices:
     """The slices of a lookup, one for each of its ids, without those of some positions."""
-    kept = [k for k in range(len(s.indices.data)) if k not in gone]
-    rows = s.values.rows()
-    values = Array(s.values.dtype, (len(kept), *s.values.shape[1:]), [v for k in kept for v in rows[k]])
-    return Slices(values, Array(s.indices.dtype, (len(kept),), [s.indices.data[k] for k in kept]), s.dense_shape)
+    return s.at([k for k in range(len(s.indices.data)) if k not in gone])
 
 
 def limited(table: Array, max_norm: Any) -> Array:

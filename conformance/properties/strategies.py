@@ -162,13 +162,7 @@ def permuted(draw: Draw, s: Slices, *, keep_order: bool = False) -> Slices:
             places.setdefault(i, []).append(k)
         turns = {i: iter(ks) for i, ks in places.items()}
         order = [next(turns[s.indices.data[k]]) for k in order]
-    return reordered(s, order)
-
-
-def reordered(s: Slices, order: list[int]) -> Slices:
-    rows = s.values.rows()
-    values = Array(s.values.dtype, (len(order), *s.values.shape[1:]), [v for k in order for v in rows[k]])
-    return Slices(values, Array(s.indices.dtype, (len(order),), [s.indices.data[k] for k in order]), s.dense_shape)
+    return s.at(order)
 
 
 def row_numbers(draw: Draw) -> Array:
@@ -260,7 +254,7 @@ def shards_of(draw: Draw, x: Slices) -> Arguments:
     n = len(x.indices.data)
     cuts = sorted(draw(st.lists(st.integers(0, n), max_size=3)))
     bounds = zip([0, *cuts], [*cuts, n], strict=True)
-    return {"x": x, "parts": [reordered(x, list(range(start, stop))) for start, stop in bounds]}
+    return {"x": x, "parts": [x.at(range(start, stop)) for start, stop in bounds]}
 
 
 def looked_up(draw: Draw) -> Arguments:

@@ -289,9 +289,7 @@ def piece(dtype: str) -> Callable[[int, int], Slices]:
     def make(rank: int, size: int) -> Slices:
         whole = one_batch(dtype)
         bounds = [*([0, 7, 25] + [60] * size)[:size], 60]
-        start, stop = bounds[rank], bounds[rank + 1]
-        values = Array(dtype, (stop - start, 3), whole.values.data[3 * start : 3 * stop])
-        return Slices(values, Array("int32", (stop - start,), whole.indices.data[start:stop]), whole.dense_shape)
+        return whole.at(range(bounds[rank], bounds[rank + 1]))
 
     return make
 
