@@ -14,11 +14,10 @@ from islices.cli import Command, UsageError
 from islices.conformance.interpreters import here, look_at
 from islices.conformance.jobs import Job, Options, run_all
 from islices.conformance.new_backend import TO_DO, to_do
-from islices.conformance.outputs import check_writable, write
-from islices.conformance.report import Run, matrix, remarks, summary
+from islices.conformance.outputs import check_backends, check_writable, write
+from islices.conformance.report import Run, summary
 from islices.conformance.report.merging import json_lines
-from islices.conformance.report.runs import run_names
-from islices.conformance.report.terminal import new_console, problem_lines
+from islices.conformance.report.terminal import new_console, print_cases
 from islices.conformance.variants import VARIANTS
 from islices.registry import BUILTIN
 
@@ -99,7 +98,7 @@ def _plan(options: argparse.Namespace, folder: Path) -> list[Any]:
     for other in (look_at(path, folder) for path in options.python):
         if other.prefix not in {i.prefix for i in interpreters}:  # each environment once, by whatever path
             interpreters.append(other)
-    _check_backends(options.backend, [name for i in interpreters for name in i.backends])
+    check_backends(options.backend, [name for i in interpreters for name in i.backends])
     planned: list[Any] = []
     for k, interpreter in enumerate(interpreters):
         wanted = everywhere or (USUAL if k == 0 else ("standard",))
@@ -108,13 +107,6 @@ def _plan(options: argparse.Namespace, folder: Path) -> list[Any]:
                 if name in wanted and variant.applies(backend) and backend in (options.backend or [backend]):
                     planned.append(Job(interpreter, backend, variant, folder / f"{len(planned)}.jsonl"))
     return planned
-
-
-def _check_backends(wanted: Sequence[str] | None, installed: Sequence[str]) -> None:
-    for name in wanted or ():
-        if name not in installed:
-            hint = f"install it: {BUILTIN[name]}" if name in BUILTIN else f"installed are {', '.join(installed)}"
-            raise UsageError(f"--backend: got {name!r}, which is not installed; {hint}")
 
 
 def _why_nothing(expression: str | None, runs: Sequence[Run]) -> str:
@@ -131,15 +123,7 @@ def _unwritten(runs: Sequence[Run]) -> list[str]:
 
 
 def _show(console: Any, runs: Sequence[Run], seconds: float) -> None:
-    for table in matrix(runs, console.width):
-        console.print(table)
-        console.print()
-    for run, name in zip(runs, run_names(runs), strict=True):
-        for remark in remarks(run):
-            if not remark.endswith(f": {TO_DO}"):  # the list below has those
-                console.print(f"{name}: {remark}", style="dim", markup=False, highlight=False)
-        for line in problem_lines(run, name):
-            console.print(line, highlight=False)
+    print_cases(runs, console, unless=f": {TO_DO}")  # the list below has those
     for backend in dict.fromkeys(run.backend for run in runs):
         waiting = to_do(case for run in runs if run.backend == backend for case in run.cases)
         if waiting:

@@ -1,14 +1,24 @@
-"""The files that commands write: what stands in the way is said before minutes of work, not after."""
+"""What commands are given, and the files that they write: what stands in the way is said before minutes of work."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from islices.cli import UsageError
+from islices.registry import BUILTIN
 
-__all__ = ["check_picture", "check_writable", "need_rich", "write"]
+__all__ = ["check_backends", "check_picture", "check_writable", "need_rich", "write"]
+
+
+def check_backends(wanted: Sequence[str] | None, installed: Sequence[str]) -> None:
+    """UsageError for a --backend that is not among those installed."""
+    for name in wanted or ():
+        if name not in installed:
+            hint = f"install it: {BUILTIN[name]}" if name in BUILTIN else f"installed are {', '.join(installed)}"
+            raise UsageError(f"--backend: got {name!r}, which is not installed; {hint}")
 
 
 def need_rich() -> None:

@@ -11,7 +11,7 @@ from typing import IO, Any
 from islices.conformance.report.grid import NOTHING, Grid, cell_parts, grid, problems, provenance, remarks, summary
 from islices.conformance.report.runs import Run, run_names
 
-__all__ = ["indented", "matrix", "new_console", "print_report", "problem_lines"]
+__all__ = ["indented", "matrix", "new_console", "print_cases", "print_report", "problem_lines"]
 
 STYLES = {
     "pass": "green", "fail": "bold red", "harness error": "bold magenta", "deviation": "yellow", "unsupported": "dim",
@@ -33,15 +33,21 @@ def new_console(file: IO[str] | None = None) -> Any:
 
 def print_report(runs: Sequence[Run], console: Any) -> None:
     """The matrix, what was declared, every case that fails, and the counts."""
+    print_cases(runs, console)
+    console.print(f"{summary(runs)}  ({provenance(runs)})", highlight=False, markup=False)
+
+
+def print_cases(runs: Sequence[Run], console: Any, unless: str | tuple[str, ...] = ()) -> None:
+    """The matrix, what was declared for reasons that do not end so, and every case that fails."""
     for table in matrix(runs, console.width):
         console.print(table)
         console.print()
     for run, name in zip(runs, run_names(runs), strict=True):
         for remark in remarks(run):
-            console.print(f"{name}: {indented(remark)}", style="dim", markup=False, highlight=False)
+            if not remark.endswith(unless):
+                console.print(f"{name}: {indented(remark)}", style="dim", markup=False, highlight=False)
         for line in problem_lines(run, name):
             console.print(line, highlight=False)
-    console.print(f"{summary(runs)}  ({provenance(runs)})", highlight=False, markup=False)
 
 
 def problem_lines(run: Run, name: str) -> list[str]:

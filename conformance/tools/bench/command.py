@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from islices.cli import Command, UsageError
-from islices.conformance.outputs import check_picture, check_writable, write
+from islices.conformance.outputs import check_backends, check_picture, check_writable, write
 from islices.conformance.progress import bar
 from islices.conformance.tools.bench import results
 from islices.conformance.tools.bench.cases import AXES, OPERATIONS, Benchmark, cross, default_cases
@@ -24,7 +24,7 @@ from islices.conformance.tools.bench.imports import import_times
 from islices.conformance.tools.bench.plot import draw
 from islices.conformance.tools.bench.report import show, tables
 from islices.conformance.tools.bench.worker import PARTS
-from islices.registry import BUILTIN, list_backends
+from islices.registry import list_backends
 
 __all__ = ["COMMAND"]
 
@@ -169,10 +169,7 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
 
 def _backends(wanted: list[str] | None) -> list[str]:
     known = [name for name in list_backends() if importlib.util.find_spec(f"islices.conformance.native.{name}")]
-    for name in wanted or ():
-        if name not in known:
-            hint = f"install it: {BUILTIN[name]}" if name in BUILTIN else f"installed are {', '.join(known)}"
-            raise UsageError(f"--backend: got {name!r}, which is not installed; {hint}")
+    check_backends(wanted, known)
     return list(dict.fromkeys(wanted or known))
 
 

@@ -13,7 +13,7 @@ import traceback
 from typing import Any
 
 from islices.cli import Command, UsageError, stderr_aside
-from islices.conformance.outputs import check_picture, check_writable, need_rich, write
+from islices.conformance.outputs import check_backends, check_picture, check_writable, need_rich, write
 from islices.conformance.progress import bar
 from islices.conformance.tools.parity import report
 from islices.conformance.tools.parity.models import MODELS
@@ -22,7 +22,7 @@ from islices.conformance.tools.parity.run import train
 from islices.conformance.tools.parity.text import default_text, read_text, text_of
 from islices.conformance.tools.parity.training import OPTIMIZERS, SEMANTICS, Recipe, Training, has_losses
 from islices.conformance.tools.parity.why import explain
-from islices.registry import BUILTIN, list_backends
+from islices.registry import list_backends
 
 __all__ = ["COMMAND"]
 
@@ -159,14 +159,12 @@ def _check(options: argparse.Namespace) -> None:
 def _backends(options: argparse.Namespace) -> list[str]:
     installed = list_backends()
     able = installed if options.upstream == "shared" else [name for name in installed if has_losses(name)]
+    check_backends(options.backend, installed)
     for name in options.backend or ():
-        if name in installed and name not in able:
+        if name not in able:
             raise UsageError(
                 f"--backend: {name} has no autodiff of its own that parity knows; it takes part with --upstream shared"
             )
-        if name not in able:
-            hint = f"install it: {BUILTIN[name]}" if name in BUILTIN else f"installed are {', '.join(installed)}"
-            raise UsageError(f"--backend: got {name!r}, which is not installed; {hint}")
     chosen = list(dict.fromkeys(options.backend or able))
     if len(chosen) < 2 and not (chosen and options.native):
         raise UsageError(f"--backend: got {', '.join(chosen) or 'none'}; accepted are at least two, to be compared")

@@ -33,13 +33,7 @@ def as_json(parity: Parity, options: Mapping[str, Any], text: Text, versions: Ma
         "clipped": parity.clipped,
         "backends": {name: _curve(curve) for name, curve in parity.curves.items()},
         "own": {name: _curve(curve) for name, curve in parity.own.items()},
-        "gap": _finite(parity.gap),
-        "own_gap": _finite(parity.own_gap),
-        "own_gap_of_words": _finite(parity.own_gap_of_words),
-        "bound": _finite(parity.bound),
-        "share": _finite(parity.share),
-        "typical": _finite(parity.typical),
-        "way": _finite(parity.way),
+        **{name: _finite(numbers) for name, numbers in vars(parity).items() if isinstance(numbers, list)},
         "stop": None if stop is None else _stop(stop),
     }
 
@@ -50,13 +44,7 @@ def _stop(stop: Stop) -> dict[str, Any]:
 
 
 def _curve(curve: Curve) -> dict[str, Any]:
-    return {
-        "loss": _finite(curve.loss),
-        "gap": _finite(curve.gap),
-        "share": _finite(curve.share),
-        "units": _finite(curve.units),
-        "same_bits": curve.same_bits,
-    }
+    return {name: _finite(x) if isinstance(x, list) else x for name, x in vars(curve).items()}
 
 
 def _finite(numbers: list[Any]) -> list[Any]:
