@@ -61,6 +61,11 @@ class Options(NamedTuple):
     options: dict[str, Any]
 
 
+def given(B: Backend, x: Any = None, **options: Any) -> Options:
+    """Slices, or x, reduced with these options."""
+    return Options(slices(B) if x is None else x, options)
+
+
 def reducing(x: Any) -> Callable[[Group], Any]:
     x, options = x if isinstance(x, Options) else (x, {})
     return lambda group: all_reduce(x, group=group, **options)
@@ -97,7 +102,7 @@ def endless() -> list[Any]:
 
 
 def too_large(B: Backend) -> Any:
-    return Options(slices(B, rows=2**31 - 1, width=500), {"strategy": "dense"})
+    return given(B, slices(B, rows=2**31 - 1, width=500), strategy="dense")
 
 
 differing("shapes", lambda B, last: {"a": dense(B, 2), "w": slices(B, 3 if last else 2)}, "x.w", "(9, 3)", "(9, 2)")
@@ -111,29 +116,17 @@ differing("dense shapes", lambda B, last: dense(B, 2, 3 if last else 2), "(2, 3)
 differing("sparse and dense", lambda B, last: dense(B, 9, 2) if last else slices(B), "sparse", "dense")
 differing("structure", lambda B, last: {"a": slices(B), "c" if last else "b": None}, "x.b", "x.c", "nothing")
 differing("length", lambda B, last: [slices(B)] * (3 if last else 2), "x.2", "nothing")
-differing("op", lambda B, last: Options(slices(B), {"op": "mean" if last else "sum"}), "op", "mean", "sum")
-differing(
-    "strategy",
-    lambda B, last: Options(slices(B), {"strategy": "ranges" if last else "auto"}),
-    "strategy",
-    "ranges",
-    "auto",
-)
-differing(
-    "link", lambda B, last: Options(slices(B), {"link": Link(1e6) if last else None}), "link", "bandwidth=1000000.0"
-)
+differing("op", lambda B, last: given(B, op="mean" if last else "sum"), "op", "mean", "sum")
+differing("strategy", lambda B, last: given(B, strategy="ranges" if last else "auto"), "strategy", "ranges", "auto")
+differing("link", lambda B, last: given(B, link=Link(1e6) if last else None), "link", "bandwidth=1000000.0")
 failing("another framework's object", lambda B: {"w": object()}, "TypeError", "x.w", "object")
 failing("a number", lambda B: 3.5, "TypeError", "float")
-failing("op", lambda B: Options(slices(B), {"op": "max"}), "ValueError", "op", "'max'", "mean")
-failing("strategy", lambda B: Options(slices(B), {"strategy": ["ring"]}), "ValueError", "strategy", "ring", "gather")
-failing("link", lambda B: Options(slices(B), {"link": 1e9}), "TypeError", "link", "Link")
-failing("mean of integers", lambda B: Options(slices(B, dtype="int32"), {"op": "mean"}), "TypeError", "int32", "mean")
+failing("op", lambda B: given(B, op="max"), "ValueError", "op", "'max'", "mean")
+failing("strategy", lambda B: given(B, strategy=["ring"]), "ValueError", "strategy", "ring", "gather")
+failing("link", lambda B: given(B, link=1e9), "TypeError", "link", "Link")
+failing("mean of integers", lambda B: given(B, slices(B, dtype="int32"), op="mean"), "TypeError", "int32", "mean")
 failing(
-    "dense of unknown rows",
-    lambda B: Options(slices(B, rows=None), {"strategy": "dense"}),
-    "ValueError",
-    "'dense'",
-    "rows",
+    "dense of unknown rows", lambda B: given(B, slices(B, rows=None), strategy="dense"), "ValueError", "'dense'", "rows"
 )
 failing("within itself", lambda B: endless(), "ValueError", "within itself")
 failing("two leaves of a name", lambda B: {"a.b": None, "a": {"b": None}}, "ValueError", "two leaves")

@@ -373,9 +373,6 @@ def _mxnet() -> Framework:
 
     nd = mx.nd
 
-    def zeros(shape: tuple[int, ...]) -> Any:
-        return nd.zeros(shape)
-
     def own(kind: str, values: Any, ids: Any, rows: int) -> dict[str, Callable[[], Call]]:
         dim = values.shape[1]
         # row_sparse arrays hold no duplicates, so they are summed first
@@ -384,7 +381,7 @@ def _mxnet() -> Framework:
 
         def optimizer(make: Callable[[], Any], gradient: Call) -> Callable[[], Call]:
             def ready() -> Call:
-                weight, steps = zeros((rows, dim)), make()
+                weight, steps = nd.zeros((rows, dim)), make()
                 state = steps.create_state(0, weight)
 
                 def call() -> Any:
@@ -396,7 +393,7 @@ def _mxnet() -> Framework:
             return ready
 
         def add() -> Call:
-            table = zeros((rows, dim))
+            table = nd.zeros((rows, dim))
             return lambda: nd.elemwise_add(table, summed(), out=table)
 
         if kind == "scatter_add":
@@ -419,7 +416,7 @@ def _mxnet() -> Framework:
             f"{name} (of a gradient coalesced before)": optimizer(make, lambda: before),
         }
 
-    return Framework(zeros, own)
+    return Framework(nd.zeros, own)
 
 
 #: By framework; each imports its framework when it is called.
