@@ -13,7 +13,7 @@ from typing import Any
 from islices.cli import Command, UsageError
 from islices.conformance.interpreters import here, look_at
 from islices.conformance.jobs import Job, Options, run_all
-from islices.conformance.new_backend import TO_DO, to_do
+from islices.conformance.new_backend import TO_DO, is_optional, to_do
 from islices.conformance.outputs import check_backends, check_writable, write
 from islices.conformance.report import Run, summary
 from islices.conformance.report.merging import json_lines
@@ -122,6 +122,10 @@ def _unwritten(runs: Sequence[Run]) -> list[str]:
     return sorted({name for run in runs for name in run.header.get("unwritten", [])})
 
 
+def _marked(primitive: str) -> str:
+    return f"{primitive} (optional)" if is_optional(primitive) else primitive
+
+
 def _show(console: Any, runs: Sequence[Run], seconds: float) -> None:
     print_cases(runs, console, unless=f": {TO_DO}")  # the list below has those
     for backend in dict.fromkeys(run.backend for run in runs):
@@ -129,11 +133,13 @@ def _show(console: Any, runs: Sequence[Run], seconds: float) -> None:
         if waiting:
             console.print(f"{backend}: primitives to be written, by the number of cases that wait for them:")
         for primitive, count in waiting:
-            console.print(f"  {count:6}  {primitive}", highlight=False)
+            console.print(f"  {count:6}  {_marked(primitive)}", highlight=False)
         missing = _unwritten([run for run in runs if run.backend == backend])
         unmet = [name for name in missing if name not in dict(waiting)]
         if unmet:
-            console.print(f"  {0:6}  {', '.join(unmet)}", highlight=False)
+            console.print(f"  {0:6}  {', '.join(map(_marked, unmet))}", highlight=False)
         if missing:
             console.print(f"{backend} is not finished: {len(missing)} primitives are to be written", highlight=False)
+        for told in {run.header.get("outdated") for run in runs if run.backend == backend} - {None, ""}:
+            console.print(f"{backend} {told}", markup=False, highlight=False)
     console.print(f"{summary(runs)}  ({len(runs)} runs, {seconds:.0f} s)", highlight=False)

@@ -1,7 +1,8 @@
 """`islices new-backend`: the skeleton of an adapter, written from what `islices.Backend` itself says.
 
-Every primitive stands in it as a `not_implemented` declaration under its contract, read from the docstrings of
-`Backend` as they are installed here. `islices conform` then counts the cases that still wait for each: see `to_do`.
+Every primitive stands in it as a `not_implemented` declaration under its contract, read from the parts of `Backend` as
+they are installed here, and optional ones are marked. `islices conform` then counts the cases that still wait for each:
+see `to_do`.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from islices.backend import PROTOCOL, Backend
+from islices.backend import PARTS, PROTOCOL, Backend, OwnCalls
 from islices.cli import Command, UsageError
 from islices.registry import BUILTIN, list_backends
 
-__all__ = ["COMMAND", "to_do", "unwritten"]
+__all__ = ["COMMAND", "is_optional", "to_do", "unwritten"]
 
 #: The reason a skeleton gives for every primitive.
 TO_DO = "to be written"
-#: What a skeleton has code for, and what must not stand in it: with a `trace` there would be traced cases.
-WRITTEN = ("version", "is_array", "trace")
+#: What must not stand in a skeleton: with it there would be traced cases.
+NOT_DECLARED = "trace"
 WIDTH = 116
 #: A part of a module's name that a distribution's name may end with.
 PART = re.compile(r"_*[A-Za-z](\w*[A-Za-z0-9])?", re.ASCII)
@@ -98,6 +99,17 @@ def unwritten(backend: Backend) -> list[str]:
     return [name for name, member in found.items() if getattr(member, "reason", None) == TO_DO]
 
 
+def is_optional(primitive: str) -> bool:
+    """Whether an adapter may leave something out that a skeleton declares.
+
+    Examples
+    --------
+    >>> is_optional("take"), is_optional("capture"), is_optional("own_calls")
+    (False, True, True)
+    """
+    return primitive == "own_calls" or hasattr(getattr(Backend, primitive, None), "optional")
+
+
 # ---------------------------------------------------------------------- the call
 def _check_names(name: str, module: str) -> None:
     for argument, given in (("NAME", name), ("--module", module)):
@@ -130,49 +142,67 @@ def skeleton(name: str, module: str) -> dict[str, str]:
     values = {
         "NAME": name, "MODULE": module, "PACKAGE": package, "CLASS": f"{name.title().replace('_', '')}Backend",
         "PROTOCOL": str(PROTOCOL), "ROOT": module.partition(".")[0], "PRIMITIVES": "\n".join(_primitives()),
-        "OPTIONAL": "\n".join(_comment(", ".join(_optional()), indent="    ")), "TO_DO": TO_DO,
+        "OWN_CALLS": "\n".join(_own_calls()).rstrip(), "TO_DO": TO_DO,
     }  # fmt: skip
     texts = {
-        "pyproject.toml": PYPROJECT, f"{package}/__init__.py": ADAPTER, f"{package}/deviations.toml": DEVIATIONS,
-        "README.md": README,
+        "pyproject.toml": PYPROJECT, f"{package}/__init__.py": ADAPTER, f"{package}/own_calls.py": OWN_CALLS,
+        f"{package}/deviations.toml": DEVIATIONS, "README.md": README,
     }  # fmt: skip
     return {path: re.sub(r"@(\w+)@", lambda found: values[found[1]], text) for path, text in texts.items()}
 
 
-def _methods() -> Iterator[tuple[str, ast.FunctionDef]]:
-    """(the section it stands in, its definition) of every public method of `Backend`, in order."""
-    source = textwrap.dedent(inspect.getsource(Backend))
-    headings = [(n, line.strip()) for n, line in enumerate(source.splitlines(), 1) if line.startswith("    # -----")]
-    for node in ast.parse(source).body[0].body:  # type: ignore[attr-defined]
+def _methods(part: type) -> Iterator[tuple[ast.FunctionDef, str]]:
+    """(definition, what holds without it) of each public method of a part, in order; "" for one that is needed."""
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(part))).body
+    for node in tree.body:  # type: ignore[attr-defined]
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
-            yield next((text for n, text in reversed(headings) if n < node.lineno), ""), node
+            yield node, getattr(getattr(part, node.name), "optional", "")
 
 
-def _is_primitive(node: ast.FunctionDef) -> bool:
-    """Whether `Backend` leaves a method to the adapter: its body is nothing but NotImplementedError."""
+def _is_declared(node: ast.FunctionDef, without: str) -> bool:
+    """Whether a method stands in the skeleton: one that is needed, or an optional one that does nothing but refuse."""
     body = node.body[1:] if ast.get_docstring(node) else node.body
-    return len(body) == 1 and isinstance(body[0], ast.Raise) and "NotImplementedError" in ast.unparse(body[0])
+    refuses = len(body) == 1 and isinstance(body[0], ast.Raise) and "self.lacks" in ast.unparse(body[0])
+    return (refuses or not without) and node.name != NOT_DECLARED
 
 
 def _primitives() -> Iterator[str]:
-    """The lines of the declarations."""
-    section = ""
-    for heading, node in _methods():
-        if not _is_primitive(node) or node.name in WRITTEN:
-            continue
-        if heading != section:
-            section = heading
-            yield f"    {heading}"
-        returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
-        yield from _comment(f"def {node.name}({ast.unparse(node.args)}){returns}", indent="    ")
-        contract = (ast.get_docstring(node) or "").partition("\n\n")[0]
-        yield from _comment(" ".join(contract.split()), indent="    ", inner="    ")
-        yield f'    {node.name} = not_implemented("{TO_DO}")'
+    """The lines of the declarations, and what else a part may have."""
+    for part in PARTS:
+        summary = (inspect.getdoc(part) or "").partition("\n")[0]
+        title = summary.partition(":")[0].lower()
+        yield f"    # ------------------------------------------------------------------ {title}"
+        yield from _comment(summary, indent="    ")
+        yield ""
+        defaults = []
+        for node, without in _methods(part):
+            if _is_declared(node, without):
+                yield from _contract(node, without, indent="    ")
+                yield f'    {node.name} = not_implemented("{TO_DO}")'
+                yield ""
+            else:
+                defaults += _comment(f"{node.name}: {without}", indent="    ", inner="    ")
+        yield "    # Optional, and what holds without them:"
+        yield from defaults
         yield ""
 
 
-def _optional() -> list[str]:
-    return [node.name for _, node in _methods() if not _is_primitive(node)] + ["trace"]
+def _own_calls() -> Iterator[str]:
+    """The lines of the contracts of a plug-in's own calls."""
+    for node, without in _methods(OwnCalls):
+        del node.args.args[0]  # they are a module's functions
+        yield from _contract(node, without)
+        yield ""
+
+
+def _contract(node: ast.FunctionDef, without: str, indent: str = "") -> Iterator[str]:
+    """A comment of a method's signature, the first paragraph of its docstring, and whether it is optional."""
+    returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+    yield from _comment(f"def {node.name}({ast.unparse(node.args)}){returns}", indent=indent)
+    contract = (ast.get_docstring(node) or "").partition("\n\n")[0]
+    yield from _comment(" ".join(contract.split()), indent=indent, inner="    ")
+    if without:
+        yield from _comment(f"Optional. Without it: {without}.", indent=indent, inner="    ")
 
 
 def _comment(text: str, *, indent: str, inner: str = "") -> list[str]:
@@ -210,7 +240,8 @@ ADAPTER = '''\
 """The islices adapter of @NAME@.
 
 Put a method that keeps the contract in the place of each declaration below. What the framework cannot do stays
-declared, with the reason its users will read. `islices conform -b @MODULE@` says what to write next.
+declared, with the reason its users will read; an optional declaration may be deleted as well.
+`islices conform -b @MODULE@` says what to write next.
 """
 
 from __future__ import annotations
@@ -235,11 +266,22 @@ class @CLASS@(Backend):
         return type(x).__module__.partition(".")[0] == "@ROOT@"
 
 @PRIMITIVES@
-    # ------------------------------------------------------------------ what has a default, and may be replaced
-@OPTIONAL@
+    # The module of the framework's own calls, with which the suite makes real gradients. What is to be written stands
+    # in own_calls.py; then: own_calls = "@PACKAGE@.own_calls"
+    #     Optional. Without it: cases that need the framework's own layers are unsupported.
+    own_calls = not_implemented("@TO_DO@")
 
 
 backend = @CLASS@()
+'''
+
+OWN_CALLS = '''\
+"""@NAME@'s own calls, for the conformance suite: what its users write without islices, which nothing here imports.
+
+Write these functions, then name this module in the adapter: own_calls = "@PACKAGE@.own_calls"
+"""
+
+@OWN_CALLS@
 '''
 
 DEVIATIONS = """\
@@ -265,8 +307,11 @@ Row-sparse gradients of @NAME@ in islices. An adapter in the making:
    counts a case that ends in one as unsupported, and ends with the list of those that block most cases: write them
    one by one. Mode *host* (NumPy on the framework's memory) needs few of them, mode *native* all.
 2. Say the array type in `is_array`, and the dtypes there are in `float_dtypes`.
-3. A primitive the framework cannot supply stays declared: put its reason in the place of "@TO_DO@".
+3. A primitive the framework cannot supply stays declared: put its reason in the place of "@TO_DO@". Delete what is
+   marked as optional and not wanted.
 4. A case that fails by the framework's nature is declared in `@PACKAGE@/deviations.toml`.
+
+5. `@PACKAGE@/own_calls.py` says what the suite asks of the framework itself, to hold real gradients against.
 
 What each primitive must do: `python -c "import islices; help(islices.Backend)"`. What results must be: the clauses of
 SPEC.md in the package `islices.conformance`.

@@ -28,7 +28,9 @@ def _replace_values(s: Any, values: Any) -> Any:
 
 
 def own_calls_of(backend: Backend) -> Any:
-    """The module of the framework's own calls: the suite's, or the one that a plug-in brings."""
+    """The module of the framework's own calls: the suite's, or the one that a plug-in brings, an `OwnCalls`."""
+    if callable(backend.own_calls):
+        backend.own_calls()  # a declaration that it is missing, which says so
     if backend.own_calls:
         return importlib.import_module(backend.own_calls)
     name = f"islices.conformance.native.{backend.name}"

@@ -22,6 +22,7 @@ import pytest
 import islices
 from islices.conformance.data import SPEC_VERSION, vectors_hash
 from islices.conformance.report.runs import OUTCOMES
+from islices.registry import outdated
 
 if TYPE_CHECKING:
     from islices.conformance.variants import Variant
@@ -108,6 +109,7 @@ class Report:
             skipped=variant.absent(backend), version=backend.version(), devices=list(backend.devices()),
             numpy=numpy.__version__, python=platform.python_version(), platform=platform.platform(),
             profile="full" if self.full else "default", total=total, unwritten=unwritten(backend),
+            outdated=outdated(backend),
         )  # fmt: skip
 
     def outcome(self, outcome: str, /, **fields: Any) -> None:

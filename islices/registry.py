@@ -10,11 +10,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 from islices.arguments import show
-from islices.backend import PROTOCOL, Backend
+from islices.backend import CHANGES, PROTOCOL, Backend
 from islices.locks import Lock
 from islices.plugins import claimants, entry_points, load
 
@@ -169,9 +170,11 @@ def _load(name: str) -> Backend:
     if backend is not None:
         return backend
     with _lock:
-        if name not in _loaded:
-            _loaded[name] = _load_builtin(name) if name in BUILTIN else _load_plugin(name)
-        return _loaded[name]
+        if name in _loaded:
+            return _loaded[name]
+        backend = _loaded[name] = _load_builtin(name) if name in BUILTIN else _load_plugin(name)
+    _warn_of_protocol(backend, name)  # which may raise, where warnings are errors: once, as the backend is there
+    return backend
 
 
 def _load_builtin(name: str) -> Backend:
@@ -202,3 +205,21 @@ def _checked(backend: Any, name: str) -> Backend:
             f"backend {name!r} was written for protocol {backend.protocol}, islices has {PROTOCOL}: upgrade islices"
         )
     return backend
+
+
+def outdated(backend: Backend) -> str:
+    """What an adapter of an older protocol has to change, in a sentence; empty for one of the present protocol."""
+    changes = "; ".join(text for version, text in CHANGES.items() if version > backend.protocol)
+    return changes and (
+        f"was written for protocol {backend.protocol}, which islices 0.2 refuses; since then {changes}: "
+        f"where the adapter does so, let it say protocol = {PROTOCOL} (docs/adapter_author.md)"
+    )
+
+
+def _warn_of_protocol(backend: Backend, name: str) -> None:
+    """A DeprecationWarning at the adapter's own line: it is for who wrote the adapter, not for who uses it."""
+    told = outdated(backend)
+    if told:
+        home = sys.modules.get(type(backend).__module__)
+        file = getattr(home, "__file__", None) or type(backend).__module__
+        warnings.warn_explicit(f"backend {name!r} {told}", DeprecationWarning, file, 1, type(backend).__module__)

@@ -157,7 +157,10 @@ def copy(array: np.ndarray[Any, Any]) -> Array:
     if array.dtype.name == "bfloat16":
         array = array.view(np.uint16)
     if array.dtype.name not in PLAIN or (array.size <= FEW and array.dtype != np.uint16 and array.dtype.isnative):
-        return tf.constant(array)
+        try:
+            return tf.constant(array)
+        except ValueError as error:
+            raise TypeError(f"array: got {array.dtype}; accepted are the dtypes of TensorFlow") from error
     if tf.executing_eagerly():
         fresh = empty(array.shape, array.dtype.newbyteorder("="))
         fresh[...] = array

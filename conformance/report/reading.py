@@ -30,7 +30,7 @@ FIELDS = {
         "islices": (NAME, False), "numpy": (NAME, False), "python": (NAME, False), "platform": (NAME, False),
         "profile": (NAME, False), "variant": (NAME, False), "says": (NAME, False), "skipped": (TEXT, False),
         "time": (NAME, False),
-        "total": (WHOLE, False), "devices": (NAMES, False), "unwritten": (NAMES, False),
+        "total": (WHOLE, False), "devices": (NAMES, False), "unwritten": (NAMES, False), "outdated": (TEXT, False),
     },
     "start": {"id": (NAME, True), "mode": (NAME, True)},
     "case": {

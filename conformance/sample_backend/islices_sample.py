@@ -19,7 +19,7 @@ KINDS = {name: kind for kind, name in NAMES.items()}
 class SampleBackend(Backend):
     name = module = "sample"
     pip = "pip install ./conformance/sample_backend"
-    protocol = 2  # what islices.PROTOCOL was when this was written
+    protocol = 3  # what islices.PROTOCOL was when this was written
     float_dtypes = native_float_dtypes = ("float16", "float32", "float64")  # no bfloat16
     native_name = "sample.RowGradient"
 

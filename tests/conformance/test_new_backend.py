@@ -6,6 +6,7 @@ shell lines are run one by one, and the methods of its Python block are put into
 
 from __future__ import annotations
 
+import ast
 import doctest
 import inspect
 import re
@@ -22,6 +23,7 @@ from suite_runs import ROOT, Run, conform, install, python
 
 import islices
 import islices.conformance.new_backend
+from islices.backend import PARTS, OwnCalls
 from islices.cli import main
 from islices.conformance.deviations import Deviation
 from islices.conformance.new_backend import skeleton, to_do
@@ -39,23 +41,44 @@ def declared(text: str) -> set[str]:
     return set(re.findall(r"^    (\w+) = not_implemented\(", text, re.MULTILINE))
 
 
+def methods(part: type) -> dict[str, object]:
+    return {name: member for name, member in vars(part).items() if inspect.isfunction(member) and name[0] != "_"}
+
+
 def test_every_primitive_is_declared_under_its_contract() -> None:
     text = skeleton("toyfw", "toyfw")["islices_toyfw/__init__.py"]
-    raising = {
-        name
-        for name, member in vars(islices.Backend).items()
-        if inspect.isfunction(member) and "raise NotImplementedError" in inspect.getsource(member)
-    }
-    # two have code in the skeleton, a trace would add traced cases, and two are whole but for shapes that are not known
-    assert declared(text) == raising - {"version", "is_array", "trace", "permute", "outer_products"}
-    plain = " ".join(line.strip(" #") for line in text.splitlines())
-    for name in declared(text):
-        contract = inspect.getdoc(getattr(islices.Backend, name))
-        if contract:
-            assert " ".join(contract.partition("\n\n")[0].split()) in " ".join(plain.split()), name
-    # every other public method is at least named
-    others = {name for name, member in vars(islices.Backend).items() if inspect.isfunction(member)}
-    assert all(re.search(rf"\b{name}\b", text) for name in others if not name.startswith("_"))
+    found = {name: member for part in PARTS for name, member in methods(part).items()}
+    needed = {name for name, member in found.items() if not hasattr(member, "optional")}
+    # optional ones that can do nothing but refuse; a trace would add traced cases
+    refusing = {"fold_rows", "differentiate", "per_sample_gradients", "capture", "on_device"}
+    assert declared(text) == needed | refusing | {"own_calls"}
+    plain = " ".join(" ".join(line.strip(" #") for line in text.splitlines()).split())
+    for name in needed | refusing:
+        contract = " ".join((inspect.getdoc(found[name]) or "").partition("\n\n")[0].split())
+        without = getattr(found[name], "optional", None)
+        marked = f"{contract} Optional. Without it: {without}." if without else contract
+        assert f"{marked} {name} = not_implemented(" in plain, name
+    for name in found.keys() - needed - refusing:
+        assert f"{name}: {found[name].optional}" in plain  # type: ignore[attr-defined]
+
+
+def test_own_calls_are_described_and_named_by_the_adapter() -> None:
+    files = skeleton("toyfw", "toyfw")
+    text = files["islices_toyfw/own_calls.py"]
+    assert re.findall(r"^# def (\w+)\(", text, re.MULTILINE) == list(methods(OwnCalls))
+    assert "(self" not in text
+    assert text.count("Optional. Without it: ") == 1
+    assert 'own_calls = "islices_toyfw.own_calls"' in text
+    assert '# in own_calls.py; then: own_calls = "islices_toyfw.own_calls"' in files["islices_toyfw/__init__.py"]
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow", "jax", "mxnet"])
+def test_own_calls_are_what_the_suite_has_of_each_framework(framework: str) -> None:
+    tree = ast.parse((ROOT / "conformance" / "native" / f"{framework}.py").read_text("utf-8"))
+    written = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    for name, member in methods(OwnCalls).items():
+        expected = [*inspect.signature(member).parameters][1:]  # type: ignore[arg-type]
+        assert len(written[name].args.args) == len(expected), name
 
 
 def test_what_is_written_is_tidy_and_loads(tmp_path: Path) -> None:
@@ -77,7 +100,7 @@ def test_what_is_written_is_tidy_and_loads(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------------- what is refused
 def test_the_example_of_to_do_is_true() -> None:
-    assert doctest.testmod(islices.conformance.new_backend) == (0, 5)
+    assert doctest.testmod(islices.conformance.new_backend) == (0, 6)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +157,8 @@ def test_a_skeleton_is_a_list_of_what_to_do(site: Path, tmp_path: Path) -> None:
     run = on_the_page(tmp_path, site, "densify or norms or errors")
     assert run.status == 1, run.output[-3000:]  # nothing fails, and it is not finished
     assert "sample is not finished: " in run.output
-    assert {"capture", "per_sample_gradients"} <= set(run.lines[0]["unwritten"])  # which no case meets first
+    assert {"capture", "own_calls"} <= set(run.lines[0]["unwritten"])  # which no case meets first
+    assert "capture (optional)" in run.output
     assert set(run.counts) <= {"unsupported", "pass"}
     assert not [i for i in run.ids("pass") if not i.startswith("errors/")], "nothing passes but what needs no arrays"
     ((primitive, count),) = to_do(run.cases)

@@ -1,0 +1,215 @@
+"""Dense arrays: what they are, how they come in and go out, what is computed on them.
+
+May import: `numpy`, `islices.backend.contract`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from islices.backend.contract import FLOATS, Array, Part, optional
+
+__all__ = ["Arrays"]
+
+
+class Arrays(Part):
+    """Dense arrays: what they are, how they come in and go out, what is computed on them.
+
+    Attributes
+    ----------
+    float_dtypes : tuple of str
+        The floating dtypes the framework can hold.
+    host_only : bool
+        True where the framework's own operations are the host's (NumPy).
+    """
+
+    float_dtypes: ClassVar[tuple[str, ...]] = FLOATS
+    host_only: ClassVar[bool] = False
+
+    # ------------------------------------------------------------------ looking at an array
+    def dtype(self, x: Array) -> str:
+        """The NumPy name of x's dtype. Any dtype the framework has, legal in islices or not."""
+        raise self._missing("dtype")
+
+    def shape(self, x: Array) -> tuple[int | None, ...]:
+        """The shape; None for a dimension unknown while tracing. Raises ValueError for unknown rank."""
+        raise self._missing("shape")
+
+    @optional("nothing is traced")
+    def is_traced(self, x: Array) -> bool:
+        """Whether x stands for a value that is not known yet (inside jit, tf.function, vmap, grad)."""
+        return False
+
+    @optional("no gradient is recorded")
+    def records_gradient(self, x: Array) -> bool:
+        """Whether the framework is recording operations on x for differentiation right now."""
+        return False
+
+    # ------------------------------------------------------------------ in and out
+    def asarray(self, array: np.ndarray[Any, Any], like: Array | None = None) -> Array:
+        """A new array with the values of a NumPy array, which stays the caller's (so: copy). What the framework cannot
+        hold is refused: TypeError for a dtype, IndexError for an index.
+
+        bfloat16 comes as an array whose dtype is named so (ml_dtypes) or as uint16. Never narrows silently:
+        int64 that the framework would store as int32 is range-checked (IndexError names the position),
+        float64 it cannot hold raises TypeError naming the setting that allows it. Dtypes that no gradient has (text,
+        objects) may be held or refused in the same way: the core refuses what comes back with one.
+        """
+        raise self._missing("asarray")
+
+    def to_numpy(self, x: Array) -> np.ndarray[Any, Any]:
+        """x as a NumPy array, copied or not, from any device; bfloat16 as uint16."""
+        raise self._missing("to_numpy")
+
+    @optional("`asarray` does it")
+    def scalar(self, x: np.ndarray[Any, Any], like: Array) -> Array:
+        """A 0-d array of the framework holding x, a 0-d NumPy float (float32 or float64)."""
+        return self.asarray(x, like)
+
+    # ------------------------------------------------------------------ where the arithmetic runs
+    @optional("the primitives need no context")
+    def scope(self) -> contextlib.AbstractContextManager[Any]:
+        """A context in which the primitives below run: wide types on, zero-size arrays legal.
+
+        Native norms are taken in float64, whatever the values are. A framework that has it switched off turns it on
+        here. One that has none leaves float64 out of `float_dtypes`, and its `astype` answers it with ``raise
+        self.lacks("astype", "it has no float64")``: norms and clips by them are the host's then, wherever `host_view`
+        shows the memory, and unsupported in mode native.
+        """
+        return contextlib.nullcontext()
+
+    # ------------------------------------------------------------------ elementwise, and along an axis
+    def astype(self, x: Array, dtype: str) -> Array:
+        """x converted, rounded to nearest even. Values that overflow become infinite."""
+        raise self._missing("astype")
+
+    def reshape(self, x: Array, shape: Sequence[int | None]) -> Array:
+        """x with another shape; at most one dimension may be None (unknown while tracing)."""
+        raise self._missing("reshape")
+
+    def zeros(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
+        """A new array of zeros."""
+        raise self._missing("zeros")
+
+    @optional("`zeros` does it")
+    def zeros_like(self, x: Array) -> Array:
+        """Zeros of x's shape and dtype, whatever x holds."""
+        return self.zeros(self.shape(x), self.dtype(x), x)  # type: ignore[arg-type]
+
+    def concat(self, arrays: Sequence[Array]) -> Array:
+        """The arrays joined along axis 0. At least one array; equal dtypes."""
+        raise self._missing("concat")
+
+    def take(self, x: Array, positions: Array) -> Array:
+        """x[positions] along axis 0; positions are in range, any integer dtype."""
+        raise self._missing("take")
+
+    def where(self, mask: Array, a: Array, b: Array) -> Array:
+        """a where mask, else b: a selection, so a NaN in the branch not taken is gone. Broadcasts; a or b may
+        be a Python float. The gradient selects, too: the side not taken gets zeros, also where what arrives is infinite
+        or NaN (a framework that multiplies by the mask makes NaN of it, and needs `where` with a gradient of its own).
+
+        The core in turn gives the side not taken arguments at which its derivative is finite: of zeros times an
+        infinite one, as that of sqrt at 0, most frameworks make NaN behind `where`.
+        """
+        raise self._missing("where")
+
+    def abs(self, x: Array) -> Array:
+        """Elementwise; NaN stays NaN."""
+        raise self._missing("abs")
+
+    def minimum(self, a: Array, b: Array) -> Array:
+        """Elementwise; NaN if either is NaN. Broadcasts; either may be a Python float."""
+        raise self._missing("minimum")
+
+    def maximum(self, a: Array, b: Array) -> Array:
+        """Elementwise; NaN if either is NaN. Broadcasts; either may be a Python float."""
+        raise self._missing("maximum")
+
+    def less_equal(self, a: Array, b: Array) -> Array:
+        """The mask a <= b; False where either is NaN. Broadcasts; either may be a Python float."""
+        raise self._missing("less_equal")
+
+    def isfinite(self, x: Array) -> Array:
+        """The mask of what is neither infinite nor NaN."""
+        raise self._missing("isfinite")
+
+    def sqrt(self, x: Array) -> Array:
+        """Correctly rounded square root."""
+        raise self._missing("sqrt")
+
+    def div(self, a: Array, b: Array) -> Array:
+        """Correctly rounded a / b, in traced code too. Broadcasts; a may be a Python float."""
+        raise self._missing("div")
+
+    @optional("a * b")
+    def round_product(self, a: Array, b: Array | float) -> Array:
+        """a * b rounded to its type before it is used further: never contracted into a fused multiply-add."""
+        return a * b
+
+    def row_amax(self, x: Array) -> Array:
+        """For float x of shape (k, m): the largest |x| of each row, (k,). NaN if the row holds one; 0 if m is 0."""
+        raise self._missing("row_amax")
+
+    def row_sum(self, x: Array) -> Array:
+        """For x of float32 or float64, shape (k, m): the sum of each row in its type, in any order, (k,). 0 if m is
+        0."""
+        raise self._missing("row_sum")
+
+    # ------------------------------------------------------------------ made of the others
+    @optional("`astype` does it")
+    def widen(self, x: Array) -> Array:
+        """16-bit floats as float32, anything else as it is."""
+        return self.astype(x, "float32") if self.dtype(x) in ("float16", "bfloat16") else x
+
+    @optional("`reshape` does it")
+    def as_column(self, x: Array, like: Array) -> Array:
+        """x, of like's leading shape, with as many axes of length 1 behind as like has more: (k,) as (k, 1, ...)."""
+        shape = self.shape(x)
+        return self.reshape(x, (*shape, *(1,) * (len(self.shape(like)) - len(shape))))
+
+    @optional("`take` does it")
+    def permute(self, x: Array, order: Sequence[int]) -> Array:
+        """x with its axes in another order, as `numpy.transpose` says. To be overridden where the framework does that
+        itself, and where shapes are unknown while tracing."""
+        shape = self.shape(x)
+        if None in shape:
+            raise self.lacks("permute", "the adapter supplies none for shapes that are not known")
+        places = np.arange(math.prod(shape)).reshape(shape).transpose(order)  # type: ignore[arg-type]
+        flat = self.take(self.reshape(x, (places.size,)), self.asarray(places.ravel(), x))
+        return self.reshape(flat, places.shape)
+
+    @optional("a slice does it")
+    def columns(self, x: Array, start: int, stop: int) -> Array:
+        """x[:, start:stop] of x with two axes; sums of columns are not reordered. To be overridden where arrays have no
+        slices."""
+        return x[:, start:stop]
+
+    @optional("a loop of products does it")
+    def outer_products(self, g: Array, x: Array) -> Array:
+        """For float64 g (b, t, v) and x (b, t, d), of which t alone may be unknown: the sum over t of g[b, t, v] *
+        x[b, t, d], in any order, shape (b, v, d). To be overridden by a matrix product."""
+        (b, t, v), d = self.shape(g), self.shape(x)[2]
+        if t is None:
+            raise self.lacks("outer_products", "the adapter supplies none for shapes that are not known")
+        total = self.zeros((b, v, d), "float64", g)  # type: ignore[arg-type]
+        left, right = self.reshape(g, (b, t * v)), self.reshape(x, (b, t * d))  # type: ignore[operator]
+        for k in range(t):
+            column = self.reshape(self.columns(left, k * v, k * v + v), (b, v, 1))  # type: ignore[operator]
+            row = self.reshape(self.columns(right, k * d, k * d + d), (b, 1, d))  # type: ignore[operator]
+            total = total + self.round_product(column, row)
+        return total
+
+    @optional("`round_product` and `div` do it")
+    def scaled(self, values: Array, steps: Sequence[tuple[str, Any]]) -> Array:
+        """values times ("mul") or over ("div") scalars, one after the other, each step rounded; 16-bit floats in
+        float32, rounded to 16 bits once at the end."""
+        out = self.widen(values)
+        for name, c in steps:
+            out = self.round_product(out, c) if name == "mul" else self.div(out, c)
+        return self.astype(out, self.dtype(values))

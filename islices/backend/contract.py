@@ -1,0 +1,107 @@
+"""How contracts are written: what is optional, and what is declared as missing. May import: the standard library."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, ClassVar, NoReturn, TypeVar
+
+__all__ = ["FLOATS", "INDICES", "INTEGERS", "Array", "Part", "not_implemented", "optional"]
+
+#: A dense array of some framework.
+Array = Any
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+INTEGERS = ("int32", "int64")
+#: dtypes of indices, ids and row numbers: others than those of values, though they are the same today.
+INDICES = ("int32", "int64")
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def optional(without: str) -> Callable[[_Method], _Method]:
+    """Mark a method that an adapter may leave out, with what holds without it.
+
+    The mark is the method's attribute ``optional`` and the last paragraph of its docstring. What has none is a
+    primitive that every adapter needs.
+
+    Examples
+    --------
+    >>> from islices import Backend
+    >>> Backend.is_traced.optional
+    'nothing is traced'
+    >>> hasattr(Backend.take, "optional")
+    False
+    """
+
+    def mark(method: _Method) -> _Method:
+        method.optional = without  # type: ignore[attr-defined]
+        method.__doc__ = f"{inspect.cleandoc(method.__doc__ or '')}\n\nOptional. Without it: {without}."
+        return method
+
+    return mark
+
+
+class Part:
+    """What the parts of `Backend` have in common."""
+
+    name: ClassVar[str]
+
+    def _missing(self, primitive: str) -> NotImplementedError:
+        """Of a primitive that every adapter needs: for the suite a failure, unless the adapter declares it."""
+        return NotImplementedError(f"{self.name}: {primitive}: the adapter supplies none")
+
+    def lacks(self, primitive: str, reason: str = "the adapter supplies none") -> NotImplementedError:
+        """The error of a primitive that cannot do what it is asked for here, to be raised by it: as if it were declared
+        by `not_implemented`, with the reason that users will read."""
+        return declared(self.name, primitive, reason)
+
+
+def declared(name: str, primitive: str, reason: str) -> NotImplementedError:
+    """The error of a primitive that is declared as missing."""
+    error = NotImplementedError(f"{name}: {primitive}: {reason}")
+    error.primitive = primitive  # type: ignore[attr-defined]  # marks a declaration
+    return error
+
+
+def not_implemented(reason: str) -> Any:
+    """Declare a primitive that a backend cannot supply, with the reason its users will read.
+
+    Parameters
+    ----------
+    reason : str
+        Why, and what to do instead.
+
+    Returns
+    -------
+    descriptor
+        For the class body of a `Backend`; calling it raises NotImplementedError. The suite counts a case that ends in
+        one as unsupported (SPEC, Outcomes of the suite).
+
+    Examples
+    --------
+    >>> from islices import Backend
+    >>> class Partial(Backend):
+    ...     name = "partial"
+    ...     segment_sum = not_implemented("partial has no scatter")
+    >>> Partial().segment_sum(None, None, 1)
+    Traceback (most recent call last):
+        ...
+    NotImplementedError: partial: segment_sum: partial has no scatter
+    """
+    return _NotImplementedPrimitive(reason)
+
+
+class _NotImplementedPrimitive:
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        self.primitive = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.primitive = name
+
+    def __get__(self, instance: Any, owner: Any) -> Callable[..., NoReturn]:
+        def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+            raise declared(owner.name, self.primitive, self.reason)
+
+        return refuse

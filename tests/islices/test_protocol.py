@@ -1,0 +1,130 @@
+"""The adapter's contract: its parts and marks, and what of it no case of the suite can ask."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+import pytest
+
+import islices
+from islices.backend import CHANGES, PARTS, PROTOCOL, Backend, not_implemented
+from islices.registry import outdated
+
+FRAMEWORKS = ("torch", "tensorflow", "jax", "mxnet")
+
+
+def backend_of(name: str) -> Any:
+    if name not in islices.list_backends():
+        pytest.skip(f"{name} is not installed")
+    return islices.get_backend(name)
+
+
+# ---------------------------------------------------------------------- the parts
+def methods(part: type) -> dict[str, Any]:
+    return {name: member for name, member in vars(part).items() if inspect.isfunction(member) and name[0] != "_"}
+
+
+def test_a_backend_is_its_parts_and_each_method_stands_in_one() -> None:
+    assert set(Backend.__mro__) > set(PARTS)
+    names = [name for part in PARTS for name in methods(part)]
+    assert len(names) == len(set(names)) > 70
+    public = {name for name in dir(Backend) if callable(getattr(Backend, name)) and name[0] != "_"}
+    assert public == {*names, "version", "is_array", "lacks"}
+
+
+def test_every_method_says_what_it_does_and_what_holds_without_it() -> None:
+    for part in PARTS:
+        assert (inspect.getdoc(part) or "").partition(":")[0], part
+        for name, method in methods(part).items():
+            text = inspect.getdoc(method) or ""
+            assert text, name
+            mark = getattr(method, "optional", None)
+            assert ("Optional." in text) == (mark is not None), name
+            assert mark is None or text.endswith(f"\n\nOptional. Without it: {mark}."), name
+
+
+class Bare(Backend):
+    name = module = "bare"
+    capture = not_implemented("bare has no layers")
+
+
+def test_what_is_missing_is_named_and_what_is_declared_is_marked_as_that() -> None:
+    bare: Any = Bare()
+    for part in PARTS:
+        for name, method in methods(part).items():
+            if not hasattr(method, "optional"):
+                with pytest.raises(NotImplementedError, match=f"^bare: {name}: the adapter supplies none$") as missing:
+                    getattr(bare, name)(*_positional(method), **_named(method))
+                assert not hasattr(missing.value, "primitive"), "the suite counts it as a failure"
+    for name in ("trace", "differentiate", "capture"):
+        with pytest.raises(NotImplementedError, match=f"^bare: {name}: ") as lacking:
+            getattr(bare, name)(*_positional(getattr(Backend, name)))
+        assert lacking.value.primitive == name, "the suite counts it as unsupported"  # type: ignore[attr-defined]
+    assert bare.modes() == ["host", "native"]
+
+
+def _positional(method: Any) -> list[None]:
+    parameters = [*inspect.signature(method).parameters.values()][1:]
+    return [None for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+
+
+def _named(method: Any) -> dict[str, None]:
+    return {name: None for name, p in inspect.signature(method).parameters.items() if p.kind is p.KEYWORD_ONLY}
+
+
+# ---------------------------------------------------------------------- versions
+def test_each_version_says_what_to_change() -> None:
+    assert max(CHANGES) == PROTOCOL == Backend.protocol
+    assert outdated(Bare()) == ""
+
+
+@pytest.mark.parametrize("name", islices.list_backends())
+def test_built_in_adapters_are_of_the_present_protocol(name: str) -> None:
+    assert outdated(islices.get_backend(name)) == ""
+
+
+# ---------------------------------------------------------------------- two contracts
+@pytest.mark.parametrize("name", FRAMEWORKS)
+@pytest.mark.parametrize("arrives", [np.inf, np.nan])
+def test_the_gradient_of_where_selects(name: str, arrives: float) -> None:
+    """A framework that multiplied what arrives by the mask would make NaN of it on the side not taken."""
+    B = backend_of(name)
+    weights = B.asarray(np.array([arrives, 1.0], np.float32))
+    limit = B.asarray(np.array([1.0, 1.0], np.float32))
+
+    def loss(x: Any) -> Any:
+        with B.scope():
+            chosen = B.where(B.less_equal(limit, x), x, limit) * weights
+            return B.reshape(B.row_sum(B.reshape(chosen, (1, 2))), (1,) if name == "mxnet" else ())
+
+    _, gradient = islices.value_and_grad(loss)(B.asarray(np.array([0.0, 4.0], np.float32)))
+    assert B.to_numpy(gradient).tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array([object()]),
+        np.array([1], object),
+        np.zeros(1, "M8[D]"),
+        np.zeros(1, "i4,f4"),
+        np.ones(1, np.longdouble),
+    ],
+    ids=["objects", "integers as objects", "dates", "records", "long doubles"],
+)
+def test_asarray_refuses_a_dtype_that_the_framework_does_not_have(name: str, array: np.ndarray[Any, Any]) -> None:
+    if array.dtype == np.float64:
+        pytest.skip("a long double is a double here")
+    with pytest.raises(TypeError):
+        backend_of(name).asarray(array)
+
+
+def test_asarray_refuses_an_index_that_would_be_narrowed() -> None:
+    B = backend_of("jax")
+    with pytest.raises(IndexError, match="position 1"):
+        B.asarray(np.array([0, 2**40]))
+    with pytest.raises(TypeError, match="jax_enable_x64"):
+        B.asarray(np.ones(1))
