@@ -33,7 +33,7 @@ class OwnCalls(Protocol):
     def block(self, x: Any) -> None:
         """Wait until x is computed."""
 
-    def invalid_gradients(self) -> dict[str, tuple[Callable[[], Any], str]]:
+    def invalid_gradients(self) -> dict[str, tuple[Callable[[], Any], str]]:  # pyright: ignore[reportReturnType]
         """label -> (call that builds a native object that contradicts itself, name of islices' error)."""
 
     @optional("the framework has no layer: the gradient is `embedding_grad`'s")
