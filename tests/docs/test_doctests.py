@@ -11,7 +11,7 @@ import pytest
 import islices
 
 #: those that need nothing but NumPy; fronts, whose examples need their framework, run theirs in tests of their own
-PACKAGES = ("islices", "islices.compare", "islices.distributed", "islices.files", "islices.optim")
+PACKAGES = ("islices", "islices.backend", "islices.compare", "islices.distributed", "islices.files", "islices.optim")
 MODULES = sorted(
     m.name
     for package in PACKAGES

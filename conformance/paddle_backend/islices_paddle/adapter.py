@@ -43,6 +43,7 @@ class PaddleBackend(Backend):
     module = "paddle"
     pip = "pip install paddlepaddle"
     native_name = "paddle SelectedRows"
+    protocol = 3
     own_calls = "islices_paddle.native"
 
     # ------------------------------------------------------------------ identity

@@ -29,6 +29,7 @@ arithmetic = Arithmetic()
 
 class LoopbackBackend(Backend):
     name = module = "loopback"
+    protocol = 3
     native_name = "loopback.LoopbackRows"
 
     def version(self) -> str:
