@@ -1,6 +1,6 @@
 """What golden vectors cannot say: conversions, a real text through each framework's own layers, memory.
 
-A check is a function of a backend that raises AssertionError, and is run in the modes host and native,
+A check is a function of a backend that raises AssertionError, and is run in the modes host and framework,
 or, where it compiles, as traced.
 """
 
@@ -49,7 +49,7 @@ def check(
     id: str, clause: str, *, wide: bool = False, full: bool = False, traced: bool = False, **fixed: Any
 ) -> Callable[[Checker], Checker]:
     """Register a check; ``wide``: with the framework's 64-bit types switched on; ``full``: only in the full profile;
-    ``traced``: it compiles, and stands in the column of traced code instead of in those of host and native."""
+    ``traced``: it compiles, and stands in the column of traced code instead of in those of host and framework."""
 
     def register(fn: Checker) -> Checker:
         CHECKS.append(Check(id, clause, functools.partial(fn, **fixed), wide, full, traced))

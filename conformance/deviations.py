@@ -4,7 +4,7 @@
 
     [[deviation]]
     cases = "norms/norm2/*"      # a glob over case ids
-    modes = ["native"]           # left out: every mode
+    modes = ["framework"]        # left out: every mode
     kind = "notyet"              # notimpl: ours to do; notyet: upstream's; never: by the framework's nature
     raises = "NotImplementedError"   # or: result = "differs"
     reason = "why, in a sentence"
@@ -21,6 +21,7 @@ from importlib import resources
 from pathlib import Path
 
 from islices.backend import Backend
+from islices.modes import present_mode
 
 __all__ = ["Deviation", "find_deviation", "load_deviations"]
 
@@ -54,7 +55,11 @@ def load_deviations(backend: Backend) -> list[Deviation]:
     if text is None:
         return []
     tables = tomllib.loads(text).get("deviation", [])
-    return [Deviation(**{**table, "modes": tuple(table.get("modes", ()))}) for table in tables]
+    said = f"'native' among the modes in {package}'s deviations.toml"
+    return [
+        Deviation(**{**table, "modes": tuple(present_mode(mode, said) for mode in table.get("modes", ()))})
+        for table in tables
+    ]
 
 
 def _read(module: str) -> str | None:

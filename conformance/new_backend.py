@@ -289,7 +289,7 @@ DEVIATIONS = """\
 #
 # [[deviation]]
 # cases = "norms/norm2/*"            # a pattern over the cases' ids
-# modes = ["native"]                 # left out: every mode
+# modes = ["framework"]              # left out: every mode
 # kind = "notyet"                    # notimpl: yours to do; notyet: the framework's; never: by its nature
 # result = "differs"                 # or: raises = "NameOfTheException"
 # reason = "why, in a sentence"
@@ -305,7 +305,7 @@ Row-sparse gradients of @NAME@ in islices. An adapter in the making:
 
 1. `@PACKAGE@/__init__.py` declares every primitive as `not_implemented("@TO_DO@")`, under its contract. The suite
    counts a case that ends in one as unsupported, and ends with the list of those that block most cases: write them
-   one by one. Mode *host* (NumPy on the framework's memory) needs few of them, mode *native* all.
+   one by one. Mode *host* (NumPy on the framework's memory) needs few of them, mode *framework* all.
 2. Say the array type in `is_array`, and the dtypes there are in `float_dtypes`.
 3. A primitive the framework cannot supply stays declared: put its reason in the place of "@TO_DO@". Delete what is
    marked as optional and not wanted.

@@ -22,6 +22,7 @@ import pytest
 import islices
 from islices.conformance.data import SPEC_VERSION, vectors_hash
 from islices.conformance.report.runs import OUTCOMES
+from islices.modes import present_mode
 from islices.registry import outdated
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ __all__ = ["chosen_backend", "chosen_modes", "chosen_variant"]
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("islices", "islices conformance suite")
     group.addoption("--islices-backend", metavar="NAME", help="backend to run the conformance suite on")
-    group.addoption("--islices-modes", metavar="MODES", help="comma-separated modes (host,native,traced); default: all")
+    group.addoption("--islices-modes", metavar="MODES", help="of host,framework,traced; default: all")
     group.addoption(
         "--islices-variant", metavar="NAME", default="standard", help="setting to run under; default: standard"
     )
@@ -81,9 +82,10 @@ def chosen_modes(config: pytest.Config) -> list[str]:
     """The modes to run: the backend's, as far as the variant and --islices-modes leave them; none where the variant
     cannot run here."""
     backend, variant = islices.get_backend(chosen_backend(config)), chosen_variant(config)
-    wanted = config.getoption("islices_modes")
+    given = config.getoption("islices_modes")
     modes = [] if variant.absent(backend) else variant.modes_of(backend)
-    return [mode for mode in modes if wanted is None or mode in wanted.split(",")]
+    wanted = modes if given is None else [present_mode(mode, "--islices-modes native") for mode in given.split(",")]
+    return [mode for mode in modes if mode in wanted]
 
 
 class Report:

@@ -26,6 +26,7 @@ from islices.conformance.operations import UnsupportedError
 from islices.conformance.oracle import FORMATS, SCATTER
 from islices.conformance.oracle_optim import OPTIMIZERS
 from islices.conformance.oracles import ORACLES
+from islices.modes import modes_of
 
 __all__ = ["main", "random_case"]
 
@@ -142,7 +143,7 @@ def soak(backend_name: str, seeds: list[int], cases: int) -> int:
     """Run every seed in every mode of one backend; returns how many cases differed."""
     backend = islices.get_backend(backend_name)
     bad = 0
-    for mode in backend.modes():
+    for mode in modes_of(backend):
         count = cases // TRACED_SHARE if mode == "traced" else cases
         forget_compiled(backend)
         started, unsupported = time.monotonic(), 0

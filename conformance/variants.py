@@ -18,6 +18,7 @@ from islices.backend import Backend
 from islices.conformance.data import Case
 from islices.conformance.ranks.launch import absent
 from islices.distributed.engines import engine_of
+from islices.modes import modes_of
 
 __all__ = ["STANDARD", "VARIANTS", "Variant", "freeze"]
 
@@ -71,7 +72,7 @@ class Variant(NamedTuple):
         return not self.backends or backend in self.backends
 
     def modes_of(self, backend: Backend) -> list[str]:
-        return [mode for mode in backend.modes() if not self.modes or mode in self.modes]
+        return [mode for mode in modes_of(backend) if not self.modes or mode in self.modes]
 
 
 #: What a call writes into and therefore stays writable: its arguments by place.
@@ -127,7 +128,7 @@ VARIANTS = {
         Variant("read-only", "arrays that cannot be written to", backends=("numpy",), arrange=freeze),
         Variant("x64", "with JAX_ENABLE_X64=1", backends=("jax",), environment={"JAX_ENABLE_X64": "1"}),
         Variant(
-            "cuda", "arrays on a CUDA device", backends=("torch", "tensorflow", "jax"), modes=("native", "traced"),
+            "cuda", "arrays on a CUDA device", backends=("torch", "tensorflow", "jax"), modes=("framework", "traced"),
             device=lambda backend: _cuda_devices(backend)[0], absent=_without_cuda,
         ),
         Variant(

@@ -1,9 +1,10 @@
 """How an operation runs: on the host, by the framework's own operations, or inside a trace.
 
 What `run` is given is the name of one of `Backend`'s methods, or a function ``fn(backend, *arrays, **static)`` written
-on them. It decides which backend's: those of `HostBackend` on views of the arrays' memory (mode "host"), or the arrays'
-own (mode "native", and whenever a trace or a gradient is being recorded). On the host a compiled kernel stands in for a
-method that has one (`islices.kernels.operations.KERNELS`), where kernels are on and it takes what it is given.
+on them: an operation. It decides which backend's: those of `HostBackend` on views of the arrays' memory (mode "host"),
+or the arrays' own (mode "framework", and whenever a trace or a gradient is being recorded). On the host a compiled
+kernel stands in for a method that has one (`islices.kernels.operations.KERNELS`), where kernels are on and it takes
+what it is given.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ import numpy as np
 from islices import kernels
 from islices.arguments import check_name
 from islices.backend import Array, Backend, Look
+from islices.deprecation import warn_deprecated
 from islices.host import HostBackend
 
-__all__ = ["HOST", "execution", "host_views", "is_traced", "keeps_slots", "on_host", "run"]
+__all__ = ["HOST", "execution", "host_views", "is_traced", "keeps_slots", "modes_of", "on_host", "present_mode", "run"]
 
-MODES = ("host", "native")
+MODES = ("host", "framework")
 HOST = HostBackend()
 _mode: ContextVar[str] = ContextVar("islices_execution", default="host")
 
@@ -33,10 +35,11 @@ def execution(mode: str) -> Iterator[None]:
 
     Parameters
     ----------
-    mode : {"host", "native"}
-        "host", the default: in NumPy, on views of the framework's CPU memory; arrays elsewhere (an accelerator)
-        and arrays whose gradient is being recorded run natively all the same. "native": by the framework's own
-        operations, on any device. Traced code (jax.jit, tf.function) always runs natively.
+    mode : {"host", "framework"}
+        "host", the default: in NumPy or compiled kernels, on views of the framework's CPU memory. "framework": by the
+        framework's own operations, on any device. Arrays that are not in CPU memory, arrays whose gradient is being
+        recorded, and traced code (jax.jit, tf.function) take these in either mode. "native" is the deprecated name of
+        "framework".
 
     Raises
     ------
@@ -51,15 +54,28 @@ def execution(mode: str) -> Iterator[None]:
     Examples
     --------
     >>> import islices
-    >>> with islices.execution("native"):
+    >>> with islices.execution("framework"):
     ...     pass
     """
-    check_name(mode, MODES, "mode")
+    mode = check_name(present_mode(mode, "mode='native'"), MODES, "mode")
     token = _mode.set(mode)
     try:
         yield
     finally:
         _mode.reset(token)
+
+
+def present_mode(mode: str, said: str) -> str:
+    """The mode by its present name, "native" being a former one of "framework"; ``said`` is what the warning names."""
+    if not (isinstance(mode, str) and mode == "native"):
+        return mode
+    warn_deprecated(f"{said} is deprecated: use 'framework', which is the same; islices 0.2 takes it away")
+    return "framework"
+
+
+def modes_of(backend: Backend) -> list[str]:
+    """The execution modes that a backend has."""
+    return [present_mode(mode, f"'native' of {backend.name}'s modes()") for mode in backend.modes()]
 
 
 def is_traced(backend: Backend, *arrays: Array) -> bool:

@@ -2,7 +2,7 @@
 
 What they are is chosen when a program is lowered for its platform (`host_calls` on CPU), so that one trace serves all
 of them. To JAX's transformations `sum_rows` is a linear map of the values. XLA's formulation alone is used where there
-is no numba, and within ``use_kernels(False)`` or ``execution("native")`` at the time of tracing.
+is no numba, and within ``use_kernels(False)`` or ``execution("framework")`` at the time of tracing.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def laws(names: Sequence[str], options: argparse.Namespace) -> int:
     from islices.conformance.properties.running import LAWS, break_law, columns
 
     found, tried, started = 0, 0, time.monotonic()
-    places = columns(names, ("host", "native", "traced"))
+    places = columns(names, ("host", "framework", "traced"))
     chosen = [law for law in LAWS.values() if options.k in law.name]
     labels = {place: f"{place[0].name} {place[1]}" for place in places}
     with bars(list(labels.values()), len(chosen)) as advance:

@@ -58,14 +58,14 @@ class Outcome:
 
 
 # ---------------------------------------------------------------------- the process that watches
-def attack(name: str, count: int, seed: int, advance: Advance | None = None, *, native: float = 0.05) -> Outcome:
+def attack(name: str, count: int, seed: int, advance: Advance | None = None, *, share: float = 0.05) -> Outcome:
     """Make ``count`` hostile calls on a backend, in processes of their own, whatever becomes of these."""
     outcome, started = Outcome(name), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="islices-hostile-") as folder:
         first = 0
         while first < count:
             last = min(count, first + SEGMENT)
-            first = _watch(outcome, Path(folder), seed, first, last, native, advance)
+            first = _watch(outcome, Path(folder), seed, first, last, share, advance)
             if outcome.error:
                 break
     outcome.seconds = time.monotonic() - started
@@ -73,14 +73,14 @@ def attack(name: str, count: int, seed: int, advance: Advance | None = None, *, 
 
 
 def _watch(
-    outcome: Outcome, folder: Path, seed: int, first: int, last: int, native: float, advance: Advance | None
+    outcome: Outcome, folder: Path, seed: int, first: int, last: int, share: float, advance: Advance | None
 ) -> int:
     """Run inputs first to last in one process; the number of the first input that it did not come to."""
     log, errors = folder / "log", folder / "errors"
     log.write_bytes(b"")
     command = [
         sys.executable, "-m", "islices.conformance.properties.hostile_worker", outcome.name, str(seed), str(first),
-        str(last), str(native), str(log),
+        str(last), str(share), str(log),
     ]  # fmt: skip
     with errors.open("wb") as stderr:
         process = subprocess.Popen(command, stdout=stderr, stderr=subprocess.STDOUT, env=_environment())
@@ -155,7 +155,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=settings["count"], help="inputs a backend (%(default)s)")
     parser.add_argument("--seed", type=int, default=settings["seed"], help="what they follow from (%(default)s)")
     parser.add_argument(
-        "--native", type=float, default=settings["native"], metavar="SHARE", help="of calls run natively"
+        "--framework", type=float, default=settings["framework"], metavar="SHARE", help="of calls in mode framework"
     )
     parser.add_argument("--only", type=int, metavar="NUMBER", help="make this one call, and show it")
     options = parser.parse_args(argv)
@@ -171,7 +171,7 @@ def main(argv: list[str] | None = None) -> int:
     with bars(names, options.count) as advance, ThreadPoolExecutor(max_workers=2) as pool:
 
         def one(name: str) -> Outcome:
-            return attack(name, options.count, options.seed, advance, native=options.native)
+            return attack(name, options.count, options.seed, advance, share=options.framework)
 
         for outcome in pool.map(one, names):
             outcomes.append(outcome)
@@ -190,7 +190,7 @@ def _show(outcome: Outcome, options: argparse.Namespace) -> None:
         print("    " + text.replace("\n", "\n    "))
         print(
             f"    again: python -m islices.conformance.properties.hostile -b {outcome.name} --seed {options.seed} "
-            f"--native {options.native} --only {number}"
+            f"--framework {options.framework} --only {number}"
         )
     if outcome.error:
         print(f"  {outcome.error}")
@@ -200,7 +200,7 @@ def _only(names: list[str], options: argparse.Namespace) -> int:
     command = [sys.executable, "-m", "islices.conformance.properties.hostile_worker"]
     found = 0
     for name in names:
-        rest = [name, str(options.seed), str(options.only), str(options.only + 1), str(options.native), "-"]
+        rest = [name, str(options.seed), str(options.only), str(options.only + 1), str(options.framework), "-"]
         code = subprocess.run([*command, *rest], env=_environment(), check=False).returncode
         found |= code != 0
         if code < 0:

@@ -375,7 +375,7 @@ ENTRIES: dict[str, Entry] = dict([
                    fixed=("suffix", "tree"), raises=(ModuleNotFoundError,), words=("name_or_array",))),
     ("diff", Entry(compared, two_sides, weight=8)),
     function("capture", lambda d: {"model": d.dense()}, weight=1),
-    ("execution", Entry(entered(islices.execution), lambda d: {"mode": "native"}, weight=1)),
+    ("execution", Entry(entered(islices.execution), lambda d: {"mode": "framework"}, weight=1)),
     ("use_kernels", Entry(entered(islices.use_kernels), lambda d: {"on": False}, weight=1)),
     ("set_num_threads", Entry(threads, lambda d: {"n": 2}, weight=1)),
     ("all_reduce", Entry(lambda x, op, strategy, link: all_reduce(x, op, Alone(), strategy=strategy, link=link),
@@ -390,11 +390,11 @@ BY_NAME: dict[str, Sequence[Any]] = {"dense_shape": SHAPES, "num_rows": NUMBERS,
 
 
 def draw_call(
-    rng: random.Random, backend: Backend, others: Sequence[Backend], native_share: float, *, wide: bool
+    rng: random.Random, backend: Backend, others: Sequence[Backend], framework_share: float, *, wide: bool
 ) -> Call:
     """A call, all of whose arguments are made for it alone; wide: the framework has its 64-bit types switched on."""
     name = rng.choice(NAMES_OF_ENTRIES)
-    mode = "native" if rng.random() < native_share and not backend.host_only else "host"
+    mode = "framework" if rng.random() < framework_share and not backend.host_only else "host"
     entry, d = ENTRIES[name], Draw(rng, backend, others, wide=wide)
     arguments = entry.make(d)
     names = [n for n in arguments if n not in entry.fixed]

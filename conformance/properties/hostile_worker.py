@@ -148,16 +148,16 @@ def _same_bits(now: np.ndarray[Any, Any], before: np.ndarray[Any, Any]) -> bool:
 
 # ---------------------------------------------------------------------- the run
 def main(argv: list[str]) -> int:
-    name, seed, first, last, native, log = argv
+    name, seed, first, last, share, log = argv
     backend = islices.get_backend(name)
     others = list(_others(name))
     if log == "-":
-        return _aloud(backend, others, int(seed), range(int(first), int(last)), float(native))
+        return _aloud(backend, others, int(seed), range(int(first), int(last)), float(share))
     counts: Counter[str] = Counter()
     fd = os.open(log, os.O_WRONLY | os.O_APPEND)
     for number in range(int(first), int(last)):
         os.write(fd, b"%d\n" % number)
-        verdict = _one(backend, others, int(seed), number, float(native))
+        verdict = _one(backend, others, int(seed), number, float(share))
         counts[verdict.came] += 1
         if verdict.key:
             line = {"number": number, "key": verdict.key, "text": verdict.text}
@@ -182,11 +182,11 @@ def _others(name: str) -> Iterator[Backend]:
             return
 
 
-def _one(backend: Backend, others: list[Backend], seed: int, number: int, native: float) -> Verdict:
+def _one(backend: Backend, others: list[Backend], seed: int, number: int, share: float) -> Verdict:
     rng = random.Random(f"{backend.name}/{seed}/{number}")
     with _width(rng, backend) as wide:
         try:
-            call = draw_call(rng, backend, others, native, wide=wide)
+            call = draw_call(rng, backend, others, share, wide=wide)
         except Exception as error:  # good arguments that could not be made say nothing about the call
             text = "".join(traceback.format_exception(error))[-1500:]
             return Verdict("harness error", f"harness error: {type(error).__name__} at {_where(error)}", text)
@@ -201,12 +201,12 @@ def _width(rng: random.Random, backend: Backend) -> Iterator[bool]:
         yield wide
 
 
-def _aloud(backend: Backend, others: list[Backend], seed: int, numbers: range, native: float) -> int:
+def _aloud(backend: Backend, others: list[Backend], seed: int, numbers: range, share: float) -> int:
     found = 0
     for number in numbers:
         rng = random.Random(f"{backend.name}/{seed}/{number}")
         with _width(rng, backend) as wide:
-            call = draw_call(rng, backend, others, native, wide=wide)
+            call = draw_call(rng, backend, others, share, wide=wide)
             print(f"input {number}: {call.name} on {backend.name}, {call.mode}; spoilt: {', '.join(call.spoilt)}")
             for key, value in call.arguments.items():
                 print(f"  {key} = {show(value)}", flush=True)

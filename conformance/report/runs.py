@@ -35,7 +35,7 @@ CLAUSES = {
     "13": "row selection", "14": "per sample", "15": "row updates", "16": "optimizers", "17": "traced code",
     "18": "scalars", "19": "bags", "20": "modes",
 }  # fmt: skip
-MODES = ("host", "native", "traced")
+MODES = ("host", "framework", "traced")
 #: what can come of a case, best first
 OUTCOMES = ("pass", "deviation", "unsupported", "fail", "harness error")
 PROBLEMS = ("fail", "harness error")

@@ -10,11 +10,11 @@ How to read the contracts
     Array arguments are dense arrays of the adapter's framework. The core itself uses Python's operators
     ``+ - *`` and unary minus on them, and nothing else: division, square root and comparison are primitives, since
     frameworks do not agree on them. Masks are whatever the adapter's own `where` and `select` take.
-    In float64 arithmetic it does so with arrays, or with numbers that any parser reads exactly (2.0).
+    In float64 arithmetic it does so with arrays alone: a compiler may narrow a Python number beside them.
     A dtype is its NumPy name ("float32", "bfloat16", "int64"). Shapes are tuples of ints; in traced code a
     dimension may be None. ``like`` is an array whose device (and only that) the result shares.
     A method under ``@optional`` may be left out, and the mark says what holds then. All others are needed: by mode
-    native each of them, by mode host those that give and take memory, and what the reports of the suite name.
+    framework each of them, by mode host those that give and take memory, and what the reports of the suite name.
 """
 
 from __future__ import annotations

@@ -76,10 +76,10 @@ class Arrays(Part):
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         """A context in which the primitives below run: wide types on, zero-size arrays legal.
 
-        Native norms are taken in float64, whatever the values are. A framework that has it switched off turns it on
+        Its norms are taken in float64, whatever the values are. A framework that has it switched off turns it on
         here. One that has none leaves float64 out of `float_dtypes`, and its `astype` answers it with ``raise
         self.lacks("astype", "it has no float64")``: norms and clips by them are the host's then, wherever `host_view`
-        shows the memory, and unsupported in mode native.
+        shows the memory, and unsupported in mode framework.
         """
         return contextlib.nullcontext()
 

@@ -66,10 +66,10 @@ class ForTheSuite(Arrays):
         """x on a device, one of `devices`: for the conformance suite."""
         raise self.lacks("on_device")
 
-    @optional("host and native, and traced where there is a `trace`")
+    @optional("host and framework, and traced where there is a `trace`")
     def modes(self) -> list[str]:
-        """The execution modes there are: "host", "native" unless they are the same, "traced" with a compiler."""
-        modes = ["host"] if self.host_only else ["host", "native"]
+        """The execution modes there are: "host", "framework" unless they are the same, "traced" with a compiler."""
+        modes = ["host"] if self.host_only else ["host", "framework"]
         return modes if type(self).trace is ForTheSuite.trace else [*modes, "traced"]
 
     @optional("64-bit types are always there")

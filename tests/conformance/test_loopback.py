@@ -72,7 +72,7 @@ def test_arithmetic_does_not() -> None:
 
 
 def test_the_default_profile_passes_on_the_host(tmp_path: Path) -> None:
-    """In native mode too: `test_suite_catches`, whose sound backend this is."""
+    """In mode framework too: `test_suite_catches`, whose sound backend this is."""
     run = run_suite(tmp_path, "loopback", "--islices-modes", "host", path=LOOPBACK)
     assert run.status == 0, run.output[-3000:]
     assert set(run.counts) == {"pass", "unsupported"}
@@ -85,7 +85,7 @@ def test_every_public_function_gives_loopback_arrays_back() -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     own = {"LoopbackArray", "LoopbackRows"}
-    for mode in ("host", "native"):
+    for mode in ("host", "framework"):
         assert set(found[mode]) == (set(islices.__all__) | OVER_RANKS) - NO_ARRAYS, "every function is called"
         leaks = {name: kinds for name, kinds in found[mode].items() if not set(kinds) <= own or not kinds}
         assert not leaks, (mode, leaks)

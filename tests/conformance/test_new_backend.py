@@ -95,7 +95,9 @@ def test_what_is_written_is_tidy_and_loads(tmp_path: Path) -> None:
     assert project["entry-points"] == {"islices.backends": {"my_fw.core": "islices_my_fw:backend"}}
     code = "import islices_my_fw as m; print(m.backend, m.backend.module, type(m.backend).__name__, m.backend.modes())"
     done = python("-c", code, path=tmp_path)
-    assert done.stdout.strip() == "<islices backend my_fw.core> my_fw.core MyFwBackend ['host', 'native']", done.stderr
+    assert done.stdout.strip() == "<islices backend my_fw.core> my_fw.core MyFwBackend ['host', 'framework']", (
+        done.stderr
+    )
 
 
 # ---------------------------------------------------------------------- what is refused

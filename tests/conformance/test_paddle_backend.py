@@ -52,7 +52,7 @@ def test_the_entry_point_is_named_like_the_module_that_must_be_imported() -> Non
 def test_modules_are_short_and_import_what_an_outsider_may(module: Path) -> None:
     assert len(module.read_text("utf-8").splitlines()) < 400
     own = {name for name in imported(module) if name.partition(".")[0] == "islices"}
-    allowed = {"memory": {"islices.memory"}, "native": set()}.get(module.stem, {"islices.backend"})
+    allowed = {"memory": {"islices.memory"}, "framework": set()}.get(module.stem, {"islices.backend"})
     assert own <= allowed, "the plug-in stands on the protocol"
 
 
@@ -80,7 +80,7 @@ def test_it_conforms(paddle: Any, tmp_path: Path) -> None:
     run = run_suite(tmp_path, "paddle", "-k", "captured or conversion or memory", path=tmp_path)
     assert run.status == 0, run.output[-3000:]
     assert set(run.counts) == {"pass"}
-    assert {case["mode"] for case in run.cases} == {"host", "native"}
+    assert {case["mode"] for case in run.cases} == {"host", "framework"}
 
 
 # ---------------------------------------------------------------------- what the adapter works around
@@ -317,7 +317,7 @@ def test_a_layer_with_a_forward_of_its_own_is_refused(paddle: Any) -> None:
         pass
 
 
-@pytest.mark.parametrize("mode", ["host", "native"])
+@pytest.mark.parametrize("mode", ["host", "framework"])
 def test_parameters_change_in_place_and_record_nothing(paddle: Any, mode: str) -> None:
     table = paddle.create_parameter([4, 2], "float32")
     table.set_value(np.ones((4, 2), np.float32))

@@ -87,7 +87,7 @@ def wrong_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("wrong_torch")
 def test_a_broken_law_is_shrunk_and_printed_as_code(tmp_path: Path) -> None:
     law, torch = LAWS["densify_is_linear"], islices.get_backend("torch")
-    counterexample = break_law(law, torch, "native", 200, seed=0)
+    counterexample = break_law(law, torch, "framework", 200, seed=0)
     assert counterexample is not None, "last-wins sums were not noticed"
     x, y = counterexample.arguments["x"], counterexample.arguments["y"]
     assert len(x.indices.data) + len(y.indices.data) <= 4, counterexample.script
@@ -105,7 +105,7 @@ def test_a_broken_law_is_shrunk_and_printed_as_code(tmp_path: Path) -> None:
 def test_a_disagreement_is_printed_as_code(tmp_path: Path) -> None:
     counterexample = compare_columns(LAWS["densify_of_coalesce_is_densify"], columns(["numpy", "torch"]), 200, seed=0)
     assert counterexample is not None, "last-wins sums were not noticed"
-    assert counterexample.where == "numpy, host and torch, native"
+    assert counterexample.where == "numpy, host and torch, framework"
     wrong = run_script(counterexample.script, tmp_path, LAST_WINS)
     assert wrong.returncode == 1, wrong.stdout + wrong.stderr
     assert "AssertionError: got" in wrong.stderr

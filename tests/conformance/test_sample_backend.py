@@ -38,7 +38,7 @@ def test_what_is_installed_is_the_two_modules_and_an_entry_point(site: Path) -> 
 def test_it_is_listed_beside_the_built_in_ones(site: Path) -> None:
     done = python("-m", "islices", "backends", "--json", path=site)
     found = {backend["name"]: backend for backend in json.loads(done.stdout)["backends"]}
-    assert found["sample"] == {"name": "sample", "version": "1.0", "devices": ["cpu"], "modes": ["host", "native"]}
+    assert found["sample"] == {"name": "sample", "version": "1.0", "devices": ["cpu"], "modes": ["host", "framework"]}
     assert list(found) == [*islices.list_backends(), "sample"]
 
 
@@ -52,7 +52,7 @@ def test_it_conforms_and_stands_in_the_matrix(site: Path, tmp_path: Path) -> Non
     }  # fmt: skip
     passed = {(case["mode"], case["clause"]) for case in run.cases if case["outcome"] == "pass"}
     clauses = {str(k) for k in range(1, 17)}
-    assert passed >= {(mode, clause) for mode in ("host", "native") for clause in clauses}
+    assert passed >= {(mode, clause) for mode in ("host", "framework") for clause in clauses}
     assert (run.lines[0]["backend"], run.lines[0]["version"]) == ("sample", "1.0")
 
 
@@ -139,7 +139,7 @@ class Defect(NamedTuple):
     rows: list[str]  # of the matrix, where the fails show
     named: str  # a failing case that shows it by hand-checkable numbers
     sound: set[str]  # clauses of other things, which go on passing
-    modes: frozenset[str] = frozenset({"native"})
+    modes: frozenset[str] = frozenset({"framework"})
 
 
 PLACE = "\n    def scatter_rows"  # where a method more is put
@@ -177,7 +177,7 @@ DEFECTS = {
         ["indices (2)"],
         "conversion/native-index/minus-one",
         {"1"},
-        frozenset({"host", "native"}),
+        frozenset({"host", "framework"}),
     ),
     "epsilon in clip": Defect(
         [
@@ -239,4 +239,4 @@ def test_a_wrong_adapter_is_caught_by_the_clause_that_speaks_of_it(label: str, s
     assert defect.sound <= run.clauses("pass") - run.clauses("fail")
     for title in defect.rows:
         assert any(title in line and "✗" in line for line in run.output.splitlines()), run.output[:3000]
-    assert f"sample@1.0 native  {defect.named}" in run.output, "the case is named"
+    assert f"sample@1.0 framework  {defect.named}" in run.output, "the case is named"

@@ -48,7 +48,7 @@ def test_each_variant_is_a_run_of_its_own_and_one_that_cannot_run_says_why(
         ("torch", "ranks"),
     ]
     modes = [line["mode"] for line in lines if line["type"] == "case"]
-    assert set(modes) == {"host", "native", "traced"}, "torch.compile is torch's traced column"
+    assert set(modes) == {"host", "framework", "traced"}, "torch.compile is torch's traced column"
     cuda = headers[-2]
     if cuda["devices"] == ["cpu"]:
         assert "no CUDA device" in cuda["skipped"]
@@ -124,7 +124,7 @@ def test_on_device_keeps_an_arrays_bits_and_type(name: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in FRAMEWORKS if name in ("torch", "tensorflow", "jax")])
-@pytest.mark.parametrize("mode", ["native", "traced"])
+@pytest.mark.parametrize("mode", ["framework", "traced"])
 def test_a_device_variant_runs_its_cases_on_that_device(name: str, mode: str) -> None:
     """As cuda does where there is one: on the last device that the backend names."""
     backend = islices.get_backend(name)

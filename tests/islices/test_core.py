@@ -11,6 +11,7 @@ import math
 import operator
 import pickle
 import threading
+import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
@@ -282,25 +283,25 @@ def test_modes_nest_and_come_back_after_an_error() -> None:
     from islices import modes
 
     seen = []
-    with islices.execution("native"):
+    with islices.execution("framework"):
         seen.append(modes._mode.get())
         with islices.execution("host"):
             seen.append(modes._mode.get())
         with pytest.raises(RuntimeError, match="stop"), islices.execution("host"):
             raise RuntimeError("stop")
         seen.append(modes._mode.get())
-    assert [*seen, modes._mode.get()] == ["native", "host", "native", "host"]
+    assert [*seen, modes._mode.get()] == ["framework", "host", "framework", "host"]
 
 
 @pytest.mark.parametrize("mode", ["traced", "", None, 1])
 def test_an_unknown_mode_is_refused(mode: Any) -> None:
-    with pytest.raises(ValueError, match="'host', 'native'"), islices.execution(mode):
+    with pytest.raises(ValueError, match="'host', 'framework'"), islices.execution(mode):
         pass
 
 
 def test_threads_do_not_see_each_others_mode() -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed: with NumPy alone there is one mode")
-    calls: dict[str, int] = {"host": 0, "native": 0}
+    calls: dict[str, int] = {"host": 0, "framework": 0}
     backend = islices.get_backend("torch")
     barrier = threading.Barrier(2)
 
@@ -313,15 +314,37 @@ def test_threads_do_not_see_each_others_mode() -> None:
             barrier.wait()
 
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(work, ("host", "native")))
-    assert calls == {"host": 100, "native": 0}
+        list(pool.map(work, ("host", "framework")))
+    assert calls == {"host": 100, "framework": 0}
+
+
+def test_native_is_a_deprecated_name_of_the_mode_framework() -> None:
+    from islices import modes
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with islices.execution("native"):
+            assert modes._mode.get() == "framework"
+    told = "mode='native' is deprecated: use 'framework', which is the same; islices 0.2 takes it away"
+    assert [(str(w.message), w.category, w.filename) for w in caught] == [(told, DeprecationWarning, __file__)]
+
+
+def test_an_adapter_may_still_call_the_mode_native() -> None:
+    from islices.modes import modes_of
+
+    class Former(type(islices.get_backend("numpy"))):  # type: ignore[misc]
+        def modes(self) -> list[str]:
+            return ["host", "native"]
+
+    with pytest.warns(DeprecationWarning, match=r"'native' of numpy's modes\(\) is deprecated: use 'framework'"):
+        assert modes_of(Former()) == ["host", "framework"]
 
 
 def test_numpy_has_one_arithmetic_whatever_the_mode() -> None:
     s = make()
-    with islices.execution("native"):
-        native = islices.coalesce(s)
-    assert bits(native) == bits(islices.coalesce(s))
+    with islices.execution("framework"):
+        own = islices.coalesce(s)
+    assert bits(own) == bits(islices.coalesce(s))
 
 
 # ---------------------------------------------------------------------- from_dense, keep_rows, drop_rows

@@ -37,7 +37,7 @@ def numpy(x: Any) -> np.ndarray:
 OVERFLOWING = {"float16": 4e4, "bfloat16": 3e38, "float32": 3e38}
 
 
-@pytest.mark.parametrize("mode", ["host", "native"])
+@pytest.mark.parametrize("mode", ["host", "framework"])
 @pytest.mark.parametrize("dtype", OVERFLOWING)
 @pytest.mark.parametrize("name", BACKENDS)
 def test_overflow_is_seen_after_duplicates_are_summed(name: str, dtype: str, mode: str) -> None:

@@ -61,7 +61,7 @@ def numpy(name: str, table: Any) -> np.ndarray:
     return np.array(islices.get_backend(name).to_numpy(table))
 
 
-@pytest.mark.parametrize("mode", ["host", "native"])
+@pytest.mark.parametrize("mode", ["host", "framework"])
 @pytest.mark.parametrize("as_table", [False, True], ids=["array", "Table"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_in_place_where_the_framework_is(kind: str, as_table: bool, mode: str) -> None:

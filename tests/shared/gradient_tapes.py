@@ -15,9 +15,9 @@ from islices.host import bfloat16_to_float32
 __all__ = ["FRAMEWORKS", "MODES", "Tape", "read"]
 
 FRAMEWORKS = [name for name in ("torch", "tensorflow", "jax", "mxnet") if name in islices.list_backends()]
-#: (framework, mode): eager on the host where the library chooses so, eager natively, compiled.
+#: (framework, mode): eager on the host where the library chooses so, eager in mode framework, compiled.
 MODES = [
-    *((name, mode) for name in FRAMEWORKS for mode in ("eager", "native")),
+    *((name, mode) for name in FRAMEWORKS for mode in ("eager", "framework")),
     *((name, "compiled") for name in FRAMEWORKS if name in ("tensorflow", "jax")),
 ]
 
@@ -43,7 +43,7 @@ class Tape:
     def running(self) -> Iterator[None]:
         # MXNet takes arrays of no elements in such a context only
         shapes = self.module.util.np_shape(True) if self.framework == "mxnet" else contextlib.nullcontext()
-        with islices.execution("native" if self.mode == "native" else "host"), self.backend.wide_types(), shapes:
+        with islices.execution("framework" if self.mode == "framework" else "host"), self.backend.wide_types(), shapes:
             yield
 
     def array(self, x: np.ndarray) -> Any:

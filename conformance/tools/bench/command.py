@@ -53,7 +53,7 @@ and only when asked for
   growth      an optimizer's step on tables of 1e5 and of 1e8 rows
 
 columns
-  islices     as it runs by default; "kernels off" in NumPy alone; "native" by the framework's own operations;
+  islices     as it runs by default; "kernels off" in NumPy alone; "framework" by its own operations;
               "compiled" inside tf.function or jax.jit
   own         the fastest that the framework's users can write without islices, for the same result: duplicates summed,
               rows ascending where islices sorts them. A way that does less ends in a remark in brackets, and stands in

@@ -17,11 +17,11 @@ def modes_of(B: Backend) -> list[str]:
     modes = ["islices"]
     if active() is not None:  # else there is nothing to switch off
         modes.append("kernels off")
-    return modes if B.host_only else [*modes, "native"]
+    return modes if B.host_only else [*modes, "framework"]
 
 
 @contextlib.contextmanager
 def running(mode: str) -> Iterator[None]:
     """A context in which islices runs in one of `modes_of`."""
-    with islices.execution("native" if mode == "native" else "host"), islices.use_kernels(mode != "kernels off"):
+    with islices.execution("framework" if mode == "framework" else "host"), islices.use_kernels(mode != "kernels off"):
         yield

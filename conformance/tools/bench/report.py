@@ -41,13 +41,13 @@ def tables(run: dict[str, Any]) -> list[Table]:
     return [*found, *report_embedding.tables(run), *_remarks(run)]
 
 
-MODES = ("islices", "kernels off", "native", "compiled")
+MODES = ("islices", "kernels off", "framework", "compiled")
 
 
 def _operations(run: dict[str, Any]) -> Iterable[Table]:
     heads = (
-        "backend", "slices", "dim", "ids", "types", "islices ms", "kernels off", "native", "fastest own call", "own ms",
-        "islices / own", "limit ms", "islices / limit", "scipy ms",
+        "backend", "slices", "dim", "ids", "types", "islices ms", "kernels off", "framework", "fastest own call",
+        "own ms", "islices / own", "limit ms", "islices / limit", "scipy ms",
     )  # fmt: skip
     words = frozenset({"backend", "ids", "types", "fastest own call"})
     records = sorted(of_part(run, "operations"), key=_place(run))
@@ -65,7 +65,9 @@ def _operations(run: dict[str, Any]) -> Iterable[Table]:
             rows += _lines(record, record["own"], start, ("islices",), end)
         if rows:
             title = f"{operation}, milliseconds"
-            yield Table(title, heads, rows, words, ("scipy ms", "kernels off", "native", "limit ms", "islices / limit"))
+            yield Table(
+                title, heads, rows, words, ("scipy ms", "kernels off", "framework", "limit ms", "islices / limit")
+            )
 
 
 def _place(run: dict[str, Any]) -> Callable[[dict[str, Any]], Any]:
@@ -82,7 +84,7 @@ def _place(run: dict[str, Any]) -> Callable[[dict[str, Any]], Any]:
 
 def _updates(run: dict[str, Any]) -> Iterable[Table]:
     heads = (
-        "backend", "optimizer", "islices ms", "kernels off", "native", "compiled", "limit ms", "islices / limit",
+        "backend", "optimizer", "islices ms", "kernels off", "framework", "compiled", "limit ms", "islices / limit",
         "own step", "own ms", "islices / own", "compiled / own",
     )  # fmt: skip
     rows, size = [], {}
@@ -96,7 +98,7 @@ def _updates(run: dict[str, Any]) -> Iterable[Table]:
             f"a step, uncoalesced gradient in: {size['slices']:,} Zipf(1.1) ids ({size['distinct']:,} distinct) over "
             f"{size['rows']:,} x {size['dim']} float32, milliseconds"
         )
-        spare = ("kernels off", "native", "compiled / own", "compiled", "limit ms")
+        spare = ("kernels off", "framework", "compiled / own", "compiled", "limit ms")
         yield Table(title, heads, rows, frozenset({"backend", "optimizer", "own step"}), spare)
 
 

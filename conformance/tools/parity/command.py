@@ -22,6 +22,7 @@ from islices.conformance.tools.parity.run import train
 from islices.conformance.tools.parity.text import default_text, read_text, text_of
 from islices.conformance.tools.parity.training import OPTIMIZERS, SEMANTICS, Recipe, Training, has_losses
 from islices.conformance.tools.parity.why import explain
+from islices.deprecation import warn_deprecated
 from islices.registry import list_backends
 
 __all__ = ["COMMAND"]
@@ -49,7 +50,7 @@ examples
   islices parity                                           four backends, 200 steps of adam
   islices parity --upstream shared --model translation     five backends, the same bits
   islices parity --text book.txt --optimizer adagrad --plot curves.png --json run.json
-  islices parity --native -b torch -b tensorflow           beside it what the frameworks' own functions make of it
+  islices parity --own -b torch -b tensorflow              beside it what the frameworks' own functions make of it
   islices parity --semantics keras                         the arithmetic of Keras everywhere
 
 exit codes: 0 within the bound, 1 above it, 2 usage, 3 a backend or the harness broke
@@ -66,7 +67,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="whose formulas clip and step (default: %(default)s)")  # fmt: skip
     add("--upstream", choices=("own", "shared"), default="own", help="whose gradients (default: %(default)s)")
     add("-b", "--backend", action="append", metavar="NAME", help="only this backend (may be repeated)")
-    add("--native", action="store_true", help="beside it, training by each framework's own functions, without islices")
+    add("--own", action="store_true", help="beside it, training by each framework's own functions, without islices")
+    add("--native", dest="own", action="store_const", const="--native", help=argparse.SUPPRESS)
     add("--steps", type=_count, default=200, metavar="N", help="(default: %(default)s)")
     add("--seed", type=_seed, default=0, metavar="N", help="of start, batches and negatives (default: %(default)s)")
     add("--batch-size", type=_count, default=64, metavar="N", help="(default: %(default)s)")
@@ -144,10 +146,10 @@ COMMAND = Command(
 # ---------------------------------------------------------------------- what is asked for
 def _check(options: argparse.Namespace) -> None:
     """What is wrong with the call is said before a minute of work, not after."""
-    if options.native and options.upstream == "shared":
-        raise UsageError(
-            "--native: not with --upstream shared: the frameworks' own functions take no recorded gradients"
-        )
+    if options.own == "--native":
+        warn_deprecated("--native is deprecated: use --own, which is the same; islices 0.2 takes it away")
+    if options.own and options.upstream == "shared":
+        raise UsageError("--own: not with --upstream shared: the frameworks' own functions take no recorded gradients")
     if options.lr == math.inf:
         raise UsageError("--lr: got inf; accepted is a finite number above 0")
     if options.plot:
@@ -166,7 +168,7 @@ def _backends(options: argparse.Namespace) -> list[str]:
                 f"--backend: {name} has no autodiff of its own that parity knows; it takes part with --upstream shared"
             )
     chosen = list(dict.fromkeys(options.backend or able))
-    if len(chosen) < 2 and not (chosen and options.native):
+    if len(chosen) < 2 and not (chosen and options.own):
         raise UsageError(f"--backend: got {', '.join(chosen) or 'none'}; accepted are at least two, to be compared")
     return chosen
 
@@ -187,7 +189,7 @@ def _train(options: argparse.Namespace, names: list[str], recipe: Any, text: Any
     with bar("loading the frameworks", options.steps) as step:
         with stderr_aside():  # what the frameworks say while they load
             trainings = [Training(name, recipe, start) for name in names]
-            own = {name: _own_training(name, recipe, start) for name in names} if options.native else {}
+            own = {name: _own_training(name, recipe, start) for name in names} if options.own else {}
         result = train(
             recipe, start, recipe.model.batches(), options.steps, trainings,
             shared=options.upstream == "shared", own=own, tell=lambda: step("training in step"),

@@ -286,7 +286,7 @@ def test_choosing_while_tracing() -> None:
     values, indices = slices(20, (3,))
     with islices.use_kernels(False):
         assert SUM not in text(coalesce, values, indices)
-    with islices.execution("native"):
+    with islices.execution("framework"):
         assert SUM not in text(coalesce, values, indices)
     assert SUM in text(coalesce, values, indices)
 

@@ -48,7 +48,7 @@ def with_int64(x: Any) -> Any:
     return tuple(map(with_int64, x)) if isinstance(x, tuple) else x
 
 
-@pytest.mark.parametrize("mode", ["host", "native"])
+@pytest.mark.parametrize("mode", ["host", "framework"])
 def test_golden_cases_with_float_ids_and_masks(mode: str) -> None:
     taken, problems = 0, []
     for case in CASES:

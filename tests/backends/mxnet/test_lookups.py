@@ -298,7 +298,7 @@ def test_a_custom_gradient_runs_on_the_host_in_the_mode_of_its_caller() -> None:
         seen.append((autograd.is_recording(), modes.host_views(BACKEND, [x]) is not None))
 
     f = BACKEND.custom_gradient(lambda x: (look(x), x * 1)[1], lambda r, u: (look(u), (u * 2,))[1])
-    for mode in ("host", "native"):
+    for mode in ("host", "framework"):
         with islices.execution(mode):
             _, g = islices.value_and_grad(lambda x: f(x).sum())(array([1.0, 2.0]))
         assert g.asnumpy().tolist() == [2, 2]

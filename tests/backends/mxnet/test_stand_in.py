@@ -193,7 +193,7 @@ def test_beside_the_other_frameworks(mxnet_first: bool) -> None:
         slices = islices.IndexedSlices(np.ones((3, 2), np.float32), np.array([1, 0, 1]), (4, 2))
         for name in {order!r}:
             backend = islices.get_backend(name)
-            for mode in ("host", "native"):
+            for mode in ("host", "framework"):
                 with islices.execution(mode):
                     out = islices.coalesce(islices.convert(slices, name))
                 assert backend.to_numpy(out.values).tolist() == [[1, 1], [2, 2]], name

@@ -179,15 +179,15 @@ def test_merge_refuses_a_column_that_comes_twice(tmp_path: Path, capsys: pytest.
     others.append(header("numpy", platform="macOS-15.1-arm64-arm-64bit"))
     assert merge(tmp_path, WHOLE, *(lines(*run_of(head, case("a", "pass"))) for head in others)) == 0
     assert len(read(tmp_path / "all.jsonl")) == 5
-    other_mode = lines(*run_of(header("numpy"), case("a", "pass", "native")))
+    other_mode = lines(*run_of(header("numpy"), case("a", "pass", "framework")))
     assert merge(tmp_path, WHOLE, other_mode) == 0, "another mode of it is another column"
 
 
 def test_replace_loses_no_column_and_no_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    two = lines(*run_of(header("torch"), case("a", "pass"), case("a", "pass", "native")))
+    two = lines(*run_of(header("torch"), case("a", "pass"), case("a", "pass", "framework")))
     one = lines(*run_of(header("torch"), case("a", "fail")))
     assert merge(tmp_path, two, one, more=("--replace",)) == 2
-    assert "has no cases of mode native" in capsys.readouterr().err
+    assert "has no cases of mode framework" in capsys.readouterr().err
     crashed = lines(header("torch"), case("a", "pass"))
     assert merge(tmp_path, two, WHOLE, crashed, more=("--replace",)) == 0
     assert (tmp_path / "all.jsonl").read_text() == crashed + WHOLE, "the later one holds, broken as it is"

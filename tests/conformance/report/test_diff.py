@@ -71,12 +71,12 @@ def test_reasons_that_change_are_told(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_versions_change_and_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    old = report(case("a", "pass"), case("a", "pass", "native"))
-    new = report(case("a", "pass"), case("a", "fail", "native"), version="2.0", islices="0.2.0")
+    old = report(case("a", "pass"), case("a", "pass", "framework"))
+    new = report(case("a", "pass"), case("a", "fail", "framework"), version="2.0", islices="0.2.0")
     status, found = diff(tmp_path, capsys, old, new)
     assert status == 1
     assert found["versions"] == ["torch@2.0: version 1.0 -> 2.0, islices 0.1.0 -> 0.2.0"]
-    assert [(c["column"], c["id"]) for c in found["changes"]] == [("torch @2.0 native", "a")]
+    assert [(c["column"], c["id"]) for c in found["changes"]] == [("torch @2.0 framework", "a")]
 
 
 def test_columns_of_one_kind_are_matched_by_interpreter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

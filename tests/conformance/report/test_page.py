@@ -256,7 +256,7 @@ def test_a_case_says_what_came_of_it_elsewhere(browser: Browser, pages: dict[str
     browser.run(OPEN, "jax")
     browser.run("document.querySelector('.drawer details').open = true")
     texts = wait_for(lambda: browser.run("return [...document.querySelectorAll('.drawer dd')].map(d => d.textContent)"))
-    assert "torch @1.0 host, torch @1.0 native, torch @1.0 kernels off host, jax @1.0 host NumPy 2.3.1" in texts
+    assert "torch @1.0 host, torch @1.0 framework, torch @1.0 kernels off host, jax @1.0 host NumPy 2.3.1" in texts
 
 
 def test_filters_count_anew(browser: Browser, pages: dict[str, Path]) -> None:

@@ -45,6 +45,13 @@ def test_a_real_run_is_read_whole(tmp_path: Path) -> None:
     assert (one.header, one.cases, one.footer, one.error) == (run.header, run.cases, run.footer, "")
 
 
+def test_a_report_by_the_former_name_of_a_mode_is_the_same(tmp_path: Path) -> None:
+    entries = run_of(header("torch"), case("a", "pass"), case("a", "pass", "framework"), case("b", "fail", "framework"))
+    (new,) = runs_of(tmp_path, lines(*entries))
+    (old,) = runs_of(tmp_path, lines(*entries).replace('"framework"', '"native"'))
+    assert (old.modes, old.cases, old.error) == (new.modes, new.cases, "") == (["host", "framework"], new.cases, "")
+
+
 def test_what_does_not_print_stands_as_its_escape(hostile: list[Run]) -> None:
     (bad,) = (c for c in hostile[0].cases if c["outcome"] == "fail")
     assert bad["id"] == bad["got"] == SHOWN
@@ -175,14 +182,14 @@ def test_columns_that_would_have_one_name_are_told_apart(tmp_path: Path) -> None
     text = lines(
         *run_of(header("jax"), case("a", "pass")),
         *run_of(header("jax", numpy="2.3.1", python="3.12.1"), case("a", "pass")),
-        *run_of(header("torch"), case("a", "pass"), case("a", "pass", "native")),
+        *run_of(header("torch"), case("a", "pass"), case("a", "pass", "framework")),
         *run_of(header("torch", version="2.0+cpu", variant="kernels off"), case("a", "pass")),
         *run_of(header("mxnet"), case("a", "pass")), *run_of(header("mxnet"), case("a", "pass")),
     )  # fmt: skip
     runs = runs_of(tmp_path, text)
     assert [" ".join(label) for label in column_labels(columns(runs))] == [
         "jax @1.0 host NumPy 1.26.4 Python 3.11.7", "jax @1.0 host NumPy 2.3.1 Python 3.12.1", "torch @1.0 host",
-        "torch @1.0 native", "torch @2.0 kernels off host", "mxnet @1.0 host #1", "mxnet @1.0 host #2",
+        "torch @1.0 framework", "torch @2.0 kernels off host", "mxnet @1.0 host #1", "mxnet @1.0 host #2",
     ]  # fmt: skip
     assert run_names(runs)[2:4] == ["torch@1.0", "torch@2.0+cpu kernels off"]
 
@@ -213,7 +220,7 @@ def test_the_terminal_fits_its_width(
     path = tmp_path / "r.jsonl"
     heads = [header(name, version=f"{k}.0") for k, name in enumerate(["torch", "tensorflow", "jax", "mxnet"] * 3)]
     path.write_text(
-        lines(*(entry for head in heads for entry in run_of(head, case("a", "pass"), case("a", "pass", "native"))))
+        lines(*(entry for head in heads for entry in run_of(head, case("a", "pass"), case("a", "pass", "framework"))))
     )
     monkeypatch.setenv("NO_COLOR", "1")
     for columns_wide in (60, 100, 300):
@@ -222,7 +229,7 @@ def test_the_terminal_fits_its_width(
         output = capsys.readouterr().out
         assert max(map(len, output.splitlines())) <= columns_wide
         assert "\x1b" not in output
-        assert output.count("host") == output.count("native") == 12
+        assert output.count("host") == output.count("framework") == 12
     assert len(matrix(read(path), 60)) > 1 == len(matrix(read(path), 300))
 
 

@@ -280,8 +280,8 @@ def test_it_stops_where_one_leaves_and_says_why(
 
 # ---------------------------------------------------------------------- beside it, the frameworks' own functions
 @several
-def test_native_is_shown_beside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = run(tmp_path, "--native", "--optimizer", "adagrad")
+def test_own_functions_are_shown_beside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = run(tmp_path, "--own", "--optimizer", "adagrad")
     assert list(found["own"]) == FRAMEWORKS
     assert max(found["gap"]) <= max(found["bound"])
     assert max(found["own_gap"]) > 1000 * max(found["gap"]), "other defaults, and a padding row that is trained"
@@ -300,7 +300,7 @@ def test_native_is_shown_beside(tmp_path: Path, capsys: pytest.CaptureFixture[st
         (["-b", "numpy"], "takes part with --upstream shared"),
         (["-b", "abacus"], "'abacus', which is not installed"),
         (["-b", "numpy", "--upstream", "shared"], "at least two"),
-        (["--native", "--upstream", "shared"], "--native"),
+        (["--own", "--upstream", "shared"], "--own: not"),
         (["--lr", "0"], "above 0"),
         (["--lr", "inf"], "finite"),
         (["--max-norm", "nan"], "above 0"),
@@ -321,6 +321,12 @@ def test_usage(words: list[str], said: str, tmp_path: Path, capsys: pytest.Captu
         (tmp_path / name).write_bytes(content)
     assert main(["parity", *(str(tmp_path / word) if word in files else word for word in words)]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_native_is_a_deprecated_name_of_own(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.warns(DeprecationWarning, match=r"--native is deprecated: use --own.*0\.2"):
+        assert main(["parity", "--native", "--upstream", "shared"]) == 2
+    assert "--own: not with" in capsys.readouterr().err
 
 
 def test_a_text_of_ones_own(tmp_path: Path) -> None:
@@ -351,7 +357,7 @@ def test_batches_are_padded_and_repeat_with_the_seed(name: str) -> None:
 
 # ---------------------------------------------------------------------- pictures, pipes
 @several
-@pytest.mark.parametrize("words", [["--native"], ["--upstream", "shared"]], ids=lambda words: words[-1])
+@pytest.mark.parametrize("words", [["--own"], ["--upstream", "shared"]], ids=lambda words: words[-1])
 def test_picture(words: list[str], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     target = tmp_path / "curves.png"

@@ -434,7 +434,7 @@ def test_dtypes_come_back_in_each_framework(dtype: str, backend: str, tmp_path: 
 
 
 # ---------------------------------------------------------------------- one rank
-@pytest.mark.parametrize("mode", ["host", "native"])
+@pytest.mark.parametrize("mode", ["host", "framework"])
 @pytest.mark.parametrize("backend", ["numpy", "torch", "jax"])
 def test_a_table_of_one_rank_is_a_table(backend: str, mode: str) -> None:
     B = islices.get_backend(backend)

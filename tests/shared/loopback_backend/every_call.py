@@ -156,4 +156,4 @@ def outcome(mode: str) -> dict[str, list[str]]:
         return {name: sorted(set(kinds(call()))) for name, call in CALLS.items()}
 
 
-print(json.dumps({mode: outcome(mode) for mode in ("host", "native")}))
+print(json.dumps({mode: outcome(mode) for mode in ("host", "framework")}))
