@@ -33,7 +33,7 @@ def own_calls_of(backend: Backend) -> Any:
         backend.own_calls()  # a declaration that it is missing, which says so
     if backend.own_calls:
         return importlib.import_module(backend.own_calls)
-    name = f"islices.conformance.native.{backend.name}"
+    name = f"islices.conformance.own_calls.{backend.name}"
     try:
         known = importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:  # a plug-in may be named like a submodule: there is no such package here

@@ -66,7 +66,7 @@ def bags(draw: Any, framework: str) -> tuple[np.ndarray, list[Lookup]]:
 
 def own_calls(framework: str) -> Any:
     islices.get_backend(framework)  # MXNet imports through its adapter only
-    return importlib.import_module(f"islices.conformance.native.{framework}")
+    return importlib.import_module(f"islices.conformance.own_calls.{framework}")
 
 
 def our_gradient(framework: str, table: np.ndarray, lookups: list[Lookup]) -> tuple[islices.IndexedSlices, list[Any]]:

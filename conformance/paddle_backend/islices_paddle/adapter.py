@@ -44,7 +44,7 @@ class PaddleBackend(Backend):
     pip = "pip install paddlepaddle"
     native_name = "paddle SelectedRows"
     protocol = 3
-    own_calls = "islices_paddle.native"
+    own_calls = "islices_paddle.own_calls"
 
     # ------------------------------------------------------------------ identity
     def version(self) -> str:

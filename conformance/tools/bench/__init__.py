@@ -2,7 +2,7 @@
 
 Machines, loads and frameworks differ, so a time alone says little. Every round runs all the ways to do one thing one
 after the other, in a rotating order, and what is compared are medians over the rounds of the ratios within a round.
-Each backend runs in a process of its own. A framework's own calls stand in `islices.conformance.native`.
+Each backend runs in a process of its own. A framework's own calls stand in `islices.conformance.own_calls`.
 
     command   the subcommand: which cases, which processes, what is written    worker    what such a process does
     cases     what is measured: sizes, ids, dtypes                             rounds    interleaved rounds, medians

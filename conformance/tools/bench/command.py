@@ -168,7 +168,7 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _backends(wanted: list[str] | None) -> list[str]:
-    known = [name for name in list_backends() if importlib.util.find_spec(f"islices.conformance.native.{name}")]
+    known = [name for name in list_backends() if importlib.util.find_spec(f"islices.conformance.own_calls.{name}")]
     check_backends(wanted, known)
     return list(dict.fromkeys(wanted or known))
 

@@ -31,7 +31,7 @@ BATCH, PER_SAMPLE_IDS, SAMPLES_ROWS, SAMPLES_DIM, OUT = 64, 50, 200_000, 32, 8
 def gradient(job: dict[str, Any], emit: Callable[..., None]) -> None:
     """Measure the step on one size of table."""
     name, rows, repeat = job["backend"], job["rows"], job["repeat"]
-    steps, block = STEPS[name](), importlib.import_module(f"islices.conformance.native.{name}").block
+    steps, block = STEPS[name](), importlib.import_module(f"islices.conformance.own_calls.{name}").block
     upstream = np.random.default_rng(1).standard_normal((IDS, DIM), np.float32)
     drawn = zipf_ids(IDS, SMALLEST)
     ids = drawn * (rows // SMALLEST)  # the same rows' frequencies, spread over the table
@@ -121,7 +121,7 @@ def samples(job: dict[str, Any], emit: Callable[..., None]) -> None:
     """Measure norms and the clipped sum of a batch."""
     name = job["backend"]
     steps: Steps = STEPS[name]()
-    block = importlib.import_module(f"islices.conformance.native.{name}").block
+    block = importlib.import_module(f"islices.conformance.own_calls.{name}").block
     rng = np.random.default_rng(2)
     head = rng.standard_normal((SAMPLES_DIM, OUT), np.float32)
     targets = 3 * rng.standard_normal((BATCH, OUT), np.float32)

@@ -33,7 +33,7 @@ SLICES, TRIES = 131_072, 3
 def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
     """Measure the three."""
     name = job["backend"]
-    B, block = get_backend(name), importlib.import_module(f"islices.conformance.native.{name}").block
+    B, block = get_backend(name), importlib.import_module(f"islices.conformance.own_calls.{name}").block
     for operation, slices in (("coalesce", SLICES), ("clip_by_global_norm", SLICES), ("adam", IDS)):
         try:
             grown, returned = _peak(B, operation, slices, block)

@@ -104,12 +104,12 @@ def _missing(B: Backend, case: Benchmark) -> str:
 
 
 def _measured(B: Backend, case: Benchmark, copying: Copying, job: dict[str, Any]) -> dict[str, Any]:
-    native = importlib.import_module(f"islices.conformance.native.{B.name}")
+    own_calls = importlib.import_module(f"islices.conformance.own_calls.{B.name}")
     g = _gradient(B, case.slices, case.dim, case.distribution, case.dtype, case.index_dtype, case.rows)
-    ours, own = _ways(B, case, g, native)
+    ours, own = _ways(B, case, g, own_calls)
     modes = list(ours)
-    ours = blocking(ours, native.block)
-    own = blocking(own, native.block)
+    ours = blocking(ours, own_calls.block)
+    own = blocking(own, own_calls.block)
     for label, way in ours.items():
         error = _error(B, case, g, way())
         if not error <= TOLERANCE[case.dtype]:
@@ -130,7 +130,7 @@ def _measured(B: Backend, case: Benchmark, copying: Copying, job: dict[str, Any]
     return found | {"distinct": len(g.distinct), "index_dtype": B.dtype(g.i), "failed": failed}
 
 
-def _ways(B: Backend, case: Benchmark, g: Gradient, native: Any) -> tuple[dict[str, Call], dict[str, Call]]:
+def _ways(B: Backend, case: Benchmark, g: Gradient, own_calls: Any) -> tuple[dict[str, Call], dict[str, Call]]:
     """(islices' ways, the framework's own)."""
     if case.operation == "scatter_add":
         return scatter_ways(B.name, modes_of(B), g.values, g.ids, case.rows)
@@ -149,7 +149,7 @@ def _ways(B: Backend, case: Benchmark, g: Gradient, native: Any) -> tuple[dict[s
         return call
 
     ours = {mode: way(mode) for mode in modes_of(B)}
-    return ours, native.own_calls(case.operation, g.v, g.i, case.rows, g.max_norm)
+    return ours, own_calls.timed_calls(case.operation, g.v, g.i, case.rows, g.max_norm)
 
 
 def _scipy(B: Backend, case: Benchmark, g: Gradient) -> dict[str, Call]:

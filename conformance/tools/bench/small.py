@@ -40,7 +40,7 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
         ours, own = _ours(B, operation, values, ids), owns.get(operation, {})
         ways = ours | own
         if name in ("jax", "mxnet"):  # the others return when they are done
-            ways = blocking(ways, importlib.import_module(f"islices.conformance.native.{name}").block)
+            ways = blocking(ways, importlib.import_module(f"islices.conformance.own_calls.{name}").block)
         times = measure(ways, max(ROUNDS, job["repeat"]), seconds=job["seconds"], inner=INNER)
         emit(operation=operation, size={"slices": SLICES, "dim": DIM}, **summary(times, list(ours), list(own)))
 
@@ -128,7 +128,7 @@ def _jax(values: Any, ids: Any) -> dict[str, dict[str, Call]]:
     import jax
     import jax.numpy as jnp
 
-    from islices.conformance.native.jax import own_calls
+    from islices.conformance.own_calls.jax import timed_calls
 
     v, i = jnp.asarray(values), jnp.asarray(ids)
     step = jax.jit(lambda table, v, i: table.at[i].add(-RATE * v), donate_argnums=0)
@@ -139,7 +139,7 @@ def _jax(values: Any, ids: Any) -> dict[str, dict[str, Call]]:
         return held[0]
 
     def compiled(operation: str) -> dict[str, Call]:
-        ways = own_calls(operation, v, i, ROWS, MAX_NORM)
+        ways = timed_calls(operation, v, i, ROWS, MAX_NORM)
         return {label: way for label, way in ways.items() if label.startswith("jit")}
 
     return {

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from islices import get_backend
-from islices.conformance.native.mxnet import own_calls
+from islices.conformance.own_calls.mxnet import timed_calls
 from islices.conformance.tools.bench.fbgemm_ways import fbgemm_ways
 from islices.conformance.tools.bench.limit import MOVED
 from islices.conformance.tools.bench.rounds import Call
@@ -377,7 +377,7 @@ def _mxnet() -> Framework:
         dim = values.shape[1]
         # row_sparse arrays hold no duplicates, so they are summed first
         first = "np.argsort + dot(csr, values)"
-        summed = own_calls("coalesce", nd.array(values), nd.array(ids, dtype="int64"), rows, 0.0)[first]
+        summed = timed_calls("coalesce", nd.array(values), nd.array(ids, dtype="int64"), rows, 0.0)[first]
 
         def optimizer(make: Callable[[], Any], gradient: Call) -> Callable[[], Call]:
             def ready() -> Call:

@@ -91,7 +91,7 @@ def scatter_ways(
 ) -> tuple[dict[str, Call], dict[str, Call]]:
     """islices' and the framework's own ways to add slices to a table, each to one of its own, zeros at first."""
     framework, B = FRAMEWORKS[name](), get_backend(name)
-    block = importlib.import_module(f"islices.conformance.native.{name}").block
+    block = importlib.import_module(f"islices.conformance.own_calls.{name}").block
     v, i = B.asarray(values), B.asarray(ids)
     shape = (rows, values.shape[1])
     ours = {mode: our_step(framework, "scatter_add", shape, v, i, mode, block) for mode in modes}
@@ -102,7 +102,7 @@ def scatter_ways(
 def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
     """Measure a step of every optimizer."""
     name = job["backend"]
-    framework, block = FRAMEWORKS[name](), importlib.import_module(f"islices.conformance.native.{name}").block
+    framework, block = FRAMEWORKS[name](), importlib.import_module(f"islices.conformance.own_calls.{name}").block
     B, copying = get_backend(name), Copying(job["threads"])
     modes = [*modes_of(B), *([] if framework.compiled is None else ["compiled"])]
     values = np.random.default_rng(1).standard_normal((IDS, DIM), np.float32)
@@ -134,7 +134,7 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
 def growth(job: dict[str, Any], emit: Callable[..., None]) -> None:
     """Measure the steps on a small and a very large table, round by round."""
     name, repeat = job["backend"], job["repeat"]
-    framework, block = FRAMEWORKS[name](), importlib.import_module(f"islices.conformance.native.{name}").block
+    framework, block = FRAMEWORKS[name](), importlib.import_module(f"islices.conformance.own_calls.{name}").block
     B, (small, large) = get_backend(name), GROWTH_ROWS
     values = np.random.default_rng(1).standard_normal((GROWTH_IDS, GROWTH_DIM), np.float32)
     drawn = zipf_ids(GROWTH_IDS, small).astype(np.int32 if name == "jax" else np.int64)

@@ -77,7 +77,7 @@ class Training:
 
     def _trainable(self, x: Array) -> Any:
         with contextlib.suppress(ModuleNotFoundError):  # plug-ins have no such module
-            return importlib.import_module(f"islices.conformance.native.{self.name}").trainable(x)
+            return importlib.import_module(f"islices.conformance.own_calls.{self.name}").trainable(x)
         return self.B.asarray(x)
 
     def own_gradients(self, batch: Batch) -> tuple[float, dict[str, Any]]:

@@ -12,7 +12,7 @@ from jax.experimental import sparse
 
 from islices.conformance import oracle
 from islices.conformance.memory import peak_growth
-from islices.conformance.native.jax import invalid_gradients
+from islices.conformance.own_calls.jax import invalid_gradients
 from islices.conformance.tools.audit.inputs import ROWS, WEIGHTS, Given, gradients
 from islices.conformance.tools.audit.probe import Ask, probe
 from islices.conformance.tools.audit.probes.arithmetic import left_fold, raised, scattered

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from islices.conformance import oracle
-from islices.conformance.native.tensorflow import embedding_gradient
+from islices.conformance.own_calls.tensorflow import embedding_gradient
 from islices.conformance.tools.audit.inputs import ROWS, WEIGHTS, Given, gradients, plain
 from islices.conformance.tools.audit.probe import Ask, probe
 from islices.conformance.tools.audit.probes.tensorflow import answered, array, kind, native, slices

@@ -14,8 +14,8 @@ import numpy as np
 from islices.backends.mxnet.memory import mx as mx  # MXNet, imported on a NumPy that it does not know
 from islices.conformance import oracle
 from islices.conformance.memory import peak_growth
-from islices.conformance.native.mxnet import invalid_gradients
 from islices.conformance.operations import UnsupportedError
+from islices.conformance.own_calls.mxnet import invalid_gradients
 from islices.conformance.tools.audit.inputs import ROWS, Given, gradients
 from islices.conformance.tools.audit.probe import Ask, CorruptionError, probe
 from islices.conformance.tools.audit.probes.arithmetic import raised

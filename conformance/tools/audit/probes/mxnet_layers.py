@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from islices.conformance import oracle
-from islices.conformance.native.mxnet import embedding_gradient
+from islices.conformance.own_calls.mxnet import embedding_gradient
 from islices.conformance.tools.audit.inputs import ROWS, gradients
 from islices.conformance.tools.audit.probe import Ask, probe
 from islices.conformance.tools.audit.probes.arithmetic import raised

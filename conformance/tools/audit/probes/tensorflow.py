@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from islices.conformance import oracle
-from islices.conformance.native.tensorflow import invalid_gradients
+from islices.conformance.own_calls.tensorflow import invalid_gradients
 from islices.conformance.tools.audit.inputs import ROWS, Given, gradients, plain
 from islices.conformance.tools.audit.probe import Ask, probe
 

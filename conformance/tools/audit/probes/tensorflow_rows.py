@@ -10,9 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from islices.conformance import oracle
-from islices.conformance.native.tensorflow import dense_gradient
 from islices.conformance.oracle_embedding import lookup
 from islices.conformance.oracles import ORACLES
+from islices.conformance.own_calls.tensorflow import dense_gradient
 from islices.conformance.tools.audit.inputs import ROWS, WEIGHTS, gradients, plain
 from islices.conformance.tools.audit.probe import Ask, probe
 from islices.conformance.tools.audit.probes.tensorflow import (

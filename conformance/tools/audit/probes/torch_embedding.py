@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import embedding, embedding_bag
 
 from islices.conformance import oracle, oracle_embedding
-from islices.conformance.native.torch import embedding_gradient
+from islices.conformance.own_calls.torch import embedding_gradient
 from islices.conformance.tools.audit.inputs import ROWS, plain
 from islices.conformance.tools.audit.probe import Ask, probe
 from islices.conformance.tools.audit.probes.arithmetic import left_fold

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from islices.conformance.native.torch import invalid_gradients
+from islices.conformance.own_calls.torch import invalid_gradients
 from islices.conformance.tools.audit.probe import Ask, CorruptionError, probe
 from islices.conformance.tools.audit.probes.torch import dense, refused, sparse
 

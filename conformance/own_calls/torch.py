@@ -17,7 +17,7 @@ __all__ = [
     "dense_gradient",
     "embedding_gradient",
     "invalid_gradients",
-    "own_calls",
+    "timed_calls",
     "trainable",
     "weighted_sum",
 ]
@@ -107,7 +107,7 @@ def _compressed_rows() -> torch.Tensor:
         return torch.eye(4, 2).to_sparse_csr()
 
 
-def own_calls(
+def timed_calls(
     operation: str, v: torch.Tensor, indices: torch.Tensor, num_rows: int, max_norm: float
 ) -> dict[str, Callable[[], Any]]:
     """PyTorch's ways to do what islices does, on its own tensors: label -> call.

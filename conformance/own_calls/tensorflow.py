@@ -17,7 +17,7 @@ __all__ = [
     "dense_gradient",
     "embedding_gradient",
     "invalid_gradients",
-    "own_calls",
+    "timed_calls",
     "trainable",
     "weighted_sum",
 ]
@@ -101,7 +101,7 @@ def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
     }
 
 
-def own_calls(
+def timed_calls(
     operation: str, v: tf.Tensor, i: tf.Tensor, num_rows: int, max_norm: float
 ) -> dict[str, Callable[[], Any]]:
     """TensorFlow's ways to do what islices does, on its own tensors: label -> call.

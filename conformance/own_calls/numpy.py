@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["block", "own_calls", "trainable"]
+__all__ = ["block", "timed_calls", "trainable"]
 
 #: A layer is a step of a Python loop.
 MOST_LAYERS = 256
 
 
-def own_calls(
+def timed_calls(
     operation: str, values: np.ndarray[Any, Any], indices: np.ndarray[Any, Any], num_rows: int, max_norm: float
 ) -> dict[str, Callable[[], Any]]:
     """NumPy's ways to do what islices does: label -> call."""

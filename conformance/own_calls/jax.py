@@ -20,7 +20,7 @@ __all__ = [
     "dense_gradient",
     "embedding_gradient",
     "invalid_gradients",
-    "own_calls",
+    "timed_calls",
     "trainable",
     "weighted_sum",
 ]
@@ -152,7 +152,7 @@ def _scale(values: jax.Array, sums: jax.Array, max_norm: float) -> jax.Array:
     return values * _factor(sums, max_norm)
 
 
-def own_calls(
+def timed_calls(
     operation: str, v: jax.Array, i: jax.Array, num_rows: int, max_norm: float
 ) -> dict[str, Callable[[], Any]]:
     """JAX's own ways on its own arrays: label -> call. "np.unique" leaves the framework, for the host."""

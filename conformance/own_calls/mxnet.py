@@ -18,7 +18,7 @@ __all__ = [
     "dense_gradient",
     "embedding_gradient",
     "invalid_gradients",
-    "own_calls",
+    "timed_calls",
     "trainable",
     "weighted_sum",
 ]
@@ -103,7 +103,7 @@ def invalid_gradients() -> dict[str, tuple[Callable[[], Any], str]]:
     }
 
 
-def own_calls(operation: str, v: Any, i: Any, num_rows: int, max_norm: float) -> dict[str, Callable[[], Any]]:
+def timed_calls(operation: str, v: Any, i: Any, num_rows: int, max_norm: float) -> dict[str, Callable[[], Any]]:
     """MXNet's ways to do what islices does, on its own arrays: label -> call.
 
     `gluon.utils.clip_global_norm` turns a sparse gradient dense; the other labels say what a user writes instead.
