@@ -1,6 +1,6 @@
 """Bags of rows reduced to one row each, with the gradient: sum, mean, sqrtn and max.
 
-Value and gradient are two kernels on the primitives, joined by `Backend.custom_gradient`, so that both are the same
+Value and gradient are two operations on the primitives, joined by `Backend.custom_gradient`, so that both are the same
 bits on every framework, and run on the host where nothing else is recorded. SPEC clause 19.
 
 Members that do not count (padding, masked, out of range under a trace) keep their slot and hold zeros: adding a zero
@@ -85,7 +85,7 @@ def reduce_bags_backward(
 def _arguments(
     rows: Array, segments: Array, bags: Array, combiner: str, keep: Array | None, weights: Array | None
 ) -> tuple[list[Array], dict[str, Any]]:
-    """(arrays, static arguments) of the kernels below."""
+    """(arrays, static arguments) of the operations below."""
     arrays = [rows, segments, bags, *(x for x in (keep, weights) if x is not None)]
     return arrays, {"combiner": combiner, "kept": keep is not None, "weighted": weights is not None}
 

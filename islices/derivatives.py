@@ -9,7 +9,7 @@ It is formed in the norm's own dtype, since JAX has no other without x64. SPEC c
 How to attach another norm or scale: describe how the slots of a leaf make up norms by a `Member` (`of_leaf` for one
 norm of everything), give the norms, shape (k,), to `attach_norms`, and what was scaled by them to `attach_scaled`. A
 norm of another order is one more case of `_direction`. Functions that start with an underscore and whose first
-argument is ``B`` are kernels or parts of them (see `islices.modes`). May import: the core below `islices.norms`.
+argument is ``B`` are operations or parts of them (see `islices.modes`). May import: the core below `islices.norms`.
 """
 
 from __future__ import annotations

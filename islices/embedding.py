@@ -225,7 +225,7 @@ def check_count(rows: Any, argument: str = "num_rows") -> int:
 
 
 def zeros_where_false(B: Backend, values: Array, mask: Array) -> Array:
-    """The kernel: values, but zeros where the mask, of its leading shape, is 0."""
+    """The operation: values, but zeros where the mask, of its leading shape, is 0."""
     return B.where(B.equal(B.as_column(mask, values), 0), B.zeros_like(values), values)
 
 

@@ -1,7 +1,7 @@
 """Linear operations: scale, concatenate, add.
 
 Also where scalars are rounded (clause 18) and values multiplied by them, for every other module that does so.
-Functions whose name starts with an underscore and whose first argument is ``B`` are kernels (see `islices.modes`).
+Functions whose name starts with an underscore and whose first argument is ``B`` are operations (see `islices.modes`).
 SPEC clause 6.
 """
 

@@ -1,7 +1,7 @@
 """Operations on rows: coalesce, densify, select.
 
 Written once, on the primitives of `Backend`. Functions whose name starts with an underscore and whose first
-argument is ``B`` are kernels (see `islices.modes`). SPEC clauses 3 to 5 and 13.
+argument is ``B`` are operations (see `islices.modes`). SPEC clauses 3 to 5 and 13.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Clipping by what is measured over the dense array that a gradient denotes: its units, or all of its elements.
 
-A unit is what a norm along some axes is of: a row, a column, a kernel of a convolution. SPEC clauses 10 and 11.
+A unit is what a norm along some axes is of: a row, a column, a filter of a convolution. SPEC clauses 10 and 11.
 `islices.clip` has what clips by norms of whole gradients.
 """
 

@@ -50,7 +50,7 @@ def gradient(job: dict[str, Any], emit: Callable[..., None]) -> None:
         peaks[variant] = {}
         for label, way in ways.items():
             result, grown = peak_growth(way)
-            peaks[variant][label] = max(grown, 0) / 2**20  # the kernel counts roughly
+            peaks[variant][label] = max(grown, 0) / 2**20  # the operating system counts roughly
             _check_gradient(f"{name} {variant}, {rows} rows, {label}", result, ids, upstream)
             del result
     # not before: while a view of it is held, TensorFlow copies a Variable at its first gather

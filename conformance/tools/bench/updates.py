@@ -156,7 +156,7 @@ def growth(job: dict[str, Any], emit: Callable[..., None]) -> None:
                 way = our_step(framework, kind, (rows, GROWTH_DIM), v, B.asarray(ids), mode, block)
                 ways |= blocking({str(rows): way}, block)
                 table, grown = peak_growth(ways[str(rows)])
-                peaks[rows] = max(grown, 0) / 2**20  # the kernel counts roughly
+                peaks[rows] = max(grown, 0) / 2**20  # the operating system counts roughly
                 found = B.to_numpy(B.read_rows(table, B.asarray(np.unique(ids))))
                 _check(f"{name} {kind}, {rows} rows, {mode}", found, expected)
                 del table, way
