@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["warn_deprecated"]
+__all__ = ["renamed_keyword", "warn_deprecated"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 #: Whose frames the caller's line is looked for behind: a ``with`` block enters a context of islices by contextlib.
 OURS = ("islices", "contextlib")
@@ -17,3 +23,22 @@ def warn_deprecated(message: str) -> None:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in OURS:
         level, frame = level + 1, frame.f_back
     warnings.warn(message, DeprecationWarning, stacklevel=level)
+
+
+def renamed_keyword(old: str, new: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A decorator: the function takes its keyword ``new`` by its former name ``old`` too, with a warning."""
+
+    def decorate(fn: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(fn)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            if old not in kwargs:
+                return fn(*args, **kwargs)
+            warn_deprecated(f"{old}= is deprecated: use {new}=, which is the same; islices 0.2 takes it away")
+            named: dict[str, Any] = {new if name == old else name: given for name, given in kwargs.items()}
+            if new in kwargs:
+                raise TypeError(f"{old}: got it beside {new}, of which it is the deprecated name; accepted is one")
+            return fn(*args, **named)
+
+        return call
+
+    return decorate

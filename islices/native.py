@@ -16,6 +16,7 @@ from islices import modes
 from islices.arguments import check_flag
 from islices.backend import INDICES, Array, Backend
 from islices.coalescing import coalesce_slices
+from islices.deprecation import renamed_keyword
 from islices.registry import broken_backends, describe, find_backend, get_backend
 from islices.slices import IndexedSlices, check_dense_shape, check_indices, check_values_dtype
 
@@ -277,14 +278,16 @@ def map_leaves(fn: Callable[[Any], Any], tree: T, argument: str = "x") -> T:
 
 
 # ---------------------------------------------------------------------- dense arrays, other frameworks
-def from_dense(x: Array, rows: Any = None) -> IndexedSlices:
-    """The rows of a dense array as slices.
+@renamed_keyword("rows", "indices")
+def from_dense(x: Array, indices: Any = None) -> IndexedSlices:
+    """Row-sparse slices of a dense array: the rows that hold anything but zeros, or those that are asked for.
 
     Parameters
     ----------
     x : array, shape (rows, *row_shape)
-    rows : 1-D array of int32 or int64, optional
-        Which rows to store, in this order, each once. By default those that hold anything but zeros, ascending.
+    indices : 1-D array of int32 or int64, optional
+        The rows to store, in this order, each once. By default those that hold anything but zeros, ascending. ``rows=``
+        is its deprecated name.
 
     Returns
     -------
@@ -293,7 +296,7 @@ def from_dense(x: Array, rows: Any = None) -> IndexedSlices:
     Raises
     ------
     ValueError
-        x is traced and rows is not given (which rows are zero is not known yet), or rows names one twice. SPEC
+        x is traced and indices is not given (which rows are zero is not known yet), or indices names one twice. SPEC
         clause 1.
 
     Examples
@@ -309,16 +312,16 @@ def from_dense(x: Array, rows: Any = None) -> IndexedSlices:
     shape = backend.shape(x)
     if not shape:
         raise ValueError("x: got a 0-d array; accepted is shape (rows, *row_shape)")
-    if rows is None:
+    if indices is None:
         if backend.is_traced(x):
             raise ValueError(
-                "rows: must be given while tracing, and for arrays without data: which rows hold zeros is not known"
+                "indices: must be given while tracing, and for arrays without data: which rows hold zeros is not known"
             )
         ids = backend.asarray(_nonzero_rows(backend.to_numpy(x)), x)
     else:
-        ids = _row_numbers(backend, rows, shape[0], x)
+        ids = _distinct(backend, indices, shape[0], x)
     values = modes.run("take", backend, (x, ids))
-    return IndexedSlices._trusted(backend, values, ids, shape, coalesced=rows is None)
+    return IndexedSlices._trusted(backend, values, ids, shape, coalesced=indices is None)
 
 
 def _nonzero_rows(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -328,20 +331,21 @@ def _nonzero_rows(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.flatnonzero((flat != 0).any(axis=1))
 
 
-def _row_numbers(backend: Backend, rows: Any, count: int | None, like: Array) -> Array:
-    """rows checked: integers of the backend, in range, none twice."""
-    if isinstance(rows, np.ndarray) and not backend.is_array(rows) and rows.dtype.name in INDICES:
-        rows = backend.asarray(rows, like)
-    if not backend.is_array(rows) or backend.dtype(rows) not in INDICES or len(backend.shape(rows)) != 1:
+def _distinct(backend: Backend, indices: Any, rows: int | None, like: Array) -> Array:
+    """indices checked: integers of the backend, in range, none twice."""
+    if isinstance(indices, np.ndarray) and not backend.is_array(indices) and indices.dtype.name in INDICES:
+        indices = backend.asarray(indices, like)
+    if not backend.is_array(indices) or backend.dtype(indices) not in INDICES or len(backend.shape(indices)) != 1:
         raise TypeError(
-            f"rows: got {describe(rows)}; accepted is a 1-D int32 or int64 array of {backend.name} or NumPy"
+            f"indices: got {describe(indices)}; accepted is a 1-D int32 or int64 array of {backend.name} or NumPy"
         )
-    if not backend.is_traced(rows):
-        check_indices(backend, rows, count)
-        seen, counts = np.unique(backend.to_numpy(rows), return_counts=True)
+    if not backend.is_traced(indices):
+        check_indices(backend, indices, rows)
+        seen, counts = np.unique(backend.to_numpy(indices), return_counts=True)
         if len(seen) and counts.max() > 1:
-            raise ValueError(f"rows: got row {int(seen[counts.argmax()])} {int(counts.max())} times; accepted is once")
-    return rows
+            row, times = int(seen[counts.argmax()]), int(counts.max())
+            raise ValueError(f"indices: got row {row} {times} times; accepted are rows once each")
+    return indices
 
 
 def convert(x: Any, backend: str | Backend) -> Any:

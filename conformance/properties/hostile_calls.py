@@ -313,7 +313,7 @@ ENTRIES: dict[str, Entry] = dict([
     ("Table", Entry(islices.Table, lambda d: {"weights": d.dense(), "padding_idx": None, "scale_by_freq": False})),
     function("from_native", lambda d: {"x": d.native(d.slices()), "dense_shape": None}, weight=8),
     function("to_native", lambda d: {"s": d.slices()}),
-    function("from_dense", lambda d: {"x": d.dense(), "rows": d.rng.choice((None, d.ids(label="rows")))}),
+    function("from_dense", lambda d: {"x": d.dense(), "indices": d.rng.choice((None, d.ids(label="indices")))}),
     function("convert", lambda d: {"x": d.tree(), "backend": d.backend.name}, raises=(ModuleNotFoundError,)),
     function("get_backend", lambda d: {"name_or_array": d.rng.choice((d.backend.name, d.dense(), d.sparse()))},
              raises=(ModuleNotFoundError,), words=("backend",)),

@@ -350,10 +350,10 @@ def test_numpy_has_one_arithmetic_whatever_the_mode() -> None:
 # ---------------------------------------------------------------------- from_dense, keep_rows, drop_rows
 def test_from_dense_stores_the_rows_that_are_asked_for_in_their_order() -> None:
     x = np.array([[0.0, 0.0], [1.0, 2.0], [3.0, 4.0]], np.float32)
-    s = islices.from_dense(x, rows=np.array([2, 0], np.int32))
+    s = islices.from_dense(x, indices=np.array([2, 0], np.int32))
     assert (s.indices.tolist(), s.indices.dtype, s.coalesced) == ([2, 0], np.int32, False)
     assert_array_equal(s.values, x[[2, 0]])
-    assert islices.from_dense(x, rows=np.empty(0, np.int64)).values.shape == (0, 2)
+    assert islices.from_dense(x, indices=np.empty(0, np.int64)).values.shape == (0, 2)
 
 
 @pytest.mark.parametrize(
@@ -370,7 +370,19 @@ def test_from_dense_stores_the_rows_that_are_asked_for_in_their_order() -> None:
 )
 def test_from_dense_refuses_rows_that_make_no_sense(rows: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="accepted"):
-        islices.from_dense(np.ones((3, 2)), rows=rows)
+        islices.from_dense(np.ones((3, 2)), indices=rows)
+
+
+def test_from_dense_takes_its_indices_by_their_former_name() -> None:
+    x, rows = np.eye(3), np.array([2, 0])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        s = islices.from_dense(x, rows=rows)  # type: ignore[call-arg]
+    assert bits(s) == bits(islices.from_dense(x, indices=rows))
+    told = "rows= is deprecated: use indices=, which is the same; islices 0.2 takes it away"
+    assert [(str(w.message), w.category, w.filename) for w in caught] == [(told, DeprecationWarning, __file__)]
+    with pytest.warns(DeprecationWarning, match="rows="), pytest.raises(TypeError, match="rows: got it beside indices"):
+        islices.from_dense(x, rows=rows, indices=rows)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(

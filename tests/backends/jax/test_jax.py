@@ -217,7 +217,7 @@ def test_what_needs_values_raises_clearly_under_jit() -> None:
     def from_dense(x: Any) -> Any:
         return islices.from_dense(x)
 
-    with pytest.raises(ValueError, match="rows: must be given while tracing"):
+    with pytest.raises(ValueError, match="indices: must be given while tracing"):
         from_dense(jnp.ones((3, 2)))
     with pytest.raises(ValueError, match="'raise' under a trace"):
         jax.jit(lambda s: islices.clip_by_norm(s, 1.0, nonfinite="raise"))(make())

@@ -99,7 +99,7 @@ def test_an_index_out_of_range_contributes_nothing_in_a_graph() -> None:
 
 
 def test_what_needs_values_raises_clearly_in_a_graph() -> None:
-    with pytest.raises(ValueError, match="rows: must be given while tracing"):
+    with pytest.raises(ValueError, match="indices: must be given while tracing"):
         tf.function(islices.from_dense)(tf.ones((3, 2)))
     with pytest.raises(ValueError, match="'raise' under a trace"):
         tf.function(lambda g: islices.clip_by_norm(g, 1.0, nonfinite="raise"))(tf.ones(3))
