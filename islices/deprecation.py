@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["renamed_keyword", "warn_deprecated"]
+__all__ = ["renamed_keyword", "warn_deprecated", "warn_renamed"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -25,6 +25,11 @@ def warn_deprecated(message: str) -> None:
     warnings.warn(message, DeprecationWarning, stacklevel=level)
 
 
+def warn_renamed(old: str, new: str) -> None:
+    """The warning of a name that is another one now."""
+    warn_deprecated(f"{old} is deprecated: use {new}, which is the same; islices 0.2 takes it away")
+
+
 def renamed_keyword(old: str, new: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """A decorator: the function takes its keyword ``new`` by its former name ``old`` too, with a warning."""
 
@@ -33,7 +38,7 @@ def renamed_keyword(old: str, new: str) -> Callable[[Callable[P, R]], Callable[P
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             if old not in kwargs:
                 return fn(*args, **kwargs)
-            warn_deprecated(f"{old}= is deprecated: use {new}=, which is the same; islices 0.2 takes it away")
+            warn_renamed(f"{old}=", f"{new}=")
             named: dict[str, Any] = {new if name == old else name: given for name, given in kwargs.items()}
             if new in kwargs:
                 raise TypeError(f"{old}: got it beside {new}, of which it is the deprecated name; accepted is one")

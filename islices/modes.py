@@ -19,7 +19,7 @@ import numpy as np
 from islices import kernels
 from islices.arguments import check_name
 from islices.backend import Array, Backend, Look
-from islices.deprecation import warn_deprecated
+from islices.deprecation import warn_renamed
 from islices.host import HostBackend
 
 __all__ = ["HOST", "execution", "host_views", "is_traced", "keeps_slots", "modes_of", "on_host", "present_mode", "run"]
@@ -69,7 +69,7 @@ def present_mode(mode: str, said: str) -> str:
     """The mode by its present name, "native" being a former one of "framework"; ``said`` is what the warning names."""
     if not (isinstance(mode, str) and mode == "native"):
         return mode
-    warn_deprecated(f"{said} is deprecated: use 'framework', which is the same; islices 0.2 takes it away")
+    warn_renamed(said, "'framework'")
     return "framework"
 
 

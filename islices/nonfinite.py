@@ -13,7 +13,7 @@ import numpy as np
 from islices import modes
 from islices.arguments import check_name
 from islices.backend import Array, Backend
-from islices.deprecation import warn_deprecated
+from islices.deprecation import warn_renamed
 
 __all__ = ["Nonfinite", "check_nonfinite", "refuse_nonfinite"]
 
@@ -27,7 +27,7 @@ def check_nonfinite(nonfinite: str, accepted: Sequence[str] = NONFINITE) -> Nonf
     if type(nonfinite) is str and nonfinite in accepted:
         return cast(Nonfinite, nonfinite)
     if isinstance(nonfinite, str) and nonfinite == "skip":
-        warn_deprecated("nonfinite='skip' is deprecated: use 'zero', which is the same; islices 0.2 takes it away")
+        warn_renamed("nonfinite='skip'", "'zero'")
         return "zero"
     return cast(Nonfinite, check_name(nonfinite, accepted, "nonfinite"))
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from islices.backend import Array
+from islices.deprecation import warn_renamed
 from islices.distributed.routes import Host, Routes
 from islices.optim.inputs import adopt_gradient
 from islices.rows import coalesce
@@ -31,8 +32,8 @@ class Batch:
         it, and differentiated with respect to it, is as of the moment it was fetched.
     ids : int array of the shape of the ids that were asked for
         Their places in ``table``; a padding id's is ``table.padding_idx``.
-    rows : int64 NumPy array, shape (table.shape[0],)
-        The row numbers in the sharded table.
+    indices : int64 NumPy array, shape (table.shape[0],)
+        The rows of the sharded table that these are; ``rows`` is its deprecated name.
 
     Notes
     -----
@@ -45,7 +46,7 @@ class Batch:
     >>> from islices.distributed import Alone, ShardedTable
     >>> table = ShardedTable.from_full(np.array([[1.0], [2.0], [4.0]]), Alone())
     >>> batch = table.fetch(np.array([[2, 2], [0, 2]]))
-    >>> batch.rows.tolist(), batch.ids.tolist()
+    >>> batch.indices.tolist(), batch.ids.tolist()
     ([0, 2], [[1, 1], [0, 1]])
     >>> lookup(batch.table, batch.ids, combiner="sum").tolist()
     [[8.0], [5.0]]
@@ -53,10 +54,16 @@ class Batch:
 
     table: Table
     ids: Array
-    rows: Host
+    indices: Host
     _owner: ShardedTable
     _number: int
     _routes: Routes
+
+    @property
+    def rows(self) -> Host:
+        """The deprecated name of ``indices``."""
+        warn_renamed("Batch.rows", "Batch.indices")
+        return self.indices
 
     def __repr__(self) -> str:
         return f"Batch({self.table.shape[0]} rows of {self._owner!r})"

@@ -81,7 +81,7 @@ def given_like(B: Backend, x: Host, like: Any, probe: Array) -> Array:
     return B.variable(B.from_host(x, like), like) if B.is_array(like) else B.from_host(x, probe)
 
 
-def check_rows(rows: Any) -> int:
-    if isinstance(rows, bool):
-        raise TypeError(f"rows: got {describe(rows)}; accepted is an int >= 0")
-    return check_count(rows, "rows")
+def check_rows(num_rows: Any) -> int:
+    if isinstance(num_rows, bool):
+        raise TypeError(f"num_rows: got {describe(num_rows)}; accepted is an int >= 0")
+    return check_count(num_rows, "num_rows")

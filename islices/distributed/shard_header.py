@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from islices import io
 from islices.arguments import LARGEST, show
 from islices.backend import FLOATS
+from islices.deprecation import warn_renamed
 from islices.files import named
 from islices.files.containers import parse_json
 from islices.linear import wide_dtype
@@ -42,7 +43,7 @@ class Piece(NamedTuple):
 class ShardedHeader(NamedTuple):
     """What a checkpoint says about itself: see `read_sharded_header`."""
 
-    rows: int
+    num_rows: int
     row_shape: tuple[int, ...]
     dtype: str
     padding_idx: int | None
@@ -54,6 +55,12 @@ class ShardedHeader(NamedTuple):
     files: list[Piece]
     metadata: dict[str, str]
     sha256: str
+
+    @property
+    def rows(self) -> int:
+        """The deprecated name of ``num_rows``."""
+        warn_renamed("ShardedHeader.rows", "ShardedHeader.num_rows")
+        return self.num_rows
 
 
 def folder_name(folder: Any) -> str:
@@ -95,7 +102,7 @@ def read_sharded_header(folder: str | os.PathLike[str]) -> ShardedHeader:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save_sharded(folder, table, metadata={"epoch": "7"})
     ...     header = read_sharded_header(folder)
-    >>> header.rows, header.row_shape, header.dtype, len(header.files), header.metadata
+    >>> header.num_rows, header.row_shape, header.dtype, len(header.files), header.metadata
     (2, (3,), 'float64', 1, {'epoch': '7'})
     """
     path = os.path.join(folder_name(folder), HEADER)

@@ -10,6 +10,7 @@ import numpy as np
 from islices import modes
 from islices.arguments import check_flag, check_name
 from islices.backend import FLOATS, Array, Backend
+from islices.deprecation import renamed_keyword, warn_renamed
 from islices.distributed.engines import backend_of, find_processes, named_backend
 from islices.distributed.fetched import Batch, gradient_on_host
 from islices.distributed.group import Group
@@ -44,8 +45,8 @@ class ShardedTable:
     ----------
     shard_weights : float array, shape (bounds[rank + 1] - bounds[rank], *row_shape)
         This rank's rows, of any framework; what changes in place stays itself (a tf.Variable, a torch Parameter).
-    rows : int
-        Of the whole table.
+    num_rows : int
+        Of the whole table; ``rows=`` is its deprecated name.
     group : None, str, Group or an engine's own object
         See `get_group`; None is the engine of the weights' framework.
     padding_idx : int, optional
@@ -58,7 +59,8 @@ class ShardedTable:
     shard : Table
         This rank's rows.
     group : Group
-    rows : int
+    num_rows : int
+        Of the whole table; ``rows`` is its deprecated name.
     padding_idx : int or None
     bounds : int64 NumPy array, shape (ranks + 1,)
         Ranges whose lengths differ by at most one, the longer ones first.
@@ -90,18 +92,19 @@ class ShardedTable:
     [1.0, 0.0, 1.0, -1.0]
     """
 
-    __slots__ = ("_fetches", "_number", "_optimizer", "bounds", "group", "padding_idx", "rows", "shard")
+    __slots__ = ("_fetches", "_number", "_optimizer", "bounds", "group", "num_rows", "padding_idx", "shard")
 
     shard: Table
     group: Group
-    rows: int
+    num_rows: int
     padding_idx: int | None
     bounds: Host
 
+    @renamed_keyword("rows", "num_rows")
     def __init__(
         self,
         shard_weights: Array,
-        rows: int,
+        num_rows: int,
         group: Any = None,
         *,
         padding_idx: int | None = None,
@@ -112,15 +115,15 @@ class ShardedTable:
         self._fetches = 0
 
         def check() -> None:
-            self.rows = check_rows(rows)
-            self.bounds = even_bounds(self.rows, self.group.size)
-            self.padding_idx = resolve_padding_idx(padding_idx, self.rows)
+            self.num_rows = check_rows(num_rows)
+            self.bounds = even_bounds(self.num_rows, self.group.size)
+            self.padding_idx = resolve_padding_idx(padding_idx, self.num_rows)
             shard = Table(shard_weights, scale_by_freq=scale_by_freq)
             start, stop = self._range
             if shard.shape[0] != stop - start:
                 raise ValueError(
                     f"shard_weights: got {shard.shape[0]} rows; accepted on rank {self.group.rank} of "
-                    f"{self.group.size} are {stop - start}, those with {start} <= row < {stop} of {self.rows}"
+                    f"{self.group.size} are {stop - start}, those with {start} <= row < {stop} of {self.num_rows}"
                 )
             own = self.padding_idx is not None and start <= self.padding_idx < stop
             padding = self.padding_idx - start if own else None  # type: ignore[operator]
@@ -168,9 +171,10 @@ class ShardedTable:
         return cls(own, rows, found, **options)
 
     @classmethod
+    @renamed_keyword("rows", "num_rows")
     def create(
         cls,
-        rows: int,
+        num_rows: int,
         row_shape: tuple[int, ...],
         init: Callable[[int, int], Host],
         group: Any = None,
@@ -183,7 +187,8 @@ class ShardedTable:
 
         Parameters
         ----------
-        rows : int
+        num_rows : int
+            Of the whole table; ``rows=`` is its deprecated name.
         row_shape : tuple of int
         init : function
             ``init(start, stop)`` returns the rows start to stop - 1 as a NumPy array, (stop - start, *row_shape), which
@@ -215,7 +220,7 @@ class ShardedTable:
 
         def make() -> Array:
             assert B is not None
-            start, stop = even_bounds(check_rows(rows), found.size)[found.rank : found.rank + 2].tolist()
+            start, stop = even_bounds(check_rows(num_rows), found.size)[found.rank : found.rank + 2].tolist()
             made = made_rows(init, start, stop, row_shape)
             if dtype is not None:
                 check_name(dtype, FLOATS, "dtype")
@@ -226,9 +231,15 @@ class ShardedTable:
             return given_like(B, own, like, probe)
 
         weights, _ = together(found, "ShardedTable.create", make, lambda _: {}, error=error)
-        return cls(weights, rows, found, **options)
+        return cls(weights, num_rows, found, **options)
 
     # ------------------------------------------------------------------ what it is
+    @property
+    def rows(self) -> int:
+        """The deprecated name of ``num_rows``."""
+        warn_renamed("ShardedTable.rows", "ShardedTable.num_rows")
+        return self.num_rows
+
     @property
     def row_shape(self) -> tuple[int, ...]:
         """The shape of a row."""
@@ -236,8 +247,8 @@ class ShardedTable:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(rows, *row_shape) of the whole table."""
-        return (self.rows, *self.row_shape)
+        """(num_rows, *row_shape) of the whole table."""
+        return (self.num_rows, *self.row_shape)
 
     @property
     def dtype(self) -> Any:
@@ -261,7 +272,7 @@ class ShardedTable:
     def _description(self) -> dict[str, Any]:
         """What is the same on every rank."""
         return {
-            "rows": self.rows, "row_shape": list(self.row_shape), "dtype": self._dtype,
+            "num_rows": self.num_rows, "row_shape": list(self.row_shape), "dtype": self._dtype,
             "padding_idx": self.padding_idx, "scale_by_freq": self.shard.scale_by_freq,
         }  # fmt: skip
 
@@ -307,10 +318,10 @@ class ShardedTable:
             checked = check_ids(B, ids, self.shard.weights)
             if B.is_traced(checked):
                 raise TypeError("ids: got traced ones; accepted are ids whose values are known")
-            check_range(B, checked, self.rows)
+            check_range(B, checked, self.num_rows)
             host = B.to_numpy(checked)
             with modes.HOST.scope():
-                distinct, places = modes.HOST.unique(host.reshape(-1), self.rows)
+                distinct, places = modes.HOST.unique(host.reshape(-1), self.num_rows)
             return B.from_host(places.reshape(host.shape).astype(host.dtype), checked), distinct, places
 
         def counts(found: tuple[Array, Host, Host]) -> Host:
@@ -497,7 +508,7 @@ class ShardedTable:
     def _local(self, optimizer: Any) -> LocalOptimizer:
         """The optimizer for this rank's rows; the last one is remembered."""
         if self._optimizer is None or self._optimizer.whole is not optimizer:
-            self._optimizer = local_optimizer(optimizer, self.rows, *self._range)
+            self._optimizer = local_optimizer(optimizer, self.num_rows, *self._range)
         return self._optimizer
 
 

@@ -140,7 +140,11 @@ def save_sharded(
         raise  # where a rank is gone, others may have heard that all is well: the file stays until a later save
     digests = [got.tobytes().hex() for got in agreed.counts]
     del said["suffix"]
-    content = {**said, "files": [list(p) for p in zip(names, bounds[:-1], bounds[1:], digests, strict=True)]}
+    content = {
+        "rows": said.pop("num_rows"),
+        **said,
+        "files": [list(p) for p in zip(names, bounds[:-1], bounds[1:], digests, strict=True)],
+    }
 
     def publish() -> list[str]:
         if group.rank != 0:
@@ -263,7 +267,7 @@ def load_sharded(
         header = read_sharded_header(folder)
         dtypes = {"weights": header.dtype, **{f"state.{name}": dtype for name, (dtype, _) in header.state.items()}}
         probes = {dtype: B.asarray(np.zeros(1, host_dtype(dtype))) for dtype in dtypes.values()}  # or TypeError
-        start, stop = even_bounds(header.rows, found.size)[found.rank : found.rank + 2].tolist()
+        start, stop = even_bounds(header.num_rows, found.size)[found.rank : found.rank + 2].tolist()
         arrays = _read_rows(folder_name(folder), header, start, stop)
         given = {name: given_like(B, x, like, probes[dtypes[name]]) for name, x in arrays.items()}
         if header.steps is None:
@@ -280,7 +284,7 @@ def load_sharded(
             raise
         raise ValueError(f"{folder_name(folder)}: {failed}") from failed
     options = {"padding_idx": header.padding_idx, "scale_by_freq": header.scale_by_freq}
-    return ShardedTable(weights, header.rows, found, **options), state  # type: ignore[arg-type]
+    return ShardedTable(weights, header.num_rows, found, **options), state  # type: ignore[arg-type]
 
 
 def _read_rows(folder: str, header: ShardedHeader, start: int, stop: int) -> dict[str, Host]:

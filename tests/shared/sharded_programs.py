@@ -224,7 +224,7 @@ def options(group: Any) -> dict[str, Any]:
     fetched = group.traffic.sent, group.traffic.received, group.traffic.collectives
     return {
         "bags": bags, "reduced": (reduced.values, reduced.indices), "dense": (dense.values, dense.indices),
-        "dtypes": (batch.ids.dtype.name, batch.ids.shape), "rows": batch.rows, "padding": batch.table.padding_idx,
+        "dtypes": (batch.ids.dtype.name, batch.ids.shape), "rows": batch.indices, "padding": batch.table.padding_idx,
         "shard padding": table.shard.padding_idx, "bounds": table.bounds, "fetched": fetched, "repr": repr(table),
         "many ranks": _as_among_many(table, ids, g),
     }  # fmt: skip
@@ -458,7 +458,7 @@ def in_framework(group: Any, engine: str, folder: str) -> dict[str, Any]:
         ids = B.asarray(framework_ids(step, group.rank), table.shard.weights)
         batch = table.fetch(ids)
         grad = None
-        if engine != "mxnet" or len(batch.rows):  # MXNet computes nothing of arrays without elements
+        if engine != "mxnet" or len(batch.indices):  # MXNet computes nothing of arrays without elements
             _, grad = islices.value_and_grad(loss)(batch.table, batch.ids)
         state = table.step(optimizer, table.reduce(batch, grad), state)
     save_sharded(f"{folder}/{engine}", table, state)

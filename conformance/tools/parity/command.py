@@ -22,7 +22,7 @@ from islices.conformance.tools.parity.run import train
 from islices.conformance.tools.parity.text import default_text, read_text, text_of
 from islices.conformance.tools.parity.training import OPTIMIZERS, SEMANTICS, Recipe, Training, has_losses
 from islices.conformance.tools.parity.why import explain
-from islices.deprecation import warn_deprecated
+from islices.deprecation import warn_renamed
 from islices.registry import list_backends
 
 __all__ = ["COMMAND"]
@@ -147,7 +147,7 @@ COMMAND = Command(
 def _check(options: argparse.Namespace) -> None:
     """What is wrong with the call is said before a minute of work, not after."""
     if options.own == "--native":
-        warn_deprecated("--native is deprecated: use --own, which is the same; islices 0.2 takes it away")
+        warn_renamed("--native", "--own")
     if options.own and options.upstream == "shared":
         raise UsageError("--own: not with --upstream shared: the frameworks' own functions take no recorded gradients")
     if options.lr == math.inf:

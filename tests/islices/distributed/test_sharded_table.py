@@ -147,12 +147,12 @@ def test_a_fetch_moves_4_bytes_and_a_row_for_each_row_of_others(four: list[Any])
 ERRORS = {
     "ids out of range": ("IndexError", "ids: got 10 at position 1"),
     "ids of floats": ("TypeError", "ids: got"),
-    "rows differ": (None, "rows: 8 on rank 0, 9 on ranks 1 to 3"),
+    "rows differ": (None, "num_rows: 8 on rank 0, 9 on ranks 1 to 3"),
     "no table": ("TypeError", "weights: got"),
     "padding differs": (None, "padding_idx: 0 on ranks 0, 2, 1 on ranks 1, 3"),
     "shard of other rows": ("ValueError", "got 10 rows; accepted on rank 3 of 4 are 2, those with 8 <= row < 10 of 10"),
     "shard of integers": ("TypeError", "weights: got"),
-    "rows no number": ("TypeError", "rows: got"),
+    "rows no number": ("TypeError", "num_rows: got"),
     "another table": (None, "table: no. "),
     "another batch": (None, "batch: 2 on rank 0, 1 on ranks 1 to 3"),
     "no batch": ("TypeError", "batch: got"),
@@ -490,7 +490,7 @@ BAD_STARTS = {
     "bits": (lambda: ShardedTable.create(1, (), lambda a, b: np.zeros(1, np.uint16), Alone()), TypeError, "uint16"),
     "row_shape": (lambda: ShardedTable.create(3, 2, np.arange, Alone()), TypeError, "row_shape: got int 2"),
     "negative row": (lambda: ShardedTable.create(3, (-2,), np.arange, Alone()), ValueError, "-2"),
-    "rows": (lambda: ShardedTable.create(-3, (2,), np.arange, Alone()), ValueError, "rows: got -3"),
+    "rows": (lambda: ShardedTable.create(-3, (2,), np.arange, Alone()), ValueError, "num_rows: got -3"),
     "dtype": (lambda: ShardedTable.create(3, (), _ones, Alone(), dtype="int8"), ValueError, "dtype: got 'int8'"),
     "jax": (
         lambda: ShardedTable.create(3, (), _ones, Alone(), like="jax"), TypeError, "jax_enable_x64",
@@ -509,3 +509,23 @@ def test_bad_arguments_are_named(case: str) -> None:
     with pytest.raises(kind) as found:
         call()
     assert words in str(found.value)
+
+
+def test_counts_and_indices_by_their_former_name(tmp_path: Path) -> None:
+    def told(old: str, new: str) -> Any:
+        return pytest.warns(DeprecationWarning, match=f"^{old} is deprecated: use {new}, which is the same; .*0.2")
+
+    with told("rows=", "num_rows="):
+        table = ShardedTable(np.ones((3, 1)), rows=3, group=Alone())  # type: ignore[call-arg]
+    with told("rows=", "num_rows="):
+        created = ShardedTable.create(rows=3, row_shape=(), init=_ones, group=Alone())  # type: ignore[call-arg]
+    save_sharded(tmp_path, table)
+    header, batch = read_sharded_header(tmp_path), table.fetch(np.array([2, 0, 2]))
+    assert table.num_rows == created.num_rows == header.num_rows == 3
+    assert batch.indices.tolist() == [0, 2]
+    with told("ShardedTable.rows", "ShardedTable.num_rows"):
+        assert table.rows == 3
+    with told("ShardedHeader.rows", "ShardedHeader.num_rows"):
+        assert header.rows == 3
+    with told("Batch.rows", "Batch.indices"):
+        assert batch.rows is batch.indices
