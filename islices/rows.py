@@ -142,7 +142,7 @@ def _physical_memory() -> float:
 
 # ---------------------------------------------------------------------- selection
 def keep_rows(x: T, rows: Any) -> T:
-    """Only the named rows of a gradient, the way to train part of a table.
+    """Only the named rows of a gradient: to train part of a table.
 
     Parameters
     ----------

@@ -114,7 +114,7 @@ def scatter_sub(table: T, x: Any, *, donate: bool = False) -> T:
 
 
 def scatter_update(table: T, x: Any, *, donate: bool = False) -> T:
-    """The table with its rows replaced by slices, of several for a row by the last.
+    """The table with rows replaced by slices; where several name one row the last one counts.
 
     Parameters
     ----------

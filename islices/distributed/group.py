@@ -75,9 +75,9 @@ class Traffic:
 
 
 class Group(abc.ABC):
-    """Ranks 0 to size - 1, of which this process is one. Every rank makes the same calls in the same order,
-    one at a time.
+    """The processes that compute together, as one of them sees it: its number, their count, and what moves bytes.
 
+    Ranks are numbered from 0 to size - 1. Every rank makes the same calls in the same order, one at a time.
     An adapter sets ``engine``, `rank` and `size`, and writes the two primitives `_all_gather` and `_all_to_all`; they
     may raise whatever the engine raises, for which `_what_failed` finds words.
 
@@ -185,8 +185,10 @@ class Group(abc.ABC):
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """A ``with`` block for the collectives of one call, among which those of another thread would be taken for its
-        own: RuntimeError in that thread."""
+        """A ``with`` block for the collectives of one call: another thread that enters one meanwhile gets RuntimeError.
+
+        A message does not say which thread sent it: those of two calls would be taken for one another's.
+        """
         self._check_process()
         lock = self._thread
         if not lock.acquire(blocking=False):
@@ -212,8 +214,9 @@ class Group(abc.ABC):
 
     @contextlib.contextmanager
     def to_the_end(self, call: str) -> Iterator[None]:
-        """A ``with`` block for what all ranks have agreed on and wait for: a rank that leaves it by an error, be it its
-        own, has broken the group, since the others take what it sends next for the rest of this call.
+        """A ``with`` block for collectives that all ranks have agreed on: an error within it breaks the group.
+
+        The other ranks wait for the rest of the call, and would take what this rank sends next for that.
 
         Parameters
         ----------

@@ -257,7 +257,7 @@ class ShardedTable:
 
     @property
     def backend(self) -> Backend:
-        """Of the shard's framework."""
+        """The backend of the shard's framework."""
         return self.shard.backend
 
     @property
@@ -374,7 +374,7 @@ class ShardedTable:
 
     # ------------------------------------------------------------------ gradients
     def reduce(self, batch: Batch, grad: Any, op: Op = "sum") -> IndexedSlices | None:
-        """The gradient of this rank's own rows: what all ranks' batches say of them.
+        """The gradient of this rank's own rows: the sum, or the mean, over all ranks' batches.
 
         Parameters
         ----------
