@@ -12,6 +12,7 @@ from islices.autodiff import value_and_grad
 from islices.backend import PROTOCOL, Backend, NativeParts, not_implemented
 from islices.clip import clip_by_norm, clip_by_row_norm, clip_by_value
 from islices.clip_formulas import Semantics
+from islices.conversion import convert, from_dense, from_native, to_native
 from islices.embedding import drop_padding, embedding_grad, scale_by_frequency
 from islices.global_norms import clip_by_global_norm, global_norm
 from islices.kernels import get_num_threads, set_num_threads, use_kernels
@@ -20,7 +21,6 @@ from islices.locks import load_module
 from islices.lookups import lookup
 from islices.models import Capture, capture
 from islices.modes import execution
-from islices.native import convert, from_dense, from_native, to_native
 from islices.norms import norm
 from islices.persample import PerSample, clip_per_sample, per_sample
 from islices.registry import get_backend, list_backends

@@ -18,12 +18,12 @@ from islices.embedding import empty_slices, flat_slices, table_gradient
 from islices.ids import first_axis
 from islices.linear import add, concat
 from islices.lookups import LookupOptions
-from islices.native import flatten, rebuild
 from islices.persample import PerSample, batch_of, check_one_batch, join, with_product, with_samples
 from islices.registry import describe, find_backend, get_backend, loaded_backends
 from islices.shapes import size_of
 from islices.slices import IndexedSlices
 from islices.table import Table
+from islices.trees import flatten, rebuild
 
 __all__ = ["value_and_grad"]
 

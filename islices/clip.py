@@ -25,17 +25,18 @@ from islices.clip_formulas import (
     islices_formula,
     lookup_formula,
 )
+from islices.conversion import map_leaves, restored, without_padding
 from islices.derivatives import Layout, Member
 from islices.exact_norms import as_rows, row_norms
 from islices.floats import SCALARS
 from islices.limits import Limit, bound_of, limit_of
 from islices.linear import round_scalar, scale_values, wide_dtype
-from islices.native import map_leaves, rebuild, restored, without_padding
 from islices.nonfinite import Nonfinite, check_nonfinite, refuse_nonfinite
 from islices.norms import Leaf, Total, check_float, each_leaf, norm_dtype, parts, rounded_norms, total_norm
 from islices.registry import describe
 from islices.rows import coalesce
 from islices.slices import IndexedSlices
+from islices.trees import rebuild
 from islices.unitwise import clip_units
 
 __all__ = [

@@ -1,7 +1,7 @@
 """The duplicates of one IndexedSlices summed: what `islices.coalesce` does to each leaf.
 
-A module of its own below `islices.native`, since a framework's own type may hold no duplicates. SPEC clauses 3 and 4.
-May import: `islices.modes`, `islices.slices`.
+A module of its own below `islices.conversion`, since a framework's own type may hold no duplicates. SPEC clauses 3
+and 4. May import: `islices.modes`, `islices.slices`.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ import numpy as np
 from islices import modes
 from islices.arguments import LARGEST, check_flag, show, whole_number
 from islices.backend import INTEGERS, Array, Backend
+from islices.conversion import map_leaves
 from islices.ids import Invalid, check_ids, check_invalid, check_mask, check_range
 from islices.layouts import adopt_ragged, spread, values_of
-from islices.native import map_leaves
 from islices.registry import describe, find_backend, get_backend, loaded_backends
 from islices.rows import drop_rows
 from islices.shapes import same_shape, size_of

@@ -1,6 +1,6 @@
 """The ids of a lookup, and masks over them: which arrays they may be, and which rows they may name.
 
-SPEC clauses 2 and 12. May import: `numpy`, the core below `islices.native`.
+SPEC clauses 2 and 12. May import: `numpy`, the core below `islices.conversion`.
 """
 
 from __future__ import annotations

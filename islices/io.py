@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from islices.arguments import check_flag, show
 from islices.backend import Backend
 from islices.files import CONTAINERS, Archive, Container, Contents, Dense, Giver, named, read_manifest
-from islices.native import flatten, rebuild
 from islices.registry import describe, get_backend
+from islices.trees import flatten, rebuild
 
 __all__ = ["Header", "load", "read_header", "read_metadata", "save"]
 

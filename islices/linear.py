@@ -18,11 +18,12 @@ import numpy as np
 from islices import modes
 from islices.arguments import is_real, show
 from islices.backend import FLOATS, INTEGERS, Array, Backend
+from islices.conversion import adopt, map_leaves, restored
 from islices.host import bfloat16_to_float32
-from islices.native import adopt, aligned, flatten, map_leaves, rebuild, restored, structure
 from islices.registry import describe, get_backend
 from islices.rows import coalesce
 from islices.slices import IndexedSlices, check_indices
+from islices.trees import aligned, flatten, rebuild, structure
 
 __all__ = [
     "add",

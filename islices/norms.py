@@ -14,13 +14,14 @@ import numpy as np
 from islices import derivatives, kernels, modes
 from islices.arguments import is_real, show
 from islices.backend import FLOATS, Array, Backend
+from islices.conversion import adopt, restored, without_padding
 from islices.exact_norms import Matrices, as_rows, row_norms
 from islices.host import quiet
 from islices.linear import as_float
-from islices.native import adopt, flatten, rebuild, restored, without_padding
 from islices.registry import describe, get_backend
 from islices.rows import coalesce
 from islices.slices import IndexedSlices
+from islices.trees import flatten, rebuild
 
 __all__ = [
     "Leaf",

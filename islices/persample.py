@@ -21,13 +21,13 @@ from islices.exact_norms import Groups, as_rows, row_norms, sample_keys
 from islices.ids import Invalid, check_invalid, first_axis
 from islices.limits import Limit, limit_of
 from islices.linear import add, concat, join_arrays
-from islices.native import flatten, rebuild
 from islices.nonfinite import Nonfinite, check_nonfinite, refuse_nonfinite
 from islices.norms import check_float, rounded_norms
 from islices.products import Product, check_product, dense_sum, dense_terms, host_parts, squares
 from islices.registry import describe, find_backend
 from islices.rows import check_memory
 from islices.slices import IndexedSlices
+from islices.trees import flatten, rebuild
 
 __all__ = ["PerSample", "clip_per_sample", "per_sample"]
 

@@ -17,7 +17,7 @@ from islices import modes
 from islices.arguments import LARGEST
 from islices.backend import INDICES, Array, Backend
 from islices.coalescing import coalesce_slices
-from islices.native import map_leaves
+from islices.conversion import map_leaves
 from islices.registry import describe, find_backend, get_backend
 from islices.slices import IndexedSlices, check_indices
 

@@ -87,7 +87,7 @@ class Table:
 
     @property
     def weights(self) -> Array:
-        """The whole table as an array. While its gradient is being taken only JAX gives it: such a gradient is dense."""
+        """The whole table as an array; while its gradient is being taken in JAX alone, where that gradient is dense."""
         recorder = self._source.recorder
         if recorder is not None:
             operand = getattr(recorder, "operand", None)

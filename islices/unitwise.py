@@ -15,11 +15,11 @@ import numpy as np
 from islices import derivatives, modes
 from islices.backend import FLOATS, Array, Backend
 from islices.clip_formulas import ADAPTIVE, BY_BLOCK_RMS, ClipFormula, Semantics, lookup_formula
+from islices.conversion import without_padding
 from islices.derivatives import Layout, Member
 from islices.exact_norms import row_norms
 from islices.limits import Limit, check_max_norm, limit_of
 from islices.linear import round_scalar, wide_dtype
-from islices.native import aligned, rebuild, without_padding
 from islices.nonfinite import Nonfinite, check_nonfinite, refuse_nonfinite
 from islices.norms import (
     Leaf,
@@ -38,6 +38,7 @@ from islices.rows import coalesce
 from islices.shapes import same_shape
 from islices.slices import IndexedSlices
 from islices.table import Table
+from islices.trees import aligned, rebuild
 from islices.units import Units, check_axes, units_of
 
 __all__ = ["adaptive_grad_clip", "clip_by_block_rms", "clip_units"]

@@ -14,8 +14,8 @@ import numpy as np
 from islices import kernels, modes
 from islices.arguments import check_flag
 from islices.backend import INTEGERS, Array, Backend
+from islices.conversion import adopt, without_padding
 from islices.host import group
-from islices.native import adopt, without_padding
 from islices.registry import describe, find_backend
 from islices.row_operators import OPERATORS, RowOperator
 from islices.sharing import share_memory

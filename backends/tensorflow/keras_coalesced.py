@@ -17,8 +17,8 @@ from tensorflow.python.ops import control_flow_util
 from islices.arguments import is_real
 from islices.clip import clip_by_norm, clip_by_value
 from islices.clip_formulas import BY_GLOBAL_NORM, BY_NORM, BY_VALUE, Semantics, lookup_formula
+from islices.conversion import from_native, to_native
 from islices.global_norms import clip_by_global_norm
-from islices.native import from_native, to_native
 from islices.nonfinite import Nonfinite, check_nonfinite
 from islices.registry import describe
 from islices.rows import coalesce

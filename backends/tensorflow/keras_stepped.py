@@ -18,8 +18,8 @@ import tensorflow as tf
 from islices import optim
 from islices.arguments import check_name
 from islices.backends.tensorflow.keras_coalesced import Coalesced, adopted, compiled_by_xla
+from islices.conversion import to_native
 from islices.linear import add, concat, scale_values
-from islices.native import to_native
 from islices.norms import parts
 from islices.optim.inputs import check_frozen
 from islices.optim.record import RECORDS

@@ -19,11 +19,11 @@ from islices.backend import FLOATS
 from islices.backends.torch.adapter import check_data
 from islices.clip import clip_by_value
 from islices.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
+from islices.conversion import adopt
 from islices.distributed.norms import Question, measure_over
 from islices.host import quiet
 from islices.linear import round_scalar, scale_values
 from islices.modes import HOST
-from islices.native import adopt
 from islices.norms import check_order, look_at, norm_of, parts
 from islices.registry import describe
 from islices.slices import IndexedSlices

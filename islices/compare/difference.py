@@ -16,8 +16,8 @@ from islices.compare.stored import Stored, read
 from islices.compare.why import why
 from islices.host import quiet
 from islices.limits import check_max_norm
-from islices.native import named_leaves
 from islices.registry import describe
+from islices.trees import named_leaves
 
 __all__ = ["Difference", "diff"]
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from islices.conversion import adopt, without_padding
 from islices.exact_norms import row_norms
 from islices.host import bfloat16_to_float32, native_order
 from islices.locks import lazy_property
 from islices.modes import HOST
-from islices.native import adopt, without_padding
 from islices.norms import parts
 from islices.registry import find_backend
 from islices.rows import coalesce

@@ -35,7 +35,6 @@ from islices.exact_norms import (
     sums_of,
 )
 from islices.limits import Limit, check_max_norm
-from islices.native import flatten
 from islices.nonfinite import Nonfinite, check_nonfinite
 from islices.norms import (
     Leaf,
@@ -50,6 +49,7 @@ from islices.norms import (
 )
 from islices.registry import describe
 from islices.slices import IndexedSlices
+from islices.trees import flatten
 
 __all__ = ["Question", "clip_over", "global_norm_over", "measure_over"]
 

@@ -23,6 +23,7 @@ import numpy as np
 from islices import modes
 from islices.arguments import check_name
 from islices.backend import INTEGERS, Array, Backend
+from islices.conversion import adopt, restored, to_native
 from islices.distributed.agree import agree
 from islices.distributed.engines import find_group, named_backend
 from islices.distributed.exchange import Dense, Sparse, reduce_all
@@ -33,11 +34,11 @@ from islices.dtypes import dtype_name, host_dtype
 from islices.host import native_order
 from islices.linear import scale_values
 from islices.modes import HOST
-from islices.native import adopt, named_leaves, rebuild, restored, to_native
 from islices.norms import check_one_framework, parts
 from islices.registry import describe, find_backend, get_backend
 from islices.rows import check_memory, coalesce
 from islices.slices import IndexedSlices
+from islices.trees import named_leaves, rebuild
 
 __all__ = ["OPS", "Op", "all_reduce", "mean_of"]
 

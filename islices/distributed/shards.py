@@ -39,8 +39,8 @@ from islices.dtypes import host_dtype
 from islices.files import CONTAINERS, Archive, read_manifest
 from islices.files.containers import OWN
 from islices.memory import empty
-from islices.native import flatten
 from islices.registry import describe
+from islices.trees import flatten
 
 __all__ = ["load_sharded", "save_sharded"]
 

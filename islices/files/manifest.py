@@ -19,13 +19,14 @@ import numpy as np
 
 from islices.arguments import LARGEST, show
 from islices.backend import FLOATS, INDICES, INTEGERS, Array, Backend
+from islices.conversion import from_native, without_padding
 from islices.dtypes import host_dtype
 from islices.files.containers import DTYPES, OWN, Archive, Outgoing, Stored, named, parse_json
 from islices.modes import HOST
-from islices.native import DEEPEST, from_native, without_padding
 from islices.registry import broken_backends, describe, find_backend
 from islices.slices import IndexedSlices, check_dense_shape, check_indices
 from islices.table import Table
+from islices.trees import DEEPEST
 
 __all__ = ["Contents", "Dense", "Giver", "Leaf", "Manifest", "read_manifest"]
 

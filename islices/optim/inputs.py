@@ -12,8 +12,8 @@ import numpy as np
 
 from islices import modes
 from islices.backend import INDICES, INTEGERS, Array, Backend, Look
+from islices.conversion import adopt, without_padding
 from islices.linear import wide_dtype
-from islices.native import adopt, without_padding
 from islices.registry import describe, find_backend
 from islices.rows import integers_or_mask
 from islices.shapes import size_of

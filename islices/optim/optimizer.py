@@ -13,7 +13,6 @@ from islices import modes
 from islices.arguments import check_flag
 from islices.backend import Array
 from islices.linear import as_float, wide_dtype
-from islices.native import aligned, flatten, rebuild
 from islices.optim.formulas import Formula
 from islices.optim.fused import fused_step
 from islices.optim.inputs import adopt_float_table, adopt_gradient, check_frozen, check_state, frozen_rows, is_taken
@@ -22,6 +21,7 @@ from islices.optim.step import Pieces, Work, state_shapes
 from islices.registry import describe
 from islices.sharing import Part, check_apart
 from islices.slices import IndexedSlices
+from islices.trees import aligned, flatten, rebuild
 from islices.update import as_given, write_rows
 
 __all__ = ["Optimizer", "Step", "check_steps"]

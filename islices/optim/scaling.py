@@ -15,8 +15,8 @@ import numpy as np
 from islices import modes
 from islices.arguments import is_real, show, whole_number
 from islices.backend import INTEGERS, Array, Backend
+from islices.conversion import map_leaves
 from islices.linear import as_float
-from islices.native import map_leaves
 from islices.optim.inputs import is_taken
 from islices.registry import describe, find_backend, get_backend
 from islices.rows import coalesce
