@@ -126,8 +126,8 @@ class _Archive(Archive):
                 seen(chunk)
         if array.swapped:
             out.byteswap(inplace=True)
-        native = out.astype(out.dtype.newbyteorder("="), copy=False)
-        return np.ascontiguousarray(native.T) if array.fortran else native
+        ordered = out.astype(out.dtype.newbyteorder("="), copy=False)
+        return np.ascontiguousarray(ordered.T) if array.fortran else ordered
 
     @contextlib.contextmanager
     def _stream(self, array: _Stored, *, hashed: bool) -> Iterator[IO[bytes]]:
