@@ -283,14 +283,14 @@ class JaxBackend(Embeddings):
 
     def traced_step(
         self,
-        recipe: Any,
+        formula: Any,
         values: Array,
         indices: Array,
         numbers: Array,
         tables: Sequence[Array],
         otherwise: Callable[..., Sequence[Array]],
     ) -> Sequence[Array] | None:
-        return stepping.step(recipe, values, indices, numbers, tables, otherwise)
+        return stepping.step(formula, values, indices, numbers, tables, otherwise)
 
     def segment_sum(self, values: Array, segments_: Array, count: int | None) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]
         assert count is not None, "JAX knows its shapes"

@@ -24,12 +24,13 @@ from numba import carray, types
 from numba.core import typing as signatures
 from numba.extending import intrinsic
 
-from islices.kernels.compiling import INTEGER, Kernel, compile_callback, compile_kernel, fingerprint, inline, vector
+from islices.kernels.compiling import INTEGER, Kernel, compile_callback, compile_kernel, inline, vector
 from islices.kernels.folding import fold_kernel
 from islices.kernels.grouping import group_kernel
 from islices.kernels.halves import FORMATS
-from islices.kernels.updating import Recipe, step_kernel
+from islices.kernels.updating import step_kernel
 from islices.locks import Lock
+from islices.optim.formulas import Formula
 
 __all__ = ["step_target", "target"]
 
@@ -285,21 +286,21 @@ def target(operation: str, index: str, dtype: str | None = None) -> str | None:
     return _named(name, compiled)
 
 
-def step_target(recipe: Recipe, table: str, gradient: str, index: str) -> str | None:
+def step_target(formula: Formula, table: str, gradient: str, index: str) -> str | None:
     """The name by which XLA calls a step of an optimizer on such a table, gradient and indices; None if it cannot."""
+    step, states = step_kernel(formula, table, gradient, index), len(formula.state)
 
     def compiled() -> Any:
         wide = np.dtype(FORMATS[table].wide)
         form = inline(_state, WIDE=wide)
         return compile_callback(
-            _step, SIGNATURE, step=step_kernel(recipe, table, gradient, index), group_named=_group_named_kernel(index),
-            states=inline(_STATES[recipe.states], state=form), STATES=recipe.states, INDEX=np.dtype(index), WIDE=wide,
+            _step, SIGNATURE, step=step, group_named=_group_named_kernel(index),
+            states=inline(_STATES[states], state=form), STATES=states, INDEX=np.dtype(index), WIDE=wide,
             VALUES=np.dtype(FORMATS[gradient].stored), TABLE=np.dtype(FORMATS[table].stored),
         )  # fmt: skip
 
-    # programs are kept on disk under this name: the rule itself is part of it
-    rule = fingerprint(recipe._asdict())
-    return _named(f"islices_step_{recipe.rule.__name__}_{table}_{gradient}_{index}_{rule}", compiled)
+    # programs are kept on disk under this name: that of the kernel tells its rule, too
+    return _named(f"islices_{formula.rule.__name__}_{table}_{gradient}_{index}{step.__qualname__}", compiled)
 
 
 def _named(name: str, compiled: Callable[[], Any]) -> str | None:

@@ -20,6 +20,7 @@ from jax.interpreters import batching, mlir
 from islices.backend import Array
 from islices.backends.jax import grouping, precision
 from islices.locks import load_module
+from islices.optim.formulas import Formula
 
 __all__ = ["step"]
 
@@ -28,7 +29,7 @@ Otherwise = Callable[..., Sequence[Array]]
 
 
 def step(
-    recipe: Any, values: Array, indices: Array, numbers: Array, tables: Sequence[Array], otherwise: Otherwise
+    formula: Formula, values: Array, indices: Array, numbers: Array, tables: Sequence[Array], otherwise: Otherwise
 ) -> list[Array] | None:
     """The tables (the weights, then the state's) after a step on the rows that traced indices name, out of range none;
     None where no kernel takes it."""
@@ -37,7 +38,9 @@ def step(
         return None
     if not grouping.runs_kernels(indices, rows):
         return None
-    name = load_module(grouping.HOST_CALLS).step_target(recipe, table.dtype.name, values.dtype.name, indices.dtype.name)
+    name = load_module(grouping.HOST_CALLS).step_target(
+        formula, table.dtype.name, values.dtype.name, indices.dtype.name
+    )
     if name is None:
         return None
     operands = [lax.stop_gradient(x) for x in (values, indices, numbers, *tables)]

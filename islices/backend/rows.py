@@ -229,7 +229,7 @@ class Rows(Arrays):
     @optional("the primitives do it")
     def traced_step(
         self,
-        recipe: Any,
+        formula: Any,
         values: Array,
         indices: Array,
         numbers: Array,
@@ -237,7 +237,7 @@ class Rows(Arrays):
         otherwise: Callable[..., Sequence[Array]],
     ) -> Sequence[Array] | None:
         """In traced code: the tables (the weights, then the state's) after an optimizer's step, an
-        `islices.kernels.operations.Recipe`, by a compiled kernel; indices out of range name no row. None where none can
+        `islices.optim.formulas.Formula`, by a compiled kernel; indices out of range name no row. None where none can
         be called. ``otherwise(values, indices, numbers, *tables)`` is the same in the framework's operations."""
         return None
 

@@ -52,7 +52,6 @@ def local_optimizer(optimizer: Any, rows: int, start: int, stop: int) -> LocalOp
         optimizer._formula,
         rows=optimizer.rows,
         semantics=optimizer.semantics,
-        maximize=optimizer.maximize,
         frozen=frozen[slice(*np.searchsorted(frozen, (start, stop)))] - start,
         remake=optimizer._remake,
     )

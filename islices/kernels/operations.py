@@ -2,7 +2,8 @@
 
 The one module of this folder that the core calls (`islices.kernels.active`). Values are (n, *row_shape), 16-bit floats
 as NumPy's float16 or as uint16, which means bfloat16; whatever is not contiguous, aligned and of this machine's byte
-order is copied first. May import: `numpy`, this folder, `islices.dtypes`, `islices.memory`.
+order is copied first. May import: `numpy`, this folder, `islices.dtypes`, `islices.memory`,
+`islices.optim.formulas`.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from islices.kernels.folding import fold_kernel
 from islices.kernels.grouping import bounds_kernel, group_kernel
 from islices.kernels.scaling import scale_kernel
 from islices.kernels.threads import get_num_threads, rouse, run_parts
-from islices.kernels.updating import Recipe, scatter_kernel, step_kernel
+from islices.kernels.updating import scatter_kernel, step_kernel
 from islices.memory import empty, zeros
+from islices.optim.formulas import Formula
 
 __all__ = [
     "KERNELS",
     "Groups",
-    "Recipe",
     "bounds",
     "dense_rows",
     "fold",
@@ -244,16 +245,16 @@ def scatter(table: Host, values: Host, groups: Groups, op: str) -> None:
     _shared(kernel, (rows, order, starts, ids, into), starts, rows.shape[1])
 
 
-def step(recipe: Recipe, values: Host, groups: Groups, table: Host, state: Sequence[Host], numbers: Host) -> None:
+def step(formula: Formula, values: Host, groups: Groups, table: Host, state: Sequence[Host], numbers: Host) -> None:
     """A step of an optimizer, in place, on the rows that ids name; ids are in range, table and state
     as `scatter` has a table."""
     order, ids, starts = groups
     rows, gradient = _rows(values)
     into, name = _rows(table)
     width, states = into.shape[1], []
-    for x in state:
-        states.append(x.reshape(len(x), 1 if recipe.per_row else width))
-    kernel = step_kernel(recipe, name, gradient, dtype_name(ids.dtype))
+    for x, spec in zip(state, formula.state, strict=True):
+        states.append(x.reshape(len(x), 1 if spec.per_row else width))
+    kernel = step_kernel(formula, name, gradient, dtype_name(ids.dtype))
     given = (rows, order, starts, ids, into, tuple(states), numbers)
     _shared(kernel, given, starts, width, sparse=int(starts[-1] - starts[0]) < len(ids))
 

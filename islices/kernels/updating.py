@@ -2,15 +2,15 @@
 
 A row is read, changed and written by one thread, all its contributions at once: the gradient's sum is made where the
 rule then finds it, and never stored. A rule is the code object of `islices.optim.rules`, on compiled operators.
-SPEC clauses 15 and 16. May import: `numba`, `numpy`, this folder, `islices.optim.operators`, `islices.optim.rules`,
-`islices.row_operators`.
+SPEC clauses 15 and 16. May import: `numba`, `numpy`, this folder, `islices.optim.formulas`, `islices.optim.operators`,
+`islices.optim.rules`, `islices.row_operators`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from typing import Any, NamedTuple, cast
+from functools import cache, lru_cache
+from typing import Any, cast
 
 import numpy as np
 from numba.np.unsafe import ndarray
@@ -29,10 +29,11 @@ from islices.kernels.compiling import (
 from islices.kernels.folding import add_up
 from islices.kernels.halves import FORMATS
 from islices.optim import rules
+from islices.optim.formulas import Formula
 from islices.optim.operators import bind, number_operators
 from islices.row_operators import OPERATORS
 
-__all__ = ["Recipe", "scatter_kernel", "step_kernel"]
+__all__ = ["scatter_kernel", "step_kernel"]
 
 #: Rows whose memory is asked for in advance, and cache lines of each.
 AHEAD, LINES = 4, 4
@@ -229,40 +230,36 @@ _STATES: tuple[tuple[Callable[..., Any], ...], ...] = (
 )  # fmt: skip
 
 
-class Recipe(NamedTuple):
-    """What a step computes, beside arrays: see `islices.optim.formulas.Formula` and `islices.optim.plan.Plan`."""
-
-    rule: Callable[..., Any]
-    states: int
-    per_row: bool
-    squares: str
-    raw: bool
-    decay: str
-    maximize: bool
-    #: the rule's numbers, and that of the decay behind them
-    numbers: int
+@lru_cache(maxsize=256)  # a formula belongs to one optimizer: there may come many
+def step_kernel(formula: Formula, table: str, gradient: str, index: str) -> Kernel:
+    """The compiled `_step` of a formula for dtypes of the table, the gradient's values and its ids: the same one for
+    all formulas that differ in their numbers alone."""
+    per_row = tuple(spec.per_row for spec in formula.state)
+    flags = (formula.squares, formula.decay, formula.raw, formula.maximize)
+    return _step_kernel(formula.rule, len(formula.names), per_row, *flags, table, gradient, index)
 
 
 @cache
-def step_kernel(recipe: Recipe, table: str, gradient: str, index: str) -> Kernel:
-    """The compiled `_step` of a recipe for dtypes of the table, the gradient's values and its ids."""
+def _step_kernel(
+    rule: Callable[..., Any], numbers: int, per_row: tuple[bool, ...], squares: str, decay: str, raw: bool,
+    maximize: bool, table: str, gradient: str, index: str,
+) -> Kernel:  # fmt: skip
     form, of_gradient = FORMATS[table], FORMATS[gradient]
     wide = form.wide
     operators = number_operators(np.dtype(wide).name)
-    reads, writes, fetches = _STATES[recipe.states]
+    reads, writes, fetches = _STATES[len(per_row)]
     arguments = (
         matrix(of_gradient.stored, readonly=True), *_groups(index), matrix(form.stored),
-        tuple_of(matrix(wide), recipe.states), vector(wide, readonly=True), INTEGER, INTEGER,
+        tuple_of(matrix(wide), len(per_row)), vector(wide, readonly=True), INTEGER, INTEGER,
     )  # fmt: skip
     return compile_kernel(
         _step, arguments, add=add_up(gradient), load=of_gradient.load, store=of_gradient.store,
         read=form.load, write=form.store, row_mean=inline(_row_mean, WIDE=np.dtype(wide).type),
-        rule=called(bind(recipe.rule, operators)), coupled=inline(bind(rules.coupled, operators)),
+        rule=called(bind(rule, operators)), coupled=inline(bind(rules.coupled, operators)),
         decoupled=inline(bind(rules.decoupled, operators)), states=inline(reads), put=inline(writes),
         fetch_states=inline(fetches), LINE=64 // np.dtype(form.stored).itemsize, WIDE=np.dtype(wide).type,
-        RAW=recipe.raw and bool(recipe.squares), MEAN=recipe.squares == "row" and not recipe.raw,
-        SQUARES=bool(recipe.squares), ROUNDED=of_gradient.stored is np.uint16 and not recipe.raw,
-        MAXIMIZE=recipe.maximize, COUPLED=recipe.decay == "coupled", DECOUPLED=recipe.decay == "decoupled",
-        PER_ROW=recipe.per_row,
-        COUNT=recipe.numbers, EXTRA=recipe.numbers - bool(recipe.decay),
+        RAW=raw and bool(squares), MEAN=squares == "row" and not raw, SQUARES=bool(squares),
+        ROUNDED=of_gradient.stored is np.uint16 and not raw, MAXIMIZE=maximize,
+        COUPLED=decay == "coupled", DECOUPLED=decay == "decoupled", PER_ROW=any(per_row),
+        COUNT=numbers, EXTRA=numbers - bool(decay),
     )  # fmt: skip

@@ -8,7 +8,8 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, get_type_hints
 
@@ -52,13 +53,14 @@ def current_name(semantics: Any) -> Any:
 
 def make(
     name: str,
-    given: Mapping[str, Any],
+    /,
     *,
     rows: Any = None,
     semantics: Any = "islices",
     maximize: bool = False,
     frozen: Any = None,
     duplicates: str = "sum",
+    **given: Any,
 ) -> Optimizer:
     """The optimizer of a name: hyperparameters that are None come from the preset. Raises as the public functions."""
     record, semantics = RECORDS[name], current_name(semantics)
@@ -79,17 +81,18 @@ def make(
     check_name(duplicates, DUPLICATES, "duplicates")
     if rows is not None:
         check_name(rows, ROWS, "rows")
-    formula = preset.formula({**hyper, "rows": rows or "touched", "duplicates": duplicates})
+    for choice in ROWS if rows is None else (rows,):  # the first that the formula has
+        formula = preset.formula({**hyper, "rows": choice, "duplicates": duplicates})
+        if choice in formula.rows:
+            break
     owner = f"{name} with semantics={semantics!r}"
     if formula.raw != (duplicates == "raw"):
         raise ValueError(f"duplicates: got {duplicates!r}; {owner} has {'raw' if formula.raw else 'sum'!r} only")
-    if rows is None:
-        rows = "touched" if "touched" in formula.rows else "all"
-        formula = preset.formula({**hyper, "rows": rows, "duplicates": duplicates})
-    if rows not in formula.rows:
+    if choice not in formula.rows:
         raise ValueError(f"rows: got {rows!r}; {owner} has {', '.join(map(repr, formula.rows))}")
-    options = {"rows": rows, "semantics": semantics, "maximize": bool(maximize), "frozen": frozen}
-    remake = partial(make, name, dict(given), **options, duplicates=duplicates)
+    formula = replace(formula, maximize=bool(maximize))
+    options = {"rows": choice, "semantics": semantics, "frozen": frozen}
+    remake = partial(make, name, **given, **options, maximize=formula.maximize, duplicates=duplicates)
     return Optimizer(name, hyper, formula, **options, remake=remake)
 
 

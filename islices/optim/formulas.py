@@ -1,130 +1,23 @@
-"""One optimizer's arithmetic as data: its rule, its state, its numbers. SPEC clause 16."""
+"""One optimizer's arithmetic as data: its rule, its state, its numbers.
+
+Pure data, which kernels are handed as it is. SPEC clause 16. May import: the standard library.
+"""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping
-from functools import lru_cache
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import cache, cached_property
+from inspect import signature
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
+if TYPE_CHECKING:
+    from islices.optim.numbers import Numbers
 
-from islices import modes
-from islices.arguments import is_real
-from islices.backend import Array, Backend
-from islices.optim.hyperparameters import Hyper, is_on
+__all__ = ["Formula", "State", "parameters_of"]
 
-__all__ = ["Formula", "Hyper", "Numbers", "State", "decays", "power_of", "single"]
-
-#: Bits of the step count.
-BITS = 32
-
-
-class Numbers:
-    """What a step's numbers are computed from: float64 arrays of shape (1,) on the primitives of E.
-
-    Attributes
-    ----------
-    E : Backend
-        `islices.modes.HOST` where the step count is known, else the backend that traces.
-    count : Array
-        The steps taken before this one, int32.
-    lr : Array
-        Its learning rate, float64.
-    h : Hyper
-        The hyperparameters at this step: Python numbers, or float64 arrays of E where the step is traced.
-    """
-
-    __slots__ = ("E", "count", "h", "lr")
-
-    def __init__(self, E: Backend, count: Array, lr: Array, h: Hyper) -> None:
-        self.E, self.count, self.lr, self.h = E, count, lr, h
-
-    @property
-    def t(self) -> Array:
-        """The number of this step, from 1, float64."""
-        t = self.E.astype(self.count, "float64") + self.number(1.0)
-        if self.E is modes.HOST:
-            return t
-        # a count that may be NaN, as far as a compiler can tell: what it knows to be none, it contracts to FMA
-        return self.E.where(self.E.equal(self.count, -1), self.number(np.nan), t)
-
-    def number(self, x: float, dtype: str = "float64") -> Array:
-        """x as an array of E."""
-        return np.array((x,), dtype) if self.E is modes.HOST else self.E.asarray(np.full(1, x, dtype), self.count)
-
-    def array_of(self, x: Any) -> Array:
-        """A number as an array of E, an array as it is."""
-        return self.number(x) if is_real(x) else x
-
-    def complement(self, name: str) -> Any:
-        """1 - x of a hyperparameter x."""
-        x = self.h[name]
-        return 1.0 - x if type(x) is float or is_real(x) else self.number(1.0) - x
-
-    def single(self, name: str) -> Any:
-        """A hyperparameter as a float32 holds it."""
-        x = self.h[name]
-        return single(x) if is_real(x) else self.E.astype(self.E.astype(x, "float32"), "float64")
-
-    def power(self, base: Any) -> Array:
-        """base^t: the product, by halves, of base^(2^k) over the binary digits k of t (SPEC clause 16).
-
-        Products alone, since no framework's pow is correctly rounded.
-        """
-        E = self.E
-        if E is modes.HOST:
-            return np.array((power_of(base, int(self.count[0]) + 1),))
-        scaled = E.round_product(self.t, self.array(2.0 ** -np.arange(BITS + 1.0)))
-        whole = E.reshape(E.astype(scaled, "int32"), (1, BITS + 1))  # t without its last k digits
-        digits = E.columns(whole, 0, BITS) - E.columns(whole, 1, BITS + 1) - E.columns(whole, 1, BITS + 1)
-        product = E.where(E.equal(digits, 1), E.reshape(self._squares(base), (1, BITS)), 1.0)
-        half = BITS
-        while half > 1:
-            half //= 2
-            product = E.round_product(E.columns(product, 0, half), E.columns(product, half, 2 * half))
-        return E.reshape(product, (1,))
-
-    def _squares(self, base: Any) -> Array:
-        """`_repeated_squares` as one array."""
-        if is_real(base):
-            return self.array(np.array(_repeated_squares(base)))
-        E, squares, zero = self.E, [base], self.number(0.0)
-        for _ in range(BITS - 1):
-            square = E.round_product(squares[-1], squares[-1])
-            squares.append(E.where(E.less_equal(square, self.number(1e-290)), zero, square))
-        return E.concat(squares)
-
-    def library_power(self, base: Any) -> Array:
-        """base^t as Python's ``**`` has it, which frameworks ask too; traced, `power`."""
-        return self.number(base ** float(self.t[0])) if self.E is modes.HOST else self.power(base)
-
-    @property
-    def single_lr(self) -> Array:
-        """The learning rate as a float32."""
-        return self.E.astype(self.lr, "float32")
-
-    def array(self, x: np.ndarray[Any, Any]) -> Array:
-        return self.E.asarray(x, self.count)
-
-
-@lru_cache(maxsize=256)
-def _repeated_squares(base: float) -> tuple[float, ...]:
-    """base^(2^k) for k below `BITS`, each the rounded square of the one before; what is nearly subnormal is 0."""
-    squares = [base]
-    for _ in range(BITS - 1):
-        square = squares[-1] * squares[-1]
-        squares.append(square if square > 1e-290 else 0.0)
-    return tuple(squares)
-
-
-@lru_cache(maxsize=256)
-def power_of(base: float, t: int) -> float:
-    """base^t as `Numbers.power` has it."""
-    factors = [x if t >> k & 1 else 1.0 for k, x in enumerate(_repeated_squares(base))]
-    while len(factors) > 1:
-        factors = list(map(operator.mul, factors[: len(factors) // 2], factors[len(factors) // 2 :]))
-    return factors[0]
+#: What a decay ahead of the rule asks for: its number, behind the rule's own.
+DECAYS: Mapping[str, tuple[str, ...]] = {"": (), "coupled": ("weight_decay",), "decoupled": ("keep",)}
 
 
 class State(NamedTuple):
@@ -138,28 +31,47 @@ class State(NamedTuple):
     positive: bool = False
 
 
-class Formula(NamedTuple):
-    """One optimizer's arithmetic. The rule's parameters are g, q (if squares), w, the state's names, and those of
-    numbers, in any order; it returns w and the state."""
+@dataclass(frozen=True, eq=False)
+class Formula:
+    """What one optimizer computes: all that its step, and the kernel it may run as, needs beside arrays.
+
+    Attributes
+    ----------
+    rule : callable
+        Its parameters are g, q (if squares), w, the state's names, and those of numbers, in any order; it returns w and
+        the state.
+    numbers : callable
+        (Numbers) -> the rule's numbers by name, and maybe others: float64 arrays of shape (1,), or Python numbers.
+    state : tuple of State
+    squares : {"", "element", "row"}
+        What q is: none, g * g, or its mean over the row.
+    decay : {"", "coupled", "decoupled"}
+        Weight decay ahead of the rule: none or in the rule, into g, or from w.
+    rows : tuple of str
+        Which rows a sparse gradient may move.
+    raw : bool
+        Whether the framework sees duplicates one by one: g is their sum, q the sum of their squares.
+    maximize : bool
+        Whether the gradient is followed upwards.
+    """
 
     rule: Callable[..., Any]
-    #: (Numbers) -> the rule's numbers by name: float64 arrays of shape (1,), or Python numbers
     numbers: Callable[[Numbers], Mapping[str, Any]]
     state: tuple[State, ...] = ()
-    #: what q is: "" none, "element" g * g, "row" its mean over the row
     squares: str = ""
-    #: weight decay ahead of the rule: "" none or in the rule, "coupled" into g, "decoupled" from w
     decay: str = ""
     rows: tuple[str, ...] = ("touched", "all")
-    #: whether the framework sees duplicates one by one: g is their sum, q the sum of their squares
     raw: bool = False
+    maximize: bool = False
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The numbers in the order of the rule's parameters, and behind them that of the decay."""
+        arrays = ("g", "q", "w", *(spec.name for spec in self.state))
+        return (*(name for name in parameters_of(self.rule) if name not in arrays), *DECAYS[self.decay])
 
 
-def single(x: float) -> float:
-    """x as a float32 holds it."""
-    return float(np.float32(x))
-
-
-def decays(h: Hyper, kind: str = "coupled") -> str:
-    """The kind of weight decay, if there is any."""
-    return kind if is_on(h["weight_decay"]) else ""
+@cache
+def parameters_of(rule: Callable[..., Any]) -> tuple[str, ...]:
+    """The names of a rule's parameters."""
+    return tuple(signature(rule).parameters)

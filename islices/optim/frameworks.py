@@ -28,8 +28,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from islices.backend import Array
-from islices.optim.formulas import Numbers
 from islices.optim.hyperparameters import Hyper
+from islices.optim.numbers import Numbers
 
 __all__ = ["ALL", "SPELLED", "TOUCHED", "correction", "one_less", "raw", "with_rate"]
 

@@ -7,6 +7,7 @@ arrays a state has, and what it begins with, is fixed. May import: `numpy`, the 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping
 from types import FunctionType
 from typing import Any, NamedTuple, cast
@@ -27,6 +28,7 @@ __all__ = [
     "Scheduled",
     "at_step",
     "check_hyper",
+    "decays",
     "is_on",
     "known_hyper",
     "refuse_scheduled",
@@ -51,16 +53,21 @@ BELOW_ONE = Limit("0 <= value < 1", lambda x: 0 <= x < 1)
 LIMITS: Mapping[str, Limit] = {"beta1": BELOW_ONE, "beta2": BELOW_ONE, "rho": BELOW_ONE}
 
 
-class Schedule:
+class Schedule(ABC):
     """A function of the step that the library itself brings: no framework's array."""
 
-    def __call__(self, step: Any) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def __call__(self, step: Any) -> Any: ...
 
 
 def is_on(x: Any) -> bool:
     """Whether a hyperparameter takes part in the formula: what may change does, whatever it is now."""
     return not is_real(x) or bool(x != 0)
+
+
+def decays(h: Hyper, kind: str = "coupled") -> str:
+    """The kind of weight decay, if there is any."""
+    return kind if is_on(h["weight_decay"]) else ""
 
 
 def refuse_scheduled(h: Hyper, owner: str, *names: str) -> None:

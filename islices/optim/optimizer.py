@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
-from islices import modes
 from islices.arguments import check_flag
 from islices.backend import Array
 from islices.linear import as_float, wide_dtype
 from islices.optim.formulas import Formula
 from islices.optim.fused import fused_step
 from islices.optim.inputs import adopt_float_table, adopt_gradient, check_frozen, check_state, frozen_rows, is_taken
-from islices.optim.plan import plan_step
-from islices.optim.step import Pieces, Work, state_shapes
+from islices.optim.numbers import step_numbers
+from islices.optim.step import Work, rows_step, state_shapes
 from islices.registry import describe
 from islices.sharing import Part, check_apart
 from islices.slices import IndexedSlices
 from islices.trees import aligned, flatten, rebuild
-from islices.update import as_given, write_rows
 
-__all__ = ["Optimizer", "Step", "check_steps"]
+__all__ = ["Optimizer", "check_works", "take_step"]
 
 
 class Optimizer:
@@ -72,7 +69,6 @@ class Optimizer:
         *,
         rows: str,
         semantics: str,
-        maximize: bool,
         frozen: Any,
         remake: Callable[[], Optimizer],
     ) -> None:
@@ -81,7 +77,7 @@ class Optimizer:
         put(self, "hyper", MappingProxyType(dict(hyper)))
         put(self, "rows", rows)
         put(self, "semantics", semantics)
-        put(self, "maximize", maximize)
+        put(self, "maximize", formula.maximize)
         put(self, "_formula", formula)
         put(self, "_remake", remake)
         put(self, "_frozen", frozen_rows(frozen))
@@ -186,63 +182,54 @@ class Optimizer:
         if donate is not False:
             donate = check_flag(donate, "donate")
         if not isinstance(table, (list, tuple, dict)):
-            step = self._prepared(table, grad, state, donate, apply)
-            check_steps([step])
-            return step.write()
+            work = self._prepared(table, grad, state, donate, apply)
+            check_works([work])
+            return take_step(work)
         tables = flatten(table, "table")
         grads, states = _leaves(table, grad, "grad"), _leaves(table, state, "state")
         # all are looked at before the first is written
-        steps = [self._prepared(*leaves, donate, apply) for leaves in zip(tables, grads, states, strict=True)]
-        check_steps(steps)
-        done = [step.write() for step in steps]
+        works = [self._prepared(*leaves, donate, apply) for leaves in zip(tables, grads, states, strict=True)]
+        check_works(works)
+        done = [take_step(work) for work in works]
         return rebuild(table, iter([t for t, _ in done])), rebuild(table, iter([s for _, s in done]))
 
-    def _prepared(self, table: Any, grad: Any, state: Any, donate: bool, apply: Any) -> Step:
-        """The step of one table, checked and ready to be written after `check_steps`."""
+    def _prepared(self, table: Any, grad: Any, state: Any, donate: bool, apply: Any) -> Work:
+        """The step of one table, checked: `take_step` takes it after `check_works`."""
         B, weights, dtype = adopt_float_table(table)
+        formula = self._formula
         shape: tuple[int, ...] = B.shape(weights)  # type: ignore[assignment]
-        arrays = check_state(B, weights, dtype, state, state_shapes(self._formula, shape), self)
+        arrays = check_state(B, weights, dtype, state, state_shapes(formula, shape), self)
         taken = apply if apply is True else is_taken(B, apply)
         if grad is None or taken is False:
-            return Step(lambda: (table, dict(state)), None, donate)
+            return Work(B, formula, table, None, weights, arrays)
         leaf, look = adopt_gradient(B, dtype, shape, grad)
         rows, length = self._frozen
         frozen = None if rows is None else check_frozen(rows, length, shape[0])
         traced = B.is_traced(arrays["step"])
-        plan, numbers = plan_step(
-            B, self._formula, self.hyper, self.maximize, arrays["step"], wide_dtype(dtype), traced
-        )
+        numbers = step_numbers(B, formula, self.hyper, arrays["step"], wide_dtype(dtype), traced)
         traced = traced or B.is_traced(weights)
         apply = None if taken is True else taken
-        work = Work(B, plan, leaf, weights, arrays, numbers, frozen, apply, traced, look.views)
         touched = self.rows == "touched" and isinstance(leaf, IndexedSlices)
-        return Step(partial(_write, work, table, touched=touched, donate=donate), work, donate)
+        return Work(
+            B, formula, table, leaf, weights, arrays, numbers, frozen, apply, traced, look.views, touched, donate
+        )
 
 
-def _write(work: Work, table: Any, *, touched: bool, donate: bool) -> tuple[Any, dict[str, Array]]:
+def take_step(work: Work) -> tuple[Any, dict[str, Array]]:
     """The table and the state after a step: by one kernel, or by the primitives."""
-    done = fused_step(work, touched=touched, donate=donate)
-    if done is None:
-        return _written(work, table, work.pieces(touched=touched), donate)
-    return as_given(table, work.weights, done[0]), done[1]
+    if work.grad is None:
+        return work.table, dict(work.arrays)
+    return fused_step(work) or rows_step(work)
 
 
-class Step(NamedTuple):
-    """A step of one table, ready to be written."""
-
-    write: Callable[[], tuple[Any, dict[str, Array]]]
-    work: Work | None  # None where nothing is written
-    donate: bool
-
-
-def check_steps(steps: Sequence[Step], names: Sequence[str] = ()) -> None:
+def check_works(works: Sequence[Work], names: Sequence[str] = ()) -> None:
     """ValueError if what one of the steps writes is written or read by another, or by itself in two places."""
     parts: list[Part] = []
-    for number, (_, work, donate) in enumerate(steps):
-        if work is None or not (work.B.in_place(work.weights) or (donate and not work.B.is_traced(work.weights))):
-            continue
+    for number, work in enumerate(works):
         B, grad = work.B, work.grad
-        where = names[number] if names else f"leaf {number}: " if len(steps) > 1 else ""
+        if grad is None or not (B.in_place(work.weights) or (work.donate and not B.is_traced(work.weights))):
+            continue
+        where = names[number] if names else f"leaf {number}: " if len(works) > 1 else ""
         parts.append((B, work.weights, True, where + "table"))
         for name, x in work.arrays.items():
             parts.append((B, x, True, f"{where}state[{name!r}]"))
@@ -260,22 +247,3 @@ def _leaves(table: Any, tree: Any, argument: str) -> list[Any]:
         raise ValueError(
             f"{argument}: got {describe(tree)} for tables in a {type(table).__name__}; accepted is the same structure"
         ) from None
-
-
-def _written(work: Work, table: Any, pieces: Pieces, donate: bool) -> tuple[Any, dict[str, Array]]:
-    """The pieces put in their places, one after the other, then the step counted."""
-    B, arrays, flag = work.B, work.arrays, work.apply
-    names = ["master" if "master" in arrays else "", *(k for k in arrays if k not in ("step", "master"))]
-    now: dict[str, Any] = {"": table, **arrays}
-    for ids, rows in pieces:
-        new = dict(zip(names, rows, strict=True))
-        if "master" in new:
-            new[""] = modes.run("astype", B, (new["master"],), dtype=B.dtype(work.weights))
-        for name, x in new.items():
-            now[name] = write_rows(B, now[name], ids, x, donate=donate)
-    with B.scope():
-        one = B.asarray(np.ones(1, np.int32), arrays["step"])
-        count = arrays["step"] + (one if flag is None else flag)
-        first = B.asarray(np.zeros(1, np.int32), arrays["step"])
-    now["step"] = write_rows(B, arrays["step"], first, count, donate=donate)
-    return now.pop(""), now

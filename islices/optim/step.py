@@ -1,11 +1,13 @@
 """One step of an optimizer: the rows it names are read, changed beside the table by the rule, and written back.
 
+`Work` is the step, and `rows_step` takes it by the primitives; `islices.optim.fused` does by a kernel, where it can.
 Rows are written once they have been computed, and nothing of a table's size is allocated where arrays change in place.
 SPEC clause 16.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -19,12 +21,12 @@ from islices.memory import empty
 from islices.optim import rules
 from islices.optim.formulas import Formula
 from islices.optim.operators import array_operators, bind
-from islices.optim.plan import Plan
 from islices.rows import check_memory, coalesce
 from islices.shapes import size_of
 from islices.slices import IndexedSlices
+from islices.update import write_rows
 
-__all__ = ["Pieces", "Work", "state_shapes", "without_frozen"]
+__all__ = ["Work", "row_blocks", "rows_step", "state_shapes", "without_frozen", "write_pieces"]
 
 #: Elements that all rows are stepped by at a time, where the table changes in place.
 BLOCK = 1 << 20
@@ -38,25 +40,31 @@ Pieces = Iterator[tuple[Array | None, list[Array]]]
 
 
 class Work(NamedTuple):
-    """A step on its way: each method yields (ids, new rows of each of the tables), for the caller to write before it
-    asks for more."""
+    """A step on its way, looked at and checked: what there is to do it with, and what is asked for."""
 
     B: Backend
-    plan: Plan
-    grad: IndexedSlices | Array
+    formula: Formula
+    table: Any  # as it was given: its weights are below
+    grad: IndexedSlices | Array  # None where no step is taken
     weights: Array
     arrays: Mapping[str, Array]  # the state: "step" first and "master" last, if there is one
-    known: Array  # the rule's numbers, of NumPy unless traced
-    frozen: np.ndarray[Any, Any] | None  # row numbers, ascending and unique
+    known: Array | None = None  # the rule's numbers, of NumPy unless traced
+    frozen: Host | None = None  # row numbers, ascending and unique
     apply: Array | None = None  # in traced code: int32 (1,), 0 for a step that is not taken
     traced: bool = False  # the table or the state is
     views: list[Host] | None = None  # of the gradient's arrays, if they are known
+    touched: bool = True  # the rows that slices name move, no others
+    donate: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        """Of the tables: "" for the weights or "master", then those of the optimizer's own."""
+        return ["master" if "master" in self.arrays else "", *(spec.name for spec in self.formula.state)]
 
     @property
     def tables(self) -> list[Array]:
         """The weights (or their float32 master), then the optimizer's own."""
-        own = [x for name, x in self.arrays.items() if name not in ("step", "master")]
-        return [self.arrays.get("master", self.weights), *own]
+        return [self.arrays.get(name, self.weights) for name in self.names]
 
     @property
     def numbers(self) -> Array:
@@ -66,11 +74,11 @@ class Work(NamedTuple):
         with self.B.scope():
             return self.B.asarray(self.known, self.weights)
 
-    def pieces(self, *, touched: bool) -> Pieces:
-        """The rows to be written, as it is done without kernels."""
-        B, grad = self.B, self.grad
-        if touched:
+    def pieces(self) -> Pieces:
+        """The rows to be written, each piece before the next is computed."""
+        if self.touched:
             return self.some_rows()
+        B, grad = self.B, self.grad
         parts = (grad.values, grad.indices) if isinstance(grad, IndexedSlices) else (grad,)
         whole = not B.in_place(self.weights) or modes.is_traced(B, self.weights, self.arrays["step"], *parts)
         return self.whole_tables() if whole else self.blocks()
@@ -80,7 +88,7 @@ class Work(NamedTuple):
         B, s = self.B, self.grad
         if self.frozen is not None:
             s = without_frozen(s, self.frozen)
-        ids, gradient = _summed(s, self.plan)
+        ids, gradient = _summed(s, self.formula)
         with B.scope():
             if self.apply is not None:  # rows that are nowhere are not written
                 nowhere = B.asarray(np.full(1, s.dense_shape[0], B.dtype(ids)), ids)
@@ -112,26 +120,19 @@ class Work(NamedTuple):
 
     def blocks(self) -> Pieces:
         """All rows, a block after the other: nothing of the table's size is allocated."""
-        B = self.B
-        rows, *row_shape = B.shape(self.tables[0])
-        size = max(1, BLOCK // max(1, size_of(tuple(row_shape)) or 1))
+        B, shape = self.B, self.B.shape(self.tables[0])
         ids, gradient = self._gradient()
         named = None if ids is None else B.to_numpy(ids)
-        for start in range(0, rows or 0, size):
-            block = np.arange(start, min(start + size, rows or 0))
-            if self.frozen is not None:
-                block = np.setdiff1d(block, self.frozen, assume_unique=True)
+        for block in row_blocks(shape, self.frozen):  # type: ignore[arg-type]
             with B.scope():
                 places = B.asarray(block, self.tables[0])
                 old = [B.stop_gradient(B.read_rows(x, places)) for x in self.tables]
                 part = [B.take(x, places) for x in gradient] if named is None else []
             if named is not None:
-                part = self._block_of(gradient, named, block, (len(block), *row_shape))
+                part = self._block_of(gradient, named, block, (len(block), *shape[1:]))
             yield places, self._changed(part, old)
 
-    def _block_of(
-        self, gradient: Sequence[Array], named: np.ndarray[Any, Any], block: np.ndarray[Any, Any], shape: Any
-    ) -> list[Array]:
+    def _block_of(self, gradient: Sequence[Array], named: Host, block: Host, shape: Any) -> list[Array]:
         """The dense rows of a block (its row numbers ascend) of sums whose rows are named."""
         B = self.B
         found = np.flatnonzero(np.isin(named, block)) if self.frozen is not None else _between(named, block)
@@ -145,20 +146,61 @@ class Work(NamedTuple):
         """(ids, sums) of slices, (None, whole arrays) of a dense gradient."""
         B = self.B
         if isinstance(self.grad, IndexedSlices):
-            ids, gradient = _summed(self.grad, self.plan)
+            ids, gradient = _summed(self.grad, self.formula)
             return ids, [B.stop_gradient(x) for x in gradient]
         dense = B.stop_gradient(self.grad)
-        return None, [dense, modes.run(_square, B, (dense,))] if self.plan.formula.raw else [dense]
+        return None, [dense, modes.run(_square, B, (dense,))] if self.formula.raw else [dense]
 
     def _changed(self, gradient: Sequence[Array], old: Sequence[Array]) -> list[Array]:
-        return list(modes.run(_change, self.B, (self.numbers, *gradient, *old), plan=self.plan))
+        return list(modes.run(_change, self.B, (self.numbers, *gradient, *old), formula=self.formula))
+
+
+def row_blocks(shape: tuple[int, ...], frozen: Host | None) -> Iterator[Host]:
+    """The numbers of a table's rows but the frozen ones, ascending, a block after the other."""
+    size = max(1, BLOCK // max(1, math.prod(shape[1:])))
+    for first in range(0, shape[0], size):
+        block = np.arange(first, min(first + size, shape[0]))
+        if frozen is not None:
+            block = np.setdiff1d(block, frozen, assume_unique=True)
+        if len(block):
+            yield block
+
+
+# ---------------------------------------------------------------------- what is written
+def rows_step(work: Work) -> tuple[Any, dict[str, Array]]:
+    """The table and the state after a step by the primitives: its pieces in their places, then the step counted."""
+    B, arrays, names, pieces = work.B, work.arrays, work.names, work.pieces()
+    if "master" in arrays:
+        names.append("")
+        pieces = ((ids, [*rows, _rounded(work, rows[0])]) for ids, rows in pieces)
+    now: dict[str, Any] = {"": work.table, **arrays}
+    changed = write_pieces(B, [now[name] for name in names], pieces, donate=work.donate)
+    now.update(zip(names, changed, strict=True))
+    with B.scope():
+        one = B.asarray(np.ones(1, np.int32), arrays["step"])
+        count = arrays["step"] + (one if work.apply is None else work.apply)
+        first = B.asarray(np.zeros(1, np.int32), arrays["step"])
+    now["step"] = write_rows(B, arrays["step"], first, count, donate=work.donate)
+    return now.pop(""), now
+
+
+def write_pieces(B: Backend, tables: Sequence[Any], pieces: Pieces, *, donate: bool) -> Sequence[Any]:
+    """The tables, each piece written before the next is asked for."""
+    for ids, rows in pieces:
+        tables = [write_rows(B, x, ids, new, donate=donate) for x, new in zip(tables, rows, strict=True)]
+    return tables
+
+
+def _rounded(work: Work, master: Array) -> Array:
+    """Rows of the master as the table holds them."""
+    return modes.run("astype", work.B, (master,), dtype=work.B.dtype(work.weights))
 
 
 # ---------------------------------------------------------------------- the gradient
-def _summed(s: IndexedSlices, plan: Plan) -> tuple[Array, list[Array]]:
+def _summed(s: IndexedSlices, formula: Formula) -> tuple[Array, list[Array]]:
     """(ids, [sums]), duplicates summed; for what a framework makes of raw slices, the sums of their squares beside."""
     B = s.backend
-    if not plan.formula.raw:
+    if not formula.raw:
         c = coalesce(s)
         return c.indices, [c.values]
     loose = modes.is_traced(B, s.values, s.indices) or s.padded
@@ -174,7 +216,7 @@ def _sum_raw(B: Backend, values: Array, indices: Array, *, rows: int | None, loo
     return ids, B.segment_sum(wide, place, count), B.segment_sum(B.round_product(wide, wide), place, count)
 
 
-def without_frozen(s: IndexedSlices, frozen: np.ndarray[Any, Any]) -> IndexedSlices:
+def without_frozen(s: IndexedSlices, frozen: Host) -> IndexedSlices:
     B, rows = s.backend, s.dense_shape[0]
     if not modes.is_traced(B, s.values, s.indices):  # where frozen stands: it may name most of the table
         named = B.to_numpy(s.indices)
@@ -202,7 +244,7 @@ def _drop_frozen(B: Backend, values: Array, indices: Array, frozen: Array, *, ro
     return B.select(values, indices, B.logical_not(B.equal(indices, B.take(frozen, place))), rows)
 
 
-def _between(named: np.ndarray[Any, Any], block: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _between(named: Host, block: Host) -> Host:
     """The places of the ascending numbers that lie in a block without gaps."""
     first, last = np.searchsorted(named, (block[0], block[-1] + 1))
     return np.arange(first, last)
@@ -219,28 +261,28 @@ def _where_one(B: Backend, mask: Array, a: Array, b: Array) -> Array:
 
 
 # ---------------------------------------------------------------------- the rule on rows
-def _change(B: Backend, numbers: Array, g: Array, *rest: Array, plan: Plan) -> tuple[Array, ...]:
+def _change(B: Backend, numbers: Array, g: Array, *rest: Array, formula: Formula) -> tuple[Array, ...]:
     """The new rows of the weights and the state. rest: q where duplicates are raw, then the old rows."""
-    q, (w, *state) = (rest[0], rest[1:]) if plan.formula.raw else (None, rest)
+    q, (w, *state) = (rest[0], rest[1:]) if formula.raw else (None, rest)
     if B is not modes.HOST or w.size <= PIECE:
-        return _rule(B, plan, numbers, g, q, w, state)
+        return _rule(B, formula, numbers, g, q, w, state)
     out = tuple(empty(x.shape, x.dtype) for x in (w, *state))
     step = max(1, PIECE * len(w) // w.size)
     for i in range(0, len(w), step):
         part = slice(i, i + step)
-        new = _rule(B, plan, numbers, g[part], None if q is None else q[part], w[part], [x[part] for x in state])
+        new = _rule(B, formula, numbers, g[part], None if q is None else q[part], w[part], [x[part] for x in state])
         for into, x in zip(out, new, strict=True):
             into[part] = x
     return out
 
 
 def _rule(
-    B: Backend, plan: Plan, numbers: Array, g: Array, q: Array | None, w: Array, state: Sequence[Array]
+    B: Backend, formula: Formula, numbers: Array, g: Array, q: Array | None, w: Array, state: Sequence[Array]
 ) -> tuple[Array, ...]:
-    formula, operators = plan.formula, array_operators(B)
-    dtype, given = B.dtype(w), _named(B, plan, numbers, w)
+    operators = array_operators(B)
+    dtype, given = B.dtype(w), _named(B, formula, numbers, w)
     g, w = B.widen(g), B.widen(w)
-    if plan.maximize:
+    if formula.maximize:
         g = -g
     if formula.decay == "coupled":
         g = bind(rules.coupled, operators)(g, w, given.pop("weight_decay"))
@@ -259,10 +301,10 @@ def _rule(
     return (B.astype(new_w, dtype), *reshaped)
 
 
-def _named(B: Backend, plan: Plan, numbers: Array, w: Array) -> dict[str, Array]:
+def _named(B: Backend, formula: Formula, numbers: Array, w: Array) -> dict[str, Array]:
     """The numbers by name, each of shape (1, ..., 1) to go with w."""
-    row, ones = B.reshape(numbers, (1, len(plan.numbers))), (1,) * len(B.shape(w))
-    return {name: B.reshape(B.columns(row, k, k + 1), ones) for k, name in enumerate(plan.numbers)}
+    row, ones = B.reshape(numbers, (1, len(formula.names))), (1,) * len(B.shape(w))
+    return {name: B.reshape(B.columns(row, k, k + 1), ones) for k, name in enumerate(formula.names)}
 
 
 def _row_means(B: Backend, x: Array) -> Array:

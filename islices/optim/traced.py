@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 
 from islices.backend import Array
-from islices.optim.step import Work, without_frozen
+from islices.optim.step import Work, without_frozen, write_pieces
 from islices.slices import IndexedSlices
-from islices.update import write_rows
+from islices.update import as_given
 
 __all__ = ["traced_step"]
 
 
-def traced_step(work: Work, recipe: Any) -> tuple[Array, dict[str, Array]] | None:
-    """(weights, state) after the step on the rows the gradient names; None where no kernel can be called."""
-    B, plan, s, arrays = work.B, work.plan, work.grad, work.arrays
-    if "master" in arrays:
+def traced_step(work: Work) -> tuple[Any, dict[str, Array]] | None:
+    """The table and the state after the step on the rows the gradient names; None where no kernel can be called."""
+    B, s, arrays = work.B, work.grad, work.arrays
+    if "master" in arrays or not isinstance(s, IndexedSlices):
         return None
     if work.frozen is not None:
         s = without_frozen(s, work.frozen)
@@ -33,17 +33,16 @@ def traced_step(work: Work, recipe: Any) -> tuple[Array, dict[str, Array]] | Non
             indices = B.where(B.equal(work.apply, 1), indices, nowhere)
 
     def otherwise(values: Array, indices: Array, numbers: Array, *tables: Array) -> Sequence[Array]:
-        slices = IndexedSlices._trusted(B, values, indices, shape)
         state = dict(zip(["step", *names], [arrays["step"], *tables[1:]], strict=True))
-        changed = list(tables)
-        for ids, rows in Work(B, plan, slices, tables[0], state, numbers, None).some_rows():
-            changed = [write_rows(B, x, ids, new, donate=True) for x, new in zip(changed, rows, strict=True)]
-        return changed
+        slices = IndexedSlices._trusted(B, values, indices, shape)
+        rows = Work(B, work.formula, None, slices, tables[0], state, numbers).some_rows()
+        return write_pieces(B, tables, rows, donate=True)
 
-    names = [spec.name for spec in plan.formula.state]
+    names = work.names[1:]
     with B.scope():
-        tables = B.traced_step(recipe, s.values, indices, numbers, work.tables, otherwise)
+        tables = B.traced_step(work.formula, s.values, indices, numbers, work.tables, otherwise)
         if tables is None:
             return None
         count = arrays["step"] + (one if work.apply is None else work.apply)
-    return tables[0], {"step": count, **dict(zip(names, tables[1:], strict=True))}
+    state = {"step": count, **dict(zip(names, tables[1:], strict=True))}
+    return as_given(work.table, work.weights, tables[0]), state

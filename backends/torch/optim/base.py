@@ -19,7 +19,8 @@ from islices.backends.torch.optim.hyperparameters import Rate, asked_of, check_g
 from islices.clip_formulas import Semantics
 from islices.optim import Optimizer
 from islices.optim.factory import Rows
-from islices.optim.optimizer import Step, check_steps
+from islices.optim.optimizer import check_works, take_step
+from islices.optim.step import Work
 from islices.registry import describe
 
 __all__ = ["Options", "RowOptimizer"]
@@ -43,7 +44,7 @@ class Write(NamedTuple):
     """The step of a parameter, ready to be written."""
 
     place: str
-    step: Step
+    work: Work
     write: Callable[[], Any]
 
 
@@ -160,11 +161,11 @@ class RowOptimizer(torch.optim.Optimizer):
         writes: list[Write] = []
         for number, group in enumerate(self.param_groups):
             writes += self._writes(number, group)
-        steps, places = [], []
+        works, places = [], []
         for x in writes:
-            steps.append(x.step)
+            works.append(x.work)
             places.append(x.place + ": ")
-        check_steps(steps, places)
+        check_works(works, places)
         for x in writes:
             x.write()
         return loss
@@ -186,10 +187,10 @@ class RowOptimizer(torch.optim.Optimizer):
             name = f" ({names[position]})" if (names := group.get("param_names")) else ""
             place = f"param_groups[{number}]['params'][{position}]{name}"
             try:
-                step, write = self._prepared(p, made.sparse if p.grad.is_sparse else made.dense, master=master)
+                work, write = self._prepared(p, made.sparse if p.grad.is_sparse else made.dense, master=master)
             except (TypeError, ValueError, IndexError) as error:
                 raise type(error)(f"{place}: {error}") from None
-            writes.append(Write(place, step, write))
+            writes.append(Write(place, work, write))
         return writes
 
     def _optimizers(self, number: int, group: dict[str, Any]) -> Made:
@@ -207,7 +208,7 @@ class RowOptimizer(torch.optim.Optimizer):
         made = self._made[number] = Made(asked, frozen, seen, *pair, rate)
         return made
 
-    def _prepared(self, p: torch.Tensor, optimizer: Optimizer, *, master: bool) -> tuple[Step, Callable[[], None]]:
+    def _prepared(self, p: torch.Tensor, optimizer: Optimizer, *, master: bool) -> tuple[Work, Callable[[], None]]:
         """The step of one parameter, checked and ready to be written."""
         table: torch.Tensor = p
         grad: Any = p.grad  # there is one
@@ -215,14 +216,14 @@ class RowOptimizer(torch.optim.Optimizer):
             table, grad = p.detach().reshape(1), grad.reshape(1)
         held = self.state.get(p, {})
         state, new = checkpoints.opened(optimizer, table, held, master=master)
-        step = optimizer._prepared(table, grad, state, donate=False, apply=True)
+        work = optimizer._prepared(table, grad, state, donate=False, apply=True)
 
         def written() -> None:
             if new:
                 self.state[p].update(checkpoints.as_stored(self.rule, new, p))
-            step.write()
+            take_step(work)
 
-        return step, written
+        return work, written
 
     # ------------------------------------------------------------------ checkpoints
     def state_dict(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from islices.backends.torch.optim.hyperparameters import Rate, complete, in_isli
 from islices.linear import wide_dtype
 from islices.optim import Optimizer
 from islices.optim.formulas import State
-from islices.optim.plan import LAST_STEP
+from islices.optim.numbers import LAST_STEP
 from islices.optim.record import RECORDS
 from islices.registry import describe
 from islices.rows import to_dense

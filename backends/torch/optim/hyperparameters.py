@@ -145,10 +145,10 @@ def made_from(rule: str, group: Group, rate: Rate) -> tuple[Optimizer, Optimizer
     given = {**in_islices(rule, group), "lr": rate}
     options = {name: group[name] for name in ("semantics", "maximize", "frozen")}
     try:
-        sparse = make(rule, given, rows=group["rows"], **options)
+        sparse = make(rule, **given, rows=group["rows"], **options)
         if sparse.rows == "all" or "all" not in sparse._formula.rows:
             return sparse, sparse
-        return sparse, make(rule, given, rows="all", **options)
+        return sparse, make(rule, **given, rows="all", **options)
     except (TypeError, ValueError, IndexError) as error:
         name, colon, rest = str(error).partition(":")
         raise type(error)(f"{RECORDS[rule].spelled('torch').get(name, name)}{colon}{rest}") from None

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Unpack
 
 from islices.backend import Array
 from islices.optim.factory import Options, make, public
-from islices.optim.formulas import Formula, Numbers, State, decays, single
+from islices.optim.formulas import Formula, State
 from islices.optim.frameworks import ALL, TOUCHED, raw, with_rate
-from islices.optim.hyperparameters import Hyper, Scheduled, is_on
+from islices.optim.hyperparameters import Hyper, Scheduled, decays, is_on
+from islices.optim.numbers import Numbers, single
 from islices.optim.operators import div, less_equal, mul, sqrt, where
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
@@ -66,8 +68,8 @@ def torch_adagrad_dense(g: Any, q: Any, w: Any, accumulator: Any, lr: Any, eps: 
 def _torch(h: Hyper) -> Formula:
     own = _islices(h)
     if is_on(h["weight_decay"]):  # a sparse gradient raises in torch
-        own = own._replace(rows=("all",))
-    return own if h["rows"] == "touched" else own._replace(rule=torch_adagrad_dense)
+        own = replace(own, rows=("all",))
+    return own if h["rows"] == "touched" else replace(own, rule=torch_adagrad_dense)
 
 
 # ---------------------------------------------------------------------- keras.optimizers
@@ -279,13 +281,11 @@ def adagrad(
     """
     return make(
         "adagrad",
-        {
-            "lr": lr,
-            "eps": eps,
-            "initial_accumulator": initial_accumulator,
-            "lr_decay": lr_decay,
-            "weight_decay": weight_decay,
-        },
+        lr=lr,
+        eps=eps,
+        initial_accumulator=initial_accumulator,
+        lr_decay=lr_decay,
+        weight_decay=weight_decay,
         **options,
     )
 
@@ -315,7 +315,5 @@ def rowwise_adagrad(
     ``a = a + mean(g g)`` over the row, summed by halves (SPEC clause 19), then ``w - lr (g / (sqrt(a) + eps))``.
     """
     return make(
-        "rowwise_adagrad",
-        {"lr": lr, "eps": eps, "initial_accumulator": initial_accumulator, "weight_decay": weight_decay},
-        **options,
+        "rowwise_adagrad", lr=lr, eps=eps, initial_accumulator=initial_accumulator, weight_decay=weight_decay, **options
     )

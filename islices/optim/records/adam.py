@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Unpack
 
@@ -12,9 +13,10 @@ from islices import modes
 from islices.arguments import is_real
 from islices.backend import Array
 from islices.optim.factory import Options, make, public
-from islices.optim.formulas import Formula, Numbers, State, decays, single
+from islices.optim.formulas import Formula, State
 from islices.optim.frameworks import ALL, correction, one_less, raw
-from islices.optim.hyperparameters import Hyper, Scheduled, is_on, refuse_scheduled
+from islices.optim.hyperparameters import Hyper, Scheduled, decays, is_on, refuse_scheduled
+from islices.optim.numbers import Numbers, single
 from islices.optim.operators import div, less_equal, maximum, mul, sqrt, where
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
@@ -65,7 +67,7 @@ def _islices(h: Hyper) -> Formula:
 
 
 def _adamw_islices(h: Hyper) -> Formula:
-    return _islices(h)._replace(decay=decays(h, "decoupled"))
+    return replace(_islices(h), decay=decays(h, "decoupled"))
 
 
 # ---------------------------------------------------------------------- torch.optim
@@ -172,12 +174,12 @@ def _torch(h: Hyper) -> Formula:
     if h["amsgrad"] or is_on(h["weight_decay"]):  # SparseAdam has neither
         return _torch_dense(h)
     if h["rows"] == "all":
-        return _torch_dense(h)._replace(rows=("touched", "all"))
+        return replace(_torch_dense(h), rows=("touched", "all"))
     return Formula(torch_sparse_adam, _torch_sparse_numbers, adam_state(h), squares="element")
 
 
 def _adamw_torch(h: Hyper) -> Formula:
-    return _torch_dense(h)._replace(decay=decays(h, "decoupled"))
+    return replace(_torch_dense(h), decay=decays(h, "decoupled"))
 
 
 # ---------------------------------------------------------------------- keras.optimizers
@@ -445,7 +447,7 @@ def _adamw_optax(h: Hyper) -> Formula:
     own = _optax({**h, "amsgrad": False})  # optax has no amsgrad with decoupled weight decay
     if not is_on(h["weight_decay"]):
         return own
-    return own._replace(rule=optax_adamw, numbers=lambda n: {**_optax_numbers(n), "penalty": n.h["weight_decay"]})
+    return replace(own, rule=optax_adamw, numbers=lambda n: {**_optax_numbers(n), "penalty": n.h["weight_decay"]})
 
 
 # ---------------------------------------------------------------------- the record
@@ -532,11 +534,7 @@ def adam(
     ``m = m + (1 - beta1) (g - m)``, ``v = v + (1 - beta2) (g g - v)``, then
     ``w - (lr / (1 - beta1^t)) (m / (sqrt(v) / sqrt(1 - beta2^t) + eps))``. t counts the table's steps from 1.
     """
-    return make(
-        "adam",
-        {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad},
-        **options,
-    )
+    return make("adam", lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, **options)
 
 
 @public(ADAMW)
@@ -570,7 +568,5 @@ def adamw(
     ``w = (1 - lr weight_decay) w``, then the step of `adam`.
     """
     return make(
-        "adamw",
-        {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad},
-        **options,
+        "adamw", lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, **options
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from islices.optim.factory import Options, make, public
-from islices.optim.formulas import Formula, State, decays
+from islices.optim.formulas import Formula, State
 from islices.optim.frameworks import ALL, correction
-from islices.optim.hyperparameters import Hyper, Scheduled
+from islices.optim.hyperparameters import Hyper, Scheduled, decays
 from islices.optim.operators import absolute, div, less_equal, maximum, mul, where
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
@@ -164,5 +164,4 @@ def adamax(
     ``m = m + (1 - beta1) (g - m)``, ``u = max(beta2 u, |g|)``, then ``w - (lr / (1 - beta1^t)) (m / (u + eps))``. t
     counts the table's steps from 1.
     """
-    given = {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps, "weight_decay": weight_decay}
-    return make("adamax", given, **options)
+    return make("adamax", lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay, **options)

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Unpack
 
 from islices.optim.factory import Options, make, public
-from islices.optim.formulas import Formula, Numbers, State, single
+from islices.optim.formulas import Formula, State
 from islices.optim.frameworks import raw, with_rate
 from islices.optim.hyperparameters import Hyper, Limit, Scheduled
+from islices.optim.numbers import Numbers, single
 from islices.optim.operators import absolute, div, less_equal, maximum, minimum, mul, power, sqrt, where
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
@@ -306,14 +307,12 @@ def ftrl(
     """
     return make(
         "ftrl",
-        {
-            "lr": lr,
-            "l1": l1,
-            "l2": l2,
-            "beta": beta,
-            "l2_shrinkage": l2_shrinkage,
-            "lr_power": lr_power,
-            "initial_accumulator": initial_accumulator,
-        },
+        lr=lr,
+        l1=l1,
+        l2=l2,
+        beta=beta,
+        l2_shrinkage=l2_shrinkage,
+        lr_power=lr_power,
+        initial_accumulator=initial_accumulator,
         **options,
     )

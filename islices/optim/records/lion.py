@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from islices.optim.factory import Options, make, public
-from islices.optim.formulas import Formula, State, decays
+from islices.optim.formulas import Formula, State
 from islices.optim.frameworks import ALL
-from islices.optim.hyperparameters import Hyper, Scheduled
+from islices.optim.hyperparameters import Hyper, Scheduled, decays
 from islices.optim.operators import less_equal, mul, where
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
@@ -140,5 +140,4 @@ def lion(
     -----
     ``w - lr sign(m + (1 - beta1) (g - m))``, then ``m = m + (1 - beta2) (g - m)``; 0 is the sign of 0.
     """
-    given = {"lr": lr, "beta1": beta1, "beta2": beta2, "weight_decay": weight_decay}
-    return make("lion", given, **options)
+    return make("lion", lr=lr, beta1=beta1, beta2=beta2, weight_decay=weight_decay, **options)

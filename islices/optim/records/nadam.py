@@ -11,9 +11,10 @@ import numpy as np
 from islices import modes
 from islices.backend import Array
 from islices.optim.factory import Options, make, public
-from islices.optim.formulas import Formula, Numbers, State, decays, power_of, single
+from islices.optim.formulas import Formula, State
 from islices.optim.frameworks import ALL, correction, raw
-from islices.optim.hyperparameters import Hyper, Limit, Scheduled, refuse_scheduled
+from islices.optim.hyperparameters import Hyper, Limit, Scheduled, decays, refuse_scheduled
+from islices.optim.numbers import Numbers, power_of, single
 from islices.optim.operators import array_power, div, less_equal, mul, sqrt, where
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
@@ -322,13 +323,14 @@ def nadam(
     and mu' that of the next, then ``w - (lr (1 - mu) / (1 - P) g + lr mu' / (1 - P mu') m) / (sqrt(v) / sqrt(1 -
     beta2^t) + eps)``. t counts the table's steps from 1.
     """
-    given = {
-        "lr": lr,
-        "beta1": beta1,
-        "beta2": beta2,
-        "eps": eps,
-        "weight_decay": weight_decay,
-        "momentum_decay": momentum_decay,
-        "decoupled_weight_decay": decoupled_weight_decay,
-    }
-    return make("nadam", given, **options)
+    return make(
+        "nadam",
+        lr=lr,
+        beta1=beta1,
+        beta2=beta2,
+        eps=eps,
+        weight_decay=weight_decay,
+        momentum_decay=momentum_decay,
+        decoupled_weight_decay=decoupled_weight_decay,
+        **options,
+    )

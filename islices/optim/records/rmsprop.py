@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Unpack
 
 from islices.arguments import show
 from islices.optim.factory import Options, make, public
-from islices.optim.formulas import Formula, Numbers, State, decays
+from islices.optim.formulas import Formula, State
 from islices.optim.frameworks import ALL, one_less, raw, with_rate
-from islices.optim.hyperparameters import Hyper, Scheduled, is_on, refuse_scheduled
+from islices.optim.hyperparameters import Hyper, Scheduled, decays, is_on, refuse_scheduled
+from islices.optim.numbers import Numbers
 from islices.optim.operators import div, less_equal, maximum, mul, sqrt, where
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
@@ -144,7 +146,7 @@ def _torch(h: Hyper) -> Formula:
     rule = rmsprop_kind(
         h, torch_rmsprop, torch_rmsprop_momentum, torch_rmsprop_centered, torch_rmsprop_centered_momentum
     )
-    return own._replace(rule=rule, numbers=numbers, squares="", rows=("all",))
+    return replace(own, rule=rule, numbers=numbers, squares="", rows=("all",))
 
 
 # ---------------------------------------------------------------------- keras.optimizers
@@ -376,7 +378,7 @@ def _optax(h: Hyper) -> Formula:
     rule = rmsprop_kind(
         h, optax_rmsprop, optax_rmsprop_momentum, optax_rmsprop_centered, optax_rmsprop_centered_momentum
     )
-    return own._replace(rule=rule, numbers=numbers, rows=ALL)
+    return replace(own, rule=rule, numbers=numbers, rows=ALL)
 
 
 # ---------------------------------------------------------------------- the record
@@ -450,7 +452,5 @@ def rmsprop(
     under the root; ``u = g / (sqrt(s) + eps)``; with momentum ``b = mu b + u`` stands for u; ``w - lr u``.
     """
     return make(
-        "rmsprop",
-        {"lr": lr, "rho": rho, "eps": eps, "momentum": momentum, "centered": centered, "weight_decay": weight_decay},
-        **options,
+        "rmsprop", lr=lr, rho=rho, eps=eps, momentum=momentum, centered=centered, weight_decay=weight_decay, **options
     )

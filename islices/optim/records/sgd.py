@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Unpack
 
 from islices.arguments import is_real
 from islices.optim.factory import Options, make, public
-from islices.optim.formulas import Formula, Numbers, State, decays
+from islices.optim.formulas import Formula, State
 from islices.optim.frameworks import ALL, TOUCHED, raw, with_rate
-from islices.optim.hyperparameters import Hyper, Scheduled, is_on
+from islices.optim.hyperparameters import Hyper, Scheduled, decays, is_on
+from islices.optim.numbers import Numbers
 from islices.optim.operators import mul
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
@@ -60,7 +62,7 @@ def _torch(h: Hyper) -> Formula:
         )
     own = _islices(h)
     if not is_on(mu):  # a sparse gradient with weight decay raises in torch
-        return own._replace(rows=("all",)) if is_on(h["weight_decay"]) else own
+        return replace(own, rows=("all",)) if is_on(h["weight_decay"]) else own
 
     def numbers(n: Numbers) -> Mapping[str, Any]:
         """The buffer begins with the first gradient itself, not dampened."""
@@ -68,7 +70,7 @@ def _torch(h: Hyper) -> Formula:
         return {**named, "gain": n.E.where(first, n.number(1.0), n.array_of(named["gain"]))}
 
     # torch keeps the sum of all sparse gradients, and steps by it every time
-    return own._replace(numbers=numbers if is_on(dampening) else own.numbers, rows=("all",))
+    return replace(own, numbers=numbers if is_on(dampening) else own.numbers, rows=("all",))
 
 
 # ---------------------------------------------------------------------- keras.optimizers
@@ -176,10 +178,10 @@ def _mxnet_keep(n: Numbers) -> Mapping[str, Any]:
 
 
 def _optax(h: Hyper) -> Formula:
-    own = _islices({**h, "weight_decay": 0.0})._replace(rows=ALL)
+    own = replace(_islices({**h, "weight_decay": 0.0}), rows=ALL)
     if not is_on(h["momentum"]):
         return own
-    return own._replace(numbers=lambda n: {"mu": n.h["momentum"], "gain": 1.0, "lr": n.lr})
+    return replace(own, numbers=lambda n: {"mu": n.h["momentum"], "gain": 1.0, "lr": n.lr})
 
 
 # ---------------------------------------------------------------------- FBGEMM
@@ -250,7 +252,5 @@ def sgd(
     ``w - lr (g + mu b)``. b begins with zeros.
     """
     return make(
-        "sgd",
-        {"lr": lr, "momentum": momentum, "dampening": dampening, "nesterov": nesterov, "weight_decay": weight_decay},
-        **options,
+        "sgd", lr=lr, momentum=momentum, dampening=dampening, nesterov=nesterov, weight_decay=weight_decay, **options
     )

@@ -206,8 +206,8 @@ def test_float64(name: str) -> None:
 def test_bias_correction(beta: float) -> None:
     """The step count's power, over more steps than trajectories have."""
     from islices.modes import HOST
-    from islices.optim.formulas import Numbers
     from islices.optim.frameworks import correction
+    from islices.optim.numbers import Numbers
 
     one = jnp.ones(1, jnp.float32)
     for count in (*range(120), 500, 5000, 70_000):

@@ -1,0 +1,181 @@
+"""The numbers of a step: learning rate, bias corrections, all that is computed once for every row. SPEC clause 16."""
+
+from __future__ import annotations
+
+import operator
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from islices import modes
+from islices.arguments import is_real
+from islices.backend import Array, Backend
+from islices.host import quiet
+from islices.linear import as_float
+from islices.optim.formulas import Formula
+from islices.optim.hyperparameters import Hyper, at_step, known_hyper
+
+__all__ = ["LAST_STEP", "Numbers", "power_of", "single", "step_numbers"]
+
+#: What the count of steps, an int32, can hold.
+LAST_STEP = 2**31 - 1
+#: Bits of the step count.
+BITS = 32
+
+
+class Numbers:
+    """What a step's numbers are written in: float64 arrays of shape (1,) on the primitives of E.
+
+    Made for one call of `Formula.numbers`, and of no use after it: functions of what the step is.
+
+    Attributes
+    ----------
+    E : Backend
+        `islices.modes.HOST` where the step count is known, else the backend that traces.
+    count : Array
+        The steps taken before this one, int32.
+    lr : Array
+        Its learning rate, float64.
+    h : Hyper
+        The hyperparameters at this step: Python numbers, or float64 arrays of E where the step is traced.
+    """
+
+    __slots__ = ("E", "count", "h", "lr")
+
+    def __init__(self, E: Backend, count: Array, lr: Array, h: Hyper) -> None:
+        self.E, self.count, self.lr, self.h = E, count, lr, h
+
+    @property
+    def t(self) -> Array:
+        """The number of this step, from 1, float64."""
+        t = self.E.astype(self.count, "float64") + self.number(1.0)
+        if self.E is modes.HOST:
+            return t
+        # a count that may be NaN, as far as a compiler can tell: what it knows to be none, it contracts to FMA
+        return self.E.where(self.E.equal(self.count, -1), self.number(np.nan), t)
+
+    def number(self, x: float, dtype: str = "float64") -> Array:
+        """x as an array of E."""
+        return np.array((x,), dtype) if self.E is modes.HOST else self.E.asarray(np.full(1, x, dtype), self.count)
+
+    def array_of(self, x: Any) -> Array:
+        """A number as an array of E, an array as it is."""
+        return self.number(x) if is_real(x) else x
+
+    def complement(self, name: str) -> Any:
+        """1 - x of a hyperparameter x."""
+        x = self.h[name]
+        return 1.0 - x if type(x) is float or is_real(x) else self.number(1.0) - x
+
+    def single(self, name: str) -> Any:
+        """A hyperparameter as a float32 holds it."""
+        x = self.h[name]
+        return single(x) if is_real(x) else self.E.astype(self.E.astype(x, "float32"), "float64")
+
+    def power(self, base: Any) -> Array:
+        """base^t: the product, by halves, of base^(2^k) over the binary digits k of t (SPEC clause 16).
+
+        Products alone, since no framework's pow is correctly rounded.
+        """
+        E = self.E
+        if E is modes.HOST:
+            return np.array((power_of(base, int(self.count[0]) + 1),))
+        scaled = E.round_product(self.t, self.array(2.0 ** -np.arange(BITS + 1.0)))
+        whole = E.reshape(E.astype(scaled, "int32"), (1, BITS + 1))  # t without its last k digits
+        digits = E.columns(whole, 0, BITS) - E.columns(whole, 1, BITS + 1) - E.columns(whole, 1, BITS + 1)
+        product = E.where(E.equal(digits, 1), E.reshape(self._squares(base), (1, BITS)), 1.0)
+        half = BITS
+        while half > 1:
+            half //= 2
+            product = E.round_product(E.columns(product, 0, half), E.columns(product, half, 2 * half))
+        return E.reshape(product, (1,))
+
+    def _squares(self, base: Any) -> Array:
+        """`_repeated_squares` as one array."""
+        if is_real(base):
+            return self.array(np.array(_repeated_squares(base)))
+        E, squares, zero = self.E, [base], self.number(0.0)
+        for _ in range(BITS - 1):
+            square = E.round_product(squares[-1], squares[-1])
+            squares.append(E.where(E.less_equal(square, self.number(1e-290)), zero, square))
+        return E.concat(squares)
+
+    def library_power(self, base: Any) -> Array:
+        """base^t as Python's ``**`` has it, which frameworks ask too; traced, `power`."""
+        return self.number(base ** float(self.t[0])) if self.E is modes.HOST else self.power(base)
+
+    @property
+    def single_lr(self) -> Array:
+        """The learning rate as a float32."""
+        return self.E.astype(self.lr, "float32")
+
+    def array(self, x: np.ndarray[Any, Any]) -> Array:
+        return self.E.asarray(x, self.count)
+
+
+@lru_cache(maxsize=256)
+def _repeated_squares(base: float) -> tuple[float, ...]:
+    """base^(2^k) for k below `BITS`, each the rounded square of the one before; what is nearly subnormal is 0."""
+    squares = [base]
+    for _ in range(BITS - 1):
+        square = squares[-1] * squares[-1]
+        squares.append(square if square > 1e-290 else 0.0)
+    return tuple(squares)
+
+
+@lru_cache(maxsize=256)
+def power_of(base: float, t: int) -> float:
+    """base^t as `Numbers.power` has it."""
+    factors = [x if t >> k & 1 else 1.0 for k, x in enumerate(_repeated_squares(base))]
+    while len(factors) > 1:
+        factors = list(map(operator.mul, factors[: len(factors) // 2], factors[len(factors) // 2 :]))
+    return factors[0]
+
+
+def single(x: float) -> float:
+    """x as a float32 holds it."""
+    return float(np.float32(x))
+
+
+# ---------------------------------------------------------------------- of a formula, at a step
+def step_numbers(B: Backend, formula: Formula, hyper: Hyper, step: Array, wide: str, traced: bool) -> Array:
+    """The numbers of this step that `Formula.names` says, as one array of the wide type: of NumPy, if known.
+    traced: whether step, the count of them, is."""
+    if traced:
+        return _traced_numbers(B, formula, hyper, step, wide)
+    count = B.to_numpy(step)
+    if not 0 <= count[0] < LAST_STEP:
+        raise ValueError(f"state['step']: got {count[0]}; accepted is 0 <= step < {LAST_STEP}")
+    return _known_numbers(formula, tuple(known_hyper(hyper, count).items()), int(count[0]), wide)
+
+
+@lru_cache(maxsize=64)  # many parameters of one model take a step of the same numbers
+def _known_numbers(formula: Formula, hyper: tuple[tuple[str, Any], ...], count: int, wide: str) -> Array:
+    h, found = dict(hyper), []
+    numbers = Numbers(modes.HOST, np.array((count,), np.int32), np.array((as_float(h["lr"]),)), h)
+    with quiet():
+        for x in _in_order(formula, numbers):
+            found.append(x.item() if isinstance(x, np.ndarray) else as_float(x))
+        return np.array(found, wide)
+
+
+def _traced_numbers(B: Backend, formula: Formula, hyper: Hyper, step: Array, wide: str) -> Array:
+    known = (str, bool, float, int, np.bool_)
+    at = {name: x if isinstance(x, known) else at_step(B, name, x, step) for name, x in hyper.items()}
+    with B.scope():
+        h = {name: x if isinstance(x, known) else B.astype(B.reshape(x, (1,)), "float64") for name, x in at.items()}
+        lr = B.asarray(np.array((as_float(h["lr"]),)), step) if is_real(h["lr"]) else h["lr"]
+        numbers = Numbers(B, step, lr, h)
+        columns = [B.astype(numbers.array_of(x), "float64") for x in _in_order(formula, numbers)]
+        return B.astype(B.concat(columns), wide)
+
+
+def _in_order(formula: Formula, numbers: Numbers) -> list[Any]:
+    named = dict(formula.numbers(numbers))
+    if formula.decay == "coupled":
+        named["weight_decay"] = numbers.h["weight_decay"]
+    elif formula.decay == "decoupled":
+        decay = numbers.array_of(numbers.h["weight_decay"])
+        named["keep"] = numbers.number(1.0) - numbers.E.round_product(numbers.lr, decay)
+    return list(map(named.__getitem__, formula.names))
