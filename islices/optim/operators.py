@@ -2,7 +2,7 @@
 
 A rule (`islices.optim.rules`) is plain Python over ``+ - `` and the names below. `bind` makes a function of the same
 code object that finds other operators under these names: one formula, run by NumPy, by each framework, under a trace,
-and compiled. The names here only stand for them. SPEC clause 16.
+and compiled. The names here only stand for them, but for `COMPOSED`, which are written in the others. SPEC clause 16.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ __all__ = [
     "array_operators",
     "bind",
     "div",
+    "lerp",
     "less_equal",
     "maximum",
     "minimum",
     "mul",
     "number_operators",
     "power",
+    "sign",
     "sqrt",
     "where",
 ]
@@ -82,6 +84,21 @@ def power(x: Any, exponent: Any, one: Any) -> Any:
     _unbound(x, exponent, one)
 
 
+def lerp(a: Any, b: Any, weight: Any, half: Any, one: Any) -> Any:
+    """a + weight (b - a) as torch's lerp_ forms it: with a weight from a half on it starts at b."""
+    far = less_equal(half, weight)
+    return where(far, b, a) + mul(where(far, weight - one, weight), b - a)
+
+
+def sign(x: Any, zero: Any, one: Any) -> Any:
+    """1 or -1 as x is above or below 0. Zeros and NaN are their own signs."""
+    return where(less_equal(zero, x), where(less_equal(x, zero), x, one), where(less_equal(x, zero), -one, x))
+
+
+#: Operators that are rules themselves.
+COMPOSED = (lerp, sign)
+
+
 def bind(rule: Callable[..., Any], operators: Mapping[str, Any]) -> Callable[..., Any]:
     """The rule, its code object unchanged, on other operators."""
     if not isinstance(rule, FunctionType) or rule.__closure__:
@@ -92,10 +109,11 @@ def bind(rule: Callable[..., Any], operators: Mapping[str, Any]) -> Callable[...
 @cache
 def array_operators(B: Backend) -> Mapping[str, Any]:
     """The operators on arrays of a backend."""
-    return {
+    given = {
         "absolute": B.abs, "div": B.div, "less_equal": B.less_equal, "maximum": B.maximum, "minimum": B.minimum,
         "mul": B.round_product, "power": partial(array_power, B), "sqrt": B.sqrt, "where": B.where,
     }  # fmt: skip
+    return {**given, **{rule.__name__: bind(rule, given) for rule in COMPOSED}}
 
 
 #: Binary digits of an exponent that count: of its whole part, and of its fraction by the type it is rounded to.
@@ -185,7 +203,7 @@ def number_operators(wide: str) -> Mapping[str, Any]:
         "float32": lambda x, exponent, one: raised(x, exponent, one, 32),
         "float64": lambda x, exponent, one: raised(x, exponent, one, 64),
     }
-    return {
+    given = {
         "absolute": inline(lambda x: abs(x)),
         "div": inline(lambda a, b: a / b),
         "less_equal": inline(lambda a, b: a <= b),
@@ -196,3 +214,4 @@ def number_operators(wide: str) -> Mapping[str, Any]:
         "sqrt": inline(lambda x: math.sqrt(x)),
         "where": inline(lambda mask, a, b: a if mask else b),
     }
+    return {**given, **{rule.__name__: inline(bind(rule, given)) for rule in COMPOSED}}

@@ -10,18 +10,19 @@ from typing import Any, Unpack
 import numpy as np
 
 from islices import modes
-from islices.arguments import is_real
 from islices.backend import Array
 from islices.optim.factory import Options, make, public
 from islices.optim.formulas import Formula, State
 from islices.optim.frameworks import ALL, correction, one_less, raw
 from islices.optim.hyperparameters import Hyper, Scheduled, decays, is_on, refuse_scheduled
 from islices.optim.numbers import Numbers, single
-from islices.optim.operators import div, less_equal, maximum, mul, sqrt, where
+from islices.optim.operators import div, lerp, maximum, mul, sqrt
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
 
-__all__ = ["ADAM", "ADAMW", "adam", "adamw"]
+__all__ = ["ADAM", "ADAMW", "BETAS", "adam", "adamw", "keras_numbers", "optax_numbers", "torch_numbers"]
+
+BETAS: Hyper = {"beta1": 0.9, "beta2": 0.999}
 
 
 # ---------------------------------------------------------------------- islices' own
@@ -81,53 +82,21 @@ def torch_sparse_adam(g: Any, q: Any, w: Any, m: Any, v: Any, gain1: Any, gain2:
 
 
 def torch_adam_dense(
-    g: Any, w: Any, m: Any, v: Any, gain1: Any, beta2: Any, gain2: Any, rate: Any, root: Any, eps: Any
-) -> Any:
-    """lerp_, addcmul_, addcdiv_; root is sqrt(1 - beta2^t), rate is lr / (1 - beta1^t)."""
-    m = m + mul(gain1, g - m)
-    v = mul(beta2, v) + mul(mul(gain2, g), g)
-    return w - div(mul(rate, m), div(sqrt(v), root) + eps), m, v
-
-
-def torch_adam_dense_far(
-    g: Any,
-    w: Any,
-    m: Any,
-    v: Any,
-    gain1: Any,
-    beta2: Any,
-    gain2: Any,
-    rate: Any,
-    root: Any,
-    eps: Any,
-    half: Any,
+    g: Any, w: Any, m: Any, v: Any, gain1: Any, beta2: Any, gain2: Any, rate: Any, root: Any, eps: Any, half: Any,
     one: Any,
-) -> Any:
-    """The same for any beta1: with 1 - beta1 from a half on, lerp_ starts at the gradient."""
-    far = less_equal(half, gain1)
-    m = where(far, g, m) + mul(where(far, gain1 - one, gain1), g - m)
+) -> Any:  # fmt: skip
+    """lerp_, addcmul_, addcdiv_; root is sqrt(1 - beta2^t), rate is lr / (1 - beta1^t)."""
+    m = lerp(m, g, gain1, half, one)
     v = mul(beta2, v) + mul(mul(gain2, g), g)
     return w - div(mul(rate, m), div(sqrt(v), root) + eps), m, v
 
 
 def torch_amsgrad_dense(
-    g: Any,
-    w: Any,
-    m: Any,
-    v: Any,
-    v_max: Any,
-    gain1: Any,
-    beta2: Any,
-    gain2: Any,
-    rate: Any,
-    root: Any,
-    eps: Any,
-    half: Any,
-    one: Any,
-) -> Any:
+    g: Any, w: Any, m: Any, v: Any, v_max: Any, gain1: Any, beta2: Any, gain2: Any, rate: Any, root: Any, eps: Any,
+    half: Any, one: Any,
+) -> Any:  # fmt: skip
     """The largest mean of squares so far, before its correction, stands under the root."""
-    far = less_equal(half, gain1)
-    m = where(far, g, m) + mul(where(far, gain1 - one, gain1), g - m)
+    m = lerp(m, g, gain1, half, one)
     v = mul(beta2, v) + mul(mul(gain2, g), g)
     v_max = maximum(v_max, v)
     return w - div(mul(rate, m), div(sqrt(v_max), root) + eps), m, v, v_max
@@ -144,7 +113,7 @@ def _torch_sparse_numbers(n: Numbers) -> Mapping[str, Any]:
     }
 
 
-def _torch_numbers(n: Numbers) -> Mapping[str, Any]:
+def torch_numbers(n: Numbers) -> Mapping[str, Any]:
     one = n.number(1.0)
     rest = one - n.library_power(n.h["beta2"])
     return {
@@ -154,20 +123,14 @@ def _torch_numbers(n: Numbers) -> Mapping[str, Any]:
         "rate": n.E.div(n.lr, one - n.library_power(n.h["beta1"])),
         "root": n.number(float(rest[0]) ** 0.5) if n.E is modes.HOST else n.E.sqrt(rest),
         "eps": n.h["eps"],
+        "half": 0.5,
+        "one": 1.0,
     }
 
 
-def _torch_far_numbers(n: Numbers) -> Mapping[str, Any]:
-    return {**_torch_numbers(n), "half": 0.5, "one": 1.0}
-
-
 def _torch_dense(h: Hyper) -> Formula:
-    state, decay = adam_state(h), decays(h)
-    if h["amsgrad"]:
-        return Formula(torch_amsgrad_dense, _torch_far_numbers, state, decay=decay, rows=("all",))
-    if is_real(h["beta1"]) and 1.0 - h["beta1"] < 0.5:
-        return Formula(torch_adam_dense, _torch_numbers, state, decay=decay, rows=("all",))
-    return Formula(torch_adam_dense_far, _torch_far_numbers, state, decay=decay, rows=("all",))
+    rule: Callable[..., Any] = torch_amsgrad_dense if h["amsgrad"] else torch_adam_dense
+    return Formula(rule, torch_numbers, adam_state(h), decay=decays(h), rows=ALL)
 
 
 def _torch(h: Hyper) -> Formula:
@@ -186,20 +149,9 @@ def _adamw_torch(h: Hyper) -> Formula:
 
 
 def keras_adam(
-    g: Any,
-    q: Any,
-    w: Any,
-    m: Any,
-    v: Any,
-    gain1: Any,
-    gain2: Any,
-    power1: Any,
-    power2: Any,
-    one: Any,
-    lr: Any,
-    eps: Any,
-    decay: Any,
-) -> Any:
+    g: Any, q: Any, w: Any, m: Any, v: Any, gain1: Any, gain2: Any, power1: Any, power2: Any, one: Any, lr: Any,
+    eps: Any, decay: Any,
+) -> Any:  # fmt: skip
     """eps is added to the uncorrected root; the rate is computed in the table's type."""
     rate = div(mul(lr, sqrt(one - power2)), one - power1)
     w = w - mul(mul(w, decay), lr)
@@ -209,21 +161,9 @@ def keras_adam(
 
 
 def keras_amsgrad(
-    g: Any,
-    q: Any,
-    w: Any,
-    m: Any,
-    v: Any,
-    v_max: Any,
-    gain1: Any,
-    gain2: Any,
-    power1: Any,
-    power2: Any,
-    one: Any,
-    lr: Any,
-    eps: Any,
-    decay: Any,
-) -> Any:
+    g: Any, q: Any, w: Any, m: Any, v: Any, v_max: Any, gain1: Any, gain2: Any, power1: Any, power2: Any, one: Any,
+    lr: Any, eps: Any, decay: Any,
+) -> Any:  # fmt: skip
     """The largest mean of squares so far (velocity_hat) stands under the root."""
     rate = div(mul(lr, sqrt(one - power2)), one - power1)
     w = w - mul(mul(w, decay), lr)
@@ -233,10 +173,11 @@ def keras_amsgrad(
     return w - div(mul(m, rate), sqrt(v_max) + eps), m, v, v_max
 
 
-def _keras_numbers(n: Numbers) -> Mapping[str, Any]:
+def keras_numbers(n: Numbers) -> Mapping[str, Any]:
     return {
         "gain1": n.complement("beta1"),
         "gain2": n.complement("beta2"),
+        "beta2": n.h["beta2"],
         "power1": n.library_power(n.single("beta1")),  # TensorFlow's float32 pow is mostly the float64 one rounded
         "power2": n.library_power(n.single("beta2")),
         "one": 1.0,
@@ -248,26 +189,16 @@ def _keras_numbers(n: Numbers) -> Mapping[str, Any]:
 
 def _keras(h: Hyper) -> Formula:
     rule: Callable[..., Any] = keras_amsgrad if h["amsgrad"] else keras_adam
-    return Formula(rule, _keras_numbers, adam_state(h), squares="element", rows=("all",), raw=raw(h))
+    return Formula(rule, keras_numbers, adam_state(h), squares="element", rows=ALL, raw=raw(h))
 
 
 # ---------------------------------------------------------------------- tf.compat.v1.train
 
 
 def tensorflow_adam(
-    g: Any,
-    q: Any,
-    w: Any,
-    m: Any,
-    v: Any,
-    beta1: Any,
-    beta2: Any,
-    power1: Any,
-    power2: Any,
-    lr: Any,
-    eps: Any,
+    g: Any, q: Any, w: Any, m: Any, v: Any, beta1: Any, beta2: Any, power1: Any, power2: Any, lr: Any, eps: Any,
     one: Any,
-) -> Any:
+) -> Any:  # fmt: skip
     """eps is added to the uncorrected root; the rate is computed in the table's type."""
     rate = div(mul(lr, sqrt(one - power2)), one - power1)
     m = mul(m, beta1) + mul(g, one - beta1)
@@ -292,23 +223,22 @@ def _tensorflow_power(n: Numbers, base: float) -> Array:
     return n.number(float(products[t - 1]))
 
 
+def _tensorflow_numbers(n: Numbers) -> Mapping[str, Any]:
+    return {
+        "beta1": n.single("beta1"),
+        "beta2": n.single("beta2"),
+        "power1": _tensorflow_power(n, n.h["beta1"]),
+        "power2": _tensorflow_power(n, n.h["beta2"]),
+        "lr": n.single_lr,
+        "eps": n.single("eps"),
+        "one": 1.0,
+    }
+
+
 def _tensorflow(h: Hyper) -> Formula:
     # its power is a running product of what beta was at each step: another beta now would be of no use to it
     refuse_scheduled(h, 'adam with semantics="tensorflow"', "beta1", "beta2")
-    return Formula(
-        tensorflow_adam,
-        lambda n: {
-            "beta1": n.single("beta1"),
-            "beta2": n.single("beta2"),
-            "power1": _tensorflow_power(n, n.h["beta1"]),
-            "power2": _tensorflow_power(n, n.h["beta2"]),
-            "lr": n.single_lr,
-            "eps": n.single("eps"),
-            "one": 1.0,
-        },
-        (State("m"), State("v")),
-        squares="element",
-    )
+    return Formula(tensorflow_adam, _tensorflow_numbers, (State("m"), State("v")), squares="element")
 
 
 # ---------------------------------------------------------------------- mxnet.optimizer
@@ -360,41 +290,18 @@ def _mxnet(h: Hyper) -> Formula:
 
 
 def optax_adam(
-    g: Any,
-    q: Any,
-    w: Any,
-    m: Any,
-    v: Any,
-    gain1: Any,
-    gain2: Any,
-    beta1: Any,
-    beta2: Any,
-    correction1: Any,
-    correction2: Any,
-    lr: Any,
-    eps: Any,
-) -> Any:
+    g: Any, q: Any, w: Any, m: Any, v: Any, gain1: Any, gain2: Any, beta1: Any, beta2: Any, correction1: Any,
+    correction2: Any, lr: Any, eps: Any,
+) -> Any:  # fmt: skip
     m = mul(gain1, g) + mul(beta1, m)
     v = mul(gain2, q) + mul(beta2, v)
     return w - mul(lr, div(div(m, correction1), sqrt(div(v, correction2)) + eps)), m, v
 
 
 def optax_adamw(
-    g: Any,
-    q: Any,
-    w: Any,
-    m: Any,
-    v: Any,
-    gain1: Any,
-    gain2: Any,
-    beta1: Any,
-    beta2: Any,
-    correction1: Any,
-    correction2: Any,
-    lr: Any,
-    eps: Any,
-    penalty: Any,
-) -> Any:
+    g: Any, q: Any, w: Any, m: Any, v: Any, gain1: Any, gain2: Any, beta1: Any, beta2: Any, correction1: Any,
+    correction2: Any, lr: Any, eps: Any, penalty: Any,
+) -> Any:  # fmt: skip
     """The weight times penalty joins the direction, ahead of the learning rate."""
     m = mul(gain1, g) + mul(beta1, m)
     v = mul(gain2, q) + mul(beta2, v)
@@ -403,21 +310,9 @@ def optax_adamw(
 
 
 def optax_amsgrad(
-    g: Any,
-    q: Any,
-    w: Any,
-    m: Any,
-    v: Any,
-    v_max: Any,
-    gain1: Any,
-    gain2: Any,
-    beta1: Any,
-    beta2: Any,
-    correction1: Any,
-    correction2: Any,
-    lr: Any,
-    eps: Any,
-) -> Any:
+    g: Any, q: Any, w: Any, m: Any, v: Any, v_max: Any, gain1: Any, gain2: Any, beta1: Any, beta2: Any,
+    correction1: Any, correction2: Any, lr: Any, eps: Any,
+) -> Any:  # fmt: skip
     """scale_by_amsgrad: the largest of the corrected means."""
     m = mul(gain1, g) + mul(beta1, m)
     v = mul(gain2, q) + mul(beta2, v)
@@ -425,7 +320,7 @@ def optax_amsgrad(
     return w - mul(lr, div(div(m, correction1), sqrt(v_max) + eps)), m, v, v_max
 
 
-def _optax_numbers(n: Numbers) -> Mapping[str, Any]:
+def optax_numbers(n: Numbers) -> Mapping[str, Any]:
     return {
         "gain1": n.complement("beta1"),
         "gain2": n.complement("beta2"),
@@ -440,18 +335,17 @@ def _optax_numbers(n: Numbers) -> Mapping[str, Any]:
 
 def _optax(h: Hyper) -> Formula:
     rule: Callable[..., Any] = optax_amsgrad if h["amsgrad"] else optax_adam
-    return Formula(rule, _optax_numbers, adam_state(h), squares="element", rows=ALL)
+    return Formula(rule, optax_numbers, adam_state(h), squares="element", rows=ALL)
 
 
 def _adamw_optax(h: Hyper) -> Formula:
     own = _optax({**h, "amsgrad": False})  # optax has no amsgrad with decoupled weight decay
     if not is_on(h["weight_decay"]):
         return own
-    return replace(own, rule=optax_adamw, numbers=lambda n: {**_optax_numbers(n), "penalty": n.h["weight_decay"]})
+    return replace(own, rule=optax_adamw, numbers=lambda n: {**optax_numbers(n), "penalty": n.h["weight_decay"]})
 
 
 # ---------------------------------------------------------------------- the record
-BETAS: Hyper = {"beta1": 0.9, "beta2": 0.999}
 ARGUMENTS = ("lr", "beta1", "beta2", "eps", "weight_decay", "amsgrad")
 STORED = {"m": "exp_avg", "v": "exp_avg_sq", "v_max": "max_exp_avg_sq"}
 ADAM = Record(

@@ -6,11 +6,12 @@ from typing import Any, Unpack
 
 from islices.optim.factory import Options, make, public
 from islices.optim.formulas import Formula, State
-from islices.optim.frameworks import ALL, correction
+from islices.optim.frameworks import ALL
 from islices.optim.hyperparameters import Hyper, Scheduled, decays
-from islices.optim.operators import absolute, div, less_equal, maximum, mul, where
+from islices.optim.operators import absolute, div, lerp, maximum, mul
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
+from islices.optim.records.adam import BETAS, keras_numbers, optax_numbers, torch_numbers
 
 __all__ = ["ADAMAX", "adamax"]
 
@@ -44,27 +45,13 @@ def torch_adamax(
     g: Any, w: Any, m: Any, u: Any, gain1: Any, beta2: Any, rate: Any, eps: Any, half: Any, one: Any
 ) -> Any:
     """eps is added to the size of the gradient; with 1 - beta1 from a half on, lerp_ starts at the gradient."""
-    far = less_equal(half, gain1)
-    m = where(far, g, m) + mul(where(far, gain1 - one, gain1), g - m)
+    m = lerp(m, g, gain1, half, one)
     u = maximum(mul(beta2, u), absolute(g) + eps)
     return w - div(mul(rate, m), u), m, u
 
 
 def _torch(h: Hyper) -> Formula:
-    return Formula(
-        torch_adamax,
-        lambda n: {
-            "gain1": n.complement("beta1"),
-            "beta2": n.h["beta2"],
-            "rate": n.E.div(n.lr, n.number(1.0) - n.library_power(n.h["beta1"])),
-            "eps": n.h["eps"],
-            "half": 0.5,
-            "one": 1.0,
-        },
-        STATE,
-        decay=decays(h),
-        rows=ALL,
-    )
+    return Formula(torch_adamax, torch_numbers, STATE, decay=decays(h), rows=ALL)
 
 
 # ---------------------------------------------------------------------- keras.optimizers
@@ -79,20 +66,7 @@ def keras_adamax(
 
 
 def _keras(h: Hyper) -> Formula:
-    return Formula(
-        keras_adamax,
-        lambda n: {
-            "gain1": n.complement("beta1"),
-            "beta2": n.h["beta2"],
-            "power1": n.library_power(n.single("beta1")),
-            "one": 1.0,
-            "lr": n.single_lr,
-            "eps": n.h["eps"],
-            "decay": n.single("weight_decay"),
-        },
-        STATE,
-        rows=ALL,
-    )
+    return Formula(keras_adamax, keras_numbers, STATE, rows=ALL)
 
 
 # ---------------------------------------------------------------------- optax
@@ -105,23 +79,10 @@ def optax_adamax(
 
 
 def _optax(h: Hyper) -> Formula:
-    return Formula(
-        optax_adamax,
-        lambda n: {
-            "gain1": n.complement("beta1"),
-            "beta1": n.h["beta1"],
-            "beta2": n.h["beta2"],
-            "correction1": correction(n, "beta1"),
-            "lr": n.lr,
-            "eps": n.h["eps"],
-        },
-        STATE,
-        rows=ALL,
-    )
+    return Formula(optax_adamax, optax_numbers, STATE, rows=ALL)
 
 
 # ---------------------------------------------------------------------- the record
-BETAS: Hyper = {"beta1": 0.9, "beta2": 0.999}
 ADAMAX = Record(
     "adamax",
     "Adamax",

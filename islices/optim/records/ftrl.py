@@ -47,19 +47,9 @@ def islices_ftrl_linear(
 
 
 def islices_ftrl_power(
-    g: Any,
-    q: Any,
-    w: Any,
-    z: Any,
-    n: Any,
-    lr: Any,
-    l1: Any,
-    l2: Any,
-    beta: Any,
-    l2_shrinkage: Any,
-    exponent: Any,
+    g: Any, q: Any, w: Any, z: Any, n: Any, lr: Any, l1: Any, l2: Any, beta: Any, l2_shrinkage: Any, exponent: Any,
     one: Any,
-) -> Any:
+) -> Any:  # fmt: skip
     """FTRL-Proximal with any other lr_power; exponent is -lr_power."""
     total = n + q
     raised = power(total, exponent, one)
@@ -74,18 +64,18 @@ def ftrl_kind(h: Hyper, root: Callable[..., Any], linear: Callable[..., Any], po
     return {-0.5: root, -1.0: linear}.get(h["lr_power"], power)
 
 
-def with_power(h: Hyper, named: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The numbers of an ftrl rule, and those that a power takes."""
-    return named if h["lr_power"] in (-0.5, -1.0) else {**named, "exponent": -h["lr_power"], "one": 1.0}
+def _numbers(n: Numbers) -> Mapping[str, Any]:
+    return {"lr": n.lr, **{name: n.h[name] for name in ("l1", "l2", "beta", "l2_shrinkage")}, **_exponent(n)}
+
+
+def _exponent(n: Numbers) -> Mapping[str, Any]:
+    return {"exponent": -n.h["lr_power"], "one": 1.0}
 
 
 def _islices(h: Hyper) -> Formula:
-    return Formula(
-        ftrl_kind(h, islices_ftrl, islices_ftrl_linear, islices_ftrl_power),
-        lambda n: with_power(h, {"lr": n.lr, **{x: n.h[x] for x in ("l1", "l2", "beta", "l2_shrinkage")}}),
-        (State("z"), State("n", "initial_accumulator", positive=True)),
-        squares="element",
-    )
+    rule = ftrl_kind(h, islices_ftrl, islices_ftrl_linear, islices_ftrl_power)
+    state = (State("z"), State("n", "initial_accumulator", positive=True))
+    return Formula(rule, _numbers, state, squares="element")
 
 
 # ---------------------------------------------------------------------- keras.optimizers
@@ -114,20 +104,9 @@ def keras_ftrl_linear(
 
 
 def keras_ftrl_power(
-    g: Any,
-    q: Any,
-    w: Any,
-    z: Any,
-    n: Any,
-    lr: Any,
-    l1: Any,
-    l2: Any,
-    beta: Any,
-    shrinkage: Any,
-    two: Any,
-    exponent: Any,
-    one: Any,
-) -> Any:
+    g: Any, q: Any, w: Any, z: Any, n: Any, lr: Any, l1: Any, l2: Any, beta: Any, shrinkage: Any, two: Any,
+    exponent: Any, one: Any,
+) -> Any:  # fmt: skip
     """With any other learning_rate_power."""
     total = n + q
     raised = power(total, exponent, one)
@@ -137,9 +116,8 @@ def keras_ftrl_power(
 
 
 def _keras_numbers(n: Numbers) -> Mapping[str, Any]:
-    named = {"lr": n.single_lr, **{name: n.h[name] for name in ("l1", "l2", "beta")}, "two": 2.0}
     shrinkage = n.h["l2_shrinkage"]
-    return with_power(n.h, {**named, "shrinkage": shrinkage + shrinkage})
+    return {**_numbers(n), "lr": n.single_lr, "two": 2.0, "shrinkage": shrinkage + shrinkage}
 
 
 def _keras(h: Hyper) -> Formula:
@@ -176,18 +154,8 @@ def tensorflow_ftrl_linear(
 
 
 def tensorflow_ftrl_power(
-    g: Any,
-    q: Any,
-    w: Any,
-    z: Any,
-    n: Any,
-    lr: Any,
-    l1: Any,
-    penalty: Any,
-    shrinkage: Any,
-    exponent: Any,
-    one: Any,
-) -> Any:
+    g: Any, q: Any, w: Any, z: Any, n: Any, lr: Any, l1: Any, penalty: Any, shrinkage: Any, exponent: Any, one: Any,
+) -> Any:  # fmt: skip
     """With any other learning_rate_power."""
     total = n + q
     raised = power(total, exponent, one)
@@ -201,7 +169,8 @@ def _tensorflow_numbers(n: Numbers) -> Mapping[str, Any]:
     beta, l2 = (E.astype(n.array_of(n.h[name]), "float32") for name in ("beta", "l2"))
     penalty = E.round_product(two, l2 + E.div(beta, E.round_product(two, lr)))
     shrinkage = n.single("l2_shrinkage")
-    return with_power(n.h, {"lr": lr, "l1": n.single("l1"), "penalty": penalty, "shrinkage": shrinkage + shrinkage})
+    named = {"lr": lr, "l1": n.single("l1"), "penalty": penalty, "shrinkage": shrinkage + shrinkage}
+    return {**named, **_exponent(n)}
 
 
 def _tensorflow(h: Hyper) -> Formula:
@@ -229,10 +198,12 @@ def mxnet_ftrl(
     return w, z, total
 
 
+def _mxnet_numbers(n: Numbers) -> Mapping[str, Any]:
+    return {**with_rate(l1="l1", l2="l2", beta="beta")(n), "zero": 0.0, "one": 1.0}
+
+
 def _mxnet(h: Hyper) -> Formula:
-    rounded = with_rate(l1="l1", l2="l2", beta="beta")
-    state = (State("z"), State("n"))
-    return Formula(mxnet_ftrl, lambda n: {**rounded(n), "zero": 0.0, "one": 1.0}, state, squares="element")
+    return Formula(mxnet_ftrl, _mxnet_numbers, (State("z"), State("n")), squares="element")
 
 
 # ---------------------------------------------------------------------- the record

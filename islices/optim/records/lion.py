@@ -8,7 +8,7 @@ from islices.optim.factory import Options, make, public
 from islices.optim.formulas import Formula, State
 from islices.optim.frameworks import ALL
 from islices.optim.hyperparameters import Hyper, Scheduled, decays
-from islices.optim.operators import less_equal, mul, where
+from islices.optim.operators import mul, sign
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
 
@@ -17,10 +17,9 @@ __all__ = ["LION", "lion"]
 
 # ---------------------------------------------------------------------- islices' own
 def islices_lion(g: Any, w: Any, m: Any, gain1: Any, gain2: Any, lr: Any, one: Any, zero: Any) -> Any:
-    """Chen et al. 2023; gain1 and gain2 are 1 - beta. Zeros and NaN are their own signs."""
+    """Chen et al. 2023; gain1 and gain2 are 1 - beta."""
     c = m + mul(gain1, g - m)
-    sign = where(less_equal(zero, c), where(less_equal(c, zero), c, one), where(less_equal(c, zero), -one, c))
-    return w - mul(lr, sign), m + mul(gain2, g - m)
+    return w - mul(lr, sign(c, zero, one)), m + mul(gain2, g - m)
 
 
 def _islices(h: Hyper) -> Formula:
@@ -43,8 +42,7 @@ def keras_lion(g: Any, w: Any, m: Any, beta1: Any, beta2: Any, one: Any, zero: A
     """Betas pass through float32; 1 - beta is formed in the table's type."""
     w = w - mul(mul(w, decay), lr)
     c = mul(m, beta1) + mul(g, one - beta1)
-    sign = where(less_equal(zero, c), where(less_equal(c, zero), c, one), where(less_equal(c, zero), -one, c))
-    return w - mul(lr, sign), mul(m, beta2) + mul(g, one - beta2)
+    return w - mul(lr, sign(c, zero, one)), mul(m, beta2) + mul(g, one - beta2)
 
 
 def _keras(h: Hyper) -> Formula:
@@ -65,22 +63,11 @@ def _keras(h: Hyper) -> Formula:
 
 # ---------------------------------------------------------------------- optax
 def optax_lion(
-    g: Any,
-    w: Any,
-    m: Any,
-    gain1: Any,
-    gain2: Any,
-    beta1: Any,
-    beta2: Any,
-    one: Any,
-    zero: Any,
-    lr: Any,
-    penalty: Any,
-) -> Any:
+    g: Any, w: Any, m: Any, gain1: Any, gain2: Any, beta1: Any, beta2: Any, one: Any, zero: Any, lr: Any, penalty: Any,
+) -> Any:  # fmt: skip
     """The weight times penalty joins the sign, ahead of the learning rate."""
     c = mul(gain1, g) + mul(beta1, m)
-    sign = where(less_equal(zero, c), where(less_equal(c, zero), c, one), where(less_equal(c, zero), -one, c))
-    return w - mul(lr, sign + mul(penalty, w)), mul(gain2, g) + mul(beta2, m)
+    return w - mul(lr, sign(c, zero, one) + mul(penalty, w)), mul(gain2, g) + mul(beta2, m)
 
 
 def _optax(h: Hyper) -> Formula:

@@ -15,9 +15,10 @@ from islices.optim.formulas import Formula, State
 from islices.optim.frameworks import ALL, correction, raw
 from islices.optim.hyperparameters import Hyper, Limit, Scheduled, decays, refuse_scheduled
 from islices.optim.numbers import Numbers, power_of, single
-from islices.optim.operators import array_power, div, less_equal, mul, sqrt, where
+from islices.optim.operators import array_power, div, lerp, mul, sqrt
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
+from islices.optim.records.adam import BETAS, optax_numbers
 
 __all__ = ["NADAM", "nadam"]
 
@@ -113,23 +114,11 @@ def _islices(h: Hyper) -> Formula:
 
 # ---------------------------------------------------------------------- torch.optim
 def torch_nadam(
-    g: Any,
-    w: Any,
-    m: Any,
-    v: Any,
-    gain1: Any,
-    beta2: Any,
-    gain2: Any,
-    head: Any,
-    rate: Any,
-    correction2: Any,
-    eps: Any,
-    half: Any,
-    one: Any,
-) -> Any:
+    g: Any, w: Any, m: Any, v: Any, gain1: Any, beta2: Any, gain2: Any, head: Any, rate: Any, correction2: Any,
+    eps: Any, half: Any, one: Any,
+) -> Any:  # fmt: skip
     """Two quotients; with 1 - beta1 from a half on, lerp_ starts at the gradient."""
-    far = less_equal(half, gain1)
-    m = where(far, g, m) + mul(where(far, gain1 - one, gain1), g - m)
+    m = lerp(m, g, gain1, half, one)
     v = mul(beta2, v) + mul(mul(gain2, g), g)
     under = sqrt(div(v, correction2)) + eps
     return w - div(mul(head, g), under) - div(mul(rate, m), under), m, v
@@ -181,22 +170,9 @@ def _torch(h: Hyper) -> Formula:
 
 # ---------------------------------------------------------------------- keras.optimizers
 def keras_nadam(
-    g: Any,
-    q: Any,
-    w: Any,
-    m: Any,
-    v: Any,
-    beta1: Any,
-    beta2: Any,
-    mu: Any,
-    after: Any,
-    product: Any,
-    power2: Any,
-    one: Any,
-    lr: Any,
-    eps: Any,
-    decay: Any,
-) -> Any:
+    g: Any, q: Any, w: Any, m: Any, v: Any, beta1: Any, beta2: Any, mu: Any, after: Any, product: Any, power2: Any,
+    one: Any, lr: Any, eps: Any, decay: Any,
+) -> Any:  # fmt: skip
     """Corrections are formed in the table's type."""
     w = w - mul(mul(w, decay), lr)
     m = m + mul(g - m, one - beta1)
@@ -228,21 +204,9 @@ def _keras(h: Hyper) -> Formula:
 
 # ---------------------------------------------------------------------- optax
 def optax_nadam(
-    g: Any,
-    q: Any,
-    w: Any,
-    m: Any,
-    v: Any,
-    gain1: Any,
-    gain2: Any,
-    beta1: Any,
-    beta2: Any,
-    correction1: Any,
-    after1: Any,
-    correction2: Any,
-    lr: Any,
-    eps: Any,
-) -> Any:
+    g: Any, q: Any, w: Any, m: Any, v: Any, gain1: Any, gain2: Any, beta1: Any, beta2: Any, correction1: Any,
+    after1: Any, correction2: Any, lr: Any, eps: Any,
+) -> Any:  # fmt: skip
     """Nesterov's adam, without a schedule; after1 is the correction of the next step."""
     m = mul(gain1, g) + mul(beta1, m)
     v = mul(gain2, q) + mul(beta2, v)
@@ -252,17 +216,7 @@ def optax_nadam(
 
 def _optax_numbers(n: Numbers) -> Mapping[str, Any]:
     after = Numbers(n.E, n.count + n.array(np.ones(1, np.int32)), n.lr, n.h)
-    return {
-        "gain1": n.complement("beta1"),
-        "gain2": n.complement("beta2"),
-        "beta1": n.h["beta1"],
-        "beta2": n.h["beta2"],
-        "correction1": correction(n, "beta1"),
-        "after1": correction(after, "beta1"),
-        "correction2": correction(n, "beta2"),
-        "lr": n.lr,
-        "eps": n.h["eps"],
-    }
+    return {**optax_numbers(n), "after1": correction(after, "beta1")}
 
 
 def _optax(h: Hyper) -> Formula:
@@ -270,7 +224,6 @@ def _optax(h: Hyper) -> Formula:
 
 
 # ---------------------------------------------------------------------- the record
-BETAS: Hyper = {"beta1": 0.9, "beta2": 0.999}
 SCHEDULE: Hyper = {"weight_decay": 0.0, "momentum_decay": 4e-3, "decoupled_weight_decay": False}
 NADAM = Record(
     "nadam",

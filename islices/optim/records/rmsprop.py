@@ -12,7 +12,7 @@ from islices.optim.formulas import Formula, State
 from islices.optim.frameworks import ALL, one_less, raw, with_rate
 from islices.optim.hyperparameters import Hyper, Scheduled, decays, is_on, refuse_scheduled
 from islices.optim.numbers import Numbers
-from islices.optim.operators import div, less_equal, maximum, mul, sqrt, where
+from islices.optim.operators import div, lerp, maximum, mul, sqrt
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import Preset, Record
 
@@ -47,19 +47,9 @@ def islices_rmsprop_centered(
 
 
 def islices_rmsprop_centered_momentum(
-    g: Any,
-    q: Any,
-    w: Any,
-    mean_square: Any,
-    mean: Any,
-    momentum: Any,
-    rho: Any,
-    gain: Any,
-    mu: Any,
-    lr: Any,
-    eps: Any,
+    g: Any, q: Any, w: Any, mean_square: Any, mean: Any, momentum: Any, rho: Any, gain: Any, mu: Any, lr: Any, eps: Any,
     zero: Any,
-) -> Any:
+) -> Any:  # fmt: skip
     mean_square = mul(rho, mean_square) + mul(gain, q)
     mean = mul(rho, mean) + mul(gain, g)
     spread = sqrt(maximum(mean_square - mul(mean, mean), zero))
@@ -72,20 +62,18 @@ def rmsprop_kind(h: Hyper, *kinds: Callable[..., Any]) -> Callable[..., Any]:
     return kinds[2 * bool(h["centered"]) + is_on(h["momentum"])]
 
 
+def _numbers(n: Numbers) -> Mapping[str, Any]:
+    named = {"rho": n.h["rho"], "gain": n.complement("rho"), "mu": n.h["momentum"], "eps": n.h["eps"], "lr": n.lr}
+    return {**named, "zero": 0.0, "half": 0.5, "one": 1.0}
+
+
 def _islices(h: Hyper) -> Formula:
-    centered, buffered = bool(h["centered"]), is_on(h["momentum"])
     rule = rmsprop_kind(
         h, islices_rmsprop, islices_rmsprop_momentum, islices_rmsprop_centered, islices_rmsprop_centered_momentum
     )
-    state = [State("mean_square", positive=True), *[State("mean")] * centered, *[State("momentum")] * buffered]
-
-    def numbers(n: Numbers) -> Mapping[str, Any]:
-        named = {"rho": n.h["rho"], "gain": n.complement("rho"), "eps": n.h["eps"], "lr": n.lr}
-        if centered:
-            named["zero"] = 0.0
-        return {**named, "mu": n.h["momentum"]} if buffered else named
-
-    return Formula(rule, numbers, tuple(state), squares="element", decay=decays(h))
+    state = [State("mean_square", positive=True)]
+    state += [State("mean")] * bool(h["centered"]) + [State("momentum")] * is_on(h["momentum"])
+    return Formula(rule, _numbers, tuple(state), squares="element", decay=decays(h))
 
 
 # ---------------------------------------------------------------------- torch.optim
@@ -110,43 +98,25 @@ def torch_rmsprop_centered(
 ) -> Any:
     """Nothing keeps the variance from rounding to less than zero: NaN then, as in torch."""
     mean_square = mul(rho, mean_square) + mul(mul(gain, g), g)
-    far = less_equal(half, gain)  # lerp_ starts at the gradient then
-    mean = where(far, g, mean) + mul(where(far, gain - one, gain), g - mean)
+    mean = lerp(mean, g, gain, half, one)
     return w - div(mul(lr, g), sqrt(mean_square - mul(mean, mean)) + eps), mean_square, mean
 
 
 def torch_rmsprop_centered_momentum(
-    g: Any,
-    w: Any,
-    mean_square: Any,
-    mean: Any,
-    momentum: Any,
-    rho: Any,
-    gain: Any,
-    mu: Any,
-    lr: Any,
-    eps: Any,
-    half: Any,
-    one: Any,
-) -> Any:
+    g: Any, w: Any, mean_square: Any, mean: Any, momentum: Any, rho: Any, gain: Any, mu: Any, lr: Any, eps: Any,
+    half: Any, one: Any,
+) -> Any:  # fmt: skip
     mean_square = mul(rho, mean_square) + mul(mul(gain, g), g)
-    far = less_equal(half, gain)
-    mean = where(far, g, mean) + mul(where(far, gain - one, gain), g - mean)
+    mean = lerp(mean, g, gain, half, one)
     momentum = mul(mu, momentum) + div(g, sqrt(mean_square - mul(mean, mean)) + eps)
     return w - mul(lr, momentum), mean_square, mean, momentum
 
 
 def _torch(h: Hyper) -> Formula:
-    own = _islices(h)
-
-    def numbers(n: Numbers) -> Mapping[str, Any]:
-        named = {name: x for name, x in own.numbers(n).items() if name != "zero"}
-        return {**named, "half": 0.5, "one": 1.0} if h["centered"] else named
-
     rule = rmsprop_kind(
         h, torch_rmsprop, torch_rmsprop_momentum, torch_rmsprop_centered, torch_rmsprop_centered_momentum
     )
-    return replace(own, rule=rule, numbers=numbers, squares="", rows=("all",))
+    return replace(_islices(h), rule=rule, squares="", rows=ALL)
 
 
 # ---------------------------------------------------------------------- keras.optimizers
@@ -180,19 +150,9 @@ def keras_rmsprop_centered(
 
 
 def keras_rmsprop_centered_momentum(
-    g: Any,
-    q: Any,
-    w: Any,
-    mean_square: Any,
-    mean: Any,
-    momentum: Any,
-    rho: Any,
-    gain: Any,
-    mu: Any,
-    lr: Any,
-    eps: Any,
+    g: Any, q: Any, w: Any, mean_square: Any, mean: Any, momentum: Any, rho: Any, gain: Any, mu: Any, lr: Any, eps: Any,
     decay: Any,
-) -> Any:
+) -> Any:  # fmt: skip
     w = w - mul(mul(w, decay), lr)
     mean_square = mul(rho, mean_square) + mul(gain, q)
     mean = mul(rho, mean) + mul(gain, g)
@@ -200,22 +160,15 @@ def keras_rmsprop_centered_momentum(
     return w - momentum, mean_square, mean, momentum
 
 
+def _keras_numbers(n: Numbers) -> Mapping[str, Any]:
+    return {**_numbers(n), "lr": n.single_lr, "decay": n.single("weight_decay")}
+
+
 def _keras(h: Hyper) -> Formula:
-    buffered = is_on(h["momentum"])
-
-    def numbers(n: Numbers) -> Mapping[str, Any]:
-        named = {"rho": n.h["rho"], "gain": n.complement("rho"), "eps": n.h["eps"], "lr": n.single_lr}
-        named["decay"] = n.single("weight_decay")
-        return {**named, "mu": n.h["momentum"]} if buffered else named
-
-    return Formula(
-        rmsprop_kind(h, keras_rmsprop, keras_rmsprop_momentum, keras_rmsprop_centered, keras_rmsprop_centered_momentum),
-        numbers,
-        _islices(h).state,
-        squares="element",
-        rows=("all",),
-        raw=raw(h),
+    rule = rmsprop_kind(
+        h, keras_rmsprop, keras_rmsprop_momentum, keras_rmsprop_centered, keras_rmsprop_centered_momentum
     )
+    return replace(_islices(h), rule=rule, numbers=_keras_numbers, decay="", rows=ALL, raw=raw(h))
 
 
 # ---------------------------------------------------------------------- tf.compat.v1.train
@@ -303,22 +256,20 @@ def mxnet_rmsprop_centered(
 GAMMA2 = 0.9
 
 
+def _mxnet_numbers(n: Numbers) -> Mapping[str, Any]:
+    named = with_rate(rho="rho", mu="momentum", eps="eps", wd="weight_decay")(n)
+    return {**named, "gain": one_less(n, named["rho"])}  # rounded to the table's dtype, not to float32
+
+
 def _mxnet(h: Hyper) -> Formula:
     """Dense kernels alone: a sparse gradient is made dense, so that the means of all rows decay."""
-    names = {"rho": "rho", "eps": "eps", "wd": "weight_decay", **({"mu": "momentum"} if h["centered"] else {})}
-    rounded = with_rate(**names)
-
-    def numbers(n: Numbers) -> Mapping[str, Any]:
-        named = rounded(n)
-        return {**named, "gain": one_less(n, named["rho"])}  # rounded to the table's dtype, not to float32
-
     if h["centered"]:
         state = (State("mean_square"), State("mean"), State("momentum"))
-        return Formula(mxnet_rmsprop_centered, numbers, state, rows=("all",))
+        return Formula(mxnet_rmsprop_centered, _mxnet_numbers, state, rows=ALL)
     refuse_scheduled(h, 'rmsprop with semantics="mxnet"', "momentum")
     if h["momentum"] not in (0, GAMMA2):
         raise ValueError(f"momentum: got {show(h['momentum'])}; MXNet's RMSProp has one with centered=True only")
-    return Formula(mxnet_rmsprop, numbers, (State("mean_square"),), rows=("all",))
+    return Formula(mxnet_rmsprop, _mxnet_numbers, (State("mean_square"),), rows=ALL)
 
 
 # ---------------------------------------------------------------------- optax
@@ -349,19 +300,9 @@ def optax_rmsprop_centered(
 
 
 def optax_rmsprop_centered_momentum(
-    g: Any,
-    q: Any,
-    w: Any,
-    mean_square: Any,
-    mean: Any,
-    momentum: Any,
-    rho: Any,
-    gain: Any,
-    mu: Any,
-    lr: Any,
-    eps: Any,
+    g: Any, q: Any, w: Any, mean_square: Any, mean: Any, momentum: Any, rho: Any, gain: Any, mu: Any, lr: Any, eps: Any,
     one: Any,
-) -> Any:
+) -> Any:  # fmt: skip
     mean = mul(gain, g) + mul(rho, mean)
     mean_square = mul(gain, q) + mul(rho, mean_square)
     scale = div(one, sqrt((mean_square - mul(mean, mean)) + eps))
@@ -370,15 +311,10 @@ def optax_rmsprop_centered_momentum(
 
 
 def _optax(h: Hyper) -> Formula:
-    own = _islices({**h, "weight_decay": 0.0})
-
-    def numbers(n: Numbers) -> Mapping[str, Any]:
-        return {**{name: x for name, x in own.numbers(n).items() if name != "zero"}, "one": 1.0}
-
     rule = rmsprop_kind(
         h, optax_rmsprop, optax_rmsprop_momentum, optax_rmsprop_centered, optax_rmsprop_centered_momentum
     )
-    return replace(own, rule=rule, numbers=numbers, rows=ALL)
+    return replace(_islices({**h, "weight_decay": 0.0}), rule=rule, rows=ALL)
 
 
 # ---------------------------------------------------------------------- the record
