@@ -10,7 +10,7 @@ from typing import Any
 
 from islices.conformance.data import Array, Case, Slices
 from islices.conformance.oracle import FORMATS, round_to, wide
-from islices.conformance.oracle_optim import LATE, OPTIMIZERS, SCHEDULED, TRACED
+from islices.conformance.oracle_optim import LATE, OPTIMIZERS, POWERS, SCHEDULED, TRACED, TRACED_SCHEDULES
 from islices.optim.formulas import State
 from islices.optim.record import RECORDS
 
@@ -60,21 +60,21 @@ def scheduled_steps(make: Maker, dense: Dense, slices: Layouts) -> Iterator[Case
             flags = ("eager",) if rows == "touched" else ("eager", "full")
             yield make(f"by-step/{label}/{rows}", name, hyper, table, grads, flags=flags, steps=12, rows=rows)
         state = state_of(name, hyper, table, 2, "scheduled")
-        traced = () if label in ("adam", "ftrl") else ("trace-in-full",)
+        traced = () if label in TRACED_SCHEDULES else ("trace-in-full",)
         yield make(f"by-step/{label}/third-step", name, hyper, table, grads[:1], flags=traced, state=state)
         arrays = {k: Array("float64", (1,), [v[0]]) if isinstance(v, list) else v for k, v in hyper.items()}
         yield make(f"array-hyperparameters/{label}", name, arrays, table, grads[:1], flags=traced, state=state)
 
 
 def powers(make: Maker, dense: Dense, slices: Layouts) -> Iterator[Case]:
-    """Powers of ftrl's sums of squares: none, roots of roots, whole parts, all digits of a fraction."""
-    for dtype, power in itertools.product(("float32", "float64"), (0.0, 0.25, 0.7, 1.5, 2.3, 0.001)):
+    name, given, exponents = POWERS
+    for dtype, power in itertools.product(("float32", "float64"), exponents):
         table = dense(dtype, (ROWS, 3), "weights")
         grad = slices("unsorted-duplicates", dtype, "int32", (3,), "powers")
-        hyper = {"lr": 0.1, "l1": 0.5, "lr_power": -power}
-        state = state_of("ftrl", hyper, table, 2, "powers")
+        hyper = {**given, "lr_power": -power}
+        state = state_of(name, hyper, table, 2, "powers")
         flags = ("trace-in-full",)
-        yield make(f"ftrl-power/{power}/{dtype}", "ftrl", hyper, table, [grad], flags=flags, state=state)
+        yield make(f"{name}-power/{power}/{dtype}", name, hyper, table, [grad], flags=flags, state=state)
 
 
 def single_steps(make: Maker, dense: Dense, slices: Layouts) -> Iterator[Case]:

@@ -14,7 +14,7 @@ from islices.conformance.data import Array, Slices
 from islices.conformance.oracle import coalesce, halves, over, plus, round_to, square_root, times, wide
 from islices.optim.record import RECORDS
 
-__all__ = ["LATE", "OPTIMIZERS", "SCHEDULED", "TRACED", "optimizer_steps"]
+__all__ = ["LATE", "OPTIMIZERS", "POWERS", "SCHEDULED", "TRACED", "TRACED_SCHEDULES", "optimizer_steps"]
 
 
 #: Digits of the fraction of an exponent that count.
@@ -274,6 +274,11 @@ SCHEDULED: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 #: what the default profile traces, since it compiles
 TRACED = ("momentum", "rowwise_adagrad", "rmsprop-both", "adam", "adamw", "ftrl", "amsgrad", "ftrl-power", "nadam")
+#: those of `SCHEDULED` that it traces
+TRACED_SCHEDULES = ("adam", "ftrl")
+#: Whose sums of squares are raised to lr_power, hyperparameters, and powers: none, roots of roots, whole parts, all
+#: digits of a fraction.
+POWERS = ("ftrl", {"lr": 0.1, "l1": 0.5}, (0.0, 0.25, 0.7, 1.5, 2.3, 0.001))
 #: label -> counts of steps that come late
 LATE: dict[str, tuple[int, ...]] = dict.fromkeys(("nadam", "nadam-decay"), (0, 1, 50, 2000, 2**31 - 2))
 

@@ -3,6 +3,8 @@ library has (``python tests/docs/test_optimizers.py`` writes both anew); default
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 
 from islices import optim
 from islices.backends.torch.optim.hyperparameters import torch_names
+from islices.optim import records
 from islices.optim.record import RECORDS
 
 ROOT = Path(__file__).parents[2]
@@ -82,6 +85,12 @@ def test_the_table_is_what_the_library_accepts() -> None:
 
 def test_the_stub_is_that_of_the_records() -> None:
     assert STUB.read_text("utf-8") == stub()
+
+
+def test_optim_exports_the_function_of_every_record() -> None:
+    for module in pkgutil.iter_modules(records.__path__):
+        importlib.import_module(f"{records.__name__}.{module.name}")
+    assert sorted(optim.__all__) == sorted([*RECORDS, "LossScale", "Optimizer"])
 
 
 @pytest.mark.parametrize("semantics", SEMANTICS)

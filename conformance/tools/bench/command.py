@@ -21,6 +21,7 @@ from islices.conformance.tools.bench import results
 from islices.conformance.tools.bench.cases import AXES, OPERATIONS, Benchmark, cross, default_cases
 from islices.conformance.tools.bench.compare import changes
 from islices.conformance.tools.bench.imports import import_times
+from islices.conformance.tools.bench.limit import OPTIMIZERS
 from islices.conformance.tools.bench.plot import draw
 from islices.conformance.tools.bench.report import show, tables
 from islices.conformance.tools.bench.worker import PARTS
@@ -29,8 +30,6 @@ from islices.registry import list_backends
 __all__ = ["COMMAND"]
 
 DEFAULT_PARTS = ("import", "operations", "small", "updates", "memory")
-#: The first four by default.
-OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad", "adam", "momentum", "rmsprop", "ftrl")
 #: Table sizes of the part "gradient"; frameworks that have its two parts.
 GRADIENT_ROWS = (10**5, 10**6, 10**7, 10**8)
 EMBEDDINGS = ("torch", "tensorflow", "jax", "mxnet")
@@ -136,7 +135,7 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
     if options.json not in (None, "-"):
         check_writable("--json", options.json)
     names, cases = _backends(options.backend), _cases(options)
-    parts, optimizers = options.part or DEFAULT_PARTS, OPTIMIZERS if options.full else OPTIMIZERS[:4]
+    parts, optimizers = options.part or DEFAULT_PARTS, tuple(OPTIMIZERS)[: None if options.full else 4]
     threads = options.threads or results.cores()
     run = results.new_run(threads)
     given = {"threads": threads, "repeat": options.repeat, "seconds": options.seconds}

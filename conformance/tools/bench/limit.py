@@ -11,18 +11,36 @@ from typing import Any
 
 import numpy as np
 
+from islices import optim
 from islices.conformance.tools.bench.cases import Benchmark
+from islices.optim.record import RECORDS
 
-__all__ = ["MOVED", "Copying", "bytes_of_operation", "bytes_of_step"]
+__all__ = [
+    "BETA1", "BETA2", "MU", "OPTIMIZERS", "RATE", "RHO", "Copying", "bytes_of_operation", "bytes_of_step", "moved",
+]  # fmt: skip
 
 ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}
-#: Arrays of the table's shape that a step reads and writes, and columns of one number a row: weights, then state.
-MOVED = {
-    "scatter_add": (1, 0), "sgd": (1, 0), "momentum": (2, 0), "adagrad": (2, 0), "rowwise_adagrad": (1, 1),
-    "rmsprop": (2, 0), "adam": (3, 0), "ftrl": (3, 0),
-}  # fmt: skip
+RATE, BETA1, BETA2 = 0.01, 0.9, 0.999
+MU, RHO = 0.9, 0.9
+#: The optimizers that are measured, the first four by default.
+OPTIMIZERS = {
+    "sgd": optim.sgd(RATE),
+    "adagrad": optim.adagrad(RATE, eps=1e-10),
+    "rowwise_adagrad": optim.rowwise_adagrad(RATE, eps=1e-8),
+    "adam": optim.adam(RATE, beta1=BETA1, beta2=BETA2, eps=1e-8),
+    "momentum": optim.sgd(RATE, momentum=MU),
+    "rmsprop": optim.rmsprop(RATE, rho=RHO, eps=1e-8),
+    "ftrl": optim.ftrl(RATE, beta=1.0, initial_accumulator=0.0),
+}
 #: Copied at a time: more than the caches hold.
 BYTES = 1 << 26
+
+
+def moved(kind: str) -> tuple[int, int]:
+    """Arrays of the table's shape that a step reads and writes, weights first, and columns of one number a row."""
+    own = RECORDS[OPTIMIZERS[kind].name].states(OPTIMIZERS[kind].hyper) if kind in OPTIMIZERS else ()
+    narrow = sum(spec.per_row for spec in own)
+    return 1 + len(own) - narrow, narrow
 
 
 def bytes_of_operation(case: Benchmark, distinct: int, index_dtype: str) -> int:
@@ -47,7 +65,7 @@ def bytes_of_operation(case: Benchmark, distinct: int, index_dtype: str) -> int:
 def bytes_of_step(kind: str, slices: int, distinct: int, dim: int, index: int = 8) -> int:
     """What a step on float32 rows must move: the gradient and its indices read, and of weights and state the rows that
     are named read and written."""
-    wide, narrow = MOVED[kind]
+    wide, narrow = moved(kind)
     return slices * (4 * dim + index) + 2 * distinct * 4 * (wide * dim + narrow)
 
 

@@ -16,8 +16,9 @@ import numpy as np
 import islices
 from islices import IndexedSlices, get_backend, optim
 from islices.conformance.tools.bench.cases import draw_ids
+from islices.conformance.tools.bench.limit import RATE
 from islices.conformance.tools.bench.rounds import Call, blocking, measure, summary
-from islices.conformance.tools.bench.update_ways import FRAMEWORKS, RATE
+from islices.conformance.tools.bench.update_ways import FRAMEWORKS
 
 __all__ = ["OPERATIONS", "SLICES", "WAYS", "run"]
 

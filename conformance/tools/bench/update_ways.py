@@ -11,13 +11,10 @@ import numpy as np
 from islices import get_backend
 from islices.conformance.own_calls.mxnet import timed_calls
 from islices.conformance.tools.bench.fbgemm_ways import fbgemm_ways
-from islices.conformance.tools.bench.limit import MOVED
+from islices.conformance.tools.bench.limit import BETA1, BETA2, MU, RATE, RHO, moved
 from islices.conformance.tools.bench.rounds import Call
 
-__all__ = ["BETA1", "BETA2", "FRAMEWORKS", "MU", "RATE", "RHO", "Framework", "corrections", "rule", "shapes"]
-
-RATE, BETA1, BETA2 = 0.01, 0.9, 0.999
-MU, RHO = 0.9, 0.9
+__all__ = ["FRAMEWORKS", "Framework", "corrections", "rule", "shapes"]
 
 
 class Framework(NamedTuple):
@@ -62,9 +59,9 @@ def rule(kind: str, root: Callable[[Any], Any], row_mean: Callable[[Any], Any], 
 
 
 def shapes(kind: str, rows: int, dim: int) -> list[tuple[int, int]]:
-    """Of the table, then of a state's arrays."""
-    wide, narrow = MOVED[kind]
-    return [(rows, dim)] * wide + [(rows, 1)] * narrow
+    """Of a state's arrays."""
+    wide, narrow = moved(kind)  # weights are counted there
+    return [(rows, dim)] * (wide - 1) + [(rows, 1)] * narrow
 
 
 def corrections(kind: str, t: int) -> list[Any]:

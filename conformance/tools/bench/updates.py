@@ -14,19 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from islices import IndexedSlices, get_backend, optim, scatter_add
+from islices import IndexedSlices, get_backend, scatter_add
 from islices.conformance.memory import peak_growth
 from islices.conformance.tools.bench.cases import zipf_ids
-from islices.conformance.tools.bench.limit import MOVED, Copying, bytes_of_step
+from islices.conformance.tools.bench.limit import OPTIMIZERS, Copying, bytes_of_step, moved
 from islices.conformance.tools.bench.modes import modes_of, running
 from islices.conformance.tools.bench.rounds import Call, blocking, does_less, measure, ratio, summary
 from islices.conformance.tools.bench.update_ways import (
-    BETA1,
-    BETA2,
     FRAMEWORKS,
-    MU,
-    RATE,
-    RHO,
     Framework,
     corrections,
     rule,
@@ -38,16 +33,6 @@ __all__ = ["DIM", "IDS", "ROWS", "growth", "our_step", "run", "scatter_ways"]
 ROWS, DIM, IDS = 1_000_000, 64, 65_536
 GROWTH_ROWS, GROWTH_DIM, GROWTH_IDS = (10**5, 10**8), 4, 65_536
 GROWING = ("sgd", "adagrad", "adam")
-
-OPTIMIZERS: dict[str, Any] = {
-    "sgd": optim.sgd(RATE),
-    "adagrad": optim.adagrad(RATE, eps=1e-10),
-    "rowwise_adagrad": optim.rowwise_adagrad(RATE, eps=1e-8),
-    "adam": optim.adam(RATE, beta1=BETA1, beta2=BETA2, eps=1e-8),
-    "momentum": optim.sgd(RATE, momentum=MU),
-    "rmsprop": optim.rmsprop(RATE, rho=RHO, eps=1e-8),
-    "ftrl": optim.ftrl(RATE, beta=1.0, initial_accumulator=0.0),
-}
 
 
 # ---------------------------------------------------------------------- islices
@@ -169,7 +154,7 @@ def growth(job: dict[str, Any], emit: Callable[..., None]) -> None:
 
 
 def _rows_alone(kind: str, rows: int, ids: np.ndarray[Any, Any]) -> Call:
-    arrays = [np.full((rows, GROWTH_DIM), 0.0, np.float32) for _ in range(MOVED[kind][0])]
+    arrays = [np.full((rows, GROWTH_DIM), 0.0, np.float32) for _ in range(moved(kind)[0])]
     distinct = np.unique(ids)
 
     def call() -> None:

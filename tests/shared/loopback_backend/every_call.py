@@ -14,6 +14,7 @@ import numpy as np
 import islices
 from islices import optim
 from islices.distributed import Alone, ShardedTable, all_reduce
+from islices.optim.record import RECORDS
 
 B = islices.get_backend("loopback")
 
@@ -41,7 +42,7 @@ def samples() -> islices.PerSample:
 
 
 def steps() -> list[Any]:
-    rules = (optim.sgd, optim.adagrad, optim.rowwise_adagrad, optim.rmsprop, optim.adam, optim.adamw, optim.ftrl)
+    rules = [getattr(optim, name) for name in RECORDS]
     return [
         rule(0.1).step(weights, gradient, rule(0.1).init(weights))
         for rule in rules

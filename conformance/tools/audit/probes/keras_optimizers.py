@@ -19,6 +19,7 @@ from islices.conformance.tools.audit.inputs import ROWS, gradients
 from islices.conformance.tools.audit.probe import Ask, probe
 from islices.conformance.tools.audit.probes.keras import keras, sized
 from islices.conformance.tools.audit.probes.tensorflow import native, slices, two_devices
+from islices.optim.record import RECORDS
 
 two_devices()
 
@@ -26,7 +27,11 @@ K = keras.optimizers
 Make = Callable[[], Any]
 DUPLICATES = ("duplicates", "cancelling duplicates")
 #: The optimizers that islices has, too.
-OURS = {"SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "Ftrl"}
+OURS = {
+    record.presets["keras"].source.rpartition(".")[2]: record.name
+    for record in RECORDS.values()
+    if "keras" in record.presets
+}
 NAMES = ("Adam", "AdamW", "Nadam", "Adamax", "Adagrad", "RMSprop", "Adadelta", "Ftrl", "Adafactor", "Lion", "Lamb",
          "Muon", "ScheduleFreeAdamW")  # fmt: skip
 OPTIMIZERS: dict[str, Make | None] = {
@@ -70,7 +75,7 @@ def compared(name: str, make: Make | None, *given: str) -> Iterator[Ask]:
 def ours(name: str, arguments: str, otherwise: str) -> str:
     name, _, given = name.rstrip(")").partition("(")
     given = f"{given}, " if given else ""
-    return f"islices.optim.{name.lower()}(lr, {given}{arguments})" if name in OURS else otherwise
+    return f"islices.optim.{OURS[name]}(lr, {given}{arguments})" if name in OURS else otherwise
 
 
 # ---------------------------------------------------------------------- duplicates and untouched rows
