@@ -81,17 +81,18 @@ def make(
     check_name(duplicates, DUPLICATES, "duplicates")
     if rows is not None:
         check_name(rows, ROWS, "rows")
-    for choice in ROWS if rows is None else (rows,):  # the first that the formula has
-        formula = preset.formula({**hyper, "rows": choice, "duplicates": duplicates})
-        if choice in formula.rows:
-            break
+    chosen = {**hyper, "rows": rows or "touched", "duplicates": duplicates}
+    formula = preset.formula(chosen)
+    if rows is None and "touched" not in formula.rows:
+        chosen["rows"] = "all"
+        formula = preset.formula(chosen)
     owner = f"{name} with semantics={semantics!r}"
     if formula.raw != (duplicates == "raw"):
         raise ValueError(f"duplicates: got {duplicates!r}; {owner} has {'raw' if formula.raw else 'sum'!r} only")
-    if choice not in formula.rows:
+    if chosen["rows"] not in formula.rows:
         raise ValueError(f"rows: got {rows!r}; {owner} has {', '.join(map(repr, formula.rows))}")
     formula = replace(formula, maximize=bool(maximize))
-    options = {"rows": choice, "semantics": semantics, "frozen": frozen}
+    options = {"rows": chosen["rows"], "semantics": semantics, "frozen": frozen}
     remake = partial(make, name, **given, **options, maximize=formula.maximize, duplicates=duplicates)
     return Optimizer(name, hyper, formula, **options, remake=remake)
 
