@@ -13,7 +13,7 @@ import numpy as np
 
 from islices import modes
 from islices.arguments import check_flag
-from islices.backend import INDICES, Array, Backend
+from islices.backend import INDEX_NAMES, INDICES, Array, Backend
 from islices.coalescing import coalesce_slices
 from islices.deprecation import renamed_keyword
 from islices.registry import broken_backends, describe, find_backend, get_backend
@@ -236,7 +236,7 @@ def _distinct(backend: Backend, indices: Any, rows: int | None, like: Array) -> 
         indices = backend.asarray(indices, like)
     if not backend.is_array(indices) or backend.dtype(indices) not in INDICES or len(backend.shape(indices)) != 1:
         raise TypeError(
-            f"indices: got {describe(indices)}; accepted is a 1-D int32 or int64 array of {backend.name} or NumPy"
+            f"indices: got {describe(indices)}; accepted is a 1-D {INDEX_NAMES} array of {backend.name} or NumPy"
         )
     if not backend.is_traced(indices):
         check_indices(backend, indices, rows)

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from islices.arguments import check_name
-from islices.backend import INDICES, Array, Backend
+from islices.backend import INDEX_NAMES, INDICES, Array, Backend
 from islices.registry import describe
 from islices.shapes import same_shape, size_of
 from islices.slices import check_indices
@@ -35,7 +35,7 @@ def check_ids(B: Backend, ids: Any, like: Array, argument: str = "ids") -> Array
     """ids (or offsets, or lengths) as integers of the backend."""
     if isinstance(ids, np.ndarray) and not B.is_array(ids):
         if ids.dtype.name not in INDICES:
-            raise TypeError(f"{argument}: got {describe(ids)}; accepted dtypes are int32 and int64")
+            raise TypeError(f"{argument}: got {describe(ids)}; accepted dtypes are {' and '.join(INDICES)}")
         with B.scope():
             return B.asarray(ids, like)
     if B.is_array(ids):
@@ -43,12 +43,12 @@ def check_ids(B: Backend, ids: Any, like: Array, argument: str = "ids") -> Array
         if dtype in INDICES:
             return ids
         if B.whole_floats and dtype in B.float_dtypes:
-            whole = _whole(B, ids, argument, "an int32 or int64 array, or whole numbers as floats")
+            whole = _whole(B, ids, argument, f"an {INDEX_NAMES} array, or whole numbers as floats")
             if (np.abs(whole) >= 2.0**63).any():
                 position = int(np.argmax(np.abs(whole) >= 2.0**63))
                 raise IndexError(f"{argument}: got {whole[position]:g} at position {position}; accepted is an int64")
             return B.from_host(whole.astype(np.int64).reshape(B.shape(ids)), ids)  # pyright: ignore[reportArgumentType, reportCallIssue]
-    raise TypeError(f"{argument}: got {describe(ids)}; accepted is an int32 or int64 array of {B.name} or NumPy")
+    raise TypeError(f"{argument}: got {describe(ids)}; accepted is an {INDEX_NAMES} array of {B.name} or NumPy")
 
 
 def _whole(B: Backend, x: Array, argument: str, accepted: str) -> np.ndarray[Any, Any]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from islices import modes
 from islices.arguments import LARGEST
-from islices.backend import INDICES, Array, Backend
+from islices.backend import INDEX_NAMES, INDICES, Array, Backend
 from islices.coalescing import coalesce_slices
 from islices.conversion import map_leaves
 from islices.registry import describe, find_backend, get_backend
@@ -239,7 +239,7 @@ def _row_selection(B: Backend, rows: Any, count: int | None, like: Array) -> tup
 
 
 def _no_selection(rows: Any) -> TypeError:
-    return TypeError(f"rows: got {describe(rows)}; accepted are 1-D int32 or int64 row numbers, or a boolean mask")
+    return TypeError(f"rows: got {describe(rows)}; accepted are 1-D {INDEX_NAMES} row numbers, or a boolean mask")
 
 
 def integers_or_mask(rows: Any, argument: str = "rows") -> np.ndarray[Any, Any]:

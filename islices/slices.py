@@ -15,7 +15,7 @@ import numpy as np
 
 from islices import kernels
 from islices.arguments import LARGEST, check_flag, show
-from islices.backend import INDICES, INTEGERS, Array, Backend, Look
+from islices.backend import INDEX_NAMES, INDICES, INTEGERS, Array, Backend, Look
 from islices.registry import describe, find_backend
 from islices.shapes import MOST_NDIM
 
@@ -252,13 +252,13 @@ def _same_backend(indices: object, backend: Backend, values: Array) -> Array:
         _check_index_dtype(indices.dtype.name, indices)
         return backend.asarray(indices, values)
     raise TypeError(
-        f"indices: got {describe(indices)}; accepted is int32 or int64 of {backend.name} (as values are) or NumPy"
+        f"indices: got {describe(indices)}; accepted is {INDEX_NAMES} of {backend.name} (as values are) or NumPy"
     )
 
 
 def _check_index_dtype(dtype: str, indices: Array) -> None:
     if dtype not in INDICES:
-        raise TypeError(f"indices: got {describe(indices)}; accepted dtypes are int32 and int64")
+        raise TypeError(f"indices: got {describe(indices)}; accepted dtypes are {' and '.join(INDICES)}")
 
 
 def check_dense_shape(dense_shape: Any) -> tuple[int | None, ...]:

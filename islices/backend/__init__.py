@@ -24,6 +24,7 @@ from typing import ClassVar
 from islices.backend.arrays import Arrays
 from islices.backend.contract import (
     FLOATS,
+    INDEX_NAMES,
     INDICES,
     INTEGERS,
     Array,
@@ -51,6 +52,7 @@ from islices.backend.suite import ForTheSuite, OwnCalls
 __all__ = [
     "CHANGES",
     "FLOATS",
+    "INDEX_NAMES",
     "INDICES",
     "INTEGERS",
     "PARTS",

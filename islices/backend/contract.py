@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar, NoReturn, TypeVar
 
-__all__ = ["FLOATS", "INDICES", "INTEGERS", "Array", "Part", "not_implemented", "optional"]
+__all__ = ["FLOATS", "INDEX_NAMES", "INDICES", "INTEGERS", "Array", "Part", "not_implemented", "optional"]
 
 #: A dense array of some framework.
 Array = Any
@@ -15,6 +15,8 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int32", "int64")
 #: dtypes of indices, ids and row numbers: others than those of values, though they are the same today.
 INDICES = ("int32", "int64")
+#: and how errors name them
+INDEX_NAMES = " or ".join(INDICES)
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
