@@ -74,7 +74,7 @@ def test_own_calls_are_described_and_named_by_the_adapter() -> None:
 
 @pytest.mark.parametrize("framework", ["torch", "tensorflow", "jax", "mxnet"])
 def test_own_calls_are_what_the_suite_has_of_each_framework(framework: str) -> None:
-    tree = ast.parse((ROOT / "conformance" / "native" / f"{framework}.py").read_text("utf-8"))
+    tree = ast.parse((ROOT / "conformance" / "own_calls" / f"{framework}.py").read_text("utf-8"))
     written = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     for name, member in methods(OwnCalls).items():
         expected = [*inspect.signature(member).parameters][1:]  # type: ignore[arg-type]

@@ -62,7 +62,7 @@ def test_what_is_missing_is_named_and_what_is_declared_is_marked_as_that() -> No
         with pytest.raises(NotImplementedError, match=f"^bare: {name}: ") as lacking:
             getattr(bare, name)(*_positional(getattr(Backend, name)))
         assert lacking.value.primitive == name, "the suite counts it as unsupported"  # type: ignore[attr-defined]
-    assert bare.modes() == ["host", "native"]
+    assert bare.modes() == ["host", "framework"]
 
 
 def _positional(method: Any) -> list[None]:
