@@ -271,9 +271,9 @@ def file_arguments(d: Draw, **others: Any) -> Arguments:
     return {"tree": d.tree(), "suffix": d.rng.choice((".npz", ".safetensors")), **others}
 
 
-def sharded(shard_weights: Any, rows: Any, padding_idx: Any, ids: Any, grad: Any, op: Any) -> Any:
+def sharded(shard_weights: Any, num_rows: Any, padding_idx: Any, ids: Any, grad: Any, op: Any) -> Any:
     """A table of one rank: what it makes of its ids and of a gradient of all its rows."""
-    table = ShardedTable(shard_weights, rows, Alone(), padding_idx=padding_idx)
+    table = ShardedTable(shard_weights, num_rows, Alone(), padding_idx=padding_idx)
     batch = table.fetch(ids)
     return table.lookup(ids), batch.ids, table.reduce(batch, grad, op)
 
@@ -284,7 +284,7 @@ def shard_arguments(d: Draw) -> Arguments:
         np.arange(d.rows, dtype=d.index_type), "ids"
     )  # all of them: the batch is the table, and so is the gradient
     return {
-        "shard_weights": d.dense(label="shard_weights"), "rows": d.rows, "padding_idx": padding, "ids": ids,
+        "shard_weights": d.dense(label="shard_weights"), "num_rows": d.rows, "padding_idx": padding, "ids": ids,
         "grad": d.rng.choice((d.slices, d.dense))(), "op": d.rng.choice(("sum", "mean")),
     }  # fmt: skip
 
