@@ -6,8 +6,8 @@ Pure data, which kernels are handed as it is. SPEC clause 16. May import: the st
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cache, cached_property
+from dataclasses import dataclass, field
+from functools import cache
 from inspect import signature
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -53,6 +53,8 @@ class Formula:
         Whether the framework sees duplicates one by one: g is their sum, q the sum of their squares.
     maximize : bool
         Whether the gradient is followed upwards.
+    names : tuple of str
+        The numbers in the order of the rule's parameters, and behind them that of the decay.
     """
 
     rule: Callable[..., Any]
@@ -64,11 +66,12 @@ class Formula:
     raw: bool = False
     maximize: bool = False
 
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """The numbers in the order of the rule's parameters, and behind them that of the decay."""
+    names: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
         arrays = ("g", "q", "w", *(spec.name for spec in self.state))
-        return (*(name for name in parameters_of(self.rule) if name not in arrays), *DECAYS[self.decay])
+        own = (name for name in parameters_of(self.rule) if name not in arrays)
+        object.__setattr__(self, "names", (*own, *DECAYS[self.decay]))
 
 
 @cache
