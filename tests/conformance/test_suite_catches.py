@@ -259,7 +259,7 @@ def test_a_declared_difference_holds_in_the_declared_mode_only(tmp_path: Path) -
     modes = ["native"]  # the deprecated name of "framework"
     declared = table(cases="*/named-6-1-1-4-8", modes=modes, kind="notimpl", result="differs", reason="off by one")
     declared += table(cases="densify/to_dense/one/*", modes=["host"], kind="notimpl", result="differs", reason="host")
-    options = ("--islices-modes", "framework", "-k", "named-6-1-1-4-8 or to_dense/one/float32")
+    options = ("--islices-modes", "native", "-k", "named-6-1-1-4-8 or to_dense/one/float32")
     run = conform(tmp_path, *options, defect=defect, deviations=declared)
     assert "--islices-modes native is deprecated: use 'framework'" in run.output
     assert run.ids("deviation") == {"densify/to_dense/named-6-1-1-4-8"}
