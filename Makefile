@@ -12,7 +12,7 @@ PADDLE := .venv-paddle
 conform: $(READY)  ## the conformance matrix of every backend
 	$(BIN)/islices conform $(ARGS)
 
-test: $(READY)  ## all tests, on two cores in about an hour
+test: $(READY)  ## all tests, on two cores in about 40 minutes
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 soak: $(READY) $(OLDER:%=%/ready) $(PADDLE)/ready  ## long runs: every variant here, an older set and a sixth framework, random and hostile input
