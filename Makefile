@@ -7,10 +7,13 @@ READY := $(VENV)/ready
 OLDER := .venv-older .venv-older-tensorflow
 PADDLE := .venv-paddle
 
-.PHONY: conform test soak bench docs lint vectors clean
+.PHONY: conform conform-all test soak bench docs lint vectors clean
 
-conform: $(READY)  ## the conformance matrix of every backend
+conform: $(READY)  ## the conformance matrix of every backend: the quick profile
 	$(BIN)/islices conform $(ARGS)
+
+conform-all: $(READY)  ## every case under every setting, on two cores in about an hour
+	$(BIN)/islices conform --profile full --variant all $(ARGS)
 
 test: $(READY)  ## all tests, on two cores in about 40 minutes
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
@@ -24,7 +27,7 @@ soak: $(READY) $(OLDER:%=%/ready) $(PADDLE)/ready  ## long runs: every variant h
 	$(BIN)/python -m islices.conformance.properties.hostile
 	$(BIN)/python -m islices.conformance.properties.files
 	$(BIN)/python -m islices.conformance.soak $(ARGS)
-	$(BIN)/islices conform --full --variant standard
+	$(BIN)/islices conform --profile full --variant standard
 	ISLICES_NUM_THREADS=1 $(BIN)/islices conform --variant standard
 	ISLICES_NUM_THREADS=4 $(BIN)/islices conform --variant standard
 

@@ -12,38 +12,45 @@ from typing import Any
 
 from islices.cli import Command, UsageError
 from islices.conformance.interpreters import here, look_at
-from islices.conformance.jobs import Job, Options, run_all
+from islices.conformance.jobs import Job, run_all
 from islices.conformance.new_backend import TO_DO, is_optional, to_do
 from islices.conformance.outputs import check_backends, check_writable, write
 from islices.conformance.report import Run, summary
 from islices.conformance.report.merging import json_lines
 from islices.conformance.report.terminal import new_console, print_cases
+from islices.conformance.selection import PROFILES, Selection, how_many, nearest
 from islices.conformance.variants import VARIANTS
 from islices.registry import BUILTIN
 
 __all__ = ["COMMAND"]
 
-#: What runs where no variant is asked for: all that takes little longer. "all" adds the rest.
-USUAL = ("standard", "kernels off", "read-only", "cuda", "ranks")
+#: What runs where no variant is asked for; "all" is every variant.
+USUAL = {"quick": ("standard", "cuda"), "full": ("standard", "kernels off", "read-only", "cuda", "ranks")}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "examples:\n"
-        "  islices conform                     every installed backend, the default profile\n"
+        "  islices conform                     every installed backend, the quick profile\n"
         "  islices conform -b torch -k clip    one backend, the cases whose id holds 'clip'\n"
-        "  islices conform --variant all       every variant, 64-bit JAX among them\n"
+        "  islices conform --clause 7 --group norms    the cases of a clause of the spec, of a group\n"
+        "  islices conform --profile full --variant all    every case under every setting: most of an hour\n"
         "  islices conform --python ../new/bin/python     another environment's frameworks beside these\n"
-        "  islices conform --full --json r.jsonl && islices report r.jsonl -o r.html\n\n"
+        "  islices conform --json r.jsonl && islices report r.jsonl -o r.html\n\n"
+        "profiles: quick, the cases that catch most faults in little time; full, all of them.\n"
+        "  -k, --clause and --group choose among a profile's cases.\n"
         "variants: standard; kernels off; read-only (NumPy arrays that cannot be written to); cuda; x64 (JAX);\n"
-        "  ranks (2 processes over torch.distributed, JAX, TensorFlow or MPI; 4 with --full).\n"
-        "  Without --variant: all but x64 here, the standard one on other interpreters.\n"
+        "  ranks (2 processes over torch.distributed, JAX, TensorFlow or MPI; 4 with --profile full).\n"
+        "  Without --variant: standard and cuda, with --profile full all but x64; on other interpreters standard.\n"
         "a cell counts the cases that pass; ✗ fails, d declared deviations, u unsupported, ! harness errors\n"
         "exit codes: 0 conform, 1 fails, or a backend is not finished, 2 usage,\n"
         "  3 harness error (a backend crashed or hung, the suite broke)"
     )
     parser.add_argument("-b", "--backend", action="append", metavar="NAME", help="only this backend (may be repeated)")
-    parser.add_argument("-k", metavar="EXPR", help="only cases whose id matches pytest's -k expression")
+    parser.add_argument("-k", metavar="EXPR", default="", help="only cases whose id matches pytest's -k expression")
+    parser.add_argument("--clause", action="append", default=[], metavar="N", help="only this clause of the spec")
+    parser.add_argument("--group", action="append", default=[], metavar="NAME", help="only this group of cases")
+    parser.add_argument("--profile", choices=PROFILES, default="quick", help="quick (default) or full")
     parser.add_argument(
         "--variant", action="append", metavar="NAME", help="only this variant, or all (may be repeated)"
     )
@@ -51,7 +58,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--python", action="append", default=[], metavar="PATH",
         help="the interpreter of another environment, which needs numpy, pytest and its frameworks (may be repeated)",
     )  # fmt: skip
-    parser.add_argument("--full", action="store_true", help="every case, not only the default profile")
+    parser.add_argument("--full", action="store_true", help="deprecated: --profile full")
     parser.add_argument("--json", metavar="PATH", help="write the results as JSON lines to PATH (- for stdout)")
 
 
@@ -61,16 +68,19 @@ def conform(options: argparse.Namespace) -> int:
         import rich  # noqa: F401
     except ModuleNotFoundError as error:
         raise UsageError(f'needs {error.name}: pip install "islices[conformance]"') from None
+    if options.full:
+        print("islices conform: --full is deprecated: use --profile full", file=sys.stderr)
     quiet = options.json == "-"
     if options.json is not None and not quiet:
         check_writable("--json", options.json)  # what cannot be written is said before a minute of work, not after
+    selection = _selection(options)
     console = new_console(sys.stderr if quiet else None)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="islices-conform-") as folder:
-        planned = _plan(options, Path(folder))
-        runs = run_all(planned, Options(options.full, options.k))
+        planned = _plan(options, selection, Path(folder))
+        runs = run_all(planned, selection)
     if not any(run.cases or run.error for run in runs):
-        raise UsageError(f"nothing ran: {_why_nothing(options.k, runs)}")
+        raise UsageError(f"nothing ran: {_why_nothing(runs)}")
     if options.json:
         write("--json", options.json, json_lines(runs))
     _show(console, runs, time.monotonic() - started)
@@ -87,8 +97,19 @@ COMMAND = Command("run the conformance suite on every installed backend and show
 
 
 # ---------------------------------------------------------------------- what to run
-def _plan(options: argparse.Namespace, folder: Path) -> list[Any]:
-    """The jobs, in the order of the matrix: interpreters, backends, variants."""
+def _selection(options: argparse.Namespace) -> Selection:
+    full = options.full or options.profile == "full"
+    selection = Selection("full" if full else "quick", options.k, tuple(options.clause), tuple(options.group))
+    try:
+        selection.check()
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return selection
+
+
+def _plan(options: argparse.Namespace, selection: Selection, folder: Path) -> list[Job]:
+    """The jobs, in the order of the matrix: interpreters, backends, variants. No framework has been imported then, and
+    none will be for a variant that has no case."""
     accepted = [*VARIANTS, "all"]
     for name in options.variant or ():
         if name not in accepted:
@@ -99,21 +120,39 @@ def _plan(options: argparse.Namespace, folder: Path) -> list[Any]:
         if other.prefix not in {i.prefix for i in interpreters}:  # each environment once, by whatever path
             interpreters.append(other)
     check_backends(options.backend, [name for i in interpreters for name in i.backends])
-    planned: list[Any] = []
+    counts = {name: how_many(selection, variant) for name, variant in VARIANTS.items()}
+    planned: list[Job] = []
+    wanted: set[str] = set()
     for k, interpreter in enumerate(interpreters):
-        wanted = everywhere or (USUAL if k == 0 else ("standard",))
+        asked = everywhere or (USUAL[selection.profile] if k == 0 else ("standard",))
         for backend in interpreter.backends:
-            for name, variant in VARIANTS.items():
-                if name in wanted and variant.applies(backend) and backend in (options.backend or [backend]):
-                    planned.append(Job(interpreter, backend, variant, folder / f"{len(planned)}.jsonl"))
+            if backend in (options.backend or [backend]):
+                variants = [v for name, v in VARIANTS.items() if name in asked and v.applies(backend)]
+                wanted.update(v.name for v in variants)
+                found = [v for v in variants if counts[v.name]]
+                for together in ([v for v in found if not v.environment], *([v] for v in found if v.environment)):
+                    if together:
+                        report = folder / f"{len(planned)}.jsonl"
+                        planned.append(Job(interpreter, backend, tuple(together), report))
+    if not planned:
+        raise UsageError(
+            f"nothing ran: {_why_nothing_matches(selection) if wanted else 'no backend has such a variant'}"
+        )
     return planned
 
 
-def _why_nothing(expression: str | None, runs: Sequence[Run]) -> str:
+def _why_nothing_matches(selection: Selection) -> str:
+    options = [f"-k {selection.expression!r}"] if selection.expression else []
+    options += [f"--clause {name}" for name in selection.clauses] + [f"--group {name}" for name in selection.groups]
+    if selection.profile == "quick" and any(how_many(selection._replace(profile="full"), v) for v in VARIANTS.values()):
+        return f"no case of the quick profile matches {' '.join(options)}; --profile full has such"
+    like = nearest(selection.expression)
+    return f"no case matches {' '.join(options)}" + (f"; the nearest are {', '.join(like)}" if like else "")
+
+
+def _why_nothing(runs: Sequence[Run]) -> str:
     reasons = sorted({run.skipped for run in runs if run.skipped})
-    if expression and len(reasons) < len(runs):
-        return f"-k: no case matches {expression!r}"
-    return "; ".join(reasons) or "no backend has such a variant"
+    return "; ".join(reasons) or "no backend has a mode in which such a case runs"
 
 
 # ---------------------------------------------------------------------- what came of it

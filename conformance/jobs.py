@@ -1,10 +1,14 @@
-"""Runs the suite: each backend, variant and interpreter in a process of its own, two at a time."""
+"""Runs the suite: each backend of each interpreter in a process of its own, two at a time.
+
+The variants of a backend share its process, and so its imports and what has been compiled in it; those that need an
+environment of their own have a process of their own.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import re
+import os
 import subprocess
 import threading
 import time
@@ -13,112 +17,125 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from islices.cli import UsageError
 from islices.conformance.data import SPEC_VERSION, vectors_hash
 from islices.conformance.interpreters import Interpreter
 from islices.conformance.logs import last_lines, whole_lines
 from islices.conformance.progress import shown
-from islices.conformance.report import Run, read_run
-from islices.conformance.variants import STANDARD, Variant
+from islices.conformance.report import Run, read_runs
+from islices.conformance.selection import Selection
+from islices.conformance.variants import Variant
 
-__all__ = ["Job", "Options", "run_all"]
+__all__ = ["Job", "run_all"]
 
 #: Slowest first, so that two at a time end together.
 ORDER = ("jax", "tensorflow", "mxnet", "torch")
 #: Seconds without a case starting or ending after which a process counts as hung.
 PATIENCE = 300
 
-#: How pytest refuses a -k expression.
-WRONG_EXPRESSION = re.compile(r"Wrong expression passed to '-k': (.*)")
+#: The modules whose tests are cases.
+TESTS = ("islices.conformance.test_checks", "islices.conformance.test_ranks", "islices.conformance.test_vectors")
 
 Advance = Callable[[int, int | None], None]
 
 
 class Job(NamedTuple):
-    """One process, and the file it reports to."""
+    """One process, the file it reports to, and which modes its cases may be in."""
 
     interpreter: Interpreter
     backend: str
-    variant: Variant
+    variants: tuple[Variant, ...]
     report: Path
 
     @property
     def name(self) -> str:
-        return self.backend if self.variant is STANDARD else f"{self.backend} {self.variant.name}"
+        return " ".join([self.backend, *(self.variants[0].name for v in self.variants[:1] if v.environment)])
 
     @property
     def rank(self) -> tuple[bool, int]:
         place = ORDER.index(self.backend) if self.backend in ORDER else len(ORDER)
-        return bool(self.variant.modes), place
+        return bool(self.variants[0].environment), place
 
 
-class Options(NamedTuple):
-    """What all jobs of a call have in common."""
-
-    full: bool = False
-    expression: str | None = None
-
-
-def run_all(jobs: Sequence[Job], options: Options) -> list[Run]:
-    """The runs of the jobs, in their order; a bar for each on a terminal."""
+def run_all(jobs: Sequence[Job], selection: Selection) -> list[Run]:
+    """The runs of the jobs, job by job and variant by variant; a bar for each job on a terminal."""
     order = sorted(range(len(jobs)), key=lambda k: jobs[k].rank)
     with _progress([jobs[k] for k in order]) as bars, ThreadPoolExecutor(max_workers=2) as pool:
         stopped = threading.Event()
-        futures = {k: pool.submit(_run, jobs[k], options, bar, stopped) for k, bar in zip(order, bars, strict=True)}
+        futures = {k: pool.submit(_run, jobs[k], selection, bar, stopped) for k, bar in zip(order, bars, strict=True)}
         try:
-            return [futures[k].result() for k in range(len(jobs))]
+            return [run for k in range(len(jobs)) for run in futures[k].result()]
         except BaseException:  # Ctrl-C above all: the pool would first run everything that waits
             stopped.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
-def _run(job: Job, options: Options, advance: Advance, stopped: threading.Event) -> Run:
+def _run(job: Job, selection: Selection, advance: Advance, stopped: threading.Event) -> list[Run]:
     report, folder = job.report, job.report.parent
     settings = report.with_suffix(".ini")
     settings.write_text("[pytest]\n", "utf-8")  # the caller's own pytest settings are not ours
     command = [
         job.interpreter.path, "-m", "pytest", "-c", str(settings), "--rootdir", str(folder), "-p", "no:cacheprovider",
         "-p", "islices.conformance.plugin", "--import-mode=importlib", "-q", "--no-header", "--tb=short", "--pyargs",
-        "islices.conformance", "--islices-backend", job.backend, "--islices-variant", job.variant.name,
-        "--islices-report", str(report),
+        *TESTS, "--islices-backend", job.backend, "--islices-variant", ",".join(v.name for v in job.variants),
+        "--islices-report", str(report), "--islices-profile", selection.profile,
+        f"--islices-select={selection.expression}",
+        *(f"--islices-clause={clause}" for clause in selection.clauses),
+        *(f"--islices-group={group}" for group in selection.groups),
     ]  # fmt: skip
-    command += ["--islices-full"] if options.full else []
-    command += ["-k", options.expression] if options.expression else []
     log = report.with_suffix(".log")
     with log.open("w", encoding="utf-8") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=folder, env=_environment(job))
         hung = _follow(process, report, advance, stopped)
-    if process.returncode == 4 and (wrong := WRONG_EXPRESSION.search(log.read_text("utf-8", "replace"))):
-        raise UsageError(f"-k: got {wrong[1]}")
-    run = read_run(job.backend, report)
-    if not run.header:
-        _give_header(run, job)
+    runs = read_runs(job.backend, report)
+    _give_headers(runs, job)
+    last = next((run for run in runs if not run.footer), runs[-1])
     if hung:
-        run.broke(f"hung: nothing for {PATIENCE} s in {run.started or 'the start'}")
-    elif not run.footer:
-        where = f"in {run.started}" if run.started else f"before the first case, run by {job.interpreter.path},"
-        run.broke(f"the process ended {where} (exit {process.returncode})\n{last_lines(log, 15)}")
+        last.broke(f"hung: nothing for {PATIENCE} s in {last.started or 'the start'}")
+    elif not last.footer:
+        where = f"in {last.started}" if last.started else f"before the first case, run by {job.interpreter.path},"
+        last.broke(f"the process ended {where} (exit {process.returncode})\n{last_lines(log, 15)}")
     elif process.returncode not in (0, 1, 5):
-        run.broke(f"pytest ended with {process.returncode}\n{last_lines(log, 15)}")
-    return run
+        last.broke(f"pytest ended with {process.returncode}\n{last_lines(log, 15)}")
+    for run in runs:
+        if not run.footer and run is not last:
+            run.broke(f"not run: the process had ended, see {last.name}")
+    return runs
 
 
-def _give_header(run: Run, job: Job) -> None:
-    """What is known of a run whose process ended before it said anything, so that it is not missing from a report."""
-    known = {"spec": SPEC_VERSION, "vectors": vectors_hash(), "backend": job.backend, "variant": job.variant.label}
-    run.header = known
-    run.lines.insert(0, json.dumps({"type": "header", **known}))
+def _give_headers(runs: list[Run], job: Job) -> None:
+    """What is known of runs whose process ended before it said anything of them, so that they are not missing from a
+    report."""
+    runs += [Run(job.backend) for _ in range(len(job.variants) - len(runs))]
+    for run, variant in zip(runs, job.variants, strict=True):
+        if not run.header:
+            known = {"spec": SPEC_VERSION, "vectors": vectors_hash(), "backend": job.backend, "variant": variant.label}
+            run.header = known
+            run.lines.insert(0, json.dumps({"type": "header", **known}))
 
 
 def _environment(job: Job) -> dict[str, str]:
     return {
         "TF_CPP_MIN_LOG_LEVEL": "3",
+        **programs_kept(),
         **job.interpreter.environment(),
         "PYTHONFAULTHANDLER": "1",
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # other plug-ins of an environment are none of the suite's
         "JAX_ENABLE_X64": "0",  # whatever the caller's shell says: 64 bits are a variant
-        **job.variant.environment,
+        **job.variants[0].environment,
+    }
+
+
+def programs_kept() -> dict[str, str]:
+    """What makes JAX keep its compiled programs on disk, in the user's cache, as numba keeps kernels: each operation on
+    each shape is a program, which takes 20 to 50 ms to compile and a quarter of that to load."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    if not os.path.isabs(home):
+        return {}
+    return {
+        "JAX_COMPILATION_CACHE_DIR": os.path.join(home, "islices", "xla"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
 
 
@@ -132,8 +149,8 @@ def _follow(process: subprocess.Popen[Any], report: Path, advance: Advance, stop
         if news:
             read, moved = read + len(news), time.monotonic()
             done += news.count(b'{"type": "case"')
-            if total is None:
-                total = read_run("", report).header.get("total")
+            if total is None and (header := news.partition(b"\n")[0]).startswith(b'{"type": "header"'):
+                total = json.loads(header).get("planned")
             advance(done, total)
         if process.returncode is not None:
             return False

@@ -11,7 +11,9 @@ import json
 import os
 import platform
 import time
+import warnings
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,9 +28,10 @@ from islices.modes import present_mode
 from islices.registry import outdated
 
 if TYPE_CHECKING:
+    from islices.conformance.selection import Item, Selection
     from islices.conformance.variants import Variant
 
-__all__ = ["chosen_backend", "chosen_modes", "chosen_variant"]
+__all__ = ["chosen", "chosen_backend", "chosen_modes", "chosen_variants", "parametrize"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,9 +39,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--islices-backend", metavar="NAME", help="backend to run the conformance suite on")
     group.addoption("--islices-modes", metavar="MODES", help="of host,framework,traced; default: all")
     group.addoption(
-        "--islices-variant", metavar="NAME", default="standard", help="setting to run under; default: standard"
-    )
-    group.addoption("--islices-full", action="store_true", help="run every case, not only the default profile")
+        "--islices-variant", metavar="NAMES", default="standard",
+        help="settings to run under, one after the other; default: standard",
+    )  # fmt: skip
+    group.addoption(
+        "--islices-profile", choices=("quick", "full"), default="quick",
+        help="quick: the cases that catch most in little time; full: every case; default: quick",
+    )  # fmt: skip
+    group.addoption("--islices-full", action="store_true", help="deprecated: --islices-profile full")
+    group.addoption("--islices-select", metavar="EXPR", default="", help="cases whose id or mode matches, as -k")
+    group.addoption("--islices-clause", metavar="N", action="append", default=[], help="cases of this clause")
+    group.addoption("--islices-group", metavar="NAME", action="append", default=[], help="cases of this group")
     group.addoption("--islices-report", metavar="PATH", help="write one JSON line a case to PATH")
 
 
@@ -46,12 +57,25 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "islices_case(id, clause, mode): a case of the conformance suite")
     name = config.getoption("islices_backend")
     if name:
-        _check_environment(chosen_variant(config))
         try:
+            chosen(config).check()
             islices.get_backend(name)
         except (ImportError, TypeError, ValueError) as error:
             raise pytest.UsageError(f"--islices-backend: {error}") from None
+        for variant in chosen_variants(config):
+            _check_environment(variant)
         config.stash[_REPORT] = Report(config)
+
+
+def chosen(config: pytest.Config) -> Selection:
+    """The selection that the options make."""
+    from islices.conformance.selection import Selection
+
+    if config.getoption("islices_full"):
+        warnings.warn("--islices-full is deprecated: use --islices-profile full", DeprecationWarning, stacklevel=2)
+    full = config.getoption("islices_full") or config.getoption("islices_profile") == "full"
+    clauses, groups = (tuple(config.getoption(f"islices_{word}")) for word in ("clause", "group"))
+    return Selection("full" if full else "quick", config.getoption("islices_select"), clauses, groups)
 
 
 def chosen_backend(config: pytest.Config) -> str:
@@ -62,14 +86,15 @@ def chosen_backend(config: pytest.Config) -> str:
     return name
 
 
-def chosen_variant(config: pytest.Config) -> Variant:
-    """The variant --islices-variant names."""
+def chosen_variants(config: pytest.Config) -> list[Variant]:
+    """The variants --islices-variant names."""
     from islices.conformance.variants import VARIANTS
 
-    name = config.getoption("islices_variant")
-    if name not in VARIANTS:
-        raise pytest.UsageError(f"--islices-variant: got {name!r}; accepted are {', '.join(VARIANTS)}")
-    return VARIANTS[name]
+    names = config.getoption("islices_variant").split(",")
+    for name in names:
+        if name not in VARIANTS:
+            raise pytest.UsageError(f"--islices-variant: got {name!r}; accepted are {', '.join(VARIANTS)}")
+    return [VARIANTS[name] for name in names]
 
 
 def _check_environment(variant: Variant) -> None:
@@ -78,40 +103,106 @@ def _check_environment(variant: Variant) -> None:
         raise pytest.UsageError(f"--islices-variant: {variant.name!r} needs {' '.join(wrong)} in the environment")
 
 
-def chosen_modes(config: pytest.Config) -> list[str]:
+def chosen_modes(config: pytest.Config, variant: Variant) -> list[str]:
     """The modes to run: the backend's, as far as the variant and --islices-modes leave them; none where the variant
     cannot run here."""
-    backend, variant = islices.get_backend(chosen_backend(config)), chosen_variant(config)
+    backend = islices.get_backend(chosen_backend(config))
     given = config.getoption("islices_modes")
     modes = [] if variant.absent(backend) else variant.modes_of(backend)
     wanted = modes if given is None else [present_mode(mode, "--islices-modes native") for mode in given.split(",")]
     return [mode for mode in modes if mode in wanted]
 
 
+def parametrize(
+    metafunc: pytest.Metafunc, find: Callable[[Selection, list[str]], list[Item]], runs: Callable[[Variant], bool]
+) -> None:
+    """Give a test function of (subject, mode, variant) the items that find(selection, modes) finds, once for each
+    variant that runs such."""
+    selection, variants = chosen(metafunc.config), chosen_variants(metafunc.config)
+    params = [
+        pytest.param(
+            item.subject, item.mode, variant, id=item.name + (f"+{k}" if k else ""),
+            marks=pytest.mark.islices_case(id=item.id, clause=item.clause, group=item.group, mode=item.mode),
+        )
+        for k, variant in enumerate(variants)
+        if runs(variant)
+        for item in find(selection, chosen_modes(metafunc.config, variant))
+    ]  # fmt: skip
+    metafunc.parametrize(("subject", "mode", "variant"), params)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Variant by variant; within one the host's cases last: another process, which has no other cases, compiles the
+    kernels meanwhile and keeps them for all."""
+    if config.stash.get(_REPORT, None) is not None:
+        variants = chosen_variants(config)
+        items.sort(key=lambda item: _place(item, variants))
+
+
+def _place(item: pytest.Item, variants: list[Variant]) -> tuple[int, bool]:
+    marker = _marker(item)
+    return (variants.index(variant_of(item)), marker.kwargs["mode"] == "host") if marker else (0, False)
+
+
+def _marker(item: pytest.Item) -> pytest.Mark | None:
+    return item.get_closest_marker("islices_case")
+
+
+def variant_of(item: pytest.Item) -> Variant:
+    return item.callspec.params["variant"]  # type: ignore[attr-defined, no-any-return]
+
+
 class Report:
-    """The JSON lines of one run: header, a line when a case starts and one when it ends, footer."""
+    """The JSON lines of a process' runs, one a variant: header, a line when a case starts and one when it ends,
+    footer."""
 
     def __init__(self, config: pytest.Config) -> None:
         path = config.getoption("islices_report")
         self.file = Path(path).open("w", encoding="utf-8") if path else None  # noqa: SIM115 (closed at the session's end)
+        self.profile = chosen(config).profile
+        self.backend = islices.get_backend(chosen_backend(config))
+        self.waiting = chosen_variants(config)
+        self.present: Variant | None = None
+        self.totals: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
-        self.full = bool(config.getoption("islices_full"))
 
     def write(self, kind: str, /, **fields: Any) -> None:
         if self.file is not None:
             self.file.write(json.dumps({"type": kind, **fields}) + "\n")
             self.file.flush()
 
-    def header(self, backend: Any, variant: Variant, total: int) -> None:
+    def reach(self, variant: Variant) -> None:
+        """End the runs of the variants before this one, and begin its own."""
+        while self.present is not variant:
+            self.end(0)
+            self.present = self.waiting.pop(0)
+            self._header(self.present)
+
+    def end(self, exit: int) -> None:
+        """End the present run: what pytest says of the process as a whole, or what came of its cases."""
+        if self.present is not None:
+            failed = self.counts["fail"] + self.counts["harness error"]
+            self.write("footer", counts=dict(self.counts), exit=exit if exit > 1 else int(failed > 0))
+            self.present, self.counts = None, Counter()
+
+    def close(self, exit: int) -> None:
+        while self.waiting:
+            self.reach(self.waiting[0])
+        self.end(exit)
+        if self.file is not None:
+            self.file.close()
+
+    def _header(self, variant: Variant) -> None:
         from islices.conformance.new_backend import unwritten
 
+        backend = self.backend
         self.write(
             "header", spec=SPEC_VERSION, vectors=vectors_hash(), islices=islices.__version__, backend=backend.name,
             variant=variant.label, says=variant.says, time=datetime.now(UTC).isoformat(timespec="seconds"),
             skipped=variant.absent(backend), version=backend.version(), devices=list(backend.devices()),
             numpy=numpy.__version__, python=platform.python_version(), platform=platform.platform(),
-            profile="full" if self.full else "default", total=total, unwritten=unwritten(backend),
-            outdated=outdated(backend),
+            profile=self.profile, total=self.totals[variant.name], planned=self.totals.total(),
+            unwritten=unwritten(backend), outdated=outdated(backend),
         )  # fmt: skip
 
     def outcome(self, outcome: str, /, **fields: Any) -> None:
@@ -125,16 +216,14 @@ _REPORT = pytest.StashKey[Report]()
 def pytest_collection_finish(session: pytest.Session) -> None:
     report = session.config.stash.get(_REPORT, None)
     if report is not None:
-        backend = islices.get_backend(session.config.getoption("islices_backend"))
-        total = sum(item.get_closest_marker("islices_case") is not None for item in session.items)
-        report.header(backend, chosen_variant(session.config), total)
+        report.totals.update(variant_of(item).name for item in session.items if _marker(item))
+        report.reach(report.waiting[0])
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
     result = yield
-    report = item.config.stash.get(_REPORT, None)
-    marker = item.get_closest_marker("islices_case")
+    report, marker = item.config.stash.get(_REPORT, None), _marker(item)
     if report is None or marker is None:
         return result
     if (call.when == "setup" and result.failed) or (
@@ -146,18 +235,16 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    report = item.config.stash.get(_REPORT, None)
-    marker = item.get_closest_marker("islices_case")
+    report, marker = item.config.stash.get(_REPORT, None), _marker(item)
     if report is not None and marker is not None:
-        report.write("start", **marker.kwargs)
+        report.reach(variant_of(item))
+        report.write("start", id=marker.kwargs["id"], mode=marker.kwargs["mode"], clause=marker.kwargs["clause"])
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     report = session.config.stash.get(_REPORT, None)
     if report is not None:
-        report.write("footer", counts=dict(report.counts), exit=int(exitstatus))
-        if report.file is not None:
-            report.file.close()
+        report.close(int(exitstatus))
 
 
 @pytest.fixture

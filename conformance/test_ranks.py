@@ -11,9 +11,14 @@ from typing import Any
 import pytest
 
 from islices.conformance.deviations import find_deviation, load_deviations
-from islices.conformance.plugin import chosen_modes, chosen_variant
+from islices.conformance.plugin import chosen as selection
+from islices.conformance.plugin import parametrize
 from islices.conformance.ranks import run_ranks
-from islices.conformance.ranks.running import Said, chosen, raise_verdict
+from islices.conformance.ranks.cases import Collective
+from islices.conformance.ranks.mistakes import Mistake
+from islices.conformance.ranks.running import Said, raise_verdict
+from islices.conformance.selection import Selection
+from islices.conformance.variants import Variant
 from islices.conformance.verdicts import judge
 from islices.distributed.engines import engine_of
 from islices.registry import get_backend
@@ -23,28 +28,16 @@ DEADLINE = 240.0
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    group = chosen_variant(metafunc.config).group
-    modes = chosen_modes(metafunc.config) if group == "ranks" else []
-    metafunc.parametrize(
-        ("case_id", "mode"),
-        [
-            pytest.param(
-                c.id, mode, id=f"{c.id}@{mode}",
-                marks=pytest.mark.islices_case(id=c.id, clause=c.clause, group=group, mode=mode, call=""),
-            )
-            for mode in modes
-            for c in chosen(bool(metafunc.config.getoption("islices_full")))
-        ],
-    )  # fmt: skip
+    parametrize(metafunc, Selection.ranks, lambda variant: variant.group == "ranks")
 
 
 @pytest.fixture(scope="session")
 def said(request: pytest.FixtureRequest) -> list[dict[str, Said]]:
     """What each rank says of each case that was collected."""
     name = request.config.getoption("islices_backend")
-    size = 4 if request.config.getoption("islices_full") else 2
+    size = 4 if selection(request.config).profile == "full" else 2
     markers = (item.get_closest_marker("islices_case") for item in request.session.items)
-    ids = [marker.kwargs["id"] for marker in markers if marker is not None]
+    ids = [marker.kwargs["id"] for marker in markers if marker is not None and marker.kwargs["group"] == "ranks"]
     return run_ranks(
         engine_of(name), size, "islices.conformance.ranks.running:run_cases",  # pyright: ignore[reportArgumentType, reportCallIssue]
         {"backend": name, "ids": ids}, timeout=60.0, deadline=DEADLINE,
@@ -52,9 +45,10 @@ def said(request: pytest.FixtureRequest) -> list[dict[str, Said]]:
 
 
 def test_ranks(
-    case_id: str, mode: str, said: list[dict[str, Said]], request: pytest.FixtureRequest, verdict: Any
-) -> None:
+    subject: Collective | Mistake, mode: str, variant: Variant, said: list[dict[str, Said]],
+    request: pytest.FixtureRequest, verdict: Any,
+) -> None:  # fmt: skip
     backend = get_backend(request.config.getoption("islices_backend"))
-    declared = find_deviation(load_deviations(backend), case_id, mode)
-    outcome, details = judge(lambda: raise_verdict([one[case_id] for one in said]), declared)
+    declared = find_deviation(load_deviations(backend), subject.id, mode)
+    outcome, details = judge(lambda: raise_verdict([one[subject.id] for one in said]), declared)
     verdict(outcome, **details)

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from islices.conformance.data import Case, load_cases
+from islices.conformance.data import Case, Entry
 from islices.conformance.deviations import find_deviation, load_deviations
 from islices.conformance.execute import HarnessError, difference, forget_compiled, run_case
 from islices.conformance.operations import UnsupportedError
-from islices.conformance.plugin import chosen_modes, chosen_variant
+from islices.conformance.plugin import parametrize
+from islices.conformance.selection import Selection
 from islices.conformance.variants import Variant
 from islices.conformance.verdicts import MismatchError, judge
 from islices.registry import get_backend
@@ -22,25 +23,7 @@ PROGRAMS_KEPT = 400
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    modes = [] if chosen_variant(metafunc.config).group else chosen_modes(metafunc.config)
-    full = metafunc.config.getoption("islices_full")
-    cases = load_cases()
-    params = [
-        pytest.param(
-            case, mode, id=f"{case.id}@{mode}",
-            marks=pytest.mark.islices_case(id=case.id, clause=case.clause, group=case.group, mode=mode, call=case.call),
-        )
-        for mode in modes
-        for case in cases
-        if _runs(case, mode, full)  # pyright: ignore[reportArgumentType]
-    ]  # fmt: skip
-    metafunc.parametrize(("case", "mode"), params)
-
-
-def _runs(case: Case, mode: str, full: bool) -> bool:
-    if mode == "traced" and ("eager" in case.flags or ("trace-in-full" in case.flags and not full)):
-        return False
-    return full or "full" not in case.flags
+    parametrize(metafunc, Selection.golden, lambda variant: not variant.group)
 
 
 @pytest.fixture(scope="session")
@@ -59,17 +42,17 @@ def few_programs(backend: Any, request: pytest.FixtureRequest) -> Iterator[None]
         forget_compiled(backend)
 
 
-def test_case(case: Case, mode: str, backend: Any, request: pytest.FixtureRequest, verdict: Any) -> None:
-    declared = find_deviation(load_deviations(backend), case.id, mode)
-    variant = chosen_variant(request.config)
+def test_case(subject: Entry, mode: str, variant: Variant, backend: Any, verdict: Any) -> None:
+    case, declared = subject.case, find_deviation(load_deviations(backend), subject.id, mode)
     outcome, details = judge(lambda: _attempt(backend, case, mode, variant), declared)
-    verdict(outcome, **details)
+    verdict(outcome, call=case.call, **details)
 
 
 def _attempt(backend: Any, case: Case, mode: str, variant: Variant) -> None:
     expected = repr(case.expect)[:2000]
     try:
-        got = run_case(backend, case, mode, variant)
+        with variant.around():
+            got = run_case(backend, case, mode, variant)
     except (HarnessError, UnsupportedError):
         raise
     except Exception as error:

@@ -6,8 +6,10 @@ instead of numbers; it is never counted as a pass.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -37,7 +39,10 @@ class Variant(NamedTuple):
     modes : tuple of str
         Which modes it runs; empty: all that the backend has.
     environment : mapping of str to str
-        What the process' environment has to say, from its start.
+        What the process' environment has to say, from its start: such a variant has a process of its own, all others
+        of a backend share one.
+    around : callable -> context manager
+        Entered around each case.
     arrange : callable of (case, arguments, keyword arguments), or None
         Changes the arguments of a golden case before the call.
     device : callable of Backend -> str, or None
@@ -53,6 +58,7 @@ class Variant(NamedTuple):
     backends: tuple[str, ...] = ()
     modes: tuple[str, ...] = ()
     environment: Mapping[str, str] = MappingProxyType({})
+    around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
     arrange: Callable[[Case, list[Any], dict[str, Any]], None] | None = None
     device: Callable[[Backend], str] | None = None
     group: str = ""
@@ -122,8 +128,8 @@ VARIANTS = {
     for v in (
         STANDARD,
         Variant(
-            "kernels off", "NumPy in place of compiled kernels (ISLICES_KERNELS=0)", modes=("host",),
-            environment={"ISLICES_KERNELS": "0"}, absent=_without_kernels,
+            "kernels off", "NumPy in place of compiled kernels: within use_kernels(False)", modes=("host",),
+            around=partial(islices.use_kernels, False), absent=_without_kernels,
         ),
         Variant("read-only", "arrays that cannot be written to", backends=("numpy",), arrange=freeze),
         Variant("x64", "with JAX_ENABLE_X64=1", backends=("jax",), environment={"JAX_ENABLE_X64": "1"}),
@@ -132,7 +138,8 @@ VARIANTS = {
             device=lambda backend: _cuda_devices(backend)[0], absent=_without_cuda,
         ),
         Variant(
-            "ranks", "all_reduce between processes, over the engine of the framework (4 processes with --full, else 2)",
+            "ranks",
+            "all_reduce between processes, over the engine of the framework (4 processes in the full profile, else 2)",
             modes=("host",), group="ranks", absent=_without_engine,
         ),
     )

@@ -14,8 +14,8 @@ rich is needed by terminal.py alone, and nothing here imports a framework or pyt
 from __future__ import annotations
 
 from islices.conformance.report.grid import remarks, summary
-from islices.conformance.report.reading import read, read_run
+from islices.conformance.report.reading import read, read_runs
 from islices.conformance.report.runs import CLAUSES, OUTCOMES, Column, Run
 from islices.conformance.report.terminal import matrix
 
-__all__ = ["CLAUSES", "OUTCOMES", "Column", "Run", "matrix", "read", "read_run", "remarks", "summary"]
+__all__ = ["CLAUSES", "OUTCOMES", "Column", "Run", "matrix", "read", "read_runs", "remarks", "summary"]

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from islices.cli import UsageError
 from islices.conformance.report.runs import OUTCOMES, Run, printable
 
-__all__ = ["read", "read_run"]
+__all__ = ["read", "read_runs"]
 
 MAX_FILE = 512 * 2**20
 MAX_LINE = 2**20
@@ -30,7 +30,8 @@ FIELDS = {
         "islices": (NAME, False), "numpy": (NAME, False), "python": (NAME, False), "platform": (NAME, False),
         "profile": (NAME, False), "variant": (NAME, False), "says": (NAME, False), "skipped": (TEXT, False),
         "time": (NAME, False),
-        "total": (WHOLE, False), "devices": (NAMES, False), "unwritten": (NAMES, False), "outdated": (TEXT, False),
+        "total": (WHOLE, False), "planned": (WHOLE, False),
+        "devices": (NAMES, False), "unwritten": (NAMES, False), "outdated": (TEXT, False),
     },
     "start": {"id": (NAME, True), "mode": (NAME, True)},
     "case": {
@@ -59,16 +60,15 @@ def read(path: str | Path) -> list[Run]:
         return _runs(file, str(path))
 
 
-def read_run(backend: str, path: Path) -> Run:
-    """The run that a file holds, as far as its process has come; what is wrong with it is its ``error``."""
-    run = Run(backend)
-    if not path.exists():
-        return run
+def read_runs(backend: str, path: Path) -> list[Run]:
+    """The runs that a process' file holds, as far as it has come, at least one; what is wrong with it is the last one's
+    ``error``."""
+    if not path.exists() or not path.stat().st_size:
+        return [Run(backend)]
     try:
-        return (read(path) or [run])[-1] if path.stat().st_size else run
+        return read(path)
     except UsageError as problem:
-        run.error = str(problem)
-        return run
+        return [Run(backend, error=str(problem))]
 
 
 @contextmanager

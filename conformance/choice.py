@@ -1,0 +1,224 @@
+"""Chooses the cases of the quick profile: ``python -m islices.conformance.choice`` writes quick.json.
+
+The full profile crosses everything with everything; most of its cases run code that others have run. Here each case is
+run once while it is recorded what it does: which place of islices calls which function, and which primitive of the
+adapter gets which dtypes. A greedy cover then takes the cheapest cases that together do all that is done at all:
+
+    framework   recorded on torch, eager; a case costs what compilers have to make anew for it, a program for each
+                primitive with dtypes and shapes that none before it had
+    traced      recorded on JAX while it traces, without XLA; a case costs the size of its program
+    host        from the ids alone: every word that an id of an operation has; there cases cost next to nothing
+
+Bad input costs nothing either: all of it runs. Run it anew where cases or much of the code have changed; what the
+choice catches is measured by tests/conformance/test_mutants.py.
+"""
+
+from __future__ import annotations
+
+import heapq
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import islices
+from islices.backend import Backend
+from islices.conformance import execute, progress
+from islices.conformance.data import Entry, entries
+from islices.conformance.execute import run_case
+from islices.conformance.operations import UnsupportedError
+
+__all__ = ["main"]
+
+Features = frozenset[Hashable]
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+#: What a differentiation adds to a case's cost, in programs: the loss is traced and each of its operations compiled.
+GRADIENT = 40
+#: Of bad input, what imports a second framework.
+SLOW = ("errors/indices-of-another-framework",)
+#: Methods of adapters that do no arithmetic.
+PLAIN = {
+    *("is_array", "is_native", "is_traced", "is_model", "dtype", "shape", "records_gradient", "scope", "wide_types"),
+    *("trace", "forget_compiled", "modes", "devices", "on_device", "user_code", "flatten_tree", "capture", "look"),
+    *("blocks", "in_place", "memory_span", "host_view", "version", "lacks", "block"),
+}
+
+
+class Did(NamedTuple):
+    """What a case did: its features, and the programs that it needs."""
+
+    features: Features
+    programs: Features
+
+
+# ---------------------------------------------------------------------- recording
+class Recorder:
+    """Runs cases on a backend and notes what each does."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.features: set[Hashable] = set()
+        self.programs: set[Hashable] = set()
+        self.inside = False
+        self.parts: dict[str, str] = {}
+        for name in dir(type(backend)):
+            method = getattr(backend, name, None)
+            if not name.startswith("_") and name not in PLAIN and inspect.ismethod(method):
+                setattr(backend, name, self._noting(name, method))
+
+    def record(self, entry: Entry, mode: str) -> Did | None:
+        """What a case did; None if the backend does not have what it needs."""
+        self.features.clear()
+        self.programs.clear()
+        sys.setprofile(self._called)
+        try:
+            run_case(self.backend, entry.case, mode)
+        except (UnsupportedError, NotImplementedError):
+            return None
+        except execute.HarnessError:
+            raise
+        except Exception as error:  # a traced case ends where its result would be read
+            if mode != "traced":
+                raise RuntimeError(f"{entry.id} does not pass: {error}") from error
+        finally:
+            sys.setprofile(None)
+        return Did(frozenset(self.features | names(entry)), frozenset(self.programs))
+
+    def _called(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call" and (part := self._part(frame.f_code.co_filename)):
+            caller = frame.f_back
+            place = self._part(caller.f_code.co_filename) if caller else ""
+            self.features.add((place, caller.f_lineno if caller and place else 0, part, frame.f_code.co_qualname))
+
+    def _part(self, file: str) -> str:
+        """A file of islices, of what the suite judges; "" for others."""
+        if file not in self.parts:
+            inside = os.path.relpath(os.path.realpath(file), os.path.realpath(islices.__path__[0]))
+            judged = not inside.startswith(os.pardir) or inside.startswith(os.path.join(os.pardir, "backends"))
+            self.parts[file] = inside if judged else ""
+        return self.parts[file]
+
+    def _noting(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*args: Any, **options: Any) -> Any:
+            if self.inside:
+                return method(*args, **options)
+            given = [self._form(x) for x in (*args, *options.values())]
+            self.programs.add((name, *given))
+            self.features.update((name, dtype) for dtype in _dtypes(given))
+            self.inside = True
+            try:
+                return method(*args, **options)
+            finally:
+                self.inside = False
+
+        return noted
+
+    def _form(self, x: Any) -> Hashable:
+        if isinstance(x, (tuple, list)):
+            return tuple(map(self._form, x))
+        if self.backend.is_array(x):
+            return (self.backend.dtype(x), tuple(self.backend.shape(x)))
+        return x if isinstance(x, (str, bool, int, float, type(None))) else type(x).__name__
+
+
+def _dtypes(forms: Iterable[Any]) -> Iterator[str]:
+    for form in forms:
+        if isinstance(form, str) and (form in FLOATS or form.startswith("int")):
+            yield form
+        elif isinstance(form, tuple):
+            yield from _dtypes(form)
+
+
+def names(entry: Entry) -> Features:
+    """What the id says: its operation, and its group with each dtype."""
+    group, operation, *words = entry.id.split("/")
+    return frozenset([(group, operation), *((group, word) for word in words if word in FLOATS)])
+
+
+def words(entry: Entry) -> Features:
+    """Every word of the id, as one of its operation."""
+    group, operation, *rest = entry.id.split("/")
+    return frozenset([(group, operation), *((group, operation, word) for word in rest)])
+
+
+@contextmanager
+def traced_alone() -> Iterator[Backend]:
+    """JAX, whose programs are traced and not compiled."""
+    import jax
+
+    backend = islices.get_backend("jax")
+    backend.trace = lambda fn: lambda *arrays: jax.eval_shape(fn, *arrays)  # type: ignore[method-assign]
+    yield backend
+
+
+# ---------------------------------------------------------------------- choosing
+def cover(did: dict[str, Did], cost: Callable[[str, int], float]) -> list[str]:
+    """Cases, greedily by new features for cost(id, new programs), until every feature has one."""
+    needed: set[Hashable] = set().union(*(one.features for one in did.values()))
+    made: set[Hashable] = set()
+    chosen: list[str] = []
+
+    def worth(id: str) -> float:
+        new = len(did[id].features & needed)
+        return new / cost(id, len(did[id].programs - made)) if new else 0.0
+
+    heap = [(-worth(id), id) for id in sorted(did)]
+    heapq.heapify(heap)
+    while needed:
+        _, id = heapq.heappop(heap)
+        now = worth(id)
+        if heap and now < -heap[0][0] - 1e-12:
+            if now:
+                heapq.heappush(heap, (-now, id))
+            continue
+        chosen.append(id)
+        needed -= did[id].features
+        made |= did[id].programs
+    return chosen
+
+
+def choose() -> dict[str, list[str]]:
+    """The ids for each mode."""
+    valid = [entry for entry in entries() if entry.group != "errors"]
+    bad = [entry.id for entry in entries() if entry.group == "errors" and entry.id not in SLOW]
+
+    def gradient(id: str) -> int:
+        return GRADIENT if "gradient" in id else 0
+
+    framework = cover(
+        _recorded(islices.get_backend("torch"), "framework", valid), lambda id, new: new + 0.5 + gradient(id)
+    )
+    with traced_alone() as backend:
+        did = _recorded(backend, "traced", [entry for entry in valid if "eager" not in entry.flags])
+    traced = cover(did, lambda id, new: 3 + len(did[id].programs) / 6 + gradient(id) / 10)
+    short = {e.id: Did(words(e), frozenset()) for e in valid if "/hundred-steps/" not in e.id}
+    host = cover(short, lambda id, new: 1.0)
+    return {"host": [*{*host, *framework}, *bad], "framework": [*framework, *bad], "traced": traced}
+
+
+def _recorded(backend: Backend, mode: str, wanted: list[Entry]) -> dict[str, Did]:
+    recorder = Recorder(backend)
+    with progress.bar(f"recording {mode}", len(wanted)) as step:
+        found = {}
+        for entry in wanted:
+            found[entry.id] = recorder.record(entry, mode)
+            step(f"recording {mode}")
+    return {id: did for id, did in found.items() if did is not None}
+
+
+def main() -> int:
+    chosen = {mode: sorted(ids) for mode, ids in choose().items()}
+    target = Path(__file__).with_name("quick.json")
+    target.write_text(json.dumps(chosen, indent=0) + "\n", "utf-8")
+    print(", ".join(f"{len(ids)} in mode {mode}" for mode, ids in chosen.items()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""Which cases run, decided from their names: by the command, before a framework is imported, and by its processes.
+
+May import: nothing of a framework, `pytest` for the language of its -k alone.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, NamedTuple, get_args
+
+import islices.conformance.checks_kernels
+import islices.conformance.checks_optim
+import islices.conformance.checks_plugins  # noqa: F401 (each adds to CHECKS)
+from islices.conformance.checks import CHECKS, Check
+from islices.conformance.data import GROUPS, Entry, entries, quick_ids
+from islices.conformance.ranks.cases import Collective
+from islices.conformance.ranks.mistakes import Mistake
+from islices.conformance.ranks.running import chosen as ranks_cases
+from islices.conformance.report.runs import CLAUSES, MODES
+from islices.conformance.variants import Variant
+
+__all__ = ["PROFILES", "Item", "Profile", "Selection", "how_many", "nearest"]
+
+Profile = Literal["quick", "full"]
+PROFILES: tuple[Profile, ...] = get_args(Profile)
+
+#: What an item runs: a golden case, a check, or a case between ranks.
+Subject = Entry | Check | Collective | Mistake
+
+
+class Item(NamedTuple):
+    """One case in one mode: a line of a report."""
+
+    subject: Any
+    id: str
+    clause: str
+    group: str
+    mode: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.id}@{self.mode}"
+
+
+class Selection(NamedTuple):
+    """What is wanted of all cases.
+
+    Attributes
+    ----------
+    profile : "quick" or "full"
+        quick: the cases that `islices.conformance.choice` chose; full: all.
+    expression : str
+        In the language of pytest's -k, of words that an id or mode holds; empty: everything.
+    clauses, groups : tuple of str
+        Only these clauses of the spec and groups of cases; empty: all.
+    """
+
+    profile: Profile = "quick"
+    expression: str = ""
+    clauses: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """ValueError that names the option and what is accepted."""
+        for option, given, accepted in (("--clause", self.clauses, CLAUSES), ("--group", self.groups, GROUPS)):
+            for name in given:
+                if name not in accepted:
+                    raise ValueError(f"{option}: got {name!r}; accepted are {', '.join(accepted)}")
+        self._matcher()
+
+    def golden(self, modes: list[str]) -> list[Item]:
+        """Of the golden cases."""
+        return list(self._of(modes, entries(), self._runs_golden))
+
+    def checks(self, modes: list[str]) -> list[Item]:
+        """Of the checks, which make their own arrays."""
+        return list(self._of(modes, CHECKS, self._runs_check))
+
+    def ranks(self, modes: list[str]) -> list[Item]:
+        """Of the cases between ranks."""
+        return list(self._of(modes, ranks_cases(full=True), self._runs_ranks, "ranks"))
+
+    def _of(self, modes: list[str], subjects: Any, runs: Callable[[Any, str], bool], group: str = "") -> Iterator[Item]:
+        wanted = self._matcher()
+        for mode in modes:
+            for one in subjects:
+                item = Item(one, one.id, one.clause, group or one.group, mode)
+                if (
+                    runs(one, mode)
+                    and (not self.clauses or item.clause in self.clauses)
+                    and (not self.groups or item.group in self.groups)
+                    and wanted(item.name)
+                ):
+                    yield item
+
+    def _runs_golden(self, entry: Entry, mode: str) -> bool:
+        if mode == "traced" and "eager" in entry.flags:
+            return False
+        return self.profile == "full" or entry.id in quick_ids(mode)
+
+    def _runs_check(self, check: Check, mode: str) -> bool:
+        return check.traced == (mode == "traced") and (self.profile == "full" or not check.full)
+
+    def _runs_ranks(self, case: Collective | Mistake, mode: str) -> bool:
+        return self.profile == "full" or not case.full
+
+    def _matcher(self) -> Callable[[str], bool]:
+        if not self.expression:
+            return lambda name: True
+        from _pytest.mark.expression import Expression  # pytest's own -k: the language that its users know
+
+        try:
+            compiled = Expression.compile(self.expression)
+        except Exception as error:  # a class of its own before pytest 9, a SyntaxError since
+            raise ValueError(f"-k: got {self.expression!r}: {error}") from None
+
+        def wanted(name: str) -> bool:
+            lowered = name.lower()
+
+            def held(word: str, /, **options: str | int | bool | None) -> bool:
+                return word.lower() in lowered
+
+            return compiled.evaluate(held)
+
+        return wanted
+
+
+def nearest(expression: str, count: int = 3) -> list[str]:
+    """The ids most like the words of an expression that no case matches."""
+    words = [w for w in re.findall(r"[\w./-]+", expression.lower()) if w not in ("and", "or", "not")]
+    names = {one.id for one in (*entries(), *CHECKS, *ranks_cases(full=True))}
+    parts = {"/".join(name.split("/")[:k]) for name in names for k in range(1, name.count("/") + 2)}
+    found = [near for word in words for near in difflib.get_close_matches(word, sorted(parts), count, 0.5)]
+    return list(dict.fromkeys(found))[:count]
+
+
+def how_many(selection: Selection, variant: Variant) -> int:
+    """How many cases a variant has to run, in whatever modes backends have."""
+    modes = list(variant.modes or MODES)
+    if variant.group:
+        return len(selection.ranks(modes))
+    return len(selection.golden(modes)) + (0 if variant.golden_only else len(selection.checks(modes)))
