@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +19,10 @@ from islices.conformance.verdicts import MismatchError, judge
 from islices.registry import get_backend
 
 CASES_RUN = pytest.StashKey[int]()
-#: After as many cases compiled programs are let go of.
-PROGRAMS_KEPT = 400
+#: After as many cases it is looked how many pieces of memory the process has mapped.
+LOOK = 50
+#: Of the 65,530 that Linux lets a process map.
+MAPPED = 40_000
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -33,13 +36,21 @@ def backend(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture(autouse=True)
 def few_programs(backend: Any, request: pytest.FixtureRequest) -> Iterator[None]:
-    """Compiled programs are let go of now and then: a process may map 65,530 pieces of memory on Linux, and XLA ends it
-    when it has mapped them all."""
+    """Compiled programs are let go of before a process has mapped all the memory that it may: XLA ends it then. What is
+    let go of is compiled again where another case needs it."""
     yield
     done = request.session.stash.get(CASES_RUN, 0) + 1
     request.session.stash[CASES_RUN] = done
-    if done % PROGRAMS_KEPT == 0:
+    if done % LOOK == 0 and _mapped() > MAPPED:
         forget_compiled(backend)
+
+
+def _mapped() -> int:
+    """The pieces of memory that this process has mapped; 0 where the system does not say."""
+    try:
+        return Path("/proc/self/maps").read_bytes().count(b"\n")
+    except OSError:
+        return 0
 
 
 def test_case(subject: Entry, mode: str, variant: Variant, backend: Any, verdict: Any) -> None:

@@ -54,7 +54,7 @@ def run_suite(folder: Path, backend: str, *options: str, path: Path) -> Run:
         "--pyargs", "islices.conformance", "--islices-backend", backend, "--islices-report", report, *options,
         path=path, cwd=folder,
     )  # fmt: skip
-    return Run(_lines(report), done.returncode, done.stdout + done.stderr)
+    return Run(read_lines(report), done.returncode, done.stdout + done.stderr)
 
 
 def conform(folder: Path, *options: str, path: Path) -> Run:
@@ -62,10 +62,10 @@ def conform(folder: Path, *options: str, path: Path) -> Run:
     report = folder / "report.jsonl"
     arguments = ("conform", "--variant", "standard", "--json", str(report), *options)
     done = python("-m", "islices", *arguments, path=path, cwd=folder)
-    return Run(_lines(report), done.returncode, done.stdout + done.stderr)
+    return Run(read_lines(report), done.returncode, done.stdout + done.stderr)
 
 
-def _lines(report: Path) -> list[dict[str, Any]]:
+def read_lines(report: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in report.read_text("utf-8").splitlines()] if report.exists() else []
 
 

@@ -1,0 +1,73 @@
+"""What the full profile catches, the quick one catches: faults of the adapters and of the core, each put into a copy.
+
+They were written by somebody who did not know which cases the quick profile has. A run of a profile takes up to a
+minute, so that all of them are for make soak.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from mutants import MUTANTS, Mutant
+from suite_runs import ROOT, Run, read_lines
+
+import islices
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout's packages; kernels that are compiled there are kept for the next fault."""
+    folder = tmp_path_factory.mktemp("copy")
+    for part in ("islices", "backends", "conformance"):
+        shutil.copytree(ROOT / part, folder / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+@contextmanager
+def broken(copy: Path, mutant: Mutant) -> Iterator[None]:
+    file = copy / mutant.file
+    sound = file.read_text("utf-8")
+    assert sound.count(mutant.old) == 1, f"{mutant.name}: the code has changed"
+    file.write_text(sound.replace(mutant.old, mutant.new), "utf-8")
+    try:
+        yield
+    finally:
+        file.write_text(sound, "utf-8")
+
+
+def conform(copy: Path, report: Path, mutant: Mutant, profile: str) -> Run:
+    command = [
+        sys.executable, "-m", "islices", "conform", "-b", mutant.backend, "--variant", "standard",
+        "--profile", profile, "--json", str(report),
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, cwd=report.parent, env=environment, capture_output=True, text=True, check=False)
+    return Run(read_lines(report), done.returncode, done.stdout + done.stderr)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_every_fault_is_of_this_code(mutant: Mutant) -> None:
+    text = (ROOT / mutant.file).read_text("utf-8")
+    assert text.count(mutant.old) == 1
+    compile(text.replace(mutant.old, mutant.new), mutant.file, "exec")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_what_the_full_profile_catches_the_quick_one_catches(mutant: Mutant, copy: Path, tmp_path: Path) -> None:
+    if mutant.backend not in islices.list_backends():
+        pytest.skip(f"{mutant.backend} is not installed")
+    with broken(copy, mutant):
+        quick = conform(copy, tmp_path / "quick.jsonl", mutant, "quick")
+        print(f"{mutant.name}: quick {quick.counts['fail']} fails of {len(quick.cases)}")
+        if quick.status == 0:  # else the full one, which runs these cases too, catches it as well
+            full = conform(copy, tmp_path / "full.jsonl", mutant, "full")
+            print(f"{mutant.name}: full {full.counts['fail']} fails of {len(full.cases)}")
+            assert full.status == 0, sorted(full.ids("fail"))

@@ -1,0 +1,451 @@
+"""48 realistic faults of the adapters and the core: each one edit, for judging a conformance profile against another.
+
+`old` occurs exactly once in `file` (relative to the repository's root). `backend` is the cheapest one whose conformance
+run can show the fault. `why` says what a maintainer would have got wrong, and the input that shows it.
+Verify with: python verify.py [ROOT]
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["MUTANTS", "Mutant"]
+
+
+class Mutant(NamedTuple):
+    name: str
+    file: str
+    old: str
+    new: str
+    backend: str
+    why: str
+
+
+MUTANTS = [
+    # ================================================================== torch (5)
+    Mutant(
+        "torch-native-always-coalesced",  # blatant
+        "backends/torch/adapter.py",
+        "            is_coalesced=coalesced,\n",
+        "            is_coalesced=True,\n",
+        "torch",
+        "to_native claims that every sparse tensor is coalesced: shows with duplicates or unsorted indices given back "
+        "as a native tensor.",
+    ),
+    Mutant(
+        "torch-row-amax-without-negatives",  # blatant
+        "backends/torch/adapter.py",
+        "        return torch.maximum(high, -low)\n",
+        "        return high\n",
+        "torch",
+        "The largest |x| of a row forgets negative numbers: norms (ord inf above all) in mode framework where the largest "
+        "in size is negative.",
+    ),
+    Mutant(
+        "torch-segment-max-starts-at-tiny",  # medium
+        "backends/torch/adapter.py",
+        "lowest = -torch.inf if kind.is_floating_point else",
+        "lowest = torch.finfo(kind).tiny if kind.is_floating_point else",
+        "torch",
+        "finfo.tiny taken for the lowest float: a max bag, or scatter_max/min, whose numbers are all on the wrong side of "
+        "zero, in mode framework.",
+    ),
+    Mutant(
+        "torch-sqrt-float32-as-it-is",  # medium
+        "backends/torch/arithmetic.py",
+        "        return x.double().sqrt().to(x.dtype)\n",
+        "        return x.sqrt()\n",
+        "torch",
+        "torch's own float32 root, which is one unit off for one number in six: sqrtn bags and roots of optimizers of "
+        "float32 and 16-bit tables in mode framework.",
+    ),
+    Mutant(
+        "torch-take-flattens-rows",  # narrow
+        "backends/torch/adapter.py",
+        "return rows if positions.ndim == 1 else rows.reshape((*positions.shape, *x.shape[1:]))",
+        "return rows if positions.ndim == 1 else rows.reshape((*positions.shape, -1))",
+        "torch",
+        "Ids of two dimensions or more flatten the looked-up rows: shows for tables whose rows are not one-dimensional "
+        "(0-d or 2-D rows), every row shape of one dimension is right.",
+    ),
+    # ================================================================== tensorflow (5)
+    Mutant(
+        "tensorflow-isin-lower-bound",  # blatant
+        "backends/tensorflow/segments.py",
+        "after = tf.raw_ops.UpperBound(",
+        "after = tf.raw_ops.LowerBound(",
+        "tensorflow",
+        "The wrong side of the search: no index is ever found among several rows, so keep_rows and drop_rows of row numbers "
+        "in mode framework and in graphs keep the wrong ones.",
+    ),
+    Mutant(
+        "tensorflow-fold-rows-last-layer",  # blatant, traced
+        "backends/tensorflow/segments.py",
+        "    layers = tf.reduce_max(tf.concat([[-1], layer], 0)) + 1\n",
+        "    layers = tf.reduce_max(tf.concat([[-1], layer], 0))\n",
+        "tensorflow",
+        "Off by one in the loop's count: scatter_mul and scatter_div in a tf.function leave out the last contribution of the "
+        "rows with most (all, where none occurs twice).",
+    ),
+    Mutant(
+        "tensorflow-segment-max-nan",  # medium
+        "backends/tensorflow/segments.py",
+        "rank = tf.where(values > lowest, 1, tf.where(tf.math.is_nan(values), 2, 0))",
+        "rank = tf.where(values > lowest, 1, 0)",
+        "tensorflow",
+        "A NaN counts as nothing: a max bag, or scatter_max, with a NaN among its members in mode framework or a graph.",
+    ),
+    Mutant(
+        "tensorflow-read-checked-reads-row-0",  # medium, traced
+        "backends/tensorflow/segments.py",
+        "    return tf.where(valid, found, tf.zeros_like(found))\n",
+        "    return found\n",
+        "tensorflow",
+        "In a graph an id out of range reads row 0 in place of zeros: a lookup with such an id in a tf.function.",
+    ),
+    Mutant(
+        "tensorflow-in-range-includes-rows",  # narrow, traced
+        "backends/tensorflow/segments.py",
+        "    return tf.logical_and(mask, tf.less(indices, rows))\n",
+        "    return tf.logical_and(mask, tf.less_equal(indices, rows))\n",
+        "tensorflow",
+        "Off by one: the index `rows` itself counts as a row, in a graph and for padded slots in mode framework; other "
+        "indices out of range are still dropped.",
+    ),
+    # ================================================================== jax (6)
+    Mutant(
+        "jax-set-at-clips",  # blatant
+        "backends/jax/segments.py",
+        "    return lax.scatter(x, ids[:, None], updates, _dimensions(updates), mode=\"drop\")\n",
+        "    return lax.scatter(x, ids[:, None], updates, _dimensions(updates), mode=\"clip\")\n",
+        "jax",
+        "The sentinel's slots are written to the last row: to_dense in mode framework with a number of slots that is no power "
+        "of two, and row updates in jit that leave spare slots.",
+    ),
+    Mutant(
+        "jax-sum-rows-one-slot-short",  # blatant, traced
+        "backends/jax/host_calls.py",
+        "        fold(values[c], order, starts, sums[c], 0, named)\n        sums[c, named:] = 0\n",
+        "        full = min(named, n - 1)\n        fold(values[c], order, starts, sums[c], 0, full)\n"
+        "        sums[c, full:] = 0\n",
+        "jax",
+        "The traced result is taken to hold one row fewer than slots: in jit, where all indices are distinct, the last row's "
+        "sum is zero.",
+    ),
+    Mutant(
+        "jax-gather-clips",  # medium, traced
+        "backends/jax/lookups.py",
+        "        mode=lax.GatherScatterMode.FILL_OR_DROP,\n        fill_value=0,\n",
+        "        mode=lax.GatherScatterMode.CLIP,\n",
+        "jax",
+        "In jit an id out of range reads the nearest row in place of zeros: a lookup with such an id.",
+    ),
+    Mutant(
+        "jax-select-keeps-values",  # medium, traced
+        "backends/jax/__init__.py",
+        "            return jnp.where(column, values, constant(0, values.dtype)), jnp.where(keep, indices, sentinel)\n",
+        "            return values, jnp.where(keep, indices, sentinel)\n",
+        "jax",
+        "In jit the slots that are moved to the sentinel keep their values: drop_rows, padding_idx, and raw norms with an "
+        "index out of range.",
+    ),
+    Mutant(
+        "jax-astype-without-barrier",  # narrow, traced
+        "backends/jax/__init__.py",
+        "        return lax.optimization_barrier(out) if narrowed else out\n",
+        "        return out\n",
+        "jax",
+        "XLA may skip a rounding to 16 bits that is widened again: float16 or bfloat16 in jit where a rounded intermediate is "
+        "used on (max_norm before a bag, the sum of duplicates before a norm).",
+    ),
+    Mutant(
+        "jax-round-product-contracted",  # narrow, traced
+        "backends/jax/__init__.py",
+        "        return precision.apart(jnp.multiply(a, b))\n",
+        "        return jnp.multiply(a, b)\n",
+        "jax",
+        "XLA may contract a product and a sum to one fused operation: in jit, momentum and weight decay of dense steps, "
+        "weighted bags and the gradient of their weights, wherever the product is not exact.",
+    ),
+    # ================================================================== mxnet (3)
+    Mutant(
+        "mxnet-fold-in-order-of-arrival",  # blatant
+        "backends/mxnet/__init__.py",
+        "            return self.take(values, self.from_host(order[starts[:-1]], values))\n",
+        "            return values\n",
+        "mxnet",
+        "Where there is nothing to add up the values stay where they were while the ids are sorted: unsorted indices without "
+        "duplicates in mode framework.",
+    ),
+    Mutant(
+        "mxnet-bfloat16-truncates",  # narrow
+        "backends/mxnet/__init__.py",
+        "        return self.from_host(bfloat16_bits(self.to_numpy(wide)), x)\n",
+        "        return self.from_host((self.to_numpy(wide).view(np.uint32) >> 16).astype(np.uint16), x)\n",
+        "mxnet",
+        "Conversion to bfloat16 truncates as nd.cast does: bfloat16 in mode framework whenever the result must be rounded up.",
+    ),
+    Mutant(
+        "mxnet-float64-number-as-text",  # narrow
+        "backends/mxnet/__init__.py",
+        'if isinstance(b, float) and math.isfinite(b) and self.dtype(a) == "float32":',
+        "if isinstance(b, float) and math.isfinite(b):",
+        "mxnet",
+        "A Python number goes to MXNet as text, which parses it inexactly: scaling or clipping float64 in mode framework by a "
+        "number such as 0.1 or a long quotient.",
+    ),
+    # ================================================================== numpy (1)
+    Mutant(
+        "numpy-bfloat16-bits-come-back",  # medium
+        "backends/numpy/__init__.py",
+        "    def from_host(self, array: np.ndarray, like: Array) -> Array:\n"
+        "        return array.view(_bfloat16()) if array.dtype == np.uint16 else array\n",
+        "    def from_host(self, array: np.ndarray, like: Array) -> Array:\n        return array\n",
+        "numpy",
+        "Results of bfloat16 come back as their uint16 bits: any computed bfloat16 result, no other dtype.",
+    ),
+    # ================================================================== kernels (6)
+    Mutant(
+        "kernels-fold-keeps-last",  # blatant
+        "islices/kernels/folding.py",
+        "            out[row, j] += load(values[p, j])\n",
+        "            out[row, j] = load(values[p, j])\n",
+        "numpy",
+        "The last duplicate is kept in place of the sum: two to four slots of one row (of five, the unrolled part alone is "
+        "right).",
+    ),
+    Mutant(
+        "kernels-group-sorted-by-the-last-pair",  # blatant
+        "islices/kernels/grouping.py",
+        "        ascending &= indices[i - 1] <= x\n",
+        "        ascending = indices[i - 1] <= x\n",
+        "numpy",
+        "Only the last pair decides whether the indices are sorted already: unsorted indices that end with two ascending ones.",
+    ),
+    Mutant(
+        "kernels-norm-cross-term",  # medium
+        "islices/kernels/squares.py",
+        "            c, d = cut(2.0 * (upper * lower))\n",
+        "            c, d = cut(upper * lower)\n",
+        "numpy",
+        "The square of a float64 cut in halves counts the mixed product once: norms of float64 numbers with more than 27 bits "
+        "(ord 2), by about 1e-9 of themselves.",
+    ),
+    Mutant(
+        "kernels-fold-pairs-in-the-unrolled-loop",  # narrow
+        "islices/kernels/folding.py",
+        "            some = (out[row, j] + load(values[p, j])) + load(values[q, j])\n",
+        "            some = out[row, j] + (load(values[p, j]) + load(values[q, j]))\n",
+        "numpy",
+        "Another order of additions once four more slots of a row are there: five or more duplicates whose sums round.",
+    ),
+    Mutant(
+        "kernels-bfloat16-ties-away",  # narrow
+        "islices/kernels/halves.py",
+        "    rounded = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)\n",
+        "    rounded = (bits + np.uint32(0x8000)) >> np.uint32(16)\n",
+        "numpy",
+        "bfloat16 rounds ties away from zero in place of to even: a float32 result exactly half way whose lower neighbour is "
+        "even, such as 1 + 2^-8.",
+    ),
+    Mutant(
+        "kernels-scatter-rounds-each-contribution",  # narrow
+        "islices/kernels/updating.py",
+        "                    wide[0, j] = change(wide[0, j], load(values[p, j]))\n",
+        "                    wide[0, j] = load(store(change(wide[0, j], load(values[p, j]))))\n",
+        "numpy",
+        "scatter_add and its like round a 16-bit row after each contribution: float16 or bfloat16 tables with two slots or "
+        "more of one row.",
+    ),
+    # ================================================================== core: clipping, norms
+    Mutant(
+        "clip-norm-of-raw-duplicates",  # blatant
+        "islices/clip_formulas.py",
+        "ISLICES = ClipFormula(islices_formula, wide=True)\n",
+        "ISLICES = ClipFormula(islices_formula, raw=True, wide=True)\n",
+        "numpy",
+        "The clip factor comes from the norm of the stored slices: duplicates in clip_by_norm and clip_by_global_norm.",
+    ),
+    Mutant(
+        "clip-mxnet-preset-scales-up",  # blatant
+        "islices/clip_formulas.py",
+        '    return [("mul", E.minimum(E.div(max_norm, norm + 1e-8), 1.0))]\n',
+        '    return [("mul", E.div(max_norm, norm + 1e-8))]\n',
+        "numpy",
+        "min(1, ...) is missing in the preset of mxnet: clip_by_global_norm(semantics='mxnet') of a norm below max_norm.",
+    ),
+    Mutant(
+        "clip-infinite-norm-gives-zeros",  # narrow
+        "islices/clip_formulas.py",
+        '    return [("mul", E.where(within, one, factor) + (norm - norm))]\n',
+        '    return [("mul", E.where(within, one, factor))]\n',
+        "numpy",
+        "With an infinity in the gradient (no NaN) finite values become zeros in place of NaN: clips with "
+        "nonfinite='propagate'.",
+    ),
+    Mutant(
+        "norm-dtype-of-the-last-leaf",  # narrow
+        "islices/norms.py",
+        '        dtype = "float64" if seen.dtype == "float64" else dtype\n',
+        '        dtype = "float64" if seen.dtype == "float64" else "float32"\n',
+        "numpy",
+        "The last leaf decides the dtype of a global norm: a tree with a float64 leaf ahead of one of another dtype.",
+    ),
+    Mutant(
+        "norm-gradient-at-zero",  # medium
+        "islices/derivatives.py",
+        "        slope = B.div(x, B.where(none, _ones(B, norm), norm))\n"
+        "        return B.where(none, B.zeros_like(x), slope)\n",
+        "        return B.div(x, norm)\n",
+        "torch",
+        "The gradient of the 2-norm at a gradient of zeros is 0 / 0: differentiating norm (or a row's or sample's) of zeros.",
+    ),
+    Mutant(
+        "max-norm-accepts-nan",  # narrow
+        "islices/limits.py",
+        "    if not limit >= 0:\n",
+        "    if limit < 0:\n",
+        "numpy",
+        "A check written as < 0 lets NaN through: max_norm=nan must raise ValueError.",
+    ),
+    # ================================================================== core: slices, indices, ids
+    Mutant(
+        "indices-coalesced-may-repeat",  # medium
+        "islices/slices.py",
+        "        ascending = view[1:] > view[:-1]\n",
+        "        ascending = view[1:] >= view[:-1]\n",
+        "numpy",
+        "A claim of coalesced is held against ascending, not strictly: sorted indices with a duplicate and coalesced=True must "
+        "raise.",
+    ),
+    Mutant(
+        "concat-narrows-indices",  # narrow
+        "islices/linear.py",
+        '            indices = [B.astype(i, "int64") for i in indices]\n',
+        '            indices = [B.astype(i, "int32") for i in indices]\n',
+        "numpy",
+        "int32 and int64 indices join as int32: concat and add of gradients whose index dtypes differ.",
+    ),
+    Mutant(
+        "ids-floats-are-truncated",  # narrow
+        "islices/ids.py",
+        "    whole = np.isfinite(flat) & (np.trunc(flat) == flat)\n",
+        "    whole = np.isfinite(flat)\n",
+        "mxnet",
+        "MXNet's float ids, masks and lengths need not be whole: an id of 1.5 must raise TypeError.",
+    ),
+    Mutant(
+        "scatter-update-first-wins",  # medium
+        "islices/update.py",
+        '        last = B.segment_max(B.astype(B.arange(values), "int32"), place, B.shape(rows)[0])\n',
+        '        last = -B.segment_max(-B.astype(B.arange(values), "int32"), place, B.shape(rows)[0])\n',
+        "torch",
+        "scatter_update keeps the first slice of a row, not the last: duplicates in mode framework and in traced code (the "
+        "host's kernel is right).",
+    ),
+    # ================================================================== core: embeddings, bags, samples
+    Mutant(
+        "padding-idx-negative-not-wrapped",  # blatant
+        "islices/embedding.py",
+        "    return p % num_rows\n",
+        "    return p\n",
+        "numpy",
+        "A negative padding_idx does not count from the end: embedding_grad, lookup or drop_padding with padding_idx=-1.",
+    ),
+    Mutant(
+        "bags-ends-belong-to-the-bag-before",  # blatant
+        "islices/layouts.py",
+        "        segments = B.searchsorted(ends, B.astype(B.arange(ids), B.dtype(ends)), right=True)\n",
+        "        segments = B.searchsorted(ends, B.astype(B.arange(ids), B.dtype(ends)), right=False)\n",
+        "numpy",
+        "Off by one at every boundary: bags by lengths, and by offsets with include_last_offset=True.",
+    ),
+    Mutant(
+        "bags-mean-counts-all-members",  # medium
+        "islices/bags.py",
+        "        total = B.astype(_fold(B, _members(B, segments, keep), segments, bags), dtype)\n",
+        "        total = B.astype(_fold(B, _members(B, segments, None), segments, bags), dtype)\n",
+        "numpy",
+        "mean and sqrtn without weights divide by all members of a bag: any with padding, a mask or absent ids.",
+    ),
+    Mutant(
+        "bags-max-tie-to-the-last",  # medium
+        "islices/bags.py",
+        '    place = -B.astype(B.arange(x), "int32")\n',
+        '    place = B.astype(B.arange(x), "int32")\n',
+        "torch",
+        "The gradient of a max goes to the last of equal members: bags in which the maximum occurs twice (the same id, say).",
+    ),
+    Mutant(
+        "bags-max-ignores-mask",  # narrow
+        "islices/bags.py",
+        "        return B.astype(_maximum(B, x, segments, bags, keep), B.dtype(rows))\n",
+        "        return B.astype(_maximum(B, x, segments, bags, None), B.dtype(rows))\n",
+        "numpy",
+        "Masked, padding and absent members count as zeros for max alone: a bag with such a member whose other members are "
+        "negative.",
+    ),
+    Mutant(
+        "frequency-by-reciprocal",  # narrow
+        "islices/embedding.py",
+        "    return B.astype(B.div(wide, B.astype(B.as_column(counts, wide), B.dtype(wide))), dtype)\n",
+        "    return B.astype(\n"
+        "        B.round_product(wide, B.div(1.0, B.astype(B.as_column(counts, wide), B.dtype(wide)))), dtype\n"
+        "    )\n",
+        "numpy",
+        "Two roundings in place of one: scale_by_freq with an id that occurs three times (or another number that is no power "
+        "of two).",
+    ),
+    Mutant(
+        "per-sample-row-0-of-the-sample-before",  # medium
+        "islices/persample.py",
+        'sample = B.astype(B.searchsorted(starts, ids, right=True), "int32")',
+        'sample = B.astype(B.searchsorted(starts, ids, right=False), "int32")',
+        "numpy",
+        "Samples mix at their boundary: the slice of row 0 counts for the sample before (the first one's for the last), "
+        "per-sample norms and clips of several samples that name row 0 beside others.",
+    ),
+    Mutant(
+        "tied-table-rows-counted-twice",  # medium
+        "islices/products.py",
+        "        part[:, known[first:last] - start] = 0.0\n",
+        "",
+        "numpy",
+        "The dense part of rows that slices name is counted twice: per-sample norms of a tied table (product=) with slices.",
+    ),
+    # ================================================================== core: optimizers
+    Mutant(
+        "adam-eps-inside-the-root",  # medium
+        "islices/optim/records/adam.py",
+        "    return w - mul(rate, div(m, div(sqrt(v), root) + eps)), m, v\n",
+        "    return w - mul(rate, div(m, div(sqrt(v + eps), root))), m, v\n",
+        "numpy",
+        "eps stands under the root of adam and adamw (not amsgrad): eps that is not small beside the mean of squares, or "
+        "float64.",
+    ),
+    Mutant(
+        "sgd-nesterov-dampens-the-gradient",  # narrow
+        "islices/optim/records/sgd.py",
+        "    return w - mul(lr, g + mul(mu, momentum)), momentum\n",
+        "    return w - mul(lr, mul(gain, g) + mul(mu, momentum)), momentum\n",
+        "numpy",
+        "The gradient outside of the buffer is dampened too: sgd with momentum, nesterov=True and dampening not 0.",
+    ),
+    Mutant(
+        "optimizer-all-rows-ignores-frozen",  # medium
+        "islices/optim/fused.py",
+        "_blocks(named, weights.shape, work.frozen):",
+        "_blocks(named, weights.shape, None):",
+        "numpy",
+        "Frozen rows move where all rows do: rows='all' with momentum or decay, or a dense gradient, and frozen=.",
+    ),
+    Mutant(
+        "optimizer-empty-gradient-is-no-step",  # narrow
+        "islices/optim/fused.py",
+        '    state["step"] += 1\n',
+        '    state["step"] += int(len(gradient[0]) > 0)\n',
+        "numpy",
+        "The step is not counted for a gradient without slices: state['step'] after an empty gradient, and bias corrections "
+        "thereafter.",
+    ),
+]
