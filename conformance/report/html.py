@@ -17,19 +17,21 @@ from html import escape
 from importlib import resources
 from typing import Any
 
-from islices.conformance.report.grid import NOTHING, RUN, Grid, cell_parts, grid, problems, provenance, remarks
+from islices.conformance.report.grid import NOTHING, RUN, Grid, cell_parts, folded, grid, problems, provenance, remarks
 from islices.conformance.report.runs import OUTCOMES, PROBLEMS, Run, run_labels, run_names
 
 __all__ = ["html_page"]
 
 #: outcome -> its letter in the data; "." is a case that a column does not have
-LETTERS = {"pass": "p", "deviation": "d", "unsupported": "u", "fail": "f", "harness error": "h", "skipped": "s"}
-WORDS = {"pass": "✓", "deviation": "d", "unsupported": "u", "fail": "✗", "harness error": "!", "skipped": "–"}
+LETTERS = {"pass": "p", "deviation": "d", "unsupported": "u", "fail": "f", "harness error": "h"}
+WORDS = {"pass": "✓", "deviation": "d", "unsupported": "u", "fail": "✗", "harness error": "!"}
 FIELDS = ("reason", "expected", "got", "kind", "issue")
 #: Calls of cases that pass everywhere are cut: nobody looks for what is wrong with them, and they are most of the page.
 CALL_OF_PASS = 1200
 #: Problems listed above the fold; every one stands in its cell.
 SHOWN = 100
+#: Lines about columns that are not there, beyond which they open on demand.
+FOLDED = 4
 
 
 def html_page(runs: Sequence[Run]) -> str:
@@ -38,9 +40,9 @@ def html_page(runs: Sequence[Run]) -> str:
     whole, names = grid(runs), run_names(runs)
     return string.Template(_file("page.html")).substitute(
         style=style, script=script, style_hash=_hash(style), script_hash=_hash(script),
-        provenance=escape(provenance(runs)), verdict=_verdict(runs), chips=_chips(runs), matrix=_matrix(runs, whole),
-        problems=_problems(runs, names), remarks=_remarks(runs, names), runs=_runs(runs, names),
-        data=_script_json(_data(runs, whole)),
+        provenance=escape(provenance(runs)), verdict=_verdict(runs), chips=_chips(runs), matrix=_matrix(whole),
+        folded=_folded(runs), problems=_problems(runs, names), remarks=_remarks(runs), runs=_runs(runs, names),
+        data=_script_json(_data(whole)),
     )  # fmt: skip
 
 
@@ -64,9 +66,7 @@ def _css(outcome: str) -> str:
 
 
 def _counts(runs: Sequence[Run]) -> dict[str, int]:
-    counts = {outcome: sum(run.counts()[outcome] for run in runs) for outcome in OUTCOMES}
-    skipped = sum(run.befell[0] == "skipped" for run in runs)
-    return counts | ({"skipped": skipped} if skipped else {})
+    return {outcome: sum(run.counts()[outcome] for run in runs) for outcome in OUTCOMES}
 
 
 def _verdict(runs: Sequence[Run]) -> str:
@@ -88,9 +88,9 @@ def _chips(runs: Sequence[Run]) -> str:
     )
 
 
-def _matrix(runs: Sequence[Run], whole: Grid) -> str:
+def _matrix(whole: Grid) -> str:
     heads = []
-    for run, label in zip(runs, run_labels(runs), strict=True):
+    for run, label in zip(whole.runs, run_labels(whole.runs), strict=True):
         text = "".join(f"<span>{escape(line)}</span>" for line in label)
         whole_name = f'title="{escape(" ".join(label))}"'
         heads.append(f'<th scope="colgroup" colspan="{len(run.modes)}" class="first" {whole_name}>{text}</th>')
@@ -143,12 +143,19 @@ def _problems(runs: Sequence[Run], names: Sequence[str]) -> str:
     return f"<section><h2>What fails</h2>\n{''.join(items)}</section>" if items else ""
 
 
-def _remarks(runs: Sequence[Run], names: Sequence[str]) -> str:
+def _folded(runs: Sequence[Run]) -> str:
+    """What stands for the columns that would be empty."""
     items = [
-        f"<li><b>{escape(name)}</b> {escape(remark)}</li>"
-        for run, name in zip(runs, names, strict=True)
-        for remark in remarks(run)
+        f'<p class="legend"><span class="skipped">{escape(whose)}</span>{f": {escape(why)}" if why else ""}</p>'
+        for whose, why in folded(runs)
     ]
+    if len(items) <= FOLDED:
+        return "".join(items)
+    return f"<details><summary>{len(items)} kinds of columns without a case</summary>{''.join(items)}</details>"
+
+
+def _remarks(runs: Sequence[Run]) -> str:
+    items = [f"<li><b>{escape(whose)}</b> {count}: {escape(why)}</li>" for whose, count, why in remarks(runs)]
     return f'<section><h2>What is declared</h2><ul class="remarks">{"".join(items)}</ul></section>' if items else ""
 
 
@@ -166,7 +173,7 @@ def _runs(runs: Sequence[Run], names: Sequence[str]) -> str:
 
 
 # ---------------------------------------------------------------------- what page.js reads
-def _data(runs: Sequence[Run], whole: Grid) -> dict[str, Any]:
+def _data(whole: Grid) -> dict[str, Any]:
     """The cases, column by column: one letter for each outcome, and texts by number, each of them once."""
     rows = {(row.group, row.clause): r for r, row in enumerate(whole.rows)}
     numbers: dict[tuple[int, str], int] = {}
