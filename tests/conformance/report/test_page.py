@@ -335,6 +335,10 @@ def test_tables_are_tables(browser: Browser, pages: dict[str, Path]) -> None:
     assert browser.run("return [...document.querySelectorAll('th')].filter(t => !t.scope).length") == 0
     rows = "return [...document.querySelectorAll('.matrix tbody tr')].map(r => r.cells.length)"
     assert set(browser.run(rows)) == {7}, "a run that was skipped has no column"
+    widths = "[...r.cells].reduce((n, c) => n + c.colSpan, 0)"
+    wide = browser.run(f"return [...document.querySelectorAll('.glance tbody tr')].map(r => {widths})")
+    assert set(wide) == {2 + 2 + 1 + 1 + 1}, "torch has a column for each of its modes here"
+    assert browser.text(".glance tbody tr").split() == ["clipping", "5", "✗1d1u1", "!1", "·", "✓", "✓"]
     assert browser.run("return document.querySelectorAll('.open-able > button[tabindex=\"0\"]').length") == 1
     assert browser.run("return [...document.querySelectorAll('[id]')].length") == browser.run(
         "return new Set([...document.querySelectorAll('[id]')].map(e => e.id)).size"
