@@ -38,7 +38,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "variants: standard; kernels off; read-only (NumPy arrays that cannot be written to); cuda; x64 (JAX);\n"
         "  ranks (2 processes over torch.distributed, JAX, TensorFlow or MPI; 4 with --full).\n"
         "  Without --variant: all but x64 here, the standard one on other interpreters.\n"
-        "the matrix has a row a group of clauses below 120 columns, else or with --wide one a clause; marks: ✓ passes,\n"
+        "the matrix has a row a group of clauses, from 120 columns or with --wide one a clause; marks: ✓ passes,\n"
         "  ✗ fails, d declared deviations, u unsupported, ! harness errors, each but ✓ with a count\n"
         "exit codes: 0 conform, 1 fails, or a backend is not finished, 2 usage,\n"
         "  3 harness error (a backend crashed or hung, the suite broke)"

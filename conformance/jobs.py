@@ -8,7 +8,7 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from islices.cli import UsageError
 from islices.conformance.data import SPEC_VERSION, vectors_hash
 from islices.conformance.interpreters import Interpreter
 from islices.conformance.logs import last_lines, whole_lines
-from islices.conformance.progress import shown
+from islices.conformance.progress import Watched, board
 from islices.conformance.report import Run, read_run
 from islices.conformance.variants import STANDARD, Variant
 
@@ -30,8 +30,6 @@ PATIENCE = 300
 
 #: How pytest refuses a -k expression.
 WRONG_EXPRESSION = re.compile(r"Wrong expression passed to '-k': (.*)")
-
-Advance = Callable[[int, int | None], None]
 
 
 class Job(NamedTuple):
@@ -60,11 +58,11 @@ class Options(NamedTuple):
 
 
 def run_all(jobs: Sequence[Job], options: Options) -> list[Run]:
-    """The runs of the jobs, in their order; a bar for each on a terminal."""
+    """The runs of the jobs, in their order; what each does is told meanwhile."""
     order = sorted(range(len(jobs)), key=lambda k: jobs[k].rank)
-    with _progress([jobs[k] for k in order]) as bars, ThreadPoolExecutor(max_workers=2) as pool:
+    with board([jobs[k].name for k in order]) as told, ThreadPoolExecutor(max_workers=2) as pool:
         stopped = threading.Event()
-        futures = {k: pool.submit(_run, jobs[k], options, bar, stopped) for k, bar in zip(order, bars, strict=True)}
+        futures = {k: pool.submit(_run, jobs[k], options, w, stopped) for k, w in zip(order, told.jobs, strict=True)}
         try:
             return [futures[k].result() for k in range(len(jobs))]
         except BaseException:  # Ctrl-C above all: the pool would first run everything that waits
@@ -73,7 +71,8 @@ def run_all(jobs: Sequence[Job], options: Options) -> list[Run]:
             raise
 
 
-def _run(job: Job, options: Options, advance: Advance, stopped: threading.Event) -> Run:
+def _run(job: Job, options: Options, watched: Watched, stopped: threading.Event) -> Run:
+    watched.begin()
     report, folder = job.report, job.report.parent
     settings = report.with_suffix(".ini")
     settings.write_text("[pytest]\n", "utf-8")  # the caller's own pytest settings are not ours
@@ -81,14 +80,15 @@ def _run(job: Job, options: Options, advance: Advance, stopped: threading.Event)
         job.interpreter.path, "-m", "pytest", "-c", str(settings), "--rootdir", str(folder), "-p", "no:cacheprovider",
         "-p", "islices.conformance.plugin", "--import-mode=importlib", "-q", "--no-header", "--tb=short", "--pyargs",
         "islices.conformance", "--islices-backend", job.backend, "--islices-variant", job.variant.name,
-        "--islices-report", str(report),
+        "--islices-report", str(report), "--islices-phases",
     ]  # fmt: skip
     command += ["--islices-full"] if options.full else []
     command += ["-k", options.expression] if options.expression else []
     log = report.with_suffix(".log")
     with log.open("w", encoding="utf-8") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=folder, env=_environment(job))
-        hung = _follow(process, report, advance, stopped)
+        hung = _follow(process, report, watched, stopped)
+    watched.now("reading the report")
     if process.returncode == 4 and (wrong := WRONG_EXPRESSION.search(log.read_text("utf-8", "replace"))):
         raise UsageError(f"-k: got {wrong[1]}")
     run = read_run(job.backend, report)
@@ -101,6 +101,8 @@ def _run(job: Job, options: Options, advance: Advance, stopped: threading.Event)
         run.broke(f"the process ended {where} (exit {process.returncode})\n{last_lines(log, 15)}")
     elif process.returncode not in (0, 1, 5):
         run.broke(f"pytest ended with {process.returncode}\n{last_lines(log, 15)}")
+    if not stopped.is_set():
+        watched.end("broke" if run.error else "skipped" if run.skipped else "")
     return run
 
 
@@ -122,39 +124,19 @@ def _environment(job: Job) -> dict[str, str]:
     }
 
 
-def _follow(process: subprocess.Popen[Any], report: Path, advance: Advance, stopped: threading.Event) -> bool:
+def _follow(process: subprocess.Popen[Any], report: Path, watched: Watched, stopped: threading.Event) -> bool:
     """Wait for the process, telling how far its report is; True if it was killed: nothing moved, or all is stopped."""
-    read, done, moved, total = 0, 0, time.monotonic(), None
+    read, moved = 0, time.monotonic()
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=0.25)
         news = whole_lines(report, read)
         if news:
             read, moved = read + len(news), time.monotonic()
-            done += news.count(b'{"type": "case"')
-            if total is None:
-                total = read_run("", report).header.get("total")
-            advance(done, total)
+            watched.take(news)
         if process.returncode is not None:
             return False
         if stopped.is_set() or time.monotonic() - moved > PATIENCE:
             process.kill()
             process.wait()
             return True
-
-
-@contextlib.contextmanager
-def _progress(jobs: Sequence[Job]) -> Iterator[list[Advance]]:
-    """For each job a function (done, total) that moves its bar on a terminal, and does nothing elsewhere."""
-    with shown() as progress:
-
-        def bar(job: Job) -> Advance:
-            task = progress.add_task(job.name, total=None, start=False)
-
-            def advance(done: int, total: int | None) -> None:
-                progress.start_task(task)  # of which only the first call counts
-                progress.update(task, completed=done, total=total)
-
-            return advance
-
-        yield [bar(job) for job in jobs]

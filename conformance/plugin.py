@@ -40,6 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--islices-full", action="store_true", help="run every case, not only the default profile")
     group.addoption("--islices-report", metavar="PATH", help="write one JSON line a case to PATH")
+    group.addoption("--islices-phases", action="store_true", help="say in the report, too, what goes on before a case")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -47,11 +48,13 @@ def pytest_configure(config: pytest.Config) -> None:
     name = config.getoption("islices_backend")
     if name:
         _check_environment(chosen_variant(config))
+        report = config.stash[_REPORT] = Report(config)
+        report.phase(f"importing {name}")
         try:
             islices.get_backend(name)
         except (ImportError, TypeError, ValueError) as error:
             raise pytest.UsageError(f"--islices-backend: {error}") from None
-        config.stash[_REPORT] = Report(config)
+        report.phase("choosing cases")
 
 
 def chosen_backend(config: pytest.Config) -> str:
@@ -96,11 +99,17 @@ class Report:
         self.file = Path(path).open("w", encoding="utf-8") if path else None  # noqa: SIM115 (closed at the session's end)
         self.counts: Counter[str] = Counter()
         self.full = bool(config.getoption("islices_full"))
+        self.phases = bool(config.getoption("islices_phases"))
 
     def write(self, kind: str, /, **fields: Any) -> None:
         if self.file is not None:
             self.file.write(json.dumps({"type": kind, **fields}) + "\n")
             self.file.flush()
+
+    def phase(self, says: str) -> None:
+        """What the process does from now on, for whoever waits for it (`islices conform`)."""
+        if self.phases:
+            self.write("phase", says=says)
 
     def header(self, backend: Any, variant: Variant, total: int) -> None:
         from islices.conformance.new_backend import unwritten

@@ -93,19 +93,22 @@ def _empty(run: Run) -> bool:
 
 
 def folded(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """What stands for the columns of runs without a case: (whose, why) each.
+    """What stands for the columns of runs without a case, by reason: (whose, why) each.
 
-    ("skipped: cuda of torch, jax", "finds no CUDA device here"), or ("no case: kernels off of torch", "").
+    ("skipped: cuda of torch, jax", "finds no CUDA device here"), or ("no case: kernels off of torch; x64 of jax", "").
     """
-    found: dict[tuple[str, str], dict[str, None]] = {}
+    found: dict[str, dict[str, dict[str, None]]] = {}
     for run in runs:
         if _empty(run):
             why = run.skipped.removeprefix(f"{run.backend} {run.version} ")  # so that one reason is one line
-            found.setdefault((run.variant, why), {})[run.backend] = None
-    return [
-        (f"{'skipped' if why else 'no case'}: {f'{variant} of ' if variant else ''}{', '.join(backends)}", why)
-        for (variant, why), backends in found.items()
-    ]
+            found.setdefault(why, {}).setdefault(run.variant, {})[run.backend] = None
+    return [(f"{'skipped' if why else 'no case'}: {_whose(variants)}", why) for why, variants in found.items()]
+
+
+def _whose(variants: dict[str, dict[str, None]]) -> str:
+    return "; ".join(
+        f"{variant} of {', '.join(names)}" if variant else ", ".join(names) for variant, names in variants.items()
+    )
 
 
 # ---------------------------------------------------------------------- in words

@@ -19,6 +19,7 @@ from islices.conformance.report.grid import folded, grid
 from islices.conformance.report.html import html_page
 from islices.conformance.report.junit import junit
 from islices.conformance.report.markdown import code, markdown, word
+from islices.conformance.report.merging import json_lines
 from islices.conformance.report.reading import MAX_LINE
 from islices.conformance.report.runs import Run, column_labels, columns, run_names
 
@@ -51,6 +52,16 @@ def test_a_report_by_the_former_name_of_a_mode_is_the_same(tmp_path: Path) -> No
     (new,) = runs_of(tmp_path, lines(*entries))
     (old,) = runs_of(tmp_path, lines(*entries).replace('"framework"', '"native"'))
     assert (old.modes, old.cases, old.error) == (new.modes, new.cases, "") == (["host", "framework"], new.cases, "")
+
+
+def test_phases_are_for_who_waits_and_kept_nowhere(tmp_path: Path) -> None:
+    phase = lines({"type": "phase", "says": "importing numpy"})
+    (plain,) = runs_of(tmp_path, WHOLE)
+    (run,) = runs_of(tmp_path, phase + "".join(line + "\n" + phase for line in WHOLE.splitlines()))
+    assert (run.header, run.cases, run.footer, run.error) == (plain.header, plain.cases, plain.footer, "")
+    assert json_lines([run]) == WHOLE
+    with pytest.raises(UsageError, match="holds no run"):
+        runs_of(tmp_path, phase)
 
 
 def test_what_does_not_print_stands_as_its_escape(hostile: list[Run]) -> None:
