@@ -88,6 +88,7 @@ def _run(job: Job, options: Options, watched: Watched, stopped: threading.Event)
     with log.open("w", encoding="utf-8") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=folder, env=_environment(job))
         hung = _follow(process, report, watched, stopped)
+    phase = watched.says
     watched.now("reading the report")
     if process.returncode == 4 and (wrong := WRONG_EXPRESSION.search(log.read_text("utf-8", "replace"))):
         raise UsageError(f"-k: got {wrong[1]}")
@@ -95,9 +96,10 @@ def _run(job: Job, options: Options, watched: Watched, stopped: threading.Event)
     if not run.header:
         _give_header(run, job)
     if hung:
-        run.broke(f"hung: nothing for {PATIENCE} s in {run.started or 'the start'}")
+        run.broke(f"hung: nothing for {PATIENCE} s in {run.started or phase}")
     elif not run.footer:
-        where = f"in {run.started}" if run.started else f"before the first case, run by {job.interpreter.path},"
+        early = f"before the first case ({phase}), run by {job.interpreter.path},"
+        where = f"in {run.started}" if run.started else early
         run.broke(f"the process ended {where} (exit {process.returncode})\n{last_lines(log, 15)}")
     elif process.returncode not in (0, 1, 5):
         run.broke(f"pytest ended with {process.returncode}\n{last_lines(log, 15)}")

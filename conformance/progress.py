@@ -158,11 +158,15 @@ class Watched:
 
     def doing(self) -> str:
         """What it does, and for how long where that is long."""
+        return ", ".join(filter(None, self.parts()))
+
+    def parts(self) -> tuple[str, str]:
+        """(what it does, for how long where that is long)"""
         seconds = time.monotonic() - self.since
         if seconds < LONG or self.state != "running":
-            return self.says
+            return self.says, ""
         compiles = ", compiling" if self.says.endswith(" (traced)") else ""
-        return f"{self.says}{compiles}, {seconds:.0f} s"
+        return f"{self.says}{compiles}", f"{seconds:.0f} s"
 
     def verdict(self) -> str:
         """A line of a log: "jax: 3550 pass, 0 fail, 41 s"."""
@@ -200,13 +204,15 @@ class _Moving(Board):
         from rich.table import Table
         from rich.text import Text
 
-        table = Table.grid(padding=(0, 1))
+        table = Table.grid(padding=(0, 1), expand=True)
         for _ in range(4):
             table.add_column(no_wrap=True)
         table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+        table.add_column(no_wrap=True, justify="right")
         for job in self._of("running"):
             count = f"{job.done}/{job.total}" if job.total else ""
-            table.add_row(self._spinner, job.name, count, _clock(time.monotonic() - job.begun), Text(job.doing()))
+            what, long = map(Text, job.parts())
+            table.add_row(self._spinner, job.name, count, _clock(time.monotonic() - job.begun), what, long)
         waiting = ", ".join(job.name for job in self._of("waiting"))
         others = [f"{len(self._of('ended'))} of {len(self.jobs)} runs ended"]
         others += [f"waiting for a core: {waiting}"] if waiting else []

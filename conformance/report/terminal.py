@@ -41,7 +41,6 @@ LEGEND = (
 
 STYLES = {
     "pass": "green", "fail": "bold red", "harness error": "bold magenta", "deviation": "yellow", "unsupported": "dim",
-    "skipped": "dim italic",
 }  # fmt: skip
 
 
@@ -221,7 +220,8 @@ def _compact_tables(whole: Compact, width: int) -> list[Any]:
         rows = [_lined_up(_row(line, chosen, modes, margin), columns) for line in whole.groups]
         totals = [_lined_up(_row(line, chosen, [[0]] * len(modes), margin), columns) for line in whole.settings]
         title = Text(" " * margin + "passed, by setting", style="bold")
-        tables.append(Group(*_heads(whole, chosen, modes, columns, margin), *rows, Text(), title, *totals))
+        rows += [Text()] * bool(rows)
+        tables.append(Group(*_heads(whole, chosen, modes, columns, margin), *rows, title, *totals))
     return tables
 
 
@@ -245,6 +245,8 @@ def _heads(whole: Compact, chosen: range, modes: list[list[int]], columns: list[
     above = [[""] * (height - len(whole.labels[k])) + whole.labels[k] for k in chosen]
     for n in range(height):
         yield _lined_up([Text(""), Text(""), *(Text(lines[n], style="bold") for lines in above)], columns)
+    if not whole.groups:
+        return
     letters = [
         " ".join(mode[0].ljust(width) for mode, width in zip(whole.modes[k], modes[k], strict=True)) for k in chosen
     ]

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -101,7 +101,7 @@ def test_what_a_report_says_is_told() -> None:
     job.begin()
     assert (job.state, job.doing(), job.total) == ("running", "starting Python", None)
 
-    def take(*entries: dict[str, object]) -> str:
+    def take(*entries: dict[str, Any]) -> str:
         job.take("".join(json.dumps(entry) + "\n" for entry in entries).encode())
         return job.doing()
 
