@@ -17,7 +17,7 @@ from islices.conformance.new_backend import TO_DO, is_optional, to_do
 from islices.conformance.outputs import check_backends, check_writable, write
 from islices.conformance.report import Run, summary
 from islices.conformance.report.merging import json_lines
-from islices.conformance.report.terminal import new_console, print_cases
+from islices.conformance.report.terminal import print_cases, report_console
 from islices.conformance.selection import PROFILES, Selection, how_many, nearest
 from islices.conformance.variants import VARIANTS
 from islices.registry import BUILTIN
@@ -42,7 +42,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "variants: standard; kernels off; read-only (NumPy arrays that cannot be written to); cuda; x64 (JAX);\n"
         "  ranks (2 processes over torch.distributed, JAX, TensorFlow or MPI; 4 with --profile full).\n"
         "  Without --variant: standard and cuda, with --profile full all but x64; on other interpreters standard.\n"
-        "a cell counts the cases that pass; ✗ fails, d declared deviations, u unsupported, ! harness errors\n"
+        "the matrix has a row a group of clauses, from 120 columns or with --wide one a clause; marks: ✓ passes,\n"
+        "  ✗ fails, d declared deviations, u unsupported, ! harness errors, each but ✓ with a count\n"
         "exit codes: 0 conform, 1 fails, or a backend is not finished, 2 usage,\n"
         "  3 harness error (a backend crashed or hung, the suite broke)"
     )
@@ -59,6 +60,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="the interpreter of another environment, which needs numpy, pytest and its frameworks (may be repeated)",
     )  # fmt: skip
     parser.add_argument("--full", action="store_true", help="deprecated: --profile full")
+    parser.add_argument("--wide", action="store_true", help="the matrix clause by clause, at any width of the terminal")
     parser.add_argument("--json", metavar="PATH", help="write the results as JSON lines to PATH (- for stdout)")
 
 
@@ -74,7 +76,7 @@ def conform(options: argparse.Namespace) -> int:
     if options.json is not None and not quiet:
         check_writable("--json", options.json)  # what cannot be written is said before a minute of work, not after
     selection = _selection(options)
-    console = new_console(sys.stderr if quiet else None)
+    console = report_console(sys.stderr if quiet else None, wide=options.wide)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="islices-conform-") as folder:
         planned = _plan(options, selection, Path(folder))
@@ -83,7 +85,7 @@ def conform(options: argparse.Namespace) -> int:
         raise UsageError(f"nothing ran: {_why_nothing(runs)}")
     if options.json:
         write("--json", options.json, json_lines(runs))
-    _show(console, runs, time.monotonic() - started)
+    _show(console, runs, time.monotonic() - started, wide=options.wide)
     if options.backend is None and not options.python:
         for name, line in BUILTIN.items():
             if name not in {run.backend for run in runs}:
@@ -165,8 +167,8 @@ def _marked(primitive: str) -> str:
     return f"{primitive} (optional)" if is_optional(primitive) else primitive
 
 
-def _show(console: Any, runs: Sequence[Run], seconds: float) -> None:
-    print_cases(runs, console, unless=f": {TO_DO}")  # the list below has those
+def _show(console: Any, runs: Sequence[Run], seconds: float, *, wide: bool) -> None:
+    print_cases(runs, console, unless=f": {TO_DO}", wide=wide)  # the list below has those
     for backend in dict.fromkeys(run.backend for run in runs):
         waiting = to_do(case for run in runs if run.backend == backend for case in run.cases)
         if waiting:

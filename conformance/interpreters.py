@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import islices
 from islices.cli import UsageError
+from islices.conformance.progress import bar
 
 __all__ = ["Interpreter", "here", "look_at"]
 
@@ -62,9 +63,11 @@ def look_at(path: str, folder: Path) -> Interpreter:
         (alone / "islices").symlink_to(Path(islices.__path__[0]).resolve())
     candidate = Interpreter(path, (), str(alone))
     try:
-        done = subprocess.run(
-            [path, "-c", QUESTION], env=candidate.environment(), capture_output=True, text=True, timeout=120, cwd=folder
-        )
+        with bar(f"asking {path} which frameworks it has", 1):
+            done = subprocess.run(
+                [path, "-c", QUESTION], env=candidate.environment(), capture_output=True, text=True, timeout=120,
+                cwd=folder,
+            )  # fmt: skip
         answer = json.loads(done.stdout.splitlines()[-1])
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as error:
         raise UsageError(f"--python: {path} does not answer as a Python interpreter") from error

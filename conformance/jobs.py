@@ -12,7 +12,7 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from islices.conformance.data import SPEC_VERSION, vectors_hash
 from islices.conformance.interpreters import Interpreter
 from islices.conformance.logs import last_lines, whole_lines
-from islices.conformance.progress import shown
+from islices.conformance.progress import Watched, board
 from islices.conformance.report import Run, read_runs
 from islices.conformance.selection import Selection
 from islices.conformance.variants import Variant
@@ -34,8 +34,6 @@ PATIENCE = 300
 
 #: The modules whose tests are cases.
 TESTS = ("islices.conformance.test_checks", "islices.conformance.test_ranks", "islices.conformance.test_vectors")
-
-Advance = Callable[[int, int | None], None]
 
 
 class Job(NamedTuple):
@@ -57,11 +55,11 @@ class Job(NamedTuple):
 
 
 def run_all(jobs: Sequence[Job], selection: Selection) -> list[Run]:
-    """The runs of the jobs, job by job and variant by variant; a bar for each job on a terminal."""
+    """The runs of the jobs, job by job and variant by variant; what each does is told meanwhile."""
     order = sorted(range(len(jobs)), key=lambda k: jobs[k].rank)
-    with _progress([jobs[k] for k in order]) as bars, ThreadPoolExecutor(max_workers=2) as pool:
+    with board([jobs[k].name for k in order]) as told, ThreadPoolExecutor(max_workers=2) as pool:
         stopped = threading.Event()
-        futures = {k: pool.submit(_run, jobs[k], selection, bar, stopped) for k, bar in zip(order, bars, strict=True)}
+        futures = {k: pool.submit(_run, jobs[k], selection, w, stopped) for k, w in zip(order, told.jobs, strict=True)}
         try:
             return [run for k in range(len(jobs)) for run in futures[k].result()]
         except BaseException:  # Ctrl-C above all: the pool would first run everything that waits
@@ -70,7 +68,8 @@ def run_all(jobs: Sequence[Job], selection: Selection) -> list[Run]:
             raise
 
 
-def _run(job: Job, selection: Selection, advance: Advance, stopped: threading.Event) -> list[Run]:
+def _run(job: Job, selection: Selection, watched: Watched, stopped: threading.Event) -> list[Run]:
+    watched.begin()
     report, folder = job.report, job.report.parent
     settings = report.with_suffix(".ini")
     settings.write_text("[pytest]\n", "utf-8")  # the caller's own pytest settings are not ours
@@ -78,7 +77,7 @@ def _run(job: Job, selection: Selection, advance: Advance, stopped: threading.Ev
         job.interpreter.path, "-m", "pytest", "-c", str(settings), "--rootdir", str(folder), "-p", "no:cacheprovider",
         "-p", "islices.conformance.plugin", "--import-mode=importlib", "-q", "--no-header", "--tb=short", "--pyargs",
         *TESTS, "--islices-backend", job.backend, "--islices-variant", ",".join(v.name for v in job.variants),
-        "--islices-report", str(report), "--islices-profile", selection.profile,
+        "--islices-report", str(report), "--islices-phases", "--islices-profile", selection.profile,
         f"--islices-select={selection.expression}",
         *(f"--islices-clause={clause}" for clause in selection.clauses),
         *(f"--islices-group={group}" for group in selection.groups),
@@ -86,20 +85,25 @@ def _run(job: Job, selection: Selection, advance: Advance, stopped: threading.Ev
     log = report.with_suffix(".log")
     with log.open("w", encoding="utf-8") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=folder, env=_environment(job))
-        hung = _follow(process, report, advance, stopped)
+        hung = _follow(process, report, watched, stopped)
+    phase = watched.says
+    watched.now("reading the report")
     runs = read_runs(job.backend, report)
     _give_headers(runs, job)
     last = next((run for run in runs if not run.footer), runs[-1])
     if hung:
-        last.broke(f"hung: nothing for {PATIENCE} s in {last.started or 'the start'}")
+        last.broke(f"hung: nothing for {PATIENCE} s in {last.started or phase}")
     elif not last.footer:
-        where = f"in {last.started}" if last.started else f"before the first case, run by {job.interpreter.path},"
+        early = f"before the first case ({phase}), run by {job.interpreter.path},"
+        where = f"in {last.started}" if last.started else early
         last.broke(f"the process ended {where} (exit {process.returncode})\n{last_lines(log, 15)}")
     elif process.returncode not in (0, 1, 5):
         last.broke(f"pytest ended with {process.returncode}\n{last_lines(log, 15)}")
     for run in runs:
         if not run.footer and run is not last:
             run.broke(f"not run: the process had ended, see {last.name}")
+    if not stopped.is_set():
+        watched.end("broke" if last.error else "skipped" if all(run.skipped for run in runs) else "")
     return runs
 
 
@@ -139,39 +143,19 @@ def programs_kept() -> dict[str, str]:
     }
 
 
-def _follow(process: subprocess.Popen[Any], report: Path, advance: Advance, stopped: threading.Event) -> bool:
+def _follow(process: subprocess.Popen[Any], report: Path, watched: Watched, stopped: threading.Event) -> bool:
     """Wait for the process, telling how far its report is; True if it was killed: nothing moved, or all is stopped."""
-    read, done, moved, total = 0, 0, time.monotonic(), None
+    read, moved = 0, time.monotonic()
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=0.25)
         news = whole_lines(report, read)
         if news:
             read, moved = read + len(news), time.monotonic()
-            done += news.count(b'{"type": "case"')
-            if total is None and (header := news.partition(b"\n")[0]).startswith(b'{"type": "header"'):
-                total = json.loads(header).get("planned")
-            advance(done, total)
+            watched.take(news)
         if process.returncode is not None:
             return False
         if stopped.is_set() or time.monotonic() - moved > PATIENCE:
             process.kill()
             process.wait()
             return True
-
-
-@contextlib.contextmanager
-def _progress(jobs: Sequence[Job]) -> Iterator[list[Advance]]:
-    """For each job a function (done, total) that moves its bar on a terminal, and does nothing elsewhere."""
-    with shown() as progress:
-
-        def bar(job: Job) -> Advance:
-            task = progress.add_task(job.name, total=None, start=False)
-
-            def advance(done: int, total: int | None) -> None:
-                progress.start_task(task)  # of which only the first call counts
-                progress.update(task, completed=done, total=total)
-
-            return advance
-
-        yield [bar(job) for job in jobs]

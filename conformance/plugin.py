@@ -51,12 +51,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--islices-clause", metavar="N", action="append", default=[], help="cases of this clause")
     group.addoption("--islices-group", metavar="NAME", action="append", default=[], help="cases of this group")
     group.addoption("--islices-report", metavar="PATH", help="write one JSON line a case to PATH")
+    group.addoption("--islices-phases", action="store_true", help="say in the report, too, what goes on before a case")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "islices_case(id, clause, mode): a case of the conformance suite")
     name = config.getoption("islices_backend")
     if name:
+        report = config.stash[_REPORT] = Report(config)
+        report.phase(f"importing {name}")
         try:
             chosen(config).check()
             islices.get_backend(name)
@@ -64,7 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(f"--islices-backend: {error}") from None
         for variant in chosen_variants(config):
             _check_environment(variant)
-        config.stash[_REPORT] = Report(config)
+        report.phase("choosing cases")
 
 
 def chosen(config: pytest.Config) -> Selection:
@@ -160,7 +163,8 @@ class Report:
         path = config.getoption("islices_report")
         self.file = Path(path).open("w", encoding="utf-8") if path else None  # noqa: SIM115 (closed at the session's end)
         self.profile = chosen(config).profile
-        self.backend = islices.get_backend(chosen_backend(config))
+        self.phases = bool(config.getoption("islices_phases"))
+        self.name = chosen_backend(config)
         self.waiting = chosen_variants(config)
         self.present: Variant | None = None
         self.totals: Counter[str] = Counter()
@@ -170,6 +174,11 @@ class Report:
         if self.file is not None:
             self.file.write(json.dumps({"type": kind, **fields}) + "\n")
             self.file.flush()
+
+    def phase(self, says: str) -> None:
+        """What the process does from now on, for whoever waits for it (`islices conform`)."""
+        if self.phases:
+            self.write("phase", says=says)
 
     def reach(self, variant: Variant) -> None:
         """End the runs of the variants before this one, and begin its own."""
@@ -195,7 +204,7 @@ class Report:
     def _header(self, variant: Variant) -> None:
         from islices.conformance.new_backend import unwritten
 
-        backend = self.backend
+        backend = islices.get_backend(self.name)
         self.write(
             "header", spec=SPEC_VERSION, vectors=vectors_hash(), islices=islices.__version__, backend=backend.name,
             variant=variant.label, says=variant.says, time=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import resources
 from typing import Any
 
@@ -26,6 +26,7 @@ from islices.conformance.operations import UnsupportedError
 from islices.conformance.oracle import FORMATS, SCATTER
 from islices.conformance.oracle_optim import OPTIMIZERS
 from islices.conformance.oracles import ORACLES
+from islices.conformance.progress import bar
 from islices.modes import modes_of
 
 __all__ = ["main", "random_case"]
@@ -141,16 +142,17 @@ def random_samples(rng: random.Random, dtype: str, index_type: str) -> list[Any]
 
 def soak(backend_name: str, seeds: list[int], cases: int) -> int:
     """Run every seed in every mode of one backend; returns how many cases differed."""
-    backend = islices.get_backend(backend_name)
+    with bar(f"importing {backend_name}", 1):
+        backend = islices.get_backend(backend_name)
+        modes = modes_of(backend)
     bad = 0
-    for mode in modes_of(backend):
+    for mode in modes:
         count = cases // TRACED_SHARE if mode == "traced" else cases
         forget_compiled(backend)
-        started, unsupported = time.monotonic(), 0
-        for seed in seeds:
-            rng = random.Random(seed)
-            for k in range(count):
-                case = random_case(rng, f"soak/{seed}/{k}")
+        started, unsupported, total = time.monotonic(), 0, len(seeds) * count
+        with bar(f"{backend_name} {mode}", total, done=-1) as step:  # told before each
+            for name, case in _cases(seeds, count):
+                step(f"{backend_name} {mode}: {case.op}")
                 try:
                     problem = difference(run_case(backend, case, mode), case.expect)
                 except UnsupportedError:
@@ -160,14 +162,21 @@ def soak(backend_name: str, seeds: list[int], cases: int) -> int:
                     problem = f"raised {type(error).__name__}: {error}"
                 if problem:
                     bad += 1
-                    print(f"{backend_name} {mode} seed {seed} case {k}: {problem}\n  {case.call}", flush=True)
-        total = len(seeds) * count
+                    print(f"{backend_name} {mode} {name}: {problem}\n  {case.call}", flush=True)
         print(
             f"{backend_name} {mode}: seeds {seeds}, {total} cases, {unsupported} unsupported, {bad} differ so far "
             f"({time.monotonic() - started:.0f} s)",
             flush=True,
         )
     return bad
+
+
+def _cases(seeds: list[int], count: int) -> Iterator[tuple[str, Case]]:
+    """Each case, and by which seed and number it is drawn again."""
+    for seed in seeds:
+        rng = random.Random(seed)
+        for k in range(count):
+            yield f"seed {seed} case {k}", random_case(rng, f"soak/{seed}/{k}")
 
 
 def main() -> int:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from importlib import resources
 
 import islices
-from islices.conformance.progress import bars
+from islices.conformance.progress import bar, bars
 
 __all__ = ["main"]
 
@@ -58,7 +58,8 @@ def laws(names: Sequence[str], options: argparse.Namespace) -> int:
     from islices.conformance.properties.running import LAWS, break_law, columns
 
     found, tried, started = 0, 0, time.monotonic()
-    places = columns(names, ("host", "framework", "traced"))
+    with bar(f"importing {', '.join(names)}", 1):
+        places = columns(names, ("host", "framework", "traced"))
     chosen = [law for law in LAWS.values() if options.k in law.name]
     labels = {place: f"{place[0].name} {place[1]}" for place in places}
     with bars(list(labels.values()), len(chosen)) as advance:
@@ -85,7 +86,8 @@ def differential(names: Sequence[str], options: argparse.Namespace) -> int:
     """The calls of every law on all the backends; the first, NumPy where it is among them, is what others equal."""
     from islices.conformance.properties.running import LAWS, columns, compare_columns
 
-    places = sorted(columns(names), key=lambda place: place[0].name != "numpy")
+    with bar(f"importing {', '.join(names)}", 1):
+        places = sorted(columns(names), key=lambda place: place[0].name != "numpy")
     chosen = [law for law in LAWS.values() if options.k in law.name]
     found, started = 0, time.monotonic()
     if len(places) > 1:

@@ -22,7 +22,7 @@ from islices.conformance.report.markdown import markdown
 from islices.conformance.report.merging import join, json_lines
 from islices.conformance.report.reading import read
 from islices.conformance.report.runs import Run
-from islices.conformance.report.terminal import indented, new_console, print_report
+from islices.conformance.report.terminal import indented, new_console, print_report, report_console
 
 __all__ = ["COMMAND"]
 
@@ -38,14 +38,14 @@ HEADS = {
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
-        "islices report FILE... [--format FORMAT] [-o PATH] [--replace]\n"
+        "islices report FILE... [--format FORMAT] [--wide] [-o PATH] [--replace]\n"
         "       islices report merge FILE... -o PATH [--replace]\n"
         "       islices report diff OLD NEW [--common] [--json]"
     )
     parser.epilog = (
         "examples:\n"
         "  islices conform --json run.jsonl            a report; every form below is made from it\n"
-        "  islices report run.jsonl                    the matrix, here\n"
+        "  islices report run.jsonl                    the matrix, here; --wide: clause by clause\n"
         "  islices report run.jsonl -o matrix.html     one page whose cells open; also .md, .xml (JUnit), .txt\n"
         "  islices report linux.jsonl mac.jsonl -o all.md\n"
         "  islices report merge linux.jsonl mac.jsonl -o all.jsonl\n"
@@ -59,6 +59,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("words", nargs="+", metavar="FILE", help="reports (JSON lines), or an action before them")
     parser.add_argument("--format", choices=FORMATS, help="default: by the extension of the output, else terminal")
     parser.add_argument("-o", "--output", metavar="PATH", help="write to PATH, whole or not at all (default: stdout)")
+    parser.add_argument("--wide", action="store_true", help="terminal: every clause by every column, at any width")
     parser.add_argument(
         "--replace", action="store_true", help="a column that comes again takes the earlier one's place"
     )
@@ -87,7 +88,8 @@ COMMAND = Command(
 def _refuse(options: argparse.Namespace, action: str) -> None:
     """Options that mean nothing here are mistakes."""
     foreign = {
-        "show": ("common", "json"), "merge": ("common", "json", "format"), "diff": ("format", "output", "replace"),
+        "show": ("common", "json"), "merge": ("common", "json", "format", "wide"),
+        "diff": ("format", "output", "replace", "wide"),
     }  # fmt: skip
     for name in foreign[action]:
         if getattr(options, name):
@@ -110,13 +112,15 @@ def _files(options: argparse.Namespace, action: str) -> list[str]:
 # ---------------------------------------------------------------------- show
 def _show(runs: list[Run], options: argparse.Namespace) -> None:
     form = _format(options)
+    if options.wide and form != "terminal":
+        raise UsageError(f"--wide: means nothing to {form}, which is always clause by clause")
     if form == "terminal":
         need_rich()
         if options.output in (None, "-"):
-            print_report(runs, new_console())
+            print_report(runs, report_console(wide=options.wide), wide=options.wide)
             return
         text = io.StringIO()
-        print_report(runs, new_console(text))
+        print_report(runs, report_console(text, wide=options.wide), wide=options.wide)
         _write(options.output, text.getvalue())
     else:
         _write(options.output, {"markdown": markdown, "junit": junit, "html": html_page}[form](runs))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from islices.conformance.data import GROUPS
-from islices.conformance.report.runs import OUTCOMES, PROBLEMS, Column, Run, column_labels, columns, title
+from islices.conformance.report.runs import OUTCOMES, PROBLEMS, Column, Run, column_labels, columns, run_names, title
 
 __all__ = [
     "MARKS",
@@ -17,6 +17,7 @@ __all__ = [
     "Grid",
     "Row",
     "cell_parts",
+    "folded",
     "grid",
     "problems",
     "provenance",
@@ -26,7 +27,7 @@ __all__ = [
 ]
 
 #: outcome -> its mark before the count, in the order of a cell
-MARKS = {"pass": "", "fail": "✗", "harness error": "!", "deviation": "d", "unsupported": "u", "skipped": "skipped"}
+MARKS = {"pass": "", "fail": "✗", "harness error": "!", "deviation": "d", "unsupported": "u"}
 NOTHING = "·"
 
 
@@ -47,6 +48,8 @@ RUN = Row("run", "")
 
 @dataclass
 class Grid:
+    runs: list[Run]
+    """Whose columns they are: all but those that `folded` names."""
     rows: list[Row]
     columns: list[Column]
     labels: list[list[str]]
@@ -59,17 +62,17 @@ class Grid:
 
 
 def grid(runs: Sequence[Run]) -> Grid:
-    """Count the cases of each clause in each column."""
-    found = columns(runs)
+    """Count the cases of each clause in each column; runs without a case or an error have no column."""
+    shown = [run for run in runs if not _empty(run)]
+    found = columns(shown)
     counts: dict[tuple[Row, int], Counter[str]] = {}
     for k, column in enumerate(found):
         for case in column.cases:
             counts.setdefault((Row(case["group"], case["clause"]), k), Counter())[case["outcome"]] += 1
-        befell, _ = column.run.befell
-        if befell:
-            counts[RUN, k] = Counter([befell])
+        if column.run.error:
+            counts[RUN, k] = Counter(["harness error"])
     first = [k == 0 or found[k - 1].run is not column.run for k, column in enumerate(found)]
-    return Grid(sorted({row for row, _ in counts}, key=row_place), found, column_labels(found), first, counts)
+    return Grid(shown, sorted({row for row, _ in counts}, key=row_place), found, column_labels(found), first, counts)
 
 
 def row_place(row: Row) -> tuple[Any, ...]:
@@ -81,11 +84,31 @@ def row_place(row: Row) -> tuple[Any, ...]:
 
 def cell_parts(counts: Counter[str]) -> list[tuple[str, str]]:
     """A cell as (outcome, text): passes, then whatever is not one: "14", "u24"."""
-    return [
-        (outcome, mark if outcome == "skipped" else f"{mark}{counts[outcome]}")
-        for outcome, mark in MARKS.items()
-        if counts[outcome]
-    ]
+    return [(outcome, f"{mark}{counts[outcome]}") for outcome, mark in MARKS.items() if counts[outcome]]
+
+
+# ---------------------------------------------------------------------- columns that are not there
+def _empty(run: Run) -> bool:
+    return not run.cases and not run.error
+
+
+def folded(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """What stands for the columns of runs without a case, by reason: (whose, why) each.
+
+    ("skipped: cuda of torch, jax", "finds no CUDA device here"), or ("no case: kernels off of torch; x64 of jax", "").
+    """
+    found: dict[str, dict[str, dict[str, None]]] = {}
+    for run in runs:
+        if _empty(run):
+            why = run.skipped.removeprefix(f"{run.backend} {run.version} ")  # so that one reason is one line
+            found.setdefault(why, {}).setdefault(run.variant, {})[run.backend] = None
+    return [(f"{'skipped' if why else 'no case'}: {_whose(variants)}", why) for why, variants in found.items()]
+
+
+def _whose(variants: dict[str, dict[str, None]]) -> str:
+    return "; ".join(
+        f"{variant} of {', '.join(names)}" if variant else ", ".join(names) for variant, names in variants.items()
+    )
 
 
 # ---------------------------------------------------------------------- in words
@@ -99,18 +122,38 @@ def summary(runs: Sequence[Run]) -> str:
     return ", ".join(parts)
 
 
-def remarks(run: Run) -> list[str]:
-    """What was declared rather than passed, by reason: "unsupported, 6 cases: ..."."""
-    reasons = Counter(
-        (case["outcome"], case.get("reason", ""))
-        for case in run.cases
-        if case["outcome"] in ("unsupported", "deviation")
-    )
-    found = [
-        f"{outcome}, {count} case{'s' if count > 1 else ''}: {reason}"
-        for (outcome, reason), count in sorted(reasons.items())
+def remarks(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
+    """What was declared rather than passed: (in which runs, how many cases, why), each reason of a backend once.
+
+    ("torch@2.13.0, kernels off", "unsupported, 6, 3 cases", "no sparse type of rank 3").
+    """
+    found: dict[tuple[str, str, str], dict[str, int]] = {}
+    for run, name in zip(runs, run_names(runs), strict=True):
+        reasons = Counter(
+            (case["outcome"], case.get("reason", ""))
+            for case in run.cases
+            if case["outcome"] in ("unsupported", "deviation")
+        )
+        for (outcome, reason), count in sorted(reasons.items()):
+            found.setdefault((run.backend, outcome, reason), {})[name] = count
+    return [
+        (_listed(list(counts)), f"{outcome}, {_each(list(counts.values()))}", reason)
+        for (_, outcome, reason), counts in found.items()
     ]
-    return [f"skipped: {run.skipped}", *found] if run.skipped else found
+
+
+def _listed(names: list[str]) -> str:
+    """Names of one backend's runs; what follows on the first is not said again."""
+    return ", ".join([names[0], *(name.removeprefix(f"{names[0]} ") for name in names[1:])])
+
+
+def _each(counts: list[int]) -> str:
+    """ "6 cases", "6, 3 cases", "6 cases each"."""
+    different = set(counts)
+    words = "case" if different == {1} else "cases"
+    if len(different) == 1:
+        return f"{counts[0]} {words}{' each' if len(counts) > 1 else ''}"
+    return f"{', '.join(map(str, counts))} {words}"
 
 
 def problems(run: Run) -> list[dict[str, Any]]:

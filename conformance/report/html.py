@@ -11,25 +11,28 @@ import base64
 import hashlib
 import json
 import string
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from html import escape
 from importlib import resources
 from typing import Any
 
-from islices.conformance.report.grid import NOTHING, RUN, Grid, cell_parts, grid, problems, provenance, remarks
+from islices.conformance.report.compact import Compact, Line, compact, legend
+from islices.conformance.report.grid import NOTHING, RUN, Grid, cell_parts, folded, grid, problems, provenance, remarks
 from islices.conformance.report.runs import OUTCOMES, PROBLEMS, Run, run_labels, run_names
 
 __all__ = ["html_page"]
 
 #: outcome -> its letter in the data; "." is a case that a column does not have
-LETTERS = {"pass": "p", "deviation": "d", "unsupported": "u", "fail": "f", "harness error": "h", "skipped": "s"}
-WORDS = {"pass": "✓", "deviation": "d", "unsupported": "u", "fail": "✗", "harness error": "!", "skipped": "–"}
+LETTERS = {"pass": "p", "deviation": "d", "unsupported": "u", "fail": "f", "harness error": "h"}
+WORDS = {"pass": "✓", "deviation": "d", "unsupported": "u", "fail": "✗", "harness error": "!"}
 FIELDS = ("reason", "expected", "got", "kind", "issue")
 #: Calls of cases that pass everywhere are cut: nobody looks for what is wrong with them, and they are most of the page.
 CALL_OF_PASS = 1200
 #: Problems listed above the fold; every one stands in its cell.
 SHOWN = 100
+#: Lines about columns that are not there, beyond which they open on demand.
+FOLDED = 4
 
 
 def html_page(runs: Sequence[Run]) -> str:
@@ -38,9 +41,10 @@ def html_page(runs: Sequence[Run]) -> str:
     whole, names = grid(runs), run_names(runs)
     return string.Template(_file("page.html")).substitute(
         style=style, script=script, style_hash=_hash(style), script_hash=_hash(script),
-        provenance=escape(provenance(runs)), verdict=_verdict(runs), chips=_chips(runs), matrix=_matrix(runs, whole),
-        problems=_problems(runs, names), remarks=_remarks(runs, names), runs=_runs(runs, names),
-        data=_script_json(_data(runs, whole)),
+        provenance=escape(provenance(runs)), verdict=_verdict(runs), problems=_problems(runs, names),
+        glance=_glance(compact(runs)), folded=_folded(runs), chips=_chips(runs), matrix=_matrix(whole),
+        remarks=_remarks(runs), runs=_runs(runs, names),
+        data=_script_json(_data(whole)),
     )  # fmt: skip
 
 
@@ -64,9 +68,7 @@ def _css(outcome: str) -> str:
 
 
 def _counts(runs: Sequence[Run]) -> dict[str, int]:
-    counts = {outcome: sum(run.counts()[outcome] for run in runs) for outcome in OUTCOMES}
-    skipped = sum(run.befell[0] == "skipped" for run in runs)
-    return counts | ({"skipped": skipped} if skipped else {})
+    return {outcome: sum(run.counts()[outcome] for run in runs) for outcome in OUTCOMES}
 
 
 def _verdict(runs: Sequence[Run]) -> str:
@@ -88,13 +90,63 @@ def _chips(runs: Sequence[Run]) -> str:
     )
 
 
-def _matrix(runs: Sequence[Run], whole: Grid) -> str:
+def _glance(whole: Compact) -> str:
+    """The compact form: a group of columns is a backend, each of its modes a column of marks."""
+    if not whole.labels:
+        return ""
+    backends = "".join(
+        f'<th scope="colgroup" colspan="{max(1, len(modes))}" class="first">{"<br>".join(map(escape, label))}</th>'
+        for label, modes in zip(whole.labels, whole.modes, strict=True)
+    )
+    modes = "".join(
+        f'<th scope="col"{_begins(m == 0)}><abbr title="{escape(mode)}">{escape(mode[:1])}</abbr></th>'
+        for modes in whole.modes
+        for m, mode in enumerate(modes or [""])
+    )
+    corner = '<th scope="col" rowspan="2" class="corner">group</th><th scope="col" rowspan="2" class="cases">cases</th>'
+    body = "".join([*_glance_rows(whole, whole.groups), *_glance_rows(whole, whole.settings, totals=True)])
+    notes = "".join(f'<p class="legend">{escape(line)}</p>' for line in legend(whole))
+    return (
+        "<section><h2>At a glance</h2>\n"
+        '<div class="scroll glance" tabindex="0" role="region" aria-label="At a glance"><table>\n'
+        "<caption>Groups of clauses by backend and mode, and how much passes in each setting</caption>\n"
+        f"<thead><tr>{corner}{backends}</tr><tr>{modes}</tr></thead>{body}</table></div>{notes}</section>"
+    )
+
+
+def _begins(first: bool) -> str:
+    """The class of a cell that has a line before it."""
+    return ' class="first"' if first else ""
+
+
+def _glance_rows(whole: Compact, lines: Sequence[Line], *, totals: bool = False) -> Iterator[str]:
+    """A body of the table; a total stands across the modes of its backend."""
+    columns = sum(max(1, len(modes)) for modes in whole.modes) + 2
+    head = f'<tr><th scope="rowgroup" colspan="{columns}">passed, by setting</th></tr>' if totals else ""
+    yield f'\n<tbody class="{"totals" if totals else "marks"}">{head}'
+    for line in lines:
+        cells = []
+        for cell, modes in zip(line.cells, whole.modes, strict=True):
+            width, count = (max(1, len(modes)), 1) if totals else (1, max(1, len(modes)))
+            for m in range(count):
+                parts = (cell[m] if m < len(cell) else []) or [("none", NOTHING)]
+                text = "".join(f'<span class="{_css(outcome)}">{part}</span>' for outcome, part in parts)
+                cells.append(f'<td colspan="{width}"{_begins(m == 0)}>{text}</td>')
+        failed = ' class="fail"' if line.fails else ""
+        head = f'<th scope="row"{failed}>{escape(line.head)}</th><td class="cases">{line.cases}</td>'
+        yield f"\n<tr>{head}{''.join(cells)}</tr>"
+    yield "</tbody>"
+
+
+def _matrix(whole: Grid) -> str:
     heads = []
-    for run, label in zip(runs, run_labels(runs), strict=True):
+    for run, label in zip(whole.runs, run_labels(whole.runs), strict=True):
         text = "".join(f"<span>{escape(line)}</span>" for line in label)
         whole_name = f'title="{escape(" ".join(label))}"'
         heads.append(f'<th scope="colgroup" colspan="{len(run.modes)}" class="first" {whole_name}>{text}</th>')
-    modes = [f'<th scope="col"{_line(whole, k)}>{escape(column.mode)}</th>' for k, column in enumerate(whole.columns)]
+    modes = [
+        f'<th scope="col"{_begins(whole.first[k])}>{escape(column.mode)}</th>' for k, column in enumerate(whole.columns)
+    ]
     lines = [
         f'<thead><tr><th scope="col" class="corner" rowspan="2">clause of the spec</th>{"".join(heads)}</tr>',
         f"<tr>{''.join(modes)}</tr></thead>",
@@ -111,15 +163,10 @@ def _matrix(runs: Sequence[Run], whole: Grid) -> str:
     return "\n".join([*lines, "</tbody>" if whole.rows else ""])
 
 
-def _line(whole: Grid, k: int) -> str:
-    """The class of a column that has a line before it, as the first of its run."""
-    return ' class="first"' if whole.first[k] else ""
-
-
 def _cell(whole: Grid, r: int, k: int) -> str:
     parts = cell_parts(whole.cell(whole.rows[r], k)) or [("none", NOTHING)]
     text = " ".join(f'<span class="{_css(outcome)}">{part}</span>' for outcome, part in parts)
-    return f"<td{_line(whole, k)}>{text}</td>"
+    return f"<td{_begins(whole.first[k])}>{text}</td>"
 
 
 def _problems(runs: Sequence[Run], names: Sequence[str]) -> str:
@@ -143,12 +190,19 @@ def _problems(runs: Sequence[Run], names: Sequence[str]) -> str:
     return f"<section><h2>What fails</h2>\n{''.join(items)}</section>" if items else ""
 
 
-def _remarks(runs: Sequence[Run], names: Sequence[str]) -> str:
+def _folded(runs: Sequence[Run]) -> str:
+    """What stands for the columns that would be empty."""
     items = [
-        f"<li><b>{escape(name)}</b> {escape(remark)}</li>"
-        for run, name in zip(runs, names, strict=True)
-        for remark in remarks(run)
+        f'<p class="legend"><span class="skipped">{escape(whose)}</span>{f": {escape(why)}" if why else ""}</p>'
+        for whose, why in folded(runs)
     ]
+    if len(items) <= FOLDED:
+        return "".join(items)
+    return f"<details><summary>{len(items)} kinds of columns without a case</summary>{''.join(items)}</details>"
+
+
+def _remarks(runs: Sequence[Run]) -> str:
+    items = [f"<li><b>{escape(whose)}</b> {count}: {escape(why)}</li>" for whose, count, why in remarks(runs)]
     return f'<section><h2>What is declared</h2><ul class="remarks">{"".join(items)}</ul></section>' if items else ""
 
 
@@ -166,7 +220,7 @@ def _runs(runs: Sequence[Run], names: Sequence[str]) -> str:
 
 
 # ---------------------------------------------------------------------- what page.js reads
-def _data(runs: Sequence[Run], whole: Grid) -> dict[str, Any]:
+def _data(whole: Grid) -> dict[str, Any]:
     """The cases, column by column: one letter for each outcome, and texts by number, each of them once."""
     rows = {(row.group, row.clause): r for r, row in enumerate(whole.rows)}
     numbers: dict[tuple[int, str], int] = {}

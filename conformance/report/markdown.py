@@ -9,23 +9,32 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from islices.conformance.report.grid import NOTHING, Grid, cell_parts, grid, problems, provenance, remarks, summary
-from islices.conformance.report.runs import Run, run_names
+from islices.conformance.report.grid import (
+    NOTHING,
+    Grid,
+    cell_parts,
+    folded,
+    grid,
+    problems,
+    provenance,
+    remarks,
+    summary,
+)
+from islices.conformance.report.runs import PROBLEMS, Run, run_names
 
 __all__ = ["markdown"]
 
 #: Problems shown of each run; a comment has a limit, and the rest stands in the report itself.
 SHOWN = 20
 LEGEND = "a cell counts the cases that pass; ✗ fails, ! harness errors, d declared deviations, u unsupported"
-STRONG = ("fail", "harness error", "skipped")
+STRONG = PROBLEMS
 
 
 def markdown(runs: Sequence[Run]) -> str:
     """The matrix as a table, remarks, and the first problems of each run."""
     names = run_names(runs)
-    noted = [
-        f"- {word(name)}: {_remark(remark)}" for run, name in zip(runs, names, strict=True) for remark in remarks(run)
-    ]
+    noted = [f"- {word(whose)}{f': {code(why)}' if why else ''}" for whose, why in folded(runs)]
+    noted += [f"- {word(whose)}: {count}{f': {code(why)}' if why else ''}" for whose, count, why in remarks(runs)]
     parts = [f"**{summary(runs)}**", "\n".join(_table(grid(runs))), LEGEND + ".", "\n".join(noted)]
     parts += [_problems(run, name) for run, name in zip(runs, names, strict=True)]
     parts.append(word(provenance(runs)))
@@ -49,12 +58,6 @@ def _line(cells: list[str]) -> str:
 
 def _cell(parts: list[tuple[str, str]]) -> str:
     return " ".join(f"**{part}**" if outcome in STRONG else part for outcome, part in parts) or NOTHING
-
-
-def _remark(remark: str) -> str:
-    """ "unsupported, 6 cases: reason": the counts as they are, the reason as code."""
-    counts, _, reason = remark.partition(": ")
-    return f"{counts}: {code(reason)}" if reason else counts
 
 
 def _problems(run: Run, name: str) -> str:

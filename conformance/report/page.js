@@ -5,7 +5,7 @@
   const { outcomes, columns, rows, cases, calls, letters, details, texts } = data;
   const AT_ONCE = 100;
   // marks and order of a cell, as the page was written
-  const MARKS = [["p", ""], ["f", "✗"], ["h", "!"], ["d", "d"], ["u", "u"], ["s", "skipped"]];
+  const MARKS = [["p", ""], ["f", "✗"], ["h", "!"], ["d", "d"], ["u", "u"]];
   const search = document.getElementById("search");
   const found = document.getElementById("found");
   const boxes = [...document.querySelectorAll("#tools input[type=checkbox]")];
@@ -70,8 +70,7 @@
 
   function fill(button, row, k, counts) {
     const parts = MARKS.filter(([letter]) => counts[letter]).flatMap(([letter, mark]) => {
-      const text = letter === "s" ? mark : mark + counts[letter];
-      return [" ", make("span", { className: cssOf(letter), textContent: text })];
+      return [" ", make("span", { className: cssOf(letter), textContent: mark + counts[letter] })];
     }).slice(1);
     button.replaceChildren(...(parts.length ? parts : [make("span", { className: "none", textContent: "·" })]));
     button.setAttribute("aria-label", `${columns[k].name}, ${rows[row]}: ${inWords(counts) || "none"}`);

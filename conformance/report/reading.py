@@ -41,6 +41,7 @@ FIELDS = {
     },
     "footer": {"counts": (COUNTS, True), "exit": (WHOLE, True)},
     "error": {"reason": (TEXT, True)},
+    "phase": {"says": (NAME, False)},
 }  # fmt: skip
 #: Names that must say something.
 FILLED = ("spec", "vectors", "backend", "id", "clause", "group", "mode")
@@ -130,6 +131,8 @@ class _LineError(Exception):
 
 def _take(runs: list[Run], entry: dict[str, Any], line: str, path: str) -> None:
     kind = entry.pop("type")
+    if kind == "phase":
+        return  # was for whoever waited; may come before the header
     if kind == "header":
         runs.append(Run(entry["backend"], entry, origin=path, lines=[line]))
         return

@@ -33,7 +33,8 @@ CLAUSES = {
     "1": "meaning", "2": "indices", "3": "sums", "4": "coalesce", "5": "to_dense", "6": "linear operations",
     "7": "norms", "8": "global_norm", "9": "clip_by_value", "10": "clip by norm", "11": "presets", "12": "padding",
     "13": "row selection", "14": "per sample", "15": "row updates", "16": "optimizers", "17": "traced code",
-    "18": "scalars", "19": "bags", "20": "modes",
+    "18": "scalars", "19": "bags", "20": "modes", "21": "files", "22": "differences", "23": "training from one start",
+    "24": "fronts", "25": "gradients over ranks", "26": "tables over ranks",
 }  # fmt: skip
 MODES = ("host", "framework", "traced")
 #: what can come of a case, best first

@@ -2,52 +2,115 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from islices.conformance.report.grid import NOTHING, Grid, cell_parts, grid, problems, provenance, remarks, summary
+from islices.conformance.report.compact import Compact, Line, compact, failing, legend
+from islices.conformance.report.grid import (
+    MARKS,
+    NOTHING,
+    Grid,
+    cell_parts,
+    folded,
+    grid,
+    problems,
+    provenance,
+    remarks,
+    summary,
+)
 from islices.conformance.report.runs import Run, run_names
 
-__all__ = ["indented", "matrix", "new_console", "print_cases", "print_report", "problem_lines"]
+__all__ = ["indented", "matrix", "new_console", "print_cases", "print_report", "problem_lines", "report_console"]
+
+#: Below this the compact form is shown, even where a matrix of few columns would fit.
+ROOM = 120
+#: Between the columns of the compact form.
+GAP = 2
+#: Heads of the compact form are cut at as many characters: whoever wrote the report chose them.
+LONGEST = 24
+PLAIN = {"✓": "+", "✗": "x", NOTHING: ".", "…": "~"}
+LEGEND = (
+    "a cell counts the cases that pass; ✗ fails, ! harness errors, d declared deviations, u unsupported; · has none"
+)
 
 STYLES = {
     "pass": "green", "fail": "bold red", "harness error": "bold magenta", "deviation": "yellow", "unsupported": "dim",
-    "skipped": "dim italic",
 }  # fmt: skip
 
 
-def new_console(file: IO[str] | None = None) -> Any:
-    """A console as wide as the terminal, or wide enough where there is none."""
+def new_console(file: IO[str] | None = None, *, edge: int = 200) -> Any:
+    """A console as wide as the terminal, or as COLUMNS says; what has no edge to wrap at is taken to be `edge` wide."""
     from rich.console import Console
 
     if file is None and isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # marks that an old terminal does not have are no reason to stop
+        codecs.register_error("marks", _plain_marks)  # what an old terminal does not have is no reason to stop
+        sys.stdout.reconfigure(errors="marks")
     console = Console(file=file)
     if not console.is_terminal and not os.environ.get("COLUMNS"):
-        console.width = 200  # a file or a pipe has no edge to wrap at
+        console.width = edge
     return console
 
 
-def print_report(runs: Sequence[Run], console: Any) -> None:
+def _plain_marks(error: UnicodeError) -> tuple[str, int]:
+    """What stands for characters that an encoding lacks: for the marks something else each."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(PLAIN.get(c, "?") for c in error.object[error.start : error.end]), error.end
+
+
+def report_console(file: IO[str] | None = None, *, wide: bool = False) -> Any:
+    """A console for a report; a file or a pipe gets the compact form, which reads well anywhere."""
+    return new_console(file, edge=200 if wide else 100)
+
+
+def print_report(runs: Sequence[Run], console: Any, *, wide: bool = False) -> None:
     """The matrix, what was declared, every case that fails, and the counts."""
-    print_cases(runs, console)
-    console.print(f"{summary(runs)}  ({provenance(runs)})", highlight=False, markup=False)
+    print_cases(runs, console, wide=wide)
+    _say(console, f"{summary(runs)}  ({provenance(runs)})")
 
 
-def print_cases(runs: Sequence[Run], console: Any, unless: str | tuple[str, ...] = ()) -> None:
-    """The matrix, what was declared for reasons that do not end so, and every case that fails."""
-    for table in matrix(runs, console.width):
+def print_cases(runs: Sequence[Run], console: Any, unless: str | tuple[str, ...] = (), *, wide: bool = False) -> None:
+    """The matrix, what its marks mean, what has no column in it, what was declared for reasons that do not end so, and
+    every case that fails."""
+    whole = grid(runs)
+    clauses = _fits(whole, console.width, wide)
+    for table in matrix(runs, console.width, wide=wide):
         console.print(table)
         console.print()
+    for line in [] if not whole.columns else [LEGEND] if clauses else legend(compact(runs)):
+        _say(console, line, "dim")
+    for whose, why in folded(runs):
+        _say(console, f"{whose}: {why}" if why else whose, "dim")
+    for whose, count, why in remarks(runs):
+        if not why.endswith(unless):
+            _say(console, f"{whose}: {count}: {why}", "dim")
+    for line in [] if clauses else failing(runs):
+        _say(console, f"{MARKS['fail']} {line}", STYLES["fail"])
     for run, name in zip(runs, run_names(runs), strict=True):
-        for remark in remarks(run):
-            if not remark.endswith(unless):
-                console.print(f"{name}: {indented(remark)}", style="dim", markup=False, highlight=False)
         for line in problem_lines(run, name):
-            console.print(line, highlight=False)
+            console.print(line, highlight=False, soft_wrap=_edgeless(console))
+
+
+def _edgeless(console: Any) -> bool:
+    """Whether there is nothing to wrap at: what reads a pipe or a file finds a text on one line."""
+    return not console.is_terminal and not os.environ.get("COLUMNS")
+
+
+def _say(console: Any, text: str, style: str = "") -> None:
+    """A remark; its further lines are indented, so that each remark is seen to begin."""
+    for line in indented(text).split("\n"):
+        begin = line[: len(line) - len(line.lstrip())]
+        pieces = [line] if _edgeless(console) else textwrap.wrap(
+            line, console.width, subsequent_indent=begin or "    ", break_on_hyphens=False, break_long_words=False
+        )  # fmt: skip
+        for piece in pieces:
+            console.print(piece, style=style, markup=False, highlight=False, soft_wrap=_edgeless(console))
 
 
 def problem_lines(run: Run, name: str) -> list[str]:
@@ -74,21 +137,49 @@ def indented(text: str) -> str:
     return text.replace("\n", "\n    ")
 
 
-def matrix(runs: Sequence[Run], width: int) -> list[Any]:
-    """Tables (rich) of clause by column; more than one where the columns do not fit the width."""
+# ---------------------------------------------------------------------- which form
+def matrix(runs: Sequence[Run], width: int, *, wide: bool = False) -> list[Any]:
+    """The matrix as tables (rich): clauses by columns where asked for, or where there is room for all columns side by
+    side; else the compact form. More than one where the columns do not fit the width."""
     whole = grid(runs)
+    if not whole.columns:
+        return []
+    if not _fits(whole, width, wide):
+        return _compact_tables(compact(runs), width)
     left = max([len(row.title) for row in whole.rows], default=10) + 14
-    widths = [max(*map(len, label), 6) + 2 for label in whole.labels]
-    tables, begin = [], 0
+    return [_table(whole, chosen) for chosen in _chunks(_widths(whole), width - left)]
+
+
+def _fits(whole: Grid, width: int, wide: bool) -> bool:
+    """Whether the wide form is shown."""
+    left = max([len(row.title) for row in whole.rows], default=10) + 14
+    return wide or (width >= ROOM and left + sum(_widths(whole)) <= width)
+
+
+def _widths(whole: Grid) -> list[int]:
+    """How wide each column of the wide form is, with the gap before it."""
+    return [
+        2 + max([6, *map(cell_len, label), *(cell_len(_cell(whole.cell(row, k))) for row in whole.rows)])
+        for k, label in enumerate(whole.labels)
+    ]
+
+
+def _cell(counts: Counter[str]) -> str:
+    return " ".join(text for _, text in cell_parts(counts))
+
+
+def _chunks(widths: Sequence[int], room: int) -> Iterator[range]:
+    """The columns in runs that fit, each of one column at least."""
+    begin = 0
     while begin < len(widths):
         end = begin + 1
-        while end < len(widths) and left + sum(widths[begin : end + 1]) <= width:
+        while end < len(widths) and sum(widths[begin : end + 1]) <= room:
             end += 1
-        tables.append(_table(whole, range(begin, end)))
+        yield range(begin, end)
         begin = end
-    return tables
 
 
+# ---------------------------------------------------------------------- clauses by columns
 def _table(whole: Grid, chosen: range) -> Any:
     from rich.markup import escape
     from rich.table import Table
@@ -108,3 +199,111 @@ def _table(whole: Grid, chosen: range) -> Any:
         table.add_row("" if row.group == last else escape(row.group), escape(row.title), *cells)
         last = row.group
     return table
+
+
+# ---------------------------------------------------------------------- groups by backends
+def _compact_tables(whole: Compact, width: int) -> list[Any]:
+    """The groups and, below them in the same columns, how much passes in each setting."""
+    from rich.console import Group
+    from rich.text import Text
+
+    whole = _cut(whole)
+    lines = [*whole.groups, *whole.settings]
+    margin = 2 * any(line.fails for line in lines)
+    first = margin + max(cell_len(head) for head in ("group", *(line.head for line in lines)))
+    left = [first, max(len(text) for text in ("cases", *(str(line.cases) for line in lines)))]
+    modes = [_mode_widths(whole, k) for k in range(len(whole.labels))]
+    widths = [_place_width(whole, k) for k in range(len(whole.labels))]
+    tables = []
+    for chosen in _chunks([GAP + w for w in widths], width - sum(left) - GAP):
+        columns = [*left, *(widths[k] for k in chosen)]
+        rows = [_lined_up(_row(line, chosen, modes, margin), columns) for line in whole.groups]
+        totals = [_lined_up(_row(line, chosen, [[0]] * len(modes), margin), columns) for line in whole.settings]
+        title = Text(" " * margin + "passed, by setting", style="bold")
+        rows += [Text()] * bool(rows)
+        tables.append(Group(*_heads(whole, chosen, modes, columns, margin), *rows, title, *totals))
+    return tables
+
+
+def _cut(whole: Compact) -> Compact:
+    """The same with heads of a bearable length."""
+
+    def cut(text: str) -> str:
+        return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+    groups, settings = (
+        [line._replace(head=cut(line.head)) for line in lines] for lines in (whole.groups, whole.settings)
+    )
+    return Compact([list(map(cut, label)) for label in whole.labels], whole.modes, groups, settings)
+
+
+def _heads(whole: Compact, chosen: range, modes: list[list[int]], columns: list[int], margin: int) -> Iterator[Any]:
+    """The labels above the columns, and above the marks the letters of the modes."""
+    from rich.text import Text
+
+    height = max(len(whole.labels[k]) for k in chosen)
+    above = [[""] * (height - len(whole.labels[k])) + whole.labels[k] for k in chosen]
+    for n in range(height):
+        yield _lined_up([Text(""), Text(""), *(Text(lines[n], style="bold") for lines in above)], columns)
+    if not whole.groups:
+        return
+    letters = [
+        " ".join(mode[0].ljust(width) for mode, width in zip(whole.modes[k], modes[k], strict=True)) for k in chosen
+    ]
+    yield _lined_up([Text(text, style="bold") for text in (" " * margin + "group", "cases", *letters)], columns)
+
+
+def _mode_widths(whole: Compact, k: int) -> list[int]:
+    """How wide the marks of each mode of a column are."""
+    found = [1] * len(whole.modes[k])
+    for line in whole.groups:
+        for m, parts in enumerate(line.cells[k]):
+            found[m] = max(found[m], cell_len(_plain(parts)))
+    return found
+
+
+def _place_width(whole: Compact, k: int) -> int:
+    modes = _mode_widths(whole, k)
+    totals = [cell_len(_plain(parts)) for line in whole.settings for parts in line.cells[k]]
+    return max([sum(modes) + len(modes) - 1, *map(cell_len, whole.labels[k]), *totals])
+
+
+def _row(line: Line, chosen: range, widths: list[list[int]], margin: int) -> list[Any]:
+    from rich.text import Text
+
+    failed = f"{MARKS['fail']} " if line.fails else " " * margin
+    row = [Text(failed + line.head, style=STYLES["fail"] if line.fails else ""), Text(str(line.cases))]
+    for k in chosen:
+        text = Text()
+        for m, width in enumerate(widths[k] or [0]):
+            parts = (line.cells[k][m] if m < len(line.cells[k]) else []) or [("none", NOTHING)]
+            text.append(" " * bool(m))
+            for outcome, part in parts:
+                text.append(part, STYLES.get(outcome, "dim"))
+            text.append(" " * (width - cell_len(_plain(parts))))
+        row.append(text)
+    return row
+
+
+def _lined_up(row: Sequence[Any], widths: Sequence[int]) -> Any:
+    """A line of the compact form; the second column holds numbers."""
+    from rich.text import Text
+
+    line = Text(no_wrap=True, overflow="ellipsis")
+    for n, (text, width) in enumerate(zip(row, widths, strict=True)):
+        blanks = " " * (width - text.cell_len)
+        line.append(" " * GAP * bool(n))
+        line.append_text(Text(blanks) + text if n == 1 else text + Text(blanks))
+    line.rstrip()
+    return line
+
+
+def _plain(parts: Sequence[tuple[str, str]]) -> str:
+    return "".join(text for _, text in parts)
+
+
+def cell_len(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    from rich.cells import cell_len as counted
+
+    return counted(text)

@@ -135,12 +135,12 @@ def _json_lines(header: dict[str, Any], findings: Sequence[dict[str, Any]], seco
 def _progress() -> Iterator[Any]:
     """tell(planned, found): a bar on a terminal, nothing elsewhere."""
     with shown() as progress:
-        task, lock, total = progress.add_task("asking the frameworks", total=None), threading.Lock(), 0
+        task, lock, total = progress.add_task("importing the frameworks", total=None), threading.Lock(), 0
 
         def tell(planned: int, found: int) -> None:
             nonlocal total
             with lock:
                 total += planned
-                progress.update(task, total=total or None, advance=found)
+                progress.update(task, total=total or None, advance=found, description="asking the frameworks")
 
         yield tell

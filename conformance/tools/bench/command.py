@@ -149,17 +149,19 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
     started = time.monotonic()
     with bar("", sum(job.pop("steps") for job in jobs) + ("import" in parts)) as step:
         if "import" in parts:
+            step.tell("importing each framework in a fresh Python")
             run["import"] = import_times()
-            step("import")
+            step("imported")
         for job in jobs:
             what = f"{job['backend']} {job['part']}"
+            step.tell(f"{what}: starting Python, importing {job['backend']}")
             try:
                 for record in _records(job):
                     run["records"].append(record)
                     run["versions"][record["backend"]] = record["version"]
                     if "error" in record:
                         run["failures"].append(f"{job['backend']} {Benchmark(**record['case'])}: {record['error']}")
-                    step(f"{what} {record['case']['operation'] if 'case' in record else ''}")
+                    step(f"{what}, after {record['case']['operation']}" if "case" in record else what)
             except RuntimeError as error:
                 run["failures"].append(f"{what}: {error}")
     run["seconds"] = time.monotonic() - started

@@ -190,6 +190,7 @@ def _train(options: argparse.Namespace, names: list[str], recipe: Any, text: Any
         with stderr_aside():  # what the frameworks say while they load
             trainings = [Training(name, recipe, start) for name in names]
             own = {name: _own_training(name, recipe, start) for name in names} if options.own else {}
+        step.tell("the first step: compiling")
         result = train(
             recipe, start, recipe.model.batches(), options.steps, trainings,
             shared=options.upstream == "shared", own=own, tell=lambda: step("training in step"),

@@ -62,6 +62,8 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
         (["a\0b"], "cannot read a"),
         (["r.jsonl", "--json"], "--json means nothing here"),
         (["r.jsonl", "--common"], "--common means nothing here"),
+        (["r.jsonl", "--wide", "-o", "x.md"], "--wide: means nothing to markdown"),
+        (["diff", "r.jsonl", "r.jsonl", "--wide"], "--wide means nothing to diff"),
         (["merge", "r.jsonl"], "-o PATH is missing"),
         (["merge", "-o", "x"], "merge: got 0 files"),
         (["merge", "r.jsonl", "-o", "x", "--format", "html"], "--format means nothing to merge"),
@@ -116,7 +118,8 @@ def test_a_terminal_of_few_letters_gets_what_it_can_show(tmp_path: Path) -> None
     command = [sys.executable, "-m", "islices", "report", str(tmp_path / "r.jsonl")]
     done = subprocess.run(command, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert b"?1 d1 u1" in done.stdout
+    assert b"x1d1u1" in done.stdout
+    assert b"x clipping" in done.stdout, "a pass (+) and a failure (x) are two marks there, too"
 
 
 # ---------------------------------------------------------------------- merge

@@ -14,10 +14,12 @@ from report_samples import HOSTILE_COUNTS, SHOWN, WHOLE, case, header, hostile_r
 
 from islices.cli import UsageError, main
 from islices.conformance.report import matrix, read, read_run, remarks, summary
-from islices.conformance.report.grid import grid
+from islices.conformance.report.compact import compact
+from islices.conformance.report.grid import folded, grid
 from islices.conformance.report.html import html_page
 from islices.conformance.report.junit import junit
 from islices.conformance.report.markdown import code, markdown, word
+from islices.conformance.report.merging import json_lines
 from islices.conformance.report.reading import MAX_LINE
 from islices.conformance.report.runs import Run, column_labels, columns, run_names
 
@@ -50,6 +52,16 @@ def test_a_report_by_the_former_name_of_a_mode_is_the_same(tmp_path: Path) -> No
     (new,) = runs_of(tmp_path, lines(*entries))
     (old,) = runs_of(tmp_path, lines(*entries).replace('"framework"', '"native"'))
     assert (old.modes, old.cases, old.error) == (new.modes, new.cases, "") == (["host", "framework"], new.cases, "")
+
+
+def test_phases_are_for_who_waits_and_kept_nowhere(tmp_path: Path) -> None:
+    phase = lines({"type": "phase", "says": "importing numpy"})
+    (plain,) = runs_of(tmp_path, WHOLE)
+    (run,) = runs_of(tmp_path, phase + "".join(line + "\n" + phase for line in WHOLE.splitlines()))
+    assert (run.header, run.cases, run.footer, run.error) == (plain.header, plain.cases, plain.footer, "")
+    assert json_lines([run]) == WHOLE
+    with pytest.raises(UsageError, match="holds no run"):
+        runs_of(tmp_path, phase)
 
 
 def test_what_does_not_print_stands_as_its_escape(hostile: list[Run]) -> None:
@@ -201,21 +213,25 @@ def test_the_matrix_counts_every_case(hostile: list[Run]) -> None:
     assert total == HOSTILE_COUNTS
     assert [row.group for row in whole.rows] == ["run", "coalesce", "clipping", SHOWN]
     befell = [whole.cell(whole.rows[0], k) for k in range(len(whole.columns))]
-    assert [dict(b) for b in befell] == [{}, {}, {"harness error": 1}, {"skipped": 1}, {}, {}, {}]
+    assert [dict(b) for b in befell] == [{}, {}, {"harness error": 1}, {}, {}, {}]
+    assert [run.variant for run in hostile if run not in whole.runs] == ["cuda"]
 
 
 def test_a_skipped_run_is_no_pass(tmp_path: Path) -> None:
     runs = runs_of(tmp_path, lines(*run_of(header("torch", variant="cuda", skipped="no CUDA device"))))
     assert summary(runs) == "0 pass, 0 deviation, 0 unsupported, 0 fail, 0 harness error, 1 skipped run"
-    assert remarks(runs[0]) == ["skipped: no CUDA device"]
+    assert remarks(runs) == []
+    assert folded(runs) == [("skipped: cuda of torch", "no CUDA device")]
+    assert matrix(runs, 80) == []
     assert "Conforms" not in html_page(runs)
     assert "Nothing passed" in html_page(runs)
     (suite,) = ET.fromstring(junit(runs))
     assert (suite.get("tests"), suite.get("skipped")) == ("1", "1")
 
 
+@pytest.mark.parametrize("wide", [False, True])
 def test_the_terminal_fits_its_width(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    wide: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "r.jsonl"
     heads = [header(name, version=f"{k}.0") for k, name in enumerate(["torch", "tensorflow", "jax", "mxnet"] * 3)]
@@ -225,12 +241,116 @@ def test_the_terminal_fits_its_width(
     monkeypatch.setenv("NO_COLOR", "1")
     for columns_wide in (60, 100, 300):
         monkeypatch.setenv("COLUMNS", str(columns_wide))
-        assert main(["report", str(path)]) == 0
+        assert main(["report", str(path), *(["--wide"] if wide else [])]) == 0
         output = capsys.readouterr().out
         assert max(map(len, output.splitlines())) <= columns_wide
         assert "\x1b" not in output
-        assert output.count("host") == output.count("framework") == 12
-    assert len(matrix(read(path), 60)) > 1 == len(matrix(read(path), 300))
+        if wide or columns_wide == 300:
+            assert output.count("host") == output.count("framework") == 12
+        else:
+            assert len(re.findall(r"h f\b", output)) == 12
+            assert "modes: h host, f framework\nmarks: ✓ all pass\n" in output
+    assert len(matrix(read(path), 60, wide=wide)) > 1 == len(matrix(read(path), 300, wide=wide))
+
+
+AT_A_GLANCE = """\
+                    torch       jax
+                    1.0         1.0
+  group      cases  h    f  t   h
+  densify        1  ✓    ✓  ✓   ·
+✗ clipping       3  ✗1d1 !1 ✓   ✓u2
+
+  passed, by setting
+✗ standard       4  4 ✗1 !1 d1  1 u2
+✗ ranks          1  ✗1          ·
+  read-only      1  ·           1
+
+modes: h host, f framework, t traced
+marks: ✓ all, or all others, pass; ✗N N fail; !N N harness errors; dN N declared
+    deviations; uN N unsupported; · no case
+no case: kernels off of torch
+skipped: cuda of torch, jax: finds no CUDA device here
+skipped: ranks of jax: no engine
+torch@1.0: deviation, 1 case: an open bug
+jax@1.0: unsupported, 2 cases: no such type
+✗ clipping, clip by norm (10): 1 fail in torch @1.0 host, 1 harness error in
+    torch @1.0 framework
+✗ ranks, gradients over ranks (25): 1 fail in torch @1.0 ranks host
+"""
+
+
+def test_at_80_columns_groups_stand_beside_backends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All of it, to the letter: a mark a mode, settings as totals, what has no column in a line, what fails by name."""
+    path = tmp_path / "r.jsonl"
+    dense = {"clause": "5", "group": "densify"}
+    path.write_text(lines(
+        *run_of(
+            header("torch"), *(case("densify/a", "pass", mode, **dense) for mode in ("host", "framework", "traced")),
+            case("clipping/a", "fail"), case("clipping/b", "deviation", reason="an open bug"),
+            case("clipping/c", "harness error", "framework"), case("clipping/b", "pass", "traced"),
+        ),
+        *run_of(header("torch", variant="kernels off")),
+        *run_of(header("torch", variant="cuda", skipped="torch 1.0 finds no CUDA device here")),
+        *run_of(header("torch", variant="ranks"), case("ranks/a", "fail", group="ranks", clause="25")),
+        *run_of(header("jax"), case("clipping/a", "pass"), *(case(f"clipping/{x}", "unsupported", reason="no such type")
+                                                             for x in "bc")),
+        *run_of(header("jax", variant="read-only"), case("clipping/a", "pass")),
+        *run_of(header("jax", variant="cuda", skipped="jax 1.0 finds no CUDA device here")),
+        *run_of(header("jax", variant="ranks", skipped="no engine")),
+    ))  # fmt: skip
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["report", str(path)]) == 0
+    output = capsys.readouterr().out
+    assert output.startswith(AT_A_GLANCE), output
+    monkeypatch.setenv("COLUMNS", "119")
+    assert main(["report", str(path)]) == 0
+    assert capsys.readouterr().out.splitlines()[:11] == AT_A_GLANCE.splitlines()[:11]
+    monkeypatch.setenv("COLUMNS", "120")
+    assert main(["report", str(path)]) == 0
+    assert "clause of the spec" in capsys.readouterr().out, "there is room for every clause"
+    monkeypatch.delenv("COLUMNS")
+    assert main(["report", str(path), "-o", str(tmp_path / "r.txt")]) == 0
+    assert (tmp_path / "r.txt").read_text("utf-8").startswith(AT_A_GLANCE[:200]), "a file is read anywhere"
+    assert main(["report", str(path), "-o", str(tmp_path / "r.txt"), "--wide"]) == 0
+    assert "clause of the spec" in (tmp_path / "r.txt").read_text("utf-8")
+
+
+def test_each_environment_of_a_backend_is_a_column_of_its_own(tmp_path: Path) -> None:
+    runs = runs_of(tmp_path, lines(
+        *run_of(header("jax"), case("a", "pass")), *run_of(header("jax", variant="x64"), case("a", "pass")),
+        *run_of(header("jax", numpy="2.3.1"), case("a", "pass")),
+        *run_of(header("jax", numpy="2.3.1", variant="x64"), case("a", "fail")),
+        *run_of(header("torch", variant="ranks"), case("a", "pass")),
+        {k: v for k, v in header("jax", variant="cuda").items() if k != "version"},
+        {"type": "error", "reason": "killed"},
+    ))  # fmt: skip
+    whole = compact(runs)
+    assert whole.labels == [["jax", "1.0", "NumPy 1.26.4"], ["jax", "1.0", "NumPy 2.3.1"], ["torch", "1.0", "ranks"]]
+    totals = {
+        line.head: ["".join(text for part in cell for _, text in part) for cell in line.cells]
+        for line in whole.settings
+    }
+    assert totals == {
+        "standard": ["1", "1", ""],
+        "x64": ["1", "✗1", ""],
+        "ranks": ["", "", "1"],
+        "cuda": ["!1", "", ""],
+    }
+
+
+def test_a_reason_that_runs_share_is_told_once(tmp_path: Path) -> None:
+    declared = [case(f"clipping/{x}", "unsupported", reason="no such type") for x in "ab"]
+    runs = runs_of(tmp_path, lines(
+        *run_of(header("torch"), *declared), *run_of(header("torch", variant="kernels off"), *declared),
+        *run_of(header("torch", variant="read-only"), *declared[:1]), *run_of(header("jax"), *declared),
+    ))  # fmt: skip
+    assert remarks(runs) == [
+        ("torch@1.0, kernels off, read-only", "unsupported, 2, 2, 1 cases", "no such type"),
+        ("jax@1.0", "unsupported, 2 cases", "no such type"),
+    ]
+    assert remarks(runs[:2]) == [("torch@1.0, kernels off", "unsupported, 2 cases each", "no such type")]
 
 
 def test_the_terminal_shows_hostile_text_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -328,7 +448,7 @@ def test_the_page_holds_the_cases_and_no_markup_of_theirs(hostile: list[Run]) ->
     assert "unsafe-inline" not in page
     data = json.loads(page.split('id="data">')[1].split("</script>")[0])
     outcomes = Counter(letter for letters in data["letters"] for letter in letters if letter != ".")
-    assert outcomes == {"p": 6, "f": 2, "d": 1, "u": 1, "h": 2, "s": 1}
+    assert outcomes == {"p": 6, "f": 2, "d": 1, "u": 1, "h": 2}
     assert SHOWN in data["texts"]
     assert [SHOWN in id for _, id in data["cases"]].count(True) == 1
     assert "Does not conform: 2 fails, 2 harness errors" in page

@@ -1,0 +1,181 @@
+"""The matrix at a glance: groups of clauses by backend, a mark for each mode, and how much passes in each setting.
+
+Twenty columns of counts do not fit a terminal of 80. Here all modes of a backend share a column, its runs in other
+settings (kernels off, read-only, ...) are rows of totals below, and only what is not a plain pass is counted in a cell.
+Like grid.py it holds no rendering: cells are parts, (outcome, text).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from islices.conformance.data import GROUPS
+from islices.conformance.report.grid import MARKS, NOTHING, Grid, cell_parts, grid
+from islices.conformance.report.runs import MODES, PROBLEMS, Run, run_labels
+
+__all__ = ["Compact", "Line", "Place", "compact", "failing", "legend"]
+
+#: How the variant without a name is called beside the others.
+STANDARD = "standard"
+PASS = "✓"
+#: Columns that one line about a failing clause names.
+NAMED = 4
+
+#: What is shown of the cases of a cell: (outcome, text) each.
+Parts = list[tuple[str, str]]
+
+
+@dataclass(eq=False)
+class Place:
+    """A column: one backend in one version and environment, with its runs by variant."""
+
+    key: Hashable
+    runs: dict[str, Run] = field(default_factory=dict)
+
+    @property
+    def lead(self) -> Run:
+        """The run whose groups are shown: the standard one where there is one."""
+        return self.runs.get("") or next(iter(self.runs.values()))
+
+
+class Line(NamedTuple):
+    """A row: its head, how many different cases it has, and for each place the parts of each of its modes."""
+
+    head: str
+    cases: int
+    cells: list[list[Parts]]
+
+    @property
+    def fails(self) -> bool:
+        return any(outcome in PROBLEMS for cell in self.cells for parts in cell for outcome, _ in parts)
+
+
+@dataclass
+class Compact:
+    labels: list[list[str]]
+    """The lines above each column, without the modes."""
+    modes: list[list[str]]
+    """Of each place, in the order of the parts of its cells."""
+    groups: list[Line]
+    settings: list[Line]
+    """How much passes in each variant, all modes in one part."""
+
+
+def compact(runs: Sequence[Run]) -> Compact:
+    """Count the cases of each group for each place."""
+    whole = grid(runs)
+    places = _places(whole.runs)
+    leads = [place.lead for place in places]
+    counted = [_by_group(run) for run in leads]
+    found = {group for groups, _ in counted for group in groups}
+    groups = [
+        Line(
+            group,
+            len(set().union(*(ids.get(group, ()) for _, ids in counted))),
+            [[_marks(groups[group][mode]) if group in groups else [] for mode in run.modes]
+             for run, (groups, _) in zip(leads, counted, strict=True)],
+        )
+        for group in sorted(found, key=_group_place)
+    ]  # fmt: skip
+    variants = dict.fromkeys(variant for place in places for variant in place.runs)
+    settings = [
+        Line(
+            variant or STANDARD,
+            len({case["id"] for place in places if variant in place.runs for case in place.runs[variant].cases}),
+            [[_spaced(place.runs[variant].counts())] if variant in place.runs else [] for place in places],
+        )
+        for variant in sorted(variants, key=bool)
+    ]
+    labels = [[line.removeprefix("@") for line in label] for label in run_labels(leads)]
+    return Compact(labels, [[mode for mode in run.modes if mode] for run in leads], groups, settings)
+
+
+def _places(runs: Sequence[Run]) -> list[Place]:
+    places: list[Place] = []
+    for run in runs:
+        key = (
+            tuple(run.fact(name) for name in ("backend", "version", "python", "numpy", "islices", "profile")),
+            run.system,
+        )
+        free = [place for place in places if run.variant not in place.runs]
+        same = [place for place in free if place.key == key]
+        if "version" not in run.header:  # its process ended before it said anything
+            same += [place for place in free if place.lead.backend == run.backend]
+        if not same:
+            places.append(Place(key))
+        (same or places[-1:])[0].runs[run.variant] = run
+    return places
+
+
+def _by_group(run: Run) -> tuple[dict[str, dict[str, Counter[str]]], dict[str, set[str]]]:
+    """Of each group of a run: outcomes by mode, and the ids of its cases."""
+    counts: dict[str, dict[str, Counter[str]]] = {}
+    ids: dict[str, set[str]] = {}
+    for case in run.cases:
+        of_group = counts.setdefault(case["group"], {mode: Counter() for mode in run.modes})
+        of_group[case["mode"]][case["outcome"]] += 1
+        ids.setdefault(case["group"], set()).add(case["id"])
+    return counts, ids
+
+
+def _group_place(group: str) -> tuple[int, str]:
+    return GROUPS.index(group) if group in GROUPS else len(GROUPS), group
+
+
+def _spaced(counts: Counter[str]) -> Parts:
+    """How many pass, and after a space each what does not."""
+    return [(outcome, f"{' ' if n else ''}{text}") for n, (outcome, text) in enumerate(cell_parts(counts))]
+
+
+def _marks(counts: Counter[str]) -> Parts:
+    """What is no plain pass is counted; a mark for the passes stands before it, unless something fails."""
+    others = [(outcome, text) for outcome, text in cell_parts(counts) if outcome != "pass"]
+    if counts["pass"] and not any(counts[outcome] for outcome in PROBLEMS):
+        return [("pass", PASS), *others]
+    return others
+
+
+# ---------------------------------------------------------------------- in words
+#: outcome -> what stands for it in the legend
+SAYS = {
+    "fail": "N fail", "harness error": "N harness errors", "deviation": "N declared deviations",
+    "unsupported": "N unsupported",
+}  # fmt: skip
+
+
+def legend(table: Compact) -> list[str]:
+    """What the modes and the marks that occur mean, a line each."""
+    modes = [mode for mode in MODES if any(mode in modes for modes in table.modes)]
+    modes += sorted({mode for modes in table.modes for mode in modes} - set(modes))
+    cells = [parts for line in table.groups for cell in line.cells for parts in cell]
+    used = {outcome for parts in cells for outcome, _ in parts}
+    used |= {outcome for line in table.settings for cell in line.cells for parts in cell for outcome, _ in parts}
+    partly = any(len(parts) > 1 and parts[0][0] == "pass" for parts in cells)
+    marks = [f"{PASS} all{', or all others,' if partly else ''} pass"] if "pass" in used else []
+    marks += [f"{MARKS[outcome]}N {says}" for outcome, says in SAYS.items() if outcome in used]
+    if not all(cells) or any(len(cell) < len(modes) for line in table.groups for cell in line.cells):
+        marks.append(f"{NOTHING} no case")
+    named = ", ".join(f"{mode[0]} {mode}" for mode in modes)
+    return [f"modes: {named}"] * bool(named) + [f"marks: {'; '.join(marks)}"] * bool(marks)
+
+
+def failing(runs: Sequence[Run]) -> list[str]:
+    """A line for each clause that fails somewhere: "errors, meaning (1): 1 fail in mxnet host, ..."."""
+    whole = grid(runs)
+    return [
+        f"{row.group}, {row.title}: {_where(whole, row)}" for row in whole.rows if row.clause and _where(whole, row)
+    ]
+
+
+def _where(whole: Grid, row: Any) -> str:
+    places = []
+    for k, label in enumerate(whole.labels):
+        counts = whole.cell(row, k)
+        said = [f"{counts[outcome]} {outcome}" for outcome in PROBLEMS if counts[outcome]]
+        if said:
+            places.append(f"{' and '.join(said)} in {' '.join(label)}")
+    more = [f"and {len(places) - NAMED} more columns"] if len(places) > NAMED else []
+    return ", ".join([*places[:NAMED], *more])

@@ -1,0 +1,174 @@
+"""What commands say while they work: on a terminal, in a log, and while the error output is put aside."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from collections import Counter
+from typing import Any, NamedTuple
+
+import pytest
+
+from islices.conformance.progress import Watched, board
+
+CONFORM = ("-m", "islices", "conform", "-b", "numpy", "--variant", "standard", "-k", "clip_by_value or densify")
+#: Seconds without a sign of life that are too long, as a user feels it.
+SILENCE = 2.0
+
+
+class Screen(NamedTuple):
+    """What a program wrote to a terminal, with when it did, its exit code, and by how many seconds a busy machine woke
+    this process late, which the other one may have been, too."""
+
+    written: list[tuple[float, str]]
+    code: int
+    late: float
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", "".join(text for _, text in self.written))
+
+    @property
+    def longest_silence(self) -> float:
+        times = [when for when, _ in self.written]
+        return max(after - before for before, after in itertools.pairwise(times))
+
+
+def on_a_terminal(*arguments: str) -> Screen:
+    """A fresh interpreter on a pseudo-terminal of 80 columns."""
+    terminal, its_side = pty.openpty()
+    env = {**os.environ, "COLUMNS": "80", "LINES": "24", "TERM": "xterm", "NO_COLOR": "1"}
+    command = [sys.executable, *arguments]
+    written: list[tuple[float, bytes]] = []
+    began, late = time.monotonic(), 0.0
+    with subprocess.Popen(command, stdin=its_side, stdout=its_side, stderr=its_side, env=env) as process:
+        os.close(its_side)
+        try:
+            while time.monotonic() - began < 300:
+                asleep = time.monotonic()
+                if not select.select([terminal], [], [], 0.05)[0]:
+                    late = max(late, time.monotonic() - asleep - 0.05)
+                    continue
+                data = os.read(terminal, 65536)
+                if not data:
+                    break
+                written.append((time.monotonic(), data))
+            else:
+                process.kill()
+        except OSError:  # how Linux says that the other side is closed
+            pass
+        finally:
+            os.close(terminal)
+    return Screen([(when, data.decode("utf-8", "replace")) for when, data in written], process.returncode, late)
+
+
+def test_a_terminal_never_stands_still() -> None:
+    screen = on_a_terminal(*CONFORM)
+    assert screen.code == 0, screen.text
+    for words in ("starting Python", "choosing cases", "(host)", "0 of 1 runs ended", "1 of 1 runs ended"):
+        assert words in screen.text
+    assert re.search(r"numpy +\d+/\d+", screen.text), "how far it is"
+    assert screen.longest_silence < SILENCE + 3 * screen.late
+    assert screen.written[-1][1].endswith("\n")
+    assert "".join(text for _, text in screen.written).count("\x1b[?25h") == 1, "the cursor is back"
+    matrix = screen.text.splitlines()[-12:]
+    assert any(re.match(r"densify +26 +✓", line) for line in matrix), matrix
+
+
+def test_a_log_has_a_line_for_each_run_and_no_control_characters() -> None:
+    done = subprocess.run([sys.executable, *CONFORM, "--json", "-"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    kinds = Counter(line["type"] for line in lines)
+    assert kinds.keys() == {"header", "start", "case", "footer"}, "phases are no part of a report"
+    first, *matrix = done.stderr.splitlines()
+    assert re.fullmatch(rf"numpy: {kinds['case']} pass, 0 fail, \d+ s", first)
+    assert "numpy:" not in "".join(matrix)
+    assert not [c for c in done.stderr if not c.isprintable() and c != "\n"]
+
+
+def test_what_a_report_says_is_told() -> None:
+    ended: list[str] = []
+    job = Watched("jax x64", lambda job: ended.append(job.verdict()))
+    assert (job.state, job.doing()) == ("waiting", "waiting for a core")
+    job.begin()
+    assert (job.state, job.doing(), job.total) == ("running", "starting Python", None)
+
+    def take(*entries: dict[str, Any]) -> str:
+        job.take("".join(json.dumps(entry) + "\n" for entry in entries).encode())
+        return job.doing()
+
+    start, case = {"type": "start", "id": "norms/a", "mode": "traced"}, {"type": "case", "outcome": "pass", "id": "a"}
+    assert take({"type": "phase", "says": "importing jax"}) == "importing jax"
+    assert take({"type": "header", "backend": "jax", "total": 4}) == "importing jax"
+    assert take(start) == "norms/a (traced)"
+    job.since -= 3
+    assert job.doing() == "norms/a (traced), compiling, 3 s"
+    assert take(case, start, {**case, "outcome": "fail", "reason": '{"type": "case", "outcome": "pass"'}, start) == (
+        "norms/a (traced)"
+    )
+    assert (job.done, job.total, job.counts) == (2, 4, {"pass": 1, "fail": 1})
+    assert take({"type": "footer", "counts": {}, "exit": 1}) == "leaving Python"
+    job.end()
+    assert job.state == "ended"
+    assert ended == ["jax x64: 1 pass, 1 fail, 0 s"]
+    skipped = Watched("jax cuda", lambda job: ended.append(job.verdict()))
+    skipped.begin()
+    skipped.end("skipped")
+    assert ended[1:] == ["jax cuda: skipped, 0 s"]
+
+
+def test_a_long_run_is_heard_of_in_a_log(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("islices.conformance.progress.HEARTBEAT", 0.5)
+    with board(["jax", "torch"]) as told:
+        told.jobs[0].begin()
+        told.jobs[0].now("importing jax")
+        said = ""
+        for _ in range(100):
+            said += capfd.readouterr().err
+            if said:
+                break
+            time.sleep(0.1)
+    assert re.match(r"running: jax 0/\?: importing jax(, \d+ s)?\n", said)
+
+
+ASIDE = """
+import time
+from islices.cli import stderr_aside
+from islices.conformance.progress import bar
+with bar("loading the frameworks", 2) as step, stderr_aside():
+    time.sleep(3)
+    step.tell("a second thing")
+    time.sleep(1)
+"""
+
+
+def test_bars_move_while_the_error_output_is_put_aside() -> None:
+    screen = on_a_terminal("-c", ASIDE)
+    assert screen.code == 0, screen.text
+    assert "loading the frameworks" in screen.text
+    assert "a second thing" in screen.text
+    assert screen.longest_silence < SILENCE / 2 + 3 * screen.late, "it slept for 3 s"
+
+
+PRINTS = """
+import sys
+from islices.conformance.progress import bar
+with bar("working", 2):
+    print("a finding")
+"""
+
+
+def test_findings_go_where_the_output_goes(tmp_path: object) -> None:
+    target = f"{tmp_path}/out"
+    screen = on_a_terminal("-c", f"import sys, os; sys.stdout = open({target!r}, 'w')\n{PRINTS}")
+    assert screen.code == 0, screen.text
+    with open(target, encoding="utf-8") as file:
+        assert file.read() == "a finding\n", "not above the bar, on the terminal"
