@@ -88,6 +88,7 @@ def validator() -> Any:
     return jsonschema.Draft202012Validator(schema)
 
 
+@pytest.mark.repeats_where(lambda file: file.name in ("embedding.json", "optimizers.json"))
 @pytest.mark.parametrize("file", vector_files(), ids=lambda file: file.name)
 def test_the_schema_describes_the_file(file: Any, validator: Any) -> None:
     document = json.loads(file.read_text("utf-8"))

@@ -88,6 +88,7 @@ def test_pairwise_sums_are_caught(tmp_path: Path) -> None:
     assert {"coalesce/saturation/float16", "coalesce/saturation/bfloat16"} <= run.ids("pass")
 
 
+@pytest.mark.repeats
 def test_sixteen_bit_sums_without_a_wider_type_are_caught(tmp_path: Path) -> None:
     defect = """
     def segment_sum(self, values, segments, count):
@@ -112,6 +113,7 @@ def test_norms_of_the_stored_values_are_caught(tmp_path: Path) -> None:
     assert "clipping/by_norm/cancelling-is-unchanged" in run.ids("fail")
 
 
+@pytest.mark.repeats
 def test_a_sum_of_squares_in_float32_is_caught(tmp_path: Path) -> None:
     defect = """
     def row_sum(self, x):
@@ -121,6 +123,7 @@ def test_a_sum_of_squares_in_float32_is_caught(tmp_path: Path) -> None:
     assert run.clauses("fail") >= {"7", "8"}
 
 
+@pytest.mark.repeats
 def test_quotients_by_the_reciprocal_are_caught(tmp_path: Path) -> None:
     defect = """
     def div(self, a, b):
@@ -133,6 +136,7 @@ def test_quotients_by_the_reciprocal_are_caught(tmp_path: Path) -> None:
     assert not any("/sgd" in i for i in wrong)  # which divides by nothing
 
 
+@pytest.mark.repeats
 def test_roots_that_are_not_rounded_correctly_are_caught(tmp_path: Path) -> None:
     defect = """
     def sqrt(self, x):
@@ -143,6 +147,7 @@ def test_roots_that_are_not_rounded_correctly_are_caught(tmp_path: Path) -> None
     assert any("hundred-steps/adagrad/" in i for i in run.ids("fail"))
 
 
+@pytest.mark.repeats
 def test_steps_that_move_other_rows_are_caught(tmp_path: Path) -> None:
     defect = """
     def set_rows(self, table, ids, values, *, donate=False):

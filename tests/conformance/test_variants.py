@@ -143,6 +143,7 @@ def test_a_device_variant_runs_its_cases_on_that_device(name: str, mode: str) ->
 
 
 # ---------------------------------------------------------------------- torch.compile
+@pytest.mark.repeats
 @pytest.mark.skipif("torch" not in FRAMEWORKS, reason="torch is not installed")
 def test_torchs_traced_column_runs_compiled_code_however_many_forms_come() -> None:
     import torch

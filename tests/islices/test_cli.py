@@ -71,7 +71,7 @@ def test_json_lines(tmp_path: Path) -> None:
 
 
 def test_no_colour_in_a_pipe() -> None:
-    done = islices_command("conform", "-b", "numpy", "-k", "norms", NO_COLOR="1")
+    done = islices_command("conform", "-b", "numpy", "--variant", "standard", "-k", "norms", NO_COLOR="1")
     assert "\x1b" not in done.stdout
     assert "global_norm (8)" in done.stdout
 
@@ -127,11 +127,12 @@ Broken.to_numpy = lambda self, x: numpy.asarray(x)
 
 
 def test_a_broken_backend_fails_and_a_crash_is_a_harness_error(plugins: Path) -> None:
-    done = islices_command("conform", "-b", "keeps_last", "-b", "numpy", "--variant", "standard", path=plugins)
+    some = ("-b", "numpy", "--variant", "standard", "-k", "coalesce or algebra")
+    done = islices_command("conform", "-b", "keeps_last", *some, path=plugins)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "expected:" in done.stdout
     assert "call:" in done.stdout
-    done = islices_command("conform", "-b", "crashes", "-b", "numpy", "--variant", "standard", path=plugins)
+    done = islices_command("conform", "-b", "crashes", *some, path=plugins)
     assert done.returncode == 3, done.stdout + done.stderr
     assert "the process ended in" in done.stdout, "the case that ended it is named"
     assert "exit 7" in done.stdout

@@ -133,6 +133,7 @@ def dense_of(grad: Any) -> np.ndarray:
     return np.asarray(islices.to_dense(grad))
 
 
+@pytest.mark.repeats_where(lambda case, outer: outer == "eager" and case not in ("plain", "scan", "vmap"))
 @pytest.mark.parametrize("outer", ["eager", "jit"])
 @pytest.mark.parametrize("case", CASES)
 def test_against_dense(case: str, outer: str) -> None:

@@ -192,6 +192,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.repeats_where(
+    lambda name, options: (list(PAIRS).index(name) + list(OPTIONS).index(options)) % len(OPTIONS)
+)
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("name", PAIRS)
 def test_kerass_own_course_around_the_rule(name: str, options: str) -> None:

@@ -60,6 +60,7 @@ def another_framework(group: Group, own: str, other: str, says: str) -> list[flo
         return B.to_numpy(all_reduce(mine)).tolist()  # type: ignore[no-any-return]
 
 
+@pytest.mark.repeats_where(lambda own, other: {own, other} & {"jax", "tensorflow"})
 @pytest.mark.parametrize(
     ("engine", "own", "other", "says"),
     [

@@ -89,6 +89,7 @@ def test_kernels_are_kept_on_disk(tmp_path: Path) -> None:
     assert second == ("kernels", first[2], 0)
 
 
+@pytest.mark.repeats
 @pytest.mark.skipif(sys.platform != "linux", reason="file modes as root")
 def test_nowhere_to_keep_them(copy: Path, tmp_path: Path) -> None:
     """A package and a home that nobody may write to: kernels are compiled, and nothing is said."""
