@@ -13,6 +13,9 @@ from islices.conformance.tools.audit.run import run_all
 if importlib.util.find_spec("jax") is None:
     pytest.skip("jax is not installed", allow_module_level=True)
 
+# how an audit runs is tested by test_audit.py and, on the probes of one framework, test_mxnet.py
+pytestmark = pytest.mark.repeats
+
 MODULES = ("arithmetic", "jax", "jax_arithmetic", "optax")
 Findings = dict[str, list[dict[str, Any]]]
 

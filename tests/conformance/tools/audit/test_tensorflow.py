@@ -17,6 +17,9 @@ if "tensorflow" not in islices.list_backends():
     pytest.skip("tensorflow is not installed", allow_module_level=True)
 pytest.importorskip("keras", reason="keras is not installed")
 
+# how an audit runs is tested by test_audit.py and, on the probes of one framework, test_mxnet.py
+pytestmark = pytest.mark.repeats
+
 MODULES = ("tensorflow", "tensorflow_arithmetic", "tensorflow_clip", "tensorflow_rows", "keras", "keras_optimizers")
 #: Where everything was measured; other versions are told about by the audit itself.
 MEASURED = {"tensorflow-cpu": "2.21.0", "keras": "3.15.1"}
