@@ -66,6 +66,7 @@ def test_the_oracles_share_no_code() -> None:
 
 
 # ---------------------------------------------------------------------- the files
+@pytest.mark.repeats
 def test_regenerating_gives_the_same_bytes(tmp_path: Path) -> None:
     generate.write(tmp_path)
     committed = {file.name: file.read_bytes() for file in vector_files()}

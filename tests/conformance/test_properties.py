@@ -58,6 +58,7 @@ def test_laws_hold_in_traced_code(name: str) -> None:
     assert not any(found), "\n".join(f.script for f in found if f)
 
 
+@pytest.mark.repeats
 def test_backends_give_the_same_bits() -> None:
     places = sorted(columns(BACKENDS), key=lambda place: place[0].name != "numpy")
     found = [c.script for law in LAWS.values() if (c := compare_columns(law, places, 2, seed=0))]
@@ -103,6 +104,7 @@ def test_a_broken_law_is_shrunk_and_printed_as_code(tmp_path: Path) -> None:
     assert right.stdout.endswith("the law densify_is_linear holds here\n")
 
 
+@pytest.mark.repeats
 @pytest.mark.usefixtures("wrong_torch")
 def test_a_disagreement_is_printed_as_code(tmp_path: Path) -> None:
     counterexample = compare_columns(LAWS["densify_of_coalesce_is_densify"], columns(["numpy", "torch"]), 200, seed=0)

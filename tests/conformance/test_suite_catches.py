@@ -70,6 +70,7 @@ def test_a_sum_that_keeps_the_last_contribution_is_caught_by_many_clauses(tmp_pa
     assert not {i for i in wrong if "/sorted-unique/" in i or "/one/" in i or "/empty/" in i}
 
 
+@pytest.mark.repeats
 def test_pairwise_sums_are_caught(tmp_path: Path) -> None:
     defect = """
     def segment_sum(self, values, segments, count):
@@ -101,6 +102,7 @@ def test_sixteen_bit_sums_without_a_wider_type_are_caught(tmp_path: Path) -> Non
     assert "coalesce/saturation/float16" in run.ids("fail")
 
 
+@pytest.mark.repeats
 def test_norms_of_the_stored_values_are_caught(tmp_path: Path) -> None:
     # a core whose norms forget to sum duplicates first, as most frameworks' own do
     run = conform(
@@ -159,6 +161,7 @@ def test_steps_that_move_other_rows_are_caught(tmp_path: Path) -> None:
     assert run.ids("fail") == {"optimizers/other-rows-keep-their-bits/adam-decay"}
 
 
+@pytest.mark.repeats
 def test_indices_that_are_not_checked_are_caught(tmp_path: Path) -> None:
     run = conform(
         tmp_path, "-k", "errors",
@@ -221,6 +224,7 @@ def test_a_case_that_ends_in_a_declared_primitive_is_unsupported_and_names_it(tm
     assert {line["reason"] for line in missing} == {"host: isin: loopback cannot search"}
 
 
+@pytest.mark.repeats
 def test_a_primitive_that_is_neither_written_nor_declared_is_a_failure(tmp_path: Path) -> None:
     run = conform(tmp_path, "-k", "keep_rows or to_dense/no-rows", mutation="del LoopbackBackend.isin\n")
     assert run.status == 1
@@ -256,6 +260,7 @@ def test_a_deviation_that_fails_as_declared_is_one_and_all_else_fails(tmp_path: 
     assert (passing["outcome"], "remove the declaration" in passing["reason"]) == ("fail", True)
 
 
+@pytest.mark.repeats
 def test_a_declared_difference_holds_in_the_declared_mode_only(tmp_path: Path) -> None:
     defect = """
     def scatter_rows(self, values, ids, shape):

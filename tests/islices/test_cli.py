@@ -49,8 +49,9 @@ def test_usage_errors(arguments: list[str], words: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_backends_lists_what_is_installed() -> None:
-    found = json.loads(islices_command("backends", "--json").stdout)
+def test_backends_lists_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["backends", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
     assert [b["name"] for b in found["backends"]] == islices.list_backends()
     assert all("error" not in b for b in found["backends"])
 

@@ -103,6 +103,7 @@ RAISING = {
 }
 
 
+@pytest.mark.repeats_where(lambda jit: jit)
 @pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
 @pytest.mark.parametrize("name", TAMPERING)
 def test_what_changes_indices_is_refused_in_chain(name: str, jit: bool) -> None:

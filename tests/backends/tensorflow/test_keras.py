@@ -352,6 +352,7 @@ def rule_by_hand(rule: optim.Optimizer) -> Apply:
     return apply
 
 
+@pytest.mark.repeats_where(lambda label: label == "rowwise_adagrad")
 @pytest.mark.parametrize("label", RULES)
 def test_stepped_follows_the_rule(label: str) -> None:
     got = fitted(front.Stepped(RULES[label], global_clipnorm=CLIP), eager=True)

@@ -81,7 +81,7 @@ def runs_here(engine: str, backend: str) -> None:
         pytest.skip(why)
 
 
-@pytest.mark.repeats_where(lambda engine, backend: (engine, backend) not in (("mpi", "numpy"), ("torch", "torch")))
+@pytest.mark.repeats_where(lambda engine: engine != "mpi")
 @pytest.mark.parametrize(("engine", "backend"), ENGINES)
 def test_every_case_over_an_engine(engine: str, backend: str) -> None:
     runs_here(engine, backend)
@@ -90,7 +90,7 @@ def test_every_case_over_an_engine(engine: str, backend: str) -> None:
     verdicts(said, len(said[0]) * 3 // 4)  # without bfloat16, which not every NumPy has
 
 
-@pytest.mark.repeats_where(lambda backend: backend != "torch")
+@pytest.mark.repeats
 @pytest.mark.parametrize(("engine", "backend"), list(ENGINES)[1:])
 def test_bits_do_not_depend_on_the_engine(engine: str, backend: str) -> None:
     runs_here(engine, backend)

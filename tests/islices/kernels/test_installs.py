@@ -119,6 +119,7 @@ def test_a_folder_for_them_that_is_none(tmp_path: Path) -> None:
     assert not err, err
 
 
+@pytest.mark.repeats
 def test_bytecode_without_sources(copy: Path) -> None:
     subprocess.run([sys.executable, "-m", "compileall", "-q", "-b", str(copy)], check=True, timeout=120)
     for source in copy.rglob("*.py"):
@@ -128,6 +129,7 @@ def test_bytecode_without_sources(copy: Path) -> None:
     assert not err, err
 
 
+@pytest.mark.repeats
 def test_an_archive(copy: Path, tmp_path: Path) -> None:
     archive = shutil.make_archive(str(tmp_path / "islices"), "zip", copy)
     what, *_, err = run(f"import islices; assert islices.__file__.startswith({archive!r})", PYTHONPATH=archive)
