@@ -163,6 +163,7 @@ def both(name: str, **options: Any) -> tuple[Any, Any]:
     return getattr(front, function)(**arguments, **options), getattr(optax, function)(**arguments)
 
 
+@pytest.mark.repeats_where(lambda name: name not in ("adam", "rmsprop"))
 @pytest.mark.parametrize("name", ALIASES)
 def test_all_rows_are_those_of_optax(name: str) -> None:
     """On densified gradients, weights and state; "touched" too where every row is named. Operation by operation."""
@@ -464,6 +465,7 @@ def loss(params: Any, ids: Any, target: Any) -> Any:
     return (jnp.tanh(rows).mean(0) @ params["out"] - target) ** 2
 
 
+@pytest.mark.repeats_where(lambda rows: rows == "all")
 @pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("rows", ["touched", "all"])
 def test_fifty_jitted_steps_are_those_by_hand(rows: str) -> None:

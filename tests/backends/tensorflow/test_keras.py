@@ -362,6 +362,7 @@ def test_stepped_follows_the_rule(label: str) -> None:
     assert still, "no gradient has named these rows"
 
 
+@pytest.mark.repeats
 def test_stepped_in_a_graph_is_saved_and_goes_on(tmp_path: Path) -> None:
     rule = optim.adam(RATE, beta2=0.99, frozen=[0], semantics="torch")
     whole = fitted(front.Stepped(rule, clipnorm=CLIP), eager=True, epochs=3)

@@ -91,6 +91,7 @@ def checkpoints(group: Group, folder: str) -> list[float]:
     return table.lookup(torch.tensor([2])).flatten().tolist()  # type: ignore[no-any-return]
 
 
+@pytest.mark.repeats
 def test_loading_for_no_framework(tmp_path: Path) -> None:
     assert run("torch", checkpoints, folder=str(tmp_path)) == [[1.0]] * 2
 

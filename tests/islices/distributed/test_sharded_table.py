@@ -212,6 +212,7 @@ def test_folders_that_are_not_the_same_one(four: list[Any]) -> None:
     assert all("-1-of-4.npz is not there: accepted is a folder that all ranks see" in words for _, words, _ in found)
 
 
+@pytest.mark.repeats
 def test_of_a_rank_that_dies_nothing_is_half_done(tmp_path: Path) -> None:
     if reason := absent("torch"):
         pytest.skip(reason)
