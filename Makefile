@@ -3,11 +3,13 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
+# files as a whole: tests of a file share what it starts
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 # Other environments, whose frameworks `make soak` puts beside these.
 OLDER := .venv-older .venv-older-tensorflow
 PADDLE := .venv-paddle
 
-.PHONY: conform conform-all test soak bench docs lint vectors clean
+.PHONY: conform conform-all test test-all soak bench docs lint vectors clean
 
 conform: $(READY)  ## the conformance matrix of every backend: the quick profile
 	$(BIN)/islices conform $(ARGS)
@@ -15,8 +17,11 @@ conform: $(READY)  ## the conformance matrix of every backend: the quick profile
 conform-all: $(READY)  ## every case under every setting, on two cores in about an hour
 	$(BIN)/islices conform --profile full --variant all $(ARGS)
 
-test: $(READY)  ## all tests, on two cores in about 40 minutes
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+test: $(READY)  ## what each module is tested by, and the quick profile: on two cores in about 8 minutes
+	$(PYTEST) $(ARGS)
+
+test-all: $(READY)  ## the tests that repeat these for other types, frameworks and engines: about 25 minutes more
+	$(PYTEST) -m 'repeats and not soak' $(ARGS)
 
 soak: $(READY) $(OLDER:%=%/ready) $(PADDLE)/ready  ## long runs: every variant here, an older set and a sixth framework, random and hostile input
 	$(BIN)/islices conform --variant all --json soak.jsonl $(OLDER:%=--python %/bin/python) --python $(PADDLE)/bin/python

@@ -1,5 +1,7 @@
 """The tests of a checkout test that checkout, or what has been built of it and installed, but no other checkout."""
 
+import inspect
+import os
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,33 @@ if FOUND != ROOT and (FOUND / "pyproject.toml").exists():
         "environment (make test)"
     )
 
-#: Files that take minutes begin first: two workers end together then.
-LONGEST = ("test_conformance.py", "test_properties.py", "test_suite_catches.py", "test_oracles.py")
+#: Files that take longest, the longest first, so that two workers end together; a folder stands for its files.
+LONGEST = [
+    "conformance/test_conformance.py", "islices/test_gradients.py", "conformance/test_suite_catches.py",
+    "backends/jax/test_host_calls.py", "islices/distributed/test_sharded_table.py", "islices/kernels/test_kernels.py",
+    "conformance/test_sample_backend.py", "islices/test_gradients_twice.py", "docs/test_readme.py", "backends/jax",
+    "islices/distributed", "backends/tensorflow", "conformance", "islices/test_cli.py", "islices/kernels", "docs",
+]  # fmt: skip
 
 
+def place(item: pytest.Item) -> int:
+    path = item.path.as_posix().removeprefix(f"{Path(__file__).parent.as_posix()}/")
+    return next((k for k, start in enumerate(LONGEST) if path.startswith(start)), len(LONGEST))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """XLA's programs are compiled once for all workers and all processes that tests start."""
+    if hasattr(config, "cache"):
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(config.cache.mkdir("jax")))
+        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m looks at the markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.name not in LONGEST)
+    for item in items:
+        for mark in item.iter_markers("repeats_where"):
+            given = item.callspec.params if isinstance(item, pytest.Function) else {}
+            (condition,) = mark.args
+            if condition(*(given[name] for name in inspect.signature(condition).parameters)):
+                item.add_marker("repeats")
+    items.sort(key=place)

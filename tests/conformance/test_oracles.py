@@ -66,6 +66,7 @@ def test_the_oracles_share_no_code() -> None:
 
 
 # ---------------------------------------------------------------------- the files
+@pytest.mark.repeats
 def test_regenerating_gives_the_same_bytes(tmp_path: Path) -> None:
     generate.write(tmp_path)
     committed = {file.name: file.read_bytes() for file in vector_files()}
@@ -88,6 +89,7 @@ def validator() -> Any:
     return jsonschema.Draft202012Validator(schema)
 
 
+@pytest.mark.repeats_where(lambda file: file.name in ("embedding.json", "optimizers.json"))
 @pytest.mark.parametrize("file", vector_files(), ids=lambda file: file.name)
 def test_the_schema_describes_the_file(file: Any, validator: Any) -> None:
     document = json.loads(file.read_text("utf-8"))

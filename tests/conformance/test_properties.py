@@ -39,6 +39,7 @@ TorchBackend.segment_sum = last_wins
 """
 
 
+@pytest.mark.repeats_where(lambda name: name not in ("numpy", "torch"))
 @pytest.mark.parametrize("name", BACKENDS)
 def test_the_laws_hold(name: str) -> None:
     found = [
@@ -50,12 +51,14 @@ def test_the_laws_hold(name: str) -> None:
     assert not found, "\n".join(found)
 
 
+@pytest.mark.repeats_where(lambda name: name != "tensorflow")
 @pytest.mark.parametrize("name", [name for name in BACKENDS if "traced" in islices.get_backend(name).modes()])
 def test_laws_hold_in_traced_code(name: str) -> None:
     found = [break_law(LAWS[law], islices.get_backend(name), "traced", EXAMPLES, seed=0) for law in TRACED]
     assert not any(found), "\n".join(f.script for f in found if f)
 
 
+@pytest.mark.repeats
 def test_backends_give_the_same_bits() -> None:
     places = sorted(columns(BACKENDS), key=lambda place: place[0].name != "numpy")
     found = [c.script for law in LAWS.values() if (c := compare_columns(law, places, 2, seed=0))]
@@ -101,6 +104,7 @@ def test_a_broken_law_is_shrunk_and_printed_as_code(tmp_path: Path) -> None:
     assert right.stdout.endswith("the law densify_is_linear holds here\n")
 
 
+@pytest.mark.repeats
 @pytest.mark.usefixtures("wrong_torch")
 def test_a_disagreement_is_printed_as_code(tmp_path: Path) -> None:
     counterexample = compare_columns(LAWS["densify_of_coalesce_is_densify"], columns(["numpy", "torch"]), 200, seed=0)

@@ -35,6 +35,7 @@ def test_what_is_installed_is_the_two_modules_and_an_entry_point(site: Path) -> 
     assert points.split() == ["[islices.backends]", "sample", "=", "islices_sample:backend"]
 
 
+@pytest.mark.repeats
 def test_it_is_listed_beside_the_built_in_ones(site: Path) -> None:
     done = python("-m", "islices", "backends", "--json", path=site)
     found = {backend["name"]: backend for backend in json.loads(done.stdout)["backends"]}
@@ -56,6 +57,7 @@ def test_it_conforms_and_stands_in_the_matrix(site: Path, tmp_path: Path) -> Non
     assert (run.lines[0]["backend"], run.lines[0]["version"]) == ("sample", "1.0")
 
 
+@pytest.mark.repeats
 def test_it_is_a_column_beside_a_built_in_one(site: Path, tmp_path: Path) -> None:
     run = conform(tmp_path, "-b", "numpy", "-b", "sample", "-k", "norms/norm2", path=site)
     assert run.status == 0, run.output[-3000:]
@@ -224,6 +226,7 @@ DEFECTS = {
 }  # fmt: skip
 
 
+@pytest.mark.repeats_where(lambda label: label not in list(DEFECTS)[:2])
 @pytest.mark.parametrize("label", DEFECTS)
 def test_a_wrong_adapter_is_caught_by_the_clause_that_speaks_of_it(label: str, site: Path, tmp_path: Path) -> None:
     defect = DEFECTS[label]

@@ -71,6 +71,7 @@ def test_a_sum_that_keeps_the_last_contribution_is_caught_by_many_clauses(tmp_pa
     assert not {i for i in wrong if "/sorted-unique/" in i or "/one/" in i or "/empty/" in i}
 
 
+@pytest.mark.repeats
 def test_pairwise_sums_are_caught(tmp_path: Path) -> None:
     defect = """
     def segment_sum(self, values, segments, count):
@@ -89,6 +90,7 @@ def test_pairwise_sums_are_caught(tmp_path: Path) -> None:
     assert {"coalesce/saturation/float16", "coalesce/saturation/bfloat16"} <= run.ids("pass")
 
 
+@pytest.mark.repeats
 def test_sixteen_bit_sums_without_a_wider_type_are_caught(tmp_path: Path) -> None:
     defect = """
     def segment_sum(self, values, segments, count):
@@ -101,6 +103,7 @@ def test_sixteen_bit_sums_without_a_wider_type_are_caught(tmp_path: Path) -> Non
     assert "coalesce/saturation/float16" in run.ids("fail")
 
 
+@pytest.mark.repeats
 def test_norms_of_the_stored_values_are_caught(tmp_path: Path) -> None:
     # a core whose norms forget to sum duplicates first, as most frameworks' own do
     run = conform(
@@ -113,6 +116,7 @@ def test_norms_of_the_stored_values_are_caught(tmp_path: Path) -> None:
     assert "clipping/by_norm/cancelling-is-unchanged" in run.ids("fail")
 
 
+@pytest.mark.repeats
 def test_a_sum_of_squares_in_float32_is_caught(tmp_path: Path) -> None:
     defect = """
     def row_sum(self, x):
@@ -122,6 +126,7 @@ def test_a_sum_of_squares_in_float32_is_caught(tmp_path: Path) -> None:
     assert run.clauses("fail") >= {"7", "8"}
 
 
+@pytest.mark.repeats
 def test_quotients_by_the_reciprocal_are_caught(tmp_path: Path) -> None:
     defect = """
     def div(self, a, b):
@@ -134,6 +139,7 @@ def test_quotients_by_the_reciprocal_are_caught(tmp_path: Path) -> None:
     assert not any("/sgd" in i for i in wrong)  # which divides by nothing
 
 
+@pytest.mark.repeats
 def test_roots_that_are_not_rounded_correctly_are_caught(tmp_path: Path) -> None:
     defect = """
     def sqrt(self, x):
@@ -144,6 +150,7 @@ def test_roots_that_are_not_rounded_correctly_are_caught(tmp_path: Path) -> None
     assert any("hundred-steps/adagrad/" in i for i in run.ids("fail"))
 
 
+@pytest.mark.repeats
 def test_steps_that_move_other_rows_are_caught(tmp_path: Path) -> None:
     defect = """
     def set_rows(self, table, ids, values, *, donate=False):
@@ -155,6 +162,7 @@ def test_steps_that_move_other_rows_are_caught(tmp_path: Path) -> None:
     assert run.ids("fail") == {"optimizers/other-rows-keep-their-bits/adam-decay"}
 
 
+@pytest.mark.repeats
 def test_indices_that_are_not_checked_are_caught(tmp_path: Path) -> None:
     run = conform(
         tmp_path, "-k", "errors",
@@ -217,6 +225,7 @@ def test_a_case_that_ends_in_a_declared_primitive_is_unsupported_and_names_it(tm
     assert {line["reason"] for line in missing} == {"host: isin: loopback cannot search"}
 
 
+@pytest.mark.repeats
 def test_a_primitive_that_is_neither_written_nor_declared_is_a_failure(tmp_path: Path) -> None:
     run = conform(tmp_path, "-k", "keep_rows or to_dense/no-rows", mutation="del LoopbackBackend.isin\n")
     assert run.status == 1
@@ -252,6 +261,7 @@ def test_a_deviation_that_fails_as_declared_is_one_and_all_else_fails(tmp_path: 
     assert (passing["outcome"], "remove the declaration" in passing["reason"]) == ("fail", True)
 
 
+@pytest.mark.repeats
 def test_a_declared_difference_holds_in_the_declared_mode_only(tmp_path: Path) -> None:
     defect = """
     def scatter_rows(self, values, ids, shape):

@@ -123,6 +123,7 @@ def test_on_device_keeps_an_arrays_bits_and_type(name: str, dtype: str) -> None:
             assert np.array_equal(backend.to_numpy(there), backend.to_numpy(x))
 
 
+@pytest.mark.repeats_where(lambda name, mode: mode == "traced" and name != "tensorflow")
 @pytest.mark.parametrize("name", [name for name in FRAMEWORKS if name in ("torch", "tensorflow", "jax")])
 @pytest.mark.parametrize("mode", ["framework", "traced"])
 def test_a_device_variant_runs_its_cases_on_that_device(name: str, mode: str) -> None:
@@ -143,6 +144,7 @@ def test_a_device_variant_runs_its_cases_on_that_device(name: str, mode: str) ->
 
 
 # ---------------------------------------------------------------------- torch.compile
+@pytest.mark.repeats
 @pytest.mark.skipif("torch" not in FRAMEWORKS, reason="torch is not installed")
 def test_torchs_traced_column_runs_compiled_code_however_many_forms_come() -> None:
     import torch

@@ -187,6 +187,7 @@ runpy.run_module("sphinx", run_name="__main__", alter_sys=True)
 """
 
 
+@pytest.mark.repeats
 def test_pages_without_any_framework(tmp_path: Path) -> None:
     """Fronts are left out then; everything else is there, still without a warning."""
     line = make_docs(tmp_path)
@@ -218,6 +219,7 @@ def resolve(path: str) -> Any:
     return x
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name", PUBLIC)
 def test_every_public_name_has_one_entry(pages: Path, name: str) -> None:
     """One: under whichever of its names, so that a reader finds it once."""
@@ -230,6 +232,7 @@ def test_every_public_name_has_one_entry(pages: Path, name: str) -> None:
     assert {short for short, x in public.items() if not callable(x) and f"{name}.{short}" not in kinds} == set()
 
 
+@pytest.mark.repeats
 def test_every_command_has_its_help(pages: Path) -> None:
     text = read_text(pages / "docs/api/command.html").text
     names = cli.command_names()
@@ -269,6 +272,7 @@ def read_text(path: Path) -> Page:
     return page
 
 
+@pytest.mark.repeats
 def test_no_page_loads_anything_from_elsewhere(pages: Path) -> None:
     html = {path: read_text(path) for path in pages.rglob("*.html")}
     assert len(html) > 30
@@ -280,6 +284,7 @@ def test_no_page_loads_anything_from_elsewhere(pages: Path) -> None:
         assert [a or b for a, b in asked if re.match(r"(https?:)?//", a or b)] == [], path.name
 
 
+@pytest.mark.repeats
 def test_links_within_the_pages_lead_somewhere(pages: Path) -> None:
     html = {path.resolve(): read_text(path) for path in pages.rglob("*.html")}
     broken = []
@@ -294,6 +299,7 @@ def test_links_within_the_pages_lead_somewhere(pages: Path) -> None:
     assert broken == []
 
 
+@pytest.mark.repeats
 def test_search_works_from_a_file(pages: Path) -> None:
     """The index is a script (a page opened from disk may read no JSON) and knows the words of API and guides."""
     index = (pages / "searchindex.js").read_text("utf-8")

@@ -96,6 +96,7 @@ def launched(name: str, *launcher: str) -> str:
     return done.stdout
 
 
+@pytest.mark.repeats
 def test_data_parallel() -> None:
     pytest.importorskip("torch")
     alone = launched("data_parallel")
@@ -109,6 +110,7 @@ def test_data_parallel() -> None:
     assert all(0 < int(received.replace(",", "")) < 0.8 * raw for _, _, received in ranks)
 
 
+@pytest.mark.repeats
 def test_sharded_embeddings() -> None:
     pytest.importorskip("mpi4py")
     mpiexec = Path(sys.executable).with_name("mpiexec")

@@ -65,6 +65,7 @@ def runner() -> Iterator[Blocks]:
     made.close()
 
 
+@pytest.mark.repeats_where(lambda page: page != "README.md")
 @pytest.mark.parametrize("page", [page for page, found in BLOCKS.items() if "python" in dict(found)])
 def test_python_blocks(page: str, runner: Blocks, tmp_path: Path) -> None:
     ran = 0

@@ -62,6 +62,7 @@ def run(code: str, *arguments: str, **environment: str) -> str:
     return done.stdout
 
 
+@pytest.mark.repeats_where(lambda name: name != "torch")
 @pytest.mark.parametrize("name", ["torch", "tensorflow", "jax", "mxnet"])
 def test_while_another_thread_loads_a_backend(name: str) -> None:
     """The module is half imported when the fork is asked for; the child asks for the same backend."""
@@ -101,6 +102,7 @@ def test_while_another_thread_loads_the_kernels() -> None:
     )
 
 
+@pytest.mark.repeats
 def test_while_another_thread_compiles_for_jax(tmp_path: Path) -> None:
     """The table of XLA's host calls is locked for the seconds that it takes to compile one."""
     pytest.importorskip("numba", reason="numba is not installed")
@@ -123,6 +125,7 @@ def test_while_another_thread_compiles_for_jax(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.repeats
 def test_while_another_thread_holds_any_of_the_locks() -> None:
     """Each lock of the library, of all backends: fork waits while it is held, the child and the parent have it then."""
     out = run(

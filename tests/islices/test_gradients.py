@@ -127,6 +127,7 @@ def cases() -> Iterator[Any]:
                     yield pytest.param(framework, mode, dtype, kind, id=f"{framework}-{mode}-{dtype}-{kind}")
 
 
+@pytest.mark.repeats_where(lambda mode, dtype, name: mode != "eager" and (dtype, name) != ("float32", "duplicate"))
 @pytest.mark.parametrize(("framework", "mode", "dtype", "name"), list(cases()))
 def test_norms(framework: str, mode: str, dtype: str, name: str) -> None:
     kind, tape = KINDS[name], Tape(framework, mode)
@@ -155,6 +156,9 @@ def test_norms(framework: str, mode: str, dtype: str, name: str) -> None:
     close(got_other, np.array([[36.0 / together], [0.0]]), dtype, what="global_norm, the dense leaf")
 
 
+@pytest.mark.repeats_where(
+    lambda mode, dtype, name, limit: (limit, mode) != ("below", "eager") and (dtype, name) != ("float32", "duplicate")
+)
 @pytest.mark.parametrize(("framework", "mode", "dtype", "name"), list(cases()))
 @pytest.mark.parametrize("limit", LIMITS)
 def test_clips_by_one_norm(framework: str, mode: str, dtype: str, name: str, limit: str) -> None:
@@ -196,6 +200,12 @@ def test_clips_by_one_norm(framework: str, mode: str, dtype: str, name: str, lim
 ROW_VALUES = [[3, 4], [9, 2], [0, 0], [1, 0], [-3, 6]]
 
 
+@pytest.mark.repeats_where(
+    lambda framework, mode, dtype, duplicates: (
+        (mode, dtype, duplicates) != ("framework", "float32", False)
+        and (mode != ("compiled" if framework in ("tensorflow", "jax") else "eager") or not duplicates)
+    )
+)
 @pytest.mark.parametrize("duplicates", [False, True])
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("framework", "mode"), MODES)
@@ -259,6 +269,7 @@ def test_clips_by_rows_and_samples(framework: str, mode: str, dtype: str, duplic
     close(got_other, h * np.array([[1.0], [5 / norms[1]]]), dtype, what="clip_per_sample, the dense leaf")
 
 
+@pytest.mark.repeats_where(lambda mode, dtype: mode != "eager" and dtype != "float32")
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_clip_by_value(framework: str, mode: str, dtype: str) -> None:
@@ -308,6 +319,7 @@ def own_formulas(framework: str) -> dict[str, Callable[[Any, float], Any]]:
     return {}
 
 
+@pytest.mark.repeats_where(lambda mode, most, dtype: (most, dtype) != (0.5, "float32") and mode != "eager")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("most", [0.5, 7.0, 5.0])
 @pytest.mark.parametrize(("framework", "mode"), [m for m in MODES if m[0] != "mxnet"])

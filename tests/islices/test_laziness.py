@@ -28,11 +28,24 @@ HEAVY = ("torch", "tensorflow", "keras", "jax", "jaxlib", "mxnet", "rich", "pyte
 
 def loaded(code: str, **environment: str) -> set[str]:
     """Names of the modules in sys.modules after running code in a fresh interpreter."""
-    script = textwrap.dedent(code) + "\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))\n"
+    (modules,) = loaded_after(code, **environment)
+    return modules
+
+
+def loaded_after(*steps: str, **environment: str) -> list[set[str]]:
+    """The same after each of several steps that one interpreter takes."""
+    shown = "\nimport json, sys\nprint('loaded', json.dumps(sorted(sys.modules)))\n"
+    script = "".join(textwrap.dedent(step) + shown for step in steps)
     env = {**{k: v for k, v in os.environ.items() if k != "ISLICES_KERNELS"}, **environment}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, env=env)
     assert done.returncode == 0, done.stderr
-    return set(json.loads(done.stdout.splitlines()[-1]))
+    found = [
+        json.loads(rest)
+        for word, _, rest in (line.partition(" ") for line in done.stdout.splitlines())
+        if word == "loaded"
+    ]
+    assert len(found) == len(steps), done.stdout
+    return [set(names) for names in found]
 
 
 def roots(modules: set[str]) -> set[str]:
@@ -107,14 +120,14 @@ def test_what_sums_nothing_does_not_import_numba() -> None:
     assert roots(modules) & set(HEAVY) == set()
 
 
+@pytest.mark.repeats_where(lambda name: name == "tensorflow")
 @pytest.mark.parametrize("name", [name for name in FRAMEWORKS if name != "numpy"])
 def test_a_backend_imports_only_its_own_framework(name: str) -> None:
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"{name} is not installed")
     # what the framework brings along by itself (TensorFlow imports Keras, JAX ml_dtypes) is not islices' doing
     alone = "import numpy" if name == "mxnet" else f"import {name}"  # MXNet alone does not import on every NumPy
-    before = loaded(alone)
-    after = loaded(f"import islices\nB = islices.get_backend({name!r})\nassert B.name == {name!r}")
+    before, after = loaded_after(alone, f"import islices\nB = islices.get_backend({name!r})\nassert B.name == {name!r}")
     others = {m for other, own in FRAMEWORKS.items() if other != name for m in own}
     assert roots(after) & (others | {"pytest", "hypothesis", "rich", "numba"}) <= roots(before)
     adapters = {m.split(".")[2] for m in after if m.startswith("islices.backends.")}

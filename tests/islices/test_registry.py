@@ -148,6 +148,7 @@ def test_what_is_no_array_has_no_backend(x: object) -> None:
         islices.get_backend(x)
 
 
+@pytest.mark.repeats_where(lambda name: name != "torch")
 @pytest.mark.parametrize("name", ["torch", "tensorflow", "jax", "mxnet"])
 def test_a_framework_that_is_not_installed_gives_the_line_that_installs_it(name: str, site: Site) -> None:
     out = site.run(

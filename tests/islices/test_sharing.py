@@ -154,6 +154,7 @@ def test_parameters_of_torch_that_share_memory() -> None:
     assert (first == 0.5).all()
 
 
+@pytest.mark.repeats_where(lambda name, op: name == "jax" and op not in ("add", "max"))
 @pytest.mark.parametrize("name", [name for name in BACKENDS if name != "tensorflow"])
 @pytest.mark.parametrize("op", ["add", "sub", "update", "mul", "max"])
 def test_scatters_of_a_tables_own_rows(name: str, op: str) -> None:

@@ -154,6 +154,7 @@ def test_array_gradients_of_lookups_are_the_frameworks_own(fw: Framework) -> Non
     np.testing.assert_array_equal(fw.numpy(g), expected + members)
 
 
+@pytest.mark.repeats_where(lambda dtype: dtype == "float64")
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
 def test_gradients_have_the_tables_type(fw: Framework, dtype: str) -> None:
     B = fw.backend

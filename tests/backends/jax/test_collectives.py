@@ -43,16 +43,18 @@ def dtype_of(name):
 
 
 # ---------------------------------------------------------------------- processes
-def test_four_processes():
-    ran = run_ranks("jax", 4, f"{__file__}:on_four_ranks", deadline=300)
+@pytest.mark.parametrize("x64", [False, pytest.param(True, marks=pytest.mark.repeats)], ids=["x32", "x64"])
+def test_four_processes(x64):
+    ran = run_ranks("jax", 4, f"{__file__}:on_four_ranks", {"x64": x64}, deadline=300)
     assert ran.values == [list(range(4))] * 4
 
 
-def on_four_ranks(group):
-    move_bytes(group)
-    reduce_trees(group)
-    one_program(group)
-    fail_together(group)
+def on_four_ranks(group, x64):
+    reduce_trees(group, settings=(x64,))
+    if not x64:
+        move_bytes(group)
+        one_program(group)
+        fail_together(group)
     return [int(x[0]) for x in group.all_gather(np.array([group.rank], np.uint8))]
 
 
@@ -200,17 +202,20 @@ def raise_later(group):
 
 
 # ---------------------------------------------------------------------- within a program
-def test_mapped_axes():
-    ran = run_ranks("jax", 1, f"{__file__}:within_programs", environment=DEVICES, deadline=300)
+@pytest.mark.parametrize("part", ["trained", pytest.param("of all types", marks=pytest.mark.repeats)])
+def test_mapped_axes(part):
+    ran = run_ranks("jax", 1, f"{__file__}:within_programs", {"part": part}, environment=DEVICES, deadline=300)
     assert ran.values == [(0, 1)]
 
 
-def within_programs(group):
-    under_shard_map()
-    under_other_maps()
-    derivatives()
-    refused()
-    train()
+def within_programs(group, part):
+    if part == "of all types":
+        under_shard_map()
+        under_other_maps()
+    else:
+        derivatives()
+        refused()
+        train()
     return group.rank, group.size
 
 

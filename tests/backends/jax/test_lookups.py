@@ -133,6 +133,8 @@ def dense_of(grad: Any) -> np.ndarray:
     return np.asarray(islices.to_dense(grad))
 
 
+# each case once, half of them compiled as a whole
+@pytest.mark.repeats_where(lambda case, outer: (outer == "jit") == ("jit" in case))
 @pytest.mark.parametrize("outer", ["eager", "jit"])
 @pytest.mark.parametrize("case", CASES)
 def test_against_dense(case: str, outer: str) -> None:

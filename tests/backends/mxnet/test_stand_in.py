@@ -177,6 +177,7 @@ def test_the_backend_loads_after_a_plain_import_that_failed() -> None:
     )
 
 
+@pytest.mark.repeats
 @needs_mxnet
 @pytest.mark.parametrize("mxnet_first", [True, False])
 def test_beside_the_other_frameworks(mxnet_first: bool) -> None:

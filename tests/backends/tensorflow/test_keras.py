@@ -352,6 +352,7 @@ def rule_by_hand(rule: optim.Optimizer) -> Apply:
     return apply
 
 
+@pytest.mark.repeats_where(lambda label: label == "rowwise_adagrad")
 @pytest.mark.parametrize("label", RULES)
 def test_stepped_follows_the_rule(label: str) -> None:
     got = fitted(front.Stepped(RULES[label], global_clipnorm=CLIP), eager=True)
@@ -361,6 +362,7 @@ def test_stepped_follows_the_rule(label: str) -> None:
     assert still, "no gradient has named these rows"
 
 
+@pytest.mark.repeats
 def test_stepped_in_a_graph_is_saved_and_goes_on(tmp_path: Path) -> None:
     rule = optim.adam(RATE, beta2=0.99, frozen=[0], semantics="torch")
     whole = fitted(front.Stepped(rule, clipnorm=CLIP), eager=True, epochs=3)

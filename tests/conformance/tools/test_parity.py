@@ -43,6 +43,7 @@ def small_model(name: str) -> Model:
 
 
 # ---------------------------------------------------------------------- the same bits, and the bound
+@pytest.mark.repeats_where(lambda model, optimizer: model != next(iter(MODELS)) and optimizer != next(iter(OPTIMIZERS)))
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("model", list(MODELS))
 def test_shared_upstream_same_bits(model: str, optimizer: str, tmp_path: Path) -> None:
@@ -61,6 +62,7 @@ def test_shared_upstream_of_other_semantics(semantics: str, tmp_path: Path) -> N
     assert {curve["same_bits"] for curve in found["backends"].values()} == {3}
 
 
+@pytest.mark.repeats_where(lambda model, optimizer: model != next(iter(MODELS)) and optimizer != next(iter(OPTIMIZERS)))
 @several
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("model", list(MODELS))

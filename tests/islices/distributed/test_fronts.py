@@ -197,6 +197,7 @@ def optax_clips(group: Group) -> list[float]:
     return found
 
 
+@pytest.mark.repeats
 def test_optax() -> None:
     pytest.importorskip("optax")
     first, *others = run("jax", optax_clips)
@@ -286,6 +287,7 @@ def trained(group: Group) -> list[float]:
     return []
 
 
+@pytest.mark.repeats
 def test_gluon() -> None:
     if "mxnet" not in islices.list_backends():
         pytest.skip("mxnet is not installed")

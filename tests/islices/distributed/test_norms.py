@@ -259,6 +259,7 @@ def each_rank(found: Ranks, name: str) -> list[tuple[str, int, int, dict[Any, An
     return [(f"{name}: rank {r % n} of {n}", n, r % n, one) for r, one in enumerate(found.values) for n in SIZES]
 
 
+@pytest.mark.repeats_where(lambda ranks: ranks == "torch")
 @pytest.mark.parametrize("ranks", ENGINES, indirect=True)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_norm_is_exact(name: str, ranks: Ranks) -> None:
@@ -275,6 +276,7 @@ def test_the_norm_is_exact(name: str, ranks: Ranks) -> None:
             same(found[size, name, "norm", order], expected, f"order {order}, {where}")
 
 
+@pytest.mark.repeats_where(lambda ranks: ranks == "torch")
 @pytest.mark.parametrize("ranks", ENGINES, indirect=True)
 @pytest.mark.parametrize("name", NAMES)
 def test_clipped_as_one_process_does(name: str, ranks: Ranks) -> None:
@@ -301,6 +303,7 @@ def test_clipped_as_one_process_does(name: str, ranks: Ranks) -> None:
                 same(x, arrays[k], f"{where}, {how}: leaf {k}")
 
 
+@pytest.mark.repeats_where(lambda ranks: ranks == "torch")
 @pytest.mark.parametrize("ranks", ENGINES, indirect=True)
 @pytest.mark.parametrize("name", ["NaN on one rank", "inf on one rank", "tables"])
 def test_what_is_not_finite_is_decided_alike(name: str, ranks: Ranks) -> None:
@@ -336,6 +339,7 @@ SAID: dict[str, tuple[str, str, dict[int, tuple[str, str]]]] = {
 # fmt: on
 
 
+@pytest.mark.repeats_where(lambda ranks: ranks == "torch")
 @pytest.mark.parametrize("ranks", ENGINES, indirect=True)
 @pytest.mark.parametrize("name", list(REFUSED))
 def test_what_one_rank_cannot_do_all_learn(name: str, ranks: Ranks) -> None:
@@ -347,6 +351,7 @@ def test_what_one_rank_cannot_do_all_learn(name: str, ranks: Ranks) -> None:
         assert text in got[1], (rank, got)
 
 
+@pytest.mark.repeats_where(lambda ranks: ranks == "torch")
 @pytest.mark.parametrize("ranks", ENGINES, indirect=True)
 def test_two_small_collectives(ranks: Ranks) -> None:
     for found in ranks.values:
@@ -481,6 +486,7 @@ def replicas() -> None:
     print("all alike")
 
 
+@pytest.mark.repeats
 def test_within_replicas_of_tensorflow() -> None:
     pytest.importorskip("tensorflow", reason="tensorflow is not installed")
     code = "import test_norms; test_norms.replicas()"

@@ -81,6 +81,7 @@ def runs_here(engine: str, backend: str) -> None:
         pytest.skip(why)
 
 
+@pytest.mark.repeats_where(lambda engine: engine != "mpi")
 @pytest.mark.parametrize(("engine", "backend"), ENGINES)
 def test_every_case_over_an_engine(engine: str, backend: str) -> None:
     runs_here(engine, backend)
@@ -89,6 +90,7 @@ def test_every_case_over_an_engine(engine: str, backend: str) -> None:
     verdicts(said, len(said[0]) * 3 // 4)  # without bfloat16, which not every NumPy has
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize(("engine", "backend"), list(ENGINES)[1:])
 def test_bits_do_not_depend_on_the_engine(engine: str, backend: str) -> None:
     runs_here(engine, backend)
@@ -324,6 +326,7 @@ def test_inputs_with_many_ranks_and_hundreds_of_rows() -> None:
 PROGRAM = ranks_on_wire.__file__
 
 
+@pytest.mark.repeats_where(lambda size: size == 4)
 @pytest.mark.parametrize("size", [2, 4])
 def test_at_least_three_times_fewer_bytes_than_raw_slices(size: int) -> None:
     """Horovod and TensorFlow all-gather every rank's slices as they come: here the same engine moves them."""

@@ -212,6 +212,7 @@ def test_folders_that_are_not_the_same_one(four: list[Any]) -> None:
     assert all("-1-of-4.npz is not there: accepted is a folder that all ranks see" in words for _, words, _ in found)
 
 
+@pytest.mark.repeats
 def test_of_a_rank_that_dies_nothing_is_half_done(tmp_path: Path) -> None:
     if reason := absent("torch"):
         pytest.skip(reason)
@@ -230,6 +231,7 @@ def test_of_a_rank_that_dies_nothing_is_half_done(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------- frameworks
+@pytest.mark.repeats
 def test_torch_models_train_as_in_one_process(folder: str) -> None:
     found = launch("torch", 4, "torch_model", folder=folder)
     expected = found[0]["alone"]
@@ -242,6 +244,7 @@ def test_torch_models_train_as_in_one_process(folder: str) -> None:
     assert_same_bits(whole([_state(rank["framework"], "torch") for rank in found]), programs.frameworks_alone(4))
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("engine", ["jax", pytest.param("tensorflow", marks=pytest.mark.soak)])
 def test_frameworks_train_as_numpy_in_one_process(engine: str, folder: str) -> None:
     found = launch(engine, 2, "in_framework", engine=engine, folder=folder)

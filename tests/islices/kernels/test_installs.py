@@ -89,6 +89,7 @@ def test_kernels_are_kept_on_disk(tmp_path: Path) -> None:
     assert second == ("kernels", first[2], 0)
 
 
+@pytest.mark.repeats
 @pytest.mark.skipif(sys.platform != "linux", reason="file modes as root")
 def test_nowhere_to_keep_them(copy: Path, tmp_path: Path) -> None:
     """A package and a home that nobody may write to: kernels are compiled, and nothing is said."""
@@ -118,6 +119,7 @@ def test_a_folder_for_them_that_is_none(tmp_path: Path) -> None:
     assert not err, err
 
 
+@pytest.mark.repeats
 def test_bytecode_without_sources(copy: Path) -> None:
     subprocess.run([sys.executable, "-m", "compileall", "-q", "-b", str(copy)], check=True, timeout=120)
     for source in copy.rglob("*.py"):
@@ -127,6 +129,7 @@ def test_bytecode_without_sources(copy: Path) -> None:
     assert not err, err
 
 
+@pytest.mark.repeats
 def test_an_archive(copy: Path, tmp_path: Path) -> None:
     archive = shutil.make_archive(str(tmp_path / "islices"), "zip", copy)
     what, *_, err = run(f"import islices; assert islices.__file__.startswith({archive!r})", PYTHONPATH=archive)

@@ -115,6 +115,7 @@ def calls(values: np.ndarray, ids: np.ndarray, shape: tuple[int, ...], **options
     }
 
 
+@pytest.mark.repeats_where(lambda dtype: dtype == "float64")
 @pytest.mark.parametrize("lying", LYING)
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_however_arrays_lie(dtype: str, lying: str) -> None:

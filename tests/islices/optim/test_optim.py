@@ -411,6 +411,7 @@ def test_each_frameworks_own_checkpoint_carries_a_training_on(kind: str, tmp_pat
     equal(contents(*done), contents(*train("numpy", START.copy(), optimizer)))
 
 
+@pytest.mark.repeats_where(lambda here, there: "numpy" not in (here, there))
 @pytest.mark.parametrize("there", BACKENDS)
 @pytest.mark.parametrize("here", BACKENDS)
 def test_a_state_goes_on_in_another_framework(here: str, there: str) -> None:

@@ -105,6 +105,7 @@ def settings() -> Iterator[Any]:
                 yield pytest.param(name, semantics, hyper, id=f"{semantics}-{label}")
 
 
+@pytest.mark.repeats_where(lambda dtype: dtype == "float64")
 @pytest.mark.parametrize(("name", "semantics", "hyper"), list(settings()))
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_steps_are_the_frameworks_own(name: str, semantics: str, hyper: dict[str, Any], dtype: str) -> None:

@@ -40,6 +40,7 @@ def compiled(rule: Callable[..., Any], arrays: int, numbers: int, outputs: int, 
     return numba.njit(space["loop"])
 
 
+@pytest.mark.repeats_where(lambda dtype: dtype == "float64")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", RULES)
 def test_compiled_rules_have_the_bits_of_the_arrays(name: str, dtype: str) -> None:

@@ -43,6 +43,7 @@ def equal(table: Any, state: Any, expected: dict[str, np.ndarray]) -> None:
 
 
 # ---------------------------------------------------------------------- JAX
+@pytest.mark.repeats_where(lambda label: label not in ("adam", "rowwise_adagrad"))
 @pytest.mark.parametrize("label", OPTIMIZERS)
 def test_jit_with_donation(label: str) -> None:
     jax = pytest.importorskip("jax", reason="JAX is not installed")
@@ -116,6 +117,7 @@ def test_a_step_is_a_constant_to_jax_grad(rows: str) -> None:
 
 
 # ---------------------------------------------------------------------- TensorFlow
+@pytest.mark.repeats_where(lambda label, as_variable: as_variable != (label in ("adam", "nesterov")))
 @pytest.mark.parametrize("as_variable", [True, False])
 @pytest.mark.parametrize("label", OPTIMIZERS)
 def test_tf_function(label: str, as_variable: bool) -> None:
@@ -185,6 +187,7 @@ print("equal")
 """
 
 
+@pytest.mark.repeats_where(lambda backend: backend == "inductor")
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 def test_torch_compile(backend: str) -> None:
     pytest.importorskip("torch", reason="torch is not installed")

@@ -171,6 +171,7 @@ def largest(name: str, seed: int, *, dtype: str, table: str, jitted: bool) -> di
     return found
 
 
+@pytest.mark.repeats_where(lambda table: table == "numpy")
 @pytest.mark.parametrize("table", ["jax", "numpy"])
 @pytest.mark.parametrize("name", CASES)
 def test_operation_by_operation(name: str, table: str) -> None:
@@ -185,6 +186,7 @@ def test_operation_by_operation(name: str, table: str) -> None:
         assert max(weights, buffer, corrected) <= limit, (name, seed, weights, buffer, corrected)
 
 
+@pytest.mark.repeats_where(lambda name: "momentum" not in name)
 @pytest.mark.parametrize("name", CASES)
 def test_jitted(name: str) -> None:
     found = largest(name, 0, dtype="float32", table="numpy", jitted=True)
