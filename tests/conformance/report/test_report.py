@@ -13,7 +13,7 @@ import pytest
 from report_samples import HOSTILE_COUNTS, SHOWN, WHOLE, case, header, hostile_report, lines, real_report, run_of
 
 from islices.cli import UsageError, main
-from islices.conformance.report import matrix, read, read_run, remarks, summary
+from islices.conformance.report import matrix, read, read_runs, remarks, summary
 from islices.conformance.report.compact import compact
 from islices.conformance.report.grid import folded, grid
 from islices.conformance.report.html import html_page
@@ -43,7 +43,7 @@ def test_a_real_run_is_read_whole(tmp_path: Path) -> None:
     assert run.counts()["pass"] > 20
     assert not run.error
     assert run.modes == ["host"]
-    one = read_run("numpy", tmp_path / "report.jsonl")
+    (one,) = read_runs("numpy", tmp_path / "report.jsonl")
     assert (one.header, one.cases, one.footer, one.error) == (run.header, run.cases, run.footer, "")
 
 
@@ -103,16 +103,16 @@ def test_what_the_parent_saw_survives_in_the_lines(tmp_path: Path) -> None:
 
 def test_a_file_that_grows_is_read_as_far_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "grows.jsonl"
-    assert read_run("torch", path).backend == "torch"
+    assert [run.backend for run in read_runs("torch", path)] == ["torch"]
     path.write_text("")
-    assert read_run("torch", path).header == {}
+    assert [run.header for run in read_runs("torch", path)] == [{}]
     for size in range(1, len(WHOLE), 97):
         path.write_text(WHOLE[:size])
-        run = read_run("torch", path)
+        (run,) = read_runs("torch", path)
         assert run.error
         assert run.footer == {}
     path.write_text(WHOLE)
-    assert read_run("torch", path).error == ""
+    assert [run.error for run in read_runs("torch", path)] == [""]
 
 
 DEEP = '{"type": ' + "[" * 200_000 + "]" * 200_000 + "}"
