@@ -21,7 +21,7 @@ version = release = islices.__version__
 root_doc = "docs/index"
 language = "en"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc", "docstrings", "command_help", "spec_links"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc", "docstrings", "command_help", "contents", "spec_links"]
 include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "conformance/**.md", "docs/**"]
 exclude_patterns = [".*", "build", "islices", "dist", "out", "docs/_*", "**/__pycache__"]
 

@@ -18,6 +18,8 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 SPEC = "conformance/SPEC"
 #: "SPEC clause 3", "SPEC clauses 3 to 6", "(clause 20)", "SPEC.md, clause 16"
 CLAUSE = re.compile(r"\b[Cc]lauses? (\d+)(?:(?:, \d+)*(?:,? (?:and|to) \d+))?")
+#: what is code, or a link already
+NO_LINKS = {"title", "reference", "literal", "literal_block", "doctest_block", "raw"}
 
 
 @functools.cache
@@ -41,8 +43,7 @@ class SpecLinks(SphinxPostTransform):
             return
         anchors = clause_anchors(self.app)
         for text in list(self.document.findall(nodes.Text)):
-            parents = set(_parents(text))
-            if not parents & {"title", "reference", "literal_block", "doctest_block", "raw"} and "lause" in text:
+            if "lause" in text and not NO_LINKS & set(_parents(text)):
                 pieces = list(self._pieces(str(text), anchors))
                 if len(pieces) > 1:
                     text.parent.replace(text, pieces)

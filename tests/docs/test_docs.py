@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import inspect
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -306,6 +307,20 @@ def test_search_works_from_a_file(pages: Path) -> None:
     assert index.startswith("Search.setIndex(")
     assert "clip_by_global_norm" in index
     assert 'src="searchindex.js"' in (pages / "search.html").read_text("utf-8")
+
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chromium-browser"))), None)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
+def test_a_browser_finds_words(pages: Path, tmp_path: Path) -> None:
+    """From a file, with no server: the guide, the tasks and the function."""
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", f"--user-data-dir={tmp_path}"]
+    asked = f"{(pages / 'search.html').as_uri()}?q=clip+sparse+gradients"
+    line = [str(CHROMIUM), *flags, "--virtual-time-budget=5000", "--dump-dom", asked]
+    shown = subprocess.run(line, text=True, capture_output=True, check=True, timeout=120).stdout
+    found = set(re.findall(r'<li class="kind-\w+"><a href="([^"#?]+)', shown))
+    assert {"docs/torch.html", "docs/tasks.html", "README.html"} <= found
 
 
 # ---------------------------------------------------------------------- what documents say of the project

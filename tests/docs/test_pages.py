@@ -1,0 +1,133 @@
+"""What the pages promise a reader, on GitHub too: the README is short, links and tasks lead somewhere, the contents
+list every page, the gallery every picture, and each measured figure has its date, machine and command."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+README = ROOT / "README.md"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "conformance").rglob("*.md")])
+GUIDES = [README, *sorted(DOCS.rglob("*.md"))]
+LONGEST_README = 12 * 1024
+TERMINAL = 80
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def tokens(text: str) -> list[Token]:
+    return MarkdownIt("commonmark").enable("table").parse(text)
+
+
+def anchors(page: Path) -> set[str]:
+    """What GitHub, and Sphinx with it, makes of the page's headings."""
+    found: set[str] = set()
+    parsed = tokens(page.read_text("utf-8"))
+    for heading, inline in itertools.pairwise(parsed):
+        if heading.type == "heading_open":
+            text = "".join(child.content for child in inline.children or ())
+            slug = re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
+            count = sum(f == slug or re.fullmatch(rf"{re.escape(slug)}-\d+", f) is not None for f in found)
+            found.add(f"{slug}-{count}" if count else slug)
+    return found
+
+
+def targets(text: str) -> Iterator[str]:
+    """Where a text's links and pictures lead, those to other sites left out."""
+    for token in tokens(text):
+        for child in token.children or ():
+            target = child.attrGet({"link_open": "href", "image": "src"}.get(child.type, ""))
+            if target and not re.match(r"\w+:", str(target)):
+                yield str(target)
+
+
+def broken(page: Path, target: str) -> bool:
+    path, _, anchor = target.partition("#")
+    file = (page.parent / path).resolve() if path else page
+    if not file.exists():
+        return True
+    return bool(anchor) and (file.suffix != ".md" or anchor not in anchors(file))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    assert [target for target in targets(page.read_text("utf-8")) if broken(page, target)] == []
+
+
+def test_a_broken_link_is_seen() -> None:
+    assert broken(README, "docs/nowhere.md")
+    assert broken(README, "docs/index.md#nowhere")
+    assert not broken(README, "docs/index.md#begin")
+    assert anchors(ROOT / "conformance" / "SPEC.md") >= {"1-meaning", "5-to_dense"}
+
+
+# ---------------------------------------------------------------------- the README
+def test_the_readme_is_short() -> None:
+    assert len(README.read_bytes()) <= LONGEST_README
+
+
+def test_the_readmes_code_fits_a_terminal() -> None:
+    blocks = [token.content for token in tokens(README.read_text("utf-8")) if token.type == "fence"]
+    assert len(blocks) >= 7
+    assert [line for block in blocks for line in block.splitlines() if len(line) > TERMINAL] == []
+
+
+# ---------------------------------------------------------------------- tasks, contents, pictures
+def rows(page: Path) -> list[str]:
+    """The rows of a page's tables, without heads."""
+    lines = page.read_text("utf-8").splitlines()
+    is_head = [line.startswith("|---") for line in [*lines[1:], ""]]
+    return [line for line, head in zip(lines, is_head, strict=True) if line.startswith("| ") and not head]
+
+
+def test_every_task_is_answered() -> None:
+    tasks = {line.split("|")[1].strip(): line.split("|", 2)[2] for line in rows(DOCS / "tasks.md")}
+    assert len(tasks) >= 30
+    assert len(tasks) == len(rows(DOCS / "tasks.md")), "a task stands twice"
+    assert [task for task, answer in tasks.items() if not list(targets(answer))] == []
+
+
+def test_the_contents_list_every_page() -> None:
+    listed = {(DOCS / target.partition("#")[0]).resolve() for target in targets((DOCS / "index.md").read_text("utf-8"))}
+    expected = {page for page in GUIDES if page.name != "index.md"}
+    assert {name_of(page) for page in expected - listed} == set()
+    assert {f.name for f in (ROOT / "examples").glob("*.py")} == {p.name for p in listed if p.suffix == ".py"}
+
+
+def test_every_picture_has_its_command() -> None:
+    sections = re.split(r"^## ", (DOCS / "gallery.md").read_text("utf-8"), flags=re.MULTILINE)[1:]
+    shown = {target for section in sections for target in targets(section) if target.endswith(".png")}
+    assert shown == {picture.name for picture in DOCS.glob("*.png")}
+    assert [section.splitlines()[0] for section in sections if "```sh\nislices " not in section] == []
+
+
+# ---------------------------------------------------------------------- figures
+def paragraphs(page: Path) -> list[str]:
+    return re.split(r"\n\s*\n", page.read_text("utf-8"))
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=name_of)
+def test_what_was_measured_names_machine_and_command(page: Path) -> None:
+    """A date is that of a measurement: cores, memory and the command stand beside it."""
+    command = r"`(\w+=\w+\s)*(islices|make|pytest)\s[^`]+`"
+    for text in paragraphs(page):
+        if re.search(r"\b20\d\d-\d\d-\d\d\b", text):
+            assert re.search(r"\d cores,\s\d+\sGB", text), text
+            assert re.search(command, text), text
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=name_of)
+def test_times_stand_beside_a_date(page: Path) -> None:
+    for section in re.split(r"^## ", page.read_text("utf-8"), flags=re.MULTILINE):
+        if re.search(r"\d ms\b|\bms \|", section):
+            assert re.search(r"\b20\d\d-\d\d-\d\d\b", section), section.splitlines()[0]
