@@ -33,8 +33,8 @@ STRONG = PROBLEMS
 def markdown(runs: Sequence[Run]) -> str:
     """The matrix as a table, remarks, and the first problems of each run."""
     names = run_names(runs)
-    noted = [f"- {word(whose)}{f': {code(why)}' if why else ''}" for whose, why in folded(runs)]
-    noted += [f"- {word(whose)}: {count}{f': {code(why)}' if why else ''}" for whose, count, why in remarks(runs)]
+    noted = [_noted(head, whose, why) for told, why in folded(runs) for head, _, whose in [told.partition(": ")]]
+    noted += [_noted(count, whose, why) for whose, count, why in remarks(runs)]
     parts = [f"**{summary(runs)}**", "\n".join(_table(grid(runs))), LEGEND + ".", "\n".join(noted)]
     parts += [_problems(run, name) for run, name in zip(runs, names, strict=True)]
     parts.append(word(provenance(runs)))
@@ -58,6 +58,11 @@ def _line(cells: list[str]) -> str:
 
 def _cell(parts: list[tuple[str, str]]) -> str:
     return " ".join(f"**{part}**" if outcome in STRONG else part for outcome, part in parts) or NOTHING
+
+
+def _noted(what: str, whose: str, why: str) -> str:
+    """ "- unsupported, 6 cases: `torch@2.13.0`: `why`"."""
+    return f"- {what}: {word(whose)}{f': {code(why)}' if why else ''}"
 
 
 def _problems(run: Run, name: str) -> str:
