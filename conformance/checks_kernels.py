@@ -100,7 +100,7 @@ PLACES = {
     "coalesce": ("coalesce", "4"), "to_dense": ("densify", "5"), "norm": ("norms", "7"), "clip": ("clipping", "10"),
     "scatter": ("updates", "15"), "step": ("optimizers", "16"),
 }  # fmt: skip
-#: what the default profile takes in 16 bits, too
+#: what the quick profile takes in 16 bits, too
 HALVES = ("coalesce", "clip_by_global_norm", "scatter_add", "step/adam")
 
 for _operation in OPERATIONS:

@@ -41,8 +41,8 @@ LAYOUTS = {
     "unsorted-cancelling": (24, "cancelling", False),
 }
 ROWS = 10
-#: what the default profile runs of a full crossing
-DEFAULT_LAYOUTS = ("empty", "one", "unsorted-unique", "unsorted-duplicates", "unsorted-cancelling")
+#: those to which `some_cross` gives rows of one shape alone: compilers compile for each
+ONE_SHAPE = ("empty", "one", "unsorted-unique", "unsorted-duplicates", "unsorted-cancelling")
 
 
 def number(rng: random.Random, dtype: str) -> float | int:
@@ -82,39 +82,35 @@ def case(id: str, clause: str, op: str, *args: Any, flags: tuple[str, ...] = (),
 
 
 # ---------------------------------------------------------------------- inputs crossed
-def full_cross(seed: str) -> Iterator[tuple[str, Slices, tuple[str, ...]]]:
+def full_cross(seed: str) -> Iterator[tuple[str, Slices]]:
     for dtype, index_type, row_shape, layout in itertools.product(FLOATS, INDEX_TYPES, ROW_SHAPES, LAYOUTS):
-        default = row_shape == (3,) and index_type == "int32" and layout in DEFAULT_LAYOUTS
         name = f"{layout}/{dtype}/{index_type}/rank{len(row_shape)}"
-        yield name, slices(layout, dtype, index_type, row_shape, seed), () if default else ("full",)
+        yield name, slices(layout, dtype, index_type, row_shape, seed)
 
 
-def some_cross(seed: str) -> Iterator[tuple[str, Slices, tuple[str, ...]]]:
+def some_cross(seed: str) -> Iterator[tuple[str, Slices]]:
     """Every layout with every dtype; index types and row shapes take turns."""
     for k, (layout, dtype) in enumerate(itertools.product(LAYOUTS, FLOATS)):
-        row_shape = ROW_SHAPES[0] if layout in DEFAULT_LAYOUTS else ROW_SHAPES[k % 3]
+        row_shape = ROW_SHAPES[0] if layout in ONE_SHAPE else ROW_SHAPES[k % 3]
         index_type = INDEX_TYPES[(k + k // 4) % 2]
-        default = layout == "unsorted-duplicates" or (layout in DEFAULT_LAYOUTS and dtype == "float32")
         name = f"{layout}/{dtype}/{index_type}/rank{len(row_shape)}"
-        rare = layout in ("one", "unsorted-unique")  # shapes of their own, which compilers compile
-        flags = (("trace-in-full",) if rare else ()) if default else ("full",)
-        yield name, slices(layout, dtype, index_type, row_shape, seed), flags
+        yield name, slices(layout, dtype, index_type, row_shape, seed)
 
 
 # ---------------------------------------------------------------------- the groups
 def densify() -> Iterator[Case]:
-    for name, s, flags in full_cross("densify"):
-        yield case(f"densify/to_dense/{name}", "5", "to_dense", s, flags=flags)
+    for name, s in full_cross("densify"):
+        yield case(f"densify/to_dense/{name}", "5", "to_dense", s)
     for dtype in ("int32", "int64"):
         s = slices("unsorted-duplicates", dtype, "int64", (3,), "ints")
-        yield case(f"densify/to_dense/integers/{dtype}", "5", "to_dense", s, flags=("full",))
+        yield case(f"densify/to_dense/integers/{dtype}", "5", "to_dense", s)
     named = Slices(
         Array("float32", (5, 4), [float(v) for v in range(1, 21)]), Array("int64", (5,), [6, 1, 1, 4, 8]), (10, 4)
     )
     yield case("densify/to_dense/named-6-1-1-4-8", "5", "to_dense", named)
     capped = Slices(Array("float32", (5, 4), [min(v, 10.0) for v in named.values.data]), named.indices, (10, 4))
     expected = ORACLES["to_dense"](capped)
-    yield Case("densify/replace/named-cap-values", "1", "replace_values", [named, capped.values], {}, expected, [])
+    yield Case("densify/replace/named-cap-values", "1", "replace_values", [named, capped.values], {}, expected)
     yield case("densify/to_dense/no-rows", "5", "to_dense", slices_of("float32", [], [], (0, 3)))
     yield case("densify/to_dense/dense-as-it-is", "5", "to_dense", dense("float32", (4, 2), "d"))
     yield case("densify/to_dense/empty-row-shape", "5", "to_dense", slices_of("float32", [[], []], [1, 1], (3, 0)))
@@ -126,11 +122,11 @@ def slices_of(dtype: str, rows: list[list[float]], ids: list[int], shape: tuple[
 
 
 def coalesce() -> Iterator[Case]:
-    for name, s, flags in full_cross("coalesce"):
-        yield case(f"coalesce/{name}", "4", "coalesce", s, flags=flags)
+    for name, s in full_cross("coalesce"):
+        yield case(f"coalesce/{name}", "4", "coalesce", s)
     for dtype in ("int32", "int64"):
         s = slices("unsorted-duplicates", dtype, "int64", (3,), "ints")
-        yield case(f"coalesce/integers/{dtype}", "4", "coalesce", s, flags=("full",))
+        yield case(f"coalesce/integers/{dtype}", "4", "coalesce", s)
     # sums where every other order of addition gives another result (clause 3)
     order = [[1e8], [1.0], [-1e8], [1.0]]  # left to right 1, in pairs 0
     yield case("coalesce/left-fold/float32", "3", "coalesce", slices_of("float32", order, [2] * 4, (4, 1)))
@@ -159,16 +155,16 @@ def coalesce() -> Iterator[Case]:
 
 
 def algebra() -> Iterator[Case]:
-    for name, s, flags in some_cross("algebra"):
+    for name, s in some_cross("algebra"):
         dtype, row_shape = s.values.dtype, s.values.shape[1:]
-        yield case(f"algebra/scale/{name}", "6", "scale", s, 1 / 3, flags=flags)
+        yield case(f"algebra/scale/{name}", "6", "scale", s, 1 / 3)
         other = slices("unsorted-duplicates", dtype, s.indices.dtype, row_shape, "other")
-        yield case(f"algebra/add-sparse/{name}", "6", "add", s, other, flags=flags)
-        yield case(f"algebra/add-dense/{name}", "6", "add", s, dense(dtype, (ROWS, *row_shape), "add"), flags=flags)
-        yield case(f"algebra/concat/{name}", "6", "concat", [s, other, s], flags=("full",))
-        yield case(f"algebra/keep_rows/{name}", "13", "keep_rows", s, Array("int64", (3,), [4, 0, 4]), flags=flags)
+        yield case(f"algebra/add-sparse/{name}", "6", "add", s, other)
+        yield case(f"algebra/add-dense/{name}", "6", "add", s, dense(dtype, (ROWS, *row_shape), "add"))
+        yield case(f"algebra/concat/{name}", "6", "concat", [s, other, s])
+        yield case(f"algebra/keep_rows/{name}", "13", "keep_rows", s, Array("int64", (3,), [4, 0, 4]))
         mask = Array("bool", (ROWS,), [r % 3 != 0 for r in range(ROWS)])
-        yield case(f"algebra/drop_rows/{name}", "13", "drop_rows", s, mask, flags=flags)
+        yield case(f"algebra/drop_rows/{name}", "13", "drop_rows", s, mask)
     d = dense("float32", (ROWS, 3), "only")
     yield case("algebra/scale/dense", "6", "scale", d, -1)
     yield case("algebra/scale/integers", "6", "scale", slices("unsorted-duplicates", "int32", "int32", (3,), "i"), 3)
@@ -185,12 +181,12 @@ def algebra() -> Iterator[Case]:
 
 
 def norms() -> Iterator[Case]:
-    for name, s, flags in some_cross("norms"):
-        yield case(f"norms/norm2/{name}", "7", "norm", s, flags=flags)
-        yield case(f"norms/norm1/{name}", "7", "norm", s, ord=1, flags=("full",))
-        yield case(f"norms/norminf/{name}", "7", "norm", s, ord="inf", flags=("full",))
+    for name, s in some_cross("norms"):
+        yield case(f"norms/norm2/{name}", "7", "norm", s)
+        yield case(f"norms/norm1/{name}", "7", "norm", s, ord=1)
+        yield case(f"norms/norminf/{name}", "7", "norm", s, ord="inf")
         d = dense(s.values.dtype, (4, 3), "norms")
-        yield case(f"norms/global/{name}", "8", "global_norm", {"a": s, "b": [d, None, (s,)]}, flags=flags)
+        yield case(f"norms/global/{name}", "8", "global_norm", {"a": s, "b": [d, None, (s,)]})
     clause = "7"
     pair = slices_of("float32", [[3.0, 0.0], [0.0, 4.0], [3.0, 0.0]], [1, 2, 1], (4, 2))
     yield case("norms/norm2/duplicates-by-hand", clause, "norm", pair)
@@ -214,7 +210,7 @@ def norms() -> Iterator[Case]:
     mixed = [slices_of("float16", [[3.0]], [0], (2, 1)), slices_of("float64", [[4.0]], [0], (2, 1))]
     yield case("norms/global/mixed-dtypes", "8", "global_norm", mixed)
     for label, size in EXTREMES.items():
-        yield case(f"norms/global/mixed-dtypes-{label}", "8", "global_norm", extreme(size), flags=("trace-in-full",))
+        yield case(f"norms/global/mixed-dtypes-{label}", "8", "global_norm", extreme(size))
 
 
 #: Orders of norms that are formed from powers: whole, by roots, both, with many digits, and of fourth roots.
@@ -222,31 +218,28 @@ ORDERS = (3, 0.5, 2.5, 2.7, 0.2)
 
 
 def orders() -> Iterator[Case]:
-    for k, (name, s, flags) in enumerate(some_cross("orders")):
+    for k, (name, s) in enumerate(some_cross("orders")):
         p = ORDERS[k % len(ORDERS)]
-        kept = flags if p in (3, 0.5) else tuple(sorted({*flags, "trace-in-full"}))
-        yield case(f"norms/norm-p/{p}/{name}", "7", "norm", s, ord=p, flags=kept)
+        yield case(f"norms/norm-p/{p}/{name}", "7", "norm", s, ord=p)
         tree = {"a": s, "b": [dense(s.values.dtype, (4, 3), "orders"), None]}
-        kept = tuple(sorted({*flags, "trace-in-full"}))
-        yield case(f"norms/global-p/{p}/{name}", "8", "global_norm", tree, flags=kept, ord=p)
-    rare = ("trace-in-full",)
+        yield case(f"norms/global-p/{p}/{name}", "8", "global_norm", tree, ord=p)
     five = slices_of("float64", [[3.0, -1.0, 0.3], [0.0, 7.0, 1e-3]], [1, 1], (4, 3))
     for p in (*ORDERS, 4, 1 / 3, 0.25, 1.0000001, 100, 1e6 + 1 / 3, 2.0**32 + 0.5, 1e300, 0.01, 2.0**-40, 1e-300):
-        yield case(f"norms/norm-p/five/{p}".replace("+", ""), "7", "norm", five, ord=p, flags=() if p == 2.7 else rare)
+        yield case(f"norms/norm-p/five/{p}".replace("+", ""), "7", "norm", five, ord=p)
     for p in (3, 0.1):
         for size in (1e200, 1e-200):
             x = slices_of("float64", [[size] * 4], [0], (2, 4))
-            yield case(f"norms/norm-p/{p}/float64-{size}".replace("+", ""), "7", "norm", x, ord=p, flags=rare)
+            yield case(f"norms/norm-p/{p}/float64-{size}".replace("+", ""), "7", "norm", x, ord=p)
         far = slices_of("float64", [[1e200, 1e-200, 1.0]], [0], (2, 3))
-        yield case(f"norms/norm-p/{p}/far-apart", "7", "norm", far, ord=p, flags=rare)
+        yield case(f"norms/norm-p/{p}/far-apart", "7", "norm", far, ord=p)
         for label, bad in (("nan", [math.nan, 1.0]), ("inf", [math.inf, 1.0]), ("both", [-math.inf, math.nan])):
             x = slices_of("float32", [bad], [0], (2, 2))
-            yield case(f"norms/norm-p/{p}/nonfinite-{label}", "7", "norm", x, ord=p, flags=rare)
+            yield case(f"norms/norm-p/{p}/nonfinite-{label}", "7", "norm", x, ord=p)
         yield case(f"norms/norm-p/{p}/zeros", "7", "norm", slices_of("float32", [[0.0], [0.0]], [0, 1], (3, 1)), ord=p)
-        yield case(f"norms/norm-p/{p}/no-rows", "7", "norm", slices_of("float32", [], [], (0, 2)), ord=p, flags=rare)
-        yield case(f"norms/norm-p/{p}/0-d", "7", "norm", dense("float32", (), "0-d"), ord=p, flags=rare)
+        yield case(f"norms/norm-p/{p}/no-rows", "7", "norm", slices_of("float32", [], [], (0, 2)), ord=p)
+        yield case(f"norms/norm-p/{p}/0-d", "7", "norm", dense("float32", (), "0-d"), ord=p)
     for label, size in EXTREMES.items():
-        yield case(f"norms/global-p/3/mixed-dtypes-{label}", "8", "global_norm", extreme(size), flags=rare, ord=3)
+        yield case(f"norms/global-p/3/mixed-dtypes-{label}", "8", "global_norm", extreme(size), ord=3)
 
 
 #: Far from what the squares of float64 can hold.
@@ -261,16 +254,14 @@ def extreme(size: float) -> list[Any]:
 def clipping() -> Iterator[Case]:
     for label, size in EXTREMES.items():
         id = f"clipping/by_global_norm/mixed-dtypes-{label}"
-        yield case(id, "10", "clip_by_global_norm", extreme(size), 0.5, flags=("trace-in-full",))
-    for name, s, flags in some_cross("clipping"):
+        yield case(id, "10", "clip_by_global_norm", extreme(size), 0.5)
+    for name, s in some_cross("clipping"):
         d = dense(s.values.dtype, (4, 3), "clipping")
-        yield case(f"clipping/by_value/{name}", "9", "clip_by_value", s, -1.3, 2.1, flags=flags)
-        yield case(f"clipping/by_norm/{name}", "10", "clip_by_norm", s, 1.7, flags=flags)
-        yield case(f"clipping/by_row_norm/{name}", "10", "clip_by_row_norm", s, 3.1, flags=flags)
-        yield case(
-            f"clipping/by_global_norm/{name}", "10", "clip_by_global_norm", [s, None, {"d": d}], 5.0, flags=flags
-        )
-        yield case(f"clipping/unchanged/{name}", "10", "clip_by_norm", s, 1e4, flags=("full",))
+        yield case(f"clipping/by_value/{name}", "9", "clip_by_value", s, -1.3, 2.1)
+        yield case(f"clipping/by_norm/{name}", "10", "clip_by_norm", s, 1.7)
+        yield case(f"clipping/by_row_norm/{name}", "10", "clip_by_row_norm", s, 3.1)
+        yield case(f"clipping/by_global_norm/{name}", "10", "clip_by_global_norm", [s, None, {"d": d}], 5.0)
+        yield case(f"clipping/unchanged/{name}", "10", "clip_by_norm", s, 1e4)
     s = slices("unsorted-duplicates", "float32", "int64", (3,), "limits")
     d = dense("float32", (ROWS, 3), "limits")
     for limit in (0.0, math.inf):
@@ -289,15 +280,13 @@ def clipping() -> Iterator[Case]:
     for label, bad in (("nan", math.nan), ("inf", math.inf)):
         x = slices_of("float32", [[bad, 1.0], [2.0, 3.0], [0.0, 5.0]], [1, 0, 1], (3, 2))
         for named, mode in NONFINITE:
-            flags = () if (label, mode) in (("nan", "zero"), ("inf", "propagate")) else ("full",)
             for limit in (1.0, 0.0, math.inf):
                 id = f"clipping/nonfinite/{label}-{named}-max-{limit}"
-                traced = flags if limit == 1.0 else (*flags, "trace-in-full")
-                yield case(id, "10", "clip_by_norm", x, limit, flags=traced, nonfinite=mode)
+                yield case(id, "10", "clip_by_norm", x, limit, nonfinite=mode)
             id = f"clipping/nonfinite-global/{label}-{named}"
-            yield case(id, "10", "clip_by_global_norm", [x, d], 1.0, flags=flags, nonfinite=mode)
+            yield case(id, "10", "clip_by_global_norm", [x, d], 1.0, nonfinite=mode)
             id = f"clipping/nonfinite-rows/{label}-{named}"
-            yield case(id, "10", "clip_by_row_norm", x, 1.0, flags=flags, nonfinite=mode)
+            yield case(id, "10", "clip_by_row_norm", x, 1.0, nonfinite=mode)
     yield case("clipping/by_norm/leaves-by-their-own", "10", "clip_by_norm", [s, None, d], 2.0)
     yield case("clipping/by_norm/0-d", "10", "clip_by_norm", dense("float32", (), "0-d"), 0.01)
     yield case("clipping/by_value/0-d", "9", "clip_by_value", dense("float32", (), "0-d"), -0.01, 0.01)
@@ -317,41 +306,38 @@ def padding() -> Iterator[Case]:
             ("frequency", {"scale_by_freq": True}), ("padding-frequency", {"padding_idx": 0, "scale_by_freq": True}),
             ("mask-frequency", {"mask": real, "scale_by_freq": True}), ("last", {"padding_idx": -1}),
         ):  # fmt: skip
-            flags = () if dtype == "float32" or label == "padding-frequency" else ("full",)
-            yield embedding_grad(f"pair-{label}/{dtype}", up, pair, flags=flags, **options)
+            yield embedding_grad(f"pair-{label}/{dtype}", up, pair, **options)
     nan_up = Array("float32", (2, 5, 1), [math.nan if i == 0 else float(k) for k, i in enumerate(pair.data)])
     yield embedding_grad("mask-hides-nan", nan_up, pair, mask=real)
     yield embedding_grad("no-ids", Array("float32", (0, 3), []), Array("int32", (0,), []), padding_idx=0)
     yield embedding_grad("0-d-ids", dense("float32", (2,), "s"), Array("int32", (), [3]))
     yield embedding_grad("scalar-rows", dense("float32", (4,), "r"), Array("int32", (4,), [3, 1, 3, 0]), padding_idx=3)
     yield embedding_grad("all-padding", dense("float32", (2, 3), "a"), Array("int32", (2,), [0, 0]), padding_idx=0)
-    for name, s, kept in some_cross("padding"):
-        yield case(f"padding/drop_padding/{name}", "12", "drop_padding", s, -1, flags=kept)
-        yield case(f"padding/scale_by_frequency/{name}", "12", "scale_by_frequency", s, flags=kept)
+    for name, s in some_cross("padding"):
+        yield case(f"padding/drop_padding/{name}", "12", "drop_padding", s, -1)
+        yield case(f"padding/scale_by_frequency/{name}", "12", "scale_by_frequency", s)
     yield case("padding/drop_padding/dense", "12", "drop_padding", dense("float32", (4, 2), "p"), 2)
 
 
 def updates() -> Iterator[Case]:
-    for name, s, flags in some_cross("updates"):
+    for name, s in some_cross("updates"):
         dtype = s.values.dtype
         table = dense(dtype, tuple(s.dense_shape), "updates")
         for op in SCATTER:
             x = factors(s) if op in ("mul", "div") else s
-            rare = op not in ("add", "update", "min", "div") or dtype != "float32"
-            kept = ("trace-in-full",) if rare and not flags else flags
-            yield case(f"updates/{op}/{name}", "15", f"scatter_{op}", table, x, flags=kept)
+            yield case(f"updates/{op}/{name}", "15", f"scatter_{op}", table, x)
     for dtype, op in itertools.product(("int32", "int64"), SCATTER[:-1]):
         s = slices("unsorted-duplicates", dtype, "int64", (3,), "integers")
         s = factors(s) if op == "mul" else s
         table = dense(dtype, (ROWS, 3), "integers")
-        yield case(f"updates/{op}/integers/{dtype}", "15", f"scatter_{op}", table, s, flags=("full",))
+        yield case(f"updates/{op}/integers/{dtype}", "15", f"scatter_{op}", table, s)
     special = slices_of("float32", [[math.nan], [1.0], [math.inf], [-math.inf]], [0, 0, 1, 1], (3, 1))
     table = Array("float32", (3, 1), [2.0, math.nan, math.inf])
     for op in ("add", "min", "max", "update"):
-        yield case(f"updates/{op}/nonfinite", "15", f"scatter_{op}", table, special, flags=("trace-in-full",))
+        yield case(f"updates/{op}/nonfinite", "15", f"scatter_{op}", table, special)
     ones = slices_of("bfloat16", [[1.0]] * 600, [1] * 600, (3, 1))
     zeros = Array("bfloat16", (3, 1), [0.0] * 3)
-    yield case("updates/add/saturation", "15", "scatter_add", zeros, ones, flags=("trace-in-full",))
+    yield case("updates/add/saturation", "15", "scatter_add", zeros, ones)
 
 
 def factors(s: Slices) -> Slices:

@@ -26,7 +26,6 @@ IDS: dict[str, tuple[list[int], tuple[int, ...]]] = {
     "pair": ([1, 1, 2, 6, 0, 1, 5, 5, 0, 0], (2, 5)),
     "3-d": ([6, 0, 1, 1, 6, 2, 0, 0, 3, 3, 6, 6], (2, 3, 2)),
 }
-DEFAULT_IDS = ("empty", "0-d", "pair", "3-d")
 Maker = Callable[..., Case]
 Dense = Callable[[str, tuple[int, ...], str], Array]
 
@@ -34,11 +33,6 @@ Dense = Callable[[str, tuple[int, ...], str], Array]
 def ids_of(name: str, dtype: str = "int32") -> Array:
     data, shape = IDS[name]
     return Array(dtype, shape, list(data))
-
-
-def flags_of(default: bool, traced: bool) -> tuple[str, ...]:
-    """The default profile runs what is default, and traces (and so compiles) only what is worth it."""
-    return () if default and traced else ("trace-in-full",) if default else ("full",)
 
 
 def embedding_cases(case: Maker, dense: Dense) -> Iterator[Case]:
@@ -57,15 +51,12 @@ def embedding_cases(case: Maker, dense: Dense) -> Iterator[Case]:
 def lookups(case: Maker, dense: Dense) -> Iterator[Case]:
     for dtype, name, index_type in itertools.product(FLOATS, IDS, ("int32", "int64")):
         ids = ids_of(name, index_type)
-        default = index_type == "int32" and ((dtype == "float32" and name in DEFAULT_IDS) or name == "pair")
-        flags = flags_of(default, dtype == "float32")
         for row_shape in ((3,), (), (2, 2)) if name == "pair" else ((3,),):
             table = dense(dtype, (ROWS, *row_shape), "table")
             up = dense(dtype, (*ids.shape, *row_shape), "upstream")
             label = f"{name}/{dtype}/{index_type}/rank{len(row_shape)}"
-            kept = flags if row_shape == (3,) else ("full",)
-            yield case(f"embedding/lookup/{label}", "12", "lookup", table, ids, flags=kept)
-            yield case(f"embedding/gradient/{label}", "12", "lookup_gradient", table, ids, up, flags=kept)
+            yield case(f"embedding/lookup/{label}", "12", "lookup", table, ids)
+            yield case(f"embedding/gradient/{label}", "12", "lookup_gradient", table, ids, up)
     pair, cube = ids_of("pair", "int64"), ids_of("3-d")
     real = Array("bool", (2, 5), [i != 0 for i in pair.data])
     for dtype in FLOATS:
@@ -75,13 +66,11 @@ def lookups(case: Maker, dense: Dense) -> Iterator[Case]:
             ("frequency", {"scale_by_freq": True}), ("padding-frequency", {"padding_idx": 0, "scale_by_freq": True}),
             ("mask-frequency", {"mask": real, "scale_by_freq": True}),
         ):  # fmt: skip
-            flags = flags_of(dtype == "float32" or label == "padding-frequency", dtype == "float32")
             id = f"embedding/gradient/pair-{label}/{dtype}"
-            yield case(id, "12", "lookup_gradient", table, pair, up, flags=flags, **options)
+            yield case(id, "12", "lookup_gradient", table, pair, up, **options)
         other = dense(dtype, (2, 3, 2, 3), "other")
         id = f"embedding/gradient/two-lookups/{dtype}"
-        flags = flags_of(True, dtype == "float32")
-        yield case(id, "12", "double_lookup_gradient", table, pair, up, cube, other, flags=flags)
+        yield case(id, "12", "double_lookup_gradient", table, pair, up, cube, other)
     table = dense("float32", (ROWS, 3), "table")
     zeros = Array("int64", (2, 2), [0, 0, 0, 0])
     up = dense("float32", (2, 2, 3), "zeros")
@@ -91,7 +80,7 @@ def lookups(case: Maker, dense: Dense) -> Iterator[Case]:
     yield case("embedding/gradient/mask-hides-nan", "12", "lookup_gradient", column, pair, nan_up, mask=real)
     wide = Array("float32", (ROWS, 0), [])
     none = Array("float32", (2, 5, 0), [])
-    yield case("embedding/gradient/empty-rows", "12", "lookup_gradient", wide, pair, none, flags=("trace-in-full",))
+    yield case("embedding/gradient/empty-rows", "12", "lookup_gradient", wide, pair, none)
 
 
 # ---------------------------------------------------------------------- bags
@@ -129,14 +118,8 @@ def bags(case: Maker, dense: Dense) -> Iterator[Case]:
             if weighted:
                 given["weights"] = dense(dtype, ids.shape, f"weights/{form}")
             label = f"{combiner}{'-weighted' if weighted else ''}/{form}/{dtype}"
-            main = form in ("padding-mask", "offsets-padding")
-            small = dtype == "float32" and not form.startswith(("no-", "one"))
-            traced = dtype == "float32" and main and (combiner != "sqrtn" or weighted)
-            flags = flags_of(main or small or (dtype == "float32" and combiner == "mean"), traced)
-            yield case(f"embedding/bags/{label}", "19", "lookup", table, ids, flags=flags, **given)
-            yield case(
-                f"embedding/bags-gradient/{label}", "19", "lookup_gradient", table, ids, up, flags=flags, **given
-            )
+            yield case(f"embedding/bags/{label}", "19", "lookup", table, ids, **given)
+            yield case(f"embedding/bags-gradient/{label}", "19", "lookup_gradient", table, ids, up, **given)
     for dtype, row_shape in itertools.product(("float32", "float16"), ((), (2, 2), (7,), (1,))):
         table = dense(dtype, (ROWS, *row_shape), "table")
         up = dense(dtype, (4, *row_shape), "rows of a bag")
@@ -144,7 +127,7 @@ def bags(case: Maker, dense: Dense) -> Iterator[Case]:
         label = "x".join(map(str, row_shape)) or "scalars"
         id = f"embedding/bags-gradient/row-shapes/{label}/{dtype}"
         given = {"combiner": "mean", "weights": w, "padding_idx": 0}
-        yield case(id, "19", "lookup_gradient", table, BAG_IDS, up, flags=flags_of(dtype == "float32", False), **given)
+        yield case(id, "19", "lookup_gradient", table, BAG_IDS, up, **given)
     up, table = dense("float32", (4, 3), "frequency"), dense("float32", (ROWS, 3), "table")
     id = "embedding/bags-gradient/frequency"
     given = {"combiner": "mean", "padding_idx": 0, "scale_by_freq": True}
@@ -153,27 +136,24 @@ def bags(case: Maker, dense: Dense) -> Iterator[Case]:
 
 def special_bags(case: Maker) -> Iterator[Case]:
     """Ties, NaN and infinities, divisors of zero, left folds."""
-    eager = ("trace-in-full",)
     table = Array("float32", (4, 2), [1.0, -2.0, 1.0, -2.0, math.nan, 5.0, -math.inf, -math.inf])
     ids = Array("int64", (3, 3), [1, 0, 1, 0, 2, 2, 3, 3, 3])
     up = Array("float32", (3, 2), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     for op, args in (("lookup", (table, ids)), ("lookup_gradient", (table, ids, up))):
         yield case(f"embedding/bags/max-ties-nan-inf/{op}", "19", op, *args, combiner="max")
         id = f"embedding/bags/sum-nan-inf/{op}"
-        yield case(id, "19", op, *args, combiner="sum", padding_idx=2, flags=eager)
+        yield case(id, "19", op, *args, combiner="sum", padding_idx=2)
     big = Array("float32", (3, 1), [1e8, 1.0, -1e8])
     order = Array("int32", (1, 4), [0, 1, 2, 1])
-    yield case("embedding/bags/left-fold", "19", "lookup", big, order, combiner="sum", flags=eager)
+    yield case("embedding/bags/left-fold", "19", "lookup", big, order, combiner="sum")
     cancel = Array("float32", (1, 4), [1.0, -1.0, 0.5, -0.5])
     up = Array("float32", (1, 1), [1.0])
     for combiner in ("mean", "sqrtn"):
         id = f"embedding/bags/cancelling-weights-{combiner}"
-        yield case(id, "19", "lookup", big, order, combiner=combiner, weights=cancel, flags=eager)
-        yield case(
-            f"{id}-gradient", "19", "lookup_gradient", big, order, up, combiner=combiner, weights=cancel, flags=eager
-        )
+        yield case(id, "19", "lookup", big, order, combiner=combiner, weights=cancel)
+        yield case(f"{id}-gradient", "19", "lookup_gradient", big, order, up, combiner=combiner, weights=cancel)
     ones, many = Array("bfloat16", (1, 1), [1.0]), Array("int32", (1, 600), [0] * 600)
-    yield case("embedding/bags/saturation/bfloat16", "19", "lookup", ones, many, combiner="sum", flags=eager)
+    yield case("embedding/bags/saturation/bfloat16", "19", "lookup", ones, many, combiner="sum")
 
 
 # ---------------------------------------------------------------------- ragged, absent, limited
@@ -181,8 +161,6 @@ def special_bags(case: Maker) -> Iterator[Case]:
 LENGTHS = Array("int32", (6,), [0, 3, 1, 0, 4, 0])
 ENDS = Array("int64", (7,), [0, 0, 3, 4, 4, 8, 8])
 HOLES = Array("int32", (11,), [4, -1, 3, -1, 0, 6, -9, 1, 2, 0, 5])
-#: of the forms below, those that compilers compile in the default profile
-TRACED = ("lengths-drop", "last-offset-drop-mask")
 HOLES_2D = Array("int64", (4, 3), [1, -1, 1, -1, -1, -1, 0, 2, -5, 6, 6, 0])
 
 
@@ -213,12 +191,8 @@ def ragged(case: Maker, dense: Dense) -> Iterator[Case]:
             if weighted:
                 given["weights"] = dense(dtype, shape, f"ragged weights/{form}")
             label = f"{combiner}{'-weighted' if weighted else ''}/{form}/{dtype}"
-            traced = dtype == "float32" and combiner == "mean" and weighted and form in TRACED
-            flags = flags_of(dtype == "float32" or (combiner == "mean" and form == "lengths-drop"), traced)
-            yield case(f"embedding/ragged/{label}", "19", "lookup", table, ids, flags=flags, **given)
-            yield case(
-                f"embedding/ragged-gradient/{label}", "19", "lookup_gradient", table, ids, up, flags=flags, **given
-            )
+            yield case(f"embedding/ragged/{label}", "19", "lookup", table, ids, **given)
+            yield case(f"embedding/ragged-gradient/{label}", "19", "lookup_gradient", table, ids, up, **given)
     nan = Array("float32", (2, 2), [math.nan] * 2 + [1.0, -2.0])
     ones = Array("float32", (2, 2, 2), [1.0] * 8)
     holes = Array("int64", (2, 2), [1, -1, -7, 1])
@@ -226,21 +200,20 @@ def ragged(case: Maker, dense: Dense) -> Iterator[Case]:
         yield case(f"embedding/absent/not-row-0/{op}", "12", op, nan, holes, *args, **drop)
         none = Array("float32", (0, 2), [])
         gone = Array("int64", (2, 2), [-1] * 4)
-        yield case(f"embedding/absent/no-rows/{op}", "12", op, none, gone, *args, flags=("trace-in-full",), **drop)
+        yield case(f"embedding/absent/no-rows/{op}", "12", op, none, gone, *args, **drop)
     for dtype, form in itertools.product(FLOATS, ("lengths", "lengths-padding-mask", "lengths-drop", "drop")):
         ids, _, options = forms[form]
         shape = (ids[0] if isinstance(ids, tuple) else ids).shape
         table, up = dense(dtype, (ROWS, 3), "table"), dense(dtype, (*shape, 3), f"rows/{form}")
-        flags = flags_of(dtype == "float32", dtype == "float32" and form in TRACED)
         label = f"{form}/{dtype}"
-        yield case(f"embedding/ragged/rows/{label}", "12", "lookup", table, ids, flags=flags, **options)
+        yield case(f"embedding/ragged/rows/{label}", "12", "lookup", table, ids, **options)
         more = {"scale_by_freq": True} if form == "lengths-drop" else {}
         grad = "embedding_grad"
         id = f"embedding/ragged-rows/{grad}/{label}"
-        yield case(id, "12", grad, up, ids, ROWS, flags=flags, **options, **more)
+        yield case(id, "12", grad, up, ids, ROWS, **options, **more)
         if not isinstance(ids, tuple):
             id = f"embedding/ragged-rows/gradient/{label}"
-            yield case(id, "12", "lookup_gradient", table, ids, up, flags=flags, **options, **more)
+            yield case(id, "12", "lookup_gradient", table, ids, up, **options, **more)
 
 
 def limited(case: Maker, dense: Dense) -> Iterator[Case]:
@@ -257,20 +230,18 @@ def limited(case: Maker, dense: Dense) -> Iterator[Case]:
         ids, lead, options = forms[form]
         for row_shape in ((3,), (2, 2)) if limit == 4.0 else ((3,),):
             table, up = dense(dtype, (ROWS, *row_shape), "renorm"), dense(dtype, (*lead, *row_shape), f"limit/{form}")
-            default = limit in (4.0, 0.5) and row_shape == (3,) and (dtype == "float32" or form == "bags")
-            flags = flags_of(default, dtype == "float32" and limit == 4.0)
             label = f"{form}/{limit}/{dtype}/rank{len(row_shape)}"
             read = {k: v for k, v in options.items() if k != "scale_by_freq"}
-            yield case(f"embedding/max-norm/{label}", "12", "lookup", table, ids, max_norm=limit, flags=flags, **read)
+            yield case(f"embedding/max-norm/{label}", "12", "lookup", table, ids, max_norm=limit, **read)
             id = f"embedding/max-norm-gradient/{label}"
-            yield case(id, "12", "lookup_gradient", table, ids, up, max_norm=limit, flags=flags, **options)
+            yield case(id, "12", "lookup_gradient", table, ids, up, max_norm=limit, **options)
     table = Array("float32", (4, 2), [math.nan, 1.0, math.inf, 1.0, 3.0, 4.0, 0.0, 0.0])
     every, some = Array("int32", (4,), [0, 1, 2, 3]), Array("bool", (4,), [False, False, True, True])
     up = Array("float32", (4, 2), [1.0, -1.0, math.nan, 2.0, 3.0, 5.0, 7.0, 8.0])
     for label, options in (("nonfinite", {}), ("nonfinite-masked", {"mask": some})):
         for op, args in (("lookup", ()), ("lookup_gradient", (up,))):
             id = f"embedding/max-norm/{label}/{op}"
-            yield case(id, "12", op, table, every, *args, max_norm=5.0, flags=("trace-in-full",), **options)
+            yield case(id, "12", op, table, every, *args, max_norm=5.0, **options)
 
 
 # ---------------------------------------------------------------------- per sample
@@ -292,23 +263,18 @@ def samples(case: Maker, dense: Dense) -> Iterator[Case]:
         for row_shape in ((3,), ()):
             up = dense(dtype, (*ids.shape, *row_shape), f"samples/{form}")
             label = f"{form}/{dtype}/rank{len(row_shape)}"
-            default = row_shape == (3,) and (dtype == "float32" or form == "padding")
-            # "3-d" has no 64-bit data, which is what JAX without its x64 mode meets
-            flags = flags_of(default, dtype == "float32" and form in ("padding", "mask", "3-d"))
             for op in ("norms", "sum", "to_dense", *(["slices"] if ids.shape[0] > 1 else [])):
                 id, number = f"embedding/per-sample-{op}/{label}", [1] if op == "slices" else []
-                yield case(id, "14", f"per_sample_{op}", up, ids, ROWS, *number, flags=flags, **options)
+                yield case(id, "14", f"per_sample_{op}", up, ids, ROWS, *number, **options)
             for limit in (2.5, 0.0, "inf"):
-                kept = flags if limit == 2.5 else ("full",)
                 id = f"embedding/per-sample-clip/{label}/max-{limit}"
-                yield case(id, "14", "per_sample_clip_sum", up, ids, ROWS, limit, flags=kept, **options)
+                yield case(id, "14", "per_sample_clip_sum", up, ids, ROWS, limit, **options)
     for dtype in FLOATS:
         up = dense(dtype, (2, 5, 3), "tree")
         for limit in (3.0, 40.0):
-            flags = flags_of(True, dtype in ("float32", "float64") and limit == 3.0)
             d = dense(dtype, (2, 4), "tree")
             id = f"embedding/clip-per-sample/{dtype}/max-{limit}"
-            yield case(id, "14", "clip_per_sample_sum", up, pair, ROWS, d, limit, flags=flags)
+            yield case(id, "14", "clip_per_sample_sum", up, pair, ROWS, d, limit)
     rng = random.Random("cancelling samples")
     rows = [[rng.uniform(1, 4) for _ in range(2)] for _ in range(4)]
     data = [round(v * s, 3) for row in rows for s in (1, -1) for v in row]
@@ -319,7 +285,7 @@ def samples(case: Maker, dense: Dense) -> Iterator[Case]:
     one = Array("int32", (3, 1), [1, 1, 2])
     for (named, mode), limit in itertools.product(NONFINITE, (1.0, 0.0)):
         id = f"embedding/per-sample-clip/nonfinite-{named}-max-{limit}"
-        yield case(id, "14", "per_sample_clip_sum", spoiled, one, ROWS, limit, nonfinite=mode, flags=("trace-in-full",))
+        yield case(id, "14", "per_sample_clip_sum", spoiled, one, ROWS, limit, nonfinite=mode)
 
 
 def ragged_samples(case: Maker, dense: Dense) -> Iterator[Case]:
@@ -332,13 +298,12 @@ def ragged_samples(case: Maker, dense: Dense) -> Iterator[Case]:
     for dtype, form in itertools.product(FLOATS, forms):
         ids, lead, options = forms[form]
         up = dense(dtype, (*lead, 3), f"ragged samples/{form}")
-        flags = flags_of(dtype == "float32", dtype == "float32" and form in TRACED)
         for op in ("norms", "sum", "to_dense"):
             id = f"embedding/per-sample-{op}/{form}/{dtype}"
-            yield case(id, "14", f"per_sample_{op}", up, ids, ROWS, flags=flags, **options)
+            yield case(id, "14", f"per_sample_{op}", up, ids, ROWS, **options)
         for op, number in (("slices", 2), ("clip_sum", 2.5)):
             id = f"embedding/per-sample-{op.removesuffix('_sum')}/{form}/{dtype}"
-            yield case(id, "14", f"per_sample_{op}", up, ids, ROWS, number, flags=flags, **options)
+            yield case(id, "14", f"per_sample_{op}", up, ids, ROWS, number, **options)
 
 
 def whole(dtype: str, shape: tuple[int, ...], seed: str, most: int = 3) -> Array:
@@ -355,7 +320,6 @@ def tied(case: Maker) -> Iterator[Case]:
         FLOATS, {"one": (2,), "few": (2, 2), "square": (2, 3), "many": (2, 2, 3)}.items()
     ):
         product = [whole(dtype, (*lead, ROWS), f"g/{form}"), whole(dtype, (*lead, 3), f"x/{form}")]
-        flags = flags_of(dtype == "float32" or form == "few", dtype == "float32")
         for name, ids, options in (
             ("pair", pair, {}),
             ("padding", pair, {"padding_idx": 0}),
@@ -365,37 +329,32 @@ def tied(case: Maker) -> Iterator[Case]:
             up = whole(dtype, (*ids.shape, 3), f"up/{form}")
             label, args, kwargs = f"{form}/{name}/{dtype}", (up, ids, ROWS), {**options, "product": product}
             if dtype != "float64" or name == "every":
-                yield case(f"embedding/tied-norms/{label}", "14", "per_sample_norms", *args, flags=flags, **kwargs)
-            yield case(f"embedding/tied-sum/{label}", "14", "per_sample_sum", *args, flags=flags, **kwargs)
-            yield case(f"embedding/tied-to-dense/{label}", "14", "per_sample_to_dense", *args, flags=flags, **kwargs)
-            yield case(f"embedding/tied-slices/{label}", "14", "per_sample_slices", *args, 1, flags=flags, **kwargs)
+                yield case(f"embedding/tied-norms/{label}", "14", "per_sample_norms", *args, **kwargs)
+            yield case(f"embedding/tied-sum/{label}", "14", "per_sample_sum", *args, **kwargs)
+            yield case(f"embedding/tied-to-dense/{label}", "14", "per_sample_to_dense", *args, **kwargs)
+            yield case(f"embedding/tied-slices/{label}", "14", "per_sample_slices", *args, 1, **kwargs)
             for limit in (2.5, 0.0, "inf"):
                 if dtype == "float64" and limit == 2.5:
                     continue  # the factor has all bits of a norm that may be off in its last
-                kept = flags if limit == 2.5 else ("full",)
                 id = f"embedding/tied-clip/{label}/max-{limit}"
-                yield case(id, "14", "per_sample_clip_sum", *args, limit, flags=kept, **kwargs)
+                yield case(id, "14", "per_sample_clip_sum", *args, limit, **kwargs)
     ones = [1.0] * (2 * ROWS)
     spoiled = [Array("float32", (2, ROWS), ones), Array("float32", (2, 3), [1.0, 2.0, math.nan, *ones[:3]])]
     up = whole("float32", (*pair.shape, 3), "spoiled")
     for named, mode in NONFINITE:
         id = f"embedding/tied-clip/nonfinite-{named}"
-        yield case(
-            id, "14", "per_sample_clip_sum", up, pair, ROWS, 2.5, nonfinite=mode, product=spoiled,
-            flags=("trace-in-full",),
-        )  # fmt: skip
+        yield case(id, "14", "per_sample_clip_sum", up, pair, ROWS, 2.5, nonfinite=mode, product=spoiled)
 
 
 def renorm(case: Maker, dense: Dense) -> Iterator[Case]:
     ids = ids_of("pair", "int64")
     for dtype, (name, limit) in itertools.product(FLOATS, (("some", 4.0), ("all", 0.5), ("none", 1e4), ("zero", 0.0))):
         table = dense(dtype, (ROWS, 3), "renorm")
-        flags = flags_of(name == "some", dtype == "float32")
-        yield case(f"embedding/renorm/{name}/{dtype}", "12", "renorm_rows", table, ids, limit, flags=flags)
+        yield case(f"embedding/renorm/{name}/{dtype}", "12", "renorm_rows", table, ids, limit)
     table = Array("float32", (3, 1), [math.inf, 2.0, math.nan])
     every = Array("int32", (3,), [2, 0, 1])
     for named, mode in NONFINITE:
         id = f"embedding/renorm/nonfinite-{named}"
-        yield case(id, "12", "renorm_rows", table, every, 1.0, nonfinite=mode, flags=("trace-in-full",))
+        yield case(id, "12", "renorm_rows", table, every, 1.0, nonfinite=mode)
     empty = Array("int32", (0,), [])
-    yield case("embedding/renorm/no-ids", "12", "renorm_rows", table, empty, 1.0, flags=("trace-in-full",))
+    yield case("embedding/renorm/no-ids", "12", "renorm_rows", table, empty, 1.0)

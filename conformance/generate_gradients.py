@@ -72,27 +72,24 @@ def slices(dtype: str, index_type: str, ids: list[int], rows: Rows) -> Slices:
 def gradient_cases(case: Callable[..., Case], floats: tuple[str, ...], index_types: tuple[str, ...]) -> Iterator[Case]:
     for n, (kind, dtype) in enumerate(itertools.product(KINDS, floats)):
         rng, index_type = random.Random(f"gradients/{kind}"), index_types[n % len(index_types)]
-        alike = ("full",) if dtype != "float32" or kind in ("unique", "sorted") else ()  # as what always runs
-        flags = () if dtype == "float32" else ("trace-in-full",) if kind == "duplicates" else ("full",)
         name, one = f"{kind}/{dtype}", Array("float64" if dtype == "float64" else "float32", (1,), [3.0])
 
-        def make(id: str, clause: str, *args: Any, flags: Any = flags, name: str = name, **options: Any) -> Case:
-            return case(f"gradients/{id}/{name}", clause, "gradient", *args, flags=flags, **options)
+        def make(id: str, clause: str, *args: Any, name: str = name, **options: Any) -> Case:
+            return case(f"gradients/{id}/{name}", clause, "gradient", *args, **options)
 
         ids, rows = stored(TABLE, kind, rng)
         x, g = slices(dtype, index_type, ids, rows), array(dtype, upstream_for(ids, rows, rng))
         for ord in (2, 1, "inf"):
-            yield make(f"norm{ord}", "7", "norm", [x], [one], ord=ord, flags=flags if ord == 2 else alike)
+            yield make(f"norm{ord}", "7", "norm", [x], [one], ord=ord)
         for label, limit in LIMITS.items():
-            rare = flags if label == "clipped" else alike or ("trace-in-full",)
-            yield make(f"by_norm-{label}", "10", "clip_by_norm", [x], [g], limit, flags=rare)
+            yield make(f"by_norm-{label}", "10", "clip_by_norm", [x], [g], limit)
         table = array(dtype, [tuple(rng.randint(-2, 2) for _ in range(WIDTH)) for _ in range(ROWS)])
-        yield make("by_value", "9", "clip_by_value", [x], [table], lo=-1.0, hi=1.0, flags=alike)
+        yield make("by_value", "9", "clip_by_value", [x], [table], lo=-1.0, hi=1.0)
 
         row_ids, row_values = stored(ROW_TABLE, kind, rng)
         by_row = array(dtype, upstream_for(row_ids, row_values, rng, by_row=True))
         given_rows = slices(dtype, index_type, row_ids, row_values)
-        yield make("by_row_norm", "10", "clip_by_row_norm", [given_rows], [by_row], 2.0, flags=alike)
+        yield make("by_row_norm", "10", "clip_by_row_norm", [given_rows], [by_row], 2.0)
 
         if kind not in ("zero", "empty"):  # without x, the norm of all would be no rational number
             # beside a dense leaf, whose squares sum to 48: with the 16 of x, the norm of all is 8
@@ -100,10 +97,10 @@ def gradient_cases(case: Callable[..., Case], floats: tuple[str, ...], index_typ
             both = [x, array(dtype, wide)]
             given = upstream_for([*ids, 0, 0], [*rows, *wide], rng)
             parts = [array(dtype, given[: len(ids)]), array(dtype, given[len(ids) :])]
-            yield make("global_norm", "8", "global_norm", both, [one], flags=alike)
+            yield make("global_norm", "8", "global_norm", both, [one])
             yield make("by_global_norm", "10", "clip_by_global_norm", both, parts, 2.0)
             bound = Array(dtype, (), [2.0])
-            yield make("by_global_norm-and-limit", "10", "clip_by_global_norm", both, parts, bound, flags=alike)
+            yield make("by_global_norm-and-limit", "10", "clip_by_global_norm", both, parts, bound)
     dense = array("float32", list(TABLE.values()))
     upstream = array("float32", upstream_for([0] * 4, list(TABLE.values()), random.Random("gradients/dense")))
     yield case("gradients/by_norm-clipped/dense", "10", "gradient", "clip_by_norm", [dense], [upstream], 1.0)

@@ -10,7 +10,7 @@ from typing import Any
 
 from islices.conformance.data import Array, Case, Slices
 from islices.conformance.oracle import FORMATS, round_to, wide
-from islices.conformance.oracle_optim import LATE, OPTIMIZERS, POWERS, SCHEDULED, TRACED, TRACED_SCHEDULES
+from islices.conformance.oracle_optim import LATE, OPTIMIZERS, POWERS, SCHEDULED
 from islices.optim.formulas import State
 from islices.optim.record import RECORDS
 
@@ -57,13 +57,11 @@ def scheduled_steps(make: Maker, dense: Dense, slices: Layouts) -> Iterator[Case
         for rows in ("touched", "all"):
             table = dense("float32", (ROWS, 3), "weights")
             grads = [slices(layout, "float32", "int32", (3,), "scheduled") for layout in LAYOUTS]
-            flags = ("eager",) if rows == "touched" else ("eager", "full")
-            yield make(f"by-step/{label}/{rows}", name, hyper, table, grads, flags=flags, steps=12, rows=rows)
+            yield make(f"by-step/{label}/{rows}", name, hyper, table, grads, flags=("eager",), steps=12, rows=rows)
         state = state_of(name, hyper, table, 2, "scheduled")
-        traced = () if label in TRACED_SCHEDULES else ("trace-in-full",)
-        yield make(f"by-step/{label}/third-step", name, hyper, table, grads[:1], flags=traced, state=state)
+        yield make(f"by-step/{label}/third-step", name, hyper, table, grads[:1], state=state)
         arrays = {k: Array("float64", (1,), [v[0]]) if isinstance(v, list) else v for k, v in hyper.items()}
-        yield make(f"array-hyperparameters/{label}", name, arrays, table, grads[:1], flags=traced, state=state)
+        yield make(f"array-hyperparameters/{label}", name, arrays, table, grads[:1], state=state)
 
 
 def powers(make: Maker, dense: Dense, slices: Layouts) -> Iterator[Case]:
@@ -73,21 +71,17 @@ def powers(make: Maker, dense: Dense, slices: Layouts) -> Iterator[Case]:
         grad = slices("unsorted-duplicates", dtype, "int32", (3,), "powers")
         hyper = {**given, "lr_power": -power}
         state = state_of(name, hyper, table, 2, "powers")
-        flags = ("trace-in-full",)
-        yield make(f"{name}-power/{power}/{dtype}", name, hyper, table, [grad], flags=flags, state=state)
+        yield make(f"{name}-power/{power}/{dtype}", name, hyper, table, [grad], state=state)
 
 
 def single_steps(make: Maker, dense: Dense, slices: Layouts) -> Iterator[Case]:
     every = itertools.product(OPTIMIZERS.items(), FLOATS, ("touched", "all"), ("int32", "int64"))
     for (label, (name, hyper)), dtype, rows, index_type in every:
-        default = index_type == "int32" and (dtype == "float32" or label == "adam")
-        traced = dtype == "float32" and rows == "touched" and label in TRACED
         table = dense(dtype, (ROWS, 3), "weights")
         grad = slices("unsorted-duplicates", dtype, index_type, (3,), "step")
         state = state_of(name, hyper, table, 6, "single")
-        flags = ("full",) if not default else () if traced else ("trace-in-full",)
         id = f"step/{label}/{rows}/{dtype}/{index_type}"
-        yield make(id, name, hyper, table, [grad], flags=flags, state=state, rows=rows)
+        yield make(id, name, hyper, table, [grad], state=state, rows=rows)
 
 
 def hundred_steps(make: Maker, dense: Dense, slices: Layouts) -> Iterator[Case]:
@@ -99,26 +93,23 @@ def hundred_steps(make: Maker, dense: Dense, slices: Layouts) -> Iterator[Case]:
         table = dense(dtype, (ROWS, *row_shape), "weights")
         index_type = "int64" if rows == "all" else "int32"
         grads = [slices(layout, dtype, index_type, row_shape, "hundred") for layout in LAYOUTS]
-        default = dtype == "float32" and (rows == "touched" or label in TRACED)
-        flags = ("eager",) if default else ("eager", "full")
         id = f"hundred-steps/{label}/{rows}/{dtype}"
-        yield make(id, name, hyper, table, grads, flags=flags, steps=100, rows=rows)
+        yield make(id, name, hyper, table, grads, flags=("eager",), steps=100, rows=rows)
 
 
 def special_steps(make: Maker, dense: Dense, slices: Layouts) -> Iterator[Case]:
     name, hyper = OPTIMIZERS["adam-decay"]
     table = dense("float32", (ROWS, 3), "weights")
     grads = [slices(layout, "float32", "int64", (3,), "special") for layout in LAYOUTS]
-    frozen, rare = [4, 0, 7, 8], ("trace-in-full",)
+    frozen = [4, 0, 7, 8]
     for rows in ("touched", "all"):
         for label, (own, given) in OPTIMIZERS.items():
-            flags = ("eager",) if label in TRACED else ("eager", "full")
-            yield make(f"frozen/{label}/{rows}", own, given, table, grads, flags=flags, rows=rows, frozen=frozen)
+            yield make(f"frozen/{label}/{rows}", own, given, table, grads, flags=("eager",), rows=rows, frozen=frozen)
         yield make(f"maximize/{rows}", name, hyper, table, grads, flags=("eager",), rows=rows, maximize=True)
         state = state_of(name, hyper, table, 3, "frozen")
         yield make(f"frozen-step/{rows}", name, hyper, table, grads[:1], state=state, rows=rows, frozen=frozen)
         one = dense("float32", (ROWS, 3), "dense gradient")
-        yield make(f"dense-gradient/{rows}", name, hyper, table, [one], flags=rare, rows=rows)
+        yield make(f"dense-gradient/{rows}", name, hyper, table, [one], rows=rows)
     for dtype in ("float16", "bfloat16"):
         half = dense(dtype, (ROWS, 3), "weights")
         for kind in (dtype, "float32"):
@@ -132,7 +123,7 @@ def special_steps(make: Maker, dense: Dense, slices: Layouts) -> Iterator[Case]:
     for width in (1, 2, 5, 7, 8):
         wider = dense("float32", (ROWS, width), "weights")
         grad = slices("unsorted-duplicates", "float32", "int32", (width,), "width")
-        yield make(f"rowwise_adagrad/width-{width}", "rowwise_adagrad", {"lr": 0.1}, wider, [grad], flags=rare)
+        yield make(f"rowwise_adagrad/width-{width}", "rowwise_adagrad", {"lr": 0.1}, wider, [grad])
     # what a dense gradient names, a row of zeros too; a variance that rounding makes negative
     zeros = dense("float32", (ROWS, 3), "dense gradient")
     zeros.data[6:9] = [0.0] * 3
@@ -147,15 +138,14 @@ def special_steps(make: Maker, dense: Dense, slices: Layouts) -> Iterator[Case]:
     for own, steps in (("adam", 10), ("adam-decay", 14)):
         state = state_of(*OPTIMIZERS[own], wide_table, steps, "digits")
         grad = slices("unsorted-duplicates", "float64", "int32", (3,), "digits")
-        yield make(f"{own}/float64-after-{steps}-steps", *OPTIMIZERS[own], wide_table, [grad], flags=rare, state=state)
+        yield make(f"{own}/float64-after-{steps}-steps", *OPTIMIZERS[own], wide_table, [grad], state=state)
     # step counts at which something of an optimizer's numbers ends
     for own, late in LATE.items():
         for steps in late:
             state = state_of(*OPTIMIZERS[own], wide_table, steps, "late")
             grad = slices("unsorted-duplicates", "float64", "int32", (3,), "late")
-            yield make(f"{own}/after-{steps}-steps", *OPTIMIZERS[own], wide_table, [grad], flags=rare, state=state)
+            yield make(f"{own}/after-{steps}-steps", *OPTIMIZERS[own], wide_table, [grad], state=state)
     # the powers of beta after many steps, where some are zero
     for steps in (0, 1, 1000, 2**24, 2**31 - 2):
         state = state_of("adam", {}, table, steps, "late")
-        kept = () if steps == 1000 else rare
-        yield make(f"adam/after-{steps}-steps", "adam", {"lr": 0.01}, table, usual, flags=kept, state=state)
+        yield make(f"adam/after-{steps}-steps", "adam", {"lr": 0.01}, table, usual, state=state)

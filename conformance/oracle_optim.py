@@ -14,7 +14,7 @@ from islices.conformance.data import Array, Slices
 from islices.conformance.oracle import coalesce, halves, over, plus, round_to, square_root, times, wide
 from islices.optim.record import RECORDS
 
-__all__ = ["LATE", "OPTIMIZERS", "POWERS", "SCHEDULED", "TRACED", "TRACED_SCHEDULES", "optimizer_steps"]
+__all__ = ["LATE", "OPTIMIZERS", "POWERS", "SCHEDULED", "optimizer_steps"]
 
 
 #: Digits of the fraction of an exponent that count.
@@ -272,10 +272,6 @@ SCHEDULED: dict[str, tuple[str, dict[str, Any]]] = {
     "adamax": ("adamax", {"lr": 0.1, "beta1": [0.9, 0.0, 0.95], "beta2": [0.9, 0.99, 0.5], "eps": [1e-8, 1e-3, 0.1]}),
     "nadam": ("nadam", {"lr": 0.01, "beta1": [0.9, 0.0, 0.95], "beta2": [0.999, 0.9, 0.99], "momentum_decay": 0.3}),
 }  # fmt: skip
-#: what the default profile traces, since it compiles
-TRACED = ("momentum", "rowwise_adagrad", "rmsprop-both", "adam", "adamw", "ftrl", "amsgrad", "ftrl-power", "nadam")
-#: those of `SCHEDULED` that it traces
-TRACED_SCHEDULES = ("adam", "ftrl")
 #: Whose sums of squares are raised to lr_power, hyperparameters, and powers: none, roots of roots, whole parts, all
 #: digits of a fraction.
 POWERS = ("ftrl", {"lr": 0.1, "l1": 0.5}, (0.0, 0.25, 0.7, 1.5, 2.3, 0.001))

@@ -125,7 +125,7 @@ GOOD = {
 @pytest.mark.parametrize(
     "change",
     [
-        {"id": "no-group"}, {"clause": 7}, {"flags": ["slow"]}, {"args": {}}, {"surplus": 1}, {"op": 3},
+        {"id": "no-group"}, {"clause": 7}, {"flags": ["full"]}, {"args": {}}, {"surplus": 1}, {"op": 3},
         {"id": "errors/x"}, {"args": [{"array": "float8", "shape": [0], "data": []}]},
         {"args": [{"array": "int32", "shape": [1], "data": [0.5]}]}, {"expect": {"float": "infinity"}},
         {"args": [{**GOOD["args"][0], "dense_shape": [2, None]}]}, {"args": [{**GOOD["args"][0], "padded": False}]},
