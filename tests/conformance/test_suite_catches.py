@@ -32,7 +32,8 @@ def conform(folder: Path, *options: str, defect: str = "", mutation: str = "", d
     if deviations:
         (package / "deviations.toml").write_text(deviations, "utf-8")
     profile = "full" if "-k" in options else "quick"  # what is chosen by name is to be there
-    return run_suite(folder, "loopback", "--islices-modes", "framework", "--islices-profile", profile, *options, path=site)
+    given = ("--islices-modes", "framework", "--islices-profile", profile, *options)
+    return run_suite(folder, "loopback", *given, path=site)
 
 
 # ---------------------------------------------------------------------- a sound backend

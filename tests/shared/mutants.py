@@ -116,8 +116,8 @@ MUTANTS = [
     Mutant(
         "jax-set-at-clips",  # blatant
         "backends/jax/segments.py",
-        "    return lax.scatter(x, ids[:, None], updates, _dimensions(updates), mode=\"drop\")\n",
-        "    return lax.scatter(x, ids[:, None], updates, _dimensions(updates), mode=\"clip\")\n",
+        '    return lax.scatter(x, ids[:, None], updates, _dimensions(updates), mode="drop")\n',
+        '    return lax.scatter(x, ids[:, None], updates, _dimensions(updates), mode="clip")\n',
         "jax",
         "The sentinel's slots are written to the last row: to_dense in mode framework with a number of slots that is no power "
         "of two, and row updates in jit that leave spare slots.",
