@@ -312,6 +312,7 @@ def test_search_works_from_a_file(pages: Path) -> None:
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chromium-browser"))), None)
 
 
+@pytest.mark.repeats
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
 def test_a_browser_finds_words(pages: Path, tmp_path: Path) -> None:
     """From a file, with no server: the guide, the tasks and the function."""
