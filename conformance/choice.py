@@ -6,7 +6,8 @@ adapter gets which dtypes. A greedy cover then takes the cheapest cases that tog
 
     framework   recorded on torch, eager; a case costs what compilers have to make anew for it, a program for each
                 primitive with dtypes and shapes that none before it had
-    traced      recorded on JAX while it traces, without XLA; a case costs the size of its program
+    traced      recorded on JAX while it traces, without XLA, of cases that hold every word of all ids; a case costs the
+                size of its program
     host        from the ids alone: every word that an id of an operation has; there cases cost next to nothing
 
 Bad input costs nothing either: all of it runs. Run it anew where cases or much of the code have changed; what the
@@ -40,6 +41,8 @@ Features = frozenset[Hashable]
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 #: What a differentiation adds to a case's cost, in programs: the loss is traced and each of its operations compiled.
 GRADIENT = 40
+#: Steps whose kernels most others need too, and what a step costs that needs one of its own, in cases.
+PLAIN_STEP, COMPILED = "/touched/float32/int64", 3.0
 #: Of bad input, what imports a second framework.
 SLOW = ("errors/indices-of-another-framework",)
 #: Methods of adapters that do no arithmetic.
@@ -195,10 +198,14 @@ def choose() -> dict[str, list[str]]:
         _recorded(islices.get_backend("torch"), "framework", valid), lambda id, new: new + 0.5 + gradient(id)
     )
     with traced_alone() as backend:
-        did = _recorded(backend, "traced", [entry for entry in valid if "eager" not in entry.flags])
+        can = {entry.id: entry for entry in valid if "eager" not in entry.flags}
+        every = cover({id: Did(words(entry), frozenset()) for id, entry in can.items()}, lambda id, new: 1.0)
+        did = _recorded(backend, "traced", [can[id] for id in every])
     traced = cover(did, lambda id, new: 3 + len(did[id].programs) / 6 + gradient(id) / 10)
     short = {e.id: Did(words(e), frozenset()) for e in valid if "/hundred-steps/" not in e.id}
-    host = cover(short, lambda id, new: 1.0)
+    host = cover(
+        short, lambda id, new: COMPILED if id.startswith("optimizers/step/") and not id.endswith(PLAIN_STEP) else 1.0
+    )
     return {"host": [*{*host, *framework}, *bad], "framework": [*framework, *bad], "traced": traced}
 
 

@@ -76,9 +76,10 @@ def chosen(config: pytest.Config) -> Selection:
 
     if config.getoption("islices_full"):
         warnings.warn("--islices-full is deprecated: use --islices-profile full", DeprecationWarning, stacklevel=2)
-    full = config.getoption("islices_full") or config.getoption("islices_profile") == "full"
-    clauses, groups = (tuple(config.getoption(f"islices_{word}")) for word in ("clause", "group"))
-    return Selection("full" if full else "quick", config.getoption("islices_select"), clauses, groups)
+    option: Callable[[str], Any] = config.getoption
+    full = option("islices_full") or option("islices_profile") == "full"
+    clauses, groups = tuple(option("islices_clause")), tuple(option("islices_group"))
+    return Selection("full" if full else "quick", option("islices_select"), clauses, groups)
 
 
 def chosen_backend(config: pytest.Config) -> str:
@@ -93,7 +94,7 @@ def chosen_variants(config: pytest.Config) -> list[Variant]:
     """The variants --islices-variant names."""
     from islices.conformance.variants import VARIANTS
 
-    names = config.getoption("islices_variant").split(",")
+    names = str(config.getoption("islices_variant")).split(",")
     for name in names:
         if name not in VARIANTS:
             raise pytest.UsageError(f"--islices-variant: got {name!r}; accepted are {', '.join(VARIANTS)}")

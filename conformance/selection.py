@@ -1,7 +1,4 @@
-"""Which cases run, decided from their names: by the command, before a framework is imported, and by its processes.
-
-May import: nothing of a framework, `pytest` for the language of its -k alone.
-"""
+"""Which cases run, decided from their names: by the command, before a framework is imported, and by its processes."""
 
 from __future__ import annotations
 
@@ -109,7 +106,7 @@ class Selection(NamedTuple):
     def _matcher(self) -> Callable[[str], bool]:
         if not self.expression:
             return lambda name: True
-        from _pytest.mark.expression import Expression  # pytest's own -k: the language that its users know
+        from _pytest.mark.expression import Expression  # of pytest's own -k, which its users know
 
         try:
             compiled = Expression.compile(self.expression)

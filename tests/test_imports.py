@@ -61,6 +61,7 @@ LATE = {
     ("islices.plugins", "importlib.metadata"): "importing islices stays fast",
     ("islices.plugins", "tomllib"): "importing islices stays fast",
     ("islices.conformance.plugin", "islices.conformance.variants"): "pytest loads the plugin in everybody's tests",
+    ("islices.conformance.plugin", "islices.conformance.selection"): "pytest loads the plugin in everybody's tests",
     ("islices.conformance.plugin", "islices.conformance.new_backend"): "pytest loads the plugin in everybody's tests",
     ("islices.conformance.tools.audit.worker", "resource"): "not on Windows",
     ("islices.conformance.properties.files", "resource"): "not on Windows",
