@@ -14,10 +14,10 @@ PADDLE := .venv-paddle
 conform: $(READY)  ## the conformance matrix of every backend
 	$(BIN)/islices conform $(ARGS)
 
-test: $(READY)  ## what each module is tested by, and the quick profile: on two cores in about 8 minutes
+test: $(READY)  ## what each module is tested by, and the quick profile: on two idle cores in about 9 minutes
 	$(PYTEST) $(ARGS)
 
-test-all: $(READY)  ## the tests that repeat these for other types, frameworks and engines: about 25 minutes more
+test-all: $(READY)  ## the tests that repeat these for other types, frameworks and engines: about 22 minutes more
 	$(PYTEST) -m 'repeats and not soak' $(ARGS)
 
 soak: $(READY) $(OLDER:%=%/ready) $(PADDLE)/ready  ## long runs: every variant here, an older set and a sixth framework, random and hostile input
