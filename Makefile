@@ -20,7 +20,7 @@ conform-all: $(READY)  ## every case under every setting, on two cores in about 
 test: $(READY)  ## what each module is tested by, and the quick profile: on two cores in about 8 minutes
 	$(PYTEST) $(ARGS)
 
-test-all: $(READY)  ## the tests that repeat these for other types, frameworks and engines: about 25 minutes more
+test-all: $(READY)  ## the tests that repeat these for other types, frameworks and engines: about 22 minutes more
 	$(PYTEST) -m 'repeats and not soak' $(ARGS)
 
 soak: $(READY) $(OLDER:%=%/ready) $(PADDLE)/ready  ## long runs: every variant here, an older set and a sixth framework, random and hostile input

@@ -168,7 +168,7 @@ def programs() -> Iterator[Any]:
         yield pytest.param(framework, program, id=framework)
 
 
-@pytest.mark.repeats_where(lambda framework: framework == "tensorflow")
+@pytest.mark.repeats
 @pytest.mark.parametrize(("framework", "program"), list(programs()))
 def test_no_operation_gives_an_infinity_or_a_nan(framework: str, program: str) -> None:
     pytest.importorskip(framework, reason=f"{framework} is not installed")

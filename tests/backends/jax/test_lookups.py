@@ -133,7 +133,7 @@ def dense_of(grad: Any) -> np.ndarray:
     return np.asarray(islices.to_dense(grad))
 
 
-# each case once, half of them compiled as a whole
+# each case once: compiled as a whole, or as it is where it compiles a part itself
 @pytest.mark.repeats_where(lambda case, outer: (outer == "jit") == ("jit" in case))
 @pytest.mark.parametrize("outer", ["eager", "jit"])
 @pytest.mark.parametrize("case", CASES)

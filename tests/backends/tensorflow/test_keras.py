@@ -441,6 +441,7 @@ def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, check=False, env=env)
 
 
+@pytest.mark.repeats
 def test_replicas_are_added_up_before_the_clip() -> None:
     done = run(REPLICAS)
     assert done.stdout == "[0.0, -3.0, 0.0, 0.0] [-4.0]\n", done.stderr[-2000:]
