@@ -33,6 +33,12 @@ class Check(NamedTuple):
     wide: bool = False
     full: bool = False
     traced: bool = False
+    host: bool = False
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """Where it runs."""
+        return ("traced",) if self.traced else ("host",) if self.host else ("host", "framework")
 
     @property
     def group(self) -> str:
@@ -46,13 +52,21 @@ Checker = Callable[..., None]
 
 
 def check(
-    id: str, clause: str, *, wide: bool = False, full: bool = False, traced: bool = False, **fixed: Any
+    id: str,
+    clause: str,
+    *,
+    wide: bool = False,
+    full: bool = False,
+    traced: bool = False,
+    host: bool = False,
+    **fixed: Any,
 ) -> Callable[[Checker], Checker]:
     """Register a check; ``wide``: with the framework's 64-bit types switched on; ``full``: only in the full profile;
-    ``traced``: it compiles, and stands in the column of traced code instead of in those of host and framework."""
+    ``traced``: it compiles, and stands in the column of traced code instead of in those of host and framework;
+    ``host``: it stands in that of host alone."""
 
     def register(fn: Checker) -> Checker:
-        CHECKS.append(Check(id, clause, functools.partial(fn, **fixed), wide, full, traced))
+        CHECKS.append(Check(id, clause, functools.partial(fn, **fixed), wide, full, traced, host))
         return fn
 
     return register

@@ -110,6 +110,7 @@ for _operation in OPERATIONS:
     for _dtype in ("float32", "bfloat16"):
         _full = _operation.startswith("step/") and _operation not in STEPS
         _full |= _dtype != "float32" and _operation not in HALVES
-        check(
-            f"{_group}/kernels/{_operation}/{_dtype}", _clause, full=_full, operation=_operation, dtype=_dtype,
+        check(  # elsewhere no kernel runs
+            f"{_group}/kernels/{_operation}/{_dtype}", _clause, full=_full, host=True,
+            operation=_operation, dtype=_dtype,
         )(same_bits)  # fmt: skip

@@ -21,7 +21,7 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -40,11 +40,17 @@ Features = frozenset[Hashable]
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 #: What a differentiation adds to a case's cost, in programs: the loss is traced and each of its operations compiled.
-GRADIENT = 40
-#: Steps whose kernels most others need too, and what a step costs that needs one of its own, in cases.
-PLAIN_STEP, COMPILED = "/touched/float32/int64", 3.0
+GRADIENT = 80
+#: What compiling an optimizer's step adds to it.
+STEP = 30
+#: Features for a unit of cost below which a case is left to the full profile.
+LEAST = 0.15
+#: Whose steps run on the host: each is a kernel, and 2 s of compilation. The arithmetic of all runs in mode framework.
+STEPS = ("adam", "adagrad", "momentum", "ftrl-power", "rowwise_adagrad", "rmsprop-both", "amsgrad", "lion")
+#: What a case on the host costs whose dtypes are not what most have, in cases: it may need kernels of its own.
+RARE = 2.0
 #: Of bad input, what imports a second framework.
-SLOW = ("errors/indices-of-another-framework",)
+SLOW = ("errors/indices-of-another-framework", "errors/lookup-ids-framework")
 #: Methods of adapters that do no arithmetic.
 PLAIN = {
     *("is_array", "is_native", "is_traced", "is_model", "dtype", "shape", "records_gradient", "scope", "wide_types"),
@@ -140,11 +146,30 @@ def _dtypes(forms: Iterable[Any]) -> Iterator[str]:
 
 def names(entry: Entry) -> Features:
     """What the id says: its operation, and its group with each dtype."""
-    group, operation, *words = entry.id.split("/")
-    return frozenset([(group, operation), *((group, word) for word in words if word in FLOATS)])
+    group, operation, *rest = entry.id.split("/")
+    return frozenset([(group, operation), *((group, word) for word in rest if word in FLOATS)])
 
 
 def words(entry: Entry) -> Features:
+    """Every word of the id, as one of its operation; as one of its group alone where each case compiles a kernel, or
+    differentiates."""
+    group, operation, *rest = entry.id.split("/")
+    alone = group in ("updates", "optimizers", "gradients") or is_gradient(entry.id)
+    kept = () if group == "optimizers" else rest
+    return frozenset([(group, operation), *((group, "" if alone else operation, word) for word in kept)])
+
+
+def operation(id: str) -> tuple[str, str]:
+    """Its group and operation."""
+    group, name = id.split("/")[:2]
+    return group, name
+
+
+def is_gradient(id: str) -> bool:
+    return "gradient" in id
+
+
+def every_word(entry: Entry) -> Features:
     """Every word of the id, as one of its operation."""
     group, operation, *rest = entry.id.split("/")
     return frozenset([(group, operation), *((group, operation, word) for word in rest)])
@@ -161,8 +186,11 @@ def traced_alone() -> Iterator[Backend]:
 
 
 # ---------------------------------------------------------------------- choosing
-def cover(did: dict[str, Did], cost: Callable[[str, int], float]) -> list[str]:
-    """Cases, greedily by new features for cost(id, new programs), until every feature has one."""
+def cover(
+    did: dict[str, Did], cost: Callable[[str, int], float], least: float = 0.0, must: Features = frozenset()
+) -> list[str]:
+    """Cases, greedily by new features for cost(id, new programs), until every feature has one, or the best is worth
+    less than the least; what must be there is found for that, too."""
     needed: set[Hashable] = set().union(*(one.features for one in did.values()))
     made: set[Hashable] = set()
     chosen: list[str] = []
@@ -171,45 +199,65 @@ def cover(did: dict[str, Did], cost: Callable[[str, int], float]) -> list[str]:
         new = len(did[id].features & needed)
         return new / cost(id, len(did[id].programs - made)) if new else 0.0
 
-    heap = [(-worth(id), id) for id in sorted(did)]
-    heapq.heapify(heap)
-    while needed:
-        _, id = heapq.heappop(heap)
-        now = worth(id)
-        if heap and now < -heap[0][0] - 1e-12:
-            if now:
+    def take(heap: list[tuple[float, str]]) -> None:
+        heapq.heapify(heap)
+        while needed and heap:
+            _, id = heapq.heappop(heap)
+            now = worth(id)
+            if heap and now < -heap[0][0] - 1e-12:
                 heapq.heappush(heap, (-now, id))
-            continue
-        chosen.append(id)
-        needed -= did[id].features
-        made |= did[id].programs
+            elif now < least or not now:
+                return
+            else:
+                chosen.append(id)
+                needed.difference_update(did[id].features)
+                made.update(did[id].programs)
+
+    take([(-worth(id), id) for id in sorted(did)])
+    needed &= must
+    least = 0.0
+    take([(-worth(id), id) for id in sorted(did)])
     return chosen
 
 
 def choose() -> dict[str, list[str]]:
     """The ids for each mode."""
-    valid = [entry for entry in entries() if entry.group != "errors"]
+    valid = {entry.id: entry for entry in entries() if entry.group != "errors"}
     bad = [entry.id for entry in entries() if entry.group == "errors" and entry.id not in SLOW]
+    can = {id: entry for id, entry in valid.items() if "eager" not in entry.flags}
 
-    def gradient(id: str) -> int:
-        return GRADIENT if "gradient" in id else 0
+    operations = frozenset(operation(id) for id in valid)
+    did = _recorded(islices.get_backend("torch"), "framework", valid.values())
+    kept = {id: one if is_gradient(id) else _with(one, names(valid[id])) for id, one in did.items()}
+    framework = cover(kept, lambda id, new: new + 0.5 + GRADIENT * is_gradient(id), LEAST, operations)
 
-    framework = cover(
-        _recorded(islices.get_backend("torch"), "framework", valid), lambda id, new: new + 0.5 + gradient(id)
-    )
+    spread = cover({id: Did(every_word(entry), frozenset()) for id, entry in can.items()}, lambda id, new: 1.0)
     with traced_alone() as backend:
-        can = {entry.id: entry for entry in valid if "eager" not in entry.flags}
-        every = cover({id: Did(words(entry), frozenset()) for id, entry in can.items()}, lambda id, new: 1.0)
-        did = _recorded(backend, "traced", [can[id] for id in every])
-    traced = cover(did, lambda id, new: 3 + len(did[id].programs) / 6 + gradient(id) / 10)
-    short = {e.id: Did(words(e), frozenset()) for e in valid if "/hundred-steps/" not in e.id}
-    host = cover(
-        short, lambda id, new: COMPILED if id.startswith("optimizers/step/") and not id.endswith(PLAIN_STEP) else 1.0
-    )
-    return {"host": [*{*host, *framework}, *bad], "framework": [*framework, *bad], "traced": traced}
+        did = _recorded(backend, "traced", [can[id] for id in spread])
+    kept = {id: _with(one, frozenset([operation(id)])) for id, one in did.items()}
+    must = frozenset(one for one in operations if one[0] not in ("gradients", "optimizers"))
+    traced = cover(kept, lambda id, new: _to_compile(id, kept[id]), 2 * LEAST, must)
+
+    short = {id: Did(words(entry), frozenset()) for id, entry in valid.items() if "/hundred-steps/" not in id}
+    host = cover(short, _on_the_host)
+    steps = [f"optimizers/step/{label}/touched/float32/int64" for label in STEPS]
+    return {"host": sorted({*host, *steps, *bad}), "framework": [*framework, *bad], "traced": traced}
 
 
-def _recorded(backend: Backend, mode: str, wanted: list[Entry]) -> dict[str, Did]:
+def _on_the_host(id: str, new: int) -> float:
+    common = not {"float16", "bfloat16", "float64", "int32"} & set(id.split("/"))
+    return (1.0 if common else RARE) * (4.0 if is_gradient(id) else 1.0)
+
+
+def _to_compile(id: str, did: Did) -> float:
+    return 3 + len(did.programs) / 6 + GRADIENT / 20 * is_gradient(id) + STEP * id.startswith("optimizers/")
+
+
+def _with(did: Did, features: Features) -> Did:
+    return did._replace(features=did.features | features)
+
+
+def _recorded(backend: Backend, mode: str, wanted: Collection[Entry]) -> dict[str, Did]:
     recorder = Recorder(backend)
     with progress.bar(f"recording {mode}", len(wanted)) as step:
         found = {}

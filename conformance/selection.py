@@ -98,7 +98,7 @@ class Selection(NamedTuple):
         return self.profile == "full" or entry.id in quick_ids(mode)
 
     def _runs_check(self, check: Check, mode: str) -> bool:
-        return check.traced == (mode == "traced") and (self.profile == "full" or not check.full)
+        return mode in check.modes and (self.profile == "full" or not check.full)
 
     def _runs_ranks(self, case: Collective | Mistake, mode: str) -> bool:
         return self.profile == "full" or not case.full
