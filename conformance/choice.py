@@ -42,13 +42,13 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 #: What a differentiation adds to a case's cost, in programs: the loss is traced and each of its operations compiled.
 GRADIENT = 80
 #: What compiling an optimizer's step adds to it.
-STEP = 30
+STEP = 60
 #: Features for a unit of cost below which a case is left to the full profile.
 LEAST = 0.15
 #: Whose steps run on the host: each is a kernel, and 2 s of compilation. The arithmetic of all runs in mode framework.
-STEPS = ("adam", "adagrad", "momentum", "ftrl-power", "rowwise_adagrad", "rmsprop-both", "amsgrad", "lion")
-#: What a case on the host costs whose dtypes are not what most have, in cases: it may need kernels of its own.
-RARE = 2.0
+STEPS = ("adam", "adagrad", "momentum", "ftrl-power", "rowwise_adagrad", "rmsprop-both")
+#: What each of these adds to the cost of a case on the host, in cases: it may need a kernel of its own.
+RARE = {"float16", "bfloat16", "float64", "int32"}
 #: Of bad input, what imports a second framework.
 SLOW = ("errors/indices-of-another-framework", "errors/lookup-ids-framework")
 #: Methods of adapters that do no arithmetic.
@@ -151,12 +151,11 @@ def names(entry: Entry) -> Features:
 
 
 def words(entry: Entry) -> Features:
-    """Every word of the id, as one of its operation; as one of its group alone where each case compiles a kernel, or
-    differentiates."""
+    """Every word of the id, as one of its operation; of an update as one of its group, for each compiles a kernel; none
+    of an optimizer, for the same reason, and of what differentiates."""
     group, operation, *rest = entry.id.split("/")
-    alone = group in ("updates", "optimizers", "gradients") or is_gradient(entry.id)
-    kept = () if group == "optimizers" else rest
-    return frozenset([(group, operation), *((group, "" if alone else operation, word) for word in kept)])
+    kept = () if group == "optimizers" or is_gradient(entry.id) else rest
+    return frozenset([(group, operation), *((group, "" if group == "updates" else operation, word) for word in kept)])
 
 
 def operation(id: str) -> tuple[str, str]:
@@ -227,26 +226,26 @@ def choose() -> dict[str, list[str]]:
     can = {id: entry for id, entry in valid.items() if "eager" not in entry.flags}
 
     operations = frozenset(operation(id) for id in valid)
+    must = frozenset(one for one in operations if one[0] != "gradients")
+    steps = frozenset(one for one in operations if one[0] == "optimizers")
     did = _recorded(islices.get_backend("torch"), "framework", valid.values())
     kept = {id: one if is_gradient(id) else _with(one, names(valid[id])) for id, one in did.items()}
-    framework = cover(kept, lambda id, new: new + 0.5 + GRADIENT * is_gradient(id), LEAST, operations)
+    framework = cover(kept, lambda id, new: new + 0.5 + GRADIENT * is_gradient(id), LEAST, must)
 
     spread = cover({id: Did(every_word(entry), frozenset()) for id, entry in can.items()}, lambda id, new: 1.0)
     with traced_alone() as backend:
         did = _recorded(backend, "traced", [can[id] for id in spread])
     kept = {id: _with(one, frozenset([operation(id)])) for id, one in did.items()}
-    must = frozenset(one for one in operations if one[0] not in ("gradients", "optimizers"))
-    traced = cover(kept, lambda id, new: _to_compile(id, kept[id]), 2 * LEAST, must)
+    traced = cover(kept, lambda id, new: _to_compile(id, kept[id]), 2 * LEAST, must - steps)
 
     short = {id: Did(words(entry), frozenset()) for id, entry in valid.items() if "/hundred-steps/" not in id}
     host = cover(short, _on_the_host)
-    steps = [f"optimizers/step/{label}/touched/float32/int64" for label in STEPS]
-    return {"host": sorted({*host, *steps, *bad}), "framework": [*framework, *bad], "traced": traced}
+    few = [f"optimizers/step/{label}/touched/float32/int64" for label in STEPS]
+    return {"host": sorted({*host, *few, *bad}), "framework": [*framework, *bad], "traced": traced}
 
 
 def _on_the_host(id: str, new: int) -> float:
-    common = not {"float16", "bfloat16", "float64", "int32"} & set(id.split("/"))
-    return (1.0 if common else RARE) * (4.0 if is_gradient(id) else 1.0)
+    return 1.0 + len(RARE & set(id.split("/"))) + 4.0 * is_gradient(id)
 
 
 def _to_compile(id: str, did: Did) -> float:
