@@ -66,7 +66,7 @@ def same_bits(B: Backend, *, operation: str, dtype: str) -> None:
     if dtype not in B.float_dtypes:
         raise UnsupportedError(f"{B.name} has no {dtype}")
     rng = np.random.default_rng(0)
-    ids = (ROWS * rng.random(COUNT) ** 1.5).astype(np.int32)  # from once to a hundred times
+    ids = (ROWS * rng.random(COUNT) ** 1.5).astype(np.int64)  # from once to a hundred times
     values, start = (rng.standard_normal((k, WIDTH), np.float32) for k in (COUNT, ROWS))
     half = dtype == "bfloat16"
     values = B.asarray(bfloat16_bits(values) if half else values)
@@ -103,7 +103,7 @@ PLACES = {
 #: what the quick profile takes in 16 bits, too
 HALVES = ("coalesce", "clip_by_global_norm", "scatter_add", "step/adam")
 #: the steps that it takes: golden cases cross the others
-STEPS = ("step/adam", "step/momentum", "step/rowwise_adagrad", "step/ftrl")
+STEPS = ("step/adam", "step/momentum", "step/rowwise_adagrad", "step/ftrl-power")
 
 for _operation in OPERATIONS:
     _group, _clause = next(place for name, place in PLACES.items() if _operation.startswith(name))

@@ -40,13 +40,21 @@ Features = frozenset[Hashable]
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 #: What a differentiation adds to a case's cost, in programs: the loss is traced and each of its operations compiled.
-GRADIENT = 80
+GRADIENT = 200
 #: What compiling an optimizer's step adds to it.
 STEP = 60
 #: Features for a unit of cost below which a case is left to the full profile.
 LEAST = 0.15
-#: Whose steps run on the host: each is a kernel, and 2 s of compilation. The arithmetic of all runs in mode framework.
-STEPS = ("adam", "adagrad", "momentum", "ftrl-power", "rowwise_adagrad", "rmsprop-both")
+#: The steps that run on the host: each is a kernel, and seconds of compilation. All formulas run in mode framework.
+STEPS = (
+    *(
+        f"optimizers/step/{x}/touched/float32/int64"
+        for x in ("adam", "adagrad", "momentum", "ftrl-power", "rmsprop-both")
+    ),
+    *(f"optimizers/step/rowwise_adagrad/{x}" for x in ("touched/float32/int64", "all/bfloat16/int32")),
+    *("optimizers/frozen-step/touched", "optimizers/mixed-precision/bfloat16/float32/master"),
+    *("optimizers/array-hyperparameters/adagrad", "optimizers/step/adam/touched/float64/int32"),
+)
 #: What each of these adds to the cost of a case on the host, in cases: it may need a kernel of its own.
 RARE = {"float16", "bfloat16", "float64", "int32"}
 #: Of bad input, what imports a second framework.
@@ -152,9 +160,11 @@ def names(entry: Entry) -> Features:
 
 def words(entry: Entry) -> Features:
     """Every word of the id, as one of its operation; of an update as one of its group, for each compiles a kernel; none
-    of an optimizer, for the same reason, and of what differentiates."""
+    of what differentiates, and nothing of optimizers, whose kernels are chosen by name."""
     group, operation, *rest = entry.id.split("/")
-    kept = () if group == "optimizers" or is_gradient(entry.id) else rest
+    if group == "optimizers":
+        return frozenset()
+    kept = () if is_gradient(entry.id) else rest
     return frozenset([(group, operation), *((group, "" if group == "updates" else operation, word) for word in kept)])
 
 
@@ -240,8 +250,7 @@ def choose() -> dict[str, list[str]]:
 
     short = {id: Did(words(entry), frozenset()) for id, entry in valid.items() if "/hundred-steps/" not in id}
     host = cover(short, _on_the_host)
-    few = [f"optimizers/step/{label}/touched/float32/int64" for label in STEPS]
-    return {"host": sorted({*host, *few, *bad}), "framework": [*framework, *bad], "traced": traced}
+    return {"host": sorted({*host, *STEPS, *bad}), "framework": [*framework, *bad], "traced": traced}
 
 
 def _on_the_host(id: str, new: int) -> float:
