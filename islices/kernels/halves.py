@@ -21,23 +21,29 @@ def _same(x: Any) -> Any:
     return x
 
 
+# Choices are made by masks, all ones or none, not by branches: numba copies every block of a function into each place
+# that calls it.
 def _widen_bfloat16(bits: Any) -> Any:
     return np.uint32(np.uint32(bits) << np.uint32(16)).view(np.float32)
 
 
 def _round_bfloat16(x: Any) -> Any:
     bits = np.float32(x).view(np.uint32)
-    rounded = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)
-    return np.uint16(0x7FC0) if x != x else np.uint16(rounded)
+    rounded = np.uint32((bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16))
+    nan = np.uint32(np.uint32(0) - np.uint32(np.uint32(bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)))
+    return np.uint16((rounded & ~nan) | (np.uint32(0x7FC0) & nan))
 
 
 def _widen_float16(bits: Any) -> Any:
     size = np.uint32(np.uint32(bits) & np.uint32(0x7FFF))
-    small = np.float32(size) * np.float32(2.0**-24)  # what is subnormal is a multiple of the least
-    shifted = size << np.uint32(13)
-    top = np.uint32(0x70000000) if size >= np.uint32(0x7C00) else np.uint32(0x38000000)
-    wide = small if size < np.uint32(0x400) else np.uint32(shifted + top).view(np.float32)
-    return -wide if np.uint32(bits) & np.uint32(0x8000) else wide
+    small = np.float32(np.float32(size) * np.float32(2.0**-24)).view(
+        np.uint32
+    )  # a subnormal is a multiple of the least
+    special = np.uint32(np.uint32(0) - np.uint32(size >= np.uint32(0x7C00))) & np.uint32(0x38000000)
+    normal = np.uint32((size << np.uint32(13)) + np.uint32(0x38000000) + special)
+    subnormal = np.uint32(np.uint32(0) - np.uint32(size < np.uint32(0x400)))
+    wide = (small & subnormal) | (normal & ~subnormal)
+    return np.uint32(wide | ((np.uint32(bits) & np.uint32(0x8000)) << np.uint32(16))).view(np.float32)
 
 
 def _round_float16(x: Any) -> Any:
@@ -46,10 +52,12 @@ def _round_float16(x: Any) -> Any:
     # added to one half, whose last place is the least subnormal, a small number is rounded to a multiple of that
     small = np.float32(np.uint32(size).view(np.float32) + np.float32(0.5)).view(np.uint32) - np.uint32(0x3F000000)
     even = (size >> np.uint32(13)) & np.uint32(1)
-    normal = ((size - np.uint32(0x38000000)) + (np.uint32(0xFFF) + even)) >> np.uint32(13)
-    rounded = small if size < np.uint32(0x38800000) else normal
-    rounded = np.uint32(0x7C00) if size >= np.uint32(0x477FF000) else rounded
-    rounded = np.uint32(0x7E00) if size > np.uint32(0x7F800000) else rounded
+    normal = np.uint32((size - np.uint32(0x38000000)) + (np.uint32(0xFFF) + even)) >> np.uint32(13)
+    subnormal = np.uint32(np.uint32(0) - np.uint32(size < np.uint32(0x38800000)))
+    large = np.uint32(np.uint32(0) - np.uint32(size >= np.uint32(0x477FF000)))
+    nan = np.uint32(np.uint32(0) - np.uint32(size > np.uint32(0x7F800000)))
+    finite = ((small & subnormal) | (normal & ~subnormal)) & ~large
+    rounded = finite | (np.uint32(0x7C00) & large) | (np.uint32(0x200) & nan)
     return np.uint16(rounded | ((bits >> np.uint32(16)) & np.uint32(0x8000)))
 
 
