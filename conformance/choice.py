@@ -32,6 +32,7 @@ from islices.backend import Backend
 from islices.conformance import execute, progress
 from islices.conformance.data import Entry, entries
 from islices.conformance.execute import run_case
+from islices.conformance.generate import LAYOUTS
 from islices.conformance.operations import UnsupportedError
 
 __all__ = ["main"]
@@ -57,6 +58,8 @@ STEPS = (
 )
 #: What each of these adds to the cost of a case on the host, in cases: it may need a kernel of its own.
 RARE = {"float16", "bfloat16", "float64", "int32"}
+#: The bug that everybody has.
+ALWAYS = ("norms/norm2/duplicates-by-hand",)
 #: Of bad input, what imports a second framework.
 SLOW = ("errors/indices-of-another-framework", "errors/lookup-ids-framework")
 #: Methods of adapters that do no arithmetic.
@@ -153,9 +156,13 @@ def _dtypes(forms: Iterable[Any]) -> Iterator[str]:
 
 
 def names(entry: Entry) -> Features:
-    """What the id says: its operation, and its group with each dtype."""
+    """What the id says: its operation, whether that meets duplicates, and its group with each dtype and layout."""
     group, operation, *rest = entry.id.split("/")
-    return frozenset([(group, operation), *((group, word) for word in rest if word in FLOATS)])
+    found: set[Hashable] = {(group, operation)}
+    found.update((group, word) for word in rest if word in FLOATS or word in LAYOUTS)
+    if any("duplicates" in word for word in rest):
+        found.add((group, operation, "duplicates"))
+    return frozenset(found)
 
 
 def words(entry: Entry) -> Features:
@@ -166,12 +173,6 @@ def words(entry: Entry) -> Features:
         return frozenset()
     kept = () if is_gradient(entry.id) else rest
     return frozenset([(group, operation), *((group, "" if group == "updates" else operation, word) for word in kept)])
-
-
-def operation(id: str) -> tuple[str, str]:
-    """Its group and operation."""
-    group, name = id.split("/")[:2]
-    return group, name
 
 
 def is_gradient(id: str) -> bool:
@@ -235,22 +236,27 @@ def choose() -> dict[str, list[str]]:
     bad = [entry.id for entry in entries() if entry.group == "errors" and entry.id not in SLOW]
     can = {id: entry for id, entry in valid.items() if "eager" not in entry.flags}
 
-    operations = frozenset(operation(id) for id in valid)
-    must = frozenset(one for one in operations if one[0] != "gradients")
-    steps = frozenset(one for one in operations if one[0] == "optimizers")
+    told = {id: names(entry) for id, entry in valid.items()}
+
+    def all_told(*groups: str) -> Features:
+        none: Features = frozenset()
+        return none.union(*(features for id, features in told.items() if id.startswith(groups)))
+
+    must = all_told("") - all_told("gradients/")
     did = _recorded(islices.get_backend("torch"), "framework", valid.values())
-    kept = {id: one if is_gradient(id) else _with(one, names(valid[id])) for id, one in did.items()}
+    kept = {id: one if is_gradient(id) else _with(one, told[id]) for id, one in did.items()}
     framework = cover(kept, lambda id, new: new + 0.5 + GRADIENT * is_gradient(id), LEAST, must)
 
     spread = cover({id: Did(every_word(entry), frozenset()) for id, entry in can.items()}, lambda id, new: 1.0)
     with traced_alone() as backend:
         did = _recorded(backend, "traced", [can[id] for id in spread])
-    kept = {id: _with(one, frozenset([operation(id)])) for id, one in did.items()}
-    traced = cover(kept, lambda id, new: _to_compile(id, kept[id]), 2 * LEAST, must - steps)
+    kept = {id: _with(one, told[id]) for id, one in did.items()}
+    traced = cover(kept, lambda id, new: _to_compile(id, kept[id]), 2 * LEAST, must - all_told("optimizers/"))
 
     short = {id: Did(words(entry), frozenset()) for id, entry in valid.items() if "/hundred-steps/" not in id}
     host = cover(short, _on_the_host)
-    return {"host": sorted({*host, *STEPS, *bad}), "framework": [*framework, *bad], "traced": traced}
+    chosen = {"host": [*host, *STEPS, *bad], "framework": [*framework, *bad], "traced": traced}
+    return {mode: sorted({*ids, *ALWAYS}) for mode, ids in chosen.items()}
 
 
 def _on_the_host(id: str, new: int) -> float:
@@ -276,7 +282,7 @@ def _recorded(backend: Backend, mode: str, wanted: Collection[Entry]) -> dict[st
 
 
 def main() -> int:
-    chosen = {mode: sorted(ids) for mode, ids in choose().items()}
+    chosen = choose()
     target = Path(__file__).with_name("quick.json")
     target.write_text(json.dumps(chosen, indent=0) + "\n", "utf-8")
     print(", ".join(f"{len(ids)} in mode {mode}" for mode, ids in chosen.items()))

@@ -41,26 +41,27 @@ def test_the_quick_profile_is_a_part_of_the_full_one(mode: str) -> None:
     for kind in ("golden", "checks", "ranks"):
         quick, full = ({item.name for item in getattr(s, kind)([mode])} for s in (QUICK, FULL))
         assert quick <= full
-        assert quick or kind == "ranks" or not full
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_every_clause_operation_and_type_stands_in_it(mode: str) -> None:
+def test_every_clause_group_and_type_stands_in_it(mode: str) -> None:
     quick, full = ([*s.golden([mode]), *s.checks([mode])] for s in (QUICK, FULL))
     assert {item.clause for item in quick} == {item.clause for item in full}
-    assert {item.id.split("/")[0] for item in quick} == {item.id.split("/")[0] for item in full}
-    operations = {"/".join(item.id.split("/")[:2]) for item in FULL.golden([mode])}
-    assert {"/".join(item.id.split("/")[:2]) for item in QUICK.golden([mode])} >= operations - SLOW
-    for group in {item.group for item in full}:
-        types = [
-            {x for item in items if item.group == group for x in words(item.id) & set(FLOATS)}
-            for items in (quick, full)
-        ]
-        assert types[0] == types[1], group
+    assert {item.group for item in quick} == {item.group for item in full}
+    for group in {item.group for item in full} - {"gradients", "optimizers"}:  # of which each case compiles anew
+        some, every = (
+            {x for item in items if item.group == group for x in words(item.id) & FLOATS} for items in (quick, full)
+        )
+        assert some == every, group
+
+
+def test_every_operation_stands_in_it() -> None:
+    some, every = ({tuple(i.id.split("/")[:2]) for i in s.golden(list(MODES))} for s in (QUICK, FULL))
+    assert some == every - {tuple(id.split("/")) for id in SLOW}
 
 
 #: Of bad input, what has to import a second framework.
-SLOW = {"errors/indices-of-another-framework"}
+SLOW = {"errors/indices-of-another-framework", "errors/lookup-ids-framework"}
 
 
 def test_all_bad_input_is_in_it() -> None:
@@ -69,11 +70,13 @@ def test_all_bad_input_is_in_it() -> None:
         assert bad - quick_ids(mode) == SLOW
 
 
-def test_the_quick_profile_has_every_word_of_every_operation_on_the_host() -> None:
+def test_the_quick_profile_has_every_word_of_what_costs_little_on_the_host() -> None:
     def told(ids: Any) -> set[tuple[str, ...]]:
-        return {(*id.split("/")[:2], word) for id in ids for word in id.split("/")[2:] if "hundred-steps" not in id}
+        groups = ("densify", "coalesce", "algebra", "norms", "clipping", "padding", "embedding")
+        plain = (id for id in ids if id.startswith(groups) and "gradient" not in id)
+        return {(*id.split("/")[:2], word) for id in plain for word in id.split("/")[2:]}
 
-    assert told(quick_ids("host")) >= told(entry.id for entry in entries() if entry.group != "errors")
+    assert told(quick_ids("host")) >= told(entry.id for entry in entries())
 
 
 # ---------------------------------------------------------------------- what is chosen
@@ -145,9 +148,8 @@ def test_a_variant_without_a_case_starts_no_process(tmp_path: Path, monkeypatch:
 
 
 def test_each_variant_counts_its_cases() -> None:
-    assert (
-        how_many(FULL, STANDARD) > how_many(FULL, VARIANTS["kernels off"]) > how_many(FULL, VARIANTS["read-only"]) > 0
-    )
+    assert how_many(FULL, STANDARD) > how_many(FULL, VARIANTS["kernels off"]) > 0
+    assert how_many(FULL, VARIANTS["read-only"]) == len(FULL.golden(list(MODES))), "no checks"
     assert how_many(FULL, VARIANTS["ranks"]) == len(FULL.ranks(["host"])) > how_many(QUICK, VARIANTS["ranks"]) > 0
     assert how_many(FULL._replace(groups=("norms",)), VARIANTS["ranks"]) == 0
     assert set(selection.PROFILES) == {"quick", "full"}

@@ -242,8 +242,8 @@ MUTANTS = [
     Mutant(
         "kernels-bfloat16-ties-away",  # narrow
         "islices/kernels/halves.py",
-        "    rounded = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)\n",
-        "    rounded = (bits + np.uint32(0x8000)) >> np.uint32(16)\n",
+        "    rounded = np.uint32((bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16))\n",
+        "    rounded = np.uint32((bits + np.uint32(0x8000)) >> np.uint32(16))\n",
         "numpy",
         "bfloat16 rounds ties away from zero in place of to even: a float32 result exactly half way whose lower neighbour is "
         "even, such as 1 + 2^-8.",
