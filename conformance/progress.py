@@ -135,7 +135,8 @@ class Watched:
             if line.startswith((b'{"type": "start"', b'{"type": "phase"', b'{"type": "footer"')):
                 last = line
             elif line.startswith(b'{"type": "header"'):
-                self.total = json.loads(line).get("planned")
+                header = json.loads(line)
+                self.total = header.get("planned", header.get("total"))
         if last is not None:
             self._note(json.loads(last))
 

@@ -72,14 +72,14 @@ def on_a_terminal(*arguments: str) -> Screen:
 def test_a_terminal_never_stands_still() -> None:
     screen = on_a_terminal(*CONFORM)
     assert screen.code == 0, screen.text
-    for words in ("starting Python", "choosing cases", "(host)", "0 of 1 runs ended", "1 of 1 runs ended"):
+    for words in ("starting Python", "(host)", "0 of 1 runs ended", "1 of 1 runs ended"):
         assert words in screen.text
     assert re.search(r"numpy +\d+/\d+", screen.text), "how far it is"
     assert screen.longest_silence < SILENCE + 3 * screen.late
     assert screen.written[-1][1].endswith("\n")
     assert "".join(text for _, text in screen.written).count("\x1b[?25h") == 1, "the cursor is back"
     matrix = screen.text.splitlines()[-12:]
-    assert any(re.match(r"densify +26 +✓", line) for line in matrix), matrix
+    assert any(re.match(r"densify +\d+ +✓", line) for line in matrix), matrix
 
 
 def test_a_log_has_a_line_for_each_run_and_no_control_characters() -> None:
@@ -107,7 +107,7 @@ def test_what_a_report_says_is_told() -> None:
 
     start, case = {"type": "start", "id": "norms/a", "mode": "traced"}, {"type": "case", "outcome": "pass", "id": "a"}
     assert take({"type": "phase", "says": "importing jax"}) == "importing jax"
-    assert take({"type": "header", "backend": "jax", "total": 4}) == "importing jax"
+    assert take({"type": "header", "backend": "jax", "total": 3, "planned": 4}) == "importing jax"
     assert take(start) == "norms/a (traced)"
     job.since -= 3
     assert job.doing() == "norms/a (traced), compiling, 3 s"

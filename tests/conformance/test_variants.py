@@ -34,28 +34,22 @@ def conform(tmp_path: Path, *options: str) -> list[dict[str, Any]]:
 def test_each_variant_is_a_run_of_its_own_and_one_that_cannot_run_says_why(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ("-b", "numpy", "-b", "torch", "-k", "densify/to_dense/one/float32")
+    options = ("--profile", "full", "-b", "numpy", "-b", "torch", "-k", "densify/to_dense/one/float32")
     lines = conform(tmp_path, *options)
     headers = [line for line in lines if line["type"] == "header"]
-    names = [(h["backend"], h["variant"]) for h in headers]
-    usual = [("numpy", ""), ("numpy", "kernels off"), ("numpy", "read-only")]
-    assert names == [
-        *usual,
-        ("numpy", "ranks"),
-        ("torch", ""),
-        ("torch", "kernels off"),
-        ("torch", "cuda"),
-        ("torch", "ranks"),
-    ]
+    assert [(h["backend"], h["variant"]) for h in headers] == [
+        *(("numpy", variant) for variant in ("", "kernels off", "read-only")),
+        *(("torch", variant) for variant in ("", "kernels off", "cuda")),
+    ], "and none of ranks, which has no such case"
     modes = [line["mode"] for line in lines if line["type"] == "case"]
     assert set(modes) == {"host", "framework", "traced"}, "torch.compile is torch's traced column"
-    cuda = headers[-2]
+    cuda = headers[-1]
     if cuda["devices"] == ["cpu"]:
         assert "no CUDA device" in cuda["skipped"]
         footers = [line for line in lines if line["type"] == "footer"]
-        assert footers[-2]["counts"] == {}, "a skipped run counts nothing"
+        assert footers[-1]["counts"] == {}, "a skipped run counts nothing"
         shown = capsys.readouterr().out
-        assert "cuda: skipped: torch" in shown
+        assert "skipped: cuda of torch" in shown
         assert "1 skipped" in shown
 
 
@@ -66,23 +60,20 @@ def test_a_call_in_which_nothing_can_run_is_no_success(capsys: pytest.CaptureFix
     assert "accepted are standard, kernels off, read-only, x64, cuda, ranks, all" in capsys.readouterr().err
 
 
+@pytest.mark.skipif("jax" not in FRAMEWORKS, reason="JAX is not installed")
 def test_a_variant_whose_environment_is_not_that_of_the_process_is_refused() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--pyargs", "islices.conformance"]
-    command += ["--islices-backend", "numpy", "--islices-variant", "kernels off"]
-    environment = {k: v for k, v in os.environ.items() if k != "ISLICES_KERNELS"}
+    command += ["--islices-backend", "jax", "--islices-variant", "standard,x64"]
+    environment = {k: v for k, v in os.environ.items() if k != "JAX_ENABLE_X64"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 4, done.stdout
-    assert "needs ISLICES_KERNELS=0" in done.stderr
+    assert "needs JAX_ENABLE_X64=1" in done.stderr
 
 
 def test_kernels_are_off_where_a_column_says_so() -> None:
-    probe = "import islices.kernels; print(islices.kernels.active() is None)"
     for name in ("standard", "kernels off"):
-        environment = {**os.environ, "ISLICES_KERNELS": "1", **VARIANTS[name].environment}
-        done = subprocess.run(
-            [sys.executable, "-c", probe], env=environment, capture_output=True, text=True, timeout=60
-        )
-        assert done.stdout.strip() == str(name == "kernels off"), done.stderr
+        with islices.use_kernels(True), VARIANTS[name].around():
+            assert (islices.kernels.active() is None) == (name == "kernels off")
 
 
 # ---------------------------------------------------------------------- read-only
@@ -103,7 +94,7 @@ def test_read_only_finds_an_operation_that_writes_into_its_input(monkeypatch: py
 def test_read_only_leaves_tables_and_states_writable() -> None:
     backend = islices.get_backend("numpy")
     quick = load_cases(lambda entry: entry.group != "errors" and entry.id in quick_ids("host"))
-    written = [c for c in quick if c.op in ("optimizer_steps", "scatter_add", "renorm_rows")][::7]
+    written = [c for c in quick if c.op in ("optimizer_steps", "scatter_add", "renorm_rows")]
     assert len({c.op for c in written}) == 3
     for chosen in written:
         got = execute.run_case(backend, chosen, "host", VARIANTS["read-only"])

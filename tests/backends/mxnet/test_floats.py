@@ -9,7 +9,7 @@ import pytest
 
 import islices
 from islices import lookup
-from islices.conformance.data import Array, Case, Slices, load_cases, quick_ids
+from islices.conformance.data import Array, Case, Slices, load_cases
 from islices.conformance.execute import difference, run_case
 from islices.conformance.operations import UnsupportedError
 from islices.conformance.variants import Variant
@@ -21,7 +21,7 @@ MXNET = islices.get_backend("mxnet")
 import mxnet as mx  # noqa: E402
 
 nd = mx.nd
-CASES = load_cases(lambda entry: entry.group in ("embedding", "padding") and entry.id in quick_ids("host"))
+CASES = load_cases(lambda entry: entry.group in ("embedding", "padding") and "float32" in entry.id)[::3]
 
 
 def as_floats(case: Case, arguments: list[Any], options: dict[str, Any]) -> None:
