@@ -233,7 +233,7 @@ def test_a_wrong_adapter_is_caught_by_the_clause_that_speaks_of_it(label: str, s
     wrong = shutil.copytree(site, tmp_path / "site")
     adapter = wrong / "islices_sample.py"
     adapter.write_text(replaced(adapter.read_text("utf-8"), defect.edits), "utf-8")
-    run = conform(tmp_path, "-b", "sample", "-k", defect.cases, path=wrong)
+    run = conform(tmp_path, "-b", "sample", "--profile", "full", "-k", defect.cases, path=wrong)
     assert run.status == 1, run.output[-3000:]
     assert run.counts["harness error"] == 0
     assert run.clauses("fail") >= defect.clauses, run.clauses("fail")
