@@ -74,12 +74,13 @@ def chosen(config: pytest.Config) -> Selection:
     """The selection that the options make."""
     from islices.conformance.selection import Selection
 
-    if config.getoption("islices_full"):
+    if config.option.islices_full:
         warnings.warn("--islices-full is deprecated: use --islices-profile full", DeprecationWarning, stacklevel=2)
-    option: Callable[[str], Any] = config.getoption
-    full = option("islices_full") or option("islices_profile") == "full"
-    clauses, groups = tuple(option("islices_clause")), tuple(option("islices_group"))
-    return Selection("full" if full else "quick", option("islices_select"), clauses, groups)
+    given = config.option
+    full = given.islices_full or given.islices_profile == "full"
+    return Selection(
+        "full" if full else "quick", given.islices_select, tuple(given.islices_clause), tuple(given.islices_group)
+    )
 
 
 def chosen_backend(config: pytest.Config) -> str:
