@@ -2,7 +2,7 @@
 
 The full profile crosses everything with everything; most of its cases run code that others have run. Here each case is
 run once while it is recorded what it does: which place of islices calls which function, and which primitive of the
-adapter gets which dtypes. A greedy cover then takes the cheapest cases that together do all that is done at all:
+adapter gets which dtypes. A greedy cover then takes the cheapest cases that together do nearly all that is done:
 
     framework   recorded on torch, eager; a case costs what compilers have to make anew for it, a program for each
                 primitive with dtypes and shapes that none before it had
@@ -22,7 +22,6 @@ import json
 import os
 import sys
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -166,33 +165,35 @@ def names(entry: Entry) -> Features:
 
 
 def words(entry: Entry) -> Features:
-    """Every word of the id, as one of its operation; of an update as one of its group, for each compiles a kernel; none
-    of what differentiates, and nothing of optimizers, whose kernels are chosen by name."""
+    """Every word of the id, as one of its operation."""
+    group, operation, *rest = entry.id.split("/")
+    return frozenset([(group, operation), *((group, operation, word) for word in rest)])
+
+
+def words_on_the_host(entry: Entry) -> Features:
+    """The same, but of an update as one of its group, for each compiles a kernel; none of what differentiates, and
+    nothing of optimizers, whose kernels are chosen by name."""
     group, operation, *rest = entry.id.split("/")
     if group == "optimizers":
         return frozenset()
-    kept = () if is_gradient(entry.id) else rest
-    return frozenset([(group, operation), *((group, "" if group == "updates" else operation, word) for word in kept)])
+    if is_gradient(entry.id):
+        return frozenset([(group, operation)])
+    if group == "updates":
+        return frozenset([(group, operation), *((group, "", word) for word in rest)])
+    return words(entry)
 
 
 def is_gradient(id: str) -> bool:
     return "gradient" in id
 
 
-def every_word(entry: Entry) -> Features:
-    """Every word of the id, as one of its operation."""
-    group, operation, *rest = entry.id.split("/")
-    return frozenset([(group, operation), *((group, operation, word) for word in rest)])
-
-
-@contextmanager
-def traced_alone() -> Iterator[Backend]:
-    """JAX, whose programs are traced and not compiled."""
+def traced_alone() -> Backend:
+    """JAX, whose programs from now on are traced and not compiled."""
     import jax
 
     backend = islices.get_backend("jax")
     backend.trace = lambda fn: lambda *arrays: jax.eval_shape(fn, *arrays)  # type: ignore[method-assign]
-    yield backend
+    return backend
 
 
 # ---------------------------------------------------------------------- choosing
@@ -244,16 +245,15 @@ def choose() -> dict[str, list[str]]:
 
     must = all_told("") - all_told("gradients/")
     did = _recorded(islices.get_backend("torch"), "framework", valid.values())
-    kept = {id: one if is_gradient(id) else _with(one, told[id]) for id, one in did.items()}
-    framework = cover(kept, lambda id, new: new + 0.5 + GRADIENT * is_gradient(id), LEAST, must)
+    framework = cover(did, lambda id, new: new + 0.5 + GRADIENT * is_gradient(id), LEAST, must)
 
-    spread = cover({id: Did(every_word(entry), frozenset()) for id, entry in can.items()}, lambda id, new: 1.0)
-    with traced_alone() as backend:
-        did = _recorded(backend, "traced", [can[id] for id in spread])
-    kept = {id: _with(one, told[id]) for id, one in did.items()}
-    traced = cover(kept, lambda id, new: _to_compile(id, kept[id]), 2 * LEAST, must - all_told("optimizers/"))
+    spread = cover({id: Did(words(entry), frozenset()) for id, entry in can.items()}, lambda id, new: 1.0)
+    did = _recorded(traced_alone(), "traced", [can[id] for id in spread])
+    traced = cover(did, lambda id, new: _to_compile(id, did[id]), 2 * LEAST, must - all_told("optimizers/"))
 
-    short = {id: Did(words(entry), frozenset()) for id, entry in valid.items() if "/hundred-steps/" not in id}
+    short = {
+        id: Did(words_on_the_host(entry), frozenset()) for id, entry in valid.items() if "/hundred-steps/" not in id
+    }
     host = cover(short, _on_the_host)
     chosen = {"host": [*host, *STEPS, *bad], "framework": [*framework, *bad], "traced": traced}
     return {mode: sorted({*ids, *ALWAYS}) for mode, ids in chosen.items()}
@@ -265,10 +265,6 @@ def _on_the_host(id: str, new: int) -> float:
 
 def _to_compile(id: str, did: Did) -> float:
     return 3 + len(did.programs) / 6 + GRADIENT / 20 * is_gradient(id) + STEP * id.startswith("optimizers/")
-
-
-def _with(did: Did, features: Features) -> Did:
-    return did._replace(features=did.features | features)
 
 
 def _recorded(backend: Backend, mode: str, wanted: Collection[Entry]) -> dict[str, Did]:

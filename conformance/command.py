@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 import tempfile
 import time
@@ -122,7 +123,11 @@ def _plan(options: argparse.Namespace, selection: Selection, folder: Path) -> li
         if other.prefix not in {i.prefix for i in interpreters}:  # each environment once, by whatever path
             interpreters.append(other)
     check_backends(options.backend, [name for i in interpreters for name in i.backends])
-    counts = {name: how_many(selection, variant) for name, variant in VARIANTS.items()}
+
+    @functools.cache
+    def has_cases(name: str) -> bool:
+        return how_many(selection, VARIANTS[name]) > 0
+
     planned: list[Job] = []
     wanted: set[str] = set()
     for k, interpreter in enumerate(interpreters):
@@ -131,7 +136,7 @@ def _plan(options: argparse.Namespace, selection: Selection, folder: Path) -> li
             if backend in (options.backend or [backend]):
                 variants = [v for name, v in VARIANTS.items() if name in asked and v.applies(backend)]
                 wanted.update(v.name for v in variants)
-                found = [v for v in variants if counts[v.name]]
+                found = [v for v in variants if has_cases(v.name)]
                 for together in ([v for v in found if not v.environment], *([v] for v in found if v.environment)):
                     if together:
                         report = folder / f"{len(planned)}.jsonl"

@@ -30,7 +30,7 @@ Subject = Entry | Check | Collective | Mistake
 class Item(NamedTuple):
     """One case in one mode: a line of a report."""
 
-    subject: Any
+    subject: Subject
     id: str
     clause: str
     group: str
