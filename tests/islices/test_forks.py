@@ -20,9 +20,12 @@ import islices
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 
 LIMIT = 90
-#: What scripts begin with. A child that has not ended by itself within its time is ended by SIGALRM.
-START = """
-import os, signal, sys, threading, time, warnings
+#: What scripts begin with. SIGALRM ends a script or a child that has not ended by itself within its time: where its
+#: threads stand is printed before.
+START = f"""
+import faulthandler, os, signal, sys, threading, time, warnings
+faulthandler.register(signal.SIGALRM, chain=True)
+signal.alarm({LIMIT - 10})
 warnings.simplefilter("ignore")  # a fork beside threads, which is what is tested
 import numpy as np
 import islices
@@ -200,7 +203,7 @@ def test_locks_within_locks_in_any_order_while_threads_fork() -> None:
                     time.sleep(0.0005)
                 time.sleep(0.0005)
         # the three agree on an order, which is not the one in which they were made
-        others = [threading.Thread(target=nested, args=(c, a, b)) for _ in range(2)]
+        others = [threading.Thread(target=nested, args=(c, a, b), daemon=True) for _ in range(2)]
         def child():
             with c, a, b, islices.use_kernels(False):
                 small()
@@ -209,7 +212,7 @@ def test_locks_within_locks_in_any_order_while_threads_fork() -> None:
                 assert ended(fork(child)) == 0
             done.append(1)
         done = []
-        forking = [threading.Thread(target=forks) for _ in range(2)]
+        forking = [threading.Thread(target=forks, daemon=True) for _ in range(2)]
         for thread in (*others, *forking):
             thread.start()
         forks()
