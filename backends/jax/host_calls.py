@@ -223,7 +223,7 @@ def _sum_rows(frame: Any) -> Any:
     _huge(_result(frame, 0), sums.itemsize)
     for c in range(calls):
         named = group_named(indices[c], rows, ids[c], order, starts, within)
-        fold(values[c], order, starts, sums[c], 0, named)
+        fold(values[c], order, starts, starts[:0], sums[c], 0, named)
         sums[c, named:] = 0
     return 0
 
@@ -280,7 +280,7 @@ def target(operation: str, index: str, dtype: str | None = None) -> str | None:
     def compiled() -> Any:
         names: dict[str, Any] = {"INDEX": np.dtype(index), "group_named": _group_named_kernel(index)}
         if dtype is not None:
-            names |= {"VALUES": np.dtype(FORMATS[dtype].stored), "fold": fold_kernel(dtype, "")}
+            names |= {"VALUES": np.dtype(FORMATS[dtype].stored), "fold": fold_kernel(dtype)}
         return compile_callback({"group": _group, "sum_rows": _sum_rows}[operation], SIGNATURE, **names)
 
     return _named(name, compiled)

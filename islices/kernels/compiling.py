@@ -2,7 +2,8 @@
 
 A kernel is a *template*, a plain function over arrays, and a signature; what a template leaves open (how a 16-bit float
 is widened, an optimizer's rule) are names, bound when it is compiled. Kernels hold no GIL, raise nothing and start no
-threads: `islices.kernels.threads` runs them in several. May import: `numba`, `llvmlite`, `numpy`, `islices.locks`.
+threads: `islices.kernels.threads` runs them in several. May import: `numba`, `llvmlite`, `numpy`, `islices.locks`,
+`islices.kernels.expanding`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 import numba
@@ -23,6 +24,7 @@ from numba.core import cgutils
 from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic
 
+from islices.kernels.expanding import code_bytes, expand
 from islices.locks import hold_innermost
 
 __all__ = [
@@ -65,7 +67,7 @@ def inline(function: Callable[..., Any], **names: Any) -> Any:
 
 def called(function: Callable[..., Any]) -> Any:
     """A function of numbers alone, as kernels call it where its arguments come in a tuple."""
-    return _njit(**_OPTIONS)(_bound(function, {}))
+    return _njit(**_OPTIONS)(expand(_bound(function, {}), _inlined))
 
 
 def _prefetch(context: Any, array: Any, row: Any, column: Any) -> Any:
@@ -111,7 +113,7 @@ def tuple_of(kind: Any, count: int) -> Any:
 
 def compile_kernel(template: Callable[..., Any], arguments: tuple[Any, ...], **names: Any) -> Kernel:
     """The template compiled for argument types, with names in place of its module's own."""
-    function = _bound(template, names)
+    function = expand(_bound(template, names), _inlined)
     # under this name the machine code is found on disk again
     function.__qualname__ = f"{template.__qualname__}_{fingerprint(names)}"
     try:
@@ -123,13 +125,19 @@ def compile_kernel(template: Callable[..., Any], arguments: tuple[Any, ...], **n
 
 def compile_callback(template: Callable[..., Any], signature: Any, **names: Any) -> Any:
     """The template compiled as what C can call, at its ``address``, with names in place of its module's own."""
-    function = _bound(template, names)
+    function = expand(_bound(template, names), _inlined)
     function.__qualname__ = f"{template.__qualname__}_{fingerprint(names)}"
     compiled: Any = numba.cfunc
     try:
         return compiled(signature, cache=True, **_OPTIONS)(function)
     except (RuntimeError, OSError):  # nowhere to keep it, or no room
         return compiled(signature, **_OPTIONS)(function)
+
+
+def _inlined(x: Any) -> FunctionType | None:
+    """What `inline` was given, of what it gave."""
+    options = getattr(x, "targetoptions", {})
+    return x.py_func if options.get("inline") == "always" else None
 
 
 def _bound(function: Callable[..., Any], names: Mapping[str, Any]) -> FunctionType:
@@ -164,12 +172,7 @@ def _identity(x: Any) -> bytes:
     function = getattr(x, "py_func", x)
     if not isinstance(function, FunctionType):
         return repr(x).encode()
-    return _code(function.__code__) + _identity(function.__dict__.get("names", {}))
-
-
-def _code(code: CodeType) -> bytes:
-    constants = [_code(c) if isinstance(c, CodeType) else repr(c).encode() for c in code.co_consts]
-    return b"|".join([code.co_code, *constants, *(n.encode() for n in (*code.co_names, *code.co_varnames))])
+    return code_bytes(function.__code__) + _identity(function.__dict__.get("names", {}))
 
 
 hold_innermost(global_compiler_lock)  # a child forked while another thread compiles would wait for it for ever

@@ -63,18 +63,12 @@ def add_up(dtype: str) -> Any:
     return inline(_add_up, load=form.load, fetch=inline(_fetch, LINE=line))
 
 
-def _fold(values: Any, order: Any, starts: Any, out: Any, first: Any, last: Any) -> None:
-    """out[r] = the sum of the rows order[starts[r]:starts[r + 1]] of values, first <= r < last."""
+def _fold(values: Any, order: Any, starts: Any, ids: Any, out: Any, first: Any, last: Any) -> None:
+    """out[ids[r]] = the sum of the rows order[starts[r]:starts[r + 1]] of values, first <= r < last; no ids: out[r]."""
     wide = np.empty((1, values.shape[1] if HALF else 0), WIDE)
+    in_order = len(ids) == 0
     for r in range(first, last):
-        fold_row(values, order, starts, out, wide, np.uint64(r), np.uint64(r))
-
-
-def _scatter_fold(values: Any, order: Any, starts: Any, ids: Any, out: Any, first: Any, last: Any) -> None:
-    """The same, into out[ids[r]]."""
-    wide = np.empty((1, values.shape[1] if HALF else 0), WIDE)
-    for r in range(first, last):
-        fold_row(values, order, starts, out, wide, np.uint64(r), np.uint64(ids[r]))
+        fold_row(values, order, starts, out, wide, np.uint64(r), np.uint64(r) if in_order else ids[r])
 
 
 def _fold_row(values: Any, order: Any, starts: Any, out: Any, wide: Any, r: Any, row: Any) -> None:
@@ -94,11 +88,10 @@ WIDE: Any = np.float32
 
 
 @cache
-def fold_kernel(dtype: str, index: str) -> Kernel:
-    """The compiled `_fold` for values of a dtype; with a dtype of ids, the compiled `_scatter_fold`."""
+def fold_kernel(dtype: str) -> Kernel:
+    """The compiled `_fold` for values of a dtype."""
     form, places = FORMATS[dtype], vector(np.uint64, readonly=True)
     half = form.stored is np.uint16
     row = inline(_fold_row, HALF=half, add=add_up(dtype), store=form.store)
-    ids = (vector(np.dtype(index), readonly=True),) if index else ()
-    arguments = (matrix(form.stored, readonly=True), places, places, *ids, matrix(form.stored), INTEGER, INTEGER)
-    return compile_kernel(_scatter_fold if index else _fold, arguments, fold_row=row, WIDE=form.wide, HALF=half)
+    arguments = (matrix(form.stored, readonly=True), places, places, places, matrix(form.stored), INTEGER, INTEGER)
+    return compile_kernel(_fold, arguments, fold_row=row, WIDE=form.wide, HALF=half)

@@ -50,6 +50,8 @@ Groups = tuple[Host, Host, Host]
 SHARED = 1 << 16
 #: Slots whose grouping, by one thread, takes longer than another one takes to wake up.
 ROUSED = 1 << 15
+#: Row numbers of rows that go where they are counted.
+_NOWHERE = np.empty(0, np.uint64)
 #: Parts for each thread, so that one that is held up does not hold up the others.
 PARTS = 4
 
@@ -81,6 +83,11 @@ def _as_values(rows: Host, like: Host) -> Host:
     if rows.dtype != like.dtype:
         rows = rows.view(like.dtype.newbyteorder("="))
     return rows if like.ndim == 2 else rows.reshape(len(rows), *like.shape[1:])
+
+
+def _places(ids: Host) -> Host:
+    """Row numbers, none of them negative, as kernels take them: one type, so that one kernel does for both of ids."""
+    return ids.view(np.uint64) if ids.itemsize == 8 else ids.astype(np.uint64)
 
 
 def bounds(indices: Host) -> tuple[int, int]:
@@ -155,7 +162,7 @@ def fold(values: Host, order: Host, starts: Host) -> Host:
     rows, name = _rows(values)
     width = rows.shape[1]
     into = empty((len(starts) - 1, width), rows.dtype)
-    _shared(fold_kernel(name, ""), (rows, order, starts, into), starts, width)
+    _shared(fold_kernel(name), (rows, order, starts, _NOWHERE, into), starts, width)
     return into if into.dtype == values.dtype and values.ndim == 2 else _as_values(into, values)
 
 
@@ -181,7 +188,7 @@ def dense_rows(values: Host, indices: Host, shape: tuple[int, ...], *, loose: bo
     rows, name = _rows(values)
     width = rows.shape[1]
     into = zeros((shape[0], width), rows.dtype)
-    _shared(fold_kernel(name, dtype_name(ids.dtype)), (rows, order, starts, ids, into), starts, width)
+    _shared(fold_kernel(name), (rows, order, starts, _places(ids), into), starts, width)
     return _as_values(into, values)
 
 
@@ -241,8 +248,7 @@ def scatter(table: Host, values: Host, groups: Groups, op: str) -> None:
     order, ids, starts = groups
     rows, name = _rows(values)
     into, _ = _rows(table)
-    kernel = scatter_kernel(name, dtype_name(ids.dtype), op)
-    _shared(kernel, (rows, order, starts, ids, into), starts, rows.shape[1])
+    _shared(scatter_kernel(name, op), (rows, order, starts, _places(ids), into), starts, rows.shape[1])
 
 
 def step(formula: Formula, values: Host, groups: Groups, table: Host, state: Sequence[Host], numbers: Host) -> None:
@@ -254,8 +260,8 @@ def step(formula: Formula, values: Host, groups: Groups, table: Host, state: Seq
     width, states = into.shape[1], []
     for x, spec in zip(state, formula.state, strict=True):
         states.append(x.reshape(len(x), 1 if spec.per_row else width))
-    kernel = step_kernel(formula, name, gradient, dtype_name(ids.dtype))
-    given = (rows, order, starts, ids, into, tuple(states), numbers)
+    kernel = step_kernel(formula, name, gradient)
+    given = (rows, order, starts, _places(ids), into, tuple(states), numbers)
     _shared(kernel, given, starts, width, sparse=int(starts[-1] - starts[0]) < len(ids))
 
 

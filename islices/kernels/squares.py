@@ -69,32 +69,32 @@ def _add_block(x: Any, row: Any, begin: Any, end: Any, bins: Any) -> None:
             first |= np.int64(x[row, j] != x[row, j])
         bins[bin, 0] |= first  # whether there is a NaN
         bins[bin, 1] = 1
-        return
-    # a bin's numbers are below 2^(bin - bias + 1); in two factors, since one alone may be beyond what a float64 can be
-    half = (bias - 1 - bin) // 2
-    scale, rest = power_of_two(half), power_of_two(bias - 1 - bin - half)
-    for j in range(begin, end):
-        y = (np.float64(x[row, j]) * scale) * rest
-        if SIZES:
-            a, b = cut(abs(y))
-            first += a
-            second += b
-        elif WIDE:
-            upper = (y + HALVES) - HALVES
-            lower = y - upper
-            a, b = cut(upper * upper)
-            c, d = cut(2.0 * (upper * lower))
-            e, f = cut(lower * lower)
-            first += (a + c) + e
-            second += (b + d) + f
-        else:
-            a, b = cut(y * y)
-            first += a
-            second += b
-    bins[bin, 0] += first >> np.int64(32)
-    bins[bin, 1] += first & np.int64(0xFFFFFFFF)
-    bins[bin, 2] += second >> np.int64(32)
-    bins[bin, 3] += second & np.int64(0xFFFFFFFF)
+    else:
+        # a bin's numbers are below 2^(bin - bias + 1); in two factors: one alone may be beyond what a float64 can be
+        half = (bias - 1 - bin) // 2
+        scale, rest = power_of_two(half), power_of_two(bias - 1 - bin - half)
+        for j in range(begin, end):
+            y = (np.float64(x[row, j]) * scale) * rest
+            if SIZES:
+                a, b = cut(abs(y))
+                first += a
+                second += b
+            elif WIDE:
+                upper = (y + HALVES) - HALVES
+                lower = y - upper
+                a, b = cut(upper * upper)
+                c, d = cut(2.0 * (upper * lower))
+                e, f = cut(lower * lower)
+                first += (a + c) + e
+                second += (b + d) + f
+            else:
+                a, b = cut(y * y)
+                first += a
+                second += b
+        bins[bin, 0] += first >> np.int64(32)
+        bins[bin, 1] += first & np.int64(0xFFFFFFFF)
+        bins[bin, 2] += second >> np.int64(32)
+        bins[bin, 3] += second & np.int64(0xFFFFFFFF)
 
 
 def _power_of_two(exponent: Any) -> Any:

@@ -64,10 +64,10 @@ def _scatter(values: Any, order: Any, starts: Any, ids: Any, table: Any, first: 
 
 
 @cache
-def scatter_kernel(dtype: str, index: str, op: str) -> Kernel:
-    """The compiled `_scatter` for a table of a dtype, ids of one, and an operator by name."""
+def scatter_kernel(dtype: str, op: str) -> Kernel:
+    """The compiled `_scatter` for a table of a dtype and an operator by name."""
     form, operator = FORMATS[dtype], OPERATORS[op]
-    arguments = (matrix(form.stored, readonly=True), *_groups(index), matrix(form.stored), INTEGER, INTEGER)
+    arguments = (matrix(form.stored, readonly=True), *_groups("uint64"), matrix(form.stored), INTEGER, INTEGER)
     return compile_kernel(
         _scatter, arguments, change=inline(operator.element), load=form.load, store=form.store, WIDE=form.wide,
         HALF=form.stored is np.uint16, LAST_ONLY=operator.last,
@@ -231,9 +231,9 @@ _STATES: tuple[tuple[Callable[..., Any], ...], ...] = (
 
 
 @lru_cache(maxsize=256)  # a formula belongs to one optimizer: there may come many
-def step_kernel(formula: Formula, table: str, gradient: str, index: str) -> Kernel:
-    """The compiled `_step` of a formula for dtypes of the table, the gradient's values and its ids: the same one for
-    all formulas that differ in their numbers alone."""
+def step_kernel(formula: Formula, table: str, gradient: str, index: str = "uint64") -> Kernel:
+    """The compiled `_step` of a formula for dtypes of the table, the gradient's values and the rows' numbers: the same
+    for all formulas that differ in their numbers alone."""
     per_row = tuple(spec.per_row for spec in formula.state)
     flags = (formula.squares, formula.decay, formula.raw, formula.maximize)
     return _step_kernel(formula.rule, len(formula.names), per_row, *flags, table, gradient, index)

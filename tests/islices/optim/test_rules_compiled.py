@@ -75,7 +75,7 @@ def test_optimizers_share_the_kernel_of_a_rule() -> None:
     from islices.kernels.updating import step_kernel
 
     def kernel(*args: Any, **options: Any) -> Any:
-        return step_kernel(optim.adam(*args, **options)._formula, "float32", "float32", "int32")
+        return step_kernel(optim.adam(*args, **options)._formula, "float32", "float32")
 
     assert kernel(0.1) is kernel(0.2, eps=1e-3) is kernel(lambda t: 1.0 / (t + 1), rows="all")
     others = [kernel(0.1), kernel(0.1, maximize=True), kernel(0.1, weight_decay=0.1), kernel(0.1, amsgrad=True)]

@@ -1,0 +1,149 @@
+"""Functions written into the kernels that call them: the same results as calls, whatever names meet."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+import math
+from collections.abc import Callable
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import pytest
+
+pytest.importorskip("numba")
+
+from islices.kernels import compiling, folding, updating
+from islices.kernels.expanding import expand
+
+HALF = 0.5
+FLAG = True
+shared = 7
+
+
+def halve(x: Any) -> Any:
+    """Of a docstring nothing is left."""
+    total = x * HALF
+    return total
+
+
+def put(out: Any, k: Any, x: Any) -> None:
+    k += shared - 7
+    out[k] = x
+
+
+def signed(x: Any) -> Any:
+    if x < 0:
+        return -1
+    return 1
+
+
+def both(x: Any) -> Any:
+    return x, halve(x)
+
+
+larger = lambda a, b: a if a > b else b  # noqa: E731
+KNOWN = {"halve": halve, "put": put, "signed": signed, "both": both, "larger": larger}
+
+
+def kernel(out: Any, n: Any) -> Any:
+    total, shared = 1.0, 3  # names that halve and put have too
+    for k in range(n):
+        a, b = both(total)
+        put(out, k, larger(halve(a) + b, signed(a)))
+        total += halve(halve(k)) if FLAG else signed(total)
+    while signed(total) > 0:
+        total -= shared
+    return total
+
+
+def stays(x: Any) -> Any:
+    return 0.0 if x == 0 else signed(x) and math.log(x)
+
+
+def as_inlined(x: Any) -> FunctionType | None:
+    return x if x in KNOWN.values() else None
+
+
+def names_called(function: FunctionType, monkeypatch: pytest.MonkeyPatch) -> tuple[FunctionType, set[str]]:
+    """What a function is expanded to, and what that calls by name."""
+    trees: list[ast.AST] = []
+    real = ast.fix_missing_locations
+    monkeypatch.setattr(ast, "fix_missing_locations", lambda tree: trees.append(tree) or real(tree))
+    written = expand(function, as_inlined)
+    calls = [x.func.id for x in ast.walk(trees[-1]) if isinstance(x, ast.Call) and isinstance(x.func, ast.Name)]
+    return written, set(calls)
+
+
+def test_a_kernel_gives_what_calls_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    written, calls = names_called(kernel, monkeypatch)
+    # two returns, and a condition of a loop, stay calls
+    assert calls == {"range", "signed"}
+    for n in range(5):
+        ours, theirs = [0.0] * n, [0.0] * n
+        assert written(ours, n) == kernel(theirs, n)
+        assert ours == theirs
+
+
+def test_what_is_not_always_evaluated_stays_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    written, calls = names_called(stays, monkeypatch)
+    assert calls == {"signed"}
+    assert written(0) == 0.0
+
+
+def test_a_function_without_its_source_stays_a_call() -> None:
+    scope: dict[str, Any] = {}
+    exec("def third(x):\n    return x / 3", scope)
+    assert expand(scope["third"], as_inlined) is scope["third"]
+
+
+def test_a_source_that_changed_is_not_taken(tmp_path: Path) -> None:
+    """What runs is the function that was imported, not what its file says by now."""
+    path = tmp_path / "changing.py"
+    scope: dict[str, Any] = {}
+    for factor in ("2", "3"):
+        path.write_text(f"def times(x):\n    return x * {factor}\n")
+        if not scope:
+            exec(compile(path.read_text(), str(path), "exec"), scope)
+    assert expand(scope["times"], as_inlined) is scope["times"]
+    assert scope["times"](1) == 2
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "bfloat16"])
+def test_nothing_of_ours_is_left_to_numba(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a kernel of each kind: a call that numba writes out costs a tenth of a second and more."""
+    taken: list[FunctionType] = []
+    monkeypatch.setattr(compiling, "_njit", lambda *a, **k: (lambda f: taken.append(f) or f) if a else _inline(k))
+    for make in (folding.fold_kernel, lambda d: updating.scatter_kernel(d, "add")):
+        inspect.unwrap(make)(dtype)
+    assert len(taken) == 2
+    for function in taken:
+        left = [n for n in function.__code__.co_names if compiling._inlined(function.__globals__.get(n))]
+        assert left == []
+
+
+def _inline(options: dict[str, Any]) -> Callable[[FunctionType], Any]:
+    import numba
+
+    return numba.njit(**options)
+
+
+def test_numba_writes_out_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bits of a kernel that numba put together itself, for every operator."""
+    import numpy as np
+
+    values = np.array([[1.5, -2.25], [0.75, 3.0], [1e-3, -7.5]], np.float16).view(np.uint16)
+    order, starts, ids = np.array([0, 2, 1], np.uint64), np.array([0, 2, 3], np.uint64), np.array([1, 0], np.uint64)
+    real = compiling.fingerprint
+    for op, dtype in itertools.product(("add", "min", "update"), ("float16", "float32")):
+        rows = values if dtype == "float16" else values.view(np.float16).astype(np.float32)
+        tables = [rows[:2].copy(), rows[:2].copy()]
+        make = inspect.unwrap(updating.scatter_kernel)
+        make(dtype, op)(rows, order, starts, ids, tables[0], 0, 2)
+        with monkeypatch.context() as patch:
+            patch.setattr(compiling, "expand", lambda function, inlined: function)
+            patch.setattr(compiling, "fingerprint", lambda names: f"{real(names)}_as_is")
+            make(dtype, op)(rows, order, starts, ids, tables[1], 0, 2)
+        assert tables[0].tobytes() == tables[1].tobytes()
