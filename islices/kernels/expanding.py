@@ -14,6 +14,7 @@ import ast
 import copy
 from collections.abc import Callable, Iterator, Mapping, Set
 from functools import cache
+from inspect import CO_VARARGS, CO_VARKEYWORDS
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
@@ -46,6 +47,7 @@ def expand(function: FunctionType, inlined: Callable[[Any], FunctionType | None]
     exec(compile(module, function.__code__.co_filename, "exec", dont_inherit=True), writer.globals)
     written: FunctionType = writer.globals.pop(definition.name)
     written.__module__ = function.__module__
+    written.__dict__.update(function.__dict__)
     return written
 
 
@@ -186,8 +188,16 @@ def _ends_once(definition: Definition) -> bool:
 
 
 def _definition(function: FunctionType) -> Definition | None:
-    """A function's definition in its file, if that is there and still the function's."""
+    """A function's definition in its file, if that is there and still the function's, which has arguments by place
+    alone and nothing from around it."""
     code = function.__code__
+    if (
+        code.co_freevars
+        or code.co_kwonlyargcount
+        or function.__defaults__
+        or code.co_flags & (CO_VARARGS | CO_VARKEYWORDS)
+    ):
+        return None
     found, compiled = _functions(code.co_filename)
     definitions = found.get(code.co_firstlineno, [])
     if len(definitions) == 1 and code_bytes(code) in compiled.get(code.co_firstlineno, ()):

@@ -17,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 
 from islices.kernels.compiling import INTEGER, Kernel, compile_kernel, inline, matrix, vector
-from islices.kernels.folding import add_up
+from islices.kernels.folding import fold_kernel
 from islices.kernels.halves import FORMATS
 
 __all__ = ["BINS", "dense_kernel", "rows_kernel", "total"]
@@ -120,32 +120,27 @@ def _dense(values: Any, first: Any, last: Any, bins: Any) -> None:
 
 def _rows(values: Any, order: Any, starts: Any, first: Any, last: Any, bins: Any) -> None:
     """The terms of the sums of rows first <= r < last, as `folding` makes them, added to their bins: none is kept."""
-    width = np.uint64(values.shape[1])
+    width = np.int64(values.shape[1])
     # short rows share a block; where one begins does not depend on first, which is a multiple of their number
-    some = max(np.int64(1), np.int64(BLOCK // max(np.int64(values.shape[1]), np.int64(1))))
-    sums = np.empty((1, np.int64(width) * some), ACCUMULATOR)
-    rows = sums.reshape((some, np.int64(width)))
+    some = max(np.int64(1), np.int64(BLOCK // max(width, np.int64(1))))
+    sums = np.empty((1, width * some), STORED)
+    rows = sums.reshape((some, width))
     for begin in range(first, last, some):
         count = min(some, last - begin)
-        for r in range(np.uint64(count)):
-            k = np.uint64(begin) + r
-            add(values, order, starts[k], starts[k + np.uint64(1)], rows, r)
-            if HALF:
-                for j in range(width):
-                    rows[r, j] = load(store(rows[r, j]))
-        size = np.uint64(count) * width
-        for j in range(np.uint64(0), size, np.uint64(BLOCK)):
-            add_block(sums, np.uint64(0), j, min(j + np.uint64(BLOCK), size), bins)
+        fold(values, order, starts[begin : begin + count + 1], order[:0], rows, 0, count)
+        dense(sums, 0, count * width, bins)
 
 
 # what the functions above leave open
-largest = add_block = add = load = store = cast(Any, None)
+largest = add_block = load = fold = dense = cast(Any, None)
 HALF = SIZES = WIDE = False
 INFINITE = bias = 0
-ACCUMULATOR: Any = np.float32
+STORED: Any = np.float32
 
 
-def _names(dtype: str, ord: int) -> dict[str, Any]:
+@cache
+def dense_kernel(dtype: str, ord: int) -> Kernel:
+    """The compiled `_dense` for values of a dtype and ord 1 or 2."""
     form = FORMATS[dtype]
     wide = dtype == "float64"
     bins = BINS["float64" if wide else "float32"]
@@ -154,25 +149,17 @@ def _names(dtype: str, ord: int) -> dict[str, Any]:
         largest=inline(_largest64 if wide else _largest32), cut=cut, power_of_two=power_of_two,
         SIZES=ord == 1, WIDE=wide, INFINITE=bins - 1, bias=bins // 2 - 1,
     )  # fmt: skip
-    return {
-        "add_block": block, "load": form.load, "store": form.store, "HALF": form.stored is np.uint16,
-        "ACCUMULATOR": form.wide,
-    }  # fmt: skip
-
-
-@cache
-def dense_kernel(dtype: str, ord: int) -> Kernel:
-    """The compiled `_dense` for values of a dtype and ord 1 or 2."""
-    arguments = (matrix(FORMATS[dtype].stored, readonly=True), INTEGER, INTEGER, matrix(np.int64))
-    return compile_kernel(_dense, arguments, **_names(dtype, ord))
+    arguments = (matrix(form.stored, readonly=True), INTEGER, INTEGER, matrix(np.int64))
+    return compile_kernel(_dense, arguments, add_block=block, load=form.load, HALF=form.stored is np.uint16)
 
 
 @cache
 def rows_kernel(dtype: str, ord: int) -> Kernel:
     """The compiled `_rows` for values of a dtype and ord 1 or 2."""
-    places = vector(np.uint64, readonly=True)
-    arguments = (matrix(FORMATS[dtype].stored, readonly=True), places, places, INTEGER, INTEGER, matrix(np.int64))
-    return compile_kernel(_rows, arguments, add=add_up(dtype), **_names(dtype, ord))
+    stored, places = FORMATS[dtype].stored, vector(np.uint64, readonly=True)
+    arguments = (matrix(stored, readonly=True), places, places, INTEGER, INTEGER, matrix(np.int64))
+    parts = {"fold": fold_kernel(dtype), "dense": dense_kernel(dtype, ord)}
+    return compile_kernel(_rows, arguments, STORED=np.dtype(stored), **parts)
 
 
 def _used(bins: Any) -> Any:

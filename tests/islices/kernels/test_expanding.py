@@ -44,8 +44,13 @@ def both(x: Any) -> Any:
     return x, halve(x)
 
 
+def scaled(factor: float) -> Callable[[Any], Any]:
+    return lambda x: x * factor
+
+
+doubled = scaled(2.0)
 larger = lambda a, b: a if a > b else b  # noqa: E731
-KNOWN = {"halve": halve, "put": put, "signed": signed, "both": both, "larger": larger}
+KNOWN = {"halve": halve, "put": put, "signed": signed, "both": both, "larger": larger, "doubled": doubled}
 
 
 def kernel(out: Any, n: Any) -> Any:
@@ -56,7 +61,7 @@ def kernel(out: Any, n: Any) -> Any:
         total += halve(halve(k)) if FLAG else signed(total)
     while signed(total) > 0:
         total -= shared
-    return total
+    return doubled(total)
 
 
 def stays(x: Any) -> Any:
@@ -79,8 +84,8 @@ def names_called(function: FunctionType, monkeypatch: pytest.MonkeyPatch) -> tup
 
 def test_a_kernel_gives_what_calls_give(monkeypatch: pytest.MonkeyPatch) -> None:
     written, calls = names_called(kernel, monkeypatch)
-    # two returns, and a condition of a loop, stay calls
-    assert calls == {"range", "signed"}
+    # two returns, a condition of a loop and what has a variable of another function stay calls
+    assert calls == {"range", "signed", "doubled"}
     for n in range(5):
         ours, theirs = [0.0] * n, [0.0] * n
         assert written(ours, n) == kernel(theirs, n)
