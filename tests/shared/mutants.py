@@ -125,8 +125,8 @@ MUTANTS = [
     Mutant(
         "jax-sum-rows-one-slot-short",  # blatant, traced
         "backends/jax/host_calls.py",
-        "        fold(values[c], order, starts, sums[c], 0, named)\n        sums[c, named:] = 0\n",
-        "        full = min(named, n - 1)\n        fold(values[c], order, starts, sums[c], 0, full)\n"
+        "        fold(values[c], order, starts, starts[:0], sums[c], 0, named)\n        sums[c, named:] = 0\n",
+        "        full = min(named, n - 1)\n        fold(values[c], order, starts, starts[:0], sums[c], 0, full)\n"
         "        sums[c, full:] = 0\n",
         "jax",
         "The traced result is taken to hold one row fewer than slots: in jit, where all indices are distinct, the last row's "
