@@ -41,7 +41,17 @@ OPERATORS = {
         RowOperator("update", lambda x, y: y, last=True),
         RowOperator("min", lambda x, y: x if x <= y or x != x else y, extreme=-1),
         RowOperator("max", lambda x, y: x if x >= y or x != x else y, extreme=1),
-        RowOperator("mul", lambda x, y: x * y, fold=lambda B, x, y: B.round_product(x, y)),
-        RowOperator("div", lambda x, y: x / y, fold=lambda B, x, y: B.div(x, y), integers=False),
+        # a lambda a line: kernels find its source by that
+        RowOperator(
+            "mul",
+            lambda x, y: x * y,
+            fold=lambda B, x, y: B.round_product(x, y),
+        ),
+        RowOperator(
+            "div",
+            lambda x, y: x / y,
+            fold=lambda B, x, y: B.div(x, y),
+            integers=False,
+        ),
     )
 }

@@ -3,25 +3,40 @@
 numba can write one function into another too (``inline="always"``), in its own representation, of which it copies a
 whole scope for each block: that took a third of a kernel's compilation. Here it is a rewriting of the syntax tree:
 a call becomes assignments of its arguments, the function's statements under names of their own, and its value. What
-cannot be rewritten (no source, two values returned, a call that may not be evaluated) is left to numba, whose result
-is the same. A function whose value is used must change nothing: it is evaluated before the rest of its statement.
+cannot be rewritten (no source, two returns, scopes of its own, a call that may not be evaluated) is left to numba,
+whose result is the same. A function whose value is used must change nothing that the rest of the statement reads: it is
+evaluated before that.
 May import: the standard library.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 import copy
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from inspect import CO_VARARGS, CO_VARKEYWORDS
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = ["code_bytes", "expand"]
 
-Definition = ast.FunctionDef | ast.Lambda
+#: What has names of its own, or gives some a meaning that a renaming changes: functions with these stay as they are.
+_SCOPES = (
+    ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.comprehension, ast.NamedExpr, ast.Global,
+    ast.Nonlocal, ast.Match, ast.Try, ast.With, ast.Import, ast.ImportFrom, ast.Delete,
+)  # fmt: skip
+
+
+class Definition(NamedTuple):
+    """What a function's source says, a lambda's as well."""
+
+    name: str
+    arguments: tuple[str, ...]
+    body: list[ast.stmt]
+    stored: frozenset[str]  # the names that it assigns to
 
 
 def expand(function: FunctionType, inlined: Callable[[Any], FunctionType | None]) -> FunctionType:
@@ -30,22 +45,19 @@ def expand(function: FunctionType, inlined: Callable[[Any], FunctionType | None]
     Flags, the names of bools, are looked up now, and what they exclude is left out.
     """
     definition = _definition(function)
-    if not isinstance(definition, ast.FunctionDef):
+    if definition is None:
         return function
-    own = {*_stored(definition), *(x.arg for x in definition.args.args)}
-    writer = _Writer(inlined, own)
-    body = writer.body(definition, function, {name: ast.Name(name) for name in own})
-    arguments = ast.arguments(
-        posonlyargs=[], args=[ast.arg(x.arg) for x in definition.args.args], kwonlyargs=[], kw_defaults=[], defaults=[]
-    )
-    header = ast.FunctionDef(name=definition.name, args=arguments, body=body or [ast.Pass()], decorator_list=[])
-    ast.copy_location(header, definition)
+    writer = _Writer(inlined, definition.stored.union(definition.arguments))
+    body = writer.body(definition, function, {name: ast.Name(name, ast.Load()) for name in writer.own}) or [ast.Pass()]
+    arguments = ast.arguments([], [ast.arg(name) for name in definition.arguments], None, [], [], None, [])
+    header = ast.FunctionDef(definition.name, arguments, body, [])
     for node in ast.walk(header):  # lines of other files would mean nothing in this one
-        if hasattr(node, "lineno"):
-            ast.copy_location(node, definition)
-    module = ast.Module([ast.fix_missing_locations(header)], [])
-    exec(compile(module, function.__code__.co_filename, "exec", dont_inherit=True), writer.globals)
-    written: FunctionType = writer.globals.pop(definition.name)
+        if "lineno" in node._attributes:
+            ast.copy_location(node, definition.body[0])
+    made: dict[str, Any] = {}
+    code = compile(ast.fix_missing_locations(ast.Module([header], [])), function.__code__.co_filename, "exec")
+    exec(code, writer.globals, made)
+    written: FunctionType = made[definition.name]
     written.__module__ = function.__module__
     written.__dict__.update(function.__dict__)
     return written
@@ -54,47 +66,39 @@ def expand(function: FunctionType, inlined: Callable[[Any], FunctionType | None]
 class _Writer:
     """What is being written into a function whose local names are `own`, and the global names that it uses so far."""
 
-    def __init__(self, inlined: Callable[[Any], FunctionType | None], own: Set[str]) -> None:
+    def __init__(self, inlined: Callable[[Any], FunctionType | None], own: Collection[str]) -> None:
         self.inlined, self.own = inlined, own
         self.globals: dict[str, Any] = {}
         self.count = 0
 
     def body(self, definition: Definition, function: FunctionType, given: Mapping[str, ast.expr]) -> list[ast.stmt]:
         """The statements of a function; `given` are its local names' new ones."""
-        named = _Names(self, function.__globals__, given)
-        statements = definition.body if isinstance(definition, ast.FunctionDef) else [ast.Return(definition.body)]
-        out: list[ast.stmt] = []
-        for statement in statements:
-            if not _is_text(statement):
-                out += self.statement(named.visit(copy.deepcopy(statement)))
-        return out
+        named = _Names(self, {**vars(builtins), **function.__globals__}, given)
+        return self.block([named.visit(copy.deepcopy(statement)) for statement in definition.body])
+
+    def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        return [out for statement in statements for out in self.statement(statement)]
 
     def statement(self, node: ast.stmt) -> list[ast.stmt]:
         """What a statement becomes, each call in it written out before it."""
         before: list[ast.stmt] = []
         if isinstance(node, ast.If) and isinstance(node.test, ast.Constant):
             return self.block(node.body if node.test.value else node.orelse)
-        if isinstance(node, ast.If | ast.For | ast.While):
-            if isinstance(node, ast.If):
-                node.test = self.expression(node.test, before)
-            elif isinstance(node, ast.For):
-                node.iter = self.expression(node.iter, before)
-            node.body, node.orelse = self.block(node.body) or [ast.Pass()], self.block(node.orelse)
-        elif isinstance(node, ast.Expr):
-            value = self.expression(node.value, before)
-            if isinstance(value, ast.Constant | ast.Name):  # of a call that gives nothing
-                return before
-            node.value = value
-        elif isinstance(node, ast.Assign | ast.AugAssign | ast.Return) and node.value is not None:
+        if isinstance(node, ast.If):
+            node.test = self.expression(node.test, before)
+        elif isinstance(node, ast.For):
+            node.iter = self.expression(node.iter, before)
+        elif isinstance(node, ast.Expr | ast.Assign | ast.AugAssign | ast.Return) and node.value is not None:
             node.value = self.expression(node.value, before)
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant | ast.Name):
+                return before  # of a call that gives nothing
+        if isinstance(node, ast.If | ast.For | ast.While):
+            node.body, node.orelse = self.block(node.body) or [ast.Pass()], self.block(node.orelse)
         return [*before, node]
-
-    def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
-        return [out for statement in statements for out in self.statement(statement)]
 
     def expression(self, node: ast.expr, before: list[ast.stmt]) -> ast.expr:
         """The expression without the calls in it that are written out, whose statements are added to `before`."""
-        if isinstance(node, ast.IfExp | ast.BoolOp | ast.Lambda | ast.GeneratorExp | ast.ListComp):
+        if isinstance(node, ast.IfExp | ast.BoolOp) or (isinstance(node, ast.Compare) and len(node.ops) > 1):
             return node  # what is not always evaluated stays where it is
         for field, value in ast.iter_fields(node):
             if isinstance(value, ast.expr):
@@ -110,25 +114,26 @@ class _Writer:
     def call(self, function: FunctionType, node: ast.Call, before: list[ast.stmt]) -> ast.expr:
         """The value of a call, whose statements are added to `before`."""
         definition = _definition(function)
-        if definition is None or not _ends_once(definition):
+        if definition is None or not _ends_once(definition) or len(definition.arguments) != len(node.args):
             return node
-        self.count += 1
-        changed = set(_stored(definition))
-        given: dict[str, ast.expr] = {name: ast.Name(f"{name}__{self.count}", ast.Load()) for name in changed}
-        for parameter, argument in zip(definition.args.args, node.args, strict=True):
-            name = parameter.arg
-            if name not in changed and isinstance(argument, ast.Name | ast.Constant):
-                given[name] = argument
+        given: dict[str, ast.expr] = {name: self.fresh(name) for name in sorted(definition.stored)}
+        for name, argument in zip(definition.arguments, node.args, strict=True):
+            if name in given or not isinstance(argument, ast.Name | ast.Constant):
+                given.setdefault(name, self.fresh(name))
+                before.append(ast.Assign([_stored(given[name])], argument))
             else:
-                given[name] = ast.Name(f"{name}__{self.count}", ast.Load())
-                before.append(ast.Assign([ast.Name(f"{name}__{self.count}", ast.Store())], argument))
+                given[name] = argument
         statements = self.body(definition, function, given)
-        if statements and isinstance(statements[-1], ast.Return):
-            value = statements.pop()
-            before += statements
-            return value.value or ast.Constant(None)  # type: ignore[attr-defined]
+        last = statements.pop() if statements and isinstance(statements[-1], ast.Return) else None
         before += statements
-        return ast.Constant(None)
+        return last.value if isinstance(last, ast.Return) and last.value else ast.Constant(None)
+
+    def fresh(self, name: str) -> ast.expr:
+        """A local name that there is not yet."""
+        self.count += 1
+        while f"{name}__{self.count}" in self.own:
+            self.count += 1
+        return ast.Name(f"{name}__{self.count}", ast.Load())
 
 
 class _Names(ast.NodeTransformer):
@@ -140,18 +145,15 @@ class _Names(ast.NodeTransformer):
     def visit_Name(self, node: ast.Name) -> ast.expr:
         if node.id in self.given:
             new = copy.deepcopy(self.given[node.id])
-            if isinstance(new, ast.Name):
-                new.ctx = node.ctx
-            return new
-        if node.id not in self.scope or not isinstance(node.ctx, ast.Load):
+            return _stored(new) if isinstance(node.ctx, ast.Store) else new
+        if node.id not in self.scope:
             return node
         value = self.scope[node.id]
         if isinstance(value, bool):
             return ast.Constant(value)
         name, known = node.id, self.writer.globals
-        if name in self.writer.own or known.setdefault(name, value) is not value:
-            name = next((n for n, v in known.items() if v is value), f"{name}__of_{len(known)}")
-            known[name] = value
+        while name in self.writer.own or known.setdefault(name, value) is not value:
+            name += "_"
         return ast.Name(name, ast.Load())
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
@@ -163,40 +165,30 @@ class _Names(ast.NodeTransformer):
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         values = [self.visit(value) for value in node.values]
-        if all(isinstance(value, ast.Constant) for value in values):
-            every = isinstance(node.op, ast.And)
-            return ast.Constant((all if every else any)(value.value for value in values))
-        return ast.BoolOp(node.op, values)
+        if not all(isinstance(value, ast.Constant) and isinstance(value.value, bool) for value in values):
+            return ast.BoolOp(node.op, values)
+        return ast.Constant((all if isinstance(node.op, ast.And) else any)(value.value for value in values))
 
 
-def _is_text(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-
-
-def _stored(definition: Definition) -> Iterator[str]:
-    for node in ast.walk(definition):
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            yield node.id
+def _stored(name: ast.expr) -> ast.expr:
+    """The name as what is assigned to."""
+    assert isinstance(name, ast.Name)
+    return ast.Name(name.id, ast.Store())
 
 
 def _ends_once(definition: Definition) -> bool:
     """Whether there is no return but, perhaps, the last statement."""
-    if isinstance(definition, ast.Lambda):
-        return True
-    returns = [node for node in ast.walk(definition) if isinstance(node, ast.Return)]
+    returns = [node for statement in definition.body for node in ast.walk(statement) if isinstance(node, ast.Return)]
     return not returns or returns == [definition.body[-1]]
 
 
 def _definition(function: FunctionType) -> Definition | None:
-    """A function's definition in its file, if that is there and still the function's, which has arguments by place
-    alone and nothing from around it."""
+    """What a function's source says, if that is there and still the function's, which has arguments by place alone and
+    nothing from around it."""
     code = function.__code__
-    if (
-        code.co_freevars
-        or code.co_kwonlyargcount
-        or function.__defaults__
-        or code.co_flags & (CO_VARARGS | CO_VARKEYWORDS)
-    ):
+    if code.co_freevars or code.co_kwonlyargcount or code.co_posonlyargcount or function.__defaults__:
+        return None
+    if code.co_flags & (CO_VARARGS | CO_VARKEYWORDS):
         return None
     found, compiled = _functions(code.co_filename)
     definitions = found.get(code.co_firstlineno, [])
@@ -206,23 +198,36 @@ def _definition(function: FunctionType) -> Definition | None:
 
 
 @cache
-def _functions(path: str) -> tuple[dict[int, list[Definition]], dict[int, list[bytes]]]:
-    """The functions of a file by the lines where they begin: their definitions, and what their code must be."""
-    found: dict[int, list[Definition]] = {}
+def _functions(path: str) -> tuple[dict[int, list[Definition | None]], dict[int, list[bytes]]]:
+    """The functions of a file by the lines where they begin: what they say (None: they stay as they are), and what
+    their code must be."""
+    found: dict[int, list[Definition | None]] = {}
     compiled: dict[int, list[bytes]] = {}
     try:
         tree = ast.parse(Path(path).read_bytes())
-    except (OSError, SyntaxError, ValueError):
+        inner = [compile(tree, path, "exec", dont_inherit=True)]
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return found, compiled
-    inner = [compile(tree, path, "exec", dont_inherit=True)]
     for code in inner:
         compiled.setdefault(code.co_firstlineno, []).append(code_bytes(code))
         inner += [c for c in code.co_consts if isinstance(c, CodeType)]
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.Lambda):
-            decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
-            found.setdefault(min(x.lineno for x in (*decorators, node)), []).append(node)
+        if isinstance(node, ast.FunctionDef):
+            line = min(x.lineno for x in (*node.decorator_list, node))
+            text = ast.get_docstring(node, clean=False) is not None
+            found.setdefault(line, []).append(_said(node.name, node.args, node.body[text:]))
+        elif isinstance(node, ast.Lambda):
+            body: list[ast.stmt] = [ast.copy_location(ast.Return(node.body), node.body)]
+            found.setdefault(node.lineno, []).append(_said("made", node.args, body))
     return found, compiled
+
+
+def _said(name: str, arguments: ast.arguments, body: list[ast.stmt]) -> Definition | None:
+    nodes = [node for statement in body for node in ast.walk(statement)]
+    if not body or any(isinstance(node, _SCOPES) for node in nodes):
+        return None
+    stored = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+    return Definition(name, tuple(x.arg for x in arguments.args), body, frozenset(stored))
 
 
 def code_bytes(code: CodeType) -> bytes:

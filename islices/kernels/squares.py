@@ -125,9 +125,10 @@ def _rows(values: Any, order: Any, starts: Any, first: Any, last: Any, bins: Any
     some = max(np.int64(1), np.int64(BLOCK // max(width, np.int64(1))))
     sums = np.empty((1, width * some), STORED)
     rows = sums.reshape((some, width))
+    in_order = order[:0]
     for begin in range(first, last, some):
         count = min(some, last - begin)
-        fold(values, order, starts[begin : begin + count + 1], order[:0], rows, 0, count)
+        fold(values, order, starts[begin : begin + count + 1], in_order, rows, 0, count)
         dense(sums, 0, count * width, bins)
 
 

@@ -6,6 +6,7 @@ import ast
 import inspect
 import itertools
 import math
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import FunctionType
@@ -51,6 +52,7 @@ def scaled(factor: float) -> Callable[[Any], Any]:
 doubled = scaled(2.0)
 larger = lambda a, b: a if a > b else b  # noqa: E731
 KNOWN = {"halve": halve, "put": put, "signed": signed, "both": both, "larger": larger, "doubled": doubled}
+LATER = {"either", "with_scope", "size", "power", "reciprocal", "by_place"}
 
 
 def kernel(out: Any, n: Any) -> Any:
@@ -64,12 +66,48 @@ def kernel(out: Any, n: Any) -> Any:
     return doubled(total)
 
 
+def either(a: Any, b: Any) -> Any:
+    return a or b
+
+
+def with_scope(x: Any) -> Any:
+    t = x * 2
+    return sum(t + k for k in range(2))
+
+
+def clashing(a__1: Any, x: Any) -> Any:
+    abs = halve(x)  # a builtin for signed, and for others
+    y = halve(abs) + size(x)
+    return a__1 + y * either(0, 5) + (FLAG and 5) + with_scope(x)
+
+
+def size(x: Any) -> Any:
+    a = abs(x)
+    return a
+
+
+def power(x: Any, n: Any) -> Any:
+    return x**n if n else halve(x)
+
+
+def unlikely(x: Any) -> Any:
+    return 0 < x < reciprocal(x)
+
+
+def reciprocal(x: Any) -> Any:
+    return 1 // x
+
+
+def by_place(x: Any, /) -> Any:
+    return halve(x)
+
+
 def stays(x: Any) -> Any:
     return 0.0 if x == 0 else signed(x) and math.log(x)
 
 
 def as_inlined(x: Any) -> FunctionType | None:
-    return x if x in KNOWN.values() else None
+    return x if x in KNOWN.values() or getattr(x, "__name__", "") in LATER else None
 
 
 def names_called(function: FunctionType, monkeypatch: pytest.MonkeyPatch) -> tuple[FunctionType, set[str]]:
@@ -90,6 +128,34 @@ def test_a_kernel_gives_what_calls_give(monkeypatch: pytest.MonkeyPatch) -> None
         ours, theirs = [0.0] * n, [0.0] * n
         assert written(ours, n) == kernel(theirs, n)
         assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [(clashing, (100, 8)), (power, (3, 0)), (power, (3, 2)), (unlikely, (0,)), (unlikely, (1,)), (by_place, (3,))],
+)
+def test_names_and_scopes_keep_their_meaning(function: Any, arguments: tuple[Any, ...]) -> None:
+    """Names that a builtin, the function itself or a parameter has too; what Python would not have evaluated."""
+    assert expand(function, as_inlined)(*arguments) == function(*arguments)
+
+
+def test_a_wrong_number_of_arguments_is_numbas_to_report() -> None:
+    def short(x: Any) -> Any:
+        return either(x)  # type: ignore[call-arg]
+
+    with pytest.raises(TypeError, match="missing 1 required"):
+        expand(short, as_inlined)(1)
+
+
+def test_a_source_that_warns_is_taken_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "warning.py"
+    path.write_text("def one(x):\n    return x\n\nodd = 1 is 1\n")
+    scope: dict[str, Any] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exec(compile(path.read_text(), str(path), "exec"), scope)
+        warnings.simplefilter("error")
+        assert expand(scope["one"], as_inlined)(3) == 3
 
 
 def test_what_is_not_always_evaluated_stays_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
