@@ -213,7 +213,7 @@ def _functions(path: str) -> tuple[dict[int, list[Definition | None]], dict[int,
         inner += [c for c in code.co_consts if isinstance(c, CodeType)]
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
-            line = min(x.lineno for x in (*node.decorator_list, node))
+            line = min([node.lineno, *(x.lineno for x in node.decorator_list)])
             text = ast.get_docstring(node, clean=False) is not None
             found.setdefault(line, []).append(_said(node.name, node.args, node.body[text:]))
         elif isinstance(node, ast.Lambda):
