@@ -88,6 +88,7 @@ def of_protocol(site: Path, folder: Path, protocol: int) -> Path:
     return other
 
 
+@pytest.mark.repeats
 def test_one_of_protocol_2_conforms_and_is_told_what_to_change(site: Path, tmp_path: Path) -> None:
     older = of_protocol(site, tmp_path, 2)
     run = conform(tmp_path, "-b", "sample", "-k", "coalesce/left-fold or norms/norm2 or lookup", path=older)
@@ -228,6 +229,7 @@ DEFECTS = {
 
 @pytest.mark.repeats_where(lambda label: label not in list(DEFECTS)[:2])
 @pytest.mark.parametrize("label", DEFECTS)
+@pytest.mark.repeats
 def test_a_wrong_adapter_is_caught_by_the_clause_that_speaks_of_it(label: str, site: Path, tmp_path: Path) -> None:
     defect = DEFECTS[label]
     wrong = shutil.copytree(site, tmp_path / "site")

@@ -175,6 +175,7 @@ def test_indices_that_are_not_checked_are_caught(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------- what is no failure, and no pass either
+@pytest.mark.repeats
 def test_a_process_that_ends_hard_leaves_a_report_without_footer_naming_the_case(tmp_path: Path) -> None:
     defect = """
     def scatter_rows(self, values, ids, shape):
@@ -192,6 +193,7 @@ def test_a_process_that_ends_hard_leaves_a_report_without_footer_naming_the_case
     assert last["id"] not in {line["id"] for line in run.cases}
 
 
+@pytest.mark.repeats
 def test_arguments_that_cannot_be_built_are_a_harness_error_not_a_failure(tmp_path: Path) -> None:
     defect = ""
     mutation = """
@@ -211,6 +213,7 @@ LoopbackBackend.asarray = refuse
     assert all("out of int32" in reason for reason in reasons)
 
 
+@pytest.mark.repeats
 def test_a_dtype_the_backend_does_not_claim_is_unsupported(tmp_path: Path) -> None:
     run = conform(tmp_path, "-k", "densify", mutation="LoopbackBackend.float_dtypes = ('float32', 'float64')\n")
     assert run.status == 0
@@ -218,6 +221,7 @@ def test_a_dtype_the_backend_does_not_claim_is_unsupported(tmp_path: Path) -> No
     assert all("float16" in i or "bfloat16" in i for i in run.ids("unsupported"))
 
 
+@pytest.mark.repeats
 def test_a_case_that_ends_in_a_declared_primitive_is_unsupported_and_names_it(tmp_path: Path) -> None:
     run = conform(tmp_path, "-k", "keep_rows or to_dense/no-rows", defect=NO_ISIN)
     assert run.status == 0, run.output[-3000:]
@@ -243,6 +247,7 @@ def table(**fields: Any) -> str:
     return "[[deviation]]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in fields.items())
 
 
+@pytest.mark.repeats
 def test_a_deviation_that_fails_as_declared_is_one_and_all_else_fails(tmp_path: Path) -> None:
     declared = table(cases="algebra/keep_rows/*/rank?", kind="never", raises="NotImplementedError", reason="no search")
     declared += table(cases="padding/drop_padding/*/rank?", kind="never", raises="KeyError", reason="another error")

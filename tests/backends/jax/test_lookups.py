@@ -654,6 +654,7 @@ def test_frequencies_are_not_those_of_all_rounds() -> None:
 
 
 # ---------------------------------------------------------------------- rows of different length
+@pytest.mark.repeats
 def test_rows_by_lengths_in_jit_under_vmap_and_in_scan() -> None:
     weights = jnp.arange(12.0, dtype=jnp.float32).reshape(6, 2)
     values, lengths = jnp.array([[1, 2, -1, 3, 5], [0, -1, 4, 4, 1]]), jnp.array([[2, 0, 2], [1, 2, 1]])

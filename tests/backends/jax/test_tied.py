@@ -108,6 +108,7 @@ OTHERS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", [*OTHERS, "mapped", "mapped askew", "looped"])
+@pytest.mark.repeats_where(lambda name: name not in ("penalty", "looped"))
 def test_other_uses_have_plain_gradients_and_none_per_sample(name: str) -> None:
     use = {**OTHERS, "mapped": mapped, "mapped askew": mapped_askew, "looped": looped}[name]
 

@@ -162,6 +162,7 @@ def test_plain_import_works_once_the_backend_is_loaded() -> None:
 
 
 @needs_mxnet
+@pytest.mark.repeats
 def test_the_backend_loads_after_a_plain_import_that_failed() -> None:
     run(
         """

@@ -447,6 +447,7 @@ def test_replicas_are_added_up_before_the_clip() -> None:
     assert done.stdout == "[0.0, -3.0, 0.0, 0.0] [-4.0]\n", done.stderr[-2000:]
 
 
+@pytest.mark.repeats
 def test_keras_on_another_framework_is_refused() -> None:
     done = run("import islices.backends.tensorflow.keras", KERAS_BACKEND="numpy")
     assert done.returncode == 1

@@ -204,6 +204,7 @@ def beside_torch(case: str, dtype: Any, root: Callable[[], Any] = nullcontext) -
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("case", BESIDE)
+@pytest.mark.repeats_where(lambda dtype: dtype == "float64")
 def test_torch_semantics_follow_torch(case: str, dtype: str) -> None:
     """FMA and MKL's root: to the 8 units of docs/optimizers.md."""
     assert beside_torch(case, getattr(torch, dtype)) <= 8.0
@@ -486,6 +487,7 @@ STOCK: dict[str, list[dict[str, Any]]] = {
 
 @pytest.mark.parametrize("flags", [{}, {"foreach": True}, {"foreach": False, "fused": None}], ids=str)
 @pytest.mark.parametrize("name", STOCK)
+@pytest.mark.repeats_where(lambda flags: bool(flags))
 def test_stock_arguments_on_a_dense_model(name: str, flags: dict[str, Any]) -> None:
     """semantics="torch" and nothing else beside what torch's class takes; then either loads the other's state."""
     for given in STOCK[name]:

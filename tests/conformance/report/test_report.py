@@ -465,6 +465,7 @@ def test_the_page_of_a_real_run_holds_every_case(tmp_path: Path) -> None:
     assert shown == runs[0].counts()["pass"], "the matrix is there without JavaScript"
 
 
+@pytest.mark.repeats
 def test_forty_thousand_cases_stay_handy(tmp_path: Path) -> None:
     heads = [header("torch", version=f"{k}.0") for k in range(20)]
     cases = [case(f"clipping/{'n' * 30}/{k}", "pass", call="clip(" + "1.0, " * 500 + ")") for k in range(2000)]

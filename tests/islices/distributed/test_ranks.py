@@ -172,6 +172,7 @@ ADAPTERS = {
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
+@pytest.mark.repeats_where(lambda name: name != "a rank dies")
 def test_the_suite_tells_what_came_of_the_ranks(name: str, tmp_path: Path) -> None:
     """The variant "ranks" on an outsider's backend, over MPI."""
     if why := absent("mpi"):

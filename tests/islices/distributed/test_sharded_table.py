@@ -75,6 +75,7 @@ def assert_same_training(parts: list[Any], expected: dict[str, Any], at: str = "
 
 
 # ---------------------------------------------------------------------- training
+@pytest.mark.repeats
 def test_100_steps_on_4_ranks_are_those_of_one_process_that_reduces_in_rank_order(four: list[Any]) -> None:
     expected = programs.train_alone(exact=False)
     assert_same_training([rank["trained"] for rank in four], expected)
@@ -82,6 +83,7 @@ def test_100_steps_on_4_ranks_are_those_of_one_process_that_reduces_in_rank_orde
     assert moved.any(1).sum() > 1000  # it did train
 
 
+@pytest.mark.repeats
 def test_exact_sums_make_any_number_of_ranks_one_process(
     four: list[Any], two: list[Any], exact: dict[str, Any]
 ) -> None:
@@ -90,6 +92,7 @@ def test_exact_sums_make_any_number_of_ranks_one_process(
         assert_same_training(parts, exact, "middle")
 
 
+@pytest.mark.repeats
 def test_a_checkpoint_of_4_ranks_goes_on_with_2_and_with_1(two: list[Any], folder: str, exact: dict[str, Any]) -> None:
     assert_same_training([rank["resumed"] for rank in two], exact)
     assert_same_training([programs.alone_again(folder)], exact)
@@ -101,6 +104,7 @@ def test_a_checkpoint_of_4_ranks_goes_on_with_2_and_with_1(two: list[Any], folde
 
 
 @pytest.mark.parametrize("case", programs.CASES)
+@pytest.mark.repeats
 def test_every_optimizer_steps_as_on_the_whole_table(case: str, four: list[Any], alone: dict[str, Any]) -> None:
     assert_same_bits(whole([rank["optimized"][case] for rank in four]), alone[case])
 
@@ -111,6 +115,7 @@ def alone() -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------- lookups
+@pytest.mark.repeats
 def test_options_of_lookups_hold_on_fetched_rows(four: list[Any]) -> None:
     grads = []
     for rank, found in enumerate(rank["options"] for rank in four):
@@ -132,6 +137,7 @@ def test_options_of_lookups_hold_on_fetched_rows(four: list[Any]) -> None:
         assert np.concatenate(values).tobytes() == expected.values.tobytes()
 
 
+@pytest.mark.repeats
 def test_a_fetch_moves_4_bytes_and_a_row_for_each_row_of_others(four: list[Any]) -> None:
     wanted = [np.unique(programs.option_inputs(rank)[1]) for rank in range(4)]
     agreement = 3 * 32 * 8  # a header of 32 numbers to each of the others
@@ -182,6 +188,7 @@ ALIKE = {
 
 
 @pytest.mark.parametrize("case", ERRORS)
+@pytest.mark.repeats
 def test_what_is_wrong_on_one_rank_is_named_on_every_rank(case: str, four: list[Any]) -> None:
     wrong, words = ERRORS[case]
     found = [rank["errors"][case] for rank in four]
@@ -195,17 +202,20 @@ def test_what_is_wrong_on_one_rank_is_named_on_every_rank(case: str, four: list[
 
 
 @pytest.mark.parametrize("case", ALIKE)
+@pytest.mark.repeats
 def test_what_is_wrong_on_every_rank(case: str, four: list[Any]) -> None:
     wrong, words = ALIKE[case]
     assert all(kind == wrong and words in message for kind, message, _ in (rank["errors"][case] for rank in four))
 
 
+@pytest.mark.repeats
 def test_every_error_is_looked_at(four: list[Any], folder: str) -> None:
     assert list((Path(folder) / "full").iterdir()) == []  # what the others had written is gone
     assert list((Path(folder) / "own").glob("*/*")) == []
     assert four[0]["errors"].keys() == ERRORS.keys() | ALIKE.keys() | {"folders of their own"}
 
 
+@pytest.mark.repeats
 def test_folders_that_are_not_the_same_one(four: list[Any]) -> None:
     found = [rank["errors"]["folders of their own"] for rank in four]
     assert [kind for kind, *_ in found] == ["FileNotFoundError"] + ["RankError"] * 3
@@ -251,6 +261,7 @@ def test_frameworks_train_as_numpy_in_one_process(engine: str, folder: str) -> N
     assert_same_bits(whole([_state(rank, engine) for rank in found]), programs.frameworks_alone(2))
 
 
+@pytest.mark.repeats
 def test_mxnet_over_mpi_trains_as_numpy_in_one_process(two: list[Any]) -> None:
     assert_same_bits(whole([_state(rank["mxnet"], "mxnet") for rank in two]), programs.frameworks_alone(2))
 

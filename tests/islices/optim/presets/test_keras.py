@@ -190,6 +190,7 @@ def run(case: Case, dtype: str, seed: int) -> Iterator[tuple[dict[str, Any], dic
 @pytest.mark.repeats_where(lambda dtype: dtype == "float64")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("case", [*CASES, *DENSE], ids=str)
+@pytest.mark.repeats_where(lambda case: case in DENSE)
 def test_bits_are_theirs(case: Case, dtype: str) -> None:
     for seed in range(2):
         for mine, native, t in run(case, dtype, seed):

@@ -195,6 +195,7 @@ def test_jitted(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name not in CORRECTED])
+@pytest.mark.repeats
 def test_float64(name: str) -> None:
     with enable_x64(True):
         found = largest(name, 0, dtype="float64", table="jax", jitted=False)
@@ -220,6 +221,7 @@ def test_bias_correction(beta: float) -> None:
 
 
 @pytest.mark.parametrize("name", ["momentum", "adam", "adamw numbers", "adagrad", "rmsprop centered momentum"])
+@pytest.mark.repeats_where(lambda name: name not in ("momentum", "adam"))
 def test_traced_steps_are_the_eager_ones(name: str) -> None:
     ours = CASES[name][1](rows="all", semantics="optax")
     traced = jax.jit(lambda w, v, i, s: ours.step(w, IndexedSlices(v, i, (ROWS, DIM)), s))
