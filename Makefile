@@ -17,7 +17,7 @@ conform: $(READY)  ## the conformance matrix of every backend: the quick profile
 conform-all: $(READY)  ## every case under every setting, on two cores in about an hour
 	$(BIN)/islices conform --profile full --variant all $(ARGS)
 
-test: $(READY)  ## what each module is tested by, and the quick profile: on two cores in 15 to 20 minutes
+test: $(READY)  ## what each module is tested by, and the quick profile: on two cores in about 15 minutes
 	$(PYTEST) $(ARGS)
 
 test-all: $(READY)  ## the tests that repeat these for other types, frameworks and engines: about half an hour more
