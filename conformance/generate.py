@@ -178,6 +178,12 @@ def algebra() -> Iterator[Case]:
     yield case("algebra/add/0-d", "6", "add", zero_d, zero_d)
     yield case("algebra/scale/0-d-bfloat16", "6", "scale", dense("bfloat16", (), "0-d"), 3)
     yield case("algebra/add/none-adds-nothing", "6", "add", [s, None, d], [None, d, d])
+    # a frequent fault of readers of decimal text: the neighbour of the float64 that 17 digits name
+    yield case("algebra/scale/float64-17-digits", "6", "scale", dense("float64", (4, 2), "digits"), 0.16969931385370499)
+    wide = slices("unsorted-duplicates", "float32", "int64", (3,), "wide")
+    for label, pair in (("wide-last", (s, wide)), ("wide-first", (wide, s))):
+        yield case(f"algebra/concat/index-types-{label}", "6", "concat", list(pair))
+        yield case(f"algebra/add/index-types-{label}", "6", "add", *pair)
 
 
 def norms() -> Iterator[Case]:
@@ -209,6 +215,7 @@ def norms() -> Iterator[Case]:
     yield case("norms/norm2/no-rows", clause, "norm", slices_of("float32", [], [], (0, 2)))
     mixed = [slices_of("float16", [[3.0]], [0], (2, 1)), slices_of("float64", [[4.0]], [0], (2, 1))]
     yield case("norms/global/mixed-dtypes", "8", "global_norm", mixed)
+    yield case("norms/global/mixed-dtypes-wide-first", "8", "global_norm", mixed[::-1])
     for label, size in EXTREMES.items():
         yield case(f"norms/global/mixed-dtypes-{label}", "8", "global_norm", extreme(size))
 

@@ -141,6 +141,8 @@ def special_bags(case: Maker) -> Iterator[Case]:
     up = Array("float32", (3, 2), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     for op, args in (("lookup", (table, ids)), ("lookup_gradient", (table, ids, up))):
         yield case(f"embedding/bags/max-ties-nan-inf/{op}", "19", op, *args, combiner="max")
+        led = (table, Array("int32", (3, 2), [2, 0, 2, 2, 2, 3]), *args[2:])
+        yield case(f"embedding/bags/max-nan-first/{op}", "19", op, *led, combiner="max")
         id = f"embedding/bags/sum-nan-inf/{op}"
         yield case(id, "19", op, *args, combiner="sum", padding_idx=2)
     big = Array("float32", (3, 1), [1e8, 1.0, -1e8])
