@@ -61,10 +61,10 @@ STEPS = (
 RARE = {"float16", "bfloat16", "float64", "int32"}
 #: The bug that everybody has, and two that the golden numbers alone show.
 ALWAYS = ("norms/norm2/duplicates-by-hand", "algebra/scale/float64-17-digits", "embedding/bags/max-nan-first/lookup")
-#: Operation by operation, these are a hundred programs to JAX: they are found in mode traced, where each is one; the
-#: cheapest stands for them.
-COSTLY = ("gradients/", "embedding/max-norm-gradient/")
-CHEAPEST = "gradients/by_value/cancelling/float32"
+#: Gradients are a hundred programs to JAX, operation by operation: they are found in mode traced, where each is one. In
+#: mode framework one stands for them.
+CHEAP_GRADIENTS = ("embedding/gradient/", "optimizers/")
+GRADIENT_BY_OPERATIONS = "gradients/by_value/cancelling/float32"
 #: Of bad input, what imports a second framework.
 SLOW = ("errors/indices-of-another-framework", "errors/lookup-ids-framework")
 #: Methods of adapters that do no arithmetic.
@@ -255,7 +255,7 @@ def choose() -> dict[str, list[str]]:
 
     must = all_told("") - all_told("gradients/")
     did = _recorded(islices.get_backend("torch"), "framework", valid.values())
-    did = {id: one for id, one in did.items() if not id.startswith(COSTLY)}
+    did = {id: one for id, one in did.items() if not is_gradient(id) or id.startswith(CHEAP_GRADIENTS)}
     framework = cover(did, lambda id, new: new + 0.5 + GRADIENT * is_gradient(id), LEAST, must)
 
     spread = cover({id: Did(words(entry), frozenset()) for id, entry in can.items()}, lambda id, new: 1.0)
@@ -266,7 +266,7 @@ def choose() -> dict[str, list[str]]:
         id: Did(words_on_the_host(entry), frozenset()) for id, entry in valid.items() if "/hundred-steps/" not in id
     }
     host = cover(short, _on_the_host)
-    chosen = {"host": [*host, *STEPS, *bad], "framework": [*framework, CHEAPEST, *bad], "traced": traced}
+    chosen = {"host": [*host, *STEPS, *bad], "framework": [*framework, GRADIENT_BY_OPERATIONS, *bad], "traced": traced}
     return {mode: sorted({*ids, *ALWAYS}) for mode, ids in chosen.items()}
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -212,7 +212,7 @@ class JaxBackend(Embeddings):
     def div(self, a: Array, b: Array) -> Array:
         a, b = _operands(a, b)
         shape = np.broadcast_shapes(a.shape, b.shape)
-        dividend, divisor = jnp.broadcast_to(a, shape), jnp.broadcast_to(b, shape)
+        dividend, divisor = (x if x.shape == shape else jnp.broadcast_to(x, shape) for x in (a, b))
         if isinstance(a, Tracer) or isinstance(b, Tracer):
             # XLA writes a / c as a * (1 / c) for a c that is one number, and (a / b) / c as a / (b * c)
             dividend, divisor = lax.optimization_barrier((dividend, divisor))
@@ -225,7 +225,7 @@ class JaxBackend(Embeddings):
     def row_amax(self, x: Array) -> Array:
         if x.shape[1] == 0:
             return jnp.zeros(x.shape[:1], x.dtype)
-        return jnp.max(lax.abs(x), axis=1)
+        return _row_amax(x)
 
     def row_sum(self, x: Array) -> Array:
         return jnp.sum(x, axis=1)
@@ -239,17 +239,17 @@ class JaxBackend(Embeddings):
         return jnp.equal(x, value)
 
     def in_range(self, indices: Array, rows: int | None) -> Array:
-        mask = indices >= constant(0, indices.dtype)
+        least = constant(0, indices.dtype)
         if rows is None or not _fits(rows, indices.dtype):
-            return mask
-        return mask & (indices < constant(rows, indices.dtype))
+            return indices >= least
+        return _between(indices, least, constant(rows, indices.dtype))
 
     def logical_not(self, mask: Array) -> Array:
         return jnp.logical_not(mask)
 
     def isin(self, indices: Array, rows: Array) -> Array:
         if rows.shape[0] <= FEW_ROWS:
-            return jnp.any(indices[:, None] == rows[None, :], axis=1)
+            return _is_one_of(indices, rows)
         ordered = lax.sort(rows)
         return self.take(ordered, jnp.searchsorted(ordered, indices)) == indices
 
@@ -316,6 +316,22 @@ class JaxBackend(Embeddings):
             return segments.add_at(dense, ids, values)
         sums = self.widen(self.take(dense, ids)) + self.widen(values)
         return segments.set_at(dense, ids, self.astype(sums, self.dtype(dense)))
+
+
+# ---------------------------------------------------------------------- a program each, for eager code
+@partial(jax.jit, inline=True)
+def _row_amax(x: Array) -> Array:
+    return jnp.max(lax.abs(x), axis=1)
+
+
+@partial(jax.jit, inline=True)
+def _between(indices: Array, least: Array, end: Array) -> Array:
+    return (indices >= least) & (indices < end)
+
+
+@partial(jax.jit, inline=True)
+def _is_one_of(indices: Array, rows: Array) -> Array:
+    return jnp.any(indices[:, None] == rows[None, :], axis=1)
 
 
 # ---------------------------------------------------------------------- dtypes
