@@ -20,8 +20,8 @@ conform-all: $(READY)  ## every case under every setting, on two cores in about 
 test: $(READY)  ## what each module is tested by, and the quick profile: on two cores in about 15 minutes
 	$(PYTEST) $(ARGS)
 
-test-all: $(READY)  ## the tests that repeat these for other types, frameworks and engines: about half an hour more
-	$(PYTEST) -m 'repeats and not soak' $(ARGS)
+test-all: $(READY)  ## those that repeat these for other types and frameworks, and those that look from outside: 20 to 30 minutes
+	$(PYTEST) -m '(repeats or outside) and not soak' $(ARGS)
 
 soak: $(READY) $(OLDER:%=%/ready) $(PADDLE)/ready  ## long runs: every variant here, an older set and a sixth framework, random and hostile input
 	$(BIN)/islices conform --profile full --variant all --json soak.jsonl $(OLDER:%=--python %/bin/python) --python $(PADDLE)/bin/python

@@ -22,7 +22,10 @@ NAMES = (
 )
 WHERE = f"import {NAMES}, pathlib\nfor m in ({NAMES}): print(pathlib.Path(m.__file__).resolve())"
 
-pytestmark = pytest.mark.skipif(not (ROOT / "backends/__init__.py").exists(), reason="islices is not a checkout here")
+pytestmark = [
+    pytest.mark.outside,
+    pytest.mark.skipif(not (ROOT / "backends/__init__.py").exists(), reason="islices is not a checkout here"),
+]
 
 
 def run(*command: object, cwd: Path, code: int = 0, **variables: str) -> str:

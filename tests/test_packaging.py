@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.outside
+
 ROOT = Path(__file__).parent.parent
 #: Imports every module of the installed package, and prints what those that cannot be imported lack.
 EVERY = """

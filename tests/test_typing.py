@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.outside
+
 CONSUMER = Path(__file__).with_name("typing_consumer.py")
 ROOT = CONSUMER.parent.parent
 

@@ -146,6 +146,7 @@ def deadly_plugin(folder: Path, at: int, does: str) -> None:
     (info / "entry_points.txt").write_text("[islices.backends]\ndeadly = deadly:backend\n", "utf-8")
 
 
+@pytest.mark.outside
 @pytest.mark.parametrize(
     ("does", "kind", "says"),
     [("os.abort()", "crash", "ends the process (exit -6)"), ("time.sleep(60)", "hang", "hangs")],
@@ -170,6 +171,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "200"})
 
 
+@pytest.mark.outside
 def test_one_input_again() -> None:
     first, second = (run("-b", "numpy", "--seed", "0", "--only", "5").stdout for _ in range(2))
     assert first.startswith("input 5: ")

@@ -71,6 +71,7 @@ def test_arithmetic_does_not() -> None:
     assert repr(out) == "<LoopbackArray>"
 
 
+@pytest.mark.outside
 def test_the_default_profile_passes_on_the_host(tmp_path: Path) -> None:
     """In mode framework too: `test_suite_catches`, whose sound backend this is."""
     run = run_suite(tmp_path, "loopback", "--islices-modes", "host", path=LOOPBACK)

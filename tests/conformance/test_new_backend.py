@@ -171,6 +171,7 @@ def test_a_skeleton_is_a_list_of_what_to_do(site: Path, tmp_path: Path) -> None:
     assert blocks("text")[0].startswith(f"{heading}\n")
 
 
+@pytest.mark.outside
 def test_a_half_done_adapter_passes_what_it_can(site: Path, tmp_path: Path) -> None:
     half = shutil.copytree(site, tmp_path / "half")
     with (half / "islices_sample" / "__init__.py").open("a", encoding="utf-8") as file:

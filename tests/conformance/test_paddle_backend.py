@@ -64,6 +64,7 @@ def test_every_method_of_the_adapter_is_one_of_the_protocol() -> None:
     assert {name for name in methods if not hasattr(Backend, name)} <= {"name", "module"}
 
 
+@pytest.mark.outside
 @pytest.mark.skipif(int(version("setuptools").partition(".")[0]) < 77, reason="needs setuptools 77 to be built")
 def test_installed_without_paddle_it_disturbs_nobody(tmp_path: Path) -> None:
     site = install(PLUGIN, tmp_path / "site", tmp_path)

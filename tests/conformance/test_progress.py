@@ -82,6 +82,7 @@ def test_a_terminal_never_stands_still() -> None:
     assert any(re.match(r"densify +\d+ +✓", line) for line in matrix), matrix
 
 
+@pytest.mark.outside
 def test_a_log_has_a_line_for_each_run_and_no_control_characters() -> None:
     done = subprocess.run([sys.executable, *CONFORM, "--json", "-"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

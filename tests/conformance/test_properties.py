@@ -87,6 +87,7 @@ def wrong_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     exec(LAST_WINS, {})
 
 
+@pytest.mark.outside
 @pytest.mark.usefixtures("wrong_torch")
 def test_a_broken_law_is_shrunk_and_printed_as_code(tmp_path: Path) -> None:
     law, torch = LAWS["densify_is_linear"], islices.get_backend("torch")

@@ -43,6 +43,7 @@ def test_it_is_listed_beside_the_built_in_ones(site: Path) -> None:
     assert list(found) == [*islices.list_backends(), "sample"]
 
 
+@pytest.mark.outside
 def test_it_conforms_and_stands_in_the_matrix(site: Path, tmp_path: Path) -> None:
     run = conform(tmp_path, "-b", "sample", path=site)
     assert run.status == 0, run.output[-3000:]

@@ -31,6 +31,7 @@ def conform(tmp_path: Path, *options: str) -> list[dict[str, Any]]:
 
 
 # ---------------------------------------------------------------------- what runs
+@pytest.mark.outside
 def test_each_variant_is_a_run_of_its_own_and_one_that_cannot_run_says_why(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -170,6 +171,7 @@ def other_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin" / "python"
 
 
+@pytest.mark.outside
 def test_python_runs_this_very_islices_on_another_environments_frameworks(tmp_path: Path, other_python: Path) -> None:
     alone = subprocess.run([other_python, "-c", "import islices"], capture_output=True, text=True, cwd=tmp_path)
     assert "No module named 'islices'" in alone.stderr

@@ -65,6 +65,7 @@ def run(code: str, *arguments: str, **environment: str) -> str:
     return done.stdout
 
 
+@pytest.mark.outside
 @pytest.mark.repeats_where(lambda name: name != "torch")
 @pytest.mark.parametrize("name", ["torch", "tensorflow", "jax", "mxnet"])
 def test_while_another_thread_loads_a_backend(name: str) -> None:

@@ -351,6 +351,7 @@ assert part.asnumpy().max() == 0.0, "a slice is the same memory"
 """
 
 
+@pytest.mark.outside
 def test_mxnet_computations_under_way_come_first() -> None:
     if "mxnet" not in islices.list_backends():
         pytest.skip("mxnet is not installed")

@@ -15,6 +15,8 @@ from rank_checks import dense_over_ranks, mean, over_ranks, same
 
 from islices.conformance.ranks import run_ranks
 
+pytestmark = pytest.mark.outside
+
 jax = pytest.importorskip("jax", reason="JAX is not installed")
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")

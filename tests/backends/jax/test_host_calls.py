@@ -337,6 +337,7 @@ def test_an_exported_program_says_what_it_lacks(tmp_path: Any) -> None:
     check_equal(plain.call(values, indices), f(values, indices))
 
 
+@pytest.mark.outside
 def test_a_program_from_the_compilation_cache(tmp_path: Any) -> None:
     script = f"""
         import jax

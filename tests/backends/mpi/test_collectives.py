@@ -23,8 +23,11 @@ from islices.conformance.ranks import Ranks, run_ranks
 from islices.conformance.ranks.launch import absent
 from islices.distributed import Group, RankError, RankTimeout, all_reduce, get_group
 
-# as text: importing mpi4py.MPI starts MPI in the process that runs the tests
-pytestmark = pytest.mark.skipif(bool(absent("mpi")), reason=absent("mpi") or "there is MPI")
+pytestmark = [
+    pytest.mark.outside,
+    # as text: importing mpi4py.MPI starts MPI in the process that runs the tests
+    pytest.mark.skipif(bool(absent("mpi")), reason=absent("mpi") or "there is MPI"),
+]
 
 SIZE = 4
 TIMEOUT = 60.0

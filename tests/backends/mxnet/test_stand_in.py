@@ -144,6 +144,7 @@ def test_mxnet_imports_quietly_and_numpy_stays_as_it_was() -> None:
     assert (done.stdout, done.stderr) == ("", "")
 
 
+@pytest.mark.outside
 @needs_mxnet
 def test_plain_import_works_once_the_backend_is_loaded() -> None:
     done = run(

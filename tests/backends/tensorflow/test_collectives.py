@@ -16,6 +16,8 @@ from rank_checks import dense_over_ranks, mean, over_ranks, same
 
 from islices.conformance.ranks import run_ranks
 
+pytestmark = pytest.mark.outside
+
 pytest.importorskip("tensorflow")
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")

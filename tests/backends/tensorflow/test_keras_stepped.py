@@ -320,6 +320,7 @@ REPLICAS = """
 """
 
 
+@pytest.mark.outside
 def test_micro_batches_under_several_replicas_are_refused_by_name() -> None:
     """Keras' own raise there, from within tf.cond."""
     done = subprocess.run(

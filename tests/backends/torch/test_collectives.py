@@ -25,6 +25,8 @@ from rank_checks import (
 from islices.conformance.ranks import Ranks, run_ranks
 from islices.distributed import Group, RankError, RankTimeout, all_reduce, get_group
 
+pytestmark = pytest.mark.outside
+
 torch = pytest.importorskip("torch", reason="torch is not installed")
 dist = pytest.importorskip("torch.distributed", reason="torch is built without torch.distributed")
 

@@ -218,6 +218,7 @@ def exact() -> dict[str, Any]:
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
+@pytest.mark.outside
 @pytest.mark.parametrize("case", BESIDE)
 def test_bits_of_torch_where_it_rounds_once(exact: dict[str, Any], case: str) -> None:
     """x86-64; other processors may have FMA in torch's default kernels: the bound then."""

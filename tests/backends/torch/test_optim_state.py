@@ -119,6 +119,7 @@ def test_nothing_is_shared_with_what_was_loaded() -> None:
         assert all(torch.equal(mine[name], x.reshape(mine[name].shape)) for name, x in held.items())
 
 
+@pytest.mark.outside
 def test_another_process_goes_on(tmp_path: Path) -> None:
     model = Words()
     optimizer = optim.Adam(model.parameters(), lr=0.1)

@@ -97,6 +97,7 @@ def by_hand(make: Callable[[], Any], model: Any, given: Any, *, epochs: int = 1,
 
 
 # ---------------------------------------------------------------------- a loader with processes of its own
+@pytest.mark.outside
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_a_model_fed_by_workers(start: str) -> None:
     """Loss goes down; the bits of the loop by hand, without workers."""

@@ -39,6 +39,7 @@ def test_the_format_can_be_said_and_goes_to_stdout(tmp_path: Path, capsysbinary:
         assert capsysbinary.readouterr().out.startswith(begins)
 
 
+@pytest.mark.outside
 def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     source = tmp_path / "s.jsonl"
     source.write_text(real_report())

@@ -87,6 +87,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str, 
 
 
 # ---------------------------------------------------------------------- real runs
+@pytest.mark.outside
 def test_the_run_is_complete_and_has_its_form(run: tuple[dict[str, Any], str, Path]) -> None:
     found, _, _ = run
     jsonschema.validate(found, SCHEMA)
@@ -130,6 +131,7 @@ def test_json_on_stdout_stands_alone() -> None:
     assert "norm, milliseconds" in done.stderr
 
 
+@pytest.mark.outside
 def test_the_picture(run: tuple[dict[str, Any], str, Path], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     from matplotlib.image import imread
@@ -204,6 +206,7 @@ def test_a_picture_without_matplotlib_says_what_to_install(tmp_path: Path) -> No
     assert 'pip install "islices[plot]"' in done.stderr
 
 
+@pytest.mark.outside
 def test_a_process_that_fails_is_a_harness_error(tmp_path: Path) -> None:
     """A framework that breaks when it is imported: the other one is measured, and the exit code says so."""
     (tmp_path / "jax").mkdir()

@@ -367,6 +367,7 @@ def test_picture(words: list[str], tmp_path: Path) -> None:
     assert target.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.outside
 def test_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     """No colours, no bar, nothing on stderr; JSON on stdout alone where it is asked for."""
     words = ["parity", *SMALL, "--upstream", "shared", "-b", "numpy", "-b", FRAMEWORKS[0]]

@@ -167,6 +167,7 @@ def test_rows_in_the_order_of_frequency_burden_the_first_owner() -> None:
 ENGINE = next((name for name in ("torch", "mpi") if not absent(name)), None)
 
 
+@pytest.mark.outside
 @pytest.mark.skipif(ENGINE is None, reason="neither torch nor mpi4py with an mpiexec is installed")
 def test_a_real_run_moves_the_planned_bytes() -> None:
     """What islices counted is the formula of the rows that the ranks did draw; each array is padded to 8 bytes. Of 2
@@ -209,6 +210,7 @@ def steps_of_a_sharded_table(group: Group, work: tuple[int, int, int, float]) ->
     return group.traffic.received, group.traffic.collectives, len(batch.rows)
 
 
+@pytest.mark.outside
 @pytest.mark.skipif(ENGINE is None, reason="neither torch nor mpi4py with an mpiexec is installed")
 def test_a_real_sharded_table_moves_the_planned_bytes() -> None:
     assert ENGINE is not None

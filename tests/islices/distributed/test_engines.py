@@ -24,6 +24,8 @@ from islices.conformance.ranks import run_ranks
 from islices.conformance.ranks.launch import MEETING, _mpiexec, absent
 from islices.distributed import Group, RankError, RankTimeout, ShardedTable, all_reduce, load_sharded, save_sharded
 
+pytestmark = pytest.mark.outside
+
 TIMEOUT = 20.0
 
 

@@ -132,6 +132,7 @@ def torch_clips(group: Group) -> list[float]:
     return found
 
 
+@pytest.mark.outside
 def test_torch() -> None:
     pytest.importorskip("torch")
     first, *others = run("torch", torch_clips)

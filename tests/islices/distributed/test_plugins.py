@@ -120,6 +120,7 @@ def run(site: Path, code: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.outside
 def test_an_engine_of_others_passes_the_cases_of_ranks(site: Path, tmp_path: Path) -> None:
     found = run_suite(tmp_path, "loopback", "--islices-variant", "ranks", "-k", "layout or mistake", path=site)
     assert len(found.cases) == found.lines[0]["total"] > 40, found.output[-2000:]

@@ -327,6 +327,7 @@ def test_inputs_with_many_ranks_and_hundreds_of_rows() -> None:
 PROGRAM = ranks_on_wire.__file__
 
 
+@pytest.mark.outside
 @pytest.mark.repeats_where(lambda size: size == 4)
 @pytest.mark.parametrize("size", [2, 4])
 def test_at_least_three_times_fewer_bytes_than_raw_slices(size: int) -> None:

@@ -167,6 +167,7 @@ def test_the_soak_sees_a_wrong_load(tmp_path: Path) -> None:
     assert outcome(path, data, tree, foreign=True).startswith("loaded something else")
 
 
+@pytest.mark.outside
 def test_the_soak_sees_a_process_that_dies(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = files._lines
 

@@ -73,6 +73,7 @@ def copy(tmp_path: Path) -> Iterator[Path]:
             path.chmod(0o755)
 
 
+@pytest.mark.outside
 def test_where_numba_compiles_nothing() -> None:
     """NUMBA_DISABLE_JIT=1, with which numba hands plain Python back: NumPy computes, with the same bits."""
     assert run(NUMBA_DISABLE_JIT="1") == ("NumPy", 0, 0, "")
@@ -111,6 +112,7 @@ def test_nowhere_to_keep_them(copy: Path, tmp_path: Path) -> None:
         assert not err, err
 
 
+@pytest.mark.outside
 def test_a_folder_for_them_that_is_none(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
@@ -137,6 +139,7 @@ def test_an_archive(copy: Path, tmp_path: Path) -> None:
     assert not err, err
 
 
+@pytest.mark.outside
 def test_a_changed_source_is_compiled_again(copy: Path) -> None:
     """Not what was kept of the one before: a sum that is written anew counts, wherever it is compiled into."""
     assert run(PYTHONPATH=str(copy))[0] == "kernels"
@@ -166,6 +169,7 @@ def test_without_numba() -> None:
     assert not err, err
 
 
+@pytest.mark.outside
 @pytest.mark.parametrize(
     "failure",
     [

@@ -86,6 +86,7 @@ def setting() -> Iterator[None]:
 
 
 # ---------------------------------------------------------------------- settings
+@pytest.mark.outside
 def test_settings_of_the_environment() -> None:
     """The bounds of `set_num_threads`; what lies outside is named by one warning, and the default is taken."""
     code = """
@@ -308,6 +309,7 @@ def test_a_forked_child_that_calls_first_and_ends_as_programs_do() -> None:
     )
 
 
+@pytest.mark.outside
 @fork_only
 def test_a_child_forked_while_another_thread_compiles(tmp_path: Path) -> None:
     """numba's lock is taken at that moment; the child, where nobody gives it back, compiles all the same."""
@@ -330,6 +332,7 @@ def test_a_child_forked_while_another_thread_compiles(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.outside
 @pytest.mark.repeats_where(lambda method: method == "forkserver")
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_multiprocessing(method: str, tmp_path: Path) -> None:
@@ -353,6 +356,7 @@ def test_multiprocessing(method: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.outside
 def test_workers_of_a_data_loader() -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     run(
@@ -380,6 +384,7 @@ def test_workers_of_a_data_loader() -> None:
     )
 
 
+@pytest.mark.outside
 @pytest.mark.repeats_where(lambda framework: framework == "numpy")
 @pytest.mark.parametrize(
     ("framework", "product"),
@@ -411,6 +416,7 @@ def test_beside_a_frameworks_own_threads(framework: str, product: str) -> None:
     )
 
 
+@pytest.mark.outside
 def test_calls_while_the_interpreter_ends() -> None:
     """Handlers of atexit and threads that outlive the main one may still call."""
     run(

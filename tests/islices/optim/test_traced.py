@@ -187,6 +187,7 @@ print("equal")
 """
 
 
+@pytest.mark.outside
 @pytest.mark.repeats_where(lambda backend: backend == "inductor")
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 def test_torch_compile(backend: str) -> None:

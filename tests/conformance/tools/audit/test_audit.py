@@ -252,6 +252,7 @@ def toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "toys"
 
 
+@pytest.mark.outside
 def test_a_process_that_ends_or_hangs_is_a_finding_and_the_rest_goes_on(toys: str) -> None:
     told: list[tuple[int, int]] = []
     found = run_all([f"{toys}.toy", f"{toys}.lacking", f"{toys}.broken"], "", lambda *n: told.append(n), patience=8)
@@ -331,6 +332,7 @@ def test_no_question_is_a_wrong_call(capsys: pytest.CaptureFixture[str]) -> None
     assert "-k: no question matches 'no such question'" in capsys.readouterr().err
 
 
+@pytest.mark.outside
 def test_torch_is_asked_and_answers_in_every_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     document = tmp_path / "audit.md"

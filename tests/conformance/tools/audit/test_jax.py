@@ -30,6 +30,7 @@ def of(module: str, words: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.outside
 @pytest.mark.repeats_where(lambda module: module in LONG)
 @pytest.mark.parametrize(("module", "least"), [("arithmetic", 3), ("jax", 21), ("jax_arithmetic", 16), ("optax", 1)])
 def test_no_probe_is_broken(module: str, least: int) -> None:

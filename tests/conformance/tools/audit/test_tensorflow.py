@@ -33,6 +33,7 @@ def findings() -> list[dict[str, Any]]:
     return ask(*MODULES)
 
 
+@pytest.mark.outside
 def test_the_probes_of_clips_answer_as_measured() -> None:
     found = ask("tensorflow_clip")
     assert {f["module"] for f in found} == {"tensorflow_clip"}

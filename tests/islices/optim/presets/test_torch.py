@@ -248,6 +248,7 @@ def exact() -> dict[str, Any]:
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
+@pytest.mark.outside
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.exact])
 def test_order_of_operations(exact: dict[str, Any], name: str, dtype: str) -> None:
