@@ -23,7 +23,7 @@ from islices.kernels.folding import fold_kernel
 from islices.kernels.grouping import bounds_kernel, group_kernel
 from islices.kernels.scaling import scale_kernel
 from islices.kernels.threads import get_num_threads, rouse, run_parts
-from islices.kernels.updating import scatter_kernel, step_kernel
+from islices.kernels.updating import rest_kernel, scatter_kernel, step_kernel
 from islices.memory import empty, zeros
 from islices.optim.formulas import Formula
 
@@ -36,6 +36,7 @@ __all__ = [
     "group",
     "is_packed",
     "norm",
+    "rest_step",
     "scaled",
     "scatter",
     "step",
@@ -263,6 +264,26 @@ def step(formula: Formula, values: Host, groups: Groups, table: Host, state: Seq
     kernel = step_kernel(formula, name, gradient)
     given = (rows, order, starts, _places(ids), into, tuple(states), numbers)
     _shared(kernel, given, starts, width, sparse=int(starts[-1] - starts[0]) < len(ids))
+
+
+def rest_step(
+    formula: Formula, values: Host | None, skip: Host, table: Host, state: Sequence[Host], numbers: Host
+) -> None:
+    """A step of an optimizer, in place, on all rows but those of skip (row numbers, ascending): the gradient is values,
+    as large as the table, or 0. The state is as large as the table, squares are those of elements; table and state as
+    `scatter` has a table."""
+    into, name = _rows(table)
+    rows, width = into.shape
+    given, gradient = (into[:0], "") if values is None else _rows(values)
+    flat = tuple(x.reshape(1, -1) for x in state)
+    work = rest_kernel(formula, name, gradient)
+    arguments = (given.reshape(1, -1), _places(skip), into.reshape(1, -1), flat, numbers, width)
+    if into.size < SHARED or get_num_threads() == 1:
+        work(*arguments, 0, rows)
+        return
+    number = min(get_num_threads() * PARTS, into.size // (SHARED // 4), rows)
+    cuts = [rows * k // number for k in range(number + 1)]
+    run_parts(partial(work, *arguments), list(pairwise(cuts)))
 
 
 #: The methods of `islices.backend.Backend` that kernels carry out, by name: on views of host memory, with the method's

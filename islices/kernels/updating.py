@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, lru_cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numba.np.unsafe import ndarray
@@ -33,7 +33,7 @@ from islices.optim.formulas import Formula
 from islices.optim.operators import bind, number_operators
 from islices.row_operators import OPERATORS
 
-__all__ = ["scatter_kernel", "step_kernel"]
+__all__ = ["rest_kernel", "scatter_kernel", "step_kernel"]
 
 #: Rows whose memory is asked for in advance, and cache lines of each.
 AHEAD, LINES = 4, 4
@@ -110,13 +110,7 @@ def _step(
                 for j in range(width):
                     squares[zero, j] += load(values[p, j]) * load(values[p, j])
         for j in range(width):
-            g = sums[zero, j]
-            if ROUNDED:
-                g = load(store(g))
-            if MAXIMIZE:
-                g = -g
-            if COUPLED:
-                g = coupled(g, read(table[row, j]), n[EXTRA])
+            g = followed(sums[zero, j], read(table[row, j]), n)
             sums[zero, j] = g
             if MEAN:
                 squares[zero, j] = g * g
@@ -124,20 +118,57 @@ def _step(
         held = states(state, row, zero) if PER_ROW else ()
         for j in range(width):
             g = sums[zero, j]
-            w = read(table[row, j])
-            if DECOUPLED:
-                w = decoupled(w, n[EXTRA])
+            q = squares[zero, j] if RAW else (mean if MEAN else g * g)
             old = held if PER_ROW else states(state, row, j)
-            if RAW:
-                new = rule(*((g, squares[zero, j], w) + old + n[:EXTRA]))  # noqa: RUF005
-            elif MEAN:
-                new = rule(*((g, mean, w) + old + n[:EXTRA]))  # noqa: RUF005
-            elif SQUARES:
-                new = rule(*((g, g * g, w) + old + n[:EXTRA]))  # noqa: RUF005
-            else:
-                new = rule(*((g, w) + old + n[:EXTRA]))  # noqa: RUF005
+            new = changed(g, q, read(table[row, j]), old, n)
             table[row, j] = write(new[0])
             put(state, row, zero if PER_ROW else j, new)  # the same for all of a row
+
+
+def _rest(values: Any, skip: Any, table: Any, state: Any, numbers: Any, width: Any, first: Any, last: Any) -> None:
+    """Rows first <= r < last of table and state after a step, but those of skip (ascending), on rows of values or on 0.
+
+    All arrays are flat, (1, rows * width): a run of rows is one loop, which vectorizes.
+    """
+    n = as_tuple(numbers, COUNT)
+    zero, one = np.uint64(0), np.uint64(1)
+    k, end = zero, np.uint64(len(skip))
+    while k < end:  # the first of skip that is not below first
+        middle = (k + end) // np.uint64(2)
+        if skip[middle] < np.uint64(first):
+            k = middle + one
+        else:
+            end = middle
+    row, beyond = np.uint64(first), np.uint64(last)
+    while row < beyond:
+        stop = min(skip[k], beyond) if k < np.uint64(len(skip)) else beyond
+        for i in range(row * np.uint64(width), stop * np.uint64(width)):
+            v = load(values[zero, i]) if DENSE else WIDE(0)
+            g = followed(v, read(table[zero, i]), n)
+            new = changed(g, v * v if RAW else g * g, read(table[zero, i]), states(state, zero, i), n)
+            table[zero, i] = write(new[0])
+            put(state, zero, i, new)
+        row = stop + one
+        k += one
+
+
+def _followed(g: Any, w: Any, n: Any) -> Any:
+    """The gradient that the rule is given: a sum rounded, its sign, the weights' decay."""
+    if ROUNDED:
+        g = load(store(g))
+    if MAXIMIZE:
+        g = -g
+    if COUPLED:
+        g = coupled(g, w, n[EXTRA])
+    return g
+
+
+def _changed(g: Any, q: Any, w: Any, old: Any, n: Any) -> Any:
+    """An element's weight and state by the rule."""
+    if DECOUPLED:
+        w = decoupled(w, n[EXTRA])
+    given = (g, q, w) if SQUARES else (g, w)
+    return rule(*(given + old + n[:EXTRA]))
 
 
 def _row_mean(x: Any, width: Any) -> Any:
@@ -162,8 +193,8 @@ def _row_mean(x: Any, width: Any) -> Any:
 as_tuple: Any = ndarray.to_fixed_tuple
 # what the functions above leave open
 add = change = load = store = read = write = coupled = decoupled = row_mean = rule = cast(Any, None)
-fetch_states = states = put = cast(Any, None)
-HALF = LAST_ONLY = RAW = MEAN = SQUARES = ROUNDED = MAXIMIZE = COUPLED = DECOUPLED = PER_ROW = False
+fetch_states = states = put = followed = changed = cast(Any, None)
+HALF = LAST_ONLY = RAW = MEAN = SQUARES = ROUNDED = MAXIMIZE = COUPLED = DECOUPLED = PER_ROW = DENSE = False
 COUNT = EXTRA = 0
 LINE = 16
 WIDE: Any = np.float32
@@ -234,32 +265,75 @@ _STATES: tuple[tuple[Callable[..., Any], ...], ...] = (
 def step_kernel(formula: Formula, table: str, gradient: str, index: str = "uint64") -> Kernel:
     """The compiled `_step` of a formula for dtypes of the table, the gradient's values and the rows' numbers: the same
     for all formulas that differ in their numbers alone."""
-    per_row = tuple(spec.per_row for spec in formula.state)
-    flags = (formula.squares, formula.decay, formula.raw, formula.maximize)
-    return _step_kernel(formula.rule, len(formula.names), per_row, *flags, table, gradient, index)
+    return _step_kernel(_Parts.of(formula), table, gradient, index)
+
+
+@lru_cache(maxsize=256)
+def rest_kernel(formula: Formula, table: str, gradient: str) -> Kernel:
+    """The compiled `_rest` of a formula whose state is as large as the table and whose squares are those of elements,
+    for dtypes of the table and the gradient's values; "": rows without a gradient."""
+    return _rest_kernel(_Parts.of(formula), table, gradient)
+
+
+class _Parts(NamedTuple):
+    """What of a formula belongs to its code."""
+
+    rule: Callable[..., Any]
+    numbers: int
+    per_row: tuple[bool, ...]
+    squares: str
+    decay: str
+    raw: bool
+    maximize: bool
+
+    @classmethod
+    def of(cls, formula: Formula) -> _Parts:
+        per_row = tuple(spec.per_row for spec in formula.state)
+        flags = (formula.squares, formula.decay, formula.raw, formula.maximize)
+        return cls(formula.rule, len(formula.names), per_row, *flags)
+
+    def names(self, table: str, gradient: str) -> dict[str, Any]:
+        """What templates leave open for these dtypes."""
+        form, of_gradient = FORMATS[table], FORMATS[gradient]
+        wide = np.dtype(form.wide).type
+        operators = number_operators(np.dtype(wide).name)
+        reads, writes, _ = _STATES[len(self.per_row)]
+        extra = self.numbers - bool(self.decay)
+        followed = inline(
+            _followed, load=of_gradient.load, store=of_gradient.store, coupled=inline(bind(rules.coupled, operators)),
+            ROUNDED=of_gradient.stored is np.uint16 and not self.raw, MAXIMIZE=self.maximize,
+            COUPLED=self.decay == "coupled", EXTRA=extra,
+        )  # fmt: skip
+        changed = inline(
+            _changed, rule=called(bind(self.rule, operators)), decoupled=inline(bind(rules.decoupled, operators)),
+            SQUARES=bool(self.squares), DECOUPLED=self.decay == "decoupled", EXTRA=extra,
+        )  # fmt: skip
+        return {
+            "load": of_gradient.load, "read": form.load, "write": form.store, "states": inline(reads),
+            "put": inline(writes), "followed": followed, "changed": changed, "WIDE": wide,
+            "RAW": self.raw and bool(self.squares), "COUNT": self.numbers,
+        }  # fmt: skip
 
 
 @cache
-def _step_kernel(
-    rule: Callable[..., Any], numbers: int, per_row: tuple[bool, ...], squares: str, decay: str, raw: bool,
-    maximize: bool, table: str, gradient: str, index: str,
-) -> Kernel:  # fmt: skip
-    form, of_gradient = FORMATS[table], FORMATS[gradient]
-    wide = form.wide
-    operators = number_operators(np.dtype(wide).name)
-    reads, writes, fetches = _STATES[len(per_row)]
+def _step_kernel(parts: _Parts, table: str, gradient: str, index: str) -> Kernel:
+    form = FORMATS[table]
     arguments = (
-        matrix(of_gradient.stored, readonly=True), *_groups(index), matrix(form.stored),
-        tuple_of(matrix(wide), len(per_row)), vector(wide, readonly=True), INTEGER, INTEGER,
+        matrix(FORMATS[gradient].stored, readonly=True), *_groups(index), matrix(form.stored),
+        tuple_of(matrix(form.wide), len(parts.per_row)), vector(form.wide, readonly=True), INTEGER, INTEGER,
     )  # fmt: skip
     return compile_kernel(
-        _step, arguments, add=add_up(gradient), load=of_gradient.load, store=of_gradient.store,
-        read=form.load, write=form.store, row_mean=inline(_row_mean, WIDE=np.dtype(wide).type),
-        rule=called(bind(rule, operators)), coupled=inline(bind(rules.coupled, operators)),
-        decoupled=inline(bind(rules.decoupled, operators)), states=inline(reads), put=inline(writes),
-        fetch_states=inline(fetches), LINE=64 // np.dtype(form.stored).itemsize, WIDE=np.dtype(wide).type,
-        RAW=raw and bool(squares), MEAN=squares == "row" and not raw, SQUARES=bool(squares),
-        ROUNDED=of_gradient.stored is np.uint16 and not raw, MAXIMIZE=maximize,
-        COUPLED=decay == "coupled", DECOUPLED=decay == "decoupled", PER_ROW=any(per_row),
-        COUNT=numbers, EXTRA=numbers - bool(decay),
+        _step, arguments, add=add_up(gradient), row_mean=inline(_row_mean, WIDE=np.dtype(form.wide).type),
+        fetch_states=inline(_STATES[len(parts.per_row)][2]), LINE=64 // np.dtype(form.stored).itemsize,
+        MEAN=parts.squares == "row" and not parts.raw, PER_ROW=any(parts.per_row), **parts.names(table, gradient),
     )  # fmt: skip
+
+
+@cache
+def _rest_kernel(parts: _Parts, table: str, gradient: str) -> Kernel:
+    form, given = FORMATS[table], gradient or table
+    arguments = (
+        matrix(FORMATS[given].stored, readonly=True), vector(np.uint64, readonly=True), matrix(form.stored),
+        tuple_of(matrix(form.wide), len(parts.per_row)), vector(form.wide, readonly=True), INTEGER, INTEGER, INTEGER,
+    )  # fmt: skip
+    return compile_kernel(_rest, arguments, DENSE=bool(gradient), **parts.names(table, given))
