@@ -109,6 +109,7 @@ def test_the_run_is_complete_and_has_its_form(run: tuple[dict[str, Any], str, Pa
     assert all({"inside", "outside", "native"} <= r["milliseconds"].keys() for r in small)
 
 
+@pytest.mark.outside
 def test_tables_are_markdown_in_a_pipe(run: tuple[dict[str, Any], str, Path]) -> None:
     found, text, path = run
     assert "\x1b" not in text
@@ -143,6 +144,7 @@ def test_the_picture(run: tuple[dict[str, Any], str, Path], tmp_path: Path) -> N
     assert len(np.unique(picture.reshape(-1, picture.shape[2]), axis=0)) > 10, "it is not blank"
 
 
+@pytest.mark.outside
 def test_what_the_picture_draws(run: tuple[dict[str, Any], str, Path]) -> None:
     found, _, _ = run
     lines = series(found, "coalesce")
@@ -152,6 +154,7 @@ def test_what_the_picture_draws(run: tuple[dict[str, Any], str, Path]) -> None:
         assert all(0 < bound < ratio for _, ratio, bound in points), "nothing is faster than a copy"
 
 
+@pytest.mark.outside
 def test_compare(run: tuple[dict[str, Any], str, Path], tmp_path: Path) -> None:
     found, _, path = run
     slower = json.loads(path.read_text())

@@ -208,6 +208,7 @@ IDS: dict[str, Callable[[np.random.Generator], list[Any]]] = {
 }
 
 
+@pytest.mark.repeats_where(lambda ids: ids == "zipf")
 @pytest.mark.parametrize("ids", IDS)
 def test_the_union_is_estimated_with_the_stated_error(ids: str) -> None:
     """Relative standard error 1 / sqrt(SIZE - 2); over 40 independent draws its mean square is within a factor of 2."""

@@ -14,8 +14,7 @@ from islices.conformance.tools.audit.run import run_all
 if importlib.util.find_spec("jax") is None:
     pytest.skip("jax is not installed", allow_module_level=True)
 
-#: of them, those whose probes take long
-LONG = ("jax", "jax_arithmetic")
+pytestmark = pytest.mark.outside
 
 
 @functools.cache
@@ -30,8 +29,6 @@ def of(module: str, words: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.outside
-@pytest.mark.repeats_where(lambda module: module in LONG)
 @pytest.mark.parametrize(("module", "least"), [("arithmetic", 3), ("jax", 21), ("jax_arithmetic", 16), ("optax", 1)])
 def test_no_probe_is_broken(module: str, least: int) -> None:
     broken = [(f["number"], f["got"]) for f in findings(module) if f["outcome"] == "broken"]
@@ -62,7 +59,6 @@ FOUND = [
 ]  # fmt: skip
 
 
-@pytest.mark.repeats_where(lambda module: module in LONG)
 @pytest.mark.parametrize(("module", "words", "outcome", "got"), FOUND)
 def test_found_again(module: str, words: str, outcome: str, got: str) -> None:
     finding = of(module, words)
@@ -70,7 +66,6 @@ def test_found_again(module: str, words: str, outcome: str, got: str) -> None:
     assert not got or finding["got"] == got, finding
 
 
-@pytest.mark.repeats
 def test_division_by_a_scalar_depends_on_the_version() -> None:
     finding = of("jax_arithmetic", "x / scalar")
     if importlib.metadata.version("jax").startswith("0.7."):
