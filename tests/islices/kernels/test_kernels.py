@@ -329,6 +329,22 @@ def test_threads_change_no_bit_of_a_step(label: str, monkeypatch: pytest.MonkeyP
         same(stepped(label, s, table), expected, f"{count} threads")
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("options", [{}, {"frozen": [0, 3, 4, 11]}, {"maximize": True}], ids=str)
+@pytest.mark.parametrize("label", ["adam", "adamw-decay", "sgd-decay"])
+def test_all_rows(label: str, options: dict[str, Any], dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows without a gradient, rows between frozen ones, dense gradients: each thread's run begins where it must."""
+    s = some_slices("unsorted-duplicates", dtype, "int32", (7,), 9, special=True)  # most rows have none
+    table = numbers(np.random.default_rng(1), s.dense_shape, dtype)
+    for grad in (s, islices.to_dense(s)):
+        for master in {False, dtype != "float32"}:
+            kept = {**options, "rows": "all", "master": master}
+            expected = without(lambda grad=grad, kept=kept: stepped(label, grad, table, **kept))
+            for count in (1, 2, 4, 7):
+                shared(monkeypatch, count)
+                same(stepped(label, grad, table, **kept), expected, f"{count} threads, master={master}")
+
+
 def test_work_of_its_real_size_is_shared() -> None:
     """More slots than `SHARED` says, in a skewed distribution: the parts begin where the slots say, not the rows."""
     rng = np.random.default_rng(2)
