@@ -51,7 +51,7 @@ LEAST = 0.15
 STEPS = (
     *(
         f"optimizers/step/{x}/touched/float32/int64"
-        for x in ("adam", "adagrad", "momentum", "ftrl-power", "rmsprop-both")
+        for x in ("adam", "adagrad", "momentum", "nesterov", "ftrl-power", "rmsprop-both")
     ),
     *(f"optimizers/step/rowwise_adagrad/{x}" for x in ("touched/float32/int64", "all/bfloat16/int32")),
     *("optimizers/frozen-step/touched", "optimizers/mixed-precision/bfloat16/float32/master"),
