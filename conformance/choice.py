@@ -54,7 +54,11 @@ STEPS = (
         for x in ("adam", "adagrad", "momentum", "nesterov", "ftrl-power", "rmsprop-both")
     ),
     *(f"optimizers/step/rowwise_adagrad/{x}" for x in ("touched/float32/int64", "all/bfloat16/int32")),
-    *("optimizers/frozen-step/touched", "optimizers/mixed-precision/bfloat16/float32/master"),
+    *(
+        "optimizers/frozen-step/touched",
+        "optimizers/frozen-step/all",
+        "optimizers/mixed-precision/bfloat16/float32/master",
+    ),
     *("optimizers/array-hyperparameters/adagrad", "optimizers/step/adam/touched/float64/int32"),
 )
 #: What each of these adds to the cost of a case on the host, in cases: it may need a kernel of its own.
