@@ -53,13 +53,13 @@ STEPS = (
         f"optimizers/step/{x}/touched/float32/int64"
         for x in ("adam", "adagrad", "momentum", "nesterov", "ftrl-power", "rmsprop-both")
     ),
-    *(f"optimizers/step/rowwise_adagrad/{x}" for x in ("touched/float32/int64", "all/bfloat16/int32")),
-    *(
-        "optimizers/frozen-step/touched",
-        "optimizers/frozen-step/all",
-        "optimizers/mixed-precision/bfloat16/float32/master",
-    ),
-    *("optimizers/array-hyperparameters/adagrad", "optimizers/step/adam/touched/float64/int32"),
+    "optimizers/step/rowwise_adagrad/touched/float32/int64",
+    "optimizers/step/rowwise_adagrad/all/bfloat16/int32",
+    "optimizers/step/adam/touched/float64/int32",
+    "optimizers/frozen-step/touched",
+    "optimizers/frozen-step/all",
+    "optimizers/mixed-precision/bfloat16/float32/master",
+    "optimizers/array-hyperparameters/adagrad",
 )
 #: What each of these adds to the cost of a case on the host, in cases: it may need a kernel of its own.
 RARE = {"float16", "bfloat16", "float64", "int32"}

@@ -212,7 +212,7 @@ class JaxBackend(Embeddings):
     def div(self, a: Array, b: Array) -> Array:
         a, b = _operands(a, b)
         shape = np.broadcast_shapes(a.shape, b.shape)
-        dividend, divisor = (x if x.shape == shape else jnp.broadcast_to(x, shape) for x in (a, b))
+        dividend, divisor = jnp.broadcast_to(a, shape), jnp.broadcast_to(b, shape)
         if isinstance(a, Tracer) or isinstance(b, Tracer):
             # XLA writes a / c as a * (1 / c) for a c that is one number, and (a / b) / c as a / (b * c)
             dividend, divisor = lax.optimization_barrier((dividend, divisor))

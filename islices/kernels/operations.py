@@ -131,16 +131,18 @@ def _shared(
     run_parts(partial(work, *given), list(pairwise(bounds)))
 
 
-def _shared_flat(work: Callable[..., None], given: tuple[Any, ...], size: int) -> None:
-    """work(*given, first, last) over a flat array of that size, in parts."""
-    threads = 1 if size < SHARED else get_num_threads()
+def _shared_evenly(
+    work: Callable[..., None], given: tuple[Any, ...], count: int, *, width: int = 1, multiple: int = 1
+) -> None:
+    """work(*given, first, last) over rows of so many elements, in parts of as many rows; first is a multiple of
+    multiple."""
+    threads = 1 if count * width < SHARED else get_num_threads()
     if threads == 1:
-        work(*given, 0, size)
+        work(*given, 0, count)
         return
-    number = min(threads * PARTS, size // (SHARED // 4))
-    step = -(-size // number)
-    step += -step % squares.BLOCK
-    run_parts(partial(work, *given), [(first, min(first + step, size)) for first in range(0, size, step)])
+    step = -(-count // min(threads * PARTS, count * width // (SHARED // 4)))
+    step += -step % multiple
+    run_parts(partial(work, *given), [(first, min(first + step, count)) for first in range(0, count, step)])
 
 
 # ---------------------------------------------------------------------- grouping and summing
@@ -204,7 +206,8 @@ def norm(leaves: Sequence[tuple[Host, Host | None]], ord: int) -> float | None:
             continue
         if indices is None:
             flat = rows.reshape(1, rows.size)
-            _shared_flat(_into_bins, (squares.dense_kernel(name, ord), (flat,), name, bins), rows.size)
+            dense = (squares.dense_kernel(name, ord), (flat,), name, bins)
+            _shared_evenly(_into_bins, dense, rows.size, multiple=squares.BLOCK)
             continue
         groups = group(indices)
         if groups is None:
@@ -236,7 +239,8 @@ def scaled(values: Host, steps: Sequence[tuple[str, Any]]) -> Host | None:
     flat, size = rows.reshape(-1), rows.size
     into = empty((size,), rows.dtype)
     (first, c), (last, d) = steps[0], steps[-1]
-    _shared_flat(scale_kernel(name, (first, last) if len(steps) == 2 else (first,)), (flat, c, d, into), size)
+    work = scale_kernel(name, (first, last) if len(steps) == 2 else (first,))
+    _shared_evenly(work, (flat, c, d, into), size, multiple=squares.BLOCK)
     if into.dtype != values.dtype:
         into = into.view(values.dtype.newbyteorder("="))
     return into.reshape(values.shape)
@@ -276,14 +280,8 @@ def rest_step(
     rows, width = into.shape
     given, gradient = (into[:0], "") if values is None else _rows(values)
     flat = tuple(x.reshape(1, -1) for x in state)
-    work = rest_kernel(formula, name, gradient)
-    arguments = (given.reshape(1, -1), _places(skip), into.reshape(1, -1), flat, numbers, width)
-    if into.size < SHARED or get_num_threads() == 1:
-        work(*arguments, 0, rows)
-        return
-    number = min(get_num_threads() * PARTS, into.size // (SHARED // 4), rows)
-    cuts = [rows * k // number for k in range(number + 1)]
-    run_parts(partial(work, *arguments), list(pairwise(cuts)))
+    arrays = (given.reshape(1, -1), _places(skip), into.reshape(1, -1), flat, numbers)
+    _shared_evenly(rest_kernel(formula, name, gradient), (*arrays, width), rows, width=width)
 
 
 #: The methods of `islices.backend.Backend` that kernels carry out, by name: on views of host memory, with the method's

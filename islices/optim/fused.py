@@ -57,22 +57,20 @@ def fused_step(work: Work) -> tuple[Any, dict[str, Array]] | None:
         own.append(state[spec.name])
     target, values = state.get("master", weights), gradient[0]
     named = compiled.group(gradient[1]) if len(gradient) == 2 else None
-    if work.touched and named:
-        compiled.step(formula, values, named, target, own, work.known)
-        moved = iter([named[1]])
-    elif formula.squares == "row" or any(spec.per_row for spec in formula.state):  # a row at a time
+    some = named[1] if work.touched and named else None  # the rows that move; None: all
+    if some is None and (formula.squares == "row" or any(spec.per_row for spec in formula.state)):  # a row at a time
         for groups in _blocks(named, weights.shape, work.frozen):
             compiled.step(formula, values, groups, target, own, work.known)
-        moved = row_blocks(weights.shape, work.frozen)
     else:
-        skip = work.frozen if work.frozen is not None else np.empty(0, np.int64)
         if named:
             compiled.step(formula, values, named, target, own, work.known)
-            skip = np.union1d(skip, named[1]) if len(skip) else named[1]
-        compiled.rest_step(formula, None if named else values, skip, target, own, work.known)
-        moved = row_blocks(weights.shape, work.frozen)
+        if some is None:
+            skip = named[1] if named else np.empty(0, np.int64)
+            if work.frozen is not None:
+                skip = np.union1d(skip, work.frozen)
+            compiled.rest_step(formula, None if named else values, skip, target, own, work.known)
     if target is not weights:
-        for ids in moved:
+        for ids in row_blocks(weights.shape, work.frozen) if some is None else [some]:
             weights[ids] = modes.HOST.astype(target[ids], modes.HOST.dtype(weights))
     state["step"] += 1
     return as_given(work.table, work.weights, changed), dict(zip(arrays, results, strict=True))

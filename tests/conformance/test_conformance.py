@@ -48,14 +48,17 @@ def test_every_backend_conforms(tmp_path: Path) -> None:
 
 
 @pytest.mark.repeats
-def test_backends_conform_in_other_variants(tmp_path: Path) -> None:
-    """The two that start at once; make soak has every backend in every variant."""
+@pytest.mark.parametrize(
+    "names", [("numpy", "mxnet"), pytest.param((), marks=pytest.mark.soak)], ids=["those that start at once", "all"]
+)
+def test_backends_conform_in_other_variants(names: tuple[str, ...], tmp_path: Path) -> None:
     # in processes of several ranks: tests/islices/distributed/test_ranks.py, and below
-    backends = [name for name in ("numpy", "mxnet") if name in islices.list_backends()]
+    backends = [name for name in names if name in islices.list_backends()]
     variants = [word for name in ("standard", "kernels off", "read-only", "cuda") for word in ("--variant", name)]
     chosen = [word for name in backends for word in ("-b", name)]
     headers = check(conform(tmp_path, *chosen, *variants, limit=1800), backends)
-    assert {h["variant"] for h in headers} >= {"", "kernels off", "read-only"}
+    expected = {"", "kernels off", "read-only"} if backends else {"", "kernels off", "read-only", "cuda"}
+    assert {h["variant"] for h in headers} == expected
     assert all(h["skipped"] for h in headers if h["variant"] == "cuda" and h["devices"] == ["cpu"])
 
 

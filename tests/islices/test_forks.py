@@ -66,7 +66,6 @@ def run(code: str, *arguments: str, **environment: str) -> str:
 
 
 @pytest.mark.outside
-@pytest.mark.repeats_where(lambda name: name != "torch")
 @pytest.mark.parametrize("name", ["torch", "tensorflow", "jax", "mxnet"])
 def test_while_another_thread_loads_a_backend(name: str) -> None:
     """The module is half imported when the fork is asked for; the child asks for the same backend."""

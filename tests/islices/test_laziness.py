@@ -121,7 +121,6 @@ def test_what_sums_nothing_does_not_import_numba() -> None:
 
 
 @pytest.mark.outside
-@pytest.mark.repeats_where(lambda name: name == "tensorflow")
 @pytest.mark.parametrize("name", [name for name in FRAMEWORKS if name != "numpy"])
 def test_a_backend_imports_only_its_own_framework(name: str) -> None:
     if importlib.util.find_spec(name) is None:

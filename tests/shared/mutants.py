@@ -434,8 +434,8 @@ MUTANTS = [
     Mutant(
         "optimizer-all-rows-ignores-frozen",  # medium
         "islices/optim/fused.py",
-        "skip = work.frozen if work.frozen is not None else np.empty(0, np.int64)",
-        "skip = np.empty(0, np.int64)",
+        "skip = np.union1d(skip, work.frozen)",
+        "pass",
         "numpy",
         "Frozen rows move where all rows do: rows='all' with momentum or decay, or a dense gradient, and frozen=.",
     ),

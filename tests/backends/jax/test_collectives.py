@@ -46,7 +46,6 @@ def dtype_of(name):
 
 # ---------------------------------------------------------------------- processes
 @pytest.mark.parametrize("x64", [False, pytest.param(True, marks=pytest.mark.repeats)], ids=["x32", "x64"])
-@pytest.mark.repeats
 def test_four_processes(x64):
     ran = run_ranks("jax", 4, f"{__file__}:on_four_ranks", {"x64": x64}, deadline=300)
     assert ran.values == [list(range(4))] * 4

@@ -220,7 +220,6 @@ def ranks() -> Ranks:
 
 
 @pytest.mark.parametrize("name", CHECKS)
-@pytest.mark.repeats
 def test_on_four_processes(name: str, ranks: Ranks) -> None:
     for rank, found in enumerate(ranks.values):
         if found[name].startswith("skipped: "):

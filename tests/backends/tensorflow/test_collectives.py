@@ -260,7 +260,6 @@ def test_two_workers_and_a_slow_one():
 
 
 @pytest.mark.parametrize(("size", "every"), [(2, False), pytest.param(4, True, marks=pytest.mark.repeats)])
-@pytest.mark.repeats
 def test_workers_and_a_killed_one(size, every):
     keywords = {"ending": "killed", "every": every}
     found = run_ranks("tensorflow", size, f"{__file__}:workers", keywords, timeout=60)

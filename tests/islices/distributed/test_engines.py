@@ -62,7 +62,6 @@ def another_framework(group: Group, own: str, other: str, says: str) -> list[flo
         return B.to_numpy(all_reduce(mine)).tolist()  # type: ignore[no-any-return]
 
 
-@pytest.mark.repeats_where(lambda other: other != "torch")
 @pytest.mark.parametrize(
     ("engine", "own", "other", "says"),
     [
@@ -93,7 +92,6 @@ def checkpoints(group: Group, folder: str) -> list[float]:
     return table.lookup(torch.tensor([2])).flatten().tolist()  # type: ignore[no-any-return]
 
 
-@pytest.mark.repeats
 def test_loading_for_no_framework(tmp_path: Path) -> None:
     assert run("torch", checkpoints, folder=str(tmp_path)) == [[1.0]] * 2
 
@@ -144,7 +142,6 @@ def both_started(group: Group) -> str:
     return pg.engine
 
 
-@pytest.mark.repeats
 def test_mpi_beside_torch() -> None:
     pytest.importorskip("torch")
     assert run("mpi", both_started) == ["torch.distributed (gloo)"] * 2

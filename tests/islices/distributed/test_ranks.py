@@ -328,7 +328,6 @@ PROGRAM = ranks_on_wire.__file__
 
 
 @pytest.mark.outside
-@pytest.mark.repeats_where(lambda size: size == 4)
 @pytest.mark.parametrize("size", [2, 4])
 def test_at_least_three_times_fewer_bytes_than_raw_slices(size: int) -> None:
     """Horovod and TensorFlow all-gather every rank's slices as they come: here the same engine moves them."""

@@ -333,7 +333,6 @@ def test_a_child_forked_while_another_thread_compiles(tmp_path: Path) -> None:
 
 
 @pytest.mark.outside
-@pytest.mark.repeats_where(lambda method: method == "forkserver")
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_multiprocessing(method: str, tmp_path: Path) -> None:
     import multiprocessing
@@ -385,7 +384,6 @@ def test_workers_of_a_data_loader() -> None:
 
 
 @pytest.mark.outside
-@pytest.mark.repeats_where(lambda framework: framework == "numpy")
 @pytest.mark.parametrize(
     ("framework", "product"),
     [

@@ -188,7 +188,6 @@ print("equal")
 
 
 @pytest.mark.outside
-@pytest.mark.repeats_where(lambda backend: backend == "inductor")
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 def test_torch_compile(backend: str) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
