@@ -13,7 +13,7 @@ import numpy as np
 
 from islices import derivatives, kernels, modes
 from islices.arguments import is_real, show
-from islices.backend import FLOATS, Array, Backend
+from islices.backend import FLOATS, Array, Backend, Slots
 from islices.conversion import adopt, restored, without_padding
 from islices.exact_norms import Matrices, as_rows, row_norms
 from islices.host import quiet
@@ -225,7 +225,38 @@ def norm_of(found: Sequence[Seen], ord: float, *, raw: bool) -> tuple[Backend, A
         norm = compiled.norm(stored, int(ord))
         if norm is not None:
             return modes.HOST, np.array((norm,)), dtype
-    return *row_norms(_matrices(found, raw), ord), dtype
+    traced = _by_traced_kernel(found, int(ord), raw) if not viewed and ord in (1.0, 2.0) else None
+    return *(traced or row_norms(_matrices(found, raw), ord)), dtype
+
+
+def _by_traced_kernel(found: Sequence[Seen], ord: int, raw: bool) -> tuple[Backend, Array] | None:
+    """The norm in traced code, where the framework can call a compiled kernel there."""
+    B = next((seen.B for seen in found if modes.is_traced(seen.B, seen.values)), None)
+    if B is None or not modes.on_host() or kernels.active() is None:
+        return None
+
+    def otherwise(leaves: Sequence[Slots]) -> Array:
+        matrices = [(B, as_rows(B, _summed(B, x), 1)) for x in leaves]
+        return row_norms(matrices, ord)[1]
+
+    with B.scope():
+        exact = B.traced_norm([_slots(seen, raw) for seen in found], ord, otherwise)
+    return None if exact is None else (B, exact)
+
+
+def _slots(seen: Seen, raw: bool) -> Slots:
+    """A leaf as its stored slots; without indices where no duplicates are to be summed."""
+    leaf = seen.leaf
+    if not isinstance(leaf, IndexedSlices) or (leaf.coalesced and not raw):
+        return Slots(seen.values)
+    return Slots(without_padding(leaf).values) if raw else Slots(leaf.values, leaf.indices, leaf.dense_shape[0])
+
+
+def _summed(B: Backend, x: Slots) -> Array:
+    """The numbers of a leaf, duplicates summed."""
+    if x.indices is None:
+        return x.values
+    return coalesce(IndexedSlices._trusted(B, x.values, x.indices, (x.rows, *B.shape(x.values)[1:]))).values
 
 
 def as_matrices(leaves: Sequence[Any], *, raw: bool) -> Matrices:

@@ -25,7 +25,7 @@ import numpy as np
 from jax import lax
 
 from islices import modes
-from islices.backend import Array, NativeParts
+from islices.backend import Array, NativeParts, Slots
 from islices.backends.jax import grouping, memory, precision, segments, stepping
 from islices.backends.jax.embeddings import Embeddings
 from islices.backends.jax.memory import BFLOAT16, Tracer
@@ -284,13 +284,12 @@ class JaxBackend(Embeddings):
     def traced_step(
         self,
         formula: Any,
-        values: Array,
-        indices: Array,
+        slots: Slots,
         numbers: Array,
         tables: Sequence[Array],
         otherwise: Callable[..., Sequence[Array]],
     ) -> Sequence[Array] | None:
-        return stepping.step(formula, values, indices, numbers, tables, otherwise)
+        return stepping.step(formula, slots, numbers, tables, otherwise)
 
     def segment_sum(self, values: Array, segments_: Array, count: int | None) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]
         assert count is not None, "JAX knows its shapes"

@@ -17,22 +17,24 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
-from islices.backend import Array
+from islices.backend import Array, Slots
 from islices.backends.jax import grouping, precision
 from islices.locks import load_module
 from islices.optim.formulas import Formula
 
 __all__ = ["step"]
 
-#: (values, indices, numbers, *tables) to the tables after the step
+#: (slots, numbers, *tables) to the tables after the step
 Otherwise = Callable[..., Sequence[Array]]
 
 
 def step(
-    formula: Formula, values: Array, indices: Array, numbers: Array, tables: Sequence[Array], otherwise: Otherwise
+    formula: Formula, slots: Slots, numbers: Array, tables: Sequence[Array], otherwise: Otherwise
 ) -> list[Array] | None:
     """The tables (the weights, then the state's) after a step on the rows that traced indices name, out of range none;
     None where no kernel takes it."""
+    values, indices = slots.values, slots.indices
+    assert indices is not None, "of a table"
     table, rows = tables[0], tables[0].shape[0]
     if 0 in values.shape or 0 in table.shape or rows > np.iinfo(indices.dtype).max:
         return None
@@ -44,7 +46,11 @@ def step(
     if name is None:
         return None
     operands = [lax.stop_gradient(x) for x in (values, indices, numbers, *tables)]
-    return step_p.bind(*operands, name=name, otherwise=otherwise)  # type: ignore[no-any-return]
+    return step_p.bind(*operands, name=name, otherwise=partial(_from_arrays, otherwise))  # type: ignore[no-any-return]
+
+
+def _from_arrays(otherwise: Otherwise, values: Array, indices: Array, *rest: Array) -> Sequence[Array]:
+    return otherwise(Slots(values, indices), *rest)
 
 
 step_p = Primitive("islices_step")

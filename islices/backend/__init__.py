@@ -46,7 +46,7 @@ from islices.backend.gradients import (
     WholeUse,
 )
 from islices.backend.memory import Look, Memory, view_span
-from islices.backend.rows import NativeParts, RaggedParts, Rows
+from islices.backend.rows import NativeParts, RaggedParts, Rows, Slots
 from islices.backend.suite import ForTheSuite, OwnCalls
 
 __all__ = [
@@ -74,6 +74,7 @@ __all__ = [
     "ProductUse",
     "RaggedParts",
     "Rows",
+    "Slots",
     "Source",
     "TableUse",
     "Transform",

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 from islices.backend.arrays import Arrays
 from islices.backend.contract import FLOATS, Array, optional
 
-__all__ = ["NativeParts", "RaggedParts", "Rows"]
+__all__ = ["NativeParts", "RaggedParts", "Rows", "Slots"]
 
 
 class NativeParts(NamedTuple):
@@ -62,6 +62,17 @@ class RaggedParts(NamedTuple):
     with_rows: Callable[[Array], Any] | None
     #: of arrays (innermost rows, *row_shape), one a bag: what is left of the structure with them
     with_bags: Callable[[Array], Any]
+
+
+class Slots(NamedTuple):
+    """The slots of a gradient before anything is computed on them: slot k is for row indices[k], and holds
+    ``values[positions[k]] * factor``, rounded to values' dtype."""
+
+    values: Array  # (m, *row_shape)
+    indices: Array | None = None  # (n,) int32 or int64; None for a dense array: all numbers of values
+    rows: int | None = None  # how many rows there are
+    positions: Array | None = None  # (n,) int32 or int64; None: the slots' own places
+    factor: Array | None = None  # (1,) of the widened dtype of values; None: 1
 
 
 class Rows(Arrays):
@@ -230,15 +241,23 @@ class Rows(Arrays):
     def traced_step(
         self,
         formula: Any,
-        values: Array,
-        indices: Array,
+        slots: Slots,
         numbers: Array,
         tables: Sequence[Array],
         otherwise: Callable[..., Sequence[Array]],
     ) -> Sequence[Array] | None:
         """In traced code: the tables (the weights, then the state's) after an optimizer's step, an
         `islices.optim.formulas.Formula`, by a compiled kernel; indices out of range name no row. None where none can
-        be called. ``otherwise(values, indices, numbers, *tables)`` is the same in the framework's operations."""
+        be called. ``otherwise(slots, numbers, *tables)`` is the same in the framework's operations."""
+        return None
+
+    @optional("the primitives do it")
+    def traced_norm(
+        self, leaves: Sequence[Slots], ord: int, otherwise: Callable[[Sequence[Slots]], Array]
+    ) -> Array | None:
+        """In traced code: the norm of order 1 or 2 of all leaves together, float64 of shape (1,), by a compiled kernel;
+        duplicates are summed first, indices out of range name no row. None where none can be called.
+        ``otherwise(leaves)`` is the same in the framework's operations."""
         return None
 
     # ------------------------------------------------------------------ made of the others

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.backend import Array
+from islices.backend import Array, Slots
 from islices.optim.step import Work, without_frozen, write_pieces
 from islices.slices import IndexedSlices
 from islices.update import as_given
@@ -32,15 +32,15 @@ def traced_step(work: Work) -> tuple[Any, dict[str, Array]] | None:
             nowhere = B.asarray(np.full(1, shape[0], B.dtype(indices)), indices)
             indices = B.where(B.equal(work.apply, 1), indices, nowhere)
 
-    def otherwise(values: Array, indices: Array, numbers: Array, *tables: Array) -> Sequence[Array]:
+    def otherwise(slots: Slots, numbers: Array, *tables: Array) -> Sequence[Array]:
         state = dict(zip(["step", *names], [arrays["step"], *tables[1:]], strict=True))
-        slices = IndexedSlices._trusted(B, values, indices, shape)
+        slices = IndexedSlices._trusted(B, slots.values, slots.indices, shape)
         rows = Work(B, work.formula, None, slices, tables[0], state, numbers).some_rows()
         return write_pieces(B, tables, rows, donate=True)
 
     names = work.names[1:]
     with B.scope():
-        tables = B.traced_step(work.formula, s.values, indices, numbers, work.tables, otherwise)
+        tables = B.traced_step(work.formula, Slots(s.values, indices, shape[0]), numbers, work.tables, otherwise)
         if tables is None:
             return None
         count = arrays["step"] + (one if work.apply is None else work.apply)
