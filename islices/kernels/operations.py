@@ -19,12 +19,12 @@ import numpy as np
 from islices.dtypes import dtype_name
 from islices.kernels import squares
 from islices.kernels.compiling import Kernel
-from islices.kernels.folding import fold_kernel
+from islices.kernels.folding import fold_kernel, sum_kernel
 from islices.kernels.grouping import bounds_kernel, group_kernel
 from islices.kernels.scaling import scale_kernel
 from islices.kernels.threads import get_num_threads, rouse, run_parts
 from islices.kernels.updating import rest_kernel, scatter_kernel, step_kernel
-from islices.memory import empty, zeros
+from islices.memory import ALIGNMENT, empty, zeros
 from islices.optim.formulas import Formula
 
 __all__ = [
@@ -67,9 +67,7 @@ def _ready(x: Host) -> Host:
 
 def _rows(values: Host) -> tuple[Host, str]:
     """(values as a matrix of what kernels take, their dtype)"""
-    flags = values.flags
-    if not (flags.c_contiguous and flags.aligned and values.dtype.isnative):
-        values = _ready(values)
+    values = _ready(values)
     name = dtype_name(values.dtype)
     if name == "float16":
         values = values.view(np.uint16)
@@ -91,11 +89,9 @@ def _places(ids: Host) -> Host:
     return ids.view(np.uint64) if ids.itemsize == 8 else ids.astype(np.uint64)
 
 
-def bounds(indices: Host) -> tuple[int, int]:
-    """The least and the greatest of at least one int32 or int64."""
-    flags = indices.flags
-    if not (flags.c_contiguous and flags.aligned and indices.dtype.isnative):
-        indices = _ready(indices)
+def bounds(indices: Host) -> tuple[int, int, bool]:
+    """The least and the greatest of at least one int32 or int64, and whether they strictly ascend."""
+    indices = _ready(indices)
     return bounds_kernel(indices.dtype)(indices)  # type: ignore[no-any-return]
 
 
@@ -149,12 +145,10 @@ def _shared_evenly(
 def group(indices: Host) -> Groups | None:
     """(order, ids, starts): positions sorted by index and stably, the distinct indices ascending, and where each one's
     run starts in order, with the end appended; order and starts unsigned. None for indices beyond what is packed."""
-    if len(indices) >= ROUSED:
-        rouse()
-    flags = indices.flags
-    if not (flags.c_contiguous and flags.aligned and indices.dtype.isnative):
-        indices = _ready(indices)
     n = len(indices)
+    if n >= ROUSED:
+        rouse()
+    indices = _ready(indices)
     order, starts, ids = np.empty(n, np.uint64), np.empty(n + 1, np.uint64), np.empty(n, indices.dtype)
     count = group_kernel(indices.dtype)(indices, order, starts, ids)
     return None if count < 0 else (order, ids[:count], starts[: count + 1])
@@ -171,13 +165,31 @@ def fold(values: Host, order: Host, starts: Host) -> Host:
 
 def sum_rows(values: Host, indices: Host, rows: int | None, *, loose: bool) -> tuple[Host, Host] | None:
     """(sums, ids) of slices, ids ascending, in aligned memory of their own; None where indices may be out of range."""
-    groups = None if loose else group(indices)
+    if loose:
+        return None
+    if values.size < SHARED and len(indices) < ROUSED:
+        return _sum_few(values, indices)
+    groups = group(indices)
     if groups is None:
         return None
     order, found, starts = groups
     ids = empty(found.shape, found.dtype)
     ids[...] = found
     return fold(values, order, starts), ids
+
+
+def _sum_few(values: Host, indices: Host) -> tuple[Host, Host] | None:
+    """The same by one thread and one call: how many rows there are is known when they are there."""
+    rows, name = _rows(values)
+    indices = _ready(indices)
+    n, width = rows.shape
+    sums = np.empty(rows.size + ALIGNMENT // rows.itemsize, rows.dtype)
+    ids = np.empty(n + ALIGNMENT // indices.itemsize, indices.dtype)
+    count, at, first = sum_kernel(name, indices.dtype)(rows, indices, sums, ids)
+    if count < 0:
+        return None
+    found = sums[at : at + count * width].reshape(count, width)
+    return _as_values(found, values), ids[first : first + count]
 
 
 def dense_rows(values: Host, indices: Host, shape: tuple[int, ...], *, loose: bool) -> Host | None:
@@ -199,11 +211,13 @@ def dense_rows(values: Host, indices: Host, shape: tuple[int, ...], *, loose: bo
 def norm(leaves: Sequence[tuple[Host, Host | None]], ord: int) -> float | None:
     """The norm of leaves together, ord 1 or 2, in float64: of (values, indices), whose duplicates are summed first, or
     of (values, None). None for indices beyond what is packed."""
-    bins: list[Host] = []
+    narrow: list[Host] = []
+    wide: list[Host] = []
     for values, indices in leaves:
         rows, name = _rows(values)
         if rows.size == 0:
             continue
+        bins = wide if name == "float64" else narrow
         if indices is None:
             flat = rows.reshape(1, rows.size)
             dense = (squares.dense_kernel(name, ord), (flat,), name, bins)
@@ -216,14 +230,17 @@ def norm(leaves: Sequence[tuple[Host, Host | None]], ord: int) -> float | None:
         given = (squares.rows_kernel(name, ord), (rows, order, starts), name, bins)
         width = rows.shape[1]
         _shared(_into_bins, given, starts, width, multiple=max(1, squares.BLOCK // max(1, width)))
-    return squares.total(bins, ord)
+    return squares.total(narrow + wide, ord)
 
 
-def _into_bins(kernel: Kernel, given: tuple[Host, ...], dtype: str, bins: list[Host], first: int, last: int) -> None:
-    """A part's squares, in bins of its own."""
-    part = np.zeros((squares.BINS["float64" if dtype == "float64" else "float32"], 4), np.int64)
-    kernel(*given, first, last, part)
-    bins.append(part)
+def _into_bins(kernel: Kernel, given: tuple[Host, ...], dtype: str, free: list[Host], first: int, last: int) -> None:
+    """A part's squares, in bins that no other thread uses now."""
+    try:
+        bins = free.pop()
+    except IndexError:
+        bins = np.zeros((squares.BINS["float64" if dtype == "float64" else "float32"], 4), np.int64)
+    kernel(*given, first, last, bins)
+    free.append(bins)
 
 
 # ---------------------------------------------------------------------- values times numbers
@@ -236,14 +253,11 @@ def scaled(values: Host, steps: Sequence[tuple[str, Any]]) -> Host | None:
     ):
         return None
     rows, name = _rows(values)
-    flat, size = rows.reshape(-1), rows.size
-    into = empty((size,), rows.dtype)
+    into = empty(values.shape, rows.dtype)
     (first, c), (last, d) = steps[0], steps[-1]
     work = scale_kernel(name, (first, last) if len(steps) == 2 else (first,))
-    _shared_evenly(work, (flat, c, d, into), size, multiple=squares.BLOCK)
-    if into.dtype != values.dtype:
-        into = into.view(values.dtype.newbyteorder("="))
-    return into.reshape(values.shape)
+    _shared_evenly(work, (rows.reshape(-1), c, d, into.reshape(-1)), rows.size, multiple=squares.BLOCK)
+    return into if into.dtype == values.dtype else into.view(values.dtype.newbyteorder("="))
 
 
 # ---------------------------------------------------------------------- rows of a table

@@ -2,7 +2,7 @@
 
 A block of numbers, scaled by a power of two to less than 1 in size, is cut at two places below its largest term: added
 to a large constant, a term shows its upper bits as an integer, exactly; what is left, its lower ones. Integers add up
-in whatever order, by block size in *bins*, one for each power of two, and `total` puts them together with Python's own.
+in whatever order, by block size in *bins*, one for each power of two, and `total` puts them together.
 What is dropped is below 2^-96 of the block's largest term: far more than a float64 can show. `islices.exact_norms` says
 the same in whole arrays, for frameworks and traces. SPEC clause 7.
 May import: `numpy`, `islices.kernels.compiling`, `islices.kernels.folding`, `islices.kernels.halves`.
@@ -163,48 +163,88 @@ def rows_kernel(dtype: str, ord: int) -> Kernel:
     return compile_kernel(_rows, arguments, STORED=np.dtype(stored), **parts)
 
 
-def _used(bins: Any) -> Any:
-    """(first, last) of the bins that hold something, last excluded."""
-    first, last = np.int64(len(bins)), np.int64(0)
-    for k in range(len(bins)):
+def _total(bins: Any, ord: Any) -> Any:
+    """(x, exponent): what the bins hold together, of squares the root, is x 2^exponent, x rounded once to float64. NaN or
+    infinite, if a number is."""
+    count = len(bins)
+    if bins[count - 1, 1]:
+        return (np.nan if bins[count - 1, 0] else np.inf), 0
+    begin, end = count, 0
+    for k in range(count):
         if bins[k, 0] or bins[k, 1] or bins[k, 2] or bins[k, 3]:
-            first, last = min(first, np.int64(k)), np.int64(k) + 1
-    return first, last
+            begin, end = min(begin, k), k + 1
+    if end == 0:
+        return 0.0, 0
+    # a number of so many digits of 32 bits, the lowest first; they carry when all are added
+    digits = np.zeros(ord * (end - begin) // 32 + 7, np.int64)
+    for k in range(begin, end):
+        place = ord * (k - begin)
+        add_at(digits, place + CUT + 32, bins[k, 0])
+        add_at(digits, place + CUT, bins[k, 1])
+        add_at(digits, place + 32, bins[k, 2])
+        add_at(digits, place, bins[k, 3])
+    carry, top = np.int64(0), -1
+    for i in range(len(digits)):
+        carry += digits[i]
+        digits[i] = carry & DIGIT
+        carry >>= 32
+        if digits[i]:
+            top = i
+    if carry < 0 or top < 0:
+        return 0.0, 0
+    bits = 32 * top
+    while digits[top] >> (bits - 32 * top):
+        bits += 1
+    # to 64 bits and one that says whether there are more: a float64 of that is rounded once
+    excess = max(0, bits - 64)
+    i, by = excess // 32, excess % 32
+    kept = (np.uint64(digits[i]) >> np.uint64(by)) | (np.uint64(digits[i + 1]) << np.uint64(32 - by))
+    if by > 0:
+        kept |= np.uint64(digits[i + 2]) << np.uint64(64 - by)
+    rest = digits[i] & ((1 << by) - 1)
+    for j in range(i):
+        rest |= digits[j]
+    if rest:
+        kept |= np.uint64(1)
+    x, exponent = np.float64(kept), ord * (begin - (count // 2 - 1) + 1) - 2 * CUT + excess
+    if ord == 1:
+        return x, exponent
+    odd = exponent & 1  # of an even exponent the half is the root's
+    return math.sqrt(x + x if odd else x), (exponent - odd) // 2
+
+
+def _add_at(digits: Any, place: Any, x: Any) -> None:
+    """x 2^place added to digits."""
+    i, by = place // 32, place % 32
+    low, high = x & DIGIT, (x >> 32) << by
+    digits[i] += (low << by) & DIGIT
+    digits[i + 1] += (low >> (32 - by)) + (high & DIGIT)
+    digits[i + 2] += high >> 32
+
+
+#: What a digit of 32 bits can be.
+DIGIT = (1 << 32) - 1
+add_at: Any = inline(_add_at)
 
 
 @cache
-def _used_kernel() -> Kernel:
-    return compile_kernel(_used, (matrix(np.int64),))
+def _total_kernel() -> Kernel:
+    return compile_kernel(_total, (matrix(np.int64), INTEGER), add_at=add_at)
 
 
 def total(bins: list[np.ndarray[Any, Any]], ord: int) -> float:
     """What the bins hold together, of squares the root, rounded once, to float64. NaN or infinite, if a number is."""
-    values, exponents = [], []
-    infinite = nan = 0
-    for part in bins:
-        infinite, nan = infinite | int(part[-1, 1]), nan | int(part[-1, 0])
-        bias = len(part) // 2 - 1
-        first, last = _used_kernel()(part)
-        for k, (a, b, c, d) in enumerate(part[first:last].tolist(), first):
-            values.append((((a << 32) + b) << CUT) + (c << 32) + d)
-            exponents.append(ord * (k - bias + 1) - 2 * CUT)
-    if infinite:
-        return math.nan if nan else math.inf
-    lowest, number = min(exponents, default=0), 0
-    for value, exponent in zip(values, exponents, strict=True):
-        number += value << (exponent - lowest)
-    if number <= 0:
+    if not bins:
         return 0.0
-    # to 64 bits and one that says whether there are more: a float64 of that is rounded once
-    excess = max(0, number.bit_length() - 64)
-    kept = number >> excess
-    if kept << excess != number:
-        kept |= 1
-    exponent = lowest + excess
-    if ord == 2:  # an even exponent, whose half is the root's
-        odd = exponent % 2
-        kept, exponent = kept << odd, (exponent - odd) // 2
+    whole = bins[0]
+    if len(bins) > 1:
+        whole = np.zeros((max(map(len, bins)), 4), np.int64)
+        for part in bins:
+            start = (len(whole) - len(part)) // 2  # a power of two lies as far from the middle in both
+            whole[start : start + len(part) - 1] += part[:-1]
+            whole[-1] += part[-1]
+    x, exponent = _total_kernel()(whole, ord)
     try:
-        return math.ldexp(float(kept) if ord == 1 else math.sqrt(float(kept)), exponent)
+        return math.ldexp(x, exponent)
     except OverflowError:
         return math.inf
