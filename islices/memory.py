@@ -25,7 +25,7 @@ LARGE = 1 << 20
 KEPT = 1 << 26
 WASTE = 4
 
-_first_byte = c_char.from_buffer
+_first_byte: Callable[[Any], c_char] = c_char.from_buffer
 
 
 def empty(shape: Sequence[int], dtype: Any, allocate: Callable[..., Host] = np.empty) -> Host:

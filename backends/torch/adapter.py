@@ -40,9 +40,7 @@ __all__ = ["TorchBackend", "backend", "check_data"]
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 #: The names of dtypes of which NumPy has views, bfloat16's bits included.
-VIEWED = {
-    getattr(torch, name): name for name in ("float16", "bfloat16", "float32", "float64", "int32", "int64")
-}
+VIEWED = {getattr(torch, name): name for name in ("float16", "bfloat16", "float32", "float64", "int32", "int64")}
 #: Elements of float64 that stay in the caches; with more, torch would wake its other threads for every operation.
 BLOCK = 1 << 15
 

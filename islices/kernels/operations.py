@@ -9,10 +9,9 @@ order is copied first. May import: `numpy`, this folder, `islices.dtypes`, `isli
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,13 +29,16 @@ from islices.optim.formulas import Formula
 __all__ = [
     "KERNELS",
     "Groups",
+    "Task",
     "bounds",
     "dense_rows",
     "fold",
     "group",
+    "group_all",
     "is_packed",
     "norm",
     "rest_step",
+    "run_tasks",
     "scaled",
     "scatter",
     "step",
@@ -101,44 +103,64 @@ def is_packed(indices: Host, rows: int | None) -> bool:
 
 
 # ---------------------------------------------------------------------- sharing work
-def _shared(
-    work: Callable[..., None],
-    given: tuple[Any, ...],
-    starts: Host,
-    width: int,
-    *,
-    multiple: int = 1,
-    sparse: bool = False,
-) -> None:
-    """work(*given, first, last) over all rows, in parts of about as many slots each (sparse: where rows may have none,
-    of slots and rows); first is a multiple of multiple."""
-    count = len(starts) - 1
-    ends = starts.view(np.int64)
-    work_of = int(ends[-1] - ends[0]) + (count if sparse else 0)
-    threads = 1 if work_of * width < SHARED or count <= multiple else get_num_threads()
-    if threads == 1:
-        work(*given, 0, count)
-        return
-    number = min(threads * PARTS, work_of * width // (SHARED // 4))
-    upto = ends - ends[0] + np.arange(count + 1) if sparse else ends
-    cuts = np.searchsorted(upto, np.arange(1, number) * (work_of // number))
-    cuts = np.unique(cuts // multiple * multiple)
-    bounds = [0, *(c for c in cuts.tolist() if 0 < c < count), count]
-    run_parts(partial(work, *given), list(pairwise(bounds)))
+class Task(NamedTuple):
+    """work(*given, first, last) for all rows first <= r < last of a number of them, in whatever parts."""
+
+    work: Callable[..., None]
+    given: tuple[Any, ...]
+    rows: int
+    #: in elements
+    size: int
+    #: what the first row of a part is a multiple of
+    multiple: int = 1
+    #: where the slots of each row begin, of rows that differ in their number of slots
+    starts: Host | None = None
+    #: whether rows may have no slots
+    sparse: bool = False
 
 
-def _shared_evenly(
-    work: Callable[..., None], given: tuple[Any, ...], count: int, *, width: int = 1, multiple: int = 1
-) -> None:
-    """work(*given, first, last) over rows of so many elements, in parts of as many rows; first is a multiple of
-    multiple."""
-    threads = 1 if count * width < SHARED else get_num_threads()
+def run_tasks(tasks: Sequence[Task]) -> None:
+    """The tasks, in parts of about as much work each, in as many threads as are set."""
+    size = 0
+    for task in tasks:
+        size += task.size
+    threads = 1 if size < SHARED else get_num_threads()
     if threads == 1:
-        work(*given, 0, count)
+        for task in tasks:
+            task.work(*task.given, 0, task.rows)
         return
-    step = -(-count // min(threads * PARTS, count * width // (SHARED // 4)))
-    step += -step % multiple
-    run_parts(partial(work, *given), [(first, min(first + step, count)) for first in range(0, count, step)])
+    share = max(SHARED // 4, size // (threads * PARTS))
+    parts = []
+    for task in tasks:
+        for first, last in pairwise(_cuts(task, share)):
+            parts.append((task, first, last))
+    run_parts(_run_part, parts)
+
+
+def _run_part(task: Task, first: int, last: int) -> None:
+    task.work(*task.given, first, last)
+
+
+def _cuts(task: Task, share: int) -> list[int]:
+    """Where parts of about so many elements begin, and the end."""
+    count, number = task.rows, task.size // share
+    if number <= 1 or count <= task.multiple:
+        return [0, count]
+    if task.starts is None:
+        step = -(-count // number)
+        return [*range(0, count, step + -step % task.multiple), count]
+    ends = task.starts.view(np.int64)
+    upto = ends - ends[0] + np.arange(count + 1) if task.sparse else ends
+    cuts = np.searchsorted(upto, np.arange(1, number) * (int(upto[-1] - upto[0]) // number) + upto[0])
+    cuts = np.unique(cuts // task.multiple * task.multiple)
+    return [0, *(c for c in cuts.tolist() if 0 < c < count), count]
+
+
+def _of_rows(work: Kernel, given: tuple[Any, ...], starts: Host, width: int, *, multiple: int = 1) -> Task:
+    """A task over rows of so many elements whose slots begin at starts."""
+    count, slots = len(starts) - 1, int(starts[-1] - starts[0])
+    sparse = slots < count
+    return Task(work, given, count, (slots + count if sparse else slots) * width, multiple, starts, sparse)
 
 
 # ---------------------------------------------------------------------- grouping and summing
@@ -154,12 +176,25 @@ def group(indices: Host) -> Groups | None:
     return None if count < 0 else (order, ids[:count], starts[: count + 1])
 
 
+def group_all(indices: Sequence[Host]) -> Iterator[Groups | None]:
+    """`group` of each, at the same time."""
+    if len(indices) < 2 or sum(map(len, indices)) < ROUSED:
+        return map(group, indices)
+    found: list[Groups | None] = [None] * len(indices)
+
+    def one(k: int) -> None:
+        found[k] = group(indices[k])
+
+    run_parts(one, [(k,) for k in sorted(range(len(indices)), key=lambda k: -len(indices[k]))])
+    return iter(found)
+
+
 def fold(values: Host, order: Host, starts: Host) -> Host:
     """The sums of the runs of a grouping, left to right; 16-bit values in float32, rounded once."""
     rows, name = _rows(values)
     width = rows.shape[1]
     into = empty((len(starts) - 1, width), rows.dtype)
-    _shared(fold_kernel(name), (rows, order, starts, _NOWHERE, into), starts, width)
+    run_tasks([_of_rows(fold_kernel(name), (rows, order, starts, _NOWHERE, into), starts, width)])
     return into if into.dtype == values.dtype and values.ndim == 2 else _as_values(into, values)
 
 
@@ -203,7 +238,7 @@ def dense_rows(values: Host, indices: Host, shape: tuple[int, ...], *, loose: bo
     rows, name = _rows(values)
     width = rows.shape[1]
     into = zeros((shape[0], width), rows.dtype)
-    _shared(fold_kernel(name), (rows, order, starts, _places(ids), into), starts, width)
+    run_tasks([_of_rows(fold_kernel(name), (rows, order, starts, _places(ids), into), starts, width)])
     return _as_values(into, values)
 
 
@@ -213,23 +248,25 @@ def norm(leaves: Sequence[tuple[Host, Host | None]], ord: int) -> float | None:
     of (values, None). None for indices beyond what is packed."""
     narrow: list[Host] = []
     wide: list[Host] = []
+    grouped = group_all([indices for values, indices in leaves if indices is not None and values.size])
+    tasks = []
     for values, indices in leaves:
         rows, name = _rows(values)
         if rows.size == 0:
             continue
         bins = wide if name == "float64" else narrow
         if indices is None:
-            flat = rows.reshape(1, rows.size)
-            dense = (squares.dense_kernel(name, ord), (flat,), name, bins)
-            _shared_evenly(_into_bins, dense, rows.size, multiple=squares.BLOCK)
+            flat = (squares.dense_kernel(name, ord), (rows.reshape(1, rows.size),), name, bins)
+            tasks.append(Task(_into_bins, flat, rows.size, rows.size, squares.BLOCK))
             continue
-        groups = group(indices)
+        groups = next(grouped)
         if groups is None:
             return None
         order, _, starts = groups
         given = (squares.rows_kernel(name, ord), (rows, order, starts), name, bins)
         width = rows.shape[1]
-        _shared(_into_bins, given, starts, width, multiple=max(1, squares.BLOCK // max(1, width)))
+        tasks.append(_of_rows(_into_bins, given, starts, width, multiple=max(1, squares.BLOCK // max(1, width))))
+    run_tasks(tasks)
     return squares.total(narrow + wide, ord)
 
 
@@ -256,7 +293,7 @@ def scaled(values: Host, steps: Sequence[tuple[str, Any]]) -> Host | None:
     into = empty(values.shape, rows.dtype)
     (first, c), (last, d) = steps[0], steps[-1]
     work = scale_kernel(name, (first, last) if len(steps) == 2 else (first,))
-    _shared_evenly(work, (rows.reshape(-1), c, d, into.reshape(-1)), rows.size, multiple=squares.BLOCK)
+    run_tasks([Task(work, (rows.reshape(-1), c, d, into.reshape(-1)), rows.size, rows.size, squares.BLOCK)])
     return into if into.dtype == values.dtype else into.view(values.dtype.newbyteorder("="))
 
 
@@ -267,10 +304,10 @@ def scatter(table: Host, values: Host, groups: Groups, op: str) -> None:
     order, ids, starts = groups
     rows, name = _rows(values)
     into, _ = _rows(table)
-    _shared(scatter_kernel(name, op), (rows, order, starts, _places(ids), into), starts, rows.shape[1])
+    run_tasks([_of_rows(scatter_kernel(name, op), (rows, order, starts, _places(ids), into), starts, rows.shape[1])])
 
 
-def step(formula: Formula, values: Host, groups: Groups, table: Host, state: Sequence[Host], numbers: Host) -> None:
+def step(formula: Formula, values: Host, groups: Groups, table: Host, state: Sequence[Host], numbers: Host) -> Task:
     """A step of an optimizer, in place, on the rows that ids name; ids are in range, table and state
     as `scatter` has a table."""
     order, ids, starts = groups
@@ -280,13 +317,12 @@ def step(formula: Formula, values: Host, groups: Groups, table: Host, state: Seq
     for x, spec in zip(state, formula.state, strict=True):
         states.append(x.reshape(len(x), 1 if spec.per_row else width))
     kernel = step_kernel(formula, name, gradient)
-    given = (rows, order, starts, _places(ids), into, tuple(states), numbers)
-    _shared(kernel, given, starts, width, sparse=int(starts[-1] - starts[0]) < len(ids))
+    return _of_rows(kernel, (rows, order, starts, _places(ids), into, tuple(states), numbers), starts, width)
 
 
 def rest_step(
     formula: Formula, values: Host | None, skip: Host, table: Host, state: Sequence[Host], numbers: Host
-) -> None:
+) -> Task:
     """A step of an optimizer, in place, on all rows but those of skip (row numbers, ascending): the gradient is values,
     as large as the table, or 0. The state is as large as the table, squares are those of elements; table and state as
     `scatter` has a table."""
@@ -295,7 +331,7 @@ def rest_step(
     given, gradient = (into[:0], "") if values is None else _rows(values)
     flat = tuple(x.reshape(1, -1) for x in state)
     arrays = (given.reshape(1, -1), _places(skip), into.reshape(1, -1), flat, numbers)
-    _shared_evenly(rest_kernel(formula, name, gradient), (*arrays, width), rows, width=width)
+    return Task(rest_kernel(formula, name, gradient), (*arrays, width), rows, rows * width)
 
 
 #: The methods of `islices.backend.Backend` that kernels carry out, by name: on views of host memory, with the method's

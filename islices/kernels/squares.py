@@ -164,7 +164,7 @@ def rows_kernel(dtype: str, ord: int) -> Kernel:
 
 
 def _total(bins: Any, ord: Any) -> Any:
-    """(x, exponent): what the bins hold together, of squares the root, is x 2^exponent, x rounded once to float64. NaN or
+    """(x, exponent): what the bins hold together, of squares the root, is x 2^exponent, rounded once to float64. NaN or
     infinite, if a number is."""
     count = len(bins)
     if bins[count - 1, 1]:

@@ -20,6 +20,8 @@ __all__ = ["LAST_STEP", "Numbers", "power_of", "single", "step_numbers"]
 
 #: What the count of steps, an int32, can hold.
 LAST_STEP = 2**31 - 1
+#: Counts of which a formula's numbers are kept.
+COUNTS = 8
 #: Bits of the step count.
 BITS = 32
 
@@ -157,8 +159,8 @@ def step_numbers(B: Backend, formula: Formula, hyper: Hyper, step: Array, wide: 
 
 
 def _known_numbers(formula: Formula, hyper: tuple[tuple[str, Any], ...], count: int, wide: str) -> Array:
-    """The numbers at a count that is known. Of those found last there is a copy: many parameters of one model take a
-    step of the same numbers, and some rules have the same ones at every step."""
+    """The numbers at a count that is known. Those found last are kept: many parameters of one model take a step of the
+    same numbers, and some rules have the same ones at every step."""
     last = _last_numbers(formula, hyper, wide)
     known = last.get(None, last.get(count))
     if known is None:
@@ -168,14 +170,15 @@ def _known_numbers(formula: Formula, hyper: tuple[tuple[str, Any], ...], count: 
             for x in _in_order(formula, numbers):
                 found.append(x.item() if isinstance(x, np.ndarray) else as_float(x))
             known = np.array(found, wide)
-        last.clear()
+        if len(last) >= COUNTS:
+            last.clear()
         last[count if numbers.counted else None] = known
     return known
 
 
 @lru_cache(maxsize=64)
 def _last_numbers(formula: Formula, hyper: tuple[tuple[str, Any], ...], wide: str) -> dict[int | None, Array]:
-    """count -> the numbers, None for any count: at most one entry, which `_known_numbers` replaces."""
+    """count -> the numbers, None for any count: a few, which `_known_numbers` keeps."""
     return {}
 
 
