@@ -272,6 +272,8 @@ class RowOptimizer(torch.optim.Optimizer):
 
 
 def _equal(frozen: Any, seen: Any) -> bool:
+    if frozen is None:
+        return seen is None
     if isinstance(frozen, torch.Tensor):
         return torch.equal(frozen, seen)
     return frozen == seen if isinstance(frozen, (list, tuple)) else bool(np.array_equal(frozen, seen))
