@@ -15,7 +15,7 @@ import numpy as np
 
 from islices import kernels
 from islices.arguments import LARGEST, check_flag, show
-from islices.backend import INDEX_NAMES, INDICES, INTEGERS, Array, Backend, Look
+from islices.backend import INDEX_NAMES, INDICES, INTEGERS, Array, Backend, Look, Slots
 from islices.registry import describe, find_backend
 from islices.shapes import MOST_NDIM
 
@@ -62,7 +62,9 @@ class IndexedSlices:
     array([2., 2.], dtype=float32)
     """
 
-    __slots__ = ("__weakref__", "_look", "backend", "coalesced", "dense_shape", "indices", "padded", "values")
+    __slots__ = (
+        "__weakref__", "_look", "_slots", "backend", "coalesced", "dense_shape", "indices", "padded", "values",
+    )  # fmt: skip
     __array_ufunc__ = None  # NumPy's operators hand over to ours
     _islices_backend = True
 
@@ -74,6 +76,8 @@ class IndexedSlices:
     backend: Backend
     #: the backend's at the arrays, of slices that live no longer than the call that adopted them
     _look: Look | None
+    #: what the values are computed from when they are first read (`islices.slots`); None where they are there
+    _slots: Slots | None
 
     def __init__(
         self,
@@ -121,6 +125,43 @@ class IndexedSlices:
         """An instance of parts the library itself made: nothing is looked at."""
         return _fill(object.__new__(cls), backend, values, indices, dense_shape, coalesced, padded, None)
 
+    @classmethod
+    def _deferred(
+        cls,
+        backend: Backend,
+        slots: Slots,
+        dense_shape: tuple[int | None, ...],
+        *,
+        coalesced: bool = False,
+        padded: bool = False,
+    ) -> IndexedSlices:
+        """An instance whose values are computed when they are read: nobody else holds, or can change, what they are
+        computed from."""
+        self = _fill(object.__new__(cls), backend, None, slots.indices, dense_shape, coalesced, padded, None, slots)
+        object.__delattr__(self, "values")
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        """The values that are not there yet: Python asks here for what is not set."""
+        if name != "values" or self._slots is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        values = IndexedSlices._compute(self)
+        if not self.backend.is_traced(values):  # a value of one trace does not outlive it
+            object.__setattr__(self, "values", values)
+            object.__setattr__(self, "_slots", None)  # the caller may change the values in place
+        return values
+
+    #: of `islices.slots`, which is built on this module
+    _compute: ClassVar[Callable[[IndexedSlices], Array]]
+
+    @property
+    def _arrays(self) -> tuple[Array, ...]:
+        """What there is in memory: values and indices, or the array of rows, indices and positions."""
+        slots = self._slots
+        if slots is None:
+            return self.values, self.indices
+        return slots.values, self.indices, *(() if slots.positions is None else (slots.positions,))
+
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"IndexedSlices is immutable: use .replace({name}=...) for a changed copy")
 
@@ -138,7 +179,7 @@ class IndexedSlices:
     @property
     def dtype(self) -> Any:
         """The framework's own dtype of the values."""
-        return self.values.dtype
+        return self._arrays[0].dtype
 
     def replace(self, *, values: Array | None = None, indices: Array | None = None) -> IndexedSlices:
         """A copy with other values, or other indices, or both; what is replaced is checked.
@@ -173,11 +214,12 @@ class IndexedSlices:
         return IndexedSlices(self.values if values is None else values, indices, self.dense_shape, padded=self.padded)
 
     def __repr__(self) -> str:
-        if not self.backend.is_array(self.values):  # a pytree of something else
-            return f"IndexedSlices({self.values!r}, {self.indices!r}, {self.dense_shape})"
-        n = self.backend.shape(self.values)[0]
+        values = self._arrays[0]
+        if not self.backend.is_array(values):  # a pytree of something else
+            return f"IndexedSlices({values!r}, {self.indices!r}, {self.dense_shape})"
+        n = self.backend.shape(self.indices)[0]
         flags = "".join(f", {name}" for name in ("coalesced", "padded") if getattr(self, name))
-        dtypes = f"{self.backend.dtype(self.values)}, {self.backend.dtype(self.indices)}"
+        dtypes = f"{self.backend.dtype(values)}, {self.backend.dtype(self.indices)}"
         return f"IndexedSlices(n={n}, dense_shape={self.dense_shape}, {dtypes}, {self.backend.name}{flags})"
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -217,9 +259,9 @@ class IndexedSlices:
 
 
 #: What sets a slot of an instance: `IndexedSlices` itself refuses to.
-_backend, _values, _indices, _dense_shape, _coalesced, _padded, _look_at = (
+_backend, _values, _indices, _dense_shape, _coalesced, _padded, _look_at, _slots = (
     vars(IndexedSlices)[name].__set__
-    for name in ("backend", "values", "indices", "dense_shape", "coalesced", "padded", "_look")
+    for name in ("backend", "values", "indices", "dense_shape", "coalesced", "padded", "_look", "_slots")
 )
 
 
@@ -232,6 +274,7 @@ def _fill(
     coalesced: bool,
     padded: bool,
     look: Look | None,
+    slots: Slots | None = None,
 ) -> IndexedSlices:
     """An instance with its parts set, each by the call that takes least time."""
     _backend(self, backend)
@@ -241,6 +284,7 @@ def _fill(
     _coalesced(self, coalesced)
     _padded(self, padded)
     _look_at(self, look)
+    _slots(self, slots)
     return self
 
 
@@ -348,8 +392,8 @@ def check_indices(
     look: Look | None = None,
 ) -> None:
     """Raise IndexError for an index out of range, ValueError for a false claim of coalesced (SPEC clause 2). look is
-    the backend's, the indices last, where it is known."""
-    view = look.views[-1] if look and look.views else backend.host_view(indices)
+    the backend's at `IndexedSlices._arrays`, where it is known."""
+    view = look.views[1] if look and look.views else backend.host_view(indices)
     if view is None:
         view = backend.to_numpy(indices)
     if len(view) == 0:

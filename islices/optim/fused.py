@@ -47,8 +47,8 @@ def fused_steps(works: Sequence[Work]) -> list[tuple[Any, dict[str, Array]] | No
             opened = _opened(work)
             if opened is not None:
                 begun.append((k, opened))
-    grouped = compiled.group_all([x.gradient[1] for _, x in begun if len(x.gradient) == 2])
-    named = [next(grouped) if len(x.gradient) == 2 else None for _, x in begun]
+    grouped = compiled.group_all([x.gradient[1] for _, x in begun if len(x.gradient) > 1])
+    named = [next(grouped) if len(x.gradient) > 1 else None for _, x in begun]
     tasks: list[Any] = []
     for (_, x), groups in zip(begun, named, strict=True):
         tasks += _tasks(x, groups)
@@ -67,6 +67,7 @@ class _Opened(NamedTuple):
     state: Mapping[str, Host]
     changed: Array
     results: Sequence[Array]
+    factor: Any  # of the gradient's values; None: 1
 
     @property
     def target(self) -> Host:
@@ -87,20 +88,23 @@ def _opened(work: Work) -> _Opened | None:
     """The step's arrays to be written into; None where they are not there, and nothing has happened."""
     B, grad, compiled = work.B, work.grad, kernels.active()
     assert compiled is not None, "asked before"
-    gradient = work.views if B.host_only or modes.on_host() else None
+    gradient, factor = work.views if B.host_only or modes.on_host() else None, None
     if work.frozen is not None and isinstance(grad, IndexedSlices):
         grad, gradient = without_frozen(grad, work.frozen), None
     if gradient is None:  # recorded, or not what was looked at
         given = (grad.values, grad.indices) if isinstance(grad, IndexedSlices) else (grad,)
         with B.scope():
             gradient = modes.host_views(B, (B.stop_gradient(given[0]), *given[1:]))
-    if gradient is None or (len(gradient) == 2 and not compiled.is_packed(gradient[1], grad.dense_shape[0])):
+    elif isinstance(grad, IndexedSlices) and grad._slots is not None:
+        factor = grad._slots.factor
+    if gradient is None or (len(gradient) > 1 and not compiled.is_packed(gradient[1], grad.dense_shape[0])):
         return None
     opened = open_tables(B, [work.weights, *work.arrays.values()], donate=work.donate)
     if opened is None:
         return None
     (weights, *views), (changed, *results) = opened
-    return _Opened(work, gradient, weights, dict(zip(work.arrays, views, strict=True)), changed, results)
+    state = dict(zip(work.arrays, views, strict=True))
+    return _Opened(work, gradient, weights, state, changed, results, factor)
 
 
 def _tasks(x: _Opened, named: Groups | None) -> list[Any]:
@@ -108,11 +112,13 @@ def _tasks(x: _Opened, named: Groups | None) -> list[Any]:
     compiled, work = kernels.active(), x.work
     assert compiled is not None, "asked before"
     formula, values, some = work.formula, x.gradient[0], x.moves(named)
+    if len(x.gradient) > 2:
+        named = compiled.placed(named, x.gradient[2])
     if some is None and (formula.squares == "row" or any(spec.per_row for spec in formula.state)):  # a row at a time
         for groups in _blocks(named, x.weights.shape, work.frozen):  # nothing of the table's size is allocated
-            compiled.run_tasks([compiled.step(formula, values, groups, x.target, x.own, work.known)])
+            compiled.run_tasks([compiled.step(formula, values, groups, x.target, x.own, work.known, x.factor)])
         return []
-    tasks = [compiled.step(formula, values, named, x.target, x.own, work.known)] if named else []
+    tasks = [compiled.step(formula, values, named, x.target, x.own, work.known, x.factor)] if named else []
     if some is None:
         skip = named[1] if named else np.empty(0, np.int64)
         if work.frozen is not None:
