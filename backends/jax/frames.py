@@ -20,6 +20,7 @@ from islices.kernels.compiling import inline
 __all__ = [
     "API",
     "CONTEXT",
+    "DATA",
     "SIGNATURE",
     "attribute",
     "axis",

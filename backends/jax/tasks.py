@@ -22,7 +22,7 @@ from islices.backends.jax.frames import API, CONTEXT, word
 from islices.kernels import threads
 from islices.kernels.compiling import compile_callback, fingerprint, inline
 
-__all__ = ["add_atomically", "compile_task"]
+__all__ = ["add_atomically", "compile_task", "num_threads"]
 
 # ---------------------------------------------------------------------- words of a block
 #: Those who know the block; the next part and how many have ended; how many there are; what a part is given.
@@ -31,8 +31,6 @@ REFERENCES, NEXT, ENDED, PARTS, FRAME, CALL, WORDS = range(7)
 DESTROY_ERROR, SCHEDULE = 8, 17
 #: The arguments of both, in words, the first of which is their size in bytes.
 SCHEDULE_ARGUMENTS, DESTROY_ARGUMENTS = 5, 3
-#: Whether the process offers what is called here under these names.
-SHARES = sys.platform != "win32"
 
 _WORD = ir.IntType(64)
 #: The number of threads, as compiled code finds it in any process.
@@ -100,10 +98,30 @@ def _symbol(name: str) -> Any:
     return intrinsic(address)
 
 
-_num_threads = _symbol(_THREADS)
-_malloc = types.ExternalFunction("malloc", signatures.signature(types.intp, types.intp))
-_free = types.ExternalFunction("free", signatures.signature(types.void, types.intp))
-_yield = types.ExternalFunction("sched_yield", signatures.signature(types.int32))
+_place_of_threads = _symbol(_THREADS)
+if sys.platform != "win32":
+    _malloc = types.ExternalFunction("malloc", signatures.signature(types.intp, types.intp))
+    _free = types.ExternalFunction("free", signatures.signature(types.void, types.intp))
+    _yield = types.ExternalFunction("sched_yield", signatures.signature(types.int32))
+else:  # nothing is shared
+
+    @inline
+    def _malloc(size: int) -> int:
+        return 0
+
+    @inline
+    def _free(block: int) -> None:
+        pass
+
+    @inline
+    def _yield() -> int:
+        return 0
+
+
+@inline
+def num_threads() -> int:
+    """In how many threads kernels run, now."""
+    return word(_place_of_threads(), 0)  # type: ignore[no-any-return]
 
 
 # ---------------------------------------------------------------------- what the threads run
@@ -114,9 +132,8 @@ def _task(block: Any) -> Any:
         part(word(block, FRAME), word(block, CALL), k, word(block, PARTS))
         add_atomically(block, ENDED, 1)
         k = add_atomically(block, NEXT, 1)
-    if SHARES:
-        if add_atomically(block, REFERENCES, -1) == 1:
-            _free(block)
+    if add_atomically(block, REFERENCES, -1) == 1:
+        _free(block)
     return 0
 
 
@@ -125,13 +142,12 @@ part: Any = None  # (frame, call, k, parts): what `_task` leaves open
 
 def _run_parts(frame: Any, call: Any, parts: Any) -> None:
     """The task's parts of one call, in as many threads as are set."""
-    helpers, block = min(parts, word(_num_threads(), 0)) - 1, 0
-    if SHARES:
-        if helpers > 0:
-            block = _malloc(8 * WORDS)
+    helpers, block = min(parts, num_threads()) - 1, 0
+    if helpers > 0:
+        block = _malloc(8 * WORDS)
     if block == 0:
         block, helpers = _words(), 0
-    # the task's own, one for the wait below where the block is shared, and one that nobody gives back where it is not
+    # the caller's for the task, and for the wait below: on the stack that is never given back
     _write(block, REFERENCES, helpers + 2)
     _write(block, NEXT, 0)
     _write(block, ENDED, 0)
@@ -139,27 +155,26 @@ def _run_parts(frame: Any, call: Any, parts: Any) -> None:
     _write(block, FRAME, frame)
     _write(block, CALL, call)
     given = 0
-    while given < helpers and _scheduled(frame, block):
+    while given < helpers and _scheduled(frame, task(), block):
         given += 1
     if given < helpers:  # no reference of ours is the last
         add_atomically(block, REFERENCES, given - helpers)
     _call(task(), block)
-    if SHARES:
-        if helpers > 0:
-            while add_atomically(block, ENDED, 0) < parts:
-                _yield()
-            if add_atomically(block, REFERENCES, -1) == 1:
-                _free(block)
+    if helpers > 0:
+        while add_atomically(block, ENDED, 0) < parts:
+            _yield()
+        if add_atomically(block, REFERENCES, -1) == 1:
+            _free(block)
 
 
 @inline
-def _scheduled(frame: int, block: int) -> bool:
-    """Whether one of XLA's threads is to run the task of a block."""
+def _scheduled(frame: int, task: int, block: int) -> bool:
+    """Whether one of XLA's threads is to run the task, at its address, of a block."""
     given, api = _words(), word(frame, API)
     _write(given, 0, 8 * SCHEDULE_ARGUMENTS)
     _write(given, 1, 0)
     _write(given, 2, word(frame, CONTEXT))
-    _write(given, 3, task())
+    _write(given, 3, task)
     _write(given, 4, block)
     error = _call(word(api, SCHEDULE), given)
     if error != 0:  # there are no threads

@@ -53,7 +53,7 @@ def _add_number(x: Any, place: Any, limbs: Any) -> None:
 
 
 def _round(limbs: Any, ord: Any) -> Any:
-    """The sum in limbs, of squares (ord 2) its root, rounded once; limbs are changed. NaN or infinite, if a number was."""
+    """The sum in limbs, of squares (ord 2) its root, rounded once; NaN or infinite, if a number was. limbs change."""
     if limbs[LIMBS]:
         return np.nan if limbs[LIMBS + 1] else np.inf
     carry = np.int64(0)
