@@ -22,6 +22,7 @@ from islices.kernels.folding import fold_kernel, sum_kernel
 from islices.kernels.grouping import bounds_kernel, group_kernel
 from islices.kernels.scaling import scale_kernel
 from islices.kernels.threads import get_num_threads, rouse, run_parts
+from islices.kernels.totals import total
 from islices.kernels.updating import rest_kernel, scatter_kernel, step_kernel
 from islices.memory import ALIGNMENT, empty, zeros
 from islices.optim.formulas import Formula
@@ -285,7 +286,7 @@ def norm(leaves: Sequence[tuple[Host, Host | None, Host | None]], ord: int) -> f
         width = rows.shape[1]
         tasks.append(_of_rows(_into_bins, given, starts, width, multiple=max(1, squares.BLOCK // max(1, width))))
     run_tasks(tasks)
-    return squares.total(narrow + wide, ord)
+    return total(narrow + wide, ord)
 
 
 def _into_bins(kernel: Kernel, given: tuple[Host, ...], dtype: str, free: list[Host], first: int, last: int) -> None:

@@ -2,15 +2,15 @@
 
 A block of numbers, scaled by a power of two to less than 1 in size, is cut at two places below its largest term: added
 to a large constant, a term shows its upper bits as an integer, exactly; what is left, its lower ones. Integers add up
-in whatever order, by block size in *bins*, one for each power of two, and `total` puts them together.
+in whatever order, by block size in *bins*, one for each power of two, which `islices.kernels.totals` puts together.
 What is dropped is below 2^-96 of the block's largest term: far more than a float64 can show. `islices.exact_norms` says
 the same in whole arrays, for frameworks and traces. SPEC clause 7.
-May import: `numpy`, `islices.kernels.compiling`, `islices.kernels.folding`, `islices.kernels.halves`.
+May import: `numpy`, `islices.kernels.compiling`, `islices.kernels.folding`, `islices.kernels.halves`,
+`islices.kernels.totals`.
 """
 
 from __future__ import annotations
 
-import math
 from functools import cache
 from typing import Any, cast
 
@@ -19,15 +19,15 @@ import numpy as np
 from islices.kernels.compiling import INTEGER, Kernel, compile_kernel, inline, matrix, vector
 from islices.kernels.folding import fold_kernel
 from islices.kernels.halves import FORMATS
+from islices.kernels.totals import CUT
 
-__all__ = ["BINS", "dense_kernel", "rows_kernel", "total"]
+__all__ = ["BINS", "dense_kernel", "rows_kernel"]
 
 #: A bin for each power of two that a number's size can have, and one for what is not finite.
 BINS = {"float32": 256, "float64": 2048}
 #: Terms cut at a time, so that they stay in the first-level cache and their sums in 63 bits.
 BLOCK = 2048
-#: Bits below 1 of the first and second cut, and the constants that make them.
-CUT = 48
+#: What added to a term makes the first and the second cut.
 FIRST, SECOND = 1.5 * 2.0 ** (52 - CUT), 1.5 * 2.0 ** (52 - 2 * CUT)
 #: Added to a number below 1, leaves its upper half.
 HALVES = 1.5 * 2.0**26
@@ -161,90 +161,3 @@ def rows_kernel(dtype: str, ord: int) -> Kernel:
     arguments = (matrix(stored, readonly=True), places, places, INTEGER, INTEGER, matrix(np.int64))
     parts = {"fold": fold_kernel(dtype), "dense": dense_kernel(dtype, ord)}
     return compile_kernel(_rows, arguments, STORED=np.dtype(stored), **parts)
-
-
-def _total(bins: Any, ord: Any) -> Any:
-    """(x, exponent): what the bins hold together, of squares the root, is x 2^exponent, rounded once to float64. NaN or
-    infinite, if a number is."""
-    count = len(bins)
-    if bins[count - 1, 1]:
-        return (np.nan if bins[count - 1, 0] else np.inf), 0
-    begin, end = count, 0
-    for k in range(count):
-        if bins[k, 0] or bins[k, 1] or bins[k, 2] or bins[k, 3]:
-            begin, end = min(begin, k), k + 1
-    if end == 0:
-        return 0.0, 0
-    # a number of so many digits of 32 bits, the lowest first; they carry when all are added
-    digits = np.zeros(ord * (end - begin) // 32 + 7, np.int64)
-    for k in range(begin, end):
-        place = ord * (k - begin)
-        add_at(digits, place + CUT + 32, bins[k, 0])
-        add_at(digits, place + CUT, bins[k, 1])
-        add_at(digits, place + 32, bins[k, 2])
-        add_at(digits, place, bins[k, 3])
-    carry, top = np.int64(0), -1
-    for i in range(len(digits)):
-        carry += digits[i]
-        digits[i] = carry & DIGIT
-        carry >>= 32
-        if digits[i]:
-            top = i
-    if carry < 0 or top < 0:
-        return 0.0, 0
-    bits = 32 * top
-    while digits[top] >> (bits - 32 * top):
-        bits += 1
-    # to 64 bits and one that says whether there are more: a float64 of that is rounded once
-    excess = max(0, bits - 64)
-    i, by = excess // 32, excess % 32
-    kept = (np.uint64(digits[i]) >> np.uint64(by)) | (np.uint64(digits[i + 1]) << np.uint64(32 - by))
-    if by > 0:
-        kept |= np.uint64(digits[i + 2]) << np.uint64(64 - by)
-    rest = digits[i] & ((1 << by) - 1)
-    for j in range(i):
-        rest |= digits[j]
-    if rest:
-        kept |= np.uint64(1)
-    x, exponent = np.float64(kept), ord * (begin - (count // 2 - 1) + 1) - 2 * CUT + excess
-    if ord == 1:
-        return x, exponent
-    odd = exponent & 1  # of an even exponent the half is the root's
-    return math.sqrt(x + x if odd else x), (exponent - odd) // 2
-
-
-def _add_at(digits: Any, place: Any, x: Any) -> None:
-    """x 2^place added to digits."""
-    i, by = place // 32, place % 32
-    low, high = x & DIGIT, (x >> 32) << by
-    digits[i] += (low << by) & DIGIT
-    digits[i + 1] += (low >> (32 - by)) + (high & DIGIT)
-    digits[i + 2] += high >> 32
-
-
-#: What a digit of 32 bits can be.
-DIGIT = (1 << 32) - 1
-add_at: Any = inline(_add_at)
-
-
-@cache
-def _total_kernel() -> Kernel:
-    return compile_kernel(_total, (matrix(np.int64), INTEGER), add_at=add_at)
-
-
-def total(bins: list[np.ndarray[Any, Any]], ord: int) -> float:
-    """What the bins hold together, of squares the root, rounded once, to float64. NaN or infinite, if a number is."""
-    if not bins:
-        return 0.0
-    whole = bins[0]
-    if len(bins) > 1:
-        whole = np.zeros((max(map(len, bins)), 4), np.int64)
-        for part in bins:
-            start = (len(whole) - len(part)) // 2  # a power of two lies as far from the middle in both
-            whole[start : start + len(part) - 1] += part[:-1]
-            whole[-1] += part[-1]
-    x, exponent = _total_kernel()(whole, ord)
-    try:
-        return math.ldexp(x, exponent)
-    except OverflowError:
-        return math.inf
