@@ -24,12 +24,13 @@ from islices.conformance.tools.bench.imports import import_times
 from islices.conformance.tools.bench.limit import OPTIMIZERS
 from islices.conformance.tools.bench.plot import draw
 from islices.conformance.tools.bench.report import show, tables
+from islices.conformance.tools.bench.steps.model import cases_of
 from islices.conformance.tools.bench.worker import PARTS
 from islices.registry import list_backends
 
 __all__ = ["COMMAND"]
 
-DEFAULT_PARTS = ("import", "operations", "small", "updates", "memory")
+DEFAULT_PARTS = ("step", "import", "operations", "small", "updates", "memory")
 #: Table sizes of the part "gradient"; frameworks that have its two parts.
 GRADIENT_ROWS = (10**5, 10**6, 10**7, 10**8)
 EMBEDDINGS = ("torch", "tensorflow", "jax", "mxnet")
@@ -39,6 +40,8 @@ PATIENCE = 900
 
 EPILOG = """\
 parts
+  step        whole training steps: lookup, loss, gradient, clipping, optimizer, eager and compiled, beside what is
+              written by hand, the framework's optimizers and FBGEMM's; on torch also 26 tables at once
   operations  coalesce, clip_by_global_norm, norm, to_dense and scatter_add, from a framework's arrays of values and
               indices (validated) to a result that is computed
   small       coalesce, clip and an SGD step on 64 x 16: what a call costs
@@ -196,6 +199,9 @@ def _jobs(part: str, name: str, cases: list[Benchmark], optimizers: tuple[str, .
         return [job | {"rows": rows, "steps": 1} for rows in GRADIENT_ROWS if name in EMBEDDINGS]
     if part == "samples":
         return [job | {"steps": 1}] if name in EMBEDDINGS else []
+    if part == "step":
+        # NumPy differentiates nothing; a process a case, for its tables take gigabytes
+        return [job | {"case": case, "steps": 1} for case in cases_of(name) if name in EMBEDDINGS]
     if part == "updates":
         return [job | {"optimizers": optimizers, "steps": len(optimizers)}]
     return [job | {"steps": {"small": 3, "memory": 3, "growth": 6}[part]}]
