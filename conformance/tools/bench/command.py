@@ -30,7 +30,7 @@ from islices.registry import list_backends
 
 __all__ = ["COMMAND"]
 
-DEFAULT_PARTS = ("step", "import", "operations", "small", "updates", "memory")
+DEFAULT_PARTS = ("import", "operations", "small", "updates", "memory")
 #: Table sizes of the part "gradient"; frameworks that have its two parts.
 GRADIENT_ROWS = (10**5, 10**6, 10**7, 10**8)
 EMBEDDINGS = ("torch", "tensorflow", "jax", "mxnet")
@@ -40,8 +40,6 @@ PATIENCE = 900
 
 EPILOG = """\
 parts
-  step        whole training steps: lookup, loss, gradient, clipping, optimizer, eager and compiled, beside what is
-              written by hand, the framework's optimizers and FBGEMM's; on torch also 26 tables at once
   operations  coalesce, clip_by_global_norm, norm, to_dense and scatter_add, from a framework's arrays of values and
               indices (validated) to a result that is computed
   small       coalesce, clip and an SGD step on 64 x 16: what a call costs
@@ -50,6 +48,8 @@ parts
   memory      what a call needs at its peak beside its inputs
   import      `import islices` against `import numpy`
 and only when asked for
+  step        whole training steps: lookup, loss, gradient, clipping, optimizer, eager and compiled, beside what is
+              written by hand, the frameworks' optimizers and FBGEMM's; on torch also 26 tables; up to 12 GB of memory
   gradient    value_and_grad of a lookup while the table grows to 1e8 rows
   samples     norms and clipped sum of 64 samples' gradients
   growth      an optimizer's step on tables of 1e5 and of 1e8 rows
@@ -65,11 +65,15 @@ columns
               threads copy memory, measured beside each case
   scipy       csr.T @ v, where SciPy is installed
 
+  In the tables of the part step a line is a way. x copy: its time by that of a copy of the bytes that the step must
+  move. x own: how many times as fast as the fastest own way of the same step. Losses are compared before.
+
 examples
   islices bench                                           the default set, some minutes for five backends
   islices bench -b torch --json run.json --plot run.png   one backend; figures and a picture for later
   islices bench --part operations --operation coalesce --slices 1024 --slices 65536 --dim 64
   islices bench --part updates --threads 1                on one core
+  islices bench --part step -b torch --repeat 15          whole steps on torch, some minutes
   islices bench --full -b numpy                           every size, length, distribution and type: hours
   islices bench --read run.json --markdown                the tables of an earlier run again
   islices bench --compare old.json new.json               what became faster or slower

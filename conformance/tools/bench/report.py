@@ -15,7 +15,7 @@ from islices.conformance.tools.bench.small import WAYS
 from islices.conformance.tools.bench.steps import report as report_steps
 from islices.conformance.tools.bench.tables import Table, figures, is_disturbed, name_of
 
-__all__ = ["show", "tables"]
+__all__ = ["markdown", "show", "tables"]
 
 
 # ---------------------------------------------------------------------- what a run says
@@ -182,10 +182,11 @@ def show(found: list[Table], options: argparse.Namespace) -> None:
         for table in found:
             _draw(table, console)
         return
-    print("\n\n".join("\n".join(_markdown(table)) for table in found), file=stream)
+    print("\n\n".join("\n".join(markdown(table)) for table in found), file=stream)
 
 
-def _markdown(table: Table) -> list[str]:
+def markdown(table: Table) -> list[str]:
+    """The lines of a table, its title first."""
     if not table.heads:
         return table.title.splitlines()
     heads, words = list(table.heads), table.words
