@@ -37,7 +37,7 @@ from islices.norms import Leaf, Total, check_float, each_leaf, norm_dtype, parts
 from islices.registry import describe, get_backend
 from islices.rows import coalesce
 from islices.slices import IndexedSlices
-from islices.slots import times
+from islices.slots import known_times, times
 from islices.trees import rebuild
 from islices.unitwise import clip_units
 
@@ -253,6 +253,8 @@ def _clipped(leaf: Any, clip: Clip | None, formula: ClipFormula) -> Any:
         clipped = derivatives.attach_scaled(B, clipped, member, *clip.attached, slack=formula.slack)
     if not isinstance(leaf, IndexedSlices):
         return clipped
+    if clip.factor is not None and modes.is_traced(B, clipped):
+        return known_times(leaf, _rounded(leaf, clip.factor), clipped)
     return IndexedSlices._trusted(
         B, clipped, leaf.indices, leaf.dense_shape, coalesced=leaf.coalesced, padded=leaf.padded
     )
