@@ -30,8 +30,8 @@ from tensorflow.python.autograph.core import config
 from tensorflow.python.eager import record
 from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as possible_gradient_types
 
-from islices.backend import Array, Backend, Gradient, LookedUp, NativeParts, RaggedParts, Source, Transform, Use
-from islices.backends.tensorflow import keras_layers, memory, ragged, recording
+from islices.backend import Array, Backend, Gradient, LookedUp, NativeParts, RaggedParts, Slots, Source, Transform, Use
+from islices.backends.tensorflow import host_calls, keras_layers, memory, ragged, recording
 from islices.backends.tensorflow import segments as segments_of
 from islices.backends.tensorflow.sparse import indexed_slices, take_apart
 
@@ -248,6 +248,13 @@ class TensorflowBackend(Backend):
         sums = self.segment_sum(values, place, tf.size(distinct, tf.int64))
         return tf.gather(sums, order), tf.gather(distinct, order)
 
+    def sum_rows(self, values: Array, indices: Array, rows: int | None, *, loose: bool) -> tuple[Array, Array]:
+        def by_operations(values: Array, indices: Array) -> tuple[Array, Array]:
+            return super(TensorflowBackend, self).sum_rows(values, indices, rows, loose=loose)
+
+        traced = self.is_traced(values) and host_calls.sum_rows(values, indices, rows, by_operations)
+        return traced or by_operations(values, indices)
+
     def scatter_rows(self, values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
         if self.is_traced(ids):
             values, ids = self.select(values, ids, self.in_range(ids, shape[0]), shape[0])
@@ -293,6 +300,21 @@ class TensorflowBackend(Backend):
                 return tf.tensor_scatter_nd_update(table, tf.cast(ids, tf.int64)[:, None], values)
             tf.raw_ops.ResourceScatterUpdate(resource=memory.handle(table), indices=ids, updates=values)
         return table
+
+    def traced_norm(
+        self, leaves: Sequence[Slots], ord: int, otherwise: Callable[[Sequence[Slots]], Array]
+    ) -> Array | None:
+        return host_calls.norm(leaves, ord, otherwise)
+
+    def traced_step(
+        self,
+        formula: Any,
+        slots: Slots,
+        numbers: Array,
+        tables: Sequence[Array],
+        otherwise: Callable[..., Sequence[Array]],
+    ) -> Sequence[Array] | None:
+        return host_calls.step(formula, slots, numbers, tables, otherwise)
 
     def in_place(self, x: Array) -> bool:
         return not isinstance(x, tf.Tensor)

@@ -1,7 +1,8 @@
 """What makes an optimizer of Keras see row-sparse gradients as they are meant: summed, then clipped, then its own step.
 
 Everything happens where the gradients of all replicas have just been added up: behind the loss scale and the
-accumulation of micro-batches, before the rule of the optimizer. May import: `keras`, `tensorflow`, the core.
+accumulation of micro-batches, before the rule of the optimizer. May import: `keras`, `tensorflow`, the core, this
+folder.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_util
 
 from islices.arguments import is_real
+from islices.backends.tensorflow.host_calls import compiled_by_xla
 from islices.clip import clip_by_norm, clip_by_value
 from islices.clip_formulas import BY_GLOBAL_NORM, BY_NORM, BY_VALUE, Semantics, lookup_formula
 from islices.conversion import from_native, to_native
@@ -24,7 +25,7 @@ from islices.registry import describe
 from islices.rows import coalesce
 from islices.slices import IndexedSlices
 
-__all__ = ["Coalesced", "adopted", "compiled_by_xla"]
+__all__ = ["Coalesced", "adopted"]
 
 if keras.backend.backend() != "tensorflow":
     raise ImportError(
@@ -177,11 +178,6 @@ def _sum_duplicates(grad: Any, variable: Any) -> Any:
     if not isinstance(leaf, IndexedSlices):
         return leaf
     return _sum_in_place(leaf) if compiled_by_xla() else coalesce(leaf)
-
-
-def compiled_by_xla() -> bool:
-    graph = tf.compat.v1.get_default_graph()
-    return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
 
 
 def _sum_in_place(s: IndexedSlices) -> IndexedSlices:
