@@ -12,6 +12,7 @@ May import: `tensorflow`, `numpy`, the core, this folder.
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -22,6 +23,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import record
 from tensorflow.python.ops import control_flow_util
+from tensorflow.python.ops.parallel_for import pfor
 
 from islices import kernels, modes
 from islices.backend import Array, Slots
@@ -68,10 +70,34 @@ def _mark() -> str | None:
 def _if_here(call: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
     """What call gives where the graph runs in this process, else what otherwise gives."""
     with record.stop_recording():  # the gradient is given by whoever calls, or there is none
-        with tf.device("CPU:0"):
+        # the scope is what XLA's error names, where a function that was traced before is called within jit_compile
+        with tf.device("CPU:0"), tf.name_scope("islices_traced_outside_of_jit_compile"):
             handle = tf.raw_ops.VarHandleOp(dtype=tf.bool, shape=[], shared_name=_mark())
             here = tf.raw_ops.VarIsInitializedOp(resource=handle)
-        return tf.cond(here, call, otherwise)
+
+        def by_operations() -> Any:
+            with kernels.use_kernels(False):  # nor do these call any
+                return otherwise()
+
+        return tf.cond(here, call, by_operations)
+
+
+def _register_pfor() -> None:
+    """Tell tf.vectorized_map that the mark is the same for all members: it would make a loop of it, and of the call."""
+
+    def handle(given: Any) -> Any:
+        attributes = {name: given.get_attr(name) for name in ("dtype", "shape", "shared_name", "container")}
+        return pfor.wrap(tf.raw_ops.VarHandleOp(**attributes), False)
+
+    def initialized(given: Any) -> Any:
+        return pfor.wrap(tf.raw_ops.VarIsInitializedOp(resource=given.unstacked_input(0)), False)
+
+    for name, converter in (("VarHandleOp", handle), ("VarIsInitializedOp", initialized)):
+        with contextlib.suppress(KeyError):  # TensorFlow has one of its own
+            pfor.RegisterPFor(name)(converter)
+
+
+_register_pfor()
 
 
 # ---------------------------------------------------------------------- sums of rows
