@@ -34,6 +34,7 @@ from islices.backend import Array, Backend, Gradient, LookedUp, NativeParts, Rag
 from islices.backends.tensorflow import host_calls, keras_layers, memory, ragged, recording
 from islices.backends.tensorflow import segments as segments_of
 from islices.backends.tensorflow.sparse import indexed_slices, take_apart
+from islices.slots import expand
 
 __all__ = ["TensorflowBackend", "backend", "opaque"]
 
@@ -306,9 +307,10 @@ class TensorflowBackend(Backend):
     def traced_norm(
         self, leaves: Sequence[Slots], ord: int, otherwise: Callable[[Sequence[Slots]], Array]
     ) -> Array | None:
+        plain = [Slots(expand(self, x), x.indices, x.rows) if x.factor is not None else x for x in leaves]
         if host_calls.compiled_by_xla():
-            return otherwise([segments_of.slots_in_place(x) for x in leaves])
-        return host_calls.norm(leaves, ord, otherwise)
+            return otherwise([segments_of.slots_in_place(x) for x in plain])
+        return host_calls.norm(plain, ord, otherwise)
 
     def traced_step(
         self,

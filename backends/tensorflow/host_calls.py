@@ -162,36 +162,30 @@ def _sum_rows(values: Host, indices: Host, *, rows: int | None) -> list[Host]:
 
 # ---------------------------------------------------------------------- norms
 def norm(leaves: Sequence[Slots], ord: int, otherwise: Callable[[Sequence[Slots]], Array]) -> Array | None:
-    """See `Backend.traced_norm`."""
+    """See `Backend.traced_norm`; without factors."""
     if kernels_here() is None:
         return None
-    arrays = [x for leaf in leaves for x in (leaf.values, leaf.indices) if x is not None]
-    layout = tuple((leaf.indices is not None, leaf.rows) for leaf in leaves)
+    arrays: list[Array] = []
+    layout: list[tuple[bool, bool, int | None]] = []
+    for leaf in leaves:
+        arrays += [x for x in leaf[:2] if x is not None]
+        arrays += [] if leaf.positions is None else [leaf.positions]
+        layout.append((leaf.indices is not None, leaf.positions is not None, leaf.rows))
     callback = partial(_norm, layout=layout, ord=ord)
     exact = _if_here(lambda: tf.numpy_function(callback, arrays, tf.float64), lambda: otherwise(leaves))
     exact.set_shape((1,))
     return exact
 
 
-def _norm(*arrays: Host, layout: Sequence[tuple[bool, int | None]], ord: int) -> Host:
-    compiled, given, stored = _compiled(), iter(arrays), []
-    for sparse, rows in layout:
-        values, indices = next(given), next(given) if sparse else None
-        if indices is not None:
-            _check_lengths(values, indices)
-            within = _within(indices, rows)
-            if within is not None:
-                values, indices = values[within], indices[within]
-        stored.append((_bits(values), indices))
-    found = compiled.norm(stored, ord)
-    if found is None:  # indices beyond what kernels group
-        summed = []
-        for values, indices in stored:
-            summed.append(
-                (values if indices is None else modes.HOST.sum_rows(values, indices, None, loose=False)[0], None)
-            )
-        found = compiled.norm(summed, ord)
-    return np.array((found,))
+def _norm(*arrays: Host, layout: Sequence[tuple[bool, bool, int | None]], ord: int) -> Host:
+    given, stored = iter(arrays), list[tuple[Host, Host | None, Host | None]]()
+    for sparse, placed, rows in layout:
+        values, order, starts = next(given), None, None
+        if sparse:
+            indices = next(given)
+            order, _, starts = _groups(values, indices, rows, next(given) if placed else None)
+        stored.append((_bits(values), order, starts))
+    return np.array((_compiled().norm(stored, ord),))
 
 
 # ---------------------------------------------------------------------- steps
@@ -199,63 +193,67 @@ def step(
     formula: Formula, slots: Slots, numbers: Array, tables: Sequence[Array], otherwise: Callable[..., Sequence[Array]]
 ) -> Sequence[Array] | None:
     """See `Backend.traced_step`."""
-    values, indices = slots.values, slots.indices
-    if kernels_here() is None or 0 in tuple(tables[0].shape) or 0 in tuple(values.shape)[1:]:
+    if kernels_here() is None or 0 in tuple(tables[0].shape) or 0 in tuple(slots.values.shape)[1:]:
         return None
-    given = [values, indices, numbers]
+    optional = [slots.positions, slots.factor]
+    given = [slots.values, slots.indices, numbers, *(x for x in optional if x is not None)]
+    take = partial(_step, formula, [x is not None for x in optional])
+
+    def by_operations() -> Sequence[Array]:
+        return otherwise(slots, numbers, *tables)
+
     if isinstance(tables[0], tf.Tensor):
-        dtypes = [x.dtype for x in tables]
-        copies = partial(_step_copies, formula)
-        changed = _if_here(
-            lambda: tf.numpy_function(copies, [*given, *tables], dtypes),
-            lambda: list(otherwise(slots, numbers, *tables)),
-        )
+        copies, dtypes = partial(_step_copies, take, len(tables)), [x.dtype for x in tables]
+        changed = _if_here(lambda: tf.numpy_function(copies, [*tables, *given], dtypes), lambda: list(by_operations()))
         for new, old in zip(changed, tables, strict=True):
             new.set_shape(old.shape)
         return changed  # type: ignore[no-any-return]
     kinds = [(tf.as_dtype(x.dtype), tuple(x.shape)) for x in tables]
-    in_place = partial(_step_in_place, formula, kinds)
-    resources = [memory.handle(x) for x in tables]
+    in_place, resources = partial(_step_in_place, take, kinds), [memory.handle(x) for x in tables]
 
     def call() -> Array:
-        with tf.control_dependencies([tf.py_function(in_place, [*given, *resources], [])]):
+        with tf.control_dependencies([tf.py_function(in_place, [*resources, *given], [])]):
             return tf.constant(True)
 
-    def by_operations() -> Array:
-        otherwise(slots, numbers, *tables)
+    def without_call() -> Array:
+        by_operations()
         return tf.constant(True)
 
-    _if_here(call, by_operations)
+    _if_here(call, without_call)
     return tables
 
 
-def _step_copies(formula: Formula, values: Host, indices: Host, numbers: Host, *tables: Host) -> list[Host]:
-    groups = _groups(values, indices, len(tables[0]))
-    changed = []
+def _step_copies(take: Callable[..., None], count: int, *arrays: Host) -> list[Host]:
+    tables, changed = arrays[:count], list[Host]()
     for x in tables:
         new = empty(x.shape, _bits(x).dtype)
         new[...] = _bits(x)
         changed.append(new)
-    _compiled().step(formula, _bits(values), groups, changed[0], changed[1:], numbers)
+    take(changed, *arrays[count:])
     return [new.view(x.dtype) for new, x in zip(changed, tables, strict=True)]
 
 
-def _step_in_place(
-    formula: Formula,
-    kinds: Sequence[tuple[Any, tuple[int, ...]]],
-    values: Array,
-    indices: Array,
-    numbers: Array,
-    *tables: Array,
-) -> None:
-    given, named, known = map(memory.view, (values, indices, numbers))
-    assert given is not None, "on CPU"
-    assert named is not None, "on CPU"
-    assert known is not None, "on CPU"
-    groups = _groups(given, named, kinds[0][1][0])
+def _step_in_place(take: Callable[..., None], kinds: Sequence[tuple[Any, tuple[int, ...]]], *arrays: Array) -> None:
+    given = [memory.view(x) for x in arrays[len(kinds) :]]
     with _stepping:
-        views = [memory.exclusive(x, *kind) for x, kind in zip(tables, kinds, strict=True)]
-        _compiled().step(formula, given, groups, views[0], views[1:], known)
+        take([memory.exclusive(x, *kind) for x, kind in zip(arrays, kinds, strict=False)], *given)
+
+
+def _step(
+    formula: Formula,
+    optional: Sequence[bool],
+    tables: Sequence[Host],
+    values: Host,
+    indices: Host,
+    numbers: Host,
+    *rest: Host,
+) -> None:
+    """A step on tables that may be written into; rest has the positions and the factor that optional says there are."""
+    given = iter(rest)
+    positions, factor = (next(given) if there else None for there in optional)
+    groups = _groups(values, indices, len(tables[0]), positions)
+    scale = None if factor is None else float(factor[0])
+    _compiled().step(formula, _bits(values), groups, tables[0], tables[1:], numbers, scale)
 
 
 # ---------------------------------------------------------------------- what TensorFlow hands over
@@ -268,13 +266,6 @@ def _compiled() -> ModuleType:
 def _bits(x: Host) -> Host:
     """An array as kernels take it: bfloat16 as uint16."""
     return x.view(np.uint16) if x.dtype.name == "bfloat16" else x
-
-
-def _check_lengths(values: Host, indices: Host) -> None:
-    if len(values) != len(indices):  # shapes that were not known when the graph was built
-        raise ValueError(
-            f"values and indices: got {len(values)} values and {len(indices)} indices; accepted is one index a value"
-        )
 
 
 def _within(indices: Host, rows: int | None) -> Host | None:
@@ -290,12 +281,20 @@ def _within(indices: Host, rows: int | None) -> Host | None:
     return np.flatnonzero(mask)
 
 
-def _groups(values: Host, indices: Host, rows: int | None) -> tuple[Host, Host, Host]:
-    """The groups of the slots that name a row, as `islices.kernels.operations.group` has them."""
-    _check_lengths(values, indices)
+def _groups(values: Host, indices: Host, rows: int | None, positions: Host | None = None) -> tuple[Host, Host, Host]:
+    """The groups of the slots that name a row, as `islices.kernels.operations.group` has them, where their values lie.
+
+    ValueError for what does not go together: shapes that were not known when the graph was built.
+    """
+    stored = values if positions is None else positions
+    if len(stored) != len(indices):
+        raise ValueError(f"indices: got {len(indices)} for {len(stored)} values; accepted is one index a value")
+    if positions is not None and _within(positions, len(values)) is not None:
+        raise ValueError(f"positions: got some beyond {len(values)} values; accepted is 0 <= position < {len(values)}")
     within = _within(indices, rows)
     named = indices if within is None else indices[within]
     order, ids, starts = _compiled().group(named) or group(named)
-    if within is not None:
-        order = within[order.view(np.int64)]
+    order = order.view(np.int64) if within is None else within[order.view(np.int64)]
+    if positions is not None:
+        order = positions[order].astype(np.int64, copy=False)
     return order.view(np.uint64), ids, starts.view(np.uint64)

@@ -89,7 +89,10 @@ def in_table(values: Array, ids: Array, rows: int | Array) -> tuple[Array, Array
 
 def slots_in_place(x: Slots) -> Slots:
     """Slots of the sums, for a norm: zeros do not count in it."""
-    return x if x.indices is None else Slots(sums_in_place(x.values, x.indices, x.rows)[0])
+    if x.indices is None:
+        return x
+    values = x.values if x.positions is None else tf.gather(x.values, x.positions)
+    return Slots(sums_in_place(values, x.indices, x.rows)[0])
 
 
 def segment_max(values: Array, segments: Array, count: int | None, least: float | None = None) -> Array:
