@@ -1,0 +1,275 @@
+"""Calls into islices as single nodes of the graphs that torch.compile makes.
+
+The form of a call's result is known while its graph is made; what it computes runs as in eager code when the graph
+runs, on the arrays of that moment, the checks of clause 2 included: the same bits and the same errors. Dynamo does not
+look into the functions of this module (they are `torch._dynamo.nonstrict_trace`d); what it does trace is in
+`islices.backends.torch.traced`. SPEC clause 17. May import: `torch`, the core.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils import _pytree as pytree
+
+from islices import clip, global_norms, norms, rows
+from islices.autodiff import value_and_grad
+from islices.clip_formulas import BY_VALUE, lookup_formula
+from islices.lookups import lookup
+from islices.optim import Optimizer
+from islices.slices import IndexedSlices
+from islices.table import Table
+from islices.trees import flatten, rebuild
+
+__all__ = ["NODES", "Node"]
+
+
+class Count:
+    """A size that is known when the graph runs."""
+
+
+class New:
+    """A tensor that a node returns: shape, and the device and, unless it says so, the dtype of another."""
+
+    __slots__ = ("dtype", "like", "shape")
+
+    def __init__(self, like: torch.Tensor, shape: Sequence[int | Count], dtype: torch.dtype | None = None) -> None:
+        self.like, self.shape, self.dtype = like, shape, dtype or like.dtype
+
+    def fake(self, sizes: dict[Count, Any]) -> torch.Tensor:
+        """A tensor without data in its place."""
+        shape = []
+        for n in self.shape:
+            if isinstance(n, Count) and n not in sizes:
+                sizes[n] = torch.library.get_ctx().new_dynamic_size()
+            shape.append(sizes[n] if isinstance(n, Count) else n)
+        return self.like.new_empty(shape, dtype=self.dtype)
+
+
+class Call(NamedTuple):
+    """A call in a graph, but for its tensors."""
+
+    name: str
+    spec: Any  # of (args, kwargs)
+    constants: list[Any]  # their leaves, with `TENSOR` for each tensor
+    written: list[bool]  # of each tensor
+    places: list[int]  # of new tensors among the leaves of the result
+
+    def arguments(self, read: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> Any:
+        """(args, kwargs) with these tensors."""
+        own, others = iter(written), iter(read)
+        tensors = iter([next(own if w else others) for w in self.written])
+        return pytree.tree_unflatten([next(tensors) if x is TENSOR else x for x in self.constants], self.spec)
+
+
+TENSOR = object()
+#: The calls of all graphs, by what the graphs call them.
+_calls: dict[str, Call] = {}
+_library = torch.library.Library("islices", "FRAGMENT")
+
+
+class Node:
+    """A function of islices that may stand in a graph.
+
+    Parameters
+    ----------
+    function : callable
+        What runs.
+    form : callable
+        Of the same arguments: the result, with a `New` for each tensor that is none of the arguments. What it raises
+        leaves the call to eager code.
+    writes : sequence of int
+        The arguments, by place, whose tensors are changed in place; there is no result then.
+    """
+
+    def __init__(self, function: Callable[..., Any], form: Callable[..., Any], writes: Sequence[int] = ()) -> None:
+        self.name, self.function, self.form, self.writes = function.__name__, function, form, writes
+        form = ", Tensor(a!)[] written) -> ()" if writes else ") -> Tensor[]"
+        _library.define(f"{self.name}(str call, Tensor[] read{form}")
+        _library.impl(self.name, self._run, "CompositeExplicitAutograd")
+        torch.library.register_fake(f"islices::{self.name}", self._fake, lib=_library)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The result in a graph that is being made."""
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        form, shape = pytree.tree_flatten(self.form(*args, **kwargs))
+        places = [k for k, x in enumerate(form) if isinstance(x, New)]
+        if not places and not self.writes:
+            return pytree.tree_unflatten(form, shape)
+        targets = {id(x) for k in self.writes for x in pytree.tree_leaves(args[k])}
+        tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
+        written = [id(x) in targets for x in tensors]
+        constants = [TENSOR if isinstance(x, torch.Tensor) else _known(x) for x in leaves]
+        call = _registered(Call(self.name, spec, constants, written, places))
+        read, own = ([x for x, w in zip(tensors, written, strict=True) if w is wanted] for wanted in (False, True))
+        with torch.no_grad():
+            made = getattr(torch.ops.islices, self.name).default(call, read, *[own] * bool(self.writes))
+        for k, x in zip(places, made or (), strict=True):
+            form[k] = x
+        return pytree.tree_unflatten(form, shape)
+
+    def _run(self, call: str, read: list[torch.Tensor], written: Sequence[torch.Tensor] = ()) -> Any:
+        """What the node does when its graph runs."""
+        args, kwargs = _calls[call].arguments(read, written)
+        with torch.no_grad():
+            out = self.function(*args, **kwargs)
+        if self.writes:
+            return None
+        found, memory = pytree.tree_leaves(out), {x.untyped_storage().data_ptr() for x in read}
+        return [_own(found[k], memory) for k in _calls[call].places]
+
+    def _fake(self, call: str, read: list[torch.Tensor], written: Sequence[torch.Tensor] = ()) -> Any:
+        """Tensors without data in the place of those that the node returns."""
+        if self.writes:
+            return None
+        args, kwargs = _calls[call].arguments(read, written)
+        form, sizes = pytree.tree_leaves(self.form(*args, **kwargs)), dict[Count, Any]()
+        return [form[k].fake(sizes) for k in _calls[call].places]
+
+
+def _known(x: Any) -> Any:
+    """A number that torch would leave open as this graph has it: another one makes another graph."""
+    return int(x) if isinstance(x, torch.SymInt) else float(x) if isinstance(x, torch.SymFloat) else x
+
+
+def _registered(call: Call) -> str:
+    """The name of a call. Compiled graphs are kept on disk by their text: it says all that decides a result's form."""
+    text = f"{call.constants} {call.spec}".replace(repr(TENSOR), "_")
+    for number in itertools.count():
+        name = f"{call.name} {text} {number}"
+        if _calls.setdefault(name, call) == call:
+            return name
+    raise AssertionError("numbers do not end")
+
+
+def _own(x: torch.Tensor, memory: set[int]) -> torch.Tensor:
+    """x in memory that is none of the arguments'."""
+    shared = x.numel() and x.untyped_storage().data_ptr() in memory
+    return x.clone(memory_format=torch.contiguous_format) if shared else x.contiguous()
+
+
+# ---------------------------------------------------------------------- forms of results
+def _each(fn: Callable[[Any], Any], tree: Any) -> Any:
+    return rebuild(tree, iter([None if x is None else fn(x) for x in flatten(tree)]))
+
+
+def _values(leaf: Any) -> torch.Tensor:
+    values: Any = leaf.values if isinstance(leaf, IndexedSlices) else leaf
+    if not isinstance(values, torch.Tensor):
+        raise TypeError(f"a graph of torch has tensors, no {type(values).__name__}")
+    return values
+
+
+def _alike(leaf: Any) -> Any:
+    """A leaf with other values."""
+    values = _values(leaf)
+    new: Any = New(values, values.shape)
+    if not isinstance(leaf, IndexedSlices):
+        return new
+    flags = {"coalesced": leaf.coalesced, "padded": leaf.padded}
+    return IndexedSlices._trusted(leaf.backend, new, leaf.indices, leaf.dense_shape, **flags)
+
+
+def _coalesced(leaf: Any) -> Any:
+    if not isinstance(leaf, IndexedSlices) or (leaf.coalesced and not leaf.padded):
+        return leaf
+    return _slices(leaf.backend, _values(leaf), leaf.indices.dtype, leaf.dense_shape, Count(), coalesced=True)
+
+
+def _slices(
+    B: Any, values: torch.Tensor, index: torch.dtype, shape: Any, count: Any, *, coalesced: bool = False
+) -> IndexedSlices:
+    """New slices of a dense shape, count of them."""
+    new: list[Any] = [New(values, (count, *shape[1:])), New(values, (count,), index)]
+    return IndexedSlices._trusted(B, *new, shape, coalesced=coalesced)
+
+
+def _dense(leaf: Any) -> Any:
+    return New(_values(leaf), leaf.dense_shape) if isinstance(leaf, IndexedSlices) else leaf
+
+
+def _norm(tree: Any) -> New:
+    found = [_values(x) for x in flatten(tree) if x is not None]
+    wide = any(x.dtype == torch.float64 for x in found)
+    return New(found[0], (), torch.float64 if wide else torch.float32)
+
+
+def _rows(table: Table, ids: torch.Tensor, options: Mapping[str, Any]) -> New:
+    """What a lookup returns."""
+    lead: tuple[Any, ...] = tuple(ids.shape)  # no ragged ids
+    if options.get("combiner") is not None:
+        offsets = options.get("offsets")
+        last = options.get("include_last_offset", False) is True
+        lead = lead[:-1] if offsets is None else (offsets.shape[0] - last,)
+    weights = table._source.weights
+    return New(weights, (*lead, *weights.shape[1:]))
+
+
+def _gradient(table: Table, reads: Sequence[Read]) -> IndexedSlices:
+    weights = table._source.weights
+    shape = tuple(map(int, weights.shape))
+    some = table.padding_idx is not None or any(
+        o.get("padding_idx") is not None or o.get("invalid") == "drop" for _, _, o in reads
+    )
+    wide = any(ids.dtype == torch.int64 for _, ids, _ in reads)
+    count = Count() if some else sum(ids.numel() for _, ids, _ in reads)
+    return _slices(table.backend, weights, torch.int64 if wide else torch.int32, shape, count)
+
+
+# ---------------------------------------------------------------------- the nodes
+#: The gradient of what a lookup returned, its ids and its options.
+Read = tuple[torch.Tensor, torch.Tensor, Mapping[str, Any]]
+
+
+def looked_up(table: Table, ids: Any, options: Mapping[str, Any]) -> Any:
+    """`islices.lookup`."""
+    return lookup(table, ids, **options)
+
+
+def lookup_gradient(table: Table, reads: Sequence[Read]) -> IndexedSlices:
+    """The gradient of a table, of lookups in turn."""
+
+    def total(table: Table) -> torch.Tensor:
+        # what comes back to each lookup is its upstream, to the bit
+        parts = [(lookup(table, ids, **options) * upstream).sum() for upstream, ids, options in reads]
+        return torch.stack(parts).sum()
+
+    return value_and_grad(total)(table)[1]  # type: ignore[no-any-return]
+
+
+def step(optimizer: Optimizer, table: Any, grad: Any, state: Any, apply: Any) -> None:
+    """`Optimizer.step`, in place."""
+    optimizer.step(table, grad, state, apply=apply)
+
+
+def _by_value(x: Any, lo: Any, hi: Any, *, semantics: str = "islices") -> Any:
+    raw = lookup_formula(BY_VALUE, semantics, "clip_by_value").raw
+    return _each(_alike if raw else _alike_coalesced, x)
+
+
+def _alike_coalesced(leaf: Any) -> Any:
+    found = _coalesced(leaf)
+    return _alike(leaf) if found is leaf else found
+
+
+NODES = {
+    "coalesce": Node(rows.coalesce, lambda x: _each(_coalesced, x)),
+    "to_dense": Node(rows.to_dense, lambda x: _each(_dense, x)),
+    "norm": Node(norms.norm, lambda x, ord=2: _norm(x)),
+    "global_norm": Node(global_norms.global_norm, lambda tree, ord=2: _norm(tree)),
+    "clip_by_value": Node(clip.clip_by_value, _by_value),
+    "clip_by_norm": Node(
+        clip.clip_by_norm, lambda x, max_norm, *, semantics="islices", nonfinite="propagate": _each(_alike, x)
+    ),
+    "clip_by_row_norm": Node(clip.clip_by_row_norm, lambda x, max_norm, *, nonfinite="propagate": _each(_alike, x)),
+    "clip_by_global_norm": Node(
+        global_norms.clip_by_global_norm,
+        lambda tree, max_norm, *, semantics="islices", nonfinite="propagate": (_each(_alike, tree), _norm(tree)),
+    ),
+    "looked_up": Node(looked_up, _rows),
+    "lookup_gradient": Node(lookup_gradient, _gradient),
+    "step": Node(step, lambda *_: (), writes=(1, 3)),
+}
