@@ -2,7 +2,7 @@
 
 A call becomes a node of the graph (`islices.backends.torch.nodes`); value_and_grad is traced, since the user's function
 is. What has no form in a graph is a graph break, as all other calls of islices are, and runs in eager code. SPEC clause
-17. May import: `torch`, the core, `islices.backends.torch.nodes`.
+17. May import: `torch`, the core, `islices.backends.torch.adapter`, `islices.backends.torch.nodes`.
 """
 
 from __future__ import annotations
@@ -145,6 +145,8 @@ def lookup(table: Any, ids: Any, **options: Any) -> Any:
     if _records((table, options)) and not isinstance(table, Recorded):
         _break("a dense gradient passes through lookup")
     source = table.table if isinstance(table, Recorded) else table
+    if isinstance(source, Table) and source._source.recorder is not None:
+        _break("a gradient that is taken outside of the graph passes through lookup")
     if isinstance(source, torch.Tensor):
         _break("lookup in a tensor that is no Table")
     if not isinstance(ids, torch.Tensor):
@@ -221,6 +223,8 @@ def differentiate(
 
 def _recorded(x: Any, tables: list[Recorded], variables: list[torch.Tensor]) -> Any:
     """An argument with what is differentiated in the place of its tables and tensors."""
+    if isinstance(x, Recorded) or (isinstance(x, Table) and x._source.recorder is not None):
+        _break("value_and_grad within a differentiation")
     if isinstance(x, Table):
         tables.append(Recorded(x))
         return tables[-1]
