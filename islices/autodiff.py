@@ -13,10 +13,11 @@ from typing import Any
 
 from islices.arguments import show, whole_number
 from islices.backend import Array, Backend, LookedUp, ProductUse, Source, TableUse, WholeUse
-from islices.embedding import empty_slices, flat_slices, table_gradient
+from islices.bags import divided_upstream
+from islices.embedding import bag_slices, empty_slices, flat_slices, table_gradient
 from islices.ids import first_axis
 from islices.linear import add, concat
-from islices.lookups import LookupOptions
+from islices.lookups import LookupOptions, members
 from islices.persample import PerSample, batch_of, check_one_batch, join, with_product, with_samples
 from islices.registry import describe, find_backend, get_backend, loaded_backends
 from islices.shapes import size_of
@@ -271,8 +272,24 @@ def _slices(B: Backend, table: Table, one: LookedUp) -> IndexedSlices:
             f"value_and_grad: got a table with scale_by_freq=True looked up within {' and '.join(one.axes)}, whose "
             "rounds are lookups of their own; accepted is a lookup outside of it"
         )
-    s = flat_slices(B, one.upstream, one.ids, table.shape[0], present=_present(one))
-    return table_gradient(s, options.padding_idx, options.scale_by_freq, absent=options.absent)
+    return table_gradient(_slots(B, table, one), options.padding_idx, options.scale_by_freq, absent=options.absent)
+
+
+def _slots(B: Backend, table: Table, one: LookedUp) -> IndexedSlices:
+    """One slice for each of a lookup's ids, in order."""
+    weights, present, combiner = table._source.weights, _present(one), one.static.combiner
+    rows, *row_shape = B.shape(weights)
+    if combiner is None:
+        return flat_slices(B, one.upstream, one.ids, table.shape[0], present=present)
+    segments, bags = one.extras[:2]
+    keep = None
+    if combiner != "sum":
+        keep = members(B, one.ids, None, one.static.padding_idx, rows, present)
+    with B.scope():
+        upstream = B.reshape(one.upstream, (B.shape(bags)[0], *row_shape))
+        keep = None if keep is None else B.reshape(keep, B.shape(segments))
+    upstream = divided_upstream(B, upstream, segments, bags, combiner, keep)
+    return bag_slices(B, upstream, one.ids, segments, table.shape[0], present)
 
 
 def _present(one: LookedUp) -> Array | None:
@@ -282,7 +299,7 @@ def _present(one: LookedUp) -> Array | None:
 
 def _samples(B: Backend, table: Table, one: LookedUp) -> PerSample:
     options: LookupOptions = one.static
-    s = flat_slices(B, one.upstream, one.ids, table.shape[0], present=_present(one))
+    s = _slots(B, table, one)
     if options.scale_by_freq:
         raise NotImplementedError(
             "per_sample: got a table with scale_by_freq=True, whose gradient of one sample depends on the others"
@@ -293,8 +310,8 @@ def _samples(B: Backend, table: Table, one: LookedUp) -> PerSample:
             "accepted is a lookup outside of it, or within jax.vmap over the samples"
         )
     if options.at_offsets:
-        samples, bags = one.extras[:2]
-        return with_samples(s, samples, batch_of(B, bags), options.padding_idx, absent=options.absent)
+        samples, starts = one.extras[:2] if options.combiner is None else one.extras[2:4]
+        return with_samples(s, samples, batch_of(B, starts), options.padding_idx, absent=options.absent)
     if not B.shape(one.ids):
         raise ValueError("per_sample: got a lookup of ids of shape (); accepted is (B, ...), the samples first")
     samples, batch = first_axis(B, one.ids), batch_of(B, one.ids)

@@ -14,11 +14,11 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from islices import modes
+from islices import kernels, modes
 from islices.backend import Array, Backend
 from islices.exact_norms import row_sums
 
-__all__ = ["COMBINERS", "Combiner", "reduce_bags", "reduce_bags_backward"]
+__all__ = ["COMBINERS", "Combiner", "divided_upstream", "read_bags", "reduce_bags", "reduce_bags_backward"]
 
 #: How the rows of a bag become one.
 Combiner: TypeAlias = Literal["sum", "mean", "sqrtn", "max"]
@@ -80,6 +80,46 @@ def reduce_bags_backward(
     """The gradient of the members' rows alone, where the framework's own layer reduced them (`capture`)."""
     arrays, given = _arguments(rows, segments, bags, combiner, keep, weights)
     return modes.run(_reduce_backward, B, (upstream, *arrays), weights_too=False, **given)[0]
+
+
+def read_bags(
+    B: Backend, table: Array, ids: Array, segments: Array, bags: Array, combiner: str, keep: Array | None = None
+) -> Array:
+    """The bags of a table's rows, ids (n,), as `reduce_bags` forms them; "sum", "mean" or "sqrtn"."""
+    arrays = [table, ids, segments, bags, *([] if keep is None else [keep])]
+    views = modes.host_views(B, arrays)
+    compiled = kernels.active()
+    # a mean is rounded once: sums of 16 bits would have been, before
+    if compiled is None or views is None or (combiner != "sum" and views[0].itemsize == 2):
+        with B.scope():
+            rows = B.read_rows(table, ids)
+        return reduce_bags(B, rows, segments, bags, combiner, keep=keep)
+    named = views[1:3] if keep is None else [x[views[4] != 0] for x in views[1:3]]
+    sums = compiled.read_bags(views[0], *named, len(views[3]))
+    if combiner != "sum":
+        with modes.HOST.scope():
+            members = None if keep is None else views[4]
+            divisor = _divisor(modes.HOST, views[2], views[3], members, None, combiner, modes.HOST.dtype(sums))
+            sums = _divided(modes.HOST, sums, divisor)
+    return B.from_host(sums, table)
+
+
+def divided_upstream(
+    B: Backend, upstream: Array, segments: Array, bags: Array, combiner: str, keep: Array | None = None
+) -> Array:
+    """The gradient that each member of a bag gets, (bags, *row_shape), where there are no weights and no maximum."""
+    if combiner == "sum":
+        return upstream
+    arrays = [upstream, segments, bags, *([] if keep is None else [keep])]
+    return modes.run(_divided_upstream, B, arrays, combiner=combiner, kept=keep is not None)
+
+
+def _divided_upstream(
+    B: Backend, upstream: Array, segments: Array, bags: Array, *keep: Array, combiner: str, kept: bool
+) -> Array:
+    h = B.widen(upstream)
+    divisor = _divisor(B, segments, bags, keep[0] if kept else None, None, combiner, B.dtype(h))
+    return B.astype(_divided(B, h, divisor), B.dtype(upstream))
 
 
 def _arguments(

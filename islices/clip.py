@@ -33,9 +33,10 @@ from islices.limits import Limit, bound_of, limit_of
 from islices.linear import round_scalar, scale_values, wide_dtype
 from islices.nonfinite import Nonfinite, check_nonfinite, refuse_nonfinite
 from islices.norms import Leaf, Total, check_float, each_leaf, norm_dtype, parts, rounded_norms, total_norm
-from islices.registry import describe
+from islices.registry import describe, get_backend
 from islices.rows import coalesce
 from islices.slices import IndexedSlices
+from islices.slots import times
 from islices.trees import rebuild
 from islices.unitwise import clip_units
 
@@ -229,6 +230,7 @@ class Clip(NamedTuple):
     """What clipping by one norm does to the leaves it is of."""
 
     scaled: Callable[[Backend, Array], Array]  # values of one leaf
+    factor: Any  # what they are multiplied by, in float64, where that is all; a number, or an array of shape (1,)
     #: for their gradient, what `islices.derivatives.attach_scaled` takes; None where the norm is a constant
     attached: tuple[Array, Array, Array] | None
 
@@ -237,6 +239,10 @@ def _clipped(leaf: Any, clip: Clip | None, formula: ClipFormula) -> Any:
     """A leaf with what clip makes of its values."""
     if clip is None:
         return leaf
+    if isinstance(leaf, IndexedSlices) and clip.attached is None and clip.factor is not None:
+        later = times(leaf, _rounded(leaf, clip.factor))
+        if later is not None:
+            return later
     B, values = parts(leaf)
     if clip.attached is None:
         clipped = clip.scaled(B, values)
@@ -251,6 +257,15 @@ def _clipped(leaf: Any, clip: Clip | None, formula: ClipFormula) -> Any:
     )
 
 
+def _rounded(leaf: IndexedSlices, factor: Any) -> Any:
+    """A factor in the type that values are multiplied in."""
+    B, like = leaf.backend, leaf._arrays[0]
+    if isinstance(factor, float):
+        return round_scalar(B, like, factor, "mul")
+    with B.scope():
+        return B.astype(factor, wide_dtype(B.dtype(like)))
+
+
 def _clipper(first: Any, total: Total, limit: Limit, formula: ClipFormula, nonfinite: str) -> Clip | None:
     """What clips leaves of this total norm, first being one; None where the values stay as they are."""
     E, exact = total.E, total.exact
@@ -262,16 +277,16 @@ def _clipper(first: Any, total: Total, limit: Limit, formula: ClipFormula, nonfi
             if formula.wide and limit.array is None and exact[0] <= most and math.isfinite(exact[0]):
                 return None
             zeroed = nonfinite == "zero" and not math.isfinite(exact[0])
-            scaled: Callable[[Backend, Array], Array] = partial(
-                _scaled, None if zeroed else _known_steps(E, norm, most, formula)
-            )
+            steps = None if zeroed else _known_steps(E, norm, most, formula)
+            scaled: Callable[[Backend, Array], Array] = partial(_scaled, steps)
         else:
             finite = E.isfinite(exact) if nonfinite == "zero" else None
-            scaled = _traced_scaling(E, formula.steps(E, norm, most), finite)
+            traced = formula.steps(E, norm, most)
+            scaled, steps = _traced_scaling(E, traced, finite), None if nonfinite == "zero" else traced
+    factor = steps[0][1] if steps and len(steps) == 1 and steps[0][0] == "mul" else None
     if total.attached is None:
-        return Clip(scaled, None)
-    B, _ = parts(first)
-    return Clip(scaled, _ingredients(B, E, total.attached, norm, limit, formula, nonfinite))
+        return Clip(scaled, factor, None)
+    return Clip(scaled, factor, _ingredients(get_backend(first), E, total.attached, norm, limit, formula, nonfinite))
 
 
 def _known_steps(E: Backend, norm: Array, most: Any, formula: ClipFormula) -> list[tuple[str, float]]:

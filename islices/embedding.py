@@ -11,7 +11,7 @@ import numpy as np
 
 from islices import modes
 from islices.arguments import LARGEST, check_flag, show, whole_number
-from islices.backend import INTEGERS, Array, Backend
+from islices.backend import INTEGERS, Array, Backend, Slots
 from islices.conversion import map_leaves
 from islices.ids import Invalid, check_ids, check_invalid, check_mask, check_range
 from islices.layouts import adopt_ragged, spread, values_of
@@ -21,6 +21,7 @@ from islices.shapes import same_shape, size_of
 from islices.slices import IndexedSlices, check_values_dtype
 
 __all__ = [
+    "bag_slices",
     "check_count",
     "counting",
     "drop_padding",
@@ -107,9 +108,13 @@ def table_gradient(
 
 def _rows_that_count(s: IndexedSlices, padding: int | None, absent: bool) -> IndexedSlices:
     B, rows = s.backend, s.dense_shape[0]
-    values, indices = modes.run(_select_counting, B, (s.values, s.indices), padding=padding, rows=rows, absent=absent)
-    padded = modes.keeps_slots(B, values, indices)
-    return IndexedSlices._trusted(B, values, indices, s.dense_shape, padded=padded)
+    slots = s._slots
+    held = s.values if slots is None else slots.positions
+    held, indices = modes.run(_select_counting, B, (held, s.indices), padding=padding, rows=rows, absent=absent)
+    padded = modes.keeps_slots(B, held, indices)
+    if slots is None:
+        return IndexedSlices._trusted(B, held, indices, s.dense_shape, padded=padded)
+    return IndexedSlices._deferred(B, slots._replace(indices=indices, positions=held), s.dense_shape, padded=padded)
 
 
 def _select_counting(
@@ -200,10 +205,28 @@ def flat_slices(
     if keep is not None:
         values = modes.run(zeros_where_false, B, (values, keep))
     check_range(B, indices, num_rows, absent=absent)  # JAX knows the ids of a traced function now, if at all
-    if present is not None:
-        with B.scope():
-            indices = B.where(B.equal(B.reshape(present, (n,)), 0), _nowhere(B, indices), indices)
+    indices = _where_present(B, indices, present)
     return IndexedSlices._trusted(B, values, indices, (num_rows, *row_shape))
+
+
+def _where_present(B: Backend, indices: Array, present: Array | None) -> Array:
+    """Flat ids, -1 where they are not present."""
+    if present is None:
+        return indices
+    with B.scope():
+        return B.where(B.equal(B.reshape(present, B.shape(indices)), 0), _nowhere(B, indices), indices)
+
+
+def bag_slices(
+    B: Backend, upstream: Array, ids: Array, segments: Array, num_rows: int, present: Array | None
+) -> IndexedSlices:
+    """One slice for each of the ids, in order: the gradient that arrived at its bag, upstream (number of bags, *row
+    shape)."""
+    with B.scope():
+        indices = B.reshape(ids, (size_of(B.shape(ids)),))
+    check_range(B, indices, num_rows)
+    slots = Slots(upstream, _where_present(B, indices, present), num_rows, positions=segments)
+    return IndexedSlices._deferred(B, slots, (num_rows, *B.shape(upstream)[1:]))
 
 
 def empty_slices(B: Backend, weights: Array) -> IndexedSlices:

@@ -5,10 +5,12 @@ SPEC clauses 2 and 12. May import: `numpy`, the core below `islices.conversion`.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from islices import modes
 from islices.arguments import check_name
 from islices.backend import INDEX_NAMES, INDICES, Array, Backend
 from islices.registry import describe
@@ -95,6 +97,9 @@ def flat_ids(B: Backend, ids: Array) -> Array:
 def first_axis(B: Backend, ids: Array) -> Array:
     """The first position of each of the ids, flattened: int32, shape (n,)."""
     shape = B.shape(ids)
+    if modes.host_views(B, (ids,)) is not None:
+        n, *rest = map(int, shape)  # type: ignore[arg-type]  # of memory that is there
+        return B.from_host(np.repeat(np.arange(n, dtype=np.int32), math.prod(rest)), ids)
     with B.scope():
         number = B.astype(B.arange(ids), "int32")
         if len(shape) == 1:

@@ -6,14 +6,15 @@ SPEC clauses 2, 12 and 19. Where bags lie is in `islices.layouts`, what they are
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from islices import modes
 from islices.arguments import check_flag, show
 from islices.backend import Array, Backend, Source
-from islices.bags import COMBINERS, Combiner, reduce_bags
+from islices.bags import COMBINERS, Combiner, read_bags, reduce_bags
 from islices.embedding import resolve_padding_idx, zeros_where_false
 from islices.ids import Invalid, check_ids, check_invalid, check_mask, check_range
 from islices.layouts import BagLayout, Ragged, adopt_ragged, bags_at_offsets, bags_of_last_axis, spread, values_of
@@ -36,6 +37,9 @@ class LookupOptions(NamedTuple):
     at_offsets: bool = False
     #: the last of the extra arrays is 0 for each of the ids that is absent: it names no row
     absent: bool = False
+    #: what bags were reduced by, where the lookup is of bags: before all other extra arrays come each of the ids' bag,
+    #: and an array as long as there are bags
+    combiner: str | None = None
 
 
 def lookup(
@@ -195,8 +199,18 @@ def lookup_source(table: Any, padding_idx: Any) -> tuple[Backend, Source, Lookup
     return B, source, LookupOptions(own if padding is None else padding, scale_by_freq)
 
 
-def _read(request: _Request, samples: tuple[Array, ...], present: Array | None) -> Array:
-    """The rows that ids name; those of ids that are not present are some row."""
+#: A function of weights and ids to bags of rows.
+Reader: TypeAlias = Callable[[Array, Array], Array]
+
+
+def _read(
+    request: _Request,
+    samples: tuple[Array, ...],
+    present: Array | None,
+    bags: tuple[Reader, str, tuple[Array, ...]] | None = None,
+) -> Array:
+    """The rows that ids name, those of ids that are not present some row; or the bags of (their reader, what it reduces
+    by, each of the ids' bag and as many as there are bags)."""
     B, source, ids, options = request[:4]
     extras, weights = samples, source.weights
     if samples:
@@ -208,6 +222,12 @@ def _read(request: _Request, samples: tuple[Array, ...], present: Array | None) 
         with B.scope():
             ids = B.where(B.equal(present, 0), B.zeros_like(ids), ids)
         extras, options = (*extras, present), options._replace(absent=True)
+    if bags is not None:
+        read, combiner, where = bags
+        if source.recorder is None:
+            return read(weights, ids)
+        extras, options = (*where, *extras), options._replace(combiner=combiner)
+        return source.recorder.bags(weights, ids, extras, options, read)
     if source.recorder is not None:
         return source.recorder.lookup(weights, ids, extras, options)
     with B.scope():
@@ -266,10 +286,21 @@ def _lookup_bags(
     count, *row_shape = B.shape(source.weights)
     present = _present(B, ids, drop, layout.present)
     keep = members(B, ids, check_mask(B, mask, ids, source.weights), options.padding_idx, count, present)
+    with B.scope():
+        keep, weights = (None if x is None else B.reshape(x, (layout.n,)) for x in (keep, weights))
+    if weights is None and limit is None and combiner != "max" and _reads_bags(request):
+
+        def read(table: Array, ids: Array) -> Array:
+            with B.scope():
+                ids = B.reshape(ids, (layout.n,))
+            out = read_bags(B, table, ids, layout.segments, layout.bags, combiner, keep)
+            with B.scope():
+                return B.reshape(out, (*layout.shape, *row_shape))
+
+        return _read(request, samples, present, (read, combiner, (layout.segments, layout.bags)))
     rows = _read(request, samples, present)
     with B.scope():
         rows = B.reshape(rows, (layout.n, *row_shape))
-        keep, weights = (None if x is None else B.reshape(x, (layout.n,)) for x in (keep, weights))
     if limit is not None:  # what does not count passes nothing, not even through a row without a norm
         with B.scope():
             rows = _passing(B, rows, keep)
@@ -277,6 +308,15 @@ def _lookup_bags(
     out = reduce_bags(B, rows, layout.segments, layout.bags, combiner, keep=keep, weights=weights)
     with B.scope():
         return B.reshape(out, (*layout.shape, *row_shape))
+
+
+def _reads_bags(request: _Request) -> bool:
+    """Whether rows need not be there apart: nobody differentiates by them, or by bags as well. (The gradient of masked
+    members is zeros, not that of their bag.)"""
+    B, source, ids = request[:3]
+    if source.recorder is not None:
+        return request.mask is None and hasattr(source.recorder, "bags")
+    return not (B.records_gradient(source.weights) or B.is_traced(source.weights) or B.is_traced(ids))
 
 
 def members(

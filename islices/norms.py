@@ -21,6 +21,7 @@ from islices.linear import as_float
 from islices.registry import describe, get_backend
 from islices.rows import coalesce
 from islices.slices import IndexedSlices
+from islices.slots import slots_of
 from islices.trees import flatten, rebuild
 
 __all__ = [
@@ -131,7 +132,7 @@ def of_one_framework(leaves: Sequence[Leaf | None]) -> list[Any]:
     adopted, backends = [], []
     for leaf in filter(None, leaves):
         adopted.append(leaf.adopted)
-        backends.append(parts(leaf.adopted)[0])
+        backends.append(get_backend(leaf.adopted))
     if len(backends) > 1:
         check_one_framework(backends, "tree")
     return adopted
@@ -177,7 +178,7 @@ class Seen(NamedTuple):
 def look_at(leaf: Any) -> Seen:
     """What is to be known of a leaf to measure it; TypeError for one of integers, which have no norm here."""
     sparse = isinstance(leaf, IndexedSlices)
-    B, arrays = (leaf.backend, (leaf.values, leaf.indices)) if sparse else (get_backend(leaf), (leaf,))
+    B, arrays = (leaf.backend, leaf._arrays) if sparse else (get_backend(leaf), (leaf,))
     on_host = B.host_only or modes.on_host()
     look = (leaf._look if sparse else None) or B.look(arrays, views=on_host)
     if look.dtypes[0] not in FLOATS:
@@ -202,7 +203,9 @@ def total_norm(leaves: Sequence[Any], ord: float = 2.0, *, raw: bool = False, at
         return Total(E, exact, dtype, norm_out(E, exact, dtype, B, values))
     constants = [derivatives.constant(B, leaf) for leaf in leaves]
     E, exact, dtype = norm_of([look_at(leaf) for leaf in constants], ord, raw=raw)
-    given = norm_out(E, exact, dtype, *parts(constants[0]))
+    given = norm_out(
+        E, exact, dtype, B, constants[0]._arrays[0] if isinstance(constants[0], IndexedSlices) else constants[0]
+    )
     with B.scope():
         members = [derivatives.of_leaf(leaf, raw=raw) for leaf in leaves]
         attached = derivatives.attach_norms(B, B.reshape(given, (1,)), members, ord)
@@ -221,10 +224,9 @@ def norm_of(found: Sequence[Seen], ord: float, *, raw: bool) -> tuple[Backend, A
         # duplicates are summed on the way, and their sums kept nowhere
         stored = []
         for seen in found:
-            stored.append(_stored(seen, raw))
-        norm = compiled.norm(stored, int(ord))
-        if norm is not None:
-            return modes.HOST, np.array((norm,)), dtype
+            stored.append(_stored(compiled, seen, raw))
+        if None not in stored:
+            return modes.HOST, np.array((compiled.norm(stored, int(ord)),)), dtype
     traced = _by_traced_kernel(found, int(ord), raw) if not viewed and ord in (1.0, 2.0) else None
     return *(traced or row_norms(_matrices(found, raw), ord)), dtype
 
@@ -247,16 +249,18 @@ def _by_traced_kernel(found: Sequence[Seen], ord: int, raw: bool) -> tuple[Backe
 def _slots(seen: Seen, raw: bool) -> Slots:
     """A leaf as its stored slots; without indices where no duplicates are to be summed."""
     leaf = seen.leaf
-    if not isinstance(leaf, IndexedSlices) or (leaf.coalesced and not raw):
+    if not isinstance(leaf, IndexedSlices):
         return Slots(seen.values)
-    return Slots(without_padding(leaf).values) if raw else Slots(leaf.values, leaf.indices, leaf.dense_shape[0])
+    if raw or leaf.coalesced:
+        return Slots(without_padding(leaf).values if raw else leaf.values)
+    return slots_of(leaf)
 
 
 def _summed(B: Backend, x: Slots) -> Array:
     """The numbers of a leaf, duplicates summed."""
     if x.indices is None:
         return x.values
-    return coalesce(IndexedSlices._trusted(B, x.values, x.indices, (x.rows, *B.shape(x.values)[1:]))).values
+    return coalesce(IndexedSlices._deferred(B, x, (x.rows, *B.shape(x.values)[1:]))).values
 
 
 def as_matrices(leaves: Sequence[Any], *, raw: bool) -> Matrices:
@@ -282,19 +286,30 @@ def _over(leaf: Any, views: list[Host]) -> Any:
     if not isinstance(leaf, IndexedSlices):
         return views[0]
     flags = {"coalesced": leaf.coalesced, "padded": leaf.padded}
-    return IndexedSlices._trusted(modes.HOST, views[0], views[1], leaf.dense_shape, **flags)
+    if leaf._slots is None:
+        return IndexedSlices._trusted(modes.HOST, views[0], views[1], leaf.dense_shape, **flags)
+    positions = views[2] if len(views) > 2 else None
+    slots = leaf._slots._replace(values=views[0], indices=views[1], positions=positions)
+    return IndexedSlices._deferred(modes.HOST, slots, leaf.dense_shape, **flags)
 
 
-def _stored(seen: Seen, raw: bool) -> tuple[Host, Host | None]:
-    """(values, indices) of a leaf on the host; None for indices where nothing is to be summed."""
+def _stored(compiled: Any, seen: Seen, raw: bool) -> tuple[Host, Host | None, Host | None] | None:
+    """(values, order, starts) of a leaf on the host, the latter two None where nothing is to be summed; None for
+    indices that kernels do not group."""
     leaf, views = seen.leaf, seen.views
     assert views is not None, "the host may compute on it"
     if len(views) == 1:
-        return views[0], None
-    if leaf.padded:
+        return views[0], None, None
+    if leaf.padded or (leaf._slots is not None and (raw or leaf._slots.factor is not None)):
         s = without_padding(_over(leaf, views))
         views = [s.values, s.indices]
-    return views[0], None if raw or leaf.coalesced else views[1]
+    if raw or leaf.coalesced:
+        return views[0], None, None
+    groups = compiled.group(views[1])
+    if groups is None:
+        return None
+    order, _, starts = groups if len(views) == 2 else compiled.placed(groups, views[2])
+    return views[0], order, starts
 
 
 def check_float(B: Backend, values: Array) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from islices import kernels
 from islices.arguments import LARGEST, check_flag, show
-from islices.backend import INDEX_NAMES, INDICES, INTEGERS, Array, Backend, Look
+from islices.backend import INDEX_NAMES, INDICES, INTEGERS, Array, Backend, Look, Slots
 from islices.registry import describe, find_backend
 from islices.shapes import MOST_NDIM
 
@@ -23,7 +23,7 @@ __all__ = ["IndexedSlices", "check_dense_shape", "check_indices", "check_values_
 
 
 #: What an `IndexedSlices` holds.
-PARTS = ("backend", "values", "indices", "dense_shape", "coalesced", "padded", "_look")
+PARTS = ("backend", "values", "indices", "dense_shape", "coalesced", "padded", "_look", "_slots")
 
 
 class IndexedSlices:
@@ -66,7 +66,7 @@ class IndexedSlices:
     array([2., 2.], dtype=float32)
     """
 
-    __slots__ = ("__weakref__", "_look", "backend", "coalesced", "dense_shape", "indices", "padded", "values")
+    __slots__ = ("__weakref__", *PARTS)
     __array_ufunc__ = None  # NumPy's operators hand over to ours
     _islices_backend = True
 
@@ -78,6 +78,8 @@ class IndexedSlices:
     backend: Backend
     #: the backend's at the arrays, of slices that live no longer than the call that adopted them
     _look: Look | None
+    #: what the values are computed from when they are first read (`islices.slots`); None where they are there
+    _slots: Slots | None
 
     def __init__(
         self,
@@ -98,7 +100,7 @@ class IndexedSlices:
         look = _check_arrays(backend, values, indices, shape)
         if validate and not look.traced[1]:
             check_indices(backend, indices, shape[0], coalesced=coalesced, padded=padded, look=look)
-        for name, part in zip(PARTS, (backend, values, indices, shape, coalesced, padded, None), strict=True):
+        for name, part in zip(PARTS, (backend, values, indices, shape, coalesced, padded, None, None), strict=True):
             object.__setattr__(self, name, part)
 
     @classmethod
@@ -111,7 +113,7 @@ class IndexedSlices:
         look = _check_arrays(backend, values, indices, shape, views=True)
         if validate and not look.traced[1]:
             check_indices(backend, indices, shape[0], coalesced=coalesced, padded=padded, look=look)
-        for name, part in zip(PARTS, (backend, values, indices, shape, coalesced, padded, look), strict=True):
+        for name, part in zip(PARTS, (backend, values, indices, shape, coalesced, padded, look, None), strict=True):
             object.__setattr__(self, name, part)
         return self
 
@@ -128,9 +130,51 @@ class IndexedSlices:
     ) -> IndexedSlices:
         """An instance of parts the library itself made: nothing is looked at."""
         self = object.__new__(cls)
-        for name, part in zip(PARTS, (backend, values, indices, dense_shape, coalesced, padded, None), strict=True):
+        for name, part in zip(
+            PARTS, (backend, values, indices, dense_shape, coalesced, padded, None, None), strict=True
+        ):
             object.__setattr__(self, name, part)
         return self
+
+    @classmethod
+    def _deferred(
+        cls,
+        backend: Backend,
+        slots: Slots,
+        dense_shape: tuple[int | None, ...],
+        *,
+        coalesced: bool = False,
+        padded: bool = False,
+    ) -> IndexedSlices:
+        """An instance whose values are computed when they are read: nobody else holds, or can change, what they are
+        computed from."""
+        self = object.__new__(cls)
+        parts = (backend, None, slots.indices, dense_shape, coalesced, padded, None, slots)
+        for name, part in zip(PARTS, parts, strict=True):
+            if name != "values":
+                object.__setattr__(self, name, part)
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        """The values that are not there yet: Python asks here for what is not set."""
+        if name != "values" or self._slots is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        values = IndexedSlices._compute(self)
+        if not self.backend.is_traced(values):  # a value of one trace does not outlive it
+            object.__setattr__(self, "values", values)
+            object.__setattr__(self, "_slots", None)  # the caller may change the values in place
+        return values
+
+    #: of `islices.slots`, which is built on this module
+    _compute: ClassVar[Callable[[IndexedSlices], Array]]
+
+    @property
+    def _arrays(self) -> tuple[Array, ...]:
+        """What there is in memory: values and indices, or the array of rows, indices and positions."""
+        slots = self._slots
+        if slots is None:
+            return self.values, self.indices
+        return slots.values, self.indices, *(() if slots.positions is None else (slots.positions,))
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"IndexedSlices is immutable: use .replace({name}=...) for a changed copy")
@@ -149,7 +193,7 @@ class IndexedSlices:
     @property
     def dtype(self) -> Any:
         """The framework's own dtype of the values."""
-        return self.values.dtype
+        return self._arrays[0].dtype
 
     def replace(self, *, values: Array | None = None, indices: Array | None = None) -> IndexedSlices:
         """A copy with other values, or other indices, or both; what is replaced is checked.
@@ -184,11 +228,12 @@ class IndexedSlices:
         return IndexedSlices(self.values if values is None else values, indices, self.dense_shape, padded=self.padded)
 
     def __repr__(self) -> str:
-        if not self.backend.is_array(self.values):  # a pytree of something else
-            return f"IndexedSlices({self.values!r}, {self.indices!r}, {self.dense_shape})"
-        n = self.backend.shape(self.values)[0]
+        values = self._arrays[0]
+        if not self.backend.is_array(values):  # a pytree of something else
+            return f"IndexedSlices({values!r}, {self.indices!r}, {self.dense_shape})"
+        n = self.backend.shape(self.indices)[0]
         flags = "".join(f", {name}" for name in ("coalesced", "padded") if getattr(self, name))
-        dtypes = f"{self.backend.dtype(self.values)}, {self.backend.dtype(self.indices)}"
+        dtypes = f"{self.backend.dtype(values)}, {self.backend.dtype(self.indices)}"
         return f"IndexedSlices(n={n}, dense_shape={self.dense_shape}, {dtypes}, {self.backend.name}{flags})"
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -323,8 +368,8 @@ def check_indices(
     look: Look | None = None,
 ) -> None:
     """Raise IndexError for an index out of range, ValueError for a false claim of coalesced (SPEC clause 2). look is
-    the backend's, the indices last, where it is known."""
-    view = look.views[-1] if look and look.views else backend.host_view(indices)
+    the backend's at `IndexedSlices._arrays`, where it is known."""
+    view = look.views[1] if look and look.views else backend.host_view(indices)
     if view is None:
         view = backend.to_numpy(indices)
     if len(view) == 0:

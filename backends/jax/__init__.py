@@ -34,6 +34,7 @@ from islices.backends.jax.pytree import register
 from islices.locks import load_module
 from islices.memory import empty
 from islices.registry import describe
+from islices.slots import expand
 
 __all__ = ["JaxBackend", "backend"]
 
@@ -289,6 +290,7 @@ class JaxBackend(Embeddings):
         tables: Sequence[Array],
         otherwise: Callable[..., Sequence[Array]],
     ) -> Sequence[Array] | None:
+        slots = slots._replace(values=expand(self, slots), positions=None, factor=None)
         return stepping.step(formula, slots, numbers, tables, otherwise)
 
     def segment_sum(self, values: Array, segments_: Array, count: int | None) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -24,6 +24,10 @@ __all__ = ["custom_gradient", "differentiate", "is_recorded", "per_sample_gradie
 _depth: ContextVar[int] = ContextVar("islices_torch_depth", default=0)
 
 
+#: A function of weights and ids to what is looked up.
+Reader = Callable[[Array, Array], Any]
+
+
 class Recorder:
     """What a differentiation remembers of the lookups in one table."""
 
@@ -35,6 +39,9 @@ class Recorder:
         self.state = "open"  # then "backward", then "closed"
 
     def lookup(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any) -> Array:
+        return self.bags(weights, ids, extras, static, self.backend.read_rows)
+
+    def bags(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any, read: Reader) -> Array:
         if self.state == "closed":
             raise TypeError("table: used after the function that value_and_grad differentiated had returned")
         if _in_functorch():
@@ -44,12 +51,12 @@ class Recorder:
             )
         if self.state == "backward":  # torch.utils.checkpoint runs parts of fn again, for what they compute only
             with torch.no_grad():
-                rows = self.backend.read_rows(self.source.weights, ids)
+                rows = read(self.source.weights, ids)
             return rows.requires_grad_() if torch.is_grad_enabled() else rows
         if not torch.is_grad_enabled():  # torch.no_grad within fn: these rows count as constants
             _refuse_reentrant_checkpoint()
-            return self._read(ids, extras, static)
-        rows = self._read(ids, extras, static)
+            return self._read(ids, extras, static, read)
+        rows = self._read(ids, extras, static, read)
         # rows of an outer differentiation are part of its graph; a second name is what this one differentiates by
         rows = rows.view_as(rows) if rows.requires_grad else rows.requires_grad_()
         self.unchanged.note(rows, "rows")
@@ -57,12 +64,12 @@ class Recorder:
         self.looked_up.append((rows, ids.clone(), tuple(x.clone() for x in extras), static))
         return rows
 
-    def _read(self, ids: Array, extras: tuple[Array, ...], static: Any) -> torch.Tensor:
+    def _read(self, ids: Array, extras: tuple[Array, ...], static: Any, read: Reader) -> torch.Tensor:
         weights, outer = self.source
         if outer is not None:
-            return outer.lookup(weights, ids, extras, static)  # type: ignore[no-any-return]
+            return outer.bags(weights, ids, extras, static, read)  # type: ignore[no-any-return]
         with torch.no_grad():
-            return self.backend.read_rows(weights, ids)  # type: ignore[no-any-return]
+            return read(weights, ids)  # type: ignore[no-any-return]
 
 
 class _Unchanged:

@@ -35,8 +35,10 @@ class Source(NamedTuple):
     A recorder is the adapter's own object, made by `Backend.differentiate`. Its method
     ``lookup(weights, ids, extras, static)`` returns the rows (*ids.shape, *row_shape) that ids name, out-of-range ids
     (traced only) as zeros, and remembers ids, extras (a tuple of integer arrays) and static (hashable) for the
-    result's `LookedUp`. ids may have any shape, () included. A method ``operand(weights)``, where there is one, returns
-    the weights as an array that is differentiated: products with it are `ProductUse`s, all else together a `WholeUse`.
+    result's `LookedUp`. ids may have any shape, () included. A method ``bags(weights, ids, extras, static, read)``,
+    where there is one, does the same for bags: what it returns and differentiates by is ``read(weights, ids)``. A
+    method ``operand(weights)``, where there is one, returns the weights as an array that is differentiated: products
+    with it are `ProductUse`s, all else together a `WholeUse`.
     """
 
     weights: Array
@@ -44,9 +46,9 @@ class Source(NamedTuple):
 
 
 class LookedUp(NamedTuple):
-    """One lookup in a table and the gradient that arrived at its rows."""
+    """One lookup in a table and the gradient that arrived at its rows, or its bags."""
 
-    upstream: Array  # (*ids.shape, *row_shape), zeros if the loss does not depend on the rows
+    upstream: Array  # (*ids.shape, *row_shape), of bags as they were read; zeros if the loss does not depend on them
     ids: Array
     extras: tuple[Array, ...]
     static: Any

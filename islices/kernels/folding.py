@@ -14,7 +14,7 @@ import numpy as np
 from islices.kernels.compiling import INTEGER, Kernel, compile_kernel, inline, matrix, prefetch, vector
 from islices.kernels.halves import FORMATS
 
-__all__ = ["add_up", "fold_kernel"]
+__all__ = ["add_up", "fold_kernel", "term_of"]
 
 #: Slots that memory is asked for in advance, and cache lines of each: rows lie anywhere, and waiting for one after the
 #: other took a quarter of the time.
@@ -30,13 +30,21 @@ def _fetch(values: Any, order: Any, k: Any) -> None:
             prefetch(values, row, j)
 
 
-def _add_up(values: Any, order: Any, begin: Any, end: Any, out: Any, row: Any) -> None:
+def _term(x: Any, factor: Any) -> Any:
+    """A stored number in the type of sums; if SCALED, times the factor and rounded as if it were stored."""
+    y = load(x)
+    if SCALED:
+        y = load(store(y * factor)) if HALF else y * factor
+    return y
+
+
+def _add_up(values: Any, order: Any, begin: Any, end: Any, factor: Any, out: Any, row: Any) -> None:
     """out[row] = the sum of the rows order[begin:end] of values, left to right; at least one."""
     width = np.uint64(values.shape[1])  # unsigned, as every index: numba looks for negative ones at each step else
     fetch(values, order, begin)
     p = order[begin]
     for j in range(width):
-        out[row, j] = load(values[p, j])
+        out[row, j] = term(values[p, j], factor)
     k = begin + np.uint64(1)
     while k + np.uint64(3) < end:  # by fours: the sum is read and written once for all
         for t in range(k, k + np.uint64(4)):
@@ -44,23 +52,29 @@ def _add_up(values: Any, order: Any, begin: Any, end: Any, out: Any, row: Any) -
         p, q = order[k], order[k + np.uint64(1)]
         r, s = order[k + np.uint64(2)], order[k + np.uint64(3)]
         for j in range(width):
-            some = (out[row, j] + load(values[p, j])) + load(values[q, j])
-            out[row, j] = (some + load(values[r, j])) + load(values[s, j])
+            some = (out[row, j] + term(values[p, j], factor)) + term(values[q, j], factor)
+            out[row, j] = (some + term(values[r, j], factor)) + term(values[s, j], factor)
         k += np.uint64(4)
     while k < end:
         fetch(values, order, k)
         p = order[k]
         for j in range(width):
-            out[row, j] += load(values[p, j])
+            out[row, j] += term(values[p, j], factor)
         k += np.uint64(1)
 
 
 @cache
-def add_up(dtype: str) -> Any:
-    """`_add_up` for values of a dtype, for other kernels to call."""
+def term_of(dtype: str, *, scaled: bool) -> Any:
+    """`_term` for values of a dtype, for other kernels to call."""
     form = FORMATS[dtype]
-    line = 64 // np.dtype(form.stored).itemsize
-    return inline(_add_up, load=form.load, fetch=inline(_fetch, LINE=line))
+    return inline(_term, load=form.load, store=form.store, SCALED=scaled, HALF=form.stored is np.uint16)
+
+
+@cache
+def add_up(dtype: str, *, scaled: bool = False) -> Any:
+    """`_add_up` for values of a dtype, for other kernels to call."""
+    line = 64 // np.dtype(FORMATS[dtype].stored).itemsize
+    return inline(_add_up, term=term_of(dtype, scaled=scaled), fetch=inline(_fetch, LINE=line))
 
 
 def _fold(values: Any, order: Any, starts: Any, ids: Any, out: Any, first: Any, last: Any) -> None:
@@ -73,16 +87,16 @@ def _fold(values: Any, order: Any, starts: Any, ids: Any, out: Any, first: Any, 
 
 def _fold_row(values: Any, order: Any, starts: Any, out: Any, wide: Any, r: Any, row: Any) -> None:
     if HALF:
-        add(values, order, starts[r], starts[r + np.uint64(1)], wide, np.uint64(0))
+        add(values, order, starts[r], starts[r + np.uint64(1)], 1, wide, np.uint64(0))
         for j in range(np.uint64(values.shape[1])):
             out[row, j] = store(wide[0, j])
     else:
-        add(values, order, starts[r], starts[r + np.uint64(1)], out, row)
+        add(values, order, starts[r], starts[r + np.uint64(1)], 1, out, row)
 
 
 # what the functions above leave open
-add = fetch = fold_row = load = store = cast(Any, None)
-HALF = False
+add = fetch = fold_row = load = store = term = cast(Any, None)
+HALF = SCALED = False
 LINE = 16
 WIDE: Any = np.float32
 

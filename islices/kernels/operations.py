@@ -36,6 +36,8 @@ __all__ = [
     "group",
     "is_packed",
     "norm",
+    "placed",
+    "read_bags",
     "rest_step",
     "scaled",
     "scatter",
@@ -160,6 +162,12 @@ def group(indices: Host) -> Groups | None:
     return None if count < 0 else (order, ids[:count], starts[: count + 1])
 
 
+def placed(groups: Groups, positions: Host) -> Groups:
+    """The groups of slots whose values lie at positions, none of them negative."""
+    order, ids, starts = groups
+    return _places(positions[order]), ids, starts
+
+
 def fold(values: Host, order: Host, starts: Host) -> Host:
     """The sums of the runs of a grouping, left to right; 16-bit values in float32, rounded once."""
     rows, name = _rows(values)
@@ -167,6 +175,20 @@ def fold(values: Host, order: Host, starts: Host) -> Host:
     into = empty((len(starts) - 1, width), rows.dtype)
     _shared(fold_kernel(name), (rows, order, starts, _NOWHERE, into), starts, width)
     return into if into.dtype == values.dtype and values.ndim == 2 else _as_values(into, values)
+
+
+def read_bags(table: Host, ids: Host, segments: Host, bags: int) -> Host:
+    """The sums of the table's rows ids by segment, ascending, left to right; zeros where a bag has none. ids and
+    segments are in range."""
+    rows, name = _rows(table)
+    into = zeros((bags, rows.shape[1]), rows.dtype)
+    counts = np.bincount(segments, minlength=bags)
+    named = np.flatnonzero(counts)
+    starts = np.zeros(len(named) + 1, np.uint64)
+    np.cumsum(counts[named], out=starts[1:])
+    order = _places(ids)
+    _shared(fold_kernel(name), (rows, _ready(order), starts, _places(named), into), starts, rows.shape[1])
+    return _as_values(into, table)
 
 
 def sum_rows(values: Host, indices: Host, rows: int | None, *, loose: bool) -> tuple[Host, Host] | None:
@@ -196,23 +218,19 @@ def dense_rows(values: Host, indices: Host, shape: tuple[int, ...], *, loose: bo
 
 
 # ---------------------------------------------------------------------- norms
-def norm(leaves: Sequence[tuple[Host, Host | None]], ord: int) -> float | None:
-    """The norm of leaves together, ord 1 or 2, in float64: of (values, indices), whose duplicates are summed first, or
-    of (values, None). None for indices beyond what is packed."""
+def norm(leaves: Sequence[tuple[Host, Host | None, Host | None]], ord: int) -> float:
+    """The norm of leaves together, ord 1 or 2, in float64: of (values, order, starts), whose runs are summed first, or
+    of (values, None, None)."""
     bins: list[Host] = []
-    for values, indices in leaves:
+    for values, order, starts in leaves:
         rows, name = _rows(values)
         if rows.size == 0:
             continue
-        if indices is None:
+        if order is None or starts is None:
             flat = rows.reshape(1, rows.size)
             dense = (squares.dense_kernel(name, ord), (flat,), name, bins)
             _shared_evenly(_into_bins, dense, rows.size, multiple=squares.BLOCK)
             continue
-        groups = group(indices)
-        if groups is None:
-            return None
-        order, _, starts = groups
         given = (squares.rows_kernel(name, ord), (rows, order, starts), name, bins)
         width = rows.shape[1]
         _shared(_into_bins, given, starts, width, multiple=max(1, squares.BLOCK // max(1, width)))
@@ -256,16 +274,25 @@ def scatter(table: Host, values: Host, groups: Groups, op: str) -> None:
     _shared(scatter_kernel(name, op), (rows, order, starts, _places(ids), into), starts, rows.shape[1])
 
 
-def step(formula: Formula, values: Host, groups: Groups, table: Host, state: Sequence[Host], numbers: Host) -> None:
-    """A step of an optimizer, in place, on the rows that ids name; ids are in range, table and state
-    as `scatter` has a table."""
+def step(
+    formula: Formula,
+    values: Host,
+    groups: Groups,
+    table: Host,
+    state: Sequence[Host],
+    numbers: Host,
+    factor: float | None = None,
+) -> None:
+    """A step of an optimizer, in place, on the rows that ids name, of values times the factor; ids are in range, table
+    and state as `scatter` has a table."""
     order, ids, starts = groups
     rows, gradient = _rows(values)
     into, name = _rows(table)
     width, states = into.shape[1], []
     for x, spec in zip(state, formula.state, strict=True):
         states.append(x.reshape(len(x), 1 if spec.per_row else width))
-    kernel = step_kernel(formula, name, gradient)
+    kernel = step_kernel(formula, name, gradient, scaled=factor is not None)
+    numbers = numbers if factor is None else np.append(numbers, numbers.dtype.type(factor))
     given = (rows, order, starts, _places(ids), into, tuple(states), numbers)
     _shared(kernel, given, starts, width, sparse=int(starts[-1] - starts[0]) < len(ids))
 

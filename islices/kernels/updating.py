@@ -26,7 +26,7 @@ from islices.kernels.compiling import (
     tuple_of,
     vector,
 )
-from islices.kernels.folding import add_up
+from islices.kernels.folding import add_up, term_of
 from islices.kernels.halves import FORMATS
 from islices.optim import rules
 from islices.optim.formulas import Formula
@@ -84,9 +84,11 @@ def _groups(index: str) -> tuple[Any, ...]:
 def _step(
     values: Any, order: Any, starts: Any, ids: Any, table: Any, state: Any, numbers: Any, first: Any, last: Any
 ) -> None:
-    """table[ids[r]] and the same row of each state after a step on rows order[starts[r]:starts[r + 1]] of values."""
+    """table[ids[r]] and the same row of each state after a step on rows order[starts[r]:starts[r + 1]] of values; if
+    SCALED, on these times the number behind the rule's."""
     width = np.uint64(values.shape[1])
     n = as_tuple(numbers, COUNT)
+    factor = numbers[COUNT] if SCALED else WIDE(1)
     sums = np.empty((1, np.int64(width)), WIDE)
     squares = np.empty((1, np.int64(width) if RAW or MEAN else 0), WIDE)
     zero = np.uint64(0)
@@ -101,14 +103,15 @@ def _step(
             for j in range(width):
                 sums[zero, j] = 0.0
         else:
-            add(values, order, starts[r], starts[r + 1], sums, zero)
+            add(values, order, starts[r], starts[r + 1], factor, sums, zero)
         if RAW:
             for j in range(width):
                 squares[zero, j] = 0.0
             for k in range(starts[r], starts[r + 1]):
                 p = order[k]
                 for j in range(width):
-                    squares[zero, j] += load(values[p, j]) * load(values[p, j])
+                    x = term(values[p, j], factor)
+                    squares[zero, j] += x * x
         for j in range(width):
             g = followed(sums[zero, j], read(table[row, j]), n)
             sums[zero, j] = g
@@ -192,9 +195,9 @@ def _row_mean(x: Any, width: Any) -> Any:
 #: The numbers of an array as a tuple, which stays in registers.
 as_tuple: Any = ndarray.to_fixed_tuple
 # what the functions above leave open
-add = change = load = store = read = write = coupled = decoupled = row_mean = rule = cast(Any, None)
+add = change = load = store = read = term = write = coupled = decoupled = row_mean = rule = cast(Any, None)
 fetch_states = states = put = followed = changed = cast(Any, None)
-HALF = LAST_ONLY = RAW = MEAN = SQUARES = ROUNDED = MAXIMIZE = COUPLED = DECOUPLED = PER_ROW = DENSE = False
+HALF = LAST_ONLY = RAW = MEAN = SQUARES = ROUNDED = MAXIMIZE = COUPLED = DECOUPLED = PER_ROW = DENSE = SCALED = False
 COUNT = EXTRA = 0
 LINE = 16
 WIDE: Any = np.float32
@@ -262,10 +265,10 @@ _STATES: tuple[tuple[Callable[..., Any], ...], ...] = (
 
 
 @lru_cache(maxsize=256)  # a formula belongs to one optimizer: there may come many
-def step_kernel(formula: Formula, table: str, gradient: str, index: str = "uint64") -> Kernel:
+def step_kernel(formula: Formula, table: str, gradient: str, index: str = "uint64", *, scaled: bool = False) -> Kernel:
     """The compiled `_step` of a formula for dtypes of the table, the gradient's values and the rows' numbers: the same
-    for all formulas that differ in their numbers alone."""
-    return _step_kernel(_Parts.of(formula), table, gradient, index)
+    for all formulas that differ in their numbers alone. scaled: the last of the numbers is a factor of the values."""
+    return _step_kernel(_Parts.of(formula), table, gradient, index, scaled)
 
 
 @lru_cache(maxsize=256)
@@ -316,14 +319,15 @@ class _Parts(NamedTuple):
 
 
 @cache
-def _step_kernel(parts: _Parts, table: str, gradient: str, index: str) -> Kernel:
+def _step_kernel(parts: _Parts, table: str, gradient: str, index: str, scaled: bool) -> Kernel:
     form = FORMATS[table]
     arguments = (
         matrix(FORMATS[gradient].stored, readonly=True), *_groups(index), matrix(form.stored),
         tuple_of(matrix(form.wide), len(parts.per_row)), vector(form.wide, readonly=True), INTEGER, INTEGER,
     )  # fmt: skip
     return compile_kernel(
-        _step, arguments, add=add_up(gradient), row_mean=inline(_row_mean, WIDE=np.dtype(form.wide).type),
+        _step, arguments, add=add_up(gradient, scaled=scaled), term=term_of(gradient, scaled=scaled),
+        SCALED=scaled, row_mean=inline(_row_mean, WIDE=np.dtype(form.wide).type),
         fetch_states=inline(_STATES[len(parts.per_row)][2]), LINE=64 // np.dtype(form.stored).itemsize,
         MEAN=parts.squares == "row" and not parts.raw, PER_ROW=any(parts.per_row), **parts.names(table, gradient),
     )  # fmt: skip

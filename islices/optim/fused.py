@@ -38,14 +38,16 @@ def fused_step(work: Work) -> tuple[Any, dict[str, Array]] | None:
         return traced_step(work) if work.touched else None
     if work.apply is not None:
         return None
-    gradient = work.views if B.host_only or modes.on_host() else None
+    gradient, factor = work.views if B.host_only or modes.on_host() else None, None
     if work.frozen is not None and isinstance(grad, IndexedSlices):
         grad, gradient = without_frozen(grad, work.frozen), None
     if gradient is None:  # recorded, or not what was looked at
         given = (grad.values, grad.indices) if isinstance(grad, IndexedSlices) else (grad,)
         with B.scope():
             gradient = modes.host_views(B, (B.stop_gradient(given[0]), *given[1:]))
-    if gradient is None or (len(gradient) == 2 and not compiled.is_packed(gradient[1], grad.dense_shape[0])):
+    elif isinstance(grad, IndexedSlices) and grad._slots is not None:
+        factor = grad._slots.factor
+    if gradient is None or (len(gradient) > 1 and not compiled.is_packed(gradient[1], grad.dense_shape[0])):
         return None
     opened = open_tables(B, [work.weights, *arrays.values()], donate=work.donate)
     if opened is None:
@@ -56,14 +58,16 @@ def fused_step(work: Work) -> tuple[Any, dict[str, Array]] | None:
     for spec in formula.state:
         own.append(state[spec.name])
     target, values = state.get("master", weights), gradient[0]
-    named = compiled.group(gradient[1]) if len(gradient) == 2 else None
+    named = compiled.group(gradient[1]) if len(gradient) > 1 else None
+    if len(gradient) > 2:
+        named = compiled.placed(named, gradient[2])
     some = named[1] if work.touched and named else None  # the rows that move; None: all
     if some is None and (formula.squares == "row" or any(spec.per_row for spec in formula.state)):  # a row at a time
         for groups in _blocks(named, weights.shape, work.frozen):
-            compiled.step(formula, values, groups, target, own, work.known)
+            compiled.step(formula, values, groups, target, own, work.known, factor)
     else:
         if named:
-            compiled.step(formula, values, named, target, own, work.known)
+            compiled.step(formula, values, named, target, own, work.known, factor)
         if some is None:
             skip = named[1] if named else np.empty(0, np.int64)
             if work.frozen is not None:

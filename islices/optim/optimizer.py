@@ -245,7 +245,7 @@ def check_works(works: Sequence[Work], names: Sequence[str] = ()) -> None:
         parts.append((B, work.weights, True, where + "table"))
         for name, x in work.arrays.items():
             parts.append((B, x, True, f"{where}state[{name!r}]"))
-        for x in (grad.values, grad.indices) if isinstance(grad, IndexedSlices) else (grad,):
+        for x in grad._arrays if isinstance(grad, IndexedSlices) else (grad,):
             parts.append((B, x, False, where + "grad"))
     if parts:
         check_apart(parts)

@@ -13,6 +13,7 @@ import numpy as np
 from islices.backend import Array, Slots
 from islices.optim.step import Work, without_frozen, write_pieces
 from islices.slices import IndexedSlices
+from islices.slots import slots_of
 from islices.update import as_given
 
 __all__ = ["traced_step"]
@@ -34,13 +35,14 @@ def traced_step(work: Work) -> tuple[Any, dict[str, Array]] | None:
 
     def otherwise(slots: Slots, numbers: Array, *tables: Array) -> Sequence[Array]:
         state = dict(zip(["step", *names], [arrays["step"], *tables[1:]], strict=True))
-        slices = IndexedSlices._trusted(B, slots.values, slots.indices, shape)
+        slices = IndexedSlices._deferred(B, slots, shape)
         rows = Work(B, work.formula, None, slices, tables[0], state, numbers).some_rows()
         return write_pieces(B, tables, rows, donate=True)
 
     names = work.names[1:]
+    slots = slots_of(s)._replace(indices=indices)
     with B.scope():
-        tables = B.traced_step(work.formula, Slots(s.values, indices, shape[0]), numbers, work.tables, otherwise)
+        tables = B.traced_step(work.formula, slots, numbers, work.tables, otherwise)
         if tables is None:
             return None
         count = arrays["step"] + (one if work.apply is None else work.apply)

@@ -1,0 +1,61 @@
+"""Gradients whose values are not computed yet: rows of a smaller array, times a factor.
+
+The gradient of bags repeats each bag's row for each member, and clipping multiplies all rows by one number. Compiled
+kernels read the small array and the factor instead, where a norm or a step is all that is asked for; who reads
+``.values`` gets them computed. May import: `islices.backend`, `islices.linear`, `islices.modes`, `islices.slices`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from islices import modes
+from islices.backend import Array, Backend, Slots
+from islices.linear import scale_values
+from islices.slices import IndexedSlices
+
+__all__ = ["expand", "slots_of", "times"]
+
+
+def slots_of(s: IndexedSlices) -> Slots:
+    """The slots of a gradient as they are."""
+    return s._slots or Slots(s.values, s.indices, s.dense_shape[0])
+
+
+def expand(B: Backend, slots: Slots) -> Array:
+    """The values of slots, those that name no row included."""
+    values = slots.values
+    if slots.positions is not None:
+        values = modes.run("take", B, (values, slots.positions))
+    return values if slots.factor is None else scale_values(B, values, [("mul", _number(B, slots.factor))])
+
+
+def _values_of(s: IndexedSlices) -> Array:
+    """The values of slices; zeros, as ever, in slots that hold nothing."""
+    B, values = s.backend, expand(s.backend, slots_of(s))
+    return modes.run(_without_sentinels, B, (values, s.indices), rows=s.dense_shape[0]) if s.padded else values
+
+
+def _number(B: Backend, factor: Any) -> Any:
+    """A factor without dimensions."""
+    if isinstance(factor, float):
+        return factor
+    with B.scope():
+        return B.reshape(factor, ())
+
+
+def _without_sentinels(B: Backend, values: Array, indices: Array, *, rows: int | None) -> Array:
+    return B.where(B.as_column(B.in_range(indices, rows), values), values, B.zeros_like(values))
+
+
+def times(s: IndexedSlices, factor: float | Array) -> IndexedSlices | None:
+    """s with each value times a factor of the type of their sums, to be computed when it is read; None where s has one
+    already, or memory that others may change before that."""
+    B, slots = s.backend, slots_of(s)
+    if slots.factor is not None or not (s._slots or B.is_traced(slots.values)):
+        return None
+    slots = slots._replace(factor=factor)
+    return IndexedSlices._deferred(B, slots, s.dense_shape, coalesced=s.coalesced, padded=s.padded)
+
+
+IndexedSlices._compute = staticmethod(_values_of)

@@ -1,0 +1,118 @@
+"""Slices whose values are computed when they are read: the same bits as those whose values are there."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+import islices
+from islices import IndexedSlices, optim
+from islices.backend import Slots
+from islices.slots import expand, times
+
+ROWS, WIDTH = 12, 3
+POSITIONS = {"sorted": [0, 0, 1, 1, 2, 2], "mixed": [2, 0, 1, 0, 2, 1], "none": [], "one": [2]}
+DTYPES = ("float16", "float32", "float64")
+
+
+def deferred(
+    positions: str, dtype: str, index: str, factor: float | None = None
+) -> tuple[IndexedSlices, IndexedSlices]:
+    """(slices whose values are not there, the same with values), duplicates and cancelling rows among them."""
+    rng = np.random.default_rng(3)
+    base = rng.standard_normal((3, WIDTH)).astype(dtype)
+    base[1] = -base[0]
+    places = np.array(POSITIONS[positions], np.int32)
+    indices = rng.integers(0, 4, len(places)).astype(index)
+    values = base[places]
+    if factor is not None:
+        wide = np.float32 if dtype == "float16" else dtype
+        values = (values.astype(wide) * np.asarray(factor, wide)).astype(dtype)
+    slots = Slots(base, indices, ROWS, places, factor)
+    backend = islices.get_backend("numpy")
+    return IndexedSlices._deferred(backend, slots, (ROWS, WIDTH)), IndexedSlices(values, indices, (ROWS, WIDTH))
+
+
+def steps() -> list[Any]:
+    made = [optim.sgd(0.5), optim.adam(0.1), optim.adam(0.1, rows="all"), optim.adagrad(0.1, frozen=[1])]
+    return [*made, optim.adam(0.1, semantics="keras", rows="all", duplicates="raw")]
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+@pytest.mark.parametrize("factor", [None, 0.37])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_nothing_shows_whether_values_are_there(
+    positions: str, dtype: str, factor: float | None, kernels: bool
+) -> None:
+    for index in ("int32", "int64"):
+        with islices.use_kernels(kernels):
+            for operation in (islices.norm, islices.coalesce, islices.to_dense, lambda s: s.values):
+                late, now = deferred(positions, dtype, index, factor)
+                same(operation(late), operation(now))
+            late, now = deferred(positions, dtype, index, factor)
+            same(islices.clip_by_global_norm([late], 0.5), islices.clip_by_global_norm([now], 0.5))
+            assert late._slots is None or late._slots.factor == factor, "what is clipped stays"
+            for optimizer in steps() if dtype != "float64" else ():  # each kernel takes a second to compile
+                late, now = deferred(positions, dtype, index, factor)
+                results = []
+                for s in (late, now):
+                    table = np.random.default_rng(4).standard_normal((ROWS, WIDTH)).astype(dtype)
+                    results.append(optimizer.step(table, s, optimizer.init(table)))
+                same(*results)
+
+
+def same(got: Any, expected: Any) -> None:
+    if isinstance(got, (list, tuple)):
+        for a, b in zip(got, expected, strict=True):
+            same(a, b)
+    elif isinstance(got, dict):
+        same(list(got.values()), list(expected.values()))
+    elif isinstance(got, IndexedSlices):
+        assert (got.dense_shape, got.coalesced, got.padded) == (
+            expected.dense_shape,
+            expected.coalesced,
+            expected.padded,
+        )
+        same((got.values, got.indices), (expected.values, expected.indices))
+    else:
+        assert got.dtype == expected.dtype
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_values_are_computed_once_and_are_the_callers() -> None:
+    s, _ = deferred("mixed", "float32", "int64", 2.0)
+    assert (s.dtype, s.shape, repr(s)) == (
+        np.float32,
+        (ROWS, WIDTH),
+        "IndexedSlices(n=6, dense_shape=(12, 3), float32, int64, numpy)",
+    )
+    assert s._slots is not None, "looking at it computes nothing"
+    clipped = islices.clip_by_norm([s], 0.1)
+    values = s.values
+    assert values is s.values
+    values[:] = 0.0  # as with any slices, in place
+    assert float(islices.norm(s)) == 0.0
+    assert float(islices.norm(clipped[0])) > 0.0, "what was made of it before keeps its own"
+    with pytest.raises(AttributeError, match="no attribute 'value'"):
+        _ = s.value
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
+def test_copies_hold_values(copied: Any) -> None:
+    late, now = deferred("mixed", "float32", "int64", 0.5)
+    same(copied(late), now)
+
+
+def test_a_factor_waits_only_where_nobody_can_change_the_values() -> None:
+    late, now = deferred("mixed", "float32", "int64")
+    assert times(now, 0.5) is None
+    half = times(late, 0.5)
+    assert half is not None
+    assert times(half, 0.5) is None, "each product is rounded"
+    same(half.values, now.values * np.float32(0.5))
+    assert expand(late.backend, Slots(now.values)) is now.values
