@@ -9,14 +9,16 @@ look into the functions of this module (they are `torch._dynamo.nonstrict_trace`
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree as pytree
 
 from islices import clip, global_norms, norms, rows
-from islices.autodiff import value_and_grad
+from islices.autodiff import _table_gradient, value_and_grad
+from islices.backend import LookedUp, Slots, Source
 from islices.clip_formulas import BY_VALUE, lookup_formula
 from islices.lookups import lookup
 from islices.optim import Optimizer
@@ -56,7 +58,7 @@ class Call(NamedTuple):
     spec: Any  # of (args, kwargs)
     constants: list[Any]  # their leaves, with `TENSOR` for each tensor
     written: list[bool]  # of each tensor
-    places: list[int]  # of new tensors among the leaves of the result
+    places: list[tuple[int, torch.dtype]]  # of new tensors among the leaves of the result, and what they hold
 
     def arguments(self, read: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> Any:
         """(args, kwargs) with these tensors."""
@@ -95,10 +97,10 @@ class Node:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The result in a graph that is being made."""
         leaves, spec = pytree.tree_flatten((args, kwargs))
-        form, shape = pytree.tree_flatten(self.form(*args, **kwargs))
-        places = [k for k, x in enumerate(form) if isinstance(x, New)]
+        form = self.form(*args, **kwargs)
+        places = [(k, x.dtype) for k, x in enumerate(_parts(form)) if isinstance(x, New)]
         if not places and not self.writes:
-            return pytree.tree_unflatten(form, shape)
+            return form
         targets = {id(x) for k in self.writes for x in pytree.tree_leaves(args[k])}
         tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
         written = [id(x) in targets for x in tensors]
@@ -107,9 +109,7 @@ class Node:
         read, own = ([x for x, w in zip(tensors, written, strict=True) if w is wanted] for wanted in (False, True))
         with torch.no_grad():
             made = getattr(torch.ops.islices, self.name).default(call, read, *[own] * bool(self.writes))
-        for k, x in zip(places, made or (), strict=True):
-            form[k] = x
-        return pytree.tree_unflatten(form, shape)
+        return _filled(form, iter(made or ()))
 
     def _run(self, call: str, read: list[torch.Tensor], written: Sequence[torch.Tensor] = ()) -> Any:
         """What the node does when its graph runs."""
@@ -118,16 +118,43 @@ class Node:
             out = self.function(*args, **kwargs)
         if self.writes:
             return None
-        found, memory = pytree.tree_leaves(out), {x.untyped_storage().data_ptr() for x in read}
-        return [_own(found[k], memory) for k in _calls[call].places]
+        found, memory = list(_parts(out)), {x.untyped_storage().data_ptr() for x in read}
+        return [_own(found[k], dtype, memory) for k, dtype in _calls[call].places]
 
     def _fake(self, call: str, read: list[torch.Tensor], written: Sequence[torch.Tensor] = ()) -> Any:
         """Tensors without data in the place of those that the node returns."""
         if self.writes:
             return None
         args, kwargs = _calls[call].arguments(read, written)
-        form, sizes = pytree.tree_leaves(self.form(*args, **kwargs)), dict[Count, Any]()
-        return [form[k].fake(sizes) for k in _calls[call].places]
+        form, sizes = list(_parts(self.form(*args, **kwargs))), dict[Count, Any]()
+        return [form[k].fake(sizes) for k, _ in _calls[call].places]
+
+
+def _parts(tree: Any) -> Iterator[Any]:
+    """What the leaves of a tree are made of: of slices always four parts."""
+    for leaf in flatten(tree):
+        yield from _apart(leaf) if isinstance(leaf, IndexedSlices) else (leaf,)
+
+
+def _apart(s: IndexedSlices) -> tuple[Any, ...]:
+    return s._arrays[0], s.indices, *((None, None) if s._slots is None else s._slots[3:])
+
+
+def _filled(tree: Any, made: Iterator[torch.Tensor]) -> Any:
+    """A form with tensors in the place of each `New`."""
+    leaves: list[Any] = []
+    for leaf in flatten(tree):
+        parts = [next(made) if isinstance(x, New) else x for x in _parts(leaf)]
+        if not isinstance(leaf, IndexedSlices):
+            leaves += parts
+            continue
+        flags = {"coalesced": leaf.coalesced, "padded": leaf.padded}
+        if leaf._slots is None:
+            leaves.append(IndexedSlices._trusted(leaf.backend, parts[0], parts[1], leaf.dense_shape, **flags))
+        else:
+            slots = Slots(parts[0], parts[1], leaf.dense_shape[0], *parts[2:])
+            leaves.append(IndexedSlices._deferred(leaf.backend, slots, leaf.dense_shape, **flags))
+    return rebuild(tree, iter(leaves))
 
 
 def _known(x: Any) -> Any:
@@ -145,8 +172,11 @@ def _registered(call: Call) -> str:
     raise AssertionError("numbers do not end")
 
 
-def _own(x: torch.Tensor, memory: set[int]) -> torch.Tensor:
-    """x in memory that is none of the arguments'."""
+def _own(x: torch.Tensor | float | None, dtype: torch.dtype, memory: set[int]) -> torch.Tensor:
+    """A tensor of the result in memory that is none of the arguments'; of a factor, which None stands for where nothing
+    had to be clipped."""
+    if not isinstance(x, torch.Tensor):
+        return torch.full((1,), 1.0 if x is None else x, dtype=dtype)
     shared = x.numel() and x.untyped_storage().data_ptr() in memory
     return x.clone(memory_format=torch.contiguous_format) if shared else x.contiguous()
 
@@ -156,27 +186,44 @@ def _each(fn: Callable[[Any], Any], tree: Any) -> Any:
     return rebuild(tree, iter([None if x is None else fn(x) for x in flatten(tree)]))
 
 
-def _values(leaf: Any) -> torch.Tensor:
-    values: Any = leaf.values if isinstance(leaf, IndexedSlices) else leaf
-    if not isinstance(values, torch.Tensor):
-        raise TypeError(f"a graph of torch has tensors, no {type(values).__name__}")
-    return values
+def _held(leaf: Any) -> torch.Tensor:
+    """The tensor that a leaf's numbers are in."""
+    held: Any = leaf._arrays[0] if isinstance(leaf, IndexedSlices) else leaf
+    if not isinstance(held, torch.Tensor):
+        raise TypeError(f"a graph of torch has tensors, no {type(held).__name__}")
+    return held
+
+
+def _values(leaf: Any) -> New:
+    """The values of a leaf anew."""
+    held = _held(leaf)
+    return New(held, (leaf.indices.shape[0], *held.shape[1:]) if isinstance(leaf, IndexedSlices) else held.shape)
 
 
 def _alike(leaf: Any) -> Any:
     """A leaf with other values."""
-    values = _values(leaf)
-    new: Any = New(values, values.shape)
+    new: Any = _values(leaf)
     if not isinstance(leaf, IndexedSlices):
         return new
     flags = {"coalesced": leaf.coalesced, "padded": leaf.padded}
     return IndexedSlices._trusted(leaf.backend, new, leaf.indices, leaf.dense_shape, **flags)
 
 
+def _scaled(leaf: Any, max_norm: Any, semantics: str, nonfinite: str) -> Any:
+    """A leaf times a factor: with the values it has, where these are its own alone (`islices.slots.times`)."""
+    slots = leaf._slots if isinstance(leaf, IndexedSlices) else None
+    known = semantics == "islices" and nonfinite != "zero" and not isinstance(max_norm, torch.Tensor)
+    if slots is None or slots.factor is not None or not known:
+        return _alike(leaf)
+    wide = torch.float64 if slots.values.dtype == torch.float64 else torch.float32
+    slots = slots._replace(factor=New(slots.values, (1,), wide))
+    return IndexedSlices._deferred(leaf.backend, slots, leaf.dense_shape, coalesced=leaf.coalesced, padded=leaf.padded)
+
+
 def _coalesced(leaf: Any) -> Any:
     if not isinstance(leaf, IndexedSlices) or (leaf.coalesced and not leaf.padded):
         return leaf
-    return _slices(leaf.backend, _values(leaf), leaf.indices.dtype, leaf.dense_shape, Count(), coalesced=True)
+    return _slices(leaf.backend, _held(leaf), leaf.indices.dtype, leaf.dense_shape, Count(), coalesced=True)
 
 
 def _slices(
@@ -188,35 +235,42 @@ def _slices(
 
 
 def _dense(leaf: Any) -> Any:
-    return New(_values(leaf), leaf.dense_shape) if isinstance(leaf, IndexedSlices) else leaf
+    return New(_held(leaf), leaf.dense_shape) if isinstance(leaf, IndexedSlices) else leaf
 
 
 def _norm(tree: Any) -> New:
-    found = [_values(x) for x in flatten(tree) if x is not None]
+    found = [_held(x) for x in flatten(tree) if x is not None]
     wide = any(x.dtype == torch.float64 for x in found)
     return New(found[0], (), torch.float64 if wide else torch.float32)
 
 
+def _bags(ids: torch.Tensor, options: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The shape of the bags of a lookup."""
+    offsets = options.get("offsets")
+    return tuple(ids.shape[:-1]) if offsets is None else (offsets.shape[0] - options.get("include_last_offset", False),)
+
+
 def _rows(table: Table, ids: torch.Tensor, options: Mapping[str, Any]) -> New:
     """What a lookup returns."""
-    lead: tuple[Any, ...] = tuple(ids.shape)  # no ragged ids
-    if options.get("combiner") is not None:
-        offsets = options.get("offsets")
-        last = options.get("include_last_offset", False) is True
-        lead = lead[:-1] if offsets is None else (offsets.shape[0] - last,)
     weights = table._source.weights
+    lead = tuple(ids.shape) if options.get("combiner") is None else _bags(ids, options)
     return New(weights, (*lead, *weights.shape[1:]))
 
 
 def _gradient(table: Table, reads: Sequence[Read]) -> IndexedSlices:
     weights = table._source.weights
-    shape = tuple(map(int, weights.shape))
+    shape, found = tuple(map(int, weights.shape)), [options for _, _, options in reads]
     some = table.padding_idx is not None or any(
-        o.get("padding_idx") is not None or o.get("invalid") == "drop" for _, _, o in reads
+        options.get("padding_idx") is not None or options.get("invalid") == "drop" for options in found
     )
     wide = any(ids.dtype == torch.int64 for _, ids, _ in reads)
     count = Count() if some else sum(ids.numel() for _, ids, _ in reads)
-    return _slices(table.backend, weights, torch.int64 if wide else torch.int32, shape, count)
+    made = _slices(table.backend, weights, torch.int64 if wide else torch.int32, shape, count)
+    if len(reads) > 1 or found[0].get("combiner") is None or not _is_direct(found[0]) or table.scale_by_freq:
+        return made
+    upstream: Any = New(weights, (math.prod(_bags(reads[0][1], found[0])), *shape[1:]))
+    positions: Any = New(weights, (count,), torch.int32)
+    return IndexedSlices._deferred(table.backend, Slots(upstream, made.indices, shape[0], positions), shape)
 
 
 # ---------------------------------------------------------------------- the nodes
@@ -231,6 +285,8 @@ def looked_up(table: Table, ids: Any, options: Mapping[str, Any]) -> Any:
 
 def lookup_gradient(table: Table, reads: Sequence[Read]) -> IndexedSlices:
     """The gradient of a table, of lookups in turn."""
+    if all(_is_direct(options) for _, _, options in reads):
+        return _table_gradient(table.backend, table, [_Replayed.of(table, *read) for read in reads])  # type: ignore[no-any-return]
 
     def total(table: Table) -> torch.Tensor:
         # what comes back to each lookup is its upstream, to the bit
@@ -238,6 +294,40 @@ def lookup_gradient(table: Table, reads: Sequence[Read]) -> IndexedSlices:
         return torch.stack(parts).sum()
 
     return value_and_grad(total)(table)[1]  # type: ignore[no-any-return]
+
+
+def _is_direct(options: Mapping[str, Any]) -> bool:
+    """Whether a lookup's gradient is its upstream, row by row or bag by bag."""
+    given = [options.get(name) for name in ("mask", "weights", "max_norm")]
+    return given == [None] * 3 and options.get("combiner") != "max"
+
+
+class _Replayed:
+    """A recorder for a lookup whose upstream is known: nothing is read."""
+
+    used: LookedUp
+
+    def __init__(self, upstream: torch.Tensor) -> None:
+        self.upstream = upstream
+
+    @classmethod
+    def of(cls, table: Table, upstream: torch.Tensor, ids: torch.Tensor, options: Mapping[str, Any]) -> LookedUp:
+        recorder = cls(upstream)
+        source = Source(table._source.weights, recorder)
+        lookup(Table._trusted(table.backend, source, table.padding_idx, table.scale_by_freq), ids, **options)
+        return recorder.used
+
+    def lookup(self, weights: Any, ids: Any, extras: tuple[Any, ...], static: Any) -> torch.Tensor:
+        self.used = LookedUp(self.upstream, ids, extras, static)
+        return self.upstream
+
+    def bags(self, weights: Any, ids: Any, extras: tuple[Any, ...], static: Any, read: Any) -> torch.Tensor:
+        return self.lookup(weights, ids, extras, static)
+
+
+def expanded(s: IndexedSlices) -> torch.Tensor:
+    """The values of slices."""
+    return s.values
 
 
 def step(optimizer: Optimizer, table: Any, grad: Any, state: Any, apply: Any) -> None:
@@ -262,13 +352,20 @@ NODES = {
     "global_norm": Node(global_norms.global_norm, lambda tree, ord=2: _norm(tree)),
     "clip_by_value": Node(clip.clip_by_value, _by_value),
     "clip_by_norm": Node(
-        clip.clip_by_norm, lambda x, max_norm, *, semantics="islices", nonfinite="propagate": _each(_alike, x)
+        clip.clip_by_norm,
+        lambda x, max_norm, *, semantics="islices", nonfinite="propagate": _each(
+            lambda leaf: _scaled(leaf, max_norm, semantics, nonfinite), x
+        ),
     ),
     "clip_by_row_norm": Node(clip.clip_by_row_norm, lambda x, max_norm, *, nonfinite="propagate": _each(_alike, x)),
     "clip_by_global_norm": Node(
         global_norms.clip_by_global_norm,
-        lambda tree, max_norm, *, semantics="islices", nonfinite="propagate": (_each(_alike, tree), _norm(tree)),
+        lambda tree, max_norm, *, semantics="islices", nonfinite="propagate": (
+            _each(lambda leaf: _scaled(leaf, max_norm, semantics, nonfinite), tree),
+            _norm(tree),
+        ),
     ),
+    "expanded": Node(expanded, lambda s: _values(s)),
     "looked_up": Node(looked_up, _rows),
     "lookup_gradient": Node(lookup_gradient, _gradient),
     "step": Node(step, lambda *_: (), writes=(1, 3)),

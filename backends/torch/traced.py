@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from islices import autodiff, clip, global_norms, lookups, norms, rows
-from islices.backend import Source
-from islices.backends.torch.adapter import backend
+from islices import autodiff, clip, global_norms, lookups, norms, rows, slots
+from islices.backend import Slots, Source
+from islices.backends.torch.adapter import TorchBackend, backend
 from islices.backends.torch.nodes import NODES
 from islices.optim import Optimizer, optimizer
 from islices.slices import IndexedSlices
@@ -57,8 +57,11 @@ def substitute() -> None:
         _nodes[name] = torch._dynamo.nonstrict_trace(node.__call__)
     for name, original in ORIGINALS.items():
         torch.compiler.substitute_in_graph(original, skip_signature_check=True)(_as_node(_nodes[name]))
+    torch.compiler.substitute_in_graph(slots._values_of)(values_of)
     # a method that has a substitute is inlined, and the functions it calls are substituted
     torch.compiler.substitute_in_graph(Optimizer.step)(step)
+    torch.compiler.substitute_in_graph(IndexedSlices.__getattr__)(IndexedSlices.__getattr__)
+    torch.compiler.substitute_in_graph(TorchBackend.is_traced)(TorchBackend.is_traced)
     torch.compiler.substitute_in_graph(optimizer.step_tables)(step_tables)
     torch.compiler.substitute_in_graph(lookups.lookup, skip_signature_check=True)(lookup)
     torch.compiler.substitute_in_graph(autodiff._differentiate)(differentiate)
@@ -67,14 +70,27 @@ def substitute() -> None:
 
 # ---------------------------------------------------------------------- our objects, taken apart and put together
 def _slices_apart(s: IndexedSlices) -> tuple[list[Any], Any]:
-    return [s.values, s.indices], (s.dense_shape, s.coalesced, s.padded)
+    slots = s._slots
+    held = [s.values if slots is None else slots.values, s.indices]
+    later = [False, False]
+    if slots is not None:
+        later = [slots.positions is not None, slots.factor is not None]
+        held += [x for x in (slots.positions, slots.factor) if x is not None]  # a graph returns no None
+    return held, (s.dense_shape, s.coalesced, s.padded, *later)
 
 
 def _slices_together(parts: Any, known: Any) -> IndexedSlices:
-    values, indices = parts
+    rest = list(parts)
+    values, indices = rest.pop(0), rest.pop(0)
+    positions = rest.pop(0) if known[3] else None
+    factor = rest.pop(0) if known[4] else None
     s = object.__new__(IndexedSlices)
+    if positions is None and factor is None:
+        object.__setattr__(s, "values", values)
+        object.__setattr__(s, "_slots", None)
+    else:
+        object.__setattr__(s, "_slots", Slots(values, indices, known[0][0], positions, factor))
     object.__setattr__(s, "backend", backend)
-    object.__setattr__(s, "values", values)
     object.__setattr__(s, "indices", indices)
     object.__setattr__(s, "dense_shape", known[0])
     object.__setattr__(s, "coalesced", known[1])
@@ -115,14 +131,17 @@ def _as_node(node: Callable[..., Any]) -> Callable[..., Any]:
     return traced
 
 
+def values_of(s: IndexedSlices) -> torch.Tensor:
+    """The values of slices that were to be computed when they are read."""
+    return _nodes["expanded"](s)
+
+
 def step(self: Any, table: Any, grad: Any, state: Any, *, donate: bool = False, apply: Any = True) -> tuple[Any, Any]:
     """`Optimizer.step`."""
     return step_tables(self, table, grad, state, donate, apply)
 
 
-def step_tables(
-    optimizer: Any, table: Any, grad: Any, state: Any, donate: bool, apply: Any
-) -> tuple[Any, Any]:
+def step_tables(optimizer: Any, table: Any, grad: Any, state: Any, donate: bool, apply: Any) -> tuple[Any, Any]:
     """`islices.optim.optimizer.step_tables`."""
     _nodes["step"](optimizer, table, grad, state, apply)
     return table, dict(state) if type(state) is dict else state
@@ -292,4 +311,4 @@ def _nothing(table: Table) -> IndexedSlices:
     weights = table._source.weights
     values = torch.zeros((0, *weights.shape[1:]), dtype=weights.dtype, device=weights.device)
     indices = torch.zeros((0,), dtype=torch.int64, device=weights.device)
-    return _slices_together([values, indices], (tuple(weights.shape), True, False))
+    return _slices_together([values, indices], (tuple(weights.shape), True, False, False, False))

@@ -208,9 +208,7 @@ class Optimizer:
         )
 
 
-def step_tables(
-    optimizer: Optimizer, table: Any, grad: Any, state: Any, donate: bool, apply: Any
-) -> tuple[Any, Any]:
+def step_tables(optimizer: Optimizer, table: Any, grad: Any, state: Any, donate: bool, apply: Any) -> tuple[Any, Any]:
     """`Optimizer.step`: a function, since compilers have substitutes for functions."""
     if donate is not False:
         donate = check_flag(donate, "donate")
