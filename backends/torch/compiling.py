@@ -60,7 +60,11 @@ def _teach() -> None:
             add(name)
     import torch
 
-    needed = ((torch._dynamo, "nonstrict_trace"), (torch._dynamo.config, "trace_autograd_ops"))
+    needed = (
+        (torch._dynamo, "nonstrict_trace"),
+        (torch._dynamo.config, "trace_autograd_ops"),
+        (torch._dynamo.decorators, "_allowed_config_patches"),
+    )
     if add is not None and all(hasattr(owner, name) for owner, name in needed):
         importlib.import_module(TRACED[0]).substitute()
 

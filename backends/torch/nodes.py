@@ -17,7 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from islices import clip, global_norms, norms, rows
-from islices.autodiff import _table_gradient, value_and_grad
+from islices.autodiff import _table_gradient
 from islices.backend import LookedUp, Slots, Source
 from islices.clip_formulas import BY_VALUE, lookup_formula
 from islices.lookups import lookup
@@ -26,7 +26,21 @@ from islices.slices import IndexedSlices
 from islices.table import Table
 from islices.trees import flatten, rebuild
 
-__all__ = ["NODES", "Node"]
+__all__ = ["NODES", "NOTHING", "Node", "Nothing"]
+
+
+class Nothing:
+    """What stands for None in graphs."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Nothing)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+NOTHING = Nothing()
+pytree.register_constant(Nothing)
 
 
 class Count:
@@ -89,18 +103,19 @@ class Node:
 
     def __init__(self, function: Callable[..., Any], form: Callable[..., Any], writes: Sequence[int] = ()) -> None:
         self.name, self.function, self.form, self.writes = function.__name__, function, form, writes
-        form = ", Tensor(a!)[] written) -> ()" if writes else ") -> Tensor[]"
-        _library.define(f"{self.name}(str call, Tensor[] read{form}")
+        rest = ", Tensor(a!)[] written) -> ()" if writes else ") -> Tensor[]"
+        _library.define(f"{self.name}(str call, Tensor[] read{rest}")
         _library.impl(self.name, self._run, "CompositeExplicitAutograd")
         torch.library.register_fake(f"islices::{self.name}", self._fake, lib=_library)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The result in a graph that is being made."""
+        args, kwargs = pytree.tree_map(lambda x: None if _is_nothing(x) else x, (args, kwargs), is_leaf=_is_nothing)
         leaves, spec = pytree.tree_flatten((args, kwargs))
         form = self.form(*args, **kwargs)
         places = [(k, x.dtype) for k, x in enumerate(_parts(form)) if isinstance(x, New)]
         if not places and not self.writes:
-            return form
+            return pytree.tree_map(lambda x: NOTHING if x is None else x, form)
         targets = {id(x) for k in self.writes for x in pytree.tree_leaves(args[k])}
         tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
         written = [id(x) in targets for x in tensors]
@@ -109,7 +124,7 @@ class Node:
         read, own = ([x for x, w in zip(tensors, written, strict=True) if w is wanted] for wanted in (False, True))
         with torch.no_grad():
             made = getattr(torch.ops.islices, self.name).default(call, read, *[own] * bool(self.writes))
-        return _filled(form, iter(made or ()))
+        return pytree.tree_map(lambda x: NOTHING if x is None else x, _filled(form, iter(made or ())))
 
     def _run(self, call: str, read: list[torch.Tensor], written: Sequence[torch.Tensor] = ()) -> Any:
         """What the node does when its graph runs."""
@@ -128,6 +143,10 @@ class Node:
         args, kwargs = _calls[call].arguments(read, written)
         form, sizes = list(_parts(self.form(*args, **kwargs))), dict[Count, Any]()
         return [form[k].fake(sizes) for k, _ in _calls[call].places]
+
+
+def _is_nothing(x: Any) -> bool:
+    return isinstance(x, Nothing)
 
 
 def _parts(tree: Any) -> Iterator[Any]:
@@ -266,7 +285,7 @@ def _gradient(table: Table, reads: Sequence[Read]) -> IndexedSlices:
     wide = any(ids.dtype == torch.int64 for _, ids, _ in reads)
     count = Count() if some else sum(ids.numel() for _, ids, _ in reads)
     made = _slices(table.backend, weights, torch.int64 if wide else torch.int32, shape, count)
-    if len(reads) > 1 or found[0].get("combiner") is None or not _is_direct(found[0]) or table.scale_by_freq:
+    if len(reads) > 1 or found[0].get("combiner") is None or table.scale_by_freq:
         return made
     upstream: Any = New(weights, (math.prod(_bags(reads[0][1], found[0])), *shape[1:]))
     positions: Any = New(weights, (count,), torch.int32)
@@ -285,21 +304,7 @@ def looked_up(table: Table, ids: Any, options: Mapping[str, Any]) -> Any:
 
 def lookup_gradient(table: Table, reads: Sequence[Read]) -> IndexedSlices:
     """The gradient of a table, of lookups in turn."""
-    if all(_is_direct(options) for _, _, options in reads):
-        return _table_gradient(table.backend, table, [_Replayed.of(table, *read) for read in reads])  # type: ignore[no-any-return]
-
-    def total(table: Table) -> torch.Tensor:
-        # what comes back to each lookup is its upstream, to the bit
-        parts = [(lookup(table, ids, **options) * upstream).sum() for upstream, ids, options in reads]
-        return torch.stack(parts).sum()
-
-    return value_and_grad(total)(table)[1]  # type: ignore[no-any-return]
-
-
-def _is_direct(options: Mapping[str, Any]) -> bool:
-    """Whether a lookup's gradient is its upstream, row by row or bag by bag."""
-    given = [options.get(name) for name in ("mask", "weights", "max_norm")]
-    return given == [None] * 3 and options.get("combiner") != "max"
+    return _table_gradient(table.backend, table, [_Replayed.of(table, *read) for read in reads])  # type: ignore[no-any-return]
 
 
 class _Replayed:
@@ -327,7 +332,7 @@ class _Replayed:
 
 def expanded(s: IndexedSlices) -> torch.Tensor:
     """The values of slices."""
-    return s.values
+    return s.values  # type: ignore[no-any-return]
 
 
 def step(optimizer: Optimizer, table: Any, grad: Any, state: Any, apply: Any) -> None:
@@ -336,7 +341,7 @@ def step(optimizer: Optimizer, table: Any, grad: Any, state: Any, apply: Any) ->
 
 
 def _by_value(x: Any, lo: Any, hi: Any, *, semantics: str = "islices") -> Any:
-    raw = lookup_formula(BY_VALUE, semantics, "clip_by_value").raw
+    raw = lookup_formula(BY_VALUE, semantics, "clip_by_value")
     return _each(_alike if raw else _alike_coalesced, x)
 
 

@@ -16,10 +16,11 @@ from torch.utils import _pytree as pytree
 from islices import autodiff, clip, global_norms, lookups, norms, rows, slots
 from islices.backend import Slots, Source
 from islices.backends.torch.adapter import TorchBackend, backend
-from islices.backends.torch.nodes import NODES
+from islices.backends.torch.nodes import NODES, NOTHING, Nothing
 from islices.optim import Optimizer, optimizer
 from islices.slices import IndexedSlices
 from islices.table import Table
+from islices.transformed import transformed
 
 __all__ = ["substitute"]
 
@@ -38,25 +39,22 @@ ORIGINALS = {
 
 # Dynamo sees tensors and constants in what is registered here
 _nodes: dict[str, Callable[..., Any]] = {}
-_autograd: Any = None
 
 
 def substitute() -> None:
     """Have Dynamo take the functions below for those of islices; once, where torch has what they need."""
-    global _autograd
-    from torch._dynamo import config
-    from torch._dynamo.decorators import DynamoConfigPatchProxy
-
     if _nodes:
         return
     pytree.register_pytree_node(IndexedSlices, _slices_apart, _slices_together)
     pytree.register_pytree_node(Table, _table_apart, _table_together)
     pytree.register_constant(Optimizer)
-    _autograd = DynamoConfigPatchProxy(config.patch(trace_autograd_ops=True))
+    # autograd.grad in a graph is off unless asked for, and code that is traced may not ask
+    decorators = torch._dynamo.decorators
+    decorators._allowed_config_patches = (*decorators._allowed_config_patches, "trace_autograd_ops")
     for name, node in NODES.items():
         _nodes[name] = torch._dynamo.nonstrict_trace(node.__call__)
     for name, original in ORIGINALS.items():
-        torch.compiler.substitute_in_graph(original, skip_signature_check=True)(_as_node(_nodes[name]))
+        torch.compiler.substitute_in_graph(original, skip_signature_check=True)(_as_node(_nodes[name]))  # type: ignore[arg-type]
     torch.compiler.substitute_in_graph(slots._values_of)(values_of)
     # a method that has a substitute is inlined, and the functions it calls are substituted
     torch.compiler.substitute_in_graph(Optimizer.step)(step)
@@ -126,14 +124,32 @@ def _as_node(node: Callable[..., Any]) -> Callable[..., Any]:
     def traced(*args: Any, **kwargs: Any) -> Any:
         if _records((args, kwargs)):
             _break("a gradient passes through it")
-        return node(*args, **kwargs)
+        return _called(node, *args, **kwargs)
 
     return traced
 
 
+def _called(node: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What a node returns; a graph has no None among arguments and results, and `NOTHING` in its place."""
+    args, kwargs = pytree.tree_map(_something, (args, kwargs), is_leaf=_is_ours)
+    return pytree.tree_map(_or_none, node(*args, **kwargs), is_leaf=_is_ours)
+
+
+def _is_ours(x: Any) -> bool:
+    return isinstance(x, (IndexedSlices, Nothing, Optimizer, Table))
+
+
+def _or_none(x: Any) -> Any:
+    return None if isinstance(x, Nothing) else x
+
+
+def _something(x: Any) -> Any:
+    return NOTHING if x is None else x
+
+
 def values_of(s: IndexedSlices) -> torch.Tensor:
     """The values of slices that were to be computed when they are read."""
-    return _nodes["expanded"](s)
+    return _called(_nodes["expanded"], s)  # type: ignore[no-any-return]
 
 
 def step(self: Any, table: Any, grad: Any, state: Any, *, donate: bool = False, apply: Any = True) -> tuple[Any, Any]:
@@ -143,7 +159,7 @@ def step(self: Any, table: Any, grad: Any, state: Any, *, donate: bool = False, 
 
 def step_tables(optimizer: Any, table: Any, grad: Any, state: Any, donate: bool, apply: Any) -> tuple[Any, Any]:
     """`islices.optim.optimizer.step_tables`."""
-    _nodes["step"](optimizer, table, grad, state, apply)
+    _called(_nodes["step"], optimizer, table, grad, state, apply)
     return table, dict(state) if type(state) is dict else state
 
 
@@ -172,11 +188,22 @@ def lookup(table: Any, ids: Any, **options: Any) -> Any:
         _break("ragged ids")
     if _records(options):
         _break("a gradient passes through the weights of lookup")
-    out = _nodes["looked_up"](source, ids, options)
-    if isinstance(table, Recorded) and torch.is_grad_enabled():
+    recorded = isinstance(table, Recorded) and torch.is_grad_enabled()
+    if recorded and not _is_linear(options):
+        _break("lookup with a mask, weights, max_norm or combiner='max' in a function that is differentiated")
+    out = _called(_nodes["looked_up"], source, ids, options)
+    if recorded:
         out = out.requires_grad_()
         table.reads.append((out, ids, options))
     return out
+
+
+def _is_linear(options: Mapping[str, Any]) -> bool:
+    """Whether a lookup's gradient is its upstream, row by row or bag by bag."""
+    for name in ("mask", "weights", "max_norm"):
+        if options.get(name) is not None:
+            return False
+    return options.get("combiner") != "max"
 
 
 def value_and_grad(
@@ -193,11 +220,7 @@ def value_and_grad(
             _break("argnums")
     if not numbers or len(set(numbers)) < len(numbers):
         _break("argnums")
-
-    def call(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        return differentiate(fn, argnums, numbers, has_aux, per_sample, args, kwargs)
-
-    return call
+    return transformed(autodiff._differentiate, fn, argnums, numbers, has_aux, per_sample)
 
 
 def differentiate(
@@ -223,17 +246,16 @@ def differentiate(
         full[k] = _recorded(args[k], tables, variables)
     if not tables and not variables:
         _break("nothing to differentiate")
-    with _autograd:
-        if torch.is_grad_enabled():
+    if torch.is_grad_enabled():
+        loss, aux, gradients = _gradients(fn, full, kwargs, has_aux, tables, variables)
+    else:
+        with torch.enable_grad():
             loss, aux, gradients = _gradients(fn, full, kwargs, has_aux, tables, variables)
-        else:
-            with torch.enable_grad():
-                loss, aux, gradients = _gradients(fn, full, kwargs, has_aux, tables, variables)
     dense, rest = iter(gradients[: len(variables)]), iter(gradients[len(variables) :])
     sparse = []
     for t in tables:
         reads = [(next(rest), ids, options) for _, ids, options in t.reads]
-        sparse.append(_nodes["lookup_gradient"](t.table, reads) if reads else _nothing(t.table))
+        sparse.append(_called(_nodes["lookup_gradient"], t.table, reads) if reads else _nothing(t.table))
     found = iter(sparse)
     grads = tuple([_mirrored(args[k], found, dense) for k in places])
     value = (loss, pytree.tree_map(_detached, aux)) if has_aux else loss
@@ -250,7 +272,7 @@ def _recorded(x: Any, tables: list[Recorded], variables: list[torch.Tensor]) -> 
     if isinstance(x, torch.Tensor) and x.dtype in FLOATS:
         if x.requires_grad and not x.is_leaf and torch.is_grad_enabled():
             _break("value_and_grad within a differentiation")
-        known = any([x is y for y in variables])
+        known = any(x is y for y in variables)
         variables.append(x if x.requires_grad and x.is_leaf and not known else x.detach().requires_grad_())
         return variables[-1]
     if type(x) is dict:
@@ -298,8 +320,13 @@ def _gradients(
     inputs = variables + [out for t in tables for out, _, _ in t.reads]
     if not loss.requires_grad or not inputs:
         return loss.detach(), aux, [torch.zeros_like(x).detach() for x in inputs]
-    found = torch.autograd.grad(loss.reshape(()), inputs, allow_unused=True)
-    return loss.detach(), aux, [torch.zeros_like(x).detach() if g is None else g for g, x in zip(found, inputs)]
+    with torch._dynamo.patch_dynamo_config(trace_autograd_ops=True):
+        found = torch.autograd.grad(loss.reshape(()), inputs, allow_unused=True)
+    return (
+        loss.detach(),
+        aux,
+        [torch.zeros_like(x).detach() if g is None else g for g, x in zip(found, inputs, strict=True)],
+    )
 
 
 def _detached(x: Any) -> Any:
