@@ -7,7 +7,6 @@ The framework differentiates with respect to the rows that `lookup` returned, ne
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -24,6 +23,7 @@ from islices.registry import describe, find_backend, get_backend, loaded_backend
 from islices.shapes import size_of
 from islices.slices import IndexedSlices
 from islices.table import Table
+from islices.transformed import transformed
 from islices.trees import flatten, rebuild
 
 __all__ = ["value_and_grad"]
@@ -94,12 +94,7 @@ def value_and_grad(
         raise TypeError(f"fn: got {describe(fn)}; accepted is a callable")
     numbers = _check_argnums(argnums)
 
-    # it keeps its own module, so that TensorFlow's autograph takes it for the library's
-    @functools.wraps(fn, assigned=("__name__", "__qualname__", "__doc__"), updated=())
-    def call(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        return _differentiate(fn, argnums, numbers, has_aux, per_sample, args, kwargs)
-
-    return call
+    return transformed(_differentiate, fn, argnums, numbers, has_aux, per_sample)
 
 
 def _check_argnums(argnums: Any) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from islices.linear import as_float
 from islices.registry import describe, get_backend
 from islices.rows import coalesce
 from islices.slices import IndexedSlices
-from islices.slots import slots_of
+from islices.slots import known_factor, slots_of
 from islices.trees import flatten, rebuild
 
 __all__ = [
@@ -293,7 +293,8 @@ def _over(leaf: Any, views: list[Host]) -> Any:
     if leaf._slots is None:
         return IndexedSlices._trusted(modes.HOST, views[0], views[1], leaf.dense_shape, **flags)
     positions = views[2] if len(views) > 2 else None
-    slots = leaf._slots._replace(values=views[0], indices=views[1], positions=positions)
+    factor = known_factor(leaf.backend, leaf._slots)
+    slots = leaf._slots._replace(values=views[0], indices=views[1], positions=positions, factor=factor)
     return IndexedSlices._deferred(modes.HOST, slots, leaf.dense_shape, **flags)
 
 

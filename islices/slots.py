@@ -14,7 +14,7 @@ from islices.backend import Array, Backend, Slots
 from islices.linear import scale_values
 from islices.slices import IndexedSlices
 
-__all__ = ["expand", "known_times", "slots_of", "times"]
+__all__ = ["expand", "known_factor", "known_times", "slots_of", "times"]
 
 
 def slots_of(s: IndexedSlices) -> Slots:
@@ -36,10 +36,18 @@ def _values_of(s: IndexedSlices) -> Array:
     return modes.run(_without_sentinels, B, (values, s.indices), rows=s.dense_shape[0]) if s.padded else values
 
 
+def known_factor(B: Backend, slots: Slots) -> float | None:
+    """The factor of slots on the host as a number: a compiled program leaves an array."""
+    factor = slots.factor
+    return factor if factor is None or isinstance(factor, float) else float(B.to_numpy(factor).reshape(()))
+
+
 def _number(B: Backend, factor: Any) -> Any:
     """A factor without dimensions."""
     if isinstance(factor, float):
         return factor
+    if not B.is_traced(factor):
+        return float(B.to_numpy(factor).reshape(()))
     with B.scope():
         return B.reshape(factor, ())
 

@@ -20,6 +20,7 @@ from islices.optim.formulas import Formula, parameters_of
 from islices.optim.step import Work, row_blocks, without_frozen
 from islices.optim.traced import traced_step
 from islices.slices import IndexedSlices
+from islices.slots import known_factor
 from islices.update import Host, as_given, open_tables
 
 __all__ = ["fused_steps"]
@@ -96,7 +97,7 @@ def _opened(work: Work) -> _Opened | None:
         with B.scope():
             gradient = modes.host_views(B, (B.stop_gradient(given[0]), *given[1:]))
     elif isinstance(grad, IndexedSlices) and grad._slots is not None:
-        factor = grad._slots.factor
+        factor = known_factor(B, grad._slots)
     if gradient is None or (len(gradient) > 1 and not compiled.is_packed(gradient[1], grad.dense_shape[0])):
         return None
     opened = open_tables(B, [work.weights, *work.arrays.values()], donate=work.donate)

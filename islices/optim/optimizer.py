@@ -21,7 +21,7 @@ from islices.sharing import Part, check_apart
 from islices.slices import IndexedSlices
 from islices.trees import aligned, flatten, rebuild
 
-__all__ = ["Optimizer", "check_works", "take_steps"]
+__all__ = ["Optimizer", "check_works", "step_tables", "take_steps"]
 
 
 class Optimizer:
@@ -99,6 +99,11 @@ class Optimizer:
         if self._frozen[0] is not None:
             parts.append(f"frozen={len(self._frozen[0])} rows")
         return f"{self.name}({', '.join(parts)})"
+
+    def __eq__(self, other: object) -> bool:  # said here, it makes torch take one for a constant of its graphs
+        return self is other
+
+    __hash__ = object.__hash__
 
     def __reduce__(self) -> tuple[Callable[[], Optimizer], tuple[()]]:
         return self._remake, ()  # formulas do not pickle; what was asked for does
@@ -179,19 +184,7 @@ class Optimizer:
         -----
         No gradient is recorded. In traced code rows out of range take no step. SPEC clauses 15 and 16.
         """
-        if donate is not False:
-            donate = check_flag(donate, "donate")
-        if not isinstance(table, (list, tuple, dict)):
-            work = self._prepared(table, grad, state, donate, apply)
-            check_works([work])
-            return take_steps([work])[0]
-        tables = flatten(table, "table")
-        grads, states = _leaves(table, grad, "grad"), _leaves(table, state, "state")
-        # all are looked at before the first is written
-        works = [self._prepared(*leaves, donate, apply) for leaves in zip(tables, grads, states, strict=True)]
-        check_works(works)
-        done = take_steps(works)
-        return rebuild(table, iter([t for t, _ in done])), rebuild(table, iter([s for _, s in done]))
+        return step_tables(self, table, grad, state, donate, apply)
 
     def _prepared(self, table: Any, grad: Any, state: Any, donate: bool, apply: Any) -> Work:
         """The step of one table, checked: `take_steps` takes it after `check_works`."""
@@ -213,6 +206,23 @@ class Optimizer:
         return Work(
             B, formula, table, leaf, weights, arrays, numbers, frozen, apply, traced, look.views, touched, donate
         )
+
+
+def step_tables(optimizer: Optimizer, table: Any, grad: Any, state: Any, donate: bool, apply: Any) -> tuple[Any, Any]:
+    """`Optimizer.step`: a function, since compilers have substitutes for functions."""
+    if donate is not False:
+        donate = check_flag(donate, "donate")
+    if not isinstance(table, (list, tuple, dict)):
+        work = optimizer._prepared(table, grad, state, donate, apply)
+        check_works([work])
+        return take_steps([work])[0]
+    tables = flatten(table, "table")
+    grads, states = _leaves(table, grad, "grad"), _leaves(table, state, "state")
+    # all are looked at before the first is written
+    works = [optimizer._prepared(*leaves, donate, apply) for leaves in zip(tables, grads, states, strict=True)]
+    check_works(works)
+    done = take_steps(works)
+    return rebuild(table, iter([t for t, _ in done])), rebuild(table, iter([s for _, s in done]))
 
 
 def take_steps(works: Sequence[Work]) -> list[tuple[Any, dict[str, Array]]]:
