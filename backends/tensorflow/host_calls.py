@@ -33,7 +33,7 @@ from islices.locks import Lock
 from islices.memory import empty
 from islices.optim.formulas import Formula
 
-__all__ = ["compiled_by_xla", "norm", "step", "sum_rows"]
+__all__ = ["compiled_by_xla", "kernels_here", "norm", "step", "sum_rows"]
 
 Host = np.ndarray[Any, Any]
 #: Makes the steps of graphs that run at the same time one after the other: each sees whole rows.
