@@ -21,6 +21,10 @@ __all__ = ["DTYPES", "LIMIT", "NAMES", "as_array", "check_size", "mx", "operands
 
 mx = import_mxnet()
 
+# An array over NumPy's memory that lives until the interpreter ends is freed after MXNet's modules: what MXNet calls
+# then, a function of theirs, has to be there still, or the process crashes.
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(getattr(mx.nd.ndarray, "dl_managed_tensor_deleter", None)))
+
 #: bfloat16 as MXNet's Python side knows it: a record of one field.
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
 #: MXNet's dtypes by NumPy name.

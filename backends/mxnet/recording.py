@@ -50,6 +50,12 @@ class Recorder:
 
     def lookup(self, weights: Any, ids: Any, extras: tuple[Any, ...], static: Any) -> Any:
         """The rows, as what the loss is differentiated with respect to; constants where nothing is recorded."""
+        return self.bags(weights, ids, extras, static, self.read_rows)
+
+    def bags(
+        self, weights: Any, ids: Any, extras: tuple[Any, ...], static: Any, read: Callable[[Any, Any], Any]
+    ) -> Any:
+        """`lookup` of what read makes of weights and ids."""
         if not self.open:
             raise TypeError(
                 "table: got one that value_and_grad gave to a function which has returned; accepted is its use within "
@@ -61,7 +67,7 @@ class Recorder:
                 "accepted is that thread"
             )
         with paused(), mx.util.np_shape(True):
-            rows = self.read_rows(weights, ids)
+            rows = read(weights, ids)
             leaf = rows.detach()
             leaf.attach_grad()
             ids, extras = ids.copy(), tuple(x.copy() for x in extras)  # fn may fill the same arrays anew
