@@ -33,7 +33,7 @@ from islices.locks import Lock
 from islices.memory import empty
 from islices.optim.formulas import Formula
 
-__all__ = ["compiled_by_xla", "norm", "step", "sum_rows"]
+__all__ = ["compiled_by_xla", "kernels_here", "norm", "step", "sum_rows"]
 
 Host = np.ndarray[Any, Any]
 #: Makes the steps of graphs that run at the same time one after the other: each sees whole rows.
@@ -272,7 +272,7 @@ def _within(indices: Host, rows: int | None) -> Host | None:
     """The positions of the indices that name a row; None for all."""
     if len(indices) == 0:
         return None
-    lowest, highest = _compiled().bounds(indices)
+    lowest, highest, _ = _compiled().bounds(indices)
     if lowest >= 0 and (rows is None or highest < rows):
         return None
     mask = indices >= 0
