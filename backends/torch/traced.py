@@ -49,7 +49,7 @@ def substitute() -> None:
     pytree.register_pytree_node(Table, _table_apart, _table_together)
     pytree.register_constant(Optimizer)
     # autograd.grad in a graph is off unless asked for, and code that is traced may not ask
-    decorators = torch._dynamo.decorators
+    decorators: Any = torch._dynamo.decorators
     decorators._allowed_config_patches = (*decorators._allowed_config_patches, "trace_autograd_ops")
     for name, node in NODES.items():
         _nodes[name] = torch._dynamo.nonstrict_trace(node.__call__)
