@@ -26,7 +26,7 @@ from jax import lax
 
 from islices import modes
 from islices.backend import Array, NativeParts, Slots
-from islices.backends.jax import grouping, memory, precision, segments, stepping
+from islices.backends.jax import grouping, measuring, memory, precision, segments, stepping
 from islices.backends.jax.embeddings import Embeddings
 from islices.backends.jax.memory import BFLOAT16, Tracer
 from islices.backends.jax.precision import constant, users_x64
@@ -292,6 +292,11 @@ class JaxBackend(Embeddings):
     ) -> Sequence[Array] | None:
         slots = slots._replace(values=expand(self, slots), positions=None, factor=None)
         return stepping.step(formula, slots, numbers, tables, otherwise)
+
+    def traced_norm(
+        self, leaves: Sequence[Slots], ord: int, otherwise: Callable[[Sequence[Slots]], Array]
+    ) -> Array | None:
+        return measuring.norm(leaves, ord, otherwise)
 
     def segment_sum(self, values: Array, segments_: Array, count: int | None) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]
         assert count is not None, "JAX knows its shapes"

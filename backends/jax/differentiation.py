@@ -34,6 +34,7 @@ from islices.backends.jax.linen import intercepting
 from islices.backends.jax.lookups import RECORDER
 from islices.backends.jax.memory import Tracer
 from islices.backends.jax.rewriting import Found, Multiplied, Rewriting, Roles, Slot, evaluate
+from islices.memory import zeros
 from islices.table import Table
 
 __all__ = ["custom_gradient", "differentiate", "flatten_tree", "per_sample_gradients", "with_gradient"]
@@ -106,7 +107,7 @@ def _zeros(slot: Slot, weights: Array) -> Array:
     shape, dtype = slot.rows.shape, slot.rows.dtype
     if isinstance(weights, Tracer):
         return lax.full(shape, 0, dtype)
-    return memory.put(np.zeros(shape, dtype), weights)
+    return memory.put(zeros(shape, dtype), weights)
 
 
 def _multiplied(slot: Slot, found: Found, upstream: Array) -> ProductUse | None:

@@ -22,10 +22,16 @@ from islices.backend import Array
 from islices.backends.jax import precision, segments
 from islices.locks import load_module
 
-__all__ = ["HOST_CALLS", "group", "runs_kernels", "shared", "sum_rows"]
-
-#: What needs numba, and is imported where kernels run.
-HOST_CALLS = "islices.backends.jax.host_calls"
+__all__ = [
+    "calls",
+    "group",
+    "groups_on_host",
+    "host_calls",
+    "shared",
+    "stays_whole",
+    "sum_rows",
+    "takes_groups",
+]
 
 
 def group(indices: Array, rows: int | None) -> tuple[Array, Array]:
@@ -34,7 +40,8 @@ def group(indices: Array, rows: int | None) -> tuple[Array, Array]:
     sentinel = segments.check_sentinel(rows, indices.dtype)
     if indices.shape[0] == 0:
         return indices, jnp.zeros((0,), np.int32)
-    ids, places = group_p.bind(indices, rows=sentinel, compiled=_compiled(indices, sentinel, "group"))
+    compiled = takes_groups(indices, sentinel) and host_calls().places_target() is not None
+    ids, places = group_p.bind(indices, rows=sentinel, compiled=compiled)
     return ids, places
 
 
@@ -42,22 +49,25 @@ def sum_rows(values: Array, indices: Array, rows: int | None) -> tuple[Array, Ar
     """(sums, ids) of traced indices, as many as there are slots: the sums of the rows that `group` names, zeros in the
     spare ones; slots out of range are left out. None where no kernel does it all at once."""
     sentinel = segments.check_sentinel(rows, indices.dtype)
-    if 0 in values.shape or not _compiled(indices, sentinel, "sum_rows", values.dtype.name):
+    if 0 in values.shape or not takes_groups(indices, sentinel):
+        return None
+    if host_calls().sum_target(values.dtype.name) is None:
         return None
     sums, ids = sum_rows_p.bind(values, indices, rows=sentinel)
     return sums, ids
 
 
-def runs_kernels(indices: Array, rows: int) -> bool:
+def host_calls() -> Any:
+    """The module that needs numba, imported where kernels run."""
+    return load_module("islices.backends.jax.host_calls")
+
+
+def takes_groups(indices: Array, rows: int) -> bool:
     """Whether kernels are to group these indices where the program comes to run on CPU."""
     compiled = kernels.active() if modes.on_host() else None
-    return compiled is not None and compiled.is_packed(indices, rows)
-
-
-def _compiled(indices: Array, rows: int, operation: str, *dtypes: str) -> bool:
-    if not runs_kernels(indices, rows):
+    if compiled is None or not compiled.is_packed(indices, rows):
         return False
-    return load_module(HOST_CALLS).target(operation, indices.dtype.name, *dtypes) is not None
+    return host_calls().groups_target(indices.dtype.name) is not None
 
 
 # ---------------------------------------------------------------------- what XLA runs
@@ -101,27 +111,45 @@ def _widened(x: Array) -> Array:
     return x.astype(np.float32) if x.dtype.itemsize == 2 else x
 
 
+# ---------------------------------------------------------------------- what compiled kernels run
+def groups_on_host(indices: Array, rows: int) -> tuple[Array, Array, Array, Array]:
+    """(order, starts, ids, named) of each mapped call's indices: positions sorted by index and stably; where each row's
+    run starts in order, with the last one's end appended; the rows' numbers, the spare ones at the end holding rows;
+    how many rows have slots."""
+    *lead, n = indices.shape
+    results = [((*lead, n), np.uint64), ((*lead, n + 1), np.uint64), (indices.shape, indices.dtype)]
+    results += [((*lead, 1), np.int64), ((n,), indices.dtype)]
+    *groups, _ = calls(host_calls().groups_target(indices.dtype.name), (indices,), results, rows=np.int64(rows))
+    return tuple(groups)  # type: ignore[return-value]
+
+
+def calls(name: str, operands: Sequence[Array], results: Sequence[tuple[Any, Any]], **how: Any) -> list[Array]:
+    """The results, of shapes and dtypes, of a compiled kernel called by XLA."""
+    aliases = how.pop("input_output_aliases", None)
+    call: Any = jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct(*x) for x in results], input_output_aliases=aliases)
+    return list(call(*operands, **how))
+
+
+def _keeps_calls(ctx: Any) -> bool:
+    """Whether the program that is being lowered stays in this process: one that is exported may run in another, which
+    knows none of these kernels by name."""
+    return not ctx.module_context.lowering_parameters.for_export
+
+
+def stays_whole(ctx: Any) -> bool:
+    """Whether it stays, and its arrays are not spread over several devices, from which XLA would gather them."""
+    return _keeps_calls(ctx) and (getattr(ctx.module_context.axis_context, "num_devices", 1) or 1) == 1
+
+
 def _group_host(indices: Array, *, rows: int) -> tuple[Array, Array]:
-    results = _like(indices), _like(indices, np.int32)
-    return _call("group", (indices,), results, rows)  # type: ignore[no-any-return]
+    order, starts, ids, named = groups_on_host(indices, rows)
+    return ids, calls(host_calls().places_target(), (order, starts, named), [(indices.shape, np.int32)])[0]
 
 
 def _sum_rows_host(values: Array, indices: Array, *, rows: int) -> tuple[Array, Array]:
-    return _call("sum_rows", (values, indices), (_like(values), _like(indices)), rows)  # type: ignore[no-any-return]
-
-
-def _call(operation: str, operands: Sequence[Array], results: Sequence[Any], rows: int) -> Any:
-    *values, indices = operands
-    n = indices.shape[-1]
-    order, starts, within = ((n,), np.uint64), ((n + 1,), np.uint64), ((n,), indices.dtype)
-    memory = [jax.ShapeDtypeStruct(*x) for x in (order, starts, within)]
-    name = load_module(HOST_CALLS).target(operation, indices.dtype.name, *(x.dtype.name for x in values))
-    outs = jax.ffi.ffi_call(name, [*results, *memory])(*operands, rows=np.int64(rows))
-    return outs[: len(results)]
-
-
-def _like(x: Array, dtype: Any = None) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(x.shape, dtype or x.dtype)
+    order, starts, ids, named = groups_on_host(indices, rows)
+    target = host_calls().sum_target(values.dtype.name)
+    return calls(target, (values, order, starts, named), [(values.shape, values.dtype)])[0], ids
 
 
 # ---------------------------------------------------------------------- the primitives
@@ -129,10 +157,11 @@ group_p = Primitive("islices_group")
 sum_rows_p = Primitive("islices_sum_rows")
 
 
-def shared(x: Any, *others: Any, dtype: Any = None) -> Any:
-    """What is known of a result that is shaped as x: within shard_map it differs wherever one of the others does."""
+def shared(x: Any, *others: Any, **new: Any) -> Any:
+    """What is known of a result that is like x but for what is new: within shard_map it differs wherever one of the
+    others does."""
     varying = frozenset().union(*(getattr(y, "vma", frozenset()) for y in (x, *others)))
-    return x.update(dtype=dtype or x.dtype, weak_type=False, **({"vma": varying} if varying else {}))
+    return x.update(weak_type=False, **new, **({"vma": varying} if varying else {}))
 
 
 def _group_shapes(indices: Any, *, rows: int, compiled: bool) -> tuple[Any, Any]:
@@ -171,14 +200,10 @@ def _sum_rows_batched(args: Any, dims: Any, **params: Any) -> tuple[Any, Any]:
     return sum_rows_p.bind(values, indices, **params), (0, 0)
 
 
-def _lowered(function: Callable[..., Any]) -> Callable[..., Any]:
-    rule = mlir.lower_fun(function, multiple_results=True)
-
-    def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
-        with precision.scope():  # keys and memory of 64 bits, whatever the user's setting is by now
-            return rule(ctx, *operands, **params)
-
-    return lower
+def _lowered(on_cpu: Callable[..., Any], anywhere: Callable[..., Any], ctx: Any, *operands: Any, **params: Any) -> Any:
+    function = on_cpu if _keeps_calls(ctx) else anywhere
+    with precision.scope():  # keys and memory of 64 bits, whatever the user's setting is by now
+        return mlir.lower_fun(function, multiple_results=True)(ctx, *operands, **params)
 
 
 def _group_anywhere(indices: Array, *, rows: int, compiled: bool) -> tuple[Array, Array]:
@@ -198,5 +223,5 @@ for _primitive, _shapes, _jvp, _batched, _on_cpu, _anywhere in (
     _primitive.def_abstract_eval(_shapes)
     ad.primitive_jvps[_primitive] = _jvp
     batching.primitive_batchers[_primitive] = _batched
-    mlir.register_lowering(_primitive, _lowered(_anywhere))
-    mlir.register_lowering(_primitive, _lowered(_on_cpu), platform="cpu")
+    mlir.register_lowering(_primitive, partial(_lowered, _anywhere, _anywhere))
+    mlir.register_lowering(_primitive, partial(_lowered, _on_cpu, _anywhere), platform="cpu")

@@ -19,7 +19,6 @@ from jax.interpreters import batching, mlir
 
 from islices.backend import Array, Slots
 from islices.backends.jax import grouping, precision
-from islices.locks import load_module
 from islices.optim.formulas import Formula
 
 __all__ = ["step"]
@@ -38,11 +37,10 @@ def step(
     table, rows = tables[0], tables[0].shape[0]
     if 0 in values.shape or 0 in table.shape or rows > np.iinfo(indices.dtype).max:
         return None
-    if not grouping.runs_kernels(indices, rows):
+    if not grouping.takes_groups(indices, rows):
         return None
-    name = load_module(grouping.HOST_CALLS).step_target(
-        formula, table.dtype.name, values.dtype.name, indices.dtype.name
-    )
+    names = (table.dtype.name, values.dtype.name, indices.dtype.name)
+    name = grouping.host_calls().step_target(formula, *names)
     if name is None:
         return None
     operands = [lax.stop_gradient(x) for x in (values, indices, numbers, *tables)]
@@ -66,18 +64,15 @@ def _batched(args: Any, dims: Any, *, name: str, otherwise: Otherwise) -> tuple[
     return outs, (0,) * len(outs)
 
 
-def _on_host(*operands: Array, name: str) -> Sequence[Array]:
-    n, tables = len(operands[1]), operands[3:]
-    memory = [((n,), np.uint64), ((n + 1,), np.uint64), ((n,), operands[1].dtype), ((n,), operands[1].dtype)]
-    shapes = [jax.ShapeDtypeStruct(*x) for x in (*((x.shape, x.dtype) for x in tables), *memory)]
-    aliases = {3 + k: k for k in range(len(tables))}
-    call: Any = jax.ffi.ffi_call(name, shapes, input_output_aliases=aliases)
-    return call(*operands)[: len(tables)]  # type: ignore[no-any-return]
+def _on_host(values: Array, indices: Array, numbers: Array, *tables: Array, name: str) -> Sequence[Array]:
+    order, starts, ids, named = grouping.groups_on_host(indices, tables[0].shape[0])
+    operands = (values, order, starts, named, ids, numbers, *tables)
+    aliases = {6 + k: k for k in range(len(tables))}
+    return grouping.calls(name, operands, [(x.shape, x.dtype) for x in tables], input_output_aliases=aliases)
 
 
 def _lowered(ctx: Any, *operands: Any, name: str, otherwise: Otherwise, on_cpu: bool) -> Any:
-    spread = getattr(ctx.module_context.axis_context, "num_devices", 1) or 1
-    function = partial(_on_host, name=name) if on_cpu and spread == 1 else otherwise
+    function = partial(_on_host, name=name) if on_cpu and grouping.stays_whole(ctx) else otherwise
     with precision.scope():
         return mlir.lower_fun(lambda *x: tuple(function(*x)), multiple_results=True)(ctx, *operands)
 

@@ -33,6 +33,7 @@ __all__ = [
     "called",
     "compile_callback",
     "compile_kernel",
+    "contents",
     "fingerprint",
     "inline",
     "matrix",
@@ -151,14 +152,15 @@ def _bound(function: Callable[..., Any], names: Mapping[str, Any]) -> FunctionTy
 
 def fingerprint(names: Mapping[str, Any]) -> str:
     """What tells these names' values, and this version of the kernels, from others."""
-    return hashlib.sha256(_sources() + _identity(names)).hexdigest()[:16]
+    return hashlib.sha256(contents(_SOURCES) + _identity(names)).hexdigest()[:16]
 
 
 @cache
-def _sources() -> bytes:
+def contents(paths: tuple[Path, ...]) -> bytes:
+    """What tells these files' contents from others."""
     digest = hashlib.sha256()
     try:
-        for path in _SOURCES:
+        for path in paths:
             digest.update(path.read_bytes())
     except OSError:  # bytecode alone, or an archive: nothing that is kept is known to be still true
         return os.urandom(32)

@@ -23,6 +23,7 @@ from islices.kernels.folding import fold_kernel
 from islices.kernels.grouping import bounds_kernel, group_kernel
 from islices.kernels.scaling import scale_kernel
 from islices.kernels.threads import get_num_threads, rouse, run_parts
+from islices.kernels.totals import total
 from islices.kernels.updating import rest_kernel, scatter_kernel, step_kernel
 from islices.memory import empty, zeros
 from islices.optim.formulas import Formula
@@ -234,7 +235,7 @@ def norm(leaves: Sequence[tuple[Host, Host | None, Host | None]], ord: int) -> f
         given = (squares.rows_kernel(name, ord), (rows, order, starts), name, bins)
         width = rows.shape[1]
         _shared(_into_bins, given, starts, width, multiple=max(1, squares.BLOCK // max(1, width)))
-    return squares.total(bins, ord)
+    return total(bins, ord)
 
 
 def _into_bins(kernel: Kernel, given: tuple[Host, ...], dtype: str, bins: list[Host], first: int, last: int) -> None:

@@ -2,15 +2,15 @@
 
 A block of numbers, scaled by a power of two to less than 1 in size, is cut at two places below its largest term: added
 to a large constant, a term shows its upper bits as an integer, exactly; what is left, its lower ones. Integers add up
-in whatever order, by block size in *bins*, one for each power of two, and `total` puts them together with Python's own.
+in whatever order, by block size in *bins*, one for each power of two, which `islices.kernels.totals` puts together.
 What is dropped is below 2^-96 of the block's largest term: far more than a float64 can show. `islices.exact_norms` says
 the same in whole arrays, for frameworks and traces. SPEC clause 7.
-May import: `numpy`, `islices.kernels.compiling`, `islices.kernels.folding`, `islices.kernels.halves`.
+May import: `numpy`, `islices.kernels.compiling`, `islices.kernels.folding`, `islices.kernels.halves`,
+`islices.kernels.totals`.
 """
 
 from __future__ import annotations
 
-import math
 from functools import cache
 from typing import Any, cast
 
@@ -19,15 +19,15 @@ import numpy as np
 from islices.kernels.compiling import INTEGER, Kernel, compile_kernel, inline, matrix, vector
 from islices.kernels.folding import fold_kernel
 from islices.kernels.halves import FORMATS
+from islices.kernels.totals import CUT
 
-__all__ = ["BINS", "dense_kernel", "rows_kernel", "total"]
+__all__ = ["BINS", "dense_kernel", "rows_kernel"]
 
 #: A bin for each power of two that a number's size can have, and one for what is not finite.
 BINS = {"float32": 256, "float64": 2048}
 #: Terms cut at a time, so that they stay in the first-level cache and their sums in 63 bits.
 BLOCK = 2048
-#: Bits below 1 of the first and second cut, and the constants that make them.
-CUT = 48
+#: What added to a term makes the first and the second cut.
 FIRST, SECOND = 1.5 * 2.0 ** (52 - CUT), 1.5 * 2.0 ** (52 - 2 * CUT)
 #: Added to a number below 1, leaves its upper half.
 HALVES = 1.5 * 2.0**26
@@ -161,50 +161,3 @@ def rows_kernel(dtype: str, ord: int) -> Kernel:
     arguments = (matrix(stored, readonly=True), places, places, INTEGER, INTEGER, matrix(np.int64))
     parts = {"fold": fold_kernel(dtype), "dense": dense_kernel(dtype, ord)}
     return compile_kernel(_rows, arguments, STORED=np.dtype(stored), **parts)
-
-
-def _used(bins: Any) -> Any:
-    """(first, last) of the bins that hold something, last excluded."""
-    first, last = np.int64(len(bins)), np.int64(0)
-    for k in range(len(bins)):
-        if bins[k, 0] or bins[k, 1] or bins[k, 2] or bins[k, 3]:
-            first, last = min(first, np.int64(k)), np.int64(k) + 1
-    return first, last
-
-
-@cache
-def _used_kernel() -> Kernel:
-    return compile_kernel(_used, (matrix(np.int64),))
-
-
-def total(bins: list[np.ndarray[Any, Any]], ord: int) -> float:
-    """What the bins hold together, of squares the root, rounded once, to float64. NaN or infinite, if a number is."""
-    values, exponents = [], []
-    infinite = nan = 0
-    for part in bins:
-        infinite, nan = infinite | int(part[-1, 1]), nan | int(part[-1, 0])
-        bias = len(part) // 2 - 1
-        first, last = _used_kernel()(part)
-        for k, (a, b, c, d) in enumerate(part[first:last].tolist(), first):
-            values.append((((a << 32) + b) << CUT) + (c << 32) + d)
-            exponents.append(ord * (k - bias + 1) - 2 * CUT)
-    if infinite:
-        return math.nan if nan else math.inf
-    lowest, number = min(exponents, default=0), 0
-    for value, exponent in zip(values, exponents, strict=True):
-        number += value << (exponent - lowest)
-    if number <= 0:
-        return 0.0
-    # to 64 bits and one that says whether there are more: a float64 of that is rounded once
-    excess = max(0, number.bit_length() - 64)
-    kept = number >> excess
-    if kept << excess != number:
-        kept |= 1
-    exponent = lowest + excess
-    if ord == 2:  # an even exponent, whose half is the root's
-        odd = exponent % 2
-        kept, exponent = kept << odd, (exponent - odd) // 2
-    try:
-        return math.ldexp(float(kept) if ord == 1 else math.sqrt(float(kept)), exponent)
-    except OverflowError:
-        return math.inf

@@ -8,6 +8,7 @@ writes what no other one does. May import: `islices.locks`.
 
 from __future__ import annotations
 
+import ctypes
 import operator
 import os
 import warnings
@@ -20,13 +21,15 @@ from islices.locks import Lock
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-__all__ = ["get_num_threads", "rouse", "run_parts", "set_num_threads"]
+__all__ = ["address", "get_num_threads", "rouse", "run_parts", "set_num_threads"]
 
 #: As many threads as can be set: more than any machine has cores.
 MOST = 2**15 - 1
 
 _lock = Lock()
 _threads: int | None = None
+#: The same where machine code reads it, 0 before it is first needed.
+_count = ctypes.c_int64(0)
 _pool: ThreadPoolExecutor | None = None
 
 
@@ -68,7 +71,7 @@ def set_num_threads(n: int) -> None:
         raise ValueError(f"n: got {hex(count)}; accepted is 1 <= n < 2^15")
     with _lock:
         before, _pool = _pool, None
-        _threads = count
+        _threads = _count.value = count
     if before is not None:
         before.shutdown(wait=False)
 
@@ -88,13 +91,19 @@ def get_num_threads() -> int:
         given = os.environ.get("ISLICES_NUM_THREADS", "").strip()
         with _lock:
             first, known = _threads is None, _threads or _number(given) or _cores()
-            _threads = known
+            _threads = _count.value = known
         if first and given and _number(given) is None:
             warnings.warn(
                 f"ISLICES_NUM_THREADS: got {given[:40]!r}; accepted is 1 <= n < 2^15; {known} threads compute",
                 stacklevel=2,
             )
     return known
+
+
+def address() -> int:
+    """Where the number of threads stands, as 8 bytes, for compiled code that no Python runs beside."""
+    get_num_threads()
+    return ctypes.addressof(_count)
 
 
 def _number(given: str) -> int | None:

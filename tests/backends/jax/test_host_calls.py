@@ -20,12 +20,12 @@ from jax import export  # noqa: E402
 
 import islices  # noqa: E402
 from islices import IndexedSlices, optim  # noqa: E402
-from islices.backends.jax import grouping, host_calls  # noqa: E402
+from islices.backends.jax import frames, grouping, host_calls  # noqa: E402
 from islices.kernels.compiling import compile_callback, inline  # noqa: E402
 
 ROWS = 40
 RNG = np.random.default_rng(5)
-SUM = "islices_sum_rows_int32_float32"
+SUM = "islices_sum_rows_float32"
 Coalesce = Callable[[Any, Any], IndexedSlices]
 
 
@@ -96,7 +96,7 @@ def test_sums_are_those_of_eager_code(wide: None, dtype: str, index: str) -> Non
 def test_the_kernel_is_what_runs(x64: bool) -> None:
     values, indices = slices(20, (3,))
     assert SUM in text(coalesce, values, indices)
-    assert "islices_group_int32" in text(islices.scale_by_frequency, IndexedSlices(values, indices % ROWS, (ROWS, 3)))
+    assert "islices_groups_int32" in text(islices.scale_by_frequency, IndexedSlices(values, indices % ROWS, (ROWS, 3)))
 
 
 def test_large_sums_in_huge_pages() -> None:
@@ -314,27 +314,41 @@ def test_what_other_platforms_run_has_the_same_bits() -> None:
         check_equal(xla(values, indices), jax.jit(lambda v, i: grouping.sum_rows(v, i, ROWS))(values, indices))
 
 
-def test_an_exported_program_says_what_it_lacks(tmp_path: Any) -> None:
+@pytest.mark.outside
+def test_an_exported_program_runs_where_there_are_no_kernels(tmp_path: Any) -> None:
     pytest.importorskip("flatbuffers", reason="jax.export needs flatbuffers to serialize")
     values, indices = slices(20, (3,))
-    f = jax.jit(lambda v, i: jax.tree_util.tree_leaves(coalesce(v, i)))
-    with pytest.raises(ValueError, match=SUM):
-        export.export(f)(values, indices)
-    allowed = [export.DisabledSafetyCheck.custom_call(SUM)]
-    (tmp_path / "program").write_bytes(export.export(f, disabled_checks=allowed)(values, indices).serialize())
+    optimizer = optim.adam(0.1)
+
+    def train(table: Any, state: Any, values: Any, indices: Any) -> Any:
+        (grad,), norm = islices.clip_by_global_norm([IndexedSlices(values, indices, table.shape)], 1.0)
+        table, state = optimizer.step(table, grad, state)
+        return table, [state[k] for k in sorted(state)], norm, coalesce(values, indices).values
+
+    table = jnp.ones((ROWS, 3))
+    state = optimizer.init(table)
+    names = sorted(state)
+
+    def flat(table: Any, state: Any, values: Any, indices: Any) -> Any:
+        return train(table, dict(zip(names, state, strict=True)), values, indices)
+
+    given = (table, [state[k] for k in names], values, indices)
+    exported = export.export(jax.jit(flat))(*given)
+    assert "islices" not in exported.mlir_module()
+    (tmp_path / "program").write_bytes(exported.serialize())
+    np.savez(tmp_path / "given", *jax.tree_util.tree_leaves(given))
     done = run(f"""
-        import jax, jax.numpy as jnp
+        import jax, numpy as np
         from jax import export
         program = export.deserialize(open({str(tmp_path / "program")!r}, "rb").read())
-        try:
-            program.call(jnp.zeros((20, 3)), jnp.zeros(20, jnp.int32))
-        except jax.errors.JaxRuntimeError as error:
-            print(error)
+        given = np.load({str(tmp_path / "given.npz")!r})
+        args = jax.tree_util.tree_unflatten(program.in_tree, [given[k] for k in given.files])[0]
+        outs = jax.tree_util.tree_leaves(program.call(*args))
+        np.savez({str(tmp_path / "outs")!r}, *outs)
     """)
-    assert SUM in done.stdout, done.stderr[-3000:]
-    with islices.use_kernels(False):
-        plain = export.export(jax.jit(lambda v, i: jax.tree_util.tree_leaves(coalesce(v, i))))(values, indices)
-    check_equal(plain.call(values, indices), f(values, indices))
+    assert not done.returncode, done.stderr[-3000:]
+    with np.load(tmp_path / "outs.npz") as outs:
+        check_equal([outs[k] for k in outs.files], jax.tree_util.tree_leaves(jax.jit(flat)(*given)))
 
 
 @pytest.mark.outside
@@ -362,8 +376,8 @@ introduced: Any = None
 
 
 def test_a_version_that_xla_does_not_speak_is_refused() -> None:
-    stranger = inline(host_calls._introduced.py_func, VERSION=(9, 9))
-    callback = compile_callback(_handler, host_calls.SIGNATURE, introduced=stranger)
+    stranger = inline(frames.introduced.py_func, VERSION=(9, 9))
+    callback = compile_callback(_handler, frames.SIGNATURE, introduced=stranger)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert host_calls._registered("islices_test_stranger", callback) is None

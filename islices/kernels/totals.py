@@ -1,0 +1,112 @@
+"""What bins of exact sums hold together, rounded once to float64 (SPEC clause 7).
+
+The bins' integers, each at its power of two, are added up in *limbs* of 32 bits, whatever their order; what leads of
+the sum is then rounded. Python's own integers would say the same; machine code says it where no Python runs.
+May import: `numpy`, `islices.kernels.compiling`.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any, cast
+
+import numpy as np
+
+from islices.kernels.compiling import INTEGER, Kernel, compile_kernel, inline, matrix, vector
+
+__all__ = ["CUT", "LIMBS", "add_bins_kernel", "round_kernel", "total"]
+
+#: Bits below 1 of a term's first cut, and between the two.
+CUT = 48
+#: The exponent of the lowest bit there is, that of a float64's least square, and limbs up to the highest, of a sum of
+#: 2^63 of the largest; behind them whether there is an infinity, or a NaN.
+LOWEST, HIGHEST = -2 * 1022 - 2 * CUT, 2 * 1024 + 64
+LIMBS = (HIGHEST - LOWEST) // 32 + 4
+LOW = 0xFFFFFFFF
+
+
+def _add_bins(bins: Any, ord: Any, limbs: Any) -> None:
+    """What bins hold (as `islices.kernels.squares` fills them, of the sums of order 1 or 2) added to limbs, shape
+    (LIMBS + 2,)."""
+    end = np.int64(len(bins)) - np.int64(1)
+    bias = np.int64(len(bins)) // np.int64(2) - np.int64(1)
+    limbs[LIMBS] |= bins[end, 1]
+    limbs[LIMBS + 1] |= bins[end, 0]
+    for k in range(end):
+        if bins[k, 0] | bins[k, 1] | bins[k, 2] | bins[k, 3]:
+            place = ord * (k - bias + np.int64(1)) - np.int64(2 * CUT + LOWEST)
+            add_number(bins[k, 3], place, limbs)
+            add_number(bins[k, 2], place + np.int64(32), limbs)
+            add_number(bins[k, 1], place + np.int64(CUT), limbs)
+            add_number(bins[k, 0], place + np.int64(32 + CUT), limbs)
+
+
+def _add_number(x: Any, place: Any, limbs: Any) -> None:
+    """x times 2^place added to limbs, to each of which less than 2^33 in size: 2^30 numbers go in."""
+    k, shift = place >> np.int64(5), place & np.int64(31)
+    low = (x & np.int64(LOW)) << shift
+    high = (x >> np.int64(32)) << shift
+    limbs[k] += low & np.int64(LOW)
+    limbs[k + 1] += (low >> np.int64(32)) + (high & np.int64(LOW))
+    limbs[k + 2] += high >> np.int64(32)
+
+
+def _round(limbs: Any, ord: Any) -> Any:
+    """The sum in limbs, of squares (ord 2) its root, rounded once; NaN or infinite, if a number was. limbs change."""
+    if limbs[LIMBS]:
+        return np.nan if limbs[LIMBS + 1] else np.inf
+    carry = np.int64(0)
+    top = np.int64(-1)
+    for k in range(LIMBS):
+        here = limbs[k] + carry
+        limbs[k] = here & np.int64(LOW)
+        carry = here >> np.int64(32)
+        if limbs[k]:
+            top = np.int64(k)
+    if top < 0 or carry < 0:  # what is dropped of tiny terms may leave less than nothing
+        return 0.0
+    bits = np.int64(32) * top
+    while limbs[top] >> (bits - np.int64(32) * top):
+        bits += np.int64(1)
+    # to 64 bits and one that says whether there are more: a float64 of that is rounded once
+    excess = max(np.int64(0), bits - np.int64(64))
+    k, shift = excess >> np.int64(5), np.uint64(excess & np.int64(31))
+    kept = (np.uint64(limbs[k + 1]) << np.uint64(32) | np.uint64(limbs[k])) >> shift
+    if shift:
+        kept |= np.uint64(limbs[k + 2]) << (np.uint64(64) - shift)
+    more = np.uint64(limbs[k]) & ((np.uint64(1) << shift) - np.uint64(1))
+    for j in range(k):
+        more |= np.uint64(limbs[j])
+    if more:
+        kept |= np.uint64(1)
+    number, exponent = np.float64(kept), np.int64(LOWEST) + excess
+    if ord == 1:
+        return math.ldexp(number, exponent)
+    odd = exponent & np.int64(1)  # an even exponent, whose half is the root's
+    return math.ldexp(math.sqrt(number * np.float64(1 + odd)), (exponent - odd) >> np.int64(1))
+
+
+# what the functions above leave open
+add_number: Any = cast(Any, None)
+
+
+@cache
+def add_bins_kernel() -> Kernel:
+    """The compiled `_add_bins`."""
+    arguments = (matrix(np.int64, readonly=True), INTEGER, vector(np.int64))
+    return compile_kernel(_add_bins, arguments, add_number=inline(_add_number))
+
+
+@cache
+def round_kernel() -> Kernel:
+    """The compiled `_round`."""
+    return compile_kernel(_round, (vector(np.int64), INTEGER))
+
+
+def total(bins: list[np.ndarray[Any, Any]], ord: int) -> float:
+    """What the bins hold together, of squares the root, rounded once, to float64. NaN or infinite, if a number is."""
+    limbs = np.zeros(LIMBS + 2, np.int64)
+    for part in bins:
+        add_bins_kernel()(part, ord, limbs)
+    return float(round_kernel()(limbs, ord))
