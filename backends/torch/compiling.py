@@ -1,15 +1,18 @@
-"""torch.compile runs calls into islices uncompiled: it inserts a graph break at each, then resumes.
+"""What torch.compile makes of calls into islices: nodes of its graph, or calls of code that it leaves alone.
 
 Dynamo would trace the library's Python, registry and execution modes included, and its guards on that do not end. It
-keeps a list of folders whose frames it leaves alone; the library's are put there, at once where Dynamo is loaded
-already, else when it is: importing it here would cost every user of torch a second. The compiler of the kernels, whose
-frames are called from the library's, is put there too: the first call from compiled code took twenty times as long.
+keeps a list of folders whose frames it leaves alone: the library's are put there but for the modules of `TRACED`, and
+the compiler of the kernels', whose frames are called from the library's. `islices.backends.torch.traced` says which
+calls become nodes of a graph. Both happen at once where Dynamo is loaded already, else when it is: importing it here
+would cost every user of torch a second.
 """
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
@@ -18,8 +21,10 @@ from typing import Any
 
 __all__ = ["compiled", "forget", "shield"]
 
-RULES = "torch._dynamo.trace_rules"
-PACKAGES = ("islices", "islices.backends", "numba", "llvmlite")
+DYNAMO = "torch._dynamo"
+#: Modules that Dynamo traces.
+TRACED = ("islices.backends.torch.traced", "islices.transformed")
+COMPILERS = ("numba", "llvmlite")
 
 
 def compiled(fn: FunctionType) -> Callable[..., Any]:
@@ -33,44 +38,63 @@ def compiled(fn: FunctionType) -> Callable[..., Any]:
 
 def forget() -> None:
     """Let go of what Dynamo has compiled."""
-    if RULES in sys.modules:
+    if DYNAMO in sys.modules:
         import torch
 
         torch._dynamo.reset()
 
 
 def shield() -> None:
-    """Have Dynamo leave the library's frames alone, once."""
-    if RULES in sys.modules:
-        _leave_alone(sys.modules[RULES])
+    """Have Dynamo take the library's calls for nodes of its graphs, and leave all else of it alone; once."""
+    if hasattr(sys.modules.get(DYNAMO), "reset"):  # else it is about to be imported
+        _teach()
     elif not any(isinstance(finder, _WhenImported) for finder in sys.meta_path):
         sys.meta_path.insert(0, _WhenImported())
 
 
-def _leave_alone(rules: ModuleType) -> None:
+def _teach() -> None:
+    rules = importlib.import_module(f"{DYNAMO}.trace_rules")
     add = getattr(rules, "add", None)  # Dynamo's own, not a public name
-    for package in PACKAGES:
-        if add is not None and find_spec(package) is not None:
-            add(package)
+    for name in (*_modules("islices"), *_modules("islices.backends"), *COMPILERS):
+        if add is not None and find_spec(name) is not None:
+            add(name)
+    import torch
+
+    needed = (
+        (torch._dynamo, "nonstrict_trace"),
+        (torch._dynamo.config, "trace_autograd_ops"),
+        (torch._dynamo.decorators, "_allowed_config_patches"),
+    )
+    if add is not None and all(hasattr(owner, name) for owner, name in needed):
+        importlib.import_module(TRACED[0]).substitute()
+
+
+def _modules(package: str) -> Iterator[str]:
+    """The modules and packages in a package, but for what is traced: packages that hold such are gone through."""
+    for found in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
+        if any(name.startswith(f"{found.name}.") for name in TRACED):
+            yield from _modules(found.name)
+        elif found.name not in TRACED:
+            yield found.name
 
 
 class _WhenImported(MetaPathFinder):
-    """Sees Dynamo's rules being imported, and adds to them behind their own loader."""
+    """Sees Dynamo being imported, and teaches it behind its own loader."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != RULES:
+        if fullname != DYNAMO:
             return None
         if self in sys.meta_path:  # another thread may import it too
             sys.meta_path.remove(self)
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _ThenShield(spec.loader)
+            spec.loader = _ThenTeach(spec.loader)
         return spec
 
 
-class _ThenShield(Loader):
+class _ThenTeach(Loader):
     def __init__(self, loader: Any) -> None:
         self.loader = loader
 
@@ -82,4 +106,4 @@ class _ThenShield(Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self.loader
         self.loader.exec_module(module)
-        _leave_alone(module)
+        _teach()

@@ -1,0 +1,378 @@
+"""Calls into islices as single nodes of the graphs that torch.compile makes.
+
+The form of a call's result is known while its graph is made; what it computes runs as in eager code when the graph
+runs, on the arrays of that moment, the checks of clause 2 included: the same bits and the same errors. Dynamo does not
+look into the functions of this module (they are `torch._dynamo.nonstrict_trace`d); what it does trace is in
+`islices.backends.torch.traced`. SPEC clause 17. May import: `torch`, the core.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils import _pytree as pytree
+
+from islices import clip, global_norms, norms, rows
+from islices.autodiff import _table_gradient
+from islices.backend import LookedUp, Slots, Source
+from islices.clip_formulas import BY_VALUE, lookup_formula
+from islices.lookups import lookup
+from islices.optim import Optimizer
+from islices.slices import IndexedSlices
+from islices.table import Table
+from islices.trees import flatten, rebuild
+
+__all__ = ["NODES", "NOTHING", "Node", "Nothing"]
+
+
+class Nothing:
+    """What stands for None in graphs."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Nothing)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+NOTHING = Nothing()
+pytree.register_constant(Nothing)
+
+
+class Count:
+    """A size that is known when the graph runs."""
+
+
+class New:
+    """A tensor that a node returns: shape, and the device and, unless it says so, the dtype of another."""
+
+    __slots__ = ("dtype", "like", "shape")
+
+    def __init__(self, like: torch.Tensor, shape: Sequence[int | Count], dtype: torch.dtype | None = None) -> None:
+        self.like, self.shape, self.dtype = like, shape, dtype or like.dtype
+
+    def fake(self, sizes: dict[Count, Any]) -> torch.Tensor:
+        """A tensor without data in its place."""
+        shape = []
+        for n in self.shape:
+            if isinstance(n, Count) and n not in sizes:
+                sizes[n] = torch.library.get_ctx().new_dynamic_size()
+            shape.append(sizes[n] if isinstance(n, Count) else n)
+        return self.like.new_empty(shape, dtype=self.dtype)
+
+
+class Call(NamedTuple):
+    """A call in a graph, but for its tensors."""
+
+    name: str
+    spec: Any  # of (args, kwargs)
+    constants: list[Any]  # their leaves, with `TENSOR` for each tensor
+    written: list[bool]  # of each tensor
+    places: list[tuple[int, torch.dtype]]  # of new tensors among the leaves of the result, and what they hold
+
+    def arguments(self, read: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> Any:
+        """(args, kwargs) with these tensors."""
+        own, others = iter(written), iter(read)
+        tensors = iter([next(own if w else others) for w in self.written])
+        return pytree.tree_unflatten([next(tensors) if x is TENSOR else x for x in self.constants], self.spec)
+
+
+TENSOR = object()
+#: The calls of all graphs, by what the graphs call them.
+_calls: dict[str, Call] = {}
+_library = torch.library.Library("islices", "FRAGMENT")
+
+
+class Node:
+    """A function of islices that may stand in a graph.
+
+    Parameters
+    ----------
+    function : callable
+        What runs.
+    form : callable
+        Of the same arguments: the result, with a `New` for each tensor that is none of the arguments. What it raises
+        leaves the call to eager code.
+    writes : sequence of int
+        The arguments, by place, whose tensors are changed in place; there is no result then.
+    """
+
+    def __init__(self, function: Callable[..., Any], form: Callable[..., Any], writes: Sequence[int] = ()) -> None:
+        self.name, self.function, self.form, self.writes = function.__name__, function, form, writes
+        rest = ", Tensor(a!)[] written) -> ()" if writes else ") -> Tensor[]"
+        _library.define(f"{self.name}(str call, Tensor[] read{rest}")
+        _library.impl(self.name, self._run, "CompositeExplicitAutograd")
+        torch.library.register_fake(f"islices::{self.name}", self._fake, lib=_library)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The result in a graph that is being made."""
+        args, kwargs = pytree.tree_map(lambda x: None if _is_nothing(x) else x, (args, kwargs), is_leaf=_is_nothing)
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        form = self.form(*args, **kwargs)
+        places = [(k, x.dtype) for k, x in enumerate(_parts(form)) if isinstance(x, New)]
+        if not places and not self.writes:
+            return pytree.tree_map(lambda x: NOTHING if x is None else x, form)
+        targets = {id(x) for k in self.writes for x in pytree.tree_leaves(args[k])}
+        tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
+        written = [id(x) in targets for x in tensors]
+        constants = [TENSOR if isinstance(x, torch.Tensor) else _known(x) for x in leaves]
+        call = _registered(Call(self.name, spec, constants, written, places))
+        read, own = ([x for x, w in zip(tensors, written, strict=True) if w is wanted] for wanted in (False, True))
+        with torch.no_grad():
+            made = getattr(torch.ops.islices, self.name).default(call, read, *[own] * bool(self.writes))
+        return pytree.tree_map(lambda x: NOTHING if x is None else x, _filled(form, iter(made or ())))
+
+    def _run(self, call: str, read: list[torch.Tensor], written: Sequence[torch.Tensor] = ()) -> Any:
+        """What the node does when its graph runs."""
+        args, kwargs = _calls[call].arguments(read, written)
+        with torch.no_grad():
+            out = self.function(*args, **kwargs)
+        if self.writes:
+            return None
+        found, memory = list(_parts(out)), {x.untyped_storage().data_ptr() for x in read}
+        return [_own(found[k], dtype, memory) for k, dtype in _calls[call].places]
+
+    def _fake(self, call: str, read: list[torch.Tensor], written: Sequence[torch.Tensor] = ()) -> Any:
+        """Tensors without data in the place of those that the node returns."""
+        if self.writes:
+            return None
+        args, kwargs = _calls[call].arguments(read, written)
+        form, sizes = list(_parts(self.form(*args, **kwargs))), dict[Count, Any]()
+        return [form[k].fake(sizes) for k, _ in _calls[call].places]
+
+
+def _is_nothing(x: Any) -> bool:
+    return isinstance(x, Nothing)
+
+
+def _parts(tree: Any) -> Iterator[Any]:
+    """What the leaves of a tree are made of: of slices always four parts."""
+    for leaf in flatten(tree):
+        yield from _apart(leaf) if isinstance(leaf, IndexedSlices) else (leaf,)
+
+
+def _apart(s: IndexedSlices) -> tuple[Any, ...]:
+    return s._arrays[0], s.indices, *((None, None) if s._slots is None else s._slots[3:])
+
+
+def _filled(tree: Any, made: Iterator[torch.Tensor]) -> Any:
+    """A form with tensors in the place of each `New`."""
+    leaves: list[Any] = []
+    for leaf in flatten(tree):
+        parts = [next(made) if isinstance(x, New) else x for x in _parts(leaf)]
+        if not isinstance(leaf, IndexedSlices):
+            leaves += parts
+            continue
+        flags = {"coalesced": leaf.coalesced, "padded": leaf.padded}
+        if leaf._slots is None:
+            leaves.append(IndexedSlices._trusted(leaf.backend, parts[0], parts[1], leaf.dense_shape, **flags))
+        else:
+            slots = Slots(parts[0], parts[1], leaf.dense_shape[0], *parts[2:])
+            leaves.append(IndexedSlices._deferred(leaf.backend, slots, leaf.dense_shape, **flags))
+    return rebuild(tree, iter(leaves))
+
+
+def _known(x: Any) -> Any:
+    """A number that torch would leave open as this graph has it: another one makes another graph."""
+    return int(x) if isinstance(x, torch.SymInt) else float(x) if isinstance(x, torch.SymFloat) else x
+
+
+def _registered(call: Call) -> str:
+    """The name of a call. Compiled graphs are kept on disk by their text: it says all that decides a result's form."""
+    text = f"{call.constants} {call.spec}".replace(repr(TENSOR), "_")
+    for number in itertools.count():
+        name = f"{call.name} {text} {number}"
+        if _calls.setdefault(name, call) == call:
+            return name
+    raise AssertionError("numbers do not end")
+
+
+def _own(x: torch.Tensor | float | None, dtype: torch.dtype, memory: set[int]) -> torch.Tensor:
+    """A tensor of the result in memory that is none of the arguments'; of a factor, which None stands for where nothing
+    had to be clipped."""
+    if not isinstance(x, torch.Tensor):
+        return torch.full((1,), 1.0 if x is None else x, dtype=dtype)
+    shared = x.numel() and x.untyped_storage().data_ptr() in memory
+    return x.clone(memory_format=torch.contiguous_format) if shared else x.contiguous()
+
+
+# ---------------------------------------------------------------------- forms of results
+def _each(fn: Callable[[Any], Any], tree: Any) -> Any:
+    return rebuild(tree, iter([None if x is None else fn(x) for x in flatten(tree)]))
+
+
+def _held(leaf: Any) -> torch.Tensor:
+    """The tensor that a leaf's numbers are in."""
+    held: Any = leaf._arrays[0] if isinstance(leaf, IndexedSlices) else leaf
+    if not isinstance(held, torch.Tensor):
+        raise TypeError(f"a graph of torch has tensors, no {type(held).__name__}")
+    return held
+
+
+def _values(leaf: Any) -> New:
+    """The values of a leaf anew."""
+    held = _held(leaf)
+    return New(held, (leaf.indices.shape[0], *held.shape[1:]) if isinstance(leaf, IndexedSlices) else held.shape)
+
+
+def _alike(leaf: Any) -> Any:
+    """A leaf with other values."""
+    new: Any = _values(leaf)
+    if not isinstance(leaf, IndexedSlices):
+        return new
+    flags = {"coalesced": leaf.coalesced, "padded": leaf.padded}
+    return IndexedSlices._trusted(leaf.backend, new, leaf.indices, leaf.dense_shape, **flags)
+
+
+def _scaled(leaf: Any, max_norm: Any, semantics: str, nonfinite: str) -> Any:
+    """A leaf times a factor: with the values it has, where these are its own alone (`islices.slots.times`)."""
+    slots = leaf._slots if isinstance(leaf, IndexedSlices) else None
+    known = semantics == "islices" and nonfinite != "zero" and not isinstance(max_norm, torch.Tensor)
+    if slots is None or slots.factor is not None or not known:
+        return _alike(leaf)
+    wide = torch.float64 if slots.values.dtype == torch.float64 else torch.float32
+    slots = slots._replace(factor=New(slots.values, (1,), wide))
+    return IndexedSlices._deferred(leaf.backend, slots, leaf.dense_shape, coalesced=leaf.coalesced, padded=leaf.padded)
+
+
+def _coalesced(leaf: Any) -> Any:
+    if not isinstance(leaf, IndexedSlices) or (leaf.coalesced and not leaf.padded):
+        return leaf
+    return _slices(leaf.backend, _held(leaf), leaf.indices.dtype, leaf.dense_shape, Count(), coalesced=True)
+
+
+def _slices(
+    B: Any, values: torch.Tensor, index: torch.dtype, shape: Any, count: Any, *, coalesced: bool = False
+) -> IndexedSlices:
+    """New slices of a dense shape, count of them."""
+    rows, names = New(values, (count, *shape[1:])), New(values, (count,), index)
+    return IndexedSlices._trusted(B, rows, names, shape, coalesced=coalesced)
+
+
+def _dense(leaf: Any) -> Any:
+    shape: Any = leaf.dense_shape if isinstance(leaf, IndexedSlices) else None
+    return leaf if shape is None else New(_held(leaf), shape)
+
+
+def _norm(tree: Any) -> New:
+    found = [_held(x) for x in flatten(tree) if x is not None]
+    wide = any(x.dtype == torch.float64 for x in found)
+    return New(found[0], (), torch.float64 if wide else torch.float32)
+
+
+def _bags(ids: torch.Tensor, options: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The shape of the bags of a lookup."""
+    offsets = options.get("offsets")
+    return tuple(ids.shape[:-1]) if offsets is None else (offsets.shape[0] - options.get("include_last_offset", False),)
+
+
+def _rows(table: Table, ids: torch.Tensor, options: Mapping[str, Any]) -> New:
+    """What a lookup returns."""
+    weights = table._source.weights
+    lead = tuple(ids.shape) if options.get("combiner") is None else _bags(ids, options)
+    return New(weights, (*lead, *weights.shape[1:]))
+
+
+def _gradient(table: Table, reads: Sequence[Read]) -> IndexedSlices:
+    weights = table._source.weights
+    shape, found = tuple(map(int, weights.shape)), [options for _, _, options in reads]
+    some = table.padding_idx is not None or any(
+        options.get("padding_idx") is not None or options.get("invalid") == "drop" for options in found
+    )
+    wide = any(ids.dtype == torch.int64 for _, ids, _ in reads)
+    count = Count() if some else sum(ids.numel() for _, ids, _ in reads)
+    made = _slices(table.backend, weights, torch.int64 if wide else torch.int32, shape, count)
+    if len(reads) > 1 or found[0].get("combiner") is None or table.scale_by_freq:
+        return made
+    upstream: Any = New(weights, (math.prod(_bags(reads[0][1], found[0])), *shape[1:]))
+    positions: Any = New(weights, (count,), torch.int32)
+    return IndexedSlices._deferred(table.backend, Slots(upstream, made.indices, shape[0], positions), shape)
+
+
+# ---------------------------------------------------------------------- the nodes
+#: The gradient of what a lookup returned, its ids and its options.
+Read = tuple[torch.Tensor, torch.Tensor, Mapping[str, Any]]
+
+
+def looked_up(table: Table, ids: Any, options: Mapping[str, Any]) -> Any:
+    """`islices.lookup`."""
+    return lookup(table, ids, **options)
+
+
+def lookup_gradient(table: Table, reads: Sequence[Read]) -> IndexedSlices:
+    """The gradient of a table, of lookups in turn."""
+    return _table_gradient(table.backend, table, [_Replayed.of(table, *read) for read in reads])  # type: ignore[no-any-return]
+
+
+class _Replayed:
+    """A recorder for a lookup whose upstream is known: nothing is read."""
+
+    used: LookedUp
+
+    def __init__(self, upstream: torch.Tensor) -> None:
+        self.upstream = upstream
+
+    @classmethod
+    def of(cls, table: Table, upstream: torch.Tensor, ids: torch.Tensor, options: Mapping[str, Any]) -> LookedUp:
+        recorder = cls(upstream)
+        source = Source(table._source.weights, recorder)
+        lookup(Table._trusted(table.backend, source, table.padding_idx, table.scale_by_freq), ids, **options)
+        return recorder.used
+
+    def lookup(self, weights: Any, ids: Any, extras: tuple[Any, ...], static: Any) -> torch.Tensor:
+        self.used = LookedUp(self.upstream, ids, extras, static)
+        return self.upstream
+
+    def bags(self, weights: Any, ids: Any, extras: tuple[Any, ...], static: Any, read: Any) -> torch.Tensor:
+        return self.lookup(weights, ids, extras, static)
+
+
+def expanded(s: IndexedSlices) -> torch.Tensor:
+    """The values of slices."""
+    return s.values  # type: ignore[no-any-return]
+
+
+def step(optimizer: Optimizer, table: Any, grad: Any, state: Any, apply: Any) -> None:
+    """`Optimizer.step`, in place."""
+    optimizer.step(table, grad, state, apply=apply)
+
+
+def _by_value(x: Any, lo: Any, hi: Any, *, semantics: str = "islices") -> Any:
+    raw = lookup_formula(BY_VALUE, semantics, "clip_by_value")
+    return _each(_alike if raw else _alike_coalesced, x)
+
+
+def _alike_coalesced(leaf: Any) -> Any:
+    found = _coalesced(leaf)
+    return _alike(leaf) if found is leaf else found
+
+
+NODES = {
+    "coalesce": Node(rows.coalesce, lambda x: _each(_coalesced, x)),
+    "to_dense": Node(rows.to_dense, lambda x: _each(_dense, x)),
+    "norm": Node(norms.norm, lambda x, ord=2: _norm(x)),
+    "global_norm": Node(global_norms.global_norm, lambda tree, ord=2: _norm(tree)),
+    "clip_by_value": Node(clip.clip_by_value, _by_value),
+    "clip_by_norm": Node(
+        clip.clip_by_norm,
+        lambda x, max_norm, *, semantics="islices", nonfinite="propagate": _each(
+            lambda leaf: _scaled(leaf, max_norm, semantics, nonfinite), x
+        ),
+    ),
+    "clip_by_row_norm": Node(clip.clip_by_row_norm, lambda x, max_norm, *, nonfinite="propagate": _each(_alike, x)),
+    "clip_by_global_norm": Node(
+        global_norms.clip_by_global_norm,
+        lambda tree, max_norm, *, semantics="islices", nonfinite="propagate": (
+            _each(lambda leaf: _scaled(leaf, max_norm, semantics, nonfinite), tree),
+            _norm(tree),
+        ),
+    ),
+    "expanded": Node(expanded, lambda s: _values(s)),
+    "looked_up": Node(looked_up, _rows),
+    "lookup_gradient": Node(lookup_gradient, _gradient),
+    "step": Node(step, lambda *_: (), writes=(1, 3)),
+}
