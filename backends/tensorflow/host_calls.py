@@ -253,7 +253,8 @@ def _step(
     positions, factor = (next(given) if there else None for there in optional)
     groups = _groups(values, indices, len(tables[0]), positions)
     scale = None if factor is None else float(factor[0])
-    _compiled().step(formula, _bits(values), groups, tables[0], tables[1:], numbers, scale)
+    compiled = _compiled()
+    compiled.run_tasks([compiled.step(formula, _bits(values), groups, tables[0], tables[1:], numbers, scale)])
 
 
 # ---------------------------------------------------------------------- what TensorFlow hands over
