@@ -281,7 +281,7 @@ def _slots(B: Backend, table: Table, one: LookedUp) -> IndexedSlices:
     rows, *row_shape = B.shape(weights)
     if combiner is None:
         return flat_slices(B, one.upstream, one.ids, table.shape[0], present=present)
-    segments, bags = one.extras[:2]
+    segments, bags = _side_by_side(B, *one.extras[:2]) if one.axes else one.extras[:2]
     keep = None
     if combiner != "sum":
         keep = members(B, one.ids, None, one.static.padding_idx, rows, present)
@@ -290,6 +290,18 @@ def _slots(B: Backend, table: Table, one: LookedUp) -> IndexedSlices:
         keep = None if keep is None else B.reshape(keep, B.shape(segments))
     upstream = divided_upstream(B, upstream, segments, bags, combiner, keep)
     return bag_slices(B, upstream, one.ids, segments, table.shape[0], present)
+
+
+def _side_by_side(B: Backend, segments: Array, bags: Array) -> tuple[Array, Array]:
+    """Each slot's bag, (n,), and an array as long as there are bags, of lookups with axes before the only one of
+    theirs."""
+    (*lead, n), (*_, count) = B.shape(segments), B.shape(bags)
+    with B.scope():
+        lookups = size_of(tuple(lead))
+        bags = B.reshape(bags, (lookups * count,))  # type: ignore[operator]
+        segments = B.reshape(segments, (lookups, n))
+        first = B.astype(B.arange(segments), B.dtype(segments)) * count
+        return B.reshape(segments + B.reshape(first, (lookups, 1)), (lookups * n,)), bags  # type: ignore[operator]
 
 
 def _present(one: LookedUp) -> Array | None:

@@ -5,6 +5,7 @@ SPEC clauses 9 to 11. Clipping by the norm of a whole tree begins in `islices.gl
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,7 +15,7 @@ import numpy as np
 
 from islices import derivatives, modes
 from islices.arguments import show
-from islices.backend import INTEGERS, Array, Backend
+from islices.backend import INTEGERS, Array, Backend, Look
 from islices.clip_formulas import (
     BY_NORM,
     BY_VALUE,
@@ -36,7 +37,7 @@ from islices.norms import Leaf, Total, check_float, each_leaf, norm_dtype, parts
 from islices.registry import describe, get_backend
 from islices.rows import coalesce
 from islices.slices import IndexedSlices
-from islices.slots import times
+from islices.slots import known_times, times
 from islices.trees import rebuild
 from islices.unitwise import clip_units
 
@@ -229,7 +230,7 @@ def clip_leaves(
 class Clip(NamedTuple):
     """What clipping by one norm does to the leaves it is of."""
 
-    scaled: Callable[[Backend, Array], Array]  # values of one leaf
+    scaled: Callable[[Backend, Array, Look | None], Array]  # values of one leaf, the backend's look at them if known
     factor: Any  # what they are multiplied by, in float64, where that is all; a number, or an array of shape (1,)
     #: for their gradient, what `islices.derivatives.attach_scaled` takes; None where the norm is a constant
     attached: tuple[Array, Array, Array] | None
@@ -245,13 +246,15 @@ def _clipped(leaf: Any, clip: Clip | None, formula: ClipFormula) -> Any:
             return later
     B, values = parts(leaf)
     if clip.attached is None:
-        clipped = clip.scaled(B, values)
+        clipped = clip.scaled(B, values, leaf._look if isinstance(leaf, IndexedSlices) else None)
     else:
-        clipped = clip.scaled(B, derivatives.constant(B, values))
+        clipped = clip.scaled(B, derivatives.constant(B, values), None)
         member = derivatives.of_leaf(leaf, raw=True)
         clipped = derivatives.attach_scaled(B, clipped, member, *clip.attached, slack=formula.slack)
     if not isinstance(leaf, IndexedSlices):
         return clipped
+    if clip.factor is not None and modes.is_traced(B, clipped):
+        return known_times(leaf, _rounded(leaf, clip.factor), clipped)
     return IndexedSlices._trusted(
         B, clipped, leaf.indices, leaf.dense_shape, coalesced=leaf.coalesced, padded=leaf.padded
     )
@@ -270,15 +273,16 @@ def _clipper(first: Any, total: Total, limit: Limit, formula: ClipFormula, nonfi
     """What clips leaves of this total norm, first being one; None where the values stay as they are."""
     E, exact = total.E, total.exact
     refuse_nonfinite(E, exact, nonfinite)
-    with E.scope():
+    known = E is modes.HOST and formula.wide and limit.array is None  # Python's own floats decide, in no context
+    if known and math.isfinite(exact[0]) and exact[0] <= limit.number:
+        return None
+    with contextlib.nullcontext() if known else E.scope():
         norm = exact if formula.wide else E.astype(exact, total.dtype)
         most = limit.of(E, "float64" if formula.wide else total.dtype)
         if E is modes.HOST:
-            if formula.wide and limit.array is None and exact[0] <= most and math.isfinite(exact[0]):
-                return None
             zeroed = nonfinite == "zero" and not math.isfinite(exact[0])
             steps = None if zeroed else _known_steps(E, norm, most, formula)
-            scaled: Callable[[Backend, Array], Array] = partial(_scaled, steps)
+            scaled: Callable[[Backend, Array, Look | None], Array] = partial(_scaled, steps)
         else:
             finite = E.isfinite(exact) if nonfinite == "zero" else None
             traced = formula.steps(E, norm, most)
@@ -296,14 +300,14 @@ def _known_steps(E: Backend, norm: Array, most: Any, formula: ClipFormula) -> li
     return [(name, c if isinstance(c, float) else c.item()) for name, c in formula.steps(E, norm, most)]
 
 
-def _scaled(steps: Sequence[tuple[str, float]] | None, B: Backend, values: Array) -> Array:
+def _scaled(steps: Sequence[tuple[str, float]] | None, B: Backend, values: Array, look: Look | None) -> Array:
     """Values after the steps, each number rounded to their type; zeros where there are none."""
     if steps is None:
         return modes.run("zeros_like", B, (values,))
     rounded = []
     for name, c in steps:
         rounded.append((name, round_scalar(B, values, c, name)))
-    return scale_values(B, values, rounded)
+    return scale_values(B, values, rounded, look)
 
 
 def _ingredients(
@@ -321,10 +325,10 @@ def _ingredients(
         return attached, limit.attached(B, attached), over
 
 
-def _traced_scaling(E: Backend, steps: Steps, finite: Array | None) -> Callable[[Backend, Array], Array]:
+def _traced_scaling(E: Backend, steps: Steps, finite: Array | None) -> Callable[[Backend, Array, Look | None], Array]:
     """What scales the values of a leaf, where neither the norm nor whether it is finite is known yet."""
 
-    def scaled(B: Backend, values: Array) -> Array:
+    def scaled(B: Backend, values: Array, look: Look | None) -> Array:
         dtype = wide_dtype(B.dtype(values))
         with B.scope():
             rounded = [

@@ -61,16 +61,18 @@ def asks(backend: Backend, *arrays: Array) -> bool:
 
 def constant(backend: Backend, leaf: Any) -> Any:
     """An adopted leaf, or an array, as a constant to differentiation."""
-    values = leaf.values if isinstance(leaf, IndexedSlices) else leaf
+    sparse = isinstance(leaf, IndexedSlices)
+    values = leaf._arrays[0] if sparse else leaf
     if not asks(backend, values):
         return leaf
     with backend.scope():
         values = backend.stop_gradient(values)
-    if not isinstance(leaf, IndexedSlices):
+    if not sparse:
         return values
-    return IndexedSlices._trusted(
-        backend, values, leaf.indices, leaf.dense_shape, coalesced=leaf.coalesced, padded=leaf.padded
-    )
+    flags = {"coalesced": leaf.coalesced, "padded": leaf.padded}
+    if leaf._slots is None:
+        return IndexedSlices._trusted(backend, values, leaf.indices, leaf.dense_shape, **flags)
+    return IndexedSlices._deferred(backend, leaf._slots._replace(values=values), leaf.dense_shape, **flags)
 
 
 # ---------------------------------------------------------------------- norms

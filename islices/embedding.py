@@ -108,7 +108,7 @@ def table_gradient(
 
 def _rows_that_count(s: IndexedSlices, padding: int | None, absent: bool) -> IndexedSlices:
     B, rows = s.backend, s.dense_shape[0]
-    slots = s._slots
+    slots = s._slots if s._slots and s._slots.factor is None and s._slots.positions is not None else None
     held = s.values if slots is None else slots.positions
     held, indices = modes.run(_select_counting, B, (held, s.indices), padding=padding, rows=rows, absent=absent)
     padded = modes.keeps_slots(B, held, indices)

@@ -17,7 +17,7 @@ import numpy as np
 
 from islices import modes
 from islices.arguments import is_real, show
-from islices.backend import FLOATS, INTEGERS, Array, Backend
+from islices.backend import FLOATS, INTEGERS, Array, Backend, Look
 from islices.conversion import adopt, map_leaves, restored
 from islices.host import bfloat16_to_float32
 from islices.registry import describe, get_backend
@@ -141,14 +141,15 @@ def wide_dtype(dtype: str) -> str:
     return "float32" if dtype in ("float16", "bfloat16") else dtype
 
 
-def scale_values(B: Backend, values: Array, steps: Sequence[tuple[str, Any]]) -> Array:
+def scale_values(B: Backend, values: Array, steps: Sequence[tuple[str, Any]], look: Look | None = None) -> Array:
     """values multiplied and divided by scalars, one after the other, each step rounded (16-bit: in float32, and
-    to 16 bits once at the end). A scalar is a Python number, a 0-d array, or an array of values' rank."""
+    to 16 bits once at the end). A scalar is a Python number, a 0-d array, or an array of values' rank. look as
+    `modes.run` takes it."""
     known = True
     for _, c in steps:
         known = known and isinstance(c, (int, float))
     if known:
-        return modes.run("scaled", B, (values,), steps=steps)
+        return modes.run("scaled", B, (values,), look, steps=steps)
     with B.scope():
         return B.scaled(values, steps)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from ctypes import addressof, c_char
 from typing import Any
 
 import numpy as np
@@ -24,17 +25,18 @@ LARGE = 1 << 20
 KEPT = 1 << 26
 WASTE = 4
 
+_first_byte: Callable[[Any], c_char] = c_char.from_buffer
+
 
 def empty(shape: Sequence[int], dtype: Any, allocate: Callable[..., Host] = np.empty) -> Host:
     """An uninitialised C-ordered array whose memory starts at a multiple of 64 bytes."""
     dtype = np.dtype(dtype)
-    if allocate is np.empty and math.prod(shape) * dtype.itemsize >= LARGE:
+    nbytes = math.prod(shape) * dtype.itemsize
+    if allocate is np.empty and nbytes >= LARGE:
         return _Block.array(tuple(shape), dtype)
-    size, spare = math.prod(shape), ALIGNMENT // dtype.itemsize
-    raw: Host = allocate(size + spare, dtype)
-    # memory comes at multiples of 16 bytes; raw.ctypes takes several times as long
-    start = -raw.__array_interface__["data"][0] % ALIGNMENT // dtype.itemsize
-    return raw[start : start + size].reshape(shape)
+    raw: Host = allocate(nbytes + ALIGNMENT, np.uint8)
+    # raw.ctypes and the array interface take several times as long to say the address
+    return np.ndarray(shape, dtype, raw, -addressof(_first_byte(raw)) % ALIGNMENT)
 
 
 def zeros(shape: Sequence[int], dtype: Any) -> Host:

@@ -102,13 +102,15 @@ def run(
     fn: str | Callable[..., Any], backend: Backend, arrays: Sequence[Array], look: Look | None = None, **static: Any
 ) -> Any:
     """fn's result as the backend's arrays: an array, a tuple of them, or Python values. look is the backend's at the
-    arrays, where it is known."""
+    arrays, and perhaps at more behind them, where it is known."""
     views = None
     if backend.host_only or _mode.get() == "host":
         views = (look or backend.look(arrays)).views
     if views is None:
         with backend.scope():
             return getattr(backend, fn)(*arrays, **static) if isinstance(fn, str) else fn(backend, *arrays, **static)
+    if len(views) > len(arrays):
+        views = views[: len(arrays)]
     compiled = kernels.active() if isinstance(fn, str) else None
     kernel = compiled.KERNELS.get(fn) if compiled else None
     out = kernel(*views, **static) if kernel else None

@@ -6,8 +6,9 @@ How the sums are taken is in `islices.exact_norms`; here is what is summed, and 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -48,6 +49,8 @@ __all__ = [
 
 T = TypeVar("T")
 Host = np.ndarray[Any, Any]
+#: (values, indices, positions) of a leaf, or (values, order, starts): see `_stored` and `_grouped`
+Stored: TypeAlias = tuple[Host, Host | None, Host | None]
 
 
 def norm(x: Any, ord: float = 2) -> Any:
@@ -224,9 +227,10 @@ def norm_of(found: Sequence[Seen], ord: float, *, raw: bool) -> tuple[Backend, A
         # duplicates are summed on the way, and their sums kept nowhere
         stored = []
         for seen in found:
-            stored.append(_stored(compiled, seen, raw))
-        if None not in stored:
-            return modes.HOST, np.array((compiled.norm(stored, int(ord)),)), dtype
+            stored.append(_stored(seen, raw))
+        groups = list(compiled.group_all([indices for _, indices, _ in stored if indices is not None]))
+        if None not in groups:
+            return modes.HOST, np.array((compiled.norm(_grouped(compiled, stored, groups), int(ord)),)), dtype
     traced = _by_traced_kernel(found, int(ord), raw) if not viewed and ord in (1.0, 2.0) else None
     return *(traced or row_norms(_matrices(found, raw), ord)), dtype
 
@@ -294,9 +298,9 @@ def _over(leaf: Any, views: list[Host]) -> Any:
     return IndexedSlices._deferred(modes.HOST, slots, leaf.dense_shape, **flags)
 
 
-def _stored(compiled: Any, seen: Seen, raw: bool) -> tuple[Host, Host | None, Host | None] | None:
-    """(values, order, starts) of a leaf on the host, the latter two None where nothing is to be summed; None for
-    indices that kernels do not group."""
+def _stored(seen: Seen, raw: bool) -> Stored:
+    """(values, indices, positions) of a leaf on the host: no indices where nothing is to be summed, no positions where
+    each slot has a row of values."""
     leaf, views = seen.leaf, seen.views
     assert views is not None, "the host may compute on it"
     if len(views) == 1:
@@ -306,11 +310,21 @@ def _stored(compiled: Any, seen: Seen, raw: bool) -> tuple[Host, Host | None, Ho
         views = [s.values, s.indices]
     if raw or leaf.coalesced:
         return views[0], None, None
-    groups = compiled.group(views[1])
-    if groups is None:
-        return None
-    order, _, starts = groups if len(views) == 2 else compiled.placed(groups, views[2])
-    return views[0], order, starts
+    return views[0], views[1], views[2] if len(views) > 2 else None
+
+
+def _grouped(compiled: Any, stored: Sequence[Stored], groups: Sequence[Any]) -> list[Stored]:
+    """(values, order, starts) of leaves, the latter two None where nothing is to be summed."""
+    remaining = iter(groups)
+    leaves: list[Stored] = []
+    for values, indices, positions in stored:
+        if indices is None:
+            leaves.append((values, None, None))
+            continue
+        one = next(remaining)
+        order, _, starts = one if positions is None else compiled.placed(one, positions)
+        leaves.append((values, order, starts))
+    return leaves
 
 
 def check_float(B: Backend, values: Array) -> None:
@@ -324,9 +338,10 @@ def norm_out(E: Backend, norm64: Array, dtype: str, B: Backend | None = None, li
     if E is not modes.HOST:
         with E.scope():
             return E.reshape(E.astype(norm64, dtype), ())
-    with quiet():
+    # what rounds to a number that is normal warns of nothing, whatever the caller asked NumPy for
+    with contextlib.nullcontext() if 1e-37 < norm64[0] < 1e38 else quiet():
         rounded = norm64.astype(dtype).reshape(())
-    if B is None:
+    if B is None or B.host_only:
         return rounded
     with B.scope():
         return B.scalar(rounded, like)

@@ -22,10 +22,6 @@ from islices.shapes import MOST_NDIM
 __all__ = ["IndexedSlices", "check_dense_shape", "check_indices", "check_values_dtype"]
 
 
-#: What an `IndexedSlices` holds.
-PARTS = ("backend", "values", "indices", "dense_shape", "coalesced", "padded", "_look", "_slots")
-
-
 class IndexedSlices:
     """A row-sparse gradient: rows of a table, named by index; duplicates mean their sum.
 
@@ -66,7 +62,9 @@ class IndexedSlices:
     array([2., 2.], dtype=float32)
     """
 
-    __slots__ = ("__weakref__", *PARTS)
+    __slots__ = (
+        "__weakref__", "_look", "_slots", "backend", "coalesced", "dense_shape", "indices", "padded", "values",
+    )  # fmt: skip
     __array_ufunc__ = None  # NumPy's operators hand over to ours
     _islices_backend = True
 
@@ -100,22 +98,18 @@ class IndexedSlices:
         look = _check_arrays(backend, values, indices, shape)
         if validate and not look.traced[1]:
             check_indices(backend, indices, shape[0], coalesced=coalesced, padded=padded, look=look)
-        for name, part in zip(PARTS, (backend, values, indices, shape, coalesced, padded, None, None), strict=True):
-            object.__setattr__(self, name, part)
+        _fill(self, backend, values, indices, shape, coalesced, padded, None)
 
     @classmethod
     def _of_native(cls, backend: Backend, x: Any, dense_shape: Any = None, *, validate: bool = True) -> IndexedSlices:
         """An instance over a native sparse object; what a framework calls its own is validated here."""
-        self = object.__new__(cls)
         values, indices, shape, coalesced, padded = backend.from_native(x)
-        if dense_shape is not None or {*map(type, shape)} != {int} or not 0 <= min(shape) <= max(shape) <= LARGEST:  # type: ignore[type-var, operator]
+        if dense_shape is not None or not _is_known(shape):
             shape = check_dense_shape(shape if dense_shape is None else dense_shape)
         look = _check_arrays(backend, values, indices, shape, views=True)
         if validate and not look.traced[1]:
             check_indices(backend, indices, shape[0], coalesced=coalesced, padded=padded, look=look)
-        for name, part in zip(PARTS, (backend, values, indices, shape, coalesced, padded, look, None), strict=True):
-            object.__setattr__(self, name, part)
-        return self
+        return _fill(object.__new__(cls), backend, values, indices, shape, coalesced, padded, look)
 
     @classmethod
     def _trusted(
@@ -129,12 +123,7 @@ class IndexedSlices:
         padded: bool = False,
     ) -> IndexedSlices:
         """An instance of parts the library itself made: nothing is looked at."""
-        self = object.__new__(cls)
-        for name, part in zip(
-            PARTS, (backend, values, indices, dense_shape, coalesced, padded, None, None), strict=True
-        ):
-            object.__setattr__(self, name, part)
-        return self
+        return _fill(object.__new__(cls), backend, values, indices, dense_shape, coalesced, padded, None)
 
     @classmethod
     def _deferred(
@@ -148,11 +137,8 @@ class IndexedSlices:
     ) -> IndexedSlices:
         """An instance whose values are computed when they are read: nobody else holds, or can change, what they are
         computed from."""
-        self = object.__new__(cls)
-        parts = (backend, None, slots.indices, dense_shape, coalesced, padded, None, slots)
-        for name, part in zip(PARTS, parts, strict=True):
-            if name != "values":
-                object.__setattr__(self, name, part)
+        self = _fill(object.__new__(cls), backend, None, slots.indices, dense_shape, coalesced, padded, None, slots)
+        object.__delattr__(self, "values")
         return self
 
     def __getattr__(self, name: str) -> Any:
@@ -272,6 +258,36 @@ class IndexedSlices:
         return IndexedSlices._scale(self, -1)
 
 
+#: What sets a slot of an instance: `IndexedSlices` itself refuses to.
+_backend, _values, _indices, _dense_shape, _coalesced, _padded, _look_at, _slots = (
+    vars(IndexedSlices)[name].__set__
+    for name in ("backend", "values", "indices", "dense_shape", "coalesced", "padded", "_look", "_slots")
+)
+
+
+def _fill(
+    self: IndexedSlices,
+    backend: Backend,
+    values: Array,
+    indices: Array,
+    dense_shape: tuple[int | None, ...],
+    coalesced: bool,
+    padded: bool,
+    look: Look | None,
+    slots: Slots | None = None,
+) -> IndexedSlices:
+    """An instance with its parts set, each by the call that takes least time."""
+    _backend(self, backend)
+    _values(self, values)
+    _indices(self, indices)
+    _dense_shape(self, dense_shape)
+    _coalesced(self, coalesced)
+    _padded(self, padded)
+    _look_at(self, look)
+    _slots(self, slots)
+    return self
+
+
 def _is_operand(x: object) -> bool:
     return isinstance(x, IndexedSlices) or find_backend(x) is not None
 
@@ -322,6 +338,14 @@ def check_dense_shape(dense_shape: Any) -> tuple[int | None, ...]:
             "no dimension negative or beyond int64, only rows may be None"
         )
     return dims
+
+
+def _is_known(shape: tuple[int | None, ...]) -> bool:
+    """Whether `check_dense_shape` has nothing to say of a shape of ints."""
+    for n in shape:
+        if type(n) is not int or not 0 <= n <= LARGEST:
+            return False
+    return 0 < len(shape) <= MOST_NDIM
 
 
 def check_values_dtype(backend: Backend, values: Array, argument: str = "values") -> None:
@@ -376,7 +400,7 @@ def check_indices(
         return
     limit = None if rows is None else rows + bool(padded)
     compiled = kernels.loaded()
-    lowest, highest = compiled.bounds(view) if compiled else (view.min(), view.max())
+    lowest, highest, ascends = compiled.bounds(view) if compiled else (view.min(), view.max(), False)
     if lowest < 0 or (limit is not None and highest >= limit):
         bad = view < 0 if limit is None else (view < 0) | (view >= limit)
         position = int(np.argmax(bad))
@@ -389,7 +413,7 @@ def check_indices(
             f"{argument}: got {int(view[position])} at position {position}; "
             f"accepted is 0 <= index < {'inf' if rows is None else rows}{way_out}"
         )
-    if coalesced:
+    if coalesced and not ascends:
         ascending = view[1:] > view[:-1]
         if padded:  # sentinel slots follow at the end, all alike
             ascending |= view[1:] == rows

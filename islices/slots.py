@@ -14,7 +14,7 @@ from islices.backend import Array, Backend, Slots
 from islices.linear import scale_values
 from islices.slices import IndexedSlices
 
-__all__ = ["expand", "known_factor", "slots_of", "times"]
+__all__ = ["expand", "known_factor", "known_times", "slots_of", "times"]
 
 
 def slots_of(s: IndexedSlices) -> Slots:
@@ -64,6 +64,20 @@ def times(s: IndexedSlices, factor: float | Array) -> IndexedSlices | None:
         return None
     slots = slots._replace(factor=factor)
     return IndexedSlices._deferred(B, slots, s.dense_shape, coalesced=s.coalesced, padded=s.padded)
+
+
+def known_times(s: IndexedSlices, factor: Array, values: Array) -> IndexedSlices:
+    """s with each value times a factor: values that are traced and may be differentiated. To kernels, which are not
+    differentiated, they are what they are computed from."""
+    B, slots = s.backend, slots_of(s)
+    flags = {"coalesced": s.coalesced, "padded": s.padded}
+    if slots.factor is not None:
+        return IndexedSlices._trusted(B, values, s.indices, s.dense_shape, **flags)
+    with B.scope():
+        slots = slots._replace(values=B.stop_gradient(slots.values), factor=B.stop_gradient(factor))
+    out = IndexedSlices._deferred(B, slots, s.dense_shape, **flags)
+    object.__setattr__(out, "values", values)
+    return out
 
 
 IndexedSlices._compute = staticmethod(_values_of)

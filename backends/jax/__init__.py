@@ -290,12 +290,12 @@ class JaxBackend(Embeddings):
         tables: Sequence[Array],
         otherwise: Callable[..., Sequence[Array]],
     ) -> Sequence[Array] | None:
-        slots = slots._replace(values=expand(self, slots), positions=None, factor=None)
         return stepping.step(formula, slots, numbers, tables, otherwise)
 
     def traced_norm(
         self, leaves: Sequence[Slots], ord: int, otherwise: Callable[[Sequence[Slots]], Array]
     ) -> Array | None:
+        leaves = [x if x.factor is None else Slots(expand(self, x), x.indices, x.rows) for x in leaves]
         return measuring.norm(leaves, ord, otherwise)
 
     def segment_sum(self, values: Array, segments_: Array, count: int | None) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -119,8 +119,9 @@ def result(frame: int, k: int) -> int:
 
 
 @inline
-def attribute(frame: int) -> int:
-    return word(word(word(word(frame, ATTRIBUTES), 0), VALUE), 0)  # type: ignore[no-any-return]
+def attribute(frame: int, k: int) -> int:
+    """The number that is the k-th attribute by name."""
+    return word(word(word(word(frame, ATTRIBUTES), k), VALUE), 0)  # type: ignore[no-any-return]
 
 
 @inline

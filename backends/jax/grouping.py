@@ -62,12 +62,13 @@ def host_calls() -> Any:
     return load_module("islices.backends.jax.host_calls")
 
 
-def takes_groups(indices: Array, rows: int) -> bool:
+def takes_groups(indices: Array, rows: int, positions: Array | None = None) -> bool:
     """Whether kernels are to group these indices where the program comes to run on CPU."""
     compiled = kernels.active() if modes.on_host() else None
     if compiled is None or not compiled.is_packed(indices, rows):
         return False
-    return host_calls().groups_target(indices.dtype.name) is not None
+    place = None if positions is None else positions.dtype.name
+    return host_calls().groups_target(indices.dtype.name, place) is not None
 
 
 # ---------------------------------------------------------------------- what XLA runs
@@ -112,15 +113,22 @@ def _widened(x: Array) -> Array:
 
 
 # ---------------------------------------------------------------------- what compiled kernels run
-def groups_on_host(indices: Array, rows: int) -> tuple[Array, Array, Array, Array]:
-    """(order, starts, ids, named) of each mapped call's indices: positions sorted by index and stably; where each row's
-    run starts in order, with the last one's end appended; the rows' numbers, the spare ones at the end holding rows;
-    how many rows have slots."""
+def groups_on_host(
+    indices: Array, rows: int, positions: Array | None = None, values: int = 0
+) -> tuple[Array, Array, Array, Array]:
+    """(order, starts, ids, named) of each mapped call's indices: where the values of slots lie (positions among so many
+    values; None: in their own places), sorted by index and stably; where each row's run starts in order, with the last
+    one's end appended; the rows' numbers, the spare ones at the end holding rows; how many rows have slots."""
     *lead, n = indices.shape
     results = [((*lead, n), np.uint64), ((*lead, n + 1), np.uint64), (indices.shape, indices.dtype)]
     results += [((*lead, 1), np.int64), ((n,), indices.dtype)]
-    *groups, _ = calls(host_calls().groups_target(indices.dtype.name), (indices,), results, rows=np.int64(rows))
-    return tuple(groups)  # type: ignore[return-value]
+    if positions is None:
+        name, operands, how = host_calls().groups_target(indices.dtype.name), [indices], {}
+    else:
+        name = host_calls().groups_target(indices.dtype.name, positions.dtype.name)
+        operands, how = [indices, positions], {"values": np.int64(values)}
+    order, starts, ids, named, _ = calls(name, operands, results, rows=np.int64(rows), **how)
+    return order, starts, ids, named
 
 
 def calls(name: str, operands: Sequence[Array], results: Sequence[tuple[Any, Any]], **how: Any) -> list[Array]:

@@ -70,11 +70,11 @@ def group_named(indices: Any, rows: Any, ids: Any, order: Any, starts: Any, with
 
 # The leading axes of indices are mapped ones: a call for each.
 def groups(frame: Any) -> Any:
-    """(indices, positions if MOVED; rows) to (order, starts, ids, named) and memory: see
-    `islices.backends.jax.grouping.groups_on_host`."""
+    """(indices, positions if MOVED; rows, then how many values there are if MOVED) to (order, starts, ids, named) and
+    memory: see `islices.backends.jax.grouping.groups_on_host`."""
     if introduced(frame):
         return 0
-    rows, n = attribute(frame), axis(operand(frame, 0), rank(operand(frame, 0)) - 1)
+    rows, n = attribute(frame, 0), axis(operand(frame, 0), rank(operand(frame, 0)) - 1)
     calls = size(operand(frame, 0), 0) // n
     indices = carray(data(operand(frame, 0)), (calls, n), INDEX)
     order, starts = carray(data(result(frame, 0)), (calls, n), U64), carray(data(result(frame, 1)), (calls, n + 1), U64)
@@ -83,10 +83,10 @@ def groups(frame: Any) -> Any:
     for c in range(calls):
         named[c] = group(indices[c], rows, ids[c], order[c], starts[c], within)
     if MOVED:
-        positions = carray(data(operand(frame, 1)), (calls, n), PLACE)
+        positions, last = carray(data(operand(frame, 1)), (calls, n), PLACE), attribute(frame, 1) - 1
         for c in range(calls):
             for k in range(n):
-                order[c, k] = positions[c, order[c, k]]
+                order[c, k] = min(max(positions[c, order[c, k]], 0), last)
     return 0
 
 
@@ -227,7 +227,7 @@ def total(frame: Any) -> Any:
     """(*bins; ord) to the norm that they hold together, shape (1,)."""
     if introduced(frame):
         return 0
-    limbs, ord = np.zeros(LIMBS + 2, I64), attribute(frame)
+    limbs, ord = np.zeros(LIMBS + 2, I64), attribute(frame, 0)
     for k in range(operands(frame)):
         add_bins(carray(data(operand(frame, k)), (axis(operand(frame, k), 0), 4), I64), ord, limbs)
     carray(data(result(frame, 0)), 1, F64)[0] = rounded(limbs, ord)

@@ -27,7 +27,7 @@ from islices.optim.formulas import Formula
 __all__ = ["bins_of", "bins_target", "groups_target", "places_target", "step_target", "sum_target", "total_target"]
 
 #: What code on disk is of, beside the kernels.
-_SOURCES = tuple(Path(module.__file__).resolve() for module in (frames, handlers, tasks))
+_SOURCES = tuple(Path(module.__file__ or "").resolve() for module in (frames, handlers, tasks))
 
 _lock = Lock()
 #: name -> the handler and what it calls, which live as long as XLA may call it; None for one that XLA refused
@@ -88,9 +88,10 @@ def total_target() -> str | None:
     return _named("islices_total", lambda: _callback(handlers.total, **{k: kernel() for k, kernel in kernels.items()}))
 
 
-def step_target(formula: Formula, table: str, gradient: str, index: str) -> str | None:
-    """Of a step of an optimizer on such a table, gradient and indices."""
-    step, states = step_kernel(formula, table, gradient, index), len(formula.state)
+def step_target(formula: Formula, table: str, gradient: str, index: str, *, scaled: bool) -> str | None:
+    """Of a step of an optimizer on such a table, gradient and indices; scaled: the last number is the gradient's
+    factor."""
+    step, states = step_kernel(formula, table, gradient, index, scaled=scaled), len(formula.state)
 
     def compiled() -> Any:
         wide = np.dtype(FORMATS[table].wide)

@@ -1,9 +1,10 @@
-"""Looking rows up where JAX can see it: one primitive, which `rewriting` finds again in what JAX traced.
+"""Looking rows up where JAX can see it: primitives that `rewriting` finds again in what JAX traced.
 
 `islices_lookup` stands for the gather of whole rows between the recorder, which binds it, and `differentiate`, which
 replaces it. Where nothing replaces it (jax.grad within the differentiated function), it is that gather, with JAX's own
-dense derivative. `islices_operand` marks where the weights are taken as an array. `islices_attach` hands rows on and
-lets the gradient that arrives at them arrive at a second input.
+dense derivative. Bags are read by any operations of `islices_hidden` weights, which are the weights to all but
+`differentiate`, and marked by `islices_bags`. `islices_operand` marks where the weights are taken as an array.
+`islices_attach` hands rows on and lets the gradient that arrives at them arrive at a second input.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from jax.interpreters import ad, batching, mlir
 
 from islices.backend import Array
 
-__all__ = ["RECORDER", "attach", "attach_p", "lookup_p", "operand_p", "read"]
+__all__ = ["RECORDER", "attach", "attach_p", "bags_p", "hidden_p", "lookup_p", "operand_p", "read"]
 
 
 def _gather(weights: Array, ids: Array) -> Array:
@@ -73,13 +74,18 @@ def _lookup_jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
 
 def _lookup_batched(args: Any, dims: Any, *, static: Any, axes: tuple[str, ...]) -> tuple[Any, int]:
     weights, *integers = args
-    if dims[0] is not None:
+    _check_shared(dims[0])
+    return lookup_p.bind(weights, *_mapped_in_front(integers, dims[1:]), static=static, axes=("vmap", *axes)), 0
+
+
+def _check_shared(dim: int | None) -> None:
+    """Raise TypeError if the table is mapped."""
+    if dim is not None:
         raise TypeError(
             "table: got one mapped by jax.vmap within the differentiated function; accepted is a table that all share "
             "(in_axes=None), and not within lax.cond or lax.switch whose predicate is mapped, for which JAX would copy "
             "the table: look the rows up before it, or choose with jnp.where"
         )
-    return lookup_p.bind(weights, *_mapped_in_front(integers, dims[1:]), static=static, axes=("vmap", *axes)), 0
 
 
 def _mapped_in_front(arrays: Sequence[Any], dims: Sequence[int | None]) -> list[Any]:
@@ -96,27 +102,53 @@ batching.primitive_batchers[lookup_p] = _lookup_batched
 mlir.register_lowering(lookup_p, mlir.lower_fun(_lookup, multiple_results=False))
 
 
-# ---------------------------------------------------------------------- islices_operand
-operand_p = Primitive("islices_operand")  # weights -> weights, as an array that anything may be done with
+# ---------------------------------------------------------------------- islices_bags
+bags_p = Primitive("islices_bags")  # (bags, weights that they were read of, ids, *extras) -> bags
 
 
-@operand_p.def_impl  # type: ignore[untyped-decorator]
-def _operand(weights: Array) -> Array:
+@bags_p.def_impl  # type: ignore[untyped-decorator]
+def _bags(bags: Array, weights: Array, *integers: Array, static: Any, axes: tuple[str, ...]) -> Array:
+    return bags
+
+
+@bags_p.def_abstract_eval  # type: ignore[untyped-decorator]
+def _bags_shape(bags: Any, weights: Any, *integers: Any, static: Any, axes: tuple[str, ...]) -> Any:
+    return bags
+
+
+def _bags_jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
+    return bags_p.bind(*primals, **params), tangents[0]  # that of the weights is in it
+
+
+def _bags_batched(args: Any, dims: Any, *, static: Any, axes: tuple[str, ...]) -> tuple[Any, int]:
+    _check_shared(dims[1])
+    bags, *integers = _mapped_in_front([args[0], *args[2:]], [dims[0], *dims[2:]])
+    return bags_p.bind(bags, args[1], *integers, static=static, axes=("vmap", *axes)), 0
+
+
+ad.primitive_jvps[bags_p] = _bags_jvp
+batching.primitive_batchers[bags_p] = _bags_batched
+mlir.register_lowering(bags_p, mlir.lower_fun(_bags, multiple_results=False))
+
+
+# ---------------------------------------------------------------------- weights as they are
+def _marker(name: str) -> Primitive:
+    """A primitive weights -> weights that says what becomes of them."""
+    marker = Primitive(name)
+    marker.def_impl(_same)
+    marker.def_abstract_eval(_same)
+    ad.deflinear2(marker, lambda cotangent, _: [cotangent])
+    batching.primitive_batchers[marker] = lambda args, dims: (marker.bind(*args), dims[0])
+    mlir.register_lowering(marker, mlir.lower_fun(_same, multiple_results=False))
+    return marker
+
+
+def _same(weights: Any) -> Any:
     return weights
 
 
-@operand_p.def_abstract_eval  # type: ignore[untyped-decorator]
-def _operand_shape(weights: Any) -> Any:
-    return weights
-
-
-def _operand_batched(args: Any, dims: Any) -> tuple[Any, Any]:
-    return operand_p.bind(*args), dims[0]
-
-
-ad.deflinear2(operand_p, lambda cotangent, _: [cotangent])
-batching.primitive_batchers[operand_p] = _operand_batched
-mlir.register_lowering(operand_p, mlir.lower_fun(_operand, multiple_results=False))
+operand_p = _marker("islices_operand")  # as an array that anything may be done with
+hidden_p = _marker("islices_hidden")  # for bags that `islices_bags` marks
 
 
 # ---------------------------------------------------------------------- islices_attach
@@ -157,6 +189,15 @@ class Recorder:
 
     def lookup(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any) -> Array:
         return lookup_p.bind(weights, ids, *extras, static=static, axes=())
+
+    def bags(
+        self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any, read: Callable[[Array, Array], Array]
+    ) -> Array:
+        bags = read(hidden_p.bind(weights), ids)
+        segments, each, *others = extras
+        # of one axis, so that those of a loop or a map have one more
+        count = lax.full((each.shape[0],), 0, np.int32)
+        return bags_p.bind(bags, weights, ids, segments, count, *others, static=static, axes=())
 
     def operand(self, weights: Array) -> Array:
         """The whole table as an array: `rewriting` sees what is done with it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,42 +18,43 @@ from jax.interpreters import batching, mlir
 
 from islices.backend import Array, Slots
 from islices.backends.jax import grouping, precision
+from islices.backends.jax.stepping import Layout
 
 __all__ = ["norm"]
 
 Otherwise = Callable[[Sequence[Slots]], Array]
-
-
-class Layout(NamedTuple):
-    """Of which arrays a leaf consists."""
-
-    rows: int | None  # of its table, where there are indices
+#: Of each leaf; None of a dense array
+Layouts = tuple[Layout | None, ...]
 
 
 def norm(leaves: Sequence[Slots], ord: int, otherwise: Otherwise) -> Array | None:
     """The norm of all leaves together, float64 of shape (1,), duplicates summed first, traced indices out of range
     naming no row; None where no kernel takes it."""
-    leaves = [x for x in leaves if 0 not in x.values.shape]
-    if not leaves or not all(map(partial(_taken, ord=ord), leaves)) or grouping.host_calls().total_target() is None:
+    leaves = [x for x in leaves if 0 not in x.values.shape and (x.indices is None or 0 not in x.indices.shape)]
+    if not leaves or not all(_taken(x, ord) for x in leaves) or grouping.host_calls().total_target() is None:
         return None
-    layouts = tuple(Layout(x.rows if x.indices is not None else None) for x in leaves)
-    arrays = [lax.stop_gradient(y) for x in leaves for y in (x.values, x.indices) if y is not None]
-    (exact,) = norm_p.bind(*arrays, layouts=layouts, ord=ord, otherwise=otherwise)
-    return exact  # type: ignore[no-any-return]
+    layouts, arrays = [], []
+    for x in leaves:
+        layout, own = (None, [x.values]) if x.indices is None else Layout.of(x)
+        layouts.append(layout)
+        arrays += [lax.stop_gradient(y) for y in own]
+    (exact,) = norm_p.bind(*arrays, layouts=tuple(layouts), ord=ord, otherwise=otherwise)
+    return exact
 
 
 def _taken(x: Slots, ord: int) -> bool:
     """Whether a kernel takes a leaf."""
-    if x.indices is not None and (x.rows is None or x.rows > np.iinfo(x.indices.dtype).max):
-        return False
-    if x.indices is not None and not grouping.takes_groups(x.indices, x.rows):
-        return False
+    if x.indices is not None:
+        if x.rows is None or x.rows > np.iinfo(x.indices.dtype).max:
+            return False
+        if not grouping.takes_groups(x.indices, x.rows, x.positions):
+            return False
     return grouping.host_calls().bins_target(x.values.dtype.name, ord, grouped=x.indices is not None) is not None
 
 
-def _leaves(arrays: Sequence[Array], layouts: Sequence[Layout]) -> list[Slots]:
+def _leaves(arrays: Sequence[Array], layouts: Layouts) -> list[Slots]:
     rest = iter(arrays)
-    return [Slots(next(rest), *(() if x.rows is None else (next(rest), x.rows))) for x in layouts]
+    return [Slots(next(rest)) if x is None else x.take(rest) for x in layouts]
 
 
 norm_p = Primitive("islices_norm")
@@ -64,11 +65,11 @@ def _shapes(*arrays: Any, **params: Any) -> list[Any]:
     return [grouping.shared(*arrays, shape=(1,), dtype=np.dtype(np.float64))]
 
 
-def _batched(args: Any, dims: Any, *, layouts: Sequence[Layout], ord: int, otherwise: Otherwise) -> tuple[Any, Any]:
+def _batched(args: Any, dims: Any, *, layouts: Layouts, ord: int, otherwise: Otherwise) -> tuple[Any, Any]:
     return [jax.vmap(lambda *x: otherwise(_leaves(x, layouts)), dims)(*args)], [0]
 
 
-def _on_host(*arrays: Array, layouts: Sequence[Layout], ord: int) -> Sequence[Array]:
+def _on_host(*arrays: Array, layouts: Layouts, ord: int) -> Sequence[Array]:
     bins = [_bins(x, ord) for x in _leaves(arrays, layouts)]
     return grouping.calls(grouping.host_calls().total_target(), bins, [((1,), np.float64)], ord=np.int64(ord))
 
@@ -77,14 +78,14 @@ def _bins(x: Slots, ord: int) -> Array:
     targets, operands = grouping.host_calls(), [x.values]
     if x.indices is not None:
         assert x.rows is not None
-        order, starts, _, named = grouping.groups_on_host(x.indices, x.rows)
+        order, starts, _, named = grouping.groups_on_host(x.indices, x.rows, x.positions, x.values.shape[0])
         operands += [order, starts, named]
     dtype = x.values.dtype.name
     name = targets.bins_target(dtype, ord, grouped=x.indices is not None)
     return grouping.calls(name, operands, [((targets.bins_of(dtype), 4), np.int64)])[0]
 
 
-def _lowered(ctx: Any, *arrays: Any, layouts: Sequence[Layout], ord: int, otherwise: Otherwise, on_cpu: bool) -> Any:
+def _lowered(ctx: Any, *arrays: Any, layouts: Layouts, ord: int, otherwise: Otherwise, on_cpu: bool) -> Any:
     if on_cpu and grouping.stays_whole(ctx):
         function: Callable[..., Any] = partial(_on_host, layouts=layouts, ord=ord)
     else:

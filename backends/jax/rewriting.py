@@ -24,7 +24,7 @@ from jax import lax
 from jax.extend.core import Literal
 
 from islices.backends.jax import precision
-from islices.backends.jax.lookups import attach, lookup_p, operand_p, read
+from islices.backends.jax.lookups import attach, bags_p, hidden_p, lookup_p, operand_p, read
 from islices.backends.jax.memory import Tracer, put
 
 __all__ = ["Found", "Rewriting", "Roles", "Slot", "evaluate"]
@@ -138,6 +138,10 @@ class Rewriting:
             return None
         if eqn.primitive is lookup_p and isinstance(tables[0], int) and all(t is None for t in tables[1:]):
             return self._plan_lookup(eqn, tables[0])
+        if eqn.primitive is bags_p and isinstance(tables[1], int):
+            return self._plan_bags(eqn, tables[1])
+        if eqn.primitive is hidden_p and isinstance(tables[0], int):
+            return _run_relayed if tables[0] in self.roles.relayed else _run_hidden
         if eqn.primitive is operand_p and isinstance(tables[0], int):
             return self._plan_operand(eqn, tables[0])
         own = all(t is None or isinstance(t, Operand) for t in tables)
@@ -203,12 +207,29 @@ class Rewriting:
 
         return run
 
+    def _slot(self, eqn: Any, table: int, weights: Any, integers: Sequence[Any]) -> list[Any]:
+        """Remember a lookup, and give the dtypes of its integers."""
+        rows, *given = (jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in (*eqn.outvars, *integers))
+        num_rows = weights.aval.shape[0]
+        nowhere = num_rows if num_rows <= np.iinfo(given[0].dtype).max else -1
+        self.slots.append(Slot(table, rows, tuple(given), nowhere, **eqn.params))
+        return [x.dtype for x in given]
+
+    def _plan_bags(self, eqn: Any, table: int) -> Callable[..., Any]:
+        dtypes = self._slot(eqn, table, eqn.invars[1], eqn.invars[2:])
+        relayed = table in self.roles.relayed
+
+        def run(values: Any, deltas: Any) -> tuple[Any, list[Found]]:
+            bags, weights, *integers = values
+            integers = _as_arrays(integers, dtypes)
+            if relayed:
+                bags = bags_p.bind(bags, weights, *integers, **eqn.params)
+            return [attach(bags, deltas[0])], [(tuple(integers), None)]
+
+        return run
+
     def _plan_lookup(self, eqn: Any, table: int) -> Callable[..., Any]:
-        rows, *integers = (jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in (*eqn.outvars, *eqn.invars[1:]))
-        num_rows = eqn.invars[0].aval.shape[0]
-        nowhere = num_rows if num_rows <= np.iinfo(integers[0].dtype).max else -1
-        self.slots.append(Slot(table, rows, tuple(integers), nowhere, **eqn.params))
-        dtypes = [x.dtype for x in integers]
+        dtypes = self._slot(eqn, table, eqn.invars[0], eqn.invars[1:])
         return partial(
             _run_lookup,
             dtypes=dtypes,
@@ -278,15 +299,27 @@ def _run_lookup(
     values: Any, deltas: Any, *, dtypes: list[Any], relayed: bool, held: bool, static: Any, axes: tuple[str, ...]
 ) -> tuple[Any, list[Found]]:
     weights, *integers = values
-    # a literal of the jaxpr may be a Python number
-    integers = [
-        x if isinstance(x, jax.Array) else put(np.asarray(x, d), None) for x, d in zip(integers, dtypes, strict=True)
-    ]
+    integers = _as_arrays(integers, dtypes)
     if relayed:
         rows = lookup_p.bind(weights, *integers, static=static, axes=axes)
     else:
         rows = read(_held(weights) if held else weights, integers[0])
     return [attach(rows, deltas[0])], [(tuple(integers), None)]
+
+
+def _as_arrays(integers: Sequence[Any], dtypes: Sequence[Any]) -> list[Any]:
+    """Integers of a jaxpr, where a literal may be a Python number, as arrays."""
+    return [
+        x if isinstance(x, jax.Array) else put(np.asarray(x, d), None) for x, d in zip(integers, dtypes, strict=True)
+    ]
+
+
+def _run_hidden(values: Any, deltas: Any) -> tuple[Any, list[Found]]:
+    return [lax.stop_gradient(values[0])], []
+
+
+def _run_relayed(values: Any, deltas: Any) -> tuple[Any, list[Found]]:
+    return [hidden_p.bind(values[0])], []
 
 
 @dataclass(frozen=True)

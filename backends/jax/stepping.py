@@ -7,9 +7,9 @@ tables XLA would have to gather, the step is what the core made of XLA's operati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -21,10 +21,31 @@ from islices.backend import Array, Slots
 from islices.backends.jax import grouping, precision
 from islices.optim.formulas import Formula
 
-__all__ = ["step"]
+__all__ = ["Layout", "step"]
 
 #: (slots, numbers, *tables) to the tables after the step
 Otherwise = Callable[..., Sequence[Array]]
+
+
+class Layout(NamedTuple):
+    """Which arrays a gradient consists of, and the rows of its table."""
+
+    rows: int
+    moved: bool  # there are positions
+    scaled: bool  # there is a factor
+
+    @classmethod
+    def of(cls, x: Slots) -> tuple[Layout, list[Array]]:
+        """The layout and the arrays."""
+        assert x.rows is not None, "of a table"
+        arrays = [x.values, x.indices, x.positions, x.factor]
+        return cls(x.rows, x.positions is not None, x.factor is not None), [y for y in arrays if y is not None]
+
+    def take(self, arrays: Iterator[Array]) -> Slots:
+        """The gradient of the next of the arrays."""
+        values, indices = next(arrays), next(arrays)
+        positions = next(arrays) if self.moved else None
+        return Slots(values, indices, self.rows, positions, next(arrays) if self.scaled else None)
 
 
 def step(
@@ -35,49 +56,65 @@ def step(
     values, indices = slots.values, slots.indices
     assert indices is not None, "of a table"
     table, rows = tables[0], tables[0].shape[0]
-    if 0 in values.shape or 0 in table.shape or rows > np.iinfo(indices.dtype).max:
+    if 0 in values.shape or 0 in table.shape or 0 in indices.shape or rows > np.iinfo(indices.dtype).max:
         return None
-    if not grouping.takes_groups(indices, rows):
+    if not grouping.takes_groups(indices, rows, slots.positions):
         return None
     names = (table.dtype.name, values.dtype.name, indices.dtype.name)
-    name = grouping.host_calls().step_target(formula, *names)
+    name = grouping.host_calls().step_target(formula, *names, scaled=slots.factor is not None)
     if name is None:
         return None
-    operands = [lax.stop_gradient(x) for x in (values, indices, numbers, *tables)]
-    return step_p.bind(*operands, name=name, otherwise=partial(_from_arrays, otherwise))  # type: ignore[no-any-return]
+    layout, arrays = Layout.of(slots)
+    operands = [lax.stop_gradient(x) for x in (numbers, *tables, *arrays)]
+    return step_p.bind(*operands, name=name, layout=layout, otherwise=otherwise)  # type: ignore[no-any-return]
 
 
-def _from_arrays(otherwise: Otherwise, values: Array, indices: Array, *rest: Array) -> Sequence[Array]:
-    return otherwise(Slots(values, indices), *rest)
+def _parts(operands: Sequence[Array], layout: Layout) -> tuple[Slots, Array, list[Array]]:
+    """(slots, numbers, tables) of the primitive's operands."""
+    count = 2 + layout.moved + layout.scaled
+    return layout.take(iter(operands[-count:])), operands[0], list(operands[1:-count])
 
 
 step_p = Primitive("islices_step")
 step_p.multiple_results = True
 
 
-def _shapes(values: Any, indices: Any, numbers: Any, *tables: Any, **params: Any) -> list[Any]:
-    return [grouping.shared(x, values, indices, numbers, *tables) for x in tables]
+def _shapes(*operands: Any, layout: Layout, **params: Any) -> list[Any]:
+    _, _, tables = _parts(operands, layout)
+    return [grouping.shared(x, *operands) for x in tables]
 
 
-def _batched(args: Any, dims: Any, *, name: str, otherwise: Otherwise) -> tuple[Any, Any]:
-    outs = jax.vmap(lambda *x: tuple(otherwise(*x)), dims)(*args)
+def _elsewhere(*operands: Array, layout: Layout, otherwise: Otherwise) -> tuple[Array, ...]:
+    slots, numbers, tables = _parts(operands, layout)
+    return tuple(otherwise(slots, numbers, *tables))
+
+
+def _batched(args: Any, dims: Any, *, name: str, layout: Layout, otherwise: Otherwise) -> tuple[Any, Any]:
+    outs = jax.vmap(partial(_elsewhere, layout=layout, otherwise=otherwise), dims)(*args)
     return outs, (0,) * len(outs)
 
 
-def _on_host(values: Array, indices: Array, numbers: Array, *tables: Array, name: str) -> Sequence[Array]:
-    order, starts, ids, named = grouping.groups_on_host(indices, tables[0].shape[0])
-    operands = (values, order, starts, named, ids, numbers, *tables)
+def _on_host(*operands: Array, name: str, layout: Layout) -> Sequence[Array]:
+    x, numbers, tables = _parts(operands, layout)
+    assert x.indices is not None
+    order, starts, ids, named = grouping.groups_on_host(x.indices, layout.rows, x.positions, x.values.shape[0])
+    if x.factor is not None:
+        numbers = lax.concatenate([numbers, x.factor], 0)
+    given = (x.values, order, starts, named, ids, numbers, *tables)
     aliases = {6 + k: k for k in range(len(tables))}
-    return grouping.calls(name, operands, [(x.shape, x.dtype) for x in tables], input_output_aliases=aliases)
+    return grouping.calls(name, given, [(y.shape, y.dtype) for y in tables], input_output_aliases=aliases)
 
 
-def _lowered(ctx: Any, *operands: Any, name: str, otherwise: Otherwise, on_cpu: bool) -> Any:
-    function = partial(_on_host, name=name) if on_cpu and grouping.stays_whole(ctx) else otherwise
+def _lowered(ctx: Any, *operands: Any, name: str, layout: Layout, otherwise: Otherwise, on_cpu: bool) -> Any:
+    if on_cpu and grouping.stays_whole(ctx):
+        function: Callable[..., Any] = partial(_on_host, name=name, layout=layout)
+    else:
+        function = partial(_elsewhere, layout=layout, otherwise=otherwise)
     with precision.scope():
-        return mlir.lower_fun(lambda *x: tuple(function(*x)), multiple_results=True)(ctx, *operands)
+        return mlir.lower_fun(function, multiple_results=True)(ctx, *operands)
 
 
-step_p.def_impl(partial(jax.jit, static_argnames=("name", "otherwise"))(step_p.bind))
+step_p.def_impl(partial(jax.jit, static_argnames=("name", "layout", "otherwise"))(step_p.bind))
 step_p.def_abstract_eval(_shapes)
 batching.primitive_batchers[step_p] = _batched
 mlir.register_lowering(step_p, partial(_lowered, on_cpu=False))

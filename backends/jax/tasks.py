@@ -182,7 +182,7 @@ def _scheduled(frame: int, task: int, block: int) -> bool:
         _write(given, 1, 0)
         _write(given, 2, error)
         _call(word(api, DESTROY_ERROR), given)
-    return error == 0
+    return error == 0  # type: ignore[no-any-return]
 
 
 task: Any = None  # the address of the task: what `_run_parts` leaves open

@@ -30,10 +30,11 @@ from tensorflow.python.autograph.core import config
 from tensorflow.python.eager import record
 from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as possible_gradient_types
 
-from islices.backend import Array, Backend, Gradient, LookedUp, NativeParts, RaggedParts, Source, Transform, Use
-from islices.backends.tensorflow import keras_layers, memory, ragged, recording
+from islices.backend import Array, Backend, Gradient, LookedUp, NativeParts, RaggedParts, Slots, Source, Transform, Use
+from islices.backends.tensorflow import host_calls, keras_layers, memory, ragged, recording
 from islices.backends.tensorflow import segments as segments_of
 from islices.backends.tensorflow.sparse import indexed_slices, take_apart
+from islices.slots import expand
 
 __all__ = ["TensorflowBackend", "backend", "opaque"]
 
@@ -149,8 +150,10 @@ class TensorflowBackend(Backend):
             lead = rank - len(trailing) if tuple(x.shape)[rank - len(trailing) :] == trailing else 1
             shape = (tf.reduce_prod(tf.shape(x)[:lead]), *trailing) if shape[0] is None else (*shape[:-1], 0)
         dims = [-1 if n is None else n for n in shape]
-        # as an array, where it is one: TensorFlow takes several times as long over a list
-        return tf.reshape(x, np.array(dims, np.int64) if all(isinstance(n, int) for n in dims) else dims)
+        if not all(isinstance(n, int) for n in dims):
+            return tf.reshape(x, dims)
+        # as an array: TensorFlow takes several times as long over a list; of 32 bits: XLA has no others at times
+        return tf.reshape(x, np.array(dims, np.int32 if max(dims, default=0) < 2**31 else np.int64))
 
     def zeros(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
         with _beside(like):
@@ -227,6 +230,7 @@ class TensorflowBackend(Backend):
         return tf.gather(values, slots), tf.gather(indices, slots)
 
     def unique(self, indices: Array, rows: int | None) -> tuple[Array, Array]:
+        segments_of.refuse_xla("a search for duplicates")
         distinct, place = tf.unique(indices, out_idx=tf.int64)
         order = tf.argsort(distinct)
         rank = tf.cast(tf.math.invert_permutation(order), tf.int64)
@@ -248,18 +252,24 @@ class TensorflowBackend(Backend):
         sums = self.segment_sum(values, place, tf.size(distinct, tf.int64))
         return tf.gather(sums, order), tf.gather(distinct, order)
 
+    def sum_rows(self, values: Array, indices: Array, rows: int | None, *, loose: bool) -> tuple[Array, Array]:
+        def by_operations(values: Array, indices: Array) -> tuple[Array, Array]:
+            return super(TensorflowBackend, self).sum_rows(values, indices, rows, loose=loose)
+
+        segments_of.refuse_xla("a sum of duplicates")
+        traced = self.is_traced(values) and host_calls.sum_rows(values, indices, rows, by_operations)
+        return traced or by_operations(values, indices)
+
     def scatter_rows(self, values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
         if self.is_traced(ids):
-            values, ids = self.select(values, ids, self.in_range(ids, shape[0]), shape[0])
+            values, ids = segments_of.in_table(values, ids, shape[0])
         return segments_of.scatter(values, ids, shape)
 
     def add_rows(self, dense: Array, values: Array, ids: Array) -> Array:
         if segments_of.rows_hold_nothing(values):
             return tf.identity(dense)
         if self.is_traced(ids):
-            limit = tf.shape(dense, tf.int64)[0]
-            valid = tf.logical_and(ids >= 0, tf.cast(ids, tf.int64) < limit)
-            values, ids = self.select(values, ids, valid, None)
+            values, ids = segments_of.in_table(values, ids, tf.shape(dense, tf.int64)[0])
         sums = tf.cast(self.widen(tf.gather(dense, ids)) + self.widen(values), values.dtype)
         return tf.tensor_scatter_nd_update(dense, tf.cast(ids, tf.int64)[:, None], sums)
 
@@ -287,12 +297,30 @@ class TensorflowBackend(Backend):
         if segments_of.rows_hold_nothing(values):
             return table
         if self.is_traced(ids):
-            values, ids = self.select(values, ids, self.in_range(ids, self.shape(table)[0]), None)
+            values, ids = segments_of.in_table(values, ids, self.shape(table)[0])
         with record.stop_recording():
             if isinstance(table, tf.Tensor):
                 return tf.tensor_scatter_nd_update(table, tf.cast(ids, tf.int64)[:, None], values)
             tf.raw_ops.ResourceScatterUpdate(resource=memory.handle(table), indices=ids, updates=values)
         return table
+
+    def traced_norm(
+        self, leaves: Sequence[Slots], ord: int, otherwise: Callable[[Sequence[Slots]], Array]
+    ) -> Array | None:
+        plain = [Slots(expand(self, x), x.indices, x.rows) if x.factor is not None else x for x in leaves]
+        if host_calls.compiled_by_xla():
+            return otherwise([segments_of.slots_in_place(x) for x in plain])
+        return host_calls.norm(plain, ord, otherwise)
+
+    def traced_step(
+        self,
+        formula: Any,
+        slots: Slots,
+        numbers: Array,
+        tables: Sequence[Array],
+        otherwise: Callable[..., Sequence[Array]],
+    ) -> Sequence[Array] | None:
+        return host_calls.step(formula, slots, numbers, tables, otherwise)
 
     def in_place(self, x: Array) -> bool:
         return not isinstance(x, tf.Tensor)

@@ -1,7 +1,8 @@
 """What makes an optimizer of Keras see row-sparse gradients as they are meant: summed, then clipped, then its own step.
 
 Everything happens where the gradients of all replicas have just been added up: behind the loss scale and the
-accumulation of micro-batches, before the rule of the optimizer. May import: `keras`, `tensorflow`, the core.
+accumulation of micro-batches, before the rule of the optimizer. May import: `keras`, `tensorflow`, the core, this
+folder.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_util
 
 from islices.arguments import is_real
+from islices.backends.tensorflow.host_calls import compiled_by_xla
+from islices.backends.tensorflow.segments import sums_in_place
 from islices.clip import clip_by_norm, clip_by_value
 from islices.clip_formulas import BY_GLOBAL_NORM, BY_NORM, BY_VALUE, Semantics, lookup_formula
 from islices.conversion import from_native, to_native
@@ -24,7 +26,7 @@ from islices.registry import describe
 from islices.rows import coalesce
 from islices.slices import IndexedSlices
 
-__all__ = ["Coalesced", "adopted", "compiled_by_xla"]
+__all__ = ["Coalesced", "adopted"]
 
 if keras.backend.backend() != "tensorflow":
     raise ImportError(
@@ -176,25 +178,7 @@ def _sum_duplicates(grad: Any, variable: Any) -> Any:
     leaf = adopted(grad, variable, validate=False)
     if not isinstance(leaf, IndexedSlices):
         return leaf
-    return _sum_in_place(leaf) if compiled_by_xla() else coalesce(leaf)
-
-
-def compiled_by_xla() -> bool:
-    graph = tf.compat.v1.get_default_graph()
-    return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
-
-
-def _sum_in_place(s: IndexedSlices) -> IndexedSlices:
-    """Slices of as many slots, sorted: the first of each row holds its sum, the others hold zeros.
-
-    XLA has no operation whose result is as long as its values say. Rows out of range hold zeros too (SPEC clause 2).
-    """
-    order = tf.argsort(s.indices, stable=True)
-    ids, values = tf.gather(s.indices, order), tf.gather(s.values, order)
-    first = tf.concat([tf.ones_like(ids[:1], tf.bool), ids[1:] != ids[:-1]], 0)
-    place = tf.cumsum(tf.cast(first, tf.int32)) - 1
-    wide = tf.float32 if values.dtype.size == 2 else values.dtype  # SPEC clause 3
-    sums = tf.cast(tf.math.unsorted_segment_sum(tf.cast(values, wide), place, tf.shape(ids)[0]), values.dtype)
-    holds = tf.reshape(first & (ids >= 0) & (ids < s.dense_shape[0]), [-1] + [1] * (len(values.shape) - 1))
-    kept = tf.where(holds, tf.gather(sums, place), tf.zeros((), values.dtype))
-    return IndexedSlices(kept, ids, s.dense_shape, coalesced=True, validate=False)
+    if not compiled_by_xla():
+        return coalesce(leaf)
+    sums, ids = sums_in_place(leaf.values, leaf.indices, leaf.dense_shape[0])
+    return IndexedSlices(sums, ids, leaf.dense_shape, coalesced=True, validate=False)

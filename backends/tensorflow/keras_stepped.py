@@ -17,7 +17,8 @@ import tensorflow as tf
 
 from islices import optim
 from islices.arguments import check_name
-from islices.backends.tensorflow.keras_coalesced import Coalesced, adopted, compiled_by_xla
+from islices.backends.tensorflow.host_calls import compiled_by_xla
+from islices.backends.tensorflow.keras_coalesced import Coalesced, adopted
 from islices.conversion import to_native
 from islices.linear import add, concat, scale_values
 from islices.norms import parts

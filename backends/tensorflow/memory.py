@@ -21,7 +21,7 @@ from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 from islices.backend import Array
 from islices.memory import ALIGNMENT, at_address, empty
 
-__all__ = ["adopt", "copy", "fetch", "handle", "on_cpu", "view", "writable"]
+__all__ = ["adopt", "copy", "exclusive", "fetch", "handle", "on_cpu", "view", "writable"]
 
 #: dtypes that the buffer protocol and DLPack carry as they are.
 PLAIN = frozenset(
@@ -70,7 +70,7 @@ def writable(arrays: Sequence[Array]) -> tuple[list[np.ndarray[Any, Any]], list[
     views, results = [], []
     for x in arrays:
         tensor = isinstance(x, tf.Tensor)
-        memory = _copied(x) if tensor else _exclusive(x if isinstance(x, tf.Variable) else x.value)
+        memory = _copied(x) if tensor else exclusive(handle(x), tf.as_dtype(x.dtype), tuple(x.shape))
         views.append(memory)
         results.append(adopt(memory) if tensor else x)
     return views, results
@@ -102,14 +102,13 @@ def _copied(tensor: Array) -> np.ndarray[Any, Any]:
     return new
 
 
-def _exclusive(variable: Array) -> np.ndarray[Any, Any]:
-    """A variable's memory, which until the view is dropped only the view and the variable hold.
+def exclusive(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """The memory of the variable that a resource stands for, which until the view is dropped only the two hold.
 
     A tensor that was read from a variable may share its memory. A scatter, be it of no rows, first gives the variable
     memory of its own if anything else holds it; from then on reading would copy, as TensorFlow does for variables that
     are scattered into, which is switched off again for the one read that yields the memory.
     """
-    resource, dtype, shape = variable.handle, variable.dtype, tuple(variable.shape)
     if 0 in shape:
         return np.empty(shape, np.uint16 if dtype == tf.bfloat16 else dtype.as_numpy_dtype)
     indices, updates = _no_rows(dtype, shape[1:])
@@ -118,6 +117,8 @@ def _exclusive(variable: Array) -> np.ndarray[Any, Any]:
         tf.raw_ops.DisableCopyOnRead(resource=resource)
         found = view(tf.raw_ops.ReadVariableOp(resource=resource, dtype=dtype))
     assert found is not None, "it is here"
+    if found.shape != shape:  # a variable may take on another shape while a graph holds its handle
+        raise ValueError(f"table: got shape {found.shape}; accepted is {shape}, as it was when the graph was built")
     return at_address(found, found.__array_interface__["data"][0], shape, found.dtype, writable=True)
 
 

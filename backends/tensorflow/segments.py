@@ -1,6 +1,6 @@
 """What takes several of TensorFlow's operations: sums and maxima by segment, membership, rows read with a check.
 
-May import: `tensorflow`, `numpy`, `islices.backend`.
+May import: `tensorflow`, `numpy`, `islices.backend`, this folder.
 """
 
 from __future__ import annotations
@@ -11,9 +11,23 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from islices.backend import Array
+from islices.backend import Array, Slots
+from islices.backends.tensorflow.host_calls import compiled_by_xla
 
-__all__ = ["fold_rows", "in_range", "isin", "number", "read_checked", "rows_hold_nothing", "scatter", "segment_max"]
+__all__ = [
+    "fold_rows",
+    "in_range",
+    "in_table",
+    "isin",
+    "number",
+    "read_checked",
+    "refuse_xla",
+    "rows_hold_nothing",
+    "scatter",
+    "segment_max",
+    "slots_in_place",
+    "sums_in_place",
+]
 
 
 def number(segments: Array) -> Array:
@@ -36,6 +50,49 @@ def isin(indices: Array, rows: Array) -> Array:
     ascending = tf.concat([[tf.int64.min], tf.sort(rows)], 0)
     after = tf.raw_ops.UpperBound(sorted_inputs=ascending[None], values=indices[None], out_type=tf.int64)[0]
     return tf.equal(tf.gather(ascending, after - 1), indices)
+
+
+def sums_in_place(values: Array, indices: Array, rows: int | None) -> tuple[Array, Array]:
+    """(sums, ids) of as many slots, sorted: the first of each row holds its sum, the others hold zeros.
+
+    XLA has no operation whose result is as long as its values say. Rows out of range hold zeros too (SPEC clause 2).
+    """
+    order = tf.argsort(indices, stable=True)
+    ids, values = tf.gather(indices, order), tf.gather(values, order)
+    first = tf.concat([tf.ones_like(ids[:1], tf.bool), ids[1:] != ids[:-1]], 0)
+    place = tf.cumsum(tf.cast(first, tf.int32)) - 1
+    wide = tf.float32 if values.dtype.size == 2 else values.dtype  # SPEC clause 3
+    sums = tf.cast(tf.math.unsorted_segment_sum(tf.cast(values, wide), place, tf.shape(ids)[0]), values.dtype)
+    holds = tf.reshape(first & in_range(ids, rows), [-1] + [1] * (len(values.shape) - 1))
+    return tf.where(holds, tf.gather(sums, place), tf.zeros((), values.dtype)), ids
+
+
+def refuse_xla(operation: str) -> None:
+    """ValueError where XLA is to compile an operation whose result is as long as its values say."""
+    if compiled_by_xla():
+        raise ValueError(
+            f"jit_compile: got True around {operation}; accepted is False, since shapes are fixed in XLA "
+            "(norms and clips run there)"
+        )
+
+
+def in_table(values: Array, ids: Array, rows: int | Array) -> tuple[Array, Array]:
+    """The slots whose ids name a row. In XLA, which writes nowhere what is out of range, all of them: it would write
+    what lies behind the end of a selection too."""
+    wide = tf.cast(ids, tf.int64)
+    valid = tf.logical_and(wide >= 0, wide < rows)
+    if compiled_by_xla():
+        return values, tf.where(valid, wide, tf.cast(rows, tf.int64))
+    slots = tf.where(valid)[:, 0]
+    return tf.gather(values, slots), tf.gather(ids, slots)
+
+
+def slots_in_place(x: Slots) -> Slots:
+    """Slots of the sums, for a norm: zeros do not count in it."""
+    if x.indices is None:
+        return x
+    values = x.values if x.positions is None else tf.gather(x.values, x.positions)
+    return Slots(sums_in_place(values, x.indices, x.rows)[0])
 
 
 def segment_max(values: Array, segments: Array, count: int | None, least: float | None = None) -> Array:

@@ -39,8 +39,8 @@ from islices.backends.torch.arithmetic import as_tensors, in_bags, rounded_sqrt,
 __all__ = ["TorchBackend", "backend", "check_data"]
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
-#: dtypes of which NumPy has views, bfloat16's bits included.
-VIEWED = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64}
+#: The names of dtypes of which NumPy has views, bfloat16's bits included.
+VIEWED = {getattr(torch, name): name for name in ("float16", "bfloat16", "float32", "float64", "int32", "int64")}
 #: Elements of float64 that stay in the caches; with more, torch would wake its other threads for every operation.
 BLOCK = 1 << 15
 
@@ -96,28 +96,31 @@ class TorchBackend(Backend):
             return None
 
     def look(self, arrays: Sequence[Array], *, views: bool = True) -> Look:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or getattr(forward_ad, "_current_level", 0) >= 0:
             return super().look(arrays, views=views)
-        look = Look([], [], [False] * len(arrays), [])
+        dtypes, shapes, found = [], [], []
         for x in arrays:
             # what the methods above ask of any tensor, at once of those that nearly all are
+            dtype = VIEWED.get(x.dtype)
             if (
-                type(x) not in PLAIN
+                dtype is None
+                or type(x) not in PLAIN
                 or torch._C._functorch.is_functorch_wrapped_tensor(x)  # pyright: ignore[reportAttributeAccessIssue]
                 or not x.is_cpu
                 or x.is_neg()
-                or x.dtype not in VIEWED
                 or not x.untyped_storage().nbytes()
-                or (x.requires_grad and torch.is_grad_enabled())
-                or getattr(forward_ad, "_current_level", 0) >= 0
             ):
                 return super().look(arrays, views=views)
-            look.dtypes.append(_dtype_name(x.dtype))
-            look.shapes.append(tuple(x.shape))
-            bare = x.detach() if x.requires_grad else x
-            half = x.dtype is torch.bfloat16
-            look.views.append(bare.view(torch.int16).numpy().view(np.uint16) if half else bare.numpy())  # type: ignore[union-attr]
-        return look
+            bare = x
+            if x.requires_grad:
+                if torch.is_grad_enabled():
+                    return super().look(arrays, views=views)
+                bare = x.detach()
+            dtypes.append(dtype)
+            view = bare.view(torch.int16).numpy().view(np.uint16) if dtype == "bfloat16" else bare.numpy()
+            shapes.append(view.shape)
+            found.append(view)
+        return Look(dtypes, shapes, [False] * len(arrays), found)
 
     def memory_span(self, x: Array) -> tuple[int, int] | None:
         try:
@@ -133,9 +136,9 @@ class TorchBackend(Backend):
 
     def from_host(self, array: np.ndarray[Any, Any], like: Array) -> Array:
         flags = array.flags
-        if not flags.writeable or (not flags.c_contiguous and any(step < 0 for step in array.strides)):
+        if not flags.carray and (not flags.writeable or any(step < 0 for step in array.strides)):
             array = array.copy()
-        bits = array.dtype == np.uint16
+        bits = array.dtype.char == "H"
         out = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16) if bits else torch.from_numpy(array)
         return out if like.is_cpu else out.to(like.device)
 
@@ -149,10 +152,16 @@ class TorchBackend(Backend):
         return out if like is None else out.to(like.device)
 
     def to_numpy(self, x: Array) -> np.ndarray[Any, Any]:
+        view = self.host_view(x)
+        if view is not None:
+            return view
         _check_storage(x)
         check_data(x)
         x = x.detach().resolve_neg().cpu()
         return x.view(torch.int16).numpy().view(np.uint16) if x.dtype is torch.bfloat16 else x.numpy()  # type: ignore[no-any-return]
+
+    def scalar(self, x: np.ndarray[Any, Any], like: Array) -> Array:
+        return self.from_host(x.copy(), like)
 
     #: a context that changes nothing, as the method it stands for gives it, without a call of ours
     scope = staticmethod(contextlib.nullcontext)  # pyright: ignore[reportAssignmentType]
@@ -199,7 +208,7 @@ class TorchBackend(Backend):
             )
         # the core has validated the indices, or the caller vouched for them
         return torch.sparse_coo_tensor(
-            indices[None].to(torch.int64),
+            (indices if indices.dtype is torch.int64 else indices.to(torch.int64))[None],
             values,
             cast("tuple[int, ...]", dense_shape),
             is_coalesced=coalesced,
@@ -366,13 +375,13 @@ class TorchBackend(Backend):
     def writable(
         self, arrays: Sequence[Array], *, donate: bool = False
     ) -> tuple[list[np.ndarray[Any, Any]], list[Array]] | None:
-        views = []
+        views, tangents = [], getattr(forward_ad, "_current_level", 0) >= 0
         for x in arrays:
             view = self.host_view(x)
             # a storage emptied meanwhile (FSDP does) is nothing to write into, nor are values that carry a tangent
             if view is None or x.untyped_storage().nbytes() < view.nbytes:
                 return None
-            if forward_ad.unpack_dual(x).tangent is not None:
+            if tangents and forward_ad.unpack_dual(x).tangent is not None:
                 return None
             views.append(view)
         for x in arrays:  # what was saved for a backward pass is known to be outdated by its version

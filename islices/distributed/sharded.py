@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from islices.embedding import resolve_padding_idx
 from islices.ids import check_ids, check_range
 from islices.lookups import lookup
 from islices.memory import empty
-from islices.optim.optimizer import Optimizer, check_works, take_step
+from islices.optim.optimizer import Optimizer, check_works, take_steps
 from islices.registry import describe
 from islices.slices import IndexedSlices
 from islices.table import Table
@@ -494,7 +493,7 @@ class ShardedTable:
         def prepare() -> Callable[[], tuple[Table, dict[str, Array]]]:
             work = self._local(optimizer).own._prepared(self.shard, grad, state, check_flag(donate, "donate"), True)
             check_works([work])
-            return partial(take_step, work)
+            return lambda: take_steps([work])[0]
 
         def said(_: Any) -> dict[str, Any]:
             taken = int(self.backend.to_numpy(state["step"])[0])

@@ -12,9 +12,10 @@ from typing import Any, cast
 import numpy as np
 
 from islices.kernels.compiling import INTEGER, Kernel, compile_kernel, inline, matrix, prefetch, vector
+from islices.kernels.grouping import group_kernel
 from islices.kernels.halves import FORMATS
 
-__all__ = ["add_up", "fold_kernel", "term_of"]
+__all__ = ["add_up", "fold_kernel", "sum_kernel", "term_of"]
 
 #: Slots that memory is asked for in advance, and cache lines of each: rows lie anywhere, and waiting for one after the
 #: other took a quarter of the time.
@@ -94,8 +95,21 @@ def _fold_row(values: Any, order: Any, starts: Any, out: Any, wide: Any, r: Any,
         add(values, order, starts[r], starts[r + np.uint64(1)], 1, out, row)
 
 
+def _sum(values: Any, indices: Any, sums: Any, ids: Any) -> Any:
+    """(how many rows the indices name, where in sums they begin, where in ids their numbers do); -1 for the first where
+    `grouping` answers so. sums and ids are flat, with room for as many rows as values has, from a multiple of 64 on."""
+    n, width = values.shape
+    order, starts = np.empty(n, np.uint64), np.empty(n + 1, np.uint64)
+    at = -np.int64(sums.ctypes.data) % 64 // sums.itemsize
+    first = -np.int64(ids.ctypes.data) % 64 // ids.itemsize
+    count = group(indices, order, starts, ids[first : first + n])
+    if count > 0:
+        fold(values, order, starts, starts[:0], sums[at : at + n * width].reshape((n, width)), 0, count)
+    return count, at, first
+
+
 # what the functions above leave open
-add = fetch = fold_row = load = store = term = cast(Any, None)
+add = fetch = fold = fold_row = group = load = store = term = cast(Any, None)
 HALF = SCALED = False
 LINE = 16
 WIDE: Any = np.float32
@@ -109,3 +123,11 @@ def fold_kernel(dtype: str) -> Kernel:
     row = inline(_fold_row, HALF=half, add=add_up(dtype), store=form.store)
     arguments = (matrix(form.stored, readonly=True), places, places, places, matrix(form.stored), INTEGER, INTEGER)
     return compile_kernel(_fold, arguments, fold_row=row, WIDE=form.wide, HALF=half)
+
+
+@cache
+def sum_kernel(dtype: str, index: np.dtype[Any]) -> Kernel:
+    """The compiled `_sum` for values of a dtype and int32 or int64 indices."""
+    stored = FORMATS[dtype].stored
+    arguments = (matrix(stored, readonly=True), vector(index, readonly=True), vector(stored), vector(index))
+    return compile_kernel(_sum, arguments, fold=fold_kernel(dtype), group=group_kernel(index))

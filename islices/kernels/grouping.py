@@ -103,12 +103,14 @@ def group_kernel(dtype: np.dtype[Any]) -> Kernel:
 
 def _bounds(indices: Any) -> Any:
     lowest = highest = indices[0]
+    ascending = True
     for i in range(np.uint64(1), np.uint64(len(indices))):
         lowest, highest = min(lowest, indices[i]), max(highest, indices[i])
-    return lowest, highest
+        ascending &= indices[i - np.uint64(1)] < indices[i]
+    return lowest, highest, ascending
 
 
 @cache
 def bounds_kernel(dtype: np.dtype[Any]) -> Kernel:
-    """A compiled function of at least one integer to (the least, the greatest)."""
+    """A compiled function of at least one integer to (the least, the greatest, whether they strictly ascend)."""
     return compile_kernel(_bounds, (vector(dtype, readonly=True),))

@@ -9,37 +9,39 @@ order is copied first. May import: `numpy`, this folder, `islices.dtypes`, `isli
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from islices.dtypes import dtype_name
 from islices.kernels import squares
 from islices.kernels.compiling import Kernel
-from islices.kernels.folding import fold_kernel
+from islices.kernels.folding import fold_kernel, sum_kernel
 from islices.kernels.grouping import bounds_kernel, group_kernel
 from islices.kernels.scaling import scale_kernel
 from islices.kernels.threads import get_num_threads, rouse, run_parts
 from islices.kernels.totals import total
 from islices.kernels.updating import rest_kernel, scatter_kernel, step_kernel
-from islices.memory import empty, zeros
+from islices.memory import ALIGNMENT, empty, zeros
 from islices.optim.formulas import Formula
 
 __all__ = [
     "KERNELS",
     "Groups",
+    "Task",
     "bounds",
     "dense_rows",
     "fold",
     "group",
+    "group_all",
     "is_packed",
     "norm",
     "placed",
     "read_bags",
     "rest_step",
+    "run_tasks",
     "scaled",
     "scatter",
     "step",
@@ -70,9 +72,7 @@ def _ready(x: Host) -> Host:
 
 def _rows(values: Host) -> tuple[Host, str]:
     """(values as a matrix of what kernels take, their dtype)"""
-    flags = values.flags
-    if not (flags.c_contiguous and flags.aligned and values.dtype.isnative):
-        values = _ready(values)
+    values = _ready(values)
     name = dtype_name(values.dtype)
     if name == "float16":
         values = values.view(np.uint16)
@@ -94,11 +94,9 @@ def _places(ids: Host) -> Host:
     return ids.view(np.uint64) if ids.itemsize == 8 else ids.astype(np.uint64)
 
 
-def bounds(indices: Host) -> tuple[int, int]:
-    """The least and the greatest of at least one int32 or int64."""
-    flags = indices.flags
-    if not (flags.c_contiguous and flags.aligned and indices.dtype.isnative):
-        indices = _ready(indices)
+def bounds(indices: Host) -> tuple[int, int, bool]:
+    """The least and the greatest of at least one int32 or int64, and whether they strictly ascend."""
+    indices = _ready(indices)
     return bounds_kernel(indices.dtype)(indices)  # type: ignore[no-any-return]
 
 
@@ -108,59 +106,90 @@ def is_packed(indices: Host, rows: int | None) -> bool:
 
 
 # ---------------------------------------------------------------------- sharing work
-def _shared(
-    work: Callable[..., None],
-    given: tuple[Any, ...],
-    starts: Host,
-    width: int,
-    *,
-    multiple: int = 1,
-    sparse: bool = False,
-) -> None:
-    """work(*given, first, last) over all rows, in parts of about as many slots each (sparse: where rows may have none,
-    of slots and rows); first is a multiple of multiple."""
-    count = len(starts) - 1
-    ends = starts.view(np.int64)
-    work_of = int(ends[-1] - ends[0]) + (count if sparse else 0)
-    threads = 1 if work_of * width < SHARED or count <= multiple else get_num_threads()
-    if threads == 1:
-        work(*given, 0, count)
-        return
-    number = min(threads * PARTS, work_of * width // (SHARED // 4))
-    upto = ends - ends[0] + np.arange(count + 1) if sparse else ends
-    cuts = np.searchsorted(upto, np.arange(1, number) * (work_of // number))
-    cuts = np.unique(cuts // multiple * multiple)
-    bounds = [0, *(c for c in cuts.tolist() if 0 < c < count), count]
-    run_parts(partial(work, *given), list(pairwise(bounds)))
+class Task(NamedTuple):
+    """work(*given, first, last) for all rows first <= r < last of a number of them, in whatever parts."""
+
+    work: Callable[..., None]
+    given: tuple[Any, ...]
+    rows: int
+    #: in elements
+    size: int
+    #: what the first row of a part is a multiple of
+    multiple: int = 1
+    #: where the slots of each row begin, of rows that differ in their number of slots
+    starts: Host | None = None
+    #: whether rows may have no slots
+    sparse: bool = False
 
 
-def _shared_evenly(
-    work: Callable[..., None], given: tuple[Any, ...], count: int, *, width: int = 1, multiple: int = 1
-) -> None:
-    """work(*given, first, last) over rows of so many elements, in parts of as many rows; first is a multiple of
-    multiple."""
-    threads = 1 if count * width < SHARED else get_num_threads()
+def run_tasks(tasks: Sequence[Task]) -> None:
+    """The tasks, in parts of about as much work each, in as many threads as are set."""
+    size = 0
+    for task in tasks:
+        size += task.size
+    threads = 1 if size < SHARED else get_num_threads()
     if threads == 1:
-        work(*given, 0, count)
+        for task in tasks:
+            task.work(*task.given, 0, task.rows)
         return
-    step = -(-count // min(threads * PARTS, count * width // (SHARED // 4)))
-    step += -step % multiple
-    run_parts(partial(work, *given), [(first, min(first + step, count)) for first in range(0, count, step)])
+    share = max(SHARED // 4, size // (threads * PARTS))
+    parts = []
+    for task in tasks:
+        for first, last in pairwise(_cuts(task, share)):
+            parts.append((task, first, last))
+    run_parts(_run_part, parts)
+
+
+def _run_part(task: Task, first: int, last: int) -> None:
+    task.work(*task.given, first, last)
+
+
+def _cuts(task: Task, share: int) -> list[int]:
+    """Where parts of about so many elements begin, and the end."""
+    count, number = task.rows, task.size // share
+    if number <= 1 or count <= task.multiple:
+        return [0, count]
+    if task.starts is None:
+        step = -(-count // number)
+        return [*range(0, count, step + -step % task.multiple), count]
+    ends = task.starts.view(np.int64)
+    upto = ends - ends[0] + np.arange(count + 1) if task.sparse else ends
+    cuts = np.searchsorted(upto, np.arange(1, number) * (int(upto[-1] - upto[0]) // number) + upto[0])
+    cuts = np.unique(cuts // task.multiple * task.multiple)
+    return [0, *(c for c in cuts.tolist() if 0 < c < count), count]
+
+
+def _of_rows(work: Kernel, given: tuple[Any, ...], starts: Host, width: int, *, multiple: int = 1) -> Task:
+    """A task over rows of so many elements whose slots begin at starts."""
+    count, slots = len(starts) - 1, int(starts[-1] - starts[0])
+    sparse = slots < count
+    return Task(work, given, count, (slots + count if sparse else slots) * width, multiple, starts, sparse)
 
 
 # ---------------------------------------------------------------------- grouping and summing
 def group(indices: Host) -> Groups | None:
     """(order, ids, starts): positions sorted by index and stably, the distinct indices ascending, and where each one's
     run starts in order, with the end appended; order and starts unsigned. None for indices beyond what is packed."""
-    if len(indices) >= ROUSED:
-        rouse()
-    flags = indices.flags
-    if not (flags.c_contiguous and flags.aligned and indices.dtype.isnative):
-        indices = _ready(indices)
     n = len(indices)
+    if n >= ROUSED:
+        rouse()
+    indices = _ready(indices)
     order, starts, ids = np.empty(n, np.uint64), np.empty(n + 1, np.uint64), np.empty(n, indices.dtype)
     count = group_kernel(indices.dtype)(indices, order, starts, ids)
     return None if count < 0 else (order, ids[:count], starts[: count + 1])
+
+
+def group_all(indices: Sequence[Host]) -> Iterator[Groups | None]:
+    """`group` of each, at the same time."""
+    if len(indices) < 2 or sum(map(len, indices)) < ROUSED:
+        return map(group, indices)
+    found: list[Groups | None] = [None] * len(indices)
+
+    def one(k: int) -> None:
+        found[k] = group(indices[k])
+
+    run_parts(one, [(k,) for k in sorted(range(len(indices)), key=lambda k: -len(indices[k]))])
+    return iter(found)
 
 
 def placed(groups: Groups, positions: Host) -> Groups:
@@ -174,7 +203,7 @@ def fold(values: Host, order: Host, starts: Host) -> Host:
     rows, name = _rows(values)
     width = rows.shape[1]
     into = empty((len(starts) - 1, width), rows.dtype)
-    _shared(fold_kernel(name), (rows, order, starts, _NOWHERE, into), starts, width)
+    run_tasks([_of_rows(fold_kernel(name), (rows, order, starts, _NOWHERE, into), starts, width)])
     return into if into.dtype == values.dtype and values.ndim == 2 else _as_values(into, values)
 
 
@@ -188,19 +217,38 @@ def read_bags(table: Host, ids: Host, segments: Host, bags: int) -> Host:
     starts = np.zeros(len(named) + 1, np.uint64)
     np.cumsum(counts[named], out=starts[1:])
     order = _places(ids)
-    _shared(fold_kernel(name), (rows, _ready(order), starts, _places(named), into), starts, rows.shape[1])
+    given = (rows, _ready(order), starts, _places(named), into)
+    run_tasks([_of_rows(fold_kernel(name), given, starts, rows.shape[1])])
     return _as_values(into, table)
 
 
 def sum_rows(values: Host, indices: Host, rows: int | None, *, loose: bool) -> tuple[Host, Host] | None:
     """(sums, ids) of slices, ids ascending, in aligned memory of their own; None where indices may be out of range."""
-    groups = None if loose else group(indices)
+    if loose:
+        return None
+    if values.size < SHARED and len(indices) < ROUSED:
+        return _sum_few(values, indices)
+    groups = group(indices)
     if groups is None:
         return None
     order, found, starts = groups
     ids = empty(found.shape, found.dtype)
     ids[...] = found
     return fold(values, order, starts), ids
+
+
+def _sum_few(values: Host, indices: Host) -> tuple[Host, Host] | None:
+    """The same by one thread and one call: how many rows there are is known when they are there."""
+    rows, name = _rows(values)
+    indices = _ready(indices)
+    n, width = rows.shape
+    sums = np.empty(rows.size + ALIGNMENT // rows.itemsize, rows.dtype)
+    ids = np.empty(n + ALIGNMENT // indices.itemsize, indices.dtype)
+    count, at, first = sum_kernel(name, indices.dtype)(rows, indices, sums, ids)
+    if count < 0:
+        return None
+    found = sums[at : at + count * width].reshape(count, width)
+    return _as_values(found, values), ids[first : first + count]
 
 
 def dense_rows(values: Host, indices: Host, shape: tuple[int, ...], *, loose: bool) -> Host | None:
@@ -214,7 +262,7 @@ def dense_rows(values: Host, indices: Host, shape: tuple[int, ...], *, loose: bo
     rows, name = _rows(values)
     width = rows.shape[1]
     into = zeros((shape[0], width), rows.dtype)
-    _shared(fold_kernel(name), (rows, order, starts, _places(ids), into), starts, width)
+    run_tasks([_of_rows(fold_kernel(name), (rows, order, starts, _places(ids), into), starts, width)])
     return _as_values(into, values)
 
 
@@ -222,27 +270,33 @@ def dense_rows(values: Host, indices: Host, shape: tuple[int, ...], *, loose: bo
 def norm(leaves: Sequence[tuple[Host, Host | None, Host | None]], ord: int) -> float:
     """The norm of leaves together, ord 1 or 2, in float64: of (values, order, starts), whose runs are summed first, or
     of (values, None, None)."""
-    bins: list[Host] = []
+    narrow: list[Host] = []
+    wide: list[Host] = []
+    tasks = []
     for values, order, starts in leaves:
         rows, name = _rows(values)
         if rows.size == 0:
             continue
+        bins = wide if name == "float64" else narrow
         if order is None or starts is None:
-            flat = rows.reshape(1, rows.size)
-            dense = (squares.dense_kernel(name, ord), (flat,), name, bins)
-            _shared_evenly(_into_bins, dense, rows.size, multiple=squares.BLOCK)
+            flat = (squares.dense_kernel(name, ord), (rows.reshape(1, rows.size),), name, bins)
+            tasks.append(Task(_into_bins, flat, rows.size, rows.size, squares.BLOCK))
             continue
         given = (squares.rows_kernel(name, ord), (rows, order, starts), name, bins)
         width = rows.shape[1]
-        _shared(_into_bins, given, starts, width, multiple=max(1, squares.BLOCK // max(1, width)))
-    return total(bins, ord)
+        tasks.append(_of_rows(_into_bins, given, starts, width, multiple=max(1, squares.BLOCK // max(1, width))))
+    run_tasks(tasks)
+    return total(narrow + wide, ord)
 
 
-def _into_bins(kernel: Kernel, given: tuple[Host, ...], dtype: str, bins: list[Host], first: int, last: int) -> None:
-    """A part's squares, in bins of its own."""
-    part = np.zeros((squares.BINS["float64" if dtype == "float64" else "float32"], 4), np.int64)
-    kernel(*given, first, last, part)
-    bins.append(part)
+def _into_bins(kernel: Kernel, given: tuple[Host, ...], dtype: str, free: list[Host], first: int, last: int) -> None:
+    """A part's squares, in bins that no other thread uses now."""
+    try:
+        bins = free.pop()
+    except IndexError:
+        bins = np.zeros((squares.BINS["float64" if dtype == "float64" else "float32"], 4), np.int64)
+    kernel(*given, first, last, bins)
+    free.append(bins)
 
 
 # ---------------------------------------------------------------------- values times numbers
@@ -255,14 +309,11 @@ def scaled(values: Host, steps: Sequence[tuple[str, Any]]) -> Host | None:
     ):
         return None
     rows, name = _rows(values)
-    flat, size = rows.reshape(-1), rows.size
-    into = empty((size,), rows.dtype)
+    into = empty(values.shape, rows.dtype)
     (first, c), (last, d) = steps[0], steps[-1]
     work = scale_kernel(name, (first, last) if len(steps) == 2 else (first,))
-    _shared_evenly(work, (flat, c, d, into), size, multiple=squares.BLOCK)
-    if into.dtype != values.dtype:
-        into = into.view(values.dtype.newbyteorder("="))
-    return into.reshape(values.shape)
+    run_tasks([Task(work, (rows.reshape(-1), c, d, into.reshape(-1)), rows.size, rows.size, squares.BLOCK)])
+    return into if into.dtype == values.dtype else into.view(values.dtype.newbyteorder("="))
 
 
 # ---------------------------------------------------------------------- rows of a table
@@ -272,7 +323,7 @@ def scatter(table: Host, values: Host, groups: Groups, op: str) -> None:
     order, ids, starts = groups
     rows, name = _rows(values)
     into, _ = _rows(table)
-    _shared(scatter_kernel(name, op), (rows, order, starts, _places(ids), into), starts, rows.shape[1])
+    run_tasks([_of_rows(scatter_kernel(name, op), (rows, order, starts, _places(ids), into), starts, rows.shape[1])])
 
 
 def step(
@@ -283,7 +334,7 @@ def step(
     state: Sequence[Host],
     numbers: Host,
     factor: float | None = None,
-) -> None:
+) -> Task:
     """A step of an optimizer, in place, on the rows that ids name, of values times the factor; ids are in range, table
     and state as `scatter` has a table."""
     order, ids, starts = groups
@@ -294,13 +345,12 @@ def step(
         states.append(x.reshape(len(x), 1 if spec.per_row else width))
     kernel = step_kernel(formula, name, gradient, scaled=factor is not None)
     numbers = numbers if factor is None else np.append(numbers, numbers.dtype.type(factor))
-    given = (rows, order, starts, _places(ids), into, tuple(states), numbers)
-    _shared(kernel, given, starts, width, sparse=int(starts[-1] - starts[0]) < len(ids))
+    return _of_rows(kernel, (rows, order, starts, _places(ids), into, tuple(states), numbers), starts, width)
 
 
 def rest_step(
     formula: Formula, values: Host | None, skip: Host, table: Host, state: Sequence[Host], numbers: Host
-) -> None:
+) -> Task:
     """A step of an optimizer, in place, on all rows but those of skip (row numbers, ascending): the gradient is values,
     as large as the table, or 0. The state is as large as the table, squares are those of elements; table and state as
     `scatter` has a table."""
@@ -309,7 +359,7 @@ def rest_step(
     given, gradient = (into[:0], "") if values is None else _rows(values)
     flat = tuple(x.reshape(1, -1) for x in state)
     arrays = (given.reshape(1, -1), _places(skip), into.reshape(1, -1), flat, numbers)
-    _shared_evenly(rest_kernel(formula, name, gradient), (*arrays, width), rows, width=width)
+    return Task(rest_kernel(formula, name, gradient), (*arrays, width), rows, rows * width)
 
 
 #: The methods of `islices.backend.Backend` that kernels carry out, by name: on views of host memory, with the method's

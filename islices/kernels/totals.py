@@ -56,8 +56,7 @@ def _round(limbs: Any, ord: Any) -> Any:
     """The sum in limbs, of squares (ord 2) its root, rounded once; NaN or infinite, if a number was. limbs change."""
     if limbs[LIMBS]:
         return np.nan if limbs[LIMBS + 1] else np.inf
-    carry = np.int64(0)
-    top = np.int64(-1)
+    carry, top = np.int64(0), np.int64(-1)
     for k in range(LIMBS):
         here = limbs[k] + carry
         limbs[k] = here & np.int64(LOW)
@@ -71,20 +70,20 @@ def _round(limbs: Any, ord: Any) -> Any:
         bits += np.int64(1)
     # to 64 bits and one that says whether there are more: a float64 of that is rounded once
     excess = max(np.int64(0), bits - np.int64(64))
-    k, shift = excess >> np.int64(5), np.uint64(excess & np.int64(31))
-    kept = (np.uint64(limbs[k + 1]) << np.uint64(32) | np.uint64(limbs[k])) >> shift
+    lowest, shift = excess >> np.int64(5), np.uint64(excess & np.int64(31))
+    kept = (np.uint64(limbs[lowest + 1]) << np.uint64(32) | np.uint64(limbs[lowest])) >> shift
     if shift:
-        kept |= np.uint64(limbs[k + 2]) << (np.uint64(64) - shift)
-    more = np.uint64(limbs[k]) & ((np.uint64(1) << shift) - np.uint64(1))
-    for j in range(k):
-        more |= np.uint64(limbs[j])
+        kept |= np.uint64(limbs[lowest + 2]) << (np.uint64(64) - shift)
+    more = np.uint64(limbs[lowest]) & ((np.uint64(1) << shift) - np.uint64(1))
+    for k in range(lowest):
+        more |= np.uint64(limbs[k])
     if more:
         kept |= np.uint64(1)
     number, exponent = np.float64(kept), np.int64(LOWEST) + excess
-    if ord == 1:
-        return math.ldexp(number, exponent)
-    odd = exponent & np.int64(1)  # an even exponent, whose half is the root's
-    return math.ldexp(math.sqrt(number * np.float64(1 + odd)), (exponent - odd) >> np.int64(1))
+    if ord == 2:  # an even exponent, whose half is the root's
+        odd = exponent & np.int64(1)
+        number, exponent = np.sqrt(number * np.float64(1 + odd)), (exponent - odd) >> np.int64(1)
+    return math.ldexp(number, exponent)  # type: ignore[arg-type]
 
 
 # what the functions above leave open

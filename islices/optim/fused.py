@@ -1,4 +1,6 @@
-"""A step by one compiled kernel: duplicates summed, rows read, changed by the rule and written, each row at once.
+"""Steps by compiled kernels: duplicates summed, rows read, changed by the rule and written, each row at once.
+
+Those of many tables are taken together: threads share the rows of all.
 
 For arrays in host memory, where kernels are active; every other step is `islices.optim.step`'s, with the same bits.
 SPEC clause 16.
@@ -6,9 +8,9 @@ SPEC clause 16.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -21,7 +23,7 @@ from islices.slices import IndexedSlices
 from islices.slots import known_factor
 from islices.update import Host, as_given, open_tables
 
-__all__ = ["fused_step"]
+__all__ = ["fused_steps"]
 
 #: (order, ids, starts): see `islices.kernels.operations.Groups`
 Groups: TypeAlias = tuple[Host, Host, Host]
@@ -29,16 +31,64 @@ Groups: TypeAlias = tuple[Host, Host, Host]
 MOST_STATES = 3
 
 
-def fused_step(work: Work) -> tuple[Any, dict[str, Array]] | None:
-    """The table and the state after the step; None where no kernel takes it, and nothing has happened."""
-    B, formula, arrays, grad = work.B, work.formula, work.arrays, work.grad
+def fused_steps(works: Sequence[Work]) -> list[tuple[Any, dict[str, Array]] | None]:
+    """The tables and the states after steps that share nothing, taken together; None for each that no kernel takes, and
+    with which nothing has happened."""
+    done: list[tuple[Any, dict[str, Array]] | None] = [None] * len(works)
     compiled = kernels.active()
-    if compiled is None or not _expressible(formula):
-        return None
-    if work.traced:
-        return traced_step(work) if work.touched else None
-    if work.apply is not None:
-        return None
+    if compiled is None:
+        return done
+    begun: list[tuple[int, _Opened]] = []
+    for k, work in enumerate(works):
+        if not _expressible(work.formula):
+            continue
+        if work.traced:
+            done[k] = traced_step(work) if work.touched else None
+        elif work.apply is None:
+            opened = _opened(work)
+            if opened is not None:
+                begun.append((k, opened))
+    grouped = compiled.group_all([x.gradient[1] for _, x in begun if len(x.gradient) > 1])
+    named = [next(grouped) if len(x.gradient) > 1 else None for _, x in begun]
+    tasks: list[Any] = []
+    for (_, x), groups in zip(begun, named, strict=True):
+        tasks += _tasks(x, groups)
+    compiled.run_tasks(tasks)
+    for (k, x), groups in zip(begun, named, strict=True):
+        done[k] = _finished(x, groups)
+    return done
+
+
+class _Opened(NamedTuple):
+    """A step whose arrays are in host memory: the gradient's, the table's and the state's, and what they are now."""
+
+    work: Work
+    gradient: Sequence[Host]
+    weights: Host
+    state: Mapping[str, Host]
+    changed: Array
+    results: Sequence[Array]
+    factor: Any  # of the gradient's values; None: 1
+
+    @property
+    def target(self) -> Host:
+        """What is stepped."""
+        return self.state.get("master", self.weights)
+
+    @property
+    def own(self) -> list[Host]:
+        """The formula's own state."""
+        return [self.state[spec.name] for spec in self.work.formula.state]
+
+    def moves(self, named: Groups | None) -> Host | None:
+        """The rows that move; None: all."""
+        return named[1] if self.work.touched and named else None
+
+
+def _opened(work: Work) -> _Opened | None:
+    """The step's arrays to be written into; None where they are not there, and nothing has happened."""
+    B, grad, compiled = work.B, work.grad, kernels.active()
+    assert compiled is not None, "asked before"
     gradient, factor = work.views if B.host_only or modes.on_host() else None, None
     if work.frozen is not None and isinstance(grad, IndexedSlices):
         grad, gradient = without_frozen(grad, work.frozen), None
@@ -50,35 +100,43 @@ def fused_step(work: Work) -> tuple[Any, dict[str, Array]] | None:
         factor = known_factor(B, grad._slots)
     if gradient is None or (len(gradient) > 1 and not compiled.is_packed(gradient[1], grad.dense_shape[0])):
         return None
-    opened = open_tables(B, [work.weights, *arrays.values()], donate=work.donate)
+    opened = open_tables(B, [work.weights, *work.arrays.values()], donate=work.donate)
     if opened is None:
         return None
     (weights, *views), (changed, *results) = opened
-    state = dict(zip(arrays, views, strict=True))
-    own = []
-    for spec in formula.state:
-        own.append(state[spec.name])
-    target, values = state.get("master", weights), gradient[0]
-    named = compiled.group(gradient[1]) if len(gradient) > 1 else None
-    if len(gradient) > 2:
-        named = compiled.placed(named, gradient[2])
-    some = named[1] if work.touched and named else None  # the rows that move; None: all
+    state = dict(zip(work.arrays, views, strict=True))
+    return _Opened(work, gradient, weights, state, changed, results, factor)
+
+
+def _tasks(x: _Opened, named: Groups | None) -> list[Any]:
+    """What the kernels have to do, in any order."""
+    compiled, work = kernels.active(), x.work
+    assert compiled is not None, "asked before"
+    formula, values, some = work.formula, x.gradient[0], x.moves(named)
+    if len(x.gradient) > 2:
+        named = compiled.placed(named, x.gradient[2])
     if some is None and (formula.squares == "row" or any(spec.per_row for spec in formula.state)):  # a row at a time
-        for groups in _blocks(named, weights.shape, work.frozen):
-            compiled.step(formula, values, groups, target, own, work.known, factor)
-    else:
-        if named:
-            compiled.step(formula, values, named, target, own, work.known, factor)
-        if some is None:
-            skip = named[1] if named else np.empty(0, np.int64)
-            if work.frozen is not None:
-                skip = np.union1d(skip, work.frozen)
-            compiled.rest_step(formula, None if named else values, skip, target, own, work.known)
-    if target is not weights:
+        for groups in _blocks(named, x.weights.shape, work.frozen):  # nothing of the table's size is allocated
+            compiled.run_tasks([compiled.step(formula, values, groups, x.target, x.own, work.known, x.factor)])
+        return []
+    tasks = [compiled.step(formula, values, named, x.target, x.own, work.known, x.factor)] if named else []
+    if some is None:
+        skip = named[1] if named else np.empty(0, np.int64)
+        if work.frozen is not None:
+            skip = np.union1d(skip, work.frozen)
+        tasks.append(compiled.rest_step(formula, None if named else values, skip, x.target, x.own, work.known))
+    return tasks
+
+
+def _finished(x: _Opened, named: Groups | None) -> tuple[Any, dict[str, Array]]:
+    """The table and the state, the table rounded from its master and the step counted."""
+    work, weights, some = x.work, x.weights, x.moves(named)
+    if x.target is not weights:
         for ids in row_blocks(weights.shape, work.frozen) if some is None else [some]:
-            weights[ids] = modes.HOST.astype(target[ids], modes.HOST.dtype(weights))
-    state["step"] += 1
-    return as_given(work.table, work.weights, changed), dict(zip(arrays, results, strict=True))
+            weights[ids] = modes.HOST.astype(x.target[ids], modes.HOST.dtype(weights))
+    step = x.state["step"]
+    step[0] = step[0] + 1
+    return as_given(work.table, work.weights, x.changed), dict(zip(work.arrays, x.results, strict=True))
 
 
 def _blocks(named: Groups | None, shape: tuple[int, ...], frozen: Host | None) -> Iterator[Groups]:

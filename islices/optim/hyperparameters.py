@@ -140,7 +140,7 @@ def known_hyper(h: Hyper, count: Array) -> dict[str, Any]:
     """All hyperparameters as numbers and flags, at the step after a count that is known."""
     known = {}
     for name, value in h.items():
-        if type(value) is not float and not is_real(value) and not isinstance(value, np.bool_):
+        if type(value) not in (float, bool) and not is_real(value) and not isinstance(value, np.bool_):
             value = at_step(modes.HOST, name, value, count)
             if name != "lr":  # a schedule's learning rate is its own business
                 _check_range(name, value)

@@ -20,6 +20,8 @@ __all__ = ["LAST_STEP", "Numbers", "power_of", "single", "step_numbers"]
 
 #: What the count of steps, an int32, can hold.
 LAST_STEP = 2**31 - 1
+#: Counts of which a formula's numbers are kept.
+COUNTS = 8
 #: Bits of the step count.
 BITS = 32
 
@@ -41,10 +43,16 @@ class Numbers:
         The hyperparameters at this step: Python numbers, or float64 arrays of E where the step is traced.
     """
 
-    __slots__ = ("E", "count", "h", "lr")
+    __slots__ = ("E", "_count", "counted", "h", "lr")
 
     def __init__(self, E: Backend, count: Array, lr: Array, h: Hyper) -> None:
-        self.E, self.count, self.lr, self.h = E, count, lr, h
+        self.E, self._count, self.lr, self.h = E, count, lr, h
+        self.counted = False  # whether anything asked for the count
+
+    @property
+    def count(self) -> Array:
+        self.counted = True
+        return self._count
 
     @property
     def t(self) -> Array:
@@ -150,14 +158,28 @@ def step_numbers(B: Backend, formula: Formula, hyper: Hyper, step: Array, wide: 
     return _known_numbers(formula, tuple(known_hyper(hyper, count).items()), int(count[0]), wide)
 
 
-@lru_cache(maxsize=64)  # many parameters of one model take a step of the same numbers
 def _known_numbers(formula: Formula, hyper: tuple[tuple[str, Any], ...], count: int, wide: str) -> Array:
-    h, found = dict(hyper), []
-    numbers = Numbers(modes.HOST, np.array((count,), np.int32), np.array((as_float(h["lr"]),)), h)
-    with quiet():
-        for x in _in_order(formula, numbers):
-            found.append(x.item() if isinstance(x, np.ndarray) else as_float(x))
-        return np.array(found, wide)
+    """The numbers at a count that is known. Those found last are kept: many parameters of one model take a step of the
+    same numbers, and some rules have the same ones at every step."""
+    last = _last_numbers(formula, hyper, wide)
+    known = last.get(None, last.get(count))
+    if known is None:
+        h, found = dict(hyper), []
+        numbers = Numbers(modes.HOST, np.array((count,), np.int32), np.array((as_float(h["lr"]),)), h)
+        with quiet():
+            for x in _in_order(formula, numbers):
+                found.append(x.item() if isinstance(x, np.ndarray) else as_float(x))
+            known = np.array(found, wide)
+        if len(last) >= COUNTS:
+            last.clear()
+        last[count if numbers.counted else None] = known
+    return known
+
+
+@lru_cache(maxsize=64)
+def _last_numbers(formula: Formula, hyper: tuple[tuple[str, Any], ...], wide: str) -> dict[int | None, Array]:
+    """count -> the numbers, None for any count: a few, which `_known_numbers` keeps."""
+    return {}
 
 
 def _traced_numbers(B: Backend, formula: Formula, hyper: Hyper, step: Array, wide: str) -> Array:

@@ -12,7 +12,7 @@ from islices.arguments import check_flag
 from islices.backend import Array
 from islices.linear import as_float, wide_dtype
 from islices.optim.formulas import Formula
-from islices.optim.fused import fused_step
+from islices.optim.fused import fused_steps
 from islices.optim.inputs import adopt_float_table, adopt_gradient, check_frozen, check_state, frozen_rows, is_taken
 from islices.optim.numbers import step_numbers
 from islices.optim.step import Work, rows_step, state_shapes
@@ -21,7 +21,7 @@ from islices.sharing import Part, check_apart
 from islices.slices import IndexedSlices
 from islices.trees import aligned, flatten, rebuild
 
-__all__ = ["Optimizer", "check_works", "step_tables", "take_step"]
+__all__ = ["Optimizer", "check_works", "step_tables", "take_steps"]
 
 
 class Optimizer:
@@ -187,7 +187,7 @@ class Optimizer:
         return step_tables(self, table, grad, state, donate, apply)
 
     def _prepared(self, table: Any, grad: Any, state: Any, donate: bool, apply: Any) -> Work:
-        """The step of one table, checked: `take_step` takes it after `check_works`."""
+        """The step of one table, checked: `take_steps` takes it after `check_works`."""
         B, weights, dtype = adopt_float_table(table)
         formula = self._formula
         shape: tuple[int, ...] = B.shape(weights)  # type: ignore[assignment]
@@ -215,21 +215,24 @@ def step_tables(optimizer: Optimizer, table: Any, grad: Any, state: Any, donate:
     if not isinstance(table, (list, tuple, dict)):
         work = optimizer._prepared(table, grad, state, donate, apply)
         check_works([work])
-        return take_step(work)
+        return take_steps([work])[0]
     tables = flatten(table, "table")
     grads, states = _leaves(table, grad, "grad"), _leaves(table, state, "state")
     # all are looked at before the first is written
     works = [optimizer._prepared(*leaves, donate, apply) for leaves in zip(tables, grads, states, strict=True)]
     check_works(works)
-    done = [take_step(work) for work in works]
+    done = take_steps(works)
     return rebuild(table, iter([t for t, _ in done])), rebuild(table, iter([s for _, s in done]))
 
 
-def take_step(work: Work) -> tuple[Any, dict[str, Array]]:
-    """The table and the state after a step: by one kernel, or by the primitives."""
-    if work.grad is None:
-        return work.table, dict(work.arrays)
-    return fused_step(work) or rows_step(work)
+def take_steps(works: Sequence[Work]) -> list[tuple[Any, dict[str, Array]]]:
+    """The tables and the states after steps that share nothing: by kernels, together, or by the primitives."""
+    taken = [work for work in works if work.grad is not None]
+    fused = iter(fused_steps(taken))
+    done = []
+    for work in works:
+        done.append((work.table, dict(work.arrays)) if work.grad is None else next(fused) or rows_step(work))
+    return done
 
 
 def check_works(works: Sequence[Work], names: Sequence[str] = ()) -> None:

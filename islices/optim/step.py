@@ -26,7 +26,7 @@ from islices.shapes import size_of
 from islices.slices import IndexedSlices
 from islices.update import write_rows
 
-__all__ = ["Work", "row_blocks", "rows_step", "state_shapes", "without_frozen", "write_pieces"]
+__all__ = ["Work", "count_step", "row_blocks", "rows_step", "state_shapes", "without_frozen", "write_pieces"]
 
 #: Elements that all rows are stepped by at a time, where the table changes in place.
 BLOCK = 1 << 20
@@ -176,12 +176,17 @@ def rows_step(work: Work) -> tuple[Any, dict[str, Array]]:
     now: dict[str, Any] = {"": work.table, **arrays}
     changed = write_pieces(B, [now[name] for name in names], pieces, donate=work.donate)
     now.update(zip(names, changed, strict=True))
-    with B.scope():
-        one = B.asarray(np.ones(1, np.int32), arrays["step"])
-        count = arrays["step"] + (one if work.apply is None else work.apply)
-        first = B.asarray(np.zeros(1, np.int32), arrays["step"])
-    now["step"] = write_rows(B, arrays["step"], first, count, donate=work.donate)
+    now["step"] = count_step(work)
     return now.pop(""), now
+
+
+def count_step(work: Work) -> Array:
+    """The state's "step" after one more, if it is taken."""
+    B, step = work.B, work.arrays["step"]
+    with B.scope():
+        one = B.asarray(np.ones(1, np.int32), step)
+        count = step + (one if work.apply is None else work.apply)
+    return write_rows(B, step, None, count, donate=work.donate)
 
 
 def write_pieces(B: Backend, tables: Sequence[Any], pieces: Pieces, *, donate: bool) -> Sequence[Any]:

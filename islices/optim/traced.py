@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from islices.backend import Array, Slots
-from islices.optim.step import Work, without_frozen, write_pieces
+from islices.optim.step import Work, count_step, without_frozen, write_pieces
 from islices.slices import IndexedSlices
 from islices.slots import slots_of
 from islices.update import as_given
@@ -28,7 +28,7 @@ def traced_step(work: Work) -> tuple[Any, dict[str, Array]] | None:
         s = without_frozen(s, work.frozen)
     shape, numbers = s.dense_shape, work.numbers
     with B.scope():
-        indices, one = s.indices, B.asarray(np.ones(1, np.int32), arrays["step"])
+        indices = s.indices
         if work.apply is not None:  # a row that is nowhere is not written
             nowhere = B.asarray(np.full(1, shape[0], B.dtype(indices)), indices)
             indices = B.where(B.equal(work.apply, 1), indices, nowhere)
@@ -45,6 +45,5 @@ def traced_step(work: Work) -> tuple[Any, dict[str, Array]] | None:
         tables = B.traced_step(work.formula, slots, numbers, work.tables, otherwise)
         if tables is None:
             return None
-        count = arrays["step"] + (one if work.apply is None else work.apply)
-    state = {"step": count, **dict(zip(names, tables[1:], strict=True))}
+    state = {"step": count_step(work), **dict(zip(names, tables[1:], strict=True))}
     return as_given(work.table, work.weights, tables[0]), state

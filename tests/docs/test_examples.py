@@ -19,6 +19,7 @@ FOLDER = Path(__file__).parents[2] / "examples"
 NEEDS = {
     "clip_translation": ["torch"],
     "data_parallel": ["torch"],
+    "dlrm": ["torch"],
     "four_frameworks": ["torch", "tensorflow", "jax", "mxnet"],
     "padding_and_mask": ["torch", "tensorflow"],
     "per_sample_gradients": ["torch"],
@@ -86,6 +87,62 @@ def test_four_frameworks() -> None:
     assert len(tables) == 4
     for table in tables[1:]:
         np.testing.assert_array_equal(table, tables[0])
+
+
+#: What the public program asks of its optimizers, and where from: its tables are sparse, the rest is dense.
+PROGRAM = """
+import sys, torch
+import optim.rwsadagrad as rowwise
+torch.manual_seed(0)
+table, head = torch.nn.EmbeddingBag(20, 4, mode="sum", sparse=True), torch.nn.Linear(4, 1)
+kinds = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad, "rwsadagrad": rowwise.RWSAdagrad}
+(kind,) = (x.partition("=")[2] for x in sys.argv if x.startswith("--optimizer="))
+optimizer = kinds[kind]([*table.parameters(), *head.parameters()], lr=0.1)
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+for _ in range(6):
+    loss = (head(table(torch.tensor([[1, 2, 1], [3, 1, 4]]))) - torch.tensor([[1.0], [-1.0]])).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    schedule.step()
+    print(f"loss {loss.item():.5f} {type(optimizer).__module__}")
+"""
+ROWWISE = """
+import torch
+class RWSAdagrad(torch.optim.Optimizer):
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+        self.sums = {}
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                g = p.grad.coalesce().to_dense() if p.grad.is_sparse else p.grad
+                squares = g.square().mean(1, keepdim=True) if p.grad.is_sparse else g.square()
+                self.sums[p] = self.sums.get(p, 0) + squares
+                p.data -= group["lr"] * g / (self.sums[p].sqrt() + 1e-10)
+"""
+
+
+@pytest.mark.outside
+@pytest.mark.parametrize("kind", ["sgd", "rwsadagrad", "adam"])
+def test_dlrm(kind: str, tmp_path: Path) -> None:
+    """On a program with the interface of the public one: the same losses by its own optimizers and by islices'."""
+    pytest.importorskip("torch")
+    (tmp_path / "optim").mkdir()
+    (tmp_path / "optim" / "rwsadagrad.py").write_text(ROWWISE)
+    (tmp_path / "dlrm_s_pytorch.py").write_text(PROGRAM)
+    found = {}
+    for by in ("islices", "torch"):
+        command = [sys.executable, str(FOLDER / "dlrm.py"), str(tmp_path), f"--by={by}", f"--optimizer={kind}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        found[by] = re.findall(r"loss ([\d.]+) (\S+)", done.stdout)
+    losses = {by: [float(loss) for loss, _ in lines] for by, lines in found.items()}
+    assert len(losses["torch"]) == 6
+    assert losses["torch"][-1] < 0.9 * losses["torch"][0]
+    np.testing.assert_allclose(losses["islices"], losses["torch"], rtol=1e-3, atol=2e-5)
+    assert found["islices"][0][1].startswith(("islices", "__main__", "dlrm"))
+    assert not found["torch"][0][1].startswith("islices")
 
 
 def launched(name: str, *launcher: str) -> str:

@@ -19,7 +19,7 @@ from islices.backends.torch.optim.hyperparameters import Rate, asked_of, check_g
 from islices.clip_formulas import Semantics
 from islices.optim import Optimizer
 from islices.optim.factory import Rows
-from islices.optim.optimizer import check_works, take_step
+from islices.optim.optimizer import check_works, take_steps
 from islices.optim.step import Work
 from islices.registry import describe
 
@@ -44,8 +44,9 @@ class Write(NamedTuple):
     """The step of a parameter, ready to be written."""
 
     place: str
+    p: torch.Tensor
     work: Work
-    write: Callable[[], Any]
+    new: Mapping[str, torch.Tensor]  # arrays of its state that are not held yet
 
 
 class Made(NamedTuple):
@@ -167,7 +168,9 @@ class RowOptimizer(torch.optim.Optimizer):
             places.append(x.place + ": ")
         check_works(works, places)
         for x in writes:
-            x.write()
+            if x.new:
+                self.state[x.p].update(checkpoints.as_stored(self.rule, x.new, x.p))
+        take_steps(works)
         return loss
 
     def _writes(self, number: int, group: dict[str, Any]) -> list[Write]:
@@ -187,10 +190,10 @@ class RowOptimizer(torch.optim.Optimizer):
             name = f" ({names[position]})" if (names := group.get("param_names")) else ""
             place = f"param_groups[{number}]['params'][{position}]{name}"
             try:
-                work, write = self._prepared(p, made.sparse if p.grad.is_sparse else made.dense, master=master)
+                work, new = self._prepared(p, made.sparse if p.grad.is_sparse else made.dense, master=master)
             except (TypeError, ValueError, IndexError) as error:
                 raise type(error)(f"{place}: {error}") from None
-            writes.append(Write(place, work, write))
+            writes.append(Write(place, p, work, new))
         return writes
 
     def _optimizers(self, number: int, group: dict[str, Any]) -> Made:
@@ -208,22 +211,17 @@ class RowOptimizer(torch.optim.Optimizer):
         made = self._made[number] = Made(asked, frozen, seen, *pair, rate)
         return made
 
-    def _prepared(self, p: torch.Tensor, optimizer: Optimizer, *, master: bool) -> tuple[Work, Callable[[], None]]:
-        """The step of one parameter, checked and ready to be written."""
+    def _prepared(
+        self, p: torch.Tensor, optimizer: Optimizer, *, master: bool
+    ) -> tuple[Work, Mapping[str, torch.Tensor]]:
+        """The step of one parameter, checked, and the arrays of its state that are new."""
         table: torch.Tensor = p
         grad: Any = p.grad  # there is one
         if p.ndim == 0:  # a table of one row
             table, grad = p.detach().reshape(1), grad.reshape(1)
         held = self.state.get(p, {})
         state, new = checkpoints.opened(optimizer, table, held, master=master)
-        work = optimizer._prepared(table, grad, state, donate=False, apply=True)
-
-        def written() -> None:
-            if new:
-                self.state[p].update(checkpoints.as_stored(self.rule, new, p))
-            take_step(work)
-
-        return work, written
+        return optimizer._prepared(table, grad, state, donate=False, apply=True), new
 
     # ------------------------------------------------------------------ checkpoints
     def state_dict(self) -> dict[str, Any]:
@@ -274,6 +272,8 @@ class RowOptimizer(torch.optim.Optimizer):
 
 
 def _equal(frozen: Any, seen: Any) -> bool:
+    if frozen is None:
+        return seen is None
     if isinstance(frozen, torch.Tensor):
         return torch.equal(frozen, seen)
     return frozen == seen if isinstance(frozen, (list, tuple)) else bool(np.array_equal(frozen, seen))

@@ -24,6 +24,7 @@ from islices.conformance.tools.bench.imports import import_times
 from islices.conformance.tools.bench.limit import OPTIMIZERS
 from islices.conformance.tools.bench.plot import draw
 from islices.conformance.tools.bench.report import show, tables
+from islices.conformance.tools.bench.steps.model import cases_of
 from islices.conformance.tools.bench.worker import PARTS
 from islices.registry import list_backends
 
@@ -47,6 +48,8 @@ parts
   memory      what a call needs at its peak beside its inputs
   import      `import islices` against `import numpy`
 and only when asked for
+  step        whole training steps: lookup, loss, gradient, clipping, optimizer, eager and compiled, beside what is
+              written by hand, the frameworks' optimizers and FBGEMM's; on torch also 26 tables; up to 12 GB of memory
   gradient    value_and_grad of a lookup while the table grows to 1e8 rows
   samples     norms and clipped sum of 64 samples' gradients
   growth      an optimizer's step on tables of 1e5 and of 1e8 rows
@@ -62,11 +65,15 @@ columns
               threads copy memory, measured beside each case
   scipy       csr.T @ v, where SciPy is installed
 
+  In the tables of the part step a line is a way. x copy: its time by that of a copy of the bytes that the step must
+  move. x own: how many times as fast as the fastest own way of the same step. Losses are compared before.
+
 examples
   islices bench                                           the default set, some minutes for five backends
   islices bench -b torch --json run.json --plot run.png   one backend; figures and a picture for later
   islices bench --part operations --operation coalesce --slices 1024 --slices 65536 --dim 64
   islices bench --part updates --threads 1                on one core
+  islices bench --part step -b torch --repeat 15          whole steps on torch, some minutes
   islices bench --full -b numpy                           every size, length, distribution and type: hours
   islices bench --read run.json --markdown                the tables of an earlier run again
   islices bench --compare old.json new.json               what became faster or slower
@@ -196,6 +203,9 @@ def _jobs(part: str, name: str, cases: list[Benchmark], optimizers: tuple[str, .
         return [job | {"rows": rows, "steps": 1} for rows in GRADIENT_ROWS if name in EMBEDDINGS]
     if part == "samples":
         return [job | {"steps": 1}] if name in EMBEDDINGS else []
+    if part == "step":
+        # NumPy differentiates nothing; a process a case, for its tables take gigabytes
+        return [job | {"case": case, "steps": 1} for case in cases_of(name) if name in EMBEDDINGS]
     if part == "updates":
         return [job | {"optimizers": optimizers, "steps": len(optimizers)}]
     return [job | {"steps": {"small": 3, "memory": 3, "growth": 6}[part]}]

@@ -12,9 +12,10 @@ from islices.conformance.tools.bench import report_embedding
 from islices.conformance.tools.bench.cases import AXES, OPERATIONS, Benchmark
 from islices.conformance.tools.bench.results import of_part
 from islices.conformance.tools.bench.small import WAYS
+from islices.conformance.tools.bench.steps import report as report_steps
 from islices.conformance.tools.bench.tables import Table, figures, is_disturbed, name_of
 
-__all__ = ["show", "tables"]
+__all__ = ["markdown", "show", "tables"]
 
 
 # ---------------------------------------------------------------------- what a run says
@@ -37,7 +38,14 @@ def tables(run: dict[str, Any]) -> list[Table]:
             f"\ndisturbed (*): other processes used up to {max(r['others'] for r in disturbed):.1f} cores during "
             f"{len(disturbed)} of {len(run['records'])} measurements"
         )
-    found = [Table(text, (), []), *_operations(run), *_small(run), *_updates(run), *_memory(run)]
+    found = [
+        Table(text, (), []),
+        *report_steps.tables(run),
+        *_operations(run),
+        *_small(run),
+        *_updates(run),
+        *_memory(run),
+    ]
     return [*found, *report_embedding.tables(run), *_remarks(run)]
 
 
@@ -174,10 +182,11 @@ def show(found: list[Table], options: argparse.Namespace) -> None:
         for table in found:
             _draw(table, console)
         return
-    print("\n\n".join("\n".join(_markdown(table)) for table in found), file=stream)
+    print("\n\n".join("\n".join(markdown(table)) for table in found), file=stream)
 
 
-def _markdown(table: Table) -> list[str]:
+def markdown(table: Table) -> list[str]:
+    """The lines of a table, its title first."""
     if not table.heads:
         return table.title.splitlines()
     heads, words = list(table.heads), table.words
@@ -220,6 +229,6 @@ def _draw(table: Table, console: Any) -> None:
 def _least(table: Table, k: int) -> int:
     """The width that a column must have: words are not broken, but the names of own calls go over several lines."""
     head = table.heads[k]
-    if head in table.words and head.startswith(("own", "fastest")):
+    if head in table.words and head.startswith(("own", "fastest", "way")):
         return 20
     return max(*(len(word) for word in head.split()), *(len(row[k]) for row in table.rows))

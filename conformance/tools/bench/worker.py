@@ -18,6 +18,7 @@ __all__ = ["PARTS", "main"]
 
 #: part -> "module:function(job, emit)"
 PARTS = {
+    "step": "steps.measure:run",
     "operations": "operations:run",
     "small": "small:run",
     "updates": "updates:run",

@@ -1,0 +1,55 @@
+"""Facebook's DLRM trained by islices' optimizers: https://github.com/facebookresearch/dlrm, your own copy, unchanged.
+
+    python examples/dlrm.py dlrm --mini-batch-size=1024 --optimizer=rwsadagrad ...
+
+runs dlrm/dlrm_s_pytorch.py with the arguments behind its folder, which are its own, and with islices in the place of
+its sgd, adagrad and rwsadagrad. `--optimizer=adam`, which it lacks, is there too. `--by=torch` in front of them leaves
+the program its own optimizers (adam: torch's SparseAdam for tables and Adam for the rest).
+"""
+
+import importlib
+import runpy
+import sys
+from typing import Any
+
+import torch
+
+from islices.backends.torch import optim
+
+
+def by_kind(sparse: type, dense: type, **numbers: float) -> type:
+    """One optimizer of two: tables have sparse gradients, the rest has dense ones."""
+
+    class ByKind(torch.optim.Optimizer):
+        def __init__(self, params: Any, lr: float) -> None:
+            super().__init__(params, {"lr": lr})
+            self.parts: list[Any] = []
+
+        def step(self, closure: None = None) -> None:
+            (group,) = self.param_groups
+            if not self.parts:  # by now each parameter has its first gradient
+                of = {kind: [p for p in group["params"] if p.grad.is_sparse is kind] for kind in (True, False)}
+                self.parts = [sparse(of[True], lr=group["lr"], **numbers), dense(of[False], lr=group["lr"])]
+            for part in self.parts:
+                part.param_groups[0]["lr"] = group["lr"]  # which the program's schedule changes
+                part.step()
+
+    return ByKind
+
+
+def main(folder: str, *arguments: str) -> None:
+    by_torch, program = "--by=torch" in arguments, f"{folder}/dlrm_s_pytorch.py"
+    sys.path.insert(0, folder)
+    if not by_torch:
+        rowwise: Any = importlib.import_module("optim.rwsadagrad")  # the program's own module
+        rowwise.RWSAdagrad = by_kind(optim.RowwiseAdagrad, optim.Adagrad, eps=1e-10)
+        torch.optim.SGD, torch.optim.Adagrad = optim.SGD, optim.Adagrad  # type: ignore[misc]
+    if "--optimizer=adam" in arguments:  # in the place of its sgd
+        adam = by_kind(torch.optim.SparseAdam, torch.optim.Adam) if by_torch else optim.Adam
+        torch.optim.SGD = adam  # type: ignore[misc]
+    sys.argv = [program, *(x.replace("=adam", "=sgd") for x in arguments if not x.startswith("--by="))]
+    runpy.run_path(program, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

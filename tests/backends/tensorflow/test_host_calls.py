@@ -1,0 +1,299 @@
+"""Compiled kernels inside tf.function's graphs: the same bits as the operations, TensorFlow's order of reads and
+writes, and graphs that run elsewhere or that XLA compiles."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import islices
+from islices import kernels, optim
+
+tf = pytest.importorskip("tensorflow")
+pytestmark = pytest.mark.skipif(kernels.active() is None, reason="without numba no graph calls a kernel")
+
+ROWS = 6
+#: (ids, what they are): rows 6 and -1 are none
+IDS = {"duplicates": [4, 1, 4, 4], "out of range": [6, 1, -1, 1], "ascending": [0, 2, 5], "one": [3], "none": []}
+KINDS = [
+    ("float32", "int32"),
+    ("bfloat16", "int64"),
+    pytest.param("float16", "int32", marks=pytest.mark.repeats),
+    pytest.param("float64", "int64", marks=pytest.mark.repeats),
+]
+
+
+def slices_of(values: Any, ids: Any) -> Any:
+    return tf.IndexedSlices(values, ids, tf.constant([ROWS, 2], tf.int64))
+
+
+def arrays_of(ids: list[int], dtype: str, index_dtype: str) -> tuple[Any, Any]:
+    values = np.random.default_rng(len(ids)).normal(size=(len(ids), 2))
+    return tf.cast(tf.constant(values), dtype), tf.constant(ids, index_dtype)
+
+
+def signature(dtype: str, index_dtype: str) -> list[Any]:
+    return [tf.TensorSpec((None, 2), dtype), tf.TensorSpec((None,), index_dtype)]
+
+
+def numbers_of(found: Any) -> list[Any]:
+    return [np.asarray(x).astype(np.float64) for x in tf.nest.flatten(found)]
+
+
+def calls_of(fn: Callable[..., Any], *arrays: Any) -> set[str]:
+    """The operations of the graph of fn, and of its branches."""
+    graph = tf.function(fn, autograph=False).get_concrete_function(*arrays).graph.as_graph_def()
+    nodes = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
+    return {node.op for node in nodes}
+
+
+def test_graphs_call_kernels_unless_told_not_to() -> None:
+    def norm(values: Any, ids: Any) -> Any:
+        return islices.global_norm([slices_of(values, ids)])
+
+    arrays = arrays_of(IDS["duplicates"], "float32", "int32")
+    assert "PyFunc" in calls_of(norm, *arrays)
+    with islices.use_kernels(False):
+        assert "PyFunc" not in calls_of(norm, *arrays)
+    with islices.execution("framework"):
+        assert "PyFunc" not in calls_of(norm, *arrays)
+
+
+@pytest.mark.parametrize(("dtype", "index_dtype"), KINDS)
+def test_sums_norms_and_gradients_have_the_bits_of_the_operations(dtype: str, index_dtype: str) -> None:
+    def fn(values: Any, ids: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(values)
+            sums = islices.coalesce(slices_of(values, ids)).values
+            loss = tf.reduce_sum(sums * sums)
+        gradient = tf.convert_to_tensor(tape.gradient(loss, values))
+        summed = islices.coalesce(slices_of(values, ids))
+        (clipped, _), norm = islices.clip_by_global_norm([slices_of(values, ids), values], 0.5)
+        return summed.values, summed.indices, clipped.values, norm, gradient
+
+    given, results = [arrays_of(ids, dtype, index_dtype) for ids in IDS.values()], []
+    for on in (True, False):
+        with islices.use_kernels(on):
+            graph = tf.function(fn, autograph=False, input_signature=signature(dtype, index_dtype))
+            results.append([x for arrays in given for x in numbers_of(graph(*arrays))])
+    for got, expected in zip(*results, strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+def stepped(optimizer: Any, table: Any) -> Callable[..., Any]:
+    state = optimizer.init(table)
+
+    def fn(values: Any, ids: Any) -> Any:
+        new, after = optimizer.step(table, slices_of(values, ids), state)
+        return [tf.identity(x) for x in (new, *after.values())]
+
+    return fn
+
+
+@pytest.mark.parametrize(
+    ("make", "dtype", "in_place"),
+    [
+        (optim.adam, "float32", True),
+        (optim.rowwise_adagrad, "bfloat16", True),
+        (optim.adam, "bfloat16", False),
+        pytest.param(optim.sgd, "float64", True, marks=pytest.mark.repeats),
+        pytest.param(optim.adagrad, "float16", False, marks=pytest.mark.repeats),
+    ],
+)
+def test_steps_have_the_bits_of_eager_ones(make: Any, dtype: str, in_place: bool) -> None:
+    after = []
+    for mode in ("eager", "graph"):
+        start = tf.cast(tf.reshape(tf.range(2 * ROWS), (ROWS, 2)), dtype)
+        step = stepped(make(0.1), tf.Variable(start) if in_place else start)
+        if mode == "graph":
+            step = tf.function(step, autograph=False, input_signature=signature(dtype, "int32"))
+        after.append(
+            [
+                x
+                for name in ("duplicates", "ascending", "none", "one")
+                for x in numbers_of(step(*arrays_of(IDS[name], dtype, "int32")))
+            ]
+        )
+    for got, expected in zip(after[1], after[0], strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_reads_and_writes_of_a_variable_keep_their_order() -> None:
+    sgd, one = optim.sgd(1.0), (tf.ones((1, 2)), tf.constant([1]))
+    table = tf.Variable(tf.zeros((ROWS, 2)))
+    state = sgd.init(table)
+
+    def steps() -> Any:
+        before, row = table.read_value(), tf.gather(table, 1)
+        sgd.step(table, slices_of(*one), state)
+        between = tf.gather(table, 1)
+        sgd.step(table, slices_of(*one), state)
+        return before[1], row, between, table[1], before[1]
+
+    def looped() -> Any:
+        def body(k: Any, seen: Any) -> Any:
+            sgd.step(table, slices_of(*one), state)
+            return k + 1, seen + table[1]
+
+        return tf.while_loop(lambda k, _: k < 3, body, (0, tf.zeros(2)))[1]
+
+    def chosen() -> Any:
+        def taken() -> Any:
+            sgd.step(table, slices_of(*one), state)
+            return table[1]
+
+        return tf.cond(table[1, 0] < 0.0, taken, lambda: table[1])
+
+    alias = table.read_value()
+    expected = {steps: [0.0, 0.0, -1.0, -2.0, 0.0], looped: [-12.0], chosen: [-6.0]}
+    for fn, numbers in expected.items():
+        found = tf.nest.flatten(tf.function(fn, autograph=False)())
+        assert [float(x[0]) for x in found] == numbers, fn.__name__
+    inner = tf.function(steps, autograph=False)
+    assert [float(x[0]) for x in tf.function(lambda: inner())()] == [-6.0, -6.0, -7.0, -8.0, -6.0]
+    assert float(alias[1, 0]) == 0.0
+    assert state["step"].numpy().tolist() == [8]
+
+
+def test_the_gradient_may_be_the_table_itself() -> None:
+    sgd, table = optim.sgd(1.0), tf.Variable(tf.ones((ROWS, 2)))
+    state = sgd.init(table)
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def fn() -> Any:
+        gradient = table.read_value()
+        sgd.step(table, slices_of(gradient, tf.range(ROWS)), state)
+        return gradient
+
+    assert fn().numpy().tolist() == [[1.0, 1.0]] * ROWS
+    assert table.numpy().tolist() == [[0.0, 0.0]] * ROWS
+
+
+def test_a_graph_steps_on_the_variable_it_is_given() -> None:
+    sgd = optim.sgd(1.0)
+    tables = [tf.Variable(tf.fill((ROWS, 2), float(k))) for k in range(2)]
+    states = [sgd.init(table) for table in tables]
+
+    @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
+    def fn(table: Any, step: Any) -> None:
+        sgd.step(table, slices_of(tf.ones((1, 2)), tf.constant([1])), {"step": step})
+
+    for table, state in zip(tables, states, strict=True):
+        fn(table, state["step"])
+    assert [float(table[1, 0]) for table in tables] == [-1.0, 0.0]
+    assert fn.experimental_get_tracing_count() == 1
+
+
+def test_threads_may_run_one_graph_at_once() -> None:
+    sgd, table = optim.sgd(1.0), tf.Variable(tf.zeros((1000, 4)))
+    state = sgd.init(table)
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def fn(ids: Any) -> None:
+        sgd.step(table, tf.IndexedSlices(tf.ones((500, 4)), ids, tf.constant([1000, 4])), state)
+
+    def work(first: int) -> None:
+        for _ in range(100):
+            fn(tf.range(first, first + 500))
+
+    fn(tf.range(500))
+    threads = [threading.Thread(target=work, args=(first,)) for first in (0, 500)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert np.unique(table.numpy()[:500]).tolist() == [-101.0]
+    assert np.unique(table.numpy()[500:]).tolist() == [-100.0]
+
+
+def test_lengths_that_do_not_fit_raise_before_anything_is_written() -> None:
+    adam, table = optim.adam(1.0), tf.Variable(tf.zeros((ROWS, 2)))
+    state = adam.init(table)
+
+    @tf.function(input_signature=[tf.TensorSpec((None, 2)), tf.TensorSpec((None,), tf.int32)])  # type: ignore[untyped-decorator]
+    def fn(values: Any, ids: Any) -> None:
+        adam.step(table, slices_of(values, ids), state)
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="got 3 for 2 values; accepted is one index a value"):
+        fn(tf.ones((2, 2)), tf.constant([1, 2, 3]))
+    assert not table.numpy().any()
+
+
+def test_data_pipelines_and_mapped_functions_call_kernels_too() -> None:
+    values, ids = arrays_of(IDS["duplicates"], "float32", "int32")
+    expected = islices.coalesce(slices_of(values, ids)).values.numpy().tolist()
+    pipeline = tf.data.Dataset.from_tensors((values, ids)).map(lambda v, i: islices.coalesce(slices_of(v, i)).values)
+    assert [x.numpy().tolist() for x in pipeline] == [expected]
+    batch, norm = tf.stack([values, 2 * values]), float(islices.norm(slices_of(values, ids)))
+    for mapped in (tf.map_fn, tf.vectorized_map):
+        found = tf.function(lambda x, mapped=mapped: mapped(lambda v: islices.norm(slices_of(v, ids)), x))(batch)
+        assert found.numpy().tolist() == [norm, 2 * norm]
+
+
+# ---------------------------------------------------------------------- elsewhere
+SAVED = """
+import sys, tensorflow as tf
+loaded = tf.saved_model.load(sys.argv[1])
+norm, table = loaded.train(tf.constant({values}), tf.constant({ids}))
+print(float(norm).hex(), table.numpy().tolist())
+"""
+
+
+@pytest.mark.outside
+def test_a_saved_function_runs_in_another_process(tmp_path: Path) -> None:
+    adam = optim.adam(0.1)
+    values, ids = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], [1, 6, 1]
+
+    class Model(tf.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = tf.Variable(tf.zeros((ROWS, 2)))
+            self.state = adam.init(self.table)
+
+        @tf.function  # type: ignore[untyped-decorator]
+        def train(self, values: Any, ids: Any) -> Any:
+            (clipped,), norm = islices.clip_by_global_norm([slices_of(values, ids)], 1.0)
+            adam.step(self.table, clipped, self.state)
+            return norm, self.table.read_value()
+
+    model = Model()
+    model.train(tf.constant(values), tf.constant(ids))
+    tf.saved_model.save(model, str(tmp_path))
+    code = SAVED.format(values=values, ids=ids)
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    norm, table = model.train(tf.constant(values), tf.constant(ids))
+    assert done.stdout.split(maxsplit=1) == [float(norm).hex(), f"{table.numpy().tolist()}\n"]
+    loaded = tf.saved_model.load(str(tmp_path))
+    assert loaded.train(tf.constant(values), tf.constant(ids))[1].numpy().tolist() == table.numpy().tolist()
+
+
+def test_xla_compiles_norms_and_clips() -> None:
+    values, ids = arrays_of(IDS["duplicates"], "float32", "int32")
+
+    def fn(values: Any, ids: Any) -> Any:
+        (clipped,), norm = islices.clip_by_global_norm([slices_of(values, ids)], 0.5)
+        return clipped.values, norm
+
+    for got, expected in zip(tf.function(fn, jit_compile=True)(values, ids), fn(values, ids), strict=True):
+        assert got.numpy().tolist() == expected.numpy().tolist()
+    got = tf.function(fn, jit_compile=True)(values, tf.constant([4, 6, -1, 4]))[1]
+    assert float(got) == float(fn(tf.gather(values, [0, 3]), tf.constant([4, 4]))[1])
+
+
+def test_xla_is_refused_what_it_cannot_have() -> None:
+    values, ids = arrays_of(IDS["duplicates"], "float32", "int32")
+    sgd, table = optim.sgd(1.0), tf.Variable(tf.zeros((ROWS, 2)))
+    state = sgd.init(table)
+    for fn in (
+        lambda v, i: islices.coalesce(slices_of(v, i)).values,
+        lambda v, i: sgd.step(table, slices_of(v, i), state)[1]["step"] + 0,
+    ):
+        with pytest.raises(ValueError, match=r"jit_compile: got True around .*; accepted is False"):
+            tf.function(fn, jit_compile=True, autograph=False)(values, ids)
