@@ -272,7 +272,7 @@ def _within(indices: Host, rows: int | None) -> Host | None:
     """The positions of the indices that name a row; None for all."""
     if len(indices) == 0:
         return None
-    lowest, highest = _compiled().bounds(indices)
+    lowest, highest, _ = _compiled().bounds(indices)
     if lowest >= 0 and (rows is None or highest < rows):
         return None
     mask = indices >= 0
