@@ -95,6 +95,9 @@ def read_bags(
             rows = B.read_rows(table, ids)
         return reduce_bags(B, rows, segments, bags, combiner, keep=keep)
     named = views[1:3] if keep is None else [x[views[4] != 0] for x in views[1:3]]
+    if (named[1][1:] < named[1][:-1]).any():  # the places of a tf.SparseTensor may come in any order
+        order = np.argsort(named[1], kind="stable")
+        named = [x[order] for x in named]
     sums = compiled.read_bags(views[0], *named, len(views[3]))
     if combiner != "sum":
         with modes.HOST.scope():

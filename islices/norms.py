@@ -36,6 +36,7 @@ __all__ = [
     "check_one_framework",
     "check_order",
     "each_leaf",
+    "exact_sum",
     "look_at",
     "norm",
     "norm_dtype",
@@ -224,13 +225,9 @@ def norm_of(found: Sequence[Seen], ord: float, *, raw: bool) -> tuple[Backend, A
         viewed = viewed and seen.views is not None
     compiled = kernels.active() if viewed and ord in (1.0, 2.0) else None
     if compiled:
-        # duplicates are summed on the way, and their sums kept nowhere
-        stored = []
-        for seen in found:
-            stored.append(_stored(seen, raw))
-        groups = list(compiled.group_all([indices for _, indices, _ in stored if indices is not None]))
-        if None not in groups:
-            return modes.HOST, np.array((compiled.norm(_grouped(compiled, stored, groups), int(ord)),)), dtype
+        stored = _grouped(compiled, found, raw)
+        if stored is not None:
+            return modes.HOST, np.array((compiled.norm(stored, int(ord)),)), dtype
     traced = _by_traced_kernel(found, int(ord), raw) if not viewed and ord in (1.0, 2.0) else None
     return *(traced or row_norms(_matrices(found, raw), ord)), dtype
 
@@ -313,8 +310,15 @@ def _stored(seen: Seen, raw: bool) -> Stored:
     return views[0], views[1], views[2] if len(views) > 2 else None
 
 
-def _grouped(compiled: Any, stored: Sequence[Stored], groups: Sequence[Any]) -> list[Stored]:
-    """(values, order, starts) of leaves, the latter two None where nothing is to be summed."""
+def _grouped(compiled: Any, found: Sequence[Seen], raw: bool) -> list[Stored] | None:
+    """(values, order, starts) of leaves on the host, as kernels sum duplicates on the way, the latter two None where
+    nothing is to be summed; None for indices that they do not group."""
+    stored = []
+    for seen in found:
+        stored.append(_stored(seen, raw))
+    groups = list(compiled.group_all([indices for _, indices, _ in stored if indices is not None]))
+    if None in groups:
+        return None
     remaining = iter(groups)
     leaves: list[Stored] = []
     for values, indices, positions in stored:
@@ -325,6 +329,21 @@ def _grouped(compiled: Any, stored: Sequence[Stored], groups: Sequence[Any]) -> 
         order, _, starts = one if positions is None else compiled.placed(one, positions)
         leaves.append((values, order, starts))
     return leaves
+
+
+def exact_sum(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Host, int] | None:
+    """(the exact sum of the terms of a norm, as `islices.kernels.totals` has it, how many terms they are), on the host
+    by kernels; None where these do not form it."""
+    found = [look_at(leaf) for leaf in leaves]
+    compiled = kernels.active() if ord in (1.0, 2.0) and all(seen.views is not None for seen in found) else None
+    stored = None if compiled is None else _grouped(compiled, found, raw)
+    if compiled is None or stored is None:
+        return None
+    terms = 0
+    for values, _, starts in stored:
+        rows = len(values) if starts is None else len(starts) - 1
+        terms += rows * (values.size // max(1, len(values)))
+    return compiled.limbs(stored, int(ord)), terms
 
 
 def check_float(B: Backend, values: Array) -> None:

@@ -226,8 +226,12 @@ class TensorflowBackend(Backend):
         return segments_of.isin(indices, rows)
 
     def select(self, values: Array, indices: Array, keep: Array, rows: int | None) -> tuple[Array, Array]:
-        slots = tf.where(keep)[:, 0]
-        return tf.gather(values, slots), tf.gather(indices, slots)
+        def some() -> list[Array]:
+            slots = tf.where(keep)[:, 0]
+            return [tf.gather(values, slots), tf.gather(indices, slots)]
+
+        kept: list[Array] = segments_of.unless_all(keep, [values, indices], some) if self.is_traced(keep) else some()
+        return kept[0], kept[1]
 
     def unique(self, indices: Array, rows: int | None) -> tuple[Array, Array]:
         segments_of.refuse_xla("a search for duplicates")

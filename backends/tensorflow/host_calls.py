@@ -33,7 +33,7 @@ from islices.locks import Lock
 from islices.memory import empty
 from islices.optim.formulas import Formula
 
-__all__ = ["compiled_by_xla", "norm", "step", "sum_rows"]
+__all__ = ["compiled_by_xla", "kernels_here", "norm", "step", "sum_rows"]
 
 Host = np.ndarray[Any, Any]
 #: Makes the steps of graphs that run at the same time one after the other: each sees whole rows.
@@ -253,7 +253,8 @@ def _step(
     positions, factor = (next(given) if there else None for there in optional)
     groups = _groups(values, indices, len(tables[0]), positions)
     scale = None if factor is None else float(factor[0])
-    _compiled().step(formula, _bits(values), groups, tables[0], tables[1:], numbers, scale)
+    compiled = _compiled()
+    compiled.run_tasks([compiled.step(formula, _bits(values), groups, tables[0], tables[1:], numbers, scale)])
 
 
 # ---------------------------------------------------------------------- what TensorFlow hands over

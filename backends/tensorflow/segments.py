@@ -5,14 +5,14 @@ May import: `tensorflow`, `numpy`, `islices.backend`, this folder.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from islices.backend import Array, Slots
-from islices.backends.tensorflow.host_calls import compiled_by_xla
+from islices.backends.tensorflow.host_calls import compiled_by_xla, kernels_here
 
 __all__ = [
     "fold_rows",
@@ -27,6 +27,7 @@ __all__ = [
     "segment_max",
     "slots_in_place",
     "sums_in_place",
+    "unless_all",
 ]
 
 
@@ -141,9 +142,30 @@ def read_checked(table: Array, ids: Array) -> Array:
         return tf.zeros(tf.concat([tf.shape(ids), np.array(row_shape, np.int32)], 0), table.dtype)
     valid = in_range(ids, rows)
     found = tf.gather(table, tf.where(valid, ids, tf.zeros_like(ids)))
-    for _ in row_shape:
-        valid = valid[..., None]
-    return tf.where(valid, found, tf.zeros_like(found))
+
+    def masked() -> Array:
+        column = tf.reshape(valid, tf.concat([tf.shape(valid), np.ones(len(row_shape), np.int32)], 0))
+        return tf.where(column, found, tf.zeros_like(found))
+
+    return unless_all(valid, found, masked)
+
+
+def unless_all(mask: Array, arrays: Any, otherwise: Callable[[], Any]) -> Any:
+    """The arrays as they are where a traced mask holds everywhere, as it does as a rule, else what otherwise makes of
+    them: a copy less. tf.vectorized_map runs both, and slowly."""
+    if kernels_here() is None or _is_vectorized():
+        return otherwise()
+    return tf.cond(tf.reduce_all(mask), lambda: arrays, otherwise)
+
+
+def _is_vectorized() -> bool:
+    """Whether tf.vectorized_map builds the graph: its body lies in a scope of its own."""
+    graph = tf.compat.v1.get_default_graph()
+    while graph is not None:
+        if any(part.startswith("loop_body") for part in graph.get_name_scope().split("/")):
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False
 
 
 def scatter(values: Array, ids: Array, shape: Sequence[Any]) -> Array:

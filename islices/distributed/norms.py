@@ -1,10 +1,12 @@
 """One norm over the leaves of many ranks: `global_norm` and `clip_by_global_norm` with ``group=``.
 
-A norm is a sum whose terms are cut at places that follow from the largest of them and from their number
+Where compiled kernels run on every rank, each tells the exact sum of its own terms, a kilobyte, and all add these up.
+
+Elsewhere a norm is a sum whose terms are cut at places that follow from the largest of them and from their number
 (`islices.exact_norms`). So two small collectives do, whatever the gradients' size: in the first the ranks learn how
 large and how many all terms are, in the second each tells what its own, cut alike, sum up to. All but the last,
 smallest part of these sums is exact, so that it makes no difference which rank has which leaf, or how many ranks there
-are. SPEC clause 25.
+are, and the result is the same. SPEC clause 25.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from islices import modes
+from islices import kernels, modes
 from islices.arguments import check_flag, show
 from islices.backend import Array, Backend
 from islices.clip import clip_leaves
@@ -29,7 +31,6 @@ from islices.exact_norms import (
     Extent,
     Matrices,
     Sums,
-    computing,
     extent_of,
     row_norms,
     sums_of,
@@ -43,6 +44,8 @@ from islices.norms import (
     as_matrices,
     check_float,
     check_order,
+    exact_sum,
+    norm_dtype,
     norm_out,
     of_one_framework,
     parts,
@@ -58,14 +61,20 @@ class Held(NamedTuple):
     """What a rank has of the gradient."""
 
     leaves: list[Leaf | None]  # of the tree, in order
-    own: Matrices  # those that only this rank has, as `islices.exact_norms` takes them
-    shared: Matrices  # and those that every rank has
+    own: list[Any]  # adopted leaves, those that only this rank has
+    shared: list[Any]  # and those that every rank has
     said: Mapping[str, Any]  # what must be the same on every rank
     ord: float = 2.0
+    raw: bool = False
 
     @property
     def adopted(self) -> list[Any]:
         return [leaf.adopted for leaf in self.leaves if leaf is not None]
+
+    def matrices(self) -> tuple[Matrices, Matrices]:
+        """Of own and shared leaves, as `islices.exact_norms` takes them."""
+        found = as_matrices([*self.own, *self.shared], raw=self.raw)
+        return found[: len(self.own)], found[len(self.own) :]
 
 
 #: A rank's numbers, k float64 arrays of shape (1,).
@@ -144,13 +153,8 @@ def _held(tree: Any, replicated: Any, raw: bool, said: Mapping[str, Any]) -> Hel
     for leaf, every in zip(leaves, everywhere, strict=True):
         if leaf is not None:
             (shared if every else own).append(leaf.adopted)
-    matrices = as_matrices([*own, *shared], raw=raw)
-    return Held(
-        leaves,
-        matrices[: len(own)],
-        matrices[len(own) :],
-        {**said, "replicated": [_form(leaf) for leaf in shared] or "no leaves"},
-    )
+    said = {**said, "replicated": [_form(leaf) for leaf in shared] or "no leaves"}
+    return Held(leaves, own, shared, said, raw=raw)
 
 
 def _spread(replicated: Any, tree: Any) -> list[bool]:
@@ -198,11 +202,11 @@ def _measure(call: str, ask: Callable[[], Held], group: Any) -> tuple[Held, Tota
     if group is not None:
         ranks, error = find_group(group, [x for _, x in arrays], error)
     if isinstance(ranks, Group):
-        if error is None and computing([*held.own, *held.shared]) is not modes.HOST:
+        if error is None and any(modes.is_traced(B, x) for B, x in arrays):
             error = ValueError(
                 f"group: got {ranks!r} for traced arrays; accepted is what names ranks within the program"
             )
-        return held, _total(held, partial(_tell, ranks, call, error))
+        return held, _by_kernels(held, ranks, call, error) or _total(held, partial(_tell, ranks, call, None))
     if error is not None:
         raise error
     # a program is the same on every rank: where it has no leaves there is nothing to tell
@@ -250,9 +254,39 @@ def _tell_within(
 
 
 # ---------------------------------------------------------------------- the norm
+def _by_kernels(held: Held, group: Group, call: str, error: Exception | None) -> Total | None:
+    """The norm by what each rank's kernels sum up; None for other orders, and where some rank has no kernels. error is
+    what has befallen this one before."""
+    if error is None and held.ord not in (1.0, 2.0):
+        return None
+    found: list[Any] = []
+    if error is None:
+        try:
+            found = [exact_sum(leaves, held.ord, raw=held.raw) for leaves in (held.own, held.shared)]
+        except Exception as raised:
+            error = raised
+    counts = [0, 0]
+    if found and None not in found:
+        (own, _), (shared, terms) = found
+        counts = [1, norm_dtype(held.adopted) == "float64", *own.tolist(), terms, *shared.tolist()]
+    told = agree(group, call, held.said, counts, error=error).counts
+    if not all(one[0] for one in told):
+        return None
+    compiled = kernels.active()
+    assert compiled is not None, "this rank told so"
+    size = len(told[0]) // 2 - 1
+    _check_same([one[2 + size :] for one in told])
+    limbs = told[0][3 + size :] + np.sum([one[2 : 2 + size] for one in told], axis=0)
+    exact, dtype = (
+        np.array((compiled.rounded(limbs, int(held.ord)),)),
+        "float64" if any(one[1] for one in told) else "float32",
+    )
+    return Total(modes.HOST, exact, dtype, norm_out(modes.HOST, exact, dtype, *(_first(held) if held.adopted else ())))
+
+
 def _total(held: Held, tell: Tell) -> Total:
     ranks = _Joined(held, tell)
-    E, exact = row_norms([*held.own, *held.shared], held.ord, ranks=ranks)
+    E, exact = row_norms([*ranks.own, *ranks.shared], held.ord, ranks=ranks)
     dtype = "float64" if ranks.wide else "float32"
     return Total(E, exact, dtype, norm_out(E, exact, dtype, *(_first(held) if held.adopted else ())))
 
@@ -262,12 +296,13 @@ class _Joined:
 
     def __init__(self, held: Held, tell: Tell) -> None:
         self.held, self.tell, self.wide = held, tell, False
+        self.own, self.shared = held.matrices()
 
     def extent(self, E: Backend) -> Extent:
         held = self.held
 
         def extents() -> Numbers:
-            own, shared = (_extent(E, held, leaves) for leaves in (held.own, held.shared))
+            own, shared = (_extent(E, held, leaves) for leaves in (self.own, self.shared))
             known = (own.count, shared.count, float(own.wide or shared.wide))
             return [own.top, shared.top, *(_constant(E, held, number) for number in known)]
 
@@ -281,7 +316,7 @@ class _Joined:
         if E is modes.HOST:
             self.wide = any(one[0, 4] for one in ranks)
         else:
-            self.wide = any(B.dtype(x) == "float64" for B, x in [*held.own, *held.shared])
+            self.wide = any(B.dtype(x) == "float64" for B, x in [*self.own, *self.shared])
         return Extent(top, count, self.wide)
 
     def sums(self, E: Backend, top: Array, cuts: Cuts) -> Sums:
@@ -289,7 +324,7 @@ class _Joined:
         held = self.held
 
         def parts() -> Numbers:
-            return [x for leaves in (held.own, held.shared) for x in _sums(E, held, leaves, cuts)]
+            return [x for leaves in (self.own, self.shared) for x in _sums(E, held, leaves, cuts)]
 
         ranks = self.tell(E, {}, parts)
         if E is modes.HOST and np.isfinite(top).all():
@@ -302,10 +337,13 @@ class _Joined:
 
 def _check_alike(E: Backend, ranks: Sequence[Array], columns: Sequence[int]) -> None:
     """Raise ValueError, on every rank, if replicated leaves are not what they are called; in traced code never."""
-    if E is not modes.HOST:
-        return
-    first = ranks[0][0, columns]
-    others = [rank for rank, one in enumerate(ranks) if not np.array_equal(one[0, columns], first, equal_nan=True)]
+    if E is modes.HOST:
+        _check_same([one[0, columns] for one in ranks])
+
+
+def _check_same(told: Sequence[np.ndarray[Any, Any]]) -> None:
+    """Raise ValueError, on every rank, if these differ, which ranks told of replicated leaves."""
+    others = [rank for rank, one in enumerate(told) if not np.array_equal(one, told[0], equal_nan=True)]
     if others:
         raise ValueError(
             f"replicated: got leaves that are not the same on rank {others[0]} as on rank 0; accepted are leaves of "

@@ -22,7 +22,7 @@ from islices.kernels.folding import fold_kernel, sum_kernel
 from islices.kernels.grouping import bounds_kernel, group_kernel
 from islices.kernels.scaling import scale_kernel
 from islices.kernels.threads import get_num_threads, rouse, run_parts
-from islices.kernels.totals import total
+from islices.kernels.totals import limbs_of, rounded
 from islices.kernels.updating import rest_kernel, scatter_kernel, step_kernel
 from islices.memory import ALIGNMENT, empty, zeros
 from islices.optim.formulas import Formula
@@ -37,10 +37,12 @@ __all__ = [
     "group",
     "group_all",
     "is_packed",
+    "limbs",
     "norm",
     "placed",
     "read_bags",
     "rest_step",
+    "rounded",
     "run_tasks",
     "scaled",
     "scatter",
@@ -268,8 +270,13 @@ def dense_rows(values: Host, indices: Host, shape: tuple[int, ...], *, loose: bo
 
 # ---------------------------------------------------------------------- norms
 def norm(leaves: Sequence[tuple[Host, Host | None, Host | None]], ord: int) -> float:
-    """The norm of leaves together, ord 1 or 2, in float64: of (values, order, starts), whose runs are summed first, or
-    of (values, None, None)."""
+    """The norm of leaves together, ord 1 or 2, in float64; leaves as `limbs` takes them."""
+    return rounded(limbs(leaves, ord), ord)
+
+
+def limbs(leaves: Sequence[tuple[Host, Host | None, Host | None]], ord: int) -> Host:
+    """The exact sum of the terms of a norm of order 1 or 2, as `islices.kernels.totals` has it, of leaves together:
+    of (values, order, starts), whose runs are summed first, or of (values, None, None)."""
     narrow: list[Host] = []
     wide: list[Host] = []
     tasks = []
@@ -286,7 +293,7 @@ def norm(leaves: Sequence[tuple[Host, Host | None, Host | None]], ord: int) -> f
         width = rows.shape[1]
         tasks.append(_of_rows(_into_bins, given, starts, width, multiple=max(1, squares.BLOCK // max(1, width))))
     run_tasks(tasks)
-    return total(narrow + wide, ord)
+    return limbs_of(narrow, ord) + limbs_of(wide, ord) if wide else limbs_of(narrow, ord)
 
 
 def _into_bins(kernel: Kernel, given: tuple[Host, ...], dtype: str, free: list[Host], first: int, last: int) -> None:

@@ -8,6 +8,7 @@ May import: `numpy`, `islices.kernels.compiling`.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, cast
 
@@ -15,8 +16,9 @@ import numpy as np
 
 from islices.kernels.compiling import INTEGER, Kernel, compile_kernel, inline, matrix, vector
 
-__all__ = ["CUT", "LIMBS", "add_bins_kernel", "round_kernel", "total"]
+__all__ = ["CUT", "LIMBS", "add_bins_kernel", "limbs_of", "round_kernel", "rounded"]
 
+Host = np.ndarray[Any, Any]
 #: Bits below 1 of a term's first cut, and between the two.
 CUT = 48
 #: The exponent of the lowest bit there is, that of a float64's least square, and limbs up to the highest, of a sum of
@@ -103,9 +105,17 @@ def round_kernel() -> Kernel:
     return compile_kernel(_round, (vector(np.int64), INTEGER))
 
 
-def total(bins: list[np.ndarray[Any, Any]], ord: int) -> float:
-    """What the bins hold together, of squares the root, rounded once, to float64. NaN or infinite, if a number is."""
+def limbs_of(bins: Sequence[Host], ord: int) -> Host:
+    """What bins of one kind hold together: the same limbs whatever parts they were filled in."""
     limbs = np.zeros(LIMBS + 2, np.int64)
-    for part in bins:
-        add_bins_kernel()(part, ord, limbs)
+    if bins:
+        whole = bins[0] if len(bins) == 1 else np.sum(bins, axis=0)
+        add_bins_kernel()(whole, ord, limbs)
+        limbs[LIMBS:] = limbs[LIMBS:] != 0
+    return limbs
+
+
+def rounded(limbs: Host, ord: int) -> float:
+    """The sum in limbs, of squares the root, rounded once, to float64. NaN or infinite, if a number is. limbs
+    change."""
     return float(round_kernel()(limbs, ord))

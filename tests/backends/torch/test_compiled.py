@@ -261,6 +261,7 @@ def of_a_maximum(s: IndexedSlices, w: torch.Tensor) -> torch.Tensor:
 TABLE = Table(weights())
 
 
+@pytest.mark.repeats_where(lambda fn: fn is not of_the_norm)
 @pytest.mark.parametrize("fn", [of_the_norm, of_a_dense_table, of_weights, of_a_maximum])
 def test_gradients_that_pass_through_calls_break_the_graph(fn: Callable[..., Any]) -> None:
     w = weights().requires_grad_()

@@ -151,6 +151,8 @@ def measure(group: Group, framework: str) -> dict[Any, Any]:
             given = {"group": ranks, "replicated": replicated}
             for order in ORDERS:
                 found[size, name, "norm", order] = outcome(islices.global_norm, tree, order, **given)
+            with islices.use_kernels(group.rank > 1):
+                found[size, name, "norm", "kernels on some"] = outcome(islices.global_norm, tree, **given)
             for limit in max_norms:
                 found[size, name, limit] = outcome(islices.clip_by_global_norm, tree, limit, **given)
             for how in (*(PRESETS if size == SIZE else ()), "raise", "zero"):
@@ -357,7 +359,19 @@ def test_two_small_collectives(ranks: Ranks) -> None:
     for found in ranks.values:
         collectives, received = found["traffic"]
         assert collectives == 2
-        assert received <= 2 * 256 * (SIZE - 1)
+        assert received <= (256 + 4096) * (SIZE - 1)
+
+
+@pytest.mark.repeats_where(lambda ranks: ranks == "torch")
+@pytest.mark.parametrize("ranks", ENGINES, indirect=True)
+def test_ranks_without_kernels_find_the_same(ranks: Ranks) -> None:
+    for what, n, _, found in each_rank(ranks, "kernels"):
+        for name in gradients():
+            got, expected = found[n, name, "norm", "kernels on some"], found[n, name, "norm", 2]
+            if isinstance(expected, tuple):
+                assert got == expected, what
+            else:
+                same(got, expected, f"{what}: {name}")
 
 
 # ---------------------------------------------------------------------- without processes
