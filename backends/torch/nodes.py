@@ -52,7 +52,7 @@ class New:
 
     __slots__ = ("dtype", "like", "shape")
 
-    def __init__(self, like: torch.Tensor, shape: Sequence[Any], dtype: torch.dtype | None = None) -> None:
+    def __init__(self, like: torch.Tensor, shape: Sequence[int | Count], dtype: torch.dtype | None = None) -> None:
         self.like, self.shape, self.dtype = like, shape, dtype or like.dtype
 
     def fake(self, sizes: dict[Count, Any]) -> torch.Tensor:
@@ -249,8 +249,8 @@ def _slices(
     B: Any, values: torch.Tensor, index: torch.dtype, shape: Any, count: Any, *, coalesced: bool = False
 ) -> IndexedSlices:
     """New slices of a dense shape, count of them."""
-    rows: Any = New(values, (count, *shape[1:]))
-    return IndexedSlices._trusted(B, rows, New(values, (count,), index), shape, coalesced=coalesced)
+    rows, names = New(values, (count, *shape[1:])), New(values, (count,), index)
+    return IndexedSlices._trusted(B, rows, names, shape, coalesced=coalesced)
 
 
 def _dense(leaf: Any) -> Any:
