@@ -48,7 +48,7 @@ def our_ways(name: str, framework: Framework, problem: Problem) -> dict[str, Rea
 
 def _ready(name: str, framework: Framework, problem: Problem, compiled: Any) -> Way:
     B, optimizer = get_backend(name), OPTIMIZERS[problem.case.optimizer]
-    tables = [framework.table(x) for x in problem.start()]
+    tables = [Table(framework.table(x)) for x in problem.start()]
     states, remark = optimizer.init(tables), nothing
     step = whole_step(framework.total, optimizer, problem.case.clip)
     if compiled is not None:
@@ -60,7 +60,7 @@ def _ready(name: str, framework: Framework, problem: Problem, compiled: Any) -> 
         held[0], held[1], loss = step(held[0], held[1], *next(feed))
         return loss
 
-    return Way(call, lambda: held[0], remark)
+    return Way(call, lambda: [table.weights for table in held[0]], remark)
 
 
 def whole_step(total: Callable[[Any], Any], optimizer: Any, clip: bool) -> Step:
@@ -77,7 +77,7 @@ def whole_step(total: Callable[[Any], Any], optimizer: Any, clip: bool) -> Step:
     differentiated = value_and_grad(loss)
 
     def step(tables: Any, states: Any, ids: list[Any], target: Any) -> tuple[Any, Any, Any]:
-        value, gradients = differentiated([Table(x) for x in tables], ids, target)
+        value, gradients = differentiated(tables, ids, target)
         if clip:
             gradients, _ = clip_by_global_norm(gradients, MAX_NORM)
         tables, states = optimizer.step(tables, gradients, states, donate=True)
