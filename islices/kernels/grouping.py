@@ -13,7 +13,7 @@ import numpy as np
 
 from islices.kernels.compiling import Kernel, compile_kernel, inline, vector
 
-__all__ = ["bounds_kernel", "group_kernel"]
+__all__ = ["bounds_kernel", "group_kernel", "runs_kernel"]
 
 #: Bits sorted by at a time, at most: the counts of so many digits stay in the first-level cache.
 DIGIT = 11
@@ -99,6 +99,26 @@ def group_kernel(dtype: np.dtype[Any]) -> Kernel:
     """The compiled `_group` for int32 or int64 indices."""
     place = vector(np.uint64)
     return compile_kernel(_group, (vector(dtype, readonly=True), place, place, vector(dtype)))
+
+
+def _runs(segments: Any, starts: Any, named: Any) -> Any:
+    """How many numbers there are in segments, which ascend: named has them first, starts where their runs begin, with
+    the end behind them."""
+    count = np.uint64(0)
+    for i in range(np.uint64(len(segments))):
+        if i == np.uint64(0) or segments[i] != segments[i - np.uint64(1)]:
+            named[count] = segments[i]
+            starts[count] = i
+            count += np.uint64(1)
+    starts[count] = len(segments)
+    return np.int64(count)
+
+
+@cache
+def runs_kernel(dtype: np.dtype[Any]) -> Kernel:
+    """The compiled `_runs` for int32 or int64 numbers."""
+    place = vector(np.uint64)
+    return compile_kernel(_runs, (vector(dtype, readonly=True), place, place))
 
 
 def _bounds(indices: Any) -> Any:

@@ -19,7 +19,7 @@ from islices.dtypes import dtype_name
 from islices.kernels import squares
 from islices.kernels.compiling import Kernel
 from islices.kernels.folding import fold_kernel, sum_kernel
-from islices.kernels.grouping import bounds_kernel, group_kernel
+from islices.kernels.grouping import bounds_kernel, group_kernel, runs_kernel
 from islices.kernels.scaling import scale_kernel
 from islices.kernels.threads import get_num_threads, rouse, run_parts
 from islices.kernels.totals import limbs_of, rounded
@@ -213,13 +213,12 @@ def read_bags(table: Host, ids: Host, segments: Host, bags: int) -> Host:
     """The sums of the table's rows ids by segment, ascending, left to right; zeros where a bag has none. ids and
     segments are in range."""
     rows, name = _rows(table)
-    into = zeros((bags, rows.shape[1]), rows.dtype)
-    counts = np.bincount(segments, minlength=bags)
-    named = np.flatnonzero(counts)
-    starts = np.zeros(len(named) + 1, np.uint64)
-    np.cumsum(counts[named], out=starts[1:])
-    order = _places(ids)
-    given = (rows, _ready(order), starts, _places(named), into)
+    starts, named = np.empty(len(segments) + 1, np.uint64), np.empty(bags, np.uint64)
+    count = runs_kernel(segments.dtype)(_ready(segments), starts, named)
+    # where each bag has some, nothing is left for the zeros
+    into = (empty if count == bags else zeros)((bags, rows.shape[1]), rows.dtype)
+    starts = starts[: count + 1]
+    given = (rows, _ready(_places(ids)), starts, named[:count], into)
     run_tasks([_of_rows(fold_kernel(name), given, starts, rows.shape[1])])
     return _as_values(into, table)
 
