@@ -123,12 +123,19 @@ def differentiate(
         _depth.reset(token)
         for recorder in recorders:
             recorder.state = "closed"
-    dense, rest = gradients[: len(recorded)], iter(gradients[len(recorded) :])
+    dense, rest = gradients[: len(recorded)], iter(_apart(gradients[len(recorded) :], gradients[: len(recorded)]))
     lookups = [
         [LookedUp(next(rest), ids, extras, static) for _, ids, extras, static in recorder.looked_up]
         for recorder in recorders
     ]
     return loss if inner else loss.detach(), aux, dense, lookups
+
+
+def _apart(upstreams: list[torch.Tensor], dense: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The gradients that arrived at rows, in memory that those of variables do not share: of an addition autograd hands
+    one tensor to both, and the caller may change the latter in place before the former are read."""
+    held = {x.untyped_storage().data_ptr() for x in dense if x.device.type == "cpu"}
+    return [x.clone() if held and x.untyped_storage().data_ptr() in held else x for x in upstreams]
 
 
 def _in_functorch() -> bool:

@@ -116,3 +116,15 @@ def test_a_factor_waits_only_where_nobody_can_change_the_values() -> None:
     assert times(half, 0.5) is None, "each product is rounded"
     same(half.values, now.values * np.float32(0.5))
     assert expand(late.backend, Slots(now.values)) is now.values
+
+
+def test_a_gradient_of_bags_shares_no_memory_with_that_of_a_variable() -> None:
+    torch = pytest.importorskip("torch")
+
+    def loss(table: Any, bias: Any, ids: Any) -> Any:
+        return ((islices.lookup(table, ids, combiner="sum") + bias) ** 2).sum()
+
+    table, bias = islices.Table(torch.ones(4, 2)), torch.zeros(2, 2)
+    _, (g, of_bias) = islices.value_and_grad(loss, (0, 1))(table, bias, torch.tensor([[0, 1], [2, 2]]))
+    of_bias.zero_()
+    assert g.values.tolist() == [[4.0, 4.0]] * 4
