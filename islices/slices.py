@@ -143,8 +143,10 @@ class IndexedSlices:
 
     def __getattr__(self, name: str) -> Any:
         """The values that are not there yet: Python asks here for what is not set."""
-        if name != "values" or self._slots is None:
+        if name != "values":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        if self._slots is None:  # another thread has computed them meanwhile
+            return object.__getattribute__(self, name)
         values = IndexedSlices._compute(self)
         if not self.backend.is_traced(values):  # a value of one trace does not outlive it
             object.__setattr__(self, "values", values)
