@@ -226,7 +226,9 @@ def bag_slices(
         indices = B.reshape(ids, (size_of(B.shape(ids)),))
     check_range(B, indices, num_rows)
     slots = Slots(upstream, _where_present(B, indices, present), num_rows, positions=segments)
-    return IndexedSlices._deferred(B, slots, (num_rows, *B.shape(upstream)[1:]))
+    s = IndexedSlices._deferred(B, slots, (num_rows, *B.shape(upstream)[1:]))
+    # what is recorded is recorded now: the tape may have ended when the values are read
+    return s.replace(values=s.values) if B.records_gradient(upstream) else s
 
 
 def empty_slices(B: Backend, weights: Array) -> IndexedSlices:

@@ -32,6 +32,10 @@ def plain(x: Array) -> Array:
 
 
 # ---------------------------------------------------------------------- by rows
+#: A function of weights and ids to what is looked up.
+Reader = Callable[[Array, Array], Array]
+
+
 class Recorder:
     """The lookups in one table within one `differentiate`."""
 
@@ -45,11 +49,11 @@ class Recorder:
         self.found: list[tuple[Array, Array, tuple[Array, ...], Any]] = []
 
     def lookup(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any) -> Array:
+        return self.bags(weights, ids, extras, static, self.backend.read_rows)
+
+    def bags(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any, read: Reader) -> Array:
         self._check_place()
-        if self.outer is None:
-            rows = self.backend.read_rows(weights, ids)
-        else:
-            rows = self.outer.lookup(weights, ids, extras, static)
+        rows = read(weights, ids) if self.outer is None else self.outer.bags(weights, ids, extras, static, read)
         rows = tf.identity(rows)  # a tensor of its own, which nothing else watches
         self.tape.watch(rows)
         self.found.append((rows, tf.identity(ids), extras, static))  # a variable of ids may change
