@@ -234,26 +234,28 @@ class Clip(NamedTuple):
     factor: Any  # what they are multiplied by, in float64, where that is all; a number, or an array of shape (1,)
     #: for their gradient, what `islices.derivatives.attach_scaled` takes; None where the norm is a constant
     attached: tuple[Array, Array, Array] | None
+    traced: bool = False  # whether the norm is
 
 
 def _clipped(leaf: Any, clip: Clip | None, formula: ClipFormula) -> Any:
     """A leaf with what clip makes of its values."""
     if clip is None:
         return leaf
-    if isinstance(leaf, IndexedSlices) and clip.attached is None and clip.factor is not None:
+    sparse = isinstance(leaf, IndexedSlices)
+    if sparse and leaf._slots is not None and clip.attached is None and clip.factor is not None:
         later = times(leaf, _rounded(leaf, clip.factor))
         if later is not None:
             return later
-    B, values = parts(leaf)
+    B, values = (leaf.backend, leaf.values) if sparse else parts(leaf)
     if clip.attached is None:
-        clipped = clip.scaled(B, values, leaf._look if isinstance(leaf, IndexedSlices) else None)
+        clipped = clip.scaled(B, values, leaf._look if sparse else None)
     else:
         clipped = clip.scaled(B, derivatives.constant(B, values), None)
         member = derivatives.of_leaf(leaf, raw=True)
         clipped = derivatives.attach_scaled(B, clipped, member, *clip.attached, slack=formula.slack)
-    if not isinstance(leaf, IndexedSlices):
+    if not sparse:
         return clipped
-    if clip.factor is not None and modes.is_traced(B, clipped):
+    if clip.traced and clip.factor is not None:
         return known_times(leaf, _rounded(leaf, clip.factor), clipped)
     return IndexedSlices._trusted(
         B, clipped, leaf.indices, leaf.dense_shape, coalesced=leaf.coalesced, padded=leaf.padded
@@ -278,7 +280,7 @@ def _clipper(first: Any, total: Total, limit: Limit, formula: ClipFormula, nonfi
         return None
     with contextlib.nullcontext() if known else E.scope():
         norm = exact if formula.wide else E.astype(exact, total.dtype)
-        most = limit.of(E, "float64" if formula.wide else total.dtype)
+        most = limit.number if known else limit.of(E, "float64" if formula.wide else total.dtype)
         if E is modes.HOST:
             zeroed = nonfinite == "zero" and not math.isfinite(exact[0])
             steps = None if zeroed else _known_steps(E, norm, most, formula)
@@ -288,9 +290,10 @@ def _clipper(first: Any, total: Total, limit: Limit, formula: ClipFormula, nonfi
             traced = formula.steps(E, norm, most)
             scaled, steps = _traced_scaling(E, traced, finite), None if nonfinite == "zero" else traced
     factor = steps[0][1] if steps and len(steps) == 1 and steps[0][0] == "mul" else None
-    if total.attached is None:
-        return Clip(scaled, factor, None)
-    return Clip(scaled, factor, _ingredients(get_backend(first), E, total.attached, norm, limit, formula, nonfinite))
+    attached = None
+    if total.attached is not None:
+        attached = _ingredients(get_backend(first), E, total.attached, norm, limit, formula, nonfinite)
+    return Clip(scaled, factor, attached, E is not modes.HOST)
 
 
 def _known_steps(E: Backend, norm: Array, most: Any, formula: ClipFormula) -> list[tuple[str, float]]:

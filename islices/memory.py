@@ -31,6 +31,8 @@ _first_byte: Callable[[Any], c_char] = c_char.from_buffer
 def empty(shape: Sequence[int], dtype: Any, allocate: Callable[..., Host] = np.empty) -> Host:
     """An uninitialised C-ordered array whose memory starts at a multiple of 64 bytes."""
     dtype = np.dtype(dtype)
+    if dtype.hasobject:  # references, which are never uninitialised
+        return allocate(shape, dtype)
     nbytes = math.prod(shape) * dtype.itemsize
     if allocate is np.empty and nbytes >= LARGE:
         return _Block.array(tuple(shape), dtype)

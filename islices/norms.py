@@ -136,7 +136,7 @@ def of_one_framework(leaves: Sequence[Leaf | None]) -> list[Any]:
     adopted, backends = [], []
     for leaf in filter(None, leaves):
         adopted.append(leaf.adopted)
-        backends.append(get_backend(leaf.adopted))
+        backends.append(leaf.adopted.backend if isinstance(leaf.adopted, IndexedSlices) else get_backend(leaf.adopted))
     if len(backends) > 1:
         check_one_framework(backends, "tree")
     return adopted
@@ -182,7 +182,10 @@ class Seen(NamedTuple):
 def look_at(leaf: Any) -> Seen:
     """What is to be known of a leaf to measure it; TypeError for one of integers, which have no norm here."""
     sparse = isinstance(leaf, IndexedSlices)
-    B, arrays = (leaf.backend, leaf._arrays) if sparse else (get_backend(leaf), (leaf,))
+    if sparse:
+        B, arrays = leaf.backend, (leaf.values, leaf.indices) if leaf._slots is None else leaf._arrays
+    else:
+        B, arrays = get_backend(leaf), (leaf,)
     on_host = B.host_only or modes.on_host()
     look = (leaf._look if sparse else None) or B.look(arrays, views=on_host)
     if look.dtypes[0] not in FLOATS:
@@ -313,10 +316,12 @@ def _stored(seen: Seen, raw: bool) -> Stored:
 def _grouped(compiled: Any, found: Sequence[Seen], raw: bool) -> list[Stored] | None:
     """(values, order, starts) of leaves on the host, as kernels sum duplicates on the way, the latter two None where
     nothing is to be summed; None for indices that they do not group."""
-    stored = []
+    stored, named = [], []
     for seen in found:
         stored.append(_stored(seen, raw))
-    groups = list(compiled.group_all([indices for _, indices, _ in stored if indices is not None]))
+        if stored[-1][1] is not None:
+            named.append(stored[-1][1])
+    groups = [compiled.group(named[0])] if len(named) == 1 else list(compiled.group_all(named))
     if None in groups:
         return None
     remaining = iter(groups)

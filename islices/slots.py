@@ -58,12 +58,12 @@ def _without_sentinels(B: Backend, values: Array, indices: Array, *, rows: int |
 
 def times(s: IndexedSlices, factor: float | Array) -> IndexedSlices | None:
     """s with each value times a factor of the type of their sums, to be computed when it is read; None where s has one
-    already, or memory that others may change before that."""
-    B, slots = s.backend, slots_of(s)
-    if slots.factor is not None or not (s._slots or B.is_traced(slots.values)):
+    already, or values, which others may change before that."""
+    slots = s._slots
+    if slots is None or slots.factor is not None:
         return None
     slots = slots._replace(factor=factor)
-    return IndexedSlices._deferred(B, slots, s.dense_shape, coalesced=s.coalesced, padded=s.padded)
+    return IndexedSlices._deferred(s.backend, slots, s.dense_shape, coalesced=s.coalesced, padded=s.padded)
 
 
 def known_times(s: IndexedSlices, factor: Array, values: Array) -> IndexedSlices:

@@ -74,7 +74,9 @@ def _ready(x: Host) -> Host:
 
 def _rows(values: Host) -> tuple[Host, str]:
     """(values as a matrix of what kernels take, their dtype)"""
-    values = _ready(values)
+    flags = values.flags
+    if not (flags.c_contiguous and flags.aligned and values.dtype.isnative):
+        values = _ready(values)
     name = dtype_name(values.dtype)
     if name == "float16":
         values = values.view(np.uint16)
@@ -98,7 +100,9 @@ def _places(ids: Host) -> Host:
 
 def bounds(indices: Host) -> tuple[int, int, bool]:
     """The least and the greatest of at least one int32 or int64, and whether they strictly ascend."""
-    indices = _ready(indices)
+    flags = indices.flags
+    if not (flags.c_contiguous and flags.aligned and indices.dtype.isnative):
+        indices = _ready(indices)
     return bounds_kernel(indices.dtype)(indices)  # type: ignore[no-any-return]
 
 
@@ -175,7 +179,9 @@ def group(indices: Host) -> Groups | None:
     n = len(indices)
     if n >= ROUSED:
         rouse()
-    indices = _ready(indices)
+    flags = indices.flags
+    if not (flags.c_contiguous and flags.aligned and indices.dtype.isnative):
+        indices = _ready(indices)
     order, starts, ids = np.empty(n, np.uint64), np.empty(n + 1, np.uint64), np.empty(n, indices.dtype)
     count = group_kernel(indices.dtype)(indices, order, starts, ids)
     return None if count < 0 else (order, ids[:count], starts[: count + 1])
@@ -241,7 +247,9 @@ def sum_rows(values: Host, indices: Host, rows: int | None, *, loose: bool) -> t
 def _sum_few(values: Host, indices: Host) -> tuple[Host, Host] | None:
     """The same by one thread and one call: how many rows there are is known when they are there."""
     rows, name = _rows(values)
-    indices = _ready(indices)
+    flags = indices.flags
+    if not (flags.c_contiguous and flags.aligned and indices.dtype.isnative):
+        indices = _ready(indices)
     n, width = rows.shape
     sums = np.empty(rows.size + ALIGNMENT // rows.itemsize, rows.dtype)
     ids = np.empty(n + ALIGNMENT // indices.itemsize, indices.dtype)

@@ -45,17 +45,23 @@ def fused_steps(works: Sequence[Work]) -> list[tuple[Any, dict[str, Array]] | No
         if work.traced:
             done[k] = traced_step(work) if work.touched else None
         elif work.apply is None:
-            opened = _opened(work)
+            opened = _opened(compiled, work)
             if opened is not None:
                 begun.append((k, opened))
-    grouped = compiled.group_all([x.gradient[1] for _, x in begun if len(x.gradient) > 1])
-    named = [next(grouped) if len(x.gradient) > 1 else None for _, x in begun]
+    indices = []
+    for _, x in begun:
+        if len(x.gradient) > 1:
+            indices.append(x.gradient[1])
+    grouped = iter((compiled.group(indices[0]),) if len(indices) == 1 else compiled.group_all(indices))
     tasks: list[Any] = []
-    for (_, x), groups in zip(begun, named, strict=True):
-        tasks += _tasks(x, groups)
+    some: list[Host | None] = []  # the rows of each that move; None: all
+    for _, x in begun:
+        named = next(grouped) if len(x.gradient) > 1 else None
+        some.append(named[1] if x.work.touched and named else None)
+        tasks += _tasks(compiled, x, named, some[-1])
     compiled.run_tasks(tasks)
-    for (k, x), groups in zip(begun, named, strict=True):
-        done[k] = _finished(x, groups)
+    for (k, x), rows in zip(begun, some, strict=True):
+        done[k] = _finished(x, rows)
     return done
 
 
@@ -69,26 +75,13 @@ class _Opened(NamedTuple):
     changed: Array
     results: Sequence[Array]
     factor: Any  # of the gradient's values; None: 1
-
-    @property
-    def target(self) -> Host:
-        """What is stepped."""
-        return self.state.get("master", self.weights)
-
-    @property
-    def own(self) -> list[Host]:
-        """The formula's own state."""
-        return [self.state[spec.name] for spec in self.work.formula.state]
-
-    def moves(self, named: Groups | None) -> Host | None:
-        """The rows that move; None: all."""
-        return named[1] if self.work.touched and named else None
+    target: Host  # what is stepped
+    own: Sequence[Host]  # the formula's own state
 
 
-def _opened(work: Work) -> _Opened | None:
+def _opened(compiled: Any, work: Work) -> _Opened | None:
     """The step's arrays to be written into; None where they are not there, and nothing has happened."""
-    B, grad, compiled = work.B, work.grad, kernels.active()
-    assert compiled is not None, "asked before"
+    B, grad = work.B, work.grad
     gradient, factor = work.views if B.host_only or modes.on_host() else None, None
     if work.frozen is not None and isinstance(grad, IndexedSlices):
         grad, gradient = without_frozen(grad, work.frozen), None
@@ -105,14 +98,16 @@ def _opened(work: Work) -> _Opened | None:
         return None
     (weights, *views), (changed, *results) = opened
     state = dict(zip(work.arrays, views, strict=True))
-    return _Opened(work, gradient, weights, state, changed, results, factor)
+    own = []
+    for spec in work.formula.state:
+        own.append(state[spec.name])
+    target = state.get("master", weights)
+    return _Opened(work, gradient, weights, state, changed, results, factor, target, own)
 
 
-def _tasks(x: _Opened, named: Groups | None) -> list[Any]:
+def _tasks(compiled: Any, x: _Opened, named: Groups | None, some: Host | None) -> list[Any]:
     """What the kernels have to do, in any order."""
-    compiled, work = kernels.active(), x.work
-    assert compiled is not None, "asked before"
-    formula, values, some = work.formula, x.gradient[0], x.moves(named)
+    work, formula, values = x.work, x.work.formula, x.gradient[0]
     if len(x.gradient) > 2:
         named = compiled.placed(named, x.gradient[2])
     if some is None and (formula.squares == "row" or any(spec.per_row for spec in formula.state)):  # a row at a time
@@ -128,9 +123,9 @@ def _tasks(x: _Opened, named: Groups | None) -> list[Any]:
     return tasks
 
 
-def _finished(x: _Opened, named: Groups | None) -> tuple[Any, dict[str, Array]]:
+def _finished(x: _Opened, some: Host | None) -> tuple[Any, dict[str, Array]]:
     """The table and the state, the table rounded from its master and the step counted."""
-    work, weights, some = x.work, x.weights, x.moves(named)
+    work, weights = x.work, x.weights
     if x.target is not weights:
         for ids in row_blocks(weights.shape, work.frozen) if some is None else [some]:
             weights[ids] = modes.HOST.astype(x.target[ids], modes.HOST.dtype(weights))

@@ -135,7 +135,10 @@ def _repeated_squares(base: float) -> tuple[float, ...]:
 @lru_cache(maxsize=256)
 def power_of(base: float, t: int) -> float:
     """base^t as `Numbers.power` has it."""
-    factors = [x if t >> k & 1 else 1.0 for k, x in enumerate(_repeated_squares(base))]
+    factors = list(_repeated_squares(base))
+    for k in range(len(factors)):
+        if not t >> k & 1:
+            factors[k] = 1.0
     while len(factors) > 1:
         factors = list(map(operator.mul, factors[: len(factors) // 2], factors[len(factors) // 2 :]))
     return factors[0]
@@ -165,10 +168,12 @@ def _known_numbers(formula: Formula, hyper: tuple[tuple[str, Any], ...], count: 
     known = last.get(None, last.get(count))
     if known is None:
         h, found = dict(hyper), []
-        numbers = Numbers(modes.HOST, np.array((count,), np.int32), np.array((as_float(h["lr"]),)), h)
+        lr = h["lr"] if type(h["lr"]) is float else as_float(h["lr"])
+        numbers = Numbers(modes.HOST, np.array((count,), np.int32), np.array((lr,)), h)
         with quiet():
             for x in _in_order(formula, numbers):
-                found.append(x.item() if isinstance(x, np.ndarray) else as_float(x))
+                number = x.item() if isinstance(x, np.ndarray) else x
+                found.append(number if type(number) is float else as_float(number))
             known = np.array(found, wide)
         if len(last) >= COUNTS:
             last.clear()

@@ -227,7 +227,10 @@ def step_tables(optimizer: Optimizer, table: Any, grad: Any, state: Any, donate:
 
 def take_steps(works: Sequence[Work]) -> list[tuple[Any, dict[str, Array]]]:
     """The tables and the states after steps that share nothing: by kernels, together, or by the primitives."""
-    taken = [work for work in works if work.grad is not None]
+    taken = []
+    for work in works:
+        if work.grad is not None:
+            taken.append(work)
     fused = iter(fused_steps(taken))
     done = []
     for work in works:
@@ -246,7 +249,10 @@ def check_works(works: Sequence[Work], names: Sequence[str] = ()) -> None:
         parts.append((B, work.weights, True, where + "table"))
         for name, x in work.arrays.items():
             parts.append((B, x, True, f"{where}state[{name!r}]"))
-        for x in grad._arrays if isinstance(grad, IndexedSlices) else (grad,):
+        given = (grad,)
+        if isinstance(grad, IndexedSlices):
+            given = (grad.values, grad.indices) if grad._slots is None else grad._arrays
+        for x in given:
             parts.append((B, x, False, where + "grad"))
     if parts:
         check_apart(parts)

@@ -47,3 +47,8 @@ def test_an_interrupt_amid_an_allocation(at: int, monkeypatch: pytest.MonkeyPatc
     assert made.__array_interface__["data"][0] % memory.ALIGNMENT == 0
     del made
     assert len(memory._free) == 1, "the memory is free for the next"
+
+
+def test_references_are_never_uninitialised() -> None:
+    assert memory.empty((2, 3), object).tolist() == [[None] * 3] * 2
+    assert memory.zeros((2,), object).tolist() == [0, 0]

@@ -98,8 +98,8 @@ MUTANTS = [
     Mutant(
         "tensorflow-read-checked-reads-row-0",  # medium, traced
         "backends/tensorflow/segments.py",
-        "    return tf.where(valid, found, tf.zeros_like(found))\n",
-        "    return found\n",
+        "        return tf.where(column, found, tf.zeros_like(found))\n",
+        "        return found\n",
         "tensorflow",
         "In a graph an id out of range reads row 0 in place of zeros: a lookup with such an id in a tf.function.",
     ),
@@ -124,10 +124,9 @@ MUTANTS = [
     ),
     Mutant(
         "jax-sum-rows-one-slot-short",  # blatant, traced
-        "backends/jax/host_calls.py",
-        "        fold(values[c], order, starts, starts[:0], sums[c], 0, named)\n        sums[c, named:] = 0\n",
-        "        full = min(named, n - 1)\n        fold(values[c], order, starts, starts[:0], sums[c], 0, full)\n"
-        "        sums[c, full:] = 0\n",
+        "backends/jax/handlers.py",
+        "    named = carray(data(operand(frame, 3)), calls, I64)[call]\n",
+        "    named = min(carray(data(operand(frame, 3)), calls, I64)[call], n - 1)\n",
         "jax",
         "The traced result is taken to hold one row fewer than slots: in jit, where all indices are distinct, the last row's "
         "sum is zero.",
@@ -208,8 +207,8 @@ MUTANTS = [
     Mutant(
         "kernels-fold-keeps-last",  # blatant
         "islices/kernels/folding.py",
-        "            out[row, j] += load(values[p, j])\n",
-        "            out[row, j] = load(values[p, j])\n",
+        "            out[row, j] += term(values[p, j], factor)\n",
+        "            out[row, j] = term(values[p, j], factor)\n",
         "numpy",
         "The last duplicate is kept in place of the sum: two to four slots of one row (of five, the unrolled part alone is "
         "right).",
@@ -234,8 +233,8 @@ MUTANTS = [
     Mutant(
         "kernels-fold-pairs-in-the-unrolled-loop",  # narrow
         "islices/kernels/folding.py",
-        "            some = (out[row, j] + load(values[p, j])) + load(values[q, j])\n",
-        "            some = out[row, j] + (load(values[p, j]) + load(values[q, j]))\n",
+        "            some = (out[row, j] + term(values[p, j], factor)) + term(values[q, j], factor)\n",
+        "            some = out[row, j] + (term(values[p, j], factor) + term(values[q, j], factor))\n",
         "numpy",
         "Another order of additions once four more slots of a row are there: five or more duplicates whose sums round.",
     ),
@@ -442,8 +441,8 @@ MUTANTS = [
     Mutant(
         "optimizer-empty-gradient-is-no-step",  # narrow
         "islices/optim/fused.py",
-        '    state["step"] += 1\n',
-        '    state["step"] += int(len(gradient[0]) > 0)\n',
+        "    step[0] = step[0] + 1\n",
+        "    step[0] = step[0] + int(len(x.gradient[0]) > 0)\n",
         "numpy",
         "The step is not counted for a gradient without slices: state['step'] after an empty gradient, and bias corrections "
         "thereafter.",
