@@ -17,7 +17,7 @@ from islices.conformance.tools.bench.rounds import Call
 __all__ = ["fbgemm_model", "fbgemm_ways", "why_no_fbgemm"]
 
 #: optimizer -> FBGEMM's name of it, and its numbers as `limit.OPTIMIZERS` has them
-KINDS: dict[str, tuple[str, dict[str, float]]] = {
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "sgd": ("EXACT_SGD", {}),
     "adagrad": ("EXACT_ADAGRAD", {"eps": 1e-10}),
     "rowwise_adagrad": ("EXACT_ROWWISE_ADAGRAD", {"eps": 1e-8}),
