@@ -116,11 +116,11 @@ def test_while_another_thread_compiles_for_jax(tmp_path: Path) -> None:
         s = islices.IndexedSlices(np.ones((3, 2), np.float32), np.array([1, 4, 1]), (6, 2))
         t = islices.convert(s, "jax")
         from islices.backends.jax import host_calls
-        other = threading.Thread(target=lambda: host_calls.target("sum_rows", "int32", "float32"))
+        other = threading.Thread(target=lambda: host_calls.sum_target("float32"))
         other.start()
         while host_calls._lock._lock.acquire(blocking=False):
             host_calls._lock._lock.release()
-        pid = fork(lambda: host_calls.target("group", "int32"), 60)
+        pid = fork(lambda: host_calls.groups_target("int32"), 60)
         assert ended(pid) == 0
         other.join()
         """,
