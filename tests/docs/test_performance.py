@@ -2,8 +2,8 @@
 
 ``python tests/docs/test_performance.py`` writes the page's tables from the runs anew. The runs are made by::
 
-    islices bench --part step --repeat 15 --json docs/performance.json
-    OMP_WAIT_POLICY=PASSIVE islices bench --part step -b torch --repeat 15 --json docs/performance-passive.json
+    islices bench --part step --repeat 9 --json docs/performance.json
+    OMP_WAIT_POLICY=PASSIVE islices bench --part step -b torch --repeat 9 --json docs/performance-passive.json
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "performance.md"
 #: run -> the command that made it
 RUNS = {
-    "performance.json": "islices bench --part step --repeat 15",
-    "performance-passive.json": "OMP_WAIT_POLICY=PASSIVE islices bench --part step -b torch --repeat 15",
+    "performance.json": "islices bench --part step --repeat 9",
+    "performance-passive.json": "OMP_WAIT_POLICY=PASSIVE islices bench --part step -b torch --repeat 9",
 }
 
 
