@@ -327,7 +327,7 @@ def ids_beyond_the_table(backend: Backend) -> None:
     def looked_up(table: Any, ids: Any) -> Any:
         return islices.lookup(table, ids), islices.lookup(table, ids, combiner="mean")
 
-    refused = ""
+    refused, each, means = "", None, None
     try:
         each, means = backend.trace(looked_up)(backend.asarray(rows), backend.asarray(ids))
     except IndexError as error:

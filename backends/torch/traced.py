@@ -278,7 +278,7 @@ def _recorded(x: Any, tables: list[Recorded], variables: list[torch.Tensor]) -> 
     if type(x) is dict:
         return {name: _recorded(y, tables, variables) for name, y in x.items()}
     if type(x) in (list, tuple):
-        return type(x)([_recorded(y, tables, variables) for y in x])
+        return type(x)([_recorded(y, tables, variables) for y in x])  # pyright: ignore[reportArgumentType]
     return _leaf(x)
 
 
@@ -311,7 +311,9 @@ def _gradients(
     variables: list[torch.Tensor],
 ) -> tuple[torch.Tensor, Any, list[torch.Tensor]]:
     """(loss, aux, the gradients of the variables, then those of what the tables' lookups returned)"""
-    out = fn(*full, **kwargs)
+    out: Any = fn(*full, **kwargs)
+    loss: Any
+    aux: Any
     if has_aux and not (isinstance(out, (list, tuple)) and len(out) == 2):
         _break("what fn returned")
     loss, aux = out if has_aux else (out, None)
