@@ -243,7 +243,7 @@ def _clipped(leaf: Any, clip: Clip | None, formula: ClipFormula) -> Any:
         return leaf
     sparse = isinstance(leaf, IndexedSlices)
     if sparse and leaf._slots is not None and clip.attached is None and clip.factor is not None:
-        later = times(leaf, _rounded(leaf, clip.factor))
+        later = times(leaf, round_scalar(leaf.backend, leaf._arrays[0], clip.factor, "mul"))
         if later is not None:
             return later
     B, values = (leaf.backend, leaf.values) if sparse else parts(leaf)
@@ -256,19 +256,10 @@ def _clipped(leaf: Any, clip: Clip | None, formula: ClipFormula) -> Any:
     if not sparse:
         return clipped
     if clip.traced and clip.factor is not None:
-        return known_times(leaf, _rounded(leaf, clip.factor), clipped)
+        return known_times(leaf, round_scalar(B, values, clip.factor, "mul"), clipped)
     return IndexedSlices._trusted(
         B, clipped, leaf.indices, leaf.dense_shape, coalesced=leaf.coalesced, padded=leaf.padded
     )
-
-
-def _rounded(leaf: IndexedSlices, factor: Any) -> Any:
-    """A factor in the type that values are multiplied in."""
-    B, like = leaf.backend, leaf._arrays[0]
-    if isinstance(factor, float):
-        return round_scalar(B, like, factor, "mul")
-    with B.scope():
-        return B.astype(factor, wide_dtype(B.dtype(like)))
 
 
 def _clipper(first: Any, total: Total, limit: Limit, formula: ClipFormula, nonfinite: str) -> Clip | None:

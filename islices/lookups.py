@@ -6,14 +6,13 @@ SPEC clauses 2, 12 and 19. Where bags lie is in `islices.layouts`, what they are
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from islices import modes
 from islices.arguments import check_flag, show
-from islices.backend import Array, Backend, Source
+from islices.backend import Array, Backend, Reader, Source
 from islices.bags import COMBINERS, Combiner, read_bags, reduce_bags
 from islices.embedding import resolve_padding_idx, zeros_where_false
 from islices.ids import Invalid, check_ids, check_invalid, check_mask, check_range
@@ -197,10 +196,6 @@ def lookup_source(table: Any, padding_idx: Any) -> tuple[Backend, Source, Lookup
     if own is not None and padding not in (None, own):
         raise ValueError(f"padding_idx: got {padding_idx}; accepted is the table's own, {own}")
     return B, source, LookupOptions(own if padding is None else padding, scale_by_freq)
-
-
-#: A function of weights and ids to bags of rows.
-Reader: TypeAlias = Callable[[Array, Array], Array]
 
 
 def _read(

@@ -11,7 +11,7 @@ from typing import Any
 
 from islices import modes
 from islices.backend import Array, Backend, Slots
-from islices.linear import scale_values
+from islices.linear import number_of, scale_values
 from islices.slices import IndexedSlices
 
 __all__ = ["expand", "known_factor", "known_times", "slots_of", "times"]
@@ -39,7 +39,7 @@ def _values_of(s: IndexedSlices) -> Array:
 def known_factor(B: Backend, slots: Slots) -> float | None:
     """The factor of slots on the host as a number: a compiled program leaves an array."""
     factor = slots.factor
-    return factor if factor is None or isinstance(factor, float) else float(B.to_numpy(factor).reshape(()))
+    return factor if factor is None or isinstance(factor, float) else number_of(B, factor)
 
 
 def _number(B: Backend, factor: Any) -> Any:
@@ -47,7 +47,7 @@ def _number(B: Backend, factor: Any) -> Any:
     if isinstance(factor, float):
         return factor
     if not B.is_traced(factor):
-        return float(B.to_numpy(factor).reshape(()))
+        return number_of(B, factor)
     with B.scope():
         return B.reshape(factor, ())
 

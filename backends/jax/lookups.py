@@ -21,7 +21,7 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from islices.backend import Array
+from islices.backend import Array, Reader
 
 __all__ = ["RECORDER", "attach", "attach_p", "bags_p", "hidden_p", "lookup_p", "operand_p", "read"]
 
@@ -190,9 +190,7 @@ class Recorder:
     def lookup(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any) -> Array:
         return lookup_p.bind(weights, ids, *extras, static=static, axes=())
 
-    def bags(
-        self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any, read: Callable[[Array, Array], Array]
-    ) -> Array:
+    def bags(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any, read: Reader) -> Array:
         bags = read(hidden_p.bind(weights), ids)
         segments, each, *others = extras
         # of one axis, so that those of a loop or a map have one more

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from islices.backend import LookedUp, Source, Transform
+from islices.backend import LookedUp, Reader, Source, Transform
 from islices.backends.mxnet.memory import mx
 
 __all__ = ["Recorder", "differentiate", "paused", "record_function"]
@@ -52,9 +52,7 @@ class Recorder:
         """The rows, as what the loss is differentiated with respect to; constants where nothing is recorded."""
         return self.bags(weights, ids, extras, static, self.read_rows)
 
-    def bags(
-        self, weights: Any, ids: Any, extras: tuple[Any, ...], static: Any, read: Callable[[Any, Any], Any]
-    ) -> Any:
+    def bags(self, weights: Any, ids: Any, extras: tuple[Any, ...], static: Any, read: Reader) -> Any:
         """`lookup` of what read makes of weights and ids."""
         if not self.open:
             raise TypeError(

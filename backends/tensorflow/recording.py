@@ -16,7 +16,7 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 
 import islices
-from islices.backend import Array, Backend, Gradient, LookedUp, Source, Transform
+from islices.backend import Array, Backend, Gradient, LookedUp, Reader, Source, Transform
 
 __all__ = ["custom_gradient", "dense_gradient", "differentiate", "here", "per_sample_gradients", "user_code"]
 
@@ -32,10 +32,6 @@ def plain(x: Array) -> Array:
 
 
 # ---------------------------------------------------------------------- by rows
-#: A function of weights and ids to what is looked up.
-Reader = Callable[[Array, Array], Array]
-
-
 class Recorder:
     """The lookups in one table within one `differentiate`."""
 

@@ -16,16 +16,12 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from islices.backend import Array, Backend, Gradient, GradientOfValue, LookedUp, Source, Transform
+from islices.backend import Array, Backend, Gradient, GradientOfValue, LookedUp, Reader, Source, Transform
 
 __all__ = ["custom_gradient", "differentiate", "is_recorded", "per_sample_gradients", "with_gradient"]
 
 #: How many differentiations the current one is nested in: gradients of an inner one are differentiable themselves.
 _depth: ContextVar[int] = ContextVar("islices_torch_depth", default=0)
-
-
-#: A function of weights and ids to what is looked up.
-Reader = Callable[[Array, Array], Any]
 
 
 class Recorder:

@@ -21,6 +21,7 @@ __all__ = [
     "LookedUp",
     "OtherUse",
     "ProductUse",
+    "Reader",
     "Source",
     "TableUse",
     "Transform",
@@ -97,6 +98,8 @@ class OtherUse:
     what: str
 
 
+#: A function of weights and ids to what is looked up: rows, or bags of them.
+Reader = Callable[[Array, Array], Array]
 #: What happened to a captured weight.
 Use = LayerUse | ProductUse | OtherUse
 #: What happened to a differentiated table.
