@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from rank_checks import dense_over_ranks, mean, over_ranks, same
+from rank_checks import dense_over_ranks, mean, meet, over_ranks, same
 
 from islices.conformance.ranks import run_ranks
 
@@ -150,8 +150,8 @@ def fail_together(group):
 
 
 # ---------------------------------------------------------------------- ranks that die, or are late
-def test_a_killed_rank():
-    ran = run_ranks("jax", 3, f"{__file__}:killed")
+def test_a_killed_rank(tmp_path):
+    ran = run_ranks("jax", 3, f"{__file__}:killed", {"folder": str(tmp_path)})
     assert ran.ranks[1].returncode == -signal.SIGKILL
     for rank in (0, 2):
         kinds, text, _ = ran.ranks[rank].error
@@ -160,8 +160,9 @@ def test_a_killed_rank():
         assert float(text.partition(" s: ")[0]) < 10, text  # gloo sees the connection go; no timeout is waited for
 
 
-def killed(group):
+def killed(group, folder):
     group.all_gather(np.zeros(8, np.uint8))
+    meet(folder, group)
     if group.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     raise_later(group)

@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 import pytest
-from rank_checks import dense_over_ranks, mean, over_ranks, same
+from rank_checks import dense_over_ranks, mean, meet, over_ranks, same
 
 from islices.conformance.ranks import run_ranks
 
@@ -68,7 +68,7 @@ def check_slices(got, parts, op, case):
 
 
 # ---------------------------------------------------------------------- on every worker process
-def workers(group, ending, every=True):
+def workers(group, ending, folder, every=True):
     """What is checked on workers in one launch, every type or only trees of some, and then how it ends for them."""
     import tensorflow as tf
 
@@ -81,6 +81,7 @@ def workers(group, ending, every=True):
     trees(group)
     errors_on_every_rank(group)
     assert tf.distribute.get_replica_context().num_replicas_in_sync == 1, "no scope is left entered"
+    meet(folder, group)
     return {"slow": slow, "killed": killed}[ending](group)
 
 
@@ -253,15 +254,16 @@ def killed(group):
 
 
 @pytest.mark.soak
-def test_two_workers_and_a_slow_one():
-    found = run_ranks("tensorflow", 2, f"{__file__}:workers", {"ending": "slow"}, timeout=60)
+def test_two_workers_and_a_slow_one(tmp_path):
+    keywords = {"ending": "slow", "folder": str(tmp_path)}
+    found = run_ranks("tensorflow", 2, f"{__file__}:workers", keywords, timeout=60)
     seconds, _ = found.values
     assert 1.0 < seconds < 3.5, seconds
 
 
 @pytest.mark.parametrize(("size", "every"), [(2, False), pytest.param(4, True, marks=pytest.mark.repeats)])
-def test_workers_and_a_killed_one(size, every):
-    keywords = {"ending": "killed", "every": every}
+def test_workers_and_a_killed_one(tmp_path, size, every):
+    keywords = {"ending": "killed", "folder": str(tmp_path), "every": every}
     found = run_ranks("tensorflow", size, f"{__file__}:workers", keywords, timeout=60)
     *others, dead = found.ranks
     assert (dead.said, dead.returncode) == (False, 9), (dead, found.output[-1][-3000:])

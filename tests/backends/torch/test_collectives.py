@@ -20,6 +20,7 @@ from rank_checks import (
     exchanges,
     folded,
     gathers,
+    meet,
 )
 
 from islices.conformance.ranks import Ranks, run_ranks
@@ -249,7 +250,7 @@ def check_timeout_of_the_call(group: Group) -> None:
 CHECKS = [name for name in list(globals()) if name.startswith("check_")]
 
 
-def all_checks(group: Group) -> dict[str, str]:
+def all_checks(group: Group, folder: str) -> dict[str, str]:
     """name -> what went wrong on this rank."""
     found = {}
     for name in CHECKS:
@@ -259,6 +260,7 @@ def all_checks(group: Group) -> dict[str, str]:
         except Exception:
             found[name] = traceback.format_exc()
         dist.barrier()
+    meet(folder, group)
     found["killed"] = killed(group)
     return found
 
@@ -283,8 +285,9 @@ def killed(group: Group) -> str:
 
 
 @pytest.fixture(scope="module")
-def ranks() -> Ranks:
-    return run_ranks("torch", SIZE, f"{__file__}:all_checks", timeout=TIMEOUT)
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
+    keywords = {"folder": str(tmp_path_factory.mktemp("ranks"))}
+    return run_ranks("torch", SIZE, f"{__file__}:all_checks", keywords, timeout=TIMEOUT)
 
 
 @pytest.mark.parametrize("name", [*CHECKS, "killed"])
