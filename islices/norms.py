@@ -321,7 +321,7 @@ def _grouped(compiled: Any, found: Sequence[Seen], raw: bool) -> list[Stored] | 
         stored.append(_stored(seen, raw))
         if stored[-1][1] is not None:
             named.append(stored[-1][1])
-    groups = [compiled.group(named[0])] if len(named) == 1 else list(compiled.group_all(named))
+    groups = compiled.group_kept(named)
     if None in groups:
         return None
     remaining = iter(groups)

@@ -19,7 +19,8 @@ from islices.dtypes import dtype_name
 from islices.kernels import squares
 from islices.kernels.compiling import Kernel
 from islices.kernels.folding import fold_kernel, sum_kernel
-from islices.kernels.grouping import bounds_kernel, group_kernel, runs_kernel
+from islices.kernels.grouping import bounds_kernel, group_kernel, placed_kernel, runs_kernel
+from islices.kernels.repeating import keep_groups, kept_groups
 from islices.kernels.scaling import scale_kernel
 from islices.kernels.threads import get_num_threads, rouse, run_parts
 from islices.kernels.totals import limbs_of, rounded
@@ -36,6 +37,7 @@ __all__ = [
     "fold",
     "group",
     "group_all",
+    "group_kept",
     "is_packed",
     "limbs",
     "norm",
@@ -176,6 +178,9 @@ def _of_rows(work: Kernel, given: tuple[Any, ...], starts: Host, width: int, *, 
 def group(indices: Host) -> Groups | None:
     """(order, ids, starts): positions sorted by index and stably, the distinct indices ascending, and where each one's
     run starts in order, with the end appended; order and starts unsigned. None for indices beyond what is packed."""
+    known = kept_groups(indices)
+    if known is not None:
+        return known
     n = len(indices)
     if n >= ROUSED:
         rouse()
@@ -200,10 +205,19 @@ def group_all(indices: Sequence[Host]) -> Iterator[Groups | None]:
     return iter(found)
 
 
+def group_kept(indices: Sequence[Host]) -> list[Groups | None]:
+    """`group` of each, kept for the next call of it with the same indices: a norm is followed by a step."""
+    found = list(group_all(indices))
+    keep_groups(list(zip(indices, found, strict=True)))
+    return found
+
+
 def placed(groups: Groups, positions: Host) -> Groups:
     """The groups of slots whose values lie at positions, none of them negative."""
-    order, ids, starts = groups
-    return _places(positions[order]), ids, starts
+    (order, ids, starts), positions = groups, _ready(positions)
+    places = np.empty(len(order), np.uint64)
+    placed_kernel(positions.dtype)(positions, order, places)
+    return places, ids, starts
 
 
 def fold(values: Host, order: Host, starts: Host) -> Host:
