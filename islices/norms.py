@@ -241,7 +241,7 @@ def _by_kernel(compiled: Any, stored: Sequence[Stored], ord: int) -> float | Non
         if few is not None:
             return few
     leaves = _grouped(compiled, stored)
-    return None if leaves is None else compiled.norm(leaves, ord)  # type: ignore[no-any-return]
+    return None if leaves is None else compiled.norm(leaves, ord)
 
 
 def _by_traced_kernel(found: Sequence[Seen], ord: int, raw: bool) -> tuple[Backend, Array] | None:

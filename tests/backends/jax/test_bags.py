@@ -1,4 +1,4 @@
-"""Bags and small products in jitted programs by compiled kernels: the bits of eager code and of XLA, transformations."""
+"""Bags and small products in jitted programs by compiled kernels: bits of eager code and of XLA, transformations."""
 
 from __future__ import annotations
 
