@@ -10,6 +10,8 @@ changes no left fold, shapes stay static, and the gradient has one slice for eac
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -86,25 +88,53 @@ def read_bags(
     B: Backend, table: Array, ids: Array, segments: Array, bags: Array, combiner: str, keep: Array | None = None
 ) -> Array:
     """The bags of a table's rows, ids (n,), as `reduce_bags` forms them; "sum", "mean" or "sqrtn"."""
-    arrays = [table, ids, segments, bags, *([] if keep is None else [keep])]
-    views = modes.host_views(B, arrays)
-    compiled = kernels.active()
     # a mean is rounded once: sums of 16 bits would have been, before
-    if compiled is None or views is None or (combiner != "sum" and views[0].itemsize == 2):
+    wide = combiner == "sum" or B.dtype(table) not in ("float16", "bfloat16")
+    sums = None
+    if wide and modes.is_traced(B, table, ids, segments):
         with B.scope():
-            rows = B.read_rows(table, ids)
-        return reduce_bags(B, rows, segments, bags, combiner, keep=keep)
+            sums = B.traced_bags(table, ids, segments, bags, keep, _sums_of_rows(B))
+    elif wide:
+        sums = _sums_on_host(B, table, ids, segments, bags, keep)
+    if sums is None:
+        return _bags_of_rows(B, table, ids, segments, bags, keep, combiner)
+    given = [sums, segments, bags, *([] if keep is None else [keep])]
+    return sums if combiner == "sum" else modes.run(_divide_sums, B, given, combiner=combiner)
+
+
+def _sums_on_host(
+    B: Backend, table: Array, ids: Array, segments: Array, bags: Array, keep: Array | None
+) -> Array | None:
+    """The bags' sums by a compiled kernel; None where none can be called."""
+    compiled = kernels.active()
+    views = modes.host_views(B, [table, ids, segments, bags, *([] if keep is None else [keep])]) if compiled else None
+    if compiled is None or views is None:
+        return None
     named = views[1:3] if keep is None else [x[views[4] != 0] for x in views[1:3]]
     if (named[1][1:] < named[1][:-1]).any():  # the places of a tf.SparseTensor may come in any order
         order = np.argsort(named[1], kind="stable")
         named = [x[order] for x in named]
-    sums = compiled.read_bags(views[0], *named, len(views[3]))
-    if combiner != "sum":
-        with modes.HOST.scope():
-            members = None if keep is None else views[4]
-            divisor = _divisor(modes.HOST, views[2], views[3], members, None, combiner, modes.HOST.dtype(sums))
-            sums = _divided(modes.HOST, sums, divisor)
-    return B.from_host(sums, table)
+    return B.from_host(compiled.read_bags(views[0], *named, len(views[3])), table)
+
+
+def _bags_of_rows(
+    B: Backend, table: Array, ids: Array, segments: Array, bags: Array, keep: Array | None, combiner: str
+) -> Array:
+    with B.scope():
+        rows = B.read_rows(table, ids)
+    return reduce_bags(B, rows, segments, bags, combiner, keep=keep)
+
+
+@cache
+def _sums_of_rows(B: Backend) -> Callable[[Array, Array, Array, Array, Array | None], Array]:
+    """The same object each time, by which compiled code is found again."""
+    return partial(_bags_of_rows, B, combiner="sum")
+
+
+def _divide_sums(B: Backend, sums: Array, segments: Array, bags: Array, *keep: Array, combiner: str) -> Array:
+    divisor = _divisor(B, segments, bags, keep[0] if keep else None, None, combiner, B.dtype(sums))
+    assert divisor is not None, "not a plain sum"
+    return _divided(B, sums, divisor)
 
 
 def divided_upstream(

@@ -308,10 +308,10 @@ def _lookup_bags(
 def _reads_bags(request: _Request) -> bool:
     """Whether rows need not be there apart: nobody differentiates by them, or by bags as well. (The gradient of masked
     members is zeros, not that of their bag.)"""
-    B, source, ids = request[:3]
+    B, source = request[:2]
     if source.recorder is not None:
         return request.mask is None and hasattr(source.recorder, "bags")
-    return not (B.records_gradient(source.weights) or B.is_traced(source.weights) or B.is_traced(ids))
+    return not B.records_gradient(source.weights)
 
 
 def members(

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-__all__ = ["keep_groups", "kept_groups"]
+__all__ = ["FEWEST", "keep_groups", "kept_groups"]
 
 Host = np.ndarray[Any, Any]
 #: (order, ids, starts) of `islices.kernels.grouping`
