@@ -10,6 +10,8 @@ changes no left fold, shapes stay static, and the gradient has one slice for eac
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from types import ModuleType
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -17,8 +19,17 @@ import numpy as np
 from islices import kernels, modes
 from islices.backend import Array, Backend
 from islices.exact_norms import row_sums
+from islices.linear import wide_dtype
 
-__all__ = ["COMBINERS", "Combiner", "divided_upstream", "read_bags", "reduce_bags", "reduce_bags_backward"]
+__all__ = [
+    "COMBINERS",
+    "Combiner",
+    "bags_of_views",
+    "divided_upstream",
+    "read_bags",
+    "reduce_bags",
+    "reduce_bags_backward",
+]
 
 #: How the rows of a bag become one.
 Combiner: TypeAlias = Literal["sum", "mean", "sqrtn", "max"]
@@ -85,26 +96,52 @@ def reduce_bags_backward(
 def read_bags(
     B: Backend, table: Array, ids: Array, segments: Array, bags: Array, combiner: str, keep: Array | None = None
 ) -> Array:
-    """The bags of a table's rows, ids (n,), as `reduce_bags` forms them; "sum", "mean" or "sqrtn"."""
+    """The bags of a table's rows, ids (n,), as `reduce_bags` forms them; "sum", "mean" or "sqrtn".
+
+    Traced ids that are out of range do not count.
+    """
     arrays = [table, ids, segments, bags, *([] if keep is None else [keep])]
-    views = modes.host_views(B, arrays)
-    compiled = kernels.active()
+    dtype = B.dtype(table)
     # a mean is rounded once: sums of 16 bits would have been, before
-    if compiled is None or views is None or (combiner != "sum" and views[0].itemsize == 2):
+    compiled = kernels.active() if combiner == "sum" or wide_dtype(dtype) == dtype else None
+    views = modes.host_views(B, arrays) if compiled else None
+    if compiled and views:
+        return B.from_host(bags_of_views(compiled, views, combiner), table)
+
+    def by_operations(table: Array, ids: Array, segments: Array, bags: Array, *given: Array) -> Array:
+        keep = given[0] if given else None
         with B.scope():
+            if B.is_traced(ids):
+                named = B.astype(B.in_range(ids, B.shape(table)[0]), "int32")
+                keep = named if keep is None else keep * named
             rows = B.read_rows(table, ids)
         return reduce_bags(B, rows, segments, bags, combiner, keep=keep)
-    named = views[1:3] if keep is None else [x[views[4] != 0] for x in views[1:3]]
+
+    if compiled and modes.on_host() and modes.is_traced(B, *arrays):
+        with B.scope():
+            traced = B.traced_bags(arrays, combiner, by_operations)
+        if traced is not None:
+            return traced
+    return by_operations(*arrays)
+
+
+def bags_of_views(
+    compiled: ModuleType, views: Sequence[np.ndarray[Any, Any]], combiner: str
+) -> np.ndarray[Any, Any]:
+    """`read_bags` by compiled kernels on arrays of the host, keep the last where there is one; ids and segments are in
+    range."""
+    table, ids, segments, bags, *keep = views
+    named = [ids, segments] if not keep else [x[keep[0] != 0] for x in (ids, segments)]
     if (named[1][1:] < named[1][:-1]).any():  # the places of a tf.SparseTensor may come in any order
         order = np.argsort(named[1], kind="stable")
         named = [x[order] for x in named]
-    sums = compiled.read_bags(views[0], *named, len(views[3]))
-    if combiner != "sum":
-        with modes.HOST.scope():
-            members = None if keep is None else views[4]
-            divisor = _divisor(modes.HOST, views[2], views[3], members, None, combiner, modes.HOST.dtype(sums))
-            sums = _divided(modes.HOST, sums, divisor)
-    return B.from_host(sums, table)
+    sums: np.ndarray[Any, Any] = compiled.read_bags(table, *named, len(bags))
+    if combiner == "sum":
+        return sums
+    H = modes.HOST
+    with H.scope():
+        divisor = _divisor(H, segments, bags, keep[0] if keep else None, None, combiner, H.dtype(sums))
+        return _divided(H, sums, divisor)
 
 
 def divided_upstream(

@@ -326,6 +326,14 @@ class TensorflowBackend(Backend):
     ) -> Sequence[Array] | None:
         return host_calls.step(formula, slots, numbers, tables, otherwise)
 
+    def traced_bags(
+        self, arrays: Sequence[Array], combiner: str, otherwise: Callable[..., Array]
+    ) -> Array | None:
+        table, *given = arrays
+        if segments_of.is_vectorized():
+            return None
+        return host_calls.bags(recording.plain(table), given, combiner, otherwise)
+
     def in_place(self, x: Array) -> bool:
         return not isinstance(x, tf.Tensor)
 
