@@ -125,9 +125,7 @@ def read_bags(
     return by_operations(*arrays)
 
 
-def bags_of_views(
-    compiled: ModuleType, views: Sequence[np.ndarray[Any, Any]], combiner: str
-) -> np.ndarray[Any, Any]:
+def bags_of_views(compiled: ModuleType, views: Sequence[np.ndarray[Any, Any]], combiner: str) -> np.ndarray[Any, Any]:
     """`read_bags` by compiled kernels on arrays of the host, keep the last where there is one; ids and segments are in
     range."""
     table, ids, segments, bags, *keep = views

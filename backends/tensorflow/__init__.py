@@ -31,7 +31,14 @@ from tensorflow.python.eager import record
 from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as possible_gradient_types
 
 from islices.backend import Array, Backend, Gradient, LookedUp, NativeParts, RaggedParts, Slots, Source, Transform, Use
-from islices.backends.tensorflow import host_calls, keras_layers, memory, ragged, recording
+from islices.backends.tensorflow import (
+    host_calls,
+    keras_layers,
+    memory,
+    ragged,
+    recording,
+    vectorizing,  # noqa: F401
+)
 from islices.backends.tensorflow import segments as segments_of
 from islices.backends.tensorflow.sparse import indexed_slices, take_apart
 from islices.slots import expand
@@ -326,9 +333,7 @@ class TensorflowBackend(Backend):
     ) -> Sequence[Array] | None:
         return host_calls.step(formula, slots, numbers, tables, otherwise)
 
-    def traced_bags(
-        self, arrays: Sequence[Array], combiner: str, otherwise: Callable[..., Array]
-    ) -> Array | None:
+    def traced_bags(self, arrays: Sequence[Array], combiner: str, otherwise: Callable[..., Array]) -> Array | None:
         table, *given = arrays
         if segments_of.is_vectorized():
             return None

@@ -12,7 +12,6 @@ May import: `tensorflow`, `numpy`, the core, this folder.
 
 from __future__ import annotations
 
-import contextlib
 import uuid
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -23,7 +22,6 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import record
 from tensorflow.python.ops import control_flow_util
-from tensorflow.python.ops.parallel_for import pfor
 from tensorflow.python.ops.resource_variable_ops import variable_accessed
 
 from islices import kernels, modes
@@ -38,6 +36,8 @@ from islices.optim.formulas import Formula
 __all__ = ["bags", "compiled_by_xla", "kernels_here", "norm", "step", "sum_rows"]
 
 Host = np.ndarray[Any, Any]
+#: What XLA's error names where it meets a host call: TensorFlow lets nobody else say it.
+_TRACED_OUTSIDE = "islices_traced_outside_of_jit_compile.accepted_is_jit_compile_True_on_this_function_too"
 #: Makes the steps of graphs that run at the same time one after the other: each sees whole rows.
 _stepping = Lock()
 
@@ -72,8 +72,7 @@ def _mark() -> str | None:
 def _if_here(call: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
     """What call gives where the graph runs in this process, else what otherwise gives."""
     with record.stop_recording():  # the gradient is given by whoever calls, or there is none
-        # the scope is what XLA's error names, where a function that was traced before is called within jit_compile
-        with tf.device("CPU:0"), tf.name_scope("islices_traced_outside_of_jit_compile"):
+        with tf.device("CPU:0"), tf.name_scope(_TRACED_OUTSIDE):
             handle = tf.raw_ops.VarHandleOp(dtype=tf.bool, shape=[], shared_name=_mark())
             here = tf.raw_ops.VarIsInitializedOp(resource=handle)
 
@@ -82,24 +81,6 @@ def _if_here(call: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
                 return otherwise()
 
         return tf.cond(here, call, by_operations)
-
-
-def _register_pfor() -> None:
-    """Tell tf.vectorized_map that the mark is the same for all members: it would make a loop of it, and of the call."""
-
-    def handle(given: Any) -> Any:
-        attributes = {name: given.get_attr(name) for name in ("dtype", "shape", "shared_name", "container")}
-        return pfor.wrap(tf.raw_ops.VarHandleOp(**attributes), False)
-
-    def initialized(given: Any) -> Any:
-        return pfor.wrap(tf.raw_ops.VarIsInitializedOp(resource=given.unstacked_input(0)), False)
-
-    for name, converter in (("VarHandleOp", handle), ("VarIsInitializedOp", initialized)):
-        with contextlib.suppress(KeyError):  # TensorFlow has one of its own
-            pfor.RegisterPFor(name)(converter)
-
-
-_register_pfor()
 
 
 # ---------------------------------------------------------------------- sums of rows
@@ -185,7 +166,7 @@ def _grouped(slots: Slots) -> list[Array]:
 
 
 def _groups_and_number(rows: int | None, indices: Host, *positions: Host) -> tuple[Host, ...]:
-    """(order, ids, starts, number): number is of one element, the values, or none where positions say which they are."""
+    """(order, ids, starts, number): number holds how many values there are, or nothing where positions name them."""
     number = np.array([] if positions else [len(indices)], np.int64)
     order, ids, starts = _groups(indices, rows, *positions)
     return order.view(np.int64), ids, starts.view(np.int64), number

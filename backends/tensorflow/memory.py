@@ -51,6 +51,9 @@ def view(x: Array) -> np.ndarray[Any, Any] | None:
         if not tf.executing_eagerly():
             return None
         with tf.init_scope():  # a read that no tape sees
+            own = x if isinstance(x, tf.Variable) else x.value
+            if is_plain(own):  # after a gather or scatter by rows reading would copy: see `exclusive`
+                tf.raw_ops.DisableCopyOnRead(resource=own.handle)
             x = tf.convert_to_tensor(x)
     if tf.is_symbolic_tensor(x) or not on_cpu(x):
         return None

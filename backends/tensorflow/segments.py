@@ -38,7 +38,7 @@ def number(segments: Array) -> Array:
 
 
 def in_range(indices: Array, rows: int | None) -> Array:
-    if rows is not None and tf.is_symbolic_tensor(indices) and kernels_here() is not None:
+    if rows is not None and tf.is_symbolic_tensor(indices) and kernels_here() and not is_vectorized():
         # one comparison on CPU: a negative number is above all others without its sign
         unsigned = tf.uint32 if indices.dtype == tf.int32 else tf.uint64
         return tf.less(tf.bitcast(indices, unsigned), tf.constant(min(rows, unsigned.max), unsigned))

@@ -261,9 +261,7 @@ class Rows(Arrays):
         return None
 
     @optional("the primitives do it")
-    def traced_bags(
-        self, arrays: Sequence[Array], combiner: str, otherwise: Callable[..., Array]
-    ) -> Array | None:
+    def traced_bags(self, arrays: Sequence[Array], combiner: str, otherwise: Callable[..., Array]) -> Array | None:
         """In traced code: the bags of a table's rows by a compiled kernel, with the gradient of ``otherwise(*arrays)``,
         which is the same in the framework's operations. arrays are those of `islices.bags.read_bags`: the table, ids,
         segments, bags, and keep if there is one. None where no kernel can be called."""
