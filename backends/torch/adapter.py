@@ -33,7 +33,7 @@ from islices.backend import (
     Transform,
     Use,
 )
-from islices.backends.torch import compiling, layers, ragged, recording
+from islices.backends.torch import compiling, layers, ragged, recording, threads
 from islices.backends.torch.arithmetic import as_tensors, in_bags, rounded_sqrt, sum_bags
 
 __all__ = ["TorchBackend", "backend", "check_data"]

@@ -21,7 +21,7 @@ from islices.locks import Lock
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-__all__ = ["address", "get_num_threads", "rouse", "run_parts", "set_num_threads"]
+__all__ = ["address", "get_num_threads", "rouse", "run_parts", "set_num_threads", "share"]
 
 #: As many threads as can be set: more than any machine has cores.
 MOST = 2**15 - 1
@@ -31,6 +31,8 @@ _threads: int | None = None
 #: The same where machine code reads it, 0 before it is first needed.
 _count = ctypes.c_int64(0)
 _pool: ThreadPoolExecutor | None = None
+Shared = Callable[[Callable[[], None], int], bool]
+_shared: Shared | None = None
 
 
 def set_num_threads(n: int) -> None:
@@ -121,10 +123,25 @@ def _cores() -> int:
         return os.cpu_count() or 1
 
 
+def share(run: Shared | None) -> None:
+    """From now on `run_parts` asks run, a framework's own threads, first: run(work, n) calls work in up to n threads at
+    once and returns when all have, or returns False and has called nothing."""
+    global _shared
+    _shared = run
+
+
 def run_parts(work: Callable[..., Any], parts: Iterable[tuple[Any, ...]]) -> None:
     """work(*part) for every part, in as many threads as are set. work raises nothing."""
     listed = list(parts)
     todo = iter(listed)  # shared: each part is taken once
+
+    def all_left() -> None:
+        for part in todo:
+            work(*part)
+
+    threads = min(get_num_threads(), len(listed))
+    if _shared is not None and threads > 1 and _shared(all_left, threads):
+        return
     ended = Semaphore(0)  # counts parts, not helpers: one that was refused a thread may begin all the same
 
     def some() -> None:
@@ -135,7 +152,7 @@ def run_parts(work: Callable[..., Any], parts: Iterable[tuple[Any, ...]]) -> Non
                 ended.release()
 
     helpers = []
-    for _ in range(min(get_num_threads(), len(listed)) - 1):
+    for _ in range(threads - 1):
         try:
             helpers.append(_workers().submit(some))
         except RuntimeError:  # the interpreter is ending, or the pool was just replaced
