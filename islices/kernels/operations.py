@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from islices.dtypes import dtype_name
-from islices.kernels import squares
+from islices.kernels import recent, squares
 from islices.kernels.compiling import Kernel
 from islices.kernels.folding import fold_kernel, sum_kernel
 from islices.kernels.grouping import bounds_kernel, group_kernel, runs_kernel
@@ -177,6 +177,8 @@ def group(indices: Host) -> Groups | None:
     """(order, ids, starts): positions sorted by index and stably, the distinct indices ascending, and where each one's
     run starts in order, with the end appended; order and starts unsigned. None for indices beyond what is packed."""
     n = len(indices)
+    if n >= ROUSED and (known := recent.find(indices)):
+        return known
     if n >= ROUSED:
         rouse()
     flags = indices.flags
@@ -184,7 +186,12 @@ def group(indices: Host) -> Groups | None:
         indices = _ready(indices)
     order, starts, ids = np.empty(n, np.uint64), np.empty(n + 1, np.uint64), np.empty(n, indices.dtype)
     count = group_kernel(indices.dtype)(indices, order, starts, ids)
-    return None if count < 0 else (order, ids[:count], starts[: count + 1])
+    if count < 0:
+        return None
+    groups = order, ids[:count], starts[: count + 1]
+    if n >= ROUSED:
+        recent.keep(indices, groups)
+    return groups
 
 
 def group_all(indices: Sequence[Host]) -> Iterator[Groups | None]:
