@@ -1,8 +1,10 @@
 """torch's own threads for compiled kernels too.
 
 After an operation, OpenMP's threads wait for the next one by spinning, some milliseconds, unless OMP_WAIT_POLICY is
-PASSIVE: beside threads of our own, they would take a core from every kernel that follows. So kernels run in the team
-that torch's operations run in, which is there at once. May import: `torch`, `islices.kernels.threads`.
+PASSIVE: beside threads of our own, they would take a core from every kernel that follows. So kernels that the main
+thread calls run in the team that its operations run in, which is there at once. Every other thread has a team to
+itself, which need not be there yet: from those, the pool of `islices.kernels.threads` serves all.
+May import: `torch`, `islices.kernels.threads`.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import ctypes
 import itertools
 import os
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,7 @@ import torch
 
 from islices.kernels.threads import share
 
-__all__: list[str] = []
+__all__ = ["lend", "run_shared"]
 
 _Work: Any = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
@@ -39,12 +42,15 @@ def _entry() -> Any:
     return None
 
 
-def _run(work: Callable[[], None], threads: int) -> bool:
+def run_shared(work: Callable[[], None], threads: int) -> bool:
     """work() in so many of the team's threads at most, the caller's among them; False where nothing has been run."""
-    team = torch.get_num_threads()  # another number would end threads, or start some
-    if team == 1 or _parallel is None or sys.is_finalizing():
+    if threading.get_ident() != threading.main_thread().ident or sys.is_finalizing():
         return False
-    tickets, raised = itertools.count(), []
+    team = torch.get_num_threads()  # another number would end threads, or start some
+    if team == 1:
+        return False
+    tickets = itertools.count()
+    raised: list[BaseException] = []
 
     def one(_: Any) -> None:
         try:
@@ -64,7 +70,12 @@ def _after_fork() -> None:
     share(None)
 
 
+def lend() -> None:
+    """Have kernels run in torch's threads from now on, where they can be called."""
+    if _parallel is not None:
+        share(run_shared)
+
+
 _parallel = _entry()
 if _parallel is not None:
-    share(_run)
     os.register_at_fork(after_in_child=_after_fork)

@@ -2,7 +2,8 @@
 
 numba's own layers are no choice: one kills forked children, one aborts when called from two threads at once. Here the
 caller works too and waits for nothing but parts that have begun, so that a busy pool costs speed, never progress; a
-forked child (a DataLoader's worker) makes itself a new pool. Bits do not depend on the number of threads: a part
+forked child (a DataLoader's worker) makes itself a new pool. A framework whose own threads would compete with these
+may lend them (`share`). Bits do not depend on the number of threads: a part
 writes what no other one does. May import: `islices.locks`.
 """
 
@@ -31,6 +32,7 @@ _threads: int | None = None
 #: The same where machine code reads it, 0 before it is first needed.
 _count = ctypes.c_int64(0)
 _pool: ThreadPoolExecutor | None = None
+#: run(work, n): see `share`.
 Shared = Callable[[Callable[[], None], int], bool]
 _shared: Shared | None = None
 
@@ -51,7 +53,9 @@ def set_num_threads(n: int) -> None:
 
     Notes
     -----
-    Results do not depend on it. Small calls run in the calling thread alone. SPEC clauses 3 and 20.
+    Results do not depend on it. Small calls run in the calling thread alone. Once torch is in use, kernels that the
+    main thread calls run in its threads: in torch.get_num_threads() of them at most, unless that is 1. SPEC clauses 3
+    and 20.
 
     Examples
     --------

@@ -196,7 +196,7 @@ class RowOptimizer(torch.optim.Optimizer):
         """What clips before each step, or None; TypeError or ValueError for what cannot."""
         if self.max_norm is None:
             return None
-        given = self.max_norm.item() if isinstance(self.max_norm, torch.Tensor) else self.max_norm
+        given = self.max_norm.detach() if isinstance(self.max_norm, torch.Tensor) else self.max_norm
         return limit_of(given), lookup_formula(BY_GLOBAL_NORM, semantics, "max_norm")
 
     def _clipped(self, works: list[Work]) -> list[Work]:
