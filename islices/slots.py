@@ -14,7 +14,7 @@ from islices.backend import Array, Backend, Slots
 from islices.linear import number_of, scale_values
 from islices.slices import IndexedSlices
 
-__all__ = ["expand", "known_factor", "known_times", "slots_of", "times"]
+__all__ = ["deferred", "expand", "known_factor", "known_times", "slots_of", "times"]
 
 
 def slots_of(s: IndexedSlices) -> Slots:
@@ -54,6 +54,13 @@ def _number(B: Backend, factor: Any) -> Any:
 
 def _without_sentinels(B: Backend, values: Array, indices: Array, *, rows: int | None) -> Array:
     return B.where(B.as_column(B.in_range(indices, rows), values), values, B.zeros_like(values))
+
+
+def deferred(s: IndexedSlices) -> IndexedSlices:
+    """s as `times` takes it; for callers who know that nobody changes its arrays before its values are read."""
+    if s._slots is not None:
+        return s
+    return IndexedSlices._deferred(s.backend, slots_of(s), s.dense_shape, coalesced=s.coalesced, padded=s.padded)
 
 
 def times(s: IndexedSlices, factor: float | Array) -> IndexedSlices | None:

@@ -150,6 +150,7 @@ def _grouped(slots: Slots) -> list[Array]:
 
     Norm and step of a gradient ask for the same: a graph has it once.
     """
+    assert slots.indices is not None, "nothing is grouped of dense leaves"
     graph = tf.compat.v1.get_default_graph()
     if not hasattr(graph, "_islices_groups"):
         graph._islices_groups = {}
@@ -217,12 +218,12 @@ def bags(table: Array, members: Sequence[Array], keep: Array | None, otherwise: 
 
         return tf.identity(found), gradient
 
-    return recorded(found, place)  # type: ignore[no-any-return]
+    return recorded(found, place)
 
 
 def _bags_of_variable(dtype: Any, shape: tuple[int, ...], resource: Array, *given: Array) -> Array:
-    views = [memory.view(x) for x in given]
-    return memory.adopt(_bags(memory.shared(resource, dtype, shape), *views))
+    ids, segments, bags, *keep = map(memory.fetch, given)
+    return memory.adopt(_bags(memory.shared(resource, dtype, shape), ids, segments, bags, *keep))
 
 
 def _bags(table: Host, ids: Host, segments: Host, bags: Host, *keep: Host) -> Host:

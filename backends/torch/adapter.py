@@ -33,7 +33,7 @@ from islices.backend import (
     Transform,
     Use,
 )
-from islices.backends.torch import compiling, layers, ragged, recording
+from islices.backends.torch import compiling, layers, ragged, recording, threads
 from islices.backends.torch.arithmetic import as_tensors, in_bags, rounded_sqrt, sum_bags
 from islices.memory import zeros
 
@@ -49,6 +49,8 @@ PLAIN = (torch.Tensor, torch.nn.Parameter)
 VIEWED = {getattr(torch, name): name for name in ("float16", "bfloat16", "float32", "float64", "int32", "int64")}
 #: Elements of float64 that stay in the caches; with more, torch would wake its other threads for every operation.
 BLOCK = 1 << 15
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # pyright: ignore[reportAttributeAccessIssue]
+_is_compiling = torch.compiler.is_compiling
 
 
 class TorchBackend(Backend):
@@ -78,12 +80,7 @@ class TorchBackend(Backend):
         return tuple(x.shape)
 
     def is_traced(self, x: Array) -> bool:
-        return (
-            torch.compiler.is_compiling()
-            or x.is_meta
-            or (type(x) is not torch.Tensor and hasattr(x, "fake_mode"))
-            or torch._C._functorch.is_functorch_wrapped_tensor(x)  # pyright: ignore[reportAttributeAccessIssue]
-        )
+        return _is_compiling() or x.is_meta or (type(x) not in PLAIN and hasattr(x, "fake_mode")) or _is_wrapped(x)
 
     def records_gradient(self, x: Array) -> bool:
         return recording.is_recorded(x)
@@ -102,7 +99,7 @@ class TorchBackend(Backend):
             return None
 
     def look(self, arrays: Sequence[Array], *, views: bool = True) -> Look:
-        if torch.compiler.is_compiling() or getattr(forward_ad, "_current_level", 0) >= 0:
+        if _is_compiling() or getattr(forward_ad, "_current_level", 0) >= 0:
             return super().look(arrays, views=views)
         dtypes, shapes, found = [], [], []
         for x in arrays:
@@ -111,7 +108,7 @@ class TorchBackend(Backend):
             if (
                 dtype is None
                 or type(x) not in PLAIN
-                or torch._C._functorch.is_functorch_wrapped_tensor(x)  # pyright: ignore[reportAttributeAccessIssue]
+                or _is_wrapped(x)
                 or not x.is_cpu
                 or x.is_neg()
                 or not x.untyped_storage().nbytes()
@@ -213,12 +210,9 @@ class TorchBackend(Backend):
                 f"s: got dense_shape {dense_shape}; accepted by a torch sparse COO tensor are fewer than 2^63 elements"
             )
         # the core has validated the indices, or the caller vouched for them
+        named = (indices if indices.dtype is torch.int64 else indices.to(torch.int64)).view(1, -1)
         return torch.sparse_coo_tensor(
-            (indices if indices.dtype is torch.int64 else indices.to(torch.int64))[None],
-            values,
-            cast("tuple[int, ...]", dense_shape),
-            is_coalesced=coalesced,
-            check_invariants=False,
+            named, values, cast("tuple[int, ...]", dense_shape), is_coalesced=coalesced, check_invariants=False
         )
 
     def on_device(self, x: Array, device: str) -> Array:
@@ -322,7 +316,7 @@ class TorchBackend(Backend):
             sums, ids = self.sum_duplicates(values, segments, count)
             return self.scatter_rows(sums, ids, (count or 0, *values.shape[1:]))
         out = torch.zeros((count or 0, *values.shape[1:]), dtype=values.dtype, device=values.device)
-        if torch._C._functorch.is_functorch_wrapped_tensor(values):  # pyright: ignore[reportAttributeAccessIssue]  # vmap adds out of place only
+        if _is_wrapped(values):  # vmap adds out of place only
             return out.index_add(0, segments, values)
         return out.index_add_(0, segments, values)
 
@@ -392,8 +386,7 @@ class TorchBackend(Backend):
             if tangents and forward_ad.unpack_dual(x).tangent is not None:
                 return None
             views.append(view)
-        for x in arrays:  # what was saved for a backward pass is known to be outdated by its version
-            increment_version(x)
+        increment_version(arrays)  # what was saved for a backward pass is known to be outdated by its version
         return views, list(arrays)
 
     # ------------------------------------------------------------------ differentiation
@@ -452,3 +445,4 @@ def _check_storage(x: torch.Tensor) -> None:
 
 
 backend = TorchBackend()
+threads.lend()

@@ -58,7 +58,7 @@ Host = np.ndarray[Any, Any]
 Groups = tuple[Host, Host, Host]
 
 #: Elements that are worth a second thread.
-SHARED = 1 << 16
+SHARED = 1 << 18
 #: Slots whose grouping, by one thread, takes longer than another one takes to wake up.
 ROUSED = 1 << 15
 #: Row numbers of rows that go where they are counted.

@@ -2,7 +2,8 @@
 
 numba's own layers are no choice: one kills forked children, one aborts when called from two threads at once. Here the
 caller works too and waits for nothing but parts that have begun, so that a busy pool costs speed, never progress; a
-forked child (a DataLoader's worker) makes itself a new pool. Bits do not depend on the number of threads: a part
+forked child (a DataLoader's worker) makes itself a new pool. A framework whose own threads would compete with these
+may lend them (`share`). Bits do not depend on the number of threads: a part
 writes what no other one does. May import: `islices.locks`.
 """
 
@@ -21,7 +22,7 @@ from islices.locks import Lock
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-__all__ = ["address", "get_num_threads", "rouse", "run_parts", "set_num_threads"]
+__all__ = ["address", "get_num_threads", "rouse", "run_parts", "set_num_threads", "share"]
 
 #: As many threads as can be set: more than any machine has cores.
 MOST = 2**15 - 1
@@ -31,6 +32,9 @@ _threads: int | None = None
 #: The same where machine code reads it, 0 before it is first needed.
 _count = ctypes.c_int64(0)
 _pool: ThreadPoolExecutor | None = None
+#: run(work, n): see `share`.
+Shared = Callable[[Callable[[], None], int], bool]
+_shared: Shared | None = None
 
 
 def set_num_threads(n: int) -> None:
@@ -49,7 +53,9 @@ def set_num_threads(n: int) -> None:
 
     Notes
     -----
-    Results do not depend on it. Small calls run in the calling thread alone. SPEC clauses 3 and 20.
+    Results do not depend on it. Small calls run in the calling thread alone. Once torch is in use, kernels that the
+    main thread calls run in its threads: in torch.get_num_threads() of them at most, unless that is 1. SPEC clauses 3
+    and 20.
 
     Examples
     --------
@@ -121,10 +127,25 @@ def _cores() -> int:
         return os.cpu_count() or 1
 
 
+def share(run: Shared | None) -> None:
+    """From now on `run_parts` asks run, a framework's own threads, first: run(work, n) calls work in up to n threads at
+    once and returns when all have, or returns False and has called nothing."""
+    global _shared
+    _shared = run
+
+
 def run_parts(work: Callable[..., Any], parts: Iterable[tuple[Any, ...]]) -> None:
     """work(*part) for every part, in as many threads as are set. work raises nothing."""
     listed = list(parts)
     todo = iter(listed)  # shared: each part is taken once
+
+    def all_left() -> None:
+        for part in todo:
+            work(*part)
+
+    threads = min(get_num_threads(), len(listed))
+    if _shared is not None and threads > 1 and _shared(all_left, threads):
+        return
     ended = Semaphore(0)  # counts parts, not helpers: one that was refused a thread may begin all the same
 
     def some() -> None:
@@ -135,7 +156,7 @@ def run_parts(work: Callable[..., Any], parts: Iterable[tuple[Any, ...]]) -> Non
                 ended.release()
 
     helpers = []
-    for _ in range(min(get_num_threads(), len(listed)) - 1):
+    for _ in range(threads - 1):
         try:
             helpers.append(_workers().submit(some))
         except RuntimeError:  # the interpreter is ending, or the pool was just replaced

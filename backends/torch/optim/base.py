@@ -16,8 +16,10 @@ import torch
 from islices.arguments import check_flag
 from islices.backends.torch.optim import checkpoints
 from islices.backends.torch.optim.hyperparameters import Rate, asked_of, check_group, complete, made_from
-from islices.clip_formulas import Semantics
+from islices.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
+from islices.limits import Limit, limit_of
 from islices.optim import Optimizer
+from islices.optim.clipping import clip_works
 from islices.optim.factory import Rows
 from islices.optim.optimizer import check_works, take_steps
 from islices.optim.step import Work
@@ -27,13 +29,14 @@ __all__ = ["Options", "RowOptimizer"]
 
 
 class Options(TypedDict, total=False):
-    """What all classes take, and groups of parameters too; see `RowOptimizer`."""
+    """What all classes take, and groups of parameters too, but for max_norm; see `RowOptimizer`."""
 
     rows: Rows
     semantics: Semantics
     maximize: bool
     frozen: Any
     master: bool
+    max_norm: float | None
     foreach: bool | None
     fused: bool | None
     capturable: bool
@@ -82,6 +85,10 @@ class RowOptimizer(torch.optim.Optimizer):
         Rows that keep their bits, in every parameter of the group; weight decay included.
     master : bool
         Keep a float32 copy of 16-bit parameters, from their first step on: steps are taken on it.
+    max_norm : float, optional
+        Clip by the norm of all gradients together before each step, with the bits of `islices.clip_by_global_norm` with
+        this semantics (of "torch": `clip_grad_norm_`'s), in less time: ``p.grad`` is read and not written, so it stays
+        unclipped. Belongs to the optimizer, not to its groups and their ``state_dict``; may be set between steps.
     foreach, fused : bool, optional
         Taken for compatibility, without effect: torch chooses code by them, not results.
     capturable, differentiable : bool
@@ -93,13 +100,21 @@ class RowOptimizer(torch.optim.Optimizer):
         Hyperparameters that do not fit, when the optimizer is made, a group added, a state loaded; at a step,
         gradients, groups or a state that do not. No parameter and no state has been changed then, in no group.
 
+    Attributes
+    ----------
+    max_norm : float or None
+    total_norm : 0-d Tensor or None
+        Of all gradients before clipping, at the last step; None where max_norm asks for none.
+
     Notes
     -----
-    SPEC clause 16.
+    SPEC clauses 10, 11 and 16.
     """
 
     #: the function of islices.optim
     rule: ClassVar[str]
+    max_norm: float | None = None
+    total_norm: torch.Tensor | None = None
 
     def __init__(
         self,
@@ -111,6 +126,7 @@ class RowOptimizer(torch.optim.Optimizer):
         maximize: bool = False,
         frozen: Any = None,
         master: bool = False,
+        max_norm: float | None = None,
         foreach: bool | None = None,
         fused: bool | None = None,
         capturable: bool = False,
@@ -121,6 +137,8 @@ class RowOptimizer(torch.optim.Optimizer):
         refused = {"capturable": capturable, "differentiable": differentiable}
         check_group(self.rule, {**defaults, **refused})
         self._made: dict[int, Made] = {}
+        self.max_norm = max_norm
+        self._clip_formula(defaults["semantics"])
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -167,11 +185,31 @@ class RowOptimizer(torch.optim.Optimizer):
             works.append(x.work)
             places.append(x.place + ": ")
         check_works(works, places)
+        works = self._clipped(works)
         for x in writes:
             if x.new:
                 self.state[x.p].update(checkpoints.as_stored(self.rule, x.new, x.p))
         take_steps(works)
         return loss
+
+    def _clip_formula(self, semantics: str) -> tuple[Limit, ClipFormula] | None:
+        """What clips before each step, or None; TypeError or ValueError for what cannot."""
+        if self.max_norm is None:
+            return None
+        given = self.max_norm.detach() if isinstance(self.max_norm, torch.Tensor) else self.max_norm
+        return limit_of(given), lookup_formula(BY_GLOBAL_NORM, semantics, "max_norm")
+
+    def _clipped(self, works: list[Work]) -> list[Work]:
+        """The steps, on gradients clipped by the norm of all: times a factor that is read where a step is taken."""
+        asked = self._clip_formula(self.defaults["semantics"])
+        if asked is None:
+            self.total_norm = None
+            return works
+        if not works:
+            self.total_norm = torch.tensor(0.0)
+            return works
+        works, self.total_norm = clip_works(works, *asked)
+        return works
 
     def _writes(self, number: int, group: dict[str, Any]) -> list[Write]:
         """The steps of a group's parameters, checked and ready to be written."""
@@ -263,6 +301,9 @@ class RowOptimizer(torch.optim.Optimizer):
             super().load_state_dict(state_dict)
         finally:
             handle.remove()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "max_norm": self.max_norm}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "state" in state:

@@ -116,6 +116,10 @@ def check_group(rule: str, group: Group) -> None:
     for name, reason in REFUSED.items():
         if group.get(name):
             raise ValueError(f"{name}: got {show(group[name])}; accepted is False: {reason}")
+    if group.get("max_norm") is not None:
+        raise ValueError(
+            f"max_norm: got {show(group['max_norm'])} in a group; accepted by the optimizer, which clips all together"
+        )
     check_decoupled(rule, group.get("decoupled_weight_decay", False))
     check_flag(group["master"], "master")
     if group["lr"] is None:

@@ -105,6 +105,21 @@ def test_a_training_step() -> None:
     check_steps(optim.adam(0.1), "float32", "int64", combiner="sum")
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_training_step_without_kernels(dtype: str) -> None:
+    """The graph in NumPy, and the eager step by kernels."""
+    optimizer = optim.adam(0.1)
+    step = training_step(optimizer, combiner="sum")
+    compiled, tables = graph(step), [Table(weights(dtype)) for _ in range(2)]
+    states = [optimizer.init(table) for table in tables]
+    head, batch = torch.linspace(-1, 1, DIM).to(getattr(torch, dtype)), torch.tensor([[4, 1, 4], [0, 1, 8]])
+    for _ in range(2):
+        with islices.use_kernels(False):
+            got = compiled(tables[0], head, batch, states[0])
+        same(got, step(tables[1], head, batch, states[1]))
+    same((tables[0], states[0]), (tables[1], states[1]))
+
+
 @pytest.mark.repeats
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("ids", ["int32", "int64"])

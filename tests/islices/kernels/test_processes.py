@@ -79,7 +79,8 @@ def run(code: str, *, env: Mapping[str, str | None] | None = None, **options: An
 
 
 @pytest.fixture(autouse=True)
-def setting() -> Iterator[None]:
+def setting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(threads, "_shared", None)  # here it is the pool that is tested, whatever loaded torch before
     before = islices.get_num_threads()
     yield
     islices.set_num_threads(before)

@@ -65,18 +65,24 @@ def _compiled(step: Step, tables: Any, states: Any) -> tuple[Step, Callable[[], 
 def _by_classes(problem: Problem) -> dict[str, Ready]:
     kind, clip = problem.case.optimizer, problem.case.clip
 
-    def stepped(parameters: list[Any]) -> Callable[[], None]:
-        optimizer = OURS[kind](parameters, lr=RATE, **NUMBERS[kind])
+    def ready(max_norm: float | None) -> Way:
+        def stepped(parameters: list[Any]) -> Callable[[], None]:
+            optimizer = OURS[kind](parameters, lr=RATE, max_norm=max_norm, **NUMBERS[kind])
 
-        def step() -> None:
-            if clip:
-                clip_grad_norm_(parameters, MAX_NORM)
-            optimizer.step()
-            optimizer.zero_grad()
+            def step() -> None:
+                if clip and max_norm is None:
+                    clip_grad_norm_(parameters, MAX_NORM)
+                optimizer.step()
+                optimizer.zero_grad()
 
-        return step
+            return step
 
-    return {f"islices, optim.{OURS[kind].__name__} for torch": lambda: _backward(problem, stepped)}
+        return _backward(problem, stepped)
+
+    label = f"islices, optim.{OURS[kind].__name__} for torch"
+    if not clip:
+        return {label: lambda: ready(None)}
+    return {f"{label}, max_norm=": lambda: ready(MAX_NORM), f"{label}, clip_grad_norm_": lambda: ready(None)}
 
 
 # ---------------------------------------------------------------------- what torch's users write

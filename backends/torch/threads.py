@@ -1,0 +1,81 @@
+"""torch's own threads for compiled kernels too.
+
+After an operation, OpenMP's threads wait for the next one by spinning, some milliseconds, unless OMP_WAIT_POLICY is
+PASSIVE: beside threads of our own, they would take a core from every kernel that follows. So kernels that the main
+thread calls run in the team that its operations run in, which is there at once. Every other thread has a team to
+itself, which need not be there yet: from those, the pool of `islices.kernels.threads` serves all.
+May import: `torch`, `islices.kernels.threads`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from islices.kernels.threads import share
+
+__all__ = ["lend", "run_shared"]
+
+_Work: Any = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+def _entry() -> Any:
+    """GOMP_parallel as torch's libraries find it (Intel's and LLVM's OpenMP have it too), or None."""
+    if not torch.backends.openmp.is_available():
+        return None
+    library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    for name in (None, str(library)):  # what is loaded for all comes first, as for torch itself
+        try:
+            entry = ctypes.CDLL(name).GOMP_parallel
+        except (OSError, AttributeError, TypeError):  # TypeError: on Windows there is no None
+            continue
+        entry.argtypes, entry.restype = (_Work, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint), None
+        return entry
+    return None
+
+
+def run_shared(work: Callable[[], None], threads: int) -> bool:
+    """work() in so many of the team's threads at most, the caller's among them; False where nothing has been run."""
+    if threading.get_ident() != threading.main_thread().ident or sys.is_finalizing():
+        return False
+    team = torch.get_num_threads()  # another number would end threads, or start some
+    if team == 1:
+        return False
+    tickets = itertools.count()
+    raised: list[BaseException] = []
+
+    def one(_: Any) -> None:
+        try:
+            if next(tickets) < threads:
+                work()
+        except BaseException as error:  # nothing may pass through C
+            raised.append(error)
+
+    _parallel(_Work(one), None, team, 0)
+    if raised:
+        raise raised[0]
+    return True
+
+
+def _after_fork() -> None:
+    """In a forked child the team's threads are missing, and a call that uses them would never return."""
+    share(None)
+
+
+def lend() -> None:
+    """Have kernels run in torch's threads from now on, where they can be called."""
+    if _parallel is not None:
+        share(run_shared)
+
+
+_parallel = _entry()
+if _parallel is not None:
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,139 @@
+"""max_norm= of the torch front's optimizers: the bits of `clip_grad_norm_` and a step, the gradients left alone."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import islices  # noqa: E402
+from islices.backends.torch import clip_grad_norm_, optim  # noqa: E402
+
+#: Semantics -> whose optimizers and whose factor; "optax" divides first, "keras" measures duplicates one by one.
+SEMANTICS = ("islices", "torch", "keras", "optax")
+DTYPES = ("float32", *(pytest.param(x, marks=pytest.mark.repeats) for x in ("float16", "bfloat16", "float64")))
+
+
+def parameters(dtype: str = "float32") -> list[Any]:
+    """Two tables, a bias, a scalar, and one without gradient."""
+    generator = torch.Generator().manual_seed(0)
+    shapes: list[tuple[int, ...]] = [(20, 6), (9, 2, 3), (7,), (), (2,)]
+    return [torch.nn.Parameter(torch.randn(s, generator=generator).to(getattr(torch, dtype))) for s in shapes]
+
+
+def give_gradients(params: list[Any], seed: int, slots: int = 30) -> None:
+    """Sparse ones with duplicates, a large one that cancels, dense ones."""
+    generator = torch.Generator().manual_seed(seed)
+    for p in params[:2]:
+        ids = torch.randint(0, len(p), (1, slots), generator=generator)
+        values = torch.randn(slots, *p.shape[1:], generator=generator)
+        if slots > 2:
+            ids[0, 1], values[0], values[1] = ids[0, 0], 100.0, -100.0
+        p.grad = torch.sparse_coo_tensor(ids, values.to(p.dtype), p.shape, check_invariants=False)
+    for p in params[2:4]:
+        p.grad = torch.randn(p.shape, generator=generator).to(p.dtype)
+
+
+def assert_same(got: list[Any], expected: list[Any], what: Any) -> None:
+    for k, (a, b) in enumerate(zip(got, expected, strict=True)):
+        assert torch.equal(a, b) or (torch.isnan(a) == torch.isnan(b)).all(), (what, k, a, b)
+        assert torch.equal(a.nan_to_num(), b.nan_to_num()), (what, k, a, b)
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+@pytest.mark.parametrize("semantics", SEMANTICS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_same_bits_as_clipping_first(dtype: str, semantics: str, kernels: bool) -> None:
+    for options in ({}, {"rows": "all"}, {"frozen": [1, 5]}, {"maximize": True}):
+        if semantics == "torch" and options.get("rows") is None and "frozen" in options:
+            continue
+        for limit in (0.5, 1e9, 0.0, float("inf")):
+            got, expected = parameters(dtype), parameters(dtype)
+            if "frozen" in options:  # rows of every parameter of a group
+                got, expected = got[:2], expected[:2]
+            together = optim.Adam(got, lr=0.1, semantics=semantics, max_norm=limit, **options)
+            apart = optim.Adam(expected, lr=0.1, semantics=semantics, **options)
+            with islices.use_kernels(kernels):
+                for seed in range(2):
+                    for params in (got, expected):
+                        give_gradients(params, seed, 30 if seed else 1)
+                    norm = clip_grad_norm_(expected, limit, semantics=semantics)
+                    apart.step()
+                    together.step()
+                    assert_same([*got, together.total_norm], [*expected, norm], (options, limit, seed))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_norm_that_is_not_finite(bad: float) -> None:
+    got, expected = parameters(), parameters()
+    for params in (got, expected):
+        give_gradients(params, 0)
+        params[0].grad._values()[3, 0] = bad
+    optimizer = optim.SGD(got, lr=0.1, max_norm=1.0)
+    optimizer.step()
+    clip_grad_norm_(expected, 1.0, semantics="islices")
+    optim.SGD(expected, lr=0.1).step()
+    assert_same(got, expected, bad)
+    assert not torch.isfinite(optimizer.total_norm)
+
+
+def test_gradients_stay_and_the_limit_may_change() -> None:
+    params = parameters()
+    optimizer = optim.SGD(params, lr=0.5, max_norm=None)
+    give_gradients(params, 1)
+    before = [p.grad.clone() for p in params[:4]]
+    for limit, named in ((None, False), (1.0, True), (torch.tensor(2.0), True), (None, False)):
+        optimizer.max_norm = limit
+        optimizer.step()
+        assert (optimizer.total_norm is not None) is named
+    for p, grad in zip(params, before, strict=False):
+        same = (grad._values(), p.grad._values()) if grad.is_sparse else (grad, p.grad)
+        assert torch.equal(*same)
+
+
+def test_copies_and_checkpoints() -> None:
+    params = parameters()
+    optimizer = optim.Adam(params, max_norm=3.0)
+    give_gradients(params, 1)
+    optimizer.step()
+    assert copy.deepcopy(optimizer).max_norm == pickle.loads(pickle.dumps(optimizer)).max_norm == 3.0
+    saved = optimizer.state_dict()
+    assert all("max_norm" not in group for group in saved["param_groups"])
+    other = optim.Adam(parameters(), max_norm=5.0)
+    other.load_state_dict(saved)
+    assert other.max_norm == 5.0
+    none = optim.Adam([torch.nn.Parameter(torch.ones(2))], max_norm=1.0)
+    none.step()
+    assert none.total_norm == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"max_norm": -1.0}, ValueError, "max_norm: got -1.0; accepted is a number >= 0"),
+        ({"max_norm": float("nan")}, ValueError, "max_norm: got nan"),
+        ({"max_norm": "1"}, TypeError, "max_norm: got str '1'; accepted is a real number"),
+        ({"max_norm": torch.ones(2)}, TypeError, "max_norm: got"),
+        ({"max_norm": 1.0, "semantics": "fbgemm"}, ValueError, "semantics: got 'fbgemm'; max_norm has islices"),
+    ],
+)
+def test_what_does_not_fit(options: dict[str, Any], error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        optim.SGD(parameters(), lr=0.1, **options)
+    params = parameters()
+    optimizer = optim.SGD(params, lr=0.1, semantics=options.get("semantics", "islices"))
+    give_gradients(params, 0)
+    before = [p.detach().clone() for p in params]
+    optimizer.max_norm = options["max_norm"]
+    with pytest.raises(error, match=said):
+        optimizer.step()
+    assert_same(params, before, "nothing is written")
+
+
+def test_not_of_a_group() -> None:
+    with pytest.raises(ValueError, match=r"max_norm: got 1\.0 in a group; accepted by the optimizer"):
+        optim.SGD([{"params": parameters(), "max_norm": 1.0}], lr=0.1)

@@ -1,0 +1,101 @@
+"""Kernels in torch's own threads: every part once, errors where they belong, and no other thread's business."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+threads: Any = pytest.importorskip("islices.kernels.threads")
+
+import islices  # noqa: E402
+from islices.backends.torch import threads as of_torch  # noqa: E402
+
+pytestmark = pytest.mark.skipif(of_torch._parallel is None, reason="this torch has no OpenMP that can be called")
+
+
+@pytest.fixture(autouse=True)
+def two() -> Iterator[None]:
+    before = islices.get_num_threads(), torch.get_num_threads()
+    islices.set_num_threads(2)
+    torch.set_num_threads(2)
+    of_torch.lend()
+    yield
+    islices.set_num_threads(before[0])
+    torch.set_num_threads(before[1])
+
+
+def test_every_part_once() -> None:
+    for most, team in ((2, 2), (2, 3), (3, 2), (5, 1)):
+        islices.set_num_threads(most)
+        torch.set_num_threads(team)
+        done: list[int] = []
+        seen: set[int] = set()
+
+        def work(k: int, done: list[int] = done, seen: set[int] = seen) -> None:
+            seen.add(threading.get_native_id())
+            done.append(k)
+
+        for _ in range(20):
+            done.clear()
+            threads.run_parts(work, [(k,) for k in range(17)])
+            assert sorted(done) == list(range(17))
+        assert len(seen) <= 20 * most
+
+
+def test_no_more_threads_than_are_set() -> None:
+    torch.set_num_threads(4)
+    meet = threading.Barrier(2)
+    threads.run_parts(lambda k: meet.wait(20), [(0,), (1,)])  # two at once
+    seen: set[int] = set()
+    assert of_torch.run_shared(lambda: seen.add(threading.get_native_id()), 2)
+    assert 1 <= len(seen) <= 2
+
+
+def test_an_error_reaches_the_caller() -> None:
+    def fail(k: int) -> None:
+        raise MemoryError(k)
+
+    for _ in range(5):
+        with pytest.raises(MemoryError):
+            threads.run_parts(fail, [(k,) for k in range(4)])
+
+
+def test_other_threads_use_the_pool() -> None:
+    taken: list[bool] = []
+    other = threading.Thread(target=lambda: taken.append(of_torch.run_shared(lambda: None, 2)))
+    other.start()
+    other.join()
+    torch.set_num_threads(1)
+    assert taken == [False]
+    assert not of_torch.run_shared(lambda: None, 2)
+
+
+def test_within_a_part() -> None:
+    """Whatever runs Python in a part (a signal's handler, a destructor) may call kernels too."""
+    found: list[int] = []
+    threads.run_parts(lambda k: threads.run_parts(found.append, [(k,), (k + 10,)]), [(k,) for k in range(4)])
+    assert sorted(found) == [0, 1, 2, 3, 10, 11, 12, 13]
+
+
+@pytest.mark.outside
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child() -> None:
+    """Where the team's threads are missing."""
+    rng = np.random.default_rng(0)
+    s = islices.IndexedSlices(
+        torch.from_numpy(rng.standard_normal((40_000, 16), np.float32)),
+        torch.from_numpy(rng.integers(0, 100, 40_000)),
+        (100, 16),
+    )
+    expected = islices.coalesce(s).values
+    child = os.fork()
+    if not child:
+        os._exit(0 if np.array_equal(islices.coalesce(s).values.numpy(), expected.numpy()) else 3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert torch.equal(islices.coalesce(s).values, expected)
