@@ -10,8 +10,8 @@ changes no left fold, shapes stay static, and the gradient has one slice for eac
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from types import ModuleType
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -19,17 +19,8 @@ import numpy as np
 from islices import kernels, modes
 from islices.backend import Array, Backend
 from islices.exact_norms import row_sums
-from islices.linear import wide_dtype
 
-__all__ = [
-    "COMBINERS",
-    "Combiner",
-    "bags_of_views",
-    "divided_upstream",
-    "read_bags",
-    "reduce_bags",
-    "reduce_bags_backward",
-]
+__all__ = ["COMBINERS", "Combiner", "divided_upstream", "read_bags", "reduce_bags", "reduce_bags_backward"]
 
 #: How the rows of a bag become one.
 Combiner: TypeAlias = Literal["sum", "mean", "sqrtn", "max"]
@@ -96,50 +87,54 @@ def reduce_bags_backward(
 def read_bags(
     B: Backend, table: Array, ids: Array, segments: Array, bags: Array, combiner: str, keep: Array | None = None
 ) -> Array:
-    """The bags of a table's rows, ids (n,), as `reduce_bags` forms them; "sum", "mean" or "sqrtn".
-
-    Traced ids that are out of range do not count.
-    """
-    arrays = [table, ids, segments, bags, *([] if keep is None else [keep])]
-    dtype = B.dtype(table)
+    """The bags of a table's rows, ids (n,), as `reduce_bags` forms them; "sum", "mean" or "sqrtn"."""
     # a mean is rounded once: sums of 16 bits would have been, before
-    compiled = kernels.active() if combiner == "sum" or wide_dtype(dtype) == dtype else None
-    views = modes.host_views(B, arrays) if compiled else None
-    if compiled and views:
-        return B.from_host(bags_of_views(compiled, views, combiner), table)
-
-    def by_operations(table: Array, ids: Array, segments: Array, bags: Array, *given: Array) -> Array:
-        keep = given[0] if given else None
+    wide = combiner == "sum" or B.dtype(table) not in ("float16", "bfloat16")
+    sums = None
+    if wide and modes.is_traced(B, table, ids, segments):
         with B.scope():
-            if B.is_traced(ids):
-                named = B.astype(B.in_range(ids, B.shape(table)[0]), "int32")
-                keep = named if keep is None else keep * named
-            rows = B.read_rows(table, ids)
-        return reduce_bags(B, rows, segments, bags, combiner, keep=keep)
-
-    if compiled and modes.on_host() and modes.is_traced(B, *arrays):
-        with B.scope():
-            traced = B.traced_bags(arrays, combiner, by_operations)
-        if traced is not None:
-            return traced
-    return by_operations(*arrays)
+            sums = B.traced_bags(table, ids, segments, bags, keep, _sums_of_rows(B))
+    elif wide:
+        sums = _sums_on_host(B, table, ids, segments, bags, keep)
+    if sums is None:
+        return _bags_of_rows(B, table, ids, segments, bags, keep, combiner)
+    given = [sums, segments, bags, *([] if keep is None else [keep])]
+    return sums if combiner == "sum" else modes.run(_divide_sums, B, given, combiner=combiner)
 
 
-def bags_of_views(compiled: ModuleType, views: Sequence[np.ndarray[Any, Any]], combiner: str) -> np.ndarray[Any, Any]:
-    """`read_bags` by compiled kernels on arrays of the host, keep the last where there is one; ids and segments are in
-    range."""
-    table, ids, segments, bags, *keep = views
-    named = [ids, segments] if not keep else [x[keep[0] != 0] for x in (ids, segments)]
+def _sums_on_host(
+    B: Backend, table: Array, ids: Array, segments: Array, bags: Array, keep: Array | None
+) -> Array | None:
+    """The bags' sums by a compiled kernel; None where none can be called."""
+    compiled = kernels.active()
+    views = modes.host_views(B, [table, ids, segments, bags, *([] if keep is None else [keep])]) if compiled else None
+    if compiled is None or views is None:
+        return None
+    named = views[1:3] if keep is None else [x[views[4] != 0] for x in views[1:3]]
     if (named[1][1:] < named[1][:-1]).any():  # the places of a tf.SparseTensor may come in any order
         order = np.argsort(named[1], kind="stable")
         named = [x[order] for x in named]
-    sums: np.ndarray[Any, Any] = compiled.read_bags(table, *named, len(bags))
-    if combiner == "sum":
-        return sums
-    H = modes.HOST
-    with H.scope():
-        divisor = _divisor(H, segments, bags, keep[0] if keep else None, None, combiner, H.dtype(sums))
-        return _divided(H, sums, divisor)
+    return B.from_host(compiled.read_bags(views[0], *named, len(views[3])), table)
+
+
+def _bags_of_rows(
+    B: Backend, table: Array, ids: Array, segments: Array, bags: Array, keep: Array | None, combiner: str
+) -> Array:
+    with B.scope():
+        rows = B.read_rows(table, ids)
+    return reduce_bags(B, rows, segments, bags, combiner, keep=keep)
+
+
+@cache
+def _sums_of_rows(B: Backend) -> Callable[[Array, Array, Array, Array, Array | None], Array]:
+    """The same object each time, by which compiled code is found again."""
+    return partial(_bags_of_rows, B, combiner="sum")
+
+
+def _divide_sums(B: Backend, sums: Array, segments: Array, bags: Array, *keep: Array, combiner: str) -> Array:
+    divisor = _divisor(B, segments, bags, keep[0] if keep else None, None, combiner, B.dtype(sums))
+    assert divisor is not None, "not a plain sum"
+    return _divided(B, sums, divisor)
 
 
 def divided_upstream(

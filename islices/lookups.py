@@ -282,7 +282,7 @@ def _lookup_bags(
     present = _present(B, ids, drop, layout.present)
     reads_bags = weights is None and limit is None and combiner != "max" and _reads_bags(request)
     mask = check_mask(B, mask, ids, source.weights)
-    keep = members(B, ids, mask, options.padding_idx, count, present, in_range=reads_bags)
+    keep = members(B, ids, mask, options.padding_idx, count, present, in_range=reads_bags and combiner == "sum")
     with B.scope():
         keep, weights = (None if x is None else B.reshape(x, (layout.n,)) for x in (keep, weights))
     if reads_bags:
@@ -310,10 +310,10 @@ def _lookup_bags(
 def _reads_bags(request: _Request) -> bool:
     """Whether rows need not be there apart: nobody differentiates by them, or by bags as well. (The gradient of masked
     members is zeros, not that of their bag.)"""
-    B, source, ids = request[:3]
+    B, source = request[:2]
     if source.recorder is not None:
         return request.mask is None and hasattr(source.recorder, "bags")
-    return not (B.records_gradient(source.weights) or B.is_traced(source.weights) or B.is_traced(ids))
+    return not B.records_gradient(source.weights)
 
 
 def members(
@@ -326,8 +326,8 @@ def members(
     *,
     in_range: bool = False,
 ) -> Array | None:
-    """1 where one of the ids counts in its bag, else 0, of ids' shape, as int32; None if all do. in_range: nobody asks
-    here whether they name a row, as traced ids may not."""
+    """1 where one of the ids counts in its bag, else 0, of ids' shape, as int32; None if all do. in_range: all name
+    a row, or those that do not are zeros anyway."""
     masks = [] if mask is None else [mask]
     with B.scope():
         if present is not None:

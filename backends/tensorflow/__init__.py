@@ -333,11 +333,18 @@ class TensorflowBackend(Backend):
     ) -> Sequence[Array] | None:
         return host_calls.step(formula, slots, numbers, tables, otherwise)
 
-    def traced_bags(self, arrays: Sequence[Array], combiner: str, otherwise: Callable[..., Array]) -> Array | None:
-        table, *given = arrays
+    def traced_bags(
+        self,
+        table: Array,
+        ids: Array,
+        segments: Array,
+        bags: Array,
+        keep: Array | None,
+        otherwise: Callable[[Array, Array, Array, Array, Array | None], Array],
+    ) -> Array | None:
         if segments_of.is_vectorized():
             return None
-        return host_calls.bags(recording.plain(table), given, combiner, otherwise)
+        return host_calls.bags(recording.plain(table), [ids, segments, bags], keep, otherwise)
 
     def in_place(self, x: Array) -> bool:
         return not isinstance(x, tf.Tensor)

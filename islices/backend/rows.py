@@ -261,10 +261,18 @@ class Rows(Arrays):
         return None
 
     @optional("the primitives do it")
-    def traced_bags(self, arrays: Sequence[Array], combiner: str, otherwise: Callable[..., Array]) -> Array | None:
-        """In traced code: the bags of a table's rows by a compiled kernel, with the gradient of ``otherwise(*arrays)``,
-        which is the same in the framework's operations. arrays are those of `islices.bags.read_bags`: the table, ids,
-        segments, bags, and keep if there is one. None where no kernel can be called."""
+    def traced_bags(
+        self,
+        table: Array,
+        ids: Array,
+        segments: Array,
+        bags: Array,
+        keep: Array | None,
+        otherwise: Callable[[Array, Array, Array, Array, Array | None], Array],
+    ) -> Array | None:
+        """In traced code: the sums of the table's rows ids (n,) by segment, as many as bags has elements, left to
+        right, by a compiled kernel; without the members that keep, int32, has as 0, and those out of range. None where
+        none can be called. ``otherwise(table, ids, segments, bags, keep)`` is the same without one."""
         return None
 
     # ------------------------------------------------------------------ made of the others
