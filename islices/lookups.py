@@ -282,7 +282,7 @@ def _lookup_bags(
     present = _present(B, ids, drop, layout.present)
     reads_bags = weights is None and limit is None and combiner != "max" and _reads_bags(request)
     mask = check_mask(B, mask, ids, source.weights)
-    keep = members(B, ids, mask, options.padding_idx, count, present, in_range=reads_bags and combiner == "sum")
+    keep = members(B, ids, mask, options.padding_idx, count, present, in_range=reads_bags)
     with B.scope():
         keep, weights = (None if x is None else B.reshape(x, (layout.n,)) for x in (keep, weights))
     if reads_bags:
@@ -326,8 +326,8 @@ def members(
     *,
     in_range: bool = False,
 ) -> Array | None:
-    """1 where one of the ids counts in its bag, else 0, of ids' shape, as int32; None if all do. in_range: all name
-    a row, or those that do not are zeros anyway."""
+    """1 where one of the ids counts in its bag, else 0, of ids' shape, as int32; None if all do. in_range: nobody asks
+    here whether they name a row, as traced ids may not."""
     masks = [] if mask is None else [mask]
     with B.scope():
         if present is not None:

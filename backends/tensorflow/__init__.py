@@ -340,7 +340,7 @@ class TensorflowBackend(Backend):
         segments: Array,
         bags: Array,
         keep: Array | None,
-        otherwise: Callable[[Array, Array, Array, Array, Array | None], Array],
+        otherwise: Callable[..., Array],
     ) -> Array | None:
         if segments_of.is_vectorized():
             return None

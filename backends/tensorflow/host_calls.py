@@ -27,6 +27,7 @@ from tensorflow.python.ops.resource_variable_ops import variable_accessed
 from islices import kernels, modes
 from islices.backend import Array, Slots
 from islices.backends.tensorflow import memory
+from islices.bags import sums_of_views
 from islices.host import group
 from islices.locks import Lock
 from islices.memory import empty
@@ -153,7 +154,6 @@ def _grouped(slots: Slots) -> list[Array]:
     if not hasattr(graph, "_islices_groups"):
         graph._islices_groups = {}
     known: dict[Any, list[Array]] = graph._islices_groups
-    assert slots.indices is not None, "sparse"
     key = slots.indices.ref(), slots.rows, None if slots.positions is None else slots.positions.ref()
     if key not in known:
         arrays = [slots.indices, *([] if slots.positions is None else [slots.positions])]
@@ -188,39 +188,41 @@ def _check_lengths(indices: int, values: int) -> None:
 
 
 # ---------------------------------------------------------------------- bags of rows
-def bags(table: Array, where: Sequence[Array], keep: Array | None, otherwise: Callable[..., Array]) -> Array | None:
-    """See `Backend.traced_bags`; a table of TensorFlow's own, and where: ids, segments, bags."""
+def bags(table: Array, members: Sequence[Array], keep: Array | None, otherwise: Callable[..., Array]) -> Array | None:
+    """See `Backend.traced_bags`; a table of TensorFlow's own; members: ids, segments, bags."""
+    given = [*members, *([] if keep is None else [keep])]
     variable = not isinstance(table, tf.Tensor)
     if kernels_here() is None or not (memory.is_plain(table) if variable else table.shape[1:].is_fully_defined()):
         return None
-    given = [*where, *([] if keep is None else [keep])]
-    if 0 in tuple(table.shape) or not all(x.shape.rank == 1 for x in (*where[:2], *given[3:])):
+    if 0 in tuple(table.shape) or not all(x.shape.rank == 1 for x in (*given[:2], *given[3:])):
         return None
     if variable:
         variable_accessed(table)  # as by any read: tapes watch it from now on
-        place, read = table.handle, partial(_bags_of_variable, tf.as_dtype(table.dtype), tuple(table.shape))
+        kind = tf.as_dtype(table.dtype), tuple(table.shape)
+        place, read = table.handle, partial(_bags_of_variable, *kind)
         call = partial(tf.py_function, read, [place, *given], table.dtype)
     else:
         place = table
         call = partial(tf.numpy_function, _bags, [table, *given], table.dtype)
-    found = _if_here(call, lambda: otherwise(table, *where, keep))
-    found.set_shape((where[2].shape[0], *table.shape[1:]))
+    found = _if_here(call, lambda: otherwise(table, *given))
+    found.set_shape((given[2].shape[0], *table.shape[1:]))
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def recorded(found: Array, place: Array) -> Any:
         def gradient(upstream: Array) -> tuple[None, Any]:
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(table)
-                again = otherwise(table, *where, keep)  # of which only the gradient is computed
+                again = otherwise(table, *given)  # of which only the gradient is computed
             return None, tape.gradient(again, table, output_gradients=upstream)
 
         return tf.identity(found), gradient
 
-    return recorded(found, place)
+    return recorded(found, place)  # type: ignore[no-any-return]
 
 
 def _bags_of_variable(dtype: Any, shape: tuple[int, ...], resource: Array, *given: Array) -> Array:
-    return memory.adopt(_bags(memory.shared(resource, dtype, shape), *(memory.fetch(x) for x in given)))
+    views = [memory.view(x) for x in given]
+    return memory.adopt(_bags(memory.shared(resource, dtype, shape), *views))
 
 
 def _bags(table: Host, ids: Host, segments: Host, bags: Host, *keep: Host) -> Host:
@@ -229,16 +231,12 @@ def _bags(table: Host, ids: Host, segments: Host, bags: Host, *keep: Host) -> Ho
         raise ValueError(f"offsets: got those of {len(segments)} ids; accepted are those of {len(ids)}")
     if _within(segments, len(bags)) is not None:
         raise ValueError(f"offsets: got ids that lie in none of {len(bags)} bags; accepted is that each lies in one")
-    places = np.flatnonzero(keep[0]) if keep else None
-    if places is not None:
-        ids, segments = ids[places], segments[places]
     named = _within(ids, len(table))
-    if named is not None:
-        ids, segments = ids[named], segments[named]
-    if (segments[1:] < segments[:-1]).any():  # the places of a tf.SparseTensor may come in any order
-        order = np.argsort(segments, kind="stable")
-        ids, segments = ids[order], segments[order]
-    return _compiled().read_bags(_bits(table), ids, segments, len(bags)).view(table.dtype)  # type: ignore[no-any-return]
+    if named is not None:  # the others do not count
+        mask = np.zeros(len(ids), np.int32)
+        mask[named] = 1
+        keep = (mask * keep[0] if keep else mask,)
+    return sums_of_views(_compiled(), [_bits(table), ids, segments, bags, *keep]).view(table.dtype)
 
 
 # ---------------------------------------------------------------------- norms

@@ -272,7 +272,8 @@ class Rows(Arrays):
     ) -> Array | None:
         """In traced code: the sums of the table's rows ids (n,) by segment, as many as bags has elements, left to
         right, by a compiled kernel; without the members that keep, int32, has as 0, and those out of range. None where
-        none can be called. ``otherwise(table, ids, segments, bags, keep)`` is the same without one."""
+        none can be called. ``otherwise(table, ids, segments, bags, keep)`` is the same without one, and has the
+        gradient."""
         return None
 
     # ------------------------------------------------------------------ made of the others

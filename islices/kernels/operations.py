@@ -180,10 +180,9 @@ def _of_rows(work: Kernel, given: tuple[Any, ...], starts: Host, width: int, *, 
 def group(indices: Host) -> Groups | None:
     """(order, ids, starts): positions sorted by index and stably, the distinct indices ascending, and where each one's
     run starts in order, with the end appended; order and starts unsigned. None for indices beyond what is packed."""
-    known = kept_groups(indices)
-    if known is not None:
-        return known
     n = len(indices)
+    if n >= FEWEST and (known := kept_groups(indices)) is not None:
+        return known
     if n >= ROUSED:
         rouse()
     flags = indices.flags

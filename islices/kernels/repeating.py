@@ -39,7 +39,7 @@ def keep_groups(found: Sequence[tuple[Host, Groups | None]]) -> None:
 def kept_groups(indices: Host) -> Groups | None:
     """The groups of indices, if they are kept. They no longer are then: whoever has them may give them away."""
     known = _kept
-    if not known or len(indices) < FEWEST:
+    if not known:
         return None
     key = _key(indices)
     found = known.get(key)
