@@ -154,6 +154,7 @@ def _grouped(slots: Slots) -> list[Array]:
     if not hasattr(graph, "_islices_groups"):
         graph._islices_groups = {}
     known: dict[Any, list[Array]] = graph._islices_groups
+    assert slots.indices is not None, "sparse"
     key = slots.indices.ref(), slots.rows, None if slots.positions is None else slots.positions.ref()
     if key not in known:
         arrays = [slots.indices, *([] if slots.positions is None else [slots.positions])]
@@ -217,12 +218,11 @@ def bags(table: Array, members: Sequence[Array], keep: Array | None, otherwise: 
 
         return tf.identity(found), gradient
 
-    return recorded(found, place)  # type: ignore[no-any-return]
+    return recorded(found, place)
 
 
 def _bags_of_variable(dtype: Any, shape: tuple[int, ...], resource: Array, *given: Array) -> Array:
-    views = [memory.view(x) for x in given]
-    return memory.adopt(_bags(memory.shared(resource, dtype, shape), *views))
+    return memory.adopt(_bags(memory.shared(resource, dtype, shape), *(memory.fetch(x) for x in given)))
 
 
 def _bags(table: Host, ids: Host, segments: Host, bags: Host, *keep: Host) -> Host:
