@@ -232,7 +232,7 @@ class RowMap:
         """`old_ids` of the new rows first to stop - 1."""
         if self._old_ids is not None:
             return self._old_ids[first:stop]
-        rows = np.arange(first, stop, dtype=np.int64)
+        rows = np.arange(first, min(stop, self.rows), dtype=np.int64)
         rows[rows >= (self.old_rows or 0)] = NEW
         rows.flags.writeable = False
         return rows

@@ -289,7 +289,10 @@ def _state_changes(
     for name in chosen(list(state), states, "states"):
         x, last = state[name], name.rpartition(".")[2]
         B = find_backend(x)
-        if B is None or (B.is_array(x) and is_counter(last, B.shape(x), rows)):
+        if B is None:
+            continue
+        if B.is_array(x) and is_counter(last, B.shape(x), rows):
+            changes[name] = partial(_copied, B, x)
             continue
         leaf = _adopted(x, f"state{_at(name)}")
         leaf.check(rows, f"state{_at(name)}")
@@ -302,6 +305,15 @@ def _state_changes(
             fill = leaf.fill(found, own, "state_fill")
         changes[name] = partial(leaf.renumbered, found, fill)
     return changes
+
+
+def _copied(B: Backend, x: Array) -> Array:
+    """A number of the new state's own: where arrays change in place, each state counts its own steps."""
+    if B.is_traced(x):
+        return x
+    with B.scope():
+        plain = B.stop_gradient(x)
+        return B.made_like(B.asarray(np.array(B.to_numpy(plain)), plain), x)
 
 
 def _master_rows(master: _Leaf, tables: dict[str, _Leaf], fills: dict[str, Rows], found: RowMap) -> Rows:
