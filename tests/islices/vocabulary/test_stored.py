@@ -140,7 +140,7 @@ def test_damage_is_seen_and_the_old_file_stays(tmp_path: Path, suffix: str, dama
     there, data = target.read_bytes(), bytearray(source.read_bytes())
     data[data.index(marked[0, 0].tobytes())] ^= 1
     source.write_bytes(data)
-    with pytest.raises(ValueError, match=rf"a{suffix}: .*'{damaged}.* are damaged"):
+    with pytest.raises(ValueError, match=rf"a{suffix}: .*damaged.*{damaged}|{damaged}.* are damaged"):
         renumber_file(source, target, [1, 0], tables="words", states=[])
     assert target.read_bytes() == there
     assert sorted(os.listdir(tmp_path)) == [f"a{suffix}", f"b{suffix}"]
