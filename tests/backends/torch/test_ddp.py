@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+import islices
 from islices.conformance.ranks import Ranks, run_ranks
-from islices.distributed import Group, Link, all_reduce
+from islices.distributed import Group, Link, ShardedTable, all_reduce
 
 pytestmark = pytest.mark.outside
 
@@ -166,7 +167,47 @@ def check_a_table_that_nobody_reads(group: Group) -> None:
             model(batch(group.rank)[0], None).backward()
 
 
+def check_capture(group: Group) -> None:
+    """What has been captured is this rank's own, whatever DDP makes of the parameter's gradient."""
+    model = DistributedDataParallel(Model())
+    register_ddp_hook(model)
+    with islices.capture(model) as captured:
+        model(*batch(group.rank)).backward()
+    g, mine = own(group)["words.weight"], captured.gradients()["module.words"]
+    assert same(islices.to_native(islices.coalesce(mine)), islices.coalesce(g))
+    assert same(model.module.words.weight.grad, all_reduce(g, "mean"))
+
+
+def check_a_sharded_table_beside_dense_layers(group: Group) -> None:
+    """DDP averages the dense layers, the table's owners get the mean of its rows: as all_reduce of whole gradients."""
+    whole = torch.arange(200.0).reshape(50, 4) / 100
+    table = ShardedTable.from_full(whole, group)
+    torch.manual_seed(0)
+    dense = DistributedDataParallel(torch.nn.Linear(4, 3))
+    ids = batch(group.rank)[0]
+    rows = table.fetch(ids)
+    rows.table.weights.requires_grad_()
+    looked_up = torch.nn.functional.embedding(rows.ids, rows.table.weights, sparse=True)
+    dense(looked_up.mean(1)).pow(2).mean().backward()
+    mine = table.reduce(rows, rows.table.weights.grad, "mean")
+
+    torch.manual_seed(0)
+    plain, layer = torch.nn.Linear(4, 3), torch.nn.Embedding.from_pretrained(whole, freeze=False, sparse=True)
+    plain(layer(ids).mean(1)).pow(2).mean().backward()
+    expected = all_reduce(layer.weight.grad, "mean")
+    start, stop = table.bounds[group.rank : group.rank + 2].tolist()
+    held = (expected._indices()[0] >= start) & (expected._indices()[0] < stop)
+    assert torch.equal(mine.indices, expected._indices()[0][held] - start)
+    assert same(mine.values, expected._values()[held])
+    parallel = DistributedDataParallel(plain)
+    parallel.zero_grad()
+    parallel(layer(ids).detach().mean(1)).pow(2).mean().backward()
+    assert all(same(p.grad, q.grad) for p, q in zip(dense.parameters(), parallel.parameters(), strict=True))
+
+
 CHECKS = [
+    check_capture,
+    check_a_sharded_table_beside_dense_layers,
     check_bits,
     check_a_hook_for_dense_gradients,
     check_accumulation,
