@@ -125,7 +125,7 @@ class Contents:
             raise TypeError(
                 f"{_place(path)}: got {describe(x)}, traced or without data; accepted are arrays whose values are known"
             )
-        shape = tuple(map(int, backend.shape(x)))  # type: ignore[arg-type]
+        shape = tuple(int(n or 0) for n in backend.shape(x))  # all are known
         return self.add(InPieces(dtype, shape, lambda: [backend.to_numpy(x)]), path, part)
 
     def add(self, x: InPieces, path: Path, part: str) -> str:

@@ -138,9 +138,10 @@ class _Archive(Archive):
         return out
 
     def start(self, array: Stored) -> int | None:
-        if self.places is None:
-            self.places = parse_json(exactly(self.file, 8, self.length).decode(), "the header")
-        return 8 + self.length + int(self.places[array.name]["data_offsets"][0])
+        places = self.places
+        if places is None:
+            places = self.places = parse_json(exactly(self.file, 8, self.length).decode(), "the header")
+        return 8 + self.length + int(places[array.name]["data_offsets"][0])
 
 
 SAFETENSORS = Container(_write, _open)

@@ -50,9 +50,9 @@ class Random:
             raise ValueError(f"seed: got {show(self.seed)}; accepted is an int >= 0")
 
     def __call__(self, shape: tuple[int, ...]) -> Host:
-        return self.drawn(shape[1:])(0, shape[0])
+        return self._drawn(shape[1:])(0, shape[0])
 
-    def drawn(self, row_shape: tuple[int, ...]) -> Rows:
+    def _drawn(self, row_shape: tuple[int, ...]) -> Rows:
         """The rows one piece after the other."""
         generator: np.random.Generator
 
@@ -136,7 +136,7 @@ def rows_of(
     """How to make the new rows, count of them, of one table; what is wrong with fill is said now."""
     wide = wide_dtype(dtype)
     if isinstance(fill, Random):
-        drawn = fill.drawn(row_shape)
+        drawn = fill._drawn(row_shape)
         return lambda first, stop: cast(drawn(first, stop), wide)
     if isinstance(fill, str):
         check_name(fill, ("mean",), argument)

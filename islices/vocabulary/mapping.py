@@ -74,9 +74,9 @@ class RowMap:
             old_ids = backend.to_numpy(old_ids) if known else _from_sequence(old_ids)  # type: ignore[union-attr]
         if old_ids.ndim != 1 or old_ids.dtype.name not in INDICES:
             raise TypeError(f"old_ids: got {describe(given)}; accepted are 1-D integers, -1 for a row that is new")
-        self._old_ids = old_ids.astype(np.int64)  # copied
-        self._old_ids.flags.writeable = False
-        self.rows = len(self._old_ids)
+        held = old_ids.astype(np.int64)  # copied
+        held.flags.writeable = False
+        self._old_ids, self.rows = held, len(held)
         self.old_rows = None if old_rows is None else count_of_rows(old_rows, "old_rows")
         self._check(self.old_rows)
         self._check_once()
@@ -229,7 +229,17 @@ class RowMap:
         return int(np.count_nonzero(self._old_ids == NEW))
 
     def part(self, first: int, stop: int) -> Host:
-        """`old_ids` of the new rows first to stop - 1."""
+        """`old_ids` of some of the new rows, where all of them would be too many.
+
+        Parameters
+        ----------
+        first, stop : int
+            The rows first to stop - 1.
+
+        Returns
+        -------
+        int64 array
+        """
         if self._old_ids is not None:
             return self._old_ids[first:stop]
         rows = np.arange(first, min(stop, self.rows), dtype=np.int64)
@@ -237,7 +247,7 @@ class RowMap:
         rows.flags.writeable = False
         return rows
 
-    def of(self, old_rows: int) -> RowMap:
+    def _of(self, old_rows: int) -> RowMap:
         """This map for a table of so many rows; ValueError or IndexError where it is another's."""
         if self.old_rows is None:
             self._check(old_rows)
@@ -350,7 +360,7 @@ class RowMap:
 def as_map(mapping: Any, old_rows: int) -> RowMap:
     """A RowMap, a {old row: new row}, or the old row of each new one, for a table of so many rows."""
     if isinstance(mapping, RowMap):
-        return mapping.of(old_rows)
+        return mapping._of(old_rows)
     if isinstance(mapping, Mapping):
         return RowMap.from_dict(mapping, old_rows=old_rows)
     return RowMap(mapping, old_rows)

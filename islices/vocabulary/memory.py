@@ -67,14 +67,14 @@ def renumber(
         Of an optimizer of islices, or a framework's: arrays with a number or a row for each row of the table are
         renumbered; "step", arrays of one number, None and what is no array stay as they are.
     fill : number, "mean", array, function of a shape, or what `normal` or `uniform` return
-        What new rows of the table hold. An array has their shape, in the order of their numbers, or (1, *row_shape).
-        A function is called with that shape. "mean" is the mean of the old rows but the padding's.
+        What new rows of the table hold. An array has their shape, in the order of their numbers, or
+        ``(1, *row_shape)``. A function is called with that shape. "mean" is the mean of the old rows but the padding's.
     state_fill : Optimizer, number, mapping of name to number, array or function
         What new rows of the state hold: what the islices optimizer begins with, or as it says. Needed where there are
         new rows and a state.
     tables, states : str, or sequence of them, optional
-        Names of the leaves of table and state that are the vocabulary's, as in "*.embedding": keys and positions joined
-        by dots. All others stay as they are. By default there are no others.
+        Names of the leaves of table and state that are the vocabulary's, as in ``"*.embedding"``: keys and
+        positions joined by dots. All others stay as they are. By default there are no others.
 
     Returns
     -------

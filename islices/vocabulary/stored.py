@@ -70,8 +70,8 @@ def renumber_file(
     rows : int, optional
         With mapping None: how many the new table has.
     tables, states : str, or sequence of them, optional
-        Names of the file's leaves, as in "optimizer.*": keys and positions joined by dots. By default the tables are
-        its `Table`, or its only leaf. states has to be given where other leaves have as many rows; [] leaves them.
+        Names of the file's leaves, as in ``"optimizer.*"``: keys and positions joined by dots. By default the tables
+        are its `Table`, or its only leaf. states has to be given where other leaves have as many rows; [] leaves them.
     fill, state_fill
         As `renumber` takes them. What a function returns, and an array, are held as a whole.
     foreign : bool
