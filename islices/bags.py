@@ -10,6 +10,9 @@ changes no left fold, shapes stay static, and the gradient has one slice for eac
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from types import ModuleType
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -18,7 +21,15 @@ from islices import kernels, modes
 from islices.backend import Array, Backend
 from islices.exact_norms import row_sums
 
-__all__ = ["COMBINERS", "Combiner", "divided_upstream", "read_bags", "reduce_bags", "reduce_bags_backward"]
+__all__ = [
+    "COMBINERS",
+    "Combiner",
+    "divided_upstream",
+    "read_bags",
+    "reduce_bags",
+    "reduce_bags_backward",
+    "sums_of_views",
+]
 
 #: How the rows of a bag become one.
 Combiner: TypeAlias = Literal["sum", "mean", "sqrtn", "max"]
@@ -85,26 +96,67 @@ def reduce_bags_backward(
 def read_bags(
     B: Backend, table: Array, ids: Array, segments: Array, bags: Array, combiner: str, keep: Array | None = None
 ) -> Array:
-    """The bags of a table's rows, ids (n,), as `reduce_bags` forms them; "sum", "mean" or "sqrtn"."""
-    arrays = [table, ids, segments, bags, *([] if keep is None else [keep])]
-    views = modes.host_views(B, arrays)
-    compiled = kernels.active()
+    """The bags of a table's rows, ids (n,), as `reduce_bags` forms them; "sum", "mean" or "sqrtn".
+
+    Traced ids that are out of range do not count.
+    """
     # a mean is rounded once: sums of 16 bits would have been, before
-    if compiled is None or views is None or (combiner != "sum" and views[0].itemsize == 2):
+    wide = combiner == "sum" or B.dtype(table) not in ("float16", "bfloat16")
+    sums = None
+    if wide and modes.is_traced(B, table, ids, segments):
         with B.scope():
-            rows = B.read_rows(table, ids)
-        return reduce_bags(B, rows, segments, bags, combiner, keep=keep)
-    named = views[1:3] if keep is None else [x[views[4] != 0] for x in views[1:3]]
+            if combiner != "sum":
+                keep = _in_range(B, table, ids, keep)
+            sums = B.traced_bags(table, ids, segments, bags, keep, _sums_of_rows(B))
+    elif wide:
+        arrays = [table, ids, segments, bags, *([] if keep is None else [keep])]
+        compiled = kernels.active()
+        views = modes.host_views(B, arrays) if compiled else None
+        sums = B.from_host(sums_of_views(compiled, views), table) if compiled and views else None
+    if sums is None:
+        return _bags_of_rows(B, table, ids, segments, bags, keep, combiner=combiner)
+    given = [sums, segments, bags, *([] if keep is None else [keep])]
+    return sums if combiner == "sum" else modes.run(_divide_sums, B, given, combiner=combiner)
+
+
+def sums_of_views(compiled: ModuleType, views: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    """The bags' sums by a compiled kernel, of arrays of the host, keep the last where there is one; ids and segments
+    are in range."""
+    table, ids, segments, bags, *keep = views
+    named = [ids, segments] if not keep else [x[keep[0] != 0] for x in (ids, segments)]
     if (named[1][1:] < named[1][:-1]).any():  # the places of a tf.SparseTensor may come in any order
         order = np.argsort(named[1], kind="stable")
         named = [x[order] for x in named]
-    sums = compiled.read_bags(views[0], *named, len(views[3]))
-    if combiner != "sum":
-        with modes.HOST.scope():
-            members = None if keep is None else views[4]
-            divisor = _divisor(modes.HOST, views[2], views[3], members, None, combiner, modes.HOST.dtype(sums))
-            sums = _divided(modes.HOST, sums, divisor)
-    return B.from_host(sums, table)
+    sums: np.ndarray[Any, Any] = compiled.read_bags(table, *named, len(bags))
+    return sums
+
+
+def _bags_of_rows(
+    B: Backend, table: Array, ids: Array, segments: Array, bags: Array, keep: Array | None = None, *, combiner: str
+) -> Array:
+    with B.scope():
+        if B.is_traced(ids):
+            keep = _in_range(B, table, ids, keep)
+        rows = B.read_rows(table, ids)
+    return reduce_bags(B, rows, segments, bags, combiner, keep=keep)
+
+
+def _in_range(B: Backend, table: Array, ids: Array, keep: Array | None) -> Array:
+    """keep, and 0 for ids that name no row."""
+    named = B.astype(B.in_range(ids, B.shape(table)[0]), "int32")
+    return named if keep is None else keep * named
+
+
+@cache
+def _sums_of_rows(B: Backend) -> Callable[..., Array]:
+    """The same object each time, by which compiled code is found again."""
+    return partial(_bags_of_rows, B, combiner="sum")
+
+
+def _divide_sums(B: Backend, sums: Array, segments: Array, bags: Array, *keep: Array, combiner: str) -> Array:
+    divisor = _divisor(B, segments, bags, keep[0] if keep else None, None, combiner, B.dtype(sums))
+    assert divisor is not None, "not a plain sum"
+    return _divided(B, sums, divisor)
 
 
 def divided_upstream(

@@ -104,6 +104,8 @@ def round_scalar(B: Backend, values: Array, c: Any, argument: str) -> Any:
 
 def _single(c: float) -> float:
     """c as a float32 holds it; infinite, without a warning, beyond."""
+    if abs(c) < 3e38:
+        return float(np.float32(c))
     with np.errstate(over="ignore"):
         return float(np.float32(c))
 

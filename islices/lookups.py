@@ -280,10 +280,12 @@ def _lookup_bags(
     weights = _check_weights(B, weights, ids, source.weights)
     count, *row_shape = B.shape(source.weights)
     present = _present(B, ids, drop, layout.present)
-    keep = members(B, ids, check_mask(B, mask, ids, source.weights), options.padding_idx, count, present)
+    reads_bags = weights is None and limit is None and combiner != "max" and _reads_bags(request)
+    mask = check_mask(B, mask, ids, source.weights)
+    keep = members(B, ids, mask, options.padding_idx, count, present, in_range=reads_bags)
     with B.scope():
         keep, weights = (None if x is None else B.reshape(x, (layout.n,)) for x in (keep, weights))
-    if weights is None and limit is None and combiner != "max" and _reads_bags(request):
+    if reads_bags:
 
         def read(table: Array, ids: Array) -> Array:
             with B.scope():
@@ -308,10 +310,10 @@ def _lookup_bags(
 def _reads_bags(request: _Request) -> bool:
     """Whether rows need not be there apart: nobody differentiates by them, or by bags as well. (The gradient of masked
     members is zeros, not that of their bag.)"""
-    B, source, ids = request[:3]
+    B, source = request[:2]
     if source.recorder is not None:
         return request.mask is None and hasattr(source.recorder, "bags")
-    return not (B.records_gradient(source.weights) or B.is_traced(source.weights) or B.is_traced(ids))
+    return not B.records_gradient(source.weights)
 
 
 def members(
@@ -321,15 +323,18 @@ def members(
     padding_idx: int | None,
     rows: int | None,
     present: Array | None = None,
+    *,
+    in_range: bool = False,
 ) -> Array | None:
-    """1 where one of the ids counts in its bag, else 0, of ids' shape, as int32; None if all do."""
+    """1 where one of the ids counts in its bag, else 0, of ids' shape, as int32; None if all do. in_range: nobody asks
+    here whether they name a row, as traced ids may not."""
     masks = [] if mask is None else [mask]
     with B.scope():
         if present is not None:
             masks.append(present)
         if padding_idx is not None:
             masks.append(B.astype(B.logical_not(B.equal(ids, padding_idx)), "int32"))
-        if B.is_traced(ids):
+        if B.is_traced(ids) and not in_range:
             masks.append(B.astype(B.in_range(ids, rows), "int32"))
         if mask is not None:  # whatever stands for True
             masks[0] = B.astype(B.logical_not(B.equal(mask, 0)), "int32")

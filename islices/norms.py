@@ -6,7 +6,6 @@ How the sums are taken is in `islices.exact_norms`; here is what is summed, and 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -228,11 +227,21 @@ def norm_of(found: Sequence[Seen], ord: float, *, raw: bool) -> tuple[Backend, A
         viewed = viewed and seen.views is not None
     compiled = kernels.active() if viewed and ord in (1.0, 2.0) else None
     if compiled:
-        stored = _grouped(compiled, found, raw)
-        if stored is not None:
-            return modes.HOST, np.array((compiled.norm(stored, int(ord)),)), dtype
+        exact = _by_kernel(compiled, [_stored(seen, raw) for seen in found], int(ord))
+        if exact is not None:
+            return modes.HOST, np.array((exact,)), dtype
     traced = _by_traced_kernel(found, int(ord), raw) if not viewed and ord in (1.0, 2.0) else None
     return *(traced or row_norms(_matrices(found, raw), ord)), dtype
+
+
+def _by_kernel(compiled: Any, stored: Sequence[Stored], ord: int) -> float | None:
+    """The norm of leaves on the host, in float64; None for indices that kernels do not group."""
+    if len(stored) == 1 and stored[0][2] is None:
+        few: float | None = compiled.norm_of_few(*stored[0][:2], ord)
+        if few is not None:
+            return few
+    leaves = _grouped(compiled, stored)
+    return None if leaves is None else compiled.norm(leaves, ord)
 
 
 def _by_traced_kernel(found: Sequence[Seen], ord: int, raw: bool) -> tuple[Backend, Array] | None:
@@ -313,15 +322,14 @@ def _stored(seen: Seen, raw: bool) -> Stored:
     return views[0], views[1], views[2] if len(views) > 2 else None
 
 
-def _grouped(compiled: Any, found: Sequence[Seen], raw: bool) -> list[Stored] | None:
+def _grouped(compiled: Any, stored: Sequence[Stored]) -> list[Stored] | None:
     """(values, order, starts) of leaves on the host, as kernels sum duplicates on the way, the latter two None where
     nothing is to be summed; None for indices that they do not group."""
-    stored, named = [], []
-    for seen in found:
-        stored.append(_stored(seen, raw))
-        if stored[-1][1] is not None:
-            named.append(stored[-1][1])
-    groups = [compiled.group(named[0])] if len(named) == 1 else list(compiled.group_all(named))
+    named = []
+    for _, indices, _ in stored:
+        if indices is not None:
+            named.append(indices)
+    groups = compiled.group_kept(named)
     if None in groups:
         return None
     remaining = iter(groups)
@@ -341,7 +349,7 @@ def exact_sum(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Host, in
     by kernels; None where these do not form it."""
     found = [look_at(leaf) for leaf in leaves]
     compiled = kernels.active() if ord in (1.0, 2.0) and all(seen.views is not None for seen in found) else None
-    stored = None if compiled is None else _grouped(compiled, found, raw)
+    stored = None if compiled is None else _grouped(compiled, [_stored(seen, raw) for seen in found])
     if compiled is None or stored is None:
         return None
     terms = 0
@@ -362,9 +370,12 @@ def norm_out(E: Backend, norm64: Array, dtype: str, B: Backend | None = None, li
     if E is not modes.HOST:
         with E.scope():
             return E.reshape(E.astype(norm64, dtype), ())
-    # what rounds to a number that is normal warns of nothing, whatever the caller asked NumPy for
-    with contextlib.nullcontext() if 1e-37 < norm64[0] < 1e38 else quiet():
-        rounded = norm64.astype(dtype).reshape(())
+    number = norm64.item()
+    if 1e-37 < number < 1e38:  # what rounds to a number that is normal warns of nothing
+        rounded = np.array(number, dtype)
+    else:
+        with quiet():  # whatever the caller asked NumPy for
+            rounded = norm64.astype(dtype).reshape(())
     if B is None or B.host_only:
         return rounded
     with B.scope():

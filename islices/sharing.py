@@ -6,7 +6,7 @@ May import: `numpy`, `islices.backend`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,9 @@ _Span = tuple[int, int, int, Part]
 
 def check_apart(parts: Iterable[Part]) -> None:
     """ValueError if an element of an array that is written belongs to another one of the arrays too."""
+    parts = list(parts)
+    if _have_owners(parts):
+        return None
     spans: list[_Span] = []
     for number, part in enumerate(parts):
         start, stop = part[0].memory_span(part[1]) or (id(part[1]), id(part[1]) + 1)
@@ -38,6 +41,21 @@ def check_apart(parts: Iterable[Part]) -> None:
         if span[0] < end:
             return _check_overlapping(spans)
         end = span[1]
+
+
+def _have_owners(parts: Sequence[Part]) -> bool:
+    """Whether each is a NumPy array, or a view, in memory that another NumPy array owns, as those nearly always are."""
+    owners = set()
+    for _, x, _, _ in parts:
+        if type(x) is not np.ndarray:
+            return False
+        base = x.base
+        while type(base) is np.ndarray:
+            x, base = base, base.base
+        if base is not None or not x.flags.owndata:
+            return False
+        owners.add(id(x))
+    return len(owners) == len(parts)
 
 
 def _check_overlapping(spans: Iterable[_Span]) -> None:

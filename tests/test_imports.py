@@ -192,7 +192,7 @@ def test_modules_are_found() -> None:
     some = {"islices", "islices.optim.factory", "islices.backends.torch.optim", "islices.conformance.oracle"}
     assert some <= set(MODULES)
     assert any(i.function and i.target == "islices.kernels.operations" for i in imports("islices.kernels"))
-    assert any(i.target == "islices.backends.jax.host_calls" for i in imports("islices.backends.jax.grouping"))
+    assert any(i.target == "islices.backends.jax.host_calls" for i in imports("islices.backends.jax.primitives"))
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if is_core(name)])

@@ -26,7 +26,7 @@ from jax import lax
 
 from islices import modes
 from islices.backend import Array, NativeParts, Slots
-from islices.backends.jax import grouping, measuring, memory, precision, segments, stepping
+from islices.backends.jax import bags, grouping, measuring, memory, precision, scaling, segments, stepping
 from islices.backends.jax.embeddings import Embeddings
 from islices.backends.jax.memory import BFLOAT16, Tracer
 from islices.backends.jax.precision import constant, users_x64
@@ -297,6 +297,22 @@ class JaxBackend(Embeddings):
     ) -> Array | None:
         leaves = [x if x.factor is None else Slots(expand(self, x), x.indices, x.rows) for x in leaves]
         return measuring.norm(leaves, ord, otherwise)
+
+    def traced_bags(
+        self,
+        table: Array,
+        ids: Array,
+        segments_: Array,
+        bags_: Array,
+        keep: Array | None,
+        otherwise: Callable[[Array, Array, Array, Array, Array | None], Array],
+    ) -> Array | None:
+        return bags.read_bags(table, ids, segments_, bags_, keep, otherwise)
+
+    def scaled(self, values: Array, steps: Sequence[tuple[str, Any]]) -> Array:
+        traced = isinstance(values, Tracer) or any(isinstance(c, Tracer) for _, c in steps)
+        out = scaling.scaled(values, steps, super().scaled) if traced else None
+        return super().scaled(values, steps) if out is None else out
 
     def segment_sum(self, values: Array, segments_: Array, count: int | None) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]
         assert count is not None, "JAX knows its shapes"

@@ -1,37 +1,25 @@
-"""Grouping rows in traced code: two primitives, which are a compiled host kernel on CPU and XLA's operations elsewhere.
+"""Grouping rows in traced code, and summing them: two primitives (`primitives`).
 
-What they are is chosen when a program is lowered for its platform (`host_calls` on CPU), so that one trace serves all
-of them. To JAX's transformations `sum_rows` is a linear map of the values. XLA's formulation alone is used where there
-is no numba, and within ``use_kernels(False)`` or ``execution("framework")`` at the time of tracing.
+To JAX's transformations `sum_rows` is a linear map of the values. XLA's formulation alone is used where there is no
+numba, and within ``use_kernels(False)`` or ``execution("framework")`` at the time of tracing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
+from functools import partial, wraps
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad
 
-from islices import kernels, modes
 from islices.backend import Array
 from islices.backends.jax import precision, segments
-from islices.locks import load_module
+from islices.backends.jax.primitives import calls, host_calls, kernels_run, primitive, shared
 
-__all__ = [
-    "calls",
-    "group",
-    "groups_on_host",
-    "host_calls",
-    "shared",
-    "stays_whole",
-    "sum_rows",
-    "takes_groups",
-]
+__all__ = ["group", "groups_on_host", "sum_rows", "takes_groups"]
 
 
 def group(indices: Array, rows: int | None) -> tuple[Array, Array]:
@@ -57,14 +45,9 @@ def sum_rows(values: Array, indices: Array, rows: int | None) -> tuple[Array, Ar
     return sums, ids
 
 
-def host_calls() -> Any:
-    """The module that needs numba, imported where kernels run."""
-    return load_module("islices.backends.jax.host_calls")
-
-
 def takes_groups(indices: Array, rows: int, positions: Array | None = None) -> bool:
     """Whether kernels are to group these indices where the program comes to run on CPU."""
-    compiled = kernels.active() if modes.on_host() else None
+    compiled = kernels_run()
     if compiled is None or not compiled.is_packed(indices, rows):
         return False
     place = None if positions is None else positions.dtype.name
@@ -74,6 +57,7 @@ def takes_groups(indices: Array, rows: int, positions: Array | None = None) -> b
 # ---------------------------------------------------------------------- what XLA runs
 # The leading axes of indices, and of the values, are mapped ones.
 def _over_mapped(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
     def mapped(*arrays: Array, **params: Any) -> Any:
         call: Callable[..., Any] = partial(function, **params)
         for _ in range(arrays[-1].ndim - 1):
@@ -84,7 +68,7 @@ def _over_mapped(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @_over_mapped
-def _group_xla(indices: Array, *, rows: int) -> tuple[Array, Array]:
+def _group_xla(indices: Array, *, rows: int, compiled: bool) -> tuple[Array, Array]:
     return segments.unique_padded(_within(indices, indices, rows), rows)
 
 
@@ -126,30 +110,14 @@ def groups_on_host(
         name, operands, how = host_calls().groups_target(indices.dtype.name), [indices], {}
     else:
         name = host_calls().groups_target(indices.dtype.name, positions.dtype.name)
-        operands, how = [indices, positions], {"values": np.int64(values)}
-    order, starts, ids, named, _ = calls(name, operands, results, rows=np.int64(rows), **how)
+        operands, how = [indices, positions], {"values": values}
+    order, starts, ids, named, _ = calls(name, operands, results, rows=rows, **how)
     return order, starts, ids, named
 
 
-def calls(name: str, operands: Sequence[Array], results: Sequence[tuple[Any, Any]], **how: Any) -> list[Array]:
-    """The results, of shapes and dtypes, of a compiled kernel called by XLA."""
-    aliases = how.pop("input_output_aliases", None)
-    call: Any = jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct(*x) for x in results], input_output_aliases=aliases)
-    return list(call(*operands, **how))
-
-
-def _keeps_calls(ctx: Any) -> bool:
-    """Whether the program that is being lowered stays in this process: one that is exported may run in another, which
-    knows none of these kernels by name."""
-    return not ctx.module_context.lowering_parameters.for_export
-
-
-def stays_whole(ctx: Any) -> bool:
-    """Whether it stays, and its arrays are not spread over several devices, from which XLA would gather them."""
-    return _keeps_calls(ctx) and (getattr(ctx.module_context.axis_context, "num_devices", 1) or 1) == 1
-
-
-def _group_host(indices: Array, *, rows: int) -> tuple[Array, Array]:
+def _group_host(indices: Array, *, rows: int, compiled: bool) -> tuple[Array, Array]:
+    if not compiled:
+        return _group_xla(indices, rows=rows, compiled=compiled)  # type: ignore[no-any-return]
     order, starts, ids, named = groups_on_host(indices, rows)
     return ids, calls(host_calls().places_target(), (order, starts, named), [(indices.shape, np.int32)])[0]
 
@@ -161,17 +129,6 @@ def _sum_rows_host(values: Array, indices: Array, *, rows: int) -> tuple[Array, 
 
 
 # ---------------------------------------------------------------------- the primitives
-group_p = Primitive("islices_group")
-sum_rows_p = Primitive("islices_sum_rows")
-
-
-def shared(x: Any, *others: Any, **new: Any) -> Any:
-    """What is known of a result that is like x but for what is new: within shard_map it differs wherever one of the
-    others does."""
-    varying = frozenset().union(*(getattr(y, "vma", frozenset()) for y in (x, *others)))
-    return x.update(weak_type=False, **new, **({"vma": varying} if varying else {}))
-
-
 def _group_shapes(indices: Any, *, rows: int, compiled: bool) -> tuple[Any, Any]:
     return shared(indices), shared(indices, dtype=np.dtype(np.int32))
 
@@ -208,28 +165,7 @@ def _sum_rows_batched(args: Any, dims: Any, **params: Any) -> tuple[Any, Any]:
     return sum_rows_p.bind(values, indices, **params), (0, 0)
 
 
-def _lowered(on_cpu: Callable[..., Any], anywhere: Callable[..., Any], ctx: Any, *operands: Any, **params: Any) -> Any:
-    function = on_cpu if _keeps_calls(ctx) else anywhere
-    with precision.scope():  # keys and memory of 64 bits, whatever the user's setting is by now
-        return mlir.lower_fun(function, multiple_results=True)(ctx, *operands, **params)
-
-
-def _group_anywhere(indices: Array, *, rows: int, compiled: bool) -> tuple[Array, Array]:
-    return _group_xla(indices, rows=rows)  # type: ignore[no-any-return]
-
-
-def _group_on_cpu(indices: Array, *, rows: int, compiled: bool) -> tuple[Array, Array]:
-    return (_group_host if compiled else _group_xla)(indices, rows=rows)
-
-
-for _primitive, _shapes, _jvp, _batched, _on_cpu, _anywhere in (
-    (group_p, _group_shapes, _group_jvp, _group_batched, _group_on_cpu, _group_anywhere),
-    (sum_rows_p, _sum_rows_shapes, _sum_rows_jvp, _sum_rows_batched, _sum_rows_host, _sum_rows_xla),
-):
-    _primitive.multiple_results = True
-    _primitive.def_impl(partial(jax.jit, static_argnames=("rows", "compiled"))(_primitive.bind))
-    _primitive.def_abstract_eval(_shapes)
-    ad.primitive_jvps[_primitive] = _jvp
-    batching.primitive_batchers[_primitive] = _batched
-    mlir.register_lowering(_primitive, partial(_lowered, _anywhere, _anywhere))
-    mlir.register_lowering(_primitive, partial(_lowered, _on_cpu, _anywhere), platform="cpu")
+group_p = primitive("islices_group", _group_shapes, _group_host, _group_xla, jvp=_group_jvp, batched=_group_batched)
+sum_rows_p = primitive(
+    "islices_sum_rows", _sum_rows_shapes, _sum_rows_host, _sum_rows_xla, jvp=_sum_rows_jvp, batched=_sum_rows_batched
+)

@@ -42,12 +42,16 @@ __all__ = [
     "groups",
     "huge_sums",
     "in_parts",
+    "members",
     "nothing",
     "places",
+    "read_bags",
+    "scaled",
     "state",
     "step",
     "sum_rows",
     "total",
+    "zero_sums",
 ]
 
 #: Elements that are worth a second thread, and the least for a part; parts for each thread.
@@ -108,6 +112,36 @@ def places(frame: Any) -> Any:
     return 0
 
 
+def members(frame: Any) -> Any:
+    """(ids, segments, which count if KEPT; bags, rows) to (order, starts, named, numbers) and memory: the rows that the
+    members of bags name, those of a bag together; where each one's begin; how many bags have some, and which."""
+    if introduced(frame):
+        return 0
+    bags, rows, n = attribute(frame, 0), attribute(frame, 1), size(operand(frame, 0), 0)
+    ids, segments = carray(data(operand(frame, 0)), n, INDEX), carray(data(operand(frame, 1)), n, PLACE)
+    order, starts = carray(data(result(frame, 0)), n, U64), carray(data(result(frame, 1)), n + 1, U64)
+    numbers, within = carray(data(result(frame, 3)), n, U64), carray(data(result(frame, 4)), n, I64)
+    kept = carray(data(operand(frame, 2 if KEPT else 0)), n, MASK)
+    count, ascending = 0, True
+    for k in range(n):
+        counts = kept[k] != 0 if KEPT else True
+        if counts and 0 <= segments[k] < bags and 0 <= ids[k] < rows:
+            order[count], within[count] = ids[k], segments[k]
+            ascending &= count == 0 or within[count - 1] <= within[count]
+            count += 1
+    named = carray(data(result(frame, 2)), 1, I64)
+    if ascending:
+        named[0] = runs(within[:count], starts, numbers)
+    else:
+        places = carray(data(result(frame, 5)), n, U64)
+        named[0] = group(within[:count], places[:count], starts[: count + 1], numbers.view(I64)[:count])
+        for k in range(count):
+            within[k] = order[places[k]]
+        for k in range(count):
+            order[k] = within[k]
+    return 0
+
+
 # ---------------------------------------------------------------------- rows, in parts
 # Operands begin with (values, order, starts, named): of all, and of norms of dense arrays, values alone.
 def in_parts(frame: Any) -> Any:
@@ -159,6 +193,24 @@ def sum_rows(frame: Any, call: Any, part: Any, parts: Any) -> None:
     fold(values, order, starts, starts[:0], sums, first, last)
     spare = n - named
     sums[named + spare * part // parts : named + spare * (part + 1) // parts] = 0
+
+
+def zero_sums(frame: Any) -> None:
+    """Zeros for bags without members."""
+    huge_sums(frame)
+    if carray(data(operand(frame, 3)), 1, I64)[0] < axis(result(frame, 0), 0):
+        carray(data(result(frame, 0)), size(result(frame, 0), 0), VALUES)[:] = 0
+
+
+def read_bags(frame: Any, call: Any, part: Any, parts: Any) -> None:
+    """(table, order, starts, named, numbers), as `members` gives them, to (bags): see `islices.backends.jax.bags`."""
+    n, width = size(operand(frame, 1), 0), size(operand(frame, 0), 1)
+    table = carray(data(operand(frame, 0)), (axis(operand(frame, 0), 0), width), VALUES)
+    order, starts = carray(data(operand(frame, 1)), n, U64), carray(data(operand(frame, 2)), n + 1, U64)
+    named, numbers = carray(data(operand(frame, 3)), 1, I64)[0], carray(data(operand(frame, 4)), n, U64)
+    out = carray(data(result(frame, 0)), (axis(result(frame, 0), 0), width), VALUES)
+    first, last = cut(starts, named, part, parts, 1), cut(starts, named, part + 1, parts, 1)
+    fold(table, order, starts, numbers, out, first, last)
 
 
 def step(frame: Any, call: Any, part: Any, parts: Any) -> None:
@@ -223,6 +275,16 @@ def give(frame: Any, own: Any) -> None:
                 add_atomically(bins, 4 * k + j, own[k, j])
 
 
+def scaled(frame: Any) -> Any:
+    """(values, one or two numbers) to values times or over them: see `islices.backends.jax.scaling`."""
+    if introduced(frame):
+        return 0
+    n, last = size(operand(frame, 0), 0), operands(frame) - 1
+    c, d = carray(data(operand(frame, 1)), 1, WIDE)[0], carray(data(operand(frame, last)), 1, WIDE)[0]
+    scale(carray(data(operand(frame, 0)), n, VALUES), c, d, carray(data(result(frame, 0)), n, VALUES), 0, n)
+    return 0
+
+
 def total(frame: Any) -> Any:
     """(*bins; ord) to the norm that they hold together, shape (1,)."""
     if introduced(frame):
@@ -235,8 +297,8 @@ def total(frame: Any) -> Any:
 
 
 # what the functions above leave open
-add_bins = change = fold = group = measure = prepare = rounded = run_parts = states = cast(Any, None)
-GROUPED = MOVED = False
+add_bins = change = fold = group = measure = prepare = rounded = run_parts = runs = scale = states = cast(Any, None)
+GROUPED = KEPT = MOVED = False
 COUNT = ITEMSIZE = 0
-VALUES = INDEX = TABLE = WIDE = PLACE = np.int32
+VALUES = INDEX = TABLE = WIDE = PLACE = MASK = np.int32
 I32, I64, U64, F64 = np.int32, np.int64, np.uint64, np.float64

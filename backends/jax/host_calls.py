@@ -18,13 +18,25 @@ from islices.backends.jax import frames, handlers, tasks
 from islices.kernels import squares, totals
 from islices.kernels.compiling import INTEGER, Kernel, compile_callback, compile_kernel, contents, inline, vector
 from islices.kernels.folding import fold_kernel
-from islices.kernels.grouping import group_kernel
+from islices.kernels.grouping import group_kernel, runs_kernel
 from islices.kernels.halves import FORMATS
+from islices.kernels.scaling import scale_kernel
 from islices.kernels.updating import step_kernel
 from islices.locks import Lock
 from islices.optim.formulas import Formula
 
-__all__ = ["bins_of", "bins_target", "groups_target", "places_target", "step_target", "sum_target", "total_target"]
+__all__ = [
+    "bags_target",
+    "bins_of",
+    "bins_target",
+    "groups_target",
+    "members_target",
+    "places_target",
+    "scale_target",
+    "step_target",
+    "sum_target",
+    "total_target",
+]
 
 #: What code on disk is of, beside the kernels.
 _SOURCES = tuple(Path(module.__file__ or "").resolve() for module in (frames, handlers, tasks))
@@ -62,6 +74,42 @@ def sum_target(dtype: str) -> str | None:
             cut=inline(handlers.cut), fold=fold_kernel(dtype), VALUES=stored,
         ),
     )  # fmt: skip
+
+
+def members_target(index: str, place: str, mask: str | None) -> str | None:
+    """Of the members of bags: such ids, of such segments, and what says which count."""
+    integers = ("int32", "int64")
+    if index not in integers or place not in integers or mask not in ("int32", None):
+        return None
+    names: dict[str, Any] = {"INDEX": np.dtype(index), "PLACE": np.dtype(place), "KEPT": mask is not None}
+    wide = np.dtype(np.int64)
+    return _named(
+        "_".join(filter(None, ("islices_members", index, place, mask))),
+        lambda: _callback(handlers.members, runs=runs_kernel(wide), group=group_kernel(wide), **names),
+    )
+
+
+def bags_target(dtype: str) -> str | None:
+    """Of the sums of rows of a table of such values."""
+    stored = np.dtype(FORMATS[dtype].stored)
+    zero = inline(handlers.zero_sums, huge_sums=inline(handlers.huge_sums, ITEMSIZE=stored.itemsize), VALUES=stored)
+    return _named(
+        f"islices_read_bags_{dtype}",
+        lambda: _in_parts(
+            handlers.read_bags, zero, cut=inline(handlers.cut), fold=fold_kernel(dtype), VALUES=stored,
+        ),
+    )  # fmt: skip
+
+
+def scale_target(dtype: str, steps: tuple[str, ...]) -> str | None:
+    """Of such values times ("mul") or over ("div") one or two numbers."""
+    form = FORMATS[dtype]
+    return _named(
+        "_".join(("islices_scaled", *steps, dtype)),
+        lambda: _callback(
+            handlers.scaled, scale=scale_kernel(dtype, steps), VALUES=np.dtype(form.stored), WIDE=np.dtype(form.wide)
+        ),
+    )
 
 
 def bins_target(dtype: str, ord: int, *, grouped: bool) -> str | None:

@@ -23,7 +23,7 @@ from jax.interpreters import ad, batching, mlir
 
 from islices.backend import Array, Reader
 
-__all__ = ["RECORDER", "attach", "attach_p", "bags_p", "hidden_p", "lookup_p", "operand_p", "read"]
+__all__ = ["RECORDER", "attach", "attach_p", "bags_p", "hidden_p", "lookup_p", "mapped_in_front", "operand_p", "read"]
 
 
 def _gather(weights: Array, ids: Array) -> Array:
@@ -75,7 +75,7 @@ def _lookup_jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
 def _lookup_batched(args: Any, dims: Any, *, static: Any, axes: tuple[str, ...]) -> tuple[Any, int]:
     weights, *integers = args
     _check_shared(dims[0])
-    return lookup_p.bind(weights, *_mapped_in_front(integers, dims[1:]), static=static, axes=("vmap", *axes)), 0
+    return lookup_p.bind(weights, *mapped_in_front(integers, dims[1:]), static=static, axes=("vmap", *axes)), 0
 
 
 def _check_shared(dim: int | None) -> None:
@@ -88,7 +88,7 @@ def _check_shared(dim: int | None) -> None:
         )
 
 
-def _mapped_in_front(arrays: Sequence[Any], dims: Sequence[int | None]) -> list[Any]:
+def mapped_in_front(arrays: Sequence[Any], dims: Sequence[int | None]) -> list[Any]:
     """The arrays with the mapped axis in front, those without one (None) repeated."""
     size = next(x.shape[d] for x, d in zip(arrays, dims, strict=True) if d is not None)
     return [
@@ -122,7 +122,7 @@ def _bags_jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
 
 def _bags_batched(args: Any, dims: Any, *, static: Any, axes: tuple[str, ...]) -> tuple[Any, int]:
     _check_shared(dims[1])
-    bags, *integers = _mapped_in_front([args[0], *args[2:]], [dims[0], *dims[2:]])
+    bags, *integers = mapped_in_front([args[0], *args[2:]], [dims[0], *dims[2:]])
     return bags_p.bind(bags, args[1], *integers, static=static, axes=("vmap", *axes)), 0
 
 
@@ -172,7 +172,7 @@ def _attach_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
 
 
 def _attach_batched(args: Any, dims: Any) -> tuple[Any, int]:
-    return attach(*_mapped_in_front(args, dims)), 0
+    return attach(*mapped_in_front(args, dims)), 0
 
 
 ad.primitive_jvps[attach_p] = _attach_jvp

@@ -1,23 +1,21 @@
-"""A norm in traced code: one primitive, which on CPU is a compiled host kernel a leaf and one for their total.
+"""A norm in traced code: one primitive (`primitives`), which on CPU is a compiled host kernel a leaf and one for their
+total.
 
-The kernels sum the duplicates and square the sums on the way, and keep neither. Everywhere else, under vmap, and where
-arrays are spread over several devices, the norm is what the core made of XLA's operations, with the same bits.
+The kernels sum the duplicates and square the sums on the way, and keep neither. Elsewhere the norm is what the core
+made of XLA's operations, with the same bits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
-import jax
 import numpy as np
 from jax import lax
-from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
 
 from islices.backend import Array, Slots
-from islices.backends.jax import grouping, precision
+from islices.backends.jax import grouping
+from islices.backends.jax.primitives import calls, host_calls, primitive, shared
 from islices.backends.jax.stepping import Layout
 
 __all__ = ["norm"]
@@ -31,7 +29,7 @@ def norm(leaves: Sequence[Slots], ord: int, otherwise: Otherwise) -> Array | Non
     """The norm of all leaves together, float64 of shape (1,), duplicates summed first, traced indices out of range
     naming no row; None where no kernel takes it."""
     leaves = [x for x in leaves if 0 not in x.values.shape and (x.indices is None or 0 not in x.indices.shape)]
-    if not leaves or not all(_taken(x, ord) for x in leaves) or grouping.host_calls().total_target() is None:
+    if not leaves or not all(_taken(x, ord) for x in leaves) or host_calls().total_target() is None:
         return None
     layouts, arrays = [], []
     for x in leaves:
@@ -49,7 +47,7 @@ def _taken(x: Slots, ord: int) -> bool:
             return False
         if not grouping.takes_groups(x.indices, x.rows, x.positions):
             return False
-    return grouping.host_calls().bins_target(x.values.dtype.name, ord, grouped=x.indices is not None) is not None
+    return host_calls().bins_target(x.values.dtype.name, ord, grouped=x.indices is not None) is not None
 
 
 def _leaves(arrays: Sequence[Array], layouts: Layouts) -> list[Slots]:
@@ -57,45 +55,28 @@ def _leaves(arrays: Sequence[Array], layouts: Layouts) -> list[Slots]:
     return [Slots(next(rest)) if x is None else x.take(rest) for x in layouts]
 
 
-norm_p = Primitive("islices_norm")
-norm_p.multiple_results = True
-
-
 def _shapes(*arrays: Any, **params: Any) -> list[Any]:
-    return [grouping.shared(*arrays, shape=(1,), dtype=np.dtype(np.float64))]
+    return [shared(*arrays, shape=(1,), dtype=np.dtype(np.float64))]
 
 
-def _batched(args: Any, dims: Any, *, layouts: Layouts, ord: int, otherwise: Otherwise) -> tuple[Any, Any]:
-    return [jax.vmap(lambda *x: otherwise(_leaves(x, layouts)), dims)(*args)], [0]
+def _elsewhere(*arrays: Array, layouts: Layouts, ord: int, otherwise: Otherwise) -> list[Array]:
+    return [otherwise(_leaves(arrays, layouts))]
 
 
-def _on_host(*arrays: Array, layouts: Layouts, ord: int) -> Sequence[Array]:
+def _on_host(*arrays: Array, layouts: Layouts, ord: int, otherwise: Otherwise) -> list[Array]:
     bins = [_bins(x, ord) for x in _leaves(arrays, layouts)]
-    return grouping.calls(grouping.host_calls().total_target(), bins, [((1,), np.float64)], ord=np.int64(ord))
+    return calls(host_calls().total_target(), bins, [((1,), np.float64)], ord=ord)
 
 
 def _bins(x: Slots, ord: int) -> Array:
-    targets, operands = grouping.host_calls(), [x.values]
+    targets, operands = host_calls(), [x.values]
     if x.indices is not None:
         assert x.rows is not None
         order, starts, _, named = grouping.groups_on_host(x.indices, x.rows, x.positions, x.values.shape[0])
         operands += [order, starts, named]
     dtype = x.values.dtype.name
     name = targets.bins_target(dtype, ord, grouped=x.indices is not None)
-    return grouping.calls(name, operands, [((targets.bins_of(dtype), 4), np.int64)])[0]
+    return calls(name, operands, [((targets.bins_of(dtype), 4), np.int64)])[0]
 
 
-def _lowered(ctx: Any, *arrays: Any, layouts: Layouts, ord: int, otherwise: Otherwise, on_cpu: bool) -> Any:
-    if on_cpu and grouping.stays_whole(ctx):
-        function: Callable[..., Any] = partial(_on_host, layouts=layouts, ord=ord)
-    else:
-        function = lambda *x: [otherwise(_leaves(x, layouts))]  # noqa: E731
-    with precision.scope():
-        return mlir.lower_fun(function, multiple_results=True)(ctx, *arrays)
-
-
-norm_p.def_impl(partial(jax.jit, static_argnames=("layouts", "ord", "otherwise"))(norm_p.bind))
-norm_p.def_abstract_eval(_shapes)
-batching.primitive_batchers[norm_p] = _batched
-mlir.register_lowering(norm_p, partial(_lowered, on_cpu=False))
-mlir.register_lowering(norm_p, partial(_lowered, on_cpu=True), platform="cpu")
+norm_p = primitive("islices_norm", _shapes, _on_host, _elsewhere, whole=True)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -36,7 +37,15 @@ __all__ = [
     "writable",
 ]
 
+if TYPE_CHECKING or hasattr(jax.extend.core, "get_opaque_trace_state"):
+    from jax.extend.core import get_opaque_trace_state
+else:  # before 0.10
+    from jax.core import get_opaque_trace_state
+
 BFLOAT16 = np.dtype(jnp.bfloat16)
+with jax.ensure_compile_time_eval():
+    #: What JAX says of its state where nothing is traced: to enter the scope above costs as much as the call within.
+    _NOT_TRACING = get_opaque_trace_state(convention="flax")
 Tracer = jax.core.Tracer  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -66,6 +75,8 @@ def put(array: np.ndarray, like: Array) -> Array:
     if array.dtype == np.uint16:
         array = array.view(BFLOAT16)
     wide = array.dtype.itemsize == 8 and not jax.config.jax_enable_x64  # type: ignore[attr-defined]
+    if not wide and get_opaque_trace_state(convention="flax") == _NOT_TRACING:
+        return jax.device_put(array, place(like))
     # a concrete array even while something is being traced: its values are known
     with precision.wide() if wide else contextlib.nullcontext(), jax.ensure_compile_time_eval():
         return jax.device_put(array, place(like))

@@ -1,24 +1,20 @@
-"""A step of an optimizer in traced code: one primitive, which is one compiled host kernel on CPU.
+"""A step of an optimizer in traced code: one primitive (`primitives`), which is one compiled host kernel on CPU.
 
 The kernel sums the duplicates, reads the rows, changes and writes them in the tables' own memory, which XLA copies
-first unless they are donated. Everywhere else, under vmap, and where arrays are spread over several devices, whose
-tables XLA would have to gather, the step is what the core made of XLA's operations.
+first unless they are donated. Elsewhere the step is what the core made of XLA's operations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jax import lax
-from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
 
 from islices.backend import Array, Slots
-from islices.backends.jax import grouping, precision
+from islices.backends.jax import grouping
+from islices.backends.jax.primitives import calls, host_calls, primitive, shared
 from islices.optim.formulas import Formula
 
 __all__ = ["Layout", "step"]
@@ -61,7 +57,7 @@ def step(
     if not grouping.takes_groups(indices, rows, slots.positions):
         return None
     names = (table.dtype.name, values.dtype.name, indices.dtype.name)
-    name = grouping.host_calls().step_target(formula, *names, scaled=slots.factor is not None)
+    name = host_calls().step_target(formula, *names, scaled=slots.factor is not None)
     if name is None:
         return None
     layout, arrays = Layout.of(slots)
@@ -75,26 +71,17 @@ def _parts(operands: Sequence[Array], layout: Layout) -> tuple[Slots, Array, lis
     return layout.take(iter(operands[-count:])), operands[0], list(operands[1:-count])
 
 
-step_p = Primitive("islices_step")
-step_p.multiple_results = True
-
-
 def _shapes(*operands: Any, layout: Layout, **params: Any) -> list[Any]:
     _, _, tables = _parts(operands, layout)
-    return [grouping.shared(x, *operands) for x in tables]
+    return [shared(x, *operands) for x in tables]
 
 
-def _elsewhere(*operands: Array, layout: Layout, otherwise: Otherwise) -> tuple[Array, ...]:
+def _elsewhere(*operands: Array, name: str, layout: Layout, otherwise: Otherwise) -> Sequence[Array]:
     slots, numbers, tables = _parts(operands, layout)
     return tuple(otherwise(slots, numbers, *tables))
 
 
-def _batched(args: Any, dims: Any, *, name: str, layout: Layout, otherwise: Otherwise) -> tuple[Any, Any]:
-    outs = jax.vmap(partial(_elsewhere, layout=layout, otherwise=otherwise), dims)(*args)
-    return outs, (0,) * len(outs)
-
-
-def _on_host(*operands: Array, name: str, layout: Layout) -> Sequence[Array]:
+def _on_host(*operands: Array, name: str, layout: Layout, otherwise: Otherwise) -> Sequence[Array]:
     x, numbers, tables = _parts(operands, layout)
     assert x.indices is not None
     order, starts, ids, named = grouping.groups_on_host(x.indices, layout.rows, x.positions, x.values.shape[0])
@@ -102,20 +89,7 @@ def _on_host(*operands: Array, name: str, layout: Layout) -> Sequence[Array]:
         numbers = lax.concatenate([numbers, x.factor], 0)
     given = (x.values, order, starts, named, ids, numbers, *tables)
     aliases = {6 + k: k for k in range(len(tables))}
-    return grouping.calls(name, given, [(y.shape, y.dtype) for y in tables], input_output_aliases=aliases)
+    return calls(name, given, [(y.shape, y.dtype) for y in tables], input_output_aliases=aliases)
 
 
-def _lowered(ctx: Any, *operands: Any, name: str, layout: Layout, otherwise: Otherwise, on_cpu: bool) -> Any:
-    if on_cpu and grouping.stays_whole(ctx):
-        function: Callable[..., Any] = partial(_on_host, name=name, layout=layout)
-    else:
-        function = partial(_elsewhere, layout=layout, otherwise=otherwise)
-    with precision.scope():
-        return mlir.lower_fun(function, multiple_results=True)(ctx, *operands)
-
-
-step_p.def_impl(partial(jax.jit, static_argnames=("name", "layout", "otherwise"))(step_p.bind))
-step_p.def_abstract_eval(_shapes)
-batching.primitive_batchers[step_p] = _batched
-mlir.register_lowering(step_p, partial(_lowered, on_cpu=False))
-mlir.register_lowering(step_p, partial(_lowered, on_cpu=True), platform="cpu")
+step_p = primitive("islices_step", _shapes, _on_host, _elsewhere, whole=True)

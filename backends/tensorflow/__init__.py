@@ -31,7 +31,14 @@ from tensorflow.python.eager import record
 from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as possible_gradient_types
 
 from islices.backend import Array, Backend, Gradient, LookedUp, NativeParts, RaggedParts, Slots, Source, Transform, Use
-from islices.backends.tensorflow import host_calls, keras_layers, memory, ragged, recording
+from islices.backends.tensorflow import (
+    host_calls,
+    keras_layers,
+    memory,
+    ragged,
+    recording,
+    vectorizing,  # noqa: F401
+)
 from islices.backends.tensorflow import segments as segments_of
 from islices.backends.tensorflow.sparse import indexed_slices, take_apart
 from islices.slots import expand
@@ -325,6 +332,19 @@ class TensorflowBackend(Backend):
         otherwise: Callable[..., Sequence[Array]],
     ) -> Sequence[Array] | None:
         return host_calls.step(formula, slots, numbers, tables, otherwise)
+
+    def traced_bags(
+        self,
+        table: Array,
+        ids: Array,
+        segments: Array,
+        bags: Array,
+        keep: Array | None,
+        otherwise: Callable[..., Array],
+    ) -> Array | None:
+        if segments_of.is_vectorized():
+            return None
+        return host_calls.bags(recording.plain(table), [ids, segments, bags], keep, otherwise)
 
     def in_place(self, x: Array) -> bool:
         return not isinstance(x, tf.Tensor)

@@ -1,7 +1,7 @@
-"""Compiled kernels inside the graphs of tf.function, on CPU: sums of rows, norms, optimizers' steps.
+"""Compiled kernels inside the graphs of tf.function, on CPU: bags of rows, sums of rows, norms, optimizers' steps.
 
-TensorFlow calls back into this process for them (`tf.numpy_function`, without a copy either way; `tf.py_function` where
-variables change, which takes their handles, so that TensorFlow orders the call among their reads and writes). A graph
+TensorFlow calls back into this process for them (`tf.numpy_function`, without a copy either way; `tf.py_function` for
+variables, which takes their handles, so that TensorFlow orders the call among their reads and writes). A graph
 may also come to run where nobody answers: in another process (a SavedModel, a remote worker), in a session of its own.
 So each call stands in a `tf.cond` beside the framework's operations, and asks for a mark in this process' memory: a
 variable that no other process and no loaded model has under this name. Within XLA, where neither can be compiled, and
@@ -12,7 +12,6 @@ May import: `tensorflow`, `numpy`, the core, this folder.
 
 from __future__ import annotations
 
-import contextlib
 import uuid
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -23,19 +22,22 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import record
 from tensorflow.python.ops import control_flow_util
-from tensorflow.python.ops.parallel_for import pfor
+from tensorflow.python.ops.resource_variable_ops import variable_accessed
 
 from islices import kernels, modes
 from islices.backend import Array, Slots
 from islices.backends.tensorflow import memory
+from islices.bags import sums_of_views
 from islices.host import group
 from islices.locks import Lock
 from islices.memory import empty
 from islices.optim.formulas import Formula
 
-__all__ = ["compiled_by_xla", "kernels_here", "norm", "step", "sum_rows"]
+__all__ = ["bags", "compiled_by_xla", "kernels_here", "norm", "step", "sum_rows"]
 
 Host = np.ndarray[Any, Any]
+#: What XLA's error names where it meets a host call: TensorFlow lets nobody else say it.
+_TRACED_OUTSIDE = "islices_traced_outside_of_jit_compile.accepted_is_jit_compile_True_on_this_function_too"
 #: Makes the steps of graphs that run at the same time one after the other: each sees whole rows.
 _stepping = Lock()
 
@@ -70,8 +72,7 @@ def _mark() -> str | None:
 def _if_here(call: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
     """What call gives where the graph runs in this process, else what otherwise gives."""
     with record.stop_recording():  # the gradient is given by whoever calls, or there is none
-        # the scope is what XLA's error names, where a function that was traced before is called within jit_compile
-        with tf.device("CPU:0"), tf.name_scope("islices_traced_outside_of_jit_compile"):
+        with tf.device("CPU:0"), tf.name_scope(_TRACED_OUTSIDE):
             handle = tf.raw_ops.VarHandleOp(dtype=tf.bool, shape=[], shared_name=_mark())
             here = tf.raw_ops.VarIsInitializedOp(resource=handle)
 
@@ -80,24 +81,6 @@ def _if_here(call: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
                 return otherwise()
 
         return tf.cond(here, call, by_operations)
-
-
-def _register_pfor() -> None:
-    """Tell tf.vectorized_map that the mark is the same for all members: it would make a loop of it, and of the call."""
-
-    def handle(given: Any) -> Any:
-        attributes = {name: given.get_attr(name) for name in ("dtype", "shape", "shared_name", "container")}
-        return pfor.wrap(tf.raw_ops.VarHandleOp(**attributes), False)
-
-    def initialized(given: Any) -> Any:
-        return pfor.wrap(tf.raw_ops.VarIsInitializedOp(resource=given.unstacked_input(0)), False)
-
-    for name, converter in (("VarHandleOp", handle), ("VarIsInitializedOp", initialized)):
-        with contextlib.suppress(KeyError):  # TensorFlow has one of its own
-            pfor.RegisterPFor(name)(converter)
-
-
-_register_pfor()
 
 
 # ---------------------------------------------------------------------- sums of rows
@@ -153,11 +136,107 @@ def _row_of_zeros(x: Array) -> Array:
 
 
 def _sum_rows(values: Host, indices: Host, *, rows: int | None) -> list[Host]:
-    order, found, starts = _groups(values, indices, rows)
+    _check_lengths(len(indices), len(values))
+    order, found, starts = _groups(indices, rows)
     ids = empty(found.shape, found.dtype)
     ids[...] = found
     sums = _compiled().fold(_bits(values), order, starts)
     return [sums.view(values.dtype), ids]
+
+
+# ---------------------------------------------------------------------- slots by row
+def _grouped(slots: Slots) -> list[Array]:
+    """The groups of the slots that name a row, by a call of its own, and how many values they are of.
+
+    Norm and step of a gradient ask for the same: a graph has it once.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    if not hasattr(graph, "_islices_groups"):
+        graph._islices_groups = {}
+    known: dict[Any, list[Array]] = graph._islices_groups
+    key = slots.indices.ref(), slots.rows, None if slots.positions is None else slots.positions.ref()
+    if key not in known:
+        arrays = [slots.indices, *([] if slots.positions is None else [slots.positions])]
+        dtypes = [tf.int64, slots.indices.dtype, tf.int64, tf.int64]
+        callback = partial(_groups_and_number, slots.rows)
+        known[key] = _if_here(
+            lambda: tf.numpy_function(callback, arrays, dtypes), lambda: [tf.zeros((0,), t) for t in dtypes]
+        )
+    return list(known[key])
+
+
+def _groups_and_number(rows: int | None, indices: Host, *positions: Host) -> tuple[Host, ...]:
+    """(order, ids, starts, number): number holds how many values there are, or nothing where positions name them."""
+    number = np.array([] if positions else [len(indices)], np.int64)
+    order, ids, starts = _groups(indices, rows, *positions)
+    return order.view(np.int64), ids, starts.view(np.int64), number
+
+
+def _of_values(values: Host, order: Host, ids: Host, starts: Host, number: Host) -> tuple[Host, Host, Host]:
+    """Groups as kernels take them; ValueError where they are of other values."""
+    if len(number):
+        _check_lengths(number[0], len(values))
+    elif _within(order, len(values)) is not None:
+        raise ValueError(f"positions: got some beyond {len(values)} values; accepted is 0 <= position < {len(values)}")
+    return order.view(np.uint64), ids, starts.view(np.uint64)
+
+
+def _check_lengths(indices: int, values: int) -> None:
+    """ValueError for what does not go together: shapes that were not known when the graph was built."""
+    if values != indices:
+        raise ValueError(f"indices: got {indices} for {values} values; accepted is one index a value")
+
+
+# ---------------------------------------------------------------------- bags of rows
+def bags(table: Array, members: Sequence[Array], keep: Array | None, otherwise: Callable[..., Array]) -> Array | None:
+    """See `Backend.traced_bags`; a table of TensorFlow's own; members: ids, segments, bags."""
+    given = [*members, *([] if keep is None else [keep])]
+    variable = not isinstance(table, tf.Tensor)
+    if kernels_here() is None or not (memory.is_plain(table) if variable else table.shape[1:].is_fully_defined()):
+        return None
+    if 0 in tuple(table.shape) or not all(x.shape.rank == 1 for x in (*given[:2], *given[3:])):
+        return None
+    if variable:
+        variable_accessed(table)  # as by any read: tapes watch it from now on
+        kind = tf.as_dtype(table.dtype), tuple(table.shape)
+        place, read = table.handle, partial(_bags_of_variable, *kind)
+        call = partial(tf.py_function, read, [place, *given], table.dtype)
+    else:
+        place = table
+        call = partial(tf.numpy_function, _bags, [table, *given], table.dtype)
+    found = _if_here(call, lambda: otherwise(table, *given))
+    found.set_shape((given[2].shape[0], *table.shape[1:]))
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def recorded(found: Array, place: Array) -> Any:
+        def gradient(upstream: Array) -> tuple[None, Any]:
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch(table)
+                again = otherwise(table, *given)  # of which only the gradient is computed
+            return None, tape.gradient(again, table, output_gradients=upstream)
+
+        return tf.identity(found), gradient
+
+    return recorded(found, place)  # type: ignore[no-any-return]
+
+
+def _bags_of_variable(dtype: Any, shape: tuple[int, ...], resource: Array, *given: Array) -> Array:
+    views = [memory.view(x) for x in given]
+    return memory.adopt(_bags(memory.shared(resource, dtype, shape), *views))
+
+
+def _bags(table: Host, ids: Host, segments: Host, bags: Host, *keep: Host) -> Host:
+    """ValueError for segments that are no bags: offsets whose values were not known when the graph was built."""
+    if len(ids) != len(segments):
+        raise ValueError(f"offsets: got those of {len(segments)} ids; accepted are those of {len(ids)}")
+    if _within(segments, len(bags)) is not None:
+        raise ValueError(f"offsets: got ids that lie in none of {len(bags)} bags; accepted is that each lies in one")
+    named = _within(ids, len(table))
+    if named is not None:  # the others do not count
+        mask = np.zeros(len(ids), np.int32)
+        mask[named] = 1
+        keep = (mask * keep[0] if keep else mask,)
+    return sums_of_views(_compiled(), [_bits(table), ids, segments, bags, *keep]).view(table.dtype)
 
 
 # ---------------------------------------------------------------------- norms
@@ -166,24 +245,20 @@ def norm(leaves: Sequence[Slots], ord: int, otherwise: Callable[[Sequence[Slots]
     if kernels_here() is None:
         return None
     arrays: list[Array] = []
-    layout: list[tuple[bool, bool, int | None]] = []
     for leaf in leaves:
-        arrays += [x for x in leaf[:2] if x is not None]
-        arrays += [] if leaf.positions is None else [leaf.positions]
-        layout.append((leaf.indices is not None, leaf.positions is not None, leaf.rows))
-    callback = partial(_norm, layout=layout, ord=ord)
+        arrays += [leaf.values] if leaf.indices is None else [leaf.values, *_grouped(leaf)]
+    callback = partial(_norm, sparse=[leaf.indices is not None for leaf in leaves], ord=ord)
     exact = _if_here(lambda: tf.numpy_function(callback, arrays, tf.float64), lambda: otherwise(leaves))
     exact.set_shape((1,))
     return exact
 
 
-def _norm(*arrays: Host, layout: Sequence[tuple[bool, bool, int | None]], ord: int) -> Host:
+def _norm(*arrays: Host, sparse: Sequence[bool], ord: int) -> Host:
     given, stored = iter(arrays), list[tuple[Host, Host | None, Host | None]]()
-    for sparse, placed, rows in layout:
+    for has_rows in sparse:
         values, order, starts = next(given), None, None
-        if sparse:
-            indices = next(given)
-            order, _, starts = _groups(values, indices, rows, next(given) if placed else None)
+        if has_rows:
+            order, _, starts = _of_values(values, *(next(given) for _ in range(4)))
         stored.append((_bits(values), order, starts))
     return np.array((_compiled().norm(stored, ord),))
 
@@ -195,9 +270,8 @@ def step(
     """See `Backend.traced_step`."""
     if kernels_here() is None or 0 in tuple(tables[0].shape) or 0 in tuple(slots.values.shape)[1:]:
         return None
-    optional = [slots.positions, slots.factor]
-    given = [slots.values, slots.indices, numbers, *(x for x in optional if x is not None)]
-    take = partial(_step, formula, [x is not None for x in optional])
+    given = [slots.values, *_grouped(slots), numbers, *([] if slots.factor is None else [slots.factor])]
+    take = partial(_step, formula)
 
     def by_operations() -> Sequence[Array]:
         return otherwise(slots, numbers, *tables)
@@ -239,20 +313,10 @@ def _step_in_place(take: Callable[..., None], kinds: Sequence[tuple[Any, tuple[i
         take([memory.exclusive(x, *kind) for x, kind in zip(arrays, kinds, strict=False)], *given)
 
 
-def _step(
-    formula: Formula,
-    optional: Sequence[bool],
-    tables: Sequence[Host],
-    values: Host,
-    indices: Host,
-    numbers: Host,
-    *rest: Host,
-) -> None:
-    """A step on tables that may be written into; rest has the positions and the factor that optional says there are."""
-    given = iter(rest)
-    positions, factor = (next(given) if there else None for there in optional)
-    groups = _groups(values, indices, len(tables[0]), positions)
-    scale = None if factor is None else float(factor[0])
+def _step(formula: Formula, tables: Sequence[Host], values: Host, *given: Host) -> None:
+    """A step on tables that may be written into; given: what `_grouped` has, the numbers, the factor if any."""
+    groups, numbers, *factor = _of_values(values, *given[:4]), *given[4:]
+    scale = float(factor[0][0]) if factor else None
     compiled = _compiled()
     compiled.run_tasks([compiled.step(formula, _bits(values), groups, tables[0], tables[1:], numbers, scale)])
 
@@ -282,20 +346,14 @@ def _within(indices: Host, rows: int | None) -> Host | None:
     return np.flatnonzero(mask)
 
 
-def _groups(values: Host, indices: Host, rows: int | None, positions: Host | None = None) -> tuple[Host, Host, Host]:
-    """The groups of the slots that name a row, as `islices.kernels.operations.group` has them, where their values lie.
-
-    ValueError for what does not go together: shapes that were not known when the graph was built.
-    """
-    stored = values if positions is None else positions
-    if len(stored) != len(indices):
-        raise ValueError(f"indices: got {len(indices)} for {len(stored)} values; accepted is one index a value")
-    if positions is not None and _within(positions, len(values)) is not None:
-        raise ValueError(f"positions: got some beyond {len(values)} values; accepted is 0 <= position < {len(values)}")
+def _groups(indices: Host, rows: int | None, positions: Host | None = None) -> tuple[Host, Host, Host]:
+    """The groups of the slots that name a row, as `islices.kernels.operations.group` has them, where their values
+    lie."""
     within = _within(indices, rows)
     named = indices if within is None else indices[within]
     order, ids, starts = _compiled().group(named) or group(named)
     order = order.view(np.int64) if within is None else within[order.view(np.int64)]
     if positions is not None:
+        _check_lengths(len(indices), len(positions))
         order = positions[order].astype(np.int64, copy=False)
     return order.view(np.uint64), ids, starts.view(np.uint64)

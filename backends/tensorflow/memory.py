@@ -21,7 +21,7 @@ from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 from islices.backend import Array
 from islices.memory import ALIGNMENT, at_address, empty
 
-__all__ = ["adopt", "copy", "exclusive", "fetch", "handle", "on_cpu", "view", "writable"]
+__all__ = ["adopt", "copy", "exclusive", "fetch", "handle", "is_plain", "on_cpu", "shared", "view", "writable"]
 
 #: dtypes that the buffer protocol and DLPack carry as they are.
 PLAIN = frozenset(
@@ -51,6 +51,9 @@ def view(x: Array) -> np.ndarray[Any, Any] | None:
         if not tf.executing_eagerly():
             return None
         with tf.init_scope():  # a read that no tape sees
+            own = x if isinstance(x, tf.Variable) else x.value
+            if is_plain(own):  # after a gather or scatter by rows reading would copy: see `exclusive`
+                tf.raw_ops.DisableCopyOnRead(resource=own.handle)
             x = tf.convert_to_tensor(x)
     if tf.is_symbolic_tensor(x) or not on_cpu(x):
         return None
@@ -83,7 +86,7 @@ def _is_here(x: Array) -> bool:
         place = x
     else:
         x = x if isinstance(x, tf.Variable) else x.value
-        if not isinstance(x, BaseResourceVariable) or x.shape.rank == 0 or not x.shape.is_fully_defined():
+        if not is_plain(x):
             return False
         place = x.handle
     if not tf.executing_eagerly() or tf.is_symbolic_tensor(place):
@@ -92,6 +95,11 @@ def _is_here(x: Array) -> bool:
     return (
         device.startswith("/job:localhost/") and "CPU:" in device and (x.dtype.name in PLAIN or x.dtype == tf.bfloat16)
     )
+
+
+def is_plain(x: Array) -> bool:
+    """Whether a variable is one resource whose rows' shape is known."""
+    return isinstance(x, BaseResourceVariable) and x.shape.rank != 0 and x.shape.is_fully_defined()
 
 
 def _copied(tensor: Array) -> np.ndarray[Any, Any]:
@@ -117,9 +125,27 @@ def exclusive(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> np.nd
         tf.raw_ops.DisableCopyOnRead(resource=resource)
         found = view(tf.raw_ops.ReadVariableOp(resource=resource, dtype=dtype))
     assert found is not None, "it is here"
-    if found.shape != shape:  # a variable may take on another shape while a graph holds its handle
-        raise ValueError(f"table: got shape {found.shape}; accepted is {shape}, as it was when the graph was built")
+    _check_shape(found, shape)
     return at_address(found, found.__array_interface__["data"][0], shape, found.dtype, writable=True)
+
+
+def shared(resource: Array, dtype: tf.DType, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """A view of the memory of the variable that a resource stands for, to be dropped before anything is written.
+
+    Reading would copy after a scatter, which is switched off: see `exclusive`.
+    """
+    with record.stop_recording():
+        tf.raw_ops.DisableCopyOnRead(resource=resource)
+        found = view(tf.raw_ops.ReadVariableOp(resource=resource, dtype=dtype))
+    assert found is not None, "it is here"
+    _check_shape(found, shape)
+    return found
+
+
+def _check_shape(found: np.ndarray[Any, Any], shape: tuple[int, ...]) -> None:
+    """ValueError for another shape than that of a graph: a variable may take on one while a graph holds its handle."""
+    if found.shape != shape:
+        raise ValueError(f"table: got shape {found.shape}; accepted is {shape}, as it was when the graph was built")
 
 
 @cache

@@ -14,6 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import record
+from tensorflow.python.ops.resource_variable_ops import variable_accessed
+from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as possible_gradient_types
 
 import islices
 from islices.backend import Array, Backend, Gradient, LookedUp, Reader, Source, Transform
@@ -49,7 +51,13 @@ class Recorder:
 
     def bags(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any, read: Reader) -> Array:
         self._check_place()
-        rows = read(weights, ids) if self.outer is None else self.outer.bags(weights, ids, extras, static, read)
+        if self.outer is not None:
+            rows = self.outer.bags(weights, ids, extras, static, read)
+        elif self.graph is None and not _is_watched(plain(weights)):  # then it may run on the host
+            with record.stop_recording():
+                rows = read(weights, ids)
+        else:
+            rows = read(weights, ids)
         rows = tf.identity(rows)  # a tensor of its own, which nothing else watches
         self.tape.watch(rows)
         self.found.append((rows, tf.identity(ids), extras, static))  # a variable of ids may change
@@ -78,6 +86,14 @@ class Recorder:
                 "lookup: got a table of a value_and_grad where TensorFlow's recording is off (tf.recompute_grad, "
                 "tf.custom_gradient); accepted is a lookup outside of it, whose rows are passed in"
             )
+
+
+def _is_watched(weights: Array) -> bool:
+    """Whether a tape records what is computed of weights that are read now."""
+    if isinstance(weights, tf.Tensor):
+        return bool(possible_gradient_types([weights]))
+    variable_accessed(weights)
+    return bool(possible_gradient_types([weights.handle]))
 
 
 def differentiate(

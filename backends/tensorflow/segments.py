@@ -18,6 +18,7 @@ __all__ = [
     "fold_rows",
     "in_range",
     "in_table",
+    "is_vectorized",
     "isin",
     "number",
     "read_checked",
@@ -37,6 +38,10 @@ def number(segments: Array) -> Array:
 
 
 def in_range(indices: Array, rows: int | None) -> Array:
+    if rows is not None and tf.is_symbolic_tensor(indices) and kernels_here() and not is_vectorized():
+        # one comparison on CPU: a negative number is above all others without its sign
+        unsigned = tf.uint32 if indices.dtype == tf.int32 else tf.uint64
+        return tf.less(tf.bitcast(indices, unsigned), tf.constant(min(rows, unsigned.max), unsigned))
     mask = tf.greater_equal(indices, 0)
     if rows is None or rows > tf.as_dtype(indices.dtype).max:
         return mask
@@ -153,12 +158,12 @@ def read_checked(table: Array, ids: Array) -> Array:
 def unless_all(mask: Array, arrays: Any, otherwise: Callable[[], Any]) -> Any:
     """The arrays as they are where a traced mask holds everywhere, as it does as a rule, else what otherwise makes of
     them: a copy less. tf.vectorized_map runs both, and slowly."""
-    if kernels_here() is None or _is_vectorized():
+    if kernels_here() is None or is_vectorized():
         return otherwise()
     return tf.cond(tf.reduce_all(mask), lambda: arrays, otherwise)
 
 
-def _is_vectorized() -> bool:
+def is_vectorized() -> bool:
     """Whether tf.vectorized_map builds the graph: its body lies in a scope of its own."""
     graph = tf.compat.v1.get_default_graph()
     while graph is not None:

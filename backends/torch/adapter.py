@@ -35,8 +35,14 @@ from islices.backend import (
 )
 from islices.backends.torch import compiling, layers, ragged, recording
 from islices.backends.torch.arithmetic import as_tensors, in_bags, rounded_sqrt, sum_bags
+from islices.memory import zeros
 
 __all__ = ["TorchBackend", "backend", "check_data"]
+
+#: Elements of an optimizer's state whose memory is NumPy's, which asks Linux for pages of 2 MB, from 4 MB on: rows lie
+#: anywhere, and finding the pages of 4 KB that torch gets takes a tenth of a whole step (docs/performance.md).
+HUGE = 1 << 20
+WIDE = ("float32", "float64")
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 #: The names of dtypes of which NumPy has views, bfloat16's bits included.
@@ -232,6 +238,8 @@ class TorchBackend(Backend):
         return x.reshape([-1 if n is None else n for n in shape])
 
     def zeros(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
+        if math.prod(shape) >= HUGE and dtype in WIDE and like.device.type == "cpu" and type(like) in PLAIN:
+            return torch.from_numpy(zeros(shape, dtype))
         return torch.zeros(tuple(shape), dtype=getattr(torch, dtype), device=like.device)
 
     def zeros_like(self, x: Array) -> Array:

@@ -260,6 +260,22 @@ class Rows(Arrays):
         ``otherwise(leaves)`` is the same in the framework's operations."""
         return None
 
+    @optional("the primitives do it")
+    def traced_bags(
+        self,
+        table: Array,
+        ids: Array,
+        segments: Array,
+        bags: Array,
+        keep: Array | None,
+        otherwise: Callable[[Array, Array, Array, Array, Array | None], Array],
+    ) -> Array | None:
+        """In traced code: the sums of the table's rows ids (n,) by segment, as many as bags has elements, left to
+        right, by a compiled kernel; without the members that keep, int32, has as 0, and those out of range. None where
+        none can be called. ``otherwise(table, ids, segments, bags, keep)`` is the same without one, and has the
+        gradient."""
+        return None
+
     # ------------------------------------------------------------------ made of the others
     @optional("`take` does it")
     def read_rows(self, table: Array, ids: Array) -> Array:

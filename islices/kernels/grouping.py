@@ -13,7 +13,7 @@ import numpy as np
 
 from islices.kernels.compiling import Kernel, compile_kernel, inline, vector
 
-__all__ = ["bounds_kernel", "group_kernel", "runs_kernel"]
+__all__ = ["bounds_kernel", "group_kernel", "placed_kernel", "runs_kernel"]
 
 #: Bits sorted by at a time, at most: the counts of so many digits stay in the first-level cache.
 DIGIT = 11
@@ -99,6 +99,19 @@ def group_kernel(dtype: np.dtype[Any]) -> Kernel:
     """The compiled `_group` for int32 or int64 indices."""
     place = vector(np.uint64)
     return compile_kernel(_group, (vector(dtype, readonly=True), place, place, vector(dtype)))
+
+
+def _placed(positions: Any, order: Any, places: Any) -> None:
+    """places = positions[order]."""
+    for i in range(np.uint64(len(order))):
+        places[i] = positions[order[i]]
+
+
+@cache
+def placed_kernel(dtype: np.dtype[Any]) -> Kernel:
+    """The compiled `_placed` for int32 or int64 positions."""
+    place = vector(np.uint64)
+    return compile_kernel(_placed, (vector(dtype, readonly=True), vector(np.uint64, readonly=True), place))
 
 
 def _runs(segments: Any, starts: Any, named: Any) -> Any:

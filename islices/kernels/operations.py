@@ -19,7 +19,8 @@ from islices.dtypes import dtype_name
 from islices.kernels import squares
 from islices.kernels.compiling import Kernel
 from islices.kernels.folding import fold_kernel, sum_kernel
-from islices.kernels.grouping import bounds_kernel, group_kernel, runs_kernel
+from islices.kernels.grouping import bounds_kernel, group_kernel, placed_kernel, runs_kernel
+from islices.kernels.repeating import FEWEST, keep_groups, kept_groups
 from islices.kernels.scaling import scale_kernel
 from islices.kernels.threads import get_num_threads, rouse, run_parts
 from islices.kernels.totals import limbs_of, rounded
@@ -36,9 +37,11 @@ __all__ = [
     "fold",
     "group",
     "group_all",
+    "group_kept",
     "is_packed",
     "limbs",
     "norm",
+    "norm_of_few",
     "placed",
     "read_bags",
     "rest_step",
@@ -60,6 +63,7 @@ SHARED = 1 << 16
 ROUSED = 1 << 15
 #: Row numbers of rows that go where they are counted.
 _NOWHERE = np.empty(0, np.uint64)
+_NO_INDICES = np.empty(0, np.int64)
 #: Parts for each thread, so that one that is held up does not hold up the others.
 PARTS = 4
 
@@ -177,6 +181,8 @@ def group(indices: Host) -> Groups | None:
     """(order, ids, starts): positions sorted by index and stably, the distinct indices ascending, and where each one's
     run starts in order, with the end appended; order and starts unsigned. None for indices beyond what is packed."""
     n = len(indices)
+    if n >= FEWEST and (known := kept_groups(indices)) is not None:
+        return known
     if n >= ROUSED:
         rouse()
     flags = indices.flags
@@ -200,10 +206,21 @@ def group_all(indices: Sequence[Host]) -> Iterator[Groups | None]:
     return iter(found)
 
 
+def group_kept(indices: Sequence[Host]) -> list[Groups | None]:
+    """`group` of each, kept for the next call of it with the same indices: a norm is followed by a step."""
+    if len(indices) == 1 and len(indices[0]) < FEWEST:
+        return [group(indices[0])]
+    found = list(group_all(indices))
+    keep_groups(list(zip(indices, found, strict=True)))
+    return found
+
+
 def placed(groups: Groups, positions: Host) -> Groups:
     """The groups of slots whose values lie at positions, none of them negative."""
-    order, ids, starts = groups
-    return _places(positions[order]), ids, starts
+    (order, ids, starts), positions = groups, _ready(positions)
+    places = np.empty(len(order), np.uint64)
+    placed_kernel(positions.dtype)(positions, order, places)
+    return places, ids, starts
 
 
 def fold(values: Host, order: Host, starts: Host) -> Host:
@@ -276,6 +293,19 @@ def dense_rows(values: Host, indices: Host, shape: tuple[int, ...], *, loose: bo
 
 
 # ---------------------------------------------------------------------- norms
+def norm_of_few(values: Host, indices: Host | None, ord: int) -> float | None:
+    """The norm of one leaf, duplicates summed if there are indices, by one thread and one call; None for many values,
+    or for indices that are not grouped."""
+    if values.size >= SHARED or values.size == 0:
+        return None
+    rows, name = _rows(values)
+    indices = _NO_INDICES if indices is None else _ready(indices)
+    if len(indices) >= ROUSED:
+        return None
+    found: float = squares.norm_kernel(name, indices.dtype, ord)(rows, indices)
+    return None if found == -1.0 else found
+
+
 def norm(leaves: Sequence[tuple[Host, Host | None, Host | None]], ord: int) -> float:
     """The norm of leaves together, ord 1 or 2, in float64; leaves as `limbs` takes them."""
     return rounded(limbs(leaves, ord), ord)
@@ -323,10 +353,14 @@ def scaled(values: Host, steps: Sequence[tuple[str, Any]]) -> Host | None:
     ):
         return None
     rows, name = _rows(values)
-    into = empty(values.shape, rows.dtype)
+    into, size = empty(values.shape, rows.dtype), rows.size
     (first, c), (last, d) = steps[0], steps[-1]
     work = scale_kernel(name, (first, last) if len(steps) == 2 else (first,))
-    run_tasks([Task(work, (rows.reshape(-1), c, d, into.reshape(-1)), rows.size, rows.size, squares.BLOCK)])
+    given = (rows.reshape(-1), c, d, into.reshape(-1))
+    if size < SHARED:
+        work(*given, 0, size)
+    else:
+        run_tasks([Task(work, given, size, size, squares.BLOCK)])
     return into if into.dtype == values.dtype else into.view(values.dtype.newbyteorder("="))
 
 

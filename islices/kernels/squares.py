@@ -5,8 +5,7 @@ to a large constant, a term shows its upper bits as an integer, exactly; what is
 in whatever order, by block size in *bins*, one for each power of two, which `islices.kernels.totals` puts together.
 What is dropped is below 2^-96 of the block's largest term: far more than a float64 can show. `islices.exact_norms` says
 the same in whole arrays, for frameworks and traces. SPEC clause 7.
-May import: `numpy`, `islices.kernels.compiling`, `islices.kernels.folding`, `islices.kernels.halves`,
-`islices.kernels.totals`.
+May import: `numpy`, this folder.
 """
 
 from __future__ import annotations
@@ -18,10 +17,11 @@ import numpy as np
 
 from islices.kernels.compiling import INTEGER, Kernel, compile_kernel, inline, matrix, vector
 from islices.kernels.folding import fold_kernel
+from islices.kernels.grouping import group_kernel
 from islices.kernels.halves import FORMATS
-from islices.kernels.totals import CUT
+from islices.kernels.totals import CUT, LIMBS, add_bins_kernel, round_kernel
 
-__all__ = ["BINS", "dense_kernel", "rows_kernel"]
+__all__ = ["BINS", "dense_kernel", "norm_kernel", "rows_kernel"]
 
 #: A bin for each power of two that a number's size can have, and one for what is not finite.
 BINS = {"float32": 256, "float64": 2048}
@@ -132,8 +132,26 @@ def _rows(values: Any, order: Any, starts: Any, first: Any, last: Any, bins: Any
         dense(sums, 0, count * width, bins)
 
 
+def _norm(values: Any, indices: Any) -> Any:
+    """The norm of the sums of few rows that share an index, -1 where `grouping` answers so; of the rows themselves
+    where there are no indices."""
+    n = len(values)
+    bins, limbs = np.zeros((BIN_COUNT, 4), np.int64), np.zeros(LIMBS + 2, np.int64)
+    if len(indices) == 0:
+        dense(values.reshape((1, values.size)), 0, values.size, bins)
+    else:
+        order, starts, ids = np.empty(n, np.uint64), np.empty(n + 1, np.uint64), np.empty_like(indices)
+        count = group(indices, order, starts, ids)
+        if count < 0:
+            return -1.0
+        rows(values, order, starts, 0, count, bins)
+    add_bins(bins, ORD, limbs)
+    return round_sum(limbs, ORD)
+
+
 # what the functions above leave open
-largest = add_block = load = fold = dense = cast(Any, None)
+largest = add_block = load = fold = dense = add_bins = group = round_sum = rows = cast(Any, None)
+BIN_COUNT = ORD = 0
 HALF = SIZES = WIDE = False
 INFINITE = bias = 0
 STORED: Any = np.float32
@@ -161,3 +179,14 @@ def rows_kernel(dtype: str, ord: int) -> Kernel:
     arguments = (matrix(stored, readonly=True), places, places, INTEGER, INTEGER, matrix(np.int64))
     parts = {"fold": fold_kernel(dtype), "dense": dense_kernel(dtype, ord)}
     return compile_kernel(_rows, arguments, STORED=np.dtype(stored), **parts)
+
+
+@cache
+def norm_kernel(dtype: str, index: np.dtype[Any], ord: int) -> Kernel:
+    """The compiled `_norm` for values of a dtype, int32 or int64 indices and ord 1 or 2."""
+    arguments = (matrix(FORMATS[dtype].stored, readonly=True), vector(index, readonly=True))
+    return compile_kernel(
+        _norm, arguments, rows=rows_kernel(dtype, ord), dense=dense_kernel(dtype, ord), group=group_kernel(index),
+        add_bins=add_bins_kernel(), round_sum=round_kernel(), ORD=ord,
+        BIN_COUNT=BINS["float64" if dtype == "float64" else "float32"],
+    )  # fmt: skip

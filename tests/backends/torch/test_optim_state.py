@@ -13,7 +13,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from islices.backends.torch import optim  # noqa: E402
+import islices  # noqa: E402
+from islices.backends.torch import adapter, optim  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -293,3 +294,21 @@ def test_what_a_hook_puts_beside_the_states_of_parameters_is_kept() -> None:
     loading.load_state_dict(saved)
     assert loading.state["note"] == 1
     torch.testing.assert_close(loading.state[layer.weight], saving.state[layer.weight], rtol=0, atol=0)
+
+
+def test_a_large_state_is_torch_s_own_in_all_but_its_pages() -> None:
+    shape = (adapter.HUGE // 64, 64)
+    table = torch.ones(shape)
+    state = islices.optim.adam(0.1).init(table)
+    for x in (state["m"], state["v"]):
+        assert (x.dtype, tuple(x.shape), x.data_ptr() % 64) == (torch.float32, shape, 0)
+        assert not x.any()
+    whole = io.BytesIO()
+    torch.save(state, whole)
+    whole.seek(0)
+    state = torch.load(whole) | {"v": copy.deepcopy(state["v"]).share_memory_()}
+    s = islices.IndexedSlices(torch.ones(2, 64), torch.tensor([3, 3]), shape)
+    got, state = islices.optim.adam(0.1).step(table, s, state)
+    assert got is table
+    assert state["v"].is_shared()
+    assert sorted(set(torch.nonzero(state["m"])[:, 0].tolist())) == [3]

@@ -1,0 +1,61 @@
+"""Operations of ours that tf.vectorized_map has no way for, and would run in a loop over the members.
+
+Imported for its effect: each operation is registered, unless TensorFlow has come to know it.
+May import: `tensorflow`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops.parallel_for import pfor
+
+__all__: list[str] = []
+
+
+def _mark(given: Any) -> Any:
+    """Whether the graph runs in this process is the same for all members."""
+    attributes = {name: given.get_attr(name) for name in ("dtype", "shape", "shared_name", "container")}
+    return pfor.wrap(tf.raw_ops.VarHandleOp(**attributes), False)
+
+
+def _is_initialized(given: Any) -> Any:
+    return pfor.wrap(tf.raw_ops.VarIsInitializedOp(resource=given.unstacked_input(0)), False)
+
+
+def _resource_gather(given: Any) -> Any:
+    """Rows of one variable for the indices of all members."""
+    if given.get_attr("batch_dims"):
+        raise pfor.ConversionNotImplementedError("batch_dims")
+    table, indices = given.unstacked_input(0), given.stacked_input(1)
+    return pfor.wrap(tf.raw_ops.ResourceGather(resource=table, indices=indices, dtype=given.get_attr("dtype")), True)
+
+
+def _hidden(given: Any) -> Any:
+    return pfor.wrap(tf.raw_ops.PlaceholderWithDefault(input=given.stacked_input(0), shape=tf.TensorShape(None)), True)
+
+
+def _scatter_nd(given: Any) -> Any:
+    """One scatter, in which the member is the first coordinate: each member's additions keep their order."""
+    given.stack_inputs([0, 1])
+    indices, updates, shape = given.stacked_input(0), given.stacked_input(1), given.unstacked_input(2)
+    members = tf.shape(indices, indices.dtype)[0]
+    lead = tf.concat([tf.shape(indices)[:-1], [1]], 0)
+    number = tf.reshape(tf.range(members), tf.concat([[-1], tf.ones_like(lead[1:])], 0))
+    together = tf.concat([tf.broadcast_to(number, lead), indices], -1)
+    return pfor.wrap(
+        tf.scatter_nd(together, updates, tf.concat([members[None], tf.cast(shape, indices.dtype)], 0)), True
+    )
+
+
+for _name, _converter in (
+    ("VarHandleOp", _mark),
+    ("VarIsInitializedOp", _is_initialized),
+    ("ResourceGather", _resource_gather),
+    ("PlaceholderWithDefault", _hidden),
+    ("ScatterNd", _scatter_nd),
+):
+    with contextlib.suppress(KeyError):  # TensorFlow has one of its own
+        pfor.RegisterPFor(_name)(_converter)

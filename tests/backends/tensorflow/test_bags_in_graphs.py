@@ -1,0 +1,202 @@
+"""Bags read by kernels: in tf.function's graphs, beside tapes, under tf.vectorized_map; the operations' bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import islices
+from islices import Table, kernels, lookup, value_and_grad
+
+tf = pytest.importorskip("tensorflow")
+pytestmark = pytest.mark.skipif(kernels.active() is None, reason="without numba no graph calls a kernel")
+
+#: what they are: ids (bags, ids) of a table of 6 rows; 6 and -1 are none
+IDS = {"duplicates": [[4, 1, 4], [0, 4, 2]], "out of range": [[6, 1, -1], [-1, -1, 9]], "none": [[], []]}
+
+
+def table_of(dtype: str, variable: bool) -> Any:
+    rows = tf.cast(np.random.default_rng(1).normal(size=(6, 3)), dtype)
+    return tf.Variable(rows) if variable else rows
+
+
+def loss(table: Any, ids: Any, combiner: str = "sum") -> Any:
+    bags = lookup(table, ids, combiner=combiner, padding_idx=2)
+    return tf.reduce_sum(bags * bags)
+
+
+def numbers_of(found: Any) -> list[Any]:
+    return [tf.cast(tf.convert_to_tensor(x), tf.float64).numpy() for x in found]
+
+
+def assert_same(got: list[Any], expected: list[Any]) -> None:
+    for one, other in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "combiner", "variable"),
+    [
+        ("float32", "sum", True),
+        ("float32", "mean", False),
+        ("bfloat16", "sum", True),
+        pytest.param("float32", "sqrtn", True, marks=pytest.mark.repeats),
+        pytest.param("float64", "mean", True, marks=pytest.mark.repeats),
+        pytest.param("float16", "mean", False, marks=pytest.mark.repeats),
+    ],
+)
+def test_graphs_have_the_bits_of_the_operations(dtype: str, combiner: str, variable: bool) -> None:
+    weights = table_of(dtype, variable)
+
+    def fn(ids: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            value, g = value_and_grad(loss)(Table(weights), ids, combiner)
+            squares = tf.reduce_sum(g.values * g.values)
+        return value, g.values, g.indices, tape.gradient(squares, weights)
+
+    for name, ids in IDS.items():
+        given, results = tf.constant(ids, tf.int32 if name == "none" else tf.int64), []
+        for on in (True, False):
+            with islices.use_kernels(on):
+                results.append(numbers_of(tf.function(fn, autograph=False)(given)))
+        assert_same(*results)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_graphs_have_the_eager_bits_whatever_the_threads(threads: int) -> None:
+    ids = tf.constant(np.random.default_rng(2).integers(0, 3000, (600, 9)))
+    rows, before = tf.random.stateless_normal((3000, 16), (1, 2)), islices.get_num_threads()
+
+    def train(kernels_on: bool, graph: bool) -> list[Any]:
+        table, adam = Table(tf.Variable(rows)), islices.optim.adam(0.1)
+        state = adam.init(table)
+
+        def fn(ids: Any) -> Any:
+            value, g = value_and_grad(loss)(table, ids)
+            clipped, norm = islices.clip_by_global_norm(g, 1.0)
+            adam.step(table, clipped, state)
+            return value, norm
+
+        with islices.use_kernels(kernels_on):
+            step = tf.function(fn, autograph=False) if graph else fn
+            return numbers_of([step(ids)[1], step(ids)[1], table.weights, *state.values()])
+
+    try:
+        islices.set_num_threads(threads)
+        expected = train(False, False)
+        for kernels_on, graph in ((True, False), (True, True), (False, True)):
+            assert_same(train(kernels_on, graph), expected)
+    finally:
+        islices.set_num_threads(before)
+
+
+def test_tapes_around_see_the_variable() -> None:
+    weights, ids = table_of("float32", True), tf.constant(IDS["duplicates"])
+
+    def value(ids: Any) -> Any:
+        return value_and_grad(loss)(Table(weights), ids)[0]
+
+    found = []
+    for fn in (value, tf.function(value, autograph=False)):
+        with tf.GradientTape() as tape:
+            out = fn(ids)
+        assert tape.watched_variables() == (weights,)
+        found.append(numbers_of([tape.gradient(out, weights)]))
+    assert_same(found[1], found[0])
+    assert found[0][0].any()
+
+
+def test_reading_after_a_gather_shares_the_memory() -> None:
+    weights = table_of("float32", True)
+    tf.gather(weights, [1])  # from now on TensorFlow's own reads copy
+    backend = islices.get_backend(weights)
+    first, second = (backend.host_view(weights) for _ in range(2))
+    assert np.shares_memory(first, second)
+    kept = first.copy()
+    weights.scatter_add(tf.IndexedSlices(tf.ones((1, 3)), [1]))
+    np.testing.assert_array_equal(first, kept)
+    assert float(weights[1, 0]) == kept[1, 0] + np.float32(1)
+
+
+def test_a_read_comes_after_the_write_before_it() -> None:
+    weights, ids = tf.Variable(tf.zeros((6, 3))), tf.constant([[1, 1]])
+
+    @tf.function(autograph=False)  # type: ignore[untyped-decorator]
+    def fn() -> Any:
+        seen = []
+        for _ in range(3):
+            weights.scatter_add(tf.IndexedSlices(tf.ones((1, 3)), [1]))
+            seen.append(value_and_grad(loss)(Table(weights), ids)[0])
+        return seen
+
+    assert [float(x) for x in fn()] == [3 * (2.0 * k) ** 2 for k in (1, 2, 3)]
+    alias = weights.read_value()
+    assert [float(x) for x in fn()] == [3 * (2.0 * k) ** 2 for k in (4, 5, 6)]
+    assert float(alias[1, 0]) == 3.0
+
+
+def test_bags_that_are_none_raise() -> None:
+    weights = table_of("float32", True)
+
+    @tf.function(autograph=False)  # type: ignore[untyped-decorator]
+    def fn(offsets: Any) -> Any:
+        return value_and_grad(lambda t, i: tf.reduce_sum(lookup(t, i, combiner="sum", offsets=offsets)))(
+            Table(weights), tf.constant([1, 2, 3])
+        )[0]
+
+    assert np.isfinite(float(fn(tf.constant([0, 2]))))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="got ids that lie in none of 2 bags; accepted is"):
+        fn(tf.constant([1, 2]))
+
+
+def test_other_values_of_the_same_indices_are_checked() -> None:
+    table, sgd = tf.Variable(tf.zeros((6, 2))), islices.optim.sgd(1.0)
+    state = sgd.init(table)
+
+    @tf.function(input_signature=[tf.TensorSpec((None, 2)), tf.TensorSpec((None, 2)), tf.TensorSpec((None,), tf.int32)])  # type: ignore[untyped-decorator]
+    def fn(measured: Any, stepped: Any, ids: Any) -> Any:
+        shape = tf.constant([6, 2], tf.int64)
+        norm = islices.global_norm([tf.IndexedSlices(measured, ids, shape)])
+        sgd.step(table, tf.IndexedSlices(stepped, ids, shape), state)
+        return norm
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="got 3 for 2 values; accepted is one index a value"):
+        fn(tf.ones((3, 2)), tf.ones((2, 2)), tf.constant([1, 2, 1]))
+    assert not table.numpy().any()
+    assert float(fn(tf.ones((3, 2)), tf.ones((3, 2)), tf.constant([1, 2, 1]))) == np.float32(10.0**0.5)
+
+
+@pytest.mark.filterwarnings("error")
+def test_vectorized_map_needs_no_loop(caplog: pytest.LogCaptureFixture) -> None:
+    weights, w = table_of("float32", True), tf.Variable([[1.0], [2.0], [-1.0]])
+
+    def per_sample(table: Any, w: Any, ids: Any) -> Any:
+        return tf.reduce_sum((lookup(table, ids, combiner="sum") @ w) ** 2)
+
+    ids = tf.constant([[4, 1, 4], [0, 4, 2], [5, 5, 5]])
+    _, (_, dense) = value_and_grad(per_sample, (0, 1), per_sample=True)(Table(weights), w, ids)
+    assert not [x for x in caplog.messages if "while_loop" in x]
+    for k in range(3):
+        _, alone = value_and_grad(per_sample, 1)(Table(weights), w, ids[k : k + 1])
+        np.testing.assert_array_equal(dense[k], alone)
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 2)])
+def test_vectorized_gathers_and_scatters_are_those_of_each_member(shape: tuple[int, ...]) -> None:
+    table = tf.Variable(tf.reshape(tf.range(12.0), (6, 2)))
+    ids = tf.random.stateless_uniform((3, *shape), (1, 2), 0, 6, tf.int64)
+
+    def one(ids: Any) -> Any:
+        rows = tf.gather(table, ids)
+        return (
+            rows,
+            tf.scatter_nd(ids[..., None], 0.1 * rows, (6, 2)),
+            tf.scatter_nd(ids[..., None], rows + 1.0, (7, 2)),
+        )
+
+    mapped = tf.vectorized_map(one, ids)
+    for k in range(3):
+        assert_same(numbers_of([x[k] for x in mapped]), numbers_of(one(ids[k])))
