@@ -141,10 +141,11 @@ def grow(
 
     Parameters
     ----------
-    table, state, fill, state_fill, tables, states
-        As `renumber` takes them.
+    table : Table, array or sparse gradient; or a list, tuple or dict of them
     rows : int
         How many the new table has.
+    state, fill, state_fill, tables, states
+        As `renumber` takes them.
 
     Returns
     -------
