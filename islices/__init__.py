@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from islices import compare as compare
     from islices import distributed as distributed
     from islices import io as io
+    from islices import vocabulary as vocabulary
     from islices.compare import Difference, diff
     from islices.io import load, save
 
@@ -57,6 +58,7 @@ LATE = {
     "io": "islices.io",
     "load": "islices.io",
     "save": "islices.io",
+    "vocabulary": "islices.vocabulary",
 }
 
 _linked = os.path.join(__path__[0], "backends")  # in a checkout a link to the folder beside

@@ -125,9 +125,13 @@ class Capture:
         return f"<islices.Capture: {len(self._weights)} layers, {len(self._uses)} lookups>"
 
     def clear(self) -> None:
-        """Forget what has been captured, as zero_grad does between steps."""
+        """Forget what has been captured, as zero_grad does between steps.
+
+        A forward pass whose backward pass is still to come is no past step (torch, where loops such as Lightning's zero
+        the gradients between the two): it stays.
+        """
         self._seen = self._seen or bool(self._uses)
-        self._uses.clear()
+        self._uses[:] = [use for use in self._uses if _is_pending(use)]
 
     def gradients(self) -> dict[str, Any]:
         """The gradient of each layer's weights, by the layer's name in the model.
@@ -265,3 +269,10 @@ class Capture:
         return reduce_bags_backward(
             B, upstream, rows, layout.segments, layout.bags, use.combiner, keep=keep, weights=weights
         ), flat
+
+
+def _is_pending(use: Use) -> bool:
+    """Whether a gradient may still arrive."""
+    if isinstance(use, OtherUse) or use.upstream is not None:
+        return False
+    return use.awaited is not None and use.awaited() is not None

@@ -357,6 +357,9 @@ class TensorflowBackend(Backend):
     def variable(self, x: Array, like: Array) -> Array:
         return tf.Variable(x, trainable=False) if self.in_place(like) else x
 
+    def made_like(self, x: Array, like: Array) -> Array:
+        return tf.Variable(x, trainable=like.trainable) if self.in_place(like) else x
+
     # ------------------------------------------------------------------ differentiation
     def user_code(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         return recording.user_code(fn)

@@ -8,6 +8,7 @@ from islices.backends.torch import optim
 from islices.backends.torch.adapter import TorchBackend, backend
 from islices.backends.torch.amp import GradScaler
 from islices.backends.torch.compiling import shield
+from islices.backends.torch.ddp import register_ddp_hook
 from islices.backends.torch.nn_utils import clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_, get_total_norm
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "clip_grads_with_norm_",
     "get_total_norm",
     "optim",
+    "register_ddp_hook",
 ]
 
 shield()

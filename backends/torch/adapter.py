@@ -374,6 +374,9 @@ class TorchBackend(Backend):
             raise ValueError("table: got an inference tensor; accepted outside of torch.inference_mode() is a clone")
         return True
 
+    def made_like(self, x: Array, like: Array) -> Array:
+        return torch.nn.Parameter(x, like.requires_grad) if isinstance(like, torch.nn.Parameter) else x
+
     def writable(
         self, arrays: Sequence[Array], *, donate: bool = False
     ) -> tuple[list[np.ndarray[Any, Any]], list[Array]] | None:

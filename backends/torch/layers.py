@@ -17,6 +17,7 @@ import contextlib
 import inspect
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -206,6 +207,7 @@ def _await_gradient(uses: list[Use], use: LayerUse | ProductUse, output: torch.T
         use.upstream = upstream if use.upstream is None else use.upstream + upstream
 
     output.register_hook(arrived)
+    use.awaited = weakref.ref(arrived)  # which lives as long as the graph
     return output
 
 

@@ -72,6 +72,8 @@ class LayerUse:
     offsets: Array | None = None  # starts of the bags in 1-D ids; without a combiner, of the samples
     weights: Array | None = None  # of ids' shape
     rows: Array | None = None  # what was looked up, (n, *row_shape), without gradient: where combiner is "max"
+    #: something while a backward pass may still bring upstream, None once none can; where it is not told, not given
+    awaited: Callable[[], object] | None = None
 
 
 @dataclass
@@ -82,6 +84,7 @@ class ProductUse:
     inputs: Array  # x, (..., width)
     upstream: Array | None = None  # the gradient of the product, (..., rows)
     axes: tuple[str, ...] = ()  # as `LookedUp` has them: where there are some, the samples may not lead
+    awaited: Callable[[], object] | None = None  # as `LayerUse` has it
 
 
 class WholeUse(NamedTuple):

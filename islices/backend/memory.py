@@ -107,3 +107,8 @@ class Memory(Arrays):
     def variable(self, x: Array, like: Array) -> Array:
         """x, which nobody else holds, as something that changes in place where like does (a tf.Variable)."""
         return x
+
+    @optional("`variable` does it")
+    def made_like(self, x: Array, like: Array) -> Array:
+        """x, which nobody else holds, as what like is: a parameter or a variable of its kind, trained as it is."""
+        return self.variable(x, like)

@@ -181,9 +181,13 @@ def _arrays(table: ShardedTable, state: Any) -> tuple[dict[str, Host], int | Non
 
 def _blocks(x: Host) -> list[Host]:
     """Pieces of the rows; bfloat16 as its bits."""
-    nbytes = x.nbytes // max(1, len(x))
-    rows = max(1, BLOCK // max(1, nbytes), -(-len(x) // MOST_BLOCKS))
+    rows = _block_rows(len(x), x.nbytes // max(1, len(x)))
     return [x[at : at + rows] for at in range(0, len(x), rows)]
+
+
+def _block_rows(count: int, row_bytes: int) -> int:
+    """Rows of a block, of so many in all."""
+    return max(1, BLOCK // max(1, row_bytes), -(-count // MOST_BLOCKS))
 
 
 def _digest(path: str) -> str:
@@ -289,9 +293,7 @@ def load_sharded(
 
 def _read_rows(folder: str, header: ShardedHeader, start: int, stop: int) -> dict[str, Host]:
     """The rows start to stop - 1 of all arrays."""
-    forms = {"weights": (header.row_shape, host_dtype(header.dtype))}
-    for name, (dtype, per_row) in header.state.items():
-        forms[f"state.{name}"] = (() if per_row else header.row_shape, host_dtype(dtype))
+    forms = _forms(header)
     row_bytes = sum(int(np.prod(shape, dtype=np.float64)) * dtype.itemsize for shape, dtype in forms.values())
     pieces = [p for p in header.files if p.start < stop and start < p.stop]
     for piece in pieces:  # before anything is allocated
@@ -306,6 +308,14 @@ def _read_rows(folder: str, header: ShardedHeader, start: int, stop: int) -> dic
         with _checkpoint_errors(path), io._opened(path, False) as archive:
             _read_piece(archive, piece, forms, start, out)
     return out
+
+
+def _forms(header: ShardedHeader) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """array -> (shape of a row, dtype)"""
+    forms: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {"weights": (header.row_shape, host_dtype(header.dtype))}
+    for name, (dtype, per_row) in header.state.items():
+        forms[f"state.{name}"] = (() if per_row else header.row_shape, host_dtype(dtype))
+    return forms
 
 
 def _read_piece(archive: Archive, piece: Piece, forms: Mapping[str, Any], start: int, out: Mapping[str, Host]) -> None:

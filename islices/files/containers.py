@@ -36,7 +36,7 @@ __all__ = [
     "fill",
     "named",
     "no_digest",
-    "outgoing_bytes",
+    "outgoing_chunks",
     "parse_json",
 ]
 
@@ -65,7 +65,12 @@ class Outgoing(NamedTuple):
     name: str
     dtype: str
     shape: tuple[int, ...]
-    fetch: Callable[[], Host]
+    #: its rows a piece at a time, or all at once
+    pieces: Callable[[], Iterable[Host]]
+
+    @property
+    def nbytes(self) -> int:
+        return check_array(self.name, self.dtype, self.shape)
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,8 @@ class Archive:
     Every way of being wrong is a ValueError.
     """
 
+    file: IO[bytes]
+
     def __init__(self, texts: dict[str, str], arrays: Iterable[Stored]) -> None:
         self.texts = texts
         self.arrays = {array.name: array for array in arrays}
@@ -101,6 +108,10 @@ class Archive:
 
     def fetch(self, array: Any, seen: Callable[[Any], object]) -> Host:
         """The array, of whose bytes each has been shown to `seen`, in order."""
+        raise NotImplementedError
+
+    def start(self, array: Any) -> int | None:
+        """Where in the file the bytes of a plain array begin, one after the other; None where they do not lie so."""
         raise NotImplementedError
 
 
@@ -174,12 +185,15 @@ def exactly(file: IO[bytes], start: int, length: int) -> bytes:
     return bytes(out)
 
 
-def outgoing_bytes(array: Outgoing) -> Host:
-    """The array in C order, little-endian, bfloat16 as uint16."""
-    data = array.fetch()
-    if data.shape != array.shape:
-        raise ValueError(f"{array.name!r}: its shape became {data.shape} while the file was written")
-    return data.astype(DTYPES[array.dtype][1], order="C", casting="equiv", copy=False)
+def outgoing_chunks(array: Outgoing) -> Iterator[memoryview]:
+    """The array's bytes, a chunk at a time: in C order, little-endian, bfloat16 as uint16."""
+    written = 0
+    for piece in array.pieces():
+        for chunk in chunks(piece.astype(DTYPES[array.dtype][1], order="C", casting="equiv", copy=False)):
+            written += len(chunk)
+            yield chunk
+    if written != array.nbytes:
+        raise ValueError(f"{array.name!r}: {written} bytes came in place of {array.nbytes} while the file was written")
 
 
 def chunks(data: Host) -> Iterator[memoryview]:

@@ -11,8 +11,8 @@ import json
 import re
 import urllib.parse
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +28,18 @@ from islices.slices import IndexedSlices, check_dense_shape, check_indices
 from islices.table import Table
 from islices.trees import DEEPEST
 
-__all__ = ["Contents", "Dense", "Giver", "Leaf", "Manifest", "read_manifest"]
+__all__ = [
+    "Contents",
+    "Dense",
+    "Giver",
+    "InPieces",
+    "Leaf",
+    "Manifest",
+    "StoredSlices",
+    "StoredTable",
+    "Written",
+    "read_manifest",
+]
 
 #: Of the manifest; a reader refuses those it does not know.
 VERSION = 1
@@ -38,6 +49,27 @@ Path = tuple[str | int, ...]
 
 
 # ---------------------------------------------------------------------- from a tree
+@dataclass(frozen=True)
+class InPieces:
+    """An array to be written that is not there as a whole."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    #: its rows, a piece at a time
+    pieces: Callable[[], Iterable[np.ndarray[Any, Any]]]
+
+
+@dataclass(frozen=True)
+class Written:
+    """A leaf of arrays that come in pieces, as the manifest says it: "array", "table" or "slices"."""
+
+    kind: str
+    #: part -> array; that of an "array" is ""
+    parts: Mapping[str, InPieces]
+    #: what else is said of the leaf
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
 class Contents:
     """What is to be written, found out before the file is touched: the arrays, and the manifest's tree."""
 
@@ -59,6 +91,9 @@ class Contents:
         if isinstance(x, (list, tuple)):
             kind = "list" if isinstance(x, list) else "tuple"
             return {kind: [self.node(item, (*path, i), depth - 1) for i, item in enumerate(x)]}
+        if isinstance(x, Written):
+            names = {part: self.add(array, path, part) for part, array in x.parts.items()}
+            return {x.kind: names[""] if x.kind == "array" else {**names, **x.options}}
         if isinstance(x, Table):
             weights = self.array(x.backend, x.weights, path, "weights")
             return {"table": {"weights": weights, "padding_idx": x.padding_idx, "scale_by_freq": x.scale_by_freq}}
@@ -90,9 +125,12 @@ class Contents:
             raise TypeError(
                 f"{_place(path)}: got {describe(x)}, traced or without data; accepted are arrays whose values are known"
             )
-        shape = tuple(map(int, backend.shape(x)))  # type: ignore[arg-type]
+        shape = tuple(int(n or 0) for n in backend.shape(x))  # all are known
+        return self.add(InPieces(dtype, shape, lambda: [backend.to_numpy(x)]), path, part)
+
+    def add(self, x: InPieces, path: Path, part: str) -> str:
         name = self.name(path, part)
-        self.arrays.append(Outgoing(name, dtype, shape, lambda: backend.to_numpy(x)))
+        self.arrays.append(Outgoing(name, x.dtype, x.shape, x.pieces))
         return name
 
     def name(self, path: Path, part: str) -> str:
@@ -189,7 +227,7 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class _Slices:
+class StoredSlices:
     values: Dense
     indices: Dense
     dense_shape: tuple[int | None, ...]
@@ -211,7 +249,7 @@ class _Slices:
 
 
 @dataclass(frozen=True)
-class _Table:
+class StoredTable:
     weights: Dense
     padding_idx: int | None
     scale_by_freq: bool
@@ -223,7 +261,7 @@ class _Table:
         return Table(give(self.weights), padding_idx=self.padding_idx, scale_by_freq=self.scale_by_freq)
 
 
-Leaf = Dense | _Slices | _Table
+Leaf = Dense | StoredSlices | StoredTable
 
 
 class Manifest(NamedTuple):
@@ -319,7 +357,7 @@ def _claim(name: Any, unclaimed: dict[str, Dense]) -> Dense:
     return leaf
 
 
-def _slices(content: dict[str, Any], unclaimed: dict[str, Dense]) -> _Slices:
+def _slices(content: dict[str, Any], unclaimed: dict[str, Dense]) -> StoredSlices:
     if set(content) != {"values", "indices", "dense_shape", "coalesced"}:
         raise ValueError("the manifest describes slices by other than values, indices, dense_shape and coalesced")
     values, indices = _claim(content["values"], unclaimed), _claim(content["indices"], unclaimed)
@@ -333,10 +371,10 @@ def _slices(content: dict[str, Any], unclaimed: dict[str, Dense]) -> _Slices:
             f"{name!r}: values {values.dtype} {values.shape} and indices {indices.dtype} {indices.shape} are no slices "
             f"of {shape}"
         )
-    return _Slices(values, indices, shape, coalesced)
+    return StoredSlices(values, indices, shape, coalesced)
 
 
-def _table(content: dict[str, Any], unclaimed: dict[str, Dense]) -> _Table:
+def _table(content: dict[str, Any], unclaimed: dict[str, Dense]) -> StoredTable:
     if set(content) != {"weights", "padding_idx", "scale_by_freq"}:
         raise ValueError("the manifest describes a table by other than weights, padding_idx and scale_by_freq")
     weights, padding_idx = _claim(content["weights"], unclaimed), content["padding_idx"]
@@ -344,4 +382,4 @@ def _table(content: dict[str, Any], unclaimed: dict[str, Dense]) -> _Table:
         raise ValueError(f"{weights.array.name!r}: {weights.dtype} of shape {weights.shape} is no table")
     if padding_idx is not None and (type(padding_idx) is not int or not 0 <= padding_idx < weights.shape[0]):
         raise ValueError(f"{weights.array.name!r}: got padding_idx {show(padding_idx)}; it has {weights.shape[0]} rows")
-    return _Table(weights, padding_idx, content["scale_by_freq"])
+    return StoredTable(weights, padding_idx, content["scale_by_freq"])

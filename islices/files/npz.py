@@ -35,7 +35,7 @@ from islices.files.containers import (
     exactly,
     fill,
     no_digest,
-    outgoing_bytes,
+    outgoing_chunks,
 )
 from islices.memory import empty
 
@@ -52,12 +52,12 @@ def _write(path: str, arrays: Sequence[Outgoing], texts: Texts) -> None:
     digests = []
     with open(path, "wb") as file, zipfile.ZipFile(file, "w") as zipped:
         for array in arrays:
-            head, digest, data = io.BytesIO(), hashlib.sha256(), outgoing_bytes(array)
-            header = {"descr": data.dtype.str, "fortran_order": False, "shape": data.shape}
+            head, digest = io.BytesIO(), hashlib.sha256()
+            header = {"descr": DTYPES[array.dtype][1], "fortran_order": False, "shape": array.shape}
             np.lib.format.write_array_header_1_0(head, header)
-            with zipped.open(_member(f"{array.name}.npy", head.tell() + data.nbytes), "w") as out:
+            with zipped.open(_member(f"{array.name}.npy", head.tell() + array.nbytes), "w") as out:
                 out.write(head.getvalue())
-                for chunk in chunks(data):
+                for chunk in outgoing_chunks(array):
                     out.write(chunk)
                     digest.update(chunk)
             digests.append(digest.hexdigest())
@@ -128,6 +128,9 @@ class _Archive(Archive):
             out.byteswap(inplace=True)
         ordered = out.astype(out.dtype.newbyteorder("="), copy=False)
         return np.ascontiguousarray(ordered.T) if array.fortran else ordered
+
+    def start(self, array: _Stored) -> int | None:
+        return array.start if array.plain and array.member.compress_type == zipfile.ZIP_STORED else None
 
     @contextlib.contextmanager
     def _stream(self, array: _Stored, *, hashed: bool) -> Iterator[IO[bytes]]:

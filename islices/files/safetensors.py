@@ -7,6 +7,7 @@ The second and third are the extra `io`, and load when they are needed.
 from __future__ import annotations
 
 import hashlib
+import json
 import struct
 from collections.abc import Callable, Sequence
 from typing import IO, Any
@@ -26,7 +27,8 @@ from islices.files.containers import (
     check_header,
     chunks,
     exactly,
-    outgoing_bytes,
+    outgoing_chunks,
+    parse_json,
 )
 
 __all__ = ["SAFETENSORS"]
@@ -46,19 +48,34 @@ def _library() -> Any:
 
 
 def _write(path: str, arrays: Sequence[Outgoing], texts: Texts) -> None:
-    library = _library()
-    held, digests = {}, []
-    for array in arrays:  # the header, which holds the digests, comes first in the file
-        data = outgoing_bytes(array)
-        digests.append(hashlib.sha256(data.reshape(-1).view(np.uint8).data).hexdigest())
-        held[array.name] = data.view(_bfloat16()) if array.dtype == "bfloat16" else data
-    found = texts(digests)
-    try:
-        library.numpy.save_file(held, path, metadata=found)
-    except library.SafetensorError as error:
-        raise OSError(str(error)) from None
-    with open(path, "rb") as file:
-        check_header(struct.unpack("<Q", file.read(8))[0])  # what is written can be read
+    """The header comes first in the file and holds the digests: it is written again, as long, once they are known."""
+    _library()  # what is written can be read
+    if any(array.dtype == "bfloat16" for array in arrays):
+        _bfloat16()
+    in_file = sorted(arrays, key=lambda array: -np.dtype(DTYPES[array.dtype][1]).itemsize)  # each is aligned then
+    digests = dict.fromkeys((array.name for array in arrays), "0" * 64)
+
+    def header() -> bytes:
+        at = 0
+        entries: dict[str, Any] = {"__metadata__": texts([digests[array.name] for array in arrays])}
+        for array in in_file:
+            place = [at, at := at + array.nbytes]
+            entries[array.name] = {"dtype": DTYPES[array.dtype][0], "shape": array.shape, "data_offsets": place}
+        text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+        text += b" " * (-len(text) % 8)
+        check_header(len(text))
+        return struct.pack("<Q", len(text)) + text
+
+    with open(path, "wb") as file:
+        file.write(header())
+        for array in in_file:
+            digest = hashlib.sha256()
+            for chunk in outgoing_chunks(array):
+                file.write(chunk)
+                digest.update(chunk)
+            digests[array.name] = digest.hexdigest()
+        file.seek(0)
+        file.write(header())
 
 
 def _bfloat16() -> Any:
@@ -82,7 +99,8 @@ def _open(path: str, file: IO[bytes], size: int) -> Archive:
     check_header(length)
     try:
         # read, not mapped into memory: the system ends a process whose mapped file shrinks
-        return _Archive(library.safe_open(path, "numpy", backend="pread"), library.SafetensorError)
+        opened = library.safe_open(path, "numpy", backend="pread")
+        return _Archive(opened, library.SafetensorError, file, length)
     except library.SafetensorError as error:
         raise ValueError(str(error)) from None
     except TypeError:  # it does not know the backend
@@ -94,8 +112,9 @@ def _open(path: str, file: IO[bytes], size: int) -> Archive:
 class _Archive(Archive):
     """The library has checked that the arrays cover the file, one after the other, and that each fits its shape."""
 
-    def __init__(self, opened: Any, errors: type[Exception]) -> None:
-        self.opened, self.errors = opened, errors
+    def __init__(self, opened: Any, errors: type[Exception], file: IO[bytes], length: int) -> None:
+        self.opened, self.errors, self.file, self.length = opened, errors, file, length
+        self.places: dict[str, Any] | None = None
         super().__init__(opened.metadata() or {}, map(self._entry, opened.keys()))
 
     def _entry(self, name: str) -> Stored:
@@ -117,6 +136,12 @@ class _Archive(Archive):
         for chunk in chunks(out):
             seen(chunk)
         return out
+
+    def start(self, array: Stored) -> int | None:
+        places = self.places
+        if places is None:
+            places = self.places = parse_json(exactly(self.file, 8, self.length).decode(), "the header")
+        return 8 + self.length + int(places[array.name]["data_offsets"][0])
 
 
 SAFETENSORS = Container(_write, _open)

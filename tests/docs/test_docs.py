@@ -35,6 +35,7 @@ PUBLIC: dict[str, tuple[str, set[str]]] = {
     "islices.distributed": ("numpy", set()),
     "islices.io": ("numpy", set()),
     "islices.compare": ("numpy", set()),
+    "islices.vocabulary": ("numpy", set()),
     "islices.backends.torch": ("torch", {"TorchBackend", "backend", "optim"}),
     "islices.backends.torch.optim": ("torch", set()),
     "islices.backends.tensorflow.keras": ("tensorflow", set()),

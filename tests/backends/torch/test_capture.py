@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import islices  # noqa: E402
+from islices.backends.torch import optim  # noqa: E402
 
 ROWS, DIM = 5, 3
 IDS = torch.tensor([[0, 1, 1], [2, 0, 1]])
@@ -290,3 +292,107 @@ def test_a_model_that_has_not_run_is_said_to_have_not() -> None:
         captured.clear()
         assert captured.gradients()[""].indices.tolist() == []
         assert captured.per_sample() == {}
+
+
+# ---------------------------------------------------------------------- loops that call back
+class Lit(nn.Module):
+    """A model in the shape of PyTorch Lightning's: the loop calls its methods."""
+
+    def __init__(self, lr: float = 0.1) -> None:
+        super().__init__()
+        self.lr = lr
+        self.emb, self.lin = nn.Embedding(50, 4, sparse=True), nn.Linear(4, 1)
+        with torch.no_grad():
+            self.emb.weight.copy_(whole(50, 4))
+            self.lin.weight.copy_(whole(1, 4, seed=1))
+
+    def training_step(self, batch: torch.Tensor, number: int) -> torch.Tensor:
+        return (self.lin(self.emb(batch).sum(1)) * (number + 1)).sum()  # type: ignore[no-any-return]
+
+    def configure_optimizers(self) -> Any:
+        return optim.Adam(self.parameters(), lr=self.lr)
+
+    def on_before_zero_grad(self) -> None: ...
+    def on_before_optimizer_step(self) -> None: ...
+
+
+def fit(model: Lit, batches: Sequence[torch.Tensor], accumulate: int, evaluations: int = 1) -> None:
+    """Automatic optimisation in the shape of Lightning: a closure zeroes between its forward and backward pass."""
+    optimizer = model.configure_optimizers()
+    for number, batch in enumerate(batches):
+
+        def closure(batch: torch.Tensor = batch, number: int = number) -> torch.Tensor:
+            loss = model.training_step(batch, number) / accumulate
+            if number % accumulate == 0:
+                model.on_before_zero_grad()
+                optimizer.zero_grad()
+            loss.backward()
+            return loss
+
+        if (number + 1) % accumulate:
+            closure()
+            continue
+
+        def last(closure: Any = closure) -> torch.Tensor:
+            for _ in range(evaluations):  # some optimizers evaluate the loss several times a step
+                loss = closure()
+            model.on_before_optimizer_step()
+            return loss
+
+        optimizer.step(last)
+
+
+@pytest.mark.parametrize(("accumulate", "evaluations"), [(1, 1), (2, 1), (1, 2)])
+def test_loops_with_closures(accumulate: int, evaluations: int) -> None:
+    """What has been captured at each step is the parameter's own gradient: it is forgotten where that is zeroed, which
+    is between the forward pass of a closure and its backward pass."""
+    batches = torch.randint(0, 50, (6, 4, 5), generator=torch.Generator().manual_seed(1))
+    lr = 0.1 if accumulate == 1 else 0.0  # whole numbers stay: torch adds up sparse gradients in an order of its own
+    plain, watched, seen = Lit(lr), Lit(lr), []
+    fit(plain, batches, accumulate, evaluations)
+    with islices.capture(watched) as captured:
+
+        def compare() -> None:
+            own, mine = watched.emb.weight.grad.coalesce(), islices.coalesce(captured.gradients()["emb"])
+            assert torch.equal(own._indices()[0], mine.indices)
+            assert torch.equal(own._values(), mine.values)
+            seen.append(len(mine.indices))
+
+        watched.on_before_zero_grad = captured.clear  # type: ignore[method-assign]
+        watched.on_before_optimizer_step = compare  # type: ignore[method-assign]
+        fit(watched, batches, accumulate, evaluations)
+    assert len(seen) == len(batches) // accumulate
+    assert all(torch.equal(p, q) for p, q in zip(plain.parameters(), watched.parameters(), strict=True))
+
+
+def test_clearing_forgets_what_can_no_longer_come() -> None:
+    layer = nn.Embedding(ROWS, DIM, sparse=True)
+    with islices.capture(layer) as captured:
+        layer(IDS)  # its graph is gone
+        kept = layer(IDS[:1])
+        captured.clear()
+        assert repr(captured) == "<islices.Capture: 1 layers, 1 lookups>"
+        kept.sum().backward()
+        assert captured.gradients()[""].indices.tolist() == IDS[0].tolist()
+        captured.clear()
+        assert captured.gradients()[""].indices.tolist() == []
+
+
+@pytest.mark.parametrize("when", ["before", "within"])
+def test_compiled_steps(when: str) -> None:
+    """A step that was compiled runs as Python within a capture, and gives what it gives without."""
+    model = Lit()
+
+    @torch.compile(backend="eager")
+    def step(batch: torch.Tensor) -> torch.Tensor:
+        loss = model.training_step(batch, 0)
+        loss.backward()
+        return loss
+
+    batch = torch.randint(0, 50, (4, 5), generator=torch.Generator().manual_seed(1))
+    if when == "before":
+        step(batch)
+    model.zero_grad()
+    with islices.capture(model) as captured:
+        step(batch)
+    same(captured.gradients()["emb"], model.emb.weight.grad)

@@ -1,0 +1,238 @@
+"""DistributedDataParallel with `register_ddp_hook`: three real processes (gloo), started once, that make every check.
+
+A sparse gradient is to be, to the bit, `all_reduce` of the ranks' own with op "mean"; dense ones what DDP makes of them
+without a hook, or what `all_reduce` does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from typing import Any
+
+import pytest
+
+import islices
+from islices.conformance.ranks import Ranks, run_ranks
+from islices.distributed import Group, Link, ShardedTable, all_reduce
+
+pytestmark = pytest.mark.outside
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+dist = pytest.importorskip("torch.distributed", reason="torch is built without torch.distributed")
+
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
+from islices.backends.torch import optim, register_ddp_hook  # noqa: E402
+
+SIZE = 3
+
+
+class Model(torch.nn.Module):
+    """Bags, a table that not every batch reads, and dense layers in several buckets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.bags = torch.nn.EmbeddingBag(50, 4, sparse=True)
+        self.words = torch.nn.Embedding(20, 4, sparse=True)
+        self.dense = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 500))
+
+    def forward(self, ids: Any, words: Any) -> Any:
+        rows = self.bags(ids)
+        return self.dense(rows).pow(2).mean() + (0 if words is None else self.words(words).sum())
+
+
+def batch(rank: int, step: int = 0) -> tuple[Any, Any]:
+    generator = torch.Generator().manual_seed(100 * rank + step)
+    ids = torch.randint(0, 50, (6, 5), generator=generator)
+    return ids, ids[0] % 20 if rank else ids[0, :0]  # rank 0 has no words
+
+
+def gradients(model: Any) -> dict[str, Any]:
+    return {name.removeprefix("module."): p.grad for name, p in model.named_parameters()}
+
+
+def own(group: Group, step: int = 0) -> dict[str, Any]:
+    model = Model()
+    model(*batch(group.rank, step)).backward()
+    return gradients(model)
+
+
+def same(a: Any, b: Any) -> bool:
+    if a.layout is not b.layout:
+        return False
+    if a.layout is torch.strided:
+        return torch.equal(a.view(torch.int32), b.view(torch.int32))
+    return torch.equal(a._indices(), b._indices()) and same(a._values(), b._values())
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"gradient_as_bucket_view": True},
+    {"static_graph": True},
+    {"bucket_cap_mb": 0.001},
+    {"find_unused_parameters": True},
+]
+
+
+def check_bits(group: Group) -> None:
+    expected = {name: all_reduce(g, "mean") for name, g in own(group).items()}
+    for options in OPTIONS:
+        plain = DistributedDataParallel(Model(), **options)
+        plain(*batch(group.rank)).backward()
+        as_ddp = gradients(plain)
+        for dense in ("ddp", "islices"):
+            for strategy in ("auto", "gather", "ranges", "dense"):
+                model = DistributedDataParallel(Model(), **options)
+                register_ddp_hook(model, dense=dense, strategy=strategy, link=Link(1e9, 1e-5))
+                model(*batch(group.rank)).backward()
+                for name, g in gradients(model).items():
+                    wanted = expected if dense == "islices" or g.is_sparse else as_ddp
+                    assert same(g, wanted[name]), (options, dense, strategy, name)
+                    assert not g.is_sparse or g.is_coalesced()
+
+
+def check_a_hook_for_dense_gradients(group: Group) -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+    plain, ours = DistributedDataParallel(Model().dense), DistributedDataParallel(Model())
+    plain.register_comm_hook(None, fp16_compress_hook)
+    register_ddp_hook(ours, dense=fp16_compress_hook)
+    ours(*batch(group.rank)).backward()
+    rows = ours.module.bags(batch(group.rank)[0]).detach()
+    plain(rows).pow(2).mean().backward()
+    assert all(same(p.grad, q.grad) for p, q in zip(plain.parameters(), ours.module.dense.parameters(), strict=True))
+    wanted = all_reduce(own(group)["bags.weight"], "mean")
+    assert same(ours.module.bags.weight.grad, wanted)
+
+
+def check_accumulation(group: Group) -> None:
+    """Under no_sync gradients add up; the last backward sends their sum."""
+    model = DistributedDataParallel(Model())
+    register_ddp_hook(model)
+    alone = Model()
+    for step in range(3):
+        with model.no_sync() if step < 2 else contextlib.nullcontext():
+            model(*batch(group.rank, step)).backward()
+        alone(*batch(group.rank, step)).backward()
+    for name, g in gradients(alone).items():
+        if g.is_sparse:
+            assert same(gradients(model)[name], all_reduce(g, "mean")), name
+
+
+def check_training(group: Group) -> None:
+    """Ranks stay alike, and are what all_reduce after the backward pass of a plain model makes."""
+    model, plain = DistributedDataParallel(Model()), Model()
+    register_ddp_hook(model, dense="islices")
+    steppers = [optim.Adam(m.parameters(), lr=0.1) for m in (model, plain)]
+    for step in range(4):
+        for m, stepper in zip((model, plain), steppers, strict=True):
+            stepper.zero_grad()
+            m(*batch(group.rank, step)).backward()
+            if m is plain:
+                for p in m.parameters():
+                    p.grad = all_reduce(p.grad, "mean")
+            stepper.step()
+    for p, q in zip(model.module.parameters(), plain.parameters(), strict=True):
+        assert same(p.detach(), q.detach())
+    mine = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+    theirs = [torch.empty_like(mine) for _ in range(SIZE)]
+    dist.all_gather(theirs, mine)
+    assert all(same(mine, other) for other in theirs)
+
+
+def check_refused(group: Group) -> None:
+    model = DistributedDataParallel(Model())
+    with pytest.raises(TypeError, match=r"model: got .*Model; accepted is a torch\.nn\.parallel"):
+        register_ddp_hook(Model())
+    with pytest.raises(ValueError, match="strategy: got 'fast'"):
+        register_ddp_hook(model, strategy="fast")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="dense: got 'fast'"):
+        register_ddp_hook(model, dense="fast")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="link: got"):
+        register_ddp_hook(model, link=3)  # type: ignore[arg-type]
+    register_ddp_hook(model)
+    with pytest.raises(RuntimeError, match="register_comm_hook"):
+        register_ddp_hook(model)
+
+
+def check_a_table_that_nobody_reads(group: Group) -> None:
+    """DDP's own limit: a sparse layer takes part in every step, even where unused parameters are looked for."""
+    for hooked in (False, True):
+        model = DistributedDataParallel(Model(), find_unused_parameters=True)
+        if hooked:
+            register_ddp_hook(model)
+        with pytest.raises(RuntimeError, match="sparse"):
+            model(batch(group.rank)[0], None).backward()
+
+
+def check_capture(group: Group) -> None:
+    """What has been captured is this rank's own, whatever DDP makes of the parameter's gradient."""
+    model = DistributedDataParallel(Model())
+    register_ddp_hook(model)
+    with islices.capture(model) as captured:
+        model(*batch(group.rank)).backward()
+    g, mine = own(group)["words.weight"], captured.gradients()["module.words"]
+    assert same(islices.to_native(islices.coalesce(mine)), islices.coalesce(g))
+    assert same(model.module.words.weight.grad, all_reduce(g, "mean"))
+
+
+def check_a_sharded_table_beside_dense_layers(group: Group) -> None:
+    """DDP averages the dense layers, the table's owners get the mean of its rows: as all_reduce of whole gradients."""
+    whole = torch.arange(200.0).reshape(50, 4) / 100
+    table = ShardedTable.from_full(whole, group)
+    torch.manual_seed(0)
+    dense = DistributedDataParallel(torch.nn.Linear(4, 3))
+    ids = batch(group.rank)[0]
+    rows = table.fetch(ids)
+    rows.table.weights.requires_grad_()
+    looked_up = torch.nn.functional.embedding(rows.ids, rows.table.weights, sparse=True)
+    dense(looked_up.mean(1)).pow(2).mean().backward()
+    mine = table.reduce(rows, rows.table.weights.grad, "mean")
+
+    torch.manual_seed(0)
+    plain, layer = torch.nn.Linear(4, 3), torch.nn.Embedding.from_pretrained(whole, freeze=False, sparse=True)
+    plain(layer(ids).mean(1)).pow(2).mean().backward()
+    expected = all_reduce(layer.weight.grad, "mean")
+    start, stop = table.bounds[group.rank : group.rank + 2].tolist()
+    held = (expected._indices()[0] >= start) & (expected._indices()[0] < stop)
+    assert mine.indices.tolist() == (expected._indices()[0][held] - start).tolist()
+    assert same(mine.values, expected._values()[held])
+    parallel = DistributedDataParallel(plain)
+    parallel.zero_grad()
+    parallel(layer(ids).detach().mean(1)).pow(2).mean().backward()
+    assert all(same(p.grad, q.grad) for p, q in zip(dense.parameters(), parallel.parameters(), strict=True))
+
+
+CHECKS = [
+    check_capture,
+    check_a_sharded_table_beside_dense_layers,
+    check_bits,
+    check_a_hook_for_dense_gradients,
+    check_accumulation,
+    check_training,
+    check_refused,
+    check_a_table_that_nobody_reads,
+]
+
+
+def program(group: Group) -> dict[str, str]:
+    """What each rank runs: check -> its traceback."""
+    failed = {}
+    for check in CHECKS:
+        try:
+            check(group)
+        except Exception:
+            failed[check.__name__] = traceback.format_exc()
+            break  # the ranks may stand at different places now
+    return failed
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Ranks:
+    return run_ranks("torch", SIZE, f"{__file__}:program", timeout=20.0)
+
+
+def test_every_check_on_every_rank(ranks: Ranks) -> None:
+    assert ranks.values == [{}] * SIZE
