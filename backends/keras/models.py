@@ -61,6 +61,12 @@ class RowSparse(native.Training):  # type: ignore[misc]
         if BACKEND != "tensorflow" and type(outer) is keras.optimizers.LossScaleOptimizer:
             self.optimizer = LossScaleOptimizer.around(outer)
 
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        """As Keras loads a model: it asks this of a class whose `compile` is its own."""
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.optimizer is not None and self.built:  # type: ignore[attr-defined]
+            self.optimizer.build(self.trainable_variables)  # type: ignore[attr-defined]
+
     def make_train_function(self, force: bool = False) -> Any:
         """As Keras makes it, once every sparse gradient has an optimizer that takes it."""
         if BACKEND != "tensorflow":
