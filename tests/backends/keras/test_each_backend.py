@@ -30,8 +30,8 @@ def test_models_train_by_rows(backend: str) -> None:
     assert " passed" in done.stdout
 
 
-#: The loss is linear in the looked-up rows, with factors of a power of two in all else: each backend's autodiff hands the
-#: table the same gradient, to the bit.
+#: The loss is linear in the looked-up rows, with factors of a power of two in all else: each backend's autodiff hands
+#: the table the same gradient, to the bit.
 PROGRAM = """
     import sys
     import numpy as np, keras

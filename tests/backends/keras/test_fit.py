@@ -174,6 +174,10 @@ def test_tied_weights_get_both_gradients() -> None:
     got = fitted(tied(front.Embedding, front.Model), front.Stepped(optim.adam(RATE, **K)))
     expected = fitted(tied(OneHot, keras.Model), keras.optimizers.Adam(RATE))
     assert_close(weights(got), weights(expected), units=256)
+    with front.capture(got) as captured:
+        got.train_on_batch(IDS[:8], LABELS[:8])
+    with pytest.raises(TypeError, match="were read beside the layers that are captured"):
+        captured.gradients()
     assert (weights(got)[0] != weights(tied(OneHot, keras.Model))[0]).any(1).all(), "the output layer names every row"
 
 
@@ -325,6 +329,37 @@ def test_the_state_by_its_names() -> None:
     assert_close([ours["table/embeddings"][k] for k in "mv"], [of_keras["table/embeddings"][k] for k in "mv"])
     with pytest.raises(TypeError, match=r"optimizer: got .*Adafactor"):
         front.state_of(fitted(made(OneHot, keras.Model), keras.optimizers.Adafactor(RATE)).optimizer)
+
+
+# ---------------------------------------------------------------------- capture
+def test_capture_sees_each_step_of_fit() -> None:
+    model, seen = made(), []
+    model.compile(front.Stepped(optim.sgd(RATE, semantics="keras")), loss="mse")
+    with front.capture(model) as captured:
+
+        def read(batch: int, logs: Any) -> None:
+            (gradient,) = captured.gradients().values()
+            (samples,) = captured.per_sample().values()
+            seen.append((np.asarray(gradient.values), np.asarray(gradient.indices), np.asarray(samples.norms())))
+            captured.clear()
+
+        show = keras.callbacks.LambdaCallback(on_train_batch_end=read)
+        model.fit(IDS, LABELS, batch_size=BATCH, shuffle=False, verbose=0, callbacks=[show])
+    assert len(seen) == 4
+    table = weights(made())[0]
+    for k, (values, ids, norms) in enumerate(seen):
+        np.testing.assert_array_equal(ids, IDS[8 * k : 8 * k + 8].ravel())
+        assert norms.shape == (8,)
+        np.subtract.at(table, ids, np.float32(RATE) * values)
+    assert_close([weights(model)[0]], [table])
+    model.fit(IDS, LABELS, batch_size=BATCH, verbose=0)
+    assert not model.run_eagerly
+
+
+@pytest.mark.parametrize("model", [lambda: keras.layers.Dense(1), lambda: 3], ids=["layer", "number"])
+def test_capture_says_what_it_accepts(model: Any) -> None:
+    with pytest.raises(TypeError, match=r"model: got .*; accepted are models of islices.backends.keras"):
+        front.capture(model())
 
 
 # ---------------------------------------------------------------------- what a backend alone has

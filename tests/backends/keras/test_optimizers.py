@@ -455,9 +455,9 @@ def test_keras_on_another_framework_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", [choice, coalesced, layers, models, scaling, states, import_module(front.Stepped.__module__)]
+    "name", ["capturing", "choice", "coalesced", "layers", "models", "scaling", "states", "stepped"]
 )
-def test_the_examples_of_the_docstrings_are_true(module: Any) -> None:
-    results = doctest.testmod(module)
+def test_the_examples_of_the_docstrings_are_true(name: str) -> None:
+    results = doctest.testmod(import_module(f"{front.__name__}.{name}"))
     assert results.attempted
     assert not results.failed
