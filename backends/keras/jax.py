@@ -133,11 +133,13 @@ class Training:
         model: Any = self
         super()._symbolic_build(iterator=iterator, data_batch=data_batch)  # type: ignore[misc]
         waiting = [one for one in _within(model.optimizer) if accumulation.has_no_room(one)]
-        if not waiting or (iterator is None and data_batch is None):
+        if not waiting:
             return
-        if data_batch is None:
+        if data_batch is None and iterator is not None:
             _, _, batches = next(iter(iterator))
             data_batch = next(batches)
+        if data_batch is None:
+            return
         kinds = ("trainable_variables", "non_trainable_variables", "optimizer_variables", "metrics_variables")
         state = model._get_jax_state(**dict.fromkeys(kinds, True))
         grads = jax.eval_shape(lambda state, data: self._gradients(state, data)[1], state, data_batch)
