@@ -33,25 +33,24 @@ def compare(rows: int, width: int) -> None:
         start, ends = rng.standard_normal((rows, width), np.float32), []
         stock = (keras.layers.Embedding, keras.Sequential, getattr(keras.optimizers, name)(rate))
         rule = getattr(optim, name.lower())(rate, semantics="islices" if name == "Adam" else "keras")
-        both = (stock, (front.Embedding, front.Sequential, front.Stepped(rule)))
+        both = stock, (front.Embedding, front.Sequential, front.Stepped(rule))
         for layer, kind, optimizer in both if rows * width < 10**8 else both[1:]:
             model = kind([layer(rows, width), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1, "tanh")])
             model(ids[:1])
             model.set_weights([start, np.full((width, 1), 0.5, np.float32), np.zeros(1, np.float32)])
             model.compile(optimizer, loss="mse")
-            model.optimizer.build(model.trainable_variables)
-            before = megabytes("VmRSS:")
             for _ in range(2):  # the first epoch compiles
+                getattr(model, "zero_grad", gc.collect)()  # torch keeps the last gradients
+                before = megabytes("VmRSS:")
                 Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
                 began = time.perf_counter()
                 model.fit(ids, labels, batch_size=BATCH, shuffle=False, verbose=0)
                 ms, memory = (time.perf_counter() - began) / STEPS * 1e3, megabytes("VmHWM:") - before
             ends.append(model.get_weights()[0])
             gap = np.abs(ends[0] - ends[-1]).max()
-            who = f"{keras.config.backend()}  {name}  {type(optimizer).__module__.partition('.')[0]}"
-            print(f"{who}  {ms:.1f} ms  {memory:.0f} MB  {gap:.1e}", flush=True)
+            who = type(optimizer).__module__.partition(".")[0]
+            print(f"{keras.config.backend()}  {name}  {who}  {ms:.1f} ms  {memory:.0f} MB  {gap:.1e}", flush=True)
             del model
-            gc.collect()
 
 
 if __name__ == "__main__":

@@ -70,24 +70,25 @@ def look_up(own: Any, layer: Any, ids: Any) -> Any:
         return own(ids)
     rows = lookup(table, ids)
     for use in uses_of(layer, ids):
-        rows = _noted(rows, use)
+        rows = _noted(rows, ids, use)
     inside = jnp.logical_and(ids >= 0, ids < table.shape[0])
     return jnp.where(inside[..., None], rows, jnp.nan)  # as jnp.take: a compiled step cannot raise
 
 
-def _noted(rows: Any, use: Any) -> Any:
-    """The rows, whose gradient is handed to use on its way through."""
+def _noted(rows: Any, ids: Any, use: Any) -> Any:
+    """The rows, whose gradient is handed to use on its way through; so are the ids, which are not traced then."""
 
     @jax.custom_vjp
-    def identity(rows: Any) -> Any:
+    def identity(rows: Any, ids: Any) -> Any:
         return rows
 
-    def back(_: None, upstream: Any) -> tuple[Any]:
+    def back(ids: Any, upstream: Any) -> tuple[Any, None]:
+        use.ids = ids
         arrived(use, upstream)
-        return (upstream,)
+        return upstream, None
 
-    identity.defvjp(lambda rows: (rows, None), back)
-    return identity(rows)
+    identity.defvjp(lambda rows, ids: (rows, ids), back)
+    return identity(rows, ids)
 
 
 listening = noting

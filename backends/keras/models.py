@@ -23,7 +23,7 @@ _input = keras.Input((1,))
 KERAS_FUNCTIONAL: Any = type(keras.Model(_input, _input))
 
 
-class RowSparse(native.Training):
+class RowSparse(native.Training):  # type: ignore[misc]
     """Mixin of a keras.Model of one's own: it stands before keras.Model, and `fit` trains by rows.
 
     Notes
@@ -92,12 +92,12 @@ def _check_optimizer(optimizer: Any, variable: Any) -> None:
 
 
 @_saved
-class Functional(RowSparse, KERAS_FUNCTIONAL):
+class Functional(RowSparse, KERAS_FUNCTIONAL):  # type: ignore[misc]
     """What `Model(inputs, outputs)` makes."""
 
 
 @_saved
-class Model(RowSparse, keras.Model):
+class Model(RowSparse, keras.Model):  # type: ignore[misc]
     """keras.Model that trains by rows: of inputs and outputs, or subclassed. See `RowSparse`.
 
     Examples
@@ -117,5 +117,5 @@ class Model(RowSparse, keras.Model):
 
 
 @_saved
-class Sequential(RowSparse, keras.Sequential):
+class Sequential(RowSparse, keras.Sequential):  # type: ignore[misc]
     """keras.Sequential that trains by rows. See `RowSparse`."""

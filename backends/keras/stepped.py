@@ -204,8 +204,10 @@ class Stepped(Coalesced):
         """Keras' own, and the sums of the micro-batches since the last step."""
         for k, variable in enumerate(self._saved_variables()):
             store[str(k)] = variable.numpy()
-        for k, total in enumerate(getattr(self, "_sums", ())):
-            store[f"{ACCUMULATOR}_{k}_values"], store[f"{ACCUMULATOR}_{k}_indices"] = total.save()
+        sums: Sequence[Any] = getattr(self, "_sums", ())
+        for k, total in enumerate(sums):
+            values, indices = total.save()
+            store[f"{ACCUMULATOR}_{k}_values"], store[f"{ACCUMULATOR}_{k}_indices"] = values, indices
 
     def load_own_variables(self, store: Any) -> None:
         """Load what `save_own_variables` stored; a store without sums of micro-batches starts with none."""
@@ -215,7 +217,8 @@ class Stepped(Coalesced):
                 variable.assign(own[str(k)])
         else:
             super().load_own_variables(own)  # which says so
-        for k, total in enumerate(getattr(self, "_sums", ())):
+        sums: Sequence[Any] = getattr(self, "_sums", ())
+        for k, total in enumerate(sums):
             if f"{ACCUMULATOR}_{k}_values" in store:
                 total.load(store[f"{ACCUMULATOR}_{k}_values"][()], store[f"{ACCUMULATOR}_{k}_indices"][()])
 

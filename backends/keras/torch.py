@@ -124,7 +124,7 @@ class Sum:
         self.shape, self.dtype = shape, dtype
         self.device = writable(variable).device
         self.in_use = False
-        self.clear()
+        self.stored: Any = self.no_rows().slices
 
     def plus(self, gradient: Any) -> Any:
         """What is stored and a gradient behind it."""
@@ -148,7 +148,7 @@ class Sum:
         return Slices(IndexedSlices(values, indices, self.shape, coalesced=True, validate=False))
 
     def clear(self) -> None:
-        self.stored: Any = self.no_rows().slices
+        self.stored = self.no_rows().slices
 
     values = indices = None  # no variables of the optimizer hold them
 
