@@ -95,8 +95,8 @@ def test_keras_fit(backend: str) -> None:
         [backend, name, who] for name in ("SGD", "Adagrad", "Adam") for who in ("keras", "islices")
     ]
     gaps = {line[1]: float(line[-1]) for line in lines if line[2] == "islices"}
-    assert gaps["SGD"] < 1e-6 < gaps["Adam"]
-    assert (gaps["Adagrad"] < 1e-6) == (backend != "tensorflow")
+    assert gaps["SGD"] < 1e-5 < 1e-4 < gaps["Adam"]
+    assert (gaps["Adagrad"] < 1e-5) == (backend != "tensorflow")
 
 
 def test_four_frameworks() -> None:
