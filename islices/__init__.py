@@ -45,17 +45,21 @@ if TYPE_CHECKING:
     from islices import io as io
     from islices.compare import Difference, diff
     from islices.io import load, save
+    from islices.trajectory import Parity, Recorder, parity
 
 __version__ = "0.1.0"
 
 #: Name -> the module that it is, or is in. It loads when the name is first asked for: importing islices stays fast.
 LATE = {
     "Difference": "islices.compare",
+    "Parity": "islices.trajectory",
+    "Recorder": "islices.trajectory",
     "compare": "islices.compare",
     "diff": "islices.compare",
     "distributed": "islices.distributed",
     "io": "islices.io",
     "load": "islices.io",
+    "parity": "islices.trajectory",
     "save": "islices.io",
 }
 
@@ -73,7 +77,9 @@ __all__ = [
     "Difference",
     "IndexedSlices",
     "NativeParts",
+    "Parity",
     "PerSample",
+    "Recorder",
     "Semantics",
     "Table",
     "__version__",
@@ -106,6 +112,7 @@ __all__ = [
     "norm",
     "not_implemented",
     "optim",
+    "parity",
     "per_sample",
     "renorm_rows",
     "save",
