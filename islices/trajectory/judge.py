@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from islices.trajectory.drift import ARITHMETIC, FLOOR, GROWTH, MOST, distances, norm, same_values
+from islices.dtypes import dtype_name
+from islices.trajectory.drift import ARITHMETIC, FLOOR, GROWTH, MOST, distances, eps_of, norm, same_values
 from islices.trajectory.moves import Moves
 from islices.trajectory.steps import Leaves, Step, rows_named
 from islices.trajectory.verdict import Found, Verdict
@@ -58,7 +59,8 @@ class Judge:
             yield "start", found
         for position in ("outputs", "loss", "gradients"):
             if (pair := _both(a, b, position)) is not None:
-                yield position, _by_norm(*pair, said.drift)
+                least = _coarsest(a, b) if position == "loss" else 0.0
+                yield position, _by_norm(*pair, said.drift, least)
         if "clipped" in a.trees or "clipped" in b.trees:
             raw, clipped = _both(a, b, "gradients"), (rows_named(a), rows_named(b))
             if clipped[0] and clipped[1]:
@@ -124,12 +126,23 @@ def _start(a: Step, b: Step) -> Found | None:
     return worst
 
 
-def _by_norm(a: Leaves, b: Leaves, drift: float) -> Found:
+def _coarsest(a: Step, b: Step) -> float:
+    """The largest eps of what a step computes with: a loss of float32 comes as a Python float."""
+    kinds = [
+        dtype_name((x if isinstance(x, np.ndarray) else x.values).dtype)
+        for step in (a, b) for position in ("outputs", "gradients", "tables")
+        for x in step.trees.get(position, {}).values()
+    ]  # fmt: skip
+    return max(map(eps_of, kinds), default=0.0)
+
+
+def _by_norm(a: Leaves, b: Leaves, drift: float, least: float = 0.0) -> Found:
     """What is computed from tables that have drifted apart."""
     found = distances(a, b)
     total = math.hypot(*(size for _, size, _ in found.values()))
     worst, judged = Found(0.0, 0.0, ""), True
-    for name, (apart, size, eps) in found.items():
+    for name, (apart, size, own) in found.items():
+        eps = max(own, least)
         slack = ARITHMETIC * eps + GROWTH * drift
         judged = judged and GROWTH * drift <= MOST
         allowed = min(slack, MOST) * size + FLOOR * eps * total
