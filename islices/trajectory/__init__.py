@@ -13,7 +13,7 @@ show      its report and JSON; picture: its curves
 May import: this folder.
 """
 
-from islices.trajectory.run import Parity, parity
 from islices.trajectory.recorder import Recorder
+from islices.trajectory.run import Parity, parity
 
 __all__ = ["Parity", "Recorder", "parity"]

@@ -8,11 +8,11 @@ gradients: their relative distance d, over the rows that the step's gradients na
 
 **Clipping** is a projection: it brings two gradients no further apart than they were, in the 2-norm.
 
-**A step** is judged element by element. Of a known formula (`islices.trajectory.replay`) both results have been computed
-from the same numbers: `ROUNDINGS` + k eps of the largest movement of the tensor so far after k steps, and the rounding of
-the table itself. Of an unknown one the two steps began with gradients and states that are a relative r apart in this
-element: twice that, of the tensor's largest movement, is allowed besides. An element whose gradient has cancelled has an
-r near 1: nothing is asked of it, for adagrad and adam take full steps in the direction of rounding errors.
+**A step** is judged element by element. Where the formula is known (`islices.trajectory.replay`) both results have been
+computed from the same numbers: allowed are `ROUNDINGS` + k eps of the tensor's largest movement so far, after k steps,
+and the rounding of the table itself. Where it is not, the two steps began with gradients and states that are a relative
+r apart in this element: twice that, of the tensor's largest movement, is allowed besides. An element whose gradient has
+cancelled has an r near 1: nothing is asked of it, for adagrad and adam take full steps in the direction of rounding.
 
 May import: `numpy`, the core below `islices.io`, `islices.compare.evidence`, `islices.compare.stored`,
 `islices.trajectory.steps`.

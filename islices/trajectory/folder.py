@@ -8,6 +8,7 @@ May import: `numpy`, the core, this folder.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -98,7 +99,7 @@ def read_folder(folder: Any, argument: str) -> Iterator[Step]:
     files = step_files(path)
     if not files:
         raise ValueError(f"{argument}: {str(path)!r} holds no step; accepted are files step-1.npz, step-2.npz ...")
-    doubled = next((n for (n, _), (m, _) in zip(files, files[1:], strict=False) if n == m), None)
+    doubled = next((n for (n, _), (m, _) in itertools.pairwise(files) if n == m), None)
     if doubled is not None:
         raise ValueError(f"{argument}: {str(path)!r} holds step {doubled} twice; accepted is one file for each step")
     return _steps(files, argument)

@@ -29,7 +29,7 @@ NAMES = {
     "mu": "m", "nu": "v", "nu_max": "v_max", "count": "step", "iterations": "step", "trace": "momentum",
     "sum_of_squares": "accumulator",
 }  # fmt: skip
-#: Arrays that hold something else under other semantics: gradients in one, steps with learning rate and sign in another.
+#: Arrays that hold gradients under one semantics, and steps with learning rate and sign under another.
 OWN_MEANING = ("momentum",)
 
 

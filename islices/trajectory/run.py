@@ -216,7 +216,7 @@ def parity(
             tell(verdict)
         if verdict.stop is not None:
             found = verdict.positions[verdict.stop]
-            difference, also = explain(verdict.stop, x, y, judge.moves.expected, known)
+            difference, also = explain(verdict.stop, found.tensor, x, y, judge.moves.expected, known)
             stop = Stop(x.number, verdict.stop, found.tensor, found.apart, found.allowed, difference, also)
             break
         if limit is not None and len(verdicts) >= limit:
@@ -278,7 +278,7 @@ def _together(a: Iterator[Step], b: Iterator[Step], notes: list[str]) -> Iterato
         else:
             skipped, y = skipped + 1, next(b, None)
     if skipped:
-        notes.append(f"{skipped} steps that one side alone has were left out")
+        notes.append(f"{skipped} step{'s' * (skipped > 1)} that one side alone has left out")
     if x is not None or y is not None:
         notes.append(f"{{{'a' if y is None else 'b'}}} goes on: the other side has no more steps")
 
@@ -297,7 +297,7 @@ def _check_common(x: Step, y: Step, pairing: Pairing) -> None:
     if not pairing.names:
         a, b = (", ".join(map(repr, side)) or "none" for side in (pairing.only_a, pairing.only_b))
         raise ValueError(
-            f"a, b: no tensor of a ({a}) has the name or the shape of one of b ({b}); accepted is pair={{a's name: b's}}"
+            f"a, b: no tensor of a ({a}) has the name or shape of one of b ({b}); accepted is pair={{a's name: b's}}"
         )
 
 

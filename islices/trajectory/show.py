@@ -26,18 +26,14 @@ TITLES = {
 
 def report(found: Parity) -> str:
     """The report, plain text."""
-    a, b = found.names
     lines = [_verdict(found)]
     lines += [f"note: {note}" for note in found.notes]
     lines += ["", *_table(found)]
     stop = found.stop
     if stop is None:
         return "\n".join(lines + _unjudged(found))
-    lines += [
-        "",
-        f"{TITLES[stop.position]}, {stop.tensor!r}: {_apart(stop.apart, stop.allowed)}" if stop.tensor else "",
-    ]
-    lines += ["", str(stop.difference)]
+    where = f"{TITLES[stop.position]}{f', {stop.tensor!r}' if stop.tensor else ''}"
+    lines += ["", f"{where}: {_apart(stop.apart, stop.allowed)}", "", str(stop.difference)]
     for position, more in stop.also.items():
         lines += ["", f"{TITLES[position]} of the same step say more:", "", str(more)]
     return "\n".join(lines)

@@ -129,8 +129,8 @@ def optimizers_of(given: Any, argument: str) -> dict[str, Any]:
     if isinstance(given, Mapping) and all(isinstance(x, (Optimizer, Mapping)) for x in given.values()):
         return dict(given)
     raise TypeError(
-        f"{argument}: got the optimizer {describe(given)}; accepted is one of islices.optim, its description, or a dict of "
-        "tensors' names to them"
+        f"{argument}: got the optimizer {describe(given)}; accepted is one of islices.optim, its description, or a "
+        "dict of tensors' names to them"
     )
 
 

@@ -6,12 +6,14 @@ May import: `numpy`, the core, `islices.compare`, this folder.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from islices.compare.difference import Difference, diff
+from islices.compare.step import Step as Taken
+from islices.compare.step import explain_steps
 from islices.trajectory.moves import Expected
 from islices.trajectory.steps import Leaves, Step, rows_named
 
@@ -41,61 +43,94 @@ class Known:
 
 
 def explain(
-    position: str, a: Step, b: Step, expected: Mapping[str, Expected], known: Known
+    position: str, tensor: str, a: Step, b: Step, expected: Mapping[str, Expected], known: Known
 ) -> tuple[Difference, dict[str, Difference]]:
     """(the difference at a position, those of others of the step that tell a cause)."""
-    found = _difference(position, a, b, expected, known)
+    if position in ("step", "state"):
+        found = _step(position, tensor, a, b, expected, known)
+    else:
+        found = _position(position, a, b, known)
     also = {}
     if not found.causes:
-        for other in {"outputs": ("gradients",), "loss": ("gradients",), "step": ("gradients", "clipped"),
-                      "state": ("gradients", "clipped")}.get(position, ()):  # fmt: skip
-            if _common(a, b, other) is not None:
-                more = _difference(other, a, b, expected, known)
-                if more.causes:
-                    also[other] = more
+        others = {"outputs": ("gradients",), "loss": ("gradients",), "step": ("gradients", "clipped"),
+                  "state": ("gradients", "clipped")}  # fmt: skip
+        for other in others.get(position, ()):
+            if other == "clipped" and not (a.get("clipped") or b.get("clipped")):
+                continue
+            more = _position(other, a, b, known)
+            if more.causes:
+                also[other] = more
     return found, also
 
 
-def _difference(position: str, a: Step, b: Step, expected: Mapping[str, Expected], known: Known) -> Difference:
+def _position(position: str, a: Step, b: Step, known: Known) -> Difference:
     if position == "start":
-        tables = _common(a, b, "tables")
-        found = None if tables is None else known.diff(*tables)
-        states = _common(a, b, "state")
-        return found if found is not None and (not found.equal or states is None) else known.diff(*(states or ({}, {})))
-    if position in ("step", "state"):
-        return _step(position, a, b, expected, known)
-    x, y = _common(a, b, position) or (rows_named(a), rows_named(b))
+        tables = known.diff(*_common(a, b, "tables"))
+        return tables if tables.tensors and not tables.equal else known.diff(*_common(a, b, "state"))
     if position == "clipped":
         return known.diff(rows_named(a), rows_named(b), before=a.get("gradients") or b.get("gradients"))
+    x, y = _common(a, b, position)
+    tables = a.get("tables")
+    if position == "gradients" and tables is not None and all(name in tables for name in x):
+        return known.diff(x, y, tables=tables)
     return known.diff(x, y)
 
 
-def _step(position: str, a: Step, b: Step, expected: Mapping[str, Expected], known: Known) -> Difference:
-    """Both sides' steps from one start: by a known formula from b's own, else b's movement from where a stood."""
+def _step(position: str, tensor: str, a: Step, b: Step, expected: Mapping[str, Expected], known: Known) -> Difference:
+    """The step of the tensor that is furthest off: of each side by itself, then from one start."""
+    name = tensor if tensor in (a.get("tables") or {}) else tensor.rpartition(".")[0]
+    sides = [_taken(s, name) for s in (a, b)]
+    told = all(s.number == 1 or s.get("state") for s in (a, b))
+    if sides[0] is not None and sides[1] is not None and told:
+        found = explain_steps(sides[0], sides[1], names=known.names, padding_idx=known.padding_idx)
+        if position == "step" and found.causes:
+            return found
     if position == "state":
-        return known.diff(*(_common(a, b, "state_after") or ({}, {})))
-    before, after = (s.get("tables") or {} for s in (a, b)), (s.get("tables_after") or {} for s in (a, b))
-    (w, v), (w_after, v_after) = tuple(before), tuple(after)
-    start, left, right = {}, {}, {}
-    gradient: Leaves = {}
-    for name in w_after.keys() & v_after.keys():
-        arrays = (w.get(name), v.get(name), w_after[name], v_after[name])
-        if not all(isinstance(x, np.ndarray) for x in arrays):
-            continue
-        should = expected.get(name)
-        of = (a, b)[should.side] if should is not None else a
-        if should is not None:
-            sides = [w_after[name], v_after[name]]
-            sides[1 - should.side] = should.table.reshape(np.shape(sides[0]))
-            left[name], right[name] = sides
-            start[name] = (w, v)[should.side][name]
-        else:
-            left[name], start[name] = w_after[name], w[name]
-            right[name] = _moved(np.asarray(w[name]), np.asarray(v[name]), np.asarray(v_after[name]))
-        named = rows_named(of).get(name)
-        if named is not None:
-            gradient[name] = named
-    return known.diff(left, right, before=start, grad=gradient or None)
+        states = known.diff(*({k: x for k, x in side.items() if k.startswith(f"{name}.")}
+                              for side in _common(a, b, "state_after")))  # fmt: skip
+        return (
+            states
+            if states.causes or not told or sides[0] is None or sides[1] is None
+            else _with_causes(
+                states, explain_steps(sides[0], sides[1], names=known.names, padding_idx=known.padding_idx)
+            )
+        )
+    return _from_one_start(name, a, b, expected, known)
+
+
+def _with_causes(states: Difference, tables: Difference) -> Difference:
+    """What explains the tables after a step explains its states."""
+    return replace(states, causes=tables.causes)
+
+
+def _taken(s: Step, name: str) -> Taken | None:
+    trees = [(s.get(position) or {}).get(name) for position in ("tables", "tables_after")]
+    gradient = rows_named(s).get(name)
+    if gradient is None or any(x is None for x in trees):
+        return None
+    states = [_nested(s.get(position), name) for position in ("state", "state_after")]
+    return Taken({name: trees[0]}, {name: trees[1]}, {name: gradient}, states[0], states[1])
+
+
+def _nested(leaves: Leaves | None, name: str) -> dict[str, dict[str, Any]] | None:
+    start = f"{name}."
+    found = {key[len(start) :]: x for key, x in (leaves or {}).items() if key.startswith(start)}
+    return {name: found} if found else None
+
+
+def _from_one_start(name: str, a: Step, b: Step, expected: Mapping[str, Expected], known: Known) -> Difference:
+    """By a known formula from what one side had; else b's movement from where a stood."""
+    tables = [(s.get(position) or {})[name] for position in ("tables", "tables_after") for s in (a, b)]
+    w, v, w_after, v_after = map(np.asarray, tables)
+    should = expected.get(name)
+    gradient = rows_named((a, b)[should.side] if should is not None else a).get(name)
+    if should is None:
+        sides, start = [w_after, _moved(w, v, v_after)], w
+    else:
+        sides, start = [w_after, v_after], (w, v)[should.side]
+        sides[1 - should.side] = should.table.reshape(w.shape)
+    grad = None if gradient is None else {name: gradient}
+    return known.diff({name: sides[0]}, {name: sides[1]}, before={name: start}, grad=grad)
 
 
 def _moved(start: np.ndarray[Any, Any], before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]) -> Any:
@@ -104,9 +139,7 @@ def _moved(start: np.ndarray[Any, Any], before: np.ndarray[Any, Any], after: np.
     return np.where(moved == 0, start, (start.astype(np.float64) + moved).astype(start.dtype))
 
 
-def _common(a: Step, b: Step, position: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    x, y = a.get(position), b.get(position)
-    if x is None or y is None:
-        return None
+def _common(a: Step, b: Step, position: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    x, y = a.get(position) or {}, b.get(position) or {}
     both = [name for name in x if name in y]
-    return ({name: x[name] for name in both}, {name: y[name] for name in both}) if both else None
+    return {name: x[name] for name in both}, {name: y[name] for name in both}
