@@ -1,5 +1,5 @@
-"""`islices parity`: two recorded trainings compared, or one of the models here trained on every backend in step; what is
-asked for, and where the results go."""
+"""`islices parity`: two recordings compared, or a model trained on every backend in step; what is asked for, and where
+the results go."""
 
 from __future__ import annotations
 
