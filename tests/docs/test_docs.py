@@ -37,7 +37,7 @@ PUBLIC: dict[str, tuple[str, set[str]]] = {
     "islices.compare": ("numpy", set()),
     "islices.backends.torch": ("torch", {"TorchBackend", "backend", "optim"}),
     "islices.backends.torch.optim": ("torch", set()),
-    "islices.backends.tensorflow.keras": ("tensorflow", set()),
+    "islices.backends.keras": ("tensorflow", set()),
     "islices.backends.jax.optax": ("optax", set()),
     "islices.backends.mxnet.gluon": ("mxnet", set()),
 }

@@ -49,7 +49,7 @@ def trainer(nonfinite: str) -> Any:
 
 
 def keras(nonfinite: str) -> Any:
-    front, tf = import_module("islices.backends.tensorflow.keras"), import_module("tensorflow")
+    front, tf = import_module("islices.backends.keras"), import_module("tensorflow")
     table = tf.Variable(tf.ones((4, 2)))
     optimizer = front.SGD(1.0, global_clipnorm=1.0, nonfinite=nonfinite, name="sgd")
     for _ in range(2):
@@ -59,7 +59,7 @@ def keras(nonfinite: str) -> Any:
 
 def keras_saved(nonfinite: str) -> Any:
     """A configuration that was saved under the old name."""
-    front = import_module("islices.backends.tensorflow.keras")
+    front = import_module("islices.backends.keras")
     return front.Adam.from_config({**front.Adam(name="adam").get_config(), "nonfinite": nonfinite}).get_config()
 
 

@@ -13,7 +13,7 @@ if keras.backend.backend() != "tensorflow" or not hasattr(keras.layers, "Reversi
     pytest.skip("needs keras.layers.ReversibleEmbedding on TensorFlow", allow_module_level=True)
 
 import islices  # noqa: E402
-from islices.backends.tensorflow.keras import SGD  # noqa: E402
+from islices.backends.keras import SGD  # noqa: E402
 
 ROWS, WIDTH = 11, 4
 IDS = np.array([[0, 3, 3], [5, 0, 10], [7, 7, 7], [1, 2, 3]])

@@ -1,9 +1,7 @@
 """Optimizers of `islices.optim` in the place of Keras' own, micro-batches included, at the cost of the rows in use.
 
-Keras adds micro-batches up in dense arrays of each table's size. `Sum` holds what was added so far as coalesced slices
-instead, in variables whose number of rows changes: Keras' own course of accumulation runs on it unchanged.
-
-May import: `keras`, `tensorflow`, `numpy`, the core, this folder.
+Keras adds micro-batches up in dense arrays of each table's size. The `Sum` of each backend holds what was added so far
+as slices instead. May import: `keras`, `numpy`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -13,20 +11,16 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from islices import optim
 from islices.arguments import check_name
-from islices.backends.tensorflow.host_calls import compiled_by_xla
-from islices.backends.tensorflow.keras_coalesced import Coalesced, adopted
-from islices.conversion import to_native
-from islices.linear import add, concat, scale_values
-from islices.norms import parts
+from islices.backends.keras.branches import note_kept, taken
+from islices.backends.keras.coalesced import Coalesced
+from islices.backends.keras.gradients import Share
+from islices.backends.keras.native import native
 from islices.optim.inputs import check_frozen
 from islices.optim.record import RECORDS
 from islices.registry import describe
-from islices.rows import coalesce
-from islices.slices import IndexedSlices
 
 __all__ = ["Stepped"]
 
@@ -76,7 +70,7 @@ class Stepped(Coalesced):
     --------
     >>> import tensorflow as tf
     >>> from islices import optim
-    >>> from islices.backends.tensorflow.keras import Stepped
+    >>> from islices.backends.keras import Stepped
     >>> table = tf.Variable([[0.0], [0.0], [0.0]])
     >>> gradient = tf.IndexedSlices(tf.ones((2, 1)), tf.constant([1, 1]), tf.constant([3, 1]))
     >>> optimizer = Stepped(optim.adagrad(0.5))
@@ -99,20 +93,20 @@ class Stepped(Coalesced):
         self.rule = rule
 
     def build(self, variables: Sequence[Any]) -> None:
-        replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        if self.gradient_accumulation_steps and replicas > 1:
-            raise ValueError(
-                f"gradient_accumulation_steps: got {self.gradient_accumulation_steps} under a strategy of {replicas} "
-                "replicas; accepted there is None, since Keras adds micro-batches up on one replica"
-            )
+        native.check_build(self)
         super().build(variables)
         if self.gradient_accumulation_steps:
-            self._sums = [s for s in self._accumulated_gradients if isinstance(s, Sum)]  # for tf.train.Checkpoint
+            self._sums = [
+                s for s in self._accumulated_gradients if isinstance(s, native.Sum)
+            ]  # for tf.train.Checkpoint
         self._states = [self._new_state(v) for v in variables]
 
     def add_variable_from_reference(self, reference_variable: Any, name: Any = None, initializer: Any = "zeros") -> Any:
         if name == ACCUMULATOR and not self._overwrite_variable_with_gradient(reference_variable):
-            return Sum(reference_variable)
+            dtype = _dtype(reference_variable)  # sums of 16 bits are added in 32: SPEC clause 3
+            return native.Sum(
+                reference_variable, _shape_of_rows(reference_variable), "float32" if _is_half(dtype) else dtype
+            )
         return super().add_variable_from_reference(reference_variable, name, initializer)
 
     def _new_state(self, variable: Any) -> dict[str, Any]:
@@ -132,8 +126,7 @@ class Stepped(Coalesced):
     # ------------------------------------------------------------------ a step
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         """Apply gradients as Keras does, all of them checked before any variable changes."""
-        if compiled_by_xla():
-            raise ValueError("jit_compile: got True; accepted by Stepped is False, since shapes are fixed in XLA")
+        native.check_step()
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
         grads, variables = list(grads), trainable_variables or self._trainable_variables
@@ -152,10 +145,13 @@ class Stepped(Coalesced):
             return None
         index = self._trainable_variables_indices.get(self._var_key(variable))
         total = None if index is None else self._accumulated_gradients[index]
-        return total.no_rows() if isinstance(total, Sum) and total.in_use else None
+        return total.no_rows() if isinstance(total, native.Sum) and total.in_use else None
 
     def _backend_apply_gradients(self, grads: Sequence[Any], trainable_variables: Sequence[Any]) -> None:
         if self.gradient_accumulation_steps:
+            if hasattr(native, "accumulate"):
+                native.accumulate(self, grads, trainable_variables)
+                return
             grads = [Share(g) for g in grads]  # which Keras adds to a Sum, and divides
         super()._backend_apply_gradients(grads, trainable_variables)
 
@@ -165,45 +161,68 @@ class Stepped(Coalesced):
 
     def _backend_reset_gradient_accumulators(self) -> None:
         for total in self._accumulated_gradients:
-            if isinstance(total, Sum):
+            if isinstance(total, native.Sum):
                 total.clear()
             else:  # of a variable that its gradient overwrites
-                total.assign(tf.zeros_like(total.value))
+                total.assign(keras.ops.zeros_like(total.value))
+
+    def _sums_first(self) -> bool:
+        """A step sums duplicates by itself: a clip looks at their sums."""
+        return any(bound is not None for bound in (self.clipnorm, self.global_clipnorm, self.clipvalue))
+
+    def _for_rule(self, grad: Any) -> Any:
+        return grad
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """One step of the rule, at the learning rate Keras says."""
-        rate = tf.convert_to_tensor(learning_rate)
+        rate = keras.ops.convert_to_tensor(learning_rate)
         described = _described(self.rule)
         if "weight_decay" in described and not self._use_weight_decay(variable):
             described["weight_decay"] = 0.0
         rule = _made_anew(described, lambda step: rate)
-        state = {part: x.value for part, x in self._states[self._get_variable_index(variable)].items()}
-        if variable.shape.rank:
-            rule.step(variable, gradient, state)
+        state = self._states[self._get_variable_index(variable)]
+        if not len(variable.shape):
+            self._step_number(rule, gradient, variable, state)
             return
-        row, gradient = tf.reshape(variable, [1]), tf.reshape(gradient, [1])
-        row, new = rule.step(row, gradient, {part: x.read_value() for part, x in state.items()})
-        variable.assign(tf.reshape(row, []))
-        for part, x in state.items():
-            x.assign(new[part])
+        held = {part: x.value for part, x in state.items()}
+        table, new = rule.step(native.writable(variable), gradient, held, apply=taken())
+        if not native.IN_PLACE:
+            variable.assign(table)
+            _assign(state, new)
+        note_kept([variable, *state.values()])
+
+    def _step_number(self, rule: optim.Optimizer, gradient: Any, variable: Any, state: dict[str, Any]) -> None:
+        ops = keras.ops
+        row, gradient = (ops.reshape(ops.convert_to_tensor(x), (1,)) for x in (variable, gradient))
+        held = {part: ops.copy(x) for part, x in state.items()}  # of TensorFlow a tensor, as the row
+        row, new = rule.step(row, gradient, held, apply=taken())
+        variable.assign(ops.reshape(row, ()))
+        _assign(state, new)
 
     # ------------------------------------------------------------------ what is kept
     def save_own_variables(self, store: Any) -> None:
         """Keras' own, and the sums of the micro-batches since the last step."""
-        super().save_own_variables(store)
+        for k, variable in enumerate(self._saved_variables()):
+            store[str(k)] = variable.numpy()
         for k, total in enumerate(getattr(self, "_sums", ())):
-            store[f"{ACCUMULATOR}_{k}_values"] = total.values.numpy()
-            store[f"{ACCUMULATOR}_{k}_indices"] = total.indices.numpy()
+            store[f"{ACCUMULATOR}_{k}_values"], store[f"{ACCUMULATOR}_{k}_indices"] = total.save()
 
     def load_own_variables(self, store: Any) -> None:
         """Load what `save_own_variables` stored; a store without sums of micro-batches starts with none."""
         own = {name: store[name] for name in store.keys() if not name.startswith(ACCUMULATOR)}  # noqa: SIM118
-        super().load_own_variables(own)
+        if len(own) == len(self._saved_variables()):
+            for k, variable in enumerate(self._saved_variables()):
+                variable.assign(own[str(k)])
+        else:
+            super().load_own_variables(own)  # which says so
         for k, total in enumerate(getattr(self, "_sums", ())):
             if f"{ACCUMULATOR}_{k}_values" in store:
-                total.values.assign(store[f"{ACCUMULATOR}_{k}_values"][()])
-                total.indices.assign(store[f"{ACCUMULATOR}_{k}_indices"][()])
-                total.in_use = True
+                total.load(store[f"{ACCUMULATOR}_{k}_values"][()], store[f"{ACCUMULATOR}_{k}_indices"][()])
+
+    def _saved_variables(self) -> list[Any]:
+        """All but those that hold micro-batches, which have no fixed size."""
+        held = {id(x) for total in getattr(self, "_sums", ()) for x in (total.values, total.indices)}
+        return [v for v in self.variables if id(v) not in held]
 
     def get_config(self) -> dict[str, Any]:
         rule = {k: SCHEDULES.serialize(x) if isinstance(x, SCHEDULE) else x for k, x in _described(self.rule).items()}
@@ -248,13 +267,18 @@ def _described(rule: optim.Optimizer) -> dict[str, Any]:
     return {"name": rule.name, **hyper, **options, **({"duplicates": "raw"} if rule._formula.raw else {})}
 
 
+def _assign(state: dict[str, Any], new: dict[str, Any]) -> None:
+    for part, x in state.items():
+        x.assign(new[part])
+
+
 def _made_anew(described: dict[str, Any], rate: float | Callable[[Any], Any]) -> optim.Optimizer:
     name: Any = check_name(described.get("name"), [*RECORDS], "rule")
     rest = {k: v for k, v in described.items() if k != "name"}
     return getattr(optim, name)(lr=rate, **rest)  # type: ignore[no-any-return]
 
 
-# ---------------------------------------------------------------------- gradients and their sums
+# ---------------------------------------------------------------------- gradients
 def _shape_of_rows(variable: Any) -> tuple[int, ...]:
     """The variable's shape; a single number is a row of its own."""
     return tuple(variable.shape) or (1,)
@@ -262,77 +286,16 @@ def _shape_of_rows(variable: Any) -> tuple[int, ...]:
 
 def _cast(grad: Any, variable: Any) -> Any:
     """A gradient of the variable's type; float32 stays as it is beside 16 bits, which a step takes."""
-    grad = grad if isinstance(grad, tf.IndexedSlices) else tf.convert_to_tensor(grad)
     own = _dtype(variable)
-    return grad if own.size == 2 and grad.dtype == tf.float32 else _of_type(grad, own)
+    if not native.is_sparse(grad):
+        grad = keras.ops.convert_to_tensor(grad)
+    given = keras.backend.standardize_dtype(grad.dtype if hasattr(grad, "dtype") else grad.values.dtype)
+    return grad if _is_half(own) and given == "float32" else native.cast(grad, own)
 
 
-def _dtype(variable: Any) -> tf.DType:
-    return tf.as_dtype(keras.backend.standardize_dtype(variable.dtype))
+def _dtype(variable: Any) -> str:
+    return keras.backend.standardize_dtype(variable.dtype)  # type: ignore[no-any-return]
 
 
-def _of_type(grad: Any, dtype: tf.DType) -> Any:
-    if grad.dtype == dtype:
-        return grad
-    if isinstance(grad, tf.IndexedSlices):
-        return tf.IndexedSlices(tf.cast(grad.values, dtype), grad.indices, grad.dense_shape)
-    return tf.cast(grad, dtype)
-
-
-class Share:
-    """The gradient of one micro-batch: what Keras' own course of accumulation adds to a `Sum`, and divides."""
-
-    def __init__(self, gradient: Any) -> None:
-        self.gradient = gradient  # of TensorFlow; behind an addition, slices are islices' own
-
-    def __add__(self, total: Sum) -> Share:
-        return Share(total.plus(self.gradient))
-
-    def __truediv__(self, steps: int) -> Any:
-        B, values = parts(self.gradient)
-        mean = scale_values(B, values, [("div", float(steps))])  # TensorFlow may multiply by the reciprocal
-        return to_native(self.gradient.replace(values=mean)) if isinstance(self.gradient, IndexedSlices) else mean
-
-
-class Sum(tf.Module):  # type: ignore[misc]
-    """The sum of some gradients of a variable, as coalesced slices in variables as long as the rows are many."""
-
-    def __init__(self, variable: Any) -> None:
-        super().__init__()
-        self.shape = _shape_of_rows(variable)
-        self.dtype = tf.float32 if _dtype(variable).size == 2 else _dtype(variable)  # SPEC clause 3
-        self.in_use = False  # whether a gradient has been added, or will be in a graph
-        with tf.init_scope():
-            self.values = tf.Variable(tf.zeros((0, *self.shape[1:]), self.dtype), shape=(None, *self.shape[1:]))
-            self.indices = tf.Variable(tf.zeros(0, tf.int64), shape=(None,))
-
-    def stored(self) -> IndexedSlices:
-        values, indices = self.values.read_value(), self.indices.read_value()
-        return IndexedSlices(values, indices, self.shape, coalesced=True, validate=False)
-
-    def plus(self, gradient: Any) -> Any:
-        """What is stored and a gradient behind it: coalesced slices, or a tensor where the gradient is one."""
-        self.in_use = True
-        own, gradient = self.stored(), _of_type(gradient, self.dtype)
-        if isinstance(gradient, tf.IndexedSlices):
-            return coalesce(concat([own, adopted(gradient, self, validate=False)]))
-        gradient = tf.reshape(gradient, self.shape)
-        every_row = tf.shape(own.indices)[0] == self.shape[0]
-        return tf.cond(
-            every_row, lambda: tf.ensure_shape(own.values, self.shape) + gradient, lambda: add(own, gradient)
-        )
-
-    def assign(self, gradient: Any) -> None:
-        """Store what `plus` gave."""
-        slices = isinstance(gradient, IndexedSlices)
-        self.values.assign(gradient.values if slices else gradient)
-        self.indices.assign(tf.cast(gradient.indices, tf.int64) if slices else tf.range(self.shape[0], dtype=tf.int64))
-
-    def no_rows(self) -> tf.IndexedSlices:
-        nothing = tf.zeros((0, *self.shape[1:]), self.dtype)
-        return tf.IndexedSlices(nothing, tf.zeros(0, tf.int64), tf.constant(self.shape, tf.int64))
-
-    def clear(self) -> None:
-        nothing = self.no_rows()
-        self.values.assign(nothing.values)
-        self.indices.assign(nothing.indices)
+def _is_half(dtype: str) -> bool:
+    return dtype in ("float16", "bfloat16")

@@ -21,7 +21,7 @@ if keras.backend.backend() != "tensorflow":
 
 import islices  # noqa: E402
 from islices import optim  # noqa: E402
-from islices.backends.tensorflow import keras as front  # noqa: E402
+from islices.backends import keras as front  # noqa: E402
 
 RATE = float(np.float32(0.1))  # Keras holds it as float32
 SHAPES = ((9, 3), (3, 2), ())
@@ -313,7 +313,7 @@ REPLICAS = """
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     from islices import optim
-    from islices.backends.tensorflow import keras as front
+    from islices.backends import keras as front
 
     with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
         front.Stepped(optim.sgd(1.0), gradient_accumulation_steps=2).build([tf.Variable(tf.zeros((4, 1)))])

@@ -23,10 +23,10 @@ if keras.backend.backend() != "tensorflow":
 
 import islices  # noqa: E402
 from islices import optim  # noqa: E402
-from islices.backends.tensorflow import keras as front  # noqa: E402
-from islices.backends.tensorflow import keras_coalesced, keras_stepped  # noqa: E402
+from islices.backends import keras as front  # noqa: E402
+from islices.backends.keras import choice, coalesced, layers, models, scaling, states, stepped  # noqa: E402
 
-STOCK = [name for name in front.__all__ if name not in ("Coalesced", "Stepped")]
+STOCK = [name for name in front.__all__ if getattr(keras.optimizers, name, None) and "Optimizer" not in name]
 RNG = np.random.default_rng(0)
 IDS = RNG.integers(0, 10, (24, 5)).astype(np.int32)  # 0 is the padding; rows 10 and 11 of the table are never named
 LABELS = RNG.standard_normal((24, 1)).astype(np.float32)
@@ -413,8 +413,8 @@ REPLICAS = """
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     import islices
     islices.get_backend("tensorflow")
-    assert "islices.backends.tensorflow.keras" not in sys.modules
-    from islices.backends.tensorflow import keras as front
+    assert "islices.backends.keras" not in sys.modules
+    from islices.backends import keras as front
 
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     with strategy.scope():
@@ -449,12 +449,12 @@ def test_replicas_are_added_up_before_the_clip() -> None:
 
 @pytest.mark.repeats
 def test_keras_on_another_framework_is_refused() -> None:
-    done = run("import islices.backends.tensorflow.keras", KERAS_BACKEND="numpy")
+    done = run("import islices.backends.keras", KERAS_BACKEND="numpy")
     assert done.returncode == 1
-    assert "got Keras on the backend 'numpy'; accepted is 'tensorflow'" in done.stderr
+    assert "got Keras on the backend 'numpy'; accepted are 'tensorflow', 'torch' and 'jax'" in done.stderr
 
 
-@pytest.mark.parametrize("module", [keras_coalesced, keras_stepped])
+@pytest.mark.parametrize("module", [choice, coalesced, layers, models, scaling, states, stepped])
 def test_the_examples_of_the_docstrings_are_true(module: Any) -> None:
     results = doctest.testmod(module)
     assert results.attempted

@@ -1,0 +1,52 @@
+"""Keras 3 on TensorFlow, torch and JAX: embeddings that `model.fit` trains by rows. docs/keras.md.
+
+One integration for the backends of Keras, of which KERAS_BACKEND picks one before Keras is imported; what is
+particular to it lies in a module of its name here (`islices.backends.keras.native`). Importing this imports Keras and
+its backend, no other framework.
+"""
+
+from islices.backends.keras.choice import MultiOptimizer
+from islices.backends.keras.coalesced import Coalesced
+from islices.backends.keras.layers import Embedding
+from islices.backends.keras.models import Model, RowSparse, Sequential
+from islices.backends.keras.optimizers import (
+    SGD,
+    Adadelta,
+    Adafactor,
+    Adagrad,
+    Adam,
+    Adamax,
+    AdamW,
+    Ftrl,
+    Lamb,
+    Lion,
+    Nadam,
+    RMSprop,
+)
+from islices.backends.keras.scaling import LossScaleOptimizer
+from islices.backends.keras.states import state_of
+from islices.backends.keras.stepped import Stepped
+
+__all__ = [
+    "SGD",
+    "Adadelta",
+    "Adafactor",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "Coalesced",
+    "Embedding",
+    "Ftrl",
+    "Lamb",
+    "Lion",
+    "LossScaleOptimizer",
+    "Model",
+    "MultiOptimizer",
+    "Nadam",
+    "RMSprop",
+    "RowSparse",
+    "Sequential",
+    "Stepped",
+    "state_of",
+]

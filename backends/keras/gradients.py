@@ -1,0 +1,74 @@
+"""Row-sparse gradients on their way through an optimizer of Keras, on the backends whose own optimizers take arrays.
+
+Keras divides gradients by its loss scale and adds micro-batches up by `+` and `/`: `Slices` and `Share` answer these.
+TensorFlow's gradients stay tf.IndexedSlices, which tf.distribute sums over replicas (tensorflow.py).
+May import: `keras`, the core.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from islices.conversion import to_native
+from islices.linear import scale_values
+from islices.norms import parts
+from islices.rows import coalesce
+from islices.slices import IndexedSlices
+
+__all__ = ["Hooks", "Share", "Slices", "divided"]
+
+
+def divided(gradient: Any, c: float) -> Any:
+    """A gradient of islices divided by a number, as each framework divides (no product with a reciprocal)."""
+    B, values = parts(gradient)
+    values = scale_values(B, values, [("div", c)])
+    return gradient.replace(values=values) if isinstance(gradient, IndexedSlices) else values
+
+
+class Slices:
+    """`IndexedSlices` that may be divided by a number, as Keras does by its loss_scale_factor."""
+
+    def __init__(self, slices: IndexedSlices) -> None:
+        self.slices = slices
+
+    def __truediv__(self, c: float) -> Slices:
+        return Slices(divided(self.slices, c))
+
+
+class Share:
+    """The gradient of one micro-batch: what Keras' own course of accumulation adds to a `Sum`, and divides."""
+
+    def __init__(self, gradient: Any) -> None:
+        self.gradient = gradient  # of the framework; behind an addition, slices are islices' own
+
+    def __add__(self, total: Any) -> Share:
+        return Share(total.plus(self.gradient))
+
+    def __truediv__(self, steps: int) -> Any:
+        mean = divided(self.gradient, float(steps))
+        return to_native(mean) if isinstance(mean, IndexedSlices) else mean
+
+
+class Hooks(keras.optimizers.Optimizer):  # type: ignore[misc]
+    """Clips behind the loss scale and the micro-batches, on the sum of duplicates, where Keras clips."""
+
+    def _clip_gradients(self, grads: list[Any]) -> list[Any]:
+        leaves = [self._adopted(g) for g in grads]
+        if self._sums_first():
+            leaves = self._clip(coalesce(leaves))
+        return [self._for_rule(leaf) for leaf in leaves]
+
+    def _adopted(self, grad: Any) -> Any:
+        return grad.slices if isinstance(grad, Slices) else grad
+
+    def _sums_first(self) -> bool:
+        return True
+
+    def _clip(self, grads: list[Any]) -> list[Any]:
+        raise NotImplementedError
+
+    def _for_rule(self, grad: Any) -> Any:
+        """What the optimizer's own rule takes."""
+        raise NotImplementedError

@@ -1,0 +1,41 @@
+"""The module that does what is particular to Keras's backend in this process: tensorflow.py, torch.py or jax.py here.
+
+Each has the same names: `Hooks`, where an optimizer of Keras sees its gradients; `Training`, what a model does at a
+step; `look_up` and `watch`, how an `Embedding` reads its rows; `adopted`, `is_sparse`, `cast`, `divisible` and
+`writable`, gradients and variables in that framework's types; `Sum`, what micro-batches have added up to.
+
+No module of another framework is imported. May import: `keras`, this folder.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+__all__ = ["BACKEND", "native"]
+
+#: Of Keras, for this process.
+BACKEND: str = keras.backend.backend()
+
+#: What `Coalesced` stands in for, and `Stepped` puts its own course on.
+HOOKS = ("_clip_gradients", "_backend_apply_gradients", "_filter_empty_gradients")
+if not all(hasattr(keras.optimizers.Optimizer, name) for name in HOOKS):
+    raise ImportError(
+        f"islices.backends.keras: got Keras {keras.__version__}, whose optimizers have no {' and '.join(HOOKS)}; "
+        "accepted is Keras 3 as it is up to 3.15"
+    )
+
+if TYPE_CHECKING:
+    native: Any
+elif BACKEND == "tensorflow":
+    from islices.backends.keras import tensorflow as native
+elif BACKEND == "torch":
+    from islices.backends.keras import torch as native
+elif BACKEND == "jax":
+    from islices.backends.keras import jax as native
+else:
+    raise ImportError(
+        f"islices.backends.keras: got Keras on the backend {BACKEND!r}; accepted are 'tensorflow', 'torch' and 'jax' "
+        "(the environment variable KERAS_BACKEND sets it before Keras is imported)"
+    )

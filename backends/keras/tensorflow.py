@@ -1,0 +1,208 @@
+"""Keras on TensorFlow: gradients are tf.IndexedSlices, as the tape makes them, eagerly, in graphs and in strategies.
+
+See `islices.backends.keras.native`. May import: `keras`, `tensorflow`, `islices.backends.tensorflow`, the core, this
+folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from islices.backends.tensorflow.host_calls import compiled_by_xla
+from islices.backends.tensorflow.segments import sums_in_place
+from islices.conversion import from_native, to_native
+from islices.linear import add, concat
+from islices.rows import coalesce
+from islices.slices import IndexedSlices
+
+__all__ = ["Hooks", "Sum", "Training", "adopted", "applying", "cast", "check_build", "check_step", "divisible"]
+__all__ += ["IN_PLACE", "is_sparse", "look_up", "stock", "watch", "writable"]
+
+#: Whether a rule writes what it steps on.
+IN_PLACE = True
+
+if not hasattr(keras.optimizers.Optimizer, "_all_reduce_sum_gradients"):
+    raise ImportError(
+        f"islices.backends.keras: got Keras {keras.__version__}, whose optimizers have no _all_reduce_sum_gradients; "
+        "accepted is Keras 3 as it is up to 3.15"
+    )
+
+#: Whether this thread is within `Coalesced.apply`, where clipping waits for the shares of other replicas.
+_applying = ContextVar("applying", default=False)
+
+
+@contextlib.contextmanager
+def applying() -> Iterator[None]:
+    """The time of one `apply`."""
+    token = _applying.set(True)
+    try:
+        yield
+    finally:
+        _applying.reset(token)
+
+
+class Hooks(keras.optimizers.Optimizer):  # type: ignore[misc]
+    """Clips where the shares of all replicas have been added up."""
+
+    def _clip_gradients(self, grads: list[Any]) -> list[Any]:
+        """Keras' hook ahead of the sum over replicas, which is too early; called by itself, it clips."""
+        return grads if _applying.get() else self._clip(coalesce(grads))
+
+    def _all_reduce_sum_gradients(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        pairs = list(super()._all_reduce_sum_gradients(grads_and_vars))
+        grads = self._clip([_sum_duplicates(g, v) for g, v in pairs])
+        natives = [to_native(g) if isinstance(g, IndexedSlices) else g for g in grads]
+        return [(g, v) for g, (_, v) in zip(natives, pairs, strict=True)]
+
+    def _clip(self, grads: list[Any]) -> list[Any]:
+        raise NotImplementedError
+
+
+# ---------------------------------------------------------------------- models and layers
+class Training:
+    """A model of Keras as it is: the tape makes sparse gradients."""
+
+
+def look_up(own: Any, layer: Any, ids: Any) -> Any:
+    """Keras' own lookup."""
+    return own(ids)
+
+
+def watch(variable: Any) -> None:
+    """Nothing to do: a tape adds up all uses of a variable."""
+
+
+# ---------------------------------------------------------------------- gradients
+class DivisibleSlices(tf.IndexedSlices):  # type: ignore[misc]
+    """tf.IndexedSlices that may be divided by a number, as Keras does by its loss_scale_factor."""
+
+    def __truediv__(self, c: float) -> DivisibleSlices:
+        return DivisibleSlices(self.values / c, self.indices, self.dense_shape)
+
+
+def divisible(grad: Any, variable: Any) -> Any:
+    """The gradient, with a division by numbers."""
+    if not isinstance(grad, tf.IndexedSlices):
+        return grad
+    return DivisibleSlices(grad.values, grad.indices, grad.dense_shape)
+
+
+def is_sparse(grad: Any) -> bool:
+    """Whether a gradient is sparse."""
+    return isinstance(grad, tf.IndexedSlices)
+
+
+def adopted(grad: Any, variable: Any, *, validate: bool) -> Any:
+    """A gradient for islices: slices of the variable's shape, or the dense tensor."""
+    if not isinstance(grad, tf.IndexedSlices):
+        return grad
+    return from_native(grad, dense_shape=tuple(variable.shape), validate=validate)
+
+
+def _sum_duplicates(grad: Any, variable: Any) -> Any:
+    leaf = adopted(grad, variable, validate=False)
+    if not isinstance(leaf, IndexedSlices):
+        return leaf
+    if not compiled_by_xla():
+        return coalesce(leaf)
+    sums, ids = sums_in_place(leaf.values, leaf.indices, leaf.dense_shape[0])
+    return IndexedSlices(sums, ids, leaf.dense_shape, coalesced=True, validate=False)
+
+
+def cast(grad: Any, dtype: str) -> Any:
+    """A gradient of the type of that name."""
+    return _of_type(grad if isinstance(grad, tf.IndexedSlices) else tf.convert_to_tensor(grad), tf.as_dtype(dtype))
+
+
+def _of_type(grad: Any, dtype: tf.DType) -> Any:
+    if grad.dtype == dtype:
+        return grad
+    if isinstance(grad, tf.IndexedSlices):
+        return tf.IndexedSlices(tf.cast(grad.values, dtype), grad.indices, grad.dense_shape)
+    return tf.cast(grad, dtype)
+
+
+# ---------------------------------------------------------------------- steps
+def check_build(optimizer: Any) -> None:
+    """ValueError for micro-batches under several replicas, where Keras has none."""
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    if optimizer.gradient_accumulation_steps and replicas > 1:
+        raise ValueError(
+            f"gradient_accumulation_steps: got {optimizer.gradient_accumulation_steps} under a strategy of {replicas} "
+            "replicas; accepted there is None, since Keras adds micro-batches up on one replica"
+        )
+
+
+def check_step() -> None:
+    """ValueError where XLA compiles the step."""
+    if compiled_by_xla():
+        raise ValueError("jit_compile: got True; accepted by Stepped is False, since shapes are fixed in XLA")
+
+
+def writable(variable: Any) -> Any:
+    """What a rule steps on, in place."""
+    return variable
+
+
+def stock(kind: Any) -> Any:
+    """The class of Keras that a name of keras.optimizers makes here."""
+    return kind
+
+
+class Sum(tf.Module):  # type: ignore[misc]
+    """The sum of some gradients of a variable, as coalesced slices in variables as long as the rows are many."""
+
+    def __init__(self, variable: Any, shape: tuple[int, ...], dtype: str) -> None:
+        super().__init__()
+        self.shape, self.dtype = shape, tf.as_dtype(dtype)
+        self.in_use = False  # whether a gradient has been added, or will be in a graph
+        with tf.init_scope():
+            self.values = tf.Variable(tf.zeros((0, *self.shape[1:]), self.dtype), shape=(None, *self.shape[1:]))
+            self.indices = tf.Variable(tf.zeros(0, tf.int64), shape=(None,))
+
+    def stored(self) -> IndexedSlices:
+        values, indices = self.values.read_value(), self.indices.read_value()
+        return IndexedSlices(values, indices, self.shape, coalesced=True, validate=False)
+
+    def plus(self, gradient: Any) -> Any:
+        """What is stored and a gradient behind it: coalesced slices, or a tensor where the gradient is one."""
+        self.in_use = True
+        own, gradient = self.stored(), _of_type(gradient, self.dtype)
+        if isinstance(gradient, tf.IndexedSlices):
+            return coalesce(concat([own, adopted(gradient, self, validate=False)]))
+        gradient = tf.reshape(gradient, self.shape)
+        every_row = tf.shape(own.indices)[0] == self.shape[0]
+        return tf.cond(
+            every_row, lambda: tf.ensure_shape(own.values, self.shape) + gradient, lambda: add(own, gradient)
+        )
+
+    def assign(self, gradient: Any) -> None:
+        """Store what `plus` gave."""
+        slices = isinstance(gradient, IndexedSlices)
+        self.values.assign(gradient.values if slices else gradient)
+        self.indices.assign(tf.cast(gradient.indices, tf.int64) if slices else tf.range(self.shape[0], dtype=tf.int64))
+
+    def no_rows(self) -> tf.IndexedSlices:
+        nothing = tf.zeros((0, *self.shape[1:]), self.dtype)
+        return tf.IndexedSlices(nothing, tf.zeros(0, tf.int64), tf.constant(self.shape, tf.int64))
+
+    def clear(self) -> None:
+        nothing = self.no_rows()
+        self.values.assign(nothing.values)
+        self.indices.assign(nothing.indices)
+
+    def save(self) -> tuple[Any, Any]:
+        """Values and indices, as NumPy arrays."""
+        return self.values.numpy(), self.indices.numpy()
+
+    def load(self, values: Any, indices: Any) -> None:
+        """What `save` gave."""
+        self.values.assign(values)
+        self.indices.assign(indices)
+        self.in_use = True

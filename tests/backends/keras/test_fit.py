@@ -1,0 +1,370 @@
+"""Models that train by rows, on whichever backend Keras has here; test_each_backend.py runs this on all three.
+
+What is compared with is Keras itself: a layer that multiplies one-hot ids by its table, whose gradient is an array.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+keras = pytest.importorskip("keras", minversion="3")
+BACKEND = keras.backend.backend()
+if BACKEND not in ("tensorflow", "torch", "jax"):
+    pytest.skip("Keras runs on another backend", allow_module_level=True)
+
+from islices import optim  # noqa: E402
+from islices.backends import keras as front  # noqa: E402
+
+ROWS, WIDTH, BATCH = 30, 4, 8
+RNG = np.random.default_rng(0)
+IDS = RNG.integers(1, ROWS - 2, (32, 5)).astype(np.int32)  # row 0 and the last two are never named
+LABELS = RNG.standard_normal((32, 1)).astype(np.float32)
+RATE = float(np.float32(0.05))  # Keras holds it as float32
+ops = keras.ops
+
+
+@keras.saving.register_keras_serializable("tests")
+class OneHot(keras.layers.Embedding):  # type: ignore[misc]
+    """Keras' embedding with an array for a gradient, on every backend."""
+
+    def call(self, ids: Any) -> Any:
+        return ops.matmul(ops.one_hot(ids, self.input_dim, dtype=self.compute_dtype), self.embeddings)
+
+
+def made(layer: Any = front.Embedding, kind: Any = front.Model, **options: Any) -> Any:
+    keras.utils.set_random_seed(3)
+    ids = keras.Input((5,), dtype="int32")
+    x = keras.layers.GlobalAveragePooling1D()(layer(ROWS, WIDTH, name="table", **options)(ids))
+    return kind(ids, keras.layers.Dense(1, name="head")(x))
+
+
+def fitted(model: Any, optimizer: Any, *, epochs: int = 2, loss: Any = "mse", **compile_: Any) -> Any:
+    model.compile(optimizer, loss=loss, **compile_)
+    model.fit(IDS, LABELS, batch_size=BATCH, epochs=epochs, verbose=0, shuffle=False)
+    return model
+
+
+def stock(optimizer: Any, **options: Any) -> list[np.ndarray[Any, Any]]:
+    return weights(fitted(made(OneHot, keras.Model, **options), optimizer))
+
+
+def weights(model: Any) -> list[np.ndarray[Any, Any]]:
+    return [np.array(keras.ops.convert_to_numpy(w)) for w in model.weights]
+
+
+def assert_close(got: list[Any], expected: list[Any], units: float = 64.0) -> None:
+    """Within units of eps times the size of a weight here; the models' own sums round, too."""
+    for g, e in zip(got, expected, strict=True):
+        np.testing.assert_allclose(g, e, rtol=0, atol=units * 2.0**-23)
+
+
+def assert_same_bits(got: list[Any], expected: list[Any]) -> None:
+    for g, e in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(g, e)
+
+
+# ---------------------------------------------------------------------- trajectories
+K: dict[str, Any] = {"rows": "all", "semantics": "keras"}
+PAIRS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "sgd": (keras.optimizers.SGD, lambda **k: front.Stepped(optim.sgd(RATE, semantics="keras"), **k)),
+    "adagrad": (keras.optimizers.Adagrad, lambda **k: front.Stepped(optim.adagrad(RATE, semantics="keras"), **k)),
+    "adam": (keras.optimizers.Adam, lambda **k: front.Stepped(optim.adam(RATE, **K), **k)),
+    "rmsprop": (keras.optimizers.RMSprop, lambda **k: front.Stepped(optim.rmsprop(RATE, **K), **k)),
+    "Adam": (keras.optimizers.Adam, lambda **k: front.Adam(RATE, **k)),
+    "AdamW": (keras.optimizers.AdamW, lambda **k: front.AdamW(RATE, **k)),
+}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "clipnorm": {"clipnorm": 0.05},
+    "global": {"global_clipnorm": 0.05},
+    "clipvalue": {"clipvalue": 0.01},
+    "loss scale": {"loss_scale_factor": 64.0},
+    "micro-batches": {"gradient_accumulation_steps": 2},
+}
+
+
+@pytest.mark.repeats_where(lambda name, options: (name, options) not in {("adagrad", "global"), ("adam", "plain")})
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("name", PAIRS)
+def test_fit_follows_kerass_own_optimizer_on_arrays(name: str, options: str) -> None:
+    theirs, ours = PAIRS[name]
+    got = weights(fitted(made(), ours(**OPTIONS[options])))
+    assert_close(got, stock(theirs(RATE, **OPTIONS[options])))
+    assert any(np.abs(g - b).max() > 1e-3 for g, b in zip(got, weights(made()), strict=True)), "nothing moved"
+
+
+@pytest.mark.parametrize("clip", [{}, {"global_clipnorm": 0.05}], ids=["plain", "clip"])
+def test_rows_that_no_batch_names_keep_their_bits(clip: dict[str, float]) -> None:
+    got = weights(fitted(made(), front.Stepped(optim.adam(RATE), **clip)))[0]
+    before = weights(made())[0]
+    moved = (got != before).any(1)
+    assert np.flatnonzero(~moved).tolist() == sorted({*range(ROWS)} - {*IDS.ravel().tolist()})
+
+
+def test_lazy_adam_is_not_kerass() -> None:
+    lazy = weights(fitted(made(), front.Stepped(optim.adam(RATE, semantics="islices"))))
+    assert np.abs(lazy[0] - stock(keras.optimizers.Adam(RATE))[0]).max() > 1e-3
+
+
+@pytest.mark.repeats
+def test_a_model_of_ones_own_and_a_sequential() -> None:
+    class Own(front.RowSparse, keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = front.Embedding(ROWS, WIDTH)
+            self.head = keras.layers.Dense(1)
+
+        def call(self, ids: Any) -> Any:
+            return self.head(ops.mean(self.table(ids), 1))
+
+    class Subclass(front.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Own()
+
+        def call(self, ids: Any) -> Any:
+            return self.inner(ids)
+
+    layers = [front.Embedding(ROWS, WIDTH), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1)]
+    for model in (Own(), Subclass(), front.Sequential(layers)):
+        model(IDS[:2])
+        model.set_weights(weights(made()))
+        fitted(model, front.Stepped(optim.adagrad(RATE, semantics="keras")))
+        assert_close(weights(model), stock(keras.optimizers.Adagrad(RATE)))
+        assert model.evaluate(IDS, LABELS, verbose=0) < 2
+        assert model.predict(IDS[:3], verbose=0).shape == (3, 1)
+
+
+@pytest.mark.repeats
+def test_two_layers_batches_by_hand_and_eager_steps() -> None:
+    model, expected = made(), made(OneHot, keras.Model)
+    for m, o in (
+        (model, front.Stepped(optim.adagrad(RATE, semantics="keras"))),
+        (expected, keras.optimizers.Adagrad(RATE)),
+    ):
+        m.compile(o, loss="mse", run_eagerly=True)
+        for k in range(3):
+            m.train_on_batch(IDS[8 * k : 8 * k + 8], LABELS[8 * k : 8 * k + 8])
+    assert_close(weights(model), weights(expected))
+
+
+# ---------------------------------------------------------------------- other uses of the table
+def test_tied_weights_get_both_gradients() -> None:
+    def tied(layer: Any, kind: Any) -> Any:
+        class Tied(kind):  # type: ignore[misc]
+            def __init__(self) -> None:
+                super().__init__()
+                self.table = layer(ROWS, WIDTH)
+
+            def call(self, ids: Any) -> Any:
+                hidden = ops.mean(self.table(ids), 1)
+                return ops.logsumexp(ops.matmul(hidden, ops.transpose(self.table.embeddings)), 1, keepdims=True)
+
+        keras.utils.set_random_seed(3)
+        model = Tied()
+        model(IDS[:2])
+        return model
+
+    got = fitted(tied(front.Embedding, front.Model), front.Stepped(optim.adam(RATE, **K)))
+    expected = fitted(tied(OneHot, keras.Model), keras.optimizers.Adam(RATE))
+    assert_close(weights(got), weights(expected), units=256)
+    assert (weights(got)[0] != weights(tied(OneHot, keras.Model))[0]).any(1).all(), "the output layer names every row"
+
+
+def test_activity_regularizer_takes_the_rows_of_the_batch() -> None:
+    options = {"activity_regularizer": keras.regularizers.L2(0.1)}
+    got = weights(fitted(made(**options), front.Stepped(optim.sgd(RATE, semantics="keras"))))
+    assert_close(got, stock(keras.optimizers.SGD(RATE), **options))
+    assert np.abs(got[0] - stock(keras.optimizers.SGD(RATE))[0]).max() > 1e-4
+
+
+@pytest.mark.parametrize("name", ["embeddings_regularizer", "embeddings_constraint", "lora_rank"])
+def test_what_touches_the_whole_table_is_refused(name: str) -> None:
+    given = {"embeddings_regularizer": "l2", "embeddings_constraint": "max_norm", "lora_rank": 2}[name]
+    with pytest.raises(ValueError, match=rf"{name}: got .*; accepted is None: "):
+        front.Embedding(3, 2, **{name: given})
+
+
+def test_lora_is_refused_later_too() -> None:
+    layer = front.Embedding(3, 2)
+    layer.build()
+    with pytest.raises(ValueError, match="accepted by Embedding is no LoRA"):
+        layer.enable_lora(2)
+
+
+def test_a_regularizer_that_is_set_later_counts_or_raises() -> None:
+    def late(m: Any) -> Any:
+        m.get_layer("table")._embeddings.regularizer = keras.regularizers.L2(0.1)
+        return m
+
+    rule = front.Stepped(optim.sgd(RATE, semantics="keras"))
+    if BACKEND == "jax":  # which reads it past the variable
+        with pytest.raises(ValueError, match=r"regularizer: got .* on .*table/embeddings.*; accepted is None"):
+            fitted(late(made()), rule)
+    else:
+        got, expected = fitted(late(made()), rule), fitted(late(made(OneHot, keras.Model)), keras.optimizers.SGD(RATE))
+        assert_close(weights(got), weights(expected))
+
+
+def test_frozen_layers_stay_and_negative_or_large_ids_are_noticed() -> None:
+    model = made()
+    model.get_layer("table").trainable = False
+    got = weights(fitted(model, front.Stepped(optim.adam(RATE))))
+    assert_same_bits(got[:1], weights(made())[:1])
+    for bad in (ROWS, -1):
+        ids, model = IDS.copy(), made()
+        ids[0, 0] = bad
+        model.compile(front.Stepped(optim.sgd(RATE)), loss="mse")
+        if BACKEND == "jax":
+            assert np.isnan(model.fit(ids, LABELS, verbose=0).history["loss"][0]), "as keras.ops.take on JAX"
+        else:
+            with pytest.raises((IndexError, ValueError, Exception), match=r"out of range|not in \[0, 30\)"):
+                model.fit(ids, LABELS, verbose=0)
+
+
+# ---------------------------------------------------------------------- sixteen bits
+def scaled_fit(model: Any, optimizer: Any, scale: float) -> Any:
+    model.compile(
+        keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=scale, dynamic_growth_steps=3), loss="mse"
+    )
+    model.fit(IDS, LABELS, batch_size=BATCH, epochs=1, verbose=0, shuffle=False)
+    return model
+
+
+@pytest.mark.repeats_where(lambda rule: rule != "adagrad")
+@pytest.mark.parametrize("rule", ["adagrad", "adam"])
+def test_dynamic_loss_scales(rule: str) -> None:
+    theirs, ours = PAIRS[rule]
+    got, expected = scaled_fit(made(), ours(), 1024.0), scaled_fit(made(OneHot, keras.Model), theirs(RATE), 1024.0)
+    assert_close(weights(got), weights(expected))
+    for part in ("step_counter", "dynamic_scale", "iterations"):
+        assert float(getattr(got.optimizer, part)) == float(getattr(expected.optimizer, part)), part
+    # too large a scale: no step is taken, and it is halved
+    got = scaled_fit(made(), ours(global_clipnorm=1.0), 2.0**127)
+    assert_same_bits(weights(got), weights(made()))
+    assert float(got.optimizer.dynamic_scale) == 2.0**123
+    assert int(got.optimizer.iterations) == 0
+
+
+def test_mixed_precision() -> None:
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        got = fitted(made(), front.Stepped(optim.adagrad(RATE), global_clipnorm=1.0), epochs=1)
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+    assert isinstance(got.optimizer, keras.optimizers.LossScaleOptimizer)
+    assert weights(got)[0].dtype == np.float32
+    assert int(got.optimizer.iterations) == 4
+    moved = (weights(got)[0] != weights(made())[0]).any(1)
+    assert 15 < moved.sum() < ROWS
+    assert all(np.isfinite(w).all() for w in weights(got))
+
+
+# ---------------------------------------------------------------------- what is kept, what is chosen
+@pytest.mark.repeats
+def test_a_saved_model_goes_on_to_the_bit(tmp_path: Path) -> None:
+    def optimizer() -> Any:
+        return front.Stepped(optim.adam(RATE), global_clipnorm=0.5, gradient_accumulation_steps=3)
+
+    whole = fitted(made(), optimizer())  # 8 batches: 2 steps, and 2 batches that wait
+    first = fitted(made(), optimizer(), epochs=1)  # 4 batches: one waits
+    first.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert isinstance(loaded, front.RowSparse)
+    assert type(loaded.get_layer("table")) is front.Embedding
+    loaded.fit(IDS, LABELS, batch_size=BATCH, epochs=1, verbose=0, shuffle=False)
+    assert_same_bits(weights(loaded), weights(whole))
+    assert int(loaded.optimizer.iterations) == 2
+    loaded.save_weights(tmp_path / "of.weights.h5")
+    plain = made(OneHot, keras.Model)
+    plain.load_weights(tmp_path / "of.weights.h5")
+    assert_same_bits(weights(plain), weights(loaded))
+
+
+def test_a_pattern_that_matches_nothing_is_said() -> None:
+    for pattern, found in (("embedding.*", False), (".*embeddings", True)):
+        choice = keras.optimizers.OptimizerMap(front.Adam(RATE))
+        choice[pattern] = front.Stepped(optim.sgd(RATE))
+        optimizer = front.MultiOptimizer(choice)
+        model = front.Sequential([front.Embedding(ROWS, WIDTH), keras.layers.GlobalAveragePooling1D()])
+        model.add(keras.layers.Dense(1))
+        model(IDS[:1])
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            fitted(model, optimizer, epochs=1)
+        said = [str(w.message) for w in seen if "OptimizerMap" in str(w.message)]
+        assert len(said) == (not found), said
+        if not found:
+            assert "'embedding.*' matches no variable" in said[0]
+            assert "/embeddings'" in said[0]
+        assert len(choice[pattern]._trainable_variables) == found
+
+
+@pytest.mark.skipif(BACKEND == "tensorflow", reason="Keras' own take sparse gradients there")
+def test_optimizers_of_keras_are_refused_by_name() -> None:
+    with pytest.raises(TypeError, match=r"optimizer: got .*Adam.* for 'table/embeddings', whose gradient is sparse"):
+        fitted(made(), keras.optimizers.Adam(RATE))
+
+
+def test_the_state_by_its_names() -> None:
+    model = fitted(made(), keras.optimizers.LossScaleOptimizer(front.Stepped(optim.adam(RATE))))
+    state = front.state_of(model.optimizer)
+    assert sorted(state) == ["head/bias", "head/kernel", "table/embeddings"]
+    assert {k: (x.shape, x.dtype.name) for k, x in state["table/embeddings"].items()} == {
+        "step": ((1,), "int32"), "m": ((ROWS, WIDTH), "float32"), "v": ((ROWS, WIDTH), "float32")
+    }  # fmt: skip
+    assert state["table/embeddings"]["step"].tolist() == [8]
+    of_keras = front.state_of(fitted(made(OneHot, keras.Model), keras.optimizers.Adam(RATE)).optimizer)
+    ours = front.state_of(fitted(made(), front.Stepped(optim.adam(RATE, **K))).optimizer)
+    assert_close([ours["table/embeddings"][k] for k in "mv"], [of_keras["table/embeddings"][k] for k in "mv"])
+    with pytest.raises(TypeError, match="optimizer: got .*Adafactor"):
+        front.state_of(fitted(made(OneHot, keras.Model), keras.optimizers.Adafactor(RATE)).optimizer)
+
+
+# ---------------------------------------------------------------------- what a backend alone has
+@pytest.mark.skipif(BACKEND != "torch", reason="of torch")
+def test_torchs_compiler_is_refused() -> None:
+    with pytest.raises(ValueError, match="jit_compile: got True; accepted on torch"):
+        fitted(made(), front.Stepped(optim.sgd(RATE)), jit_compile=True)
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="of JAX")
+def test_distributions_are_refused() -> None:
+    keras.distribution.set_distribution(keras.distribution.DataParallel())
+    try:
+        with pytest.raises(ValueError, match=r"keras.distribution: got DataParallel.*; accepted .* is none"):
+            fitted(made(), front.Stepped(optim.sgd(RATE)))
+    finally:
+        keras.distribution.set_distribution(None)
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="of JAX")
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda: front.Stepped(optim.sgd(0.1)),
+        lambda: front.Stepped(optim.adam(0.1)),
+        lambda: front.Stepped(optim.adagrad(0.1), global_clipnorm=1.0),
+        lambda: front.LossScaleOptimizer(front.Stepped(optim.adam(0.1))),
+        lambda: front.Stepped(optim.adam(0.1), gradient_accumulation_steps=2),
+    ],
+    ids=["sgd", "adam", "clip", "loss scale", "micro-batches"],
+)
+def test_a_compiled_step_has_no_temporary_of_the_tables_size(optimizer: Any) -> None:
+    import jax
+
+    rows, x, y = 2**16, IDS[:8], LABELS[:8]
+    model = front.Sequential([front.Embedding(rows, 16), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1)])
+    model.compile(optimizer(), loss="mse")
+    model.train_on_batch(x, y)
+    kinds = ("trainable_variables", "non_trainable_variables", "optimizer_variables", "metrics_variables")
+    state = model._get_jax_state(**dict.fromkeys(kinds, True))
+    memory = jax.jit(model.train_step, donate_argnums=0).lower(state, (x, y)).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < rows * 16 * 4 / 8
+    assert memory.alias_size_in_bytes > rows * 16 * 4
