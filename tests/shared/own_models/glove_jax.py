@@ -51,7 +51,9 @@ def main(folder: str, fault: str = "") -> None:
 
     @jax.jit
     def step(tables, state, words, x):
-        value, grads = jax.value_and_grad(lambda *given: loss(*given) / (BATCH if fault == "mean" else 1))(tables, words, x)
+        value, grads = jax.value_and_grad(lambda *given: loss(*given) / (BATCH if fault == "mean" else 1))(
+            tables, words, x
+        )
         recorder.add(batch={"words": words, "x": x}, tables=tables, state=state, loss=value, gradients=grads)
         sums = {k: state[k]["accumulator"] + g**2 for k, g in grads.items()}
         rate = RATE * (1.01 if fault == "lr" else 1)
