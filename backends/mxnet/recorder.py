@@ -46,10 +46,10 @@ class Recorder(Steps):
 
     Notes
     -----
-    A step is what ``trainer.step`` or ``trainer.update`` takes. Gradients are those of the first context, divided by the
-    batch size as the optimizer takes them. ``recorder.add(batch=..., outputs=..., loss=...)`` notes the rest, and
-    ``gradients=`` what they were before `mxnet.gluon.utils.clip_global_norm`, which changes them in place. SPEC clause
-    23.
+    A step is what ``trainer.step`` or ``trainer.update`` takes. Gradients are those of the first context, divided by
+    the batch size as the optimizer takes them. ``recorder.add(batch=..., outputs=..., loss=...)`` notes the rest, and
+    ``gradients=`` what they were before `mxnet.gluon.utils.clip_global_norm`, which changes them in place. SPEC
+    clause 23.
 
     Examples
     --------

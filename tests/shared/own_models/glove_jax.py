@@ -1,7 +1,7 @@
-"""GloVe (Pennington et al. 2014) in plain JAX, after its description: python glove_jax.py FOLDER [fault] records 30 steps.
+"""GloVe (Pennington et al. 2014) in plain JAX, after its description: python glove_jax.py FOLDER [fault] records it.
 
-Sum over pairs of words of f(x) (w . c + b + d - log x)^2, x how often they occur together, f(x) = min(1, (x / 10)^0.75);
-Adagrad by hand, from 1e-8. The text is the Zen of Python.
+The sum over pairs of f(x) (w . c + b + d - log x)^2, x how often they occur together, f(x) = min(1, (x / 10)^0.75),
+with Adagrad by hand, from 1e-8. The text is the Zen of Python.
 """
 
 from __future__ import annotations
