@@ -17,7 +17,7 @@ from islices.backend import FLOATS
 from islices.compare.evidence import PRECISION
 from islices.compare.stored import Array, Stored, contained, nonzero_rows, wide
 
-__all__ = ["Elements", "Gradient", "Taken", "blocks", "gradient_of", "sample"]
+__all__ = ["Elements", "Gradient", "Taken", "blocks", "gradient_of", "part_of", "sample"]
 
 #: Elements of a sample, and of the blocks in which a whole table is looked at.
 FEW, BLOCK = 3000, 1 << 17
@@ -150,6 +150,13 @@ def _elements(t: Taken, rows: Array) -> Elements:
         {name: _flat(x, rows, width) for name, x in t.state.items()},
         {name: _flat(x, rows, width) for name, x in t.state_after.items()}, eps, PRECISION[dtype],
     )  # fmt: skip
+
+
+def part_of(e: Elements, at: Array) -> Elements:
+    """Some elements: a mask, or their places."""
+    maps = {n: {k: x[at] for k, x in getattr(e, n).items()} for n in ("squares", "state", "state_after")}
+    arrays = {n: getattr(e, n)[at] for n in ("w", "after", "g", "terms", "last", "count", "named")}
+    return e._replace(**arrays, **maps)
 
 
 def _flat(x: Array, rows: Array, width: int) -> Array:

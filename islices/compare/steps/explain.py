@@ -25,6 +25,8 @@ __all__ = ["Side", "explain_sides"]
 
 #: Pairs of recipes that are looked at closely, and what a trait weighs in bits.
 PAIRS, WEIGHT = 12, 12.0
+#: Bits by which another explanation may be less likely than the first and still be told.
+NEAR = 18.0
 #: Explanations that are told: others that need as few traits.
 TOLD = 3
 
@@ -47,7 +49,7 @@ def explain_sides(a: Side, b: Side) -> tuple[Explanation, ...]:
     told: list[Explanation] = []
     least = math.inf
     for distance, _, x, y in pairs[:PAIRS]:
-        if told and (distance > least + WEIGHT / 2 or len(told) == TOLD):
+        if told and (distance > least + NEAR or len(told) == TOLD):
             break
         e = _explained(x, y, ea, eb, a.steps, b.steps)
         if e is None or any(e.names == other.names for other in told):
@@ -56,7 +58,8 @@ def explain_sides(a: Side, b: Side) -> tuple[Explanation, ...]:
             continue
         least = min(least, distance)
         told.append(e)
-    return tuple(told)
+    fewest = min((len(e.causes) for e in told), default=0)
+    return tuple(e for e in told if len(e.causes) == fewest)
 
 
 def _all(found: Sequence[Recipe], others: Sequence[Recipe]) -> list[tuple[Recipe, Recipe]]:

@@ -120,6 +120,13 @@ def epsilon_place(r: Recipe) -> str:
     return ""
 
 
+def initial_accumulator(r: Recipe) -> float | None:
+    """What the sums of squares begin with, where there are such."""
+    if r.name not in ("adagrad", "rowwise_adagrad", "ftrl"):
+        return None
+    return float(r.get("initial_accumulator", 0.0))
+
+
 def _take_formula(r: Recipe, other: Recipe) -> Recipe:
     known = dict(other.hyper)
     hyper = {**known, **{k: v for k, v in r.hyper if k in known or k == "weight_decay"}}
@@ -130,7 +137,7 @@ def _take_formula(r: Recipe, other: Recipe) -> Recipe:
 TRAITS: tuple[Trait, ...] = (
     Trait(
         "optimizer", "another optimizer", lambda r: r.name, _optimizer,
-        lambda a, b: f"optimizer: {{a}} steps as {a.name} does, {{b}} as {b.name}", 4.0,
+        lambda a, b: f"optimizer: {{a}} steps as {a.name} does, {{b}} as {b.name}", 3.0,
     ),
     Trait(
         "sign", "sign", lambda r: r.up, lambda r, other: replace(r, up=other.up),
@@ -146,9 +153,11 @@ TRAITS: tuple[Trait, ...] = (
         "eps", "step_epsilon", "epsilon of an optimizer", lambda x, y: f"epsilon of the step: {{a}} {x:g}, {{b}} {y:g}"
     ),
     Trait("formula", "an optimizer's formula", lambda r: r.semantics, _take_formula, _say_formula, 0.25),
-    _number(
-        "initial_accumulator", "initial_accumulator", "initial accumulator",
-        lambda x, y: f"initial accumulator: {{a}} begins with {x:.6g}, {{b}} with {y:.6g}",
+    Trait(
+        "initial_accumulator", "initial accumulator", initial_accumulator,
+        lambda r, other: r.having(initial_accumulator=initial_accumulator(other) or 0.0),
+        lambda a, b: f"initial accumulator: {{a}} begins with {initial_accumulator(a):.6g}, {{b}} with "
+        f"{initial_accumulator(b):.6g}",
     ),
     Trait("weight_decay", "weight decay", _decay, _take_decay, _say_decay),
     Trait(
