@@ -14,7 +14,6 @@ import numpy as np
 
 from islices.compare.stored import bits_equal
 from islices.dtypes import dtype_name
-from islices.optim import Optimizer
 from islices.trajectory.drift import MOST, ROUNDINGS, beside, eps_of, norm, relative
 from islices.trajectory.replay import OWN_MEANING, Replay, array_name, optimizer_from
 from islices.trajectory.steps import Leaves, Step, rows_named
@@ -42,7 +41,6 @@ class Expected:
     side: int
     table: Array
     state: Mapping[str, Any]
-    optimizer: Optimizer
 
 
 class Moves:
@@ -55,15 +53,15 @@ class Moves:
 
     Attributes
     ----------
-    expected : dict of str to Expected
-        Of tensors whose formula is known, what a side should have after the last step.
+    expected : dict of str to list of Expected
+        Of tensors whose formula is known, what a side should have after the last step by the other's.
     notes : list of str
     """
 
     def __init__(self, optimizers: tuple[Mapping[str, Any], Mapping[str, Any]]) -> None:
         self.given = optimizers
         self.formulas: dict[tuple[str, int], Formula | None] = {}
-        self.expected: dict[str, Expected] = {}
+        self.expected: dict[str, list[Expected]] = {}
         self.reach: dict[str, float] = {}
         self.history: dict[str, Array] = {}
         self.away: dict[str, Array | None] = {}
@@ -95,24 +93,30 @@ class Moves:
 
     # ------------------------------------------------------------------ tables
     def _table(self, name: str, steps: Steps, before: Pair, after: Pair) -> Found:
-        expected = self._expect(name, steps, before, after)
+        expected = self.expected[name] = self._expect(name, steps, before, after)
         unlike = _rows_differ(before[0], after[0]) | _rows_differ(before[1], after[1])
-        if expected is not None:
-            unlike |= _rows_differ(expected.table, after[expected.side])
+        for one in expected:
+            unlike |= _rows_differ(one.table, after[one.side])
         rows = np.flatnonzero(unlike)
         w, v, w_after, v_after = (x[rows].astype(np.float64) for x in (*before, *after))
         reach = self.reach[name] = max(self.reach.get(name, 0.0), _top(w_after - w), _top(v_after - v))
         eps = max(eps_of(dtype_name(x.dtype)) for x in (*before, *after))
         size = np.maximum.reduce([np.abs(x) for x in (w, v, w_after, v_after)])
         r = self.away[name] = self._relative(name, steps, before[0].shape)
-        if expected is not None:
-            should, is_there = expected.table[rows].astype(np.float64), (w_after, v_after)[expected.side]
-            return _worst(name, should, is_there, 2 * eps * size + (ROUNDINGS + self.count) * eps * reach)
-        allowed = 2 * eps * size + np.abs(w - v) + ROUNDINGS * eps * reach
-        if r is None:  # nothing says what the steps were computed from
+        rounding = 2 * eps * size + (ROUNDINGS + self.count) * eps * reach
+        allowed = rounding + np.abs(w - v)
+        if r is not None:
+            found = _worst(name, w_after - w, v_after - v, allowed + 2 * reach * r[rows])
+        elif expected:
+            found = Found(0.0, 0.0, name)
+        else:  # nothing says what the steps were computed from
             apart, way = norm((w_after - w) - (v_after - v)), norm(w_after - w)
-            return Found(apart / (way or 1.0), MOST + norm(allowed) / (way or 1.0), name)
-        return _worst(name, w_after - w, v_after - v, allowed + 2 * reach * r[rows])
+            found = Found(apart / (way or 1.0), MOST + norm(allowed) / (way or 1.0), name)
+        for one in expected:
+            should, is_there = one.table[rows].astype(np.float64), (w_after, v_after)[one.side]
+            here = _worst(name, should, is_there, rounding)
+            found = here if here.share > found.share else found
+        return found
 
     def _relative(self, name: str, steps: Steps, shape: tuple[int, ...]) -> Array | None:
         """How far gradients and states are apart, relatively, element by element; None without gradients.
@@ -141,9 +145,9 @@ class Moves:
         return r
 
     # ------------------------------------------------------------------ formulas
-    def _expect(self, name: str, steps: Steps, before: Pair, after: Pair) -> Expected | None:
-        """What the other side should have by the formula of the first side whose own step it gives."""
-        chosen = None
+    def _expect(self, name: str, steps: Steps, before: Pair, after: Pair) -> list[Expected]:
+        """What each side should have by the other's formula, where that gives the other's own step."""
+        chosen = []
         for side in (0, 1):
             formula = self._formula(name, side, steps[side])
             if formula is None:
@@ -159,10 +163,7 @@ class Moves:
             if not self._is_own(own[0], before[side], after[side]):
                 self._drop(name, side, "does not give that side's own step")
                 continue
-            if chosen is None:
-                chosen = Expected(1 - side, other[0], other[1], formula.replays[side].optimizer)
-        if chosen is not None:
-            self.expected[name] = chosen
+            chosen.append(Expected(1 - side, other[0], other[1]))
         return chosen
 
     def _formula(self, name: str, side: int, step: Step) -> Formula | None:
@@ -214,7 +215,7 @@ class Moves:
     def _state(self, name: str, steps: Steps) -> Found | None:
         after = [_arrays(s.get("state_after"), name) for s in steps]
         before = [_arrays(s.get("state"), name) for s in steps]
-        expected = self.expected.get(name)
+        expected = self.expected.get(name, [])
         found = []
         for key in after[0]:
             if key not in after[1]:
@@ -233,9 +234,9 @@ class Moves:
             eps = max(eps_of(dtype_name(side[key].dtype)) for side in after)
             size = np.maximum.reduce([np.abs(side) for side in (x, y, w, v)])
             rounding = (ROUNDINGS + self.count) * eps * size + ROUNDINGS * eps * max(_top(x - w), _top(y - v))
-            if expected is not None and key in expected.state:
-                found.append(_worst(label, _flat(expected.state[key]), (x, y)[expected.side], rounding))
-                continue
+            for one in expected:
+                if key in one.state:
+                    found.append(_worst(label, _flat(one.state[key]), (x, y)[one.side], rounding))
             r = self._relative_of(name, x.size)
             if r is not None:
                 allowed = rounding + np.abs(w - v) + 2 * r * max(_top(x), _top(y))

@@ -6,12 +6,14 @@ May import: `numpy`, the core, `islices.compare`, this folder.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from islices.arguments import check_name, show, whole_number
 from islices.compare.difference import Difference
 from islices.compare.explanation import name_sides
+from islices.locks import lazy_property
 from islices.registry import describe
 from islices.trajectory.folder import is_folder, read_folder
 from islices.trajectory.judge import Judge
@@ -25,7 +27,7 @@ from islices.trajectory.why import Known, explain
 __all__ = ["Parity", "Stop", "parity"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Stop:
     """Where two trainings part, and why.
 
@@ -38,10 +40,8 @@ class Stop:
         The one that is furthest beyond what rounding may do.
     apart, allowed : float
         How far, and what rounding may do: see `islices.trajectory.verdict.Found`.
-    difference : Difference
-        What `islices.diff` says of that position, given what both sides computed it from.
-    also : dict of str to Difference
-        Of other positions of the same step, where they tell a cause and this one does not.
+    explain : callable
+        Compares what both sides had there, by `islices.diff`.
     """
 
     step: int
@@ -49,8 +49,21 @@ class Stop:
     tensor: str
     apart: float
     allowed: float
-    difference: Difference
-    also: Mapping[str, Difference]
+    explain: Callable[[], tuple[Difference, dict[str, Difference]]] = field(repr=False)
+
+    @lazy_property
+    def _explained(self) -> tuple[Difference, dict[str, Difference]]:
+        return self.explain()
+
+    @property
+    def difference(self) -> Difference:
+        """What `islices.diff` says; found out when it is first asked for."""
+        return self._explained[0]
+
+    @property
+    def also(self) -> Mapping[str, Difference]:
+        """Other positions of the step that tell a cause, where this one does not."""
+        return self._explained[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,14 +229,14 @@ def parity(
             tell(verdict)
         if verdict.stop is not None:
             found = verdict.positions[verdict.stop]
-            difference, also = explain(verdict.stop, found.tensor, x, y, judge.moves.expected, known)
-            stop = Stop(x.number, verdict.stop, found.tensor, found.apart, found.allowed, difference, also)
+            why = partial(explain, verdict.stop, found.tensor, x, y, judge.moves.expected, known)
+            stop = Stop(x.number, verdict.stop, found.tensor, found.apart, found.allowed, why)
             break
         if limit is not None and len(verdicts) >= limit:
             break
     if pairing is None:
         raise ValueError("a, b: got no step that both have; accepted are sides that have some of the same numbers")
-    notes += [name_sides(note, called) for note in judge.notes]
+    notes = [name_sides(note, called) for note in (*notes, *judge.notes)]
     pairs = {p: q for q, p in pairing.names.items()}
     return Parity(stop is None, stop, tuple(verdicts), called, pairs, tuple(sorted(pairing.transposed)), tuple(notes))
 

@@ -33,7 +33,13 @@ def report(found: Parity) -> str:
     if stop is None:
         return "\n".join(lines + _unjudged(found))
     where = f"{TITLES[stop.position]}{f', {stop.tensor!r}' if stop.tensor else ''}"
-    lines += ["", f"{where}: {_apart(stop.apart, stop.allowed)}", "", str(stop.difference)]
+    lines += ["", f"{where}: {_apart(stop.apart, stop.allowed)}"]
+    if stop.position == "loss" and not stop.difference.causes:
+        lines.append(
+            "loss: " + ", ".join(f"{k} {x:.7g}" for k, x in zip(found.names, found.steps[-1].loss, strict=True))
+        )
+    else:
+        lines += ["", str(stop.difference)]
     for position, more in stop.also.items():
         lines += ["", f"{TITLES[position]} of the same step say more:", "", str(more)]
     return "\n".join(lines)

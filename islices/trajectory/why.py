@@ -5,7 +5,7 @@ May import: `numpy`, the core, `islices.compare`, this folder.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,7 +43,7 @@ class Known:
 
 
 def explain(
-    position: str, tensor: str, a: Step, b: Step, expected: Mapping[str, Expected], known: Known
+    position: str, tensor: str, a: Step, b: Step, expected: Mapping[str, Sequence[Expected]], known: Known
 ) -> tuple[Difference, dict[str, Difference]]:
     """(the difference at a position, those of others of the step that tell a cause)."""
     if position in ("step", "state"):
@@ -76,7 +76,9 @@ def _position(position: str, a: Step, b: Step, known: Known) -> Difference:
     return known.diff(x, y)
 
 
-def _step(position: str, tensor: str, a: Step, b: Step, expected: Mapping[str, Expected], known: Known) -> Difference:
+def _step(
+    position: str, tensor: str, a: Step, b: Step, expected: Mapping[str, Sequence[Expected]], known: Known
+) -> Difference:
     """The step of the tensor that is furthest off: of each side by itself, then from one start."""
     name = tensor if tensor in (a.get("tables") or {}) else tensor.rpartition(".")[0]
     sides = [_taken(s, name) for s in (a, b)]
@@ -118,11 +120,13 @@ def _nested(leaves: Leaves | None, name: str) -> dict[str, dict[str, Any]] | Non
     return {name: found} if found else None
 
 
-def _from_one_start(name: str, a: Step, b: Step, expected: Mapping[str, Expected], known: Known) -> Difference:
+def _from_one_start(
+    name: str, a: Step, b: Step, expected: Mapping[str, Sequence[Expected]], known: Known
+) -> Difference:
     """By a known formula from what one side had; else b's movement from where a stood."""
     tables = [(s.get(position) or {})[name] for position in ("tables", "tables_after") for s in (a, b)]
     w, v, w_after, v_after = map(np.asarray, tables)
-    should = expected.get(name)
+    should = _furthest(expected.get(name, ()), (w_after, v_after))
     gradient = rows_named((a, b)[should.side] if should is not None else a).get(name)
     if should is None:
         sides, start = [w_after, _moved(w, v, v_after)], w
@@ -131,6 +135,14 @@ def _from_one_start(name: str, a: Step, b: Step, expected: Mapping[str, Expected
         sides[1 - should.side] = should.table.reshape(w.shape)
     grad = None if gradient is None else {name: gradient}
     return known.diff({name: sides[0]}, {name: sides[1]}, before={name: start}, grad=grad)
+
+
+def _furthest(expected: Sequence[Expected], after: Sequence[Any]) -> Expected | None:
+    """Of what each side should have by the other's formula, what is furthest off."""
+    return max(
+        expected, key=lambda one: float(np.nanmax(np.abs(after[one.side] - one.table.reshape(after[one.side].shape)))),
+        default=None,
+    )  # fmt: skip
 
 
 def _moved(start: np.ndarray[Any, Any], before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]) -> Any:

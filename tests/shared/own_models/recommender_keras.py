@@ -1,4 +1,7 @@
-"""RecommenderNet in Keras, by model.fit: python recommender_keras.py FOLDER records it."""
+"""RecommenderNet in Keras, by model.fit: python recommender_keras.py FOLDER [stock] records it.
+
+Keras's stock Adam squares each duplicate by itself; that of islices sums them first, as other frameworks do.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import sys
 import keras
 import recommender as data
 
-from islices.backends.keras import Recorder
+from islices.backends.keras import Adam, Recorder
 
 
 class RecommenderNet(keras.Model):
@@ -25,13 +28,15 @@ class RecommenderNet(keras.Model):
         return keras.ops.sigmoid(score + self.user_bias(users) + self.item_bias(items))
 
 
-def main(folder: str) -> None:
+def main(folder: str, fault: str = "") -> None:
     pairs, ratings = data.batches()
     model = RecommenderNet()
     model(pairs[:1])
     for name, x in data.start().items():
         getattr(model, name).set_weights([x])
-    model.compile(optimizer=keras.optimizers.Adam(1e-3), loss=keras.losses.BinaryCrossentropy())
+    model.compile(
+        optimizer=(keras.optimizers.Adam if fault == "stock" else Adam)(1e-3), loss=keras.losses.BinaryCrossentropy()
+    )
     recorder = Recorder(folder, metadata={"batch_size": str(data.BATCH)})
     model.fit(pairs, ratings, batch_size=data.BATCH, shuffle=False, callbacks=[recorder], verbose=0)
 
