@@ -1,6 +1,6 @@
 """`Recorder`: the steps of a JAX training written down for `islices.parity`, from within `jax.jit` too.
 
-May import: `jax`, `numpy`, the core.
+May import: `jax`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 import jax
 from jax.experimental import io_callback
 
+from islices.backends.jax.memory import Tracer
 from islices.table import Table
 from islices.trajectory import Recorder as Steps
 
@@ -76,7 +77,7 @@ class Recorder(Steps):
         told = positions.pop("optimizer", None)
         extra = {} if told is None else {"optimizer": told}
         plain = jax.tree.map(_plain, positions, is_leaf=lambda x: isinstance(x, Table))
-        if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(plain)):
+        if any(isinstance(x, Tracer) for x in jax.tree.leaves(plain)):
             io_callback(lambda tree: write(**tree, **extra), None, plain, ordered=True)
         else:
             write(**plain, **extra)

@@ -78,6 +78,7 @@ class Recorder(keras.callbacks.Callback):  # type: ignore[misc]
         """Keras calls this before it makes the function of a step."""
         super().set_model(model)
         self._restore()
+        self._optimizer = model.optimizer  # on JAX reading `self.model` ends an epoch's state
         eagerly = model.run_eagerly
         model.run_eagerly = True
         model.train_function = None
@@ -124,7 +125,7 @@ class Recorder(keras.callbacks.Callback):  # type: ignore[misc]
         return loss
 
     def _apply(self, method: Any, grads: Sequence[Any], trainable_variables: Any = None) -> Any:
-        optimizer = self.model.optimizer
+        optimizer = self._optimizer
         variables = list(optimizer._trainable_variables if trainable_variables is None else trainable_variables)
         grads = list(grads)
         named = {v.path: v for v in variables}

@@ -1,6 +1,6 @@
 """`Recorder`: the steps of a torch training written down for `islices.parity`, by hooks of model and optimizer.
 
-May import: `torch`, the core, this folder.
+May import: `torch`, the core, `islices.backends.torch.optim`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One step of two sides: position by position, the first that rounding does not explain (`islices.trajectory.drift`).
 
-May import: `numpy`, the core below `islices.io`, `islices.compare.stored`, this folder.
+May import: `numpy`, the core below `islices.io`, this folder.
 """
 
 from __future__ import annotations

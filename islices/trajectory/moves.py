@@ -81,9 +81,9 @@ class Moves:
             return
         worst = Found(0.0, 0.0, "")
         for name in tables[2] or {}:
-            arrays = [(side or {}).get(name) for side in tables]
-            if all(isinstance(x, np.ndarray) for x in arrays) and len({np.shape(x) for x in arrays}) == 1:
-                w, v, w_after, v_after = (np.atleast_1d(np.asarray(x)) for x in arrays)
+            arrays = [x for side in tables if isinstance(x := (side or {}).get(name), np.ndarray)]
+            if len(arrays) == len(tables) and len({x.shape for x in arrays}) == 1:
+                w, v, w_after, v_after = map(np.atleast_1d, arrays)
                 here = self._table(name, (a, b), (w, v), (w_after, v_after))
                 worst = here if here.share > worst.share else worst
         yield "step", worst
@@ -267,8 +267,9 @@ def _arrays(leaves: Leaves | None, name: str) -> dict[str, Any]:
 def _rows_differ(x: Array, y: Array) -> Array:
     if x.dtype != y.dtype:
         x, y = x.astype(np.float64), y.astype(np.float64)
-    found: Array = ~bits_equal(x, y).reshape(len(x), -1).all(axis=1) if x.size else np.zeros(len(x), bool)
-    return found
+    if not x.size:
+        return np.zeros(len(x), bool)
+    return np.asarray(~bits_equal(x, y).reshape(len(x), -1).all(axis=1))
 
 
 def _flat(x: Any) -> Array:

@@ -3,7 +3,7 @@
 Frameworks also lay a dense layer's weights out differently, (in, out) or (out, in): what is transposed from the first
 step on is transposed back, so that the step is compared and not the layout.
 
-May import: `numpy`, the core, `islices.compare.stored`, this folder.
+May import: `numpy`, the core, this folder.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A Parity as text for people and as a dict for programs.
 
-May import: `islices.compare.show`, this folder.
+May import: this folder.
 """
 
 from __future__ import annotations

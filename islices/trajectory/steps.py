@@ -1,6 +1,6 @@
 """A step of a training as it is compared: trees by position, as host arrays that no later step writes over.
 
-May import: `numpy`, the core below `islices.io`, `islices.compare.stored`.
+May import: `numpy`, the core below `islices.io`.
 """
 
 from __future__ import annotations

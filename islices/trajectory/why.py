@@ -65,8 +65,8 @@ def explain(
 
 def _position(position: str, a: Step, b: Step, known: Known) -> Difference:
     if position == "start":
-        tables = known.diff(*_common(a, b, "tables"))
-        return tables if tables.tensors and not tables.equal else known.diff(*_common(a, b, "state"))
+        found = known.diff(*_common(a, b, "tables"))
+        return found if found.tensors and not found.equal else known.diff(*_common(a, b, "state"))
     if position == "clipped":
         return known.diff(rows_named(a), rows_named(b), before=a.get("gradients") or b.get("gradients"))
     x, y = _common(a, b, position)

@@ -1,6 +1,6 @@
 """`recorded`: an optax transformation whose steps are written down for `islices.parity`.
 
-May import: `jax`, `optax`, the core, `islices.backends.jax.recorder`, this folder.
+May import: `jax`, the core, `islices.backends.jax.recorder`, this folder.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The state of optax's optimizers as named arrays, and from them: a training that another framework began goes on.
 
 A state is {parameter: {"step": ..., "m": ..., "v": ...}}, by the names of `islices.optim`'s records, of arrays of any
-framework; torch's and Keras's fronts read and write the same. May import: `jax`, `optax`, the core, this folder.
+framework; torch's and Keras's fronts read and write the same. May import: `jax`, `numpy`, the core, this folder.
 """
 
 from __future__ import annotations

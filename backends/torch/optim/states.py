@@ -1,7 +1,7 @@
 """The state of torch's optimizers as named arrays, and from them: a training that another framework began goes on.
 
 A state is {tensor: {"step": ..., "m": ..., "v": ...}}, by the names of `islices.optim`'s records, of arrays of any
-framework; Keras's and optax's fronts read and write the same. May import: `torch`, the core, this folder.
+framework; Keras's and optax's fronts read and write the same. May import: `numpy`, `torch`, the core, this folder.
 """
 
 from __future__ import annotations
