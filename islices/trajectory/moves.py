@@ -87,9 +87,9 @@ class Moves:
                 here = self._table(name, (a, b), (w, v), (w_after, v_after))
                 worst = here if here.share > worst.share else worst
         yield "step", worst
-        found = [x for name in tables[2] or {} if (x := self._state(name, (a, b))) is not None]
-        if found:
-            yield "state", max(found, key=lambda x: x.share)
+        states = [found for name in tables[2] or {} if (found := self._state(name, (a, b))) is not None]
+        if states:
+            yield "state", max(states, key=lambda found: found.share)
 
     # ------------------------------------------------------------------ tables
     def _table(self, name: str, steps: Steps, before: Pair, after: Pair) -> Found:

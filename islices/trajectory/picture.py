@@ -1,6 +1,6 @@
 """A picture of two trainings: losses, and how far the tables are apart. Needs matplotlib (extra `plot`).
 
-May import: the standard library.
+May import: `matplotlib`.
 """
 
 from __future__ import annotations
