@@ -45,12 +45,15 @@ EXTRAS = {"llvmlite", "matplotlib", "ml_dtypes", "numba", "safetensors"}
 #: Folder of backends/ -> what its modules import beside NumPy: its framework, and what people use with it.
 FRAMEWORKS = {
     "jax": {"flax", "jax", "jaxlib", "llvmlite", "ml_dtypes", "numba", "optax"},
+    "keras": {"jax", "keras", "tensorflow", "torch"},
     "mpi": {"mpi4py"},
     "mxnet": {"mxnet"},
     "numpy": {"ml_dtypes"},
     "tensorflow": {"keras", "tensorflow"},
     "torch": {"torch"},
 }
+#: Folder of backends/ -> others whose modules it imports: those that Keras runs on, and the former place of its front.
+BESIDE = {"keras": ("jax", "tensorflow", "torch"), "tensorflow": ("keras",)}
 #: Imports within functions of what needs no framework and no extra: (module, what it imports) -> why not at its head.
 LATE = {
     ("islices", "islices.compare"): "importing islices stays fast: see `islices.LATE`",
@@ -211,7 +214,8 @@ def test_a_backend_imports_the_core_its_framework_and_its_folder(name: str) -> N
     def allowed(target: str) -> bool:
         if is_outside(target):
             return top(target) in FRAMEWORKS.get(framework, ())
-        return top(target) != "islices" or is_core(target) or within(target, [f"islices.backends.{framework}"])
+        own = [f"islices.backends.{folder}" for folder in (framework, *BESIDE.get(framework, ()))]
+        return top(target) != "islices" or is_core(target) or within(target, own)
 
     wrong = [i for i in imports(name) if not allowed(i.target)]
     assert told(name, wrong) == []

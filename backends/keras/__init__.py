@@ -5,6 +5,7 @@ particular to it lies in a module of its name here (`islices.backends.keras.nati
 its backend, no other framework.
 """
 
+from islices.backends.keras.capturing import capture
 from islices.backends.keras.choice import MultiOptimizer
 from islices.backends.keras.coalesced import Coalesced
 from islices.backends.keras.layers import Embedding
@@ -50,5 +51,6 @@ __all__ = [
     "RowSparse",
     "Sequential",
     "Stepped",
+    "capture",
     "state_of",
 ]

@@ -7,6 +7,7 @@ May import: `keras`, the core.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -59,6 +60,11 @@ class Hooks(keras.optimizers.Optimizer):  # type: ignore[misc]
         if self._sums_first():
             leaves = self._clip(coalesce(leaves))
         return [self._for_rule(leaf) for leaf in leaves]
+
+    def _backend_apply_gradients(self, grads: Sequence[Any], trainable_variables: Sequence[Any]) -> None:
+        if self.gradient_accumulation_steps:  # Keras adds them to its variables
+            grads = [self._for_rule(self._adopted(g)) for g in grads]
+        super()._backend_apply_gradients(grads, trainable_variables)
 
     def _adopted(self, grad: Any) -> Any:
         return grad.slices if isinstance(grad, Slices) else grad

@@ -23,6 +23,7 @@ from islices.autodiff import value_and_grad
 from islices.backends.jax import backend
 from islices.backends.keras import accumulation
 from islices.backends.keras.gradients import Hooks, Slices
+from islices.backends.keras.listeners import arrived, note_read, noting, uses_of
 from islices.conversion import from_native
 from islices.lookups import lookup
 from islices.registry import describe
@@ -30,7 +31,7 @@ from islices.slices import IndexedSlices
 from islices.table import Table
 
 __all__ = ["Hooks", "Sum", "Training", "adopted", "applying", "cast", "check_build", "check_step", "divisible"]
-__all__ += ["IN_PLACE", "accumulate", "is_sparse", "look_up", "stock", "watch", "writable"]
+__all__ += ["IN_PLACE", "accumulate", "is_sparse", "listening", "look_up", "stock", "watch", "writable"]
 
 #: Whether a rule writes what it steps on.
 IN_PLACE = False
@@ -49,7 +50,10 @@ class Watched(keras.Variable):  # type: ignore[misc]
     @property
     def value(self) -> Any:
         table = _tables.get().get(id(self))
-        return super().value if table is None else self._maybe_autocast(table.weights)
+        if table is None:
+            return super().value
+        note_read(self)
+        return self._maybe_autocast(table.weights)
 
 
 def watch(variable: Any) -> None:
@@ -65,8 +69,28 @@ def look_up(own: Any, layer: Any, ids: Any) -> Any:
     if table is None:
         return own(ids)
     rows = lookup(table, ids)
+    for use in uses_of(layer, ids):
+        rows = _noted(rows, use)
     inside = jnp.logical_and(ids >= 0, ids < table.shape[0])
     return jnp.where(inside[..., None], rows, jnp.nan)  # as jnp.take: a compiled step cannot raise
+
+
+def _noted(rows: Any, use: Any) -> Any:
+    """The rows, whose gradient is handed to use on its way through."""
+
+    @jax.custom_vjp
+    def identity(rows: Any) -> Any:
+        return rows
+
+    def back(_: None, upstream: Any) -> tuple[Any]:
+        arrived(use, upstream)
+        return (upstream,)
+
+    identity.defvjp(lambda rows: (rows, None), back)
+    return identity(rows)
+
+
+listening = noting
 
 
 # ---------------------------------------------------------------------- models
@@ -109,11 +133,13 @@ class Training:
         model: Any = self
         super()._symbolic_build(iterator=iterator, data_batch=data_batch)  # type: ignore[misc]
         waiting = [one for one in _within(model.optimizer) if accumulation.has_no_room(one)]
-        if not waiting or (iterator is None and data_batch is None):
+        if not waiting:
             return
-        if data_batch is None:
+        if data_batch is None and iterator is not None:
             _, _, batches = next(iter(iterator))
             data_batch = next(batches)
+        if data_batch is None:
+            return
         kinds = ("trainable_variables", "non_trainable_variables", "optimizer_variables", "metrics_variables")
         state = model._get_jax_state(**dict.fromkeys(kinds, True))
         grads = jax.eval_shape(lambda state, data: self._gradients(state, data)[1], state, data_batch)

@@ -23,7 +23,7 @@ _input = keras.Input((1,))
 KERAS_FUNCTIONAL: Any = type(keras.Model(_input, _input))
 
 
-class RowSparse(native.Training):  # type: ignore[misc]
+class RowSparse(native.Training):
     """Mixin of a keras.Model of one's own: it stands before keras.Model, and `fit` trains by rows.
 
     Notes
@@ -54,20 +54,28 @@ class RowSparse(native.Training):  # type: ignore[misc]
     'RowSparse'
     """
 
+    optimizer: Any
+
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """As keras.Model has it."""
-        super().compile(*args, **kwargs)  # type: ignore[misc]
+        super().compile(*args, **kwargs)
         outer = self.optimizer
         if BACKEND != "tensorflow" and type(outer) is keras.optimizers.LossScaleOptimizer:
             self.optimizer = LossScaleOptimizer.around(outer)
 
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        """As Keras loads a model: it asks this of a class whose `compile` is its own."""
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.optimizer is not None and self.built:
+            self.optimizer.build(self.trainable_variables)
+
     def make_train_function(self, force: bool = False) -> Any:
         """As Keras makes it, once every sparse gradient has an optimizer that takes it."""
         if BACKEND != "tensorflow":
-            for layer in self._flatten_layers():  # type: ignore[attr-defined]
+            for layer in self._flatten_layers():
                 if isinstance(layer, Embedding) and layer.built and layer._embeddings.trainable:
                     _check_optimizer(self.optimizer, layer._embeddings)
-        return super().make_train_function(force)  # type: ignore[misc]
+        return super().make_train_function(force)
 
 
 def _check_optimizer(optimizer: Any, variable: Any) -> None:
@@ -84,12 +92,12 @@ def _check_optimizer(optimizer: Any, variable: Any) -> None:
 
 
 @_saved
-class Functional(RowSparse, KERAS_FUNCTIONAL):  # type: ignore[misc]
+class Functional(RowSparse, KERAS_FUNCTIONAL):
     """What `Model(inputs, outputs)` makes."""
 
 
 @_saved
-class Model(RowSparse, keras.Model):  # type: ignore[misc]
+class Model(RowSparse, keras.Model):
     """keras.Model that trains by rows: of inputs and outputs, or subclassed. See `RowSparse`.
 
     Examples
@@ -109,5 +117,5 @@ class Model(RowSparse, keras.Model):  # type: ignore[misc]
 
 
 @_saved
-class Sequential(RowSparse, keras.Sequential):  # type: ignore[misc]
+class Sequential(RowSparse, keras.Sequential):
     """keras.Sequential that trains by rows. See `RowSparse`."""

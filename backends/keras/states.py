@@ -26,10 +26,7 @@ NAMES: dict[Any, dict[str, str]] = {
     keras.optimizers.Ftrl: {"accumulator": "n", "linear": "z"},
     keras.optimizers.Lion: {"momentum": "m"},
     keras.optimizers.Lamb: {"momentum": "m", "velocity": "v"},
-    keras.optimizers.Adadelta: {
-        "accumulated_grad": "accumulated_grad",
-        "accumulated_delta_var": "accumulated_delta_var",
-    },
+    keras.optimizers.Adadelta: {x: x for x in ("accumulated_grad", "accumulated_delta_var")},
 }
 
 

@@ -144,7 +144,7 @@ class Stepped(Coalesced):
         if not (self.gradient_accumulation_steps and self.built):
             return None
         index = self._trainable_variables_indices.get(self._var_key(variable))
-        total = None if index is None else self._accumulated_gradients[index]
+        total: Any = None if index is None else self._accumulated_gradients[index]
         return total.no_rows() if isinstance(total, native.Sum) and total.in_use else None
 
     def _backend_apply_gradients(self, grads: Sequence[Any], trainable_variables: Sequence[Any]) -> None:
@@ -221,7 +221,8 @@ class Stepped(Coalesced):
 
     def _saved_variables(self) -> list[Any]:
         """All but those that hold micro-batches, which have no fixed size."""
-        held = {id(x) for total in getattr(self, "_sums", ()) for x in (total.values, total.indices)}
+        sums: Sequence[Any] = getattr(self, "_sums", ())
+        held = {id(x) for total in sums for x in (total.values, total.indices)}
         return [v for v in self.variables if id(v) not in held]
 
     def get_config(self) -> dict[str, Any]:

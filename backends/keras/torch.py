@@ -6,13 +6,16 @@ See `islices.backends.keras.native`. May import: `keras`, `torch`, `islices.back
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import keras
 import torch
 from torch.nn import functional
 
+from islices.backend import OtherUse, Use
 from islices.backends.keras.gradients import Hooks, Slices
+from islices.backends.keras.listeners import READ, arrived, noting, uses_of
 from islices.backends.torch import backend
 from islices.conversion import from_native
 from islices.linear import add, concat
@@ -20,7 +23,7 @@ from islices.rows import coalesce
 from islices.slices import IndexedSlices
 
 __all__ = ["Hooks", "Sum", "Training", "adopted", "applying", "cast", "check_build", "check_step", "divisible"]
-__all__ += ["IN_PLACE", "is_sparse", "look_up", "stock", "watch", "writable"]
+__all__ += ["IN_PLACE", "is_sparse", "listening", "look_up", "stock", "watch", "writable"]
 
 #: Whether a rule writes what it steps on.
 IN_PLACE = True
@@ -46,7 +49,26 @@ def look_up(own: Any, layer: Any, ids: Any) -> Any:
     table = layer._embeddings.value
     if not table.requires_grad:
         return own(ids)
-    return functional.embedding(ids, table, sparse=True)
+    rows = functional.embedding(ids, table, sparse=True)
+    for use in uses_of(layer, ids):
+        rows.register_hook(lambda upstream, use=use: arrived(use, upstream.detach()))
+    return rows
+
+
+@contextlib.contextmanager
+def listening(layer: Any, name: str, uses: list[Use]) -> Iterator[None]:
+    """See `listeners`. A gradient of the weights that is not sparse came from elsewhere, too."""
+
+    def look(table: torch.Tensor) -> None:
+        if table.grad is not None and table.grad.layout is not torch.sparse_coo:
+            uses.append(OtherUse(name, READ))
+
+    hook = layer._embeddings.value.register_post_accumulate_grad_hook(look)
+    try:
+        with noting(layer, name, uses):
+            yield
+    finally:
+        hook.remove()
 
 
 def watch(variable: Any) -> None:

@@ -21,6 +21,7 @@ NEEDS = {
     "data_parallel": ["torch"],
     "dlrm": ["torch"],
     "four_frameworks": ["torch", "tensorflow", "jax", "mxnet"],
+    "keras_fit": ["tensorflow", "torch", "jax"],
     "padding_and_mask": ["torch", "tensorflow"],
     "per_sample_gradients": ["torch"],
     "port_an_optimizer": ["tensorflow", "torch"],
@@ -80,6 +81,22 @@ def test_per_sample_gradients() -> None:
     within = before <= limit
     assert (before[within] == after[within]).all()
     assert gradient.dense_shape == (200_000, 32)
+
+
+@pytest.mark.outside
+@pytest.mark.parametrize("backend", ["tensorflow", "torch", "jax"])
+def test_keras_fit(backend: str) -> None:
+    """On TensorFlow Keras takes the square of each duplicate; elsewhere the weights agree."""
+    command = [sys.executable, str(FOLDER / "keras_fit.py"), "5000", "8", backend]
+    done = subprocess.run(command, text=True, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = [re.split(r"  +", line.strip()) for line in done.stdout.splitlines()]
+    assert [line[:3] for line in lines] == [
+        [backend, name, who] for name in ("SGD", "Adagrad", "Adam") for who in ("keras", "islices")
+    ]
+    gaps = {line[1]: float(line[-1]) for line in lines if line[2] == "islices"}
+    assert gaps["SGD"] < 1e-6 < gaps["Adam"]
+    assert (gaps["Adagrad"] < 1e-6) == (backend != "tensorflow")
 
 
 def test_four_frameworks() -> None:

@@ -174,6 +174,10 @@ def test_tied_weights_get_both_gradients() -> None:
     got = fitted(tied(front.Embedding, front.Model), front.Stepped(optim.adam(RATE, **K)))
     expected = fitted(tied(OneHot, keras.Model), keras.optimizers.Adam(RATE))
     assert_close(weights(got), weights(expected), units=256)
+    with front.capture(got) as captured:
+        got.train_on_batch(IDS[:8], LABELS[:8])
+    with pytest.raises(TypeError, match="were read beside the layers that are captured"):
+        captured.gradients()
     assert (weights(got)[0] != weights(tied(OneHot, keras.Model))[0]).any(1).all(), "the output layer names every row"
 
 
@@ -229,11 +233,11 @@ def test_frozen_layers_stay_and_negative_or_large_ids_are_noticed() -> None:
 
 
 # ---------------------------------------------------------------------- sixteen bits
-def scaled_fit(model: Any, optimizer: Any, scale: float) -> Any:
+def scaled_fit(model: Any, optimizer: Any, scale: float, labels: Any = LABELS) -> Any:
     model.compile(
         keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=scale, dynamic_growth_steps=3), loss="mse"
     )
-    model.fit(IDS, LABELS, batch_size=BATCH, epochs=1, verbose=0, shuffle=False)
+    model.fit(IDS, labels, batch_size=BATCH, epochs=1, verbose=0, shuffle=False)
     return model
 
 
@@ -246,7 +250,7 @@ def test_dynamic_loss_scales(rule: str) -> None:
     for part in ("step_counter", "dynamic_scale", "iterations"):
         assert float(getattr(got.optimizer, part)) == float(getattr(expected.optimizer, part)), part
     # too large a scale: no step is taken, and it is halved
-    got = scaled_fit(made(), ours(global_clipnorm=1.0), 2.0**127)
+    got = scaled_fit(made(), ours(global_clipnorm=1.0), 2.0**127, 1e3 * LABELS)
     assert_same_bits(weights(got), weights(made()))
     assert float(got.optimizer.dynamic_scale) == 2.0**123
     assert int(got.optimizer.iterations) == 0
@@ -282,7 +286,7 @@ def test_a_saved_model_goes_on_to_the_bit(tmp_path: Path) -> None:
     assert_same_bits(weights(loaded), weights(whole))
     assert int(loaded.optimizer.iterations) == 2
     loaded.save_weights(tmp_path / "of.weights.h5")
-    plain = made(OneHot, keras.Model)
+    plain = made(keras.layers.Embedding, keras.Model)
     plain.load_weights(tmp_path / "of.weights.h5")
     assert_same_bits(weights(plain), weights(loaded))
 
@@ -323,8 +327,39 @@ def test_the_state_by_its_names() -> None:
     of_keras = front.state_of(fitted(made(OneHot, keras.Model), keras.optimizers.Adam(RATE)).optimizer)
     ours = front.state_of(fitted(made(), front.Stepped(optim.adam(RATE, **K))).optimizer)
     assert_close([ours["table/embeddings"][k] for k in "mv"], [of_keras["table/embeddings"][k] for k in "mv"])
-    with pytest.raises(TypeError, match="optimizer: got .*Adafactor"):
+    with pytest.raises(TypeError, match=r"optimizer: got .*Adafactor"):
         front.state_of(fitted(made(OneHot, keras.Model), keras.optimizers.Adafactor(RATE)).optimizer)
+
+
+# ---------------------------------------------------------------------- capture
+def test_capture_sees_each_step_of_fit() -> None:
+    model, seen = made(), []
+    model.compile(front.Stepped(optim.sgd(RATE, semantics="keras")), loss="mse")
+    with front.capture(model) as captured:
+
+        def read(batch: int, logs: Any) -> None:
+            (gradient,) = captured.gradients().values()
+            (samples,) = captured.per_sample().values()
+            seen.append((np.asarray(gradient.values), np.asarray(gradient.indices), np.asarray(samples.norms())))
+            captured.clear()
+
+        show = keras.callbacks.LambdaCallback(on_train_batch_end=read)
+        model.fit(IDS, LABELS, batch_size=BATCH, shuffle=False, verbose=0, callbacks=[show])
+    assert len(seen) == 4
+    table = weights(made())[0]
+    for k, (values, ids, norms) in enumerate(seen):
+        np.testing.assert_array_equal(ids, IDS[8 * k : 8 * k + 8].ravel())
+        assert norms.shape == (8,)
+        np.subtract.at(table, ids, np.float32(RATE) * values)
+    assert_close([weights(model)[0]], [table])
+    model.fit(IDS, LABELS, batch_size=BATCH, verbose=0)
+    assert not model.run_eagerly
+
+
+@pytest.mark.parametrize("model", [lambda: keras.layers.Dense(1), lambda: 3], ids=["layer", "number"])
+def test_capture_says_what_it_accepts(model: Any) -> None:
+    with pytest.raises(TypeError, match=r"model: got .*; accepted are models of islices.backends.keras"):
+        front.capture(model())
 
 
 # ---------------------------------------------------------------------- what a backend alone has
@@ -338,7 +373,7 @@ def test_torchs_compiler_is_refused() -> None:
 def test_distributions_are_refused() -> None:
     keras.distribution.set_distribution(keras.distribution.DataParallel())
     try:
-        with pytest.raises(ValueError, match=r"keras.distribution: got DataParallel.*; accepted .* is none"):
+        with pytest.raises(ValueError, match=r"keras.distribution: got .*DataParallel; accepted .* is none"):
             fitted(made(), front.Stepped(optim.sgd(RATE)))
     finally:
         keras.distribution.set_distribution(None)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ if keras.backend.backend() != "tensorflow":
 import islices  # noqa: E402
 from islices import optim  # noqa: E402
 from islices.backends import keras as front  # noqa: E402
-from islices.backends.keras import choice, coalesced, layers, models, scaling, states, stepped  # noqa: E402
 
 STOCK = [name for name in front.__all__ if getattr(keras.optimizers, name, None) and "Optimizer" not in name]
 RNG = np.random.default_rng(0)
@@ -454,8 +454,10 @@ def test_keras_on_another_framework_is_refused() -> None:
     assert "got Keras on the backend 'numpy'; accepted are 'tensorflow', 'torch' and 'jax'" in done.stderr
 
 
-@pytest.mark.parametrize("module", [choice, coalesced, layers, models, scaling, states, stepped])
-def test_the_examples_of_the_docstrings_are_true(module: Any) -> None:
-    results = doctest.testmod(module)
+@pytest.mark.parametrize(
+    "name", ["capturing", "choice", "coalesced", "layers", "models", "scaling", "states", "stepped"]
+)
+def test_the_examples_of_the_docstrings_are_true(name: str) -> None:
+    results = doctest.testmod(import_module(f"{front.__name__}.{name}"))
     assert results.attempted
     assert not results.failed

@@ -1,0 +1,108 @@
+"""`islices.capture` within `fit`: what each `Embedding` looked up, and the gradients that arrived, step by step.
+
+A model is switched to eager steps for the time of a capture, since a compiled one has no arrays to hand out.
+May import: `keras`, the core, this folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+from islices import models
+from islices.backend import Array, Use
+from islices.backends.keras.layers import Embedding
+from islices.backends.keras.native import BACKEND, native
+from islices.registry import describe, get_backend
+
+__all__ = ["capture"]
+
+
+def capture(model: Any) -> models.Capture:
+    """`islices.capture` that works within `model.fit`, on each backend of Keras.
+
+    Parameters
+    ----------
+    model : keras.Model
+        Compiled. On torch and JAX a `RowSparse` one, whose `Embedding` layers are captured; on TensorFlow any.
+
+    Returns
+    -------
+    islices.Capture
+        A context manager. Within it run `fit` or `train_on_batch`, and read `gradients` or `per_sample` and `clear` in
+        a callback's `on_train_batch_end`. Steps run eagerly meanwhile, and compile anew behind it; on JAX an eager step
+        copies the tables.
+
+    Raises
+    ------
+    TypeError
+        No such model. By `gradients`: weights that were read beside the layers (tied weights).
+
+    Examples
+    --------
+    >>> import keras, numpy as np
+    >>> from islices import optim
+    >>> from islices.backends import keras as islices_keras
+    >>> layers = [islices_keras.Embedding(9, 2, name="table"), keras.layers.Flatten(), keras.layers.Dense(1)]
+    >>> model = islices_keras.Sequential(layers)
+    >>> model.compile(islices_keras.Stepped(optim.sgd(0.1)), loss="mse")
+    >>> with islices_keras.capture(model) as captured:
+    ...     read = lambda batch, logs: print(captured.gradients()["table"].indices.tolist())
+    ...     show = keras.callbacks.LambdaCallback(on_train_batch_end=read)
+    ...     history = model.fit(np.array([[5, 7], [5, 5]]), np.ones((2, 1)), shuffle=False, verbose=0, callbacks=[show])
+    [5, 7, 5, 5]
+    """
+    if not isinstance(model, keras.Model) or not (BACKEND == "tensorflow" or isinstance(model, native.Training)):
+        raise TypeError(
+            f"model: got {describe(model)}; accepted are models of islices.backends.keras, and on TensorFlow any "
+            "keras.Model"
+        )
+    return _Capture(get_backend(BACKEND), model)
+
+
+class _Capture(models.Capture):
+    """Of a model whose steps are eager meanwhile."""
+
+    def __enter__(self) -> _Capture:
+        if self._context is not None:
+            raise RuntimeError("capture: entered twice; accepted is one `with` block at a time")
+        context = _eagerly(self._model, self._uses)
+        self._weights = context.__enter__()
+        self._context = context
+        return self
+
+
+@contextlib.contextmanager
+def _eagerly(model: Any, uses: list[Use]) -> Iterator[dict[str, Array]]:
+    before = model.run_eagerly
+    model.run_eagerly, model.train_function = True, None
+    try:
+        with contextlib.ExitStack() as stack:
+            if BACKEND == "tensorflow":
+                yield stack.enter_context(get_backend(BACKEND).capture(model, uses))
+            else:
+                yield _listening(model, uses, stack)
+    finally:
+        model.run_eagerly, model.train_function = before, None
+
+
+def _listening(model: Any, uses: list[Use], stack: contextlib.ExitStack) -> dict[str, Array]:
+    """The weights by their first layer's path; each layer hands what it looks up to uses until the stack closes."""
+    weights: dict[str, Array] = {}
+    names: dict[int, str] = {}
+    for layer in model._flatten_layers():
+        if isinstance(layer, Embedding):
+            if not layer.built:
+                raise TypeError(
+                    f"model: layer {layer.name!r}: got a layer that has no weights yet; accepted is a built layer: "
+                    "call the model once before"
+                )
+            name = names.setdefault(id(layer._embeddings), layer.path.partition("/")[2] or layer.name)
+            weights.setdefault(name, layer._embeddings.value)
+            stack.enter_context(native.listening(layer, name, uses))
+    if not weights:
+        raise TypeError(f"model: got {describe(model)} without an Embedding; accepted is one that has some")
+    return weights

@@ -1,0 +1,116 @@
+"""Keras on each of its backends, in processes of their own: KERAS_BACKEND is read when Keras is imported."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("keras", minversion="3")
+
+pytestmark = pytest.mark.outside
+BACKENDS = [name for name in ("tensorflow", "torch", "jax") if importlib.util.find_spec(name)]
+
+
+def run(backend: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    return subprocess.run([sys.executable, *arguments], text=True, capture_output=True, check=False, env=env)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_models_train_by_rows(backend: str) -> None:
+    done = run(backend, "-m", "pytest", "-q", "-m", "", str(Path(__file__).with_name("test_fit.py")))
+    assert done.returncode == 0, done.stdout[-6000:]
+    assert " passed" in done.stdout
+
+
+#: The loss is linear in the looked-up rows, with factors of a power of two in all else: each backend's autodiff hands
+#: the table the same gradient, to the bit.
+PROGRAM = """
+    import sys
+    import numpy as np, keras
+    from islices import optim
+    from islices.backends import keras as front
+
+    rng, found = np.random.default_rng(0), {}
+    ids = rng.integers(0, 40, (64, 5)).astype(np.int32)
+    factors = rng.standard_normal((64, 5, 4)).astype(np.float32)
+    start = rng.standard_normal((50, 4)).astype(np.float32)
+    rules = {
+        "adam": (optim.adam(0.1), {}),
+        "adam of keras": (optim.adam(0.1, rows="all", semantics="keras"), {"global_clipnorm": 0.3}),
+        "adagrad": (optim.adagrad(0.1), {"clipnorm": 0.2}),
+        "rowwise": (optim.rowwise_adagrad(0.1), {"clipvalue": 0.1}),
+        "momentum": (optim.sgd(0.1, momentum=0.9), {"global_clipnorm": 0.3, "gradient_accumulation_steps": 2}),
+        "ftrl": (optim.ftrl(0.1), {"loss_scale_factor": 4.0}),
+        "scaled": (optim.rmsprop(0.1), {}),
+    }
+    for name, (rule, options) in rules.items():
+        model = front.Sequential([front.Embedding(50, 4)])
+        model(ids[:1])
+        model.set_weights([start])
+        optimizer = front.Stepped(rule, **options)
+        if name == "scaled":
+            optimizer = front.LossScaleOptimizer(optimizer, initial_scale=256.0)
+        model.compile(optimizer, loss=lambda y, p: keras.ops.sum(y * p, (1, 2)))
+        model.fit(ids, factors, batch_size=8, epochs=2, shuffle=False, verbose=0)
+        found[name] = model.get_weights()[0]
+        for path, state in front.state_of(model.optimizer).items():
+            found |= {f"{name}/{part}": x for part, x in state.items()}
+    np.savez(sys.argv[1], **found)
+"""
+
+
+def test_one_model_has_the_same_bits_on_every_backend(tmp_path: Path) -> None:
+    found = {}
+    for backend in BACKENDS:
+        file = tmp_path / f"{backend}.npz"
+        done = run(backend, "-c", textwrap.dedent(PROGRAM), str(file))
+        assert done.returncode == 0, done.stderr[-3000:]
+        found[backend] = dict(np.load(file))
+    first = found[BACKENDS[0]]
+    assert len(first) > 20
+    for backend in BACKENDS[1:]:
+        assert found[backend].keys() == first.keys()
+        for name, x in first.items():
+            np.testing.assert_array_equal(found[backend][name], x, err_msg=f"{name}: {backend}, {BACKENDS[0]}")
+
+
+LOADED = """
+    import sys
+    import keras
+    before = {name for name in ("jax", "tensorflow", "torch") if name in sys.modules}
+    from islices.backends import keras as front
+    after = {name for name in ("jax", "tensorflow", "torch") if name in sys.modules}
+    assert before == after, after - before
+"""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_no_framework_is_imported_beside_what_keras_imports(backend: str) -> None:
+    done = run(backend, "-c", textwrap.dedent(LOADED))
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_the_former_import_warns_and_is_the_same() -> None:
+    code = """
+        import warnings
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            from islices.backends.tensorflow import keras as former
+        from islices.backends import keras as front
+        assert former.Adam is front.Adam and former.Stepped is front.Stepped
+        said = [w for w in seen if "islices" in str(w.message)]
+        assert [str(w.message)[:75] for w in said] == [
+            "islices.backends.tensorflow.keras is deprecated: use islices.backends.keras"
+        ], said
+        assert said[0].filename == "<string>", said[0].filename
+    """
+    done = run("tensorflow", "-c", textwrap.dedent(code))
+    assert done.returncode == 0, done.stderr[-2000:]
