@@ -52,6 +52,11 @@ def _parts(state: Any) -> Iterator[Any]:
             yield from _parts(item)
 
 
+def _counts(part: Any) -> bool:
+    """Whether a state has a step count; of rmsprop it has one in new releases."""
+    return type(part).__name__ in COUNTED and "count" in part._fields and part.count is not None
+
+
 def _names(params: Any) -> tuple[list[str], list[Any], Any]:
     """(the parameters' names, their arrays, the tree that they make up)."""
     paths, structure = jax.tree_util.tree_flatten_with_path(weights_of(params), is_leaf=is_leaf)
@@ -91,7 +96,7 @@ def state_of(state: Any, params: Any) -> dict[str, dict[str, Any]]:
     names, _, structure = _names(params)
     found: dict[str, dict[str, Any]] = {name: {} for name in names}
     for part in _parts(state):
-        if type(part).__name__ in COUNTED and getattr(part, "count", None) is not None:
+        if _counts(part):
             for arrays in found.values():
                 arrays.setdefault("step", jnp.reshape(part.count, (1,)))
         for field, ours in FIELDS.get(type(part).__name__, {}).items():
@@ -173,7 +178,7 @@ def _replaced(state: Any, names: list[str], structure: Any, states: Mapping[str,
     kind = type(state).__name__
     if kind in (*FIELDS, *COUNTED):
         new: dict[str, Any] = {}
-        if kind in COUNTED and count is not None and getattr(state, "count", None) is not None:
+        if _counts(state) and count is not None:
             new["count"] = jnp.asarray(count, state.count.dtype)
         for field, ours in FIELDS.get(kind, {}).items():
             old = _arrays(getattr(state, field), structure)

@@ -23,6 +23,10 @@ ITERATIONS, STEP = 12, 3.0
 OUTLIERS = 0.25
 
 
+#: Betas stay below 1 by that.
+EPS = 2.0**-30
+
+
 def _scale(e: Elements) -> Array:
     return quick_bound(e, e.after) + 16 * e.eps * np.abs(e.after - e.w)
 
@@ -67,7 +71,9 @@ def fitted(recipe: Recipe, e: Elements, steps: int, starts: Mapping[str, float])
     at = np.log(np.array([starts[n] for n in names]))
 
     def residual(logs: Array) -> Array:
-        here = recipe.having(**dict(zip(names, np.exp(np.clip(logs, -80, 80)).tolist(), strict=True)))
+        numbers = dict(zip(names, np.exp(np.clip(logs, -80, 80)).tolist(), strict=True))
+        # no root of 1 - beta^t beyond 1
+        here = recipe.having(**{n: min(x, 1.0 - EPS) if n.startswith("beta") else x for n, x in numbers.items()})
         after, _ = stepped(here, e, steps)
         with np.errstate(all="ignore"):
             r: Array = (after - e.after) / scale
