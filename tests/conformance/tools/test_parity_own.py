@@ -67,7 +67,7 @@ def test_keras_and_torch(keras_run: Path) -> None:
 @pytest.mark.outside
 @pytest.mark.parametrize(
     ("fault", "position", "cause"),
-    [("sum", {"loss"}, None), ("l2", {"loss"}, None), ("adam", {"step"}, "epsilon_place")],
+    [("sum", {"loss"}, None), ("l2", {"loss"}, None), ("adam", {"step"}, "formula")],
 )
 def test_wrong_ports(fault: str, position: set[str], cause: str | None, keras_run: Path) -> None:
     pytest.importorskip("torch")
@@ -79,11 +79,20 @@ def test_wrong_ports(fault: str, position: set[str], cause: str | None, keras_ru
 
 
 @pytest.mark.outside
+def test_duplicates_squared_one_by_one(keras_run: Path) -> None:
+    """Keras's stock Adam, beside one that sums them first: each replays its own steps alone."""
+    record("recommender_keras.py", keras_run / "stock", "stock")
+    found = compared(keras_run, "stock", "keras")
+    assert (found["stop"]["step"], found["stop"]["position"]) == (1, "step")
+    assert "duplicates" in str(causes(found))
+
+
+@pytest.mark.outside
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_backends_of_keras(backend: str, keras_run: Path) -> None:
     pytest.importorskip(backend)
-    record("recommender_keras.py", keras_run / backend, KERAS_BACKEND=backend)
-    found = compared(keras_run, "keras", backend)
+    record("recommender_keras.py", keras_run / f"keras-{backend}", KERAS_BACKEND=backend)
+    found = compared(keras_run, "keras", f"keras-{backend}")
     assert found["equal"], found["stop"]
     assert len(found["steps"]) == 20
 
