@@ -46,17 +46,21 @@ if TYPE_CHECKING:
     from islices import vocabulary as vocabulary
     from islices.compare import Difference, diff
     from islices.io import load, save
+    from islices.trajectory import Parity, Recorder, parity
 
 __version__ = "0.1.0"
 
 #: Name -> the module that it is, or is in. It loads when the name is first asked for: importing islices stays fast.
 LATE = {
     "Difference": "islices.compare",
+    "Parity": "islices.trajectory",
+    "Recorder": "islices.trajectory",
     "compare": "islices.compare",
     "diff": "islices.compare",
     "distributed": "islices.distributed",
     "io": "islices.io",
     "load": "islices.io",
+    "parity": "islices.trajectory",
     "save": "islices.io",
     "vocabulary": "islices.vocabulary",
 }
@@ -75,7 +79,9 @@ __all__ = [
     "Difference",
     "IndexedSlices",
     "NativeParts",
+    "Parity",
     "PerSample",
+    "Recorder",
     "Semantics",
     "Table",
     "__version__",
@@ -108,6 +114,7 @@ __all__ = [
     "norm",
     "not_implemented",
     "optim",
+    "parity",
     "per_sample",
     "renorm_rows",
     "save",

@@ -60,6 +60,7 @@ LATE = {
     ("islices", "islices.distributed"): "importing islices stays fast: see `islices.LATE`",
     ("islices", "islices.io"): "importing islices stays fast: see `islices.LATE`",
     ("islices", "islices.vocabulary"): "importing islices stays fast: see `islices.LATE`",
+    ("islices", "islices.trajectory"): "importing islices stays fast: see `islices.LATE`",
     ("islices.global_norms", "islices.distributed.norms"): "importing islices stays fast: few give a group",
     ("islices.kernels.threads", "concurrent.futures"): "importing islices stays fast",
     ("islices.plugins", "importlib.metadata"): "importing islices stays fast",

@@ -24,6 +24,7 @@ from islices.backends.keras.optimizers import (
     Nadam,
     RMSprop,
 )
+from islices.backends.keras.recorder import Recorder
 from islices.backends.keras.scaling import LossScaleOptimizer
 from islices.backends.keras.states import state_of
 from islices.backends.keras.stepped import Stepped
@@ -46,6 +47,7 @@ __all__ = [
     "MultiOptimizer",
     "Nadam",
     "RMSprop",
+    "Recorder",
     "RowSparse",
     "Sequential",
     "Stepped",

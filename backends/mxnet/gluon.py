@@ -18,13 +18,14 @@ from typing import Any
 from islices.arguments import check_flag, is_real, show
 from islices.backend import FLOATS
 from islices.backends.mxnet.memory import mx
+from islices.backends.mxnet.recorder import Recorder
 from islices.clip_formulas import BY_GLOBAL_NORM, Semantics, lookup_formula
 from islices.distributed.norms import clip_over
 from islices.global_norms import clip_by_global_norm
 from islices.nonfinite import Nonfinite, check_nonfinite
 from islices.registry import describe, get_backend
 
-__all__ = ["Trainer", "clip_global_norm"]
+__all__ = ["Recorder", "Trainer", "clip_global_norm"]
 
 
 def clip_global_norm(

@@ -2,6 +2,8 @@
 
 `clip_grad_norm_`, `clip_grad_value_`, `get_total_norm` and `clip_grads_with_norm_` replace the functions of
 torch.nn.utils, which refuse sparse gradients; `optim` has the classes of torch.optim; `GradScaler` that of torch.amp.
+`Recorder` writes a training's steps down for `islices.parity`; `state_of` reads an
+optimizer's state as named arrays, `start_from` lets one go on from such.
 """
 
 from islices.backends.torch import optim
@@ -10,9 +12,12 @@ from islices.backends.torch.amp import GradScaler
 from islices.backends.torch.compiling import shield
 from islices.backends.torch.ddp import register_ddp_hook
 from islices.backends.torch.nn_utils import clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_, get_total_norm
+from islices.backends.torch.optim.states import start_from, state_of
+from islices.backends.torch.recorder import Recorder
 
 __all__ = [
     "GradScaler",
+    "Recorder",
     "TorchBackend",
     "backend",
     "clip_grad_norm_",
@@ -21,6 +26,8 @@ __all__ = [
     "get_total_norm",
     "optim",
     "register_ddp_hook",
+    "start_from",
+    "state_of",
 ]
 
 shield()

@@ -5,5 +5,6 @@ May import: this folder.
 """
 
 from islices.compare.difference import Difference, diff
+from islices.compare.step import Step, explain_steps
 
-__all__ = ["Difference", "diff"]
+__all__ = ["Difference", "Step", "diff", "explain_steps"]

@@ -41,7 +41,8 @@ class Comparison:
     """a and b; before: the raw gradient both were computed from; named: for each tensor the rows that a step's
     gradients name. steps: a and b are changes of tables, whose rounding is part of `terms`; nothing is exact then.
     slack: what two models' arithmetic is granted beside rounding (`islices.compare.evidence`). telling: for each
-    tensor some rows that differ, as long as nothing is explained: what fails there need not be tried everywhere."""
+    tensor some rows that differ, as long as nothing is explained: what fails there need not be tried everywhere.
+    tables: the tables that gradients are of, host arrays as they are stored."""
 
     a: Side
     b: Side
@@ -51,6 +52,7 @@ class Comparison:
     steps: bool = False
     slack: float = 0.0
     telling: tuple[Array, ...] = ()
+    tables: tuple[Array | None, ...] | None = None
 
     def side(self, which: int) -> Side:
         """a for 0, b for 1."""

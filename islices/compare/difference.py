@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from islices.arguments import is_real, show, whole_number
 from islices.compare.comparison import Context
@@ -12,6 +12,7 @@ from islices.compare.explanation import Explanation, name_sides
 from islices.compare.measure import TensorDifference, measure
 from islices.compare.picture import draw
 from islices.compare.show import as_json, report
+from islices.compare.steps.given import Given, steps_differ
 from islices.compare.stored import Stored, read
 from islices.compare.why import why
 from islices.host import quiet
@@ -19,7 +20,10 @@ from islices.limits import check_max_norm
 from islices.registry import describe
 from islices.trees import named_leaves
 
-__all__ = ["Difference", "diff"]
+__all__ = ["Difference", "compare_steps", "diff"]
+
+#: A leaf for each pair of tensors, None for one that is not given; or nothing at all.
+Leaves: TypeAlias = Sequence[Stored | None] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +101,8 @@ def diff(
     tokens: int | None = None,
     pair: Mapping[str, str] | None = None,
     only: str | None = None,
+    tables: Any = None,
+    states: Any = None,
 ) -> Difference:
     """Compare two gradients, or two tables, and say why they differ.
 
@@ -122,6 +128,11 @@ def diff(
         Names in a -> names in b, for tensors that are called differently.
     only : str, optional
         Compare this tensor (of a) alone.
+    tables : tree like a, optional
+        For gradients: the tables that they are of, which a regulariser adds to them.
+    states : dict of str to dict, or a tuple of two, of a and of b; optional
+        For tables: each table's state before the step, its arrays by islices' names or the framework's, and "step", the
+        steps taken before. Without it the step is taken for the first.
 
     Returns
     -------
@@ -151,27 +162,90 @@ def diff(
     """
     called = _names(names)
     context = _context(called, max_norm, padding_idx, batch_size, tokens)
+    both = _read(a, b, pair, only)
+    extra = [
+        _like(tree, both.pairs, argument)
+        for tree, argument in ((before, "before"), (grad, "grad"), (tables, "tables"))
+    ]
+    started, named, held = extra
+    sides = None
+    if started is not None and named is not None:
+        sa, sb = states if isinstance(states, tuple) and len(states) == 2 else (states, states)
+        given = [_states_like(tree, both.pairs, argument) for tree, argument in ((sa, "states"), (sb, "states"))]
+        sides = [Given(started, named, state) for state in given]
+    return _compared(both, called, context, Also(started, named, held), sides)
+
+
+def compare_steps(
+    a: Any, b: Any, *, names: Sequence[str], padding_idx: int | None, pair: Mapping[str, str] | None, only: str | None
+) -> Difference:
+    """`islices.compare.explain_steps`."""
+    called = _names(names)
+    both = _read(a.after, b.after, pair, only)
+    sides = []
+    for side, x in (("a", a), ("b", b)):
+        before, gradient = (_like(getattr(x, n), both.pairs, f"{side}.{n}") for n in ("before", "gradient"))
+        if before is None or gradient is None:
+            raise ValueError(f"{side}: got a Step without before or gradient; accepted is one with both")
+        state, after = (_states_like(getattr(x, n), both.pairs, f"{side}.{n}") for n in ("state", "state_after"))
+        sides.append(Given(before, gradient, state, after))
+    return _compared(both, called, _context(called, None, padding_idx, None, None), Also(), sides)
+
+
+class Both(NamedTuple):
+    """All that two trees hold, tensor beside tensor."""
+
+    pairs: list[tuple[str, str]]
+    stored: list[tuple[Stored, Stored]]
+    only_a: tuple[str, ...]
+    only_b: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+class Also(NamedTuple):
+    """What both sides share: before, the gradients of a step, and the tables; a leaf for each pair."""
+
+    before: Leaves = None
+    grad: Leaves = None
+    tables: Leaves = None
+
+    def some(self, told: Sequence[int]) -> Also:
+        return Also(*(None if x is None else [x[k] for k in told] for x in self))
+
+
+def _read(a: Any, b: Any, pair: Mapping[str, str] | None, only: str | None) -> Both:
     left, right = named_leaves(a, "a"), named_leaves(b, "b")
     if pair is not None and not isinstance(pair, Mapping):
         raise TypeError(f"pair: got {describe(pair)}; accepted is a dict of names in a to names in b")
     pairs, only_a, only_b, notes = _paired(left, right, pair or {}, only)
     stored = [(read(left[p], p, f"a[{p!r}]"), read(right[q], q, f"b[{q!r}]")) for p, q in pairs]
+    return Both(pairs, stored, only_a, only_b, notes)
+
+
+def _compared(
+    both: Both, called: tuple[str, str], context: Context, also: Also, sides: Sequence[Given] | None
+) -> Difference:
+    stored = both.stored
     tensors = tuple(measure(x, y) for x, y in stored)
     tensors = tuple(replace(t, notes=tuple(name_sides(note, called) for note in t.notes)) for t in tensors)
-    equal = all(t.equal for t in tensors) and not only_a and not only_b
-    extra = [_like(tree, pairs, argument) for tree, argument in ((before, "before"), (grad, "grad"))]
+    equal = all(t.equal for t in tensors) and not both.only_a and not both.only_b
     causes: tuple[Explanation, ...] = ()
     rounding, arithmetic = False, None
     if not all(t.equal or t.shapes_alone for t in tensors):
         with quiet():
             told = [k for k, t in enumerate(tensors) if not (t.equal and t.whole)] or range(len(tensors))
-            some = [None if tree is None else [tree[k] for k in told] for tree in extra]
-            causes, rounding, arithmetic = why([stored[k] for k in told], some[0], some[1], context)
+            if sides is not None:
+                causes = steps_differ([stored[k] for k in told], [side.some(told) for side in sides])
+            if not causes:
+                some = also.some(told)
+                causes, rounding, arithmetic = why(
+                    [stored[k] for k in told], some.before, some.grad, some.tables, context
+                )
     causes = tuple(
         replace(e, causes=tuple(replace(c, text=name_sides(c.text, called)) for c in e.causes)) for e in causes
     )
     rounding = rounding and all(t.same_shape for t in tensors)
-    return Difference(equal, tensors, causes, only_a, only_b, called, rounding, arithmetic, notes)
+    return Difference(equal, tensors, causes, both.only_a, both.only_b, called, rounding, arithmetic, both.notes)
 
 
 # ---------------------------------------------------------------------- which tensor beside which
@@ -220,6 +294,21 @@ def _like(tree: Any, pairs: Sequence[tuple[str, str]], argument: str) -> list[St
     if pairs and all(x is None for x in out):
         raise ValueError(f"{argument}: got {_short(leaves)}; accepted is a tree with the names of a or b")
     return out
+
+
+def _states_like(tree: Any, pairs: Sequence[tuple[str, str]], argument: str) -> list[Any]:
+    """Each pair's state: of a's name, else of b's, else the only one there is."""
+    if tree is None:
+        return [None] * len(pairs)
+    if not isinstance(tree, Mapping):
+        raise TypeError(f"{argument}: got {describe(tree)}; accepted is a dict of a state for each table")
+    found = [next((tree[n] for n in names if n in tree), None) for names in pairs]
+    if len(pairs) == 1 and found == [None] and tree and not any(isinstance(x, Mapping) for x in tree.values()):
+        return [tree]  # the state of the one table there is
+    if pairs and all(x is None for x in found):
+        known = ", ".join(map(repr, list(tree)[:5]))
+        raise ValueError(f"{argument}: got states of {known}; accepted is a dict with the names of a or b")
+    return found
 
 
 def _short(leaves: dict[str, Any]) -> str:

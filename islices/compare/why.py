@@ -27,6 +27,7 @@ def why(
     stored: Sequence[tuple[Stored, Stored]],
     before: Sequence[Stored | None] | None,
     grad: Sequence[Stored | None] | None,
+    tables: Sequence[Stored | None] | None,
     context: Context,
 ) -> tuple[tuple[Explanation, ...], bool, float | None]:
     """(the explanations, whether the sides are within rounding as they are, else how far they are apart if that is
@@ -40,7 +41,8 @@ def why(
         sides = [
             tuple(x if r is None else with_terms_of(x, r) for x, r in zip(side, raw, strict=True)) for side in sides
         ]
-    comparisons = [Comparison(sides[0], sides[1], context, raw, telling=tuple(map(telling_rows, *sides)))]
+    telling = tuple(map(telling_rows, *sides))
+    comparisons = [Comparison(sides[0], sides[1], context, raw, telling=telling, tables=_tables(stored, tables))]
     rounding = within_rounding(comparisons[0])
     if before is not None and (steps := _steps(stored, before, grad, context)):
         comparisons.append(steps)
@@ -59,6 +61,16 @@ def why(
         if causes := explain(loose, proposed):
             return causes, False, None
     return (), False, None
+
+
+def _tables(
+    stored: Sequence[tuple[Stored, Stored]], tables: Sequence[Stored | None] | None
+) -> tuple[Any, ...] | None:
+    """The tables' values, float64; None where it is no table of the gradient's rows."""
+    if tables is None:
+        return None
+    fits = (t is not None and not t.sparse and t.row_shape == x.row_shape for t, (x, _) in zip(tables, stored, strict=True))
+    return tuple(t.values if ok and t is not None else None for t, ok in zip(tables, fits, strict=True))
 
 
 def _slacks(both: Comparison) -> list[float]:

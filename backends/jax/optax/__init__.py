@@ -20,6 +20,7 @@ except ImportError as missing:
 from islices.arguments import check_flag
 from islices.backends.jax.optax.accumulation import accumulate
 from islices.backends.jax.optax.optimizers import adagrad, adam, adamw, amsgrad, rmsprop, sgd
+from islices.backends.jax.optax.recorded import recorded
 from islices.backends.jax.optax.rows import (
     WAY_OUT,
     WITNESSES,
@@ -29,6 +30,7 @@ from islices.backends.jax.optax.rows import (
     is_leaf,
     leaves_of,
 )
+from islices.backends.jax.optax.states import start_from, state_of
 from islices.backends.jax.optax.transforms import (
     Transformation,
     adaptive_grad_clip,
@@ -66,11 +68,14 @@ __all__ = [
     "coalesce",
     "from_optim",
     "on_rows",
+    "recorded",
     "rmsprop",
     "scale",
     "scale_by_learning_rate",
     "scale_by_schedule",
     "sgd",
+    "start_from",
+    "state_of",
 ]
 
 

@@ -1,5 +1,7 @@
-"""`islices parity`: one embedding model trained on every backend from one start, compared after each step.
+"""`islices parity`: two recorded trainings compared step by step; or, as examples of it, one of two embedding models
+trained on every backend from one start, with a bound derived from its loss.
 
+recorded  two recordings, by `islices.parity`
 text      a text, its vocabulary, its lines
 models    the models: their padded batches, what is looked up, their gradient by hand in NumPy
 rounding  numbers that carry how far rounding can have taken them

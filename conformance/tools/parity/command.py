@@ -1,4 +1,5 @@
-"""`islices parity`: one model, every backend in step; what is asked for, and where the results go."""
+"""`islices parity`: two recordings compared, or a model trained on every backend in step; what is asked for, and where
+the results go."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from typing import Any
 from islices.cli import Command, UsageError, stderr_aside
 from islices.conformance.outputs import check_backends, check_picture, check_writable, need_rich, write
 from islices.conformance.progress import bar
-from islices.conformance.tools.parity import report
+from islices.conformance.tools.parity import recorded, report
 from islices.conformance.tools.parity.models import MODELS
 from islices.conformance.tools.parity.plot import draw
 from islices.conformance.tools.parity.run import train
@@ -28,7 +29,12 @@ from islices.registry import list_backends
 __all__ = ["COMMAND"]
 
 EPILOG = """\
-models
+two folders
+  Each holds the steps of a training, as islices.Recorder and its fronts for torch, Keras, JAX and Gluon write them, on
+  this machine or another. It ends at the first step that rounding does not explain, bisected: batch, start, outputs,
+  loss, gradients, clipped, step, state; and says why, as `islices diff` does (docs/parity.md).
+
+no folders: one of these models, on every installed backend
   skipgram     words beside words: two tables, negative sampling, padding at the ends of lines
   translation  a line into the next one: the mean of source rows, a dense matrix, a sampled softmax over target rows
 All backends begin with the same tables and get the same batches and negatives; one global norm clips.
@@ -47,19 +53,27 @@ columns
   same bits   the first steps with exactly the first backend's parameters and state
 
 examples
+  islices parity keras/ torch/                             two recordings of a model of one's own
+  islices parity keras/ torch/ --pair embedding/embeddings=emb.weight --plot curves.png --json run.json
   islices parity                                           four backends, 200 steps of adam
   islices parity --upstream shared --model translation     five backends, the same bits
   islices parity --text book.txt --optimizer adagrad --plot curves.png --json run.json
   islices parity --own -b torch -b tensorflow              beside it what the frameworks' own functions make of it
   islices parity --semantics keras                         the arithmetic of Keras everywhere
 
-exit codes: 0 within the bound, 1 above it, 2 usage, 3 a backend or the harness broke
+exit codes: 0 within what rounding explains, 1 beyond it, 2 usage, 3 a backend or the harness broke
 """
+
+
+#: Of the models, where nobody gave them.
+DEFAULTS = {"steps": 200, "batch_size": 64, "max_norm": 0.15}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     add = parser.add_argument
+    add("folders", nargs="*", metavar="FOLDER", help="two recordings to compare; none: the models below are trained")
+    recorded.arguments(parser)
     add("--text", metavar="FILE", help="a UTF-8 text to train on (default: the help on topics that CPython carries)")
     add("--model", choices=tuple(MODELS), default="skipgram", help="(default: %(default)s)")
     add("--optimizer", choices=OPTIMIZERS, default="adam", help="(default: %(default)s)")
@@ -69,12 +83,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("-b", "--backend", action="append", metavar="NAME", help="only this backend (may be repeated)")
     add("--own", action="store_true", help="beside it, training by each framework's own functions, without islices")
     add("--native", dest="own", action="store_const", const="--native", help=argparse.SUPPRESS)
-    add("--steps", type=_count, default=200, metavar="N", help="(default: %(default)s)")
+    add("--steps", type=_count, metavar="N", help="(default: 200; of recordings all)")
     add("--seed", type=_seed, default=0, metavar="N", help="of start, batches and negatives (default: %(default)s)")
-    add("--batch-size", type=_count, default=64, metavar="N", help="(default: %(default)s)")
+    add("--batch-size", type=_count, metavar="N", help="(default: 64; of recordings what their metadata say)")
     add("--dim", type=_count, default=16, metavar="N", help="elements of a row (default: %(default)s)")
     add("--lr", type=_positive, metavar="X", help="learning rate (default: one that suits model and optimizer)")
-    add("--max-norm", type=_positive, default=0.15, metavar="X", help="inf does not clip (default: %(default)s)")
+    add("--max-norm", type=_positive, metavar="X",
+        help="inf does not clip (default: 0.15; of recordings what their metadata say)")  # fmt: skip
     add(
         "--json", metavar="FILE", nargs="?", const="-", help="write everything to FILE (stdout, which then has no text)"
     )
@@ -109,7 +124,13 @@ def _positive(text: str) -> float:
 
 
 def parity(options: argparse.Namespace) -> int:
-    """Train, show, and say why where it ended early."""
+    """Compare two recordings; or train, show, and say why where it ended early."""
+    if options.folders:
+        return recorded.compare(options)
+    recorded.check_unused(options)
+    for name, number in DEFAULTS.items():
+        if getattr(options, name) is None:
+            setattr(options, name, number)
     need_rich()
     _check(options)
     names = _backends(options)
@@ -123,7 +144,7 @@ def parity(options: argparse.Namespace) -> int:
         traceback.print_exc()
         return 3
     recipe, text = made
-    run = report.as_json(result, {**vars(options), "lr": recipe.lr}, text, versions)
+    run = report.as_json(result, {**_of_models(options), "lr": recipe.lr}, text, versions)
     run |= {"date": datetime.date.today().isoformat(), "seconds": round(time.monotonic() - started, 1)}
     difference = None
     if result.stop:
@@ -138,8 +159,14 @@ def parity(options: argparse.Namespace) -> int:
     return 1 if result.stop else 0
 
 
+def _of_models(options: argparse.Namespace) -> dict[str, Any]:
+    return {name: x for name, x in vars(options).items() if name not in (*recorded.OWN, "folders")}
+
+
 COMMAND = Command(
-    "train one embedding model on every backend from one start; curves and the largest gap", arguments, parity
+    "compare two trainings step by step, recorded ones or a model on every backend; say where they part",
+    arguments,
+    parity,
 )
 
 

@@ -1,0 +1,76 @@
+"""`recorded`: an optax transformation whose steps are written down for `islices.parity`.
+
+May import: `jax`, the core, `islices.backends.jax.recorder`, this folder.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from islices.backends.jax.optax.rows import check_transformation, is_leaf
+from islices.backends.jax.optax.states import path_name, state_of
+from islices.backends.jax.optax.transforms import Transformation
+from islices.backends.jax.recorder import Recorder
+from islices.registry import describe
+
+__all__ = ["recorded"]
+
+
+def recorded(tx: Any, recorder: Recorder) -> Transformation:
+    """A transformation that does what it did, and has each update recorded: a training loop stays as it is.
+
+    Parameters
+    ----------
+    tx : optax.GradientTransformation
+        Of this front or of optax: the whole chain, clipping included.
+    recorder : islices.backends.jax.recorder.Recorder
+
+    Returns
+    -------
+    optax.GradientTransformationExtraArgs
+        Its state is tx's. Each update records the gradients, the state before and after it, and the parameters, where
+        `update` is given them; ``recorder.add(batch=..., loss=...)`` before it notes the rest. The tables after a step
+        are those that the next begins with: after the last, ``recorder.step(tables=params)`` records them.
+
+    Raises
+    ------
+    TypeError
+        No transformation; a recorder of another kind, which traced code cannot write to.
+
+    Examples
+    --------
+    >>> import tempfile, jax.numpy as jnp, optax, islices
+    >>> from islices.backends.jax.optax import recorded
+    >>> from islices.backends.jax.recorder import Recorder
+    >>> params = {"w": jnp.zeros((3, 1))}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     tx = recorded(optax.sgd(0.1), Recorder(folder))
+    ...     updates, state = tx.update({"w": jnp.ones((3, 1))}, tx.init(params), params)
+    ...     islices.parity(folder, folder).equal
+    True
+    """
+    inner = check_transformation(tx, "tx")
+    if not isinstance(recorder, Recorder):
+        raise TypeError(f"recorder: got {describe(recorder)}; accepted is an islices.backends.jax.recorder.Recorder")
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        before = updates, state
+        updates, state = inner.update(updates, state, params, **extra)
+        told: dict[str, Any] = {"gradients": _flat(before[0])}
+        if params is not None:
+            told |= {
+                "tables": _flat(params), "state": state_of(before[1], params),
+                "state_after": state_of(state, params),
+            }  # fmt: skip
+        recorder.step(**told)
+        return updates, state
+
+    return Transformation(inner.init, update)
+
+
+def _flat(tree: Any) -> dict[str, Any]:
+    """The leaves by name, slices and tables whole, whatever the tree's containers."""
+    paths = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is None or is_leaf(x))[0]
+    return {path_name(path): x for path, x in paths}

@@ -1,0 +1,201 @@
+"""The state of optax's optimizers as named arrays, and from them: a training that another framework began goes on.
+
+A state is {parameter: {"step": ..., "m": ..., "v": ...}}, by the names of `islices.optim`'s records, of arrays of any
+framework; torch's and Keras's fronts read and write the same. May import: `jax`, `numpy`, the core, this folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from islices.arguments import show
+from islices.backends.jax.optax.rows import is_leaf, weights_of
+from islices.conversion import convert
+from islices.registry import describe
+
+__all__ = ["path_name", "start_from", "state_of"]
+
+#: The class of an optax state -> its fields -> the names of `islices.optim`'s records; other classes have none.
+FIELDS: Mapping[str, Mapping[str, str]] = {
+    "ScaleByAdamState": {"mu": "m", "nu": "v"},
+    "ScaleByAmsgradState": {"mu": "m", "nu": "v", "nu_max": "v_max"},
+    "ScaleByLionState": {"mu": "m"},
+    "ScaleByRStdDevState": {"mu": "mean", "nu": "mean_square"},
+    "ScaleByRmsState": {"nu": "mean_square"},
+    "ScaleByRssState": {"sum_of_squares": "accumulator"},
+    "TraceState": {"trace": "momentum"},
+}
+#: Classes whose count is the number of steps, those of schedules among them.
+COUNTED = ("ScaleByAdamState", "ScaleByAmsgradState", "ScaleByLionState", "ScaleByRmsState", "ScaleByScheduleState")
+
+
+def path_name(path: Any) -> str:
+    """A leaf's name: keys, positions and attributes, joined by dots, as `islices` names leaves of trees."""
+    parts = (getattr(key, "key", getattr(key, "idx", getattr(key, "name", key))) for key in path)
+    return ".".join(str(part) for part in parts)
+
+
+def _parts(state: Any) -> Iterator[Any]:
+    """The named tuples of optax in a state, from the outside in."""
+    if type(state).__name__ in (*FIELDS, *COUNTED):
+        yield state
+    elif isinstance(state, Mapping):
+        for item in state.values():
+            yield from _parts(item)
+    elif isinstance(state, (list, tuple)):
+        for item in state:
+            yield from _parts(item)
+
+
+def _counts(part: Any) -> bool:
+    """Whether a state has a step count; of rmsprop it has one in new releases."""
+    return type(part).__name__ in COUNTED and "count" in part._fields and part.count is not None
+
+
+def _names(params: Any) -> tuple[list[str], list[Any], Any]:
+    """(the parameters' names, their arrays, the tree that they make up)."""
+    paths, structure = jax.tree_util.tree_flatten_with_path(weights_of(params), is_leaf=is_leaf)
+    return [path_name(path) for path, _ in paths], [x for _, x in paths], structure
+
+
+def _arrays(field: Any, structure: Any) -> list[Any] | None:
+    """A state's arrays, one a parameter; None where it is of another tree (a part of the parameters)."""
+    leaves, own = jax.tree.flatten(weights_of(field))
+    return leaves if own == structure else None
+
+
+def state_of(state: Any, params: Any) -> dict[str, dict[str, Any]]:
+    """The state of each parameter as named arrays, for `start_from` of any front.
+
+    Parameters
+    ----------
+    state : optax state
+        Of sgd, adagrad, rmsprop, adam, adamw, amsgrad or lion, of optax or of this front, in chains too.
+    params : tree of arrays and `islices.Table`
+        That it is the state of.
+
+    Returns
+    -------
+    dict of str to dict of str to array
+        By parameters' names (keys and positions, joined by dots) and the names of `islices.optim`: "m", "v",
+        "accumulator", "momentum" ..., and "step", of shape (1,), where the state counts. Empty where nothing is named.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp, optax
+    >>> from islices.backends.jax.optax import state_of
+    >>> params = {"w": jnp.zeros(2)}
+    >>> {name: x.tolist() for name, x in state_of(optax.adam(0.1).init(params), params)["w"].items()}
+    {'step': [0], 'm': [0.0, 0.0], 'v': [0.0, 0.0]}
+    """
+    names, _, structure = _names(params)
+    found: dict[str, dict[str, Any]] = {name: {} for name in names}
+    for part in _parts(state):
+        if _counts(part):
+            for arrays in found.values():
+                arrays.setdefault("step", jnp.reshape(part.count, (1,)))
+        for field, ours in FIELDS.get(type(part).__name__, {}).items():
+            for name, x in zip(names, _arrays(getattr(part, field), structure) or (), strict=False):
+                found[name][ours] = x
+    return {name: arrays for name, arrays in found.items() if arrays}
+
+
+def start_from(state: Any, params: Any, states: Any) -> Any:
+    """An optax state that goes on from what another framework's optimizer has come to.
+
+    Parameters
+    ----------
+    state : optax state
+        What ``tx.init(params)`` returned, in which the arrays are replaced.
+    params : tree of arrays and `islices.Table`
+    states : dict of str to dict of str to array
+        Parameter -> {"step": ..., "m": ..., "v": ...}, by the names of `islices.optim`, arrays of any framework: what
+        `state_of` of this front and of torch's and Keras's return, and `islices.load`. All parameters
+        have one step count, since optax has one; schedules go on from it too.
+
+    Returns
+    -------
+    optax state
+        A new one, of the same structure.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Parameters that are not there or are missing, arrays of another shape, missing, or that the state does not have.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp, numpy as np, optax
+    >>> from islices.backends.jax.optax import start_from
+    >>> params = {"w": jnp.zeros(2)}
+    >>> held = {"w": {"step": np.array([3]), "m": np.ones(2), "v": np.ones(2)}}
+    >>> start_from(optax.adam(0.1).init(params), params, held)[0].count.tolist()
+    3
+    """
+    names, arrays, structure = _names(params)
+    if not isinstance(states, Mapping) or not all(isinstance(x, Mapping) for x in states.values()):
+        raise TypeError(f"states: got {describe(states)}; accepted is a dict of parameters' names to dicts of arrays")
+    wrong = next((name for name in (*states, *names) if name not in states or name not in names), None)
+    if wrong is not None:
+        came = "no" if wrong in names else "a"
+        raise ValueError(f"states: got {came} {show(wrong)}; accepted are {', '.join(map(repr, names))}")
+    held = {field for part in _parts(state) for field in FIELDS.get(type(part).__name__, {}).values()}
+    count = _count(states)
+    for name, x in zip(names, arrays, strict=True):
+        _check(states[name], held, jnp.shape(x), f"states[{name!r}]")
+    return _replaced(state, names, structure, states, count)
+
+
+def _count(states: Mapping[str, Mapping[str, Any]]) -> int | None:
+    counts = {name: int(np.asarray(_host(s["step"])).reshape(())) for name, s in states.items() if "step" in s}
+    if len(set(counts.values())) > 1:
+        raise ValueError(f"states: got the step counts {counts}; accepted is one for all: optax has one")
+    return next(iter(counts.values()), None)
+
+
+def _check(given: Mapping[str, Any], held: set[str], shape: tuple[int, ...], place: str) -> None:
+    accepted = ", ".join(map(repr, ("step", *sorted(held))))
+    wrong = next((key for key in given if key not in held and key != "step"), None)
+    lacking = next((key for key in held if key not in given), None)
+    if wrong is not None or lacking is not None:
+        came = f"the array {show(wrong)}" if wrong is not None else f"no {lacking!r}"
+        raise ValueError(f"{place}: got {came}; accepted are {accepted}")
+    for key in held:
+        x = _host(given[key])
+        if x.shape != shape:
+            raise ValueError(f"{place}[{key!r}]: got shape {x.shape}; accepted for the parameter is {shape}")
+
+
+def _replaced(state: Any, names: list[str], structure: Any, states: Mapping[str, Any], count: int | None) -> Any:
+    def again(x: Any) -> Any:
+        return _replaced(x, names, structure, states, count)
+
+    kind = type(state).__name__
+    if kind in (*FIELDS, *COUNTED):
+        new: dict[str, Any] = {}
+        if _counts(state) and count is not None:
+            new["count"] = jnp.asarray(count, state.count.dtype)
+        for field, ours in FIELDS.get(kind, {}).items():
+            old = _arrays(getattr(state, field), structure)
+            if old is None:
+                raise ValueError(f"state: got {field} of a part of the parameters; accepted is a state of all of them")
+            leaves = [jnp.asarray(_host(states[k][ours]), x.dtype) for k, x in zip(names, old, strict=True)]
+            new[field] = jax.tree.unflatten(jax.tree.structure(getattr(state, field)), leaves)
+        return state._replace(**new)
+    if isinstance(state, Mapping):
+        return type(state)({key: again(item) for key, item in state.items()})  # type: ignore[call-arg]
+    if isinstance(state, tuple):
+        items = [again(item) for item in state]
+        return type(state)(*items) if hasattr(state, "_fields") else tuple(items)
+    return [again(item) for item in state] if isinstance(state, list) else state
+
+
+def _host(x: Any) -> np.ndarray[Any, Any]:
+    if isinstance(x, (int, float, np.generic)):
+        return np.asarray(x)
+    return np.asarray(convert(x, "numpy"))

@@ -1,0 +1,87 @@
+"""`Recorder`: the steps of a JAX training written down for `islices.parity`, from within `jax.jit` too.
+
+May import: `jax`, the core, this folder.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax.experimental import io_callback
+
+from islices.backends.jax.memory import Tracer
+from islices.table import Table
+from islices.trajectory import Recorder as Steps
+
+__all__ = ["Recorder"]
+
+
+class Recorder(Steps):
+    """`islices.Recorder` whose `add` and `step` may stand in a function that JAX compiles.
+
+    Parameters
+    ----------
+    folder, every, suffix, overwrite, metadata
+        As `islices.Recorder` has them.
+
+    Raises
+    ------
+    TypeError, ValueError, OSError
+        As of `islices.Recorder`.
+
+    Notes
+    -----
+    What is traced reaches the host by an ordered callback (`jax.experimental.io_callback`), so that a compiled step
+    records as often as it runs, in order; `jax.effects_barrier()` waits for the last. A state of `islices.optim` is
+    recorded as it is, one of optax by `islices.backends.jax.optax.state_of`. SPEC clause 23.
+
+    Examples
+    --------
+    >>> import tempfile, jax, jax.numpy as jnp, islices
+    >>> from islices.backends.jax.recorder import Recorder
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> recorder = Recorder(folder.name)
+    >>> @jax.jit
+    ... def step(table, ids):
+    ...     grad = jax.grad(lambda t: t[ids].sum())(table)
+    ...     recorder.step(batch=ids, tables={"t": table}, gradients={"t": grad})
+    ...     return table - 0.1 * grad
+    >>> table = step(step(jnp.zeros((4, 1)), jnp.array([1])), jnp.array([2]))
+    >>> jax.effects_barrier()
+    >>> islices.parity(folder.name, folder.name).same_bits
+    2
+    """
+
+    def add(self, **positions: Any) -> None:
+        """Note a part of the step under way, traced or not: see `islices.Recorder.add`.
+
+        Parameters
+        ----------
+        **positions
+            As of `islices.Recorder.step`.
+        """
+        self._on_host(positions, super().add)
+
+    def step(self, **positions: Any) -> None:
+        """End a step, within compiled code too: see `islices.Recorder.step`.
+
+        Parameters
+        ----------
+        **positions
+            As of `islices.Recorder.step`.
+        """
+        self._on_host(positions, super().step)
+
+    def _on_host(self, positions: dict[str, Any], write: Any) -> None:
+        told = positions.pop("optimizer", None)
+        extra = {} if told is None else {"optimizer": told}
+        plain = jax.tree.map(_plain, positions, is_leaf=lambda x: isinstance(x, Table))
+        if any(isinstance(x, Tracer) for x in jax.tree.leaves(plain)):
+            io_callback(lambda tree: write(**tree, **extra), None, plain, ordered=True)
+        else:
+            write(**plain, **extra)
+
+
+def _plain(x: Any) -> Any:
+    return x.weights if isinstance(x, Table) else x

@@ -1,0 +1,198 @@
+"""`Recorder`: the steps of `model.fit` written down for `islices.parity`, by a callback, on every backend of Keras.
+
+May import: `keras`, `numpy`, the core, this folder.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from islices.backends.keras.states import state_of
+from islices.backends.keras.stepped import Stepped
+from islices.optim.record import RECORDS
+from islices.registry import find_backend
+from islices.slices import IndexedSlices
+from islices.trajectory import Recorder as Steps
+
+__all__ = ["Recorder"]
+
+#: Optimizers that move the rows alone which a gradient of slices names.
+BY_ROWS = ("sgd", "adagrad")
+
+
+class Recorder(keras.callbacks.Callback):  # type: ignore[misc]
+    """A callback that records each step of `model.fit`: batch, outputs, loss, gradients, clipped ones, tables, state.
+
+    Parameters
+    ----------
+    folder : str or path
+        Where to: see `islices.Recorder`.
+    **options
+        As `islices.Recorder` has them: every, suffix, overwrite, metadata.
+
+    Raises
+    ------
+    TypeError, ValueError, OSError
+        As of `islices.Recorder`.
+
+    Notes
+    -----
+    Steps run eagerly (``run_eagerly``) while they are recorded, since what a compiled step computes is not seen; that
+    rounds as eager code does. Weights have their paths as names. On JAX, where the forward pass is traced for its
+    gradient, outputs and loss are not recorded. What `fit` changed is as it was afterwards. SPEC clause 23.
+
+    Examples
+    --------
+    >>> import tempfile, keras, numpy as np, islices
+    >>> from islices.backends.keras import Recorder
+    >>> model = keras.Sequential([keras.layers.Embedding(9, 2), keras.layers.Flatten(), keras.layers.Dense(1)])
+    >>> model.compile("sgd", "mse")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = model.fit(np.array([[1, 2]]), np.ones((1, 1)), callbacks=[Recorder(folder)], verbose=0)
+    ...     found = islices.parity(folder, folder)
+    >>> len(found.steps), found.same_bits, len(found.pairs)
+    (1, 1, 3)
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], **options: Any) -> None:
+        super().__init__()
+        self.recorder = Steps(folder, **options)
+        self._undo: list[Callable[[], None]] = []
+
+    def add(self, **positions: Any) -> None:
+        """Note more of the step under way: see `islices.Recorder.add`.
+
+        Parameters
+        ----------
+        **positions
+            As of `islices.Recorder.step`.
+        """
+        self.recorder.add(**positions)
+
+    def set_model(self, model: Any) -> None:
+        """Keras calls this before it makes the function of a step."""
+        super().set_model(model)
+        self._restore()
+        self._optimizer = model.optimizer  # on JAX reading `self.model` ends an epoch's state
+        eagerly = model.run_eagerly
+        model.run_eagerly = True
+        model.train_function = None
+
+        def back() -> None:
+            model.run_eagerly, model.train_function = eagerly, None
+
+        self._undo.append(back)
+        self._wrap(model, "train_step", self._train_step)
+        self._wrap(model, "compute_loss", self._compute_loss)
+        self._wrap(model.optimizer, "apply", self._apply)
+        self._wrap(model.optimizer, "_clip_gradients", self._clip)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Everything as it was."""
+        self._restore()
+
+    def _restore(self) -> None:
+        while self._undo:
+            self._undo.pop()()
+
+    def _wrap(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
+        """A method of this one object, with `around` in its place."""
+        method = getattr(owner, name)
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            return around(method, *args, **kwargs)
+
+        object.__setattr__(owner, name, wrapped)
+        self._undo.append(lambda: object.__delattr__(owner, name))
+
+    # ------------------------------------------------------------------ around Keras's methods
+    def _train_step(self, method: Any, *args: Any) -> Any:
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(args[-1])  # on JAX the state stands before the data
+        told = {"x": _arrays(x), "y": _arrays(y), "sample_weight": _arrays(weights)}
+        self.recorder.add(batch={name: part for name, part in told.items() if part is not None})
+        return method(*args)
+
+    def _compute_loss(self, method: Any, *args: Any, **kwargs: Any) -> Any:
+        loss = method(*args, **kwargs)
+        outputs = kwargs.get("y_pred", args[2] if len(args) > 2 else None)
+        if outputs is not None and not _is_traced(loss):
+            self.recorder.add(outputs=_arrays(outputs), loss=_array(loss))
+        return loss
+
+    def _apply(self, method: Any, grads: Sequence[Any], trainable_variables: Any = None) -> Any:
+        optimizer = self._optimizer
+        variables = list(optimizer._trainable_variables if trainable_variables is None else trainable_variables)
+        grads = list(grads)
+        named = {v.path: v for v in variables}
+        if self.recorder.wanted:
+            if not optimizer.built:
+                optimizer.build(variables)
+            self.recorder.add(
+                tables=_values(named), state=_state(optimizer),
+                gradients={v.path: g for v, g in zip(variables, grads, strict=True) if g is not None},
+                optimizer={
+                    v.path: said for v, g in zip(variables, grads, strict=True) if (said := _described(optimizer, g))
+                },
+            )  # fmt: skip
+            self._names = [v.path for v, g in zip(variables, grads, strict=True) if g is not None]
+        result = method(grads, trainable_variables)
+        after = {"tables_after": _values(named), "state_after": _state(optimizer)} if self.recorder.wanted else {}
+        self.recorder.step(**after)
+        return result
+
+    def _clip(self, method: Any, grads: Sequence[Any]) -> Any:
+        clipped = method(grads)
+        if self.recorder.wanted and any(new is not old for new, old in zip(clipped, grads, strict=True)):
+            self.recorder.add(clipped=dict(zip(self._names, clipped, strict=True)))
+        return clipped
+
+
+def _arrays(tree: Any) -> Any:
+    return None if tree is None else keras.tree.map_structure(_array, tree)
+
+
+def _array(x: Any) -> Any:
+    return None if x is None else np.array(keras.ops.convert_to_numpy(x))
+
+
+def _values(named: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _array(v) for name, v in named.items()}
+
+
+def _is_traced(x: Any) -> bool:
+    B = find_backend(x)
+    return B is not None and B.is_traced(x)
+
+
+def _state(optimizer: Any) -> dict[str, Any]:
+    try:
+        return state_of(optimizer)
+    except TypeError:  # an optimizer whose arrays have no names: steps are judged without them
+        return {}
+
+
+def _described(optimizer: Any, gradient: Any) -> dict[str, Any] | None:
+    """What steps a variable, as `islices.optim` describes it; None where it has no such formula."""
+    config, name = optimizer.get_config(), type(optimizer).__name__.lower()
+    record = RECORDS.get(name)
+    preset = None if record is None else record.presets.get("keras")
+    if record is None or preset is None or isinstance(optimizer, Stepped) or config.get("use_ema"):
+        return None
+    if config.get("loss_scale_factor") or config.get("gradient_accumulation_steps"):
+        return None
+    said: dict[str, Any] = {"name": name, "semantics": "keras"}
+    for ours, theirs in record.spelled("keras").items():
+        x = float(optimizer.learning_rate) if ours == "lr" else config.get(theirs)
+        if isinstance(x, (bool, int, float)) and x is not False and ours in preset.defaults:
+            said[ours] = x
+    B = find_backend(gradient)
+    sparse = isinstance(gradient, IndexedSlices) or (B is not None and B.is_native(gradient))
+    plain = type(optimizer).__module__.startswith("keras")
+    lazy = sparse and name in BY_ROWS and not said.get("momentum") and not said.get("weight_decay")
+    said["rows"] = "touched" if lazy else "all"
+    return {**said, "duplicates": "raw"} if sparse and plain and name not in ("adamax", "nadam", "lion") else said

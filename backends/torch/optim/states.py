@@ -1,0 +1,273 @@
+"""The state of torch's optimizers as named arrays, and from them: a training that another framework began goes on.
+
+A state is {tensor: {"step": ..., "m": ..., "v": ...}}, by the names of `islices.optim`'s records, of arrays of any
+framework; Keras's and optax's fronts read and write the same. May import: `numpy`, `torch`, the core, this folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from islices.arguments import show
+from islices.backends.torch.optim.base import RowOptimizer
+from islices.conversion import convert
+from islices.optim.record import RECORDS, Record
+from islices.registry import describe
+
+__all__ = ["describe_optimizer", "start_from", "state_of"]
+
+#: torch's class -> the record of the same formula.
+CLASSES = {**{record.title: record for record in RECORDS.values()}, "SparseAdam": RECORDS["adam"]}
+#: What holds steps and not gradients: (record, semantics) -> the sign; a gradient's buffer is sign / lr times that.
+OF_STEPS = {("sgd", "keras"): -1.0, ("sgd", "mxnet"): -1.0, ("rmsprop", "keras"): 1.0}
+#: Semantics whose momentum is torch's.
+OF_GRADIENTS = ("islices", "torch", "tensorflow", "optax")
+
+
+def record_of(optimizer: Any) -> Record | None:
+    """The record of an optimizer's class, or of torch's that it derives from; None where there is none."""
+    if isinstance(optimizer, RowOptimizer):
+        return RECORDS[optimizer.rule]
+    for base in type(optimizer).__mro__:
+        if base.__module__.startswith("torch.optim") and base.__name__ in CLASSES:
+            return CLASSES[base.__name__]
+    return None
+
+
+def _named(model: Any) -> dict[str, torch.Tensor]:
+    if isinstance(model, torch.nn.Module):
+        return dict(model.named_parameters())
+    if isinstance(model, Mapping) and all(isinstance(p, torch.Tensor) for p in model.values()):
+        return dict(model)
+    raise TypeError(f"model: got {describe(model)}; accepted is a torch.nn.Module, or a dict of names to parameters")
+
+
+def _checked(optimizer: Any) -> Record:
+    record = record_of(optimizer)
+    if record is None:
+        raise TypeError(
+            f"optimizer: got {describe(optimizer)}; accepted are {', '.join(sorted(CLASSES))} of torch.optim and of "
+            "islices.backends.torch.optim"
+        )
+    return record
+
+
+# ---------------------------------------------------------------------- reading
+def state_of(optimizer: Any, model: Any) -> dict[str, dict[str, Any]]:
+    """The state of each parameter as named arrays, for `start_from` of any front.
+
+    Parameters
+    ----------
+    optimizer : torch.optim.Optimizer
+        Of torch.optim or of `islices.backends.torch.optim`; of another class the state comes by its own names.
+    model : torch.nn.Module, or dict of str to Tensor
+        Whose names the parameters get.
+
+    Returns
+    -------
+    dict of str to dict of str to Tensor
+        By the names of `islices.optim`: "step", of shape (1,), "m", "v", "accumulator" ...; without the parameters
+        that no step has been taken on. The optimizer's own arrays, not copies.
+
+    Raises
+    ------
+    TypeError
+        No model.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from islices.backends.torch import state_of
+    >>> layer = torch.nn.Linear(1, 1, bias=False)
+    >>> optimizer = torch.optim.Adagrad(layer.parameters())
+    >>> layer(torch.ones(1, 1)).sum().backward()
+    >>> optimizer.step()
+    >>> {name: x.tolist() for name, x in state_of(optimizer, layer)["weight"].items()}
+    {'step': [1], 'accumulator': [[1.0]]}
+    """
+    record = record_of(optimizer)
+    ours = {} if record is None else {theirs: name for name, theirs in record.stored.items()}
+    skipped = () if record is None else tuple(record.recomputed)
+    found = {}
+    for name, p in _named(model).items():
+        held = optimizer.state.get(p)
+        if held:
+            arrays = {ours.get(key, key): x for key, x in held.items() if key not in skipped and x is not None}
+            found[name] = {key: _step(x) if key == "step" else x for key, x in arrays.items() if _is_array(x)}
+    return found
+
+
+def _is_array(x: Any) -> bool:
+    return isinstance(x, (torch.Tensor, int, float))
+
+
+def _step(x: Any) -> torch.Tensor:
+    return torch.as_tensor(x).detach().to("cpu", torch.int32).reshape(1)
+
+
+def describe_optimizer(
+    optimizer: Any, model: Any, gradients: Mapping[str, torch.Tensor] | None = None
+) -> dict[str, dict[str, Any]]:
+    """What steps each parameter, as `islices.optim` describes it; without those whose formula it does not have."""
+    record = record_of(optimizer)
+    if record is None:
+        return {}
+    names = {id(p): name for name, p in _named(model).items()}
+    found = {}
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            gradient = p.grad if gradients is None else gradients.get(names.get(id(p), ""))
+            sparse = gradient is not None and gradient.layout is torch.sparse_coo
+            if id(p) in names and (said := _described(record, optimizer, group, sparse)) is not None:
+                found[names[id(p)]] = said
+    return found
+
+
+def _described(record: Record, optimizer: Any, group: Mapping[str, Any], sparse: bool) -> dict[str, Any] | None:
+    """A group's formula; None where a number is none, or the records do not have it."""
+    own = isinstance(optimizer, RowOptimizer)
+    semantics = group["semantics"] if own else "torch"
+    if own and (group.get("frozen") is not None or group.get("master")):
+        return None
+    said: dict[str, Any] = {"name": record.name, "semantics": semantics}
+    preset = record.presets.get(semantics)
+    if preset is None:
+        return None
+    for ours, theirs in record.spelled("torch").items():
+        name, bracket, place = theirs.partition("[")
+        x = group.get(name)
+        x = x[int(place[:-1])] if bracket and isinstance(x, (tuple, list)) else x
+        x = x.item() if isinstance(x, torch.Tensor) and x.numel() == 1 else x
+        if x is None or x is False:
+            continue
+        if not isinstance(x, (bool, int, float)):
+            return None
+        if ours in preset.defaults:
+            said[ours] = x
+        elif x:
+            return None
+    if record.name == "adam" and group.get("decoupled_weight_decay") and said.get("weight_decay"):
+        said["name"] = "adamw"
+    if group.get("maximize"):
+        said["maximize"] = True
+    lazy = type(optimizer).__name__ == "SparseAdam" or sparse
+    rows = group["rows"] if own and sparse else "touched" if lazy else "all"
+    return {**said, "rows": rows} if rows else said
+
+
+# ---------------------------------------------------------------------- writing
+def start_from(optimizer: Any, model: Any, states: Any, *, semantics: str = "torch") -> None:
+    """Let an optimizer go on from a state that another framework's optimizer has come to.
+
+    Parameters
+    ----------
+    optimizer : torch.optim.Optimizer
+        Of torch.optim or of `islices.backends.torch.optim`.
+    model : torch.nn.Module, or dict of str to Tensor
+        Whose names the states bear.
+    states : dict of str to dict of str to array
+        Parameter -> {"step": ..., "m": ..., "v": ...}, by the names of `islices.optim`, arrays of any framework: what
+        `state_of` of this front, of Keras's and of optax's return, and `islices.load`. Parameters that are not named
+        keep what they have.
+    semantics : str
+        Whose momentum the arrays hold: of "keras" and "mxnet" it is of steps, with learning rate and sign, and is
+        divided by the group's learning rate as it is now.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Names that the model does not have, arrays that the optimizer does not have, lacks or has in another shape.
+        Nothing has been changed then.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> from islices.backends.torch import start_from
+    >>> layer = torch.nn.Linear(2, 1, bias=False)
+    >>> optimizer = torch.optim.Adam(layer.parameters())
+    >>> zeros = np.zeros((1, 2), np.float32)
+    >>> start_from(optimizer, layer, {"weight": {"step": np.array([3]), "m": zeros, "v": zeros}})
+    >>> sorted(optimizer.state[layer.weight]), float(optimizer.state[layer.weight]["step"])
+    (['exp_avg', 'exp_avg_sq', 'step'], 3.0)
+    """
+    record, named = _checked(optimizer), _named(model)
+    if not isinstance(states, Mapping):
+        raise TypeError(f"states: got {describe(states)}; accepted is a dict of parameters' names to dicts of arrays")
+    groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+    made = []
+    for name, arrays in states.items():
+        if name not in named or id(named[name]) not in groups:
+            known = ", ".join(map(repr, [k for k, p in named.items() if id(p) in groups][:10]))
+            raise ValueError(f"states: got {show(name)}; accepted are parameters that the optimizer steps: {known}")
+        made.append((named[name], _state(optimizer, record, groups[id(named[name])], named[name], arrays,
+                                         f"states[{name!r}]", semantics)))  # fmt: skip
+    for p, state in made:
+        optimizer.state[p] = state
+
+
+def _state(
+    optimizer: Any, record: Record, group: Mapping[str, Any], p: torch.Tensor, arrays: Any, place: str, semantics: str
+) -> dict[str, Any]:
+    if not isinstance(arrays, Mapping):
+        raise TypeError(f"{place}: got {describe(arrays)}; accepted is a dict of arrays")
+    own = isinstance(optimizer, RowOptimizer)
+    said = _described(record, optimizer, group, False) or {"name": record.name, "semantics": "torch"}
+    hyper = {k: x for k, x in said.items() if k not in ("name", "semantics", "rows", "maximize")}
+    specs = RECORDS[said["name"]].states(hyper, said["semantics"], rows="all")
+    wanted = [spec.name for spec in specs]
+    given = {key: _host(x, f"{place}[{key!r}]") for key, x in arrays.items()}
+    unknown = next((key for key in given if key not in ("step", "master", *wanted)), None)
+    lacking = next((key for key in ("step", *wanted) if key not in given), None)
+    if unknown is not None or lacking is not None:
+        came = f"the array {show(unknown)}" if unknown is not None else f"no {lacking!r}"
+        raise ValueError(f"{place}: got {came}; accepted are {', '.join(map(repr, ('step', *wanted)))}")
+    count = given["step"]
+    if count.size != 1 or not float(count.reshape(())) >= 0:
+        raise ValueError(f"{place}['step']: got shape {count.shape}; accepted is one number >= 0")
+    steps = int(count.reshape(()))
+    state: dict[str, Any] = {} if record.name == "sgd" and not own else {"step": _count(optimizer, steps, own)}
+    for key in wanted:
+        x = _momentum(given[key], record, group, semantics, place) if key == "momentum" else given[key]
+        rowwise = own and x.shape == tuple(p.shape[:1])
+        if x.shape != tuple(p.shape) and not rowwise:
+            raise ValueError(f"{place}[{key!r}]: got shape {x.shape}; accepted for the parameter is {tuple(p.shape)}")
+        dtype = torch.float32 if own and p.dtype in (torch.float16, torch.bfloat16) else p.dtype
+        state[record.stored.get(key, key)] = torch.tensor(x, device=p.device, dtype=dtype)
+    for key, function in () if own else record.recomputed.items():
+        state[key] = torch.tensor(function(hyper, steps), dtype=torch.float32)
+    return state
+
+
+def _host(x: Any, place: str) -> np.ndarray[Any, Any]:
+    if isinstance(x, (int, float, np.generic)):
+        return np.asarray(x)
+    try:
+        found = np.asarray(convert(x, "numpy"))
+    except TypeError as error:
+        raise TypeError(f"{place}: {error}") from None
+    return found.astype(np.float32) if found.dtype.kind == "V" else found
+
+
+def _count(optimizer: Any, steps: int, own: bool) -> Any:
+    """A step count in the form that the class keeps."""
+    if own:
+        return torch.tensor([steps], dtype=torch.int32)
+    return steps if type(optimizer).__name__ == "SparseAdam" else torch.tensor(float(steps))
+
+
+def _momentum(
+    x: np.ndarray[Any, Any], record: Record, group: Mapping[str, Any], semantics: str, place: str
+) -> np.ndarray[Any, Any]:
+    if semantics in OF_GRADIENTS:
+        return x
+    sign = OF_STEPS.get((record.name, semantics))
+    if sign is None:
+        raise ValueError(
+            f"semantics: got {show(semantics)} for {place}['momentum'] of {record.name}; accepted are "
+            f"{', '.join(map(repr, (*OF_GRADIENTS, *(s for name, s in OF_STEPS if name == record.name))))}"
+        )
+    return x * (sign / float(group["lr"]))

@@ -1,0 +1,145 @@
+"""`Recorder`: the steps of a torch training written down for `islices.parity`, by hooks of model and optimizer.
+
+May import: `torch`, the core, `islices.backends.torch.optim`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any, Self
+
+import torch
+
+from islices.backends.torch.optim.states import describe_optimizer, state_of
+from islices.registry import describe
+from islices.trajectory import Recorder as Steps
+
+__all__ = ["Recorder"]
+
+
+class Recorder(Steps):
+    """Record a training loop as it stands: batch, outputs, gradients before and after clipping, tables, state.
+
+    Parameters
+    ----------
+    folder : str or path
+        Where to: see `islices.Recorder`.
+    model : torch.nn.Module
+    optimizer : torch.optim.Optimizer
+        torch's own, or one of `islices.backends.torch.optim`. Parameters are named as in the model.
+    **options
+        As `islices.Recorder` has them: every, suffix, overwrite, metadata.
+
+    Raises
+    ------
+    TypeError, ValueError
+        No model, no optimizer, or parameters of the optimizer that the model does not have.
+
+    Notes
+    -----
+    A step is what `optimizer.step()` ends. The batch is what the model was called with while gradients were recorded,
+    the outputs what it returned: of several calls in a step all. The gradient is taken when backward has added it up,
+    and when the optimizer begins: where the two differ, something has clipped between. A loss is not seen by hooks:
+    ``recorder.add(loss=loss)`` notes it. Gradients under `GradScaler` are those of the scaled loss. SPEC clause 23.
+
+    Examples
+    --------
+    >>> import tempfile, torch, islices
+    >>> from islices.backends.torch import Recorder
+    >>> model = torch.nn.Sequential(torch.nn.Embedding(9, 2, sparse=True))
+    >>> optimizer = torch.optim.SparseAdam(model.parameters())
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with Recorder(folder, model, optimizer):
+    ...         model(torch.tensor([3, 5])).sum().backward()
+    ...         optimizer.step()
+    ...     found = islices.parity(folder, folder)
+    >>> list(found.pairs), found.same_bits
+    (['0.weight'], 1)
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], model: Any, optimizer: Any, **options: Any) -> None:
+        if not isinstance(model, torch.nn.Module):
+            raise TypeError(f"model: got {describe(model)}; accepted is a torch.nn.Module")
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise TypeError(f"optimizer: got {describe(optimizer)}; accepted is a torch.optim.Optimizer")
+        self._model, self._optimizer = model, optimizer
+        stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        self._names = {name: p for name, p in model.named_parameters() if id(p) in stepped}
+        if len(self._names) < len(stepped):
+            raise ValueError(
+                f"optimizer: got {len(stepped)} parameters, of which the model has {len(self._names)}; accepted are "
+                "the model's own"
+            )
+        super().__init__(folder, **options)
+        self._handles: list[Any] = []
+        self._calls: list[tuple[Any, Any]] = []
+        self._raw: dict[str, torch.Tensor] = {}
+
+    def __enter__(self) -> Self:
+        self._handles = [
+            self._model.register_forward_hook(self._called, with_kwargs=True),
+            self._optimizer.register_step_pre_hook(self._begins),
+            self._optimizer.register_step_post_hook(self._ended),
+            *(p.register_post_accumulate_grad_hook(self._keep(name)) for name, p in self._names.items()),
+        ]
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        while self._handles:
+            self._handles.pop().remove()
+        self._calls.clear()
+        self._raw.clear()
+        super().__exit__(*raised)
+
+    # ------------------------------------------------------------------ hooks
+    def _called(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+        if torch.is_grad_enabled() and self.wanted:
+            self._calls.append(([*_tensors(args), *_tensors(kwargs)], list(_tensors(output))))
+
+    def _keep(self, name: str) -> Any:
+        def keep(p: torch.Tensor) -> None:
+            if self.wanted and p.grad is not None:
+                self._raw[name] = p.grad.detach().clone()
+
+        return keep
+
+    def _begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not self.wanted:
+            return
+        applied = {name: p.grad for name, p in self._names.items() if p.grad is not None}
+        raw = {name: self._raw.get(name, x) for name, x in applied.items()}
+        self.add(
+            tables=self._names, state=state_of(optimizer, self._names), gradients=raw,
+            optimizer=describe_optimizer(optimizer, self._names, applied),
+        )  # fmt: skip
+        if any(not _same(raw[name], x) for name, x in applied.items()):
+            self.add(clipped=applied)
+        if self._calls:
+            one = len(self._calls) == 1
+            batch, outputs = zip(*self._calls, strict=True)
+            self.add(batch=batch[0] if one else list(batch), outputs=outputs[0] if one else list(outputs))
+
+    def _ended(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        after = {"tables_after": self._names, "state_after": state_of(optimizer, self._names)} if self.wanted else {}
+        self._calls.clear()
+        self._raw.clear()
+        self.step(**after)
+
+
+def _tensors(x: Any) -> Iterator[torch.Tensor]:
+    """The tensors in nested tuples, lists and dicts."""
+    if isinstance(x, torch.Tensor):
+        yield x.detach().clone()
+    elif isinstance(x, (list, tuple, dict)):
+        for item in x.values() if isinstance(x, dict) else x:
+            yield from _tensors(item)
+
+
+def _same(x: torch.Tensor, y: torch.Tensor) -> bool:
+    if x.layout != y.layout:
+        return False
+    if x.layout is torch.sparse_coo:
+        pairs = [(x._indices(), y._indices()), (x._values(), y._values())]
+        return all(p.shape == q.shape and torch.equal(p, q) for p, q in pairs)
+    return torch.equal(x, y)

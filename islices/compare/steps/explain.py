@@ -1,0 +1,125 @@
+"""Why two steps differ: what each side's step was made by, and in what the two differ.
+
+Each side is explained by itself (`islices.compare.steps.identify`); of all pairs of what explains them that is taken
+which differs least. A difference is named only if the step would be another without it, on enough elements. May
+import: numpy, `islices.compare`, the core.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from islices.compare.evidence import ENOUGH
+from islices.compare.explanation import Explanation, Finding
+from islices.compare.steps.elements import Elements, Taken, sample
+from islices.compare.steps.identify import confirmed, recipes
+from islices.compare.steps.recipe import Recipe, bound, stepped
+from islices.compare.steps.traits import CLOSE, TRAITS, Trait
+
+__all__ = ["Side", "explain_sides"]
+
+#: Pairs of recipes that are looked at closely, and what a trait weighs in bits.
+PAIRS, WEIGHT = 12, 12.0
+#: Bits by which another explanation may be less likely than the first and still be told.
+NEAR = 18.0
+#: Explanations that are told: others that need as few traits.
+TOLD = 3
+
+
+class Side(NamedTuple):
+    """The steps of all tensors of a side, and how many were taken before."""
+
+    tensors: Sequence[Taken]
+    steps: int
+
+
+def explain_sides(a: Side, b: Side) -> tuple[Explanation, ...]:
+    """What makes the steps differ, the likeliest first; nothing where a side's step is none that is known."""
+    found = recipes(*a)
+    others = recipes(*b) if found else []
+    if not others:
+        return ()
+    ea, eb = sample(a.tensors), sample(b.tensors)
+    pairs = sorted(((_distance(x, y), k, x, y) for k, (x, y) in enumerate(_all(found, others))), key=lambda p: p[:2])
+    told: list[Explanation] = []
+    least = math.inf
+    for distance, _, x, y in pairs[:PAIRS]:
+        if told and (distance > least + NEAR or len(told) == TOLD):
+            break
+        e = _explained(x, y, ea, eb, a.steps, b.steps)
+        if e is None or any(e.names == other.names for other in told):
+            continue
+        if not (confirmed(x, *a) and confirmed(y, *b)):
+            continue
+        least = min(least, distance)
+        told.append(e)
+    fewest = min((len(e.causes) for e in told), default=0)
+    return tuple(e for e in told if len(e.causes) == fewest)
+
+
+def _all(found: Sequence[Recipe], others: Sequence[Recipe]) -> list[tuple[Recipe, Recipe]]:
+    return [(x, y) for x in found for y in others]
+
+
+def _distance(x: Recipe, y: Recipe) -> float:
+    """Bits: the traits in which two recipes differ, and what was read off the data for each."""
+    apart = sum(t.weight for t in TRAITS if t.differs(x, y))
+    return WEIGHT * apart + x.bits + y.bits
+
+
+def _explained(
+    x: Recipe, y: Recipe, ea: Elements, eb: Elements, steps_a: int, steps_b: int
+) -> Explanation | None:
+    """The traits that matter of those in which two recipes differ; None where they say too little."""
+    apart = [t for t in TRAITS if t.differs(x, y)]
+    if any(t.name == "optimizer" for t in apart):
+        apart = [t for t in apart if t.name in ("optimizer", "weight_decay", "sign")]
+    told: list[tuple[Trait, float]] = []
+    for t in apart:
+        bits = max(_bits(x, t.take(x, y), ea, steps_a), _bits(y, t.take(y, x), eb, steps_b))
+        if bits >= ENOUGH:
+            told.append((t, bits))
+    if not told or not _suffices([t for t, _ in told], x, y, ea, steps_a):
+        return None
+    findings = tuple(
+        Finding(t.name, t.says(x, y), {"a": t.of(x), "b": t.of(y), "step": [_details(x), _details(y)]}) for t, _ in told
+    )
+    return Explanation(findings, False, round(min(bits for _, bits in told) - max(x.bits, y.bits), 1))
+
+
+def _details(r: Recipe) -> dict[str, object]:
+    return {
+        "optimizer": r.name, "semantics": r.semantics, "rows": r.rows, "duplicates": r.duplicates, **dict(r.hyper)
+    }  # fmt: skip
+
+
+def _bits(r: Recipe, other: Recipe, e: Elements, steps: int) -> float:
+    """What tells a recipe from another: the elements that would come out otherwise."""
+    try:
+        made, instead = stepped(r, e, steps)[0], stepped(other, e, steps)[0]
+    except (ValueError, KeyError):  # the formula has no such trait: what it makes then is not known
+        return 0.0
+    limit = bound(r, e, steps, made)
+    with np.errstate(all="ignore"):
+        bits = np.clip(np.nan_to_num(np.log2(np.abs(made - instead) / limit), nan=0.0, neginf=0.0), 0.0, e.precision)
+    _, first = np.unique(np.stack([e.after, e.g]), axis=1, return_index=True)
+    bits = bits[first]
+    return float(bits.sum()) if (bits > 0).sum() >= 2 else 0.0
+
+
+def _suffices(traits: Sequence[Trait], x: Recipe, y: Recipe, e: Elements, steps: int) -> bool:
+    """Whether the other's step is this one's with these traits of this one: nothing else differs."""
+    for t in traits:
+        y = t.take(y, x)
+    rate, own = float(y.get("lr")), float(x.get("lr"))
+    if abs(rate - own) <= CLOSE * own:  # numbers that a semantics rounds otherwise
+        y = y.having(lr=own)
+    y = replace(y, rows=y.rows if y.rows in y.formula.rows else x.rows)
+    made, instead = stepped(x, e, steps)[0], stepped(y, e, steps)[0]
+    near = np.abs(made - instead) <= 2 * bound(x, e, steps, made) + CLOSE * np.abs(made - e.w)
+    return bool((near | (made == instead)).all())

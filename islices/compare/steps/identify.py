@@ -1,0 +1,232 @@
+"""Which optimizers make the step that a side has taken: all of `islices.optim`, under every semantics.
+
+What has fewer numbers of its own is tried first. May import: numpy, `islices.compare`, `islices.optim`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations, product
+from typing import NamedTuple
+
+import numpy as np
+
+import islices.optim  # noqa: F401  # its records
+from islices.compare.steps.elements import Elements, Taken, blocks, part_of, sample
+from islices.compare.steps.fit import fitted, holds, rated, rounded_numbers
+from islices.compare.steps.recipe import Recipe, stepped
+from islices.optim.record import RECORDS
+
+__all__ = ["confirmed", "recipes"]
+
+#: AdamW is Adam with a decay of another kind.
+SKIPPED = ("adamw",)
+#: Bits of numbers that are as short as people write them: then nothing with more numbers is looked for.
+SHORT = 20.0
+#: Elements that numbers are first fitted to.
+FEW = 96
+EPSILONS = (1e-10, 1e-8, 1e-7, 1e-6, 1e-5)
+#: What numbers beside the learning rate begin with, where they are read off the elements.
+#: Bits that speak against an optimizer that few people use.
+PRIOR = {"rmsprop": 4.0, "adamax": 6.0, "nadam": 6.0, "ftrl": 8.0, "lion": 6.0, "rowwise_adagrad": 4.0}
+STARTS = {
+    "eps": (1e-7, 1e-3), "initial_accumulator": (0.1,), "weight_decay": (1e-2, 1e-5), "momentum": (0.9,),
+    "beta1": (0.9,), "beta2": (0.999,), "rho": (0.9,),
+}  # fmt: skip
+#: Numbers that a state which is not known leaves without effect.
+BY_STATE = ("momentum", "beta1", "beta2", "rho")
+
+
+class Variant(NamedTuple):
+    """What is changed of a recipe, and the numbers that are read off then."""
+
+    numbers: tuple[str, ...] = ()
+    decay: str = ""
+    corrected: bool = True
+
+
+def recipes(tensors: Sequence[Taken], steps: int) -> list[Recipe]:
+    """The recipes that make a sample of a side's elements, the plainest kind of them: fewest numbers of their own."""
+    e = sample(tensors)
+    if not e.eps or np.array_equal(e.w, e.after):
+        return []
+    look = _looked_at(e)
+    plain = list(_structures(look, steps)) if look.ups else []
+    found: list[Recipe] = []
+    for variants in _stages(e):
+        found += [r for v in variants for p in plain if (r := _tried(p, v, look, steps))]
+        if min((r.bits for r in found), default=np.inf) <= SHORT:
+            break
+    return found
+
+
+class Look(NamedTuple):
+    """A side's elements, a few of them, and what shows at once: whether rows that the gradient does not name have
+    moved, whether there are such rows, and which signs of the gradient the step may have followed."""
+
+    e: Elements
+    few: Elements
+    elsewhere: bool
+    others: bool
+    ups: tuple[bool, ...]
+
+
+def _looked_at(e: Elements) -> Look:
+    """Without a state a step goes against its gradient, and a decay towards zero: where both agree, so does the step."""
+    moved = e.after != e.w
+    others = ~e.named
+    ups = []
+    step = np.where(np.abs(e.after - e.w) > 2 * e.eps * np.abs(e.w), np.sign(e.after - e.w), 0.0)
+    for up in (False, True):
+        g = np.sign(-e.g if up else e.g)
+        agree = (e.count == 1) & ((g == np.sign(e.w)) | (g == 0) | (e.w == 0))
+        wanted = np.where(g == 0, np.sign(e.w), g)[agree]
+        if e.state or not (step[agree] * wanted > 0).any():
+            ups.append(up)
+    few = np.unique(np.argsort(np.abs(e.g), kind="stable")[np.linspace(0, len(e.g) - 1, FEW).astype(np.int64)])
+    return Look(e, part_of(e, few), bool((moved & others).any()), bool(others.any()), tuple(ups))
+
+
+def confirmed(recipe: Recipe, tensors: Sequence[Taken], steps: int) -> bool:
+    """Whether a recipe makes the whole tables."""
+    return all(holds(recipe, e, steps) for e in blocks(tensors))
+
+
+def _stages(e: Elements) -> Iterator[list[Variant]]:
+    known = BY_STATE if e.state else ()
+    one = [Variant((name,)) for name in ("eps", "initial_accumulator", *known)]
+    decays = [Variant(("weight_decay",), kind) for kind in ("coupled", "decoupled")]
+    yield [Variant(), Variant(corrected=False)]
+    yield [*one, *decays]
+    two = [Variant(pair) for pair in combinations(("eps", "initial_accumulator", *known), 2)]
+    decayed = [v._replace(numbers=(*v.numbers, w.numbers[0])) for v, w in product(decays, one)]
+    yield [*two, *decayed, *(v._replace(corrected=False) for v in (*one, *decays))]
+
+
+def _structures(look: Look, steps: int) -> Iterator[Recipe]:
+    """Every formula that may be, once each: those that make the same step of the same numbers are one."""
+    e = look.e
+    seen: set[tuple[object, ...]] = set()
+    for name, record in RECORDS.items():
+        if name in SKIPPED:
+            continue
+        for semantics, preset in record.presets.items():
+            for rows, duplicates, options, up in product(_rows(look), _duplicates(e), _options(name, e), look.ups):
+                hyper = {**preset.defaults, "lr": 1.0, **options}
+                hyper = {k: v for k, v in hyper.items() if k not in ("weight_decay", "lr_decay")}
+                if any(k not in preset.defaults for k in options):
+                    continue
+                recipe = Recipe(name, semantics, rows, duplicates, tuple(hyper.items()), up=up, bits=PRIOR.get(name, 0.0))
+                try:
+                    formula = recipe.formula
+                except ValueError:  # this semantics has no such formula
+                    continue
+                if rows not in formula.rows or formula.raw != (duplicates == "raw"):
+                    continue
+                names = {spec.name for spec in formula.state}
+                if (e.state and names != set(e.state)) or (not e.state and steps and names):
+                    continue
+                look_alike = _alike(recipe, look.few, steps)
+                if look_alike not in seen:
+                    seen.add(look_alike)
+                    yield recipe
+
+
+def _rows(look: Look) -> tuple[str, ...]:
+    return ("all",) if look.elsewhere else ("touched", "all")
+
+
+def _alike(recipe: Recipe, e: Elements, steps: int) -> tuple[object, ...]:
+    """What tells a formula from others: what it makes of the same numbers, to nine digits."""
+    same = {"lr": 1e-2, "eps": 1e-3, "initial_accumulator": 1e-2, "rho": 0.9, "beta1": 0.9, "beta2": 0.999}
+    alike = recipe.having(**{k: v for k, v in same.items() if recipe.get(k) is not None})
+    after, _ = stepped(alike, e, steps)
+    some = [f"{x:.8e}" for x in (after - e.w)[:: max(1, len(after) // 32)].tolist()]
+    own = tuple((k, v) for k, v in recipe.hyper if v and k not in same and k not in ("lr", "momentum_decay"))
+    rows = recipe.rows if e.state else ""
+    return (recipe.name, rows, own, *some)
+
+
+def _duplicates(e: Elements) -> tuple[str, ...]:
+    return ("sum", "raw", "last") if (e.count > 1).any() else ("sum",)
+
+
+def _options(name: str, e: Elements) -> list[dict[str, bool | float]]:
+    """What a formula is chosen by, as far as the state says."""
+    if name == "adam" and "v_max" in e.state:
+        return [{"amsgrad": True}]
+    if name == "sgd" and "momentum" in e.state:
+        return [{"momentum": 0.9, "nesterov": False}, {"momentum": 0.9, "nesterov": True}, {"momentum": 0.9}]
+    if name == "rmsprop" and e.state:
+        momentum = 0.9 if "momentum" in e.state else 0.0
+        return [{"momentum": momentum, "centered": "mean" in e.state}]
+    return [{"momentum": 0.0}] if name == "rmsprop" else [{}]
+
+
+# ---------------------------------------------------------------------- a formula and its numbers
+def _tried(plain: Recipe, variant: Variant, look: Look, steps: int) -> Recipe | None:
+    """The recipe with the numbers that make the elements; None where none do."""
+    if any(n != "weight_decay" and plain.get(n) is None for n in variant.numbers):
+        return None
+    if not variant.corrected and not _has_corrections(plain):
+        return None
+    if not look.e.state and look.others and _moves_others(plain, variant) != look.elsewhere:
+        return None
+    recipe = replace(plain, decay=variant.decay, corrected=variant.corrected)
+    numbers = variant.numbers or (("lr",) if recipe.name == "ftrl" else ())
+    if not numbers:
+        return _with_constants(recipe, look, steps)
+    for values in product(*(STARTS[n] for n in numbers if n != "lr")):
+        starts = dict(zip([n for n in numbers if n != "lr"], values, strict=True))
+        here = recipe.having(**starts)
+        rate = _first_rate(here, look.few, steps)
+        found = None if rate is None else fitted(here, look.few, steps, {"lr": rate, **starts})
+        if found:
+            found = fitted(found, look.e, steps, {n: float(found.get(n)) for n in ("lr", *starts)})
+        if found and (r := rounded_numbers(found, look.e, steps, ("lr", *starts))):
+            return r
+    return None
+
+
+def _moves_others(plain: Recipe, variant: Variant) -> bool:
+    """Whether rows without a gradient move, where there is no state yet."""
+    return bool(variant.decay) and plain.rows == "all"
+
+
+def _with_constants(recipe: Recipe, look: Look, steps: int) -> Recipe | None:
+    """With the learning rate read off, and the others those that people use."""
+    default = recipe.get("eps")
+    others = [None] if default is None else [default, *(x for x in EPSILONS if x != default)]
+    best: Recipe | None = None
+    for eps, constants in product(others, _constants(recipe)):
+        here = recipe.having(**({} if eps is None else {"eps": eps}), **constants)
+        if rated(here, look.few, steps) is None:
+            continue
+        found = rated(here, look.e, steps)
+        if found and (r := rounded_numbers(found, look.e, steps, ("lr",))):
+            r = replace(r, bits=r.bits + 3.0 * (eps != default) + 3.0 * bool(constants))
+            if best is None or r.bits < best.bits:
+                best = r
+    return best
+
+
+def _constants(recipe: Recipe) -> list[dict[str, float]]:
+    out: list[dict[str, float]] = [{}]
+    for name, values in {"initial_accumulator": (0.0, 0.1), "rho": (0.9, 0.99)}.items():
+        own = recipe.get(name)
+        if own is not None:
+            out += [{name: x} for x in values if x != own]
+    return out
+
+
+def _has_corrections(recipe: Recipe) -> bool:
+    return recipe.name in ("adam", "adamax")
+
+
+def _first_rate(recipe: Recipe, e: Elements, steps: int) -> float | None:
+    """About the learning rate that fits best; where the others are wrong yet, it is only a beginning."""
+    after, _ = stepped(recipe.having(lr=1e-6), e, steps)
+    one, other = np.abs(after - e.w), np.abs(e.after - e.w)
+    some = np.isfinite(one) & (one > 0)
+    return 1e-6 * float(np.median(other[some])) / float(np.median(one[some])) if some.any() else None

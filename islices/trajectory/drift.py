@@ -1,0 +1,136 @@
+"""How far two sides are apart at a position, and how far rounding may have brought them there.
+
+**What tables give: outputs, loss, gradients.** Frameworks sum in other orders and by other functions: `ARITHMETIC` eps
+of a tensor's 2-norm, as `diff` grants models (SPEC clause 22), and `FLOOR` eps of the norm of all tensors at that
+position together, since a tensor may be a sum that cancels. Tables that rounding has already moved apart give other
+gradients: their relative distance d, over the rows that the step's gradients name, may grow by a factor `GROWTH`. Above
+`MOST` such a position is no longer judged, which is said; the steps themselves still are.
+
+**Clipping** is a projection: it brings two gradients no further apart than they were, in the 2-norm.
+
+**A step** is judged element by element. Where the formula is known (`islices.trajectory.replay`) both results have been
+computed from the same numbers: allowed are `ROUNDINGS` + k eps of the tensor's largest movement so far, after k steps,
+and the rounding of the table itself. Where it is not, the two steps began with gradients and states that are a relative
+r apart in this element: twice that, of the tensor's largest movement, is allowed besides. An element whose gradient has
+cancelled has an r near 1: nothing is asked of it, for adagrad and adam take full steps in the direction of rounding.
+
+May import: `numpy`, the core below `islices.io`, `islices.compare.evidence`, `islices.compare.stored`,
+`islices.trajectory.steps`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from islices.compare.evidence import MOST_SLACK, PRECISION
+from islices.compare.stored import contained, nonzero_rows, read, wide
+from islices.trajectory.steps import Leaf, Leaves
+
+__all__ = [
+    "ARITHMETIC", "FLOOR", "GROWTH", "MOST", "ROUNDINGS", "Beside", "beside", "distances", "eps_of", "norm", "relative",
+    "same_values",
+]  # fmt: skip
+
+Array = np.ndarray[Any, Any]
+
+#: eps of a tensor's norm that two models' arithmetic may differ by.
+ARITHMETIC = 256.0
+#: eps of the norm of all tensors that stand at one position.
+FLOOR = 8.0
+#: By how much a relative distance of tables may grow on its way to outputs and gradients.
+GROWTH = 1024.0
+#: The largest relative distance that any of this may excuse.
+MOST = MOST_SLACK
+#: eps of a movement by which two computations of one step's formula may differ.
+ROUNDINGS = 64.0
+
+
+@dataclass(frozen=True, eq=False)
+class Beside:
+    """Two leaves, row beside row, in float64: the rows that either holds, duplicates summed."""
+
+    ids: Array
+    x: Array
+    y: Array
+    eps: float
+
+    @property
+    def apart(self) -> Array:
+        """|x - y|; 0 where both are NaN or the same infinity, infinite where one of them is no number."""
+        with np.errstate(invalid="ignore"):
+            found = np.abs(self.x - self.y)
+            same = (self.x == self.y) | ((self.x != self.x) & (self.y != self.y))
+        out: Array = np.where(same, 0.0, np.nan_to_num(found, nan=np.inf, posinf=np.inf))
+        return out
+
+
+def beside(x: Leaf, y: Leaf) -> Beside | None:
+    """Two leaves' rows beside one another; None where their shapes differ."""
+    a, b = read(x, "", "a"), read(y, "", "b")
+    if a.row_shape != b.row_shape or (len(a.shape) != len(b.shape)):
+        return None
+    if a.shape[:1] != b.shape[:1] and None not in (*a.shape[:1], *b.shape[:1]):
+        return None
+    eps = max(eps_of(a.dtype), eps_of(b.dtype))
+    if not a.sparse and not b.sparse:
+        return Beside(a.ids, wide(a.values), wide(b.values), eps)
+    rows = [s.ids if s.sparse else s.ids[nonzero_rows(s.values)] for s in (a, b)]
+    ids = np.union1d(*rows)
+    sides = []
+    for s in (a, b):
+        out = np.zeros((len(ids), *s.row_shape))
+        there = contained(ids, s.ids)
+        out[there] = wide(s.values[np.searchsorted(s.ids, ids[there])])
+        sides.append(out)
+    return Beside(ids, sides[0], sides[1], eps)
+
+
+def eps_of(dtype: str) -> float:
+    """The spacing of a type at 1; 0 for whole numbers."""
+    known = {"float16", "bfloat16", "float32", "float64"}
+    return float(2.0 ** (1 - PRECISION[dtype])) if dtype in known else 0.0
+
+
+def same_values(x: Leaf, y: Leaf) -> bool:
+    """Whether two leaves denote the same numbers, whatever their types."""
+    pair = beside(x, y)
+    return pair is not None and not pair.apart.any()
+
+
+def norm(x: Array) -> float:
+    """The 2-norm of all elements, without overflow."""
+    top = float(np.abs(x).max(initial=0.0))
+    if not 0 < top < math.inf:
+        return top
+    return top * float(np.linalg.norm((x / top).ravel()))
+
+
+def relative(pair: Beside) -> Array:
+    """|x - y| / max(|x|, |y|), element by element; 0 where they are equal."""
+    apart = pair.apart
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = apart / np.maximum(np.abs(pair.x), np.abs(pair.y))
+    out: Array = np.where(apart > 0, np.nan_to_num(found, nan=1.0, posinf=1.0), 0.0)
+    return out
+
+
+def distances(a: Leaves, b: Leaves) -> dict[str, tuple[float, float, float]]:
+    """name -> (norm of the difference, norm of the larger side, eps), of the tensors that both have."""
+    found = {}
+    for name in a:
+        if name not in b:
+            continue
+        pair = beside(a[name], b[name])
+        if pair is None:
+            found[name] = (math.inf, 0.0, 0.0)
+        else:
+            found[name] = (norm(pair.apart), max(_finite_norm(pair.x), _finite_norm(pair.y)), pair.eps)
+    return found
+
+
+def _finite_norm(x: Array) -> float:
+    return norm(np.where(np.isfinite(x), x, 0.0))

@@ -1,0 +1,191 @@
+"""One step of two sides: position by position, the first that rounding does not explain (`islices.trajectory.drift`).
+
+May import: `numpy`, the core below `islices.io`, this folder.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from islices.dtypes import dtype_name
+from islices.trajectory.drift import ARITHMETIC, FLOOR, GROWTH, MOST, distances, eps_of, norm, same_values
+from islices.trajectory.moves import Moves
+from islices.trajectory.steps import Leaves, Step, rows_named
+from islices.trajectory.verdict import Found, Verdict
+
+__all__ = ["Judge"]
+
+
+class Judge:
+    """Judges the steps of two sides, one after the other; b's bear a's names (`islices.trajectory.pairing`).
+
+    Parameters
+    ----------
+    optimizers : (mapping, mapping)
+        What the caller says steps a's and b's tensors: by name, "" for all.
+    ignored : set of str
+        Positions that are not judged.
+    """
+
+    def __init__(self, optimizers: tuple[Mapping[str, Any], Mapping[str, Any]], ignored: frozenset[str]) -> None:
+        self.ignored = ignored
+        self.moves = Moves(optimizers)
+        self.count = 0
+
+    def step(self, a: Step, b: Step, *, follows: bool) -> Verdict:
+        """The verdict on a step; follows: the one before it is the one that was judged last."""
+        first = self.count == 0
+        self.count += 1
+        said = Verdict(a.number, same_bits=_same_bits(a, b))
+        said.loss = (_number(a.get("loss")), _number(b.get("loss")))
+        said.drift, said.gap = self._drift(a, b), _gap(a.get("tables_after"), b.get("tables_after"))
+        for position, found in self._positions(a, b, said, first, follows):
+            if position in self.ignored:
+                continue
+            said.positions[position] = found
+            if found.judged and not found.share <= 1:
+                said.stop = position
+                break
+        return said
+
+    def _positions(self, a: Step, b: Step, said: Verdict, first: bool, follows: bool) -> Iterator[tuple[str, Found]]:
+        if (pair := _both(a, b, "batch")) is not None:
+            yield "batch", _batch(*pair)
+        if first and (found := _start(a, b)) is not None:
+            yield "start", found
+        for position in ("outputs", "loss", "gradients"):
+            if (pair := _both(a, b, position)) is not None:
+                least = _coarsest(a, b) if position == "loss" else 0.0
+                yield position, _by_norm(*pair, said.drift, least)
+        if "clipped" in a.trees or "clipped" in b.trees:
+            raw, clipped = _both(a, b, "gradients"), (rows_named(a), rows_named(b))
+            if clipped[0] and clipped[1]:
+                yield "clipped", _clipped(raw, clipped[0], clipped[1], said.drift)
+        yield from self.moves.judge(a, b, follows=follows)
+
+    @property
+    def notes(self) -> list[str]:
+        """What is to be said of how steps were judged."""
+        return self.moves.notes
+
+    @staticmethod
+    def _drift(a: Step, b: Step) -> float:
+        pair = _both(a, b, "tables")
+        if pair is None:
+            return 0.0
+        away = size = 0.0
+        for name in pair[0].keys() & pair[1].keys():
+            x, y = (side[name] for side in pair)
+            if not isinstance(x, np.ndarray) or not isinstance(y, np.ndarray) or x.shape != y.shape:
+                continue
+            rows = [rows_of_gradient(side, name, len(x) if x.ndim else 1) for side in (a, b)]
+            if rows[0] is not None and rows[1] is not None:
+                some = np.union1d(rows[0], rows[1])
+                x, y = x[some], y[some]
+            p, q = x.astype(np.float64), y.astype(np.float64)
+            with np.errstate(invalid="ignore", over="ignore"):
+                away = math.hypot(away, norm(np.nan_to_num(p - q)))
+            size = math.hypot(size, norm(np.nan_to_num(p)))
+        return away / size if size else 0.0 if not away else math.inf
+
+
+def rows_of_gradient(step: Step, name: str, rows: int) -> Any:
+    """The rows that a tensor's gradient names; None for a dense one, or none."""
+    x = rows_named(step).get(name)
+    return None if x is None or isinstance(x, np.ndarray) or not rows else np.unique(x.indices)
+
+
+# ---------------------------------------------------------------------- single positions
+def _both(a: Step, b: Step, position: str) -> tuple[Leaves, Leaves] | None:
+    x, y = a.get(position), b.get(position)
+    return None if x is None or y is None or not (x.keys() & y.keys()) else (x, y)
+
+
+def _batch(a: Leaves, b: Leaves) -> Found:
+    """Of two types, int32 and int64, the same numbers are the same batch."""
+    for name in a:
+        if name in b and not same_values(a[name], b[name]):
+            return Found(1.0, 0.0, name)
+    return Found(0.0, 0.0, "")
+
+
+def _start(a: Step, b: Step) -> Found | None:
+    """Tables and states before the first step: the same numbers, as far as the narrower type holds them."""
+    worst = None
+    for position in ("tables", "state"):
+        pair = _both(a, b, position)
+        if pair is None:
+            continue
+        for name, (apart, size, eps) in distances(*pair).items():
+            found = Found(apart, eps * size, name)
+            worst = found if worst is None or found.share > worst.share else worst
+    return worst
+
+
+def _coarsest(a: Step, b: Step) -> float:
+    """The largest eps of what a step computes with: a loss of float32 comes as a Python float."""
+    kinds = [
+        dtype_name((x if isinstance(x, np.ndarray) else x.values).dtype)
+        for step in (a, b) for position in ("outputs", "gradients", "tables")
+        for x in step.trees.get(position, {}).values()
+    ]  # fmt: skip
+    return max(map(eps_of, kinds), default=0.0)
+
+
+def _by_norm(a: Leaves, b: Leaves, drift: float, least: float = 0.0) -> Found:
+    """What is computed from tables that have drifted apart."""
+    found = distances(a, b)
+    total = math.hypot(*(size for _, size, _ in found.values()))
+    worst, judged = Found(0.0, 0.0, ""), True
+    for name, (apart, size, own) in found.items():
+        eps = max(own, least)
+        slack = ARITHMETIC * eps + GROWTH * drift
+        judged = judged and GROWTH * drift <= MOST
+        allowed = min(slack, MOST) * size + FLOOR * eps * total
+        scale = size or 1.0
+        here = Found(apart / scale, allowed / scale, name)
+        worst = here if here.share > worst.share else worst
+    return Found(worst.apart, worst.allowed, worst.tensor, judged or not math.isfinite(worst.apart))
+
+
+def _clipped(raw: tuple[Leaves, Leaves] | None, a: Leaves, b: Leaves, drift: float) -> Found:
+    """Clipped gradients: no further apart than the raw ones were, all tensors together."""
+    if raw is None:
+        return _by_norm(a, b, drift)
+    before, after = distances(*raw), distances(a, b)
+    away = math.hypot(*(apart for apart, _, _ in before.values()))
+    size = math.hypot(*(size for _, size, _ in after.values())) or 1.0
+    eps = max((eps for _, _, eps in after.values()), default=0.0)
+    worst = max(after, key=lambda name: after[name][0])
+    apart = math.hypot(*(apart for apart, _, _ in after.values()))
+    return Found(apart / size, away / size + ARITHMETIC / 4 * eps, worst)
+
+
+def _same_bits(a: Step, b: Step) -> bool:
+    for position in a.trees.keys() & b.trees.keys():
+        x, y = a.trees[position], b.trees[position]
+        for name in x.keys() & y.keys():
+            if not same_values(x[name], y[name]):
+                return False
+    return True
+
+
+def _number(leaves: Leaves | None) -> float:
+    for x in (leaves or {}).values():
+        if isinstance(x, np.ndarray) and x.size == 1:
+            return float(x.reshape(()))
+    return math.nan
+
+
+def _gap(a: Leaves | None, b: Leaves | None) -> float:
+    found = [
+        float(np.abs(np.subtract(x, y, dtype=np.float64)).max(initial=0.0))
+        for name in (a or {}).keys() & (b or {}).keys()
+        if isinstance(x := (a or {})[name], np.ndarray) and isinstance(y := (b or {})[name], np.ndarray)
+        and x.shape == y.shape
+    ]  # fmt: skip
+    return max(found, default=math.nan)

@@ -1,0 +1,420 @@
+"""`islices.parity`: what is the same stays the same, rounding is no fault, and each fault is found where it begins."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import islices
+from islices import optim
+
+ROWS, WIDTH, BATCH = 30, 4, 16
+Array = np.ndarray[Any, Any]
+
+
+def training(
+    optimizer: Any = None,
+    *,
+    steps: int = 5,
+    fault: Callable[[int, dict[str, Any]], None] = lambda step, has: None,
+    sums: type = np.float32,
+    dtype: type = np.float32,
+    lr: float = 0.05,
+    seed: int = 0,
+    max_norm: float = 0.05,
+    keep: tuple[str, ...] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Two tables' factorisation: scores of pairs of rows, squared error, one global norm, an optimizer of islices.
+
+    sums: the type that the products are summed in, where frameworks differ. fault: changes what a step has, in order.
+    """
+    r = np.random.default_rng(seed)
+    tables = {k: r.standard_normal((ROWS, WIDTH)).astype(dtype) for k in ("user", "item")}
+    optimizer = optimizer or optim.adam(lr, semantics="keras")
+    state = optimizer.init(tables)
+    for step in range(1, steps + 1):
+        ids, target = r.integers(0, ROWS, (2, BATCH)), r.standard_normal(BATCH)
+        has: dict[str, Any] = {"batch": {"ids": ids}, "tables": _copied(tables), "state": _copied(state)}
+        fault(step, has)
+        used = dict(zip(("user", "item"), has["batch"]["ids"], strict=True))
+        users, items = (has["tables"][k][i].astype(sums) for k, i in used.items())
+        outputs = (users * items).sum(1, dtype=sums)
+        error = (outputs - target).astype(sums)
+        has |= {"outputs": outputs.astype(dtype), "loss": float((error**2).mean())}
+        fault(step, has)
+        grads = [(error * 2 / BATCH)[:, None] * x for x in (items, users)]
+        has["gradients"] = {
+            k: islices.IndexedSlices(g.astype(dtype), i, (ROWS, WIDTH))
+            for (k, i), g in zip(used.items(), grads, strict=True)
+        }
+        fault(step, has)
+        has["clipped"] = islices.clip_by_global_norm(has["gradients"], max_norm)[0]
+        fault(step, has)
+        tables, state = optimizer.step(_copied(has["tables"]), has["clipped"], _copied(has["state"]))
+        has |= {"tables_after": _copied(tables), "state_after": _copied(state)}
+        fault(step, has)
+        tables, state = has["tables_after"], has["state_after"]
+        yield has if keep is None else {k: x for k, x in has.items() if k in keep}
+
+
+def _copied(tree: Any) -> Any:
+    return {k: _copied(x) for k, x in tree.items()} if isinstance(tree, dict) else np.array(tree)
+
+
+def at(number: int, position: str, change: Callable[[dict[str, Any]], None]) -> Callable[[int, dict[str, Any]], None]:
+    """A fault from a step on, made as soon as a position is there."""
+    done: set[int] = set()
+
+    def fault(step: int, has: dict[str, Any]) -> None:
+        if step >= number and position in has and step not in done:
+            done.add(step)
+            change(has)
+
+    return fault
+
+
+# ---------------------------------------------------------------------- what is no fault
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam", "rmsprop", "ftrl"])
+def test_same_training_same_bits(optimizer: str) -> None:
+    found = islices.parity(*(training(getattr(optim, optimizer)(0.05)) for _ in "ab"))
+    assert found.equal
+    assert found.same_bits == len(found.steps) == 5
+    assert str(found).startswith("a and b are the same to the bit in 5 steps")
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["formula known", "formula unknown"])
+@pytest.mark.parametrize("with_state", [True, False], ids=["state", "no state"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam", "rmsprop"])
+def test_rounding_is_no_fault(optimizer: str, with_state: bool, known: bool) -> None:
+    rule = getattr(optim, optimizer)(0.02)
+    keep = ("batch", "tables", "outputs", "loss", "gradients", "clipped", "tables_after", "state", "state_after")
+    keep = keep if with_state else keep[:7]
+    sides = [training(rule, sums=sums, steps=12, keep=keep) for sums in (np.float32, np.float64)]
+    found = islices.parity(*sides, optimizer=rule if known else None)
+    assert found.equal, str(found)
+    assert found.same_bits < 12, "float32 and float64 round alike: nothing was compared"
+    assert all(p.judged for step in found.steps for p in step.positions.values())
+    assert not found.notes
+
+
+def test_semantics_of_one_formula_agree_by_replay() -> None:
+    """torch's and islices' dense Adam place epsilon alike, and round otherwise."""
+    sides = [training(optim.adam(0.01, rows="all", semantics=s), steps=8) for s in ("islices", "torch")]
+    assert islices.parity(*sides).equal
+
+
+# ---------------------------------------------------------------------- faults
+def scaled(position: str, factor: float) -> Callable[[dict[str, Any]], None]:
+    def change(has: dict[str, Any]) -> None:
+        has[position] = {k: islices.scale(x, factor) for k, x in has[position].items()}
+
+    return change
+
+
+def off_by_one(has: dict[str, Any]) -> None:
+    has["batch"]["ids"] = (has["batch"]["ids"] + 1) % ROWS
+
+
+def moved_row(position: str) -> Callable[[dict[str, Any]], None]:
+    def change(has: dict[str, Any]) -> None:
+        has[position]["user"][3] += np.float32(1e-3)
+
+    return change
+
+
+def state_of(name: str) -> Callable[[dict[str, Any]], None]:
+    def change(has: dict[str, Any]) -> None:
+        has["state_after"]["item"][name] = has["state_after"]["item"][name] * np.float32(1.01)
+
+    return change
+
+
+def outputs(has: dict[str, Any]) -> None:
+    has["outputs"] = has["outputs"] * np.float32(1.001)
+
+
+def loss(has: dict[str, Any]) -> None:
+    has["loss"] = has["loss"] * BATCH
+
+
+FAULTS = {
+    "batch": (3, "batch", off_by_one, "batch", None),
+    "start": (1, "tables", moved_row("tables"), "start", None),
+    "outputs": (2, "outputs", outputs, "outputs", None),
+    "loss": (2, "loss", loss, "loss", None),
+    "mean for sum": (3, "gradients", scaled("gradients", BATCH), "gradients", "mean"),
+    "sign": (4, "gradients", scaled("gradients", -1.0), "gradients", "sign"),
+    "clip": (2, "clipped", scaled("clipped", 0.99), "clipped", None),
+    "a row moves": (2, "tables_after", moved_row("tables_after"), "step", None),
+    "m": (2, "state_after", state_of("m"), "state", None),
+    "v": (3, "state_after", state_of("v"), "state", None),
+}
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["formula known", "formula unknown"])
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault_is_found_where_it_begins(name: str, known: bool) -> None:
+    step, made, change, position, cause = FAULTS[name]
+    fault = at(step, made, change)
+    rule = optim.adam(0.02)
+    sides = [training(rule, sums=np.float64), training(rule, fault=fault)]
+    found = islices.parity(*sides, optimizer=rule if known else None, batch_size=BATCH)
+    assert found.stop is not None, str(found)
+    assert (found.stop.step, found.stop.position) == (step, position), str(found)
+    assert not found.equal
+    assert not found.stop.difference.equal
+    assert cause is None or [cause] in [list(e.names) for e in found.stop.difference.causes], str(found)
+    assert f"part at step {step}" in str(found)
+
+
+OTHERS = {
+    "lr": (optim.adam(0.02 * 1.001), optim.adam(0.02)),
+    "epsilon": (optim.adam(0.02, eps=1e-5), optim.adam(0.02)),
+    "keras's epsilon": (optim.adam(0.02, rows="all", semantics="keras"), optim.adam(0.02, rows="all")),
+    "SparseAdam": (optim.adam(0.02, semantics="torch", eps=1e-5), optim.adam(0.02, eps=1e-5)),
+    "lazy": (optim.adam(0.02, rows="all"), optim.adam(0.02)),
+    "accumulator": (optim.adagrad(0.02, initial_accumulator=0.1), optim.adagrad(0.02)),
+    "momentum": (optim.sgd(0.02, momentum=0.9), optim.sgd(0.02, momentum=0.91)),
+    "decay": (optim.sgd(0.02, weight_decay=1e-2), optim.sgd(0.02)),
+}
+
+
+@pytest.mark.parametrize("with_state", [True, False], ids=["state", "no state"])
+@pytest.mark.parametrize("known", [None, 0, 1], ids=["formula unknown", "a's known", "b's known"])
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_optimizer_is_found(name: str, known: int | None, with_state: bool) -> None:
+    """At the first step at which it does anything else."""
+    pair = OTHERS[name]
+    given = None if known is None else tuple(rule if k == known else None for k, rule in enumerate(pair))
+    keep = ("batch", "tables", "gradients", "clipped", "tables_after", *(("state", "state_after") * with_state))
+    found = islices.parity(*(training(rule, keep=keep) for rule in pair), optimizer=given)
+    assert found.stop is not None, str(found)
+    assert found.stop.step == (1 if name != "lazy" and name != "momentum" else 2), str(found)
+    assert found.stop.position == ("start" if name == "accumulator" and with_state else "step")
+
+
+def test_fault_behind_a_clip_that_differs() -> None:
+    sides = [training(max_norm=0.05), training(max_norm=0.04)]
+    found = islices.parity(*sides)
+    assert found.stop is not None
+    assert (found.stop.step, found.stop.position) == (1, "clipped")
+
+
+# ---------------------------------------------------------------------- what a step may lack
+KEPT = {
+    "gradients": ("gradients",),
+    "tables": ("tables",),
+    "before": ("tables", "gradients"),
+    "after": ("tables_after", "gradients"),
+    "clipped": ("tables", "clipped"),
+}
+
+
+@pytest.mark.parametrize("keep", KEPT)
+def test_parts_of_steps(keep: str) -> None:
+    """Of whatever there is, what can be judged is: tables before a step are those after the one before it."""
+    sides = [training(optim.sgd(0.02), sums=sums, keep=KEPT[keep]) for sums in (np.float32, np.float64)]
+    found = islices.parity(*sides)
+    assert found.equal, str(found)
+    assert len(found.steps) == 5
+    judged = {name for step in found.steps for name in step.positions}
+    assert judged >= ({"step"} if keep != "gradients" else {"gradients"})
+    faulty = [training(optim.sgd(rate), keep=KEPT[keep]) for rate in (0.02, 0.1)]
+    found = islices.parity(*faulty)
+    assert found.equal == (keep == "gradients") or found.stop is not None
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_other_types(dtype: type) -> None:
+    sides = [training(optim.adagrad(0.02), dtype=dtype, sums=sums) for sums in (np.float64, np.longdouble)]
+    found = islices.parity(*sides, optimizer=optim.adagrad(0.02))
+    assert found.equal, str(found)
+    bad = [training(optim.adagrad(0.02), dtype=dtype), training(optim.adagrad(0.1), dtype=dtype)]
+    assert islices.parity(*bad, optimizer=optim.adagrad(0.02)).stop is not None
+
+
+# ---------------------------------------------------------------------- names
+def renamed(steps: Iterator[dict[str, Any]], names: dict[str, str], flip: str = "") -> Iterator[dict[str, Any]]:
+    def one(position: str, tree: Any) -> Any:
+        if position not in ("tables", "tables_after", "gradients", "clipped", "state", "state_after"):
+            return tree
+        new = {names.get(k, k): x for k, x in tree.items()}
+        if flip in tree:
+            new[names.get(flip, flip)] = _flipped(tree[flip])
+        return new
+
+    for step in steps:
+        yield {position: one(position, tree) for position, tree in step.items()}
+
+
+def _flipped(x: Any) -> Any:
+    if isinstance(x, dict):
+        return {k: _flipped(v) for k, v in x.items()}
+    x = islices.to_dense(x) if isinstance(x, islices.IndexedSlices) else x
+    return x.T.copy() if x.ndim == 2 else x
+
+
+def test_names_and_layouts() -> None:
+    other = {"user": "u/embeddings", "item": "i/embeddings"}
+    found = islices.parity(training(), renamed(training(), other), pair=other)
+    assert found.equal
+    assert found.pairs == other
+    assert islices.parity(training(), renamed(training(), other)).pairs == other, "by shape, in order"
+    rule = optim.adam(0.02, rows="all")
+    found = islices.parity(training(rule), renamed(training(rule), {}, flip="item"))
+    assert found.equal
+    assert found.transposed == ("item",)
+    assert "transposed" in found.notes[0]
+    with pytest.raises(ValueError, match="pair: got 'nobody'; accepted are the names in a: 'user', 'item'"):
+        islices.parity(training(), training(), pair={"nobody": "user"})
+    with pytest.raises(ValueError, match="accepted is pair="):
+        islices.parity([{"gradients": {"a": np.ones(2)}}], [{"gradients": {"b": np.ones(3)}}])
+
+
+def test_only_and_ignore() -> None:
+    fault = at(2, "gradients", lambda has: has["gradients"].update(user=islices.scale(has["gradients"]["user"], 2.0)))
+    assert islices.parity(training(fault=fault), training()).stop is not None
+    assert islices.parity(
+        training(fault=fault, steps=2), training(steps=2), only="item", ignore=["clipped", "step", "state"]
+    ).equal
+    fault = at(2, "batch", off_by_one)
+    found = islices.parity(training(fault=fault), training(), ignore=["batch"])
+    assert found.stop is not None
+    assert found.stop.position == "outputs"
+
+
+# ---------------------------------------------------------------------- folders
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_folder_is_what_was_recorded(suffix: str, tmp_path: Path) -> None:
+    if suffix == ".safetensors":
+        pytest.importorskip("safetensors")
+    recorder = islices.Recorder(tmp_path / "a", suffix=suffix)
+    for step in training():
+        recorder.step(**step)
+    found = islices.parity(tmp_path / "a", training())
+    assert found.equal
+    assert found.same_bits == 5
+    judged = set(found.steps[-1].positions)
+    assert judged == {"batch", "outputs", "loss", "gradients", "clipped", "step", "state"}
+    manifest = json.loads((tmp_path / "a" / "recording.json").read_text("utf-8"))
+    assert manifest["versions"]["numpy"] == np.__version__
+    assert sorted(p.name for p in (tmp_path / "a").iterdir())[1:3] == [f"step-0000000{k}{suffix}" for k in (1, 2)]
+
+
+def test_tables_are_stored_by_rows(tmp_path: Path) -> None:
+    """A lazy optimizer's steps cost the rows that they move, not the table."""
+    table = np.ones((50_000, 4), np.float32)
+    recorder = islices.Recorder(tmp_path)
+    for row in range(3):
+        grad = islices.IndexedSlices(np.ones((1, 4), np.float32), np.array([row]), table.shape)
+        after = table.copy()
+        after[row] += 1
+        recorder.step(tables={"t": table}, gradients={"t": grad}, tables_after={"t": after})
+        table = after
+    sizes = [path.stat().st_size for path in sorted(tmp_path.glob("step-*"))]
+    assert sizes[0] > table.nbytes
+    assert max(sizes[1:]) < 10_000
+    assert islices.parity(tmp_path, tmp_path).same_bits == 3
+
+
+def test_every_so_many_steps(tmp_path: Path) -> None:
+    for name, every in (("a", 1), ("b", 2)):
+        recorder = islices.Recorder(tmp_path / name, every=every)
+        for step in training():
+            recorder.step(**step)
+    found = islices.parity(tmp_path / "a", tmp_path / "b")
+    assert [step.step for step in found.steps] == [1, 2, 4]
+    assert found.equal
+    assert found.same_bits == 3
+    assert any("1 step that one side alone has" in note for note in found.notes)
+
+
+def test_recorder_adds_up(tmp_path: Path) -> None:
+    """Parts are copied when they are added: a table may change in place afterwards."""
+    table = np.zeros((3, 1), np.float32)
+    with islices.Recorder(tmp_path) as recorder:
+        recorder.add(tables={"t": table}, batch=np.array([1]))
+        table += 1
+        recorder.add(gradients={"t": -np.ones_like(table)})
+        recorder.step(tables_after={"t": table}, loss=0.5)
+        recorder.add(loss=1.0)
+    (path,) = tmp_path.glob("step-*")
+    saved = islices.load(path)
+    assert list(saved) == ["batch", "tables", "gradients", "tables_after", "loss"] or set(saved) == {
+        "batch", "tables", "gradients", "tables_after", "loss"
+    }  # fmt: skip
+    assert saved["tables"]["t"].ravel().tolist() == [0, 0, 0]
+    assert saved["tables_after"]["t"].ravel().tolist() == [1, 1, 1]
+
+
+REFUSED = [
+    (lambda p: islices.Recorder(7), TypeError, "folder: got int"),
+    (lambda p: islices.Recorder(p, every=0), ValueError, "every: got 0; accepted is an int >= 1"),
+    (lambda p: islices.Recorder(p, suffix=".pt"), ValueError, "suffix: got '.pt'; accepted are '.npz', '.safetensors'"),
+    (lambda p: islices.Recorder(p).step(grads=1), ValueError, "position: got 'grads'; accepted are 'batch'"),
+    (lambda p: islices.Recorder(p).step(batch="x"), TypeError, "accepted are arrays"),
+    (lambda p: islices.Recorder(p).step(optimizer={"name": "best"}), ValueError, "optimizer: got the name 'best'"),
+    (lambda p: islices.parity(p / "no", []), FileNotFoundError, "a: got"),
+    (lambda p: islices.parity(p, []), ValueError, "holds no step"),
+    (lambda p: islices.parity([], []), ValueError, "got no step that both have"),
+    (lambda p: islices.parity([3], [3]), TypeError, "a: got int 3 for a step"),
+    (lambda p: islices.parity([{"grads": 3}], [{}]), ValueError, "a: got a step with 'grads'"),
+    (lambda p: islices.parity([{"step": -1}], [{}]), ValueError, "a: got the step -1"),
+    (lambda p: islices.parity({"gradients": 3}, []), TypeError, "accepted is a folder, or an iterable of steps"),
+    (lambda p: islices.parity([], [], names="ab"), TypeError, "names: got 'ab'"),
+    (lambda p: islices.parity([], [], steps=0), ValueError, "steps: got 0"),
+    (lambda p: islices.parity([], [], ignore=["it"]), ValueError, "ignore: got 'it'"),
+    (lambda p: islices.parity([], [], max_norm=-1.0), ValueError, "max_norm"),
+    (lambda p: islices.parity([], [], optimizer=3), TypeError, "optimizer"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), REFUSED)
+def test_refused(call: Callable[[Path], Any], error: type[Exception], message: str, tmp_path: Path) -> None:
+    with pytest.raises(error, match=message.replace("(", r"\(")):
+        call(tmp_path)
+
+
+def test_folder_that_holds_steps(tmp_path: Path) -> None:
+    islices.Recorder(tmp_path).step(loss=1.0)
+    with pytest.raises(ValueError, match="which holds 1 steps; accepted is an empty folder, or overwrite=True"):
+        islices.Recorder(tmp_path)
+    assert len(list(tmp_path.glob("step-*"))) == 1
+    islices.Recorder(tmp_path, overwrite=True)
+    assert not list(tmp_path.glob("step-*"))
+
+
+def test_damaged_files(tmp_path: Path) -> None:
+    islices.save(
+        tmp_path / "step-1.npz", {"tables_after": {"t": islices.IndexedSlices(np.ones((1, 1)), np.array([0]), (2, 1))}}
+    )
+    with pytest.raises(ValueError, match="has rows of a table that no step before holds"):
+        islices.parity(tmp_path, tmp_path)
+    islices.save(tmp_path / "step-1.npz", {"weights": {"t": np.ones(1)}})
+    with pytest.raises(ValueError, match="holds other than batch"):
+        islices.parity(tmp_path, tmp_path)
+    islices.save(tmp_path / "step-1.npz", {"loss": np.ones(1)}, metadata={"optimizer": "[1"})
+    with pytest.raises(ValueError, match="are no JSON object"):
+        islices.parity(tmp_path, tmp_path)
+
+
+# ---------------------------------------------------------------------- what comes out
+def test_json_and_picture(tmp_path: Path) -> None:
+    found = islices.parity(
+        training(), training(fault=at(4, "gradients", scaled("gradients", -1.0))), names=("old", "new")
+    )
+    told = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert told["stop"]["step"] == 4
+    assert told["stop"]["difference"]["names"] == ["old", "new"]
+    assert [step["step"] for step in told["steps"]] == [1, 2, 3, 4]
+    assert told["same_bits"] == 3
+    pytest.importorskip("matplotlib")
+    found.plot(tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").stat().st_size > 10_000
+    with pytest.raises(TypeError, match="ambiguous"):
+        bool(found)

@@ -1,0 +1,357 @@
+"""Recorders of the frameworks' own loops, and states that go from one framework's optimizer to another's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import islices
+
+IDS = np.array([[5, 3], [7, 3], [0, 9], [3, 3]])
+START = (np.arange(48, dtype=np.float32).reshape(12, 4) - 24) / 48
+STEPS = 4
+
+
+# ---------------------------------------------------------------------- torch
+def torch_run(folder: Path, make: Callable[..., Any], *, sparse: bool, clip: float = 0.0, **options: Any) -> None:
+    import torch
+
+    from islices.backends.torch import Recorder, clip_grad_norm_
+
+    layer = torch.nn.Embedding.from_pretrained(torch.tensor(START), freeze=False, sparse=sparse)
+    optimizer = make(layer.parameters())
+    with Recorder(folder, layer, optimizer, **options) as recorder:
+        for k in range(STEPS):
+            optimizer.zero_grad()
+            loss = (layer(torch.tensor(IDS[: 2 + k % 3])) - 1).square().sum()
+            loss.backward()
+            if clip:
+                clip_grad_norm_(layer.parameters(), clip)
+            recorder.add(loss=loss)
+            optimizer.step()
+
+
+TORCH = {
+    "SGD": ({"lr": 0.1}, [True, False]),
+    "SGD, momentum": ({"lr": 0.1, "momentum": 0.9}, [False]),
+    "Adagrad": ({"lr": 0.1}, [True, False]),
+    "SparseAdam": ({"lr": 0.1}, [True]),
+    "Adam": ({"lr": 0.1, "weight_decay": 0.01, "amsgrad": True}, [False]),
+    "AdamW": ({"lr": 0.1}, [False]),
+    "RMSprop": ({"lr": 0.1, "momentum": 0.5, "centered": True}, [False]),
+    "Adamax": ({"lr": 0.1}, [False]),
+    "NAdam": ({"lr": 0.1}, [False]),
+}
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+@pytest.mark.parametrize("name", TORCH)
+def test_torch_recorder_knows_the_formula(name: str, sparse: bool, tmp_path: Path) -> None:
+    """Its own class is replayed by the description that hooks wrote; nothing is judged without it."""
+    torch = pytest.importorskip("torch")
+    options, kinds = TORCH[name]
+    if sparse not in kinds:
+        pytest.skip("torch's class does not take such gradients")
+    make = getattr(torch.optim, name.partition(",")[0])
+    torch_run(tmp_path / "a", lambda p: make(p, **options), sparse=sparse, clip=0.5)
+    found = islices.parity(tmp_path / "a", tmp_path / "a")
+    assert found.equal
+    assert found.same_bits == STEPS
+    assert found.notes == ()
+    judged = set(found.steps[-1].positions)
+    assert {"batch", "outputs", "loss", "gradients", "clipped", "step"} <= judged
+    torch_run(tmp_path / "b", lambda p: make(p, **{**options, "lr": 0.1001}), sparse=sparse, clip=0.5)
+    found = islices.parity(tmp_path / "a", tmp_path / "b")
+    assert (found.stop.step, found.stop.position) == (1, "step"), str(found)
+    assert found.notes == (), "both descriptions give their own sides' steps"
+
+
+@pytest.mark.parametrize("name", ["Adam", "Adagrad", "SGD"])
+def test_own_and_torchs_classes_agree(name: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from islices.backends.torch import optim
+
+    torch_run(tmp_path / "a", lambda p: getattr(torch.optim, name)(p, lr=0.1), sparse=False)
+    torch_run(tmp_path / "b", lambda p: getattr(optim, name)(p, lr=0.1, semantics="torch"), sparse=False)
+    found = islices.parity(tmp_path / "a", tmp_path / "b")
+    assert found.equal, str(found)
+
+
+def test_torch_recorder_counts_and_lets_go(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from islices.backends.torch import Recorder
+
+    torch_run(tmp_path / "a", lambda p: torch.optim.SGD(p, lr=0.1), sparse=True, every=2)
+    assert [p.name for p in sorted((tmp_path / "a").glob("step*"))] == [f"step-0000000{k}.npz" for k in (1, 2, 4)]
+    layer = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(layer.parameters())
+    with Recorder(tmp_path / "b", layer, optimizer):
+        pass
+    layer(torch.ones(1, 1)).sum().backward()
+    optimizer.step()
+    assert not list((tmp_path / "b").glob("step*"))
+    with pytest.raises(TypeError, match=r"model: got .* accepted is a torch.nn.Module"):
+        Recorder(tmp_path / "c", 3, optimizer)
+    with pytest.raises(ValueError, match="accepted are the model's own"):
+        Recorder(tmp_path / "c", torch.nn.Linear(1, 1), optimizer)
+    assert not (tmp_path / "c").exists()
+
+
+# ---------------------------------------------------------------------- states
+STATES = {
+    "SGD": {"lr": 0.1, "momentum": 0.9},
+    "Adagrad": {"lr": 0.1},
+    "Adam": {"lr": 0.1, "amsgrad": True},
+    "AdamW": {"lr": 0.1},
+    "RMSprop": {"lr": 0.1, "momentum": 0.9, "centered": True},
+    "Adamax": {"lr": 0.1},
+    "NAdam": {"lr": 0.1},
+    "SparseAdam": {"lr": 0.1},
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_torch_goes_on_from_named_arrays(name: str, tmp_path: Path) -> None:
+    """Through a file: three steps, a new optimizer, two more: the bits of five in one."""
+    torch = pytest.importorskip("torch")
+    from islices.backends.torch import start_from, state_of
+
+    make, sparse = getattr(torch.optim, name), name == "SparseAdam"
+
+    def steps(layer: Any, optimizer: Any, some: range) -> None:
+        for k in some:
+            optimizer.zero_grad()
+            (layer(torch.tensor(IDS[k % 4])) - 1).square().sum().backward()
+            optimizer.step()
+
+    def layer_from(x: Any) -> Any:
+        return torch.nn.Embedding.from_pretrained(torch.tensor(x), freeze=False, sparse=sparse)
+
+    whole = layer_from(START)
+    steps(whole, make(whole.parameters(), **STATES[name]), range(5))
+    first = layer_from(START)
+    optimizer = make(first.parameters(), **STATES[name])
+    steps(first, optimizer, range(3))
+    islices.save(tmp_path / "state.npz", state_of(optimizer, first))
+    second = layer_from(first.weight.detach().numpy())
+    optimizer = make(second.parameters(), **STATES[name])
+    states = islices.load(tmp_path / "state.npz")
+    if name == "SGD":
+        assert "step" not in states["weight"], "torch's SGD counts no steps"
+        states["weight"]["step"] = np.array([3])
+    start_from(optimizer, second, states)
+    steps(second, optimizer, range(3, 5))
+    assert torch.equal(whole.weight, second.weight)
+
+
+@pytest.mark.parametrize("name", ["adam", "adagrad", "sgd", "rmsprop", "amsgrad", "lion"])
+def test_optax_goes_on_from_named_arrays(name: str) -> None:
+    jax = pytest.importorskip("jax")
+    optax = pytest.importorskip("optax")
+    from islices.backends.jax.optax import start_from, state_of
+
+    options = {"momentum": 0.9} if name == "sgd" else {}
+    tx = optax.chain(optax.clip_by_global_norm(1.0), getattr(optax, name)(0.1, **options))
+    params = {"a": jax.numpy.asarray(START), "b": [jax.numpy.ones(3)]}
+
+    def steps(params: Any, state: Any, count: int) -> tuple[Any, Any]:
+        for _ in range(count):
+            updates, state = tx.update(jax.tree.map(lambda x: x - 1, params), state, params)
+            params = optax.apply_updates(params, updates)
+        return params, state
+
+    whole, _ = steps(params, tx.init(params), 5)
+    half, state = steps(params, tx.init(params), 3)
+    named = {k: {n: np.asarray(x) for n, x in arrays.items()} for k, arrays in state_of(state, half).items()}
+    assert set(named) == {"a", "b.0"}
+    again = start_from(tx.init(half), half, named)
+    assert jax.tree.structure(again) == jax.tree.structure(state)
+    done, _ = steps(half, again, 2)
+    assert all(map(np.array_equal, jax.tree.leaves(whole), jax.tree.leaves(done)))
+    with pytest.raises(ValueError, match=r"states: got no 'b.0'; accepted are 'a', 'b.0'"):
+        start_from(tx.init(half), half, {"a": named["a"]})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"none": {}}, r"states: got 'none'; accepted are parameters that the optimizer steps: 'weight'"),
+        ({"weight": {"step": 1, "m": START}}, r"states\['weight'\]: got no 'v'; accepted are 'step', 'm', 'v'"),
+        ({"weight": {"step": 1, "m": START, "v": START, "u": START}}, r"got the array 'u'"),
+        ({"weight": {"step": 1, "m": START, "v": START[:2]}}, r"\['v'\]: got shape \(2, 4\); accepted .* \(12, 4\)"),
+        ({"weight": {"step": -1, "m": START, "v": START}}, r"\['step'\]"),
+        ({"weight": 3}, r"states\['weight'\]: got int"),
+        (3, r"states: got int"),
+    ],
+)
+def test_states_that_do_not_fit(given: Any, message: str) -> None:
+    torch = pytest.importorskip("torch")
+    from islices.backends.torch import start_from
+
+    layer = torch.nn.Embedding(12, 4)
+    optimizer = torch.optim.Adam(layer.parameters())
+    with pytest.raises((TypeError, ValueError), match=message):
+        start_from(optimizer, layer, given)
+    assert not optimizer.state
+
+
+# ---------------------------------------------------------------------- from Keras
+def keras_run(optimizer: Any, steps: int, folder: Path | None = None) -> Any:
+    """model.fit of an embedding, batches of two rows of ids."""
+    import keras
+
+    model = keras.Sequential([keras.layers.Embedding(12, 4, name="words")])
+    model(IDS)
+    model.set_weights([START])
+    model.compile(optimizer, lambda y, out: keras.ops.sum(keras.ops.square(out - 1), axis=-1))
+    callbacks = []
+    if folder is not None:
+        from islices.backends.keras import Recorder
+
+        callbacks = [Recorder(folder)]
+    x = np.tile(IDS, (4, 1))[: 2 * steps]
+    model.fit(x, np.ones((len(x), 2, 1)), batch_size=2, shuffle=False, verbose=0, callbacks=callbacks)
+    return model
+
+
+KERAS = {
+    "Adam": {"learning_rate": 0.1},
+    "Adagrad": {"learning_rate": 0.1},
+    "SGD": {"learning_rate": 0.1, "global_clipnorm": 0.5},
+    "RMSprop": {"learning_rate": 0.1},
+}
+
+
+@pytest.mark.parametrize("name", KERAS)
+def test_keras_recorder(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    import keras
+
+    kind = getattr(keras.optimizers, name)
+    model = keras_run(kind(**KERAS[name]), STEPS, tmp_path / "a")
+    plain = keras_run(kind(**KERAS[name]), STEPS)
+    assert np.abs(model.get_weights()[0] - plain.get_weights()[0]).max() < 1e-6, "recording changes nothing"
+    assert not model.run_eagerly
+    assert "train_step" not in vars(model)
+    found = islices.parity(tmp_path / "a", tmp_path / "a")
+    assert found.same_bits == STEPS
+    assert found.notes == ()
+    judged = set(found.steps[-1].positions)
+    assert {"batch", "outputs", "loss", "gradients", "step"} <= judged
+    assert ("clipped" in judged) == ("global_clipnorm" in KERAS[name])
+    keras_run(kind(**{**KERAS[name], "learning_rate": 0.1001}), STEPS, tmp_path / "b")
+    found = islices.parity(tmp_path / "a", tmp_path / "b")
+    assert (found.stop.step, found.stop.position) == (1, "step"), str(found)
+    assert found.notes == (), "both descriptions give their own sides' steps"
+
+
+@pytest.mark.parametrize("name", ["Adam", "SGD", "RMSprop"])
+def test_torch_goes_on_from_keras(name: str) -> None:
+    """Moments are those of Keras; momentum that holds steps is divided by the learning rate."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("tensorflow")
+    import keras
+
+    from islices.backends.keras import state_of
+    from islices.backends.torch import start_from
+
+    options = {} if name == "Adam" else {"momentum": 0.9}
+    model = keras_run(getattr(keras.optimizers, name)(0.1, **options), 3)
+    states = state_of(model.optimizer)
+    weights = model.get_weights()[0]
+    layer = torch.nn.Embedding.from_pretrained(torch.tensor(weights), freeze=False)
+    torch_options = {"alpha": 0.9} if name == "RMSprop" else {}
+    optimizer = getattr(torch.optim, name)(layer.parameters(), lr=0.1, **options, **torch_options)
+    start_from(
+        optimizer,
+        {"words/embeddings" if "words/embeddings" in states else next(iter(states)): layer.weight},
+        states,
+        semantics="keras",
+    )
+    both = [np.ones((12, 4), np.float32)] * 2
+    for g in both:
+        model.optimizer.apply([keras.ops.convert_to_tensor(g)], [model.layers[0].embeddings])
+        layer.weight.grad = torch.tensor(g)
+        optimizer.step()
+    away = np.abs(np.asarray(model.get_weights()[0]) - layer.weight.detach().numpy()).max()
+    assert away < 2e-5, away
+
+
+# ---------------------------------------------------------------------- JAX, Gluon
+@pytest.mark.parametrize("jit", [False, True])
+def test_optax_recorded(jit: bool, tmp_path: Path) -> None:
+    jax = pytest.importorskip("jax")
+    pytest.importorskip("optax")
+    import islices.backends.jax.optax as sparse_optax
+    from islices.backends.jax.recorder import Recorder
+
+    def run(folder: Path, rate: float) -> None:
+        recorder = Recorder(folder)
+        tx = sparse_optax.recorded(sparse_optax.adam(rate), recorder)
+        params = {"t": islices.Table(jax.numpy.asarray(START))}
+        state = tx.init(params)
+
+        def loss(params: Any, ids: Any) -> Any:
+            return ((islices.lookup(params["t"], ids) - 1) ** 2).sum()
+
+        def step(params: Any, state: Any, ids: Any) -> Any:
+            value, grads = islices.value_and_grad(loss)(params, ids)
+            recorder.add(loss=value, batch=ids)
+            updates, state = tx.update(grads, state, params)
+            return sparse_optax.apply_updates(params, updates), state
+
+        step = jax.jit(step) if jit else step
+        for k in range(STEPS):
+            params, state = step(params, state, jax.numpy.asarray(IDS[k]))
+        jax.effects_barrier()
+        recorder.step(tables=params)
+
+    run(tmp_path / "a", 0.1)
+    run(tmp_path / "b", 0.1)
+    found = islices.parity(tmp_path / "a", tmp_path / "b", optimizer=None)
+    assert found.equal
+    assert len(found.steps) == STEPS + 1
+    assert set(found.steps[0].positions) == {"batch", "start", "loss", "gradients", "step", "state"}
+    run(tmp_path / "c", 0.11)
+    found = islices.parity(tmp_path / "a", tmp_path / "c")
+    assert (found.stop.step, found.stop.position) == (1, "step")
+
+
+@pytest.mark.parametrize("clip", [None, 0.5])
+@pytest.mark.parametrize("name", ["sgd", "adam", "adagrad"])
+def test_gluon_recorder(name: str, clip: float | None, tmp_path: Path) -> None:
+    if "mxnet" not in islices.list_backends():
+        pytest.skip("mxnet is not installed")
+    islices.get_backend("mxnet")  # which imports MXNet as it must be
+    import mxnet as mx
+
+    from islices.backends.mxnet.gluon import Recorder, Trainer
+
+    def run(folder: Path, rate: float) -> None:
+        layer = mx.gluon.nn.Embedding(12, 4, sparse_grad=True, prefix="words_")
+        layer.initialize()
+        layer.weight.set_data(mx.nd.array(START))
+        options = {"learning_rate": rate, **({"momentum": 0.9} if name == "sgd" else {})}
+        trainer = Trainer(layer.collect_params(), name, options, clip_global_norm=clip)
+        with Recorder(folder, trainer) as recorder:
+            for k in range(STEPS):
+                ids = mx.nd.array(IDS[k])
+                with mx.autograd.record():
+                    loss = ((layer(ids) - 1) ** 2).sum()
+                loss.backward()
+                recorder.add(batch=ids, loss=loss)
+                trainer.step(2)
+        assert "_update" not in vars(trainer)
+
+    run(tmp_path / "a", 0.1)
+    found = islices.parity(tmp_path / "a", tmp_path / "a")
+    assert found.same_bits == STEPS
+    assert found.notes == ()
+    assert ("clipped" in found.steps[0].positions) == (clip is not None)
+    run(tmp_path / "b", 0.1001)
+    found = islices.parity(tmp_path / "a", tmp_path / "b")
+    assert (found.stop.step, found.stop.position) == (1, "step"), str(found)
