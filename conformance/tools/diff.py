@@ -15,12 +15,16 @@ from islices.cli import Command, UsageError
 from islices.compare.causes import CAUSES
 from islices.compare.difference import Difference, diff
 from islices.compare.show import report
+from islices.compare.steps.traits import TRAITS
 from islices.io import load, read_metadata
 
 __all__ = ["COMMAND"]
 
 #: What the files' own metadata may say in place of an option.
-FROM_METADATA = {"max_norm": float, "padding_idx": int, "batch_size": int, "tokens": int}
+FROM_METADATA = {
+    "max_norm": float, "padding_idx": int, "batch_size": int, "tokens": int, "replicas": int, "accumulated": int
+}  # fmt: skip
+TREES = ("a", "b", "before", "grad", "tables", "states")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,26 +54,31 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--pair", action="append", default=[], metavar="A=B", help="the tensor called A in one file is B in the other"
     )
     parser.add_argument("--only", metavar="NAME", help="compare this tensor of A alone")
+    parser.add_argument("--tables", metavar="F", help="for gradients: the tables, which a regulariser adds to them")
+    parser.add_argument("--states", metavar="F", help="for tables: the states before the step")
+    parser.add_argument("--replicas", type=int, metavar="N", help="data-parallel replicas")
+    parser.add_argument("--accumulated", type=int, metavar="N", help="gradients accumulated before a step")
+    parser.add_argument("-v", "--verbose", action="store_true", help="every tensor, with the rows that differ")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout instead of the report")
     parser.add_argument("--plot", metavar="FILE", help="write a picture of the rows that differ (.png, .svg, .pdf)")
 
 
 def _causes() -> str:
-    titles = ", ".join(cause.title for cause in CAUSES.values())
-    return textwrap.fill(f"causes that are tried, singly and in pairs: {titles}.", 112)
+    titles = ", ".join(dict.fromkeys(cause.title for cause in (*CAUSES.values(), *TRAITS)))
+    return textwrap.fill(f"causes that are tried, singly and together: {titles}.", 112)
 
 
 def compare(options: argparse.Namespace) -> int:
     """Read, compare, show; 0 where the files are equal, else 1."""
     if options.plot is not None:
         _check_plot(options.plot)
-    trees = {name: _load(getattr(options, name)) for name in ("a", "b", "before", "grad") if getattr(options, name)}
+    trees = {name: _load(getattr(options, name)) for name in TREES if getattr(options, name)}
     known = {name: getattr(options, name) for name in FROM_METADATA}
     taken = _from_metadata(options, known)
     try:
         found = diff(
             trees["a"], trees["b"], names=_names(options.a, options.b), before=trees.get("before"),
-            grad=trees.get("grad"), pair=dict(map(_pair, options.pair)), only=options.only, **(known | taken),
+            grad=trees.get("grad"), tables=trees.get("tables"), states=trees.get("states"), pair=dict(map(_pair, options.pair)), only=options.only, **(known | taken),
         )  # fmt: skip
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from None
@@ -78,7 +87,7 @@ def compare(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"files": [options.a, options.b], "from_metadata": taken, **found.to_json()}))
     else:
-        _print(found, taken)
+        _print(found, taken, options.verbose)
     if options.plot is not None:
         _plot(found, options.plot)
     return 0 if found.equal else 1
@@ -87,11 +96,11 @@ def compare(options: argparse.Namespace) -> int:
 COMMAND = Command("compare two saved gradients or tables and say why they differ", arguments, compare)
 
 
-def _print(found: Difference, taken: dict[str, Any]) -> None:
+def _print(found: Difference, taken: dict[str, Any], verbose: bool) -> None:
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     if taken:
         print("from the files' metadata: " + ", ".join(f"{name} {value}" for name, value in taken.items()))
-    print(report(found, colour=colour))
+    print(report(found, colour=colour, verbose=verbose))
 
 
 # ---------------------------------------------------------------------- files

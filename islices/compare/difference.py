@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -64,6 +64,10 @@ class Difference:
     def __str__(self) -> str:
         return report(self)
 
+    def report(self, *, verbose: bool = False) -> str:
+        """The report; verbose: with the rows that differ, of every tensor."""
+        return report(self, verbose=verbose)
+
     def __bool__(self) -> bool:
         raise TypeError("the truth value of a Difference is ambiguous: say .equal")
 
@@ -103,6 +107,8 @@ def diff(
     only: str | None = None,
     tables: Any = None,
     states: Any = None,
+    replicas: int | None = None,
+    accumulated: int | None = None,
 ) -> Difference:
     """Compare two gradients, or two tables, and say why they differ.
 
@@ -133,6 +139,8 @@ def diff(
     states : dict of str to dict, or a tuple of two, of a and of b; optional
         For tables: each table's state before the step, its arrays by islices' names or the framework's, and "step", the
         steps taken before. Without it the step is taken for the first.
+    replicas, accumulated : int, optional
+        Numbers of data-parallel replicas, and of gradients accumulated, that a mean may have divided by.
 
     Returns
     -------
@@ -161,7 +169,7 @@ def diff(
     (False, [('padding',)])
     """
     called = _names(names)
-    context = _context(called, max_norm, padding_idx, batch_size, tokens)
+    context = _context(called, max_norm, padding_idx, batch_size, tokens, replicas, accumulated)
     both = _read(a, b, pair, only)
     extra = [
         _like(tree, both.pairs, argument)
@@ -189,7 +197,7 @@ def compare_steps(
             raise ValueError(f"{side}: got a Step without before or gradient; accepted is one with both")
         state, after = (_states_like(getattr(x, n), both.pairs, f"{side}.{n}") for n in ("state", "state_after"))
         sides.append(Given(before, gradient, state, after))
-    return _compared(both, called, _context(called, None, padding_idx, None, None), Also(), sides)
+    return _compared(both, called, _context(called, None, padding_idx), Also(), sides)
 
 
 class Both(NamedTuple):
@@ -245,7 +253,31 @@ def _compared(
         replace(e, causes=tuple(replace(c, text=name_sides(c.text, called)) for c in e.causes)) for e in causes
     )
     rounding = rounding and all(t.same_shape for t in tensors)
-    return Difference(equal, tensors, causes, both.only_a, both.only_b, called, rounding, arithmetic, both.notes)
+    notes = (*both.notes, *_hints(tensors, causes, called, also, sides))
+    return Difference(equal, tensors, causes, both.only_a, both.only_b, called, rounding, arithmetic, notes)
+
+
+def _hints(
+    tensors: Sequence[TensorDifference],
+    causes: Sequence[Explanation],
+    called: tuple[str, str],
+    also: Also,
+    sides: Sequence[Given] | None,
+) -> Iterator[str]:
+    """What would let more be explained, where nothing is."""
+    if causes:
+        return
+    for t in tensors:
+        dense = [kind.endswith("dense") for kind in t.kinds]
+        alone = (t.only_b if dense[1] else t.only_a).count
+        if also.tables is None and sides is None and dense[0] != dense[1] and alone:
+            yield (
+                f"hint: {t.name or 'the tensor'} is dense in {called[dense.index(True)]} alone, with {alone:,} rows that "
+                "the other has not: a regulariser does that; tables= (--tables) lets it be tried"
+            )
+            break
+    if sides is not None and any(not any(side.state) for side in sides):
+        yield "hint: steps were taken for first ones; states= (--states) lets later ones be explained"
 
 
 # ---------------------------------------------------------------------- which tensor beside which
@@ -325,15 +357,23 @@ def _names(names: Any) -> tuple[str, str]:
 
 
 def _context(
-    names: tuple[str, str], max_norm: Any, padding_idx: Any, batch_size: Any, tokens: Any
-) -> Context:  # fmt: skip
+    names: tuple[str, str],
+    max_norm: Any = None,
+    padding_idx: Any = None,
+    batch_size: Any = None,
+    tokens: Any = None,
+    replicas: Any = None,
+    accumulated: Any = None,
+) -> Context:
     limit = None if max_norm is None else check_max_norm(max_norm)
-    for argument, value in (("padding_idx", padding_idx), ("batch_size", batch_size), ("tokens", tokens)):
+    given = {"padding_idx": padding_idx, "batch_size": batch_size, "tokens": tokens}
+    given |= {"replicas": replicas, "accumulated": accumulated}
+    for argument, value in given.items():
         if value is None:
             continue
         if isinstance(value, bool) or not is_real(value) or whole_number(value) is None:
             raise TypeError(f"{argument}: got {describe(value)}; accepted is an int or None")
         if argument != "padding_idx" and value < 1:
             raise ValueError(f"{argument}: got {show(value)}; accepted is an int >= 1")
-    counts = [None if n is None else int(n) for n in (padding_idx, batch_size, tokens)]
+    counts = [None if n is None else int(n) for n in given.values()]
     return Context((), names, limit, *counts)

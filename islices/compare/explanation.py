@@ -97,8 +97,13 @@ def _was(p: Proposal, old: Rows, after: Comparison, t: int, size: int) -> Array:
         return np.zeros(size) if new is old else _flat(final, _of_moved_rows(final, old), after, t)
     if p.cause.drops or p.cause.narrows:  # what speaks for it is that all the rest agrees
         return _flat(final, np.abs(final.values), after, t)
-    if new is old or new.values.shape != old.values.shape:
+    if new is old or new.values.shape[1:] != old.values.shape[1:]:
         return np.zeros(size)
+    if not np.array_equal(new.ids, old.ids):  # rows have joined: what stands in them is what has changed there
+        here = np.zeros(new.values.shape)
+        there = contained(new.ids, old.ids)
+        here[there] = old.values[np.searchsorted(old.ids, new.ids[there])]
+        old = replace(old, ids=new.ids, values=here)
     with np.errstate(invalid="ignore"):
         moved = np.abs(new.values - old.values)
     place = np.minimum(np.searchsorted(new.ids, final.ids), max(len(new.ids) - 1, 0))

@@ -20,6 +20,10 @@ from islices.compare.factors import fitted_factors, named_factors, two_factors
 __all__ = ["explain", "proposals", "within_rounding"]
 
 
+#: Elements of tensors in which three causes at once are looked for.
+LARGE = 1 << 19
+
+
 def explain(both: Comparison, proposed: Sequence[Proposal]) -> tuple[Explanation, ...]:
     """The explanations, the most specific first; none where nothing known makes the sides equal.
 
@@ -43,7 +47,7 @@ def explain(both: Comparison, proposed: Sequence[Proposal]) -> tuple[Explanation
     if not found and not near:
         found = two_factors(both) or fitted_factors(both, both, [])
     if not found:
-        found = _pairs(both, singles)
+        found = _pairs(both, singles) or _threes(both, singles)
     fewest = min((len(e.causes) for e in found), default=0)
     return _without_subsumed([e for e in found if (e.exact or not near) and len(e.causes) == fewest])
 
@@ -92,6 +96,30 @@ def _pairs(both: Comparison, singles: list[list[Proposal]]) -> list[Explanation]
                 seen.add(keys)
                 found.append(e)
     return found or constants
+
+
+def _threes(both: Comparison, singles: list[list[Proposal]]) -> list[Explanation]:
+    """Three causes at once, each of which changes rows or, the last, is a named factor. The first ones found are told:
+    three causes leave little evidence for others."""
+    if sum(x.values.size for x in both.a) > LARGE:
+        return []
+    seen: set[frozenset[tuple[str, int]]] = set()
+    for (first,) in singles:
+        after = both.with_side(first.which, first.change.rows)
+        used = {(first.cause.name, 0), (first.cause.name, 1)}
+        for second in _proposals(after, used, another=True):
+            keys = frozenset((first.key, second.key))
+            if keys in seen:
+                continue
+            seen.add(keys)
+            last = after.with_side(second.which, second.change.rows)
+            if found := named_factors(both, last, [first, second]):
+                return found
+            spent = used | {(second.cause.name, 0), (second.cause.name, 1)}
+            for third in _proposals(last, spent, another=True):
+                if e := _chain(both, [first, second, third]):
+                    return [e]
+    return []
 
 
 def _chain(both: Comparison, chain: Sequence[Proposal]) -> Explanation | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from islices.compare.explanation import Explanation
 from islices.compare.measure import SHOWN, Place, RowSample, TensorDifference
+from islices.compare.mending import mended
 
 if TYPE_CHECKING:
     from islices.compare.difference import Difference
@@ -15,23 +16,30 @@ __all__ = ["as_json", "report"]
 
 #: Elements of a row shown in a line of the report.
 IN_LINE = 4
+#: Tensors that a report shows unless it is asked for all.
+TENSORS = 2
 STYLES = {"good": "32", "bad": "31", "head": "1", "dim": "2"}
 
 
 # ---------------------------------------------------------------------- text
-def report(found: Difference, *, colour: bool = False) -> str:
-    """The report, plain text; with the terminal's colours if asked."""
+def report(found: Difference, *, colour: bool = False, verbose: bool = False) -> str:
+    """The report, plain text: the verdict, why, how to mend it, and where; with the terminal's colours if asked.
+
+    verbose: every tensor, with the rows that differ.
+    """
     a, b = found.names
     lines = [_verdict(found, colour)]
+    if not found.equal and found.tensors:
+        lines += ["", *_why(found, colour), *(f"  {line}" for line in mended(found))]
     lines += [f"note: {note}" for note in found.notes]
-    for t in found.tensors:
-        if not t.equal or t.notes:
-            lines += ["", *_tensor(t, found.names, colour)]
+    told = [t for t in found.tensors if not t.equal or t.notes]
+    for t in told if verbose else told[:TENSORS]:
+        lines += ["", *_tensor(t, found.names, colour, verbose)]
+    if len(told) > TENSORS and not verbose:
+        lines += ["", f"and {len(told) - TENSORS} more tensors; all of them, and rows: verbose=True (-v)"]
     for name, tensors in ((a, found.only_a), (b, found.only_b)):
         if tensors:
             lines += ["", f"tensors only in {name}: {', '.join(tensors)}"]
-    if not found.equal and found.tensors:
-        lines += ["", *_why(found, colour)]
     return "\n".join(lines)
 
 
@@ -48,7 +56,7 @@ def _verdict(found: Difference, colour: bool) -> str:
     return _paint(f"{a} and {b} differ", "bad", colour) + f": {count}"
 
 
-def _tensor(t: TensorDifference, names: tuple[str, str], colour: bool) -> list[str]:
+def _tensor(t: TensorDifference, names: tuple[str, str], colour: bool, verbose: bool) -> list[str]:
     title = (t.name if t.name == t.name_b or not t.name_b else f"{t.name} / {t.name_b}") or "the tensor"
     lines = [_paint(title, "head", colour) + f"  {'same bits' if t.equal else 'differs'}"]
     rows: list[tuple[str, ...]] = [("", "dtype", "shape", "stored rows", "norm", "")]
@@ -71,6 +79,8 @@ def _tensor(t: TensorDifference, names: tuple[str, str], colour: bool) -> list[s
     if t.differing.count:
         lines.append("  ulps apart: " + _histogram(t))
     lines += [f"  note: {note}" for note in t.notes]
+    if not verbose:
+        return lines
     for k, sample in enumerate((t.only_a, t.only_b)):
         lines += _rows(f"rows only in {names[k]}", sample, (names[k],))
     return lines + _rows("rows that differ", t.differing, names)
@@ -145,7 +155,10 @@ def _without_cause(found: Difference) -> list[str]:
             f"  the models' own arithmetic: no element is further apart than {found.arithmetic:.1e} of its tensor's "
             "largest value"
         ]
-    lines = ["  no known cause, alone or with another, makes the sides equal"]
+    lines = [
+        "  no known cause, alone or with others, makes the sides equal",
+        "  (random numbers are beyond it: compare without dropout, by one seed and one order of samples)",
+    ]
     if len(found.tensors) > 1:
         lines.append("  (one that makes all tensors equal together; only=, --only NAME, asks for one tensor alone)")
     return lines

@@ -7,6 +7,7 @@ first.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 from islices.compare.cause import Proposal
 from islices.compare.comparison import Comparison, Context, telling_rows
 from islices.compare.evidence import MOST_SLACK, SLACKS, Rows, rows_of, with_terms_of
-from islices.compare.explanation import Explanation, distance
+from islices.compare.explanation import Explanation, Finding, distance
 from islices.compare.search import explain, proposals, within_rounding
 from islices.compare.stored import Stored, bits_equal, nonzero_rows, wide
 
@@ -53,6 +54,8 @@ def why(
             return causes, rounding, None
     if rounding:
         return (), True, None
+    if len(comparisons) == 1 and (causes := _each_from_before(comparisons[0])):
+        return causes, False, None
     last = comparisons[-1]  # what is little beside a table may be all of a step
     for slack in _slacks(last):
         loose = replace(last, slack=slack)
@@ -63,14 +66,53 @@ def why(
     return (), False, None
 
 
+def _each_from_before(both: Comparison) -> tuple[Explanation, ...]:
+    """What was done to the gradient before on each side; what was done on both alike makes no difference."""
+    if both.before is None or any(x is None for x in both.before):
+        return ()
+    raw = tuple(x for x in both.before if x is not None)
+    found: list[Explanation | None] = []
+    for which in (0, 1):
+        side = both.side(which)
+        one = replace(both, a=raw, b=side, telling=tuple(map(telling_rows, raw, side)))
+        if within_rounding(one):
+            found.append(None)
+            continue
+        causes = explain(one, proposals(one))
+        if not causes:
+            return ()
+        found.append(causes[0])
+    kept = [[c for c in (e.causes if e else ()) if not _shared(c, found[1 - k])] for k, e in enumerate(found)]
+    told = [_of_side(c, "ab"[k]) for k, causes in enumerate(kept) for c in causes]
+    known = [e for e in found if e]
+    if not told or not known:
+        return ()
+    return (Explanation(tuple(told), all(e.exact for e in known), min(e.bits for e in known)),)
+
+
+def _shared(c: Finding, other: Explanation | None) -> bool:
+    """Whether the other side has gone through the same."""
+    known = ("max_norm", "limit", "dtype", "kind")
+    of = lambda f: (f.name, *(f.details.get(k) for k in known))  # noqa: E731
+    return other is not None and any(of(c) == of(o) for o in other.causes)
+
+
+def _of_side(c: Finding, side: str) -> Finding:
+    """What was found between the gradient before, as {a}, and a side, as {b}."""
+    text = re.sub(r"\{([ab])\}", lambda m: "the gradient before" if m[1] == "a" else f"{{{side}}}", c.text)
+    return Finding(c.name, text, {**c.details, "side": side})
+
+
 def _tables(
     stored: Sequence[tuple[Stored, Stored]], tables: Sequence[Stored | None] | None
 ) -> tuple[Any, ...] | None:
     """The tables' values, float64; None where it is no table of the gradient's rows."""
     if tables is None:
         return None
-    fits = (t is not None and not t.sparse and t.row_shape == x.row_shape for t, (x, _) in zip(tables, stored, strict=True))
-    return tuple(t.values if ok and t is not None else None for t, ok in zip(tables, fits, strict=True))
+    return tuple(
+        None if t is None or t.sparse or t.row_shape != x.row_shape else t.values
+        for t, (x, _) in zip(tables, stored, strict=True)
+    )
 
 
 def _slacks(both: Comparison) -> list[float]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from islices.clip_formulas import BY_GLOBAL_NORM
@@ -19,7 +19,7 @@ from islices.compare.cause import Cause, Factor
 from islices.compare.comparison import Comparison, Side
 from islices.compare.evidence import Interval
 
-__all__ = ["CLIPPED", "CLIP_AFTER", "DUPLICATES", "EPSILON"]
+__all__ = ["CLIPPED", "CLIP_AFTER", "DUPLICATES", "EPSILON", "added", "norm_tolerance"]
 
 
 # ---------------------------------------------------------------------- norms
@@ -36,10 +36,16 @@ class Norms:
         return self.true if kind == "true" else self.raw
 
 
-def _tolerance(both: Comparison) -> float:
+def norm_tolerance(both: Comparison) -> float:
+    """How far a factor that holds a norm may be off, relatively."""
     n = sum(x.values.size for x in both.a) + 2
     eps = max(x.eps for x in (*both.a, *both.b)) if both.a else 0.0
     return eps * (4 * math.log2(n) + 16) / 2 + both.slack
+
+
+def added(limit: float) -> float:
+    """What an epsilon that a formula adds to the norm takes off the limit at most, relatively: torch's is 1e-6."""
+    return 1e-6 / limit if limit > 0 else 0.0
 
 
 def _total(side: Side) -> float:
@@ -91,10 +97,10 @@ def _by_norms(original: Comparison, now: Comparison, kinds: tuple[str, str]) -> 
 
 def clipped_after(original: Comparison, now: Comparison) -> Iterator[Factor]:
     """Both sides are clipped to one limit, after what has been explained already."""
-    tolerance, given = _tolerance(original), original.context.max_norm
+    tolerance, given = norm_tolerance(original), original.context.max_norm
     for kind in ("true", "raw"):
         found = _by_norms(original, now, (kind, kind))
-        if found and (given is None or _near(found[1], given, tolerance)):
+        if found and (given is None or _near(found[1], given, tolerance + added(given))):
             ratio, limit = found
             text = f"clip: both were clipped after that, to the same norm {_number(limit)}"
             yield Factor((ratio,) * len(original.a), text, {"limit": limit}, tolerance, 1.0)
@@ -119,7 +125,7 @@ class Clip(NamedTuple):
 
 def _clips(original: Comparison) -> Iterator[Clip]:
     given, raw_norm, norms = original.context.max_norm, _norm_before(original), _norms(original)
-    exact = _tolerance(original)
+    exact = norm_tolerance(original)
     for bound in (1, 0):
         tight, loose = norms[bound], norms[1 - bound]
         for kind in ("true", "raw"):
@@ -140,9 +146,10 @@ def _clips(original: Comparison) -> Iterator[Clip]:
 
 
 def clipped(original: Comparison, now: Comparison) -> Iterator[Factor]:
-    """One side was clipped to a limit, the other not."""
+    """One side was clipped to a limit, the other not; by the norm of what came, or of what has been explained."""
     cost = 8.0 if original.context.max_norm is None else 0.0
-    for c in _clips(original):
+    explained = () if now is original else _clips(replace(now, before=None))
+    for c in (*_clips(original), *explained):
         side, free = "ab"[c.bound], "ba"[c.bound]
         text = (
             f"clipped: {{{side}}} is clipped to the norm {_number(c.limit)}; {{{free}}} is not "
@@ -151,16 +158,19 @@ def clipped(original: Comparison, now: Comparison) -> Iterator[Factor]:
         unsummed = f"duplicates: {{{side}}} has not summed duplicates before it took that norm"
         granted = () if c.kind == "true" else (("duplicates", unsummed, {"side": side, "norm": "global"}),)
         yield Factor(c.ratios, text, {"side": side, "max_norm": c.limit}, c.tolerance, cost, granted)
-    yield from _clipped_each(original, cost)
+    for both in (original,) if now is original else (original, now):
+        yield from _clipped_each(both, cost)
 
 
 def _clipped_each(original: Comparison, cost: float) -> Iterator[Factor]:
     """The same, each tensor by its own norm."""
-    norms, tolerance, given = _norms(original), _tolerance(original), original.context.max_norm
+    norms, tolerance, given = _norms(original), norm_tolerance(original), original.context.max_norm
     for bound in (1, 0) if len(original.a) > 1 else ():
         tight, loose = norms[bound].each, norms[1 - bound].each
         limit = given if given is not None else _round_number(max(tight), tolerance)
-        if limit is None or limit <= 0 or not _near(max(tight), limit, tolerance) or max(loose) <= limit:
+        if limit is None or limit <= 0 or not _near(max(tight), limit, tolerance + added(limit)):
+            continue
+        if max(loose) <= limit:
             continue
         ratios = [max(1.0, n / limit) for n in loose]
         side, free = "ab"[bound], "ba"[bound]
@@ -175,7 +185,7 @@ CLIPPED = Cause("clipped", "clipped or not", 240, foretell=clipped, needs=("grad
 # ---------------------------------------------------------------------- duplicates
 def unsummed(original: Comparison, now: Comparison) -> Iterator[Factor]:
     """The norm for clipping was taken before duplicates were summed."""
-    tolerance = _tolerance(original)
+    tolerance = norm_tolerance(original)
     for side, kinds in (("b", ("true", "raw")), ("a", ("raw", "true"))):
         if found := _by_norms(original, now, kinds):
             text = f"duplicates: {{{side}}} has not summed duplicates before it took the norm for clipping"
@@ -209,7 +219,7 @@ def _unsummed_each(original: Comparison, now: Comparison) -> Iterator[Factor]:
     ratios = tuple(raw / n if n else 1.0 for raw, n in zip(b.raw_each, b.each, strict=True))
     for side, values in (("b", ratios), ("a", tuple(1 / r if r else 1.0 for r in ratios))):
         text = f"duplicates: {{{side}}} has not summed duplicates before it took each tensor's norm for clipping"
-        yield Factor(values, text, {"side": side, "norm": "each tensor"}, _tolerance(original), 1.0)
+        yield Factor(values, text, {"side": side, "norm": "each tensor"}, norm_tolerance(original), 1.0)
 
 
 DUPLICATES = Cause(
@@ -292,7 +302,7 @@ def inferred_epsilon(now: Comparison, interval: Interval) -> tuple[str, dict[str
 def _limits_fit(both: Comparison, norms: list[float], epsilon: tuple[float, float], norm: float) -> bool:
     """Whether both clipped norms are those of one limit, the given one if there is one."""
     limits = [n * (norm + e) / norm for n, e in zip(norms, epsilon, strict=True)]
-    tolerance = _tolerance(both)
+    tolerance = norm_tolerance(both)
     given = both.context.max_norm
     return all(_near(limit, limits[0] if given is None else given, tolerance) for limit in limits)
 

@@ -41,6 +41,10 @@ def _counts(both: Comparison) -> dict[int, list[str]]:
         note(context.batch_size, "batch size")
     if context.tokens is not None:
         note(context.tokens, "tokens")
+    if context.replicas is not None:
+        note(context.replicas, "data-parallel replicas")
+    if context.accumulated is not None:
+        note(context.accumulated, "accumulated gradients")
     for side in (both.a, both.b, both.before or ()):
         for x in side:
             if x is None or not x.sparse:
@@ -68,7 +72,7 @@ def constant(now: Comparison, interval: Interval) -> tuple[str, dict[str, Any]]:
     text = f"a constant factor: {{a}} is {{b}} times {c:.9g}"
     for shown, power, what in ((c, 1, "{a} is {b} times"), (1 / c, -1, "{b} is {a} times")):
         if round(shown) > 1 and interval.low <= round(shown) ** power <= interval.high:
-            text = f"a constant factor: {what} {round(shown):,}, a whole number (a count that a mean divides by?)"
+            text = f"a constant factor: {what} {round(shown):,}, a whole number (a count that a mean divides by: samples, replicas, accumulated gradients?)"
     return text, {"factor": c, "low": interval.low, "high": interval.high}
 
 

@@ -1,0 +1,112 @@
+"""Causes by which both sides were clipped to one limit, by norms of other sets of tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from islices.compare.cause import Cause, Factor
+from islices.compare.causes.clipping import added, norm_tolerance
+from islices.compare.comparison import Comparison, Side
+
+__all__ = ["LEFT_OUT", "PER_TENSOR"]
+
+#: What a factor that is read off one tensor's norms costs: the norms agree on the limit besides.
+COST = 6.0
+
+
+def _norms(side: Side) -> list[float]:
+    return [x.norm for x in side]
+
+
+def _near(x: float, y: float, tolerance: float) -> bool:
+    return abs(x - y) <= tolerance * abs(y)
+
+
+def per_tensor(original: Comparison, now: Comparison) -> Iterator[Factor]:
+    """One side clips all tensors by their common norm, the other each tensor by its own."""
+    if len(original.a) < 2:
+        return
+    tolerance, given = norm_tolerance(original), original.context.max_norm
+    for each in (1, 0):
+        whole = math.hypot(*_norms(original.side(1 - each)))
+        largest = max(_norms(original.side(each)))
+        if not 0 < whole < math.inf or not _near(largest, whole, tolerance):
+            continue
+        if given is not None and not _near(whole, given, tolerance + added(given)):
+            continue
+        ratios = _ratios(now)
+        if ratios is None or max(ratios) <= min(ratios) * (1 + 8 * tolerance):
+            continue
+        one, other = "ab"[each], "ba"[each]
+        text = (
+            f"clipping by tensor: {{{one}}} clips each tensor by its own norm, {{{other}}} all by their common norm, "
+            f"to {whole:.6g}"
+        )
+        details = {"side": one, "norm": "each tensor", "max_norm": whole}
+        yield Factor(ratios, text, details, tolerance, COST)
+
+
+PER_TENSOR = Cause(
+    "per_tensor", "clipped by tensor or together", 222, foretell=per_tensor, needs=("gradients",), subsumes=("clipped",)
+)
+
+
+def left_out(original: Comparison, now: Comparison) -> Iterator[Factor]:
+    """One side's norm for clipping does not count one of the tensors, which is clipped with the others or not."""
+    if len(original.a) < 2:
+        return
+    tolerance, given = norm_tolerance(original), original.context.max_norm
+    for side in (1, 0):
+        limit = math.hypot(*_norms(original.side(1 - side)))
+        if not 0 < limit < math.inf or (given is not None and not _near(limit, given, tolerance + added(given))):
+            continue
+        own = _norms(original.side(side))
+        ratios = _ratios(now)
+        for k, name in enumerate(original.context.names):
+            if ratios is None or not own[k]:
+                continue
+            if not _near(math.hypot(*(n for t, n in enumerate(own) if t != k)), limit, tolerance):
+                continue
+            others = [r for t, r in enumerate(ratios) if t != k]
+            if max(others) > min(others) * (1 + 8 * tolerance):
+                continue
+            alike = _near(ratios[k], others[0], 8 * tolerance)
+            does = "clips it by the norm of the others" if alike else "does not clip it"
+            text = (
+                f"left out of the norm: {{{'ab'[side]}}} clips to {limit:.6g} without counting {name or 'this tensor'}, "
+                f"and {does}"
+            )
+            details = {"side": "ab"[side], "tensor": name, "clipped": alike, "max_norm": limit}
+            yield Factor(ratios, text, details, tolerance, COST)
+
+
+def left_alone(original: Comparison, now: Comparison) -> Iterator[Factor]:
+    """One side is clipped, but for a tensor that its norm does not count; the other is not clipped."""
+    yield from left_out(original, now)
+    given, ratios = original.context.max_norm, _ratios(now)
+    if given is None or ratios is None or len(ratios) < 2:
+        return
+    tolerance = norm_tolerance(original)
+    for side in (1, 0):
+        own, loose = _norms(original.side(side)), _norms(now.side(1 - side))
+        for k, name in enumerate(original.context.names):
+            counted = [n for t, n in enumerate(own) if t != k]
+            if not _near(math.hypot(*counted), given, tolerance + added(given)) or not _near(own[k], loose[k], tolerance):
+                continue
+            text = f"clipped: {{{'ab'[side]}}} is clipped to {given:.6g}, but for {name or 'one tensor'}, left out of the norm"
+            details = {"side": "ab"[side], "tensor": name, "clipped": False, "max_norm": given}
+            yield Factor(ratios, text, details, tolerance, COST)
+
+
+LEFT_OUT = Cause(
+    "left_out", "a tensor left out of the norm", 224, foretell=left_alone, needs=("gradients",), subsumes=("clipped",)
+)
+
+
+def _ratios(both: Comparison) -> tuple[float, ...] | None:
+    """a / b of each tensor by their norms; None where one is zero."""
+    norms: list[Sequence[float]] = [_norms(both.a), _norms(both.b)]
+    if not all(0 < n < math.inf for side in norms for n in side):
+        return None
+    return tuple(x / y for x, y in zip(*norms, strict=True))

@@ -1,0 +1,129 @@
+"""Causes that a penalty on the tables makes: lambda times the table, or times its signs, in one side's gradient."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from islices.compare.cause import Cause, Change, each_tensor
+from islices.compare.comparison import Comparison
+from islices.compare.evidence import Rows
+from islices.compare.stored import Array, wide
+
+__all__ = ["REGULARISER"]
+
+#: Rows that lambda is read off.
+SAMPLED = 4096
+KINDS = {"l2": "the table", "l1": "the signs of the table"}
+
+
+def regulariser(both: Comparison, which: int) -> Iterator[Change]:
+    """One side has the gradient of a penalty, the other has not. Where one is scaled beside, lambda is fitted with it."""
+    if both.tables is None:
+        return
+    tables = both.tables
+    for kind, what in KINDS.items():
+        for scaled in (False, True):
+            strengths: dict[str, float] = {}
+            cost = 0.0
+
+            def change(x: Rows, y: Rows, t: int, kind: str = kind, scaled: bool = scaled) -> Rows | None:
+                nonlocal cost
+                table = tables[t]
+                if table is None or x.values.shape[1:] != y.values.shape[1:] or not len(y.ids):
+                    return None
+                ids = np.union1d(x.ids, y.ids)
+                if not len(ids) or ids[-1] >= len(table):
+                    return None
+                some = ids[:: max(1, len(ids) // SAMPLED)]
+                found = _strength(_at(x, some), _at(y, some), _penalty(table, some, kind), scaled, max(x.eps, y.eps))
+                if found is None:
+                    return None
+                strength, bits = found
+                strengths[both.context.names[t]], cost = strength, cost + bits
+                return _penalised(x, ids, strength * _penalty(table, ids, kind), y.sparse)
+
+            found = each_tensor(both, which, change)
+            if found:
+                shown = ", ".join(sorted({f"{s:.6g}" for s in strengths.values()}))
+                text = f"regulariser: {{y}} adds {shown} times {what} to its gradient ({kind}), {{x}} does not"
+                details = {"kind": kind, "strengths": strengths, **found.named}
+                yield Change(found.rows, text, details, cost)
+
+
+REGULARISER = Cause(
+    "regulariser", "a regulariser", 35, propose=regulariser, needs=("gradients",), exact="never"
+)
+
+
+def _penalty(table: Array, ids: Array, kind: str) -> Array:
+    w = wide(table[ids])
+    return np.sign(w) if kind == "l1" else w
+
+
+def _at(x: Rows, ids: Array) -> Array:
+    """x on some rows, flat; zeros where it has none."""
+    out = np.zeros((len(ids), *x.values.shape[1:]))
+    place = np.minimum(np.searchsorted(x.ids, ids), max(len(x.ids) - 1, 0))
+    there = x.ids[place] == ids if len(x.ids) else np.zeros(len(ids), bool)
+    out[there] = x.values[place[there]]
+    return out.reshape(-1)
+
+
+def _strength(x: Array, y: Array, p: Array, scaled: bool, eps: float) -> tuple[float, float] | None:
+    """(lambda, bits that it costs) for which y is x + lambda p, or, scaled, in proportion to that."""
+    p = p.reshape(-1)
+    with np.errstate(all="ignore"):
+        pp, xx, xp = float(p @ p), float(x @ x), float(x @ p)
+        if not (0 < pp < math.inf and math.isfinite(xx)):
+            return None
+        if not scaled and (alone := _where_alone(x, y, p, eps)):
+            return alone
+        alpha = 1.0
+        if scaled:
+            determinant = xx * pp - xp * xp
+            if determinant <= 1e-6 * xx * pp:
+                return None
+            alpha = (float(x @ y) * pp - float(y @ p) * xp) / determinant
+            if not 0 < alpha < math.inf or abs(alpha - 1) < 1e-4:
+                return None
+        rest = y - alpha * x
+        strength = float(rest @ p) / pp / alpha
+        if not (0 < strength < math.inf) or strength * np.abs(p).max() < 16 * eps * np.abs(y).max():
+            return None
+        left = rest / alpha - strength * p
+        error = math.sqrt(float(left @ left) / max(1, len(p) - 1) / pp)
+    for digits in (1, 2, 3, 4):
+        short = float(f"{strength:.{digits - 1}e}")
+        if abs(short - strength) <= max(4 * error, 4 * eps * strength):
+            return short, 4.0 + 4 * digits
+    return strength, 24.0
+
+
+def _where_alone(x: Array, y: Array, p: Array, eps: float) -> tuple[float, float] | None:
+    """The same, where one side has nothing but the penalty: whatever bounds the largest elements does not disturb it."""
+    some = (x == 0) & (p != 0) & (np.abs(y) < 0.99 * np.abs(y).max(initial=0.0))
+    if some.sum() < 16:
+        return None
+    strength = float(np.median(y[some] / p[some]))
+    off = np.abs(y[some] - strength * p[some]) > 8 * eps * np.abs(y[some])
+    if not 0 < strength < math.inf or off.mean() > 0.1:
+        return None
+    for digits in (1, 2, 3, 4):
+        short = float(f"{strength:.{digits - 1}e}")
+        if abs(short - strength) <= 4 * eps * strength:
+            return short, 4.0 + 4 * digits
+    return strength, 24.0
+
+
+def _penalised(x: Rows, ids: Array, added: Array, sparse: bool) -> Rows:
+    values, terms = added.copy(), np.abs(added)
+    counts = np.ones(len(ids), np.int64)
+    place = np.searchsorted(ids, x.ids)
+    values[place] += x.values
+    terms[place] += np.abs(x.values) if x.terms is None else x.terms
+    counts[place] += 1 if x.counts is None else x.counts
+    return replace(x, ids=ids, values=values, terms=terms, counts=counts, sparse=sparse, slot_ids=None, slots=None)

@@ -1,0 +1,212 @@
+"""Causes by which one side went through 16 bits and was widened again: its type does not show it.
+
+What speaks for it is that the other side, rounded so, agrees beyond sixteen bits. A loss scale S is divided out after
+the rounding: float16(S g) / S; it shows in the numbers that float16 holds as subnormals, or not at all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from islices.compare.cause import Cause, Change, each_tensor
+from islices.compare.comparison import Comparison
+from islices.compare.evidence import Rows
+from islices.compare.half import HALVES
+from islices.compare.stored import Array, wide
+
+__all__ = ["SIXTEEN", "SIXTEEN_UPSTREAM"]
+
+#: Loss scales that are tried where float16's subnormals tell one from another; what others there are is read off.
+SCALES = (1.0, 2.0**10, 2.0**15, 2.0**16, 1000.0)
+#: Smallest normal number, and bits of the significand.
+FORMATS = {"float16": (2.0**-14, 11), "bfloat16": (2.0**-126, 8)}
+#: A number that nearly ties may have been rounded to either neighbour: what is rounded had been rounded itself.
+TIE = 1 + 2.0**-7
+SAMPLED = 8192
+
+
+def sixteen(both: Comparison, which: int) -> Iterator[Change]:
+    """One side was rounded to 16 bits, its sums or each of its slots, by a loss scale or not."""
+    for dtype in HALVES:
+        seen: set[bytes] = set()
+        for scale in _scales(both, which, dtype):
+            for slots in (False, True):
+
+                def change(
+                    x: Rows, y: Rows, t: int, dtype: str = dtype, scale: float = scale, slots: bool = slots
+                ) -> Rows | None:
+                    if x.dtype not in ("float32", "float64") or y.dtype not in ("float32", "float64"):
+                        return None
+                    if not slots:
+                        values = _rounded(x.values, dtype, scale)
+                        values = _at_ties(x, y, values, dtype, scale)
+                        return replace(x, values=values, slot_ids=None, slots=None)
+                    return _rounded_slots(x, dtype, scale)
+
+                found = each_tensor(both, which, change)
+                if not found:
+                    continue
+                tried = b"".join(found.rows[t].values.reshape(-1)[:4096].tobytes() for t in found.numbers)
+                if tried in seen or not _nearer(both, which, found.rows, found.numbers):
+                    continue
+                seen.add(tried)
+                where = "each of its slots" if slots else "its gradient"
+                by = "" if scale == 1 else f", with a loss scale of {scale:g} divided out"
+                text = (
+                    f"rounded to 16 bits: {{y}} has rounded {where} to {dtype} and widened it again{by} "
+                    "(to nearest: stochastic rounding is unlikely)"
+                )
+                details = {"dtype": dtype, "scale": scale, "slots": slots, "stochastic": False, **found.named}
+                yield Change(found.rows, text, details, 4.0)
+        yield from _stochastic(both, which, dtype)
+
+
+SIXTEEN = Cause(
+    "sixteen_bits", "rounded to 16 bits and widened again", 65, propose=sixteen, needs=("gradients",),
+    subsumes=("autocast",),
+)  # fmt: skip
+
+
+def _scales(both: Comparison, which: int, dtype: str) -> list[float]:
+    if dtype == "bfloat16":  # it has float32's exponents: a power of two changes nothing
+        return [1.0]
+    sizes = [np.abs(x.values[x.values != 0]).min(initial=math.inf) for x in both.side(which)]
+    if min(sizes, default=math.inf) >= FORMATS[dtype][0]:
+        return [1.0, 1000.0]
+    found = list(SCALES)
+    for y in both.side(1 - which):
+        some = y.values.reshape(-1)[:SAMPLED]
+        some = some[(some != 0) & np.isfinite(some)]
+        if len(some):  # all are multiples of the smallest subnormal over the scale
+            mantissa, exponent = np.frexp(some)
+            whole = (mantissa * 2.0**24).astype(np.int64)
+            lowest = int((exponent - 24 + np.log2((whole & -whole).astype(np.float64)).astype(np.int64)).min())
+            if -24 - lowest > 0:
+                found.append(2.0 ** (-24 - lowest))
+    return sorted(set(found))
+
+
+def _rounded(x: Array, dtype: str, scale: float) -> Array:
+    with np.errstate(over="ignore", invalid="ignore"):
+        once = (x * scale).astype(np.float32)
+        half = wide(HALVES[dtype](once)).astype(np.float32)
+        return (half / np.float32(scale)).astype(np.float64)
+
+
+def _half_ulp(x: Array, dtype: str, scale: float) -> Array:
+    """Half the spacing of a type at x."""
+    least, bits = FORMATS[dtype]
+    exponents = np.frexp(np.maximum(np.abs(x * scale), least))[1]
+    result: Array = np.ldexp(1.0, exponents - bits - 1) / scale
+    return result
+
+
+def _at_ties(x: Rows, y: Rows, values: Array, dtype: str, scale: float) -> Array:
+    """y's numbers where x lies as near to them as to their neighbours."""
+    if not np.array_equal(x.ids, y.ids) or x.values.shape != y.values.shape:
+        return values
+    off = values != y.values
+    if not off.any() or off.mean() > 0.05:
+        return values
+    at = np.nonzero(off)
+    near = np.abs(x.values[at] - y.values[at]) <= TIE * _half_ulp(x.values[at], dtype, scale)
+    near &= _rounded(y.values[at], dtype, scale) == y.values[at]
+    values[at] = np.where(near, y.values[at], values[at])
+    return values
+
+
+def _rounded_slots(x: Rows, dtype: str, scale: float) -> Rows | None:
+    if x.slots is None or x.slot_ids is None:
+        return None
+    slots = _rounded(wide(x.slots), dtype, scale)
+    values = np.zeros(x.values.shape)
+    np.add.at(values, np.searchsorted(x.ids, x.slot_ids), slots)
+    return replace(x, values=values, slots=slots.astype(x.dtype))
+
+
+def _nearer(both: Comparison, which: int, rows: tuple[Rows, ...], numbers: list[int]) -> bool:
+    """Whether the rounded side is by far nearer to a multiple of the other than it was, or a penalty may hide it."""
+    if both.tables is not None:
+        return True
+    for t in numbers:
+        x, new, y = both.side(which)[t], rows[t], both.side(1 - which)[t]
+        if not np.array_equal(x.ids, y.ids) or x.values.shape != y.values.shape:
+            return True
+        some = slice(None, None, max(1, x.values.size // SAMPLED))
+        old, now, other = (z.values[some].reshape(len(z.ids[some]), -1) for z in (x, new, y))
+        if not _apart(now, other) <= 0.5 * _apart(old, other):
+            return False
+    return True
+
+
+def _apart(x: Array, y: Array) -> float:
+    """How far elements' quotients are from the middle one of their row, by the middle: what bounds rows, or few
+    elements, does not show in it."""
+    with np.errstate(all="ignore"):
+        ratio = y / x
+        middle = np.nanmedian(ratio, axis=1, keepdims=True)
+        return float(np.nan_to_num(np.nanmedian(np.abs(ratio / middle - 1)), nan=np.inf))
+
+
+# ---------------------------------------------------------------------- not to the nearest
+def _representable(y: Rows, dtype: str) -> bool:
+    slots = y.values if y.slots is None else wide(y.slots)
+    some = slots.reshape(-1)[:SAMPLED]
+    return bool(some.any()) and bool((_significand(some, dtype) == some).all())
+
+
+def _significand(x: Array, dtype: str) -> Array:
+    """x with as many bits as a type's significand has, whatever its exponent: a power of two may scale it."""
+    bits = FORMATS[dtype][1]
+    mantissa, exponent = np.frexp(x)
+    result: Array = np.ldexp(np.rint(np.ldexp(mantissa, bits)), exponent - bits)
+    return result
+
+
+def _stochastic(both: Comparison, which: int, dtype: str) -> Iterator[Change]:
+    """The other side's numbers are of 16 bits and within a spacing of this one's, but not the nearest."""
+
+    def change(x: Rows, y: Rows, t: int) -> Rows | None:
+        if y.slots is not None or not np.array_equal(x.ids, y.ids) or not _representable(y, dtype):
+            return None
+        within = np.abs(x.values - y.values) <= 2 * TIE * _half_ulp(x.values, dtype, 1.0)
+        farther = np.abs(x.values - y.values) > TIE * _half_ulp(x.values, dtype, 1.0)
+        if not within.all() or farther.mean() < 0.1:
+            return None
+        return replace(x, values=y.values.copy(), slot_ids=None, slots=None)
+
+    found = each_tensor(both, which, change)
+    if found:
+        text = (
+            f"rounded to 16 bits: {{y}}'s gradient holds numbers of {dtype}, within one spacing of {{x}}'s but often "
+            "not the nearest: stochastic rounding is likely"
+        )
+        yield Change(found.rows, text, {"dtype": dtype, "scale": 1.0, "stochastic": True, **found.named}, 8.0)
+
+
+# ---------------------------------------------------------------------- computed in 16 bits
+def upstream(both: Comparison, which: int) -> Iterator[Change]:
+    """What the other side's slots hold are numbers of 16 bits: the layers before were computed so (autocast)."""
+    for dtype in HALVES:
+
+        def change(x: Rows, y: Rows, t: int, dtype: str = dtype) -> Rows | None:
+            if x.dtype != "float32" or not _representable(y, dtype) or _representable(x, dtype):
+                return None
+            return replace(x, dtype=dtype)
+
+        found = each_tensor(both, which, change)
+        if found:
+            text = (
+                f"computed in 16 bits: all that {{y}}'s gradient is summed of are numbers of {dtype}, as mixed "
+                "precision (autocast) leaves them; it agrees as far as such arithmetic goes"
+            )
+            yield Change(tuple(found.rows), text, {"dtype": dtype, **found.named}, 8.0)
+
+
+SIXTEEN_UPSTREAM = Cause(
+    "autocast", "computed in 16 bits", 140, propose=upstream, narrows=True, exact="never", needs=("gradients",)
+)  # fmt: skip
