@@ -120,7 +120,9 @@ def _start(a: Step, b: Step) -> Found | None:
         pair = _both(a, b, position)
         if pair is None:
             continue
-        for name, (apart, size, eps) in distances(*pair).items():
+        worst = worst or Found(0.0, 0.0, "")
+        unlike = {name: x for name, x in pair[0].items() if name in pair[1] and not same_values(x, pair[1][name])}
+        for name, (apart, size, eps) in distances(unlike, pair[1]).items():
             found = Found(apart, eps * size, name)
             worst = found if worst is None or found.share > worst.share else worst
     return worst
@@ -182,10 +184,10 @@ def _number(leaves: Leaves | None) -> float:
 
 
 def _gap(a: Leaves | None, b: Leaves | None) -> float:
-    found = [
-        float(np.abs(np.subtract(x, y, dtype=np.float64)).max(initial=0.0))
-        for name in (a or {}).keys() & (b or {}).keys()
-        if isinstance(x := (a or {})[name], np.ndarray) and isinstance(y := (b or {})[name], np.ndarray)
-        and x.shape == y.shape
-    ]  # fmt: skip
+    found = []
+    for name in (a or {}).keys() & (b or {}).keys():
+        x, y = (a or {})[name], (b or {})[name]
+        if isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and x.shape == y.shape:
+            apart = x != y  # of a large table some elements
+            found.append(float(np.abs(x[apart].astype(np.float64) - y[apart].astype(np.float64)).max(initial=0.0)))
     return max(found, default=math.nan)

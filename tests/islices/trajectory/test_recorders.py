@@ -148,6 +148,7 @@ def test_torch_goes_on_from_named_arrays(name: str, tmp_path: Path) -> None:
     assert torch.equal(whole.weight, second.weight)
 
 
+@pytest.mark.repeats_where(lambda name: name not in ("adam", "sgd"))
 @pytest.mark.parametrize("name", ["adam", "adagrad", "sgd", "rmsprop", "amsgrad", "lion"])
 def test_optax_goes_on_from_named_arrays(name: str) -> None:
     jax = pytest.importorskip("jax")
@@ -226,6 +227,7 @@ KERAS = {
 }
 
 
+@pytest.mark.repeats_where(lambda name: name != "SGD")
 @pytest.mark.parametrize("name", KERAS)
 def test_keras_recorder(name: str, tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
@@ -249,6 +251,7 @@ def test_keras_recorder(name: str, tmp_path: Path) -> None:
     assert found.notes == (), "both descriptions give their own sides' steps"
 
 
+@pytest.mark.repeats_where(lambda name: name != "SGD")
 @pytest.mark.parametrize("name", ["Adam", "SGD", "RMSprop"])
 def test_torch_goes_on_from_keras(name: str) -> None:
     """Moments are those of Keras; momentum that holds steps is divided by the learning rate."""
@@ -321,6 +324,7 @@ def test_optax_recorded(jit: bool, tmp_path: Path) -> None:
     assert (found.stop.step, found.stop.position) == (1, "step")
 
 
+@pytest.mark.repeats_where(lambda name, clip: (name, clip) != ("adam", 0.5))
 @pytest.mark.parametrize("clip", [None, 0.5])
 @pytest.mark.parametrize("name", ["sgd", "adam", "adagrad"])
 def test_gluon_recorder(name: str, clip: float | None, tmp_path: Path) -> None:
