@@ -5,6 +5,7 @@ May import: `numpy`, the core below `islices.vocabulary`.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any, TypeVar
@@ -251,7 +252,10 @@ class RowMap:
         """This map for a table of so many rows; ValueError or IndexError where it is another's."""
         if self.old_rows is None:
             self._check(old_rows)
-        elif self.old_rows != old_rows:
+            known = copy.copy(self)
+            known.old_rows = old_rows
+            return known
+        if self.old_rows != old_rows:
             raise ValueError(f"mapping: got one of a table of {self.old_rows} rows for one of {old_rows}")
         return self
 

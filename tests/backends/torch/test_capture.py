@@ -301,7 +301,7 @@ class Lit(nn.Module):
     def __init__(self, lr: float = 0.1) -> None:
         super().__init__()
         self.lr = lr
-        self.emb, self.lin = nn.Embedding(50, 4, sparse=True), nn.Linear(4, 1)
+        self.emb, self.lin = nn.Embedding(50, 4, sparse=True), nn.Linear(4, 1, bias=False)
         with torch.no_grad():
             self.emb.weight.copy_(whole(50, 4))
             self.lin.weight.copy_(whole(1, 4, seed=1))
