@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import keras
 
-from islices.backends.keras.native import native
+from islices.backends.keras.native import BACKEND, native
 from islices.registry import describe
 
 __all__ = ["Embedding"]
@@ -35,8 +35,9 @@ class Embedding(keras.layers.Embedding):  # type: ignore[misc]
 
     Notes
     -----
-    An id is from 0 to input_dim - 1: negative ones do not count from the end. Weights, names and configuration are
-    those of keras.layers.Embedding: weights that one saved the other loads.
+    An id is from 0 to input_dim - 1; on TensorFlow negative ones count from the end, as Keras has it. Weights, names
+    and configuration are those of keras.layers.Embedding: weights that one saved the other loads.
+    Keras quantizes its own class alone, no subclass.
 
     On TensorFlow it is Keras' own lookup, whose gradient is sparse already. On torch and JAX `fit` needs an optimizer
     of this package, and on JAX a `Model`, `Sequential` or `RowSparse` of it.
@@ -45,14 +46,15 @@ class Embedding(keras.layers.Embedding):  # type: ignore[misc]
 
     Examples
     --------
-    >>> import numpy as np
+    >>> import keras, numpy as np
     >>> from islices import optim
     >>> from islices.backends import keras as islices_keras
     >>> layer = islices_keras.Embedding(1000, 4)
     >>> model = islices_keras.Sequential([layer, keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1)])
     >>> model.compile(islices_keras.Stepped(optim.adam(1e-2)), loss="mse")
     >>> ids = np.array([[5, 7], [5, 9]])
-    >>> before = layer(ids) is None or layer.get_weights()[0]
+    >>> layer.build()
+    >>> before = layer.get_weights()[0]
     >>> history = model.fit(ids, np.ones((2, 1)), verbose=0)
     >>> np.flatnonzero((layer.get_weights()[0] != before).any(1)).tolist()
     [5, 7, 9]
@@ -81,6 +83,9 @@ class Embedding(keras.layers.Embedding):  # type: ignore[misc]
     def enable_lora(self, rank: int, *args: Any, **kwargs: Any) -> NoReturn:
         raise ValueError(f"rank: got {rank!r}; accepted by Embedding is no LoRA: {WHOLE['lora_rank']}")
 
+
+if BACKEND == "tensorflow":  # Keras' own lookup has a sparse gradient there, and is what `islices.capture` hooks
+    Embedding.call = keras.layers.Embedding.call
 
 #: What keras.layers.Embedding has that touches the whole table at each step -> why not, and what to take.
 WHOLE = {

@@ -57,20 +57,38 @@ class RowSparse(native.Training):  # type: ignore[misc]
     optimizer: Any
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """As keras.Model has it."""
+        """As keras.Model has it.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            Those of keras.Model.compile.
+        """
         super().compile(*args, **kwargs)
         outer = self.optimizer
         if BACKEND != "tensorflow" and type(outer) is keras.optimizers.LossScaleOptimizer:
             self.optimizer = LossScaleOptimizer.around(outer)
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
-        """As Keras loads a model: it asks this of a class whose `compile` is its own."""
+        """As Keras loads a model: it asks this of a class whose `compile` is its own.
+
+        Parameters
+        ----------
+        config : dict
+            What `get_compile_config` gave.
+        """
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.optimizer is not None and self.built:
             self.optimizer.build(self.trainable_variables)
 
     def make_train_function(self, force: bool = False) -> Any:
-        """As Keras makes it, once every sparse gradient has an optimizer that takes it."""
+        """As Keras makes it, once every sparse gradient has an optimizer that takes it.
+
+        Parameters
+        ----------
+        force : bool
+            Make it anew.
+        """
         if BACKEND != "tensorflow":
             for layer in self._flatten_layers():
                 if isinstance(layer, Embedding) and layer.built and layer._embeddings.trainable:

@@ -65,6 +65,8 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
 
     def stateless_apply(self, optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
         """The variables after a step, or after none."""
+        if BACKEND != "jax":
+            return super().stateless_apply(optimizer_variables, grads, trainable_variables)
         finite = self.check_finite(grads)
         before = [*trainable_variables, *optimizer_variables]
         variables = [*self._trainable_variables, *self.variables]

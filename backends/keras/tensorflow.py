@@ -1,7 +1,6 @@
 """Keras on TensorFlow: gradients are tf.IndexedSlices, as the tape makes them, eagerly, in graphs and in strategies.
 
-See `islices.backends.keras.native`. May import: `keras`, `tensorflow`, `islices.backends.tensorflow`, the core, this
-folder.
+See `islices.backends.keras.native`. May import: `keras`, `tensorflow`, `islices.backends.tensorflow`, the core.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from islices.rows import coalesce
 from islices.slices import IndexedSlices
 
 __all__ = ["Hooks", "Sum", "Training", "adopted", "applying", "cast", "check_build", "check_step", "divisible"]
-__all__ += ["IN_PLACE", "is_sparse", "look_up", "stock", "watch", "writable"]
+__all__ += ["IN_PLACE", "is_sparse", "stock", "watch", "writable"]
 
 #: Whether a rule writes what it steps on.
 IN_PLACE = True
@@ -67,11 +66,6 @@ class Hooks(keras.optimizers.Optimizer):  # type: ignore[misc]
 # ---------------------------------------------------------------------- models and layers
 class Training:
     """A model of Keras as it is: the tape makes sparse gradients."""
-
-
-def look_up(own: Any, layer: Any, ids: Any) -> Any:
-    """Keras' own lookup."""
-    return own(ids)
 
 
 def watch(variable: Any) -> None:

@@ -50,7 +50,7 @@ def look_up(own: Any, layer: Any, ids: Any) -> Any:
     if not table.requires_grad:
         return own(ids)
     rows = functional.embedding(ids, table, sparse=True)
-    for use in uses_of(layer, ids):
+    for use in uses_of(layer, ids) if rows.requires_grad else ():
         rows.register_hook(lambda upstream, use=use: arrived(use, upstream.detach()))
     return rows
 
