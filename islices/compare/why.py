@@ -93,9 +93,11 @@ def _each_from_before(both: Comparison) -> tuple[Explanation, ...]:
 
 def _shared(c: Finding, other: Explanation | None) -> bool:
     """Whether the other side has gone through the same."""
-    known = ("max_norm", "limit", "dtype", "kind", "norm")
-    of = lambda f: (f.name, *(f.details.get(k) for k in known))  # noqa: E731
-    return other is not None and any(of(c) == of(o) for o in other.causes)
+    return other is not None and any(_said_of(c) == _said_of(o) for o in other.causes)
+
+
+def _said_of(c: Finding) -> tuple[Any, ...]:
+    return (c.name, *(c.details.get(k) for k in ("max_norm", "limit", "dtype", "kind", "norm")))
 
 
 def _by_tensor(c: Finding, others: list[Finding]) -> Finding | None:
@@ -115,9 +117,7 @@ def _of_side(c: Finding, side: str) -> Finding:
     return Finding(c.name, text, {**c.details, "side": side})
 
 
-def _tables(
-    stored: Sequence[tuple[Stored, Stored]], tables: Sequence[Stored | None] | None
-) -> tuple[Any, ...] | None:
+def _tables(stored: Sequence[tuple[Stored, Stored]], tables: Sequence[Stored | None] | None) -> tuple[Any, ...] | None:
     """The tables' values, float64; None where it is no table of the gradient's rows."""
     if tables is None:
         return None

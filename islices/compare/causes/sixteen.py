@@ -139,9 +139,7 @@ def _nearer(both: Comparison, which: int, rows: tuple[Rows, ...], numbers: list[
         if x.values.ndim < 2 or new.values.shape != y.values.shape:
             return True
         some = slice(None, None, max(1, x.values.size // SAMPLED))
-        old, now, other = (
-            z.values[some].reshape(len(z.ids[some]), math.prod(z.values.shape[1:])) for z in (x, new, y)
-        )
+        old, now, other = (z.values[some].reshape(len(z.ids[some]), math.prod(z.values.shape[1:])) for z in (x, new, y))
         if not _apart(now, other) <= 0.5 * _apart(old, other):
             return False
     return True
@@ -179,6 +177,8 @@ def _stochastic(both: Comparison, which: int, dtype: str) -> Iterator[Change]:
 
     def change(x: Rows, y: Rows, t: int) -> Rows | None:
         if y.slots is not None or not np.array_equal(x.ids, y.ids) or not _representable(y, dtype):
+            return None
+        if x.values.shape != y.values.shape or not x.values.size:
             return None
         within = np.abs(x.values - y.values) <= 2 * TIE * _half_ulp(x.values, dtype, 1.0)
         farther = np.abs(x.values - y.values) > TIE * _half_ulp(x.values, dtype, 1.0)

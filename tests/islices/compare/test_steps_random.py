@@ -39,7 +39,7 @@ def adversarial_pair(seed: int) -> Any:
     g = r.standard_normal((rows, width)).astype("f4")
     noise = (1 + 1e-3 * r.standard_normal(g.shape)).astype("f4")
     made = (
-        g + np.float32(0.01) * tables * noise,  # nearly a penalty
+        g + np.float32(0.01) * tables * noise**30,  # nearly a penalty, beyond what models' arithmetic is granted
         g.astype("f2").astype("f4") * noise,  # nearly rounded
         np.clip(g, -0.5, 0.5) * noise,  # nearly bounded
         g * np.where(r.random((rows, 1)) < 0.5, np.float32(1.1), np.float32(0.7)),  # two factors
@@ -51,13 +51,13 @@ def adversarial_pair(seed: int) -> Any:
     return islices.diff(tables - np.float32(0.01) * g, tables - step, before=tables, grad=g)
 
 
-@pytest.mark.parametrize("seed", range(0, 40))
+@pytest.mark.parametrize("seed", range(40))
 def test_random_pairs_have_no_cause(seed: int) -> None:
     found = random_pair(seed)
     assert found.equal or not found.causes, str(found)
 
 
-@pytest.mark.parametrize("seed", range(0, 20))
+@pytest.mark.parametrize("seed", range(20))
 def test_adversarial_pairs_have_no_cause(seed: int) -> None:
     assert not adversarial_pair(seed).causes, str(adversarial_pair(seed))
 
