@@ -64,7 +64,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _causes() -> str:
-    titles = ", ".join(dict.fromkeys(cause.title for cause in (*CAUSES.values(), *TRAITS)))
+    titles = ", ".join(dict.fromkeys([*(c.title for c in CAUSES.values()), *(t.title for t in TRAITS)]))
     return textwrap.fill(f"causes that are tried, singly and together: {titles}.", 112)
 
 

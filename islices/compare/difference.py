@@ -172,8 +172,7 @@ def diff(
     context = _context(called, max_norm, padding_idx, batch_size, tokens, replicas, accumulated)
     both = _read(a, b, pair, only)
     extra = [
-        _like(tree, both.pairs, argument)
-        for tree, argument in ((before, "before"), (grad, "grad"), (tables, "tables"))
+        _like(tree, both.pairs, argument) for tree, argument in ((before, "before"), (grad, "grad"), (tables, "tables"))
     ]
     started, named, held = extra
     sides = None

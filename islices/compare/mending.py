@@ -123,7 +123,11 @@ def _of_step(cause: Finding, framework: str) -> str:
         spelled = SPELLED.get(semantics, {}).get(name, name)
         return f"{own['optimizer']}(..., {spelled}={float(value):g})"
     if cause.name == "step_duplicates":
-        return "islices.coalesce(grad) before the step" if wanted["duplicates"] == "sum" else "hand over the slots as they come"
+        return (
+            "islices.coalesce(grad) before the step"
+            if wanted["duplicates"] == "sum"
+            else "hand over the slots as they come"
+        )
     return (
         f"islices.optim.{wanted['optimizer']}(..., semantics={wanted['semantics']!r}, rows={wanted['rows']!r})"
         if cause.name in ("lazy_step", "formula", "optimizer", "bias_correction")

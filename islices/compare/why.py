@@ -83,6 +83,7 @@ def _each_from_before(both: Comparison) -> tuple[Explanation, ...]:
             return ()
         found.append(causes[0])
     kept = [[c for c in (e.causes if e else ()) if not _shared(c, found[1 - k])] for k, e in enumerate(found)]
+    kept[1] = [_by_tensor(c, kept[0]) or c for c in kept[1]]
     told = [_of_side(c, "ab"[k]) for k, causes in enumerate(kept) for c in causes]
     known = [e for e in found if e]
     if not told or not known:
@@ -92,9 +93,22 @@ def _each_from_before(both: Comparison) -> tuple[Explanation, ...]:
 
 def _shared(c: Finding, other: Explanation | None) -> bool:
     """Whether the other side has gone through the same."""
-    known = ("max_norm", "limit", "dtype", "kind")
-    of = lambda f: (f.name, *(f.details.get(k) for k in known))  # noqa: E731
-    return other is not None and any(of(c) == of(o) for o in other.causes)
+    return other is not None and any(_said_of(c) == _said_of(o) for o in other.causes)
+
+
+def _said_of(c: Finding) -> tuple[Any, ...]:
+    return (c.name, *(c.details.get(k) for k in ("max_norm", "limit", "dtype", "kind", "norm")))
+
+
+def _by_tensor(c: Finding, others: list[Finding]) -> Finding | None:
+    """Both sides are clipped to one limit, one of them each tensor by its own norm: then that is what differs."""
+    for o in others:
+        if c.name == o.name == "clipped" and c.details.get("max_norm") == o.details.get("max_norm"):
+            others.remove(o)
+            each = "b" if c.details.get("norm") else "a"
+            text = f"clipping by tensor: {each} clips each tensor by its own norm, {'ab'[each == 'a']} all by their common norm"
+            return Finding("per_tensor", text.replace(f": {each} ", f": {{{each}}} "), {**c.details, "side": each})
+    return None
 
 
 def _of_side(c: Finding, side: str) -> Finding:
@@ -103,9 +117,7 @@ def _of_side(c: Finding, side: str) -> Finding:
     return Finding(c.name, text, {**c.details, "side": side})
 
 
-def _tables(
-    stored: Sequence[tuple[Stored, Stored]], tables: Sequence[Stored | None] | None
-) -> tuple[Any, ...] | None:
+def _tables(stored: Sequence[tuple[Stored, Stored]], tables: Sequence[Stored | None] | None) -> tuple[Any, ...] | None:
     """The tables' values, float64; None where it is no table of the gradient's rows."""
     if tables is None:
         return None

@@ -92,7 +92,9 @@ def left_alone(original: Comparison, now: Comparison) -> Iterator[Factor]:
         own, loose = _norms(original.side(side)), _norms(now.side(1 - side))
         for k, name in enumerate(original.context.names):
             counted = [n for t, n in enumerate(own) if t != k]
-            if not _near(math.hypot(*counted), given, tolerance + added(given)) or not _near(own[k], loose[k], tolerance):
+            if not _near(math.hypot(*counted), given, tolerance + added(given)) or not _near(
+                own[k], loose[k], tolerance
+            ):
                 continue
             text = f"clipped: {{{'ab'[side]}}} is clipped to {given:.6g}, but for {name or 'one tensor'}, left out of the norm"
             details = {"side": "ab"[side], "tensor": name, "clipped": False, "max_norm": given}

@@ -54,9 +54,7 @@ def regulariser(both: Comparison, which: int) -> Iterator[Change]:
                 yield Change(found.rows, text, details, cost)
 
 
-REGULARISER = Cause(
-    "regulariser", "a regulariser", 35, propose=regulariser, needs=("gradients",), exact="never"
-)
+REGULARISER = Cause("regulariser", "a regulariser", 35, propose=regulariser, needs=("gradients",), exact="never")
 
 
 def _penalty(table: Array, ids: Array, kind: str) -> Array:

@@ -136,8 +136,10 @@ def _nearer(both: Comparison, which: int, rows: tuple[Rows, ...], numbers: list[
         x, new, y = both.side(which)[t], rows[t], both.side(1 - which)[t]
         if not np.array_equal(x.ids, y.ids) or x.values.shape != y.values.shape:
             return True
+        if x.values.ndim < 2 or new.values.shape != y.values.shape:
+            return True
         some = slice(None, None, max(1, x.values.size // SAMPLED))
-        old, now, other = (z.values[some].reshape(len(z.ids[some]), -1) for z in (x, new, y))
+        old, now, other = (z.values[some].reshape(len(z.ids[some]), math.prod(z.values.shape[1:])) for z in (x, new, y))
         if not _apart(now, other) <= 0.5 * _apart(old, other):
             return False
     return True
@@ -146,10 +148,13 @@ def _nearer(both: Comparison, which: int, rows: tuple[Rows, ...], numbers: list[
 def _apart(x: Array, y: Array) -> float:
     """How far elements' quotients are from the middle one of their row, by the middle: what bounds rows, or few
     elements, does not show in it."""
+    whole = (np.isfinite(x) & np.isfinite(y) & (x != 0)).all(axis=1)
+    if not whole.any() or not x.shape[1]:
+        return math.inf
+    ratio = y[whole] / x[whole]
+    middle = np.median(ratio, axis=1, keepdims=True)
     with np.errstate(all="ignore"):
-        ratio = y / x
-        middle = np.nanmedian(ratio, axis=1, keepdims=True)
-        return float(np.nan_to_num(np.nanmedian(np.abs(ratio / middle - 1)), nan=np.inf))
+        return float(np.nan_to_num(np.median(np.abs(ratio / middle - 1)), nan=math.inf))
 
 
 # ---------------------------------------------------------------------- not to the nearest
@@ -172,6 +177,8 @@ def _stochastic(both: Comparison, which: int, dtype: str) -> Iterator[Change]:
 
     def change(x: Rows, y: Rows, t: int) -> Rows | None:
         if y.slots is not None or not np.array_equal(x.ids, y.ids) or not _representable(y, dtype):
+            return None
+        if x.values.shape != y.values.shape or not x.values.size:
             return None
         within = np.abs(x.values - y.values) <= 2 * TIE * _half_ulp(x.values, dtype, 1.0)
         farther = np.abs(x.values - y.values) > TIE * _half_ulp(x.values, dtype, 1.0)
@@ -196,7 +203,7 @@ def upstream(both: Comparison, which: int) -> Iterator[Change]:
         def change(x: Rows, y: Rows, t: int, dtype: str = dtype) -> Rows | None:
             if x.dtype != "float32" or not _representable(y, dtype) or _representable(x, dtype):
                 return None
-            return replace(x, dtype=dtype)
+            return replace(x, dtype=dtype, terms=np.full(x.values.shape, x.top), counts=None, slot_ids=None, slots=None)
 
         found = each_tensor(both, which, change)
         if found:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -57,7 +57,7 @@ class Taken:
 
 
 class Elements(NamedTuple):
-    """Elements of a side. terms: of g, the sum of |slots|; count: how many slots each has."""
+    """Elements of a side. terms: of g, the sum of |slots|; counts: how many slots each has."""
 
     w: Array
     after: Array
@@ -65,7 +65,7 @@ class Elements(NamedTuple):
     terms: Array
     last: Array  # the last slot
     squares: Mapping[str, Array]  # "element", "raw", "row"
-    count: Array
+    counts: Array
     named: Array  # bool
     state: Mapping[str, Array]
     state_after: Mapping[str, Array]
@@ -154,8 +154,10 @@ def _elements(t: Taken, rows: Array) -> Elements:
 
 def part_of(e: Elements, at: Array) -> Elements:
     """Some elements: a mask, or their places."""
-    maps = {n: {k: x[at] for k, x in getattr(e, n).items()} for n in ("squares", "state", "state_after")}
-    arrays = {n: getattr(e, n)[at] for n in ("w", "after", "g", "terms", "last", "count", "named")}
+    maps: dict[str, Any] = {
+        n: {k: x[at] for k, x in getattr(e, n).items()} for n in ("squares", "state", "state_after")
+    }
+    arrays = {n: getattr(e, n)[at] for n in ("w", "after", "g", "terms", "last", "counts", "named")}
     return e._replace(**arrays, **maps)
 
 
@@ -175,7 +177,7 @@ def _joined(parts: Sequence[Elements]) -> Elements:
 
     arrays = {n: np.concatenate([getattr(p, n) for p in parts]) for n in ("w", "after", "g", "terms", "last")}
     return Elements(
-        **arrays, squares=maps("squares"), count=np.concatenate([p.count for p in parts]),
+        **arrays, squares=maps("squares"), counts=np.concatenate([p.counts for p in parts]),
         named=np.concatenate([p.named for p in parts]), state=maps("state"), state_after=maps("state_after"),
         eps=max(p.eps for p in parts), precision=min(p.precision for p in parts),
     )  # fmt: skip

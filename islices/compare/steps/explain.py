@@ -72,9 +72,7 @@ def _distance(x: Recipe, y: Recipe) -> float:
     return WEIGHT * apart + x.bits + y.bits
 
 
-def _explained(
-    x: Recipe, y: Recipe, ea: Elements, eb: Elements, steps_a: int, steps_b: int
-) -> Explanation | None:
+def _explained(x: Recipe, y: Recipe, ea: Elements, eb: Elements, steps_a: int, steps_b: int) -> Explanation | None:
     """The traits that matter of those in which two recipes differ; None where they say too little."""
     apart = [t for t in TRAITS if t.differs(x, y)]
     if any(t.name == "optimizer" for t in apart):

@@ -28,7 +28,8 @@ EPS = 2.0**-30
 
 
 def _scale(e: Elements) -> Array:
-    return quick_bound(e, e.after) + 16 * e.eps * np.abs(e.after - e.w)
+    scale: Array = quick_bound(e, e.after) + 16 * e.eps * np.abs(e.after - e.w)
+    return scale
 
 
 def rated(recipe: Recipe, e: Elements, steps: int) -> Recipe | None:
@@ -77,7 +78,8 @@ def fitted(recipe: Recipe, e: Elements, steps: int, starts: Mapping[str, float])
         after, _ = stepped(here, e, steps)
         with np.errstate(all="ignore"):
             r: Array = (after - e.after) / scale
-        return np.clip(np.nan_to_num(r, nan=1e12, posinf=1e12, neginf=-1e12), -1e12, 1e12)
+        bounded: Array = np.clip(np.nan_to_num(r, nan=1e12, posinf=1e12, neginf=-1e12), -1e12, 1e12)
+        return bounded
 
     r = residual(at)
     cost, damping = float(r @ r), 1e-3
@@ -125,7 +127,7 @@ def holds(recipe: Recipe, e: Elements, steps: int) -> bool:
             continue
         old = np.abs(e.state.get(name, np.zeros(1)))
         new = np.abs(e.g) + e.g * e.g + e.terms * e.terms
-        if not (np.abs(x - known) <= 8 * e.eps * (e.count + 1) * (np.abs(known) + old + new)).all():
+        if not (np.abs(x - known) <= 8 * e.eps * (e.counts + 1) * (np.abs(known) + old + new)).all():
             return False
     return True
 

@@ -80,7 +80,7 @@ def _looked_at(e: Elements) -> Look:
     step = np.where(np.abs(e.after - e.w) > 2 * e.eps * np.abs(e.w), np.sign(e.after - e.w), 0.0)
     for up in (False, True):
         g = np.sign(-e.g if up else e.g)
-        agree = (e.count == 1) & ((g == np.sign(e.w)) | (g == 0) | (e.w == 0))
+        agree = (e.counts == 1) & ((g == np.sign(e.w)) | (g == 0) | (e.w == 0))
         wanted = np.where(g == 0, np.sign(e.w), g)[agree]
         if e.state or not (step[agree] * wanted > 0).any():
             ups.append(up)
@@ -117,7 +117,9 @@ def _structures(look: Look, steps: int) -> Iterator[Recipe]:
                 hyper = {k: v for k, v in hyper.items() if k not in ("weight_decay", "lr_decay")}
                 if any(k not in preset.defaults for k in options):
                     continue
-                recipe = Recipe(name, semantics, rows, duplicates, tuple(hyper.items()), up=up, bits=PRIOR.get(name, 0.0))
+                recipe = Recipe(
+                    name, semantics, rows, duplicates, tuple(hyper.items()), up=up, bits=PRIOR.get(name, 0.0)
+                )
                 try:
                     formula = recipe.formula
                 except ValueError:  # this semantics has no such formula
@@ -149,7 +151,7 @@ def _alike(recipe: Recipe, e: Elements, steps: int) -> tuple[object, ...]:
 
 
 def _duplicates(e: Elements) -> tuple[str, ...]:
-    return ("sum", "raw", "last") if (e.count > 1).any() else ("sum",)
+    return ("sum", "raw", "last") if (e.counts > 1).any() else ("sum",)
 
 
 def _options(name: str, e: Elements) -> list[dict[str, bool | float]]:

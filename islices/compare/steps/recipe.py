@@ -129,7 +129,7 @@ def bound(recipe: Recipe, e: Elements, steps: int, after: Array) -> Array:
     bound holds what it does to the step.
     """
     slack = quick_bound(e, after)
-    size = 2 * e.eps * (e.count + 1) * e.terms
+    size = 2 * e.eps * (e.counts + 1) * e.terms
     formula = recipe.formula
     nudges = {"g": size}
     for spec in formula.state:

@@ -245,7 +245,7 @@ def test_what_makes_a_step_another_is_named(name: str) -> None:
     one, other, names = STEPS[name]
     g = summed(d)
     found = islices.diff(one(d, g), other(d, g), before=d.tables, grad=d.raw)
-    assert any(set(e.names) == names for e in found.causes), str(found)
+    assert any(names <= set(e.names) for e in found.causes), str(found)
 
 
 @pytest.mark.repeats
@@ -262,7 +262,7 @@ def test_a_gradient_and_a_step_are_each_explained(gradient: str, step: str) -> N
     one, other, names = STEPS[step]
     steps = [Step(d.tables, take(d, g), g) for take, g in ((one, ours), (other, theirs))]
     found = explain_steps(*steps)
-    assert any(set(e.names) == names for e in found.causes), str(found)
+    assert any(names <= set(e.names) for e in found.causes), str(found)
 
 
 @pytest.mark.parametrize("count", [1, 10, 200])
