@@ -15,6 +15,9 @@ from islices.compare.stored import Array, wide
 
 __all__ = ["LAST_DUPLICATE", "ROW_CLIP", "VALUE_CLIP"]
 
+#: Limits nearer to one another than this, relatively, are one: 16 bits round all elements by so much.
+CLOSE = 2.0**-8
+
 
 # ---------------------------------------------------------------------- duplicates
 def last_duplicate(both: Comparison, which: int) -> Iterator[Change]:
@@ -42,11 +45,11 @@ LAST_DUPLICATE = Cause("last_duplicate", "the last duplicate wins", 55, propose=
 # ---------------------------------------------------------------------- values
 def value_clip(both: Comparison, which: int) -> Iterator[Change]:
     """No element of one side is larger than a limit, which several reach."""
-    found_limit = _one_limit(both, which, lambda x: np.abs(x.values))
-    if found_limit is None:
-        return
-    least, bits = found_limit
+    for least, bits in _limits(both, which, lambda x: np.abs(x.values)):
+        yield from _with_values_clipped(both, which, least, bits)
 
+
+def _with_values_clipped(both: Comparison, which: int, least: float, bits: float) -> Iterator[Change]:
     def change(x: Rows, y: Rows, t: int) -> Rows | None:
         if not (np.abs(x.values) > least).any():
             return None
@@ -65,30 +68,29 @@ VALUE_CLIP = Cause(
 )  # fmt: skip
 
 
-def _one_limit(both: Comparison, which: int, sizes: Callable[[Rows], Array]) -> tuple[float, float] | None:
-    """The limit that the sizes of the other side's elements or rows reach, in this side's units, and its bits; None
-    where no three reach it, or tensors say otherwise. A tensor may be a multiple besides: those below the limit tell."""
-    limits = []
+def _limits(both: Comparison, which: int, sizes: Callable[[Rows], Array]) -> Iterator[tuple[float, float]]:
+    """(limit, bits): what the sizes of the other side's elements or rows reach, three of them at least.
+
+    First as it stands there; then in this side's units, where each tensor may be a multiple besides, which those below
+    the limit tell. Tensors have to agree.
+    """
+    plain, scaled = [], []
     for x, y in zip(both.side(which), both.side(1 - which), strict=True):
         theirs = sizes(y)
         top = float(theirs.max(initial=0.0))
         below = theirs < top * (1 - 1e-5)
         if not 0 < top < math.inf or below.size - below.sum() < 3:
             continue
-        scale = 1.0
+        plain.append(top)
         if np.array_equal(x.ids, y.ids) and x.values.shape == y.values.shape:
             own = sizes(x)
             below &= (own > 0) & (theirs > 0)
-            scale = _one_ratio(theirs[below] / own[below])
-        limits.append(top / scale)
-    if not limits or max(limits) > min(limits) * (1 + 1e-5):
-        return None
-    return _short(limits[0])
-
-
-def _one_ratio(ratios: Array) -> float:
-    ratio = float(np.median(ratios)) if len(ratios) else 1.0
-    return ratio if 0 < ratio < math.inf and abs(ratio - 1) > 1e-5 else 1.0
+            if below.any():
+                scaled.append(top / float(np.median(theirs[below] / own[below])))
+    if plain:  # the others reach a limit of their own
+        yield _short(max(plain))
+    if scaled and max(scaled) <= min(scaled) * (1 + 1e-5) and abs(scaled[0] / max(plain) - 1) > CLOSE:
+        yield _short(scaled[0])
 
 
 def _short(x: float) -> tuple[float, float]:
@@ -103,11 +105,11 @@ def _short(x: float) -> tuple[float, float]:
 # ---------------------------------------------------------------------- rows
 def row_clip(both: Comparison, which: int) -> Iterator[Change]:
     """No row of one side has a norm above a limit, which several have."""
-    found_limit = _one_limit(both, which, _row_norms)
-    if found_limit is None:
-        return
-    least, bits = found_limit
+    for least, bits in _limits(both, which, _row_norms):
+        yield from _with_rows_clipped(both, which, least, bits)
 
+
+def _with_rows_clipped(both: Comparison, which: int, least: float, bits: float) -> Iterator[Change]:
     def change(x: Rows, y: Rows, t: int) -> Rows | None:
         own = _row_norms(x)
         if not (own > least * (1 + 1e-6)).any():

@@ -21,7 +21,7 @@ KINDS = {"l2": "the table", "l1": "the signs of the table"}
 
 
 def regulariser(both: Comparison, which: int) -> Iterator[Change]:
-    """One side has the gradient of a penalty, the other has not. Where one is scaled too, lambda is fitted with that."""
+    """One side has the gradient of a penalty, the other has not. One that is scaled too is fitted with lambda."""
     if both.tables is None:
         return
     tables = both.tables
