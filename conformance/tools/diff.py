@@ -78,7 +78,8 @@ def compare(options: argparse.Namespace) -> int:
     try:
         found = diff(
             trees["a"], trees["b"], names=_names(options.a, options.b), before=trees.get("before"),
-            grad=trees.get("grad"), tables=trees.get("tables"), states=trees.get("states"), pair=dict(map(_pair, options.pair)), only=options.only, **(known | taken),
+            grad=trees.get("grad"), tables=trees.get("tables"), states=trees.get("states"),
+            pair=dict(map(_pair, options.pair)), only=options.only, **(known | taken),
         )  # fmt: skip
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from None

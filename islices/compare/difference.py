@@ -271,8 +271,8 @@ def _hints(
         alone = (t.only_b if dense[1] else t.only_a).count
         if also.tables is None and sides is None and dense[0] != dense[1] and alone:
             yield (
-                f"hint: {t.name or 'the tensor'} is dense in {called[dense.index(True)]} alone, with {alone:,} rows that "
-                "the other has not: a regulariser does that; tables= (--tables) lets it be tried"
+                f"hint: {t.name or 'the tensor'} is dense in {called[dense.index(True)]} alone, with {alone:,} rows "
+                "that the other has not: a regulariser does that; tables= (--tables) lets it be tried"
             )
             break
     if sides is not None and any(not any(side.state) for side in sides):

@@ -29,7 +29,9 @@ LINES: Mapping[str, Lines] = {
     "regulariser": {
         "": ("loss = loss + L / 2 * (table ** 2).sum()", "take the penalty off the loss"),
         "torch": ("loss = loss + L / 2 * table.weight.square().sum()", "take the penalty off the loss"),
-        "tensorflow": ('Embedding(..., embeddings_regularizer=keras.regularizers.L2(L / 2))', "embeddings_regularizer=None"),
+        "tensorflow": (
+            "Embedding(..., embeddings_regularizer=keras.regularizers.L2(L / 2))", "embeddings_regularizer=None"
+        ),
     },
     "sixteen_bits": {
         "": ("grad.astype(float16).astype(float32)", "keep gradients in float32"),
@@ -40,7 +42,9 @@ LINES: Mapping[str, Lines] = {
         "": ("table[ids] = rows", "islices.coalesce(grad)"),
         "torch": ("grad[ids] = rows", "grad.index_add_(0, ids, rows)"),
         "jax": ("grad.at[ids].set(rows)", "grad.at[ids].add(rows)"),
-        "tensorflow": ("tf.tensor_scatter_nd_update(zeros, ids[:, None], rows)", "tf.math.unsorted_segment_sum(rows, ids, n)"),
+        "tensorflow": (
+            "tf.tensor_scatter_nd_update(zeros, ids[:, None], rows)", "tf.math.unsorted_segment_sum(rows, ids, n)"
+        ),
     },
     "value_clip": {
         "": ("islices.clip_by_value(grads, -M, M)", "take the clipping by value out"),
@@ -56,7 +60,7 @@ LINES: Mapping[str, Lines] = {
         "": ("for each tensor: islices.clip_by_global_norm([g], M)", "islices.clip_by_global_norm(all_grads, M)"),
         "torch": ("for p in parameters: clip_grad_norm_([p], M)", "torch.nn.utils.clip_grad_norm_(all_parameters, M)"),
         "tensorflow": ("keras.optimizers.X(..., clipnorm=M)", "keras.optimizers.X(..., global_clipnorm=M)"),
-        "jax": ("optax.per_leaf clipping: optax.clip_by_block_rms has another norm; islices", "optax.clip_by_global_norm(M)"),
+        "jax": ("for each tensor: islices.clip_by_global_norm([g], M)", "optax.clip_by_global_norm(M)"),
     },
     "left_out": {
         "": ("leave the tensor out of the list that is clipped", "islices.clip_by_global_norm(all_grads, M)"),

@@ -106,8 +106,8 @@ def _by_tensor(c: Finding, others: list[Finding]) -> Finding | None:
         if c.name == o.name == "clipped" and c.details.get("max_norm") == o.details.get("max_norm"):
             others.remove(o)
             each = "b" if c.details.get("norm") else "a"
-            text = f"clipping by tensor: {each} clips each tensor by its own norm, {'ab'[each == 'a']} all by their common norm"
-            return Finding("per_tensor", text.replace(f": {each} ", f": {{{each}}} "), {**c.details, "side": each})
+            both = f"{{{each}}} clips each tensor by its own norm, {{{'ab'[each == 'a']}}} all by their common norm"
+            return Finding("per_tensor", f"clipping by tensor: {both}", {**c.details, "side": each})
     return None
 
 

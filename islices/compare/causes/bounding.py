@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from islices.compare.cause import Cause, Change, each_tensor
-from islices.compare.comparison import Comparison, Side
+from islices.compare.comparison import Comparison
 from islices.compare.evidence import Rows
 from islices.compare.stored import Array, wide
 
 __all__ = ["LAST_DUPLICATE", "ROW_CLIP", "VALUE_CLIP"]
 
-SAMPLED = 1 << 16
+#: Limits nearer to one another than this, relatively, are one: 16 bits round all elements by so much.
+CLOSE = 2.0**-8
 
 
 # ---------------------------------------------------------------------- duplicates
@@ -44,12 +45,11 @@ LAST_DUPLICATE = Cause("last_duplicate", "the last duplicate wins", 55, propose=
 # ---------------------------------------------------------------------- values
 def value_clip(both: Comparison, which: int) -> Iterator[Change]:
     """No element of one side is larger than a limit, which several reach."""
-    limit = _reached(both.side(1 - which))
-    if limit is None:
-        return
-    scale = _scale_below(both, which, 0.999 * limit)
-    least, bits = _short(limit / scale)
+    for least, bits in _limits(both, which, lambda x: np.abs(x.values)):
+        yield from _with_values_clipped(both, which, least, bits)
 
+
+def _with_values_clipped(both: Comparison, which: int, least: float, bits: float) -> Iterator[Change]:
     def change(x: Rows, y: Rows, t: int) -> Rows | None:
         if not (np.abs(x.values) > least).any():
             return None
@@ -68,29 +68,29 @@ VALUE_CLIP = Cause(
 )  # fmt: skip
 
 
-def _reached(side: Side) -> float | None:
-    """The largest |value|, if three elements have it."""
-    top = max((y.top for y in side), default=0.0)
-    reach = sum(int((np.abs(y.values) >= top * (1 - 4 * y.eps)).sum()) for y in side)
-    return top if 0 < top < math.inf and reach >= 3 else None
+def _limits(both: Comparison, which: int, sizes: Callable[[Rows], Array]) -> Iterator[tuple[float, float]]:
+    """(limit, bits): what the sizes of the other side's elements or rows reach, three of them at least.
 
-
-def _scale_below(both: Comparison, which: int, limit: float) -> float:
-    """How many times this side's elements the other's are, where those are below the limit."""
-    ratios = []
+    First as it stands there; then in this side's units, where each tensor may be a multiple besides, which those below
+    the limit tell. Tensors have to agree.
+    """
+    plain, scaled = [], []
     for x, y in zip(both.side(which), both.side(1 - which), strict=True):
-        if not np.array_equal(x.ids, y.ids) or x.values.shape != y.values.shape:
+        theirs = sizes(y)
+        top = float(theirs.max(initial=0.0))
+        below = theirs < top * (1 - 1e-5)
+        if not 0 < top < math.inf or below.size - below.sum() < 3:
             continue
-        u, v = x.values.reshape(-1)[:SAMPLED], y.values.reshape(-1)[:SAMPLED]
-        some = (np.abs(v) < limit) & (v != 0) & (u != 0)
-        ratios.append(v[some] / u[some])
-    return _one_ratio(ratios)
-
-
-def _one_ratio(ratios: list[Array]) -> float:
-    every = np.concatenate(ratios) if ratios else np.ones(0)
-    ratio = float(np.median(every)) if len(every) else 1.0
-    return ratio if 0 < ratio < math.inf and abs(ratio - 1) > 1e-5 else 1.0
+        plain.append(top)
+        if np.array_equal(x.ids, y.ids) and x.values.shape == y.values.shape:
+            own = sizes(x)
+            below &= (own > 0) & (theirs > 0)
+            if below.any():
+                scaled.append(top / float(np.median(theirs[below] / own[below])))
+    if plain:  # the others reach a limit of their own
+        yield _short(max(plain))
+    if scaled and max(scaled) <= min(scaled) * (1 + 1e-5) and abs(scaled[0] / max(plain) - 1) > CLOSE:
+        yield _short(scaled[0])
 
 
 def _short(x: float) -> tuple[float, float]:
@@ -105,19 +105,11 @@ def _short(x: float) -> tuple[float, float]:
 # ---------------------------------------------------------------------- rows
 def row_clip(both: Comparison, which: int) -> Iterator[Change]:
     """No row of one side has a norm above a limit, which several have."""
-    norms = [_row_norms(y) for y in both.side(1 - which)]
-    limit = max((float(n.max(initial=0.0)) for n in norms), default=0.0)
-    reach = sum(int((n >= limit * (1 - 1e-5)).sum()) for n in norms)
-    if not 0 < limit < math.inf or reach < 3:
-        return
-    ratios = []
-    for x, y, n in zip(both.side(which), both.side(1 - which), norms, strict=True):
-        if np.array_equal(x.ids, y.ids) and x.values.shape == y.values.shape:
-            own = _row_norms(x)
-            below = (n < limit * (1 - 1e-5)) & (own > 0) & (n > 0)
-            ratios.append(n[below] / own[below])
-    least, bits = _short(limit / _one_ratio(ratios))
+    for least, bits in _limits(both, which, _row_norms):
+        yield from _with_rows_clipped(both, which, least, bits)
 
+
+def _with_rows_clipped(both: Comparison, which: int, least: float, bits: float) -> Iterator[Change]:
     def change(x: Rows, y: Rows, t: int) -> Rows | None:
         own = _row_norms(x)
         if not (own > least * (1 + 1e-6)).any():

@@ -74,8 +74,8 @@ def left_out(original: Comparison, now: Comparison) -> Iterator[Factor]:
             alike = _near(ratios[k], others[0], 8 * tolerance)
             does = "clips it by the norm of the others" if alike else "does not clip it"
             text = (
-                f"left out of the norm: {{{'ab'[side]}}} clips to {limit:.6g} without counting {name or 'this tensor'}, "
-                f"and {does}"
+                f"left out of the norm: {{{'ab'[side]}}} clips to {limit:.6g} without counting "
+                f"{name or 'this tensor'}, and {does}"
             )
             details = {"side": "ab"[side], "tensor": name, "clipped": alike, "max_norm": limit}
             yield Factor(ratios, text, details, tolerance, COST)
@@ -96,7 +96,8 @@ def left_alone(original: Comparison, now: Comparison) -> Iterator[Factor]:
                 own[k], loose[k], tolerance
             ):
                 continue
-            text = f"clipped: {{{'ab'[side]}}} is clipped to {given:.6g}, but for {name or 'one tensor'}, left out of the norm"
+            which = name or "one tensor"
+            text = f"clipped: {{{'ab'[side]}}} is clipped to {given:.6g}, but for {which}, left out of the norm"
             details = {"side": "ab"[side], "tensor": name, "clipped": False, "max_norm": given}
             yield Factor(ratios, text, details, tolerance, COST)
 

@@ -21,7 +21,7 @@ KINDS = {"l2": "the table", "l1": "the signs of the table"}
 
 
 def regulariser(both: Comparison, which: int) -> Iterator[Change]:
-    """One side has the gradient of a penalty, the other has not. Where one is scaled beside, lambda is fitted with it."""
+    """One side has the gradient of a penalty, the other has not. One that is scaled too is fitted with lambda."""
     if both.tables is None:
         return
     tables = both.tables
@@ -30,7 +30,9 @@ def regulariser(both: Comparison, which: int) -> Iterator[Change]:
             strengths: dict[str, float] = {}
             cost = 0.0
 
-            def change(x: Rows, y: Rows, t: int, kind: str = kind, scaled: bool = scaled) -> Rows | None:
+            def change(
+                x: Rows, y: Rows, t: int, kind: str = kind, scaled: bool = scaled, into: dict[str, float] = strengths
+            ) -> Rows | None:
                 nonlocal cost
                 table = tables[t]
                 if table is None or x.values.shape[1:] != y.values.shape[1:] or not len(y.ids):
@@ -43,7 +45,7 @@ def regulariser(both: Comparison, which: int) -> Iterator[Change]:
                 if found is None:
                     return None
                 strength, bits = found
-                strengths[both.context.names[t]], cost = strength, cost + bits
+                into[both.context.names[t]], cost = strength, cost + bits
                 return _penalised(x, ids, strength * _penalty(table, ids, kind), y.sparse)
 
             found = each_tensor(both, which, change)
@@ -102,7 +104,7 @@ def _strength(x: Array, y: Array, p: Array, scaled: bool, eps: float) -> tuple[f
 
 
 def _where_alone(x: Array, y: Array, p: Array, eps: float) -> tuple[float, float] | None:
-    """The same, where one side has nothing but the penalty: whatever bounds the largest elements does not disturb it."""
+    """The same, where one side has nothing but the penalty: what bounds the largest elements does not disturb it."""
     some = (x == 0) & (p != 0) & (np.abs(y) < 0.99 * np.abs(y).max(initial=0.0))
     if some.sum() < 16:
         return None

@@ -1,7 +1,6 @@
 """What a side's step was given and what came of it, as flat float64 arrays: rules of optimizers work by the element.
 
-All tensors of a side stand behind one another, since one optimizer has made them all. May import: numpy,
-`islices.compare`, the core.
+All tensors of a side stand behind one another, since one optimizer has made them all.
 """
 
 from __future__ import annotations

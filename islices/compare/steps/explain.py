@@ -1,8 +1,7 @@
 """Why two steps differ: what each side's step was made by, and in what the two differ.
 
 Each side is explained by itself (`islices.compare.steps.identify`); of all pairs of what explains them that is taken
-which differs least. A difference is named only if the step would be another without it, on enough elements. May
-import: numpy, `islices.compare`, the core.
+which differs least. A difference is named only if the step would be another without it, on enough elements.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Hyperparameters that are read off the elements: the learning rate directly, others by least squares.
-
-May import: numpy, `islices.compare`.
-"""
+"""Hyperparameters that are read off the elements: the learning rate directly, others by least squares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From tensors read to the steps of two sides. May import: numpy, `islices.compare`, the core."""
+"""From tensors read to the steps of two sides."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Which optimizers make the step that a side has taken: all of `islices.optim`, under every semantics.
 
-What has fewer numbers of its own is tried first. May import: numpy, `islices.compare`, `islices.optim`.
+What has fewer numbers of its own is tried first.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Look(NamedTuple):
 
 
 def _looked_at(e: Elements) -> Look:
-    """Without a state a step goes against its gradient, and a decay towards zero: where both agree, so does the step."""
+    """Without a state a step goes against its gradient, a decay towards zero: where both agree, so does the step."""
     moved = e.after != e.w
     others = ~e.named
     ups = []

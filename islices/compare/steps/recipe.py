@@ -1,7 +1,6 @@
 """A recipe: one optimizer with all that decides what its step does, and what it makes of elements.
 
-The formulas are those of `islices.optim`, run in float64 with the numbers as the semantics rounds them. May import:
-numpy, `islices.compare`, `islices.optim`, the core.
+The formulas are those of `islices.optim`, run in float64 with the numbers as the semantics rounds them.
 """
 
 from __future__ import annotations

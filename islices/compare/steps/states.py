@@ -1,7 +1,4 @@
-"""States of optimizers as the formulas of `islices.optim` name them, whichever framework kept them.
-
-May import: numpy, `islices.compare`, `islices.optim`, the core.
-"""
+"""States of optimizers as the formulas of `islices.optim` name them, whichever framework kept them."""
 
 from __future__ import annotations
 

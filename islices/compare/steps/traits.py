@@ -1,6 +1,6 @@
 """In what two recipes differ, by name: each a `Trait`, which one recipe can take over from another.
 
-To add one, add its record: search and report know of a trait what stands in it. May import: numpy, `islices.compare`.
+To add one, add its record: search and report know of a trait what stands in it.
 """
 
 from __future__ import annotations
@@ -141,10 +141,13 @@ TRAITS: tuple[Trait, ...] = (
     ),
     Trait(
         "sign", "sign", lambda r: r.up, lambda r, other: replace(r, up=other.up),
-        lambda a, b: f"sign: {{{'a' if a.up else 'b'}}} follows its gradient upwards, {{{'b' if a.up else 'a'}}} down", 2.0,
+        lambda a, b: f"sign: {{{'a' if a.up else 'b'}}} follows its gradient upwards, {{{'b' if a.up else 'a'}}} down",
+        2.0,
     ),
     _number("lr", "learning_rate", "learning rate", _say_rate),
-    Trait("lazy_step", "lazy against dense steps", lambda r: r.rows, lambda r, o: replace(r, rows=o.rows), _say_rows, 0.5),
+    Trait(
+        "lazy_step", "lazy against dense steps", lambda r: r.rows, lambda r, o: replace(r, rows=o.rows), _say_rows, 0.5
+    ),
     Trait(
         "step_duplicates", "duplicates in the step", lambda r: r.duplicates,
         lambda r, other: replace(r, duplicates=other.duplicates), _say_duplicates,

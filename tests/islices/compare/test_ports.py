@@ -144,7 +144,8 @@ PAIRS = [p for p in combinations((*BEFORE, *CLIPPING), 2) if len(causes(p)) == 2
 @pytest.mark.parametrize("names", ALONE, ids=" and ".join)
 def test_what_a_gradient_went_through_is_named(names: tuple[str, ...]) -> None:
     found = difference(Batch(1), names)
-    assert found.causes and set(found.causes[0].names) == causes(names), str(found)
+    assert found.causes, str(found)
+    assert set(found.causes[0].names) == causes(names), str(found)
 
 
 @pytest.mark.repeats
@@ -167,7 +168,8 @@ def test_a_gradient_of_a_real_autocast_run_is_said_to_be_of_16_bits() -> None:
         loss.backward()
         grads.append({"table": table.weight.grad})
     found = islices.diff(*grads)
-    assert found.causes and found.causes[0].names == ("autocast",), str(found)
+    assert found.causes, str(found)
+    assert found.causes[0].names == ("autocast",), str(found)
 
 
 # ---------------------------------------------------------------------- steps
@@ -258,7 +260,8 @@ def test_a_gradient_and_a_step_are_each_explained(gradient: str, step: str) -> N
     theirs = BEFORE[gradient][0](d, ours)
     tables = d.tables if gradient == "regulariser" else None
     between = islices.diff(d.raw, theirs, tables=tables)
-    assert between.causes and between.causes[0].names == (BEFORE[gradient][1],), str(between)
+    assert between.causes, str(between)
+    assert between.causes[0].names == (BEFORE[gradient][1],), str(between)
     one, other, names = STEPS[step]
     steps = [Step(d.tables, take(d, g), g) for take, g in ((one, ours), (other, theirs))]
     found = explain_steps(*steps)
@@ -295,5 +298,7 @@ def test_sparse_adam_against_kerass_adam_at_later_steps(count: int) -> None:
         Step({n: before[k]}, {n: after[k]}, grad, None if states[k] is None else {n: states[k]}) for k in (0, 1)
     ]  # fmt: skip
     found = explain_steps(*steps)
-    wanted = {"step_epsilon"} if count == 1 else {"step_epsilon", "lazy_step"}
-    assert any(set(e.names) == wanted for e in found.causes), str(found)
+    if count == 1:
+        assert any(set(e.names) == {"step_epsilon"} for e in found.causes), str(found)
+    else:  # beside roots that have grown for 200 steps the epsilons do not show
+        assert any({"lazy_step"} <= set(e.names) <= {"lazy_step", "step_epsilon"} for e in found.causes), str(found)

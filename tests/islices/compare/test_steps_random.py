@@ -32,7 +32,7 @@ def random_pair(seed: int) -> Any:
 
 
 def adversarial_pair(seed: int) -> Any:
-    """What looks like a cause and is none: right but for one row, by noise of one part in a thousand, by other signs."""
+    """What looks like a cause and is none: right but for noise of one part in a thousand or two factors."""
     r = np.random.default_rng([8, seed])
     rows, width = SHAPES[1 + seed % 2]
     tables, ids = r.standard_normal((rows, width)).astype("f4"), r.permutation(rows)
