@@ -26,7 +26,8 @@ from jax import lax
 
 from islices import modes
 from islices.backend import Array, NativeParts, Slots
-from islices.backends.jax import bags, grouping, measuring, memory, precision, scaling, segments, stepping
+from islices.backends.jax import grouping, measuring, memory, precision, scaling, segments, stepping
+from islices.backends.jax.bags import read_bags
 from islices.backends.jax.embeddings import Embeddings
 from islices.backends.jax.memory import BFLOAT16, Tracer
 from islices.backends.jax.precision import constant, users_x64
@@ -302,12 +303,12 @@ class JaxBackend(Embeddings):
         self,
         table: Array,
         ids: Array,
-        segments_: Array,
-        bags_: Array,
+        segments: Array,
+        bags: Array,
         keep: Array | None,
         otherwise: Callable[[Array, Array, Array, Array, Array | None], Array],
     ) -> Array | None:
-        return bags.read_bags(table, ids, segments_, bags_, keep, otherwise)
+        return read_bags(table, ids, segments, bags, keep, otherwise)
 
     def scaled(self, values: Array, steps: Sequence[tuple[str, Any]]) -> Array:
         traced = isinstance(values, Tracer) or any(isinstance(c, Tracer) for _, c in steps)

@@ -85,7 +85,7 @@ class Embedding(keras.layers.Embedding):  # type: ignore[misc]
 
 
 if BACKEND == "tensorflow":  # Keras' own lookup has a sparse gradient there, and is what `islices.capture` hooks
-    Embedding.call = keras.layers.Embedding.call
+    Embedding.call = keras.layers.Embedding.call  # type: ignore[method-assign]
 
 #: What keras.layers.Embedding has that touches the whole table at each step -> why not, and what to take.
 WHOLE = {
