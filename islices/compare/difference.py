@@ -65,7 +65,17 @@ class Difference:
         return report(self)
 
     def report(self, *, verbose: bool = False) -> str:
-        """The report; verbose: with the rows that differ, of every tensor."""
+        """The report: the verdict, why, what mends it, and where.
+
+        Parameters
+        ----------
+        verbose : bool
+            Every tensor, with the rows that differ.
+
+        Returns
+        -------
+        str
+        """
         return report(self, verbose=verbose)
 
     def __bool__(self) -> bool:

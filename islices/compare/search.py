@@ -7,8 +7,11 @@ for all of them, one shift, one padding row.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import permutations
+
+import numpy as np
 
 from islices.compare.cause import Proposal
 from islices.compare.causes import CAUSES
@@ -101,7 +104,7 @@ def _pairs(both: Comparison, singles: list[list[Proposal]]) -> list[Explanation]
 def _threes(both: Comparison, singles: list[list[Proposal]]) -> list[Explanation]:
     """Three causes at once, each of which changes rows or, the last, is a named factor. The first ones found are told:
     three causes leave little evidence for others."""
-    if sum(x.values.size for x in both.a) > LARGE:
+    if both.slack or sum(x.values.size for x in both.a) > LARGE:
         return []
     seen: set[frozenset[tuple[str, int]]] = set()
     for (first,) in singles:
@@ -113,6 +116,8 @@ def _threes(both: Comparison, singles: list[list[Proposal]]) -> list[Explanation
                 continue
             seen.add(keys)
             last = after.with_side(second.which, second.change.rows)
+            if not _alike(last):
+                continue
             if found := named_factors(both, last, [first, second]):
                 return found
             spent = used | {(second.cause.name, 0), (second.cause.name, 1)}
@@ -120,6 +125,17 @@ def _threes(both: Comparison, singles: list[list[Proposal]]) -> list[Explanation
                 if e := _chain(both, [first, second, third]):
                     return [e]
     return []
+
+
+def _alike(both: Comparison) -> bool:
+    """Whether one cause more may make the sides equal: they point about the same way, or have other rows."""
+    product = norms = 0.0
+    for x, y in zip(both.a, both.b, strict=True):
+        if not np.array_equal(x.ids, y.ids) or x.values.shape != y.values.shape:
+            return x.sparse != y.sparse or len(x.ids) == len(y.ids)
+        product += float(np.vdot(x.values, y.values))
+        norms += math.sqrt(float(np.vdot(x.values, x.values)) * float(np.vdot(y.values, y.values)))
+    return not norms or abs(product) > 0.5 * norms
 
 
 def _chain(both: Comparison, chain: Sequence[Proposal]) -> Explanation | None:

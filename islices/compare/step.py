@@ -61,6 +61,11 @@ def explain_steps(
     TypeError, ValueError
         As `islices.diff`.
 
+    Notes
+    -----
+    A cause is named only if each side's step is made by what it names, within the bound on rounding, and would be
+    another without it, on more elements than by chance (SPEC clause 22).
+
     Examples
     --------
     >>> import numpy as np
