@@ -121,7 +121,7 @@ def _of_step(cause: Finding, framework: str) -> str:
     if not steps:
         return ""
     wanted, own = steps
-    semantics = SEMANTICS.get(framework, own["semantics"])
+    semantics = str(SEMANTICS.get(framework, own["semantics"]))
     if (name := HYPER.get(cause.name)) is not None:
         value = wanted.get(name, 0.0)
         spelled = SPELLED.get(semantics, {}).get(name, name)

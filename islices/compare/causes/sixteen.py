@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -29,24 +30,23 @@ TIE = 1 + 2.0**-7
 SAMPLED = 8192
 
 
+def _widened_again(x: Rows, y: Rows, t: int, *, dtype: str, scale: float, slots: bool) -> Rows | None:
+    """x as it comes back from 16 bits: its slots one by one, or its sums, where ties go as y's did."""
+    if x.dtype not in ("float32", "float64") or y.dtype not in ("float32", "float64"):
+        return None
+    if slots:
+        return _rounded_slots(x, dtype, scale)
+    values = _at_ties(x, y, _rounded(x.values, dtype, scale), dtype, scale)
+    return replace(x, values=values, slot_ids=None, slots=None)
+
+
 def sixteen(both: Comparison, which: int) -> Iterator[Change]:
     """One side was rounded to 16 bits, its sums or each of its slots, by a loss scale or not."""
     for dtype in HALVES:
         seen: set[bytes] = set()
         for scale in _scales(both, which, dtype):
             for slots in (False, True):
-
-                def change(
-                    x: Rows, y: Rows, t: int, dtype: str = dtype, scale: float = scale, slots: bool = slots
-                ) -> Rows | None:
-                    if x.dtype not in ("float32", "float64") or y.dtype not in ("float32", "float64"):
-                        return None
-                    if not slots:
-                        values = _rounded(x.values, dtype, scale)
-                        values = _at_ties(x, y, values, dtype, scale)
-                        return replace(x, values=values, slot_ids=None, slots=None)
-                    return _rounded_slots(x, dtype, scale)
-
+                change = partial(_widened_again, dtype=dtype, scale=scale, slots=slots)
                 found = each_tensor(both, which, change)
                 if not found:
                     continue
