@@ -49,11 +49,12 @@ def capture(model: Any) -> models.Capture:
     >>> layers = [islices_keras.Embedding(9, 2, name="table"), keras.layers.Flatten(), keras.layers.Dense(1)]
     >>> model = islices_keras.Sequential(layers)
     >>> model.compile(islices_keras.Stepped(optim.sgd(0.1)), loss="mse")
+    >>> built = model(np.array([[5, 7]]))
     >>> with islices_keras.capture(model) as captured:
-    ...     read = lambda batch, logs: print(captured.gradients()["table"].indices.tolist())
+    ...     read = lambda batch, logs: print(keras.ops.convert_to_numpy(captured.gradients()["table"].indices))
     ...     show = keras.callbacks.LambdaCallback(on_train_batch_end=read)
     ...     history = model.fit(np.array([[5, 7], [5, 5]]), np.ones((2, 1)), shuffle=False, verbose=0, callbacks=[show])
-    [5, 7, 5, 5]
+    [5 7 5 5]
     """
     if not isinstance(model, keras.Model) or not (BACKEND == "tensorflow" or isinstance(model, native.Training)):
         raise TypeError(

@@ -88,6 +88,11 @@ class RowSparse(native.Training):  # type: ignore[misc]
         ----------
         force : bool
             Make it anew.
+
+        Returns
+        -------
+        callable
+            What Keras calls for each batch.
         """
         if BACKEND != "tensorflow":
             for layer in self._flatten_layers():

@@ -299,6 +299,16 @@ def two_sides(d: Draw) -> Arguments:
     return {"a": d.tree(), "b": d.tree(), "names": ("a", "b"), "before": d.rng.choice((None, None, d.tree())), **drawn}
 
 
+def followed(gradients_a: Any, gradients_b: Any, **arguments: Any) -> str:
+    return str(islices.parity([{"gradients": gradients_a}], [{"gradients": gradients_b}], **arguments))
+
+
+def two_steps(d: Draw) -> Arguments:
+    given = {"max_norm": 1.0, "padding_idx": 0, "batch_size": 2, "tokens": 6}
+    drawn = {name: d.rng.choice((None, value)) for name, value in given.items()}
+    return {"gradients_a": d.tree(), "gradients_b": d.tree(), "names": ("a", "b"), **drawn}
+
+
 def rows(d: Draw) -> Any:
     if d.rng.random() < 0.5:
         return [d.rng.randrange(d.rows)] if d.rows else []
@@ -374,6 +384,7 @@ ENTRIES: dict[str, Entry] = dict([
     ("load", Entry(loaded, lambda d: file_arguments(d, backend=d.backend.name, foreign=False),
                    fixed=("suffix", "tree"), raises=(ModuleNotFoundError,), words=("name_or_array",))),
     ("diff", Entry(compared, two_sides, weight=8)),
+    ("parity", Entry(followed, two_steps, weight=4, words=("a", "b", "gradients"))),
     function("capture", lambda d: {"model": d.dense()}, weight=1),
     ("execution", Entry(entered(islices.execution), lambda d: {"mode": "framework"}, weight=1)),
     ("use_kernels", Entry(entered(islices.use_kernels), lambda d: {"on": False}, weight=1)),

@@ -53,8 +53,7 @@ def explain_steps(
     Returns
     -------
     Difference
-        Of the tables after the steps. Where the steps are the same and what they began with is not, its one cause is
-        "inputs".
+        Of the tables after the steps. Where the steps are the same and what they began with is not, no cause is named.
 
     Raises
     ------

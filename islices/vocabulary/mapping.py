@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -78,6 +77,7 @@ class RowMap:
         held = old_ids.astype(np.int64)  # copied
         held.flags.writeable = False
         self._old_ids, self.rows = held, len(held)
+        self._inverse: tuple[Host | None, Host] | None = None
         self.old_rows = None if old_rows is None else count_of_rows(old_rows, "old_rows")
         self._check(self.old_rows)
         self._check_once()
@@ -208,7 +208,7 @@ class RowMap:
                 f"rows: got {rows} for a table of {old_rows}; accepted is at least as many (to drop rows: renumber)"
             )
         self = object.__new__(cls)
-        self._old_ids, self.rows, self.old_rows = None, rows, old_rows
+        self._old_ids, self.rows, self.old_rows, self._inverse = None, rows, old_rows, None
         return self
 
     # ------------------------------------------------------------------ reading it
@@ -222,7 +222,7 @@ class RowMap:
         """The new rows that the old table had not, ascending."""
         return np.flatnonzero(self.old_ids == NEW)
 
-    @cached_property
+    @property
     def count_added(self) -> int:
         """How many they are."""
         if self._old_ids is None:
@@ -279,6 +279,8 @@ class RowMap:
         old = np.asarray(old, np.int64)
         if self._old_ids is None:
             return np.where((old >= 0) & (old < (self.old_rows or 0)), old, DROPPED)
+        if self._inverse is None:
+            self._inverse = self._inverted()
         named, new = self._inverse
         if named is None:
             inside = (old >= 0) & (old < len(new) - 1)
@@ -286,8 +288,7 @@ class RowMap:
         at = np.minimum(np.searchsorted(named, old), len(named) - 1)
         return np.where(named[at] == old, new[at], DROPPED)
 
-    @cached_property
-    def _inverse(self) -> tuple[Host | None, Host]:
+    def _inverted(self) -> tuple[Host | None, Host]:
         """(None, the new number of each old row and a last -1), or where those are too many: (the old rows that stay,
         ascending, their new numbers)."""
         kept = np.flatnonzero(self.old_ids != NEW)

@@ -34,9 +34,9 @@ loopback = _framework()
 
 #: What takes no arrays, or has none to give: no gradient is recorded, there are no models.
 NO_ARRAYS = {
-    "PROTOCOL", "Backend", "Capture", "Difference", "NativeParts", "Semantics", "__version__", "capture", "execution",
-    "get_backend",
-    "get_num_threads", "list_backends", "not_implemented", "set_num_threads", "use_kernels", "value_and_grad",
+    "PROTOCOL", "Backend", "Capture", "Difference", "NativeParts", "Parity", "Recorder", "Semantics", "__version__",
+    "capture", "execution", "get_backend", "get_num_threads", "list_backends", "parity",
+    "not_implemented", "set_num_threads", "use_kernels", "value_and_grad",
 }  # fmt: skip
 #: Of islices.distributed.
 OVER_RANKS = {"ShardedTable", "all_reduce"}

@@ -26,8 +26,8 @@ MUTANTS = [
     Mutant(
         "torch-native-always-coalesced",  # blatant
         "backends/torch/adapter.py",
-        "            is_coalesced=coalesced,\n",
-        "            is_coalesced=True,\n",
+        "is_coalesced=coalesced, check_invariants",
+        "is_coalesced=True, check_invariants",
         "torch",
         "to_native claims that every sparse tensor is coalesced: shows with duplicates or unsorted indices given back "
         "as a native tensor.",
