@@ -139,6 +139,8 @@ def causes(names: tuple[str, ...]) -> set[str]:
 
 ALONE = [(name,) for name in (*BEFORE, *CLIPPING)]
 PAIRS = [p for p in combinations((*BEFORE, *CLIPPING), 2) if len(causes(p)) == 2 and not set(p) <= set(CLIPPING)]
+#: Every third of them, of which each cause has some, is a repeat; all are soak's.
+SOME = [pytest.param(p, marks=[pytest.mark.soak] if k % 3 else []) for k, p in enumerate(PAIRS)]
 
 
 @pytest.mark.parametrize("names", ALONE, ids=" and ".join)
@@ -149,7 +151,7 @@ def test_what_a_gradient_went_through_is_named(names: tuple[str, ...]) -> None:
 
 
 @pytest.mark.repeats
-@pytest.mark.parametrize("names", PAIRS, ids=" and ".join)
+@pytest.mark.parametrize("names", SOME, ids=" and ".join)
 def test_two_that_a_gradient_went_through_are_named(names: tuple[str, ...]) -> None:
     found = difference(Batch(1), names)
     assert found.causes, str(found)
@@ -252,7 +254,13 @@ def test_what_makes_a_step_another_is_named(name: str) -> None:
 
 @pytest.mark.repeats
 @pytest.mark.parametrize("gradient", BEFORE)
-@pytest.mark.parametrize("step", ["epsilon", "initial accumulator", "learning rate", "optimizer"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        "epsilon",
+        *(pytest.param(x, marks=pytest.mark.soak) for x in ("initial accumulator", "learning rate", "optimizer")),
+    ],
+)
 def test_a_gradient_and_a_step_are_each_explained(gradient: str, step: str) -> None:
     """The port's own gradient goes into its step: the gradients are compared first, then the steps."""
     d = Batch(3)
