@@ -86,7 +86,7 @@ def test_per_sample_gradients() -> None:
 @pytest.mark.outside
 @pytest.mark.parametrize("backend", ["tensorflow", "torch", "jax"])
 def test_keras_fit(backend: str) -> None:
-    """On TensorFlow Keras takes the square of each duplicate; elsewhere the weights agree."""
+    """The weights agree, but for Adam: Keras moves all rows, islices those of the batch."""
     command = [sys.executable, str(FOLDER / "keras_fit.py"), "5000", "8", backend]
     done = subprocess.run(command, text=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -95,8 +95,7 @@ def test_keras_fit(backend: str) -> None:
         [backend, name, who] for name in ("SGD", "Adagrad", "Adam") for who in ("keras", "islices")
     ]
     gaps = {line[1]: float(line[-1]) for line in lines if line[2] == "islices"}
-    assert gaps["SGD"] < 1e-5 < 1e-4 < gaps["Adam"]
-    assert (gaps["Adagrad"] < 1e-5) == (backend != "tensorflow")
+    assert max(gaps["SGD"], gaps["Adagrad"]) < 1e-5 < 1e-4 < gaps["Adam"]
 
 
 def test_four_frameworks() -> None:

@@ -20,7 +20,7 @@ except ImportError as missing:
 from islices.arguments import check_flag
 from islices.backends.jax.optax.accumulation import accumulate
 from islices.backends.jax.optax.optimizers import adagrad, adam, adamw, amsgrad, rmsprop, sgd
-from islices.backends.jax.optax.recorded import recorded
+from islices.backends.jax.optax.recording import recorded
 from islices.backends.jax.optax.rows import (
     WAY_OUT,
     WITNESSES,

@@ -23,7 +23,10 @@ def run(backend: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], text=True, capture_output=True, check=False, env=env)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "backend",  # on TensorFlow the same tests run without a process of their own
+    [pytest.param(name, marks=[pytest.mark.soak] if name == "tensorflow" else []) for name in BACKENDS],
+)
 def test_models_train_by_rows(backend: str) -> None:
     done = run(backend, "-m", "pytest", "-q", "-m", "", str(Path(__file__).with_name("test_fit.py")))
     assert done.returncode == 0, done.stdout[-6000:]
