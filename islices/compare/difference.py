@@ -20,7 +20,7 @@ from islices.limits import check_max_norm
 from islices.registry import describe
 from islices.trees import named_leaves
 
-__all__ = ["Difference", "compare_steps", "diff"]
+__all__ = ["Difference", "check_tensor", "compare_steps", "diff", "side_names"]
 
 #: A leaf for each pair of tensors, None for one that is not given; or nothing at all.
 Leaves: TypeAlias = Sequence[Stored | None] | None
@@ -178,7 +178,7 @@ def diff(
     >>> found.equal, [cause.names for cause in found.causes]
     (False, [('padding',)])
     """
-    called = _names(names)
+    called = side_names(names)
     context = _context(called, max_norm, padding_idx, batch_size, tokens, replicas, accumulated)
     both = _read(a, b, pair, only)
     extra = [
@@ -197,7 +197,7 @@ def compare_steps(
     a: Any, b: Any, *, names: Sequence[str], padding_idx: int | None, pair: Mapping[str, str] | None, only: str | None
 ) -> Difference:
     """`islices.compare.explain_steps`."""
-    called = _names(names)
+    called = side_names(names)
     both = _read(a.after, b.after, pair, only)
     sides = []
     for side, x in (("a", a), ("b", b)):
@@ -295,12 +295,12 @@ def _paired(
 ) -> tuple[list[tuple[str, str]], tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """(names paired, only in a, only in b, notes); a leaf that is None is on no side."""
     for p, q in pair.items():
-        _check_name(p, left, "pair", "a")
-        _check_name(q, right, "pair", "b")
+        check_tensor(p, left, "pair", "a")
+        check_tensor(q, right, "pair", "b")
     a = [p for p, x in left.items() if x is not None]
     b = [q for q, x in right.items() if x is not None]
     if only is not None:
-        _check_name(only, left, "only", "a")
+        check_tensor(only, left, "only", "a")
         a = [p for p in a if p == only]
         b = [q for q in b if q == pair.get(only, only)]
     taken = set(pair.values())
@@ -314,7 +314,8 @@ def _paired(
     return pairs, tuple(p for p in a if p not in beside_a), tuple(q for q in b if q not in beside_b), notes
 
 
-def _check_name(name: Any, leaves: dict[str, Any], argument: str, side: str) -> None:
+def check_tensor(name: Any, leaves: Mapping[str, Any], argument: str, side: str) -> None:
+    """ValueError for a name that no tensor of a side has."""
     if not isinstance(name, str) or name not in leaves:
         known = ", ".join(map(repr, list(leaves)[:10])) + (", ..." if len(leaves) > 10 else "")
         raise ValueError(f"{argument}: got {show(name)}; accepted are the names in {side}: {known}")
@@ -357,10 +358,9 @@ def _short(leaves: dict[str, Any]) -> str:
 
 
 # ---------------------------------------------------------------------- options
-def _names(names: Any) -> tuple[str, str]:
-    if isinstance(names, str) or not isinstance(names, (list, tuple)) or len(names) != 2:
-        raise TypeError(f"names: got {show(names)}; accepted are two strings")
-    if not all(isinstance(name, str) for name in names):
+def side_names(names: Any) -> tuple[str, str]:
+    """What the report calls the sides; TypeError for anything but two strings."""
+    if not isinstance(names, (list, tuple)) or len(names) != 2 or not all(isinstance(name, str) for name in names):
         raise TypeError(f"names: got {show(names)}; accepted are two strings")
     return names[0], names[1]
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from islices.compare.measure import TensorDifference
 from islices.compare.stored import Array
+from islices.figures import new_figure
 
 if TYPE_CHECKING:
     from islices.compare.difference import Difference
@@ -26,16 +27,9 @@ PANELS = 12
 
 def draw(found: Difference, path: Any) -> None:
     """Write the picture: a panel for each tensor that differs, the first twelve; the suffix says the format."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError:
-        message = 'a picture needs matplotlib: pip install "islices[plot]"'
-        raise ModuleNotFoundError(message, name="matplotlib") from None
     differing = [t for t in found.tensors if not t.equal]
     shown = differing[:PANELS]
-    figure = Figure(figsize=(9.0, 1.6 + 3.2 * max(1, len(shown))), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(9.0, 1.6 + 3.2 * max(1, len(shown)), dpi=120)
     axes = figure.subplots(max(1, len(shown)), 1, squeeze=False)[:, 0]
     for ax, t in zip(axes, shown, strict=False):
         _panel(ax, t, found.names)

@@ -7,7 +7,6 @@ first.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,7 +16,7 @@ import numpy as np
 from islices.compare.cause import Proposal
 from islices.compare.comparison import Comparison, Context, telling_rows
 from islices.compare.evidence import MOST_SLACK, SLACKS, Rows, rows_of, with_terms_of
-from islices.compare.explanation import Explanation, Finding, distance
+from islices.compare.explanation import Explanation, Finding, distance, name_sides
 from islices.compare.search import explain, proposals, within_rounding
 from islices.compare.stored import Stored, bits_equal, nonzero_rows, wide
 
@@ -113,8 +112,7 @@ def _by_tensor(c: Finding, others: list[Finding]) -> Finding | None:
 
 def _of_side(c: Finding, side: str) -> Finding:
     """What was found between the gradient before, as {a}, and a side, as {b}."""
-    text = re.sub(r"\{([ab])\}", lambda m: "the gradient before" if m[1] == "a" else f"{{{side}}}", c.text)
-    return Finding(c.name, text, {**c.details, "side": side})
+    return Finding(c.name, name_sides(c.text, ("the gradient before", f"{{{side}}}")), {**c.details, "side": side})
 
 
 def _tables(stored: Sequence[tuple[Stored, Stored]], tables: Sequence[Stored | None] | None) -> tuple[Any, ...] | None:

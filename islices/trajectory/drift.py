@@ -31,8 +31,8 @@ from islices.compare.stored import bits_equal, contained, nonzero_rows, read, wi
 from islices.trajectory.steps import Leaf, Leaves
 
 __all__ = [
-    "ARITHMETIC", "FLOOR", "GROWTH", "MOST", "ROUNDINGS", "Beside", "beside", "distances", "eps_of", "norm", "relative",
-    "same_values",
+    "ARITHMETIC", "FLOOR", "GROWTH", "MOST", "ROUNDINGS", "Beside", "apart", "beside", "distances", "eps_of", "norm",
+    "relative", "same_values",
 ]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
@@ -60,12 +60,17 @@ class Beside:
 
     @property
     def apart(self) -> Array:
-        """|x - y|; 0 where both are NaN or the same infinity, infinite where one of them is no number."""
-        with np.errstate(invalid="ignore"):
-            found = np.abs(self.x - self.y)
-            same = (self.x == self.y) | ((self.x != self.x) & (self.y != self.y))
-        out: Array = np.where(same, 0.0, np.nan_to_num(found, nan=np.inf, posinf=np.inf))
-        return out
+        """`apart` of x and y."""
+        return apart(self.x, self.y)
+
+
+def apart(x: Array, y: Array) -> Array:
+    """|x - y|; 0 where both are NaN or the same infinity, infinite where one of them is no number."""
+    with np.errstate(invalid="ignore"):
+        found = np.abs(x - y)
+        same = (x == y) | ((x != x) & (y != y))
+    out: Array = np.where(same, 0.0, np.nan_to_num(found, nan=np.inf, posinf=np.inf))
+    return out
 
 
 def beside(x: Leaf, y: Leaf) -> Beside | None:
@@ -113,10 +118,10 @@ def norm(x: Array) -> float:
 
 def relative(pair: Beside) -> Array:
     """|x - y| / max(|x|, |y|), element by element; 0 where they are equal."""
-    apart = pair.apart
+    away = pair.apart
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = apart / np.maximum(np.abs(pair.x), np.abs(pair.y))
-    out: Array = np.where(apart > 0, np.nan_to_num(found, nan=1.0, posinf=1.0), 0.0)
+        found = away / np.maximum(np.abs(pair.x), np.abs(pair.y))
+    out: Array = np.where(away > 0, np.nan_to_num(found, nan=1.0, posinf=1.0), 0.0)
     return out
 
 

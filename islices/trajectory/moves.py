@@ -14,7 +14,7 @@ import numpy as np
 
 from islices.compare.stored import bits_equal
 from islices.dtypes import dtype_name
-from islices.trajectory.drift import MOST, ROUNDINGS, beside, eps_of, norm, relative
+from islices.trajectory.drift import MOST, ROUNDINGS, apart, beside, eps_of, norm, relative
 from islices.trajectory.replay import OWN_MEANING, Replay, array_name, optimizer_from
 from islices.trajectory.steps import Leaves, Step, rows_named
 from islices.trajectory.verdict import Found
@@ -110,8 +110,8 @@ class Moves:
         elif expected:
             found = Found(0.0, 0.0, name)
         else:  # nothing says what the steps were computed from
-            apart, way = norm((w_after - w) - (v_after - v)), norm(w_after - w)
-            found = Found(apart / (way or 1.0), MOST + norm(allowed) / (way or 1.0), name)
+            away, way = norm((w_after - w) - (v_after - v)), norm(w_after - w)
+            found = Found(away / (way or 1.0), MOST + norm(allowed) / (way or 1.0), name)
         for one in expected:
             should, is_there = one.table[rows].astype(np.float64), (w_after, v_after)[one.side]
             here = _worst(name, should, is_there, rounding)
@@ -283,10 +283,10 @@ def _top(x: Array) -> float:
 
 def _worst(name: str, x: Array, y: Array, allowed: Array) -> Found:
     """The element that uses most of what it is allowed."""
+    away = apart(x, y)
     with np.errstate(invalid="ignore", divide="ignore"):
-        apart = np.where((x == y) | ((x != x) & (y != y)), 0.0, np.nan_to_num(np.abs(x - y), nan=np.inf, posinf=np.inf))
-        share = np.where(apart > 0, apart / allowed, 0.0)
-    if not apart.size or not apart.any():
+        share = np.where(away > 0, away / allowed, 0.0)
+    if not away.size or not away.any():
         return Found(0.0, float(allowed.max(initial=0.0)), name)
     at = int(np.argmax(np.nan_to_num(share, nan=np.inf)))
-    return Found(float(apart.reshape(-1)[at]), float(allowed.reshape(-1)[at]), name)
+    return Found(float(away.reshape(-1)[at]), float(allowed.reshape(-1)[at]), name)

@@ -3,7 +3,7 @@
 Frameworks also lay a dense layer's weights out differently, (in, out) or (out, in): what is transposed from the first
 step on is transposed back, so that the step is compared and not the layout.
 
-May import: `numpy`, the core, this folder.
+May import: `numpy`, the core, `islices.compare`, this folder.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from islices.arguments import show
+from islices.compare.difference import check_tensor
 from islices.slices import IndexedSlices
 from islices.trajectory.steps import Leaf, Leaves, Step
 
-__all__ = ["Pairing", "pair_names"]
+__all__ = ["NAMED", "Pairing", "pair_names"]
 
 #: Positions whose leaves are named as the tables are, or with what they hold behind such a name.
 NAMED = ("tables", "tables_after", "gradients", "clipped", "state", "state_after")
@@ -89,10 +89,10 @@ def pair_names(a: Step, b: Step, pair: Mapping[str, str], only: str | None) -> P
     """The pairing of two sides, by their first steps; ValueError for names that do not exist."""
     left, right = _tensors(a), _tensors(b)
     for p, q in pair.items():
-        _check(p, left, "pair", "a")
-        _check(q, right, "pair", "b")
+        check_tensor(p, left, "pair", "a")
+        check_tensor(q, right, "pair", "b")
     if only is not None:
-        _check(only, left, "only", "a")
+        check_tensor(only, left, "only", "a")
     taken = set(pair.values())
     names = {q: p for p, q in pair.items()}
     names |= {p: p for p in left if p in right and p not in pair and p not in taken}
@@ -135,9 +135,3 @@ def _is_transposed(x: Leaf, y: Leaf) -> bool:
     if not isinstance(x, np.ndarray) or not isinstance(y, np.ndarray) or x.ndim != 2 or x.shape != y.shape[::-1]:
         return False
     return x.shape != y.shape or (not np.array_equal(x, y) and np.array_equal(x, y.T))
-
-
-def _check(name: Any, leaves: Leaves, argument: str, side: str) -> None:
-    if not isinstance(name, str) or name not in leaves:
-        known = ", ".join(map(repr, list(leaves)[:10])) + (", ..." if len(leaves) > 10 else "")
-        raise ValueError(f"{argument}: got {show(name)}; accepted are the names in {side}: {known}")

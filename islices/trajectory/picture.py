@@ -1,12 +1,14 @@
 """A picture of two trainings: losses, and how far the tables are apart. Needs matplotlib (extra `plot`).
 
-May import: `matplotlib`.
+May import: `islices.figures`.
 """
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Any
+
+from islices.figures import new_figure
 
 if TYPE_CHECKING:
     from islices.trajectory.run import Parity
@@ -19,14 +21,7 @@ STYLES = {"outputs": ("#009e73", "v"), "gradients": ("#d55e00", "^"), "clipped":
 
 def draw(found: Parity, path: Any) -> None:
     """Write the picture; the suffix says the format."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError:
-        message = 'a picture needs matplotlib: pip install "islices[plot]"'
-        raise ModuleNotFoundError(message, name="matplotlib") from None
-    figure = Figure(figsize=(12.4, 4.8), dpi=130, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(12.4, 4.8)
     losses, gaps = figure.subplots(1, 2)
     _losses(losses, found)
     _gaps(gaps, found)

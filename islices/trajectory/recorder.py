@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from islices import io
 from islices.arguments import check_flag, check_name, show, whole_number
 from islices.registry import describe
 from islices.trajectory.folder import SUFFIXES, is_folder, step_files, write_step
@@ -173,6 +174,5 @@ class Recorder:
             "every": self._every,
             "metadata": self._metadata,
         }
-        beside = self.folder / f".{MANIFEST}.tmp"
-        beside.write_text(json.dumps(said, indent=1) + "\n", "utf-8")
-        os.replace(beside, self.folder / MANIFEST)
+        with io._replacing(str(self.folder / MANIFEST)) as beside:
+            Path(beside).write_text(json.dumps(said, indent=1) + "\n", "utf-8")

@@ -11,13 +11,13 @@ from functools import partial
 from typing import Any
 
 from islices.arguments import check_name, show, whole_number
-from islices.compare.difference import Difference
+from islices.compare.difference import Difference, side_names
 from islices.compare.explanation import name_sides
 from islices.locks import lazy_property
 from islices.registry import describe
 from islices.trajectory.folder import is_folder, read_folder
 from islices.trajectory.judge import Judge
-from islices.trajectory.pairing import Pairing, pair_names
+from islices.trajectory.pairing import NAMED, Pairing, pair_names
 from islices.trajectory.picture import draw
 from islices.trajectory.show import as_json, report
 from islices.trajectory.steps import AFTER, BEFORE, Step, optimizers_of, read_step
@@ -203,7 +203,7 @@ def parity(
     >>> found.stop.step, found.stop.position
     (1, 'step')
     """
-    called = _names(names)
+    called = side_names(names)
     ignored = frozenset(check_name(name, ORDER, "ignore") for name in ignore)
     if pair is not None and not isinstance(pair, Mapping):
         raise TypeError(f"pair: got {describe(pair)}; accepted is a dict of names in a to names in b")
@@ -299,7 +299,7 @@ def _together(a: Iterator[Step], b: Iterator[Step], notes: list[str]) -> Iterato
 def _only(step: Step, name: str) -> Step:
     trees = {
         position: {k: x for k, x in leaves.items() if k == name or k.startswith(f"{name}.")}
-        if position in ("tables", "tables_after", "gradients", "clipped", "state", "state_after")
+        if position in NAMED
         else leaves
         for position, leaves in step.trees.items()
     }
@@ -325,12 +325,6 @@ def _said_of(pairing: Pairing, names: tuple[str, str]) -> list[str]:
 
 
 # ---------------------------------------------------------------------- options
-def _names(names: Any) -> tuple[str, str]:
-    if not isinstance(names, (list, tuple)) or len(names) != 2 or not all(isinstance(x, str) for x in names):
-        raise TypeError(f"names: got {show(names)}; accepted are two strings")
-    return names[0], names[1]
-
-
 def _limit(steps: Any) -> int | None:
     if steps is None:
         return None

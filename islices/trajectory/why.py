@@ -83,26 +83,17 @@ def _step(
     name = tensor if tensor in (a.get("tables") or {}) else tensor.rpartition(".")[0]
     sides = [_taken(s, name) for s in (a, b)]
     told = all(s.number == 1 or s.get("state") for s in (a, b))
+    found = None
     if sides[0] is not None and sides[1] is not None and told:
         found = explain_steps(sides[0], sides[1], names=known.names, padding_idx=known.padding_idx)
-        if position == "step" and found.causes:
-            return found
     if position == "state":
         states = known.diff(*({k: x for k, x in side.items() if k.startswith(f"{name}.")}
                               for side in _common(a, b, "state_after")))  # fmt: skip
-        return (
-            states
-            if states.causes or not told or sides[0] is None or sides[1] is None
-            else _with_causes(
-                states, explain_steps(sides[0], sides[1], names=known.names, padding_idx=known.padding_idx)
-            )
-        )
+        # what explains the tables after a step explains its states
+        return states if states.causes or found is None else replace(states, causes=found.causes)
+    if found is not None and found.causes:
+        return found
     return _from_one_start(name, a, b, expected, known)
-
-
-def _with_causes(states: Difference, tables: Difference) -> Difference:
-    """What explains the tables after a step explains its states."""
-    return replace(states, causes=tables.causes)
 
 
 def _taken(s: Step, name: str) -> Taken | None:

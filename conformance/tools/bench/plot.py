@@ -9,6 +9,7 @@ from islices.cli import UsageError
 from islices.conformance.tools.bench.cases import Benchmark
 from islices.conformance.tools.bench.results import of_part
 from islices.conformance.tools.bench.rounds import does_less
+from islices.figures import new_figure
 
 __all__ = ["draw", "series"]
 
@@ -46,11 +47,7 @@ def draw(run: dict[str, Any], path: str) -> None:
     panels = {name: lines for name in ("coalesce", "clip_by_global_norm") if (lines := series(run, name))}
     if not panels:
         raise UsageError("--plot: the run has neither coalesce nor clip_by_global_norm; accepted is one with either")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.2 * len(panels), 4.8), dpi=130, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(6.2 * len(panels), 4.8)
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for ax, (operation, lines) in zip(axes, panels.items(), strict=True):
         _panel(ax, operation, lines)

@@ -6,17 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from islices.conformance.tools.bench.plot import OTHERS, STYLES
+from islices.figures import new_figure
 
 __all__ = ["draw"]
 
 
 def draw(run: Mapping[str, Any], path: str) -> None:
     """Write the picture of what `islices.conformance.tools.parity.report.as_json` gave."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(12.4, 4.8), dpi=130, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(12.4, 4.8)
     losses, gaps = figure.subplots(1, 2)
     _losses(losses, run)
     _gaps(gaps, run)

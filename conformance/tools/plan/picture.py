@@ -10,6 +10,7 @@ import numpy as np
 from islices.conformance.tools.plan.model import WAYS, Workload, crossovers, make_plan
 from islices.conformance.tools.plan.words import of_bytes, of_seconds
 from islices.distributed.strategy import Link
+from islices.figures import new_figure
 
 __all__ = ["draw"]
 
@@ -26,13 +27,9 @@ POINTS = 48
 
 def draw(work: Workload, link: Link, ranks: Sequence[int], path: str) -> None:
     """Write the picture, from the first of these numbers of ranks, at least two, to the last."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     places = sorted({round(x) for x in np.geomspace(ranks[0], ranks[-1], POINTS)} | set(ranks))
     plans = [make_plan(work, R, link) for R in places]
-    figure = Figure(figsize=(12.4, 5.2), dpi=130, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(12.4, 5.2)
     axes = figure.subplots(1, 2)
     for ax, title in zip(axes, ("time on the network, a step", "bytes that a rank receives, a step"), strict=True):
         timed = title.startswith("time")

@@ -10,6 +10,7 @@ import numpy as np
 
 from islices.compare.cause import Cause, Change, each_tensor
 from islices.compare.comparison import Comparison
+from islices.compare.digits import as_written
 from islices.compare.evidence import Rows
 from islices.compare.stored import Array, wide
 
@@ -94,12 +95,7 @@ def _limits(both: Comparison, which: int, sizes: Callable[[Rows], Array]) -> Ite
 
 
 def _short(x: float) -> tuple[float, float]:
-    """A number as short as people write it, if it is one, and what it costs in bits."""
-    for digits in (1, 2, 3):
-        short = float(f"{x:.{digits - 1}e}")
-        if abs(short - x) <= 1e-6 * x:
-            return short, 4.0 + 4 * digits
-    return x, 24.0
+    return as_written(x, lambda short: abs(short - x) <= 1e-6 * x, 3)
 
 
 # ---------------------------------------------------------------------- rows

@@ -19,7 +19,7 @@ from islices.compare.cause import Cause, Factor
 from islices.compare.comparison import Comparison, Side
 from islices.compare.evidence import Interval
 
-__all__ = ["CLIPPED", "CLIP_AFTER", "DUPLICATES", "EPSILON", "added", "norm_tolerance"]
+__all__ = ["CLIPPED", "CLIP_AFTER", "DUPLICATES", "EPSILON", "added", "near", "norm_tolerance"]
 
 
 # ---------------------------------------------------------------------- norms
@@ -100,7 +100,7 @@ def clipped_after(original: Comparison, now: Comparison) -> Iterator[Factor]:
     tolerance, given = norm_tolerance(original), original.context.max_norm
     for kind in ("true", "raw"):
         found = _by_norms(original, now, (kind, kind))
-        if found and (given is None or _near(found[1], given, tolerance + added(given))):
+        if found and (given is None or near(found[1], given, tolerance + added(given))):
             ratio, limit = found
             text = f"clip: both were clipped after that, to the same norm {_number(limit)}"
             yield Factor((ratio,) * len(original.a), text, {"limit": limit}, tolerance, 1.0)
@@ -134,11 +134,11 @@ def _clips(original: Comparison) -> Iterator[Clip]:
                 continue
             tolerance = exact + (1e-6 / whole if whole > 0 else 0.0)  # torch adds that to the norm it divides by
             limit = given if given is not None else _round_number(size, tolerance)
-            if kind == "raw" and _near(tight.true, size if limit is None else limit, tolerance):
+            if kind == "raw" and near(tight.true, size if limit is None else limit, tolerance):
                 continue  # the norm with duplicates summed says it already
-            if limit is None or not 0 < limit < whole or not _near(size, limit, tolerance):
+            if limit is None or not 0 < limit < whole or not near(size, limit, tolerance):
                 continue
-            if raw_norm is not None and not _near(loose.true, raw_norm, exact):
+            if raw_norm is not None and not near(loose.true, raw_norm, exact):
                 continue  # the other side is not what came before clipping
             ratio = whole / size
             ratios = (ratio if bound else 1 / ratio,) * len(original.a)
@@ -168,7 +168,7 @@ def _clipped_each(original: Comparison, cost: float) -> Iterator[Factor]:
     for bound in (1, 0) if len(original.a) > 1 else ():
         tight, loose = norms[bound].each, norms[1 - bound].each
         limit = given if given is not None else _round_number(max(tight), tolerance)
-        if limit is None or limit <= 0 or not _near(max(tight), limit, tolerance + added(limit)):
+        if limit is None or limit <= 0 or not near(max(tight), limit, tolerance + added(limit)):
             continue
         if max(loose) <= limit:
             continue
@@ -228,7 +228,8 @@ DUPLICATES = Cause(
 )  # fmt: skip
 
 
-def _near(x: float, y: float, tolerance: float) -> bool:
+def near(x: float, y: float, tolerance: float) -> bool:
+    """Whether x is y, to a relative tolerance."""
     return abs(x - y) <= tolerance * abs(y)
 
 
@@ -240,7 +241,7 @@ def _round_number(x: float, tolerance: float) -> float | None:
     if not 0 < x < math.inf or tolerance > 1e-4:
         return None
     short = float(f"{x:.1e}")
-    return short if _near(x, short, tolerance) else None
+    return short if near(x, short, tolerance) else None
 
 
 def _number(x: float | None) -> str:
@@ -304,7 +305,7 @@ def _limits_fit(both: Comparison, norms: list[float], epsilon: tuple[float, floa
     limits = [n * (norm + e) / norm for n, e in zip(norms, epsilon, strict=True)]
     tolerance = norm_tolerance(both)
     given = both.context.max_norm
-    return all(_near(limit, limits[0] if given is None else given, tolerance) for limit in limits)
+    return all(near(limit, limits[0] if given is None else given, tolerance) for limit in limits)
 
 
 EPSILON = Cause(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from islices.compare.cause import Cause, Factor
-from islices.compare.causes.clipping import added, norm_tolerance
+from islices.compare.causes.clipping import added, near, norm_tolerance
 from islices.compare.comparison import Comparison, Side
 
 __all__ = ["LEFT_OUT", "PER_TENSOR"]
@@ -19,10 +19,6 @@ def _norms(side: Side) -> list[float]:
     return [x.norm for x in side]
 
 
-def _near(x: float, y: float, tolerance: float) -> bool:
-    return abs(x - y) <= tolerance * abs(y)
-
-
 def per_tensor(original: Comparison, now: Comparison) -> Iterator[Factor]:
     """One side clips all tensors by their common norm, the other each tensor by its own."""
     if len(original.a) < 2:
@@ -31,9 +27,9 @@ def per_tensor(original: Comparison, now: Comparison) -> Iterator[Factor]:
     for each in (1, 0):
         whole = math.hypot(*_norms(original.side(1 - each)))
         largest = max(_norms(original.side(each)))
-        if not 0 < whole < math.inf or not _near(largest, whole, tolerance):
+        if not 0 < whole < math.inf or not near(largest, whole, tolerance):
             continue
-        if given is not None and not _near(whole, given, tolerance + added(given)):
+        if given is not None and not near(whole, given, tolerance + added(given)):
             continue
         ratios = _ratios(now)
         if ratios is None or max(ratios) <= min(ratios) * (1 + 8 * tolerance):
@@ -59,19 +55,19 @@ def left_out(original: Comparison, now: Comparison) -> Iterator[Factor]:
     tolerance, given = norm_tolerance(original), original.context.max_norm
     for side in (1, 0):
         limit = math.hypot(*_norms(original.side(1 - side)))
-        if not 0 < limit < math.inf or (given is not None and not _near(limit, given, tolerance + added(given))):
+        if not 0 < limit < math.inf or (given is not None and not near(limit, given, tolerance + added(given))):
             continue
         own = _norms(original.side(side))
         ratios = _ratios(now)
         for k, name in enumerate(original.context.names):
             if ratios is None or not own[k]:
                 continue
-            if not _near(math.hypot(*(n for t, n in enumerate(own) if t != k)), limit, tolerance):
+            if not near(math.hypot(*(n for t, n in enumerate(own) if t != k)), limit, tolerance):
                 continue
             others = [r for t, r in enumerate(ratios) if t != k]
             if max(others) > min(others) * (1 + 8 * tolerance):
                 continue
-            alike = _near(ratios[k], others[0], 8 * tolerance)
+            alike = near(ratios[k], others[0], 8 * tolerance)
             does = "clips it by the norm of the others" if alike else "does not clip it"
             text = (
                 f"left out of the norm: {{{'ab'[side]}}} clips to {limit:.6g} without counting "
@@ -92,9 +88,7 @@ def left_alone(original: Comparison, now: Comparison) -> Iterator[Factor]:
         own, loose = _norms(original.side(side)), _norms(now.side(1 - side))
         for k, name in enumerate(original.context.names):
             counted = [n for t, n in enumerate(own) if t != k]
-            if not _near(math.hypot(*counted), given, tolerance + added(given)) or not _near(
-                own[k], loose[k], tolerance
-            ):
+            if not near(math.hypot(*counted), given, tolerance + added(given)) or not near(own[k], loose[k], tolerance):
                 continue
             which = name or "one tensor"
             text = f"clipped: {{{'ab'[side]}}} is clipped to {given:.6g}, but for {which}, left out of the norm"

@@ -10,6 +10,7 @@ import numpy as np
 
 from islices.compare.cause import Cause, Change, each_tensor
 from islices.compare.comparison import Comparison
+from islices.compare.digits import as_written
 from islices.compare.evidence import Rows
 from islices.compare.stored import Array, wide
 
@@ -96,11 +97,7 @@ def _strength(x: Array, y: Array, p: Array, scaled: bool, eps: float) -> tuple[f
             return None
         left = rest / alpha - strength * p
         error = math.sqrt(float(left @ left) / max(1, len(p) - 1) / pp)
-    for digits in (1, 2, 3, 4):
-        short = float(f"{strength:.{digits - 1}e}")
-        if abs(short - strength) <= max(4 * error, 4 * eps * strength):
-            return short, 4.0 + 4 * digits
-    return strength, 24.0
+    return as_written(strength, lambda short: abs(short - strength) <= max(4 * error, 4 * eps * strength))
 
 
 def _where_alone(x: Array, y: Array, p: Array, eps: float) -> tuple[float, float] | None:
@@ -112,11 +109,7 @@ def _where_alone(x: Array, y: Array, p: Array, eps: float) -> tuple[float, float
     off = np.abs(y[some] - strength * p[some]) > 8 * eps * np.abs(y[some])
     if not 0 < strength < math.inf or off.mean() > 0.1:
         return None
-    for digits in (1, 2, 3, 4):
-        short = float(f"{strength:.{digits - 1}e}")
-        if abs(short - strength) <= 4 * eps * strength:
-            return short, 4.0 + 4 * digits
-    return strength, 24.0
+    return as_written(strength, lambda short: abs(short - strength) <= 4 * eps * strength)
 
 
 def _penalised(x: Rows, ids: Array, added: Array, sparse: bool) -> Rows:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -44,7 +45,7 @@ def explain_sides(a: Side, b: Side) -> tuple[Explanation, ...]:
     if not others:
         return ()
     ea, eb = sample(a.tensors), sample(b.tensors)
-    pairs = sorted(((_distance(x, y), k, x, y) for k, (x, y) in enumerate(_all(found, others))), key=lambda p: p[:2])
+    pairs = sorted(((_distance(x, y), k, x, y) for k, (x, y) in enumerate(product(found, others))), key=lambda p: p[:2])
     told: list[Explanation] = []
     least = math.inf
     for distance, _, x, y in pairs[:PAIRS]:
@@ -59,10 +60,6 @@ def explain_sides(a: Side, b: Side) -> tuple[Explanation, ...]:
         told.append(e)
     fewest = min((len(e.causes) for e in told), default=0)
     return tuple(e for e in told if len(e.causes) == fewest)
-
-
-def _all(found: Sequence[Recipe], others: Sequence[Recipe]) -> list[tuple[Recipe, Recipe]]:
-    return [(x, y) for x in found for y in others]
 
 
 def _distance(x: Recipe, y: Recipe) -> float:

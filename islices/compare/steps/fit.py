@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from islices.compare.digits import as_written
 from islices.compare.steps.elements import Elements, part_of
 from islices.compare.steps.recipe import Recipe, bound, quick_bound, stepped
 from islices.compare.stored import Array
@@ -18,8 +19,6 @@ __all__ = ["fitted", "holds", "rated", "rounded_numbers"]
 ITERATIONS, STEP = 12, 3.0
 #: Elements that may be further off by cancellation while numbers are still being looked for.
 OUTLIERS = 0.25
-
-
 #: Betas stay below 1 by that.
 EPS = 2.0**-30
 
@@ -68,11 +67,13 @@ def fitted(recipe: Recipe, e: Elements, steps: int, starts: Mapping[str, float])
     scale = _scale(e)
     at = np.log(np.array([starts[n] for n in names]))
 
-    def residual(logs: Array) -> Array:
+    def having(logs: Array) -> Recipe:
         numbers = dict(zip(names, np.exp(np.clip(logs, -80, 80)).tolist(), strict=True))
         # no root of 1 - beta^t beyond 1
-        here = recipe.having(**{n: min(x, 1.0 - EPS) if n.startswith("beta") else x for n, x in numbers.items()})
-        after, _ = stepped(here, e, steps)
+        return recipe.having(**{n: min(x, 1.0 - EPS) if n.startswith("beta") else x for n, x in numbers.items()})
+
+    def residual(logs: Array) -> Array:
+        after, _ = stepped(having(logs), e, steps)
         with np.errstate(all="ignore"):
             r: Array = (after - e.after) / scale
         bounded: Array = np.clip(np.nan_to_num(r, nan=1e12, posinf=1e12, neginf=-1e12), -1e12, 1e12)
@@ -102,7 +103,7 @@ def fitted(recipe: Recipe, e: Elements, steps: int, starts: Mapping[str, float])
             break
     if (np.abs(r) > 1).mean() > OUTLIERS:
         return None
-    return recipe.having(**dict(zip(names, np.exp(at).tolist(), strict=True)))
+    return having(at)
 
 
 def holds(recipe: Recipe, e: Elements, steps: int) -> bool:
@@ -137,15 +138,12 @@ def rounded_numbers(recipe: Recipe, e: Elements, steps: int, names: tuple[str, .
             return None
     bits = 0.0
     for name in names:
-        value = float(recipe.get(name))
-        for digits in (1, 2, 3, 4):
-            short = float(f"{value:.{digits - 1}e}")
-            if holds(recipe.having(**{name: short}), e, steps):
-                recipe, cost = recipe.having(**{name: short}), 4.0 + 4 * digits
-                break
-        else:
-            cost = 24.0
-        bits += cost
+
+        def fits(short: float, name: str = name, longer: Recipe = recipe) -> bool:
+            return holds(longer.having(**{name: short}), e, steps)
+
+        value, cost = as_written(float(recipe.get(name)), fits)
+        recipe, bits = recipe.having(**{name: value}), bits + cost
     return replace(recipe, bits=recipe.bits + bits)
 
 

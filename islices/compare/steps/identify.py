@@ -27,9 +27,9 @@ SHORT = 20.0
 #: Elements that numbers are first fitted to.
 FEW = 96
 EPSILONS = (1e-10, 1e-8, 1e-7, 1e-6, 1e-5)
-#: What numbers beside the learning rate begin with, where they are read off the elements.
 #: Bits that speak against an optimizer that few people use.
 PRIOR = {"rmsprop": 4.0, "adamax": 6.0, "nadam": 6.0, "ftrl": 8.0, "lion": 6.0, "rowwise_adagrad": 4.0}
+#: What numbers beside the learning rate begin with, where they are read off the elements.
 STARTS = {
     "eps": (1e-7, 1e-3), "initial_accumulator": (0.1,), "weight_decay": (1e-2, 1e-5), "momentum": (0.9,),
     "beta1": (0.9,), "beta2": (0.999,), "rho": (0.9,),

@@ -1,0 +1,19 @@
+"""Numbers as short as people write them, and what their digits cost in bits of evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+__all__ = ["as_written"]
+
+#: Bits of a number that no short decimal says.
+FREE = 24.0
+
+
+def as_written(x: float, fits: Callable[[float], bool], most: int = 4) -> tuple[float, float]:
+    """(x with as few decimal digits as it may have, what they cost); fits: whether a shorter number does as well."""
+    for digits in range(1, most + 1):
+        short = float(f"{x:.{digits - 1}e}")
+        if fits(short):
+            return short, 4.0 + 4 * digits
+    return x, FREE
