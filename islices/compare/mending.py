@@ -6,11 +6,12 @@ framework has no such line of its own, it is islices'. May import: `islices.comp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from islices.compare.explanation import Finding
 from islices.optim.frameworks import SPELLED
+from islices.optim.record import RECORDS
 
 if TYPE_CHECKING:
     from islices.compare.difference import Difference
@@ -79,28 +80,36 @@ HYPER = {
     "beta1": "beta1", "beta2": "beta2", "rho": "rho", "weight_decay": "weight_decay",
 }  # fmt: skip
 #: Whose names an array's framework uses.
-SEMANTICS = {"torch": "torch", "tensorflow": "keras", "jax": "optax", "mxnet": "mxnet"}
+SEMANTICS = {"torch": "torch", "tensorflow": "keras", "keras": "keras", "jax": "optax", "mxnet": "mxnet"}
+#: Causes of steps that no hyperparameter of another framework's optimizer mends.
+FORMULAS = ("optimizer", "formula", "lazy_step", "step_duplicates", "bias_correction")
+#: Framework -> an optimizer of islices in its idiom: class, function and arguments.
+ISLICES = {
+    "torch": "islices.backends.torch.optim.{title}({arguments})",
+    "keras": "islices.backends.keras.Stepped(islices.optim.{name}({arguments}))",
+    "tensorflow": "islices.backends.keras.Stepped(islices.optim.{name}({arguments}))",
+    "jax": "islices.backends.jax.optax.from_optim(islices.optim.{name}({arguments}))",
+}
 
 
 def mended(found: Difference) -> list[str]:
-    """A line for each cause of the first explanation that has one."""
+    """A line for each cause of the first explanation that has one; of a step one line for all."""
     if not found.causes:
         return []
     kinds = [t.kinds[1].split()[0] for t in found.tensors if not t.equal]
-    framework = kinds[0] if kinds else ""
-    out = []
-    for cause in found.causes[0].causes:
-        line = _of_step(cause, framework) or _of_gradient(cause, framework)
-        if line:
-            out.append(f"mend: in {found.names[1]}, {line}")
-    return out
+    framework = found.framework or (kinds[0] if kinds else "")
+    causes = found.causes[0].causes
+    steps = [cause for cause in causes if cause.details.get("step")]
+    lines = [_of_step(steps, framework)] if steps else []
+    lines += [_of_gradient(cause, framework) for cause in causes if cause not in steps]
+    return [f"mend: in {found.names[1]}, {line}" for line in lines if line]
 
 
 def _of_gradient(cause: Finding, framework: str) -> str:
     lines = LINES.get(cause.name)
     if lines is None:
         return ""
-    lacks, has = lines.get(framework, lines[""])
+    lacks, has = lines.get("tensorflow" if framework == "keras" else framework, lines[""])
     # causes that change rows name the side without it, those that are factors the side that has it
     without = "a" if cause.name in ("clipped", "per_tensor", "left_out", "duplicates", "padding") else "b"
     if cause.name == "duplicates":
@@ -116,24 +125,29 @@ def _of_gradient(cause: Finding, framework: str) -> str:
     return line
 
 
-def _of_step(cause: Finding, framework: str) -> str:
-    steps: Any = cause.details.get("step")
-    if not steps:
-        return ""
-    wanted, own = steps
-    semantics = str(SEMANTICS.get(framework, own["semantics"]))
-    if (name := HYPER.get(cause.name)) is not None:
-        value = wanted.get(name, 0.0)
-        spelled = SPELLED.get(semantics, {}).get(name, name)
-        return f"{own['optimizer']}(..., {spelled}={float(value):g})"
-    if cause.name == "step_duplicates":
+def _of_step(causes: Sequence[Finding], framework: str) -> str:
+    pair: Any = causes[0].details["step"]
+    wanted, own = pair
+    names = {cause.name for cause in causes}
+    numbers = {HYPER[name]: float(wanted.get(HYPER[name], 0.0)) for name in HYPER if name in names}
+    title = RECORDS[wanted["optimizer"]].title
+    if not names & set(FORMULAS):
+        semantics = str(SEMANTICS.get(framework, own["semantics"]))
+        spelled = {SPELLED.get(semantics, {}).get(name, name): x for name, x in numbers.items()}
+        called = wanted["optimizer"] if framework == "jax" else title
+        return f"{called}(..., {', '.join(f'{name}={x:g}' for name, x in spelled.items())})" if spelled else ""
+    if names == {"step_duplicates"} and wanted["duplicates"] == "sum":
         return (
-            "islices.coalesce(grad) before the step"
-            if wanted["duplicates"] == "sum"
-            else "hand over the slots as they come"
+            f"islices.backends.keras.{title}(...)" if framework == "keras" else "islices.coalesce(grad) before the step"
         )
-    return (
-        f"islices.optim.{wanted['optimizer']}(..., semantics={wanted['semantics']!r}, rows={wanted['rows']!r})"
-        if cause.name in ("lazy_step", "formula", "optimizer", "bias_correction")
-        else ""
-    )
+    if framework == "torch":
+        numbers = {SPELLED["torch"].get(name, name): x for name, x in numbers.items()}
+    said = ["...", *(f"{name}={x:g}" for name, x in numbers.items())]
+    said += [f"semantics={wanted['semantics']!r}", f"rows={wanted['rows']!r}"]
+    if wanted["duplicates"] == "raw":
+        said.append("duplicates='raw'")
+    line = "islices.optim.{name}({arguments})"
+    if not (framework == "jax" and wanted["duplicates"] == "raw"):  # which is no update that could be passed on
+        line = ISLICES.get(framework, line)
+    line = line.format(title=title, name=wanted["optimizer"], arguments=", ".join(said))
+    return f"{line}, on sparse gradients" if wanted["duplicates"] == "raw" else line

@@ -14,7 +14,7 @@ import numpy as np
 
 from islices.compare.stored import bits_equal
 from islices.dtypes import dtype_name
-from islices.trajectory.drift import MOST, ROUNDINGS, apart, beside, eps_of, norm, relative
+from islices.trajectory.drift import MOST, ROUNDINGS, apart, beside, eps_of, norm, relative, summed
 from islices.trajectory.replay import OWN_MEANING, Replay, array_name, optimizer_from
 from islices.trajectory.steps import Leaves, Step, rows_named
 from islices.trajectory.verdict import Found
@@ -65,6 +65,7 @@ class Moves:
         self.reach: dict[str, float] = {}
         self.history: dict[str, Array] = {}
         self.away: dict[str, Array | None] = {}
+        self.sums: dict[str, Array] = {}
         self.notes: list[str] = []
         self.count = 0
 
@@ -93,6 +94,7 @@ class Moves:
 
     # ------------------------------------------------------------------ tables
     def _table(self, name: str, steps: Steps, before: Pair, after: Pair) -> Found:
+        self._sum(name, steps, before[0].shape)
         expected = self.expected[name] = self._expect(name, steps, before, after)
         unlike = _rows_differ(before[0], after[0]) | _rows_differ(before[1], after[1])
         for one in expected:
@@ -104,6 +106,7 @@ class Moves:
         size = np.maximum.reduce([np.abs(x) for x in (w, v, w_after, v_after)])
         r = self.away[name] = self._relative(name, steps, before[0].shape)
         rounding = 2 * eps * size + (ROUNDINGS + self.count) * eps * reach
+        by_order = rounding + 2 * reach * self.sums[name][rows] if name in self.sums else rounding
         allowed = rounding + np.abs(w - v)
         if r is not None:
             found = _worst(name, w_after - w, v_after - v, allowed + 2 * reach * r[rows])
@@ -114,9 +117,23 @@ class Moves:
             found = Found(away / (way or 1.0), MOST + norm(allowed) / (way or 1.0), name)
         for one in expected:
             should, is_there = one.table[rows].astype(np.float64), (w_after, v_after)[one.side]
-            here = _worst(name, should, is_there, rounding)
+            here = _worst(name, should, is_there, by_order)
             found = here if here.share > found.share else found
         return found
+
+    def _sum(self, name: str, steps: Steps, shape: tuple[int, ...]) -> None:
+        """What the order of summation of duplicates may do to each element; of all steps so far without states."""
+        kept = None if all(_arrays(s.get("state"), name) for s in steps) else self.sums.get(name)
+        for s in steps:
+            gradient = rows_named(s).get(name)
+            found = None if gradient is None else summed(gradient)
+            if found is not None and len(found[0]) and found[0][-1] < shape[0]:
+                kept = np.zeros(shape) if kept is None else kept
+                there = found[1].reshape(len(found[0]), *shape[1:])
+                kept[found[0]] = np.maximum(kept[found[0]], there)
+        self.sums.pop(name, None)
+        if kept is not None:
+            self.sums[name] = kept
 
     def _relative(self, name: str, steps: Steps, shape: tuple[int, ...]) -> Array | None:
         """How far gradients and states are apart, relatively, element by element; None without gradients.
@@ -126,11 +143,12 @@ class Moves:
         gradients = [rows_named(s) for s in steps]
         if not gradients[0] or not gradients[1]:
             return None
-        r = np.zeros(shape, np.float32)
+        sums = self.sums.get(name)
+        r = np.zeros(shape, np.float32) if sums is None else sums.astype(np.float32)
         x, y = (side.get(name) for side in gradients)
         pair = None if x is None or y is None else beside(x, y)
         if pair is not None:
-            r[pair.ids] = relative(pair).reshape(len(pair.ids), *shape[1:])
+            r[pair.ids] += relative(pair).reshape(len(pair.ids), *shape[1:])
         states = [_arrays(s.get("state"), name) for s in steps]
         common = [key for key in states[0] if key in states[1] and key != "step"]
         if not common:
@@ -160,7 +178,7 @@ class Moves:
             own, other = results[side], results[1 - side]
             if own is None or other is None:
                 continue
-            if not self._is_own(own[0], before[side], after[side]):
+            if not self._is_own(own[0], before[side], after[side], self.sums.get(name)):
                 self._drop(name, side, "does not give that side's own step")
                 continue
             chosen.append(Expected(1 - side, other[0], other[1]))
@@ -200,11 +218,13 @@ class Moves:
         fresh = step.number == 1
         return formula.replays[k].step(table, gradient, recorded, fresh=fresh, own=k == side)
 
-    def _is_own(self, should: Array, before: Array, after: Array) -> bool:
+    def _is_own(self, should: Array, before: Array, after: Array, sums: Array | None) -> bool:
         rows = np.flatnonzero(_rows_differ(should, after) | _rows_differ(before, after))
         x, y, w = (side[rows].astype(np.float64) for side in (should, after, before))
         eps = eps_of(dtype_name(after.dtype))
         allowed = 2 * eps * np.maximum(np.abs(y), np.abs(w)) + (ROUNDINGS + self.count) * eps * _top(y - w)
+        if sums is not None:
+            allowed = allowed + 2 * _top(y - w) * sums[rows]
         return bool((np.abs(x - y) <= allowed).all())
 
     def _drop(self, name: str, side: int, why: str) -> None:
@@ -234,18 +254,20 @@ class Moves:
             eps = max(eps_of(dtype_name(side[key].dtype)) for side in after)
             size = np.maximum.reduce([np.abs(side) for side in (x, y, w, v)])
             rounding = (ROUNDINGS + self.count) * eps * size + ROUNDINGS * eps * max(_top(x - w), _top(y - v))
+            sums = self._flat_of(self.sums.get(name), x.size)
+            by_order = rounding if sums is None else rounding + 2 * sums * max(_top(x), _top(y))
             for one in expected:
                 if key in one.state:
-                    found.append(_worst(label, _flat(one.state[key]), (x, y)[one.side], rounding))
-            r = self._relative_of(name, x.size)
+                    found.append(_worst(label, _flat(one.state[key]), (x, y)[one.side], by_order))
+            r = self._flat_of(self.away.get(name), x.size)
             if r is not None:
                 allowed = rounding + np.abs(w - v) + 2 * r * max(_top(x), _top(y))
                 found.append(_worst(label, x, y, allowed))
         return max(found, key=lambda x: x.share, default=None)
 
-    def _relative_of(self, name: str, size: int) -> Array | None:
-        """What `_relative` found of a tensor, flat; by rows for an array that has one number a row."""
-        r = self.away.get(name)
+    @staticmethod
+    def _flat_of(r: Array | None, size: int) -> Array | None:
+        """What was found of a tensor's elements, flat; by rows for an array that has one number a row."""
         if r is None or size == r.size:
             return None if r is None else r.reshape(-1)
         return r.reshape(len(r), -1).max(axis=1, initial=0.0) if size == len(r) else None

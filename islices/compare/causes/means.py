@@ -73,6 +73,8 @@ def constant(now: Comparison, interval: Interval) -> tuple[str, dict[str, Any]]:
     for shown, power, what in ((c, 1, "{a} is {b} times"), (1 / c, -1, "{b} is {a} times")):
         if round(shown) > 1 and interval.low <= round(shown) ** power <= interval.high:
             counted = "a count that a mean divides by: samples, replicas, accumulated gradients?"
+            if round(shown) == 2:
+                counted += "; or the half of a squared loss?"
             text = f"a constant factor: {what} {round(shown):,}, a whole number ({counted})"
     return text, {"factor": c, "low": interval.low, "high": interval.high}
 
