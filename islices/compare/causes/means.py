@@ -74,7 +74,7 @@ def constant(now: Comparison, interval: Interval) -> tuple[str, dict[str, Any]]:
         if round(shown) > 1 and interval.low <= round(shown) ** power <= interval.high:
             counted = "a count that a mean divides by: samples, replicas, accumulated gradients?"
             if round(shown) == 2:
-                counted += "; or the half of a squared loss?"
+                counted = f"the half of a squared loss, or {counted}"
             text = f"a constant factor: {what} {round(shown):,}, a whole number ({counted})"
     return text, {"factor": c, "low": interval.low, "high": interval.high}
 
