@@ -108,6 +108,7 @@ def read_folder(folder: Any, argument: str) -> Iterator[Step]:
 def _steps(files: list[tuple[int, Path]], argument: str) -> Iterator[Step]:
     now: dict[str, Leaves] = {}
     last = None
+    left: set[str] = set()  # what the step before left behind
     for number, path in files:
         tree = load(path)
         if not isinstance(tree, dict) or not set(tree) <= set(POSITIONS):
@@ -122,12 +123,12 @@ def _steps(files: list[tuple[int, Path]], argument: str) -> Iterator[Step]:
                 before = BEFORE.get(position, position)
                 if leaves is not None:
                     now[before] = _applied(now.get(before, {}), leaves, f"{path}: {position}")
-                elif position in BEFORE or not follows:
+                elif position in BEFORE or not follows or AFTER[position] not in left:
                     continue
                 leaves = now.get(before)
             if leaves is not None:
                 step.trees[position] = leaves
-        last = number
+        last, left = number, set(tree)
         yield step
 
 

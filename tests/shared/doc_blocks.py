@@ -43,7 +43,7 @@ def patched(program: str, change: str) -> str | None:
     for hunk in re.split(r"^@@.*\n", change, flags=re.MULTILINE):
         lines = [line if line else " " for line in hunk.splitlines()]
         old, new = ("".join(f"{x[1:]}\n" for x in lines if x[0] != without) for without in "+-")
-        if f"\n{program}".count(f"\n{old}") != 1:
+        if len(re.findall(f"(?=\n{re.escape(old)})", f"\n{program}")) != 1:
             return None
         program = f"\n{program}".replace(f"\n{old}", f"\n{new}")[1:]
     return program

@@ -390,6 +390,19 @@ def test_folder_is_what_was_recorded(suffix: str, tmp_path: Path) -> None:
     assert sorted(p.name for p in (tmp_path / "a").iterdir())[1:3] == [f"step-0000000{k}{suffix}" for k in (1, 2)]
 
 
+def test_a_last_step_of_tables_alone(tmp_path: Path) -> None:
+    """It says what the tables were after the step before, and nothing of the state."""
+    for name in "ab":
+        recorder, steps = islices.Recorder(tmp_path / name), list(training(steps=3))
+        for step in steps:
+            kept = ("tables", "state", "gradients", *(("tables_after", "state_after") if name == "a" else ()))
+            recorder.step(**{k: x for k, x in step.items() if k in kept})
+        recorder.step(tables=steps[-1]["tables_after"])
+    found = islices.parity(tmp_path / "a", tmp_path / "b")
+    assert found.equal, str(found)
+    assert ["state" in step.positions for step in found.steps] == [True, True, False, False]
+
+
 def test_tables_are_stored_by_rows(tmp_path: Path) -> None:
     """A lazy optimizer's steps cost the rows that they move, not the table."""
     table = np.ones((50_000, 4), np.float32)
