@@ -52,7 +52,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "  islices report diff main.jsonl branch.jsonl\n\n"
         "only reports of the same vectors and spec are shown together or compared; a file named merge or diff is\n"
         "./merge or ./diff, and - is standard input or output\n"
-        "diff: pass > deviation > unsupported > fail > harness error; any step to the right is a regression, as are\n"
+        "diff: pass > bound > deviation > unsupported > fail > harness error; any step to the right is a regression, as are\n"
         "new cases that fail and runs that break; cases that vanished are listed apart, and count as much\n"
         "exit codes: 0 done (diff: no regressions), 1 diff: regressions or vanished cases, 2 usage, not a report"
     )
