@@ -48,9 +48,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "variants: standard; kernels off; read-only (NumPy arrays that cannot be written to); cuda; x64 (JAX);\n"
         "  ranks (2 processes over torch.distributed, JAX, TensorFlow or MPI; 4 with --profile full).\n"
         "  Without --variant: standard and cuda, with --profile full all but x64; on other interpreters standard.\n"
-        "adapters: a --command runs alone, or beside the backends that -b names. A result passes to the bit, or counts as ≈\n"
-        "  within a bound of the spec (sums in another order, fused multiply-adds), which is no fail. A call in which it\n"
-        "  ends, is late or answers no value is a harness error, and it is started anew, up to 10 times.\n"
+        "adapters: a --command runs alone, or beside the backends that -b names. A result passes to the bit, or\n"
+        "  counts as ≈ within a bound of the spec (sums in another order, fused multiply-adds), which is no fail. A\n"
+        "  call in which it ends, is late or answers no value is a harness error; it is started anew, up to 10 times.\n"
         "the matrix has a row a group of clauses, from 120 columns or with --wide one a clause; marks: ✓ passes,\n"
         "  ✗ fails, d declared deviations, u unsupported, ! harness errors, each but ✓ with a count\n"
         "exit codes: 0 conform, 1 fails, or a backend is not finished, 2 usage,\n"
@@ -70,7 +70,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--command", action="append", default=[], metavar="LINE", dest="command_line",
-        help="an adapter in any language, a program that speaks the line protocol of docs/protocol.md (may be repeated)",
+        help="an adapter in any language, which speaks the line protocol of docs/protocol.md (may be repeated)",
     )  # fmt: skip
     parser.add_argument(
         "--time-limit", type=float, default=10.0, metavar="SECONDS", help="an adapter's for a call (default 10)"

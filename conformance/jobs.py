@@ -71,9 +71,7 @@ def run_all(jobs: Sequence[Job | AdapterJob], selection: Selection) -> list[Run]
             raise
 
 
-def _run_any(
-    job: Job | AdapterJob, selection: Selection, watched: Watched, stopped: threading.Event
-) -> list[Run]:
+def _run_any(job: Job | AdapterJob, selection: Selection, watched: Watched, stopped: threading.Event) -> list[Run]:
     run = run_adapter if isinstance(job, AdapterJob) else _run
     return run(job, selection, watched, stopped)  # type: ignore[arg-type]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,12 +71,11 @@ def _steps(case: Case) -> Bound | None:
     """Clause 23: (64 + k) eps R + 2 eps |w| for step k, R the largest movement so far, |w| the largest value."""
     grads = case.args[3]
     count = case.kwargs.get("steps") or len(grads)
-    kept = {key: x for key, x in case.kwargs.items() if key != "steps"}
     before: dict[str, Any] = {"table": case.args[2], **(case.kwargs.get("state") or {})}
-    allowed = {key: 0.0 for key in case.expect}
+    allowed = dict.fromkeys(case.expect, 0.0)
     moved = dict(allowed)
     for k in range(1, count + 1):
-        after = _evaluated(case, lambda x: x, kwargs={**kept, "steps": k})
+        after = _stepped(case, before, grads[(k - 1) % len(grads)])
         for key, x in after.items():
             if x.dtype in EPS:
                 start = before.get(key)
@@ -83,7 +83,18 @@ def _steps(case: Case) -> Bound | None:
                 moved[key] = max(moved[key], _largest(np.array(x.data, np.float64) - old))
                 allowed[key] += EPS[x.dtype] * ((64 + k) * moved[key] + 2 * _largest(_sizes(x)))
         before = after
-    return Bound("within clause 23's bound of steps", [np.full(len(x.data), allowed[key]) for key, x in case.expect.items()])
+    return Bound(
+        "within clause 23's bound of steps", [np.full(len(x.data), allowed[key]) for key, x in case.expect.items()]
+    )
+
+
+def _stepped(case: Case, before: dict[str, Any], grad: Any) -> Any:
+    """Table and state after one more step."""
+    table, state = before["table"], {key: x for key, x in before.items() if key != "table"}
+    first = {} if state else {"master": case.kwargs["master"]} if "master" in case.kwargs else {}
+    options = {key: x for key, x in case.kwargs.items() if key not in ("steps", "state", "master")}
+    one = replace(case, args=[*case.args[:2], table, [grad]])
+    return _evaluated(one, lambda x: x, options | ({"state": state} if state else first))
 
 
 def _largest(x: Any) -> float:

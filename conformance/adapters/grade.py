@@ -127,4 +127,7 @@ def ulps(got: Array, want: Array) -> list[float]:
         sign = 1 << (8 * np.dtype(DTYPES[x.dtype]).itemsize - 1)
         places.append([b if b >= 0 else -(b + sign) for b in bits])
     pairs = zip(got.data, want.data, *places, strict=True)
-    return [0.0 if g == w or (g != g and w != w) else math.inf if g != g or w != w else float(abs(a - b)) for g, w, a, b in pairs]
+    return [
+        0.0 if g == w or (g != g and w != w) else math.inf if g != g or w != w else float(abs(a - b))
+        for g, w, a, b in pairs
+    ]

@@ -1,7 +1,7 @@
-"""A command's column of the matrix: the golden cases through its adapter, one after the other, as a report's JSON lines.
+"""A command's column of the matrix: the golden cases through its adapter, one after the other, as a report's lines.
 
-Three things are kept apart from what the adapter answers: it broke in a call (a harness error of that case; it is started
-anew), it broke too often or cannot be started (of the whole run), and it has no such operation (unsupported).
+Three things are kept apart from what the adapter answers: it broke in a call (a harness error of that case; it is
+started anew), it broke too often or cannot be started (of the whole run), and it has no such operation (unsupported).
 
 May import: this folder, `islices`.
 """
@@ -88,8 +88,8 @@ def _cases(client: Client, selection: Selection, lines: _Lines, stopped: threadi
     items, hello = selection.golden([COMMAND]), client.hello
     counts: Counter[str] = Counter()
     lines.write(
-        "header", spec=SPEC_VERSION, vectors=vectors_hash(), islices=islices.__version__, backend=hello.name, variant="",
-        says="over the line protocol", time=datetime.now(UTC).isoformat(timespec="seconds"),
+        "header", spec=SPEC_VERSION, vectors=vectors_hash(), islices=islices.__version__, backend=hello.name,
+        variant="", says="over the line protocol", time=datetime.now(UTC).isoformat(timespec="seconds"),
         version=hello.version or "?", python=platform.python_version(), platform=platform.platform(),
         profile=selection.profile, total=len(items), planned=len(items),
     )  # fmt: skip

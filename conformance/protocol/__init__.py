@@ -3,7 +3,7 @@
     wire.py     values as JSON whose numbers are bits, and back
     client.py   the program's process: handshake, calls, time limit, restarts, stray output
 
-Nothing here knows what is called or what should come of it. docs/protocol.md is the page for those who write an adapter.
+Nothing here knows what is called or what should come of it. docs/protocol.md is for those who write an adapter.
 
 May import: this folder, `islices.conformance.data`, `numpy`.
 """

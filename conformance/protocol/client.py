@@ -6,8 +6,8 @@
     adapter  {"call": 1, "ok": ...}   or   {"call": 1, "unsupported": "why"}   or
              {"call": 1, "error": "IndexError", "message": "..."}
 
-End of input ends the adapter. What it prints that is no such line is *stray*: kept, counted and otherwise skipped, for a
-library's greeting is no reason to fail. A process that ends, or is late, is started anew at the next call.
+End of input ends the adapter. What it prints that is no such line is *stray*: kept, counted and otherwise skipped, for
+a library's greeting is no reason to fail. A process that ends, or is late, is started anew at the next call.
 
 May import: this folder.
 """
@@ -18,6 +18,7 @@ import contextlib
 import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import threading
@@ -251,7 +252,7 @@ class Client:
         if not isinstance(name, str) or not name or not isinstance(version, str) or not listed:
             self._drop()
             raise StartError(
-                f"its hello: got {json.dumps(found)[:200]}; accepted is a name, version as a text, ops as a list of texts"
+                f"its hello: got {json.dumps(found)[:200]}; accepted is a name, a text as version, texts as ops"
             )
         return Hello(name, version, None if ops is None else frozenset(ops))
 
@@ -285,7 +286,9 @@ class Client:
     def _answer(self, found: dict[str, Any]) -> Answer:
         kinds = [kind for kind in ("ok", "unsupported", "error") if kind in found]
         if len(kinds) != 1:
-            raise CallError(f"its answer holds {' and '.join(kinds) or 'nothing'}; accepted is ok, unsupported or error")
+            raise CallError(
+                f"its answer holds {' and '.join(kinds) or 'nothing'}; accepted is ok, unsupported or error"
+            )
         if kinds == ["ok"]:
             try:
                 return Ok(from_wire(found["ok"]))
@@ -326,5 +329,7 @@ def _object(line: bytes) -> dict[str, Any]:
 
 
 def _tail(text: str) -> str:
-    """The last line of what a process wrote, which says why it ended."""
-    return text.splitlines()[-1][:300] if text else ""
+    """The line of what a process wrote last that says why it ended: the last that speaks of an error, else the last."""
+    lines = text.splitlines() or [""]
+    told = [line for line in lines if re.search(r"error|exception|panic|terminate|fault", line, re.IGNORECASE)]
+    return (told or lines)[-1].strip()[:300]

@@ -145,7 +145,9 @@ def remarks(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
         (_listed(list(counts)), f"{outcome}, {_each(list(counts.values()))}", reason)
         for (_, outcome, reason), counts in found.items()
     ]
-    notes = [(name, "note", run.footer["note"]) for run, name in zip(runs, names, strict=True) if run.footer.get("note")]
+    notes = [
+        (name, "note", run.footer["note"]) for run, name in zip(runs, names, strict=True) if run.footer.get("note")
+    ]
     return declared + notes
 
 

@@ -41,7 +41,8 @@ LEGEND = (
 )
 
 STYLES = {
-    "pass": "green", "bound": "cyan", "fail": "bold red", "harness error": "bold magenta", "deviation": "yellow", "unsupported": "dim",
+    "pass": "green", "bound": "cyan", "fail": "bold red", "harness error": "bold magenta", "deviation": "yellow",
+    "unsupported": "dim",
 }  # fmt: skip
 
 

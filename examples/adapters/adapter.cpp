@@ -43,17 +43,31 @@ std::string optimizer_steps(const Value& args, const Value& kwargs) {  // clause
   const std::string name = args[0].text;
   std::map<std::string, double> hyper{{"beta1", 0.9}, {"beta2", 0.999}, {"eps", 1e-8}};
   for (size_t k = 0; k < args[1]["dict"].keys.size(); ++k) hyper[args[1]["dict"].keys[k]] = number(args[1]["dict"][k]);
-  for (auto& key : kwargs.keys) if (key != "rows" && key != "steps") throw Unsupported{key};
+  for (auto& key : kwargs.keys) if (key != "rows" && key != "steps" && key != "state") throw Unsupported{key};
   if ((name != "sgd" && name != "adam") || hyper.size() != 4 || !hyper.count("lr")) throw Unsupported{"other optimizers and options"};
-  const bool adam = name == "adam", all = kwargs.find("rows") && kwargs["rows"].text == "all";
+  const bool adam = name == "adam";
+  const std::string rows = kwargs.find("rows") ? kwargs["rows"].text : "touched";
+  auto share = [&](const char* key) { return hyper[key] >= 0 && hyper[key] < 1; };
+  if (!(hyper["lr"] >= 0) || !share("beta1") || !share("beta2") || (rows != "all" && rows != "touched"))
+    throw Refusal{"ValueError", "lr, beta1, beta2 or rows out of range"};
   return by_dtype(args[2], [&](auto zero) {
     using T = decltype(zero);
-    Array<T> w(args[2]), m = w, v = w;
-    std::fill(m.data.begin(), m.data.end(), T(0)), std::fill(v.data.begin(), v.data.end(), T(0));
-    const int steps = kwargs.find("steps") ? int(number(kwargs["steps"])) : int(args[3].items.size());
-    for (int t = 1; t <= steps; ++t) {
-      Slices<T> grad(args[3][(t - 1) % args[3].items.size()]);
-      if (all) for (int64_t r = 0; r < w.shape[0]; ++r) grad.indices.push_back(r), grad.rows.emplace_back(grad.width);
+    Array<T> w(args[2]), m(w.dtype, w.shape, std::vector<T>(w.data.size())), v = m;
+    Array<int32_t> step("int32", {1}, {0});
+    if (auto state = kwargs.find("state")) {
+      if (!state->find("dict")) throw Unsupported{"a state that is no dict"};
+      const Value& s = (*state)["dict"];
+      if (s.keys.size() != (adam ? 3 : 1) || !s.find("step")) throw Refusal{"ValueError", "a state of other arrays"};
+      step = Array<int32_t>(s["step"]);
+      if (adam) m = Array<T>(s["m"]), v = Array<T>(s["v"]);
+    }
+    if (m.shape != w.shape || v.shape != w.shape || step.shape != Shape{1}) throw Refusal{"ValueError", "shapes that differ"};
+    const int64_t done = step.data[0], steps = done + (kwargs.find("steps") ? int(number(kwargs["steps"])) : int(args[3].items.size()));
+    if (steps > INT32_MAX) throw Refusal{"ValueError", "step: it would leave int32"};
+    for (int64_t t = done + 1; t <= steps; ++t) {
+      Slices<T> grad(args[3][(t - done - 1) % args[3].items.size()]);
+      if (grad.dense_shape != w.shape) throw Refusal{"ValueError", "shapes that differ"};
+      if (rows == "all") for (int64_t r = 0; r < w.shape[0]; ++r) grad.indices.push_back(r), grad.rows.emplace_back(grad.width);
       sum_duplicates(grad);
       const T rate = adam ? hyper["lr"] / (1 - power(hyper["beta1"], t)) : hyper["lr"], eps = hyper["eps"];
       const T b1 = 1 - hyper["beta1"], b2 = 1 - hyper["beta2"], root = std::sqrt(1 - power(hyper["beta2"], t));
@@ -67,9 +81,9 @@ std::string optimizer_steps(const Value& args, const Value& kwargs) {  // clause
           w.data[at] = w.data[at] - rate * (m.data[at] / (std::sqrt(v.data[at]) / root + eps));
         }
     }
-    const std::string step = Array<int32_t>("int32", {1}, {steps}).json();
+    step.data[0] = steps;
     const std::string state = adam ? ",\"m\":" + m.json() + ",\"v\":" + v.json() : "";
-    return "{\"dict\":{\"table\":" + w.json() + ",\"step\":" + step + state + "}}";
+    return "{\"dict\":{\"table\":" + w.json() + ",\"step\":" + step.json() + state + "}}";
   });
 }
 

@@ -15,8 +15,14 @@ const write = (name, shape, data) =>
   ({ array: name, shape, bits: Buffer.from(data.buffer, data.byteOffset, data.byteLength).toString("hex") });
 const product = (shape) => shape.reduce((a, b) => a * b, 1);
 
+function checked(s) {
+  if (s?.array) throw new Unsupported("dense arrays");
+  if (!s?.slices) throw new Refusal("TypeError", `got ${JSON.stringify(s)}; accepted are slices`);
+  return s;
+}
+
 function summed(s) {  // SPEC, clause 4: ascending rows, each added in the order of occurrence, rounded to its type
-  const values = read(s.slices), indices = read(s.indices), width = product(s.slices.shape.slice(1));
+  const values = read(checked(s).slices), indices = read(s.indices), width = product(s.slices.shape.slice(1));
   const limit = s.dense_shape[0], rows = new Map();
   if (values instanceof BigInt64Array) throw new Unsupported("int64 values");
   indices.forEach((at, k) => {
@@ -42,7 +48,7 @@ function coalesce(s) {
 }
 
 function to_dense(s) {
-  if (s.dense_shape[0] === null) throw new Refusal("ValueError", "dense_shape: got unknown rows");
+  if (checked(s).dense_shape[0] === null) throw new Refusal("ValueError", "dense_shape: got unknown rows");
   const width = product(s.slices.shape.slice(1)), rows = summed(s);
   let dense;
   try { dense = new TYPES[s.slices.array](s.dense_shape[0] * width); }

@@ -1,4 +1,4 @@
-"""An adapter in Python, of NumPy arrays: `islices conform --command "python adapter.py"`. It needs nothing of islices."""
+"""An adapter in Python, without islices: `islices conform --command "python adapter.py"`."""
 
 import json
 import math
@@ -13,6 +13,8 @@ class UnsupportedError(Exception):
 
 
 def array(x):
+    if not isinstance(x, dict) or "array" not in x:
+        raise TypeError(f"got {x}; accepted is an array")
     if x["array"] not in ("float32", "float64", "int32", "int64"):
         raise UnsupportedError(x["array"])
     return np.frombuffer(bytes.fromhex(x["bits"]), x["array"]).reshape(x["shape"])
@@ -23,11 +25,15 @@ def wire(x):
 
 
 def number(x):
-    return struct.unpack("<d", bytes.fromhex(x["float"]))[0] if "float" in x else int.from_bytes(bytes.fromhex(x["int"]), "little")
+    if not isinstance(x, dict) or not {"float", "int"} & x.keys():
+        raise UnsupportedError("what is no number")
+    return struct.unpack("<d" if "float" in x else "<q", bytes.fromhex(x.get("float") or x["int"]))[0]
 
 
 def summed(s):
     """Rows by their index, ascending: each the sum of its slices, added in the order of occurrence (SPEC, clause 4)."""
+    if not isinstance(s, dict) or "slices" not in s:
+        raise UnsupportedError("dense arrays") if "array" in (s or ()) else TypeError(f"got {s}; accepted are slices")
     values, indices, rows = array(s["slices"]), array(s["indices"]), {}
     for value, index in zip(values, indices.tolist(), strict=True):
         limit = s["dense_shape"][0]
@@ -47,33 +53,43 @@ def coalesce(s):
 
 
 def to_dense(s):
+    rows = summed(s)
     if s["dense_shape"][0] is None:
         raise ValueError("dense_shape: got unknown rows; accepted is a number of rows")
     dense = np.zeros(s["dense_shape"], s["slices"]["array"])
-    for index, row in summed(s).items():
+    for index, row in rows.items():
         dense[index] = row
     return wire(dense)
 
 
 def norm(x, ord=None):
-    if ord not in (None, {"int": "0200000000000000"}) or x.get("slices", x)["array"] != "float32":
-        raise UnsupportedError("norms of order 2 of float32 alone")
-    numbers = np.array(list(summed(x).values()) if "slices" in x else array(x), np.float64).ravel()
-    if not np.isfinite(numbers).all():
-        raise UnsupportedError("norms of what is not finite")
+    if ord not in (None, {"int": "0200000000000000"}):
+        raise UnsupportedError("norms of other orders")
+    found = list(summed(x).values()) if "slices" in (x or ()) else array(x)
+    numbers = np.array(found, np.float64).ravel()
+    if not np.isfinite(numbers).all() or array(x.get("slices", x)).dtype != np.float32:
+        raise UnsupportedError("norms of what is not finite, or not float32")
     return wire(np.array(math.sqrt(math.fsum(numbers * numbers)), np.float32))
 
 
-def optimizer_steps(name, hyper, table, grads, rows="touched", steps=None):
-    """SPEC, clause 16: numbers in float64, rounded to the table's type; then each operation in that type."""
-    hyper = {key: number(x) for key, x in hyper["dict"].items()}
-    if name != "sgd" or hyper.keys() != {"lr"} or table["array"] not in ("float32", "float64"):
-        raise UnsupportedError(f"{name} with {', '.join(hyper)}")
-    w = array(table).copy()
+def optimizer_steps(name, hyper, table, grads, steps=None, **options):
+    """SPEC, clause 16, sgd: lr rounded to the table's type, then each operation in that type."""
+    if name != "sgd" or hyper["dict"].keys() != {"lr"} or options not in ({}, {"rows": "touched"}):
+        raise UnsupportedError("other optimizers and options")
+    w, lr = array(table).copy(), number(hyper["dict"]["lr"])
+    if w.dtype.kind != "f":
+        raise TypeError(f"table: got {w.dtype}; accepted are floats")
+    if not lr >= 0:
+        raise ValueError(f"lr: got {lr}; accepted is a number of at least 0")
+    for g in grads:
+        if array(g["slices"]).dtype != w.dtype:
+            raise TypeError(f"grads: got {g['slices']['array']}; accepted is the table's dtype, {w.dtype}")
+        if g["dense_shape"] != list(w.shape):
+            raise ValueError(f"grads: got the shape {g['dense_shape']}; accepted is the table's, {w.shape}")
     count = number(steps) if steps else len(grads)
     for k in range(count):
-        for index, g in summed(grads[k % len(grads)]).items() if "slices" in grads[k % len(grads)] else enumerate(array(grads[k])):
-            w[index] = w[index] - w.dtype.type(hyper["lr"]) * g
+        for index, g in summed(grads[k % len(grads)]).items():
+            w[index] = w[index] - w.dtype.type(lr) * g
     return {"dict": {"table": wire(w), "step": wire(np.array([count], np.int32))}}
 
 

@@ -8,6 +8,7 @@
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace line_protocol {
@@ -89,12 +90,17 @@ inline std::string json(const Shape& shape) {
   for (auto n : shape) out += (out.empty() ? "" : ",") + (n < 0 ? "null" : std::to_string(n));
   return "[" + out + "]";
 }
+template <class T> constexpr const char* name_of() {
+  return std::is_same_v<T, float> ? "float32" : std::is_same_v<T, double> ? "float64" : std::is_same_v<T, int32_t> ? "int32" : "int64";
+}
 template <class T> struct Array {
   std::string dtype;
   Shape shape;
   std::vector<T> data;
   Array(std::string dtype, Shape shape, std::vector<T> data) : dtype(dtype), shape(shape), data(data) {}
-  explicit Array(const Value& x) : dtype(x["array"].text), shape(shape_of(x["shape"])), data(bits<T>(x["bits"].text)) {}
+  explicit Array(const Value& x) : dtype(x["array"].text), shape(shape_of(x["shape"])), data(bits<T>(x["bits"].text)) {
+    if (dtype != name_of<T>()) throw Refusal{"TypeError", "got " + dtype + ", accepted is " + name_of<T>()};
+  }
   std::string json() const {
     return "{\"array\":" + quoted(dtype) + ",\"shape\":" + line_protocol::json(shape) + ",\"bits\":\"" + hex(data) + "\"}";
   }
