@@ -4,6 +4,7 @@ commands that are none are one line and exit code 3."""
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -217,6 +218,18 @@ def test_breaking_strays_and_giving_up(tmp_path: Path, capsys: pytest.CaptureFix
 def test_usage(capsys: pytest.CaptureFixture[str], options: list[str], says: str) -> None:
     assert main(["conform", *options]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_the_page_counts_the_lines_of_the_examples() -> None:
+    page = (FOLDER.parents[1] / "docs" / "protocol.md").read_text("utf-8")
+    rows = [line.split("|") for line in page.splitlines() if "../examples/adapters/" in line]
+    named: dict[str, int] = {}
+    for _, links, counted, *_ in rows:
+        names = re.findall(r"adapters/([\w.]+)", links)
+        named.update(zip(names, map(int, counted.split("+")), strict=True))
+    assert named == {
+        path.name: len(path.read_text("utf-8").splitlines()) for path in FOLDER.iterdir() if path.is_file()
+    }
 
 
 # ---------------------------------------------------------------------- a reader of the text

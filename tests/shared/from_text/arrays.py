@@ -181,13 +181,14 @@ def concat(parts: list[Slices]) -> Slices:
     return _checked(Slices(values, indices, (rows, *parts[0].shape[1:]), joined))
 
 
-def mapped(fn: Any, tree: Any, *others: Any) -> Any:
-    """A function of leaves on trees of one structure (clause 1); None stays None."""
-    if isinstance(tree, dict):
-        return {key: mapped(fn, x, *(other[key] for other in others)) for key, x in tree.items()}
-    if isinstance(tree, (list, tuple)):
-        return type(tree)(mapped(fn, *xs) for xs in zip(tree, *others, strict=True))
-    return None if tree is None else fn(tree, *others)
+def mapped(fn: Any, *trees: Any) -> Any:
+    """A function of leaves on trees of one structure (clause 1): those that are None are left out, None alone stays."""
+    first = next((tree for tree in trees if tree is not None), None)
+    if isinstance(first, dict):
+        return {key: mapped(fn, *(tree[key] for tree in trees)) for key in first}
+    if isinstance(first, (list, tuple)):
+        return type(first)(mapped(fn, *xs) for xs in zip(*trees, strict=True))
+    return None if first is None else fn(*(tree for tree in trees if tree is not None))
 
 
 def add(*trees: Any) -> Any:
