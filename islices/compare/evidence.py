@@ -279,8 +279,7 @@ class Factors:
             top = self._top or max(np.abs(p.y).max(initial=0.0), 1e-300)
             y = p.y / top
             square, product = float(y @ y), float((p.x / top) @ y)
-        none = square == 0 and not p.x.any()
-        if none:
+        if square == 0 and not p.x.any():
             return True
         self._zeros = False
         self._xy, self._yy = self._xy + product, self._yy + square
@@ -288,11 +287,13 @@ class Factors:
         if not 0 < guess < math.inf:
             return False
         slack = bounds(p, guess)
-        some = p.y != 0
-        if (np.abs(p.x[~some]) > slack[~some]).any():
-            return False
+        x, y, some = p.x, p.y, p.y != 0
+        if not some.all():
+            if (np.abs(x[~some]) > slack[~some]).any():
+                return False
+            x, y, slack = x[some], y[some], slack[some]
         with np.errstate(over="ignore", invalid="ignore"):
-            ratio, width = p.x[some] / p.y[some], slack[some] / np.abs(p.y[some])
+            ratio, width = x / y, slack / np.abs(y)
         self._low = max(self._low, float((ratio - width).max(initial=-math.inf)))
         self._high = min(self._high, float((ratio + width).min(initial=math.inf)))
         return self._low <= self._high and self._high > 0

@@ -151,6 +151,12 @@ class Factored(NamedTuple):
         return max(m.told.precision for m in self.tensors)
 
 
+def _top(x: Array) -> float:
+    """The largest |value|; one that is no number counts for 0, infinity for the largest that there is."""
+    top = float(np.abs(x).max(initial=0.0))
+    return top if np.isfinite(top) else float(np.nan_to_num(np.abs(x)).max(initial=0.0))
+
+
 def factored(both: Comparison, chain: Sequence[Proposal]) -> Factored | None:
     """The factors between both sides, after the changes of chain; None where there is none."""
     if "factored" not in both.kept:
@@ -168,7 +174,7 @@ def _looked_for(both: Comparison, chain: Sequence[Proposal]) -> Factored | None:
     if not first.seen.tells:
         return None
     guesses = [m.interval.fit or None for m in first.tensors]
-    tops = [float(np.nan_to_num(np.abs(y.values)).max(initial=0.0)) for y in both.b]
+    tops = [_top(y.values) for y in both.b]
     return _factored(both.states(), chain, [Factors(g, top) for g, top in zip(guesses, tops, strict=True)])
 
 
@@ -183,7 +189,7 @@ def _factored(blocks: Iterable[States], chain: Sequence[Proposal], factors: Sequ
                 return None
             seen.add(states, t, pair)
             told[t].add(pair, np.abs(pair.x))
-            tops[t] = np.maximum(tops[t], [np.nan_to_num(np.abs(s)).max(initial=0.0) for s in (pair.x, pair.y)])
+            tops[t] = np.maximum(tops[t], [_top(s) for s in (pair.x, pair.y)])
         seen.spend(states)
     ratios = [float(x / y) if y else 1.0 for x, y in tops]
     return Factored(tuple(map(Multiple, (f.interval for f in factors), told, ratios)), seen)
