@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.compare.rows import PRECISION, Rows
+from islices.compare.rows import PRECISION, Rows, extent
 from islices.compare.stored import Array
 
 __all__ = [
@@ -61,9 +61,15 @@ class Paired:
     tops: tuple[float, float] = (0.0, 0.0)  # of each side's tensor
 
 
-def paired(x: Rows, y: Rows, slack: float = 0.0) -> Paired | None:
-    """Element beside element; None where the rows' shapes or, for two sparse sides, the rows themselves differ."""
-    tops = (x.top, y.top) if slack else (0.0, 0.0)
+def paired(x: Rows, y: Rows, slack: float = 0.0, *, some: bool = False) -> Paired | None:
+    """Element beside element; None where the rows' shapes or, for two sparse sides, the rows themselves differ.
+
+    some: slack is a part of the largest |value| of these rows, which are looked at first and hold the largest that
+    there is but for what changes have made of others; else of that of the whole tensor.
+    """
+    tops = (0.0, 0.0)
+    if slack:
+        tops = (extent(x.values)[0], extent(y.values)[0]) if some else (x.top, y.top)
     if x.values.shape[1:] != y.values.shape[1:]:
         return None
     if not np.array_equal(x.ids, y.ids):
