@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from islices.compare.cause import Cause, Change, each_tensor
+from islices.compare.cause import Beside, Cause, Change, each_tensor
 from islices.compare.comparison import Comparison
 from islices.compare.digits import as_written
 from islices.compare.evidence import Rows
@@ -25,36 +25,37 @@ def regulariser(both: Comparison, which: int) -> Iterator[Change]:
     """One side has the gradient of a penalty, the other has not. One that is scaled too is fitted with lambda."""
     if both.tables is None:
         return
-    tables = both.tables
     for kind, what in KINDS.items():
         for scaled in (False, True):
             strengths: dict[str, float] = {}
             cost = 0.0
 
             def change(
-                x: Rows, y: Rows, t: int, kind: str = kind, scaled: bool = scaled, into: dict[str, float] = strengths
-            ) -> Rows | None:
+                x: Rows, y: Rows, beside: Beside, kind: str = kind, scaled: bool = scaled,
+                into: dict[str, float] = strengths,
+            ) -> Rows | None:  # fmt: skip
                 nonlocal cost
-                table = tables[t]
+                table = beside.table
                 if table is None or x.values.shape[1:] != y.values.shape[1:] or not len(y.ids):
                     return None
                 ids = np.union1d(x.ids, y.ids)
                 if not len(ids) or ids[-1] >= len(table):
                     return None
-                some = ids[:: max(1, len(ids) // SAMPLED)]
-                found = _strength(_at(x, some), _at(y, some), _penalty(table, some, kind), scaled, max(x.eps, y.eps))
-                if found is None:
-                    return None
-                strength, bits = found
-                into[both.context.names[t]], cost = strength, cost + bits
-                return _penalised(x, ids, strength * _penalty(table, ids, kind), y.sparse)
+                if beside.name not in into:
+                    some = ids[:: max(1, len(ids) // SAMPLED)]
+                    p = _penalty(table, some, kind)
+                    found = _strength(_at(x, some), _at(y, some), p, scaled, max(x.eps, y.eps))
+                    if found is None:
+                        return None
+                    into[beside.name], cost = found[0], cost + found[1]
+                return _penalised(x, ids, into[beside.name] * _penalty(table, ids, kind), y.sparse)
 
             found = each_tensor(both, which, change)
             if found:
                 shown = ", ".join(sorted({f"{s:.6g}" for s in strengths.values()}))
                 text = f"regulariser: {{y}} adds {shown} times {what} to its gradient ({kind}), {{x}} does not"
                 details = {"kind": kind, "strengths": strengths, **found.named}
-                yield Change(found.rows, text, details, cost)
+                yield Change(found.rows, text, details, cost, again=found.again)
 
 
 REGULARISER = Cause("regulariser", "a regulariser", 35, propose=regulariser, needs=("gradients",), exact="never")
