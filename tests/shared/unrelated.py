@@ -21,7 +21,7 @@ try:
 except ImportError:
     BFLOAT16 = []
 
-__all__ = ["ADVERSARIAL", "adversarial_pair", "random_pair"]
+__all__ = ["ADVERSARIAL", "Near", "adversarial_pair", "random_pair"]
 
 Array = np.ndarray[Any, Any]
 Generator = np.random.Generator
@@ -40,8 +40,6 @@ VALUES: dict[str, Callable[[Generator, tuple[int, ...]], Array]] = {
     "powers": lambda r, shape: np.exp2(r.integers(-4, 4, shape)) * r.choice((-1, 1), shape),
     "sparse": lambda r, shape: r.standard_normal(shape) * (r.random(shape) < 0.3),
 }
-#: Those that may agree by chance: what there is of them is little.
-COARSE = ("few", "powers")
 
 
 def slices(r: Generator, rows: int, row: tuple[int, ...], dtype: Any, values: str) -> IndexedSlices:
@@ -196,7 +194,7 @@ def nearly_shifted(d: Near) -> Any:
 def clipped_by_no_norm(d: Near) -> Any:
     """Three tensors, each by a factor of its own: neither by its own norm nor by that of others."""
     tree = {n: d.r.standard_normal(d.shape).astype(d.dtype) for n in "uvw"}
-    other = {n: x * d.r.uniform(0.1, 0.9).__float__() for n, x in tree.items()}
+    other = {n: x * float(d.r.uniform(0.1, 0.9)) for n, x in tree.items()}
     return islices.diff(tree, {n: x.astype(d.dtype) for n, x in other.items()}, before=tree, max_norm=0.5)
 
 

@@ -88,7 +88,8 @@ def _explained(x: Recipe, y: Recipe, ea: Elements, eb: Elements, steps_a: int, s
 
 def _details(r: Recipe) -> dict[str, object]:
     return {
-        "optimizer": r.name, "semantics": r.semantics, "rows": r.rows, "duplicates": r.duplicates, **dict(r.hyper)
+        "optimizer": r.name, "semantics": r.semantics, "rows": r.rows, "duplicates": r.duplicates, "decay": r.decay,
+        "corrected": r.corrected, "up": r.up, **dict(r.hyper),
     }  # fmt: skip
 
 
