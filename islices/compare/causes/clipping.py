@@ -38,7 +38,7 @@ class Norms:
 
 def norm_tolerance(both: Comparison) -> float:
     """How far a factor that holds a norm may be off, relatively."""
-    n = sum(x.values.size for x in both.a) + 2
+    n = sum(x.size for x in both.a) + 2
     eps = max(x.eps for x in (*both.a, *both.b)) if both.a else 0.0
     return eps * (4 * math.log2(n) + 16) / 2 + both.slack
 

@@ -17,6 +17,8 @@ HYPER = {
     "beta1": "beta1", "beta2": "beta2", "rho": "rho", "weight_decay": "weight_decay", "nesterov": "nesterov",
     "amsgrad": "amsgrad", "centered": "centered",
 }  # fmt: skip
+#: Of running means, which a first step does not show.
+BETAS = ("beta1", "beta2", "rho")
 #: An array's framework -> whose names its optimizers have, how one is made, and the kind of its weight decay.
 MAKERS: Mapping[str, tuple[str, str, str]] = {
     "torch": ("torch", "torch.optim.{name}(parameters, {numbers})", "coupled"),
@@ -35,7 +37,8 @@ def line_of_step(causes: Sequence[Finding], port: Port) -> str:
     if not causes:
         return ""
     wanted, own = causes[0].details["step"]
-    if all(c.name in HYPER for c in causes) and (line := _in_the_framework(causes, wanted, own, port)):
+    alike = causes[0].details["alike"] and all(c.name in HYPER for c in causes)
+    if alike and (line := _in_the_framework(causes, wanted, own, port)):
         return line
     if wanted["duplicates"] == "last" or not wanted["corrected"]:  # no optimizer of islices is like that
         return ""
@@ -53,7 +56,7 @@ def _in_the_framework(
     semantics, template, kind = maker
     if wanted["decay"] not in ("", kind) and name not in ("AdamW", "adamw"):
         return None
-    numbers = dict(_numbers({**own, **{HYPER[c.name]: wanted.get(HYPER[c.name], 0.0) for c in causes}}, causes))
+    numbers = dict(_numbers({**own, "weight_decay": 0.0, **wanted}, causes))
     spelled = {SPELLED[semantics].get(k, k): v for k, v in numbers.items()}
     if port.framework == "torch" and any("betas" in k for k in spelled):
         spelled["betas"] = tuple(float(f"{wanted[k]:.6g}") for k in ("beta1", "beta2"))
@@ -81,7 +84,7 @@ def _numbers(hyper: Mapping[str, Any], causes: Sequence[Finding]) -> Iterator[tu
     for name in ("lr", "momentum", "rho", "beta1", "beta2", "eps", "initial_accumulator", "weight_decay", "nesterov",
                  "amsgrad", "centered"):  # fmt: skip
         value = hyper.get(name)
-        if value is None or (name not in named and (name in ("beta1", "beta2", "rho") or not value)):
+        if value is None or (name not in named and name != "initial_accumulator" and (name in BETAS or not value)):
             continue
         yield name, f"{value}" if isinstance(value, bool) else f"{float(value):.6g}"
 

@@ -81,7 +81,7 @@ def same(found: Any) -> bool:
     return not found.causes and (found.equal or found.rounding)
 
 
-@pytest.mark.parametrize(("name", "framework", "port"), CASES, ids="-".join)
+@pytest.mark.parametrize(("name", "framework", "port"), CASES, ids=map(", ".join, CASES))
 def test_the_line_mends_the_port(name: str, framework: str, port: str) -> None:
     d = Batch(1)
     plain = Program(framework)
