@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from islices.backends.keras.branches import taken
 from islices.backends.keras.coalesced import Coalesced
 from islices.backends.keras.native import BACKEND
 from islices.backends.keras.states import state_of
@@ -151,8 +152,10 @@ class Recorder(keras.callbacks.Callback):  # type: ignore[misc]
 
     def _clip(self, method: Any, grads: Sequence[Any]) -> Any:
         clipped = method(grads)
+        if not self.recorder.wanted or not taken():  # on JAX the mean of micro-batches is formed ahead of a step, too
+            return clipped
         # also where nothing clips, but a loss scale or micro-batches make them others than arrived
-        if self.recorder.wanted and any(x is not g for x, g in zip(clipped, self._given.values(), strict=True)):
+        if any(x is not g for x, g in zip(clipped, self._given.values(), strict=True)):
             self.recorder.add(clipped=dict(zip(self._given, clipped, strict=True)))
         return clipped
 

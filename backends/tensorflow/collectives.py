@@ -208,7 +208,7 @@ def _workers(strategy: Any, timeout: float | None) -> Group:
         if strategy.num_replicas_in_sync == 1:
             return Alone()
         replicas = f"the {strategy.num_replicas_in_sync} replicas of a {type(strategy).__name__}"
-        if not tf.distribute.in_cross_replica_context():  # all_reduce has taken the replicas for its ranks there
+        if tf.distribute.has_strategy() and tf.distribute.get_replica_context() is not None:
             raise RuntimeError(
                 f"group: got a call for processes within strategy.run, where {replicas} are threads of one; accepted "
                 f"is to call it outside of strategy.run, {PROCESSES}, or group=Alone() for a table that is whole here"
