@@ -232,9 +232,7 @@ class IndexedSlices:
             backend = _backend_of(new)
             if backend is not self.backend:
                 raise TypeError(f"values: got {describe(new)}; accepted is an array of {self.backend.name}")
-            _check_arrays(
-                backend, new, self.indices, self.dense_shape, backend.look((new, self.indices), views=False)
-            )
+            _check_arrays(backend, new, self.indices, self.dense_shape, backend.look((new, self.indices), views=False))
             return IndexedSlices._trusted(
                 backend, new, self.indices, self.dense_shape, coalesced=self.coalesced, padded=self.padded
             )

@@ -421,7 +421,12 @@ def _plain_parts(x: torch.Tensor) -> NativeParts | None:
     except (TypeError, RuntimeError, ValueError):  # elsewhere, negated, recorded, bfloat16; indices that were resized
         return None
     dtype = HELD.get(view.dtype)
-    if dtype is None or row.ndim != 1 or not values.untyped_storage().nbytes() or not indices.untyped_storage().nbytes():
+    if (
+        dtype is None
+        or row.ndim != 1
+        or not values.untyped_storage().nbytes()
+        or not indices.untyped_storage().nbytes()
+    ):
         return None
     look = Look([dtype, "int64"], [view.shape, row.shape], [False, False], [view, row])
     return NativeParts(values, None, tuple(x.shape), x.is_coalesced(), False, look)
