@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from islices.conformance.formulas.judge import Judgement, judge
+    from islices.conformance.formulas.judge import judge
+    from islices.conformance.formulas.judgement import Judgement
 
 __all__ = ["Judgement", "judge"]
 

@@ -1,13 +1,13 @@
 """Judges anyone's step by a documented formula. SPEC clause 28.
 
-May import: `numpy`, `islices.slices`, this folder.
+May import: `numpy`, `islices.slices`, this folder, `islices.conformance.formulas.records`.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -17,54 +17,18 @@ from islices.conformance.formulas.causes import cause_of
 from islices.conformance.formulas.evaluate import Trajectory
 from islices.conformance.formulas.formula import Formula
 from islices.conformance.formulas.inputs import Rows, inputs
+from islices.conformance.formulas.judgement import Judgement
 from islices.conformance.formulas.records import FORMULAS
 from islices.conformance.formulas.scores import Got, Score, score_of
 from islices.conformance.formulas.trajectories import CHECKPOINTS, trajectories
 from islices.conformance.formulas.vectors import expected
 from islices.slices import IndexedSlices
 
-__all__ = ["CLAUSE", "Judgement", "Step", "formula_of", "judge", "run"]
+__all__ = ["Judgement", "Step", "formula_of", "judge", "run"]
 
-CLAUSE = "28"
 Array = np.ndarray[Any, Any]
 #: (weights, gradient, state, t, **options) -> None, weights, or (weights, state)
 Step = Callable[..., Any]
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """What came of a step: the scores of all trajectories, and the likely mistake."""
-
-    formula: Formula
-    scores: tuple[Score, ...]
-    #: trajectory -> why it was not run
-    unsupported: Mapping[str, str]
-    #: arrays of the state that the step neither returned nor changed
-    unjudged: tuple[str, ...]
-    cause: str | None = None
-
-    @property
-    def grade(self) -> int | None:
-        """1: within the bound of scalars formed in float64; 2: in float32; None: outside of both."""
-        if not self.scores:
-            return None
-        return next((grade for grade in (1, 2) if all(s.by_grade[grade - 1] <= 1.0 for s in self.scores)), None)
-
-    @property
-    def passed(self) -> bool:
-        return self.grade is not None
-
-    @property
-    def worst(self) -> Score | None:
-        """The score that decides, of the weights if they are outside: of grade 1, or of 2 where that is not met."""
-        at = 0 if self.grade == 1 else 1
-        outside = [s for s in self.scores if s.array == "weights" and s.by_grade[at] > 1.0]
-        return max(outside or self.scores, key=lambda s: s.by_grade[at], default=None)
-
-    def __str__(self) -> str:
-        from islices.conformance.formulas.show import text
-
-        return text(self)
 
 
 def formula_of(name: str) -> Formula:

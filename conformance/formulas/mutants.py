@@ -76,7 +76,7 @@ def complement(name: str) -> Callable[[Hyper], Hyper]:
 
 ADAMS = (rules.adam,)
 COUNTED = (rules.adam, rules.adamax)
-BETAS = (rules.adam, rules.lion)
+BETAS = (rules.adam, rules.lion, rules.nadam, rules.radam)
 MUTANTS = (
     Mutant("decay joined to the gradient (L2), not decoupled", where(lambda h: decays(h) and h["decay"] == "decoupled", decay="coupled")),
     Mutant("decay decoupled, not joined to the gradient", where(lambda h: decays(h) and h["decay"] != "decoupled", decay="decoupled")),
@@ -87,7 +87,7 @@ MUTANTS = (
     Mutant("bias correction of the first moment alone", where(lambda h: h["correction"] == "both", correction="first"), only=ADAMS),
     Mutant("bias correction of the second moment alone", where(lambda h: h["correction"] == "both", correction="second"), only=ADAMS),
     Mutant("bias correction applied twice", where(lambda h: h["correction"] == "both", correction="doubled"), only=ADAMS),
-    Mutant("bias correction of a step too late (t counted from 2)", shift=1, only=COUNTED),
+    Mutant("bias correction of a step too late (t counted from 2)", shift=1, only=(*COUNTED, rules.nadam, rules.radam)),
     Mutant("epsilon added to the root that is not corrected", where(lambda h: h["epsilon"] == "corrected", epsilon="hat"), only=ADAMS),
     Mutant("epsilon added to the corrected root", where(lambda h: h["epsilon"] == "hat", epsilon="corrected"), only=ADAMS),
     Mutant("epsilon inside the root", where(lambda h: h["epsilon"] in ("corrected", "hat", "outside"), epsilon="inside"), only=(rules.adam, rules.adagrad, rules.rmsprop)),

@@ -10,6 +10,7 @@ May import: `numpy`, this folder.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -159,6 +160,34 @@ def adamax(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
     under = u + n["eps"] if n.h["epsilon"] == "outside" else u
     c1 = n.correction("beta1") if n.h["correction"] != "none" else n.number(1.0)
     return moved(n, w, n.off_by(n["lr"] / c1 * m / under, 2)), {"m": m, "u": u}
+
+
+def nadam(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+    """Dozat 2016: mu_t = beta1 (1 - 0.96^(t momentum_decay) / 2), whose product implementations keep in float32."""
+    g = coupled(n, g, w)
+    m, v = moments(n, g, s)
+    beta, fade = n.h["beta1"], 0.96 ** n.h["momentum_decay"]
+    mu = [beta * (1.0 - 0.5 * fade**k) for k in range(1, n.t + 2)]
+    product = math.prod(mu[: n.t])
+    head = n.off_by(n.number((1.0 - mu[-2]) / (1.0 - product), 6), 2 * n.t)
+    rate = n.off_by(n.number(mu[-1] / (1.0 - product * mu[-1]), 6), 2 * n.t)
+    under = n.sqrt(v / n.correction("beta2")) + n["eps"]
+    factor = n.off_by(n["lr"] / under, 2)
+    return moved(n, w, factor * head * g + factor * rate * m), {"m": m, "v": v}
+
+
+def radam(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+    """Liu et al. 2020: the quotient once its variance is tractable (rho_t > 5), m alone before."""
+    g = coupled(n, g, w)
+    m, v = moments(n, g, s)
+    last = 2.0 / (1.0 - n.h["beta2"]) - 1.0
+    power = n.h["beta2"] ** n.t
+    rho = last - 2.0 * n.t * power / (1.0 - power)
+    step = n["lr"] / n.correction("beta1") * m
+    if rho > 5.0:
+        rect = math.sqrt((rho - 4.0) * (rho - 2.0) * last / ((last - 4.0) * (last - 2.0) * rho))
+        step = step * n.off_by(n.number(rect), 1) * n.sqrt(n.correction("beta2")) / (n.sqrt(v) + n["eps"])
+    return moved(n, w, n.off_by(step, 1)), {"m": m, "v": v}
 
 
 def lion(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:

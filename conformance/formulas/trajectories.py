@@ -60,6 +60,8 @@ SETTINGS: dict[Any, tuple[Setting, ...]] = {
     ),
     rules.adam: ADAM,
     rules.adamax: ADAM[:3],
+    rules.nadam: ADAM[:3],
+    rules.radam: ADAM[:3],
     rules.laprop: (
         ("sizes", {"lr": 0.1, "eps": 1e-10}, "wide", False),
         ("betas and schedule", {"lr": 0.1, "beta1": 0.7, "beta2": 0.8, "eps": 1e-4}, "near", True),

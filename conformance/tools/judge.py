@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from islices.cli import Command, UsageError
-from islices.conformance.formulas.judge import Judgement, formula_of, judge
+from islices.conformance.formulas.judge import formula_of, judge
+from islices.conformance.formulas.judgement import Judgement, json_of, text
 from islices.conformance.formulas.records import FORMULAS
-from islices.conformance.formulas.show import json_of, text
 
 __all__ = ["COMMAND"]
 

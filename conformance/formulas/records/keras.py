@@ -74,6 +74,13 @@ KERAS = (
         {"lr": 1e-3, **BETAS, "eps": 1e-7, "weight_decay": 0.0}, {"m": 0.0, "u": 0.0},
     ),
     Formula(
+        "keras.Nadam", rules.nadam,
+        DECAY + "m, v as of Adam; mu_t = beta1 (1 - 0.96^t / 2), P_t their product; "
+        "w = w - lr (mu_(t+1) m / (1 - P_(t+1)) + (1 - mu_t) g / (1 - P_t)) / (sqrt(v / (1 - beta2^t)) + eps)",
+        SOURCE.format("nadam"), {"decay": "decoupled", "momentum_decay": 1.0},
+        {"lr": 1e-3, **BETAS, "eps": 1e-7, "weight_decay": 0.0}, MOMENTS,
+    ),
+    Formula(
         "keras.Lion", rules.lion, DECAY + "w = w - lr sign(beta1 m + (1 - beta1) g); m = beta2 m + (1 - beta2) g",
         SOURCE.format("lion"), {"decay": "decoupled"}, {"lr": 1e-3, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0},
         {"m": 0.0},

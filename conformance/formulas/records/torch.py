@@ -69,6 +69,20 @@ TORCH = (
         {"square": 0.0, "mean": 0.0, "momentum": 0.0},
     ),
     Formula(
+        "torch.NAdam", rules.nadam,
+        "g = g + weight_decay w; m, v as of Adam; mu_t = beta1 (1 - 0.96^(t momentum_decay) / 2), P_t their product; "
+        "w = w - lr ((1 - mu_t) / (1 - P_t) g + mu_(t+1) / (1 - P_(t+1)) m) / (sqrt(v / (1 - beta2^t)) + eps)",
+        SOURCE.format("NAdam"), {"decay": "coupled"},
+        {"lr": 2e-3, **BETAS, "eps": 1e-8, "weight_decay": 0.0, "momentum_decay": 4e-3}, MOMENTS,
+    ),
+    Formula(
+        "torch.RAdam", rules.radam,
+        "g = g + weight_decay w; m, v as of Adam; p = 2 / (1 - beta2) - 1, q = p - 2 t beta2^t / (1 - beta2^t); if q > 5 "
+        "w = w - lr m / (1 - beta1^t) sqrt(1 - beta2^t) / (sqrt(v) + eps) "
+        "sqrt((q - 4)(q - 2) p / ((p - 4)(p - 2) q)), else w = w - lr m / (1 - beta1^t)",
+        SOURCE.format("RAdam"), {"decay": "coupled"}, {"lr": 1e-3, **BETAS, "eps": 1e-8, "weight_decay": 0.0}, MOMENTS,
+    ),
+    Formula(
         "torch.Adadelta", rules.adadelta,
         "g = g + weight_decay w; s = rho s + (1 - rho) g g; u = sqrt(d + eps) / sqrt(s + eps) g; "
         "d = rho d + (1 - rho) u u; w = w - lr u",

@@ -37,6 +37,8 @@ TORCH_STATES = {
     "Adagrad": {"accumulator": "sum"},
     "RMSprop": {"square": "square_avg", "mean": "grad_avg", "momentum": "momentum_buffer"},
     "Adadelta": {"square": "square_avg", "delta": "acc_delta"},
+    "NAdam": {"m": "exp_avg", "v": "exp_avg_sq"},
+    "RAdam": {"m": "exp_avg", "v": "exp_avg_sq"},
     "Adamax": {"m": "exp_avg", "u": "exp_inf"},
 }
 
@@ -68,7 +70,7 @@ IMPLEMENTATIONS = ({"foreach": False}, {"foreach": True}, {"fused": True})
 
 
 @pytest.mark.parametrize("chosen", IMPLEMENTATIONS, ids=["single", "foreach", "fused"])
-@pytest.mark.parametrize("name", ["Adam", "AdamW", "SGD", "Adagrad", "RMSprop", "Adadelta", "Adamax"])
+@pytest.mark.parametrize("name", ["Adam", "AdamW", "SGD", "Adagrad", "RMSprop", "Adadelta", "Adamax", "NAdam", "RAdam"])
 def test_torch(name: str, chosen: dict[str, bool]) -> None:
     if "fused" in chosen and name not in ("Adam", "AdamW", "SGD", "Adagrad"):
         pytest.skip("torch has no fused one")

@@ -1,20 +1,58 @@
-"""The report of a judgement: text, and what `--json` prints.
+"""A judgement, its report, and what `--json` prints.
 
-May import: `islices.conformance.formulas.judge`, `islices.conformance.formulas.scores`.
+May import: `islices.conformance.formulas.formula`, `islices.conformance.formulas.scores`.
 """
 
 from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from islices.conformance.formulas.judge import CLAUSE, Judgement
+from islices.conformance.formulas.formula import Formula
 from islices.conformance.formulas.scores import Score
 
-__all__ = ["json_of", "text"]
+__all__ = ["CLAUSE", "Judgement", "json_of", "text"]
+
+CLAUSE = "28"
 
 MEANING = {1: "scalars formed in float64", 2: "scalars formed in float32"}
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What came of a step: the scores of all trajectories, and the likely mistake."""
+
+    formula: Formula
+    scores: tuple[Score, ...]
+    #: trajectory -> why it was not run
+    unsupported: Mapping[str, str]
+    #: arrays of the state that the step neither returned nor changed
+    unjudged: tuple[str, ...]
+    cause: str | None = None
+
+    @property
+    def grade(self) -> int | None:
+        """1: within the bound of scalars formed in float64; 2: in float32; None: outside of both."""
+        if not self.scores:
+            return None
+        return next((grade for grade in (1, 2) if all(s.by_grade[grade - 1] <= 1.0 for s in self.scores)), None)
+
+    @property
+    def passed(self) -> bool:
+        return self.grade is not None
+
+    @property
+    def worst(self) -> Score | None:
+        """The score that decides, of the weights if they are outside: of grade 1, or of 2 where that is not met."""
+        at = 0 if self.grade == 1 else 1
+        outside = [s for s in self.scores if s.array == "weights" and s.by_grade[at] > 1.0]
+        return max(outside or self.scores, key=lambda s: s.by_grade[at], default=None)
+
+    def __str__(self) -> str:
+        return text(self)
 
 
 def number(x: float) -> str:
