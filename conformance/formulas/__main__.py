@@ -37,9 +37,9 @@ def differs(got: Got, right: Got) -> bool:
     )
 
 
-def _weights(got: Got) -> Got:
-    """The weights alone, as float32: states may mean something else, or have another shape."""
-    return {t: {"weights": arrays["weights"].astype(np.float32)} for t, arrays in got.items()}
+def _alone(got: Got, name: str) -> Got:
+    """What a step gives alone, as float32: states may mean something else, or have another shape."""
+    return {t: {name: arrays[name].astype(np.float32)} for t, arrays in got.items()}
 
 
 def _score(trajectory: Trajectory, wrong: Formula) -> tuple[float, float] | None:
@@ -48,7 +48,7 @@ def _score(trajectory: Trajectory, wrong: Formula) -> tuple[float, float] | None
     if not differs(got, wrong_steps(trajectory.formula, trajectory)):
         return None
     with np.errstate(over="ignore"):
-        (score,) = score_of(trajectory.name, _weights(got), expected(trajectory.formula, trajectory.name))
+        (score,) = score_of(trajectory.name, _alone(got, wrong.gives), expected(trajectory.formula, trajectory.name))
     return score.by_grade
 
 

@@ -29,7 +29,7 @@ RELATIVE = 128 * U
 def wrong_steps(wrong: Formula, trajectory: Trajectory) -> Got:
     """What a formula with a mistake gives in a trajectory, at the checkpoints, in float64."""
     found = enumerate(plain_steps(trajectory, wrong), 1)
-    return {t: {"weights": w, **state} for t, (w, state) in found if t in CHECKPOINTS}
+    return {t: {wrong.gives: w, **state} for t, (w, state) in found if t in CHECKPOINTS}
 
 
 def distance(got: Got, wrong: Got, right: dict[int, dict[str, Expected]]) -> float:

@@ -40,13 +40,13 @@ class Trajectory:
     def options(self, t: int) -> dict[str, Any]:
         """What a step is called with."""
         h = {**self.formula.options, **self.given}
-        return {**h, "lr": h["lr"] * self.rates[(t - 1) % len(self.rates)]}
+        return {**h, "lr": h["lr"] * self.rates[(t - 1) % len(self.rates)]} if "lr" in h else h
 
 
 def steps(
     formula: Formula, trajectory: Trajectory, made: Inputs, making: Making, lift: Callable[[Any], Any]
 ) -> Iterator[tuple[Array, dict[str, Array]]]:
-    """Weights and state after each step."""
+    """Weights, or the clipped gradient, and state after each step."""
     w = lift(made.weights)
     h = formula.hyper(trajectory.options(1))
     per_row = (len(w), 1)
@@ -56,8 +56,9 @@ def steps(
     }
     for t, g in enumerate(made.gradients, 1):
         h = formula.hyper(trajectory.options(t))
-        w, state = step(formula, h, t, w, g, state, making, lift)
-        yield w, state
+        found, state = step(formula, h, t, w, g, state, making, lift)
+        w = found if formula.gives == "weights" else w
+        yield found, state
 
 
 def step(

@@ -38,6 +38,8 @@ class Formula:
     states: Mapping[str, float | str] = field(default_factory=dict)
     gradients: Gradients = "dense"
     duplicates: Duplicates = "summed"
+    #: what a step returns: the new weights, or, of a clip, the gradient
+    gives: Literal["weights", "gradient"] = "weights"
 
     @property
     def framework(self) -> str:

@@ -32,7 +32,7 @@ def line_of(trajectory: Trajectory) -> str:
     graded = [bounded_steps(trajectory, grade) for grade in GRADES]
     expect: dict[str, Any] = {}
     for t in CHECKPOINTS:
-        found = [{"weights": w, **state} for w, state in (steps[t - 1] for steps in graded)]
+        found = [{trajectory.formula.gives: w, **state} for w, state in (steps[t - 1] for steps in graded)]
         expect[str(t)] = {
             name: [
                 list(x.shape),
@@ -61,6 +61,7 @@ def about(formula: Formula) -> dict[str, Any]:
         "states": dict(formula.states),
         "gradients": formula.gradients,
         "duplicates": formula.duplicates,
+        "gives": formula.gives,
     }
 
 

@@ -22,6 +22,7 @@ __all__ = ["MAKERS", "Inputs", "Rows", "inputs"]
 Array = np.ndarray[Any, Any]
 ROWS, STEPS = 3, 10
 WIDE = (1e-9, 1e-7, 1e-5, 1e-4, 1e-2, 1.0, 1e3, 1e15)
+SMALL = (1e-7, 1e-6, 2e-6, 5e-6, 1e-6, 2e-6, 1e-6, 1e-7)
 NEAR = (1e-4, 1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 
@@ -87,11 +88,18 @@ def _sparse(seed: int, sizes: tuple[float, ...]) -> Inputs:
     return Inputs(weights, tuple(gradients))
 
 
+def _light(made: Inputs) -> Inputs:
+    """Weights so small that what is added to a norm counts."""
+    return Inputs(made.weights * np.float32(1e-5), made.gradients)
+
+
 MAKERS: dict[str, Callable[[], Inputs]] = {
     "wide": lambda: _dense(1, WIDE),
     "near": lambda: _dense(2, NEAR),
+    "small": lambda: _dense(5, SMALL),
     "rows wide": lambda: _sparse(3, WIDE),
     "rows near": lambda: _sparse(4, NEAR),
+    "rows small": lambda: _light(_sparse(6, NEAR)),
 }
 
 

@@ -55,7 +55,8 @@ def judge(step: Step, formula: str) -> Judgement:
         with the formula's arrays; put into it whatever you want to keep. t: the step, from 1. options: the numbers of
         the formula, such as lr, those of this step; ones that the function does not take are left out, and
         trajectories that need them count as unsupported, as do those in which it raises NotImplementedError. It
-        returns the new weights, or (weights, state), or None if it has changed them in place.
+        returns the new weights, or (weights, state), or None if it has changed them in place; a clip gives the
+        gradient in place of the weights.
     formula : str
         A name of `FORMULAS`, such as ``"torch.AdamW"``.
 
@@ -125,18 +126,21 @@ def run(step: Step, trajectory: Trajectory, takes: frozenset[str] | None = None)
     for t, g in enumerate(made.gradients, 1):
         options = {k: v for k, v in trajectory.options(t).items() if takes is None or k in takes}
         try:
-            result = step(w, _gradient(g, w.shape), state, t, **options)
+            own_g = _gradient(g, w.shape)
+            result = step(w, own_g, state, t, **options)
         except Exception as error:
             error.add_note(f"{trajectory.formula.name}, trajectory {trajectory.name!r}, step {t}")
             raise
         if isinstance(result, tuple):
             result, state = _pair(result)
             returned = True
-        w = w if result is None else _array("weights", result, w.shape)
+        gives = trajectory.formula.gives
+        x = (w if gives == "weights" else own_g) if result is None else _array(gives, result, w.shape)
+        w = x if gives == "weights" else made.weights.copy()
         if t in CHECKPOINTS:
             own = {name: _array(name, state[name], x.shape) for name, x in start.items() if _is_array(state, name)}
             kept = {n: x.copy() for n, x in own.items() if returned or not np.array_equal(x, start[n])}
-            found[t] = {"weights": w.copy(), **kept}
+            found[t] = {gives: x.copy(), **kept}
     return found
 
 

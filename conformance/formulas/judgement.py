@@ -48,7 +48,7 @@ class Judgement:
     def worst(self) -> Score | None:
         """The score that decides, of the weights if they are outside: of grade 1, or of 2 where that is not met."""
         at = 0 if self.grade == 1 else 1
-        outside = [s for s in self.scores if s.array == "weights" and s.by_grade[at] > 1.0]
+        outside = [s for s in self.scores if s.array == self.formula.gives and s.by_grade[at] > 1.0]
         return max(outside or self.scores, key=lambda s: s.by_grade[at], default=None)
 
     def __str__(self) -> str:

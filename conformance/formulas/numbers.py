@@ -78,6 +78,17 @@ class Numbers:
     def square(self, g: Any) -> Any:
         return g * g if self.squares is None else self.squares
 
+    def minimum(self, x: Any, y: Any) -> Any:
+        return -self.maximum(-x, -y)
+
+    def total(self, x: Any) -> Any:
+        """The sum of all elements."""
+        flat = x.reshape(-1)
+        found = flat[0]
+        for element in flat[1:]:
+            found = found + element
+        return found
+
     def row_sum(self, x: Any) -> Any:
         """The sum over each row, as a column."""
         total = x[:, :1]

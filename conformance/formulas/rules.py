@@ -202,6 +202,32 @@ def laprop(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
     return w - n["lr"] * m, {"m": m, "v": v}
 
 
+# ---------------------------------------------------------------------- norms
+def clip(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+    """The gradient, scaled to the norm max_norm where it has more: by max_norm / (norm + eps), at most 1. With eps 0
+    that is max_norm / max(norm, max_norm)."""
+    squares = g * g
+    norm = n.sqrt(n.total(squares))
+    if n.h["norm"] == "row":  # a mistake
+        norm = n.sqrt(n.row_sum(squares))
+    elif n.h["norm"] == "squared":  # a mistake
+        norm = n.total(squares)
+    limit = n["max_norm"]
+    if n.h["epsilon"]:
+        factor = limit / (norm + n.number(n.h["epsilon"]))
+        factor = factor if n.h["norm"] == "unclamped" else n.minimum(factor, n.number(1.0))
+    else:
+        factor = limit / (norm if n.h["norm"] == "unclamped" else n.maximum(norm, limit))
+    return n.off_by(factor, 6) * g, {}
+
+
+def renorm(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+    """Each row of more than max_norm scaled by max_norm / (norm + eps)."""
+    norm = n.sqrt(n.total(w * w)) if n.h["norm"] == "table" else n.sqrt(n.row_sum(w * w))
+    factor = n.minimum(n["max_norm"] / (norm + n.number(n.h["epsilon"])), n.number(1.0))
+    return n.off_by(factor, 4) * w, {}
+
+
 # ---------------------------------------------------------------------- FTRL
 def ftrl(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
     """McMahan et al. 2013, algorithm 1, of lr_power -1/2; "twice": l2 and l2_shrinkage count twice (TensorFlow)."""

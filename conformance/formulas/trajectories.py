@@ -71,6 +71,15 @@ SETTINGS: dict[Any, tuple[Setting, ...]] = {
         ("betas and schedule", {"lr": 0.1, "beta1": 0.7, "beta2": 0.9}, "near", True),
         ("decay", {"lr": 0.1, "weight_decay": 0.5}, "near", False),
     ),
+    rules.clip: (
+        ("sizes", {"max_norm": 1.0}, "wide", False),
+        ("near", {"max_norm": 20.0}, "near", False),
+        ("epsilon", {"max_norm": 1e-5}, "small", False),
+    ),
+    rules.renorm: (
+        ("sizes", {"max_norm": 2.0}, "wide", False),
+        ("epsilon", {"max_norm": 5e-5}, "small", False),
+    ),
     rules.ftrl: (
         ("sizes", {"lr": 0.1}, "wide", False),
         ("l1", {"lr": 0.1, "l1": 0.3}, "near", True),

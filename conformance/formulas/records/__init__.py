@@ -11,6 +11,7 @@ May import: this folder, `islices.conformance.formulas.formula`.
 from __future__ import annotations
 
 from islices.conformance.formulas.formula import Formula
+from islices.conformance.formulas.records.clips import CLIPS
 from islices.conformance.formulas.records.keras import KERAS
 from islices.conformance.formulas.records.mxnet import MXNET
 from islices.conformance.formulas.records.optax import OPTAX
@@ -20,6 +21,6 @@ from islices.conformance.formulas.records.torch import TORCH
 
 __all__ = ["FORMULAS"]
 
-TABLES = (TORCH, KERAS, TENSORFLOW, MXNET, OPTAX, FBGEMM, BITSANDBYTES, DEEPSPEED, SPARSECORE)
+TABLES = (TORCH, KERAS, TENSORFLOW, MXNET, OPTAX, FBGEMM, BITSANDBYTES, DEEPSPEED, SPARSECORE, CLIPS)
 #: name -> formula
 FORMULAS: dict[str, Formula] = {formula.name: formula for table in TABLES for formula in table}

@@ -33,6 +33,6 @@ def test_a_mistake_is_named(name: str) -> None:
         gots = []
         for one in trajectories(formula):
             found = wrong_steps(wrong, one)
-            weights = {t: {"weights": x["weights"].astype(np.float32)} for t, x in found.items()}
-            gots.append((one, weights))
+            alone = {t: {wrong.gives: x[wrong.gives].astype(np.float32)} for t, x in found.items()}
+            gots.append((one, alone))
         assert cause_of(formula, gots) is not None, mutant.title

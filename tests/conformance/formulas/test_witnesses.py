@@ -146,7 +146,9 @@ def tensorflow_step(name: str) -> Callable[..., Any]:
 
 
 @pytest.mark.repeats
-@pytest.mark.parametrize("formula", [n for n in FORMULAS if n.startswith("tensorflow.") and "Lazy" not in n])
+@pytest.mark.parametrize(
+    "formula", [n for n in FORMULAS if n.startswith("tensorflow.") and "Lazy" not in n and "clip" not in n]
+)
 def test_tensorflow(formula: str) -> None:
     name = formula.removeprefix("tensorflow.").removesuffix(" sparse")
     confirmed(formula, tensorflow_step(f"{name}Optimizer"), 2)
@@ -171,7 +173,7 @@ def optax_step(name: str) -> Callable[..., Any]:
 
 
 @pytest.mark.repeats
-@pytest.mark.parametrize("formula", [name for name in FORMULAS if name.startswith("optax.")])
+@pytest.mark.parametrize("formula", [name for name in FORMULAS if name.startswith("optax.") and "clip" not in name])
 def test_optax(formula: str) -> None:
     confirmed(formula, optax_step(formula.removeprefix("optax.")), 2)
 
@@ -210,7 +212,7 @@ def mxnet_step(name: str, sparse: bool, **chosen: Any) -> Callable[..., Any]:
 
 
 @pytest.mark.repeats
-@pytest.mark.parametrize("formula", [name for name in FORMULAS if name.startswith("mxnet.")])
+@pytest.mark.parametrize("formula", [name for name in FORMULAS if name.startswith("mxnet.") and "clip" not in name])
 def test_mxnet(formula: str) -> None:
     sparse = FORMULAS[formula].gradients != "dense"
     name = formula.removeprefix("mxnet.").removesuffix(" sparse").removesuffix(" centered")
@@ -250,3 +252,56 @@ def test_fbgemm(name: str) -> None:
     assert found.grade in (1, 2), str(found)
     # the CPU kernel ignores the weight decay of a table that one feature uses
     assert list(found.unsupported) == (["decay"] if name == "EXACT_ROWWISE_ADAGRAD" else [])
+
+
+# ---------------------------------------------------------------------- clips
+def torch_clip(w: Any, g: Any, state: Any, t: int, *, max_norm: float) -> Any:
+    import torch
+
+    p = torch.nn.Parameter(torch.from_numpy(w))
+    p.grad = torch.from_numpy(g)
+    torch.nn.utils.clip_grad_norm_([p], max_norm)
+    return p.grad
+
+
+def torch_renorm(w: Any, g: Any, state: Any, t: int, *, max_norm: float) -> Any:
+    import torch
+
+    table = torch.from_numpy(w)
+    torch.nn.functional.embedding(torch.from_numpy(g.indices), table, max_norm=max_norm)
+    return table
+
+
+def tensorflow_clip(w: Any, g: Any, state: Any, t: int, *, max_norm: float) -> Any:
+    import tensorflow as tf
+
+    return tf.clip_by_global_norm([tf.constant(g)], max_norm)[0][0]
+
+
+def optax_clip(w: Any, g: Any, state: Any, t: int, *, max_norm: float) -> Any:
+    import optax
+
+    made = optax.clip_by_global_norm(max_norm)
+    return made.update(g, made.init(g))[0]
+
+
+def mxnet_clip(w: Any, g: Any, state: Any, t: int, *, max_norm: float) -> Any:
+    mx = pytest.importorskip("mxnet")
+    found = mx.nd.array(g)
+    mx.gluon.utils.clip_global_norm([found], max_norm)
+    return found.asnumpy()
+
+
+@pytest.mark.repeats_where(lambda formula: not formula.startswith("torch"))
+@pytest.mark.parametrize(
+    ("formula", "step"),
+    [
+        ("torch.clip_grad_norm_", torch_clip),
+        ("torch.embedding_renorm_", torch_renorm),
+        ("tensorflow.clip_by_global_norm", tensorflow_clip),
+        ("optax.clip_by_global_norm", optax_clip),
+        ("mxnet.clip_global_norm", mxnet_clip),
+    ],
+)
+def test_clips(formula: str, step: Callable[..., Any]) -> None:
+    confirmed(formula, step, 1)
