@@ -105,8 +105,8 @@ def judge(step: Step, formula: str) -> Judgement:
         right = expected(record, trajectory.name)
         judged.update(name for arrays in got.values() for name in arrays)
         scores.extend(score_of(trajectory.name, got, right))
-    wrong = Judgement(record, tuple(scores), unsupported, tuple(x for x in record.states if x not in judged))
-    return wrong if wrong.passed else replace(wrong, cause=cause_of(record, gots))
+    found = Judgement(record, tuple(scores), unsupported, tuple(x for x in record.states if x not in judged))
+    return found if found.passed else replace(found, cause=cause_of(record, gots))
 
 
 # ---------------------------------------------------------------------- running it
@@ -163,8 +163,8 @@ def _is_array(state: Mapping[str, Any], name: str) -> bool:
 
 def _array(name: str, x: Any, shape: tuple[int, ...]) -> Array:
     found = np.asarray(x.detach() if hasattr(x, "detach") else x)
-    if found.size == np.prod(shape) and found.ndim <= len(shape):
-        found = found.reshape(shape)  # a column may come as a vector
+    if shape[1] == 1 and found.shape == shape[:1]:
+        found = found.reshape(shape)  # a number a row may come as a vector
     if found.shape != shape or found.dtype.kind != "f":
         raise ValueError(f"{name}: got {found.dtype}{list(found.shape)}; accepted is float32{list(shape)}")
     return found

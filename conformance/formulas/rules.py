@@ -5,7 +5,7 @@ Where frameworks differ in what they compute, an option of the formula says so (
 where they differ in the order of operations alone, there is one rule, whose bound holds for each order (clause 28).
 A decoupled decay stands in the sum of the new weight: (1 - lr wd) w - s and w - lr (wd w + s / lr) are one formula.
 
-May import: `numpy`, this folder.
+May import: this folder.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def _function(given: str) -> Callable[..., Any]:
         raise UsageError(f"got {given!r}; accepted is FILE:FUNCTION, such as kernel.py:step")
     if not Path(path).is_file():
         raise UsageError(f"{path}: no such file")
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    spec = importlib.util.spec_from_file_location(f"judged_{Path(path).stem}", path)
     if spec is None or spec.loader is None:
         raise UsageError(f"{path}: got a {Path(path).suffix or 'nameless'} file; accepted is Python source")
     module = importlib.util.module_from_spec(spec)

@@ -1,6 +1,6 @@
 """Clips by the global norm, of one dense gradient, and torch's rows kept within a norm.
 
-May import: this folder, `islices.conformance.formulas.formula`, `islices.conformance.formulas.rules`.
+May import: `islices.conformance.formulas.formula`, `islices.conformance.formulas.rules`.
 """
 
 from __future__ import annotations
