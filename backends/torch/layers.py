@@ -75,7 +75,7 @@ INSIDE = (
 
 def is_compiled() -> bool:
     """Whether this is called by code that torch.compile made, or left alone between two of its graphs."""
-    frames = torch._C._dynamo.eval_frame  # type: ignore[attr-defined]
+    frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
     callback = getattr(frames, "get_eval_frame_callback", lambda: None)()
     return callback is not None and callback is not False
 

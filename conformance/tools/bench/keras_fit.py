@@ -62,7 +62,7 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
     start = [rng.standard_normal((ROWS, DIM), np.float32), np.full((DIM, 1), 0.5, np.float32), np.zeros(1, np.float32)]
     for name, case in CASES.items():
         models = _models(case, start)
-        peaks = {}
+        peaks: dict[str, float] = {}
         for label, model in models.items():
             _epoch(model, data)  # compiles
             _give_back(model)
@@ -101,7 +101,8 @@ def _models(case: Case, start: list[Any]) -> dict[str, Any]:
 
 def _apart(name: str, models: dict[str, Any]) -> dict[str, float]:
     """The largest distance of each table from that of Keras's own way."""
-    first, found = models[STOCK].get_weights()[0], {}
+    first = models[STOCK].get_weights()[0]
+    found: dict[str, float] = {}
     for label, model in models.items():
         if label != STOCK:
             found[label] = float(np.max(np.abs(model.get_weights()[0] - first)))

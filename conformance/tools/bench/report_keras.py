@@ -17,7 +17,8 @@ HEADS = ("backend", "optimizer", "way", "ms a step", "times as fast", "peak MiB"
 def tables(run: dict[str, Any]) -> Iterable[Table]:
     """A line a way, Keras's own first."""
     lines: list[list[str]] = []
-    size, version = {}, ""
+    size: dict[str, int] = {}
+    version = ""
     for record in of_part(run, "keras"):
         size, version = record["size"], record["keras"]
         start = [name_of(record), record["operation"]]
