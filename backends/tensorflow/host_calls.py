@@ -360,9 +360,12 @@ def _groups(indices: Host, rows: int | None, positions: Host | None = None) -> t
     lie."""
     if positions is not None:
         _check_lengths(len(indices), len(positions))
-    groups = _compiled().group(indices)
+    groups: tuple[Host, Host, Host] | None = _compiled().group(indices)
     if groups is not None and (rows is None or len(indices) == 0 or groups[1][-1] < rows):
-        return groups if positions is None else _compiled().placed(groups, positions)
+        if positions is None:
+            return groups
+        lie: tuple[Host, Host, Host] = _compiled().placed(groups, positions)
+        return lie
     within = _within(indices, rows)
     named = indices if within is None else indices[within]
     order, ids, starts = _compiled().group(named) or group(named)
