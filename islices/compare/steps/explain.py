@@ -106,10 +106,16 @@ def _bits(r: Recipe, other: Recipe, e: Elements, steps: int) -> float:
     return float(bits.sum()) if (bits > 0).sum() >= 2 else 0.0
 
 
-def _alike(traits: Sequence[Trait], x: Recipe, y: Recipe, e: Elements, steps: int) -> bool:
-    """Whether the other's formula makes this one's step, with all numbers of this one: to rounding, and no more."""
+def _with(traits: Sequence[Trait], x: Recipe, y: Recipe) -> Recipe:
+    """y with these traits of x."""
     for t in traits:
         y = t.take(y, x)
+    return replace(y, rows=y.rows if y.rows in y.formula.rows else x.rows)
+
+
+def _alike(traits: Sequence[Trait], x: Recipe, y: Recipe, e: Elements, steps: int) -> bool:
+    """Whether the other's formula makes this one's step, with all numbers of this one: to rounding, and no more."""
+    y = _with(traits, x, y)
     y = y.having(**{k: v for k, v in x.hyper if y.get(k) is not None})
     made, instead = stepped(x, e, steps)[0], stepped(y, e, steps)[0]
     return bool(((np.abs(made - instead) <= bound(x, e, steps, made)) | (made == instead)).all())
@@ -117,12 +123,10 @@ def _alike(traits: Sequence[Trait], x: Recipe, y: Recipe, e: Elements, steps: in
 
 def _suffices(traits: Sequence[Trait], x: Recipe, y: Recipe, e: Elements, steps: int) -> bool:
     """Whether the other's step is this one's with these traits of this one: nothing else differs."""
-    for t in traits:
-        y = t.take(y, x)
+    y = _with(traits, x, y)
     rate, own = float(y.get("lr")), float(x.get("lr"))
     if abs(rate - own) <= CLOSE * own:  # numbers that a semantics rounds otherwise
         y = y.having(lr=own)
-    y = replace(y, rows=y.rows if y.rows in y.formula.rows else x.rows)
     made, instead = stepped(x, e, steps)[0], stepped(y, e, steps)[0]
     near = np.abs(made - instead) <= 2 * bound(x, e, steps, made) + CLOSE * np.abs(made - e.w)
     return bool((near | (made == instead)).all())

@@ -36,8 +36,11 @@ def test_what_a_gradient_went_through_is_named(name: str) -> None:
 PAIRS = [
     (a, b)
     for a, b in combinations(CHANGES, 2)
-    if len(causes((a, b))) == 2 and not (CHANGES[a].clips and CHANGES[b].clips)
-]
+    if len(causes((a, b))) == 2 and not (CHANGES[b].clips and (CHANGES[a].clips or CHANGES[a].cause == "mean"))
+]  # clipping undoes a mean ahead of it
+#: What is done after random bits, or after subnormals are rounded by a scale, leaves too little evidence of them: that
+#: nothing is told, or that the numbers are of 16 bits, is no false cause.
+BEYOND = {p for p in PAIRS if p[0] == "at random"} | {("float16 by 1024", "value clip")}
 #: Every fourth of them, of which each cause has some, is a repeat; all are soak's.
 SOME = [pytest.param(p, marks=[pytest.mark.soak] if k % 4 else []) for k, p in enumerate(PAIRS)]
 
@@ -46,6 +49,10 @@ SOME = [pytest.param(p, marks=[pytest.mark.soak] if k % 4 else []) for k, p in e
 @pytest.mark.parametrize("names", SOME, ids=" and ".join)
 def test_two_that_a_gradient_went_through_are_named(names: tuple[str, str]) -> None:
     found = compared(Batch(1), names)
+    if names in BEYOND:
+        known = causes(names) | {"autocast"}
+        assert all(e <= known for e in told(found)), str(found)
+        return
     assert told(found), str(found)
     assert causes(names) <= told(found)[0], str(found)
 
