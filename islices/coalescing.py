@@ -9,10 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from islices import kernels, modes
-from islices.backend import Backend
+from islices.backend import FLOATS, INTEGERS, Backend
 from islices.slices import IndexedSlices
 
 __all__ = ["coalesce_few", "coalesce_slices"]
+
+#: dtypes of values.
+SUMMED = frozenset((*FLOATS, *INTEGERS))
 
 
 def coalesce_slices(s: Any) -> Any:
@@ -48,7 +51,7 @@ def coalesce_few(B: Backend, x: Any) -> Any:
     values, _, shape, coalesced, padded, look = B.from_native(x)
     if look is None or look.views is None or coalesced or padded:
         return None
-    if look.shapes[0] != (*look.shapes[1], *shape[1:]):
+    if look.dtypes[0] not in SUMMED or look.shapes[0] != (*look.shapes[1], *shape[1:]):
         return None
     found = compiled.sum_few(*look.views, shape[0])
     if found is None:

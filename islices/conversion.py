@@ -76,7 +76,7 @@ def from_native(x: Any, *, dense_shape: Iterable[int | None] | None = None, vali
         hint = "; a dense array becomes slices by from_dense(x)" if backend is not None else ""
         raise TypeError(f"x: got {describe(x)}; accepted is a framework's row-sparse gradient{hint}")
     s = IndexedSlices._of_native(backend, x, dense_shape, validate=check_flag(validate, "validate"))
-    assert s.indices is not None, "an array is made of a view when it is read, which is now"
+    object.__setattr__(s, "indices", s.indices)  # an array, where there was a view until now
     object.__setattr__(s, "_look", None)  # the caller may keep it, and change the arrays' memory
     return s
 

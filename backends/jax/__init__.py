@@ -25,7 +25,7 @@ import numpy as np
 from jax import lax
 
 from islices import modes
-from islices.backend import Array, Look, NativeParts, Slots
+from islices.backend import INDICES, Array, Look, NativeParts, Slots
 from islices.backends.jax import grouping, measuring, memory, precision, scaling, segments, stepping
 from islices.backends.jax.bags import read_bags
 from islices.backends.jax.embeddings import Embeddings
@@ -119,7 +119,7 @@ class JaxBackend(Embeddings):
             )
         shape, ordered = tuple(x.shape), x.indices_sorted and x.unique_indices
         views = [memory.view(x.data), memory.view(x.indices)]
-        if views[0] is None or views[1] is None:
+        if views[0] is None or views[1] is None or views[1].dtype.name not in INDICES:
             indices, look = self.reshape(x.indices, x.indices.shape[:1]), None
             padded = self.is_traced(indices) or bool((self.to_numpy(indices) == shape[0]).any())
         else:  # an array of them would take longer than all that is done here
