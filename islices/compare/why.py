@@ -28,16 +28,19 @@ def why(
     grad: Sequence[Stored | None] | None,
     tables: Sequence[Stored | None] | None,
     context: Context,
+    starts: Sequence[Sequence[Stored | None]] | None = None,
 ) -> tuple[tuple[Explanation, ...], bool, float | None]:
     """(the explanations, whether the sides are within rounding as they are, else how far they are apart if that is
-    within the slack: see `islices.compare.explanation.distance`)."""
+    within the slack: see `islices.compare.explanation.distance`). starts: the tables that each side's step began with,
+    where they are not those before."""
     if any(x.beyond_float64 for pair in stored for x in pair):
         return (), False, None
     context = replace(context, names=tuple(x.name for x, _ in stored))
     tensors = _tensors(stored, before)
     comparisons = [tensors.compared(context, tables=_tables(stored, tables))]
     rounding = within_rounding(comparisons[0])
-    if before is not None and (steps := _steps(stored, before, grad, context)):
+    starts = (before, before) if starts is None and before is not None else starts
+    if starts is not None and (steps := _steps(stored, starts, grad, context)):
         comparisons.append(steps)
     proposed: list[Proposal] = []
     for both in comparisons:
@@ -115,7 +118,9 @@ def _by_tensor(c: Finding, others: list[Finding]) -> Finding | None:
 
 def _of_side(c: Finding, side: str) -> Finding:
     """What was found between the gradient before, as {a}, and a side, as {b}."""
-    return Finding(c.name, name_sides(c.text, ("the gradient before", f"{{{side}}}")), {**c.details, "side": side})
+    of = {"a": "ab"[side == "a"], "b": side}  # what the gradient before lacks beside it, the other side lacks
+    details = {**c.details, "side": of[c.details.get("side", "b")]}
+    return Finding(c.name, name_sides(c.text, ("the gradient before", f"{{{side}}}")), details)
 
 
 def _tables(stored: Sequence[tuple[Stored, Stored]], tables: Sequence[Stored | None] | None) -> tuple[Any, ...] | None:
@@ -135,16 +140,16 @@ def _slacks(both: Comparison) -> list[float]:
 
 def _steps(
     stored: Sequence[tuple[Stored, Stored]],
-    before: Sequence[Stored | None],
+    starts: Sequence[Sequence[Stored | None]],
     grad: Sequence[Stored | None] | None,
     context: Context,
 ) -> Comparison | None:
     """Tables as what a step has changed in them; None where the tensors are no tables of one shape."""
     sides: tuple[list[Moved], list[Moved]] = ([], [])
-    for (a, b), start in zip(stored, before, strict=True):
-        if start is None or start.sparse or a.sparse or b.sparse or not a.shape == b.shape == start.shape:
-            return None
-        for side, x in zip(sides, (a, b), strict=True):
+    for pair, began in zip(stored, zip(*starts, strict=True), strict=True):
+        for side, x, start in zip(sides, pair, began, strict=True):
+            if start is None or start.sparse or x.sparse or not x.shape == start.shape == pair[0].shape:
+                return None
             side.append(Moved(x, start))
     named = None if grad is None else tuple(None if g is None else _named_rows(g) for g in grad)
     return Tensors(tuple(sides[0]), tuple(sides[1])).compared(context, named=named, steps=True)

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from islices import io
 from islices.arguments import check_flag, check_name, show, whole_number
+from islices.files import replacing
 from islices.registry import describe
 from islices.trajectory.folder import SUFFIXES, is_folder, step_files, write_step
 from islices.trajectory.replay import as_description
@@ -174,5 +174,5 @@ class Recorder:
             "every": self._every,
             "metadata": self._metadata,
         }
-        with io._replacing(str(self.folder / MANIFEST)) as beside:
+        with replacing(str(self.folder / MANIFEST)) as beside:
             Path(beside).write_text(json.dumps(said, indent=1) + "\n", "utf-8")

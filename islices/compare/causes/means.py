@@ -73,7 +73,9 @@ def constant(now: Comparison, interval: Interval) -> tuple[str, dict[str, Any]]:
         if round(shown) > 1 and interval.low <= round(shown) ** power <= interval.high:
             counted = "a count that a mean divides by: samples, replicas, accumulated gradients?"
             text = f"a constant factor: {what} {round(shown):,}, a whole number ({counted})"
-    return text, {"factor": c, "low": interval.low, "high": interval.high}
+    if now.steps:
+        text = f"a constant factor: {{a}} steps {c:.9g} times as far as {{b}}, as another learning rate does"
+    return text, {"factor": c, "low": interval.low, "high": interval.high, "steps": now.steps}
 
 
 FACTOR = Cause("factor", "a constant factor", 260, fit=constant, last=True)

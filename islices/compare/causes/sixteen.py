@@ -87,7 +87,7 @@ def _scales(both: Comparison, which: int, dtype: str) -> list[float]:
             lowest = int((exponent - 24 + np.log2((whole & -whole).astype(np.float64)).astype(np.int64)).min())
             if -24 - lowest > 0:
                 found.append(2.0 ** (-24 - lowest))
-    return sorted(set(found))
+    return list(dict.fromkeys(found))  # the usual ones first: of those that round alike one is told
 
 
 def _rounded(x: Array, dtype: str, scale: float) -> Array:

@@ -80,15 +80,15 @@ def _explained(x: Recipe, y: Recipe, ea: Elements, eb: Elements, steps_a: int, s
             told.append((t, bits))
     if not told or not _suffices([t for t, _ in told], x, y, ea, steps_a):
         return None
-    findings = tuple(
-        Finding(t.name, t.says(x, y), {"a": t.of(x), "b": t.of(y), "step": [_details(x), _details(y)]}) for t, _ in told
-    )
+    steps = {"step": [_details(x), _details(y)], "alike": _alike([t for t, _ in told], x, y, ea, steps_a)}
+    findings = tuple(Finding(t.name, t.says(x, y), {"a": t.of(x), "b": t.of(y), **steps}) for t, _ in told)
     return Explanation(findings, False, round(min(bits for _, bits in told) - max(x.bits, y.bits), 1))
 
 
 def _details(r: Recipe) -> dict[str, object]:
     return {
-        "optimizer": r.name, "semantics": r.semantics, "rows": r.rows, "duplicates": r.duplicates, **dict(r.hyper)
+        "optimizer": r.name, "semantics": r.semantics, "rows": r.rows, "duplicates": r.duplicates, "decay": r.decay,
+        "corrected": r.corrected, "up": r.up, **dict(r.hyper),
     }  # fmt: skip
 
 
@@ -104,6 +104,15 @@ def _bits(r: Recipe, other: Recipe, e: Elements, steps: int) -> float:
     _, first = np.unique(np.stack([e.after, e.g]), axis=1, return_index=True)
     bits = bits[first]
     return float(bits.sum()) if (bits > 0).sum() >= 2 else 0.0
+
+
+def _alike(traits: Sequence[Trait], x: Recipe, y: Recipe, e: Elements, steps: int) -> bool:
+    """Whether the other's formula makes this one's step, with all numbers of this one: to rounding, and no more."""
+    for t in traits:
+        y = t.take(y, x)
+    y = y.having(**{k: v for k, v in x.hyper if y.get(k) is not None})
+    made, instead = stepped(x, e, steps)[0], stepped(y, e, steps)[0]
+    return bool(((np.abs(made - instead) <= bound(x, e, steps, made)) | (made == instead)).all())
 
 
 def _suffices(traits: Sequence[Trait], x: Recipe, y: Recipe, e: Elements, steps: int) -> bool:
