@@ -31,7 +31,7 @@ from islices.compare.stored import Array
 
 __all__ = [
     "ANY", "ENOUGH", "MOST_SLACK", "NONE", "PRECISION", "SLACKS", "Evidence", "Factors", "Interval", "Paired", "Rows",
-    "Told", "agrees", "bounds", "factor_interval", "paired", "part_of",
+    "Told", "agrees", "bounds", "paired", "part_of",
 ]  # fmt: skip
 
 #: Bits of evidence below which nothing counts as a cause.
@@ -320,12 +320,3 @@ class Factors:
     def interval(self) -> Interval:
         """What is left; `ANY` where both sides are zeros."""
         return ANY if self._zeros or not self._yy else Interval(self._low, self._high, self._xy / self._yy)
-
-
-def factor_interval(p: Paired) -> Interval | None:
-    """The positive factors that make y into x; None where there is none, `ANY` where both sides are zeros."""
-    n = len(p.x)
-    if n > 4 * FEW and not Factors().narrow(part_of(p, np.linspace(0, n - 1, FEW).astype(np.int64))):
-        return None
-    found = Factors()
-    return found.interval if found.narrow(p) else None

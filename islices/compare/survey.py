@@ -2,7 +2,7 @@
 
 Some rows of large tensors are looked at first: what does not hold there need not be looked at everywhere.
 
-May import: `numpy`, the core, this folder below `islices.compare.search`.
+May import: `numpy`, the core below `islices.compare.search`.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def within_rounding(both: Comparison) -> bool:
     """Whether the sides agree as they are, within the bound on rounding."""
     if not all(agrees(pair, exact=False) for pair in _samples(both)):
         return False
-    rows = [(both,)] if both.whole is None else both.states()
+    rows: Iterable[States] = [(both,)] if both.whole is None else both.states()
     return all(
         (pair := paired(x, y, both.slack)) is not None and agrees(pair, exact=False)
         for states in rows for x, y in zip(states[-1].a, states[-1].b, strict=True)

@@ -5,7 +5,7 @@ Which rows are looked at is decided by what stands in them: some spread evenly, 
 most, those in one side alone, the largest and the smallest values, rows with duplicates. Numbers of the whole, such as
 norms, are computed once (`islices.compare.rows.Facts`).
 
-May import: `numpy`, the core, this folder below `islices.compare.why`.
+May import: `numpy`, the core below `islices.compare.why`.
 """
 
 from __future__ import annotations
@@ -243,11 +243,16 @@ class Tensors:
     def blocks(self, both: Comparison) -> Iterator[Comparison]:
         """Every row of both sides, block by block, compared as `both` is."""
         for cuts in self._cuts():
-            a, b = (
-                tuple(rows_between(x, *cuts.get(t, NOTHING)) for t, x in enumerate(side)) for side in (self.a, self.b)
-            )
-            before = self._before(lambda x, t, cuts=cuts: rows_between(x, *cuts.get(t, NOTHING)))  # type: ignore[misc]
-            yield Comparison(a, b, both.context, before, both.named, both.steps, both.slack, (), both.tables, cuts=cuts)
+            yield self._block(both, cuts)
+
+    def _block(self, both: Comparison, cuts: dict[int, tuple[int, int]]) -> Comparison:
+        def rows(x: Source, t: int) -> Rows:
+            return rows_between(x, *cuts.get(t, NOTHING))
+
+        a, b = (tuple(rows(x, t) for t, x in enumerate(side)) for side in (self.a, self.b))
+        return Comparison(
+            a, b, both.context, self._before(rows), both.named, both.steps, both.slack, (), both.tables, cuts=cuts
+        )  # fmt: skip
 
     def _cuts(self) -> Iterator[dict[int, tuple[int, int]]]:
         """For each block the first number of a row and the one behind the last, of each tensor that has rows in it."""

@@ -136,7 +136,7 @@ def same_values(x: Leaf, y: Leaf) -> bool:
 def _same_arrays(x: IndexedSlices, y: IndexedSlices) -> bool:
     """Whether what is stored is the same already."""
     same = x.dense_shape == y.dense_shape and x.values.dtype == y.values.dtype != np.uint16
-    return same and np.array_equal(x.indices, y.indices) and bool(np.all(bits_equal(x.values, y.values)))
+    return bool(same and np.array_equal(x.indices, y.indices) and np.all(bits_equal(x.values, y.values)))
 
 
 def norm(x: Array) -> float:
