@@ -65,6 +65,7 @@ class Recorder(keras.callbacks.Callback):  # type: ignore[misc]
     def __init__(self, folder: str | os.PathLike[str], **options: Any) -> None:
         super().__init__()
         self.recorder = Steps(folder, **options)
+        self.recorder.framework = "keras"
         self._undo: list[Callable[[], None]] = []
 
     def add(self, **positions: Any) -> None:

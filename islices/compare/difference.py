@@ -49,6 +49,8 @@ class Difference:
         The sides differ by more than that, but by no more than the arithmetic of two models may: by this part of a
         tensor's largest |value|.
     notes : tuple of str
+    framework : str
+        The second side's, which has to be mended; "" where its arrays say it.
     """
 
     equal: bool
@@ -60,6 +62,7 @@ class Difference:
     rounding: bool = False
     arithmetic: float | None = None
     notes: tuple[str, ...] = ()
+    framework: str = ""
 
     def __str__(self) -> str:
         return report(self)
@@ -205,7 +208,8 @@ def compare_steps(
         if before is None or gradient is None:
             raise ValueError(f"{side}: got a Step without before or gradient; accepted is one with both")
         state, after = (_states_like(getattr(x, n), both.pairs, f"{side}.{n}") for n in ("state", "state_after"))
-        sides.append(Given(before, gradient, state, after))
+        said = x.optimizer or {}
+        sides.append(Given(before, gradient, state, after, (said.get("semantics", ""), said.get("rows", ""))))
     return _compared(both, called, _context(called, None, padding_idx), Also(), sides)
 
 

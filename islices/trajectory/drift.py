@@ -13,6 +13,7 @@ computed from the same numbers: allowed are `ROUNDINGS` + k eps of the tensor's 
 and the rounding of the table itself. Where it is not, the two steps began with gradients and states that are a relative
 r apart in this element: twice that, of the tensor's largest movement, is allowed besides. An element whose gradient has
 cancelled has an r near 1: nothing is asked of it, for adagrad and adam take full steps in the direction of rounding.
+A row that a gradient names m times is a sum, which frameworks round in orders of their own: `summed` says by how much.
 
 May import: `numpy`, the core below `islices.io`, `islices.compare.evidence`, `islices.compare.stored`,
 `islices.trajectory.steps`.
@@ -34,7 +35,7 @@ from islices.trajectory.steps import Leaf, Leaves
 
 __all__ = [
     "ARITHMETIC", "FLOOR", "GROWTH", "MOST", "ROUNDINGS", "Beside", "apart", "beside", "blocks", "distances", "eps_of",
-    "norm", "relative", "same_values",
+    "norm", "relative", "same_values", "summed",
 ]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
@@ -154,6 +155,27 @@ def relative(pair: Beside) -> Array:
         found = away / np.maximum(np.abs(pair.x), np.abs(pair.y))
     out: Array = np.where(away > 0, np.nan_to_num(found, nan=1.0, posinf=1.0), 0.0)
     return out
+
+
+def summed(x: Leaf) -> tuple[Array, Array] | None:
+    """(rows, for each element how far two orders of summation may be apart, relatively); None without duplicates.
+
+    The bound on m terms is (m - 1) eps times the sum of their sizes, over the size of their sum.
+    """
+    if isinstance(x, np.ndarray) or x.coalesced:
+        return None
+    s = read(x, "", "")
+    if not s.has_duplicates:
+        return None
+    many = np.flatnonzero(s.counts > 1)
+    place = np.searchsorted(s.ids, s.slot_ids)
+    some = np.flatnonzero(s.counts[place] > 1)
+    sizes = np.zeros((len(s.ids), *s.row_shape))
+    np.add.at(sizes, place[some], np.abs(wide(s.slots[some])))
+    counts = s.counts[many].reshape(-1, *([1] * len(s.row_shape)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = (counts - 1) * eps_of(s.dtype) * sizes[many] / np.abs(wide(s.values[many]))
+    return s.ids[many], np.minimum(np.where(sizes[many] > 0, np.nan_to_num(found, nan=0.0, posinf=1.0), 0.0), 1.0)
 
 
 def distances(a: Leaves, b: Leaves) -> dict[str, tuple[float, float, float]]:

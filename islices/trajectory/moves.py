@@ -14,7 +14,7 @@ import numpy as np
 
 from islices.compare.stored import bits_equal, contained, wide
 from islices.dtypes import dtype_name
-from islices.trajectory.drift import MOST, ROUNDINGS, Beside, apart, beside, blocks, eps_of, norm, relative
+from islices.trajectory.drift import MOST, ROUNDINGS, Beside, apart, beside, blocks, eps_of, norm, relative, summed
 from islices.trajectory.replay import OWN_MEANING, Replay, array_name, optimizer_from
 from islices.trajectory.steps import Leaves, Step, rows_named
 from islices.trajectory.verdict import Found
@@ -65,6 +65,7 @@ class Moves:
         self.reach: dict[str, float] = {}
         self.history: dict[str, Relative] = {}
         self.away: dict[str, Relative | None] = {}
+        self.sums: dict[str, Relative] = {}
         self.notes: list[str] = []
         self.count = 0
 
@@ -93,6 +94,7 @@ class Moves:
 
     # ------------------------------------------------------------------ tables
     def _table(self, name: str, steps: Steps, before: Pair, after: Pair) -> Found:
+        self._sum(name, steps, before[0].shape)
         expected = self.expected[name] = self._expect(name, steps, before, after)
         unlike = _rows_differ(before[0], after[0]) | _rows_differ(before[1], after[1])
         for one in expected:
@@ -112,6 +114,7 @@ class Moves:
             w, v, w_after, v_after = (x[rows[part]].astype(np.float64) for x in (*before, *after))
             size = np.maximum.reduce([np.abs(x) for x in (w, v, w_after, v_after)])
             rounding = 2 * eps * size + (ROUNDINGS + self.count) * eps * reach
+            by_order = rounding + 2 * reach * self._order(name, rows[part], w.shape)
             allowed = rounding + np.abs(w - v)
             if r is not None:
                 worst.add(w_after - w, v_after - v, allowed + 2 * reach * r.at(rows[part]).reshape(w.shape))
@@ -119,11 +122,30 @@ class Moves:
                 away, way = math.hypot(away, norm((w_after - w) - (v_after - v))), math.hypot(way, norm(w_after - w))
                 bound = math.hypot(bound, norm(allowed))
             for one, found in zip(expected, replayed, strict=True):
-                found.add(one.table[rows[part]].astype(np.float64), (w_after, v_after)[one.side], rounding)
+                found.add(one.table[rows[part]].astype(np.float64), (w_after, v_after)[one.side], by_order)
         if r is None and not expected:
             return Found(away / (way or 1.0), MOST + bound / (way or 1.0), name)
         whole = worst.found if r is not None else Found(0.0, 0.0, name)
         return max([whole, *(x.found for x in replayed)], key=lambda found: found.share)
+
+    def _sum(self, name: str, steps: Steps, shape: tuple[int, ...]) -> None:
+        """What the order of summation of duplicates may do to each element; of all steps so far without states."""
+        kept = None if all(_arrays(s.get("state"), name) for s in steps) else self.sums.get(name)
+        for s in steps:
+            gradient = rows_named(s).get(name)
+            found = None if gradient is None else summed(gradient)
+            if found is not None and len(found[0]) and found[0][-1] < shape[0]:
+                here = Relative(shape[0], math.prod(shape[1:]))
+                here.keep(*found)
+                kept = here.with_history(kept)
+        self.sums.pop(name, None)
+        if kept is not None:
+            self.sums[name] = kept
+
+    def _order(self, name: str, rows: Array, shape: tuple[int, ...]) -> Array | float:
+        """What `_sum` found of some rows, ascending, in that shape."""
+        sums = self.sums.get(name)
+        return 0.0 if sums is None else sums.at(rows).reshape(shape)
 
     def _relative(self, name: str, steps: Steps, shape: tuple[int, ...]) -> Relative | None:
         """How far gradients and states are apart, relatively, element by element; None without gradients.
@@ -137,8 +159,11 @@ class Moves:
         x, y = (side.get(name) for side in gradients)
         pairs = None if x is None or y is None else beside(x, y)
         here = Relative(shape[0], width)
+        sums = self.sums.get(name)
         for pair in pairs or ():
-            here.keep(pair.ids, relative(pair))
+            found = relative(pair).reshape(len(pair.ids), width)
+            here.keep(pair.ids, found if sums is None else found + sums.at(pair.ids))
+        here = here.with_history(sums)
         states = [_arrays(s.get("state"), name) for s in steps]
         common = [key for key in states[0] if key in states[1] and key != "step"]
         if not common:
@@ -165,7 +190,7 @@ class Moves:
             own, other = results[side], results[1 - side]
             if own is None or other is None:
                 continue
-            if not self._is_own(own[0], before[side], after[side]):
+            if not self._is_own(name, own[0], before[side], after[side]):
                 self._drop(name, side, "does not give that side's own step")
                 continue
             chosen.append(Expected(1 - side, other[0], other[1]))
@@ -205,7 +230,7 @@ class Moves:
         fresh = step.number == 1
         return formula.replays[k].step(table, gradient, recorded, fresh=fresh, own=k == side)
 
-    def _is_own(self, should: Array, before: Array, after: Array) -> bool:
+    def _is_own(self, name: str, should: Array, before: Array, after: Array) -> bool:
         rows = np.flatnonzero(_rows_differ(should, after) | _rows_differ(before, after))
         eps, reach = eps_of(dtype_name(after.dtype)), 0.0
         for part in blocks(len(rows), after.shape[1:]):
@@ -213,6 +238,7 @@ class Moves:
         for part in blocks(len(rows), after.shape[1:]):
             x, y, w = (side[rows[part]].astype(np.float64) for side in (should, after, before))
             allowed = 2 * eps * np.maximum(np.abs(y), np.abs(w)) + (ROUNDINGS + self.count) * eps * reach
+            allowed += 2 * reach * self._order(name, rows[part], w.shape)
             if not (np.abs(x - y) <= allowed).all():
                 return False
         return True
@@ -241,20 +267,20 @@ class Moves:
                 continue
             found += self._array(label, (x, y), [side.get(key) for side in before], [
                 (one.side, one.state[key]) for one in expected if key in one.state
-            ], self.away.get(name))  # fmt: skip
+            ], self.away.get(name), self.sums.get(name))  # fmt: skip
         return max(found, key=lambda x: x.share, default=None)
 
     def _array(
-        self, label: str, after: Pair, before: list[Any], expected: list[tuple[int, Any]], r: Relative | None
+        self, label: str, after: Pair, before: list[Any], expected: list[tuple[int, Any]], r: Relative | None,
+        sums: Relative | None,
     ) -> list[Found]:
         """One array of a state; before: None where it is not known, for zeros."""
         x, y = after
         eps = max(eps_of(dtype_name(side.dtype)) for side in after)
         width = max(1, x.size // max(1, len(np.atleast_1d(x))))
-        if r is not None and x.size in (r.rows, r.rows * r.width):
-            width = max(1, x.size // max(1, r.rows))
-        elif r is not None:
-            r = None
+        r, sums = (k if k is not None and x.size in (k.rows, k.rows * k.width) else None for k in (r, sums))
+        if (known := r or sums) is not None:
+            width = max(1, x.size // max(1, known.rows))
         x, y = (side.reshape(-1, width) for side in after)
         w, v = (None if side is None else np.asarray(side).reshape(-1, width) for side in before)
         should = [(side, np.asarray(given).reshape(-1, width)) for side, given in expected]
@@ -275,12 +301,11 @@ class Moves:
             old = [np.zeros_like(p) if side is None else side[at].astype(np.float64) for side in (w, v)]
             size = np.maximum.reduce([np.abs(side) for side in (p, q, *old)])
             rounding = (ROUNDINGS + self.count) * eps * size + ROUNDINGS * eps * moved
+            by_order = rounding if sums is None else rounding + 2 * top * sums.of_width(at, width)
             for (side, given), seen in zip(should, replayed, strict=True):
-                seen.add(given[at].astype(np.float64), (p, q)[side], rounding)
+                seen.add(given[at].astype(np.float64), (p, q)[side], by_order)
             if r is not None:
-                away = r.at(at)
-                away = away.max(axis=1, keepdims=True, initial=0.0) if width == 1 else away
-                worst.add(p, q, rounding + np.abs(old[0] - old[1]) + 2 * away * top)
+                worst.add(p, q, rounding + np.abs(old[0] - old[1]) + 2 * top * r.of_width(at, width))
         return [seen.found for seen in (*replayed, *([worst] if r is not None else []))]
 
     def _one_semantics(self, name: str) -> bool:
@@ -333,6 +358,11 @@ class Relative:
         for x, y in self.states:
             out = np.maximum(out, relative(Beside(rows, wide(x[rows]), wide(y[rows]), 0.0)))
         return out
+
+    def of_width(self, rows: Array, width: int) -> Array:
+        """`at`, the largest of each row where an array has one number a row."""
+        found = self.at(rows)
+        return found.max(axis=1, keepdims=True, initial=0.0) if width == 1 else found
 
 
 class Worst:

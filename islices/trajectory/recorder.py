@@ -68,6 +68,9 @@ class Recorder:
     True
     """
 
+    #: The framework that is recorded, for the lines that mend it; "" where it is not known.
+    framework: str = ""
+
     def __init__(
         self,
         folder: str | os.PathLike[str],
@@ -157,7 +160,7 @@ class Recorder:
         if not self.wanted:
             self._count += 1
             return
-        step = Step(self._count + 1, self._pending, self._optimizers)
+        step = Step(self._count + 1, self._pending, self._optimizers, self.framework)
         if self._count and self._every > 1:
             self._last = {}  # what lies between is not known
         self._last = write_step(self.folder, self._suffix, step, self._last, self._metadata)

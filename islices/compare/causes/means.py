@@ -72,6 +72,8 @@ def constant(now: Comparison, interval: Interval) -> tuple[str, dict[str, Any]]:
     for shown, power, what in ((c, 1, "{a} is {b} times"), (1 / c, -1, "{b} is {a} times")):
         if round(shown) > 1 and interval.low <= round(shown) ** power <= interval.high:
             counted = "a count that a mean divides by: samples, replicas, accumulated gradients?"
+            if round(shown) == 2:
+                counted = f"the half of a squared loss, or {counted}"
             text = f"a constant factor: {what} {round(shown):,}, a whole number ({counted})"
     if now.steps:
         text = f"a constant factor: {{a}} steps {c:.9g} times as far as {{b}}, as another learning rate does"

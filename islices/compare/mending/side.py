@@ -8,11 +8,13 @@ __all__ = ["Port"]
 
 
 class Port(NamedTuple):
-    """framework: by its backend's name. form: "sparse" or "dense". dtype: of its tensors."""
+    """framework: by its backend's name. form: "sparse" or "dense". dtype: of its tensors. front: "torch", "keras",
+    "jax" or "mxnet" where its steps were recorded there, "" where its arrays alone are known."""
 
     framework: str
     form: str
     dtype: str
+    front: str = ""
 
     @property
     def sparse(self) -> bool:

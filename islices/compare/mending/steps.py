@@ -8,6 +8,7 @@ from typing import Any
 from islices.compare.explanation import Finding
 from islices.compare.mending.side import Port
 from islices.optim.frameworks import SPELLED
+from islices.optim.record import RECORDS
 
 __all__ = ["line_of_step"]
 
@@ -26,6 +27,14 @@ MAKERS: Mapping[str, tuple[str, str, str]] = {
     "jax": ("optax", "optax.{name}({numbers})", "decoupled"),
     "mxnet": ("mxnet", "mx.optimizer.{name}({numbers})", "coupled"),
 }
+#: The front of a framework ("" without one) -> an optimizer of islices in its idiom; optax passes updates on, which
+#: duplicates that are squared one by one are none.
+FRONTS = {
+    "": "islices.optim.{name}({numbers})",
+    "torch": "islices.backends.torch.optim.{title}(parameters, {numbers})",
+    "keras": "islices.backends.keras.Stepped(islices.optim.{name}({numbers}))",
+    "jax": "islices.backends.jax.optax.from_optim(islices.optim.{name}({numbers}))",
+}
 #: What classes are called; of torch's Adam for rows that a gradient names there is one of its own.
 CLASSES = {
     "sgd": "SGD", "adam": "Adam", "adagrad": "Adagrad", "rmsprop": "RMSprop", "adamax": "Adamax", "nadam": "Nadam",
@@ -42,7 +51,7 @@ def line_of_step(causes: Sequence[Finding], port: Port) -> str:
         return line
     if wanted["duplicates"] == "last" or not wanted["corrected"]:  # no optimizer of islices is like that
         return ""
-    return _by_islices(wanted)
+    return _by_islices(wanted, port.front)
 
 
 def _in_the_framework(
@@ -89,7 +98,7 @@ def _numbers(hyper: Mapping[str, Any], causes: Sequence[Finding]) -> Iterator[tu
         yield name, f"{value}" if isinstance(value, bool) else f"{float(value):.6g}"
 
 
-def _by_islices(wanted: Mapping[str, Any]) -> str:
+def _by_islices(wanted: Mapping[str, Any], front: str) -> str:
     """islices' optimizer, which steps as the other side does."""
     name = wanted["optimizer"]
     if wanted["decay"] == "decoupled" and name == "adam" and wanted["semantics"] != "keras":
@@ -102,4 +111,11 @@ def _by_islices(wanted: Mapping[str, Any]) -> str:
         given["duplicates"] = "'raw'"
     if wanted["up"]:
         given["maximize"] = "True"
-    return f"optimizer = islices.optim.{name}({', '.join(f'{k}={v}' for k, v in given.items())})"
+    if front == "torch":
+        given = {SPELLED["torch"].get(k, k): v for k, v in given.items()}
+        if any("betas" in k for k in given):
+            given = {k: v for k, v in given.items() if "betas" not in k}
+            given["betas"] = f"({wanted['beta1']:g}, {wanted['beta2']:g})"
+    line = FRONTS.get("" if front == "jax" and wanted["duplicates"] == "raw" else front, FRONTS[""])
+    numbers = ", ".join(f"{k}={v}" for k, v in given.items())
+    return "optimizer = " + line.format(name=name, title=RECORDS[name].title, numbers=numbers)

@@ -32,10 +32,11 @@ TOLD = 3
 
 
 class Side(NamedTuple):
-    """The steps of all tensors of a side, and how many were taken before."""
+    """The steps of all tensors of a side, how many were taken before, and what semantics and rows are said of them."""
 
     tensors: Sequence[Taken]
     steps: int
+    said: tuple[str, str] = ("", "")
 
 
 def explain_sides(a: Side, b: Side) -> tuple[Explanation, ...]:
@@ -54,7 +55,7 @@ def explain_sides(a: Side, b: Side) -> tuple[Explanation, ...]:
         e = _explained(x, y, ea, eb, a.steps, b.steps)
         if e is None or any(e.names == other.names for other in told):
             continue
-        if not (confirmed(x, *a) and confirmed(y, *b)):
+        if not (confirmed(x, a.tensors, a.steps) and confirmed(y, b.tensors, b.steps)):
             continue
         least = min(least, distance)
         told.append(e)

@@ -25,11 +25,13 @@ class Given:
     grad: Sequence[Stored | None]
     state: Sequence[Any]
     state_after: Sequence[Any] = ()
+    said: tuple[str, str] = ("", "")  # semantics and rows of what is said to have stepped
 
     def some(self, told: Sequence[int]) -> Given:
         """Of some tensors."""
-        parts = (self.before, self.grad, self.state, self.state_after)
-        return Given(*([x[k] for k in told] if x else [] for x in parts))
+        before, grad = [self.before[k] for k in told], [self.grad[k] for k in told]
+        state, after = ([x[k] for k in told] if x else [] for x in (self.state, self.state_after))
+        return Given(before, grad, state, after, self.said)
 
 
 def steps_differ(stored: Sequence[tuple[Stored, Stored]], given: Sequence[Given]) -> tuple[Explanation, ...]:
@@ -61,7 +63,7 @@ def _side(after: Sequence[Stored], given: Given) -> Side | None:
             return None
         counts.add(count or 0)
         tensors.append(Taken(before, x, by_row, arrays, arrays_after))
-    return Side(tensors, counts.pop()) if len(counts) == 1 else None
+    return Side(tensors, counts.pop(), given.said) if len(counts) == 1 else None
 
 
 def moved_elsewhere(after: Sequence[Stored], given: Given) -> int:
