@@ -3,7 +3,7 @@
 The first side is taken for what was meant, the second for the port: a line makes the second as the first is. Where a
 framework has no such line of its own, it is islices'. Lines speak of `grads`, a dict of the gradients by name, of
 `grad`, one of them, and of `table`, `ids`, `rows`, `loss`, `parameters` and `optimizer` as programs call them; what
-stands between backticks is to be taken out. May import: `islices.compare`, `islices.optim`, the core.
+stands between backticks is to be taken out. May import: `islices.compare`.
 """
 
 from __future__ import annotations

@@ -46,9 +46,11 @@ def line_of_step(causes: Sequence[Finding], port: Port) -> str:
     if not causes:
         return ""
     wanted, own = causes[0].details["step"]
-    alike = causes[0].details["alike"] and all(c.name in HYPER for c in causes)
-    if alike and (line := _in_the_framework(causes, wanted, own, port)):
-        return line
+    if all(c.name in HYPER for c in causes):
+        if not causes[0].details["alike"]:  # numbers stand for a formula that differs besides: they do not mend it
+            return ""
+        if line := _in_the_framework(causes, wanted, own, port):
+            return line
     if wanted["duplicates"] == "last" or not wanted["corrected"]:  # no optimizer of islices is like that
         return ""
     return _by_islices(wanted, port.front)
