@@ -1,0 +1,19 @@
+"""The side that has to change."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["Port"]
+
+
+class Port(NamedTuple):
+    """framework: by its backend's name. form: "sparse" or "dense". dtype: of its tensors."""
+
+    framework: str
+    form: str
+    dtype: str
+
+    @property
+    def sparse(self) -> bool:
+        return self.form == "sparse"
