@@ -271,7 +271,12 @@ class Moves:
         return max(found, key=lambda x: x.share, default=None)
 
     def _array(
-        self, label: str, after: Pair, before: list[Any], expected: list[tuple[int, Any]], r: Relative | None,
+        self,
+        label: str,
+        after: Pair,
+        before: list[Any],
+        expected: list[tuple[int, Any]],
+        r: Relative | None,
         sums: Relative | None,
     ) -> list[Found]:
         """One array of a state; before: None where it is not known, for zeros."""

@@ -68,11 +68,17 @@ def _in_the_framework(
     if wanted["decay"] not in ("", kind) and name not in ("AdamW", "adamw"):
         return None
     numbers = dict(_numbers({**own, "weight_decay": 0.0, **wanted}, causes))
-    spelled = {SPELLED[semantics].get(k, k): v for k, v in numbers.items()}
-    if port.framework == "torch" and any("betas" in k for k in spelled):
-        spelled["betas"] = tuple(float(f"{wanted[k]:.6g}") for k in ("beta1", "beta2"))
-    shown = ", ".join(f"{k}={v}" for k, v in spelled.items() if "[" not in k)
+    shown = _spelled(numbers, semantics, wanted)
     return "optimizer = " + template.format(name=name, numbers=shown)
+
+
+def _spelled(numbers: Mapping[str, str], semantics: str, wanted: Mapping[str, Any]) -> str:
+    """Arguments by the names of a framework, whose betas may be one."""
+    spelled = {SPELLED.get(semantics, {}).get(k, k): v for k, v in numbers.items()}
+    if any("[" in k for k in spelled):
+        spelled = {k: v for k, v in spelled.items() if "[" not in k}
+        spelled["betas"] = f"({wanted['beta1']:.6g}, {wanted['beta2']:.6g})"
+    return ", ".join(f"{k}={v}" for k, v in spelled.items())
 
 
 def _class(own: Mapping[str, Any], wanted: Mapping[str, Any], framework: str) -> str | None:
@@ -113,11 +119,6 @@ def _by_islices(wanted: Mapping[str, Any], front: str) -> str:
         given["duplicates"] = "'raw'"
     if wanted["up"]:
         given["maximize"] = "True"
-    if front == "torch":
-        given = {SPELLED["torch"].get(k, k): v for k, v in given.items()}
-        if any("betas" in k for k in given):
-            given = {k: v for k, v in given.items() if "betas" not in k}
-            given["betas"] = f"({wanted['beta1']:g}, {wanted['beta2']:g})"
     line = FRONTS.get("" if front == "jax" and wanted["duplicates"] == "raw" else front, FRONTS[""])
-    numbers = ", ".join(f"{k}={v}" for k, v in given.items())
+    numbers = _spelled(given, front if front == "torch" else "", wanted)
     return "optimizer = " + line.format(name=name, title=RECORDS[name].title, numbers=numbers)

@@ -74,7 +74,8 @@ def moved_elsewhere(after: Sequence[Stored], given: Given) -> int:
             continue
         if x.shape != before.shape or x.dtype != before.dtype or grad.row_shape != x.row_shape:
             continue
-        moved = ~bits_equal(x.values, before.values).reshape(len(x.values), math.prod(x.row_shape)).all(axis=1)
+        same = bits_equal(x.values, before.values).reshape(len(x.values), math.prod(x.row_shape))
+        moved = np.logical_not(np.all(same, axis=1))
         named = grad.ids if grad.sparse else grad.ids[nonzero_rows(grad.values)]
         moved[named[named < len(moved)]] = False
         count += int(moved.sum())
