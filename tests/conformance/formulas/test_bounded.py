@@ -320,8 +320,11 @@ class HullNumbers(BoundedNumbers):
     def sqrt(self, x: Any, *, positive: bool = True) -> Any:
         return np.frompyfunc(lambda a: a.root(), 1, 1)(x)
 
+    def shared(self, factor: Any, total: Any) -> Any:
+        return factor * total
+
     def off_by(self, x: Any, count: int) -> Any:
-        return np.frompyfunc(lambda a: Hull.rounded(a.closed(), count), 1, 1)(x)
+        return np.frompyfunc(lambda a: a if a.zero() else Hull.rounded(a.closed(), count), 1, 1)(x)
 
 
 @pytest.mark.parametrize(
