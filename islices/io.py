@@ -7,19 +7,14 @@ digest, so that nothing a file holds can change unnoticed. The parts are in `isl
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
-import re
-import secrets
-import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from islices.arguments import check_flag, show
+from islices.arguments import check_flag
 from islices.backend import Backend
-from islices.files import CONTAINERS, Archive, Container, Contents, Dense, Giver, named, read_manifest
-from islices.registry import describe, get_backend
+from islices.files import Contents, Giver, check_metadata, container_of, flat, named, opened, read_manifest, replacing
+from islices.registry import get_backend
 from islices.trees import flatten, rebuild
 
 __all__ = ["Header", "load", "read_header", "read_metadata", "save"]
@@ -73,111 +68,14 @@ def save(path: str | os.PathLike[str], tree: Any, *, metadata: Mapping[str, str]
     IndexedSlices(n=2, dense_shape=(1000000000, 3), float32, int64, numpy)
     ['bias', 'embedding.indices', 'embedding.values', 'islices.json', 'islices.sha256']
     """
-    path, container = _container(path)
-    remarks = _check_metadata(metadata)
+    path, container = container_of(path)
+    remarks = check_metadata(metadata)
     contents = Contents(tree)
-    with named(path), _replacing(path) as beside:
+    with named(path), replacing(path) as beside:
         container.write(beside, contents.arrays, lambda digests: contents.texts(digests, remarks))
 
 
-def _container(path: Any) -> tuple[str, Container]:
-    try:
-        name = os.fsdecode(path)
-    except TypeError:
-        raise TypeError(f"path: got {describe(path)}; accepted is a str or a path") from None
-    if "\0" in name:
-        raise ValueError(f"path: got {show(name)}; accepted are names without NUL")
-    container = CONTAINERS.get(os.path.splitext(name)[1].lower())
-    if container is None:
-        raise ValueError(f"path: got {show(name)}; accepted are names that end in {' or '.join(CONTAINERS)}")
-    return name, container
-
-
-def _check_metadata(metadata: Any) -> dict[str, str]:
-    if metadata is None:
-        return {}
-    if not isinstance(metadata, Mapping):
-        raise TypeError(f"metadata: got {describe(metadata)}; accepted is a mapping of str to str")
-    found = dict(metadata)
-    for key, value in found.items():
-        if not isinstance(key, str) or not isinstance(value, str):
-            raise TypeError(f"metadata: got {describe(key)}: {describe(value)}; accepted are str and str")
-        if key.startswith("islices."):
-            raise ValueError(f"metadata: got the name {show(key)}; those beginning with 'islices.' are reserved")
-        if re.search("[\ud800-\udfff]", key + value):
-            raise ValueError(f"metadata: got {show(key)}: {show(value)}; accepted is text that UTF-8 can hold")
-    return found
-
-
-@contextlib.contextmanager
-def _replacing(path: str) -> Iterator[str]:
-    """The path of an empty file to write, which takes another's place, and its permissions, once it is on the disk."""
-    target = os.path.realpath(path)  # a link stays, as it would for open
-    mode = _mode_of(target)
-    folder = os.path.dirname(target)
-    beside = os.path.join(folder, f".islices-{secrets.token_hex(8)}.tmp")
-    try:
-        with open(beside, "xb") as made:
-            mode = stat.S_IMODE(os.fstat(made.fileno()).st_mode) if mode is None else mode
-        yield beside
-        with open(beside, "rb+") as written:
-            os.chmod(beside, mode)
-            os.fsync(written.fileno())
-        os.replace(beside, target)
-    except BaseException as error:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(beside)
-        if isinstance(error, OSError) and error.filename == beside:
-            error.filename = path
-        raise
-    _sync_folder(folder)
-
-
-def _mode_of(target: str) -> int | None:
-    """The permissions of the file that is there, if it may be written as open would; None if there is none."""
-    try:
-        mode = os.stat(target).st_mode
-    except FileNotFoundError:
-        return None
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), target)
-    if not stat.S_ISREG(mode):
-        raise ValueError("what is there is no regular file, and is not replaced")
-    if not os.access(target, os.W_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), target)
-    return stat.S_IMODE(mode)
-
-
-def _sync_folder(folder: str) -> None:
-    """The rename on the disk too, where the system lets folders be synced."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
 # ---------------------------------------------------------------------- load
-@contextlib.contextmanager
-def _opened(path: Any, foreign: bool) -> Iterator[Archive]:
-    name, container = _container(path)
-    with open(name, "rb", buffering=0, opener=_without_waiting) as file, named(name):
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise ValueError("it is no regular file")
-        archive = container.open(name, file, status.st_size)
-        if not foreign and not any(text.startswith("islices.") for text in archive.texts):
-            raise ValueError(
-                "it is no file that islices.save wrote; load(path, foreign=True) takes any, as a dict of dense arrays"
-            )
-        yield archive
-
-
-def _without_waiting(name: str, flags: int) -> int:
-    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe is refused, not waited for
-
-
 def load(path: str | os.PathLike[str], *, backend: str | Backend = "numpy", foreign: bool = False) -> Any:
     """Read a file that `save` wrote, into any framework.
 
@@ -222,17 +120,12 @@ def load(path: str | os.PathLike[str], *, backend: str | Backend = "numpy", fore
     """
     target = get_backend(backend)
     foreign = check_flag(foreign, "foreign")
-    with _opened(path, foreign) as archive:
+    with opened(path, foreign) as archive:
         manifest = read_manifest(archive)
-        tree = _flat(archive) if manifest is None else manifest.tree
+        tree = flat(archive) if manifest is None else manifest.tree
         leaves = flatten(tree)
         give = Giver(target, archive, set().union(*(leaf.dtypes() for leaf in leaves if leaf is not None)))
         return rebuild(tree, iter([None if leaf is None else leaf.load(give) for leaf in leaves]))
-
-
-def _flat(archive: Archive) -> dict[str, Dense]:
-    """What somebody else's file holds."""
-    return {name: Dense(array, array.dtype, None) for name, array in archive.arrays.items()}
 
 
 def read_header(path: str | os.PathLike[str], *, foreign: bool = False) -> Header:
@@ -263,9 +156,9 @@ def read_header(path: str | os.PathLike[str], *, foreign: bool = False) -> Heade
     ...     islices.io.read_header(path)
     Header(metadata={'epoch': '7'}, arrays={'w': ('float64', (2, 3))}, own=True)
     """
-    with _opened(path, check_flag(foreign, "foreign")) as archive:
+    with opened(path, check_flag(foreign, "foreign")) as archive:
         manifest = read_manifest(archive)
-        held = _flat(archive) if manifest is None else manifest.held
+        held = flat(archive) if manifest is None else manifest.held
         metadata = archive.texts if manifest is None else manifest.metadata
         return Header(metadata, {name: (leaf.dtype, leaf.shape) for name, leaf in held.items()}, manifest is not None)
 

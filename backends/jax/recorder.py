@@ -53,6 +53,8 @@ class Recorder(Steps):
     2
     """
 
+    framework = "jax"
+
     def add(self, **positions: Any) -> None:
         """Note a part of the step under way, traced or not: see `islices.Recorder.add`.
 

@@ -48,7 +48,7 @@ class Recorder(Steps):
     -----
     A step is what ``trainer.step`` or ``trainer.update`` takes. Gradients are those of the first context, divided by
     the batch size as the optimizer takes them. ``recorder.add(batch=..., outputs=..., loss=...)`` notes the rest, and
-    ``gradients=`` what they were before `mxnet.gluon.utils.clip_global_norm`, which changes them in place. SPEC
+    `before_clipping` what they were before `mxnet.gluon.utils.clip_global_norm`, which changes them in place. SPEC
     clause 23.
 
     Examples
@@ -69,6 +69,8 @@ class Recorder(Steps):
     >>> found.same_bits, sorted(found.steps[0].positions)
     (1, ['gradients', 'start', 'state', 'step'])
     """
+
+    framework = "mxnet"
 
     def __init__(self, folder: str | os.PathLike[str], trainer: Any, **options: Any) -> None:
         if not isinstance(trainer, mx.gluon.Trainer):
@@ -93,6 +95,17 @@ class Recorder(Steps):
         trainer, method = self._trainer, getattr(self._trainer, name)
         setattr(trainer, name, lambda *args, **kwargs: around(method, *args, **kwargs))
         self._undo.append(lambda: delattr(trainer, name))
+
+    def before_clipping(self, batch_size: float) -> None:
+        """Note the gradients as backward left them: to be called before `mxnet.gluon.utils.clip_global_norm`.
+
+        Parameters
+        ----------
+        batch_size : float
+            What ``trainer.step`` is given, which divides by it.
+        """
+        if self.wanted:
+            self.add(gradients=self._gradients(self._trainer._scale / batch_size))
 
     # ------------------------------------------------------------------ around the trainer's methods
     def _clip(self, method: Any, limit: float, *args: Any) -> None:

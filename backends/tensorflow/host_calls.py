@@ -83,6 +83,11 @@ def _if_here(call: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
         return tf.cond(here, call, by_operations)
 
 
+def _pure(callback: Callable[..., Any], arrays: Sequence[Array], dtypes: Any) -> Any:
+    """A call on tensors that only computes: TensorFlow may run it beside others, or not where nobody reads it."""
+    return tf.numpy_function(callback, arrays, dtypes, stateful=False)
+
+
 # ---------------------------------------------------------------------- sums of rows
 def sum_rows(
     values: Array,
@@ -97,7 +102,7 @@ def sum_rows(
 
     def compute(values: Array, indices: Array) -> tuple[Array, Array]:
         def call() -> list[Array]:
-            return tf.numpy_function(callback, [values, indices], [values.dtype, indices.dtype])  # type: ignore[no-any-return]
+            return _pure(callback, [values, indices], [values.dtype, indices.dtype])  # type: ignore[no-any-return]
 
         sums, ids = _if_here(call, lambda: list(otherwise(values, indices)))
         sums.set_shape((None, *values.shape[1:]))
@@ -160,25 +165,28 @@ def _grouped(slots: Slots) -> list[Array]:
         arrays = [slots.indices, *([] if slots.positions is None else [slots.positions])]
         dtypes = [tf.int64, slots.indices.dtype, tf.int64, tf.int64]
         callback = partial(_groups_and_number, slots.rows)
-        known[key] = _if_here(
-            lambda: tf.numpy_function(callback, arrays, dtypes), lambda: [tf.zeros((0,), t) for t in dtypes]
-        )
+        known[key] = _if_here(lambda: _pure(callback, arrays, dtypes), lambda: [tf.zeros((0,), t) for t in dtypes])
     return list(known[key])
 
 
 def _groups_and_number(rows: int | None, indices: Host, *positions: Host) -> tuple[Host, ...]:
-    """(order, ids, starts, number): number holds how many values there are, or nothing where positions name them."""
-    number = np.array([] if positions else [len(indices)], np.int64)
+    """(order, ids, starts, number): number holds how many values there are; where positions name them, the least of
+    these and one more than the greatest."""
     order, ids, starts = _groups(indices, rows, *positions)
-    return order.view(np.int64), ids, starts.view(np.int64), number
+    order, number = order.view(np.int64), [len(indices)]
+    if positions:
+        least, greatest, _ = _compiled().bounds(order) if len(order) else (0, -1, True)
+        number = [least, greatest + 1]
+    return order, ids, starts.view(np.int64), np.array(number, np.int64)
 
 
 def _of_values(values: Host, order: Host, ids: Host, starts: Host, number: Host) -> tuple[Host, Host, Host]:
     """Groups as kernels take them; ValueError where they are of other values."""
-    if len(number):
-        _check_lengths(number[0], len(values))
-    elif _within(order, len(values)) is not None:
-        raise ValueError(f"positions: got some beyond {len(values)} values; accepted is 0 <= position < {len(values)}")
+    n = len(values)
+    if len(number) == 1:
+        _check_lengths(number[0], n)
+    elif number[0] < 0 or number[1] > n:
+        raise ValueError(f"positions: got some beyond {n} values; accepted is 0 <= position < {n}")
     return order.view(np.uint64), ids, starts.view(np.uint64)
 
 
@@ -204,7 +212,7 @@ def bags(table: Array, members: Sequence[Array], keep: Array | None, otherwise: 
         call = partial(tf.py_function, read, [place, *given], table.dtype)
     else:
         place = table
-        call = partial(tf.numpy_function, _bags, [table, *given], table.dtype)
+        call = partial(_pure, _bags, [table, *given], table.dtype)
     found = _if_here(call, lambda: otherwise(table, *given))
     found.set_shape((given[2].shape[0], *table.shape[1:]))
 
@@ -249,7 +257,7 @@ def norm(leaves: Sequence[Slots], ord: int, otherwise: Callable[[Sequence[Slots]
     for leaf in leaves:
         arrays += [leaf.values] if leaf.indices is None else [leaf.values, *_grouped(leaf)]
     callback = partial(_norm, sparse=[leaf.indices is not None for leaf in leaves], ord=ord)
-    exact = _if_here(lambda: tf.numpy_function(callback, arrays, tf.float64), lambda: otherwise(leaves))
+    exact = _if_here(lambda: _pure(callback, arrays, tf.float64), lambda: otherwise(leaves))
     exact.set_shape((1,))
     return exact
 
@@ -279,7 +287,7 @@ def step(
 
     if isinstance(tables[0], tf.Tensor):
         copies, dtypes = partial(_step_copies, take, len(tables)), [x.dtype for x in tables]
-        changed = _if_here(lambda: tf.numpy_function(copies, [*tables, *given], dtypes), lambda: list(by_operations()))
+        changed = _if_here(lambda: _pure(copies, [*tables, *given], dtypes), lambda: list(by_operations()))
         for new, old in zip(changed, tables, strict=True):
             new.set_shape(old.shape)
         return changed  # type: ignore[no-any-return]
@@ -350,11 +358,18 @@ def _within(indices: Host, rows: int | None) -> Host | None:
 def _groups(indices: Host, rows: int | None, positions: Host | None = None) -> tuple[Host, Host, Host]:
     """The groups of the slots that name a row, as `islices.kernels.operations.group` has them, where their values
     lie."""
+    if positions is not None:
+        _check_lengths(len(indices), len(positions))
+    groups: tuple[Host, Host, Host] | None = _compiled().group(indices)
+    if groups is not None and (rows is None or len(indices) == 0 or groups[1][-1] < rows):
+        if positions is None:
+            return groups
+        lie: tuple[Host, Host, Host] = _compiled().placed(groups, positions)
+        return lie
     within = _within(indices, rows)
     named = indices if within is None else indices[within]
     order, ids, starts = _compiled().group(named) or group(named)
     order = order.view(np.int64) if within is None else within[order.view(np.int64)]
     if positions is not None:
-        _check_lengths(len(indices), len(positions))
         order = positions[order].astype(np.int64, copy=False)
     return order.view(np.uint64), ids, starts.view(np.uint64)

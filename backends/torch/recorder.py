@@ -58,6 +58,8 @@ class Recorder(Steps):
     (['0.weight'], 1)
     """
 
+    framework = "torch"
+
     def __init__(self, folder: str | os.PathLike[str], model: Any, optimizer: Any, **options: Any) -> None:
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"model: got {describe(model)}; accepted is a torch.nn.Module")

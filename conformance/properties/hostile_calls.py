@@ -293,10 +293,14 @@ def compared(**arguments: Any) -> str:
     return str(islices.diff(**arguments))
 
 
-def two_sides(d: Draw) -> Arguments:
+def told(d: Draw) -> Arguments:
+    """What a caller may tell of two sides."""
     given = {"max_norm": 1.0, "padding_idx": 0, "batch_size": 2, "tokens": 6}
-    drawn = {name: d.rng.choice((None, value)) for name, value in given.items()}
-    return {"a": d.tree(), "b": d.tree(), "names": ("a", "b"), "before": d.rng.choice((None, None, d.tree())), **drawn}
+    return {"names": ("a", "b"), **{name: d.rng.choice((None, value)) for name, value in given.items()}}
+
+
+def two_sides(d: Draw) -> Arguments:
+    return {"a": d.tree(), "b": d.tree(), "before": d.rng.choice((None, None, d.tree())), **told(d)}
 
 
 def followed(gradients_a: Any, gradients_b: Any, **arguments: Any) -> str:
@@ -304,9 +308,7 @@ def followed(gradients_a: Any, gradients_b: Any, **arguments: Any) -> str:
 
 
 def two_steps(d: Draw) -> Arguments:
-    given = {"max_norm": 1.0, "padding_idx": 0, "batch_size": 2, "tokens": 6}
-    drawn = {name: d.rng.choice((None, value)) for name, value in given.items()}
-    return {"gradients_a": d.tree(), "gradients_b": d.tree(), "names": ("a", "b"), **drawn}
+    return {"gradients_a": d.tree(), "gradients_b": d.tree(), **told(d)}
 
 
 def rows(d: Draw) -> Any:

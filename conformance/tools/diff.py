@@ -16,6 +16,7 @@ from islices.compare.causes import CAUSES
 from islices.compare.difference import Difference, diff
 from islices.compare.show import report
 from islices.compare.steps.traits import TRAITS
+from islices.conformance.tools.sides import as_pair, from_metadata
 from islices.io import load, read_metadata
 
 __all__ = ["COMMAND"]
@@ -74,12 +75,13 @@ def compare(options: argparse.Namespace) -> int:
         _check_plot(options.plot)
     trees = {name: _load(getattr(options, name)) for name in TREES if getattr(options, name)}
     known = {name: getattr(options, name) for name in FROM_METADATA}
-    taken = _from_metadata(options, known)
+    metadata = [(path, read_metadata(path, foreign=True)) for path in (options.a, options.b)]
+    taken = from_metadata(metadata, FROM_METADATA, known, "file")
     try:
         found = diff(
             trees["a"], trees["b"], names=_names(options.a, options.b), before=trees.get("before"),
             grad=trees.get("grad"), tables=trees.get("tables"), states=trees.get("states"),
-            pair=dict(map(_pair, options.pair)), only=options.only, **(known | taken),
+            pair=dict(as_pair(text, "file") for text in options.pair), only=options.only, **(known | taken),
         )  # fmt: skip
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from None
@@ -113,37 +115,12 @@ def _load(path: str) -> Any:
         raise UsageError(reason if path in reason else f"{path}: {reason}") from None
 
 
-def _from_metadata(options: argparse.Namespace, known: dict[str, Any]) -> dict[str, Any]:
-    """Options nobody gave that the files of A and B state, where they do not contradict one another."""
-    said: dict[str, set[Any]] = {}
-    for path in (options.a, options.b):
-        metadata = read_metadata(path, foreign=True)
-        for name, kind in FROM_METADATA.items():
-            if known[name] is None and name in metadata:
-                try:
-                    said.setdefault(name, set()).add(kind(metadata[name]))
-                except ValueError:
-                    raise UsageError(f"{path}: metadata {name} is {metadata[name]!r:.60}, no number") from None
-    for name, values in said.items():
-        if len(values) > 1:
-            option = name.replace("_", "-")
-            raise UsageError(f"the files' metadata disagree on {name}: {sorted(values)}; give --{option}")
-    return {name: values.pop() for name, values in said.items()}
-
-
 def _names(a: str, b: str) -> tuple[str, str]:
     """What the report calls the files: their names, as far as they differ."""
     short = Path(a).stem, Path(b).stem
     if short[0] == short[1]:
         short = Path(a).name, Path(b).name
     return short if short[0] != short[1] else (a, b)
-
-
-def _pair(text: str) -> tuple[str, str]:
-    p, equals, q = text.partition("=")
-    if not (p and equals and q):
-        raise UsageError(f"--pair: got {text!r:.60}; accepted is A=B, a tensor's name in each file")
-    return p, q
 
 
 # ---------------------------------------------------------------------- the picture

@@ -7,16 +7,18 @@ its function in a module of `islices.compare.causes`, where they are found.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from islices.compare.comparison import NOWHERE, Comparison, Side
-from islices.compare.evidence import Interval, Rows
+from islices.compare.comparison import NOWHERE, Again, Comparison, Side
+from islices.compare.evidence import Interval
+from islices.compare.rows import Facts, Measured, Rows
 from islices.compare.stored import Array, contained
+from islices.compare.whole import Source, rows_between
 
-__all__ = ["Cause", "Change", "Factor", "Proposal", "each_tensor"]
+__all__ = ["Beside", "Cause", "Change", "Factor", "Proposal", "each_source", "each_tensor"]
 
 #: What has to be known: the sides are gradients, or what a step has changed in tables; another cause acts before.
 Need: TypeAlias = Literal["gradients", "steps", "another"]
@@ -26,13 +28,18 @@ Need: TypeAlias = Literal["gradients", "steps", "another"]
 class Change:
     """One side as it would be, had it been treated as the other one may have been.
 
-    text speaks of {x}, the side that was changed, and {y}, the other one. cost: bits read off the data.
+    text speaks of {x}, the side that was changed, and {y}, the other one. cost: bits read off the data; by_row: those
+    read off these rows besides. again: the change of other rows, without which it is not tried on large tensors. say:
+    text and details once all rows have been seen.
     """
 
     rows: Side
     text: str
     details: dict[str, Any] = field(default_factory=dict)
     cost: float = 0.0
+    by_row: float = 0.0
+    again: Again | None = None
+    say: Callable[[], tuple[str, dict[str, Any]]] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,25 +117,98 @@ class Proposal(NamedTuple):
     def key(self) -> tuple[str, int]:
         return self.cause.name, self.which
 
+    def after(self, both: Comparison) -> Comparison:
+        """The comparison with the change made."""
+        return both.with_side(self.which, self.change.rows, self.change.again, self.change.by_row)
+
 
 # ---------------------------------------------------------------------- for the causes' own functions
+class Beside(NamedTuple):
+    """What is known of a tensor beside both sides: its name, the raw gradient, the table, the rows that a step's
+    gradient names."""
+
+    name: str
+    raw: Rows | None = None
+    table: Array | None = None
+    named: Array | None = None
+
+
 class Changed(NamedTuple):
-    """A side of which some tensors are changed, their numbers, and for a cause's details their names."""
+    """A side of which some tensors are changed, their numbers, for a cause's details their names, and the change."""
 
     rows: Side
     numbers: list[int]
     named: dict[str, Any]
+    again: Again
 
 
-def each_tensor(both: Comparison, which: int, change: Callable[[Rows, Rows, int], Rows | None]) -> Changed | None:
-    """A side with each tensor changed that change() changes, or None if it changes none."""
+def each_tensor(
+    both: Comparison,
+    which: int,
+    change: Callable[[Rows, Rows, Beside], Rows | None],
+    read_off: Callable[[], float] = lambda: 0.0,
+) -> Changed | None:
+    """A side with each tensor changed that change() changes, or None if it changes none.
+
+    change is called again with other rows: what it has read off the first ones has to hold for them. read_off: the bits
+    that its calls so far have read off rows.
+    """
     out, numbers = [], []
     for t, (x, y) in enumerate(zip(both.side(which), both.side(1 - which), strict=True)):
-        new = None if _same(x, y, both.telling[t] if both.telling else NOWHERE) else change(x, y, t)
+        new = None if _same(x, y, both.telling[t] if both.telling else NOWHERE) else change(x, y, _beside(both, t))
         out.append(x if new is None else new)
         if new is not None:
             numbers.append(t)
-    return Changed(tuple(out), numbers, {"tensors": [both.context.names[t] for t in numbers]}) if numbers else None
+
+    def again(part: Comparison) -> tuple[Side, float]:
+        before = read_off()
+        side = list(part.side(which))
+        for t in numbers:
+            x, y = side[t], part.side(1 - which)[t]
+            if len(x.ids) or len(y.ids):
+                side[t] = change(x, y, _beside(part, t)) or x
+        return tuple(side), read_off() - before
+
+    return Changed(tuple(out), numbers, _named(both, numbers), again) if numbers else None
+
+
+def each_source(both: Comparison, which: int, change: Callable[[Any, Any, Beside], Any]) -> Changed | None:
+    """As `each_tensor` for changes that take rows from anywhere: of large tensors whole ones are changed."""
+    if both.whole is None:
+        return each_tensor(both, which, change)
+    if any(done.which == which for done in both.done):
+        return None  # a side's rows are fetched as they came
+    sources: dict[int, Source | Rows] = {}
+    out = list(both.side(which))
+    for t, (x, y) in enumerate(zip(both.whole.side(which), both.whole.side(1 - which), strict=True)):
+        here, other = both.side(which)[t], both.side(1 - which)[t]
+        if _same(here, other, both.telling[t]) or (new := change(x, y, _beside(both, t))) is None:
+            continue
+        sources[t] = new if not isinstance(new, Rows) else replace(new, facts=_facts_of(new))
+        places = np.flatnonzero(contained(sources[t].ids, np.union1d(here.ids, other.ids)))
+        out[t] = sources[t].at(places)
+
+    def again(part: Comparison) -> tuple[Side, float]:
+        side = part.side(which)
+        return tuple(
+            rows_between(sources[t], *part.cuts[t]) if t in sources and t in part.cuts else x
+            for t, x in enumerate(side)
+        ), 0.0
+
+    return Changed(tuple(out), list(sources), _named(both, list(sources)), again) if sources else None
+
+
+def _facts_of(x: Rows) -> Facts:
+    return Facts(x.values.size, lambda: Measured(x.norm, x.raw_norm, x.top, x.least))
+
+
+def _named(both: Comparison, numbers: list[int]) -> dict[str, Any]:
+    return {"tensors": [both.context.names[t] for t in numbers]}
+
+
+def _beside(both: Comparison, t: int) -> Beside:
+    table, named = (None if x is None else x[t] for x in (both.tables, both.named))
+    return Beside(both.context.names[t], both.raw(t), table, named)
 
 
 def _same(x: Rows, y: Rows, telling: Array) -> bool:

@@ -12,7 +12,7 @@ from islices.compare.explanation import Explanation, name_sides
 from islices.compare.measure import TensorDifference, measure
 from islices.compare.picture import draw
 from islices.compare.show import as_json, report
-from islices.compare.steps.given import Given, steps_differ
+from islices.compare.steps.given import Given, moved_elsewhere, steps_differ
 from islices.compare.stored import Stored, read
 from islices.compare.why import why
 from islices.host import quiet
@@ -49,6 +49,8 @@ class Difference:
         The sides differ by more than that, but by no more than the arithmetic of two models may: by this part of a
         tensor's largest |value|.
     notes : tuple of str
+    framework : str
+        The second side's, which has to be mended; "" where its arrays say it.
     """
 
     equal: bool
@@ -60,6 +62,7 @@ class Difference:
     rounding: bool = False
     arithmetic: float | None = None
     notes: tuple[str, ...] = ()
+    framework: str = ""
 
     def __str__(self) -> str:
         return report(self)
@@ -205,7 +208,8 @@ def compare_steps(
         if before is None or gradient is None:
             raise ValueError(f"{side}: got a Step without before or gradient; accepted is one with both")
         state, after = (_states_like(getattr(x, n), both.pairs, f"{side}.{n}") for n in ("state", "state_after"))
-        sides.append(Given(before, gradient, state, after))
+        said = x.optimizer or {}
+        sides.append(Given(before, gradient, state, after, (said.get("semantics", ""), said.get("rows", ""))))
     return _compared(both, called, _context(called, None, padding_idx), Also(), sides)
 
 
@@ -255,14 +259,15 @@ def _compared(
                 causes = steps_differ([stored[k] for k in told], [side.some(told) for side in sides])
             if not causes:
                 some = also.some(told)
+                starts = None if sides is None else [side.some(told).before for side in sides]
                 causes, rounding, arithmetic = why(
-                    [stored[k] for k in told], some.before, some.grad, some.tables, context
+                    [stored[k] for k in told], some.before, some.grad, some.tables, context, starts
                 )
     causes = tuple(
         replace(e, causes=tuple(replace(c, text=name_sides(c.text, called)) for c in e.causes)) for e in causes
     )
     rounding = rounding and all(t.same_shape for t in tensors)
-    notes = (*both.notes, *_hints(tensors, causes, called, also, sides))
+    notes = (*both.notes, *_hints(tensors, causes, called, also), *_hints_of_steps(stored, causes, called, sides))
     return Difference(equal, tensors, causes, both.only_a, both.only_b, called, rounding, arithmetic, notes)
 
 
@@ -271,7 +276,6 @@ def _hints(
     causes: Sequence[Explanation],
     called: tuple[str, str],
     also: Also,
-    sides: Sequence[Given] | None,
 ) -> Iterator[str]:
     """What would let more be explained, where nothing is."""
     if causes:
@@ -279,13 +283,31 @@ def _hints(
     for t in tensors:
         dense = [kind.endswith("dense") for kind in t.kinds]
         alone = (t.only_b if dense[1] else t.only_a).count
-        if also.tables is None and sides is None and dense[0] != dense[1] and alone:
+        if also.tables is None and dense[0] != dense[1] and alone:
             yield (
                 f"hint: {t.name or 'the tensor'} is dense in {called[dense.index(True)]} alone, with {alone:,} rows "
                 "that the other has not: a regulariser does that; tables= (--tables) lets it be tried"
             )
             break
-    if sides is not None and any(not any(side.state) for side in sides):
+
+
+def _hints_of_steps(
+    stored: Sequence[tuple[Stored, Stored]],
+    causes: Sequence[Explanation],
+    called: tuple[str, str],
+    sides: Sequence[Given] | None,
+) -> Iterator[str]:
+    """What shows of steps that nothing explains."""
+    if sides is None or any("step" in c.details for e in causes for c in e.causes):
+        return
+    moved = [moved_elsewhere([pair[k] for pair in stored], side) for k, side in enumerate(sides)]
+    if 0 in moved and any(moved):
+        lazy = moved.index(0)
+        yield (
+            f"hint: {called[1 - lazy]} moves {moved[1 - lazy]:,} rows that its gradient does not name, {called[lazy]} "
+            "none: a dense step beside a lazy one, as running means make it"
+        )
+    if any(not any(side.state) for side in sides):
         yield "hint: steps were taken for first ones; states= (--states) lets later ones be explained"
 
 

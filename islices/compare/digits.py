@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["as_written"]
+__all__ = ["FREE", "as_written"]
 
 #: Bits of a number that no short decimal says.
 FREE = 24.0

@@ -26,13 +26,12 @@ from typing import Any
 
 import numpy as np
 
-from islices.backend import FLOATS
-from islices.compare.stored import Array, Stored, contained, nonzero_rows, norm_of, wide
-from islices.locks import lazy_property
+from islices.compare.rows import PRECISION, Rows, extent
+from islices.compare.stored import Array
 
 __all__ = [
-    "ANY", "ENOUGH", "MOST_SLACK", "NONE", "PRECISION", "SLACKS", "Evidence", "Interval", "Paired", "Rows", "agrees",
-    "bounds", "evidence", "factor_interval", "paired", "rows_of", "with_terms_of",
+    "ANY", "ENOUGH", "MOST_SLACK", "NONE", "PRECISION", "SLACKS", "Evidence", "Factors", "Interval", "Paired", "Rows",
+    "Told", "agrees", "bounds", "paired", "part_of",
 ]  # fmt: skip
 
 #: Bits of evidence below which nothing counts as a cause.
@@ -41,94 +40,9 @@ ENOUGH = 40.0
 ROUNDINGS = 8
 #: Elements that are looked at first, and elements whose evidence is counted (the rest in proportion).
 FEW, SAMPLE = 256, 1 << 14
-#: Bits of each type's significand; of integers as many as float64 holds.
-PRECISION = {
-    "float16": 11, "bfloat16": 8, "float32": 24, "float64": 53, "bool": 1, "int8": 7, "uint8": 8, "int16": 15,
-    "uint16": 16, "int32": 31, "uint32": 32, "int64": 53, "uint64": 53,
-}  # fmt: skip
 #: What is tried one after the other, in eps of the narrower type, but no more than `MOST_SLACK`. Models of three layers
 #: in two frameworks, or in float32 and float64, were up to 2^6.3 eps apart, in float16 and bfloat16 up to 2^-4.6.
 SLACKS, MOST_SLACK = (8, 256), 2.0**-4
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """One tensor of one side, as causes transform it; rows of zeros of a dense tensor are left out.
-
-    terms is the sum of |slots| of each element, None where the slots are not known; slot_ids and slots are the slots
-    themselves where they tell more than values.
-    """
-
-    ids: Array  # (k,) int64, ascending
-    values: Array  # (k, *row_shape) float64
-    shape: tuple[int | None, ...]
-    dtype: str
-    sparse: bool
-    terms: Array | None = None
-    counts: Array | None = None  # (k,)
-    slot_ids: Array | None = None
-    slots: Array | None = None
-
-    @property
-    def eps(self) -> float:
-        """The spacing of the type at 1; 0 for integers, which nothing rounds."""
-        return float(2.0 ** (1 - PRECISION[self.dtype])) if self.dtype in FLOATS else 0.0
-
-    @lazy_property
-    def top(self) -> float:
-        """The largest finite |value|."""
-        sizes = np.abs(self.values)
-        return float(sizes.max(initial=0.0, where=np.isfinite(sizes)))
-
-    @lazy_property
-    def norm(self) -> float:
-        """The norm, duplicates summed."""
-        return norm_of([self.values])
-
-    @lazy_property
-    def raw_norm(self) -> float:
-        """The norm of the slots, duplicates not summed."""
-        return self.norm if self.slots is None else norm_of([self.slots])
-
-    def select(self, keep: Array) -> Rows:
-        """The rows where keep, a boolean mask, is True."""
-        kept = self.rearranged(keep, self.ids[keep])
-        if self.slots is None or self.slot_ids is None:
-            return kept
-        there = contained(self.slot_ids, kept.ids)
-        return replace(kept, slot_ids=self.slot_ids[there], slots=self.slots[there])
-
-    def rearranged(self, places: Array, ids: Array) -> Rows:
-        """The rows at places, a mask or positions, under other ids; what is known of their slots no longer fits."""
-        return replace(
-            self, ids=ids, values=self.values[places], terms=None if self.terms is None else self.terms[places],
-            counts=None if self.counts is None else self.counts[places], slot_ids=None, slots=None,
-        )  # fmt: skip
-
-
-def rows_of(x: Stored) -> Rows:
-    """A tensor as causes see it."""
-    if not x.sparse:
-        keep = nonzero_rows(x.values)
-        return Rows(x.ids[keep], wide(x.values[keep]), x.shape, x.dtype, False)
-    if not x.has_duplicates:
-        return Rows(x.ids, wide(x.values), x.shape, x.dtype, True)
-    place = np.searchsorted(x.ids, x.slot_ids)
-    values = wide(x.values)
-    terms = np.zeros(values.shape)
-    np.add.at(terms, place, np.abs(wide(x.slots)))
-    return Rows(x.ids, values, x.shape, x.dtype, True, terms, x.counts, x.slot_ids, x.slots)
-
-
-def with_terms_of(x: Rows, before: Rows) -> Rows:
-    """x with the sizes of the slots that it was computed from, in proportion to the norms; x if it names other rows."""
-    if x.terms is not None or before.terms is None or before.counts is None or not contained(x.ids, before.ids).all():
-        return x
-    if x.values.shape[1:] != before.values.shape[1:]:
-        return x
-    place = np.searchsorted(before.ids, x.ids)
-    scale = x.norm / before.norm if 0 < before.norm < math.inf else 1.0
-    return replace(x, terms=before.terms[place] * scale, counts=before.counts[place])
 
 
 # ---------------------------------------------------------------------- which element stands beside which
@@ -147,9 +61,15 @@ class Paired:
     tops: tuple[float, float] = (0.0, 0.0)  # of each side's tensor
 
 
-def paired(x: Rows, y: Rows, slack: float = 0.0) -> Paired | None:
-    """Element beside element; None where the rows' shapes or, for two sparse sides, the rows themselves differ."""
-    tops = x.top, y.top
+def paired(x: Rows, y: Rows, slack: float = 0.0, *, some: bool = False) -> Paired | None:
+    """Element beside element; None where the rows' shapes or, for two sparse sides, the rows themselves differ.
+
+    some: slack is a part of the largest |value| of these rows, which are looked at first and hold the largest that
+    there is but for what changes have made of others; else of that of the whole tensor.
+    """
+    tops = (0.0, 0.0)
+    if slack:
+        tops = (extent(x.values)[0], extent(y.values)[0]) if some else (x.top, y.top)
     if x.values.shape[1:] != y.values.shape[1:]:
         return None
     if not np.array_equal(x.ids, y.ids):
@@ -227,12 +147,13 @@ def agrees(p: Paired, *, exact: bool, factor: float = 1.0) -> bool:
     n = len(p.x)
     if n > 4 * FEW:
         few = np.linspace(0, n - 1, FEW).astype(np.int64)
-        if not _agrees(_part(p, few), exact, factor):
+        if not _agrees(part_of(p, few), exact, factor):
             return False
     return _agrees(p, exact, factor)
 
 
-def _part(p: Paired, at: Array) -> Paired:
+def part_of(p: Paired, at: Array) -> Paired:
+    """Some elements: a mask, or their places."""
     return replace(p, x=p.x[at], y=p.y[at], x_terms=p.x_terms[at], y_terms=p.y_terms[at], k=p.k[at])
 
 
@@ -246,23 +167,71 @@ def _agrees(p: Paired, exact: bool, factor: float) -> bool:
     return bool(same.all())
 
 
-def evidence(p: Paired, was: Array, *, exact: bool, factor: float = 1.0) -> Evidence:
-    """What the agreement of x and factor * y says, where elements were `was` (flat, >= 0) apart before."""
-    told = np.flatnonzero((was > 0) & np.isfinite(p.y) & np.isfinite(p.x))
-    if not len(told):
-        return NONE
-    share = 1.0
-    if len(told) > SAMPLE:
-        share = len(told) / SAMPLE
-        told = told[np.linspace(0, len(told) - 1, SAMPLE).astype(np.int64)]
-    q = _part(p, told)
-    finest = 0.25 * q.eps * np.abs(q.x) if q.eps else np.full(len(told), 0.5)  # half the spacing, or less
-    limit = finest if exact else np.maximum(bounds(q, factor), finest)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        bits = np.clip(np.nan_to_num(np.log2(was[told] / limit), posinf=p.precision), 0.0, p.precision)
-    _, first = np.unique(np.stack([q.x, was[told]]), axis=1, return_index=True)
-    bits = bits[first]
-    return Evidence(float(bits.sum()) * (share if len(first) > SAMPLE // 2 else 1.0), int((bits > 0).sum()))
+class Told:
+    """Elements that an explanation has something to say of, thinned evenly as blocks of them come."""
+
+    def __init__(self) -> None:
+        self.count = self._kept = 0
+        self._stride = 1
+        self.precision = 0  # of the narrower type
+        self._parts: list[tuple[Paired, Array]] = []
+
+    def add(self, p: Paired, was: Array) -> None:
+        """Elements that were `was` (flat, >= 0) apart before; those that were not, or are no numbers, tell nothing."""
+        self.precision = p.precision
+        told = np.flatnonzero((was > 0) & np.isfinite(p.y) & np.isfinite(p.x))
+        first = -self.count % self._stride
+        self.count += len(told)
+        self._keep(part_of(p, some := told[first :: self._stride]), was[some])
+        if self._kept > 16 * SAMPLE and len(self._parts) > 1:
+            while self._kept > 2 * SAMPLE:
+                p, was = self._joined()
+                self._parts, self._kept, self._stride = [], 0, 2 * self._stride
+                self._keep(part_of(p, np.arange(0, len(p.x), 2)), was[::2])
+
+    def _keep(self, p: Paired, was: Array) -> None:
+        if len(was):
+            self._parts.append((p, was))
+            self._kept += len(was)
+
+    def _joined(self) -> tuple[Paired, Array]:
+        if len(self._parts) > 1:
+            pairs = [p for p, _ in self._parts]
+            arrays: dict[str, Any] = {
+                n: np.concatenate([getattr(p, n) for p in pairs]) for n in ("x", "y", "x_terms", "y_terms", "k")
+            }
+            self._parts = [(replace(pairs[0], **arrays), np.concatenate([was for _, was in self._parts]))]
+        return self._parts[0]
+
+    def evidence(self, *, exact: bool, factor: float = 1.0, scale: float = 1.0) -> Evidence:
+        """What it says that x is factor * y, where elements were scale * was apart before."""
+        if not self.count:
+            return NONE
+        q, was = self._joined()
+        if len(was) > SAMPLE:
+            some = np.linspace(0, len(was) - 1, SAMPLE).astype(np.int64)
+            q, was = part_of(q, some), was[some]
+        finest = np.full(len(was), 0.5)
+        if q.eps:  # half the spacing, or less; where all are multiples of one number, half of that
+            finest = np.maximum(0.25 * q.eps * np.abs(q.x), 0.5 * min(_grain(q.x), _grain(q.y)))
+        limit = finest if exact else np.maximum(bounds(q, factor), finest)
+        was = was * scale
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            bits = np.clip(np.nan_to_num(np.log2(was / limit), posinf=q.precision), 0.0, q.precision)
+        _, first = np.unique(np.stack([q.x, was]), axis=1, return_index=True)
+        bits = bits[first]
+        share = self.count / len(was) if len(first) > SAMPLE // 2 else 1.0
+        return Evidence(float(bits.sum()) * share, int((bits > 0).sum()))
+
+
+def _grain(x: Array) -> float:
+    """The largest power of two of which all numbers are multiples: small for what has been computed, 1 for counts."""
+    x = x[(x != 0) & np.isfinite(x)]
+    if not len(x):
+        return 0.0
+    mantissa, exponent = np.frexp(x)
+    whole = (mantissa * 2.0**53).astype(np.int64)
+    return float(np.ldexp((whole & -whole).astype(np.float64), exponent - 53).min())
 
 
 # ---------------------------------------------------------------------- a constant factor
@@ -299,37 +268,55 @@ class Interval:
 ANY = Interval(-math.inf, math.inf)
 
 
-def factor_interval(p: Paired) -> Interval | None:
-    """The positive factors that make y into x; None where there is none, `ANY` where both sides are zeros."""
-    n = len(p.x)
-    if n > 4 * FEW:
-        some = _part(p, np.linspace(0, n - 1, FEW).astype(np.int64))
-        if _interval(some) is None:
-            return None
-    return _interval(p)
+class Factors:
+    """The positive factors that make y into x, narrowed block by block.
 
+    Parameters
+    ----------
+    guess : float, optional
+        About the factor, which the bound asks for; else that of the first block, which is then all there is.
+    top : float
+        The size of y, by which products are kept from overflow.
+    """
 
-def _interval(p: Paired) -> Interval | None:
-    finite = np.isfinite(p.x) & np.isfinite(p.y)
-    if not finite.all():
-        a, b = p.x[~finite], p.y[~finite]
-        if not ((a == b) | ((a != a) & (b != b))).all():
-            return None
-        p = _part(p, np.flatnonzero(finite))
-    with np.errstate(over="ignore", invalid="ignore"):
-        top = max(np.abs(p.y).max(initial=0.0), 1e-300)
-        y = p.y / top
-        square = float(y @ y)
-        if square == 0 or not p.x.any():
-            return ANY if square == 0 and not p.x.any() else None
-        guess = float((p.x / top) @ y) / square
-    if not 0 < guess < math.inf:
-        return None
-    slack = bounds(p, guess)
-    some = p.y != 0
-    if (np.abs(p.x[~some]) > slack[~some]).any():
-        return None
-    with np.errstate(over="ignore", invalid="ignore"):
-        ratio, width = p.x[some] / p.y[some], slack[some] / np.abs(p.y[some])
-    found = Interval(float((ratio - width).max()), float((ratio + width).min()), guess)
-    return None if found.empty or found.high <= 0 else found
+    def __init__(self, guess: float | None = None, top: float = 0.0) -> None:
+        self.guess, self._top = guess, top
+        self._low, self._high = -math.inf, math.inf
+        self._xy = self._yy = 0.0
+        self._zeros = True
+
+    def narrow(self, p: Paired) -> bool:
+        """Take in some elements; whether factors are left."""
+        finite = np.isfinite(p.x) & np.isfinite(p.y)
+        if not finite.all():
+            a, b = p.x[~finite], p.y[~finite]
+            if not ((a == b) | ((a != a) & (b != b))).all():
+                return False
+            p = part_of(p, np.flatnonzero(finite))
+        with np.errstate(over="ignore", invalid="ignore"):
+            top = self._top or max(np.abs(p.y).max(initial=0.0), 1e-300)
+            y = p.y / top
+            square, product = float(y @ y), float((p.x / top) @ y)
+        if square == 0 and not p.x.any():
+            return True
+        self._zeros = False
+        self._xy, self._yy = self._xy + product, self._yy + square
+        guess = self.guess if self.guess is not None else product / square if square else 0.0
+        if not 0 < guess < math.inf:
+            return False
+        slack = bounds(p, guess)
+        x, y, some = p.x, p.y, p.y != 0
+        if not some.all():
+            if (np.abs(x[~some]) > slack[~some]).any():
+                return False
+            x, y, slack = x[some], y[some], slack[some]
+        with np.errstate(over="ignore", invalid="ignore"):
+            ratio, width = x / y, slack / np.abs(y)
+        self._low = max(self._low, float((ratio - width).max(initial=-math.inf)))
+        self._high = min(self._high, float((ratio + width).min(initial=math.inf)))
+        return self._low <= self._high and self._high > 0
+
+    @property
+    def interval(self) -> Interval:
+        """What is left; `ANY` where both sides are zeros."""
+        return ANY if self._zeros or not self._yy else Interval(self._low, self._high, self._xy / self._yy)

@@ -16,11 +16,11 @@ import numpy as np
 from islices.compare.cause import Proposal
 from islices.compare.causes import CAUSES
 from islices.compare.comparison import Comparison
-from islices.compare.evidence import agrees
-from islices.compare.explanation import Explanation, evidence_of, paired_sides, said, samples
+from islices.compare.explanation import Explanation, said
 from islices.compare.factors import fitted_factors, named_factors, two_factors
+from islices.compare.survey import agree, within_rounding
 
-__all__ = ["explain", "proposals", "within_rounding"]
+__all__ = ["explain", "proposals"]
 
 
 #: Elements of tensors in which three causes at once are looked for.
@@ -44,23 +44,20 @@ def explain(both: Comparison, proposed: Sequence[Proposal]) -> tuple[Explanation
         return ()
     near = within_rounding(both)  # then what is not exact explains nothing
     singles = [[p] for p in proposed]
-    found = [e for chain in singles if (e := _chain(both, chain))]
+    found: list[Explanation] = []
+    exact: set[tuple[str, int]] = set()  # what explains to the bit need not be said with other numbers
+    for p in proposed:
+        if e := _chain(both, [p], exactly=near or p.key in exact):
+            found.append(e)
+            exact |= {p.key} if e.exact else set()
     if not near:
         found += named_factors(both, both, [])
     if not found and not near:
         found = two_factors(both) or fitted_factors(both, both, [])
     if not found:
-        found = _pairs(both, singles) or _threes(both, singles)
+        found = _pairs(both, singles, exactly=near) or _threes(both, singles, exactly=near)
     fewest = min((len(e.causes) for e in found), default=0)
     return _without_subsumed([e for e in found if (e.exact or not near) and len(e.causes) == fewest])
-
-
-def within_rounding(both: Comparison) -> bool:
-    """Whether the sides agree as they are, within the bound on rounding."""
-    if not all(agrees(pair, exact=False) for pair in samples(both)):
-        return False
-    pairs = paired_sides(both)
-    return pairs is not None and all(agrees(p, exact=False) for p in pairs)
 
 
 # ---------------------------------------------------------------------- causes that change rows
@@ -71,7 +68,8 @@ def _proposals(both: Comparison, used: set[tuple[str, int]], *, another: bool) -
         exact = cause.exact == "always" or (cause.exact == "gradients" and not both.steps)
         for which in (0,) if cause.sides == "a" else (1, 0):
             if (cause.name, which) not in used:
-                proposed = [Proposal(cause, which, change, exact) for change in cause.propose(both, which)]
+                changes = cause.propose(both, which)
+                proposed = [Proposal(cause, which, x, exact) for x in changes if both.whole is None or x.again]
                 yield from proposed
                 if proposed and cause.sides == "either":
                     break
@@ -82,47 +80,48 @@ def proposals(both: Comparison) -> list[Proposal]:
     return list(_proposals(both, set(), another=False))
 
 
-def _pairs(both: Comparison, singles: list[list[Proposal]]) -> list[Explanation]:
+def _pairs(both: Comparison, singles: list[list[Proposal]], *, exactly: bool) -> list[Explanation]:
     found: list[Explanation] = []
     seen: set[frozenset[tuple[str, int]]] = set()
     constants: list[Explanation] = []
     for (first,) in singles:
-        after = both.with_side(first.which, first.change.rows)
-        found += named_factors(both, after, [first])
-        if not found:
-            constants += fitted_factors(both, after, [first])
+        after = first.after(both)
+        if not exactly:
+            found += named_factors(both, after, [first])
+            if not found:
+                constants += fitted_factors(both, after, [first])
         # what changes values on both sides undoes itself; rows may be dropped from both
         used = {first.key} if first.cause.drops else {(first.cause.name, 0), (first.cause.name, 1)}
         for second in _proposals(after, used, another=True):
             keys = frozenset((first.key, second.key))
-            if keys not in seen and (e := _chain(both, [first, second])):
+            if keys not in seen and (e := _chain(after, [first, second], exactly=exactly)):
                 seen.add(keys)
                 found.append(e)
     return found or constants
 
 
-def _threes(both: Comparison, singles: list[list[Proposal]]) -> list[Explanation]:
+def _threes(both: Comparison, singles: list[list[Proposal]], *, exactly: bool) -> list[Explanation]:
     """Three causes at once, each of which changes rows or, the last, is a named factor. The first ones found are told:
     three causes leave little evidence for others."""
-    if both.slack or sum(x.values.size for x in both.a) > LARGE:
+    if both.slack or sum(x.size for x in both.a) > LARGE:
         return []
     seen: set[frozenset[tuple[str, int]]] = set()
     for (first,) in singles:
-        after = both.with_side(first.which, first.change.rows)
+        after = first.after(both)
         used = {(first.cause.name, 0), (first.cause.name, 1)}
         for second in _proposals(after, used, another=True):
             keys = frozenset((first.key, second.key))
             if keys in seen:
                 continue
             seen.add(keys)
-            last = after.with_side(second.which, second.change.rows)
+            last = second.after(after)
             if not _alike(last):
                 continue
-            if found := named_factors(both, last, [first, second]):
+            if not exactly and (found := named_factors(both, last, [first, second])):
                 return found
             spent = used | {(second.cause.name, 0), (second.cause.name, 1)}
             for third in _proposals(last, spent, another=True):
-                if e := _chain(both, [first, second, third]):
+                if e := _chain(last, [first, second, third], exactly=exactly):
                     return [e]
     return []
 
@@ -138,24 +137,12 @@ def _alike(both: Comparison) -> bool:
     return not norms or abs(product) > 0.5 * norms
 
 
-def _chain(both: Comparison, chain: Sequence[Proposal]) -> Explanation | None:
-    """The explanation, if the proposals one after the other make the sides equal and enough speaks for each."""
-    after = both
-    for p in chain:
-        after = after.with_side(p.which, p.change.rows)
-    if not all(agrees(pair, exact=False) for pair in samples(after)):
+def _chain(before: Comparison, chain: Sequence[Proposal], *, exactly: bool) -> Explanation | None:
+    """The explanation, if the proposals make the sides equal and enough speaks for each; before: the last of them."""
+    seen = agree(chain[-1].after(before), chain, exactly=exactly)
+    if seen is None or (least := seen.least) is None:
         return None
-    pairs = paired_sides(after)
-    if pairs is None:
-        return None
-    exact = all(p.exact for p in chain) and all(agrees(p, exact=True) for p in pairs)
-    strict = any(p.cause.exact == "always" for p in chain)
-    if not exact and (strict or not all(agrees(p, exact=False) for p in pairs)):
-        return None
-    total = evidence_of(both, chain, after, pairs, exact)
-    if total is None:
-        return None
-    return Explanation(tuple(map(said, chain)), exact, round(total, 1), 0.0 if exact else both.slack)
+    return Explanation(tuple(map(said, chain)), seen.exact, round(least, 1), 0.0 if seen.exact else before.slack)
 
 
 # ---------------------------------------------------------------------- which to name

@@ -24,6 +24,8 @@ class Step:
     state, state_after : dict of str to dict, optional
         Each table's state, before the step and after it: its arrays by islices' names or the framework's, and "step",
         the count of steps taken before. Without it the step is taken for the first.
+    optimizer : mapping, optional
+        What is said to have taken it: of formulas that make the same step, that of its "semantics" and "rows" is told.
     """
 
     before: Any
@@ -31,6 +33,7 @@ class Step:
     gradient: Any
     state: Mapping[str, Any] | None = None
     state_after: Mapping[str, Any] | None = None
+    optimizer: Mapping[str, Any] | None = None
 
 
 def explain_steps(

@@ -6,19 +6,18 @@ first.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from islices.compare.cause import Proposal
-from islices.compare.comparison import Comparison, Context, telling_rows
-from islices.compare.evidence import MOST_SLACK, SLACKS, Rows, rows_of, with_terms_of
-from islices.compare.explanation import Explanation, Finding, distance, name_sides
-from islices.compare.search import explain, proposals, within_rounding
-from islices.compare.stored import Stored, bits_equal, nonzero_rows, wide
+from islices.compare.comparison import Comparison, Context
+from islices.compare.evidence import MOST_SLACK, SLACKS
+from islices.compare.explanation import Explanation, Finding, name_sides
+from islices.compare.search import explain, proposals
+from islices.compare.stored import Stored, nonzero_rows
+from islices.compare.survey import distance, within_rounding
+from islices.compare.whole import Held, Moved, Tensors
 
 __all__ = ["why"]
 
@@ -29,22 +28,19 @@ def why(
     grad: Sequence[Stored | None] | None,
     tables: Sequence[Stored | None] | None,
     context: Context,
+    starts: Sequence[Sequence[Stored | None]] | None = None,
 ) -> tuple[tuple[Explanation, ...], bool, float | None]:
     """(the explanations, whether the sides are within rounding as they are, else how far they are apart if that is
-    within the slack: see `islices.compare.explanation.distance`)."""
+    within the slack: see `islices.compare.explanation.distance`). starts: the tables that each side's step began with,
+    where they are not those before."""
     if any(x.beyond_float64 for pair in stored for x in pair):
         return (), False, None
     context = replace(context, names=tuple(x.name for x, _ in stored))
-    raw = None if before is None else tuple(None if x is None else rows_of(x) for x in before)
-    sides = [tuple(rows_of(pair[k]) for pair in stored) for k in (0, 1)]
-    if raw is not None:
-        sides = [
-            tuple(x if r is None else with_terms_of(x, r) for x, r in zip(side, raw, strict=True)) for side in sides
-        ]
-    telling = tuple(map(telling_rows, *sides))
-    comparisons = [Comparison(sides[0], sides[1], context, raw, telling=telling, tables=_tables(stored, tables))]
+    tensors = _tensors(stored, before)
+    comparisons = [tensors.compared(context, tables=_tables(stored, tables))]
     rounding = within_rounding(comparisons[0])
-    if before is not None and (steps := _steps(stored, before, grad, context)):
+    starts = (before, before) if starts is None and before is not None else starts
+    if starts is not None and (steps := _steps(stored, starts, grad, context)):
         comparisons.append(steps)
     proposed: list[Proposal] = []
     for both in comparisons:
@@ -53,7 +49,7 @@ def why(
             return causes, rounding, None
     if rounding:
         return (), True, None
-    if len(comparisons) == 1 and (causes := _each_from_before(comparisons[0])):
+    if len(comparisons) == 1 and (causes := _each_from_before(tensors, comparisons[0])):
         return causes, False, None
     last = comparisons[-1]  # what is little beside a table may be all of a step
     for slack in _slacks(last):
@@ -65,15 +61,25 @@ def why(
     return (), False, None
 
 
-def _each_from_before(both: Comparison) -> tuple[Explanation, ...]:
+def _tensors(stored: Sequence[tuple[Stored, Stored]], before: Sequence[Stored | None] | None) -> Tensors:
+    """Both sides and what they were computed from, whose slots tell how much was summed."""
+    raw = None if before is None else tuple(None if x is None else Held(x) for x in before)
+    sides = [tuple(Held(pair[k]) for pair in stored) for k in (0, 1)]
+    for side in sides:
+        for x, r in zip(side, raw or (), strict=raw is not None):
+            if r is not None:
+                x.lend(r)
+    return Tensors(sides[0], sides[1], raw)
+
+
+def _each_from_before(tensors: Tensors, both: Comparison) -> tuple[Explanation, ...]:
     """What was done to the gradient before on each side; what was done on both alike makes no difference."""
-    if both.before is None or any(x is None for x in both.before):
+    if tensors.before is None or any(x is None for x in tensors.before):
         return ()
-    raw = tuple(x for x in both.before if x is not None)
+    raw = tuple(x for x in tensors.before if x is not None)
     found: list[Explanation | None] = []
     for which in (0, 1):
-        side = both.side(which)
-        one = replace(both, a=raw, b=side, telling=tuple(map(telling_rows, raw, side)))
+        one = Tensors(raw, tensors.side(which), raw).compared(both.context, tables=both.tables)
         if within_rounding(one):
             found.append(None)
             continue
@@ -112,7 +118,9 @@ def _by_tensor(c: Finding, others: list[Finding]) -> Finding | None:
 
 def _of_side(c: Finding, side: str) -> Finding:
     """What was found between the gradient before, as {a}, and a side, as {b}."""
-    return Finding(c.name, name_sides(c.text, ("the gradient before", f"{{{side}}}")), {**c.details, "side": side})
+    of = {"a": "ab"[side == "a"], "b": side}  # what the gradient before lacks beside it, the other side lacks
+    details = {**c.details, "side": of[c.details.get("side", "b")]}
+    return Finding(c.name, name_sides(c.text, ("the gradient before", f"{{{side}}}")), details)
 
 
 def _tables(stored: Sequence[tuple[Stored, Stored]], tables: Sequence[Stored | None] | None) -> tuple[Any, ...] | None:
@@ -132,30 +140,20 @@ def _slacks(both: Comparison) -> list[float]:
 
 def _steps(
     stored: Sequence[tuple[Stored, Stored]],
-    before: Sequence[Stored | None],
+    starts: Sequence[Sequence[Stored | None]],
     grad: Sequence[Stored | None] | None,
     context: Context,
 ) -> Comparison | None:
     """Tables as what a step has changed in them; None where the tensors are no tables of one shape."""
-    sides: tuple[list[Rows], list[Rows]] = ([], [])
-    for (a, b), start in zip(stored, before, strict=True):
-        if start is None or start.sparse or a.sparse or b.sparse or not a.shape == b.shape == start.shape:
-            return None
-        for side, x in zip(sides, (a, b), strict=True):
-            side.append(_moved(x, start))
+    sides: tuple[list[Moved], list[Moved]] = ([], [])
+    for pair, began in zip(stored, zip(*starts, strict=True), strict=True):
+        for side, x, start in zip(sides, pair, began, strict=True):
+            if start is None or start.sparse or x.sparse or not x.shape == start.shape == pair[0].shape:
+                return None
+            side.append(Moved(x, start))
     named = None if grad is None else tuple(None if g is None else _named_rows(g) for g in grad)
-    telling = tuple(map(telling_rows, *sides))
-    return Comparison(tuple(sides[0]), tuple(sides[1]), context, None, named, steps=True, telling=telling)
+    return Tensors(tuple(sides[0]), tuple(sides[1])).compared(context, named=named, steps=True)
 
 
 def _named_rows(g: Stored) -> Any:
     return g.ids if g.sparse else g.ids[nonzero_rows(g.values)]
-
-
-def _moved(x: Stored, start: Stored) -> Rows:
-    """The rows of a table that have moved, and by how much; a sum of two rounded numbers is as exact as the larger."""
-    same = bits_equal(x.values, start.values) if x.dtype == start.dtype else wide(x.values) == wide(start.values)
-    keep = ~same.reshape(len(same), math.prod(same.shape[1:])).all(axis=1)
-    now, then = wide(x.values[keep]), wide(start.values[keep])
-    step = now - then
-    return Rows(x.ids[keep], step, x.shape, x.dtype, False, np.abs(now) + np.abs(then) + np.abs(step))

@@ -13,11 +13,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from islices import io
 from islices.arguments import LARGEST, show
 from islices.backend import FLOATS
 from islices.deprecation import warn_renamed
-from islices.files import named
+from islices.files import named, replacing
 from islices.files.containers import parse_json
 from islices.linear import wide_dtype
 from islices.registry import describe
@@ -74,7 +73,7 @@ def folder_name(folder: Any) -> str:
 def write_header(folder: str, content: Mapping[str, Any]) -> None:
     text = json.dumps({"format": "islices-sharded", "version": VERSION, **content})
     whole = json.dumps({"manifest": text, "sha256": hashlib.sha256(text.encode()).hexdigest()})
-    with io._replacing(os.path.join(folder, HEADER)) as beside, open(beside, "w", encoding="utf-8") as file:
+    with replacing(os.path.join(folder, HEADER)) as beside, open(beside, "w", encoding="utf-8") as file:
         file.write(whole)
 
 

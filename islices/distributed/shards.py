@@ -7,11 +7,9 @@ lie in blocks, each with its own digest, so that a rank reads no more than the b
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -24,9 +22,17 @@ from islices.distributed.group import RankError
 from islices.distributed.local import given_like
 from islices.distributed.ranges import even_bounds
 from islices.distributed.routes import Host
+from islices.distributed.shard_files import (
+    block_rows,
+    checkpoint_errors,
+    digest,
+    named_files,
+    piece_blocks,
+    remove,
+    remove_others,
+    row_forms,
+)
 from islices.distributed.shard_header import (
-    FILE,
-    HEADER,
     Piece,
     ShardedHeader,
     folder_name,
@@ -36,19 +42,11 @@ from islices.distributed.shard_header import (
 from islices.distributed.sharded import ShardedTable
 from islices.distributed.together import together
 from islices.dtypes import host_dtype
-from islices.files import CONTAINERS, Archive, read_manifest
-from islices.files.containers import OWN
+from islices.files import CONTAINERS, Archive, check_metadata, opened
 from islices.memory import empty
 from islices.registry import describe
-from islices.trees import flatten
 
 __all__ = ["load_sharded", "save_sharded"]
-
-#: Bytes of a block of rows, about, and how many blocks an array has at most: headers stay short.
-BLOCK, MOST_BLOCKS = 1 << 22, 1024
-#: What a save that was killed leaves in the folder, and after how many seconds nobody writes it any more.
-LEFT = re.compile(rf"{FILE.pattern}|\.islices-[0-9a-f]{{16}}\.tmp")
-ABANDONED = 3600.0
 
 
 # ---------------------------------------------------------------------- save
@@ -107,7 +105,7 @@ def save_sharded(
     def prepare() -> tuple[str, dict[str, Any], dict[str, Host]]:
         check_name(suffix, CONTAINERS, "suffix")
         arrays, steps, kinds = _arrays(table, state)
-        remarks = io._check_metadata(metadata)
+        remarks = check_metadata(metadata)
         place = folder_name(folder)
         os.makedirs(place, exist_ok=True)
         said = {**table._description(), "steps": steps, "state": kinds, "metadata": remarks, "suffix": suffix}
@@ -124,7 +122,7 @@ def save_sharded(
     def write() -> Host:
         rows = "{}:{}".format(*bounds[group.rank : group.rank + 2])
         io.save(path, {name: _blocks(x) for name, x in arrays.items()}, metadata={"rows": rows})
-        return np.frombuffer(bytes.fromhex(_digest(path)), np.int64)
+        return np.frombuffer(bytes.fromhex(digest(path)), np.int64)
 
     def look() -> None:
         absent = [name for name in names if not os.path.exists(os.path.join(place, name))] if group.rank == 0 else []
@@ -136,7 +134,7 @@ def save_sharded(
         together(group, call, look, lambda _: {})
     except Exception:
         if group._broken is None:  # all ranks have heard that one could not: none goes on to the header
-            _remove(path)
+            remove(path)
         raise  # where a rank is gone, others may have heard that all is well: the file stays until a later save
     digests = [got.tobytes().hex() for got in agreed.counts]
     del said["suffix"]
@@ -149,13 +147,13 @@ def save_sharded(
     def publish() -> list[str]:
         if group.rank != 0:
             return []
-        before = _named_files(place)
+        before = named_files(place)
         write_header(place, content)
         return before
 
     before, _ = together(group, call, publish, lambda _: {})
     if group.rank == 0:
-        _remove_others(place, set(before), set(names))
+        remove_others(place, set(before), set(names))
 
 
 def _arrays(table: ShardedTable, state: Any) -> tuple[dict[str, Host], int | None, dict[str, Any]]:
@@ -181,42 +179,8 @@ def _arrays(table: ShardedTable, state: Any) -> tuple[dict[str, Host], int | Non
 
 def _blocks(x: Host) -> list[Host]:
     """Pieces of the rows; bfloat16 as its bits."""
-    rows = _block_rows(len(x), x.nbytes // max(1, len(x)))
+    rows = block_rows(len(x), x.nbytes // max(1, len(x)))
     return [x[at : at + rows] for at in range(0, len(x), rows)]
-
-
-def _block_rows(count: int, row_bytes: int) -> int:
-    """Rows of a block, of so many in all."""
-    return max(1, BLOCK // max(1, row_bytes), -(-count // MOST_BLOCKS))
-
-
-def _digest(path: str) -> str:
-    with io._opened(path, False) as archive:
-        return archive.texts[OWN[1]]
-
-
-def _named_files(folder: str) -> list[str]:
-    """The files of the checkpoint that is there."""
-    try:
-        return [piece.name for piece in read_sharded_header(folder).files]
-    except (OSError, ValueError):  # none, or a damaged one, whose files are nobody's
-        return []
-
-
-def _remove_others(folder: str, before: set[str], kept: set[str]) -> None:
-    """The shards of the checkpoint before, and what saves that never ended have left. Others' young files stay: they
-    may belong to a save that runs now, of a job that should have ended, and whose header would name them."""
-    with contextlib.suppress(OSError):  # what stays harms nobody
-        now = os.stat(os.path.join(folder, HEADER)).st_mtime  # by the folder's own clock
-        for name in set(os.listdir(folder)) - kept:
-            path = os.path.join(folder, name)
-            if name in before or (LEFT.fullmatch(name) and now - os.stat(path).st_mtime > ABANDONED):
-                _remove(path)
-
-
-def _remove(path: str) -> None:
-    with contextlib.suppress(OSError):  # a file that stays harms nobody
-        os.unlink(path)
 
 
 # ---------------------------------------------------------------------- load
@@ -293,42 +257,29 @@ def load_sharded(
 
 def _read_rows(folder: str, header: ShardedHeader, start: int, stop: int) -> dict[str, Host]:
     """The rows start to stop - 1 of all arrays."""
-    forms = _forms(header)
+    forms = row_forms(header)
     row_bytes = sum(int(np.prod(shape, dtype=np.float64)) * dtype.itemsize for shape, dtype in forms.values())
     pieces = [p for p in header.files if p.start < stop and start < p.stop]
     for piece in pieces:  # before anything is allocated
         path = os.path.join(folder, piece.name)
-        with _checkpoint_errors(path):
+        with checkpoint_errors(path):
             if os.stat(path).st_size < (piece.stop - piece.start) * row_bytes:
                 rows = piece.stop - piece.start
                 raise ValueError(f"{path}: its {rows} rows are not all there: truncated, or another file")
     out = {name: empty((stop - start, *shape), dtype) for name, (shape, dtype) in forms.items()}
     for piece in pieces:
         path = os.path.join(folder, piece.name)
-        with _checkpoint_errors(path), io._opened(path, False) as archive:
+        with checkpoint_errors(path), opened(path) as archive:
             _read_piece(archive, piece, forms, start, out)
     return out
 
 
-def _forms(header: ShardedHeader) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-    """array -> (shape of a row, dtype)"""
-    forms: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {"weights": (header.row_shape, host_dtype(header.dtype))}
-    for name, (dtype, per_row) in header.state.items():
-        forms[f"state.{name}"] = (() if per_row else header.row_shape, host_dtype(dtype))
-    return forms
-
-
 def _read_piece(archive: Archive, piece: Piece, forms: Mapping[str, Any], start: int, out: Mapping[str, Host]) -> None:
     """Of a file, the blocks with rows that out, whose first row is start, lacks."""
-    if archive.texts.get(OWN[1]) != piece.sha256:
-        raise ValueError("it is not the file that the checkpoint names: its manifest has another SHA-256")
-    manifest = read_manifest(archive)
-    tree: Any = None if manifest is None else manifest.tree
-    if not isinstance(tree, dict) or tree.keys() != forms.keys():
-        raise ValueError("it does not hold the arrays that the checkpoint names")
+    blocks = piece_blocks(archive, piece, forms.keys())
     for name, (shape, dtype) in forms.items():
         into, at = out[name], piece.start
-        for leaf in flatten(tree[name]):
+        for leaf in blocks[name]:
             end = at + leaf.shape[0]
             if leaf.shape[1:] != shape or leaf.array.dtype != dtype.name:
                 raise ValueError(
@@ -342,12 +293,3 @@ def _read_piece(archive: Archive, piece: Piece, forms: Mapping[str, Any], start:
             raise ValueError(
                 f"it holds {at - piece.start} rows of {name!r}; the checkpoint says {piece.stop - piece.start}"
             )
-
-
-@contextlib.contextmanager
-def _checkpoint_errors(path: str) -> Iterator[None]:
-    """A file that is not there is a checkpoint that is not whole."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise ValueError(f"{path}: it is not there, though the checkpoint names it") from None

@@ -9,11 +9,12 @@ from islices.files.manifest import (
     StoredSlices,
     StoredTable,
     Written,
+    check_metadata,
+    flat,
     read_manifest,
 )
-from islices.files.npz import NPZ
+from islices.files.places import CONTAINERS, container_of, opened, replacing
 from islices.files.rows import StoredRows, stored_pieces
-from islices.files.safetensors import SAFETENSORS
 
 __all__ = [
     "CONTAINERS",
@@ -27,10 +28,12 @@ __all__ = [
     "StoredSlices",
     "StoredTable",
     "Written",
+    "check_metadata",
+    "container_of",
+    "flat",
     "named",
+    "opened",
     "read_manifest",
+    "replacing",
     "stored_pieces",
 ]
-
-#: suffix -> kind of file
-CONTAINERS = {".safetensors": SAFETENSORS, ".npz": NPZ}

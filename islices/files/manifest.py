@@ -38,6 +38,8 @@ __all__ = [
     "StoredSlices",
     "StoredTable",
     "Written",
+    "check_metadata",
+    "flat",
     "read_manifest",
 ]
 
@@ -155,6 +157,23 @@ class Contents:
         manifest = {"format": "islices", "version": VERSION, "metadata": metadata, "arrays": held, "tree": self.tree}
         text = json.dumps(manifest, separators=(",", ":"))
         return {**metadata, OWN[0]: text, OWN[1]: _sha256(text)}
+
+
+def check_metadata(metadata: Any) -> dict[str, str]:
+    """What a caller wants remembered; TypeError or ValueError for what no file can hold."""
+    if metadata is None:
+        return {}
+    if not isinstance(metadata, Mapping):
+        raise TypeError(f"metadata: got {describe(metadata)}; accepted is a mapping of str to str")
+    found = dict(metadata)
+    for key, value in found.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise TypeError(f"metadata: got {describe(key)}: {describe(value)}; accepted are str and str")
+        if key.startswith("islices."):
+            raise ValueError(f"metadata: got the name {show(key)}; those beginning with 'islices.' are reserved")
+        if re.search("[\ud800-\udfff]", key + value):
+            raise ValueError(f"metadata: got {show(key)}: {show(value)}; accepted is text that UTF-8 can hold")
+    return found
 
 
 def _key(key: Any, path: Path) -> str | int:
@@ -300,6 +319,11 @@ def read_manifest(archive: Archive) -> Manifest | None:
     if unclaimed:
         raise ValueError(f"the manifest's tree does not say what {min(unclaimed)!r} is")
     return Manifest(metadata, held, tree)
+
+
+def flat(archive: Archive) -> dict[str, Dense]:
+    """What somebody else's file holds."""
+    return {name: Dense(array, array.dtype, None) for name, array in archive.arrays.items()}
 
 
 def _held(entry: Any, archive: Archive) -> Dense:

@@ -58,7 +58,7 @@ def write_step(
         changed = {name: _changed(x, known.get(name)) for name, x in leaves.items()}
         trees[position] = {name: x for name, x in changed.items() if x is not None}
         now[before] = leaves
-    metadata = {"step": str(step.number), **remarks}
+    metadata = {"step": str(step.number), **({"framework": step.framework} if step.framework else {}), **remarks}
     if step.optimizers:
         metadata["optimizer"] = json.dumps(step.optimizers, sort_keys=True)
     save(folder / f"step-{step.number:08d}{suffix}", trees, metadata=metadata)
@@ -108,11 +108,13 @@ def read_folder(folder: Any, argument: str) -> Iterator[Step]:
 def _steps(files: list[tuple[int, Path]], argument: str) -> Iterator[Step]:
     now: dict[str, Leaves] = {}
     last = None
+    left: set[str] = set()  # what the step before left behind
     for number, path in files:
         tree = load(path)
         if not isinstance(tree, dict) or not set(tree) <= set(POSITIONS):
             raise ValueError(f"{argument}: {str(path)!r} holds other than {', '.join(POSITIONS)}")
-        step = Step(number, {}, _described(read_metadata(path), path))
+        metadata = read_metadata(path)
+        step = Step(number, {}, _described(metadata, path), metadata.get("framework", ""))
         follows = last is not None and number == last + 1
         for position in POSITIONS:
             given = named_leaves(tree[position], position) if position in tree else None
@@ -121,12 +123,12 @@ def _steps(files: list[tuple[int, Path]], argument: str) -> Iterator[Step]:
                 before = BEFORE.get(position, position)
                 if leaves is not None:
                     now[before] = _applied(now.get(before, {}), leaves, f"{path}: {position}")
-                elif position in BEFORE or not follows:
+                elif position in BEFORE or not follows or AFTER[position] not in left:
                     continue
                 leaves = now.get(before)
             if leaves is not None:
                 step.trees[position] = leaves
-        last = number
+        last, left = number, set(tree)
         yield step
 
 

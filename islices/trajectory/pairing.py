@@ -9,7 +9,7 @@ May import: `numpy`, the core, `islices.compare`, this folder.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,7 @@ class Pairing:
             else:
                 trees[position] = _beside(leaves, other.trees.get(position, {}))
         optimizers = {self.names.get(name, name): x for name, x in step.optimizers.items()}
-        return Step(step.number, trees, optimizers)
+        return replace(step, trees=trees, optimizers=optimizers)
 
     def _named(self, leaves: Leaves, *, nested: bool) -> Leaves:
         out = {}
@@ -67,16 +67,27 @@ def _split(name: str, tensors: Mapping[str, str]) -> tuple[str, str]:
 def _beside(leaves: Leaves, others: Leaves) -> Leaves:
     """Leaves of batches, outputs and losses: by name; where no name is common, by shape and then position."""
     if set(leaves) & set(others) or not others:
-        return leaves
+        return {name: _shaped(x, others.get(name)) for name, x in leaves.items()}
     free, out = dict(others), {}
     for name, x in leaves.items():
-        match = next((k for k, y in free.items() if shape_of(y) == shape_of(x)), None)
+        match = next((k for k, y in free.items() if _long(y) == _long(x)), None)
         if match is None:
             out[name] = x
         else:
-            del free[match]
-            out[match] = x
+            out[match] = _shaped(x, free.pop(match))
     return out
+
+
+def _long(x: Leaf) -> tuple[Any, ...]:
+    """The shape without axes of length one, which scores and losses have in one framework and not in another."""
+    return tuple(n for n in shape_of(x) if n != 1)
+
+
+def _shaped(x: Leaf, other: Leaf | None) -> Leaf:
+    """An array in the shape of the other side's, where axes of length one are all that they differ in."""
+    if not isinstance(x, np.ndarray) or not isinstance(other, np.ndarray) or x.shape == other.shape:
+        return x
+    return x.reshape(other.shape) if _long(x) == _long(other) else x
 
 
 def shape_of(x: Leaf) -> tuple[Any, ...]:

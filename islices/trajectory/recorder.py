@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from islices import io
 from islices.arguments import check_flag, check_name, show, whole_number
+from islices.files import replacing
 from islices.registry import describe
 from islices.trajectory.folder import SUFFIXES, is_folder, step_files, write_step
 from islices.trajectory.replay import as_description
@@ -67,6 +67,9 @@ class Recorder:
     >>> found.equal
     True
     """
+
+    #: The framework that is recorded, for the lines that mend it; "" where it is not known.
+    framework: str = ""
 
     def __init__(
         self,
@@ -157,7 +160,7 @@ class Recorder:
         if not self.wanted:
             self._count += 1
             return
-        step = Step(self._count + 1, self._pending, self._optimizers)
+        step = Step(self._count + 1, self._pending, self._optimizers, self.framework)
         if self._count and self._every > 1:
             self._last = {}  # what lies between is not known
         self._last = write_step(self.folder, self._suffix, step, self._last, self._metadata)
@@ -174,5 +177,5 @@ class Recorder:
             "every": self._every,
             "metadata": self._metadata,
         }
-        with io._replacing(str(self.folder / MANIFEST)) as beside:
+        with replacing(str(self.folder / MANIFEST)) as beside:
             Path(beside).write_text(json.dumps(said, indent=1) + "\n", "utf-8")

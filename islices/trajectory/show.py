@@ -23,6 +23,13 @@ TITLES = {
     "state": "the optimizer's state after the step",
 }  # fmt: skip
 
+#: position -> what is to be done, where no cause is known and nothing else of the step tells one
+HINTS = {
+    "batch": "hand both sides the same samples in one order: from a file, not shuffled",
+    "start": "begin with one start: islices.save(path, tables) here, islices.load(path, backend=...) there",
+    "outputs": "batch and tables agree: the forward pass is another",
+}  # fmt: skip
+
 
 def report(found: Parity) -> str:
     """The report, plain text."""
@@ -34,6 +41,8 @@ def report(found: Parity) -> str:
         return "\n".join(lines + _unjudged(found))
     where = f"{TITLES[stop.position]}{f', {stop.tensor!r}' if stop.tensor else ''}"
     lines += ["", f"{where}: {_apart(stop.apart, stop.allowed)}"]
+    if stop.position in HINTS and not stop.difference.causes and not stop.also:
+        lines.append(f"hint: {HINTS[stop.position]}")
     if stop.position == "loss" and not stop.difference.causes:
         lines.append(
             "loss: " + ", ".join(f"{k} {x:.7g}" for k, x in zip(found.names, found.steps[-1].loss, strict=True))
@@ -81,7 +90,7 @@ def _table(found: Parity) -> list[str]:
         if not at.judged:
             rows.append((position, f"{at.apart:.2g}", "not judged", str(worst.step)))
             continue
-        share = "" if not at.apart else f"{100 * at.share:.2g} %" if at.share < 10 else f"{at.share:.3g} x"
+        share = "" if not at.apart else f"{100 * at.share:.2g} %" if at.share <= 1 else f"{at.share:.3g} x"
         rows.append((position, f"{at.apart:.2g}" if at.apart else "same", share, str(worst.step) if at.apart else ""))
     widths = [max(len(row[k]) for row in rows) for k in range(4)]
     return [

@@ -52,12 +52,13 @@ class Step:
     """A step of one side.
 
     number counts from 1. trees: position -> leaves by name, None leaves left out. optimizers: the name of a tensor, or
-    "" for all, -> what steps it, or the description of that (`islices.trajectory.replay`).
+    "" for all, -> what steps it, or the description of that (`islices.trajectory.replay`). framework: its name, or "".
     """
 
     number: int
     trees: dict[str, Leaves] = field(default_factory=dict)
     optimizers: dict[str, Any] = field(default_factory=dict)
+    framework: str = ""
 
     def get(self, position: str) -> Leaves | None:
         """The leaves at a position; None where the step does not have it."""

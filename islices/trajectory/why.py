@@ -14,10 +14,14 @@ import numpy as np
 from islices.compare.difference import Difference, diff
 from islices.compare.step import Step as Taken
 from islices.compare.step import explain_steps
+from islices.compare.stored import norm_of, read
 from islices.trajectory.moves import Expected
 from islices.trajectory.steps import Leaves, Step, rows_named
 
 __all__ = ["Known", "explain"]
+
+#: Framework -> the semantics of its own optimizers.
+OWN = {"torch": "torch", "keras": "keras", "jax": "optax", "mxnet": "mxnet"}
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,10 @@ def explain(
     position: str, tensor: str, a: Step, b: Step, expected: Mapping[str, Sequence[Expected]], known: Known
 ) -> tuple[Difference, dict[str, Difference]]:
     """(the difference at a position, those of others of the step that tell a cause)."""
+
+    def told_to(difference: Difference) -> Difference:
+        return replace(difference, framework=b.framework)
+
     if position in ("step", "state"):
         found = _step(position, tensor, a, b, expected, known)
     else:
@@ -60,7 +68,7 @@ def explain(
             more = _position(other, a, b, known)
             if more.causes:
                 also[other] = more
-    return found, also
+    return told_to(found), {name: told_to(more) for name, more in also.items()}
 
 
 def _position(position: str, a: Step, b: Step, known: Known) -> Difference:
@@ -68,12 +76,25 @@ def _position(position: str, a: Step, b: Step, known: Known) -> Difference:
         found = known.diff(*_common(a, b, "tables"))
         return found if found.tensors and not found.equal else known.diff(*_common(a, b, "state"))
     if position == "clipped":
+        if known.max_norm is None and (limit := _limit(a) or _limit(b)):
+            known = replace(known, max_norm=limit)
         return known.diff(rows_named(a), rows_named(b), before=a.get("gradients") or b.get("gradients"))
     x, y = _common(a, b, position)
     tables = a.get("tables")
     if position == "gradients" and tables is not None and all(name in tables for name in x):
         return known.diff(x, y, tables=tables)
     return known.diff(x, y)
+
+
+def _limit(s: Step) -> float | None:
+    """What a side has clipped the norm of its gradients to, to six digits; None where it left them as they were."""
+    if not s.get("gradients") or not s.get("clipped"):
+        return None
+    raw, clipped = (
+        norm_of([read(x, name, position).values for name, x in (s.get(position) or {}).items()])
+        for position in ("gradients", "clipped")
+    )
+    return float(f"{clipped:.6g}") if 0 < clipped < raw * (1 - 2.0**-10) else None
 
 
 def _step(
@@ -102,7 +123,17 @@ def _taken(s: Step, name: str) -> Taken | None:
     if gradient is None or any(x is None for x in trees):
         return None
     states = [_nested(s.get(position), name) for position in ("state", "state_after")]
-    return Taken({name: trees[0]}, {name: trees[1]}, {name: gradient}, states[0], states[1])
+    if states[0] is None and s.number == 1:
+        states[0] = {name: {"step": np.zeros(1, np.int32)}}
+    return Taken({name: trees[0]}, {name: trees[1]}, {name: gradient}, states[0], states[1], _said(s, name))
+
+
+def _said(s: Step, name: str) -> dict[str, Any]:
+    """What is said to step a tensor; its framework's own semantics where nothing is."""
+    said = next((s.optimizers[key] for key in (name, "") if key in s.optimizers), None)
+    if said is None:
+        return {"semantics": OWN.get(s.framework, "")}
+    return dict(said) if isinstance(said, Mapping) else {"semantics": said.semantics, "rows": said.rows}
 
 
 def _nested(leaves: Leaves | None, name: str) -> dict[str, dict[str, Any]] | None:

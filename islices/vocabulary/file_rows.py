@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from islices.files import InPieces, StoredRows
-from islices.files.containers import DTYPES
 from islices.vocabulary.fills import Fill, Rows, mean_of_rows, rows_of
 from islices.vocabulary.mapping import RowMap
 from islices.vocabulary.memory import piece_of, place_rows
@@ -27,8 +26,7 @@ def file_fill(stored: StoredRows, found: RowMap, fill: Fill, argument: str, chun
     if isinstance(fill, str) and fill == "mean" and found.count_added:
         mean = mean_of_rows(stored.pieces(chunk), stored.row_shape, padding)
     else:
-        for _ in stored.pieces(chunk):
-            pass
+        stored.check(chunk)
     return rows_of(fill, argument, found.count_added, stored.row_shape, stored.dtype, lambda: mean)  # type: ignore[return-value, arg-type]
 
 
@@ -42,7 +40,7 @@ def new_rows(
         size = piece_of(shape, chunk // stored.host.itemsize)
         made = done
         for begin in range(first, stop, size):
-            part = np.empty((min(size, stop - begin), *stored.row_shape), np.dtype(DTYPES[stored.dtype][1]))
+            part = np.empty((min(size, stop - begin), *stored.row_shape), stored.host)
             made = place_rows(part, found.part(begin, begin + len(part)), fill, made, stored.dtype, stored.read)
             yield part
 

@@ -182,8 +182,10 @@ def _given(fill: Fill, argument: str, count: int, row_shape: tuple[int, ...], dt
     return backend.to_numpy(fill)
 
 
-def fill_of_state(fill: Fill, name: str) -> Fill:
-    """What of state_fill is for the array of the state that has a name."""
+def fill_of_state(fill: Fill, name: str, added: int) -> Fill:
+    """What of state_fill is for the array of the state that has a name; it is not asked for where no rows are added."""
+    if not added:
+        return 0.0
     if isinstance(fill, Optimizer):
         for spec in fill._formula.state:
             if spec.name == name:

@@ -9,24 +9,29 @@ import contextlib
 import itertools
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from islices import io
-from islices.distributed import shards
 from islices.distributed.ranges import even_bounds
+from islices.distributed.shard_files import (
+    block_rows,
+    checkpoint_errors,
+    digest,
+    named_files,
+    piece_blocks,
+    remove,
+    remove_others,
+    row_forms,
+)
 from islices.distributed.shard_header import (
-    Piece,
     ShardedHeader,
     folder_name,
     read_sharded_header,
     write_header,
 )
-from islices.files import CONTAINERS, Archive, Contents, Dense, InPieces, StoredRows, Written, read_manifest
-from islices.files.containers import OWN
-from islices.trees import flatten
+from islices.files import CONTAINERS, Archive, Contents, Dense, InPieces, StoredRows, Written, opened, replacing
 from islices.vocabulary.file_rows import file_fill, new_rows
 from islices.vocabulary.fills import Fill, Random, Rows, fill_of_state
 from islices.vocabulary.mapping import NEW, RowMap
@@ -49,7 +54,7 @@ def renumber_folder(
         arrays = _stored(folder, header, stack)
         fills = _fills(arrays, found, header, fill, state_fill, chunk)
         os.makedirs(place, exist_ok=True)
-        before = shards._named_files(place)
+        before = named_files(place)
         token, suffix = secrets.token_hex(8), os.path.splitext(header.files[0].name)[1]
         bounds = even_bounds(found.rows, len(header.files)).tolist()
         files: list[list[Any]] = []
@@ -63,9 +68,9 @@ def renumber_folder(
             write_header(place, _content(header, found, padding, files))
         except BaseException:
             for name, *_ in files:
-                shards._remove(os.path.join(place, name))
+                remove(os.path.join(place, name))
             raise
-    shards._remove_others(place, set(before), {name for name, *_ in files})
+    remove_others(place, set(before), {name for name, *_ in files})
     return found
 
 
@@ -83,11 +88,11 @@ def _stored(folder: str, header: ShardedHeader, stack: contextlib.ExitStack) -> 
     parts: dict[str, list[tuple[Archive, Dense]]] = {name: [] for name in names}
     for piece in header.files:
         path = os.path.join(folder, piece.name)
-        with shards._checkpoint_errors(path):
-            archive = stack.enter_context(io._opened(path, False))
-            for name, leaves in _blocks(archive, piece, names).items():
+        with checkpoint_errors(path):
+            archive = stack.enter_context(opened(path))
+            for name, leaves in piece_blocks(archive, piece, names).items():
                 parts[name] += [(archive, leaf) for leaf in leaves]
-    forms = shards._forms(header)
+    forms = row_forms(header)
     made = {}
     for name, (shape, dtype) in forms.items():
         for _, leaf in parts[name]:
@@ -101,26 +106,13 @@ def _stored(folder: str, header: ShardedHeader, stack: contextlib.ExitStack) -> 
     return made
 
 
-def _blocks(archive: Archive, piece: Piece, names: Sequence[str]) -> dict[str, list[Dense]]:
-    if archive.texts.get(OWN[1]) != piece.sha256:
-        raise ValueError("it is not the file that the checkpoint names: its manifest has another SHA-256")
-    manifest = read_manifest(archive)
-    tree: Any = None if manifest is None else manifest.tree
-    if not isinstance(tree, dict) or tree.keys() != set(names):
-        raise ValueError("it does not hold the arrays that the checkpoint names")
-    return {name: [leaf for leaf in flatten(tree[name]) if isinstance(leaf, Dense)] for name in names}
-
-
 def _fills(
     arrays: dict[str, StoredRows], found: RowMap, header: ShardedHeader, fill: Fill, state_fill: Fill, chunk: int
 ) -> dict[str, Rows]:
     fills: dict[str, Rows] = {}
     for name, stored in arrays.items():
         last = name.removeprefix("state.")
-        if name == "weights" or last == "master":
-            own = fill
-        else:
-            own = fill_of_state(state_fill, last) if found.count_added else 0.0
+        own = fill if name == "weights" or last == "master" else fill_of_state(state_fill, last, found.count_added)
         argument = "fill" if own is fill else "state_fill"
         made = file_fill(stored, found, own, argument, chunk, header.padding_idx)
         # a master's are the table's before they are rounded; random ones are drawn again, in their own order
@@ -135,7 +127,7 @@ def _shard(
     tree: dict[str, list[Written]] = {}
     after = done
     for name, stored in arrays.items():
-        size, after = shards._block_rows(stop - start, stored.row_bytes), done
+        size, after = block_rows(stop - start, stored.row_bytes), done
         blocks: list[InPieces] = []
         for first in range(start, stop, size):
             last = min(first + size, stop)
@@ -148,6 +140,6 @@ def _shard(
 def _write(path: str, suffix: str, tree: Any, metadata: dict[str, str]) -> str:
     """A shard's file, and the SHA-256 of its manifest."""
     contents = Contents(tree)
-    with io._replacing(path) as beside:
+    with replacing(path) as beside:
         CONTAINERS[suffix].write(beside, contents.arrays, lambda digests: contents.texts(digests, metadata))
-    return shards._digest(path)
+    return digest(path)

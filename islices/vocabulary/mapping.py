@@ -288,6 +288,15 @@ class RowMap:
         at = np.minimum(np.searchsorted(named, old), len(named) - 1)
         return np.where(named[at] == old, new[at], DROPPED)
 
+    def kept(self, indices: Host, coalesced: bool, argument: str) -> tuple[Host, Host, bool]:
+        """Of slices: the slots whose rows stay, in their order, the rows' new indices, and whether those ascend."""
+        new = self.new_ids(indices)
+        stay = np.flatnonzero(new >= 0)
+        new = new[stay]
+        if len(new) and new.max() > np.iinfo(indices.dtype).max:
+            raise IndexError(f"{argument}: got {indices.dtype}, which cannot hold row {new.max()}; accepted is int64")
+        return stay, new.astype(indices.dtype), coalesced and bool((np.diff(new) > 0).all())
+
     def _inverted(self) -> tuple[Host | None, Host]:
         """(None, the new number of each old row and a last -1), or where those are too many: (the old rows that stay,
         ascending, their new numbers)."""

@@ -302,7 +302,7 @@ def _state_changes(
         elif last == "master":
             fill = _master_rows(leaf, tables, fills, found)
         else:
-            own = fill_of_state(state_fill, last) if found.count_added else 0.0
+            own = fill_of_state(state_fill, last, found.count_added)
             fill = leaf.fill(found, own, "state_fill")
         changes[name] = partial(leaf.renumbered, found, fill)
     return changes
@@ -411,15 +411,10 @@ def _slices(s: IndexedSlices, found: RowMap) -> IndexedSlices:
     """Slices of the renumbered table: those of dropped rows are gone, the others keep their order."""
     B = s.backend
     old = B.to_numpy(s.indices)
-    new = found.new_ids(old)
-    stay = np.flatnonzero(new >= 0)
-    new = new[stay]
-    if len(new) and new.max() > np.iinfo(old.dtype).max:
-        raise IndexError(f"indices: got {old.dtype}, which cannot hold row {new.max()}; accepted is int64")
-    coalesced = s.coalesced and bool((np.diff(new) > 0).all())
+    stay, new, coalesced = found.kept(old, s.coalesced, "indices")
     with B.scope():
         values = B.stop_gradient(s.values)
         if len(stay) < len(old):
             values = B.take(values, B.asarray(stay, s.indices))
-        indices = B.asarray(new.astype(old.dtype), s.indices)
+        indices = B.asarray(new, s.indices)
     return IndexedSlices._trusted(B, values, indices, (found.rows, *s.dense_shape[1:]), coalesced=coalesced)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from islices import io, modes
+from islices import modes
 from islices.arguments import check_flag, show, whole_number
 from islices.files import (
     Archive,
@@ -22,8 +22,12 @@ from islices.files import (
     StoredSlices,
     StoredTable,
     Written,
+    container_of,
+    flat,
     named,
+    opened,
     read_manifest,
+    replacing,
     stored_pieces,
 )
 from islices.registry import describe
@@ -119,15 +123,15 @@ def renumber_file(
         if tables is not None or states is not None:
             raise ValueError("tables: a folder of save_sharded holds one table with its state; accepted is None")
         return renumber_folder(source, target, map_for, fill, state_fill, size)
-    place, container = io._container(target)
-    with io._opened(source, check_flag(foreign, "foreign")) as archive:
+    place, container = container_of(target)
+    with opened(source, check_flag(foreign, "foreign")) as archive:
         manifest = read_manifest(archive)
-        tree = io._flat(archive) if manifest is None else manifest.tree
+        tree = flat(archive) if manifest is None else manifest.tree
         metadata = archive.texts if manifest is None else manifest.metadata
         work = _Work(archive, named_leaves(tree, "tree"), size)
         made = work.renumbered(map_for, tables, states, fill, state_fill)
         contents = Contents(rebuild(tree, iter(made)))
-        with named(place), io._replacing(place) as beside:
+        with named(place), replacing(place) as beside:
             container.write(beside, contents.arrays, lambda digests: contents.texts(digests, metadata))
         return work.found
 
@@ -174,7 +178,7 @@ class _Work:
                     raise ValueError(f"{name!r} is the master of {len(fitting)} tables; accepted is one")
                 made[name] = self._one(name, fill, "fill", fills, fills[fitting[0]])
             else:
-                own_fill = fill_of_state(state_fill, last) if self.found.count_added else 0.0
+                own_fill = fill_of_state(state_fill, last, self.found.count_added)
                 made[name] = self._one(name, own_fill, "state_fill", fills)
         return [made.get(name) or self._copied(leaf) for name, leaf in self.leaves.items()]
 
@@ -223,19 +227,13 @@ class _Work:
     def _slices(self, leaf: StoredSlices) -> Written:
         indices = self.archive.read(leaf.indices.array, leaf.indices.sha256)
         check_indices(modes.HOST, indices, leaf.dense_shape[0], coalesced=leaf.coalesced)
-        new = self.found.new_ids(indices)
-        stay = np.flatnonzero(new >= 0)
-        new = new[stay]
-        if len(new) and new.max() > np.iinfo(indices.dtype).max:
-            raise IndexError(f"{leaf.indices.array.name!r} is {indices.dtype}, which cannot hold row {new.max()}")
-        coalesced = leaf.coalesced and bool((np.diff(new) > 0).all())
+        stay, new, coalesced = self.found.kept(indices, leaf.coalesced, repr(leaf.indices.array.name))
         stored = StoredRows([(self.archive, leaf.values)])
-        for _ in stored.pieces(self.chunk):
-            pass
+        stored.check(self.chunk)
         picked = RowMap(stay, len(indices))
         parts = {
             "values": new_rows(stored, picked, 0, picked.rows, lambda first, stop: new, self.chunk),
-            "indices": InPieces(leaf.indices.dtype, new.shape, lambda: [new.astype(indices.dtype)]),
+            "indices": InPieces(leaf.indices.dtype, new.shape, lambda: [new]),
         }
         shape = [self.found.rows, *leaf.dense_shape[1:]]
         return Written("slices", parts, {"dense_shape": shape, "coalesced": coalesced})

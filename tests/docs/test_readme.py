@@ -1,7 +1,9 @@
 """Every code block of the README and of docs/ runs.
 
 The blocks of one page run in order, in one folder and in processes of their own: a later one may read a file that an
-earlier one wrote. A comment ``# -> text`` states what is printed.
+earlier one wrote. A comment ``# -> text`` states what is printed. A block of kind "diff" changes the last program above
+that it fits, which then runs again; a block of text that begins with ``$ islices ...`` is what that command prints,
+where ``...`` stands for what is left out.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from doc_blocks import Blocks, frameworks_of
+from doc_blocks import Blocks, command_of, frameworks_of, patched, prints
 from markdown_it import MarkdownIt
 
 from islices.cli import main
@@ -20,7 +22,7 @@ from islices.cli import main
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 #: what is run or checked below
-KINDS = {"python", "sh", "toml", "text"}
+KINDS = {"python", "sh", "toml", "text", "diff"}
 
 
 def code(page: Path) -> list[tuple[str, str]]:
@@ -66,16 +68,26 @@ def runner() -> Iterator[Blocks]:
 @pytest.mark.repeats_where(lambda page: page != "README.md")
 @pytest.mark.parametrize("page", [page for page, found in BLOCKS.items() if "python" in dict(found)])
 def test_python_blocks(page: str, runner: Blocks, tmp_path: Path) -> None:
-    ran = 0
-    for text in (text for kind, text in BLOCKS[page] if kind == "python"):
+    programs: list[str] = []
+    for kind, text in BLOCKS[page]:
+        if kind == "diff":
+            changed = [new for program in reversed(programs) if (new := patched(program, text)) is not None]
+            assert changed, f"no program above has these lines:\n{text}"
+            text = changed[0]
+        elif kind == "text" and (asked := command_of(text)) is not None:
+            done = runner.run(asked[0], tmp_path)
+            assert prints(asked[1], done["stdout"]), f"{text}\n{done['stdout']}\n{done['stderr'][-3000:]}"
+            continue
+        elif kind != "python":
+            continue
         for name in frameworks_of(text):
             pytest.importorskip(name if name != "mxnet" else "islices.backends.mxnet")
         done = runner.run(text, tmp_path)
         assert done["returncode"] == 0, f"{text}\n{done['stderr'][-3000:]}"
         expected = re.findall(r"# -> (.*)$", text, re.MULTILINE)
         assert done["stdout"].split("\n")[: len(expected)] == expected, text
-        ran += 1
-    assert ran
+        programs.append(text)
+    assert programs
 
 
 def test_what_the_readme_says_of_keras(runner: Blocks, tmp_path: Path) -> None:
@@ -103,6 +115,23 @@ def test_blocks_run_apart(runner: Blocks, tmp_path: Path) -> None:
     assert runner.run(first, tmp_path)["returncode"] == 0
     then = "import torch, sys, os; print('name' in globals(), 'left' in sys.modules, os.listdir())"
     assert runner.run(then, tmp_path)["stdout"] == "False False ['kept']\n"
+
+
+def test_changes_of_programs() -> None:
+    program = "a = 1\nif a:\n    b = 2\n"
+    assert patched(program, "-a = 1\n+a = 3\n@@\n if a:\n+    c = 4\n") == "a = 3\nif a:\n    c = 4\n    b = 2\n"
+    assert patched(program, "-a = 2\n") is None
+    assert patched("a\na\n", "-a\n") is None
+    assert command_of("keras and torch differ\n") is None
+    code, printed = command_of("$ islices diff a.npz b.npz\nwhy: ...\n") or ("", "")
+    assert "main(['diff', 'a.npz', 'b.npz'])" in code
+    assert prints(printed, "why: this\nand that \n")
+    assert prints("one\n...\nfour", "one\ntwo  \nthree\nfour\n")
+    assert not prints("one\n...\nfour", "one\nfive\n")
+    table = "  position  largest gap  of allowed  at step\n  step          {}        {} {}        1"
+    assert prints(table.format("1.5e-08", "38", "%"), table.format("2.5e-09", "0.3", "%"))
+    assert not prints(table.format("1.5e-08", "38", "%"), table.format("0.001", "650", "x"))
+    assert not prints(table.format("0.0023", "650", "x"), table.format("0.001", "650", "x"))
 
 
 def test_shell_blocks_name_real_targets_and_commands() -> None:

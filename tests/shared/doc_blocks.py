@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -32,6 +33,43 @@ def frameworks_of(code: str) -> list[str]:
     names = {"keras": "tensorflow", "optax": "jax"} | {name: name for name in FRAMEWORKS}
     lines = re.findall(r"^\s*(?:import|from) .*", code, re.MULTILINE)
     return sorted({names[word] for line in lines for word in re.findall(r"\w+", line) if word in names})
+
+
+def patched(program: str, change: str) -> str | None:
+    """A program with the hunks of a diff block applied; None where a hunk does not stand in it exactly once.
+
+    Lines begin with " ", "-" or "+"; "@@" stands between hunks.
+    """
+    for hunk in re.split(r"^@@.*\n", change, flags=re.MULTILINE):
+        lines = [line if line else " " for line in hunk.splitlines()]
+        old, new = ("".join(f"{x[1:]}\n" for x in lines if x[0] != without) for without in "+-")
+        if len(re.findall(f"(?=\n{re.escape(old)})", f"\n{program}")) != 1:
+            return None
+        program = f"\n{program}".replace(f"\n{old}", f"\n{new}")[1:]
+    return program
+
+
+def command_of(text: str) -> tuple[str, str] | None:
+    """(Python code that runs it, what it prints) of a text block that begins with "$ islices ..."; else None."""
+    first, _, printed = text.partition("\n")
+    if not first.startswith("$ islices "):
+        return None
+    return f"import sys; from islices.cli import main; sys.exit(main({shlex.split(first)[2:]!r}))", printed
+
+
+#: What rounding decides, by machine: a row of `islices parity` within what is allowed, numbers below 1e-5.
+ROUNDING = re.compile(r"^( +[a-z]+) +(?:same|\S+ +\S+ %  +\d+)$|\d(?:\.\d+)?e-(?:0[6-9]|1\d)\b", re.MULTILINE)
+
+
+def prints(expected: str, printed: str) -> bool:
+    """Whether that is what was printed; ... stands for anything, and numbers that rounding decides for any such."""
+    wanted, came = (
+        ROUNDING.sub(
+            lambda m: f"{m[1]} within" if m[1] else "tiny", re.sub(r"[ \t]+$", "", x.strip(), flags=re.MULTILINE)
+        )
+        for x in (expected, printed)
+    )
+    return re.fullmatch(".*?".join(map(re.escape, wanted.split("..."))), came, re.DOTALL) is not None
 
 
 class Blocks:

@@ -18,21 +18,24 @@ from islices.registry import describe
 __all__ = ["recorded"]
 
 
-def recorded(tx: Any, recorder: Recorder) -> Transformation:
+def recorded(tx: Any, recorder: Recorder, *, clip: Any = None) -> Transformation:
     """A transformation that does what it did, and has each update recorded: a training loop stays as it is.
 
     Parameters
     ----------
     tx : optax.GradientTransformation
-        Of this front or of optax: the whole chain, clipping included.
+        Of this front or of optax.
     recorder : islices.backends.jax.recorder.Recorder
+    clip : optax.GradientTransformation, optional
+        What stands before tx, as in ``optax.chain(clip, tx)``: what it makes of the gradients is recorded apart.
 
     Returns
     -------
     optax.GradientTransformationExtraArgs
-        Its state is tx's. Each update records the gradients, the state before and after it, and the parameters, where
-        `update` is given them; ``recorder.add(batch=..., loss=...)`` before it notes the rest. The tables after a step
-        are those that the next begins with: after the last, ``recorder.step(tables=params)`` records them.
+        Its state is tx's, or that of the chain of both. Each update records the gradients, the state before and after
+        it, and the parameters, where `update` is given them; ``recorder.add(batch=..., loss=...)`` before it notes the
+        rest. The tables after a step are those that the next begins with: after the last,
+        ``recorder.step(tables=params)`` records them.
 
     Raises
     ------
@@ -52,22 +55,29 @@ def recorded(tx: Any, recorder: Recorder) -> Transformation:
     True
     """
     inner = check_transformation(tx, "tx")
+    first = None if clip is None else check_transformation(clip, "clip")
     if not isinstance(recorder, Recorder):
         raise TypeError(f"recorder: got {describe(recorder)}; accepted is an islices.backends.jax.recorder.Recorder")
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        before = updates, state
-        updates, state = inner.update(updates, state, params, **extra)
-        told: dict[str, Any] = {"gradients": _flat(before[0])}
+        before, told = state, {"gradients": _flat(updates)}
+        if first is None:
+            updates, state = inner.update(updates, state, params, **extra)
+        else:
+            clipped, clips = first.update(updates, state[0], params, **extra)
+            told["clipped"] = _flat(clipped)
+            updates, steps = inner.update(clipped, state[1], params, **extra)
+            state = clips, steps
         if params is not None:
             told |= {
-                "tables": _flat(params), "state": state_of(before[1], params),
-                "state_after": state_of(state, params),
+                "tables": _flat(params), "state": state_of(before, params), "state_after": state_of(state, params)
             }  # fmt: skip
         recorder.step(**told)
         return updates, state
 
-    return Transformation(inner.init, update)
+    if first is None:
+        return Transformation(inner.init, update)
+    return Transformation(lambda params: (first.init(params), inner.init(params)), update)
 
 
 def _flat(tree: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple, TypedDict
+from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ class Options(TypedDict, total=False):
     maximize: bool
     frozen: Any
     master: bool
+    duplicates: Literal["sum", "raw"]
     max_norm: float | None
     foreach: bool | None
     fused: bool | None
@@ -85,6 +86,9 @@ class RowOptimizer(torch.optim.Optimizer):
         Rows that keep their bits, in every parameter of the group; weight decay included.
     master : bool
         Keep a float32 copy of 16-bit parameters, from their first step on: steps are taken on it.
+    duplicates : {"sum", "raw"}
+        "raw", of semantics="keras" only: of a row that a sparse gradient names twice each slot is squared by
+        itself, as in Keras on TensorFlow.
     max_norm : float, optional
         Clip by the norm of all gradients together before each step, with the bits of `islices.clip_by_global_norm` with
         this semantics (of "torch": `clip_grad_norm_`'s), in less time: ``p.grad`` is read and not written, so it stays
@@ -126,6 +130,7 @@ class RowOptimizer(torch.optim.Optimizer):
         maximize: bool = False,
         frozen: Any = None,
         master: bool = False,
+        duplicates: Literal["sum", "raw"] = "sum",
         max_norm: float | None = None,
         foreach: bool | None = None,
         fused: bool | None = None,
@@ -133,6 +138,7 @@ class RowOptimizer(torch.optim.Optimizer):
         differentiable: bool = False,
     ) -> None:
         options = {"rows": rows, "semantics": semantics, "maximize": maximize, "frozen": frozen, "master": master}
+        options["duplicates"] = duplicates
         defaults = complete(self.rule, {**given, **options}, {})
         refused = {"capturable": capturable, "differentiable": differentiable}
         check_group(self.rule, {**defaults, **refused})

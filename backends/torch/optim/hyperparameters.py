@@ -36,7 +36,7 @@ __all__ = [
 Group = Mapping[str, Any]
 
 #: What a group says beside hyperparameters.
-OPTIONS = ("rows", "semantics", "maximize", "frozen", "master")
+OPTIONS = ("rows", "semantics", "maximize", "frozen", "master", "duplicates")
 #: What torch has besides, and islices as False alone: why.
 REFUSED = {
     "capturable": "islices counts steps on the host, which no CUDA graph captures",
@@ -141,13 +141,13 @@ def asked_of(rule: str, group: Group) -> tuple[Any, ...]:
     """What `made_from` looks at, to compare, but for arrays: lr and frozen."""
     given = in_islices(rule, group)
     given.pop("lr")
-    return (*given.values(), group["rows"], group["semantics"], group["maximize"])
+    return (*given.values(), group["rows"], group["semantics"], group["maximize"], group["duplicates"])
 
 
 def made_from(rule: str, group: Group, rate: Rate) -> tuple[Optimizer, Optimizer]:
     """(what steps sparse gradients, what steps dense ones): the same, unless the semantics has a dense formula."""
     given = {**in_islices(rule, group), "lr": rate}
-    options = {name: group[name] for name in ("semantics", "maximize", "frozen")}
+    options = {name: group[name] for name in ("semantics", "maximize", "frozen", "duplicates")}
     try:
         sparse = make(rule, **given, rows=group["rows"], **options)
         if sparse.rows == "all" or "all" not in sparse._formula.rows:

@@ -154,6 +154,8 @@ def _described(record: Record, optimizer: Any, group: Mapping[str, Any], sparse:
         said["name"] = "adamw"
     if group.get("maximize"):
         said["maximize"] = True
+    if own and sparse and group["duplicates"] == "raw":
+        said["duplicates"] = "raw"
     lazy = type(optimizer).__name__ == "SparseAdam" or sparse
     rows = group["rows"] if own and sparse else "touched" if lazy else "all"
     return {**said, "rows": rows} if rows else said

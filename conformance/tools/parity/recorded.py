@@ -11,6 +11,7 @@ from typing import Any
 import islices
 from islices.cli import UsageError
 from islices.conformance.outputs import check_picture, check_writable, write
+from islices.conformance.tools.sides import as_pair, from_metadata
 from islices.io import read_metadata
 from islices.trajectory.folder import step_files
 from islices.trajectory.verdict import ORDER, Verdict
@@ -61,9 +62,11 @@ def compare(options: argparse.Namespace) -> int:
         check_writable("--json", options.json)
     known = {name: getattr(options, name) for name in FROM_METADATA}
     try:
-        known |= _from_metadata(options, known)
+        stated = [(folder, _metadata(folder)) for folder in options.folders]
+        known |= from_metadata(stated, FROM_METADATA, known, "folder")
+        pair = dict(as_pair(text, "folder") for text in options.pair)
         found = islices.parity(
-            *options.folders, names=_names(*options.folders), pair=dict(map(_pair, options.pair)), only=options.only,
+            *options.folders, names=_names(*options.folders), pair=pair, only=options.only,
             ignore=options.ignore, steps=options.steps, tell=_progress(options.json == "-"), **known,
         )  # fmt: skip
     except (TypeError, ValueError) as error:
@@ -98,28 +101,7 @@ def _names(a: str, b: str) -> tuple[str, str]:
     return short if short[0] != short[1] else (a, b)
 
 
-def _pair(text: str) -> tuple[str, str]:
-    p, equals, q = text.partition("=")
-    if not (p and equals and q):
-        raise UsageError(f"--pair: got {text!r:.60}; accepted is A=B, a tensor's name in each folder")
-    return p, q
-
-
-def _from_metadata(options: argparse.Namespace, known: dict[str, Any]) -> dict[str, Any]:
-    """Options nobody gave that the first files of both folders state, where they do not contradict one another."""
-    said: dict[str, set[Any]] = {}
-    for folder in options.folders:
-        files = step_files(folder) if Path(folder).is_dir() else []
-        metadata = read_metadata(files[0][1]) if files else {}
-        for name, kind in FROM_METADATA.items():
-            if known[name] is None and name in metadata:
-                try:
-                    said.setdefault(name, set()).add(kind(metadata[name]))
-                except ValueError:
-                    raise UsageError(f"{folder}: metadata {name} is {metadata[name]!r:.60}, no number") from None
-    for name, values in said.items():
-        if len(values) > 1:
-            raise UsageError(
-                f"the folders' metadata disagree on {name}: {sorted(values)}; give --{name.replace('_', '-')}"
-            )
-    return {name: values.pop() for name, values in said.items()}
+def _metadata(folder: str) -> dict[str, str]:
+    """That of the folder's first file."""
+    files = step_files(folder) if Path(folder).is_dir() else []
+    return read_metadata(files[0][1]) if files else {}

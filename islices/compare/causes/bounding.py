@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from islices.compare.cause import Cause, Change, each_tensor
+from islices.compare.cause import Beside, Cause, Change, each_tensor
 from islices.compare.comparison import Comparison
 from islices.compare.digits import as_written
 from islices.compare.evidence import Rows
@@ -24,8 +24,8 @@ CLOSE = 2.0**-8
 def last_duplicate(both: Comparison, which: int) -> Iterator[Change]:
     """The last of duplicates is written over the others."""
 
-    def change(x: Rows, y: Rows, t: int) -> Rows | None:
-        source = next((s for s in (x, both.raw(t)) if s is not None and s.slots is not None), None)
+    def change(x: Rows, y: Rows, beside: Beside) -> Rows | None:
+        source = next((s for s in (x, beside.raw) if s is not None and s.slots is not None), None)
         if source is None or source.slots is None or source.slot_ids is None or not np.array_equal(source.ids, x.ids):
             return None
         if source is not x and not np.array_equal(source.values, x.values):
@@ -37,7 +37,7 @@ def last_duplicate(both: Comparison, which: int) -> Iterator[Change]:
     found = each_tensor(both, which, change)
     if found:
         text = "duplicates overwritten: {y} keeps the last slot of each row, {x} sums them"
-        yield Change(found.rows, text, found.named, 1.0)
+        yield Change(found.rows, text, found.named, 1.0, again=found.again)
 
 
 LAST_DUPLICATE = Cause("last_duplicate", "the last duplicate wins", 55, propose=last_duplicate, needs=("gradients",))
@@ -51,7 +51,7 @@ def value_clip(both: Comparison, which: int) -> Iterator[Change]:
 
 
 def _with_values_clipped(both: Comparison, which: int, least: float, bits: float) -> Iterator[Change]:
-    def change(x: Rows, y: Rows, t: int) -> Rows | None:
+    def change(x: Rows, y: Rows, _: Beside) -> Rows | None:
         if not (np.abs(x.values) > least).any():
             return None
         bounded = np.clip(x.values, -least, least)
@@ -61,7 +61,7 @@ def _with_values_clipped(both: Comparison, which: int, least: float, bits: float
     found = each_tensor(both, which, change)
     if found:
         text = f"values clipped: {{y}} bounds each element by {least:.6g}, {{x}} does not"
-        yield Change(found.rows, text, {"limit": least, **found.named}, bits)
+        yield Change(found.rows, text, {"limit": least, **found.named}, bits, again=found.again)
 
 
 VALUE_CLIP = Cause(
@@ -106,7 +106,7 @@ def row_clip(both: Comparison, which: int) -> Iterator[Change]:
 
 
 def _with_rows_clipped(both: Comparison, which: int, least: float, bits: float) -> Iterator[Change]:
-    def change(x: Rows, y: Rows, t: int) -> Rows | None:
+    def change(x: Rows, y: Rows, _: Beside) -> Rows | None:
         own = _row_norms(x)
         if not (own > least * (1 + 1e-6)).any():
             return None
@@ -117,7 +117,7 @@ def _with_rows_clipped(both: Comparison, which: int, least: float, bits: float) 
     found = each_tensor(both, which, change)
     if found:
         text = f"rows clipped: {{y}} bounds the norm of each row by {least:.6g}, {{x}} does not"
-        yield Change(found.rows, text, {"limit": least, **found.named}, bits)
+        yield Change(found.rows, text, {"limit": least, **found.named}, bits, again=found.again)
 
 
 ROW_CLIP = Cause("row_clip", "rows clipped", 132, propose=row_clip, needs=("gradients",), exact="never")

@@ -38,7 +38,7 @@ class Norms:
 
 def norm_tolerance(both: Comparison) -> float:
     """How far a factor that holds a norm may be off, relatively."""
-    n = sum(x.values.size for x in both.a) + 2
+    n = sum(x.size for x in both.a) + 2
     eps = max(x.eps for x in (*both.a, *both.b)) if both.a else 0.0
     return eps * (4 * math.log2(n) + 16) / 2 + both.slack
 
@@ -156,8 +156,9 @@ def clipped(original: Comparison, now: Comparison) -> Iterator[Factor]:
             f"(norm {_number(c.loose.of(c.kind))})"
         )
         unsummed = f"duplicates: {{{side}}} has not summed duplicates before it took that norm"
-        granted = () if c.kind == "true" else (("duplicates", unsummed, {"side": side, "norm": "global"}),)
-        yield Factor(c.ratios, text, {"side": side, "max_norm": c.limit}, c.tolerance, cost, granted)
+        details = {"side": side, "max_norm": c.limit}
+        granted = () if c.kind == "true" else (("duplicates", unsummed, {**details, "norm": "global"}),)
+        yield Factor(c.ratios, text, details, c.tolerance, cost, granted)
     for both in (original,) if now is original else (original, now):
         yield from _clipped_each(both, cost)
 
@@ -189,7 +190,8 @@ def unsummed(original: Comparison, now: Comparison) -> Iterator[Factor]:
     for side, kinds in (("b", ("true", "raw")), ("a", ("raw", "true"))):
         if found := _by_norms(original, now, kinds):
             text = f"duplicates: {{{side}}} has not summed duplicates before it took the norm for clipping"
-            yield Factor((found[0],) * len(original.a), text, {"side": side, "norm": "global"}, tolerance, 1.0)
+            details = {"side": side, "norm": "global", "max_norm": found[1]}
+            yield Factor((found[0],) * len(original.a), text, details, tolerance, 1.0)
     yield from _unsummed_each(original, now)
     for c in _clips(original):
         true, raw = c.loose.true, c.loose.raw
@@ -217,9 +219,13 @@ def _unsummed_each(original: Comparison, now: Comparison) -> Iterator[Factor]:
     ):
         return
     ratios = tuple(raw / n if n else 1.0 for raw, n in zip(b.raw_each, b.each, strict=True))
-    for side, values in (("b", ratios), ("a", tuple(1 / r if r else 1.0 for r in ratios))):
+    for side, values, limit in (
+        ("b", ratios, max(a.each)),
+        ("a", tuple(1 / r if r else 1.0 for r in ratios), max(b.each)),
+    ):
         text = f"duplicates: {{{side}}} has not summed duplicates before it took each tensor's norm for clipping"
-        yield Factor(values, text, {"side": side, "norm": "each tensor"}, norm_tolerance(original), 1.0)
+        details = {"side": side, "norm": "each tensor", "max_norm": limit}
+        yield Factor(values, text, details, norm_tolerance(original), 1.0)
 
 
 DUPLICATES = Cause(
@@ -268,7 +274,8 @@ def epsilon(original: Comparison, now: Comparison) -> Iterator[Factor]:
     rounding = 2 * max(x.eps for x in (*original.a, *original.b))
     for p, q in pairs:
         ratio = (norm + q) / (norm + p)
-        details = {"epsilon": [p, q], "semantics": [known[p], known[q]], "norm": norm}
+        limit = _total(original.a) * (norm + p) / norm
+        details = {"epsilon": [p, q], "semantics": [known[p], known[q]], "norm": norm, "max_norm": limit}
         text = f"epsilon of the clip formula: {_divides(p, q, known)}"
         yield Factor((ratio,) * len(original.a), text, details, rounding, math.log2(len(pairs)))
 

@@ -9,7 +9,7 @@ from typing import Any
 from islices.compare.cause import Cause, Factor
 from islices.compare.comparison import Comparison
 from islices.compare.evidence import Interval
-from islices.compare.stored import wide
+from islices.compare.stored import nonzero_rows
 
 __all__ = ["FACTOR", "MEAN"]
 
@@ -49,15 +49,14 @@ def _counts(both: Comparison) -> dict[int, list[str]]:
         for x in side:
             if x is None or not x.sparse:
                 continue
-            slots = x.values if x.slots is None or x.slot_ids is None else wide(x.slots)
-            ids = x.ids if x.slot_ids is None else x.slot_ids
+            ids, slots = x.all_slots
             p = context.padding_row(x)
             padding = 0 if p is None else int((ids == p).sum())
             stored = "tokens: slots stored" if p is None or padding else "non-padding tokens: slots stored"
             note(len(ids), stored)
             if padding:
                 note(len(ids) - padding, "non-padding tokens: slots of other rows")
-            kept = int((slots != 0).reshape(len(slots), -1).any(axis=1).sum()) if slots.size else 0
+            kept = int(nonzero_rows(slots).sum())
             if kept != len(ids):
                 note(kept, "non-padding tokens: slots that are not zeros")
     return {count: names for count, names in found.items() if names}
@@ -73,8 +72,12 @@ def constant(now: Comparison, interval: Interval) -> tuple[str, dict[str, Any]]:
     for shown, power, what in ((c, 1, "{a} is {b} times"), (1 / c, -1, "{b} is {a} times")):
         if round(shown) > 1 and interval.low <= round(shown) ** power <= interval.high:
             counted = "a count that a mean divides by: samples, replicas, accumulated gradients?"
+            if round(shown) == 2:
+                counted = f"the half of a squared loss, or {counted}"
             text = f"a constant factor: {what} {round(shown):,}, a whole number ({counted})"
-    return text, {"factor": c, "low": interval.low, "high": interval.high}
+    if now.steps:
+        text = f"a constant factor: {{a}} steps {c:.9g} times as far as {{b}}, as another learning rate does"
+    return text, {"factor": c, "low": interval.low, "high": interval.high, "steps": now.steps}
 
 
 FACTOR = Cause("factor", "a constant factor", 260, fit=constant, last=True)

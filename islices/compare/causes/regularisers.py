@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from islices.compare.cause import Cause, Change, each_tensor
+from islices.compare.cause import Beside, Cause, Change, each_tensor
 from islices.compare.comparison import Comparison
-from islices.compare.digits import as_written
-from islices.compare.evidence import Rows
+from islices.compare.digits import FREE, as_written
+from islices.compare.evidence import PRECISION, Rows
 from islices.compare.stored import Array, wide
 
 __all__ = ["REGULARISER"]
@@ -19,42 +19,49 @@ __all__ = ["REGULARISER"]
 #: Rows that lambda is read off.
 SAMPLED = 4096
 KINDS = {"l2": "the table", "l1": "the signs of the table"}
+#: What else was done to the side that has the penalty: it was scaled, or rounded to 16 bits, lambda with it.
+MODES = ("", "scaled", "rounded")
+#: What 16 bits may have done to lambda, relatively.
+ROUNDED = 2.0**-8
 
 
 def regulariser(both: Comparison, which: int) -> Iterator[Change]:
     """One side has the gradient of a penalty, the other has not. One that is scaled too is fitted with lambda."""
     if both.tables is None:
         return
-    tables = both.tables
     for kind, what in KINDS.items():
-        for scaled in (False, True):
+        for mode in MODES:
             strengths: dict[str, float] = {}
             cost = 0.0
 
             def change(
-                x: Rows, y: Rows, t: int, kind: str = kind, scaled: bool = scaled, into: dict[str, float] = strengths
-            ) -> Rows | None:
+                x: Rows, y: Rows, beside: Beside, kind: str = kind, mode: str = mode,
+                into: dict[str, float] = strengths,
+            ) -> Rows | None:  # fmt: skip
                 nonlocal cost
-                table = tables[t]
+                table = beside.table
                 if table is None or x.values.shape[1:] != y.values.shape[1:] or not len(y.ids):
                     return None
                 ids = np.union1d(x.ids, y.ids)
                 if not len(ids) or ids[-1] >= len(table):
                     return None
-                some = ids[:: max(1, len(ids) // SAMPLED)]
-                found = _strength(_at(x, some), _at(y, some), _penalty(table, some, kind), scaled, max(x.eps, y.eps))
-                if found is None:
-                    return None
-                strength, bits = found
-                into[both.context.names[t]], cost = strength, cost + bits
-                return _penalised(x, ids, strength * _penalty(table, ids, kind), y.sparse)
+                if beside.name not in into:
+                    some = ids[:: max(1, len(ids) // SAMPLED)]
+                    p = _penalty(table, some, kind)
+                    found = _strength(_at(x, some), _at(y, some), p, mode, max(x.eps, y.eps))
+                    if found is None:
+                        return None
+                    # a number that nobody writes so says all of one element
+                    bits = max(found[1], PRECISION[y.dtype]) if found[1] == FREE else found[1]
+                    into[beside.name], cost = found[0], cost + bits
+                return _penalised(x, ids, into[beside.name] * _penalty(table, ids, kind), y.sparse)
 
             found = each_tensor(both, which, change)
             if found:
                 shown = ", ".join(sorted({f"{s:.6g}" for s in strengths.values()}))
                 text = f"regulariser: {{y}} adds {shown} times {what} to its gradient ({kind}), {{x}} does not"
                 details = {"kind": kind, "strengths": strengths, **found.named}
-                yield Change(found.rows, text, details, cost)
+                yield Change(found.rows, text, details, cost, again=found.again)
 
 
 REGULARISER = Cause("regulariser", "a regulariser", 35, propose=regulariser, needs=("gradients",), exact="never")
@@ -74,9 +81,12 @@ def _at(x: Rows, ids: Array) -> Array:
     return out.reshape(-1)
 
 
-def _strength(x: Array, y: Array, p: Array, scaled: bool, eps: float) -> tuple[float, float] | None:
-    """(lambda, bits that it costs) for which y is x + lambda p, or, scaled, in proportion to that."""
-    p = p.reshape(-1)
+def _strength(x: Array, y: Array, p: Array, mode: str, eps: float) -> tuple[float, float] | None:
+    """(lambda, bits that it costs) for which y is x + lambda p; or in proportion to that, or that rounded."""
+    p, scaled = p.reshape(-1), mode == "scaled"
+    if mode == "rounded":
+        alone = _where_alone(x, y, p, eps)
+        return _before_rounding(alone[0]) if alone and alone[1] == FREE else None
     with np.errstate(all="ignore"):
         pp, xx, xp = float(p @ p), float(x @ x), float(x @ p)
         if not (0 < pp < math.inf and math.isfinite(xx)):
@@ -98,6 +108,11 @@ def _strength(x: Array, y: Array, p: Array, scaled: bool, eps: float) -> tuple[f
         left = rest / alpha - strength * p
         error = math.sqrt(float(left @ left) / max(1, len(p) - 1) / pp)
     return as_written(strength, lambda short: abs(short - strength) <= max(4 * error, 4 * eps * strength))
+
+
+def _before_rounding(strength: float) -> tuple[float, float] | None:
+    short, bits = as_written(strength, lambda short: abs(short - strength) <= ROUNDED * strength, 2)
+    return None if bits == FREE else (short, bits)
 
 
 def _where_alone(x: Array, y: Array, p: Array, eps: float) -> tuple[float, float] | None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from islices.compare.cause import Cause, Change, each_tensor
+from islices.compare.cause import Beside, Cause, Change, each_source, each_tensor
 from islices.compare.comparison import Comparison
 from islices.compare.evidence import Rows
-from islices.compare.stored import Array, contained
+from islices.compare.stored import Array, contained, wide
+from islices.compare.whole import Source
 
 __all__ = ["LAZY_STEP", "MASK", "OFF_BY_ONE", "PADDING", "PERMUTED", "TRANSPOSED", "ZERO_ROWS"]
 
@@ -19,6 +21,12 @@ __all__ = ["LAZY_STEP", "MASK", "OFF_BY_ONE", "PADDING", "PERMUTED", "TRANSPOSED
 def _rows(numbers: list[int]) -> str:
     shown = ", ".join(f"{n}" for n in numbers[:5])
     return f"row {shown}" if len(numbers) == 1 else f"rows {shown}{', ...' if len(numbers) > 5 else ''}"
+
+
+def _numbers(rows: set[tuple[str, int]], both: Comparison) -> list[int]:
+    """Rows of tensors, in the order of both."""
+    order = {name: t for t, name in enumerate(both.context.names)}
+    return [row for _, row in sorted(rows, key=lambda found: (order[found[0]], found[1]))]
 
 
 def _zeros(x: Rows) -> Array:
@@ -30,11 +38,12 @@ def _zeros(x: Rows) -> Array:
 def padding_row(both: Comparison, which: int) -> Iterator[Change]:
     """One side has a gradient for the padding row; the other has none, or zeros."""
     rows: list[int] = []
+    pads: dict[str, int] = {}  # each tensor's
     given = both.context.padding_idx is not None
 
-    def change(x: Rows, y: Rows, t: int) -> Rows | None:
+    def change(x: Rows, y: Rows, beside: Beside) -> Rows | None:
         absent, masked = _lacking(x, y)
-        p = both.context.padding_row(x)
+        p = pads.get(beside.name, both.context.padding_row(x))
         if p is None:
             extra = np.concatenate([absent, masked])
             if len(extra) != 1:
@@ -42,6 +51,7 @@ def padding_row(both: Comparison, which: int) -> Iterator[Change]:
             p = int(extra[0])
         if p not in absent and p not in masked:
             return None
+        pads[beside.name] = p
         rows.append(p)
         if p in absent:
             return x.select(x.ids != p)
@@ -55,8 +65,9 @@ def padding_row(both: Comparison, which: int) -> Iterator[Change]:
         does = "moves" if both.steps else "keeps the gradient of"
         known = "the padding row" if given else "one row that {y} has not, as for padding_idx:"
         text = f"padding: {{x}} {does} {known} {', '.join(map(str, one))}" + (", {y} does not" if given else "")
-        cost = 0.0 if given else math.log2(1 + sum(len(x.ids) for x in both.side(which)))
-        yield Change(found.rows, text, {"rows": one, **found.named}, cost)
+        count = sum(x.size // max(1, math.prod(x.row_shape)) for x in both.side(which))
+        cost = 0.0 if given else math.log2(1 + count)
+        yield Change(found.rows, text, {"rows": one, **found.named}, cost, again=found.again)
 
 
 PADDING = Cause("padding", "padding row kept", 40, propose=padding_row, drops=True)
@@ -73,7 +84,7 @@ def masked_padding(both: Comparison, which: int) -> Iterator[Change]:
     """One side masks the padding, which leaves a stored row of zeros; the other drops it."""
     rows: list[int] = []
 
-    def change(x: Rows, y: Rows, t: int) -> Rows | None:
+    def change(x: Rows, y: Rows, _: Beside) -> Rows | None:
         extra = _extra_zeros(x, y)
         p = both.context.padding_row(x)
         if len(extra) != 1 or extra[0] != (p or 0):  # the mask that frameworks make themselves is row 0's
@@ -84,7 +95,7 @@ def masked_padding(both: Comparison, which: int) -> Iterator[Change]:
     found = each_tensor(both, which, change)
     if found and len(set(rows)) == 1:
         text = f"mask against padding_idx: {{x}} stores row {rows[0]} as zeros, {{y}} has no such row"
-        yield Change(found.rows, text, {"rows": rows[:1], **found.named})
+        yield Change(found.rows, text, {"rows": rows[:1], **found.named}, again=found.again)
 
 
 MASK = Cause("mask", "mask against padding_idx", 30, propose=masked_padding, drops=True, subsumes=("zero_rows",))
@@ -92,20 +103,25 @@ MASK = Cause("mask", "mask against padding_idx", 30, propose=masked_padding, dro
 
 def zero_rows(both: Comparison, which: int) -> Iterator[Change]:
     """Stored rows of zeros that the other side has dropped."""
-    rows: list[int] = []
+    dropped: set[tuple[str, int]] = set()
 
-    def change(x: Rows, y: Rows, t: int) -> Rows | None:
+    def change(x: Rows, y: Rows, beside: Beside) -> Rows | None:
         extra = _extra_zeros(x, y)
         if not len(extra):
             return None
-        rows.extend(extra.tolist())
+        dropped.update((beside.name, row) for row in extra.tolist())
         return x.select(~contained(x.ids, extra))
 
     found = each_tensor(both, which, change)
     if found:
-        what = "a stored row" if len(rows) == 1 else f"{len(rows):,} stored rows"
-        text = f"{{y}} has dropped {what} of zeros that {{x}} has ({_rows(rows)}); a lazy optimizer moves such rows"
-        yield Change(found.rows, text, {"rows": rows, **found.named})
+
+        def say() -> tuple[str, dict[str, Any]]:
+            rows = _numbers(dropped, both)
+            what = "a stored row" if len(rows) == 1 else f"{len(rows):,} stored rows"
+            text = f"{{y}} has dropped {what} of zeros that {{x}} has ({_rows(rows)}); a lazy optimizer moves such rows"
+            return text, {"rows": rows, **found.named}
+
+        yield Change(found.rows, *say(), again=found.again, say=say)
 
 
 ZERO_ROWS = Cause("zero_rows", "dropped zero rows", 110, propose=zero_rows, drops=True)
@@ -123,18 +139,18 @@ def shifted(both: Comparison, which: int) -> Iterator[Change]:
     """Ids off by one."""
     for step in (1, -1):
 
-        def change(x: Rows, y: Rows, t: int, step: int = step) -> Rows | None:
+        def change(x: Any, y: Any, _: Beside, step: int = step) -> Any:
             moved = x.ids + step
             limit = y.shape[0] if y.shape and y.shape[0] is not None else math.inf
             keep = (moved >= 0) & (moved < limit)
             if contained(moved[keep], y.ids).sum() <= contained(x.ids, y.ids).sum():
                 return None
-            return replace(x.rearranged(keep, moved[keep]), shape=y.shape)
+            return x.rearranged(keep, moved[keep], y.shape)
 
-        found = each_tensor(both, which, change)
+        found = each_source(both, which, change)
         if found:
             text = f"off by one: row r of {{x}} is row r {'+' if step > 0 else '-'} 1 of {{y}}"
-            yield Change(found.rows, text, {"shift": step, **found.named}, 1.0)
+            yield Change(found.rows, text, {"shift": step, **found.named}, 1.0, again=found.again)
 
 
 OFF_BY_ONE = Cause("off_by_one", "off-by-one ids", 80, propose=shifted, sides="a", moves=True, subsumes=("permuted",))
@@ -145,10 +161,10 @@ def permuted(both: Comparison, which: int) -> Iterator[Change]:
     maps: list[tuple[int, int]] = []
     cost = 0.0
 
-    def change(x: Rows, y: Rows, t: int) -> Rows | None:
+    def change(x: Any, y: Any, _: Beside) -> Any:
         nonlocal cost
         n = len(x.ids)
-        if n < 2 or n != len(y.ids) or x.values.shape != y.values.shape or x.values[0].size == 0:
+        if n < 2 or n != len(y.ids) or x.row_shape != y.row_shape or 0 in x.row_shape:
             return None
         keys = _content(x), _content(y)
         one, other = (np.argsort(key, kind="stable") for key in keys)
@@ -164,25 +180,30 @@ def permuted(both: Comparison, which: int) -> Iterator[Change]:
         order = np.argsort(target)
         return x.rearranged(order, target[order])
 
-    found = each_tensor(both, which, change)
+    found = each_source(both, which, change)
     if found:
         shown = ", ".join(f"{i} is {j}" for i, j in maps[:3])
         text = f"permuted ids: the same rows under other numbers (of {{x}} and of {{y}}: {shown}, ...)"
-        yield Change(found.rows, text, {"first": [list(pair) for pair in maps], **found.named}, cost)
+        details = {"first": [list(pair) for pair in maps], **found.named}
+        yield Change(found.rows, text, details, cost, again=found.again)
 
 
 PERMUTED = Cause("permuted", "permuted ids", 120, propose=permuted, sides="a", moves=True)
 
 
-def _content(x: Rows) -> Array:
+def _content(x: Rows | Source) -> Array:
     """A number for each row that its elements decide, in their order; a factor leaves the order of rows as it is."""
-    flat = x.values.reshape(len(x.ids), math.prod(x.values.shape[1:]))
-    weights = 1.0 + np.sin(1.0 + np.arange(flat.shape[1]))
-    with np.errstate(over="ignore", invalid="ignore"):
-        key: Array = flat @ weights
-        odd = ~np.isfinite(key)
-        key[odd] = np.nan_to_num(flat[odd]) @ weights
-    return key
+    width = math.prod(x.row_shape)
+    weights = 1.0 + np.sin(1.0 + np.arange(width))
+    keys = []
+    for values in x.parts():
+        flat = wide(values).reshape(len(values), width)
+        with np.errstate(over="ignore", invalid="ignore"):
+            key = np.einsum("ij,j->i", flat, weights)  # of one row the same, whichever rows stand beside it
+            odd = ~np.isfinite(key)
+            key[odd] = np.nan_to_num(flat[odd]) @ weights
+        keys.append(key)
+    return np.concatenate(keys)
 
 
 def _alike(one: Array, other: Array) -> bool:
@@ -198,30 +219,34 @@ def _alike(one: Array, other: Array) -> bool:
 def transposed(both: Comparison, which: int) -> Iterator[Change]:
     """Rows transposed, or a dense (d, rows) beside (rows, d)."""
 
-    def change(x: Rows, y: Rows, t: int) -> Rows | None:
-        if x.values.ndim == 3 and x.values.shape[1:] == y.values.shape[:0:-1]:
-            return replace(
-                x, shape=(x.shape[0], *y.shape[1:]), values=np.ascontiguousarray(x.values.transpose(0, 2, 1)),
-                terms=None if x.terms is None else x.terms.transpose(0, 2, 1), slot_ids=None, slots=None,
-            )  # fmt: skip
+    def rows_turned(x: Rows, y: Rows, _: Beside) -> Rows | None:
+        if x.values.ndim != 3 or x.values.shape[1:] != y.values.shape[:0:-1]:
+            return None
+        return replace(
+            x, shape=(x.shape[0], *y.shape[1:]), values=np.ascontiguousarray(x.values.transpose(0, 2, 1)),
+            terms=None if x.terms is None else x.terms.transpose(0, 2, 1), slot_ids=None, slots=None,
+        )  # fmt: skip
+
+    def turned(x: Any, y: Any, _: Beside) -> Any:
         if x.sparse or len(x.shape) != 2 or x.shape != y.shape[::-1]:
             return None
         rows, columns = x.shape
         if rows is None or columns is None:
             return None
+        x = x.at(slice(None))
         whole = np.zeros((rows, columns))
         whole[x.ids] = x.values
         whole = np.ascontiguousarray(whole.T)
         ids = np.flatnonzero((whole != 0).any(axis=1))
         return replace(x, ids=ids, values=whole[ids], shape=y.shape, terms=None, counts=None)  # those were of its rows
 
-    found = each_tensor(both, which, change)
+    found = each_tensor(both, which, rows_turned) or each_source(both, which, turned)
     if found:
         x, y = (side[found.numbers[0]] for side in (both.side(which), both.side(1 - which)))
         text = f"transposed: {{x}} is {x.shape[0]}x{x.shape[-1]}, {{y}} is {y.shape[0]}x{y.shape[-1]}"
         if x.values.ndim == 3:
             text = "transposed: rows of {x} are transposed rows of {y}"
-        yield Change(found.rows, text, found.named)
+        yield Change(found.rows, text, found.named, again=found.again)
 
 
 TRANSPOSED = Cause("transposed", "transposed rows", 90, propose=transposed, sides="either", moves=True)
@@ -230,24 +255,31 @@ TRANSPOSED = Cause("transposed", "transposed rows", 90, propose=transposed, side
 # ---------------------------------------------------------------------- tables
 def lazy_step(both: Comparison, which: int) -> Iterator[Change]:
     """Rows that no gradient names, moved by a dense step only; a lazy step leaves them their bits."""
-    rows: list[int] = []
+    moved: set[tuple[str, int]] = set()
 
-    def change(x: Rows, y: Rows, t: int) -> Rows | None:
-        named = None if both.named is None else both.named[t]
+    def change(x: Rows, y: Rows, beside: Beside) -> Rows | None:
+        named = beside.named
         still = x.ids[~contained(x.ids, y.ids)]  # moved in x, all bits kept in y
         if named is not None:
             still = still[~contained(still, named)]
         still = still[still != both.context.padding_row(x)]
-        if len(still) < (2 if named is None else 1):  # one row alone, which may have had a gradient: padding's affair
+        if len(still) < (
+            2 if named is None and not moved else 1
+        ):  # one alone may have had a gradient: padding's affair
             return None
-        rows.extend(still.tolist())
+        moved.update((beside.name, row) for row in still.tolist())
         return x.select(~contained(x.ids, still))
 
     found = each_tensor(both, which, change)
     if found:
-        known = "that no gradient names" if both.named is not None else "that {y} leaves alone"
-        text = f"lazy against dense step: {{x}} moves {len(rows):,} rows {known} ({_rows(rows)})"
-        yield Change(found.rows, text, {"rows": rows, **found.named})
+
+        def say() -> tuple[str, dict[str, Any]]:
+            rows = _numbers(moved, both)
+            known = "that no gradient names" if both.named is not None else "that {y} leaves alone"
+            text = f"lazy against dense step: {{x}} moves {len(rows):,} rows {known} ({_rows(rows)})"
+            return text, {"rows": rows, **found.named}
+
+        yield Change(found.rows, *say(), again=found.again, say=say)
 
 
 LAZY_STEP = Cause(

@@ -13,10 +13,10 @@ from functools import partial
 
 import numpy as np
 
-from islices.compare.cause import Cause, Change, each_tensor
+from islices.compare.cause import Beside, Cause, Change, each_tensor
 from islices.compare.comparison import Comparison
-from islices.compare.evidence import Rows
 from islices.compare.half import HALVES
+from islices.compare.rows import Rows, extent
 from islices.compare.stored import Array, wide
 
 __all__ = ["SIXTEEN", "SIXTEEN_UPSTREAM"]
@@ -30,7 +30,7 @@ TIE = 1 + 2.0**-7
 SAMPLED = 8192
 
 
-def _widened_again(x: Rows, y: Rows, t: int, *, dtype: str, scale: float, slots: bool) -> Rows | None:
+def _widened_again(x: Rows, y: Rows, _: Beside, *, dtype: str, scale: float, slots: bool) -> Rows | None:
     """x as it comes back from 16 bits: its slots one by one, or its sums, where ties go as y's did."""
     if x.dtype not in ("float32", "float64") or y.dtype not in ("float32", "float64"):
         return None
@@ -61,7 +61,7 @@ def sixteen(both: Comparison, which: int) -> Iterator[Change]:
                     "(to nearest: stochastic rounding is unlikely)"
                 )
                 details = {"dtype": dtype, "scale": scale, "slots": slots, "stochastic": False, **found.named}
-                yield Change(found.rows, text, details, 4.0)
+                yield Change(found.rows, text, details, 4.0, again=found.again)
         yield from _stochastic(both, which, dtype)
 
 
@@ -87,7 +87,7 @@ def _scales(both: Comparison, which: int, dtype: str) -> list[float]:
             lowest = int((exponent - 24 + np.log2((whole & -whole).astype(np.float64)).astype(np.int64)).min())
             if -24 - lowest > 0:
                 found.append(2.0 ** (-24 - lowest))
-    return sorted(set(found))
+    return list(dict.fromkeys(found))  # the usual ones first: of those that round alike one is told
 
 
 def _rounded(x: Array, dtype: str, scale: float) -> Array:
@@ -175,15 +175,18 @@ def _significand(x: Array, dtype: str) -> Array:
 def _stochastic(both: Comparison, which: int, dtype: str) -> Iterator[Change]:
     """The other side's numbers are of 16 bits and within a spacing of this one's, but not the nearest."""
 
-    def change(x: Rows, y: Rows, t: int) -> Rows | None:
+    seen: set[str] = set()  # tensors that have been looked at
+
+    def change(x: Rows, y: Rows, beside: Beside) -> Rows | None:
         if y.slots is not None or not np.array_equal(x.ids, y.ids) or not _representable(y, dtype):
             return None
         if x.values.shape != y.values.shape or not x.values.size:
             return None
         within = np.abs(x.values - y.values) <= 2 * TIE * _half_ulp(x.values, dtype, 1.0)
         farther = np.abs(x.values - y.values) > TIE * _half_ulp(x.values, dtype, 1.0)
-        if not within.all() or farther.mean() < 0.1:
+        if not within.all() or (beside.name not in seen and farther.mean() < 0.1):
             return None
+        seen.add(beside.name)
         return replace(x, values=y.values.copy(), slot_ids=None, slots=None)
 
     found = each_tensor(both, which, change)
@@ -192,18 +195,25 @@ def _stochastic(both: Comparison, which: int, dtype: str) -> Iterator[Change]:
             f"rounded to 16 bits: {{y}}'s gradient holds numbers of {dtype}, within one spacing of {{x}}'s but often "
             "not the nearest: stochastic rounding is likely"
         )
-        yield Change(found.rows, text, {"dtype": dtype, "scale": 1.0, "stochastic": True, **found.named}, 8.0)
+        details = {"dtype": dtype, "scale": 1.0, "stochastic": True, **found.named}
+        yield Change(found.rows, text, details, 8.0, again=found.again)
 
 
 # ---------------------------------------------------------------------- computed in 16 bits
 def upstream(both: Comparison, which: int) -> Iterator[Change]:
     """What the other side's slots hold are numbers of 16 bits: the layers before were computed so (autocast)."""
     for dtype in HALVES:
+        tops: dict[str, float] = {}  # of each tensor
 
-        def change(x: Rows, y: Rows, t: int, dtype: str = dtype) -> Rows | None:
-            if x.dtype != "float32" or not _representable(y, dtype) or _representable(x, dtype):
+        def change(x: Rows, y: Rows, beside: Beside, dtype: str = dtype, tops: dict[str, float] = tops) -> Rows | None:
+            if beside.name not in tops:
+                if x.dtype != "float32" or not _representable(y, dtype) or _representable(x, dtype):
+                    return None
+                tops[beside.name] = extent(x.values)[0]
+            elif y.values.any() and not _representable(y, dtype):
                 return None
-            return replace(x, dtype=dtype, terms=np.full(x.values.shape, x.top), counts=None, slot_ids=None, slots=None)
+            terms = np.full(x.values.shape, tops[beside.name])
+            return replace(x, dtype=dtype, terms=terms, counts=None, slot_ids=None, slots=None)
 
         found = each_tensor(both, which, change)
         if found:
@@ -211,7 +221,7 @@ def upstream(both: Comparison, which: int) -> Iterator[Change]:
                 f"computed in 16 bits: all that {{y}}'s gradient is summed of are numbers of {dtype}, as mixed "
                 "precision (autocast) leaves them; it agrees as far as such arithmetic goes"
             )
-            yield Change(tuple(found.rows), text, {"dtype": dtype, **found.named}, 8.0)
+            yield Change(found.rows, text, {"dtype": dtype, **found.named}, 8.0, again=found.again)
 
 
 SIXTEEN_UPSTREAM = Cause(

@@ -32,10 +32,11 @@ TOLD = 3
 
 
 class Side(NamedTuple):
-    """The steps of all tensors of a side, and how many were taken before."""
+    """The steps of all tensors of a side, how many were taken before, and what semantics and rows are said of them."""
 
     tensors: Sequence[Taken]
     steps: int
+    said: tuple[str, str] = ("", "")
 
 
 def explain_sides(a: Side, b: Side) -> tuple[Explanation, ...]:
@@ -54,7 +55,7 @@ def explain_sides(a: Side, b: Side) -> tuple[Explanation, ...]:
         e = _explained(x, y, ea, eb, a.steps, b.steps)
         if e is None or any(e.names == other.names for other in told):
             continue
-        if not (confirmed(x, *a) and confirmed(y, *b)):
+        if not (confirmed(x, a.tensors, a.steps) and confirmed(y, b.tensors, b.steps)):
             continue
         least = min(least, distance)
         told.append(e)
@@ -80,15 +81,15 @@ def _explained(x: Recipe, y: Recipe, ea: Elements, eb: Elements, steps_a: int, s
             told.append((t, bits))
     if not told or not _suffices([t for t, _ in told], x, y, ea, steps_a):
         return None
-    findings = tuple(
-        Finding(t.name, t.says(x, y), {"a": t.of(x), "b": t.of(y), "step": [_details(x), _details(y)]}) for t, _ in told
-    )
+    steps = {"step": [_details(x), _details(y)], "alike": _alike([t for t, _ in told], x, y, ea, steps_a)}
+    findings = tuple(Finding(t.name, t.says(x, y), {"a": t.of(x), "b": t.of(y), **steps}) for t, _ in told)
     return Explanation(findings, False, round(min(bits for _, bits in told) - max(x.bits, y.bits), 1))
 
 
 def _details(r: Recipe) -> dict[str, object]:
     return {
-        "optimizer": r.name, "semantics": r.semantics, "rows": r.rows, "duplicates": r.duplicates, **dict(r.hyper)
+        "optimizer": r.name, "semantics": r.semantics, "rows": r.rows, "duplicates": r.duplicates, "decay": r.decay,
+        "corrected": r.corrected, "up": r.up, **dict(r.hyper),
     }  # fmt: skip
 
 
@@ -106,14 +107,27 @@ def _bits(r: Recipe, other: Recipe, e: Elements, steps: int) -> float:
     return float(bits.sum()) if (bits > 0).sum() >= 2 else 0.0
 
 
-def _suffices(traits: Sequence[Trait], x: Recipe, y: Recipe, e: Elements, steps: int) -> bool:
-    """Whether the other's step is this one's with these traits of this one: nothing else differs."""
+def _with(traits: Sequence[Trait], x: Recipe, y: Recipe) -> Recipe:
+    """y with these traits of x."""
     for t in traits:
         y = t.take(y, x)
+    return replace(y, rows=y.rows if y.rows in y.formula.rows else x.rows)
+
+
+def _alike(traits: Sequence[Trait], x: Recipe, y: Recipe, e: Elements, steps: int) -> bool:
+    """Whether the other's formula makes this one's step, with all numbers of this one: to rounding, and no more."""
+    y = _with(traits, x, y)
+    y = y.having(**{k: v for k, v in x.hyper if y.get(k) is not None})
+    made, instead = stepped(x, e, steps)[0], stepped(y, e, steps)[0]
+    return bool(((np.abs(made - instead) <= bound(x, e, steps, made)) | (made == instead)).all())
+
+
+def _suffices(traits: Sequence[Trait], x: Recipe, y: Recipe, e: Elements, steps: int) -> bool:
+    """Whether the other's step is this one's with these traits of this one: nothing else differs."""
+    y = _with(traits, x, y)
     rate, own = float(y.get("lr")), float(x.get("lr"))
     if abs(rate - own) <= CLOSE * own:  # numbers that a semantics rounds otherwise
         y = y.having(lr=own)
-    y = replace(y, rows=y.rows if y.rows in y.formula.rows else x.rows)
     made, instead = stepped(x, e, steps)[0], stepped(y, e, steps)[0]
     near = np.abs(made - instead) <= 2 * bound(x, e, steps, made) + CLOSE * np.abs(made - e.w)
     return bool((near | (made == instead)).all())

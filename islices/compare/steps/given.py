@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +12,9 @@ from islices.compare.explanation import Explanation
 from islices.compare.steps.elements import Taken, gradient_of
 from islices.compare.steps.explain import Side, explain_sides
 from islices.compare.steps.states import read_state
-from islices.compare.stored import Stored
+from islices.compare.stored import Stored, bits_equal, nonzero_rows
 
-__all__ = ["Given", "steps_differ"]
+__all__ = ["Given", "moved_elsewhere", "steps_differ"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,11 +25,13 @@ class Given:
     grad: Sequence[Stored | None]
     state: Sequence[Any]
     state_after: Sequence[Any] = ()
+    said: tuple[str, str] = ("", "")  # semantics and rows of what is said to have stepped
 
     def some(self, told: Sequence[int]) -> Given:
         """Of some tensors."""
-        parts = (self.before, self.grad, self.state, self.state_after)
-        return Given(*([x[k] for k in told] if x else [] for x in parts))
+        before, grad = [self.before[k] for k in told], [self.grad[k] for k in told]
+        state, after = ([x[k] for k in told] if x else [] for x in (self.state, self.state_after))
+        return Given(before, grad, state, after, self.said)
 
 
 def steps_differ(stored: Sequence[tuple[Stored, Stored]], given: Sequence[Given]) -> tuple[Explanation, ...]:
@@ -60,4 +63,20 @@ def _side(after: Sequence[Stored], given: Given) -> Side | None:
             return None
         counts.add(count or 0)
         tensors.append(Taken(before, x, by_row, arrays, arrays_after))
-    return Side(tensors, counts.pop()) if len(counts) == 1 else None
+    return Side(tensors, counts.pop(), given.said) if len(counts) == 1 else None
+
+
+def moved_elsewhere(after: Sequence[Stored], given: Given) -> int:
+    """How many rows have moved that no gradient names."""
+    count = 0
+    for x, before, grad in zip(after, given.before, given.grad, strict=True):
+        if before is None or grad is None or before.sparse or x.sparse:
+            continue
+        if x.shape != before.shape or x.dtype != before.dtype or grad.row_shape != x.row_shape:
+            continue
+        same = bits_equal(x.values, before.values).reshape(len(x.values), math.prod(x.row_shape))
+        moved = np.logical_not(np.all(same, axis=1))
+        named = grad.ids if grad.sparse else grad.ids[nonzero_rows(grad.values)]
+        moved[named[named < len(moved)]] = False
+        count += int(moved.sum())
+    return count

@@ -26,6 +26,8 @@ SKIPPED = ("adamw",)
 SHORT = 20.0
 #: Elements that numbers are first fitted to.
 FEW = 96
+#: Elements of rows with duplicates that are among them: what squares them one by one is told from what sums them there.
+DOUBLED = 8
 EPSILONS = (1e-10, 1e-8, 1e-7, 1e-6, 1e-5)
 #: Bits that speak against an optimizer that few people use.
 PRIOR = {"rmsprop": 4.0, "adamax": 6.0, "nadam": 6.0, "ftrl": 8.0, "lion": 6.0, "rowwise_adagrad": 4.0}
@@ -46,27 +48,31 @@ class Variant(NamedTuple):
     corrected: bool = True
 
 
-def recipes(tensors: Sequence[Taken], steps: int) -> list[Recipe]:
-    """The recipes that make a sample of a side's elements, the plainest kind of them: fewest numbers of their own."""
+def recipes(tensors: Sequence[Taken], steps: int, said: tuple[str, str] = ("", "")) -> list[Recipe]:
+    """The recipes that make a sample of a side's elements, the plainest kind of them: fewest numbers of their own.
+
+    said: a semantics and rows: where they make the step, nothing else is asked what does.
+    """
     e = sample(tensors)
     if not e.eps or np.array_equal(e.w, e.after):
         return []
     look = _looked_at(e)
-    plain = list(_structures(look, steps)) if look.ups else []
+    plain = list(_structures(look, steps, said)) if look.ups else []
     found: list[Recipe] = []
     for variants in _stages(e):
         found += [r for v in variants for p in plain if (r := _tried(p, v, look, steps))]
         if min((r.bits for r in found), default=np.inf) <= SHORT:
             break
-    return found
+    return [r for r in found if r.semantics == said[0] and r.rows == (said[1] or r.rows)] or found
 
 
 class Look(NamedTuple):
-    """A side's elements, a few of them, and what shows at once: whether rows that the gradient does not name have
-    moved, whether there are such rows, and which signs of the gradient the step may have followed."""
+    """A side's elements, a few of them, and as many with duplicates among them; what shows at once: whether rows that
+    the gradient does not name have moved, whether there are such rows, which signs of the gradient may be followed."""
 
     e: Elements
     few: Elements
+    alike: Elements
     elsewhere: bool
     others: bool
     ups: tuple[bool, ...]
@@ -85,7 +91,8 @@ def _looked_at(e: Elements) -> Look:
         if e.state or not (step[agree] * wanted > 0).any():
             ups.append(up)
     few = np.unique(np.argsort(np.abs(e.g), kind="stable")[np.linspace(0, len(e.g) - 1, FEW).astype(np.int64)])
-    return Look(e, part_of(e, few), bool((moved & others).any()), bool(others.any()), tuple(ups))
+    alike = np.union1d(few, np.flatnonzero(e.counts > 1)[:DOUBLED])
+    return Look(e, part_of(e, few), part_of(e, alike), bool((moved & others).any()), bool(others.any()), tuple(ups))
 
 
 def confirmed(recipe: Recipe, tensors: Sequence[Taken], steps: int) -> bool:
@@ -104,15 +111,16 @@ def _stages(e: Elements) -> Iterator[list[Variant]]:
     yield [*two, *decayed, *(v._replace(corrected=False) for v in (*one, *decays))]
 
 
-def _structures(look: Look, steps: int) -> Iterator[Recipe]:
+def _structures(look: Look, steps: int, said: tuple[str, str]) -> Iterator[Recipe]:
     """Every formula that may be, once each: those that make the same step of the same numbers are one."""
     e = look.e
     seen: set[tuple[object, ...]] = set()
     for name, record in RECORDS.items():
         if name in SKIPPED:
             continue
-        for semantics, preset in record.presets.items():
-            for rows, duplicates, options, up in product(_rows(look), _duplicates(e), _options(name, e), look.ups):
+        for semantics, preset in sorted(record.presets.items(), key=lambda item: item[0] != said[0]):
+            some = sorted(_rows(look), key=lambda rows: rows != said[1])
+            for rows, duplicates, options, up in product(some, _duplicates(e), _options(name, e), look.ups):
                 hyper = {**preset.defaults, "lr": 1.0, **options}
                 hyper = {k: v for k, v in hyper.items() if k not in ("weight_decay", "lr_decay")}
                 if any(k not in preset.defaults for k in options):
@@ -129,7 +137,7 @@ def _structures(look: Look, steps: int) -> Iterator[Recipe]:
                 names = {spec.name for spec in formula.state}
                 if (e.state and names != set(e.state)) or (not e.state and steps and names):
                     continue
-                look_alike = _alike(recipe, look.few, steps)
+                look_alike = _alike(recipe, look.alike, steps)
                 if look_alike not in seen:
                     seen.add(look_alike)
                     yield recipe
@@ -144,7 +152,8 @@ def _alike(recipe: Recipe, e: Elements, steps: int) -> tuple[object, ...]:
     same = {"lr": 1e-2, "eps": 1e-3, "initial_accumulator": 1e-2, "rho": 0.9, "beta1": 0.9, "beta2": 0.999}
     alike = recipe.having(**{k: v for k, v in same.items() if recipe.get(k) is not None})
     after, _ = stepped(alike, e, steps)
-    some = [f"{x:.8e}" for x in (after - e.w)[:: max(1, len(after) // 32)].tolist()]
+    looked = np.union1d(np.arange(0, len(after), max(1, len(after) // 32)), np.flatnonzero(e.counts > 1)[:DOUBLED])
+    some = [f"{x:.8e}" for x in (after - e.w)[looked].tolist()]
     own = tuple((k, v) for k, v in recipe.hyper if v and k not in same and k not in ("lr", "momentum_decay"))
     rows = recipe.rows if e.state else ""
     return (recipe.name, rows, own, *some)

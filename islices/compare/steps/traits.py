@@ -130,6 +130,8 @@ def initial_accumulator(r: Recipe) -> float | None:
 def _take_formula(r: Recipe, other: Recipe) -> Recipe:
     known = dict(other.hyper)
     hyper = {**known, **{k: v for k, v in r.hyper if k in known or k == "weight_decay"}}
+    if "initial_accumulator" in known and r.get("initial_accumulator") is None:  # of formulas that always begin with 0
+        hyper["initial_accumulator"] = initial_accumulator(r) or 0.0
     return replace(r, semantics=other.semantics, hyper=tuple(hyper.items()))
 
 

@@ -513,3 +513,31 @@ def test_stock_arguments_on_a_dense_model(name: str, flags: dict[str, Any]) -> N
             for key, x in arrays.items():
                 torch.testing.assert_close(loaded.state[q][key], x, rtol=1e-11, atol=1e-13)
         ours.load_state_dict(theirs.state_dict())
+
+
+@pytest.mark.parametrize("name", ["Adagrad", "Adam"])
+def test_duplicates_squared_one_by_one(name: str) -> None:
+    """Keras's on TensorFlow: the bits of islices.optim; a state_dict keeps it, dense gradients are stepped as ever."""
+    model, twin = Bags(), Bags()
+    options = {"semantics": "keras", "duplicates": "raw"}
+    optimizer = getattr(optim, name)(model.parameters(), lr=0.1, **options)
+    rule = getattr(islices.optim, name.lower())(0.1, rows="all" if name == "Adam" else None, **options)
+    tables = {n: p.detach().reshape(-1, *p.shape[1:]).clone() for n, p in twin.named_parameters()}
+    states = {n: rule.init(x) for n, x in tables.items()}
+    for step in range(3):
+        optimizer.zero_grad()
+        model.loss(step).backward()
+        for n, p in model.named_parameters():
+            if p.grad is not None:
+                grad = p.grad if p.ndim else p.grad.reshape(1)
+                tables[n], states[n] = rule.step(tables[n], grad, states[n])
+        optimizer.step()
+        if step == 1:
+            saved, optimizer = optimizer.state_dict(), getattr(optim, name)(model.parameters(), lr=0.1)
+            optimizer.load_state_dict(saved)
+    for n, p in model.named_parameters():
+        assert torch.equal(p.detach().reshape(tables[n].shape), tables[n]), n
+    with pytest.raises(ValueError, match=r"^duplicates: got 'twice'"):
+        optim.Adam(model.parameters(), semantics="keras", duplicates="twice")
+    with pytest.raises(ValueError, match=r"^duplicates: got 'raw'; adam .* has 'sum' only"):
+        optim.Adam(model.parameters(), semantics="torch", duplicates="raw")

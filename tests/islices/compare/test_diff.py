@@ -216,8 +216,8 @@ def test_one_row_of_a_table_costs_no_search_everywhere(monkeypatch: pytest.Monke
     from islices.compare import evidence
 
     seen: list[int] = []
-    interval = evidence._interval
-    monkeypatch.setattr(evidence, "_interval", lambda p: seen.append(len(p.x)) or interval(p))  # type: ignore[func-returns-value]
+    narrow = evidence.Factors.narrow
+    monkeypatch.setattr(evidence.Factors, "narrow", lambda self, p: seen.append(len(p.x)) or narrow(self, p))  # type: ignore[func-returns-value]
     a = np.random.default_rng(0).standard_normal((20_000, 8)).astype(np.float32)
     b = a.copy()
     b[7777] += 1

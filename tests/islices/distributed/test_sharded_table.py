@@ -405,9 +405,9 @@ def test_a_save_that_fails_leaves_the_old_checkpoint(saved: Path) -> None:
 
 
 def test_a_rank_reads_the_blocks_that_its_rows_lie_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from islices.distributed import shards
+    from islices.distributed import shard_files, shards
 
-    monkeypatch.setattr(shards, "BLOCK", 1 << 15)  # 4096 rows of 8 bytes
+    monkeypatch.setattr(shard_files, "BLOCK", 1 << 15)  # 4096 rows of 8 bytes
     full = np.arange(40_000, dtype=np.float32).reshape(20_000, 2)
     save_sharded(tmp_path, ShardedTable.from_full(full, Alone()))
     header = read_sharded_header(tmp_path)

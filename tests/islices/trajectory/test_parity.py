@@ -290,6 +290,88 @@ def test_only_and_ignore() -> None:
     assert found.stop.position == "outputs"
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["formula known", "formula unknown"])
+def test_order_of_duplicates_is_rounding(known: bool) -> None:
+    """A sum that cancels, added in two orders: Adam's step follows its rounding error; a fault elsewhere is seen."""
+
+    def run(order: int, lr: float = 0.01) -> Iterator[dict[str, Any]]:
+        r = np.random.default_rng(5)
+        table, optimizer = np.ones((6, 3), np.float32), optim.adam(lr, eps=1e-8)
+        state = optimizer.init(table)
+        for _ in range(3):
+            values, ids = r.standard_normal((60, 3)).astype(np.float32), r.integers(0, 6, 60)
+            for row in range(3):  # sums of 1e-7 of their slots' size
+                last = np.flatnonzero(ids == row)[-1]
+                values[last] -= values[ids == row].sum(0, dtype=np.float64).astype(np.float32)
+            grad = islices.IndexedSlices(values, ids, (6, 3))
+            summed = islices.coalesce(islices.IndexedSlices(values[::order], ids[::order], (6, 3)))
+            before, held = table.copy(), _copied({"t": state})
+            table, state = optimizer.step(table.copy(), summed, _copied(state))
+            yield {
+                "tables": {"t": before}, "state": held, "gradients": {"t": grad},
+                "tables_after": {"t": table}, "state_after": {"t": state},
+            }  # fmt: skip
+
+    formula = optim.adam(0.01, eps=1e-8) if known else None
+    there, back = list(run(1)), list(run(-1))
+    assert np.abs(there[0]["tables_after"]["t"] - back[0]["tables_after"]["t"]).max() > 1e-4
+    found = islices.parity(there, back, optimizer=formula)
+    assert found.equal, str(found)
+    assert found.notes == ()
+    wild = islices.parity(run(1), run(1, 0.02))
+    assert (wild.stop.step, wild.stop.position) == (1, "step")
+
+
+def test_axes_of_length_one(tmp_path: Path) -> None:
+    """A loss of shape (1,) beside a number, scores (n, 1) beside (n,)."""
+
+    def run(shape: tuple[int, ...], loss: Any) -> Iterator[dict[str, Any]]:
+        grad = islices.IndexedSlices(np.ones((2, 1), np.float32), np.array([1, 2]), (3, 1))
+        yield {"outputs": np.arange(4.0).reshape(shape), "loss": loss, "gradients": {"t": grad}}
+
+    found = islices.parity(run((4, 1), np.array([2.0])), run((4,), 2.0))
+    assert found.equal
+    assert found.same_bits == 1
+    assert islices.parity(run((4, 1), 2.0), run((2, 2), 2.0)).stop.position == "outputs"
+
+
+@pytest.mark.parametrize(
+    ("framework", "line"),
+    [
+        ("torch", "islices.backends.torch.optim.Adam(..., eps=1e-07, semantics='keras', rows='all')"),
+        ("keras", "islices.backends.keras.Stepped(islices.optim.adam(..., eps=1e-07, semantics='keras', rows='all'))"),
+        (
+            "jax",
+            "islices.backends.jax.optax.from_optim(islices.optim.adam(..., eps=1e-07, semantics='keras', rows='all'))",
+        ),
+        ("", "islices.optim.adam(..., eps=1e-07, semantics='keras', rows='all')"),
+    ],
+)
+def test_lines_that_mend_are_of_the_recorded_framework(framework: str, line: str, tmp_path: Path) -> None:
+    said = {"name": "adam", "semantics": "keras", "rows": "all", "lr": 0.05, "eps": 1e-7}
+    for name, semantics in (("a", "keras"), ("b", "torch")):
+        recorder = islices.Recorder(tmp_path / name)
+        recorder.framework = framework
+        for step in training(optim.adam(0.05, semantics=semantics, rows="all"), steps=1):
+            recorder.step(**step, optimizer=said if name == "a" else {**said, "semantics": "torch", "eps": 1e-8})
+    found = islices.parity(tmp_path / "a", tmp_path / "b")
+    assert (found.stop.step, found.stop.position) == (1, "step")
+    assert f"mend: in b, {line}" in str(found)
+
+
+def test_a_clip_on_one_side_is_named() -> None:
+    """By the norm that the side itself clipped to, though nobody said the limit."""
+
+    def unclipped(step: int, has: dict[str, Any]) -> None:
+        if "clipped" in has and "tables_after" not in has:
+            has["clipped"] = has["gradients"]
+
+    found = islices.parity(training(max_norm=0.046875), training(max_norm=0.046875, fault=unclipped))
+    assert (found.stop.step, found.stop.position) == (1, "clipped")
+    assert [cause.name for cause in found.stop.difference.causes[0].causes] == ["clipped"]
+    assert "0.046875" in str(found)
+
+
 # ---------------------------------------------------------------------- folders
 @pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
 def test_folder_is_what_was_recorded(suffix: str, tmp_path: Path) -> None:
@@ -306,6 +388,19 @@ def test_folder_is_what_was_recorded(suffix: str, tmp_path: Path) -> None:
     manifest = json.loads((tmp_path / "a" / "recording.json").read_text("utf-8"))
     assert manifest["versions"]["numpy"] == np.__version__
     assert sorted(p.name for p in (tmp_path / "a").iterdir())[1:3] == [f"step-0000000{k}{suffix}" for k in (1, 2)]
+
+
+def test_a_last_step_of_tables_alone(tmp_path: Path) -> None:
+    """It says what the tables were after the step before, and nothing of the state."""
+    for name in "ab":
+        recorder, steps = islices.Recorder(tmp_path / name), list(training(steps=3))
+        for step in steps:
+            kept = ("tables", "state", "gradients", *(("tables_after", "state_after") if name == "a" else ()))
+            recorder.step(**{k: x for k, x in step.items() if k in kept})
+        recorder.step(tables=steps[-1]["tables_after"])
+    found = islices.parity(tmp_path / "a", tmp_path / "b")
+    assert found.equal, str(found)
+    assert ["state" in step.positions for step in found.steps] == [True, True, False, False]
 
 
 def test_tables_are_stored_by_rows(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -322,6 +323,52 @@ def test_optax_recorded(jit: bool, tmp_path: Path) -> None:
     run(tmp_path / "c", 0.11)
     found = islices.parity(tmp_path / "a", tmp_path / "c")
     assert (found.stop.step, found.stop.position) == (1, "step")
+
+
+def test_optax_recorded_with_its_clip() -> None:
+    """The state and the updates of the chain; gradients before and after the clip."""
+    jax = pytest.importorskip("jax")
+    optax = pytest.importorskip("optax")
+    from islices.backends.jax.optax import recorded
+    from islices.backends.jax.recorder import Recorder
+
+    params, grads = {"t": jax.numpy.asarray(START)}, {"t": jax.numpy.asarray(START + 1)}
+    clip, adam = optax.clip_by_global_norm(0.5), optax.adam(0.1)
+    with tempfile.TemporaryDirectory() as folder:
+        tx, chain = recorded(adam, Recorder(folder), clip=clip), optax.chain(clip, adam)
+        state, held = tx.init(params), chain.init(params)
+        assert jax.tree.structure(state) == jax.tree.structure(held)
+        updates, _ = tx.update(grads, state, params)
+        np.testing.assert_array_equal(updates["t"], chain.update(grads, held, params)[0]["t"])
+        step = islices.load(Path(folder) / "step-00000001.npz")
+    np.testing.assert_array_equal(step["gradients"]["t"], START + 1)
+    np.testing.assert_array_equal(step["clipped"]["t"], clip.update(grads, clip.init(params))[0]["t"])
+    with pytest.raises(TypeError, match=r"^clip: got .*3"):
+        recorded(adam, Recorder(folder), clip=3)
+
+
+def test_gluon_before_clipping(tmp_path: Path) -> None:
+    if "mxnet" not in islices.list_backends():
+        pytest.skip("mxnet is not installed")
+    islices.get_backend("mxnet")
+    import mxnet as mx
+
+    from islices.backends.mxnet.gluon import Recorder, clip_global_norm
+
+    layer = mx.gluon.nn.Embedding(12, 4, sparse_grad=True, prefix="words_")
+    layer.initialize()
+    layer.weight.set_data(mx.nd.array(START))
+    trainer = mx.gluon.Trainer(layer.collect_params(), "sgd", {"learning_rate": 0.5})
+    with Recorder(tmp_path, trainer) as recorder:
+        with mx.autograd.record():
+            loss = layer(mx.nd.array([5, 3, 5])).sum()
+        loss.backward()
+        recorder.before_clipping(4)
+        clip_global_norm([layer.weight.grad()], 2.0)
+        trainer.step(4)
+    (step,) = (islices.load(path) for path in tmp_path.glob("step*"))
+    assert islices.global_norm(step["gradients"]) == pytest.approx(np.sqrt(5 * 4) / 4)
+    assert islices.global_norm(step["clipped"]) == pytest.approx(0.5)
 
 
 @pytest.mark.repeats_where(lambda name, clip: (name, clip) != ("adam", 0.5))

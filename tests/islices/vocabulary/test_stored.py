@@ -16,7 +16,15 @@ import pytest
 import islices
 from islices import IndexedSlices, Table, optim
 from islices.conformance.properties.files import same
-from islices.distributed import Alone, ShardedTable, load_sharded, read_sharded_header, save_sharded, shards
+from islices.distributed import (
+    Alone,
+    ShardedTable,
+    load_sharded,
+    read_sharded_header,
+    save_sharded,
+    shard_files,
+    shard_header,
+)
 from islices.io import read_header, read_metadata
 from islices.vocabulary import RowMap, grow, normal, renumber, renumber_file, uniform
 
@@ -150,7 +158,7 @@ def test_damage_is_seen_and_the_old_file_stays(tmp_path: Path, suffix: str, dama
 @pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_folders_of_shards(tmp_path: Path, suffix: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "BLOCK", 64)  # several blocks a file
+    monkeypatch.setattr(shard_files, "BLOCK", 64)  # several blocks a file
     start = np.random.default_rng(3).normal(size=(ROWS, 3)).astype(dtype)
     table, optimizer = ShardedTable.from_full(start, Alone(), padding_idx=4), optim.rowwise_adagrad(0.1)
     state = table.init(optimizer, master=dtype == np.float16)
@@ -188,12 +196,12 @@ def test_folders_of_several_ranks(tmp_path: Path) -> None:
         name = header.files[0].name.replace("-0-of-1", f"-{rank}-of-3")
         tree = {"weights": [start[first:stop]]}
         islices.save(tmp_path / "a" / name, tree, metadata={"rows": f"{first}:{stop}"})
-        files.append([name, first, stop, shards._digest(str(tmp_path / "a" / name))])
+        files.append([name, first, stop, shard_files.digest(str(tmp_path / "a" / name))])
     content = {
         "rows": 10, "row_shape": [3], "dtype": "float64", "padding_idx": None, "scale_by_freq": False, "steps": None,
         "state": {}, "metadata": {}, "files": files,
     }  # fmt: skip
-    shards.write_header(str(tmp_path / "a"), content)
+    shard_header.write_header(str(tmp_path / "a"), content)
     m = RowMap([9, 0, -1, 5, 4, 3, -1, -1], 10)
     for fill in ("mean", uniform(1.0, seed=1)):
         renumber_file(tmp_path / "a", tmp_path / "b", m, fill=fill, chunk=30)

@@ -1,0 +1,40 @@
+"""What the commands that compare two sides read alike: which tensors make a pair, and what the sides' files state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from islices.cli import UsageError
+
+__all__ = ["as_pair", "from_metadata"]
+
+
+def as_pair(text: str, place: str) -> tuple[str, str]:
+    """The two names of ``--pair A=B``; place says where they are tensors' names."""
+    p, equals, q = text.partition("=")
+    if not (p and equals and q):
+        raise UsageError(f"--pair: got {text!r:.60}; accepted is A=B, a tensor's name in each {place}")
+    return p, q
+
+
+def from_metadata(
+    sides: Iterable[tuple[str, Mapping[str, str]]],
+    kinds: Mapping[str, Callable[[str], Any]],
+    known: Mapping[str, Any],
+    place: str,
+) -> dict[str, Any]:
+    """Options nobody gave that the metadata of (path, metadata) state, where they do not contradict one another."""
+    said: dict[str, set[Any]] = {}
+    for path, metadata in sides:
+        for name, kind in kinds.items():
+            if known[name] is None and name in metadata:
+                try:
+                    said.setdefault(name, set()).add(kind(metadata[name]))
+                except ValueError:
+                    raise UsageError(f"{path}: metadata {name} is {metadata[name]!r:.60}, no number") from None
+    for name, values in said.items():
+        if len(values) > 1:
+            option = name.replace("_", "-")
+            raise UsageError(f"the {place}s' metadata disagree on {name}: {sorted(values)}; give --{option}")
+    return {name: values.pop() for name, values in said.items()}

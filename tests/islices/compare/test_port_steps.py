@@ -1,0 +1,129 @@
+"""Steps that two frameworks take otherwise: what makes them differ is named, alone, by twos, and after many steps."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import torch
+from ported import CHANGES, STEPS, TWO_STEPS, WIDTH, Batch, compared, summed
+
+import islices
+from islices import IndexedSlices
+from islices.compare import Step, explain_steps
+
+
+@pytest.mark.parametrize("name", [*STEPS, *(pytest.param(n, marks=pytest.mark.repeats) for n in TWO_STEPS)])
+def test_what_makes_a_step_another_is_named(name: str) -> None:
+    d = Batch(2)
+    one, other, names = (STEPS | TWO_STEPS)[name]
+    g = summed(d)
+    found = islices.diff(one(d, g), other(d, g), before=d.tables, grad=d.raw)
+    assert any(names <= set(e.names) for e in found.causes), str(found)
+
+
+#: What a gradient went through beside how the step was taken.
+GRADIENTS = [name for name, change in CHANGES.items() if not change.clips]
+SOME = ("epsilon", *(pytest.param(x, marks=pytest.mark.soak) for x in STEPS if x in (
+    "initial accumulator", "learning rate", "optimizer", "sign", "decoupled decay")))  # fmt: skip
+
+
+@pytest.mark.repeats
+@pytest.mark.parametrize("gradient", GRADIENTS)
+@pytest.mark.parametrize("step", SOME)
+def test_a_gradient_and_a_step_are_each_explained(gradient: str, step: str) -> None:
+    """The port's own gradient goes into its step: the gradients are compared first, then the steps."""
+    d = Batch(3)
+    between = compared(d, (gradient,))
+    assert between.causes, str(between)
+    assert set(between.causes[0].names) == {CHANGES[gradient].cause}, str(between)
+    one, other, names = STEPS[step]
+    ours = summed(d)
+    theirs = CHANGES[gradient].make(d, ours)
+    steps = [Step(d.tables, take(d, g), g) for take, g in ((one, ours), (other, theirs))]
+    found = explain_steps(*steps)
+    assert any(names <= set(e.names) for e in found.causes), str(found)
+
+
+class Two:
+    """SparseAdam beside Keras's Adam over steps, each with its own state."""
+
+    def __init__(self, count: int) -> None:
+        table = Batch(4).tables["u"]
+        p, v = torch.nn.Parameter(torch.from_numpy(table.copy())), keras.Variable(table)
+        ours, theirs = torch.optim.SparseAdam([p], 1e-3), keras.optimizers.Adam(1e-3)
+        r = np.random.default_rng(count)
+        for k in range(count):
+            ids = r.integers(0, 60, 40)
+            rows = (r.standard_normal((40, WIDTH)) * 0.01).astype("f4")
+            if k == count - 1:
+                self.states = [self.of_torch(ours, p, k), self.of_keras(theirs, k)]
+                self.before = [p.detach().numpy().copy(), np.asarray(tf.identity(v.value))]
+            p.grad = torch.sparse_coo_tensor(torch.from_numpy(ids)[None], torch.from_numpy(rows), p.shape)
+            ours.step()
+            theirs.apply([tf.constant(p.grad.to_dense().numpy())], [v])
+        self.grad = IndexedSlices(rows, ids, tuple(p.shape))
+        self.after = [p.detach().numpy(), np.asarray(tf.identity(v.value))]
+
+    @staticmethod
+    def of_torch(own: Any, p: Any, k: int) -> Any:
+        held = own.state[p]
+        return {"step": k, "m": held["exp_avg"].numpy().copy(), "v": held["exp_avg_sq"].numpy().copy()} if k else None
+
+    @staticmethod
+    def of_keras(own: Any, k: int) -> Any:
+        names = {"m": "momentum", "v": "velocity"}
+        held = {n: next(x for x in own.variables if x.path.endswith(s)) for n, s in names.items()} if k else {}
+        return {"step": k, **{n: np.asarray(tf.identity(x.value)) for n, x in held.items()}} if k else None
+
+    def steps(self, *, states: bool) -> list[Step]:
+        return [
+            Step({"u": self.before[k]}, {"u": self.after[k]}, {"u": self.grad},
+                 {"u": self.states[k]} if states and self.states[k] else None) for k in (0, 1)
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [1, 10, pytest.param(200, marks=pytest.mark.repeats)])
+def test_sparse_adam_against_kerass_adam_at_later_steps(count: int) -> None:
+    found = explain_steps(*Two(count).steps(states=True))
+    if count == 1:
+        assert any(set(e.names) == {"step_epsilon"} for e in found.causes), str(found)
+    else:  # beside roots that have grown for 200 steps the epsilons do not show
+        assert any({"lazy_step"} <= set(e.names) <= {"lazy_step", "step_epsilon"} for e in found.causes), str(found)
+
+
+def test_without_states_a_later_step_says_what_shows() -> None:
+    """Rows that no gradient names have moved on one side alone; what else was done needs states."""
+    found = explain_steps(*Two(10).steps(states=False), names=("torch", "keras"))
+    assert not found.causes, str(found)
+    assert any("keras moves" in note and "torch none" in note for note in found.notes), found.notes
+    assert any("states=" in note for note in found.notes), found.notes
+
+
+@pytest.mark.parametrize("optimizer", ["Adam", "Adagrad", "RMSprop"])
+def test_without_states_a_rate_shows_at_any_step(optimizer: str) -> None:
+    """From one state, which nobody gives: steps in proportion."""
+    r = np.random.default_rng(6)
+    table, after = Batch(4).tables["u"], []
+    p = torch.nn.Parameter(torch.from_numpy(table.copy()))
+    own = getattr(torch.optim, optimizer)([p], 1e-3)
+    for _ in range(9):
+        p.grad = torch.from_numpy(r.standard_normal(p.shape).astype("f4"))
+        own.step()
+    before, grad, state = p.detach().numpy().copy(), r.standard_normal(p.shape).astype("f4"), own.state_dict()
+    for lr in (1e-3, 3e-3):
+        q = torch.nn.Parameter(torch.from_numpy(before.copy()))
+        again = getattr(torch.optim, optimizer)([q], lr)
+        again.load_state_dict(copy.deepcopy(state))
+        again.param_groups[0]["lr"] = lr
+        q.grad = torch.from_numpy(grad)
+        again.step()
+        after.append(q.detach())
+    found = explain_steps(*(Step(before, x, grad) for x in after))
+    assert [e.names for e in found.causes] == [("factor",)], str(found)
+    assert "learning rate" in found.causes[0].causes[0].text
+    assert found.causes[0].causes[0].details["factor"] == pytest.approx(1 / 3, rel=1e-4)

@@ -1,0 +1,295 @@
+"""The differences that ports meet, each made by the frameworks themselves.
+
+Gradients are those of a lookup in three tables; a step is taken by torch.optim, Keras or optax on the tables before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+import optax
+import tensorflow as tf
+import torch
+
+import islices
+from islices import IndexedSlices
+
+__all__ = [
+    "CHANGES", "LIMIT", "NAMES", "STEPS", "TWO_STEPS", "WIDTH", "Batch", "Change", "StepPair", "compared",
+    "each_clipped_by_torch", "keras_step", "optax_step", "summed", "torch_step",
+]  # fmt: skip
+
+ROWS, WIDTH, LIMIT = {"u": 120, "v": 60, "w": 40}, 8, 0.2
+NAMES = tuple(ROWS)
+REPLICAS, ACCUMULATED = 2, 4
+Tree = dict[str, Any]
+
+
+class Batch:
+    """Tables, ids and upstream gradients of one batch."""
+
+    def __init__(self, seed: int) -> None:
+        r = np.random.default_rng(seed)
+        self.tables = {n: (r.standard_normal((rows, WIDTH)) * 0.1).astype("f4") for n, rows in ROWS.items()}
+        self.ids = {n: r.integers(0, rows // 3, rows // 2) for n, rows in ROWS.items()}
+        sizes = {"u": 0.03, "v": 0.04, "w": 0.001}
+        self.rows = {n: (r.standard_normal((len(self.ids[n]), WIDTH)) * sizes[n]).astype("f4") for n in NAMES}
+
+    def slices(self, n: str) -> IndexedSlices:
+        return IndexedSlices(self.rows[n], self.ids[n], self.tables[n].shape)
+
+    @property
+    def raw(self) -> Tree:
+        return {n: self.slices(n) for n in NAMES}
+
+
+def summed(d: Batch) -> Tree:
+    """Duplicates summed by torch."""
+    return {n: torch.sparse_coo_tensor(torch.from_numpy(d.ids[n])[None], torch.from_numpy(d.rows[n]), d.tables[n].shape)
+            .to_dense().numpy() for n in NAMES}  # fmt: skip
+
+
+# ---------------------------------------------------------------------- what a gradient goes through
+def by_torch(change: Callable[[Any], Any]) -> Callable[[Batch, Tree], Tree]:
+    return lambda d, g: {n: change(torch.from_numpy(np.array(x))).numpy() for n, x in g.items()}
+
+
+def by_tensorflow(change: Callable[[Any], Any]) -> Callable[[Batch, Tree], Tree]:
+    return lambda d, g: {n: change(tf.constant(x)).numpy() for n, x in g.items()}
+
+
+def regularised(penalty: Any) -> Callable[[Batch, Tree], Tree]:
+    """Keras's, by TensorFlow's tape."""
+
+    def made(d: Batch, g: Tree) -> Tree:
+        out = {}
+        for n in NAMES:
+            table = tf.Variable(d.tables[n])
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(table * g[n]) + penalty(table)
+            out[n] = tape.gradient(loss, table).numpy()
+        return out
+
+    return made
+
+
+def rounded_at_random(d: Batch, g: Tree) -> Tree:
+    """To bfloat16 by JAX's random bits, as TPUs do: 16 of them are added below the bits that stay."""
+
+    def change(x: Any, key: Any) -> Any:
+        bits = jax.lax.bitcast_convert_type(x, jnp.uint32) + jax.random.bits(key, x.shape, jnp.uint16)
+        return jax.lax.bitcast_convert_type(bits & jnp.uint32(0xFFFF0000), jnp.float32)
+
+    return {n: np.array(change(jnp.asarray(g[n]), jax.random.key(k))) for k, n in enumerate(g)}
+
+
+def last_wins(d: Batch, g: Tree) -> Tree:
+    return {n: np.array(jnp.zeros(d.tables[n].shape).at[d.ids[n]].set(d.rows[n])) for n in NAMES}
+
+
+def values_clipped(d: Batch, g: Tree) -> Tree:
+    parameters = [torch.nn.Parameter(torch.zeros(x.shape)) for x in g.values()]
+    for p, x in zip(parameters, g.values(), strict=True):
+        p.grad = torch.from_numpy(np.array(x))
+    torch.nn.utils.clip_grad_value_(parameters, 0.02)
+    return {n: p.grad.numpy() for n, p in zip(g, parameters, strict=True)}
+
+
+def clipped(d: Batch, g: Tree) -> Tree:
+    return dict(zip(g, (np.array(x) for x in tf.clip_by_global_norm(list(g.values()), LIMIT)[0]), strict=True))
+
+
+def each_clipped(d: Batch, g: Tree) -> Tree:
+    return {n: tf.clip_by_norm(x, LIMIT).numpy() for n, x in g.items()}
+
+
+def each_clipped_by_torch(d: Batch, g: Tree) -> Tree:
+    out = {}
+    for n, x in g.items():
+        p = torch.nn.Parameter(torch.zeros(x.shape))
+        p.grad = torch.from_numpy(np.array(x))
+        torch.nn.utils.clip_grad_norm_([p], LIMIT)
+        out[n] = p.grad.numpy()
+    return out
+
+
+def clipped_but_one(d: Batch, g: Tree) -> Tree:
+    return {**clipped(d, {n: g[n] for n in "uw"}), "v": g["v"]}
+
+
+def averaged_over_replicas(d: Batch, g: Tree) -> Tree:
+    """lax.pmean where the other side's were summed: each replica has half of the gradient."""
+    half = {n: jnp.stack([x, x]) / REPLICAS for n, x in g.items()}
+    mean = jax.vmap(lambda t: jax.lax.pmean(t, "batch"), axis_name="batch", out_axes=None)(half)
+    return {n: np.array(x) for n, x in mean.items()}
+
+
+def averaged_over_steps(d: Batch, g: Tree) -> Tree:
+    """optax.MultiSteps takes the mean of the gradients that it accumulates: each brings a part of the sum."""
+    multi = optax.MultiSteps(optax.identity(), ACCUMULATED)
+    parts = {n: jnp.asarray(x) / ACCUMULATED for n, x in g.items()}
+    state = multi.init(parts)
+    for _ in range(ACCUMULATED):
+        update, state = multi.update(parts, state)
+    return {n: np.array(x) for n, x in update.items()}
+
+
+class Change(NamedTuple):
+    """make: (batch, gradients) -> what one side makes of them. clips: the other side clips all tensors together."""
+
+    make: Callable[[Batch, Tree], Tree]
+    cause: str
+    clips: bool = False
+    told: dict[str, Any] = {}  # noqa: RUF012
+
+
+#: In the order in which programs do it.
+CHANGES: dict[str, Change] = {
+    "last wins": Change(last_wins, "last_duplicate"),
+    "l2": Change(regularised(keras.regularizers.L2(1e-3)), "regulariser"),
+    "l1": Change(regularised(keras.regularizers.L1(1e-3)), "regulariser"),
+    "float16": Change(by_torch(lambda x: x.half().float()), "sixteen_bits"),
+    "bfloat16": Change(by_torch(lambda x: x.bfloat16().float()), "sixteen_bits"),
+    "float16 by 1024": Change(by_torch(lambda x: (x * 1024).half().float() / 1024), "sixteen_bits"),
+    "at random": Change(rounded_at_random, "sixteen_bits"),
+    "value clip": Change(values_clipped, "value_clip"),
+    "row clip": Change(by_tensorflow(lambda x: tf.clip_by_norm(x, 0.05, axes=[1])), "row_clip"),
+    "replicas": Change(averaged_over_replicas, "mean", told={"replicas": REPLICAS}),
+    "accumulated": Change(averaged_over_steps, "mean", told={"accumulated": ACCUMULATED}),
+    "each tensor": Change(each_clipped, "per_tensor", True),
+    "left out": Change(clipped_but_one, "left_out", True),
+}
+
+
+def compared(d: Batch, names: tuple[str, ...]) -> Any:
+    """The gradient beside what went through changes; what is known of both is told."""
+    changes = [CHANGES[n] for n in names]
+    ours: Tree = d.raw
+    theirs = summed(d)
+    told: dict[str, Any] = {k: v for c in changes for k, v in c.told.items()}
+    if any(c.clips for c in changes):
+        ours, told["max_norm"] = clipped(d, summed(d)), LIMIT
+    for c in changes:
+        theirs = c.make(d, theirs)
+    tables = d.tables if any(c.cause == "regulariser" for c in changes) else None
+    return islices.diff(ours, theirs, before=d.raw, tables=tables, **told)
+
+
+# ---------------------------------------------------------------------- steps
+def torch_step(d: Batch, make: Any, grads: Tree, sparse: bool = False) -> Tree:
+    parameters = [torch.nn.Parameter(torch.from_numpy(d.tables[n].copy())) for n in NAMES]
+    for p, n in zip(parameters, NAMES, strict=True):
+        if sparse:
+            p.grad = torch.sparse_coo_tensor(torch.from_numpy(d.ids[n])[None], torch.from_numpy(d.rows[n]), p.shape)
+        else:
+            p.grad = torch.from_numpy(np.array(grads[n]))
+    make(parameters).step()
+    return {n: p.detach() for n, p in zip(NAMES, parameters, strict=True)}
+
+
+def keras_step(d: Batch, optimizer: Any, grads: Tree | None = None) -> Tree:
+    """grads: None for slices whose duplicates nobody has summed."""
+    variables = [keras.Variable(d.tables[n]) for n in NAMES]
+    given = [
+        tf.IndexedSlices(d.rows[n], d.ids[n], d.tables[n].shape) if grads is None else tf.constant(grads[n])
+        for n in NAMES
+    ]
+    optimizer.apply(given, variables)
+    return {n: tf.identity(v.value) for n, v in zip(NAMES, variables, strict=True)}
+
+
+def optax_step(d: Batch, optimizer: Any, grads: Tree) -> Tree:
+    tables = jax.tree.map(jnp.asarray, d.tables)
+    update, _ = optimizer.update(jax.tree.map(jnp.asarray, grads), optimizer.init(tables), tables)
+    return dict(optax.apply_updates(tables, update))
+
+
+class StepPair(NamedTuple):
+    """Two steps from one table and one gradient, and the causes that tell them apart."""
+
+    one: Callable[[Batch, Tree], Tree]
+    other: Callable[[Batch, Tree], Tree]
+    names: set[str]
+
+
+K, T = keras.optimizers, torch.optim
+STEPS: dict[str, StepPair] = {
+    "SparseAdam and Keras's Adam": StepPair(
+        lambda d, g: torch_step(d, lambda p: T.SparseAdam(p, 1e-3), g, True),
+        lambda d, g: keras_step(d, K.Adam(1e-3), g), {"step_epsilon"},
+    ),
+    "epsilon": StepPair(
+        lambda d, g: torch_step(d, lambda p: T.Adam(p, 1e-3, eps=1e-8), g),
+        lambda d, g: torch_step(d, lambda p: T.Adam(p, 1e-3, eps=1e-7), g), {"step_epsilon"},
+    ),
+    "raw duplicates": StepPair(
+        lambda d, g: keras_step(d, K.Adagrad(0.1), g), lambda d, g: keras_step(d, K.Adagrad(0.1)), {"step_duplicates"},
+    ),
+    "initial accumulator": StepPair(
+        lambda d, g: torch_step(d, lambda p: T.Adagrad(p, 0.01), g),
+        lambda d, g: optax_step(d, optax.adagrad(0.01, initial_accumulator_value=0.1), g), {"initial_accumulator"},
+    ),
+    "decoupled decay": StepPair(
+        lambda d, g: torch_step(d, lambda p: T.Adam(p, 1e-2, weight_decay=0.1), g),
+        lambda d, g: optax_step(d, optax.adamw(1e-2, weight_decay=0.1), g), {"weight_decay"},
+    ),
+    "learning rate": StepPair(
+        lambda d, g: torch_step(d, lambda p: T.SGD(p, 0.1), g),
+        lambda d, g: optax_step(d, optax.sgd(0.3), g), {"learning_rate"},
+    ),
+    "optimizer": StepPair(
+        lambda d, g: torch_step(d, lambda p: T.SGD(p, 0.1), g),
+        lambda d, g: torch_step(d, lambda p: T.Adam(p, 0.1), g), {"optimizer"},
+    ),
+    "sign": StepPair(
+        lambda d, g: torch_step(d, lambda p: T.SGD(p, 0.1), g),
+        lambda d, g: torch_step(d, lambda p: T.SGD(p, 0.1, maximize=True), g), {"sign"},
+    ),
+}  # fmt: skip
+#: Two at once.
+TWO_STEPS: dict[str, StepPair] = {
+    "epsilon and rate": StepPair(
+        lambda d, g: torch_step(d, lambda p: T.Adam(p, 1e-3), g),
+        lambda d, g: torch_step(d, lambda p: T.Adam(p, 2e-3, eps=1e-6), g), {"step_epsilon", "learning_rate"},
+    ),
+    "decay and rate": StepPair(
+        lambda d, g: torch_step(d, lambda p: T.SGD(p, 0.1), g),
+        lambda d, g: torch_step(d, lambda p: T.SGD(p, 0.2, weight_decay=0.01), g), {"weight_decay", "learning_rate"},
+    ),
+    "accumulator and rate": StepPair(
+        lambda d, g: torch_step(d, lambda p: T.Adagrad(p, 0.01), g),
+        lambda d, g: keras_step(d, K.Adagrad(0.03, 0.1, epsilon=1e-10), g), {"initial_accumulator", "learning_rate"},
+    ),
+    "accumulator and epsilon": StepPair(
+        lambda d, g: torch_step(d, lambda p: T.Adagrad(p, 0.01, initial_accumulator_value=1e-4), g),
+        lambda d, g: torch_step(d, lambda p: T.Adagrad(p, 0.01, initial_accumulator_value=1e-3, eps=1e-3), g),
+        {"initial_accumulator", "step_epsilon"},
+    ),
+    "raw duplicates and rate": StepPair(
+        lambda d, g: keras_step(d, K.Adagrad(0.1), g), lambda d, g: keras_step(d, K.Adagrad(0.2)),
+        {"step_duplicates", "learning_rate"},
+    ),
+    "raw duplicates and accumulator": StepPair(
+        lambda d, g: keras_step(d, K.Adagrad(0.1), g),
+        lambda d, g: keras_step(d, K.Adagrad(0.1, initial_accumulator_value=0.01)),
+        {"step_duplicates", "initial_accumulator"},
+    ),
+    "decay and epsilon": StepPair(
+        lambda d, g: torch_step(d, lambda p: T.Adam(p, 1e-3), g),
+        lambda d, g: torch_step(d, lambda p: T.Adam(p, 1e-3, eps=1e-6, weight_decay=0.1), g),
+        {"weight_decay", "step_epsilon"},
+    ),
+    "optimizer and decay": StepPair(
+        lambda d, g: torch_step(d, lambda p: T.SGD(p, 0.1), g),
+        lambda d, g: torch_step(d, lambda p: T.Adam(p, 1e-3, weight_decay=0.1), g), {"optimizer", "weight_decay"},
+    ),
+    "sign and rate": StepPair(
+        lambda d, g: torch_step(d, lambda p: T.SGD(p, 0.1), g),
+        lambda d, g: torch_step(d, lambda p: T.SGD(p, 0.2, maximize=True), g), {"sign", "learning_rate"},
+    ),
+}  # fmt: skip
