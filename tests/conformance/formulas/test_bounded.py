@@ -354,10 +354,8 @@ def test_intervals_agree(name: str, trajectory: str) -> None:
             value, found = float(real.value), hull.closed()
             width = max(float(found.b) - value, value - float(found.a))
             assert width <= real.error * (1 + 1e-4) + 1e-300, (found, real)
-            assert real.error <= 2.5 * width + 1e-300, (
-                found,
-                real,
-            )  # a mean takes the worst of its forms, term by term
+            # a mean takes the worst of its forms, term by term
+            assert real.error <= 2.5 * width + 1e-300, (found, real)
 
 
 def test_a_mean_holds_for_its_forms_by_hand() -> None:
