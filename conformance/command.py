@@ -161,7 +161,7 @@ def _plan(options: argparse.Namespace, selection: Selection, folder: Path) -> li
     planned += adapters if selection.golden([COMMAND_MODE]) else []
     if not planned:
         raise UsageError(
-            f"nothing ran: {_why_nothing_matches(selection) if wanted else 'no backend has such a variant'}"
+            f"nothing ran: {_why_nothing_matches(selection) if wanted or adapters else 'no backend has such a variant'}"
         )
     return planned
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["CONTEXT", "LARGEST", "TINY", "Real", "U", "mean", "shrink"]
+__all__ = ["CONTEXT", "LARGEST", "TINY", "Real", "U", "mean", "roundings", "scaled", "shrink"]
 
 #: 64 digits are 212 bits; exponents reach far beyond those of any product of float32 numbers.
 CONTEXT = Context(prec=64)
@@ -108,6 +108,15 @@ class Real:
         propagated = _times(x, dy) + _times(y, dx) + _times(dx, dy)
         return _result(self.value * other.value, propagated, 1)
 
+    def shared(self, factor: Real) -> Real:
+        """The factor times a sum, as that product or as a sum of each term's: an open sum of as many terms."""
+        if self.count == 1 or factor.exact_zero:
+            return factor * self
+        y = abs(float(factor.value))
+        raw = _times(y + factor.error, self.raw) + _times(factor.error + U * (y + factor.error), self.magnitude)
+        magnitude = self.magnitude * factor.size * (1.0 + U) * SLACK
+        return Real(factor.value * self.value, (raw + self.count * TINY) * SLACK, self.count, magnitude)
+
     def __truediv__(self, other: Any) -> Real:
         if not isinstance(other, Real):
             return NotImplemented
@@ -183,6 +192,17 @@ def mean(beta: Real, gain: Real, old: Real, new: Real) -> Real:
     within = propagated + max(factors) + max(steps)
     error = (within + U * (size + within) + 3 * TINY) * SLACK
     return Real(value, error if both < LARGEST else math.inf)
+
+
+def scaled(x: Real, factor: Real, norm: Real, limit: Real) -> Real:
+    """x times the factor where the norm exceeds the limit, else x; where it is not sure which, either."""
+    product, off = x * factor, (norm.error + limit.error) * SLACK
+    more = float(norm.value - limit.value)
+    if more > off:
+        return product
+    if more < -off:
+        return x.rounded()
+    return Real(x.value, (product.error + x.error + abs(float(product.value - x.value))) * SLACK)
 
 
 def shrink(x: Real, threshold: Real) -> Real:

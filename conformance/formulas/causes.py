@@ -5,7 +5,7 @@ May import: `numpy`, this folder.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,14 @@ from islices.conformance.formulas.scores import Got, ratios
 from islices.conformance.formulas.trajectories import CHECKPOINTS
 from islices.conformance.formulas.vectors import Expected, expected
 
-__all__ = ["cause_of", "distance", "wrong_steps"]
+__all__ = ["cause_of", "distances", "wrong_steps"]
 
 Array = np.ndarray[Any, Any]
 #: A mistake's own bound is not proven: that of the right formula, this many times, and this of its value stand for it.
 MARGIN = 4.0
 RELATIVE = 128 * U
+#: What a mistake has to explain of each trajectory: where its terms cancel, rounding takes the rest.
+EXPLAINED = 0.9
 
 
 def wrong_steps(wrong: Formula, trajectory: Trajectory) -> Got:
@@ -32,31 +34,35 @@ def wrong_steps(wrong: Formula, trajectory: Trajectory) -> Got:
     return {t: {wrong.gives: w, **state} for t, (w, state) in found if t in CHECKPOINTS}
 
 
-def distance(got: Got, wrong: Got, right: dict[int, dict[str, Expected]]) -> float:
-    """How far a result is from that of a mistake, in bounds."""
-    largest = 0.0
+def distances(got: Got, wrong: Got, right: dict[int, dict[str, Expected]]) -> tuple[Array, Array]:
+    """For each element how far it is from a mistake's, in bounds, and whether it is outside of the right one's."""
+    far, outside = [], []
     for t, arrays in got.items():
         for name, x in arrays.items():
             other = wrong[t].get(name)
             if name in right[t] and other is not None and other.shape == x.shape:
-                bound = np.minimum(right[t][name].bounds[1], 1e300)
-                admitted = MARGIN * (bound + TINY) + RELATIVE * np.abs(other)
-                largest = max(largest, float(ratios(x, other, admitted).max(initial=0.0)))
-    return largest
+                one = right[t][name]
+                admitted = MARGIN * (np.minimum(one.bounds[1], 1e300) + TINY) + RELATIVE * np.abs(other)
+                far.append(ratios(x, other, admitted).ravel())
+                outside.append(ratios(x, one.value, one.bounds[1]).ravel() > 1.0)
+    return np.concatenate(far), np.concatenate(outside)
 
 
 def cause_of(formula: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> str | None:
-    """The mistake that explains every trajectory; the nearest, if several do."""
-    found = [(score, title) for title, score in _explaining(formula, gots) if score <= 1.0]
-    return min(found)[1] if found else None
+    """The mistake that explains every trajectory, and of those the one that explains most elements."""
+    found = {mutant.title: _explained(wrong, gots) for mutant, wrong in mutants(formula)}
+    title = max(found, key=lambda name: found[name], default=None)
+    return title if title is not None and found[title] >= EXPLAINED else None
 
 
-def _explaining(formula: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> Iterator[tuple[str, float]]:
-    for mutant, wrong in mutants(formula):
-        largest = 0.0
-        for trajectory, got in gots:
-            right = expected(formula, trajectory.name)
-            largest = max(largest, distance(got, wrong_steps(wrong, trajectory), right))
-            if largest > 1.0:
-                break
-        yield mutant.title, largest
+def _explained(wrong: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> float:
+    """The share of elements that a mistake gives, of all and of those outside: the least of any trajectory."""
+    shares = [1.0]
+    for trajectory, got in gots:
+        far, outside = distances(got, wrong_steps(wrong, trajectory), expected(trajectory.formula, trajectory.name))
+        near = far <= 1.0
+        shares.append(float(near.mean()))
+        shares.append(float(near[outside].mean()) if outside.any() else 1.0)
+        if min(shares) < EXPLAINED:
+            break
+    return min(shares)

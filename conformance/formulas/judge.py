@@ -136,7 +136,7 @@ def run(step: Step, trajectory: Trajectory, takes: frozenset[str] | None = None)
             returned = True
         gives = trajectory.formula.gives
         x = (w if gives == "weights" else own_g) if result is None else _array(gives, result, w.shape)
-        w = x if gives == "weights" else made.weights.copy()
+        w = np.array(x if gives == "weights" else made.weights)  # a copy: frameworks give arrays that nobody may write
         if t in CHECKPOINTS:
             own = {name: _array(name, state[name], x.shape) for name, x in start.items() if _is_array(state, name)}
             kept = {n: x.copy() for n, x in own.items() if returned or not np.array_equal(x, start[n])}

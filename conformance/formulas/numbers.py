@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.conformance.formulas.bounded import Real, U, mean, roundings, shrink
+from islices.conformance.formulas.bounded import Real, U, mean, roundings, scaled, shrink
 
 __all__ = ["BoundedNumbers", "Numbers", "PlainNumbers"]
 
@@ -69,6 +69,14 @@ class Numbers:
 
     def shrink(self, x: Any, threshold: Any) -> Any:
         """x moved towards 0 by the threshold, no further than 0."""
+        raise NotImplementedError
+
+    def shared(self, factor: Any, total: Any) -> Any:
+        """The factor times a sum; implementations may multiply each of its terms."""
+        return factor * total
+
+    def scaled(self, x: Any, factor: Any, norm: Any, limit: Any) -> Any:
+        """x times the factor where the norm exceeds the limit, else x."""
         raise NotImplementedError
 
     def off_by(self, x: Any, count: int) -> Any:
@@ -131,6 +139,9 @@ class PlainNumbers(Numbers):
     def shrink(self, x: Any, threshold: Any) -> Any:
         return np.copysign(np.maximum(np.abs(x) - threshold, 0.0), x)
 
+    def scaled(self, x: Any, factor: Any, norm: Any, limit: Any) -> Any:
+        return np.where(norm > limit, x * factor, x)
+
     def off_by(self, x: Any, count: int) -> Any:
         return x
 
@@ -140,6 +151,8 @@ _maximum = np.frompyfunc(lambda x, y: x.maximum(y), 2, 1)
 _sign = np.frompyfunc(lambda x: x.sign(), 1, 1)
 _shrink = np.frompyfunc(shrink, 2, 1)
 _mean = np.frompyfunc(mean, 4, 1)
+_shared = np.frompyfunc(lambda factor, total: total.shared(factor), 2, 1)
+_scaled = np.frompyfunc(scaled, 4, 1)
 _off_by = np.frompyfunc(lambda x, count: x.off_by(count), 2, 1)
 
 
@@ -190,6 +203,12 @@ class BoundedNumbers(Numbers):
 
     def shrink(self, x: Any, threshold: Any) -> Any:
         return _shrink(x, threshold)
+
+    def shared(self, factor: Any, total: Any) -> Any:
+        return _shared(factor, total)
+
+    def scaled(self, x: Any, factor: Any, norm: Any, limit: Any) -> Any:
+        return _scaled(x, factor, norm, limit)
 
     def off_by(self, x: Any, count: int) -> Any:
         return _off_by(x, count)

@@ -50,7 +50,7 @@ def sgd(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
     """buffer "gradients": b = mu b + (1 - dampening) g, w - lr b; "steps": b = mu b - lr g, w + b."""
     g = coupled(n, g, w)
     if not n.h.get("momentum"):
-        return moved(n, w, n["lr"] * g), {}
+        return moved(n, w, n.shared(n["lr"], g)), {}
     mu, lr, b = n["momentum"], n["lr"], s["momentum"]
     if n.h["buffer"] == "steps":
         b = mu * b - lr * g
@@ -224,8 +224,9 @@ def clip(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
 def renorm(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
     """Each row of more than max_norm scaled by max_norm / (norm + eps)."""
     norm = n.sqrt(n.total(w * w)) if n.h["norm"] == "table" else n.sqrt(n.row_sum(w * w))
-    factor = n.minimum(n["max_norm"] / (norm + n.number(n.h["epsilon"])), n.number(1.0))
-    return n.off_by(factor, 4) * w, {}
+    limit = n["max_norm"]
+    factor = n.off_by(limit / (norm + n.number(n.h["epsilon"])), 1)
+    return n.scaled(w, factor, norm, limit), {}
 
 
 # ---------------------------------------------------------------------- FTRL

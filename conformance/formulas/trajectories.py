@@ -74,7 +74,7 @@ SETTINGS: dict[Any, tuple[Setting, ...]] = {
     rules.clip: (
         ("sizes", {"max_norm": 1.0}, "wide", False),
         ("near", {"max_norm": 20.0}, "near", False),
-        ("epsilon", {"max_norm": 1e-5}, "small", False),
+        ("epsilon", {"max_norm": 4e-6}, "small", False),
     ),
     rules.renorm: (
         ("sizes", {"max_norm": 2.0}, "wide", False),

@@ -124,8 +124,9 @@ def _slices(x: dict[str, Any], path: str) -> Slices:
         if not isinstance(got, Array) or not got.shape:
             raise WireError(f"{path}.{part}: got {_short(x.get(part))}; accepted is an array of one dimension or more")
     dense = x.get("dense_shape")
-    unknown = [None] if isinstance(dense, list) and dense[:1] == [None] else []
-    dense_shape = (*unknown, *_shape(dense[1:] if unknown else dense, f"{path}.dense_shape"))
+    known = dense[1:] if isinstance(dense, list) and dense[:1] == [None] else dense
+    unknown = () if known is dense else (None,)
+    dense_shape = (*unknown, *_shape(known, f"{path}.dense_shape"))
     return Slices(values, indices, dense_shape, **{flag: x.get(flag) is True for flag in ("coalesced", "padded")})
 
 

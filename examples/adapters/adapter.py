@@ -82,6 +82,8 @@ def optimizer_steps(name, hyper, table, grads, steps=None, **options):
     if not lr >= 0:
         raise ValueError(f"lr: got {lr}; accepted is a number of at least 0")
     for g in grads:
+        if not isinstance(g, dict) or "slices" not in g:
+            raise UnsupportedError("dense gradients") if "array" in (g or ()) else TypeError(f"grads: got {g}")
         if array(g["slices"]).dtype != w.dtype:
             raise TypeError(f"grads: got {g['slices']['array']}; accepted is the table's dtype, {w.dtype}")
         if g["dense_shape"] != list(w.shape):

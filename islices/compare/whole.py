@@ -175,8 +175,8 @@ class Moved(Source):
 
 def _moved(now: Array, then: Array) -> Array:
     same: Array = bits_equal(now, then) if now.dtype == then.dtype else wide(now) == wide(then)
-    moved: Array = ~same.reshape(len(same), math.prod(same.shape[1:])).all(axis=1)
-    return moved
+    kept: Array = np.all(same.reshape(len(same), math.prod(same.shape[1:])), axis=1)
+    return ~kept
 
 
 class Renumbered(Source):
@@ -238,7 +238,9 @@ class Tensors:
         return Comparison(a, b, context, before, named, steps, telling=_telling(a, b), tables=tables, whole=self)
 
     def _before(self, rows: Callable[[Source, int], Rows]) -> tuple[Rows | None, ...] | None:
-        return self.before and tuple(None if x is None else rows(x, t) for t, x in enumerate(self.before))
+        if not self.before:
+            return None if self.before is None else ()
+        return tuple(None if x is None else rows(x, t) for t, x in enumerate(self.before))
 
     def blocks(self, both: Comparison) -> Iterator[Comparison]:
         """Every row of both sides, block by block, compared as `both` is."""

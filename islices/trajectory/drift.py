@@ -96,8 +96,8 @@ def _blocks(a: Stored, b: Stored, eps: float) -> Iterator[Beside]:
         for part in blocks(len(a.ids), a.row_shape):
             yield Beside(a.ids[part], wide(a.values[part]), wide(b.values[part]), eps)
         return
-    rows = [s.ids if s.sparse else s.ids[nonzero_rows(s.values)] for s in (a, b)]
-    every = rows[0] if np.array_equal(*rows) else np.union1d(*rows)
+    one, other = (s.ids if s.sparse else s.ids[nonzero_rows(s.values)] for s in (a, b))
+    every = one if np.array_equal(one, other) else np.union1d(one, other)
     for part in blocks(len(every), a.row_shape):
         ids, sides = every[part], []
         for s in (a, b):

@@ -114,8 +114,7 @@ class Moves:
             w, v, w_after, v_after = (x[rows[part]].astype(np.float64) for x in (*before, *after))
             size = np.maximum.reduce([np.abs(x) for x in (w, v, w_after, v_after)])
             rounding = 2 * eps * size + (ROUNDINGS + self.count) * eps * reach
-            if name in self.sums:
-                rounding += 2 * reach * self.sums[name].at(rows[part]).reshape(w.shape)
+            by_order = rounding + 2 * reach * self._order(name, rows[part], w.shape)
             allowed = rounding + np.abs(w - v)
             if r is not None:
                 worst.add(w_after - w, v_after - v, allowed + 2 * reach * r.at(rows[part]).reshape(w.shape))
@@ -123,7 +122,7 @@ class Moves:
                 away, way = math.hypot(away, norm((w_after - w) - (v_after - v))), math.hypot(way, norm(w_after - w))
                 bound = math.hypot(bound, norm(allowed))
             for one, found in zip(expected, replayed, strict=True):
-                found.add(one.table[rows[part]].astype(np.float64), (w_after, v_after)[one.side], rounding)
+                found.add(one.table[rows[part]].astype(np.float64), (w_after, v_after)[one.side], by_order)
         if r is None and not expected:
             return Found(away / (way or 1.0), MOST + bound / (way or 1.0), name)
         whole = worst.found if r is not None else Found(0.0, 0.0, name)
@@ -135,13 +134,18 @@ class Moves:
         for s in steps:
             gradient = rows_named(s).get(name)
             found = None if gradient is None else summed(gradient)
-            if found is not None and found[0][-1] < shape[0]:
+            if found is not None and len(found[0]) and found[0][-1] < shape[0]:
                 here = Relative(shape[0], math.prod(shape[1:]))
                 here.keep(*found)
                 kept = here.with_history(kept)
         self.sums.pop(name, None)
         if kept is not None:
             self.sums[name] = kept
+
+    def _order(self, name: str, rows: Array, shape: tuple[int, ...]) -> Array | float:
+        """What `_sum` found of some rows, ascending, in that shape."""
+        sums = self.sums.get(name)
+        return 0.0 if sums is None else sums.at(rows).reshape(shape)
 
     def _relative(self, name: str, steps: Steps, shape: tuple[int, ...]) -> Relative | None:
         """How far gradients and states are apart, relatively, element by element; None without gradients.
@@ -155,8 +159,11 @@ class Moves:
         x, y = (side.get(name) for side in gradients)
         pairs = None if x is None or y is None else beside(x, y)
         here = Relative(shape[0], width)
+        sums = self.sums.get(name)
         for pair in pairs or ():
-            here.keep(pair.ids, relative(pair))
+            found = relative(pair).reshape(len(pair.ids), width)
+            here.keep(pair.ids, found if sums is None else found + sums.at(pair.ids))
+        here = here.with_history(sums)
         states = [_arrays(s.get("state"), name) for s in steps]
         common = [key for key in states[0] if key in states[1] and key != "step"]
         if not common:
@@ -183,7 +190,7 @@ class Moves:
             own, other = results[side], results[1 - side]
             if own is None or other is None:
                 continue
-            if not self._is_own(own[0], before[side], after[side], self.sums.get(name)):
+            if not self._is_own(name, own[0], before[side], after[side]):
                 self._drop(name, side, "does not give that side's own step")
                 continue
             chosen.append(Expected(1 - side, other[0], other[1]))
@@ -223,7 +230,7 @@ class Moves:
         fresh = step.number == 1
         return formula.replays[k].step(table, gradient, recorded, fresh=fresh, own=k == side)
 
-    def _is_own(self, should: Array, before: Array, after: Array, sums: Relative | None) -> bool:
+    def _is_own(self, name: str, should: Array, before: Array, after: Array) -> bool:
         rows = np.flatnonzero(_rows_differ(should, after) | _rows_differ(before, after))
         eps, reach = eps_of(dtype_name(after.dtype)), 0.0
         for part in blocks(len(rows), after.shape[1:]):
@@ -231,8 +238,7 @@ class Moves:
         for part in blocks(len(rows), after.shape[1:]):
             x, y, w = (side[rows[part]].astype(np.float64) for side in (should, after, before))
             allowed = 2 * eps * np.maximum(np.abs(y), np.abs(w)) + (ROUNDINGS + self.count) * eps * reach
-            if sums is not None:
-                allowed = allowed + 2 * reach * sums.at(rows[part]).reshape(w.shape)
+            allowed += 2 * reach * self._order(name, rows[part], w.shape)
             if not (np.abs(x - y) <= allowed).all():
                 return False
         return True
@@ -277,10 +283,9 @@ class Moves:
         x, y = after
         eps = max(eps_of(dtype_name(side.dtype)) for side in after)
         width = max(1, x.size // max(1, len(np.atleast_1d(x))))
-        if r is not None and x.size in (r.rows, r.rows * r.width):
-            width = max(1, x.size // max(1, r.rows))
-        else:
-            r = sums = None
+        r, sums = (k if k is not None and x.size in (k.rows, k.rows * k.width) else None for k in (r, sums))
+        if (known := r or sums) is not None:
+            width = max(1, x.size // max(1, known.rows))
         x, y = (side.reshape(-1, width) for side in after)
         w, v = (None if side is None else np.asarray(side).reshape(-1, width) for side in before)
         should = [(side, np.asarray(given).reshape(-1, width)) for side, given in expected]
@@ -301,12 +306,11 @@ class Moves:
             old = [np.zeros_like(p) if side is None else side[at].astype(np.float64) for side in (w, v)]
             size = np.maximum.reduce([np.abs(side) for side in (p, q, *old)])
             rounding = (ROUNDINGS + self.count) * eps * size + ROUNDINGS * eps * moved
-            if sums is not None:
-                rounding = rounding + 2 * top * sums.of(at, width)
+            by_order = rounding if sums is None else rounding + 2 * top * sums.of_width(at, width)
             for (side, given), seen in zip(should, replayed, strict=True):
-                seen.add(given[at].astype(np.float64), (p, q)[side], rounding)
+                seen.add(given[at].astype(np.float64), (p, q)[side], by_order)
             if r is not None:
-                worst.add(p, q, rounding + np.abs(old[0] - old[1]) + 2 * r.of(at, width) * top)
+                worst.add(p, q, rounding + np.abs(old[0] - old[1]) + 2 * top * r.of_width(at, width))
         return [seen.found for seen in (*replayed, *([worst] if r is not None else []))]
 
     def _one_semantics(self, name: str) -> bool:
@@ -350,11 +354,6 @@ class Relative:
             self.ids, self.values = (np.concatenate(x) for x in zip(*self._parts, strict=True))
             self._parts = []
 
-    def of(self, rows: Array, width: int) -> Array:
-        """(n, width): the elements of some rows; where the width is 1, the largest of each row."""
-        found = self.at(rows)
-        return found.max(axis=1, keepdims=True, initial=0.0) if width == 1 else found
-
     def at(self, rows: Array) -> Array:
         """(n, width): of some rows, ascending."""
         self._settle()
@@ -364,6 +363,11 @@ class Relative:
         for x, y in self.states:
             out = np.maximum(out, relative(Beside(rows, wide(x[rows]), wide(y[rows]), 0.0)))
         return out
+
+    def of_width(self, rows: Array, width: int) -> Array:
+        """`at`, the largest of each row where an array has one number a row."""
+        found = self.at(rows)
+        return found.max(axis=1, keepdims=True, initial=0.0) if width == 1 else found
 
 
 class Worst:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ PYTHON = f'"{sys.executable}" "{FOLDER / "adapter.py"}"'
 
 # ---------------------------------------------------------------------- grades
 def case_of(id: str) -> Case:
-    return next(entry.case for entry in entries() if entry.id == id)
+    return next(entry.case for entry in entries() if fnmatch(entry.id, id))
 
 
 def moved(x: Any, by: float) -> Any:
@@ -48,9 +49,9 @@ def moved(x: Any, by: float) -> Any:
 
 CASES = {
     "coalesce/sorted-duplicates/float32/int32/rank1": 1.0,
-    "densify/to_dense/unsorted-duplicates/float64/int32/rank1": 1.0,
-    "norms/norm2/unsorted-duplicates/float32/int32/rank1": 4.0,
-    "clipping/by_norm/unsorted-duplicates/float32/int32/rank1": 4.0,
+    "densify/to_dense/unsorted-duplicates/float64/*": 1.0,
+    "norms/norm2/unsorted-duplicates/float32/*": 4.0,
+    "clipping/by_norm/unsorted-duplicates/float32/*": 4.0,
     "optimizers/step/adam/touched/float32/int32": 2.0,
     "optimizers/step/sgd/all/float32/int64": 2.0,
 }
@@ -68,7 +69,7 @@ def test_rounding_is_bound_and_more_is_not(id: str) -> None:
 
 
 def test_what_has_no_bound_fails_and_says_how_far() -> None:
-    case = case_of("algebra/scale/one/float32/int32/rank1")
+    case = case_of("algebra/scale/one/float32/*")
     outcome, told = grade(case, Ok(moved(case.expect, 1.0)))
     assert outcome == "fail"
     assert "units in the last place" in told["reason"]
@@ -77,8 +78,9 @@ def test_what_has_no_bound_fails_and_says_how_far() -> None:
 def test_a_bound_excuses_floats_alone() -> None:
     case = case_of("coalesce/sorted-duplicates/float32/int32/rank1")
     near = moved(case.expect, 1.0)
+    assert grade(case, Ok(near))[0] == "bound"
     others = [
-        replace(near, indices=replace(near.indices, data=[*near.indices.data[:-1], 9])),
+        replace(near, indices=replace(near.indices, data=[*near.indices.data[:-1], near.indices.data[-1] + 1])),
         replace(near, dense_shape=(11, 3)),
         replace(near, coalesced=False),
         replace(near, values=replace(near.values, dtype="float64")),
@@ -196,7 +198,7 @@ def test_breaking_strays_and_giving_up(tmp_path: Path, capsys: pytest.CaptureFix
     few = ("--command", f'"{sys.executable}" "{program}"', "-k", "conversion or algebra/add/", "--profile", "full")
     status, lines, told = conform(tmp_path, *few, capsys=capsys)
     assert status == 3
-    assert counts(lines)["harness error"] == counts(lines)["unsupported"] // 2 > 0
+    assert counts(lines)["harness error"] >= 3
     assert "ended with exit code 1 in this call: error: out of luck" in told
     assert "that are none of the protocol's, the first: 'welcome'" in told
     assert "started anew" in told

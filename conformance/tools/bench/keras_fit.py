@@ -19,7 +19,7 @@ import numpy as np
 
 from islices import optim
 from islices.conformance.memory import peak_growth
-from islices.conformance.tools.bench.rounds import measure, summary
+from islices.conformance.tools.bench.rounds import Call, measure, summary
 
 __all__ = ["BACKENDS", "CASES", "run"]
 
@@ -68,7 +68,7 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
             _give_back(model)
             peaks[label] = max(peak_growth(partial(_epoch, model, data))[1], 0) / 2**20
         apart = _apart(name, models)
-        ways = {label: partial(_epoch, model, data) for label, model in models.items()}
+        ways: dict[str, Call] = {label: partial(_epoch, model, data) for label, model in models.items()}
         times = measure(ways, job["repeat"], seconds=job["seconds"])
         found = summary({label: [t / STEPS for t in ts] for label, ts in times.items()}, [*case.rules], [STOCK])
         size = {"rows": ROWS, "dim": DIM, "batch": BATCH, "ids": IDS, "steps": STEPS}

@@ -3,7 +3,7 @@
 The first side is taken for what was meant, the second for the port: a line makes the second as the first is. Where a
 framework has no such line of its own, it is islices'. Lines speak of `grads`, a dict of the gradients by name, of
 `grad`, one of them, and of `table`, `ids`, `rows`, `loss`, `parameters` and `optimizer` as programs call them; what
-stands between backticks is to be taken out. May import: `islices.compare`, `islices.optim`, the core.
+stands between backticks is to be taken out. May import: `islices.compare`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ def mended(found: Difference) -> list[str]:
     if not found.causes or not apart:
         return []
     framework, form = apart[0].kinds[1].split()[:2]
-    recorded = "tensorflow" if found.framework == "keras" else found.framework
-    port = Port(recorded or framework, form, apart[0].dtypes[1], found.framework)
+    if found.framework:  # whose recorder wrote the arrays, which are NumPy's now
+        framework = {"keras": "tensorflow"}.get(found.framework, found.framework)
+    port = Port(framework, form, apart[0].dtypes[1], apart[0].kinds[0].split()[0], found.framework)
     causes = found.causes[0].causes
     lines = [line_of_step([c for c in causes if "step" in c.details], port)]
     lines += [line_of_gradient(c, port) for c in causes if "step" not in c.details]

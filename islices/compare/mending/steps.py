@@ -18,6 +18,8 @@ HYPER = {
     "beta1": "beta1", "beta2": "beta2", "rho": "rho", "weight_decay": "weight_decay", "nesterov": "nesterov",
     "amsgrad": "amsgrad", "centered": "centered",
 }  # fmt: skip
+#: What frameworks put in other places of one formula: a number for one of them is none for another.
+PLACED = ("step_epsilon", "initial_accumulator")
 #: Of running means, which a first step does not show.
 BETAS = ("beta1", "beta2", "rho")
 #: An array's framework -> whose names its optimizers have, how one is made, and the kind of its weight decay.
@@ -27,11 +29,14 @@ MAKERS: Mapping[str, tuple[str, str, str]] = {
     "jax": ("optax", "optax.{name}({numbers})", "decoupled"),
     "mxnet": ("mxnet", "mx.optimizer.{name}({numbers})", "coupled"),
 }
-#: What recorded a training -> an optimizer of islices in its idiom.
+#: The front of a framework ("" without one) -> an optimizer of islices in its idiom; optax passes updates on, which
+#: duplicates that are squared one by one are none.
 FRONTS = {
-    "torch": "islices.backends.torch.optim.{torch}", "keras": "islices.backends.keras.Stepped(islices.optim.{made})",
-    "jax": "islices.backends.jax.optax.from_optim(islices.optim.{made})",
-}  # fmt: skip
+    "": "islices.optim.{name}({numbers})",
+    "torch": "islices.backends.torch.optim.{title}(parameters, {numbers})",
+    "keras": "islices.backends.keras.Stepped(islices.optim.{name}({numbers}))",
+    "jax": "islices.backends.jax.optax.from_optim(islices.optim.{name}({numbers}))",
+}
 #: What classes are called; of torch's Adam for rows that a gradient names there is one of its own.
 CLASSES = {
     "sgd": "SGD", "adam": "Adam", "adagrad": "Adagrad", "rmsprop": "RMSprop", "adamax": "Adamax", "nadam": "Nadam",
@@ -43,9 +48,12 @@ def line_of_step(causes: Sequence[Finding], port: Port) -> str:
     if not causes:
         return ""
     wanted, own = causes[0].details["step"]
-    alike = causes[0].details["alike"] and all(c.name in HYPER for c in causes)
-    if alike and (line := _in_the_framework(causes, wanted, own, port)):
-        return line
+    if all(c.name in HYPER for c in causes):
+        placed = any(c.name in PLACED for c in causes) and port.framework != port.other
+        if placed or not causes[0].details["alike"]:  # numbers stand for a formula that differs besides
+            return ""
+        if line := _in_the_framework(causes, wanted, own, port):
+            return line
     if wanted["duplicates"] == "last" or not wanted["corrected"]:  # no optimizer of islices is like that
         return ""
     return _by_islices(wanted, port.front)
@@ -62,13 +70,18 @@ def _in_the_framework(
     semantics, template, kind = maker
     if wanted["decay"] not in ("", kind) and name not in ("AdamW", "adamw"):
         return None
-    without = {"weight_decay": 0.0, **({"initial_accumulator": 0.0} if "initial_accumulator" in own else {})}
-    numbers = dict(_numbers({**own, **without, **wanted}, causes))
-    spelled = {SPELLED[semantics].get(k, k): v for k, v in numbers.items()}
-    if port.framework == "torch" and any("betas" in k for k in spelled):
-        spelled["betas"] = tuple(float(f"{wanted[k]:.6g}") for k in ("beta1", "beta2"))
-    shown = ", ".join(f"{k}={v}" for k, v in spelled.items() if "[" not in k)
+    numbers = dict(_numbers({**own, "weight_decay": 0.0, **wanted}, causes))
+    shown = _spelled(numbers, semantics, wanted)
     return "optimizer = " + template.format(name=name, numbers=shown)
+
+
+def _spelled(numbers: Mapping[str, str], semantics: str, wanted: Mapping[str, Any]) -> str:
+    """Arguments by the names of a framework, whose betas may be one."""
+    spelled = {SPELLED.get(semantics, {}).get(k, k): v for k, v in numbers.items()}
+    if any("[" in k for k in spelled):
+        spelled = {k: v for k, v in spelled.items() if "[" not in k}
+        spelled["betas"] = f"({wanted['beta1']:.6g}, {wanted['beta2']:.6g})"
+    return ", ".join(f"{k}={v}" for k, v in spelled.items())
 
 
 def _class(own: Mapping[str, Any], wanted: Mapping[str, Any], framework: str) -> str | None:
@@ -109,13 +122,6 @@ def _by_islices(wanted: Mapping[str, Any], front: str) -> str:
         given["duplicates"] = "'raw'"
     if wanted["up"]:
         given["maximize"] = "True"
-    if front == "torch":
-        given = {SPELLED["torch"].get(k, k): v for k, v in given.items()}
-    if front == "jax" and wanted["duplicates"] == "raw":  # which is no update that could be passed on
-        front = ""
-    made = f"{name}({', '.join(f'{k}={v}' for k, v in given.items())})"
-    title = RECORDS[name].title
-    line = FRONTS.get(front, "islices.optim.{made}").format(
-        made=made, torch=made.replace(f"{name}(", f"{title}(parameters, ")
-    )
-    return f"optimizer = {line}{', on sparse gradients' if front and wanted['duplicates'] == 'raw' else ''}"
+    line = FRONTS.get("" if front == "jax" and wanted["duplicates"] == "raw" else front, FRONTS[""])
+    numbers = _spelled(given, front if front == "torch" else "", wanted)
+    return "optimizer = " + line.format(name=name, title=RECORDS[name].title, numbers=numbers)

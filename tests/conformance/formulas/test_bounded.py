@@ -320,8 +320,11 @@ class HullNumbers(BoundedNumbers):
     def sqrt(self, x: Any, *, positive: bool = True) -> Any:
         return np.frompyfunc(lambda a: a.root(), 1, 1)(x)
 
+    def shared(self, factor: Any, total: Any) -> Any:
+        return factor * total
+
     def off_by(self, x: Any, count: int) -> Any:
-        return np.frompyfunc(lambda a: Hull.rounded(a.closed(), count), 1, 1)(x)
+        return np.frompyfunc(lambda a: a if a.zero() else Hull.rounded(a.closed(), count), 1, 1)(x)
 
 
 @pytest.mark.parametrize(
@@ -351,7 +354,8 @@ def test_intervals_agree(name: str, trajectory: str) -> None:
             value, found = float(real.value), hull.closed()
             width = max(float(found.b) - value, value - float(found.a))
             assert width <= real.error * (1 + 1e-4) + 1e-300, (found, real)
-            assert real.error <= 2.0 * width + 1e-300, (found, real)
+            # a mean takes the worst of its forms, term by term
+            assert real.error <= 2.5 * width + 1e-300, (found, real)
 
 
 def test_a_mean_holds_for_its_forms_by_hand() -> None:

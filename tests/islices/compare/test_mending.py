@@ -206,6 +206,10 @@ def stepped(line: str, d: Batch, g: Any) -> Any:
     return out
 
 
+#: Formulas that place an epsilon otherwise, too: no number of one makes the step of the other, and no line is given.
+UNMENDED = {"SparseAdam and Keras's Adam", "initial accumulator", *TWO_STEPS}
+
+
 @pytest.mark.parametrize("way", ["there", "back"])
 @pytest.mark.parametrize("name", [*STEPS, *(pytest.param(n, marks=pytest.mark.repeats) for n in TWO_STEPS)])
 def test_the_line_mends_the_step(name: str, way: str) -> None:
@@ -216,7 +220,11 @@ def test_the_line_mends_the_step(name: str, way: str) -> None:
     if way == "back":
         a, b = b, a
     found = islices.diff(a, b, before=d.tables, grad=d.raw)
-    (line,) = mend_lines(found)
+    lines = mend_lines(found)
+    if not lines:
+        assert name in UNMENDED, str(found)
+        return
+    (line,) = lines
     now = islices.diff(a, stepped(line, d, g), before=d.tables, grad=d.raw)
     assert not now.causes, f"{line}\n{now}"
     assert now.equal or now.rounding or now.arithmetic is not None, f"{line}\n{now}"

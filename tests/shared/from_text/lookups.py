@@ -205,7 +205,8 @@ def lookup_gradient(
     found = ids_of(ids, len(table.x), **options)
     upstream = upstream[0] if isinstance(upstream, tuple) else upstream
     rows, row_shape = _rows(table, found, max_norm), table.x.shape[1:]
-    g, w = upstream.x.reshape(-1, *row_shape), _weights(weights)
+    count = len(found.ids) if combiner is None else found.bags
+    g, w = upstream.x.reshape(count, *row_shape), _weights(weights)
     if combiner is None:
         values, by_weight = g.copy(), None
         values[found.masked | found.absent] = 0

@@ -181,6 +181,8 @@ def _axes(axes: Any, count: int) -> tuple[int, ...]:
 
 
 def clip_by_norm(x: Any, max_norm: float, nonfinite: str = "propagate", axes: Any = None) -> Any:
+    if isinstance(x, (list, tuple, dict)):
+        return mapped(lambda leaf: clip_by_norm(leaf, max_norm, nonfinite, axes), x)
     if axes is None:
         return clip(x, norm64(numbers(x)), max_norm, nonfinite)
     count = len(x.shape) if isinstance(x, Slices) else x.x.ndim
@@ -209,6 +211,8 @@ def clip_by_row_norm(x: Any, max_norm: float, nonfinite: str = "propagate") -> A
 
 
 def clip_by_block_rms(x: Any, threshold: float, nonfinite: str = "propagate") -> Any:
+    if isinstance(x, (list, tuple, dict)):
+        return mapped(lambda leaf: clip_by_block_rms(leaf, threshold, nonfinite), x)
     shape = x.shape if isinstance(x, Slices) else x.x.shape
     count = math.prod(shape) or 1
     return clip(coalesce(x), norm64(numbers(x)) / math.sqrt(count), threshold, nonfinite)
@@ -217,6 +221,8 @@ def clip_by_block_rms(x: Any, threshold: float, nonfinite: str = "propagate") ->
 def adaptive_grad_clip(
     x: Any, params: Array, clipping: float, eps: float = 1e-3, axes: Any = None, nonfinite: str = "propagate"
 ) -> Any:
+    if isinstance(x, (list, tuple, dict)):
+        return mapped(lambda leaf, p: adaptive_grad_clip(leaf, p, clipping, eps, axes, nonfinite), x, params)
     shape = x.shape if isinstance(x, Slices) else x.x.shape
     if axes is not None:
         along = _axes(axes, len(shape))

@@ -189,7 +189,9 @@ def _nadam(s: Step, w: Any, g: Any, m: Any, v: Any, second: Any) -> Any:
     p = powers(h["beta1"], t)
     for k in range(1, t + 1):
         p = p * (1 - 0.5 * powers(c, k))
-        p = p if p > LEAST else 0.0
+        if not p > LEAST:
+            p = 0.0
+            break
     by_g, by_m = s.n((h["lr"] * (1 - mu)) / (1 - p)), s.n((h["lr"] * after) / (1 - p * after))
     return w - (by_g * g + by_m * m) / (np.sqrt(v) / second + s["eps"]), {"m": m, "v": v}
 
