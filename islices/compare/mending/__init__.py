@@ -25,7 +25,8 @@ def mended(found: Difference) -> list[str]:
     apart = [t for t in found.tensors if not t.equal]
     if not found.causes or not apart:
         return []
-    port = Port(*apart[0].kinds[1].split()[:2], apart[0].dtypes[1])
+    framework, form = apart[0].kinds[1].split()
+    port = Port(framework, form, apart[0].dtypes[1])
     causes = found.causes[0].causes
     lines = [line_of_step([c for c in causes if "step" in c.details], port)]
     lines += [line_of_gradient(c, port) for c in causes if "step" not in c.details]

@@ -38,8 +38,8 @@ def line_of_step(causes: Sequence[Finding], port: Port) -> str:
         return ""
     wanted, own = causes[0].details["step"]
     if all(c.name in HYPER for c in causes):
-        if not causes[0].details["alike"]:  # numbers stand for a formula that differs besides: they do not mend it
-            return ""
+        if not causes[0].details["alike"] or own["semantics"] != wanted["semantics"]:
+            return ""  # numbers stand for a formula that differs besides, and do not mend it
         if line := _in_the_framework(causes, wanted, own, port):
             return line
     if wanted["duplicates"] == "last" or not wanted["corrected"]:  # no optimizer of islices is like that
@@ -59,7 +59,7 @@ def _in_the_framework(
     if wanted["decay"] not in ("", kind) and name not in ("AdamW", "adamw"):
         return None
     numbers = dict(_numbers({**own, "weight_decay": 0.0, **wanted}, causes))
-    spelled = {SPELLED[semantics].get(k, k): v for k, v in numbers.items()}
+    spelled: dict[str, object] = {SPELLED[semantics].get(k, k): v for k, v in numbers.items()}
     if port.framework == "torch" and any("betas" in k for k in spelled):
         spelled["betas"] = tuple(float(f"{wanted[k]:.6g}") for k in ("beta1", "beta2"))
     shown = ", ".join(f"{k}={v}" for k, v in spelled.items() if "[" not in k)

@@ -12,7 +12,7 @@ from islices.compare.explanation import Explanation
 from islices.compare.steps.elements import Taken, gradient_of
 from islices.compare.steps.explain import Side, explain_sides
 from islices.compare.steps.states import read_state
-from islices.compare.stored import Stored, bits_equal, nonzero_rows
+from islices.compare.stored import Array, Stored, bits_equal, nonzero_rows
 
 __all__ = ["Given", "moved_elsewhere", "steps_differ"]
 
@@ -72,7 +72,8 @@ def moved_elsewhere(after: Sequence[Stored], given: Given) -> int:
             continue
         if x.shape != before.shape or x.dtype != before.dtype or grad.row_shape != x.row_shape:
             continue
-        moved = ~bits_equal(x.values, before.values).reshape(len(x.values), math.prod(x.row_shape)).all(axis=1)
+        same = bits_equal(x.values, before.values).reshape(len(x.values), math.prod(x.row_shape))
+        moved: Array = ~same.all(axis=1)
         named = grad.ids if grad.sparse else grad.ids[nonzero_rows(grad.values)]
         moved[named[named < len(moved)]] = False
         count += int(moved.sum())
