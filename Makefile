@@ -49,6 +49,7 @@ lint: $(READY)
 
 vectors: $(READY)  ## write the golden vectors again (they must not change)
 	$(BIN)/python -m islices.conformance.generate
+	$(BIN)/python -m islices.conformance.formulas.generate
 
 clean:
 	rm -rf $(VENV) $(OLDER) $(PADDLE) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

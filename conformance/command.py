@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
+import shlex
 import sys
 import tempfile
 import time
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from islices.cli import Command, UsageError
+from islices.conformance.adapters.run import AdapterJob
 from islices.conformance.interpreters import here, look_at
 from islices.conformance.jobs import Job, run_all
 from islices.conformance.new_backend import TO_DO, is_optional, to_do
@@ -19,6 +22,7 @@ from islices.conformance.outputs import check_backends, check_writable, write
 from islices.conformance.report import Run, summary
 from islices.conformance.report.merging import json_lines
 from islices.conformance.report.terminal import print_cases, report_console
+from islices.conformance.selection import COMMAND as COMMAND_MODE
 from islices.conformance.selection import PROFILES, Selection, how_many, nearest
 from islices.conformance.variants import VARIANTS
 from islices.registry import BUILTIN
@@ -37,12 +41,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "  islices conform --clause 7 --group norms    the cases of a clause of the spec, of a group\n"
         "  islices conform --profile full --variant all    every case under every setting: most of an hour\n"
         "  islices conform --python ../new/bin/python     another environment's frameworks beside these\n"
+        "  islices conform --command 'node adapter.js'    a program in any language, over standard input and output\n"
         "  islices conform --json r.jsonl && islices report r.jsonl -o r.html\n\n"
         "profiles: quick, the cases that catch most faults in little time; full, all of them.\n"
         "  -k, --clause and --group choose among a profile's cases.\n"
         "variants: standard; kernels off; read-only (NumPy arrays that cannot be written to); cuda; x64 (JAX);\n"
         "  ranks (2 processes over torch.distributed, JAX, TensorFlow or MPI; 4 with --profile full).\n"
         "  Without --variant: standard and cuda, with --profile full all but x64; on other interpreters standard.\n"
+        "adapters: a --command runs alone, or beside the backends that -b names. A result passes to the bit, or\n"
+        "  counts as ≈ within a bound of the spec (sums in another order, fused multiply-adds), which is no fail. A\n"
+        "  call in which it ends, is late or answers no value is a harness error; it is started anew, up to 10 times.\n"
         "the matrix has a row a group of clauses, from 120 columns or with --wide one a clause; marks: ✓ passes,\n"
         "  ✗ fails, d declared deviations, u unsupported, ! harness errors, each but ✓ with a count\n"
         "exit codes: 0 conform, 1 fails, or a backend is not finished, 2 usage,\n"
@@ -60,6 +68,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--python", action="append", default=[], metavar="PATH",
         help="the interpreter of another environment, which needs numpy, pytest and its frameworks (may be repeated)",
     )  # fmt: skip
+    parser.add_argument(
+        "--command", action="append", default=[], metavar="LINE", dest="command_line",
+        help="an adapter in any language, which speaks the line protocol of docs/protocol.md (may be repeated)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--time-limit", type=float, default=10.0, metavar="SECONDS", help="an adapter's for a call (default 10)"
+    )
     parser.add_argument("--full", action="store_true", help="deprecated: --profile full")
     parser.add_argument("--wide", action="store_true", help="the matrix clause by clause, at any width of the terminal")
     parser.add_argument("--json", metavar="PATH", help="write the results as JSON lines to PATH (- for stdout)")
@@ -87,7 +102,7 @@ def conform(options: argparse.Namespace) -> int:
     if options.json:
         write("--json", options.json, json_lines(runs))
     _show(console, runs, time.monotonic() - started, wide=options.wide)
-    if options.backend is None and not options.python:
+    if options.backend is None and not options.python and not options.command_line:
         for name, line in BUILTIN.items():
             if name not in {run.backend for run in runs}:
                 console.print(f"{name} is not installed: {line}", markup=False, highlight=False)
@@ -110,7 +125,7 @@ def _selection(options: argparse.Namespace) -> Selection:
     return selection
 
 
-def _plan(options: argparse.Namespace, selection: Selection, folder: Path) -> list[Job]:
+def _plan(options: argparse.Namespace, selection: Selection, folder: Path) -> list[Job | AdapterJob]:
     """The jobs, in the order of the matrix: interpreters, backends, variants. No framework has been imported then, and
     none will be for a variant that has no case."""
     accepted = [*VARIANTS, "all"]
@@ -118,7 +133,9 @@ def _plan(options: argparse.Namespace, selection: Selection, folder: Path) -> li
         if name not in accepted:
             raise UsageError(f"--variant: got {name!r}; accepted are {', '.join(accepted)}")
     everywhere = VARIANTS if "all" in (options.variant or ()) else options.variant
-    interpreters = [here()]
+    adapters = _adapters(options, folder)
+    # an adapter runs alone, unless backends or interpreters to stand beside it are named
+    interpreters = [] if adapters and not (options.backend or options.python) else [here()]
     for other in (look_at(path, folder) for path in options.python):
         if other.prefix not in {i.prefix for i in interpreters}:  # each environment once, by whatever path
             interpreters.append(other)
@@ -128,7 +145,7 @@ def _plan(options: argparse.Namespace, selection: Selection, folder: Path) -> li
     def has_cases(name: str) -> bool:
         return how_many(selection, VARIANTS[name]) > 0
 
-    planned: list[Job] = []
+    planned: list[Job | AdapterJob] = []
     wanted: set[str] = set()
     for k, interpreter in enumerate(interpreters):
         asked = everywhere or (USUAL[selection.profile] if k == 0 else ("standard",))
@@ -141,11 +158,28 @@ def _plan(options: argparse.Namespace, selection: Selection, folder: Path) -> li
                     if together:
                         report = folder / f"{len(planned)}.jsonl"
                         planned.append(Job(interpreter, backend, tuple(together), report))
+    planned += adapters if selection.golden([COMMAND_MODE]) else []
     if not planned:
         raise UsageError(
             f"nothing ran: {_why_nothing_matches(selection) if wanted else 'no backend has such a variant'}"
         )
     return planned
+
+
+def _adapters(options: argparse.Namespace, folder: Path) -> list[AdapterJob]:
+    """The jobs of the commands; UsageError for one that cannot be read as a command line."""
+    if not 0 < options.time_limit < float("inf"):
+        raise UsageError(f"--time-limit: got {options.time_limit:g}; accepted are seconds above 0")
+    found = []
+    for k, text in enumerate(options.command_line):
+        try:
+            words = shlex.split(text, posix=os.name == "posix")
+        except ValueError as error:
+            raise UsageError(f"--command: got {text!r}: {error}") from None
+        if not words:
+            raise UsageError(f"--command: got {text!r}; accepted is a program and its arguments")
+        found.append(AdapterJob(text, tuple(words), options.time_limit, folder / f"command{k}.jsonl"))
+    return found
 
 
 def _why_nothing_matches(selection: Selection) -> str:

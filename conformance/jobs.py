@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from islices.conformance.adapters.run import AdapterJob, run_adapter
 from islices.conformance.data import SPEC_VERSION, vectors_hash
 from islices.conformance.interpreters import Interpreter
 from islices.conformance.logs import last_lines, whole_lines
@@ -54,18 +55,25 @@ class Job(NamedTuple):
         return bool(self.variants[0].environment), place
 
 
-def run_all(jobs: Sequence[Job], selection: Selection) -> list[Run]:
+def run_all(jobs: Sequence[Job | AdapterJob], selection: Selection) -> list[Run]:
     """The runs of the jobs, job by job and variant by variant; what each does is told meanwhile."""
     order = sorted(range(len(jobs)), key=lambda k: jobs[k].rank)
     with board([jobs[k].name for k in order]) as told, ThreadPoolExecutor(max_workers=2) as pool:
         stopped = threading.Event()
-        futures = {k: pool.submit(_run, jobs[k], selection, w, stopped) for k, w in zip(order, told.jobs, strict=True)}
+        futures = {
+            k: pool.submit(_run_any, jobs[k], selection, w, stopped) for k, w in zip(order, told.jobs, strict=True)
+        }
         try:
             return [run for k in range(len(jobs)) for run in futures[k].result()]
         except BaseException:  # Ctrl-C above all: the pool would first run everything that waits
             stopped.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _run_any(job: Job | AdapterJob, selection: Selection, watched: Watched, stopped: threading.Event) -> list[Run]:
+    run = run_adapter if isinstance(job, AdapterJob) else _run
+    return run(job, selection, watched, stopped)  # type: ignore[arg-type]
 
 
 def _run(job: Job, selection: Selection, watched: Watched, stopped: threading.Event) -> list[Run]:

@@ -28,6 +28,7 @@ from islices.modes import present_mode
 from islices.registry import outdated
 
 if TYPE_CHECKING:
+    from islices.conformance.formulas.judgement import Judgement
     from islices.conformance.selection import Item, Selection
     from islices.conformance.variants import Variant
 
@@ -262,6 +263,21 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 def verdict(request: pytest.FixtureRequest) -> Any:
     """verdict(outcome, **details): record what came of the case, and end the test accordingly."""
     return Verdict(request)
+
+
+@pytest.fixture
+def islices_judge() -> Callable[..., Judgement]:
+    """islices_judge(step, formula, grade=2): judge a step by a documented formula (SPEC clause 28), and fail the test
+    with the report where it is outside the bound of that grade; returns the `Judgement`."""
+    from islices.conformance.formulas.judge import judge
+
+    def judged(step: Callable[..., Any], formula: str, *, grade: int = 2) -> Judgement:
+        found = judge(step, formula)
+        if found.grade is None or found.grade > grade:
+            pytest.fail(str(found), pytrace=False)
+        return found
+
+    return judged
 
 
 class Verdict:

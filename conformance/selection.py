@@ -18,10 +18,12 @@ from islices.conformance.ranks.running import chosen as ranks_cases
 from islices.conformance.report.runs import CLAUSES, MODES
 from islices.conformance.variants import Variant
 
-__all__ = ["PROFILES", "Item", "Profile", "Selection", "how_many", "nearest"]
+__all__ = ["COMMAND", "PROFILES", "Item", "Profile", "Selection", "how_many", "nearest"]
 
 Profile = Literal["quick", "full"]
 PROFILES: tuple[Profile, ...] = get_args(Profile)
+#: The mode of adapters, which have one.
+COMMAND = "command"
 
 #: What an item runs: a golden case, a check, or a case between ranks.
 Subject = Entry | Check | Collective | Mistake
@@ -95,7 +97,7 @@ class Selection(NamedTuple):
     def _runs_golden(self, entry: Entry, mode: str) -> bool:
         if mode == "traced" and "eager" in entry.flags:
             return False
-        return self.profile == "full" or entry.id in quick_ids(mode)
+        return self.profile == "full" or entry.id in quick_ids("host" if mode == COMMAND else mode)
 
     def _runs_check(self, check: Check, mode: str) -> bool:
         return mode in check.modes and (self.profile == "full" or not check.full)

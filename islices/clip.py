@@ -15,7 +15,7 @@ import numpy as np
 
 from islices import derivatives, modes
 from islices.arguments import show
-from islices.backend import INTEGERS, Array, Backend, Look
+from islices.backend import INTEGERS, Array, Backend
 from islices.clip_formulas import (
     BY_NORM,
     BY_VALUE,
@@ -31,7 +31,7 @@ from islices.derivatives import Layout, Member
 from islices.exact_norms import as_rows, row_norms
 from islices.floats import SCALARS
 from islices.limits import Limit, bound_of, limit_of
-from islices.linear import round_scalar, scale_values, wide_dtype
+from islices.linear import round_float, round_scalar, scale_values, wide_dtype
 from islices.nonfinite import Nonfinite, check_nonfinite, refuse_nonfinite
 from islices.norms import Leaf, Total, check_float, each_leaf, norm_dtype, parts, rounded_norms, total_norm
 from islices.registry import describe, get_backend
@@ -49,6 +49,7 @@ __all__ = [
     "clip_leaves",
     "row_factors",
     "scale_rows",
+    "scale_slices",
 ]
 
 T = TypeVar("T")
@@ -230,7 +231,9 @@ def clip_leaves(
 class Clip(NamedTuple):
     """What clipping by one norm does to the leaves it is of."""
 
-    scaled: Callable[[Backend, Array, Look | None], Array]  # values of one leaf, the backend's look at them if known
+    scaled: Callable[[Backend, Array], Array]  # values of one leaf
+    #: what that is on the host, where the norm is known: numbers the values are multiplied and divided by
+    steps: Sequence[tuple[str, float]] | None
     factor: Any  # what they are multiplied by, in float64, where that is all; a number, or an array of shape (1,)
     #: for their gradient, what `islices.derivatives.attach_scaled` takes; None where the norm is a constant
     attached: tuple[Array, Array, Array] | None
@@ -246,11 +249,13 @@ def _clipped(leaf: Any, clip: Clip | None, formula: ClipFormula) -> Any:
         later = times(leaf, round_scalar(leaf.backend, leaf._arrays[0], clip.factor, "mul"))
         if later is not None:
             return later
+    if sparse and clip.attached is None and clip.steps is not None:
+        return scale_slices(leaf, clip.steps)
     B, values = (leaf.backend, leaf.values) if sparse else parts(leaf)
     if clip.attached is None:
-        clipped = clip.scaled(B, values, leaf._look if sparse else None)
+        clipped = clip.scaled(B, values)
     else:
-        clipped = clip.scaled(B, derivatives.constant(B, values), None)
+        clipped = clip.scaled(B, derivatives.constant(B, values))
         member = derivatives.of_leaf(leaf, raw=True)
         clipped = derivatives.attach_scaled(B, clipped, member, *clip.attached, slack=formula.slack)
     if not sparse:
@@ -260,6 +265,16 @@ def _clipped(leaf: Any, clip: Clip | None, formula: ClipFormula) -> Any:
     return IndexedSlices._trusted(
         B, clipped, leaf.indices, leaf.dense_shape, coalesced=leaf.coalesced, padded=leaf.padded
     )
+
+
+def scale_slices(s: IndexedSlices, steps: Sequence[tuple[str, float]]) -> IndexedSlices:
+    """Slices whose values are multiplied and divided by numbers, each rounded to their type."""
+    B, look, flags = s.backend, s._look, {"coalesced": s.coalesced, "padded": s.padded}
+    if look is not None and look.views is not None and modes.on_host():
+        out = modes.compute("scaled", look.views[:1], steps=_rounded(look.dtypes[0], steps))
+        return IndexedSlices._of_views(s, out, look.views[1], **flags)
+    values = _scaled(steps, B, s.values)
+    return IndexedSlices._trusted(B, values, s.indices, s.dense_shape, **flags)
 
 
 def _clipper(first: Any, total: Total, limit: Limit, formula: ClipFormula, nonfinite: str) -> Clip | None:
@@ -275,7 +290,7 @@ def _clipper(first: Any, total: Total, limit: Limit, formula: ClipFormula, nonfi
         if E is modes.HOST:
             zeroed = nonfinite == "zero" and not math.isfinite(exact[0])
             steps = None if zeroed else _known_steps(E, norm, most, formula)
-            scaled: Callable[[Backend, Array, Look | None], Array] = partial(_scaled, steps)
+            scaled: Callable[[Backend, Array], Array] = partial(_scaled, steps)
         else:
             finite = E.isfinite(exact) if nonfinite == "zero" else None
             traced = formula.steps(E, norm, most)
@@ -284,7 +299,7 @@ def _clipper(first: Any, total: Total, limit: Limit, formula: ClipFormula, nonfi
     attached = None
     if total.attached is not None:
         attached = _ingredients(get_backend(first), E, total.attached, norm, limit, formula, nonfinite)
-    return Clip(scaled, factor, attached, E is not modes.HOST)
+    return Clip(scaled, steps if E is modes.HOST else None, factor, attached, E is not modes.HOST)
 
 
 def _known_steps(E: Backend, norm: Array, most: Any, formula: ClipFormula) -> list[tuple[str, float]]:
@@ -294,14 +309,19 @@ def _known_steps(E: Backend, norm: Array, most: Any, formula: ClipFormula) -> li
     return [(name, c if isinstance(c, float) else c.item()) for name, c in formula.steps(E, norm, most)]
 
 
-def _scaled(steps: Sequence[tuple[str, float]] | None, B: Backend, values: Array, look: Look | None) -> Array:
+def _scaled(steps: Sequence[tuple[str, float]] | None, B: Backend, values: Array) -> Array:
     """Values after the steps, each number rounded to their type; zeros where there are none."""
     if steps is None:
         return modes.run("zeros_like", B, (values,))
+    return scale_values(B, values, _rounded(B.dtype(values), steps))
+
+
+def _rounded(dtype: str, steps: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
+    """The steps, each number rounded to the type of a dtype's sums."""
     rounded = []
     for name, c in steps:
-        rounded.append((name, round_scalar(B, values, c, name)))
-    return scale_values(B, values, rounded, look)
+        rounded.append((name, round_float(c, dtype)))
+    return rounded
 
 
 def _ingredients(
@@ -319,10 +339,10 @@ def _ingredients(
         return attached, limit.attached(B, attached), over
 
 
-def _traced_scaling(E: Backend, steps: Steps, finite: Array | None) -> Callable[[Backend, Array, Look | None], Array]:
+def _traced_scaling(E: Backend, steps: Steps, finite: Array | None) -> Callable[[Backend, Array], Array]:
     """What scales the values of a leaf, where neither the norm nor whether it is finite is known yet."""
 
-    def scaled(B: Backend, values: Array, look: Look | None) -> Array:
+    def scaled(B: Backend, values: Array) -> Array:
         dtype = wide_dtype(B.dtype(values))
         with B.scope():
             rounded = [

@@ -1,17 +1,18 @@
 """The duplicates of one IndexedSlices summed: what `islices.coalesce` does to each leaf.
 
 A module of its own below `islices.conversion`, since a framework's own type may hold no duplicates. SPEC clauses 3
-and 4. May import: `islices.modes`, `islices.slices`.
+and 4. May import: `islices.kernels`, `islices.backend`, `islices.modes`, `islices.slices`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from islices import modes
+from islices import kernels, modes
+from islices.backend import Backend
 from islices.slices import IndexedSlices
 
-__all__ = ["coalesce_slices"]
+__all__ = ["coalesce_few", "coalesce_slices"]
 
 
 def coalesce_slices(s: Any) -> Any:
@@ -23,8 +24,12 @@ def coalesce_slices(s: Any) -> Any:
         return s
     if s.coalesced and not s.padded:
         return s
-    B, arrays = s.backend, (s.values, s.indices)
-    look = s._look or B.look(arrays, views=B.host_only or modes.on_host())
+    B, look = s.backend, s._look
+    if look is not None and look.views is not None and modes.on_host():
+        sums, ids = modes.compute("sum_rows", look.views, rows=s.dense_shape[0], loose=s.padded)
+        return IndexedSlices._of_views(s, sums, ids, coalesced=True)
+    arrays = s.values, s.indices
+    look = look or B.look(arrays, views=B.host_only or modes.on_host())
     traced = look.traced[0] or look.traced[1]
     if s.coalesced and traced:
         return s
@@ -32,3 +37,20 @@ def coalesce_slices(s: Any) -> Any:
     return IndexedSlices._trusted(
         B, values, indices, s.dense_shape, coalesced=True, padded=traced and B.sentinel_padding
     )
+
+
+def coalesce_few(B: Backend, x: Any) -> Any:
+    """A framework's own object coalesced by one call of a kernel, which looks at the indices on its way; None where
+    `coalesce_slices` is to do it, or to say what is wrong."""
+    compiled = kernels.active() if modes.on_host() else None
+    if compiled is None:
+        return None
+    values, _, shape, coalesced, padded, look = B.from_native(x)
+    if look is None or look.views is None or coalesced or padded:
+        return None
+    if look.shapes[0] != (*look.shapes[1], *shape[1:]):
+        return None
+    found = compiled.sum_few(*look.views, shape[0])
+    if found is None:
+        return None
+    return B.to_native(B.from_host(found[0], values), found[1], shape, coalesced=True, padded=False, like=x)

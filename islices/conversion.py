@@ -76,6 +76,7 @@ def from_native(x: Any, *, dense_shape: Iterable[int | None] | None = None, vali
         hint = "; a dense array becomes slices by from_dense(x)" if backend is not None else ""
         raise TypeError(f"x: got {describe(x)}; accepted is a framework's row-sparse gradient{hint}")
     s = IndexedSlices._of_native(backend, x, dense_shape, validate=check_flag(validate, "validate"))
+    assert s.indices is not None, "an array is made of a view when it is read, which is now"
     object.__setattr__(s, "_look", None)  # the caller may keep it, and change the arrays' memory
     return s
 
@@ -120,8 +121,10 @@ def to_native(s: IndexedSlices, *, like: Any = None) -> Any:
         s = without_padding(s)
     if backend.native_needs_coalesced and not s.coalesced:
         s = coalesce_slices(s)
+    look = s._look if backend.native_of_views else None
+    indices = s.indices if look is None or look.views is None else look.views[1]
     with backend.scope():
-        return backend.to_native(s.values, s.indices, s.dense_shape, coalesced=s.coalesced, padded=s.padded, like=like)
+        return backend.to_native(s.values, indices, s.dense_shape, coalesced=s.coalesced, padded=s.padded, like=like)
 
 
 def without_padding(s: IndexedSlices) -> IndexedSlices:
@@ -162,15 +165,25 @@ def restored(result: Any, leaf: Any, given: Any) -> Any:
     return to_native(result, like=given) if sparse and leaf is not given else result
 
 
-def map_leaves(fn: Callable[[Any], Any], tree: T, argument: str = "x") -> T:
-    """fn over every leaf of tree, adopted on the way in and restored to its own type on the way out."""
+def map_leaves(
+    fn: Callable[[Any], Any], tree: T, argument: str = "x", *, native: Callable[[Backend, Any], Any] | None = None
+) -> T:
+    """fn over every leaf of tree, adopted on the way in and restored to its own type on the way out. native(backend, x)
+    may be quicker at a framework's own sparse object of `Backend.native_of_views`; fn is asked where it answers None.
+    """
     if isinstance(tree, IndexedSlices):
         return fn(tree)  # type: ignore[no-any-return]
     if tree is None:
         return tree
     if isinstance(tree, (list, tuple, dict)):
-        leaves = iter([map_leaves(fn, leaf, argument) for leaf in flatten(tree, argument)])
+        leaves = iter([map_leaves(fn, leaf, argument, native=native) for leaf in flatten(tree, argument)])
         return rebuild(tree, leaves)  # type: ignore[no-any-return]
+    if native is not None:
+        backend = find_backend(tree)
+        if backend is not None and backend.native_of_views and backend.is_native(tree):
+            done = native(backend, tree)
+            if done is not None:
+                return done  # type: ignore[no-any-return]
     leaf = adopt(tree, argument)
     result = fn(leaf)
     return to_native(result, like=tree) if leaf is not tree and isinstance(result, IndexedSlices) else result  # type: ignore[no-any-return]

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from islices import kernels
-from islices.backend import Array, Backend, Gradient
+from islices.backend import Array, Backend, Gradient, view_span
 from islices.dtypes import dtype_name, host_dtype
 from islices.memory import empty, zeros
 
@@ -99,6 +99,8 @@ class HostBackend(Backend):
 
     def host_view(self, x: Array) -> np.ndarray[Any, Any] | None:
         return x  # type: ignore[no-any-return]
+
+    memory_span = staticmethod(view_span)  # type: ignore[assignment]
 
     def from_host(self, array: np.ndarray[Any, Any], like: Array) -> Array:
         return array

@@ -17,7 +17,7 @@ import numpy as np
 
 from islices import modes
 from islices.arguments import is_real, show
-from islices.backend import FLOATS, INTEGERS, Array, Backend, Look
+from islices.backend import FLOATS, INTEGERS, Array, Backend
 from islices.conversion import adopt, map_leaves, restored
 from islices.host import bfloat16_to_float32
 from islices.registry import describe, get_backend
@@ -31,6 +31,7 @@ __all__ = [
     "concat",
     "join_arrays",
     "number_of",
+    "round_float",
     "round_scalar",
     "scale",
     "scale_values",
@@ -83,8 +84,8 @@ def round_scalar(B: Backend, values: Array, c: Any, argument: str) -> Any:
     """A hyperparameter as clause 18 has it: a Python number exact in the values' type (float32 for 16-bit), or,
     where c is traced, a 0-d array of that type."""
     dtype = B.dtype(values)
-    if type(c) is float and dtype in FLOATS and -1e38 < c < 1e38:  # what it nearly always is
-        return c if dtype == "float64" else float(np.float32(c))
+    if type(c) is float and dtype in FLOATS:  # what it nearly always is
+        return round_float(c, dtype)
     if not isinstance(c, numbers.Real) and not isinstance(c, np.generic):
         c = _zero_d(B, c, argument)
         if not isinstance(c, numbers.Real):
@@ -99,12 +100,14 @@ def round_scalar(B: Backend, values: Array, c: Any, argument: str) -> Any:
         if not limit.min <= c <= limit.max:
             raise ValueError(f"{argument}: got {show(c)}; accepted is what fits the values' {dtype}")
         return int(c)
-    return as_float(c) if dtype == "float64" else _single(as_float(c))
+    return round_float(as_float(c), dtype)
 
 
-def _single(c: float) -> float:
-    """c as a float32 holds it; infinite, without a warning, beyond."""
-    if abs(c) < 3e38:
+def round_float(c: float, dtype: str) -> float:
+    """c as the type of the sums of a floating dtype holds it; infinite, without a warning, beyond."""
+    if dtype == "float64":
+        return c
+    if -3e38 < c < 3e38:
         return float(np.float32(c))
     with np.errstate(over="ignore"):
         return float(np.float32(c))
@@ -143,15 +146,14 @@ def wide_dtype(dtype: str) -> str:
     return "float32" if dtype in ("float16", "bfloat16") else dtype
 
 
-def scale_values(B: Backend, values: Array, steps: Sequence[tuple[str, Any]], look: Look | None = None) -> Array:
+def scale_values(B: Backend, values: Array, steps: Sequence[tuple[str, Any]]) -> Array:
     """values multiplied and divided by scalars, one after the other, each step rounded (16-bit: in float32, and
-    to 16 bits once at the end). A scalar is a Python number, a 0-d array, or an array of values' rank. look as
-    `modes.run` takes it."""
+    to 16 bits once at the end). A scalar is a Python number, a 0-d array, or an array of values' rank."""
     known = True
     for _, c in steps:
         known = known and isinstance(c, (int, float))
     if known:
-        return modes.run("scaled", B, (values,), look, steps=steps)
+        return modes.run("scaled", B, (values,), steps=steps)
     with B.scope():
         return B.scaled(values, steps)
 

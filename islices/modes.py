@@ -22,7 +22,18 @@ from islices.backend import Array, Backend, Look
 from islices.deprecation import warn_renamed
 from islices.host import HostBackend
 
-__all__ = ["HOST", "execution", "host_views", "is_traced", "keeps_slots", "modes_of", "on_host", "present_mode", "run"]
+__all__ = [
+    "HOST",
+    "compute",
+    "execution",
+    "host_views",
+    "is_traced",
+    "keeps_slots",
+    "modes_of",
+    "on_host",
+    "present_mode",
+    "run",
+]
 
 MODES = ("host", "framework")
 HOST = HostBackend()
@@ -109,17 +120,21 @@ def run(
     if views is None:
         with backend.scope():
             return getattr(backend, fn)(*arrays, **static) if isinstance(fn, str) else fn(backend, *arrays, **static)
-    if len(views) > len(arrays):
-        views = views[: len(arrays)]
-    compiled = kernels.active() if isinstance(fn, str) else None
-    kernel = compiled.KERNELS.get(fn) if compiled else None
-    out = kernel(*views, **static) if kernel else None
-    if out is None:
-        with HOST.scope():
-            out = getattr(HOST, fn)(*views, **static) if isinstance(fn, str) else fn(HOST, *views, **static)
+    out = compute(fn, views if len(views) == len(arrays) else views[: len(arrays)], **static)
     results = []
     for x in out if isinstance(out, tuple) else (out,):
         if isinstance(x, (np.ndarray, np.generic)):  # the latter is what NumPy makes of 0-d arrays
             x = backend.from_host(np.asarray(x), arrays[0])
         results.append(x)
     return tuple(results) if isinstance(out, tuple) else results[0]
+
+
+def compute(fn: str | Callable[..., Any], views: Sequence[np.ndarray[Any, Any]], **static: Any) -> Any:
+    """fn's result on views of host memory: by a kernel, or by NumPy."""
+    compiled = kernels.active() if isinstance(fn, str) else None
+    kernel = compiled.KERNELS.get(fn) if compiled else None
+    out = kernel(*views, **static) if kernel else None
+    if out is None:
+        with HOST.scope():
+            out = getattr(HOST, fn)(*views, **static) if isinstance(fn, str) else fn(HOST, *views, **static)
+    return out

@@ -181,15 +181,17 @@ class Seen(NamedTuple):
 def look_at(leaf: Any) -> Seen:
     """What is to be known of a leaf to measure it; TypeError for one of integers, which have no norm here."""
     sparse = isinstance(leaf, IndexedSlices)
-    if sparse:
-        B, arrays = leaf.backend, (leaf.values, leaf.indices) if leaf._slots is None else leaf._arrays
-    else:
-        B, arrays = get_backend(leaf), (leaf,)
+    B = leaf.backend if sparse else get_backend(leaf)
     on_host = B.host_only or modes.on_host()
-    look = (leaf._look if sparse else None) or B.look(arrays, views=on_host)
+    look = leaf._look if sparse else None
+    if look is not None:
+        values = leaf.values
+    else:
+        arrays = leaf._arrays if sparse else (leaf,)
+        look, values = B.look(arrays, views=on_host), arrays[0]
     if look.dtypes[0] not in FLOATS:
-        check_float(B, arrays[0])
-    return Seen(leaf, B, arrays[0], look.dtypes[0], look.views if on_host else None)
+        check_float(B, values)
+    return Seen(leaf, B, values, look.dtypes[0], look.views if on_host else None)
 
 
 def total_norm(leaves: Sequence[Any], ord: float = 2.0, *, raw: bool = False, attach: bool = False) -> Total:

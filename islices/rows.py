@@ -16,7 +16,7 @@ import numpy as np
 from islices import modes
 from islices.arguments import LARGEST
 from islices.backend import INDEX_NAMES, INDICES, Array, Backend
-from islices.coalescing import coalesce_slices
+from islices.coalescing import coalesce_few, coalesce_slices
 from islices.conversion import map_leaves
 from islices.registry import describe, find_backend, get_backend
 from islices.slices import IndexedSlices, check_indices
@@ -63,7 +63,7 @@ def coalesce(x: T) -> T:
     >>> c.indices.tolist(), c.values.tolist()
     ([0, 5], [[2.0], [5.0]])
     """
-    return map_leaves(coalesce_slices, x)
+    return map_leaves(coalesce_slices, x, native=coalesce_few)
 
 
 def to_dense(x: Any) -> Any:

@@ -67,7 +67,7 @@ def _check_overlapping(spans: Iterable[_Span]) -> None:
         written = [x for x in written if x[1] > start]
         read = {key: x for key, x in read.items() if x[1] > start}
         for other in (*written, *read.values()) if part[2] else written:
-            if other[0] == start or _share(part[0], part[1], other[3][1]):
+            if other[0] == start or _share(part, other[3]):
                 first, second = (other, span) if other[2] < number else (span, other)
                 raise ValueError(
                     f"{second[3][3]}: got memory of {first[3][3]}; accepted are arrays of their own (a table of "
@@ -84,12 +84,12 @@ def share_memory(B: Backend, a: Array, b: Array) -> bool:
     first, second = sorted(B.memory_span(x) or (id(x), id(x) + 1) for x in (a, b))
     if first[0] == first[1] or second[0] == second[1] or first[1] <= second[0]:
         return False
-    return first[0] == second[0] or _share(B, a, b)
+    return first[0] == second[0] or _share((B, a), (B, b))
 
 
-def _share(B: Backend, a: Array, b: Array) -> bool:
-    """Whether two arrays whose bounds overlap have an element in common."""
-    views = B.host_view(a), B.host_view(b)
+def _share(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Whether two arrays whose bounds overlap, each behind its backend, have an element in common."""
+    views = a[0].host_view(a[1]), b[0].host_view(b[1])
     if views[0] is None or views[1] is None:
         return True
     try:

@@ -74,7 +74,8 @@ class IndexedSlices:
     coalesced: bool
     padded: bool
     backend: Backend
-    #: the backend's at the arrays, of slices that live no longer than the call that adopted them
+    #: the backend's at the arrays, of slices that live no longer than the call that adopted them. With views of host
+    #: memory there may be no array of indices until somebody reads it.
     _look: Look | None
     #: what the values are computed from when they are first read (`islices.slots`); None where they are there
     _slots: Slots | None
@@ -95,7 +96,7 @@ class IndexedSlices:
         check_values_dtype(backend, values)
         indices = _same_backend(indices, backend, values)
         shape = check_dense_shape(dense_shape)
-        look = _check_arrays(backend, values, indices, shape)
+        look = _check_arrays(backend, values, indices, shape, backend.look((values, indices), views=False))
         if validate and not look.traced[1]:
             check_indices(backend, indices, shape[0], coalesced=coalesced, padded=padded, look=look)
         _fill(self, backend, values, indices, shape, coalesced, padded, None)
@@ -103,13 +104,31 @@ class IndexedSlices:
     @classmethod
     def _of_native(cls, backend: Backend, x: Any, dense_shape: Any = None, *, validate: bool = True) -> IndexedSlices:
         """An instance over a native sparse object; what a framework calls its own is validated here."""
-        values, indices, shape, coalesced, padded = backend.from_native(x)
+        values, indices, shape, coalesced, padded, look = backend.from_native(x)
         if dense_shape is not None or not _is_known(shape):
             shape = check_dense_shape(shape if dense_shape is None else dense_shape)
-        look = _check_arrays(backend, values, indices, shape, views=True)
+        look = _check_arrays(backend, values, indices, shape, look or backend.look((values, indices)))
         if validate and not look.traced[1]:
             check_indices(backend, indices, shape[0], coalesced=coalesced, padded=padded, look=look)
         return _fill(object.__new__(cls), backend, values, indices, shape, coalesced, padded, look)
+
+    @classmethod
+    def _of_views(
+        cls,
+        like: IndexedSlices,
+        values: np.ndarray[Any, Any],
+        indices: np.ndarray[Any, Any],
+        *,
+        coalesced: bool = False,
+        padded: bool = False,
+    ) -> IndexedSlices:
+        """An instance of what the host has computed of slices that were adopted in this call, and which are handed back
+        in it."""
+        backend, adopted = like.backend, like._look
+        assert adopted is not None, "adopted in this call"
+        look = Look(adopted.dtypes, [values.shape, indices.shape], adopted.traced, [values, indices])
+        array = backend.from_host(values, like.values)
+        return _fill(object.__new__(cls), backend, array, None, like.dense_shape, coalesced, padded, look)
 
     @classmethod
     def _trusted(
@@ -142,7 +161,11 @@ class IndexedSlices:
         return self
 
     def __getattr__(self, name: str) -> Any:
-        """The values that are not there yet: Python asks here for what is not set."""
+        """The values, or the indices, that are not there yet: Python asks here for what is not set."""
+        if name == "indices" and self._look is not None and self._look.views is not None:
+            indices = self.backend.from_host(self._look.views[1], self.values)
+            object.__setattr__(self, "indices", indices)
+            return indices
         if name != "values":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
         if self._slots is None:  # another thread has computed them meanwhile
@@ -209,7 +232,7 @@ class IndexedSlices:
             backend = _backend_of(new)
             if backend is not self.backend:
                 raise TypeError(f"values: got {describe(new)}; accepted is an array of {self.backend.name}")
-            _check_arrays(backend, new, self.indices, self.dense_shape)
+            _check_arrays(backend, new, self.indices, self.dense_shape, backend.look((new, self.indices), views=False))
             return IndexedSlices._trusted(
                 backend, new, self.indices, self.dense_shape, coalesced=self.coalesced, padded=self.padded
             )
@@ -278,10 +301,12 @@ def _fill(
     look: Look | None,
     slots: Slots | None = None,
 ) -> IndexedSlices:
-    """An instance with its parts set, each by the call that takes least time."""
+    """An instance with its parts set, each by the call that takes least time; indices may be None where look has their
+    view."""
     _backend(self, backend)
     _values(self, values)
-    _indices(self, indices)
+    if indices is not None or look is None:
+        _indices(self, indices)
     _dense_shape(self, dense_shape)
     _coalesced(self, coalesced)
     _padded(self, padded)
@@ -359,9 +384,8 @@ def check_values_dtype(backend: Backend, values: Array, argument: str = "values"
 
 
 def _check_arrays(
-    backend: Backend, values: Array, indices: Array, dense_shape: tuple[int | None, ...], *, views: bool = False
+    backend: Backend, values: Array, indices: Array, dense_shape: tuple[int | None, ...], look: Look
 ) -> Look:
-    look = backend.look((values, indices), views=views)
     dtype, index_dtype = look.dtypes
     if dtype not in backend.float_dtypes:
         check_values_dtype(backend, values)

@@ -65,6 +65,11 @@ LATE = {
     ("islices.kernels.threads", "concurrent.futures"): "importing islices stays fast",
     ("islices.plugins", "importlib.metadata"): "importing islices stays fast",
     ("islices.plugins", "tomllib"): "importing islices stays fast",
+    ("islices.conformance", "islices.conformance.formulas.judge"): "pytest loads the package in everybody's tests",
+    (
+        "islices.conformance.plugin",
+        "islices.conformance.formulas.judge",
+    ): "pytest loads the plugin in everybody's tests",
     ("islices.conformance.plugin", "islices.conformance.variants"): "pytest loads the plugin in everybody's tests",
     ("islices.conformance.plugin", "islices.conformance.selection"): "pytest loads the plugin in everybody's tests",
     ("islices.conformance.plugin", "islices.conformance.new_backend"): "pytest loads the plugin in everybody's tests",

@@ -25,7 +25,7 @@ import numpy as np
 from jax import lax
 
 from islices import modes
-from islices.backend import Array, NativeParts, Slots
+from islices.backend import Array, Look, NativeParts, Slots
 from islices.backends.jax import grouping, measuring, memory, precision, scaling, segments, stepping
 from islices.backends.jax.bags import read_bags
 from islices.backends.jax.embeddings import Embeddings
@@ -48,6 +48,7 @@ class JaxBackend(Embeddings):
     module = "jax"
     pip = 'pip install "islices[jax]"'
     native_name = "jax BCOO"
+    native_of_views = True
     sentinel_padding = True
 
     # ------------------------------------------------------------------ identity
@@ -116,11 +117,18 @@ class JaxBackend(Embeddings):
                 f"x: got a BCOO with n_sparse={x.n_sparse} and n_batch={x.n_batch}; accepted is n_sparse=1 (the rows) "
                 "and n_batch=0"
             )
-        indices = self.reshape(x.indices, x.indices.shape[:1])
-        padded = self.is_traced(indices) or bool((self.to_numpy(indices) == x.shape[0]).any())
+        shape, ordered = tuple(x.shape), x.indices_sorted and x.unique_indices
+        views = [memory.view(x.data), memory.view(x.indices)]
+        if views[0] is None or views[1] is None:
+            indices, look = self.reshape(x.indices, x.indices.shape[:1]), None
+            padded = self.is_traced(indices) or bool((self.to_numpy(indices) == shape[0]).any())
+        else:  # an array of them would take longer than all that is done here
+            indices, row = None, views[1].reshape(views[1].shape[:1])
+            padded = bool((row == shape[0]).any())
+            dtypes = [_dtype_name(x.data.dtype), _dtype_name(x.indices.dtype)]
+            look = Look(dtypes, [x.data.shape, row.shape], [False, False], [views[0], row])
         # padding slots may hold anything, so that nothing is known of their rows yet
-        coalesced = x.indices_sorted and x.unique_indices and not padded
-        return NativeParts(x.data, indices, tuple(x.shape), coalesced=coalesced, padded=padded)
+        return NativeParts(x.data, indices, shape, ordered and not padded, padded, look)
 
     def to_native(
         self,
@@ -135,7 +143,11 @@ class JaxBackend(Embeddings):
         sparse = load_module("jax.experimental.sparse")
         if dense_shape[0] is None:
             raise ValueError(f"s: got dense_shape {dense_shape}; a BCOO needs a known number of rows")
-        column = self.reshape(indices, (indices.shape[0], 1))
+        column = (
+            memory.put(indices[:, None], values)
+            if isinstance(indices, np.ndarray)
+            else self.reshape(indices, (indices.shape[0], 1))
+        )
         return sparse.BCOO((values, column), shape=dense_shape, indices_sorted=coalesced, unique_indices=coalesced)
 
     # ------------------------------------------------------------------ where the arithmetic runs

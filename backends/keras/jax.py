@@ -113,13 +113,15 @@ class Training:
         trainable, others, of_optimizer, of_metrics = state
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         places = frozenset(k for k, v in enumerate(model.trainable_variables) if isinstance(v, Watched))
-        check_accepted(model, places)
+        check_accepted()
 
         def loss_of(parameters: list[Any]) -> Any:
             token = _tables.set({id(model.trainable_variables[k]): parameters[k] for k in places})
             try:
-                # the tables' own places hold what nothing differentiates: reads of them go to `Watched`
-                values = [trainable[k] if k in places else p for k, p in enumerate(parameters)]
+                values = [
+                    _in_scope(v, p, trainable[k]) if k in places else p
+                    for k, (v, p) in enumerate(zip(model.trainable_variables, parameters, strict=True))
+                ]
                 return model.compute_loss_and_updates(
                     values, others, of_metrics, x, y, sample_weight, training=True, optimizer_variables=of_optimizer
                 )
@@ -155,20 +157,25 @@ def _within(optimizer: Any) -> list[Any]:
     return [] if optimizer is None else [optimizer, *(x for one in more for x in _within(one))]
 
 
-def check_accepted(model: Any, places: frozenset[int]) -> None:
-    """TypeError or ValueError for what would step past the rows, or make every step as large as the table."""
+def _in_scope(variable: Any, table: Table, values: Any) -> Any:
+    """What Keras's scope holds for a table's variable while a loss is differentiated.
+
+    Reads of the variable go to `Watched`, but for those of regularizers, which ask the scope: they get the operand, and
+    nobody else what nothing differentiates.
+    """
+    if variable.regularizer is None:
+        return values
+    note_read(variable)
+    return table.weights
+
+
+def check_accepted() -> None:
+    """ValueError for what would step past the rows."""
     if keras.distribution.distribution() is not None:
         raise ValueError(
             f"keras.distribution: got {describe(keras.distribution.distribution())}; accepted by a model with sparse "
             "embeddings is none (over processes: islices.all_reduce or islices.ShardedTable in a loop of one's own)"
         )
-    for k in places:
-        variable = model.trainable_variables[k]
-        if variable.regularizer is not None:
-            raise ValueError(
-                f"regularizer: got {describe(variable.regularizer)} on {variable.path!r}; accepted is None: it moves "
-                "every row at each step (activity_regularizer, of the layer, takes the rows of the batch)"
-            )
 
 
 # ---------------------------------------------------------------------- gradients

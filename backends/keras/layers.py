@@ -5,6 +5,7 @@ May import: `keras`, the core, this folder.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, NoReturn
 
 import keras
@@ -22,13 +23,19 @@ class Embedding(keras.layers.Embedding):  # type: ignore[misc]
     Parameters
     ----------
     input_dim, output_dim, embeddings_initializer, mask_zero, weights, **kwargs
-        Those of keras.layers.Embedding. ``activity_regularizer`` penalises the rows that a batch looks up.
+        Those of keras.layers.Embedding. ``activity_regularizer`` penalises the rows that a batch looks up,
+        ``embeddings_regularizer`` the whole table: the gradient is an array then, as in Keras, and every row moves.
+
+    Warns
+    -----
+    UserWarning
+        embeddings_regularizer, with the size of the gradient that it makes at each step.
 
     Raises
     ------
     ValueError
-        embeddings_regularizer, embeddings_constraint or lora_rank, each of which makes a step as large as the table.
-        On JAX, under `fit`: a keras.distribution.
+        embeddings_constraint or lora_rank, each of which rewrites the whole table at each step. On JAX, under `fit`: a
+        keras.distribution.
     IndexError, tf.errors.InvalidArgumentError
         An id out of range, where the backend looks: torch, and TensorFlow on CPU. On JAX its rows are NaN, as Keras'
         are, and so is the loss.
@@ -65,6 +72,13 @@ class Embedding(keras.layers.Embedding):  # type: ignore[misc]
             if kwargs.get(name) is not None:
                 raise ValueError(f"{name}: got {describe(kwargs[name])}; accepted is None: {instead}")
         super().__init__(input_dim, output_dim, **kwargs)
+        if self.embeddings_regularizer is not None:
+            warnings.warn(
+                f"embeddings_regularizer: got {describe(self.embeddings_regularizer)}, which moves all rows at each "
+                f"step, as in Keras: the gradient is an array of {input_dim:,} x {output_dim:,}, and a step costs what "
+                "the table costs; activity_regularizer penalises the rows of the batch alone",
+                stacklevel=2,
+            )
 
     def build(self, input_shape: Any = None) -> None:
         if self.built:
@@ -87,9 +101,8 @@ class Embedding(keras.layers.Embedding):  # type: ignore[misc]
 if BACKEND == "tensorflow":  # Keras' own lookup has a sparse gradient there, and is what `islices.capture` hooks
     Embedding.call = keras.layers.Embedding.call  # type: ignore[method-assign]
 
-#: What keras.layers.Embedding has that touches the whole table at each step -> why not, and what to take.
+#: What keras.layers.Embedding has that rewrites the whole table at each step -> why not, and what to take.
 WHOLE = {
-    "embeddings_regularizer": "it moves every row at each step; activity_regularizer takes the rows of the batch",
     "embeddings_constraint": "it rewrites every row at each step; islices.renorm_rows after steps takes some",
     "lora_rank": "its table is a product of the table's size; keras.layers.Embedding has it",
 }

@@ -12,6 +12,9 @@ from typing import Any
 import keras
 import numpy as np
 
+from islices.backends.keras.branches import taken
+from islices.backends.keras.coalesced import Coalesced
+from islices.backends.keras.native import BACKEND
 from islices.backends.keras.states import state_of
 from islices.backends.keras.stepped import Stepped
 from islices.optim.record import RECORDS
@@ -90,7 +93,9 @@ class Recorder(keras.callbacks.Callback):  # type: ignore[misc]
         self._wrap(model, "train_step", self._train_step)
         self._wrap(model, "compute_loss", self._compute_loss)
         self._wrap(model.optimizer, "apply", self._apply)
-        self._wrap(model.optimizer, "_clip_gradients", self._clip)
+        # on TensorFlow `Coalesced` clips behind Keras's hook, where the shares of replicas have been added up
+        behind = BACKEND == "tensorflow" and isinstance(model.optimizer, Coalesced)
+        self._wrap(model.optimizer, "_clip" if behind else "_clip_gradients", self._clip)
 
     def on_train_end(self, logs: Any = None) -> None:
         """Everything as it was."""
@@ -139,7 +144,7 @@ class Recorder(keras.callbacks.Callback):  # type: ignore[misc]
                     v.path: said for v, g in zip(variables, grads, strict=True) if (said := _described(optimizer, g))
                 },
             )  # fmt: skip
-            self._names = [v.path for v, g in zip(variables, grads, strict=True) if g is not None]
+            self._given = {v.path: g for v, g in zip(variables, grads, strict=True) if g is not None}
         result = method(grads, trainable_variables)
         after = {"tables_after": _values(named), "state_after": _state(optimizer)} if self.recorder.wanted else {}
         self.recorder.step(**after)
@@ -147,8 +152,11 @@ class Recorder(keras.callbacks.Callback):  # type: ignore[misc]
 
     def _clip(self, method: Any, grads: Sequence[Any]) -> Any:
         clipped = method(grads)
-        if self.recorder.wanted and any(new is not old for new, old in zip(clipped, grads, strict=True)):
-            self.recorder.add(clipped=dict(zip(self._names, clipped, strict=True)))
+        if not self.recorder.wanted or not taken():  # on JAX the mean of micro-batches is formed ahead of a step, too
+            return clipped
+        # also where nothing clips, but a loss scale or micro-batches make them others than arrived
+        if any(x is not g for x, g in zip(clipped, self._given.values(), strict=True)):
+            self.recorder.add(clipped=dict(zip(self._given, clipped, strict=True)))
         return clipped
 
 

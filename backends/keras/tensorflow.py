@@ -67,6 +67,14 @@ class Hooks(keras.optimizers.Optimizer):  # type: ignore[misc]
 class Training:
     """A model of Keras as it is: the tape makes sparse gradients."""
 
+    def make_train_function(self, force: bool = False) -> Any:
+        """As Keras makes it, with the optimizer built before: a tf.function that makes variables is traced twice."""
+        model: Any = self
+        if model.built and model.optimizer is not None and not model.optimizer.built:
+            with model.distribute_strategy.scope():
+                model.optimizer.build(model.trainable_variables)
+        return super().make_train_function(force)  # type: ignore[misc]
+
 
 def watch(variable: Any) -> None:
     """Nothing to do: a tape adds up all uses of a variable."""

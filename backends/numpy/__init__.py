@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.backend import FLOATS, Array, Look, not_implemented, view_span
+from islices.backend import FLOATS, Array, Look, not_implemented
 from islices.host import HostBackend
 
 __all__ = ["NumpyBackend", "backend"]
@@ -38,8 +38,6 @@ class NumpyBackend(HostBackend):
             look.shapes.append(view.shape)
             look.views.append(view.view(np.uint16) if dtype == "bfloat16" else view)  # type: ignore[union-attr]
         return look
-
-    memory_span = staticmethod(view_span)  # type: ignore[assignment]
 
     def from_host(self, array: np.ndarray, like: Array) -> Array:
         return array.view(_bfloat16()) if array.dtype == np.uint16 else array

@@ -56,9 +56,13 @@ GONE = (
     tf.errors.InternalError,
 )
 
+PROCESSES = (
+    "with group=tf.distribute.MultiWorkerMirroredStrategy(...), whose workers are then the ranks, or with the name of "
+    "another engine"
+)
 WAY_OUT = (
-    "call within strategy.run(...), where the ranks are the strategy's replicas; or outside of it with "
-    "group=tf.distribute.MultiWorkerMirroredStrategy(...), whose workers are then the ranks"
+    "call all_reduce within strategy.run(...), where the ranks are the strategy's replicas; or outside of it, and "
+    f"ShardedTable in any case there, {PROCESSES}"
 )
 
 
@@ -204,6 +208,11 @@ def _workers(strategy: Any, timeout: float | None) -> Group:
         if strategy.num_replicas_in_sync == 1:
             return Alone()
         replicas = f"the {strategy.num_replicas_in_sync} replicas of a {type(strategy).__name__}"
+        if tf.distribute.has_strategy() and tf.distribute.get_replica_context() is not None:
+            raise RuntimeError(
+                f"group: got a call for processes within strategy.run, where {replicas} are threads of one; accepted "
+                f"is to call it outside of strategy.run, {PROCESSES}, or group=Alone() for a table that is whole here"
+            )
         raise RuntimeError(f"group: {replicas} meet only within a program: {WAY_OUT}")
     group = _groups.get(strategy)
     if group is None:

@@ -47,6 +47,8 @@ WIDE = ("float32", "float64")
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 #: The names of dtypes of which NumPy has views, bfloat16's bits included.
 VIEWED = {getattr(torch, name): name for name in ("float16", "bfloat16", "float32", "float64", "int32", "int64")}
+#: The same of NumPy's.
+HELD = {np.dtype(name): name for name in VIEWED.values() if name != "bfloat16"}
 #: Elements of float64 that stay in the caches; with more, torch would wake its other threads for every operation.
 BLOCK = 1 << 15
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # pyright: ignore[reportAttributeAccessIssue]
@@ -58,6 +60,7 @@ class TorchBackend(Backend):
     module = "torch"
     pip = 'pip install "islices[torch]"'
     native_name = "torch sparse COO tensor"
+    native_of_views = True
 
     def version(self) -> str:
         return str(torch.__version__)
@@ -99,31 +102,7 @@ class TorchBackend(Backend):
             return None
 
     def look(self, arrays: Sequence[Array], *, views: bool = True) -> Look:
-        if _is_compiling() or getattr(forward_ad, "_current_level", 0) >= 0:
-            return super().look(arrays, views=views)
-        dtypes, shapes, found = [], [], []
-        for x in arrays:
-            # what the methods above ask of any tensor, at once of those that nearly all are
-            dtype = VIEWED.get(x.dtype)
-            if (
-                dtype is None
-                or type(x) not in PLAIN
-                or _is_wrapped(x)
-                or not x.is_cpu
-                or x.is_neg()
-                or not x.untyped_storage().nbytes()
-            ):
-                return super().look(arrays, views=views)
-            bare = x
-            if x.requires_grad:
-                if torch.is_grad_enabled():
-                    return super().look(arrays, views=views)
-                bare = x.detach()
-            dtypes.append(dtype)
-            view = bare.view(torch.int16).numpy().view(np.uint16) if dtype == "bfloat16" else bare.numpy()
-            shapes.append(view.shape)
-            found.append(view)
-        return Look(dtypes, shapes, [False] * len(arrays), found)
+        return _look_at_plain(arrays) or super().look(arrays, views=views)
 
     def memory_span(self, x: Array) -> tuple[int, int] | None:
         try:
@@ -171,6 +150,9 @@ class TorchBackend(Backend):
 
     # ------------------------------------------------------------------ the framework's sparse form
     def from_native(self, x: Any) -> NativeParts:
+        plain = _plain_parts(x)
+        if plain is not None:
+            return plain
         if x.layout is not torch.sparse_coo or x.is_nested:
             kind = "nested tensor" if x.is_nested else f"tensor of layout {x.layout}"
             raise ValueError(
@@ -210,7 +192,12 @@ class TorchBackend(Backend):
                 f"s: got dense_shape {dense_shape}; accepted by a torch sparse COO tensor are fewer than 2^63 elements"
             )
         # the core has validated the indices, or the caller vouched for them
-        named = (indices if indices.dtype is torch.int64 else indices.to(torch.int64)).view(1, -1)
+        if isinstance(indices, np.ndarray):
+            named = torch.from_numpy(indices[None])
+        else:
+            named = indices.view(1, -1)
+            if named.dtype is not torch.int64:
+                named = named.to(torch.int64)
         return torch.sparse_coo_tensor(
             named, values, cast("tuple[int, ...]", dense_shape), is_coalesced=coalesced, check_invariants=False
         )
@@ -418,6 +405,60 @@ class TorchBackend(Backend):
 
     def capture(self, model: Any, uses: list[Use]) -> AbstractContextManager[dict[str, Array]]:
         return layers.capture(model, uses)
+
+
+def _plain_parts(x: torch.Tensor) -> NativeParts | None:
+    """`TorchBackend.from_native` with the look at its parts of what a sparse tensor nearly always is, None of another:
+    in CPU memory, of numbers that NumPy has, which nothing records or traces. A tensor of the row of indices would
+    take as long as all of the views."""
+    if type(x) is not torch.Tensor or x.layout is not torch.sparse_coo or x.sparse_dim() != 1 or x.requires_grad:
+        return None
+    if _is_compiling() or getattr(forward_ad, "_current_level", 0) >= 0 or _is_wrapped(x):
+        return None
+    values, indices = x._values(), x._indices()
+    try:
+        view, (row,) = values.numpy(), indices.numpy()
+    except (TypeError, RuntimeError, ValueError):  # elsewhere, negated, recorded, bfloat16; indices that were resized
+        return None
+    dtype = HELD.get(view.dtype)
+    if (
+        dtype is None
+        or row.ndim != 1
+        or not values.untyped_storage().nbytes()
+        or not indices.untyped_storage().nbytes()
+    ):
+        return None
+    look = Look([dtype, "int64"], [view.shape, row.shape], [False, False], [view, row])
+    return NativeParts(values, None, tuple(x.shape), x.is_coalesced(), False, look)
+
+
+def _look_at_plain(arrays: Sequence[torch.Tensor]) -> Look | None:
+    """What the methods say of any tensor, at once of those that nearly all are; None where one of them is another."""
+    if _is_compiling() or getattr(forward_ad, "_current_level", 0) >= 0:
+        return None
+    dtypes: list[str] = []
+    shapes: list[tuple[int | None, ...]] = []
+    views: list[np.ndarray[Any, Any]] = []
+    for x in arrays:
+        dtype = VIEWED.get(x.dtype)
+        if (
+            dtype is None
+            or type(x) not in PLAIN
+            or not x.is_cpu
+            or _is_wrapped(x)
+            or x.is_neg()
+            or not x.untyped_storage().nbytes()
+        ):
+            return None
+        if x.requires_grad:
+            if torch.is_grad_enabled():
+                return None
+            x = x.detach()
+        view = x.numpy() if dtype != "bfloat16" else x.view(torch.int16).numpy().view(np.uint16)
+        dtypes.append(dtype)
+        shapes.append(view.shape)
+        views.append(view)
+    return Look(dtypes, shapes, [False] * len(arrays), views)
 
 
 @cache

@@ -66,6 +66,20 @@ def _has_stock_forward(layer: nn.Module) -> bool:
     return getattr(layer.forward, "__func__", None) in stock
 
 
+#: Why there is no capture in compiled code.
+INSIDE = (
+    "capture: got a call inside a function that torch.compile compiles, where layers run no hooks; accepted is a "
+    "`with` block around the call of the compiled function, which runs as Python within it"
+)
+
+
+def is_compiled() -> bool:
+    """Whether this is called by code that torch.compile made, or left alone between two of its graphs."""
+    frames = torch._C._dynamo.eval_frame  # type: ignore[attr-defined]
+    callback = getattr(frames, "get_eval_frame_callback", lambda: None)()
+    return callback is not None and callback is not False
+
+
 class _Eager:
     """Code that torch.compile made runs as Python while any capture is open: compiled, it would run no hooks."""
 
@@ -75,6 +89,8 @@ class _Eager:
         self.stance: Any = None
 
     def __enter__(self) -> None:
+        if is_compiled():
+            raise RuntimeError(INSIDE)
         with self.lock:
             if self.count == 0 and "torch._dynamo" in sys.modules:
                 stance = torch.compiler.set_stance("force_eager")

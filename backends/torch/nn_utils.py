@@ -17,9 +17,9 @@ import torch
 
 from islices.backend import FLOATS
 from islices.backends.torch.adapter import check_data
-from islices.clip import clip_by_value
+from islices.clip import clip_by_value, scale_slices
 from islices.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
-from islices.conversion import adopt
+from islices.conversion import adopt, to_native
 from islices.distributed.norms import Question, measure_over
 from islices.host import quiet
 from islices.linear import round_scalar, scale_values
@@ -457,16 +457,14 @@ def _scale(
 
 
 def _scale_(grad: torch.Tensor, leaf: Any, steps: list[tuple[str, float]]) -> None:
+    if isinstance(leaf, IndexedSlices):
+        grad.data = to_native(scale_slices(leaf, steps))
+        return
     B, values = parts(leaf)
     rounded = []
     for name, c in steps:
         rounded.append((name, round_scalar(B, values, c, name)))
-    if isinstance(leaf, IndexedSlices):
-        scaled = B.to_native(
-            scale_values(B, values, rounded), leaf.indices, leaf.dense_shape, coalesced=leaf.coalesced, padded=False
-        )
-        grad.data = scaled
-    elif len(rounded) == 1 and rounded[0][0] == "mul":
+    if len(rounded) == 1 and rounded[0][0] == "mul":
         _in_place(grad, lambda g: g.mul_(rounded[0][1]))
     else:
         _in_place(grad, lambda g: g.copy_(scale_values(B, g, rounded)))

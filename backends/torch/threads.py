@@ -22,7 +22,7 @@ import torch
 
 from islices.kernels.threads import share
 
-__all__ = ["lend", "run_shared"]
+__all__ = ["lend", "run_shared", "serves"]
 
 _Work: Any = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
@@ -42,13 +42,17 @@ def _entry() -> Any:
     return None
 
 
+def serves() -> bool:
+    """Whether kernels that the caller has are run in the team."""
+    main = threading.get_ident() == threading.main_thread().ident and not sys.is_finalizing()
+    return main and torch.get_num_threads() > 1
+
+
 def run_shared(work: Callable[[], None], threads: int) -> bool:
     """work() in so many of the team's threads at most, the caller's among them; False where nothing has been run."""
-    if threading.get_ident() != threading.main_thread().ident or sys.is_finalizing():
+    if not serves():
         return False
     team = torch.get_num_threads()  # another number would end threads, or start some
-    if team == 1:
-        return False
     tickets = itertools.count()
     raised: list[BaseException] = []
 
@@ -73,7 +77,7 @@ def _after_fork() -> None:
 def lend() -> None:
     """Have kernels run in torch's threads from now on, where they can be called."""
     if _parallel is not None:
-        share(run_shared)
+        share(run_shared, serves)
 
 
 _parallel = _entry()

@@ -2,7 +2,7 @@
 
 A call becomes a node of the graph (`islices.backends.torch.nodes`); value_and_grad is traced, since the user's function
 is. What has no form in a graph is a graph break, as all other calls of islices are, and runs in eager code. SPEC clause
-17. May import: `torch`, the core, `islices.backends.torch.adapter`, `islices.backends.torch.nodes`.
+17. May import: `torch`, the core, `islices.backends.torch`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from islices import autodiff, clip, global_norms, lookups, norms, rows, slots
+from islices import autodiff, clip, global_norms, lookups, models, norms, rows, slots
 from islices.backend import Slots, Source
 from islices.backends.torch.adapter import TorchBackend, backend
+from islices.backends.torch.layers import INSIDE
 from islices.backends.torch.nodes import NODES, NOTHING, Nothing
 from islices.optim import Optimizer, optimizer
 from islices.slices import IndexedSlices
@@ -64,6 +65,7 @@ def substitute() -> None:
     torch.compiler.substitute_in_graph(lookups.lookup, skip_signature_check=True)(lookup)
     torch.compiler.substitute_in_graph(autodiff._differentiate)(differentiate)
     torch.compiler.substitute_in_graph(autodiff.value_and_grad)(value_and_grad)
+    torch.compiler.substitute_in_graph(models.capture)(capture)
 
 
 # ---------------------------------------------------------------------- our objects, taken apart and put together
@@ -173,6 +175,12 @@ class Recorded:
 
     def __getitem__(self, ids: Any) -> Any:
         return lookup(self, ids)
+
+
+def capture(model: Any) -> Any:
+    """`islices.capture`, which says in eager code what it says here."""
+    torch._dynamo.graph_break(msg=INSIDE)
+    return models.Capture(backend, model)
 
 
 def lookup(table: Any, ids: Any, **options: Any) -> Any:

@@ -52,8 +52,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "  islices report diff main.jsonl branch.jsonl\n\n"
         "only reports of the same vectors and spec are shown together or compared; a file named merge or diff is\n"
         "./merge or ./diff, and - is standard input or output\n"
-        "diff: pass > deviation > unsupported > fail > harness error; any step to the right is a regression, as are\n"
-        "new cases that fail and runs that break; cases that vanished are listed apart, and count as much\n"
+        "diff: pass > bound > deviation > unsupported > fail > harness error; any step right is a regression, as\n"
+        "are new cases that fail and runs that break; cases that vanished are listed apart, and count as much\n"
         "exit codes: 0 done (diff: no regressions), 1 diff: regressions or vanished cases, 2 usage, not a report"
     )
     parser.add_argument("words", nargs="+", metavar="FILE", help="reports (JSON lines), or an action before them")

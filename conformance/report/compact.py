@@ -141,8 +141,8 @@ def _marks(counts: Counter[str]) -> Parts:
 # ---------------------------------------------------------------------- in words
 #: outcome -> what stands for it in the legend
 SAYS = {
-    "fail": "N fail", "harness error": "N harness errors", "deviation": "N declared deviations",
-    "unsupported": "N unsupported",
+    "bound": "N within a bound", "fail": "N fail", "harness error": "N harness errors",
+    "deviation": "N declared deviations", "unsupported": "N unsupported",
 }  # fmt: skip
 
 

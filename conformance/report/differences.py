@@ -1,8 +1,8 @@
 """What changed between two reports, case by case.
 
-Outcomes are ordered pass > deviation > unsupported > fail > harness error, and a case that moves to the right is a
-regression, whichever step it takes: what was supported is not any more, or a failure was declared away. So is a new
-case that fails, and a run that breaks. A case that vanished is a class of its own, and counts as much: what is no
+Outcomes are ordered pass > bound > deviation > unsupported > fail > harness error, and a case that moves to the right
+is a regression, whichever step it takes: what was supported is not any more, or a failure was declared away. So is a
+new case that fails, and a run that breaks. A case that vanished is a class of its own, and counts as much: what is no
 longer asked proves nothing. Columns belong together by backend, variant and mode; versions may differ, and are shown.
 """
 

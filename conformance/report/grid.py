@@ -14,6 +14,7 @@ __all__ = [
     "MARKS",
     "NOTHING",
     "RUN",
+    "SELDOM",
     "Grid",
     "Row",
     "cell_parts",
@@ -27,7 +28,9 @@ __all__ = [
 ]
 
 #: outcome -> its mark before the count, in the order of a cell
-MARKS = {"pass": "", "fail": "✗", "harness error": "!", "deviation": "d", "unsupported": "u"}
+MARKS = {"pass": "", "bound": "≈", "fail": "✗", "harness error": "!", "deviation": "d", "unsupported": "u"}
+#: What is told where it occurred, and otherwise not: adapters alone are graded so.
+SELDOM = ("bound",)
 NOTHING = "·"
 
 
@@ -116,30 +119,36 @@ def summary(runs: Sequence[Run]) -> str:
     """One line of counts over all runs."""
     counts: Counter[str] = sum((run.counts() for run in runs), Counter())
     skipped = sum(run.befell[0] == "skipped" for run in runs)
-    parts = [f"{counts[word]} {word}" for word in OUTCOMES] + (
+    parts = [f"{counts[word]} {word}" for word in OUTCOMES if counts[word] or word not in SELDOM] + (
         [f"{skipped} skipped run{'s' if skipped > 1 else ''}"] if skipped else []
     )
     return ", ".join(parts)
 
 
 def remarks(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
-    """What was declared rather than passed: (in which runs, how many cases, why), each reason of a backend once.
+    """What was declared rather than passed, or within a bound: (in which runs, how many cases, why), each reason of a
+    backend once; and what else is told of a run.
 
     ("torch@2.13.0, kernels off", "unsupported, 6, 3 cases", "no sparse type of rank 3").
     """
     found: dict[tuple[str, str, str], dict[str, int]] = {}
-    for run, name in zip(runs, run_names(runs), strict=True):
+    names = run_names(runs)
+    for run, name in zip(runs, names, strict=True):
         reasons = Counter(
             (case["outcome"], case.get("reason", ""))
             for case in run.cases
-            if case["outcome"] in ("unsupported", "deviation")
+            if case["outcome"] in ("bound", "unsupported", "deviation")
         )
         for (outcome, reason), count in sorted(reasons.items()):
             found.setdefault((run.backend, outcome, reason), {})[name] = count
-    return [
+    declared = [
         (_listed(list(counts)), f"{outcome}, {_each(list(counts.values()))}", reason)
         for (_, outcome, reason), counts in found.items()
     ]
+    notes = [
+        (name, "note", run.footer["note"]) for run, name in zip(runs, names, strict=True) if run.footer.get("note")
+    ]
+    return declared + notes
 
 
 def _listed(names: list[str]) -> str:

@@ -18,14 +18,25 @@ from importlib import resources
 from typing import Any
 
 from islices.conformance.report.compact import Compact, Line, compact, legend
-from islices.conformance.report.grid import NOTHING, RUN, Grid, cell_parts, folded, grid, problems, provenance, remarks
+from islices.conformance.report.grid import (
+    NOTHING,
+    RUN,
+    SELDOM,
+    Grid,
+    cell_parts,
+    folded,
+    grid,
+    problems,
+    provenance,
+    remarks,
+)
 from islices.conformance.report.runs import OUTCOMES, PROBLEMS, Run, run_labels, run_names
 
 __all__ = ["html_page"]
 
 #: outcome -> its letter in the data; "." is a case that a column does not have
-LETTERS = {"pass": "p", "deviation": "d", "unsupported": "u", "fail": "f", "harness error": "h"}
-WORDS = {"pass": "✓", "deviation": "d", "unsupported": "u", "fail": "✗", "harness error": "!"}
+LETTERS = {"pass": "p", "bound": "b", "deviation": "d", "unsupported": "u", "fail": "f", "harness error": "h"}
+WORDS = {"pass": "✓", "bound": "≈", "deviation": "d", "unsupported": "u", "fail": "✗", "harness error": "!"}
 FIELDS = ("reason", "expected", "got", "kind", "issue")
 #: Calls of cases that pass everywhere are cut: nobody looks for what is wrong with them, and they are most of the page.
 CALL_OF_PASS = 1200
@@ -76,7 +87,7 @@ def _verdict(runs: Sequence[Run]) -> str:
     bad = [f"{counts[o]:,} {o}{'s' if counts[o] > 1 else ''}" for o in PROBLEMS if counts[o]]
     if bad:
         return f'<p class="verdict fail"><span class="mark">✗</span> Does not conform: {", ".join(bad)}</p>'
-    if not counts["pass"]:
+    if not counts["pass"] + counts["bound"]:
         return '<p class="verdict"><span class="mark">–</span> Nothing passed and nothing failed</p>'
     return '<p class="verdict pass"><span class="mark">✓</span> Conforms: no case fails, nothing crashed</p>'
 
@@ -87,6 +98,7 @@ def _chips(runs: Sequence[Run]) -> str:
         f'<input type="checkbox" value="{LETTERS[outcome]}" checked>'
         f'<span><span class="mark" aria-hidden="true">{WORDS[outcome]}</span> <b>{count:,}</b> {outcome}</span></label>'
         for outcome, count in _counts(runs).items()
+        if count or outcome not in SELDOM
     )
 
 

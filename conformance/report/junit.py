@@ -1,6 +1,7 @@
 """The report as JUnit XML: a suite for each column, and one for each run that broke or was skipped as a whole.
 
-A case that is declared unsupported or a deviation is skipped with its reason; it is never a pass.
+A case that is declared unsupported or a deviation, or lies within a bound, is skipped with its reason; it is never a
+pass.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ ELEMENTS = {
     "harness error": "error",
     "unsupported": "skipped",
     "deviation": "skipped",
+    "bound": "skipped",
     "skipped": "skipped",
 }
 PROPERTIES = ("spec", "vectors", "islices", "version", "variant", "numpy", "python", "platform", "profile")

@@ -26,7 +26,10 @@ __all__ = ["markdown"]
 
 #: Problems shown of each run; a comment has a limit, and the rest stands in the report itself.
 SHOWN = 20
-LEGEND = "a cell counts the cases that pass; ✗ fails, ! harness errors, d declared deviations, u unsupported"
+LEGEND = (
+    "a cell counts the cases that pass; ≈ within a bound, ✗ fails, ! harness errors, d declared deviations, "
+    "u unsupported"
+)
 STRONG = PROBLEMS
 
 

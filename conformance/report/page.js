@@ -5,7 +5,7 @@
   const { outcomes, columns, rows, cases, calls, letters, details, texts } = data;
   const AT_ONCE = 100;
   // marks and order of a cell, as the page was written
-  const MARKS = [["p", ""], ["f", "✗"], ["h", "!"], ["d", "d"], ["u", "u"]];
+  const MARKS = [["p", ""], ["b", "≈"], ["f", "✗"], ["h", "!"], ["d", "d"], ["u", "u"]];
   const search = document.getElementById("search");
   const found = document.getElementById("found");
   const boxes = [...document.querySelectorAll("#tools input[type=checkbox]")];

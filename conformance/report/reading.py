@@ -39,7 +39,7 @@ FIELDS = {
         "outcome": (NAME, True), "call": (TEXT, False), "reason": (TEXT, False), "got": (TEXT, False),
         "expected": (TEXT, False), "kind": (NAME, False), "issue": (TEXT, False), "seconds": (NUMBER, False),
     },
-    "footer": {"counts": (COUNTS, True), "exit": (WHOLE, True)},
+    "footer": {"counts": (COUNTS, True), "exit": (WHOLE, True), "note": (TEXT, False)},
     "error": {"reason": (TEXT, True)},
     "phase": {"says": (NAME, False)},
 }  # fmt: skip

@@ -38,7 +38,7 @@ CLAUSES = {
 }  # fmt: skip
 MODES = ("host", "framework", "traced")
 #: what can come of a case, best first
-OUTCOMES = ("pass", "deviation", "unsupported", "fail", "harness error")
+OUTCOMES = ("pass", "bound", "deviation", "unsupported", "fail", "harness error")
 PROBLEMS = ("fail", "harness error")
 
 

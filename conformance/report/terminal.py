@@ -34,13 +34,15 @@ ROOM = 120
 GAP = 2
 #: Heads of the compact form are cut at as many characters: whoever wrote the report chose them.
 LONGEST = 24
-PLAIN = {"✓": "+", "✗": "x", NOTHING: ".", "…": "~"}
+PLAIN = {"✓": "+", "≈": "=", "✗": "x", NOTHING: ".", "…": "~"}
 LEGEND = (
-    "a cell counts the cases that pass; ✗ fails, ! harness errors, d declared deviations, u unsupported; · has none"
+    "a cell counts the cases that pass; ≈ within a bound, ✗ fails, ! harness errors, d declared deviations, "
+    "u unsupported; · has none"
 )
 
 STYLES = {
-    "pass": "green", "fail": "bold red", "harness error": "bold magenta", "deviation": "yellow", "unsupported": "dim",
+    "pass": "green", "bound": "cyan", "fail": "bold red", "harness error": "bold magenta", "deviation": "yellow",
+    "unsupported": "dim",
 }  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """Rows: the framework's own sparse objects, indices, sums of slices, tables.
 
-May import: `islices.backend.arrays`, `islices.backend.contract`.
+May import: `islices.backend.arrays`, `islices.backend.contract`, `islices.backend.memory`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from islices.backend.arrays import Arrays
 from islices.backend.contract import FLOATS, Array, optional
+from islices.backend.memory import Look
 
 __all__ = ["NativeParts", "RaggedParts", "Rows", "Slots"]
 
@@ -29,6 +30,9 @@ class NativeParts(NamedTuple):
         The object's own word that its indices are strictly ascending.
     padded : bool
         The index ``rows`` marks slots that hold nothing.
+    look : Look, optional
+        `Backend.look` at values and indices, where it is known on the way. With views, and of a backend that is
+        `native_of_views`, indices may be None: an array is made of the view if somebody asks for it.
 
     Examples
     --------
@@ -43,6 +47,7 @@ class NativeParts(NamedTuple):
     dense_shape: tuple[int | None, ...]
     coalesced: bool = False
     padded: bool = False
+    look: Look | None = None
 
 
 class RaggedParts(NamedTuple):
@@ -86,6 +91,8 @@ class Rows(Arrays):
         The floating dtypes the native sparse type can hold.
     native_needs_coalesced : bool
         True if `to_native` takes only coalesced slices (the core coalesces first).
+    native_of_views : bool
+        True if `to_native` takes indices as a NumPy array too.
     sentinel_padding : bool
         True where traced code cannot drop slots, so that `select` moves them to the sentinel row instead.
     whole_floats : bool
@@ -95,6 +102,7 @@ class Rows(Arrays):
     native_name: ClassVar[str] = ""
     native_float_dtypes: ClassVar[tuple[str, ...]] = FLOATS
     native_needs_coalesced: ClassVar[bool] = False
+    native_of_views: ClassVar[bool] = False
     sentinel_padding: ClassVar[bool] = False
     whole_floats: ClassVar[bool] = False
 

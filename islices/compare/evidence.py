@@ -26,12 +26,12 @@ from typing import Any
 
 import numpy as np
 
-from islices.compare.rows import PRECISION, Rows
+from islices.compare.rows import PRECISION, Rows, extent
 from islices.compare.stored import Array
 
 __all__ = [
     "ANY", "ENOUGH", "MOST_SLACK", "NONE", "PRECISION", "SLACKS", "Evidence", "Factors", "Interval", "Paired", "Rows",
-    "Told", "agrees", "bounds", "factor_interval", "paired", "part_of",
+    "Told", "agrees", "bounds", "paired", "part_of",
 ]  # fmt: skip
 
 #: Bits of evidence below which nothing counts as a cause.
@@ -61,9 +61,15 @@ class Paired:
     tops: tuple[float, float] = (0.0, 0.0)  # of each side's tensor
 
 
-def paired(x: Rows, y: Rows, slack: float = 0.0) -> Paired | None:
-    """Element beside element; None where the rows' shapes or, for two sparse sides, the rows themselves differ."""
-    tops = (x.top, y.top) if slack else (0.0, 0.0)
+def paired(x: Rows, y: Rows, slack: float = 0.0, *, some: bool = False) -> Paired | None:
+    """Element beside element; None where the rows' shapes or, for two sparse sides, the rows themselves differ.
+
+    some: slack is a part of the largest |value| of these rows, which are looked at first and hold the largest that
+    there is but for what changes have made of others; else of that of the whole tensor.
+    """
+    tops = (0.0, 0.0)
+    if slack:
+        tops = (extent(x.values)[0], extent(y.values)[0]) if some else (x.top, y.top)
     if x.values.shape[1:] != y.values.shape[1:]:
         return None
     if not np.array_equal(x.ids, y.ids):
@@ -279,8 +285,7 @@ class Factors:
             top = self._top or max(np.abs(p.y).max(initial=0.0), 1e-300)
             y = p.y / top
             square, product = float(y @ y), float((p.x / top) @ y)
-        none = square == 0 and not p.x.any()
-        if none:
+        if square == 0 and not p.x.any():
             return True
         self._zeros = False
         self._xy, self._yy = self._xy + product, self._yy + square
@@ -288,11 +293,13 @@ class Factors:
         if not 0 < guess < math.inf:
             return False
         slack = bounds(p, guess)
-        some = p.y != 0
-        if (np.abs(p.x[~some]) > slack[~some]).any():
-            return False
+        x, y, some = p.x, p.y, p.y != 0
+        if not some.all():
+            if (np.abs(x[~some]) > slack[~some]).any():
+                return False
+            x, y, slack = x[some], y[some], slack[some]
         with np.errstate(over="ignore", invalid="ignore"):
-            ratio, width = p.x[some] / p.y[some], slack[some] / np.abs(p.y[some])
+            ratio, width = x / y, slack / np.abs(y)
         self._low = max(self._low, float((ratio - width).max(initial=-math.inf)))
         self._high = min(self._high, float((ratio + width).min(initial=math.inf)))
         return self._low <= self._high and self._high > 0
@@ -301,12 +308,3 @@ class Factors:
     def interval(self) -> Interval:
         """What is left; `ANY` where both sides are zeros."""
         return ANY if self._zeros or not self._yy else Interval(self._low, self._high, self._xy / self._yy)
-
-
-def factor_interval(p: Paired) -> Interval | None:
-    """The positive factors that make y into x; None where there is none, `ANY` where both sides are zeros."""
-    n = len(p.x)
-    if n > 4 * FEW and not Factors().narrow(part_of(p, np.linspace(0, n - 1, FEW).astype(np.int64))):
-        return None
-    found = Factors()
-    return found.interval if found.narrow(p) else None

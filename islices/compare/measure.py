@@ -28,7 +28,7 @@ LABELS = (
     f"over {ULPS[-1]}", "not a number",
 )  # fmt: skip
 #: Elements that are looked at together: what is made of them on the way stays small.
-BLOCK = 1 << 20
+BLOCK = 1 << 17
 UNSIGNED = {2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
@@ -202,12 +202,14 @@ def _block(x: Array, y: Array, ids: Array) -> _Block:
         x, y = _common(x, y)
     same = bits_equal(x, y)
     differing = np.flatnonzero(~same.reshape(len(same), math.prod(same.shape[1:])).all(axis=1))
-    x, y, numbers = x[differing], y[differing], ids[differing]
+    if len(differing) < len(same):
+        x, y, ids = x[differing], y[differing], ids[differing]
     u, v = wide(x), wide(y)
     gaps = _gaps(u, v)
     worst = gaps.reshape(len(gaps), math.prod(gaps.shape[1:])).max(axis=1, initial=0.0)
-    relative = _place(_relative(gaps, u, v), numbers, u, v)
-    return _Block(differing, worst, _ulps(x, y), _place(gaps, numbers, u, v), relative)
+    finite = bool(np.isfinite(worst).all())
+    relative = _place(_relative(gaps, u, v, finite=finite), ids, u, v)
+    return _Block(differing, worst, _ulps(x, y, finite=finite), _place(gaps, ids, u, v), relative)
 
 
 def _largest(places: list[Place | None]) -> Place | None:
@@ -246,15 +248,21 @@ def _gaps(x: Array, y: Array) -> Array:
     """|x - y|; where one is NaN, or infinite and the other is not the same, inf."""
     with np.errstate(invalid="ignore", over="ignore"):
         gaps: Array = np.abs(x - y)
+    unknown = np.isnan(gaps)
+    if not unknown.any():
+        return gaps
     gaps[x == y] = 0.0
     unknown = np.isnan(gaps)
     gaps[unknown] = np.where(np.isnan(x[unknown]) & np.isnan(y[unknown]), 0.0, np.inf)
     return gaps
 
 
-def _relative(gaps: Array, x: Array, y: Array) -> Array:
+def _relative(gaps: Array, x: Array, y: Array, *, finite: bool) -> Array:
+    sizes = np.fmax(np.abs(x), np.abs(y))
     with np.errstate(invalid="ignore", divide="ignore"):
-        ratio: Array = gaps / np.fmax(np.abs(x), np.abs(y))
+        ratio: Array = gaps / sizes
+    if finite and sizes.all() and np.isfinite(sizes.max(initial=0.0)):
+        return ratio
     ratio[np.isnan(ratio)] = 0.0
     ratio[np.isinf(gaps)] = np.inf
     return ratio
@@ -283,23 +291,25 @@ def _row_tops(values: Array) -> Array:
 
 
 # ---------------------------------------------------------------------- ulps
-def _ulps(x: Array, y: Array) -> Array:
-    """The histogram: as many numbers as there are `LABELS`."""
+def _ulps(x: Array, y: Array, *, finite: bool) -> Array:
+    """The histogram: as many numbers as there are `LABELS`. finite: no element is a number on one side alone."""
+    unknown = 0
     if x.dtype.kind == "f" or x.dtype == np.uint16:
-        nan = np.isnan(wide(x)) != np.isnan(wide(y))
-        same = bits_equal(x, y)
         a, b = (_ordered(z) for z in (x, y))
-        distance = np.where(a > b, a - b, b - a)
-        distance[same] = 0
+        distance = np.maximum(a, b) - np.minimum(a, b)
+        if not finite or np.isnan(wide(x).max(initial=0.0)):
+            nan = np.isnan(wide(x)) != np.isnan(wide(y))
+            distance[bits_equal(x, y)] = 0
+            distance, unknown = distance[~nan], int(nan.sum())
     else:
-        nan, distance = np.zeros(x.shape, bool), (np.maximum(x, y) - np.minimum(x, y)).astype(np.uint64)
-    bins = np.searchsorted(np.array(ULPS, distance.dtype), distance[~nan], side="left")
-    return np.append(np.bincount(bins.reshape(-1), minlength=len(ULPS) + 1), nan.sum())
+        distance = (np.maximum(x, y) - np.minimum(x, y)).astype(np.uint64)
+    within = [int(np.count_nonzero(distance <= distance.dtype.type(top))) for top in ULPS]
+    return np.diff([0, *within, distance.size, distance.size + unknown])
 
 
 def _ordered(x: Array) -> Array:
-    """Unsigned integers in the order of the floats, one apart for neighbours."""
+    """Unsigned integers of x's size in the order of the floats, one apart for neighbours."""
     kind = UNSIGNED[x.dtype.itemsize]
-    bits = np.ascontiguousarray(x).view(kind).astype(np.uint64)
-    half = np.uint64(1 << (8 * x.dtype.itemsize - 1))
-    return np.where(bits < half, bits + half, half + (half - bits))  # modulo 2^64
+    bits = np.ascontiguousarray(x).view(kind)
+    half = kind(1 << (8 * x.dtype.itemsize - 1))
+    return np.where(bits < half, bits + half, -bits)  # modulo 2 to the bits that there are

@@ -1,6 +1,6 @@
 """`Rows`: one tensor of one side as causes transform it, in float64; all of its rows, or some of them with `Facts`.
 
-May import: `numpy`, the core, `islices.compare.stored`.
+May import: `numpy`, the core below `islices.compare.comparison`.
 """
 
 from __future__ import annotations

@@ -44,7 +44,12 @@ def explain(both: Comparison, proposed: Sequence[Proposal]) -> tuple[Explanation
         return ()
     near = within_rounding(both)  # then what is not exact explains nothing
     singles = [[p] for p in proposed]
-    found = [e for chain in singles if (e := _chain(both, chain, exactly=near))]
+    found: list[Explanation] = []
+    exact: set[tuple[str, int]] = set()  # what explains to the bit need not be said with other numbers
+    for p in proposed:
+        if e := _chain(both, [p], exactly=near or p.key in exact):
+            found.append(e)
+            exact |= {p.key} if e.exact else set()
     if not near:
         found += named_factors(both, both, [])
     if not found and not near:

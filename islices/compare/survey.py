@@ -2,7 +2,7 @@
 
 Some rows of large tensors are looked at first: what does not hold there need not be looked at everywhere.
 
-May import: `numpy`, the core, this folder below `islices.compare.search`.
+May import: `numpy`, the core below `islices.compare.search`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from islices.compare.cause import Proposal
 from islices.compare.comparison import Comparison
 from islices.compare.evidence import NONE, Evidence, Factors, Interval, Paired, Told, agrees, paired
-from islices.compare.rows import Rows
+from islices.compare.rows import Rows, extent
 from islices.compare.stored import Array, contained
 
 __all__ = ["Factored", "Multiple", "Survey", "agree", "distance", "factored", "within_rounding"]
@@ -81,19 +81,21 @@ def agree(both: Comparison, chain: Sequence[Proposal], *, exactly: bool = False)
     """
     if not all(agrees(pair, exact=False) for pair in _samples(both)):
         return None
+    first = _agree([(*both.past, both)], chain, len(both.a), exactly=exactly, some=True)
     if both.whole is None:
-        return _agree([(*both.past, both)], chain, len(both.a), exactly=exactly)
-    first = _agree([(*both.past, both)], chain, len(both.a), exactly=exactly)
+        return first
     return _agree(both.states(), chain, len(both.a), exactly=exactly) if first and first.tells else None
 
 
-def _agree(blocks: Iterable[States], chain: Sequence[Proposal], tensors: int, *, exactly: bool) -> Survey | None:
+def _agree(
+    blocks: Iterable[States], chain: Sequence[Proposal], tensors: int, *, exactly: bool, some: bool = False
+) -> Survey | None:
     seen = Survey.of(chain, tensors, exact=all(p.exact for p in chain))
     strict = exactly or any(p.cause.exact == "always" for p in chain)
     for states in blocks:
         last = states[-1]
         for t, (x, y) in enumerate(zip(last.a, last.b, strict=True)):
-            pair = paired(x, y, last.slack)
+            pair = paired(x, y, last.slack, some=some)
             if pair is None:
                 return None
             seen.exact = seen.exact and agrees(pair, exact=True)
@@ -108,7 +110,7 @@ def within_rounding(both: Comparison) -> bool:
     """Whether the sides agree as they are, within the bound on rounding."""
     if not all(agrees(pair, exact=False) for pair in _samples(both)):
         return False
-    rows = [(both,)] if both.whole is None else both.states()
+    rows: Iterable[States] = [(both,)] if both.whole is None else both.states()
     return all(
         (pair := paired(x, y, both.slack)) is not None and agrees(pair, exact=False)
         for states in rows for x, y in zip(states[-1].a, states[-1].b, strict=True)
@@ -151,6 +153,12 @@ class Factored(NamedTuple):
         return max(m.told.precision for m in self.tensors)
 
 
+def _top(x: Array) -> float:
+    """The largest |value|; one that is no number counts for 0, infinity for the largest that there is."""
+    top = float(np.abs(x).max(initial=0.0))
+    return top if np.isfinite(top) else float(np.nan_to_num(np.abs(x)).max(initial=0.0))
+
+
 def factored(both: Comparison, chain: Sequence[Proposal]) -> Factored | None:
     """The factors between both sides, after the changes of chain; None where there is none."""
     if "factored" not in both.kept:
@@ -162,28 +170,30 @@ def factored(both: Comparison, chain: Sequence[Proposal]) -> Factored | None:
 def _looked_for(both: Comparison, chain: Sequence[Proposal]) -> Factored | None:
     if not all(Factors().narrow(pair) for pair in _samples(both)):
         return None
-    first = _factored([(*both.past, both)], chain, [Factors() for _ in both.a])
+    first = _factored([(*both.past, both)], chain, [Factors() for _ in both.a], some=True)
     if first is None or both.whole is None:
         return first
     if not first.seen.tells:
         return None
     guesses = [m.interval.fit or None for m in first.tensors]
-    tops = [float(np.nan_to_num(np.abs(y.values)).max(initial=0.0)) for y in both.b]
+    tops = [_top(y.values) for y in both.b]
     return _factored(both.states(), chain, [Factors(g, top) for g, top in zip(guesses, tops, strict=True)])
 
 
-def _factored(blocks: Iterable[States], chain: Sequence[Proposal], factors: Sequence[Factors]) -> Factored | None:
+def _factored(
+    blocks: Iterable[States], chain: Sequence[Proposal], factors: Sequence[Factors], *, some: bool = False
+) -> Factored | None:
     seen, told = Survey.of(chain, len(factors)), [Told() for _ in factors]
     tops = np.zeros((len(factors), 2))
     for states in blocks:
         last = states[-1]
         for t, (x, y) in enumerate(zip(last.a, last.b, strict=True)):
-            pair = paired(x, y, last.slack)
+            pair = paired(x, y, last.slack, some=some)
             if pair is None or not factors[t].narrow(pair):
                 return None
             seen.add(states, t, pair)
             told[t].add(pair, np.abs(pair.x))
-            tops[t] = np.maximum(tops[t], [np.nan_to_num(np.abs(s)).max(initial=0.0) for s in (pair.x, pair.y)])
+            tops[t] = np.maximum(tops[t], [_top(s) for s in (pair.x, pair.y)])
         seen.spend(states)
     ratios = [float(x / y) if y else 1.0 for x, y in tops]
     return Factored(tuple(map(Multiple, (f.interval for f in factors), told, ratios)), seen)
@@ -247,4 +257,5 @@ def _samples(both: Comparison) -> Iterator[Paired]:
                 some = np.union1d(some, np.flatnonzero(contained(x.ids, both.telling[t])))
             pair = paired(x.rearranged(some, x.ids[some]), y.rearranged(some, y.ids[some]))
             if pair is not None:
-                yield replace(pair, slack=both.slack, tops=(x.top, y.top)) if both.slack else pair
+                tops = (extent(x.values)[0], extent(y.values)[0]) if both.slack else pair.tops
+                yield replace(pair, slack=both.slack, tops=tops)

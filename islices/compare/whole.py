@@ -5,7 +5,7 @@ Which rows are looked at is decided by what stands in them: some spread evenly, 
 most, those in one side alone, the largest and the smallest values, rows with duplicates. Numbers of the whole, such as
 norms, are computed once (`islices.compare.rows.Facts`).
 
-May import: `numpy`, the core, this folder below `islices.compare.why`.
+May import: `numpy`, the core below `islices.compare.why`.
 """
 
 from __future__ import annotations
@@ -46,10 +46,37 @@ class Source(Protocol):
         """The rows at places of ids."""
         raise NotImplementedError
 
+    def values_at(self, places: Any) -> Array:
+        """Their values alone, in the type in which they are stored, or float64."""
+        raise NotImplementedError
+
     def parts(self) -> Iterator[Array]:
-        """All values, block by block."""
+        """All values as `values_at` gives them, block by block."""
         size = max(1, BLOCK // max(1, math.prod(self.row_shape)))
-        yield from (self.at(slice(k, k + size)).values for k in range(0, len(self.ids), size))
+        yield from (self.values_at(slice(k, k + size)) for k in range(0, len(self.ids), size))
+
+    @lazy_property
+    def contents(self) -> tuple[Array, Array, Array]:
+        """Of each row the largest |value|, inf where one is NaN, the least that is not 0, and the sum of squares."""
+        told: list[list[Array]] = [[np.zeros(0)], [np.zeros(0)], [np.zeros(0)]]
+        for values in self.parts():
+            sizes = np.abs(values.reshape(len(values), math.prod(self.row_shape)))
+            with np.errstate(over="ignore", invalid="ignore"):
+                told[0].append(np.nan_to_num(sizes.max(axis=1, initial=0.0), nan=math.inf, posinf=math.inf))
+                told[2].append(np.nan_to_num(np.einsum("ij,ij->i", sizes, sizes)))
+            if not sizes.all():
+                sizes[sizes == 0] = math.inf
+            told[1].append(np.nan_to_num(sizes.min(axis=1, initial=math.inf), nan=0.0, posinf=math.inf))
+        tops, leasts, squares = (np.concatenate(x).astype(np.float64, copy=False) for x in told)
+        return tops, leasts, squares
+
+    def _extent(self) -> tuple[float, float]:
+        """(the largest finite |value|, the least that is not 0)."""
+        tops, leasts, _ = self.contents
+        top = float(tops.max(initial=0.0))
+        if math.isinf(top):
+            return max(extent(wide(x))[0] for x in self.parts()), min(extent(wide(x))[1] for x in self.parts())
+        return top, float(leasts.min(initial=math.inf))
 
     def rearranged(self, places: Array, ids: Array, shape: tuple[int | None, ...] | None = None) -> Renumbered:
         """The rows at places, a mask or positions, under other ids."""
@@ -77,6 +104,11 @@ class Held(Source):
         if contained(self.ids, before.ids).all():
             norm = before.stored.norm
             self._lender = before, x.norm / norm if 0 < norm < math.inf else 1.0
+
+    def values_at(self, places: Any) -> Array:
+        """As they are stored, where those are floats of NumPy's."""
+        values: Array = self.stored.values[places if self._places is None else self._places[places]]
+        return values if values.dtype.kind == "f" else wide(values)
 
     def at(self, places: Any) -> Rows:
         """The rows at places of ids."""
@@ -107,10 +139,7 @@ class Held(Source):
 
     def _measure(self) -> Measured:
         x = self.stored
-        size = max(1, BLOCK // max(1, math.prod(x.row_shape)))
-        found = [extent(wide(x.values[k : k + size])) for k in range(0, len(x.values), size)]
-        top, least = max((f[0] for f in found), default=0.0), min((f[1] for f in found), default=math.inf)
-        return Measured(x.norm, norm_of([x.slots]) if x.has_duplicates else x.norm, top, least)
+        return Measured(x.norm, norm_of([x.slots]) if x.has_duplicates else x.norm, *self._extent())
 
 
 class Moved(Source):
@@ -125,6 +154,12 @@ class Moved(Source):
         self.row_shape, self.shape, self.dtype, self.sparse = x.row_shape, x.shape, x.dtype, False
         self.facts = Facts(len(self.ids) * math.prod(x.row_shape), self._measure)
 
+    def values_at(self, places: Any) -> Array:
+        """In float64."""
+        ids = self.ids[places]
+        step: Array = wide(self._now.values[ids]) - wide(self._then.values[ids])
+        return step
+
     def at(self, places: Any) -> Rows:
         """The rows at places of ids."""
         ids = self.ids[places]
@@ -134,11 +169,8 @@ class Moved(Source):
         return Rows(ids, step, self.shape, self.dtype, False, terms, facts=self.facts)
 
     def _measure(self) -> Measured:
-        found = [(norm_of([x]), *extent(x)) for x in self.parts()]
-        norm = math.hypot(*(f[0] for f in found))
-        return Measured(
-            norm, norm, max((f[1] for f in found), default=0.0), min((f[2] for f in found), default=math.inf)
-        )
+        norm = math.hypot(*(norm_of([x]) for x in self.parts()))
+        return Measured(norm, norm, *self._extent())
 
 
 def _moved(now: Array, then: Array) -> Array:
@@ -154,6 +186,10 @@ class Renumbered(Source):
         self._of, self._order, self.ids = of, order, ids
         self.row_shape, self.shape, self.dtype, self.sparse = of.row_shape, shape, of.dtype, of.sparse
         self.facts = Facts(len(ids) * math.prod(of.row_shape), lambda: of.facts.measured)
+
+    def values_at(self, places: Any) -> Array:
+        """As those of what is renumbered."""
+        return self._of.values_at(self._order[places])
 
     def at(self, places: Any) -> Rows:
         """The rows at places of ids."""
@@ -207,11 +243,16 @@ class Tensors:
     def blocks(self, both: Comparison) -> Iterator[Comparison]:
         """Every row of both sides, block by block, compared as `both` is."""
         for cuts in self._cuts():
-            a, b = (
-                tuple(rows_between(x, *cuts.get(t, NOTHING)) for t, x in enumerate(side)) for side in (self.a, self.b)
-            )
-            before = self._before(lambda x, t, cuts=cuts: rows_between(x, *cuts.get(t, NOTHING)))  # type: ignore[misc]
-            yield Comparison(a, b, both.context, before, both.named, both.steps, both.slack, (), both.tables, cuts=cuts)
+            yield self._block(both, cuts)
+
+    def _block(self, both: Comparison, cuts: dict[int, tuple[int, int]]) -> Comparison:
+        def rows(x: Source, t: int) -> Rows:
+            return rows_between(x, *cuts.get(t, NOTHING))
+
+        a, b = (tuple(rows(x, t) for t, x in enumerate(side)) for side in (self.a, self.b))
+        return Comparison(
+            a, b, both.context, self._before(rows), both.named, both.steps, both.slack, (), both.tables, cuts=cuts
+        )  # fmt: skip
 
     def _cuts(self) -> Iterator[dict[int, tuple[int, int]]]:
         """For each block the first number of a row and the one behind the last, of each tensor that has rows in it."""
@@ -258,26 +299,12 @@ def _looked_at(x: Source, y: Source, elements: int) -> Array:
         if isinstance(s, Held) and s.stored.sparse and s.stored.has_duplicates:
             counts = s.stored.counts
             some += [_spread(s.ids[counts > 1], few), s.ids[_largest(counts, few // 2)]]
-    told = [_contents(s) for s in (x, y)]
-    for s, (tops, leasts, squares) in zip((x, y), told, strict=True):
+    for s in (x, y):
+        tops, leasts, squares = s.contents
         some += [s.ids[_largest(of, few)] for of in (tops, -leasts, squares)]
         some.append(_spread(s.ids[tops == 0], few))
     some += _apart(x, y, rows // 8)
     return np.unique(np.concatenate(some))
-
-
-def _contents(x: Source) -> tuple[Array, Array, Array]:
-    """Of each row the largest |value|, the least that is not 0, and the sum of squares."""
-    told: list[list[Array]] = [[np.zeros(0)], [np.zeros(0)], [np.zeros(0)]]
-    for values in x.parts():
-        sizes = np.abs(values.reshape(len(values), math.prod(x.row_shape)))
-        with np.errstate(over="ignore", invalid="ignore"):
-            told[0].append(np.nan_to_num(sizes.max(axis=1, initial=0.0), nan=math.inf))
-            told[2].append(np.nan_to_num(np.einsum("ij,ij->i", sizes, sizes)))
-        sizes[sizes == 0] = math.inf
-        told[1].append(np.nan_to_num(sizes.min(axis=1, initial=math.inf), nan=0.0))
-    tops, leasts, squares = map(np.concatenate, told)
-    return tops, leasts, squares
 
 
 def _apart(x: Source, y: Source, rows: int) -> list[Array]:
@@ -291,7 +318,7 @@ def _apart(x: Source, y: Source, rows: int) -> list[Array]:
     for k in range(0, len(ids), size):
         part = ids[k : k + size]
         places = [slice(k, k + size) if same else np.searchsorted(s.ids, part) for s in (x, y)]
-        one, other = (s.at(p).values.reshape(len(part), -1) for s, p in zip((x, y), places, strict=True))
+        one, other = (s.values_at(p).reshape(len(part), -1) for s, p in zip((x, y), places, strict=True))
         with np.errstate(invalid="ignore"):
             gaps[k : k + size] = np.nan_to_num(np.abs(one - other), nan=math.inf).max(axis=1, initial=0.0)
     return [_spread(ids[gaps > 0], rows), ids[_largest(gaps, rows // 2)]]

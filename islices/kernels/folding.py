@@ -95,14 +95,17 @@ def _fold_row(values: Any, order: Any, starts: Any, out: Any, wide: Any, r: Any,
         add(values, order, starts[r], starts[r + np.uint64(1)], 1, out, row)
 
 
-def _sum(values: Any, indices: Any, sums: Any, ids: Any) -> Any:
+def _sum(values: Any, indices: Any, rows: Any, sums: Any, ids: Any) -> Any:
     """(how many rows the indices name, where in sums they begin, where in ids their numbers do); -1 for the first where
-    `grouping` answers so. sums and ids are flat, with room for as many rows as values has, from a multiple of 64 on."""
+    `grouping` answers so, or an index is not below rows. sums and ids are flat, with room for as many rows as values
+    has, from a multiple of 64 on."""
     n, width = values.shape
     order, starts = np.empty(n, np.uint64), np.empty(n + 1, np.uint64)
     at = -np.int64(sums.ctypes.data) % 64 // sums.itemsize
     first = -np.int64(ids.ctypes.data) % 64 // ids.itemsize
     count = group(indices, order, starts, ids[first : first + n])
+    if count > 0 and ids[first + count - 1] >= rows:
+        count = -1
     if count > 0:
         fold(values, order, starts, starts[:0], sums[at : at + n * width].reshape((n, width)), 0, count)
     return count, at, first
@@ -129,5 +132,6 @@ def fold_kernel(dtype: str) -> Kernel:
 def sum_kernel(dtype: str, index: np.dtype[Any]) -> Kernel:
     """The compiled `_sum` for values of a dtype and int32 or int64 indices."""
     stored = FORMATS[dtype].stored
-    arguments = (matrix(stored, readonly=True), vector(index, readonly=True), vector(stored), vector(index))
+    given = (matrix(stored, readonly=True), vector(index, readonly=True), INTEGER)
+    arguments = (*given, vector(stored), vector(index))
     return compile_kernel(_sum, arguments, fold=fold_kernel(dtype), group=group_kernel(index))

@@ -50,6 +50,7 @@ __all__ = [
     "scaled",
     "scatter",
     "step",
+    "sum_few",
     "sum_rows",
 ]
 
@@ -64,6 +65,8 @@ ROUSED = 1 << 15
 #: Row numbers of rows that go where they are counted.
 _NOWHERE = np.empty(0, np.uint64)
 _NO_INDICES = np.empty(0, np.int64)
+#: More rows than an index can name.
+_ANY = 2**63 - 1
 #: Parts for each thread, so that one that is held up does not hold up the others.
 PARTS = 4
 
@@ -251,7 +254,7 @@ def sum_rows(values: Host, indices: Host, rows: int | None, *, loose: bool) -> t
     if loose:
         return None
     if values.size < SHARED and len(indices) < ROUSED:
-        return _sum_few(values, indices)
+        return sum_few(values, indices, rows)
     groups = group(indices)
     if groups is None:
         return None
@@ -261,20 +264,26 @@ def sum_rows(values: Host, indices: Host, rows: int | None, *, loose: bool) -> t
     return fold(values, order, starts), ids
 
 
-def _sum_few(values: Host, indices: Host) -> tuple[Host, Host] | None:
-    """The same by one thread and one call: how many rows there are is known when they are there."""
-    rows, name = _rows(values)
-    flags = indices.flags
-    if not (flags.c_contiguous and flags.aligned and indices.dtype.isnative):
+def sum_few(values: Host, indices: Host, rows: int | None) -> tuple[Host, Host] | None:
+    """The same by one thread and one call, which looks at the indices too: None where they are out of range, or there
+    are many."""
+    matrix, name = _rows(values)
+    n, width = matrix.shape
+    if matrix.size >= SHARED or n >= ROUSED:
+        return None
+    flags, dtype = indices.flags, indices.dtype
+    if not (flags.c_contiguous and flags.aligned and dtype.isnative):
         indices = _ready(indices)
-    n, width = rows.shape
-    sums = np.empty(rows.size + ALIGNMENT // rows.itemsize, rows.dtype)
-    ids = np.empty(n + ALIGNMENT // indices.itemsize, indices.dtype)
-    count, at, first = sum_kernel(name, indices.dtype)(rows, indices, sums, ids)
+    sums = np.empty(matrix.size + ALIGNMENT // matrix.itemsize, matrix.dtype)
+    ids = np.empty(n + ALIGNMENT // dtype.itemsize, dtype)
+    limit = _ANY if rows is None else rows
+    count, at, first = sum_kernel(name, dtype)(matrix, indices, limit, sums, ids)
     if count < 0:
         return None
     found = sums[at : at + count * width].reshape(count, width)
-    return _as_values(found, values), ids[first : first + count]
+    if values.ndim != 2 or found.dtype != values.dtype:
+        found = _as_values(found, values)
+    return found, ids[first : first + count]
 
 
 def dense_rows(values: Host, indices: Host, shape: tuple[int, ...], *, loose: bool) -> Host | None:

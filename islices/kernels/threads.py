@@ -35,6 +35,8 @@ _pool: ThreadPoolExecutor | None = None
 #: run(work, n): see `share`.
 Shared = Callable[[Callable[[], None], int], bool]
 _shared: Shared | None = None
+#: Whether it would run something for the caller now.
+_serves: Callable[[], bool] | None = None
 
 
 def set_num_threads(n: int) -> None:
@@ -127,11 +129,11 @@ def _cores() -> int:
         return os.cpu_count() or 1
 
 
-def share(run: Shared | None) -> None:
+def share(run: Shared | None, serves: Callable[[], bool] | None = None) -> None:
     """From now on `run_parts` asks run, a framework's own threads, first: run(work, n) calls work in up to n threads at
-    once and returns when all have, or returns False and has called nothing."""
-    global _shared
-    _shared = run
+    once and returns when all have, or returns False and has called nothing, as serves() says beforehand."""
+    global _shared, _serves
+    _shared, _serves = run, serves
 
 
 def run_parts(work: Callable[..., Any], parts: Iterable[tuple[Any, ...]]) -> None:
@@ -171,7 +173,9 @@ def run_parts(work: Callable[..., Any], parts: Iterable[tuple[Any, ...]]) -> Non
 
 def rouse() -> None:
     """Wake the other threads: a core that has slept takes a tenth of a millisecond to come, and is there by the time
-    that the caller has parts for it."""
+    that the caller has parts for it. A framework's own threads, where those will run them, see to that themselves."""
+    if _serves is not None and _serves():
+        return
     for _ in range(get_num_threads() - 1):
         try:
             _workers().submit(_nothing)

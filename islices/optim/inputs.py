@@ -74,13 +74,10 @@ def adopt_gradient(B: Backend, dtype: str, shape: tuple[int, ...], grad: Any) ->
     """grad for a table as slices, checked, without padding, or as a dense array; and B's look at its arrays."""
     leaf = adopt(grad, "grad")
     sparse = isinstance(leaf, IndexedSlices)
-    if sparse:
-        backend, arrays = leaf.backend, (leaf.values, leaf.indices) if leaf._slots is None else leaf._arrays
-    else:
-        backend, arrays = B, (leaf,)
+    backend = leaf.backend if sparse else B
     if backend is not B or not (sparse or B.is_array(leaf)):
         raise TypeError(f"grad: got {describe(grad)} for a table of {B.name}; accepted is one framework")
-    look = (leaf._look if sparse else None) or B.look(arrays)
+    look = (leaf._look if sparse else None) or B.look(leaf._arrays if sparse else (leaf,))
     if look.dtypes[0] not in (dtype, wide_dtype(dtype)):
         accepted = dtype if dtype == wide_dtype(dtype) else f"{dtype} or {wide_dtype(dtype)}"
         raise TypeError(f"grad: got {look.dtypes[0]} for a table of {dtype}; accepted is {accepted}")

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from islices import modes
 from islices.arguments import check_flag
 from islices.backend import Array
 from islices.linear import as_float, wide_dtype
@@ -249,10 +250,12 @@ def check_works(works: Sequence[Work], names: Sequence[str] = ()) -> None:
         parts.append((B, work.weights, True, where + "table"))
         for name, x in work.arrays.items():
             parts.append((B, x, True, f"{where}state[{name!r}]"))
-        given = (grad,)
-        if isinstance(grad, IndexedSlices):
-            given = (grad.values, grad.indices) if grad._slots is None else grad._arrays
-        for x in given:
+        look = grad._look if isinstance(grad, IndexedSlices) else None
+        if look is not None and look.views is not None:  # there need not be an array of its indices
+            parts.append((B, grad.values, False, where + "grad"))
+            parts.append((modes.HOST, look.views[1], False, where + "grad"))
+            continue
+        for x in grad._arrays if isinstance(grad, IndexedSlices) else (grad,):
             parts.append((B, x, False, where + "grad"))
     if parts:
         check_apart(parts)

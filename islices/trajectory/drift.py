@@ -21,18 +21,20 @@ May import: `numpy`, the core below `islices.io`, `islices.compare.evidence`, `i
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from islices.compare.evidence import MOST_SLACK, PRECISION
-from islices.compare.stored import bits_equal, contained, nonzero_rows, read, wide
+from islices.compare.stored import Stored, bits_equal, contained, nonzero_rows, read, wide
+from islices.slices import IndexedSlices
 from islices.trajectory.steps import Leaf, Leaves
 
 __all__ = [
-    "ARITHMETIC", "FLOOR", "GROWTH", "MOST", "ROUNDINGS", "Beside", "apart", "beside", "distances", "eps_of", "norm",
-    "relative", "same_values",
+    "ARITHMETIC", "FLOOR", "GROWTH", "MOST", "ROUNDINGS", "Beside", "apart", "beside", "blocks", "distances", "eps_of",
+    "norm", "relative", "same_values",
 ]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
@@ -45,13 +47,15 @@ FLOOR = 8.0
 GROWTH = 1024.0
 #: The largest relative distance that any of this may excuse.
 MOST = MOST_SLACK
+#: Elements that are looked at together: what is made of them on the way stays small.
+BLOCK = 1 << 17
 #: eps of a movement by which two computations of one step's formula may differ.
 ROUNDINGS = 64.0
 
 
 @dataclass(frozen=True, eq=False)
 class Beside:
-    """Two leaves, row beside row, in float64: the rows that either holds, duplicates summed."""
+    """Some rows of two leaves, row beside row, in float64; of rows that either holds, duplicates summed."""
 
     ids: Array
     x: Array
@@ -68,30 +72,49 @@ def apart(x: Array, y: Array) -> Array:
     """|x - y|; 0 where both are NaN or the same infinity, infinite where one of them is no number."""
     with np.errstate(invalid="ignore"):
         found = np.abs(x - y)
+        if np.isfinite(found.max(initial=0.0)):
+            return np.asarray(found)
         same = (x == y) | ((x != x) & (y != y))
     out: Array = np.where(same, 0.0, np.nan_to_num(found, nan=np.inf, posinf=np.inf))
     return out
 
 
-def beside(x: Leaf, y: Leaf) -> Beside | None:
-    """Two leaves' rows beside one another; None where their shapes differ."""
+def beside(x: Leaf, y: Leaf) -> Iterator[Beside] | None:
+    """Two leaves' rows beside one another, block by block; None where their shapes differ."""
     a, b = read(x, "", "a"), read(y, "", "b")
     if a.row_shape != b.row_shape or (len(a.shape) != len(b.shape)):
         return None
     if a.shape[:1] != b.shape[:1] and None not in (*a.shape[:1], *b.shape[:1]):
         return None
-    eps = max(eps_of(a.dtype), eps_of(b.dtype))
+    return _blocks(a, b, max(eps_of(a.dtype), eps_of(b.dtype)))
+
+
+def _blocks(a: Stored, b: Stored, eps: float) -> Iterator[Beside]:
+    """At least one."""
     if not a.sparse and not b.sparse:
-        return Beside(a.ids, wide(a.values), wide(b.values), eps)
+        for part in blocks(len(a.ids), a.row_shape):
+            yield Beside(a.ids[part], wide(a.values[part]), wide(b.values[part]), eps)
+        return
     rows = [s.ids if s.sparse else s.ids[nonzero_rows(s.values)] for s in (a, b)]
-    ids = np.union1d(*rows)
-    sides = []
-    for s in (a, b):
-        out = np.zeros((len(ids), *s.row_shape))
-        there = contained(ids, s.ids)
-        out[there] = wide(s.values[np.searchsorted(s.ids, ids[there])])
-        sides.append(out)
-    return Beside(ids, sides[0], sides[1], eps)
+    every = rows[0] if np.array_equal(*rows) else np.union1d(*rows)
+    for part in blocks(len(every), a.row_shape):
+        ids, sides = every[part], []
+        for s in (a, b):
+            there = contained(ids, s.ids)
+            values = wide(s.values[np.searchsorted(s.ids, ids[there])])
+            if len(values) < len(ids):
+                out = np.zeros((len(ids), *s.row_shape))
+                out[there] = values
+                values = out
+            sides.append(values)
+        yield Beside(ids, sides[0], sides[1], eps)
+
+
+def blocks(rows: int, row_shape: tuple[int, ...]) -> Iterator[slice]:
+    """Parts of so many rows, at least one."""
+    size = max(1, BLOCK // max(1, math.prod(row_shape)))
+    for k in range(0, max(rows, 1), size):
+        yield slice(k, min(k + size, rows))
 
 
 def eps_of(dtype: str) -> float:
@@ -104,8 +127,16 @@ def same_values(x: Leaf, y: Leaf) -> bool:
     """Whether two leaves denote the same numbers, whatever their types."""
     if isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and x.dtype == y.dtype != np.uint16:
         return x.shape == y.shape and bool(np.all(bits_equal(x, y)))  # of whole tables: without copies in float64
-    pair = beside(x, y)
-    return pair is not None and not pair.apart.any()
+    if isinstance(x, IndexedSlices) and isinstance(y, IndexedSlices) and _same_arrays(x, y):
+        return True
+    pairs = beside(x, y)
+    return pairs is not None and not any(pair.apart.any() for pair in pairs)
+
+
+def _same_arrays(x: IndexedSlices, y: IndexedSlices) -> bool:
+    """Whether what is stored is the same already."""
+    same = x.dense_shape == y.dense_shape and x.values.dtype == y.values.dtype != np.uint16
+    return bool(same and np.array_equal(x.indices, y.indices) and np.all(bits_equal(x.values, y.values)))
 
 
 def norm(x: Array) -> float:
@@ -131,13 +162,18 @@ def distances(a: Leaves, b: Leaves) -> dict[str, tuple[float, float, float]]:
     for name in a:
         if name not in b:
             continue
-        pair = beside(a[name], b[name])
-        if pair is None:
+        pairs = beside(a[name], b[name])
+        if pairs is None:
             found[name] = (math.inf, 0.0, 0.0)
-        else:
-            found[name] = (norm(pair.apart), max(_finite_norm(pair.x), _finite_norm(pair.y)), pair.eps)
+            continue
+        away = one = other = eps = 0.0
+        for pair in pairs:
+            away, eps = math.hypot(away, norm(pair.apart)), pair.eps
+            one, other = math.hypot(one, _finite_norm(pair.x)), math.hypot(other, _finite_norm(pair.y))
+        found[name] = (away, max(one, other), eps)
     return found
 
 
 def _finite_norm(x: Array) -> float:
-    return norm(np.where(np.isfinite(x), x, 0.0))
+    found = norm(x)
+    return found if math.isfinite(found) else norm(np.where(np.isfinite(x), x, 0.0))

@@ -12,7 +12,17 @@ from typing import Any
 import numpy as np
 
 from islices.dtypes import dtype_name
-from islices.trajectory.drift import ARITHMETIC, FLOOR, GROWTH, MOST, distances, eps_of, norm, same_values
+from islices.trajectory.drift import (
+    ARITHMETIC,
+    FLOOR,
+    GROWTH,
+    MOST,
+    blocks,
+    distances,
+    eps_of,
+    norm,
+    same_values,
+)  # fmt: skip
 from islices.trajectory.moves import Moves
 from islices.trajectory.steps import Leaves, Step, rows_named
 from islices.trajectory.verdict import Found, Verdict
@@ -82,14 +92,15 @@ class Judge:
             x, y = (side[name] for side in pair)
             if not isinstance(x, np.ndarray) or not isinstance(y, np.ndarray) or x.shape != y.shape:
                 continue
-            rows = [rows_of_gradient(side, name, len(x) if x.ndim else 1) for side in (a, b)]
-            if rows[0] is not None and rows[1] is not None:
-                some = np.union1d(rows[0], rows[1])
-                x, y = x[some], y[some]
-            p, q = x.astype(np.float64), y.astype(np.float64)
-            with np.errstate(invalid="ignore", over="ignore"):
-                away = math.hypot(away, norm(np.nan_to_num(p - q)))
-            size = math.hypot(size, norm(np.nan_to_num(p)))
+            x, y = np.atleast_1d(x), np.atleast_1d(y)
+            rows = [rows_of_gradient(side, name, len(x)) for side in (a, b)]
+            some = None if rows[0] is None or rows[1] is None else np.union1d(rows[0], rows[1])
+            for part in blocks(len(x) if some is None else len(some), x.shape[1:]):
+                at = part if some is None else some[part]
+                p, q = x[at].astype(np.float64), y[at].astype(np.float64)
+                with np.errstate(invalid="ignore", over="ignore"):
+                    away = math.hypot(away, norm(np.nan_to_num(p - q)))
+                size = math.hypot(size, norm(np.nan_to_num(p)))
         return away / size if size else 0.0 if not away else math.inf
 
 
@@ -188,6 +199,11 @@ def _gap(a: Leaves | None, b: Leaves | None) -> float:
     for name in (a or {}).keys() & (b or {}).keys():
         x, y = (a or {})[name], (b or {})[name]
         if isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and x.shape == y.shape:
-            apart = x != y  # of a large table some elements
-            found.append(float(np.abs(x[apart].astype(np.float64) - y[apart].astype(np.float64)).max(initial=0.0)))
-    return max(found, default=math.nan)
+            x, y = np.atleast_1d(x), np.atleast_1d(y)
+            found += [_largest_gap(x[part], y[part]) for part in blocks(len(x), x.shape[1:])]
+    return float(np.max(found)) if found else math.nan  # NaN where an element is
+
+
+def _largest_gap(x: Any, y: Any) -> float:
+    apart = x != y
+    return float(np.abs(x[apart].astype(np.float64) - y[apart].astype(np.float64)).max(initial=0.0))

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from islices.compare.stored import bits_equal
+from islices.compare.stored import bits_equal, contained, wide
 from islices.dtypes import dtype_name
-from islices.trajectory.drift import MOST, ROUNDINGS, apart, beside, eps_of, norm, relative
+from islices.trajectory.drift import MOST, ROUNDINGS, Beside, apart, beside, blocks, eps_of, norm, relative
 from islices.trajectory.replay import OWN_MEANING, Replay, array_name, optimizer_from
 from islices.trajectory.steps import Leaves, Step, rows_named
 from islices.trajectory.verdict import Found
@@ -63,8 +63,8 @@ class Moves:
         self.formulas: dict[tuple[str, int], Formula | None] = {}
         self.expected: dict[str, list[Expected]] = {}
         self.reach: dict[str, float] = {}
-        self.history: dict[str, Array] = {}
-        self.away: dict[str, Array | None] = {}
+        self.history: dict[str, Relative] = {}
+        self.away: dict[str, Relative | None] = {}
         self.notes: list[str] = []
         self.count = 0
 
@@ -98,27 +98,34 @@ class Moves:
         for one in expected:
             unlike |= _rows_differ(one.table, after[one.side])
         rows = np.flatnonzero(unlike)
-        w, v, w_after, v_after = (x[rows].astype(np.float64) for x in (*before, *after))
-        reach = self.reach[name] = max(self.reach.get(name, 0.0), _top(w_after - w), _top(v_after - v))
+        row_shape = before[0].shape[1:]
+        reach = self.reach.get(name, 0.0)
+        for part in blocks(len(rows), row_shape):
+            w, v, w_after, v_after = (x[rows[part]].astype(np.float64) for x in (*before, *after))
+            reach = max(reach, _top(w_after - w), _top(v_after - v))
+        self.reach[name] = reach
         eps = max(eps_of(dtype_name(x.dtype)) for x in (*before, *after))
-        size = np.maximum.reduce([np.abs(x) for x in (w, v, w_after, v_after)])
         r = self.away[name] = self._relative(name, steps, before[0].shape)
-        rounding = 2 * eps * size + (ROUNDINGS + self.count) * eps * reach
-        allowed = rounding + np.abs(w - v)
-        if r is not None:
-            found = _worst(name, w_after - w, v_after - v, allowed + 2 * reach * r[rows])
-        elif expected:
-            found = Found(0.0, 0.0, name)
-        else:  # nothing says what the steps were computed from
-            away, way = norm((w_after - w) - (v_after - v)), norm(w_after - w)
-            found = Found(away / (way or 1.0), MOST + norm(allowed) / (way or 1.0), name)
-        for one in expected:
-            should, is_there = one.table[rows].astype(np.float64), (w_after, v_after)[one.side]
-            here = _worst(name, should, is_there, rounding)
-            found = here if here.share > found.share else found
-        return found
+        worst, replayed = Worst(name), [Worst(name) for _ in expected]
+        away = way = bound = 0.0
+        for part in blocks(len(rows), row_shape):
+            w, v, w_after, v_after = (x[rows[part]].astype(np.float64) for x in (*before, *after))
+            size = np.maximum.reduce([np.abs(x) for x in (w, v, w_after, v_after)])
+            rounding = 2 * eps * size + (ROUNDINGS + self.count) * eps * reach
+            allowed = rounding + np.abs(w - v)
+            if r is not None:
+                worst.add(w_after - w, v_after - v, allowed + 2 * reach * r.at(rows[part]).reshape(w.shape))
+            elif not expected:  # nothing says what the steps were computed from
+                away, way = math.hypot(away, norm((w_after - w) - (v_after - v))), math.hypot(way, norm(w_after - w))
+                bound = math.hypot(bound, norm(allowed))
+            for one, found in zip(expected, replayed, strict=True):
+                found.add(one.table[rows[part]].astype(np.float64), (w_after, v_after)[one.side], rounding)
+        if r is None and not expected:
+            return Found(away / (way or 1.0), MOST + bound / (way or 1.0), name)
+        whole = worst.found if r is not None else Found(0.0, 0.0, name)
+        return max([whole, *(x.found for x in replayed)], key=lambda found: found.share)
 
-    def _relative(self, name: str, steps: Steps, shape: tuple[int, ...]) -> Array | None:
+    def _relative(self, name: str, steps: Steps, shape: tuple[int, ...]) -> Relative | None:
         """How far gradients and states are apart, relatively, element by element; None without gradients.
 
         Where no state says what is left of them, the gradients of all steps before count too.
@@ -126,23 +133,21 @@ class Moves:
         gradients = [rows_named(s) for s in steps]
         if not gradients[0] or not gradients[1]:
             return None
-        r = np.zeros(shape, np.float32)
+        width = math.prod(shape[1:])
         x, y = (side.get(name) for side in gradients)
-        pair = None if x is None or y is None else beside(x, y)
-        if pair is not None:
-            r[pair.ids] = relative(pair).reshape(len(pair.ids), *shape[1:])
+        pairs = None if x is None or y is None else beside(x, y)
+        here = Relative(shape[0], width)
+        for pair in pairs or ():
+            here.keep(pair.ids, relative(pair))
         states = [_arrays(s.get("state"), name) for s in steps]
         common = [key for key in states[0] if key in states[1] and key != "step"]
         if not common:
-            r = self.history[name] = np.maximum(r, self.history.get(name, r))
+            here = self.history[name] = here.with_history(self.history.get(name))
         for key in common:
-            pair = beside(states[0][key], states[1][key])
-            if pair is not None and pair.x.size and len(pair.x) == shape[0]:
-                there = relative(pair).reshape(shape[0], -1)
-                if there.shape[1] in (1, math.prod(shape[1:])):
-                    r = np.maximum(r, there.reshape(shape[0], *([1] * (len(shape) - 1)))
-                                   if there.shape[1] == 1 else there.reshape(shape))  # fmt: skip
-        return r
+            one, other = (np.asarray(side[key]) for side in states)
+            if one.shape == other.shape and one.size in (shape[0], shape[0] * width):
+                here.states.append((one.reshape(shape[0], -1), other.reshape(shape[0], -1)))
+        return here
 
     # ------------------------------------------------------------------ formulas
     def _expect(self, name: str, steps: Steps, before: Pair, after: Pair) -> list[Expected]:
@@ -202,10 +207,15 @@ class Moves:
 
     def _is_own(self, should: Array, before: Array, after: Array) -> bool:
         rows = np.flatnonzero(_rows_differ(should, after) | _rows_differ(before, after))
-        x, y, w = (side[rows].astype(np.float64) for side in (should, after, before))
-        eps = eps_of(dtype_name(after.dtype))
-        allowed = 2 * eps * np.maximum(np.abs(y), np.abs(w)) + (ROUNDINGS + self.count) * eps * _top(y - w)
-        return bool((np.abs(x - y) <= allowed).all())
+        eps, reach = eps_of(dtype_name(after.dtype)), 0.0
+        for part in blocks(len(rows), after.shape[1:]):
+            reach = max(reach, _top(after[rows[part]].astype(np.float64) - before[rows[part]].astype(np.float64)))
+        for part in blocks(len(rows), after.shape[1:]):
+            x, y, w = (side[rows[part]].astype(np.float64) for side in (should, after, before))
+            allowed = 2 * eps * np.maximum(np.abs(y), np.abs(w)) + (ROUNDINGS + self.count) * eps * reach
+            if not (np.abs(x - y) <= allowed).all():
+                return False
+        return True
 
     def _drop(self, name: str, side: int, why: str) -> None:
         self.formulas[name, side] = None
@@ -223,38 +233,120 @@ class Moves:
             x, y = (side[key] for side in after)
             if not isinstance(x, np.ndarray) or not isinstance(y, np.ndarray) or x.size != y.size:
                 continue
-            x, y = (side.astype(np.float64).reshape(-1) for side in (x, y))
             label = f"{name}.{key}"
             if key == "step":
-                found.append(Found(_top(x - y), 0.0, label))
+                found.append(Found(_top(_flat(x) - _flat(y)), 0.0, label))
                 continue
             if key in OWN_MEANING and not self._one_semantics(name):
                 continue
-            w, v = (np.zeros_like(x) if key not in side else _flat(side[key]) for side in before)
-            eps = max(eps_of(dtype_name(side[key].dtype)) for side in after)
-            size = np.maximum.reduce([np.abs(side) for side in (x, y, w, v)])
-            rounding = (ROUNDINGS + self.count) * eps * size + ROUNDINGS * eps * max(_top(x - w), _top(y - v))
-            for one in expected:
-                if key in one.state:
-                    found.append(_worst(label, _flat(one.state[key]), (x, y)[one.side], rounding))
-            r = self._relative_of(name, x.size)
-            if r is not None:
-                allowed = rounding + np.abs(w - v) + 2 * r * max(_top(x), _top(y))
-                found.append(_worst(label, x, y, allowed))
+            found += self._array(label, (x, y), [side.get(key) for side in before], [
+                (one.side, one.state[key]) for one in expected if key in one.state
+            ], self.away.get(name))  # fmt: skip
         return max(found, key=lambda x: x.share, default=None)
 
-    def _relative_of(self, name: str, size: int) -> Array | None:
-        """What `_relative` found of a tensor, flat; by rows for an array that has one number a row."""
-        r = self.away.get(name)
-        if r is None or size == r.size:
-            return None if r is None else r.reshape(-1)
-        return r.reshape(len(r), -1).max(axis=1, initial=0.0) if size == len(r) else None
+    def _array(
+        self, label: str, after: Pair, before: list[Any], expected: list[tuple[int, Any]], r: Relative | None
+    ) -> list[Found]:
+        """One array of a state; before: None where it is not known, for zeros."""
+        x, y = after
+        eps = max(eps_of(dtype_name(side.dtype)) for side in after)
+        width = max(1, x.size // max(1, len(np.atleast_1d(x))))
+        if r is not None and x.size in (r.rows, r.rows * r.width):
+            width = max(1, x.size // max(1, r.rows))
+        elif r is not None:
+            r = None
+        x, y = (side.reshape(-1, width) for side in after)
+        w, v = (None if side is None else np.asarray(side).reshape(-1, width) for side in before)
+        should = [(side, np.asarray(given).reshape(-1, width)) for side, given in expected]
+        moved = 0.0
+        for now, then in ((x, w), (y, v)):
+            for part in blocks(len(now), (width,)):
+                was = 0.0 if then is None else then[part].astype(np.float64)
+                moved = max(moved, _top(now[part].astype(np.float64) - was))
+        top = max(_top(x), _top(y))
+        unlike = _rows_differ(x, y)
+        for side, given in should:
+            unlike |= _rows_differ(given, (x, y)[side])
+        rows = np.flatnonzero(unlike)
+        worst, replayed = Worst(label), [Worst(label) for _ in should]
+        for part in blocks(len(rows), (width,)):
+            at = rows[part]
+            p, q = x[at].astype(np.float64), y[at].astype(np.float64)
+            old = [np.zeros_like(p) if side is None else side[at].astype(np.float64) for side in (w, v)]
+            size = np.maximum.reduce([np.abs(side) for side in (p, q, *old)])
+            rounding = (ROUNDINGS + self.count) * eps * size + ROUNDINGS * eps * moved
+            for (side, given), seen in zip(should, replayed, strict=True):
+                seen.add(given[at].astype(np.float64), (p, q)[side], rounding)
+            if r is not None:
+                away = r.at(at)
+                away = away.max(axis=1, keepdims=True, initial=0.0) if width == 1 else away
+                worst.add(p, q, rounding + np.abs(old[0] - old[1]) + 2 * away * top)
+        return [seen.found for seen in (*replayed, *([worst] if r is not None else []))]
 
     def _one_semantics(self, name: str) -> bool:
         """Whether both sides say that their arrays mean the same."""
         both = [self.formulas.get((name, side)) for side in (0, 1)]
         said = [f.replays[0].optimizer.semantics for f in both if f is not None]
         return len(said) == 2 and said[0] == said[1]
+
+
+class Relative:
+    """How far what two steps were computed from is apart, relatively, for each element of a table: of the rows that
+    gradients name as it was found, of states as it is asked for."""
+
+    def __init__(self, rows: int, width: int) -> None:
+        self.rows, self.width = rows, width
+        self.ids, self.values = np.zeros(0, np.int64), np.zeros((0, width), np.float32)
+        self._parts: list[Pair] = []
+        self.states: list[Pair] = []
+
+    def keep(self, ids: Array, away: Array) -> None:
+        """What gradients are apart in some rows, behind those before."""
+        away = away.reshape(len(ids), self.width)
+        some = np.flatnonzero(away.any(axis=1))
+        self._parts.append((ids[some], away[some].astype(np.float32)))
+
+    def with_history(self, old: Relative | None) -> Relative:
+        """The larger of both in each element."""
+        self._settle()
+        if old is None or not len(old.ids):
+            return self
+        new = Relative(self.rows, self.width)
+        new.ids = np.union1d(self.ids, old.ids)
+        new.values = np.zeros((len(new.ids), self.width), np.float32)
+        new.values[np.searchsorted(new.ids, self.ids)] = self.values
+        place = np.searchsorted(new.ids, old.ids)
+        new.values[place] = np.maximum(new.values[place], old.values)
+        return new
+
+    def _settle(self) -> None:
+        if self._parts:
+            self.ids, self.values = (np.concatenate(x) for x in zip(*self._parts, strict=True))
+            self._parts = []
+
+    def at(self, rows: Array) -> Array:
+        """(n, width): of some rows, ascending."""
+        self._settle()
+        out = np.zeros((len(rows), self.width), np.float32)
+        there = np.flatnonzero(contained(rows, self.ids))
+        out[there] = self.values[np.searchsorted(self.ids, rows[there])]
+        for x, y in self.states:
+            out = np.maximum(out, relative(Beside(rows, wide(x[rows]), wide(y[rows]), 0.0)))
+        return out
+
+
+class Worst:
+    """The element that uses most of what it is allowed, as blocks of them come."""
+
+    def __init__(self, name: str) -> None:
+        self.found = Found(0.0, 0.0, name)
+
+    def add(self, x: Array, y: Array, allowed: Array) -> None:
+        """Take in some elements."""
+        here = _worst(self.found.tensor, x, y, allowed)
+        if here.share > self.found.share or (not self.found.apart and not here.apart):
+            largest = max(here.allowed, self.found.allowed) if not here.apart else here.allowed
+            self.found = Found(here.apart, largest, here.tensor)
 
 
 # ---------------------------------------------------------------------- arrays
@@ -265,11 +357,14 @@ def _arrays(leaves: Leaves | None, name: str) -> dict[str, Any]:
 
 
 def _rows_differ(x: Array, y: Array) -> Array:
-    if x.dtype != y.dtype:
-        x, y = x.astype(np.float64), y.astype(np.float64)
-    if not x.size:
-        return np.zeros(len(x), bool)
-    return np.asarray(~bits_equal(x, y).reshape(len(x), -1).all(axis=1))
+    out = np.zeros(len(x), bool)
+    if x.size:
+        for part in blocks(len(x), x.shape[1:]):
+            p, q = x[part], y[part]
+            if p.dtype != q.dtype:
+                p, q = p.astype(np.float64), q.astype(np.float64)
+            out[part] = ~bits_equal(p, q).reshape(len(p), -1).all(axis=1)
+    return out
 
 
 def _flat(x: Any) -> Array:
@@ -278,7 +373,8 @@ def _flat(x: Any) -> Array:
 
 def _top(x: Array) -> float:
     """The largest |element|; infinite where one is no number."""
-    return float(np.nan_to_num(np.abs(x), nan=np.inf, posinf=np.inf).max(initial=0.0))
+    top = max(abs(float(x.max(initial=0.0))), abs(float(x.min(initial=0.0)))) if x.size else 0.0
+    return math.inf if math.isnan(top) else top
 
 
 def _worst(name: str, x: Array, y: Array, allowed: Array) -> Found:

@@ -7,8 +7,9 @@ Each backend runs in a process of its own. A framework's own calls stand in `isl
     command   the subcommand: which cases, which processes, what is written    worker    what such a process does
     cases     what is measured: sizes, ids, dtypes                             rounds    interleaved rounds, medians
     limit     the bytes that must move, and how fast memory moves them         load      how busy others keep the cores
-    results   the JSON: its form, its pieces       report    tables (report_embedding: of parts run when asked for)
+    results   the JSON: its form, its pieces       report    tables (of parts that run when asked for: report_embedding,
+                                                             report_keras)
     plot      ratio against size                   compare   two runs
-    and one module a part: operations, small, updates (ways in update_ways and fbgemm_ways), memory, imports, and
-    embedding (ways in embedding_ways)
+    and one module a part: operations, small, updates (ways in update_ways and fbgemm_ways), memory, imports, keras_fit,
+    and embedding (ways in embedding_ways)
 """

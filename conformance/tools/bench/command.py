@@ -21,6 +21,8 @@ from islices.conformance.tools.bench import results
 from islices.conformance.tools.bench.cases import AXES, OPERATIONS, Benchmark, cross, default_cases
 from islices.conformance.tools.bench.compare import changes
 from islices.conformance.tools.bench.imports import import_times
+from islices.conformance.tools.bench.keras_fit import BACKENDS as KERAS_BACKENDS
+from islices.conformance.tools.bench.keras_fit import CASES as KERAS_CASES
 from islices.conformance.tools.bench.limit import OPTIMIZERS
 from islices.conformance.tools.bench.plot import draw
 from islices.conformance.tools.bench.report import show, tables
@@ -53,6 +55,7 @@ and only when asked for
   gradient    value_and_grad of a lookup while the table grows to 1e8 rows
   samples     norms and clipped sum of 64 samples' gradients
   growth      an optimizer's step on tables of 1e5 and of 1e8 rows
+  keras       model.fit of stock Keras and by rows, on Keras's backends: tensorflow, torch, jax; up to 3 GB of memory
 
 columns
   islices     as it runs by default; "kernels off" in NumPy alone; "framework" by its own operations;
@@ -206,6 +209,8 @@ def _jobs(part: str, name: str, cases: list[Benchmark], optimizers: tuple[str, .
     if part == "step":
         # NumPy differentiates nothing; a process a case, for its tables take gigabytes
         return [job | {"case": case, "steps": 1} for case in cases_of(name) if name in EMBEDDINGS]
+    if part == "keras":
+        return [job | {"steps": len(KERAS_CASES)}] if name in KERAS_BACKENDS else []
     if part == "updates":
         return [job | {"optimizers": optimizers, "steps": len(optimizers)}]
     return [job | {"steps": {"small": 3, "memory": 3, "growth": 6}[part]}]

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from islices.conformance.tools.bench import report_embedding
+from islices.conformance.tools.bench import report_embedding, report_keras
 from islices.conformance.tools.bench.cases import AXES, OPERATIONS, Benchmark
 from islices.conformance.tools.bench.results import of_part
 from islices.conformance.tools.bench.small import WAYS
@@ -46,7 +46,7 @@ def tables(run: dict[str, Any]) -> list[Table]:
         *_updates(run),
         *_memory(run),
     ]
-    return [*found, *report_embedding.tables(run), *_remarks(run)]
+    return [*found, *report_embedding.tables(run), *report_keras.tables(run), *_remarks(run)]
 
 
 MODES = ("islices", "kernels off", "framework", "compiled")

@@ -26,6 +26,7 @@ PARTS = {
     "growth": "updates:growth",
     "gradient": "embedding:gradient",
     "samples": "embedding:samples",
+    "keras": "keras_fit:run",
 }
 
 

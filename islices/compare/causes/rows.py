@@ -12,7 +12,7 @@ import numpy as np
 from islices.compare.cause import Beside, Cause, Change, each_source, each_tensor
 from islices.compare.comparison import Comparison
 from islices.compare.evidence import Rows
-from islices.compare.stored import Array, contained
+from islices.compare.stored import Array, contained, wide
 from islices.compare.whole import Source
 
 __all__ = ["LAZY_STEP", "MASK", "OFF_BY_ONE", "PADDING", "PERMUTED", "TRANSPOSED", "ZERO_ROWS"]
@@ -197,7 +197,7 @@ def _content(x: Rows | Source) -> Array:
     weights = 1.0 + np.sin(1.0 + np.arange(width))
     keys = []
     for values in x.parts():
-        flat = values.reshape(len(values), width)
+        flat = wide(values).reshape(len(values), width)
         with np.errstate(over="ignore", invalid="ignore"):
             key = np.einsum("ij,j->i", flat, weights)  # of one row the same, whichever rows stand beside it
             odd = ~np.isfinite(key)

@@ -128,7 +128,9 @@ def _elements(t: Taken, rows: Array) -> Elements:
     g[place] = wide(t.grad.sums[at])
     counts = np.diff(t.grad.starts)[at]
     first = t.grad.starts[:-1][at]
-    for k in range(int(counts.max(initial=0))):  # as many rounds as the row with most slots has
+    if len(counts) == len(rows) and counts.max(initial=0) == 1:
+        terms, raw, last = np.abs(g), g * g, g
+    for k in range(int(counts.max(initial=0)) if last is not g else 0):  # as many rounds as the row with most slots has
         more = np.flatnonzero(counts > k)
         slot = wide(t.grad.slots[t.grad.order[first[more] + k]])
         terms[place[more]] += np.abs(slot)

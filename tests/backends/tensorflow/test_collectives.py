@@ -311,10 +311,15 @@ def mirrored(part):
 def places_that_refuse(strategy):
     import tensorflow as tf
 
-    from islices.distributed import all_reduce
+    from islices.distributed import ShardedTable, all_reduce
 
     x = tf.ones(2)
-    with pytest.raises(RuntimeError, match=r"no tf\.distribute strategy is in scope: call within strategy\.run"):
+    for inside in (lambda: ShardedTable(tf.ones((4, 2)), 4), lambda: ShardedTable(tf.ones((4, 2)), 4, strategy)):
+        with pytest.raises(RuntimeError, match=r"within strategy.run, where the 2 replicas .*; accepted is .* outside"):
+            strategy.run(inside)
+        with strategy.scope(), pytest.raises(RuntimeError, match=r"ShardedTable in any case there, with group=tf"):
+            inside()
+    with pytest.raises(RuntimeError, match=r"no tf\.distribute strategy is in scope: call all_reduce within"):
         all_reduce(x)
     with pytest.raises(RuntimeError, match="the 2 replicas of a MirroredStrategy meet only within a program"):
         all_reduce(x, group=strategy)

@@ -242,6 +242,23 @@ def test_compiled_models_run_their_hooks(when: str) -> None:
     assert torch._dynamo.eval_frame._stance.stance == "default"
 
 
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_no_capture_inside_compiled_code(fullgraph: bool) -> None:
+    model = nn.Sequential(nn.Embedding(ROWS, DIM), nn.Linear(DIM, 1))
+
+    @torch.compile(backend="eager", fullgraph=fullgraph)
+    def step(ids: torch.Tensor) -> Any:
+        with islices.capture(model) as captured:
+            model(ids).sum().backward()
+        return captured.gradients()
+
+    with pytest.raises(RuntimeError, match=r"capture: got a call inside a function that torch\.compile compiles"):
+        step(IDS)
+    assert not model[0]._forward_hooks
+    assert not model[0]._forward_pre_hooks
+    assert model[0].weight.grad is None
+
+
 def test_models_under_other_transforms() -> None:
     model = nn.Sequential(nn.Embedding(ROWS, DIM), nn.Linear(DIM, 1)).eval()
     parameters = {k: v.detach().clone().requires_grad_() for k, v in model.named_parameters()}

@@ -1,0 +1,151 @@
+"""How far from the bits an adapter's result may be and still be rounding, where the specification says so.
+
+Three clauses do: 20 for sums in any order, 22 for norms and factors formed from them, 23 for steps of optimizers. The
+sums of |terms|, the numbers of terms and the movements are those of islices on NumPy, on the case's own arguments.
+
+May import: `islices`, `numpy`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import islices
+from islices.conformance.data import Array, Case, Slices
+from islices.conformance.execute import read, to_backend
+from islices.conformance.operations import operation
+
+__all__ = ["EPS", "Bound", "bound_of"]
+
+#: The spacing of each type's numbers at 1.
+EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
+SUMS = ("coalesce", "to_dense", "add", "scatter_add", "scatter_sub", "lookup")
+NORMS = (
+    "norm", "global_norm", "clip_by_norm", "clip_by_global_norm", "clip_by_row_norm", "clip_by_block_rms",
+    "adaptive_grad_clip", "renorm_rows",
+)  # fmt: skip
+#: Roundings of an element beside those of sums and norms: reciprocal, product, mean, cast (clause 22).
+BESIDE = 8
+
+
+class Bound(NamedTuple):
+    """What each array of a result may be off by, element by element, and where that is written."""
+
+    says: str
+    allowed: list[Any]
+
+
+def bound_of(case: Case) -> Bound | None:
+    """The bound of a case's result, its arrays in order (of slices the values); None where no clause has one."""
+    want = list(_floats(case.expect))
+    if not want or any(x.dtype not in EPS for x in _arrays(case.expect)):
+        return None if case.op != "optimizer_steps" else _steps(case)
+    if case.op in SUMS and case.kwargs.get("combiner") != "max":
+        return _sums(case, want)
+    if case.op in NORMS:
+        n = max(2, *(math.prod(x.shape) for x in _arrays([case.args])))
+        relative = (4 * math.log2(n) + 16) / 2 + BESIDE
+        allowed = [relative * EPS[x.dtype] * _sizes(x) for x in want]
+        return Bound("within clause 22's bound of norms in any order", allowed)
+    return _steps(case) if case.op == "optimizer_steps" else None
+
+
+def _sums(case: Case, want: list[Array]) -> Bound:
+    """Clause 20: n eps (sum of |terms|); a result of 16 bits may fall to the other side of a rounding, too."""
+    sizes = _floats(_evaluated(case, _absolute))
+    counts = _floats(_evaluated(case, _ones))
+    allowed = []
+    for x, size, count in zip(want, sizes, counts, strict=True):
+        wide = EPS["float32" if x.dtype in ("float16", "bfloat16") else x.dtype]
+        narrow = EPS[x.dtype] * _sizes(x) if wide != EPS[x.dtype] else 0.0
+        allowed.append(np.array(count.data) * wide * np.array(size.data) + narrow)
+    return Bound("within clause 20's bound of sums in any order", allowed)
+
+
+def _steps(case: Case) -> Bound | None:
+    """Clause 23: (64 + k) eps R + 2 eps |w| for step k, R the largest movement so far, |w| the largest value."""
+    grads = case.args[3]
+    count = case.kwargs.get("steps") or len(grads)
+    before: dict[str, Any] = {"table": case.args[2], **(case.kwargs.get("state") or {})}
+    allowed = dict.fromkeys(case.expect, 0.0)
+    moved = dict(allowed)
+    for k in range(1, count + 1):
+        after = _stepped(case, before, grads[(k - 1) % len(grads)])
+        for key, x in after.items():
+            if x.dtype in EPS:
+                start = before.get(key)
+                old = 0.0 if start is None else np.array(start.data, np.float64)
+                moved[key] = max(moved[key], _largest(np.array(x.data, np.float64) - old))
+                allowed[key] += EPS[x.dtype] * ((64 + k) * moved[key] + 2 * _largest(_sizes(x)))
+        before = after
+    return Bound(
+        "within clause 23's bound of steps", [np.full(len(x.data), allowed[key]) for key, x in case.expect.items()]
+    )
+
+
+def _stepped(case: Case, before: dict[str, Any], grad: Any) -> Any:
+    """Table and state after one more step."""
+    table, state = before["table"], {key: x for key, x in before.items() if key != "table"}
+    first = {} if state else {"master": case.kwargs["master"]} if "master" in case.kwargs else {}
+    options = {key: x for key, x in case.kwargs.items() if key not in ("steps", "state", "master")}
+    one = replace(case, args=[*case.args[:2], table, [grad]])
+    return _evaluated(one, lambda x: x, options | ({"state": state} if state else first))
+
+
+def _largest(x: Any) -> float:
+    finite = np.abs(x[np.isfinite(x)])
+    return float(finite.max()) if finite.size else 0.0
+
+
+# ---------------------------------------------------------------------- the case on other numbers
+def _evaluated(case: Case, change: Callable[[Any], Any], kwargs: dict[str, Any] | None = None) -> Any:
+    """The case's result by islices on NumPy, the numbers of its arguments changed."""
+    B = islices.get_backend("numpy")
+    options = dict(case.kwargs if kwargs is None else kwargs)
+    with islices.execution("host"), islices.use_kernels(False), np.errstate(all="ignore"):
+        args = [to_backend(B, _mapped(x, change)) for x in case.args]
+        named = {key: to_backend(B, _mapped(x, change)) for key, x in options.items()}
+        return read(operation("scatter_add" if case.op == "scatter_sub" else case.op)(*args, **named))
+
+
+def _mapped(x: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(x, Array):
+        return change(x) if x.dtype in EPS else x
+    if isinstance(x, Slices):
+        return Slices(_mapped(x.values, change), x.indices, x.dense_shape, coalesced=x.coalesced, padded=x.padded)
+    if isinstance(x, (list, tuple)):
+        return type(x)(_mapped(item, change) for item in x)
+    return {key: _mapped(item, change) for key, item in x.items()} if isinstance(x, dict) else x
+
+
+def _absolute(x: Array) -> Array:
+    return Array("float64", x.shape, [abs(v) for v in x.data])
+
+
+def _ones(x: Array) -> Array:
+    return Array("float64", x.shape, [1.0] * len(x.data))
+
+
+def _sizes(x: Array) -> Any:
+    return np.abs(np.array(x.data, np.float64))
+
+
+def _arrays(x: Any) -> Iterator[Array]:
+    if isinstance(x, Array):
+        yield x
+    elif isinstance(x, Slices):
+        yield x.values
+    elif isinstance(x, (list, tuple)):
+        for item in x:
+            yield from _arrays(item)
+    elif isinstance(x, dict):
+        yield from _arrays(list(x.values()))
+
+
+def _floats(x: Any) -> Iterator[Array]:
+    return (found for found in _arrays(x) if found.dtype in EPS)

@@ -1,0 +1,138 @@
+"""A command's column of the matrix: the golden cases through its adapter, one after the other, as a report's lines.
+
+Three things are kept apart from what the adapter answers: it broke in a call (a harness error of that case; it is
+started anew), it broke too often or cannot be started (of the whole run), and it has no such operation (unsupported).
+
+May import: this folder, `islices`.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import threading
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import islices
+from islices.conformance.adapters.grade import grade
+from islices.conformance.data import SPEC_VERSION, Case, vectors_hash
+from islices.conformance.progress import Watched
+from islices.conformance.protocol import CallError, Client, StartError, WireError
+from islices.conformance.report import Run, read_runs
+from islices.conformance.selection import COMMAND, Selection
+
+__all__ = ["AdapterJob", "run_adapter"]
+
+#: Calls in which an adapter may break before the others are not made.
+MOST = 10
+
+
+class AdapterJob(NamedTuple):
+    """An adapter, the seconds that it has for a call, and the file it is reported to."""
+
+    text: str
+    command: tuple[str, ...]
+    limit: float
+    report: Path
+
+    @property
+    def name(self) -> str:
+        return self.text
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        return False, -1  # it takes seconds
+
+
+class _Lines:
+    """The report as it is written, told to whoever watches."""
+
+    def __init__(self, file: IO[str], watched: Watched) -> None:
+        self._file, self._watched = file, watched
+
+    def write(self, kind: str, /, **fields: Any) -> None:
+        line = json.dumps({"type": kind, **fields}) + "\n"
+        self._file.write(line)
+        self._watched.take(line.encode())
+
+
+def run_adapter(job: AdapterJob, selection: Selection, watched: Watched, stopped: threading.Event) -> list[Run]:
+    """The adapter's run, in a list as those of backends come."""
+    watched.begin()
+    watched.now("its handshake")
+    name, broke = job.text, ""
+    with job.report.open("w", encoding="utf-8") as file:
+        lines = _Lines(file, watched)
+        try:
+            with Client(job.command, spec=SPEC_VERSION, limit=job.limit) as client:
+                name = client.hello.name
+                broke = _cases(client, selection, lines, stopped)
+        except StartError as error:
+            broke = f"{job.text}: {error}"
+    runs = read_runs(name, job.report)
+    if not runs[-1].header:
+        lines_of = {"spec": SPEC_VERSION, "vectors": vectors_hash(), "backend": name}
+        runs = [Run(name, lines_of, lines=[json.dumps({"type": "header", **lines_of})])]
+    if broke:
+        runs[-1].broke(broke)
+    watched.end("broke" if broke else "")
+    return runs
+
+
+def _cases(client: Client, selection: Selection, lines: _Lines, stopped: threading.Event) -> str:
+    """Write what came of each case; why it was given up, if it was."""
+    items, hello = selection.golden([COMMAND]), client.hello
+    counts: Counter[str] = Counter()
+    lines.write(
+        "header", spec=SPEC_VERSION, vectors=vectors_hash(), islices=islices.__version__, backend=hello.name,
+        variant="", says="over the line protocol", time=datetime.now(UTC).isoformat(timespec="seconds"),
+        version=hello.version or "?", python=platform.python_version(), platform=platform.platform(),
+        profile=selection.profile, total=len(items), planned=len(items),
+    )  # fmt: skip
+    broken: list[str] = []
+    for item in items:
+        if stopped.is_set():
+            return "stopped"
+        place = {"id": item.id, "clause": item.clause, "group": item.group, "mode": item.mode}
+        lines.write("start", **place)
+        case, started = item.subject.case, time.perf_counter()  # type: ignore[union-attr]
+        try:
+            outcome, details = _attempt(client, case)
+        except CallError as error:
+            broken.append(f"{item.id}: {error}")
+            outcome, details = "harness error", {"reason": str(error)}
+        seconds = round(time.perf_counter() - started, 6)
+        call = {} if outcome == "unsupported" else {"call": case.call}  # most of an adapter's cases, and megabytes
+        lines.write("case", outcome=outcome, **place, seconds=seconds, **call, **details)
+        counts[outcome] += 1
+        if len(broken) >= MOST:
+            return f"given up after {MOST} calls in which it broke, the last {broken[-1]}"
+    failed = counts["fail"] + counts["harness error"]
+    lines.write("footer", counts=dict(counts), exit=int(failed > 0), note=_note(client))
+    return ""
+
+
+def _attempt(client: Client, case: Case) -> tuple[str, dict[str, str]]:
+    """(outcome, details) of a case; CallError where the adapter broke in it."""
+    if client.hello.ops is not None and case.op not in client.hello.ops:
+        return "unsupported", {"reason": "not among its operations"}
+    try:
+        answer = client.call(case.op, case.args, case.kwargs)
+    except WireError as error:
+        return "unsupported", {"reason": str(error)}
+    return grade(case, answer)
+
+
+def _note(client: Client) -> str:
+    """What else happened: lines that are not the protocol's, restarts."""
+    told = []
+    if client.strays:
+        count = f"{client.strays} line{'s' * (client.strays > 1)}"
+        told.append(f"it printed {count} that are none of the protocol's, the first: {client.stray[0]!r}")
+    if client.restarts:
+        told.append(f"started anew {client.restarts} time{'s' * (client.restarts > 1)}")
+    return "; ".join(told)

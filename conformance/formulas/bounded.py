@@ -1,0 +1,195 @@
+"""Exact numbers with a bound of the error that float32 evaluations of the same formula may have. SPEC clause 28.
+
+A `Real` is a number of 64 decimal digits and a bound: whatever admissible evaluation in float32 took the number's
+place is at most so far from it. Sums stay open until something else needs them, so that the bound of a sum holds for
+every association. Bounds are float64, rounded upwards by `SLACK`, which also covers the error of the digits.
+
+May import: `numpy`.
+"""
+
+from __future__ import annotations
+
+import math
+from decimal import Context, Decimal
+from typing import Any
+
+import numpy as np
+
+__all__ = ["CONTEXT", "LARGEST", "TINY", "Real", "U", "mean", "shrink"]
+
+#: 64 digits are 212 bits; exponents reach far beyond those of any product of float32 numbers.
+CONTEXT = Context(prec=64)
+#: Half the distance of 1 and its successor in float32: the relative error of one rounding.
+U = 2.0**-24
+#: The least normal float32: what a result below it may be off by where it is flushed to zero.
+TINY = 2.0**-126
+LARGEST = float(np.finfo(np.float32).max)
+#: At most 32 operations of float64 make a bound; each is off by 2^-53 of its result, which is positive.
+SLACK = 1.0 + 2.0**-40
+ZERO = Decimal(0)
+
+
+def roundings(count: int) -> float:
+    """(1 + U)^count - 1, rounded upwards."""
+    return count * U * (1.0 + count * U)
+
+
+class Real:
+    """A number, and how far an admissible evaluation may be off.
+
+    ``count`` terms of a sum that nobody has rounded yet, the sizes of whose computed values add up to ``magnitude``;
+    ``raw`` is the sum of their bounds.
+    """
+
+    __slots__ = ("count", "magnitude", "raw", "value")
+
+    def __init__(self, value: Decimal, raw: float = 0.0, count: int = 1, magnitude: float = 0.0) -> None:
+        self.value = value
+        self.raw = raw
+        self.count = count
+        self.magnitude = magnitude
+
+    @staticmethod
+    def of(value: float) -> Real:
+        """A number that is the same in every evaluation."""
+        return Real(Decimal(value))
+
+    def __repr__(self) -> str:
+        return f"Real({float(self.value)!r}, {self.error:.3g})"
+
+    # ------------------------------------------------------------------ what it may be
+    @property
+    def error(self) -> float:
+        """The bound, with the roundings of its sum."""
+        if self.count == 1:
+            return self.raw
+        added = self.count - 1
+        found = (self.raw + roundings(added) * self.magnitude + added * TINY) * SLACK
+        return found if self.magnitude < LARGEST else math.inf
+
+    @property
+    def exact_zero(self) -> bool:
+        return self.value == ZERO and self.error == 0.0
+
+    @property
+    def size(self) -> float:
+        """The largest size that it may have."""
+        return (abs(float(self.value)) + self.error) * SLACK
+
+    def rounded(self) -> Real:
+        """As it is stored: a number, no sum."""
+        return self if self.count == 1 else Real(self.value, self.error)
+
+    # ------------------------------------------------------------------ sums
+    def __neg__(self) -> Real:
+        return Real(-self.value, self.raw, self.count, self.magnitude)
+
+    def __add__(self, other: Any) -> Real:
+        if not isinstance(other, Real):
+            return NotImplemented
+        if other.exact_zero:
+            return self
+        if self.exact_zero:
+            return other
+        terms = [(x.raw, x.magnitude if x.count > 1 else x.size) for x in (self, other)]
+        raw, magnitude = (math.fsum(column) for column in zip(*terms, strict=True))
+        return Real(self.value + other.value, raw, self.count + other.count, magnitude * SLACK)
+
+    def __sub__(self, other: Any) -> Real:
+        return self + (-other) if isinstance(other, Real) else NotImplemented
+
+    # ------------------------------------------------------------------ products, quotients, roots
+    def __mul__(self, other: Any) -> Real:
+        if not isinstance(other, Real):
+            return NotImplemented
+        if self.exact_zero or other.exact_zero:
+            return Real(ZERO)
+        x, y, dx, dy = abs(float(self.value)), abs(float(other.value)), self.error, other.error
+        propagated = _times(x, dy) + _times(y, dx) + _times(dx, dy)
+        return _result(self.value * other.value, propagated, 1)
+
+    def __truediv__(self, other: Any) -> Real:
+        if not isinstance(other, Real):
+            return NotImplemented
+        distance = abs(float(other.value)) - other.error * SLACK
+        if not distance > 0.0:  # the divisor may be 0
+            return Real(ZERO, math.inf)
+        if self.exact_zero:
+            return Real(ZERO)
+        value = self.value / other.value
+        propagated = (self.error + _times(abs(float(value)), other.error)) / distance
+        return _result(value, propagated, 2)
+
+    def sqrt(self, *, positive: bool = True) -> Real:
+        """Its root; positive: no evaluation makes it negative, as no sum of squares."""
+        if self.exact_zero:
+            return self
+        value, error = float(self.value), self.error
+        if value < 0.0 or not (positive or value > error * SLACK) or math.isinf(error):
+            return Real(ZERO, math.inf)
+        root = math.sqrt(value)
+        below = root - math.sqrt(max(value - error, 0.0))
+        above = math.sqrt(value + error) - root
+        by_slope = error / root if root else math.inf  # (sqrt(x + d) - sqrt(x)) <= d / sqrt(x), without cancellation
+        return _result(self.value.sqrt(), min(max(below, above) + 2.0**-50 * root, by_slope), 2)
+
+    # ------------------------------------------------------------------ what adds no rounding
+    def __abs__(self) -> Real:
+        return Real(abs(self.value), self.error)
+
+    def maximum(self, other: Real) -> Real:
+        return Real(max(self.value, other.value), max(self.error, other.error))
+
+    def sign(self) -> Real:
+        """-1, 0 or 1; where it is not sure which, any of them."""
+        if self.exact_zero:
+            return self
+        one = Decimal(1) if self.value >= ZERO else Decimal(-1)
+        return Real(one, 0.0 if abs(float(self.value)) > self.error * SLACK else 2.0)
+
+    def off_by(self, count: int) -> Real:
+        """With so many roundings more, for other ways to write the same quotient."""
+        return Real(self.value, (self.error + roundings(count) * self.size) * SLACK) if self.value else self
+
+
+def _times(x: float, y: float) -> float:
+    """x y, where nothing times infinity is nothing: a bound of a product with what is 0."""
+    return x * y if x and y else 0.0
+
+
+def _result(value: Decimal, propagated: float, count: int) -> Real:
+    """What an operation gives, each of whose ``count`` roundings is relative to a result that is off already."""
+    size = (abs(float(value)) + propagated) * (1.0 + count * U)
+    error = (propagated + roundings(count) * size + count * TINY) * SLACK
+    return Real(value, error if size < LARGEST else math.inf)
+
+
+def mean(beta: Real, gain: Real, old: Real, new: Real) -> Real:
+    """beta old + gain new, gain being 1 - beta, as that, as old + gain (new - old), or, where gain >= 1/2, as
+    new - beta (new - old)."""
+    if old.exact_zero and new.exact_zero:
+        return old
+    value = beta.value * old.value + gain.value * new.value
+    off = max(beta.error, gain.error)  # of either factor, where it is 1 minus the other
+    b, c = float(beta.value) + off, float(gain.value) + off
+    propagated = b * old.error + c * new.error
+    size = b * old.size + c * new.size
+    both = old.size + new.size
+    factors = [beta.error * old.size + gain.error * new.size, gain.error * both]
+    steps = [roundings(1) * size, roundings(2) * c * both]
+    if c >= 0.5:
+        factors.append(beta.error * both)
+        steps.append(roundings(2) * b * both)
+    within = propagated + max(factors) + max(steps)
+    error = (within + U * (size + within) + 3 * TINY) * SLACK
+    return Real(value, error if both < LARGEST else math.inf)
+
+
+def shrink(x: Real, threshold: Real) -> Real:
+    """x moved towards 0 by the threshold, 0 where that passes it: continuous, so that no comparison decides."""
+    rest = abs(x.value) - threshold.value
+    error = x.error + threshold.error
+    if float(rest) < -error * SLACK:
+        return Real(ZERO)
+    value = ZERO if rest <= ZERO else rest.copy_sign(x.value)
+    return _result(value, error, 1)

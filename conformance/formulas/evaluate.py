@@ -1,0 +1,147 @@
+"""Runs a formula over the inputs of a trajectory, in whichever numbers.
+
+May import: `numpy`, this folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from decimal import localcontext
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from islices.conformance.formulas.bounded import CONTEXT, Real
+from islices.conformance.formulas.formula import Formula
+from islices.conformance.formulas.inputs import Inputs, Rows, inputs
+from islices.conformance.formulas.numbers import BoundedNumbers, Numbers, PlainNumbers
+
+__all__ = ["Trajectory", "bounded_steps", "plain_steps", "steps"]
+
+Array = np.ndarray[Any, Any]
+#: (options, t, squares) -> the numbers of a step
+Making = Callable[..., Numbers]
+_sum = np.frompyfunc(lambda x, y: x + y, 2, 1)
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """Some steps of a formula: its options, and what it starts from and is given."""
+
+    formula: Formula
+    name: str
+    given: Mapping[str, Any]
+    inputs: str
+    #: the learning rate of step t is that of lr times rates[(t - 1) % len(rates)]
+    rates: tuple[float, ...] = field(default=(1.0,))
+
+    def options(self, t: int) -> dict[str, Any]:
+        """What a step is called with."""
+        h = {**self.formula.options, **self.given}
+        return {**h, "lr": h["lr"] * self.rates[(t - 1) % len(self.rates)]} if "lr" in h else h
+
+
+def steps(
+    formula: Formula, trajectory: Trajectory, made: Inputs, making: Making, lift: Callable[[Any], Any]
+) -> Iterator[tuple[Array, dict[str, Array]]]:
+    """Weights, or the clipped gradient, and state after each step."""
+    w = lift(made.weights)
+    h = formula.hyper(trajectory.options(1))
+    per_row = (len(w), 1)
+    state = {
+        name: lift(np.full(per_row if h.get("per_row") else w.shape, start, np.float32))
+        for name, start in formula.initial(h).items()
+    }
+    for t, g in enumerate(made.gradients, 1):
+        h = formula.hyper(trajectory.options(t))
+        found, state = step(formula, h, t, w, g, state, making, lift)
+        w = found if formula.gives == "weights" else w
+        yield found, state
+
+
+def step(
+    formula: Formula, h: Mapping[str, Any], t: int, w: Array, g: Array | Rows, state: dict[str, Array],
+    making: Making, lift: Callable[[Any], Any],
+) -> tuple[Array, dict[str, Array]]:  # fmt: skip
+    """One step; nothing that comes in is changed."""
+    if not isinstance(g, Rows):
+        return formula.rule(making(h, t), lift(g), w, state)
+    named, total, squares = _summed(formula, g, len(w), w.shape[1], lift)
+    if formula.gradients == "touched":
+        rows: Any = named
+    else:
+        rows = slice(None)
+        full = lift(np.zeros(w.shape, np.float32))
+        total, squares = (_placed(full, named, x) for x in (total, squares))
+    numbers = making(h, t, squares if formula.duplicates == "raw" else None)
+    if not len(named) and formula.gradients == "touched":
+        return w, state
+    moved, moved_state = formula.rule(numbers, total, w[rows], {name: x[rows] for name, x in state.items()})
+    return _written(w, rows, moved), {
+        name: _written(x, rows, moved_state.get(name, x[rows])) for name, x in state.items()
+    }
+
+
+def _written(x: Array, rows: Any, moved: Array) -> Array:
+    """A copy of x with its rows moved; a mistake may make rows of another width."""
+    found = x.copy() if x.shape[1] == moved.shape[1] else np.repeat(x, moved.shape[1], axis=1)
+    found[rows] = moved
+    return found
+
+
+def _placed(full: Array, rows: Array, x: Array) -> Array:
+    found = full.copy()
+    found[rows] = x
+    return found
+
+
+def _summed(formula: Formula, g: Rows, rows: int, width: int, lift: Callable[[Any], Any]) -> tuple[Array, Array, Array]:
+    """The rows that are named, the sum of each one's slices, and the sum of their squares."""
+    named, places = g.summed(rows)
+    values = lift(g.values)
+    total = lift(np.zeros((len(named), width), np.float32))
+    squares = total.copy()
+    for place, value in zip(places, values, strict=True):
+        last = formula.duplicates == "last"
+        total[place] = value if last else _sum(total[place], value)
+        squares[place] = _sum(squares[place], value * value)
+    return named, total, squares
+
+
+# ---------------------------------------------------------------------- the two kinds of numbers
+_lift = np.frompyfunc(lambda x: Real.of(float(x)), 1, 1)
+_rounded = np.frompyfunc(lambda x: x.rounded(), 1, 1)
+
+
+class _Stored:
+    """A rule whose results are stored: sums end there."""
+
+    def __init__(self, rule: Any) -> None:
+        self.rule = rule
+
+    def __call__(self, *arguments: Any) -> Any:
+        w, state = self.rule(*arguments)
+        return _rounded(w), {name: _rounded(x) for name, x in state.items()}
+
+
+def bounded_steps(
+    trajectory: Trajectory, grade: int, made: Inputs | None = None
+) -> list[tuple[Array, dict[str, Array]]]:
+    """Weights and state after each step as arrays of `Real`."""
+    formula = replace(trajectory.formula, rule=_Stored(trajectory.formula.rule))
+    making = partial(BoundedNumbers, grade=grade)
+    with localcontext(CONTEXT):
+        return list(steps(formula, trajectory, made or inputs(trajectory.inputs), making, _lift))
+
+
+def plain_steps(
+    trajectory: Trajectory, formula: Formula | None = None, made: Inputs | None = None
+) -> Iterator[tuple[Array, dict[str, Array]]]:
+    """Weights and state after each step in float64, by the formula of the trajectory or another, such as a mutant."""
+    lift = partial(np.asarray, dtype=np.float64)
+    with np.errstate(all="ignore"):
+        yield from steps(
+            formula or trajectory.formula, trajectory, made or inputs(trajectory.inputs), PlainNumbers, lift
+        )

@@ -1,0 +1,66 @@
+"""What a documented formula is made of: its record.
+
+May import: `islices.conformance.formulas.rules`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from islices.conformance.formulas.rules import Rule
+
+__all__ = ["Duplicates", "Formula", "Gradients"]
+
+#: dense: the gradient is an array; touched and all: row-sparse, and which rows move.
+Gradients = Literal["dense", "touched", "all"]
+#: raw: squares are taken of each stored slice by itself; last, a mistake: the last slice of a row stands for all.
+Duplicates = Literal["summed", "raw", "last"]
+
+
+@dataclass(frozen=True)
+class Formula:
+    """An optimizer as a framework documents it."""
+
+    #: framework and class, as in "torch.AdamW"
+    name: str
+    rule: Rule
+    #: the formula in the order of its source; w weights, g gradient, t the step from 1
+    equation: str
+    #: where it is documented, with the version
+    source: str
+    #: what of the rule the framework has chosen
+    form: Mapping[str, Any]
+    #: the numbers of its interface, by islices' names, with the framework's defaults (lr: this suite's)
+    options: Mapping[str, Any]
+    #: state -> what its arrays begin with: a number, or the option that says so
+    states: Mapping[str, float | str] = field(default_factory=dict)
+    gradients: Gradients = "dense"
+    duplicates: Duplicates = "summed"
+    #: what a step returns: the new weights, or, of a clip, the gradient
+    gives: Literal["weights", "gradient"] = "weights"
+
+    @property
+    def framework(self) -> str:
+        return self.name.partition(".")[0]
+
+    def hyper(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """All options of a trajectory, with the form."""
+        if unknown := given.keys() - self.options.keys():
+            raise ValueError(
+                f"{self.name}: got options {', '.join(sorted(unknown))}; accepted are {', '.join(self.options)}"
+            )
+        return {**self.form, **self.options, **given}
+
+    def initial(self, h: Mapping[str, Any]) -> dict[str, float]:
+        """What each array of the state begins with; what the options leave unused has none."""
+        unused = set()
+        if not h.get("momentum") and h.get("buffer") != "always":
+            unused.add("momentum")
+        if not h.get("centered"):
+            unused.add("mean")
+        if not h.get("amsgrad"):
+            unused.add("v_max")
+        found = {name: h[start] if isinstance(start, str) else start for name, start in self.states.items()}
+        return {name: float(start) for name, start in found.items() if name not in unused}

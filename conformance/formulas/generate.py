@@ -1,0 +1,95 @@
+"""Writes the vectors of formulas again, to the same bytes: ``python -m islices.conformance.formulas.generate``.
+
+May import: `numpy`, this folder, `islices.conformance`, `islices.conformance.formulas.records`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import islices.conformance
+from islices.conformance.formulas.evaluate import Trajectory, bounded_steps
+from islices.conformance.formulas.formula import Formula
+from islices.conformance.formulas.records import FORMULAS
+from islices.conformance.formulas.trajectories import CHECKPOINTS, trajectories
+from islices.conformance.formulas.vectors import GRADES, bound_hex, expected_hex, inputs_json
+
+__all__ = ["line_of", "main", "texts"]
+
+_value = np.frompyfunc(lambda x: float(x.value), 1, 1)
+#: with the rounding of the value to float64, whose bits the file holds
+_bound = np.frompyfunc(lambda x: x.error and x.error + 2.0**-52 * abs(float(x.value)), 1, 1)
+
+
+def line_of(trajectory: Trajectory) -> str:
+    """A trajectory as its line in the file."""
+    graded = [bounded_steps(trajectory, grade) for grade in GRADES]
+    expect: dict[str, Any] = {}
+    for t in CHECKPOINTS:
+        found = [{trajectory.formula.gives: w, **state} for w, state in (steps[t - 1] for steps in graded)]
+        expect[str(t)] = {
+            name: [
+                list(x.shape),
+                expected_hex(_value(x).astype(np.float64)),
+                *(bound_hex(_bound(one[name]).astype(np.float64)) for one in found),
+            ]
+            for name, x in found[0].items()
+        }
+    fields = {
+        "formula": trajectory.formula.name,
+        "name": trajectory.name,
+        "inputs": trajectory.inputs,
+        "options": {**trajectory.formula.options, **trajectory.given},
+        "rates": list(trajectory.rates),
+        "expect": expect,
+    }
+    return json.dumps(fields, separators=(",", ":"))
+
+
+def about(formula: Formula) -> dict[str, Any]:
+    """A formula for those who read the file alone."""
+    return {
+        "equation": formula.equation,
+        "source": formula.source,
+        "form": dict(formula.form),
+        "states": dict(formula.states),
+        "gradients": formula.gradients,
+        "duplicates": formula.duplicates,
+        "gives": formula.gives,
+    }
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """(name of a file, its text)"""
+    yield "inputs.json", json.dumps(inputs_json(), indent=1) + "\n"
+    for framework in dict.fromkeys(formula.framework for formula in FORMULAS.values()):
+        own = [formula for formula in FORMULAS.values() if formula.framework == framework]
+        lines = ",\n".join(line_of(trajectory) for formula in own for trajectory in trajectories(formula))
+        head = json.dumps({formula.name: about(formula) for formula in own}, indent=1)
+        yield (
+            f"{framework}.json",
+            f'{{"clause": "28",\n"formulas": {head},\n"trajectories": [\n{lines}\n]}}\n',
+        )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Writes every file."""
+    folder = Path(islices.conformance.__file__).resolve().parent / "vectors" / "formulas"
+    folder.mkdir(exist_ok=True)
+    total = 0
+    for name, text in texts():
+        (folder / name).write_text(text, "utf-8")
+        total += len(text)
+        print(f"{name}: {len(text):,} bytes")
+    print(f"{total:,} bytes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

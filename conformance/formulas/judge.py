@@ -1,0 +1,191 @@
+"""Judges anyone's step by a documented formula. SPEC clause 28.
+
+May import: `numpy`, `islices.slices`, this folder, `islices.conformance.formulas.records`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+
+from islices.conformance.formulas.causes import cause_of
+from islices.conformance.formulas.evaluate import Trajectory
+from islices.conformance.formulas.formula import Formula
+from islices.conformance.formulas.inputs import Rows, inputs
+from islices.conformance.formulas.judgement import Judgement
+from islices.conformance.formulas.records import FORMULAS
+from islices.conformance.formulas.scores import Got, Score, score_of
+from islices.conformance.formulas.trajectories import CHECKPOINTS, trajectories
+from islices.conformance.formulas.vectors import expected
+from islices.slices import IndexedSlices
+
+__all__ = ["Judgement", "Step", "formula_of", "judge", "run"]
+
+Array = np.ndarray[Any, Any]
+#: (weights, gradient, state, t, **options) -> None, weights, or (weights, state)
+Step = Callable[..., Any]
+
+
+def formula_of(name: str) -> Formula:
+    """The formula of a name; ValueError with the nearest names if there is none."""
+    if not isinstance(name, str):
+        raise TypeError(f"formula: got {type(name).__name__}; accepted is a name such as 'torch.AdamW'")
+    if name in FORMULAS:
+        return FORMULAS[name]
+    by_lower = {known.lower(): known for known in FORMULAS}
+    near = [by_lower[x] for x in get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)]
+    more = f"did you mean {', '.join(near)}?" if near else f"accepted are {', '.join(FORMULAS)}"
+    raise ValueError(f"formula: got {name!r}; {more}")
+
+
+def judge(step: Step, formula: str) -> Judgement:
+    """Judge a step function by the formula that a framework documents.
+
+    Parameters
+    ----------
+    step : callable
+        ``step(weights, grad, state, t, **options)``. weights: a float32 array of shape (rows, columns), yours to
+        change. grad: an array of that shape, or, for formulas of row-sparse gradients, an `islices.IndexedSlices` of
+        NumPy arrays, duplicates as they come. state: a dict, the same one in all steps of a trajectory, that begins
+        with the formula's arrays; put into it whatever you want to keep. t: the step, from 1. options: the numbers of
+        the formula, such as lr, those of this step; ones that the function does not take are left out, and
+        trajectories that need them count as unsupported, as do those in which it raises NotImplementedError. It
+        returns the new weights, or (weights, state), or None if it has changed them in place; a clip gives the
+        gradient in place of the weights.
+    formula : str
+        A name of `FORMULAS`, such as ``"torch.AdamW"``.
+
+    Returns
+    -------
+    Judgement
+        ``passed``, ``grade``, ``scores``, ``cause``; ``str()`` gives the report.
+
+    Raises
+    ------
+    ValueError
+        No formula of that name; weights or state of another shape than they were.
+
+    Notes
+    -----
+    A score is the error divided by the bound of clause 28: at most 1 for every faithful float32 evaluation, whatever
+    its order of sums and use of FMA. An exception of the step goes through, with a note that names the trajectory.
+
+    Examples
+    --------
+    >>> from islices.conformance import judge
+    >>> def step(w, g, state, t, *, lr, momentum, **options):
+    ...     state["momentum"] = momentum * state["momentum"] + g if momentum else None
+    ...     return w - lr * (g if not momentum else state["momentum"])
+    >>> print(judge(step, formula="optax.sgd").cause)
+    nesterov ignored
+    """
+    record = formula_of(formula)
+    if not callable(step):
+        raise TypeError(f"step: got {type(step).__name__}; accepted is a callable")
+    takes = _accepted(step)
+    scores: list[Score] = []
+    gots: list[tuple[Trajectory, Got]] = []
+    unsupported: dict[str, str] = {}
+    judged: set[str] = set()
+    for trajectory in trajectories(record):
+        missing = _missing(trajectory, takes)
+        try:
+            if missing:
+                raise NotImplementedError(f"the step takes no {', '.join(missing)}")
+            got = run(step, trajectory, takes)
+        except NotImplementedError as error:
+            unsupported[trajectory.name] = str(error) or "NotImplementedError"
+            continue
+        gots.append((trajectory, got))
+        right = expected(record, trajectory.name)
+        judged.update(name for arrays in got.values() for name in arrays)
+        scores.extend(score_of(trajectory.name, got, right))
+    found = Judgement(record, tuple(scores), unsupported, tuple(x for x in record.states if x not in judged))
+    return found if found.passed else replace(found, cause=cause_of(record, gots))
+
+
+# ---------------------------------------------------------------------- running it
+def run(step: Step, trajectory: Trajectory, takes: frozenset[str] | None = None) -> Got:
+    """What a step gives in a trajectory: at each checkpoint the weights and those states that are the formula's."""
+    made = inputs(trajectory.inputs)
+    w: Array = made.weights.copy()
+    h = trajectory.formula.hyper(trajectory.options(1))
+    per_row = (len(w), 1)
+    start = {
+        name: np.full(per_row if h.get("per_row") else w.shape, value, np.float32)
+        for name, value in trajectory.formula.initial(h).items()
+    }
+    state: Any = {name: x.copy() for name, x in start.items()}
+    found: Got = {}
+    returned = False
+    for t, g in enumerate(made.gradients, 1):
+        options = {k: v for k, v in trajectory.options(t).items() if takes is None or k in takes}
+        try:
+            own_g = _gradient(g, w.shape)
+            result = step(w, own_g, state, t, **options)
+        except Exception as error:
+            error.add_note(f"{trajectory.formula.name}, trajectory {trajectory.name!r}, step {t}")
+            raise
+        if isinstance(result, tuple):
+            result, state = _pair(result)
+            returned = True
+        gives = trajectory.formula.gives
+        x = (w if gives == "weights" else own_g) if result is None else _array(gives, result, w.shape)
+        w = x if gives == "weights" else made.weights.copy()
+        if t in CHECKPOINTS:
+            own = {name: _array(name, state[name], x.shape) for name, x in start.items() if _is_array(state, name)}
+            kept = {n: x.copy() for n, x in own.items() if returned or not np.array_equal(x, start[n])}
+            found[t] = {gives: x.copy(), **kept}
+    return found
+
+
+def _gradient(g: Any, shape: tuple[int, ...]) -> Any:
+    return IndexedSlices(g.values.copy(), g.indices.copy(), shape) if isinstance(g, Rows) else g.copy()
+
+
+def _pair(result: tuple[Any, ...]) -> tuple[Any, Any]:
+    if len(result) != 2 or not isinstance(result[1], Mapping):
+        raise ValueError(
+            f"step: got a tuple of {', '.join(type(x).__name__ for x in result)}; accepted are None, weights, "
+            "(weights, state) with a dict for the state"
+        )
+    return result
+
+
+def _is_array(state: Mapping[str, Any], name: str) -> bool:
+    return state.get(name) is not None
+
+
+def _array(name: str, x: Any, shape: tuple[int, ...]) -> Array:
+    found = np.asarray(x.detach() if hasattr(x, "detach") else x)
+    if shape[1] == 1 and found.shape == shape[:1]:
+        found = found.reshape(shape)  # a number a row may come as a vector
+    if found.shape != shape or found.dtype.kind != "f":
+        raise ValueError(f"{name}: got {found.dtype}{list(found.shape)}; accepted is float32{list(shape)}")
+    return found
+
+
+# ---------------------------------------------------------------------- options
+def _accepted(step: Step) -> frozenset[str] | None:
+    """The options that it takes by name; None: all."""
+    try:
+        parameters = list(inspect.signature(step).parameters.values())
+    except (TypeError, ValueError):  # a builtin says nothing
+        return None
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    named = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    return frozenset(named - {p.name for p in positional[:4]})
+
+
+def _missing(trajectory: Trajectory, takes: frozenset[str] | None) -> list[str]:
+    """The options that a trajectory sets and the step does not take."""
+    if takes is None:
+        return []
+    return [name for name, value in trajectory.given.items() if name not in takes and value]

@@ -1,0 +1,129 @@
+"""A judgement, its report, and what `--json` prints.
+
+May import: `islices.conformance.formulas.formula`, `islices.conformance.formulas.scores`.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from islices.conformance.formulas.formula import Formula
+from islices.conformance.formulas.scores import Score
+
+__all__ = ["CLAUSE", "Judgement", "json_of", "text"]
+
+CLAUSE = "28"
+
+MEANING = {1: "scalars formed in float64", 2: "scalars formed in float32"}
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What came of a step: the scores of all trajectories, and the likely mistake."""
+
+    formula: Formula
+    scores: tuple[Score, ...]
+    #: trajectory -> why it was not run
+    unsupported: Mapping[str, str]
+    #: arrays of the state that the step neither returned nor changed
+    unjudged: tuple[str, ...]
+    cause: str | None = None
+
+    @property
+    def grade(self) -> int | None:
+        """1: within the bound of scalars formed in float64; 2: in float32; None: outside of both."""
+        if not self.scores:
+            return None
+        return next((grade for grade in (1, 2) if all(s.by_grade[grade - 1] <= 1.0 for s in self.scores)), None)
+
+    @property
+    def passed(self) -> bool:
+        return self.grade is not None
+
+    @property
+    def worst(self) -> Score | None:
+        """The score that decides, of the weights if they are outside: of grade 1, or of 2 where that is not met."""
+        at = 0 if self.grade == 1 else 1
+        outside = [s for s in self.scores if s.array == self.formula.gives and s.by_grade[at] > 1.0]
+        return max(outside or self.scores, key=lambda s: s.by_grade[at], default=None)
+
+    def __str__(self) -> str:
+        return text(self)
+
+
+def number(x: float) -> str:
+    """A score, short: infinite where a value that leaves no room is missed."""
+    return "inf" if math.isinf(x) else f"{x:.3g}" if x < 1e4 else f"{x:.1e}"
+
+
+def wrapped(line: str) -> str:
+    return textwrap.fill(line, 100, initial_indent="  ", subsequent_indent="  ", break_long_words=False)
+
+
+def verdict(x: Judgement) -> str:
+    if not x.scores:
+        return "not judged: every trajectory is unsupported"
+    if x.grade is None:
+        return "outside the bound"
+    return f"within the bound, grade {x.grade} ({MEANING[x.grade]})"
+
+
+def text(x: Judgement) -> str:
+    """The table of scores, and what follows from it."""
+    about = [wrapped(part) for part in (x.formula.equation, x.formula.source)]
+    lines = [f"{x.formula.name}: {verdict(x)}", *about, ""]
+    trajectories = list(dict.fromkeys(s.trajectory for s in x.scores))
+    width = max([len("trajectory"), *map(len, trajectories), *map(len, x.unsupported)])
+    lines.append(f"  {'trajectory':{width}}  {'array':11}  {'grade 1':>8}  {'grade 2':>8}  step row column")
+    for s in x.scores:
+        at = "  ".join(f"{place:>3}" for place in s.at)
+        one, two = map(number, s.by_grade)
+        lines.append(f"  {s.trajectory:{width}}  {s.array:11}  {one:>8}  {two:>8}  {at}")
+    lines.extend(f"  {name:{width}}  unsupported: {why}" for name, why in x.unsupported.items())
+    lines.append("")
+    if x.unjudged:
+        lines.append(f"Not judged, since the step neither returned nor changed it: {', '.join(x.unjudged)}.")
+    if x.scores and not x.passed:
+        lines.extend(_failing(x))
+    lines.append(
+        f"A score is the error in bounds of SPEC clause {CLAUSE}; at most 1 for every faithful float32 evaluation."
+    )
+    return "\n".join(lines)
+
+
+def _failing(x: Judgement) -> list[str]:
+    worst = x.worst
+    assert worst is not None
+    step, row, column = worst.at
+    found = [
+        f"Furthest: {worst.array}[{row}, {column}] after step {step} of {worst.trajectory!r} is {worst.got:.9g}; "
+        f"expected is {worst.expected:.9g}."
+    ]
+    if x.cause:
+        return [*found, f"Likely mistake: {x.cause}."]
+    return [*found, "No known mistake gives these values."]
+
+
+def json_of(x: Judgement) -> dict[str, Any]:
+    """The same for programs; infinite scores are the string "inf"."""
+
+    def plain(score: float) -> float | str:
+        return score if math.isfinite(score) else "inf"
+
+    def row(s: Score) -> dict[str, Any]:
+        step, at, column = s.at
+        return {
+            "trajectory": s.trajectory, "array": s.array, "grade_1": plain(s.by_grade[0]),
+            "grade_2": plain(s.by_grade[1]), "step": step, "row": at, "column": column, "got": repr(s.got),
+            "expected": repr(s.expected),
+        }  # fmt: skip
+
+    return {
+        "formula": x.formula.name, "clause": CLAUSE, "passed": x.passed, "grade": x.grade, "cause": x.cause,
+        "scores": [row(s) for s in x.scores], "unsupported": dict(x.unsupported), "unjudged": list(x.unjudged),
+        "equation": x.formula.equation, "source": x.formula.source,
+    }  # fmt: skip

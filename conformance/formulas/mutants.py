@@ -1,0 +1,137 @@
+"""Known mistakes: formulas wrong on purpose, which the vectors must tell, and whose names a report gives as the cause.
+
+May import: `islices.conformance.formulas.rules`, `islices.conformance.formulas.evaluate`,
+`islices.conformance.formulas.formula`, `islices.conformance.formulas.numbers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from islices.conformance.formulas import rules
+from islices.conformance.formulas.evaluate import Trajectory
+from islices.conformance.formulas.formula import Formula
+from islices.conformance.formulas.numbers import Numbers
+
+__all__ = ["MUTANTS", "Mutant", "mutants"]
+
+Hyper = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A mistake: what it changes of a formula."""
+
+    #: as a report says it
+    title: str
+    #: options -> those that it changes; empty where it changes nothing
+    change: Callable[[Hyper], Hyper] = lambda h: {}
+    #: by how much its step count is off
+    shift: int = 0
+    #: of the formula: gradients, duplicates
+    fields: Mapping[str, Any] | None = None
+    only: tuple[Any, ...] = ()
+
+    def of(self, formula: Formula) -> Formula | None:
+        """The formula with the mistake, None where it cannot be made."""
+        if self.only and formula.rule not in self.only:
+            return None
+        if self.fields is not None:
+            if formula.gradients == "dense" or all(getattr(formula, k) == v for k, v in self.fields.items()):
+                return None
+            return replace(formula, **self.fields)
+
+        def rule(n: Numbers, g: Any, w: Any, s: Any) -> Any:
+            wrong = type(n)({**n.h, **self.change(n.h)}, n.t + self.shift, n.squares)
+            return formula.rule(wrong, g, w, s)
+
+        return replace(formula, rule=rule)
+
+    def shows_in(self, trajectory: Trajectory) -> bool:
+        """Whether it changes anything in a trajectory."""
+        formula = trajectory.formula
+        if self.of(formula) is None:
+            return False
+        h = formula.hyper(trajectory.options(1))
+        return bool(self.fields or self.shift or {k: v for k, v in self.change(h).items() if h.get(k) != v})
+
+
+def where(condition: Callable[[Hyper], Any], **change: Any) -> Callable[[Hyper], Hyper]:
+    return lambda h: change if condition(h) else {}
+
+
+def decays(h: Hyper) -> Any:
+    return h.get("weight_decay")
+
+
+def swapped(one: str, other: str) -> Callable[[Hyper], Hyper]:
+    return lambda h: {one: h[other], other: h[one]}
+
+
+def complement(name: str) -> Callable[[Hyper], Hyper]:
+    return lambda h: {name: 1.0 - h[name]}
+
+
+ADAMS = (rules.adam,)
+COUNTED = (rules.adam, rules.adamax)
+BETAS = (rules.adam, rules.lion, rules.nadam, rules.radam)
+MUTANTS = (
+    Mutant("decay joined to the gradient (L2), not decoupled", where(lambda h: decays(h) and h["decay"] == "decoupled", decay="coupled")),
+    Mutant("decay decoupled, not joined to the gradient", where(lambda h: decays(h) and h["decay"] != "decoupled", decay="decoupled")),
+    Mutant("decay applied after the update", where(decays, decay="after")),
+    Mutant("decay not multiplied by the learning rate", where(lambda h: decays(h) and h["decay"] == "decoupled", decay="without lr")),
+    Mutant("decay missing", where(decays, weight_decay=0.0)),
+    Mutant("bias correction missing", where(lambda h: h["correction"] != "none", correction="none"), only=COUNTED),
+    Mutant("bias correction of the first moment alone", where(lambda h: h["correction"] == "both", correction="first"), only=ADAMS),
+    Mutant("bias correction of the second moment alone", where(lambda h: h["correction"] == "both", correction="second"), only=ADAMS),
+    Mutant("bias correction applied twice", where(lambda h: h["correction"] == "both", correction="doubled"), only=ADAMS),
+    Mutant("bias correction of a step too late (t counted from 2)", shift=1, only=(*COUNTED, rules.nadam, rules.radam)),
+    Mutant("epsilon added to the root that is not corrected", where(lambda h: h["epsilon"] == "corrected", epsilon="hat"), only=ADAMS),
+    Mutant("epsilon added to the corrected root", where(lambda h: h["epsilon"] == "hat", epsilon="corrected"), only=ADAMS),
+    Mutant("epsilon inside the root", where(lambda h: h["epsilon"] in ("corrected", "hat", "outside"), epsilon="inside"), only=(rules.adam, rules.adagrad, rules.rmsprop)),
+    Mutant("epsilon outside the root", where(lambda h: h["epsilon"] == "inside", epsilon="outside"), only=(rules.adagrad, rules.rmsprop)),
+    Mutant("epsilon outside the root", where(lambda h: h["epsilon"] == "inside", epsilon="corrected"), only=ADAMS),
+    Mutant("epsilon added to the divisor, not to the gradient", where(lambda h: h["epsilon"] == "gradient", epsilon="outside"), only=(rules.adamax,)),
+    Mutant("epsilon added to the gradient, not to the divisor", where(lambda h: h["epsilon"] == "outside", epsilon="gradient"), only=(rules.adamax,)),
+    Mutant("betas swapped", swapped("beta1", "beta2"), only=(*BETAS, rules.adamax)),
+    Mutant("beta1 taken for 1 - beta1", complement("beta1"), only=(*BETAS, rules.adamax)),
+    Mutant("rho taken for 1 - rho", complement("rho"), only=(rules.rmsprop, rules.adadelta)),
+    Mutant("amsgrad ignored", where(lambda h: h.get("amsgrad"), amsgrad=False), only=ADAMS),
+    Mutant("amsgrad's maximum taken after bias correction", where(lambda h: h.get("amsgrad") and h["maximum"] == "raw", maximum="corrected"), only=ADAMS),
+    Mutant("amsgrad's maximum taken before bias correction", where(lambda h: h.get("amsgrad") and h["maximum"] == "corrected", maximum="raw"), only=ADAMS),
+    Mutant("learning rate inside the momentum buffer", where(lambda h: h.get("momentum") and h["buffer"] == "gradients", buffer="steps"), only=(rules.sgd, rules.rmsprop)),
+    Mutant("learning rate outside the momentum buffer", where(lambda h: h.get("momentum") and h["buffer"] in ("steps", "signed"), buffer="gradients"), only=(rules.sgd, rules.rmsprop)),
+    Mutant("nesterov ignored", where(lambda h: h.get("nesterov"), nesterov=False), only=(rules.sgd,)),
+    Mutant("first gradient dampened", where(lambda h: h.get("dampening") and h["first"] == "gradient", first="dampened"), only=(rules.sgd,)),
+    Mutant("dampening ignored", where(lambda h: h.get("dampening"), dampening=0.0), only=(rules.sgd,)),
+    Mutant("not centered", where(lambda h: h.get("centered"), centered=False), only=(rules.rmsprop,)),
+    Mutant("lr_decay counted from 1", where(lambda h: h.get("lr_decay")), shift=1, only=(rules.adagrad,)),
+    Mutant("lr_decay ignored", where(lambda h: h.get("lr_decay"), lr_decay=0.0), only=(rules.adagrad,)),
+    Mutant("an accumulator an element, not a row", where(lambda h: h["per_row"], per_row=False), only=(rules.adagrad,)),
+    Mutant("mean of squares taken for their sum", where(lambda h: h["per_row"] == "mean", per_row="sum"), only=(rules.adagrad,)),
+    Mutant("l2 not doubled", where(lambda h: h["twice"] and (h.get("l2") or h.get("l2_shrinkage")), twice=False), only=(rules.ftrl,)),
+    Mutant("l2 doubled", where(lambda h: not h["twice"] and h.get("l2"), twice=True), only=(rules.ftrl,)),
+    Mutant("l1 ignored", where(lambda h: h.get("l1"), l1=0.0), only=(rules.ftrl,)),
+    Mutant("beta ignored", where(lambda h: h.get("beta"), beta=0.0), only=(rules.ftrl,)),
+    Mutant("norm of each row, not of all", where(lambda h: h["norm"] == "all", norm="row"), only=(rules.clip,)),
+    Mutant("norm without its root", where(lambda h: h["norm"] == "all", norm="squared"), only=(rules.clip,)),
+    Mutant("scaled up where the norm is less", where(lambda h: h["norm"] == "all", norm="unclamped"), only=(rules.clip,)),
+    Mutant("norm of the table, not of each row", where(lambda h: h["norm"] == "row", norm="table"), only=(rules.renorm,)),
+    Mutant("epsilon missing", where(lambda h: h["epsilon"], epsilon=0.0), only=(rules.clip, rules.renorm)),
+    Mutant("epsilon 1e-6 added", where(lambda h: not h["epsilon"], epsilon=1e-6), only=(rules.clip,)),
+    Mutant("all rows moved, not those named alone", fields={"gradients": "all"}),
+    Mutant("rows that are named moved alone (lazy)", fields={"gradients": "touched"}),
+    Mutant("squares taken of each duplicate", fields={"duplicates": "raw"}),
+    Mutant("duplicates summed before they are squared", fields={"duplicates": "summed"}),
+    Mutant("of duplicates the last one taken", fields={"duplicates": "last"}),
+)  # fmt: skip
+
+
+def mutants(formula: Formula) -> Iterator[tuple[Mutant, Formula]]:
+    """The mistakes that can be made in a formula."""
+    for mutant in MUTANTS:
+        wrong = mutant.of(formula)
+        if wrong is not None:
+            yield mutant, wrong

@@ -1,0 +1,195 @@
+"""What rules are written in: numbers of a step and operations on arrays, exact with a bound or float64.
+
+A rule takes `Numbers` and arrays and uses nothing but them and + - * /, so that the same code gives the vectors
+(`BoundedNumbers`: arrays of `Real`) and a float64 trajectory (`PlainNumbers`).
+
+May import: `numpy`, this folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+from islices.conformance.formulas.bounded import Real, U, mean, roundings, shrink
+
+__all__ = ["BoundedNumbers", "Numbers", "PlainNumbers"]
+
+#: What forming a scalar in float64 may add, relative to the largest number in it.
+DOUBLE = 2.0**-50
+
+
+class Numbers:
+    """The options of a trajectory at step t, from 1, as numbers that arrays are multiplied by.
+
+    ``h`` has the options themselves. Scalars in which digits cancel have methods of their own, since the grades of
+    clause 28 differ there: gain (1 - beta), power (beta^t), correction (1 - beta^t).
+    """
+
+    def __init__(self, h: Mapping[str, Any], t: int, squares: Any = None) -> None:
+        self.h = h
+        self.t = t
+        #: the squares of duplicates, each by itself, where the formula takes them so
+        self.squares = squares
+
+    def __getitem__(self, name: str) -> Any:
+        return self.number(self.h[name])
+
+    def number(self, value: float, operations: int = 0) -> Any:
+        """A scalar, formed by so many operations, in none of which digits cancel."""
+        raise NotImplementedError
+
+    def gain(self, name: str) -> Any:
+        """1 - beta."""
+        raise NotImplementedError
+
+    def power(self, name: str, t: int) -> Any:
+        """beta^t."""
+        raise NotImplementedError
+
+    def correction(self, name: str, t: int | None = None) -> Any:
+        """1 - beta^t, of this step if none is given."""
+        raise NotImplementedError
+
+    def mean(self, name: str, old: Any, new: Any) -> Any:
+        """beta old + (1 - beta) new."""
+        raise NotImplementedError
+
+    def sqrt(self, x: Any, *, positive: bool = True) -> Any:
+        raise NotImplementedError
+
+    def maximum(self, x: Any, y: Any) -> Any:
+        raise NotImplementedError
+
+    def sign(self, x: Any) -> Any:
+        raise NotImplementedError
+
+    def shrink(self, x: Any, threshold: Any) -> Any:
+        """x moved towards 0 by the threshold, no further than 0."""
+        raise NotImplementedError
+
+    def off_by(self, x: Any, count: int) -> Any:
+        """x, for which that many roundings more are admitted."""
+        raise NotImplementedError
+
+    def square(self, g: Any) -> Any:
+        return g * g if self.squares is None else self.squares
+
+    def minimum(self, x: Any, y: Any) -> Any:
+        return -self.maximum(-x, -y)
+
+    def total(self, x: Any) -> Any:
+        """The sum of all elements."""
+        flat = x.reshape(-1)
+        found = flat[0]
+        for element in flat[1:]:
+            found = found + element
+        return found
+
+    def row_sum(self, x: Any) -> Any:
+        """The sum over each row, as a column."""
+        total = x[:, :1]
+        for column in range(1, x.shape[-1]):
+            total = total + x[:, column : column + 1]
+        return total
+
+    def row_mean(self, x: Any) -> Any:
+        """The mean over each row, as a column."""
+        return self.row_sum(x) / self.number(float(x.shape[-1]))
+
+
+class PlainNumbers(Numbers):
+    """float64, as NumPy computes it."""
+
+    def number(self, value: float, operations: int = 0) -> Any:
+        return float(value)
+
+    def gain(self, name: str) -> Any:
+        return 1.0 - self.h[name]
+
+    def power(self, name: str, t: int) -> Any:
+        return self.h[name] ** t
+
+    def correction(self, name: str, t: int | None = None) -> Any:
+        return 1.0 - self.h[name] ** (self.t if t is None else t)
+
+    def mean(self, name: str, old: Any, new: Any) -> Any:
+        return self.h[name] * old + (1.0 - self.h[name]) * new
+
+    def sqrt(self, x: Any, *, positive: bool = True) -> Any:
+        return np.sqrt(x)
+
+    def maximum(self, x: Any, y: Any) -> Any:
+        return np.maximum(x, y)
+
+    def sign(self, x: Any) -> Any:
+        return np.sign(x)
+
+    def shrink(self, x: Any, threshold: Any) -> Any:
+        return np.copysign(np.maximum(np.abs(x) - threshold, 0.0), x)
+
+    def off_by(self, x: Any, count: int) -> Any:
+        return x
+
+
+_sqrt = np.frompyfunc(lambda x, positive: x.sqrt(positive=positive), 2, 1)
+_maximum = np.frompyfunc(lambda x, y: x.maximum(y), 2, 1)
+_sign = np.frompyfunc(lambda x: x.sign(), 1, 1)
+_shrink = np.frompyfunc(shrink, 2, 1)
+_mean = np.frompyfunc(mean, 4, 1)
+_off_by = np.frompyfunc(lambda x, count: x.off_by(count), 2, 1)
+
+
+class BoundedNumbers(Numbers):
+    """`Real` numbers; grade 1 forms scalars in float64 and rounds them to float32, grade 2 forms them in float32."""
+
+    def __init__(self, h: Mapping[str, Any], t: int, squares: Any = None, *, grade: int = 1) -> None:
+        super().__init__(h, t, squares)
+        self.grade = grade
+
+    def number(self, value: float, operations: int = 0) -> Any:
+        if not operations and float(np.float32(value)) == value:
+            return Real(Decimal(float(value)))
+        count = 1 + (2 * operations if self.grade == 2 else 0)  # each operation, and the number that it takes in
+        return Real(Decimal(float(value)), (roundings(count) + DOUBLE) * abs(value))
+
+    def formed(self, exact: Decimal, single: float) -> Real:
+        """A scalar in which digits cancel; single: what float32 may be off by ahead of the last rounding."""
+        off = DOUBLE * (1 + self.t) if self.grade == 1 else single
+        size = abs(float(exact)) + off
+        return Real(exact, (off + U * size) * (1.0 + U))
+
+    def gain(self, name: str) -> Any:
+        return self.formed(1 - Decimal(self.h[name]), U * self.h[name])
+
+    def power(self, name: str, t: int) -> Any:
+        exact = Decimal(self.h[name]) ** t
+        relative = (2 * t + 4) * U
+        single = relative * (1.0 + relative) * float(exact)
+        return self.formed(exact, single) if t else self.number(1.0)
+
+    def correction(self, name: str, t: int | None = None) -> Any:
+        power = Decimal(self.h[name]) ** (self.t if t is None else t)
+        relative = (2 * (self.t if t is None else t) + 4) * U
+        return self.formed(1 - power, relative * (1.0 + relative) * float(power))
+
+    def mean(self, name: str, old: Any, new: Any) -> Any:
+        return _mean(self[name], self.gain(name), old, new)
+
+    def sqrt(self, x: Any, *, positive: bool = True) -> Any:
+        return _sqrt(x, positive)
+
+    def maximum(self, x: Any, y: Any) -> Any:
+        return _maximum(x, y)
+
+    def sign(self, x: Any) -> Any:
+        return _sign(x)
+
+    def shrink(self, x: Any, threshold: Any) -> Any:
+        return _shrink(x, threshold)
+
+    def off_by(self, x: Any, count: int) -> Any:
+        return _off_by(x, count)

@@ -1,0 +1,26 @@
+"""The table of formulas: a module a framework.
+
+The list is ranked by use: what each framework's own documentation shows first, then what recommender and language
+models train with. It ends where a rule would have to be written for one framework alone: LAMB, LARS, Adafactor, Muon,
+Rprop, LBFGS, ASGD and the schedule-free ones are not covered. Neither are 8-bit states, 16-bit states and 16-bit
+weights, whose contract is another.
+
+May import: this folder, `islices.conformance.formulas.formula`.
+"""
+
+from __future__ import annotations
+
+from islices.conformance.formulas.formula import Formula
+from islices.conformance.formulas.records.clips import CLIPS
+from islices.conformance.formulas.records.keras import KERAS
+from islices.conformance.formulas.records.mxnet import MXNET
+from islices.conformance.formulas.records.optax import OPTAX
+from islices.conformance.formulas.records.others import BITSANDBYTES, DEEPSPEED, FBGEMM, SPARSECORE
+from islices.conformance.formulas.records.tensorflow import TENSORFLOW
+from islices.conformance.formulas.records.torch import TORCH
+
+__all__ = ["FORMULAS"]
+
+TABLES = (TORCH, KERAS, TENSORFLOW, MXNET, OPTAX, FBGEMM, BITSANDBYTES, DEEPSPEED, SPARSECORE, CLIPS)
+#: name -> formula
+FORMULAS: dict[str, Formula] = {formula.name: formula for table in TABLES for formula in table}

@@ -1,0 +1,240 @@
+"""The rules: what becomes of weights and state in a step, once for all frameworks.
+
+A rule takes `Numbers`, the gradient, the weights and the state, and gives the weights and the state after the step.
+Where frameworks differ in what they compute, an option of the formula says so (`epsilon`, `correction`, `decay` ...);
+where they differ in the order of operations alone, there is one rule, whose bound holds for each order (clause 28).
+A decoupled decay stands in the sum of the new weight: (1 - lr wd) w - s and w - lr (wd w + s / lr) are one formula.
+
+May import: this folder.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from islices.conformance.formulas.numbers import Numbers
+
+__all__ = ["Rule"]
+
+State = Mapping[str, Any]
+#: (numbers, gradient, weights, state) -> (weights, state)
+Rule = Callable[[Numbers, Any, Any, State], tuple[Any, dict[str, Any]]]
+
+
+# ---------------------------------------------------------------------- decay
+def coupled(n: Numbers, g: Any, w: Any) -> Any:
+    """The gradient, with decay joined to it."""
+    if n.h["decay"] == "coupled" and n.h.get("weight_decay"):
+        return g + n["weight_decay"] * w
+    return g
+
+
+def moved(n: Numbers, w: Any, step: Any) -> Any:
+    """w - step, with decoupled decay."""
+    if not n.h.get("weight_decay") or n.h["decay"] == "coupled":
+        return w - step
+    decay = n["lr"] * n["weight_decay"] * w
+    if n.h["decay"] in ("decoupled", "in buffer"):
+        return w - decay - step
+    if n.h["decay"] == "without lr":  # a mutant
+        return w - n["weight_decay"] * w - step
+    if n.h["decay"] == "after":  # a mutant: of the weights that have moved
+        return w - step - n["lr"] * n["weight_decay"] * (w - step)
+    raise ValueError(f"decay: got {n.h['decay']!r}; accepted are coupled, decoupled")
+
+
+# ---------------------------------------------------------------------- gradient descent
+def sgd(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+    """buffer "gradients": b = mu b + (1 - dampening) g, w - lr b; "steps": b = mu b - lr g, w + b."""
+    g = coupled(n, g, w)
+    if not n.h.get("momentum"):
+        return moved(n, w, n["lr"] * g), {}
+    mu, lr, b = n["momentum"], n["lr"], s["momentum"]
+    if n.h["buffer"] == "steps":
+        b = mu * b - lr * g
+        if n.h["decay"] == "in buffer" and n.h.get("weight_decay"):
+            b = b - lr * n["weight_decay"] * w
+        step = mu * b - lr * g if n.h.get("nesterov") else b
+        return (w + step if n.h["decay"] == "in buffer" else moved(n, w, -step)), {"momentum": b}
+    first = n.t == 1 and n.h["first"] == "gradient"
+    fresh = g if first or not n.h.get("dampening") else n.gain("dampening") * g
+    b = fresh if first else mu * b + fresh
+    return moved(n, w, lr * (g + mu * b if n.h.get("nesterov") else b)), {"momentum": b}
+
+
+# ---------------------------------------------------------------------- Adagrad
+def rooted(n: Numbers, x: Any, epsilon: str, *, positive: bool = True) -> Any:
+    """sqrt(x) + eps, or sqrt(x + eps)."""
+    if epsilon == "none" or not n.h["eps"]:
+        return n.sqrt(x, positive=positive)
+    return n.sqrt(x + n["eps"], positive=positive) if epsilon == "inside" else n.sqrt(x, positive=positive) + n["eps"]
+
+
+def adagrad(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+    """per_row: an accumulator a row, of the "mean" or the "sum" of its squares. A coupled decay is a term of its own,
+    as in (1 - f wd) w - f g, whose bound holds for f (g + wd w) too."""
+    squares = n.square(coupled(n, g, w))
+    if n.h["per_row"]:
+        squares = n.row_mean(squares) if n.h["per_row"] == "mean" else n.row_sum(squares)
+    a = s["accumulator"] + squares
+    lr = n["lr"]
+    if n.h.get("lr_decay"):
+        lr = n.number(n.h["lr"] / (1.0 + (n.t - 1) * n.h["lr_decay"]), 3)
+    factor = n.off_by(lr / rooted(n, a, n.h["epsilon"]), 2)
+    step = factor * g
+    if n.h["decay"] == "coupled" and n.h.get("weight_decay"):
+        step = step + factor * (n["weight_decay"] * w)
+    return moved(n, w, step), {"accumulator": a}
+
+
+def adadelta(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+    """Zeiler 2012: both roots with eps inside."""
+    g = coupled(n, g, w)
+    a = n.mean("rho", s["square"], n.square(g))
+    delta = n.off_by(g * rooted(n, s["delta"], "inside") / rooted(n, a, "inside"), 1)
+    return moved(n, w, n["lr"] * delta), {"square": a, "delta": n.mean("rho", s["delta"], delta * delta)}
+
+
+# ---------------------------------------------------------------------- RMSprop
+def rmsprop(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+    """buffer "gradients": b = mu b + u, w - lr b; "steps": b = mu b + lr u, w - b; "signed": b = mu b - lr u, w + b."""
+    g = coupled(n, g, w)
+    state = {"square": n.mean("rho", s["square"], n.square(g))}
+    under = state["square"]
+    if n.h.get("centered"):
+        state["mean"] = n.mean("rho", s["mean"], g)
+        under = under - state["mean"] * state["mean"]
+    u = n.off_by(g / rooted(n, under, n.h["epsilon"], positive=not n.h.get("centered")), 2)
+    lr, kept = n["lr"], n.h["buffer"]
+    if kept == "always" or n.h.get("momentum"):
+        mu = n["momentum"]
+        if kept == "gradients":
+            state["momentum"] = mu * s["momentum"] + u
+            return moved(n, w, lr * state["momentum"]), state
+        if kept == "signed":
+            state["momentum"] = mu * s["momentum"] - lr * u
+            return moved(n, w, -state["momentum"]), state
+        state["momentum"] = mu * s["momentum"] + lr * u
+        return moved(n, w, state["momentum"]), state
+    return moved(n, w, lr * u), state
+
+
+# ---------------------------------------------------------------------- Adam
+def moments(n: Numbers, g: Any, s: State) -> tuple[Any, Any]:
+    squares = n.row_mean(n.square(g)) if n.h.get("per_row") else n.square(g)
+    return n.mean("beta1", s["m"], g), n.mean("beta2", s["v"], squares)
+
+
+def adam(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+    """epsilon "corrected": m / c1 / (sqrt(v / c2) + eps); "hat": (sqrt(c2) / c1) m / (sqrt(v) + eps); "inside":
+    m / c1 / sqrt(v / c2 + eps). The first is evaluated as (sqrt(c2) / c1) m / (sqrt(v) + eps sqrt(c2))."""
+    g = coupled(n, g, w)
+    m, v = moments(n, g, s)
+    state = {"m": m, "v": v}
+    kind = n.h["correction"]
+    c1 = n.correction("beta1") if kind in ("both", "first") else n.number(1.0)
+    c2 = n.correction("beta2") if kind in ("both", "second") else n.number(1.0)
+    if kind == "doubled":  # a mutant
+        c1, c2 = (n.correction(beta) * n.correction(beta) for beta in ("beta1", "beta2"))
+    if n.h.get("amsgrad"):
+        v = n.off_by(v / c2, 1) if n.h["maximum"] == "corrected" else v
+        v = state["v_max"] = n.maximum(s["v_max"], v)
+        c2 = n.number(1.0) if n.h["maximum"] == "corrected" else c2
+    if n.h["epsilon"] == "inside":
+        under, root = n.sqrt(v / c2 + n["eps"]), n.number(1.0)
+    else:
+        root = n.sqrt(c2) if kind != "none" else c2
+        eps = n["eps"] if n.h["epsilon"] == "hat" else n["eps"] * root
+        under = n.sqrt(v) + eps
+    return moved(n, w, n.off_by(n["lr"] * root / c1 * m / under, 3)), state
+
+
+def adamax(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+    """epsilon "gradient": u = max(beta2 u, |g| + eps); "outside": u + eps divides."""
+    g = coupled(n, g, w)
+    m = n.mean("beta1", s["m"], g)
+    size = abs(g) + n["eps"] if n.h["epsilon"] == "gradient" else abs(g)
+    u = n.maximum(n["beta2"] * s["u"], size)
+    under = u + n["eps"] if n.h["epsilon"] == "outside" else u
+    c1 = n.correction("beta1") if n.h["correction"] != "none" else n.number(1.0)
+    return moved(n, w, n.off_by(n["lr"] / c1 * m / under, 2)), {"m": m, "u": u}
+
+
+def nadam(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+    """Dozat 2016: mu_t = beta1 (1 - 0.96^(t momentum_decay) / 2), whose product implementations keep in float32."""
+    g = coupled(n, g, w)
+    m, v = moments(n, g, s)
+    beta, fade = n.h["beta1"], 0.96 ** n.h["momentum_decay"]
+    mu = [beta * (1.0 - 0.5 * fade**k) for k in range(1, n.t + 2)]
+    product = math.prod(mu[: n.t])
+    head = n.off_by(n.number((1.0 - mu[-2]) / (1.0 - product), 6), 2 * n.t)
+    rate = n.off_by(n.number(mu[-1] / (1.0 - product * mu[-1]), 6), 2 * n.t)
+    under = n.sqrt(v / n.correction("beta2")) + n["eps"]
+    factor = n.off_by(n["lr"] / under, 2)
+    return moved(n, w, factor * head * g + factor * rate * m), {"m": m, "v": v}
+
+
+def radam(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+    """Liu et al. 2020: the quotient once its variance is tractable (rho_t > 5), m alone before."""
+    g = coupled(n, g, w)
+    m, v = moments(n, g, s)
+    last = 2.0 / (1.0 - n.h["beta2"]) - 1.0
+    power = n.h["beta2"] ** n.t
+    rho = last - 2.0 * n.t * power / (1.0 - power)
+    step = n["lr"] / n.correction("beta1") * m
+    if rho > 5.0:
+        rect = math.sqrt((rho - 4.0) * (rho - 2.0) * last / ((last - 4.0) * (last - 2.0) * rho))
+        step = step * n.off_by(n.number(rect), 1) * n.sqrt(n.correction("beta2")) / (n.sqrt(v) + n["eps"])
+    return moved(n, w, n.off_by(step, 1)), {"m": m, "v": v}
+
+
+def lion(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+    direction = n.sign(n.mean("beta1", s["m"], g))
+    return moved(n, w, n["lr"] * direction), {"m": n.mean("beta2", s["m"], g)}
+
+
+def laprop(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+    """Ziyin et al. 2020, as SparseCore has it: eps joins the squares, sqrt(1 - beta1^2) weighs the quotient."""
+    v = n.mean("beta2", s["v"], n.square(g) + n["eps"])
+    m = n["beta1"] * s["m"] + n.sqrt(n.correction("beta1", 2)) * n.off_by(g / n.sqrt(v), 1)
+    return w - n["lr"] * m, {"m": m, "v": v}
+
+
+# ---------------------------------------------------------------------- norms
+def clip(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+    """The gradient, scaled to the norm max_norm where it has more: by max_norm / (norm + eps), at most 1. With eps 0
+    that is max_norm / max(norm, max_norm)."""
+    squares = g * g
+    norm = n.sqrt(n.total(squares))
+    if n.h["norm"] == "row":  # a mistake
+        norm = n.sqrt(n.row_sum(squares))
+    elif n.h["norm"] == "squared":  # a mistake
+        norm = n.total(squares)
+    limit = n["max_norm"]
+    if n.h["epsilon"]:
+        factor = limit / (norm + n.number(n.h["epsilon"]))
+        factor = factor if n.h["norm"] == "unclamped" else n.minimum(factor, n.number(1.0))
+    else:
+        factor = limit / (norm if n.h["norm"] == "unclamped" else n.maximum(norm, limit))
+    return n.off_by(factor, 6) * g, {}
+
+
+def renorm(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+    """Each row of more than max_norm scaled by max_norm / (norm + eps)."""
+    norm = n.sqrt(n.total(w * w)) if n.h["norm"] == "table" else n.sqrt(n.row_sum(w * w))
+    factor = n.minimum(n["max_norm"] / (norm + n.number(n.h["epsilon"])), n.number(1.0))
+    return n.off_by(factor, 4) * w, {}
+
+
+# ---------------------------------------------------------------------- FTRL
+def ftrl(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+    """McMahan et al. 2013, algorithm 1, of lr_power -1/2; "twice": l2 and l2_shrinkage count twice (TensorFlow)."""
+    lr, twice = n["lr"], n.number(2.0 if n.h["twice"] else 1.0)
+    total = s["n"] + n.square(g)
+    z = s["z"] + g - (n.sqrt(total) - n.sqrt(s["n"])) / lr * w
+    if n.h.get("l2_shrinkage"):
+        z = z + twice * n["l2_shrinkage"] * w
+    divisor = (n["beta"] + n.sqrt(total)) / lr + twice * n["l2"]
+    return n.off_by(-n.shrink(z, n["l1"]) / divisor, 1), {"z": z, "n": total}

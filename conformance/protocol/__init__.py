@@ -1,0 +1,39 @@
+"""A line protocol between the suite and a program in any language: JSON lines over standard input and output.
+
+    wire.py     values as JSON whose numbers are bits, and back
+    client.py   the program's process: handshake, calls, time limit, restarts, stray output
+
+Nothing here knows what is called or what should come of it. docs/protocol.md is for those who write an adapter.
+
+May import: this folder, `islices.conformance.data`, `numpy`.
+"""
+
+from __future__ import annotations
+
+from islices.conformance.protocol.client import (
+    PROTOCOL,
+    AdapterError,
+    Answer,
+    CallError,
+    Client,
+    Hello,
+    Ok,
+    Refused,
+    StartError,
+    Unsupported,
+)
+from islices.conformance.protocol.wire import WireError
+
+__all__ = [
+    "PROTOCOL",
+    "AdapterError",
+    "Answer",
+    "CallError",
+    "Client",
+    "Hello",
+    "Ok",
+    "Refused",
+    "StartError",
+    "Unsupported",
+    "WireError",
+]

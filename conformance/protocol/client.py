@@ -1,0 +1,335 @@
+"""An adapter's process, spoken to in JSON lines: handshake, calls with a time limit, restarts, stray output.
+
+    suite    {"hello": "islices", "protocol": 1, "spec": "1.8"}
+    adapter  {"hello": "my kernels", "version": "0.3", "protocol": 1}
+    suite    {"call": 1, "op": "coalesce", "args": [...], "kwargs": {...}}
+    adapter  {"call": 1, "ok": ...}   or   {"call": 1, "unsupported": "why"}   or
+             {"call": 1, "error": "IndexError", "message": "..."}
+
+End of input ends the adapter. What it prints that is no such line is *stray*: kept, counted and otherwise skipped, for
+a library's greeting is no reason to fail. A process that ends, or is late, is started anew at the next call.
+
+May import: this folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import IO, Any, NamedTuple
+
+from islices.conformance.protocol.wire import WireError, from_wire, to_wire
+
+__all__ = ["PROTOCOL", "AdapterError", "Answer", "CallError", "Client", "Hello", "Ok", "Refused", "StartError",
+           "Unsupported"]  # fmt: skip
+
+#: The version of the protocol that this module speaks.
+PROTOCOL = 1
+#: Bytes of a line above which an adapter is taken to be out of its mind.
+LONGEST = 256 * 2**20
+#: Lines that wait to be looked at; the adapter waits where there are more.
+WAITING = 256
+#: Stray lines that are kept as they came; all are counted.
+KEPT = 3
+#: The end of what an adapter wrote to its error output, in bytes.
+LAST_WORDS = 4096
+#: Seconds that it has to end by itself, once there is no more input.
+FAREWELL = 2.0
+
+
+# ---------------------------------------------------------------------- what comes back
+class Hello(NamedTuple):
+    """What an adapter says of itself; ``ops``: the operations that it has, None where it does not say."""
+
+    name: str
+    version: str = ""
+    ops: frozenset[str] | None = None
+
+
+class Ok(NamedTuple):
+    """The result of a call."""
+
+    value: Any
+
+
+class Unsupported(NamedTuple):
+    """The adapter has no such operation, dtype or option, and says so."""
+
+    reason: str
+
+
+class Refused(NamedTuple):
+    """The call is an error: the name of Python's exception for it, and the message."""
+
+    error: str
+    message: str
+
+
+Answer = Ok | Unsupported | Refused
+
+
+class AdapterError(Exception):
+    """The adapter broke, which says nothing about its arithmetic."""
+
+
+class StartError(AdapterError):
+    """It cannot be started, or its handshake is not one."""
+
+
+class CallError(AdapterError):
+    """It ended in a call, was late, or its answer is no value."""
+
+
+# ---------------------------------------------------------------------- the process
+class _Process:
+    """A process whose pipes are served by threads, so that nothing it does blocks whoever waits for it."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        own_group: dict[str, Any] = {"start_new_session": True} if os.name == "posix" else {}
+        pipe = subprocess.PIPE
+        self.popen = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, **own_group)
+        self.lines: queue.Queue[bytes | None] = queue.Queue(WAITING)
+        self.outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self.last_words = bytearray()
+        self._over = threading.Event()
+        assert self.popen.stdin is not None
+        assert self.popen.stdout is not None
+        assert self.popen.stderr is not None
+        self._heard = threading.Thread(target=self._hear, args=(self.popen.stderr,), daemon=True)
+        self._heard.start()
+        for serve, file in ((self._read, self.popen.stdout), (self._write, self.popen.stdin)):
+            threading.Thread(target=serve, args=(file,), daemon=True).start()
+
+    def _read(self, file: IO[bytes]) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            while line := file.readline(LONGEST):
+                self._put(line)
+        self._put(None)
+
+    def _put(self, line: bytes | None) -> None:
+        while not self._over.is_set():
+            with contextlib.suppress(queue.Full):
+                self.lines.put(line, timeout=0.2)
+                return
+
+    def _write(self, file: IO[bytes]) -> None:
+        with contextlib.suppress(OSError, ValueError), file:  # it no longer reads: seen by what it does not answer
+            for data in iter(self.outbox.get, None):
+                file.write(data)
+                file.flush()
+
+    def _hear(self, file: IO[bytes]) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            while chunk := os.read(file.fileno(), 65536):
+                self.last_words += chunk
+                del self.last_words[:-LAST_WORDS]
+
+    def said(self) -> str:
+        """The end of its error output, once it has ended."""
+        self._heard.join(1.0)
+        return self.last_words.decode("utf-8", "replace").strip()
+
+    def end(self, patience: float = 0.0) -> int:
+        """Its exit status; killed, with what it started, where it has not ended after seconds of patience."""
+        self.outbox.put(None)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.popen.wait(patience)
+        if os.name == "posix":
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.popen.pid, signal.SIGKILL)
+        else:
+            self.popen.kill()
+        status = self.popen.wait()
+        self._over.set()
+        return status
+
+
+# ---------------------------------------------------------------------- the conversation
+class Client:
+    """An adapter, to be called.
+
+    Parameters
+    ----------
+    command : sequence of str
+        The program and its arguments; no shell reads them.
+    spec : str
+        The version of the specification that its answers will be held against, for the handshake.
+    limit : float
+        Seconds that a call, or the handshake, may take.
+
+    Attributes
+    ----------
+    hello : Hello
+        What the adapter said of itself.
+    strays : int
+        How many lines it printed that are none of the protocol; ``stray`` has the first ones.
+    restarts : int
+        How often it was started anew.
+
+    Raises
+    ------
+    StartError
+        The program is not there, ends at once, or says no hello.
+
+    Examples
+    --------
+    >>> import sys
+    >>> program = '''
+    ... import json, sys
+    ... for line in map(json.loads, sys.stdin):
+    ...     if "hello" in line:
+    ...         print(json.dumps({"hello": "echo", "version": "1", "protocol": 1}), flush=True)
+    ...     else:
+    ...         print(json.dumps({"call": line["call"], "ok": line["args"][0]}), flush=True)
+    ... '''
+    >>> with Client([sys.executable, "-c", program]) as client:
+    ...     client.hello.name, client.call("echo", [0.1])
+    ('echo', Ok(value=0.1))
+    """
+
+    def __init__(self, command: Sequence[str], *, spec: str = "", limit: float = 30.0) -> None:
+        self.command, self.spec, self.limit = list(command), spec, limit
+        self.stray: list[str] = []
+        self.strays = self.restarts = self._calls = 0
+        self._process: _Process | None = None
+        self.hello = self._start()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *what: object) -> None:
+        self.close()
+
+    def call(self, op: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Answer:
+        """What the adapter makes of an operation on values of `islices.conformance.data`.
+
+        Raises
+        ------
+        WireError
+            The protocol cannot say one of the arguments: nothing was sent.
+        CallError
+            The adapter ended, was late, or its answer is no value; the next call starts it anew.
+        StartError
+            It could not be started anew.
+        """
+        said = {key: to_wire(x) for key, x in (kwargs or {}).items()}
+        request = {"op": op, "args": [to_wire(x) for x in args], "kwargs": said}
+        if self._process is None:
+            self._start()
+            self.restarts += 1
+        self._calls += 1
+        self._send({"call": self._calls, **request})
+        answer = self._receive("call", self._calls, CallError)
+        return self._answer(answer)
+
+    def close(self) -> None:
+        """End the process: no more input, then by force."""
+        if self._process is not None:
+            self._process.end(FAREWELL)
+            self._process = None
+
+    # -- the parts of it
+    def _start(self) -> Hello:
+        try:
+            self._process = _Process(self.command)
+        except (OSError, ValueError) as error:
+            raise StartError(f"cannot start {self.command[0]}: {getattr(error, 'strerror', None) or error}") from None
+        self._send({"hello": "islices", "protocol": PROTOCOL, "spec": self.spec})
+        found = self._receive("hello", None, StartError)
+        if found.get("protocol") != PROTOCOL:
+            self._drop()
+            raise StartError(f"speaks protocol {found.get('protocol')!r:.40}; accepted is {PROTOCOL}")
+        name, version, ops = found["hello"], found.get("version", ""), found.get("ops")
+        listed = ops is None or (isinstance(ops, list) and all(isinstance(op, str) for op in ops))
+        if not isinstance(name, str) or not name or not isinstance(version, str) or not listed:
+            self._drop()
+            raise StartError(
+                f"its hello: got {json.dumps(found)[:200]}; accepted is a name, a text as version, texts as ops"
+            )
+        return Hello(name, version, None if ops is None else frozenset(ops))
+
+    def _send(self, message: dict[str, Any]) -> None:
+        assert self._process is not None
+        self._process.outbox.put(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+
+    def _receive(self, key: str, value: int | None, kind: type[AdapterError]) -> dict[str, Any]:
+        """The next line that is an object with this key (and value); the lines before it are stray."""
+        assert self._process is not None
+        waited = "in this call" if value is not None else "to the handshake"
+        deadline, before = time.monotonic() + self.limit, self.strays
+        while True:
+            try:
+                line = self._process.lines.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                hint = "" if value is not None else "; does it flush its output after each line?"
+                self._drop()
+                told = self._told(before)
+                raise kind(f"no answer {waited} within {self.limit:g} s{hint}{told}") from None
+            if line is None:
+                status, said = self._drop()
+                ended = f"ended by signal {-status}" if status < 0 else f"ended with exit code {status}"
+                where = waited if value is not None else "before its handshake"
+                raise kind(f"{ended} {where}{self._told(before)}" + (f": {_tail(said)}" if said else ""))
+            found = _object(line)
+            if key in found and (value is None or (found[key] == value and type(found[key]) is int)):
+                return found
+            self._keep(line)
+
+    def _answer(self, found: dict[str, Any]) -> Answer:
+        kinds = [kind for kind in ("ok", "unsupported", "error") if kind in found]
+        if len(kinds) != 1:
+            raise CallError(
+                f"its answer holds {' and '.join(kinds) or 'nothing'}; accepted is ok, unsupported or error"
+            )
+        if kinds == ["ok"]:
+            try:
+                return Ok(from_wire(found["ok"]))
+            except (WireError, RecursionError) as error:
+                raise CallError(f"its answer is no value: {error}") from None
+        message = found.get("message", "")
+        if not isinstance(found[kinds[0]], str) or not isinstance(message, str):
+            raise CallError("its answer: accepted are texts after unsupported, error and message")
+        return Unsupported(found["unsupported"]) if kinds == ["unsupported"] else Refused(found["error"], message)
+
+    def _keep(self, line: bytes) -> None:
+        self.strays += 1
+        if len(self.stray) < KEPT:
+            self.stray.append(line[:200].decode("utf-8", "replace").strip())
+
+    def _told(self, before: int) -> str:
+        """What else it printed meanwhile."""
+        count = self.strays - before
+        first = f", the first {self.stray[before]!r}" if before < len(self.stray) else ""
+        return f"; it printed {count} other line{'s' * (count > 1)}{first}" if count else ""
+
+    def _drop(self) -> tuple[int, str]:
+        """End a process that is of no more use: its exit status, and its last words."""
+        assert self._process is not None
+        process, self._process = self._process, None
+        alive = process.popen.poll() is None
+        status = process.end(0.5 if alive else 0.0)
+        return status, process.said()
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    """The JSON object that a line is; one without keys where it is none."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _tail(text: str) -> str:
+    """The line of what a process wrote last that says why it ended: the last that speaks of an error, else the last."""
+    lines = text.splitlines() or [""]
+    told = [line for line in lines if re.search(r"error|exception|panic|terminate|fault", line, re.IGNORECASE)]
+    return (told or lines)[-1].strip()[:300]

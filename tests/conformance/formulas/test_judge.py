@@ -1,0 +1,236 @@
+"""The judge: what a step may be and return, what is judged, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import islices
+from islices import cli
+from islices.conformance import judge
+from islices.conformance.formulas.records import FORMULAS
+
+single = np.float32
+
+
+def sgd(w: Any, g: Any, state: Any, t: int, *, lr: float) -> Any:
+    return w - single(lr) * g
+
+
+def adagrad(w: Any, g: Any, state: Any, t: int, *, lr: float, eps: float) -> Any:
+    """FBGEMM's, of summed duplicates."""
+    rows, places = np.unique(g.indices, return_inverse=True)
+    total = np.zeros((len(rows), w.shape[1]), np.float32)
+    np.add.at(total, places, g.values)
+    state["accumulator"][rows] += total * total
+    w[rows] -= single(lr) * total / (np.sqrt(state["accumulator"][rows]) + single(eps))
+
+
+# ---------------------------------------------------------------------- what a step returns
+def in_place(w: Any, g: Any, state: Any, t: int, *, lr: float) -> None:
+    w -= single(lr) * g
+
+
+def with_state(w: Any, g: Any, state: Any, t: int, *, lr: float) -> Any:
+    return w - single(lr) * g, state
+
+
+def in_float64(w: Any, g: Any, state: Any, t: int, **options: Any) -> Any:
+    if options["momentum"]:
+        raise NotImplementedError("no momentum")
+    g = g + options["weight_decay"] * w
+    return (w.astype(np.float64) - options["lr"] * g).astype(np.float32)
+
+
+@pytest.mark.parametrize("step", [sgd, in_place, with_state])
+def test_a_step_gives_its_weights_in_any_form(step: Any) -> None:
+    found = judge(step, "torch.SGD")
+    assert (found.passed, found.grade, found.cause) == (True, 1, None)
+    assert found.unsupported.keys() == {
+        "momentum and schedule", "nesterov", "dampening", "decay", "decay and momentum"
+    }  # fmt: skip
+    assert {s.array for s in found.scores} == {"weights"}
+
+
+def test_what_raises_notimplementederror_is_unsupported() -> None:
+    found = judge(in_float64, "torch.SGD")
+    assert found.grade == 1
+    assert found.unsupported["nesterov"] == "no momentum"
+    assert {s.trajectory for s in found.scores} == {"sizes", "decay"}
+
+
+def test_rows_and_states_are_judged() -> None:
+    found = judge(adagrad, "fbgemm.EXACT_ADAGRAD")
+    assert found.grade == 1, str(found)
+    assert {s.array for s in found.scores} == {"weights", "accumulator"}
+    assert found.unjudged == ()
+
+
+def test_a_state_that_nobody_touches_is_not_judged() -> None:
+    def step(w: Any, g: Any, state: Any, t: int, *, lr: float, eps: float) -> Any:
+        own = {"accumulator": state.setdefault("own", np.zeros_like(w))}
+        adagrad(w, g, own, t, lr=lr, eps=eps)
+
+    found = judge(step, "fbgemm.EXACT_ADAGRAD")
+    assert found.passed
+    assert found.unjudged == ("accumulator",)
+    assert "Not judged" in str(found)
+
+
+def test_rows_that_nothing_names_keep_their_bits() -> None:
+    def step(w: Any, g: Any, state: Any, t: int, **options: Any) -> Any:
+        adagrad(w, g, state, t, lr=options["lr"], eps=options["eps"])
+        return w * single(1 + 2**-23)
+
+    assert not judge(step, "fbgemm.EXACT_ADAGRAD").passed
+
+
+def test_nan_is_outside() -> None:
+    found = judge(lambda w, g, state, t, **options: w * single("nan"), "sparsecore.sgd")
+    assert found.grade is None
+    assert all(s.by_grade == (np.inf, np.inf) for s in found.scores)
+
+
+# ---------------------------------------------------------------------- what is wrong with a call
+@pytest.mark.parametrize(
+    ("step", "formula", "error", "says"),
+    [
+        (sgd, "torch.Adamw", ValueError, r"got 'torch\.Adamw'; did you mean .*torch\.AdamW"),
+        (sgd, "zzz", ValueError, r"accepted are torch\.Adam, "),
+        (sgd, 3, TypeError, "formula: got int"),
+        (3, "torch.SGD", TypeError, "step: got int; accepted is a callable"),
+        (lambda w, g, s, t, **o: w[:1], "torch.SGD", ValueError, r"weights: got float32\[1, 8\]; accepted is"),
+        (lambda w, g, s, t, **o: w > 0, "torch.SGD", ValueError, r"weights: got bool"),
+        (lambda w, g, s, t, **o: (w, w), "torch.SGD", ValueError, "accepted are None, weights, "),
+        (lambda w, g, s, t, **o: "w", "torch.SGD", ValueError, "weights: got <U1"),
+    ],
+)
+def test_what_cannot_be_judged_is_told(step: Any, formula: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        judge(step, formula)
+
+
+def test_an_exception_of_the_step_names_the_trajectory() -> None:
+    def step(w: Any, g: Any, state: Any, t: int, **options: Any) -> Any:
+        if t == 3:
+            raise ZeroDivisionError("mine")
+        return w
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        judge(step, "torch.Adam")
+    assert caught.value.__notes__ == ["torch.Adam, trajectory 'sizes', step 3"]
+
+
+def test_gradients_and_weights_are_the_steps_own() -> None:
+    """Whatever a step does to its arguments, the next call is judged as if it had not."""
+
+    def step(w: Any, g: Any, state: Any, t: int, *, lr: float) -> Any:
+        if isinstance(g, islices.IndexedSlices):
+            np.subtract.at(w, g.indices, single(lr) * g.values)
+            g.values[:] = 7.0
+        else:
+            w -= single(lr) * g
+            g[:] = 7.0
+
+    for formula in ("sparsecore.sgd", "tensorflow.GradientDescent"):
+        assert judge(step, formula) == judge(step, formula)
+
+
+# ---------------------------------------------------------------------- the known upstream mistakes
+def adam(decay: str, **kind: Any) -> Any:
+    def step(w: Any, g: Any, state: Any, t: int, *, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float) -> Any:  # noqa: E501  # fmt: skip
+        rate = single(lr * weight_decay)
+        if decay == "joined":
+            g = g + single(weight_decay) * w
+        if decay == "before":
+            w = w - rate * w
+        m = state["m"] = single(beta1) * state["m"] + single(1 - beta1) * g
+        v = state["v"] = single(beta2) * state["v"] + single(1 - beta2) * g * g
+        w = w - single(lr) * (m / single(1 - beta1**t)) / (np.sqrt(v / single(1 - beta2**t)) + single(eps))
+        return w - rate * w if decay == "after" else w
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("decay", "cause"),
+    [
+        ("before", None),
+        ("after", "decay applied after the update"),  # bitsandbytes#2010
+        ("joined", "decay joined to the gradient (L2), not decoupled"),  # FlagGems#4988, the other way round
+        ("none", "decay missing"),
+    ],
+)
+def test_mistakes_found_in_released_kernels_are_named(decay: str, cause: str | None) -> None:
+    found = judge(adam(decay), "torch.AdamW")
+    assert found.passed == (cause is None)
+    assert found.cause == cause
+    if cause:
+        assert cause in str(found)
+        assert found.worst is not None
+        assert found.worst.by_grade[0] > 100.0
+
+
+def test_adam_that_does_adamw() -> None:
+    """FlagGems#4988."""
+    assert judge(adam("before"), "torch.Adam").cause == "decay decoupled, not joined to the gradient"
+
+
+# ---------------------------------------------------------------------- fixture and command
+def test_the_fixture(islices_judge: Any) -> None:
+    assert islices_judge(sgd, "torch.SGD", grade=1).grade == 1
+    with pytest.raises(pytest.fail.Exception, match=r"torch\.SGD: outside the bound"):
+        islices_judge(lambda w, g, s, t, **o: w, "torch.SGD")
+
+
+SOURCE = """
+import numpy as np
+def right(w, g, state, t, *, lr):
+    return w - np.float32(lr) * g
+def wrong(w, g, state, t, *, lr):
+    return w + np.float32(lr) * g
+def broken(w, g, state, t, **options):
+    raise RuntimeError("mine")
+number = 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["--formula", "torch.SGD", "{}:right"], 0, "torch.SGD: within the bound, grade 1"),
+        (["--formula", "torch.SGD", "{}:wrong"], 1, "torch.SGD: outside the bound"),
+        (["--formula", "torch.SGD", "{}:broken"], 3, "RuntimeError: mine"),
+        (
+            ["--formula", "torch.SGD", "{}:number"],
+            2,
+            "got 'number'; accepted is a function of it: right, wrong, broken",
+        ),
+        (["--formula", "torch.SGDs", "{}:right"], 2, "did you mean torch.SGD"),
+        (["--formula", "torch.SGD", "{}"], 2, "accepted is FILE:FUNCTION"),
+        (["--formula", "torch.SGD", "nowhere.py:right"], 2, "nowhere.py: no such file"),
+        (["{}:right"], 2, "got no step or no --formula"),
+        (["--list"], 0, "sparsecore.laprop"),
+    ],
+)
+def test_the_command(tmp_path: Path, capsys: Any, arguments: list[str], code: int, says: str) -> None:
+    file = tmp_path / "kernel.py"
+    file.write_text(SOURCE, "utf-8")
+    assert cli.main(["judge", *(x.format(file) for x in arguments)]) == code
+    out, err = capsys.readouterr()
+    assert says in out + err
+    assert "\x1b" not in out
+
+
+def test_the_command_as_json(tmp_path: Path, capsys: Any) -> None:
+    file = tmp_path / "kernel.py"
+    file.write_text(SOURCE, "utf-8")
+    assert cli.main(["judge", "--json", "--formula", "torch.SGD", f"{file}:wrong"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["passed"], found["grade"], found["clause"]) == (False, None, "28")
+    assert cli.main(["judge", "--json", "--list"]) == 0
+    assert json.loads(capsys.readouterr().out).keys() == FORMULAS.keys()

@@ -1,0 +1,120 @@
+"""Values to JSON and back: every bit, every container; what is no value is refused by its place."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from typing import Any
+
+import pytest
+
+from islices.conformance.data import Array, Slices
+from islices.conformance.protocol.wire import WireError, from_wire, to_wire
+
+NUMBERS = [0.0, -0.0, 1.0, -1.5, math.inf, -math.inf, 0.1, 5e-324]
+ARRAYS = [
+    *(
+        Array(dtype, (2, 3), [0.0, -0.0, 1.0, -1.5, math.inf, -math.inf])
+        for dtype in ("float16", "bfloat16", "float32")
+    ),
+    Array("float64", (8,), NUMBERS),
+    Array("int32", (3,), [-(2**31), 0, 2**31 - 1]),
+    Array("int64", (3,), [-(2**63), -1, 2**63 - 1]),
+    Array("bool", (2,), [True, False]),
+    Array("float32", (), [2.5]),
+    Array("float32", (0, 4), []),
+    Array("complex64", (1,), [1 + 2j]),
+]
+SLICES = Slices(ARRAYS[3], Array("int64", (8,), list(range(8))), (None,), coalesced=True, padded=True)
+VALUES = [
+    None, True, "text \"quoted\"", 0, -1, 2**63 - 1, -(2**63), 2**63, 10**30, -(10**30), *NUMBERS, *ARRAYS, SLICES,
+    [], [1, [2.0]], (1, "x"), {"a": ARRAYS[0], "b": [None, (SLICES,)]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda v: repr(v)[:40])
+def test_what_goes_comes_back(value: Any) -> None:
+    got = from_wire(json.loads(json.dumps(to_wire(value))))
+    assert repr(got) == repr(value)  # -0.0 too
+
+
+def test_a_float_is_its_bytes() -> None:
+    assert to_wire(Array("float32", (2,), [1.0, 2.0])) == {"array": "float32", "shape": [2], "bits": "0000803f00000040"}
+    assert to_wire(Array("bfloat16", (1,), [1.0]))["bits"] == "803f"
+    assert to_wire(1.0) == {"float": "000000000000f03f"}
+    assert to_wire(-2) == {"int": "feffffffffffffff"}
+
+
+def test_payloads_of_nan_arrive_as_nan() -> None:
+    for dtype, bits in (("float32", "0100c07f"), ("bfloat16", "c1ff"), ("float64", "010000000000f8ff")):
+        assert math.isnan(from_wire({"array": dtype, "shape": [1], "bits": bits}).data[0])
+
+
+@pytest.mark.parametrize(
+    "value", [{"foreign": ARRAYS[0]}, {"set": [1]}, {"complex": [1, 2]}, Array("object", (0,), [])]
+)
+def test_what_has_no_word_is_not_sent(value: Any) -> None:
+    with pytest.raises(WireError, match="no word for"):
+        to_wire([value])
+
+
+FLOAT = {"array": "float32", "shape": [1], "bits": "0000803f"}
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        (1.5, "ok: got 1.5; accepted is an object"),
+        ([3], r"ok\[0\]: got 3"),
+        ({}, "ok: got {}"),
+        (FLOAT | {"array": "float31"}, "ok.array: got 'float31'; accepted are float16"),
+        (FLOAT | {"array": ["float32"]}, "ok.array: got"),
+        (FLOAT | {"shape": [2]}, "ok.bits: got 4 bytes; accepted are 8 bytes"),
+        (FLOAT | {"shape": [-1]}, r"ok.shape: got \[-1\]"),
+        (FLOAT | {"shape": [10**12, 10**12]}, "ok.bits: got 4 bytes"),
+        (FLOAT | {"shape": 1}, "ok.shape: got 1"),
+        (FLOAT | {"bits": "xy"}, "ok.bits: got 'xy'"),
+        (FLOAT | {"bits": 7}, "ok.bits: got 7"),
+        ({"array": "float32", "shape": [1]}, "ok.bits: got None"),
+        ({"slices": FLOAT, "indices": FLOAT}, "ok.dense_shape: got None"),
+        ({"slices": FLOAT, "indices": FLOAT, "dense_shape": [1.5]}, "ok.dense_shape"),
+        ({"slices": FLOAT, "dense_shape": [1]}, "ok.indices"),
+        ({"slices": 3, "indices": FLOAT, "dense_shape": [1]}, "ok.slices"),
+        ({"float": "00"}, "ok.float: got 1 bytes; accepted are 8 bytes"),
+        ({"int": None}, "ok.int: got None"),
+        ({"tuple": {"a": 1}}, "ok: got"),
+        ({"dict": {"a": 1}}, r"ok\['a'\]: got 1"),
+    ],
+)
+def test_what_is_no_value_is_named(message: Any, says: str) -> None:
+    with pytest.raises(WireError, match=says):
+        from_wire(message)
+
+
+def test_deep_nesting_is_refused() -> None:
+    message: Any = []
+    for _ in range(1000):
+        message = [message]
+    with pytest.raises(WireError, match="nested deeper"):
+        from_wire(message)
+
+
+def test_any_json_is_a_value_or_refused() -> None:
+    """Valid values whose parts are replaced at random: never another error."""
+    rng = random.Random(0)
+    odd: list[Any] = [None, 3, -1, "x", [], {}, {"array": 1}, [None], 2**70, 0.5, True]
+
+    def broken(x: Any) -> Any:
+        if rng.random() < 0.15:
+            return rng.choice(odd)
+        if isinstance(x, dict):
+            return {k: broken(v) for k, v in x.items()}
+        return [broken(v) for v in x] if isinstance(x, list) else x
+
+    for _ in range(300):
+        message = broken(to_wire(rng.choice(VALUES)))
+        try:
+            from_wire(message)
+        except WireError as error:
+            assert str(error).startswith("ok")  # noqa: PT017

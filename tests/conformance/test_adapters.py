@@ -1,0 +1,245 @@
+"""Programs in other languages in the matrix: the examples are built and run, bounds tell rounding from mistakes, and
+commands that are none are one line and exit code 3."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from islices.cli import main
+from islices.conformance.adapters.bounds import EPS
+from islices.conformance.adapters.grade import grade, ulps
+from islices.conformance.data import Array, Case, Slices, entries
+from islices.conformance.protocol import Ok, Refused, Unsupported
+
+FOLDER = Path(__file__).parents[2] / "examples" / "adapters"
+PYTHON = f'"{sys.executable}" "{FOLDER / "adapter.py"}"'
+
+
+# ---------------------------------------------------------------------- grades
+def case_of(id: str) -> Case:
+    return next(entry.case for entry in entries() if entry.id == id)
+
+
+def moved(x: Any, by: float) -> Any:
+    """A result whose floats are all moved, by so many of their eps, relatively."""
+    if isinstance(x, Array):
+        if x.dtype not in EPS:
+            return x
+        wide = np.array(x.data, np.float64)
+        kept = np.float64 if x.dtype == "float64" else np.float32
+        return replace(x, data=(wide * (1 + by * EPS[x.dtype])).astype(kept).tolist())
+    if isinstance(x, Slices):
+        return replace(x, values=moved(x.values, by))
+    if isinstance(x, dict):
+        return {key: moved(item, by) for key, item in x.items()}
+    return type(x)(moved(item, by) for item in x) if isinstance(x, (list, tuple)) else x
+
+
+CASES = {
+    "coalesce/sorted-duplicates/float32/int32/rank1": 1.0,
+    "densify/to_dense/unsorted-duplicates/float64/int32/rank1": 1.0,
+    "norms/norm2/unsorted-duplicates/float32/int32/rank1": 4.0,
+    "clipping/by_norm/unsorted-duplicates/float32/int32/rank1": 4.0,
+    "optimizers/step/adam/touched/float32/int32": 2.0,
+    "optimizers/step/sgd/all/float32/int64": 2.0,
+}
+
+
+@pytest.mark.parametrize("id", CASES)
+def test_rounding_is_bound_and_more_is_not(id: str) -> None:
+    case = case_of(id)
+    assert grade(case, Ok(case.expect)) == ("pass", {})
+    outcome, told = grade(case, Ok(moved(case.expect, CASES[id])))
+    assert outcome == "bound", told
+    assert "-ffp-contract=off" in told["reason"]
+    outcome, told = grade(case, Ok(moved(case.expect, 1e5)))
+    assert outcome == "fail", told
+
+
+def test_what_has_no_bound_fails_and_says_how_far() -> None:
+    case = case_of("algebra/scale/one/float32/int32/rank1")
+    outcome, told = grade(case, Ok(moved(case.expect, 1.0)))
+    assert outcome == "fail"
+    assert "units in the last place" in told["reason"]
+
+
+def test_a_bound_excuses_floats_alone() -> None:
+    case = case_of("coalesce/sorted-duplicates/float32/int32/rank1")
+    near = moved(case.expect, 1.0)
+    others = [
+        replace(near, indices=replace(near.indices, data=[*near.indices.data[:-1], 9])),
+        replace(near, dense_shape=(11, 3)),
+        replace(near, coalesced=False),
+        replace(near, values=replace(near.values, dtype="float64")),
+        replace(near, values=replace(near.values, data=[float("nan"), *near.values.data[1:]])),
+        None, [near], {"a": near},
+    ]  # fmt: skip
+    for got in others:
+        assert grade(case, Ok(got))[0] == "fail", got
+
+
+def test_errors_are_compared_by_kind() -> None:
+    case = case_of("errors/index-negative")
+    assert grade(case, Refused("IndexError", "indices"))[0] == "pass"
+    assert grade(case, Refused("IndexError", ""))[0] == "fail"
+    assert grade(case, Refused("ValueError", "indices"))[0] == "fail"
+    assert grade(case, Ok(None))[0] == "fail"
+    assert grade(case, Unsupported("")) == ("unsupported", {"reason": "it says so"})
+    other = case_of("coalesce/one/float32/int32/rank1")
+    assert grade(other, Refused("ValueError", "no"))[0] == "fail"
+
+
+@pytest.mark.parametrize("dtype", EPS)
+def test_ulps(dtype: str) -> None:
+    below = 1 - EPS[dtype] / 2
+    got, want = Array(dtype, (5,), [1.0, below, -0.0, 1.0, float("nan")]), Array(dtype, (5,), [1.0, 1.0, 0.0, 2.0, 1.0])
+    binade = 1 / EPS[dtype]
+    assert ulps(got, want) == [0.0, 1.0, 0.0, binade, float("inf")]
+
+
+# ---------------------------------------------------------------------- the command
+def conform(tmp_path: Path, *options: str, capsys: Any) -> tuple[int, list[dict[str, Any]], str]:
+    report = tmp_path / "run.jsonl"
+    status = main(["conform", *options, "--json", str(report)])
+    told = capsys.readouterr()
+    lines = [json.loads(line) for line in report.read_text("utf-8").splitlines()] if report.exists() else []
+    return status, lines, told.out + told.err
+
+
+def counts(lines: list[dict[str, Any]]) -> Counter[str]:
+    return Counter(line["outcome"] for line in lines if line["type"] == "case")
+
+
+@pytest.mark.outside
+def test_the_python_adapter_has_a_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, lines, told = conform(tmp_path, "--command", PYTHON, "--profile", "full", capsys=capsys)
+    got = counts(lines)
+    assert status == 0, told
+    assert got["pass"] >= 230
+    assert got.keys() == {"pass", "unsupported"}
+    assert "adapter.py" in told
+    assert lines[0]["backend"] == "adapter.py"
+
+
+@pytest.mark.outside
+def test_the_javascript_adapter_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if shutil.which("node") is None:
+        pytest.skip("needs node")
+    line = f'node "{FOLDER / "adapter.js"}"'
+    status, lines, told = conform(tmp_path, "--command", line, "--profile", "full", capsys=capsys)
+    got = counts(lines)
+    assert status == 0, told
+    assert got["pass"] >= 200
+    assert got.keys() == {"pass", "unsupported"}
+
+
+@pytest.mark.outside
+@pytest.mark.parametrize(
+    ("flags", "grades"), [(["-O2", "-ffp-contract=off"], {"pass"}), (["-O3", "-march=native"], {"pass", "bound"})]
+)
+def test_the_cpp_adapter_passes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], grades: set[str]
+) -> None:
+    """To the bit; where the compiler may fuse, within the bound."""
+    compiler = next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))), None)
+    if compiler is None:
+        pytest.skip("needs a C++ compiler")
+    program = tmp_path / "adapter"
+    source = FOLDER / "adapter.cpp"
+    subprocess.run([compiler, "-std=c++17", *flags, str(source), "-o", str(program)], check=True, timeout=120)
+    status, lines, told = conform(tmp_path, "--command", str(program), "--profile", "full", capsys=capsys)
+    got = counts(lines)
+    assert status == 0, told
+    assert got["pass"] + got["bound"] >= 230
+    assert got.keys() - {"unsupported"} <= grades, got
+
+
+BAD = {
+    "/no/such/program": "cannot start /no/such/program: No such file",
+    f'"{sys.executable}" -c "import sys; sys.exit(3)"': "ended with exit code 3 before its handshake",
+    f'"{sys.executable}" -c "print(1)"': "it printed 1 other line, the first '1'",
+}
+
+
+@pytest.mark.outside
+@pytest.mark.parametrize("line", BAD)
+def test_a_bad_command_is_a_harness_error(tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str) -> None:
+    status, lines, told = conform(tmp_path, "--command", line, "-k", "coalesce", capsys=capsys)
+    assert status == 3
+    assert counts(lines) == Counter()
+    assert BAD[line] in told
+    assert "Traceback" not in told
+
+
+@pytest.mark.outside
+def test_breaking_strays_and_giving_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It prints a greeting, breaks in every third call, and after ten of these the rest is not run."""
+    program = tmp_path / "odd.py"
+    program.write_text(
+        "import json, os, sys\nprint('welcome')\n"
+        "for n, line in enumerate(map(json.loads, sys.stdin)):\n"
+        "    if n == 3: sys.exit('error: out of luck')\n"
+        "    odd = {'hello': 'odd', 'version': '2', 'protocol': 1}\n"
+        "    print(json.dumps(odd if 'hello' in line else {'call': line['call'], 'unsupported': 'x'}), flush=True)\n"
+    )
+    few = ("--command", f'"{sys.executable}" "{program}"', "-k", "conversion or algebra/add/", "--profile", "full")
+    status, lines, told = conform(tmp_path, *few, capsys=capsys)
+    assert status == 3
+    assert counts(lines)["harness error"] == counts(lines)["unsupported"] // 2 > 0
+    assert "ended with exit code 1 in this call: error: out of luck" in told
+    assert "that are none of the protocol's, the first: 'welcome'" in told
+    assert "started anew" in told
+    status, lines, told = conform(tmp_path, *few[:2], "-k", "coalesce", "--profile", "full", capsys=capsys)
+    assert status == 3
+    assert counts(lines)["harness error"] == 10
+    assert "given up after 10 calls in which it broke" in told
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--command", "a 'b"], '--command: got "a \'b": No closing quotation'),
+        (["--command", " "], "--command: got ' '; accepted is a program and its arguments"),
+        (["--command", "x", "--time-limit", "0"], "--time-limit: got 0; accepted are seconds above 0"),
+        (["--command", "x", "-k", "nothing-like-this"], "no case matches"),
+    ],
+)
+def test_usage(capsys: pytest.CaptureFixture[str], options: list[str], says: str) -> None:
+    assert main(["conform", *options]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_the_page_counts_the_lines_of_the_examples() -> None:
+    page = (FOLDER.parents[1] / "docs" / "protocol.md").read_text("utf-8")
+    rows = [line.split("|") for line in page.splitlines() if "../examples/adapters/" in line]
+    named: dict[str, int] = {}
+    for _, links, counted, *_ in rows:
+        names = re.findall(r"adapters/([\w.]+)", links)
+        named.update(zip(names, map(int, counted.split("+")), strict=True))
+    assert named == {
+        path.name: len(path.read_text("utf-8").splitlines()) for path in FOLDER.iterdir() if path.is_file()
+    }
+
+
+# ---------------------------------------------------------------------- a reader of the text
+@pytest.mark.outside
+def test_a_reader_of_the_text_alone_passes_every_vector(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What clauses 1 to 16, 18 and 19 say is enough to write them: see tests/shared/from_text."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "shared"))
+    line = f'"{sys.executable}" -m from_text'
+    status, lines, told = conform(tmp_path, "--command", line, "--profile", "full", "-k", "not errors/", capsys=capsys)
+    assert status == 0, told[-5000:]
+    assert counts(lines).keys() == {"pass"}

@@ -1,0 +1,331 @@
+"""Clauses 7 to 10: norms with exact sums, clips, and their gradients."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from from_text.arrays import Array, Slices, coalesce, mapped, rounded, row_sums, wide
+
+
+def numbers(x: Any) -> list[float]:
+    """The elements of T that are stored, duplicates summed, as float64."""
+    if x is None:
+        return []
+    parts = list(row_sums(x).values()) if isinstance(x, Slices) else [x.x]
+    return [float(v) for part in parts for v in np.ravel(part)]
+
+
+def leaves(tree: Any) -> list[Any]:
+    if isinstance(tree, (list, tuple)):
+        return [leaf for item in tree for leaf in leaves(item)]
+    if isinstance(tree, dict):
+        return [leaf for item in tree.values() for leaf in leaves(item)]
+    return [] if tree is None else [tree]
+
+
+# ---------------------------------------------------------------------- clause 7
+def _float(x: Fraction) -> float:
+    try:
+        return float(x)
+    except OverflowError:
+        return math.inf
+
+
+def _root(s: Fraction) -> float:
+    """The square root of s rounded to 53 bits, whatever its exponent."""
+    if not s:
+        return 0.0
+    half = (s.numerator.bit_length() - s.denominator.bit_length()) // 2
+    return math.ldexp(math.sqrt(float(s / Fraction(4) ** half)), half)
+
+
+def _multiplied(factors: Iterable[float]) -> float:
+    found: float | None = None
+    for factor in factors:
+        found = factor if found is None else found * factor
+    return 1.0 if found is None else found
+
+
+def power(x: float, e: float) -> float:
+    whole, part = int(e), Fraction(e) - int(e)
+    factors: list[float] = []
+    square = x
+    while whole:
+        if whole & 1:
+            factors.append(square)
+        whole >>= 1
+        if whole:
+            with np.errstate(all="ignore"):
+                square = float(np.float64(square) * np.float64(square))
+    root = x
+    while part:
+        root, part = math.sqrt(root), part * 2
+        if part >= 1:
+            factors.append(root)
+            part -= 1
+    return _multiplied(factors)
+
+
+def _inverse(s: float, q: float) -> float:
+    i = 1 / q
+    r = power(s, i)
+    if math.frexp(q)[0] != 0.5 and q <= 2.0**32 and math.isfinite(r):
+        r = r + r * (((s - power(r, q)) / s) * i)
+    return r
+
+
+def norm64(xs: list[float], ord: float = 2) -> float:
+    if not ord > 0:
+        raise ValueError(f"ord: got {ord}; accepted is a number above 0")
+    sizes = [abs(x) for x in xs]
+    if any(math.isnan(x) for x in sizes):
+        return math.nan
+    if any(math.isinf(x) for x in sizes):
+        return math.inf
+    largest = max(sizes, default=0.0)
+    if ord == math.inf or not largest:
+        return largest
+    if ord == 1:
+        return _float(sum(map(Fraction, sizes), Fraction()))
+    if ord == 2:
+        return _root(sum((Fraction(x) ** 2 for x in sizes), Fraction()))
+    p = min(max(float(ord), 2.0**-70), 2.0**64)
+    if p < 0.25:
+        base = math.sqrt(math.sqrt(largest))
+        s = _float(sum((Fraction(power(math.sqrt(math.sqrt(x)) / base, 4 * p)) for x in sizes if x), Fraction()))
+        r = _inverse(s, 2 * p)
+        return (largest * r) * r
+    s = _float(sum((Fraction(power(x / largest, p)) for x in sizes if x), Fraction()))
+    return largest * _inverse(s, p)
+
+
+def result(n: float, dtypes: Iterable[str]) -> Array:
+    dtype = "float64" if "float64" in dtypes else "float32"
+    return Array(dtype, np.array(n).astype(dtype))
+
+
+def dtype_of(x: Any) -> str:
+    return str((x.values if isinstance(x, Slices) else x).dtype)
+
+
+def norm(x: Any, ord: float = 2) -> Array:
+    return result(norm64(numbers(x), float(ord)), [dtype_of(x)])
+
+
+def global_norm(tree: Any, ord: float = 2) -> Array:
+    found = leaves(tree)
+    return result(norm64([v for x in found for v in numbers(x)], float(ord)), map(dtype_of, found))
+
+
+# ---------------------------------------------------------------------- clauses 9 and 10
+def clip_by_value(x: Any, lo: Any, hi: Any) -> Any:
+    x = coalesce(x)
+    values = x.values if isinstance(x, Slices) else x
+    if values.x.dtype.kind == "i":
+        ends = np.iinfo(values.x.dtype)
+        lo, hi = (values.x.dtype.type(min(max(b, ends.min), ends.max)) for b in (lo, hi))
+    else:
+        lo, hi = (values.x.dtype.type(b) for b in (lo, hi))
+    clipped = np.minimum(np.maximum(values.x, lo), hi)
+    return x.with_values(clipped) if isinstance(x, Slices) else x.like(clipped)
+
+
+def factored(x: Array, n: float, limit: float, nonfinite: str) -> Any:
+    """Values clipped to a limit by a norm, in the wide type, rounded; None where they stay."""
+    if not math.isfinite(n):
+        if nonfinite == "raise":
+            raise FloatingPointError(f"the norm is {n}")
+        return np.full_like(x.x, np.nan if nonfinite == "propagate" else 0)
+    if math.isnan(limit):
+        return np.full_like(x.x, np.nan)
+    if n <= limit:
+        return None
+    return rounded(x.x * wide(x.dtype).type(limit / n), x.dtype)
+
+
+def clip(x: Any, n: float, limit: float, nonfinite: str) -> Any:
+    values = x.values if isinstance(x, Slices) else x
+    found = factored(values, n, limit, nonfinite)
+    if found is None:
+        return x
+    return x.with_values(found) if isinstance(x, Slices) else x.like(found)
+
+
+def units(values: Any, axes: tuple[int, ...]) -> list[tuple[Any, ...]]:
+    """Where each unit of an array lies: what is left together by the axes that norms are not along."""
+    kept = [range(n) if k not in axes else [slice(None)] for k, n in enumerate(values.shape)]
+    return list(itertools.product(*kept))
+
+
+def _clip_units(x: Any, axes: tuple[int, ...], limit_of: Any, nonfinite: str) -> Any:
+    x = coalesce(x)
+    values = x.values if isinstance(x, Slices) else x
+    out = values.x.copy()
+    for place in units(out, axes):
+        part = Array(values.dtype, values.x[place])
+        found = factored(part, norm64([float(v) for v in np.ravel(part.x)]), limit_of(place), nonfinite)
+        if found is not None:
+            out[place] = found
+    return x.with_values(out) if isinstance(x, Slices) else x.like(out)
+
+
+def _axes(axes: Any, count: int) -> tuple[int, ...]:
+    return tuple(sorted(a % count for a in ([axes] if isinstance(axes, int) else axes)))
+
+
+def clip_by_norm(x: Any, max_norm: float, nonfinite: str = "propagate", axes: Any = None) -> Any:
+    if axes is None:
+        return clip(x, norm64(numbers(x)), max_norm, nonfinite)
+    count = len(x.shape) if isinstance(x, Slices) else x.x.ndim
+    return _clip_units(x, _axes(axes, count), lambda place: max_norm, nonfinite)
+
+
+def clip_by_global_norm(tree: list[Any], max_norm: float, nonfinite: str = "propagate") -> Any:
+    found = leaves(tree)
+    n = norm64([v for x in found for v in numbers(x)])
+    clipped = mapped(lambda x: clip(x, n, max_norm, nonfinite), tree)
+    return clipped, result(n, map(dtype_of, found))
+
+
+def clip_by_row_norm(x: Any, max_norm: float, nonfinite: str = "propagate") -> Any:
+    rows = row_sums(x) if isinstance(x, Slices) else dict(enumerate(x.x))
+    values = x.values if isinstance(x, Slices) else x
+    places = x.indices if isinstance(x, Slices) else np.arange(len(x.x))
+    live = x.live if isinstance(x, Slices) else places
+    out = values.x.copy()
+    for k in live:
+        n = norm64([float(v) for v in np.ravel(rows[int(places[k])])])
+        found = factored(Array(values.dtype, values.x[k]), n, max_norm, nonfinite)
+        if found is not None:
+            out[k] = found
+    return x.with_values(out) if isinstance(x, Slices) else x.like(out)
+
+
+def clip_by_block_rms(x: Any, threshold: float, nonfinite: str = "propagate") -> Any:
+    shape = x.shape if isinstance(x, Slices) else x.x.shape
+    count = math.prod(shape) or 1
+    return clip(coalesce(x), norm64(numbers(x)) / math.sqrt(count), threshold, nonfinite)
+
+
+def adaptive_grad_clip(
+    x: Any, params: Array, clipping: float, eps: float = 1e-3, axes: Any = None, nonfinite: str = "propagate"
+) -> Any:
+    shape = x.shape if isinstance(x, Slices) else x.x.shape
+    if axes is not None:
+        along = _axes(axes, len(shape))
+    elif sum(n > 1 for n in shape) <= 1:
+        along = tuple(range(len(shape)))
+    elif len(shape) in (2, 3):
+        along = (0,)
+    elif len(shape) in (4, 5):
+        along = tuple(range(len(shape) - 1))
+    else:
+        raise ValueError("axes: more than five axes have no default")
+    sparse_rows = coalesce(x).indices if isinstance(x, Slices) and 0 not in along else None
+
+    def limit_of(place: tuple[Any, ...]) -> float:
+        there = place if sparse_rows is None else (int(sparse_rows[place[0]]), *place[1:])
+        n = norm64([float(v) for v in np.ravel(params.x[there])])
+        return math.nan if math.isnan(n) else clipping * max(n, eps)
+
+    return _clip_units(x, along, limit_of, nonfinite)
+
+
+# ---------------------------------------------------------------------- gradients
+def _signs(x: Any) -> Any:
+    return np.sign(x).astype(np.float64)
+
+
+def derivative(n: float, size: Any, whole: list[float], ord: float) -> Any:
+    """What a norm changes by, an element: of the array of sums of rows, in float64; 0 at norm 0."""
+    if n == 0:
+        return np.zeros_like(size)
+    if ord == 2:
+        return size / n
+    if ord == 1:
+        return _signs(size)
+    if ord == math.inf:
+        top = max(abs(v) for v in whole)
+        return np.where(np.abs(size) == top, _signs(size) / sum(abs(v) == top for v in whole), 0.0)
+    flat = [power(abs(v) / n, ord - 1) if v and ord != 1 else 0.0 for v in size.ravel().tolist()]
+    return _signs(size) * np.array(flat).reshape(size.shape)
+
+
+def sums_at_slots(x: Any) -> Any:
+    """The sum of its row at each slot, float64; a slot that holds nothing has zeros."""
+    if isinstance(x, Array):
+        return x.x.astype(np.float64)
+    rows, out = row_sums(x), np.zeros(x.values.x.shape)
+    for k in x.live:
+        out[k] = rows[int(x.indices[k])]
+    return out
+
+
+def gradient(op: str, xs: list[Any], upstream: list[Array], limit: Any = None, **options: Any) -> list[Array]:
+    """The gradient of sum(op(xs) * upstream) by the stored values of each leaf, and by the limit if it is an array."""
+    stored = [x.values if isinstance(x, Slices) else x for x in xs]
+    if op == "clip_by_value":
+        return [_by_value(xs[0], upstream[0], **options)]
+    if op == "clip_by_row_norm":
+        return _by_row(xs[0], upstream[0], limit)
+    whole = [v for x in xs for v in numbers(x)]
+    ord = float(options.get("ord", 2))
+    n = norm64(whole, ord)
+    n = float(result(n, [x.dtype for x in stored]).x)
+    slopes = [derivative(n, sums_at_slots(x), whole, ord) for x in xs]
+    if op in ("norm", "global_norm"):
+        g = float(np.ravel(upstream[0].x)[0])
+        return [s.like(g * d) for s, d in zip(stored, slopes, strict=True)]
+    return _clipped(xs, stored, upstream, norm64(whole), limit, slopes)
+
+
+def _clipped(xs: Any, stored: Any, upstream: Any, n: float, limit: Any, slopes: Any) -> list[Array]:
+    bound = float(np.ravel(limit.x)[0]) if isinstance(limit, Array) else float(limit)
+    by_limit = isinstance(limit, Array)
+    if n <= bound:
+        own = [s.like(u.x) for s, u in zip(stored, upstream, strict=True)]
+        return [*own, limit.like(np.zeros(limit.x.shape))] if by_limit else own
+    live = [x.live if isinstance(x, Slices) else np.arange(len(x.x)) for x in xs]
+    inner = sum(
+        float(u.x[k].astype(np.float64).ravel() @ (s.x[k].astype(np.float64) / n).ravel())
+        for s, u, ks in zip(stored, upstream, live, strict=True) for k in ks
+    )  # fmt: skip
+    f = bound / n
+    found = []
+    for s, u, d in zip(stored, upstream, slopes, strict=True):
+        first, second = rounded(u.x * f, s.dtype), rounded(-f * inner * d, s.dtype)
+        found.append(s.like(first + second))
+    return [*found, limit.like(np.full(limit.x.shape, inner))] if by_limit else found
+
+
+def _by_row(x: Any, upstream: Array, limit: Any) -> list[Array]:
+    values = x.values if isinstance(x, Slices) else x
+    places = x.indices if isinstance(x, Slices) else np.arange(len(x.x))
+    live = x.live if isinstance(x, Slices) else places
+    out, by_limit = np.zeros_like(values.x), 0.0
+    for index in dict.fromkeys(int(places[k]) for k in live):
+        ks = [k for k in live if places[k] == index]
+        one = Slices(Array(values.dtype, values.x[ks]), np.zeros(len(ks), np.int64), (1, *values.x.shape[1:]))
+        found = gradient("clip_by_norm", [one], [Array(upstream.dtype, upstream.x[ks])], limit)
+        out[ks] = found[0].x
+        by_limit += float(np.ravel(found[1].x)[0]) if len(found) > 1 else 0.0
+    return [values.like(out), *([limit.like(np.full(limit.x.shape, by_limit))] if isinstance(limit, Array) else [])]
+
+
+def _by_value(x: Any, upstream: Array, lo: float, hi: float) -> Array:
+    values = x.values if isinstance(x, Slices) else x
+    sums = sums_at_slots(x)
+    there = upstream.x if isinstance(x, Array) else np.array(
+        [upstream.x[i] if i < x.shape[0] else np.zeros(x.shape[1:]) for i in x.indices.tolist()]
+    ).reshape(values.x.shape)  # fmt: skip
+    passes = (sums >= values.x.dtype.type(lo)) & (sums <= values.x.dtype.type(hi))
+    if isinstance(x, Slices) and x.padded:
+        passes[x.indices == x.shape[0]] = False
+    return replace(values, x=rounded(np.where(passes, there, 0), values.dtype))
