@@ -26,7 +26,7 @@ def mended(found: Difference) -> list[str]:
     if not found.causes or not apart:
         return []
     framework, form = apart[0].kinds[1].split()
-    port = Port(framework, form, apart[0].dtypes[1])
+    port = Port(framework, form, apart[0].dtypes[1], apart[0].kinds[0].split()[0])
     causes = found.causes[0].causes
     lines = [line_of_step([c for c in causes if "step" in c.details], port)]
     lines += [line_of_gradient(c, port) for c in causes if "step" not in c.details]

@@ -8,11 +8,13 @@ __all__ = ["Port"]
 
 
 class Port(NamedTuple):
-    """framework: by its backend's name. form: "sparse" or "dense". dtype: of its tensors."""
+    """framework: by its backend's name. form: "sparse" or "dense". dtype: of its tensors. other: the other side's
+    framework."""
 
     framework: str
     form: str
     dtype: str
+    other: str
 
     @property
     def sparse(self) -> bool:
