@@ -28,7 +28,7 @@ def mended(found: Difference) -> list[str]:
     framework, form = apart[0].kinds[1].split()[:2]
     if found.framework:  # whose recorder wrote the arrays, which are NumPy's now
         framework = {"keras": "tensorflow"}.get(found.framework, found.framework)
-    port = Port(framework, form, apart[0].dtypes[1], found.framework)
+    port = Port(framework, form, apart[0].dtypes[1], apart[0].kinds[0].split()[0], found.framework)
     causes = found.causes[0].causes
     lines = [line_of_step([c for c in causes if "step" in c.details], port)]
     lines += [line_of_gradient(c, port) for c in causes if "step" not in c.details]

@@ -8,12 +8,14 @@ __all__ = ["Port"]
 
 
 class Port(NamedTuple):
-    """framework: by its backend's name. form: "sparse" or "dense". dtype: of its tensors. front: "torch", "keras",
-    "jax" or "mxnet" where its steps were recorded there, "" where its arrays alone are known."""
+    """framework: by its backend's name. form: "sparse" or "dense". dtype: of its tensors. other: the other side's
+    framework. front: "torch", "keras", "jax" or "mxnet" where its steps were recorded there, "" where its arrays alone
+    are known."""
 
     framework: str
     form: str
     dtype: str
+    other: str
     front: str = ""
 
     @property

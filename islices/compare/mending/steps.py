@@ -18,6 +18,8 @@ HYPER = {
     "beta1": "beta1", "beta2": "beta2", "rho": "rho", "weight_decay": "weight_decay", "nesterov": "nesterov",
     "amsgrad": "amsgrad", "centered": "centered",
 }  # fmt: skip
+#: What frameworks put in other places of one formula: a number for one of them is none for another.
+PLACED = ("step_epsilon", "initial_accumulator")
 #: Of running means, which a first step does not show.
 BETAS = ("beta1", "beta2", "rho")
 #: An array's framework -> whose names its optimizers have, how one is made, and the kind of its weight decay.
@@ -47,7 +49,8 @@ def line_of_step(causes: Sequence[Finding], port: Port) -> str:
         return ""
     wanted, own = causes[0].details["step"]
     if all(c.name in HYPER for c in causes):
-        if not causes[0].details["alike"]:  # numbers stand for a formula that differs besides: they do not mend it
+        placed = any(c.name in PLACED for c in causes) and port.framework != port.other
+        if placed or not causes[0].details["alike"]:  # numbers stand for a formula that differs besides
             return ""
         if line := _in_the_framework(causes, wanted, own, port):
             return line
