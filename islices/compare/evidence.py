@@ -211,9 +211,7 @@ class Told:
         if len(was) > SAMPLE:
             some = np.linspace(0, len(was) - 1, SAMPLE).astype(np.int64)
             q, was = part_of(q, some), was[some]
-        finest = np.full(len(was), 0.5)
-        if q.eps:  # half the spacing, or less; where all are multiples of one number, half of that
-            finest = np.maximum(0.25 * q.eps * np.abs(q.x), 0.5 * min(_grain(q.x), _grain(q.y)))
+        finest = 0.25 * q.eps * np.abs(q.x) if q.eps else np.full(len(was), 0.5)  # half the spacing, or less
         limit = finest if exact else np.maximum(bounds(q, factor), finest)
         was = was * scale
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -222,16 +220,6 @@ class Told:
         bits = bits[first]
         share = self.count / len(was) if len(first) > SAMPLE // 2 else 1.0
         return Evidence(float(bits.sum()) * share, int((bits > 0).sum()))
-
-
-def _grain(x: Array) -> float:
-    """The largest power of two of which all numbers are multiples: small for what has been computed, 1 for counts."""
-    x = x[(x != 0) & np.isfinite(x)]
-    if not len(x):
-        return 0.0
-    mantissa, exponent = np.frexp(x)
-    whole = (mantissa * 2.0**53).astype(np.int64)
-    return float(np.ldexp((whole & -whole).astype(np.float64), exponent - 53).min())
 
 
 # ---------------------------------------------------------------------- a constant factor

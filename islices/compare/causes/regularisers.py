@@ -18,6 +18,8 @@ __all__ = ["REGULARISER"]
 
 #: Rows that lambda is read off.
 SAMPLED = 4096
+#: Elements that small whole numbers may agree on by chance.
+FEW = 4
 KINDS = {"l2": "the table", "l1": "the signs of the table"}
 #: What else was done to the side that has the penalty: it was scaled, or rounded to 16 bits, lambda with it.
 MODES = ("", "scaled", "rounded")
@@ -51,8 +53,9 @@ def regulariser(both: Comparison, which: int) -> Iterator[Change]:
                     found = _strength(_at(x, some), _at(y, some), p, mode, max(x.eps, y.eps))
                     if found is None:
                         return None
-                    # a number that nobody writes so says all of one element
-                    bits = max(found[1], PRECISION[y.dtype]) if found[1] == FREE else found[1]
+                    # a number that nobody writes so, or that few elements decide, says all of one element
+                    decided = found[1] == FREE or np.count_nonzero(p) < FEW
+                    bits = max(found[1], PRECISION[y.dtype]) if decided else found[1]
                     into[beside.name], cost = found[0], cost + bits
                 return _penalised(x, ids, into[beside.name] * _penalty(table, ids, kind), y.sparse)
 

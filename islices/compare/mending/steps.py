@@ -70,7 +70,8 @@ def _in_the_framework(
     semantics, template, kind = maker
     if wanted["decay"] not in ("", kind) and name not in ("AdamW", "adamw"):
         return None
-    numbers = dict(_numbers({**own, "weight_decay": 0.0, **wanted}, causes))
+    without = {"weight_decay": 0.0, **({"initial_accumulator": 0.0} if "initial_accumulator" in own else {})}
+    numbers = dict(_numbers({**own, **without, **wanted}, causes))
     shown = _spelled(numbers, semantics, wanted)
     return "optimizer = " + template.format(name=name, numbers=shown)
 
@@ -124,4 +125,5 @@ def _by_islices(wanted: Mapping[str, Any], front: str) -> str:
         given["maximize"] = "True"
     line = FRONTS.get("" if front == "jax" and wanted["duplicates"] == "raw" else front, FRONTS[""])
     numbers = _spelled(given, front if front == "torch" else "", wanted)
-    return "optimizer = " + line.format(name=name, title=RECORDS[name].title, numbers=numbers)
+    where = ", on sparse gradients" if front and wanted["duplicates"] == "raw" else ""
+    return "optimizer = " + line.format(name=name, title=RECORDS[name].title, numbers=numbers) + where

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from islices.backend import FLOATS
 from islices.compare.explanation import Explanation
 from islices.compare.steps.elements import Taken, gradient_of
@@ -75,7 +77,7 @@ def moved_elsewhere(after: Sequence[Stored], given: Given) -> int:
         if x.shape != before.shape or x.dtype != before.dtype or grad.row_shape != x.row_shape:
             continue
         same: Array = bits_equal(x.values, before.values).reshape(len(x.values), math.prod(x.row_shape))
-        moved: Array = ~same.all(axis=1)
+        moved: Array = np.any(~same, axis=1)
         named = grad.ids if grad.sparse else grad.ids[nonzero_rows(grad.values)]
         moved[named[named < len(moved)]] = False
         count += int(moved.sum())
