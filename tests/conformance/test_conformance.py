@@ -62,15 +62,8 @@ def test_backends_conform_in_other_variants(names: tuple[str, ...], tmp_path: Pa
     assert all(h["skipped"] for h in headers if h["variant"] == "cuda" and h["devices"] == ["cpu"])
 
 
-@pytest.mark.repeats
-@pytest.mark.parametrize(
-    "backend",
-    [
-        pytest.param(name, marks=() if name == "torch" else pytest.mark.soak)
-        for name in islices.list_backends()
-        if name not in ("jax", "numpy")
-    ],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("backend", [name for name in islices.list_backends() if name not in ("jax", "numpy")])
 def test_every_case_passes_by_the_frameworks_own_operations(backend: str, tmp_path: Path) -> None:
     """The full profile, where nothing has to be compiled for each of its cases: that is for make soak."""
     lines = conform(tmp_path, "--profile", "full", "-b", backend, "-k", "framework", limit=1800)

@@ -261,7 +261,7 @@ def test_two_workers_and_a_slow_one(tmp_path):
     assert 1.0 < seconds < 3.5, seconds
 
 
-@pytest.mark.parametrize(("size", "every"), [(2, False), pytest.param(4, True, marks=pytest.mark.repeats)])
+@pytest.mark.parametrize(("size", "every"), [(2, False), pytest.param(4, True, marks=pytest.mark.soak)])
 def test_workers_and_a_killed_one(tmp_path, size, every):
     keywords = {"ending": "killed", "folder": str(tmp_path), "every": every}
     found = run_ranks("tensorflow", size, f"{__file__}:workers", keywords, timeout=60)
