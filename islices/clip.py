@@ -270,10 +270,16 @@ def _clipped(leaf: Any, clip: Clip | None, formula: ClipFormula) -> Any:
 def scale_slices(s: IndexedSlices, steps: Sequence[tuple[str, float]]) -> IndexedSlices:
     """Slices whose values are multiplied and divided by numbers, each rounded to their type."""
     B, look, flags = s.backend, s._look, {"coalesced": s.coalesced, "padded": s.padded}
+    adopted = look is not None
+    if look is None and B.host_only:
+        look = B.look((s.values,), views=True)
     if look is not None and look.views is not None and modes.on_host():
         out = modes.compute("scaled", look.views[:1], steps=_rounded(look.dtypes[0], steps))
-        return IndexedSlices._of_views(s, out, look.views[1], **flags)
-    values = _scaled(steps, B, s.values)
+        if adopted:
+            return IndexedSlices._of_views(s, out, look.views[1], **flags)
+        values = B.from_host(out, s.values)
+    else:
+        values = _scaled(steps, B, s.values)
     return IndexedSlices._trusted(B, values, s.indices, s.dense_shape, **flags)
 
 

@@ -5,7 +5,7 @@
 
 Nothing here knows what is called or what should come of it. docs/protocol.md is for those who write an adapter.
 
-May import: this folder, `islices.conformance.data`, `numpy`.
+May import: this folder.
 """
 
 from __future__ import annotations

@@ -271,9 +271,8 @@ def sum_few(values: Host, indices: Host, rows: int | None) -> tuple[Host, Host] 
     n, width = matrix.shape
     if matrix.size >= SHARED or n >= ROUSED:
         return None
-    flags, dtype = indices.flags, indices.dtype
-    if not (flags.c_contiguous and flags.aligned and dtype.isnative):
-        indices = _ready(indices)
+    indices = _ready(indices)
+    dtype = indices.dtype
     sums = np.empty(matrix.size + ALIGNMENT // matrix.itemsize, matrix.dtype)
     ids = np.empty(n + ALIGNMENT // dtype.itemsize, dtype)
     limit = _ANY if rows is None else rows

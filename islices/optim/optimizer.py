@@ -255,7 +255,10 @@ def check_works(works: Sequence[Work], names: Sequence[str] = ()) -> None:
             parts.append((B, grad.values, False, where + "grad"))
             parts.append((modes.HOST, look.views[1], False, where + "grad"))
             continue
-        for x in grad._arrays if isinstance(grad, IndexedSlices) else (grad,):
+        given = (grad,)
+        if isinstance(grad, IndexedSlices):
+            given = (grad.values, grad.indices) if grad._slots is None else grad._arrays
+        for x in given:
             parts.append((B, x, False, where + "grad"))
     if parts:
         check_apart(parts)

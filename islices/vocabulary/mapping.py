@@ -288,7 +288,7 @@ class RowMap:
         at = np.minimum(np.searchsorted(named, old), len(named) - 1)
         return np.where(named[at] == old, new[at], DROPPED)
 
-    def kept(self, indices: Host, coalesced: bool, argument: str) -> tuple[Host, Host, bool]:
+    def _kept(self, indices: Host, coalesced: bool, argument: str) -> tuple[Host, Host, bool]:
         """Of slices: the slots whose rows stay, in their order, the rows' new indices, and whether those ascend."""
         new = self.new_ids(indices)
         stay = np.flatnonzero(new >= 0)

@@ -411,7 +411,7 @@ def _slices(s: IndexedSlices, found: RowMap) -> IndexedSlices:
     """Slices of the renumbered table: those of dropped rows are gone, the others keep their order."""
     B = s.backend
     old = B.to_numpy(s.indices)
-    stay, new, coalesced = found.kept(old, s.coalesced, "indices")
+    stay, new, coalesced = found._kept(old, s.coalesced, "indices")
     with B.scope():
         values = B.stop_gradient(s.values)
         if len(stay) < len(old):

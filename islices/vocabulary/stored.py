@@ -227,7 +227,7 @@ class _Work:
     def _slices(self, leaf: StoredSlices) -> Written:
         indices = self.archive.read(leaf.indices.array, leaf.indices.sha256)
         check_indices(modes.HOST, indices, leaf.dense_shape[0], coalesced=leaf.coalesced)
-        stay, new, coalesced = self.found.kept(indices, leaf.coalesced, repr(leaf.indices.array.name))
+        stay, new, coalesced = self.found._kept(indices, leaf.coalesced, repr(leaf.indices.array.name))
         stored = StoredRows([(self.archive, leaf.values)])
         stored.check(self.chunk)
         picked = RowMap(stay, len(indices))

@@ -244,6 +244,7 @@ def test_compiled_models_run_their_hooks(when: str) -> None:
 
 @pytest.mark.parametrize("fullgraph", [False, True])
 def test_no_capture_inside_compiled_code(fullgraph: bool) -> None:
+    torch._dynamo.reset()  # it remembers code objects, which the parameters share
     model = nn.Sequential(nn.Embedding(ROWS, DIM), nn.Linear(DIM, 1))
 
     @torch.compile(backend="eager", fullgraph=fullgraph)
