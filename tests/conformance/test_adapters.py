@@ -177,7 +177,7 @@ BAD = {
 }
 
 
-@pytest.mark.outside
+@pytest.mark.soak
 @pytest.mark.parametrize("line", BAD)
 def test_a_bad_command_is_a_harness_error(tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str) -> None:
     status, lines, told = conform(tmp_path, "--command", line, "-k", "coalesce", capsys=capsys)
@@ -187,7 +187,7 @@ def test_a_bad_command_is_a_harness_error(tmp_path: Path, capsys: pytest.Capture
     assert "Traceback" not in told
 
 
-@pytest.mark.outside
+@pytest.mark.soak
 def test_breaking_strays_and_giving_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It prints a greeting, breaks in every third call, and after ten of these the rest is not run."""
     program = tmp_path / "odd.py"

@@ -211,7 +211,7 @@ UNMENDED = {"SparseAdam and Keras's Adam", "initial accumulator", "decoupled dec
 
 
 @pytest.mark.parametrize("way", ["there", "back"])
-@pytest.mark.parametrize("name", [*STEPS, *(pytest.param(n, marks=pytest.mark.repeats) for n in TWO_STEPS)])
+@pytest.mark.parametrize("name", [*STEPS, *(pytest.param(n, marks=pytest.mark.soak) for n in TWO_STEPS)])
 def test_the_line_mends_the_step(name: str, way: str) -> None:
     d = Batch(2)
     one, other, _ = (STEPS | TWO_STEPS)[name]

@@ -17,7 +17,7 @@ from islices import IndexedSlices
 from islices.compare import Step, explain_steps
 
 
-@pytest.mark.parametrize("name", [*STEPS, *(pytest.param(n, marks=pytest.mark.repeats) for n in TWO_STEPS)])
+@pytest.mark.parametrize("name", [*STEPS, *(pytest.param(n, marks=pytest.mark.soak) for n in TWO_STEPS)])
 def test_what_makes_a_step_another_is_named(name: str) -> None:
     d = Batch(2)
     one, other, names = (STEPS | TWO_STEPS)[name]
