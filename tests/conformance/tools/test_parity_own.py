@@ -60,7 +60,7 @@ def test_keras_and_torch(keras_run: Path) -> None:
     found = compared(keras_run, "keras", "torch")
     assert found["equal"], found["stop"]
     assert len(found["steps"]) == 20
-    assert set(found["steps"][-1]["positions"]) == {"batch", "outputs", "loss", "gradients", "step", "state"}
+    assert set(found["steps"][-1]["positions"]) == {"batch", "outputs", "loss", "gradients", "clipped", "step", "state"}
     assert len(found["pairs"]) == 4
 
 
