@@ -18,7 +18,7 @@ from islices.conformance.formulas.formula import Formula
 from islices.conformance.formulas.inputs import Inputs, Rows, inputs
 from islices.conformance.formulas.numbers import BoundedNumbers, Numbers, PlainNumbers
 
-__all__ = ["Trajectory", "bounded_steps", "plain_steps", "steps"]
+__all__ = ["Trajectory", "bounded_steps", "initial_state", "plain_steps", "steps"]
 
 Array = np.ndarray[Any, Any]
 #: (options, t, squares) -> the numbers of a step
@@ -43,17 +43,19 @@ class Trajectory:
         return {**h, "lr": h["lr"] * self.rates[(t - 1) % len(self.rates)]} if "lr" in h else h
 
 
+def initial_state(formula: Formula, h: Mapping[str, Any], shape: tuple[int, ...]) -> dict[str, Array]:
+    """What the arrays of the state begin with, for weights of that shape: float32, a column where they are by row."""
+    own = (shape[0], 1) if h.get("per_row") else shape
+    return {name: np.full(own, start, np.float32) for name, start in formula.initial(h).items()}
+
+
 def steps(
     formula: Formula, trajectory: Trajectory, made: Inputs, making: Making, lift: Callable[[Any], Any]
 ) -> Iterator[tuple[Array, dict[str, Array]]]:
     """Weights, or the clipped gradient, and state after each step."""
     w = lift(made.weights)
     h = formula.hyper(trajectory.options(1))
-    per_row = (len(w), 1)
-    state = {
-        name: lift(np.full(per_row if h.get("per_row") else w.shape, start, np.float32))
-        for name, start in formula.initial(h).items()
-    }
+    state = {name: lift(x) for name, x in initial_state(formula, h, w.shape).items()}
     for t, g in enumerate(made.gradients, 1):
         h = formula.hyper(trajectory.options(t))
         found, state = step(formula, h, t, w, g, state, making, lift)

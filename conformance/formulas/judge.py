@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from islices.conformance.formulas.causes import cause_of
-from islices.conformance.formulas.evaluate import Trajectory
+from islices.conformance.formulas.evaluate import Trajectory, initial_state
 from islices.conformance.formulas.formula import Formula
 from islices.conformance.formulas.inputs import Rows, inputs
 from islices.conformance.formulas.judgement import Judgement
@@ -115,11 +115,7 @@ def run(step: Step, trajectory: Trajectory, takes: frozenset[str] | None = None)
     made = inputs(trajectory.inputs)
     w: Array = made.weights.copy()
     h = trajectory.formula.hyper(trajectory.options(1))
-    per_row = (len(w), 1)
-    start = {
-        name: np.full(per_row if h.get("per_row") else w.shape, value, np.float32)
-        for name, value in trajectory.formula.initial(h).items()
-    }
+    start = initial_state(trajectory.formula, h, w.shape)
     state: Any = {name: x.copy() for name, x in start.items()}
     found: Got = {}
     returned = False

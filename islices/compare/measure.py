@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from islices.backend import FLOATS
-from islices.compare.stored import Array, Stored, bits_equal, contained, nonzero_rows, wide
+from islices.compare.stored import Array, Stored, bits_equal, blocks, contained, nonzero_rows, wide
 
 __all__ = ["SHOWN", "Place", "RowSample", "TensorDifference", "align", "measure"]
 
@@ -27,8 +27,6 @@ LABELS = (
     *(f"{last + 1}-{top}" if top > last + 1 else f"{top}" for last, top in pairwise((-1, *ULPS))),
     f"over {ULPS[-1]}", "not a number",
 )  # fmt: skip
-#: Elements that are looked at together: what is made of them on the way stays small.
-BLOCK = 1 << 17
 UNSIGNED = {2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
@@ -160,12 +158,12 @@ def measure(a: Stored, b: Stored) -> TensorDifference:
     if not (len(rows.ids) == len(x) == len(y)):  # no copies where every row has its partner
         x, y = x[rows.in_a], y[rows.in_b]
     width = math.prod(a.row_shape)
-    step = max(1, BLOCK // max(1, width))
-    blocks = [_block(x[k : k + step], y[k : k + step], rows.ids[k : k + step]) for k in range(0, max(1, len(x)), step)]
-    differing = np.concatenate([k * step + block.differing for k, block in enumerate(blocks)])
+    parts = list(blocks(len(x), a.row_shape))
+    found = [_block(x[part], y[part], rows.ids[part]) for part in parts]
+    differing = np.concatenate([part.start + block.differing for part, block in zip(parts, found, strict=True)])
     equal = not (len(differing) or len(rows.only_a) or len(rows.only_b))
     numbers = rows.ids[differing]
-    counts = np.sum([block.ulps for block in blocks], axis=0)
+    counts = np.sum([block.ulps for block in found], axis=0)
     counts[0] += (len(x) - len(differing)) * width
     return TensorDifference(
         equal=equal and a.dtype == b.dtype and same_shape(a.shape, b.shape),
@@ -173,13 +171,13 @@ def measure(a: Stored, b: Stored) -> TensorDifference:
         rows=len(rows.ids),
         elements=len(x) * width,
         ulps=tuple((label, n) for label, n in zip(LABELS, counts.tolist(), strict=True) if n),
-        largest_absolute=_largest([block.absolute for block in blocks]),
-        largest_relative=_largest([block.relative for block in blocks]),
+        largest_absolute=_largest([block.absolute for block in found]),
+        largest_relative=_largest([block.relative for block in found]),
         only_a=_sample(a.ids[rows.only_a], a.values[rows.only_a[:SHOWN]]),
         only_b=_sample(b.ids[rows.only_b], b.values[rows.only_b[:SHOWN]]),
         differing=_sample(numbers, x[differing[:SHOWN]], y[differing[:SHOWN]]),
         row_gaps={
-            "both": (numbers, np.concatenate([block.worst for block in blocks])),
+            "both": (numbers, np.concatenate([block.worst for block in found])),
             "only_a": (a.ids[rows.only_a], _row_tops(a.values[rows.only_a])),
             "only_b": (b.ids[rows.only_b], _row_tops(b.values[rows.only_b])),
         },

@@ -6,7 +6,7 @@ Nothing of a table's size is made: a sparse leaf costs its stored rows, a dense 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,9 +23,11 @@ from islices.rows import coalesce
 from islices.slices import IndexedSlices
 from islices.table import Table
 
-__all__ = ["Array", "Stored", "bits_equal", "contained", "nonzero_rows", "norm_of", "read", "wide"]
+__all__ = ["BLOCK", "Array", "Stored", "bits_equal", "blocks", "contained", "nonzero_rows", "norm_of", "read", "wide"]
 
 Array = np.ndarray[Any, Any]
+#: Elements that are looked at together: what is made of them on the way stays small.
+BLOCK = 1 << 17
 #: Dense tensors may hold these too.
 WHOLE = ("bool", "int8", "uint8", "int16", "uint16", "uint32", "uint64")
 
@@ -154,3 +156,10 @@ def contained(ids: Array, others: Array) -> Array:
     place[place == len(others)] = 0
     found: Array = others[place] == ids
     return found
+
+
+def blocks(rows: int, row_shape: tuple[int, ...]) -> Iterator[slice]:
+    """Parts of so many rows, at least one."""
+    size = max(1, BLOCK // max(1, math.prod(row_shape)))
+    for k in range(0, max(rows, 1), size):
+        yield slice(k, min(k + size, rows))

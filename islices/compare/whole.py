@@ -18,15 +18,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from islices.compare.comparison import NOWHERE, Comparison, Context, telling_rows
+from islices.compare.comparison import Comparison, Context, telling_rows
 from islices.compare.rows import Facts, Measured, Rows, extent
-from islices.compare.stored import Array, Stored, bits_equal, contained, nonzero_rows, norm_of, wide
+from islices.compare.stored import BLOCK, Array, Stored, bits_equal, blocks, contained, nonzero_rows, norm_of, wide
 from islices.locks import lazy_property
 
 __all__ = ["Held", "Moved", "Source", "Tensors", "rows_between"]
 
-#: Elements from which on causes are tried on some rows first; elements of all these rows; elements of a block.
-LARGE, SAMPLE, BLOCK = 1 << 17, 1 << 15, 1 << 17
+#: Elements from which on causes are tried on some rows first; elements of all these rows.
+LARGE, SAMPLE = 1 << 17, 1 << 15
 #: Rows of a tensor that are looked at, at least; behind every row.
 LEAST, END = 64, np.iinfo(np.int64).max
 NOTHING = (0, 0)
@@ -52,8 +52,7 @@ class Source(Protocol):
 
     def parts(self) -> Iterator[Array]:
         """All values as `values_at` gives them, block by block."""
-        size = max(1, BLOCK // max(1, math.prod(self.row_shape)))
-        yield from (self.values_at(slice(k, k + size)) for k in range(0, len(self.ids), size))
+        yield from map(self.values_at, blocks(len(self.ids), self.row_shape))
 
     @lazy_property
     def contents(self) -> tuple[Array, Array, Array]:
@@ -148,9 +147,8 @@ class Moved(Source):
 
     def __init__(self, x: Stored, start: Stored) -> None:
         self._now, self._then = x, start
-        size = max(1, BLOCK // max(1, math.prod(x.row_shape)))
-        moved = [_moved(x.values[k : k + size], start.values[k : k + size]) for k in range(0, len(x.values), size)]
-        self.ids = np.flatnonzero(np.concatenate(moved)) if moved else NOWHERE
+        moved = [_moved(x.values[part], start.values[part]) for part in blocks(len(x.values), x.row_shape)]
+        self.ids = np.flatnonzero(np.concatenate(moved))
         self.row_shape, self.shape, self.dtype, self.sparse = x.row_shape, x.shape, x.dtype, False
         self.facts = Facts(len(self.ids) * math.prod(x.row_shape), self._measure)
 
@@ -316,13 +314,12 @@ def _apart(x: Source, y: Source, rows: int) -> list[Array]:
     same = np.array_equal(x.ids, y.ids)
     ids = x.ids if same else x.ids[contained(x.ids, y.ids)]
     gaps = np.zeros(len(ids))
-    size = max(1, BLOCK // max(1, math.prod(x.row_shape)))
-    for k in range(0, len(ids), size):
-        part = ids[k : k + size]
-        places = [slice(k, k + size) if same else np.searchsorted(s.ids, part) for s in (x, y)]
+    for block in blocks(len(ids), x.row_shape):
+        part = ids[block]
+        places = [block if same else np.searchsorted(s.ids, part) for s in (x, y)]
         one, other = (s.values_at(p).reshape(len(part), -1) for s, p in zip((x, y), places, strict=True))
         with np.errstate(invalid="ignore"):
-            gaps[k : k + size] = np.nan_to_num(np.abs(one - other), nan=math.inf).max(axis=1, initial=0.0)
+            gaps[block] = np.nan_to_num(np.abs(one - other), nan=math.inf).max(axis=1, initial=0.0)
     return [_spread(ids[gaps > 0], rows), ids[_largest(gaps, rows // 2)]]
 
 

@@ -29,12 +29,12 @@ from typing import Any
 import numpy as np
 
 from islices.compare.evidence import MOST_SLACK, PRECISION
-from islices.compare.stored import Stored, bits_equal, contained, nonzero_rows, read, wide
+from islices.compare.stored import Stored, bits_equal, blocks, contained, nonzero_rows, read, wide
 from islices.slices import IndexedSlices
 from islices.trajectory.steps import Leaf, Leaves
 
 __all__ = [
-    "ARITHMETIC", "FLOOR", "GROWTH", "MOST", "ROUNDINGS", "Beside", "apart", "beside", "blocks", "distances", "eps_of",
+    "ARITHMETIC", "FLOOR", "GROWTH", "MOST", "ROUNDINGS", "Beside", "apart", "beside", "distances", "eps_of",
     "norm", "relative", "same_values", "summed",
 ]  # fmt: skip
 
@@ -48,8 +48,6 @@ FLOOR = 8.0
 GROWTH = 1024.0
 #: The largest relative distance that any of this may excuse.
 MOST = MOST_SLACK
-#: Elements that are looked at together: what is made of them on the way stays small.
-BLOCK = 1 << 17
 #: eps of a movement by which two computations of one step's formula may differ.
 ROUNDINGS = 64.0
 
@@ -109,13 +107,6 @@ def _blocks(a: Stored, b: Stored, eps: float) -> Iterator[Beside]:
                 values = out
             sides.append(values)
         yield Beside(ids, sides[0], sides[1], eps)
-
-
-def blocks(rows: int, row_shape: tuple[int, ...]) -> Iterator[slice]:
-    """Parts of so many rows, at least one."""
-    size = max(1, BLOCK // max(1, math.prod(row_shape)))
-    for k in range(0, max(rows, 1), size):
-        yield slice(k, min(k + size, rows))
 
 
 def eps_of(dtype: str) -> float:

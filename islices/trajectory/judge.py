@@ -11,18 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from islices.compare.stored import blocks
 from islices.dtypes import dtype_name
-from islices.trajectory.drift import (
-    ARITHMETIC,
-    FLOOR,
-    GROWTH,
-    MOST,
-    blocks,
-    distances,
-    eps_of,
-    norm,
-    same_values,
-)  # fmt: skip
+from islices.trajectory.drift import ARITHMETIC, FLOOR, GROWTH, MOST, distances, eps_of, norm, same_values
 from islices.trajectory.moves import Moves
 from islices.trajectory.steps import Leaves, Step, rows_named
 from islices.trajectory.verdict import Found, Verdict

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from islices.compare.stored import bits_equal, contained, wide
+from islices.compare.stored import bits_equal, blocks, contained, wide
 from islices.dtypes import dtype_name
-from islices.trajectory.drift import MOST, ROUNDINGS, Beside, apart, beside, blocks, eps_of, norm, relative, summed
+from islices.trajectory.drift import MOST, ROUNDINGS, Beside, apart, beside, eps_of, norm, relative, summed
 from islices.trajectory.replay import OWN_MEANING, Replay, array_name, optimizer_from
 from islices.trajectory.steps import Leaves, Step, rows_named
 from islices.trajectory.verdict import Found

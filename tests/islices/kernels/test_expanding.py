@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import gc
 import inspect
 import itertools
 import math
+import threading
+import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -16,7 +20,7 @@ import pytest
 
 pytest.importorskip("numba")
 
-from islices.kernels import compiling, folding, updating
+from islices.kernels import compiling, expanding, folding, updating
 from islices.kernels.expanding import expand
 
 HALF = 0.5
@@ -218,3 +222,26 @@ def test_numba_writes_out_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
             patch.setattr(compiling, "fingerprint", lambda names: f"{real(names)}_as_is")
             make(dtype, op)(rows, order, starts, ids, tables[1], 0, 2)
         assert tables[0].tobytes() == tables[1].tobytes()
+
+
+def test_threads_expand_at_the_same_time() -> None:
+    def elsewhere(*_: object) -> None:
+        time.sleep(1e-4)  # another thread's turn, in the middle of a syntax tree
+
+    start = threading.Barrier(4)
+
+    def expanded(_: int) -> None:
+        start.wait()
+        for _ in range(3):
+            expanding._functions.cache_clear()
+            expand(kernel, as_inlined)
+
+    before = gc.get_threshold()
+    gc.callbacks.append(elsewhere)
+    gc.set_threshold(200)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(expanded, range(4)))
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(elsewhere)
