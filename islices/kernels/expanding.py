@@ -6,7 +6,7 @@ a call becomes assignments of its arguments, the function's statements under nam
 cannot be rewritten (no source, two returns, scopes of its own, a call that may not be evaluated) is left to numba,
 whose result is the same. A function whose value is used must change nothing that the rest of the statement reads: it is
 evaluated before that.
-May import: the standard library, `islices.locks`.
+May import: `islices.locks`.
 """
 
 from __future__ import annotations

@@ -200,14 +200,14 @@ def test_cost_follows_the_stored_rows() -> None:
 
 
 def test_a_large_table_is_measured_by_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    from islices.compare import measure
+    from islices.compare import stored
 
     r = np.random.default_rng(0)
     a = r.standard_normal((1000, 3)).astype(np.float32)
     b = np.where(r.random(a.shape) < 0.1, a + r.standard_normal(a.shape).astype(np.float32), a)
     whole = islices.diff(a, b).to_json()
     for block in (1, 7, 100):
-        monkeypatch.setattr(measure, "BLOCK", block)
+        monkeypatch.setattr(stored, "BLOCK", block)
         assert islices.diff(a, b).to_json() == whole
 
 
