@@ -2,6 +2,7 @@
 
 import inspect
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -44,4 +45,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             (condition,) = mark.args
             if condition(*(given[name] for name in inspect.signature(condition).parameters)):
                 item.add_marker("repeats")
+    found: Counter[str] = Counter()
+    for item in items:
+        sampled = item.get_closest_marker("one_in")
+        if sampled and any(map(item.get_closest_marker, ("repeats", "outside"))):
+            name = item.nodeid.partition("[")[0]
+            if found[name] % sampled.args[0]:
+                item.add_marker("soak")
+            found[name] += 1
     items.sort(key=place)

@@ -25,6 +25,7 @@ COUNT = 250
 
 @pytest.mark.repeats_where(lambda name: name != "numpy")
 @pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.one_in(2)
 def test_hostile_calls_keep_their_promises(name: str) -> None:
     outcome = hostile.attack(name, COUNT, seed=0)
     assert not outcome.error, outcome.error

@@ -41,6 +41,7 @@ TorchBackend.segment_sum = last_wins
 
 @pytest.mark.repeats_where(lambda name: name not in ("numpy", "torch"))
 @pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.one_in(3)
 def test_the_laws_hold(name: str) -> None:
     found = [
         counterexample.script

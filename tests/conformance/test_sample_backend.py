@@ -231,6 +231,7 @@ DEFECTS = {
 @pytest.mark.repeats_where(lambda label: label not in list(DEFECTS)[:2])
 @pytest.mark.parametrize("label", DEFECTS)
 @pytest.mark.repeats
+@pytest.mark.one_in(2)
 def test_a_wrong_adapter_is_caught_by_the_clause_that_speaks_of_it(label: str, site: Path, tmp_path: Path) -> None:
     defect = DEFECTS[label]
     wrong = shutil.copytree(site, tmp_path / "site")

@@ -85,6 +85,7 @@ def test_per_sample_gradients() -> None:
 
 @pytest.mark.outside
 @pytest.mark.parametrize("backend", ["tensorflow", "torch", "jax"])
+@pytest.mark.one_in(3)
 def test_keras_fit(backend: str) -> None:
     """The weights agree, but for Adam: Keras moves all rows, islices those of the batch."""
     command = [sys.executable, str(FOLDER / "keras_fit.py"), "5000", "8", backend]

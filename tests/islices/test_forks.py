@@ -67,6 +67,7 @@ def run(code: str, *arguments: str, **environment: str) -> str:
 
 @pytest.mark.outside
 @pytest.mark.parametrize("name", ["torch", "tensorflow", "jax", "mxnet"])
+@pytest.mark.one_in(2)
 def test_while_another_thread_loads_a_backend(name: str) -> None:
     """The module is half imported when the fork is asked for; the child asks for the same backend."""
     if importlib.util.find_spec(name) is None:

@@ -130,6 +130,7 @@ def cases() -> Iterator[Any]:
 @pytest.mark.repeats_where(lambda mode, dtype, name: mode != "eager" and (dtype, name) != ("float32", "duplicate"))
 @pytest.mark.parametrize(("framework", "mode", "dtype", "name"), list(cases()))
 @pytest.mark.repeats_where(lambda dtype: dtype != "float32")
+@pytest.mark.one_in(3)
 def test_norms(framework: str, mode: str, dtype: str, name: str) -> None:
     kind, tape = KINDS[name], Tape(framework, mode)
     values, ids = numbers(kind.values, dtype), np.array(kind.ids or [], np.int64)
@@ -163,6 +164,7 @@ def test_norms(framework: str, mode: str, dtype: str, name: str) -> None:
 @pytest.mark.parametrize(("framework", "mode", "dtype", "name"), list(cases()))
 @pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.repeats_where(lambda dtype: dtype != "float32")
+@pytest.mark.one_in(3)
 def test_clips_by_one_norm(framework: str, mode: str, dtype: str, name: str, limit: str) -> None:
     kind, tape, most = KINDS[name], Tape(framework, mode), LIMITS[limit]
     values, ids = numbers(kind.values, dtype), np.array(kind.ids or [], np.int64)
@@ -212,6 +214,7 @@ ROW_VALUES = [[3, 4], [9, 2], [0, 0], [1, 0], [-3, 6]]
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 @pytest.mark.repeats_where(lambda dtype: dtype != "float32")
+@pytest.mark.one_in(3)
 def test_clips_by_rows_and_samples(framework: str, mode: str, dtype: str, duplicates: bool) -> None:
     if framework == "mxnet" and dtype == "bfloat16":
         pytest.skip("MXNet's autograd takes no bfloat16")

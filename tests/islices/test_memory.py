@@ -17,6 +17,7 @@ SHAPE = (1 << 18, 2)
 
 @pytest.mark.parametrize("at", range(1, 9))
 @pytest.mark.repeats_where(lambda at: at % 4)
+@pytest.mark.one_in(3)
 def test_an_interrupt_amid_an_allocation(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C at each line of it: nothing is printed of objects half made, and the next call works."""
     monkeypatch.setattr(memory, "_free", {})

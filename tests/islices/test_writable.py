@@ -87,6 +87,7 @@ def test_what_is_written_is_seen(name: str, kind: str, dtype: str, rows: int) ->
     [(name, {"tensorflow": "variable", "jax": "donated"}.get(name, "array")) for name in islices.list_backends()],
 )
 @pytest.mark.repeats_where(lambda name: name not in ("numpy", "torch"))
+@pytest.mark.one_in(3)
 def test_memory_is_not_copied(name: str, kind: str) -> None:
     backend = islices.get_backend(name)
     table = make(backend, np.ones(LARGE, np.float32), kind)

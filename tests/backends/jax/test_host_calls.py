@@ -248,6 +248,7 @@ def two_steps(optimizer: Any, dtype: str, shape: tuple[int, ...], *, compiled: b
 
 @pytest.mark.repeats  # one at a time: under vmap, of a step that may not be taken, and in the suite's mode traced
 @pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.one_in(3)
 def test_steps_have_the_bits_of_xlas(name: str) -> None:
     for dtype, shape, frozen in (("float32", (3,), None), ("bfloat16", (), None), ("float32", (2, 2), [1, 5])):
         optimizer = OPTIMIZERS[name](frozen=frozen)

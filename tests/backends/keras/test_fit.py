@@ -98,6 +98,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.repeats_where(lambda name, options: (name, options) not in {("adagrad", "global"), ("adam", "plain")})
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.one_in(4)
 def test_fit_follows_kerass_own_optimizer_on_arrays(name: str, options: str, tmp_path: Path) -> None:
     theirs, ours = PAIRS[name]
     stock = made(OneHot, keras.Model), theirs(RATE, **OPTIONS[options])

@@ -182,6 +182,7 @@ def test_the_backend_loads_after_a_plain_import_that_failed() -> None:
 @pytest.mark.repeats
 @needs_mxnet
 @pytest.mark.parametrize("mxnet_first", [True, False])
+@pytest.mark.one_in(2)
 def test_beside_the_other_frameworks(mxnet_first: bool) -> None:
     others = [name for name in FRAMEWORKS if importlib.util.find_spec(name) is not None]
     if not others:

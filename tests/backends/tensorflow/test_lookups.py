@@ -40,6 +40,7 @@ def compiled(mode: str) -> Any:
 @pytest.mark.parametrize("dtype", ALL, ids=lambda t: t.name)
 @pytest.mark.parametrize("index", [tf.int32, tf.int64], ids=lambda t: t.name)
 @pytest.mark.parametrize("shape", [(), (0,), (6,), (2, 3), (1, 3, 2)], ids=str)
+@pytest.mark.one_in(4)
 def test_gradients_are_those_of_a_tape(shape: tuple[int, ...], index: Any, dtype: Any, mode: str) -> None:
     weights, scale = variable(dtype), tf.Variable(tf.cast([2.0, -1.0, 0.5], dtype))
     ids = tf.constant(np.resize(IDS, shape), index)

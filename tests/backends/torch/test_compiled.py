@@ -124,12 +124,14 @@ def test_a_training_step_without_kernels(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("ids", ["int32", "int64"])
 @pytest.mark.parametrize("combiner", [None, "mean", "sqrtn"])
+@pytest.mark.one_in(5)
 def test_training_steps_of_all_types(dtype: str, ids: str, combiner: str | None) -> None:
     check_steps(optim.adagrad(0.1), dtype, ids, combiner=combiner)
 
 
 @pytest.mark.repeats
 @pytest.mark.parametrize("name", RECORDS)
+@pytest.mark.one_in(3)
 def test_training_steps_of_all_optimizers(name: str) -> None:
     check_steps(getattr(optim, name)(0.1), "float32", "int64", combiner="sum", padding_idx=0)
 
@@ -189,6 +191,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.repeats_where(lambda name, dtype, ids: (dtype, ids) != ("float32", "int64") or name != "coalesce")
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize(("dtype", "ids"), [("float32", "int64"), ("bfloat16", "int32"), ("float64", "int32")])
+@pytest.mark.one_in(3)
 def test_calls(name: str, dtype: str, ids: str) -> None:
     compiled = graph(CALLS[name])
     for n in (6, 5, 1):  # the second makes a graph for any number of them

@@ -220,6 +220,7 @@ def exact() -> dict[str, Any]:
 
 @pytest.mark.outside
 @pytest.mark.parametrize("case", BESIDE)
+@pytest.mark.one_in(3)
 def test_bits_of_torch_where_it_rounds_once(exact: dict[str, Any], case: str) -> None:
     """x86-64; other processors may have FMA in torch's default kernels: the bound then."""
     assert not (exact["contracts"] and platform.machine() in ("x86_64", "AMD64"))
@@ -489,6 +490,7 @@ STOCK: dict[str, list[dict[str, Any]]] = {
 @pytest.mark.parametrize("flags", [{}, {"foreach": True}, {"foreach": False, "fused": None}], ids=str)
 @pytest.mark.parametrize("name", STOCK)
 @pytest.mark.repeats_where(lambda flags: bool(flags))
+@pytest.mark.one_in(3)
 def test_stock_arguments_on_a_dense_model(name: str, flags: dict[str, Any]) -> None:
     """semantics="torch" and nothing else beside what torch's class takes; then either loads the other's state."""
     for given in STOCK[name]:

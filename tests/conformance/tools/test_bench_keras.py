@@ -23,7 +23,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {"part": "keras", "backend": BACKEND, "threads": 2, "repeat": 2, "seconds": 0}
 
 
-@pytest.mark.repeats
+@pytest.mark.soak
 @pytest.mark.skipif(BACKEND not in keras_fit.BACKENDS, reason="Keras runs on another backend")
 def test_every_way_is_measured(small: dict[str, Any]) -> None:
     records: list[dict[str, Any]] = []

@@ -49,6 +49,7 @@ def needed(backend: str) -> None:
 @pytest.mark.outside
 @pytest.mark.parametrize("clip", [True, False])
 @pytest.mark.parametrize("backend", FRAMEWORKS)
+@pytest.mark.one_in(3)
 def test_every_way_is_compared_and_timed(backend: str, clip: bool) -> None:
     needed(backend)
     found = worker(backend, Case(SMALL, "adam", clip))

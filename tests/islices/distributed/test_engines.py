@@ -73,6 +73,7 @@ def another_framework(group: Group, own: str, other: str, says: str) -> list[flo
         ("mpi", "numpy", "tensorflow", "no tf.distribute strategy is in scope"),
     ],
 )
+@pytest.mark.one_in(3)
 def test_arrays_of_an_engine_that_is_not_started(engine: str, own: str, other: str, says: str) -> None:
     pytest.importorskip(other)
     assert run(engine, another_framework, own=own, other=other, says=says) == [[2.0, 2.0]] * 2

@@ -83,6 +83,7 @@ def runs_here(engine: str, backend: str) -> None:
 
 @pytest.mark.repeats_where(lambda engine, backend: (engine, backend) != ("mpi", "numpy"))
 @pytest.mark.parametrize(("engine", "backend"), ENGINES)
+@pytest.mark.one_in(3)
 def test_every_case_over_an_engine(engine: str, backend: str) -> None:
     runs_here(engine, backend)
     said = four_processes(engine, backend)

@@ -236,6 +236,7 @@ def test_scatters_have_the_bits_of_numpy(dtype: str, op: str) -> None:
 
 @pytest.mark.repeats_where(lambda label: "-" in label or label in ("momentum", "rowwise_adagrad"))
 @pytest.mark.parametrize("label", OPTIMIZERS)
+@pytest.mark.one_in(4)
 def test_optimizers_have_the_bits_of_numpy(label: str) -> None:
     every = label in ("momentum", "adam", "rowwise_adagrad")
     for dtype in FLOATS if every else ("float32",):

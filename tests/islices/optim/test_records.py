@@ -108,6 +108,7 @@ def settings() -> Iterator[Any]:
 @pytest.mark.repeats_where(lambda dtype: dtype == "float64")
 @pytest.mark.parametrize(("name", "semantics", "hyper"), list(settings()))
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.one_in(4)
 def test_steps_are_the_frameworks_own(name: str, semantics: str, hyper: dict[str, Any], dtype: str) -> None:
     preset = RECORDS[name].presets[semantics]
     try:

@@ -43,6 +43,7 @@ def compiled(rule: Callable[..., Any], arrays: int, numbers: int, outputs: int, 
 @pytest.mark.repeats_where(lambda dtype: dtype == "float64")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", RULES)
+@pytest.mark.one_in(4)
 def test_compiled_rules_have_the_bits_of_the_arrays(name: str, dtype: str) -> None:
     rule = RULES[name]
     rng = np.random.default_rng(0)

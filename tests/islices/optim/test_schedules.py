@@ -86,6 +86,7 @@ CASES: dict[str, Make] = {
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.repeats_where(lambda name: name not in ("lr", "momentum", "torch beta1"))
+@pytest.mark.one_in(4)
 def test_a_function_of_the_step_is_the_number_of_the_step(name: str) -> None:
     make = CASES[name]
     expected = remade(make)

@@ -189,6 +189,7 @@ print("equal")
 
 @pytest.mark.outside
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.one_in(2)
 def test_torch_compile(backend: str) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     done = subprocess.run(

@@ -193,6 +193,7 @@ def run(case: Case, dtype: str, seed: int) -> Iterator[tuple[dict[str, Any], dic
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("case", [*CASES, *DENSE], ids=str)
 @pytest.mark.repeats_where(lambda case: case not in LAST)
+@pytest.mark.one_in(5)
 def test_bits_are_theirs(case: Case, dtype: str) -> None:
     for seed in range(2):
         for mine, native, t in run(case, dtype, seed):
@@ -228,6 +229,7 @@ BOUNDED = [
 @pytest.mark.repeats_where(lambda dtype: dtype == "float64")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("case", "bound"), BOUNDED, ids=str)
+@pytest.mark.one_in(4)
 def test_what_rounds_otherwise_stays_within_a_bound(case: Case, bound: float, dtype: str) -> None:
     """In units of eps * (|start| + the sum of |steps|), element by element."""
     eps = np.finfo(dtype).eps

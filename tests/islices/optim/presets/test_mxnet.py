@@ -147,6 +147,7 @@ def check_bits(case: Case, dtype: str, seed: int) -> None:
 @pytest.mark.repeats_where(lambda case, dtype: dtype == "float64" or (case.rows, case.kind) == ("all", "row_sparse"))
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.one_in(4)
 def test_bits_are_mxnets(case: Case, dtype: str) -> None:
     for seed in range(3):
         check_bits(case, dtype, seed)

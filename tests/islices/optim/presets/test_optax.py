@@ -174,6 +174,7 @@ def largest(name: str, seed: int, *, dtype: str, table: str, jitted: bool) -> di
 @pytest.mark.repeats_where(lambda table: table == "numpy")
 @pytest.mark.parametrize("table", ["jax", "numpy"])
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.one_in(3)
 def test_operation_by_operation(name: str, table: str) -> None:
     for seed in SEEDS:
         found = largest(name, seed, dtype="float32", table=table, jitted=False)
@@ -196,6 +197,7 @@ def test_jitted(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in CASES if name not in CORRECTED])
 @pytest.mark.repeats
+@pytest.mark.one_in(3)
 def test_float64(name: str) -> None:
     with enable_x64(True):
         found = largest(name, 0, dtype="float64", table="jax", jitted=False)
