@@ -13,6 +13,7 @@ import numpy as np
 
 from islices.conformance.data import Array, Slices
 from islices.conformance.formulas.formula import Formula
+from islices.conformance.formulas.inputs import Bags
 from islices.conformance.protocol import CallError, Client, Refused, Unsupported
 from islices.slices import IndexedSlices
 
@@ -47,16 +48,24 @@ class AdapterStep:
 
     def _taken(self, value: Any) -> tuple[Any, dict[str, Any]]:
         gives = self.formula.gives
-        arrays = isinstance(value, dict) and all(isinstance(x, Array) for x in value.values())
-        if not arrays or gives not in value:
+        state = dict(value) if isinstance(value, dict) else {}
+        result = state.pop(gives, None)
+        tensors = result if isinstance(result, list) else [result]
+        if not all(isinstance(x, Array) for x in (*tensors, *state.values())):
             came = f"a dict of {', '.join(value)}" if isinstance(value, dict) else type(value).__name__
             raise CallError(f'its answer: got {came}; accepted is a dict of arrays with "{gives}"')
-        found = {name: np.array(x.data, x.dtype).reshape(x.shape) for name, x in value.items()}
-        return found.pop(gives), found
+        given = [_array(x) for x in tensors]
+        return given if isinstance(result, list) else given[0], {name: _array(x) for name, x in state.items()}
 
 
 def _said(x: Any) -> Any:
-    """An array or a row-sparse gradient as the protocol has it."""
+    """An array, several, a row-sparse gradient or lookups as the protocol has them."""
     if isinstance(x, IndexedSlices):
         return Slices(_said(x.values), _said(x.indices), tuple(x.dense_shape))
-    return Array(x.dtype.name, x.shape, x.ravel().tolist())
+    if isinstance(x, Bags):
+        return {name: None if part is None else _said(part) for name, part in vars(x).items()}
+    return [_said(one) for one in x] if isinstance(x, list) else Array(x.dtype.name, x.shape, x.ravel().tolist())
+
+
+def _array(x: Array) -> Any:
+    return np.array(x.data, x.dtype).reshape(x.shape)

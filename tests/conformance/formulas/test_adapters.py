@@ -1,4 +1,4 @@
-"""Programs in other languages are judged: the examples are built and run, their mistakes named, breaks told in a line."""
+"""Programs in other languages are judged: the examples are built and run, mistakes named, breaks told in a line."""
 
 from __future__ import annotations
 
