@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import os
-import shlex
 import sys
 import tempfile
 import time
@@ -14,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from islices.cli import Command, UsageError
+from islices.conformance.adapters.command_line import seconds, split_command
 from islices.conformance.adapters.run import AdapterJob
 from islices.conformance.interpreters import here, look_at
 from islices.conformance.jobs import Job, run_all
@@ -168,18 +167,11 @@ def _plan(options: argparse.Namespace, selection: Selection, folder: Path) -> li
 
 def _adapters(options: argparse.Namespace, folder: Path) -> list[AdapterJob]:
     """The jobs of the commands; UsageError for one that cannot be read as a command line."""
-    if not 0 < options.time_limit < float("inf"):
-        raise UsageError(f"--time-limit: got {options.time_limit:g}; accepted are seconds above 0")
-    found = []
-    for k, text in enumerate(options.command_line):
-        try:
-            words = shlex.split(text, posix=os.name == "posix")
-        except ValueError as error:
-            raise UsageError(f"--command: got {text!r}: {error}") from None
-        if not words:
-            raise UsageError(f"--command: got {text!r}; accepted is a program and its arguments")
-        found.append(AdapterJob(text, tuple(words), options.time_limit, folder / f"command{k}.jsonl"))
-    return found
+    limit = seconds(options.time_limit)
+    return [
+        AdapterJob(text, split_command(text), limit, folder / f"command{k}.jsonl")
+        for k, text in enumerate(options.command_line)
+    ]
 
 
 def _why_nothing_matches(selection: Selection) -> str:

@@ -13,9 +13,9 @@ import numpy as np
 from islices.conformance.formulas.bounded import TINY, U
 from islices.conformance.formulas.evaluate import Trajectory, plain_steps
 from islices.conformance.formulas.formula import Formula
+from islices.conformance.formulas.inputs import inputs
 from islices.conformance.formulas.mutants import mutants
 from islices.conformance.formulas.scores import Got, ratios
-from islices.conformance.formulas.trajectories import CHECKPOINTS
 from islices.conformance.formulas.vectors import Expected, expected
 
 __all__ = ["cause_of", "distances", "wrong_steps"]
@@ -31,11 +31,12 @@ EXPLAINED = 0.9
 def wrong_steps(wrong: Formula, trajectory: Trajectory) -> Got:
     """What a formula with a mistake gives in a trajectory, at the checkpoints, in float64."""
     found = enumerate(plain_steps(trajectory, wrong), 1)
-    return {t: {wrong.gives: w, **state} for t, (w, state) in found if t in CHECKPOINTS}
+    kept = inputs(trajectory.inputs).checkpoints
+    return {t: {wrong.gives: w, **state} for t, (w, state) in found if t in kept}
 
 
 def distances(got: Got, wrong: Got, right: dict[int, dict[str, Expected]]) -> tuple[Array, Array]:
-    """For each element how far it is from a mistake's, in bounds, and whether it is outside of the right one's."""
+    """How far each judged element is from a mistake's, in bounds, and whether it is outside of the right one's."""
     far, outside = [], []
     for t, arrays in got.items():
         for name, x in arrays.items():
@@ -43,8 +44,9 @@ def distances(got: Got, wrong: Got, right: dict[int, dict[str, Expected]]) -> tu
             if name in right[t] and other is not None and other.shape == x.shape:
                 one = right[t][name]
                 admitted = MARGIN * (np.minimum(one.bounds[1], 1e300) + TINY) + RELATIVE * np.abs(other)
-                far.append(ratios(x, other, admitted).ravel())
-                outside.append(ratios(x, one.value, one.bounds[1]).ravel() > 1.0)
+                judged = np.isfinite(one.bounds[1])
+                far.append(ratios(x, other, admitted)[judged])
+                outside.append(ratios(x, one.value, one.bounds[1])[judged] > 1.0)
     return np.concatenate(far), np.concatenate(outside)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from islices.conformance.formulas.bounded import CONTEXT, Real
 from islices.conformance.formulas.formula import Formula
-from islices.conformance.formulas.inputs import Inputs, Rows, inputs
+from islices.conformance.formulas.inputs import Bags, Gradient, Inputs, Rows, inputs
 from islices.conformance.formulas.numbers import BoundedNumbers, Numbers, PlainNumbers
 
 __all__ = ["Trajectory", "bounded_steps", "initial_state", "plain_steps", "steps"]
@@ -64,10 +64,12 @@ def steps(
 
 
 def step(
-    formula: Formula, h: Mapping[str, Any], t: int, w: Array, g: Array | Rows, state: dict[str, Array],
+    formula: Formula, h: Mapping[str, Any], t: int, w: Array, g: Gradient, state: dict[str, Array],
     making: Making, lift: Callable[[Any], Any],
 ) -> tuple[Array, dict[str, Array]]:  # fmt: skip
     """One step; nothing that comes in is changed."""
+    if isinstance(g, Bags):
+        return formula.rule(making(h, t), g.lifted(lift), w, state)
     if not isinstance(g, Rows):
         return formula.rule(making(h, t), lift(g), w, state)
     named, total, squares = _summed(formula, g, len(w), w.shape[1], lift)
@@ -134,7 +136,7 @@ def bounded_steps(
     """Weights and state after each step as arrays of `Real`."""
     formula = replace(trajectory.formula, rule=_Stored(trajectory.formula.rule))
     making = partial(BoundedNumbers, grade=grade)
-    with localcontext(CONTEXT):
+    with localcontext(CONTEXT), np.errstate(invalid="ignore"):  # math.fsum subtracts an infinity from itself
         return list(steps(formula, trajectory, made or inputs(trajectory.inputs), making, _lift))
 
 

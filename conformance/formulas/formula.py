@@ -38,8 +38,11 @@ class Formula:
     states: Mapping[str, float | str] = field(default_factory=dict)
     gradients: Gradients = "dense"
     duplicates: Duplicates = "summed"
-    #: what a step returns: the new weights, or, of a clip, the gradient
-    gives: Literal["weights", "gradient"] = "weights"
+    #: what a step returns: the new weights; of a clip, the gradient; of lookups, what was looked up, the gradient of
+    #: the table, or that of the weights in bags
+    gives: Literal["weights", "gradient", "output", "weight_gradient"] = "weights"
+    #: whether the gradient is several tensors: each row of the vectors' array is one
+    several: bool = False
 
     @property
     def framework(self) -> str:

@@ -16,8 +16,9 @@ import numpy as np
 import islices.conformance
 from islices.conformance.formulas.evaluate import Trajectory, bounded_steps
 from islices.conformance.formulas.formula import Formula
+from islices.conformance.formulas.inputs import inputs
 from islices.conformance.formulas.records import FORMULAS
-from islices.conformance.formulas.trajectories import CHECKPOINTS, trajectories
+from islices.conformance.formulas.trajectories import trajectories
 from islices.conformance.formulas.vectors import GRADES, bound_hex, expected_hex, inputs_json
 
 __all__ = ["line_of", "main", "texts"]
@@ -31,7 +32,7 @@ def line_of(trajectory: Trajectory) -> str:
     """A trajectory as its line in the file."""
     graded = [bounded_steps(trajectory, grade) for grade in GRADES]
     expect: dict[str, Any] = {}
-    for t in CHECKPOINTS:
+    for t in inputs(trajectory.inputs).checkpoints:
         found = [{trajectory.formula.gives: w, **state} for w, state in (steps[t - 1] for steps in graded)]
         expect[str(t)] = {
             name: [
@@ -62,6 +63,7 @@ def about(formula: Formula) -> dict[str, Any]:
         "gradients": formula.gradients,
         "duplicates": formula.duplicates,
         "gives": formula.gives,
+        "several": formula.several,
     }
 
 

@@ -1,8 +1,9 @@
 """Weights and gradients that tell wrong formulas from rounding.
 
-Columns have sizes of their own, from 1e-9, where epsilon counts, to 1e15, whose square float32 still holds; signs
-change, some elements stay zero, a step has no gradient at all. Numbers come from `random.Random`, whose sequence Python
-guarantees, by a product and a sum, so that they are the same everywhere.
+Columns have sizes of their own, from 1e-9, where epsilon counts, to 1e15, whose square float32 still holds, in "vast"
+to 3e18, whose square it just holds, in "beyond" to 1e37, whose square it does not; signs change, some elements stay zero, a step
+has no gradient at all. Lookups have bags without ids, ids several times in one, and values up to 3e37. Numbers come
+from `random.Random`, whose sequence Python guarantees, by a product and a sum, so that they are the same everywhere.
 
 May import: `numpy`.
 """
@@ -17,13 +18,16 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["MAKERS", "Inputs", "Rows", "inputs"]
+__all__ = ["MAKERS", "Bags", "Gradient", "Inputs", "Rows", "inputs"]
 
 Array = np.ndarray[Any, Any]
 ROWS, STEPS = 3, 10
 WIDE = (1e-9, 1e-7, 1e-5, 1e-4, 1e-2, 1.0, 1e3, 1e15)
 SMALL = (1e-7, 1e-6, 2e-6, 5e-6, 1e-6, 2e-6, 1e-6, 1e-7)
 NEAR = (1e-4, 1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
+VAST = (1e16, 3e18, 1e17, 1e18)
+BEYOND = (1e19, 1e37, 1e20, 1e30)
+ALMOST = (1e-9, 1e-7, 1e-5, 1e-2, 1.0, 1e3, 1e15, 3e37)
 
 
 @dataclass(frozen=True)
@@ -40,11 +44,33 @@ class Rows:
 
 
 @dataclass(frozen=True)
+class Bags:
+    """Lookups: bag k has the ids of places offsets[k] to offsets[k + 1]."""
+
+    ids: Array
+    offsets: Array
+    #: one an id, or None
+    weights: Array | None
+    #: the gradient of what the lookup gives: a row a bag
+    upstream: Array
+
+    def lifted(self, lift: Callable[[Any], Any]) -> Bags:
+        """With its numbers made into others."""
+        weights = None if self.weights is None else lift(self.weights)
+        return Bags(self.ids, self.offsets, weights, lift(self.upstream))
+
+
+Gradient = Array | Rows | Bags
+
+
+@dataclass(frozen=True)
 class Inputs:
-    """Starting weights and the gradient of each step."""
+    """Starting weights and the gradient, or the lookups, of each step."""
 
     weights: Array
-    gradients: tuple[Array | Rows, ...]
+    gradients: tuple[Gradient, ...]
+    #: the steps whose results the vectors hold
+    checkpoints: tuple[int, ...] = (1, 2, 5, 10)
 
     @property
     def sparse(self) -> bool:
@@ -88,6 +114,51 @@ def _sparse(seed: int, sizes: tuple[float, ...]) -> Inputs:
     return Inputs(weights, tuple(gradients))
 
 
+def _vast(seed: int, sizes: tuple[float, ...]) -> Inputs:
+    source = random.Random(seed)
+    weights = _drawn(source, (2, 3), (1.0, 10.0, 3.0))
+    gradients = []
+    for step in range(STEPS):
+        g = _drawn(source, (2, 3), sizes)
+        g[1, step % 3] = 0.0
+        gradients.append(g * np.float32(step != 4))
+    return Inputs(weights, tuple(gradients))
+
+
+def _vast_rows(seed: int, sizes: tuple[float, ...]) -> Inputs:
+    source = random.Random(seed)
+    weights = _drawn(source, (3, 4), (1.0, 10.0, 3.0, 1.0))
+    named = [[1, 0, 1], [1], [0, 0, 1], [2], [], [1], [2, 2], [1, 0], [1], [0, 1, 0]]
+    gradients = [Rows(np.array(rows, np.int64), _drawn(source, (len(rows), 4), sizes)) for rows in named]
+    gradients[3].values[:] = 0.0
+    return Inputs(weights, tuple(gradients))
+
+
+BAGS = (
+    ((1, 3, 1), (2,), (), (4, 1, 4, 4)),
+    ((1,), (0, 2, 3, 0), (), (3,)),  # row 1 is what padding_idx names: a bag of nothing else
+    ((2, 4), (4, 2, 0), (1, 1), (0,)),
+    ((), (0, 1, 2, 3, 4, 0), (), (3,)),
+)
+IDS = ((1, 3, 1, 2, 4, 1), (0,), (4, 4, 4, 4, 0), (2, 0, 1, 3))
+
+
+def _bags(seed: int, sizes: tuple[float, ...], batches: Any = BAGS, *, weighted: bool = False) -> Inputs:
+    source = random.Random(seed)
+    table = _drawn(source, (5, 8), sizes)
+    gradients = []
+    for bags in batches:
+        ids = np.array([id for bag in bags for id in bag], np.int64)
+        offsets = np.cumsum([0, *map(len, bags)], dtype=np.int64)
+        upstream = _drawn(source, (len(bags), 8), sizes)
+        upstream[0, :3] = 0.0
+        weights = abs(_drawn(source, (len(ids), 1), (1.0,)))[:, 0] if weighted else None
+        if weights is not None and len(ids) > 5:
+            weights[5] = 0.0
+        gradients.append(Bags(ids, offsets, weights, upstream))
+    return Inputs(table, tuple(gradients), (1, 2, 3, 4))
+
+
 def _light(made: Inputs) -> Inputs:
     """Weights so small that what is added to a norm counts."""
     return Inputs(made.weights * np.float32(1e-5), made.gradients)
@@ -99,7 +170,15 @@ MAKERS: dict[str, Callable[[], Inputs]] = {
     "small": lambda: _dense(5, SMALL),
     "rows wide": lambda: _sparse(3, WIDE),
     "rows near": lambda: _sparse(4, NEAR),
-    "rows small": lambda: _light(_sparse(6, NEAR)),
+    "rows small": lambda: _light(_sparse(6, SMALL)),
+    "vast": lambda: _vast(7, VAST),
+    "rows vast": lambda: _vast_rows(8, VAST),
+    "beyond": lambda: _vast(13, BEYOND),
+    "rows beyond": lambda: _vast_rows(14, BEYOND),
+    "bags wide": lambda: _bags(9, ALMOST),
+    "bags near": lambda: _bags(10, NEAR),
+    "bags weighted": lambda: _bags(11, ALMOST, weighted=True),
+    "ids wide": lambda: _bags(12, ALMOST, [[(id,) for id in ids] for ids in IDS]),
 }
 
 

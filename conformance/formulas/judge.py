@@ -16,11 +16,11 @@ import numpy as np
 from islices.conformance.formulas.causes import cause_of
 from islices.conformance.formulas.evaluate import Trajectory, initial_state
 from islices.conformance.formulas.formula import Formula
-from islices.conformance.formulas.inputs import Rows, inputs
+from islices.conformance.formulas.inputs import Bags, Rows, inputs
 from islices.conformance.formulas.judgement import Judgement
 from islices.conformance.formulas.records import FORMULAS
 from islices.conformance.formulas.scores import Got, Score, score_of
-from islices.conformance.formulas.trajectories import CHECKPOINTS, trajectories
+from islices.conformance.formulas.trajectories import trajectories
 from islices.conformance.formulas.vectors import expected
 from islices.slices import IndexedSlices
 
@@ -106,7 +106,7 @@ def judge(step: Step, formula: str) -> Judgement:
         judged.update(name for arrays in got.values() for name in arrays)
         scores.extend(score_of(trajectory.name, got, right))
     found = Judgement(record, tuple(scores), unsupported, tuple(x for x in record.states if x not in judged))
-    return found if found.passed else replace(found, cause=cause_of(record, gots))
+    return found if found.passed or not gots else replace(found, cause=cause_of(record, gots))
 
 
 # ---------------------------------------------------------------------- running it
@@ -122,7 +122,7 @@ def run(step: Step, trajectory: Trajectory, takes: frozenset[str] | None = None)
     for t, g in enumerate(made.gradients, 1):
         options = {k: v for k, v in trajectory.options(t).items() if takes is None or k in takes}
         try:
-            own_g = _gradient(g, w.shape)
+            own_g = _gradient(g, w.shape, several=trajectory.formula.several)
             result = step(w, own_g, state, t, **options)
         except Exception as error:
             error.add_note(f"{trajectory.formula.name}, trajectory {trajectory.name!r}, step {t}")
@@ -131,17 +131,53 @@ def run(step: Step, trajectory: Trajectory, takes: frozenset[str] | None = None)
             result, state = _pair(result)
             returned = True
         gives = trajectory.formula.gives
-        x = (w if gives == "weights" else own_g) if result is None else _array(gives, result, w.shape)
+        if result is None:
+            result = w if gives == "weights" else own_g
+        x = _array(gives, _joined(result) if trajectory.formula.several else result, _shape(gives, g, w))
         w = np.array(x if gives == "weights" else made.weights)  # a copy: frameworks give arrays that nobody may write
-        if t in CHECKPOINTS:
+        if t in made.checkpoints:
             own = {name: _array(name, state[name], x.shape) for name, x in start.items() if _is_array(state, name)}
             kept = {n: x.copy() for n, x in own.items() if returned or not np.array_equal(x, start[n])}
             found[t] = {gives: x.copy(), **kept}
     return found
 
 
-def _gradient(g: Any, shape: tuple[int, ...]) -> Any:
-    return IndexedSlices(g.values.copy(), g.indices.copy(), shape) if isinstance(g, Rows) else g.copy()
+#: Of several tensors: the shapes that the rows of the vectors' array get.
+TENSORS = ((8,), (2, 4), (8, 1))
+
+
+def _gradient(g: Any, shape: tuple[int, ...], *, several: bool = False) -> Any:
+    """A gradient, or lookups, of the step's own."""
+    if isinstance(g, Rows):
+        return IndexedSlices(g.values.copy(), g.indices.copy(), shape)
+    if isinstance(g, Bags):
+        return Bags(g.ids.copy(), g.offsets.copy(), None if g.weights is None else g.weights.copy(), g.upstream.copy())
+    return [row.copy().reshape(own) for row, own in zip(g, TENSORS, strict=True)] if several else g.copy()
+
+
+def _joined(tensors: Any) -> Array:
+    """Several tensors as the rows that they were."""
+    found = [_plain(x) for x in tensors] if isinstance(tensors, list | tuple) else []
+    if [x.shape for x in found] != list(TENSORS):
+        came = ", ".join(str(x.shape) for x in found) or type(tensors).__name__
+        raise ValueError(f"gradient: got {came}; accepted are arrays of shapes {', '.join(map(str, TENSORS))}")
+    return np.stack([x.reshape(-1) for x in found])
+
+
+def _shape(gives: str, g: Any, w: Array) -> tuple[int, ...]:
+    """That of what a step gives."""
+    if isinstance(g, Bags) and gives != "gradient":
+        return (len(g.ids), 1) if gives == "weight_gradient" else (len(g.upstream), w.shape[1])
+    return w.shape
+
+
+def _plain(x: Any) -> Array:
+    """An array of NumPy: of row-sparse slices, which have the vectors' number of rows, the sums."""
+    if isinstance(x, IndexedSlices):
+        dense = np.zeros([n or 0 for n in x.dense_shape], np.float32)
+        np.add.at(dense, x.indices, x.values)
+        return dense
+    return np.asarray(x.detach() if hasattr(x, "detach") else x)
 
 
 def _pair(result: tuple[Any, ...]) -> tuple[Any, Any]:
@@ -158,7 +194,7 @@ def _is_array(state: Mapping[str, Any], name: str) -> bool:
 
 
 def _array(name: str, x: Any, shape: tuple[int, ...]) -> Array:
-    found = np.asarray(x.detach() if hasattr(x, "detach") else x)
+    found = _plain(x)
     if shape[1] == 1 and found.shape == shape[:1]:
         found = found.reshape(shape)  # a number a row may come as a vector
     if found.shape != shape or found.dtype.kind != "f":

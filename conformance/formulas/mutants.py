@@ -1,7 +1,7 @@
 """Known mistakes: formulas wrong on purpose, which the vectors must tell, and whose names a report gives as the cause.
 
-May import: `islices.conformance.formulas.rules`, `islices.conformance.formulas.evaluate`,
-`islices.conformance.formulas.formula`, `islices.conformance.formulas.numbers`.
+May import: `islices.conformance.formulas.rules`, `islices.conformance.formulas.lookups`,
+`islices.conformance.formulas.evaluate`, `islices.conformance.formulas.formula`, `islices.conformance.formulas.numbers`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from islices.conformance.formulas import rules
+from islices.conformance.formulas import lookups, rules
 from islices.conformance.formulas.evaluate import Trajectory
 from islices.conformance.formulas.formula import Formula
 from islices.conformance.formulas.numbers import Numbers
@@ -39,7 +39,11 @@ class Mutant:
         if self.only and formula.rule not in self.only:
             return None
         if self.fields is not None:
-            if formula.gradients == "dense" or all(getattr(formula, k) == v for k, v in self.fields.items()):
+            if (
+                formula.gradients == "dense"
+                or (formula.gives != "weights" and "gradients" in self.fields)
+                or all(getattr(formula, k) == v for k, v in self.fields.items())
+            ):
                 return None
             return replace(formula, **self.fields)
 
@@ -77,6 +81,8 @@ def complement(name: str) -> Callable[[Hyper], Hyper]:
 ADAMS = (rules.adam,)
 COUNTED = (rules.adam, rules.adamax)
 BETAS = (rules.adam, rules.lion, rules.nadam, rules.radam)
+BAGS = (lookups.bag, lookups.bag_gradient)
+LOOKUPS = (*BAGS, lookups.embedding_gradient, lookups.weight_gradient)
 MUTANTS = (
     Mutant("decay joined to the gradient (L2), not decoupled", where(lambda h: decays(h) and h["decay"] == "decoupled", decay="coupled")),
     Mutant("decay decoupled, not joined to the gradient", where(lambda h: decays(h) and h["decay"] != "decoupled", decay="decoupled")),
@@ -115,12 +121,28 @@ MUTANTS = (
     Mutant("l2 doubled", where(lambda h: not h["twice"] and h.get("l2"), twice=True), only=(rules.ftrl,)),
     Mutant("l1 ignored", where(lambda h: h.get("l1"), l1=0.0), only=(rules.ftrl,)),
     Mutant("beta ignored", where(lambda h: h.get("beta"), beta=0.0), only=(rules.ftrl,)),
-    Mutant("norm of each row, not of all", where(lambda h: h["norm"] == "all", norm="row"), only=(rules.clip,)),
+    Mutant("norm of each row or tensor, not of all", where(lambda h: h["norm"] == "all", norm="row"), only=(rules.clip,)),
     Mutant("norm without its root", where(lambda h: h["norm"] == "all", norm="squared"), only=(rules.clip,)),
     Mutant("scaled up where the norm is less", where(lambda h: h["norm"] == "all", norm="unclamped"), only=(rules.clip,)),
     Mutant("norm of the table, not of each row", where(lambda h: h["norm"] == "row", norm="table"), only=(rules.renorm,)),
     Mutant("epsilon missing", where(lambda h: h["epsilon"], epsilon=0.0), only=(rules.clip, rules.renorm)),
     Mutant("epsilon 1e-6 added", where(lambda h: not h["epsilon"], epsilon=1e-6), only=(rules.clip,)),
+    Mutant("norm of all, not of each tensor", where(lambda h: h["norm"] == "row", norm="all"), only=(rules.clip,)),
+    Mutant("norms of tensors added, not their squares", where(lambda h: h["norm"] == "all" and h.get("several"), norm="sum"), only=(rules.clip,)),
+    Mutant("clipped from above alone", where(lambda h: h["sides"] == "both", sides="upper"), only=(rules.clip_value,)),
+    Mutant("sum of a bag for its mean", where(lambda h: h["combiner"] == "mean", combiner="sum"), only=BAGS),
+    Mutant("sum of a bag for its maximum", where(lambda h: h["combiner"] == "max", combiner="sum"), only=BAGS),
+    Mutant("sum of a bag divided by the count, not its root", where(lambda h: h["combiner"] == "sqrtn", combiner="mean"), only=BAGS),
+    Mutant("sum of a bag divided by the root of the sum of weights, not of their squares", where(lambda h: h["combiner"] == "sqrtn" and h["divisor"] == "weights", under="sum"), only=BAGS),
+    Mutant("sum of a bag divided by the count, not by the sum of weights", where(lambda h: h["combiner"] in ("mean", "sqrtn") and h["divisor"] == "weights", divisor="count"), only=BAGS),
+    Mutant("sum of a bag divided by the sum of weights, not by the count", where(lambda h: h["combiner"] == "mean" and h["divisor"] == "count", divisor="weights"), only=BAGS),
+    Mutant("weights of a bag ignored", where(lambda h: h["weighted"], weights="ignored"), only=BAGS),
+    Mutant("padding_idx ignored", where(lambda h: h.get("padding_idx") is not None, padding_idx=None), only=LOOKUPS),
+    Mutant("padding counted in the mean", where(lambda h: h.get("padding_idx") is not None and h["combiner"] == "mean", counted="padding"), only=BAGS),
+    Mutant("an id that a bag has several times taken once", where(lambda h: h["combiner"] != "max", repeats="once"), only=BAGS),
+    Mutant("of ids that occur several times the last one taken", where(lambda h: True, repeats="last"), only=(lookups.bag_gradient, lookups.embedding_gradient)),
+    Mutant("scale_grad_by_freq ignored", where(lambda h: h.get("scale_grad_by_freq"), scale_grad_by_freq=False), only=LOOKUPS),
+    Mutant("max_norm ignored", where(lambda h: h.get("max_norm"), max_norm=None), only=(lookups.bag,)),
     Mutant("all rows moved, not those named alone", fields={"gradients": "all"}),
     Mutant("rows that are named moved alone (lazy)", fields={"gradients": "touched"}),
     Mutant("squares taken of each duplicate", fields={"duplicates": "raw"}),

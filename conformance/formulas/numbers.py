@@ -64,6 +64,10 @@ class Numbers:
     def maximum(self, x: Any, y: Any) -> Any:
         raise NotImplementedError
 
+    def largest(self, x: Any) -> Any:
+        """The place of the largest in each column, the first of equal ones."""
+        raise NotImplementedError
+
     def sign(self, x: Any) -> Any:
         raise NotImplementedError
 
@@ -133,6 +137,9 @@ class PlainNumbers(Numbers):
     def maximum(self, x: Any, y: Any) -> Any:
         return np.maximum(x, y)
 
+    def largest(self, x: Any) -> Any:
+        return np.argmax(x, axis=0)
+
     def sign(self, x: Any) -> Any:
         return np.sign(x)
 
@@ -148,6 +155,7 @@ class PlainNumbers(Numbers):
 
 _sqrt = np.frompyfunc(lambda x, positive: x.sqrt(positive=positive), 2, 1)
 _maximum = np.frompyfunc(lambda x, y: x.maximum(y), 2, 1)
+_value = np.frompyfunc(lambda x: x.value, 1, 1)
 _sign = np.frompyfunc(lambda x: x.sign(), 1, 1)
 _shrink = np.frompyfunc(shrink, 2, 1)
 _mean = np.frompyfunc(mean, 4, 1)
@@ -197,6 +205,9 @@ class BoundedNumbers(Numbers):
 
     def maximum(self, x: Any, y: Any) -> Any:
         return _maximum(x, y)
+
+    def largest(self, x: Any) -> Any:
+        return np.argmax(_value(x), axis=0)  # of numbers without an error: inputs
 
     def sign(self, x: Any) -> Any:
         return _sign(x)

@@ -205,20 +205,36 @@ def laprop(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
 # ---------------------------------------------------------------------- norms
 def clip(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
     """The gradient, scaled to the norm max_norm where it has more: by max_norm / (norm + eps), at most 1. With eps 0
-    that is max_norm / max(norm, max_norm)."""
-    squares = g * g
-    norm = n.sqrt(n.total(squares))
-    if n.h["norm"] == "row":  # a mistake
-        norm = n.sqrt(n.row_sum(squares))
-    elif n.h["norm"] == "squared":  # a mistake
-        norm = n.total(squares)
+    that is max_norm / max(norm, max_norm). The norm of several tensors may be the norm of their norms."""
+    norm = clip_norm(n, n.square(g))
     limit = n["max_norm"]
     if n.h["epsilon"]:
         factor = limit / (norm + n.number(n.h["epsilon"]))
         factor = factor if n.h["norm"] == "unclamped" else n.minimum(factor, n.number(1.0))
     else:
         factor = limit / (norm if n.h["norm"] == "unclamped" else n.maximum(norm, limit))
-    return n.off_by(factor, 6) * g, {}
+    return n.shared(n.off_by(factor, 6), g), {}
+
+
+def clip_norm(n: Numbers, squares: Any) -> Any:
+    """Of all, or of each tensor alone ("row"); the others are mistakes."""
+    kind = n.h["norm"]
+    rows = n.sqrt(n.row_sum(squares))
+    if kind == "row":
+        return rows
+    if kind == "squared":
+        return n.total(squares)
+    if kind == "sum":
+        return n.total(rows)
+    norm = n.sqrt(n.total(squares))
+    return n.off_by(norm, 3) if n.h.get("several") else norm
+
+
+def clip_value(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+    """The gradient, each element kept within -limit and limit."""
+    limit = n["limit"]
+    found = n.minimum(g, limit)
+    return (found if n.h["sides"] == "upper" else n.maximum(found, -limit)), {}
 
 
 def renorm(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:

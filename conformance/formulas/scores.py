@@ -50,7 +50,7 @@ def score_of(trajectory: str, got: Got, right: Mapping[int, Mapping[str, Expecte
         best: Score | None = None
         largest = [0.0, 0.0]
         for t, arrays in got.items():
-            if name not in arrays or name not in right[t]:
+            if name not in arrays or name not in right[t] or not arrays[name].size:
                 continue
             wanted = right[t][name]
             graded = [ratios(arrays[name], wanted.value, bound) for bound in wanted.bounds]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from islices.conformance.formulas.formula import Formula
-from islices.conformance.formulas.inputs import MAKERS, Rows, inputs
+from islices.conformance.formulas.inputs import MAKERS, Bags, Gradient, Rows, inputs
 
 __all__ = ["GRADES", "Expected", "bound_hex", "expected", "expected_hex", "inputs_json", "single_hex"]
 
@@ -67,16 +67,25 @@ def inputs_json() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in MAKERS:
         made = inputs(name)
-        gradients = [
-            {"indices": g.indices.tolist(), "values": single_hex(g.values)} if isinstance(g, Rows) else single_hex(g)
-            for g in made.gradients
-        ]
         found[name] = {
             "shape": list(made.weights.shape),
             "weights": single_hex(made.weights),
-            "gradients": gradients,
+            "gradients": [_gradient_json(g) for g in made.gradients],
         }
     return found
+
+
+def _gradient_json(g: Gradient) -> Any:
+    if isinstance(g, Rows):
+        return {"indices": g.indices.tolist(), "values": single_hex(g.values)}
+    if isinstance(g, Bags):
+        return {
+            "ids": g.ids.tolist(),
+            "offsets": g.offsets.tolist(),
+            "weights": None if g.weights is None else single_hex(g.weights),
+            "upstream": single_hex(g.upstream),
+        }
+    return single_hex(g)
 
 
 @cache

@@ -1,4 +1,7 @@
-"""`islices judge`: hold an optimizer's step function against the formula that a framework documents."""
+"""`islices judge`: hold an optimizer's step against the formula that a framework documents.
+
+The step is a Python function, or whatever a program in another language answers over the line protocol.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,18 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from islices.cli import Command, UsageError
+from islices.conformance.adapters.command_line import seconds, split_command
+from islices.conformance.adapters.formulas import AdapterStep
+from islices.conformance.data import SPEC_VERSION
 from islices.conformance.formulas.judge import formula_of, judge
 from islices.conformance.formulas.judgement import Judgement, json_of, text
 from islices.conformance.formulas.records import FORMULAS
+from islices.conformance.protocol import AdapterError, Client
 
 __all__ = ["COMMAND"]
 
@@ -25,14 +32,24 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "examples:\n"
         "  islices judge --formula torch.AdamW kernel.py:step\n"
         "  islices judge --formula fbgemm.EXACT_ROWWISE_ADAGRAD package/adagrad.py:step --json\n"
+        "  islices judge --formula torch.Adam --command ./adapter\n"
+        '  islices judge --command "node adapter.js"        (every formula that it has)\n'
         "  islices judge --list\n\n"
         "The function: step(weights, grad, state, t, **options) over NumPy arrays; it returns the new weights, or\n"
-        "(weights, state), or None if it has changed them in place (docs/judge.md).\n"
-        "exit codes: 0 within the bound, 1 outside, 2 usage, 3 the function raised or gave what is no weights"
+        "(weights, state), or None if it has changed them in place (docs/judge.md). The command: a program that\n"
+        "answers formula_step in JSON lines (docs/protocol.md).\n"
+        "exit codes: 0 within the bound, 1 outside, 2 usage, 3 the function raised or gave what is no weights, or the\n"
+        "command broke"
     )
     parser.add_argument("step", nargs="?", metavar="FILE:FUNCTION", help="a Python file and a function in it")
+    parser.add_argument(
+        "--command", dest="command_line", metavar="COMMAND", help="a program in any language, in place of a function"
+    )
     parser.add_argument("--formula", metavar="NAME", help="the formula, such as torch.AdamW")
     parser.add_argument("--grade", type=int, choices=(1, 2), default=2, help="the worst grade that passes (2)")
+    parser.add_argument(
+        "--time-limit", type=float, default=10.0, metavar="SECONDS", help="a command's for a step (default 10)"
+    )
     parser.add_argument("--list", action="store_true", help="the formulas, with their equations")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout instead of the report")
 
@@ -41,21 +58,74 @@ def run(options: argparse.Namespace) -> int:
     """Judge, show; 0 where every score is at most 1."""
     if options.list:
         return _list(options.json)
-    if options.step is None or options.formula is None:
-        raise UsageError("got no step or no --formula; accepted are FILE:FUNCTION with --formula NAME, or --list")
+    if (options.step is None) == (options.command_line is None) or (options.step and options.formula is None):
+        got = "both a function and a command" if options.command_line else "no step or no --formula"
+        raise UsageError(
+            f"got {got}; accepted are FILE:FUNCTION with --formula NAME, --command COMMAND with --formula NAME or "
+            "for every formula that it has, or --list"
+        )
     try:
-        formula_of(options.formula)
+        formula = options.formula and formula_of(options.formula).name
     except ValueError as error:
         raise UsageError(str(error)) from None
+    if options.command_line is not None:
+        return _run_command(options, formula)
     step = _function(options.step)
     try:
-        found = judge(step, options.formula)
+        found = judge(step, formula)
     except Exception:
         print(f"islices judge: {options.step} cannot be judged:", file=sys.stderr)
         traceback.print_exc()
         return 3
-    print(json.dumps(json_of(found), indent=1) if options.json else _coloured(found))
-    return 0 if found.grade is not None and found.grade <= options.grade else 1
+    _show([found], options)
+    return _code([found], options.grade)
+
+
+# ---------------------------------------------------------------------- a command
+def _run_command(options: argparse.Namespace, formula: str | None) -> int:
+    """Judge a program: one formula, or all those that it does not call unsupported."""
+    words, limit = split_command(options.command_line), seconds(options.time_limit)
+    try:
+        with Client(words, spec=SPEC_VERSION, limit=limit) as client:
+            found = list(_judged(client, formula))
+            strays = client.strays, client.stray
+    except (AdapterError, ValueError) as error:  # ValueError: what came is no weights
+        where = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+        print(f"islices judge: {options.command_line}: {error}{where}", file=sys.stderr)
+        return 3
+    if not found:
+        print(f"islices judge: {options.command_line}: it has none of the {len(FORMULAS)} formulas", file=sys.stderr)
+        return 1
+    _show(found, options, of_all=formula is None)
+    if count := strays[0]:
+        lines = f"{count} lines that are" if count > 1 else "1 line that is"
+        print(f"islices judge: it printed {lines} none of the protocol's, the first: {strays[1][0]!r}", file=sys.stderr)
+    return _code(found, options.grade)
+
+
+def _judged(client: Client, formula: str | None) -> Iterator[Judgement]:
+    for name in [formula] if formula else FORMULAS:
+        found = judge(AdapterStep(client, FORMULAS[name]), name)
+        if formula or found.scores:
+            yield found
+
+
+# ---------------------------------------------------------------------- what is shown
+def _code(found: list[Judgement], grade: int) -> int:
+    return 0 if all(x.grade is not None and x.grade <= grade for x in found) else 1
+
+
+def _show(found: list[Judgement], options: argparse.Namespace, *, of_all: bool = False) -> None:
+    """The report, or one JSON object; of all formulas a list of objects."""
+    if options.json:
+        told = [json_of(x) for x in found]
+        print(json.dumps(told if of_all else told[0], indent=1))
+        return
+    print("\n\n".join(map(_coloured, found)))
+    if of_all:
+        passed = sum(_code([x], options.grade) == 0 for x in found)
+        rest = len(FORMULAS) - len(found)
+        print(f"\n{passed} of {len(found)} formulas within the bound; unsupported are the other {rest}.")
 
 
 def _coloured(found: Judgement) -> str:
@@ -68,6 +138,7 @@ def _coloured(found: Judgement) -> str:
     return f"\x1b[1;{32 if found.passed else 31}m{head}\x1b[0m\n{rest}"
 
 
+# ---------------------------------------------------------------------- arguments
 def _list(as_json: bool) -> int:
     if as_json:
         print(

@@ -87,6 +87,24 @@ std::string optimizer_steps(const Value& args, const Value& kwargs) {  // clause
   });
 }
 
+std::string formula_step(const Value& args, const Value&) {  // for islices judge: torch.Adam without amsgrad
+  if (args[0].text != "torch.Adam") throw Unsupported{args[0].text};
+  const Value &h = args[2]["dict"], &state = args[5]["dict"];
+  if (h["amsgrad"].text == "true") throw Unsupported{"amsgrad"};
+  const double t = number(args[1]), beta1 = number(h["beta1"]), beta2 = number(h["beta2"]);
+  const float b1 = 1 - beta1, b2 = 1 - beta2, eps = number(h["eps"]), decay = number(h["weight_decay"]);
+  const float rate = number(h["lr"]) / (1 - std::pow(beta1, t)), root = std::sqrt(1 - std::pow(beta2, t));
+  Array<float> w(args[3]), grad(args[4]), m(state["m"]), v(state["v"]);
+  for (size_t k = 0; k < w.data.size(); ++k) {
+    const float g = grad.data[k] + decay * w.data[k];
+    m.data[k] += b1 * (g - m.data[k]);
+    v.data[k] += b2 * (g * g - v.data[k]);
+    w.data[k] -= rate * m.data[k] / (std::sqrt(v.data[k]) / root + eps);
+  }
+  return "{\"dict\":{\"weights\":" + w.json() + ",\"m\":" + m.json() + ",\"v\":" + v.json() + "}}";
+}
+
 int main() {
-  return serve("adapter.cpp", __VERSION__, {{"coalesce", coalesce}, {"to_dense", to_dense}, {"optimizer_steps", optimizer_steps}});
+  return serve("adapter.cpp", __VERSION__,
+               {{"coalesce", coalesce}, {"to_dense", to_dense}, {"optimizer_steps", optimizer_steps}, {"formula_step", formula_step}});
 }

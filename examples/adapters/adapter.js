@@ -1,4 +1,5 @@
-// An adapter in JavaScript: islices conform --command "node adapter.js". It needs node and nothing else.
+// An adapter in JavaScript: islices conform --command "node adapter.js", islices judge --command "node adapter.js".
+// It needs node and nothing else.
 "use strict";
 const TYPES = { float32: Float32Array, float64: Float64Array, int32: Int32Array, int64: BigInt64Array };
 class Unsupported extends Error {}
@@ -57,7 +58,18 @@ function to_dense(s) {
   return write(s.slices.array, s.dense_shape, dense);
 }
 
-const OPERATIONS = { coalesce, to_dense };
+// torch.SGD with momentum, as `islices judge` asks for it: float64 arithmetic, rounded where it is stored.
+function formula_step(formula, t, options, weights, gradient, state) {
+  const h = options.dict, number = (name) => Buffer.from(h[name].float, "hex").readDoubleLE();
+  if (formula !== "torch.SGD") throw new Unsupported(formula);
+  if (h.nesterov || number("dampening") || number("weight_decay")) throw new Unsupported("nesterov, dampening, decay");
+  const [w, g] = [weights, gradient].map(read), lr = number("lr"), mu = number("momentum");
+  const b = mu ? read(state.dict.momentum).map((x, k) => mu * x + g[k]) : g;
+  const moved = { weights: write("float32", weights.shape, w.map((x, k) => x - lr * b[k])) };
+  return { dict: mu ? { ...moved, momentum: write("float32", weights.shape, b) } : moved };
+}
+
+const OPERATIONS = { coalesce, to_dense, formula_step };
 
 require("node:readline").createInterface({ input: process.stdin }).on("line", (line) => {
   const { hello, call, op, args } = JSON.parse(line);

@@ -13,6 +13,7 @@ from __future__ import annotations
 from islices.conformance.formulas.formula import Formula
 from islices.conformance.formulas.records.clips import CLIPS
 from islices.conformance.formulas.records.keras import KERAS
+from islices.conformance.formulas.records.lookups import LOOKUPS
 from islices.conformance.formulas.records.mxnet import MXNET
 from islices.conformance.formulas.records.optax import OPTAX
 from islices.conformance.formulas.records.others import BITSANDBYTES, DEEPSPEED, FBGEMM, SPARSECORE
@@ -21,6 +22,6 @@ from islices.conformance.formulas.records.torch import TORCH
 
 __all__ = ["FORMULAS"]
 
-TABLES = (TORCH, KERAS, TENSORFLOW, MXNET, OPTAX, FBGEMM, BITSANDBYTES, DEEPSPEED, SPARSECORE, CLIPS)
+TABLES = (TORCH, KERAS, TENSORFLOW, MXNET, OPTAX, FBGEMM, BITSANDBYTES, DEEPSPEED, SPARSECORE, CLIPS, LOOKUPS)
 #: name -> formula
 FORMULAS: dict[str, Formula] = {formula.name: formula for table in TABLES for formula in table}

@@ -60,7 +60,7 @@ def test_what_raises_notimplementederror_is_unsupported() -> None:
     found = judge(in_float64, "torch.SGD")
     assert found.grade == 1
     assert found.unsupported["nesterov"] == "no momentum"
-    assert {s.trajectory for s in found.scores} == {"sizes", "decay"}
+    assert {s.trajectory for s in found.scores} == {"sizes", "decay", "vast"}
 
 
 def test_rows_and_states_are_judged() -> None:

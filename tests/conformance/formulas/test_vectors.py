@@ -10,9 +10,9 @@ import pytest
 
 import islices.conformance
 from islices.conformance.formulas.generate import line_of, texts
-from islices.conformance.formulas.inputs import MAKERS, Rows, inputs
+from islices.conformance.formulas.inputs import MAKERS, Bags, Rows, inputs
 from islices.conformance.formulas.records import FORMULAS
-from islices.conformance.formulas.trajectories import CHECKPOINTS, trajectories
+from islices.conformance.formulas.trajectories import trajectories
 from islices.conformance.formulas.vectors import bound_hex, expected
 
 FOLDER = Path(islices.conformance.__file__).parent / "vectors" / "formulas"
@@ -41,7 +41,7 @@ def test_there_are_many_and_they_are_small() -> None:
 def test_most_elements_are_judged(name: str) -> None:
     """Infinite bounds, where a value may overflow or a divisor be 0, leave no trajectory without weights to judge."""
     for one in trajectories(FORMULAS[name]):
-        last = expected(FORMULAS[name], one.name)[CHECKPOINTS[-1]][FORMULAS[name].gives]
+        last = expected(FORMULAS[name], one.name)[inputs(one.inputs).checkpoints[-1]][FORMULAS[name].gives]
         for bound in last.bounds:
             assert np.isfinite(bound).mean() > 0.5, one.name
 
@@ -69,11 +69,17 @@ def test_bounds_are_rounded_up(x: float) -> None:
 @pytest.mark.parametrize("name", MAKERS)
 def test_inputs_hold_what_tells_formulas_apart(name: str) -> None:
     made = inputs(name)
-    values = [g.values if isinstance(g, Rows) else g for g in made.gradients]
+    bags = [g for g in made.gradients if isinstance(g, Bags)]
+    values = [g.values if isinstance(g, Rows) else g for g in made.gradients if not isinstance(g, Bags)]
+    values += [g.upstream for g in bags]
     flat = np.concatenate([x.ravel() for x in values])
     assert flat.dtype == made.weights.dtype == np.float32
     assert (flat == 0).any()
     assert (flat < 0).any()
+    if bags:
+        assert any(len(set(g.ids.tolist())) < len(g.ids) for g in bags)
+        assert name.startswith("ids") or all((np.diff(g.offsets) == 0).any() for g in bags[:2])
+        return
     assert any(not x.any() for x in values)
     if made.sparse:
         assert any(len(g.indices) == 0 for g in made.gradients)

@@ -29,6 +29,11 @@ def renamed(options: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
     return {names.get(name, name): value for name, value in options.items()}
 
 
+def steps_of(framework: str) -> list[str]:
+    """Its optimizers' formulas."""
+    return [name for name, x in FORMULAS.items() if x.framework == framework and x.gives == "weights"]
+
+
 # ---------------------------------------------------------------------- torch
 TORCH_STATES = {
     "Adam": {"m": "exp_avg", "v": "exp_avg_sq", "v_max": "max_exp_avg_sq"},
@@ -116,7 +121,7 @@ def keras_step(name: str) -> Callable[..., Any]:
 
 
 @pytest.mark.repeats
-@pytest.mark.parametrize("formula", [name for name in FORMULAS if name.startswith("keras.")])
+@pytest.mark.parametrize("formula", steps_of("keras"))
 def test_keras(formula: str) -> None:
     confirmed(formula, keras_step(formula.removeprefix("keras.").removesuffix(" sparse")), 2)
 
@@ -149,9 +154,7 @@ def tensorflow_step(name: str) -> Callable[..., Any]:
 
 
 @pytest.mark.repeats
-@pytest.mark.parametrize(
-    "formula", [n for n in FORMULAS if n.startswith("tensorflow.") and "Lazy" not in n and "clip" not in n]
-)
+@pytest.mark.parametrize("formula", [n for n in steps_of("tensorflow") if "Lazy" not in n])
 def test_tensorflow(formula: str) -> None:
     name = formula.removeprefix("tensorflow.").removesuffix(" sparse")
     confirmed(formula, tensorflow_step(f"{name}Optimizer"), 2)
@@ -176,7 +179,7 @@ def optax_step(name: str) -> Callable[..., Any]:
 
 
 @pytest.mark.repeats
-@pytest.mark.parametrize("formula", [name for name in FORMULAS if name.startswith("optax.") and "clip" not in name])
+@pytest.mark.parametrize("formula", steps_of("optax"))
 def test_optax(formula: str) -> None:
     confirmed(formula, optax_step(formula.removeprefix("optax.")), 2)
 
@@ -224,7 +227,7 @@ def mxnet_step(name: str, sparse: bool, **chosen: Any) -> Callable[..., Any]:
 
 
 @pytest.mark.repeats
-@pytest.mark.parametrize("formula", [name for name in FORMULAS if name.startswith("mxnet.") and "clip" not in name])
+@pytest.mark.parametrize("formula", steps_of("mxnet"))
 def test_mxnet(formula: str) -> None:
     sparse = FORMULAS[formula].gradients != "dense"
     name = formula.removeprefix("mxnet.").removesuffix(" sparse").removesuffix(" centered")

@@ -1,0 +1,71 @@
+"""An adapter's optimizers and embedding kernels, as `islices judge` takes them: the operation ``formula_step``.
+
+May import: `numpy`, `islices.slices`, `islices.conformance.data`, `islices.conformance.formulas`,
+`islices.conformance.protocol`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from islices.conformance.data import Array, Slices
+from islices.conformance.formulas.formula import Formula
+from islices.conformance.formulas.inputs import Bags
+from islices.conformance.protocol import CallError, Client, Refused, Unsupported
+from islices.slices import IndexedSlices
+
+__all__ = ["OPERATION", "AdapterStep"]
+
+#: Its name in the protocol.
+OPERATION = "formula_step"
+
+
+class AdapterStep:
+    """A step of a formula, made by an adapter: what `islices.conformance.judge` calls.
+
+    Each call says all that the step takes, so that an adapter need not remember the trajectory: what it answers as
+    state comes back in the next call. Unsupported becomes NotImplementedError, a refusal and an answer of another form
+    CallError, which no trajectory outlives.
+    """
+
+    def __init__(self, client: Client, formula: Formula) -> None:
+        self.client = client
+        self.formula = formula
+
+    def __call__(self, weights: Any, grad: Any, state: Mapping[str, Any], t: int, **options: Any) -> Any:
+        said = [self.formula.name, t, options, _said(weights), _said(grad), {k: _said(x) for k, x in state.items()}]
+        if self.client.hello.ops is not None and OPERATION not in self.client.hello.ops:
+            raise NotImplementedError(f"{OPERATION} is not among its operations")
+        answer = self.client.call(OPERATION, said)
+        if isinstance(answer, Unsupported):
+            raise NotImplementedError(answer.reason or "it says so")
+        if isinstance(answer, Refused):
+            raise CallError(f"it refused the step: {answer.error}: {answer.message}")
+        return self._taken(answer.value)
+
+    def _taken(self, value: Any) -> tuple[Any, dict[str, Any]]:
+        gives = self.formula.gives
+        state = dict(value) if isinstance(value, dict) else {}
+        result = state.pop(gives, None)
+        tensors = result if isinstance(result, list) else [result]
+        if not all(isinstance(x, Array) for x in (*tensors, *state.values())):
+            came = f"a dict of {', '.join(value)}" if isinstance(value, dict) else type(value).__name__
+            raise CallError(f'its answer: got {came}; accepted is a dict of arrays with "{gives}"')
+        given = [_array(x) for x in tensors]
+        return given if isinstance(result, list) else given[0], {name: _array(x) for name, x in state.items()}
+
+
+def _said(x: Any) -> Any:
+    """An array, several, a row-sparse gradient or lookups as the protocol has them."""
+    if isinstance(x, IndexedSlices):
+        return Slices(_said(x.values), _said(x.indices), tuple(x.dense_shape))
+    if isinstance(x, Bags):
+        return {name: None if part is None else _said(part) for name, part in vars(x).items()}
+    return [_said(one) for one in x] if isinstance(x, list) else Array(x.dtype.name, x.shape, x.ravel().tolist())
+
+
+def _array(x: Array) -> Any:
+    return np.array(x.data, x.dtype).reshape(x.shape)

@@ -1,0 +1,119 @@
+"""The rules of lookups: bags of rows, and the gradients of what was looked up by the table and by the weights.
+
+A rule takes `Numbers`, `Bags`, the table and a state without arrays, as those of `rules` take a gradient.
+
+May import: `numpy`, this folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+
+from islices.conformance.formulas.inputs import Bags
+from islices.conformance.formulas.numbers import Numbers
+
+__all__ = ["bag", "bag_gradient", "embedding_gradient", "weight_gradient"]
+
+State = Mapping[str, Any]
+
+
+def bag(n: Numbers, x: Bags, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+    """Of each bag the sum, mean, sum divided by a root ("sqrtn") or maximum of its rows; 0 of a bag without any."""
+    table = kept_rows(n, w)
+    nothing = w[0] * n.number(0.0)
+    return np.stack([_combined(n, x, table, k, nothing) for k in range(len(x.upstream))]), {}
+
+
+def kept_rows(n: Numbers, w: Any) -> Any:
+    """Rows of more than max_norm are looked up as max_norm / norm times themselves; the table stays."""
+    if not n.h.get("max_norm"):
+        return w
+    norm, limit = n.sqrt(n.row_sum(w * w)), n["max_norm"]
+    return n.off_by(limit / n.maximum(norm, limit), 3) * w
+
+
+def _combined(n: Numbers, x: Bags, table: Any, k: int, nothing: Any) -> Any:
+    places = members(n, x, k)
+    if not places:
+        return nothing
+    weights, factor = _weights(n, x), share(n, x, k)
+    rows = [table[x.ids[j]] if weights is None else weights[j] * table[x.ids[j]] for j in places]
+    found = reduce(n.maximum, rows) if n.h["combiner"] == "max" else reduce(add, rows)
+    return found if factor is None else n.shared(factor, found)
+
+
+def members(n: Numbers, x: Bags, k: int) -> list[int]:
+    """The places of a bag's ids, without padding_idx."""
+    found = [j for j in range(x.offsets[k], x.offsets[k + 1]) if x.ids[j] != n.h.get("padding_idx")]
+    if n.h.get("repeats") == "once":  # a mistake
+        return list({x.ids[j]: j for j in found}.values())
+    return found
+
+
+def share(n: Numbers, x: Bags, k: int) -> Any:
+    """What the sum of a bag is multiplied by; None: nothing."""
+    places, kind = members(n, x, k), n.h["combiner"]
+    if kind not in ("mean", "sqrtn") or not places:
+        return None
+    weights = _weights(n, x)
+    if weights is None or n.h["divisor"] == "count":
+        counted = x.offsets[k + 1] - x.offsets[k] if n.h.get("counted") == "padding" else len(places)
+        under = n.number(float(counted))
+        return n.number(1.0) / (n.sqrt(under) if kind == "sqrtn" else under)
+    squared = kind == "sqrtn" and n.h.get("under") != "sum"
+    terms = [weights[j] * weights[j] if squared else weights[j] for j in places]
+    under = reduce(add, terms)
+    return n.number(1.0) / (n.sqrt(under) if kind == "sqrtn" else under)
+
+
+def _weights(n: Numbers, x: Bags) -> Any:
+    return None if n.h.get("weights") == "ignored" else x.weights
+
+
+# ---------------------------------------------------------------------- gradients
+def bag_gradient(n: Numbers, x: Bags, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+    """By the table, of the sum of upstream times what `bag` gives: each id adds its share; of a maximum, which has no
+    ties, the row that has it."""
+    found = w * n.number(0.0)
+    for k, upstream in enumerate(x.upstream):
+        places = members(n, x, k)
+        if n.h["combiner"] == "max" and places:
+            at = n.largest(np.stack([w[x.ids[j]] for j in places]))
+            for column, place in enumerate(at):
+                row = x.ids[places[place]]
+                found[row, column] = found[row, column] + upstream[column]
+            continue
+        factor = share(n, x, k)
+        scaled = upstream if factor is None else factor * upstream
+        for j in places:
+            term = scaled if _weights(n, x) is None else _weights(n, x)[j] * scaled
+            last = n.h.get("repeats") == "last"  # a mistake
+            found[x.ids[j]] = term if last else found[x.ids[j]] + term
+    return by_frequency(n, x, found), {}
+
+
+def embedding_gradient(n: Numbers, x: Bags, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+    """`bag_gradient` of bags of one id each."""
+    return bag_gradient(n, x, w, s)
+
+
+def by_frequency(n: Numbers, x: Bags, found: Any) -> Any:
+    """scale_grad_by_freq: each row divided by how often its id occurs among all."""
+    if n.h.get("scale_grad_by_freq"):
+        for row, count in zip(*np.unique(x.ids, return_counts=True), strict=True):
+            found[row] = n.shared(n.number(1.0) / n.number(float(count)), found[row])
+    return found
+
+
+def weight_gradient(n: Numbers, x: Bags, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
+    """By the weight of each id: the product of its row and the upstream of its bag; 0 of padding_idx."""
+    found = np.stack([w[0] * n.number(0.0)] * len(x.ids))[:, :1]
+    for k, upstream in enumerate(x.upstream):
+        for j in members(n, x, k):
+            found[j] = n.row_sum((w[x.ids[j]] * upstream)[None])[0]
+    return found, {}
