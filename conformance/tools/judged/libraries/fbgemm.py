@@ -1,0 +1,50 @@
+"""FBGEMM's split table-batched embeddings on the CPU: the optimizer that runs in the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from fbgemm_gpu import split_table_batched_embeddings_ops_training as ops
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
+
+from islices.conformance.formulas.judge import Step
+from islices.conformance.formulas.records import FORMULAS
+from islices.conformance.tools.judged.entry import Entry, formulas
+
+LIBRARY = "fbgemm_gpu"
+
+
+def fbgemm_step(name: str) -> Step:
+    """A table that one feature looks up, a bag for each slice."""
+
+    def step(w: Any, g: Any, state: Any, t: int, *, lr: float, eps: float = 1e-8, weight_decay: float = 0.0) -> Any:
+        rows, width = w.shape
+        if t == 1:
+            state["op"] = ops.SplitTableBatchedEmbeddingBagsCodegen(
+                [(rows, width, ops.EmbeddingLocation.HOST, ops.ComputeDevice.CPU)],
+                optimizer=getattr(EmbOptimType, name), learning_rate=lr, eps=eps, weight_decay=weight_decay,
+            )  # fmt: skip
+            state["op"].split_embedding_weights()[0].copy_(torch.from_numpy(w))
+        op = state["op"]
+        op.set_learning_rate(lr)
+        if len(g.indices):
+            offsets = torch.arange(len(g.indices) + 1)
+            op(torch.from_numpy(g.indices), offsets).backward(torch.from_numpy(g.values))
+        return op.split_embedding_weights()[0].detach().numpy().copy()
+
+    return step
+
+
+def without_decay(step: Step) -> Step:
+    """The same of a user who sets no weight_decay."""
+    return lambda w, g, state, t, *, lr, eps=1e-8: step(w, g, state, t, lr=lr, eps=eps)
+
+
+def entries() -> Iterator[Entry]:
+    for formula, name in formulas("fbgemm"):
+        call = f"SplitTableBatchedEmbeddingBagsCodegen, {name}"
+        if "weight_decay" in FORMULAS[formula].options:
+            yield Entry(call, formula, fbgemm_step(name), "weight_decay set")
+        yield Entry(call, formula, without_decay(fbgemm_step(name)), "without weight_decay")
