@@ -106,7 +106,7 @@ def judge(step: Step, formula: str) -> Judgement:
         judged.update(name for arrays in got.values() for name in arrays)
         scores.extend(score_of(trajectory.name, got, right))
     found = Judgement(record, tuple(scores), unsupported, tuple(x for x in record.states if x not in judged))
-    return found if found.passed else replace(found, cause=cause_of(record, gots))
+    return found if found.passed or not gots else replace(found, cause=cause_of(record, gots))
 
 
 # ---------------------------------------------------------------------- running it

@@ -5,13 +5,14 @@ May import: `islices.conformance.formulas.judge`, `islices.conformance.formulas.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from islices.conformance.formulas.judge import Step
 from islices.conformance.formulas.records import FORMULAS
 
-__all__ = ["Entry", "formulas", "renamed"]
+__all__ = ["Entry", "betas", "formulas", "lacking", "renamed", "taken"]
 
 
 class Entry(NamedTuple):
@@ -38,6 +39,31 @@ class Entry(NamedTuple):
 def renamed(options: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     """Options by a library's names; those that it calls as islices does keep theirs."""
     return {names.get(name, name): value for name, value in options.items()}
+
+
+def taken(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that a function takes. One that it lacks is left out where it is off; otherwise NotImplementedError."""
+    accepted = inspect.signature(function).parameters
+    if missing := [name for name, value in options.items() if name not in accepted and value]:
+        raise NotImplementedError(f"it takes no {', '.join(missing)}")
+    return {name: value for name, value in options.items() if name in accepted}
+
+
+def lacking(step: Step, *names: str) -> Step:
+    """The same of a user who leaves some options off."""
+
+    def plain(w: Any, g: Any, state: Any, t: int, **options: Any) -> Any:
+        if given := [name for name in names if options.get(name)]:
+            raise NotImplementedError(f"{', '.join(given)} left off")
+        return step(w, g, state, t, **{k: v for k, v in options.items() if k not in names})
+
+    return plain
+
+
+def betas(options: dict[str, Any]) -> dict[str, Any]:
+    """beta1 and beta2 as a pair."""
+    rest = {k: v for k, v in options.items() if k not in ("beta1", "beta2")}
+    return {**rest, "betas": (options["beta1"], options["beta2"])} if "beta1" in options else rest
 
 
 def formulas(framework: str) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import bitsandbytes as bnb
 
 from islices.conformance.formulas.judge import Step
-from islices.conformance.tools.judged.entry import Entry
+from islices.conformance.tools.judged.entry import Entry, lacking
 from islices.conformance.tools.judged.libraries.torch import stepping
 
 LIBRARY = "bitsandbytes"
@@ -33,3 +33,7 @@ def bitsandbytes_step(name: str) -> Step:
 def entries() -> Iterator[Entry]:
     for name, (formula, _, _) in CLASSES.items():
         yield Entry(f"bnb.optim.{name}", formula, bitsandbytes_step(name))
+        if formula == "torch.Adam":
+            step = bitsandbytes_step(name)
+            yield Entry(f"bnb.optim.{name}", formula, lacking(step, "amsgrad"), "without amsgrad")
+            yield Entry(f"bnb.optim.{name}", formula, lacking(step, "amsgrad", "weight_decay"), "nor weight_decay")

@@ -11,7 +11,7 @@ from fbgemm_gpu.split_embedding_configs import EmbOptimType
 
 from islices.conformance.formulas.judge import Step
 from islices.conformance.formulas.records import FORMULAS
-from islices.conformance.tools.judged.entry import Entry, formulas
+from islices.conformance.tools.judged.entry import Entry, formulas, lacking
 
 LIBRARY = "fbgemm_gpu"
 
@@ -37,14 +37,9 @@ def fbgemm_step(name: str) -> Step:
     return step
 
 
-def without_decay(step: Step) -> Step:
-    """The same of a user who sets no weight_decay."""
-    return lambda w, g, state, t, *, lr, eps=1e-8: step(w, g, state, t, lr=lr, eps=eps)
-
-
 def entries() -> Iterator[Entry]:
     for formula, name in formulas("fbgemm"):
         call = f"SplitTableBatchedEmbeddingBagsCodegen, {name}"
+        yield Entry(call, formula, fbgemm_step(name))
         if "weight_decay" in FORMULAS[formula].options:
-            yield Entry(call, formula, fbgemm_step(name), "weight_decay set")
-        yield Entry(call, formula, without_decay(fbgemm_step(name)), "without weight_decay")
+            yield Entry(call, formula, lacking(fbgemm_step(name), "weight_decay"), "without weight_decay")

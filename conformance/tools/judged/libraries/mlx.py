@@ -10,8 +10,7 @@ import mlx.optimizers
 import numpy as np
 
 from islices.conformance.formulas.judge import Step
-from islices.conformance.tools.judged.entry import Entry, renamed
-from islices.conformance.tools.judged.libraries.pairs import betas
+from islices.conformance.tools.judged.entry import Entry, betas, lacking, renamed, taken
 
 LIBRARY = "mlx"
 NAMES = {"lr": "learning_rate"}
@@ -35,15 +34,9 @@ def mlx_step(name: str) -> Step:
     _, chosen, names = CLASSES[name]
     kind = getattr(mlx.optimizers, name)
 
-    def make(**options: Any) -> Any:
-        return kind(**betas(renamed(options, {**NAMES, **names})), **chosen)
-
     def step(w: Any, g: Any, state: Any, t: int, **options: Any) -> Any:
         if t == 1:
-            try:
-                state["optimizer"] = make(**options)
-            except TypeError as error:  # it has no such option
-                raise NotImplementedError(str(error)) from error
+            state["optimizer"] = kind(**taken(kind, betas(renamed(options, {**NAMES, **names}))), **chosen)
         state["optimizer"].learning_rate = options["lr"]
         found = np.array(state["optimizer"].apply_gradients({"w": mx.array(g)}, {"w": mx.array(w)})["w"])
         held = state["optimizer"].state["w"]
@@ -59,5 +52,8 @@ def clip(w: Any, g: Any, state: Any, t: int, *, max_norm: float) -> Any:
 def entries() -> Iterator[Entry]:
     for name, (formula, chosen, _) in CLASSES.items():
         given = ", ".join(f"{k}={v}" for k, v in chosen.items())
-        yield Entry(f"mlx.optimizers.{name}{given and f'({given})'}", formula, mlx_step(name))
+        call = f"mlx.optimizers.{name}{given and f'({given})'}"
+        yield Entry(call, formula, mlx_step(name))
+        if name == "SGD":
+            yield Entry(call, formula, lacking(mlx_step(name), "dampening"), "without dampening")
     yield Entry("mlx.optimizers.clip_grad_norm", "torch.clip_grad_norm_", clip)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from islices.conformance.formulas.judge import Step
-from islices.conformance.tools.judged.entry import Entry, formulas, renamed
+from islices.conformance.tools.judged.entry import Entry, betas, formulas, renamed, taken
 
 LIBRARY = "torch"
 #: islices' name of an option -> torch's
@@ -32,12 +32,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 
 
-def betas(options: dict[str, Any]) -> dict[str, Any]:
-    """beta1 and beta2 as a pair."""
-    rest = {k: v for k, v in options.items() if k not in ("beta1", "beta2")}
-    return {**rest, "betas": (options["beta1"], options["beta2"])} if "beta1" in options else rest
-
-
 def gradient(g: Any, shape: tuple[int, ...]) -> torch.Tensor:
     if isinstance(g, np.ndarray):
         return torch.from_numpy(g)
@@ -50,7 +44,7 @@ def stepping(kind: Any, states: dict[str, str], names: dict[str, str], compiled:
     def step(w: Any, g: Any, state: Any, t: int, **options: Any) -> Any:
         if t == 1:
             state["p"] = torch.nn.Parameter(torch.from_numpy(w))
-            state["optimizer"] = kind([state["p"]], **betas(renamed(options, names)), **chosen)
+            state["optimizer"] = kind([state["p"]], **taken(kind, betas(renamed(options, names))), **chosen)
             take = state["optimizer"].step
             state["take"] = torch.compile(take, fullgraph=False) if compiled else take
         p, optimizer = state["p"], state["optimizer"]
