@@ -55,7 +55,7 @@ def lacking(step: Step, *names: str) -> Step:
     def plain(w: Any, g: Any, state: Any, t: int, **options: Any) -> Any:
         if given := [name for name in names if options.get(name)]:
             raise NotImplementedError(f"{', '.join(given)} left off")
-        return step(w, g, state, t, **{k: v for k, v in options.items() if k not in names})
+        return step(w, g, state, t, **options)
 
     return plain
 
