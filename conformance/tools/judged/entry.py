@@ -44,6 +44,8 @@ def renamed(options: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, A
 def taken(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Those that a function takes. One that it lacks is left out where it is off; otherwise NotImplementedError."""
     accepted = inspect.signature(function).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
+        return dict(options)
     if missing := [name for name, value in options.items() if name not in accepted and value]:
         raise NotImplementedError(f"it takes no {', '.join(missing)}")
     return {name: value for name, value in options.items() if name in accepted}
@@ -55,7 +57,7 @@ def lacking(step: Step, *names: str) -> Step:
     def plain(w: Any, g: Any, state: Any, t: int, **options: Any) -> Any:
         if given := [name for name in names if options.get(name)]:
             raise NotImplementedError(f"{', '.join(given)} left off")
-        return step(w, g, state, t, **options)
+        return step(w, g, state, t, **taken(step, options))
 
     return plain
 
