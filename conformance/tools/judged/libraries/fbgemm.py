@@ -16,23 +16,24 @@ from islices.conformance.tools.judged.entry import Entry, formulas, lacking
 LIBRARY = "fbgemm_gpu"
 
 
-def fbgemm_step(name: str) -> Step:
-    """A table that one feature looks up, a bag for each slice."""
+def fbgemm_step(name: str, features: int = 1) -> Step:
+    """A table that features look up, a bag for each slice; the second feature's bags are empty."""
 
     def step(w: Any, g: Any, state: Any, t: int, *, lr: float, eps: float = 1e-8, weight_decay: float = 0.0) -> Any:
         rows, width = w.shape
         if t == 1:
             state["op"] = ops.SplitTableBatchedEmbeddingBagsCodegen(
                 [(rows, width, ops.EmbeddingLocation.HOST, ops.ComputeDevice.CPU)],
-                optimizer=getattr(EmbOptimType, name), learning_rate=lr, eps=eps, weight_decay=weight_decay,
-                weight_decay_mode=ops.WeightDecayMode.L2,
+                feature_table_map=[0] * features, optimizer=getattr(EmbOptimType, name), learning_rate=lr, eps=eps,
+                weight_decay=weight_decay, weight_decay_mode=ops.WeightDecayMode.L2,
             )  # fmt: skip
             state["op"].split_embedding_weights()[0].copy_(torch.from_numpy(w))
         op = state["op"]
         op.set_learning_rate(lr)
         if len(g.indices):
-            offsets = torch.arange(len(g.indices) + 1)
-            op(torch.from_numpy(g.indices), offsets).backward(torch.from_numpy(g.values))
+            bags = len(g.indices)
+            offsets = torch.arange(bags * features + 1).clamp(max=bags)
+            op(torch.from_numpy(g.indices), offsets)[:, :width].backward(torch.from_numpy(g.values))
         return op.split_embedding_weights()[0].detach().numpy().copy()
 
     return step
@@ -46,3 +47,4 @@ def entries() -> Iterator[Entry]:
         yield Entry(call, formula, fbgemm_step(name))
         if "weight_decay" in FORMULAS[formula].options:
             yield Entry(call, formula, lacking(fbgemm_step(name), "weight_decay"), "without weight_decay")
+            yield Entry(call, formula, fbgemm_step(name, 2), "two features")

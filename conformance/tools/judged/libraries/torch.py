@@ -30,6 +30,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "single": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True},
 }  # fmt: skip
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
+COMPILED = (*FUSED, "RMSprop")
 
 
 def gradient(g: Any, shape: tuple[int, ...]) -> torch.Tensor:
@@ -38,17 +39,27 @@ def gradient(g: Any, shape: tuple[int, ...]) -> torch.Tensor:
     return torch.sparse_coo_tensor(torch.from_numpy(g.indices)[None], torch.from_numpy(g.values), shape)
 
 
+def recompiled(function: Any) -> Any:
+    """It compiled, whatever was before: of more than eight of a kind torch runs the others as they are."""
+    torch.compiler.reset()
+    return torch.compile(function)
+
+
 def stepping(kind: Any, states: dict[str, str], names: dict[str, str], compiled: bool = False, **chosen: Any) -> Step:
     """The step of a class with torch.optim.Optimizer's interface."""
 
     def step(w: Any, g: Any, state: Any, t: int, **options: Any) -> Any:
         if t == 1:
+            given = taken(kind, betas(renamed(options, names)))
             state["p"] = torch.nn.Parameter(torch.from_numpy(w))
-            state["optimizer"] = kind([state["p"]], **taken(kind, betas(renamed(options, names))), **chosen)
-            take = state["optimizer"].step
-            state["take"] = torch.compile(take, fullgraph=False) if compiled else take
+            state["rate"] = torch.tensor(options["lr"]) if compiled else None  # as a number it is compiled anew
+            state["optimizer"] = kind([state["p"]], **{**given, "lr": state["rate"]} if compiled else given, **chosen)
+            state["take"] = recompiled(state["optimizer"].step) if compiled else state["optimizer"].step
         p, optimizer = state["p"], state["optimizer"]
-        optimizer.param_groups[0]["lr"] = options["lr"]
+        if compiled:
+            state["rate"].fill_(options["lr"])
+        else:
+            optimizer.param_groups[0]["lr"] = options["lr"]
         p.grad = gradient(g, w.shape)
         state["take"]()
         held = optimizer.state[p]
@@ -92,6 +103,8 @@ def entries() -> Iterator[Entry]:
         for variant, chosen in VARIANTS.items():
             if variant != "fused" or name in FUSED:
                 yield Entry(call, formula, torch_step(name, **chosen), variant)
+        if name in COMPILED:
+            yield Entry(call, formula, torch_step(name, compiled=True, foreach=False), "torch.compile")
     yield Entry("torch.nn.utils.clip_grad_norm_", "torch.clip_grad_norm_", clip_with(foreach=False), "single")
     yield Entry("torch.nn.utils.clip_grad_norm_", "torch.clip_grad_norm_", clip_with(foreach=True), "foreach")
     yield Entry("torch.nn.functional.embedding(max_norm=...)", "torch.embedding_renorm_", renorm, "single")
