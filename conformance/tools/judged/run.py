@@ -5,6 +5,7 @@ A process that ends in an entry is that entry's result; a fresh one goes on with
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pkgutil
@@ -129,7 +130,8 @@ def _printed(command: Sequence[str], variables: dict[str, str]) -> Line:
     last = (process.stderr.strip().splitlines() or [""])[-1]
     if "ModuleNotFoundError" in last or "MODULE_NOT_FOUND" in process.stderr:
         return {"missing": last}
-    out = process.stdout.strip()
-    if process.returncode:
-        out = "\n".join(filter(None, [out, ended(process.returncode) if process.returncode < 0 else last]))
-    return {"output": out}
+    said = process.stdout.strip().splitlines()
+    if process.returncode:  # a trace of addresses, which differ from run to run, begins with a line of dashes
+        said = [*itertools.takewhile(lambda line: not line.startswith("---"), said)]
+        said.append(ended(process.returncode) if process.returncode < 0 else last)
+    return {"output": "\n".join(said)}
