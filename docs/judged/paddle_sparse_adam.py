@@ -11,5 +11,7 @@ def first_step(sparse: bool) -> float:
     return 1.0 - float(table[1, 0])
 
 
-print("dense:", first_step(False), "sparse:", first_step(True), "0.1 sqrt(1 - b2^2) / (1 - b1^2) m / sqrt(v) =", end=" ")
+print(
+    "dense:", first_step(False), "sparse:", first_step(True), "0.1 sqrt(1 - b2^2) / (1 - b1^2) m / sqrt(v) =", end=" "
+)
 print(0.1 * (1 - 0.999**2) ** 0.5 / (1 - 0.9**2) * 0.1 / 0.001**0.5)

@@ -98,7 +98,9 @@ def entries() -> Iterator[Entry]:
     for formula, name in formulas("torch"):
         call = f"torch.optim.{name}"
         if formula.endswith(" sparse") or name == "SparseAdam":
-            yield Entry(f"{call}, sparse gradients" if name != "SparseAdam" else call, formula, torch_step(name), "single")
+            yield Entry(
+                f"{call}, sparse gradients" if name != "SparseAdam" else call, formula, torch_step(name), "single"
+            )
             continue
         for variant, chosen in VARIANTS.items():
             if variant != "fused" or name in FUSED:
