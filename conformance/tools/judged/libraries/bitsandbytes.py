@@ -1,4 +1,4 @@
-"""bitsandbytes' optimizers with 32-bit states, on the CPU. Adam's class is judged by what its name and arguments say."""
+"""bitsandbytes' optimizers with 32-bit states, on the CPU. Adam is judged by what its name says."""
 
 from __future__ import annotations
 

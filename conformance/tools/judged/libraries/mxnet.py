@@ -13,7 +13,7 @@ from islices.conformance.formulas.records import FORMULAS
 from islices.conformance.tools.judged.entry import Entry, formulas, renamed
 
 islices.get_backend("mxnet")  # imports MXNet as it has to be beside NumPy 2
-import mxnet as mx
+import mxnet as mx  # noqa: E402
 
 LIBRARY = "mxnet"
 NAMES = {"lr": "learning_rate", "eps": "epsilon", "weight_decay": "wd"}
