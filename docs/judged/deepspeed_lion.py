@@ -1,4 +1,4 @@
-"""DeepSpeedCPULion takes the sign of 0 for 1: weights without a gradient, as rows that no id named, move by the whole rate."""
+"""DeepSpeedCPULion takes the sign of 0 for 1: weights whose gradient is 0 move by the whole rate."""
 
 import torch
 from deepspeed.ops.lion import DeepSpeedCPULion

@@ -1,4 +1,4 @@
-"""mlx: x.at[7].add on three rows writes out of range, unchecked as its pages say: no error, and an array behind it may change."""
+"""mlx: x.at[7].add on three rows writes out of range, unchecked as its pages say."""
 
 import mlx.core as mx
 

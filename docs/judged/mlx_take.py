@@ -1,4 +1,4 @@
-"""mlx.core.take does not check indices, as its pages say: rows out of range are what lies in memory behind the array."""
+"""mlx.core.take does not check indices, as its pages say: rows out of range are what lies in memory there."""
 
 import mlx.core as mx
 

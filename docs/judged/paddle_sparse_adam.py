@@ -1,4 +1,4 @@
-"""paddle.optimizer.Adam counts bias correction from 2 for the gradients of sparse embeddings: its first step is 0.74 of Adam's."""
+"""paddle.optimizer.Adam counts bias correction from 2 for sparse gradients: its first step is 0.74 of Adam's."""
 
 import paddle
 
@@ -11,7 +11,5 @@ def first_step(sparse: bool) -> float:
     return 1.0 - float(table[1, 0])
 
 
-print(
-    "dense:", first_step(False), "sparse:", first_step(True), "0.1 sqrt(1 - b2^2) / (1 - b1^2) m / sqrt(v) =", end=" "
-)
+print("dense:", first_step(False), "sparse:", first_step(True), "counted from 2:", end=" ")
 print(0.1 * (1 - 0.999**2) ** 0.5 / (1 - 0.9**2) * 0.1 / 0.001**0.5)

@@ -1,4 +1,4 @@
-"""Thinc decays after the update (bitsandbytes#2010's bug), in its default settings: the step itself is decayed as well."""
+"""Thinc decays after the update (bitsandbytes#2010's bug): the step itself is decayed as well."""
 
 import numpy as np
 from thinc.api import Optimizer

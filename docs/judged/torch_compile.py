@@ -1,4 +1,4 @@
-"""torch.compile of Adam's step forms bias correction in float32, which the step itself does in float64: other weights."""
+"""torch.compile of Adam's step forms bias correction in float32, which the step itself does in float64."""
 
 import torch
 

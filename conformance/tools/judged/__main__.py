@@ -21,7 +21,7 @@ from islices.conformance.tools.judged.run import JOBS, run_finding, run_library
 
 __all__ = ["main"]
 
-COMMAND = "python -m islices.conformance.tools.judged"
+COMMAND = "make judged"
 
 
 def processor() -> str:
@@ -33,11 +33,15 @@ def processor() -> str:
 
 
 def machine() -> dict[str, Any]:
-    return {"cores": os.cpu_count(), "processor": processor(), "python": platform.python_version()}
+    return {
+        "cores": os.cpu_count(), "memory": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "processor": processor(), "python": platform.python_version()
+    }  # fmt: skip
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog=COMMAND, description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m islices.conformance.tools.judged", description=(__doc__ or "").split("\n")[0]
+    )
     add = parser.add_argument
     add("--python", action="append", default=[], metavar="PATH", help="a further environment (may be repeated)")
     add("--node", metavar="FOLDER", help="the folder whose node_modules has @tensorflow/tfjs")

@@ -20,6 +20,7 @@ from typing import Any, TextIO
 from islices.conformance.formulas.judge import judge
 from islices.conformance.formulas.judgement import Judgement
 from islices.conformance.tools.audit.probe import first_line
+from islices.conformance.tools.judged import libraries
 from islices.conformance.tools.judged.entry import Entry
 
 __all__ = ["main"]
@@ -67,9 +68,8 @@ def main(arguments: Sequence[str]) -> int:
         print(json.dumps(line), file=channel, flush=True)
 
     warnings.simplefilter("ignore")
-    package = importlib.import_module("islices.conformance.tools.judged.libraries").__name__
     try:
-        library: Any = importlib.import_module(f"{package}.{options.library}")
+        library: Any = importlib.import_module(f"{libraries.__name__}.{options.library}")
     except ModuleNotFoundError as missing:
         if str(missing.name).startswith("islices"):
             raise
