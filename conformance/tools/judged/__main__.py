@@ -21,8 +21,6 @@ from islices.conformance.tools.judged.run import JOBS, run_finding, run_library
 
 __all__ = ["main"]
 
-COMMAND = "make judged"
-
 
 def processor() -> str:
     """Its name, where the system tells; compilers choose instructions by it."""
@@ -33,8 +31,9 @@ def processor() -> str:
 
 
 def machine() -> dict[str, Any]:
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {
-        "cores": os.cpu_count(), "memory": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "processor": processor(), "python": platform.python_version()
+        "cores": os.cpu_count(), "memory": memory, "processor": processor(), "python": platform.python_version(),
     }  # fmt: skip
 
 
@@ -53,7 +52,7 @@ def main(arguments: list[str]) -> int:
     if unknown := set(options.library or ()) - known:
         parser.error(f"--library: got {', '.join(unknown)}; accepted are {', '.join(sorted(known))}")
     run = _earlier(options) | {
-        "command": COMMAND, "date": datetime.date.today().isoformat(), "machine": machine(), "islices": __version__,
+        "date": datetime.date.today().isoformat(), "machine": machine(), "islices": __version__,
     }  # fmt: skip
     for name, variables in JOBS:
         if options.library is None or name in options.library:

@@ -32,8 +32,8 @@ def scores(run: Line) -> Iterable[str]:
     """A paragraph that says when and where, then a table a library."""
     machine = run["machine"]
     yield (
-        f"`{run['command']}`, {run['date']}, {machine['cores']} cores, {machine['memory'] / 2**30:.0f} GB "
-        f"({machine['processor']}), Python {machine['python']}, islices {run['islices']}."
+        f"{run['date']}, {machine['cores']} cores, {machine['memory'] / 2**30:.0f} GB "
+        f"({machine['processor']}), Python {machine['python']}, islices {run['islices']}; `make judged` runs it anew."
     )
     merged: dict[str, Line] = {}
     for found in run["libraries"]:

@@ -43,6 +43,7 @@ def environment(python: str, node: str | None) -> dict[str, str]:
     """What a process of another environment gets: this islices, that environment's programs, the packages of node."""
     bin = str(Path(python).parent)  # not resolved: a virtual environment's Python is a link
     found = {**os.environ, "PATH": f"{bin}{os.pathsep}{os.environ.get('PATH', '')}", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    found["DS_ACCELERATOR"] = "cpu"  # DeepSpeed looks for others and prints that there are none
     found["PYTHONPATH"] = str(Path(islices.__file__).parents[1])
     found["TORCH_EXTENSIONS_DIR"] = str(Path(bin).parent / "extensions")  # what DeepSpeed builds
     if node:
