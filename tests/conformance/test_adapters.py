@@ -119,7 +119,7 @@ def conform(tmp_path: Path, *options: str, capsys: Any) -> tuple[int, list[dict[
     status = main(["conform", *options, "--json", str(report)])
     told = capsys.readouterr()
     lines = [json.loads(line) for line in report.read_text("utf-8").splitlines()] if report.exists() else []
-    return status, lines, told.out + told.err
+    return status, lines, " ".join((told.out + told.err).split())  # lines are broken where the terminal ends
 
 
 def counts(lines: list[dict[str, Any]]) -> Counter[str]:
@@ -177,7 +177,7 @@ BAD = {
 }
 
 
-@pytest.mark.soak
+@pytest.mark.outside
 @pytest.mark.parametrize("line", BAD)
 def test_a_bad_command_is_a_harness_error(tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str) -> None:
     status, lines, told = conform(tmp_path, "--command", line, "-k", "coalesce", capsys=capsys)
@@ -187,7 +187,7 @@ def test_a_bad_command_is_a_harness_error(tmp_path: Path, capsys: pytest.Capture
     assert "Traceback" not in told
 
 
-@pytest.mark.soak
+@pytest.mark.outside
 def test_breaking_strays_and_giving_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It prints a greeting, breaks in every third call, and after ten of these the rest is not run."""
     program = tmp_path / "odd.py"
