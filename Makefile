@@ -8,8 +8,10 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 # Other environments, whose frameworks `make soak` puts beside these.
 OLDER := .venv-older .venv-older-tensorflow
 PADDLE := .venv-paddle
+# Libraries whose optimizers are judged.
+JUDGED := .venv-judged
 
-.PHONY: conform conform-all test test-all soak bench docs lint vectors clean
+.PHONY: conform conform-all test test-all judged soak bench docs lint vectors clean
 
 conform: $(READY)  ## the conformance matrix of every backend: the quick profile
 	$(BIN)/islices conform $(ARGS)
@@ -23,10 +25,11 @@ test: $(READY)  ## what each module is tested by, and the quick profile: on two 
 test-all: $(READY)  ## those that repeat these for other types and frameworks, and those that look from outside: 20 to 30 minutes
 	$(PYTEST) -m '(repeats or outside) and not soak' $(ARGS)
 
-soak: $(READY) $(OLDER:%=%/ready) $(PADDLE)/ready  ## long runs: every variant here, an older set and a sixth framework, random and hostile input
+soak: $(READY) $(OLDER:%=%/ready) $(PADDLE)/ready $(JUDGED)/ready  ## long runs: every variant here, an older set and a sixth framework, random and hostile input
 	$(BIN)/islices conform --profile full --variant all --json soak.jsonl $(OLDER:%=--python %/bin/python) --python $(PADDLE)/bin/python
 	$(PADDLE)/bin/python -m pytest -q -p no:cacheprovider tests/conformance/test_paddle_backend.py
 	$(BIN)/islices audit
+	$(BIN)/python -m islices.conformance.tools.judged --node $(JUDGED) --python $(JUDGED)/bin/python --python $(PADDLE)/bin/python
 	$(BIN)/python -m pytest -m soak
 	$(BIN)/python -m islices.conformance.properties
 	$(BIN)/python -m islices.conformance.properties.hostile
@@ -34,6 +37,10 @@ soak: $(READY) $(OLDER:%=%/ready) $(PADDLE)/ready  ## long runs: every variant h
 	$(BIN)/python -m islices.conformance.soak $(ARGS)
 	ISLICES_NUM_THREADS=1 $(BIN)/islices conform --profile full --variant standard -k host
 	ISLICES_NUM_THREADS=4 $(BIN)/islices conform --profile full --variant standard -k host
+
+judged: $(READY) $(JUDGED)/ready $(PADDLE)/ready  ## the optimizers of other libraries by their formulas: docs/judged.md written anew
+	$(BIN)/python -m islices.conformance.tools.judged --docs docs --node $(JUDGED) $(ARGS) \
+		--python $(JUDGED)/bin/python --python $(PADDLE)/bin/python
 
 bench: $(READY)  ## islices beside each framework's own calls, as ratios
 	$(BIN)/islices bench $(ARGS)
@@ -52,7 +59,7 @@ vectors: $(READY)  ## write the golden vectors again (they must not change)
 	$(BIN)/python -m islices.conformance.formulas.generate
 
 clean:
-	rm -rf $(VENV) $(OLDER) $(PADDLE) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(OLDER) $(PADDLE) $(JUDGED) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -72,4 +79,12 @@ $(PADDLE)/ready: constraints.txt conformance/paddle_backend/pyproject.toml
 	$(PADDLE)/bin/python -m pip install --quiet --upgrade pip
 	$(PADDLE)/bin/python -m pip install --quiet -c constraints.txt paddlepaddle==3.3.1 ml_dtypes -e ".[fast,conformance]" \
 		-e conformance/paddle_backend
+	touch $@
+
+$(JUDGED)/ready: constraints.txt conformance/environments/judged.txt
+	$(PYTHON) -m venv $(JUDGED)
+	$(JUDGED)/bin/python -m pip install --quiet --upgrade pip
+	$(JUDGED)/bin/python -m pip install --quiet -c constraints.txt -r conformance/environments/judged.txt
+	$(JUDGED)/bin/python -m pip install --quiet --no-deps torchrec==1.9.2  # it asks for FBGEMM for GPUs
+	if command -v npm; then npm install --silent --prefix $(JUDGED) @tensorflow/tfjs@4.22.0; fi
 	touch $@

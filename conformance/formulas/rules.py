@@ -73,8 +73,8 @@ def rooted(n: Numbers, x: Any, epsilon: str, *, positive: bool = True) -> Any:
 
 
 def adagrad(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
-    """per_row: an accumulator a row, of the "mean" or the "sum" of its squares. A coupled decay is a term of its own,
-    as in (1 - f wd) w - f g, whose bound holds for f (g + wd w) too."""
+    """per_row: an accumulator a row, of the "mean" or the "sum" of its squares. A coupled decay is a term of its own;
+    where `shrinks` it is formed as (1 - f wd) w - f g, whose bound holds for w - f (g + wd w) too."""
     squares = n.square(coupled(n, g, w))
     if n.h["per_row"]:
         squares = n.row_mean(squares) if n.h["per_row"] == "mean" else n.row_sum(squares)
@@ -85,7 +85,10 @@ def adagrad(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
     factor = n.off_by(lr / rooted(n, a, n.h["epsilon"]), 2)
     step = factor * g
     if n.h["decay"] == "coupled" and n.h.get("weight_decay"):
-        step = step + factor * (n["weight_decay"] * w)
+        decay = factor * (n["weight_decay"] * w)
+        if n.h.get("shrinks"):  # 1 - f wd is rounded, and its product
+            w, decay = n.off_by(w, 2), n.off_by(decay, 2)
+        step = step + decay
     return moved(n, w, step), {"accumulator": a}
 
 

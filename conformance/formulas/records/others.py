@@ -46,7 +46,7 @@ FBGEMM = (
         NAMED + "g' = g + weight_decay w; a = a + mean(g' g') over the row; f = lr / (sqrt(a) + eps); "
         "w = (1 - f weight_decay) w - f g",
         EMBEDDINGS.format("EXACT_ROWWISE_ADAGRAD") + ", WeightDecayMode.L2",
-        {**ADAGRAD, "per_row": "mean"},
+        {**ADAGRAD, "per_row": "mean", "shrinks": True},
         {"lr": 1e-2, "eps": 1e-8, "weight_decay": 0.0},
         {"accumulator": 0.0},
         "touched",

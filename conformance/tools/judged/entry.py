@@ -1,0 +1,75 @@
+"""What is judged: a call of a library, the formula that it documents, and the call as a step.
+
+May import: `islices.conformance.formulas.judge`, `islices.conformance.formulas.records`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from islices.conformance.formulas.judge import Step
+from islices.conformance.formulas.records import FORMULAS
+
+__all__ = ["Entry", "betas", "formulas", "lacking", "renamed", "taken"]
+
+
+class Entry(NamedTuple):
+    """An implementation of a formula.
+
+    Attributes
+    ----------
+    call : str
+        The function or class, as the library's users write it.
+    formula : str
+        That which the library documents: its own, or one of another framework that says the same.
+    step : callable
+        As `islices.conformance.judge` takes it.
+    variant : str
+        Which of several implementations behind one call, such as "fused"; a column of the table.
+    """
+
+    call: str
+    formula: str
+    step: Step
+    variant: str = ""
+
+
+def renamed(options: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Options by a library's names; those that it calls as islices does keep theirs."""
+    return {names.get(name, name): value for name, value in options.items()}
+
+
+def taken(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that a function takes. One that it lacks is left out where it is off; otherwise NotImplementedError."""
+    accepted = inspect.signature(function).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
+        return dict(options)
+    if missing := [name for name, value in options.items() if name not in accepted and value]:
+        raise NotImplementedError(f"it takes no {', '.join(missing)}")
+    return {name: value for name, value in options.items() if name in accepted}
+
+
+def lacking(step: Step, *names: str) -> Step:
+    """The same of a user who leaves some options off."""
+
+    def plain(w: Any, g: Any, state: Any, t: int, **options: Any) -> Any:
+        if given := [name for name in names if options.get(name)]:
+            raise NotImplementedError(f"{', '.join(given)} left off")
+        return step(w, g, state, t, **taken(step, options))
+
+    return plain
+
+
+def betas(options: dict[str, Any]) -> dict[str, Any]:
+    """beta1 and beta2 as a pair."""
+    rest = {k: v for k, v in options.items() if k not in ("beta1", "beta2")}
+    return {**rest, "betas": (options["beta1"], options["beta2"])} if "beta1" in options else rest
+
+
+def formulas(framework: str) -> Iterator[tuple[str, str]]:
+    """(formula, the class that it is of) of a framework's optimizers; "Adam sparse" is of Adam."""
+    for name, formula in FORMULAS.items():
+        if formula.framework == framework and formula.gives == "weights" and "renorm" not in name:
+            yield name, name.partition(".")[2].partition(" ")[0]

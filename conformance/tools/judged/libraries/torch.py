@@ -1,0 +1,112 @@
+"""torch.optim: one tensor after the other, foreach, fused and compiled; clips; the clip of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from islices.conformance.formulas.judge import Step
+from islices.conformance.tools.judged.entry import Entry, betas, formulas, renamed, taken
+
+LIBRARY = "torch"
+#: islices' name of an option -> torch's
+NAMES = {"rho": "alpha", "initial_accumulator": "initial_accumulator_value"}
+STATES = {
+    "Adam": {"m": "exp_avg", "v": "exp_avg_sq", "v_max": "max_exp_avg_sq"},
+    "AdamW": {"m": "exp_avg", "v": "exp_avg_sq", "v_max": "max_exp_avg_sq"},
+    "SparseAdam": {"m": "exp_avg", "v": "exp_avg_sq"},
+    "SGD": {"momentum": "momentum_buffer"},
+    "Adagrad": {"accumulator": "sum"},
+    "RMSprop": {"square": "square_avg", "mean": "grad_avg", "momentum": "momentum_buffer"},
+    "Adadelta": {"square": "square_avg", "delta": "acc_delta"},
+    "NAdam": {"m": "exp_avg", "v": "exp_avg_sq"},
+    "RAdam": {"m": "exp_avg", "v": "exp_avg_sq"},
+    "Adamax": {"m": "exp_avg", "u": "exp_inf"},
+}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "single": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True},
+}  # fmt: skip
+FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
+COMPILED = (*FUSED, "RMSprop")
+
+
+def gradient(g: Any, shape: tuple[int, ...]) -> torch.Tensor:
+    if isinstance(g, np.ndarray):
+        return torch.from_numpy(g)
+    return torch.sparse_coo_tensor(torch.from_numpy(g.indices)[None], torch.from_numpy(g.values), shape)
+
+
+def recompiled(function: Any) -> Any:
+    """It compiled, whatever was before: of more than eight of a kind torch runs the others as they are."""
+    torch.compiler.reset()
+    return torch.compile(function)
+
+
+def stepping(kind: Any, states: dict[str, str], names: dict[str, str], compiled: bool = False, **chosen: Any) -> Step:
+    """The step of a class with torch.optim.Optimizer's interface."""
+
+    def step(w: Any, g: Any, state: Any, t: int, **options: Any) -> Any:
+        if t == 1:
+            given = taken(kind, betas(renamed(options, names)))
+            state["p"] = torch.nn.Parameter(torch.from_numpy(w))
+            state["rate"] = torch.tensor(options["lr"]) if compiled else None  # as a number it is compiled anew
+            state["optimizer"] = kind([state["p"]], **{**given, "lr": state["rate"]} if compiled else given, **chosen)
+            state["take"] = recompiled(state["optimizer"].step) if compiled else state["optimizer"].step
+        p, optimizer = state["p"], state["optimizer"]
+        if compiled:
+            state["rate"].fill_(options["lr"])
+        else:
+            optimizer.param_groups[0]["lr"] = options["lr"]
+        p.grad = gradient(g, w.shape)
+        state["take"]()
+        held = optimizer.state[p]
+        return p, {**state, **{own: held[theirs] for own, theirs in states.items() if theirs in held}}
+
+    return step
+
+
+def torch_step(name: str, **chosen: Any) -> Step:
+    names = {**NAMES, **({"rho": "rho"} if name == "Adadelta" else {})}
+    return stepping(getattr(torch.optim, name), STATES[name], names, **chosen)
+
+
+# ---------------------------------------------------------------------- clips
+def clip(w: Any, g: Any, state: Any, t: int, *, max_norm: float, **chosen: Any) -> Any:
+    p = torch.nn.Parameter(torch.from_numpy(w))
+    p.grad = torch.from_numpy(g)
+    torch.nn.utils.clip_grad_norm_([p], max_norm, **chosen)
+    return p.grad
+
+
+def renorm(w: Any, g: Any, state: Any, t: int, *, max_norm: float) -> Any:
+    table = torch.from_numpy(w)
+    torch.nn.functional.embedding(torch.from_numpy(g.indices), table, max_norm=max_norm)
+    return table
+
+
+def clip_with(**chosen: Any) -> Step:
+    def step(w: Any, g: Any, state: Any, t: int, *, max_norm: float) -> Any:
+        return clip(w, g, state, t, max_norm=max_norm, **chosen)
+
+    return step
+
+
+def entries() -> Iterator[Entry]:
+    for formula, name in formulas("torch"):
+        call = f"torch.optim.{name}"
+        if formula.endswith(" sparse") or name == "SparseAdam":
+            yield Entry(
+                f"{call}, sparse gradients" if name != "SparseAdam" else call, formula, torch_step(name), "single"
+            )
+            continue
+        for variant, chosen in VARIANTS.items():
+            if variant != "fused" or name in FUSED:
+                yield Entry(call, formula, torch_step(name, **chosen), variant)
+        if name in COMPILED:
+            yield Entry(call, formula, torch_step(name, compiled=True, foreach=False), "torch.compile")
+    yield Entry("torch.nn.utils.clip_grad_norm_", "torch.clip_grad_norm_", clip_with(foreach=False), "single")
+    yield Entry("torch.nn.utils.clip_grad_norm_", "torch.clip_grad_norm_", clip_with(foreach=True), "foreach")
+    yield Entry("torch.nn.functional.embedding(max_norm=...)", "torch.embedding_renorm_", renorm, "single")

@@ -1,0 +1,37 @@
+"""torchrec.optim.RowWiseAdagrad, TorchRec's own for tables that FBGEMM does not train."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
+
+from islices.conformance.formulas.judge import Step
+from islices.conformance.tools.judged.entry import Entry, lacking
+
+LIBRARY = "torchrec"
+
+
+def adagrad_step() -> Step:
+    """It takes dense gradients; rows without one have zeros, and without decay such a row does not move."""
+
+    def step(w: Any, g: Any, state: Any, t: int, *, lr: float, eps: float, weight_decay: float) -> Any:
+        if t == 1:
+            state["p"] = torch.nn.Parameter(torch.from_numpy(w))
+            state["optimizer"] = RowWiseAdagrad([state["p"]], lr=lr, eps=eps, weight_decay=weight_decay)
+        state["optimizer"].param_groups[0]["lr"] = lr
+        dense = np.zeros_like(w)
+        np.add.at(dense, g.indices, g.values)
+        state["p"].grad = torch.from_numpy(dense)
+        state["optimizer"].step()
+        return state["p"], {**state, "accumulator": state["optimizer"].state[state["p"]]["sum"]}
+
+    return step
+
+
+def entries() -> Iterator[Entry]:
+    step = lacking(adagrad_step(), "weight_decay")
+    yield Entry("torchrec.optim.RowWiseAdagrad", "fbgemm.EXACT_ROWWISE_ADAGRAD", step, "without weight_decay")

@@ -1,0 +1,60 @@
+"""Three bugs that others reported, as NumPy steps: what was wrong, and what was meant.
+
+bitsandbytes-foundation/bitsandbytes#2010: decay applied after the update, in the CPU and Triton kernels of AdamW.
+flagos-ai/FlagGems#4988: Adam with a weight decay that was AdamW's.
+pytorch/FBGEMM#5908: the reference of a test, which stepped by the gradient with its decay and decayed besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from islices.conformance.tools.judged.entry import Entry
+
+LIBRARY = "numpy"
+F = np.float32
+
+
+def adam(wrong: bool, coupled: bool) -> Any:
+    """Adam with a decay that is coupled or not; wrong: decoupled after the update, or decoupled where it is coupled."""
+
+    def step(
+        w: Any, g: Any, state: Any, t: int, *, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float
+    ) -> Any:
+        shrink = F(1 - lr * weight_decay)
+        if coupled and not wrong:
+            g = g + F(weight_decay) * w
+        elif coupled == wrong:
+            w = w * shrink
+        state["m"] = F(beta1) * state["m"] + F(1 - beta1) * g
+        state["v"] = F(beta2) * state["v"] + F(1 - beta2) * g * g
+        w = w - F(lr) * (state["m"] / F(1 - beta1**t)) / (np.sqrt(state["v"] / F(1 - beta2**t)) + F(eps))
+        return w * shrink if wrong and not coupled else w
+
+    return step
+
+
+def rowwise(wrong: bool) -> Any:
+    """Row-wise Adagrad with L2; wrong: as the test's reference had it."""
+
+    def step(w: Any, g: Any, state: Any, t: int, *, lr: float, eps: float, weight_decay: float) -> Any:
+        rows, places = np.unique(g.indices, return_inverse=True)
+        raw = np.zeros((len(rows), w.shape[1]), F)
+        np.add.at(raw, places, g.values)
+        joined = raw + F(weight_decay) * w[rows]
+        state["accumulator"][rows] += np.mean(joined * joined, axis=1, keepdims=True)
+        factor = F(lr) / (np.sqrt(state["accumulator"][rows]) + F(eps))
+        w[rows] = (1 - factor * F(weight_decay)) * w[rows] - factor * (joined if wrong else raw)
+        return w
+
+    return step
+
+
+def entries() -> Iterator[Entry]:
+    for variant, wrong in (("with the bug", True), ("as meant", False)):
+        yield Entry("bitsandbytes#2010, AdamW", "bitsandbytes.AdamW", adam(wrong, coupled=False), variant)
+        yield Entry("FlagGems#4988, Adam", "torch.Adam", adam(wrong, coupled=True), variant)
+        yield Entry("FBGEMM#5908, row-wise Adagrad", "fbgemm.EXACT_ROWWISE_ADAGRAD", rowwise(wrong), variant)

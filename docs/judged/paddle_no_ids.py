@@ -1,0 +1,9 @@
+"""Paddle: a step of SGD with the gradient of a sparse embedding of no ids divides by zero, which ends the process."""
+
+import paddle
+
+table = paddle.create_parameter([3, 2], "float32")
+optimizer = paddle.optimizer.SGD(0.1, parameters=[table])
+paddle.nn.functional.embedding(paddle.zeros([0], "int64"), table, sparse=True).sum().backward()
+optimizer.step()
+print("went well")

@@ -1,0 +1,10 @@
+"""torch.compile of Adam's step forms bias correction in float32, which the step itself does in float64."""
+
+import torch
+
+for compiled in (False, True):
+    w = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.Adam([w], lr=1.0, eps=0.0)
+    w.grad = torch.ones(1)
+    (torch.compile(optimizer.step) if compiled else optimizer.step)()
+    print("compiled:", compiled, f"a step of 1 is off by {abs(w.item() + 1):.1e}")
