@@ -168,7 +168,8 @@ def _shape(gives: str, g: Any, w: Array) -> tuple[int, ...]:
     """That of what a step gives."""
     if isinstance(g, Bags) and gives != "gradient":
         return (len(g.ids), 1) if gives == "weight_gradient" else (len(g.upstream), w.shape[1])
-    return w.shape
+    shape: tuple[int, ...] = w.shape
+    return shape
 
 
 def _plain(x: Any) -> Array:
