@@ -90,7 +90,10 @@ def _class(own: Mapping[str, Any], wanted: Mapping[str, Any], framework: str) ->
     if name not in CLASSES:
         return None
     if framework == "torch" and name == "adam" and own["rows"] == "touched":
-        return "SparseAdam"
+        if own["epsilon_place"] == "to the root before its bias is corrected":
+            return "SparseAdam"
+        if own["rows_told"]:  # torch has no such formula for some rows
+            return None
     if name == "adam" and wanted["decay"] == "decoupled" and framework in ("torch", "jax"):
         name = "adamw"
     known = {**CLASSES, "adamw": "AdamW"}[name]

@@ -7,7 +7,7 @@ which differs least. A difference is named only if the step would be another wit
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from islices.compare.explanation import Explanation, Finding
 from islices.compare.steps.elements import Elements, Taken, sample
 from islices.compare.steps.identify import confirmed, recipes
 from islices.compare.steps.recipe import Recipe, bound, stepped
-from islices.compare.steps.traits import CLOSE, TRAITS, Trait
+from islices.compare.steps.traits import CLOSE, TRAITS, Trait, epsilon_place
 
 __all__ = ["Side", "explain_sides"]
 
@@ -45,27 +45,65 @@ def explain_sides(a: Side, b: Side) -> tuple[Explanation, ...]:
     others = recipes(*b) if found else []
     if not others:
         return ()
+    names, other_names = ({r.name for r in side} for side in (found, others))
+    if not names & other_names:  # what is plainest by itself may be the other side's optimizer with other numbers
+        found, others = found + recipes(*a, only=other_names), others + recipes(*b, only=names)
     ea, eb = sample(a.tensors), sample(b.tensors)
-    pairs = sorted(((_distance(x, y), k, x, y) for k, (x, y) in enumerate(product(found, others))), key=lambda p: p[:2])
+    pairs = sorted(_pairs(found, others, (ea, a.steps), (eb, b.steps)), key=lambda p: p[0])
+    if any(_one_step(x, y) and _both_confirmed(x, y, a, b) for _, x, y in pairs):
+        return ()
     told: list[Explanation] = []
     least = math.inf
-    for distance, _, x, y in pairs[:PAIRS]:
+    for distance, x, y in pairs[:PAIRS]:
         if told and (distance > least + NEAR or len(told) == TOLD):
             break
         e = _explained(x, y, ea, eb, a.steps, b.steps)
         if e is None or any(e.names == other.names for other in told):
             continue
-        if not (confirmed(x, a.tensors, a.steps) and confirmed(y, b.tensors, b.steps)):
+        if not _both_confirmed(x, y, a, b):
             continue
         least = min(least, distance)
-        told.append(e)
+        told.append(_with_others(e, (x, found, ea, a.steps), (y, others, eb, b.steps)))
     fewest = min((len(e.causes) for e in told), default=0)
     return tuple(e for e in told if len(e.causes) == fewest)
+
+
+def _one_step(x: Recipe, y: Recipe) -> bool:
+    return not any(t.differs(x, y) for t in TRAITS)
+
+
+def _both_confirmed(x: Recipe, y: Recipe, a: Side, b: Side) -> bool:
+    return confirmed(x, a.tensors, a.steps) and confirmed(y, b.tensors, b.steps)
+
+
+def _pairs(
+    found: Sequence[Recipe], others: Sequence[Recipe], a: tuple[Elements, int], b: tuple[Elements, int]
+) -> Iterator[tuple[float, Recipe, Recipe]]:
+    """All pairs of recipes, with what is between them; each moves the rows that the other does, where its own elements
+    do not say which."""
+    for x, y in product(found, others):
+        x = _by_rows_of(x, y, *a)
+        y = _by_rows_of(y, x, *b)
+        yield _distance(x, y), x, y
+
+
+def _by_rows_of(r: Recipe, other: Recipe, e: Elements, steps: int) -> Recipe:
+    """The recipe with the other's rows, where its elements do not tell them."""
+    return r if other.rows == r.rows or _rows_told(r, e, steps) else replace(r, rows=other.rows)
+
+
+def _rows_told(r: Recipe, e: Elements, steps: int) -> bool:
+    """Whether a step of all rows would be another than one of those touched: else nothing says which it was."""
+    instead = replace(r, rows="touched" if r.rows == "all" else "all")
+    if e.state or instead.rows not in r.formula.rows:
+        return True
+    return not np.array_equal(stepped(r, e, steps)[0], stepped(instead, e, steps)[0], equal_nan=True)
 
 
 def _distance(x: Recipe, y: Recipe) -> float:
     """Bits: the traits in which two recipes differ, and what was read off the data for each."""
     apart = sum(t.weight for t in TRAITS if t.differs(x, y))
+    apart += x.name == y.name and (x.get("eps") is None) != (y.get("eps") is None)  # none, beside one
     return WEIGHT * apart + x.bits + y.bits
 
 
@@ -81,13 +119,37 @@ def _explained(x: Recipe, y: Recipe, ea: Elements, eb: Elements, steps_a: int, s
             told.append((t, bits))
     if not told or not _suffices([t for t, _ in told], x, y, ea, steps_a):
         return None
-    steps = {"step": [_details(x), _details(y)], "alike": _alike([t for t, _ in told], x, y, ea, steps_a)}
+    steps = {
+        "step": [_details(x, ea, steps_a), _details(y, eb, steps_b)],
+        "alike": _alike([t for t, _ in told], x, y, ea, steps_a),
+    }
     findings = tuple(Finding(t.name, t.says(x, y), {"a": t.of(x), "b": t.of(y), **steps}) for t, _ in told)
     return Explanation(findings, False, round(min(bits for _, bits in told) - max(x.bits, y.bits), 1))
 
 
-def _details(r: Recipe) -> dict[str, object]:
+def _with_others(e: Explanation, *sides: tuple[Recipe, Sequence[Recipe], Elements, int]) -> Explanation:
+    """Beside another optimizer, those that make the same step; sides: what is told, all that do, of what."""
+    if "optimizer" not in e.names:
+        return e
+    text, alike = "", {}
+    for side, (told, known, there, steps) in zip("ab", sides, strict=True):
+        made = stepped(told, there, steps)[0]
+        near = bound(told, there, steps, made)
+        others = [r for r in known if r.name not in (sides[0][0].name, sides[1][0].name)]
+        same = sorted({r.name for r in others if (np.abs(stepped(r, there, steps)[0] - made) <= near).all()})
+        alike[side] = same
+        if same:
+            text += f"; {' or '.join(same)} would make the same step of {{{side}}}"
+    causes = [
+        replace(c, text=c.text + text, details={**c.details, "same_step": alike}) if c.name == "optimizer" else c
+        for c in e.causes
+    ]
+    return replace(e, causes=tuple(causes))
+
+
+def _details(r: Recipe, e: Elements, steps: int) -> dict[str, object]:
     return {
+        "epsilon_place": epsilon_place(r), "rows_told": _rows_told(r, e, steps),
         "optimizer": r.name, "semantics": r.semantics, "rows": r.rows, "duplicates": r.duplicates, "decay": r.decay,
         "corrected": r.corrected, "up": r.up, **dict(r.hyper),
     }  # fmt: skip

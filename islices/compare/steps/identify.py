@@ -5,7 +5,7 @@ What has fewer numbers of its own is tried first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, product
 from typing import NamedTuple
@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 import islices.optim  # noqa: F401  # its records
+from islices.compare.digits import as_written
 from islices.compare.steps.elements import Elements, Taken, blocks, part_of, sample
 from islices.compare.steps.fit import fitted, holds, rated, rounded_numbers
 from islices.compare.steps.recipe import Recipe, stepped
@@ -30,7 +31,7 @@ FEW = 96
 DOUBLED = 8
 EPSILONS = (1e-10, 1e-8, 1e-7, 1e-6, 1e-5)
 #: Bits that speak against an optimizer that few people use.
-PRIOR = {"rmsprop": 4.0, "adamax": 6.0, "nadam": 6.0, "ftrl": 8.0, "lion": 6.0, "rowwise_adagrad": 4.0}
+PRIOR = {"adagrad": 1.0, "rmsprop": 4.0, "adamax": 6.0, "nadam": 6.0, "ftrl": 8.0, "lion": 6.0, "rowwise_adagrad": 4.0}
 #: What numbers beside the learning rate begin with, where they are read off the elements.
 STARTS = {
     "eps": (1e-7, 1e-3), "initial_accumulator": (0.1,), "weight_decay": (1e-2, 1e-5), "momentum": (0.9,),
@@ -48,16 +49,18 @@ class Variant(NamedTuple):
     corrected: bool = True
 
 
-def recipes(tensors: Sequence[Taken], steps: int, said: tuple[str, str] = ("", "")) -> list[Recipe]:
+def recipes(
+    tensors: Sequence[Taken], steps: int, said: tuple[str, str] = ("", ""), only: Container[str] = RECORDS
+) -> list[Recipe]:
     """The recipes that make a sample of a side's elements, the plainest kind of them: fewest numbers of their own.
 
-    said: a semantics and rows: where they make the step, nothing else is asked what does.
+    said: a semantics and rows: where they make the step, nothing else is asked what does. only: optimizers' names.
     """
     e = sample(tensors)
     if not e.eps or np.array_equal(e.w, e.after):
         return []
     look = _looked_at(e)
-    plain = list(_structures(look, steps, said)) if look.ups else []
+    plain = [r for r in _structures(look, steps, said) if r.name in only] if look.ups else []
     found: list[Recipe] = []
     for variants in _stages(e):
         found += [r for v in variants for p in plain if (r := _tried(p, v, look, steps))]
@@ -188,16 +191,42 @@ def _tried(plain: Recipe, variant: Variant, look: Look, steps: int) -> Recipe | 
     numbers = variant.numbers or (("lr",) if recipe.name == "ftrl" else ())
     if not numbers:
         return _with_constants(recipe, look, steps)
-    for values in product(*(STARTS[n] for n in numbers if n != "lr")):
+    known = {**STARTS, "weight_decay": (*_turning(look.e, recipe), *STARTS["weight_decay"])}
+    for values in product(*(known[n] for n in numbers if n != "lr")):
         starts = dict(zip([n for n in numbers if n != "lr"], values, strict=True))
         here = recipe.having(**starts)
         rate = _first_rate(here, look.few, steps)
         found = None if rate is None else fitted(here, look.few, steps, {"lr": rate, **starts})
         if found:
             found = fitted(found, look.e, steps, {n: float(found.get(n)) for n in ("lr", *starts)})
-        if found and (r := rounded_numbers(found, look.e, steps, ("lr", *starts))):
+        if found and (r := rounded_numbers(found, look.e, steps, ("lr", *starts))) and _told(r, numbers, look.e, steps):
             return r
     return None
+
+
+def _turning(e: Elements, recipe: Recipe) -> tuple[float, ...]:
+    """The coupled decay at which a first step turns from the gradient to the table: of Adam's, which is hardly more
+    than a sign, nothing else shows it."""
+    if recipe.decay != "coupled" or e.state:
+        return ()
+    g, moved = -e.g if recipe.up else e.g, np.sign(e.after - e.w)
+    against = (g * e.w < 0) & (e.counts == 1) & (moved != 0)
+    ratio, follows = np.abs(g[against] / e.w[against]), (moved == -np.sign(g))[against]
+    low, high = ratio[~follows].max(initial=0.0), ratio[follows].min(initial=np.inf)
+    if not 0 < low <= high < np.inf:
+        return ()
+    return (as_written(float(np.sqrt(low * high)), lambda short: bool(low <= short <= high))[0],)
+
+
+def _told(recipe: Recipe, numbers: tuple[str, ...], e: Elements, steps: int) -> bool:
+    """Whether the elements tell these numbers: beside an epsilon large enough the root does not count, and any larger
+    one makes the same step at a larger rate."""
+    for name in ("eps", "initial_accumulator"):
+        if name in numbers:
+            other = rated(recipe.having(**{name: 4.0 * float(recipe.get(name))}), e, steps)
+            if other is not None and holds(other, e, steps):
+                return False
+    return True
 
 
 def _moves_others(plain: Recipe, variant: Variant) -> bool:

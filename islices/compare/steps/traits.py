@@ -11,7 +11,7 @@ from typing import Any
 
 from islices.compare.steps.recipe import Recipe
 
-__all__ = ["CLOSE", "TRAITS", "Trait"]
+__all__ = ["CLOSE", "TRAITS", "Trait", "epsilon_place"]
 
 #: Learning rates nearer than this, relatively, are one: a semantics that rounds its corrections to float32 moves them.
 CLOSE = 1e-4
@@ -65,7 +65,8 @@ def _flag(name: str, cause: str, title: str, on: str, off: str) -> Trait:
 
 def _optimizer(r: Recipe, other: Recipe) -> Recipe:
     """The other's formula and its numbers; only what is no part of a formula stays."""
-    return replace(other, rows=r.rows if r.rows in other.formula.rows else other.rows, decay=r.decay, up=r.up)
+    taken = replace(other, rows=r.rows if r.rows in other.formula.rows else other.rows, decay=r.decay, up=r.up)
+    return taken.having(weight_decay=r.get("weight_decay", 0.0)) if r.decay else taken
 
 
 def _say_rate(x: float, y: float) -> str:

@@ -10,20 +10,43 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import torch
-from ported import CHANGES, STEPS, TWO_STEPS, WIDTH, Batch, compared, summed
+from ported import CHANGES, STEPS, TWO_STEPS, WIDTH, Batch, compared, summed, torch_step
 
 import islices
 from islices import IndexedSlices
 from islices.compare import Step, explain_steps
 
 
-@pytest.mark.parametrize("name", [*STEPS, *(pytest.param(n, marks=pytest.mark.soak) for n in TWO_STEPS)])
+@pytest.mark.parametrize("name", [*STEPS, *(pytest.param(n, marks=pytest.mark.repeats) for n in TWO_STEPS)])
 def test_what_makes_a_step_another_is_named(name: str) -> None:
     d = Batch(2)
     one, other, names = (STEPS | TWO_STEPS)[name]
     g = summed(d)
     found = islices.diff(one(d, g), other(d, g), before=d.tables, grad=d.raw)
     assert any(names <= set(e.names) for e in found.causes), str(found)
+
+
+def test_optimizers_that_one_step_does_not_tell_apart_are_said() -> None:
+    """Of a first step Adam's, Adamax's and an Adagrad's that begins with zeros are one; many steps tell them."""
+    d = Batch(2)
+    one, other, _ = STEPS["optimizer"]
+    found = islices.diff(one(d, summed(d)), other(d, summed(d)), before=d.tables, grad=d.raw)
+    cause = found.causes[0].causes[0]
+    assert cause.details["same_step"]["a"] == []
+    assert {"adagrad", "adamax"} <= set(cause.details["same_step"]["b"])
+    assert "adagrad or adamax" in str(found)
+
+
+@pytest.mark.parametrize("make", [lambda p: torch.optim.Adam(p, 1e-3), lambda p: torch.optim.SGD(p, 0.1)])
+def test_of_one_optimizer_from_other_tables_no_cause_is_named(make: Any) -> None:
+    """Two recipes of which one explains both sides say more than one does, and nothing is named of them."""
+    steps = []
+    for d in (Batch(2), Batch(5)):
+        g = summed(d)
+        steps.append(Step(d.tables, torch_step(d, make, g), g))
+    found = explain_steps(*steps)
+    assert not found.equal
+    assert not found.causes, str(found)
 
 
 #: What a gradient went through beside how the step was taken.
