@@ -37,8 +37,8 @@ def line_of(trajectory: Trajectory) -> str:
         expect[str(t)] = {
             name: [
                 list(x.shape),
-                expected_hex(_value(x).astype(np.float64)),
-                *(bound_hex(_bound(one[name]).astype(np.float64)) for one in found),
+                expected_hex(np.asarray(_value(x), np.float64)),
+                *(bound_hex(np.asarray(_bound(one[name]), np.float64)) for one in found),
             ]
             for name, x in found[0].items()
         }

@@ -48,9 +48,11 @@ class Whole(Protocol):
 
     def side(self, which: int) -> tuple[Any, ...]:
         """The sources of a's tensors for 0, of b's for 1 (`islices.compare.whole`)."""
+        ...
 
     def blocks(self, both: Comparison) -> Iterator[Comparison]:
         """Every row of both sides as they came, block by block, compared as `both` is."""
+        ...
 
 
 class Done(NamedTuple):

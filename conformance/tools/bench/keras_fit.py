@@ -63,6 +63,7 @@ def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
     for name, case in CASES.items():
         models = _models(case, start)
         peaks: dict[str, float] = {}
+        model: Any = None
         for label, model in models.items():
             _epoch(model, data)  # compiles
             _give_back(model)
