@@ -32,10 +32,11 @@ for path in sorted(folder.rglob("*.py")):
         lacking[name] = error.name.partition(".")[0]
 print(json.dumps([str(folder), imported, lacking]))
 """
-#: Frameworks, and what extras bring.
+#: Frameworks, what extras bring, and libraries that are judged in environments of their own.
 OPTIONAL = {
     "fbgemm_gpu", "flax", "hypothesis", "jax", "keras", "llvmlite", "mxnet", "numba", "optax", "pytest", "rich",
     "tensorflow", "torch",
+    "@tensorflow/tfjs", "bitsandbytes", "deepspeed", "mlx", "paddle", "thinc", "tinygrad", "torchrec",
 }  # fmt: skip
 
 

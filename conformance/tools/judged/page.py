@@ -54,7 +54,7 @@ def _table(found: Line) -> str:
         rows.setdefault((entry["call"], entry["formula"]), {})[entry["variant"]] = entry
     title = "Bugs that others reported" if found["module"] == "upstream" else f"{found['library']} {found['version']}"
     heads = ["call", "formula", *(v or "all options" if len(variants) > 1 else "score" for v in variants)]
-    lines = [f"### {title}", "", f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    lines = [f"## {title}", "", f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     for (call, formula), by_variant in rows.items():
         cells = [_cell(by_variant[v]) if v in by_variant else "" for v in variants]
         lines.append(f"| {call} | {formula} | {' | '.join(cells)} |")
