@@ -49,8 +49,8 @@ class Difference:
         The sides differ by more than that, but by no more than the arithmetic of two models may: by this part of a
         tensor's largest |value|.
     notes : tuple of str
-    framework : str
-        The second side's, which has to be mended; "" where its arrays say it.
+    frameworks : (str, str)
+        Both sides'; "" where a side's arrays say it.
     """
 
     equal: bool
@@ -62,7 +62,7 @@ class Difference:
     rounding: bool = False
     arithmetic: float | None = None
     notes: tuple[str, ...] = ()
-    framework: str = ""
+    frameworks: tuple[str, str] = ("", "")
 
     def __str__(self) -> str:
         return report(self)

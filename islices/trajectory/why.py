@@ -52,7 +52,7 @@ def explain(
     """(the difference at a position, those of others of the step that tell a cause)."""
 
     def told_to(difference: Difference) -> Difference:
-        return replace(difference, framework=b.framework)
+        return replace(difference, frameworks=(a.framework, b.framework))
 
     if position in ("step", "state"):
         found = _step(position, tensor, a, b, expected, known)

@@ -25,10 +25,10 @@ def mended(found: Difference) -> list[str]:
     apart = [t for t in found.tensors if not t.equal]
     if not found.causes or not apart:
         return []
-    framework, form = apart[0].kinds[1].split()[:2]
-    if found.framework:  # whose recorder wrote the arrays, which are NumPy's now
-        framework = {"keras": "tensorflow"}.get(found.framework, found.framework)
-    port = Port(framework, form, apart[0].dtypes[1], apart[0].kinds[0].split()[0], found.framework)
+    # whose recorder wrote the arrays, which are NumPy's now
+    recorded = [{"keras": "tensorflow"}.get(name, name) for name in found.frameworks]
+    other, framework = (name or kind.split()[0] for name, kind in zip(recorded, apart[0].kinds, strict=True))
+    port = Port(framework, apart[0].kinds[1].split()[1], apart[0].dtypes[1], other, found.frameworks[1])
     causes = found.causes[0].causes
     lines = [line_of_step([c for c in causes if "step" in c.details], port)]
     lines += [line_of_gradient(c, port) for c in causes if "step" not in c.details]

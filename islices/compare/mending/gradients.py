@@ -25,6 +25,12 @@ Fields: TypeAlias = Mapping[str, object]
 #: framework ("" for any other) -> its line
 Lines: TypeAlias = Mapping[str, Line]
 
+
+def _both_ways(template: str) -> Line:
+    """One line for either side: what stands in it says which way."""
+    return Line(template, template)
+
+
 #: All tensors clipped by their common norm.
 GLOBAL: Lines = {
     "": Line("grads, _ = islices.clip_by_global_norm(grads, {limit})",
@@ -80,7 +86,7 @@ UNSUMMED: Lines = {
     "": Line("grads, _ = islices.clip_by_global_norm(grads, {limit}, semantics='tensorflow')", GLOBAL[""].add)
 }
 UNSUMMED_EACH: Lines = {"": Line("grads = islices.clip_by_norm(grads, {limit}, semantics='tensorflow')", EACH[""].add)}
-EPSILON: Lines = {"": Line(*["grads, _ = islices.clip_by_global_norm(grads, {limit}, semantics={semantics!r})"] * 2)}
+EPSILON: Lines = {"": _both_ways("grads, _ = islices.clip_by_global_norm(grads, {limit}, semantics={semantics!r})")}
 PADDING: Lines = {
     "": Line("rows = islices.lookup(table, ids, padding_idx={row})", "rows = islices.lookup(table, ids)"),
     "torch": Line("rows = torch.nn.functional.embedding(ids, table, padding_idx={row}, sparse={sparse})",
@@ -111,10 +117,10 @@ AUTOCAST: Lines = {
     "torch": Line("run the layers under torch.autocast({device!r}, torch.{dtype})", "take `torch.autocast` out"),
     "tensorflow": Line("keras.config.set_dtype_policy('mixed_{dtype}')", "keras.config.set_dtype_policy('float32')"),
 }  # fmt: skip
-SIGN: Lines = {"": Line(*["loss = -loss"] * 2)}
-FACTOR: Lines = {"": Line(*["loss = loss * {factor}"] * 2)}
-RATE: Lines = {"": Line(*["multiply the learning rate by {factor}"] * 2)}
-IDS: Lines = {"": Line(*["ids = ids {shift}"] * 2)}
+SIGN: Lines = {"": _both_ways("loss = -loss")}
+FACTOR: Lines = {"": _both_ways("loss = loss * {factor}")}
+RATE: Lines = {"": _both_ways("multiply the learning rate by {factor}")}
+IDS: Lines = {"": _both_ways("ids = ids {shift}")}
 
 
 # ---------------------------------------------------------------------- what stands in a line
@@ -143,7 +149,7 @@ def _regulariser(c: Finding, port: Port) -> Lines:
 def _mean(c: Finding, port: Port) -> Lines:
     wanted, own = c.details["divided_by"]
     change = f"* {own}" * (own > 1) + " " * (own > 1 < wanted) + f"/ {wanted}" * (wanted > 1)
-    return {"": Line(*[f"loss = loss {change}"] * 2)}
+    return {"": _both_ways(f"loss = loss {change}")}
 
 
 def _factor(c: Finding, port: Port) -> Lines:

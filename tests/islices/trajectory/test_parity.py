@@ -357,6 +357,21 @@ def test_lines_that_mend_are_of_the_recorded_framework(framework: str, line: str
     assert f"mend: in b, optimizer = {made}" in str(found)
 
 
+@pytest.mark.parametrize("other", ["torch", "jax"])
+def test_epsilons_are_one_number_within_one_framework_alone(other: str, tmp_path: Path) -> None:
+    """The framework of either recording counts, whose arrays are NumPy's: another one may add epsilon elsewhere."""
+    semantics = {"torch": "torch", "jax": "optax"}
+    for name, framework, eps in (("a", other, 1e-6), ("b", "torch", 1e-8)):
+        recorder = islices.Recorder(tmp_path / name)
+        recorder.framework = framework
+        for step in training(optim.adam(0.05, semantics=semantics[framework], rows="all", eps=eps), steps=1):
+            recorder.step(**step)
+    found = islices.parity(tmp_path / "a", tmp_path / "b")
+    assert found.stop.difference.causes[0].names == ("step_epsilon",), str(found)
+    line = "mend: in b, optimizer = torch.optim.Adam(parameters, lr=0.05, eps=1e-06)"
+    assert (line in str(found)) == (other == "torch"), str(found)
+
+
 def test_what_sums_begin_with_is_the_other_sides(tmp_path: Path) -> None:
     """MXNet's Adagrad has no number for it: it begins with 0."""
     for name, rule in (("a", optim.adagrad(0.1, semantics="mxnet")), ("b", optim.adagrad(0.1, semantics="optax"))):
