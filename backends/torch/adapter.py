@@ -172,7 +172,9 @@ class TorchBackend(Backend):
                 "values; accepted is one that records none: x.detach(), or a call under torch.no_grad()"
             )
         # _indices() and _values() share memory and look at nothing; indices() would ask for a coalesced tensor
-        return NativeParts(x._values(), x._indices()[0], tuple(x.shape), coalesced=x.is_coalesced())
+        indices = x._indices()
+        _check_storage(indices)
+        return NativeParts(x._values(), indices[0], tuple(x.shape), coalesced=x.is_coalesced())
 
     def to_native(
         self,
