@@ -13,7 +13,7 @@ import numpy as np
 
 from islices import kernels, modes
 from islices.arguments import check_flag
-from islices.backend import INTEGERS, Array, Backend
+from islices.backend import INTEGERS, Array, Backend, Look
 from islices.conversion import adopt, without_padding
 from islices.host import group
 from islices.registry import describe, find_backend
@@ -317,9 +317,15 @@ def _on_host(B: Backend, weights: Array, values: Array, indices: Array, op: str,
     return changed
 
 
-def open_tables(B: Backend, tables: Sequence[Array], *, donate: bool) -> tuple[list[Host], list[Array]] | None:
+def open_tables(
+    B: Backend, tables: Sequence[Array], *, donate: bool, held: Look | None = None
+) -> tuple[list[Host], list[Array]] | None:
     """(views, results) for kernels that write into tables, as `Backend.writable` has them; None where there is no
-    memory for that, and nothing has happened. What the kernels read shares none of it."""
+    memory for that, and nothing has happened. What the kernels read shares none of it. held is what
+    `Backend.plain_tables` says of them."""
+    if held is not None and held.views is not None:
+        B.mark_written(tables)
+        return held.views, list(tables)
     opened = B.writable(tables, donate=donate)
     for view in opened[0] if opened is not None else ():
         flags = view.flags

@@ -49,6 +49,8 @@ PLAIN = (torch.Tensor, torch.nn.Parameter)
 VIEWED = {getattr(torch, name): name for name in ("float16", "bfloat16", "float32", "float64", "int32", "int64")}
 #: The same of NumPy's.
 HELD = {np.dtype(name): name for name in VIEWED.values() if name != "bfloat16"}
+#: Bytes of an element, at most.
+LONGEST = 8
 #: Elements of float64 that stay in the caches; with more, torch would wake its other threads for every operation.
 BLOCK = 1 << 15
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # pyright: ignore[reportAttributeAccessIssue]
@@ -170,7 +172,9 @@ class TorchBackend(Backend):
                 "values; accepted is one that records none: x.detach(), or a call under torch.no_grad()"
             )
         # _indices() and _values() share memory and look at nothing; indices() would ask for a coalesced tensor
-        return NativeParts(x._values(), x._indices()[0], tuple(x.shape), coalesced=x.is_coalesced())
+        indices = x._indices()
+        _check_storage(indices)
+        return NativeParts(x._values(), indices[0], tuple(x.shape), coalesced=x.is_coalesced())
 
     def to_native(
         self,
@@ -364,6 +368,30 @@ class TorchBackend(Backend):
     def made_like(self, x: Array, like: Array) -> Array:
         return torch.nn.Parameter(x, like.requires_grad) if isinstance(like, torch.nn.Parameter) else x
 
+    def plain_tables(self, arrays: Sequence[Any]) -> Look | None:
+        if _is_compiling() or getattr(forward_ad, "_current_level", 0) >= 0:
+            return None
+        look = Look([], [], [False] * len(arrays), views := [], spans := [])
+        for x in arrays:
+            if type(x) not in PLAIN or x.is_inference():
+                return None
+            try:
+                view = x.detach().numpy() if x.requires_grad else x.numpy()
+            except (TypeError, RuntimeError):  # elsewhere, negated, wrapped, bfloat16
+                return None
+            dtype, start = HELD.get(view.dtype), x.data_ptr()
+            # a storage emptied meanwhile (FSDP does) is nothing to write into
+            if dtype is None or not view.flags.carray or x.untyped_storage().nbytes() < view.nbytes or not start:
+                return None
+            look.dtypes.append(dtype)
+            look.shapes.append(view.shape)
+            views.append(view)
+            spans.append((start, start + view.nbytes))
+        return look
+
+    def mark_written(self, arrays: Sequence[Array]) -> None:
+        increment_version(arrays)  # what was saved for a backward pass is known to be outdated by its version
+
     def writable(
         self, arrays: Sequence[Array], *, donate: bool = False
     ) -> tuple[list[np.ndarray[Any, Any]], list[Array]] | None:
@@ -376,7 +404,7 @@ class TorchBackend(Backend):
             if tangents and forward_ad.unpack_dual(x).tangent is not None:
                 return None
             views.append(view)
-        increment_version(arrays)  # what was saved for a backward pass is known to be outdated by its version
+        self.mark_written(arrays)
         return views, list(arrays)
 
     # ------------------------------------------------------------------ differentiation
@@ -411,24 +439,24 @@ def _plain_parts(x: torch.Tensor) -> NativeParts | None:
     """`TorchBackend.from_native` with the look at its parts of what a sparse tensor nearly always is, None of another:
     in CPU memory, of numbers that NumPy has, which nothing records or traces. A tensor of the row of indices would
     take as long as all of the views."""
-    if type(x) is not torch.Tensor or x.layout is not torch.sparse_coo or x.sparse_dim() != 1 or x.requires_grad:
+    if type(x) is not torch.Tensor or x.layout is not torch.sparse_coo or x.requires_grad:
         return None
     if _is_compiling() or getattr(forward_ad, "_current_level", 0) >= 0 or _is_wrapped(x):
         return None
     values, indices = x._values(), x._indices()
     try:
         view, (row,) = values.numpy(), indices.numpy()
-    except (TypeError, RuntimeError, ValueError):  # elsewhere, negated, recorded, bfloat16; indices that were resized
+    except (TypeError, RuntimeError, ValueError):  # elsewhere, negated, recorded, bfloat16; indices of several axes
         return None
-    dtype = HELD.get(view.dtype)
-    if (
-        dtype is None
-        or row.ndim != 1
-        or not values.untyped_storage().nbytes()
-        or not indices.untyped_storage().nbytes()
-    ):
+    dtype, start, first = HELD.get(view.dtype), values.data_ptr(), indices.data_ptr()
+    # of a storage that was freed the address is the offset
+    freed = start <= LONGEST * values.storage_offset() or first <= LONGEST * indices.storage_offset()
+    if dtype is None or row.ndim != 1 or freed:
         return None
-    look = Look([dtype, "int64"], [view.shape, row.shape], [False, False], [view, row])
+    spans = None
+    if view.flags.c_contiguous and row.flags.c_contiguous:
+        spans = [(start, start + view.nbytes), (first, first + row.nbytes)]
+    look = Look([dtype, "int64"], [view.shape, row.shape], [False, False], [view, row], spans)
     return NativeParts(values, None, tuple(x.shape), x.is_coalesced(), False, look)
 
 

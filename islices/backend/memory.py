@@ -24,6 +24,8 @@ class Look(NamedTuple):
     traced: list[bool]
     #: `Backend.host_view` of each; None where one has none, is traced, or has its gradient recorded
     views: list[np.ndarray[Any, Any]] | None
+    #: `Backend.memory_span` of each, where it was seen on the way
+    spans: list[tuple[int, int]] | None = None
 
 
 def view_span(view: np.ndarray[Any, Any]) -> tuple[int, int]:
@@ -87,6 +89,17 @@ class Memory(Arrays):
         are one will do. None where nothing is known: x is then told from others by its identity."""
         view = None if self.is_traced(x) else self.host_view(x)
         return None if view is None else view_span(view)
+
+    @optional("`writable` opens them")
+    def plain_tables(self, arrays: Sequence[Any]) -> Look | None:
+        """`look` at what is to be written, with views that may be written through after `mark_written`; None where one
+        of them is no concrete array that changes in place, or its memory is not contiguous, aligned, writable and of
+        this machine's byte order: then `in_place` and `writable` are asked. Nothing is changed."""
+        return None
+
+    @optional("nobody has to know")
+    def mark_written(self, arrays: Sequence[Array]) -> None:
+        """Tells whoever has to know it, as autograd, that arrays that `plain_tables` took are written now."""
 
     @optional("what is written goes through `set_rows`")
     def writable(

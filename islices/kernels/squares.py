@@ -47,14 +47,11 @@ def _largest64(x: Any, row: Any, begin: Any, end: Any) -> Any:
     return np.int64(top >> np.uint64(52))
 
 
-def _cut(term: Any) -> Any:
-    """The term's upper and lower bits as integers."""
-    upper = term + FIRST
-    lower = (term - (upper - FIRST)) + SECOND
-    return (
-        np.float64(upper).view(np.int64) - np.float64(FIRST).view(np.int64),
-        np.float64(lower).view(np.int64) - np.float64(SECOND).view(np.int64),
-    )
+def _cut(term: Any, upper_unit: Any, lower_unit: Any) -> Any:
+    """The term's upper and lower bits as integers, each with the bits of what is added to cut it."""
+    upper = term + upper_unit
+    lower = (term - (upper - upper_unit)) + lower_unit
+    return np.float64(upper).view(np.int64), np.float64(lower).view(np.int64)
 
 
 cut = inline(_cut)
@@ -70,27 +67,30 @@ def _add_block(x: Any, row: Any, begin: Any, end: Any, bins: Any) -> None:
         bins[bin, 0] |= first  # whether there is a NaN
         bins[bin, 1] = 1
     else:
-        # a bin's numbers are below 2^(bin - bias + 1); in two factors: one alone may be beyond what a float64 can be
-        half = (bias - 1 - bin) // 2
-        scale, rest = power_of_two(half), power_of_two(bias - 1 - bin - half)
+        # a bin's numbers are below 2^top, its terms below 2^(ord top). Terms of float32 are cut at that scale; the
+        # numbers of a float64 are brought below 1, in two factors: one alone may be beyond what a float64 can be
+        top = bin - bias + 1
+        scale, rest = (power_of_two(-top // 2), power_of_two(-top - -top // 2)) if WIDE else (1.0, 1.0)
+        unit = 1.0 if WIDE else power_of_two(top if SIZES else 2 * top)
+        u, v = FIRST * unit, SECOND * unit
         for j in range(begin, end):
-            y = (np.float64(x[row, j]) * scale) * rest
-            if SIZES:
-                a, b = cut(abs(y))
-                first += a
-                second += b
-            elif WIDE:
+            y = (np.float64(x[row, j]) * scale) * rest if WIDE else np.float64(x[row, j])
+            if WIDE and not SIZES:
                 upper = (y + HALVES) - HALVES
                 lower = y - upper
-                a, b = cut(upper * upper)
-                c, d = cut(2.0 * (upper * lower))
-                e, f = cut(lower * lower)
+                a, b = cut(upper * upper, u, v)
+                c, d = cut(2.0 * (upper * lower), u, v)
+                e, f = cut(lower * lower, u, v)
                 first += (a + c) + e
                 second += (b + d) + f
             else:
-                a, b = cut(y * y)
+                a, b = cut(abs(y) if SIZES else y * y, u, v)
                 first += a
                 second += b
+        # the bits of what was added, for all terms at once: integers wrap around
+        terms = np.int64(end - begin) * np.int64(3 if WIDE and not SIZES else 1)
+        first -= terms * np.float64(u).view(np.int64)
+        second -= terms * np.float64(v).view(np.int64)
         bins[bin, 0] += first >> np.int64(32)
         bins[bin, 1] += first & np.int64(0xFFFFFFFF)
         bins[bin, 2] += second >> np.int64(32)

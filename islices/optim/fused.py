@@ -93,7 +93,7 @@ def _opened(compiled: Any, work: Work) -> _Opened | None:
         factor = known_factor(B, grad._slots)
     if gradient is None or (len(gradient) > 1 and not compiled.is_packed(gradient[1], grad.dense_shape[0])):
         return None
-    opened = open_tables(B, [work.weights, *work.arrays.values()], donate=work.donate)
+    opened = open_tables(B, [work.weights, *work.arrays.values()], donate=work.donate, held=work.held)
     if opened is None:
         return None
     (weights, *views), (changed, *results) = opened

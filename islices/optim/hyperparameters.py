@@ -115,7 +115,7 @@ def at_step(E: Backend, name: str, value: Scheduled, count: Array) -> Any:
     function = isinstance(value, (FunctionType, Schedule))
     if function or (callable(value) and _array_backend(value) is None):  # a framework's arrays may be callable
         value = cast("Callable[[Any], Any]", value)(int(count[0]) if E is modes.HOST else E.reshape(count, ()))
-    if is_real(value):
+    if type(value) is float or is_real(value):
         return as_float(value)
     backend = _array_backend(value)
     if backend is None or size_of(backend.shape(value)) != 1:
@@ -140,7 +140,8 @@ def known_hyper(h: Hyper, count: Array) -> dict[str, Any]:
     """All hyperparameters as numbers and flags, at the step after a count that is known."""
     known = {}
     for name, value in h.items():
-        if type(value) not in (float, bool) and not is_real(value) and not isinstance(value, np.bool_):
+        known_type = type(value) in (float, bool)
+        if not known_type and (isinstance(value, Schedule) or not (is_real(value) or isinstance(value, np.bool_))):
             value = at_step(modes.HOST, name, value, count)
             if name != "lr":  # a schedule's learning rate is its own business
                 _check_range(name, value)

@@ -6,21 +6,32 @@ SPEC clause 16, and its table of bad input.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from islices import modes
-from islices.backend import INDICES, INTEGERS, Array, Backend, Look
+from islices.backend import FLOATS, INDICES, INTEGERS, Array, Backend, Look
 from islices.conversion import adopt, without_padding
 from islices.linear import wide_dtype
+from islices.optim.formulas import Formula
 from islices.registry import describe, find_backend
 from islices.rows import integers_or_mask
 from islices.shapes import size_of
 from islices.slices import IndexedSlices, check_indices
 from islices.update import adopt_table, check_shape
 
-__all__ = ["adopt_float_table", "adopt_gradient", "check_frozen", "check_state", "frozen_rows", "is_taken"]
+__all__ = [
+    "Tables",
+    "adopt_float_table",
+    "adopt_gradient",
+    "adopt_tables",
+    "check_frozen",
+    "frozen_rows",
+    "is_taken",
+    "state_shapes",
+]
 
 
 def adopt_float_table(table: Any) -> tuple[Backend, Array, str]:
@@ -31,7 +42,61 @@ def adopt_float_table(table: Any) -> tuple[Backend, Array, str]:
     return B, weights, dtype
 
 
-def check_state(
+class Tables(NamedTuple):
+    """What a step changes, looked at: a table of floats, and the arrays of its state."""
+
+    B: Backend
+    weights: Array
+    dtype: str
+    shape: tuple[int, ...]
+    arrays: dict[str, Array]  # "step" first and "master" last, if there is one
+    held: Look | None  # at the weights and the arrays, where `Backend.plain_tables` takes them
+
+
+def adopt_tables(table: Any, state: Any, formula: Formula, owner: object) -> Tables:
+    """A table and the state of it that an optimizer, the owner, has by its formula."""
+    plain = _plain(table, state, formula)
+    if plain is not None:
+        return plain
+    B, weights, dtype = adopt_float_table(table)
+    shape: tuple[int, ...] = B.shape(weights)  # type: ignore[assignment]
+    arrays = _check_state(B, weights, dtype, state, state_shapes(formula, shape), owner)
+    return Tables(B, weights, dtype, shape, arrays, None)
+
+
+def _plain(table: Any, state: Any, formula: Formula) -> Tables | None:
+    """The same of what a step nearly always is given, by one look; None of anything else, right or wrong."""
+    B = find_backend(table)
+    if B is None or type(state) is not dict or len(state) != len(formula.state) + 1:
+        return None
+    arrays = {"step": state.get("step")}
+    for spec in formula.state:
+        arrays[spec.name] = state.get(spec.name)
+    held = B.plain_tables((table, *arrays.values()))
+    if held is None:
+        return None
+    dtype, shape = held.dtypes[0], cast("tuple[int, ...]", held.shapes[0])
+    if (held.dtypes, held.shapes) != _expected(formula, dtype, shape):
+        return None
+    return Tables(B, table, dtype, shape, arrays, held)
+
+
+@lru_cache(maxsize=256)
+def _expected(formula: Formula, dtype: str, shape: tuple[int, ...]) -> tuple[list[str], list[tuple[int, ...]]] | None:
+    """(dtypes, shapes) of a table of floats and of its state; None of another table."""
+    if dtype not in FLOATS or not shape:
+        return None
+    shapes = state_shapes(formula, shape).values()
+    return [dtype, "int32", *[wide_dtype(dtype)] * len(shapes)], [shape, (1,), *shapes]
+
+
+@lru_cache(maxsize=256)
+def state_shapes(formula: Formula, shape: tuple[int, ...]) -> Mapping[str, tuple[int, ...]]:
+    """The shapes of the state's arrays for a table of a shape."""
+    return {spec.name: shape[:1] if spec.per_row else shape for spec in formula.state}
+
+
+def _check_state(
     B: Backend, weights: Array, dtype: str, state: Any, shapes: Mapping[str, tuple[int, ...]], owner: object
 ) -> dict[str, Array]:
     """The arrays of a state for weights of a dtype, "step" first and "master" last if there is one. shapes has the

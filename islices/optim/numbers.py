@@ -150,12 +150,11 @@ def single(x: float) -> float:
 
 
 # ---------------------------------------------------------------------- of a formula, at a step
-def step_numbers(B: Backend, formula: Formula, hyper: Hyper, step: Array, wide: str, traced: bool) -> Array:
+def step_numbers(B: Backend, formula: Formula, hyper: Hyper, step: Array, wide: str, count: Array | None) -> Array:
     """The numbers of this step that `Formula.names` says, as one array of the wide type: of NumPy, if known.
-    traced: whether step, the count of them, is."""
-    if traced:
+    count: a view of step, the count of them; None where it is traced."""
+    if count is None:
         return _traced_numbers(B, formula, hyper, step, wide)
-    count = B.to_numpy(step)
     if not 0 <= count[0] < LAST_STEP:
         raise ValueError(f"state['step']: got {count[0]}; accepted is 0 <= step < {LAST_STEP}")
     return _known_numbers(formula, tuple(known_hyper(hyper, count).items()), int(count[0]), wide)

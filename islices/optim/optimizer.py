@@ -14,9 +14,17 @@ from islices.backend import Array
 from islices.linear import as_float, wide_dtype
 from islices.optim.formulas import Formula
 from islices.optim.fused import fused_steps
-from islices.optim.inputs import adopt_float_table, adopt_gradient, check_frozen, check_state, frozen_rows, is_taken
+from islices.optim.inputs import (
+    adopt_float_table,
+    adopt_gradient,
+    adopt_tables,
+    check_frozen,
+    frozen_rows,
+    is_taken,
+    state_shapes,
+)
 from islices.optim.numbers import step_numbers
-from islices.optim.step import Work, rows_step, state_shapes
+from islices.optim.step import Work, rows_step
 from islices.registry import describe
 from islices.sharing import Part, check_apart
 from islices.slices import IndexedSlices
@@ -189,24 +197,29 @@ class Optimizer:
 
     def _prepared(self, table: Any, grad: Any, state: Any, donate: bool, apply: Any) -> Work:
         """The step of one table, checked: `take_steps` takes it after `check_works`."""
-        B, weights, dtype = adopt_float_table(table)
         formula = self._formula
-        shape: tuple[int, ...] = B.shape(weights)  # type: ignore[assignment]
-        arrays = check_state(B, weights, dtype, state, state_shapes(formula, shape), self)
+        B, weights, dtype, shape, arrays, held = adopt_tables(table, state, formula, self)
         taken = apply if apply is True else is_taken(B, apply)
         if grad is None or taken is False:
             return Work(B, formula, table, None, weights, arrays)
         leaf, look = adopt_gradient(B, dtype, shape, grad)
         rows, length = self._frozen
         frozen = None if rows is None else check_frozen(rows, length, shape[0])
-        traced = B.is_traced(arrays["step"])
-        numbers = step_numbers(B, formula, self.hyper, arrays["step"], wide_dtype(dtype), traced)
-        traced = traced or B.is_traced(weights)
+        step, spans = arrays["step"], None
+        if held is None:
+            count = None if B.is_traced(step) else B.to_numpy(step)
+            traced = count is None or B.is_traced(weights)
+        else:
+            count, traced = held.views[1], False  # type: ignore[index]
+            if held.spans is not None and look.spans is not None:
+                spans = held.spans + look.spans
+        numbers = step_numbers(B, formula, self.hyper, step, wide_dtype(dtype), count)
         apply = None if taken is True else taken
         touched = self.rows == "touched" and isinstance(leaf, IndexedSlices)
         return Work(
-            B, formula, table, leaf, weights, arrays, numbers, frozen, apply, traced, look.views, touched, donate
-        )
+            B, formula, table, leaf, weights, arrays, numbers, frozen, apply, traced, look.views, touched, donate, held,
+            spans,
+        )  # fmt: skip
 
 
 def step_tables(optimizer: Optimizer, table: Any, grad: Any, state: Any, donate: bool, apply: Any) -> tuple[Any, Any]:
@@ -241,6 +254,8 @@ def take_steps(works: Sequence[Work]) -> list[tuple[Any, dict[str, Array]]]:
 
 def check_works(works: Sequence[Work], names: Sequence[str] = ()) -> None:
     """ValueError if what one of the steps writes is written or read by another, or by itself in two places."""
+    if _are_apart(works):
+        return
     parts: list[Part] = []
     for number, work in enumerate(works):
         B, grad = work.B, work.grad
@@ -262,6 +277,23 @@ def check_works(works: Sequence[Work], names: Sequence[str] = ()) -> None:
             parts.append((B, x, False, where + "grad"))
     if parts:
         check_apart(parts)
+
+
+def _are_apart(works: Sequence[Work]) -> bool:
+    """Whether it is known of all memory that no two arrays overlap."""
+    spans: list[tuple[int, int]] = []
+    for work in works:
+        if work.grad is not None:
+            if work.spans is None:
+                return False
+            spans += work.spans
+    spans.sort()
+    end = 0
+    for start, stop in spans:
+        if start < end:
+            return False
+        end = stop
+    return True
 
 
 def _leaves(table: Any, tree: Any, argument: str) -> list[Any]:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from islices import modes
-from islices.backend import Array, Backend
+from islices.backend import Array, Backend, Look
 from islices.exact_norms import row_sums
 from islices.memory import empty
 from islices.optim import rules
@@ -26,7 +25,7 @@ from islices.shapes import size_of
 from islices.slices import IndexedSlices
 from islices.update import write_rows
 
-__all__ = ["Work", "count_step", "row_blocks", "rows_step", "state_shapes", "without_frozen", "write_pieces"]
+__all__ = ["Work", "count_step", "row_blocks", "rows_step", "without_frozen", "write_pieces"]
 
 #: Elements that all rows are stepped by at a time, where the table changes in place.
 BLOCK = 1 << 20
@@ -55,6 +54,8 @@ class Work(NamedTuple):
     views: list[Host] | None = None  # of the gradient's arrays, if they are known
     touched: bool = True  # the rows that slices name move, no others
     donate: bool = False
+    held: Look | None = None  # at the weights and the state, where `Backend.plain_tables` takes them
+    spans: list[tuple[int, int]] | None = None  # the memory of all of these and of the gradient, if it is known
 
     @property
     def names(self) -> list[str]:
@@ -315,9 +316,3 @@ def _named(B: Backend, formula: Formula, numbers: Array, w: Array) -> dict[str, 
 def _row_means(B: Backend, x: Array) -> Array:
     width = size_of(B.shape(x)[1:]) or 1
     return B.div(row_sums(B, x), B.asarray(np.full(1, width, B.dtype(x)), x))
-
-
-@lru_cache(maxsize=256)
-def state_shapes(formula: Formula, shape: tuple[int, ...]) -> Mapping[str, tuple[int, ...]]:
-    """The shapes of the state's arrays for a table of a shape."""
-    return {spec.name: shape[:1] if spec.per_row else shape for spec in formula.state}

@@ -180,6 +180,49 @@ def test_torch_memory_that_is_not_there_is_refused() -> None:
     assert B.writable([torch.ones(2)._neg_view()]) is None
 
 
+def test_torch_tables_are_looked_at_together() -> None:
+    torch = pytest.importorskip("torch")
+    B = islices.get_backend("torch")
+    p, step = torch.nn.Parameter(torch.ones(4, 3)), torch.zeros(1, dtype=torch.int32)
+    look, version = B.plain_tables([p, step]), p._version
+    assert look is not None
+    assert look.views is not None
+    assert (look.dtypes, look.shapes) == (["float32", "int32"], [(4, 3), (1,)])
+    assert look.spans == [B.memory_span(p), B.memory_span(step)]
+    B.mark_written([p])
+    look.views[0][0] = 5.0
+    assert (p.tolist()[0], p._version) == ([5.0] * 3, version + 1)
+
+
+def test_torch_tables_of_other_kinds_are_opened_one_by_one() -> None:
+    torch = pytest.importorskip("torch")
+    B, emptied = islices.get_backend("torch"), torch.ones(4, 3)
+    emptied.untyped_storage().resize_(0)
+    with torch.inference_mode():
+        inferred = torch.ones(2)
+    others = {
+        "emptied": emptied, "inference": inferred, "bfloat16": torch.ones(2, dtype=torch.bfloat16), "none": None,
+        "bool": torch.ones(2, dtype=torch.bool), "columns": torch.ones(4, 4)[:, ::2], "no rows": torch.ones(0, 3),
+        "expanded": torch.ones(1, 3).expand(4, 3), "meta": torch.ones(2, device="meta"), "NumPy": np.ones(2),
+        "negated": torch.ones(2)._neg_view(), "sparse": torch.ones(2, 2).to_sparse(1),
+    }  # fmt: skip
+    for name, x in others.items():
+        assert B.plain_tables([torch.ones(2), x]) is None, name
+    with torch.autograd.forward_ad.dual_level():
+        assert B.plain_tables([torch.ones(2)]) is None
+
+
+@pytest.mark.parametrize("freed", ["values", "indices"])
+def test_torch_gradients_whose_memory_is_freed_are_refused(freed: str) -> None:
+    torch = pytest.importorskip("torch")
+    values, ids = torch.ones(5, 2), torch.tensor([0, 0, 3, 1, 3])
+    x = torch.sparse_coo_tensor(ids[None, 2:], values[2:], (5, 2), check_invariants=False)
+    (values if freed == "values" else ids).untyped_storage().resize_(0)
+    for call in (islices.coalesce, islices.global_norm, islices.from_native):
+        with pytest.raises(ValueError, match="whose storage was freed"):
+            call(x)
+
+
 # ---------------------------------------------------------------------- TensorFlow
 @pytest.mark.parametrize("scattered", [False, True], ids=["as made", "scattered into"])
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -15,7 +15,7 @@ import torch
 
 from islices.arguments import check_flag
 from islices.backends.torch.optim import checkpoints
-from islices.backends.torch.optim.hyperparameters import Rate, asked_of, check_group, complete, made_from
+from islices.backends.torch.optim.hyperparameters import Rate, asked_of, check_group, complete, lasting, made_from
 from islices.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
 from islices.limits import Limit, limit_of
 from islices.optim import Optimizer
@@ -62,6 +62,7 @@ class Made(NamedTuple):
     sparse: Optimizer
     dense: Optimizer
     rate: Rate
+    known: Mapping[str, Any] | None  # what they follow from; None where some of it may change in place
 
 
 class RowOptimizer(torch.optim.Optimizer):
@@ -159,7 +160,6 @@ class RowOptimizer(torch.optim.Optimizer):
             raise ValueError("params: got one parameter twice in a group; accepted is each once")
 
     # ------------------------------------------------------------------ a step
-    @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step of every parameter that has a gradient.
 
@@ -182,6 +182,11 @@ class RowOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        with torch.no_grad():
+            self._step()
+        return loss
+
+    def _step(self) -> None:
         # all parameters of all groups are looked at before the first is written
         writes: list[Write] = []
         for number, group in enumerate(self.param_groups):
@@ -196,7 +201,6 @@ class RowOptimizer(torch.optim.Optimizer):
             if x.new:
                 self.state[x.p].update(checkpoints.as_stored(self.rule, x.new, x.p))
         take_steps(works)
-        return loss
 
     def _clip_formula(self, semantics: str) -> tuple[Limit, ClipFormula] | None:
         """What clips before each step, or None; TypeError or ValueError for what cannot."""
@@ -242,17 +246,23 @@ class RowOptimizer(torch.optim.Optimizer):
 
     def _optimizers(self, number: int, group: dict[str, Any]) -> Made:
         """Those of a group as it is now: schedulers and users change it between steps."""
-        made, asked = self._made.get(number), asked_of(self.rule, group)
-        frozen = group["frozen"]
+        made = self._made.get(number)
+        if made is not None and made.known is not None:
+            for name, x in made.known.items():
+                if group[name] is not x:
+                    break
+            else:
+                return made
+        asked, frozen, known = asked_of(self.rule, group), group["frozen"], lasting(self.rule, group)
         if made is not None and made.asked == asked and made.frozen is frozen and _equal(frozen, made.seen):
-            lr = group["lr"]
-            if type(lr) is not float or lr != made.rate.value:
-                made.rate.set(lr)
-            return made
-        rate = Rate(group["lr"], self.rule)
-        pair = made_from(self.rule, group, rate)
-        seen = frozen.clone() if isinstance(frozen, torch.Tensor) else copy.copy(frozen)
-        made = self._made[number] = Made(asked, frozen, seen, *pair, rate)
+            made.rate.set(group["lr"])
+            made = made._replace(known=known)
+        else:
+            rate = Rate(group["lr"], self.rule)
+            pair = made_from(self.rule, group, rate)
+            seen = frozen.clone() if isinstance(frozen, torch.Tensor) else copy.copy(frozen)
+            made = Made(asked, frozen, seen, *pair, rate, known)
+        self._made[number] = made
         return made
 
     def _prepared(

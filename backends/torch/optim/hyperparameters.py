@@ -29,6 +29,7 @@ __all__ = [
     "check_group",
     "complete",
     "defaults_of",
+    "lasting",
     "made_from",
     "torch_names",
 ]
@@ -142,6 +143,16 @@ def asked_of(rule: str, group: Group) -> tuple[Any, ...]:
     given = in_islices(rule, group)
     given.pop("lr")
     return (*given.values(), group["rows"], group["semantics"], group["maximize"], group["duplicates"])
+
+
+def lasting(rule: str, group: Group) -> dict[str, Any] | None:
+    """All that `made_from` looks at; None where one of them is an object that may change in place."""
+    found = {name: group[name] for name in (*torch_names(rule), *OPTIONS)}
+    for x in found.values():
+        for part in x if type(x) is tuple else (x,):
+            if type(part) not in (float, int, bool, str, type(None)):
+                return None
+    return found
 
 
 def made_from(rule: str, group: Group, rate: Rate) -> tuple[Optimizer, Optimizer]:

@@ -91,7 +91,8 @@ def stepped(
     count = steps if recipe.corrected else UNCORRECTED
     hyper = {**dict(recipe.hyper), **NO_DECAY}
     wide = "float32" if e.precision <= 24 else "float64"
-    numbers = step_numbers(modes.HOST, formula, hyper, np.array([count], np.int32), wide, False).astype(np.float64)
+    taken = np.array([count], np.int32)
+    numbers = step_numbers(modes.HOST, formula, hyper, taken, wide, taken).astype(np.float64)
     given: dict[str, Any] = {name: numbers[k : k + 1] for k, name in enumerate(formula.names)}
     g = e.last if recipe.duplicates == "last" else e.g
     q = e.squares["row" if formula.squares == "row" else "raw" if recipe.duplicates == "raw" else "element"]
