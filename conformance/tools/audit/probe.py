@@ -149,7 +149,7 @@ def first_line(error: BaseException) -> str:
 def _error(got: Any, expected: Any) -> tuple[float, str]:
     """(how large, in words) the largest error is; (0, "") where both are the same, NaN and the sign of 0 aside."""
     if isinstance(expected, (str, bool, type(None))):
-        return (0.0, "") if got == expected and type(got) is type(expected) else (math.inf, "another answer")
+        return (0.0, "") if type(got) is type(expected) and got == expected else (math.inf, "another answer")
     a, b = _plain(got), _plain(expected)
     if a.shape != b.shape:
         return math.inf, f"shape {a.shape} instead of {b.shape}"

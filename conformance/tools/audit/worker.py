@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, TextIO
 
+from islices.conformance.operations import UnsupportedError
 from islices.conformance.tools.audit import probes
 from islices.conformance.tools.audit.choose import chosen
 from islices.conformance.tools.audit.probe import PROBES, Probe, examine
@@ -77,6 +78,9 @@ def main(arguments: Sequence[str]) -> int:
         if str(missing.name).startswith("islices"):
             raise
         say({"plan": [], "missing": f"{missing.name} is not installed"})
+        return 0
+    except UnsupportedError as missing:  # installed, and of no use here
+        say({"plan": [], "missing": str(missing)})
         return 0
     name = options.module.rpartition(".")[2]
     own = [q for q in PROBES.values() if q.number.rpartition("-")[0] == name]

@@ -58,6 +58,7 @@ ANSWERS = [
     ([0.0], [np.inf], "differs", "inf"),
     ([1.0], [1.0, 2.0], "differs", "shape (1,) instead of (2,)"),
     ("dense", "row-sparse", "differs", "another answer"),
+    (np.array([1.0, 2.0]), "refused", "differs", "another answer"),
     (1, True, "differs", "another answer"),
     (3.0, 0.0, "differs", "3"),
 ]
