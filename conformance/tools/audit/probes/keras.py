@@ -19,6 +19,8 @@ from islices.conformance.tools.audit.probes.tensorflow import answered, array, k
 os.environ["KERAS_BACKEND"] = "tensorflow"  # the only one of Keras' backends that has row-sparse gradients
 import keras as keras
 
+from islices.conformance.tools.audit.keras_dense import declare_rounding
+
 COALESCE = "the operation of islices.coalesce(x)"
 LOOKUP = "islices.lookup(table, ids)"
 ops = keras.ops
@@ -326,3 +328,6 @@ def segment_sum() -> Iterator[Ask]:
     for index in (-1, ROWS):
         call = partial(ops.segment_sum, tf.ones((3, 2)), tf.constant([1, index, 1]), ROWS)
         yield Ask(f"index {index}", partial(answered, call), "refused")
+
+
+declare_rounding(__name__, "TensorFlow")

@@ -153,7 +153,11 @@ def test_expressions_choose_questions(expression: str, wanted: bool | None) -> N
 
 def test_every_module_of_the_folder_holds_probes() -> None:
     folder = Path(next(iter(probes.__path__)))
-    has_probes = {p.stem for p in folder.glob("*.py") if re.search(r"^(@|    )?probe\(", p.read_text("utf-8"), re.M)}
+    has_probes = {
+        p.stem
+        for p in folder.glob("*.py")
+        if re.search(r"^(@|    )?(probe|keras_dense\.declare_\w+)\(", p.read_text("utf-8"), re.M)
+    }
     assert set(choose.modules()) == has_probes == {p.stem for p in folder.glob("*.py")} - {"__init__"}
 
 
