@@ -83,7 +83,8 @@ def layer_of(**options: Any) -> Any:
 
 def looked_up(ids: Any) -> Array:
     """The last row that is read."""
-    return array(ops.stop_gradient(layer_of()(np.array([0, ids]))))[-1]
+    rows: Array = array(ops.stop_gradient(layer_of()(np.array([0, ids]))))[-1]
+    return rows
 
 
 def declare_layers(module: str, on: Backend) -> None:
@@ -146,7 +147,7 @@ def indexed(module: str, text: str, call: Callable[[int], Any], **said: str) -> 
     @asked(module, f"{text}, indices out of range", "2", **said)
     def ask() -> Iterator[Ask]:
         for index in (-1, ROWS):
-            yield Ask(f"index {index}", partial(answered, lambda i=index: array(call(i))), "refused")
+            yield Ask(f"index {index}", partial(answered, partial(lambda i: array(call(i)), index)), "refused")
 
 
 # ---------------------------------------------------------------------- optimizers

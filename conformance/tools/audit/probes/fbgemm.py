@@ -38,14 +38,14 @@ def wide(g: Given) -> Array:
     return np.pad(g.values, ((0, 0), (0, WIDTH - g.values.shape[1])))
 
 
-def slices(values: Any, indices: Sequence[int]) -> Slices:
+def slices(values: Any, indices: Any) -> Slices:
     return Slices(plain(np.array(values, np.float32)), plain(np.array(indices, np.int64)), (ROWS, WIDTH))
 
 
 def layer(kind: str, start: Any = 1.0, features: int = 1, width: int = WIDTH, **options: Any) -> Any:
     """A table that features look up, of `start`."""
     spec = (ROWS, width, ops.EmbeddingLocation.HOST, ops.ComputeDevice.CPU)
-    given = {"learning_rate": 1.0, "feature_table_map": [0] * features, **options}
+    given: dict[str, Any] = {"learning_rate": 1.0, "feature_table_map": [0] * features, **options}
     made = ops.SplitTableBatchedEmbeddingBagsCodegen([spec], optimizer=getattr(EmbOptimType, kind), **given)
     made.split_embedding_weights()[0].copy_(torch.as_tensor(start))
     return made
@@ -55,7 +55,7 @@ def weights(made: Any) -> Array:
     return made.split_embedding_weights()[0].detach().float().numpy().astype(np.float64)  # type: ignore[no-any-return]
 
 
-def stepped(made: Any, ids: Sequence[int], values: Any, bags: int = 1) -> Array:
+def stepped(made: Any, ids: Any, values: Any, bags: int = 1) -> Array:
     """The table after the backward pass of a bag for each id; other features' bags are empty."""
     ids, n = torch.as_tensor(np.array(ids, np.int64)), len(ids)
     offsets = torch.arange(n * bags + 1).clamp(max=n)
@@ -76,7 +76,7 @@ RULES = {"EXACT_SGD": "sgd", "EXACT_ADAGRAD": "adagrad", "EXACT_ROWWISE_ADAGRAD"
 
 def stepping(kind: str, claim: str) -> None:
     rule = RULES[kind]
-    eps = {} if rule == "sgd" else {"eps": 1e-8}
+    eps: dict[str, Any] = {} if rule == "sgd" else {"eps": 1e-8}
 
     @probe(
         "fbgemm_gpu", f"{CODEGEN}, EmbOptimType.{kind}", "16", trap="", claim=claim,
@@ -236,7 +236,7 @@ def bags(mode: str, trap: str, claim: str, factors: Sequence[float] | None = Non
 
     @probe("fbgemm_gpu", shown, "19", trap=trap, claim=claim, instead=instead)
     def ask() -> Iterator[Ask]:
-        w = {} if factors is None else {"weights": plain(np.array(factors, np.float32))}
+        w: dict[str, Any] = {} if factors is None else {"weights": plain(np.array(factors, np.float32))}
         ids, offsets = plain(np.array(MEMBERS)), plain(np.array(OFFSETS))
         found = oracle_embedding.lookup(plain(TABLE), ids, combiner=mode, offsets=offsets, **w)
         got = oracle_embedding.lookup_gradient(plain(TABLE), ids, plain(UPSTREAM), combiner=mode, offsets=offsets, **w)

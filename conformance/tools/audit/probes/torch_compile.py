@@ -24,7 +24,7 @@ from islices.conformance.tools.audit.probes.torch import dense, native, refused
 
 #: No question here is of vector instructions, and to find those of a processor the default compiles several programs;
 #: headers compiled beforehand are for those who compile more than two.
-QUICK = {"cpp.vec_isa_ok": True, "cpp.simdlen": 1, "cpp_cache_precompile_headers": False}
+QUICK: dict[str, Any] = {"cpp.vec_isa_ok": True, "cpp.simdlen": 1, "cpp_cache_precompile_headers": False}
 ADAM = "islices.optim.adam(lr): compiled and not, its steps have the same bits"
 Array = np.ndarray[Any, Any]
 
@@ -34,7 +34,7 @@ def compiled(function: Callable[..., Any], backend: str) -> Callable[..., Any]:
     if backend == "inductor" and not any(map(shutil.which, (os.environ.get("CXX", "g++"), "g++", "clang++", "cl"))):
         raise UnsupportedError("torch.compile needs a C++ compiler, and none is installed: apt-get install g++")
     torch.compiler.reset()
-    return torch.compile(function, backend=backend, options=QUICK if backend == "inductor" else None)  # type: ignore[no-any-return]
+    return torch.compile(function, backend=backend, options=QUICK if backend == "inductor" else None)
 
 
 def stepped(kind: Any, grads: Sequence[Any], start: float, backend: str = "", **options: Any) -> Array:
@@ -71,7 +71,7 @@ def inductor_first_step() -> Iterator[Ask]:
 def traced_first_step() -> Iterator[Ask]:
     for kind in BIASED:
         for name, foreach in (("one by one", False), ("foreach", True)):
-            options = {"lr": 1.0, "eps": 0.0, "foreach": foreach}
+            options: dict[str, Any] = {"lr": 1.0, "eps": 0.0, "foreach": foreach}
             wanted = stepped(kind, ONE, 0.0, **options)
             yield Ask(f"{kind.__name__}, {name}", partial(stepped, kind, ONE, 0.0, "eager", **options), wanted)
 
@@ -93,7 +93,7 @@ def tensor_rate() -> Iterator[Ask]:
 )  # fmt: skip
 def capturable() -> Iterator[Ask]:
     for foreach in (False, True):
-        options = {"lr": 1.0, "eps": 0.0, "foreach": foreach}
+        options: dict[str, Any] = {"lr": 1.0, "eps": 0.0, "foreach": foreach}
         wanted = stepped(optim.Adam, ONE, 0.0, **options)
         yield Ask(f"foreach={foreach}", partial(stepped, optim.Adam, ONE, 0.0, capturable=True, **options), wanted)
 

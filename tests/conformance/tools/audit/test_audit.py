@@ -253,6 +253,8 @@ def toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (package / "toy.py").write_text(TOYS, "utf-8")
     (package / "lacking.py").write_text("import no_such_library", "utf-8")
     (package / "broken.py").write_text("1 / 0", "utf-8")
+    unloadable = "from islices.conformance.operations import UnsupportedError as U; raise U('built for another torch')"
+    (package / "unloadable.py").write_text(unloadable, "utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     return "toys"
 
@@ -260,7 +262,8 @@ def toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.outside
 def test_a_process_that_ends_or_hangs_is_a_finding_and_the_rest_goes_on(toys: str) -> None:
     told: list[tuple[int, int]] = []
-    found = run_all([f"{toys}.toy", f"{toys}.lacking", f"{toys}.broken"], "", lambda *n: told.append(n), patience=8)
+    modules = [f"{toys}.{name}" for name in ("toy", "lacking", "unloadable", "broken")]
+    found = run_all(modules, "", lambda *n: told.append(n), patience=8)
     by_call = {f.get("call", f["number"]): (f["outcome"], f["got"], f["status"]) for f in found}
     assert by_call["agrees"] == ("agrees", "1", "as measured")
     assert by_call["aborts"] == ("corrupts", "the process ended by SIGABRT", "as measured")
@@ -275,6 +278,7 @@ def test_a_process_that_ends_or_hangs_is_a_finding_and_the_rest_goes_on(toys: st
     assert by_call["asks_nothing"][0] == "broken"
     assert "asks nothing" in by_call["asks_nothing"][1]
     assert by_call[f"{toys}.lacking"][:2] == ("not run", "no_such_library is not installed")
+    assert by_call[f"{toys}.unloadable"][:2] == ("not run", "built for another torch")
     assert by_call[f"{toys}.broken"][0] == "broken"
     assert "ZeroDivisionError" in by_call[f"{toys}.broken"][1]
     assert [f["call"] for f in found if f["module"] == f"{toys}.toy"][:3] == ["agrees", "aborts", "goes_on_behind"]
