@@ -9,10 +9,12 @@ from typing import Any
 
 from islices.conformance.tools.audit import probes
 
-__all__ = ["chosen", "framework_of", "modules"]
+__all__ = ["LONGEST", "chosen", "framework_of", "modules"]
 
 #: Modules that are not named after their framework.
 OWNERS = {"arithmetic": "numpy"}
+#: Started before the others, for one that takes long and starts last is waited for: they compile.
+LONGEST = ("torch_compile", "jax", "optax", "keras_jax")
 
 
 def modules() -> list[str]:

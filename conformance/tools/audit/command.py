@@ -28,6 +28,7 @@ examples
   islices audit                      every framework that is installed
   islices audit -b torch -k clip     one framework, the questions that speak of clip
   islices audit -k "clause 10 and not clip_grad_norm_"
+  islices audit -b torch_compile -b keras_jax -b fbgemm
   islices audit --json | jq 'select(.outcome == "corrupts")'
 
 outcomes

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from islices.conformance.logs import last_lines
+from islices.conformance.tools.audit.choose import LONGEST
 
 __all__ = ["run_all", "verdict"]
 
@@ -37,7 +38,8 @@ def run_all(modules: Sequence[str], expression: str, tell: Tell, patience: float
     workers = Workers(patience)
     with ThreadPoolExecutor(max_workers=2) as pool:
         try:
-            running = {pool.submit(_run_module, name, expression, tell, workers) for name in modules}
+            first = sorted(modules, key=lambda name: name not in LONGEST)
+            running = {pool.submit(_run_module, name, expression, tell, workers) for name in first}
             isolated = set()
             for future in as_completed(running):
                 done, left = future.result()

@@ -28,7 +28,7 @@ ON = keras_dense.Backend(
         "take": ("differs", "-1 reads the last row; the number of rows is refused"),
         "segment_sum": ("differs", "a negative index is dropped silently, one of the number of rows too"),
         "scatter": ("differs", "-1 adds to the last row; the number of rows is refused"),
-        "sparse": ("raises", "SGD and Lion step with a sparse COO tensor, duplicates summed; RMSprop and Ftrl raise"),
+        "sparse": ("raises", "SGD steps with a sparse COO tensor, duplicates summed; RMSprop raises"),
         "sparse clips": ("raises", "the norm of a sparse COO tensor is right; clipvalue raises"),
     },
 )  # fmt: skip

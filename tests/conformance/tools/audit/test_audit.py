@@ -161,6 +161,14 @@ def test_every_module_of_the_folder_holds_probes() -> None:
     assert set(choose.modules()) == has_probes == {p.stem for p in folder.glob("*.py")} - {"__init__"}
 
 
+def test_the_page_names_every_framework() -> None:
+    page = (Path(__file__).parents[4] / "docs/audit.md").read_text("utf-8")
+    table = " ".join(line for line in page.splitlines() if line.startswith("| `"))
+    compiled_or_elsewhere = ["keras_jax", "keras_torch", "torch_compile"]
+    for name in {*map(choose.framework_of, choose.modules()), *compiled_or_elsewhere}:
+        assert f"`{name}`" in table, name
+
+
 def test_what_to_use_instead_exists() -> None:
     checked = 0
     for path in Path(next(iter(probes.__path__))).glob("*.py"):
