@@ -10,8 +10,13 @@ OLDER := .venv-older .venv-older-tensorflow
 PADDLE := .venv-paddle
 # Libraries whose optimizers are judged.
 JUDGED := .venv-judged
+JUDGES := --node $(JUDGED) --python $(JUDGED)/bin/python --python $(PADDLE)/bin/python
+# What `make soak` runs: random and hostile input, every setting, other environments. Each by itself: make soak-laws.
+SOAK := soak-conform soak-variants soak-threads soak-paddle soak-tests soak-judged soak-audit soak-laws soak-random \
+	soak-files soak-hostile
+TIMED := bash -c 'time "$$@"' --
 
-.PHONY: conform conform-all test test-all judged soak bench docs lint vectors clean
+.PHONY: conform conform-all test test-all judged soak bench docs lint vectors clean $(SOAK)
 
 conform: $(READY)  ## the conformance matrix of every backend: the quick profile
 	$(BIN)/islices conform $(ARGS)
@@ -25,22 +30,37 @@ test: $(READY)  ## what each module is tested by, and the quick profile: on two 
 test-all: $(READY)  ## those that repeat these for other types and frameworks, and those that look from outside: 20 to 30 minutes
 	$(PYTEST) -m '(repeats or outside) and not soak' $(ARGS)
 
-soak: $(READY) $(OLDER:%=%/ready) $(PADDLE)/ready $(JUDGED)/ready  ## long runs: every variant here, an older set and a sixth framework, random and hostile input
-	$(BIN)/islices conform --profile full --variant all --json soak.jsonl $(OLDER:%=--python %/bin/python) --python $(PADDLE)/bin/python
-	$(PADDLE)/bin/python -m pytest -q -p no:cacheprovider tests/conformance/test_paddle_backend.py
-	$(BIN)/islices audit
-	$(BIN)/python -m islices.conformance.tools.judged --node $(JUDGED) --python $(JUDGED)/bin/python --python $(PADDLE)/bin/python
-	$(BIN)/python -m pytest -m soak
-	$(BIN)/python -m islices.conformance.properties
-	$(BIN)/python -m islices.conformance.properties.hostile
-	$(BIN)/python -m islices.conformance.properties.files
-	$(BIN)/python -m islices.conformance.soak $(ARGS)
-	ISLICES_NUM_THREADS=1 $(BIN)/islices conform --profile full --variant standard -k host
-	ISLICES_NUM_THREADS=4 $(BIN)/islices conform --profile full --variant standard -k host
+soak:  ## long runs, whichever of them fails: about two hours on two cores
+	$(MAKE) --keep-going $(SOAK)
+
+$(SOAK): $(READY) $(OLDER:%=%/ready) $(PADDLE)/ready $(JUDGED)/ready
+
+soak-conform:  # every case; an older set, and a sixth framework
+	$(TIMED) $(BIN)/islices conform --profile full --variant standard --json soak.jsonl $(OLDER:%=--python %/bin/python) --python $(PADDLE)/bin/python
+soak-variants:
+	$(TIMED) $(BIN)/islices conform --variant all
+soak-threads:
+	$(TIMED) env ISLICES_NUM_THREADS=1 $(BIN)/islices conform --profile full --variant standard -k host
+	$(TIMED) env ISLICES_NUM_THREADS=4 $(BIN)/islices conform --profile full --variant standard -k host
+soak-paddle:
+	$(TIMED) $(PADDLE)/bin/python -m pytest -q -p no:cacheprovider tests/conformance/test_paddle_backend.py
+soak-tests:
+	$(TIMED) $(PYTEST) -m soak
+soak-judged:
+	$(TIMED) $(BIN)/python -m islices.conformance.tools.judged $(JUDGES)
+soak-audit:
+	$(TIMED) $(BIN)/islices audit
+soak-laws:
+	$(TIMED) $(BIN)/python -m islices.conformance.properties
+soak-random:
+	$(TIMED) $(BIN)/python -m islices.conformance.soak
+soak-files:
+	$(TIMED) $(BIN)/python -m islices.conformance.properties.files
+soak-hostile:
+	$(TIMED) $(BIN)/python -m islices.conformance.properties.hostile
 
 judged: $(READY) $(JUDGED)/ready $(PADDLE)/ready  ## the optimizers of other libraries by their formulas: docs/judged.md written anew
-	$(BIN)/python -m islices.conformance.tools.judged --docs docs --node $(JUDGED) $(ARGS) \
-		--python $(JUDGED)/bin/python --python $(PADDLE)/bin/python
+	$(BIN)/python -m islices.conformance.tools.judged --docs docs $(JUDGES) $(ARGS)
 
 bench: $(READY)  ## islices beside each framework's own calls, as ratios
 	$(BIN)/islices bench $(ARGS)

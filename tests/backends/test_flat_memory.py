@@ -1,0 +1,63 @@
+"""Memory over thousands of training steps: a step leaves nothing behind, eagerly or compiled, on each framework."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import islices
+
+pytestmark = pytest.mark.soak
+
+STEPS = 2_000
+#: Bytes that a step may leave behind in the mean. The smallest object of Python takes 16, an array's head over 100.
+LEFT = 256
+
+#: Takes steps of every way of ours to train, in a process of its own; prints the resident bytes as steps go by.
+RUN = """
+import gc, importlib, json, sys
+import numpy as np
+from islices.conformance.tools.bench.steps.model import Case, Model, Problem
+from islices.conformance.tools.bench.steps.ours import our_ways
+
+name, steps = sys.argv[1], int(sys.argv[2])
+framework = importlib.import_module(f"islices.conformance.tools.bench.steps.{name}").FRAMEWORK
+block = importlib.import_module(f"islices.conformance.own_calls.{name}").block
+case = Case(Model((1_000,), 8, 64, 4), "adam", True)
+problem = Problem(case, np.int32 if name == "jax" else np.int64)
+
+
+def resident():
+    gc.collect()
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * 4096
+
+
+found = {}
+for label, ready in our_ways(name, framework, problem).items():
+    way, seen = ready(), []
+    for k in range(3 * steps + 1):
+        if k % steps == 0:
+            seen.append(resident())
+        block((way.step(), way.tables()))
+    found[label] = seen
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("backend", ["torch", "tensorflow", "jax", "mxnet"])
+def test_steps_leave_nothing_behind(backend: str) -> None:
+    if backend not in islices.list_backends():
+        pytest.skip(f"{backend} is not installed")
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, backend, str(STEPS)], capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert "islices" in found
+    for way, (_, second, third, fourth) in found.items():  # the first steps compile and fill the allocators' pools
+        assert min(third - second, fourth - third) <= LEFT * STEPS, (way, second, third, fourth)
