@@ -61,7 +61,7 @@ BIASED = (optim.Adam, optim.AdamW, optim.Adamax, optim.RAdam)
 )  # fmt: skip
 def inductor_first_step() -> Iterator[Ask]:
     call = partial(stepped, optim.Adam, ONE, 0.0, "inductor", lr=1.0, eps=0.0)
-    yield Ask("Adam, gradient 1, lr 1, eps 0", call, [-1.0])
+    yield Ask("Adam, gradient 1, lr 1, eps 0", call, stepped(optim.Adam, ONE, 0.0, lr=1.0, eps=0.0))
 
 
 @probe(
