@@ -3,7 +3,8 @@
 A rule takes `Numbers`, the gradient, the weights and the state, and gives the weights and the state after the step.
 Where frameworks differ in what they compute, an option of the formula says so (`epsilon`, `correction`, `decay` ...);
 where they differ in the order of operations alone, there is one rule, whose bound holds for each order (clause 28).
-A decoupled decay stands in the sum of the new weight: (1 - lr wd) w - s and w - lr (wd w + s / lr) are one formula.
+A decoupled decay stands in the sum of the new weight: (1 - lr wd) w - s and w - lr (wd w + s / lr) are one formula,
+whose bound `shrunk` makes.
 
 May import: this folder.
 """
@@ -31,13 +32,17 @@ def coupled(n: Numbers, g: Any, w: Any) -> Any:
     return g
 
 
+def shrunk(n: Numbers, w: Any, c: Any) -> Any:
+    """w - c w, which may be formed as (1 - c) w: 1 - c is rounded there, a rounding more for w."""
+    return n.off_by(w, 1) - c * w
+
+
 def moved(n: Numbers, w: Any, step: Any) -> Any:
     """w - step, with decoupled decay."""
     if not n.h.get("weight_decay") or n.h["decay"] == "coupled":
         return w - step
-    decay = n["lr"] * n["weight_decay"] * w
     if n.h["decay"] in ("decoupled", "in buffer"):
-        return w - decay - step
+        return shrunk(n, w, n["lr"] * n["weight_decay"]) - step
     if n.h["decay"] == "without lr":  # a mutant
         return w - n["weight_decay"] * w - step
     if n.h["decay"] == "after":  # a mutant: of the weights that have moved
@@ -74,7 +79,7 @@ def rooted(n: Numbers, x: Any, epsilon: str, *, positive: bool = True) -> Any:
 
 def adagrad(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
     """per_row: an accumulator a row, of the "mean" or the "sum" of its squares. A coupled decay is a term of its own;
-    where `shrinks` it is formed as (1 - f wd) w - f g, whose bound holds for w - f (g + wd w) too."""
+    where `shrinks` it may be formed as (1 - f wd) w - f g, whose bound holds for w - f (g + wd w) too."""
     squares = n.square(coupled(n, g, w))
     if n.h["per_row"]:
         squares = n.row_mean(squares) if n.h["per_row"] == "mean" else n.row_sum(squares)
@@ -85,10 +90,9 @@ def adagrad(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
     factor = n.off_by(lr / rooted(n, a, n.h["epsilon"]), 2)
     step = factor * g
     if n.h["decay"] == "coupled" and n.h.get("weight_decay"):
-        decay = factor * (n["weight_decay"] * w)
-        if n.h.get("shrinks"):  # 1 - f wd is rounded, and its product
-            w, decay = n.off_by(w, 2), n.off_by(decay, 2)
-        step = step + decay
+        if n.h.get("shrinks"):
+            return shrunk(n, w, factor * n["weight_decay"]) - step, {"accumulator": a}
+        step = step + factor * (n["weight_decay"] * w)
     return moved(n, w, step), {"accumulator": a}
 
 
