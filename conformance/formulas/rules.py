@@ -27,7 +27,7 @@ Rule = Callable[[Numbers, Any, Any, State], tuple[Any, dict[str, Any]]]
 # ---------------------------------------------------------------------- decay
 def coupled(n: Numbers, g: Any, w: Any) -> Any:
     """The gradient, with decay joined to it."""
-    if n.h["decay"] == "coupled" and n.h.get("weight_decay"):
+    if n.h["decay"] in ("coupled", "twice") and n.h.get("weight_decay"):
         return g + n["weight_decay"] * w
     return g
 
@@ -41,7 +41,7 @@ def moved(n: Numbers, w: Any, step: Any) -> Any:
     """w - step, with decoupled decay."""
     if not n.h.get("weight_decay") or n.h["decay"] == "coupled":
         return w - step
-    if n.h["decay"] in ("decoupled", "in buffer"):
+    if n.h["decay"] in ("decoupled", "in buffer", "twice"):  # twice, a mutant: joined to the gradient besides
         return shrunk(n, w, n["lr"] * n["weight_decay"]) - step
     if n.h["decay"] == "without lr":  # a mutant
         return w - n["weight_decay"] * w - step
@@ -74,6 +74,8 @@ def rooted(n: Numbers, x: Any, epsilon: str, *, positive: bool = True) -> Any:
     """sqrt(x) + eps, or sqrt(x + eps)."""
     if epsilon == "none" or not n.h["eps"]:
         return n.sqrt(x, positive=positive)
+    if epsilon == "subtracted":  # a mutant
+        return n.sqrt(x - n["eps"], positive=False)
     return n.sqrt(x + n["eps"], positive=positive) if epsilon == "inside" else n.sqrt(x, positive=positive) + n["eps"]
 
 
@@ -89,6 +91,8 @@ def adagrad(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
         lr = n.number(n.h["lr"] / (1.0 + (n.t - 1) * n.h["lr_decay"]), 3)
     factor = n.off_by(lr / rooted(n, a, n.h["epsilon"]), 2)
     step = factor * g
+    if n.h["decay"] == "twice" and n.h.get("weight_decay"):  # a mutant
+        return (1.0 - factor * n["weight_decay"]) * w - factor * coupled(n, g, w), {"accumulator": a}
     if n.h["decay"] == "coupled" and n.h.get("weight_decay"):
         if n.h.get("shrinks"):
             return shrunk(n, w, factor * n["weight_decay"]) - step, {"accumulator": a}
@@ -100,7 +104,8 @@ def adadelta(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]
     """Zeiler 2012: both roots with eps inside."""
     g = coupled(n, g, w)
     a = n.mean("rho", s["square"], n.square(g))
-    delta = n.off_by(g * rooted(n, s["delta"], "inside") / rooted(n, a, "inside"), 1)
+    under = s["square"] if n.h.get("average") == "last" else a  # last: a mutant
+    delta = n.off_by(g * rooted(n, s["delta"], "inside") / rooted(n, under, "inside"), 1)
     return moved(n, w, n["lr"] * delta), {"square": a, "delta": n.mean("rho", s["delta"], delta * delta)}
 
 
@@ -199,6 +204,8 @@ def radam(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
 
 def lion(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
     direction = n.sign(n.mean("beta1", s["m"], g))
+    if n.h.get("of zero") == "one":  # a mutant
+        direction = n.sign(direction + n.number(0.5))
     return moved(n, w, n["lr"] * direction), {"m": n.mean("beta2", s["m"], g)}
 
 
