@@ -143,6 +143,7 @@ MUTANTS = (
     Mutant("max_norm ignored", where(lambda h: h.get("max_norm"), max_norm=None), only=(lookups.bag,)),
     Mutant("all rows moved, not those named alone", fields={"gradients": "all"}),
     Mutant("rows that are named moved alone (lazy)", fields={"gradients": "touched"}),
+    Mutant("steps whose gradient names no row not counted", fields={"counts_empty": False}, only=(rules.adam,)),
     Mutant("squares taken of each duplicate", fields={"duplicates": "raw"}),
     Mutant("duplicates summed before they are squared", fields={"duplicates": "summed"}),
     Mutant("of duplicates the last one taken", fields={"duplicates": "last"}),
