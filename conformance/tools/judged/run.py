@@ -92,11 +92,14 @@ def _work(name: str, given: Sequence[str], python: str, variables: dict[str, str
     with tempfile.TemporaryDirectory(prefix="islices-judged-") as folder:
         log = Path(folder, "log")
         with log.open("wb") as errors:
-            process = subprocess.run(
-                command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=folder, env=variables, timeout=LIMIT
-            )
-        lines = [json.loads(line) for line in process.stdout.splitlines()]
-        end = ended(process.returncode)
+            try:
+                process = subprocess.run(
+                    command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=folder, env=variables, timeout=LIMIT
+                )
+                said, end = process.stdout, ended(process.returncode)
+            except subprocess.TimeoutExpired as error:
+                said, end = (error.stdout or b"").decode(), f"it was ended after {LIMIT} s"
+        lines = [json.loads(line) for line in said.splitlines()]
         return lines, end if lines else f"{end}\n{last_lines(log, 8)}"
 
 
@@ -128,9 +131,12 @@ def run_finding(script: Path, pythons: Sequence[str], node: str | None) -> Line:
 def _printed(command: Sequence[str], variables: dict[str, str]) -> Line:
     variables = {k: v for k, v in variables.items() if k != "PYTHONPATH"}  # a finding is shown without islices
     with tempfile.TemporaryDirectory(prefix="islices-judged-") as folder:
-        process = subprocess.run(
-            command, capture_output=True, text=True, cwd=folder, env=variables, timeout=SCRIPT_LIMIT
-        )
+        try:
+            process = subprocess.run(
+                command, capture_output=True, text=True, cwd=folder, env=variables, timeout=SCRIPT_LIMIT
+            )
+        except subprocess.TimeoutExpired:
+            return {"output": f"the process was ended after {SCRIPT_LIMIT} s"}
     last = (process.stderr.strip().splitlines() or [""])[-1]
     if "ModuleNotFoundError" in last or "MODULE_NOT_FOUND" in process.stderr:
         return {"missing": last}

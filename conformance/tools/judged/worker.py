@@ -76,6 +76,9 @@ def main(arguments: Sequence[str]) -> int:
             raise
         say({"missing": f"{missing.name} is not installed"})
         return 0
+    except (ImportError, OSError, RuntimeError) as error:  # of its shared libraries, or beside what is there
+        say({"missing": f"it does not load: {type(error).__name__}: {first_line(error)}"})
+        return 0
     say({"library": library.LIBRARY, "version": getattr(library, "VERSION", None) or version(library.LIBRARY)})
     wanted = (x for x in library.entries() if options.formula is None or x.formula in options.formula)
     for entry in itertools.islice(wanted, options.skip, None):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 import islices
+from islices.conformance.tools.judged import run
 from islices.conformance.tools.judged.__main__ import main
 from islices.conformance.tools.judged.entry import betas, formulas, lacking, renamed, taken
 from islices.conformance.tools.judged.page import parts, with_run
@@ -107,21 +109,41 @@ def entries():
 '''
 
 
+def own_library(folder: Path, source: str) -> dict[str, str]:
+    """Variables of a process that has a library of ours besides."""
+    own = folder / "more"
+    own.mkdir()
+    (own / "kernels.py").write_text(source, "utf-8")
+    begins = f"from islices.conformance.tools.judged import libraries\nlibraries.__path__.append({str(own)!r})\n"
+    (folder / "sitecustomize.py").write_text(begins, "utf-8")
+    return {"PYTHONPATH": f"{folder}{os.pathsep}{DOCS.parent}"}
+
+
 @pytest.mark.outside
 def test_an_entry_that_ends_the_process_is_told_and_the_others_are_judged(tmp_path: Path) -> None:
-    (tmp_path / "more").mkdir()
-    (tmp_path / "more" / "kernels.py").write_text(KERNELS, "utf-8")
-    own = str(tmp_path / "more")
-    begins = f"from islices.conformance.tools.judged import libraries\nlibraries.__path__.append({own!r})\n"
-    (tmp_path / "sitecustomize.py").write_text(begins, "utf-8")
-    path = f"{tmp_path}:{DOCS.parent}"
-    found = run_library("kernels", [sys.executable], None, {"PYTHONPATH": path})
+    found = run_library("kernels", [sys.executable], None, own_library(tmp_path, KERNELS))
     assert [(x["call"], x.get("grade"), x.get("raised")) for x in found["entries"]] == [
         ("right", 1, None),
         ("aborts", None, "the process ended by SIGABRT"),
         ("raises", None, "ValueError: no | such"),
         ("right", 1, None),
     ]
+
+
+@pytest.mark.outside
+def test_an_entry_that_does_not_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "LIMIT", 3)
+    source = KERNELS.replace("os.abort()", "time.sleep(60)").replace("import os", "import time")
+    found = run_library("kernels", [sys.executable], None, own_library(tmp_path, source))
+    assert [x.get("raised") for x in found["entries"]][:2] == [None, "it was ended after 3 s"]
+    assert found["entries"][-1]["grade"] == 1
+
+
+@pytest.mark.outside
+def test_a_library_that_does_not_load_is_told(tmp_path: Path) -> None:
+    source = 'raise OSError("libkernels.so: cannot open")'
+    found = run_library("kernels", [sys.executable], None, own_library(tmp_path, source))
+    assert found == {"module": "kernels", "missing": "it does not load: OSError: libkernels.so: cannot open"}
 
 
 # ---------------------------------------------------------------------- findings
@@ -190,8 +212,8 @@ def test_the_page_is_written_from_a_run(tmp_path: Path, capsys: Any) -> None:
     assert "### A sum\n\n```python\nprint(1 + 1)\n```\n\n```text\n2\n```" in page
     assert "old" not in page
     assert "no known mistake" not in page
-    run = json.loads((tmp_path / "judged.json").read_text("utf-8"))
-    assert with_run(page, run, [tmp_path / "judged" / "upstream_sum.py"]) == page
+    written = json.loads((tmp_path / "judged.json").read_text("utf-8"))
+    assert with_run(page, written, [tmp_path / "judged" / "upstream_sum.py"]) == page
     assert main(arguments) == 0  # one library anew: its part is replaced
     assert len(json.loads((tmp_path / "judged.json").read_text("utf-8"))["libraries"]) == 1
 
@@ -210,15 +232,15 @@ def test_cells_say_grade_cause_and_what_was_raised() -> None:
         {"module": "m", "library": "l", "version": "1", "entries": entries},
         {"module": "n", "missing": "gone"},
     ]
-    run = {"date": "d", "machine": machine, "islices": "0", "libraries": libraries, "findings": {}}
-    page = with_run(PAGE, run, [])
+    all_of_it = {"date": "d", "machine": machine, "islices": "0", "libraries": libraries, "findings": {}}
+    page = with_run(PAGE, all_of_it, [])
     assert (
         "| c | f | 0.5 | grade 2: 0.25 (3) | **outside**: inf, no known mistake (w) | not judged | ValueError: a / b |"
         in page
     )
     assert "n: not judged, gone" in page
     with pytest.raises(ValueError, match="0 places for scores"):
-        with_run("# T\n", run, [])
+        with_run("# T\n", all_of_it, [])
 
 
 @pytest.mark.parametrize(
