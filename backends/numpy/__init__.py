@@ -50,6 +50,16 @@ class NumpyBackend(HostBackend):
         view = np.asarray(x)
         return view.view(np.uint16) if _dtype_name(view.dtype) == "bfloat16" else view
 
+    def plain_tables(self, arrays: Sequence[Any]) -> Look | None:
+        look = Look([], [], [False] * len(arrays), views := [])
+        for x in arrays:
+            if type(x) is not np.ndarray or not x.flags.carray or not x.dtype.isnative:
+                return None
+            look.dtypes.append(dtype := _dtype_name(x.dtype))
+            look.shapes.append(x.shape)
+            views.append(x.view(np.uint16) if dtype == "bfloat16" else x)
+        return look
+
     def writable(self, arrays: Sequence[Array], *, donate: bool = False) -> tuple[list[np.ndarray], list[Array]] | None:
         views = []
         for x in arrays:

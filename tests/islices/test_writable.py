@@ -6,6 +6,7 @@ import gc
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -221,6 +222,32 @@ def test_torch_gradients_whose_memory_is_freed_are_refused(freed: str) -> None:
     for call in (islices.coalesce, islices.global_norm, islices.from_native):
         with pytest.raises(ValueError, match="whose storage was freed"):
             call(x)
+
+
+# ---------------------------------------------------------------------- NumPy
+def test_numpy_tables_are_their_own_views() -> None:
+    B, x, step = islices.get_backend("numpy"), np.ones((4, 3), np.float32), np.zeros(1, np.int32)
+    look = B.plain_tables([x, step])
+    assert look is not None
+    assert look.views is not None
+    assert look.views[0] is x
+    assert (look.dtypes, look.shapes) == (["float32", "int32"], [(4, 3), (1,)])
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    (look,) = [B.plain_tables([x.astype(ml_dtypes.bfloat16)])]
+    assert look is not None
+    assert (look.dtypes, look.views[0].dtype) == (["bfloat16"], np.uint16)  # type: ignore[index]
+
+
+def test_numpy_tables_of_other_kinds_are_opened_one_by_one(tmp_path: Path) -> None:
+    B, locked = islices.get_backend("numpy"), np.ones(2)
+    locked.flags.writeable = False
+    others = {
+        "read-only": locked, "columns": np.ones((4, 4))[:, ::2], "expanded": np.broadcast_to(np.ones(3), (4, 3)),
+        "foreign byte order": np.ones(2, ">f4"), "unaligned": np.frombuffer(bytearray(17), np.float64, 2, 1),
+        "memmap": np.memmap(tmp_path / "x", np.float32, "w+", shape=(2,)), "none": None, "scalar": np.float32(1),
+    }  # fmt: skip
+    for name, x in others.items():
+        assert B.plain_tables([np.ones(2), x]) is None, name
 
 
 # ---------------------------------------------------------------------- TensorFlow

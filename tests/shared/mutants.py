@@ -224,8 +224,8 @@ MUTANTS = [
     Mutant(
         "kernels-norm-cross-term",  # medium
         "islices/kernels/squares.py",
-        "            c, d = cut(2.0 * (upper * lower))\n",
-        "            c, d = cut(upper * lower)\n",
+        "            c, d = cut(2.0 * (upper * lower), u, v)\n",
+        "            c, d = cut(upper * lower, u, v)\n",
         "numpy",
         "The square of a float64 cut in halves counts the mixed product once: norms of float64 numbers with more than 27 bits "
         "(ord 2), by about 1e-9 of themselves.",
