@@ -24,8 +24,8 @@ Array = np.ndarray[Any, Any]
 #: A mistake's own bound is not proven: that of the right formula, this many times, and this of its value stand for it.
 MARGIN = 4.0
 RELATIVE = 128 * U
-#: What a mistake has to explain of each trajectory: where its terms cancel, rounding takes the rest.
-EXPLAINED = 0.9
+#: What a mistake has to explain of each trajectory: where its terms cancel, rounding takes the rest; a NaN spreads.
+EXPLAINED = 0.85
 #: How far a mistake has to be from the right value, in bounds, where it is to explain what is outside.
 APART = 0.5
 

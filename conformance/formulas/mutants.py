@@ -75,6 +75,7 @@ def complement(name: str) -> Callable[[Hyper], Hyper]:
 ADAMS = (rules.adam,)
 COUNTED = (rules.adam, rules.adamax)
 BETAS = (rules.adam, rules.lion, rules.nadam, rules.radam)
+MOVING = (*BETAS, rules.sgd, rules.adagrad, rules.adadelta, rules.rmsprop, rules.adamax)
 BAGS = (lookups.bag, lookups.bag_gradient)
 LOOKUPS = (*BAGS, lookups.embedding_gradient, lookups.weight_gradient)
 MUTANTS = (
@@ -109,6 +110,8 @@ MUTANTS = (
     Mutant("dampening ignored", where(lambda h: h.get("dampening"), dampening=0.0), only=(rules.sgd,)),
     Mutant("divisor of the last step's average of squares", lambda h: {"average": "last"}, only=(rules.adadelta,)),
     Mutant("sign of 0 taken for 1", lambda h: {"of zero": "one"}, only=(rules.lion,)),
+    Mutant("step added to the weights, not subtracted", lambda h: {"ascent": True}, only=MOVING),
+    Mutant("epsilon ignored", where(lambda h: h.get("eps"), eps=0.0)),
     Mutant("epsilon subtracted under the root", where(lambda h: h.get("centered") and h["epsilon"] == "inside", epsilon="subtracted"), only=(rules.rmsprop,)),
     Mutant("not centered", where(lambda h: h.get("centered"), centered=False), only=(rules.rmsprop,)),
     Mutant("lr_decay counted from 1", where(lambda h: h.get("lr_decay")), shift=1, only=(rules.adagrad,)),

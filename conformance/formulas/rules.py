@@ -39,6 +39,7 @@ def shrunk(n: Numbers, w: Any, c: Any) -> Any:
 
 def moved(n: Numbers, w: Any, step: Any) -> Any:
     """w - step, with decoupled decay."""
+    step = -step if n.h.get("ascent") else step  # a mutant
     if not n.h.get("weight_decay") or n.h["decay"] == "coupled":
         return w - step
     if n.h["decay"] in ("decoupled", "in buffer", "twice"):  # twice, a mutant: joined to the gradient besides
