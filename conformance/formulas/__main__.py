@@ -23,6 +23,7 @@ from islices.conformance.formulas.vectors import expected
 
 __all__ = ["highest", "main"]
 
+
 #: A mistake that changes nothing beyond the last digits of float64 is none in this trajectory.
 SAME = 1e-9
 
@@ -54,10 +55,10 @@ def _score(trajectory: Trajectory, wrong: Formula) -> tuple[float, float] | None
 
 def highest(formula: Formula) -> Iterator[tuple[str, tuple[float, float]]]:
     """Each mistake that shows in the formula's trajectories, and its highest scores over them."""
-    for mutant, wrong in mutants(formula):
+    for title, wrong in mutants(formula):
         found = [score for one in trajectories(formula) if (score := _score(one, wrong)) is not None]
         if found:
-            yield mutant.title, (max(x for x, _ in found), max(x for _, x in found))
+            yield title, (max(x for x, _ in found), max(x for _, x in found))
 
 
 def main() -> int:

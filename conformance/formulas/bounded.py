@@ -158,7 +158,7 @@ class Real:
 
     def off_by(self, count: int) -> Real:
         """With so many roundings more, for other ways to write the same quotient."""
-        return Real(self.value, (self.error + roundings(count) * self.size) * SLACK) if self.value else self
+        return Real(self.value, (self.error + roundings(count) * self.size) * SLACK)
 
 
 def _times(x: float, y: float) -> float:

@@ -14,7 +14,7 @@ from islices.conformance.formulas.bounded import TINY, U
 from islices.conformance.formulas.evaluate import Trajectory, plain_steps
 from islices.conformance.formulas.formula import Formula
 from islices.conformance.formulas.inputs import inputs
-from islices.conformance.formulas.mutants import mutants
+from islices.conformance.formulas.mutants import mutants, pairs
 from islices.conformance.formulas.scores import Got, ratios
 from islices.conformance.formulas.vectors import Expected, expected
 
@@ -24,8 +24,10 @@ Array = np.ndarray[Any, Any]
 #: A mistake's own bound is not proven: that of the right formula, this many times, and this of its value stand for it.
 MARGIN = 4.0
 RELATIVE = 128 * U
-#: What a mistake has to explain of each trajectory: where its terms cancel, rounding takes the rest.
-EXPLAINED = 0.9
+#: What a mistake has to explain of each trajectory: where its terms cancel, rounding takes the rest; a NaN spreads.
+EXPLAINED = 0.85
+#: How far a mistake has to be from the right value, in bounds, where it is to explain what is outside.
+APART = 0.5
 
 
 def wrong_steps(wrong: Formula, trajectory: Trajectory) -> Got:
@@ -36,7 +38,8 @@ def wrong_steps(wrong: Formula, trajectory: Trajectory) -> Got:
 
 
 def distances(got: Got, wrong: Got, right: dict[int, dict[str, Expected]]) -> tuple[Array, Array]:
-    """How far each judged element is from a mistake's, in bounds, and whether it is outside of the right one's."""
+    """How far each judged element is from a mistake's, in bounds, and whether it is outside of the right one's: there a
+    mistake that gives the right value is infinitely far."""
     far, outside = [], []
     for t, arrays in got.items():
         for name, x in arrays.items():
@@ -45,16 +48,23 @@ def distances(got: Got, wrong: Got, right: dict[int, dict[str, Expected]]) -> tu
                 one = right[t][name]
                 admitted = MARGIN * (np.minimum(one.bounds[1], 1e300) + TINY) + RELATIVE * np.abs(other)
                 judged = np.isfinite(one.bounds[1])
-                far.append(ratios(x, other, admitted)[judged])
-                outside.append(ratios(x, one.value, one.bounds[1])[judged] > 1.0)
+                missed = ratios(x, one.value, one.bounds[1]) > 1.0
+                wrong_too = ratios(other, one.value, one.bounds[1]) > APART
+                distance = np.where(np.isnan(x) & np.isnan(other), 0.0, ratios(x, other, admitted))
+                far.append(np.where(missed & ~wrong_too, np.inf, distance)[judged])
+                outside.append(missed[judged])
     return np.concatenate(far), np.concatenate(outside)
 
 
 def cause_of(formula: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> str | None:
-    """The mistake that explains every trajectory, and of those the one that explains most elements."""
-    found = {mutant.title: _explained(wrong, gots) for mutant, wrong in mutants(formula)}
-    title = max(found, key=lambda name: found[name], default=None)
-    return title if title is not None and found[title] >= EXPLAINED else None
+    """The mistake that explains every trajectory, and of those the one that explains most elements; if there is none,
+    two mistakes at once."""
+    for known in (mutants, pairs):
+        found = {title: _explained(wrong, gots) for title, wrong in known(formula)}
+        title = max(found, key=lambda name: found[name], default=None)
+        if title is not None and found[title] >= EXPLAINED:
+            return title
+    return None
 
 
 def _explained(wrong: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> float:

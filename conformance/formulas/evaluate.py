@@ -56,9 +56,11 @@ def steps(
     w = lift(made.weights)
     h = formula.hyper(trajectory.options(1))
     state = {name: lift(x) for name, x in initial_state(formula, h, w.shape).items()}
+    counted = 0
     for t, g in enumerate(made.gradients, 1):
         h = formula.hyper(trajectory.options(t))
-        found, state = step(formula, h, t, w, g, state, making, lift)
+        counted += formula.counts_empty or not isinstance(g, Rows) or len(g.indices) > 0
+        found, state = step(formula, h, counted, w, g, state, making, lift)
         w = found if formula.gives == "weights" else w
         yield found, state
 

@@ -38,6 +38,8 @@ class Formula:
     states: Mapping[str, float | str] = field(default_factory=dict)
     gradients: Gradients = "dense"
     duplicates: Duplicates = "summed"
+    #: whether t counts steps whose gradient names no row; where it does not, a mistake
+    counts_empty: bool = True
     #: what a step returns: the new weights; of a clip, the gradient; of lookups, what was looked up, the gradient of
     #: the table, or that of the weights in bags
     gives: Literal["weights", "gradient", "output", "weight_gradient"] = "weights"

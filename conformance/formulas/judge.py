@@ -6,7 +6,7 @@ May import: `numpy`, `islices.slices`, this folder, `islices.conformance.formula
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
@@ -24,7 +24,7 @@ from islices.conformance.formulas.trajectories import trajectories
 from islices.conformance.formulas.vectors import expected
 from islices.slices import IndexedSlices
 
-__all__ = ["Judgement", "Step", "formula_of", "judge", "run"]
+__all__ = ["Judgement", "Step", "formula_of", "judge", "options_of", "run"]
 
 Array = np.ndarray[Any, Any]
 #: (weights, gradient, state, t, **options) -> None, weights, or (weights, state)
@@ -67,8 +67,10 @@ def judge(step: Step, formula: str) -> Judgement:
 
     Raises
     ------
+    TypeError
+        A step that takes other arguments than these, or asks for an option that the formula lacks.
     ValueError
-        No formula of that name; weights or state of another shape than they were.
+        No formula of that name; weights or state of another shape than they were, or of 16 bits.
 
     Notes
     -----
@@ -85,13 +87,12 @@ def judge(step: Step, formula: str) -> Judgement:
     nesterov ignored
     """
     record = formula_of(formula)
-    if not callable(step):
-        raise TypeError(f"step: got {type(step).__name__}; accepted is a callable")
-    takes = _accepted(step)
+    takes = options_of(step, record)
     scores: list[Score] = []
     gots: list[tuple[Trajectory, Got]] = []
     unsupported: dict[str, str] = {}
     judged: set[str] = set()
+    known: dict[str, None] = {}
     for trajectory in trajectories(record):
         missing = _missing(trajectory, takes)
         try:
@@ -104,9 +105,25 @@ def judge(step: Step, formula: str) -> Judgement:
         gots.append((trajectory, got))
         right = expected(record, trajectory.name)
         judged.update(name for arrays in got.values() for name in arrays)
+        known.update(dict.fromkeys(name for arrays in right.values() for name in arrays))
         scores.extend(score_of(trajectory.name, got, right))
-    found = Judgement(record, tuple(scores), unsupported, tuple(x for x in record.states if x not in judged))
-    return found if found.passed or not gots else replace(found, cause=cause_of(record, gots))
+    found = Judgement(record, tuple(scores), unsupported, tuple(x for x in known if x not in judged))
+    if found.passed or not gots:
+        return found
+    return replace(found, cause=UNMOVED if unmoved(record, gots) else cause_of(record, gots))
+
+
+#: What a step that rebinds its own name of the weights, and returns nothing, does.
+UNMOVED = "the weights are those that came: a step returns them, or changes them in place (w -= ..., w[:] = ...)"
+
+
+def unmoved(formula: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> bool:
+    """Whether no step has changed the weights of any trajectory."""
+    return formula.gives == "weights" and all(
+        np.array_equal(arrays["weights"], inputs(trajectory.inputs).weights)
+        for trajectory, got in gots
+        for arrays in got.values()
+    )
 
 
 # ---------------------------------------------------------------------- running it
@@ -198,23 +215,31 @@ def _array(name: str, x: Any, shape: tuple[int, ...]) -> Array:
     found = _plain(x)
     if shape[1] == 1 and found.shape == shape[:1]:
         found = found.reshape(shape)  # a number a row may come as a vector
-    if found.shape != shape or found.dtype.kind != "f":
+    if found.shape != shape or found.dtype.kind != "f" or found.dtype.itemsize < 4:
         raise ValueError(f"{name}: got {found.dtype}{list(found.shape)}; accepted is float32{list(shape)}")
     return found
 
 
 # ---------------------------------------------------------------------- options
-def _accepted(step: Step) -> frozenset[str] | None:
-    """The options that it takes by name; None: all."""
+def options_of(step: Step, formula: Formula) -> frozenset[str] | None:
+    """The options that a step takes by name; None: all. TypeError where it cannot be called as `judge` does."""
+    if not callable(step):
+        raise TypeError(f"step: got {type(step).__name__}; accepted is a callable")
     try:
         parameters = list(inspect.signature(step).parameters.values())
     except (TypeError, ValueError):  # a builtin says nothing
         return None
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return None
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    named = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    return frozenset(named - {p.name for p in positional[:4]})
+    few = len(positional) < 4 and not any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    rest = [p for p in parameters if p not in positional[:4] and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    lacking = [p.name for p in rest if p.default is p.empty and p.name not in formula.options]
+    if few or lacking:
+        asks = f"it takes {len(positional)} arguments by place" if few else f"it asks for {', '.join(lacking)}"
+        raise TypeError(
+            f"step: got one that cannot be called, {asks}; accepted is step(weights, grad, state, t, *, "
+            f"{', '.join(formula.options)}), less options that it has not"
+        )
+    return None if any(p.kind is p.VAR_KEYWORD for p in parameters) else frozenset(p.name for p in rest)
 
 
 def _missing(trajectory: Trajectory, takes: frozenset[str] | None) -> list[str]:

@@ -46,10 +46,11 @@ class Judgement:
 
     @property
     def worst(self) -> Score | None:
-        """The score that decides, of the weights if they are outside: of grade 1, or of 2 where that is not met."""
-        at = 0 if self.grade == 1 else 1
-        outside = [s for s in self.scores if s.array == self.formula.gives and s.by_grade[at] > 1.0]
-        return max(outside or self.scores, key=lambda s: s.by_grade[at], default=None)
+        """The largest score of grade 1, which says where it stands: outside of both grades of what is outside of
+        grade 2 as well, and of the weights if they are among that."""
+        outside = [s for s in self.scores if self.grade is None and s.by_grade[1] > 1.0]
+        given = [s for s in outside if s.array == self.formula.gives]
+        return max(given or outside or self.scores, key=lambda s: s.by_grade[0], default=None)
 
     def __str__(self) -> str:
         return text(self)

@@ -1,21 +1,21 @@
 """Known mistakes: formulas wrong on purpose, which the vectors must tell, and whose names a report gives as the cause.
 
 May import: `islices.conformance.formulas.rules`, `islices.conformance.formulas.lookups`,
-`islices.conformance.formulas.evaluate`, `islices.conformance.formulas.formula`, `islices.conformance.formulas.numbers`.
+`islices.conformance.formulas.formula`, `islices.conformance.formulas.numbers`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 from islices.conformance.formulas import lookups, rules
-from islices.conformance.formulas.evaluate import Trajectory
 from islices.conformance.formulas.formula import Formula
 from islices.conformance.formulas.numbers import Numbers
 
-__all__ = ["MUTANTS", "Mutant", "mutants"]
+__all__ = ["MUTANTS", "Mutant", "mutants", "pairs"]
 
 Hyper = Mapping[str, Any]
 
@@ -34,17 +34,19 @@ class Mutant:
     fields: Mapping[str, Any] | None = None
     only: tuple[Any, ...] = ()
 
-    def of(self, formula: Formula) -> Formula | None:
-        """The formula with the mistake, None where it cannot be made."""
+    def fits(self, formula: Formula) -> bool:
+        """Whether it can be made in a formula."""
         if self.only and formula.rule not in self.only:
-            return None
+            return False
+        if self.fields is None:
+            return True
+        same = all(getattr(formula, k) == v for k, v in self.fields.items())
+        weightless = formula.gives != "weights" and "gradients" in self.fields
+        return formula.gradients != "dense" and not weightless and not same
+
+    def made_in(self, formula: Formula) -> Formula:
+        """The formula, which may have another mistake, with this one."""
         if self.fields is not None:
-            if (
-                formula.gradients == "dense"
-                or (formula.gives != "weights" and "gradients" in self.fields)
-                or all(getattr(formula, k) == v for k, v in self.fields.items())
-            ):
-                return None
             return replace(formula, **self.fields)
 
         def rule(n: Numbers, g: Any, w: Any, s: Any) -> Any:
@@ -52,14 +54,6 @@ class Mutant:
             return formula.rule(wrong, g, w, s)
 
         return replace(formula, rule=rule)
-
-    def shows_in(self, trajectory: Trajectory) -> bool:
-        """Whether it changes anything in a trajectory."""
-        formula = trajectory.formula
-        if self.of(formula) is None:
-            return False
-        h = formula.hyper(trajectory.options(1))
-        return bool(self.fields or self.shift or {k: v for k, v in self.change(h).items() if h.get(k) != v})
 
 
 def where(condition: Callable[[Hyper], Any], **change: Any) -> Callable[[Hyper], Hyper]:
@@ -81,6 +75,7 @@ def complement(name: str) -> Callable[[Hyper], Hyper]:
 ADAMS = (rules.adam,)
 COUNTED = (rules.adam, rules.adamax)
 BETAS = (rules.adam, rules.lion, rules.nadam, rules.radam)
+MOVING = (*BETAS, rules.sgd, rules.adagrad, rules.adadelta, rules.rmsprop, rules.adamax)
 BAGS = (lookups.bag, lookups.bag_gradient)
 LOOKUPS = (*BAGS, lookups.embedding_gradient, lookups.weight_gradient)
 MUTANTS = (
@@ -88,6 +83,7 @@ MUTANTS = (
     Mutant("decay decoupled, not joined to the gradient", where(lambda h: decays(h) and h["decay"] != "decoupled", decay="decoupled")),
     Mutant("decay applied after the update", where(decays, decay="after")),
     Mutant("decay not multiplied by the learning rate", where(lambda h: decays(h) and h["decay"] == "decoupled", decay="without lr")),
+    Mutant("decay applied twice, joined to the gradient and to the weights", where(decays, decay="twice")),
     Mutant("decay missing", where(decays, weight_decay=0.0)),
     Mutant("bias correction missing", where(lambda h: h["correction"] != "none", correction="none"), only=COUNTED),
     Mutant("bias correction of the first moment alone", where(lambda h: h["correction"] == "both", correction="first"), only=ADAMS),
@@ -112,6 +108,11 @@ MUTANTS = (
     Mutant("nesterov ignored", where(lambda h: h.get("nesterov"), nesterov=False), only=(rules.sgd,)),
     Mutant("first gradient dampened", where(lambda h: h.get("dampening") and h["first"] == "gradient", first="dampened"), only=(rules.sgd,)),
     Mutant("dampening ignored", where(lambda h: h.get("dampening"), dampening=0.0), only=(rules.sgd,)),
+    Mutant("divisor of the last step's average of squares", lambda h: {"average": "last"}, only=(rules.adadelta,)),
+    Mutant("sign of 0 taken for 1", lambda h: {"of zero": "one"}, only=(rules.lion,)),
+    Mutant("step added to the weights, not subtracted", lambda h: {"ascent": True}, only=MOVING),
+    Mutant("epsilon ignored", where(lambda h: h.get("eps"), eps=0.0)),
+    Mutant("epsilon subtracted under the root", where(lambda h: h.get("centered") and h["epsilon"] == "inside", epsilon="subtracted"), only=(rules.rmsprop,)),
     Mutant("not centered", where(lambda h: h.get("centered"), centered=False), only=(rules.rmsprop,)),
     Mutant("lr_decay counted from 1", where(lambda h: h.get("lr_decay")), shift=1, only=(rules.adagrad,)),
     Mutant("lr_decay ignored", where(lambda h: h.get("lr_decay"), lr_decay=0.0), only=(rules.adagrad,)),
@@ -145,15 +146,21 @@ MUTANTS = (
     Mutant("max_norm ignored", where(lambda h: h.get("max_norm"), max_norm=None), only=(lookups.bag,)),
     Mutant("all rows moved, not those named alone", fields={"gradients": "all"}),
     Mutant("rows that are named moved alone (lazy)", fields={"gradients": "touched"}),
+    Mutant("steps whose gradient names no row not counted", fields={"counts_empty": False}, only=(rules.adam,)),
     Mutant("squares taken of each duplicate", fields={"duplicates": "raw"}),
     Mutant("duplicates summed before they are squared", fields={"duplicates": "summed"}),
     Mutant("of duplicates the last one taken", fields={"duplicates": "last"}),
 )  # fmt: skip
 
 
-def mutants(formula: Formula) -> Iterator[tuple[Mutant, Formula]]:
-    """The mistakes that can be made in a formula."""
+def mutants(formula: Formula) -> Iterator[tuple[str, Formula]]:
+    """The mistakes that can be made in a formula, by their titles."""
     for mutant in MUTANTS:
-        wrong = mutant.of(formula)
-        if wrong is not None:
-            yield mutant, wrong
+        if mutant.fits(formula):
+            yield mutant.title, mutant.made_in(formula)
+
+
+def pairs(formula: Formula) -> Iterator[tuple[str, Formula]]:
+    """Two of them at once."""
+    for one, other in combinations([mutant for mutant in MUTANTS if mutant.fits(formula)], 2):
+        yield f"{one.title}; {other.title}", one.made_in(other.made_in(formula))

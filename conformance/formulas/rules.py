@@ -3,7 +3,8 @@
 A rule takes `Numbers`, the gradient, the weights and the state, and gives the weights and the state after the step.
 Where frameworks differ in what they compute, an option of the formula says so (`epsilon`, `correction`, `decay` ...);
 where they differ in the order of operations alone, there is one rule, whose bound holds for each order (clause 28).
-A decoupled decay stands in the sum of the new weight: (1 - lr wd) w - s and w - lr (wd w + s / lr) are one formula.
+A decoupled decay stands in the sum of the new weight: (1 - lr wd) w - s and w - lr (wd w + s / lr) are one formula,
+whose bound `shrunk` makes.
 
 May import: this folder.
 """
@@ -26,18 +27,23 @@ Rule = Callable[[Numbers, Any, Any, State], tuple[Any, dict[str, Any]]]
 # ---------------------------------------------------------------------- decay
 def coupled(n: Numbers, g: Any, w: Any) -> Any:
     """The gradient, with decay joined to it."""
-    if n.h["decay"] == "coupled" and n.h.get("weight_decay"):
+    if n.h["decay"] in ("coupled", "twice") and n.h.get("weight_decay"):
         return g + n["weight_decay"] * w
     return g
 
 
+def shrunk(n: Numbers, w: Any, c: Any) -> Any:
+    """w - c w, which may be formed as (1 - c) w: 1 - c is rounded there, a rounding more for w."""
+    return n.off_by(w, 1) - c * w
+
+
 def moved(n: Numbers, w: Any, step: Any) -> Any:
     """w - step, with decoupled decay."""
+    step = -step if n.h.get("ascent") else step  # a mutant
     if not n.h.get("weight_decay") or n.h["decay"] == "coupled":
         return w - step
-    decay = n["lr"] * n["weight_decay"] * w
-    if n.h["decay"] in ("decoupled", "in buffer"):
-        return w - decay - step
+    if n.h["decay"] in ("decoupled", "in buffer", "twice"):  # twice, a mutant: joined to the gradient besides
+        return shrunk(n, w, n["lr"] * n["weight_decay"]) - step
     if n.h["decay"] == "without lr":  # a mutant
         return w - n["weight_decay"] * w - step
     if n.h["decay"] == "after":  # a mutant: of the weights that have moved
@@ -69,12 +75,14 @@ def rooted(n: Numbers, x: Any, epsilon: str, *, positive: bool = True) -> Any:
     """sqrt(x) + eps, or sqrt(x + eps)."""
     if epsilon == "none" or not n.h["eps"]:
         return n.sqrt(x, positive=positive)
+    if epsilon == "subtracted":  # a mutant
+        return n.sqrt(x - n["eps"], positive=False)
     return n.sqrt(x + n["eps"], positive=positive) if epsilon == "inside" else n.sqrt(x, positive=positive) + n["eps"]
 
 
 def adagrad(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
     """per_row: an accumulator a row, of the "mean" or the "sum" of its squares. A coupled decay is a term of its own;
-    where `shrinks` it is formed as (1 - f wd) w - f g, whose bound holds for w - f (g + wd w) too."""
+    where `shrinks` it may be formed as (1 - f wd) w - f g, whose bound holds for w - f (g + wd w) too."""
     squares = n.square(coupled(n, g, w))
     if n.h["per_row"]:
         squares = n.row_mean(squares) if n.h["per_row"] == "mean" else n.row_sum(squares)
@@ -84,11 +92,12 @@ def adagrad(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
         lr = n.number(n.h["lr"] / (1.0 + (n.t - 1) * n.h["lr_decay"]), 3)
     factor = n.off_by(lr / rooted(n, a, n.h["epsilon"]), 2)
     step = factor * g
+    if n.h["decay"] == "twice" and n.h.get("weight_decay"):  # a mutant
+        return (1.0 - factor * n["weight_decay"]) * w - factor * coupled(n, g, w), {"accumulator": a}
     if n.h["decay"] == "coupled" and n.h.get("weight_decay"):
-        decay = factor * (n["weight_decay"] * w)
-        if n.h.get("shrinks"):  # 1 - f wd is rounded, and its product
-            w, decay = n.off_by(w, 2), n.off_by(decay, 2)
-        step = step + decay
+        if n.h.get("shrinks"):
+            return shrunk(n, w, factor * n["weight_decay"]) - step, {"accumulator": a}
+        step = step + factor * (n["weight_decay"] * w)
     return moved(n, w, step), {"accumulator": a}
 
 
@@ -96,7 +105,8 @@ def adadelta(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]
     """Zeiler 2012: both roots with eps inside."""
     g = coupled(n, g, w)
     a = n.mean("rho", s["square"], n.square(g))
-    delta = n.off_by(g * rooted(n, s["delta"], "inside") / rooted(n, a, "inside"), 1)
+    under = s["square"] if n.h.get("average") == "last" else a  # last: a mutant
+    delta = n.off_by(g * rooted(n, s["delta"], "inside") / rooted(n, under, "inside"), 1)
     return moved(n, w, n["lr"] * delta), {"square": a, "delta": n.mean("rho", s["delta"], delta * delta)}
 
 
@@ -195,6 +205,8 @@ def radam(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
 
 def lion(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
     direction = n.sign(n.mean("beta1", s["m"], g))
+    if n.h.get("of zero") == "one":  # a mutant
+        direction = n.sign(direction + n.number(0.5))
     return moved(n, w, n["lr"] * direction), {"m": n.mean("beta2", s["m"], g)}
 
 

@@ -67,7 +67,7 @@ SETTINGS: dict[Any, tuple[Setting, ...]] = {
     rules.rmsprop: (
         ("sizes", {"lr": 0.1, "rho": 0.9}, "wide", False),
         ("momentum and schedule", {"lr": 0.1, "rho": 0.8, "momentum": 0.7}, "near", True),
-        ("centered", {"lr": 0.1, "rho": 0.7, "centered": True}, "near", False),
+        ("centered", {"lr": 0.1, "rho": 0.7, "centered": True, "eps": 1e-3}, "near", False),
         ("epsilon", {"lr": 0.1, "eps": 1e-3}, "near", False),
         ("decay", {"lr": 0.1, "weight_decay": 0.5}, "near", False),
     ),

@@ -19,7 +19,7 @@ from islices.cli import Command, UsageError
 from islices.conformance.adapters.command_line import seconds, split_command
 from islices.conformance.adapters.formulas import AdapterStep
 from islices.conformance.data import SPEC_VERSION
-from islices.conformance.formulas.judge import formula_of, judge
+from islices.conformance.formulas.judge import formula_of, judge, options_of
 from islices.conformance.formulas.judgement import Judgement, json_of, text
 from islices.conformance.formulas.records import FORMULAS
 from islices.conformance.protocol import AdapterError, Client
@@ -58,8 +58,10 @@ def run(options: argparse.Namespace) -> int:
     """Judge, show; 0 where every score is at most 1."""
     if options.list:
         return _list(options.json)
-    if (options.step is None) == (options.command_line is None) or (options.step and options.formula is None):
-        got = "both a function and a command" if options.command_line else "no step or no --formula"
+    if options.step and options.command_line is None and options.formula is None:
+        raise UsageError(f"got {options.step} without --formula NAME; `islices judge --list` shows the names")
+    if (options.step is None) == (options.command_line is None):
+        got = "both a function and a command" if options.command_line else "neither a function nor a command"
         raise UsageError(
             f"got {got}; accepted are FILE:FUNCTION with --formula NAME, --command COMMAND with --formula NAME or "
             "for every formula that it has, or --list"
@@ -71,6 +73,10 @@ def run(options: argparse.Namespace) -> int:
     if options.command_line is not None:
         return _run_command(options, formula)
     step = _function(options.step)
+    try:
+        options_of(step, FORMULAS[formula])
+    except TypeError as error:
+        raise UsageError(f"{options.step}: {error}") from None
     try:
         found = judge(step, formula)
     except Exception:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from islices import __version__
+from islices.conformance.formulas.records import FORMULAS
 from islices.conformance.tools.judged.page import scores, with_run
 from islices.conformance.tools.judged.run import JOBS, run_finding, run_library
 
@@ -46,18 +47,23 @@ def main(arguments: list[str]) -> int:
     add("--node", metavar="FOLDER", help="the folder whose node_modules has @tensorflow/tfjs")
     add("--docs", metavar="FOLDER", type=Path, help="write judged.json and judged.md here; scripts: its folder judged")
     add("-l", "--library", action="append", metavar="NAME", help="only this one; its part of judged.json is replaced")
+    add("-f", "--formula", action="append", default=[], metavar="NAME", help="only this one; without --docs")
     options = parser.parse_args(arguments)
     pythons = [sys.executable, *options.python]
     known = {name for name, _ in JOBS}
     if unknown := set(options.library or ()) - known:
         parser.error(f"--library: got {', '.join(unknown)}; accepted are {', '.join(sorted(known))}")
+    if unknown := set(options.formula) - FORMULAS.keys():
+        parser.error(f"--formula: got {', '.join(unknown)}; `islices judge --list` shows what is accepted")
+    if options.formula and options.docs:
+        parser.error("got --formula and --docs; accepted is one of them, since the page shows all formulas")
     run = _earlier(options) | {
         "date": datetime.date.today().isoformat(), "machine": machine(), "islices": __version__,
     }  # fmt: skip
     for name, variables in JOBS:
         if options.library is None or name in options.library:
             print(f"judging {name} {' '.join(variables.values())}", file=sys.stderr, flush=True)
-            run["libraries"].append(run_library(name, pythons, options.node, variables))
+            run["libraries"].append(run_library(name, pythons, options.node, variables, options.formula))
     run["libraries"].sort(key=lambda found: found["module"])
     if options.docs is None:
         print("\n\n".join(scores(run)))

@@ -52,21 +52,24 @@ def environment(python: str, node: str | None) -> dict[str, str]:
 
 
 # ---------------------------------------------------------------------- a library
-def run_library(name: str, pythons: Sequence[str], node: str | None, variables: dict[str, str]) -> Line:
-    """{library, version, entries}, or {library, missing} where no environment has it."""
+def run_library(
+    name: str, pythons: Sequence[str], node: str | None, variables: dict[str, str], formulas: Sequence[str] = ()
+) -> Line:
+    """{module, library, version, entries}, or {module, missing} where no environment has it; formulas: none are all."""
     found: Line = {}
     for python in pythons:
-        found = _judged(name, python, {**environment(python, node), **variables})
+        found = _judged(name, python, {**environment(python, node), **variables}, formulas)
         if "missing" not in found:
             break
     return {"module": name, **found}
 
 
-def _judged(name: str, python: str, variables: dict[str, str]) -> Line:
+def _judged(name: str, python: str, variables: dict[str, str], formulas: Sequence[str]) -> Line:
     found: Line = {"entries": []}
     done = False
     while not done:
-        lines, end = _work(name, len(found["entries"]), python, variables)
+        given = ["--skip", str(len(found["entries"])), *(x for formula in formulas for x in ("--formula", formula))]
+        lines, end = _work(name, given, python, variables)
         done = True
         for line in lines:
             if "missing" in line:
@@ -83,17 +86,20 @@ def _judged(name: str, python: str, variables: dict[str, str]) -> Line:
     return found
 
 
-def _work(name: str, skip: int, python: str, variables: dict[str, str]) -> tuple[list[Line], str]:
+def _work(name: str, given: Sequence[str], python: str, variables: dict[str, str]) -> tuple[list[Line], str]:
     """(what a worker said, how it ended)"""
-    command = [_program(python), "-m", "islices.conformance.tools.judged.worker", name, "--skip", str(skip)]
+    command = [_program(python), "-m", "islices.conformance.tools.judged.worker", name, *given]
     with tempfile.TemporaryDirectory(prefix="islices-judged-") as folder:
         log = Path(folder, "log")
         with log.open("wb") as errors:
-            process = subprocess.run(
-                command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=folder, env=variables, timeout=LIMIT
-            )
-        lines = [json.loads(line) for line in process.stdout.splitlines()]
-        end = ended(process.returncode)
+            try:
+                process = subprocess.run(
+                    command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=folder, env=variables, timeout=LIMIT
+                )
+                said, end = process.stdout, ended(process.returncode)
+            except subprocess.TimeoutExpired as error:
+                said, end = (error.stdout or b"").decode(), f"it was ended after {LIMIT} s"
+        lines = [json.loads(line) for line in said.splitlines()]
         return lines, end if lines else f"{end}\n{last_lines(log, 8)}"
 
 
@@ -125,9 +131,12 @@ def run_finding(script: Path, pythons: Sequence[str], node: str | None) -> Line:
 def _printed(command: Sequence[str], variables: dict[str, str]) -> Line:
     variables = {k: v for k, v in variables.items() if k != "PYTHONPATH"}  # a finding is shown without islices
     with tempfile.TemporaryDirectory(prefix="islices-judged-") as folder:
-        process = subprocess.run(
-            command, capture_output=True, text=True, cwd=folder, env=variables, timeout=SCRIPT_LIMIT
-        )
+        try:
+            process = subprocess.run(
+                command, capture_output=True, text=True, cwd=folder, env=variables, timeout=SCRIPT_LIMIT
+            )
+        except subprocess.TimeoutExpired:
+            return {"output": f"the process was ended after {SCRIPT_LIMIT} s"}
     last = (process.stderr.strip().splitlines() or [""])[-1]
     if "ModuleNotFoundError" in last or "MODULE_NOT_FOUND" in process.stderr:
         return {"missing": last}

@@ -61,6 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="judge a library's entries; JSON lines")
     parser.add_argument("library", help="a module of islices.conformance.tools.judged.libraries")
     parser.add_argument("--skip", type=int, default=0, metavar="N", help="leave out the first N entries")
+    parser.add_argument("--formula", action="append", metavar="NAME", help="only the entries of this one")
     options = parser.parse_args(arguments)
     channel = _channel()
 
@@ -75,8 +76,12 @@ def main(arguments: Sequence[str]) -> int:
             raise
         say({"missing": f"{missing.name} is not installed"})
         return 0
+    except (ImportError, OSError, RuntimeError) as error:  # of its shared libraries, or beside what is there
+        say({"missing": f"it does not load: {type(error).__name__}: {first_line(error)}"})
+        return 0
     say({"library": library.LIBRARY, "version": getattr(library, "VERSION", None) or version(library.LIBRARY)})
-    for entry in itertools.islice(library.entries(), options.skip, None):
+    wanted = (x for x in library.entries() if options.formula is None or x.formula in options.formula)
+    for entry in itertools.islice(wanted, options.skip, None):
         about = {"call": entry.call, "formula": entry.formula, "variant": entry.variant}
         say({"started": about})
         say({**about, **judged(entry)})

@@ -89,7 +89,8 @@ def edited(tmp_path: Path, old: str, new: str) -> str:
     ("old", "new", "cause"),
     [
         ("np.mean(g * g)", "np.sum(g * g)", "mean of squares taken for their sum"),
-        (" + eps) * g", ") * g", None),
+        (" + eps) * g", ") * g", "epsilon ignored"),
+        ("np.mean(g * g)", "np.max(g * g)", None),
         ("g = g + decay * w[index]", "pass", "decay missing"),
     ],
 )

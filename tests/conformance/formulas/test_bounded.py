@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterator
 from decimal import Decimal, localcontext
 from typing import Any
 
 import numpy as np
 import pytest
 
+from islices.conformance.formulas import rules
 from islices.conformance.formulas.bounded import CONTEXT, TINY, Real, U, mean, shrink
 from islices.conformance.formulas.evaluate import Trajectory, bounded_steps
 from islices.conformance.formulas.inputs import Inputs, inputs
@@ -198,6 +200,15 @@ SAMPLES = [
     ("mxnet.SGD sparse", "decay and momentum"), ("sparsecore.laprop", "sizes"),
     ("tensorflow.RMSProp sparse", "momentum and schedule"), ("keras.Adam sparse", "betas and schedule"),
 ]  # fmt: skip
+DECAYS = [
+    ("torch.AdamW", "decay"), ("torch.AdamW", "betas and schedule"), ("keras.Lion", "decay"), ("mxnet.SGD", "decay"),
+    ("fbgemm.EXACT_ROWWISE_ADAGRAD", "decay"),
+]  # fmt: skip
+
+
+def as_factor(n: Numbers, w: Any, c: Any) -> Any:
+    """w - c w as (1 - c) w, which clause 28 admits."""
+    return (n.number(1.0) - c) * w
 
 
 def sample(name: str, trajectory: str) -> Trajectory:
@@ -205,11 +216,17 @@ def sample(name: str, trajectory: str) -> Trajectory:
 
 
 @pytest.mark.parametrize("grade", [1, 2])
-@pytest.mark.parametrize(("name", "trajectory"), SAMPLES)
-def test_every_float32_evaluation_is_within_the_bound(name: str, trajectory: str, grade: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "trajectory", "factor"), [*((*x, False) for x in SAMPLES), *((*x, True) for x in DECAYS)]
+)
+def test_every_float32_evaluation_is_within_the_bound(
+    name: str, trajectory: str, factor: bool, grade: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = sample(name, trajectory)
     made = few(inputs(one.inputs), 4)
     bounds = bounded_steps(one, grade, made)
+    if factor:
+        monkeypatch.setattr(rules, "shrunk", as_factor)
     source = random.Random(f"{name} {grade}")
     with np.errstate(all="ignore"):
         for (w, state), (right, right_state) in zip(rounded_steps(one, made, source, grade), bounds, strict=True):
@@ -217,6 +234,21 @@ def test_every_float32_evaluation_is_within_the_bound(name: str, trajectory: str
                 for got, real in zip(x.ravel(), r.ravel(), strict=True):
                     error = abs(float(got.x) - float(real.value))
                     assert math.isinf(real.error) or error <= real.error, (array, float(got.x), real)
+
+
+def test_decay_as_a_factor_needs_its_rounding() -> None:
+    """(1 - c) w - s, each step rounded: further off than the roundings of w - c w - s allow."""
+    rate, decay, w, s = (
+        single(float.fromhex(x)) for x in ("0x1.99999ap-3", "0x1.47ae14p-7", "0x1.009e32p+0", "0x1.07afe6p-12")
+    )
+    with localcontext(CONTEXT):
+        c, numbers = real(rate) * real(decay), BoundedNumbers({}, 1)
+        terms = real(w) - c * real(w) - real(s)
+        bound = rules.shrunk(numbers, np.array([[real(w)]], object), c)[0, 0] - real(s)
+        exact = (1 - Decimal(float(rate)) * Decimal(float(decay))) * Decimal(float(w)) - Decimal(float(s))
+        got = single(1.0 - float(rate) * float(decay)) * w - s
+        error = abs(Decimal(float(got)) - exact)
+    assert terms.error < error <= bound.error
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -299,6 +331,10 @@ def hull_of(x: Real) -> Hull:
     return Hull(middle + iv.mpf([-x.error, x.error]))
 
 
+def _side(x: Any) -> int:
+    return int(x > 0) - int(x < 0)
+
+
 class HullNumbers(BoundedNumbers):
     """The same scalars, as intervals; means from their two forms, each by itself."""
 
@@ -320,6 +356,9 @@ class HullNumbers(BoundedNumbers):
     def sqrt(self, x: Any, *, positive: bool = True) -> Any:
         return np.frompyfunc(lambda a: a.root(), 1, 1)(x)
 
+    def sign(self, x: Any) -> Any:
+        return np.frompyfunc(lambda a: Hull(iv.mpf([_side(a.closed().a), _side(a.closed().b)])), 1, 1)(x)
+
     def shared(self, factor: Any, total: Any) -> Any:
         return factor * total
 
@@ -334,28 +373,42 @@ class HullNumbers(BoundedNumbers):
         ("torch.SGD", "nesterov"),
         ("torch.RMSprop", "sizes"),
         ("fbgemm.EXACT_ADAGRAD", "sizes"),
+        ("fbgemm.EXACT_ROWWISE_ADAGRAD", "decay"),
     ],
 )
 def test_intervals_agree(name: str, trajectory: str) -> None:
     """Each lies in the other, but for what the interval loses by forgetting that old stands twice in a mean."""
-    from islices.conformance.formulas.evaluate import step
+    for real, width in widths(sample(name, trajectory)):
+        assert width <= real.error * (1 + 1e-4) + 1e-300, real
+        # a mean takes the worst of its forms, term by term
+        assert real.error <= 2.5 * width + 1e-300, real
 
-    one = sample(name, trajectory)
+
+@pytest.mark.parametrize(("name", "trajectory"), DECAYS)
+def test_intervals_of_decay_as_a_factor(name: str, trajectory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "shrunk", as_factor)
+    found = list(widths(sample(name, trajectory)))
+    monkeypatch.undo()
+    for (_, width), (real, _) in zip(found, widths(sample(name, trajectory)), strict=True):
+        assert width <= real.error * (1 + 1e-4) + 1e-300, real
+
+
+def widths(one: Trajectory) -> Iterator[tuple[Real, float]]:
+    """Each element of the weights and states after a step, and how far the ends of its interval are from its value."""
+    from islices.conformance.formulas.evaluate import initial_state, step
+
     made = few(inputs(one.inputs), 1)
     iv.prec = 200
     lift = np.frompyfunc(lambda x: Hull(iv.mpf(float(x))), 1, 1)
     h = one.formula.hyper(one.options(1))
-    state = {k: lift(np.full(made.weights.shape, v, single)) for k, v in one.formula.initial(h).items()}
+    state = {k: lift(x) for k, x in initial_state(one.formula, h, made.weights.shape).items()}
     with localcontext(CONTEXT):
         w, states = step(one.formula, h, 1, lift(made.weights), made.gradients[0], state, HullNumbers, lift)
     right, right_states = bounded_steps(one, 1, made)[0]
     for x, r in [(w, right), *((states[k], right_states[k]) for k in states)]:
         for hull, real in zip(x.ravel(), r.ravel(), strict=True):
             value, found = float(real.value), hull.closed()
-            width = max(float(found.b) - value, value - float(found.a))
-            assert width <= real.error * (1 + 1e-4) + 1e-300, (found, real)
-            # a mean takes the worst of its forms, term by term
-            assert real.error <= 2.5 * width + 1e-300, (found, real)
+            yield real, max(float(found.b) - value, value - float(found.a))
 
 
 def test_a_mean_holds_for_its_forms_by_hand() -> None:

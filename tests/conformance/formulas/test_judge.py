@@ -107,6 +107,10 @@ def test_nan_is_outside() -> None:
         (lambda w, g, s, t, **o: w > 0, "torch.SGD", ValueError, r"weights: got bool"),
         (lambda w, g, s, t, **o: (w, w), "torch.SGD", ValueError, "accepted are None, weights, "),
         (lambda w, g, s, t, **o: "w", "torch.SGD", ValueError, "weights: got <U1"),
+        (lambda w, g, s, t, **o: w.astype("f2"), "torch.SGD", ValueError, r"weights: got float16.*accepted is float32"),
+        (lambda w, g, s: w, "optax.sgd", TypeError, r"takes 3 arguments by place; accepted is step\(weights, grad, "),
+        (lambda w, g, m, v, t: w, "optax.sgd", TypeError, r"it asks for t; accepted is .*\*, lr, momentum, nesterov\)"),
+        (lambda w, g, s, t, *, learning_rate, b=1: w, "optax.sgd", TypeError, "it asks for learning_rate; accepted"),
     ],
 )
 def test_what_cannot_be_judged_is_told(step: Any, formula: Any, error: type[Exception], says: str) -> None:
@@ -138,6 +142,31 @@ def test_gradients_and_weights_are_the_steps_own() -> None:
 
     for formula in ("sparsecore.sgd", "tensorflow.GradientDescent"):
         assert judge(step, formula) == judge(step, formula)
+
+
+def test_a_step_that_moves_nothing_is_told() -> None:
+    def step(w: Any, g: Any, state: Any, t: int, *, lr: float) -> None:
+        w = w - single(lr) * g
+
+    assert "Likely mistake: the weights are those that came: a step returns them" in str(judge(step, "optax.sgd"))
+
+
+def test_states_of_options_that_are_off_are_not_missed() -> None:
+    """v_max is amsgrad's alone."""
+    found = judge(adam("before"), "torch.AdamW")
+    assert list(found.unsupported) == ["amsgrad"]
+    assert found.unjudged == ()
+
+
+def test_what_is_told_as_furthest_stands_in_the_table() -> None:
+    found = judge(adam("after"), "torch.AdamW")
+    assert found.worst == max(found.scores, key=lambda s: s.by_grade[0])
+    assert "of 'decay' is" in str(found)
+
+
+def test_readme_counts_the_formulas() -> None:
+    readme = Path(islices.__file__).resolve().parents[1] / "README.md"
+    assert f"FBGEMM's among {len(FORMULAS)} " in readme.read_text("utf-8")
 
 
 # ---------------------------------------------------------------------- the known upstream mistakes
@@ -195,6 +224,8 @@ def wrong(w, g, state, t, *, lr):
     return w + np.float32(lr) * g
 def broken(w, g, state, t, **options):
     raise RuntimeError("mine")
+def other(w, g, state, t, rate):
+    return w
 number = 3
 """
 
@@ -208,12 +239,14 @@ number = 3
         (
             ["--formula", "torch.SGD", "{}:number"],
             2,
-            "got 'number'; accepted is a function of it: right, wrong, broken",
+            "got 'number'; accepted is a function of it: right, wrong, broken, other",
         ),
         (["--formula", "torch.SGDs", "{}:right"], 2, "did you mean torch.SGD"),
         (["--formula", "torch.SGD", "{}"], 2, "accepted is FILE:FUNCTION"),
         (["--formula", "torch.SGD", "nowhere.py:right"], 2, "nowhere.py: no such file"),
-        (["{}:right"], 2, "got no step or no --formula"),
+        (["{}:right"], 2, "kernel.py:right without --formula NAME; `islices judge --list` shows the names"),
+        ([], 2, "got neither a function nor a command; accepted are"),
+        (["--formula", "torch.SGD", "{}:other"], 2, "other: step: got one that cannot be called, it asks for rate;"),
         (["--list"], 0, "sparsecore.laprop"),
     ],
 )

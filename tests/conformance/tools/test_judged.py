@@ -1,0 +1,258 @@
+"""`make judged`: what becomes of a library's entries in processes of their own, the findings, and the page."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import islices
+from islices.conformance.tools.judged import run
+from islices.conformance.tools.judged.__main__ import main
+from islices.conformance.tools.judged.entry import betas, formulas, lacking, renamed, taken
+from islices.conformance.tools.judged.page import parts, with_run
+from islices.conformance.tools.judged.run import JOBS, run_finding, run_library
+
+DOCS = Path(islices.__file__).resolve().parents[1] / "docs"
+FINDINGS = sorted((DOCS / "judged").glob("*.*"))
+Line = dict[str, Any]
+
+
+# ---------------------------------------------------------------------- what a call takes
+def optimizer(lr: float, betas: Any, nesterov: bool = False) -> None:
+    """A library's signature."""
+
+
+def test_options_by_a_librarys_names() -> None:
+    assert renamed({"lr": 1, "eps": 2}, {"eps": "epsilon"}) == {"lr": 1, "epsilon": 2}
+    assert betas({"lr": 1, "beta1": 2, "beta2": 3}) == {"lr": 1, "betas": (2, 3)}
+    assert taken(optimizer, {"lr": 1, "weight_decay": 0.0}) == {"lr": 1}
+    assert taken(lambda **options: None, {"lr": 1}) == {"lr": 1}
+    with pytest.raises(NotImplementedError, match="it takes no weight_decay"):
+        taken(optimizer, {"lr": 1, "weight_decay": 0.5})
+
+
+def test_an_option_that_is_left_off_is_unsupported_where_it_is_on() -> None:
+    step = lacking(lambda w, g, state, t, *, lr: w - lr, "momentum")
+    assert step(1.0, None, {}, 1, lr=0.5, momentum=0.0) == 0.5
+    with pytest.raises(NotImplementedError, match="momentum left off"):
+        step(1.0, None, {}, 1, lr=0.5, momentum=0.9)
+
+
+def test_a_job_a_library_and_three_of_keras() -> None:
+    assert [variables for name, variables in JOBS if name == "keras"] == [
+        {"KERAS_BACKEND": backend} for backend in ("tensorflow", "torch", "jax")
+    ]
+    assert ("fbgemm.EXACT_SGD", "EXACT_SGD") in list(formulas("fbgemm"))
+
+
+# ---------------------------------------------------------------------- processes
+@pytest.mark.parametrize(
+    ("library", "formula", "grades"),
+    [
+        pytest.param("torch", "torch.SGD sparse", {"single": 1}, marks=pytest.mark.outside),
+        pytest.param("optax", "optax.adam", {"eager": 2, "jax.jit": 2}, marks=pytest.mark.outside),
+        pytest.param("mxnet", "mxnet.SGD", {"": 1}, marks=pytest.mark.outside),
+        pytest.param(
+            "fbgemm", "fbgemm.EXACT_ROWWISE_ADAGRAD", {"": None, "without weight_decay": 1, "two features": 1},
+            marks=pytest.mark.outside,
+        ),
+        pytest.param("keras", "keras.SGD", {"tensorflow": 1}, marks=pytest.mark.soak),
+        pytest.param("tensorflow", "tensorflow.GradientDescent", {"": 1}, marks=pytest.mark.soak),
+    ],
+)  # fmt: skip
+def test_a_library_is_judged_in_a_process(library: str, formula: str, grades: dict[str, int | None]) -> None:
+    found = run_library(library, [sys.executable], None, {"KERAS_BACKEND": "tensorflow"}, [formula])
+    if "missing" in found:
+        pytest.skip(found["missing"])
+    assert found["module"] == library
+    assert re.match(r"\d+\.\d", found["version"])
+    assert {x["variant"]: x["grade"] for x in found["entries"]} == grades
+    for entry in found["entries"]:
+        assert entry["formula"] == formula
+        assert entry["cause"] == (None if entry["grade"] else "decay missing")
+        assert not entry["unsupported"].keys() - {"decay"}
+
+
+@pytest.mark.outside
+def test_a_library_that_no_environment_has_is_told() -> None:
+    absent = next(name for name in ("thinc", "mlx", "tinygrad") if importlib.util.find_spec(name) is None)
+    found = run_library(absent, [sys.executable], None, {})
+    assert found.keys() == {"module", "missing"}
+    assert re.fullmatch(rf"{absent}(\.\w+)* is not installed", found["missing"])
+
+
+KERNELS = '''
+"""Kernels of NumPy, some of which are broken."""
+import os
+import numpy as np
+from islices.conformance.tools.judged.entry import Entry
+LIBRARY = "numpy"
+def right(w, g, state, t, *, lr):
+    print("a library that talks")
+    return w - np.float32(lr) * g
+def aborts(w, g, state, t, *, lr):
+    os.abort()
+def raises(w, g, state, t, *, lr):
+    raise ValueError("no | such\\nkernel")
+def entries():
+    for step in (right, aborts, raises, right):
+        yield Entry(step.__name__, "optax.sgd", step)
+'''
+
+
+def own_library(folder: Path, source: str) -> dict[str, str]:
+    """Variables of a process that has a library of ours besides."""
+    own = folder / "more"
+    own.mkdir()
+    (own / "kernels.py").write_text(source, "utf-8")
+    begins = f"from islices.conformance.tools.judged import libraries\nlibraries.__path__.append({str(own)!r})\n"
+    (folder / "sitecustomize.py").write_text(begins, "utf-8")
+    return {"PYTHONPATH": f"{folder}{os.pathsep}{DOCS.parent}"}
+
+
+@pytest.mark.outside
+def test_an_entry_that_ends_the_process_is_told_and_the_others_are_judged(tmp_path: Path) -> None:
+    found = run_library("kernels", [sys.executable], None, own_library(tmp_path, KERNELS))
+    assert [(x["call"], x.get("grade"), x.get("raised")) for x in found["entries"]] == [
+        ("right", 1, None),
+        ("aborts", None, "the process ended by SIGABRT"),
+        ("raises", None, "ValueError: no | such"),
+        ("right", 1, None),
+    ]
+
+
+@pytest.mark.outside
+def test_an_entry_that_does_not_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "LIMIT", 3)
+    source = KERNELS.replace("os.abort()", "time.sleep(60)").replace("import os", "import time")
+    found = run_library("kernels", [sys.executable], None, own_library(tmp_path, source))
+    assert [x.get("raised") for x in found["entries"]][:2] == [None, "it was ended after 3 s"]
+    assert found["entries"][-1]["grade"] == 1
+
+
+@pytest.mark.outside
+def test_a_library_that_does_not_load_is_told(tmp_path: Path) -> None:
+    source = 'raise OSError("libkernels.so: cannot open")'
+    found = run_library("kernels", [sys.executable], None, own_library(tmp_path, source))
+    assert found == {"module": "kernels", "missing": "it does not load: OSError: libkernels.so: cannot open"}
+
+
+# ---------------------------------------------------------------------- findings
+def needs(script: Path) -> list[str]:
+    """What a script imports that this environment lacks."""
+    if script.suffix == ".js":
+        return ["node_modules"]
+    names = [
+        x.module if isinstance(x, ast.ImportFrom) else x.names[0].name
+        for x in ast.walk(ast.parse(script.read_text("utf-8")))
+        if isinstance(x, ast.Import | ast.ImportFrom)
+    ]
+    return [name for name in names if name and importlib.util.find_spec(name.partition(".")[0]) is None]
+
+
+def marked(script: Path) -> Any:
+    return pytest.param(script, id=script.name, marks=[pytest.mark.soak] if "compile" in script.name else [])
+
+
+def close(one: str, other: str) -> bool:
+    """Whether two texts are the same but for the last digits of numbers."""
+    number = re.compile(r"-?\d+\.\d+(?:e-?\d+)?")
+    same = number.sub("#", one) == number.sub("#", other)
+    return same and np.allclose(
+        [float(x) for x in number.findall(one)], [float(x) for x in number.findall(other)], rtol=1e-5
+    )
+
+
+@pytest.mark.outside
+@pytest.mark.parametrize("script", [marked(x) for x in FINDINGS if not needs(x)])
+def test_a_finding_prints_what_the_page_has(script: Path) -> None:
+    found = run_finding(script, [sys.executable], None)["output"]
+    shown = json.loads((DOCS / "judged.json").read_text("utf-8"))["findings"][script.name]["output"]
+    assert close(found, shown), found
+
+
+@pytest.mark.parametrize("script", FINDINGS, ids=lambda x: x.name)
+def test_a_finding_is_short_and_its_page_is_up_to_date(script: Path) -> None:
+    said, code = parts(script)
+    assert said
+    lines = [
+        x for x in code.splitlines() if x.strip() and not re.match(r"import |from |const \w+ = require|require", x)
+    ]
+    assert len(lines) <= 10, f"{len(lines)} lines beside its imports"
+    page = (DOCS / "judged.md").read_text("utf-8")
+    assert said in page
+    assert code in page
+
+
+# ---------------------------------------------------------------------- the page
+PAGE = "# T\n\n<!-- scores -->\n\nold\n\n<!-- end -->\n\ntext\n\n<!-- findings -->\nold\n<!-- end -->\n"
+
+
+@pytest.mark.outside
+def test_the_page_is_written_from_a_run(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "judged.md").write_text(PAGE, "utf-8")
+    (tmp_path / "judged").mkdir()
+    (tmp_path / "judged" / "upstream_sum.py").write_text('"""A sum."""\n\nprint(1 + 1)\n', "utf-8")
+    arguments = ["--docs", str(tmp_path), "-l", "upstream"]
+    assert main(arguments) == 0
+    page = (tmp_path / "judged.md").read_text("utf-8")
+    assert "## Bugs that others reported\n\n| call | formula | with the bug | as meant |\n" in page
+    assert re.search(r"bitsandbytes#2010, AdamW .* decay applied after the update \| 0\.\d+ \|", page)
+    assert re.search(r"FlagGems#4988, Adam .* decay decoupled, not joined to the gradient \| 0\.\d+ \|", page)
+    assert re.search(r"FBGEMM#5908.* decay applied twice, joined to the gradient and to the weights \| 0\.\d+ \|", page)
+    assert "### A sum\n\n```python\nprint(1 + 1)\n```\n\n```text\n2\n```" in page
+    assert "old" not in page
+    assert "no known mistake" not in page
+    written = json.loads((tmp_path / "judged.json").read_text("utf-8"))
+    assert with_run(page, written, [tmp_path / "judged" / "upstream_sum.py"]) == page
+    assert main(arguments) == 0  # one library anew: its part is replaced
+    assert len(json.loads((tmp_path / "judged.json").read_text("utf-8"))["libraries"]) == 1
+
+
+def test_cells_say_grade_cause_and_what_was_raised() -> None:
+    machine = {"cores": 2, "memory": 2**34, "processor": "one", "python": "3.11"}
+    entry: Line = {"call": "c", "formula": "f", "scores": ["0.5", "0.5"], "grade": 1, "cause": None, "worst": "w"}
+    entries = [
+        {**entry, "variant": "a"},
+        {**entry, "variant": "b", "grade": 2, "scores": ["3.0", "0.25"]},
+        {**entry, "variant": "c", "grade": None, "scores": ["inf", "inf"]},
+        {**entry, "variant": "d", "grade": None, "worst": None},
+        {"call": "c", "formula": "f", "variant": "e", "raised": "ValueError: a | b"},
+    ]
+    libraries = [
+        {"module": "m", "library": "l", "version": "1", "entries": entries},
+        {"module": "n", "missing": "gone"},
+    ]
+    all_of_it = {"date": "d", "machine": machine, "islices": "0", "libraries": libraries, "findings": {}}
+    page = with_run(PAGE, all_of_it, [])
+    assert (
+        "| c | f | 0.5 | grade 2: 0.25 (3) | **outside**: inf, no known mistake (w) | not judged | ValueError: a / b |"
+        in page
+    )
+    assert "n: not judged, gone" in page
+    with pytest.raises(ValueError, match="0 places for scores"):
+        with_run("# T\n", all_of_it, [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["-l", "nothing"], "--library: got nothing; accepted are bitsandbytes, "),
+        (["-f", "torch.Nothing"], "--formula: got torch.Nothing; "),
+        (["-f", "torch.SGD", "--docs", "x"], "got --formula and --docs"),
+    ],
+)
+def test_what_is_no_run_is_told(arguments: list[str], says: str, capsys: Any) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert says in capsys.readouterr().err
