@@ -12,7 +12,7 @@ from islices.compare.explanation import Explanation, name_sides
 from islices.compare.measure import TensorDifference, measure
 from islices.compare.picture import draw
 from islices.compare.show import as_json, report
-from islices.compare.steps.given import Given, moved_elsewhere, steps_differ
+from islices.compare.steps.given import Given, Said, moved_elsewhere, steps_differ
 from islices.compare.stored import Stored, read
 from islices.compare.why import why
 from islices.host import quiet
@@ -208,8 +208,8 @@ def compare_steps(
         if before is None or gradient is None:
             raise ValueError(f"{side}: got a Step without before or gradient; accepted is one with both")
         state, after = (_states_like(getattr(x, n), both.pairs, f"{side}.{n}") for n in ("state", "state_after"))
-        said = x.optimizer or {}
-        sides.append(Given(before, gradient, state, after, (said.get("semantics", ""), said.get("rows", ""))))
+        said = Said(*(str((x.optimizer or {}).get(k, "")) for k in Said._fields))
+        sides.append(Given(before, gradient, state, after, said))
     return _compared(both, called, _context(called, None, padding_idx), Also(), sides)
 
 

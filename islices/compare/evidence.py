@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from islices.compare.rows import PRECISION, Rows, extent
-from islices.compare.stored import Array
+from islices.compare.stored import Array, dot
 
 __all__ = [
     "ANY", "ENOUGH", "MOST_SLACK", "NONE", "PRECISION", "SLACKS", "Evidence", "Factors", "Interval", "Paired", "Rows",
@@ -115,8 +115,12 @@ def _spread(x: Rows, ids: Array) -> Rows:
 def bounds(p: Paired, factor: float = 1.0) -> Array:
     """How far x and factor * y may be apart by rounding, and by the slack."""
     with np.errstate(over="ignore", invalid="ignore"):
-        result: Array = p.eps * p.k * np.maximum(p.x_terms, abs(factor) * p.y_terms)
-    return result + p.slack * max(p.tops[0], abs(factor) * p.tops[1]) if p.slack else result
+        terms = np.multiply(p.y_terms, abs(factor))
+        result: Array = np.multiply(p.k, p.eps)
+        result *= np.maximum(p.x_terms, terms, out=terms)
+    if p.slack:
+        result += p.slack * max(p.tops[0], abs(factor) * p.tops[1])
+    return result
 
 
 # ---------------------------------------------------------------------- agreement
@@ -284,7 +288,7 @@ class Factors:
         with np.errstate(over="ignore", invalid="ignore"):
             top = self._top or max(np.abs(p.y).max(initial=0.0), 1e-300)
             y = p.y / top
-            square, product = float(y @ y), float((p.x / top) @ y)
+            square, product = dot(y, y), dot(p.x / top, y)
         if square == 0 and not p.x.any():
             return True
         self._zeros = False
@@ -299,9 +303,10 @@ class Factors:
                 return False
             x, y, slack = x[some], y[some], slack[some]
         with np.errstate(over="ignore", invalid="ignore"):
-            ratio, width = x / y, slack / np.abs(y)
-        self._low = max(self._low, float((ratio - width).max(initial=-math.inf)))
-        self._high = min(self._high, float((ratio + width).min(initial=math.inf)))
+            size = np.abs(y)
+            ratio, width = x / y, np.divide(slack, size, out=slack)
+            self._low = max(self._low, float(np.subtract(ratio, width, out=size).max(initial=-math.inf)))
+            self._high = min(self._high, float(np.add(ratio, width, out=width).min(initial=math.inf)))
         return self._low <= self._high and self._high > 0
 
     @property

@@ -25,7 +25,8 @@ class Step:
         Each table's state, before the step and after it: its arrays by islices' names or the framework's, and "step",
         the count of steps taken before. Without it the step is taken for the first.
     optimizer : mapping, optional
-        What is said to have taken it: of formulas that make the same step, that of its "semantics" and "rows" is told.
+        What is said to have taken it, by its "name", "semantics" and "rows": of formulas that make the same step this
+        one is told, unless another is far likelier; then that it is not as said is told too.
     """
 
     before: Any

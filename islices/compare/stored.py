@@ -23,7 +23,19 @@ from islices.rows import coalesce
 from islices.slices import IndexedSlices
 from islices.table import Table
 
-__all__ = ["BLOCK", "Array", "Stored", "bits_equal", "blocks", "contained", "nonzero_rows", "norm_of", "read", "wide"]
+__all__ = [
+    "BLOCK",
+    "Array",
+    "Stored",
+    "bits_equal",
+    "blocks",
+    "contained",
+    "dot",
+    "nonzero_rows",
+    "norm_of",
+    "read",
+    "wide",
+]
 
 Array = np.ndarray[Any, Any]
 #: Elements that are looked at together: what is made of them on the way stays small.
@@ -136,6 +148,12 @@ def nonzero_rows(values: Array) -> Array:
     x = values & 0x7FFF if values.dtype == np.uint16 else values
     found: Array = (x != 0).reshape(len(x), math.prod(x.shape[1:])).any(axis=1)
     return found
+
+
+def dot(x: Array, y: Array) -> float:
+    """Of flat arrays, by one thread: BLAS's threads wait for one another far longer than a block takes, and their
+    number decides the order of its sums."""
+    return float(np.einsum("i,i->", x, y))
 
 
 def norm_of(arrays: Sequence[Array]) -> float:

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from islices.compare.evidence import MOST_SLACK, PRECISION
-from islices.compare.stored import Stored, bits_equal, blocks, contained, nonzero_rows, read, wide
+from islices.compare.stored import Stored, bits_equal, blocks, contained, dot, nonzero_rows, read, wide
 from islices.slices import IndexedSlices
 from islices.trajectory.steps import Leaf, Leaves
 
@@ -136,7 +136,8 @@ def norm(x: Array) -> float:
     top = float(np.abs(x).max(initial=0.0))
     if not 0 < top < math.inf:
         return top
-    return top * float(np.linalg.norm((x / top).ravel()))
+    x = (x / top).ravel()
+    return top * math.sqrt(dot(x, x))
 
 
 def relative(pair: Beside) -> Array:

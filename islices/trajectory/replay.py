@@ -111,9 +111,9 @@ class Replay:
         if self.state is None and not ({"step", *names} <= given and (own or not set(names) & set(OWN_MEANING))):
             return None
         gradient = _of_type(gradient, table)
-        after, state = self.optimizer.step(table.copy(), gradient, {k: np.array(x) for k, x in like.items()})
-        self.state = state
-        return np.asarray(after), state
+        # no copy: the arrays are this replay's, and of what they were before nothing is asked any more
+        after, self.state = self.optimizer.step(table.copy(), gradient, like)
+        return np.asarray(after), self.state
 
     def forget(self) -> None:
         """Steps are missing: what was carried along is of no use."""

@@ -133,7 +133,7 @@ def _said(s: Step, name: str) -> dict[str, Any]:
     said = next((s.optimizers[key] for key in (name, "") if key in s.optimizers), None)
     if said is None:
         return {"semantics": OWN.get(s.framework, "")}
-    return dict(said) if isinstance(said, Mapping) else {"semantics": said.semantics, "rows": said.rows}
+    return dict(said) if isinstance(said, Mapping) else {k: getattr(said, k) for k in ("name", "semantics", "rows")}
 
 
 def _nested(leaves: Leaves | None, name: str) -> dict[str, dict[str, Any]] | None:

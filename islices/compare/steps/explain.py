@@ -17,7 +17,7 @@ import numpy as np
 from islices.compare.evidence import ENOUGH
 from islices.compare.explanation import Explanation, Finding
 from islices.compare.steps.elements import Elements, Taken, sample
-from islices.compare.steps.identify import confirmed, recipes
+from islices.compare.steps.identify import NOTHING, Said, confirmed, recipes
 from islices.compare.steps.recipe import Recipe, bound, stepped
 from islices.compare.steps.traits import CLOSE, TRAITS, Trait, epsilon_place
 
@@ -32,11 +32,11 @@ TOLD = 3
 
 
 class Side(NamedTuple):
-    """The steps of all tensors of a side, how many were taken before, and what semantics and rows are said of them."""
+    """The steps of all tensors of a side, how many were taken before, and what is said to have taken them."""
 
     tensors: Sequence[Taken]
     steps: int
-    said: tuple[str, str] = ("", "")
+    said: Said = NOTHING
 
 
 def explain_sides(a: Side, b: Side) -> tuple[Explanation, ...]:
@@ -63,7 +63,8 @@ def explain_sides(a: Side, b: Side) -> tuple[Explanation, ...]:
         if not _both_confirmed(x, y, a, b):
             continue
         least = min(least, distance)
-        told.append(_with_others(e, (x, found, ea, a.steps), (y, others, eb, b.steps)))
+        e = _with_others(e, (x, found, ea, a.steps), (y, others, eb, b.steps))
+        told.append(_with_what_is_not_as_said(e, (x, a.said), (y, b.said)))
     fewest = min((len(e.causes) for e in told), default=0)
     return tuple(e for e in told if len(e.causes) == fewest)
 
@@ -145,6 +146,20 @@ def _with_others(e: Explanation, *sides: tuple[Recipe, Sequence[Recipe], Element
         for c in e.causes
     ]
     return replace(e, causes=tuple(causes))
+
+
+def _with_what_is_not_as_said(e: Explanation, *sides: tuple[Recipe, Said]) -> Explanation:
+    """Which side's step is another optimizer's, or another semantics', than it is said to be."""
+    text, unlike = "", {}
+    for side, (r, said) in zip("ab", sides, strict=True):
+        if said.names_another(r):
+            unlike[side] = said._asdict()
+            claim = " of ".join(filter(None, (said.name, said.semantics)))
+            text += f"; {{{side}}} is said to step by {claim}, but steps as {r.name} of {r.semantics}"
+    if not unlike:
+        return e
+    first, *rest = e.causes
+    return replace(e, causes=(replace(first, text=first.text + text, details={**first.details, "said": unlike}), *rest))
 
 
 def _details(r: Recipe, e: Elements, steps: int) -> dict[str, object]:

@@ -13,10 +13,11 @@ from islices.backend import FLOATS
 from islices.compare.explanation import Explanation
 from islices.compare.steps.elements import Taken, gradient_of
 from islices.compare.steps.explain import Side, explain_sides
+from islices.compare.steps.identify import NOTHING, Said
 from islices.compare.steps.states import read_state
 from islices.compare.stored import Array, Stored, bits_equal, nonzero_rows
 
-__all__ = ["Given", "moved_elsewhere", "steps_differ"]
+__all__ = ["Given", "Said", "moved_elsewhere", "steps_differ"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +28,7 @@ class Given:
     grad: Sequence[Stored | None]
     state: Sequence[Any]
     state_after: Sequence[Any] = ()
-    said: tuple[str, str] = ("", "")  # semantics and rows of what is said to have stepped
+    said: Said = NOTHING
 
     def some(self, told: Sequence[int]) -> Given:
         """Of some tensors."""

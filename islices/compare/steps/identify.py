@@ -19,7 +19,7 @@ from islices.compare.steps.fit import fitted, holds, rated, rounded_numbers
 from islices.compare.steps.recipe import Recipe, stepped
 from islices.optim.record import RECORDS
 
-__all__ = ["confirmed", "recipes"]
+__all__ = ["NOTHING", "Said", "confirmed", "recipes"]
 
 #: AdamW is Adam with a decay of another kind.
 SKIPPED = ("adamw",)
@@ -32,6 +32,8 @@ DOUBLED = 8
 EPSILONS = (1e-10, 1e-8, 1e-7, 1e-6, 1e-5)
 #: Bits that speak against an optimizer that few people use.
 PRIOR = {"adagrad": 1.0, "rmsprop": 4.0, "adamax": 6.0, "nadam": 6.0, "ftrl": 8.0, "lion": 6.0, "rowwise_adagrad": 4.0}
+#: Bits that speak against what is not as it is said to be, for each thing that is not.
+UNSAID = 6.0
 #: What numbers beside the learning rate begin with, where they are read off the elements.
 STARTS = {
     "eps": (1e-7, 1e-3), "initial_accumulator": (0.1,), "weight_decay": (1e-2, 1e-5), "momentum": (0.9,),
@@ -39,6 +41,26 @@ STARTS = {
 }  # fmt: skip
 #: Numbers that a state which is not known leaves without effect.
 BY_STATE = ("momentum", "beta1", "beta2", "rho")
+
+
+class Said(NamedTuple):
+    """What is said to have taken a step; "" where nothing is. It is what is likely, not what must be."""
+
+    semantics: str = ""
+    rows: str = ""
+    name: str = ""
+
+    def against(self, r: Recipe) -> float:
+        """Bits that it speaks against a recipe."""
+        return UNSAID * (self.names_another(r) + (self.rows not in ("", r.rows)))
+
+    def names_another(self, r: Recipe) -> int:
+        """In how many of optimizer and semantics a recipe is not what is said."""
+        name = "adam" if self.name in SKIPPED else self.name
+        return (self.semantics not in ("", r.semantics)) + (name not in ("", r.name))
+
+
+NOTHING = Said()
 
 
 class Variant(NamedTuple):
@@ -49,12 +71,11 @@ class Variant(NamedTuple):
     corrected: bool = True
 
 
-def recipes(
-    tensors: Sequence[Taken], steps: int, said: tuple[str, str] = ("", ""), only: Container[str] = RECORDS
-) -> list[Recipe]:
+def recipes(tensors: Sequence[Taken], steps: int, said: Said = NOTHING, only: Container[str] = RECORDS) -> list[Recipe]:
     """The recipes that make a sample of a side's elements, the plainest kind of them: fewest numbers of their own.
 
-    said: a semantics and rows: where they make the step, nothing else is asked what does. only: optimizers' names.
+    said: where that makes the step, what else does counts only if it is likelier in spite of it. only: optimizers'
+    names.
     """
     e = sample(tensors)
     if not e.eps or np.array_equal(e.w, e.after):
@@ -66,7 +87,15 @@ def recipes(
         found += [r for v in variants for p in plain if (r := _tried(p, v, look, steps))]
         if min((r.bits for r in found), default=np.inf) <= SHORT:
             break
-    return [r for r in found if r.semantics == said[0] and r.rows == (said[1] or r.rows)] or found
+    return _beside_what_is_said(found, said)
+
+
+def _beside_what_is_said(found: Sequence[Recipe], said: Said) -> list[Recipe]:
+    """What is as it is said to be, and what is likelier in spite of that."""
+    costs = [r.bits + said.against(r) for r in found]
+    least = min((c for r, c in zip(found, costs, strict=True) if not said.against(r)), default=np.inf)
+    kept = [(r, c) for r, c in zip(found, costs, strict=True) if not said.against(r) or c < least]
+    return [replace(r, bits=c) for r, c in kept]
 
 
 class Look(NamedTuple):
@@ -114,15 +143,15 @@ def _stages(e: Elements) -> Iterator[list[Variant]]:
     yield [*two, *decayed, *(v._replace(corrected=False) for v in (*one, *decays))]
 
 
-def _structures(look: Look, steps: int, said: tuple[str, str]) -> Iterator[Recipe]:
+def _structures(look: Look, steps: int, said: Said) -> Iterator[Recipe]:
     """Every formula that may be, once each: those that make the same step of the same numbers are one."""
     e = look.e
     seen: set[tuple[object, ...]] = set()
     for name, record in RECORDS.items():
         if name in SKIPPED:
             continue
-        for semantics, preset in sorted(record.presets.items(), key=lambda item: item[0] != said[0]):
-            some = sorted(_rows(look), key=lambda rows: rows != said[1])
+        for semantics, preset in sorted(record.presets.items(), key=lambda item: item[0] != said.semantics):
+            some = sorted(_rows(look), key=lambda rows: rows != said.rows)
             for rows, duplicates, options, up in product(some, _duplicates(e), _options(name, e), look.ups):
                 hyper = {**preset.defaults, "lr": 1.0, **options}
                 hyper = {k: v for k, v in hyper.items() if k not in ("weight_decay", "lr_decay")}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import torch
-from ported import CHANGES, STEPS, TWO_STEPS, WIDTH, Batch, compared, summed, torch_step
+from ported import CHANGES, STEPS, TWO_STEPS, WIDTH, Batch, compared, keras_step, summed, torch_step
 
 import islices
 from islices import IndexedSlices
@@ -35,6 +35,34 @@ def test_optimizers_that_one_step_does_not_tell_apart_are_said() -> None:
     assert cause.details["same_step"]["a"] == []
     assert {"adagrad", "adamax"} <= set(cause.details["same_step"]["b"])
     assert "adagrad or adamax" in str(found)
+
+
+@pytest.mark.parametrize("said", [{"semantics": "keras"}, {"name": "adam", "semantics": "keras", "rows": "all"}])
+def test_a_step_that_is_not_as_it_is_said_to_be_is_told_as_what_it_is(said: dict[str, str]) -> None:
+    """torch's Adam in a recording that says Keras's; of both first steps Keras's Adamax with other numbers is one."""
+    d = Batch(2)
+    g = {n: np.float32(1e-4) * x for n, x in summed(d).items()}
+    steps = [torch_step(d, lambda p, eps=eps: torch.optim.Adam(p, 1e-3, eps=eps), g) for eps in (1e-8, 1e-6)]
+    claims = (said, {"semantics": "torch"})
+    found = explain_steps(*(Step(d.tables, x, g, optimizer=s) for x, s in zip(steps, claims, strict=True)))
+    cause = found.causes[0].causes[0]
+    assert found.causes[0].names == ("step_epsilon",), str(found)
+    assert [side["optimizer"] for side in cause.details["step"]] == ["adam", "adam"], str(found)
+    assert set(cause.details["said"]) == {"a"}
+    assert "but steps as adam" in str(found)
+
+
+@pytest.mark.parametrize("said", [{"semantics": "keras"}, {"name": "adamax", "semantics": "keras"}])
+def test_a_step_that_is_as_it_is_said_to_be_is_not_told_as_another(said: dict[str, str]) -> None:
+    """Keras's Adamax, of whose first step Adam's is one: what is said decides."""
+    d = Batch(2)
+    g = {n: np.float32(1e-4) * x for n, x in summed(d).items()}
+    steps = [keras_step(d, keras.optimizers.Adamax(1e-3, epsilon=eps), g) for eps in (1e-7, 1e-6)]
+    found = explain_steps(*(Step(d.tables, x, g, optimizer=said) for x in steps))
+    cause = found.causes[0].causes[0]
+    assert found.causes[0].names == ("step_epsilon",), str(found)
+    assert [side["optimizer"] for side in cause.details["step"]] == ["adamax", "adamax"], str(found)
+    assert "said" not in cause.details
 
 
 @pytest.mark.parametrize("make", [lambda p: torch.optim.Adam(p, 1e-3), lambda p: torch.optim.SGD(p, 0.1)])
