@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 #: Elements that are worth a second thread, and the least for a part; parts for each thread.
-SHARED, LEAST, PARTS = 1 << 16, 1 << 14, 4
+SHARED, LEAST, PARTS = 1 << 19, 1 << 16, 4
 
 
 # ---------------------------------------------------------------------- groups

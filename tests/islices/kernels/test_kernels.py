@@ -350,8 +350,9 @@ def test_work_of_its_real_size_is_shared() -> None:
     """More slots than `SHARED` says, in a skewed distribution: the parts begin where the slots say, not the rows."""
     rng = np.random.default_rng(2)
     ids = np.minimum(rng.zipf(1.1, 40_000) - 1, 9_999).astype(np.int32)
-    values = rng.standard_normal((len(ids), 8), np.float32)
-    s = IndexedSlices(values, ids, (10_000, 8))
+    values = rng.standard_normal((len(ids), 64), np.float32)
+    assert values.size > operations.SHARED
+    s = IndexedSlices(values, ids, (10_000, 64))
     for operation in (islices.coalesce, islices.to_dense, islices.norm, lambda s: islices.clip_by_norm(s, 1.0)):
         expected = without(lambda operation=operation: operation(s))
         for count in (1, 2, 4, 7):
