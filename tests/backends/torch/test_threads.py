@@ -85,8 +85,9 @@ def test_within_a_part() -> None:
 
 @pytest.mark.outside
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child() -> None:
+def test_a_forked_child(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the team's threads are missing."""
+    monkeypatch.setattr(pytest.importorskip("islices.kernels.operations"), "SHARED", 1 << 14)
     rng = np.random.default_rng(0)
     s = islices.IndexedSlices(
         torch.from_numpy(rng.standard_normal((40_000, 16), np.float32)),

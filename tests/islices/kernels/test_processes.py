@@ -26,7 +26,7 @@ threads = pytest.importorskip("islices.kernels.threads")
 operations = pytest.importorskip("islices.kernels.operations")
 
 LIMIT = 120
-#: What scripts begin with: a gradient large enough for a second thread, and what is to come of it.
+#: What scripts begin with: work that several threads share, small as it is, and what is to come of it.
 WORK = """
 import os, signal, sys, threading, time
 import numpy as np
@@ -39,6 +39,8 @@ def gradient(seed=0, n=20_000, rows=5_000, width=8):
     return IndexedSlices(rng.standard_normal((n, width), np.float32), ids, (rows, width))
 
 def work(seed=0):
+    if (operations := islices.kernels.active()) is not None:
+        operations.SHARED = 1 << 14
     s = gradient(seed)
     table = np.ones(s.dense_shape, np.float32)
     optimizer = optim.adam(0.1)
@@ -80,6 +82,7 @@ def run(code: str, *, env: Mapping[str, str | None] | None = None, **options: An
 
 @pytest.fixture(autouse=True)
 def setting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(operations, "SHARED", operations.SHARED)  # which WORK sets, and others do not expect
     monkeypatch.setattr(threads, "_shared", None)  # here it is the pool that is tested, whatever loaded torch before
     before = islices.get_num_threads()
     yield
