@@ -43,10 +43,14 @@ class Trajectory:
         return {**h, "lr": h["lr"] * self.rates[(t - 1) % len(self.rates)]} if "lr" in h else h
 
 
-def initial_state(formula: Formula, h: Mapping[str, Any], shape: tuple[int, ...]) -> dict[str, Array]:
-    """What the arrays of the state begin with, for weights of that shape: float32, a column where they are by row."""
+def initial_state(
+    formula: Formula, h: Mapping[str, Any], shape: tuple[int, ...], *, unused: bool = False
+) -> dict[str, Array]:
+    """What the arrays of the state begin with, for weights of that shape: float32, a column where they are by row.
+    unused: those too that the options make no use of."""
     own = (shape[0], 1) if h.get("per_row") else shape
-    return {name: np.full(own, start, np.float32) for name, start in formula.initial(h).items()}
+    begin = formula.begins(h) if unused else formula.initial(h)
+    return {name: np.full(own, start, np.float32) for name, start in begin.items()}
 
 
 def steps(

@@ -58,8 +58,12 @@ class Formula:
             )
         return {**self.form, **self.options, **given}
 
+    def begins(self, h: Mapping[str, Any]) -> dict[str, float]:
+        """What each array of the state begins with."""
+        return {name: float(h[start] if isinstance(start, str) else start) for name, start in self.states.items()}
+
     def initial(self, h: Mapping[str, Any]) -> dict[str, float]:
-        """What each array of the state begins with; what the options leave unused has none."""
+        """The same of those arrays that the options make use of."""
         unused = set()
         if not h.get("momentum") and h.get("buffer") != "always":
             unused.add("momentum")
@@ -67,5 +71,4 @@ class Formula:
             unused.add("mean")
         if not h.get("amsgrad"):
             unused.add("v_max")
-        found = {name: h[start] if isinstance(start, str) else start for name, start in self.states.items()}
-        return {name: float(start) for name, start in found.items() if name not in unused}
+        return {name: start for name, start in self.begins(h).items() if name not in unused}

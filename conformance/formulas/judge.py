@@ -52,8 +52,9 @@ def judge(step: Step, formula: str) -> Judgement:
         ``step(weights, grad, state, t, **options)``. weights: a float32 array of shape (rows, columns), yours to
         change. grad: an array of that shape, or, for formulas of row-sparse gradients, an `islices.IndexedSlices` of
         NumPy arrays, duplicates as they come. state: a dict, the same one in all steps of a trajectory, that begins
-        with the formula's arrays; put into it whatever you want to keep. t: the step, from 1. options: the numbers of
-        the formula, such as lr, those of this step; ones that the function does not take are left out, and
+        with all of the formula's arrays (``islices judge --list`` names them), float32 of the weights' shape, or (rows,
+        1) where there is a number a row; put into it whatever you want to keep. t: the step, from 1. options: the
+        numbers of the formula, such as lr, those of this step; ones that the function does not take are left out, and
         trajectories that need them count as unsupported, as do those in which it raises NotImplementedError. It
         returns the new weights, or (weights, state), or None if it has changed them in place; a clip gives the
         gradient in place of the weights.
@@ -133,27 +134,28 @@ def run(step: Step, trajectory: Trajectory, takes: frozenset[str] | None = None)
     w: Array = made.weights.copy()
     h = trajectory.formula.hyper(trajectory.options(1))
     start = initial_state(trajectory.formula, h, w.shape)
-    state: Any = {name: x.copy() for name, x in start.items()}
-    found: Got = {}
-    returned = False
+    state: Any = initial_state(trajectory.formula, h, w.shape, unused=True)
+    begins_with = ", ".join(state) or "nothing"
+    gives, found, returned = trajectory.formula.gives, dict[int, dict[str, Array]](), False
     for t, g in enumerate(made.gradients, 1):
         options = {k: v for k, v in trajectory.options(t).items() if takes is None or k in takes}
         try:
             own_g = _gradient(g, w.shape, several=trajectory.formula.several)
             result = step(w, own_g, state, t, **options)
-        except Exception as error:
+            if isinstance(result, tuple):
+                result, state = _pair(result)
+                returned = True
+            if result is None:
+                result = w if gives == "weights" else own_g
+            x = _array(gives, _joined(result) if trajectory.formula.several else result, _shape(gives, g, w))
+            own = {name: _array(name, state[name], x.shape) for name, x in start.items() if _is_array(state, name)}
+        except BaseException as error:
             error.add_note(f"{trajectory.formula.name}, trajectory {trajectory.name!r}, step {t}")
+            if isinstance(error, KeyError):
+                error.add_note(f"the state begins with {begins_with}")
             raise
-        if isinstance(result, tuple):
-            result, state = _pair(result)
-            returned = True
-        gives = trajectory.formula.gives
-        if result is None:
-            result = w if gives == "weights" else own_g
-        x = _array(gives, _joined(result) if trajectory.formula.several else result, _shape(gives, g, w))
         w = np.array(x if gives == "weights" else made.weights)  # a copy: frameworks give arrays that nobody may write
         if t in made.checkpoints:
-            own = {name: _array(name, state[name], x.shape) for name, x in start.items() if _is_array(state, name)}
             kept = {n: x.copy() for n, x in own.items() if returned or not np.array_equal(x, start[n])}
             found[t] = {gives: x.copy(), **kept}
     return found

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from islices.conformance.formulas.formula import Formula
-from islices.conformance.formulas.scores import Score
+from islices.conformance.formulas.scores import Place, Score
 
-__all__ = ["CLAUSE", "Judgement", "json_of", "text"]
+__all__ = ["CLAUSE", "Judgement", "json_of", "text", "wrapped"]
 
 CLAUSE = "28"
 
@@ -52,6 +52,14 @@ class Judgement:
         given = [s for s in outside if s.array == self.formula.gives]
         return max(given or outside or self.scores, key=lambda s: s.by_grade[0], default=None)
 
+    @property
+    def first(self) -> Score | None:
+        """The score whose array is outside of both grades after the fewest steps, in the trajectory that comes first; a
+        state before the weights that were made of it."""
+        outside = [s for s in self.scores if s.first is not None]
+        of_one = [s for s in outside if s.trajectory == outside[0].trajectory]
+        return min(of_one, key=lambda s: (s.first.at[0], s.array == self.formula.gives), default=None)  # type: ignore[union-attr]
+
     def __str__(self) -> str:
         return text(self)
 
@@ -70,7 +78,9 @@ def verdict(x: Judgement) -> str:
         return "not judged: every trajectory is unsupported"
     if x.grade is None:
         return "outside the bound"
-    return f"within the bound, grade {x.grade} ({MEANING[x.grade]})"
+    judged = len({s.trajectory for s in x.scores})
+    some = f"; {judged} of {judged + len(x.unsupported)} trajectories judged" if x.unsupported else ""
+    return f"within the bound, grade {x.grade} ({MEANING[x.grade]}){some}"
 
 
 def text(x: Judgement) -> str:
@@ -81,7 +91,7 @@ def text(x: Judgement) -> str:
     width = max([len("trajectory"), *map(len, trajectories), *map(len, x.unsupported)])
     lines.append(f"  {'trajectory':{width}}  {'array':11}  {'grade 1':>8}  {'grade 2':>8}  step row column")
     for s in x.scores:
-        at = "  ".join(f"{place:>3}" for place in s.at)
+        at = "  ".join(f"{place:>3}" for place in s.furthest.at)
         one, two = map(number, s.by_grade)
         lines.append(f"  {s.trajectory:{width}}  {s.array:11}  {one:>8}  {two:>8}  {at}")
     lines.extend(f"  {name:{width}}  unsupported: {why}" for name, why in x.unsupported.items())
@@ -90,23 +100,32 @@ def text(x: Judgement) -> str:
         lines.append(f"Not judged, since the step neither returned nor changed it: {', '.join(x.unjudged)}.")
     if x.scores and not x.passed:
         lines.extend(_failing(x))
-    lines.append(
-        f"A score is the error in bounds of SPEC clause {CLAUSE}; at most 1 for every faithful float32 evaluation."
-    )
-    return "\n".join(lines)
+    if x.scores:
+        lines.append(
+            f"A score is the error in bounds of SPEC clause {CLAUSE}; at most 1 for every faithful float32 evaluation."
+        )
+    return "\n".join(lines).rstrip()
 
 
 def _failing(x: Judgement) -> list[str]:
-    worst = x.worst
+    worst, first = x.worst, x.first
     assert worst is not None
-    step, row, column = worst.at
-    found = [
-        f"Furthest: {worst.array}[{row}, {column}] after step {step} of {worst.trajectory!r} is {worst.got:.9g}; "
-        f"expected is {worst.expected:.9g}."
-    ]
+    found = [_at("Furthest", worst, worst.furthest)]
+    if first is not None and first.first is not None:
+        told = _at("First", first, first.first)
+        if told.partition(": ")[2] != found[0].partition(": ")[2]:
+            found.insert(0, told)
     if x.cause:
         return [*found, f"Likely mistake: {x.cause}."]
     return [*found, "No known mistake gives these values."]
+
+
+def _at(head: str, score: Score, place: Place) -> str:
+    step, row, column = place.at
+    return (
+        f"{head}: {score.array}[{row}, {column}] after step {step} of {score.trajectory!r} is {place.got:.9g}; "
+        f"expected is {place.expected:.9g}."
+    )
 
 
 def json_of(x: Judgement) -> dict[str, Any]:
@@ -116,11 +135,11 @@ def json_of(x: Judgement) -> dict[str, Any]:
         return score if math.isfinite(score) else "inf"
 
     def row(s: Score) -> dict[str, Any]:
-        step, at, column = s.at
+        step, at, column = s.furthest.at
         return {
             "trajectory": s.trajectory, "array": s.array, "grade_1": plain(s.by_grade[0]),
-            "grade_2": plain(s.by_grade[1]), "step": step, "row": at, "column": column, "got": repr(s.got),
-            "expected": repr(s.expected),
+            "grade_2": plain(s.by_grade[1]), "step": step, "row": at, "column": column, "got": repr(s.furthest.got),
+            "expected": repr(s.furthest.expected),
         }  # fmt: skip
 
     return {

@@ -27,9 +27,14 @@ Rule = Callable[[Numbers, Any, Any, State], tuple[Any, dict[str, Any]]]
 # ---------------------------------------------------------------------- decay
 def coupled(n: Numbers, g: Any, w: Any) -> Any:
     """The gradient, with decay joined to it."""
-    if n.h["decay"] in ("coupled", "twice") and n.h.get("weight_decay"):
+    if n.h["decay"] in ("coupled", "twice", "not squared") and n.h.get("weight_decay"):
         return g + n["weight_decay"] * w
     return g
+
+
+def squared(n: Numbers, g: Any, joined: Any) -> Any:
+    """The squares of the gradient with decay joined to it; "not squared", a mutant: of the gradient alone."""
+    return n.square(g if n.h["decay"] == "not squared" else joined)
 
 
 def shrunk(n: Numbers, w: Any, c: Any) -> Any:
@@ -40,7 +45,7 @@ def shrunk(n: Numbers, w: Any, c: Any) -> Any:
 def moved(n: Numbers, w: Any, step: Any) -> Any:
     """w - step, with decoupled decay."""
     step = -step if n.h.get("ascent") else step  # a mutant
-    if not n.h.get("weight_decay") or n.h["decay"] == "coupled":
+    if not n.h.get("weight_decay") or n.h["decay"] in ("coupled", "not squared"):
         return w - step
     if n.h["decay"] in ("decoupled", "in buffer", "twice"):  # twice, a mutant: joined to the gradient besides
         return shrunk(n, w, n["lr"] * n["weight_decay"]) - step
@@ -83,7 +88,7 @@ def rooted(n: Numbers, x: Any, epsilon: str, *, positive: bool = True) -> Any:
 def adagrad(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
     """per_row: an accumulator a row, of the "mean" or the "sum" of its squares. A coupled decay is a term of its own;
     where `shrinks` it may be formed as (1 - f wd) w - f g, whose bound holds for w - f (g + wd w) too."""
-    squares = n.square(coupled(n, g, w))
+    squares = squared(n, g, coupled(n, g, w))
     if n.h["per_row"]:
         squares = n.row_mean(squares) if n.h["per_row"] == "mean" else n.row_sum(squares)
     a = s["accumulator"] + squares
@@ -94,7 +99,7 @@ def adagrad(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
     step = factor * g
     if n.h["decay"] == "twice" and n.h.get("weight_decay"):  # a mutant
         return (1.0 - factor * n["weight_decay"]) * w - factor * coupled(n, g, w), {"accumulator": a}
-    if n.h["decay"] == "coupled" and n.h.get("weight_decay"):
+    if n.h["decay"] in ("coupled", "not squared") and n.h.get("weight_decay"):
         if n.h.get("shrinks"):
             return shrunk(n, w, factor * n["weight_decay"]) - step, {"accumulator": a}
         step = step + factor * (n["weight_decay"] * w)
@@ -113,8 +118,9 @@ def adadelta(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]
 # ---------------------------------------------------------------------- RMSprop
 def rmsprop(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
     """buffer "gradients": b = mu b + u, w - lr b; "steps": b = mu b + lr u, w - b; "signed": b = mu b - lr u, w + b."""
-    g = coupled(n, g, w)
-    state = {"square": n.mean("rho", s["square"], n.square(g))}
+    joined = coupled(n, g, w)
+    state = {"square": n.mean("rho", s["square"], squared(n, g, joined))}
+    g = joined
     under = state["square"]
     if n.h.get("centered"):
         state["mean"] = n.mean("rho", s["mean"], g)
@@ -135,20 +141,23 @@ def rmsprop(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
 
 
 # ---------------------------------------------------------------------- Adam
-def moments(n: Numbers, g: Any, s: State) -> tuple[Any, Any]:
-    squares = n.row_mean(n.square(g)) if n.h.get("per_row") else n.square(g)
-    return n.mean("beta1", s["m"], g), n.mean("beta2", s["v"], squares)
+def moments(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, Any]:
+    joined = coupled(n, g, w)
+    squares = squared(n, g, joined)
+    squares = n.row_mean(squares) if n.h.get("per_row") else squares
+    return n.mean("beta1", s["m"], joined), n.mean("beta2", s["v"], squares)
 
 
 def adam(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
     """epsilon "corrected": m / c1 / (sqrt(v / c2) + eps); "hat": (sqrt(c2) / c1) m / (sqrt(v) + eps); "inside":
     m / c1 / sqrt(v / c2 + eps). The first is evaluated as (sqrt(c2) / c1) m / (sqrt(v) + eps sqrt(c2))."""
-    g = coupled(n, g, w)
-    m, v = moments(n, g, s)
+    m, v = moments(n, g, w, s)
     state = {"m": m, "v": v}
     kind = n.h["correction"]
     c1 = n.correction("beta1") if kind in ("both", "first") else n.number(1.0)
     c2 = n.correction("beta2") if kind in ("both", "second") else n.number(1.0)
+    if kind == "swapped":  # a mutant
+        c1, c2 = n.correction("beta2"), n.correction("beta1")
     if kind == "doubled":  # a mutant
         c1, c2 = (n.correction(beta) * n.correction(beta) for beta in ("beta1", "beta2"))
     if n.h.get("amsgrad"):
@@ -177,8 +186,8 @@ def adamax(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
 
 def nadam(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
     """Dozat 2016: mu_t = beta1 (1 - 0.96^(t momentum_decay) / 2), whose product implementations keep in float32."""
+    m, v = moments(n, g, w, s)
     g = coupled(n, g, w)
-    m, v = moments(n, g, s)
     beta, fade = n.h["beta1"], 0.96 ** n.h["momentum_decay"]
     mu = [beta * (1.0 - 0.5 * fade**k) for k in range(1, n.t + 2)]
     product = math.prod(mu[: n.t])
@@ -191,8 +200,7 @@ def nadam(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
 
 def radam(n: Numbers, g: Any, w: Any, s: State) -> tuple[Any, dict[str, Any]]:
     """Liu et al. 2020: the quotient once its variance is tractable (rho_t > 5), m alone before."""
-    g = coupled(n, g, w)
-    m, v = moments(n, g, s)
+    m, v = moments(n, g, w, s)
     last = 2.0 / (1.0 - n.h["beta2"]) - 1.0
     power = n.h["beta2"] ** n.t
     rho = last - 2.0 * n.t * power / (1.0 - power)

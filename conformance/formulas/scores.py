@@ -13,11 +13,21 @@ import numpy as np
 
 from islices.conformance.formulas.vectors import Expected
 
-__all__ = ["Got", "Score", "ratios", "score_of"]
+__all__ = ["Got", "Place", "Score", "ratios", "score_of"]
 
 Array = np.ndarray[Any, Any]
 #: step -> array -> what came
 Got = dict[int, dict[str, Array]]
+
+
+@dataclass(frozen=True)
+class Place:
+    """An element after a step."""
+
+    #: step, row, column
+    at: tuple[int, int, int]
+    got: float
+    expected: float
 
 
 @dataclass(frozen=True)
@@ -29,10 +39,10 @@ class Score:
     array: str
     #: the largest error in bounds: of grade 1, and of grade 2
     by_grade: tuple[float, float]
-    #: where grade 1's stands: step, row, column
-    at: tuple[int, int, int]
-    got: float
-    expected: float
+    #: where grade 1's stands
+    furthest: Place
+    #: the first step after which an element is outside of both grades, and that element; None where none is
+    first: Place | None = None
 
 
 def ratios(got: Array, right: Array, bound: Array) -> Array:
@@ -47,19 +57,23 @@ def score_of(trajectory: str, got: Got, right: Mapping[int, Mapping[str, Expecte
     """A score for each array of a trajectory."""
     names = dict.fromkeys(name for arrays in got.values() for name in arrays)
     for name in names:
-        best: Score | None = None
-        largest = [0.0, 0.0]
+        best, first = None, None
+        largest, furthest = [0.0, 0.0], -1.0
         for t, arrays in got.items():
             if name not in arrays or name not in right[t] or not arrays[name].size:
                 continue
             wanted = right[t][name]
             graded = [ratios(arrays[name], wanted.value, bound) for bound in wanted.bounds]
             largest = [max(x, float(found.max(initial=0.0))) for x, found in zip(largest, graded, strict=True)]
-            row, column = np.unravel_index(int(np.argmax(graded[0])), graded[0].shape)
-            if best is None or graded[0][row, column] > best.by_grade[0]:
-                best = Score(
-                    trajectory, name, (float(graded[0][row, column]), 0.0), (t, int(row), int(column)),
-                    float(arrays[name][row, column]), float(wanted.value[row, column]),
-                )  # fmt: skip
+            if (most := float(graded[0].max())) > furthest:
+                furthest, best = most, _place(t, graded[0], arrays[name], wanted.value)
+            if first is None and graded[1].max() > 1.0:
+                first = _place(t, graded[1], arrays[name], wanted.value)
         if best is not None:
-            yield Score(trajectory, name, (largest[0], largest[1]), best.at, best.got, best.expected)
+            yield Score(trajectory, name, (largest[0], largest[1]), best, first)
+
+
+def _place(t: int, ratios: Array, got: Array, right: Array) -> Place:
+    """Where the largest ratio stands after step t."""
+    row, column = np.unravel_index(int(np.argmax(ratios)), ratios.shape)
+    return Place((t, int(row), int(column)), float(got[row, column]), float(right[row, column]))

@@ -331,5 +331,5 @@ def _object(line: bytes) -> dict[str, Any]:
 def _tail(text: str) -> str:
     """The line of what a process wrote last that says why it ended: the last that speaks of an error, else the last."""
     lines = text.splitlines() or [""]
-    told = [line for line in lines if re.search(r"error|exception|panic|terminate|fault", line, re.IGNORECASE)]
+    told = [line for line in lines if re.search(r"error|exception|panic|terminate|fault|what\(\)", line, re.IGNORECASE)]
     return (told or lines)[-1].strip()[:300]

@@ -6,6 +6,7 @@ The step is a Python function, or whatever a program in another language answers
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import os
@@ -20,7 +21,7 @@ from islices.conformance.adapters.command_line import seconds, split_command
 from islices.conformance.adapters.formulas import AdapterStep
 from islices.conformance.data import SPEC_VERSION
 from islices.conformance.formulas.judge import formula_of, judge, options_of
-from islices.conformance.formulas.judgement import Judgement, json_of, text
+from islices.conformance.formulas.judgement import Judgement, json_of, text, wrapped
 from islices.conformance.formulas.records import FORMULAS
 from islices.conformance.protocol import AdapterError, Client
 
@@ -50,14 +51,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--time-limit", type=float, default=10.0, metavar="SECONDS", help="a command's for a step (default 10)"
     )
-    parser.add_argument("--list", action="store_true", help="the formulas, with their equations")
+    parser.add_argument(
+        "--list", action="store_true", help="the formulas, or that of --formula: equation, options, state"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout instead of the report")
 
 
 def run(options: argparse.Namespace) -> int:
     """Judge, show; 0 where every score is at most 1."""
     if options.list:
-        return _list(options.json)
+        return _list(options.formula, as_json=options.json)
     if options.step and options.command_line is None and options.formula is None:
         raise UsageError(f"got {options.step} without --formula NAME; `islices judge --list` shows the names")
     if (options.step is None) == (options.command_line is None):
@@ -72,19 +75,30 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(str(error)) from None
     if options.command_line is not None:
         return _run_command(options, formula)
-    step = _function(options.step)
-    try:
-        options_of(step, FORMULAS[formula])
-    except TypeError as error:
-        raise UsageError(f"{options.step}: {error}") from None
-    try:
-        found = judge(step, formula)
-    except Exception:
-        print(f"islices judge: {options.step} cannot be judged:", file=sys.stderr)
-        traceback.print_exc()
-        return 3
+    with contextlib.redirect_stdout(sys.stderr):  # what the function prints is no part of the report
+        step = _function(options.step)
+        try:
+            options_of(step, FORMULAS[formula])
+        except TypeError as error:
+            raise UsageError(f"{options.step}: {error}") from None
+        try:
+            found = judge(step, formula)
+        except (Exception, SystemExit) as error:
+            _tell(options.step, error)
+            return 3
     _show([found], options)
     return _code([found], options.grade)
+
+
+def _tell(step: str, error: BaseException) -> None:
+    """Why a function cannot be judged: its own frames of the traceback, if it has raised."""
+    print(f"islices judge: {step} cannot be judged:", file=sys.stderr)
+    frames, own = error.__traceback__, Path(__file__).parents[1]
+    while frames is not None and own in Path(frames.tb_frame.f_code.co_filename).parents:
+        frames = frames.tb_next
+    error.__cause__ = error.__cause__ if frames else None
+    lines = traceback.format_exception(type(error), error, frames, chain=frames is not None)
+    print("".join(lines), end="", file=sys.stderr)
 
 
 # ---------------------------------------------------------------------- a command
@@ -145,14 +159,25 @@ def _coloured(found: Judgement) -> str:
 
 
 # ---------------------------------------------------------------------- arguments
-def _list(as_json: bool) -> int:
+def _list(wanted: str | None, *, as_json: bool) -> int:
+    try:
+        formulas = [formula_of(wanted)] if wanted else list(FORMULAS.values())
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     if as_json:
-        print(
-            json.dumps({name: {"equation": x.equation, "source": x.source} for name, x in FORMULAS.items()}, indent=1)
-        )
-    else:
-        for name, formula in FORMULAS.items():
-            print(f"{name}\n  {formula.equation}\n  {formula.source}; options: {', '.join(formula.options)}")
+        told = {
+            x.name: {
+                "equation": x.equation, "source": x.source, "options": list(x.options), "states": list(x.states),
+                "state_by_row": bool(x.form.get("per_row")),
+            } for x in formulas
+        }  # fmt: skip
+        print(json.dumps(told, indent=1))
+        return 0
+    for x in formulas:
+        shape = " of shape (rows, 1)" if x.form.get("per_row") else ""
+        about = [x.equation, x.source, f"options: {', '.join(x.options)}"]
+        about += [f"state: {', '.join(x.states)}{shape}"] if x.states else []
+        print("\n".join([x.name, *map(wrapped, about)]))
     return 0
 
 
@@ -171,6 +196,11 @@ def _function(given: str) -> Callable[..., Any]:
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
+    except SystemExit:
+        raise UsageError(
+            f"{path}: it calls sys.exit as it is imported; accepted is a file that calls it behind "
+            'if __name__ == "__main__"'
+        ) from None
     except Exception as error:
         raise UsageError(f"{path}: {type(error).__name__}: {error}") from error
     found: Any = getattr(module, name, None)

@@ -44,7 +44,7 @@ def described(found: Judgement) -> dict[str, Any]:
     worst = found.worst
     return {
         "grade": found.grade, "scores": [repr(one), repr(two)], "cause": found.cause,
-        "worst": worst and f"{worst.array}, {worst.trajectory}, step {worst.at[0]}",
+        "worst": worst and f"{worst.array}, {worst.trajectory}, step {worst.furthest.at[0]}",
         "unsupported": dict(found.unsupported), "unjudged": list(found.unjudged),
     }  # fmt: skip
 

@@ -88,7 +88,7 @@ def edited(tmp_path: Path, old: str, new: str) -> str:
 @pytest.mark.parametrize(
     ("old", "new", "cause"),
     [
-        ("np.mean(g * g)", "np.sum(g * g)", "mean of squares taken for their sum"),
+        ("np.mean(g * g)", "np.sum(g * g)", "squares of a row summed, not averaged"),
         (" + eps) * g", ") * g", "epsilon ignored"),
         ("np.mean(g * g)", "np.max(g * g)", None),
         ("g = g + decay * w[index]", "pass", "decay missing"),
@@ -131,7 +131,8 @@ def test_a_program_is_told_the_bits(tmp_path: Path, name: str) -> None:
     with Client([sys.executable, str(tmp_path / "echo.py"), str(tmp_path / "said")]) as client:
         got = run(AdapterStep(client, FORMULAS[name]), trajectory)
     made = inputs(trajectory.inputs)
-    start = initial_state(FORMULAS[name], FORMULAS[name].hyper(trajectory.options(1)), made.weights.shape)
+    h = FORMULAS[name].hyper(trajectory.options(1))
+    start, given = (initial_state(FORMULAS[name], h, made.weights.shape, unused=x) for x in (False, True))
     lines = [json.loads(line) for line in (tmp_path / "said").read_text("utf-8").splitlines()]
     assert [number(t) for _, t, *_ in lines] == list(range(1, len(made.gradients) + 1))
     for (formula, t, options, weights, gradient, state), g in zip(lines, made.gradients, strict=True):
@@ -139,7 +140,7 @@ def test_a_program_is_told_the_bits(tmp_path: Path, name: str) -> None:
         assert formula == name
         assert told == trajectory.options(number(t))
         assert weights == {"array": "float32", "shape": list(made.weights.shape), "bits": made.weights.tobytes().hex()}
-        assert state["dict"].keys() == start.keys()
+        assert state["dict"].keys() == given.keys()
         if isinstance(g, np.ndarray):
             assert gradient["bits"] == g.tobytes().hex()
         else:

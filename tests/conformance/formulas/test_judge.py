@@ -226,6 +226,16 @@ def broken(w, g, state, t, **options):
     raise RuntimeError("mine")
 def other(w, g, state, t, rate):
     return w
+def flat(w, g, state, t, *, lr):
+    return w.reshape(-1)
+def theirs(w, g, state, t, *, lr):
+    state["exp_avg"] += g
+def leaves(w, g, state, t, *, lr):
+    import sys
+    sys.exit()
+def talks(w, g, state, t, *, lr):
+    print("step", t)
+    return w - np.float32(lr) * g
 number = 3
 """
 
@@ -236,10 +246,15 @@ number = 3
         (["--formula", "torch.SGD", "{}:right"], 0, "torch.SGD: within the bound, grade 1"),
         (["--formula", "torch.SGD", "{}:wrong"], 1, "torch.SGD: outside the bound"),
         (["--formula", "torch.SGD", "{}:broken"], 3, "RuntimeError: mine"),
+        (["--formula", "torch.SGD", "{}:leaves"], 3, "torch.SGD, trajectory 'sizes', step 1"),
+        (["--formula", "torch.SGD", "{}:theirs"], 3, "the state begins with momentum"),
+        (["--formula", "torch.SGD", "{}:right"], 0, "; 2 of 7 trajectories judged"),
+        (["--list", "--formula", "fbgemm.EXACT_ROWWISE_ADAGRAD"], 0, "state: accumulator of shape (rows, 1)"),
+        (["--list", "--formula", "fbgemm.ADAGRAD"], 2, "did you mean fbgemm.EXACT_ADAGRAD"),
         (
             ["--formula", "torch.SGD", "{}:number"],
             2,
-            "got 'number'; accepted is a function of it: right, wrong, broken, other",
+            "got 'number'; accepted is a function of it: right, wrong, broken, other, flat, theirs, leaves, talks",
         ),
         (["--formula", "torch.SGDs", "{}:right"], 2, "did you mean torch.SGD"),
         (["--formula", "torch.SGD", "{}"], 2, "accepted is FILE:FUNCTION"),
@@ -257,6 +272,57 @@ def test_the_command(tmp_path: Path, capsys: Any, arguments: list[str], code: in
     out, err = capsys.readouterr()
     assert says in out + err
     assert "\x1b" not in out
+
+
+def test_only_frames_of_the_function_are_shown(tmp_path: Path, capsys: Any) -> None:
+    file = tmp_path / "kernel.py"
+    file.write_text(SOURCE, "utf-8")
+    for name, frames in (("broken", 1), ("flat", 0)):
+        assert cli.main(["judge", "--formula", "torch.SGD", f"{file}:{name}"]) == 3
+        told = capsys.readouterr().err
+        assert told.count('File "') == frames, told
+    assert "ValueError: weights: got float32[24]; accepted is float32[3, 8]" in told
+    assert told.endswith("torch.SGD, trajectory 'sizes', step 1\n")
+
+
+def test_a_file_that_exits_is_refused(tmp_path: Path, capsys: Any) -> None:
+    file = tmp_path / "kernel.py"
+    file.write_text("import sys\nsys.exit()", "utf-8")
+    assert cli.main(["judge", "--formula", "torch.SGD", f"{file}:right"]) == 2
+    assert "it calls sys.exit as it is imported" in capsys.readouterr().err
+
+
+def test_what_a_function_prints_is_no_part_of_the_report(tmp_path: Path, capsys: Any) -> None:
+    file = tmp_path / "kernel.py"
+    file.write_text(SOURCE, "utf-8")
+    assert cli.main(["judge", "--json", "--formula", "torch.SGD", f"{file}:talks"]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["grade"] == 1
+    assert "step 2\n" in told.err
+
+
+def test_the_state_begins_with_arrays_that_options_leave_unused() -> None:
+    def step(w: Any, g: Any, state: Any, t: int, *, lr: float, momentum: float) -> Any:
+        state["momentum"] = single(momentum) * state["momentum"] + g
+        return w - single(lr) * state["momentum"]
+
+    found = judge(step, "torch.SGD")
+    assert found.grade == 1
+    assert not found.unjudged
+
+
+def test_where_a_mistake_begins_is_told_and_where_it_leads() -> None:
+    def step(w: Any, g: Any, state: Any, t: int, *, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float) -> Any:  # noqa: E501  # fmt: skip
+        joined = g + single(weight_decay) * w
+        m = state["m"] = single(beta1) * state["m"] + single(1 - beta1) * joined
+        v = state["v"] = single(beta2) * state["v"] + single(1 - beta2) * g * g
+        return w - single(lr) * (m / single(1 - beta1**t)) / (np.sqrt(v / single(1 - beta2**t)) + single(eps))
+
+    with np.errstate(all="ignore"):
+        found = judge(step, "torch.Adam")
+    assert found.cause == "decay joined to the gradient, but not to its squares"
+    assert "First: v[" in str(found)
+    assert "after step 1 of 'decay'" in str(found)
 
 
 def test_the_command_as_json(tmp_path: Path, capsys: Any) -> None:
