@@ -10,9 +10,11 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from islices import __version__
 from islices.modes import modes_of
@@ -78,7 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 2
     try:
-        return int(load_command(options.command).run(options))
+        with _sigterm_raises():
+            return int(load_command(options.command).run(options))
     except UsageError as error:
         print(f"islices {options.command}: {error}", file=sys.stderr)
         return 2
@@ -92,6 +95,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stop.__context__, BrokenPipeError):  # rich has seen it, and turned stdout away
             return 0
         raise
+
+
+@contextlib.contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """SIGTERM ends a command as Ctrl-C does, by an exception, so that the processes it has started end with it."""
+    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if ours:
+        signal.signal(signal.SIGTERM, _terminated)
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _terminated(number: int, frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 def _parser(command: str | None) -> argparse.ArgumentParser:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -87,3 +89,21 @@ def test_backends_conform_over_ranks(tmp_path: Path) -> None:
     assert {(line["group"], line["outcome"]) for line in cases} <= {("ranks", "pass")}
     assert {line["clause"] for line in cases} <= {"25", "26"}
     assert header["skipped"] or len(cases) == header["total"] > 250
+
+
+@pytest.mark.outside
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="processes are looked up in /proc")
+def test_the_command_ends_its_processes_with_it(tmp_path: Path) -> None:
+    """SIGTERM, as schedulers and make send it."""
+    command = [sys.executable, "-m", "islices", "conform", "-b", "numpy", "--profile", "full"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
+        found, limit = list[Path](), time.monotonic() + 120
+        while not found and time.monotonic() < limit:
+            time.sleep(0.1)
+            tasks = Path(f"/proc/{running.pid}/task").glob("*/children")
+            of_all = [Path("/proc") / pid for task in tasks for pid in task.read_text().split()]
+            found = [x for x in of_all if b"islices.conformance.plugin" in (x / "cmdline").read_bytes()]
+        assert found, "no process of the suite"
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(60) == 128 + signal.SIGTERM
+    assert not [x for x in found if x.exists()]
