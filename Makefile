@@ -12,8 +12,9 @@ PADDLE := .venv-paddle
 JUDGED := .venv-judged
 JUDGES := --node $(JUDGED) --python $(JUDGED)/bin/python --python $(PADDLE)/bin/python
 # What `make soak` runs: random and hostile input, every setting, other environments. Each by itself: make soak-laws.
-SOAK := soak-conform soak-variants soak-threads soak-paddle soak-tests soak-judged soak-audit soak-laws soak-random \
-	soak-files soak-hostile
+# The long ones last: one that is cut off has told the most.
+SOAK := soak-hostile soak-files soak-random soak-laws soak-audit soak-paddle soak-judged soak-threads soak-variants \
+	soak-conform soak-tests
 TIMED := bash -c 'time "$$@"' --
 
 .PHONY: conform conform-all test test-all judged soak bench docs lint vectors clean $(SOAK)
