@@ -112,8 +112,9 @@ class Replay:
             return None
         gradient = _of_type(gradient, table)
         # no copy: the arrays are this replay's, and of what they were before nothing is asked any more
-        after, self.state = self.optimizer.step(table.copy(), gradient, like)
-        return np.asarray(after), self.state
+        after, state = self.optimizer.step(table.copy(), gradient, like)
+        self.state = state
+        return np.asarray(after), state
 
     def forget(self) -> None:
         """Steps are missing: what was carried along is of no use."""
