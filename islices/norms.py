@@ -356,8 +356,7 @@ def exact_sum(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Host, in
         return None
     terms = 0
     for values, _, starts in stored:
-        rows = len(values) if starts is None else len(starts) - 1
-        terms += rows * (values.size // max(1, len(values)))
+        terms += values.size if starts is None else (len(starts) - 1) * (values.size // max(1, len(values)))
     return compiled.limbs(stored, int(ord)), terms
 
 

@@ -414,6 +414,6 @@ def draw_call(
     spoilt = tuple(rng.sample(names, min(len(names), rng.choice((0, 1, 1, 1, 1, 2)))))
     for n in spoilt:
         arguments[n] = rng.choice(BY_NAME[n]) if n in BY_NAME and rng.random() < 0.8 else d.spoil(arguments[n])
-    if callable(arguments.get("lr")):  # a function of the user's, whose errors are the user's own
-        arguments["lr"] = None
+    if name == "optimizer":  # a function of the user's is a schedule, whose errors are the user's own
+        arguments = {n: None if n in spoilt and callable(x) else x for n, x in arguments.items()}
     return Call(name, entry, arguments, spoilt, d.watched, d.aliased, mode)

@@ -392,6 +392,19 @@ def test_one_rank_needs_no_engine() -> None:
         assert kept["a"] is leaves["a"], "the caller's own, where nothing changes"
 
 
+@pytest.mark.parametrize(
+    "leaf", [np.array(-4.0), np.zeros((0, 3)), np.ones((2, 3, 2)), np.array([3.0])], ids=lambda x: str(x.shape)
+)
+@pytest.mark.parametrize("kernels", [True, False])
+def test_leaves_of_any_rank(leaf: Any, kernels: bool) -> None:
+    with islices.use_kernels(kernels):
+        assert islices.global_norm([leaf, None], group=Alone()) == islices.global_norm([leaf])
+        (clipped,), norm = islices.clip_by_global_norm([leaf], 1.0, group=Alone())
+        (expected,), of_one = islices.clip_by_global_norm([leaf], 1.0)
+    assert norm == of_one
+    np.testing.assert_array_equal(clipped, expected)
+
+
 @pytest.mark.parametrize("replicated", ["yes", 2, None, np.ones(2, bool)], ids=repr)
 @pytest.mark.parametrize("group", [None, Alone()], ids=["no group", "alone"])
 def test_replicated_is_a_bool_for_each_leaf(replicated: Any, group: Any) -> None:
