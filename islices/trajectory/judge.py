@@ -36,6 +36,8 @@ class Judge:
         self.ignored = ignored
         self.moves = Moves(optimizers)
         self.count = 0
+        self.last: tuple[Step, Step] | None = None
+        self.changed: list[str] = []
 
     def step(self, a: Step, b: Step, *, follows: bool) -> Verdict:
         """The verdict on a step; follows: the one before it is the one that was judged last."""
@@ -44,7 +46,8 @@ class Judge:
         said = Verdict(a.number, same_bits=_same_bits(a, b))
         said.loss = (_number(a.get("loss")), _number(b.get("loss")))
         said.drift, said.gap = self._drift(a, b), _gap(a.get("tables_after"), b.get("tables_after"))
-        for position, found in self._positions(a, b, said, first, follows):
+        last, self.last = self.last if follows else None, (a, b)
+        for position, found in self._positions(a, b, said, first, last):
             if position in self.ignored:
                 continue
             said.positions[position] = found
@@ -53,11 +56,15 @@ class Judge:
                 break
         return said
 
-    def _positions(self, a: Step, b: Step, said: Verdict, first: bool, follows: bool) -> Iterator[tuple[str, Found]]:
+    def _positions(
+        self, a: Step, b: Step, said: Verdict, first: bool, last: tuple[Step, Step] | None
+    ) -> Iterator[tuple[str, Found]]:
         if (pair := _both(a, b, "batch")) is not None:
             yield "batch", _batch(*pair)
         if first and (found := _start(a, b)) is not None:
             yield "start", found
+        if last is not None and (found := self._between((a, b), last)) is not None:
+            yield "between", found
         for position in ("outputs", "loss", "gradients"):
             if (pair := _both(a, b, position)) is not None:
                 least = _coarsest(a, b) if position == "loss" else 0.0
@@ -66,12 +73,34 @@ class Judge:
             raw, clipped = _both(a, b, "gradients"), (rows_named(a), rows_named(b))
             if clipped[0] and clipped[1]:
                 yield "clipped", _clipped(raw, clipped[0], clipped[1], said.drift)
-        yield from self.moves.judge(a, b, follows=follows)
+        yield from self.moves.judge(a, b, follows=last is not None)
 
     @property
     def notes(self) -> list[str]:
         """What is to be said of how steps were judged."""
-        return self.moves.notes
+        return [*self.changed, *self.moves.notes]
+
+    def _between(self, now: tuple[Step, Step], last: tuple[Step, Step]) -> Found | None:
+        """The tables that a side has changed since its last step ended: no further apart than what is computed from
+        tables as far apart as these were then. None where neither has changed any."""
+        changed = dict[str, None]()
+        for side, (then, here) in enumerate(zip(last, now, strict=True)):
+            before, after = here.get("tables") or {}, then.get("tables_after") or {}
+            own = [n for n, x in before.items() if n in after and x is not after[n] and not same_values(x, after[n])]
+            changed.update(dict.fromkeys(own))
+            told = f"{{{'ab'[side]}}} changes tables between steps"
+            if own and not any(note.startswith(told) for note in self.changed):
+                self.changed.append(f"{told}: {own[0]!r} before step {here.number}")
+        left = _both(*last, "tables_after")
+        pair = _both(*now, "tables")
+        if not changed or left is None or pair is None:
+            return None
+        both = [name for name in changed if all(name in side for side in (*left, *pair))]
+        drift = max(
+            (apart / (size or 1.0) for apart, size, _ in distances(*(_some(x, both) for x in left)).values()),
+            default=0.0,
+        )
+        return _by_norm(_some(pair[0], both), _some(pair[1], both), drift)
 
     @staticmethod
     def _drift(a: Step, b: Step) -> float:
@@ -105,6 +134,10 @@ def rows_of_gradient(step: Step, name: str, rows: int) -> Any:
 def _both(a: Step, b: Step, position: str) -> tuple[Leaves, Leaves] | None:
     x, y = a.get(position), b.get(position)
     return None if x is None or y is None or not (x.keys() & y.keys()) else (x, y)
+
+
+def _some(leaves: Leaves, names: list[str]) -> Leaves:
+    return {name: leaves[name] for name in names}
 
 
 def _batch(a: Leaves, b: Leaves) -> Found:

@@ -24,6 +24,8 @@ __all__ = ["Moves"]
 Array = np.ndarray[Any, Any]
 Pair = tuple[Array, Array]
 Steps = tuple[Step, Step]
+#: What most running means of squares decay by.
+BETA2 = 0.999
 
 
 @dataclass
@@ -107,13 +109,14 @@ class Moves:
             reach = max(reach, _top(w_after - w), _top(v_after - v))
         self.reach[name] = reach
         eps = max(eps_of(dtype_name(x.dtype)) for x in (*before, *after))
+        scalars = self._scalars(name, steps)
         r = self.away[name] = self._relative(name, steps, before[0].shape)
         worst, replayed = Worst(name), [Worst(name) for _ in expected]
         away = way = bound = 0.0
         for part in blocks(len(rows), row_shape):
             w, v, w_after, v_after = (x[rows[part]].astype(np.float64) for x in (*before, *after))
             size = np.maximum.reduce([np.abs(x) for x in (w, v, w_after, v_after)])
-            rounding = 2 * eps * size + (ROUNDINGS + self.count) * eps * reach
+            rounding = 2 * eps * size + (ROUNDINGS + self.count + scalars) * eps * reach
             by_order = rounding + 2 * reach * self._order(name, rows[part], w.shape)
             allowed = rounding + np.abs(w - v)
             if r is not None:
@@ -127,6 +130,17 @@ class Moves:
             return Found(away / (way or 1.0), MOST + bound / (way or 1.0), name)
         whole = worst.found if r is not None else Found(0.0, 0.0, name)
         return max([whole, *(x.found for x in replayed)], key=lambda found: found.share)
+
+    def _scalars(self, name: str, steps: Steps) -> float:
+        """Roundings more of a step of running means of squares: where 1 - beta2^t is formed in float32, what is left of
+        it has lost digits (SPEC clause 28, grade 2)."""
+        if not any("v" in _arrays(s.get("state_after"), name) for s in steps):
+            return 0.0
+        formulas = (self.formulas.get((name, side)) for side in (0, 1))
+        known = [f.replays[0].optimizer.hyper.get("beta2") for f in formulas if f is not None]
+        beta2 = max((x for x in known if isinstance(x, float)), default=BETA2)
+        t = min(s.number for s in steps)
+        return 1.0 / (1.0 - beta2**t) if 0.0 < beta2 < 1.0 and t > 0 else 0.0
 
     def _sum(self, name: str, steps: Steps, shape: tuple[int, ...]) -> None:
         """What the order of summation of duplicates may do to each element; of all steps so far without states."""

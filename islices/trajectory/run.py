@@ -34,7 +34,7 @@ class Stop:
     Attributes
     ----------
     step : int
-    position : {"batch", "start", "outputs", "loss", "gradients", "clipped", "step", "state"}
+    position : {"batch", "start", "between", "outputs", "loss", "gradients", "clipped", "step", "state"}
         The first that rounding does not explain; all before it agree.
     tensor : str
         The one that is furthest beyond what rounding may do.
@@ -163,7 +163,8 @@ def parity(
     only : str, optional
         Compare this tensor (of a) alone.
     ignore : sequence of str
-        Positions that are not judged: of "batch", "start", "outputs", "loss", "gradients", "clipped", "step", "state".
+        Positions that are not judged: of "batch", "start", "between", "outputs", "loss", "gradients", "clipped",
+        "step", "state".
     max_norm, padding_idx, batch_size, tokens
         What `islices.diff` is told.
     steps : int, optional
@@ -184,9 +185,9 @@ def parity(
 
     Notes
     -----
-    It stops at the first step that rounding does not explain and bisects it: batch, start, outputs, loss, gradients,
-    clipped gradients, tables after the step, state. What rounding may do is a rule of its own for each of them (SPEC
-    clause 23, docs/parity.md).
+    It stops at the first step that rounding does not explain and bisects it: batch, start (later what is done to tables
+    between two steps), outputs, loss, gradients, clipped gradients, tables after the step, state. What rounding may do
+    is a rule of its own for each of them (SPEC clause 23, docs/parity.md).
 
     Examples
     --------

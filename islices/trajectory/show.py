@@ -18,8 +18,9 @@ __all__ = ["TITLES", "as_json", "report"]
 
 #: position -> how it is told
 TITLES = {
-    "batch": "the batch", "start": "tables and states before the first step", "outputs": "forward outputs",
-    "loss": "the loss", "gradients": "gradients", "clipped": "clipped gradients", "step": "the tables after the step",
+    "batch": "the batch", "start": "tables and states before the first step",
+    "between": "tables changed since the step before", "outputs": "forward outputs", "loss": "the loss",
+    "gradients": "gradients", "clipped": "clipped gradients", "step": "the tables after the step",
     "state": "the optimizer's state after the step",
 }  # fmt: skip
 
@@ -27,6 +28,7 @@ TITLES = {
 HINTS = {
     "batch": "hand both sides the same samples in one order: from a file, not shuffled",
     "start": "begin with one start: islices.save(path, tables) here, islices.load(path, backend=...) there",
+    "between": "do on both sides what changes tables outside of the optimizer: a projection, a row kept at zero",
     "outputs": "batch and tables agree: the forward pass is another",
 }  # fmt: skip
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 __all__ = ["ORDER", "Found", "Verdict"]
 
 #: The positions as they are judged, in the order of a training.
-ORDER = ("batch", "start", "outputs", "loss", "gradients", "clipped", "step", "state")
+ORDER = ("batch", "start", "between", "outputs", "loss", "gradients", "clipped", "step", "state")
 
 
 @dataclass(frozen=True)

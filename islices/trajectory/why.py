@@ -24,6 +24,10 @@ __all__ = ["Known", "explain"]
 OWN = {"torch": "torch", "keras": "keras", "jax": "optax", "mxnet": "mxnet"}
 
 
+#: Causes of gradients that a state may have as well.
+OF_STATES = {"dtype", "factor", "off_by_one", "permuted", "rounded", "sign", "transposed"}
+
+
 @dataclass(frozen=True)
 class Known:
     """What the caller says, as `diff` takes it."""
@@ -72,6 +76,8 @@ def explain(
 
 
 def _position(position: str, a: Step, b: Step, known: Known) -> Difference:
+    if position == "between":
+        return known.diff(*_common(a, b, "tables"))
     if position == "start":
         found = known.diff(*_common(a, b, "tables"))
         return found if found.tensors and not found.equal else known.diff(*_common(a, b, "state"))
@@ -110,8 +116,9 @@ def _step(
     if position == "state":
         states = known.diff(*({k: x for k, x in side.items() if k.startswith(f"{name}.")}
                               for side in _common(a, b, "state_after")))  # fmt: skip
-        # what explains the tables after a step explains its states
-        return states if states.causes or found is None else replace(states, causes=found.causes)
+        # what explains the tables after a step explains its states, which nobody clips or regularises
+        own = tuple(cause for cause in states.causes if set(cause.names) <= OF_STATES)
+        return replace(states, causes=own or (found.causes if found is not None else ()))
     if found is not None and found.causes:
         return found
     return _from_one_start(name, a, b, expected, known)

@@ -71,7 +71,7 @@ def state_of(optimizer: Any, model: Any) -> dict[str, dict[str, Any]]:
     -------
     dict of str to dict of str to Tensor
         By the names of `islices.optim`: "step", of shape (1,), "m", "v", "accumulator" ...; without the parameters
-        that no step has been taken on. The optimizer's own arrays, not copies.
+        that no step has been taken on. The optimizer's own arrays, not copies, but for one that torch keeps sparse.
 
     Raises
     ------
@@ -97,8 +97,15 @@ def state_of(optimizer: Any, model: Any) -> dict[str, dict[str, Any]]:
         held = optimizer.state.get(p)
         if held:
             arrays = {ours.get(key, key): x for key, x in held.items() if key not in skipped and x is not None}
-            found[name] = {key: _step(x) if key == "step" else x for key, x in arrays.items() if _is_array(x)}
+            found[name] = {key: _state_array(key, x) for key, x in arrays.items() if _is_array(x)}
     return found
+
+
+def _state_array(name: str | None, x: Any) -> Any:
+    if name == "step":
+        return _step(x)
+    # momentum of sparse gradients is sparse in torch's SGD
+    return x.detach().to_dense() if isinstance(x, torch.Tensor) and x.layout is torch.sparse_coo else x
 
 
 def _is_array(x: Any) -> bool:
@@ -158,6 +165,9 @@ def _described(record: Record, optimizer: Any, group: Mapping[str, Any], sparse:
         said["duplicates"] = "raw"
     lazy = type(optimizer).__name__ == "SparseAdam" or sparse
     rows = group["rows"] if own and sparse else "touched" if lazy else "all"
+    chosen = {**preset.defaults, **said, "rows": "touched", "duplicates": "sum"}
+    if rows == "touched" and not own and "touched" not in preset.formula(chosen).rows:
+        rows = "all"  # by momentum, rows of the steps before move too
     return {**said, "rows": rows} if rows else said
 
 

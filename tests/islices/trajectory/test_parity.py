@@ -200,6 +200,40 @@ def test_another_optimizer_is_found(name: str, known: int | None, with_state: bo
     assert found.stop.position == ("start" if name == "accumulator" and with_state else "step")
 
 
+def projected(step: int, has: dict[str, Any], scale: float = 1.0) -> None:
+    """Rows of a table brought to one norm before each step but the first, as TransE's."""
+    if step > 1 and "outputs" not in has:
+        table = has["tables"]["user"]
+        table *= scale / np.linalg.norm(table, axis=1, keepdims=True)
+
+
+def test_what_one_side_does_to_tables_between_steps() -> None:
+    found = islices.parity(training(fault=projected), training())
+    assert found.stop is not None
+    assert (found.stop.step, found.stop.position, found.stop.tensor) == (2, "between", "user")
+    assert "a changes tables between steps: 'user' before step 2" in str(found)
+    assert "hint: do on both sides what changes tables" in str(found)
+
+
+def test_what_both_sides_do_to_tables_between_steps() -> None:
+    found = islices.parity(training(fault=projected), training(fault=projected, sums=np.float64))
+    assert found.equal, str(found)
+    assert "between" in found.steps[-1].positions
+    apart = islices.parity(training(fault=projected), training(fault=lambda step, has: projected(step, has, 1.001)))
+    assert apart.stop is not None
+    assert apart.stop.position == "between"
+
+
+def test_a_state_is_not_explained_as_a_gradient() -> None:
+    """beta2 changes what a state has, by a factor of its own for each element; nothing has clipped it."""
+    keras = {"semantics": "keras", "lr": 1e-9}
+    found = islices.parity(training(optim.adam(**keras)), training(optim.adam(beta2=0.99, **keras)))
+    assert found.stop is not None
+    assert found.stop.position == "state"
+    named = {name for cause in found.stop.difference.causes for name in cause.names}
+    assert not named & {"clipped", "per_tensor", "row_clip", "value_clip", "regulariser"}, str(found)
+
+
 def test_fault_behind_a_clip_that_differs() -> None:
     sides = [training(max_norm=0.05), training(max_norm=0.04)]
     found = islices.parity(*sides)

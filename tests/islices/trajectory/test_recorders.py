@@ -82,6 +82,60 @@ def test_own_and_torchs_classes_agree(name: str, tmp_path: Path) -> None:
     assert found.equal, str(found)
 
 
+def test_momentum_of_sparse_gradients_is_recorded(tmp_path: Path) -> None:
+    """torch moves rows of earlier steps too, and keeps the momentum as a sparse tensor."""
+    import torch
+
+    from islices.backends.torch import Recorder
+
+    for folder in ("a", "b"):
+        layer = torch.nn.Embedding(9, 2, sparse=True)
+        torch.nn.init.ones_(layer.weight)
+        sgd = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
+        with Recorder(tmp_path / folder, layer, sgd):
+            for ids in ([1, 2, 2], [3, 1, 0], [5, 5, 5]):
+                sgd.zero_grad()
+                (layer(torch.tensor(ids)) ** 2).sum().backward()
+                sgd.step()
+    found = islices.parity(tmp_path / "a", tmp_path / "b")
+    assert found.equal, str(found)
+    assert found.same_bits == 3
+    assert "state" in found.steps[-1].positions
+    assert not found.notes, "the formula is torch's"
+
+
+@pytest.mark.parametrize("rate", [0.001, 0.1])
+def test_torchs_adam_beside_optaxs(rate: float, tmp_path: Path) -> None:
+    """One formula, whose bias corrections optax forms in float32: seven digits of 1 - beta2^t are not to be had."""
+    jax, optax = pytest.importorskip("jax"), pytest.importorskip("optax")
+    import torch
+
+    from islices.backends.jax.optax import recorded
+    from islices.backends.jax.recorder import Recorder as OfJax
+    from islices.backends.torch import Recorder
+
+    r = np.random.default_rng(0)
+    start, g = r.standard_normal((2, 20, 4)).astype(np.float32)  # one gradient, so that each step has the full length
+    weight = torch.nn.Parameter(torch.from_numpy(start * 0))  # no digits are lost to the weight
+    adam, model = torch.optim.Adam([weight], lr=rate), torch.nn.ParameterDict({"w": weight})
+    with Recorder(tmp_path / "torch", model, adam):
+        for _ in range(STEPS):
+            adam.zero_grad()
+            (weight * torch.from_numpy(g)).sum().backward()
+            adam.step()
+    params = {"w": jax.numpy.asarray(start * 0)}
+    with OfJax(tmp_path / "optax") as recorder:
+        tx = recorded(optax.adam(rate), recorder)
+        state = tx.init(params)
+        for _ in range(STEPS):
+            updates, state = tx.update({"w": jax.numpy.asarray(g)}, state, params)
+            params = optax.apply_updates(params, updates)
+        recorder.step(tables=params)
+    found = islices.parity(tmp_path / "torch", tmp_path / "optax")
+    assert found.equal, str(found)
+    assert {"step", "state"} <= found.steps[1].positions.keys()
+
+
 def test_torch_recorder_counts_and_lets_go(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     from islices.backends.torch import Recorder
