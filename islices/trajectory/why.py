@@ -24,6 +24,8 @@ __all__ = ["Known", "explain"]
 OWN = {"torch": "torch", "keras": "keras", "jax": "optax", "mxnet": "mxnet"}
 
 
+#: Other tensors whose steps are explained where that of the tensor that is furthest off is not.
+LARGER = 2
 #: Causes of gradients that a state may have as well.
 OF_STATES = {"dtype", "factor", "off_by_one", "permuted", "rounded", "sign", "transposed"}
 
@@ -106,13 +108,16 @@ def _limit(s: Step) -> float | None:
 def _step(
     position: str, tensor: str, a: Step, b: Step, expected: Mapping[str, Sequence[Expected]], known: Known
 ) -> Difference:
-    """The step of the tensor that is furthest off: of each side by itself, then from one start."""
+    """The step of the tensor that is furthest off: of each side by itself, then from one start. Where that one is too
+    small to prove a cause, a bias of one element, those with the most elements are asked."""
     name = tensor if tensor in (a.get("tables") or {}) else tensor.rpartition(".")[0]
-    sides = [_taken(s, name) for s in (a, b)]
-    told = all(s.number == 1 or s.get("state") for s in (a, b))
-    found = None
-    if sides[0] is not None and sides[1] is not None and told:
-        found = explain_steps(sides[0], sides[1], names=known.names, padding_idx=known.padding_idx)
+    found = _steps_of(name, a, b, known)
+    if position == "step" and (found is None or not found.causes):
+        sizes = {k: x.size for k, x in (a.get("tables") or {}).items() if k != name and isinstance(x, np.ndarray)}
+        for larger in sorted(sizes, key=sizes.__getitem__, reverse=True)[:LARGER]:
+            more = _steps_of(larger, a, b, known)
+            if more is not None and more.causes:
+                return more
     if position == "state":
         states = known.diff(*({k: x for k, x in side.items() if k.startswith(f"{name}.")}
                               for side in _common(a, b, "state_after")))  # fmt: skip
@@ -122,6 +127,14 @@ def _step(
     if found is not None and found.causes:
         return found
     return _from_one_start(name, a, b, expected, known)
+
+
+def _steps_of(name: str, a: Step, b: Step, known: Known) -> Difference | None:
+    """Each side's step of a tensor explained by itself; None where what they began with is not known."""
+    sides = [_taken(s, name) for s in (a, b)]
+    if sides[0] is None or sides[1] is None or not all(s.number == 1 or s.get("state") for s in (a, b)):
+        return None
+    return explain_steps(sides[0], sides[1], names=known.names, padding_idx=known.padding_idx)
 
 
 def _taken(s: Step, name: str) -> Taken | None:

@@ -224,6 +224,23 @@ def test_what_both_sides_do_to_tables_between_steps() -> None:
     assert apart.stop.position == "between"
 
 
+def test_a_tensor_of_one_element_does_not_hide_the_cause() -> None:
+    """An output bias is furthest off, and too little to prove anything by."""
+
+    def steps(rate: float) -> Iterator[dict[str, Any]]:
+        r = np.random.default_rng(0)
+        tables = {"bias": np.zeros(1, np.float32), "table": r.standard_normal((9, 4)).astype(np.float32)}
+        grads = {"bias": np.full(1, 50.0, np.float32), "table": r.standard_normal((9, 4)).astype(np.float32)}
+        sgd = optim.sgd(rate, rows="all")
+        after, _ = sgd.step(_copied(tables), grads, sgd.init(tables))
+        yield {"tables": tables, "gradients": grads, "tables_after": after}
+
+    found = islices.parity(steps(0.1), steps(0.01))
+    assert found.stop is not None
+    assert found.stop.tensor == "bias"
+    assert found.stop.difference.causes[0].names == ("learning_rate",), str(found)
+
+
 def test_a_state_is_not_explained_as_a_gradient() -> None:
     """beta2 changes what a state has, by a factor of its own for each element; nothing has clipped it."""
     keras = {"semantics": "keras", "lr": 1e-9}
