@@ -20,7 +20,9 @@ from islices.limits import check_max_norm
 from islices.registry import describe
 from islices.trees import named_leaves
 
-__all__ = ["Difference", "check_tensor", "compare_steps", "diff", "side_names"]
+__all__ = ["STATES_HINT", "Difference", "check_tensor", "compare_steps", "diff", "side_names"]
+
+STATES_HINT = "hint: steps were taken for first ones; states= (--states) lets later ones be explained"
 
 #: A leaf for each pair of tensors, None for one that is not given; or nothing at all.
 Leaves: TypeAlias = Sequence[Stored | None] | None
@@ -308,7 +310,7 @@ def _hints_of_steps(
             "none: a dense step beside a lazy one, as running means make it"
         )
     if any(not any(side.state) for side in sides):
-        yield "hint: steps were taken for first ones; states= (--states) lets later ones be explained"
+        yield STATES_HINT
 
 
 # ---------------------------------------------------------------------- which tensor beside which

@@ -40,6 +40,8 @@ class Stop:
         The one that is furthest beyond what rounding may do.
     apart, allowed : float
         How far, and what rounding may do: see `islices.trajectory.verdict.Found`.
+    of_state : bool
+        Whether the tensor is one of an optimizer's state.
     explain : callable
         Compares what both sides had there, by `islices.diff`.
     """
@@ -49,6 +51,7 @@ class Stop:
     tensor: str
     apart: float
     allowed: float
+    of_state: bool
     explain: Callable[[], tuple[Difference, dict[str, Difference]]] = field(repr=False)
 
     @lazy_property
@@ -231,7 +234,8 @@ def parity(
         if verdict.stop is not None:
             found = verdict.positions[verdict.stop]
             why = partial(explain, verdict.stop, found.tensor, x, y, judge.moves.expected, known)
-            stop = Stop(x.number, verdict.stop, found.tensor, found.apart, found.allowed, why)
+            of_state = any(found.tensor in (x.get(position) or {}) for position in ("state", "state_after"))
+            stop = Stop(x.number, verdict.stop, found.tensor, found.apart, found.allowed, of_state, why)
             break
         if limit is not None and len(verdicts) >= limit:
             break

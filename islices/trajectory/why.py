@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.compare.difference import Difference, diff
+from islices.compare.difference import STATES_HINT, Difference, diff
 from islices.compare.step import Step as Taken
 from islices.compare.step import explain_steps
 from islices.compare.stored import norm_of, read
@@ -58,7 +58,9 @@ def explain(
     """(the difference at a position, those of others of the step that tell a cause)."""
 
     def told_to(difference: Difference) -> Difference:
-        return replace(difference, frameworks=(a.framework, b.framework))
+        # recordings have the states that they have: there is nothing to give
+        notes = tuple(note for note in difference.notes if note != STATES_HINT)
+        return replace(difference, frameworks=(a.framework, b.framework), notes=notes)
 
     if position in ("step", "state"):
         found = _step(position, tensor, a, b, expected, known)

@@ -241,6 +241,14 @@ def test_a_tensor_of_one_element_does_not_hide_the_cause() -> None:
     assert found.stop.difference.causes[0].names == ("learning_rate",), str(found)
 
 
+def test_states_that_begin_otherwise_are_told() -> None:
+    sides = (training(optim.adagrad(0.1, initial_accumulator=x)) for x in (0.0, 0.1))
+    found = islices.parity(*sides)
+    assert found.stop is not None
+    assert (found.stop.position, found.stop.of_state) == ("start", True)
+    assert "hint: the optimizers begin with other states: an Adagrad's sums with 0.1" in str(found)
+
+
 def test_a_state_is_not_explained_as_a_gradient() -> None:
     """beta2 changes what a state has, by a factor of its own for each element; nothing has clipped it."""
     keras = {"semantics": "keras", "lr": 1e-9}
