@@ -148,7 +148,8 @@ def run(step: Step, trajectory: Trajectory, takes: frozenset[str] | None = None)
             if result is None:
                 result = w if gives == "weights" else own_g
             x = _array(gives, _joined(result) if trajectory.formula.several else result, _shape(gives, g, w))
-            own = {name: _array(name, state[name], x.shape) for name, x in start.items() if _is_array(state, name)}
+            asked = start if t in made.checkpoints else {}
+            own = {name: _array(name, state[name], x.shape) for name, x in asked.items() if _is_array(state, name)}
         except BaseException as error:
             error.add_note(f"{trajectory.formula.name}, trajectory {trajectory.name!r}, step {t}")
             if isinstance(error, KeyError):

@@ -96,7 +96,6 @@ def _tell(step: str, error: BaseException) -> None:
     frames, own = error.__traceback__, Path(__file__).parents[1]
     while frames is not None and own in Path(frames.tb_frame.f_code.co_filename).parents:
         frames = frames.tb_next
-    error.__cause__ = error.__cause__ if frames else None
     lines = traceback.format_exception(type(error), error, frames, chain=frames is not None)
     print("".join(lines), end="", file=sys.stderr)
 
