@@ -54,7 +54,6 @@ LONGEST = 8
 #: Elements of float64 that stay in the caches; with more, torch would wake its other threads for every operation.
 BLOCK = 1 << 15
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # pyright: ignore[reportAttributeAccessIssue]
-_is_compiling = torch.compiler.is_compiling
 
 
 class TorchBackend(Backend):
@@ -85,7 +84,8 @@ class TorchBackend(Backend):
         return tuple(x.shape)
 
     def is_traced(self, x: Array) -> bool:
-        return _is_compiling() or x.is_meta or (type(x) not in PLAIN and hasattr(x, "fake_mode")) or _is_wrapped(x)
+        # torch.compiler.is_compiling() would speak of all threads: `traced.is_traced` is what Dynamo reads here
+        return x.is_meta or (type(x) not in PLAIN and hasattr(x, "fake_mode")) or _is_wrapped(x)
 
     def records_gradient(self, x: Array) -> bool:
         return recording.is_recorded(x)
@@ -369,7 +369,7 @@ class TorchBackend(Backend):
         return torch.nn.Parameter(x, like.requires_grad) if isinstance(like, torch.nn.Parameter) else x
 
     def plain_tables(self, arrays: Sequence[Any]) -> Look | None:
-        if _is_compiling() or getattr(forward_ad, "_current_level", 0) >= 0:
+        if getattr(forward_ad, "_current_level", 0) >= 0:
             return None
         look = Look([], [], [False] * len(arrays), views := [], spans := [])
         for x in arrays:
@@ -441,7 +441,7 @@ def _plain_parts(x: torch.Tensor) -> NativeParts | None:
     take as long as all of the views."""
     if type(x) is not torch.Tensor or x.layout is not torch.sparse_coo or x.requires_grad:
         return None
-    if _is_compiling() or getattr(forward_ad, "_current_level", 0) >= 0 or _is_wrapped(x):
+    if getattr(forward_ad, "_current_level", 0) >= 0 or _is_wrapped(x):
         return None
     values, indices = x._values(), x._indices()
     try:
@@ -462,7 +462,7 @@ def _plain_parts(x: torch.Tensor) -> NativeParts | None:
 
 def _look_at_plain(arrays: Sequence[torch.Tensor]) -> Look | None:
     """What the methods say of any tensor, at once of those that nearly all are; None where one of them is another."""
-    if _is_compiling() or getattr(forward_ad, "_current_level", 0) >= 0:
+    if getattr(forward_ad, "_current_level", 0) >= 0:
         return None
     dtypes: list[str] = []
     shapes: list[tuple[int | None, ...]] = []

@@ -60,12 +60,17 @@ def substitute() -> None:
     # a method that has a substitute is inlined, and the functions it calls are substituted
     torch.compiler.substitute_in_graph(Optimizer.step)(step)
     torch.compiler.substitute_in_graph(IndexedSlices.__getattr__)(IndexedSlices.__getattr__)
-    torch.compiler.substitute_in_graph(TorchBackend.is_traced)(TorchBackend.is_traced)
+    torch.compiler.substitute_in_graph(TorchBackend.is_traced)(is_traced)
     torch.compiler.substitute_in_graph(optimizer.step_tables)(step_tables)
     torch.compiler.substitute_in_graph(lookups.lookup, skip_signature_check=True)(lookup)
     torch.compiler.substitute_in_graph(autodiff._differentiate)(differentiate)
     torch.compiler.substitute_in_graph(autodiff.value_and_grad)(value_and_grad)
     torch.compiler.substitute_in_graph(models.capture)(capture)
+
+
+def is_traced(self: TorchBackend, x: Any) -> bool:
+    """`TorchBackend.is_traced` of what stands in a graph."""
+    return True
 
 
 # ---------------------------------------------------------------------- our objects, taken apart and put together

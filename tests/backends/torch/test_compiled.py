@@ -12,6 +12,7 @@ import torch._dynamo
 
 import islices
 from islices import IndexedSlices, Table, optim
+from islices.backends.torch.adapter import backend
 from islices.optim.record import RECORDS
 
 ROWS, DIM = 9, 3
@@ -293,6 +294,40 @@ def test_gradients_that_pass_through_calls_break_the_graph(fn: Callable[..., Any
 
 
 # ---------------------------------------------------------------------- from outside
+@pytest.mark.parametrize("of", ["step", "graph"])
+def test_while_another_thread_compiles(of: str) -> None:
+    """torch.compiler.is_compiling() is true in all threads then; changing amid a call, it left one unclipped."""
+    optimizer = optim.adam(0.1)
+    step = training_step(optimizer, combiner="sum")
+    fn = graph(step) if of == "graph" else step
+    head, ids = torch.ones(DIM), torch.tensor([[1, 2], [3, 3]])
+    begun, done = threading.Event(), threading.Event()
+
+    def held_up(module: torch.fx.GraphModule, examples: Any) -> Any:
+        begun.set()
+        done.wait(60)
+        return module
+
+    def trained() -> Any:
+        table = Table(weights())
+        state = optimizer.init(table)
+        return [fn(table, head, ids, state) for _ in range(3)][-1]
+
+    expected = trained()
+    thread = threading.Thread(target=torch.compile(lambda x: x.sin(), backend=held_up), args=(torch.ones(3),))
+    thread.start()
+    try:
+        assert begun.wait(60)
+        assert torch.compiler.is_compiling()
+        assert not backend.is_traced(head)
+        assert backend.look([head, ids]).views is not None
+        got = trained()
+    finally:
+        done.set()
+        thread.join()
+    same(got, expected)
+
+
 @pytest.mark.outside
 def test_threads_and_inductor() -> None:
     """Compiled once by Inductor, called by four threads on tables of their own."""
