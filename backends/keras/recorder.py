@@ -186,11 +186,16 @@ def _state(optimizer: Any) -> dict[str, Any]:
 
 
 def _described(optimizer: Any, gradient: Any) -> dict[str, Any] | None:
-    """What steps a variable, as `islices.optim` describes it; None where it has no such formula."""
+    """What steps a variable, as `islices.optim` describes it; of a class of Keras's that it does not have, the name;
+    None of another whose formula it does not have."""
     config, name = optimizer.get_config(), type(optimizer).__name__.lower()
     record = RECORDS.get(name)
     preset = None if record is None else record.presets.get("keras")
-    if record is None or preset is None or isinstance(optimizer, Stepped) or config.get("use_ema"):
+    if record is None and type(optimizer).__module__.startswith("keras."):
+        return {"class": f"keras.optimizers.{type(optimizer).__name__}"}
+    if config.get("use_ema"):
+        return {"class": f"{type(optimizer).__name__}(use_ema=True)"}
+    if record is None or preset is None or isinstance(optimizer, Stepped):
         return None
     if config.get("loss_scale_factor") or config.get("gradient_accumulation_steps"):
         return None

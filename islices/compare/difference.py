@@ -12,7 +12,8 @@ from islices.compare.explanation import Explanation, name_sides
 from islices.compare.measure import TensorDifference, measure
 from islices.compare.picture import draw
 from islices.compare.show import as_json, report
-from islices.compare.steps.given import Given, Said, moved_elsewhere, steps_differ
+from islices.compare.steps.given import Given, moved_elsewhere, steps_differ
+from islices.compare.steps.said import said_by
 from islices.compare.stored import Stored, read
 from islices.compare.why import why
 from islices.host import quiet
@@ -20,7 +21,7 @@ from islices.limits import check_max_norm
 from islices.registry import describe
 from islices.trees import named_leaves
 
-__all__ = ["STATES_HINT", "Difference", "check_tensor", "compare_steps", "diff", "side_names"]
+__all__ = ["STATES_HINT", "Difference", "check_tensor", "compare_clipped", "compare_steps", "diff", "side_names"]
 
 STATES_HINT = "hint: steps were taken for first ones; states= (--states) lets later ones be explained"
 
@@ -210,9 +211,16 @@ def compare_steps(
         if before is None or gradient is None:
             raise ValueError(f"{side}: got a Step without before or gradient; accepted is one with both")
         state, after = (_states_like(getattr(x, n), both.pairs, f"{side}.{n}") for n in ("state", "state_after"))
-        said = Said(*(str((x.optimizer or {}).get(k, "")) for k in Said._fields))
-        sides.append(Given(before, gradient, state, after, said))
+        sides.append(Given(before, gradient, state, after, said_by(x.optimizer)))
     return _compared(both, called, _context(called, None, padding_idx), Also(), sides)
+
+
+def compare_clipped(a: Any, b: Any, raw: Any, names: Sequence[str], **said: Any) -> Difference:
+    """What `diff` finds of gradients of which the raw one is known; said: its options that numbers are."""
+    called = side_names(names)
+    both = _read(a, b, None, None)
+    also = Also(_like(raw, both.pairs, "before"))
+    return _compared(both, called, _context(called, **said), also, None, gradients=True)
 
 
 class Both(NamedTuple):
@@ -246,7 +254,13 @@ def _read(a: Any, b: Any, pair: Mapping[str, str] | None, only: str | None) -> B
 
 
 def _compared(
-    both: Both, called: tuple[str, str], context: Context, also: Also, sides: Sequence[Given] | None
+    both: Both,
+    called: tuple[str, str],
+    context: Context,
+    also: Also,
+    sides: Sequence[Given] | None,
+    *,
+    gradients: bool = False,
 ) -> Difference:
     stored = both.stored
     tensors = tuple(measure(x, y) for x, y in stored)
@@ -261,7 +275,7 @@ def _compared(
                 causes = steps_differ([stored[k] for k in told], [side.some(told) for side in sides])
             if not causes:
                 some = also.some(told)
-                starts = None if sides is None else [side.some(told).before for side in sides]
+                starts = () if gradients else None if sides is None else [side.some(told).before for side in sides]
                 causes, rounding, arithmetic = why(
                     [stored[k] for k in told], some.before, some.grad, some.tables, context, starts
                 )

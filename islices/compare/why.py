@@ -19,7 +19,12 @@ from islices.compare.stored import Stored, nonzero_rows
 from islices.compare.survey import distance, within_rounding
 from islices.compare.whole import Held, Moved, Tensors
 
-__all__ = ["why"]
+__all__ = ["FITTED", "why"]
+
+#: The cause that is read off the elements: what was done to a gradient that is known is told rather.
+FITTED = "factor"
+#: The cause that two clips together are.
+PER_TENSOR = "per_tensor"
 
 
 def why(
@@ -32,7 +37,7 @@ def why(
 ) -> tuple[tuple[Explanation, ...], bool, float | None]:
     """(the explanations, whether the sides are within rounding as they are, else how far they are apart if that is
     within the slack: see `islices.compare.explanation.distance`). starts: the tables that each side's step began with,
-    where they are not those before."""
+    where they are not those before; none where the sides are known to be gradients."""
     if any(x.beyond_float64 for pair in stored for x in pair):
         return (), False, None
     context = replace(context, names=tuple(x.name for x, _ in stored))
@@ -40,12 +45,14 @@ def why(
     comparisons = [tensors.compared(context, tables=_tables(stored, tables))]
     rounding = within_rounding(comparisons[0])
     starts = (before, before) if starts is None and before is not None else starts
-    if starts is not None and (steps := _steps(stored, starts, grad, context)):
+    if starts and (steps := _steps(stored, starts, grad, context)):
         comparisons.append(steps)
     proposed: list[Proposal] = []
     for both in comparisons:
         proposed = proposals(both)
         if causes := explain(both, proposed):
+            if len(comparisons) == 1 and any(c.name == FITTED for e in causes for c in e.causes):
+                causes = _each_from_before(tensors, both) or causes
             return causes, rounding, None
     if rounding:
         return (), True, None
@@ -89,7 +96,7 @@ def _each_from_before(tensors: Tensors, both: Comparison) -> tuple[Explanation, 
         found.append(causes[0])
     kept = [[c for c in (e.causes if e else ()) if not _shared(c, found[1 - k])] for k, e in enumerate(found)]
     kept[1] = [_by_tensor(c, kept[0]) or c for c in kept[1]]
-    told = [_of_side(c, "ab"[k]) for k, causes in enumerate(kept) for c in causes]
+    told = [c if c.name == PER_TENSOR else _of_side(c, "ab"[k]) for k, causes in enumerate(kept) for c in causes]
     known = [e for e in found if e]
     if not told or not known:
         return ()
@@ -112,7 +119,7 @@ def _by_tensor(c: Finding, others: list[Finding]) -> Finding | None:
             others.remove(o)
             each = "b" if c.details.get("norm") else "a"
             both = f"{{{each}}} clips each tensor by its own norm, {{{'ab'[each == 'a']}}} all by their common norm"
-            return Finding("per_tensor", f"clipping by tensor: {both}", {**c.details, "side": each})
+            return Finding(PER_TENSOR, f"clipping by tensor: {both}", {**c.details, "side": each})
     return None
 
 

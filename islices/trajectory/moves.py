@@ -15,7 +15,7 @@ import numpy as np
 from islices.compare.stored import bits_equal, blocks, contained, wide
 from islices.dtypes import dtype_name
 from islices.trajectory.drift import MOST, ROUNDINGS, Beside, apart, beside, eps_of, norm, relative, summed
-from islices.trajectory.replay import OWN_MEANING, Replay, array_name, optimizer_from
+from islices.trajectory.replay import OWN_MEANING, Replay, array_name, optimizer_from, other_class
 from islices.trajectory.steps import Leaves, Step, rows_named
 from islices.trajectory.verdict import Found
 
@@ -217,6 +217,9 @@ class Moves:
         said = next((d[k] for d in (self.given[side], step.optimizers) for k in (name, "") if k in d), None)
         if said is None:
             return None
+        if (other := other_class(said)) is not None:
+            self._note(f"{{{'ab'[side]}}} steps by {other}, which islices.optim does not have: it is not replayed")
+            return None
         known = self.formulas.get(key)
         if known is None or known.said != said:  # a learning rate that follows a schedule
             try:
@@ -256,6 +259,10 @@ class Moves:
             if not (np.abs(x - y) <= allowed).all():
                 return False
         return True
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
 
     def _drop(self, name: str, side: int, why: str) -> None:
         self.formulas[name, side] = None

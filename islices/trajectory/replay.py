@@ -21,7 +21,7 @@ from islices.registry import describe
 from islices.slices import IndexedSlices
 from islices.trajectory.steps import Leaf, Leaves
 
-__all__ = ["Replay", "array_name", "as_description", "optimizer_from"]
+__all__ = ["Replay", "array_name", "as_description", "optimizer_from", "other_class"]
 
 #: What frameworks call a state's arrays -> the records' names.
 NAMES = {
@@ -41,7 +41,8 @@ def array_name(name: str) -> str:
 def as_description(x: Any) -> dict[str, Any]:
     """An optimizer as JSON holds it; TypeError where a hyperparameter is a function or an array."""
     if isinstance(x, Mapping):
-        optimizer_from(x)  # what cannot be replayed is refused where it is said
+        if other_class(x) is None:
+            optimizer_from(x)  # what cannot be replayed is refused where it is said
         return dict(x)
     if not isinstance(x, Optimizer):
         raise TypeError(f"optimizer: got {describe(x)}; accepted is one of islices.optim, or its description")
@@ -56,6 +57,12 @@ def as_description(x: Any) -> dict[str, Any]:
     if x.maximize:
         said["maximize"] = True
     return said
+
+
+def other_class(said: Any) -> str | None:
+    """The class that a description names of an optimizer which `islices.optim` does not have."""
+    known = isinstance(said, Mapping) and list(said) == ["class"] and isinstance(said["class"], str)
+    return said["class"] if known else None
 
 
 def optimizer_from(x: Any) -> Optimizer:

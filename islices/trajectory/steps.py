@@ -125,7 +125,7 @@ def optimizers_of(given: Any, argument: str) -> dict[str, Any]:
         return {}
     if isinstance(given, Optimizer):
         return {"": given}
-    if isinstance(given, Mapping) and "name" in given:
+    if isinstance(given, Mapping) and ("name" in given or isinstance(given.get("class"), str)):
         return {"": dict(given)}
     if isinstance(given, Mapping) and all(isinstance(x, (Optimizer, Mapping)) for x in given.values()):
         return dict(given)

@@ -5,17 +5,21 @@ May import: `numpy`, the core, `islices.compare`, this folder.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from islices.compare.difference import STATES_HINT, Difference, diff
+from islices.compare.difference import STATES_HINT, Difference, compare_clipped, diff
+from islices.compare.explanation import Explanation, Finding
 from islices.compare.step import Step as Taken
 from islices.compare.step import explain_steps
 from islices.compare.stored import norm_of, read
+from islices.compare.why import FITTED
 from islices.trajectory.moves import Expected
+from islices.trajectory.replay import array_name, other_class
 from islices.trajectory.steps import Leaves, Step, rows_named
 
 __all__ = ["Known", "explain"]
@@ -26,8 +30,10 @@ OWN = {"torch": "torch", "keras": "keras", "jax": "optax", "mxnet": "mxnet"}
 
 #: Other tensors whose steps are explained where that of the tensor that is furthest off is not.
 LARGER = 2
-#: Causes of gradients that a state may have as well.
-OF_STATES = {"dtype", "factor", "off_by_one", "permuted", "rounded", "sign", "transposed"}
+#: What running means of gradients and of their squares decay by.
+BETAS = {"m": "beta1", "v": "beta2"}
+#: Causes of gradients that tables and states may have as well; what mends them there is not known.
+OF_ARRAYS = {"dtype", "factor", "off_by_one", "permuted", "rounded", "sign", "transposed"}
 
 
 @dataclass(frozen=True)
@@ -46,10 +52,15 @@ class Known:
 
     def diff(self, a: Any, b: Any, **given: Any) -> Difference:
         """`islices.diff` with what is known."""
-        return diff(
-            a, b, names=self.names, max_norm=self.max_norm, padding_idx=self.padding_idx, batch_size=self.batch_size,
-            tokens=self.tokens, **given,
-        )  # fmt: skip
+        return diff(a, b, names=self.names, max_norm=self.max_norm, **self._numbers, **given)
+
+    def clipped(self, a: Any, b: Any, raw: Any, max_norm: float | None) -> Difference:
+        """The same of gradients of which the raw one is known."""
+        return compare_clipped(a, b, raw, self.names, max_norm=max_norm, **self._numbers)
+
+    @property
+    def _numbers(self) -> dict[str, int | None]:
+        return {"padding_idx": self.padding_idx, "batch_size": self.batch_size, "tokens": self.tokens}
 
 
 def explain(
@@ -81,14 +92,12 @@ def explain(
 
 def _position(position: str, a: Step, b: Step, known: Known) -> Difference:
     if position == "between":
-        return known.diff(*_common(a, b, "tables"))
+        return _of_arrays(known.diff(*_common(a, b, "tables")))
     if position == "start":
         found = known.diff(*_common(a, b, "tables"))
-        return found if found.tensors and not found.equal else known.diff(*_common(a, b, "state"))
+        return _of_arrays(found if found.tensors and not found.equal else known.diff(*_common(a, b, "state")))
     if position == "clipped":
-        if known.max_norm is None and (limit := _limit(a) or _limit(b)):
-            known = replace(known, max_norm=limit)
-        return known.diff(rows_named(a), rows_named(b), before=a.get("gradients") or b.get("gradients"))
+        return _clipped(a, b, known)
     x, y = _common(a, b, position)
     tables = a.get("tables")
     if position == "gradients" and tables is not None and all(name in tables for name in x):
@@ -96,15 +105,45 @@ def _position(position: str, a: Step, b: Step, known: Known) -> Difference:
     return known.diff(x, y)
 
 
-def _limit(s: Step) -> float | None:
-    """What a side has clipped the norm of its gradients to, to six digits; None where it left them as they were."""
-    if not s.get("gradients") or not s.get("clipped"):
-        return None
-    raw, clipped = (
-        norm_of([read(x, name, position).values for name, x in (s.get(position) or {}).items()])
-        for position in ("gradients", "clipped")
-    )
-    return float(f"{clipped:.6g}") if 0 < clipped < raw * (1 - 2.0**-10) else None
+def _of_arrays(found: Difference, instead: Sequence[Explanation] = ()) -> Difference:
+    """Of what nobody clips or regularises: without causes that gradients alone have."""
+    kept = []
+    for e in found.causes:
+        if all(c.name in OF_ARRAYS or "step" in c.details for c in e.causes):
+            kept.append(replace(e, causes=tuple(c if "step" in c.details else _unmended(c) for c in e.causes)))
+    return replace(found, causes=tuple(kept or instead))
+
+
+def _unmended(cause: Finding) -> Finding:
+    return replace(cause, details={**cause.details, "mends": False})
+
+
+def _clipped(a: Step, b: Step, known: Known) -> Difference:
+    """The clipped gradients: to a limit that is said, or that a side's norms show, or to a round number."""
+    before = a.get("gradients") or b.get("gradients")
+    limits = [known.max_norm] if known.max_norm is not None else [None, *_limits(a, b)]
+    found = []
+    for limit in limits:
+        one = known.clipped(rows_named(a), rows_named(b), before, limit)
+        if one.causes and not any(c.name == FITTED for c in one.causes[0].causes):
+            return one
+        found.append(one)
+    return next((one for one in found if one.causes), found[0])
+
+
+def _limits(a: Step, b: Step) -> list[float]:
+    """What the sides may have clipped the norm of their gradients to, to six digits: of all tensors, and of one."""
+    found: list[float] = []
+    for s in (a, b):
+        raw, clipped = ([norm_of([read(x, name, position).values]) for name, x in (s.get(position) or {}).items()]
+                        for position in ("gradients", "clipped"))  # fmt: skip
+        for before, after in (
+            (math.hypot(*raw), math.hypot(*clipped)),
+            (max(raw, default=0.0), max(clipped, default=0.0)),
+        ):
+            if 0 < after < before * (1 - 2.0**-10):
+                found.append(float(f"{after:.6g}"))
+    return list(dict.fromkeys(found))
 
 
 def _step(
@@ -121,22 +160,35 @@ def _step(
             if more is not None and more.causes:
                 return more
     if position == "state":
-        states = known.diff(*({k: x for k, x in side.items() if k.startswith(f"{name}.")}
-                              for side in _common(a, b, "state_after")))  # fmt: skip
-        # what explains the tables after a step explains its states, which nobody clips or regularises
-        own = tuple(cause for cause in states.causes if set(cause.names) <= OF_STATES)
-        return replace(states, causes=own or (found.causes if found is not None else ()))
+        return _states(name, tensor, a, b, known, () if found is None else found.causes)
     if found is not None and found.causes:
         return found
-    return _from_one_start(name, a, b, expected, known)
+    asked = found is not None or any(other_class(_said(s, name)) for s in (a, b))
+    return _from_one_start(name, a, b, expected, known, asked)
+
+
+def _states(name: str, array: str, a: Step, b: Step, known: Known, of_step: Sequence[Explanation]) -> Difference:
+    """The arrays of a tensor's state together, then the one that is furthest off; what explains the tables after a
+    step, of_step, explains its states."""
+    sides = _common(a, b, "state_after")
+    found = _of_arrays(known.diff(*({k: x for k, x in s.items() if k.startswith(f"{name}.")} for s in sides)), of_step)
+    if found.causes or not all(array in s for s in sides):
+        return found
+    one = _of_arrays(known.diff(*({array: s[array]} for s in sides)))
+    beta = BETAS.get(array_name(array.removeprefix(f"{name}.")))
+    if beta is None or a.number != 1 or b.number != 1:
+        return one if one.causes else found
+    text = f"; after a first step that is a mean of gradients times 1 - {beta}"
+    told = [replace(e, causes=tuple(replace(c, text=c.text + text) for c in e.causes)) for e in one.causes]
+    return replace(one, causes=tuple(told)) if told else found
 
 
 def _steps_of(name: str, a: Step, b: Step, known: Known) -> Difference | None:
     """Each side's step of a tensor explained by itself; None where what they began with is not known."""
     sides = [_taken(s, name) for s in (a, b)]
-    if sides[0] is None or sides[1] is None or not all(s.number == 1 or s.get("state") for s in (a, b)):
+    if sides[0] is None or sides[1] is None or not all(s.number == 1 or s.get("state") is not None for s in (a, b)):
         return None
-    return explain_steps(sides[0], sides[1], names=known.names, padding_idx=known.padding_idx)
+    return _of_arrays(explain_steps(sides[0], sides[1], names=known.names, padding_idx=known.padding_idx))
 
 
 def _taken(s: Step, name: str) -> Taken | None:
@@ -145,8 +197,8 @@ def _taken(s: Step, name: str) -> Taken | None:
     if gradient is None or any(x is None for x in trees):
         return None
     states = [_nested(s.get(position), name) for position in ("state", "state_after")]
-    if states[0] is None and s.number == 1:
-        states[0] = {name: {"step": np.zeros(1, np.int32)}}
+    if states[0] is None:  # none before the first step, or none at all
+        states[0] = {name: {"step": np.array([s.number - 1], np.int32)}}
     return Taken({name: trees[0]}, {name: trees[1]}, {name: gradient}, states[0], states[1], _said(s, name))
 
 
@@ -154,7 +206,7 @@ def _said(s: Step, name: str) -> dict[str, Any]:
     """What is said to step a tensor; its framework's own semantics where nothing is."""
     said = next((s.optimizers[key] for key in (name, "") if key in s.optimizers), None)
     if said is None:
-        return {"semantics": OWN.get(s.framework, "")}
+        return {"semantics": OWN.get(s.framework, ""), "assumed": True}
     return dict(said) if isinstance(said, Mapping) else {k: getattr(said, k) for k in ("name", "semantics", "rows")}
 
 
@@ -165,20 +217,22 @@ def _nested(leaves: Leaves | None, name: str) -> dict[str, dict[str, Any]] | Non
 
 
 def _from_one_start(
-    name: str, a: Step, b: Step, expected: Mapping[str, Sequence[Expected]], known: Known
+    name: str, a: Step, b: Step, expected: Mapping[str, Sequence[Expected]], known: Known, asked: bool
 ) -> Difference:
-    """By a known formula from what one side had; else b's movement from where a stood."""
+    """By a known formula from what one side had; else b's movement from where a stood. asked: each side's step has been
+    explained by itself, in vain, or is one that nothing here explains: then it is not by less than is known."""
     tables = [(s.get(position) or {})[name] for position in ("tables", "tables_after") for s in (a, b)]
     w, v, w_after, v_after = map(np.asarray, tables)
     should = _furthest(expected.get(name, ()), (w_after, v_after))
-    gradient = rows_named((a, b)[should.side] if should is not None else a).get(name)
+    gradient = None if asked else rows_named((a, b)[should.side] if should is not None else a).get(name)
     if should is None:
         sides, start = [w_after, _moved(w, v, v_after)], w
     else:
         sides, start = [w_after, v_after], (w, v)[should.side]
         sides[1 - should.side] = should.table.reshape(w.shape)
     grad = None if gradient is None else {name: gradient}
-    return known.diff({name: sides[0]}, {name: sides[1]}, before={name: start}, grad=grad)
+    different = known.diff({name: sides[0]}, {name: sides[1]}, before={name: start}, grad=grad)
+    return _of_arrays(different) if asked else different
 
 
 def _furthest(expected: Sequence[Expected], after: Sequence[Any]) -> Expected | None:

@@ -119,11 +119,15 @@ def _step(x: Any) -> torch.Tensor:
 def describe_optimizer(
     optimizer: Any, model: Any, gradients: Mapping[str, torch.Tensor] | None = None
 ) -> dict[str, dict[str, Any]]:
-    """What steps each parameter, as `islices.optim` describes it; without those whose formula it does not have."""
+    """What steps each parameter, as `islices.optim` describes it; of a class of torch's that it does not have, the
+    name; without others whose formula it does not have."""
     record = record_of(optimizer)
-    if record is None:
-        return {}
     names = {id(p): name for name, p in _named(model).items()}
+    if record is None:
+        kind = type(optimizer)
+        stepped = [p for group in optimizer.param_groups for p in group["params"]]
+        said = {"class": f"torch.optim.{kind.__name__}"}
+        return {names[id(p)]: said for p in stepped if id(p) in names and kind.__module__.startswith("torch.optim")}
     found = {}
     for group in optimizer.param_groups:
         for p in group["params"]:

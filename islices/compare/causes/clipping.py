@@ -19,7 +19,7 @@ from islices.compare.cause import Cause, Factor
 from islices.compare.comparison import Comparison, Side
 from islices.compare.evidence import Interval
 
-__all__ = ["CLIPPED", "CLIP_AFTER", "DUPLICATES", "EPSILON", "added", "near", "norm_tolerance"]
+__all__ = ["CLIPPED", "CLIP_AFTER", "DUPLICATES", "EPSILON", "added", "near", "norm_tolerance", "round_number"]
 
 
 # ---------------------------------------------------------------------- norms
@@ -133,7 +133,7 @@ def _clips(original: Comparison) -> Iterator[Clip]:
             if size is None or whole is None:
                 continue
             tolerance = exact + (1e-6 / whole if whole > 0 else 0.0)  # torch adds that to the norm it divides by
-            limit = given if given is not None else _round_number(size, tolerance)
+            limit = given if given is not None else round_number(size, tolerance)
             if kind == "raw" and near(tight.true, size if limit is None else limit, tolerance):
                 continue  # the norm with duplicates summed says it already
             if limit is None or not 0 < limit < whole or not near(size, limit, tolerance):
@@ -168,7 +168,7 @@ def _clipped_each(original: Comparison, cost: float) -> Iterator[Factor]:
     norms, tolerance, given = _norms(original), norm_tolerance(original), original.context.max_norm
     for bound in (1, 0) if len(original.a) > 1 else ():
         tight, loose = norms[bound].each, norms[1 - bound].each
-        limit = given if given is not None else _round_number(max(tight), tolerance)
+        limit = given if given is not None else round_number(max(tight), tolerance)
         if limit is None or limit <= 0 or not near(max(tight), limit, tolerance + added(limit)):
             continue
         if max(loose) <= limit:
@@ -239,7 +239,7 @@ def near(x: float, y: float, tolerance: float) -> bool:
     return abs(x - y) <= tolerance * abs(y)
 
 
-def _round_number(x: float, tolerance: float) -> float | None:
+def round_number(x: float, tolerance: float) -> float | None:
     """x as a decimal of at most two digits, if it is one: what people write for max_norm.
 
     In 16 bits too many numbers are as near to one; there the limit has to be given.

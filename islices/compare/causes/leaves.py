@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from islices.compare.cause import Cause, Factor
-from islices.compare.causes.clipping import added, near, norm_tolerance
+from islices.compare.causes.clipping import added, near, norm_tolerance, round_number
 from islices.compare.comparison import Comparison, Side
 
 __all__ = ["LEFT_OUT", "PER_TENSOR"]
@@ -27,7 +27,7 @@ def per_tensor(original: Comparison, now: Comparison) -> Iterator[Factor]:
     for each in (1, 0):
         whole = math.hypot(*_norms(original.side(1 - each)))
         largest = max(_norms(original.side(each)))
-        if not 0 < whole < math.inf or not near(largest, whole, tolerance):
+        if not 0 < whole < math.inf or not near(largest, whole, tolerance + added(whole)):
             continue
         if given is not None and not near(whole, given, tolerance + added(given)):
             continue
@@ -35,11 +35,12 @@ def per_tensor(original: Comparison, now: Comparison) -> Iterator[Factor]:
         if ratios is None or max(ratios) <= min(ratios) * (1 + 8 * tolerance):
             continue
         one, other = "ab"[each], "ba"[each]
+        limit = round_number(whole, tolerance + added(whole)) or whole
         text = (
             f"clipping by tensor: {{{one}}} clips each tensor by its own norm, {{{other}}} all by their common norm, "
-            f"to {whole:.6g}"
+            f"to {limit:.6g}"
         )
-        details = {"side": one, "norm": "each tensor", "max_norm": whole}
+        details = {"side": one, "norm": "each tensor", "max_norm": limit}
         yield Factor(ratios, text, details, tolerance, COST)
 
 
@@ -58,11 +59,11 @@ def left_out(original: Comparison, now: Comparison) -> Iterator[Factor]:
         if not 0 < limit < math.inf or (given is not None and not near(limit, given, tolerance + added(given))):
             continue
         own = _norms(original.side(side))
-        ratios = _ratios(now)
+        ratios, said = _ratios(now), round_number(limit, tolerance + added(limit)) or limit
         for k, name in enumerate(original.context.names):
             if ratios is None or not own[k]:
                 continue
-            if not near(math.hypot(*(n for t, n in enumerate(own) if t != k)), limit, tolerance):
+            if not near(math.hypot(*(n for t, n in enumerate(own) if t != k)), limit, tolerance + added(limit)):
                 continue
             others = [r for t, r in enumerate(ratios) if t != k]
             if max(others) > min(others) * (1 + 8 * tolerance):
@@ -70,10 +71,10 @@ def left_out(original: Comparison, now: Comparison) -> Iterator[Factor]:
             alike = near(ratios[k], others[0], 8 * tolerance)
             does = "clips it by the norm of the others" if alike else "does not clip it"
             text = (
-                f"left out of the norm: {{{'ab'[side]}}} clips to {limit:.6g} without counting "
+                f"left out of the norm: {{{'ab'[side]}}} clips to {said:.6g} without counting "
                 f"{name or 'this tensor'}, and {does}"
             )
-            details = {"side": "ab"[side], "tensor": name, "clipped": alike, "max_norm": limit}
+            details = {"side": "ab"[side], "tensor": name, "clipped": alike, "max_norm": said}
             yield Factor(ratios, text, details, tolerance, COST)
 
 

@@ -7,7 +7,7 @@ the rounding: float16(S g) / S; it shows in the numbers that float16 holds as su
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -164,6 +164,12 @@ def _representable(y: Rows, dtype: str) -> bool:
     return bool(some.any()) and bool((_significand(some, dtype) == some).all())
 
 
+def _all_representable(both: Comparison, which: int, numbers: Sequence[int], dtype: str) -> bool:
+    """Whether the other side's tensors are."""
+    others = [both.side(1 - which)[t] for t in numbers]
+    return all(not y.values.any() or _representable(y, dtype) for y in others)
+
+
 def _significand(x: Array, dtype: str) -> Array:
     """x with as many bits as a type's significand has, whatever its exponent: a power of two may scale it."""
     bits = FORMATS[dtype][1]
@@ -216,7 +222,8 @@ def upstream(both: Comparison, which: int) -> Iterator[Change]:
             return replace(x, dtype=dtype, terms=terms, counts=None, slot_ids=None, slots=None)
 
         found = each_tensor(both, which, change)
-        if found:
+        # with its eight bits bfloat16's numbers are nearly all float16's too
+        if found and not (dtype == "float16" and _all_representable(both, which, found.numbers, "bfloat16")):
             text = (
                 f"computed in 16 bits: all that {{y}}'s gradient is summed of are numbers of {dtype}, as mixed "
                 "precision (autocast) leaves them; it agrees as far as such arithmetic goes"

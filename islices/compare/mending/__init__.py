@@ -31,5 +31,5 @@ def mended(found: Difference) -> list[str]:
     port = Port(framework, apart[0].kinds[1].split()[1], apart[0].dtypes[1], other, found.frameworks[1])
     causes = found.causes[0].causes
     lines = [line_of_step([c for c in causes if "step" in c.details], port)]
-    lines += [line_of_gradient(c, port) for c in causes if "step" not in c.details]
+    lines += [line_of_gradient(c, port) for c in causes if "step" not in c.details and c.details.get("mends", True)]
     return [f"mend: in {found.names[1]}, {line}" for line in lines if line]

@@ -7,6 +7,7 @@ from typing import Any
 
 from islices.compare.explanation import Finding
 from islices.compare.mending.side import Port
+from islices.compare.steps.traits import is_rate
 from islices.optim.frameworks import SPELLED
 from islices.optim.record import RECORDS
 
@@ -48,6 +49,8 @@ def line_of_step(causes: Sequence[Finding], port: Port) -> str:
     if not causes:
         return ""
     wanted, own = causes[0].details["step"]
+    if any(c.name == "learning_rate" and not is_rate(c.details["a"], c.details["b"]) for c in causes):
+        return ""  # something else scales the step
     if all(c.name in HYPER for c in causes):
         placed = any(c.name in PLACED for c in causes) and port.framework != port.other
         if placed or not causes[0].details["alike"]:  # numbers stand for a formula that differs besides

@@ -17,8 +17,9 @@ import numpy as np
 from islices.compare.evidence import ENOUGH
 from islices.compare.explanation import Explanation, Finding
 from islices.compare.steps.elements import Elements, Taken, sample
-from islices.compare.steps.identify import NOTHING, Said, confirmed, recipes
+from islices.compare.steps.identify import confirmed, recipes
 from islices.compare.steps.recipe import Recipe, bound, stepped
+from islices.compare.steps.said import NOTHING, Said
 from islices.compare.steps.traits import CLOSE, TRAITS, Trait, epsilon_place
 
 __all__ = ["Side", "explain_sides"]
@@ -114,7 +115,9 @@ def _explained(x: Recipe, y: Recipe, ea: Elements, eb: Elements, steps_a: int, s
     if any(t.name == "optimizer" for t in apart):
         apart = [t for t in apart if t.name in ("optimizer", "weight_decay", "sign")]
     told: list[tuple[Trait, float]] = []
-    for t in apart:
+    for t in sorted(
+        apart, key=lambda t: -max(_effect(x, t.take(x, y), ea, steps_a), _effect(y, t.take(y, x), eb, steps_b))
+    ):
         bits = max(_bits(x, t.take(x, y), ea, steps_a), _bits(y, t.take(y, x), eb, steps_b))
         if bits >= ENOUGH:
             told.append((t, bits))
@@ -152,10 +155,9 @@ def _with_what_is_not_as_said(e: Explanation, *sides: tuple[Recipe, Said]) -> Ex
     """Which side's step is another optimizer's, or another semantics', than it is said to be."""
     text, unlike = "", {}
     for side, (r, said) in zip("ab", sides, strict=True):
-        if said.names_another(r):
-            unlike[side] = said._asdict()
-            claim = " of ".join(filter(None, (said.name, said.semantics)))
-            text += f"; {{{side}}} is said to step by {claim}, but steps as {r.name} of {r.semantics}"
+        if said.names_another(r) and not said.assumed:
+            unlike[side] = {k: v for k, v in said._asdict().items() if isinstance(v, str)}
+            text += f"; {{{side}}} is said to step by {said.claim}, but steps as {r.name} of {r.semantics}"
     if not unlike:
         return e
     first, *rest = e.causes
@@ -182,6 +184,15 @@ def _bits(r: Recipe, other: Recipe, e: Elements, steps: int) -> float:
     _, first = np.unique(np.stack([e.after, e.g]), axis=1, return_index=True)
     bits = bits[first]
     return float(bits.sum()) if (bits > 0).sum() >= 2 else 0.0
+
+
+def _effect(r: Recipe, other: Recipe, e: Elements, steps: int) -> float:
+    """How far the steps of two recipes are apart, at most."""
+    try:
+        made, instead = stepped(r, e, steps)[0], stepped(other, e, steps)[0]
+    except (ValueError, KeyError):  # the formula has no such trait
+        return 0.0
+    return float(np.abs(np.nan_to_num(made - instead)).max(initial=0.0))
 
 
 def _with(traits: Sequence[Trait], x: Recipe, y: Recipe) -> Recipe:

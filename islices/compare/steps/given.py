@@ -13,11 +13,11 @@ from islices.backend import FLOATS
 from islices.compare.explanation import Explanation
 from islices.compare.steps.elements import Taken, gradient_of
 from islices.compare.steps.explain import Side, explain_sides
-from islices.compare.steps.identify import NOTHING, Said
+from islices.compare.steps.said import NOTHING, Said
 from islices.compare.steps.states import read_state
 from islices.compare.stored import Array, Stored, bits_equal, nonzero_rows
 
-__all__ = ["Given", "Said", "moved_elsewhere", "steps_differ"]
+__all__ = ["Given", "moved_elsewhere", "steps_differ"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,17 +12,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-import islices.optim  # noqa: F401  # its records
 from islices.compare.digits import as_written
 from islices.compare.steps.elements import Elements, Taken, blocks, part_of, sample
 from islices.compare.steps.fit import fitted, holds, rated, rounded_numbers
 from islices.compare.steps.recipe import Recipe, stepped
+from islices.compare.steps.said import NOTHING, SKIPPED, Said
 from islices.optim.record import RECORDS
 
-__all__ = ["NOTHING", "Said", "confirmed", "recipes"]
+__all__ = ["confirmed", "recipes"]
 
-#: AdamW is Adam with a decay of another kind.
-SKIPPED = ("adamw",)
 #: Bits of numbers that are as short as people write them: then nothing with more numbers is looked for.
 SHORT = 20.0
 #: Elements that numbers are first fitted to.
@@ -32,8 +30,6 @@ DOUBLED = 8
 EPSILONS = (1e-10, 1e-8, 1e-7, 1e-6, 1e-5)
 #: Bits that speak against an optimizer that few people use.
 PRIOR = {"adagrad": 1.0, "rmsprop": 4.0, "adamax": 6.0, "nadam": 6.0, "ftrl": 8.0, "lion": 6.0, "rowwise_adagrad": 4.0}
-#: Bits that speak against what is not as it is said to be, for each thing that is not.
-UNSAID = 6.0
 #: What numbers beside the learning rate begin with, where they are read off the elements.
 STARTS = {
     "eps": (1e-7, 1e-3), "initial_accumulator": (0.1,), "weight_decay": (1e-2, 1e-5), "momentum": (0.9,),
@@ -41,26 +37,6 @@ STARTS = {
 }  # fmt: skip
 #: Numbers that a state which is not known leaves without effect.
 BY_STATE = ("momentum", "beta1", "beta2", "rho")
-
-
-class Said(NamedTuple):
-    """What is said to have taken a step; "" where nothing is. It is what is likely, not what must be."""
-
-    semantics: str = ""
-    rows: str = ""
-    name: str = ""
-
-    def against(self, r: Recipe) -> float:
-        """Bits that it speaks against a recipe."""
-        return UNSAID * (self.names_another(r) + (self.rows not in ("", r.rows)))
-
-    def names_another(self, r: Recipe) -> int:
-        """In how many of optimizer and semantics a recipe is not what is said."""
-        name = "adam" if self.name in SKIPPED else self.name
-        return (self.semantics not in ("", r.semantics)) + (name not in ("", r.name))
-
-
-NOTHING = Said()
 
 
 class Variant(NamedTuple):
@@ -74,12 +50,15 @@ class Variant(NamedTuple):
 def recipes(tensors: Sequence[Taken], steps: int, said: Said = NOTHING, only: Container[str] = RECORDS) -> list[Recipe]:
     """The recipes that make a sample of a side's elements, the plainest kind of them: fewest numbers of their own.
 
-    said: where that makes the step, what else does counts only if it is likelier in spite of it. only: optimizers'
-    names.
+    said: where that makes the step, it is the one if all its numbers are said; else what else makes it counts only if
+    it is likelier in spite of that. only: optimizers' names.
     """
     e = sample(tensors)
-    if not e.eps or np.array_equal(e.w, e.after):
+    if not e.eps or np.array_equal(e.w, e.after) or said.other:
         return []
+    certain = [r for r in said.recipes() if confirmed(r, tensors, steps)]
+    if certain:
+        return [r for r in certain[:1] if r.name in only]
     look = _looked_at(e)
     plain = [r for r in _structures(look, steps, said) if r.name in only] if look.ups else []
     found: list[Recipe] = []
@@ -166,8 +145,8 @@ def _structures(look: Look, steps: int, said: Said) -> Iterator[Recipe]:
                     continue
                 if rows not in formula.rows or formula.raw != (duplicates == "raw"):
                     continue
-                names = {spec.name for spec in formula.state}
-                if (e.state and names != set(e.state)) or (not e.state and steps and names):
+                names, kept = {spec.name for spec in formula.state}, set(e.state) or set(e.state_after)
+                if (kept and names != kept) or (not e.state and steps and names):
                     continue
                 look_alike = _alike(recipe, look.alike, steps)
                 if look_alike not in seen:

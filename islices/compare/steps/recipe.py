@@ -19,7 +19,7 @@ from islices.optim.numbers import step_numbers
 from islices.optim.operators import array_operators, bind
 from islices.optim.record import RECORDS
 
-__all__ = ["Recipe", "bound", "quick_bound", "stepped"]
+__all__ = ["NO_DECAY", "Recipe", "bound", "quick_bound", "stepped"]
 
 #: The step count at which no bias correction is left.
 UNCORRECTED = 1 << 24

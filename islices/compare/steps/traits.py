@@ -9,12 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from islices.compare.digits import is_written
 from islices.compare.steps.recipe import Recipe
 
-__all__ = ["CLOSE", "TRAITS", "Trait", "epsilon_place"]
+__all__ = ["CLOSE", "TRAITS", "Trait", "epsilon_place", "is_rate"]
 
 #: Learning rates nearer than this, relatively, are one: a semantics that rounds its corrections to float32 moves them.
 CLOSE = 1e-4
+#: What scales a step and cannot be told from a learning rate that nobody would write.
+HIDDEN = "a clip, a trust ratio or a schedule within the optimizer"
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +73,13 @@ def _optimizer(r: Recipe, other: Recipe) -> Recipe:
 
 
 def _say_rate(x: float, y: float) -> str:
-    return f"learning rate: {{a}} steps by {x:.6g}, {{b}} by {y:.6g} ({x / y:.6g} to 1)"
+    text = f"learning rate: {{a}} steps by {x:.6g}, {{b}} by {y:.6g} ({x / y:.6g} to 1)"
+    return text if is_rate(x, y) else f"{text}, as {HIDDEN} does too"
+
+
+def is_rate(x: float, y: float) -> bool:
+    """Whether two learning rates may have been written so."""
+    return (is_written(x) and is_written(y)) or is_written(x / y) or is_written(y / x)
 
 
 def _say_rows(a: Recipe, b: Recipe) -> str:
