@@ -48,8 +48,10 @@ def report(found: Parity) -> str:
         return "\n".join(lines + _unjudged(found))
     where = f"{TITLES[stop.position]}{f', {stop.tensor!r}' if stop.tensor else ''}"
     lines += ["", f"{where}: {_apart(stop.apart, stop.allowed)}"]
-    if stop.position in HINTS and not stop.difference.causes and not stop.also:
-        lines.append(f"hint: {STATE_HINT if stop.of_state else HINTS[stop.position]}")
+    if stop.of_state:
+        lines.append(f"hint: {STATE_HINT}")
+    elif stop.position in HINTS and not stop.difference.causes and not stop.also:
+        lines.append(f"hint: {HINTS[stop.position]}")
     if stop.position == "loss" and not stop.difference.causes:
         lines.append(
             "loss: " + ", ".join(f"{k} {x:.7g}" for k, x in zip(found.names, found.steps[-1].loss, strict=True))

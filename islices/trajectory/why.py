@@ -18,6 +18,7 @@ from islices.compare.step import Step as Taken
 from islices.compare.step import explain_steps
 from islices.compare.stored import norm_of, read
 from islices.compare.why import FITTED
+from islices.trajectory.drift import same_values
 from islices.trajectory.moves import Expected
 from islices.trajectory.replay import array_name, other_class
 from islices.trajectory.steps import Leaves, Step, rows_named
@@ -59,7 +60,7 @@ class Known:
         return compare_clipped(a, b, raw, self.names, max_norm=max_norm, **self._numbers)
 
     @property
-    def _numbers(self) -> dict[str, int | None]:
+    def _numbers(self) -> dict[str, Any]:
         return {"padding_idx": self.padding_idx, "batch_size": self.batch_size, "tokens": self.tokens}
 
 
@@ -95,7 +96,11 @@ def _position(position: str, a: Step, b: Step, known: Known) -> Difference:
         return _of_arrays(known.diff(*_common(a, b, "tables")))
     if position == "start":
         found = known.diff(*_common(a, b, "tables"))
-        return _of_arrays(found if found.tensors and not found.equal else known.diff(*_common(a, b, "state")))
+        if found.tensors and not found.equal:
+            return _of_arrays(found)
+        sides = _common(a, b, "state")
+        states = _of_arrays(known.diff(*sides))
+        return replace(states, causes=states.causes or _begun(*sides, known.names))
     if position == "clipped":
         return _clipped(a, b, known)
     x, y = _common(a, b, position)
@@ -103,6 +108,22 @@ def _position(position: str, a: Step, b: Step, known: Known) -> Difference:
     if position == "gradients" and tables is not None and all(name in tables for name in x):
         return known.diff(x, y, tables=tables)
     return known.diff(x, y)
+
+
+def _begun(a: Leaves, b: Leaves, names: tuple[str, str]) -> tuple[Explanation, ...]:
+    """States that begin with another number each, the same in all their elements."""
+    begins: list[set[float]] = [set(), set()]
+    size = 0
+    for name, x in a.items():
+        if not same_values(x, b[name]):
+            size += x.size if isinstance(x, np.ndarray) else x.values.size
+            for side, leaf in zip(begins, (x, b[name]), strict=True):
+                side |= set(np.unique(leaf if isinstance(leaf, np.ndarray) else leaf.values)[:2].tolist())
+    if any(len(side) != 1 for side in begins):
+        return ()
+    p, q = (side.pop() for side in begins)
+    text = f"initial accumulator: {names[0]} begins with {p:.6g}, {names[1]} with {q:.6g}"
+    return (Explanation((Finding("initial_accumulator", text, {"a": p, "b": q, "mends": False}),), True, float(size)),)
 
 
 def _of_arrays(found: Difference, instead: Sequence[Explanation] = ()) -> Difference:

@@ -11,9 +11,10 @@ import jax
 
 from islices.backends.jax.optax.rows import check_transformation, is_leaf
 from islices.backends.jax.optax.states import path_name, state_of
-from islices.backends.jax.optax.transforms import Transformation
+from islices.backends.jax.optax.transforms import OPTIMIZER, Transformation
 from islices.backends.jax.recorder import Recorder
 from islices.registry import describe
+from islices.trajectory.replay import as_description
 
 __all__ = ["recorded"]
 
@@ -32,10 +33,10 @@ def recorded(tx: Any, recorder: Recorder, *, clip: Any = None) -> Transformation
     Returns
     -------
     optax.GradientTransformationExtraArgs
-        Its state is tx's, or that of the chain of both. Each update records the gradients, the state before and after
-        it, and the parameters, where `update` is given them; ``recorder.add(batch=..., loss=...)`` before it notes the
-        rest. The tables after a step are those that the next begins with: after the last,
-        ``recorder.step(tables=params)`` records them.
+        Its state is tx's, or that of the chain of both. Each update records the gradients, what `from_optim` was
+        given, and, where `update` is given them, the parameters with the state before and after it;
+        ``recorder.add(batch=..., loss=...)`` before it notes the rest. The tables after a step are those that the next
+        begins with: after the last, ``recorder.step(tables=params)`` records them.
 
     Raises
     ------
@@ -59,6 +60,8 @@ def recorded(tx: Any, recorder: Recorder, *, clip: Any = None) -> Transformation
     if not isinstance(recorder, Recorder):
         raise TypeError(f"recorder: got {describe(recorder)}; accepted is an islices.backends.jax.recorder.Recorder")
 
+    said = _description(inner)
+
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         before, told = state, {"gradients": _flat(updates)}
         if first is None:
@@ -72,12 +75,20 @@ def recorded(tx: Any, recorder: Recorder, *, clip: Any = None) -> Transformation
             told |= {
                 "tables": _flat(params), "state": state_of(before, params), "state_after": state_of(state, params)
             }  # fmt: skip
-        recorder.step(**told)
+        recorder.step(**told, optimizer=said)
         return updates, state
 
     if first is None:
         return Transformation(inner.init, update)
     return Transformation(lambda params: (first.init(params), inner.init(params)), update)
+
+
+def _description(tx: Transformation) -> dict[str, Any] | None:
+    """What `from_optim` was given, where numbers say it."""
+    try:
+        return as_description(getattr(tx.update, OPTIMIZER, None))
+    except TypeError:  # another transformation, or a learning rate that follows a schedule
+        return None
 
 
 def _flat(tree: Any) -> dict[str, Any]:

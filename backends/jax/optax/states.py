@@ -16,6 +16,7 @@ import numpy as np
 from islices.arguments import show
 from islices.backends.jax.optax.rows import is_leaf, weights_of
 from islices.conversion import convert
+from islices.optim.record import RECORDS
 from islices.registry import describe
 
 __all__ = ["path_name", "start_from", "state_of"]
@@ -30,6 +31,8 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
     "ScaleByRssState": {"sum_of_squares": "accumulator"},
     "TraceState": {"trace": "momentum"},
 }
+#: What `islices.optim` calls the arrays that it keeps.
+OURS = {"step", "master", "u", "z", "n", *(name for record in RECORDS.values() for name in record.stored)}
 #: Classes whose count is the number of steps, those of schedules among them.
 COUNTED = ("ScaleByAdamState", "ScaleByAmsgradState", "ScaleByLionState", "ScaleByRmsState", "ScaleByScheduleState")
 
@@ -50,6 +53,25 @@ def _parts(state: Any) -> Iterator[Any]:
     elif isinstance(state, (list, tuple)):
         for item in state:
             yield from _parts(item)
+
+
+def _of_islices(state: Any, structure: Any) -> Iterator[list[Any]]:
+    """The states of `from_optim` in a state, from the outside in, each as its parts, one a parameter."""
+    if (parts := _parts_of_islices(state, structure)) is not None:
+        yield parts
+    elif isinstance(state, (list, tuple)) and type(state).__name__ not in (*FIELDS, *COUNTED):
+        for item in state:
+            yield from _of_islices(item, structure)
+
+
+def _parts_of_islices(state: Any, structure: Any) -> list[Any] | None:
+    """What `islices.optim` keeps of each parameter; None of another state."""
+    try:
+        parts = structure.flatten_up_to(state)
+    except (TypeError, ValueError):  # of another tree
+        return None
+    known = all(isinstance(part, dict) and "step" in part and part.keys() <= OURS for part in parts)
+    return parts if parts and known else None
 
 
 def _counts(part: Any) -> bool:
@@ -75,7 +97,8 @@ def state_of(state: Any, params: Any) -> dict[str, dict[str, Any]]:
     Parameters
     ----------
     state : optax state
-        Of sgd, adagrad, rmsprop, adam, adamw, amsgrad or lion, of optax or of this front, in chains too.
+        Of sgd, adagrad, rmsprop, adam, adamw, amsgrad or lion, of optax or of this front, and of `from_optim`, in
+        chains too.
     params : tree of arrays and `islices.Table`
         That it is the state of.
 
@@ -102,6 +125,9 @@ def state_of(state: Any, params: Any) -> dict[str, dict[str, Any]]:
         for field, ours in FIELDS.get(type(part).__name__, {}).items():
             for name, x in zip(names, _arrays(getattr(part, field), structure) or (), strict=False):
                 found[name][ours] = x
+    for parts in _of_islices(state, structure):
+        for name, part in zip(names, parts, strict=True):
+            found[name] |= {key: x for key, x in part.items() if key != "master"}
     return {name: arrays for name, arrays in found.items() if arrays}
 
 
@@ -144,10 +170,17 @@ def start_from(state: Any, params: Any, states: Any) -> Any:
     if wrong is not None:
         came = "no" if wrong in names else "a"
         raise ValueError(f"states: got {came} {show(wrong)}; accepted are {', '.join(map(repr, names))}")
-    held = {field for part in _parts(state) for field in FIELDS.get(type(part).__name__, {}).values()}
     count = _count(states)
+    held: dict[str, dict[str, Any]] = {name: {} for name in names}
+    for part in _parts(state):
+        for field in FIELDS.get(type(part).__name__, {}).values():
+            for name, x in zip(names, arrays, strict=True):
+                held[name][field] = x
+    for parts in _of_islices(state, structure):
+        for name, own in zip(names, parts, strict=True):
+            held[name] |= {key: x for key, x in own.items() if key not in ("step", "master")}
     for name, x in zip(names, arrays, strict=True):
-        _check(states[name], held, jnp.shape(x), f"states[{name!r}]")
+        _check(states[name], held[name], jnp.shape(x), f"states[{name!r}]")
     return _replaced(state, names, structure, states, count)
 
 
@@ -158,17 +191,18 @@ def _count(states: Mapping[str, Mapping[str, Any]]) -> int | None:
     return next(iter(counts.values()), None)
 
 
-def _check(given: Mapping[str, Any], held: set[str], shape: tuple[int, ...], place: str) -> None:
+def _check(given: Mapping[str, Any], held: Mapping[str, Any], shape: tuple[int, ...], place: str) -> None:
+    """held: an array of the shape that is kept for each name; shape: the parameter's, 0-d where one row is kept."""
     accepted = ", ".join(map(repr, ("step", *sorted(held))))
     wrong = next((key for key in given if key not in held and key != "step"), None)
     lacking = next((key for key in held if key not in given), None)
     if wrong is not None or lacking is not None:
         came = f"the array {show(wrong)}" if wrong is not None else f"no {lacking!r}"
         raise ValueError(f"{place}: got {came}; accepted are {accepted}")
-    for key in held:
-        x = _host(given[key])
-        if x.shape != shape:
-            raise ValueError(f"{place}[{key!r}]: got shape {x.shape}; accepted for the parameter is {shape}")
+    for key, kept in held.items():
+        x, wanted = _host(given[key]), jnp.shape(kept)
+        if x.shape != wanted and not x.shape == shape == ():
+            raise ValueError(f"{place}[{key!r}]: got shape {x.shape}; accepted for the parameter is {wanted}")
 
 
 def _replaced(state: Any, names: list[str], structure: Any, states: Mapping[str, Any], count: int | None) -> Any:
@@ -176,6 +210,10 @@ def _replaced(state: Any, names: list[str], structure: Any, states: Mapping[str,
         return _replaced(x, names, structure, states, count)
 
     kind = type(state).__name__
+    if (parts := _parts_of_islices(state, structure)) is not None:
+        return jax.tree.unflatten(
+            structure, [_ours_replaced(part, states[k]) for k, part in zip(names, parts, strict=True)]
+        )
     if kind in (*FIELDS, *COUNTED):
         new: dict[str, Any] = {}
         if _counts(state) and count is not None:
@@ -193,6 +231,13 @@ def _replaced(state: Any, names: list[str], structure: Any, states: Mapping[str,
         items = [again(item) for item in state]
         return type(state)(*items) if hasattr(state, "_fields") else tuple(items)
     return [again(item) for item in state] if isinstance(state, list) else state
+
+
+def _ours_replaced(part: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """A parameter's state of `from_optim` with other arrays."""
+    return {
+        key: jnp.asarray(_host(given[key]), x.dtype).reshape(x.shape) if key in given else x for key, x in part.items()
+    }
 
 
 def _host(x: Any) -> np.ndarray[Any, Any]:

@@ -41,6 +41,7 @@ from islices.unitwise import adaptive_grad_clip as adaptive
 from islices.unitwise import clip_by_block_rms as block_rms
 
 __all__ = [
+    "OPTIMIZER",
     "Transformation",
     "adaptive_grad_clip",
     "add_decayed_weights",
@@ -57,6 +58,8 @@ __all__ = [
 ]
 
 ROWS = ("touched", "all")
+#: The attribute of `from_optim`'s update that says whose it is.
+OPTIMIZER = "islices_optimizer"
 Transformation: TypeAlias = optax.GradientTransformationExtraArgs
 
 
@@ -601,6 +604,7 @@ def from_optim(optimizer: Optimizer) -> Transformation:
     def init(params: Any) -> Any:
         return jax.tree.map(lambda x: optimizer.init(jnp.atleast_1d(x)), weights_of(params))
 
+    setattr(update, OPTIMIZER, optimizer)  # for `recorded`: transformations have no room for it
     return Transformation(init, update)
 
 

@@ -126,8 +126,8 @@ def describe_optimizer(
     if record is None:
         kind = type(optimizer)
         stepped = [p for group in optimizer.param_groups for p in group["params"]]
-        said = {"class": f"torch.optim.{kind.__name__}"}
-        return {names[id(p)]: said for p in stepped if id(p) in names and kind.__module__.startswith("torch.optim")}
+        other = {"class": f"torch.optim.{kind.__name__}"}
+        return {names[id(p)]: other for p in stepped if id(p) in names and kind.__module__.startswith("torch.optim")}
     found = {}
     for group in optimizer.param_groups:
         for p in group["params"]:

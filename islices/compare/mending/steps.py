@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from ast import literal_eval
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from islices import optim
 from islices.compare.explanation import Finding
 from islices.compare.mending.side import Port
 from islices.compare.steps.traits import is_rate
@@ -54,12 +56,13 @@ def line_of_step(causes: Sequence[Finding], port: Port) -> str:
     if all(c.name in HYPER for c in causes):
         placed = any(c.name in PLACED for c in causes) and port.framework != port.other
         if placed or not causes[0].details["alike"]:  # numbers stand for a formula that differs besides
-            return ""
-        if line := _in_the_framework(causes, wanted, own, port):
+            if not port.front:  # which it is the arrays alone do not say
+                return ""
+        elif line := _in_the_framework(causes, wanted, own, port):
             return line
     if wanted["duplicates"] == "last" or not wanted["corrected"]:  # no optimizer of islices is like that
         return ""
-    return _by_islices(wanted, port.front)
+    return _by_islices(wanted, port.front, lazy=any(c.name == "lazy_step" for c in causes))
 
 
 def _in_the_framework(
@@ -116,20 +119,46 @@ def _numbers(hyper: Mapping[str, Any], causes: Sequence[Finding]) -> Iterator[tu
         yield name, f"{value}" if isinstance(value, bool) else f"{float(value):.6g}"
 
 
-def _by_islices(wanted: Mapping[str, Any], front: str) -> str:
-    """islices' optimizer, which steps as the other side does."""
-    name = wanted["optimizer"]
-    if wanted["decay"] == "decoupled" and name == "adam" and wanted["semantics"] != "keras":
+def _by_islices(wanted: Mapping[str, Any], front: str, *, lazy: bool) -> str:
+    """islices' optimizer, which steps as the other side does; "" where the front does not have it. lazy: some rows are
+    to be stepped, which gradients have to name."""
+    name, decay = wanted["optimizer"], wanted["decay"]
+    if front == "jax" and not RECORDS[name].additive:
+        return ""
+    if decay == "decoupled" and name == "adam" and wanted["semantics"] != "keras" and front != "jax":
         name = "adamw"
     given = dict(_numbers(wanted, ()))
-    if not wanted["decay"]:
+    if not decay or front == "jax":
         given.pop("weight_decay", None)
     given |= {k: f"{wanted[k]!r}" for k in ("semantics", "rows")}
     if wanted["duplicates"] == "raw":
         given["duplicates"] = "'raw'"
     if wanted["up"]:
         given["maximize"] = "True"
-    line = FRONTS.get("" if front == "jax" and wanted["duplicates"] == "raw" else front, FRONTS[""])
+    if not _exists(name, given):
+        return ""
+    raw = wanted["duplicates"] == "raw"
+    line = FRONTS.get("" if front == "jax" and raw else front, FRONTS[""])
     numbers = _spelled(given, front if front == "torch" else "", wanted)
-    where = ", on sparse gradients" if front and wanted["duplicates"] == "raw" else ""
-    return "optimizer = " + line.format(name=name, title=RECORDS[name].title, numbers=numbers) + where
+    line = line.format(name=name, title=RECORDS[name].title, numbers=numbers)
+    if decay and front == "jax":
+        line = _chained(line, wanted)
+    by_rows = raw or (lazy and wanted["rows"] == "touched")
+    return f"optimizer = {line}" + (", on sparse gradients" if front and by_rows else "")
+
+
+def _exists(name: str, given: Mapping[str, str]) -> bool:
+    """Whether islices has such an optimizer."""
+    try:
+        getattr(optim, name)(**{key: literal_eval(x) for key, x in given.items()})
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _chained(line: str, wanted: Mapping[str, Any]) -> str:
+    """An update of optax with weight decay: into the gradient, or off the table, which an update is added to."""
+    decay, rate = float(wanted["weight_decay"]), float(wanted["lr"])
+    if wanted["decay"] == "coupled":
+        return f"optax.chain(optax.add_decayed_weights({decay:.6g}), {line})"
+    return f"optax.chain({line}, optax.add_decayed_weights({-rate * decay:.6g}))"
