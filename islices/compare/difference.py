@@ -385,7 +385,7 @@ def _states_like(tree: Any, pairs: Sequence[tuple[str, str]], argument: str) -> 
     found = [next((tree[n] for n in names if n in tree), None) for names in pairs]
     if len(pairs) == 1 and found == [None] and tree and not any(isinstance(x, Mapping) for x in tree.values()):
         return [tree]  # the state of the one table there is
-    if pairs and all(x is None for x in found):
+    if pairs and tree and all(x is None for x in found):  # some optimizers keep none
         known = ", ".join(map(repr, list(tree)[:5]))
         raise ValueError(f"{argument}: got states of {known}; accepted is a dict with the names of a or b")
     return found

@@ -1,6 +1,6 @@
 """A step's movement, element by element: tables and the optimizer's state after it, from what both were before.
 
-May import: `numpy`, the core below `islices.io`, `islices.compare.stored`, this folder.
+May import: `numpy`, the core below `islices.io`, `islices.compare`, this folder.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from islices.compare.steps.recipe import corrected_digits
 from islices.compare.stored import bits_equal, blocks, contained, wide
 from islices.dtypes import dtype_name
 from islices.trajectory.drift import MOST, ROUNDINGS, Beside, apart, beside, eps_of, norm, relative, summed
@@ -132,15 +133,13 @@ class Moves:
         return max([whole, *(x.found for x in replayed)], key=lambda found: found.share)
 
     def _scalars(self, name: str, steps: Steps) -> float:
-        """Roundings more of a step of running means of squares: where beta2 and beta2^t are float32, rounded by a
-        quarter of an eps each, 1 - beta2^t has lost digits; its root halves the error (SPEC clause 28, grade 2)."""
+        """Roundings more of a step of running means of squares."""
         if not any("v" in _arrays(s.get("state_after"), name) for s in steps):
             return 0.0
         formulas = (self.formulas.get((name, side)) for side in (0, 1))
         known = [f.replays[0].optimizer.hyper.get("beta2") for f in formulas if f is not None]
         beta2 = max((x for x in known if isinstance(x, float)), default=BETA2)
-        t = min(s.number for s in steps)
-        return (1.0 + t * beta2 ** (t - 1)) / (8.0 * (1.0 - beta2**t)) if 0.0 < beta2 < 1.0 and t > 0 else 0.0
+        return corrected_digits(beta2, min(s.number for s in steps))
 
     def _sum(self, name: str, steps: Steps, shape: tuple[int, ...]) -> None:
         """What the order of summation of duplicates may do to each element; of all steps so far without states."""

@@ -77,7 +77,7 @@ def explain(
     if position in ("step", "state"):
         found = _step(position, tensor, a, b, expected, known)
     else:
-        found = _position(position, a, b, known)
+        found = _position(position, tensor, a, b, known)
     also = {}
     if not found.causes:
         others = {"outputs": ("gradients",), "loss": ("gradients",), "step": ("gradients", "clipped"),
@@ -85,15 +85,15 @@ def explain(
         for other in others.get(position, ()):
             if other == "clipped" and not (a.get("clipped") or b.get("clipped")):
                 continue
-            more = _position(other, a, b, known)
+            more = _position(other, "", a, b, known)
             if more.causes:
                 also[other] = more
     return told_to(found), {name: told_to(more) for name, more in also.items()}
 
 
-def _position(position: str, a: Step, b: Step, known: Known) -> Difference:
+def _position(position: str, tensor: str, a: Step, b: Step, known: Known) -> Difference:
     if position == "between":
-        return _of_arrays(known.diff(*_common(a, b, "tables")))
+        return _all_or_one(tensor, *_common(a, b, "tables"), known)
     if position == "start":
         found = known.diff(*_common(a, b, "tables"))
         if found.tensors and not found.equal:
@@ -108,6 +108,15 @@ def _position(position: str, a: Step, b: Step, known: Known) -> Difference:
     if position == "gradients" and tables is not None and all(name in tables for name in x):
         return known.diff(x, y, tables=tables)
     return known.diff(x, y)
+
+
+def _all_or_one(tensor: str, a: Leaves, b: Leaves, known: Known, instead: Sequence[Explanation] = ()) -> Difference:
+    """What nobody clips or regularises: all tensors together, then the one that is furthest off."""
+    found = _of_arrays(known.diff(a, b), instead)
+    if found.causes or tensor not in a or tensor not in b:
+        return found
+    one = _of_arrays(known.diff({tensor: a[tensor]}, {tensor: b[tensor]}))
+    return one if one.causes else found
 
 
 def _begun(a: Leaves, b: Leaves, names: tuple[str, str]) -> tuple[Explanation, ...]:
@@ -191,17 +200,14 @@ def _step(
 def _states(name: str, array: str, a: Step, b: Step, known: Known, of_step: Sequence[Explanation]) -> Difference:
     """The arrays of a tensor's state together, then the one that is furthest off; what explains the tables after a
     step, of_step, explains its states."""
-    sides = _common(a, b, "state_after")
-    found = _of_arrays(known.diff(*({k: x for k, x in s.items() if k.startswith(f"{name}.")} for s in sides)), of_step)
-    if found.causes or not all(array in s for s in sides):
-        return found
-    one = _of_arrays(known.diff(*({array: s[array]} for s in sides)))
+    sides = ({k: x for k, x in s.items() if k.startswith(f"{name}.")} for s in _common(a, b, "state_after"))
+    found = _all_or_one(array, *sides, known, of_step)
     beta = BETAS.get(array_name(array.removeprefix(f"{name}.")))
-    if beta is None or a.number != 1 or b.number != 1:
-        return one if one.causes else found
+    if len(found.tensors) > 1 or beta is None or a.number != 1 or b.number != 1:
+        return found
     text = f"; after a first step that is a mean of gradients times 1 - {beta}"
-    told = [replace(e, causes=tuple(replace(c, text=c.text + text) for c in e.causes)) for e in one.causes]
-    return replace(one, causes=tuple(told)) if told else found
+    told = [replace(e, causes=tuple(replace(c, text=c.text + text) for c in e.causes)) for e in found.causes]
+    return replace(found, causes=tuple(told))
 
 
 def _steps_of(name: str, a: Step, b: Step, known: Known) -> Difference | None:

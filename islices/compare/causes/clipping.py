@@ -168,16 +168,18 @@ def _clipped_each(original: Comparison, cost: float) -> Iterator[Factor]:
     norms, tolerance, given = _norms(original), norm_tolerance(original), original.context.max_norm
     for bound in (1, 0) if len(original.a) > 1 else ():
         tight, loose = norms[bound].each, norms[1 - bound].each
-        limit = given if given is not None else round_number(max(tight), tolerance)
-        if limit is None or limit <= 0 or not near(max(tight), limit, tolerance + added(limit)):
+        top = max(tight)
+        limit = given if given is not None else round_number(top, tolerance + added(top))
+        if limit is None or limit <= 0 or not near(top, limit, tolerance + added(limit)):
             continue
         if max(loose) <= limit:
             continue
+        slack = tolerance + 1e-6 / min(n for n in loose if n > limit)  # torch adds that to the norm it divides by
         ratios = [max(1.0, n / limit) for n in loose]
         side, free = "ab"[bound], "ba"[bound]
         text = f"clipped: {{{side}}} is clipped to {_number(limit)}, each tensor by its own norm; {{{free}}} is not"
         details = {"side": side, "max_norm": limit, "norm": "each tensor"}
-        yield Factor(tuple(r if bound else 1 / r for r in ratios), text, details, tolerance, cost)
+        yield Factor(tuple(r if bound else 1 / r for r in ratios), text, details, slack, cost)
 
 
 CLIPPED = Cause("clipped", "clipped or not", 240, foretell=clipped, needs=("gradients",))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
@@ -128,6 +129,14 @@ def _short(x: float) -> str:
     return f"{x:.6g}"
 
 
+def _written(x: float, low: float, high: float) -> str:
+    """A factor between bounds: a whole number, or over one, where that may be."""
+    for number, text in ((float(round(x)), f"{round(x)}"), (1.0 / max(1, round(1 / x)), f"(1 / {round(1 / x)})")):
+        if number != 1.0 and low <= number <= high:
+            return text
+    return f"{x:.9g}"
+
+
 def _clipped(c: Finding, port: Port) -> Lines:
     if c.details.get("norm") == "each tensor":
         return EACH
@@ -201,7 +210,7 @@ def _fields(c: Finding, port: Port) -> dict[str, object]:
     if "dtype" in told:
         fields["dtype"] = told["dtype"]
     if "factor" in told:
-        fields["factor"] = f"{told['factor']:.9g}"
+        fields["factor"] = _written(told["factor"], told.get("low", math.inf), told.get("high", -math.inf))
     if "shift" in told:
         fields["shift"] = "- 1" if told["shift"] > 0 else "+ 1"
     if told.get("semantics"):

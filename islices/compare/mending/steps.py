@@ -78,6 +78,10 @@ def _in_the_framework(
         return None
     without = {"weight_decay": 0.0, **({"initial_accumulator": 0.0} if "initial_accumulator" in own else {})}
     numbers = dict(_numbers({**own, **without, **wanted}, causes))
+    if port.framework == "jax" and name != "adamw":  # no other one of optax has it
+        if wanted["decay"]:
+            return None
+        numbers.pop("weight_decay", None)
     shown = _spelled(numbers, semantics, wanted)
     return "optimizer = " + template.format(name=name, numbers=shown)
 

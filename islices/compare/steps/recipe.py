@@ -19,7 +19,7 @@ from islices.optim.numbers import step_numbers
 from islices.optim.operators import array_operators, bind
 from islices.optim.record import RECORDS
 
-__all__ = ["NO_DECAY", "Recipe", "bound", "quick_bound", "stepped"]
+__all__ = ["NO_DECAY", "Recipe", "bound", "corrected_digits", "quick_bound", "stepped"]
 
 #: The step count at which no bias correction is left.
 UNCORRECTED = 1 << 24
@@ -126,9 +126,12 @@ def bound(recipe: Recipe, e: Elements, steps: int, after: Array) -> Array:
 
     The table is rounded once, or twice with decay; a quotient, root or product of the step loses an eps each, at most
     sixteen. What is rounded ahead of that, sums of duplicates and running means, is carried through the rule: the
-    bound holds what it does to the step.
+    bound holds what it does to the step. SPEC clause 22.
     """
     slack = quick_bound(e, after)
+    beta2 = recipe.get("beta2")
+    if recipe.corrected and beta2 is not None and any(spec.name == "v" for spec in recipe.formula.state):
+        slack = slack + corrected_digits(float(beta2), steps + 1) * e.eps * np.abs(after - e.w)
     size = 2 * e.eps * (e.counts + 1) * e.terms
     formula = recipe.formula
     nudges = {"g": size}
@@ -142,6 +145,12 @@ def bound(recipe: Recipe, e: Elements, steps: int, after: Array) -> Array:
                 moved, _ = stepped(recipe, e, steps, nudged=name, size=sign * size)
                 slack = slack + np.nan_to_num(np.abs(moved - after), nan=0.0, posinf=0.0)
     return slack
+
+
+def corrected_digits(beta2: float, t: int) -> float:
+    """Eps of step t that are lost where beta2 and beta2^t are float32, rounded by a quarter of an eps each, and
+    1 - beta2^t has cancelled; the root halves them. SPEC clause 28, grade 2."""
+    return (1.0 + t * beta2 ** (t - 1)) / (8.0 * (1.0 - beta2**t)) if 0.0 < beta2 < 1.0 and t > 0 else 0.0
 
 
 def quick_bound(e: Elements, after: Array) -> Array:

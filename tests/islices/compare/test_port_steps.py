@@ -14,6 +14,7 @@ from ported import CHANGES, STEPS, TWO_STEPS, WIDTH, Batch, compared, keras_step
 
 import islices
 from islices import IndexedSlices
+from islices.backends.torch import state_of
 from islices.compare import Step, explain_steps
 
 
@@ -63,6 +64,53 @@ def test_a_step_that_is_as_it_is_said_to_be_is_not_told_as_another(said: dict[st
     assert found.causes[0].names == ("step_epsilon",), str(found)
     assert [side["optimizer"] for side in cause.details["step"]] == ["adamax", "adamax"], str(found)
     assert "said" not in cause.details
+
+
+def test_an_optimizer_that_keeps_nothing_beside_one_that_does() -> None:
+    """Of plain SGD the states are an empty dict, of momentum's second step an array for each table."""
+    d = Batch(2)
+    g = summed(d)
+
+    def second(momentum: float) -> tuple[Any, Any]:
+        parameters = {n: torch.nn.Parameter(torch.tensor(x)) for n, x in d.tables.items()}
+        sgd = torch.optim.SGD(parameters.values(), 0.1, momentum=momentum)
+        for k in range(2):
+            for n, p in parameters.items():
+                with torch.no_grad():
+                    p.copy_(torch.tensor(d.tables[n]))
+                p.grad = torch.tensor(g[n])
+            state = copy.deepcopy(state_of(sgd, parameters)) if k else {}
+            sgd.step()
+        return {n: p.detach().numpy() for n, p in parameters.items()}, state
+
+    (plain, none), (heavy, state) = second(0.0), second(0.9)
+    assert none == {}
+    found = islices.diff(plain, heavy, before=d.tables, grad=g, states=(none, state))
+    assert [e.names for e in found.causes] == [("momentum",)], str(found)
+
+
+@pytest.mark.parametrize("said", [None, {"name": "adam", "semantics": "torch", "rows": "all", "lr": 1e-3, "eps": 1e-8}])
+def test_what_is_said_in_full_is_what_steps(said: Any) -> None:
+    """Of a first step an Adagrad that begins with zeros makes Adam's: who says all numbers decides it."""
+    d = Batch(2)
+    g = summed(d)
+    a = torch_step(d, lambda p: torch.optim.Adam(p, 1e-3), g)
+    b = torch_step(d, lambda p: torch.optim.Adagrad(p, 2e-3), g)
+    adagrad = {"name": "adagrad", "semantics": "torch", "rows": "all", "lr": 2e-3, "eps": 1e-10}
+    sides = Step(d.tables, a, g, optimizer=said), Step(d.tables, b, g, optimizer=adagrad)
+    cause = explain_steps(*sides).causes[0].causes[0]
+    assert cause.name == ("learning_rate" if said is None else "optimizer")
+    if said is not None:
+        assert [side["optimizer"] for side in cause.details["step"]] == ["adam", "adagrad"]
+
+
+def test_a_class_that_is_not_known_is_not_taken_for_another() -> None:
+    """torch's RAdam begins as gradient descent does, by its own words."""
+    d = Batch(2)
+    g = summed(d)
+    a, b = (torch_step(d, lambda p, make=make: make(p, 1e-2), g) for make in (torch.optim.RAdam, torch.optim.Adam))
+    found = explain_steps(Step(d.tables, a, g, optimizer={"class": "torch.optim.RAdam"}), Step(d.tables, b, g))
+    assert not any("step" in c.details for e in found.causes for c in e.causes), str(found)
 
 
 @pytest.mark.parametrize("make", [lambda p: torch.optim.Adam(p, 1e-3), lambda p: torch.optim.SGD(p, 0.1)])

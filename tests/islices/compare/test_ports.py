@@ -71,6 +71,8 @@ def test_a_gradient_of_a_real_autocast_run_is_said_to_be_of_16_bits() -> None:
     found = islices.diff(*grads)
     assert told(found)[:1] == [{"autocast"}], str(found)
     assert "take `torch.autocast` out" in str(found)
+    (cause,) = found.causes[0].causes
+    assert cause.details["dtype"] == "bfloat16", "whose eight bits float16 holds too"
 
 
 @pytest.mark.parametrize("by", ["keras", "torch"])

@@ -203,15 +203,17 @@ def test_torch_goes_on_from_named_arrays(name: str, tmp_path: Path) -> None:
     assert torch.equal(whole.weight, second.weight)
 
 
-@pytest.mark.repeats_where(lambda name: name not in ("adam", "sgd"))
-@pytest.mark.parametrize("name", ["adam", "adagrad", "sgd", "rmsprop", "amsgrad", "lion"])
+@pytest.mark.repeats_where(lambda name: name not in ("adam", "sgd", "from_optim"))
+@pytest.mark.parametrize("name", ["adam", "adagrad", "sgd", "rmsprop", "amsgrad", "lion", "from_optim", "row-wise"])
 def test_optax_goes_on_from_named_arrays(name: str) -> None:
     jax = pytest.importorskip("jax")
     optax = pytest.importorskip("optax")
-    from islices.backends.jax.optax import start_from, state_of
+    from islices.backends.jax.optax import from_optim, start_from, state_of
 
     options = {"momentum": 0.9} if name == "sgd" else {}
-    tx = optax.chain(optax.clip_by_global_norm(1.0), getattr(optax, name)(0.1, **options))
+    own = {"from_optim": islices.optim.adam(0.1), "row-wise": islices.optim.rowwise_adagrad(0.1)}
+    stepped = from_optim(own[name]) if name in own else getattr(optax, name)(0.1, **options)
+    tx = optax.chain(optax.clip_by_global_norm(1.0), stepped)
     params = {"a": jax.numpy.asarray(START), "b": [jax.numpy.ones(3)]}
 
     def steps(params: Any, state: Any, count: int) -> tuple[Any, Any]:
@@ -230,6 +232,10 @@ def test_optax_goes_on_from_named_arrays(name: str) -> None:
     assert all(map(np.array_equal, jax.tree.leaves(whole), jax.tree.leaves(done)))
     with pytest.raises(ValueError, match=r"states: got no 'b.0'; accepted are 'a', 'b.0'"):
         start_from(tx.init(half), half, {"a": named["a"]})
+    array = next(key for key in named["a"] if key != "step")
+    narrow = {"a": {**named["a"], array: named["a"][array][:5]}, "b.0": named["b.0"]}
+    with pytest.raises(ValueError, match=rf"states\['a'\]\['{array}'\]: got shape \(5.*accepted for .* is \(12"):
+        start_from(tx.init(half), half, narrow)
 
 
 @pytest.mark.parametrize(

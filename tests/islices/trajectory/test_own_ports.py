@@ -1,0 +1,206 @@
+"""A torch loop and its port to optax that differ in one thing, or two: what is told, whichever side comes first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import torch
+
+import islices
+from islices import optim
+from islices.backends.jax.optax import from_optim, recorded
+from islices.backends.jax.recorder import Recorder as OfJax
+from islices.backends.torch import Recorder
+from islices.trajectory import Parity
+
+STEPS = 3
+SIZES = {"u": (30, 6), "v": (9, 6)}
+RNG = np.random.default_rng(4)
+START = {name: (RNG.standard_normal(shape) / 3).astype(np.float32) for name, shape in SIZES.items()}
+BATCHES = np.stack([RNG.integers(0, n, (STEPS, 16)) for n, _ in SIZES.values()], axis=-1)
+#: A limit that the gradients of both tables together exceed, and those of v alone do.
+LIMIT = 0.1
+
+Make = Callable[[Any], torch.optim.Optimizer]
+Clip = Callable[[Sequence[torch.Tensor]], Any]
+
+
+def torch_run(folder: Path, make: Make, clip: Clip | None = None, after: Any = None) -> None:
+    model = torch.nn.ParameterDict({name: torch.nn.Parameter(torch.tensor(x)) for name, x in START.items()})
+    optimizer = make(model.parameters())
+    with Recorder(folder, model, optimizer) as recorder:
+        for batch in torch.tensor(BATCHES):
+            optimizer.zero_grad()
+            loss = (1 - (model["u"][batch[:, 0]] * model["v"][batch[:, 1]]).sum(1)).square().mean()
+            loss.backward()
+            recorder.add(batch=batch, loss=loss)
+            if clip is not None:
+                clip(list(model.parameters()))
+            optimizer.step()
+            if after is not None:
+                after(model)
+
+
+def optax_run(folder: Path, tx: Any, clip: Any = None) -> None:
+    params = {name: jnp.asarray(x) for name, x in START.items()}
+    with OfJax(folder) as recorder:
+        tx = recorded(tx, recorder, clip=clip)
+        state = tx.init(params)
+
+        @jax.jit
+        def step(params: Any, state: Any, batch: Any) -> Any:
+            def loss(p: Any) -> Any:
+                return ((1 - (p["u"][batch[:, 0]] * p["v"][batch[:, 1]]).sum(1)) ** 2).mean()
+
+            value, gradients = jax.value_and_grad(loss)(params)
+            recorder.add(batch=batch, loss=value)
+            updates, state = tx.update(gradients, state, params)
+            return optax.apply_updates(params, updates), state
+
+        for batch in jnp.asarray(BATCHES):
+            params, state = step(params, state, batch)
+        recorder.step(tables=params)
+        jax.effects_barrier()
+
+
+def of(name: str, *args: Any, **numbers: Any) -> Make:
+    return lambda p: getattr(torch.optim, name)(p, *args, **numbers)
+
+
+def sgd(p: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(p, 0.05)
+
+
+def clip_norm(limit: float, which: slice = slice(None)) -> Clip:
+    return lambda ps: torch.nn.utils.clip_grad_norm_(ps[which], limit)
+
+
+def clip_each(limit: float) -> Clip:
+    return lambda ps: [torch.nn.utils.clip_grad_norm_([p], limit) for p in ps]
+
+
+def clip_by_norm_of_v(ps: Sequence[torch.Tensor]) -> None:
+    norm = torch.nn.utils.get_total_norm([p.grad for p in ps[1:] if p.grad is not None])
+    torch.nn.utils.clip_grads_with_norm_(ps, LIMIT, norm)
+
+
+def clip_values(ps: Sequence[torch.Tensor]) -> None:
+    torch.nn.utils.clip_grad_value_(ps, 0.01)
+
+
+SGD, NORM = optax.sgd(0.05), optax.clip_by_global_norm
+EACH = optax.multi_transform({"u": NORM(LIMIT), "v": NORM(LIMIT)}, {"u": "u", "v": "v"})
+#: torch's optimizer and clip, optax's, and the names of the causes that have to be told.
+PORTS: dict[str, tuple[Make, Clip | None, Any, Any, set[str]]] = {
+    "coupled and decoupled decay": (
+        of("Adam", 0.01, weight_decay=0.01), None, optax.adamw(0.01, weight_decay=0.01), None, {"weight_decay"},
+    ),
+    "epsilon": (of("Adam", 0.01, eps=1e-4), None, optax.adam(0.01), None, {"step_epsilon"}),
+    "momentum": (of("SGD", 0.05, momentum=0.9), None, SGD, None, {"momentum"}),
+    "Nesterov": (
+        of("SGD", 0.05, momentum=0.9), None, optax.sgd(0.05, momentum=0.9, nesterov=True), None, {"nesterov"},
+    ),
+    "initial accumulator": (of("Adagrad", 0.05), None, optax.adagrad(0.05), None, {"initial_accumulator"}),
+    "initial accumulator of ours": (
+        of("Adagrad", 0.05, initial_accumulator_value=0.1), None,
+        from_optim(optim.adagrad(0.05, rows="all", semantics="torch")), None, {"initial_accumulator"},
+    ),
+    "RMSprop and Adam": (of("RMSprop", 0.01), None, optax.adam(0.01), None, {"optimizer"}),
+    "sign": (of("SGD", 0.05, maximize=True), None, SGD, None, {"sign"}),
+    "one clips": (sgd, clip_norm(LIMIT), SGD, None, {"clipped"}),
+    "limits": (sgd, clip_norm(LIMIT), SGD, NORM(0.2), {"clipped"}),
+    "by tensor": (sgd, clip_each(LIMIT), SGD, NORM(LIMIT), {"per_tensor"}),
+    "together": (sgd, clip_norm(LIMIT), SGD, EACH, {"per_tensor"}),
+    "by tensor, and limits": (sgd, clip_each(LIMIT), SGD, NORM(0.2), {"clipped"}),
+    "one table is not clipped": (sgd, clip_norm(LIMIT, slice(1, None)), SGD, NORM(LIMIT), {"left_out"}),
+    "one table is not counted": (sgd, clip_by_norm_of_v, SGD, NORM(LIMIT), {"left_out"}),
+    "values": (sgd, clip_values, SGD, None, {"value_clip"}),
+    "values and norm": (sgd, clip_values, SGD, NORM(LIMIT), {"value_clip", "clipped"}),
+}  # fmt: skip
+
+
+def judged(tmp_path: Path, way: str, a: Callable[[Path], None], b: Callable[[Path], None]) -> Parity:
+    a(tmp_path / "torch"), b(tmp_path / "jax")
+    folders = tmp_path / "torch", tmp_path / "jax"
+    return islices.parity(*(folders if way == "there" else folders[::-1]))
+
+
+@pytest.mark.parametrize("way", ["there", "back"])
+@pytest.mark.parametrize("name", PORTS)
+def test_what_ports_differ_in(name: str, way: str, tmp_path: Path) -> None:
+    make, clip, tx, first, names = PORTS[name]
+    found = judged(tmp_path, way, lambda f: torch_run(f, make, clip), lambda f: optax_run(f, tx, first))
+    assert found.stop is not None
+    told = found.stop.difference.causes
+    assert set(told[0].names) == names or any(set(e.names) == names for e in told), str(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [("coupled and decoupled decay", "there"), ("coupled and decoupled decay", "back"), ("epsilon", "there"),
+     ("momentum", "there"), ("Nesterov", "there"), ("limits", "there"), ("one clips", "there")],
+)  # fmt: skip
+def test_the_line_mends_a_port(name: str, wanted: str, tmp_path: Path) -> None:
+    """Followed to the letter, and then there is nothing to be told."""
+    make, clip, tx, first, _ = PORTS[name]
+    found = judged(tmp_path, wanted, lambda f: torch_run(f, make, clip), lambda f: optax_run(f, tx, first))
+    lines = re.findall(r"mend: in \w+, optimizer = (.+)", str(found))
+    assert lines, str(found)
+    if wanted == "back":
+        mended = judged(
+            tmp_path / "mended", wanted,
+            lambda f: torch_run(f, lambda parameters: eval(lines[0], {**vars(), "torch": torch, "islices": islices})),
+            lambda f: optax_run(f, tx, first),
+        )  # fmt: skip
+    else:
+        whole = {"optax": optax, "islices": islices, "optimizer": optax.sgd(0.05)}
+        tx = eval(lines[0], whole)
+        mended = judged(tmp_path / "mended", wanted, lambda f: torch_run(f, make, clip), lambda f: optax_run(f, tx))
+    assert mended.stop is None or mended.stop.position == "clipped", str(mended)
+
+
+def test_a_class_that_islices_does_not_have_is_named_and_not_taken_for_another(tmp_path: Path) -> None:
+    for name in ("RAdam", "ASGD", "Rprop"):
+        folder = tmp_path / name
+        found = judged(folder, "there", lambda f, n=name: torch_run(f, of(n, 0.01)), lambda f: optax_run(f, SGD))
+        assert any(f"torch.optim.{name}, which islices.optim does not have" in note for note in found.notes), str(found)
+        assert found.stop is not None
+        assert not any("step" in c.details for e in found.stop.difference.causes for c in e.causes), str(found)
+        assert "mend" not in str(found)
+
+
+def test_what_is_hidden_in_an_optimizer_is_said_to_be_possible(tmp_path: Path) -> None:
+    """A clip in the chain: of one step it is a learning rate, if an odd one, and a number for it mends nothing."""
+    hidden = optax.chain(NORM(LIMIT), SGD)
+    found = judged(tmp_path, "there", lambda f: torch_run(f, sgd), lambda f: optax_run(f, hidden))
+    assert "as a clip, a trust ratio or a schedule within the optimizer does too" in str(found)
+    assert "mend" not in str(found)
+
+
+@pytest.mark.parametrize("which", ["m", "v"])
+def test_other_betas_show_in_the_first_state(which: str, tmp_path: Path) -> None:
+    tx = optax.adam(0.01, **{"b1": 0.8} if which == "m" else {"b2": 0.99})
+    found = judged(tmp_path, "there", lambda f: torch_run(f, of("Adam", 0.01)), lambda f: optax_run(f, tx))
+    assert found.stop is not None
+    assert found.stop.position == "state"
+    assert f"times 1 - beta{'12'[which == 'v']}" in str(found), str(found)
+
+
+def test_tables_changed_between_steps_are_no_gradients(tmp_path: Path) -> None:
+    def shrink(model: Any) -> None:
+        with torch.no_grad():
+            model["u"].mul_(0.99)
+
+    found = judged(tmp_path, "there", lambda f: torch_run(f, sgd, after=shrink), lambda f: optax_run(f, SGD))
+    assert found.stop is not None
+    assert found.stop.position == "between"
+    assert found.stop.difference.causes[0].names == ("factor",), str(found)
+    assert "mend" not in str(found), "what scales a table is no loss"
