@@ -271,9 +271,11 @@ def _compared(
     if not all(t.equal or t.shapes_alone for t in tensors):
         with quiet():
             told = [k for k, t in enumerate(tensors) if not (t.equal and t.whole)] or range(len(tensors))
-            if sides is not None:
-                causes = steps_differ([stored[k] for k in told], [side.some(told) for side in sides])
-            if not causes:
+            known = sides and steps_differ([stored[k] for k in told], [side.some(told) for side in sides])
+            causes = known or ()
+            if sides and known is None and sides[0].begins_as(sides[1]):
+                rounding = True  # one step from one start
+            elif not causes:
                 some = also.some(told)
                 starts = () if gradients else None if sides is None else [side.some(told).before for side in sides]
                 causes, rounding, arithmetic = why(

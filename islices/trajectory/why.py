@@ -200,8 +200,8 @@ def _step(
 def _states(name: str, array: str, a: Step, b: Step, known: Known, of_step: Sequence[Explanation]) -> Difference:
     """The arrays of a tensor's state together, then the one that is furthest off; what explains the tables after a
     step, of_step, explains its states."""
-    sides = ({k: x for k, x in s.items() if k.startswith(f"{name}.")} for s in _common(a, b, "state_after"))
-    found = _all_or_one(array, *sides, known, of_step)
+    x, y = ({k: x for k, x in s.items() if k.startswith(f"{name}.")} for s in _common(a, b, "state_after"))
+    found = _all_or_one(array, x, y, known, of_step)
     beta = BETAS.get(array_name(array.removeprefix(f"{name}.")))
     if len(found.tensors) > 1 or beta is None or a.number != 1 or b.number != 1:
         return found

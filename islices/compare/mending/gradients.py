@@ -119,8 +119,8 @@ AUTOCAST: Lines = {
     "tensorflow": Line("keras.config.set_dtype_policy('mixed_{dtype}')", "keras.config.set_dtype_policy('float32')"),
 }  # fmt: skip
 SIGN: Lines = {"": _both_ways("loss = -loss")}
-FACTOR: Lines = {"": _both_ways("loss = loss * {factor}")}
-RATE: Lines = {"": _both_ways("multiply the learning rate by {factor}")}
+FACTOR: Lines = {"": _both_ways("loss = loss {times}")}
+RATE: Lines = {"": _both_ways("the learning rate {times}")}
 IDS: Lines = {"": _both_ways("ids = ids {shift}")}
 
 
@@ -129,12 +129,12 @@ def _short(x: float) -> str:
     return f"{x:.6g}"
 
 
-def _written(x: float, low: float, high: float) -> str:
-    """A factor between bounds: a whole number, or over one, where that may be."""
-    for number, text in ((float(round(x)), f"{round(x)}"), (1.0 / max(1, round(1 / x)), f"(1 / {round(1 / x)})")):
-        if number != 1.0 and low <= number <= high:
-            return text
-    return f"{x:.9g}"
+def _times(x: float, low: float, high: float) -> str:
+    """Times a factor between bounds: by a whole number, or over one, where that may be."""
+    whole, over = round(x), round(1 / x) if x else 0
+    if whole > 1 and low <= whole <= high:
+        return f"* {whole}"
+    return f"/ {over}" if over > 1 and low <= 1 / over <= high else f"* {x:.9g}"
 
 
 def _clipped(c: Finding, port: Port) -> Lines:
@@ -210,7 +210,7 @@ def _fields(c: Finding, port: Port) -> dict[str, object]:
     if "dtype" in told:
         fields["dtype"] = told["dtype"]
     if "factor" in told:
-        fields["factor"] = _written(told["factor"], told.get("low", math.inf), told.get("high", -math.inf))
+        fields["times"] = _times(told["factor"], told.get("low", math.inf), told.get("high", -math.inf))
     if "shift" in told:
         fields["shift"] = "- 1" if told["shift"] > 0 else "+ 1"
     if told.get("semantics"):

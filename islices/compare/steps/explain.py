@@ -40,8 +40,9 @@ class Side(NamedTuple):
     said: Said = NOTHING
 
 
-def explain_sides(a: Side, b: Side) -> tuple[Explanation, ...]:
-    """What makes the steps differ, the likeliest first; nothing where a side's step is none that is known."""
+def explain_sides(a: Side, b: Side) -> tuple[Explanation, ...] | None:
+    """What makes the steps differ, the likeliest first; nothing where a side's step is none that is known, None where
+    one optimizer makes both."""
     found = recipes(*a)
     others = recipes(*b) if found else []
     if not others:
@@ -52,7 +53,7 @@ def explain_sides(a: Side, b: Side) -> tuple[Explanation, ...]:
     ea, eb = sample(a.tensors), sample(b.tensors)
     pairs = sorted(_pairs(found, others, (ea, a.steps), (eb, b.steps)), key=lambda p: p[0])
     if any(_one_step(x, y) and _both_confirmed(x, y, a, b) for _, x, y in pairs):
-        return ()
+        return None
     told: list[Explanation] = []
     least = math.inf
     for distance, x, y in pairs[:PAIRS]:
@@ -115,9 +116,7 @@ def _explained(x: Recipe, y: Recipe, ea: Elements, eb: Elements, steps_a: int, s
     if any(t.name == "optimizer" for t in apart):
         apart = [t for t in apart if t.name in ("optimizer", "weight_decay", "sign")]
     told: list[tuple[Trait, float]] = []
-    for t in sorted(
-        apart, key=lambda t: -max(_effect(x, t.take(x, y), ea, steps_a), _effect(y, t.take(y, x), eb, steps_b))
-    ):
+    for t in sorted(apart, key=lambda t: t.name == "formula"):  # which says the least, last
         bits = max(_bits(x, t.take(x, y), ea, steps_a), _bits(y, t.take(y, x), eb, steps_b))
         if bits >= ENOUGH:
             told.append((t, bits))
@@ -184,15 +183,6 @@ def _bits(r: Recipe, other: Recipe, e: Elements, steps: int) -> float:
     _, first = np.unique(np.stack([e.after, e.g]), axis=1, return_index=True)
     bits = bits[first]
     return float(bits.sum()) if (bits > 0).sum() >= 2 else 0.0
-
-
-def _effect(r: Recipe, other: Recipe, e: Elements, steps: int) -> float:
-    """How far the steps of two recipes are apart, at most."""
-    try:
-        made, instead = stepped(r, e, steps)[0], stepped(other, e, steps)[0]
-    except (ValueError, KeyError):  # the formula has no such trait
-        return 0.0
-    return float(np.abs(np.nan_to_num(made - instead)).max(initial=0.0))
 
 
 def _with(traits: Sequence[Trait], x: Recipe, y: Recipe) -> Recipe:

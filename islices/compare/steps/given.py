@@ -30,6 +30,10 @@ class Given:
     state_after: Sequence[Any] = ()
     said: Said = NOTHING
 
+    def begins_as(self, other: Given) -> bool:
+        """Whether another side began with the very same tables and gradients."""
+        return self.before is other.before and self.grad is other.grad
+
     def some(self, told: Sequence[int]) -> Given:
         """Of some tensors."""
         before, grad = [self.before[k] for k in told], [self.grad[k] for k in told]
@@ -37,8 +41,8 @@ class Given:
         return Given(before, grad, state, after, self.said)
 
 
-def steps_differ(stored: Sequence[tuple[Stored, Stored]], given: Sequence[Given]) -> tuple[Explanation, ...]:
-    """What makes two steps differ; nothing where tensors are no tables that took one."""
+def steps_differ(stored: Sequence[tuple[Stored, Stored]], given: Sequence[Given]) -> tuple[Explanation, ...] | None:
+    """What makes two steps differ; nothing where tensors are no tables that took one, None where both are one."""
     sides = []
     for k, side in enumerate(given):
         taken = _side([pair[k] for pair in stored], side)
