@@ -158,7 +158,13 @@ def _clipped(a: Step, b: Step, known: Known) -> Difference:
         if one.causes and not any(c.name == FITTED for c in one.causes[0].causes):
             return one
         found.append(one)
-    return next((one for one in found if one.causes), found[0])
+    one = next((one for one in found if one.causes), found[0])
+    # raw gradients agree, so that it is no factor of the loss
+    return replace(one, causes=tuple(replace(e, causes=tuple(map(_unless_fitted, e.causes))) for e in one.causes))
+
+
+def _unless_fitted(cause: Finding) -> Finding:
+    return _unmended(cause) if cause.name == FITTED else cause
 
 
 def _limits(a: Step, b: Step) -> list[float]:

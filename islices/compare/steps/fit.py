@@ -125,6 +125,8 @@ def holds(recipe: Recipe, e: Elements, steps: int) -> bool:
             continue
         old = np.abs(e.state.get(name, np.zeros(1)))
         new = np.abs(e.g) + e.g * e.g + e.terms * e.terms
+        if name == "z":  # of ftrl, which the table is a part of
+            new = new + np.abs(e.w) * 2.0 * np.sqrt(np.abs(state["n"])) / float(recipe.get("lr"))
         if not (np.abs(x - known) <= 8 * e.eps * (e.counts + 1) * (np.abs(known) + old + new)).all():
             return False
     return True
