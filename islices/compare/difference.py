@@ -10,18 +10,18 @@ from islices.arguments import is_real, show, whole_number
 from islices.compare.comparison import Context
 from islices.compare.explanation import Explanation, name_sides
 from islices.compare.measure import TensorDifference, measure
+from islices.compare.pairing import Both, leaves_beside, read_both, states_beside
 from islices.compare.picture import draw
 from islices.compare.show import as_json, report
 from islices.compare.steps.given import Given, moved_elsewhere, steps_differ
 from islices.compare.steps.said import said_by
-from islices.compare.stored import Stored, read
+from islices.compare.stored import Stored
 from islices.compare.why import why
 from islices.host import quiet
 from islices.limits import check_max_norm
 from islices.registry import describe
-from islices.trees import named_leaves
 
-__all__ = ["STATES_HINT", "Difference", "check_tensor", "compare_clipped", "compare_steps", "diff", "side_names"]
+__all__ = ["STATES_HINT", "Difference", "compare_clipped", "compare_steps", "diff", "side_names"]
 
 STATES_HINT = "hint: steps were taken for first ones; states= (--states) lets later ones be explained"
 
@@ -186,15 +186,16 @@ def diff(
     """
     called = side_names(names)
     context = _context(called, max_norm, padding_idx, batch_size, tokens, replicas, accumulated)
-    both = _read(a, b, pair, only)
+    both = read_both(a, b, pair, only)
     extra = [
-        _like(tree, both.pairs, argument) for tree, argument in ((before, "before"), (grad, "grad"), (tables, "tables"))
+        leaves_beside(tree, both.pairs, argument)
+        for tree, argument in ((before, "before"), (grad, "grad"), (tables, "tables"))
     ]
     started, named, held = extra
     sides = None
     if started is not None and named is not None:
         sa, sb = states if isinstance(states, tuple) and len(states) == 2 else (states, states)
-        given = [_states_like(tree, both.pairs, argument) for tree, argument in ((sa, "states"), (sb, "states"))]
+        given = [states_beside(tree, both.pairs, argument) for tree, argument in ((sa, "states"), (sb, "states"))]
         sides = [Given(started, named, state) for state in given]
     return _compared(both, called, context, Also(started, named, held), sides)
 
@@ -204,13 +205,13 @@ def compare_steps(
 ) -> Difference:
     """`islices.compare.explain_steps`."""
     called = side_names(names)
-    both = _read(a.after, b.after, pair, only)
+    both = read_both(a.after, b.after, pair, only)
     sides = []
     for side, x in (("a", a), ("b", b)):
-        before, gradient = (_like(getattr(x, n), both.pairs, f"{side}.{n}") for n in ("before", "gradient"))
+        before, gradient = (leaves_beside(getattr(x, n), both.pairs, f"{side}.{n}") for n in ("before", "gradient"))
         if before is None or gradient is None:
             raise ValueError(f"{side}: got a Step without before or gradient; accepted is one with both")
-        state, after = (_states_like(getattr(x, n), both.pairs, f"{side}.{n}") for n in ("state", "state_after"))
+        state, after = (states_beside(getattr(x, n), both.pairs, f"{side}.{n}") for n in ("state", "state_after"))
         sides.append(Given(before, gradient, state, after, said_by(x.optimizer)))
     return _compared(both, called, _context(called, None, padding_idx), Also(), sides)
 
@@ -218,19 +219,9 @@ def compare_steps(
 def compare_clipped(a: Any, b: Any, raw: Any, names: Sequence[str], **said: Any) -> Difference:
     """What `diff` finds of gradients of which the raw one is known; said: its options that numbers are."""
     called = side_names(names)
-    both = _read(a, b, None, None)
-    also = Also(_like(raw, both.pairs, "before"))
+    both = read_both(a, b, None, None)
+    also = Also(leaves_beside(raw, both.pairs, "before"))
     return _compared(both, called, _context(called, **said), also, None, gradients=True)
-
-
-class Both(NamedTuple):
-    """All that two trees hold, tensor beside tensor."""
-
-    pairs: list[tuple[str, str]]
-    stored: list[tuple[Stored, Stored]]
-    only_a: tuple[str, ...]
-    only_b: tuple[str, ...]
-    notes: tuple[str, ...]
 
 
 class Also(NamedTuple):
@@ -242,15 +233,6 @@ class Also(NamedTuple):
 
     def some(self, told: Sequence[int]) -> Also:
         return Also(*(None if x is None else [x[k] for k in told] for x in self))
-
-
-def _read(a: Any, b: Any, pair: Mapping[str, str] | None, only: str | None) -> Both:
-    left, right = named_leaves(a, "a"), named_leaves(b, "b")
-    if pair is not None and not isinstance(pair, Mapping):
-        raise TypeError(f"pair: got {describe(pair)}; accepted is a dict of names in a to names in b")
-    pairs, only_a, only_b, notes = _paired(left, right, pair or {}, only)
-    stored = [(read(left[p], p, f"a[{p!r}]"), read(right[q], q, f"b[{q!r}]")) for p, q in pairs]
-    return Both(pairs, stored, only_a, only_b, notes)
 
 
 def _compared(
@@ -271,11 +253,12 @@ def _compared(
     if not all(t.equal or t.shapes_alone for t in tensors):
         with quiet():
             told = [k for k, t in enumerate(tensors) if not (t.equal and t.whole)] or range(len(tensors))
-            known = sides and steps_differ([stored[k] for k in told], [side.some(told) for side in sides])
-            causes = known or ()
-            if sides and known is None and sides[0].begins_as(sides[1]):
-                rounding = True  # one step from one start
-            elif not causes:
+            one = False  # one step from one start
+            if sides is not None:
+                known = steps_differ([stored[k] for k in told], [side.some(told) for side in sides])
+                causes, one = known or (), known is None and sides[0].begins_as(sides[1])
+            rounding = one
+            if not causes and not one:
                 some = also.some(told)
                 starts = () if gradients else None if sides is None else [side.some(told).before for side in sides]
                 causes, rounding, arithmetic = why(
@@ -327,74 +310,6 @@ def _hints_of_steps(
         )
     if any(not any(side.state) for side in sides):
         yield STATES_HINT
-
-
-# ---------------------------------------------------------------------- which tensor beside which
-def _paired(
-    left: dict[str, Any], right: dict[str, Any], pair: Mapping[str, str], only: str | None
-) -> tuple[list[tuple[str, str]], tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """(names paired, only in a, only in b, notes); a leaf that is None is on no side."""
-    for p, q in pair.items():
-        check_tensor(p, left, "pair", "a")
-        check_tensor(q, right, "pair", "b")
-    a = [p for p, x in left.items() if x is not None]
-    b = [q for q, x in right.items() if x is not None]
-    if only is not None:
-        check_tensor(only, left, "only", "a")
-        a = [p for p in a if p == only]
-        b = [q for q in b if q == pair.get(only, only)]
-    taken = set(pair.values())
-    pairs = [(p, pair.get(p, p)) for p in a if pair.get(p, p) in b and (p in pair or p not in taken)]
-    notes: tuple[str, ...] = ()
-    if not pairs and len(a) == len(b) and a and not pair and (len(a) == 1 or only is None):
-        pairs = list(zip(a, b, strict=True))
-        if any(p and q for p, q in pairs):
-            notes = ("no name is common to both sides: tensors are paired by their position",)
-    beside_a, beside_b = {p for p, _ in pairs}, {q for _, q in pairs}
-    return pairs, tuple(p for p in a if p not in beside_a), tuple(q for q in b if q not in beside_b), notes
-
-
-def check_tensor(name: Any, leaves: Mapping[str, Any], argument: str, side: str) -> None:
-    """ValueError for a name that no tensor of a side has."""
-    if not isinstance(name, str) or name not in leaves:
-        known = ", ".join(map(repr, list(leaves)[:10])) + (", ..." if len(leaves) > 10 else "")
-        raise ValueError(f"{argument}: got {show(name)}; accepted are the names in {side}: {known}")
-
-
-def _like(tree: Any, pairs: Sequence[tuple[str, str]], argument: str) -> list[Stored | None] | None:
-    """The leaf of a third tree beside each pair: of a's name, else of b's, else the only one there is."""
-    if tree is None:
-        return None
-    leaves = named_leaves(tree, argument)
-    out: list[Stored | None] = []
-    for p, q in pairs:
-        name = next((n for n in (p, q) if n in leaves), None)
-        if name is None and len(leaves) == len(pairs) == 1:
-            (name,) = leaves
-        leaf = None if name is None else leaves[name]
-        out.append(None if leaf is None else read(leaf, p, f"{argument}[{name!r}]"))
-    if pairs and all(x is None for x in out):
-        raise ValueError(f"{argument}: got {_short(leaves)}; accepted is a tree with the names of a or b")
-    return out
-
-
-def _states_like(tree: Any, pairs: Sequence[tuple[str, str]], argument: str) -> list[Any]:
-    """Each pair's state: of a's name, else of b's, else the only one there is."""
-    if tree is None:
-        return [None] * len(pairs)
-    if not isinstance(tree, Mapping):
-        raise TypeError(f"{argument}: got {describe(tree)}; accepted is a dict of a state for each table")
-    found = [next((tree[n] for n in names if n in tree), None) for names in pairs]
-    if len(pairs) == 1 and found == [None] and tree and not any(isinstance(x, Mapping) for x in tree.values()):
-        return [tree]  # the state of the one table there is
-    if pairs and tree and all(x is None for x in found):  # some optimizers keep none
-        known = ", ".join(map(repr, list(tree)[:5]))
-        raise ValueError(f"{argument}: got states of {known}; accepted is a dict with the names of a or b")
-    return found
-
-
-def _short(leaves: dict[str, Any]) -> str:
-    return f"leaves named {', '.join(map(repr, list(leaves)[:5]))}" if leaves else "no leaves"
 
 
 # ---------------------------------------------------------------------- options

@@ -26,7 +26,9 @@ class Step:
         the count of steps taken before. Without it the step is taken for the first.
     optimizer : mapping, optional
         What is said to have taken it, by its "name", "semantics" and "rows": of formulas that make the same step this
-        one is told, unless another is far likelier; then that it is not as said is told too.
+        one is told, unless another is far likelier; then that it is not as said is told too. With its numbers ("lr",
+        "eps" ...) it is what took the step, if it makes it. Or {"class": name} of one that `islices.optim` does not
+        have, which is not taken for another.
     """
 
     before: Any

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.compare.difference import check_tensor
+from islices.compare.pairing import check_tensor
 from islices.slices import IndexedSlices
 from islices.trajectory.steps import Leaf, Leaves, Step
 
