@@ -280,6 +280,20 @@ def epsilon(original: Comparison, now: Comparison) -> Iterator[Factor]:
         details = {"epsilon": [p, q], "semantics": [known[p], known[q]], "norm": norm, "max_norm": limit}
         text = f"epsilon of the clip formula: {_divides(p, q, known)}"
         yield Factor((ratio,) * len(original.a), text, details, rounding, math.log2(len(pairs)))
+    yield from _epsilon_each(original, known, rounding)
+
+
+def _epsilon_each(original: Comparison, known: dict[float, list[str]], rounding: float) -> Iterator[Factor]:
+    """The same, each tensor by its own norm, of those that exceed the limit."""
+    norms = [0.0 if x is None else x.norm for x in original.before or ()]
+    limit = max((x.norm for x in original.a), default=0.0)
+    if len(norms) < 2 or not limit > 0 or not any(n > limit for n in norms):
+        return
+    for p, q in ((p, q) for p in known for q in known if p != q):
+        ratios = tuple((n + q) / (n + p) if n > limit else 1.0 for n in norms)
+        details = {"epsilon": [p, q], "semantics": [known[p], known[q]], "norm": "each tensor", "max_norm": limit}
+        text = f"epsilon of the clip formula, each tensor by its own norm: {_divides(p, q, known)}"
+        yield Factor(ratios, text, details, rounding, math.log2(2 * len(known) ** 2))
 
 
 def _divides(p: float, q: float, known: dict[float, list[str]]) -> str:

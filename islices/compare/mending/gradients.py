@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
+from islices.clip_formulas import BY_NORM
 from islices.compare.explanation import Finding
 from islices.compare.mending.side import Port
 
@@ -88,6 +89,7 @@ UNSUMMED: Lines = {
 }
 UNSUMMED_EACH: Lines = {"": Line("grads = islices.clip_by_norm(grads, {limit}, semantics='tensorflow')", EACH[""].add)}
 EPSILON: Lines = {"": _both_ways("grads, _ = islices.clip_by_global_norm(grads, {limit}, semantics={semantics!r})")}
+EPSILON_EACH: Lines = {"": _both_ways("grads = islices.clip_by_norm(grads, {limit}, semantics={semantics!r})")}
 PADDING: Lines = {
     "": Line("rows = islices.lookup(table, ids, padding_idx={row})", "rows = islices.lookup(table, ids)"),
     "torch": Line("rows = torch.nn.functional.embedding(ids, table, padding_idx={row}, sparse={sparse})",
@@ -147,6 +149,12 @@ def _left_out(c: Finding, port: Port) -> Lines:
     return LEFT_OUT if c.details.get("clipped") else LEFT_ALONE
 
 
+def _epsilon(c: Finding, port: Port) -> Lines:
+    if c.details.get("norm") != "each tensor":
+        return EPSILON
+    return EPSILON_EACH if c.details["semantics"][0][0] in BY_NORM else {}  # of torch there is no function for it
+
+
 def _unsummed(c: Finding, port: Port) -> Lines:
     return UNSUMMED if c.details.get("norm") == "global" else UNSUMMED_EACH
 
@@ -191,7 +199,7 @@ def _sixteen(c: Finding, port: Port) -> Lines:
 MENDS: Mapping[str, Lines | Callable[[Finding, Port], Lines]] = {
     "duplicates": _unsummed, "padding": PADDING, "regulariser": _regulariser, "sixteen_bits": _sixteen,
     "autocast": AUTOCAST, "last_duplicate": LAST, "value_clip": VALUES, "row_clip": ROWS, "per_tensor": PER_TENSOR,
-    "left_out": _left_out, "clipped": _clipped, "epsilon": EPSILON, "frequency": FREQUENCY, "mean": _mean,
+    "left_out": _left_out, "clipped": _clipped, "epsilon": _epsilon, "frequency": FREQUENCY, "mean": _mean,
     "sign": SIGN, "factor": _factor, "off_by_one": IDS,
 }  # fmt: skip
 #: Their side is the one that does what the other does not; that of all others is the one that does not.

@@ -178,6 +178,15 @@ def torch_and_optax_clip_small_gradients(r: np.random.Generator) -> Any:
 
 
 @case("epsilon")
+def torch_and_keras_clip_each_of_two_small_tensors(r: np.random.Generator) -> Any:
+    d = Data(r, scale=1e-4)
+    raw = {"e": by_torch(d, sparse=False), "d": torch.from_numpy(d.dense)}
+    a = {k: torch_clipped({k: g}, 1e-4)[k] for k, g in raw.items()}
+    b = {k: tf.clip_by_norm(g.numpy(), 1e-4) for k, g in raw.items()}
+    return a, b, {"before": raw}
+
+
+@case("epsilon")
 def torch_and_gluon_clip_small_gradients_and_no_raw_gradient_is_known(r: np.random.Generator) -> Any:
     d = Data(r, scale=1e-4)
     g = by_gluon(d)
