@@ -13,9 +13,10 @@ slack s every element may be s times its tensor's largest |value| further off (`
 
 **Evidence.** An element that differed by D and agrees within the bound r would do so by chance once in about D / r
 random pairs: it is worth log2(D / r) bits, at most the precision of its type. Elements with the same pair of values
-count once. What was read off the data (a factor, a row, a permutation) costs what it could have explained. An
-explanation needs `ENOUGH` bits from at least two elements: by chance one in 2^40 random pairs has that, and where all
-elements are within rounding anyway there is no evidence for anything.
+count once, and one of few digits, as counts are, is worth these and six bits more. What was read off the data (a
+factor, a row, a permutation) costs what it could have explained. An explanation needs `ENOUGH` bits from at least two
+elements: by chance one in 2^40 random pairs has that, and where all elements are within rounding anyway there is no
+evidence for anything.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ __all__ = [
 
 #: Bits of evidence below which nothing counts as a cause.
 ENOUGH = 40.0
+#: Bits of a number's sign and exponent.
+SIZES = 6.0
 #: Roundings beside the additions of a row's slots.
 ROUNDINGS = 8
 #: Elements that are looked at first, and elements whose evidence is counted (the rest in proportion).
@@ -220,10 +223,19 @@ class Told:
         was = was * scale
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             bits = np.clip(np.nan_to_num(np.log2(was / limit), posinf=q.precision), 0.0, q.precision)
+        bits = np.minimum(bits, _digits(q.x))
         _, first = np.unique(np.stack([q.x, was]), axis=1, return_index=True)
         bits = bits[first]
         share = self.count / len(was) if len(first) > SAMPLE // 2 else 1.0
         return Evidence(float(bits.sum()) * share, int((bits > 0).sum()))
+
+
+def _digits(x: Array) -> Array:
+    """What a number can say at most: its significant bits, sign and exponent. Counts and powers of two are often equal
+    by chance. Of zeros there is one: what has become zero says all that it was."""
+    mantissa = np.ldexp(np.abs(np.frexp(x)[0]), 53).astype(np.int64)
+    lowest = mantissa & -mantissa
+    return np.where(x == 0, np.inf, 53.0 - np.log2(np.maximum(lowest, 1)) + SIZES)
 
 
 # ---------------------------------------------------------------------- a constant factor

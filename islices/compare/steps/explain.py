@@ -120,14 +120,15 @@ def _explained(x: Recipe, y: Recipe, ea: Elements, eb: Elements, steps_a: int, s
         bits = max(_bits(x, t.take(x, y), ea, steps_a), _bits(y, t.take(y, x), eb, steps_b))
         if bits >= ENOUGH:
             told.append((t, bits))
-    if not told or not _suffices([t for t, _ in told], x, y, ea, steps_a):
+    net = min((bits for _, bits in told), default=0.0) - max(x.bits, y.bits)  # without what numbers were read off by
+    if net < ENOUGH or not _suffices([t for t, _ in told], x, y, ea, steps_a):
         return None
     steps = {
         "step": [_details(x, ea, steps_a), _details(y, eb, steps_b)],
         "alike": _alike([t for t, _ in told], x, y, ea, steps_a),
     }
     findings = tuple(Finding(t.name, t.says(x, y), {"a": t.of(x), "b": t.of(y), **steps}) for t, _ in told)
-    return Explanation(findings, False, round(min(bits for _, bits in told) - max(x.bits, y.bits), 1))
+    return Explanation(findings, False, round(net, 1))
 
 
 def _with_others(e: Explanation, *sides: tuple[Recipe, Sequence[Recipe], Elements, int]) -> Explanation:
