@@ -1,4 +1,4 @@
-"""Lines that mend causes of gradients. May import: `islices.compare`."""
+"""Lines that mend causes of gradients. May import: `islices.clip_formulas`, `islices.compare`."""
 
 from __future__ import annotations
 
