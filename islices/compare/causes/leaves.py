@@ -69,6 +69,8 @@ def left_out(original: Comparison, now: Comparison) -> Iterator[Factor]:
             if max(others) > min(others) * (1 + 8 * tolerance):
                 continue
             alike = near(ratios[k], others[0], 8 * tolerance)
+            if not alike and not _is_raw(original, k, own[k], tolerance):
+                continue
             does = "clips it by the norm of the others" if alike else "does not clip it"
             text = (
                 f"left out of the norm: {{{'ab'[side]}}} clips to {said:.6g} without counting "
@@ -76,6 +78,12 @@ def left_out(original: Comparison, now: Comparison) -> Iterator[Factor]:
             )
             details = {"side": "ab"[side], "tensor": name, "clipped": alike, "max_norm": said}
             yield Factor(ratios, text, details, tolerance, COST)
+
+
+def _is_raw(both: Comparison, k: int, norm: float, tolerance: float) -> bool:
+    """Whether a tensor is as it was before clipping, as far as that is known."""
+    raw = both.raw(k)
+    return raw is None or near(norm, raw.norm, tolerance)
 
 
 def left_alone(original: Comparison, now: Comparison) -> Iterator[Factor]:
