@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from islices.compare.cause import Proposal
+from islices.compare.causes import CAUSES
 from islices.compare.comparison import Comparison, Context
 from islices.compare.evidence import MOST_SLACK, SLACKS
 from islices.compare.explanation import Explanation, Finding, name_sides
@@ -19,10 +20,8 @@ from islices.compare.stored import Stored, nonzero_rows
 from islices.compare.survey import distance, within_rounding
 from islices.compare.whole import Held, Moved, Tensors
 
-__all__ = ["FITTED", "why"]
+__all__ = ["is_last", "why"]
 
-#: The cause that is read off the elements: what was done to a gradient that is known is told rather.
-FITTED = "factor"
 #: The cause that two clips together are.
 PER_TENSOR = "per_tensor"
 
@@ -51,7 +50,7 @@ def why(
     for both in comparisons:
         proposed = proposals(both)
         if causes := explain(both, proposed):
-            if len(comparisons) == 1 and any(c.name == FITTED for e in causes for c in e.causes):
+            if len(comparisons) == 1 and any(is_last(c) for e in causes for c in e.causes):
                 causes = _each_from_before(tensors, both) or causes
             return causes, rounding, None
     if rounding:
@@ -66,6 +65,12 @@ def why(
         if causes := explain(loose, proposed):
             return causes, False, None
     return (), False, None
+
+
+def is_last(c: Finding) -> bool:
+    """Whether a cause is named only where nothing else explains: what was done to a known gradient is told rather."""
+    cause = CAUSES.get(c.name)
+    return cause is not None and cause.last
 
 
 def _tensors(stored: Sequence[tuple[Stored, Stored]], before: Sequence[Stored | None] | None) -> Tensors:

@@ -6,8 +6,9 @@ May import: `numpy`, the core, `islices.compare`, this folder.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from islices.compare.explanation import Explanation, Finding
 from islices.compare.step import Step as Taken
 from islices.compare.step import explain_steps
 from islices.compare.stored import norm_of, read
-from islices.compare.why import FITTED
+from islices.compare.why import is_last
 from islices.trajectory.drift import same_values
 from islices.trajectory.moves import Expected
 from islices.trajectory.replay import array_name, other_class
@@ -151,35 +152,33 @@ def _unmended(cause: Finding) -> Finding:
 def _clipped(a: Step, b: Step, known: Known) -> Difference:
     """The clipped gradients: to a limit that is said, or that a side's norms show, or to a round number."""
     before = a.get("gradients") or b.get("gradients")
-    limits = [known.max_norm] if known.max_norm is not None else [None, *_limits(a, b)]
+    limits = (known.max_norm,) if known.max_norm is not None else chain((None,), _limits(a, b))
     found = []
     for limit in limits:
         one = known.clipped(rows_named(a), rows_named(b), before, limit)
-        if one.causes and not any(c.name == FITTED for c in one.causes[0].causes):
+        if one.causes and not any(map(is_last, one.causes[0].causes)):
             return one
         found.append(one)
     one = next((one for one in found if one.causes), found[0])
     # raw gradients agree, so that it is no factor of the loss
-    return replace(one, causes=tuple(replace(e, causes=tuple(map(_unless_fitted, e.causes))) for e in one.causes))
+    return replace(
+        one,
+        causes=tuple(replace(e, causes=tuple(_unmended(c) if is_last(c) else c for c in e.causes)) for e in one.causes),
+    )
 
 
-def _unless_fitted(cause: Finding) -> Finding:
-    return _unmended(cause) if cause.name == FITTED else cause
-
-
-def _limits(a: Step, b: Step) -> list[float]:
+def _limits(a: Step, b: Step) -> Iterator[float]:
     """What the sides may have clipped the norm of their gradients to, to six digits: of all tensors, and of one."""
-    found: list[float] = []
+    found: set[float] = set()
     for s in (a, b):
         raw, clipped = ([norm_of([read(x, name, position).values]) for name, x in (s.get(position) or {}).items()]
                         for position in ("gradients", "clipped"))  # fmt: skip
-        for before, after in (
-            (math.hypot(*raw), math.hypot(*clipped)),
-            (max(raw, default=0.0), max(clipped, default=0.0)),
-        ):
-            if 0 < after < before * (1 - 2.0**-10):
-                found.append(float(f"{after:.6g}"))
-    return list(dict.fromkeys(found))
+        pairs = (math.hypot(*raw), math.hypot(*clipped)), (max(raw, default=0.0), max(clipped, default=0.0))
+        for before, after in pairs:
+            limit = float(f"{after:.6g}")
+            if 0 < after < before * (1 - 2.0**-10) and limit not in found:
+                found.add(limit)
+                yield limit
 
 
 def _step(

@@ -32,7 +32,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
     "TraceState": {"trace": "momentum"},
 }
 #: What `islices.optim` calls the arrays that it keeps.
-OURS = {"step", "master", "u", "z", "n", *(name for record in RECORDS.values() for name in record.stored)}
+OURS = {"step", "master", *(name for record in RECORDS.values() for name in record.stored)}
 #: Classes whose count is the number of steps, those of schedules among them.
 COUNTED = ("ScaleByAdamState", "ScaleByAmsgradState", "ScaleByLionState", "ScaleByRmsState", "ScaleByScheduleState")
 

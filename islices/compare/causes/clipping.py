@@ -43,9 +43,10 @@ def norm_tolerance(both: Comparison) -> float:
     return eps * (4 * math.log2(n) + 16) / 2 + both.slack
 
 
-def added(limit: float) -> float:
-    """What an epsilon that a formula adds to the norm takes off the limit at most, relatively: torch's is 1e-6."""
-    return 1e-6 / limit if limit > 0 else 0.0
+def added(norm: float) -> float:
+    """What an epsilon that a formula adds to a norm, of this size at least, takes off the limit at most, relatively:
+    torch's is 1e-6."""
+    return 1e-6 / norm if norm > 0 else 0.0
 
 
 def _total(side: Side) -> float:
@@ -132,7 +133,7 @@ def _clips(original: Comparison) -> Iterator[Clip]:
             size, whole = tight.of(kind), loose.of(kind)
             if size is None or whole is None:
                 continue
-            tolerance = exact + (1e-6 / whole if whole > 0 else 0.0)  # torch adds that to the norm it divides by
+            tolerance = exact + added(whole)
             limit = given if given is not None else round_number(size, tolerance)
             if kind == "raw" and near(tight.true, size if limit is None else limit, tolerance):
                 continue  # the norm with duplicates summed says it already
@@ -174,7 +175,7 @@ def _clipped_each(original: Comparison, cost: float) -> Iterator[Factor]:
             continue
         if max(loose) <= limit:
             continue
-        slack = tolerance + 1e-6 / min(n for n in loose if n > limit)  # torch adds that to the norm it divides by
+        slack = tolerance + added(min(n for n in loose if n > limit))
         ratios = [max(1.0, n / limit) for n in loose]
         side, free = "ab"[bound], "ba"[bound]
         text = f"clipped: {{{side}}} is clipped to {_number(limit)}, each tensor by its own norm; {{{free}}} is not"

@@ -39,8 +39,12 @@ class Said(NamedTuple):
 
     def names_another(self, r: Recipe) -> int:
         """In how many of optimizer and semantics a recipe is not what is said."""
-        name = "adam" if self.name in SKIPPED else self.name
-        return (self.semantics not in ("", r.semantics)) + (name not in ("", r.name))
+        return (self.semantics not in ("", r.semantics)) + (self.formula not in ("", r.name))
+
+    @property
+    def formula(self) -> str:
+        """The optimizer by the name that recipes have, decay aside."""
+        return "adam" if self.name in SKIPPED else self.name
 
     @property
     def claim(self) -> str:
@@ -58,8 +62,7 @@ class Said(NamedTuple):
         if not all(isinstance(x, bool) or is_real(x) for x in given.values()):
             return ()
         hyper = {k: v for k, v in {**preset.defaults, **given}.items() if k not in NO_DECAY}
-        name = "adam" if self.name in SKIPPED else self.name
-        plain = Recipe(name, self.semantics, self.rows, duplicates, tuple(hyper.items()), up=up)
+        plain = Recipe(self.formula, self.semantics, self.rows, duplicates, tuple(hyper.items()), up=up)
         decay = given.get("weight_decay")
         if not decay:
             return (plain,)
