@@ -46,8 +46,8 @@ soak-threads:
 	$(TIMED) env ISLICES_NUM_THREADS=4 $(BIN)/islices conform --profile full --variant standard -k host
 soak-paddle:
 	$(TIMED) $(PADDLE)/bin/python -m pytest -q -p no:cacheprovider tests/conformance/test_paddle_backend.py
-soak-tests:
-	$(TIMED) $(PYTEST) -m soak
+soak-tests:  # one by one: two thirds of the time are one file's mutants, and few share anything
+	$(TIMED) $(PYTEST) --dist worksteal -m soak
 soak-judged:
 	$(TIMED) $(BIN)/python -m islices.conformance.tools.judged $(JUDGES)
 soak-audit:
