@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import permutations
 from typing import Any, NamedTuple
 
 from islices.clip_formulas import BY_GLOBAL_NORM
@@ -272,7 +273,7 @@ def epsilon(original: Comparison, now: Comparison) -> Iterator[Factor]:
     if norm is None or norm <= 0:
         return
     known = _epsilons()
-    pairs = [(p, q) for p in known for q in known if p != q]
+    pairs = list(permutations(known, 2))
     # sums of squares err alike on both sides; what is left are the roundings of two factors
     rounding = 2 * max(x.eps for x in (*original.a, *original.b))
     for p, q in pairs:
@@ -290,7 +291,7 @@ def _epsilon_each(original: Comparison, known: dict[float, list[str]], rounding:
     limit = max((x.norm for x in original.a), default=0.0)
     if len(norms) < 2 or not limit > 0 or not any(n > limit for n in norms):
         return
-    for p, q in ((p, q) for p in known for q in known if p != q):
+    for p, q in permutations(known, 2):
         ratios = tuple((n + q) / (n + p) if n > limit else 1.0 for n in norms)
         details = {"epsilon": [p, q], "semantics": [known[p], known[q]], "norm": "each tensor", "max_norm": limit}
         text = f"epsilon of the clip formula, each tensor by its own norm: {_divides(p, q, known)}"
@@ -312,13 +313,12 @@ def inferred_epsilon(now: Comparison, interval: Interval) -> tuple[str, dict[str
     known = _epsilons()
     found: list[dict[str, Any]] = []
     texts: list[str] = []
-    for p in known:
-        for q in known:
-            norm = (q - c * p) / (c - 1.0) if p != q and c != 1.0 else math.nan
-            if not norm > max(norms) or not _limits_fit(now, norms, (p, q), norm):
-                continue
-            found.append({"norm": norm, "epsilon": [p, q], "semantics": [known[p], known[q]]})
-            texts.append(f"{_divides(p, q, known)}, if the norm before clipping was {_number(norm)}")
+    for p, q in permutations(known, 2):
+        norm = (q - c * p) / (c - 1.0) if c != 1.0 else math.nan
+        if not norm > max(norms) or not _limits_fit(now, norms, (p, q), norm):
+            continue
+        found.append({"norm": norm, "epsilon": [p, q], "semantics": [known[p], known[q]]})
+        texts.append(f"{_divides(p, q, known)}, if the norm before clipping was {_number(norm)}")
     if not found:
         return None
     return "epsilon of the clip formula: " + "; or ".join(texts), {"candidates": found, "factor": c}

@@ -10,19 +10,18 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import NamedTuple
 
 import numpy as np
 
 from islices.compare.evidence import ENOUGH
 from islices.compare.explanation import Explanation, Finding
-from islices.compare.steps.elements import Elements, Taken, sample
-from islices.compare.steps.identify import confirmed, recipes
-from islices.compare.steps.recipe import Recipe, bound, stepped
-from islices.compare.steps.said import NOTHING, Said
+from islices.compare.steps.identify import recipes
+from islices.compare.steps.recipe import Recipe
+from islices.compare.steps.said import Said
+from islices.compare.steps.side import Side
 from islices.compare.steps.traits import CLOSE, TRAITS, Trait, epsilon_place
 
-__all__ = ["Side", "explain_sides"]
+__all__ = ["explain_sides"]
 
 #: Pairs of recipes that are looked at closely, and what a trait weighs in bits.
 PAIRS, WEIGHT = 12, 12.0
@@ -32,40 +31,31 @@ NEAR = 18.0
 TOLD = 3
 
 
-class Side(NamedTuple):
-    """The steps of all tensors of a side, how many were taken before, and what is said to have taken them."""
-
-    tensors: Sequence[Taken]
-    steps: int
-    said: Said = NOTHING
-
-
 def explain_sides(a: Side, b: Side) -> tuple[Explanation, ...] | None:
     """What makes the steps differ, the likeliest first; nothing where a side's step is none that is known, None where
     one optimizer makes both."""
-    found = recipes(*a)
-    others = recipes(*b) if found else []
+    found = recipes(a)
+    others = recipes(b) if found else []
     if not others:
         return ()
     names, other_names = ({r.name for r in side} for side in (found, others))
     if not names & other_names:  # what is plainest by itself may be the other side's optimizer with other numbers
-        found, others = found + recipes(*a, only=other_names), others + recipes(*b, only=names)
-    ea, eb = sample(a.tensors), sample(b.tensors)
-    pairs = sorted(_pairs(found, others, (ea, a.steps), (eb, b.steps)), key=lambda p: p[0])
-    if any(_one_step(x, y) and _both_confirmed(x, y, a, b) for _, x, y in pairs):
+        found, others = found + recipes(a, only=other_names), others + recipes(b, only=names)
+    pairs = sorted(_pairs(found, others, a, b), key=lambda p: p[0])
+    if any(_one_step(x, y) and a.confirms(x) and b.confirms(y) for _, x, y in pairs):
         return None
     told: list[Explanation] = []
     least = math.inf
     for distance, x, y in pairs[:PAIRS]:
         if told and (distance > least + NEAR or len(told) == TOLD):
             break
-        e = _explained(x, y, ea, eb, a.steps, b.steps)
+        e = _explained(x, y, a, b)
         if e is None or any(e.names == other.names for other in told):
             continue
-        if not _both_confirmed(x, y, a, b):
+        if not (a.confirms(x) and b.confirms(y)):
             continue
         least = min(least, distance)
-        e = _with_others(e, (x, found, ea, a.steps), (y, others, eb, b.steps))
+        e = _with_others(e, (x, found, a), (y, others, b))
         told.append(_with_what_is_not_as_said(e, (x, a.said), (y, b.said)))
     fewest = min((len(e.causes) for e in told), default=0)
     return tuple(e for e in told if len(e.causes) == fewest)
@@ -75,32 +65,28 @@ def _one_step(x: Recipe, y: Recipe) -> bool:
     return not any(t.differs(x, y) for t in TRAITS)
 
 
-def _both_confirmed(x: Recipe, y: Recipe, a: Side, b: Side) -> bool:
-    return confirmed(x, a.tensors, a.steps) and confirmed(y, b.tensors, b.steps)
-
-
 def _pairs(
-    found: Sequence[Recipe], others: Sequence[Recipe], a: tuple[Elements, int], b: tuple[Elements, int]
+    found: Sequence[Recipe], others: Sequence[Recipe], a: Side, b: Side
 ) -> Iterator[tuple[float, Recipe, Recipe]]:
     """All pairs of recipes, with what is between them; each moves the rows that the other does, where its own elements
     do not say which."""
     for x, y in product(found, others):
-        x = _by_rows_of(x, y, *a)
-        y = _by_rows_of(y, x, *b)
+        x = _by_rows_of(x, y, a)
+        y = _by_rows_of(y, x, b)
         yield _distance(x, y), x, y
 
 
-def _by_rows_of(r: Recipe, other: Recipe, e: Elements, steps: int) -> Recipe:
+def _by_rows_of(r: Recipe, other: Recipe, side: Side) -> Recipe:
     """The recipe with the other's rows, where its elements do not tell them."""
-    return r if other.rows == r.rows or _rows_told(r, e, steps) else replace(r, rows=other.rows)
+    return r if other.rows == r.rows or _rows_told(r, side) else replace(r, rows=other.rows)
 
 
-def _rows_told(r: Recipe, e: Elements, steps: int) -> bool:
+def _rows_told(r: Recipe, side: Side) -> bool:
     """Whether a step of all rows would be another than one of those touched: else nothing says which it was."""
     instead = replace(r, rows="touched" if r.rows == "all" else "all")
-    if e.state or instead.rows not in r.formula.rows:
+    if side.elements.state or instead.rows not in r.formula.rows:
         return True
-    return not np.array_equal(stepped(r, e, steps)[0], stepped(instead, e, steps)[0], equal_nan=True)
+    return not np.array_equal(side.stepped(r), side.stepped(instead), equal_nan=True)
 
 
 def _distance(x: Recipe, y: Recipe) -> float:
@@ -110,37 +96,36 @@ def _distance(x: Recipe, y: Recipe) -> float:
     return WEIGHT * apart + x.bits + y.bits
 
 
-def _explained(x: Recipe, y: Recipe, ea: Elements, eb: Elements, steps_a: int, steps_b: int) -> Explanation | None:
+def _explained(x: Recipe, y: Recipe, a: Side, b: Side) -> Explanation | None:
     """The traits that matter of those in which two recipes differ; None where they say too little."""
     apart = [t for t in TRAITS if t.differs(x, y)]
     if any(t.name == "optimizer" for t in apart):
         apart = [t for t in apart if t.name in ("optimizer", "weight_decay", "sign")]
     told: list[tuple[Trait, float]] = []
     for t in sorted(apart, key=lambda t: t.name == "formula"):  # which says the least, last
-        bits = max(_bits(x, t.take(x, y), ea, steps_a), _bits(y, t.take(y, x), eb, steps_b))
+        bits = max(_bits(x, t.take(x, y), a), _bits(y, t.take(y, x), b))
         if bits >= ENOUGH:
             told.append((t, bits))
     net = min((bits for _, bits in told), default=0.0) - max(x.bits, y.bits)  # without what numbers were read off by
-    if net < ENOUGH or not _suffices([t for t, _ in told], x, y, ea, steps_a):
+    if net < ENOUGH or not _suffices([t for t, _ in told], x, y, a):
         return None
     steps = {
-        "step": [_details(x, ea, steps_a), _details(y, eb, steps_b)],
-        "alike": _alike([t for t, _ in told], x, y, ea, steps_a),
+        "step": [_details(x, a), _details(y, b)],
+        "alike": _alike([t for t, _ in told], x, y, a),
     }
     findings = tuple(Finding(t.name, t.says(x, y), {"a": t.of(x), "b": t.of(y), **steps}) for t, _ in told)
     return Explanation(findings, False, round(net, 1))
 
 
-def _with_others(e: Explanation, *sides: tuple[Recipe, Sequence[Recipe], Elements, int]) -> Explanation:
+def _with_others(e: Explanation, *sides: tuple[Recipe, Sequence[Recipe], Side]) -> Explanation:
     """Beside another optimizer, those that make the same step; sides: what is told, all that do, of what."""
     if "optimizer" not in e.names:
         return e
     text, alike = "", {}
-    for side, (told, known, there, steps) in zip("ab", sides, strict=True):
-        made = stepped(told, there, steps)[0]
-        near = bound(told, there, steps, made)
+    for side, (told, known, there) in zip("ab", sides, strict=True):
+        made, near = there.stepped(told), there.bound(told)
         others = [r for r in known if r.name not in (sides[0][0].name, sides[1][0].name)]
-        same = sorted({r.name for r in others if (np.abs(stepped(r, there, steps)[0] - made) <= near).all()})
+        same = sorted({r.name for r in others if (np.abs(there.stepped(r) - made) <= near).all()})
         alike[side] = same
         if same:
             text += f"; {' or '.join(same)} would make the same step of {{{side}}}"
@@ -164,21 +149,21 @@ def _with_what_is_not_as_said(e: Explanation, *sides: tuple[Recipe, Said]) -> Ex
     return replace(e, causes=(replace(first, text=first.text + text, details={**first.details, "said": unlike}), *rest))
 
 
-def _details(r: Recipe, e: Elements, steps: int) -> dict[str, object]:
+def _details(r: Recipe, side: Side) -> dict[str, object]:
     return {
-        "epsilon_place": epsilon_place(r), "rows_told": _rows_told(r, e, steps),
+        "epsilon_place": epsilon_place(r), "rows_told": _rows_told(r, side),
         "optimizer": r.name, "semantics": r.semantics, "rows": r.rows, "duplicates": r.duplicates, "decay": r.decay,
         "corrected": r.corrected, "up": r.up, **dict(r.hyper),
     }  # fmt: skip
 
 
-def _bits(r: Recipe, other: Recipe, e: Elements, steps: int) -> float:
+def _bits(r: Recipe, other: Recipe, side: Side) -> float:
     """What tells a recipe from another: the elements that would come out otherwise."""
     try:
-        made, instead = stepped(r, e, steps)[0], stepped(other, e, steps)[0]
+        made, instead = side.stepped(r), side.stepped(other)
     except (ValueError, KeyError):  # the formula has no such trait: what it makes then is not known
         return 0.0
-    limit = bound(r, e, steps, made)
+    e, limit = side.elements, side.bound(r)
     with np.errstate(all="ignore"):
         bits = np.clip(np.nan_to_num(np.log2(np.abs(made - instead) / limit), nan=0.0, neginf=0.0), 0.0, e.precision)
     _, first = np.unique(np.stack([e.after, e.g]), axis=1, return_index=True)
@@ -193,20 +178,20 @@ def _with(traits: Sequence[Trait], x: Recipe, y: Recipe) -> Recipe:
     return replace(y, rows=y.rows if y.rows in y.formula.rows else x.rows)
 
 
-def _alike(traits: Sequence[Trait], x: Recipe, y: Recipe, e: Elements, steps: int) -> bool:
+def _alike(traits: Sequence[Trait], x: Recipe, y: Recipe, side: Side) -> bool:
     """Whether the other's formula makes this one's step, with all numbers of this one: to rounding, and no more."""
     y = _with(traits, x, y)
     y = y.having(**{k: v for k, v in x.hyper if y.get(k) is not None})
-    made, instead = stepped(x, e, steps)[0], stepped(y, e, steps)[0]
-    return bool(((np.abs(made - instead) <= bound(x, e, steps, made)) | (made == instead)).all())
+    made, instead = side.stepped(x), side.stepped(y)
+    return bool(((np.abs(made - instead) <= side.bound(x)) | (made == instead)).all())
 
 
-def _suffices(traits: Sequence[Trait], x: Recipe, y: Recipe, e: Elements, steps: int) -> bool:
+def _suffices(traits: Sequence[Trait], x: Recipe, y: Recipe, side: Side) -> bool:
     """Whether the other's step is this one's with these traits of this one: nothing else differs."""
     y = _with(traits, x, y)
     rate, own = float(y.get("lr")), float(x.get("lr"))
     if abs(rate - own) <= CLOSE * own:  # numbers that a semantics rounds otherwise
         y = y.having(lr=own)
-    made, instead = stepped(x, e, steps)[0], stepped(y, e, steps)[0]
-    near = np.abs(made - instead) <= 2 * bound(x, e, steps, made) + CLOSE * np.abs(made - e.w)
+    made, instead = side.stepped(x), side.stepped(y)
+    near = np.abs(made - instead) <= 2 * side.bound(x) + CLOSE * np.abs(made - side.elements.w)
     return bool((near | (made == instead)).all())

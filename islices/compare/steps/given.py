@@ -12,8 +12,9 @@ import numpy as np
 from islices.backend import FLOATS
 from islices.compare.explanation import Explanation
 from islices.compare.steps.elements import Taken, gradient_of
-from islices.compare.steps.explain import Side, explain_sides
+from islices.compare.steps.explain import explain_sides
 from islices.compare.steps.said import NOTHING, Said
+from islices.compare.steps.side import Side
 from islices.compare.steps.states import read_state
 from islices.compare.stored import Array, Stored, bits_equal, nonzero_rows
 

@@ -13,13 +13,14 @@ from typing import NamedTuple
 import numpy as np
 
 from islices.compare.digits import as_written
-from islices.compare.steps.elements import Elements, Taken, blocks, part_of, sample
+from islices.compare.steps.elements import Elements, part_of
 from islices.compare.steps.fit import fitted, holds, rated, rounded_numbers
 from islices.compare.steps.recipe import Recipe, stepped
-from islices.compare.steps.said import NOTHING, SKIPPED, Said
+from islices.compare.steps.said import SKIPPED, Said
+from islices.compare.steps.side import Side
 from islices.optim.record import RECORDS
 
-__all__ = ["confirmed", "recipes"]
+__all__ = ["recipes"]
 
 #: Bits of numbers that are as short as people write them: then nothing with more numbers is looked for.
 SHORT = 20.0
@@ -47,18 +48,18 @@ class Variant(NamedTuple):
     corrected: bool = True
 
 
-def recipes(tensors: Sequence[Taken], steps: int, said: Said = NOTHING, only: Container[str] = RECORDS) -> list[Recipe]:
+def recipes(side: Side, only: Container[str] = RECORDS) -> list[Recipe]:
     """The recipes that make a sample of a side's elements, the plainest kind of them: fewest numbers of their own.
 
-    said: where that makes the step, it is the one if all its numbers are said; else what else makes it counts only if
+    Where what is said makes the step, it is the one if all its numbers are said; else what else makes it counts only if
     it is likelier in spite of that. only: optimizers' names.
     """
-    e = sample(tensors)
+    e, steps, said = side.elements, side.steps, side.said
     if not e.eps or np.array_equal(e.w, e.after) or said.other:
         return []
-    certain = [r for r in said.recipes() if confirmed(r, tensors, steps)]
+    certain = next(filter(side.confirms, said.recipes()), None)
     if certain:
-        return [r for r in certain[:1] if r.name in only]
+        return [certain] if certain.name in only else []
     look = _looked_at(e)
     plain = [r for r in _structures(look, steps, said) if r.name in only] if look.ups else []
     found: list[Recipe] = []
@@ -104,11 +105,6 @@ def _looked_at(e: Elements) -> Look:
     few = np.unique(np.argsort(np.abs(e.g), kind="stable")[np.linspace(0, len(e.g) - 1, FEW).astype(np.int64)])
     alike = np.union1d(few, np.flatnonzero(e.counts > 1)[:DOUBLED])
     return Look(e, part_of(e, few), part_of(e, alike), bool((moved & others).any()), bool(others.any()), tuple(ups))
-
-
-def confirmed(recipe: Recipe, tensors: Sequence[Taken], steps: int) -> bool:
-    """Whether a recipe makes the whole tables."""
-    return all(holds(recipe, e, steps) for e in blocks(tensors))
 
 
 def _stages(e: Elements) -> Iterator[list[Variant]]:

@@ -1,0 +1,41 @@
+"""A side of two steps that are compared: what it was given, what came of it, what is said to have made it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from islices.compare.steps.elements import Elements, Taken, blocks, sample
+from islices.compare.steps.fit import holds
+from islices.compare.steps.recipe import Recipe, bound, stepped
+from islices.compare.steps.said import NOTHING, Said
+from islices.compare.stored import Array
+
+__all__ = ["Side"]
+
+
+class Side:
+    """The steps of all tensors of a side, how many were taken before, and what is said to have taken them."""
+
+    def __init__(self, tensors: Sequence[Taken], steps: int, said: Said = NOTHING) -> None:
+        self.tensors, self.steps, self.said = tensors, steps, said
+        self._confirmed: dict[Recipe, bool] = {}
+
+    @cached_property
+    def elements(self) -> Elements:
+        """A sample."""
+        return sample(self.tensors)
+
+    def stepped(self, recipe: Recipe) -> Array:
+        """The sample's table after a recipe's step."""
+        return stepped(recipe, self.elements, self.steps)[0]
+
+    def bound(self, recipe: Recipe) -> Array:
+        """How far from that a framework's own step may be."""
+        return bound(recipe, self.elements, self.steps, self.stepped(recipe))
+
+    def confirms(self, recipe: Recipe) -> bool:
+        """Whether a recipe makes the whole tables; each is tried once, since that reads them all."""
+        if recipe not in self._confirmed:
+            self._confirmed[recipe] = all(holds(recipe, e, self.steps) for e in blocks(self.tensors))
+        return self._confirmed[recipe]
