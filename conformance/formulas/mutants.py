@@ -92,6 +92,7 @@ MUTANTS = (
     Mutant("bias corrections swapped", where(lambda h: h["correction"] == "both", correction="swapped"), only=ADAMS),
     Mutant("bias correction applied twice", where(lambda h: h["correction"] == "both", correction="doubled"), only=ADAMS),
     Mutant("bias correction of a step too late (t counted from 2)", shift=1, only=(*COUNTED, rules.nadam, rules.radam)),
+    Mutant("NaN, as bias corrections of 0 give (t counted from 0)", shift=-1, only=COUNTED),
     Mutant("epsilon added to the root that is not corrected", where(lambda h: h["epsilon"] == "corrected", epsilon="hat"), only=ADAMS),
     Mutant("epsilon added to the corrected root", where(lambda h: h["epsilon"] == "hat", epsilon="corrected"), only=ADAMS),
     Mutant("epsilon inside the root", where(lambda h: h["epsilon"] in ("corrected", "hat", "outside"), epsilon="inside"), only=(rules.adam, rules.adagrad, rules.rmsprop)),

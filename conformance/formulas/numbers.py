@@ -114,19 +114,19 @@ class Numbers:
 
 
 class PlainNumbers(Numbers):
-    """float64, as NumPy computes it."""
+    """float64, as NumPy computes it: a mistake may divide by 0."""
 
     def number(self, value: float, operations: int = 0) -> Any:
-        return float(value)
+        return np.float64(value)
 
     def gain(self, name: str) -> Any:
         return 1.0 - self.h[name]
 
     def power(self, name: str, t: int) -> Any:
-        return self.h[name] ** t
+        return self.number(self.h[name] ** t)
 
     def correction(self, name: str, t: int | None = None) -> Any:
-        return 1.0 - self.h[name] ** (self.t if t is None else t)
+        return 1.0 - self.power(name, self.t if t is None else t)
 
     def mean(self, name: str, old: Any, new: Any) -> Any:
         return self.h[name] * old + (1.0 - self.h[name]) * new
