@@ -59,6 +59,13 @@ def test_what_is_shown_stands_in_a_file(page: str) -> None:
     assert [text for text in shown if not any(text.strip() in file for file in files)] == []
 
 
+def test_mxnet_is_made_importable_first() -> None:
+    """On NumPy 2 it is not, by itself; the processes in which blocks run have imported it."""
+    for text in blocks("python"):
+        ahead, found, _ = text.partition("import mxnet")
+        assert not found or "islices.backends.mxnet" in ahead, text
+
+
 def test_no_page_hides_a_block_in_markup() -> None:
     """Raw HTML would show code that nobody runs; reStructuredText is there for the API alone, by directives."""
     for page in PAGES:

@@ -209,31 +209,33 @@ def test_touched_rows_are_those_of_optax_on_these_rows(name: str) -> None:
     np.testing.assert_array_equal(np.asarray(params["table"])[away], np.asarray(START["table"])[away])
 
 
-def largest_difference(name: str, rows: str, first_seed: int) -> float:
-    """In units of eps * (|x| + the sum of its changes), over 12 steps, of weights and state."""
-    ours, theirs = both(name, rows=rows)
-    grads = [gradient(first_seed + k, every_row=True) for k in range(12)]
-    found = train(ours, START, grads, jit=True)
-    now: tuple[Any, Any] = (START, theirs.init(START))
-    before = [np.asarray(x, np.float64) for x in arrays(now)]
+def largest_difference(found: Any, theirs: Any, grads: Any, *, weights: bool = False) -> float:
+    """From optax operation by operation on densified gradients, in units of eps * (|x| + the sum of its changes); of
+    weights and state, or of the weights alone."""
+    start = {name: START[name] for name in grads[0]}
+    now: tuple[Any, Any] = (start, theirs.init(start))
+    before = [np.asarray(x, np.float64) for x in arrays(now[0] if weights else now)]
     units = [np.abs(x) for x in before]
     for grad in grads:
         updates, state = theirs.update(dense(grad), now[1], now[0])
         now = (optax.apply_updates(now[0], updates), state)
-        after = [np.asarray(x, np.float64) for x in arrays(now)]
+        after = [np.asarray(x, np.float64) for x in arrays(now[0] if weights else now)]
         units = [unit + np.abs(y - x) for unit, x, y in zip(units, before, after, strict=True)]
         before = after
     eps = np.finfo(np.float32).eps
     return max(
         float(np.max(np.abs(x - y) / np.maximum(eps * unit, np.finfo(np.float32).tiny)))
-        for x, y, unit in zip(arrays(found), before, units, strict=True)
+        for x, y, unit in zip(arrays(found[0] if weights else found), before, units, strict=True)
     )
 
 
 @pytest.mark.parametrize(("name", "rows"), [("nesterov", "touched"), ("rmsprop", "touched"), ("adamw", "all")])
 def test_jitted(name: str, rows: str) -> None:
     """XLA contracts products into sums; the bound is that of optax in jit (docs/optimizers.md)."""
-    assert largest_difference(name, rows, 0) <= 4  # 2.2 measured, seeds 0 to 400 by 100
+    ours, theirs = both(name, rows=rows)
+    grads = [gradient(seed, every_row=True) for seed in range(12)]
+    found = train(ours, START, grads, jit=True)
+    assert largest_difference(found, theirs, grads) <= 4  # 2.2 measured, seeds 0 to 400 by 100
 
 
 @pytest.mark.parametrize("make", [optax.lion, optax.amsgrad, optax.adabelief, optax.yogi], ids=lambda f: f.__name__)
@@ -338,16 +340,18 @@ def test_a_transformation_may_densify_in_chain() -> None:
     assert_same((params, state[1]), expected)
 
 
-def test_from_optim_equals_optax_on_densified_gradients() -> None:
+@pytest.mark.parametrize("leaves", [("table", "w"), ("table",)], ids=" and ".join)
+@pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
+def test_from_optim_is_optax_on_densified_gradients(leaves: tuple[str, ...], jit: bool) -> None:
     """Operation by operation, as docs/optimizers.md says of sgd and adam."""
-    grads = [gradient(seed) for seed in range(STEPS)]
-    for ours, theirs in (
-        (optim.adam(0.1, rows="all", semantics="optax"), optax.adam(0.1)),
-        (optim.sgd(0.1, momentum=0.9, rows="all", semantics="optax"), optax.sgd(0.1, 0.9)),
+    grads = [{name: g[name] for name in leaves} for g in map(gradient, range(12))]
+    for ours, theirs, units in (
+        (optim.sgd(0.1, momentum=0.9, rows="all", semantics="optax"), optax.sgd(0.1, 0.9), 0),
+        # XLA multiplies by the reciprocal of a bias correction: 1.8 measured
+        (optim.adam(0.1, rows="all", semantics="optax"), optax.adam(0.1), 4),
     ):
-        expected, _ = train(theirs, START, map(dense, grads), apply=optax.apply_updates)
-        for jit in (False, True):
-            assert_same(train(front.from_optim(ours), START, grads, jit=jit)[0], expected, ours)
+        found = train(front.from_optim(ours), {name: START[name] for name in leaves}, grads, jit=jit)
+        assert largest_difference(found, theirs, grads, weights=True) <= units, ours
 
 
 @pytest.mark.parametrize(("dtype", "jit"), [("bfloat16", True), ("float16", False)])
