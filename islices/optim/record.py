@@ -36,6 +36,9 @@ class Preset:
         The framework's own classes or functions, with commas between.
     spelled : mapping of str to str
         The framework's names of hyperparameters, where they are not those of `islices.optim.frameworks`.
+    terms : mapping of str to float
+        How it keeps arrays of the state that others keep otherwise (`islices.optim.carried`). momentum: 0, gradients;
+        1, steps as they are subtracted; -1, as they are added. v_max: 1, of corrected means.
     within : float
         How far from the framework it may be, in units of tests/islices/optim/test_records.py; 0: to the bit.
     """
@@ -44,6 +47,7 @@ class Preset:
     formula: Callable[[Hyper], Formula]
     source: str = ""
     spelled: Mapping[str, str] = field(default_factory=dict)
+    terms: Mapping[str, float] = field(default_factory=dict)
     within: float = 8.0
 
 

@@ -16,7 +16,8 @@ import numpy as np
 from islices.arguments import show
 from islices.backends.jax.optax.rows import is_leaf, weights_of
 from islices.conversion import convert
-from islices.optim.record import RECORDS
+from islices.optim.carried import carried
+from islices.optim.record import RECORDS, Record
 from islices.registry import describe
 
 __all__ = ["path_name", "start_from", "state_of"]
@@ -131,7 +132,9 @@ def state_of(state: Any, params: Any) -> dict[str, dict[str, Any]]:
     return {name: arrays for name, arrays in found.items() if arrays}
 
 
-def start_from(state: Any, params: Any, states: Any) -> Any:
+def start_from(
+    state: Any, params: Any, states: Any, *, semantics: str | None = None, learning_rate: float | None = None
+) -> Any:
     """An optax state that goes on from what another framework's optimizer has come to.
 
     Parameters
@@ -143,6 +146,11 @@ def start_from(state: Any, params: Any, states: Any) -> Any:
         Parameter -> {"step": ..., "m": ..., "v": ...}, by the names of `islices.optim`, arrays of any framework: what
         `state_of` of this front and of torch's and Keras's return, and `islices.load`. All parameters
         have one step count, since optax has one; schedules go on from it too.
+    semantics : str, optional
+        Whose optimizer the arrays are of, "optax" for optax's own. It has to be said of momentum, which some keep as
+        steps, and of amsgrad's maximum. What goes into a state of `from_optim` is taken as it is.
+    learning_rate : float, optional
+        That of the optimizers, by which momentum of steps and of gradients follow from each other.
 
     Returns
     -------
@@ -152,7 +160,8 @@ def start_from(state: Any, params: Any, states: Any) -> Any:
     Raises
     ------
     TypeError, ValueError
-        Parameters that are not there or are missing, arrays of another shape, missing, or that the state does not have.
+        Parameters that are not there or are missing, arrays of another shape, missing, or that the state does not have;
+        a semantics that is not said, or whose maximum is another; momentum that follows by a learning rate, without it.
 
     Examples
     --------
@@ -181,7 +190,21 @@ def start_from(state: Any, params: Any, states: Any) -> Any:
             held[name] |= {key: x for key, x in own.items() if key not in ("step", "master")}
     for name, x in zip(names, arrays, strict=True):
         _check(states[name], held[name], jnp.shape(x), f"states[{name!r}]")
+    for array, record in _kept_otherwise(state):
+        states = {
+            name: {**given, array: carried(_host(given[array]), array, record, semantics, "optax", learning_rate)}
+            for name, given in states.items()
+        }
     return _replaced(state, names, structure, states, count)
+
+
+def _kept_otherwise(state: Any) -> Iterator[tuple[str, Record]]:
+    """The arrays of optax's own that other frameworks may keep in other terms."""
+    kinds = {type(part).__name__ for part in _parts(state)}
+    if "TraceState" in kinds:
+        yield "momentum", RECORDS["rmsprop" if kinds & {"ScaleByRmsState", "ScaleByRStdDevState"} else "sgd"]
+    if "ScaleByAmsgradState" in kinds:
+        yield "v_max", RECORDS["adam"]
 
 
 def _count(states: Mapping[str, Mapping[str, Any]]) -> int | None:

@@ -17,6 +17,7 @@ from islices.backends.torch.adapter import backend
 from islices.backends.torch.optim.hyperparameters import Rate, complete, in_islices, made_from, torch_names
 from islices.linear import wide_dtype
 from islices.optim import Optimizer
+from islices.optim.carried import terms_of
 from islices.optim.formulas import State
 from islices.optim.numbers import LAST_STEP
 from islices.optim.record import RECORDS
@@ -26,10 +27,8 @@ from islices.rows import to_dense
 if TYPE_CHECKING:
     from islices.backends.torch.optim.base import RowOptimizer
 
-__all__ = ["as_stored", "checked", "opened", "saved", "unsealed"]
+__all__ = ["as_stored", "checked", "held_array", "opened", "saved", "step_count", "unsealed"]
 
-#: Semantics whose momentum is torch's, of gradients: that of others holds steps, with learning rate and sign.
-OF_GRADIENTS = ("islices", "torch")
 #: What torch's groups say and islices' do not.
 OF_TORCH = ("capturable", "decoupled_weight_decay", "differentiable", "foreach", "fused")
 
@@ -129,8 +128,9 @@ def checked(optimizer: RowOptimizer, state_dict: dict[str, Any]) -> dict[str, An
             sparse, _ = made_from(optimizer.rule, whole, Rate(whole["lr"], optimizer.rule))
         except (TypeError, ValueError, IndexError) as error:
             raise type(error)(f"{place}: {error}") from None
-        if "semantics" not in old and whole["semantics"] not in OF_GRADIENTS:
-            _refuse_momentum(optimizer.rule, whole["semantics"], [state.get(key, {}) for key in old["params"]], place)
+        if "semantics" not in old:
+            held = [state.get(key, {}) for key in old["params"]]
+            _refuse_other_terms(optimizer.rule, whole["semantics"], held, place)
         loaded.append(whole)
         for position, (key, p) in enumerate(zip(old["params"], group["params"], strict=True)):
             if key not in state:
@@ -157,12 +157,17 @@ def _whole_group(optimizer: RowOptimizer, old: Mapping[str, Any], group: Mapping
     return complete(optimizer.rule, kept, group)
 
 
-def _refuse_momentum(rule: str, semantics: str, states: list[Mapping[str, Any]], place: str) -> None:
-    if any(held.get(RECORDS[rule].stored.get("momentum", "")) is not None for held in states):
-        raise ValueError(
-            f"{place}: got torch's momentum_buffer, of gradients, for semantics={semantics!r}, whose buffer holds "
-            f"steps; accepted is {' or '.join(map(repr, OF_GRADIENTS))}"
-        )
+def _refuse_other_terms(rule: str, semantics: str, states: list[Mapping[str, Any]], place: str) -> None:
+    """torch's own arrays where the semantics keeps them in other terms."""
+    record = RECORDS[rule]
+    for name in record.presets[semantics].terms:
+        stored, terms = record.stored.get(name, name), terms_of(name, record)
+        if any(held.get(stored) is not None for held in states):
+            alike = [repr(s) for s in terms if terms[s] == terms["torch"]]
+            raise ValueError(
+                f"{place}: got torch's {stored} for semantics={semantics!r}, which keeps it in other terms; "
+                f"accepted is {' or '.join(alike)}"
+            )
 
 
 def _sealed(optimizer: RowOptimizer, made: Optimizer, held: Any, p: torch.Tensor) -> dict[str, Sealed]:
@@ -186,13 +191,14 @@ def _sealed(optimizer: RowOptimizer, made: Optimizer, held: Any, p: torch.Tensor
     for name in ("step", *own, *added, "master"):
         stored = named.get(name, name)
         if name == "step" and held:  # where nobody counted, what is held is of one step at least
-            state[stored] = Sealed(_count(held.get(stored, 1)).to(p.device))
+            state[stored] = Sealed(step_count(held.get(stored, 1)).to(p.device))
         elif stored in held:
-            state[stored] = Sealed(_array(held[stored], p, own.get(name, State(name)), stored))
+            state[stored] = Sealed(held_array(held[stored], p, own.get(name, State(name)), stored))
     return state
 
 
-def _count(step: Any) -> torch.Tensor:
+def step_count(step: Any) -> torch.Tensor:
+    """A step count as islices keeps it."""
     number = step.item() if isinstance(step, torch.Tensor) and step.numel() == 1 else step
     number = int(number) if isinstance(number, float) and number.is_integer() else number  # torch counts in float32
     whole = whole_number(number)
@@ -201,7 +207,8 @@ def _count(step: Any) -> torch.Tensor:
     return torch.tensor([whole], dtype=torch.int32)
 
 
-def _array(x: Any, p: torch.Tensor, spec: State, stored: str) -> torch.Tensor:
+def held_array(x: Any, p: torch.Tensor, spec: State, stored: str) -> torch.Tensor:
+    """An array of a state, copied, as islices keeps it for a parameter."""
     if not isinstance(x, torch.Tensor) or not x.is_floating_point():
         raise TypeError(f"{stored}: got {describe(x)}; accepted is a Tensor of floats")
     kind, shape = backend.dtype(p), tuple(p.shape[:1] if spec.per_row else p.shape)

@@ -1,7 +1,8 @@
 """The state of torch's optimizers as named arrays, and from them: a training that another framework began goes on.
 
 A state is {tensor: {"step": ..., "m": ..., "v": ...}}, by the names of `islices.optim`'s records, of arrays of any
-framework; Keras's and optax's fronts read and write the same. May import: `numpy`, `torch`, the core, this folder.
+framework; Keras's and optax's fronts read and write the same. May import: `numpy`, `torch`, the core,
+`islices.backends.torch.adapter`, this folder.
 """
 
 from __future__ import annotations
@@ -13,8 +14,14 @@ import numpy as np
 import torch
 
 from islices.arguments import show
+from islices.backends.torch.adapter import backend
 from islices.backends.torch.optim.base import RowOptimizer
+from islices.backends.torch.optim.checkpoints import held_array, step_count
+from islices.backends.torch.optim.hyperparameters import Rate, made_from
 from islices.conversion import convert
+from islices.linear import wide_dtype
+from islices.optim.carried import carried
+from islices.optim.formulas import State
 from islices.optim.record import RECORDS, Record
 from islices.registry import describe
 
@@ -22,10 +29,6 @@ __all__ = ["describe_optimizer", "start_from", "state_of"]
 
 #: torch's class -> the record of the same formula.
 CLASSES = {**{record.title: record for record in RECORDS.values()}, "SparseAdam": RECORDS["adam"]}
-#: What holds steps and not gradients: (record, semantics) -> the sign; a gradient's buffer is sign / lr times that.
-OF_STEPS = {("sgd", "keras"): -1.0, ("sgd", "mxnet"): -1.0, ("rmsprop", "keras"): 1.0}
-#: Semantics whose momentum is torch's.
-OF_GRADIENTS = ("islices", "torch", "tensorflow", "optax")
 
 
 def record_of(optimizer: Any) -> Record | None:
@@ -176,7 +179,7 @@ def _described(record: Record, optimizer: Any, group: Mapping[str, Any], sparse:
 
 
 # ---------------------------------------------------------------------- writing
-def start_from(optimizer: Any, model: Any, states: Any, *, semantics: str = "torch") -> None:
+def start_from(optimizer: Any, model: Any, states: Any, *, semantics: str | None = None) -> None:
     """Let an optimizer go on from a state that another framework's optimizer has come to.
 
     Parameters
@@ -189,14 +192,15 @@ def start_from(optimizer: Any, model: Any, states: Any, *, semantics: str = "tor
         Parameter -> {"step": ..., "m": ..., "v": ...}, by the names of `islices.optim`, arrays of any framework: what
         `state_of` of this front, of Keras's and of optax's return, and `islices.load`. Parameters that are not named
         keep what they have.
-    semantics : str
-        Whose momentum the arrays hold: of "keras" and "mxnet" it is of steps, with learning rate and sign, and is
-        divided by the group's learning rate as it is now.
+    semantics : str, optional
+        Whose optimizer the arrays are of, "torch" for torch's own. It has to be said of momentum, which some keep as
+        steps (they are divided by the group's learning rate as it is now), and of amsgrad's maximum.
 
     Raises
     ------
     TypeError, ValueError
-        Names that the model does not have, arrays that the optimizer does not have, lacks or has in another shape.
+        Names that the model does not have, arrays that the optimizer does not have, lacks or has in another shape; a
+        semantics that is not said, or whose maximum (optax's amsgrad) is another; steps at a learning rate of 0.
         Nothing has been changed then.
 
     Examples
@@ -226,35 +230,47 @@ def start_from(optimizer: Any, model: Any, states: Any, *, semantics: str = "tor
 
 
 def _state(
-    optimizer: Any, record: Record, group: Mapping[str, Any], p: torch.Tensor, arrays: Any, place: str, semantics: str
+    optimizer: Any,
+    record: Record,
+    group: Mapping[str, Any],
+    p: torch.Tensor,
+    arrays: Any,
+    place: str,
+    semantics: str | None,
 ) -> dict[str, Any]:
     if not isinstance(arrays, Mapping):
         raise TypeError(f"{place}: got {describe(arrays)}; accepted is a dict of arrays")
-    own = isinstance(optimizer, RowOptimizer)
-    said = _described(record, optimizer, group, False) or {"name": record.name, "semantics": "torch"}
-    hyper = {k: x for k, x in said.items() if k not in ("name", "semantics", "rows", "maximize")}
-    specs = RECORDS[said["name"]].states(hyper, said["semantics"], rows="all")
-    wanted = [spec.name for spec in specs]
     given = {key: _host(x, f"{place}[{key!r}]") for key, x in arrays.items()}
+    if isinstance(optimizer, RowOptimizer):
+        made, _ = made_from(optimizer.rule, group, Rate(group["lr"], optimizer.rule))
+        target, specs, hyper = made.semantics, made._formula.state, None
+    else:
+        target, hyper = "torch", _described(record, optimizer, group, False) or {}
+        own = {k: x for k, x in hyper.items() if k not in ("name", "semantics", "rows", "maximize")}
+        specs = RECORDS[hyper.get("name", record.name)].states(own, target, rows="all")
+    wanted = [spec.name for spec in specs]
     unknown = next((key for key in given if key not in ("step", "master", *wanted)), None)
     lacking = next((key for key in ("step", *wanted) if key not in given), None)
     if unknown is not None or lacking is not None:
         came = f"the array {show(unknown)}" if unknown is not None else f"no {lacking!r}"
         raise ValueError(f"{place}: got {came}; accepted are {', '.join(map(repr, ('step', *wanted)))}")
-    count = given["step"]
-    if count.size != 1 or not float(count.reshape(())) >= 0:
-        raise ValueError(f"{place}['step']: got shape {count.shape}; accepted is one number >= 0")
-    steps = int(count.reshape(()))
-    state: dict[str, Any] = {} if record.name == "sgd" and not own else {"step": _count(optimizer, steps, own)}
-    for key in wanted:
-        x = _momentum(given[key], record, group, semantics, place) if key == "momentum" else given[key]
-        rowwise = own and x.shape == tuple(p.shape[:1])
-        if x.shape != tuple(p.shape) and not rowwise:
-            raise ValueError(f"{place}[{key!r}]: got shape {x.shape}; accepted for the parameter is {tuple(p.shape)}")
-        dtype = torch.float32 if own and p.dtype in (torch.float16, torch.bfloat16) else p.dtype
-        state[record.stored.get(key, key)] = torch.tensor(x, device=p.device, dtype=dtype)
-    for key, function in () if own else record.recomputed.items():
-        state[key] = torch.tensor(function(hyper, steps), dtype=torch.float32)
+    state: dict[str, Any] = {}
+    try:
+        count = step_count(given["step"].item() if given["step"].size == 1 else given["step"])
+        for spec in specs:
+            x = carried(given[spec.name], spec.name, record, semantics, target, float(group["lr"]))
+            state[record.stored.get(spec.name, spec.name)] = held_array(torch.tensor(x), p, spec, spec.name)
+        if hyper is None and "master" in given and wide_dtype(backend.dtype(p)) != backend.dtype(p):
+            state["master"] = held_array(torch.tensor(given["master"]), p, State("master"), "master")
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{place}: {error}") from None
+    if hyper is None:
+        return {"step": count, **state}
+    state = {name: x.to(p.dtype) for name, x in state.items()}
+    if record.name != "sgd":
+        state["step"] = int(count) if type(optimizer).__name__ == "SparseAdam" else count.float().reshape(())
+    for key, function in record.recomputed.items():
+        state[key] = torch.tensor(function(own, int(count)), dtype=torch.float32)
     return state
 
 
@@ -266,24 +282,3 @@ def _host(x: Any, place: str) -> np.ndarray[Any, Any]:
     except TypeError as error:
         raise TypeError(f"{place}: {error}") from None
     return found.astype(np.float32) if found.dtype.kind == "V" else found
-
-
-def _count(optimizer: Any, steps: int, own: bool) -> Any:
-    """A step count in the form that the class keeps."""
-    if own:
-        return torch.tensor([steps], dtype=torch.int32)
-    return steps if type(optimizer).__name__ == "SparseAdam" else torch.tensor(float(steps))
-
-
-def _momentum(
-    x: np.ndarray[Any, Any], record: Record, group: Mapping[str, Any], semantics: str, place: str
-) -> np.ndarray[Any, Any]:
-    if semantics in OF_GRADIENTS:
-        return x
-    sign = OF_STEPS.get((record.name, semantics))
-    if sign is None:
-        raise ValueError(
-            f"semantics: got {show(semantics)} for {place}['momentum'] of {record.name}; accepted are "
-            f"{', '.join(map(repr, (*OF_GRADIENTS, *(s for name, s in OF_STEPS if name == record.name))))}"
-        )
-    return x * (sign / float(group["lr"]))

@@ -358,7 +358,12 @@ ADAM = Record(
             {"lr": 1e-3, **BETAS, "eps": 1e-7, "weight_decay": 0.0, "amsgrad": False}, _keras, "keras.optimizers.Adam"
         ),
         "mxnet": Preset({"lr": 0.001, **BETAS, "eps": 1e-8, "weight_decay": 0.0}, _mxnet, "mx.optimizer.Adam"),
-        "optax": Preset({"lr": None, **BETAS, "eps": 1e-8, "amsgrad": False}, _optax, "optax.adam, optax.amsgrad"),
+        "optax": Preset(
+            {"lr": None, **BETAS, "eps": 1e-8, "amsgrad": False},
+            _optax,
+            "optax.adam, optax.amsgrad",
+            terms={"v_max": 1.0},
+        ),
         "tensorflow": Preset(
             {"lr": 1e-3, **BETAS, "eps": 1e-8},
             _tensorflow,

@@ -330,20 +330,26 @@ RMSPROP = Record(
             {"lr": 1e-3, "rho": 0.9, "eps": 1e-7, "momentum": 0.0, "centered": False, "weight_decay": 0.0},
             _keras,
             "keras.optimizers.RMSprop",
+            terms={"momentum": 1.0},
         ),
         "mxnet": Preset(
             {"lr": 0.001, "rho": 0.9, "eps": 1e-8, "momentum": GAMMA2, "centered": False, "weight_decay": 0.0},
             _mxnet,
             "mx.optimizer.RMSProp",
             {"rho": "gamma1", "momentum": "gamma2"},
+            {"momentum": -1.0},
         ),
         "optax": Preset(
-            {"lr": None, "rho": 0.9, "eps": 1e-8, "momentum": 0.0, "centered": False}, _optax, "optax.rmsprop"
+            {"lr": None, "rho": 0.9, "eps": 1e-8, "momentum": 0.0, "centered": False},
+            _optax,
+            "optax.rmsprop",
+            terms={"momentum": -1.0},
         ),
         "tensorflow": Preset(
             {"lr": None, "rho": 0.9, "eps": 1e-10, "momentum": 0.0, "centered": False},
             _tensorflow,
             "tf.compat.v1.train.RMSPropOptimizer",
+            terms={"momentum": 1.0},
         ),
         "torch": Preset(
             {"lr": 1e-2, "rho": 0.99, "eps": 1e-8, "momentum": 0.0, "centered": False, "weight_decay": 0.0},

@@ -203,9 +203,14 @@ SGD = Record(
         ),
         "fbgemm": Preset({"lr": 0.01}, _fbgemm, "EmbOptimType.EXACT_SGD"),
         "keras": Preset(
-            {"lr": 1e-2, "momentum": 0.0, "nesterov": False, "weight_decay": 0.0}, _keras, "keras.optimizers.SGD"
+            {"lr": 1e-2, "momentum": 0.0, "nesterov": False, "weight_decay": 0.0},
+            _keras,
+            "keras.optimizers.SGD",
+            terms={"momentum": -1.0},
         ),
-        "mxnet": Preset({"lr": 0.01, "momentum": 0.0, "weight_decay": 0.0}, _mxnet, "mx.optimizer.SGD"),
+        "mxnet": Preset(
+            {"lr": 0.01, "momentum": 0.0, "weight_decay": 0.0}, _mxnet, "mx.optimizer.SGD", terms={"momentum": -1.0}
+        ),
         "optax": Preset({"lr": None, "momentum": 0.0, "nesterov": False}, _optax, "optax.sgd"),
         "tensorflow": Preset(
             {"lr": None, "momentum": 0.0, "nesterov": False},

@@ -230,7 +230,7 @@ def spoiled(**changes: Any) -> Any:
         ("Adam", {}, lambda: saved_of("RMSprop"), r"'square_avg'; Adam with semantics='islices' has 'step', 'exp_avg'"),
         ("RMSprop", {}, lambda: saved_of("Adam"), r"RMSprop .* has 'step', 'square_avg'$"),
         ("RowwiseAdagrad", {"lr": 0.1}, lambda: saved_of("Adagrad"), r"sum: got shape \(12, 3\); .* is \(12,\)"),
-        ("SGD", {"semantics": "keras"}, lambda: saved_of("SGD", momentum=0.9), "torch's momentum_buffer, of gradients"),
+        ("SGD", {"semantics": "keras"}, lambda: saved_of("SGD", momentum=0.9), "torch's momentum_buffer for semantics"),
         ("Adam", {}, lambda: spoiled(exp_avg=torch.zeros(3)), r"\[3\]: exp_avg: got shape \(3,\); .* is \(5,\)"),
         ("Adam", {}, lambda: spoiled(exp_avg=7), r"\[3\]: exp_avg: got int 7; accepted is a Tensor of floats"),
         ("Adam", {}, lambda: spoiled(step=torch.tensor(1.5)), r"\[3\]: step: got torch\.Tensor"),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import islices
+from islices.optim.record import RECORDS
 
 IDS = np.array([[5, 3], [7, 3], [0, 9], [3, 3]])
 START = (np.arange(48, dtype=np.float32).reshape(12, 4) - 24) / 48
@@ -198,7 +199,7 @@ def test_torch_goes_on_from_named_arrays(name: str, tmp_path: Path) -> None:
     if name == "SGD":
         assert "step" not in states["weight"], "torch's SGD counts no steps"
         states["weight"]["step"] = np.array([3])
-    start_from(optimizer, second, states)
+    start_from(optimizer, second, states, semantics="torch")
     steps(second, optimizer, range(3, 5))
     assert torch.equal(whole.weight, second.weight)
 
@@ -226,7 +227,7 @@ def test_optax_goes_on_from_named_arrays(name: str) -> None:
     half, state = steps(params, tx.init(params), 3)
     named = {k: {n: np.asarray(x) for n, x in arrays.items()} for k, arrays in state_of(state, half).items()}
     assert set(named) == {"a", "b.0"}
-    again = start_from(tx.init(half), half, named)
+    again = start_from(tx.init(half), half, named, semantics="optax")
     assert jax.tree.structure(again) == jax.tree.structure(state)
     done, _ = steps(half, again, 2)
     assert all(map(np.array_equal, jax.tree.leaves(whole), jax.tree.leaves(done)))
@@ -238,14 +239,95 @@ def test_optax_goes_on_from_named_arrays(name: str) -> None:
         start_from(tx.init(half), half, narrow)
 
 
+WITH_MOMENTUM = [
+    (name, semantics)
+    for name in ("sgd", "rmsprop")
+    for semantics, preset in RECORDS[name].presets.items()
+    if semantics != "fbgemm"
+]
+
+
+@pytest.mark.repeats_where(lambda semantics: semantics not in ("keras", "optax"))
+@pytest.mark.parametrize(("name", "semantics"), WITH_MOMENTUM)
+def test_momentum_goes_on_in_terms_of_the_other(name: str, semantics: str) -> None:
+    """Three steps by a framework's formula, then two by torch and by optax: those that the formula would take."""
+    torch, optax, jnp = pytest.importorskip("torch"), pytest.importorskip("optax"), pytest.importorskip("jax.numpy")
+    from islices.backends.jax.optax import start_from as start_optax
+    from islices.backends.torch import optim as torch_rows
+    from islices.backends.torch import start_from as start_torch
+
+    options = {"rho": 0.9, "eps": 1e-12, "centered": True} if name == "rmsprop" else {}
+    step = getattr(islices.optim, name)(0.1, momentum=0.9, semantics=semantics, rows="all", **options)
+    gradients = np.random.default_rng(3).standard_normal((5, *START.shape)).astype(np.float32)
+    table, state = START.copy(), step.init(START)
+    for g in gradients[:3]:
+        table, state = step.step(table, g, state)
+    held, begun = {k: x.copy() for k, x in state.items()}, table.copy()
+    held["step"] = np.array([3])
+    for g in gradients[3:]:
+        table, state = step.step(table, g, state)
+
+    theirs = {"alpha": 0.9, "eps": 1e-12, "centered": True} if name == "rmsprop" else {}
+    for make, own in (
+        (getattr(torch.optim, RECORDS[name].title), {}),
+        (getattr(torch_rows, RECORDS[name].title), {"semantics": "keras", "rows": "all"}),
+    ):
+        p = torch.nn.Parameter(torch.tensor(begun))
+        optimizer = make([p], lr=0.1, momentum=0.9, **theirs, **own)
+        start_torch(optimizer, {"w": p}, {"w": held}, semantics=semantics)
+        for g in gradients[3:]:
+            p.grad = torch.tensor(g)
+            optimizer.step()
+        np.testing.assert_allclose(p.detach().numpy(), table, rtol=1e-3, atol=1e-5)
+
+    options = {"decay": 0.9, "eps": 1e-12, "centered": True} if name == "rmsprop" else {}
+    tx = getattr(optax, name)(0.1, momentum=0.9, **options)
+    w = jnp.asarray(begun)
+    after = start_optax(tx.init({"w": w}), {"w": w}, {"w": held}, semantics=semantics, learning_rate=0.1)
+    for g in gradients[3:]:
+        updates, after = tx.update({"w": jnp.asarray(g)}, after, {"w": w})
+        w = optax.apply_updates({"w": w}, updates)["w"]
+    np.testing.assert_allclose(np.asarray(w), table, rtol=1e-3, atol=1e-5)
+
+
+def test_terms_that_do_not_follow_are_refused() -> None:
+    torch, optax, jnp = pytest.importorskip("torch"), pytest.importorskip("optax"), pytest.importorskip("jax.numpy")
+    from islices.backends.jax.optax import start_from as start_optax
+    from islices.backends.torch import start_from as start_torch
+
+    p = torch.nn.Parameter(torch.tensor(START))
+    moments = {"w": {"step": 3, "m": START, "v": START, "v_max": START}}
+    adam, sgd = torch.optim.Adam([p], amsgrad=True), torch.optim.SGD([p], lr=0.0, momentum=0.9)
+    buffer = {"w": {"step": 3, "momentum": START}}
+    for optimizer, states, semantics, message in (
+        (adam, moments, None, "semantics: got None, and the array 'v_max'"),
+        (adam, moments, "optax", r"semantics: got 'optax' for the array 'v_max'.*accepted are 'islices', 'keras'"),
+        (adam, moments, "adam", "semantics: got 'adam'; accepted for adam are 'islices'"),
+        (sgd, buffer, "keras", "learning rate: got 0.0; accepted is one above 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            start_torch(optimizer, {"w": p}, states, semantics=semantics)
+        assert not optimizer.state
+    params = {"w": jnp.asarray(START)}
+    for tx, states, semantics, message in (
+        (optax.amsgrad(0.1), moments, "torch", "semantics: got 'torch' for the array 'v_max'.*accepted are 'optax'"),
+        (optax.rmsprop(0.1, momentum=0.9), {"w": {**buffer["w"], "mean_square": START}}, "torch", "learning rate"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            start_optax(tx.init(params), params, states, semantics=semantics)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"none": {}}, r"states: got 'none'; accepted are parameters that the optimizer steps: 'weight'"),
         ({"weight": {"step": 1, "m": START}}, r"states\['weight'\]: got no 'v'; accepted are 'step', 'm', 'v'"),
         ({"weight": {"step": 1, "m": START, "v": START, "u": START}}, r"got the array 'u'"),
-        ({"weight": {"step": 1, "m": START, "v": START[:2]}}, r"\['v'\]: got shape \(2, 4\); accepted .* \(12, 4\)"),
-        ({"weight": {"step": -1, "m": START, "v": START}}, r"\['step'\]"),
+        ({"weight": {"step": 1, "m": START, "v": START[:2]}}, r"v: got shape \(2, 4\); accepted .* \(12, 4\)"),
+        ({"weight": {"step": -1, "m": START, "v": START}}, r"step: got int"),
+        ({"weight": {"step": 2.5, "m": START, "v": START}}, r"step: got float"),
+        ({"weight": {"step": float("inf"), "m": START, "v": START}}, r"step: got float"),
+        ({"weight": {"step": 2**40, "m": START, "v": START}}, r"step: got int"),
         ({"weight": 3}, r"states\['weight'\]: got int"),
         (3, r"states: got int"),
     ],
@@ -258,6 +340,28 @@ def test_states_that_do_not_fit(given: Any, message: str) -> None:
     optimizer = torch.optim.Adam(layer.parameters())
     with pytest.raises((TypeError, ValueError), match=message):
         start_from(optimizer, layer, given)
+    assert not optimizer.state
+
+
+@pytest.mark.parametrize(
+    ("name", "arrays", "message"),
+    [
+        (
+            "Adam",
+            {"m": START[:, 0], "v": START},
+            r"m: got shape \(12,\); accepted for a parameter \(12, 4\) is \(12, 4\)",
+        ),
+        ("RowwiseAdagrad", {"accumulator": START}, r"accumulator: got shape \(12, 4\); accepted .* is \(12,\)"),
+    ],
+)
+def test_states_that_do_not_fit_rows(name: str, arrays: Any, message: str) -> None:
+    torch = pytest.importorskip("torch")
+    from islices.backends.torch import optim, start_from
+
+    p = torch.nn.Parameter(torch.tensor(START))
+    optimizer = getattr(optim, name)([p], lr=0.1)
+    with pytest.raises(ValueError, match=message):
+        start_from(optimizer, {"w": p}, {"w": {"step": 1, **arrays}})
     assert not optimizer.state
 
 
