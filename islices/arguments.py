@@ -1,4 +1,6 @@
-"""What a call is given beside arrays: names, flags and whole numbers, each refused in the library's own words.
+"""What a call is given beside arrays: names, flags and numbers, each refused in the library's own words.
+
+A flag is a bool, Python's or NumPy's, and nothing else; a bool is no number. (As a factor it is one: `islices.scale`.)
 
 An argument may be anything, an object whose comparison or repr raises included: its type is looked at first.
 May import: `numpy`.
@@ -45,14 +47,16 @@ def check_name(x: T, accepted: Iterable[str], argument: str) -> T:
 
 
 def check_flag(x: object, argument: str) -> bool:
-    """x as a bool: one of Python's or NumPy's, or 0 or 1."""
-    if isinstance(x, (bool, np.bool_)) or (type(x) is int and x in (0, 1)):
+    """x as a bool."""
+    if type(x) is bool or type(x) is np.bool_:
         return bool(x)
     raise TypeError(f"{argument}: got {show(x)}; accepted is a bool")
 
 
 def whole_number(x: object) -> int | None:
-    """x as an int, or None if it is none. (A bool is one; arrays of one may be.)"""
+    """x as an int, or None if it is none. (Arrays of one may be.)"""
+    if type(x) is bool:  # operator.index refuses NumPy's
+        return None
     try:
         return operator.index(x)  # type: ignore[arg-type]
     except Exception:  # TypeError, or what a framework's tensor says instead
@@ -63,5 +67,5 @@ def is_real(c: object) -> bool:
     """Whether c is a real number, Python's or NumPy's (whose strings and dates are `np.generic` too)."""
     if type(c) is float or type(c) is int:  # what it nearly always is: asking an abstract class takes ten times as long
         return True
-    no_numbers = (np.flexible, np.complexfloating, np.datetime64, np.timedelta64, np.object_)
+    no_numbers = (bool, np.bool_, np.flexible, np.complexfloating, np.datetime64, np.timedelta64, np.object_)
     return isinstance(c, (numbers.Real, np.generic)) and not isinstance(c, no_numbers)

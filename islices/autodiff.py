@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from islices.arguments import show, whole_number
+from islices.arguments import check_flag, show, whole_number
 from islices.backend import Array, Backend, LookedUp, ProductUse, Source, TableUse, WholeUse
 from islices.bags import divided_upstream
 from islices.embedding import bag_slices, empty_slices, flat_slices, table_gradient
@@ -64,8 +64,9 @@ def value_and_grad(
     Raises
     ------
     TypeError
-        Nothing to differentiate, frameworks mixed, a table used other than by lookup, a lookup where its gradient
-        would be wrong (a TensorFlow loop body), a loss that is no floating-point number.
+        A flag that is no bool, argnums that are no ints; nothing to differentiate, frameworks mixed, a table used other
+        than by lookup, a lookup where its gradient would be wrong (a TensorFlow loop body), a loss that is no
+        floating-point number.
     ValueError
         argnums names no argument; a loss of more than one number.
     IndexError
@@ -93,7 +94,7 @@ def value_and_grad(
     if not callable(fn):
         raise TypeError(f"fn: got {describe(fn)}; accepted is a callable")
     numbers = _check_argnums(argnums)
-
+    has_aux, per_sample = check_flag(has_aux, "has_aux"), check_flag(per_sample, "per_sample")
     return transformed(_differentiate, fn, argnums, numbers, has_aux, per_sample)
 
 

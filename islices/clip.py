@@ -114,12 +114,12 @@ def _clamped(B: Backend, values: Array, bounds: tuple[Limit, Limit]) -> Array:
     for bound in bounds:
         bound.check(B)
     dtype = B.dtype(values)
-    if dtype in INTEGERS and not all(isinstance(b.number, (int, np.integer, float)) for b in bounds):
-        traced = next(b for b in bounds if b.number is None)
+    traced = next((b for b in bounds if b.number is None), None)
+    if traced is not None and dtype in INTEGERS:
         raise TypeError(f"{traced.name}: got {describe(traced.array)}; accepted for {dtype} is an int that is known")
     asked = any(b.array is not None for b in bounds) or derivatives.asks(B, values)
     known = derivatives.constant(B, values) if asked else values
-    if all(b.number is not None for b in bounds):
+    if traced is None:
         lo, hi = (round_scalar(B, values, _within(B, values, b.number), b.name) for b in bounds)
         clipped = modes.run(_clamp, B, (known,), lo=lo, hi=hi)
     else:
@@ -140,11 +140,11 @@ def _within(B: Backend, values: Array, bound: Any) -> Any:
     if B.dtype(values) not in INTEGERS:
         return bound
     limit = np.iinfo(B.dtype(values))
-    if isinstance(bound, float) and math.isinf(bound):
+    if isinstance(bound, (int, np.integer)):
+        return min(max(int(bound), limit.min), limit.max)
+    if bound in (math.inf, -math.inf):
         return limit.max if bound > 0 else limit.min
-    if not isinstance(bound, (int, np.integer)):
-        return bound
-    return min(max(int(bound), limit.min), limit.max)
+    return bound
 
 
 def _clamp(B: Backend, values: Array, *, lo: Any, hi: Any) -> Array:

@@ -258,7 +258,7 @@ def resolve_padding_idx(padding_idx: Any, num_rows: int | None) -> int | None:
     """padding_idx as a row number; negative counts from the end (SPEC clause 12)."""
     if padding_idx is None:
         return None
-    p = None if isinstance(padding_idx, bool) else whole_number(padding_idx)
+    p = whole_number(padding_idx)
     if p is None:
         raise TypeError(f"padding_idx: got {describe(padding_idx)}; accepted is an int or None")
     if num_rows is None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from islices import kernels
-from islices.backend import Array, Backend, Gradient, view_span
+from islices.backend import Array, Backend, Gradient, elements_meet, view_span
 from islices.dtypes import dtype_name, host_dtype
 from islices.memory import empty, zeros
 
@@ -259,6 +259,11 @@ class HostBackend(Backend):
     def in_place(self, x: Array) -> bool:
         if not x.flags.writeable:
             raise ValueError("table: got a read-only array; accepted is one that can be written to")
+        if not x.flags.c_contiguous and elements_meet(x.shape, x.strides, x.itemsize):
+            raise ValueError(
+                f"table: got strides {x.strides} for shape {x.shape}, by which elements share memory; accepted is an "
+                "array whose elements have each their own"
+            )
         return True
 
     # ------------------------------------------------------------------ differentiation

@@ -108,7 +108,7 @@ def first_axis(B: Backend, ids: Array) -> Array:
 
 
 def check_mask(B: Backend, mask: Any, ids: Array, like: Array) -> Array | None:
-    """mask as integers 0 and 1 of the backend, of ids' shape; None stays None."""
+    """mask as int32 of the backend, 0 where it is False, of ids' shape; None stays None."""
     if mask is None:
         return None
     if not B.is_array(mask):
@@ -116,14 +116,16 @@ def check_mask(B: Backend, mask: Any, ids: Array, like: Array) -> Array | None:
             raise TypeError(f"mask: got {describe(mask)}; accepted is a boolean array of {B.name} or NumPy")
         if mask.dtype.name not in MASKS:
             raise TypeError(f"mask: got {describe(mask)}; accepted is a boolean array of {B.name} or NumPy")
-        mask = B.asarray(mask.astype(np.int32) if mask.dtype == bool else mask, like)
+        wide = mask.dtype == np.int64  # of which JAX, too, would keep the lower half
+        mask = B.asarray((mask != 0).astype(np.int32) if wide or mask.dtype == bool else mask, like)
     given, wanted = B.shape(mask), B.shape(ids)
     if not same_shape(given, wanted):
         raise ValueError(f"mask: got shape {given}; accepted is ids' shape {wanted}")
     if B.whole_floats and B.dtype(mask) in B.float_dtypes:
         whole = _whole(B, mask, "mask", "a boolean array, or whole numbers as floats")
         return B.from_host((whole != 0).astype(np.int32).reshape(given), mask)
-    if B.dtype(mask) not in MASKS:
+    dtype = B.dtype(mask)
+    if dtype not in MASKS:
         raise TypeError(f"mask: got {describe(mask)}; accepted is a boolean array of {B.name} or NumPy")
     with B.scope():
-        return B.astype(mask, "int32")
+        return B.astype(B.logical_not(B.equal(mask, 0)) if dtype == "int64" else mask, "int32")

@@ -118,7 +118,7 @@ def _known(B: Backend, x: Array) -> Any:
 
 def check_max_norm(max_norm: Any, name: str = "max_norm") -> float:
     """max_norm as a float, or TypeError or ValueError."""
-    if isinstance(max_norm, bool) or not is_real(max_norm):
+    if not is_real(max_norm):
         raise TypeError(f"{name}: got {describe(max_norm)}; accepted is a real number >= 0")
     limit = as_float(max_norm)
     if not limit >= 0:

@@ -91,6 +91,8 @@ def round_scalar(B: Backend, values: Array, c: Any, argument: str) -> Any:
         if not isinstance(c, numbers.Real):
             with B.scope():
                 return B.astype(c, wide_dtype(dtype))
+    if isinstance(c, (bool, np.bool_)):
+        c = int(c)
     if not is_real(c):
         raise TypeError(f"{argument}: got {describe(c)}; accepted is a real number")
     if dtype in INTEGERS:

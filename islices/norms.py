@@ -97,7 +97,7 @@ def norm(x: Any, ord: float = 2) -> Any:
 
 def check_order(ord: Any, argument: str) -> float:
     """The order of a norm as a float, or TypeError or ValueError."""
-    if isinstance(ord, bool) or not is_real(ord):
+    if not is_real(ord):
         raise TypeError(f"{argument}: got {describe(ord)}; accepted is a real number > 0, inf included")
     if not ord > 0:
         raise ValueError(f"{argument}: got {show(ord)}; accepted is a number > 0, inf included")

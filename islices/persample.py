@@ -110,6 +110,12 @@ class PerSample:
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError("a PerSample does not turn into a dense array by accident: say .to_dense()")
 
+    def __len__(self) -> NoReturn:
+        raise TypeError("len() of a PerSample is ambiguous: stored slices are len(x.indices), samples x.dense_shape[0]")
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("the truth value of a PerSample is ambiguous")
+
     def __reduce__(self) -> Any:
         return _rebuild, (self.values, self.indices, self.samples, self.dense_shape, self.products)
 

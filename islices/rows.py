@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
 
 from islices import modes
-from islices.arguments import LARGEST
+from islices.arguments import LARGEST, show, whole_number
 from islices.backend import INDEX_NAMES, INDICES, Array, Backend
 from islices.coalescing import coalesce_few, coalesce_slices
 from islices.conversion import map_leaves
@@ -248,10 +249,22 @@ def integers_or_mask(rows: Any, argument: str = "rows") -> np.ndarray[Any, Any]:
         backend = find_backend(rows)
         if backend is not None and backend.is_native(rows):  # NumPy would take them for sequences of all their rows
             raise TypeError(describe(rows))
-        view = np.asarray(rows)
+        view, bare = np.asarray(rows), not hasattr(rows, "dtype")
     except Exception as error:  # whatever an object's __array__ or a framework says
         raise TypeError(f"{argument}: got {describe(rows)}; accepted are row numbers or a boolean mask") from error
-    return view.astype(np.int64) if view.size == 0 and view.ndim == 1 else view
+    if bare and view.ndim == 1 and view.dtype not in (bool, np.int64):
+        if view.size == 0:
+            return view.astype(np.int64)
+        _check_int64(rows, argument)
+    return view
+
+
+def _check_int64(rows: Iterable[Any], argument: str) -> None:
+    """IndexError for the first that is an int and no int64, of which NumPy makes something else."""
+    for position, row in enumerate(rows):
+        number = whole_number(row)
+        if number is not None and abs(number) > LARGEST:
+            raise IndexError(f"{argument}: got {show(number)} at position {position}; accepted is an int64")
 
 
 def _filter_slices(

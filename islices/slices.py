@@ -353,6 +353,8 @@ def check_dense_shape(dense_shape: Any) -> tuple[int | None, ...]:
     try:
         dims: tuple[int | None, ...] = ()
         for n in itertools.islice(dense_shape, MOST_NDIM + 1):  # an iterator may have no end
+            if type(n) is bool:  # NumPy's is no index
+                raise TypeError
             dims += (None if n is None else operator.index(n),)
     except Exception:  # whatever a framework's tensors, or an object of the caller's, say of it
         raise TypeError(

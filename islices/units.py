@@ -49,7 +49,7 @@ def check_axes(axes: Any, rank: int, argument: str) -> tuple[int, ...]:
     given = axes if isinstance(axes, (list, tuple)) else [axes]
     found = []
     for axis in given:
-        number = None if isinstance(axis, bool) else whole_number(axis)
+        number = whole_number(axis)
         if number is None:
             raise TypeError(f"{argument}: got {show(axes)}; accepted is an int or a list or tuple of ints")
         if not -rank <= number < rank:

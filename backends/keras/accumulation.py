@@ -82,12 +82,20 @@ class Sum:
         named = indices < self.shape[0]
         return values[named], indices[named].astype(np.int64)
 
+    def clear(self) -> None:
+        """Nothing waits."""
+        self.loaded = None
+        if self.values is not None:
+            self.values.assign(jnp.zeros_like(self.values.value))
+        if self.indices is not None:
+            self.indices.assign(jnp.full_like(self.indices.value, self.shape[0]))
+
     def load(self, values: Any, indices: Any) -> None:
         """What `save` gave."""
         if self.values is None:
             self.loaded = (np.asarray(values), np.asarray(indices))
             return
-        self.loaded = None
+        self.clear()
         if self.indices is None:
             whole = np.zeros(self.shape, self.dtype)
             np.add.at(whole, indices, values)
@@ -95,7 +103,6 @@ class Sum:
             return
         into = np.array(self.values.value), np.array(self.indices.value)
         flat = into[0].reshape(-1, *self.shape[1:]), into[1].reshape(-1)
-        flat[1][:] = self.shape[0]
         flat[0][: len(values)], flat[1][: len(indices)] = values, indices
         self.values.assign(into[0])
         self.indices.assign(into[1])

@@ -100,6 +100,10 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
         with native.applying():
             super().apply([native.divisible(g, v) for g, v in pairs] + grads[len(variables) :], trainable_variables)
 
+    def _takes_sums(self) -> bool:
+        """Whether a gradient leads to the same bits with its duplicates summed: none is added to it before a step."""
+        return not self.gradient_accumulation_steps and native.replicas() == 1
+
     def _for_rule(self, grad: Any) -> Any:
         return to_dense(grad) if isinstance(grad, IndexedSlices) else grad
 
@@ -116,7 +120,7 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
 
 
 def _check_bound(name: str, bound: Any) -> None:
-    if isinstance(bound, bool) or not is_real(bound):
+    if not is_real(bound):
         raise TypeError(f"{name}: got {describe(bound)}; accepted are None and a number above 0")
     if not bound > 0:
         raise ValueError(f"{name}: got {bound}; accepted are None, which does not clip, and a number above 0")

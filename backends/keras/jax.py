@@ -27,11 +27,13 @@ from islices.backends.keras.listeners import arrived, note_read, noting, uses_of
 from islices.conversion import from_native
 from islices.lookups import lookup
 from islices.registry import describe
+from islices.rows import coalesce
 from islices.slices import IndexedSlices
 from islices.table import Table
 
 __all__ = ["Hooks", "Sum", "Training", "adopted", "applying", "cast", "check_build", "check_step", "divisible"]
-__all__ += ["IN_PLACE", "accumulate", "is_sparse", "listening", "look_up", "stock", "watch", "writable"]
+__all__ += ["IN_PLACE", "accumulate", "is_sparse", "listening", "look_up", "replicas", "stock", "summed", "watch"]
+__all__ += ["writable"]
 
 #: Whether a rule writes what it steps on.
 IN_PLACE = False
@@ -191,6 +193,11 @@ def adopted(grad: Any, variable: Any, *, validate: bool) -> Any:
     return from_native(grad, dense_shape=tuple(variable.shape), validate=validate)
 
 
+def summed(grad: Any) -> Any:
+    """A sparse gradient with its duplicates summed, which is known of it."""
+    return coalesce(grad)
+
+
 def divisible(grad: Any, variable: Any) -> Any:
     """The gradient, with a division by numbers."""
     return Slices(grad) if is_sparse(grad) else grad
@@ -218,6 +225,11 @@ def check_build(optimizer: Any) -> None:
 
 def check_step() -> None:
     """Nothing is refused."""
+
+
+def replicas() -> int:
+    """How many take a step together."""
+    return 1
 
 
 def writable(variable: Any) -> Any:

@@ -66,7 +66,7 @@ class RowSparse(native.Training):  # type: ignore[misc]
         """
         super().compile(*args, **kwargs)
         outer = self.optimizer
-        if BACKEND != "tensorflow" and type(outer) is keras.optimizers.LossScaleOptimizer:
+        if type(outer) is keras.optimizers.LossScaleOptimizer:
             self.optimizer = LossScaleOptimizer.around(outer)
 
     def compile_from_config(self, config: dict[str, Any]) -> None:

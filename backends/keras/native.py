@@ -1,8 +1,9 @@
 """The module that does what is particular to Keras's backend in this process: tensorflow.py, torch.py or jax.py here.
 
 Each has the same names: `Hooks`, where an optimizer of Keras sees its gradients; `Training`, what a model does at a
-step; `look_up` and `watch`, how an `Embedding` reads its rows; `adopted`, `is_sparse`, `cast`, `divisible` and
-`writable`, gradients and variables in that framework's types; `Sum`, what micro-batches have added up to.
+step; `look_up` and `watch`, how an `Embedding` reads its rows; `adopted`, `is_sparse`, `cast`, `summed`,
+`divisible` and `writable`, gradients and variables in that framework's types; `Sum`, what micro-batches have added up
+to; `replicas`, how many take a step together.
 
 No module of another framework is imported. May import: `keras`, this folder.
 """

@@ -11,9 +11,9 @@ from typing import Any
 import keras
 
 from islices.backends.keras.branches import taking
+from islices.backends.keras.coalesced import Coalesced
 from islices.backends.keras.gradients import divided
 from islices.backends.keras.native import BACKEND, native
-from islices.slices import IndexedSlices
 
 __all__ = ["LossScaleOptimizer"]
 
@@ -31,8 +31,8 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
 
     Notes
     -----
-    Where a gradient is not finite no step is taken, and the scale is halved. In a compiled step of JAX that is no
-    branch, which would copy tables: `Stepped` writes nothing then, and all other variables are put back.
+    Where a gradient is not finite, duplicates summed, no step is taken, and the scale is halved. In a compiled step of
+    JAX that is no branch, which would copy tables: `Stepped` writes nothing then, and all other variables are put back.
 
     Examples
     --------
@@ -44,22 +44,45 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
 
     @classmethod
     def around(cls, stock: Any) -> LossScaleOptimizer:
-        """One that stands in for Keras' own."""
-        return cls(stock.inner_optimizer, stock.initial_scale, stock.dynamic_growth_steps, name=stock.name)
+        """Keras' own, become one of these: what it has built it keeps."""
+        stock.__class__ = cls
+        return stock  # type: ignore[no-any-return]
 
     def check_finite(self, grads: Sequence[Any]) -> Any:
-        """Whether all gradients are finite, stored values alone."""
-        return super().check_finite([_values(g) for g in grads])
+        """Whether all gradients are finite: of sparse ones the sums of duplicates, which a step writes."""
+        return super().check_finite([_values(_summed(g)) for g in grads])
+
+    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
+        """Apply gradients as Keras does, divided by the scale, or none where one is not finite.
+
+        Parameters
+        ----------
+        grads, trainable_variables
+            As of keras.optimizers.LossScaleOptimizer.
+        """
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)
+        super().apply(self._kept(grads), trainable_variables)
+
+    def _kept(self, grads: Sequence[Any]) -> list[Any]:
+        """The gradients with sums that `check_finite` and the step look at alike, where that leaves the step's bits."""
+        inner = self.inner_optimizer
+        takers = getattr(inner, "optimizers", (inner,))
+        takes = all(isinstance(one, Coalesced) and one._takes_sums() for one in takers)
+        return [_summed(g) if takes else g for g in grads]
 
     def _common_apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
         if BACKEND == "tensorflow":
             super()._common_apply(grads, trainable_variables)
             return
         if self.check_finite(grads):
-            self.inner_optimizer.apply(self._unscaled(grads, trainable_variables), trainable_variables)
-            counted, scaled = self._grown()
+            self._stateful_handle_finite_grads(grads, trainable_variables)
         else:
-            counted, scaled = 0, self.dynamic_scale * 0.5
+            self._stateful_handle_non_finite_grads()
+
+    def _stateful_handle_finite_grads(self, grads: Sequence[Any], trainable_variables: Any) -> None:
+        self.inner_optimizer.apply(self._unscaled(grads, trainable_variables), trainable_variables)
+        counted, scaled = self._grown()
         self.step_counter.assign(counted)
         self.dynamic_scale.assign(scaled)
 
@@ -67,6 +90,7 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
         """The variables after a step, or after none."""
         if BACKEND != "jax":
             return super().stateless_apply(optimizer_variables, grads, trainable_variables)
+        grads = self._kept(grads)
         finite = self.check_finite(grads)
         before = [*trainable_variables, *optimizer_variables]
         variables = [*self._trainable_variables, *self.variables]
@@ -96,13 +120,17 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
         return ops.where(full, 0, count + 1), ops.where(full, scale * 2.0, scale)
 
 
+def _summed(grad: Any) -> Any:
+    return grad if grad is None or not native.is_sparse(grad) else native.summed(grad)
+
+
 def _values(grad: Any) -> Any:
-    if grad is None or not native.is_sparse(grad):
-        return grad
-    return grad.values if isinstance(grad, IndexedSlices) or BACKEND == "tensorflow" else grad._values()
+    return grad if grad is None or not native.is_sparse(grad) else grad.values
 
 
 def _over(grad: Any, variable: Any, scale: Any) -> Any:
     if not native.is_sparse(grad):
         return ops.divide(grad, scale)
+    if BACKEND == "tensorflow":
+        return native.divisible(grad, variable) / scale
     return divided(native.adopted(grad, variable, validate=False), scale)

@@ -170,6 +170,9 @@ class Stepped(Coalesced):
         """A step sums duplicates by itself: a clip looks at their sums."""
         return any(bound is not None for bound in (self.clipnorm, self.global_clipnorm, self.clipvalue))
 
+    def _takes_sums(self) -> bool:
+        return super()._takes_sums() and not self.rule._formula.raw
+
     def _for_rule(self, grad: Any) -> Any:
         return grad
 
@@ -221,6 +224,8 @@ class Stepped(Coalesced):
         for k, total in enumerate(sums):
             if f"{ACCUMULATOR}_{k}_values" in store:
                 total.load(store[f"{ACCUMULATOR}_{k}_values"][()], store[f"{ACCUMULATOR}_{k}_indices"][()])
+            else:
+                total.clear()
 
     def _saved_variables(self) -> list[Any]:
         """All but those that hold micro-batches, which have no fixed size."""

@@ -21,7 +21,7 @@ from islices.rows import coalesce
 from islices.slices import IndexedSlices
 
 __all__ = ["Hooks", "Sum", "Training", "adopted", "applying", "cast", "check_build", "check_step", "divisible"]
-__all__ += ["IN_PLACE", "is_sparse", "stock", "watch", "writable"]
+__all__ += ["IN_PLACE", "is_sparse", "replicas", "stock", "summed", "watch", "writable"]
 
 #: Whether a rule writes what it steps on.
 IN_PLACE = True
@@ -82,15 +82,23 @@ def watch(variable: Any) -> None:
 
 # ---------------------------------------------------------------------- gradients
 class DivisibleSlices(tf.IndexedSlices):  # type: ignore[misc]
-    """tf.IndexedSlices that may be divided by a number, as Keras does by its loss_scale_factor."""
+    """tf.IndexedSlices that may be divided by a number, as Keras does by its loss_scale_factor.
 
-    def __truediv__(self, c: float) -> DivisibleSlices:
-        return DivisibleSlices(self.values / c, self.indices, self.dense_shape)
+    summed: whether duplicates have been; a copy that TensorFlow makes does not say so.
+    """
+
+    def __init__(self, values: Any, indices: Any, dense_shape: Any = None, *, summed: bool = False) -> None:
+        super().__init__(values, indices, dense_shape)
+        self.summed = summed
+
+    def __truediv__(self, c: Any) -> DivisibleSlices:
+        values = keras.ops.divide(self.values, c)
+        return DivisibleSlices(values, self.indices, self.dense_shape, summed=self.summed)
 
 
 def divisible(grad: Any, variable: Any) -> Any:
     """The gradient, with a division by numbers."""
-    if not isinstance(grad, tf.IndexedSlices):
+    if not isinstance(grad, tf.IndexedSlices) or isinstance(grad, DivisibleSlices):
         return grad
     return DivisibleSlices(grad.values, grad.indices, grad.dense_shape)
 
@@ -107,10 +115,24 @@ def adopted(grad: Any, variable: Any, *, validate: bool) -> Any:
     return from_native(grad, dense_shape=tuple(variable.shape), validate=validate)
 
 
+def summed(grad: Any) -> Any:
+    """A sparse gradient with its duplicates summed, which is known of it."""
+    if isinstance(grad, DivisibleSlices) and grad.summed:
+        return grad
+    sums = to_native(_sum(from_native(grad)))
+    return DivisibleSlices(sums.values, sums.indices, sums.dense_shape, summed=True)
+
+
 def _sum_duplicates(grad: Any, variable: Any) -> Any:
     leaf = adopted(grad, variable, validate=False)
     if not isinstance(leaf, IndexedSlices):
         return leaf
+    if isinstance(grad, DivisibleSlices) and grad.summed:
+        return IndexedSlices(leaf.values, leaf.indices, leaf.dense_shape, coalesced=True, validate=False)
+    return _sum(leaf)
+
+
+def _sum(leaf: IndexedSlices) -> IndexedSlices:
     if not compiled_by_xla():
         return coalesce(leaf)
     sums, ids = sums_in_place(leaf.values, leaf.indices, leaf.dense_shape[0])
@@ -133,12 +155,16 @@ def _of_type(grad: Any, dtype: tf.DType) -> Any:
 # ---------------------------------------------------------------------- steps
 def check_build(optimizer: Any) -> None:
     """ValueError for micro-batches under several replicas, where Keras has none."""
-    replicas = tf.distribute.get_strategy().num_replicas_in_sync
-    if optimizer.gradient_accumulation_steps and replicas > 1:
+    if optimizer.gradient_accumulation_steps and replicas() > 1:
         raise ValueError(
-            f"gradient_accumulation_steps: got {optimizer.gradient_accumulation_steps} under a strategy of {replicas} "
-            "replicas; accepted there is None, since Keras adds micro-batches up on one replica"
+            f"gradient_accumulation_steps: got {optimizer.gradient_accumulation_steps} under a strategy of "
+            f"{replicas()} replicas; accepted there is None, since Keras adds micro-batches up on one replica"
         )
+
+
+def replicas() -> int:
+    """How many take a step together."""
+    return tf.distribute.get_strategy().num_replicas_in_sync  # type: ignore[no-any-return]
 
 
 def check_step() -> None:

@@ -23,7 +23,7 @@ from islices.rows import coalesce
 from islices.slices import IndexedSlices
 
 __all__ = ["Hooks", "Sum", "Training", "adopted", "applying", "cast", "check_build", "check_step", "divisible"]
-__all__ += ["IN_PLACE", "is_sparse", "listening", "look_up", "stock", "watch", "writable"]
+__all__ += ["IN_PLACE", "is_sparse", "listening", "look_up", "replicas", "stock", "summed", "watch", "writable"]
 
 #: Whether a rule writes what it steps on.
 IN_PLACE = True
@@ -86,6 +86,11 @@ def adopted(grad: Any, variable: Any, *, validate: bool) -> Any:
     return from_native(grad, validate=validate) if is_sparse(grad) else grad
 
 
+def summed(grad: Any) -> Any:
+    """A sparse gradient with its duplicates summed, which is known of it."""
+    return coalesce(from_native(grad))
+
+
 def divisible(grad: Any, variable: Any) -> Any:
     """The gradient, with a division by numbers."""
     return Slices(adopted(grad, variable, validate=False)) if is_sparse(grad) else grad
@@ -105,6 +110,11 @@ def check_build(optimizer: Any) -> None:
 
 def check_step() -> None:
     """Nothing is refused."""
+
+
+def replicas() -> int:
+    """How many take a step together."""
+    return 1
 
 
 def writable(variable: Any) -> Any:

@@ -22,6 +22,7 @@ from islices.backends.mxnet.recorder import Recorder
 from islices.clip_formulas import BY_GLOBAL_NORM, Semantics, lookup_formula
 from islices.distributed.norms import clip_over
 from islices.global_norms import clip_by_global_norm
+from islices.limits import check_max_norm
 from islices.nonfinite import Nonfinite, check_nonfinite
 from islices.registry import describe, get_backend
 
@@ -190,7 +191,7 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
         replicated: bool | Sequence[bool] = False,
     ) -> None:
         if clip_global_norm is not None:
-            _check_positive("clip_global_norm", clip_global_norm, zero=True)
+            check_max_norm(clip_global_norm, "clip_global_norm")
             if update_on_kvstore:
                 raise ValueError(
                     "update_on_kvstore: got True; accepted with clip_global_norm are None and False, since the kvstore "
@@ -231,7 +232,10 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
     def update(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
         """Clip and update, after `allreduce_grads`; gradients are divided by batch_size."""
         if self.clip_global_norm is not None:
-            _check_positive("batch_size", batch_size)
+            if not is_real(batch_size):
+                raise TypeError(f"batch_size: got {describe(batch_size)}; accepted is a number above 0")
+            if not batch_size > 0:
+                raise ValueError(f"batch_size: got {show(batch_size)}; accepted is a number above 0")
             self._clip(self.clip_global_norm * batch_size / self._scale, ignore_stale_grad)
         super().update(batch_size, ignore_stale_grad)
 
@@ -248,11 +252,3 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
                 clip(grads, limit, False, group=self._group, replicated=flags)
             elif fresh and (ignore_stale_grad or len(fresh) == len(pairs)):  # else MXNet raises in a moment
                 clip(grads, limit, False)
-
-
-def _check_positive(name: str, x: Any, *, zero: bool = False) -> None:
-    accepted = f"a number {'>= 0' if zero else 'above 0'}"
-    if isinstance(x, bool) or not is_real(x):
-        raise TypeError(f"{name}: got {describe(x)}; accepted is {accepted}")
-    if not (x >= 0 if zero else x > 0):
-        raise ValueError(f"{name}: got {show(x)}; accepted is {accepted}")

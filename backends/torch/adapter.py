@@ -32,12 +32,13 @@ from islices.backend import (
     Source,
     Transform,
     Use,
+    elements_meet,
 )
 from islices.backends.torch import compiling, layers, ragged, recording, threads
 from islices.backends.torch.arithmetic import as_tensors, in_bags, rounded_sqrt, sum_bags
 from islices.memory import zeros
 
-__all__ = ["TorchBackend", "backend", "check_data"]
+__all__ = ["TorchBackend", "backend", "check_data", "check_inference"]
 
 #: Elements of an optimizer's state whose memory is NumPy's, which asks Linux for pages of 2 MB, from 4 MB on: rows lie
 #: anywhere, and finding the pages of 4 KB that torch gets takes a tenth of a whole step (docs/performance.md).
@@ -359,10 +360,12 @@ class TorchBackend(Backend):
             return table.index_add_(0, ids, values)
 
     def in_place(self, x: Array) -> bool:
-        if not x.is_contiguous() and 0 in (step for step, size in zip(x.stride(), x.shape, strict=True) if size > 1):
-            raise ValueError("table: got an expanded tensor, whose rows share memory; accepted is one of its own")
-        if x.is_inference() and not torch.is_inference_mode_enabled():
-            raise ValueError("table: got an inference tensor; accepted outside of torch.inference_mode() is a clone")
+        if not x.is_contiguous() and elements_meet(x.shape, x.stride(), 1):
+            raise ValueError(
+                f"table: got strides {x.stride()} for shape {tuple(x.shape)}, by which elements share memory (expand "
+                "makes such); accepted is a tensor whose elements have each their own"
+            )
+        check_inference(x, "table")
         return True
 
     def made_like(self, x: Array, like: Array) -> Array:
@@ -504,6 +507,12 @@ def check_data(x: torch.Tensor) -> None:
     if x.is_meta or fake:
         kind = "fake tensor" if fake else "tensor on the device meta"
         raise TypeError(f"x: got a {kind} of shape {tuple(x.shape)}, which holds no data; accepted is one that does")
+
+
+def check_inference(x: torch.Tensor, argument: str) -> None:
+    """ValueError for a tensor that torch does not write into here."""
+    if x.is_inference() and not torch.is_inference_mode_enabled():
+        raise ValueError(f"{argument}: got an inference tensor; accepted outside of torch.inference_mode() is a clone")
 
 
 def _check_storage(x: torch.Tensor) -> None:

@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from islices.backend import FLOATS
-from islices.backends.torch.adapter import check_data
+from islices.backend import FLOATS, elements_meet
+from islices.backends.torch.adapter import check_data, check_inference
 from islices.clip import clip_by_value, scale_slices
 from islices.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
 from islices.conversion import adopt, to_native
 from islices.distributed.norms import Question, measure_over
 from islices.host import quiet
-from islices.linear import round_scalar, scale_values
+from islices.limits import check_max_norm
+from islices.linear import as_float, round_scalar, scale_values
 from islices.modes import HOST
 from islices.norms import check_order, look_at, norm_of, parts
 from islices.registry import describe
@@ -53,7 +54,7 @@ def clip_grad_norm_(
     ----------
     parameters : Tensor or iterable of Tensor
         Parameters with dense, sparse (COO, one sparse dimension) or no gradients, on any devices.
-    max_norm : float
+    max_norm : float, or what float() makes one, as torch has it
         Not negative.
     norm_type : float
         The order of the norm: any number above 0, or inf.
@@ -194,7 +195,7 @@ def clip_grads_with_norm_(
     ----------
     parameters : Tensor or iterable of Tensor
         Parameters with dense, sparse (COO, one sparse dimension) or no gradients, on any devices.
-    max_norm : float
+    max_norm : float, or what float() makes one, as torch has it
         Not negative.
     total_norm : Tensor of one, or float
         What `get_total_norm` said, perhaps summed over processes or stages. NaN makes the gradients NaN.
@@ -240,7 +241,7 @@ def clip_grad_value_(
     ----------
     parameters : Tensor or iterable of Tensor
         Parameters with dense, sparse (COO, one sparse dimension) or no gradients, on any devices.
-    clip_value : float
+    clip_value : float, or what float() makes one
         Not negative.
     foreach : bool, optional
         Taken for compatibility, without effect.
@@ -331,19 +332,20 @@ def _known_norm(total_norm: Any) -> Host:
 
 def _number(x: Any, argument: str) -> float:
     try:
-        number = float(x)
+        number = as_float(x)
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(f"{argument}: got {describe(x)}; accepted is a number >= 0") from None
-    if not number >= 0:
-        raise ValueError(f"{argument}: got {number}; accepted is a number >= 0")
-    return number
+    return check_max_norm(number, argument)
 
 
 def _leaves(grads: Sequence[tuple[int, torch.Tensor]]) -> list[Any]:
-    """What `_gradients` found, each as `_leaf`."""
+    """What `_gradients` found, each as `_leaf`, and one that may be changed in place."""
     leaves = []
     for position, grad in grads:
-        leaves.append(_leaf(grad, f"parameters: the gradient at position {position}"))
+        where = f"parameters: the gradient at position {position}"
+        leaves.append(_leaf(grad, where))
+        if not grad.is_sparse:  # one that is gets new data
+            check_inference(grad, where)
     return leaves
 
 
@@ -471,7 +473,7 @@ def _scale_(grad: torch.Tensor, leaf: Any, steps: list[tuple[str, float]]) -> No
 
 
 def _in_place(grad: torch.Tensor, change: Callable[[torch.Tensor], Any]) -> None:
-    if any(step == 0 and size > 1 for step, size in zip(grad.stride(), grad.shape, strict=True)):
-        # an expanded gradient, all of whose elements are one: torch refuses to write to it
+    if not grad.is_contiguous() and elements_meet(grad.shape, grad.stride(), 1):
+        # as those of an expanded gradient are one: torch refuses to write to that, and changes others several times
         grad.data = grad.clone(memory_format=torch.contiguous_format)
     change(grad)

@@ -233,6 +233,8 @@ def value_and_grad(
             _break("argnums")
     if not numbers or len(set(numbers)) < len(numbers):
         _break("argnums")
+    if type(has_aux) is not bool or type(per_sample) is not bool:
+        _break("flags")
     return transformed(autodiff._differentiate, fn, argnums, numbers, has_aux, per_sample)
 
 

@@ -46,7 +46,7 @@ from islices.backend.gradients import (
     Use,
     WholeUse,
 )
-from islices.backend.memory import Look, Memory, view_span
+from islices.backend.memory import Look, Memory, elements_meet, view_span
 from islices.backend.rows import NativeParts, RaggedParts, Rows, Slots
 from islices.backend.suite import ForTheSuite, OwnCalls
 
@@ -82,6 +82,7 @@ __all__ = [
     "Transform",
     "Use",
     "WholeUse",
+    "elements_meet",
     "not_implemented",
     "optional",
     "view_span",

@@ -13,7 +13,7 @@ import numpy as np
 from islices.backend.arrays import Arrays
 from islices.backend.contract import Array, optional
 
-__all__ = ["Look", "Memory", "view_span"]
+__all__ = ["Look", "Memory", "elements_meet", "view_span"]
 
 
 class Look(NamedTuple):
@@ -37,6 +37,21 @@ def view_span(view: np.ndarray[Any, Any]) -> tuple[int, int]:
         return start, start
     reach = [(size - 1) * step for size, step in zip(view.shape, view.strides, strict=True)]
     return start + sum(x for x in reach if x < 0), start + sum(x for x in reach if x > 0) + view.itemsize
+
+
+def elements_meet(shape: Sequence[int], strides: Sequence[int], step: int) -> bool:
+    """Whether elements of an array may share memory; step is an element's size, in what strides are counted in.
+
+    True too of strides by which some dimension steps into the reach of a smaller one and yet hits gaps: nobody's.
+    """
+    if 0 in shape:
+        return False
+    reach = step
+    for stride, size in sorted((abs(stride), size) for stride, size in zip(strides, shape, strict=True) if size > 1):
+        if stride < reach:
+            return True
+        reach += (size - 1) * stride
+    return False
 
 
 class Memory(Arrays):

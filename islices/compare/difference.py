@@ -335,7 +335,7 @@ def _context(
     for argument, value in given.items():
         if value is None:
             continue
-        if isinstance(value, bool) or not is_real(value) or whole_number(value) is None:
+        if not is_real(value) or whole_number(value) is None:
             raise TypeError(f"{argument}: got {describe(value)}; accepted is an int or None")
         if argument != "padding_idx" and value < 1:
             raise ValueError(f"{argument}: got {show(value)}; accepted is an int >= 1")

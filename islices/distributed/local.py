@@ -9,14 +9,13 @@ import numpy as np
 
 from islices.backend import FLOATS, Array, Backend
 from islices.distributed.routes import Host
-from islices.embedding import check_count
 from islices.optim.hyperparameters import known_hyper
 from islices.optim.inputs import check_frozen
 from islices.optim.optimizer import Optimizer
 from islices.registry import describe
 from islices.slices import check_dense_shape
 
-__all__ = ["LocalOptimizer", "check_rows", "given_like", "local_optimizer", "made_rows"]
+__all__ = ["LocalOptimizer", "given_like", "local_optimizer", "made_rows"]
 
 
 class LocalOptimizer(NamedTuple):
@@ -31,7 +30,7 @@ class LocalOptimizer(NamedTuple):
     def said(self, taken: int) -> dict[str, str]:
         """What is the same on every rank at a step. A schedule is what it returns: its name says little of it, and
         its place in memory, which is part of some names, differs."""
-        hyper = known_hyper(self.whole.hyper, np.array([taken]))
+        hyper = known_hyper(self.whole.hyper, np.array([taken]), self.whole._formula.limits)
         options = {name: getattr(self.whole, name) for name in ("rows", "semantics", "maximize")}
         words = ", ".join(f"{name}={value}" for name, value in {**hyper, **options}.items())
         return {"optimizer": f"{self.whole.name}({words})", "frozen": self.frozen}
@@ -78,9 +77,3 @@ def given_like(B: Backend, x: Host, like: Any, probe: Array) -> Array:
     """x, which nobody else holds, as B's array: where like lies, and as it changes, if it is an array; else beside
     probe."""
     return B.variable(B.from_host(x, like), like) if B.is_array(like) else B.from_host(x, probe)
-
-
-def check_rows(num_rows: Any) -> int:
-    if isinstance(num_rows, bool):
-        raise TypeError(f"num_rows: got {describe(num_rows)}; accepted is an int >= 0")
-    return check_count(num_rows, "num_rows")

@@ -14,13 +14,13 @@ from islices.deprecation import renamed_keyword, warn_renamed
 from islices.distributed.engines import backend_of, find_processes, named_backend
 from islices.distributed.fetched import Batch, gradient_on_host
 from islices.distributed.group import Group
-from islices.distributed.local import LocalOptimizer, check_rows, given_like, local_optimizer, made_rows
+from islices.distributed.local import LocalOptimizer, given_like, local_optimizer, made_rows
 from islices.distributed.ranges import even_bounds
 from islices.distributed.reduce import OPS, Op, mean_of
 from islices.distributed.routes import Host, counts_for_agreement, fetch_rows, find_routes, fold_gradients
 from islices.distributed.together import together
 from islices.dtypes import dtype_name, host_dtype
-from islices.embedding import resolve_padding_idx
+from islices.embedding import check_count, resolve_padding_idx
 from islices.ids import check_ids, check_range
 from islices.lookups import lookup
 from islices.memory import empty
@@ -115,7 +115,7 @@ class ShardedTable:
         self._fetches = 0
 
         def check() -> None:
-            self.num_rows = check_rows(num_rows)
+            self.num_rows = check_count(num_rows)
             self.bounds = even_bounds(self.num_rows, self.group.size)
             self.padding_idx = resolve_padding_idx(padding_idx, self.num_rows)
             shard = Table(shard_weights, scale_by_freq=scale_by_freq)
@@ -220,7 +220,7 @@ class ShardedTable:
 
         def make() -> Array:
             assert B is not None
-            start, stop = even_bounds(check_rows(num_rows), found.size)[found.rank : found.rank + 2].tolist()
+            start, stop = even_bounds(check_count(num_rows), found.size)[found.rank : found.rank + 2].tolist()
             made = made_rows(init, start, stop, row_shape)
             if dtype is not None:
                 check_name(dtype, FLOATS, "dtype")

@@ -43,6 +43,7 @@ from islices.distributed.sharded import ShardedTable
 from islices.distributed.together import together
 from islices.dtypes import host_dtype
 from islices.files import CONTAINERS, Archive, check_metadata, opened
+from islices.linear import wide_dtype
 from islices.memory import empty
 from islices.registry import describe
 
@@ -165,16 +166,22 @@ def _arrays(table: ShardedTable, state: Any) -> tuple[dict[str, Host], int | Non
     if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state) or "step" not in state:
         raise TypeError(f"state: got {describe(state)}; accepted is the dict that ShardedTable.init returned")
     kinds: dict[str, Any] = {}
+    dtype = B.dtype(table.shard.weights)
     for name, x in state.items():
-        accepted = [(1,)] if name == "step" else [shape, shape[:1]]
+        accepted, wanted = ([(1,)], "int32") if name == "step" else ([shape, shape[:1]], wide_dtype(dtype))
         if not B.is_array(x) or B.shape(x) not in accepted:
             raise ValueError(
                 f"state[{name!r}]: got {describe(x)}; accepted is an array of {B.name} of shape {accepted[0]}"
             )
+        if B.dtype(x) != wanted:
+            raise TypeError(f"state[{name!r}]: got {B.dtype(x)}; accepted for a table of {dtype} is {wanted}")
         if name != "step":
             arrays[f"state.{name}"] = B.to_numpy(x)
             kinds[name] = [B.dtype(x), B.shape(x) != shape]
-    return arrays, int(B.to_numpy(state["step"])[0]), kinds
+    steps = int(B.to_numpy(state["step"])[0])
+    if steps < 0:
+        raise ValueError(f"state['step']: got {steps}; accepted is the number of steps taken, >= 0")
+    return arrays, steps, kinds
 
 
 def _blocks(x: Host) -> list[Host]:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from types import ModuleType
 
+from islices.arguments import check_flag
 from islices.kernels.threads import get_num_threads, set_num_threads
 from islices.locks import Lock, load_module
 
@@ -51,9 +52,7 @@ def use_kernels(on: bool) -> Iterator[None]:
     >>> with islices.use_kernels(False):
     ...     pass
     """
-    if not isinstance(on, bool):
-        raise TypeError(f"on: got {type(on).__name__}; accepted is a bool")
-    token = _wanted.set(on)
+    token = _wanted.set(check_flag(on, "on"))
     try:
         yield
     finally:

@@ -15,14 +15,13 @@ from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, get_type_hints
 
 import numpy as np
 
-from islices.arguments import check_name, is_real, show
+from islices.arguments import check_flag, check_name, is_real, show
 from islices.clip_formulas import Semantics, lookup_formula
 from islices.deprecation import warn_deprecated
 from islices.linear import as_float
 from islices.optim.hyperparameters import check_hyper
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import RECORDS, Record
-from islices.registry import describe
 
 __all__ = ["Options", "Rows", "current_name", "make", "public"]
 
@@ -72,12 +71,9 @@ def make(
             f"{unknown[0]}: got {show(given[unknown[0]])}; {name} with semantics={semantics!r} has {names}"
         )
     hyper = {k: v if (v := given.get(k)) is not None else default for k, default in preset.defaults.items()}
-    hyper = {k: v.item() if isinstance(v, np.number) and is_real(v) else v for k, v in hyper.items()}
+    hyper = {k: _plain(v) for k, v in hyper.items()}
     check_hyper(hyper, preset.defaults, record.fixed, record.limits)
-    if record.divides_by_lr and is_real(hyper["lr"]) and as_float(hyper["lr"]) == 0:
-        raise ValueError(f"lr: got 0; accepted by {name}, which divides by it, is a number above 0")
-    if not isinstance(maximize, (bool, np.bool_)):
-        raise TypeError(f"maximize: got {describe(maximize)}; accepted is a bool")
+    maximize = check_flag(maximize, "maximize")
     check_name(duplicates, DUPLICATES, "duplicates")
     if rows is not None:
         check_name(rows, ROWS, "rows")
@@ -91,10 +87,17 @@ def make(
         raise ValueError(f"duplicates: got {duplicates!r}; {owner} has {'raw' if formula.raw else 'sum'!r} only")
     if chosen["rows"] not in formula.rows:
         raise ValueError(f"rows: got {rows!r}; {owner} has {', '.join(map(repr, formula.rows))}")
-    formula = replace(formula, maximize=bool(maximize))
-    options = {"rows": chosen["rows"], "semantics": semantics, "frozen": frozen}
+    formula = replace(formula, maximize=maximize, limits=record.limits)
+    options = {"rows": chosen["rows"], "semantics": semantics}
     remake = partial(make, name, **given, **options, maximize=formula.maximize, duplicates=duplicates)
-    return Optimizer(name, hyper, formula, **options, remake=remake)
+    return Optimizer(name, hyper, formula, **options, frozen=frozen, remake=remake)
+
+
+def _plain(x: Any) -> Any:
+    """A number or a flag of Python, in which numbers of a step are formed in float64; anything else as it is."""
+    if isinstance(x, np.bool_):
+        return bool(x)
+    return as_float(x) if type(x) not in (float, int) and is_real(x) else x
 
 
 # ---------------------------------------------------------------------- what all functions say

@@ -12,6 +12,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from islices.optim.hyperparameters import Limit
     from islices.optim.numbers import Numbers
 
 __all__ = ["Formula", "State", "parameters_of"]
@@ -53,6 +54,8 @@ class Formula:
         Whether the framework sees duplicates one by one: g is their sum, q the sum of their squares.
     maximize : bool
         Whether the gradient is followed upwards.
+    limits : mapping of str to Limit
+        Of hyperparameters, where they may be something else than others' (`islices.optim.hyperparameters`).
     names : tuple of str
         The numbers in the order of the rule's parameters, and behind them that of the decay.
     """
@@ -65,6 +68,7 @@ class Formula:
     rows: tuple[str, ...] = ("touched", "all")
     raw: bool = False
     maximize: bool = False
+    limits: Mapping[str, Limit] = field(default_factory=dict)
 
     names: tuple[str, ...] = field(init=False)
 

@@ -1,7 +1,7 @@
 """Hyperparameters: what each may be, and what it is at a step. SPEC clause 16.
 
 Most are a number, an array of one, or a function of the steps taken before, as the learning rate is; what decides which
-arrays a state has, and what it begins with, is fixed. May import: `numpy`, the core below `islices.optim.optimizer`.
+arrays a state has, and what it begins with, is fixed. May import: the core below `islices.optim.optimizer`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from collections.abc import Callable, Container, Mapping
 from types import FunctionType
 from typing import Any, NamedTuple, cast
 
-import numpy as np
-
 from islices import modes
-from islices.arguments import is_real, show
+from islices.arguments import check_flag, is_real, show
 from islices.backend import FLOATS, INTEGERS, Array, Backend
 from islices.linear import as_float
 from islices.registry import describe, find_backend
@@ -28,6 +26,7 @@ __all__ = [
     "Scheduled",
     "at_step",
     "check_hyper",
+    "check_range",
     "decays",
     "is_on",
     "known_hyper",
@@ -54,7 +53,7 @@ LIMITS: Mapping[str, Limit] = {"beta1": BELOW_ONE, "beta2": BELOW_ONE, "rho": BE
 
 
 class Schedule(ABC):
-    """A function of the step that the library itself brings: no framework's array."""
+    """A function of the step that the library itself brings, and which looks itself at the numbers that it returns."""
 
     @abstractmethod
     def __call__(self, step: Any) -> Any: ...
@@ -82,15 +81,14 @@ def check_hyper(h: Hyper, defaults: Hyper, fixed: Container[str], limits: Mappin
     """TypeError for a hyperparameter that is none, ValueError for one that the optimizer does not accept."""
     for name, value in h.items():
         if isinstance(defaults[name], bool):
-            if not isinstance(value, (bool, np.bool_)):
-                raise TypeError(f"{name}: got {describe(value)}; accepted is a bool")
-        elif isinstance(value, (bool, np.bool_)) or not _is_number(value, fixed=name in fixed):
+            check_flag(value, name)
+        elif not _is_number(value, fixed=name in fixed):
             came = "none" if value is None else describe(value)
             accepted = "a real number" if name in fixed else "a number, an array of one, or a function of the step"
             raise TypeError(f"{name}: got {came}; accepted is {accepted}")
     for name, value in h.items():
         if not isinstance(defaults[name], bool) and is_real(value):
-            _check_range(name, value, limits.get(name))
+            check_range(name, value, limits)
 
 
 def _is_number(value: Any, *, fixed: bool) -> bool:
@@ -100,25 +98,35 @@ def _is_number(value: Any, *, fixed: bool) -> bool:
     backend = _array_backend(value)
     if backend is None:
         return callable(value)
-    return backend.dtype(value) in (*FLOATS, *INTEGERS) and size_of(backend.shape(value)) == 1
+    return _is_one(backend, value)
 
 
-def _check_range(name: str, value: Any, limit: Limit | None = None) -> None:
-    limit = limit or LIMITS.get(name, FINITE)
-    if not limit.holds(as_float(value)):
+def _is_one(backend: Backend, x: Array) -> bool:
+    """Whether an array holds one number."""
+    return backend.dtype(x) in (*FLOATS, *INTEGERS) and size_of(backend.shape(x)) == 1
+
+
+def check_range(name: str, value: Any, limits: Mapping[str, Limit]) -> float:
+    """A number as a float; ValueError where it is none that the optimizer, whose own limits these are, accepts."""
+    limit, number = limits.get(name) or LIMITS.get(name, FINITE), as_float(value)
+    if not limit.holds(number):
         raise ValueError(f"{name}: got {show(value)}; accepted is {limit.accepted}")
+    return number
 
 
 # ---------------------------------------------------------------------- at a step
-def at_step(E: Backend, name: str, value: Scheduled, count: Array) -> Any:
-    """A hyperparameter at the step after so many: a Python number where E is the host, else that or an array of one."""
+def at_step(E: Backend, name: str, value: Scheduled, count: Array, limits: Mapping[str, Limit]) -> Any:
+    """A hyperparameter at the step after so many: a Python number where E is the host, else that or an array of one.
+
+    A number is held against the optimizer's own limits, and all others'.
+    """
     function = isinstance(value, (FunctionType, Schedule))
     if function or (callable(value) and _array_backend(value) is None):  # a framework's arrays may be callable
         value = cast("Callable[[Any], Any]", value)(int(count[0]) if E is modes.HOST else E.reshape(count, ()))
     if type(value) is float or is_real(value):
-        return as_float(value)
+        return check_range(name, as_float(value), limits)
     backend = _array_backend(value)
-    if backend is None or size_of(backend.shape(value)) != 1:
+    if backend is None or not _is_one(backend, value):
         accepted = "a number, or a function of the step that returns one"
         raise TypeError(f"{name}: got {describe(value)}; accepted is {accepted}")
     if E is not modes.HOST and backend is E:
@@ -127,7 +135,8 @@ def at_step(E: Backend, name: str, value: Scheduled, count: Array) -> Any:
         raise TypeError(f"{name}: got a traced array for a state that is not; accepted is a step count traced with it")
     with backend.scope():
         narrow = backend.dtype(value) == "bfloat16"  # whose bits NumPy would see
-        return float(backend.to_numpy(backend.astype(value, "float32") if narrow else value).item())
+        number = backend.to_numpy(backend.astype(value, "float32") if narrow else value).item()
+    return check_range(name, number, limits)
 
 
 def _array_backend(value: Any) -> Backend | None:
@@ -136,14 +145,14 @@ def _array_backend(value: Any) -> Backend | None:
     return backend if backend is not None and backend.is_array(value) else None
 
 
-def known_hyper(h: Hyper, count: Array) -> dict[str, Any]:
-    """All hyperparameters as numbers and flags, at the step after a count that is known."""
+def known_hyper(h: Hyper, count: Array, limits: Mapping[str, Limit]) -> dict[str, Any]:
+    """All hyperparameters as numbers and flags, at the step after a count that is known, held against limits."""
     known = {}
     for name, value in h.items():
-        known_type = type(value) in (float, bool)
-        if not known_type and (isinstance(value, Schedule) or not (is_real(value) or isinstance(value, np.bool_))):
-            value = at_step(modes.HOST, name, value, count)
-            if name != "lr":  # a schedule's learning rate is its own business
-                _check_range(name, value)
+        if type(value) not in (float, bool):
+            if isinstance(value, Schedule):
+                value = value(int(count[0]))
+            elif not is_real(value):
+                value = at_step(modes.HOST, name, value, count, limits)
         known[name] = value
     return known

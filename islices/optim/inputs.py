@@ -27,6 +27,8 @@ __all__ = [
     "adopt_float_table",
     "adopt_gradient",
     "adopt_tables",
+    "asked_frozen",
+    "changes_in_place",
     "check_frozen",
     "frozen_rows",
     "is_taken",
@@ -122,17 +124,21 @@ def _check_state(
             raise TypeError(f"state[{name!r}]: got {found}; accepted for a table of {dtype} is {wanted}")
         if B.shape(x) != shape:
             raise ValueError(f"state[{name!r}]: got shape {B.shape(x)}; accepted is {shape}")
-        try:
-            alike = B.in_place(x) == in_place
-        except ValueError as error:
-            raise ValueError(str(error).replace("table:", f"state[{name!r}]:", 1)) from None
-        if not alike:  # one of the two would change, and the other be returned
+        if changes_in_place(B, x, name) != in_place:  # one of the two would change, and the other be returned
             raise TypeError(
                 f"state[{name!r}]: got {type(x).__name__} for a table that is a {type(weights).__name__}; accepted are "
                 "both in place or neither (tf.Variable(x, trainable=False))"
             )
         arrays[name] = x
     return arrays
+
+
+def changes_in_place(B: Backend, x: Array, name: str) -> bool:
+    """Whether an array of a state does; ValueError for one that could not be written into."""
+    try:
+        return B.in_place(x)
+    except ValueError as error:
+        raise ValueError(str(error).replace("table:", f"state[{name!r}]:", 1)) from None
 
 
 def adopt_gradient(B: Backend, dtype: str, shape: tuple[int, ...], grad: Any) -> tuple[IndexedSlices | Array, Look]:
@@ -200,6 +206,15 @@ def frozen_rows(frozen: Any) -> tuple[np.ndarray[Any, Any] | None, int | None]:
         return np.flatnonzero(rows), len(rows)
     check_indices(modes.HOST, rows, None, argument="frozen")
     return np.unique(rows.astype(np.int64)), None
+
+
+def asked_frozen(rows: np.ndarray[Any, Any] | None, mask_length: int | None) -> np.ndarray[Any, Any] | None:
+    """What `frozen_rows` finds these in."""
+    if rows is None or mask_length is None:
+        return rows
+    mask = np.zeros(mask_length, bool)
+    mask[rows] = True
+    return mask
 
 
 def check_frozen(

@@ -157,7 +157,7 @@ def step_numbers(B: Backend, formula: Formula, hyper: Hyper, step: Array, wide: 
         return _traced_numbers(B, formula, hyper, step, wide)
     if not 0 <= count[0] < LAST_STEP:
         raise ValueError(f"state['step']: got {count[0]}; accepted is 0 <= step < {LAST_STEP}")
-    return _known_numbers(formula, tuple(known_hyper(hyper, count).items()), int(count[0]), wide)
+    return _known_numbers(formula, tuple(known_hyper(hyper, count, formula.limits).items()), int(count[0]), wide)
 
 
 def _known_numbers(formula: Formula, hyper: tuple[tuple[str, Any], ...], count: int, wide: str) -> Array:
@@ -187,8 +187,8 @@ def _last_numbers(formula: Formula, hyper: tuple[tuple[str, Any], ...], wide: st
 
 
 def _traced_numbers(B: Backend, formula: Formula, hyper: Hyper, step: Array, wide: str) -> Array:
-    known = (str, bool, float, int, np.bool_)
-    at = {name: x if isinstance(x, known) else at_step(B, name, x, step) for name, x in hyper.items()}
+    known = (bool, float, int)
+    at = {n: x if isinstance(x, known) else at_step(B, n, x, step, formula.limits) for n, x in hyper.items()}
     with B.scope():
         h = {name: x if isinstance(x, known) else B.astype(B.reshape(x, (1,)), "float64") for name, x in at.items()}
         lr = B.asarray(np.array((as_float(h["lr"]),)), step) if is_real(h["lr"]) else h["lr"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -18,6 +19,7 @@ from islices.optim.inputs import (
     adopt_float_table,
     adopt_gradient,
     adopt_tables,
+    asked_frozen,
     check_frozen,
     frozen_rows,
     is_taken,
@@ -67,7 +69,7 @@ class Optimizer:
     semantics: str
     maximize: bool
     _formula: Formula
-    _remake: Callable[[], Optimizer]
+    _remake: Callable[..., Optimizer]  # of frozen=
     _frozen: tuple[np.ndarray[Any, Any] | None, int | None]
 
     def __init__(
@@ -79,7 +81,7 @@ class Optimizer:
         rows: str,
         semantics: str,
         frozen: Any,
-        remake: Callable[[], Optimizer],
+        remake: Callable[..., Optimizer],
     ) -> None:
         put = object.__setattr__
         put(self, "name", name)
@@ -115,7 +117,8 @@ class Optimizer:
     __hash__ = object.__hash__
 
     def __reduce__(self) -> tuple[Callable[[], Optimizer], tuple[()]]:
-        return self._remake, ()  # formulas do not pickle; what was asked for does
+        # formulas do not pickle; what was asked for does, with frozen rows as they were then
+        return partial(self._remake, frozen=asked_frozen(*self._frozen)), ()
 
     # ------------------------------------------------------------------ state
     def init(self, table: Any, *, master: bool = False) -> Any:

@@ -78,9 +78,7 @@ class Record:
     fixed : tuple of str
         Hyperparameters that are a number before the first step, and stay it.
     limits : mapping of str to Limit
-        Of fixed hyperparameters that may be other than finite numbers >= 0.
-    divides_by_lr : bool
-        Whether a learning rate of 0 leaves a table of NaN.
+        Of hyperparameters that may be something else than others'.
     additive : bool
         Whether the step is an addition to the weight that depends on the gradient and the state alone, but for decay.
     """
@@ -96,7 +94,6 @@ class Record:
     recomputed: Mapping[str, Callable[[Hyper, int], float]] = field(default_factory=dict)
     fixed: tuple[str, ...] = ("initial_accumulator",)
     limits: Mapping[str, Limit] = field(default_factory=dict)
-    divides_by_lr: bool = False
     additive: bool = True
 
     def __post_init__(self) -> None:

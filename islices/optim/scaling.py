@@ -17,7 +17,7 @@ from islices.arguments import is_real, show, whole_number
 from islices.backend import INTEGERS, Array, Backend
 from islices.conversion import map_leaves
 from islices.linear import as_float
-from islices.optim.inputs import is_taken
+from islices.optim.inputs import changes_in_place, is_taken
 from islices.registry import describe, find_backend, get_backend
 from islices.rows import coalesce
 from islices.shapes import size_of
@@ -80,7 +80,7 @@ class LossScale:
     ) -> None:
         given = {"initial": initial, "growth_factor": growth_factor, "backoff_factor": backoff_factor}
         for name, value in given.items():
-            if isinstance(value, (bool, np.bool_)) or not is_real(value):
+            if not is_real(value):
                 raise TypeError(f"{name}: got {describe(value)}; accepted is a number")
         if not SMALLEST <= initial <= LARGEST:
             raise ValueError(f"initial: got {show(initial)}; accepted is {SMALLEST:.3g} to {LARGEST:.3g}")
@@ -141,7 +141,7 @@ class LossScale:
             No such loss, or a state of something else.
         """
         B = find_backend(loss)
-        if B is None or not B.is_array(loss) or B.dtype(loss) in INTEGERS or size_of(B.shape(loss)) != 1:
+        if B is None or not B.is_array(loss) or B.dtype(loss) not in B.float_dtypes or size_of(B.shape(loss)) != 1:
             raise TypeError(f"loss: got {describe(loss)}; accepted is one floating-point number, an array")
         scale, _ = _check_state(state, B)
         wide = B.widen(loss)
@@ -201,11 +201,13 @@ class LossScale:
         Raises
         ------
         TypeError, ValueError
-            A state of something else; no flag.
+            A state of something else, or that cannot be written to; no flag. Nothing has been written then.
         """
         B = find_backend(state["scale"]) if isinstance(state, Mapping) and "scale" in state else None
         scale, good = _check_state(state, B)
         assert B is not None, "checked"
+        for name in NAMES:  # both are looked at before the first is written
+            changes_in_place(B, state[name], name)
         taken = is_taken(B, finite)
         with B.scope():
             ok = B.asarray(np.full(1, taken, np.int32), scale) if isinstance(taken, bool) else taken

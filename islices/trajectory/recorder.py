@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from islices.arguments import check_flag, check_name, show, whole_number
-from islices.files import replacing
+from islices.files import check_metadata, replacing
 from islices.registry import describe
 from islices.trajectory.folder import SUFFIXES, is_folder, step_files, write_step
 from islices.trajectory.replay import as_description
@@ -83,17 +83,17 @@ class Recorder:
         if not is_folder(folder):
             raise TypeError(f"folder: got {describe(folder)}; accepted is a str or a path")
         number = whole_number(every)
-        if number is None or isinstance(every, bool) or number < 1:
+        if number is None or number < 1:
             raise ValueError(f"every: got {show(every)}; accepted is an int >= 1")
         self.folder = Path(os.fsdecode(folder))
         self._every, self._suffix = number, check_name(suffix, SUFFIXES, "suffix")
-        self._metadata = dict(metadata or {})
+        self._metadata, overwrites = check_metadata(metadata), check_flag(overwrite, "overwrite")
         self._count = 0
         self._pending, self._optimizers = dict[str, Leaves](), dict[str, Any]()
         self._last: dict[str, Leaves] = {}
         self.folder.mkdir(parents=True, exist_ok=True)
         there = step_files(self.folder)
-        if there and not check_flag(overwrite, "overwrite"):
+        if there and not overwrites:
             raise ValueError(
                 f"folder: got {str(self.folder)!r}, which holds {len(there)} steps; accepted is an empty folder, or "
                 "overwrite=True"

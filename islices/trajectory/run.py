@@ -334,7 +334,7 @@ def _limit(steps: Any) -> int | None:
     if steps is None:
         return None
     number = whole_number(steps)
-    if number is None or isinstance(steps, bool) or number < 1:
+    if number is None or number < 1:
         raise ValueError(f"steps: got {show(steps)}; accepted is an int >= 1")
     return number
 

@@ -69,7 +69,7 @@ def as_host(x: Any, argument: str) -> Leaf:
     """A leaf of any framework as a host array, or as slices of host arrays, copied."""
     if isinstance(x, Table):
         x = x.weights
-    if is_real(x) and find_backend(x) is None:
+    if (is_real(x) or isinstance(x, (bool, np.bool_))) and find_backend(x) is None:
         return np.asarray(x)
     B = find_backend(x)
     if B is None:
@@ -108,7 +108,7 @@ def read_step(given: Any, argument: str, number: int) -> Step:
         raise ValueError(f"{argument}: got a step with {show(unknown[0])}; accepted are {accepted}")
     if given.get("step") is not None:
         said = whole_number(given["step"])
-        if said is None or isinstance(given["step"], bool) or said < 0:
+        if said is None or said < 0:
             raise ValueError(f"{argument}: got the step {show(given['step'])}; accepted is a whole number >= 0")
         number = said
     trees = {

@@ -141,16 +141,30 @@ def rows_of(
     if isinstance(fill, str):
         check_name(fill, ("mean",), argument)
         made = mean() if count else np.zeros((1, *row_shape))
-    elif is_real(fill) and not isinstance(fill, (bool, np.bool_)):
+    elif is_real(fill):
         made = np.full((1,) * (len(row_shape) + 1), fill)
+        if made.dtype == object:  # an int of more than 64 bits, a fraction
+            made = np.full(made.shape, as_float(fill))
     else:
         made = _given(fill, argument, count, row_shape, dtype)
-    if dtype not in FLOATS and not (np.trunc(made) == made).all():
-        raise TypeError(f"{argument}: got numbers that are not whole for an array of {dtype}; accepted are whole ones")
+    if dtype not in FLOATS:
+        _check_whole(made, argument, dtype)
     made = cast(made, wide)
     if made.shape == (count, *row_shape):
         return lambda first, stop: made[first:stop]
     return lambda first, stop: np.broadcast_to(made, (stop - first, *row_shape))
+
+
+def _check_whole(made: Host, argument: str, dtype: str) -> None:
+    """Numbers for an array of integers: a cast would take others for what they are not."""
+    if not (np.trunc(made) == made).all():
+        raise TypeError(f"{argument}: got numbers that are not whole for an array of {dtype}; accepted are whole ones")
+    limits = np.iinfo(dtype)
+    for found in (made.min(), made.max()) if made.size else ():
+        if not np.isfinite(found) or not limits.min <= int(found) <= limits.max:
+            raise ValueError(
+                f"{argument}: got {found} for an array of {dtype}; accepted is {limits.min} to {limits.max}"
+            )
 
 
 def cast(rows: Host, dtype: str) -> Host:

@@ -271,12 +271,20 @@ class RowMap:
         -------
         int64 array of old's shape
 
+        Raises
+        ------
+        TypeError
+            Numbers that are no integers, or of more than 64 bits.
+
         Examples
         --------
         >>> RowMap([2, -1, 0]).new_ids([0, 1, 2]).tolist()
         [2, -1, 0]
         """
-        old = np.asarray(old, np.int64)
+        given, old = old, np.asarray(old)
+        if old.dtype.kind not in "iu" and old.size:
+            raise TypeError(f"old: got {describe(given)}; accepted are integers of 64 bits")
+        old = old.astype(np.int64, copy=False)  # those that it cannot hold become negative: no rows
         if self._old_ids is None:
             return np.where((old >= 0) & (old < (self.old_rows or 0)), old, DROPPED)
         if self._inverse is None:
@@ -328,7 +336,8 @@ class RowMap:
         IndexError
             An id that the old table has not, or whose row is dropped.
         TypeError
-            No ids, or traced ones: take them from ``new_ids(range(old_rows))``, an array, instead. SPEC clause 27.
+            No ids, a missing that is no int, or traced ids: take them from ``new_ids(range(old_rows))``, an array,
+            instead. SPEC clause 27.
 
         Examples
         --------
@@ -349,7 +358,9 @@ class RowMap:
         new = self.new_ids(old)
         if missing is not None:
             row = whole_number(missing)
-            if row is None or not 0 <= row < self.rows:
+            if row is None:
+                raise TypeError(f"missing: got {describe(missing)}; accepted is an int or None")
+            if not 0 <= row < self.rows:
                 raise IndexError(f"missing: got {show(missing)}; accepted is 0 <= row < {self.rows}")
             new[new == DROPPED] = row
         beyond = old < 0 if self.old_rows is None else (old < 0) | (old >= self.old_rows)
@@ -381,7 +392,7 @@ def as_map(mapping: Any, old_rows: int) -> RowMap:
 
 
 def count_of_rows(x: Any, argument: str) -> int:
-    number = None if isinstance(x, bool) else whole_number(x)
+    number = whole_number(x)
     if number is None:
         raise TypeError(f"{argument}: got {describe(x)}; accepted is an int >= 0")
     if not 0 <= number <= LARGEST:
@@ -393,7 +404,7 @@ def _from_sequence(x: Any, argument: str = "old_ids") -> Host:
     """A list or a range of ints; TypeError for anything else."""
     if not isinstance(x, (list, tuple, range)):
         raise TypeError(f"{argument}: got {describe(x)}; accepted are 1-D integers, -1 for a row that is new")
-    numbers = [None if isinstance(item, bool) else whole_number(item) for item in x]
+    numbers = list(map(whole_number, x))
     for at, number in enumerate(numbers):
         if number is None or abs(number) > LARGEST:
             raise TypeError(f"{argument}: got {show(x[at])} at position {at}; accepted are ints of 64 bits")

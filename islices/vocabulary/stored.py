@@ -111,7 +111,7 @@ def renumber_file(
     [4.0, 2.3333333333333335, 1.0]
     """
     size = whole_number(chunk)
-    if size is None or isinstance(chunk, bool) or size < 1:
+    if size is None or size < 1:
         raise ValueError(f"chunk: got {show(chunk)}; accepted is a number of bytes >= 1")
     if (mapping is None) == (rows is None):
         raise TypeError("mapping: accepted is either one, or None and rows=, the number of rows to grow to")
@@ -217,8 +217,12 @@ class _Work:
         dense = leaf.weights if isinstance(leaf, StoredTable) else leaf
         padding = leaf.padding_idx if isinstance(leaf, StoredTable) else None
         stored = StoredRows([(self.archive, dense)])
-        fills[name] = rows or file_fill(stored, self.found, fill, argument, self.chunk, padding)
-        made = new_rows(stored, self.found, 0, self.found.rows, fills[name], self.chunk)
+        if rows is None:
+            rows = file_fill(stored, self.found, fill, argument, self.chunk, padding)
+        else:
+            stored.check(self.chunk)
+        fills[name] = rows
+        made = new_rows(stored, self.found, 0, self.found.rows, rows, self.chunk)
         if dense is leaf:
             return Written("array", {"": made})
         padding = None if padding is None else renumbered_padding(self.found, padding)

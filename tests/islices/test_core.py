@@ -163,6 +163,13 @@ def test_asarray_says_what_to_call() -> None:
         np.asarray(make())
 
 
+@pytest.mark.parametrize("of", [bool, len])
+def test_neither_slices_nor_samples_have_a_truth_value_or_a_length(of: Callable[[Any], Any]) -> None:
+    for x in (make(), islices.per_sample(np.ones((2, 1, 1)), np.array([[0], [1]]), 3)):
+        with pytest.raises(TypeError, match=f"of an? {type(x).__name__} is ambiguous"):
+            of(x)
+
+
 @pytest.mark.parametrize("flags", [{}, {"coalesced": True}, {"coalesced": True, "padded": True}])
 def test_pickle_and_copy_keep_the_bits_and_flags(flags: dict[str, bool]) -> None:
     s = make(ids=np.array([0, 2, 6 if "padded" in flags else 5]), **flags)
@@ -405,6 +412,26 @@ def test_no_rows_and_all_rows() -> None:
     assert islices.keep_rows(s, []).values.shape == (0, 2)
     assert bits(islices.drop_rows(s, [])) == bits(s)
     assert bits(islices.keep_rows(s, np.ones(6, bool))) == bits(s)
+    for none in ((), range(0), np.zeros(0, np.int32)):
+        assert bits(islices.drop_rows(s, none)) == bits(s)
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "message"),
+    [
+        ([0, 2**63], IndexError, "rows: got 9223372036854775808 at position 1"),
+        ([-1, 2**63], IndexError, "rows: got 9223372036854775808 at position 1"),
+        ([-(2**64)], IndexError, "rows: got -18446744073709551616 at position 0"),
+        ([0.5], TypeError, "rows: got list"),
+        (np.zeros(0, np.float32), TypeError, "rows: got .*float32"),
+    ],
+)
+def test_rows_that_are_none(rows: Any, error: type[Exception], message: str) -> None:
+    for name in islices.list_backends():
+        with pytest.raises(error, match=message):
+            islices.keep_rows(islices.convert(make(), name), rows)
+    with pytest.raises(error):
+        islices.optim.sgd(0.1, frozen=rows)
 
 
 def test_selection_keeps_what_is_known_of_the_order() -> None:
@@ -558,6 +585,11 @@ def test_integer_slices_take_integers_only() -> None:
     for c in (0.5, 2.0, np.float32(2)):
         with pytest.raises(TypeError, match="accepted is an int"):
             s * c
+    for bound in (2.5, np.float64(2), np.float32(2), np.float16(2), Fraction(2), Fraction(10**400)):
+        with pytest.raises(TypeError, match=r"^hi: got .*; accepted is an int, since the values are int32"):
+            islices.clip_by_value([s], -1, bound)
+    for most in (math.inf, np.float16("inf"), np.float32("inf"), np.longdouble("inf")):
+        assert islices.clip_by_value(s, -most, most).values.tolist() == [[3]]
     with pytest.raises(ValueError, match="int32"):
         s * 2**31
 

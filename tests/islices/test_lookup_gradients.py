@@ -95,6 +95,19 @@ def check_slices(gradient: islices.IndexedSlices, lookups: list[Lookup]) -> None
     assert gradient.backend.to_numpy(gradient.indices).tolist() == expected.tolist()
 
 
+@pytest.mark.parametrize("framework", islices.list_backends())
+def test_of_an_integer_mask_only_0_is_false(framework: str) -> None:
+    """Also where the lower half of 64 bits is 0."""
+    B, mask = islices.get_backend(framework), np.array([1, 2**32, -(2**40), 0, 2**63 - 1])
+    ones, ids = (B.asarray(x) for x in (np.ones((5, 1), np.float32), np.arange(5)))
+    expected = [1, 1, 1, 0, 1]
+    for given in (mask,) if framework == "jax" else (mask, B.asarray(mask)):  # JAX holds 32 bits
+        g = islices.embedding_grad(ones, ids, 5, mask=given)
+        assert B.to_numpy(g.values).ravel().tolist() == expected
+    bags = islices.lookup(ones, B.reshape(ids, (5, 1)), combiner="sum", mask=mask[:, None])
+    assert B.to_numpy(bags).ravel().tolist() == expected
+
+
 @pytest.mark.repeats_where(lambda framework: framework == "jax")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_whole_numbers_are_bit_equal(framework: str) -> None:

@@ -87,6 +87,24 @@ def test_a_state_that_is_none(state: Any, error: type[Exception]) -> None:
         loss_scale.update(loss_scale.init(np.zeros(1, np.float32)), None)
 
 
+@pytest.mark.parametrize("part", ["scale", "good_steps"])
+def test_what_cannot_be_written_is_found_before_anything_is(part: str) -> None:
+    loss_scale = optim.LossScale()
+    state = loss_scale.init(np.zeros(1, np.float32))
+    state[part].flags.writeable = False
+    with pytest.raises(ValueError, match=rf"^state\['{part}'\]: got a read-only array"):
+        loss_scale.update(state, False)
+    assert (state["scale"][0], state["good_steps"][0]) == (2.0**16, 0)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32, bool])
+def test_a_loss_is_a_floating_point_number(dtype: Any) -> None:
+    loss_scale = optim.LossScale()
+    state = loss_scale.init(np.zeros(1, np.float32))
+    with pytest.raises(TypeError, match=r"^loss: got .*; accepted is one floating-point number"):
+        loss_scale.scaled(np.array(1, dtype), state)
+
+
 def test_torchs_own_check_misses_what_duplicates_sum_to() -> None:
     """Why there is one here. SPEC clause 16; pytorch's GradScaler coalesces float16 alone."""
     torch = pytest.importorskip("torch", reason="torch is not installed")

@@ -47,7 +47,8 @@ def accumulate(inner: Any, every_k: int, *, use_grad_mean: bool = True) -> Trans
     inner : optax.GradientTransformation
         Of this front.
     every_k : int
-        At least 1. Each gradient has the same number of slices in jit, n; a step then sees min(k n, rows) rows.
+        At least 1. In jit all gradients of a step have the same number of slices, n: the step sees min(k n, rows) rows,
+        n being that of the last one. Where more have been named, its updates are NaN, since none may be left out.
     use_grad_mean : bool
         The mean of the k gradients, or their sum.
 
@@ -99,8 +100,10 @@ def accumulate(inner: Any, every_k: int, *, use_grad_mean: bool = True) -> Trans
         due = mini_step == 0
 
         # sums and flags stay outside of the branches, where XLA would copy them
+        sizes = jax.tree.map(partial(_size, count=count, due=due), rows, named)
+
         def gather() -> Any:
-            return jax.tree.map(partial(_mean, count=count, divisor=divisor), rows, sums, named)
+            return jax.tree.map(partial(_mean, divisor=divisor), rows, sums, named, sizes)
 
         def step() -> tuple[Any, Any]:
             return inner.update(means, state.inner_state, params, **extra)  # type: ignore[no-any-return]
@@ -126,15 +129,24 @@ def _marked(rows: Any, named: Array) -> Array:
     return rows.write(named, jnp.ones(rows.slices.indices.shape, bool))
 
 
-def _mean(rows: Any, total: Array, named: Array, *, count: int, divisor: int) -> Any:
+def _size(rows: Any, named: Array, *, count: int, due: Array) -> int:
+    """How many rows a step sees: as many as were named where that is known, else as many as may have been."""
+    if not isinstance(rows, Rows):
+        return 0
+    if not rows.B.is_traced(named) and not rows.B.is_traced(due) and bool(due):
+        return int(jnp.count_nonzero(named))
+    return int(min(count * rows.slices.indices.shape[0], named.shape[0]))
+
+
+def _mean(rows: Any, total: Array, named: Array, size: int, *, divisor: int) -> Any:
     """The sum over the micro-steps, divided: of slices, in the rows that were named; always traced."""
     if not isinstance(rows, Rows):
         return (total / divisor).astype(jnp.result_type(rows))
     B, s = rows.B, rows.slices
-    size = min(count * s.indices.shape[0], named.shape[0])
     (ids,) = jnp.nonzero(named, size=size, fill_value=named.shape[0])
     ids = ids.astype(s.indices.dtype)
     mean = B.astype(B.div(B.read_rows(total, ids), float(divisor)), B.dtype(s.values))
+    mean = jnp.where(jnp.count_nonzero(named) > size, jnp.asarray(jnp.nan, mean.dtype), mean)
     return Rows(IndexedSlices._trusted(B, mean, ids, s.dense_shape, coalesced=True, padded=True)).update(mean)
 
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from islices.arguments import check_name, is_real, show
+from islices.arguments import check_name
 from islices.backends.jax.optax.rows import (
     Rows,
     check_transformation,
@@ -29,7 +29,7 @@ from islices.clip import clip_by_value
 from islices.clip_formulas import BY_GLOBAL_NORM, Semantics, lookup_formula
 from islices.distributed.norms import clip_over
 from islices.global_norms import clip_by_global_norm as clip_tree
-from islices.limits import limit_of
+from islices.limits import check_max_norm, limit_of
 from islices.nonfinite import Nonfinite, check_nonfinite
 from islices.optim.hyperparameters import is_on
 from islices.optim.optimizer import Optimizer
@@ -211,10 +211,7 @@ def clip(max_delta: float) -> Transformation:
     >>> tx.update(grad, tx.init(None))[0].values.tolist()
     [[-3.5]]
     """
-    if isinstance(max_delta, bool) or not is_real(max_delta):
-        raise TypeError(f"max_delta: got {describe(max_delta)}; accepted is a real number >= 0")
-    if not max_delta >= 0:
-        raise ValueError(f"max_delta: got {show(max_delta)}; accepted is a number >= 0")
+    check_max_norm(max_delta, "max_delta")
 
     def clipped(updates: Any) -> Any:
         return jax.tree.map(lambda x: clip_by_value(x, -max_delta, max_delta), updates, is_leaf=is_leaf)

@@ -6,7 +6,6 @@ initial_accumulator): the optimizer's record has both.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,10 +13,9 @@ import torch
 
 from islices.arguments import check_flag, is_real, show
 from islices.clip_formulas import lookup_formula
-from islices.linear import as_float
 from islices.optim import Optimizer
 from islices.optim.factory import current_name, make
-from islices.optim.hyperparameters import Schedule
+from islices.optim.hyperparameters import Schedule, check_range
 from islices.optim.record import RECORDS
 from islices.registry import describe
 
@@ -69,15 +67,10 @@ class Rate(Schedule):
     def set(self, lr: Any) -> None:
         """TypeError or ValueError for what is none."""
         number = _plain(lr, "lr")
-        if isinstance(number, bool) or not is_real(number):
+        if not is_real(number):
             hint = " (schedules are those of torch.optim.lr_scheduler)" if callable(lr) else ""
             raise TypeError(f"lr: got {describe(lr)}; accepted is a number, or a Tensor of one{hint}")
-        if not 0 <= as_float(number) < math.inf:
-            raise ValueError(f"lr: got {show(number)}; accepted is a finite number >= 0")
-        record = RECORDS[self.rule]
-        if record.divides_by_lr and not number:  # a schedule that warms up from 0 would leave a table of NaN
-            raise ValueError(f"lr: got 0; accepted by {record.title}, which divides by it, is a number above 0")
-        self.value = as_float(number)
+        self.value = check_range("lr", number, RECORDS[self.rule].limits)
 
 
 def _plain(x: Any, name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Unpack
 
@@ -237,8 +238,10 @@ FTRL = Record(
         "tensorflow": Preset({"lr": None, **DEFAULTS}, _tensorflow, "tf.compat.v1.train.FtrlOptimizer", STRENGTHS),
     },
     fixed=("initial_accumulator", "lr_power"),
-    limits={"lr_power": Limit(f"-{LARGEST_POWER} < lr_power <= 0", lambda x: -LARGEST_POWER < x <= 0)},
-    divides_by_lr=True,
+    limits={
+        "lr": Limit("a finite number above 0, since FTRL divides by it", lambda x: 0 < x < math.inf),
+        "lr_power": Limit(f"-{LARGEST_POWER} < lr_power <= 0", lambda x: -LARGEST_POWER < x <= 0),
+    },
     additive=False,
 )
 

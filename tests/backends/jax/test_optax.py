@@ -709,6 +709,24 @@ def exact(seed: int) -> Any:
     return {"table": table, "w": jnp.asarray(rng.integers(-8, 8, 4).astype(np.float32))}
 
 
+@pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
+@pytest.mark.parametrize("ids", [([0, 1, 2], [5, 5, 5]), ([5], [0, 1, 2]), ([0, 1, 2], [5])], ids=str)
+def test_accumulate_leaves_no_row_out(ids: tuple[list[int], ...], jit: bool) -> None:
+    """Whatever the last gradient's number of slices: in jit, where that is the room, NaN says that rows lack it."""
+    tx = front.accumulate(front.sgd(1.0), len(ids), use_grad_mean=False)
+    update, table = jax.jit(tx.update) if jit else tx.update, jnp.zeros((6, 1))
+    state = tx.init(table)
+    for rows in ids:
+        updates, state = update(IndexedSlices(jnp.ones((len(rows), 1)), jnp.array(rows), (6, 1)), state, table)
+    if jit and len(ids[-1]) * len(ids) < 4:
+        assert np.isnan(np.asarray(updates.values)).all()
+        return
+    expected = np.zeros((6, 1), np.float32)
+    np.subtract.at(expected, np.concatenate(ids), 1.0)
+    np.testing.assert_array_equal(np.asarray(front.apply_updates(table, updates)), expected)
+    assert not np.any(state.sums)
+
+
 @pytest.mark.parametrize("mean", [True, False], ids=["mean", "sum"])
 def test_accumulate(mean: bool) -> None:
     inner = front.chain(front.clip_by_global_norm(1.0), front.from_optim(optim.adagrad(0.1)))

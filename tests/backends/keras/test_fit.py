@@ -297,13 +297,59 @@ def test_dynamic_loss_scales(rule: str) -> None:
     assert int(got.optimizer.iterations) == 0
 
 
+def scaled_steps(inner: Any, value: float, compiled: bool) -> tuple[list[float], float]:
+    """A table of zeros and the scale behind one step on two slices of row 1, each of this value."""
+    table = keras.Variable(np.zeros((3, 1), np.float32))
+    optimizer = front.LossScaleOptimizer(inner, initial_scale=2.0)
+    optimizer.build([table])
+
+    def gradient(values: Any) -> Any:
+        indices = ops.convert_to_tensor(np.array([1, 1]))
+        slices = islices.IndexedSlices(values, indices, (3, 1), validate=False)
+        return slices if BACKEND == "jax" else islices.to_native(slices)  # JAX's own are another format
+
+    values = ops.convert_to_tensor(np.full((2, 1), value, np.float32))
+    if compiled and BACKEND == "jax":
+        import jax
+
+        state = [v.value for v in optimizer.variables]
+        step = jax.jit(lambda state, table, values: optimizer.stateless_apply(state, [gradient(values)], [table]))
+        (moved,), state = step(state, table.value, values)
+        table.assign(moved)
+        for variable, x in zip(optimizer.variables, state, strict=True):
+            variable.assign(x)
+    elif compiled:
+        import tensorflow as tf
+
+        stepped = isinstance(inner, front.Stepped)  # which XLA refuses
+        tf.function(lambda x: optimizer.apply([gradient(x)], [table]), jit_compile=not stepped)(values)
+    else:
+        optimizer.apply([gradient(values)], [table])
+    return ops.convert_to_numpy(table).ravel().tolist(), float(optimizer.dynamic_scale)
+
+
+@pytest.mark.parametrize("compiled", [False] if BACKEND == "torch" else [False, True])
+@pytest.mark.parametrize(
+    "inner",
+    [
+        lambda: front.Stepped(optim.sgd(1.0)),
+        lambda: front.SGD(1.0),
+        lambda: front.SGD(1.0, global_clipnorm=1e38),
+    ],
+    ids=["stepped", "keras", "clip"],
+)
+def test_duplicates_that_overflow_together_take_no_step(inner: Callable[[], Any], compiled: bool) -> None:
+    assert scaled_steps(inner(), 3e38, compiled) == ([0.0, 0.0, 0.0], 1.0)
+    assert scaled_steps(inner(), 3.0, compiled) == ([0.0, -3.0, 0.0], 2.0)
+
+
 def test_mixed_precision() -> None:
     keras.mixed_precision.set_global_policy("mixed_float16")
     try:
         got = fitted(made(), front.Stepped(optim.adagrad(RATE), global_clipnorm=1.0), epochs=1)
     finally:
         keras.mixed_precision.set_global_policy("float32")
-    assert isinstance(got.optimizer, keras.optimizers.LossScaleOptimizer)
+    assert type(got.optimizer) is front.LossScaleOptimizer
     assert weights(got)[0].dtype == np.float32
     assert int(got.optimizer.iterations) == 4
     moved = (weights(got)[0] != weights(made())[0]).any(1)
@@ -330,6 +376,15 @@ def test_a_saved_model_goes_on_to_the_bit(tmp_path: Path) -> None:
     plain = made(keras.layers.Embedding, keras.Model)
     plain.load_weights(tmp_path / "of.weights.h5")
     assert_same_bits(weights(plain), weights(loaded))
+
+
+def test_a_store_without_micro_batches_begins_with_none() -> None:
+    optimizer = fitted(made(), front.Stepped(optim.sgd(RATE), gradient_accumulation_steps=3), epochs=1).optimizer
+    store: dict[str, Any] = {}
+    optimizer.save_own_variables(store)
+    assert any(store[name].any() for name in store if name.endswith("_values")), "one of 4 batches waits"
+    optimizer.load_own_variables({name: x for name, x in store.items() if name.isdigit()})
+    assert not any(total.save()[0].any() for total in optimizer._sums)
 
 
 def test_a_pattern_that_matches_nothing_is_said() -> None:

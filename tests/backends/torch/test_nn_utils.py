@@ -244,14 +244,14 @@ def test_nothing_to_clip() -> None:
         clip_grad_norm_((p for p in []), 1.0)
 
 
-def test_an_expanded_gradient_is_clipped_too() -> None:
+@pytest.mark.parametrize("gradient", [lambda x: x[0].expand(3, 2), lambda x: x.as_strided((3, 2), (1, 1))])
+def test_a_gradient_whose_elements_share_memory_is_clipped_too(gradient: Callable[..., torch.Tensor]) -> None:
     p, q = torch.nn.Parameter(torch.zeros(3, 2)), torch.nn.Parameter(torch.zeros(1))
-    one = torch.tensor(2.0)
-    p.grad, q.grad = one.expand(3, 2), torch.ones(1)
+    p.grad, q.grad = gradient(one := torch.full((4,), 2.0)), torch.ones(1)
     assert float(clip_grad_norm_([q, p], 2.5, semantics="islices")) == 5.0
     assert p.grad.tolist() == [[1.0, 1.0]] * 3
     assert q.grad.tolist() == [0.5]
-    assert float(one) == 2.0
+    assert one.tolist() == [2.0] * 4
 
 
 def sparse_gradient(indices: list[int], *, coalesced: bool = False, rows: int = 4) -> torch.Tensor:
@@ -266,6 +266,7 @@ def sparse_gradient(indices: list[int], *, coalesced: bool = False, rows: int = 
         (lambda: sparse_gradient([0, -1]), IndexError, "position 1: indices: got -1"),
         (lambda: sparse_gradient([2, 1], coalesced=True), ValueError, "position 1: indices: claimed coalesced"),
         (lambda: torch.eye(4, 2).to_sparse(), ValueError, "position 1: x: got a sparse COO tensor .* 2 sparse dim"),
+        (torch.inference_mode()(lambda: torch.ones(4, 2)), ValueError, "position 1: got an inference tensor"),
     ],
 )
 def test_a_bad_gradient_changes_nothing(grad: object, error: type[Exception], message: str) -> None:
@@ -307,6 +308,12 @@ def test_norm_type_and_numbers_come_as_torch_takes_them() -> None:
     assert float(clip_grad_norm_(p, torch.tensor(100.0), "inf", foreach=True)) == 4.0
     assert float(clip_grad_norm_(p, 100, 1, False, False)) == 7.0
     assert float(clip_grad_norm_(p, np.float32(100))) == 5.0
+    assert float(clip_grad_norm_(p, 10**400)) == 5.0
+    theirs = torch.nn.Parameter(torch.zeros(2))
+    theirs.grad = p.grad.clone()
+    for clip, q in ((clip_grad_norm_, p), (torch.nn.utils.clip_grad_norm_, theirs)):
+        clip(q, "2.5")  # type: ignore[operator]
+    assert p.grad.tolist() == theirs.grad.tolist()
 
 
 # ---------------------------------------------------------------------- the two halves of clip_grad_norm_

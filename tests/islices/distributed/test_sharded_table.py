@@ -399,8 +399,14 @@ def test_a_save_that_fails_leaves_the_old_checkpoint(saved: Path) -> None:
     assert state is not None
     with pytest.raises(ValueError, match="UTF-8 can hold"):
         save_sharded(saved, table, state, metadata={"bad": "\ud800"})
-    with pytest.raises(ValueError, match=r"state\['m'\]"):
-        save_sharded(saved, table, {**state, "m": state["m"][:2]})
+    for error, wrong in (
+        (ValueError, {"m": state["m"][:2]}),
+        (TypeError, {"m": state["m"].astype(np.float16)}),
+        (TypeError, {"step": np.zeros(1, np.int64)}),
+        (ValueError, {"step": np.array([-1], np.int32)}),
+    ):
+        with pytest.raises(error, match=rf"state\['{next(iter(wrong))}'\]"):
+            save_sharded(saved, table, {**state, **wrong})
     assert {p.name: p.read_bytes() for p in saved.iterdir()} == files
 
 

@@ -173,15 +173,19 @@ def test_read_only_arrays_are_found_before_anything_is_written(part: str) -> Non
 
 
 @pytest.mark.parametrize("part", ["table", "m", "v"])
-def test_expanded_tensors_are_found_before_anything_is_written(part: str) -> None:
-    torch = pytest.importorskip("torch", reason="torch is not installed")
+@pytest.mark.parametrize("strides", [(0, 1), (1, 1), (1, 2)])
+@pytest.mark.parametrize("name", [name for name in ("numpy", "torch") if name in BACKENDS])
+def test_elements_that_share_memory_are_found_before_anything_is_written(
+    name: str, strides: tuple[int, int], part: str
+) -> None:
     optimizer = optim.adam(0.1)
-    table, state = train("torch", torch.from_numpy(START.copy()), optimizer, BATCHES[:1])
+    table, state = train(name, of(name)(), optimizer, BATCHES[:1])
     parts = {"table": table, **state}
-    parts[part] = parts[part][:1].expand(ROWS, DIM)
+    host = np.lib.stride_tricks.as_strided(numpy(parts[part]).copy(), (ROWS, DIM), [4 * x for x in strides])
+    parts[part] = host if name == "numpy" else importlib.import_module("torch").from_numpy(host)
     before = {key: numpy(x) for key, x in parts.items()}
     with pytest.raises(ValueError, match="share memory"):
-        optimizer.step(parts["table"], gradient("torch", BATCHES[1]), {k: parts[k] for k in state})
+        optimizer.step(parts["table"], gradient(name, BATCHES[1]), {k: parts[k] for k in state})
     equal({key: numpy(x) for key, x in parts.items()}, before)
 
 
@@ -441,8 +445,11 @@ def test_optimizers_do_not_change() -> None:
         made.hyper["lr"] = 0.2  # type: ignore[index]
 
 
-def test_optimizers_pickle_and_copy() -> None:
-    made = optim.adam(0.1, rows="all", frozen=[1, 5], maximize=True)
-    for again in (pickle.loads(pickle.dumps(made)), copy.deepcopy(made)):
+@pytest.mark.parametrize("frozen", [[1, 5], np.array([5, 1]), np.arange(ROWS) < 2, np.zeros(ROWS, bool)])
+def test_optimizers_pickle_and_copy(frozen: Any) -> None:
+    frozen = copy.copy(frozen)
+    made = optim.adam(0.1, rows="all", frozen=frozen, maximize=True)
+    frozen[:] = [3] * len(frozen)  # of which no copy hears
+    for again in (pickle.loads(pickle.dumps(made)), copy.deepcopy(made), copy.copy(made)):
         assert repr(again) == repr(made)
         equal(contents(*train("numpy", START.copy(), again)), contents(*train("numpy", START.copy(), made)))

@@ -7,6 +7,8 @@ import pickle
 import typing
 import warnings
 from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -137,6 +139,52 @@ def test_a_number_that_leaves_its_range_writes_nothing() -> None:
     with pytest.raises(TypeError, match=r"eps: got .*; accepted is a number, or a function of the step that returns"):
         optim.adam(0.1, eps=lambda step: np.ones(2)).step(table, GRADS[1], state)
     same({"table": table, **state}, before)
+
+
+@pytest.mark.parametrize(
+    ("name", "lr", "error", "message"),
+    [
+        ("sgd", lambda step: -1.0, ValueError, "lr: got -1.0; accepted is a finite number >= 0"),
+        ("sgd", np.array(-1.0), ValueError, "lr: got -1.0; accepted is a finite number >= 0"),
+        ("adam", lambda step: np.array([np.nan]), ValueError, "lr: got nan; accepted is a finite number >= 0"),
+        ("ftrl", lambda step: 0.0, ValueError, "lr: got 0.0; accepted is a finite number above 0, since FTRL divides"),
+        ("ftrl", np.zeros(1), ValueError, "lr: got 0.0; accepted is a finite number above 0"),
+        ("sgd", lambda step: True, TypeError, "lr: got bool True; accepted is a number"),
+        ("sgd", lambda step: np.array(True), TypeError, "lr: got .*bool.*; accepted is a number"),
+    ],
+)
+def test_a_rate_out_of_its_range_writes_nothing(name: str, lr: Any, error: type[Exception], message: str) -> None:
+    optimizer, table = getattr(optim, name)(lr), TABLE.copy()
+    state = optimizer.init(table)
+    before = copy.deepcopy({"table": table, **state})
+    with pytest.raises(error, match=f"^{message}"):
+        optimizer.step(table, GRADS[0], state)
+    same({"table": table, **state}, before)
+
+
+def test_a_rate_that_warms_up_from_0() -> None:
+    optimizer, table = optim.sgd(lambda step: 0.5 * step), TABLE.copy()
+    table, state = optimizer.step(table, GRADS[0], optimizer.init(table))
+    np.testing.assert_array_equal(table, TABLE)
+    table, _ = optimizer.step(table, GRADS[1], state)
+    np.testing.assert_array_equal(table[0], TABLE[0] - [0.25, 0.5])
+
+
+def test_in_traced_code_a_rate_that_is_known_is_looked_at() -> None:
+    optimizer = optim.sgd(lambda step: -1.0)
+    with pytest.raises(ValueError, match=r"^lr: got -1.0; accepted is a finite number >= 0"):
+        jax.jit(lambda table: steps(optimizer, table))(TABLE)
+
+
+@pytest.mark.parametrize("x", [Fraction(999, 1000), np.longdouble(0.999), lambda step: Fraction(999, 1000)])
+def test_any_real_number_is_a_float(x: Any) -> None:
+    same(steps(optim.adam(Fraction(1, 10), beta2=x)), steps(optim.adam(0.1, beta2=0.999)))
+
+
+def test_a_decimal_is_no_number() -> None:
+    for beta in (Decimal("0.999"), lambda step: Decimal("0.999")):
+        with pytest.raises(TypeError, match=r"^beta2: got decimal\.Decimal; accepted is a number"):
+            steps(optim.adam(0.1, beta2=beta))
 
 
 def test_numbers_of_numpy_are_taken_as_they_are() -> None:

@@ -537,6 +537,7 @@ REFUSED = [
     (lambda p: islices.Recorder(7), TypeError, "folder: got int"),
     (lambda p: islices.Recorder(p, every=0), ValueError, "every: got 0; accepted is an int >= 1"),
     (lambda p: islices.Recorder(p, suffix=".pt"), ValueError, "suffix: got '.pt'; accepted are '.npz', '.safetensors'"),
+    (lambda p: islices.Recorder(p, overwrite=1), TypeError, "overwrite: got 1; accepted is a bool"),
     (lambda p: islices.Recorder(p).step(grads=1), ValueError, "position: got 'grads'; accepted are 'batch'"),
     (lambda p: islices.Recorder(p).step(batch="x"), TypeError, "accepted are arrays"),
     (lambda p: islices.Recorder(p).step(optimizer={"name": "best"}), ValueError, "optimizer: got the name 'best'"),
@@ -565,6 +566,9 @@ def test_folder_that_holds_steps(tmp_path: Path) -> None:
     islices.Recorder(tmp_path).step(loss=1.0)
     with pytest.raises(ValueError, match="which holds 1 steps; accepted is an empty folder, or overwrite=True"):
         islices.Recorder(tmp_path)
+    for wrong in ({"metadata": {"epoch": 3}}, {"overwrite": 1}):
+        with pytest.raises(TypeError, match=f"{next(iter(wrong))}: got"):
+            islices.Recorder(tmp_path, **{"overwrite": True, **wrong})
     assert len(list(tmp_path.glob("step-*"))) == 1
     islices.Recorder(tmp_path, overwrite=True)
     assert not list(tmp_path.glob("step-*"))

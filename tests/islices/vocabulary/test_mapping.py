@@ -113,12 +113,23 @@ def test_ids_of_batches(framework: str, dtype: str) -> None:
         ([0, 3], {"missing": 0}, IndexError, "ids: got 3 at position 1; accepted is 0 <= id < 3"),
         ([0, -1], {"missing": 0}, IndexError, "ids: got -1 at position 1"),
         ([0], {"missing": 3}, IndexError, "missing: got 3; accepted is 0 <= row < 3"),
+        ([0], {"missing": 1.0}, TypeError, "missing: got float 1.0; accepted is an int or None"),
         ([0.5], {}, TypeError, "ids: got"),
     ],
 )
 def test_ids_that_have_no_new_row(ids: list[Any], options: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         RowMap([2, -1, 0], 3).ids(np.array(ids), **options)
+
+
+@pytest.mark.parametrize("old_ids", [[2, -1, 0], [2**40, -1, 0]])
+def test_new_ids_are_of_integers(old_ids: list[int]) -> None:
+    m = RowMap(old_ids)
+    assert m.new_ids(np.array([2**64 - 1, 2**63, 0], np.uint64)).tolist() == [-1, -1, 2]
+    assert m.new_ids([]).tolist() == []
+    for bad in ([0.7, 2.9], np.ones(1), [True], [2**64], ["0"]):
+        with pytest.raises(TypeError, match=r"^old: got .*; accepted are integers of 64 bits"):
+            m.new_ids(bad)
 
 
 def test_ids_too_narrow_for_their_new_row() -> None:

@@ -154,6 +154,18 @@ def test_damage_is_seen_and_the_old_file_stays(tmp_path: Path, suffix: str, dama
     assert sorted(os.listdir(tmp_path)) == [f"a{suffix}", f"b{suffix}"]
 
 
+def test_a_damaged_master_is_seen(tmp_path: Path) -> None:
+    source, optimizer = tmp_path / "a.npz", optim.sgd(0.1)
+    table = np.full((4, 2), 1.5, np.float16)
+    islices.save(source, {"t": Table(table), "s": optimizer.init(table, master=True)})
+    data = bytearray(source.read_bytes())
+    data[data.index(np.float32(1.5).tobytes() * 8)] ^= 1
+    source.write_bytes(data)
+    with pytest.raises(ValueError, match="damaged"):
+        renumber_file(source, tmp_path / "b.npz", None, rows=5, tables="t", states="s.*", state_fill=optimizer)
+    assert os.listdir(tmp_path) == ["a.npz"]
+
+
 # ---------------------------------------------------------------------- folders
 @pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
