@@ -1,6 +1,6 @@
 """Keras' dynamic loss scale around optimizers whose gradients are row-sparse.
 
-May import: `keras`, the core, this folder.
+May import: `keras`, this folder.
 """
 
 from __future__ import annotations

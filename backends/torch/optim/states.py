@@ -241,13 +241,14 @@ def _state(
     if not isinstance(arrays, Mapping):
         raise TypeError(f"{place}: got {describe(arrays)}; accepted is a dict of arrays")
     given = {key: _host(x, f"{place}[{key!r}]") for key, x in arrays.items()}
-    if isinstance(optimizer, RowOptimizer):
+    own, hyper = isinstance(optimizer, RowOptimizer), dict[str, Any]()
+    if own:
         made, _ = made_from(optimizer.rule, group, Rate(group["lr"], optimizer.rule))
-        target, specs, hyper = made.semantics, made._formula.state, None
+        target, specs = made.semantics, made._formula.state
     else:
-        target, hyper = "torch", _described(record, optimizer, group, False) or {}
-        own = {k: x for k, x in hyper.items() if k not in ("name", "semantics", "rows", "maximize")}
-        specs = RECORDS[hyper.get("name", record.name)].states(own, target, rows="all")
+        said = _described(record, optimizer, group, False) or {}
+        hyper = {k: x for k, x in said.items() if k not in ("name", "semantics", "rows", "maximize")}
+        target, specs = "torch", RECORDS[said.get("name", record.name)].states(hyper, "torch", rows="all")
     wanted = [spec.name for spec in specs]
     unknown = next((key for key in given if key not in ("step", "master", *wanted)), None)
     lacking = next((key for key in ("step", *wanted) if key not in given), None)
@@ -260,17 +261,17 @@ def _state(
         for spec in specs:
             x = carried(given[spec.name], spec.name, record, semantics, target, float(group["lr"]))
             state[record.stored.get(spec.name, spec.name)] = held_array(torch.tensor(x), p, spec, spec.name)
-        if hyper is None and "master" in given and wide_dtype(backend.dtype(p)) != backend.dtype(p):
+        if own and "master" in given and wide_dtype(backend.dtype(p)) != backend.dtype(p):
             state["master"] = held_array(torch.tensor(given["master"]), p, State("master"), "master")
     except (TypeError, ValueError) as error:
         raise type(error)(f"{place}: {error}") from None
-    if hyper is None:
+    if own:
         return {"step": count, **state}
     state = {name: x.to(p.dtype) for name, x in state.items()}
     if record.name != "sgd":
         state["step"] = int(count) if type(optimizer).__name__ == "SparseAdam" else count.float().reshape(())
     for key, function in record.recomputed.items():
-        state[key] = torch.tensor(function(own, int(count)), dtype=torch.float32)
+        state[key] = torch.tensor(function(hyper, int(count)), dtype=torch.float32)
     return state
 
 
