@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 
 from islices.compare.steps.elements import Elements, Taken, blocks, sample
 from islices.compare.steps.fit import holds
@@ -15,16 +14,13 @@ __all__ = ["Side"]
 
 
 class Side:
-    """The steps of all tensors of a side, how many were taken before, and what is said to have taken them."""
+    """The steps of all tensors of a side, how many were taken before, and what is said to have taken them; elements is
+    a sample."""
 
     def __init__(self, tensors: Sequence[Taken], steps: int, said: Said = NOTHING) -> None:
         self.tensors, self.steps, self.said = tensors, steps, said
+        self.elements: Elements = sample(tensors)
         self._confirmed: dict[Recipe, bool] = {}
-
-    @cached_property
-    def elements(self) -> Elements:
-        """A sample."""
-        return sample(self.tensors)
 
     def stepped(self, recipe: Recipe) -> Array:
         """The sample's table after a recipe's step."""
