@@ -69,7 +69,8 @@ def left_out(original: Comparison, now: Comparison) -> Iterator[Factor]:
             if max(others) > min(others) * (1 + 8 * tolerance):
                 continue
             alike = near(ratios[k], others[0], 8 * tolerance)
-            if not alike and not _is_raw(original, k, own[k], tolerance):
+            # beside another cause, such as a regulariser, it need not be
+            if not alike and now is original and not _is_raw(original, k, own[k], tolerance):
                 continue
             does = "clips it by the norm of the others" if alike else "does not clip it"
             text = (
