@@ -38,7 +38,7 @@ from islices.backends.torch import compiling, layers, ragged, recording, threads
 from islices.backends.torch.arithmetic import as_tensors, in_bags, rounded_sqrt, sum_bags
 from islices.memory import zeros
 
-__all__ = ["TorchBackend", "backend", "check_data", "check_inference"]
+__all__ = ["TorchBackend", "backend", "check_data", "check_inference", "shares_elements"]
 
 #: Elements of an optimizer's state whose memory is NumPy's, which asks Linux for pages of 2 MB, from 4 MB on: rows lie
 #: anywhere, and finding the pages of 4 KB that torch gets takes a tenth of a whole step (docs/performance.md).
@@ -360,7 +360,7 @@ class TorchBackend(Backend):
             return table.index_add_(0, ids, values)
 
     def in_place(self, x: Array) -> bool:
-        if not x.is_contiguous() and elements_meet(x.shape, x.stride(), 1):
+        if shares_elements(x):
             raise ValueError(
                 f"table: got strides {x.stride()} for shape {tuple(x.shape)}, by which elements share memory (expand "
                 "makes such); accepted is a tensor whose elements have each their own"
@@ -507,6 +507,11 @@ def check_data(x: torch.Tensor) -> None:
     if x.is_meta or fake:
         kind = "fake tensor" if fake else "tensor on the device meta"
         raise TypeError(f"x: got a {kind} of shape {tuple(x.shape)}, which holds no data; accepted is one that does")
+
+
+def shares_elements(x: torch.Tensor) -> bool:
+    """Whether elements of a tensor share memory by its strides."""
+    return not x.is_contiguous() and elements_meet(x.shape, x.stride(), 1)
 
 
 def check_inference(x: torch.Tensor, argument: str) -> None:

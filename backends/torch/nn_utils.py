@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from islices.backend import FLOATS, elements_meet
-from islices.backends.torch.adapter import check_data, check_inference
+from islices.backend import FLOATS
+from islices.backends.torch.adapter import check_data, check_inference, shares_elements
 from islices.clip import clip_by_value, scale_slices
 from islices.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup_formula
 from islices.conversion import adopt, to_native
@@ -473,7 +473,7 @@ def _scale_(grad: torch.Tensor, leaf: Any, steps: list[tuple[str, float]]) -> No
 
 
 def _in_place(grad: torch.Tensor, change: Callable[[torch.Tensor], Any]) -> None:
-    if not grad.is_contiguous() and elements_meet(grad.shape, grad.stride(), 1):
+    if shares_elements(grad):
         # as those of an expanded gradient are one: torch refuses to write to that, and changes others several times
         grad.data = grad.clone(memory_format=torch.contiguous_format)
     change(grad)

@@ -123,7 +123,8 @@ def _with_others(e: Explanation, *sides: tuple[Recipe, Sequence[Recipe], Side]) 
         return e
     text, alike = "", {}
     for side, (told, known, there) in zip("ab", sides, strict=True):
-        made, near = there.stepped(told), there.bound(told)
+        made = there.stepped(told)
+        near = there.bound(told, made)
         others = [r for r in known if r.name not in (sides[0][0].name, sides[1][0].name)]
         same = sorted({r.name for r in others if (np.abs(there.stepped(r) - made) <= near).all()})
         alike[side] = same
@@ -163,7 +164,7 @@ def _bits(r: Recipe, other: Recipe, side: Side) -> float:
         made, instead = side.stepped(r), side.stepped(other)
     except (ValueError, KeyError):  # the formula has no such trait: what it makes then is not known
         return 0.0
-    e, limit = side.elements, side.bound(r)
+    e, limit = side.elements, side.bound(r, made)
     with np.errstate(all="ignore"):
         bits = np.clip(np.nan_to_num(np.log2(np.abs(made - instead) / limit), nan=0.0, neginf=0.0), 0.0, e.precision)
     _, first = np.unique(np.stack([e.after, e.g]), axis=1, return_index=True)
@@ -183,7 +184,7 @@ def _alike(traits: Sequence[Trait], x: Recipe, y: Recipe, side: Side) -> bool:
     y = _with(traits, x, y)
     y = y.having(**{k: v for k, v in x.hyper if y.get(k) is not None})
     made, instead = side.stepped(x), side.stepped(y)
-    return bool(((np.abs(made - instead) <= side.bound(x)) | (made == instead)).all())
+    return bool(((np.abs(made - instead) <= side.bound(x, made)) | (made == instead)).all())
 
 
 def _suffices(traits: Sequence[Trait], x: Recipe, y: Recipe, side: Side) -> bool:
@@ -193,5 +194,5 @@ def _suffices(traits: Sequence[Trait], x: Recipe, y: Recipe, side: Side) -> bool
     if abs(rate - own) <= CLOSE * own:  # numbers that a semantics rounds otherwise
         y = y.having(lr=own)
     made, instead = side.stepped(x), side.stepped(y)
-    near = np.abs(made - instead) <= 2 * side.bound(x) + CLOSE * np.abs(made - side.elements.w)
+    near = np.abs(made - instead) <= 2 * side.bound(x, made) + CLOSE * np.abs(made - side.elements.w)
     return bool((near | (made == instead)).all())

@@ -26,9 +26,9 @@ class Side:
         """The sample's table after a recipe's step."""
         return stepped(recipe, self.elements, self.steps)[0]
 
-    def bound(self, recipe: Recipe) -> Array:
-        """How far from that a framework's own step may be."""
-        return bound(recipe, self.elements, self.steps, self.stepped(recipe))
+    def bound(self, recipe: Recipe, made: Array) -> Array:
+        """How far a framework's own step may be from what the recipe has made of the sample."""
+        return bound(recipe, self.elements, self.steps, made)
 
     def confirms(self, recipe: Recipe) -> bool:
         """Whether a recipe makes the whole tables; each is tried once, since that reads them all."""
