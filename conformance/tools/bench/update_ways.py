@@ -59,9 +59,9 @@ def rule(kind: str, root: Callable[[Any], Any], row_mean: Callable[[Any], Any], 
 
 
 def shapes(kind: str, rows: int, dim: int) -> list[tuple[int, int]]:
-    """Of a state's arrays."""
-    wide, narrow = moved(kind)  # weights are counted there
-    return [(rows, dim)] * (wide - 1) + [(rows, 1)] * narrow
+    """Return the shapes of the table and of each state array, in that order."""
+    wide, narrow = moved(kind)
+    return [(rows, dim)] * wide + [(rows, 1)] * narrow
 
 
 def corrections(kind: str, t: int) -> list[Any]:

@@ -23,9 +23,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {"part": "keras", "backend": BACKEND, "threads": 2, "repeat": 2, "seconds": 0}
 
 
-@pytest.mark.soak
 @pytest.mark.skipif(BACKEND not in keras_fit.BACKENDS, reason="Keras runs on another backend")
-def test_every_way_is_measured(small: dict[str, Any]) -> None:
+@pytest.mark.parametrize("cases", [["adam"], pytest.param(list(keras_fit.CASES), marks=pytest.mark.soak)], ids=len)
+def test_every_way_is_measured(small: dict[str, Any], cases: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keras_fit, "CASES", {name: keras_fit.CASES[name] for name in cases})
     records: list[dict[str, Any]] = []
     keras_fit.run(small, lambda **found: records.append(json.loads(json.dumps(found))))
     assert [r["operation"] for r in records] == list(keras_fit.CASES)

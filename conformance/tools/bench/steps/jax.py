@@ -47,7 +47,7 @@ def _on_rows(problem: Problem) -> Callable[..., Any]:
 
 def _by_hand(problem: Problem, on_host: bool) -> Way:
     (start,), case = problem.start(), problem.case
-    arrays = [jnp.array(start), *(jnp.zeros(shape) for shape in shapes(case.optimizer, *start.shape))]
+    arrays = [jnp.array(start), *(jnp.zeros(shape) for shape in shapes(case.optimizer, *start.shape)[1:])]
     step, t, count = _on_rows(problem), 0, case.model.bags * case.model.ids
 
     def inside(arrays: Any, ids: Any, target: Any, numbers: Any) -> Any:

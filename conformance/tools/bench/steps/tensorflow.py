@@ -44,7 +44,7 @@ def _taped(table: Any, ids: Any, target: Any) -> Any:
 def _by_hand(problem: Problem, compiled: bool) -> Way:
     case, (start,) = problem.case, problem.start()
     arrays = [tf.Variable(start)]
-    arrays += [tf.Variable(tf.zeros(shape), trainable=False) for shape in shapes(case.optimizer, *start.shape)]
+    arrays += [tf.Variable(tf.zeros(shape), trainable=False) for shape in shapes(case.optimizer, *start.shape)[1:]]
     feed, t = _feed(problem), 0
 
     def step(ids: Any, target: Any, *numbers: Any) -> Any:

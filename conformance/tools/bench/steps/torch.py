@@ -159,7 +159,7 @@ def _coalesced(problem: Problem) -> Way:
     kind, dim = problem.case.optimizer, problem.case.model.dim
 
     def stepped(parameters: list[Any]) -> Callable[[], None]:
-        states = [[torch.zeros(shape) for shape in shapes(kind, len(p), dim)] for p in parameters]
+        states = [[torch.zeros(shape) for shape in shapes(kind, len(p), dim)[1:]] for p in parameters]
         t = 0
 
         def step() -> None:
@@ -180,7 +180,7 @@ def _coalesced(problem: Problem) -> Way:
 def _of_upstream(problem: Problem) -> Way:
     """The rows' sums straight from the gradient of the bags: no slice of an id is written."""
     (start,), (case, model) = problem.start(), (problem.case, problem.case.model)
-    arrays = [torch.from_numpy(start), *(torch.zeros(shape) for shape in shapes(case.optimizer, *start.shape))]
+    arrays = [torch.from_numpy(start), *(torch.zeros(shape) for shape in shapes(case.optimizer, *start.shape)[1:])]
     feed, t = _feed(problem), 0
     bag_of = torch.arange(model.bags).repeat_interleave(model.ids)
 
