@@ -63,8 +63,13 @@ STEPS = (
 )
 #: What each of these adds to the cost of a case on the host, in cases: it may need a kernel of its own.
 RARE = {"float16", "bfloat16", "float64", "int32"}
-#: The bug that everybody has, and two that the golden numbers alone show.
-ALWAYS = ("norms/norm2/duplicates-by-hand", "algebra/scale/float64-17-digits", "embedding/bags/max-nan-first/lookup")
+#: The bug that everybody has, and faults that only the golden numbers show: a minimum or maximum that drops NaN too.
+ALWAYS = (
+    "norms/norm2/duplicates-by-hand",
+    "algebra/scale/float64-17-digits",
+    "embedding/bags/max-nan-first/lookup",
+    "clipping/by_value/nan-stays",
+)
 #: Gradients are a hundred programs to JAX, operation by operation: they are found in mode traced, where each is one. In
 #: mode framework one stands for them.
 CHEAP_GRADIENTS = ("embedding/gradient/", "optimizers/")

@@ -21,6 +21,7 @@ from islices.conformance.operations import UnsupportedError, operation
 from islices.conformance.variants import STANDARD, Variant
 
 __all__ = [
+    "ChangedInputError",
     "HarnessError",
     "difference",
     "forget_compiled",
@@ -36,6 +37,10 @@ DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "bool")
 
 class HarnessError(Exception):
     """The suite itself failed: says nothing about the backend."""
+
+
+class ChangedInputError(AssertionError):
+    """A call changed an argument that it must leave alone."""
 
 
 # ---------------------------------------------------------------------- data to arrays and back
@@ -140,7 +145,39 @@ def run_case(backend: Backend, case: Case, mode: str, variant: Variant = STANDAR
             raise HarnessError(f"setting up {case.id}: {error!r}") from error
         if mode == "traced":
             return read(_run_traced(backend, case, arrays))  # pyright: ignore[reportPossiblyUnboundVariable]
-        return read(operation(case.op)(*arguments, **options))  # pyright: ignore[reportPossiblyUnboundVariable]
+        try:
+            result = operation(case.op)(*arguments, **options)  # pyright: ignore[reportPossiblyUnboundVariable]
+        except Exception:
+            if "steps" in case.kwargs:  # an earlier step of the case may have succeeded
+                arguments, options = [], {}
+            _check_unchanged((arguments, options), (case.args[: len(arguments)], case.kwargs), "arguments")
+            raise
+        _check_unchanged(*_left_alone(backend, case, arguments, options), "arguments")
+        return read(result)
+
+
+def _left_alone(backend: Backend, case: Case, arguments: list[Any], options: dict[str, Any]) -> tuple[Any, Any]:
+    """Return (arguments, plain data) of a call, without the table and the state that it may change in place."""
+    place = 2 if case.op == "optimizer_steps" else 0 if case.op.startswith(("scatter_", "renorm_")) else None
+    if place is None or not backend.in_place(arguments[place]):
+        return (arguments, options), (case.args, case.kwargs)
+    rest = {name: option for name, option in options.items() if name != "state"}
+    return (arguments[place + 1 :], rest), (case.args[place + 1 :], case.kwargs)
+
+
+def _check_unchanged(given: Any, plain: Any, path: str) -> None:
+    """Raise ChangedInputError if an array of the arguments no longer holds the data it was made of."""
+    if isinstance(plain, Slices):
+        given, plain = (given.values, given.indices), (plain.values, plain.indices)
+    if isinstance(plain, Array):
+        if plain.dtype in DTYPES and (problem := _first_unequal(read(given).data, plain.data, path)):
+            raise ChangedInputError(f"the call changed its input: {problem}")
+    elif isinstance(plain, (list, tuple)):
+        for k, (g, p) in enumerate(zip(given, plain, strict=True)):
+            _check_unchanged(g, p, f"{path}[{k}]")
+    elif isinstance(plain, dict) and isinstance(given, dict):  # others stand for one object of another kind
+        for name in given:
+            _check_unchanged(given[name], plain[name], f"{path}[{name!r}]")
 
 
 def _arguments(backend: Backend, case: Case, variant: Variant) -> tuple[list[Any], dict[str, Any]]:

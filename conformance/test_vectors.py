@@ -10,7 +10,7 @@ import pytest
 
 from islices.conformance.data import Case, Entry
 from islices.conformance.deviations import find_deviation, load_deviations
-from islices.conformance.execute import HarnessError, difference, forget_compiled, run_case
+from islices.conformance.execute import ChangedInputError, HarnessError, difference, forget_compiled, run_case
 from islices.conformance.operations import UnsupportedError
 from islices.conformance.plugin import parametrize
 from islices.conformance.selection import Selection
@@ -64,7 +64,7 @@ def _attempt(backend: Any, case: Case, mode: str, variant: Variant) -> None:
     try:
         with variant.around():
             got = run_case(backend, case, mode, variant)
-    except (HarnessError, UnsupportedError):
+    except (ChangedInputError, HarnessError, UnsupportedError):
         raise
     except Exception as error:
         problem = _judge_error(case, error)

@@ -165,6 +165,24 @@ def test_steps_that_move_other_rows_are_caught(tmp_path: Path) -> None:
 
 
 @pytest.mark.repeats
+@pytest.mark.parametrize("defect", ["minimum = staticmethod(np.fmin)", "maximum = staticmethod(np.fmax)"])
+def test_the_quick_profile_catches_a_lost_nan(defect: str, tmp_path: Path) -> None:
+    run = conform(tmp_path, "--islices-profile", "quick", defect=f"    {defect}\n")
+    assert "clipping/by_value/nan-stays" in run.ids("fail")
+
+
+def test_an_update_that_writes_into_its_input_is_caught(tmp_path: Path) -> None:
+    defect = """
+    def in_place(self, x):
+        return False
+"""
+    run = conform(tmp_path, "-k", "updates/add/one or renorm or step/adam/touched/float32", defect=defect)
+    assert {id.partition("/")[0] for id in run.ids("fail")} == {"updates", "embedding", "optimizers"}
+    reasons = {line["reason"] for line in run.cases if line["outcome"] == "fail"}
+    assert all("the call changed its input: arguments[0]" in reason for reason in reasons)
+
+
+@pytest.mark.repeats
 def test_indices_that_are_not_checked_are_caught(tmp_path: Path) -> None:
     run = conform(
         tmp_path, "-k", "errors",
