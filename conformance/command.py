@@ -100,11 +100,13 @@ def conform(options: argparse.Namespace) -> int:
         raise UsageError(f"nothing ran: {_why_nothing(runs)}")
     if options.json:
         write("--json", options.json, json_lines(runs))
-    _show(console, runs, time.monotonic() - started, wide=options.wide)
+    _show(console, runs, wide=options.wide)
     if options.backend is None and not options.python and not options.command_line:
         for name, line in BUILTIN.items():
             if name not in {run.backend for run in runs}:
                 console.print(f"{name} is not installed: {line}", markup=False, highlight=False)
+    seconds = time.monotonic() - started
+    console.print(f"{summary(runs)}  ({len(runs)} runs, {seconds:.0f} s)", highlight=False)
     if any(run.counts()["harness error"] for run in runs):
         return 3
     return 1 if any(run.counts()["fail"] for run in runs) or _unwritten(runs) else 0
@@ -198,7 +200,7 @@ def _marked(primitive: str) -> str:
     return f"{primitive} (optional)" if is_optional(primitive) else primitive
 
 
-def _show(console: Any, runs: Sequence[Run], seconds: float, *, wide: bool) -> None:
+def _show(console: Any, runs: Sequence[Run], *, wide: bool) -> None:
     print_cases(runs, console, unless=f": {TO_DO}", wide=wide)  # the list below has those
     for backend in dict.fromkeys(run.backend for run in runs):
         waiting = to_do(case for run in runs if run.backend == backend for case in run.cases)
@@ -214,4 +216,3 @@ def _show(console: Any, runs: Sequence[Run], seconds: float, *, wide: bool) -> N
             console.print(f"{backend} is not finished: {len(missing)} primitives are to be written", highlight=False)
         for told in {run.header.get("outdated") for run in runs if run.backend == backend} - {None, ""}:
             console.print(f"{backend} {told}", markup=False, highlight=False)
-    console.print(f"{summary(runs)}  ({len(runs)} runs, {seconds:.0f} s)", highlight=False)

@@ -20,7 +20,8 @@ from typing import Any
 
 from islices.backend import PARTS, PROTOCOL, Backend, OwnCalls
 from islices.cli import Command, UsageError
-from islices.registry import BUILTIN, list_backends
+from islices.plugins import entry_points
+from islices.registry import BUILTIN, GROUP
 
 __all__ = ["COMMAND", "is_optional", "to_do", "unwritten"]
 
@@ -119,7 +120,7 @@ def _check_names(name: str, module: str) -> None:
                 raise UsageError(f"{argument}: got {given!r}; accepted is {accepted}")
         if given in BUILTIN:
             raise UsageError(f"{argument}: got {given!r}, which is built in; see islices backends")
-    if module in list_backends():
+    if module in entry_points(GROUP):
         raise UsageError(f"--module: got {module!r}, for which an adapter is installed; see islices backends")
 
 
@@ -253,7 +254,7 @@ from islices import Backend, not_implemented
 
 class @CLASS@(Backend):
     name = module = "@MODULE@"
-    pip = "pip install @NAME@"
+    pip = "pip install @ROOT@"  # to be corrected if the framework's distribution has another name than its module
     protocol = @PROTOCOL@  # what islices.PROTOCOL was when this was written
     float_dtypes = ("float16", "bfloat16", "float32", "float64")  # those the framework can hold
     native_name = ""  # of its row-sparse gradient, if it has one: then is_native, from_native and to_native are needed

@@ -3,28 +3,52 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
 from islices.cli import UsageError
-from islices.registry import BUILTIN
+from islices.plugins import entry_points
+from islices.registry import BUILTIN, GROUP
 
-__all__ = ["check_backends", "check_picture", "check_writable", "need_rich", "write"]
+__all__ = ["check_backends", "check_picture", "check_writable", "need_rich", "print_text", "wrapped", "write"]
 
 
 def check_backends(wanted: Sequence[str] | None, installed: Sequence[str]) -> None:
     """UsageError for a --backend that is not among those installed."""
     for name in wanted or ():
-        if name not in installed:
-            hint = f"install it: {BUILTIN[name]}" if name in BUILTIN else f"installed are {', '.join(installed)}"
-            raise UsageError(f"--backend: got {name!r}, which is not installed; {hint}")
+        if name in installed:
+            continue
+        if name not in BUILTIN and name in entry_points(GROUP):
+            raise UsageError(f"--backend: got {name!r}, whose adapter is installed, but no module {name} is found")
+        hint = f"install it: {BUILTIN[name]}" if name in BUILTIN else f"installed are {', '.join(installed)}"
+        raise UsageError(f"--backend: got {name!r}, which is not installed; {hint}")
 
 
 def need_rich() -> None:
     """UsageError where rich is missing, by which commands show what they found."""
     if importlib.util.find_spec("rich") is None:
         raise UsageError('needs rich: pip install "islices[conformance]"')
+
+
+def wrapped(line: str, width: int) -> list[str]:
+    """Return a line cut between words to a width, with its further lines indented below its own indentation."""
+    indent = line[: len(line) - len(line.lstrip())] + "  "
+    pieces = textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
+    return pieces or [""]
+
+
+def print_text(text: str) -> None:
+    """Print a report; a terminal, or COLUMNS, sets the width at which long lines are cut between words."""
+    if not sys.stdout.isatty() and not os.environ.get("COLUMNS"):
+        print(text)
+        return
+    width = shutil.get_terminal_size().columns
+    for line in text.splitlines():
+        print(line if len(line) <= width else "\n".join(wrapped(line, width)))
 
 
 def write(option: str, path: str, text: str, mode: str = "w") -> None:

@@ -60,7 +60,7 @@ def test_case(subject: Entry, mode: str, variant: Variant, backend: Any, verdict
 
 
 def _attempt(backend: Any, case: Case, mode: str, variant: Variant) -> None:
-    expected = repr(case.expect)[:2000]
+    expected = repr(case.expect)
     try:
         with variant.around():
             got = run_case(backend, case, mode, variant)
@@ -77,7 +77,7 @@ def _attempt(backend: Any, case: Case, mode: str, variant: Variant) -> None:
     else:
         problem = difference(got, case.expect)
     if problem:
-        raise MismatchError(problem, got=repr(got)[:2000], expected=expected)
+        raise MismatchError(problem, got=repr(got), expected=expected)
 
 
 def _judge_error(case: Case, error: Exception) -> str:

@@ -19,7 +19,7 @@ from islices.backend import CHANGES, PROTOCOL, Backend
 from islices.locks import Lock
 from islices.plugins import claimants, entry_points, load
 
-__all__ = ["BUILTIN", "get_backend", "list_backends"]
+__all__ = ["BUILTIN", "GROUP", "get_backend", "list_backends"]
 
 #: Built-in adapters: framework module -> what to install. The adapter is ``islices.backends.<module>``.
 BUILTIN = {

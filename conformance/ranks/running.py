@@ -79,7 +79,7 @@ def _case(group: Group, B: Backend, c: Collective) -> str:
     if not problem and plain.digestible(found) != plain.digestible(expected):
         problem = f"signs of zeros: got {found!r:.500}, expected {expected!r:.500}"
     if problem:
-        raise MismatchError(problem, got=repr(found)[:2000], expected=repr(expected)[:2000])
+        raise MismatchError(problem, got=repr(found), expected=repr(expected))
     return hashlib.sha256(plain.digestible(found).encode()).hexdigest()[:16]
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from islices.conformance.report.grid import (
     NOTHING,
@@ -20,7 +19,7 @@ from islices.conformance.report.grid import (
     remarks,
     summary,
 )
-from islices.conformance.report.runs import PROBLEMS, Run, run_names
+from islices.conformance.report.runs import PROBLEMS, Run, details, run_names
 
 __all__ = ["markdown"]
 
@@ -73,15 +72,10 @@ def _problems(run: Run, name: str) -> str:
     parts = [f"**harness error** in {word(name)}:\n\n{block(run.error)}"] if run.error else []
     for case in found[:SHOWN]:
         head = f"**{case['outcome']}** in {word(name)}, {word(case['mode'])}: {code(case['id'])}"
-        parts.append(f"{head}\n\n{block(_details(case))}")
+        parts.append(f"{head}\n\n{block(chr(10).join(details(case)) or 'no details')}")
     if len(found) > SHOWN:
         parts.append(f"… and {len(found) - SHOWN} more in {word(name)}.")
     return "\n\n".join(parts)
-
-
-def _details(case: dict[str, Any]) -> str:
-    fields = ("call", "reason", "got", "expected")
-    return "\n".join(f"{field}: {case[field]}" for field in fields if case.get(field)) or "no details"
 
 
 # ---------------------------------------------------------------------- text that came from outside

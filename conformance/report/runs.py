@@ -22,6 +22,7 @@ __all__ = [
     "Run",
     "column_labels",
     "columns",
+    "details",
     "printable",
     "run_labels",
     "run_names",
@@ -40,6 +41,22 @@ MODES = ("host", "framework", "traced")
 #: what can come of a case, best first
 OUTCOMES = ("pass", "bound", "deviation", "unsupported", "fail", "harness error")
 PROBLEMS = ("fail", "harness error")
+
+
+#: The fields that terminals and Markdown show, with the most characters of each: 20 lines of 80, with the title.
+DETAILS = {"call": 640, "reason": 400, "got": 240, "expected": 240}
+
+
+def details(case: dict[str, Any]) -> list[str]:
+    """Return "field: text" for a case's call, reason, result and expected result, each cut to `DETAILS`."""
+    return [f"{name}: {_cut(case[name], room)}" for name, room in DETAILS.items() if case.get(name)]
+
+
+def _cut(text: str, room: int) -> str:
+    lines = text.splitlines()[: room // 80]
+    kept = "\n".join(lines)[: room - 60]
+    left = len(text) - len(kept)
+    return text if left <= 60 and len(lines) == len(text.splitlines()) else f"{kept} … ({left:,} more in --json)"
 
 
 def printable(text: str, *, lines: bool = False) -> str:

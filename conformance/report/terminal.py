@@ -6,11 +6,11 @@ import codecs
 import io
 import os
 import sys
-import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
+from islices.conformance.outputs import wrapped
 from islices.conformance.report.compact import Compact, Line, compact, failing, legend
 from islices.conformance.report.grid import (
     MARKS,
@@ -24,7 +24,7 @@ from islices.conformance.report.grid import (
     remarks,
     summary,
 )
-from islices.conformance.report.runs import Run, run_names
+from islices.conformance.report.runs import Run, details, run_names
 
 __all__ = ["indented", "matrix", "new_console", "print_cases", "print_report", "problem_lines", "report_console"]
 
@@ -107,11 +107,7 @@ def _edgeless(console: Any) -> bool:
 def _say(console: Any, text: str, style: str = "") -> None:
     """A remark; its further lines are indented, so that each remark is seen to begin."""
     for line in indented(text).split("\n"):
-        begin = line[: len(line) - len(line.lstrip())]
-        pieces = [line] if _edgeless(console) else textwrap.wrap(
-            line, console.width, subsequent_indent=begin or "    ", break_on_hyphens=False, break_long_words=False
-        )  # fmt: skip
-        for piece in pieces:
+        for piece in [line] if _edgeless(console) else wrapped(line, console.width):
             console.print(piece, style=style, markup=False, highlight=False, soft_wrap=_edgeless(console))
 
 
@@ -124,11 +120,7 @@ def problem_lines(run: Run, name: str) -> list[str]:
         style = STYLES[case["outcome"]]
         where = escape(f"{name} {case['mode']}  {case['id']}, clause {case['clause']}")
         lines.append(f"[{style}]{case['outcome']}[/] {where}")
-        lines += [
-            f"  {field}: {escape(indented(case[field]))}"
-            for field in ("call", "reason", "got", "expected")
-            if case.get(field)
-        ]
+        lines += [f"  {escape(indented(line))}" for line in details(case)]
     if run.error:
         lines.append(f"[{STYLES['harness error']}]harness error[/] {escape(name)}: {escape(indented(run.error))}")
     return lines

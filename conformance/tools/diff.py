@@ -16,6 +16,7 @@ from islices.compare.causes import CAUSES
 from islices.compare.difference import Difference, diff
 from islices.compare.show import report
 from islices.compare.steps.traits import TRAITS
+from islices.conformance.outputs import print_text
 from islices.conformance.tools.sides import as_pair, from_metadata
 from islices.io import load, read_metadata
 
@@ -103,7 +104,7 @@ def _print(found: Difference, taken: dict[str, Any], verbose: bool) -> None:
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     if taken:
         print("from the files' metadata: " + ", ".join(f"{name} {value}" for name, value in taken.items()))
-    print(report(found, colour=colour, verbose=verbose))
+    print_text(report(found, colour=colour, verbose=verbose))
 
 
 # ---------------------------------------------------------------------- files

@@ -23,6 +23,7 @@ from islices.conformance.data import SPEC_VERSION
 from islices.conformance.formulas.judge import formula_of, judge, options_of
 from islices.conformance.formulas.judgement import Judgement, json_of, text, wrapped
 from islices.conformance.formulas.records import FORMULAS
+from islices.conformance.outputs import print_text
 from islices.conformance.protocol import AdapterError, Client
 
 __all__ = ["COMMAND"]
@@ -140,7 +141,7 @@ def _show(found: list[Judgement], options: argparse.Namespace, *, of_all: bool =
         told = [json_of(x) for x in found]
         print(json.dumps(told if of_all else told[0], indent=1))
         return
-    print("\n\n".join(map(_coloured, found)))
+    print_text("\n\n".join(map(_coloured, found)))
     if of_all:
         passed = sum(_code([x], options.grade) == 0 for x in found)
         rest = len(FORMULAS) - len(found)

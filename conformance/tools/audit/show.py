@@ -180,6 +180,5 @@ def _escaped(text: str) -> str:
 
 
 def provenance(header: dict[str, Any]) -> str:
-    """islices, Python, machine, frameworks: in a line."""
-    versions = ", ".join(f"{name} {number}" for name, number in header["versions"].items())
-    return f"islices {header['islices']}, Python {header['python']}, {header['platform']}; {versions}"
+    """Return the versions of islices and Python, and the platform; each framework's title has its own versions."""
+    return f"islices {header['islices']}, Python {header['python']}, {header['platform']}"

@@ -24,7 +24,7 @@ from islices.conformance.tools.parity.text import default_text, read_text, text_
 from islices.conformance.tools.parity.training import OPTIMIZERS, SEMANTICS, Recipe, Training, has_losses
 from islices.conformance.tools.parity.why import explain
 from islices.deprecation import warn_renamed
-from islices.registry import list_backends
+from islices.registry import BUILTIN, list_backends
 
 __all__ = ["COMMAND"]
 
@@ -196,7 +196,11 @@ def _backends(options: argparse.Namespace) -> list[str]:
             )
     chosen = list(dict.fromkeys(options.backend or able))
     if len(chosen) < 2 and not (chosen and options.own):
-        raise UsageError(f"--backend: got {', '.join(chosen) or 'none'}; accepted are at least two, to be compared")
+        lines = ", ".join(line for name, line in BUILTIN.items() if name not in installed and name != "numpy")
+        hint = f"; more with {lines}" if lines else ""
+        raise UsageError(
+            f"at least two backends are compared, got {', '.join(chosen) or 'none that can train these models'}{hint}"
+        )
     return chosen
 
 

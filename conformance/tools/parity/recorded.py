@@ -10,7 +10,7 @@ from typing import Any
 
 import islices
 from islices.cli import UsageError
-from islices.conformance.outputs import check_picture, check_writable, write
+from islices.conformance.outputs import check_picture, check_writable, print_text, write
 from islices.conformance.tools.sides import as_pair, from_metadata
 from islices.io import read_metadata
 from islices.trajectory.folder import step_files
@@ -77,7 +77,7 @@ def compare(options: argparse.Namespace) -> int:
         said = {"folders": options.folders, "options": known, **found.to_json()}
         write("--json", options.json, json.dumps(said, indent=1) + "\n")
     if options.json != "-":
-        print(found)
+        print_text(str(found))
     if options.plot:
         found.plot(options.plot)
     return 0 if found.equal else 1

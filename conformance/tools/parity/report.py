@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from islices import __version__
+from islices.conformance.outputs import print_text
 from islices.conformance.report.terminal import new_console
 from islices.conformance.tools.parity.run import Curve, Parity, Stop
 from islices.conformance.tools.parity.text import Text
@@ -74,7 +75,7 @@ def show(run: Mapping[str, Any], difference: Any = None) -> None:
         console.print(line, highlight=False, markup=False)
     if difference is not None:
         console.print()
-        console.print(str(difference), highlight=False, markup=False, soft_wrap=True)
+        print_text(str(difference))
 
 
 #: What a terminal that is too narrow for the table does without, the first first.
