@@ -44,7 +44,7 @@ PROBLEMS = ("fail", "harness error")
 
 
 #: The fields that terminals and Markdown show, with the most characters of each: 20 lines of 80, with the title.
-DETAILS = {"call": 640, "reason": 400, "got": 240, "expected": 240}
+DETAILS = {"call": 560, "reason": 350, "got": 210, "expected": 210}
 
 
 def details(case: dict[str, Any]) -> list[str]:
@@ -53,7 +53,7 @@ def details(case: dict[str, Any]) -> list[str]:
 
 
 def _cut(text: str, room: int) -> str:
-    lines = text.splitlines()[: room // 80]
+    lines = text.splitlines()[: room // 70]
     kept = "\n".join(lines)[: room - 60]
     left = len(text) - len(kept)
     return text if left <= 60 and len(lines) == len(text.splitlines()) else f"{kept} … ({left:,} more in --json)"

@@ -19,7 +19,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from suite_runs import ROOT, Run, conform, install, python
+from suite_runs import LOOPBACK, ROOT, Run, conform, install, python
 
 import islices
 import islices.conformance.new_backend
@@ -98,6 +98,19 @@ def test_what_is_written_is_tidy_and_loads(tmp_path: Path) -> None:
     assert done.stdout.strip() == "<islices backend my_fw.core> my_fw.core MyFwBackend ['host', 'framework']", (
         done.stderr
     )
+
+
+def test_the_pip_line_installs_the_module() -> None:
+    assert 'pip = "pip install my_fw"' in skeleton("mine", "my_fw.core")["islices_mine/__init__.py"]
+
+
+def test_an_adapter_without_its_framework_is_installed(tmp_path: Path) -> None:
+    site = shutil.copytree(LOOPBACK, tmp_path / "site", ignore=shutil.ignore_patterns("__pycache__", "loopback.py"))
+    done = python("-m", "islices", "conform", "-b", "loopback", path=site)
+    assert done.returncode == 2
+    assert "'loopback', whose adapter is installed, but no module loopback is found" in done.stderr
+    done = python("-m", "islices", "new-backend", "loopback", "--into", str(tmp_path / "new"), path=site)
+    assert "for which an adapter is installed" in done.stderr
 
 
 # ---------------------------------------------------------------------- what is refused

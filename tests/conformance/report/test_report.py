@@ -13,6 +13,7 @@ import pytest
 from report_samples import HOSTILE_COUNTS, SHOWN, WHOLE, case, header, hostile_report, lines, real_report, run_of
 
 from islices.cli import UsageError, main
+from islices.conformance.outputs import wrapped
 from islices.conformance.report import matrix, read, read_runs, remarks, summary
 from islices.conformance.report.compact import compact
 from islices.conformance.report.grid import folded, grid
@@ -22,6 +23,7 @@ from islices.conformance.report.markdown import code, markdown, word
 from islices.conformance.report.merging import json_lines
 from islices.conformance.report.reading import MAX_LINE
 from islices.conformance.report.runs import Run, column_labels, columns, run_names
+from islices.conformance.report.terminal import problem_lines
 
 
 def runs_of(folder: Path, text: str) -> list[Run]:
@@ -33,6 +35,16 @@ def runs_of(folder: Path, text: str) -> list[Run]:
 @pytest.fixture
 def hostile(tmp_path: Path) -> list[Run]:
     return runs_of(tmp_path, hostile_report())
+
+
+def test_a_failing_case_takes_20_lines_and_json_has_the_rest(tmp_path: Path) -> None:
+    long = "numbers " * 5_000
+    failed = case("norms/x", "fail", call=long, reason=f"first\n{long}", got=long, expected=long)
+    runs = runs_of(tmp_path, lines(*run_of(header("fw"), failed)))
+    shown = [piece for line in problem_lines(runs[0], "fw") for piece in wrapped(line, 80)]
+    assert len(shown) <= 20
+    assert all("more in --json)" in line for line in problem_lines(runs[0], "fw")[1:])
+    assert json.loads(json_lines(runs).splitlines()[1])["got"] == long
 
 
 # ---------------------------------------------------------------------- reading
