@@ -3,8 +3,9 @@
 A block of numbers, scaled by a power of two to less than 1 in size, is cut at two places below its largest term: added
 to a large constant, a term shows its upper bits as an integer, exactly; what is left, its lower ones. Integers add up
 in whatever order, by block size in *bins*, one for each power of two, which `islices.kernels.totals` puts together.
-What is dropped is below 2^-96 of the block's largest term: far more than a float64 can show. `islices.exact_norms` says
-the same in whole arrays, for frameworks and traces. SPEC clause 7.
+Each term drops at most 2^-97 of the block's bound. `islices.kernels.totals` knows from the number of terms whether this
+can change the result; if it can, `islices.exact_norms` forms the norm, as it does for frameworks and traces. SPEC
+clause 7.
 May import: `numpy`, this folder.
 """
 
@@ -37,14 +38,14 @@ def _largest32(x: Any, row: Any, begin: Any, end: Any) -> Any:
     top = np.uint32(0)
     for j in range(begin, end):
         top = max(top, np.uint32(np.float32(x[row, j]).view(np.uint32) & np.uint32(0x7FFFFFFF)))
-    return np.int64(top >> np.uint32(23))
+    return np.int64(top)
 
 
 def _largest64(x: Any, row: Any, begin: Any, end: Any) -> Any:
     top = np.uint64(0)
     for j in range(begin, end):
         top = max(top, np.float64(x[row, j]).view(np.uint64) & np.uint64(0x7FFFFFFFFFFFFFFF))
-    return np.int64(top >> np.uint64(52))
+    return np.int64(top)
 
 
 def _cut(term: Any, upper_unit: Any, lower_unit: Any) -> Any:
@@ -59,7 +60,10 @@ cut = inline(_cut)
 
 def _add_block(x: Any, row: Any, begin: Any, end: Any, bins: Any) -> None:
     """The terms of x[row, begin:end], at most `BLOCK`, added to their bin: 4 integers, two for each cut."""
-    bin = largest(x, row, begin, end)
+    top = largest(x, row, begin, end)
+    bin = top >> np.int64(52 if WIDE else 23)
+    terms = np.int64(end - begin) * np.int64(3 if WIDE and not SIZES else 1)
+    bins[INFINITE, 2] += terms
     first = second = np.int64(0)
     if bin == INFINITE:
         for j in range(begin, end):
@@ -67,11 +71,11 @@ def _add_block(x: Any, row: Any, begin: Any, end: Any, bins: Any) -> None:
         bins[bin, 0] |= first  # whether there is a NaN
         bins[bin, 1] = 1
     else:
-        # a bin's numbers are below 2^top, its terms below 2^(ord top). Terms of float32 are cut at that scale; the
+        # a bin's numbers are below 2^above, its terms below 2^(ord above). Terms of float32 are cut at that scale; the
         # numbers of a float64 are brought below 1, in two factors: one alone may be beyond what a float64 can be
-        top = bin - bias + 1
-        scale, rest = (power_of_two(-top // 2), power_of_two(-top - -top // 2)) if WIDE else (1.0, 1.0)
-        unit = 1.0 if WIDE else power_of_two(top if SIZES else 2 * top)
+        above = bin - bias + 1
+        scale, rest = (power_of_two(-above // 2), power_of_two(-above - -above // 2)) if WIDE else (1.0, 1.0)
+        unit = 1.0 if WIDE else power_of_two(above if SIZES else 2 * above)
         u, v = FIRST * unit, SECOND * unit
         for j in range(begin, end):
             y = (np.float64(x[row, j]) * scale) * rest if WIDE else np.float64(x[row, j])
@@ -88,13 +92,14 @@ def _add_block(x: Any, row: Any, begin: Any, end: Any, bins: Any) -> None:
                 first += a
                 second += b
         # the bits of what was added, for all terms at once: integers wrap around
-        terms = np.int64(end - begin) * np.int64(3 if WIDE and not SIZES else 1)
         first -= terms * np.float64(u).view(np.int64)
         second -= terms * np.float64(v).view(np.int64)
         bins[bin, 0] += first >> np.int64(32)
         bins[bin, 1] += first & np.int64(0xFFFFFFFF)
         bins[bin, 2] += second >> np.int64(32)
         bins[bin, 3] += second & np.int64(0xFFFFFFFF)
+        if bin == 0 and top != 0:
+            bins[bin, 3] += 1  # of squares of subnormal numbers everything may be dropped: they are not nothing
 
 
 def _power_of_two(exponent: Any) -> Any:
@@ -133,10 +138,10 @@ def _rows(values: Any, order: Any, starts: Any, first: Any, last: Any, bins: Any
 
 
 def _norm(values: Any, indices: Any) -> Any:
-    """The norm of the sums of few rows that share an index, -1 where `grouping` answers so; of the rows themselves
-    where there are no indices."""
+    """The norm of the sums of few rows that share an index, -1 where `grouping` answers so or the norm is undecided;
+    of the rows themselves where there are no indices."""
     n = len(values)
-    bins, limbs = np.zeros((BIN_COUNT, 4), np.int64), np.zeros(LIMBS + 2, np.int64)
+    bins, limbs = np.zeros((BIN_COUNT, 4), np.int64), np.zeros(LIMBS + 3, np.int64)
     if len(indices) == 0:
         dense(values.reshape((1, values.size)), 0, values.size, bins)
     else:
