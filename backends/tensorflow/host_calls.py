@@ -28,10 +28,10 @@ from islices import kernels, modes
 from islices.backend import Array, Slots
 from islices.backends.tensorflow import memory
 from islices.bags import sums_of_views
-from islices.norms import norm_of_stored
 from islices.host import group
 from islices.locks import Lock
 from islices.memory import empty
+from islices.norms import norm_of_stored
 from islices.optim.formulas import Formula
 
 __all__ = ["bags", "compiled_by_xla", "kernels_here", "norm", "step", "sum_rows"]
