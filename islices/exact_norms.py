@@ -46,6 +46,8 @@ __all__ = [
 
 #: Up to how many terms two cuts, and three, leave a rest whose error is small next to a float64's last bit.
 TWO_CUTS, THREE_CUTS = 2.0**24, 2.0**30
+#: Up to how many terms the size of what two cuts leave is small enough, and tells that nothing is left.
+FEW_TERMS = 2.0**17
 #: `_finish` looks at this many bits at a time, a multiple of 4: 2^40 terms' are exact sums.
 DIGIT = 12
 #: Added to a number of less than 2^51 in size, rounds it to a whole one.
@@ -115,11 +117,13 @@ def row_norms(
                 return ranks.sums(E, extent.top, fn, units, number)
             return sums_of(E, leaves, members, fn, units, number)
 
-        return E, _norms_of(E, extent, sums, ord)
+        return E, _norms_of(E, extent, sums, ord, loops=ranks is None or ranks.in_loops or E is modes.HOST)
 
 
 class Ranks(Protocol):
-    """Ranks that hold the leaves of one norm together (islices.distributed.norms): the two sums that each tells."""
+    """Ranks that hold the leaves of one norm together (islices.distributed.norms): the sums that each tells."""
+
+    in_loops: bool  # whether a loop in traced code may call these
 
     def extent(self, E: Backend) -> Extent:
         """`extent_of` all ranks' leaves."""
@@ -172,8 +176,11 @@ def sums_of(E: Backend, leaves: Matrices, members: Members, fn: Part, units: Seq
     return total
 
 
-def _norms_of(E: Backend, extent: Extent, sums: Callable[[Part, Sequence[Array], int], Sums], ord: float) -> Array:
-    """The norms of rows of this extent, whose leaves' sums are those."""
+def _norms_of(
+    E: Backend, extent: Extent, sums: Callable[[Part, Sequence[Array], int], Sums], ord: float, *, loops: bool
+) -> Array:
+    """The norms of rows of this extent, whose leaves' sums are those; without loops, undecided sums are rounded to
+    either neighbour."""
     top, count, wide = extent
     one = E.minimum(E.maximum(top, 1.0), 1.0)
     exact, scale = powers.is_exact(ord), one
@@ -190,15 +197,20 @@ def _norms_of(E: Backend, extent: Extent, sums: Callable[[Part, Sequence[Array],
     # what added to a term leaves its coarse part, and then finer ones of the rest
     units = [_power_of_two(E, _times(E, bound, count))]
     ratio = _times(E, _power_of_two(E, _times(E, one, count)), 2.0**-53)
-    for _ in range(_cuts(E, count) - 1):
+    cuts = _cuts(E, count)
+    for _ in range(cuts - 1):
         units.append(E.round_product(units[-1], ratio))
     columns = [scale, _times(E, size, 2.0**27), *units]
-    parts = sums(partial(_cut_and_sum, ord=ord, rescaled=wide), columns, len(units) + 1)
-    # at most what the sum of the rests errs by, and a square of a float64's lower half
-    slack = _times(E, _times(E, _times(E, units[-1], count), count) + units[0], 2.0**-104)
+    # terms that are no rounded products often end at a midpoint, with nothing left
+    few = cuts == 2 and (ord == 1 or (exact and not wide)) and bool(np.all(count <= FEW_TERMS))
+    parts = sums(partial(_cut_and_sum, ord=ord, rescaled=wide, sizes=few), columns, cuts + 1)
+    if few:
+        slack, parts = _times(E, parts[-1], 2.0), parts[:-1]
+    else:  # what the sum of the rests errs by at most, and a square of a float64's lower half
+        slack = _times(E, _times(E, _times(E, units[-1], count), count) + units[0], 2.0**-104)
     total, off = _rounded(E, parts, slack)
     off = E.where(E.isfinite(top), off, 0.0)
-    if E is not modes.HOST or off.any():
+    if loops and (E is not modes.HOST or off.any()):
         total = _finish(E, total, off, count, (scale, size), sums, ord)
     if not exact:
         return E.where(E.isfinite(top), powers.norm_from(E, top, E.maximum(total, 1.0), ord), top)
@@ -271,7 +283,8 @@ def _amax(B: Backend, x: Array) -> Array:
     return B.astype(B.row_amax(x if B.dtype(x) != "bfloat16" else B.widen(x)), "float64")
 
 
-def _cut_and_sum(B: Backend, x: Array, columns: Sequence[Array], *, ord: float, rescaled: bool) -> Sums:
+def _cut_and_sum(B: Backend, x: Array, columns: Sequence[Array], *, ord: float, rescaled: bool, sizes: bool) -> Sums:
+    """The sums of the parts that terms are cut into, and of the rests, or their sizes."""
     scale, half, *units = columns
     dtype = B.dtype(x)
     sums: list[Array] = []
@@ -283,7 +296,7 @@ def _cut_and_sum(B: Backend, x: Array, columns: Sequence[Array], *, ord: float, 
                 coarse = (term + unit) - unit
                 term = term - coarse
                 parts.append(B.row_sum(coarse))
-            parts.append(B.row_sum(term))
+            parts.append(B.row_sum(B.abs(term) if sizes else term))
             sums = [a + b for a, b in zip(sums, parts, strict=True)] if sums else parts
     return tuple(sums)
 
@@ -320,12 +333,11 @@ def _times(E: Backend, x: Array, c: Any) -> Array:
 def _rounded(E: Backend, parts: Sums, slack: Array) -> tuple[Array, Array]:
     """(the sum of the parts rounded, off): off is 0 where a sum that differs from it by up to slack rounds alike, else
     the distance to the other float64 that it may round to."""
-    if E is modes.HOST and len(parts) == 3:  # mostly decided at once, by fewer steps
-        total, low, rest = parts
-        low = low + rest
-        around = slack + np.abs(low) * 2.0**-51
-        above, below = total + (low + around), total + (low - around)
-        off = above - below
+    if E is modes.HOST and len(parts) < 4:  # mostly decided at once, by fewer steps
+        total, low = parts[0], parts[1] if len(parts) == 2 else parts[1] + parts[2]
+        around = np.where(slack > 0.0, slack + np.abs(low) * 2.0**-51, 0.0)
+        above = total + (low + around)
+        off = above - (total + (low - around))
         if not off.any():
             return above, off
     total, low = _two_sum(parts[0], parts[1])
@@ -333,7 +345,7 @@ def _rounded(E: Backend, parts: Sums, slack: Array) -> tuple[Array, Array]:
         total, error = _two_sum(total, part)
         low = low + error
     total, low = _two_sum(total, low)
-    around = slack + _times(E, total, 2.0**-100)
+    around = E.where(E.less_equal(slack, 0.0), slack, slack + _times(E, total, 2.0**-100))
     above, below = total + (low + around), total + (low - around)
     return total, E.where(E.less_equal(above, total), below, above) - total
 

@@ -216,7 +216,7 @@ class TensorflowBackend(Backend):
     def while_any(
         self, condition: Callable[..., Array], body: Callable[..., tuple[Array, ...]], state: tuple[Array, ...]
     ) -> tuple[Array, ...]:
-        shapes = [x.shape for x in state]
+        shapes = tuple(x.shape for x in state)
         return tf.while_loop(lambda *x: tf.reduce_any(condition(*x)), body, state, shape_invariants=shapes)
 
     def columns(self, x: Array, start: int, stop: int) -> Array:

@@ -3,9 +3,9 @@
 A block of numbers, scaled by a power of two to less than 1 in size, is cut at two places below its largest term: added
 to a large constant, a term shows its upper bits as an integer, exactly; what is left, its lower ones. Integers add up
 in whatever order, by block size in *bins*, one for each power of two, which `islices.kernels.totals` puts together.
-Each term drops at most 2^-97 of the block's bound. `islices.kernels.totals` knows from the number of terms whether this
-can change the result; if it can, `islices.exact_norms` forms the norm, as it does for frameworks and traces. SPEC
-clause 7.
+A block whose numbers are close to one another in size drops nothing. A term of another drops at most 2^-97 of the
+block's bound; `islices.kernels.totals` knows from the number of these terms whether this can change the result. If it
+can, `islices.exact_norms` forms the norm, as it does for frameworks and traces. SPEC clause 7.
 May import: `numpy`, this folder.
 """
 
@@ -35,17 +35,21 @@ HALVES = 1.5 * 2.0**26
 
 
 def _largest32(x: Any, row: Any, begin: Any, end: Any) -> Any:
-    top = np.uint32(0)
+    top, least = np.uint32(0), np.uint32(0xFFFFFFFF)
     for j in range(begin, end):
-        top = max(top, np.uint32(np.float32(x[row, j]).view(np.uint32) & np.uint32(0x7FFFFFFF)))
-    return np.int64(top)
+        size = np.uint32(np.float32(x[row, j]).view(np.uint32) & np.uint32(0x7FFFFFFF))
+        top, least = max(top, size), min(least, np.uint32(size - np.uint32(1)))  # 0 becomes the greatest
+    return np.int64(top), np.int64(least >> np.uint32(23))
 
 
 def _largest64(x: Any, row: Any, begin: Any, end: Any) -> Any:
-    top = np.uint64(0)
+    top, least = np.uint64(0), np.uint64(0xFFFFFFFFFFFFFFFF if SIZES else 0)  # squares of such may always drop bits
     for j in range(begin, end):
-        top = max(top, np.float64(x[row, j]).view(np.uint64) & np.uint64(0x7FFFFFFFFFFFFFFF))
-    return np.int64(top)
+        size = np.float64(x[row, j]).view(np.uint64) & np.uint64(0x7FFFFFFFFFFFFFFF)
+        top = max(top, size)
+        if SIZES:
+            least = min(least, size - np.uint64(1))
+    return np.int64(top), np.int64(least >> np.uint64(52))
 
 
 def _cut(term: Any, upper_unit: Any, lower_unit: Any) -> Any:
@@ -60,10 +64,11 @@ cut = inline(_cut)
 
 def _add_block(x: Any, row: Any, begin: Any, end: Any, bins: Any) -> None:
     """The terms of x[row, begin:end], at most `BLOCK`, added to their bin: 4 integers, two for each cut."""
-    top = largest(x, row, begin, end)
+    top, least = largest(x, row, begin, end)
     bin = top >> np.int64(52 if WIDE else 23)
     terms = np.int64(end - begin) * np.int64(3 if WIDE and not SIZES else 1)
-    bins[INFINITE, 2] += terms
+    if bin - max(least, np.int64(1)) > SPAN:
+        bins[INFINITE, 2] += terms
     first = second = np.int64(0)
     if bin == INFINITE:
         for j in range(begin, end):
@@ -158,7 +163,7 @@ def _norm(values: Any, indices: Any) -> Any:
 largest = add_block = load = fold = dense = add_bins = group = round_sum = rows = cast(Any, None)
 BIN_COUNT = ORD = 0
 HALF = SIZES = WIDE = False
-INFINITE = bias = 0
+INFINITE = SPAN = bias = 0
 STORED: Any = np.float32
 
 
@@ -168,9 +173,12 @@ def dense_kernel(dtype: str, ord: int) -> Kernel:
     form = FORMATS[dtype]
     wide = dtype == "float64"
     bins = BINS["float64" if wide else "float32"]
+    largest = inline(_largest64, SIZES=ord == 1) if wide else inline(_largest32)
+    # up to how many powers of two numbers of such a mantissa lie apart whose terms' lowest bits are all kept
+    span = 2 * CUT // ord - 1 - (52 if wide else 23)
     block = inline(
         _add_block,
-        largest=inline(_largest64 if wide else _largest32), cut=cut, power_of_two=power_of_two,
+        largest=largest, cut=cut, power_of_two=power_of_two, SPAN=span,
         SIZES=ord == 1, WIDE=wide, INFINITE=bins - 1, bias=bins // 2 - 1,
     )  # fmt: skip
     arguments = (matrix(form.stored, readonly=True), INTEGER, INTEGER, matrix(np.int64))

@@ -23,7 +23,7 @@ Host = np.ndarray[Any, Any]
 #: Bits below 1 of a term's first cut, and between the two.
 CUT = 48
 #: The exponent of the lowest bit there is, that of a float64's least square, and limbs up to the highest, of a sum of
-#: 2^63 of the largest; behind them whether there is an infinity, or a NaN, and how many terms there are.
+#: 2^63 of the largest; behind them whether there is an infinity, or a NaN, and how many terms may have dropped a part.
 LOWEST, HIGHEST = -2 * 1022 - 2 * CUT, 2 * 1024 + 64
 LIMBS = (HIGHEST - LOWEST) // 32 + 4
 LOW = 0xFFFFFFFF
@@ -82,9 +82,9 @@ def _round(limbs: Any, ord: Any) -> Any:
     lowest, shift = excess >> np.int64(5), np.uint64(excess & np.int64(31))
     low = np.uint64(limbs[lowest]) << np.uint64(32) | np.uint64(limbs[lowest - 1])
     kept = (np.uint64(limbs[lowest + 1]) << np.uint64(32) | np.uint64(limbs[lowest])) >> shift
-    # how far a midpoint is, in units of 2^-96 of the sum's bound; no term drops more than two
+    # how far a midpoint is, in units of 2^-96 of the sum's bound; no term drops more than two such
     below = np.int64((low >> shift) & np.uint64(LOW)) | np.int64(kept & np.uint64(0x7FF)) << np.int64(32)
-    if abs(below - np.int64(1 << 42)) <= np.int64(3) * limbs[LIMBS + 2]:
+    if limbs[LIMBS + 2] and abs(below - np.int64(1 << 42)) <= np.int64(3) * limbs[LIMBS + 2]:
         return -1.0
     if shift:
         kept |= np.uint64(limbs[lowest + 2]) << (np.uint64(64) - shift)
