@@ -40,6 +40,7 @@ __all__ = [
     "norm",
     "norm_dtype",
     "norm_of",
+    "norm_of_stored",
     "norm_out",
     "of_one_framework",
     "parts",
@@ -243,7 +244,19 @@ def _by_kernel(compiled: Any, stored: Sequence[Stored], ord: int) -> float | Non
         if few is not None:
             return few
     leaves = _grouped(compiled, stored)
-    return None if leaves is None else compiled.norm(leaves, ord)
+    return None if leaves is None else norm_of_stored(compiled, leaves, ord)
+
+
+def norm_of_stored(compiled: Any, leaves: Sequence[Stored], ord: int) -> float:
+    """Return the norm of leaves on the host, grouped as kernels take them, in float64."""
+    exact: float | None = compiled.norm(leaves, ord)
+    if exact is not None:
+        return exact
+    matrices = []
+    for values, order, starts in leaves:
+        sums = values if order is None else compiled.fold(values, order, starts)
+        matrices.append((modes.HOST, as_rows(modes.HOST, sums, 1)))
+    return float(row_norms(matrices, ord)[1][0])
 
 
 def _by_traced_kernel(found: Sequence[Seen], ord: int, raw: bool) -> tuple[Backend, Array] | None:
@@ -347,7 +360,7 @@ def _grouped(compiled: Any, stored: Sequence[Stored]) -> list[Stored] | None:
 
 
 def exact_sum(leaves: Sequence[Any], ord: float, *, raw: bool) -> tuple[Host, int] | None:
-    """(the exact sum of the terms of a norm, as `islices.kernels.totals` has it, how many terms they are), on the host
+    """(the sum of the terms of a norm, as `islices.kernels.totals` has it, how many terms they are), on the host
     by kernels; None where these do not form it."""
     found = [look_at(leaf) for leaf in leaves]
     compiled = kernels.active() if ord in (1.0, 2.0) and all(seen.views is not None for seen in found) else None

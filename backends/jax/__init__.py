@@ -244,6 +244,11 @@ class JaxBackend(Embeddings):
     def row_sum(self, x: Array) -> Array:
         return jnp.sum(x, axis=1)
 
+    def while_any(
+        self, condition: Callable[..., Array], body: Callable[..., tuple[Array, ...]], state: tuple[Array, ...]
+    ) -> tuple[Array, ...]:
+        return lax.while_loop(lambda x: jnp.any(condition(*x)), lambda x: body(*x), state)
+
     # ------------------------------------------------------------------ sparse primitives
     def equal(self, x: Array, value: int | Array) -> Array:
         if isinstance(value, int):

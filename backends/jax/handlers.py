@@ -286,10 +286,10 @@ def scaled(frame: Any) -> Any:
 
 
 def total(frame: Any) -> Any:
-    """(*bins; ord) to the norm that they hold together, shape (1,)."""
+    """(*bins; ord) to the norm that they hold together, shape (1,); -1 if undecided."""
     if introduced(frame):
         return 0
-    limbs, ord = np.zeros(LIMBS + 2, I64), attribute(frame, 0)
+    limbs, ord = np.zeros(LIMBS + 3, I64), attribute(frame, 0)
     for k in range(operands(frame)):
         add_bins(carray(data(operand(frame, k)), (axis(operand(frame, k), 0), 4), I64), ord, limbs)
     carray(data(result(frame, 0)), 1, F64)[0] = rounded(limbs, ord)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -64,8 +65,10 @@ def _elsewhere(*arrays: Array, layouts: Layouts, ord: int, otherwise: Otherwise)
 
 
 def _on_host(*arrays: Array, layouts: Layouts, ord: int, otherwise: Otherwise) -> list[Array]:
-    bins = [_bins(x, ord) for x in _leaves(arrays, layouts)]
-    return calls(host_calls().total_target(), bins, [((1,), np.float64)], ord=ord)
+    leaves = _leaves(arrays, layouts)
+    (exact,) = calls(host_calls().total_target(), [_bins(x, ord) for x in leaves], [((1,), np.float64)], ord=ord)
+    # the kernels answer -1 where the bits that they keep leave the result undecided
+    return [lax.while_loop(lambda x: jnp.any(x < 0), lambda _: otherwise(leaves), exact)]
 
 
 def _bins(x: Slots, ord: int) -> Array:

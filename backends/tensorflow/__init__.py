@@ -213,6 +213,12 @@ class TensorflowBackend(Backend):
     def row_sum(self, x: Array) -> Array:
         return opaque(tf.reduce_sum(x, 1))
 
+    def while_any(
+        self, condition: Callable[..., Array], body: Callable[..., tuple[Array, ...]], state: tuple[Array, ...]
+    ) -> tuple[Array, ...]:
+        shapes = tuple(x.shape for x in state)
+        return tf.while_loop(lambda *x: tf.reduce_any(condition(*x)), body, state, shape_invariants=shapes)
+
     def columns(self, x: Array, start: int, stop: int) -> Array:
         return opaque(x[:, start:stop])
 

@@ -121,6 +121,8 @@ class Replicas(ArrayGroup):
     There is no all_to_all: tf.distribute has none, and the operation below it needs keys that only the strategy gives.
     """
 
+    in_loops = False  # replicas meet outside of control flow
+
     def __init__(self, context: Any) -> None:
         self.context = context
         self.size = int(context.num_replicas_in_sync)

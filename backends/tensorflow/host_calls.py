@@ -31,6 +31,7 @@ from islices.bags import sums_of_views
 from islices.host import group
 from islices.locks import Lock
 from islices.memory import empty
+from islices.norms import norm_of_stored
 from islices.optim.formulas import Formula
 
 __all__ = ["bags", "compiled_by_xla", "kernels_here", "norm", "step", "sum_rows"]
@@ -269,7 +270,7 @@ def _norm(*arrays: Host, sparse: Sequence[bool], ord: int) -> Host:
         if has_rows:
             order, _, starts = _of_values(values, *(next(given) for _ in range(4)))
         stored.append((_bits(values), order, starts))
-    return np.array((_compiled().norm(stored, ord),))
+    return np.array((norm_of_stored(_compiled(), stored, ord),))
 
 
 # ---------------------------------------------------------------------- steps

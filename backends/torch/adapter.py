@@ -276,6 +276,13 @@ class TorchBackend(Backend):
     def row_sum(self, x: Array) -> Array:
         return x.sum(1)
 
+    def while_any(
+        self, condition: Callable[..., Array], body: Callable[..., tuple[Array, ...]], state: tuple[Array, ...]
+    ) -> tuple[Array, ...]:
+        while _holds_anywhere(condition(*state)):
+            state = body(*state)
+        return state
+
     def blocks(self, x: Array) -> Sequence[Array]:
         return [x] if x.device.type != "cpu" else x.split(BLOCK, dim=1)
 
@@ -499,6 +506,13 @@ def _dtype_name(dtype: torch.dtype) -> str:
 
 def _shape_of(x: torch.Tensor) -> Any:
     return "that differs by row" if x.is_nested else tuple(x.shape)
+
+
+def _holds_anywhere(mask: torch.Tensor) -> bool:
+    """Whether a mask is True somewhere, in whatever torch.func has wrapped it; False of one without values."""
+    while _is_wrapped(mask):
+        mask = torch._C._functorch.get_unwrapped(mask)  # pyright: ignore[reportAttributeAccessIssue]
+    return not backend.is_traced(mask) and bool(mask.any())
 
 
 def check_data(x: torch.Tensor) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -162,6 +162,16 @@ class Arrays(Part):
         raise self._missing("row_sum")
 
     # ------------------------------------------------------------------ made of the others
+    @optional("a loop of Python does it")
+    def while_any(
+        self, condition: Callable[..., Array], body: Callable[..., tuple[Array, ...]], state: tuple[Array, ...]
+    ) -> tuple[Array, ...]:
+        """``state = body(*state)`` while the mask ``condition(*state)`` holds anywhere. To be overridden where values
+        are not known in traced code."""
+        while self.to_numpy(condition(*state)).any():
+            state = body(*state)
+        return state
+
     @optional("`astype` does it")
     def widen(self, x: Array) -> Array:
         """16-bit floats as float32, anything else as it is."""

@@ -287,10 +287,13 @@ class ArrayGroup(abc.ABC):
     engine : str
     size : int
         Known when the program is traced.
+    in_loops : bool
+        Whether a loop of the program may call these.
     """
 
     engine: str
     size: int
+    in_loops = True
 
     @abc.abstractmethod
     def all_gather(self, x: Any) -> Any:

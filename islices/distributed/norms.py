@@ -6,7 +6,8 @@ Elsewhere a norm is a sum whose terms are cut at places that follow from the lar
 (`islices.exact_norms`). So two small collectives do, whatever the gradients' size: in the first the ranks learn how
 large and how many all terms are, in the second each tells what its own, cut alike, sum up to. All but the last,
 smallest part of these sums is exact, so that it makes no difference which rank has which leaf, or how many ranks there
-are, and the result is the same. SPEC clause 25.
+are, and the result is the same. A sum that they leave undecided takes one more for each `DIGIT` bits that are looked
+at; all ranks see the same numbers, so that all take it. SPEC clause 25.
 """
 
 from __future__ import annotations
@@ -25,16 +26,7 @@ from islices.clip_formulas import BY_GLOBAL_NORM, ClipFormula, Semantics, lookup
 from islices.distributed.agree import agree
 from islices.distributed.engines import find_group
 from islices.distributed.group import ArrayGroup, Group
-from islices.exact_norms import (
-    UNKNOWN_COUNT,
-    Cuts,
-    Extent,
-    Matrices,
-    Sums,
-    extent_of,
-    row_norms,
-    sums_of,
-)
+from islices.exact_norms import Extent, Matrices, Part, Sums, extent_of, row_norms, sums_of
 from islices.limits import Limit, check_max_norm
 from islices.nonfinite import Nonfinite, check_nonfinite
 from islices.norms import (
@@ -210,7 +202,9 @@ def _measure(call: str, ask: Callable[[], Held], group: Any) -> tuple[Held, Tota
     if error is not None:
         raise error
     # a program is the same on every rank: where it has no leaves there is nothing to tell
-    return held, _total(held, _tell_nobody if ranks is None or not arrays else partial(_tell_within, ranks, held))
+    if ranks is None or not arrays:
+        return held, _total(held, _tell_nobody)
+    return held, _total(held, partial(_tell_within, ranks, held), in_loops=ranks.in_loops)
 
 
 def _tell_nobody(E: Backend, said: Mapping[str, Any], make: Callable[[], Numbers]) -> list[Array]:
@@ -255,8 +249,8 @@ def _tell_within(
 
 # ---------------------------------------------------------------------- the norm
 def _by_kernels(held: Held, group: Group, call: str, error: Exception | None) -> Total | None:
-    """The norm by what each rank's kernels sum up; None for other orders, and where some rank has no kernels. error is
-    what has befallen this one before."""
+    """The norm by what each rank's kernels sum up; None for other orders, where some rank has no kernels, and where
+    these sums leave it undecided. error is what has befallen this one before."""
     if error is None and held.ord not in (1.0, 2.0):
         return None
     found: list[Any] = []
@@ -277,15 +271,15 @@ def _by_kernels(held: Held, group: Group, call: str, error: Exception | None) ->
     size = len(told[0]) // 2 - 1
     _check_same([one[2 + size :] for one in told])
     limbs = told[0][3 + size :] + np.sum([one[2 : 2 + size] for one in told], axis=0)
-    exact, dtype = (
-        np.array((compiled.rounded(limbs, int(held.ord)),)),
-        "float64" if any(one[1] for one in told) else "float32",
-    )
+    number = compiled.rounded(limbs, int(held.ord))
+    if number is None:  # on every rank
+        return None
+    exact, dtype = np.array((number,)), "float64" if any(one[1] for one in told) else "float32"
     return Total(modes.HOST, exact, dtype, norm_out(modes.HOST, exact, dtype, *(_first(held) if held.adopted else ())))
 
 
-def _total(held: Held, tell: Tell) -> Total:
-    ranks = _Joined(held, tell)
+def _total(held: Held, tell: Tell, *, in_loops: bool = True) -> Total:
+    ranks = _Joined(held, tell, in_loops)
     E, exact = row_norms([*ranks.own, *ranks.shared], held.ord, ranks=ranks)
     dtype = "float64" if ranks.wide else "float32"
     return Total(E, exact, dtype, norm_out(E, exact, dtype, *(_first(held) if held.adopted else ())))
@@ -294,8 +288,8 @@ def _total(held: Held, tell: Tell) -> Total:
 class _Joined:
     """`islices.exact_norms.Ranks` by what each rank tells of its own leaves and of those that all hold."""
 
-    def __init__(self, held: Held, tell: Tell) -> None:
-        self.held, self.tell, self.wide = held, tell, False
+    def __init__(self, held: Held, tell: Tell, in_loops: bool) -> None:
+        self.held, self.tell, self.in_loops, self.wide = held, tell, in_loops, False
         self.own, self.shared = held.matrices()
 
     def extent(self, E: Backend) -> Extent:
@@ -311,28 +305,29 @@ class _Joined:
         _check_alike(E, ranks, (1, 3))
         for one in ranks:
             top, count = E.maximum(top, _column(E, one, 0)), count + _column(E, one, 2)
-        # what is not known on one rank (infinite, see `_extent`) is not known
-        count = E.where(E.isfinite(count), count, UNKNOWN_COUNT)
         if E is modes.HOST:
             self.wide = any(one[0, 4] for one in ranks)
         else:
             self.wide = any(B.dtype(x) == "float64" for B, x in [*self.own, *self.shared])
         return Extent(top, count, self.wide)
 
-    def sums(self, E: Backend, top: Array, cuts: Cuts) -> Sums:
+    def sums(self, E: Backend, top: Array, fn: Part, units: Sequence[Array], number: int) -> Sums:
         """In the order of ranks; of replicated leaves those of rank 0."""
-        held = self.held
+        zero = _constant(E, self.held, 0.0)
 
         def parts() -> Numbers:
-            return [x for leaves in (self.own, self.shared) for x in _sums(E, held, leaves, cuts)]
+            sums: Numbers = []
+            for leaves in (self.own, self.shared):
+                sums += sums_of(E, leaves, [None] * len(leaves), fn, units, number) if leaves else [zero] * number
+            return sums
 
         ranks = self.tell(E, {}, parts)
         if E is modes.HOST and np.isfinite(top).all():
-            _check_alike(E, ranks, (3, 4))  # not the third, which is not exact
-        a, b, c = (_column(E, ranks[0], j) for j in (3, 4, 5))
+            _check_alike(E, ranks, range(number, 2 * number - 1))  # not the last, which is not exact
+        total = [_column(E, ranks[0], number + j) for j in range(number)]
         for one in ranks:
-            a, b, c = a + _column(E, one, 0), b + _column(E, one, 1), c + _column(E, one, 2)
-        return a, b, c
+            total = [x + _column(E, one, j) for j, x in enumerate(total)]
+        return tuple(total)
 
 
 def _check_alike(E: Backend, ranks: Sequence[Array], columns: Sequence[int]) -> None:
@@ -354,13 +349,7 @@ def _check_same(told: Sequence[np.ndarray[Any, Any]]) -> None:
 def _extent(E: Backend, held: Held, leaves: Matrices) -> Extent:
     if not leaves:
         return Extent(_constant(E, held, 0.0), 0.0, False)
-    extent = extent_of(E, leaves, [None] * len(leaves))
-    return extent._replace(count=np.inf) if extent.count == UNKNOWN_COUNT else extent
-
-
-def _sums(E: Backend, held: Held, leaves: Matrices, cuts: Cuts) -> Sums:
-    zero = _constant(E, held, 0.0)
-    return sums_of(E, leaves, [None] * len(leaves), cuts, held.ord) if leaves else (zero, zero, zero)
+    return extent_of(E, leaves, [None] * len(leaves))
 
 
 def _first(held: Held) -> tuple[Backend, Array]:
@@ -368,8 +357,10 @@ def _first(held: Held) -> tuple[Backend, Array]:
     return parts(held.adopted[0])
 
 
-def _constant(E: Backend, held: Held, number: float) -> Array:
-    """A number as E's float64 array of shape (1,)."""
+def _constant(E: Backend, held: Held, number: Any) -> Array:
+    """A number as E's float64 array of shape (1,), which it may be already."""
+    if not isinstance(number, float):
+        return number
     array = np.array((number,))
     return array if E is modes.HOST else E.asarray(array, _first(held)[1])
 

@@ -305,7 +305,7 @@ def dense_rows(values: Host, indices: Host, shape: tuple[int, ...], *, loose: bo
 # ---------------------------------------------------------------------- norms
 def norm_of_few(values: Host, indices: Host | None, ord: int) -> float | None:
     """The norm of one leaf, duplicates summed if there are indices, by one thread and one call; None for many values,
-    or for indices that are not grouped."""
+    for indices that are not grouped, or if it is undecided."""
     if values.size >= FEW or values.size == 0:
         return None
     rows, name = _rows(values)
@@ -316,8 +316,8 @@ def norm_of_few(values: Host, indices: Host | None, ord: int) -> float | None:
     return None if found == -1.0 else found
 
 
-def norm(leaves: Sequence[tuple[Host, Host | None, Host | None]], ord: int) -> float:
-    """The norm of leaves together, ord 1 or 2, in float64; leaves as `limbs` takes them."""
+def norm(leaves: Sequence[tuple[Host, Host | None, Host | None]], ord: int) -> float | None:
+    """The norm of leaves together, ord 1 or 2, in float64; leaves as `limbs` takes them. None if undecided."""
     return rounded(limbs(leaves, ord), ord)
 
 

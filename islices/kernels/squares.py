@@ -3,8 +3,9 @@
 A block of numbers, scaled by a power of two to less than 1 in size, is cut at two places below its largest term: added
 to a large constant, a term shows its upper bits as an integer, exactly; what is left, its lower ones. Integers add up
 in whatever order, by block size in *bins*, one for each power of two, which `islices.kernels.totals` puts together.
-What is dropped is below 2^-96 of the block's largest term: far more than a float64 can show. `islices.exact_norms` says
-the same in whole arrays, for frameworks and traces. SPEC clause 7.
+A block whose numbers are close to one another in size drops nothing. A term of another drops at most 2^-97 of the
+block's bound; `islices.kernels.totals` knows from the number of these terms whether this can change the result. If it
+can, `islices.exact_norms` forms the norm, as it does for frameworks and traces. SPEC clause 7.
 May import: `numpy`, this folder.
 """
 
@@ -34,17 +35,21 @@ HALVES = 1.5 * 2.0**26
 
 
 def _largest32(x: Any, row: Any, begin: Any, end: Any) -> Any:
-    top = np.uint32(0)
+    top, least = np.uint32(0), np.uint32(0xFFFFFFFF)
     for j in range(begin, end):
-        top = max(top, np.uint32(np.float32(x[row, j]).view(np.uint32) & np.uint32(0x7FFFFFFF)))
-    return np.int64(top >> np.uint32(23))
+        size = np.uint32(np.float32(x[row, j]).view(np.uint32) & np.uint32(0x7FFFFFFF))
+        top, least = max(top, size), min(least, np.uint32(size - np.uint32(1)))  # 0 becomes the greatest
+    return np.int64(top), np.int64(least >> np.uint32(23))
 
 
 def _largest64(x: Any, row: Any, begin: Any, end: Any) -> Any:
-    top = np.uint64(0)
+    top, least = np.uint64(0), np.uint64(0xFFFFFFFFFFFFFFFF if SIZES else 0)  # squares of such may always drop bits
     for j in range(begin, end):
-        top = max(top, np.float64(x[row, j]).view(np.uint64) & np.uint64(0x7FFFFFFFFFFFFFFF))
-    return np.int64(top >> np.uint64(52))
+        size = np.float64(x[row, j]).view(np.uint64) & np.uint64(0x7FFFFFFFFFFFFFFF)
+        top = max(top, size)
+        if SIZES:
+            least = min(least, size - np.uint64(1))
+    return np.int64(top), np.int64(least >> np.uint64(52))
 
 
 def _cut(term: Any, upper_unit: Any, lower_unit: Any) -> Any:
@@ -59,7 +64,11 @@ cut = inline(_cut)
 
 def _add_block(x: Any, row: Any, begin: Any, end: Any, bins: Any) -> None:
     """The terms of x[row, begin:end], at most `BLOCK`, added to their bin: 4 integers, two for each cut."""
-    bin = largest(x, row, begin, end)
+    top, least = largest(x, row, begin, end)
+    bin = top >> np.int64(52 if WIDE else 23)
+    terms = np.int64(end - begin) * np.int64(3 if WIDE and not SIZES else 1)
+    if bin - max(least, np.int64(1)) > SPAN:
+        bins[INFINITE, 2] += terms
     first = second = np.int64(0)
     if bin == INFINITE:
         for j in range(begin, end):
@@ -67,11 +76,11 @@ def _add_block(x: Any, row: Any, begin: Any, end: Any, bins: Any) -> None:
         bins[bin, 0] |= first  # whether there is a NaN
         bins[bin, 1] = 1
     else:
-        # a bin's numbers are below 2^top, its terms below 2^(ord top). Terms of float32 are cut at that scale; the
+        # a bin's numbers are below 2^above, its terms below 2^(ord above). Terms of float32 are cut at that scale; the
         # numbers of a float64 are brought below 1, in two factors: one alone may be beyond what a float64 can be
-        top = bin - bias + 1
-        scale, rest = (power_of_two(-top // 2), power_of_two(-top - -top // 2)) if WIDE else (1.0, 1.0)
-        unit = 1.0 if WIDE else power_of_two(top if SIZES else 2 * top)
+        above = bin - bias + 1
+        scale, rest = (power_of_two(-above // 2), power_of_two(-above - -above // 2)) if WIDE else (1.0, 1.0)
+        unit = 1.0 if WIDE else power_of_two(above if SIZES else 2 * above)
         u, v = FIRST * unit, SECOND * unit
         for j in range(begin, end):
             y = (np.float64(x[row, j]) * scale) * rest if WIDE else np.float64(x[row, j])
@@ -88,13 +97,14 @@ def _add_block(x: Any, row: Any, begin: Any, end: Any, bins: Any) -> None:
                 first += a
                 second += b
         # the bits of what was added, for all terms at once: integers wrap around
-        terms = np.int64(end - begin) * np.int64(3 if WIDE and not SIZES else 1)
         first -= terms * np.float64(u).view(np.int64)
         second -= terms * np.float64(v).view(np.int64)
         bins[bin, 0] += first >> np.int64(32)
         bins[bin, 1] += first & np.int64(0xFFFFFFFF)
         bins[bin, 2] += second >> np.int64(32)
         bins[bin, 3] += second & np.int64(0xFFFFFFFF)
+        if bin == 0 and top != 0:
+            bins[bin, 3] += 1  # of squares of subnormal numbers everything may be dropped: they are not nothing
 
 
 def _power_of_two(exponent: Any) -> Any:
@@ -133,10 +143,10 @@ def _rows(values: Any, order: Any, starts: Any, first: Any, last: Any, bins: Any
 
 
 def _norm(values: Any, indices: Any) -> Any:
-    """The norm of the sums of few rows that share an index, -1 where `grouping` answers so; of the rows themselves
-    where there are no indices."""
+    """The norm of the sums of few rows that share an index, -1 where `grouping` answers so or the norm is undecided;
+    of the rows themselves where there are no indices."""
     n = len(values)
-    bins, limbs = np.zeros((BIN_COUNT, 4), np.int64), np.zeros(LIMBS + 2, np.int64)
+    bins, limbs = np.zeros((BIN_COUNT, 4), np.int64), np.zeros(LIMBS + 3, np.int64)
     if len(indices) == 0:
         dense(values.reshape((1, values.size)), 0, values.size, bins)
     else:
@@ -153,7 +163,7 @@ def _norm(values: Any, indices: Any) -> Any:
 largest = add_block = load = fold = dense = add_bins = group = round_sum = rows = cast(Any, None)
 BIN_COUNT = ORD = 0
 HALF = SIZES = WIDE = False
-INFINITE = bias = 0
+INFINITE = SPAN = bias = 0
 STORED: Any = np.float32
 
 
@@ -163,9 +173,12 @@ def dense_kernel(dtype: str, ord: int) -> Kernel:
     form = FORMATS[dtype]
     wide = dtype == "float64"
     bins = BINS["float64" if wide else "float32"]
+    largest = inline(_largest64, SIZES=ord == 1) if wide else inline(_largest32)
+    # up to how many powers of two numbers of such a mantissa lie apart whose terms' lowest bits are all kept
+    span = 2 * CUT // ord - 1 - (52 if wide else 23)
     block = inline(
         _add_block,
-        largest=inline(_largest64 if wide else _largest32), cut=cut, power_of_two=power_of_two,
+        largest=largest, cut=cut, power_of_two=power_of_two, SPAN=span,
         SIZES=ord == 1, WIDE=wide, INFINITE=bins - 1, bias=bins // 2 - 1,
     )  # fmt: skip
     arguments = (matrix(form.stored, readonly=True), INTEGER, INTEGER, matrix(np.int64))

@@ -1,7 +1,8 @@
 """What bins of exact sums hold together, rounded once to float64 (SPEC clause 7).
 
 The bins' integers, each at its power of two, are added up in *limbs* of 32 bits, whatever their order; what leads of
-the sum is then rounded. Python's own integers would say the same; machine code says it where no Python runs.
+the sum is then rounded, if what the terms drop cannot change the result: it is undecided otherwise. Python's own
+integers would say the same; machine code says it where no Python runs.
 May import: `numpy`, `islices.kernels.compiling`.
 """
 
@@ -22,7 +23,7 @@ Host = np.ndarray[Any, Any]
 #: Bits below 1 of a term's first cut, and between the two.
 CUT = 48
 #: The exponent of the lowest bit there is, that of a float64's least square, and limbs up to the highest, of a sum of
-#: 2^63 of the largest; behind them whether there is an infinity, or a NaN.
+#: 2^63 of the largest; behind them whether there is an infinity, or a NaN, and how many terms may have dropped a part.
 LOWEST, HIGHEST = -2 * 1022 - 2 * CUT, 2 * 1024 + 64
 LIMBS = (HIGHEST - LOWEST) // 32 + 4
 LOW = 0xFFFFFFFF
@@ -30,11 +31,12 @@ LOW = 0xFFFFFFFF
 
 def _add_bins(bins: Any, ord: Any, limbs: Any) -> None:
     """What bins hold (as `islices.kernels.squares` fills them, of the sums of order 1 or 2) added to limbs, shape
-    (LIMBS + 2,)."""
+    (LIMBS + 3,)."""
     end = np.int64(len(bins)) - np.int64(1)
     bias = np.int64(len(bins)) // np.int64(2) - np.int64(1)
     limbs[LIMBS] |= bins[end, 1]
     limbs[LIMBS + 1] |= bins[end, 0]
+    limbs[LIMBS + 2] += bins[end, 2]
     for k in range(end):
         if bins[k, 0] | bins[k, 1] | bins[k, 2] | bins[k, 3]:
             place = ord * (k - bias + np.int64(1)) - np.int64(2 * CUT + LOWEST)
@@ -55,7 +57,8 @@ def _add_number(x: Any, place: Any, limbs: Any) -> None:
 
 
 def _round(limbs: Any, ord: Any) -> Any:
-    """The sum in limbs, of squares (ord 2) its root, rounded once; NaN or infinite, if a number was. limbs change."""
+    """The sum in limbs, of squares (ord 2) its root, rounded once; NaN or infinite, if a number was; -1 if undecided.
+    limbs change."""
     if limbs[LIMBS]:
         return np.nan if limbs[LIMBS + 1] else np.inf
     carry, top = np.int64(0), np.int64(-1)
@@ -65,15 +68,24 @@ def _round(limbs: Any, ord: Any) -> Any:
         carry = here >> np.int64(32)
         if limbs[k]:
             top = np.int64(k)
-    if top < 0 or carry < 0:  # what is dropped of tiny terms may leave less than nothing
+    if carry < 0:  # what is dropped of tiny terms may leave less than nothing
+        return -1.0
+    if top < 0:
         return 0.0
     bits = np.int64(32) * top
     while limbs[top] >> (bits - np.int64(32) * top):
         bits += np.int64(1)
+    excess = bits - np.int64(64)
+    if excess < 32:  # no term is of a normal number
+        return -1.0
     # to 64 bits and one that says whether there are more: a float64 of that is rounded once
-    excess = max(np.int64(0), bits - np.int64(64))
     lowest, shift = excess >> np.int64(5), np.uint64(excess & np.int64(31))
+    low = np.uint64(limbs[lowest]) << np.uint64(32) | np.uint64(limbs[lowest - 1])
     kept = (np.uint64(limbs[lowest + 1]) << np.uint64(32) | np.uint64(limbs[lowest])) >> shift
+    # how far a midpoint is, in units of 2^-96 of the sum's bound; no term drops more than two such
+    below = np.int64((low >> shift) & np.uint64(LOW)) | np.int64(kept & np.uint64(0x7FF)) << np.int64(32)
+    if limbs[LIMBS + 2] and abs(below - np.int64(1 << 42)) <= np.int64(3) * limbs[LIMBS + 2]:
+        return -1.0
     if shift:
         kept |= np.uint64(limbs[lowest + 2]) << (np.uint64(64) - shift)
     more = np.uint64(limbs[lowest]) & ((np.uint64(1) << shift) - np.uint64(1))
@@ -107,15 +119,16 @@ def round_kernel() -> Kernel:
 
 def limbs_of(bins: Sequence[Host], ord: int) -> Host:
     """What bins of one kind hold together: the same limbs whatever parts they were filled in."""
-    limbs = np.zeros(LIMBS + 2, np.int64)
+    limbs = np.zeros(LIMBS + 3, np.int64)
     if bins:
         whole = bins[0] if len(bins) == 1 else np.sum(bins, axis=0)
         add_bins_kernel()(whole, ord, limbs)
-        limbs[LIMBS:] = limbs[LIMBS:] != 0
+        limbs[LIMBS : LIMBS + 2] = limbs[LIMBS : LIMBS + 2] != 0
     return limbs
 
 
-def rounded(limbs: Host, ord: int) -> float:
-    """The sum in limbs, of squares the root, rounded once, to float64. NaN or infinite, if a number is. limbs
-    change."""
-    return float(round_kernel()(limbs, ord))
+def rounded(limbs: Host, ord: int) -> float | None:
+    """The sum in limbs, of squares the root, rounded once, to float64; NaN or infinite, if a number is; None if
+    undecided. limbs change."""
+    found: float = round_kernel()(limbs, ord)
+    return None if found == -1.0 else found
