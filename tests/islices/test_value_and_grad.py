@@ -369,6 +369,96 @@ def test_per_sample_of_dense_arrays_cannot_cut_offsets(fw: Framework) -> None:
         step(fw.table(), fw.array([1.0, 2.0, -1.0]), fw.array([1, 2, 1], np.int32), fw.array([0, 0, 1], np.int32))
 
 
+def batch_norm(fw: Framework, x: Any) -> Any:
+    """x through the framework's stock layer, as in training."""
+    if fw.name == "torch":
+        return importlib.import_module("torch").nn.BatchNorm1d(WIDTH)(x)
+    if fw.name == "tensorflow":
+        return importlib.import_module("tensorflow").keras.layers.BatchNormalization()(x, training=True)
+    if fw.name == "mxnet":
+        layer = importlib.import_module("mxnet").gluon.nn.BatchNorm(in_channels=WIDTH)
+        layer.initialize()
+        return layer(x)
+    layer = pytest.importorskip("flax.linen").BatchNorm(use_running_average=False)
+    stats = {"mean": fw.array([0.0] * WIDTH), "var": fw.array([1.0] * WIDTH)}
+    params = {"scale": fw.array([1.0] * WIDTH), "bias": fw.array([0.0] * WIDTH)}
+    return layer.apply({"params": params, "batch_stats": stats}, x, mutable=["batch_stats"])[0]
+
+
+SQUARE = np.array([[1, 4, 4], [0, 8, 1], [2, 2, 3]], np.int32)
+#: Losses (3,) of a table, ids (3, 3), which look like samples, and features, whose samples influence each other.
+INFLUENCES: dict[str, Any] = {
+    "mean": lambda fw, t, ids, x: fw.losses(t[ids]) / ids.shape[0],
+    "negatives of the batch": lambda fw, t, ids, x: fw.losses(t[ids]) + fw.sum(t[SQUARE[0]], t[SQUARE[0]]),
+    "l2 term": lambda fw, t, ids, x: fw.losses(t[ids]) + fw.sum(t[ids], t[ids]) * 1e-4,
+    "time-major": lambda fw, t, ids, x: fw.losses(t[ids][0] + t[ids][1] * 2 + t[ids][2] * 3),
+    "batch norm": lambda fw, t, ids, x: fw.losses(batch_norm(fw, t[ids][:, 0]) * x),
+    "batch norm of features": lambda fw, t, ids, x: fw.losses(t[ids][:, 0] * batch_norm(fw, x)),
+}
+
+
+@pytest.mark.parametrize("name", INFLUENCES)
+def test_samples_that_influence_each_other_are_found(fw: Framework, name: str) -> None:
+    loss = lambda t, ids, x: INFLUENCES[name](fw, t, ids, x)  # noqa: E731
+    args = (fw.table(), fw.array(SQUARE, np.int32), fw.array([[1, 2, 3], [5, 1, 4], [0, 7, 1]]))
+    step = islices.value_and_grad(loss, per_sample=True)
+    for _ in range(2):  # a call that raised has not been checked
+        with pytest.raises(ValueError, match="per_sample: got samples that influence each other: .* sample"):
+            step(*args)
+    islices.value_and_grad(loss, per_sample=True, check=False)(*args)
+
+
+@with_vmap
+def test_a_mean_beside_dense_arrays_is_found(fw: Framework) -> None:
+    loss = lambda t, w, ids: fw.losses(t[ids] * w) / int(ids.shape[0])  # noqa: E731
+    with pytest.raises(ValueError, match="influence each other: the loss differs"):
+        islices.value_and_grad(loss, (0, 1), per_sample=True)(
+            fw.table(), fw.array([1.0, 2.0, -1.0]), fw.array(IDS, np.int32)
+        )
+
+
+def test_losses_are_a_vector(fw: Framework) -> None:
+    ids = fw.array(IDS, np.int32)
+    for loss in (lambda t, ids: fw.sum(t[ids], t[ids]), lambda t, ids: fw.losses(t[ids])[:1]):
+        with pytest.raises(ValueError, match=r"fn: returned .*; accepted per sample is .*one loss for each sample, not"):
+            islices.value_and_grad(loss, per_sample=True)(fw.table(), ids)
+
+
+def test_the_first_eager_call_is_checked_and_no_other(fw: Framework) -> None:
+    calls = []
+
+    def loss(t: Any, ids: Any) -> Any:
+        calls.append(0)
+        return fw.losses(t[ids])
+
+    args = (fw.table(), fw.array(IDS, np.int32))
+    one, step = (fw.table(), fw.array(IDS[:1], np.int32)), islices.value_and_grad(loss, per_sample=True)
+    unchecked = islices.value_and_grad(loss, per_sample=True, check=False)
+    counts = []
+    for run, given in ((step, one), (step, args), (step, args), (unchecked, args)):
+        calls.clear()
+        run(*given)
+        counts.append(len(calls))
+    assert counts == [1, 5, 1, 1]  # of one sample there is nothing to check
+
+
+def test_time_major_ids_have_their_samples_along_axis_1(fw: Framework) -> None:
+    major, minor = fw.array(SQUARE.T, np.int32), fw.array(SQUARE, np.int32)
+    x, table = fw.array([1.0, 2.0, 4.0]), fw.table(padding_idx=4)
+    first = islices.value_and_grad(lambda t, ids, x: fw.losses(t[ids]) * x, per_sample=True)
+    second = islices.value_and_grad(
+        lambda t, ids, x: fw.losses(t[ids][0] + t[ids][1] + t[ids][2]) * x, per_sample=True, sample_axis=1
+    )
+    (losses, g), (again, h) = first(table, minor, x), second(table, major, x)
+    np.testing.assert_allclose(fw.numpy(losses), fw.numpy(again), rtol=1e-6)
+    np.testing.assert_array_equal(fw.numpy(g.to_dense()), fw.numpy(h.to_dense()))
+    up = np.arange(3 * 3 * WIDTH, dtype=np.float32).reshape(3, 3, WIDTH)
+    left = islices.per_sample(fw.array(up.swapaxes(0, 1)), major, ROWS, sample_axis=1)
+    right = islices.per_sample(fw.array(up), minor, ROWS)
+    assert fw.numpy(left.samples).tolist() == [0, 1, 2] * 3
+    np.testing.assert_array_equal(fw.numpy(left.to_dense()), fw.numpy(right.to_dense()))
+
+
 @pytest.mark.parametrize("fw", [name for name in FRAMEWORKS if name != "jax"], indirect=True)  # JAX arrays stay
 def test_ids_may_be_filled_anew_between_lookups(fw: Framework) -> None:
     if fw.name == "tensorflow":
