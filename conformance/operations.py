@@ -43,10 +43,10 @@ def own_calls_of(backend: Backend) -> Any:
     return importlib.import_module(name)
 
 
-def gradients(loss: Callable[..., Any], *args: Any) -> tuple[Any, ...]:
+def gradients(loss: Callable[..., Any], *args: Any, **options: Any) -> tuple[Any, ...]:
     """The gradients of a loss with respect to all its arguments, or UnsupportedError where there are none."""
     try:
-        return islices.value_and_grad(loss, tuple(range(len(args))))(*args)[1]  # type: ignore[no-any-return]
+        return islices.value_and_grad(loss, tuple(range(len(args))), **options)(*args)[1]  # type: ignore[no-any-return]
     except NotImplementedError as error:
         if ": differentiate: " in str(error):
             raise UnsupportedError(str(error)) from error
@@ -133,6 +133,23 @@ def _per_sample_slices(upstream: Any, ids: Any, num_rows: int, b: int, **options
     return islices.per_sample(upstream, ids, num_rows, **options).slices(b)
 
 
+def _samples_of_loss(table: Any, ids: Any, kind: str, **options: Any) -> Any:
+    """The gradient per sample of a loss of the sum of each sample's rows: bad ones, by kind."""
+    own = own_calls_of(islices.get_backend(table))
+
+    def loss(t: Any) -> Any:
+        rows, bags = islices.lookup(t, ids), islices.lookup(t, ids, combiner="sum")
+        kinds: dict[str, Callable[[], Any]] = {
+            "scalar": lambda: own.weighted_sum(bags, bags),
+            "short": lambda: (bags * bags)[:1, 0],
+            "shared": lambda: (bags * bags)[:, 0] + own.weighted_sum(bags, bags),
+            "time-major": lambda: (rows[0] + rows[1])[:, 0],
+        }
+        return kinds[kind]()
+
+    return gradients(loss, islices.Table(table), per_sample=True, **options)[0].sum()
+
+
 def _optimizer_steps(
     name: str,
     hyper: dict[str, Any],
@@ -173,6 +190,7 @@ SPECIAL_OPERATIONS: dict[str, Callable[..., Any]] = {
     "optimizer_steps": _optimizer_steps,
     "per_sample_clip_sum": _per_sample_clip_sum,
     "per_sample_slices": _per_sample_slices,
+    "samples_of_loss": _samples_of_loss,
     "per_sample_norms": lambda *args, **options: islices.per_sample(*args, **options).norms(),
     "per_sample_sum": lambda *args, **options: islices.per_sample(*args, **options).sum(),
     "per_sample_to_dense": lambda *args, **options: islices.per_sample(*args, **options).to_dense(),

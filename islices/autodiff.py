@@ -8,18 +8,30 @@ The framework differentiates with respect to the rows that `lookup` returned, ne
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from islices import modes
 from islices.arguments import check_flag, show, whole_number
 from islices.backend import Array, Backend, LookedUp, ProductUse, Source, TableUse, WholeUse
 from islices.bags import divided_upstream
 from islices.embedding import bag_slices, empty_slices, flat_slices, table_gradient
-from islices.ids import first_axis
+from islices.ids import axis_first, first_axis
 from islices.linear import add, concat
 from islices.lookups import LookupOptions, members
-from islices.persample import PerSample, batch_of, check_one_batch, join, with_product, with_samples
+from islices.persample import (
+    PerSample,
+    axis_of,
+    batch_of,
+    check_axis,
+    check_one_batch,
+    join,
+    samples_of,
+    with_product,
+    with_samples,
+)
 from islices.registry import describe, find_backend, get_backend, loaded_backends
+from islices.sample_check import check_alone, check_reach, is_repeated, largest_two, refuse_influence
 from islices.shapes import size_of
 from islices.slices import IndexedSlices
 from islices.table import Table
@@ -35,6 +47,8 @@ def value_and_grad(
     *,
     has_aux: bool = False,
     per_sample: bool = False,
+    sample_axis: int = 0,
+    check: bool = True,
 ) -> Callable[..., tuple[Any, Any]]:
     """A function that computes fn and its gradients: IndexedSlices for a Table, dense for an array.
 
@@ -50,14 +64,25 @@ def value_and_grad(
     has_aux : bool
         fn returns (loss, anything).
     per_sample : bool
-        The loss is a sum (not a mean) over samples, the first axis of all ids: gradients of tables are `PerSample`.
-        Those of dense arrays are (B, *shape), by the framework's vmap over the first axis of all arrays among the
-        other arguments (MXNet has none). fn must then read its batch from those arguments alone.
+        fn returns a vector of B losses, one per sample, each of which depends on its sample alone. Gradients of tables
+        are `PerSample`. Those of dense arrays are (B, *shape), by the framework's vmap over the samples of all arrays
+        among the other arguments (MXNet has none). fn must then read its batch from those arguments alone.
+    sample_axis : int
+        With per_sample: the axis of the samples in ids that are looked up and in the arrays among the other arguments,
+        1 for time-major ids (L, B). Arrays with fewer axes have their samples along the last one, bags along the axes
+        before their last. It is never guessed from lengths.
+    check : bool
+        With per_sample: the first eager call for two samples or more checks two of them. fn runs twice more with the
+        batch and twice with one sample, so that call costs about three calls, and draws more random numbers. Calls
+        that are traced (`jax.jit`, `tf.function`) or whose gradient is recorded are not checked. Where fn has its
+        batch from elsewhere than its arguments, or ids have offsets or are ragged, only gradients that reach the rows
+        of other samples are found.
 
     Returns
     -------
     callable
-        ``(*args, **kwargs) -> (value, grads)``, or ``((value, aux), grads)``. grads mirrors the differentiated
+        ``(*args, **kwargs) -> (value, grads)``, or ``((value, aux), grads)``. value is the loss, per sample the vector
+        of losses. grads mirrors the differentiated
         arguments. A table's gradient has one slice for each looked-up row, in order, uncoalesced; without the
         padding's. A table that is not looked up has an empty one.
 
@@ -68,7 +93,8 @@ def value_and_grad(
         than by lookup, a lookup where its gradient would be wrong (a TensorFlow loop body), a loss that is no
         floating-point number.
     ValueError
-        argnums names no argument; a loss of more than one number.
+        argnums names no argument; a loss of more than one number. Per sample, a loss that is no vector with one entry
+        per sample; samples that influence each other.
     IndexError
         An id is out of range (not in traced code: SPEC clause 2).
     NotImplementedError
@@ -90,12 +116,27 @@ def value_and_grad(
     IndexedSlices(n=3, dense_shape=(1000, 2), float32, int64, torch)
     >>> value.item(), grad.indices.tolist(), dense.tolist()
     (6.0, [7, 7, 9], [3.0, 3.0])
+    >>> def losses(table, ids, targets):
+    ...     return (islices.lookup(table, ids).sum((1, 2)) - targets) ** 2
+    >>> step = islices.value_and_grad(losses, per_sample=True)
+    >>> values, samples = step(table, torch.tensor([[7, 7], [9, 7]]), torch.tensor([1.0, 2.0]))
+    >>> values.tolist(), samples.slices(1).values.tolist()
+    ([9.0, 4.0], [[4.0, 4.0], [4.0, 4.0]])
     """
     if not callable(fn):
         raise TypeError(f"fn: got {describe(fn)}; accepted is a callable")
     numbers = _check_argnums(argnums)
     has_aux, per_sample = check_flag(has_aux, "has_aux"), check_flag(per_sample, "per_sample")
-    return transformed(_differentiate, fn, argnums, numbers, has_aux, per_sample)
+    samples = _Samples(check_axis(sample_axis), check_flag(check, "check"))
+    return transformed(_differentiate, fn, argnums, numbers, has_aux, samples if per_sample else None)
+
+
+class _Samples:
+    """How one transformed function is differentiated per sample."""
+
+    def __init__(self, axis: int, unchecked: bool) -> None:
+        self.axis = axis
+        self.unchecked = unchecked  # until the first eager call has been checked
 
 
 def _check_argnums(argnums: Any) -> tuple[int, ...]:
@@ -113,7 +154,7 @@ def _differentiate(
     argnums: int | Sequence[int],
     numbers: tuple[int, ...],
     has_aux: bool,
-    per_sample: bool,
+    samples: _Samples | None,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> tuple[Any, Any]:
@@ -136,26 +177,41 @@ def _differentiate(
             full[k] = tree.with_fresh(fresh, keep=True)
         return fn(*full, **{k: others.get(k, x) for k, x in kwargs.items()})
 
-    def recorded(new_variables: list[Array], sources: list[Source]) -> tuple[Array, Any]:
-        made = [Table._trusted(B, s, t.padding_idx, t.scale_by_freq) for s, t in zip(sources, tables, strict=True)]
-        out = call(new_variables, made, {})
-        loss, aux = _loss_and_aux(out) if has_aux else (out, None)
-        _check_loss(B, loss)
-        return loss, aux
+    def run(others: dict[int | str, Any], only: int | None = None) -> Any:
+        """What `Backend.differentiate` returns; with only, of one sample's loss, and all losses as aux."""
 
-    loss, aux, dense, lookups = B.differentiate(recorded, variables, [t._source for t in tables])
+        def recorded(new_variables: list[Array], sources: list[Source]) -> tuple[Array, Any]:
+            made = [Table._trusted(B, s, t.padding_idx, t.scale_by_freq) for s, t in zip(sources, tables, strict=True)]
+            out = call(new_variables, made, others)
+            loss, aux = _loss_and_aux(out) if has_aux else (out, None)
+            _check_loss(B, loss, per_sample=samples is not None)
+            return (loss, aux) if only is None else (loss[only : only + 1], loss)
+
+        return B.differentiate(recorded, variables, [t._source for t in tables])
+
+    loss, aux, dense, lookups = run({})
     sparse: list[Any]
-    if per_sample:
-        sparse = _table_samples(B, tables, lookups)
+    if samples is None:
+        sparse = [_table_gradient(B, t, found) for t, found in zip(tables, lookups, strict=True)]
+    else:
+        (count,) = B.shape(loss) or (1,)  # of one loss, JAX's has no axis any more
+        batch = _Batch(args, kwargs, places, samples.axis)
+        names = [name for kind in ("table", "variable") for tree in trees for name in tree.names(kind)]
+        sparse = _table_samples(B, tables, lookups, samples.axis, count, names)
+        with B.scope():
+            loss = B.reshape(loss, (count,))
         if variables:
             if any(one.static.at_offsets for found in lookups for one in found if isinstance(one, LookedUp)):
                 raise NotImplementedError(
                     "per_sample: got dense arrays beside a lookup with offsets or ragged ids, which the framework's "
                     "vmap cannot cut into samples; accepted are padded ids (B, L), with a mask"
                 )
-            dense = _per_sample_dense(B, call, has_aux, variables, tables, sparse, args, kwargs, places)
-    else:
-        sparse = [_table_gradient(B, t, found) for t, found in zip(tables, lookups, strict=True)]
+            dense = _per_sample_dense(B, call, has_aux, variables, tables, batch, count)
+        recorded = B.records_gradient(loss) or any(t._source.recorder is not None for t in tables)
+        arrays = [loss, *variables, *(t._source.weights for t in tables)]
+        if samples.unchecked and count > 1 and not recorded and not modes.is_traced(B, *arrays):
+            _check_samples(B, run, loss, tables, batch, names, samples.axis, [*sparse, *dense])
+            samples.unchecked = False
     made = {"variable": iter(dense), "table": iter(sparse)}
     grads = tuple(tree.with_fresh(made, keep=False) for tree in trees)
     value = (loss, aux) if has_aux else loss
@@ -168,12 +224,29 @@ def _loss_and_aux(out: Any) -> tuple[Array, Any]:
     return out[0], out[1]
 
 
-def _check_loss(B: Backend, loss: Any) -> None:
+#: Why a scalar is no loss per sample.
+VECTOR = (
+    "one loss for each sample, not their sum or mean (of a mean, rows would get 1/B of each sample's gradient and dense "
+    "arrays all of it)"
+)
+
+
+def _check_loss(B: Backend, loss: Any, *, per_sample: bool) -> None:
     if not B.is_array(loss) or B.dtype(loss) not in B.float_dtypes:
-        raise TypeError(f"fn: returned {describe(loss)}; accepted as the loss is a float array of {B.name}, one number")
+        accepted = VECTOR if per_sample else "one number"
+        raise TypeError(f"fn: returned {describe(loss)}; accepted as the loss is a float array of {B.name}, {accepted}")
     shape = B.shape(loss)
-    if None in shape or math.prod(shape) != 1:  # type: ignore[arg-type]
+    if per_sample:
+        if None in shape or len(shape) != 1:
+            raise ValueError(f"fn: returned a loss of shape {shape}; accepted per sample is a vector (B,), {VECTOR}")
+    elif None in shape or math.prod(shape) != 1:  # type: ignore[arg-type]
         raise ValueError(f"fn: returned a loss of shape {shape}; accepted is one number (sum it, or take its mean)")
+
+
+def _check_count(count: int, samples: int) -> None:
+    if count != samples:
+        what = "1 sample" if samples == 1 else f"{samples} samples"
+        raise ValueError(f"fn: returned {count} losses for {what}; accepted per sample is {VECTOR}")
 
 
 # ---------------------------------------------------------------------- arguments
@@ -204,6 +277,7 @@ class _Differentiated(_Tree):
 
     def __init__(self, tree: Any, what: str) -> None:
         super().__init__(tree)
+        self.what = what
         self.kinds = [_kind(x) for x in self.leaves]
         if not any(self.kinds):
             raise TypeError(
@@ -212,6 +286,11 @@ class _Differentiated(_Tree):
 
     def of_kind(self, kind: str) -> list[Any]:
         return [x for x, k in zip(self.leaves, self.kinds, strict=True) if k == kind]
+
+    def names(self, kind: str) -> list[str]:
+        """The leaves of a kind as errors name them."""
+        one = len(self.leaves) == 1
+        return [self.what if one else f"{self.what}, leaf {n}" for n, k in enumerate(self.kinds) if k == kind]
 
     def with_fresh(self, fresh: dict[str, Iterator[Any]], *, keep: bool) -> Any:
         """The same structure with fresh leaves by kind; what is not differentiated is kept, or becomes None."""
@@ -310,7 +389,7 @@ def _present(one: LookedUp) -> Array | None:
     return one.extras[-1] if one.static.absent else None
 
 
-def _samples(B: Backend, table: Table, one: LookedUp) -> PerSample:
+def _samples(B: Backend, table: Table, one: LookedUp, axis: int) -> PerSample:
     options: LookupOptions = one.static
     s = _slots(B, table, one)
     if options.scale_by_freq:
@@ -326,19 +405,20 @@ def _samples(B: Backend, table: Table, one: LookedUp) -> PerSample:
         samples, starts = one.extras[:2] if options.combiner is None else one.extras[2:4]
         return with_samples(s, samples, batch_of(B, starts), options.padding_idx, absent=options.absent)
     if not B.shape(one.ids):
-        raise ValueError("per_sample: got a lookup of ids of shape (); accepted is (B, ...), the samples first")
-    samples, batch = first_axis(B, one.ids), batch_of(B, one.ids)
+        raise ValueError("per_sample: got a lookup of ids of shape (); accepted is (B, ...), the samples along sample_axis")
+    samples, batch = samples_of(B, one.ids, axis, bags=options.combiner is not None)
     return with_samples(s, samples, batch, options.padding_idx, absent=options.absent)
 
 
 # ---------------------------------------------------------------------- per sample
-def _samples_of_uses(B: Backend, table: Table, uses: Sequence[TableUse]) -> PerSample | None:
+def _samples_of_uses(B: Backend, table: Table, uses: Sequence[TableUse], axis: int, name: str) -> PerSample | None:
     if any(isinstance(one, WholeUse) for one in uses):
         raise TypeError(
-            "per_sample: got table.weights used in another way than x @ table.weights.T (or x @ table.weights), whose "
-            "gradient cannot be told apart by samples; accepted are lookups and such products, the samples first in x"
+            f"per_sample: got table.weights of {name} used in another way than x @ table.weights.T (or x @ table.weights), "
+            "whose gradient cannot be told apart by samples (an l2 term is one); accepted are lookups and such products, "
+            "x with its samples along sample_axis"
         )
-    parts = [_samples(B, table, one) for one in uses if isinstance(one, LookedUp)]
+    parts = [_samples(B, table, one, axis) for one in uses if isinstance(one, LookedUp)]
     products = [one for one in uses if isinstance(one, ProductUse)]
     for one in products:
         if one.axes:
@@ -347,22 +427,61 @@ def _samples_of_uses(B: Backend, table: Table, uses: Sequence[TableUse]) -> PerS
                 "begin with the samples; accepted is one outside of it"
             )
     if products and not parts:
-        parts = [_no_samples(B, table, B.shape(products[0].inputs)[0])]  # type: ignore[arg-type]
+        inputs = products[0].inputs
+        parts = [_no_samples(B, table, batch_of(B, inputs, axis_of(B, inputs, axis, trailing=1)))]
     made = join(parts) if parts else None
     for one in products:
-        made = with_product(made, _factors(B, table, one), "per_sample: table.weights")  # type: ignore[arg-type]
+        made = with_product(made, _factors(B, table, one), "per_sample: table.weights", axis)  # type: ignore[arg-type]
     return made
 
 
-def _table_samples(B: Backend, tables: Sequence[Table], lookups: Sequence[Sequence[TableUse]]) -> list[PerSample]:
-    made = [_samples_of_uses(B, t, found) for t, found in zip(tables, lookups, strict=True)]
-    batch = check_one_batch([x for x in made if x is not None])
-    return [_no_samples(B, t, batch) if x is None else x for x, t in zip(made, tables, strict=True)]
+def _table_samples(
+    B: Backend,
+    tables: Sequence[Table],
+    lookups: Sequence[Sequence[TableUse]],
+    axis: int,
+    count: int,
+    names: Sequence[str],
+) -> list[PerSample]:
+    """Each table's gradient per sample, of count losses."""
+    found = zip(tables, lookups, names, strict=False)
+    made = [_samples_of_uses(B, t, uses, axis, name) for t, uses, name in found]
+    known = [x for x in made if x is not None]
+    batch = check_one_batch(known)
+    if known:
+        _check_count(count, batch)
+    return [_no_samples(B, t, count) if x is None else x for x, t in zip(made, tables, strict=True)]
 
 
 def _no_samples(B: Backend, table: Table, batch: int) -> PerSample:
     empty = empty_slices(B, table._source.weights)
     return with_samples(empty, first_axis(B, empty.indices), batch, None)
+
+
+class _Batch:
+    """The arguments that are not differentiated: the arrays among them hold the batch."""
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], places: Sequence[int], axis: int) -> None:
+        self.trees = {k: _Tree(x) for k, x in [*enumerate(args), *kwargs.items()] if k not in places}
+        self.arrays = [x for tree in self.trees.values() for x in tree.leaves if _is_array(x)]
+        self.axes = [axis_of(get_backend(x), x, axis) for x in self.arrays]
+
+    def sizes(self) -> list[Any]:
+        """The number of samples that each array has; -1 for none."""
+        shapes = [get_backend(x).shape(x) for x in self.arrays]
+        return [shape[axis] if shape else -1 for shape, axis in zip(shapes, self.axes, strict=True)]
+
+    def replaced(self, arrays: Iterable[Array]) -> dict[int | str, Any]:
+        """The arguments with other arrays."""
+        fresh = iter(arrays)
+        return {
+            k: tree.rebuild(next(fresh) if _is_array(x) else x for x in tree.leaves) for k, tree in self.trees.items()
+        }
+
+    def sample(self, b: int) -> dict[int | str, Any]:
+        """The arguments with sample b alone."""
+        cuts = ((slice(None),) * axis + (slice(b, b + 1),) for axis in self.axes)
+        return self.replaced(x[cut] for x, cut in zip(self.arrays, cuts, strict=True))
 
 
 def _per_sample_dense(
@@ -371,36 +490,66 @@ def _per_sample_dense(
     has_aux: bool,
     variables: Sequence[Array],
     tables: Sequence[Table],
-    sparse: Sequence[PerSample],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    places: Sequence[int],
+    batch: _Batch,
+    count: int,
 ) -> list[Array]:
     """(B, *shape) for each dense variable: the batch is what the other arguments hold."""
-    others = {k: _Tree(x) for k, x in [*enumerate(args), *kwargs.items()] if k not in places}
-    data: list[Array] = []
-    batches: set[Any] = {x.dense_shape[0] for x in sparse}
-    for tree in others.values():
-        for x in filter(_is_array, tree.leaves):
-            owner = get_backend(x)
-            shape = owner.shape(x)
-            batches.add(shape[0] if shape else -1)
-            data.append(x if owner is B else B.asarray(owner.to_numpy(x), variables[0]))
-    if len(batches) != 1 or not data:
+    sizes = {count, *batch.sizes()}
+    if len(sizes) != 1 or not batch.arrays:
         raise ValueError(
-            f"per_sample: got {len(data)} arrays beside the differentiated arguments, first axes {sorted(batches)}; "
-            "accepted for dense arrays is at least one, all with the samples as their first axis (close over the rest)"
+            f"per_sample: got {len(batch.arrays)} arrays beside the differentiated arguments and {count} losses, sizes "
+            f"along sample_axis {sorted(sizes)}; accepted for dense arrays is at least one array, all with as many "
+            "samples as losses (close over the rest)"
         )
+    data = []
+    for x, axis in zip(batch.arrays, batch.axes, strict=True):
+        owner = get_backend(x)
+        data.append(axis_first(B, x if owner is B else B.asarray(owner.to_numpy(x), variables[0]), axis))
 
-    def one(new_variables: list[Array], batch: list[Array]) -> Array:
-        fresh = iter(batch)
-        cut = {k: tree.rebuild(next(fresh) if _is_array(x) else x for x in tree.leaves) for k, tree in others.items()}
-        out = call(new_variables, tables, cut)
+    def one(new_variables: list[Array], cut: list[Array]) -> Array:
+        with B.scope():
+            arrays = [
+                B.permute(x, [*range(1, axis + 1), 0, *range(axis + 1, len(B.shape(x)))]) if axis else x
+                for x, axis in zip(cut, batch.axes, strict=True)
+            ]
+        out = call(new_variables, tables, batch.replaced(arrays))
         loss = _loss_and_aux(out)[0] if has_aux else out
-        _check_loss(B, loss)
+        _check_loss(B, loss, per_sample=True)
+        _check_count(B.shape(loss)[0], 1)  # type: ignore[arg-type]
         return loss
 
     return B.per_sample_gradients(one, variables, data)
+
+
+def _check_samples(
+    B: Backend,
+    run: Callable[..., Any],
+    loss: Array,
+    tables: Sequence[Table],
+    batch: _Batch,
+    names: Sequence[str],
+    axis: int,
+    found: Sequence[Any],
+) -> None:
+    """Check that two samples depend on themselves alone: see `islices.sample_check`."""
+    count = B.shape(loss)[0]
+    shapes = [(), *(B.shape(x)[1:] for x in found[len(tables) :])]
+    for b in largest_two(B, loss):
+        _, losses, _, lookups = run({}, b)
+        reached = _table_samples(B, tables, lookups, axis, count, names)  # type: ignore[arg-type]
+        check_reach(b, names[: len(tables)], reached)
+        at_offsets = any(one.static.at_offsets for uses in lookups for one in uses if isinstance(one, LookedUp))
+        if at_offsets or set(batch.sizes()) != {count} or not is_repeated(B, loss, losses):
+            continue
+        try:
+            alone, _, dense, lookups = run(batch.sample(b))
+            _check_count(math.prod(B.shape(alone)), 1)  # type: ignore[arg-type]
+            sparse = _table_samples(B, tables, lookups, axis, 1, names)
+        except Exception as error:
+            refuse_influence(b, f"fn raises {type(error).__name__} ({error}) where it gets one sample")
+        with B.scope():
+            alone, *dense = [B.reshape(x, (1, *shape)) for x, shape in zip([alone, *dense], shapes, strict=True)]
+        check_alone(B, b, ["the loss", *names], [loss, *found], [alone, *sparse, *dense])
 
 
 def _is_array(x: Any) -> bool:

@@ -17,7 +17,17 @@ from islices.registry import describe
 from islices.shapes import same_shape, size_of
 from islices.slices import check_indices
 
-__all__ = ["Invalid", "check_ids", "check_invalid", "check_mask", "check_range", "first_axis", "flat_ids"]
+__all__ = [
+    "Invalid",
+    "along_axis",
+    "axis_first",
+    "check_ids",
+    "check_invalid",
+    "check_mask",
+    "check_range",
+    "first_axis",
+    "flat_ids",
+]
 
 #: What a mask may be of.
 MASKS = ("bool", *INDICES, "uint8")
@@ -105,6 +115,25 @@ def first_axis(B: Backend, ids: Array) -> Array:
         if len(shape) == 1:
             return number
         return B.reshape(B.as_column(number, ids) + B.astype(B.zeros_like(ids), "int32"), (size_of(shape),))
+
+
+def along_axis(B: Backend, ids: Array, axis: int) -> Array:
+    """The position along an axis of each of the ids, flattened: int32, shape (n,)."""
+    if axis == 0:
+        return first_axis(B, ids)
+    moved = axis_first(B, ids, axis)
+    numbers = first_axis(B, moved)
+    with B.scope():
+        back = [*range(1, axis + 1), 0, *range(axis + 1, len(B.shape(ids)))]
+        return flat_ids(B, B.permute(B.reshape(numbers, B.shape(moved)), back))
+
+
+def axis_first(B: Backend, x: Array, axis: int) -> Array:
+    """x with one of its axes in front of the others."""
+    if axis == 0:
+        return x
+    with B.scope():
+        return B.permute(x, [axis, *(k for k in range(len(B.shape(x))) if k != axis)])
 
 
 def check_mask(B: Backend, mask: Any, ids: Array, like: Array) -> Array | None:

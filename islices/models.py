@@ -18,7 +18,16 @@ from islices.ids import check_ids, first_axis
 from islices.layouts import BagLayout, bags_at_offsets, bags_of_last_axis
 from islices.linear import add, concat
 from islices.lookups import members
-from islices.persample import PerSample, join, with_product, with_samples
+from islices.persample import (
+    PerSample,
+    axis_of,
+    batch_of,
+    check_axis,
+    join,
+    samples_of,
+    with_product,
+    with_samples,
+)
 from islices.registry import describe, loaded_backends
 from islices.shapes import size_of
 from islices.slices import IndexedSlices
@@ -152,20 +161,29 @@ class Capture:
         made = {}
         for name in self._weights:
             lookups, products = self._arrived(name)
-            parts = [self._slices(use)[0] for use in lookups]
+            parts = [table_gradient(self._slices(use)[0], use.padding_idx, use.scale_by_freq) for use in lookups]
             slices = concat(parts) if parts else self._nothing(name)
             if not products:
                 made[name] = slices
                 continue
-            together = self._with_products(self._no_samples(name, 1), products, samples=False)
+            together = self._with_products(self._no_samples(name, 1), products)
             made[name] = add(together.sum(), slices)
         return made
 
-    def per_sample(self) -> dict[str, PerSample]:
-        """Each sample's gradient of each layer's weights.
+    def per_sample(self, *, sample_axis: int = 0) -> dict[str, PerSample]:
+        """Return each sample's gradient of each layer's weights.
 
-        Samples are the first axis of what the layer looked up (of bags, the bags), and of what an output layer with the
-        same weights multiplied. The loss must be a sum over samples, and of one batch: `clear` between batches.
+        The loss must be a sum over samples (no mean) of one batch: `clear` between batches. No loss of a sample may
+        depend on other samples, as it does with batch norm. A capture sees no losses and cannot check that;
+        `value_and_grad` with per_sample=True can. Ids that the batch shares (positions, negatives) are no samples: their
+        layer's ``dense_shape[0]`` is their number.
+
+        Parameters
+        ----------
+        sample_axis : int
+            The axis of the samples in what the layers looked up, and in what output layers with the same weights
+            multiplied: 1 for time-major ids (L, B). Arrays with fewer axes have their samples along the last one. Of
+            ids with offsets the bags are the samples.
 
         Returns
         -------
@@ -177,16 +195,21 @@ class Capture:
         ------
         TypeError
             The weights were used in another way as well, whose gradient cannot be told apart by samples.
+        ValueError
+            Lookups, or products, of different numbers of samples in one weight.
         """
+        axis = check_axis(sample_axis)
         self._check_seen()
         made = {}
         for name in self._weights:
             lookups, products = self._arrived(name)
-            parts = [self._samples(use) for use in lookups]
+            parts = [self._samples(use, axis) for use in lookups]
             if products and not parts:
-                parts = [self._no_samples(name, self.backend.shape(products[0].inputs)[0])]
+                inputs = products[0].inputs
+                batch = batch_of(self.backend, inputs, axis_of(self.backend, inputs, axis, trailing=1))
+                parts = [self._no_samples(name, batch)]
             if parts:
-                made[name] = self._with_products(join(parts), products)
+                made[name] = self._with_products(join(parts), products, axis)
         return made
 
     def _check_seen(self) -> None:
@@ -217,42 +240,46 @@ class Capture:
         empty = self._nothing(name)
         return with_samples(empty, first_axis(self.backend, empty.indices), batch or 0, None)
 
-    def _with_products(self, x: PerSample, uses: Sequence[ProductUse], *, samples: bool = True) -> PerSample:
-        """x with what the output layers add; of all samples together if there is one in x alone."""
+    def _with_products(self, x: PerSample, uses: Sequence[ProductUse], axis: int | None = None) -> PerSample:
+        """x with what the output layers add; without an axis of samples, as those of the one sample of x."""
         B = self.backend
         for use in uses:
             with B.scope():
                 pair = [B.astype(a, B.dtype(x.values)) for a in (use.upstream, use.inputs)]
-                if not samples:
+                if axis is None:
                     pair = [B.reshape(a, (1, size_of(B.shape(a)[:-1]), B.shape(a)[-1])) for a in pair]
-            x = with_product(x, pair, f"per_sample: layer {use.layer!r}")
+            x = with_product(x, pair, f"per_sample: layer {use.layer!r}", axis or 0)
         return x
 
-    def _samples(self, use: LayerUse) -> PerSample:
+    def _samples(self, use: LayerUse, axis: int) -> PerSample:
         if use.scale_by_freq:
             raise NotImplementedError(
                 f"per_sample: layer {use.layer!r} scales by frequency: one sample's gradient depends on the others"
             )
-        s, samples, batch = self._slices(use, whole=False)
+        s, ids, layout = self._slices(use)
+        B = self.backend
+        if not B.shape(ids):
+            raise ValueError(f"per_sample: layer {use.layer!r}: got ids of shape (); accepted is (B, ...)")
+        if use.offsets is None:
+            samples, batch = samples_of(B, ids, axis, bags=use.combiner is not None)
+        else:
+            assert layout is not None
+            samples, batch = layout.segments, B.shape(layout.bags)[0]  # type: ignore[assignment]
         return with_samples(s, samples, batch, use.padding_idx)
 
-    def _slices(self, use: LayerUse, *, whole: bool = True) -> tuple[IndexedSlices, Array, int]:
-        """(slices, the sample of each, number of samples) of one use."""
+    def _slices(self, use: LayerUse) -> tuple[IndexedSlices, Array, BagLayout | None]:
+        """One use's slices, the padding's among them, its ids, and its bags (without a combiner: the ids at each offset)."""
         B, upstream = self.backend, use.upstream
         ids = check_ids(B, use.ids, upstream)
-        if use.combiner is None and use.offsets is None:
-            samples, batch = first_axis(B, ids), B.shape(ids)[0] if B.shape(ids) else 1
-        elif use.combiner is None:
+        layout, flat = None, ids
+        if use.offsets is not None:
             layout = bags_at_offsets(B, use.offsets, ids)
-            samples, batch = layout.segments, B.shape(layout.bags)[0]
-        else:
-            layout = bags_of_last_axis(B, ids) if use.offsets is None else bags_at_offsets(B, use.offsets, ids)
-            upstream, ids = self._members_gradient(use, upstream, ids, layout)
-            samples, batch = layout.segments, B.shape(layout.bags)[0]
-        s = flat_slices(B, upstream, ids, use.num_rows)
-        if whole:
-            s = table_gradient(s, use.padding_idx, use.scale_by_freq)
-        return s, samples, batch  # type: ignore[return-value]
+        elif use.combiner is not None:
+            layout = bags_of_last_axis(B, ids)
+        if use.combiner is not None:
+            assert layout is not None
+            upstream, flat = self._members_gradient(use, upstream, ids, layout)
+        return flat_slices(B, upstream, flat, use.num_rows), ids, layout
 
     def _members_gradient(self, use: LayerUse, upstream: Array, ids: Array, layout: BagLayout) -> tuple[Array, Array]:
         """(gradient of each member's row, ids), both flat."""

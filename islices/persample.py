@@ -18,7 +18,7 @@ from islices.clip import attach_rows, row_factors, scale_rows
 from islices.derivatives import Layout, Member
 from islices.embedding import check_count, counting, find_upstream, resolve_padding_idx
 from islices.exact_norms import Groups, as_rows, row_norms, sample_keys
-from islices.ids import Invalid, check_invalid, first_axis
+from islices.ids import Invalid, along_axis, axis_first, check_invalid
 from islices.limits import Limit, limit_of
 from islices.linear import add, concat, join_arrays
 from islices.nonfinite import Nonfinite, check_nonfinite, refuse_nonfinite
@@ -268,6 +268,7 @@ def per_sample(
     mask: Any = None,
     invalid: Invalid = "raise",
     product: tuple[Array, Array] | None = None,
+    sample_axis: int = 0,
 ) -> PerSample:
     """Every sample's gradient of a table, from the gradient of its looked-up rows.
 
@@ -277,7 +278,7 @@ def per_sample(
         The gradient, at the looked-up rows, of a loss that is a sum over samples; ragged as ids are, or of their
         values' shape.
     ids : int32 or int64 array, shape (B, ...), or ragged as `lookup` takes them
-        Of the same framework, or NumPy; the first axis is the sample, of ragged ids the outermost row.
+        Of the same framework, or NumPy; ``sample_axis`` is the sample, of ragged ids the outermost row.
     num_rows : int
         Rows of the table.
     padding_idx : int, optional
@@ -289,6 +290,9 @@ def per_sample(
     product : tuple of two float arrays (B, ..., num_rows) and (B, ..., width), optional
         Of a tied table, whose rows (num_rows, width) are an output layer too: the gradient of ``x @ table.T``, and x.
         What it adds to each sample's gradient is kept as these factors, and counted by norms and clipping.
+    sample_axis : int
+        The axis of the samples in ids, upstream, mask and product: 1 for time-major ids (L, B). Arrays with fewer axes
+        have their samples along the last one. It is never guessed from lengths.
 
     Returns
     -------
@@ -311,31 +315,58 @@ def per_sample(
     drop = check_invalid(invalid)
     found = find_upstream(upstream, ids, mask)
     B = found.backend
+    axis = check_axis(sample_axis)
     num_rows = check_count(num_rows)
     padding = resolve_padding_idx(padding_idx, num_rows)
     if not B.shape(found.ids):
-        raise ValueError("ids: got a 0-d array; accepted is shape (B, ...), one entry a sample along the first axis")
+        raise ValueError("ids: got a 0-d array; accepted is shape (B, ...), one entry per sample along sample_axis")
     s = found.slices(num_rows, drop)
-    samples, batch = found.samples or (first_axis(B, found.ids), found.ids)
-    made = with_samples(s, samples, batch_of(B, batch), padding, absent=found.has_absent(drop))
-    return made if product is None else with_product(made, product, "product")
+    if found.samples is None:
+        samples, batch = samples_of(B, found.ids, axis)
+    else:
+        samples, batch = found.samples[0], batch_of(B, found.samples[1])
+    made = with_samples(s, samples, batch, padding, absent=found.has_absent(drop))
+    return made if product is None else with_product(made, product, "product", axis)
 
 
-def with_product(x: PerSample, product: Any, argument: str) -> PerSample:
+def check_axis(sample_axis: Any) -> int:
+    """sample_axis as an int, at least 0."""
+    axis = whole_number(sample_axis)
+    if axis is None:
+        raise TypeError(f"sample_axis: got {show(sample_axis)}; accepted is an int")
+    if axis < 0:
+        raise ValueError(f"sample_axis: got {show(axis)}; accepted is 0 <= sample_axis")
+    return axis
+
+
+def axis_of(B: Backend, x: Array, axis: int, *, trailing: int = 0) -> int:
+    """The axis of the samples in an array: the last one, where it has fewer axes; none of the trailing axes."""
+    return min(axis, max(len(B.shape(x)) - 1 - trailing, 0))
+
+
+def samples_of(B: Backend, ids: Array, axis: int, *, bags: bool = False) -> tuple[Array, int]:
+    """The sample of each of the ids, flattened, and the number of samples; bags: the last axis is a bag's."""
+    axis = axis_of(B, ids, axis, trailing=int(bags))
+    return along_axis(B, ids, axis), batch_of(B, ids, axis)
+
+
+def with_product(x: PerSample, product: Any, argument: str, axis: int = 0) -> PerSample:
     """x with one more use of its table as an output layer: the gradient of the product, and what was multiplied."""
     if not isinstance(product, (tuple, list)) or len(product) != 2:
         raise TypeError(
             f"{argument}: got {describe(product)}; accepted is a pair, the gradient (B, ..., rows) of x @ table.T and x"
         )
     B, (batch, *shape) = x.backend, x.dense_shape
-    upstream, inputs = product
+    upstream, inputs = (
+        axis_first(B, a, axis_of(B, a, axis, trailing=1)) if axis and B.is_array(a) else a for a in product
+    )
     made = check_product(B, upstream, inputs, B.dtype(x.values), (batch, *shape), argument)
     return PerSample._trusted(B, x.values, x.indices, x.samples, x.dense_shape, (*x.products, made))
 
 
-def batch_of(B: Backend, ids: Array) -> int:
+def batch_of(B: Backend, ids: Array, axis: int = 0) -> int:
     """The number of samples, or ValueError where it is unknown."""
-    batch = B.shape(ids)[0]
+    batch = B.shape(ids)[axis]
     if batch is None:
         raise ValueError(
             f"ids: got shape {B.shape(ids)}; accepted per sample is a number of samples known while tracing"
@@ -372,7 +403,7 @@ def check_one_batch(parts: Sequence[PerSample]) -> int:
     batches = {p.dense_shape[0] for p in parts}
     if len(batches) > 1:
         raise ValueError(
-            f"per_sample: got lookups of {sorted(batches)} samples; accepted is one number, the first axis of all ids"
+            f"per_sample: got lookups of {sorted(batches)} samples; accepted is one number, along sample_axis of all ids"
         )
     return next(iter(batches), 0)
 

@@ -50,7 +50,7 @@ def differentiate(
     def traced(variables: list[Array], weights: list[Array]) -> tuple[Array, list[Array]]:
         with intercepting():
             loss, rest = fn(list(variables), [Source(w, RECORDER) for w in weights])
-        return jnp.reshape(loss, ()), aux.take_apart(rest)
+        return jnp.reshape(loss, ()) if loss.size == 1 else loss, aux.take_apart(rest)
 
     try:
         closed = jax.make_jaxpr(traced)(list(variables), weights)
@@ -67,16 +67,16 @@ def differentiate(
 
     def run(
         variables: list[Array], deltas: list[Array], operands_: list[Array]
-    ) -> tuple[Array, tuple[list[Any], list[Found]]]:
+    ) -> tuple[Array, tuple[Array, list[Any], list[Found]]]:
         given = list(weights)
         for k, x in zip(operands, operands_, strict=True):
             given[k] = x
         (loss, *rest), found = evaluate(plan, closed.consts, [*variables, *given], deltas)
-        return loss, (rest, found)
+        return loss.sum() if loss.ndim else loss, (loss, rest, found)
 
     deltas = [_zeros(slot, weights[slot.table]) for slot in plan.slots]
     taking = jax.value_and_grad(run, argnums=(0, 1, 2), has_aux=True)
-    (loss, (rest, found)), (gradients, upstreams, whole) = taking(
+    (_, (loss, rest, found)), (gradients, upstreams, whole) = taking(
         list(variables), deltas, [weights[k] for k in operands]
     )
     lookups: list[list[TableUse]] = [[] for _ in sources]

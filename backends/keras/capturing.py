@@ -16,6 +16,7 @@ from islices import models
 from islices.backend import Array, Use
 from islices.backends.keras.layers import Embedding
 from islices.backends.keras.native import BACKEND, native
+from islices.persample import PerSample
 from islices.registry import describe, get_backend
 
 __all__ = ["capture"]
@@ -40,6 +41,8 @@ def capture(model: Any) -> models.Capture:
     ------
     TypeError
         No such model. By `gradients`: weights that were read beside the layers (tied weights).
+    ValueError
+        By `per_sample`: a loss of ``compile`` with another reduction than "sum", which divides by the batch's size.
 
     Examples
     --------
@@ -66,6 +69,18 @@ def capture(model: Any) -> models.Capture:
 
 class _Capture(models.Capture):
     """Of a model whose steps are eager meanwhile."""
+
+    def per_sample(self, *, sample_axis: int = 0) -> dict[str, PerSample]:
+        """See `islices.models.Capture.per_sample`; the losses of ``compile`` must be sums."""
+        for one in getattr(getattr(self._model, "_compile_loss", None), "_flat_losses", None) or ():
+            reduction = getattr(one.loss, "reduction", "sum")
+            if reduction != "sum":
+                raise ValueError(
+                    f"per_sample: got a model compiled with the loss {one.name!r} of reduction={reduction!r}, which "
+                    "divides each sample's gradient by the batch's size; accepted is reduction='sum', as in "
+                    "keras.losses.MeanSquaredError(reduction='sum')"
+                )
+        return super().per_sample(sample_axis=sample_axis)
 
     def __enter__(self) -> _Capture:
         if self._context is not None:

@@ -199,7 +199,7 @@ def _gradients(loss: torch.Tensor, inputs: list[torch.Tensor], *, create_graph: 
         return []
     if not loss.requires_grad:  # it depends on none of them
         return [torch.zeros_like(x) for x in inputs]
-    found = torch.autograd.grad(loss.reshape(()), inputs, create_graph=create_graph, allow_unused=True)
+    found = torch.autograd.grad(loss.sum(), inputs, create_graph=create_graph, allow_unused=True)
     # stock layers with sparse=True hand over sparse gradients of their weights
     return [
         torch.zeros_like(x) if g is None else g.to_dense() if g.layout is not torch.strided else g

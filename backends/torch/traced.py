@@ -225,6 +225,8 @@ def value_and_grad(
     *,
     has_aux: bool = False,
     per_sample: bool = False,
+    sample_axis: int = 0,
+    check: bool = True,
 ) -> Callable[..., tuple[Any, Any]]:
     """`islices.value_and_grad`."""
     numbers = tuple(argnums) if isinstance(argnums, (list, tuple)) else (argnums,)
@@ -233,9 +235,9 @@ def value_and_grad(
             _break("argnums")
     if not numbers or len(set(numbers)) < len(numbers):
         _break("argnums")
-    if type(has_aux) is not bool or type(per_sample) is not bool:
-        _break("flags")
-    return transformed(autodiff._differentiate, fn, argnums, numbers, has_aux, per_sample)
+    if type(has_aux) is not bool or per_sample is not False:
+        _break("flags, or gradients per sample")
+    return transformed(autodiff._differentiate, fn, argnums, numbers, has_aux, None)
 
 
 def differentiate(
@@ -243,12 +245,12 @@ def differentiate(
     argnums: int | Sequence[int],
     numbers: tuple[int, ...],
     has_aux: bool,
-    per_sample: bool,
+    samples: Any,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> tuple[Any, Any]:
     """`islices.autodiff._differentiate`."""
-    if per_sample:
+    if samples is not None:
         _break("value_and_grad per sample")
     for k in numbers:
         if not -len(args) <= k < len(args):

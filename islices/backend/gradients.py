@@ -157,7 +157,8 @@ class Gradients(Arrays):
         the framework differentiates with respect to the rows that the recorder returned. A source may have a recorder
         already, of an outer differentiation: rows are then read through it, so that second derivatives are right, or
         NotImplementedError is raised. A recorder used where its gradient would be wrong (a loop body, a graph traced
-        apart) raises TypeError. fn has checked that the loss is one floating-point number.
+        apart) raises TypeError. fn has checked that the loss is one floating-point number, or a vector of them: then its
+        sum is differentiated, and the vector is returned.
 
         A framework that keeps a tape (torch, TensorFlow, MXNet) watches the rows that the recorder returns and asks for
         their gradients behind fn. One that differentiates functions (JAX) first traces fn without a gradient, so that
@@ -172,8 +173,8 @@ class Gradients(Arrays):
     def per_sample_gradients(
         self, fn: Callable[[list[Array], list[Array]], Array], variables: Sequence[Array], data: Sequence[Array]
     ) -> list[Array]:
-        """For each variable the gradients (B, *shape) of ``fn(variables, [x[b:b+1] for x in data])`` for b < B, by
-        the framework's vmap."""
+        """For each variable the gradients (B, *shape) of ``fn(variables, [x[b:b+1] for x in data])``, a loss of shape
+        (1,), for b < B, by the framework's vmap."""
         raise self.lacks("per_sample_gradients", "the framework has no vmap")
 
     @optional("fn as it is")

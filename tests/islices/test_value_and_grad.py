@@ -26,6 +26,12 @@ class Framework:
         self.backend = islices.get_backend(name)  # MXNet imports through its adapter only
         self.sum = importlib.import_module(f"islices.conformance.own_calls.{name}").weighted_sum
 
+    def losses(self, x: Any) -> Any:
+        """The sum of each x[b]."""
+        if self.name == "tensorflow":
+            return importlib.import_module("tensorflow").reduce_sum(x, list(range(1, len(x.shape))))
+        return x.reshape((x.shape[0], -1)).sum(1)
+
     def array(self, x: Any, dtype: Any = np.float32) -> Any:
         return self.backend.asarray(np.asarray(x, dtype))
 
@@ -266,11 +272,11 @@ def test_numpy_has_no_gradients_and_says_what_to_use() -> None:
 
 # ---------------------------------------------------------------------- per sample
 def squared(fw: Framework) -> Any:
-    """A loss that is a sum over samples, of a table and of a dense array."""
+    """The losses of samples, of a table and of a dense array."""
 
     def loss(table: Any, w: Any, ids: Any, weights: Any) -> Any:
         rows = islices.lookup(table, ids) * w
-        return fw.sum(rows * rows, weights)
+        return fw.losses(rows * rows * weights)
 
     return loss
 
@@ -286,16 +292,18 @@ def test_per_sample_is_what_each_sample_gives_alone(fw: Framework) -> None:
     else:
         value, (t, d) = step(table, w, ids, up)
         assert fw.backend.shape(d) == (2, WIDTH)
-    total = 0.0
+    def whole(*args: Any) -> Any:
+        losses = squared(fw)(*args)
+        return fw.sum(losses, losses / losses)
+
     for b in range(2):
-        one = islices.value_and_grad(squared(fw), (0, 1))(table, w, fw.array(IDS[b : b + 1], np.int32), up[b : b + 1])
-        total += float(fw.numpy(one[0]).reshape(()))
+        one = islices.value_and_grad(whole, (0, 1))(table, w, fw.array(IDS[b : b + 1], np.int32), up[b : b + 1])
+        assert float(fw.numpy(one[0]).reshape(())) == fw.numpy(value)[b]
         np.testing.assert_array_equal(dense(t.slices(b)), dense(one[1][0]))
         if fw.name != "mxnet":
             np.testing.assert_allclose(fw.numpy(d)[b], fw.numpy(one[1][1]), rtol=1e-6)
-    assert float(fw.numpy(value).reshape(())) == total
-    _, whole = islices.value_and_grad(squared(fw))(table, w, ids, up)
-    np.testing.assert_array_equal(dense(t.sum()), dense(whole))
+    _, together = islices.value_and_grad(whole)(table, w, ids, up)
+    np.testing.assert_array_equal(dense(t.sum()), dense(together))
     np.testing.assert_allclose(fw.numpy(t.norms()), [np.linalg.norm(dense(t.slices(b))) for b in range(2)], rtol=1e-6)
 
 
@@ -303,7 +311,7 @@ def test_per_sample_of_bags_counts_bags(fw: Framework) -> None:
     def loss(table: Any) -> Any:
         two = islices.lookup(table, IDS, combiner="mean")
         flat = islices.lookup(table, np.array([5, 5, 6]), combiner="sum", offsets=np.array([0, 1]))
-        return fw.sum(two + flat, fw.upstream(2, WIDTH))
+        return fw.losses((two + flat) * fw.upstream(2, WIDTH))
 
     _, t = islices.value_and_grad(loss, per_sample=True)(fw.table())
     assert fw.numpy(t.slices(0).indices).tolist() == [1, 4, 4, 5]
@@ -316,21 +324,21 @@ def test_what_per_sample_refuses(fw: Framework) -> None:
             islices.value_and_grad(fn, per_sample=True)(table)
 
     def two_sizes(t: Any) -> Any:
-        return fw.sum(t[IDS], fw.upstream(2, 3, WIDTH)) + fw.sum(t[IDS.T], fw.upstream(3, 2, WIDTH))
+        return fw.losses(t[IDS]) + fw.sum(t[IDS.T], fw.upstream(3, 2, WIDTH))
 
     refuses(ValueError, r"per_sample: got lookups of \[2, 3\] samples", two_sizes, fw.table())
     refuses(ValueError, r"per_sample: got a lookup of ids of shape \(\)",
-            lambda t: fw.sum(t[np.array(3)], fw.upstream(WIDTH)), fw.table())  # fmt: skip
+            lambda t: t[np.array(3)], fw.table())  # fmt: skip
     refuses(NotImplementedError, "scale_by_freq",
-            lambda t: fw.sum(t[IDS], fw.upstream(2, 3, WIDTH)), fw.table(scale_by_freq=True))  # fmt: skip
+            lambda t: fw.losses(t[IDS]), fw.table(scale_by_freq=True))  # fmt: skip
     if fw.name != "mxnet":
         with pytest.raises(ValueError, match="per_sample: got 0 arrays beside the differentiated"):
-            islices.value_and_grad(lambda w: fw.sum(w, w), per_sample=True)(fw.array([1.0]))
+            islices.value_and_grad(lambda w: w * w, per_sample=True)(fw.array([1.0]))
 
 
 def test_unused_tables_have_no_slices_per_sample(fw: Framework) -> None:
     def loss(used: Any, unused: Any) -> Any:
-        return fw.sum(used[IDS], fw.upstream(2, 3, WIDTH))
+        return fw.losses(used[IDS])
 
     _, (_, none) = islices.value_and_grad(loss, (0, 1), per_sample=True)(fw.table(), fw.table())
     assert none.dense_shape == (2, ROWS, WIDTH)
@@ -341,24 +349,114 @@ def test_unused_tables_have_no_slices_per_sample(fw: Framework) -> None:
 @with_vmap
 def test_per_sample_cuts_keyword_arguments_too(fw: Framework) -> None:
     def loss(table: Any, w: Any, ids: Any, *, targets: Any) -> Any:
-        return fw.sum(islices.lookup(table, ids) * w, targets)
+        return fw.losses(islices.lookup(table, ids) * w * targets)
 
     ids, up = fw.array(IDS, np.int32), fw.upstream(2, 3, WIDTH)
     args = (fw.table(), fw.array([1.0, 2.0, -1.0]), ids)
     _, (_, d) = islices.value_and_grad(loss, (0, 1), per_sample=True)(*args, targets=up)
     for b in range(2):
-        one = islices.value_and_grad(loss, 1)(*args[:2], fw.array(IDS[b : b + 1], np.int32), targets=up[b : b + 1])
+        one = islices.value_and_grad(lambda *args, targets: loss(*args, targets=targets)[0], 1)(*args[:2], fw.array(IDS[b : b + 1], np.int32), targets=up[b : b + 1])
         np.testing.assert_array_equal(fw.numpy(d)[b], fw.numpy(one[1]))
 
 
 @with_vmap
 def test_per_sample_of_dense_arrays_cannot_cut_offsets(fw: Framework) -> None:
     def loss(table: Any, w: Any, ids: Any, offsets: Any) -> Any:
-        return fw.sum(islices.lookup(table, ids, combiner="sum", offsets=offsets) * w, fw.upstream(3, WIDTH))
+        return fw.losses(islices.lookup(table, ids, combiner="sum", offsets=offsets) * w)
 
     step = islices.value_and_grad(loss, (0, 1), per_sample=True)
     with pytest.raises(NotImplementedError, match="offsets"):
         step(fw.table(), fw.array([1.0, 2.0, -1.0]), fw.array([1, 2, 1], np.int32), fw.array([0, 0, 1], np.int32))
+
+
+def batch_norm(fw: Framework, x: Any) -> Any:
+    """x through the framework's stock layer, as in training."""
+    if fw.name == "torch":
+        return importlib.import_module("torch").nn.BatchNorm1d(WIDTH)(x)
+    if fw.name == "tensorflow":
+        return importlib.import_module("tensorflow").keras.layers.BatchNormalization()(x, training=True)
+    if fw.name == "mxnet":
+        layer = importlib.import_module("mxnet").gluon.nn.BatchNorm(in_channels=WIDTH)
+        layer.initialize()
+        return layer(x)
+    layer = pytest.importorskip("flax.linen").BatchNorm(use_running_average=False)
+    stats = {"mean": fw.array([0.0] * WIDTH), "var": fw.array([1.0] * WIDTH)}
+    params = {"scale": fw.array([1.0] * WIDTH), "bias": fw.array([0.0] * WIDTH)}
+    return layer.apply({"params": params, "batch_stats": stats}, x, mutable=["batch_stats"])[0]
+
+
+SQUARE = np.array([[1, 4, 4], [0, 8, 1], [2, 2, 3]], np.int32)
+#: Losses (3,) of a table, ids (3, 3), which look like samples, and features, whose samples influence each other.
+INFLUENCES: dict[str, Any] = {
+    "mean": lambda fw, t, ids, x: fw.losses(t[ids]) / ids.shape[0],
+    "negatives of the batch": lambda fw, t, ids, x: fw.losses(t[ids]) + fw.sum(t[SQUARE[0]], t[SQUARE[0]]),
+    "l2 term": lambda fw, t, ids, x: fw.losses(t[ids]) + fw.sum(t[ids], t[ids]) * 1e-4,
+    "time-major": lambda fw, t, ids, x: fw.losses(t[ids][0] + t[ids][1] * 2 + t[ids][2] * 3),
+    "batch norm": lambda fw, t, ids, x: fw.losses(batch_norm(fw, t[ids][:, 0]) * x),
+    "batch norm of features": lambda fw, t, ids, x: fw.losses(t[ids][:, 0] * batch_norm(fw, x)),
+}
+
+
+@pytest.mark.parametrize("name", INFLUENCES)
+def test_samples_that_influence_each_other_are_found(fw: Framework, name: str) -> None:
+    loss = lambda t, ids, x: INFLUENCES[name](fw, t, ids, x)  # noqa: E731
+    args = (fw.table(), fw.array(SQUARE, np.int32), fw.array([[1, 2, 3], [5, 1, 4], [0, 7, 1]]))
+    step = islices.value_and_grad(loss, per_sample=True)
+    for _ in range(2):  # a call that raised has not been checked
+        with pytest.raises(ValueError, match="per_sample: got samples that influence each other: .* sample"):
+            step(*args)
+    islices.value_and_grad(loss, per_sample=True, check=False)(*args)
+
+
+@with_vmap
+def test_a_mean_beside_dense_arrays_is_found(fw: Framework) -> None:
+    loss = lambda t, w, ids: fw.losses(t[ids] * w) / int(ids.shape[0])  # noqa: E731
+    with pytest.raises(ValueError, match="influence each other: the loss differs"):
+        islices.value_and_grad(loss, (0, 1), per_sample=True)(
+            fw.table(), fw.array([1.0, 2.0, -1.0]), fw.array(IDS, np.int32)
+        )
+
+
+def test_losses_are_a_vector(fw: Framework) -> None:
+    ids = fw.array(IDS, np.int32)
+    for loss in (lambda t, ids: fw.sum(t[ids], t[ids]), lambda t, ids: fw.losses(t[ids])[:1]):
+        with pytest.raises(ValueError, match=r"fn: returned .*; accepted per sample is .*one loss for each sample, not"):
+            islices.value_and_grad(loss, per_sample=True)(fw.table(), ids)
+
+
+def test_the_first_eager_call_is_checked_and_no_other(fw: Framework) -> None:
+    calls = []
+
+    def loss(t: Any, ids: Any) -> Any:
+        calls.append(0)
+        return fw.losses(t[ids])
+
+    args = (fw.table(), fw.array(IDS, np.int32))
+    one, step = (fw.table(), fw.array(IDS[:1], np.int32)), islices.value_and_grad(loss, per_sample=True)
+    unchecked = islices.value_and_grad(loss, per_sample=True, check=False)
+    counts = []
+    for run, given in ((step, one), (step, args), (step, args), (unchecked, args)):
+        calls.clear()
+        run(*given)
+        counts.append(len(calls))
+    assert counts == [1, 5, 1, 1]  # of one sample there is nothing to check
+
+
+def test_time_major_ids_have_their_samples_along_axis_1(fw: Framework) -> None:
+    major, minor = fw.array(SQUARE.T, np.int32), fw.array(SQUARE, np.int32)
+    x, table = fw.array([1.0, 2.0, 4.0]), fw.table(padding_idx=4)
+    first = islices.value_and_grad(lambda t, ids, x: fw.losses(t[ids]) * x, per_sample=True)
+    second = islices.value_and_grad(
+        lambda t, ids, x: fw.losses(t[ids][0] + t[ids][1] + t[ids][2]) * x, per_sample=True, sample_axis=1
+    )
+    (losses, g), (again, h) = first(table, minor, x), second(table, major, x)
+    np.testing.assert_allclose(fw.numpy(losses), fw.numpy(again), rtol=1e-6)
+    np.testing.assert_array_equal(fw.numpy(g.to_dense()), fw.numpy(h.to_dense()))
+    up = np.arange(3 * 3 * WIDTH, dtype=np.float32).reshape(3, 3, WIDTH)
+    left = islices.per_sample(fw.array(up.swapaxes(0, 1)), major, ROWS, sample_axis=1)
+    right = islices.per_sample(fw.array(up), minor, ROWS)
+    assert fw.numpy(left.samples).tolist() == [0, 1, 2] * 3
+    np.testing.assert_array_equal(fw.numpy(left.to_dense()), fw.numpy(right.to_dense()))
 
 
 @pytest.mark.parametrize("fw", [name for name in FRAMEWORKS if name != "jax"], indirect=True)  # JAX arrays stay

@@ -66,7 +66,7 @@ def _torch() -> Steps:
         weights, parameter = table.detach().requires_grad_(True), w.clone().requires_grad_(True)
 
         def loss(table: Any, w: Any, i: Any, y: Any) -> Any:
-            return ((lookup(table, i).mean(1) @ w - y) ** 2).sum()
+            return ((lookup(table, i).mean(1) @ w - y) ** 2).sum(1)
 
         step = value_and_grad(loss, (0, 1), per_sample=True)
 
@@ -142,7 +142,7 @@ def _tensorflow() -> Steps:
         w, i, y, wrapped = *map(tf.constant, (head, ids, targets)), Table(table)
 
         def loss(table: Any, w: Any, i: Any, y: Any) -> Any:
-            return tf.reduce_sum((tf.reduce_mean(lookup(table, i), 1) @ w - y) ** 2)
+            return tf.reduce_sum((tf.reduce_mean(lookup(table, i), 1) @ w - y) ** 2, 1)
 
         step = value_and_grad(loss, (0, 1), per_sample=True)
 
@@ -207,7 +207,7 @@ def _jax() -> Steps:
         w, i, y, wrapped = jnp.asarray(head), jnp.asarray(ids, jnp.int32), jnp.asarray(targets), Table(table)
 
         def loss(table: Any, w: Any, i: Any, y: Any) -> Any:
-            return jnp.sum((lookup(table, i).mean(1) @ w - y) ** 2)
+            return jnp.sum((lookup(table, i).mean(1) @ w - y) ** 2, 1)
 
         step = value_and_grad(loss, (0, 1), per_sample=True)
 
@@ -281,7 +281,7 @@ def _mxnet() -> Steps:
         parameter.attach_grad(stype="row_sparse")
 
         def loss(table: Any) -> Any:
-            return ((nd.dot(lookup(table, i).mean(axis=1), w) - y) ** 2).sum()
+            return ((nd.dot(lookup(table, i).mean(axis=1), w) - y) ** 2).sum(axis=1)
 
         step = value_and_grad(loss, per_sample=True)
 

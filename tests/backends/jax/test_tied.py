@@ -28,7 +28,11 @@ def weights_of(table: Any) -> Any:
 
 
 def entropy(logits: Any, targets: Any) -> Any:
-    return -jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], -1).sum()
+    return -jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], -1).sum((1, 2))
+
+
+def total(loss: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args: loss(*args).sum()
 
 
 def hidden(table: Any, ids: Any) -> Any:
@@ -59,7 +63,7 @@ def test_gradients_per_sample_are_those_of_vmap(name: str, wrap: Any) -> None:
     def loss(table: Any, ids: Any, targets: Any) -> Any:
         return entropy(product(hidden(table, ids), weights_of(table)), targets)
 
-    want = jax.vmap(jax.grad(loss), in_axes=(None, 0, 0))(W, IDS[:, None], TARGETS[:, None])
+    want = jax.vmap(jax.grad(total(loss)), in_axes=(None, 0, 0))(W, IDS[:, None], TARGETS[:, None])
     norms = jnp.sqrt((want**2).sum((1, 2)))
     limit = float(jnp.median(norms))
 
@@ -75,8 +79,8 @@ def test_gradients_per_sample_are_those_of_vmap(name: str, wrap: Any) -> None:
     np.testing.assert_allclose(got, norms, **close)
     factors = jnp.minimum(1, limit / norms)
     np.testing.assert_allclose(clipped, jnp.einsum("b,bvd->vd", factors, want), **close)
-    whole, plain = wrap(value_and_grad(loss))(Table(W), IDS, TARGETS)
-    np.testing.assert_allclose(whole, value, rtol=1e-6)
+    whole, plain = wrap(value_and_grad(total(loss)))(Table(W), IDS, TARGETS)
+    np.testing.assert_allclose(whole, value.sum(), rtol=1e-6)
     np.testing.assert_allclose(plain, want.sum(0), **close)
 
 
@@ -111,8 +115,8 @@ def test_other_uses_have_plain_gradients_and_none_per_sample(name: str) -> None:
     def loss(table: Any, ids: Any, targets: Any) -> Any:
         return entropy(use(hidden(table, ids), weights_of(table)), targets)
 
-    want = jax.grad(loss)(W, IDS, TARGETS)
-    for run in (value_and_grad(loss), jax.jit(value_and_grad(loss))):
+    want = jax.grad(total(loss))(W, IDS, TARGETS)
+    for run in (value_and_grad(total(loss)), jax.jit(value_and_grad(total(loss)))):
         _, g = run(Table(W), IDS, TARGETS)
         np.testing.assert_allclose(g, want, rtol=2e-5, atol=1e-5)
     error = NotImplementedError if name not in OTHERS else TypeError
@@ -140,7 +144,7 @@ def test_padding_masks_and_a_dense_argument_beside_it() -> None:
     table = Table(W, padding_idx=3)
     _, (g, dense) = value_and_grad(loss, (0, 1), per_sample=True)(table, MIX, IDS, mask, TARGETS)
     split = tuple(x[:, None] for x in (IDS, mask, TARGETS))
-    want, want_dense = jax.vmap(jax.grad(loss, (0, 1)), in_axes=(None, None, 0, 0, 0))(W, MIX, *split)
+    want, want_dense = jax.vmap(jax.grad(total(loss), (0, 1)), in_axes=(None, None, 0, 0, 0))(W, MIX, *split)
     np.testing.assert_allclose(g.to_dense(), want, rtol=2e-5, atol=1e-5)
     np.testing.assert_allclose(dense, want_dense, rtol=2e-5, atol=1e-5)
     _, norms = islices.clip_per_sample([g, dense], 1.0)
@@ -158,7 +162,7 @@ def test_second_derivatives_of_an_operand_are_refused() -> None:
 
 def test_samples_that_do_not_come_first_are_refused() -> None:
     def loss(table: Any, ids: Any) -> Any:
-        return (hidden(table, ids).reshape(-1, WIDTH) @ table.weights.T).sum()
+        return (hidden(table, ids).reshape(-1, WIDTH) @ table.weights.T).reshape(len(ids), -1).sum(1)
 
     with pytest.raises(ValueError, match=r"table\.weights: got 12 samples; accepted is the lookups' 4"):
         value_and_grad(loss, per_sample=True)(Table(W), IDS)
@@ -179,7 +183,7 @@ def test_flax_embed_that_attends() -> None:
     def loss(params: Any, ids: Any, targets: Any) -> Any:
         return entropy(model.apply({"params": params}, ids), targets)
 
-    want = jax.vmap(jax.grad(loss), in_axes=(None, 0, 0))({"embed": {"embedding": W}}, IDS[:, None], TARGETS[:, None])
+    want = jax.vmap(jax.grad(total(loss)), in_axes=(None, 0, 0))({"embed": {"embedding": W}}, IDS[:, None], TARGETS[:, None])
     _, found = value_and_grad(loss, per_sample=True)({"embed": {"embedding": Table(W)}}, IDS, TARGETS)
     np.testing.assert_allclose(found["embed"]["embedding"].to_dense(), want["embed"]["embedding"], rtol=2e-5, atol=1e-5)
 
@@ -190,7 +194,7 @@ def test_nothing_of_the_tables_size_is_in_the_program_a_sample() -> None:
     table = Table(jnp.zeros((rows, width)))
 
     def loss(table: Any, ids: Any) -> Any:
-        return (lookup(table, ids) @ table.weights.T).sum()
+        return (lookup(table, ids) @ table.weights.T).sum((1, 2))
 
     def norms(table: Any, ids: Any) -> Any:
         return value_and_grad(loss, per_sample=True)(table, ids)[1].norms()
@@ -221,10 +225,10 @@ def test_the_plain_gradient_clipped_and_stepped() -> None:
     stock = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.5))
     state, stock_state = mine.init(ours), stock.init(theirs)
     for _ in range(3):
-        _, g = value_and_grad(loss)(Table(ours), IDS, TARGETS)
+        _, g = value_and_grad(total(loss))(Table(ours), IDS, TARGETS)
         updates, state = mine.update(g, state, ours)
         ours = front.apply_updates(ours, updates)
-        updates, stock_state = stock.update(jax.grad(loss)(theirs, IDS, TARGETS), stock_state, theirs)
+        updates, stock_state = stock.update(jax.grad(total(loss))(theirs, IDS, TARGETS), stock_state, theirs)
         theirs = optax.apply_updates(theirs, updates)
     np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=1e-6)
 

@@ -433,7 +433,8 @@ def test_the_state_by_its_names(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- capture
 def test_capture_sees_each_step_of_fit() -> None:
     model, seen = made(), []
-    model.compile(front.Stepped(optim.sgd(RATE, semantics="keras")), loss="mse")
+    rule = front.Stepped(optim.sgd(RATE, semantics="keras"))
+    model.compile(rule, loss=keras.losses.MeanSquaredError(reduction="sum"))
     with front.capture(model) as captured:
 
         def read(batch: int, logs: Any) -> None:
@@ -454,6 +455,16 @@ def test_capture_sees_each_step_of_fit() -> None:
     assert_same_bits([weights(model)[0]], [table])
     model.fit(IDS, LABELS, batch_size=BATCH, verbose=0)
     assert not model.run_eagerly
+
+
+def test_a_mean_has_no_gradients_per_sample() -> None:
+    model = made()
+    model.compile(front.Stepped(optim.sgd(RATE)), loss="mse")
+    with front.capture(model) as captured:
+        model.train_on_batch(IDS[:2], LABELS[:2])
+    assert captured.gradients()
+    with pytest.raises(ValueError, match="per_sample: .*'mse' of reduction='sum_over_batch_size'.*accepted is reduction='sum'"):
+        captured.per_sample()
 
 
 @pytest.mark.parametrize("model", [lambda: keras.layers.Dense(1), lambda: 3], ids=["layer", "number"])

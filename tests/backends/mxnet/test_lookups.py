@@ -489,6 +489,6 @@ def test_capture_with_gluons_numpy_arrays(on: bool) -> None:
 
 def test_per_sample_gradients_of_dense_arguments_are_refused_with_the_way_out() -> None:
     with pytest.raises(NotImplementedError, match=r"no vmap.*Tables"):
-        islices.value_and_grad(lambda t, w, ids: (t[ids] * w).sum(), (0, 1), per_sample=True)(
+        islices.value_and_grad(lambda t, w, ids: (t[ids] * w).sum(axis=1), (0, 1), per_sample=True)(
             islices.Table(weights(3, 2)), array([[1.0, 1.0]]), array([1, 2], "int64")
         )

@@ -265,7 +265,7 @@ def test_per_sample_in_a_function_with_variables() -> None:
     x, ids = tf.constant(W[:2], tf.float32), tf.constant(IDS)
 
     def fn(scale: Any, table: Any, x: Any, ids: Any) -> Any:
-        return tf.reduce_sum(lookup(table, ids) * scale) + tf.reduce_sum(x * scale)
+        return tf.reduce_sum(lookup(table, ids) * scale, (1, 2)) + tf.reduce_sum(x * scale, 1)
 
     def step() -> Any:
         _, (d, g) = value_and_grad(fn, (0, 1), per_sample=True)(scale, Table(weights), x, ids)

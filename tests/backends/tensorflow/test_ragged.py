@@ -99,7 +99,7 @@ def test_places_may_come_in_any_order() -> None:
         with islices.execution(kind):
             straight = lookup(table, sparse(), combiner=combiner, invalid="drop")
             np.testing.assert_array_equal(lookup(table, mixed, combiner=combiner, invalid="drop"), straight)
-    loss = lambda t: tf.reduce_sum(lookup(t, mixed, combiner="sum", invalid="drop") ** 2)  # noqa: E731
+    loss = lambda t: tf.reduce_sum(lookup(t, mixed, combiner="sum", invalid="drop") ** 2, 1)  # noqa: E731
     _, g = islices.value_and_grad(loss, per_sample=True)(islices.Table(table))
     assert g.indices.numpy().tolist() == [1, 5, 3, 5]
     assert g.samples.numpy().tolist() == [0, 2, 0, 2]
@@ -187,7 +187,7 @@ def test_several_ragged_dimensions() -> None:
     assert isinstance(bags, tf.RaggedTensor)
     assert bags.row_lengths().numpy().tolist() == [2, 1, 0]
     np.testing.assert_array_equal(bags.flat_values, [WEIGHTS[[1, 2]].sum(0), np.zeros(4), WEIGHTS[[3, 4, 4]].sum(0)])
-    loss = lambda t: tf.reduce_sum(lookup(t, ids, combiner="sum").flat_values)  # noqa: E731
+    loss = lambda t: tf.reduce_sum(lookup(t, ids, combiner="sum"), (1, 2))  # noqa: E731
     _, g = islices.value_and_grad(loss, per_sample=True)(islices.Table(table))
     assert g.samples.numpy().tolist() == [0, 0, 1, 1, 1]
     assert g.dense_shape == (3, 9, 4)

@@ -414,3 +414,15 @@ def test_compiled_steps(when: str) -> None:
     with islices.capture(model) as captured:
         step(batch)
     same(captured.gradients()["emb"], model.emb.weight.grad)
+
+
+def test_time_major_ids_have_their_samples_along_axis_1() -> None:
+    layer, factors = torch.nn.Embedding(7, 2), torch.tensor([1.0, 2.0, 3.0])
+    ids = torch.tensor([[1, 2, 1], [3, 4, 5], [0, 1, 6]])
+    found = {}
+    for axis, given in ((0, ids), (1, ids.T)):
+        with islices.capture(layer) as captured:
+            (layer(given).sum(1 - axis).sum(-1) * factors).sum().backward()
+        found[axis] = captured.per_sample(sample_axis=axis)[""].to_dense()
+    assert torch.equal(found[0], found[1])
+    assert found[0][2].sum() == 2 * 3 * 3

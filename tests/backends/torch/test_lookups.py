@@ -108,7 +108,7 @@ def test_autograds_modes(mode: str) -> None:
         assert torch.equal(g.values, 4 * weights[IDS].reshape(6, DIM))
         assert torch.equal(d, (weights[IDS] ** 2).sum((0, 1)))
         if mode != "saved_tensors":  # torch.func refuses these itself
-            _, samples = value_and_grad(lambda a, x: (a * x.clone()).sum(), per_sample=True)(a, weights)
+            _, samples = value_and_grad(lambda a, x: (a * x.clone()).sum(1), per_sample=True)(a, weights)
             assert torch.equal(samples, weights)
     assert value.dtype == torch.float32
 
@@ -154,7 +154,7 @@ def within_vmap(t: Any) -> Any:
 
 
 def samples_within(t: Any) -> Any:
-    return value_and_grad(lambda a, x: (a * x).sum(), per_sample=True)(lookup(t, IDS[0, 0]), torch.ones(2, DIM))[
+    return value_and_grad(lambda a, x: (a * x).sum(1), per_sample=True)(lookup(t, IDS[0, 0]), torch.ones(2, DIM))[
         1
     ].sum()
 
