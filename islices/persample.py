@@ -7,7 +7,7 @@ up: one backward pass holds every sample's gradient. SPEC clause 14.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
@@ -32,6 +32,8 @@ from islices.trees import flatten, rebuild
 __all__ = ["PerSample", "clip_per_sample", "per_sample"]
 
 T = TypeVar("T")
+
+_ARRAYS = ("values", "indices", "samples", "products")
 
 
 class PerSample:
@@ -68,7 +70,7 @@ class PerSample:
     [3.1622776601683795, 8.0]
     """
 
-    __slots__ = ("__weakref__", "backend", "dense_shape", "indices", "products", "samples", "values")
+    __slots__ = ("__weakref__", "_leaves", "backend", "dense_shape", "indices", "products", "samples", "values")
     __array_ufunc__ = None
 
     values: Array
@@ -77,6 +79,8 @@ class PerSample:
     dense_shape: tuple[int, ...]
     products: tuple[Product, ...]
     backend: Backend
+    #: the leaves of a JAX pytree (the four above and a guard), checked before they are first read; None otherwise
+    _leaves: tuple[Any, ...] | None
 
     def __init__(self) -> None:
         raise TypeError("PerSample: made by per_sample, value_and_grad(..., per_sample=True) or capture")
@@ -94,12 +98,32 @@ class PerSample:
         self = object.__new__(cls)
         put = object.__setattr__
         for name, part in zip(
-            ("backend", "values", "indices", "samples", "dense_shape", "products"),
-            (backend, values, indices, samples, dense_shape, products),
+            ("backend", "values", "indices", "samples", "dense_shape", "products", "_leaves"),
+            (backend, values, indices, samples, dense_shape, products, None),
             strict=True,
         ):
             put(self, name, part)
         return self
+
+    @classmethod
+    def _unread(cls, backend: Backend, leaves: tuple[Any, ...], dense_shape: tuple[int, ...]) -> PerSample:
+        """An instance whose leaves are checked when one of its arrays is read."""
+        self = object.__new__(cls)
+        for name, part in (("backend", backend), ("dense_shape", dense_shape), ("_leaves", leaves)):
+            object.__setattr__(self, name, part)
+        return self
+
+    #: of the JAX adapter
+    _check_leaves: ClassVar[Callable[..., None]]
+
+    def __getattr__(self, name: str) -> Any:
+        """Check the leaves of a pytree: Python calls this for a slot that is not set."""
+        if name not in _ARRAYS or self._leaves is None:
+            raise AttributeError(f"'PerSample' object has no attribute {name!r}", name=name, obj=self)
+        PerSample._check_leaves(*self._leaves)
+        for each, part in zip(_ARRAYS, self._leaves, strict=False):
+            object.__setattr__(self, each, part)
+        return object.__getattribute__(self, name)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError("PerSample is immutable")
@@ -121,12 +145,13 @@ class PerSample:
 
     def __repr__(self) -> str:
         B = self.backend
-        if not B.is_array(self.values):  # a pytree of something else
-            return f"PerSample({self.values!r}, {self.indices!r}, {self.samples!r}, {self.dense_shape})"
-        tied = f"products={len(self.products)}, " if self.products else ""
+        values, indices, samples, products, *_ = self._leaves or [getattr(self, name) for name in _ARRAYS]
+        if not (B.is_array(values) and B.is_array(indices)):  # a pytree of something else
+            return f"PerSample({values!r}, {indices!r}, {samples!r}, {self.dense_shape})"
+        tied = f"products={len(products)}, " if products else ""
         return (
-            f"PerSample(n={B.shape(self.values)[0]}, dense_shape={self.dense_shape}, {tied}{B.dtype(self.values)}, "
-            f"{B.dtype(self.indices)}, {B.name})"
+            f"PerSample(n={(*B.shape(values), None)[0]}, dense_shape={self.dense_shape}, {tied}{B.dtype(values)}, "
+            f"{B.dtype(indices)}, {B.name})"
         )
 
     @property

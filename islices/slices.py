@@ -63,7 +63,8 @@ class IndexedSlices:
     """
 
     __slots__ = (
-        "__weakref__", "_look", "_slots", "backend", "coalesced", "dense_shape", "indices", "padded", "values",
+        "__weakref__", "_leaves", "_look", "_slots", "backend", "coalesced", "dense_shape", "indices", "padded",
+        "values",
     )  # fmt: skip
     __array_ufunc__ = None  # NumPy's operators hand over to ours
     _islices_backend = True
@@ -79,6 +80,8 @@ class IndexedSlices:
     _look: Look | None
     #: what the values are computed from when they are first read (`islices.slots`); None where they are there
     _slots: Slots | None
+    #: the leaves of a JAX pytree (values, indices and a guard), checked before the arrays are first read; None otherwise
+    _leaves: tuple[Any, ...] | None
 
     def __init__(
         self,
@@ -160,12 +163,34 @@ class IndexedSlices:
         object.__delattr__(self, "values")
         return self
 
+    @classmethod
+    def _unread(
+        cls,
+        backend: Backend,
+        leaves: tuple[Any, ...],
+        dense_shape: tuple[int | None, ...],
+        *,
+        coalesced: bool = False,
+        padded: bool = False,
+    ) -> IndexedSlices:
+        """An instance whose leaves are checked when one of its arrays is read."""
+        self = _fill(object.__new__(cls), backend, None, None, dense_shape, coalesced, padded, None)
+        object.__setattr__(self, "_leaves", leaves)
+        object.__delattr__(self, "values")
+        object.__delattr__(self, "indices")
+        return self
+
     def __getattr__(self, name: str) -> Any:
         """The values, or the indices, that are not there yet: Python asks here for what is not set."""
         if name == "indices" and self._look is not None and self._look.views is not None:
             indices = self.backend.from_host(self._look.views[1], self.values)
             object.__setattr__(self, "indices", indices)
             return indices
+        if self._leaves is not None and name in ("values", "indices"):
+            IndexedSlices._check_leaves(*self._leaves)
+            object.__setattr__(self, "values", self._leaves[0])
+            object.__setattr__(self, "indices", self._leaves[1])
+            return object.__getattribute__(self, name)
         if name != "values":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
         if self._slots is None:  # another thread has computed them meanwhile
@@ -178,6 +203,8 @@ class IndexedSlices:
 
     #: of `islices.slots`, which is built on this module
     _compute: ClassVar[Callable[[IndexedSlices], Array]]
+    #: of the JAX adapter
+    _check_leaves: ClassVar[Callable[..., None]]
 
     @property
     def _arrays(self) -> tuple[Array, ...]:
@@ -204,7 +231,12 @@ class IndexedSlices:
     @property
     def dtype(self) -> Any:
         """The framework's own dtype of the values."""
-        return self._arrays[0].dtype
+        return self._as_they_are()[0].dtype
+
+    def _as_they_are(self) -> tuple[Any, Any]:
+        """The values, or what they are computed from, and the indices, neither of them checked."""
+        values, indices, *_ = self._leaves or self._arrays
+        return values, indices
 
     def replace(self, *, values: Array | None = None, indices: Array | None = None) -> IndexedSlices:
         """A copy with other values, or other indices, or both; what is replaced is checked.
@@ -239,12 +271,12 @@ class IndexedSlices:
         return IndexedSlices(self.values if values is None else values, indices, self.dense_shape, padded=self.padded)
 
     def __repr__(self) -> str:
-        values = self._arrays[0]
-        if not self.backend.is_array(values):  # a pytree of something else
-            return f"IndexedSlices({values!r}, {self.indices!r}, {self.dense_shape})"
-        n = self.backend.shape(self.indices)[0]
+        values, indices = self._as_they_are()
+        if not (self.backend.is_array(values) and self.backend.is_array(indices)):  # a pytree of something else
+            return f"IndexedSlices({values!r}, {indices!r}, {self.dense_shape})"
+        n = (*self.backend.shape(indices), None)[0]
         flags = "".join(f", {name}" for name in ("coalesced", "padded") if getattr(self, name))
-        dtypes = f"{self.backend.dtype(values)}, {self.backend.dtype(self.indices)}"
+        dtypes = f"{self.backend.dtype(values)}, {self.backend.dtype(indices)}"
         return f"IndexedSlices(n={n}, dense_shape={self.dense_shape}, {dtypes}, {self.backend.name}{flags})"
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -284,9 +316,9 @@ class IndexedSlices:
 
 
 #: What sets a slot of an instance: `IndexedSlices` itself refuses to.
-_backend, _values, _indices, _dense_shape, _coalesced, _padded, _look_at, _slots = (
+_backend, _values, _indices, _dense_shape, _coalesced, _padded, _look_at, _slots, _leaves = (
     vars(IndexedSlices)[name].__set__
-    for name in ("backend", "values", "indices", "dense_shape", "coalesced", "padded", "_look", "_slots")
+    for name in ("backend", "values", "indices", "dense_shape", "coalesced", "padded", "_look", "_slots", "_leaves")
 )
 
 
@@ -312,6 +344,7 @@ def _fill(
     _padded(self, padded)
     _look_at(self, look)
     _slots(self, slots)
+    _leaves(self, None)
     return self
 
 

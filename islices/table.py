@@ -137,7 +137,10 @@ class Table:
     def __repr__(self) -> str:
         options = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
         options += ", scale_by_freq=True" if self.scale_by_freq else ""
-        return f"Table({self.shape}, {self.backend.dtype(self._source.weights)}, {self.backend.name}{options})"
+        weights = self._source.weights
+        if not self.backend.is_array(weights):  # a pytree of something else
+            return f"Table({weights!r}{options})"
+        return f"Table({self.shape}, {self.backend.dtype(weights)}, {self.backend.name}{options})"
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError(

@@ -228,7 +228,9 @@ class JaxBackend(Embeddings):
         shape = np.broadcast_shapes(a.shape, b.shape)
         dividend, divisor = jnp.broadcast_to(a, shape), jnp.broadcast_to(b, shape)
         if isinstance(a, Tracer) or isinstance(b, Tracer):
-            # XLA writes a / c as a * (1 / c) for a c that is one number, and (a / b) / c as a / (b * c)
+            # XLA writes a / c as a * (1 / c) for a c that is one number, and (a / b) / c as a / (b * c). A c that vmap
+            # would spread behind the barrier is one number per mapped call before it, unless selected by the dividend
+            divisor = jnp.where(dividend == dividend, divisor, constant(np.nan, divisor.dtype))
             dividend, divisor = lax.optimization_barrier((dividend, divisor))
         return lax.div(dividend, divisor)
 

@@ -1,20 +1,34 @@
-"""IndexedSlices, Table and PerSample as JAX pytrees, so that jax.jit, jax.tree and the others take and return them."""
+"""IndexedSlices, Table and PerSample as JAX pytrees, so that jax.jit, jax.tree and the others take and return them.
+
+To JAX every array of a pytree is a leaf like any other, row numbers too: `jax.tree.map(jnp.add, a, b)` and `lax.psum`
+would add them. So gradients have one more leaf, a guard, which arithmetic changes and copies leave alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jax import tree_util
+from jax import lax, tree_util
 
 from islices.backend import Array, Backend, Source
+from islices.backends.jax.memory import Tracer
+from islices.backends.jax.precision import constant, scope
 from islices.persample import PerSample
-from islices.registry import get_backend
+from islices.registry import describe, get_backend
 from islices.slices import IndexedSlices
 from islices.table import Table
 
 __all__ = ["register"]
+
+#: Odd, so that sums of 2 to 2^32 of them differ from it modulo 2^32; so do its powers below the 2^30th. float32 holds it.
+GUARD = 0x9E377B
+
+#: Floats, and the integers that say where they belong.
+Part = Sequence[Any]
 
 
 def register(backend: Backend) -> None:
@@ -31,20 +45,28 @@ def _owner(backend: Backend, child: Any) -> Backend:
 
 def _register_slices(backend: Backend) -> None:
 
-    def flatten(s: IndexedSlices) -> tuple[tuple[Array, Array], tuple[Any, ...]]:
-        return (s.values, s.indices), (s.dense_shape, s.coalesced, s.padded)
+    def flatten(s: IndexedSlices) -> tuple[tuple[Array, ...], tuple[Any, ...]]:
+        # a guard per slot is joined, cut and sharded like values; coalesced slots have to stay in order
+        leaves = s._leaves or _guarded(s, (s.values, s.indices), () if s.coalesced else s.indices.shape)
+        return leaves, (s.dense_shape, s.coalesced, s.padded)
 
     def flatten_with_keys(s: IndexedSlices) -> tuple[Any, tuple[Any, ...]]:
         children, static = flatten(s)
-        return tuple(zip(map(tree_util.GetAttrKey, ("values", "indices")), children, strict=True)), static
+        return _keyed(("values", "indices", "guard"), children), static
 
     def unflatten(static: tuple[Any, ...], children: Iterable[Any]) -> IndexedSlices:
         shape, coalesced, padded = static
-        values, indices = children
-        owner = _owner(backend, values)
-        return IndexedSlices._trusted(owner, values, indices, shape, coalesced=coalesced, padded=padded)
+        *part, guard = leaves = tuple(children)
+        owner, flags = _owner(backend, leaves[0]), {"coalesced": coalesced, "padded": padded}
+        if _is_read_later([part], guard):
+            return IndexedSlices._unread(owner, leaves, shape, **flags)
+        values, indices = _intact(part, guard)
+        s = IndexedSlices._trusted(owner, values, indices, shape, **flags)
+        object.__setattr__(s, "_leaves", leaves)
+        return s
 
     tree_util.register_pytree_with_keys(IndexedSlices, flatten_with_keys, unflatten, flatten)
+    IndexedSlices._check_leaves = staticmethod(lambda values, indices, guard: _check([(values, indices)], guard))
 
 
 def _register_table(backend: Backend) -> None:
@@ -52,8 +74,8 @@ def _register_table(backend: Backend) -> None:
         return (t._source.weights,), (t._source.recorder, t.padding_idx, t.scale_by_freq)
 
     def flatten_with_keys(t: Table) -> tuple[Any, tuple[Any, ...]]:
-        (weights,), static = flatten(t)
-        return ((tree_util.GetAttrKey("weights"), weights),), static
+        children, static = flatten(t)
+        return _keyed(("weights",), children), static
 
     def unflatten(static: tuple[Any, ...], children: Iterable[Any]) -> Table:
         recorder, padding_idx, scale_by_freq = static
@@ -64,17 +86,116 @@ def _register_table(backend: Backend) -> None:
 
 
 def _register_per_sample(backend: Backend) -> None:
-    names = ("values", "indices", "samples", "products")
 
     def flatten(g: PerSample) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-        return (g.values, g.indices, g.samples, g.products), g.dense_shape
+        return g._leaves or _guarded(g, (g.values, g.indices, g.samples, g.products), ()), g.dense_shape
 
     def flatten_with_keys(g: PerSample) -> tuple[Any, tuple[int, ...]]:
         children, shape = flatten(g)
-        return tuple(zip(map(tree_util.GetAttrKey, names), children, strict=True)), shape
+        return _keyed(("values", "indices", "samples", "products", "guard"), children), shape
+
+    def parts(values: Any, indices: Any, samples: Any, products: Any) -> list[Part]:
+        return [(values, indices, samples), *((x,) for x in tree_util.tree_leaves(products))]
 
     def unflatten(shape: tuple[int, ...], children: Iterable[Any]) -> PerSample:
-        values, indices, samples, products = children
-        return PerSample._trusted(_owner(backend, values), values, indices, samples, shape, products)
+        *slots, products, guard = leaves = tuple(children)
+        owner = _owner(backend, leaves[0])
+        if _is_read_later(parts(*slots, products), guard):
+            return PerSample._unread(owner, leaves, shape)
+        values, indices, samples = _intact(slots, guard)
+        products = tree_util.tree_map(lambda x: _intact((x,), guard)[0], products)
+        g = PerSample._trusted(owner, values, indices, samples, shape, products)
+        object.__setattr__(g, "_leaves", leaves)
+        return g
 
     tree_util.register_pytree_with_keys(PerSample, flatten_with_keys, unflatten, flatten)
+    PerSample._check_leaves = staticmethod(lambda *leaves: _check(parts(*leaves[:-1]), leaves[-1]))
+
+
+def _keyed(names: Sequence[str], children: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(zip(map(tree_util.GetAttrKey, names), children, strict=True))
+
+
+# ---------------------------------------------------------------------- the guard
+def _guarded(x: IndexedSlices | PerSample, arrays: tuple[Any, ...], shape: Any) -> tuple[Any, ...]:
+    """The arrays and a guard of this shape."""
+    values, indices = arrays[:2]
+    if isinstance(values, Tracer) or isinstance(indices, Tracer):
+        return *arrays, lax.full_like(indices, GUARD, np.int32, shape)
+    leaves = *arrays, x.backend.asarray(np.full(shape, GUARD, np.int32), values)
+    object.__setattr__(x, "_leaves", leaves)  # a second flattening gives the same arrays
+    return leaves
+
+
+def _is_read_later(parts: Sequence[Part], guard: Any) -> bool:
+    """Whether leaves are checked when they are read: those that are known, and those whose types or shapes are no
+    gradient's, such as a tree of predicates."""
+    arrays = [guard, *(x for part in parts for x in part)]
+    return _are_arrays(*arrays) and (all(map(_is_known, arrays)) or not all(_is_of(part, guard) for part in parts))
+
+
+def _are_arrays(*leaves: Any) -> bool:
+    """Whether leaves are arrays of a gradient: JAX makes trees of placeholders and of zero tangents, too."""
+    return all(isinstance(x, (jax.Array, np.ndarray, np.generic)) and x.dtype != jax.dtypes.float0 for x in leaves)
+
+
+def _is_known(x: Any) -> bool:
+    """Whether an array's elements can be read here."""
+    return not isinstance(x, Tracer) and getattr(x, "is_fully_addressable", True)
+
+
+def _is_of(part: Part, guard: Any) -> bool:
+    """Whether a guard has the type of one, and a shape that goes with a part's."""
+    values, *integers = part
+    return guard.dtype.kind == "i" and all(
+        x.ndim <= values.ndim and all(a in (1, b) for a, b in zip(x.shape, values.shape, strict=False))
+        for x in (*integers, guard)
+    )
+
+
+def _check(parts: Sequence[Part], guard: Any) -> None:
+    """Raise ValueError if arithmetic has changed leaves that are known."""
+    if not all(_is_of(part, guard) for part in parts):
+        _refuse()
+    if isinstance(guard, jax.Array) and guard.is_deleted():
+        return  # with all of a donated gradient: whoever uses its arrays raises
+    known = np.asarray(guard)
+    if not (known == GUARD).all() and not all(_unchanged(*map(np.asarray, part), guard=known).all() for part in parts):
+        _refuse()
+
+
+def _intact(part: Part, guard: Any) -> Part:
+    """A part's arrays where traced leaves are as they were made; elsewhere NaN in row 0, which no step leaves out."""
+    if not _are_arrays(*part, guard) or (_is_known(guard) and (np.asarray(guard) == GUARD).all()):
+        return part
+    values, *integers = part
+    # integers have no NaN: a large number, sums of which do not wrap around to a small one
+    bad = np.nan if jnp.issubdtype(values.dtype, jnp.floating) else np.iinfo(values.dtype).max >> 10
+    with scope():
+        values = jnp.where(_unchanged(*part, guard=guard), values, constant(bad, values.dtype))
+        made = _equals(guard, GUARD)
+        return values, *(jnp.where(_column(made, x), x, constant(0, x.dtype)) for x in integers)
+
+
+def _unchanged(values: Any, *integers: Any, guard: Any) -> Any:
+    """The mask of values as they were made: those whose guard is one, and zeros as jnp.zeros_like makes them."""
+    zero = _equals(values, 0)
+    for x in (guard, *integers):
+        zero &= _column(_equals(x, 0), values)
+    return _column(_equals(guard, GUARD), values) | zero
+
+
+def _equals(x: Any, number: int) -> Any:
+    return x == (constant(number, x.dtype) if isinstance(x, Tracer) else number)
+
+
+def _column(x: Any, like: Any) -> Any:
+    """x with as many axes as another array, new ones last."""
+    return x.reshape(*x.shape, *(1,) * (like.ndim - x.ndim))
+
+
+def _refuse() -> NoReturn:
+    raise ValueError(
+        "gradient: got one whose arrays, row numbers included, jax.tree.map, lax.psum, optax.tree or the like has "
+        "computed with; accepted are islices.add(g1, g2), islices.scale(g, c) and islices.distributed.all_reduce"
+    )

@@ -101,6 +101,7 @@ def _slices_together(parts: Any, known: Any) -> IndexedSlices:
     object.__setattr__(s, "coalesced", known[1])
     object.__setattr__(s, "padded", known[2])
     object.__setattr__(s, "_look", None)
+    object.__setattr__(s, "_leaves", None)
     return s
 
 

@@ -97,8 +97,8 @@ def chain(*args: optax.GradientTransformation) -> Transformation:
     ------
     TypeError
         When updating, in traced code too: a transformation returned other indices and is not of this front. (In
-        optax.chain, floats among the indices are noticed by the next transformation of this front; what optax leaves
-        integers, such as clip(1), scale(-1) or a schedule, is noticed outside of jit, where it is out of range.)
+        optax.chain the next transformation of this front notices it: it raises, but in jit clip(1), scale(-1) and
+        schedules, which leave integers, give NaN.)
 
     Examples
     --------
@@ -135,8 +135,9 @@ def _watched(given: Any, position: int) -> Transformation:
             WITNESSES.reset(token)
             if outer is not None:
                 outer.extend(seen)
-        known = {id(x.indices) for x in before}
-        if not seen and any(id(x.indices) not in known for x in leaves_of(updates) if isinstance(x, IndexedSlices)):
+        known = {id(x._as_they_are()[1]) for x in before}
+        after = [x for x in leaves_of(updates) if isinstance(x, IndexedSlices)]
+        if not seen and any(id(x._as_they_are()[1]) not in known for x in after):
             raise TypeError(
                 f"args[{position}]: got {name}, which changed the indices of sparse updates as if they were gradients; "
                 f"{WAY_OUT}"

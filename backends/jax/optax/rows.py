@@ -69,8 +69,8 @@ def map_slices(fn: Callable[[IndexedSlices], Any], tree: Any) -> Any:
 def checked(updates: Any, name: str) -> Any:
     """updates as they are, or an error if they hold slices that are none any more; name is who asks.
 
-    Stock optax computes with indices as with any other leaf. Most of that leaves floats, which is seen in traced code
-    too; what stays integers is seen where their values are known.
+    Stock optax computes with indices as with any other leaf. Most of that leaves floats, which raise in traced code too.
+    Whole numbers raise where they are known; in traced code they give NaN (the guard of `islices.backends.jax.pytree`).
     """
     witnesses = WITNESSES.get()
     if witnesses is not None:
@@ -84,22 +84,22 @@ def checked(updates: Any, name: str) -> Any:
 
 
 def _check_slices(s: IndexedSlices, argument: str) -> None:
-    B, ours = s.backend, get_backend("jax")
-    if B is not ours or not all(map(ours.is_array, (s.values, s.indices))):
-        raise TypeError(f"{argument}: got {describe(s.values)}; accepted are slices of JAX arrays")
-    if B.dtype(s.indices) not in INDICES:
+    B, ours, (values, indices) = s.backend, get_backend("jax"), s._as_they_are()
+    if B is not ours or not all(map(ours.is_array, (values, indices))):
+        raise TypeError(f"{argument}: got {describe(values)}; accepted are slices of JAX arrays")
+    if B.dtype(indices) not in INDICES:
         raise TypeError(
-            f"{argument}: got slices with {B.dtype(s.indices)} indices: a transformation before this one computed with "
+            f"{argument}: got slices with {B.dtype(indices)} indices: a transformation before this one computed with "
             f"them as if they were gradients; {WAY_OUT}"
         )
     if s.dense_shape[0] is None:
         raise ValueError(f"{argument}: got {s!r}; accepted are slices that know their number of rows")
-    if modes.is_traced(B, s.values, s.indices):
+    if modes.is_traced(B, values, indices):
         return
     try:
         check_indices(B, s.indices, s.dense_shape[0], coalesced=s.coalesced, padded=s.padded, argument=argument)
     except (IndexError, ValueError) as error:
-        error.add_note(f"Has a transformation of optax itself computed with the indices? {WAY_OUT}")
+        error.add_note(f"{argument}: has a transformation of optax itself computed with the indices? {WAY_OUT}")
         raise
 
 

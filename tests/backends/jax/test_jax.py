@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,10 @@ import pytest
 
 jax = pytest.importorskip("jax", reason="jax is not installed")
 import jax.numpy as jnp  # noqa: E402
+from jax.flatten_util import ravel_pytree  # noqa: E402
 
 import islices  # noqa: E402
-from islices import IndexedSlices  # noqa: E402
+from islices import IndexedSlices, optim  # noqa: E402
 
 VALUES = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], np.float32)
 IDS = np.array([4, 1, 4], np.int32)
@@ -81,7 +83,7 @@ def test_the_setting_stays_as_it_was() -> None:
 def test_flattening_keeps_the_arrays_and_everything_else_is_structure() -> None:
     s = islices.coalesce(make())
     leaves, treedef = jax.tree_util.tree_flatten(s)
-    assert [leaf.shape for leaf in leaves] == [(2, 2), (2,)]
+    assert [leaf.shape for leaf in leaves] == [(2, 2), (2,), ()]
     back = jax.tree_util.tree_unflatten(treedef, leaves)
     assert (back.dense_shape, back.coalesced, back.padded) == ((6, 2), True, False)
     assert back.values is s.values
@@ -94,6 +96,118 @@ def test_tree_map_may_put_anything_in_place_of_the_arrays() -> None:
     assert (shapes.values, shapes.indices) == ((3, 2), (3,))
     abstract = jax.eval_shape(islices.coalesce, make())
     assert (abstract.values.shape, abstract.padded, abstract.coalesced) == ((3, 2), True, True)
+
+
+#: What computes with row numbers as with gradients.
+ARITHMETIC: dict[str, Any] = {
+    "a sum": lambda a, b: jax.tree.map(jnp.add, a, b),
+    "a difference": lambda a, b: jax.tree.map(jnp.subtract, a, b),
+    "a product": lambda a, b: jax.tree.map(jnp.multiply, a, b),
+    "twice": lambda a, b: jax.tree.map(lambda x: x * 2, a),
+    "negated": lambda a, b: jax.tree.map(jnp.negative, a),
+    "half": lambda a, b: jax.tree.map(lambda x: x / 2, a),
+    "signs": lambda a, b: jax.tree.map(jnp.sign, a),
+    "ones": lambda a, b: jax.tree.map(jnp.ones_like, a),
+    "psum": lambda a, b: _over_axis(lambda g: jax.lax.psum(g, "d"), a),
+    "accumulation": lambda a, b: jax.lax.scan(
+        lambda c, _: (jax.tree.map(jnp.add, c, a), None), jax.tree.map(jnp.zeros_like, a), None, 3
+    )[0],
+}
+#: What gives a gradient again, and which.
+COPIES: dict[str, Any] = {
+    "zeros": (lambda a, b: jax.tree.map(jnp.zeros_like, a), lambda x, y: 0 * x),
+    "zeros and a gradient": (
+        lambda a, b: jax.tree.map(jnp.add, jax.tree.map(jnp.zeros_like, a), a),
+        lambda x, y: x,
+    ),
+    "a selection": (lambda a, b: jax.tree.map(partial(jnp.where, False), a, b), lambda x, y: y),
+    "a cast": (
+        lambda a, b: jax.tree.map(lambda x: x.astype(jnp.bfloat16) if x.dtype == jnp.float32 else x, a),
+        lambda x, y: x,
+    ),
+    "joined slots": (lambda a, b: jax.tree.map(lambda *x: jnp.concatenate(x), a, b), lambda x, y: x + y),
+    "slots in another order": (lambda a, b: jax.tree.map(lambda x: x[::-1], a), lambda x, y: x),
+    "a carry": (lambda a, b: jax.lax.scan(lambda c, _: (c * 2, None), a, None, 2)[0], lambda x, y: 4 * x),
+    "vmap": (
+        lambda a, b: jax.tree.map(
+            lambda x: x[1], jax.vmap(lambda g: g * 2)(jax.tree.map(lambda *x: jnp.stack(x), a, b))
+        ),
+        lambda x, y: 2 * y,
+    ),
+    "gathered": (lambda a, b: _over_axis(lambda g: jax.lax.all_gather(g, "d", tiled=True), a), lambda x, y: x),
+    "one vector": (lambda a, b: (lambda flat, back: back(flat))(*ravel_pytree(a)), lambda x, y: x),
+}
+
+
+def _over_axis(fn: Any, *args: Any) -> Any:
+    """fn over two mapped calls that have the same gradient; of a gathered one, the first half of the slots."""
+    out = jax.vmap(fn, axis_name="d")(*(jax.tree.map(lambda x: jnp.stack([x, x]), x) for x in args))
+    return jax.tree.map(lambda x: x[0][:3], out)
+
+
+@pytest.mark.repeats_where(lambda name: name not in ("a sum", "a difference", "negated", "half", "psum"))
+@pytest.mark.parametrize("name", ARITHMETIC)
+def test_arithmetic_over_leaves_never_passes(name: str) -> None:
+    fn, pair = ARITHMETIC[name], (make(), IndexedSlices(jnp.asarray(VALUES), jnp.asarray([3, 1, 2]), (6, 2)))
+    optimizer, table = optim.sgd(1.0), jnp.zeros((6, 2))
+    changed, state = fn(*pair), optimizer.init(table)
+    for use in (lambda g: g.values, lambda g: g.indices, islices.norm, lambda g: optimizer.step(table, g, state)):
+        with pytest.raises(ValueError, match=r"islices\.add\(g1, g2\)"):
+            use(changed)
+    assert "IndexedSlices" in repr(changed)
+    if name == "half":  # seen while tracing
+        with pytest.raises(ValueError, match=r"islices\.add\(g1, g2\)"):
+            jax.jit(lambda a, b: fn(a, b).values)(*pair)
+        return
+    stepped, norm = jax.jit(lambda a, b: (optimizer.step(table, fn(a, b), state)[0], islices.norm(fn(a, b))))(*pair)
+    assert jnp.isnan(stepped[0]).all()
+    assert jnp.isnan(norm)
+
+
+@pytest.mark.repeats_where(lambda name: name in ("a cast", "slots in another order", "gathered", "one vector"))
+@pytest.mark.parametrize("name", COPIES)
+def test_what_moves_leaves_unchanged_gives_a_gradient(name: str) -> None:
+    pair = make(), IndexedSlices(jnp.asarray(VALUES), jnp.asarray([3, 1, 2]), (6, 2))
+    fn, meaning = COPIES[name]
+    expected = meaning(*map(dense_of, pair))
+    for run in (fn, jax.jit(fn)):
+        np.testing.assert_array_equal(dense_of(run(*pair)).astype(np.float32), expected)
+
+
+def test_coalesced_slots_stay_together() -> None:
+    a = islices.coalesce(make())
+    with pytest.raises(ValueError, match="concatenate"):
+        jax.tree.map(lambda *x: jnp.concatenate(x), a, a)
+    assert jnp.isnan(jax.jit(lambda a: islices.norm(jax.tree.map(jnp.add, a, a)))(a))
+    np.testing.assert_array_equal(dense_of(jax.jit(lambda a: a)(a)), dense_of(a))
+
+
+def test_guards_are_donated_and_named_like_other_leaves() -> None:
+    s = make()
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(s)[0]]
+    assert paths == [".values", ".indices", ".guard"]
+    again = jax.jit(lambda s: s * 2, donate_argnums=0)(jax.jit(lambda s: s)(s))
+    np.testing.assert_array_equal(dense_of(again), dense_of(s * 2))
+    assert dense_of(jax.device_get(again)).tolist() == dense_of(again).tolist()
+    with pytest.raises(ValueError, match=r"islices\.add\(g1, g2\)"):
+        islices.norm(jax.device_get(jax.tree.map(jnp.add, s, s)))
+
+
+def test_integers_that_were_added_are_large() -> None:
+    s = IndexedSlices(jnp.ones((2, 1), jnp.int32), jnp.asarray([1, 2]), (6, 1))
+    out = jax.jit(lambda s: islices.to_dense(jax.tree.map(jnp.add, s, s)))(s)
+    assert int(out[0, 0]) > 10**6
+
+
+def test_representations_of_trees_of_shapes() -> None:
+    s, table = make(), islices.Table(jnp.ones((5, 2)), padding_idx=1)
+    g = islices.per_sample(jnp.ones((2, 3, 2)), jnp.zeros((2, 3), jnp.int32), 5)
+    assert repr(jax.tree.map(jnp.shape, table)) == "Table((5, 2), padding_idx=1)"
+    assert repr(jax.tree.map(jnp.shape, s)) == "IndexedSlices((3, 2), (3,), (6, 2))"
+    assert repr(jax.tree.map(jnp.shape, g)) == "PerSample((6, 2), (6,), (6,), (2, 5, 2))"
+    for x in (s, table, g):
+        assert "ShapeDtypeStruct" in repr(jax.eval_shape(lambda x: x, x))
+        assert "None" in repr(jax.tree.map(lambda x: None, x))
 
 
 def test_through_jit_in_and_out() -> None:

@@ -410,6 +410,21 @@ def test_gradients_per_sample_are_pytrees() -> None:
     _, eager = run(Table(W), IDS)
     _, traced = jax.jit(run)(Table(W), IDS)
     np.testing.assert_allclose(traced.norms(), eager.norms(), rtol=1e-6)
+    for g in (eager, traced):
+        with pytest.raises(ValueError, match=r"islices\.add\(g1, g2\)"):
+            jax.tree.map(jnp.add, g, g).norms()
+        assert np.isnan(jax.jit(lambda g: jax.tree.map(jnp.negative, g).norms())(g)).any()
+        assert not np.asarray(jax.jit(lambda g: jax.tree.map(jnp.zeros_like, g).norms())(g)).any()
+
+
+def test_gradients_per_sample_of_tied_tables_are_pytrees() -> None:
+    run = value_and_grad(lambda t, ids: (lookup(t, ids) @ t.weights.T).sum(), per_sample=True)
+    g = run(Table(W), IDS)[1]
+    assert g.products
+    np.testing.assert_array_equal(jax.jit(lambda g: g)(g).norms(), g.norms())
+    with pytest.raises(ValueError, match=r"islices\.add\(g1, g2\)"):
+        jax.tree.map(jnp.add, g, g).norms()
+    assert np.isnan(jax.jit(lambda g: jax.tree.map(jnp.add, g, g).norms())(g)).all()
 
 
 # ---------------------------------------------------------------------- cost

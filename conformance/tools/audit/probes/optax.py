@@ -35,7 +35,7 @@ def sparse(*names: str) -> Iterator[tuple[str, Given, Any]]:
 
 def parts(x: Any) -> list[np.ndarray]:
     """Its values and its indices, as optax left them."""
-    values, indices = jax.tree.leaves(x)
+    values, indices, *_ = jax.tree.leaves(x)
     return [np.asarray(values, np.float64), np.asarray(indices, np.float64).reshape(-1)]
 
 
