@@ -91,7 +91,8 @@ def clip_by_global_norm(
     Returns
     -------
     (tree, norm)
-        The clipped tree, leaves of their own types, and the norm before clipping as `global_norm` gives it.
+        The clipped tree, leaves of their own types, and the norm before clipping as `global_norm` gives it. Leaves may
+        share memory with the given ones, as all results may (SPEC clause 1): copy one before changing it in place.
 
     Raises
     ------

@@ -39,7 +39,7 @@ class Accumulated(NamedTuple):
     named: Any  # bool (rows,): rows that a gradient has named since the last step
 
 
-def accumulate(inner: Any, every_k: int, *, use_grad_mean: bool = True) -> Transformation:
+def accumulate(inner: Any, every_k: int, *, use_grad_mean: bool = True, slots: int | None = None) -> Transformation:
     """`optax.MultiSteps` for updates with sparse leaves: inner takes a step at every k-th call, on the mean or sum.
 
     Parameters
@@ -47,10 +47,12 @@ def accumulate(inner: Any, every_k: int, *, use_grad_mean: bool = True) -> Trans
     inner : optax.GradientTransformation
         Of this front.
     every_k : int
-        At least 1. In jit all gradients of a step have the same number of slices, n: the step sees min(k n, rows) rows,
-        n being that of the last one. Where more have been named, its updates are NaN, since none may be left out.
+        At least 1.
     use_grad_mean : bool
         The mean of the k gradients, or their sum.
+    slots : int, optional
+        The most slices that a gradient of a table has. In jit a step has room for k times as many rows, at most the
+        table's. None: as many as the largest gradient had when the step was compiled.
 
     Returns
     -------
@@ -60,10 +62,13 @@ def accumulate(inner: Any, every_k: int, *, use_grad_mean: bool = True) -> Trans
     Raises
     ------
     TypeError, ValueError
-        inner is no transformation; every_k is no int, or below 1.
+        inner is no transformation; every_k or slots is no int, or below 1. In update: a gradient has more slices than
+        slots, or than a step that is compiled already has room for. The state is as it was then.
 
     Notes
     -----
+    Compile the largest micro-batch first, or give slots, where their sizes differ. A compiled step loaded from
+    elsewhere (jax.export) cannot raise: its updates are NaN where it has no room for a row.
     Sums are float32 for 16-bit gradients, each micro-step's duplicates first, divided by k at the end, and then rounded
     to the gradients' type, which is that of inner's state.
     (optax keeps a running mean, on all rows.) Memory: an array like the parameters. A step reads one flag a row.
@@ -85,6 +90,35 @@ def accumulate(inner: Any, every_k: int, *, use_grad_mean: bool = True) -> Trans
     if count is None or count < 1:
         raise (TypeError if count is None else ValueError)(f"every_k: got {show(every_k)}; accepted is an int >= 1")
     divisor = count if check_flag(use_grad_mean, "use_grad_mean") else 1
+    if slots is not None and not (whole_number(slots) or 0) >= 1:
+        kind = TypeError if whole_number(slots) is None else ValueError
+        raise kind(f"slots: got {show(slots)}; accepted is an int >= 1, or None")
+    largest: dict[Any, int] = {}  # the most slices of a gradient of each table so far
+    compiled: dict[Any, int] = {}  # the rows that the first compiled step of each table has room for
+
+    def room(leaf: Any, rows: Any, named: Array, due: Array) -> int:
+        """The number of rows that a step sees; ValueError if a compiled one has no room for them."""
+        if not isinstance(rows, Rows):
+            return 0
+        shape, n = rows.slices.dense_shape, rows.slices.indices.shape[0]
+        if slots is not None and n > slots:
+            raise ValueError(
+                f"updates: got {n} slices for a table of shape {shape}; accepted are at most slots={slots}"
+            )
+        key = (leaf, shape)
+        largest[key] = max(n, largest.get(key, 0))
+        size = min(count * (slots or largest[key]), named.shape[0])
+        if count > 1 and size > compiled.get(key, size):
+            raise ValueError(
+                f"updates: got {n} slices for a table of shape {shape}, after a step was compiled that has room for "
+                f"{compiled[key]} rows of {count} gradients; accepted is accumulate(..., slots=N), N the most slices of "
+                "a gradient"
+            )
+        if rows.B.is_traced(named) or rows.B.is_traced(due):
+            compiled.setdefault(key, size)
+        elif bool(due):
+            return int(jnp.count_nonzero(named))
+        return size
 
     def init(params: Any) -> Accumulated:
         sums = jax.tree.map(lambda x: jnp.zeros_like(x, jnp.promote_types(x.dtype, jnp.float32)), weights_of(params))
@@ -100,7 +134,9 @@ def accumulate(inner: Any, every_k: int, *, use_grad_mean: bool = True) -> Trans
         due = mini_step == 0
 
         # sums and flags stay outside of the branches, where XLA would copy them
-        sizes = jax.tree.map(partial(_size, count=count, due=due), rows, named)
+        leaves, structure = jax.tree.flatten(rows)
+        marks = structure.flatten_up_to(named)
+        sizes = structure.unflatten([room(k, r, m, due) for k, (r, m) in enumerate(zip(leaves, marks, strict=True))])
 
         def gather() -> Any:
             return jax.tree.map(partial(_mean, divisor=divisor), rows, sums, named, sizes)
@@ -127,15 +163,6 @@ def _marked(rows: Any, named: Array) -> Array:
     if not isinstance(rows, Rows):
         return named
     return rows.write(named, jnp.ones(rows.slices.indices.shape, bool))
-
-
-def _size(rows: Any, named: Array, *, count: int, due: Array) -> int:
-    """How many rows a step sees: as many as were named where that is known, else as many as may have been."""
-    if not isinstance(rows, Rows):
-        return 0
-    if not rows.B.is_traced(named) and not rows.B.is_traced(due) and bool(due):
-        return int(jnp.count_nonzero(named))
-    return int(min(count * rows.slices.indices.shape[0], named.shape[0]))
 
 
 def _mean(rows: Any, total: Array, named: Array, size: int, *, divisor: int) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import optax
 
-from islices.backends.jax.optax.transforms import Transformation, on_rows
+from islices.backends.jax.optax.transforms import Transformation, with_rows
 
 __all__ = ["adagrad", "adam", "adamw", "amsgrad", "rmsprop", "sgd"]
 
@@ -50,7 +50,7 @@ def sgd(
     >>> updates["table"].indices.tolist(), round(updates["table"].values.item(), 3)
     ([3], -1.0)
     """
-    return on_rows(optax.sgd(learning_rate, momentum, nesterov, accumulator_dtype), rows=rows)
+    return with_rows(optax.sgd(learning_rate, momentum, nesterov, accumulator_dtype), rows)
 
 
 def adagrad(
@@ -88,7 +88,7 @@ def adagrad(
     >>> updates["table"].indices.tolist(), round(updates["table"].values.item(), 3)
     ([3], -0.494)
     """
-    return on_rows(optax.adagrad(learning_rate, initial_accumulator_value, eps), rows=rows)
+    return with_rows(optax.adagrad(learning_rate, initial_accumulator_value, eps), rows)
 
 
 def rmsprop(
@@ -132,7 +132,7 @@ def rmsprop(
     >>> updates["table"].indices.tolist(), round(updates["table"].values.item(), 3)
     ([3], -1.581)
     """
-    return on_rows(
+    return with_rows(
         optax.rmsprop(
             learning_rate, decay, eps, initial_scale, eps_in_sqrt, centered, momentum, nesterov, bias_correction
         ),
@@ -179,7 +179,7 @@ def adam(
     >>> updates["table"].indices.tolist(), round(updates["table"].values.item(), 3)
     ([3], -0.5)
     """
-    return on_rows(optax.adam(learning_rate, b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov), rows=rows)
+    return with_rows(optax.adam(learning_rate, b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov), rows)
 
 
 def adamw(
@@ -223,7 +223,7 @@ def adamw(
     >>> updates["table"].indices.tolist(), round(updates["table"].values.item(), 3)
     ([3], -0.5)
     """
-    return on_rows(
+    return with_rows(
         optax.adamw(learning_rate, b1, b2, eps, eps_root, mu_dtype, weight_decay, mask, nesterov=nesterov), rows=rows
     )
 
@@ -268,4 +268,4 @@ def amsgrad(
     >>> updates["table"].indices.tolist(), round(updates["table"].values.item(), 3)
     ([3], -0.5)
     """
-    return on_rows(optax.amsgrad(learning_rate, b1, b2, eps, eps_root, mu_dtype, **options), rows=rows)
+    return with_rows(optax.amsgrad(learning_rate, b1, b2, eps, eps_root, mu_dtype, **options), rows)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from islices.arguments import check_name
+from islices.backends.jax.optax.probing import check_rows
 from islices.backends.jax.optax.rows import (
     Rows,
     check_transformation,
@@ -55,9 +56,12 @@ __all__ = [
     "scale",
     "scale_by_learning_rate",
     "scale_by_schedule",
+    "with_rows",
 ]
 
 ROWS = ("touched", "all")
+#: The states that keep gradients for a later step.
+WAITING = (optax.MultiStepsState, optax.ApplyEvery)
 #: The attribute of `from_optim`'s update that says whose it is.
 OPTIMIZER = "islices_optimizer"
 Transformation: TypeAlias = optax.GradientTransformationExtraArgs
@@ -332,8 +336,9 @@ def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Trans
     Parameters
     ----------
     inner : optax.GradientTransformation
-        One that treats each element by itself, as nearly all optimizers do: adam, lion, nadam, adabelief, trace ...
-        Not: norms, trust ratios (lamb, lars), factored moments (adafactor), projections.
+        One whose update of a row is the same where the gradient holds only the named rows and where it holds zeros for
+        all others. Nearly all optimizers are such: adam, lion, nadam, adabelief, trace, the clips by a gradient's norm.
+        Not: norms of parameters or moments (lamb, lars), means over rows, factored moments (adafactor), noise.
     rows : {"touched", "all"}
         "touched": rows of the parameters and of the state that a sparse gradient does not name keep their bits, and
         cost nothing. "all": gradients are densified, every row moves as in optax, and the update is dense.
@@ -347,7 +352,8 @@ def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Trans
     ------
     TypeError, ValueError, IndexError
         inner is no transformation; updates hold slices whose indices another transformation computed with, or that do
-        not fit the parameters.
+        not fit the parameters. In the first update with a sparse leaf: a few steps of inner on small arrays show that
+        it is not such a transformation.
 
     Notes
     -----
@@ -366,22 +372,33 @@ def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Trans
     >>> updates.indices.tolist(), updates.values.tolist()
     ([1, 3], [[-0.5], [0.5]])
     """
+    return with_rows(inner, rows, probe=True)
+
+
+def with_rows(inner: Any, rows: Literal["touched", "all"] = "touched", *, probe: bool = False) -> Transformation:
+    """Like `on_rows`; inner is trusted, where probe is False, to treat each row by itself."""
     check_name(rows, ROWS, "rows")
     inner = check_transformation(inner, "inner")
     step = densely if rows == "all" else on_named_rows
+    probed = probe and rows == "touched"
+    seen: set[Any] = set()  # structures of updates with which inner has passed the probe
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         updates = checked(updates, "on_rows")
         if not any(isinstance(x, IndexedSlices) for x in leaves_of(updates)):
             return inner.update(updates, state, weights_of(params), **extra)  # type: ignore[no-any-return]  # whatever optax takes for a state
+        key = jax.tree.structure(map_slices(lambda s: (s.values,), updates)) if probed else None
+        if probed and key not in seen:
+            check_rows(inner, updates, params, extra)
+            seen.add(key)
         return step(inner, updates, state, params, extra)
 
     def init(params: Any) -> Any:
         state = inner.init(weights_of(params))
-        if rows == "touched" and any(isinstance(x, optax.MultiStepsState) for x in _nodes(state)):
+        if rows == "touched" and any(isinstance(x, WAITING) for x in _nodes(state)):
             raise ValueError(
-                "inner: got optax.MultiSteps, which would not step rows that its last micro-step does not name; "
-                'accepted are accumulate(...), and rows="all"'
+                "inner: got optax.MultiSteps or apply_every, which would not step rows that its last micro-step does "
+                'not name; accepted are accumulate(...), and rows="all"'
             )
         return state
 
@@ -389,8 +406,8 @@ def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Trans
 
 
 def _nodes(state: Any) -> list[Any]:
-    """The parts of a state that optax.MultiSteps might have made."""
-    return jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, optax.MultiStepsState))
+    """Return the leaves of a state, one that keeps gradients for a later step as a whole."""
+    return jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, WAITING))
 
 
 def scale(step_size: Any) -> Transformation:
@@ -413,7 +430,7 @@ def scale(step_size: Any) -> Transformation:
     >>> tx.update(IndexedSlices(jnp.ones((1, 1)), jnp.array([2]), (4, 1)), tx.init(None))[0].values.tolist()
     [[-0.5]]
     """
-    return on_rows(optax.scale(step_size))
+    return with_rows(optax.scale(step_size))
 
 
 def scale_by_schedule(step_size_fn: Callable[[Any], Any]) -> Transformation:
@@ -444,7 +461,7 @@ def scale_by_schedule(step_size_fn: Callable[[Any], Any]) -> Transformation:
     >>> update.indices.tolist(), update.values.tolist()
     ([2], [[0.5]])
     """
-    return on_rows(optax.scale_by_schedule(step_size_fn))
+    return with_rows(optax.scale_by_schedule(step_size_fn))
 
 
 def scale_by_learning_rate(learning_rate: Any, *, flip_sign: bool = True) -> Transformation:
@@ -469,7 +486,7 @@ def scale_by_learning_rate(learning_rate: Any, *, flip_sign: bool = True) -> Tra
     >>> tx.update(IndexedSlices(jnp.ones((1, 1)), jnp.array([2]), (4, 1)), tx.init(None))[0].values.tolist()
     [[-0.5]]
     """
-    return on_rows(optax.scale_by_learning_rate(learning_rate, flip_sign=flip_sign))
+    return with_rows(optax.scale_by_learning_rate(learning_rate, flip_sign=flip_sign))
 
 
 def add_decayed_weights(weight_decay: Any = 0.0, mask: Any = None) -> Transformation:
@@ -496,7 +513,7 @@ def add_decayed_weights(weight_decay: Any = 0.0, mask: Any = None) -> Transforma
     >>> tx.update(IndexedSlices(jnp.ones((1, 1)), jnp.array([3]), (4, 1)), tx.init(params), params)[0].values.tolist()
     [[2.0]]
     """
-    return on_rows(optax.add_decayed_weights(weight_decay, mask))
+    return with_rows(optax.add_decayed_weights(weight_decay, mask))
 
 
 def apply_if_finite(inner: Any, max_consecutive_errors: int) -> Transformation:

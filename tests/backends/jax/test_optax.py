@@ -249,6 +249,64 @@ def test_other_optimizers_on_rows(make: Any) -> None:
     assert_same(train(front.on_rows(make(0.1)), START, grads), lazily(make(0.1), grads))
 
 
+NOISE, OTHERS = "gives equal rows without a gradient different updates", "computes a row's update from the other rows"
+#: what on_rows finds in a transformation of optax; "" where it has optax's updates on named rows
+PROBED: dict[str, tuple[Callable[[], Any], str]] = {
+    "noise": (lambda: optax.chain(optax.add_noise(0.1, 0.55, 0), optax.sgd(0.1)), NOISE),
+    "noisy_sgd": (lambda: optax.noisy_sgd(0.1, key=0), NOISE),
+    "lamb": (lambda: optax.lamb(0.1), OTHERS),
+    "lamb, warming up": (lambda: optax.lamb(optax.linear_schedule(0, 0.1, 1000)), OTHERS),
+    "lamb, injected": (lambda: optax.inject_hyperparams(optax.lamb)(learning_rate=0.1), OTHERS),
+    "lars": (lambda: optax.lars(0.1), OTHERS),
+    "fromage": (lambda: optax.fromage(0.1), OTHERS),
+    "rms of elements": (lambda: optax.clip_by_block_rms(1.0), OTHERS),
+    "columns": (lambda: optax.adaptive_grad_clip(0.1), OTHERS),
+    "norm of moments": (lambda: optax.chain(optax.scale_by_adam(), optax.clip_by_global_norm(1.0)), OTHERS),
+    "distance": (lambda: optax.contrib.dog(1.0), OTHERS),
+    "mean over rows": (
+        lambda: optax.stateless(lambda u, p: jax.tree.map(lambda x: x - x.mean(0) if x.ndim > 1 else x, u)),
+        OTHERS,
+    ),
+    "norm of the gradient": (lambda: optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.1)), ""),
+    "novograd": (lambda: optax.novograd(0.1), ""),
+    "centralize": (lambda: optax.chain(optax.centralize(), optax.sgd(0.1)), ""),
+    "yogi": (lambda: optax.yogi(0.1), ""),
+    "if finite": (lambda: optax.apply_if_finite(optax.adam(0.1), 3), ""),
+    "value": (lambda: optax.polyak_sgd(), ""),
+}
+
+
+@pytest.mark.repeats_where(lambda name, jit: jit or name not in ("noise", "lamb", "columns", "norm of the gradient"))
+@pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
+@pytest.mark.parametrize("name", PROBED)
+def test_what_on_rows_cannot_do_is_found_by_trying(name: str, jit: bool) -> None:
+    make, found = PROBED[name]
+    tx, grads = front.on_rows(make()), gradient(3)
+    if name in ("distance", "norm of moments"):  # these agree in the first step
+        assert found
+    elif not found:
+        ids = jnp.unique(grads["table"].indices)
+        own = optax.with_extra_args_support(make())
+        expected, _ = own.update(dense(grads), own.init(START), START, value=1.0)
+        updates, _ = (jax.jit(tx.update) if jit else tx.update)(grads, tx.init(START), START, value=jnp.float32(1.0))
+        np.testing.assert_allclose(islices.to_dense(updates["table"])[ids], expected["table"][ids], rtol=1e-5)
+        return
+    with pytest.raises(ValueError, match=rf"inner: got a transformation that {found}.*rows=.all."):
+        (jax.jit(tx.update) if jit else tx.update)(grads, tx.init(START), START)
+    every = front.on_rows(make(), rows="all")
+    every.update(grads, every.init(START), START)
+
+
+def test_a_transformation_of_traced_numbers_is_not_judged() -> None:
+    grads = gradient(3)
+
+    def updated(rate: Any) -> Any:
+        tx = front.on_rows(optax.lion(rate))
+        return tx.update(grads, tx.init(START), START)[0]
+
+    assert_same(jax.jit(updated)(0.5), updated(0.5))
+
+
 def test_arguments_are_those_of_optax() -> None:
     for name in ("sgd", "adagrad", "rmsprop", "adam", "adamw", "scale", "clip", "clip_by_global_norm", "apply_updates"):
         ours, theirs = (inspect.signature(getattr(module, name)).parameters for module in (front, optax))
@@ -714,22 +772,28 @@ def exact(seed: int) -> Any:
     return {"table": table, "w": jnp.asarray(rng.integers(-8, 8, 4).astype(np.float32))}
 
 
+@pytest.mark.parametrize("slots", [None, 3])
 @pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
 @pytest.mark.parametrize("ids", [([0, 1, 2], [5, 5, 5]), ([5], [0, 1, 2]), ([0, 1, 2], [5])], ids=str)
-def test_accumulate_leaves_no_row_out(ids: tuple[list[int], ...], jit: bool) -> None:
-    """Whatever the last gradient's number of slices: in jit, where that is the room, NaN says that rows lack it."""
-    tx = front.accumulate(front.sgd(1.0), len(ids), use_grad_mean=False)
-    update, table = jax.jit(tx.update) if jit else tx.update, jnp.zeros((6, 1))
+def test_accumulate_leaves_no_row_out(ids: tuple[list[int], ...], jit: bool, slots: int | None) -> None:
+    """Whatever the last gradient's number of slices: a step has room for the largest, or raises when it is compiled."""
+    tx = front.accumulate(front.sgd(1.0), len(ids), use_grad_mean=False, slots=slots)
+    update, table = jax.jit(tx.update) if jit else tx.update, jnp.zeros((9, 1))
     state = tx.init(table)
-    for rows in ids:
-        updates, state = update(IndexedSlices(jnp.ones((len(rows), 1)), jnp.array(rows), (6, 1)), state, table)
-    if jit and len(ids[-1]) * len(ids) < 4:
-        assert np.isnan(np.asarray(updates.values)).all()
+    grads = [IndexedSlices(jnp.ones((len(rows), 1)), jnp.array(rows), (9, 1)) for rows in ids]
+    updates, state = update(grads[0], state, table)
+    if jit and len(ids[0]) < len(ids[1]) and slots is None:
+        with pytest.raises(ValueError, match=r"got 3 slices .* room for 2 rows of 2 gradients; accepted is .*slots=N"):
+            update(grads[1], state, table)
         return
-    expected = np.zeros((6, 1), np.float32)
+    updates, state = update(grads[1], state, table)
+    expected = np.zeros((9, 1), np.float32)
     np.subtract.at(expected, np.concatenate(ids), 1.0)
     np.testing.assert_array_equal(np.asarray(front.apply_updates(table, updates)), expected)
     assert not np.any(state.sums)
+    if slots is not None:
+        with pytest.raises(ValueError, match="got 4 slices for a table of .*; accepted are at most slots=3"):
+            update(IndexedSlices(jnp.ones((4, 1)), jnp.arange(4), (9, 1)), state, table)
 
 
 @pytest.mark.parametrize("mean", [True, False], ids=["mean", "sum"])
@@ -781,8 +845,9 @@ def test_multi_steps_of_optax() -> None:
     steps = optax.MultiSteps(optax.sgd(0.25, momentum=0.5), 2)  # powers of two: no rounding in either program
     expected = train(steps, start, [dense(g) for g in grads], apply=optax.apply_updates, jit=True)
     assert_same(train(front.on_rows(steps, rows="all"), start, grads, jit=True), expected)
-    with pytest.raises(ValueError, match=r"inner: got optax.MultiSteps.*accumulate"):
-        front.on_rows(steps).init(START)
+    for waiting in (steps, optax.chain(optax.apply_every(2), optax.sgd(0.1))):
+        with pytest.raises(ValueError, match=r"inner: got optax.MultiSteps or apply_every.*accumulate"):
+            front.on_rows(waiting).init(START)
     with pytest.raises(ValueError, match=r"node type mismatch|different types"):
         train(optax.MultiSteps(front.adam(0.1), 3), START, grads)
 
@@ -800,6 +865,12 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "max_delta type": (lambda: front.clip("1"), TypeError, "max_delta: got"),
     "optimizer": (lambda: front.from_optim(optax.adam(0.1)), TypeError, "optimizer: got .*islices.optim"),
     "every_k": (lambda: front.accumulate(front.sgd(0.1), 0), ValueError, "every_k: got 0; accepted is an int >= 1"),
+    "slots": (
+        lambda: front.accumulate(front.sgd(0.1), 2, slots=0),
+        ValueError,
+        "slots: got 0; accepted is an int >= 1",
+    ),
+    "slots type": (lambda: front.accumulate(front.sgd(0.1), 2, slots=1.5), TypeError, "slots: got 1.5"),
     "every_k type": (lambda: front.accumulate(front.sgd(0.1), 1.5), TypeError, "every_k: got 1.5"),
     "a table as update": (lambda: front.coalesce().update([Table(SLICES.values)], ()), TypeError, r"updates\[0\]: got"),
     "NumPy": (

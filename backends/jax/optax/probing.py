@@ -1,0 +1,114 @@
+"""Refuse transformations that `on_rows` cannot run: steps on a few rows are compared with optax's steps on all rows.
+
+The verdict depends on what a transformation returns, not on its name or state. SPEC clause 24.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from islices.backends.jax.optax.rows import is_leaf, leaves_of, map_slices, on_named_rows
+from islices.rows import to_dense
+from islices.slices import IndexedSlices
+
+__all__ = ["check_rows"]
+
+#: The size of each row's gradient in the first steps, and of its weights. Later gradients name some of these rows.
+#: The last two rows are equal and never have a gradient.
+GRADIENTS = np.array([3e4, 1e-3, 1e2, 1.0, 2e3, 50.0, 0.1, 0.0, 0.0])
+WEIGHTS = np.array([1e3, 1.0, 1e2, 10.0, 0.1, 1e3, 1.0, 0.0, 0.0])
+NAMED = np.array([1, 3, 4, 6])
+FIRST, LATER = 2, 4  # steps
+WAY_OUT = (
+    "accepted are transformations that treat each row by itself, those of islices.backends.jax.optax, and any with "
+    'rows="all", which makes the gradient dense'
+)
+
+
+def check_rows(inner: Any, updates: Any, params: Any, extra: Mapping[str, Any]) -> None:
+    """Raise ValueError if inner moves named rows otherwise than on the dense gradient, or equal rows differently.
+
+    Parameters
+    ----------
+    inner : optax.GradientTransformationExtraArgs
+    updates, params, extra
+        The arguments of the next update. The probe has their structure and row shapes, and its own small arrays.
+        Traced values in extra count as ones.
+
+    Notes
+    -----
+    A transformation that raises on small arrays, or computes with traced values, is not judged.
+    """
+    with jax.ensure_compile_time_eval():
+        try:
+            reason = _difference(inner, updates, params is not None, {name: _known(x) for name, x in extra.items()})
+        except (TypeError, ValueError, LookupError):
+            return  # the update raises this too, unless only the probe's sizes are at fault
+    if reason:
+        raise ValueError(f"inner: got a transformation that {reason}; {WAY_OUT}")
+
+
+def _difference(inner: Any, updates: Any, has_params: bool, extra: Mapping[str, Any]) -> str:
+    """Describe how steps on named rows differ from steps on all rows; "" if they agree or cannot be judged."""
+    draw = np.random.default_rng(0)
+
+    def like(x: Any, scales: Any) -> Any:
+        """A random array for a leaf, each row of a table of its scale."""
+        sparse = isinstance(x, IndexedSlices)
+        shape = (len(scales), *x.dense_shape[1:]) if sparse else (1,) * jnp.ndim(x)
+        values = draw.uniform(0.5, 1.0, shape) * draw.choice([-1.0, 1.0], shape)
+        if sparse:
+            values *= scales.reshape(-1, *[1] * (len(shape) - 1))
+        dtype = jnp.result_type(x.values if sparse else x)
+        return jnp.asarray(values, jnp.float32 if jnp.issubdtype(dtype, jnp.floating) else dtype)
+
+    def named(x: Any) -> Any:
+        grad = like(x, GRADIENTS[NAMED])
+        if not isinstance(x, IndexedSlices):
+            return grad
+        return IndexedSlices(grad, jnp.asarray(NAMED, x.indices.dtype), (len(GRADIENTS), *grad.shape[1:]))
+
+    def tree(fn: Callable[[Any], Any]) -> Any:
+        return jax.tree.map(fn, updates, is_leaf=is_leaf)
+
+    @jax.jit
+    def step(grads: Any, state: Any, weights: Any) -> Any:
+        return inner.update(grads, state, weights if has_params else None, **extra)
+
+    @jax.jit
+    def step_rows(grads: Any, state: Any, weights: Any) -> Any:
+        return on_named_rows(inner, grads, state, weights if has_params else None, extra)
+
+    weights = tree(lambda x: like(x, WEIGHTS))
+    state = inner.init(weights)
+    for _ in range(FIRST):
+        moved, state = step(tree(lambda x: like(x, GRADIENTS)), state, weights)
+        leaves = jax.tree.leaves(moved)
+        if any(isinstance(x, jax.core.Tracer) for x in leaves):
+            return ""
+        for x, u in zip(leaves_of(updates), leaves, strict=True):
+            if isinstance(x, IndexedSlices) and not np.array_equal(u[-1], u[-2], equal_nan=True):
+                return "gives equal rows without a gradient different updates, as noise does"
+        weights = jax.tree.map(jnp.add, weights, moved)
+
+    dense = state
+    for _ in range(LATER):
+        grads = tree(named)
+        rows, state = step_rows(grads, state, weights)
+        moved, dense = step(map_slices(to_dense, grads), dense, weights)
+        for x, whole in zip(leaves_of(rows), jax.tree.leaves(moved), strict=True):
+            got, expected = (x.values, whole[NAMED]) if isinstance(x, IndexedSlices) else (x, whole)
+            if not np.allclose(got, expected, rtol=1e-2, atol=0, equal_nan=True):
+                return "computes a row's update from the other rows, their number or its place"
+        weights = jax.tree.map(jnp.add, weights, moved)
+    return ""
+
+
+def _known(x: Any) -> Any:
+    """An extra argument with ones in place of traced values."""
+    return jax.tree.map(lambda v: jnp.ones(v.shape, v.dtype) if isinstance(v, jax.core.Tracer) else v, x)
