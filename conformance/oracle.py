@@ -465,6 +465,7 @@ ORACLE = {
     fn.__name__: fn
     for fn in (
         add, clip_by_global_norm, clip_by_norm, clip_by_row_norm, clip_by_value, coalesce, concat, divide,
-        drop_padding, drop_rows, embedding_grad, from_dense, global_norm, keep_rows, norm, scale, scale_by_frequency, to_dense,
+        drop_padding, drop_rows, embedding_grad, from_dense, global_norm, keep_rows, norm, scale, scale_by_frequency,
+        to_dense,
     )
 } | {f"scatter_{op}": functools.partial(scatter, op) for op in SCATTER}  # fmt: skip

@@ -85,7 +85,7 @@ def _divide(s: IndexedSlices, c: Any) -> IndexedSlices:
     if B.dtype(values) in INTEGERS:
         raise TypeError(f"values: got {B.dtype(values)}; accepted is a floating dtype, since integers do not divide")
     flag = isinstance(c, (bool, np.bool_)) or (B.is_array(c) and B.dtype(c) == "bool")
-    if flag or getattr(c, "dtype", None) == bool:
+    if flag or (isinstance(c, np.ndarray) and c.dtype.kind == "b"):
         raise TypeError(f"divisor: got {describe(c)}; accepted is a real number, and no bool")
     divisor = round_scalar(B, values, c, "divisor")
     return s.replace(values=scale_values(B, values, [("div", divisor)]))
