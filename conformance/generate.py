@@ -180,6 +180,16 @@ def algebra() -> Iterator[Case]:
     yield case("algebra/add/none-adds-nothing", "6", "add", [s, None, d], [None, d, d])
     # a frequent fault of readers of decimal text: the neighbour of the float64 that 17 digits name
     yield case("algebra/scale/float64-17-digits", "6", "scale", dense("float64", (4, 2), "digits"), 0.16969931385370499)
+    for k, dtype in enumerate(FLOATS):
+        x = slices("unsorted-duplicates", dtype, INDEX_TYPES[k % 2], (3,), "divide")
+        # by 3 and 49 a product with the rounded reciprocal differs; 0.1 is rounded to the values' type first
+        for c in (3.0, 49.0, -0.1):
+            yield case(f"algebra/divide/{dtype}/{c}", "6", "divide", x, c)
+        divisor = Array("float64" if dtype == "float64" else "float32", (), [3.0])
+        yield case(f"algebra/divide/{dtype}/0-d", "6", "divide", x, divisor)
+    special = slices_of("float32", [[0.0], [1.0], [-1.0], [math.inf], [math.nan]], [0, 1, 2, 2, 0], (3, 1))
+    for c in (0.0, 1e300):  # the second is infinite in float32
+        yield case(f"algebra/divide/special/{c}".replace("+", ""), "6", "divide", special, c)
     wide = slices("unsorted-duplicates", "float32", "int64", (3,), "wide")
     for label, pair in (("wide-last", (s, wide)), ("wide-first", (wide, s))):
         yield case(f"algebra/concat/index-types-{label}", "6", "concat", list(pair))

@@ -186,6 +186,7 @@ SPECIAL_OPERATIONS: dict[str, Callable[..., Any]] = {
     "lookup_gradient": _lookup_gradient,
     "gradient": _gradient,
     "double_lookup_gradient": _double_lookup_gradient,
+    "divide": operator.truediv,
     "clip_per_sample_sum": _clip_per_sample,
     "optimizer_steps": _optimizer_steps,
     "per_sample_clip_sum": _per_sample_clip_sum,

@@ -92,7 +92,9 @@ def times(a: float | int, b: float | int, dtype: str) -> float | int:
 
 
 def over(a: float, b: float, dtype: str) -> float:
-    """a / b; b is not zero."""
+    """a / b, of which b is zero but where a is a number."""
+    if b == 0:
+        return math.nan if a == 0 or math.isnan(a) else math.copysign(math.inf, a) * math.copysign(1.0, b)
     if not (math.isfinite(a) and math.isfinite(b)):
         return a / b
     (n, d), (m, e) = a.as_integer_ratio(), b.as_integer_ratio()
@@ -165,6 +167,12 @@ def scale(x: Any, c: float) -> Any:
     values = values_of(x)
     factor = round_to(c, wide(values.dtype))
     return with_values(x, [round_to(times(v, factor, wide(values.dtype)), values.dtype) for v in values.data])
+
+
+def divide(x: Slices, c: Any) -> Slices:
+    kind = wide(x.values.dtype)
+    divisor = round_to(c.data[0] if isinstance(c, Array) else c, kind)
+    return with_values(x, [round_to(over(v, divisor, kind), x.values.dtype) for v in x.values.data])  # type: ignore[no-any-return]
 
 
 def concat(xs: list[Slices]) -> Slices:
@@ -456,7 +464,8 @@ def from_dense(x: Array) -> Slices:
 ORACLE = {
     fn.__name__: fn
     for fn in (
-        add, clip_by_global_norm, clip_by_norm, clip_by_row_norm, clip_by_value, coalesce, concat, drop_padding,
-        drop_rows, embedding_grad, from_dense, global_norm, keep_rows, norm, scale, scale_by_frequency, to_dense,
+        add, clip_by_global_norm, clip_by_norm, clip_by_row_norm, clip_by_value, coalesce, concat, divide,
+        drop_padding, drop_rows, embedding_grad, from_dense, global_norm, keep_rows, norm, scale, scale_by_frequency,
+        to_dense,
     )
 } | {f"scatter_{op}": functools.partial(scatter, op) for op in SCATTER}  # fmt: skip

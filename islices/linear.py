@@ -1,4 +1,4 @@
-"""Linear operations: scale, concatenate, add.
+"""Linear operations: scale, divide, concatenate, add.
 
 Also where scalars are rounded (clause 18) and values multiplied by them, for every other module that does so.
 Functions whose name starts with an underscore and whose first argument is ``B`` are operations (see `islices.modes`).
@@ -80,15 +80,28 @@ def _scale(leaf: Any, c: Any) -> Any:
     return leaf.replace(values=scaled) if isinstance(leaf, IndexedSlices) else scaled
 
 
+def _divide(s: IndexedSlices, c: Any) -> IndexedSlices:
+    B, values = s.backend, s.values
+    if B.dtype(values) in INTEGERS:
+        raise TypeError(f"values: got {B.dtype(values)}; accepted is a floating dtype, since integers do not divide")
+    flag = isinstance(c, (bool, np.bool_)) or (B.is_array(c) and B.dtype(c) == "bool")
+    if flag or (isinstance(c, np.ndarray) and c.dtype.kind == "b"):
+        raise TypeError(f"divisor: got {describe(c)}; accepted is a real number, and no bool")
+    divisor = round_scalar(B, values, c, "divisor")
+    return s.replace(values=scale_values(B, values, [("div", divisor)]))
+
+
 def round_scalar(B: Backend, values: Array, c: Any, argument: str) -> Any:
     """A hyperparameter as clause 18 has it: a Python number exact in the values' type (float32 for 16-bit), or,
-    where c is traced, a 0-d array of that type."""
+    where c is traced or its gradient is recorded, a 0-d array of that type."""
     dtype = B.dtype(values)
     if type(c) is float and dtype in FLOATS:  # what it nearly always is
         return round_float(c, dtype)
     if not isinstance(c, numbers.Real) and not isinstance(c, np.generic):
         c = _zero_d(B, c, argument)
         if not isinstance(c, numbers.Real):
+            if dtype in INTEGERS and B.dtype(c) not in (*INTEGERS, "bool"):
+                raise TypeError(f"{argument}: got {describe(c)}; accepted is an int, since the values are {dtype}")
             with B.scope():
                 return B.astype(c, wide_dtype(dtype))
     if isinstance(c, (bool, np.bool_)):
@@ -125,7 +138,7 @@ def as_float(c: Any) -> float:
 
 def _zero_d(B: Backend, c: Any, argument: str) -> Any:
     if (B.is_array(c) and B.shape(c) in ((), (1,))) or (isinstance(c, np.ndarray) and c.shape == ()):
-        if not isinstance(c, np.ndarray) and B.is_traced(c):
+        if not isinstance(c, np.ndarray) and (B.is_traced(c) or B.records_gradient(c)):
             return c
         number = c.reshape(()).item() if isinstance(c, np.ndarray) else number_of(B, c)
         if isinstance(number, numbers.Real):
@@ -317,3 +330,4 @@ def _sum(B: Backend, *arrays: Array) -> Array:
 # ---------------------------------------------------------------------- the operators of IndexedSlices
 IndexedSlices._add = staticmethod(add)
 IndexedSlices._scale = staticmethod(scale)
+IndexedSlices._divide = staticmethod(_divide)

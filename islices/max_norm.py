@@ -65,7 +65,8 @@ def _codes(B: Backend, x: Array, limit: float) -> tuple[Backend, Array]:
 
 def _refuse(arrays: tuple[Array, ...], upstream: Array) -> NoReturn:
     raise NotImplementedError(
-        "lookup: got a second derivative through max_norm; accepted is a first one, or max_norm=None"
+        "lookup: got a second derivative, or one in forward mode, through max_norm; accepted is a first one, or "
+        "max_norm=None"
     )
 
 

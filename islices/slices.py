@@ -58,8 +58,8 @@ class IndexedSlices:
     >>> s = IndexedSlices(np.ones((3, 2), np.float32), np.array([1, 4, 1]), (6, 2))
     >>> s
     IndexedSlices(n=3, dense_shape=(6, 2), float32, int64, numpy)
-    >>> (s * 2).values[0]
-    array([2., 2.], dtype=float32)
+    >>> (s * 2).values[0], (s / 4).values[0]
+    (array([2., 2.], dtype=float32), array([0.25, 0.25], dtype=float32))
     """
 
     __slots__ = (
@@ -290,9 +290,10 @@ class IndexedSlices:
     def __bool__(self) -> NoReturn:
         raise TypeError("the truth value of an IndexedSlices is ambiguous")
 
-    #: `islices.add` and `islices.scale`, which `islices.linear`, built on this module, puts here for the operators.
+    #: `islices.add`, `islices.scale` and the quotient, which `islices.linear`, built on this module, puts here.
     _add: ClassVar[Callable[..., Any]]
     _scale: ClassVar[Callable[[Any, Any], Any]]
+    _divide: ClassVar[Callable[[IndexedSlices, Any], IndexedSlices]]
 
     def __add__(self, other: Any) -> Any:
         return IndexedSlices._add(self, other) if _is_operand(other) else NotImplemented
@@ -310,6 +311,14 @@ class IndexedSlices:
         return IndexedSlices._scale(self, factor)
 
     __rmul__ = __mul__
+
+    def __truediv__(self, divisor: Any) -> IndexedSlices:
+        return IndexedSlices._divide(self, divisor)
+
+    def __rtruediv__(self, other: Any) -> NoReturn:  # without it torch would multiply by a rounded reciprocal
+        raise TypeError(
+            f"divisor: got an IndexedSlices below {describe(other)}; accepted is a number or a 0-d array below slices"
+        )
 
     def __neg__(self) -> Any:
         return IndexedSlices._scale(self, -1)

@@ -36,6 +36,7 @@ from islices.backend import (
 )
 from islices.backends.torch import compiling, layers, ragged, recording, threads
 from islices.backends.torch.arithmetic import as_tensors, in_bags, rounded_sqrt, sum_bags
+from islices.backends.torch.tracers import at_work, bare, below, is_wrapped, tracer_of
 from islices.memory import zeros
 
 __all__ = ["TorchBackend", "backend", "check_data", "check_inference", "shares_elements"]
@@ -54,7 +55,6 @@ HELD = {np.dtype(name): name for name in VIEWED.values() if name != "bfloat16"}
 LONGEST = 8
 #: Elements of float64 that stay in the caches; with more, torch would wake its other threads for every operation.
 BLOCK = 1 << 15
-_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class TorchBackend(Backend):
@@ -86,7 +86,9 @@ class TorchBackend(Backend):
 
     def is_traced(self, x: Array) -> bool:
         # torch.compiler.is_compiling() would speak of all threads: `traced.is_traced` is what Dynamo reads here
-        return x.is_meta or (type(x) not in PLAIN and hasattr(x, "fake_mode")) or _is_wrapped(x)
+        if x.is_meta or (type(x) not in PLAIN and hasattr(x, "fake_mode")):
+            return True
+        return at_work() and (below(x) is None or tracer_of(x) is not None)
 
     def records_gradient(self, x: Array) -> bool:
         return recording.is_recorded(x)
@@ -94,15 +96,14 @@ class TorchBackend(Backend):
     def host_view(self, x: Array) -> np.ndarray[Any, Any] | None:
         if not x.is_cpu or x.is_neg():
             return None
-        _check_storage(x)
-        if x.requires_grad:
-            x = x.detach()
-        try:
-            if x.dtype is torch.bfloat16:
-                return x.view(torch.int16).numpy().view(np.uint16)  # type: ignore[no-any-return]
-            return x.numpy()  # type: ignore[no-any-return]
-        except (RuntimeError, TypeError):  # a subclass without memory of its own, a dtype NumPy has not
+        if is_wrapped(x):  # by a transform that may have ended: a pullback runs later
             return None
+        if at_work():
+            if self.is_traced(x):
+                return None
+            with bare():
+                return _view(x)
+        return _view(x)
 
     def look(self, arrays: Sequence[Array], *, views: bool = True) -> Look:
         return _look_at_plain(arrays) or super().look(arrays, views=views)
@@ -140,10 +141,12 @@ class TorchBackend(Backend):
         view = self.host_view(x)
         if view is not None:
             return view
-        _check_storage(x)
         check_data(x)
-        x = x.detach().resolve_neg().cpu()
-        return x.view(torch.int16).numpy().view(np.uint16) if x.dtype is torch.bfloat16 else x.numpy()  # type: ignore[no-any-return]
+        with bare() if at_work() else contextlib.nullcontext():
+            x = cast("torch.Tensor", below(x))
+            _check_storage(x)
+            x = x.detach().resolve_neg().cpu()
+            return x.view(torch.int16).numpy().view(np.uint16) if x.dtype is torch.bfloat16 else x.numpy()  # type: ignore[no-any-return]
 
     def scalar(self, x: np.ndarray[Any, Any], like: Array) -> Array:
         return self.from_host(x.copy(), like)
@@ -224,7 +227,13 @@ class TorchBackend(Backend):
         return x.reshape([-1 if n is None else n for n in shape])
 
     def zeros(self, shape: Sequence[int], dtype: str, like: Array) -> Array:
-        if math.prod(shape) >= HUGE and dtype in WIDE and like.device.type == "cpu" and type(like) in PLAIN:
+        if (
+            math.prod(shape) >= HUGE
+            and dtype in WIDE
+            and like.device.type == "cpu"
+            and type(like) in PLAIN
+            and not at_work()
+        ):
             return torch.from_numpy(zeros(shape, dtype))
         return torch.zeros(tuple(shape), dtype=getattr(torch, dtype), device=like.device)
 
@@ -315,7 +324,7 @@ class TorchBackend(Backend):
             sums, ids = self.sum_duplicates(values, segments, count)
             return self.scatter_rows(sums, ids, (count or 0, *values.shape[1:]))
         out = torch.zeros((count or 0, *values.shape[1:]), dtype=values.dtype, device=values.device)
-        if _is_wrapped(values):  # vmap adds out of place only
+        if is_wrapped(values):  # vmap adds out of place only
             return out.index_add(0, segments, values)
         return out.index_add_(0, segments, values)
 
@@ -328,7 +337,8 @@ class TorchBackend(Backend):
         return sum_bags(values, indices)
 
     def scatter_rows(self, values: Array, ids: Array, shape: tuple[int, ...]) -> Array:
-        return torch.zeros(shape, dtype=values.dtype, device=values.device).index_copy_(0, ids.long(), values)
+        # vmap copies out of place only
+        return torch.zeros(shape, dtype=values.dtype, device=values.device).index_copy(0, ids.long(), values)
 
     def add_rows(self, dense: Array, values: Array, ids: Array) -> Array:
         if dense.dtype not in (torch.float16, torch.bfloat16):
@@ -379,7 +389,7 @@ class TorchBackend(Backend):
         return torch.nn.Parameter(x, like.requires_grad) if isinstance(like, torch.nn.Parameter) else x
 
     def plain_tables(self, arrays: Sequence[Any]) -> Look | None:
-        if getattr(forward_ad, "_current_level", 0) >= 0:
+        if getattr(forward_ad, "_current_level", 0) >= 0 or at_work():
             return None
         look = Look([], [], [False] * len(arrays), views := [], spans := [])
         for x in arrays:
@@ -445,13 +455,26 @@ class TorchBackend(Backend):
         return layers.capture(model, uses)
 
 
+def _view(x: torch.Tensor) -> np.ndarray[Any, Any] | None:
+    """NumPy's view of a tensor in CPU memory, None where there is none."""
+    _check_storage(x)
+    if x.requires_grad:
+        x = x.detach()
+    try:
+        if x.dtype is torch.bfloat16:
+            return x.view(torch.int16).numpy().view(np.uint16)  # type: ignore[no-any-return]
+        return x.numpy()  # type: ignore[no-any-return]
+    except (RuntimeError, TypeError):  # a subclass without memory of its own, a dtype NumPy has not
+        return None
+
+
 def _plain_parts(x: torch.Tensor) -> NativeParts | None:
     """`TorchBackend.from_native` with the look at its parts of what a sparse tensor nearly always is, None of another:
     in CPU memory, of numbers that NumPy has, which nothing records or traces. A tensor of the row of indices would
     take as long as all of the views."""
     if type(x) is not torch.Tensor or x.layout is not torch.sparse_coo or x.requires_grad:
         return None
-    if getattr(forward_ad, "_current_level", 0) >= 0 or _is_wrapped(x):
+    if getattr(forward_ad, "_current_level", 0) >= 0 or at_work():
         return None
     values, indices = x._values(), x._indices()
     try:
@@ -472,7 +495,7 @@ def _plain_parts(x: torch.Tensor) -> NativeParts | None:
 
 def _look_at_plain(arrays: Sequence[torch.Tensor]) -> Look | None:
     """What the methods say of any tensor, at once of those that nearly all are; None where one of them is another."""
-    if getattr(forward_ad, "_current_level", 0) >= 0:
+    if getattr(forward_ad, "_current_level", 0) >= 0 or at_work():
         return None
     dtypes: list[str] = []
     shapes: list[tuple[int | None, ...]] = []
@@ -483,7 +506,7 @@ def _look_at_plain(arrays: Sequence[torch.Tensor]) -> Look | None:
             dtype is None
             or type(x) not in PLAIN
             or not x.is_cpu
-            or _is_wrapped(x)
+            or is_wrapped(x)
             or x.is_neg()
             or not x.untyped_storage().nbytes()
         ):
@@ -521,6 +544,19 @@ def check_data(x: torch.Tensor) -> None:
     if x.is_meta or fake:
         kind = "fake tensor" if fake else "tensor on the device meta"
         raise TypeError(f"x: got a {kind} of shape {tuple(x.shape)}, which holds no data; accepted is one that does")
+    if not at_work():
+        return
+    if below(x) is None:
+        raise TypeError(
+            f"x: got a tensor that torch.func.vmap maps over, each of shape {tuple(x.shape)}; accepted, where "
+            "numbers must be known, is one that is the same for all"
+        )
+    tracer = tracer_of(x)
+    if tracer is not None:
+        raise TypeError(
+            f"x: got a tensor that {tracer} records, whose numbers would be constants of its graph; accepted is a call "
+            "outside of the traced function, or torch.compile"
+        )
 
 
 def shares_elements(x: torch.Tensor) -> bool:

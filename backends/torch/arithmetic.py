@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.nn.functional import embedding_bag
 
 __all__ = ["as_tensors", "in_bags", "rounded_sqrt", "sum_bags"]
@@ -54,7 +55,9 @@ def _shift(x: torch.Tensor, root: torch.Tensor) -> torch.Tensor:
 
 def in_bags(values: torch.Tensor) -> bool:
     """Whether `sum_bags` is the way to sum these rows: it is slow on the CPU but for float32, and its second
-    derivative is missing in torch."""
+    derivative and its forward mode are missing in torch."""
+    if getattr(forward_ad, "_current_level", 0) >= 0:
+        return False
     kinds = (torch.float32, torch.float64) if values.is_cuda else (torch.float32,)
     return values.dtype in kinds and values.numel() > 0 and not values.requires_grad
 

@@ -1,7 +1,7 @@
 """Differentiation by looked-up rows, and functions whose gradient is given, in torch's autograd.
 
 Rows are read outside the graph and made leaves of it, so that autograd stops at them: the table itself never takes
-part, and no gradient of its size exists. May import: `torch`, `islices.backend`.
+part, and no gradient of its size exists. May import: `torch`, `islices.backend`, `islices.backends.torch.tracers`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from torch.autograd import forward_ad
 
 from islices.backend import Array, Backend, Gradient, GradientOfValue, LookedUp, Reader, Source, Transform
+from islices.backends.torch.tracers import in_functorch
 
 __all__ = ["custom_gradient", "differentiate", "is_recorded", "per_sample_gradients", "with_gradient"]
 
@@ -40,7 +41,7 @@ class Recorder:
     def bags(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any, read: Reader) -> Array:
         if self.state == "closed":
             raise TypeError("table: used after the function that value_and_grad differentiated had returned")
-        if _in_functorch():
+        if in_functorch():
             raise NotImplementedError(
                 "lookup: got a Table that value_and_grad differentiates, inside torch.func.vmap, grad or the like, "
                 "which its autograd does not see into; accepted is a lookup outside of it (ids may have any shape)"
@@ -91,7 +92,7 @@ def differentiate(
     backend: Backend, fn: Transform, variables: Sequence[Array], sources: Sequence[Source]
 ) -> tuple[Array, Any, list[Array], list[list[LookedUp]]]:
     """See `Backend.differentiate`."""
-    if _in_functorch():
+    if in_functorch():
         raise NotImplementedError(
             "value_and_grad inside torch.func.grad, vmap and the like, whose rules its autograd would not follow: "
             "accepted is value_and_grad inside value_and_grad (second derivatives), or per_sample=True"
@@ -132,10 +133,6 @@ def _apart(upstreams: list[torch.Tensor], dense: list[torch.Tensor]) -> list[tor
     one tensor to both, and the caller may change the latter in place before the former are read."""
     held = {x.untyped_storage().data_ptr() for x in dense if x.device.type == "cpu"}
     return [x.clone() if held and x.untyped_storage().data_ptr() in held else x for x in upstreams]
-
-
-def _in_functorch() -> bool:
-    return torch._C._functorch.peek_interpreter_stack() is not None  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _refuse_reentrant_checkpoint() -> None:
@@ -240,13 +237,19 @@ def custom_gradient(forward: Callable[..., Array], backward: Gradient) -> Callab
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
             ctx.save_for_backward(*inputs)
+            ctx.save_for_forward(*inputs, output)
 
         @staticmethod
         def backward(ctx: Any, upstream: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
             return backward(ctx.saved_tensors, upstream)
 
+        @staticmethod
+        def jvp(ctx: Any, *tangents: torch.Tensor | None) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+            *arrays, value = ctx.saved_tensors
+            return _transposed(lambda upstream: backward(tuple(arrays), upstream), value, tangents)
+
     def call(*arrays: torch.Tensor) -> torch.Tensor:
-        if not torch.is_grad_enabled() or not any(x.requires_grad for x in arrays):
+        if not any(map(is_recorded, arrays)):
             return forward(*arrays)  # type: ignore[no-any-return]
         return Given.apply(*arrays)  # type: ignore[no-any-return, no-untyped-call]
 

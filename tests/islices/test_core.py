@@ -235,8 +235,23 @@ def test_multiplication_refuses_what_is_no_real_number(c: Any) -> None:
         make() * c
 
 
-def test_division_and_powers_are_not_offered() -> None:
-    for op in (operator.truediv, operator.pow, operator.matmul):
+@pytest.mark.parametrize("c", [3, 49.0, np.float32(0.1), np.array(3.0), Fraction(1, 3)])
+def test_division_is_one_rounded_quotient(c: Any) -> None:
+    s = make(shape=(6, 50))
+    expected = bits(s.replace(values=s.values / np.float32(c)))
+    assert bits(s / c) == expected
+    s /= c
+    assert bits(s) == expected
+
+
+def test_nothing_is_divided_by_slices() -> None:
+    for other in (3, 3.0, np.float32(3), np.array(3.0), np.ones(SHAPE)):
+        with pytest.raises(TypeError, match="below"):
+            other / make()
+
+
+def test_floor_division_and_powers_are_not_offered() -> None:
+    for op in (operator.floordiv, operator.mod, operator.pow, operator.matmul):
         with pytest.raises(TypeError):
             op(make(), 2.0)
 

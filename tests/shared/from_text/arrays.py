@@ -219,6 +219,15 @@ def scale(x: Any, factor: Any) -> Any:
     return x.with_values(product) if isinstance(x, Slices) else x.like(product)
 
 
+def divide(s: Slices, c: Any) -> Slices:
+    """Clauses 6 and 18."""
+    if s.values.dtype not in FLOATS or isinstance(c, bool) or not isinstance(c, (int, float, Array)):
+        raise TypeError("c: floats are divided by numbers that are no bools")
+    if isinstance(c, Array) and (c.x.shape or c.dtype == "bool"):
+        raise TypeError("c: slices are divided by one number")
+    return s.with_values(s.values.x / wide(s.values.dtype).type(c.x if isinstance(c, Array) else c))
+
+
 # ---------------------------------------------------------------------- clauses 13 and 15
 def _chosen(rows: Array, count: int) -> Any:
     if rows.dtype == "bool":

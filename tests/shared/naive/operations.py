@@ -89,6 +89,12 @@ def scale(x: Any, c: Any) -> Any:
     return mapped(x, lambda v: narrow(wide(v) * factor, dtype))
 
 
+def divide(x: Slices, c: Any) -> Any:
+    dtype = x.values.dtype
+    divisor, wide = number(c.data[0] if isinstance(c, Array) else c, dtype), WIDE[dtype]
+    return mapped(x, lambda v: narrow(wide(v) / divisor, dtype))
+
+
 def add(*xs: Any) -> Any:
     if isinstance(xs[0], list):
         return [add(*(x[k] for x in xs)) for k in range(len(xs[0]))]
@@ -377,6 +383,7 @@ NAIVE: dict[str, Callable[..., Any]] = {
     "clip_by_value": clip_by_value,
     "coalesce": coalesce,
     "concat": concat,
+    "divide": divide,
     "drop_padding": drop_padding,
     "drop_rows": drop_rows,
     "embedding_grad": embedding_grad,

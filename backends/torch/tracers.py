@@ -1,0 +1,62 @@
+"""Transforms, modes and tracers of torch around a call: torch.func, fake tensors, torch.jit.trace and make_fx.
+
+Where one of them is at work, NumPy's view of a tensor is no longer just its memory: a transform wraps the tensors that
+it sees, and a tracer takes what is read of its inputs for a constant. May import: `torch`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+__all__ = ["at_work", "bare", "below", "in_functorch", "is_wrapped", "tracer_of"]
+
+_C: Any = torch._C
+is_wrapped = _C._functorch.is_functorch_wrapped_tensor
+_included = _C._dispatch_tls_local_include_set
+#: The bits of the dispatch keys that are included in ordinary eager code.
+ORDINARY = _C.DispatchKeySet(_C.DispatchKey.BackendSelect).raw_repr() | (
+    _C.DispatchKeySet(_C.DispatchKey.ADInplaceOrView).raw_repr()
+)
+
+
+def at_work() -> bool:
+    """Whether a transform, a mode or a tracer sees the operations of this thread."""
+    return bool(_included().raw_repr() & ~ORDINARY)
+
+
+def in_functorch() -> bool:
+    """Whether a transform of torch.func runs."""
+    return _C._functorch.peek_interpreter_stack() is not None
+
+
+def below(x: torch.Tensor) -> torch.Tensor | None:
+    """The tensor below the wrappers of torch.func.grad and jvp; None where vmap's is among them."""
+    while is_wrapped(x):
+        if _C._functorch.is_batchedtensor(x):
+            return None
+        x = _C._functorch.get_unwrapped(x)
+    return x
+
+
+def tracer_of(x: torch.Tensor) -> str | None:
+    """The name of the tracer that records what is computed of x; None where what it holds is a constant to all."""
+    if not at_work():
+        return None
+    if _C._get_tracing_state() is not None and _C._get_value_trace(x).node().kind() != "prim::Constant":
+        return "torch.jit.trace"
+    key = _C._TorchDispatchModeKey.PROXY
+    mode = _C._get_dispatch_mode(key) or torch._ops._get_dispatch_mode_pre_dispatch(key)
+    known = None if mode is None else mode.tracer.tensor_tracker.get(below(x))
+    return None if known is None or known.constant is not None else "make_fx"
+
+
+@contextlib.contextmanager
+def bare() -> Iterator[None]:
+    """Within it a tensor is its memory: no transform and no mode takes part."""
+    with _C._DisableFuncTorch(), _disable_current_modes():
+        yield
