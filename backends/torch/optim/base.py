@@ -182,15 +182,28 @@ class RowOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if (found := getattr(self, "found_inf", None)) is not None and found.item():
+            return loss  # a GradScaler that saw an overflow
         with torch.no_grad():
             self._step()
         return loss
 
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Whether a GradScaler leaves the gradients scaled: it refuses to unscale float16, which `step` does in float32.
+
+        torch sets ``grad_scale`` and ``found_inf`` for the time of such a step.
+        """
+        params = [p for group in self.param_groups for p in group["params"]]
+        return any(p.grad is not None and p.grad.dtype == torch.float16 for p in params)
+
     def _step(self) -> None:
+        scale = getattr(self, "grad_scale", None)
+        factor = None if scale is None else scale.double().reciprocal().float().item()  # as GradScaler.unscale_
         # all parameters of all groups are looked at before the first is written
         writes: list[Write] = []
         for number, group in enumerate(self.param_groups):
-            writes += self._writes(number, group)
+            writes += self._writes(number, group, factor)
         works, places = [], []
         for x in writes:
             works.append(x.work)
@@ -221,8 +234,8 @@ class RowOptimizer(torch.optim.Optimizer):
         works, self.total_norm = clip_works(works, *asked)
         return works
 
-    def _writes(self, number: int, group: dict[str, Any]) -> list[Write]:
-        """The steps of a group's parameters, checked and ready to be written."""
+    def _writes(self, number: int, group: dict[str, Any], factor: float | None) -> list[Write]:
+        """Return the steps of a group's parameters on gradients times factor, checked and ready to be written."""
         present = []
         for position, p in enumerate(group["params"]):
             if p.grad is not None:
@@ -238,7 +251,8 @@ class RowOptimizer(torch.optim.Optimizer):
             name = f" ({names[position]})" if (names := group.get("param_names")) else ""
             place = f"param_groups[{number}]['params'][{position}]{name}"
             try:
-                work, new = self._prepared(p, made.sparse if p.grad.is_sparse else made.dense, master=master)
+                optimizer = made.sparse if p.grad.is_sparse else made.dense
+                work, new = self._prepared(p, _scaled(p.grad, factor), optimizer, master=master)
             except (TypeError, ValueError, IndexError) as error:
                 raise type(error)(f"{place}: {error}") from None
             writes.append(Write(place, p, work, new))
@@ -266,11 +280,10 @@ class RowOptimizer(torch.optim.Optimizer):
         return made
 
     def _prepared(
-        self, p: torch.Tensor, optimizer: Optimizer, *, master: bool
+        self, p: torch.Tensor, grad: Any, optimizer: Optimizer, *, master: bool
     ) -> tuple[Work, Mapping[str, torch.Tensor]]:
         """The step of one parameter, checked, and the arrays of its state that are new."""
         table: torch.Tensor = p
-        grad: Any = p.grad  # there is one
         if p.ndim == 0:  # a table of one row
             table, grad = p.detach().reshape(1), grad.reshape(1)
         held = self.state.get(p, {})
@@ -326,6 +339,13 @@ class RowOptimizer(torch.optim.Optimizer):
             state = {**state, "state": checkpoints.unsealed(state["state"])}
         self._made = {}
         super().__setstate__(state)
+
+
+def _scaled(grad: torch.Tensor, factor: float | None) -> torch.Tensor:
+    """Return a gradient times a factor, of float16 in float32, where it does not underflow."""
+    if factor is None:
+        return grad
+    return (grad.float() if grad.dtype == torch.float16 else grad) * factor
 
 
 def _equal(frozen: Any, seen: Any) -> bool:
