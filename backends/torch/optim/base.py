@@ -190,9 +190,9 @@ class RowOptimizer(torch.optim.Optimizer):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """Whether a GradScaler leaves the gradients scaled: it refuses to unscale float16, which `step` does in float32.
+        """Whether a GradScaler leaves the gradients scaled, for `step` to unscale: it refuses float16.
 
-        torch sets ``grad_scale`` and ``found_inf`` for the time of such a step.
+        torch sets ``grad_scale`` and ``found_inf`` during this step.
         """
         params = [p for group in self.param_groups for p in group["params"]]
         return any(p.grad is not None and p.grad.dtype == torch.float16 for p in params)
