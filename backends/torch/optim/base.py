@@ -77,7 +77,8 @@ class RowOptimizer(torch.optim.Optimizer):
         Parameters, or groups of them, as torch.optim has it.
     rows : {"touched", "all"}, optional
         Which rows a sparse gradient moves: those that it names, or all, by the dense formula on its densified form.
-        Default: "touched", or "all" where the semantics has nothing else.
+        Default: "touched", or "all" with a warning where the semantics has nothing else. If you pass "touched", a
+        dense gradient that would move all rows raises.
     semantics : {"islices", "torch", ...}
         Whose arithmetic: docs/optimizers.md. Its defaults stand in for hyperparameters that are None; those of
         "islices" are torch's. A dense gradient is stepped by the formula of rows="all", where the semantics has it.
@@ -144,6 +145,7 @@ class RowOptimizer(torch.optim.Optimizer):
         refused = {"capturable": capturable, "differentiable": differentiable}
         check_group(self.rule, {**defaults, **refused})
         self._made: dict[int, Made] = {}
+        self._warned: set[str] = set()
         self.max_norm = max_norm
         self._clip_formula(defaults["semantics"])
         super().__init__(params, defaults)
@@ -252,9 +254,15 @@ class RowOptimizer(torch.optim.Optimizer):
             place = f"param_groups[{number}]['params'][{position}]{name}"
             try:
                 optimizer = made.sparse if p.grad.is_sparse else made.dense
+                if p.grad.is_sparse:
+                    made.sparse._warn_of_all(place, self._warned)
+                elif group["rows"] == "touched":
+                    made.sparse._check_dense("nn.Embedding(sparse=True)")
                 work, new = self._prepared(p, _scaled(p.grad, factor), optimizer, master=master)
             except (TypeError, ValueError, IndexError) as error:
-                raise type(error)(f"{place}: {error}") from None
+                hint = "frozen= holds for all parameters of a group: give this one another group"
+                hint = f"; {hint}" if str(error).startswith("frozen:") else ""
+                raise type(error)(f"{place}: {error}{hint}") from None
             writes.append(Write(place, p, work, new))
         return writes
 
@@ -337,7 +345,7 @@ class RowOptimizer(torch.optim.Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "state" in state:
             state = {**state, "state": checkpoints.unsealed(state["state"])}
-        self._made = {}
+        self._made, self._warned = {}, set()
         super().__setstate__(state)
 
 
