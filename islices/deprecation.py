@@ -1,4 +1,6 @@
-"""Warnings that what a caller uses will be taken away. docs/stability.md. May import: the standard library."""
+"""Warnings at a caller's line; most say that something will be removed. docs/stability.md.
+
+May import: the standard library."""
 
 from __future__ import annotations
 
@@ -8,21 +10,26 @@ import warnings
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["renamed_keyword", "warn_deprecated", "warn_renamed"]
+__all__ = ["renamed_keyword", "warn_caller", "warn_deprecated", "warn_renamed"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: Whose frames the caller's line is looked for behind: a ``with`` block enters a context of islices by contextlib.
-OURS = ("islices", "contextlib")
+#: Modules whose frames are skipped: contextlib's enters a context of islices, and frameworks call steps.
+OURS = ("islices", "contextlib", "jax", "keras", "optax", "tensorflow", "torch")
 
 
-def warn_deprecated(message: str) -> None:
-    """A DeprecationWarning at the line outside of islices that led here: Python shows it to who wrote that line."""
+def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the line outside of islices that led here: Python shows it to the author of that line."""
     level, frame = 1, sys._getframe(0)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in OURS:
         level, frame = level + 1, frame.f_back
-    warnings.warn(message, DeprecationWarning, stacklevel=level)
+    warnings.warn(message, category, stacklevel=level)
+
+
+def warn_deprecated(message: str) -> None:
+    """Issue a DeprecationWarning at the line outside of islices that led here."""
+    warn_caller(message, DeprecationWarning)
 
 
 def warn_renamed(old: str, new: str) -> None:

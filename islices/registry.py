@@ -158,11 +158,17 @@ def _candidates() -> list[str]:
 def is_installed(module: str) -> bool:
     """Whether a module can be imported, as far as can be told without importing it."""
     if module in sys.modules:
-        return True
+        return sys.modules[module] is not None
     try:
         return importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):
         return False
+
+
+def require(name: str) -> None:
+    """Raise ModuleNotFoundError with the line that installs it, if the framework of a built-in backend is missing."""
+    if not is_installed(name):
+        raise ModuleNotFoundError(f"backend {name!r} needs {name}: {BUILTIN[name]}", name=name)
 
 
 def _load(name: str) -> Backend:
@@ -183,8 +189,6 @@ def _load_builtin(name: str) -> Backend:
             f"backend {name!r} is built in, and also claimed by {claimants(entry_points(GROUP)[name])}: "
             "uninstall one of them"
         )
-    if not is_installed(name):
-        raise ModuleNotFoundError(f"backend {name!r} needs {name}: {BUILTIN[name]}", name=name)
     return _checked(importlib.import_module(f"islices.backends.{name}").backend, name)
 
 

@@ -13,6 +13,10 @@ What of JAX is minded here (`precision`, `segments` and `memory` have their own 
 
 from __future__ import annotations
 
+from islices.registry import require
+
+require("jax")
+
 import contextlib
 import sys
 from collections.abc import Callable, Sequence

@@ -5,6 +5,12 @@ particular to it lies in a module of its name here (`islices.backends.keras.nati
 its backend, no other framework.
 """
 
+try:
+    import keras  # noqa: F401
+except ModuleNotFoundError as missing:  # of Keras, or of its backend
+    pip = 'pip install keras "islices[torch]" (or tensorflow, or jax: KERAS_BACKEND picks one)'
+    raise ModuleNotFoundError(f"islices.backends.keras needs {missing.name}: {pip}", name=missing.name) from missing
+
 from islices.backends.keras.capturing import capture
 from islices.backends.keras.choice import MultiOptimizer
 from islices.backends.keras.coalesced import Coalesced

@@ -111,7 +111,11 @@ class Stepped(Coalesced):
 
     def _new_state(self, variable: Any) -> dict[str, Any]:
         name, shape = getattr(variable, "path", variable.name), _shape_of_rows(variable)
-        check_frozen(*self.rule._frozen, shape[0])
+        try:
+            check_frozen(*self.rule._frozen, shape[0])
+        except (ValueError, IndexError) as error:
+            hint = "frozen= holds for all variables: give this one another optimizer with MultiOptimizer"
+            raise type(error)(f"{name}: {error}; {hint}") from None
         row = np.zeros((1, *shape[1:]), keras.backend.standardize_dtype(variable.dtype))
         return {
             part: self.add_variable(
@@ -136,7 +140,18 @@ class Stepped(Coalesced):
                 f"trainable_variables: got {name!r} twice; accepted is each once, with the sum of its gradients"
             )
         for k, variable in enumerate(variables[: len(grads)]):
-            grads[k] = self._missing(variable) if grads[k] is None else _cast(grads[k], variable)
+            if grads[k] is None:
+                grads[k] = self._missing(variable)
+                continue
+            grads[k] = _cast(grads[k], variable)
+            name = getattr(variable, "path", variable.name)
+            if native.is_sparse(grads[k]):
+                self.rule._warn_of_all(name)
+            else:
+                try:
+                    self.rule._check_dense("islices.backends.keras.Embedding, for example")
+                except ValueError as error:
+                    raise ValueError(f"{name}: {error}") from None
         super().apply(grads, trainable_variables)
 
     def _missing(self, variable: Any) -> Any:
@@ -245,6 +260,8 @@ class Stepped(Coalesced):
         described = {
             k: SCHEDULES.deserialize(x, custom_objects) if isinstance(x, dict) else x for k, x in config["rule"].items()
         }
+        if described["rows"] == "touched":
+            described["rows"] = None  # the default, where it exists; the configuration does not say who chose it
         # a learning rate that is a schedule is Keras' to read; some optimizers have none that is 0
         rule = _made_anew(described, rate if isinstance(rate, float) else 1.0)
         return super().from_config({**config, "rule": rule}, custom_objects)  # type: ignore[no-any-return]

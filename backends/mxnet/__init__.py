@@ -15,6 +15,10 @@ What it minds about MXNet, beside the stand-in its import needs (`islices.backen
 
 from __future__ import annotations
 
+from islices.registry import require
+
+require("mxnet")
+
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager

@@ -19,6 +19,10 @@ own type.
 
 from __future__ import annotations
 
+from islices.registry import require
+
+require("tensorflow")
+
 import contextlib
 from collections.abc import Callable, Sequence
 from functools import cache

@@ -6,6 +6,10 @@ torch.nn.utils, which refuse sparse gradients; `optim` has the classes of torch.
 optimizer's state as named arrays, `start_from` lets one go on from such.
 """
 
+from islices.registry import require
+
+require("torch")
+
 from islices.backends.torch import optim
 from islices.backends.torch.adapter import TorchBackend, backend
 from islices.backends.torch.amp import GradScaler

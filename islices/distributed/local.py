@@ -51,6 +51,7 @@ def local_optimizer(optimizer: Any, rows: int, start: int, stop: int) -> LocalOp
         optimizer._formula,
         rows=optimizer.rows,
         semantics=optimizer.semantics,
+        asked=optimizer._asked,
         frozen=frozen[slice(*np.searchsorted(frozen, (start, stop)))] - start,
         remake=optimizer._remake,
     )

@@ -493,6 +493,8 @@ class ShardedTable:
         def prepare() -> Callable[[], tuple[Table, dict[str, Array]]]:
             work = self._local(optimizer).own._prepared(self.shard, grad, state, check_flag(donate, "donate"), True)
             check_works([work])
+            if isinstance(work.grad, IndexedSlices):
+                optimizer._warn_of_all("table")
             return lambda: take_steps([work])[0]
 
         def said(_: Any) -> dict[str, Any]:

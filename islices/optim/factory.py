@@ -88,9 +88,11 @@ def make(
     if chosen["rows"] not in formula.rows:
         raise ValueError(f"rows: got {rows!r}; {owner} has {', '.join(map(repr, formula.rows))}")
     formula = replace(formula, maximize=maximize, limits=record.limits)
-    options = {"rows": chosen["rows"], "semantics": semantics}
-    remake = partial(make, name, **given, **options, maximize=formula.maximize, duplicates=duplicates)
-    return Optimizer(name, hyper, formula, **options, frozen=frozen, remake=remake)
+    options = {"semantics": semantics, "maximize": formula.maximize, "duplicates": duplicates}
+    remake = partial(make, name, **given, **options, rows=rows)
+    return Optimizer(
+        name, hyper, formula, rows=chosen["rows"], semantics=semantics, asked=rows, frozen=frozen, remake=remake
+    )
 
 
 def _plain(x: Any) -> Any:

@@ -12,9 +12,11 @@ import numpy as np
 from islices import modes
 from islices.arguments import check_flag
 from islices.backend import Array
+from islices.deprecation import warn_caller
 from islices.linear import as_float, wide_dtype
 from islices.optim.formulas import Formula
 from islices.optim.fused import fused_steps
+from islices.optim.hyperparameters import is_on
 from islices.optim.inputs import (
     adopt_float_table,
     adopt_gradient,
@@ -61,7 +63,18 @@ class Optimizer:
     ([0.0, 0.0, 0.0, -0.5], [0.0, 0.0, 0.0, 4.0], [1])
     """
 
-    __slots__ = ("_formula", "_frozen", "_remake", "hyper", "maximize", "name", "rows", "semantics")
+    __slots__ = (
+        "_asked",
+        "_formula",
+        "_frozen",
+        "_remake",
+        "_warned",
+        "hyper",
+        "maximize",
+        "name",
+        "rows",
+        "semantics",
+    )
 
     name: str
     hyper: Mapping[str, Any]
@@ -69,7 +82,9 @@ class Optimizer:
     semantics: str
     maximize: bool
     _formula: Formula
+    _asked: str | None  # rows as the user gave it
     _remake: Callable[..., Optimizer]  # of frozen=
+    _warned: set[str]  # the tables of `_warn_of_all`
     _frozen: tuple[np.ndarray[Any, Any] | None, int | None]
 
     def __init__(
@@ -80,6 +95,7 @@ class Optimizer:
         *,
         rows: str,
         semantics: str,
+        asked: str | None,
         frozen: Any,
         remake: Callable[..., Optimizer],
     ) -> None:
@@ -89,8 +105,10 @@ class Optimizer:
         put(self, "rows", rows)
         put(self, "semantics", semantics)
         put(self, "maximize", formula.maximize)
+        put(self, "_asked", asked)
         put(self, "_formula", formula)
         put(self, "_remake", remake)
+        put(self, "_warned", set())
         put(self, "_frozen", frozen_rows(frozen))
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
@@ -119,6 +137,26 @@ class Optimizer:
     def __reduce__(self) -> tuple[Callable[[], Optimizer], tuple[()]]:
         # formulas do not pickle; what was asked for does, with frozen rows as they were then
         return partial(self._remake, frozen=asked_frozen(*self._frozen)), ()
+
+    # ------------------------------------------------------------------ rows that nobody asked to move
+    def _warn_of_all(self, table: str, warned: set[str] | None = None) -> None:
+        """Warn once per table of a sparse gradient that moves all rows by default."""
+        warned = self._warned if warned is None else warned
+        if self.rows == "all" and self._asked is None and table not in warned:
+            warned.add(table)
+            warn_caller(
+                f"{table}: a sparse gradient moves all rows, since {self.name} with semantics={self.semantics!r} is not "
+                "lazy with these options; pass rows='all' if that is meant, or semantics='islices', which is lazy"
+            )
+
+    def _check_dense(self, source: str) -> None:
+        """Raise ValueError for a dense gradient if the user gave rows="touched" and rows of zeros would move."""
+        stays = all(spec.name == "accumulator" for spec in self._formula.state)  # sums of squares
+        if self._asked == "touched" and not (stays and not is_on(self.hyper.get("weight_decay", 0))):
+            raise ValueError(
+                f"rows: got 'touched' and a dense gradient, with which {self.name} moves all rows; accepted is a "
+                f"sparse gradient ({source}), or rows left out"
+            )
 
     # ------------------------------------------------------------------ state
     def init(self, table: Any, *, master: bool = False) -> Any:
@@ -232,12 +270,25 @@ def step_tables(optimizer: Optimizer, table: Any, grad: Any, state: Any, donate:
     if not isinstance(table, (list, tuple, dict)):
         work = optimizer._prepared(table, grad, state, donate, apply)
         check_works([work])
+        if isinstance(work.grad, IndexedSlices):
+            optimizer._warn_of_all("table")
         return take_steps([work])[0]
     tables = flatten(table, "table")
     grads, states = _leaves(table, grad, "grad"), _leaves(table, state, "state")
     # all are looked at before the first is written
-    works = [optimizer._prepared(*leaves, donate, apply) for leaves in zip(tables, grads, states, strict=True)]
+    works = []
+    for number, leaves in enumerate(zip(tables, grads, states, strict=True)):
+        try:
+            works.append(optimizer._prepared(*leaves, donate, apply))
+        except (ValueError, IndexError) as error:
+            if not str(error).startswith("frozen:"):
+                raise
+            hint = "frozen= holds for all tables: step the others with another optimizer"
+            raise type(error)(f"leaf {number}: {error}; {hint}") from None
     check_works(works)
+    for number, work in enumerate(works):
+        if isinstance(work.grad, IndexedSlices):
+            optimizer._warn_of_all(f"leaf {number}")
     done = take_steps(works)
     return rebuild(table, iter([t for t, _ in done])), rebuild(table, iter([s for _, s in done]))
 

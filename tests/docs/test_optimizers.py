@@ -59,6 +59,9 @@ def stub() -> str:
         "from typing import Any, TypeAlias, Unpack",
         "",
         "import torch",
+        "from torch.optim import Optimizer as Optimizer",
+        "from torch.optim import lr_scheduler as lr_scheduler",
+        "from torch.optim import swa_utils as swa_utils",
         "",
         "from islices.backends.torch.optim.base import Options, RowOptimizer",
         "",
@@ -76,6 +79,10 @@ def stub() -> str:
         if record.decoupled is not None:
             lines += ["        *,", f"        decoupled_weight_decay: bool = {record.decoupled},"]
         lines += ["        **options: Unpack[Options],", "    ) -> None: ...", ""]
+    lines += ["class SparseAdam(RowOptimizer):", "    def __init__(", "        self,", "        params: Any,"]
+    lines += [f"        {name}: Number | None = None," for name in ("lr", "eps")]
+    lines.insert(-1, "        betas: tuple[Number, Number] | None = None,")
+    lines += ["        maximize: bool = False,", "        **options: Unpack[Options],", "    ) -> None: ...", ""]
     return "\n".join(lines)
 
 

@@ -239,6 +239,24 @@ def test_a_broken_plugin_fails_when_selected_and_disturbs_nobody(label: str, sit
     )
 
 
+@pytest.mark.parametrize(
+    ("module", "missing", "pip"),
+    [
+        ("torch.optim", "torch", '"islices[torch]"'),
+        ("tensorflow", "tensorflow", '"islices[tensorflow]"'),
+        ("jax.optax", "jax", '"islices[jax]"'),
+        ("mxnet.gluon", "mxnet", '"islices[mxnet]"'),
+        ("keras", "keras", 'keras "islices[torch]"'),
+    ],
+)
+def test_an_import_without_its_framework_says_what_installs_it(module: str, missing: str, pip: str) -> None:
+    """`get_backend` says so too. optax: tests/backends/jax/test_optax.py."""
+    program = f"import sys\nsys.modules[{missing!r}] = None\nimport islices.backends.{module}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1].startswith("ModuleNotFoundError: ")
+    assert f"needs {missing}: pip install {pip}" in done.stderr.splitlines()[-1]
+
+
 def test_a_broken_plugin_does_not_disturb_a_real_frameworks_arrays(site: Site) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     site.module("brokenfw", TOY)

@@ -612,6 +612,11 @@ def from_optim(optimizer: Optimizer) -> Transformation:
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         structure: Any
         leaves, structure = jax.tree.flatten(checked(updates, "from_optim"), is_leaf=is_leaf)
+        for number, leaf in enumerate(leaves):
+            if isinstance(leaf, IndexedSlices):
+                optimizer._warn_of_all(f"updates: leaf {number}")
+            else:
+                optimizer._check_dense("islices.value_and_grad returns one for a Table")
         pairs = [step_rows(optimizer, *leaf) for leaf in zip(leaves, structure.flatten_up_to(state), strict=True)]
         return structure.unflatten([u for u, _ in pairs]), structure.unflatten([s for _, s in pairs])
 

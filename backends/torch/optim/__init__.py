@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import Any, cast
+from typing import Any, NoReturn, Unpack, cast
+
+import torch
+from torch.optim import Optimizer, lr_scheduler, swa_utils
 
 from islices import optim
-from islices.backends.torch.optim.base import RowOptimizer
+from islices.backends.torch.optim.base import Options, RowOptimizer
 from islices.backends.torch.optim.hyperparameters import check_decoupled, defaults_of, torch_names
 from islices.optim.record import RECORDS, Record
 
@@ -98,7 +101,69 @@ def _doc(record: Record) -> str:
     )
 
 
-__all__ = []
+class SparseAdam(RowOptimizer):
+    """torch.optim.SparseAdam: lazy Adam with torch's arithmetic; dense gradients raise, as there.
+
+    ``Adam(params, semantics="torch")`` has the same steps, and Adam's for dense gradients.
+
+    Parameters
+    ----------
+    params : iterable of Tensor, of (name, Tensor), or of dict
+    lr : float or Tensor of one, default 0.001
+    betas : two floats or Tensors of one, default (0.9, 0.999)
+    eps : float or Tensor of one, default 1e-08
+    maximize : bool
+        Follow the gradient upwards.
+    **options
+        frozen, master, max_norm ...: see `RowOptimizer`. rows is "touched" and semantics is "torch" here.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        An option or a gradient that does not fit; nothing has changed then.
+
+    Notes
+    -----
+    SPEC clauses 16 and 24.
+
+    Examples
+    --------
+    >>> import torch
+    >>> layer = torch.nn.Embedding.from_pretrained(torch.ones(3, 1), freeze=False, sparse=True)
+    >>> optimizer = SparseAdam(layer.parameters(), lr=0.5)
+    >>> layer(torch.tensor([2, 2])).sum().backward()
+    >>> optimizer.step()
+    >>> layer.weight.flatten().tolist()
+    [1.0, 1.0, 0.5]
+    """
+
+    rule = "adam"
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | torch.Tensor | None = None,
+        betas: tuple[float | torch.Tensor, float | torch.Tensor] | None = None,
+        eps: float | torch.Tensor | None = None,
+        maximize: bool = False,
+        **options: Unpack[Options],
+    ) -> None:
+        given = {"lr": lr, "betas": betas, "eps": eps}
+        chosen: Options = {"rows": "touched", "semantics": "torch", **options, "maximize": maximize}
+        super().__init__(params, given, **chosen)
+
+
+def __getattr__(name: str) -> NoReturn:
+    if name in torch.optim.__all__:
+        titles = ["SparseAdam", *(record.title for record in RECORDS.values())]
+        raise AttributeError(
+            f"optim.{name}: got a name of torch.optim that has no rule for rows; accepted are {', '.join(titles)} "
+            f"here, and torch.optim.{name} for parameters with dense gradients"
+        )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__all__ = ["Optimizer", "SparseAdam", "lr_scheduler", "swa_utils"]
 for _record in RECORDS.values():
     globals()[_record.title] = class_of(_record)
     __all__ += [_record.title]

@@ -3,6 +3,9 @@
 from typing import Any, TypeAlias, Unpack
 
 import torch
+from torch.optim import Optimizer as Optimizer
+from torch.optim import lr_scheduler as lr_scheduler
+from torch.optim import swa_utils as swa_utils
 
 from islices.backends.torch.optim.base import Options, RowOptimizer
 
@@ -129,5 +132,16 @@ class SGD(RowOptimizer):
         dampening: Number | None = None,
         weight_decay: Number | None = None,
         nesterov: bool | None = None,
+        **options: Unpack[Options],
+    ) -> None: ...
+
+class SparseAdam(RowOptimizer):
+    def __init__(
+        self,
+        params: Any,
+        lr: Number | None = None,
+        betas: tuple[Number, Number] | None = None,
+        eps: Number | None = None,
+        maximize: bool = False,
         **options: Unpack[Options],
     ) -> None: ...

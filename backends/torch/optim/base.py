@@ -77,7 +77,8 @@ class RowOptimizer(torch.optim.Optimizer):
         Parameters, or groups of them, as torch.optim has it.
     rows : {"touched", "all"}, optional
         Which rows a sparse gradient moves: those that it names, or all, by the dense formula on its densified form.
-        Default: "touched", or "all" where the semantics has nothing else.
+        Default: "touched", or "all" with a warning where the semantics has nothing else. If you pass "touched", a
+        dense gradient that would move all rows raises.
     semantics : {"islices", "torch", ...}
         Whose arithmetic: docs/optimizers.md. Its defaults stand in for hyperparameters that are None; those of
         "islices" are torch's. A dense gradient is stepped by the formula of rows="all", where the semantics has it.
@@ -144,6 +145,7 @@ class RowOptimizer(torch.optim.Optimizer):
         refused = {"capturable": capturable, "differentiable": differentiable}
         check_group(self.rule, {**defaults, **refused})
         self._made: dict[int, Made] = {}
+        self._warned: set[str] = set()
         self.max_norm = max_norm
         self._clip_formula(defaults["semantics"])
         super().__init__(params, defaults)
@@ -182,15 +184,28 @@ class RowOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if (found := getattr(self, "found_inf", None)) is not None and found.item():
+            return loss  # a GradScaler that saw an overflow
         with torch.no_grad():
             self._step()
         return loss
 
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Whether a GradScaler leaves the gradients scaled, for `step` to unscale: it refuses float16.
+
+        torch sets ``grad_scale`` and ``found_inf`` during this step.
+        """
+        params = [p for group in self.param_groups for p in group["params"]]
+        return any(p.grad is not None and p.grad.dtype == torch.float16 for p in params)
+
     def _step(self) -> None:
+        scale = getattr(self, "grad_scale", None)
+        factor = None if scale is None else scale.double().reciprocal().float().item()  # as GradScaler.unscale_
         # all parameters of all groups are looked at before the first is written
         writes: list[Write] = []
         for number, group in enumerate(self.param_groups):
-            writes += self._writes(number, group)
+            writes += self._writes(number, group, factor)
         works, places = [], []
         for x in writes:
             works.append(x.work)
@@ -221,8 +236,8 @@ class RowOptimizer(torch.optim.Optimizer):
         works, self.total_norm = clip_works(works, *asked)
         return works
 
-    def _writes(self, number: int, group: dict[str, Any]) -> list[Write]:
-        """The steps of a group's parameters, checked and ready to be written."""
+    def _writes(self, number: int, group: dict[str, Any], factor: float | None) -> list[Write]:
+        """Return the steps of a group's parameters on gradients times factor, checked and ready to be written."""
         present = []
         for position, p in enumerate(group["params"]):
             if p.grad is not None:
@@ -238,9 +253,16 @@ class RowOptimizer(torch.optim.Optimizer):
             name = f" ({names[position]})" if (names := group.get("param_names")) else ""
             place = f"param_groups[{number}]['params'][{position}]{name}"
             try:
-                work, new = self._prepared(p, made.sparse if p.grad.is_sparse else made.dense, master=master)
+                optimizer = made.sparse if p.grad.is_sparse else made.dense
+                if p.grad.is_sparse:
+                    made.sparse._warn_of_all(place, self._warned)
+                elif group["rows"] == "touched":
+                    made.sparse._check_dense("nn.Embedding(sparse=True)")
+                work, new = self._prepared(p, _scaled(p.grad, factor), optimizer, master=master)
             except (TypeError, ValueError, IndexError) as error:
-                raise type(error)(f"{place}: {error}") from None
+                hint = "frozen= holds for all parameters of a group: give this one another group"
+                hint = f"; {hint}" if str(error).startswith("frozen:") else ""
+                raise type(error)(f"{place}: {error}{hint}") from None
             writes.append(Write(place, p, work, new))
         return writes
 
@@ -266,11 +288,10 @@ class RowOptimizer(torch.optim.Optimizer):
         return made
 
     def _prepared(
-        self, p: torch.Tensor, optimizer: Optimizer, *, master: bool
+        self, p: torch.Tensor, grad: Any, optimizer: Optimizer, *, master: bool
     ) -> tuple[Work, Mapping[str, torch.Tensor]]:
         """The step of one parameter, checked, and the arrays of its state that are new."""
         table: torch.Tensor = p
-        grad: Any = p.grad  # there is one
         if p.ndim == 0:  # a table of one row
             table, grad = p.detach().reshape(1), grad.reshape(1)
         held = self.state.get(p, {})
@@ -324,8 +345,15 @@ class RowOptimizer(torch.optim.Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "state" in state:
             state = {**state, "state": checkpoints.unsealed(state["state"])}
-        self._made = {}
+        self._made, self._warned = {}, set()
         super().__setstate__(state)
+
+
+def _scaled(grad: torch.Tensor, factor: float | None) -> torch.Tensor:
+    """Return a gradient times a factor, of float16 in float32, where it does not underflow."""
+    if factor is None:
+        return grad
+    return (grad.float() if grad.dtype == torch.float16 else grad) * factor
 
 
 def _equal(frozen: Any, seen: Any) -> bool:

@@ -141,6 +141,8 @@ def _by_islices(wanted: Mapping[str, Any], front: str, *, lazy: bool) -> str:
         given["maximize"] = "True"
     if not _exists(name, given):
         return ""
+    if wanted["rows"] == "touched":
+        del given["rows"]  # the default; if it is given, dense gradients of the model raise
     raw = wanted["duplicates"] == "raw"
     line = FRONTS.get("" if front == "jax" and raw else front, FRONTS[""])
     numbers = _spelled(given, front if front == "torch" else "", wanted)

@@ -910,6 +910,13 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         "treat each element by itself",
     ),
+    "touched": (
+        lambda: front.from_optim(optim.adam(0.1, rows="touched")).update(
+            jnp.ones((2, 1)), optim.adam(0.1).init(jnp.ones((2, 1)))
+        ),
+        ValueError,
+        "^rows: got 'touched' and a dense gradient.*value_and_grad.*or rows left out",
+    ),
     "donate": (lambda: front.apply_updates(START, gradient(0), donate="yes"), TypeError, "donate: got 'yes'"),
 }
 

@@ -165,7 +165,12 @@ BAD = {
     "accumulation": (
         lambda: front.Stepped(optim.adam(0.1), gradient_accumulation_steps=1), ValueError, "gradient_accumulation_steps"
     ),
-    "frozen": (lambda: front.Stepped(optim.adam(0.1, frozen=[9])).build(weights()), IndexError, "frozen: got 9"),
+    "frozen": (lambda: front.Stepped(optim.adam(0.1, frozen=[9])).build(weights()), IndexError,
+               "^variable.*: frozen: got 9 .*MultiOptimizer"),
+    "touched": (
+        lambda: front.Stepped(optim.adam(0.1, rows="touched")).apply([tf.ones((2, 1))], [tf.Variable(tf.ones((2, 1)))]),
+        ValueError, r"^Variable:?\d*: rows: got 'touched' and a dense gradient.*Embedding.*or rows left out",
+    ),
 }  # fmt: skip
 
 

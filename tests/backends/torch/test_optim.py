@@ -15,6 +15,7 @@ import os
 import platform
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -323,6 +324,113 @@ def test_bad_hyperparameters(cls: str, given: dict[str, Any], error: type[Except
         with pytest.raises((TypeError, ValueError)):  # a group of its own is looked at no less
             optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))], **given})
         assert len(optimizer.param_groups) == 1
+
+
+# ---------------------------------------------------------------------- which rows move
+def stepped(make: Callable[..., Any], steps: int = 3, *, sparse: bool = True) -> list[int]:
+    """Return the rows that some steps on row 2 move."""
+    layer = torch.nn.Embedding.from_pretrained(torch.ones(5, 1), freeze=False, sparse=sparse)
+    optimizer = make(layer.named_parameters())
+    for row in [3, *[2] * steps]:
+        optimizer.zero_grad()
+        layer(torch.tensor([row])).sum().backward()
+        before = layer.weight.detach().clone()
+        optimizer.step()
+    return (layer.weight != before).flatten().nonzero().flatten().tolist()
+
+
+@pytest.mark.parametrize(
+    ("cls", "given", "moved"),
+    [
+        ("AdamW", {"semantics": "torch"}, [0, 1, 2, 3, 4]),
+        ("RMSprop", {"semantics": "torch", "momentum": 0.5}, [2, 3]),
+        ("SGD", {"semantics": "torch", "momentum": 0.5}, [2, 3]),
+        ("Adam", {"semantics": "optax"}, [2, 3]),
+    ],
+)
+def test_a_sparse_gradient_that_moves_all_rows_warns_once(cls: str, given: dict[str, Any], moved: list[int]) -> None:
+    def make(params: Any, **options: Any) -> Any:
+        return getattr(optim, cls)(params, lr=0.1, **given, **options)
+
+    with pytest.warns(
+        UserWarning, match=r"\(weight\): a sparse gradient moves all rows.*rows='all'.*'islices'"
+    ) as found:
+        assert stepped(make) == moved
+    assert [(x.category, x.filename) for x in found] == [(UserWarning, __file__)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert stepped(functools.partial(make, rows="all")) == moved
+        if cls == "AdamW":
+            assert stepped(make, sparse=False) == moved
+
+
+@pytest.mark.parametrize(
+    ("cls", "given", "raises"),
+    [
+        ("Adam", {}, True),
+        ("Adam", {"semantics": "torch"}, True),
+        ("SparseAdam", {}, True),  # as torch's
+        ("SGD", {"momentum": 0.5}, True),
+        ("SGD", {"weight_decay": 0.5}, True),
+        ("SGD", {}, False),
+        ("Adagrad", {"semantics": "torch"}, False),
+    ],
+)
+def test_rows_touched_that_is_asked_for_refuses_a_dense_gradient_that_moves_others(
+    cls: str, given: dict[str, Any], raises: bool
+) -> None:
+    rows = {} if cls == "SparseAdam" else {"rows": "touched"}
+
+    def make(params: Any) -> Any:
+        return getattr(optim, cls)(params, lr=0.1, **rows, **given)
+
+    assert stepped(make) == [2]
+    if not raises:
+        assert stepped(make, sparse=False) == [2]
+        return
+    words = r"\['params'\]\[0\] \(weight\): rows: got 'touched' and a dense gradient.*sparse=True\)\), or rows left out"
+    with pytest.raises(ValueError, match=words):
+        stepped(make, sparse=False)
+
+
+def test_sparse_adam_is_torchs() -> None:
+    pair = [torch.nn.Embedding.from_pretrained(torch.ones(5, 2), freeze=False, sparse=True) for _ in range(2)]
+    ours = optim.SparseAdam(pair[0].parameters(), 0.1, (0.8, 0.9), 1e-3, maximize=True)
+    theirs = torch.optim.SparseAdam(list(pair[1].parameters()), 0.1, (0.8, 0.9), 1e-3, maximize=True)
+    for step in range(8):
+        if step == 4:  # each goes on from the other's state
+            held = copy.deepcopy(ours.state_dict())
+            ours.load_state_dict(theirs.state_dict())
+            theirs.load_state_dict(held)
+        for layer, optimizer in zip(pair, (ours, theirs), strict=True):
+            optimizer.zero_grad()
+            layer(torch.tensor([step % 3, 3, 3])).square().sum().backward()
+            optimizer.step()
+    assert torch.allclose(pair[0].weight, pair[1].weight, rtol=1e-6, atol=0)
+    assert pair[0].weight[4].tolist() == [1.0, 1.0]
+
+
+def test_names_of_torch_optim() -> None:
+    """The module stands in the place of torch.optim."""
+    schedule = optim.lr_scheduler.StepLR(optim.SGD([torch.nn.Parameter(torch.ones(1))]), 1)
+    assert isinstance(schedule.optimizer, optim.Optimizer)
+    with pytest.raises(AttributeError, match=r"^optim\.LBFGS: .* accepted are SparseAdam, .*torch\.optim\.LBFGS"):
+        _ = optim.LBFGS  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        _ = optim.Nothing  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("frozen", [[500], torch.zeros(1000, dtype=torch.bool)], ids=["rows", "mask"])
+def test_frozen_over_a_whole_model_names_the_parameter(frozen: Any) -> None:
+    model = torch.nn.Sequential(torch.nn.Embedding(1000, 2, sparse=True), torch.nn.Linear(2, 1))
+    optimizer = optim.Adam(model.named_parameters(), frozen=frozen)
+    model(torch.tensor([1])).sum().backward()
+    with pytest.raises(
+        (IndexError, ValueError), match=r"\(1\.weight\): frozen: got .*; .* give this one another group$"
+    ):
+        optimizer.step()
+    groups = [{"params": model[0].parameters(), "frozen": frozen}, {"params": model[1].parameters()}]
+    optim.Adam(groups).step()
 
 
 @pytest.mark.parametrize("name", ["Adam", "AdamW", "SGD", "Adagrad", "RMSprop"])

@@ -280,6 +280,61 @@ def test_overflow_of_duplicates_is_seen_by_islices_scaler_alone() -> None:
     assert layer.weight.flatten().tolist() == [1.0, -1.0, 1.0, 1.0]
 
 
+@pytest.mark.parametrize(
+    ("scaler", "dtype", "clip"),
+    [
+        (torch.amp.GradScaler, torch.float16, "none"),
+        (torch.amp.GradScaler, torch.float16, "max_norm"),
+        (GradScaler, torch.float16, "unscale_"),
+        (torch.amp.GradScaler, torch.bfloat16, "unscale_"),
+        (GradScaler, torch.bfloat16, "max_norm"),
+    ],
+)
+def test_16_bit_tables_train_under_a_scaler(scaler: Any, dtype: Any, clip: str) -> None:
+    """The first scales overflow float16: those steps change nothing. Of the others a twin takes the exact gradients."""
+    table = torch.nn.Embedding.from_pretrained(torch.ones(50, 2, dtype=dtype), freeze=False, sparse=True)
+    params = [table.weight, torch.nn.Parameter(torch.ones(2, dtype=dtype))]
+    twins, rule = [p.detach().clone() for p in params], islices.optim.adam(0.125)
+    states = rule.init(twins, master=True)
+    optimizer = optim.Adam(params, lr=0.125, master=True, max_norm=2.0 if clip == "max_norm" else None)
+    scaling, skipped, losses = scaler("cpu", init_scale=2.0**19), 0, []
+    in_float32 = dtype == torch.float16 and clip != "unscale_"
+    for step in range(40):
+        optimizer.zero_grad()
+        loss = (table(torch.tensor([1 + step % 3, 7, 7])) * params[1]).square().sum()
+        losses.append(loss.item())
+        scaling.scale(loss).backward()
+        scale, before = scaling.get_scale(), [p.detach().clone() for p in params]
+        grads = [islices.coalesce(params[0].grad.detach()).float() / scale, params[1].grad.float() / scale]
+        if clip == "unscale_":
+            scaling.unscale_(optimizer)
+            clip_grad_norm_(params, 2.0)
+        scaling.step(optimizer)
+        scaling.update()
+        if scaling.get_scale() < scale:
+            skipped += 1
+            assert all(map(torch.equal, params, before))
+            continue
+        grads = grads if in_float32 else [g.to(dtype) for g in grads]
+        if clip != "none":
+            grads, _ = islices.clip_by_global_norm(grads, 2.0, semantics="torch" if clip == "unscale_" else "islices")
+        rule.step(twins, grads, states)
+    assert bool(skipped) == (dtype == torch.float16)
+    assert losses[-1] < 0.1 * losses[0]
+    assert all(map(torch.equal, params, twins))
+    assert (table.weight != 1).any(1).nonzero().flatten().tolist() == [1, 2, 3, 7]
+
+
+@pytest.mark.parametrize("scaler", [torch.amp.GradScaler, GradScaler], ids=["torch", "islices"])
+def test_a_float16_gradient_is_unscaled_in_float32(scaler: Any) -> None:
+    """1e-9 is 0 in float16, and 2**16 times as much is not."""
+    layer = torch.nn.Embedding.from_pretrained(torch.ones(4, 1).half(), freeze=False, sparse=True)
+    optimizer, scaling = optim.SGD(layer.parameters(), lr=2.0**20, master=True), scaler("cpu")
+    scaling.scale(layer(torch.tensor([1])).float().sum() * 2.0**-30).backward()
+    scaling.step(optimizer)
+    assert layer.weight.flatten().tolist() == [1.0, 1 - 2.0**-10, 1.0, 1.0]
+
+
 def test_a_scaler_names_a_gradient_that_is_none_and_changes_nothing() -> None:
     layers = [torch.nn.Embedding(4, 1, sparse=True) for _ in range(2)]
     optimizer, scaling = optim.SGD([{"params": layer.parameters()} for layer in layers], lr=1.0), GradScaler("cpu")

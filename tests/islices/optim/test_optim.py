@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import pickle
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -435,6 +436,32 @@ def test_repr() -> None:
     assert repr(
         optim.ftrl(0.1, semantics="keras", rows="all", duplicates="raw", maximize=True, frozen=[1, 1, 2])
     ).endswith("rows='all', semantics='keras', duplicates='raw', maximize=True, frozen=2 rows)")
+
+
+@pytest.mark.parametrize("semantics", ["keras", "optax"])
+def test_a_sparse_gradient_that_moves_all_rows_warns_once(semantics: Any) -> None:
+    """A dense one needs no warning, and of each of several tables there is one."""
+    table, slices = (
+        np.ones((ROWS, 1), np.float32),
+        islices.IndexedSlices(np.ones((1, 1), np.float32), np.array([1]), (ROWS, 1)),
+    )
+    made = optim.adam(0.1, semantics=semantics)
+    state = made.init(table)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        made.step(table, table.copy(), state)
+        for _ in range(2):
+            made.step(table, slices, state)
+            made.step([table.copy(), table], [table.copy(), slices], [made.init(table), state])
+    told = [str(x.message).partition(",")[0] for x in found]
+    assert told == ["table: a sparse gradient moves all rows", "leaf 1: a sparse gradient moves all rows"]
+
+
+def test_frozen_rows_of_several_tables_name_the_one_that_lacks_them() -> None:
+    tables = {"table": np.ones((5, 1)), "head": np.ones((2, 1))}
+    made = optim.adam(0.1, frozen=[3])
+    with pytest.raises(IndexError, match=r"^leaf \d: frozen: got 3 for a table of 2 rows; .* another optimizer$"):
+        made.step(tables, tables, made.init(tables))
 
 
 def test_optimizers_do_not_change() -> None:
