@@ -1,22 +1,28 @@
-"""Locks that a forked child is not left waiting for.
+"""Locks that a forked child is not left waiting for, and that no destructor runs under.
 
 A child has the thread that forked and no other: a lock that another thread held stays taken there for ever, and what it
 guards (a backend being imported, a kernel being compiled) stays half made. So fork waits for these locks and holds them
-all while the process is copied; both sides give them back. May import: the standard library.
+all while the process is copied; both sides give them back.
+
+Python's collector runs other people's destructors in whichever thread allocates. A destructor may wait for a pool of
+threads (TensorFlow's iterators do) of which one waits for the lock. So the collector is off while a lock is held.
+May import: the standard library.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import importlib
 import logging  # noqa: F401 - before the end of this module
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, Generic, Protocol, TypeVar, overload
 
-__all__ = ["Lock", "hold_innermost", "lazy_property", "load_module"]
+__all__ = ["Lock", "hold_innermost", "lazy_property", "load_module", "without_collector"]
 
 #: Seconds that a fork waits, at most: it may hold, itself, what another thread's import is waiting for.
 PATIENCE = 60.0
@@ -31,8 +37,59 @@ class Held(Protocol):
     def release(self) -> Any: ...
 
 
+class _Collector:
+    """Python's collector of cycles, off while there are holders.
+
+    Nothing that the collector tracks is allocated under the lock here. Its statements are in an order that a signal
+    handler may interrupt anywhere and use islices.
+    """
+
+    def __init__(self) -> None:
+        self.changing = threading.RLock()
+        self.holders: list[int] = []  # a thread's identifier for each block it is in
+        self.was_on = False
+
+    def pause(self) -> None:
+        with self.changing:
+            first = not self.holders
+            self.holders.append(threading.get_ident())
+            if first:
+                self.was_on = gc.isenabled()
+                gc.disable()
+
+    def resume(self) -> None:
+        with self.changing:
+            if len(self.holders) == 1 and self.was_on:
+                gc.enable()
+            self.holders.remove(threading.get_ident())
+
+    def after_fork(self) -> None:
+        """Forget the threads that the child does not have."""
+        self.changing = threading.RLock()
+        had = bool(self.holders)
+        self.holders = [holder for holder in self.holders if holder == threading.get_ident()]
+        if had and not self.holders and self.was_on:
+            gc.enable()
+
+
+_collector = _Collector()
+
+
+@contextlib.contextmanager
+def without_collector() -> Iterator[None]:
+    """Keep Python's collector off within a ``with`` block during which other threads may wait for this one."""
+    _collector.pause()
+    try:
+        yield
+    finally:
+        _collector.resume()
+
+
 class Lock:
-    """As `threading.RLock` in a ``with`` statement, and free in a forked child. For modules: it is never forgotten."""
+    """As `threading.RLock` in a ``with`` statement, without the collector, and free in a forked child.
+
+    For modules: it is never forgotten.
+    """
 
     __slots__ = ("_lock",)
 
@@ -41,10 +98,16 @@ class Lock:
         _locks.append(self)
 
     def __enter__(self) -> None:
-        self._lock.acquire()
+        _collector.pause()
+        try:
+            self._lock.acquire()
+        except BaseException:
+            _collector.resume()
+            raise
 
     def __exit__(self, *raised: object) -> None:
         self._lock.release()
+        _collector.resume()
 
 
 class _Fork(threading.local):
@@ -75,6 +138,7 @@ def hold_innermost(lock: Held) -> None:
 
 def _before() -> None:
     """Take all locks, in any order: while this thread waits for one it holds no other, so that nobody waits for it."""
+    _collector.pause()
     held, refused, end = _fork.held, list[Lock](), time.monotonic() + PATIENCE
     while busy := _first_busy(held, refused):
         while held:
@@ -101,9 +165,11 @@ def _after_in_parent() -> None:
         other.release()
     while _fork.held:
         _fork.held.pop()._lock.release()
+    _collector.resume()
 
 
 def _after_in_child() -> None:
+    _collector.after_fork()
     for lock in _locks:
         if lock not in _fork.held:
             lock._lock = threading.RLock()

@@ -69,4 +69,5 @@ def renorm_rows(table: T, ids: Array, max_norm: float, *, nonfinite: Nonfinite =
     clipped = clip_by_row_norm(rows, limit, nonfinite=nonfinite)
     if clipped is rows:
         return table
+    B.in_place(weights)  # ValueError for an array that must not change
     return write_rows(B, table, distinct, clipped)

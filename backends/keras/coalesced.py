@@ -21,7 +21,7 @@ from islices.registry import describe
 from islices.rows import to_dense
 from islices.slices import IndexedSlices
 
-__all__ = ["Coalesced"]
+__all__ = ["Coalesced", "check_replicas"]
 
 #: The clip that each argument of Keras asks for, with the semantics it has.
 CLIPS = {"clipnorm": BY_NORM, "global_clipnorm": BY_GLOBAL_NORM, "clipvalue": BY_VALUE}
@@ -46,7 +46,8 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
     Raises
     ------
     TypeError, ValueError
-        A bound that is none, a semantics that the function has not; what the optimizer itself refuses.
+        A bound that is none, a semantics that the function has not; what the optimizer itself refuses;
+        gradient_accumulation_steps under a strategy of several replicas, of TensorFlow or Keras.
 
     Notes
     -----
@@ -77,6 +78,7 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
         self, *args: Any, semantics: Semantics = "islices", nonfinite: Nonfinite = "propagate", **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
+        check_replicas(self, native.replicas())
         for name, formulas in CLIPS.items():
             bound = getattr(self, name)
             if bound is not None:
@@ -85,6 +87,10 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
         lookup_formula({**BY_GLOBAL_NORM, **BY_NORM, **BY_VALUE}, semantics, "clipping")
         self.semantics: Semantics = semantics
         self.nonfinite: Nonfinite = check_nonfinite(nonfinite, ("propagate", "zero"))  # a graph cannot raise
+
+    def build(self, variables: Sequence[Any]) -> None:
+        check_replicas(self, native.replicas())
+        super().build(variables)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "semantics": self.semantics, "nonfinite": self.nonfinite}
@@ -117,6 +123,16 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
         if self.clipvalue is not None:
             return clip_by_value(grads, -self.clipvalue, self.clipvalue, semantics=self.semantics)
         return grads
+
+
+def check_replicas(optimizer: Any, replicas: int) -> None:
+    """ValueError for micro-batches under several replicas, where Keras has none."""
+    steps = getattr(getattr(optimizer, "inner_optimizer", optimizer), "gradient_accumulation_steps", None)
+    if steps and replicas > 1:
+        raise ValueError(
+            f"gradient_accumulation_steps: got {steps} under a strategy of {replicas} replicas; accepted there is "
+            "None, since Keras adds micro-batches up on one replica"
+        )
 
 
 def _check_bound(name: str, bound: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from islices.backends.keras.coalesced import Coalesced
+from islices.backends.keras.coalesced import Coalesced, check_replicas
 from islices.backends.keras.layers import Embedding
 from islices.backends.keras.native import BACKEND, native
 from islices.backends.keras.scaling import LossScaleOptimizer
@@ -36,7 +36,8 @@ class RowSparse(native.Training):  # type: ignore[misc]
     Raises
     ------
     ValueError
-        On torch jit_compile=True, and on JAX a keras.distribution, both by `fit`.
+        On torch jit_compile=True, and on JAX a keras.distribution, both by `fit`. By `compile`: an optimizer with
+        gradient_accumulation_steps under a strategy of several replicas.
 
     Examples
     --------
@@ -68,6 +69,8 @@ class RowSparse(native.Training):  # type: ignore[misc]
         outer = self.optimizer
         if type(outer) is keras.optimizers.LossScaleOptimizer:
             self.optimizer = LossScaleOptimizer.around(outer)
+        if self.optimizer is not None:
+            check_replicas(self.optimizer, native.replicas(self))
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
         """As Keras loads a model: it asks this of a class whose `compile` is its own.

@@ -154,17 +154,13 @@ def _of_type(grad: Any, dtype: tf.DType) -> Any:
 
 # ---------------------------------------------------------------------- steps
 def check_build(optimizer: Any) -> None:
-    """ValueError for micro-batches under several replicas, where Keras has none."""
-    if optimizer.gradient_accumulation_steps and replicas() > 1:
-        raise ValueError(
-            f"gradient_accumulation_steps: got {optimizer.gradient_accumulation_steps} under a strategy of "
-            f"{replicas()} replicas; accepted there is None, since Keras adds micro-batches up on one replica"
-        )
+    """Nothing is refused."""
 
 
-def replicas() -> int:
-    """How many take a step together."""
-    return tf.distribute.get_strategy().num_replicas_in_sync  # type: ignore[no-any-return]
+def replicas(model: Any = None) -> int:
+    """How many take a step together, of a model or under the present strategy."""
+    strategy = tf.distribute.get_strategy() if model is None else model.distribute_strategy
+    return strategy.num_replicas_in_sync  # type: ignore[no-any-return]
 
 
 def check_step() -> None:

@@ -40,7 +40,7 @@ from islices.backend import (
 from islices.backends.mxnet.folds import fold_floats, fold_integers
 from islices.backends.mxnet.gluon_layers import capture
 from islices.backends.mxnet.memory import DTYPES, LIMIT, NAMES, as_array, check_size, mx, operands, share, view, zeros
-from islices.backends.mxnet.recording import differentiate, paused, record_function
+from islices.backends.mxnet.recording import differentiate, is_recorded, paused, record_function
 from islices.host import HostBackend, bfloat16_bits, group
 
 __all__ = ["MXNetBackend", "backend"]
@@ -303,6 +303,11 @@ class MXNetBackend(Backend):
         return table
 
     def in_place(self, x: Array) -> bool:
+        if is_recorded(x):
+            raise ValueError(
+                "table: got an array that autograd.record() has in its graph; accepted is an update outside of the "
+                "record section, since the backward pass would read the changed values"
+            )
         return True
 
     def writable(

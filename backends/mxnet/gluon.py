@@ -19,6 +19,7 @@ from islices.arguments import check_flag, is_real, show
 from islices.backend import FLOATS
 from islices.backends.mxnet.memory import mx
 from islices.backends.mxnet.recorder import Recorder
+from islices.backends.mxnet.recording import is_recorded
 from islices.clip_formulas import BY_GLOBAL_NORM, Semantics, lookup_formula
 from islices.distributed.norms import clip_over
 from islices.global_norms import clip_by_global_norm
@@ -127,6 +128,11 @@ def _legacy(x: Any, position: int) -> Any:
         raise ValueError(f"arrays: got a csr array of shape {legacy.shape} at position {position}; {accepted}")
     if get_backend("mxnet").dtype(legacy) not in FLOATS:
         raise TypeError(f"arrays: got {describe(x)} at position {position}; {accepted}")
+    if is_recorded(legacy):
+        raise ValueError(
+            f"arrays: got one at position {position} that autograd.record() has in its graph; accepted is clipping "
+            "outside of the record section, since the backward pass would read the changed values"
+        )
     return legacy
 
 

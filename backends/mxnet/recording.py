@@ -27,7 +27,7 @@ from typing import Any
 from islices.backend import LookedUp, Reader, Source, Transform
 from islices.backends.mxnet.memory import mx
 
-__all__ = ["Recorder", "differentiate", "paused", "record_function"]
+__all__ = ["Recorder", "differentiate", "is_recorded", "paused", "record_function"]
 
 nd = mx.nd
 autograd = mx.autograd
@@ -36,6 +36,17 @@ autograd = mx.autograd
 def paused() -> AbstractContextManager[Any]:
     """Nothing is recorded; whether layers train stays as it is."""
     return autograd.pause(train_mode=autograd.is_training())  # type: ignore[no-any-return]
+
+
+def is_recorded(x: Any) -> bool:
+    """Return whether autograd records and has x in its graph: MXNet's in-place operators raise for such arrays."""
+    if not autograd.is_recording():
+        return False
+    try:
+        x._fresh_grad = x._fresh_grad  # changes nothing; MXNet refuses to set it for an array outside of the graph
+    except mx.base.MXNetError:
+        return False
+    return True
 
 
 # ---------------------------------------------------------------------- differentiation by looked-up rows

@@ -7,6 +7,10 @@ So each call stands in a `tf.cond` beside the framework's operations, and asks f
 variable that no other process and no loaded model has under this name. Within XLA, where neither can be compiled, and
 where there are accelerators, `kernels_here` gives none, and the framework's operations run alone.
 
+Calls run in TensorFlow's pool of threads, where nothing may wait for a lock of Python: the holder may be running the
+collector, which destroys an iterator, which waits for the pool. So whoever builds a graph calls once on a few zeros,
+which compiles all that the call needs, and steps that run at the same time wait for a mutex of TensorFlow's own.
+
 May import: `tensorflow`, `numpy`, the core, this folder.
 """
 
@@ -29,7 +33,6 @@ from islices.backend import Array, Slots
 from islices.backends.tensorflow import memory
 from islices.bags import sums_of_views
 from islices.host import group
-from islices.locks import Lock
 from islices.memory import empty
 from islices.norms import norm_of_stored
 from islices.optim.formulas import Formula
@@ -39,8 +42,8 @@ __all__ = ["bags", "compiled_by_xla", "kernels_here", "norm", "step", "sum_rows"
 Host = np.ndarray[Any, Any]
 #: What XLA's error names where it meets a host call: TensorFlow lets nobody else say it.
 _TRACED_OUTSIDE = "islices_traced_outside_of_jit_compile.accepted_is_jit_compile_True_on_this_function_too"
-#: Makes the steps of graphs that run at the same time one after the other: each sees whole rows.
-_stepping = Lock()
+#: Of the mutex that makes steps of graphs that run at the same time one after the other: each sees whole rows.
+_STEPPING = "islices_stepping"
 
 
 # ---------------------------------------------------------------------- where kernels run
@@ -89,6 +92,20 @@ def _pure(callback: Callable[..., Any], arrays: Sequence[Array], dtypes: Any) ->
     return tf.numpy_function(callback, arrays, dtypes, stateful=False)
 
 
+def _zeros(like: Array, *shape: int) -> Host:
+    """Zeros of a tensor's dtype, to try a call on."""
+    return np.zeros(shape, tf.as_dtype(like.dtype).as_numpy_dtype)
+
+
+def _two(indices: Array) -> Host:
+    """An index that names a row, and one that does not."""
+    return np.array([0, -1], tf.as_dtype(indices.dtype).as_numpy_dtype)
+
+
+#: What `_groups_and_number` gives for one slot.
+_ONE_GROUP = [np.zeros(1, np.int64), np.zeros(1, np.int64), np.arange(2), np.ones(1, np.int64)]
+
+
 # ---------------------------------------------------------------------- sums of rows
 def sum_rows(
     values: Array,
@@ -100,6 +117,7 @@ def sum_rows(
     if kernels_here() is None or values.shape.rank is None:
         return None
     callback = partial(_sum_rows, rows=rows)
+    callback(_zeros(values, 2, 1), _two(indices))
 
     def compute(values: Array, indices: Array) -> tuple[Array, Array]:
         def call() -> list[Array]:
@@ -166,6 +184,7 @@ def _grouped(slots: Slots) -> list[Array]:
         arrays = [slots.indices, *([] if slots.positions is None else [slots.positions])]
         dtypes = [tf.int64, slots.indices.dtype, tf.int64, tf.int64]
         callback = partial(_groups_and_number, slots.rows)
+        callback(_two(slots.indices), *([] if slots.positions is None else [_zeros(slots.positions, 2)]))
         known[key] = _if_here(lambda: _pure(callback, arrays, dtypes), lambda: [tf.zeros((0,), t) for t in dtypes])
     return list(known[key])
 
@@ -206,6 +225,7 @@ def bags(table: Array, members: Sequence[Array], keep: Array | None, otherwise: 
         return None
     if 0 in tuple(table.shape) or not all(x.shape.rank == 1 for x in (*given[:2], *given[3:])):
         return None
+    _bags(_zeros(table, 1, 1), _two(given[0]), *(_zeros(x, n) for x, n in zip(given[1:], (2, 1, 2), strict=False)))
     if variable:
         variable_accessed(table)  # as by any read: tapes watch it from now on
         kind = tf.as_dtype(table.dtype), tuple(table.shape)
@@ -258,6 +278,9 @@ def norm(leaves: Sequence[Slots], ord: int, otherwise: Callable[[Sequence[Slots]
     for leaf in leaves:
         arrays += [leaf.values] if leaf.indices is None else [leaf.values, *_grouped(leaf)]
     callback = partial(_norm, sparse=[leaf.indices is not None for leaf in leaves], ord=ord)
+    for leaf in leaves:
+        groups = [] if leaf.indices is None else _ONE_GROUP
+        _norm(_zeros(leaf.values, 1, 1), *groups, sparse=[bool(groups)], ord=ord)
     exact = _if_here(lambda: _pure(callback, arrays, tf.float64), lambda: otherwise(leaves))
     exact.set_shape((1,))
     return exact
@@ -282,6 +305,8 @@ def step(
         return None
     given = [slots.values, *_grouped(slots), numbers, *([] if slots.factor is None else [slots.factor])]
     take = partial(_step, formula)
+    tried = [np.ones(x.shape[0], x.dtype.as_numpy_dtype) for x in (numbers, *given[6:])]
+    take([_bits(_zeros(x, 1, 1)) for x in tables], _zeros(slots.values, 1, 1), *_ONE_GROUP, *tried)
 
     def by_operations() -> Sequence[Array]:
         return otherwise(slots, numbers, *tables)
@@ -296,7 +321,13 @@ def step(
     in_place, resources = partial(_step_in_place, take, kinds), [memory.handle(x) for x in tables]
 
     def call() -> Array:
-        with tf.control_dependencies([tf.py_function(in_place, [*resources, *given], [])]):
+        with tf.device("CPU:0"):
+            lock = tf.raw_ops.MutexLock(mutex=tf.raw_ops.MutexV2(shared_name=_STEPPING))
+            with tf.control_dependencies([lock]):
+                stepped = tf.py_function(in_place, [*resources, *given], [])
+            with tf.control_dependencies([stepped]):
+                released = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
+        with tf.control_dependencies([released]):
             return tf.constant(True)
 
     def without_call() -> Array:
@@ -319,8 +350,7 @@ def _step_copies(take: Callable[..., None], count: int, *arrays: Host) -> list[H
 
 def _step_in_place(take: Callable[..., None], kinds: Sequence[tuple[Any, tuple[int, ...]]], *arrays: Array) -> None:
     given = [memory.view(x) for x in arrays[len(kinds) :]]
-    with _stepping:
-        take([memory.exclusive(x, *kind) for x, kind in zip(arrays, kinds, strict=False)], *given)
+    take([memory.exclusive(x, *kind) for x, kind in zip(arrays, kinds, strict=False)], *given)
 
 
 def _step(formula: Formula, tables: Sequence[Host], values: Host, *given: Host) -> None:

@@ -8,9 +8,10 @@ threads: `islices.kernels.threads` runs them in several. May import: `numba`, `l
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import FunctionType
@@ -25,7 +26,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic
 
 from islices.kernels.expanding import code_bytes, expand
-from islices.locks import hold_innermost
+from islices.locks import hold_innermost, without_collector
 
 __all__ = [
     "INTEGER",
@@ -58,6 +59,13 @@ _njit: Any = numba.njit
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck": False, "fastmath": False}
 
 
+@contextlib.contextmanager
+def _compiling() -> Iterator[None]:
+    """One thread at a time, by numba's lock; no destructor runs meanwhile that waits for a thread that waits for it."""
+    with without_collector(), global_compiler_lock:
+        yield
+
+
 def inline(function: Callable[..., Any], **names: Any) -> Any:
     """A function as kernels call it: compiled into them, names in place of its module's own.
 
@@ -66,6 +74,7 @@ def inline(function: Callable[..., Any], **names: Any) -> Any:
     return _njit(inline="always", **_OPTIONS)(_bound(function, names))
 
 
+@_compiling()
 def called(function: Callable[..., Any]) -> Any:
     """A function of numbers alone, as kernels call it where its arguments come in a tuple."""
     return _njit(**_OPTIONS)(expand(_bound(function, {}), _inlined))
@@ -112,6 +121,7 @@ def tuple_of(kind: Any, count: int) -> Any:
     return types.UniTuple(kind, count)
 
 
+@_compiling()
 def compile_kernel(template: Callable[..., Any], arguments: tuple[Any, ...], **names: Any) -> Kernel:
     """The template compiled for argument types, with names in place of its module's own."""
     function = expand(_bound(template, names), _inlined)
@@ -124,6 +134,7 @@ def compile_kernel(template: Callable[..., Any], arguments: tuple[Any, ...], **n
     return kernel
 
 
+@_compiling()
 def compile_callback(template: Callable[..., Any], signature: Any, **names: Any) -> Any:
     """The template compiled as what C can call, at its ``address``, with names in place of its module's own."""
     function = expand(_bound(template, names), _inlined)

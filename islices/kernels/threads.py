@@ -13,11 +13,11 @@ import ctypes
 import operator
 import os
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from threading import Semaphore
 from typing import TYPE_CHECKING, Any
 
-from islices.locks import Lock
+from islices.locks import Lock, without_collector
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -146,8 +146,12 @@ def run_parts(work: Callable[..., Any], parts: Iterable[tuple[Any, ...]]) -> Non
             work(*part)
 
     threads = min(get_num_threads(), len(listed))
-    if _shared is not None and threads > 1 and _shared(all_left, threads):
-        return
+    with without_collector():  # a destructor that ran in a helper might wait for the caller's thread
+        if _shared is None or threads == 1 or not _shared(all_left, threads):
+            _run_in_pool(work, todo, len(listed), threads)
+
+
+def _run_in_pool(work: Callable[..., Any], todo: Iterator[tuple[Any, ...]], count: int, threads: int) -> None:
     ended = Semaphore(0)  # counts parts, not helpers: one that was refused a thread may begin all the same
 
     def some() -> None:
@@ -164,7 +168,7 @@ def run_parts(work: Callable[..., Any], parts: Iterable[tuple[Any, ...]]) -> Non
         except RuntimeError:  # the interpreter is ending, or the pool was just replaced
             break
     some()
-    for _ in listed:
+    for _ in range(count):
         ended.acquire()
     for helper in helpers:
         if not helper.cancel():

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import islices
+from islices import optim
 from islices.backend import FLOATS, Backend
 from islices.conformance.memory import peak_growth
 from islices.memory import empty
@@ -115,6 +116,74 @@ def test_one_array_elsewhere_and_none_changes() -> None:
     version = here._version
     assert islices.get_backend("torch").writable([here, elsewhere]) is None
     assert here._version == version
+
+
+# ---------------------------------------------------------------------- while a gradient is recorded
+def _stepped(rule: optim.Optimizer) -> Any:
+    return lambda table, slices: rule.step(table, slices, rule.init(table))
+
+
+UPDATES = {
+    "sgd": _stepped(optim.sgd(0.2)),
+    "adam, all rows": _stepped(optim.adam(0.2, rows="all")),
+    "scatter_add": islices.scatter_add,
+    "scatter_mul": islices.scatter_mul,
+    "renorm_rows": lambda table, slices: islices.renorm_rows(table, slices.indices, 0.5),
+}
+
+
+def _gradient_after(name: str, update: Any, slices: Any) -> Any:
+    """The gradient of sum(w * w) at ones, where update changes w in between."""
+    B = islices.get_backend(name)
+    ones = B.asarray(np.ones((3, 1), np.float32))
+    if name == "torch":
+        ones.requires_grad_(True)
+        loss = (ones * ones).sum()
+        update(ones, slices)
+        loss.backward()
+        return ones.grad
+    if name == "tensorflow":
+        import tensorflow as tf
+
+        variable = tf.Variable(ones)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(variable * variable)
+            update(variable, slices)
+        return tf.convert_to_tensor(tape.gradient(loss, variable))
+    import mxnet as mx
+
+    ones.attach_grad()
+    with mx.autograd.record():
+        loss = (ones * ones).sum()
+        try:
+            update(ones, slices)
+        finally:
+            assert ones.asnumpy().ravel().tolist() == [1.0, 1.0, 1.0], "a call that raises writes nothing"
+    loss.backward()
+    return ones.grad
+
+
+#: How a framework keeps the gradient right: it copies what it has to, or an error says what went wrong.
+ENDS = {
+    "torch": (RuntimeError, "modified by an inplace operation"),
+    "tensorflow": None,
+    "mxnet": (ValueError, r"table: got an array that autograd.record\(\) has.*accepted"),
+}
+
+
+@pytest.mark.parametrize("update", UPDATES.values(), ids=UPDATES)
+@pytest.mark.parametrize("mode", ["host", "framework"])
+@pytest.mark.parametrize("name", [name for name in ENDS if name in islices.list_backends()])
+def test_no_gradient_is_of_values_that_an_update_has_changed(name: str, mode: Any, update: Any) -> None:
+    B = islices.get_backend(name)
+    half, first = B.asarray(np.full((1, 1), 0.5, np.float32)), B.asarray(np.zeros(1, np.int32))
+    slices, end = islices.IndexedSlices(half, first, (3, 1)), ENDS[name]
+    with islices.execution(mode):
+        if end is None:
+            assert B.to_numpy(_gradient_after(name, update, slices)).ravel().tolist() == [2.0, 2.0, 2.0]
+        else:
+            with pytest.raises(end[0], match=end[1]):
+                _gradient_after(name, update, slices)
 
 
 # ---------------------------------------------------------------------- NumPy

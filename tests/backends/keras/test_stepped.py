@@ -312,22 +312,81 @@ REPLICAS = """
     import tensorflow as tf
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    import keras
+    import numpy as np
     from islices import optim
     from islices.backends import keras as front
 
-    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
-        front.Stepped(optim.sgd(1.0), gradient_accumulation_steps=2).build([tf.Variable(tf.zeros((4, 1)))])
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+"""
+
+REFUSED = """
+    def refused(call):
+        try:
+            call()
+        except ValueError as error:
+            assert str(error).startswith("gradient_accumulation_steps: got 2 under a strategy of 2 replicas"), error
+        else:
+            raise AssertionError(call)
+
+    elsewhere = front.Stepped(optim.sgd(1.0), gradient_accumulation_steps=2)
+    with strategy.scope():
+        refused(lambda: front.Stepped(optim.sgd(1.0), gradient_accumulation_steps=2))
+        refused(lambda: front.Adam(gradient_accumulation_steps=2))
+        refused(lambda: elsewhere.build([tf.Variable(tf.zeros((4, 1)))]))
+        model = front.Sequential([front.Embedding(5, 3)])
+    refused(lambda: model.compile(elsewhere, "mse"))
+"""
+
+#: A thread of TensorFlow's pool, which Python has not started, collects where it holds a lock that another waits for.
+COLLECTED = """
+    import gc, sys, threading, time
+
+    ids, labels = np.arange(16).reshape(8, 2) % 5, np.ones((8, 2, 3), "float32")
+
+    def train(optimizer):
+        with strategy.scope():
+            model = keras.Sequential([keras.layers.Embedding(5, 3)])
+            model.compile(optimizer, "mse")
+        model.fit(ids, labels, batch_size=4, epochs=2, verbose=0)
+
+    gc.disable()
+    try:
+        train(front.Stepped(optim.sgd(0.1), gradient_accumulation_steps=2))
+    except ValueError:
+        pass  # the iterator of this fit is garbage now, and its destructor waits for the pool
+    heard = []
+
+    def hook(event, arguments):
+        if event in ("compile", "import") and isinstance(threading.current_thread(), threading._DummyThread):
+            heard.append((event, arguments[0]))
+            if len(heard) < 5:
+                time.sleep(0.3)  # the other replica comes
+                gc.collect()
+
+    sys.addaudithook(hook)
+    train(front.Stepped(optim.sgd(0.1), global_clipnorm=0.1))
+    assert not heard, heard
 """
 
 
+def run_on_replicas(program: str) -> None:
+    """In a process of its own, whose CPU is two devices."""
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    code = textwrap.dedent(REPLICAS) + textwrap.dedent(program)
+    done = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
 @pytest.mark.outside
-def test_micro_batches_under_several_replicas_are_refused_by_name() -> None:
+def test_micro_batches_under_several_replicas_are_refused_before_they_train() -> None:
     """Keras' own raise there, from within tf.cond."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(REPLICAS)],
-        text=True, capture_output=True, check=False, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )  # fmt: skip
-    assert "ValueError: gradient_accumulation_steps: got 2 under a strategy of 2 replicas" in done.stderr
+    run_on_replicas(REFUSED)
+
+
+@pytest.mark.outside
+def test_no_replica_waits_for_one_that_collects_garbage() -> None:
+    run_on_replicas(COLLECTED)
 
 
 def test_a_variable_given_twice_is_refused() -> None:

@@ -320,3 +320,23 @@ def test_the_examples_of_the_docstrings_are_true() -> None:
     results = doctest.testmod(front)
     assert results.attempted
     assert not results.failed
+
+
+def test_nothing_changes_in_a_record_section_that_has_the_weights() -> None:
+    layer = gluon.nn.Embedding(4, 1, sparse_grad=True)
+    layer.initialize(mx.init.One())
+    trainer = front.Trainer(layer.collect_params(), "sgd", {"learning_rate": 1.0}, clip_global_norm=0.5)
+    (weight,), (grad,) = layer.weight.list_data(), layer.weight.list_grad()
+    with autograd.record():
+        layer(nd.array([1, 2])).sum().backward()
+        for call in (lambda: trainer.step(1), lambda: front.clip_global_norm([nd.ones((2, 2)), weight], 0.5)):
+            with pytest.raises(ValueError, match=r"got .* that autograd.record\(\) has in its graph; accepted"):
+                call()
+        assert weight.asnumpy().ravel().tolist() == [1.0] * 4
+        assert grad.asnumpy().ravel().tolist() == [0.0, 1.0, 1.0, 0.0]
+        other = nd.full((4, 1), 3.0)
+        for limit in (3.0, 1.5):  # not in the graph, and not put there
+            front.clip_global_norm([other], limit)
+        assert other.asnumpy().ravel().tolist() == [0.75] * 4
+    trainer.step(1)
+    np.testing.assert_allclose(weight.asnumpy().ravel(), [1.0, 1 - 0.125**0.5, 1 - 0.125**0.5, 1.0], rtol=1e-6)

@@ -36,3 +36,27 @@ def test_results_of_islices_are_mxnets_own_arrays() -> None:
     assert float(norm.asscalar()) == np.float32(np.sqrt(6))
     assert clipped.indices.asnumpy().tolist() == [1, 3]
     np.testing.assert_array_equal(clipped.data.asnumpy(), np.float32(1 / np.sqrt(6)) * np.ones((2, 3), np.float32))
+
+
+def test_arrays_that_autograd_has_not_seen_are_updated_while_it_records() -> None:
+    """As by MXNet's own in-place operators, again and again, and also by slices that depend on recorded values."""
+    import mxnet as mx
+
+    weight, counts = mx.nd.ones((3, 1)), mx.nd.zeros((3, 1))
+    weight.attach_grad()
+    rule = islices.optim.adam(0.5)
+    state = rule.init(counts)
+    with mx.autograd.record():
+        squares = weight * weight
+        slices = islices.IndexedSlices(squares[:1], mx.nd.array([0], dtype="int32"), (3, 1))
+        for _ in range(2):
+            islices.scatter_add(counts, slices)
+            rule.step(counts, slices, state)
+            islices.renorm_rows(counts, slices.indices, 0.25)
+        total = squares.sum()
+    total.backward()
+    assert (counts.asnumpy().ravel().tolist(), state["step"].asscalar()) == ([0.25, 0.0, 0.0], 2)
+    assert weight.grad.asnumpy().ravel().tolist() == [2.0, 2.0, 2.0]
+    with mx.autograd.record(), pytest.raises(ValueError, match="table: got an array that autograd"):
+        islices.scatter_add(weight, slices)
+    assert islices.scatter_add(weight, slices)[0].asscalar() == 2.0, "outside of the record section"
