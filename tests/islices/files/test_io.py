@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 import islices
 from islices.conformance.properties.files import same
+from islices.files import container_of
 from islices.io import read_header, read_metadata
 
 safetensors_numpy = pytest.importorskip("safetensors.numpy")
@@ -365,6 +366,19 @@ def test_what_is_refused_leaves_no_file(name: str, suffix: str, tmp_path: Path) 
     with pytest.raises(kind, match=text):
         call(path)
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {path.name: b"as it was"}
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/fd"), reason="the system has no names for open files")
+@each_suffix
+def test_a_file_that_is_replaced_while_it_is_read_is_read_as_it_was(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"x{suffix}"
+    islices.save(path, {"before": np.zeros(3)})
+    with open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        islices.save(path, {"after": np.ones(50)})
+        archive = container_of(path)[1].open(str(path), file, size)
+        (array,) = archive.arrays.values()
+        assert (array.name, archive.read(array).tolist()) == ("before", [0.0] * 3)
 
 
 @each_suffix
