@@ -17,6 +17,7 @@ from islices.distributed.together import together
 from islices.dtypes import host_dtype
 from islices.files import Archive, Dense, opened, read_manifest
 from islices.files.containers import OWN
+from islices.files.places import ABANDONED, remove_left
 from islices.trees import flatten
 
 __all__ = [
@@ -33,9 +34,8 @@ __all__ = [
 
 #: Bytes of a block of rows, about, and how many blocks an array has at most: headers stay short.
 BLOCK, MOST_BLOCKS = 1 << 22, 1024
-#: What a save that was killed leaves in the folder, and after how many seconds nobody writes it any more.
+#: What a save that was killed leaves in the folder.
 LEFT = re.compile(rf"{FILE.pattern}|\.islices-[0-9a-f]{{16}}\.tmp")
-ABANDONED = 3600.0
 #: How often a checkpoint is read at most, where each time another save replaces it meanwhile.
 ATTEMPTS = 20
 T = TypeVar("T")
@@ -80,8 +80,8 @@ def read_checkpoint(
             if all(int(count[0]) for count in agreed.counts):
                 return header, done[0]
     raise ValueError(
-        f"{folder_name(folder)}: the checkpoint was replaced while it was read, or ranks saw different ones, {ATTEMPTS} "
-        "times; accepted is one that stays while it is read"
+        f"{folder_name(folder)}: {ATTEMPTS} times a save replaced the checkpoint while it was read, or ranks saw "
+        "different ones; accepted is one that stays while it is read"
     )
 
 
@@ -96,12 +96,11 @@ def named_files(folder: str) -> list[str]:
 def remove_others(folder: str, before: set[str], kept: set[str]) -> None:
     """The shards of the checkpoint before, and what saves that never ended have left. Others' young files stay: they
     may belong to a save that runs now, of a job that should have ended, and whose header would name them."""
+    for name in before - kept:
+        remove(os.path.join(folder, name))
     with contextlib.suppress(OSError):  # what stays harms nobody
         now = os.stat(os.path.join(folder, HEADER)).st_mtime  # by the folder's own clock
-        for name in set(os.listdir(folder)) - kept:
-            path = os.path.join(folder, name)
-            if name in before or (LEFT.fullmatch(name) and now - os.stat(path).st_mtime > ABANDONED):
-                remove(path)
+        remove_left(folder, lambda name: name not in kept and LEFT.fullmatch(name), now, ABANDONED)
 
 
 def remove(path: str) -> None:
