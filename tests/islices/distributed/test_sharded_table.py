@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -397,9 +398,9 @@ def test_of_two_saves_at_once_one_is_there(saved: Path, monkeypatch: pytest.Monk
 
 
 def test_a_checkpoint_that_is_replaced_while_it_is_read_is_read_again(saved: Path) -> None:
-    seen = []
+    seen: list[str] = []
 
-    def read(header: ShardedHeader) -> int:
+    def read(saves: int, header: ShardedHeader) -> int:
         seen.append(header.sha256)
         if len(seen) <= saves:
             save_sharded(saved, ShardedTable.from_full(np.full((2, 1), float(len(seen))), Alone()))
@@ -407,14 +408,13 @@ def test_a_checkpoint_that_is_replaced_while_it_is_read_is_read_again(saved: Pat
 
     for saves, reads in ((0, 1), (1, 2), (ATTEMPTS - 1, ATTEMPTS)):
         seen.clear()
-        header, size = read_checkpoint(Alone(), "a test", saved, read)
+        header, size = read_checkpoint(Alone(), "a test", saved, partial(read, saves))
         assert size
         assert len(set(seen)) == len(seen) == reads
         assert header.sha256 == seen[-1]
     seen.clear()
-    saves = ATTEMPTS
     with pytest.raises(ValueError, match=f"{ATTEMPTS} times a save replaced the checkpoint"):
-        read_checkpoint(Alone(), "a test", saved, read)
+        read_checkpoint(Alone(), "a test", saved, partial(read, ATTEMPTS))
     shard_of(saved).unlink()  # the header stays: no second attempt
     with pytest.raises(ValueError, match="is not there, though the checkpoint names it"):
         load_sharded(saved, Alone())
