@@ -59,13 +59,15 @@ def look_at(path: str, folder: Path) -> Interpreter:
     path = os.path.abspath(path)  # it will run in another folder; its links stay, they are how it finds its environment
     alone = folder / "alone"  # beside an installed islices lie packages of this environment
     alone.mkdir(exist_ok=True)
-    if not (alone / "islices").exists():
-        (alone / "islices").symlink_to(Path(islices.__path__[0]).resolve())
+    package = Path(islices.__path__[0]).resolve()
+    for part in (package, package.parent / "islices_pytest.py"):
+        if not (alone / part.name).exists():
+            (alone / part.name).symlink_to(part)
     candidate = Interpreter(path, (), str(alone))
     try:
         with bar(f"asking {path} which frameworks it has", 1):
             done = subprocess.run(
-                [path, "-c", QUESTION], env=candidate.environment(), capture_output=True, text=True, timeout=120,
+                [path, "-c", QUESTION], env=candidate.environment(), capture_output=True, encoding="utf-8", timeout=120,
                 cwd=folder,
             )  # fmt: skip
         answer = json.loads(done.stdout.splitlines()[-1])

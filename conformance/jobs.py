@@ -83,7 +83,7 @@ def _run(job: Job, selection: Selection, watched: Watched, stopped: threading.Ev
     settings.write_text("[pytest]\n", "utf-8")  # the caller's own pytest settings are not ours
     command = [
         job.interpreter.path, "-m", "pytest", "-c", str(settings), "--rootdir", str(folder), "-p", "no:cacheprovider",
-        "-p", "islices.conformance.plugin", "--import-mode=importlib", "-q", "--no-header", "--tb=short", "--pyargs",
+        "-p", "islices_pytest", "--import-mode=importlib", "-q", "--no-header", "--tb=short", "--pyargs",
         *TESTS, "--islices-backend", job.backend, "--islices-variant", ",".join(v.name for v in job.variants),
         "--islices-report", str(report), "--islices-phases", "--islices-profile", selection.profile,
         f"--islices-select={selection.expression}",

@@ -1,8 +1,7 @@
-"""The suite's pytest options, and its report as JSON lines.
+"""The suite's tests under pytest: choosing cases by the options, and the report as JSON lines.
 
-Loaded by pytest wherever islices is installed (entry point pytest11), so that it imports no more than it needs then.
-A test of the suite takes the fixture ``verdict`` and reports through it; what it reports is written, a line a case,
-to the file that --islices-report names.
+The module `islices_pytest`, which has the options, registers this one where ``--islices-backend`` is given. A test of
+the suite reports through the fixture ``islices_verdict``, and --islices-report writes each report as a line.
 """
 
 from __future__ import annotations
@@ -16,48 +15,25 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy
 import pytest
 
 import islices
 from islices.conformance.data import SPEC_VERSION, vectors_hash
+from islices.conformance.new_backend import unwritten
 from islices.conformance.report.runs import OUTCOMES
+from islices.conformance.selection import Item, Selection
+from islices.conformance.variants import VARIANTS, Variant
 from islices.modes import present_mode
 from islices.registry import outdated
-
-if TYPE_CHECKING:
-    from islices.conformance.formulas.judgement import Judgement
-    from islices.conformance.selection import Item, Selection
-    from islices.conformance.variants import Variant
 
 __all__ = ["chosen", "chosen_backend", "chosen_modes", "chosen_variants", "parametrize"]
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("islices", "islices conformance suite")
-    group.addoption("--islices-backend", metavar="NAME", help="backend to run the conformance suite on")
-    group.addoption("--islices-modes", metavar="MODES", help="of host,framework,traced; default: all")
-    group.addoption(
-        "--islices-variant", metavar="NAMES", default="standard",
-        help="settings to run under, one after the other; default: standard",
-    )  # fmt: skip
-    group.addoption(
-        "--islices-profile", choices=("quick", "full"), default="quick",
-        help="quick: the cases that catch most in little time; full: every case; default: quick",
-    )  # fmt: skip
-    group.addoption("--islices-full", action="store_true", help="deprecated: --islices-profile full")
-    group.addoption("--islices-select", metavar="EXPR", default="", help="cases whose id or mode matches, as -k")
-    group.addoption("--islices-clause", metavar="N", action="append", default=[], help="cases of this clause")
-    group.addoption("--islices-group", metavar="NAME", action="append", default=[], help="cases of this group")
-    group.addoption("--islices-report", metavar="PATH", help="write one JSON line a case to PATH")
-    group.addoption("--islices-phases", action="store_true", help="say in the report, too, what goes on before a case")
-
-
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "islices_case(id, clause, mode): a case of the conformance suite")
-    name = config.getoption("islices_backend")
+    name = config.getoption("islices_backend", None)  # None where pytest runs on the entry points of an older install
     if name:
         report = config.stash[_REPORT] = Report(config)
         report.phase(f"importing {name}")
@@ -73,8 +49,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def chosen(config: pytest.Config) -> Selection:
     """The selection that the options make."""
-    from islices.conformance.selection import Selection
-
     if config.option.islices_full:
         warnings.warn("--islices-full is deprecated: use --islices-profile full", DeprecationWarning, stacklevel=2)
     given = config.option
@@ -94,8 +68,6 @@ def chosen_backend(config: pytest.Config) -> str:
 
 def chosen_variants(config: pytest.Config) -> list[Variant]:
     """The variants --islices-variant names."""
-    from islices.conformance.variants import VARIANTS
-
     names = str(config.getoption("islices_variant")).split(",")
     for name in names:
         if name not in VARIANTS:
@@ -205,8 +177,6 @@ class Report:
             self.file.close()
 
     def _header(self, variant: Variant) -> None:
-        from islices.conformance.new_backend import unwritten
-
         backend = islices.get_backend(self.name)
         self.write(
             "header", spec=SPEC_VERSION, vectors=vectors_hash(), islices=islices.__version__, backend=backend.name,
@@ -260,24 +230,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 @pytest.fixture
-def verdict(request: pytest.FixtureRequest) -> Any:
-    """verdict(outcome, **details): record what came of the case, and end the test accordingly."""
+def islices_verdict(request: pytest.FixtureRequest) -> Any:
+    """Return a function (outcome, **details) that records what came of the case, and ends the test accordingly."""
     return Verdict(request)
-
-
-@pytest.fixture
-def islices_judge() -> Callable[..., Judgement]:
-    """islices_judge(step, formula, grade=2): judge a step by a documented formula (SPEC clause 28), and fail the test
-    with the report where it is outside the bound of that grade; returns the `Judgement`."""
-    from islices.conformance.formulas.judge import judge
-
-    def judged(step: Callable[..., Any], formula: str, *, grade: int = 2) -> Judgement:
-        found = judge(step, formula)
-        if found.grade is None or found.grade > grade:
-            pytest.fail(str(found), pytrace=False)
-        return found
-
-    return judged
 
 
 class Verdict:

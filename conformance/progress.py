@@ -32,7 +32,7 @@ def error_console() -> Iterator[Any]:
     from rich.console import Console
 
     try:
-        own = os.fdopen(os.dup(sys.stderr.fileno()), "w", encoding=sys.stderr.encoding, errors="backslashreplace")
+        own = os.fdopen(os.dup(sys.stderr.fileno()), "w", encoding=sys.stderr.encoding, errors=sys.stderr.errors)
     except (OSError, ValueError, AttributeError):  # no error output, or one that is no file
         yield Console(stderr=True)
         return

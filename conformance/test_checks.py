@@ -21,7 +21,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     parametrize(metafunc, Selection.checks, lambda variant: not variant.golden_only and not variant.group)
 
 
-def test_check(subject: Check, mode: str, variant: Variant, request: pytest.FixtureRequest, verdict: Any) -> None:
+def test_check(
+    subject: Check, mode: str, variant: Variant, request: pytest.FixtureRequest, islices_verdict: Any
+) -> None:
     backend = get_backend(request.config.getoption("islices_backend"))
 
     def attempt() -> None:
@@ -34,4 +36,4 @@ def test_check(subject: Check, mode: str, variant: Variant, request: pytest.Fixt
             subject.run(backend)
 
     outcome, details = judge(attempt, find_deviation(load_deviations(backend), subject.id, mode))
-    verdict(outcome, **details)
+    islices_verdict(outcome, **details)

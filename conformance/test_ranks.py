@@ -46,9 +46,9 @@ def said(request: pytest.FixtureRequest) -> list[dict[str, Said]]:
 
 def test_ranks(
     subject: Collective | Mistake, mode: str, variant: Variant, said: list[dict[str, Said]],
-    request: pytest.FixtureRequest, verdict: Any,
+    request: pytest.FixtureRequest, islices_verdict: Any,
 ) -> None:  # fmt: skip
     backend = get_backend(request.config.getoption("islices_backend"))
     declared = find_deviation(load_deviations(backend), subject.id, mode)
     outcome, details = judge(lambda: raise_verdict([one[subject.id] for one in said]), declared)
-    verdict(outcome, **details)
+    islices_verdict(outcome, **details)

@@ -53,10 +53,10 @@ def _mapped() -> int:
         return 0
 
 
-def test_case(subject: Entry, mode: str, variant: Variant, backend: Any, verdict: Any) -> None:
+def test_case(subject: Entry, mode: str, variant: Variant, backend: Any, islices_verdict: Any) -> None:
     case, declared = subject.case, find_deviation(load_deviations(backend), subject.id, mode)
     outcome, details = judge(lambda: _attempt(backend, case, mode, variant), declared)
-    verdict(outcome, call=case.call, **details)
+    islices_verdict(outcome, call=case.call, **details)
 
 
 def _attempt(backend: Any, case: Case, mode: str, variant: Variant) -> None:

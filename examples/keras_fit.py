@@ -17,7 +17,7 @@ BATCH, IDS, STEPS = 256, 20, 8
 
 
 def megabytes(name: str) -> float:
-    return int(Path("/proc/self/status").read_text().partition(name)[2].split()[0]) / 1e3
+    return int(Path("/proc/self/status").read_text("utf-8").partition(name)[2].split()[0]) / 1e3
 
 
 def compare(rows: int, width: int) -> None:

@@ -7,7 +7,9 @@ Exit codes: 0 done or conform, 1 fails were found, 2 the call was wrong, 3 the h
 from __future__ import annotations
 
 import argparse
+import codecs
 import contextlib
+import io
 import json
 import os
 import signal
@@ -66,6 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         The arguments; by default those of the process.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow greets on stderr otherwise
+    os.environ["PYTHONIOENCODING"] = "utf-8"  # of the processes that commands start, whose output they read
+    _print_any_text()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         parser = _parser(arguments[0] if arguments else None)
@@ -95,6 +99,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stop.__context__, BrokenPipeError):  # rich has seen it, and turned stdout away
             return 0
         raise
+
+
+#: What is printed for a mark that the encoding of an output lacks: as wide, for tables.
+PLAIN = {"✓": "+", "≈": "=", "✗": "x", "·": ".", "…": "~", "–": "-", "─": "-"}
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    """Replace what an output's encoding lacks: marks by `PLAIN`, anything else as backslashreplace does."""
+    assert isinstance(error, UnicodeEncodeError)
+    lacking = error.object[error.start : error.end]
+    return "".join(PLAIN.get(c, c.encode("ascii", "backslashreplace").decode()) for c in lacking), error.end
+
+
+def _print_any_text() -> None:
+    """Let stdout and stderr take any text, whatever their encoding is: a pipe on Windows has the system's old one."""
+    codecs.register_error("islices", _plain)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="islices")
 
 
 @contextlib.contextmanager
@@ -230,7 +253,7 @@ def stderr_aside() -> Iterator[None]:
         yield
         return
     try:
-        with open(os.devnull, "w") as nowhere:
+        with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), 2)
         yield
     finally:

@@ -169,7 +169,7 @@ def _limit_memory() -> None:
     with contextlib.suppress(ImportError):  # systems without it run without the limit
         import resource
 
-        with open("/proc/self/statm") as statm:
+        with open("/proc/self/statm", encoding="ascii") as statm:
             pages = int(statm.read().split()[0])
         limit = pages * resource.getpagesize() + MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
@@ -220,7 +220,7 @@ def _lines(suffix: str, seed: int, first: int, last: int) -> Iterator[list[Any]]
     module = "islices.conformance.properties.files"
     command = [sys.executable, "-m", module, "--work", suffix, str(seed), str(first), str(last)]
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, encoding="utf-8", env=environment) as process:
         assert process.stdout is not None
         yield from map(json.loads, process.stdout)
 

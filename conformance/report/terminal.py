@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import codecs
-import io
 import os
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
@@ -34,7 +31,6 @@ ROOM = 120
 GAP = 2
 #: Heads of the compact form are cut at as many characters: whoever wrote the report chose them.
 LONGEST = 24
-PLAIN = {"✓": "+", "≈": "=", "✗": "x", NOTHING: ".", "…": "~"}
 LEGEND = (
     "a cell counts the cases that pass; ≈ within a bound, ✗ fails, ! harness errors, d declared deviations, "
     "u unsupported; · has none"
@@ -50,20 +46,10 @@ def new_console(file: IO[str] | None = None, *, edge: int = 200) -> Any:
     """A console as wide as the terminal, or as COLUMNS says; what has no edge to wrap at is taken to be `edge` wide."""
     from rich.console import Console
 
-    if file is None and isinstance(sys.stdout, io.TextIOWrapper):
-        codecs.register_error("marks", _plain_marks)  # what an old terminal does not have is no reason to stop
-        sys.stdout.reconfigure(errors="marks")
     console = Console(file=file)
     if not console.is_terminal and not os.environ.get("COLUMNS"):
         console.width = edge
     return console
-
-
-def _plain_marks(error: UnicodeError) -> tuple[str, int]:
-    """What stands for characters that an encoding lacks: for the marks something else each."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    return "".join(PLAIN.get(c, "?") for c in error.object[error.start : error.end]), error.end
 
 
 def report_console(file: IO[str] | None = None, *, wide: bool = False) -> Any:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Collection, Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
-from islices.distributed.shard_header import FILE, HEADER, Piece, ShardedHeader, read_sharded_header
+from islices.distributed.group import Group
+from islices.distributed.shard_header import FILE, HEADER, Piece, ShardedHeader, folder_name, read_sharded_header
+from islices.distributed.together import together
 from islices.dtypes import host_dtype
 from islices.files import Archive, Dense, opened, read_manifest
 from islices.files.containers import OWN
+from islices.files.places import ABANDONED, remove_left
 from islices.trees import flatten
 
 __all__ = [
@@ -22,6 +26,7 @@ __all__ = [
     "digest",
     "named_files",
     "piece_blocks",
+    "read_checkpoint",
     "remove",
     "remove_others",
     "row_forms",
@@ -29,9 +34,11 @@ __all__ = [
 
 #: Bytes of a block of rows, about, and how many blocks an array has at most: headers stay short.
 BLOCK, MOST_BLOCKS = 1 << 22, 1024
-#: What a save that was killed leaves in the folder, and after how many seconds nobody writes it any more.
+#: What a save that was killed leaves in the folder.
 LEFT = re.compile(rf"{FILE.pattern}|\.islices-[0-9a-f]{{16}}\.tmp")
-ABANDONED = 3600.0
+#: How often a checkpoint is read at most, where each time another save replaces it meanwhile.
+ATTEMPTS = 20
+T = TypeVar("T")
 
 
 def block_rows(count: int, row_bytes: int) -> int:
@@ -42,6 +49,40 @@ def block_rows(count: int, row_bytes: int) -> int:
 def digest(path: str) -> str:
     with opened(path) as archive:
         return archive.texts[OWN[1]]
+
+
+def read_checkpoint(
+    group: Group, call: str, folder: Any, read: Callable[[ShardedHeader], T], error: Exception | None = None
+) -> tuple[ShardedHeader, T]:
+    """Return the header and what `read` makes of it, from one checkpoint on all ranks. Collective.
+
+    A save in another process removes the files of the checkpoint that it replaces. So all ranks read the header again
+    where they saw different ones, or where a rank could not read and its header has changed since.
+    """
+
+    def attempt(header: ShardedHeader) -> list[T]:
+        try:
+            return [read(header)]
+        except (OSError, ValueError):
+            if read_sharded_header(folder).sha256 == header.sha256:
+                raise
+            return []
+
+    for _ in range(ATTEMPTS):
+        header, agreed = together(
+            group, call, lambda: read_sharded_header(folder), lambda _: {},
+            lambda found: np.frombuffer(bytes.fromhex(found.sha256), np.int64), error=error,
+        )  # fmt: skip
+        if all((other == agreed.counts[0]).all() for other in agreed.counts):
+            done, agreed = together(
+                group, call, partial(attempt, header), lambda _: {}, lambda found: np.array([len(found)])
+            )
+            if all(int(count[0]) for count in agreed.counts):
+                return header, done[0]
+    raise ValueError(
+        f"{folder_name(folder)}: {ATTEMPTS} times a save replaced the checkpoint while it was read, or ranks saw "
+        "different ones; accepted is one that stays while it is read"
+    )
 
 
 def named_files(folder: str) -> list[str]:
@@ -55,12 +96,11 @@ def named_files(folder: str) -> list[str]:
 def remove_others(folder: str, before: set[str], kept: set[str]) -> None:
     """The shards of the checkpoint before, and what saves that never ended have left. Others' young files stay: they
     may belong to a save that runs now, of a job that should have ended, and whose header would name them."""
+    for name in before - kept:
+        remove(os.path.join(folder, name))
     with contextlib.suppress(OSError):  # what stays harms nobody
         now = os.stat(os.path.join(folder, HEADER)).st_mtime  # by the folder's own clock
-        for name in set(os.listdir(folder)) - kept:
-            path = os.path.join(folder, name)
-            if name in before or (LEFT.fullmatch(name) and now - os.stat(path).st_mtime > ABANDONED):
-                remove(path)
+        remove_left(folder, lambda name: name not in kept and LEFT.fullmatch(name), now, ABANDONED)
 
 
 def remove(path: str) -> None:

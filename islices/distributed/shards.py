@@ -28,6 +28,7 @@ from islices.distributed.shard_files import (
     digest,
     named_files,
     piece_blocks,
+    read_checkpoint,
     remove,
     remove_others,
     row_forms,
@@ -36,7 +37,6 @@ from islices.distributed.shard_header import (
     Piece,
     ShardedHeader,
     folder_name,
-    read_sharded_header,
     write_header,
 )
 from islices.distributed.sharded import ShardedTable
@@ -220,8 +220,9 @@ def load_sharded(
 
     Notes
     -----
-    A rank reads the headers of the files that its rows lie in, and of their data the blocks (some 4 MiB each) in which
-    there are rows of its own; each block is held against its SHA-256. SPEC clause 26.
+    If a save in another process replaces the checkpoint meanwhile, all ranks read the new one, after 20 such times they
+    raise. A rank reads the headers of the files that its rows lie in, and of their data the blocks (some 4 MiB each) in
+    which there are rows of its own; each block is held against its SHA-256. SPEC clause 26.
 
     Examples
     --------
@@ -237,23 +238,20 @@ def load_sharded(
     B, refused = named_backend(like)
     found, error = find_processes(group, B, refused)
 
-    def read() -> tuple[ShardedHeader, Array, dict[str, Array] | None]:
+    def read(header: ShardedHeader) -> tuple[Array, dict[str, Array] | None]:
         assert B is not None
-        header = read_sharded_header(folder)
         dtypes = {"weights": header.dtype, **{f"state.{name}": dtype for name, (dtype, _) in header.state.items()}}
         probes = {dtype: B.asarray(np.zeros(1, host_dtype(dtype))) for dtype in dtypes.values()}  # or TypeError
         start, stop = even_bounds(header.num_rows, found.size)[found.rank : found.rank + 2].tolist()
         arrays = _read_rows(folder_name(folder), header, start, stop)
         given = {name: given_like(B, x, like, probes[dtypes[name]]) for name, x in arrays.items()}
         if header.steps is None:
-            return header, given["weights"], None
+            return given["weights"], None
         state = {"step": given_like(B, np.array([header.steps], np.int32), like, given["weights"])}
-        return header, given["weights"], state | {name: given[f"state.{name}"] for name in header.state}
+        return given["weights"], state | {name: given[f"state.{name}"] for name in header.state}
 
     try:
-        (header, weights, state), _ = together(
-            found, "load_sharded", read, lambda got: {"manifest": got[0].sha256}, error=error
-        )
+        header, (weights, state) = read_checkpoint(found, "load_sharded", folder, read, error)
     except RankError as failed:
         if found._broken is not None:  # a rank is gone, or late; else one could not read
             raise

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import struct
 from collections.abc import Callable, Sequence
 from typing import IO, Any
@@ -98,8 +99,10 @@ def _open(path: str, file: IO[bytes], size: int) -> Archive:
         raise ValueError(f"the header is to take {length} bytes, the file has {size}: truncated, or no .safetensors")
     check_header(length)
     try:
+        # the file that is open, where the system names it: a save may have put another in its place meanwhile
+        same = f"/dev/fd/{file.fileno()}"
         # read, not mapped into memory: the system ends a process whose mapped file shrinks
-        opened = library.safe_open(path, "numpy", backend="pread")
+        opened = library.safe_open(same if os.path.exists(same) else path, "numpy", backend="pread")
         return _Archive(opened, library.SafetensorError, file, length)
     except library.SafetensorError as error:
         raise ValueError(str(error)) from None

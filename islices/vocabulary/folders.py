@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from islices.distributed.group import Alone
 from islices.distributed.ranges import even_bounds
 from islices.distributed.shard_files import (
     block_rows,
@@ -21,6 +22,7 @@ from islices.distributed.shard_files import (
     digest,
     named_files,
     piece_blocks,
+    read_checkpoint,
     remove,
     remove_others,
     row_forms,
@@ -28,7 +30,6 @@ from islices.distributed.shard_files import (
 from islices.distributed.shard_header import (
     ShardedHeader,
     folder_name,
-    read_sharded_header,
     write_header,
 )
 from islices.files import CONTAINERS, Archive, Contents, Dense, InPieces, StoredRows, Written, opened, replacing
@@ -47,11 +48,15 @@ def renumber_folder(
 ) -> RowMap:
     """See `islices.vocabulary.renumber_file`. As many shards are written as are read."""
     folder, place = folder_name(source), folder_name(target)
-    header = read_sharded_header(folder)
-    found = map_for(header.num_rows)
-    padding = None if header.padding_idx is None else renumbered_padding(found, header.padding_idx)
+
+    def stored(header: ShardedHeader) -> dict[str, StoredRows]:
+        stack.close()  # of an attempt before
+        return _stored(folder, header, stack)
+
     with contextlib.ExitStack() as stack:
-        arrays = _stored(folder, header, stack)
+        header, arrays = read_checkpoint(Alone(), "renumber_file", folder, stored)
+        found = map_for(header.num_rows)
+        padding = None if header.padding_idx is None else renumbered_padding(found, header.padding_idx)
         fills = _fills(arrays, found, header, fill, state_fill, chunk)
         os.makedirs(place, exist_ok=True)
         before = named_files(place)

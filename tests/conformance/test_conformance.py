@@ -102,7 +102,7 @@ def test_the_command_ends_its_processes_with_it(tmp_path: Path) -> None:
             time.sleep(0.1)
             tasks = Path(f"/proc/{running.pid}/task").glob("*/children")
             of_all = [Path("/proc") / pid for task in tasks for pid in task.read_text().split()]
-            found = [x for x in of_all if b"islices.conformance.plugin" in (x / "cmdline").read_bytes()]
+            found = [x for x in of_all if b"islices_pytest" in (x / "cmdline").read_bytes()]
         assert found, "no process of the suite"
         running.send_signal(signal.SIGTERM)
         assert running.wait(60) == 128 + signal.SIGTERM

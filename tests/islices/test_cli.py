@@ -32,6 +32,33 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
 
 
+#: Every command's help, usage errors, and marks and a file name that many encodings lack, by print and rich.
+PRINTS = """
+import sys
+from rich.console import Console
+from islices.cli import PLAIN, command_names, main
+for name in command_names():
+    assert main([name, "--help"]) == 0, name
+assert main(["--help"]) == 0
+assert main(["explode \\u2717 \\udce9"]) == main(["conform", "-b", "abacus \\u2717"]) == 2
+for stream in (sys.stdout, sys.stderr):
+    print(*PLAIN, "caf\\xe9 \\udce9", file=stream)
+    Console(file=stream).print(*PLAIN)
+"""
+
+
+@pytest.mark.parametrize("encoding", ["ascii:surrogateescape", "cp1252", "cp437", "utf-8", "utf-16"])
+def test_every_encoding_of_the_output_takes_what_commands_print(encoding: str) -> None:
+    env = {**os.environ, "PYTHONIOENCODING": encoding, "LC_ALL": "C"}
+    done = subprocess.run([sys.executable, "-c", PRINTS], env=env, capture_output=True, check=False, timeout=100)
+    said = done.stderr.decode(encoding.partition(":")[0])
+    assert done.returncode == 0, said
+    assert "Traceback" not in said
+    marks = "+ = x . ~ - - caf\\xe9 \\udce9" if encoding.startswith("ascii") else "\\udce9"
+    for text in (said, done.stdout.decode(encoding.partition(":")[0])):
+        assert marks in text
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

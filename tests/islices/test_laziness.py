@@ -9,9 +9,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -156,3 +158,14 @@ def test_numpy_is_left_untouched() -> None:
         assert np.geterr() == errors and np.get_printoptions() == options
         """
     )
+
+
+def test_pytest_imports_nothing_of_islices_until_it_is_used(tmp_path: Path) -> None:
+    """The plugin of the entry point, without the plugins of other distributions, in an empty folder."""
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    code = "import sys, pytest; pytest.main(['-q', '-p', 'islices_pytest', *sys.argv[1:]]); print(*sys.modules)"
+    command = [sys.executable, "-c", code, "-p", "no:cacheprovider", "--help"]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert not {"islices", "numpy"} & set(done.stdout.splitlines()[-1].split())
+    (options,) = re.findall(r"(?s)\nislices conformance suite:\n(.*?)\n\S", done.stdout)
+    assert set(re.findall(r"(?m)^  (-.{9})", options)) == {"--islices-"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from typing import Any
 
@@ -405,6 +406,27 @@ def dying(group: Any, folder: str) -> Any:
             again = str(second)
         return case, str(error), again, digest(table, state) == before
     return case, "", "", digest(table, state) == before
+
+
+def save_once(folder: str, value: float) -> None:
+    """A checkpoint of a table of one number."""
+    save_sharded(folder, ShardedTable.from_full(np.full((64, 2), value), Alone()))
+
+
+def save_always(folder: str) -> None:
+    """New checkpoints until the process is killed."""
+    for k in itertools.count():
+        save_once(folder, float(k))
+
+
+def load_often(group: Any, folder: str, times: int) -> list[float]:
+    """The number that each load finds in all rows."""
+    found = []
+    for _ in range(times):
+        rows = load_sharded(folder, group)[0].shard.weights
+        assert (rows == rows[0, 0]).all()
+        found.append(float(rows[0, 0]))
+    return found
 
 
 def _die_at_message(group: Any, number: int) -> None:

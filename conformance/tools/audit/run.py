@@ -89,7 +89,7 @@ class Workers:
         with self._lock:
             if self._stopped:
                 raise RuntimeError("the audit was stopped")
-            process = subprocess.Popen(command, text=True, **options)
+            process = subprocess.Popen(command, encoding="utf-8", errors="replace", **options)
             self._running.add(process)
         try:
             yield process

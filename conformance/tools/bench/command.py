@@ -222,7 +222,7 @@ def _records(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
     environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ}
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment) as process,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, encoding="utf-8", env=environment) as process,
     ):
         try:
             while line := _next_line(process):

@@ -25,7 +25,7 @@ def import_times() -> dict[str, float]:
         for turn in range(-1, ROUNDS):
             for module, times in found.items():
                 command = [sys.executable, "-c", CODE.format(module)]
-                done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+                done = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment, check=True)
                 if turn >= 0:
                     times.append(float(done.stdout))
     both = ratio(found["islices"], found["numpy"])

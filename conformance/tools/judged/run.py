@@ -94,8 +94,9 @@ def _work(name: str, given: Sequence[str], python: str, variables: dict[str, str
         with log.open("wb") as errors:
             try:
                 process = subprocess.run(
-                    command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=folder, env=variables, timeout=LIMIT
-                )
+                    command, stdout=subprocess.PIPE, stderr=errors, encoding="utf-8", cwd=folder, env=variables,
+                    timeout=LIMIT,
+                )  # fmt: skip
                 said, end = process.stdout, ended(process.returncode)
             except subprocess.TimeoutExpired as error:
                 said, end = (error.stdout or b"").decode(), f"it was ended after {LIMIT} s"
@@ -133,7 +134,7 @@ def _printed(command: Sequence[str], variables: dict[str, str]) -> Line:
     with tempfile.TemporaryDirectory(prefix="islices-judged-") as folder:
         try:
             process = subprocess.run(
-                command, capture_output=True, text=True, cwd=folder, env=variables, timeout=SCRIPT_LIMIT
+                command, capture_output=True, encoding="utf-8", cwd=folder, env=variables, timeout=SCRIPT_LIMIT
             )
         except subprocess.TimeoutExpired:
             return {"output": f"the process was ended after {SCRIPT_LIMIT} s"}

@@ -250,4 +250,4 @@ def _carried() -> int | None:
 
 
 def _lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.exists() else []
+    return path.read_text("utf-8").splitlines() if path.exists() else []

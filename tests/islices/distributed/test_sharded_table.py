@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,8 @@ import islices
 from islices.conformance.ranks import run_ranks
 from islices.conformance.ranks.launch import absent
 from islices.distributed import Alone, Group, RankError
-from islices.distributed.shard_header import HEADER, read_sharded_header
+from islices.distributed.shard_files import ATTEMPTS, read_checkpoint
+from islices.distributed.shard_header import HEADER, ShardedHeader, read_sharded_header
 from islices.distributed.sharded import ShardedTable
 from islices.distributed.shards import load_sharded, save_sharded
 
@@ -391,6 +395,44 @@ def test_of_two_saves_at_once_one_is_there(saved: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(shards, "write_header", write_after_the_other)
     save_sharded(saved, tables["new"])
     assert load_sharded(saved, Alone())[0].shard.weights.tolist() == [[2.0], [2.0]]
+
+
+def test_a_checkpoint_that_is_replaced_while_it_is_read_is_read_again(saved: Path) -> None:
+    seen: list[str] = []
+
+    def read(saves: int, header: ShardedHeader) -> int:
+        seen.append(header.sha256)
+        if len(seen) <= saves:
+            save_sharded(saved, ShardedTable.from_full(np.full((2, 1), float(len(seen))), Alone()))
+        return sum((saved / piece.name).stat().st_size for piece in header.files)
+
+    for saves, reads in ((0, 1), (1, 2), (ATTEMPTS - 1, ATTEMPTS)):
+        seen.clear()
+        header, size = read_checkpoint(Alone(), "a test", saved, partial(read, saves))
+        assert size
+        assert len(set(seen)) == len(seen) == reads
+        assert header.sha256 == seen[-1]
+    seen.clear()
+    with pytest.raises(ValueError, match=f"{ATTEMPTS} times a save replaced the checkpoint"):
+        read_checkpoint(Alone(), "a test", saved, partial(read, ATTEMPTS))
+    shard_of(saved).unlink()  # the header stays: no second attempt
+    with pytest.raises(ValueError, match="is not there, though the checkpoint names it"):
+        load_sharded(saved, Alone())
+
+
+@pytest.mark.repeats
+def test_two_ranks_load_while_another_process_saves(tmp_path: Path) -> None:
+    programs.save_once(str(tmp_path), 0.0)
+    code = f"import runpy; runpy.run_path({str(PROGRAMS)!r})['save_always']({str(tmp_path)!r})"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(PROGRAMS.parent)}
+    ) as saver:
+        try:
+            first, second = launch("torch", 2, "load_often", folder=str(tmp_path), times=200)
+        finally:
+            saver.kill()
+    assert first == second  # of one checkpoint
+    assert len(set(first)) > 3  # the other process did save
 
 
 def test_a_save_that_fails_leaves_the_old_checkpoint(saved: Path) -> None:

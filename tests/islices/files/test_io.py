@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -21,11 +23,13 @@ from hypothesis import strategies as st
 
 import islices
 from islices.conformance.properties.files import same
+from islices.files import container_of, places
 from islices.io import read_header, read_metadata
 
 safetensors_numpy = pytest.importorskip("safetensors.numpy")
 ml_dtypes = pytest.importorskip("ml_dtypes")
 
+LINUX = sys.platform == "linux"
 SUFFIXES = (".npz", ".safetensors")
 FRAMEWORKS = [name for name in ("numpy", "torch", "tensorflow", "jax", "mxnet") if name in islices.list_backends()]
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -365,6 +369,73 @@ def test_what_is_refused_leaves_no_file(name: str, suffix: str, tmp_path: Path) 
     with pytest.raises(kind, match=text):
         call(path)
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {path.name: b"as it was"}
+
+
+WRITES = """
+import sys, time
+from islices.files import replacing
+with replacing(sys.argv[1]):
+    print("writes", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_what_a_killed_save_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    path, other = tmp_path / "x.npz", tmp_path / "y.npz"
+    saves = [[sys.executable, "-c", WRITES, str(target)] for target in (path, path, other)]
+    with contextlib.ExitStack() as stack:
+        running = [stack.enter_context(subprocess.Popen(save, stdout=subprocess.PIPE)) for save in saves]
+        for process in running:
+            assert process.stdout is not None
+            process.stdout.readline()
+        islices.save(path, None)
+        assert len(list(tmp_path.glob(".islices-*.tmp"))) == 3  # others use them
+        for process, left in zip(running, (2, 1, 1), strict=True):
+            process.kill()
+            process.wait()
+            islices.save(path, None)
+            assert len(list(tmp_path.glob(".islices-*.tmp"))) == left
+    islices.save(other, None)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["x.npz", "y.npz"]
+
+
+def test_where_there_are_no_locks_a_file_is_left_alone_for_an_hour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "fcntl", None)  # as on Windows
+    path = tmp_path / "x.npz"
+    with places.replacing(str(path)) as beside:
+        islices.save(path, np.ones(3))
+        assert os.path.exists(beside)
+        os.utime(beside, (0, 0))
+        islices.save(path, np.ones(2))
+        assert not os.path.exists(beside)
+        Path(beside).touch()
+    assert [p.name for p in tmp_path.iterdir()] == ["x.npz"]
+
+
+def test_on_a_read_only_file_system_the_error_names_the_target() -> None:
+    mounts = [line.split() for line in Path("/proc/mounts").read_text("utf-8").splitlines()] if LINUX else []
+    folders = [mount[1] for mount in mounts if "ro" in mount[3].split(",") and os.path.isdir(mount[1])]
+    if not folders:
+        pytest.skip("nothing is mounted read-only")
+    path = os.path.join(folders[0], "x.npz")
+    with pytest.raises(OSError) as error:
+        islices.save(path, None)
+    assert (error.value.errno, error.value.filename) == (errno.EROFS, path)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/fd"), reason="the system has no names for open files")
+@each_suffix
+def test_a_file_that_is_replaced_while_it_is_read_is_read_as_it_was(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"x{suffix}"
+    islices.save(path, {"before": np.zeros(3)})
+    with open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        islices.save(path, {"after": np.ones(50)})
+        archive = container_of(path)[1].open(str(path), file, size)
+        (array,) = archive.arrays.values()
+        assert (array.name, archive.read(array).tolist()) == ("before", [0.0] * 3)
 
 
 @each_suffix

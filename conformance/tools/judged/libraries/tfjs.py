@@ -46,7 +46,7 @@ VERSION = installed()
 @cache
 def node() -> subprocess.Popen[str]:
     script = Path(__file__).with_suffix(".js")
-    return subprocess.Popen(["node", str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(["node", str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8")
 
 
 def asked(line: dict[str, Any]) -> dict[str, Any]:
