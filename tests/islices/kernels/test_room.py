@@ -13,24 +13,25 @@ PROGRAM = """
 import resource
 import numpy as np, islices
 
-def step(optimizer, dtype):
-    table = islices.Table(np.ones((4, 2), dtype))
-    grad = islices.IndexedSlices(np.ones((1, 2), dtype), np.array([1]), (4, 2))
+def step(rule, dtype):
+    weights = np.ones((4, 2), dtype)
     try:
+        optimizer, table = rule(0.1), islices.Table(weights)
+        grad = islices.IndexedSlices(np.ones((1, 2), dtype), np.array([1]), (4, 2))
         optimizer.step(table, grad, optimizer.init(table))
     finally:
-        print(bool((np.asarray(table.weights) == 1).all()), end=" ")
+        print(bool((weights == 1).all()), end=" ")
 
-step(islices.optim.adam(0.1), np.float32)
+step(islices.optim.adam, np.float32)
 with open("/proc/self/statm") as statm:
     used = int(statm.read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (8 << 20), resource.RLIM_INFINITY))
 try:
-    step(islices.optim.adagrad(0.1), np.float64)
+    step(islices.optim.adagrad, np.float64)
 except MemoryError as error:
     print(error)
 resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-step(islices.optim.adagrad(0.1), np.float64)
+step(islices.optim.adagrad, np.float64)
 """
 
 
