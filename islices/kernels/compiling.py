@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import mmap
 import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -48,6 +49,9 @@ __all__ = [
 Kernel = Callable[..., Any]
 #: The type of a Python int.
 INTEGER = types.int64
+
+#: Bytes that must be free to compile or load a kernel.
+ROOM = 1 << 26
 
 #: numba looks at one file's date to see whether what it keeps is still true; a template's depends on all of these.
 _PACKAGE = Path(__file__).resolve().parent
@@ -123,7 +127,8 @@ def tuple_of(kind: Any, count: int) -> Any:
 
 @_compiling()
 def compile_kernel(template: Callable[..., Any], arguments: tuple[Any, ...], **names: Any) -> Kernel:
-    """The template compiled for argument types, with names in place of its module's own."""
+    """The template compiled for argument types, with names in place of its module's own; or MemoryError."""
+    _check_room()
     function = expand(_bound(template, names), _inlined)
     # under this name the machine code is found on disk again
     function.__qualname__ = f"{template.__qualname__}_{fingerprint(names)}"
@@ -137,6 +142,7 @@ def compile_kernel(template: Callable[..., Any], arguments: tuple[Any, ...], **n
 @_compiling()
 def compile_callback(template: Callable[..., Any], signature: Any, **names: Any) -> Any:
     """The template compiled as what C can call, at its ``address``, with names in place of its module's own."""
+    _check_room()
     function = expand(_bound(template, names), _inlined)
     function.__qualname__ = f"{template.__qualname__}_{fingerprint(names)}"
     compiled: Any = numba.cfunc
@@ -144,6 +150,16 @@ def compile_callback(template: Callable[..., Any], signature: Any, **names: Any)
         return compiled(signature, cache=True, **_OPTIONS)(function)
     except (RuntimeError, OSError):  # nowhere to keep it, or no room
         return compiled(signature, **_OPTIONS)(function)
+
+
+def _check_room() -> None:
+    """Raise MemoryError where LLVM may lack memory to compile or load a kernel: LLVM would end the process."""
+    try:
+        mmap.mmap(-1, ROOM).close()
+    except OSError:
+        raise MemoryError(
+            f"{ROOM >> 20} MiB for a compiled kernel are not free; islices.use_kernels(False) computes without kernels"
+        ) from None
 
 
 def _inlined(x: Any) -> FunctionType | None:
