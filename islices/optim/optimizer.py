@@ -145,8 +145,8 @@ class Optimizer:
         if self.rows == "all" and self._asked is None and table not in warned:
             warned.add(table)
             warn_caller(
-                f"{table}: a sparse gradient moves all rows, since {self.name} with semantics={self.semantics!r} is not "
-                "lazy with these options; pass rows='all' if that is meant, or semantics='islices', which is lazy"
+                f"{table}: a sparse gradient moves all rows, since {self.name} with semantics={self.semantics!r} is "
+                "not lazy with these options; pass rows='all' if that is meant, or semantics='islices', which is lazy"
             )
 
     def _check_dense(self, source: str) -> None:

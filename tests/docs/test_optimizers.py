@@ -82,7 +82,7 @@ def stub() -> str:
     lines += ["class SparseAdam(RowOptimizer):", "    def __init__(", "        self,", "        params: Any,"]
     lines += [f"        {name}: Number | None = None," for name in ("lr", "eps")]
     lines.insert(-1, "        betas: tuple[Number, Number] | None = None,")
-    lines += ["        maximize: bool = False,", "        **options: Unpack[Options],", "    ) -> None: ...", ""]
+    lines += ["        maximize: bool = False,", "        **options: Any,", "    ) -> None: ...", ""]
     return "\n".join(lines)
 
 

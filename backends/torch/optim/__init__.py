@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import Any, NoReturn, Unpack, cast
+from typing import Any, NoReturn, cast
 
 import torch
 from torch.optim import Optimizer, lr_scheduler, swa_utils
 
 from islices import optim
-from islices.backends.torch.optim.base import Options, RowOptimizer
+from islices.backends.torch.optim.base import RowOptimizer
 from islices.backends.torch.optim.hyperparameters import check_decoupled, defaults_of, torch_names
 from islices.optim.record import RECORDS, Record
 
@@ -146,11 +146,10 @@ class SparseAdam(RowOptimizer):
         betas: tuple[float | torch.Tensor, float | torch.Tensor] | None = None,
         eps: float | torch.Tensor | None = None,
         maximize: bool = False,
-        **options: Unpack[Options],
+        **options: Any,
     ) -> None:
         given = {"lr": lr, "betas": betas, "eps": eps}
-        chosen: Options = {"rows": "touched", "semantics": "torch", **options, "maximize": maximize}
-        super().__init__(params, given, **chosen)
+        super().__init__(params, given, maximize=maximize, **{"rows": "touched", "semantics": "torch", **options})
 
 
 def __getattr__(name: str) -> NoReturn:

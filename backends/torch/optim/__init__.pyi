@@ -143,5 +143,5 @@ class SparseAdam(RowOptimizer):
         betas: tuple[Number, Number] | None = None,
         eps: Number | None = None,
         maximize: bool = False,
-        **options: Unpack[Options],
+        **options: Any,
     ) -> None: ...
