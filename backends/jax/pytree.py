@@ -95,13 +95,13 @@ def _register_per_sample(backend: Backend) -> None:
         children, shape = flatten(g)
         return _keyed(("values", "indices", "samples", "products", "guard"), children), shape
 
-    def parts(values: Any, indices: Any, samples: Any, products: Any) -> list[Part]:
-        return [(values, indices, samples), *((x,) for x in tree_util.tree_leaves(products))]
+    def parts(slots: Part, products: Any) -> list[Part]:
+        return [slots, *((x,) for x in tree_util.tree_leaves(products))]
 
     def unflatten(shape: tuple[int, ...], children: Iterable[Any]) -> PerSample:
         *slots, products, guard = leaves = tuple(children)
         owner = _owner(backend, leaves[0])
-        if _is_read_later(parts(*slots, products), guard):
+        if _is_read_later(parts(slots, products), guard):
             return PerSample._unread(owner, leaves, shape)
         values, indices, samples = _intact(slots, guard, shape[1], shape[0])
         products = tree_util.tree_map(lambda x: _intact((x,), guard)[0], products)
@@ -110,7 +110,7 @@ def _register_per_sample(backend: Backend) -> None:
         return g
 
     tree_util.register_pytree_with_keys(PerSample, flatten_with_keys, unflatten, flatten)
-    PerSample._check_leaves = staticmethod(lambda *leaves: _check(parts(*leaves[:-1]), leaves[-1]))
+    PerSample._check_leaves = staticmethod(lambda *leaves: _check(parts(leaves[:3], leaves[3]), leaves[4]))
 
 
 def _keyed(names: Sequence[str], children: Sequence[Any]) -> tuple[Any, ...]:
