@@ -80,7 +80,7 @@ class IndexedSlices:
     _look: Look | None
     #: what the values are computed from when they are first read (`islices.slots`); None where they are there
     _slots: Slots | None
-    #: the leaves of a JAX pytree (values, indices and a guard), checked before the arrays are first read; None otherwise
+    #: the leaves of a JAX pytree (values, indices, guard), checked before the arrays are first read; None otherwise
     _leaves: tuple[Any, ...] | None
 
     def __init__(

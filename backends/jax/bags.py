@@ -31,6 +31,10 @@ def read_bags(
     """The sums of the table's rows ids (n,) by segment, of those that keep, if there is one, has not as 0; None where
     no kernel takes them."""
     count, n = bags.shape[0], ids.shape[0]
+    if not isinstance(n, int) or not isinstance(count, int):
+        raise ValueError(
+            f"ids: got a symbolic number of them, {n}, for {count} bags; accepted in jax.export are known numbers"
+        )
     if kernels_run() is None or 0 in table.shape or 0 in (count, n):
         return None
     types = (ids.dtype.name, segments.dtype.name, None if keep is None else keep.dtype.name)

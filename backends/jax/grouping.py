@@ -46,7 +46,13 @@ def sum_rows(values: Array, indices: Array, rows: int | None) -> tuple[Array, Ar
 
 
 def takes_groups(indices: Array, rows: int, positions: Array | None = None) -> bool:
-    """Whether kernels are to group these indices where the program comes to run on CPU."""
+    """Whether kernels are to group these indices where the program comes to run on CPU. ValueError where their number
+    is a symbol of jax.export: nothing groups them."""
+    if not isinstance(indices.shape[-1], int):
+        raise ValueError(
+            f"indices: got a symbolic number of slots, {indices.shape[-1]}; accepted in jax.export is a known number "
+            "(spare slots hold the index rows)"
+        )
     compiled = kernels_run()
     if compiled is None or not compiled.is_packed(indices, rows):
         return False

@@ -18,13 +18,14 @@ from islices.backend import Array, Backend, Source
 from islices.backends.jax.memory import Tracer
 from islices.backends.jax.precision import constant, scope
 from islices.persample import PerSample
-from islices.registry import describe, get_backend
+from islices.registry import get_backend
 from islices.slices import IndexedSlices
 from islices.table import Table
 
 __all__ = ["register"]
 
-#: Odd, so that sums of 2 to 2^32 of them differ from it modulo 2^32; so do its powers below the 2^30th. float32 holds it.
+#: Odd, so that sums of 2 to 2^32 of them differ from it modulo 2^32; so do its powers below the 2^30th. float32 can
+#: hold it.
 GUARD = 0x9E377B
 
 #: Floats, and the integers that say where they belong.
@@ -60,7 +61,7 @@ def _register_slices(backend: Backend) -> None:
         owner, flags = _owner(backend, leaves[0]), {"coalesced": coalesced, "padded": padded}
         if _is_read_later([part], guard):
             return IndexedSlices._unread(owner, leaves, shape, **flags)
-        values, indices = _intact(part, guard)
+        values, indices = _intact(part, guard, shape[0])
         s = IndexedSlices._trusted(owner, values, indices, shape, **flags)
         object.__setattr__(s, "_leaves", leaves)
         return s
@@ -94,22 +95,22 @@ def _register_per_sample(backend: Backend) -> None:
         children, shape = flatten(g)
         return _keyed(("values", "indices", "samples", "products", "guard"), children), shape
 
-    def parts(values: Any, indices: Any, samples: Any, products: Any) -> list[Part]:
-        return [(values, indices, samples), *((x,) for x in tree_util.tree_leaves(products))]
+    def parts(slots: Part, products: Any) -> list[Part]:
+        return [slots, *((x,) for x in tree_util.tree_leaves(products))]
 
     def unflatten(shape: tuple[int, ...], children: Iterable[Any]) -> PerSample:
         *slots, products, guard = leaves = tuple(children)
         owner = _owner(backend, leaves[0])
-        if _is_read_later(parts(*slots, products), guard):
+        if _is_read_later(parts(slots, products), guard):
             return PerSample._unread(owner, leaves, shape)
-        values, indices, samples = _intact(slots, guard)
+        values, indices, samples = _intact(slots, guard, shape[1], shape[0])
         products = tree_util.tree_map(lambda x: _intact((x,), guard)[0], products)
         g = PerSample._trusted(owner, values, indices, samples, shape, products)
         object.__setattr__(g, "_leaves", leaves)
         return g
 
     tree_util.register_pytree_with_keys(PerSample, flatten_with_keys, unflatten, flatten)
-    PerSample._check_leaves = staticmethod(lambda *leaves: _check(parts(*leaves[:-1]), leaves[-1]))
+    PerSample._check_leaves = staticmethod(lambda *leaves: _check(parts(leaves[:3], leaves[3]), leaves[4]))
 
 
 def _keyed(names: Sequence[str], children: Sequence[Any]) -> tuple[Any, ...]:
@@ -164,8 +165,9 @@ def _check(parts: Sequence[Part], guard: Any) -> None:
         _refuse()
 
 
-def _intact(part: Part, guard: Any) -> Part:
-    """A part's arrays where traced leaves are as they were made; elsewhere NaN in row 0, which no step leaves out."""
+def _intact(part: Part, guard: Any, *bounds: int | None) -> Part:
+    """A part's arrays where traced leaves are as they were made; elsewhere NaN, at integers below their bounds: nobody
+    leaves such a slot out."""
     if not _are_arrays(*part, guard) or (_is_known(guard) and (np.asarray(guard) == GUARD).all()):
         return part
     values, *integers = part
@@ -174,7 +176,14 @@ def _intact(part: Part, guard: Any) -> Part:
     with scope():
         values = jnp.where(_unchanged(*part, guard=guard), values, constant(bad, values.dtype))
         made = _equals(guard, GUARD)
-        return values, *(jnp.where(_column(made, x), x, constant(0, x.dtype)) for x in integers)
+        return values, *(
+            jnp.where(_column(made, x), x, _within(x, bound)) for x, bound in zip(integers, bounds, strict=True)
+        )
+
+
+def _within(x: Any, bound: int | None) -> Any:
+    last = np.iinfo(x.dtype).max if bound is None else min(max(bound - 1, 0), np.iinfo(x.dtype).max)
+    return lax.clamp(constant(0, x.dtype), lax.abs(x), constant(last, x.dtype))
 
 
 def _unchanged(values: Any, *integers: Any, guard: Any) -> Any:

@@ -106,7 +106,11 @@ class TorchBackend(Backend):
         return _view(x)
 
     def look(self, arrays: Sequence[Array], *, views: bool = True) -> Look:
-        return _look_at_plain(arrays) or super().look(arrays, views=views)
+        found = _look_at_plain(arrays)
+        if found is None and not arrays[0].is_meta and any(x.is_meta for x in arrays):
+            places = ", ".join(str(x.device) for x in arrays)
+            raise TypeError(f"x: got tensors on the devices {places}; accepted are tensors that all hold data")
+        return found or super().look(arrays, views=views)
 
     def memory_span(self, x: Array) -> tuple[int, int] | None:
         try:

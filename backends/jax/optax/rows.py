@@ -69,7 +69,7 @@ def map_slices(fn: Callable[[IndexedSlices], Any], tree: Any) -> Any:
 def checked(updates: Any, name: str) -> Any:
     """updates as they are, or an error if they hold slices that are none any more; name is who asks.
 
-    Stock optax computes with indices as with any other leaf. Most of that leaves floats, which raise in traced code too.
+    Stock optax computes with indices as with any leaf. Most of that leaves floats, which raise in traced code too.
     Whole numbers raise where they are known; in traced code they give NaN (the guard of `islices.backends.jax.pytree`).
     """
     witnesses = WITNESSES.get()

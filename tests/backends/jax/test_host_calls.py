@@ -319,6 +319,23 @@ def test_what_other_platforms_run_has_the_same_bits() -> None:
         check_equal(xla(values, indices), jax.jit(lambda v, i: grouping.sum_rows(v, i, ROWS))(values, indices))
 
 
+@pytest.mark.parametrize("name", ["coalesce", "norm", "step", "bags"])
+def test_symbolic_numbers_of_slots_are_refused_clearly(name: str) -> None:
+    (n,) = export.symbolic_shape("n")
+    values, indices = jax.ShapeDtypeStruct((n, 3), np.float32), jax.ShapeDtypeStruct((n,), np.int32)
+    table, optimizer = jnp.ones((ROWS, 3)), optim.sgd(0.1)
+    state = optimizer.init(table)
+    calls: dict[str, Callable[..., Any]] = {
+        "coalesce": lambda v, i: coalesce(v, i).values,
+        "norm": lambda v, i: islices.norm(IndexedSlices(v, i, (ROWS, 3))),
+        "step": lambda v, i: optimizer.step(table, IndexedSlices(v, i, (ROWS, 3)), state)[0],
+        "bags": lambda v, i: islices.lookup(table, i[:, None], combiner="sum"),
+    }
+    with pytest.raises(ValueError, match="got a symbolic number"):
+        export.export(jax.jit(calls[name]))(values, indices)
+    assert export.export(jax.jit(islices.lookup))(table, indices).out_avals[0].shape == (n, 3)
+
+
 @pytest.mark.outside
 def test_an_exported_program_runs_where_there_are_no_kernels(tmp_path: Any) -> None:
     pytest.importorskip("flatbuffers", reason="jax.export needs flatbuffers to serialize")

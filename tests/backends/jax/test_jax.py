@@ -160,7 +160,7 @@ def test_arithmetic_over_leaves_never_passes(name: str) -> None:
             jax.jit(lambda a, b: fn(a, b).values)(*pair)
         return
     stepped, norm = jax.jit(lambda a, b: (optimizer.step(table, fn(a, b), state)[0], islices.norm(fn(a, b))))(*pair)
-    assert jnp.isnan(stepped[0]).all()
+    assert jnp.isnan(stepped).any()
     assert jnp.isnan(norm)
 
 
@@ -196,7 +196,7 @@ def test_guards_are_donated_and_named_like_other_leaves() -> None:
 def test_integers_that_were_added_are_large() -> None:
     s = IndexedSlices(jnp.ones((2, 1), jnp.int32), jnp.asarray([1, 2]), (6, 1))
     out = jax.jit(lambda s: islices.to_dense(jax.tree.map(jnp.add, s, s)))(s)
-    assert int(out[0, 0]) > 10**6
+    assert int(out.max()) > 10**6
 
 
 def test_representations_of_trees_of_shapes() -> None:

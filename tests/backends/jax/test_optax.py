@@ -136,7 +136,7 @@ def test_whole_numbers_raise_outside_of_jit_and_are_nan_in_it(make: Any) -> None
         train(make(), START, [gradient(0)])
     assert "updates['table']" in raised.value.__notes__[0]
     assert "on_rows" in raised.value.__notes__[0]
-    assert jnp.isnan(train(make(), START, [gradient(0)], jit=True)[0]["table"][0]).all()
+    assert jnp.isnan(train(make(), START, [gradient(0)], jit=True)[0]["table"]).any()
 
 
 def test_the_norm_of_optax_counts_indices_and_not_duplicates() -> None:

@@ -517,6 +517,21 @@ def test_a_tensor_without_data_is_refused_for_that(call: Callable[[torch.Tensor]
         call(without_data(sparse))
 
 
+def test_meta_tensors_beside_tensors_with_data_are_refused() -> None:
+    def slices(device: str) -> islices.IndexedSlices:
+        return islices.IndexedSlices(
+            torch.ones(2, 3, device=device), torch.zeros(2, dtype=torch.int64, device=device), (4, 3)
+        )
+
+    for call in (
+        lambda: islices.IndexedSlices(torch.ones(2, 3), torch.zeros(2, dtype=torch.int64, device="meta"), (4, 3)),
+        lambda: islices.add(slices("cpu"), slices("meta")),
+        lambda: islices.keep_rows(slices("cpu"), torch.zeros(2, dtype=torch.int64, device="meta")),
+    ):
+        with pytest.raises(TypeError, match=r"got tensors on the devices cpu, (cpu, )?meta; accepted are"):
+            call()
+
+
 def test_what_needs_shapes_alone_takes_tensors_without_data() -> None:
     rows = islices.lookup(without_data(False), torch.tensor([[1, 2, 0]]))
     assert (rows.shape, rows.device.type) == ((1, 3, 2), "meta")
