@@ -106,14 +106,15 @@ def accumulate(inner: Any, every_k: int, *, use_grad_mean: bool = True, slots: i
                 f"updates: got {n} slices for a table of shape {shape}; accepted are at most slots={slots}"
             )
         key = (leaf, shape)
-        largest[key] = max(n, largest.get(key, 0))
-        size: int = min(count * (slots or largest[key]), named.shape[0])
+        most = slots or max(n, largest.get(key, 0))
+        size: int = min(count * most, named.shape[0])
         if count > 1 and size > compiled.get(key, size):
             raise ValueError(
                 f"updates: got {n} slices for a table of shape {shape}, after a step was compiled that has room for "
                 f"{compiled[key]} rows of {count} gradients; accepted is accumulate(..., slots=N), N the most slices "
                 "of a gradient"
             )
+        largest[key] = most
         if rows.B.is_traced(named) or rows.B.is_traced(due):
             compiled.setdefault(key, size)
         elif bool(due):
