@@ -173,8 +173,8 @@ def clip_by_norm(
     Returns
     -------
     same type as x
-        The bits of x if its norm is within max_norm; the result may share memory with x then. With axes sparse gradients come back coalesced, with one of the
-        frameworks' semantics as they are stored.
+        The bits of x if its norm is within max_norm; the result may share memory with x then. With axes sparse
+        gradients come back coalesced, with one of the frameworks' semantics as they are stored.
 
     Raises
     ------

@@ -96,7 +96,7 @@ def accumulate(inner: Any, every_k: int, *, use_grad_mean: bool = True, slots: i
     largest: dict[Any, int] = {}  # the most slices of a gradient of each table so far
     compiled: dict[Any, int] = {}  # the rows that the first compiled step of each table has room for
 
-    def room(leaf: Any, rows: Any, named: Array, due: Array) -> int:
+    def room(leaf: int, rows: Any, named: Array, due: Array) -> int:
         """The number of rows that a step sees; ValueError if a compiled one has no room for them."""
         if not isinstance(rows, Rows):
             return 0
@@ -106,14 +106,15 @@ def accumulate(inner: Any, every_k: int, *, use_grad_mean: bool = True, slots: i
                 f"updates: got {n} slices for a table of shape {shape}; accepted are at most slots={slots}"
             )
         key = (leaf, shape)
-        largest[key] = max(n, largest.get(key, 0))
-        size = min(count * (slots or largest[key]), named.shape[0])
+        most = slots or max(n, largest.get(key, 0))
+        size: int = min(count * most, named.shape[0])
         if count > 1 and size > compiled.get(key, size):
             raise ValueError(
                 f"updates: got {n} slices for a table of shape {shape}, after a step was compiled that has room for "
-                f"{compiled[key]} rows of {count} gradients; accepted is accumulate(..., slots=N), N the most slices of "
-                "a gradient"
+                f"{compiled[key]} rows of {count} gradients; accepted is accumulate(..., slots=N), N the most slices "
+                "of a gradient"
             )
+        largest[key] = most
         if rows.B.is_traced(named) or rows.B.is_traced(due):
             compiled.setdefault(key, size)
         elif bool(due):
@@ -134,6 +135,7 @@ def accumulate(inner: Any, every_k: int, *, use_grad_mean: bool = True, slots: i
         due = mini_step == 0
 
         # sums and flags stay outside of the branches, where XLA would copy them
+        structure: Any
         leaves, structure = jax.tree.flatten(rows)
         marks = structure.flatten_up_to(named)
         sizes = structure.unflatten([room(k, r, m, due) for k, (r, m) in enumerate(zip(leaves, marks, strict=True))])

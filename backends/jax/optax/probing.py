@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from islices.backends.jax.optax.rows import is_leaf, leaves_of, map_slices, on_named_rows
+from islices.registry import get_backend
 from islices.rows import to_dense
 from islices.slices import IndexedSlices
 
@@ -60,7 +61,7 @@ def _difference(inner: Any, updates: Any, has_params: bool, extra: Mapping[str, 
     def like(x: Any, scales: Any) -> Any:
         """A random array for a leaf, each row of a table of its scale."""
         sparse = isinstance(x, IndexedSlices)
-        shape = (len(scales), *x.dense_shape[1:]) if sparse else (1,) * jnp.ndim(x)
+        shape: Any = (len(scales), *x.dense_shape[1:]) if sparse else (1,) * jnp.ndim(x)
         values = draw.uniform(0.5, 1.0, shape) * draw.choice([-1.0, 1.0], shape)
         if sparse:
             values *= scales.reshape(-1, *[1] * (len(shape) - 1))
@@ -89,7 +90,7 @@ def _difference(inner: Any, updates: Any, has_params: bool, extra: Mapping[str, 
     for _ in range(FIRST):
         moved, state = step(tree(lambda x: like(x, GRADIENTS)), state, weights)
         leaves = jax.tree.leaves(moved)
-        if any(isinstance(x, jax.core.Tracer) for x in leaves):
+        if any(map(get_backend("jax").is_traced, leaves)):
             return ""
         for x, u in zip(leaves_of(updates), leaves, strict=True):
             if isinstance(x, IndexedSlices) and not np.array_equal(u[-1], u[-2], equal_nan=True):
@@ -111,4 +112,5 @@ def _difference(inner: Any, updates: Any, has_params: bool, extra: Mapping[str, 
 
 def _known(x: Any) -> Any:
     """An extra argument with ones in place of traced values."""
-    return jax.tree.map(lambda v: jnp.ones(v.shape, v.dtype) if isinstance(v, jax.core.Tracer) else v, x)
+    traced = get_backend("jax").is_traced
+    return jax.tree.map(lambda v: jnp.ones(v.shape, v.dtype) if traced(v) else v, x)

@@ -792,7 +792,7 @@ def test_accumulate_leaves_no_row_out(ids: tuple[list[int], ...], jit: bool, slo
     np.testing.assert_array_equal(np.asarray(front.apply_updates(table, updates)), expected)
     assert not np.any(state.sums)
     if slots is not None:
-        with pytest.raises(ValueError, match="got 4 slices for a table of .*; accepted are at most slots=3"):
+        with pytest.raises(ValueError, match=r"got 4 slices for a table of .*; accepted are at most slots=3"):
             update(IndexedSlices(jnp.ones((4, 1)), jnp.arange(4), (9, 1)), state, table)
 
 
