@@ -264,7 +264,7 @@ class Capture:
             samples, batch = samples_of(B, ids, axis, bags=use.combiner is not None)
         else:
             assert layout is not None
-            samples, batch = layout.segments, B.shape(layout.bags)[0]  # type: ignore[assignment]
+            samples, batch = layout.segments, batch_of(B, layout.bags)
         return with_samples(s, samples, batch, use.padding_idx)
 
     def _slices(self, use: LayerUse) -> tuple[IndexedSlices, Array, BagLayout | None]:
