@@ -194,7 +194,7 @@ def _differentiate(
     if samples is None:
         sparse = [_table_gradient(B, t, found) for t, found in zip(tables, lookups, strict=True)]
     else:
-        (count,) = B.shape(loss) or (1,)  # of one loss, JAX's has no axis any more
+        count = math.prod(B.shape(loss))  # type: ignore[arg-type]  # of one loss, JAX's has no axis any more
         batch = _Batch(args, kwargs, places, samples.axis)
         names = [name for kind in ("table", "variable") for tree in trees for name in tree.names(kind)]
         sparse = _table_samples(B, tables, lookups, samples.axis, count, names)
@@ -226,8 +226,8 @@ def _loss_and_aux(out: Any) -> tuple[Array, Any]:
 
 #: Why a scalar is no loss per sample.
 VECTOR = (
-    "one loss for each sample, not their sum or mean (of a mean, rows would get 1/B of each sample's gradient and dense "
-    "arrays all of it)"
+    "one loss for each sample, not their sum or mean (of a mean, rows would get 1/B of each sample's gradient and "
+    "dense arrays all of it)"
 )
 
 
@@ -405,7 +405,9 @@ def _samples(B: Backend, table: Table, one: LookedUp, axis: int) -> PerSample:
         samples, starts = one.extras[:2] if options.combiner is None else one.extras[2:4]
         return with_samples(s, samples, batch_of(B, starts), options.padding_idx, absent=options.absent)
     if not B.shape(one.ids):
-        raise ValueError("per_sample: got a lookup of ids of shape (); accepted is (B, ...), the samples along sample_axis")
+        raise ValueError(
+            "per_sample: got a lookup of ids of shape (); accepted is (B, ...), the samples along sample_axis"
+        )
     samples, batch = samples_of(B, one.ids, axis, bags=options.combiner is not None)
     return with_samples(s, samples, batch, options.padding_idx, absent=options.absent)
 
@@ -414,9 +416,9 @@ def _samples(B: Backend, table: Table, one: LookedUp, axis: int) -> PerSample:
 def _samples_of_uses(B: Backend, table: Table, uses: Sequence[TableUse], axis: int, name: str) -> PerSample | None:
     if any(isinstance(one, WholeUse) for one in uses):
         raise TypeError(
-            f"per_sample: got table.weights of {name} used in another way than x @ table.weights.T (or x @ table.weights), "
-            "whose gradient cannot be told apart by samples (an l2 term is one); accepted are lookups and such products, "
-            "x with its samples along sample_axis"
+            f"per_sample: got table.weights of {name} used in another way than x @ table.weights.T (or "
+            "x @ table.weights), whose gradient cannot be told apart by samples (an l2 term is one); accepted are "
+            "lookups and such products, x with its samples along sample_axis"
         )
     parts = [_samples(B, table, one, axis) for one in uses if isinstance(one, LookedUp)]
     products = [one for one in uses if isinstance(one, ProductUse)]
@@ -462,7 +464,8 @@ class _Batch:
     """The arguments that are not differentiated: the arrays among them hold the batch."""
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], places: Sequence[int], axis: int) -> None:
-        self.trees = {k: _Tree(x) for k, x in [*enumerate(args), *kwargs.items()] if k not in places}
+        self.trees: dict[int | str, _Tree] = {k: _Tree(x) for k, x in enumerate(args) if k not in places}
+        self.trees.update((name, _Tree(x)) for name, x in kwargs.items())
         self.arrays = [x for tree in self.trees.values() for x in tree.leaves if _is_array(x)]
         self.axes = [axis_of(get_backend(x), x, axis) for x in self.arrays]
 

@@ -175,8 +175,8 @@ class Capture:
 
         The loss must be a sum over samples (no mean) of one batch: `clear` between batches. No loss of a sample may
         depend on other samples, as it does with batch norm. A capture sees no losses and cannot check that;
-        `value_and_grad` with per_sample=True can. Ids that the batch shares (positions, negatives) are no samples: their
-        layer's ``dense_shape[0]`` is their number.
+        `value_and_grad` with per_sample=True can. Ids that the batch shares (positions, negatives) are no samples:
+        their layer's ``dense_shape[0]`` is their number.
 
         Parameters
         ----------
@@ -264,11 +264,11 @@ class Capture:
             samples, batch = samples_of(B, ids, axis, bags=use.combiner is not None)
         else:
             assert layout is not None
-            samples, batch = layout.segments, B.shape(layout.bags)[0]  # type: ignore[assignment]
+            samples, batch = layout.segments, batch_of(B, layout.bags)
         return with_samples(s, samples, batch, use.padding_idx)
 
     def _slices(self, use: LayerUse) -> tuple[IndexedSlices, Array, BagLayout | None]:
-        """One use's slices, the padding's among them, its ids, and its bags (without a combiner: the ids at each offset)."""
+        """Return one use's slices, the padding's too, its ids, and its bags or samples at offsets."""
         B, upstream = self.backend, use.upstream
         ids = check_ids(B, use.ids, upstream)
         layout, flat = None, ids

@@ -428,7 +428,7 @@ def check_one_batch(parts: Sequence[PerSample]) -> int:
     batches = {p.dense_shape[0] for p in parts}
     if len(batches) > 1:
         raise ValueError(
-            f"per_sample: got lookups of {sorted(batches)} samples; accepted is one number, along sample_axis of all ids"
+            f"per_sample: got lookups of {sorted(batches)} samples; accepted is one number, along sample_axis"
         )
     return next(iter(batches), 0)
 

@@ -17,9 +17,9 @@ def refuse_influence(b: int, what: str) -> NoReturn:
     """Raise the error for a sample that is not alone."""
     raise ValueError(
         f"per_sample: got samples that influence each other: {what}, sample {b}; accepted is fn where the loss of each "
-        "sample depends on that sample alone, sample_axis being its axis in ids and arguments (no batch norm, no rows or "
-        "l2 term shared by the batch, no division by the batch's size; random numbers per sample; the whole batch among "
-        "the arguments, or none of it). check=False leaves this check out"
+        "sample depends on that sample only, sample_axis being its axis in ids and arguments (no batch norm, no rows "
+        "or l2 term shared by the batch, no division by the batch's size; random numbers per sample; the whole batch "
+        "among the arguments, or none of it). check=False leaves this check out"
     )
 
 
@@ -47,7 +47,7 @@ def check_reach(b: int, names: Sequence[str], tables: Sequence[PerSample]) -> No
             refuse_influence(b, f"the gradient of one sample's loss reaches rows of others in {name}")
 
 
-def _is_set(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _is_set(x: np.ndarray[Any, Any]) -> Any:
     return (x != 0) & ~np.isnan(x)
 
 

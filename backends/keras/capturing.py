@@ -76,7 +76,7 @@ class _Capture(models.Capture):
             reduction = getattr(one.loss, "reduction", "sum")
             if reduction != "sum":
                 raise ValueError(
-                    f"per_sample: got a model compiled with the loss {one.name!r} of reduction={reduction!r}, which "
+                    f"per_sample: got a model compiled with a loss ({one.name}) of reduction={reduction!r}, which "
                     "divides each sample's gradient by the batch's size; accepted is reduction='sum', as in "
                     "keras.losses.MeanSquaredError(reduction='sum')"
                 )

@@ -157,8 +157,8 @@ class Gradients(Arrays):
         the framework differentiates with respect to the rows that the recorder returned. A source may have a recorder
         already, of an outer differentiation: rows are then read through it, so that second derivatives are right, or
         NotImplementedError is raised. A recorder used where its gradient would be wrong (a loop body, a graph traced
-        apart) raises TypeError. fn has checked that the loss is one floating-point number, or a vector of them: then its
-        sum is differentiated, and the vector is returned.
+        apart) raises TypeError. fn has checked that the loss is one floating-point number, or a vector of them. The sum
+        of a vector is differentiated, and the vector is returned.
 
         A framework that keeps a tape (torch, TensorFlow, MXNet) watches the rows that the recorder returns and asks for
         their gradients behind fn. One that differentiates functions (JAX) first traces fn without a gradient, so that

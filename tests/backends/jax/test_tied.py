@@ -183,7 +183,9 @@ def test_flax_embed_that_attends() -> None:
     def loss(params: Any, ids: Any, targets: Any) -> Any:
         return entropy(model.apply({"params": params}, ids), targets)
 
-    want = jax.vmap(jax.grad(total(loss)), in_axes=(None, 0, 0))({"embed": {"embedding": W}}, IDS[:, None], TARGETS[:, None])
+    want = jax.vmap(jax.grad(total(loss)), in_axes=(None, 0, 0))(
+        {"embed": {"embedding": W}}, IDS[:, None], TARGETS[:, None]
+    )
     _, found = value_and_grad(loss, per_sample=True)({"embed": {"embedding": Table(W)}}, IDS, TARGETS)
     np.testing.assert_allclose(found["embed"]["embedding"].to_dense(), want["embed"]["embedding"], rtol=2e-5, atol=1e-5)
 

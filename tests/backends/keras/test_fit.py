@@ -463,7 +463,9 @@ def test_a_mean_has_no_gradients_per_sample() -> None:
     with front.capture(model) as captured:
         model.train_on_batch(IDS[:2], LABELS[:2])
     assert captured.gradients()
-    with pytest.raises(ValueError, match="per_sample: .*'mse' of reduction='sum_over_batch_size'.*accepted is reduction='sum'"):
+    with pytest.raises(
+        ValueError, match=r"per_sample: .* of reduction='sum_over_batch_size'.*accepted is reduction='sum'"
+    ):
         captured.per_sample()
 
 

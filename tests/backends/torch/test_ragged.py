@@ -68,9 +68,9 @@ def test_rows_of_nested_ids_are_nested() -> None:
     assert rows.layout is torch.jagged
     assert rows.shape == functional.embedding(ids, WEIGHTS).shape  # the same ragged size, so that both can be added
     assert torch.equal(rows.values(), WEIGHTS[ids.values()])
-    _, g = islices.value_and_grad(lambda t: torch.stack([(row**2).sum() for row in lookup(t, ids).unbind()]), per_sample=True)(
-        islices.Table(WEIGHTS)
-    )
+    _, g = islices.value_and_grad(
+        lambda t: torch.stack([(row**2).sum() for row in lookup(t, ids).unbind()]), per_sample=True
+    )(islices.Table(WEIGHTS))
     assert g.samples.tolist() == [0, 0, 2, 2, 2, 3]
 
 
