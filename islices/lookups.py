@@ -60,8 +60,8 @@ def lookup(
     ----------
     table : Table, or float array of shape (rows, *row_shape)
         With an array the gradient is the framework's own.
-    ids : int32 or int64 array of any shape, or ragged
-        Of the same framework, or NumPy; MXNet's may be floats that are whole numbers. Ragged ids are a tf.RaggedTensor,
+    ids : integer array of any shape, or ragged
+        Of the same framework, or NumPy; int8 to uint32 count as int32 or int64. MXNet's may be floats that are whole numbers. Ragged ids are a tf.RaggedTensor,
         a tf.SparseTensor (bags along its last axis; with a combiner), a torch nested tensor of layout=torch.jagged, or
         a pair (values, lengths) of 1-D arrays: row after row, and how many ids each row has. What lies behind the last
         row is in none.
