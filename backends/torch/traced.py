@@ -76,7 +76,8 @@ def substitute() -> None:
 def _ask_getattr() -> None:
     """Have Dynamo ask `IndexedSlices.__getattr__` for a slot that is not set, as Python does and Dynamo of torch 2.13
     does not."""
-    kind: Any = torch._dynamo.variables.UserDefinedObjectVariable
+    dynamo: Any = torch._dynamo
+    kind = dynamo.variables.UserDefinedObjectVariable
     resolve = getattr(kind, "resolve_data_descriptor", None)
     if resolve is None:  # an older torch, which asks it
         return
@@ -84,12 +85,12 @@ def _ask_getattr() -> None:
     def resolved(self: Any, tx: Any, name: str, type_attr: Any, source: Any) -> Any:
         try:
             return resolve(self, tx, name, type_attr, source)
-        except torch._dynamo.exc.ObservedAttributeError:
+        except dynamo.exc.ObservedAttributeError:
             if type(self.value) is not IndexedSlices:
                 raise
-            torch._dynamo.exc.handle_observed_exception(tx)
-        method = torch._dynamo.variables.UserMethodVariable(IndexedSlices.__getattr__, self)
-        return method.call_function(tx, [torch._dynamo.variables.ConstantVariable.create(name)], {})
+            dynamo.exc.handle_observed_exception(tx)
+        method = dynamo.variables.UserMethodVariable(IndexedSlices.__getattr__, self)
+        return method.call_function(tx, [dynamo.variables.ConstantVariable.create(name)], {})
 
     kind.resolve_data_descriptor = resolved
 
