@@ -451,8 +451,8 @@ def _view(x: torch.Tensor) -> np.ndarray[Any, Any] | None:
         x = x.detach()
     try:
         if x.dtype is torch.bfloat16:
-            return x.view(torch.int16).numpy().view(np.uint16)  # type: ignore[no-any-return]
-        return x.numpy()  # type: ignore[no-any-return]
+            return x.view(torch.int16).numpy().view(np.uint16)
+        return x.numpy()
     except (RuntimeError, TypeError):  # a subclass without memory of its own, a dtype NumPy has not
         return None
 
