@@ -81,6 +81,14 @@ def lookups(case: Maker, dense: Dense) -> Iterator[Case]:
     wide = Array("float32", (ROWS, 0), [])
     none = Array("float32", (2, 5, 0), [])
     yield case("embedding/gradient/empty-rows", "12", "lookup_gradient", wide, pair, none)
+    up = dense("float32", (2, 5, 3), "pair")
+    for narrow in ("int8", "uint8"):
+        ids = ids_of("pair", narrow)
+        yield case(f"embedding/lookup/narrow-ids/{narrow}", "12", "lookup", table, ids)
+        yield case(f"embedding/gradient/narrow-ids/{narrow}", "12", "lookup_gradient", table, ids, up)
+        yield case(f"embedding/grad/narrow-ids/{narrow}", "12", "embedding_grad", up, ids, ROWS, padding_idx=0)
+        flat, starts = (Array(narrow, x.shape, list(x.data)) for x in (FLAT_IDS, OFFSETS))
+        yield case(f"embedding/bags/narrow-ids/{narrow}", "12", "lookup", table, flat, combiner="sum", offsets=starts)
 
 
 # ---------------------------------------------------------------------- bags

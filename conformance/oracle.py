@@ -398,6 +398,11 @@ def scale_by_frequency(x: Slices) -> Slices:
     return with_values(x, data)  # type: ignore[no-any-return]
 
 
+def index_dtype(ids: Array) -> str:
+    """What the dtype of ids counts as."""
+    return "int64" if ids.dtype in ("int64", "uint32") else "int32"
+
+
 def embedding_grad(
     upstream: Array,
     ids: Any,
@@ -417,7 +422,9 @@ def embedding_grad(
         data = [v if mask.data[k // width] else 0.0 for k, v in enumerate(data)]
     n = len(ids.data)
     s = Slices(
-        Array(upstream.dtype, (n, *row_shape), data), Array(ids.dtype, (n,), list(ids.data)), (num_rows, *row_shape)
+        Array(upstream.dtype, (n, *row_shape), data),
+        Array(index_dtype(ids), (n,), list(ids.data)),
+        (num_rows, *row_shape),
     )
     s = s.at([k for k, i in enumerate(ids.data) if k < inside and (invalid == "raise" or i >= 0)])
     if padding_idx is not None:

@@ -31,6 +31,9 @@ __all__ = [
 
 #: What a mask may be of.
 MASKS = ("bool", *INDICES, "uint8")
+#: Narrower integers that ids may be of, and what they count as.
+WIDENED = {"int8": "int32", "int16": "int32", "uint8": "int32", "uint16": "int32", "uint32": "int64"}
+ID_NAMES = ", ".join((*INDICES, *WIDENED))
 #: What becomes of a negative id: it raises, or it is absent.
 Invalid: TypeAlias = Literal["raise", "drop"]
 INVALID = ("raise", "drop")
@@ -44,23 +47,40 @@ def check_invalid(invalid: object) -> bool:
 
 
 def check_ids(B: Backend, ids: Any, like: Array, argument: str = "ids") -> Array:
-    """ids (or offsets, or lengths) as integers of the backend."""
-    if isinstance(ids, np.ndarray) and not B.is_array(ids):
-        if ids.dtype.name not in INDICES:
-            raise TypeError(f"{argument}: got {describe(ids)}; accepted dtypes are {' and '.join(INDICES)}")
-        with B.scope():
-            return B.asarray(ids, like)
+    """ids (or offsets, or lengths) as int32 or int64 of the backend."""
+    if isinstance(ids, np.ndarray):
+        ids = ids.astype(WIDENED.get(ids.dtype.name, ids.dtype), copy=False)
+        if not B.is_array(ids):
+            if ids.dtype.name not in INDICES:
+                raise TypeError(f"{argument}: got {describe(ids)}; accepted dtypes are {ID_NAMES}")
+            with B.scope():
+                return B.asarray(ids, like)
     if B.is_array(ids):
         dtype = B.dtype(ids)
         if dtype in INDICES:
             return ids
+        if dtype in WIDENED:
+            return _widened(B, ids, WIDENED[dtype])
         if B.whole_floats and dtype in B.float_dtypes:
             whole = _whole(B, ids, argument, f"an {INDEX_NAMES} array, or whole numbers as floats")
             if (np.abs(whole) >= 2.0**63).any():
                 position = int(np.argmax(np.abs(whole) >= 2.0**63))
                 raise IndexError(f"{argument}: got {whole[position]:g} at position {position}; accepted is an int64")
             return B.from_host(whole.astype(np.int64).reshape(B.shape(ids)), ids)  # pyright: ignore[reportArgumentType, reportCallIssue]
-    raise TypeError(f"{argument}: got {describe(ids)}; accepted is an {INDEX_NAMES} array of {B.name} or NumPy")
+    raise TypeError(
+        f"{argument}: got {describe(ids)}; accepted is an {INDEX_NAMES} array of {B.name} or NumPy, or one of "
+        "narrower integers"
+    )
+
+
+def _widened(B: Backend, ids: Array, dtype: str) -> Array:
+    """ids of a narrower dtype as int32, or as int64, which JAX without x64 holds as int32."""
+    with B.scope():
+        if dtype == "int32":
+            return B.astype(ids, dtype)
+        if B.is_traced(ids):
+            return B.astype(ids, B.dtype(B.asarray(np.empty(0, np.int64), ids)))
+        return B.asarray(B.to_numpy(ids).astype(np.int64), ids)
 
 
 def _whole(B: Backend, x: Array, argument: str, accepted: str) -> np.ndarray[Any, Any]:

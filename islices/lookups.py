@@ -60,11 +60,11 @@ def lookup(
     ----------
     table : Table, or float array of shape (rows, *row_shape)
         With an array the gradient is the framework's own.
-    ids : int32 or int64 array of any shape, or ragged
-        Of the same framework, or NumPy; MXNet's may be floats that are whole numbers. Ragged ids are a tf.RaggedTensor,
-        a tf.SparseTensor (bags along its last axis; with a combiner), a torch nested tensor of layout=torch.jagged, or
-        a pair (values, lengths) of 1-D arrays: row after row, and how many ids each row has. What lies behind the last
-        row is in none.
+    ids : integer array of any shape, or ragged
+        Of the same framework, or NumPy; int8 to uint32 count as int32 or int64. MXNet's may be floats that are whole
+        numbers. Ragged ids are a tf.RaggedTensor, a tf.SparseTensor (bags along its last axis; with a combiner), a
+        torch nested tensor of layout=torch.jagged, or a pair (values, lengths) of 1-D arrays: row after row, and how
+        many ids each row has. What lies behind the last row is in none.
     padding_idx : int, optional
         The row that gets no gradient and is no member of a bag; negative counts from the end. A Table's own holds
         anyway, and another one raises.

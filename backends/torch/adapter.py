@@ -36,7 +36,7 @@ from islices.backend import (
 )
 from islices.backends.torch import compiling, layers, ragged, recording, threads
 from islices.backends.torch.arithmetic import as_tensors, in_bags, rounded_sqrt, sum_bags
-from islices.backends.torch.tracers import at_work, bare, below, is_wrapped, tracer_of
+from islices.backends.torch.tracers import PLAIN, at_work, bare, below, is_traced, is_wrapped, tracer_of
 from islices.memory import zeros
 
 __all__ = ["TorchBackend", "backend", "check_data", "check_inference", "shares_elements"]
@@ -46,7 +46,6 @@ __all__ = ["TorchBackend", "backend", "check_data", "check_inference", "shares_e
 HUGE = 1 << 20
 WIDE = ("float32", "float64")
 
-PLAIN = (torch.Tensor, torch.nn.Parameter)
 #: The names of dtypes of which NumPy has views, bfloat16's bits included.
 VIEWED = {getattr(torch, name): name for name in ("float16", "bfloat16", "float32", "float64", "int32", "int64")}
 #: The same of NumPy's.
@@ -85,10 +84,7 @@ class TorchBackend(Backend):
         return tuple(x.shape)
 
     def is_traced(self, x: Array) -> bool:
-        # torch.compiler.is_compiling() would speak of all threads: `traced.is_traced` is what Dynamo reads here
-        if x.is_meta or (type(x) not in PLAIN and hasattr(x, "fake_mode")):
-            return True
-        return at_work() and (below(x) is None or tracer_of(x) is not None)
+        return is_traced(x)
 
     def records_gradient(self, x: Array) -> bool:
         return recording.is_recorded(x)
@@ -99,7 +95,7 @@ class TorchBackend(Backend):
         if is_wrapped(x):  # by a transform that may have ended: a pullback runs later
             return None
         if at_work():
-            if self.is_traced(x):
+            if is_traced(x):
                 return None
             with bare():
                 return _view(x)
@@ -466,8 +462,8 @@ def _view(x: torch.Tensor) -> np.ndarray[Any, Any] | None:
         x = x.detach()
     try:
         if x.dtype is torch.bfloat16:
-            return x.view(torch.int16).numpy().view(np.uint16)  # type: ignore[no-any-return]
-        return x.numpy()  # type: ignore[no-any-return]
+            return x.view(torch.int16).numpy().view(np.uint16)
+        return x.numpy()
     except (RuntimeError, TypeError):  # a subclass without memory of its own, a dtype NumPy has not
         return None
 

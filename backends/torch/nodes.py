@@ -283,7 +283,7 @@ def _gradient(table: Table, reads: Sequence[Read]) -> IndexedSlices:
     some = table.padding_idx is not None or any(
         options.get("padding_idx") is not None or options.get("invalid") == "drop" for options in found
     )
-    wide = any(ids.dtype == torch.int64 for _, ids, _ in reads)
+    wide = any(ids.dtype in (torch.int64, torch.uint32) for _, ids, _ in reads)
     count = Count() if some else sum(ids.numel() for _, ids, _ in reads)
     made = _slices(table.backend, weights, torch.int64 if wide else torch.int32, shape, count)
     if len(reads) > 1 or found[0].get("combiner") is None or table.scale_by_freq:

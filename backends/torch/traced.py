@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from islices import autodiff, clip, global_norms, lookups, models, norms, rows, slots
 from islices.backend import Slots, Source
+from islices.backends.torch import tracers
 from islices.backends.torch.adapter import TorchBackend, backend
 from islices.backends.torch.layers import INSIDE
 from islices.backends.torch.nodes import NODES, NOTHING, Nothing
@@ -60,7 +61,11 @@ def substitute() -> None:
     # a method that has a substitute is inlined, and the functions it calls are substituted
     torch.compiler.substitute_in_graph(Optimizer.step)(step)
     torch.compiler.substitute_in_graph(IndexedSlices.__getattr__)(IndexedSlices.__getattr__)
-    torch.compiler.substitute_in_graph(TorchBackend.is_traced)(is_traced)
+    _ask_getattr()
+    torch.compiler.substitute_in_graph(vars(IndexedSlices)["dtype"].fget)(_dtype)
+    torch.compiler.substitute_in_graph(vars(IndexedSlices)["shape"].fget)(_shape)
+    torch.compiler.substitute_in_graph(TorchBackend.is_traced)(TorchBackend.is_traced)
+    torch.compiler.substitute_in_graph(tracers.is_traced)(is_traced)
     torch.compiler.substitute_in_graph(optimizer.step_tables)(step_tables)
     torch.compiler.substitute_in_graph(lookups.lookup, skip_signature_check=True)(lookup)
     torch.compiler.substitute_in_graph(autodiff._differentiate)(differentiate)
@@ -68,8 +73,41 @@ def substitute() -> None:
     torch.compiler.substitute_in_graph(models.capture)(capture)
 
 
-def is_traced(self: TorchBackend, x: Any) -> bool:
-    """`TorchBackend.is_traced` of what stands in a graph."""
+def _ask_getattr() -> None:
+    """Have Dynamo ask `IndexedSlices.__getattr__` for a slot that is not set, as Python does and Dynamo of torch 2.13
+    does not."""
+    dynamo: Any = torch._dynamo
+    kind = dynamo.variables.UserDefinedObjectVariable
+    resolve = getattr(kind, "resolve_data_descriptor", None)
+    if resolve is None:  # an older torch, which asks it
+        return
+
+    def resolved(self: Any, tx: Any, name: str, type_attr: Any, source: Any) -> Any:
+        try:
+            return resolve(self, tx, name, type_attr, source)
+        except dynamo.exc.ObservedAttributeError:
+            if type(self.value) is not IndexedSlices:
+                raise
+            dynamo.exc.handle_observed_exception(tx)
+        method = dynamo.variables.UserMethodVariable(IndexedSlices.__getattr__, self)
+        return method.call_function(tx, [dynamo.variables.ConstantVariable.create(name)], {})
+
+    kind.resolve_data_descriptor = resolved
+
+
+def _dtype(self: IndexedSlices) -> Any:
+    """`IndexedSlices.dtype`."""
+    slots = self._slots
+    return (self.values if slots is None else slots.values).dtype
+
+
+def _shape(self: IndexedSlices) -> Any:
+    """`IndexedSlices.shape`."""
+    return self.dense_shape
+
+
+def is_traced(x: Any) -> bool:
+    """`islices.backends.torch.tracers.is_traced` of what stands in a graph."""
     return True
 
 

@@ -13,7 +13,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = ["at_work", "bare", "below", "in_functorch", "is_wrapped", "tracer_of"]
+__all__ = ["PLAIN", "at_work", "bare", "below", "in_functorch", "is_traced", "is_wrapped", "tracer_of"]
+
+PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 _C: Any = torch._C
 is_wrapped = _C._functorch.is_functorch_wrapped_tensor
@@ -53,6 +55,14 @@ def tracer_of(x: torch.Tensor) -> str | None:
     mode = _C._get_dispatch_mode(key) or torch._ops._get_dispatch_mode_pre_dispatch(key)
     known = None if mode is None else mode.tracer.tensor_tracker.get(below(x))
     return None if known is None or known.constant is not None else "make_fx"
+
+
+def is_traced(x: torch.Tensor) -> bool:
+    """Whether what x holds is not known yet. (`islices.backends.torch.traced.is_traced` is what Dynamo reads here:
+    torch.compiler.is_compiling() would speak of all threads.)"""
+    if x.is_meta or (type(x) not in PLAIN and hasattr(x, "fake_mode")):
+        return True
+    return at_work() and (below(x) is None or tracer_of(x) is not None)
 
 
 @contextlib.contextmanager

@@ -791,3 +791,26 @@ def test_frequencies_average(s: IndexedSlices) -> None:
 def test_rows_of_more_dimensions_than_arrays_have() -> None:
     with pytest.raises(ValueError, match=r"ids: got .*33 dimensions; accepted are 32 in all"):
         islices.lookup(np.ones((1,) * 32), np.zeros((0, 2), np.int64))
+
+
+# ---------------------------------------------------------------------- ids
+@pytest.mark.parametrize("dtype", ["int8", "int16", "uint8", "uint16", "uint32"])
+def test_narrow_ids_count_as_wider_ones(dtype: str) -> None:
+    table, ids = np.arange(12.0).reshape(6, 2), np.array([4, 0, 4], dtype)
+    index = "int64" if dtype == "uint32" else "int32"
+    grad = islices.embedding_grad(np.ones((3, 2)), ids, 6)
+    assert (grad.indices.dtype, grad.indices.tolist()) == (index, [4, 0, 4])
+    assert_array_equal(islices.lookup(table, ids), table[ids])
+    bags = islices.lookup(table, ids, offsets=np.array([0, 1], dtype), combiner="sum")
+    assert_array_equal(bags, [table[4], table[0] + table[4]])
+    assert_array_equal(islices.lookup(table, (ids, np.array([1, 2], dtype)), combiner="sum"), bags)
+    for bad in (np.array([6], dtype), np.array([np.iinfo(dtype).max], dtype)):
+        with pytest.raises(IndexError, match="ids: got"):
+            islices.lookup(table, bad)
+
+
+def test_ids_of_uint64_and_narrow_indices_of_slices_raise() -> None:
+    with pytest.raises(TypeError, match="ids: got"):
+        islices.lookup(np.ones((3, 2)), np.array([1], np.uint64))
+    with pytest.raises(TypeError, match="indices: got"):
+        IndexedSlices(np.ones((1, 2)), np.array([1], np.uint8), (3, 2))

@@ -721,3 +721,21 @@ def test_a_second_derivative_through_max_norm_is_refused() -> None:
 
     with pytest.raises(NotImplementedError, match="max_norm"):
         jax.grad(lambda w: jax.grad(loss)(w).sum())(weights)
+
+
+@pytest.mark.parametrize("name", ["int8", "uint16", "uint32"])
+def test_narrow_ids_are_widened(name: str) -> None:
+    table, ids = jnp.arange(12.0).reshape(6, 2), jnp.array([4, 0], name)
+
+    def indices(ids: Any) -> Any:
+        return islices.value_and_grad(lambda t: islices.lookup(t, ids).sum())(islices.Table(table))[1].indices
+
+    for got in (indices(ids), jax.jit(indices)(ids)):
+        assert (got.dtype, got.tolist()) == (jnp.int32, [4, 0])
+
+
+def test_ids_of_uint32_that_int32_does_not_hold_are_out_of_range() -> None:
+    table, ids = jnp.ones((6, 2)), jnp.array([2**31 + 1], jnp.uint32)
+    with pytest.raises(IndexError, match=str(2**31 + 1)):
+        islices.lookup(table, ids)
+    assert jax.jit(islices.lookup)(table, ids).tolist() == [[0.0, 0.0]]

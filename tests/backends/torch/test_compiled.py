@@ -257,6 +257,22 @@ def test_errors_of_single_calls(call: Callable[[Any], Any]) -> None:
     assert raised(graph(call, fullgraph=False), nan_slices()) == raised(call, nan_slices())
 
 
+def parts_of_a_gradient_of_bags(table: Table, ids: torch.Tensor) -> list[Any]:
+    def loss(table: Any) -> torch.Tensor:
+        return (islices.lookup(table, ids, combiner="mean") ** 2).sum()
+
+    grad = islices.value_and_grad(loss)(table)[1]
+    clipped = islices.clip_by_norm(grad, 0.5)
+    return [grad.values, clipped.values, grad.indices + grad.shape[0], grad.indices.to(grad.dtype)]
+
+
+def test_parts_of_a_gradient_of_bags_are_read_in_the_graph() -> None:
+    args = TABLE, torch.tensor([[4, 0, 1], [1, 1, 2]])
+    got, expected = (f(*args) for f in (graph(parts_of_a_gradient_of_bags), parts_of_a_gradient_of_bags))
+    for x, y in zip(got, expected, strict=True):
+        assert torch.equal(x, y)
+
+
 # ---------------------------------------------------------------------- what stays a graph break
 def of_the_norm(s: IndexedSlices, w: torch.Tensor) -> torch.Tensor:
     return islices.norm(w * 2)

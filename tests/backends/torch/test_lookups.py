@@ -192,3 +192,11 @@ def test_what_is_refused_around() -> None:
             transform(torch.ones(2, DIM) if transform is mapped else a)
     with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="value_and_grad of dual tensors"):
         step(forward_ad.make_dual(a, a))
+
+
+@pytest.mark.parametrize("name", ["int8", "int16", "uint8", "uint16", "uint32"])
+def test_narrow_ids_are_widened(name: str) -> None:
+    table, ids = torch.arange(12.0).reshape(6, 2), torch.tensor([4, 0]).to(getattr(torch, name))
+    grad = islices.value_and_grad(lambda t: islices.lookup(t, ids).sum())(islices.Table(table))[1]
+    assert grad.indices.dtype is (torch.int64 if name == "uint32" else torch.int32)
+    torch.testing.assert_close(islices.lookup(table, ids), table[[4, 0]], rtol=0, atol=0)

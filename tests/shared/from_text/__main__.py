@@ -13,7 +13,8 @@ from from_text import arrays, lookups, norms, steps
 
 OPERATIONS = {
     **{name: getattr(arrays, name) for name in (
-        "coalesce", "to_dense", "replace_values", "from_dense", "concat", "add", "scale", "divide", "keep_rows", "drop_rows")},
+        "coalesce", "to_dense", "replace_values", "from_dense", "concat", "add", "scale", "divide",
+        "keep_rows", "drop_rows")},
     **{f"scatter_{name}": functools.partial(arrays.scatter, name) for name in arrays.UPDATES},
     **{name: getattr(norms, name) for name in (
         "norm", "global_norm", "clip_by_value", "clip_by_norm", "clip_by_global_norm", "clip_by_row_norm",

@@ -84,7 +84,8 @@ def ids_of(
         absent |= bag < 0
     padded = np.zeros(len(flat), bool) if padding_idx is None else flat == padding_idx % rows
     masked = np.zeros(len(flat), bool) if mask is None else ~np.ravel((mask[0] if isinstance(mask, tuple) else mask).x)
-    return Ids(flat, array.dtype, absent, padded & ~absent, masked, bag, bags)
+    index = "int64" if array.dtype in ("int64", "uint32") else "int32"
+    return Ids(flat, index, absent, padded & ~absent, masked, bag, bags)
 
 
 def _by_frequency(values: Any, found: Ids, dtype: str) -> Any:

@@ -277,7 +277,8 @@ def lookup_gradient(
             if mask is None or mask.data[k]:
                 rows[k] = Clipped(row_of(table, ids.data[k], width), table.dtype, max_norm).passed(rows[k])
     values = Array(table.dtype, (len(kept), *row_shape), [v for k in kept for v in rows[k]])
-    grad = Slices(values, Array(ids.dtype, (len(kept),), [ids.data[k] for k in kept]), tuple(table.shape))
+    index = "int64" if ids.dtype in ("int64", "uint32") else "int32"
+    grad = Slices(values, Array(index, (len(kept),), [ids.data[k] for k in kept]), tuple(table.shape))
     if scale_by_freq:
         grad = scale_by_frequency(grad)
     return grad if weights is None else (grad, Array(table.dtype, weights.shape, weight_grads))

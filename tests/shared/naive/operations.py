@@ -339,7 +339,8 @@ def embedding_grad(
         data += row if mask is None or mask.data[k] else [0.0] * width
         kept.append(index)
     values = Array(upstream.dtype, (len(kept), *row_shape), data)
-    s = Slices(values, Array(ids.dtype, (len(kept),), kept), (num_rows, *row_shape))
+    index = "int64" if ids.dtype in ("int64", "uint32") else "int32"
+    s = Slices(values, Array(index, (len(kept),), kept), (num_rows, *row_shape))
     return scale_by_frequency(s) if scale_by_freq else s
 
 
