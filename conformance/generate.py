@@ -230,6 +230,23 @@ def norms() -> Iterator[Case]:
         yield case(f"norms/global/mixed-dtypes-{label}", "8", "global_norm", extreme(size))
 
 
+def midpoints() -> Iterator[Case]:
+    """Sums on a midpoint of two float64, and so near to one that the bit which decides lies hundreds below."""
+    far = 2.0**-200
+    equal = slices_of("float64", [[0.9999999999999998] * 7], [0], (2, 7))
+    yield case("norms/midpoint/equal", "7", "norm", equal)
+    yield case("norms/midpoint/clipped", "10", "clip_by_norm", equal, 2.64575131106459)
+    on, above = ([[3.0, 2.0**-25, x]] for x in (0.0, far))
+    for label, rows in (("on", on), ("above", above)):
+        yield case(f"norms/midpoint/{label}", "7", "norm", slices_of("float64", rows, [0], (2, 3)))
+        sizes = slices_of("float64", [[1.0, 2.0**-53, rows[0][2]]], [1], (2, 3))
+        yield case(f"norms/midpoint/sizes-{label}", "7", "norm", sizes, ord=1)
+    narrow = slices_of("float32", [[2.0**-25, 2.0**-100]], [0], (2, 2))
+    spread = {"a": slices_of("float64", [[3.0]], [0], (2, 1)), "b": narrow}
+    yield case("norms/midpoint/global", "8", "global_norm", spread)
+    yield case("norms/midpoint/rows", "10", "clip_by_row_norm", slices_of("float64", on + above, [1, 0], (2, 3)), 3.0)
+
+
 #: Orders of norms that are formed from powers: whole, by roots, both, with many digits, and of fourth roots.
 ORDERS = (3, 0.5, 2.5, 2.7, 0.2)
 
@@ -377,7 +394,7 @@ def conversion() -> Iterator[Case]:
 
 def write(folder: Path) -> None:
     makers = {
-        "densify": densify, "coalesce": coalesce, "algebra": algebra, "norms": lambda: itertools.chain(norms(), orders()),
+        "densify": densify, "coalesce": coalesce, "algebra": algebra, "norms": lambda: itertools.chain(norms(), orders(), midpoints()),
         "clipping": lambda: itertools.chain(clipping(), unitwise_cases(case, some_cross, dense, slices)),
         "gradients": lambda: gradient_cases(case, FLOATS, INDEX_TYPES), "padding": padding, "embedding": lambda: embedding_cases(case, dense), "updates": updates,
         "optimizers": lambda: optimizer_cases(case, dense, slices), "conversion": conversion,

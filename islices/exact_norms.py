@@ -196,10 +196,13 @@ def _norms_of(
     size = _power_of_two(E, largest)
     # what added to a term leaves its coarse part, and then finer ones of the rest
     units = [_power_of_two(E, _times(E, bound, count))]
-    ratio = _times(E, _power_of_two(E, _times(E, one, count)), 2.0**-53)
+    if isinstance(count, float):
+        ratio: Any = 2.0 ** (math.frexp(count)[1] - 53)
+    else:
+        ratio = _times(E, _power_of_two(E, _times(E, one, count)), 2.0**-53)
     cuts = _cuts(E, count)
     for _ in range(cuts - 1):
-        units.append(E.round_product(units[-1], ratio))
+        units.append(_times(E, units[-1], ratio))
     columns = [scale, _times(E, size, 2.0**27), *units]
     # terms that are no rounded products often end at a midpoint, with nothing left
     few = cuts == 2 and (ord == 1 or (exact and not wide)) and bool(np.all(count <= FEW_TERMS))
@@ -207,10 +210,10 @@ def _norms_of(
     if few:
         slack, parts = _times(E, parts[-1], 2.0), parts[:-1]
     else:  # what the sum of the rests errs by at most, and a square of a float64's lower half
-        slack = _times(E, _times(E, _times(E, units[-1], count), count) + units[0], 2.0**-104)
+        slack = _times(E, _times(E, units[-1], count * count) + units[0], 2.0**-104)
     total, off = _rounded(E, parts, slack)
-    off = E.where(E.isfinite(top), off, 0.0)
     if loops and (E is not modes.HOST or off.any()):
+        off = E.where(E.isfinite(top), off, 0.0)
         total = _finish(E, total, off, count, (scale, size), sums, ord)
     if not exact:
         return E.where(E.isfinite(top), powers.norm_from(E, top, E.maximum(total, 1.0), ord), top)

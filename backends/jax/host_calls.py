@@ -112,28 +112,32 @@ def scale_target(dtype: str, steps: tuple[str, ...]) -> str | None:
     )
 
 
-def bins_target(dtype: str, ord: int, *, grouped: bool) -> str | None:
-    """Of the bins of the terms of such values, or of the rows' sums."""
+def bins_target(dtype: str, ord: int, *, grouped: bool, exact: bool = False) -> str | None:
+    """Of the bins of the terms of such values, or of the rows' sums; exact: of these terms' exact sum."""
     part = handlers.bins_of_rows if grouped else handlers.bins_of_all
-    kernel, count = squares.rows_kernel if grouped else squares.dense_kernel, bins_of(dtype)
+    kernel, count = squares.rows_kernel if grouped else squares.dense_kernel, bins_of(dtype, exact=exact)
     return _named(
-        f"islices_bins{ord}_{'rows' if grouped else 'all'}_{dtype}",
+        f"islices_{'exact' if exact else 'bins'}{ord}_{'rows' if grouped else 'all'}_{dtype}",
         lambda: _in_parts(
             part, inline(handlers.clear, COUNT=count), grouped=grouped, give=inline(handlers.give, COUNT=count),
-            cut=inline(handlers.cut), measure=kernel(dtype, ord), COUNT=count, VALUES=np.dtype(FORMATS[dtype].stored),
+            cut=inline(handlers.cut), measure=kernel(dtype, ord, exact=exact), COUNT=count,
+            VALUES=np.dtype(FORMATS[dtype].stored),
         ),
     )  # fmt: skip
 
 
-def bins_of(dtype: str) -> int:
-    """How many bins there are."""
-    return squares.BINS["float64" if dtype == "float64" else "float32"]
+def bins_of(dtype: str, *, exact: bool = False) -> int:
+    """How many bins there are, or rows of an exact sum."""
+    return totals.EXACT if exact else squares.BINS["float64" if dtype == "float64" else "float32"]
 
 
-def total_target() -> str | None:
-    """Of what bins hold together."""
-    kernels = {"add_bins": totals.add_bins_kernel, "rounded": totals.round_kernel}
-    return _named("islices_total", lambda: _callback(handlers.total, **{k: kernel() for k, kernel in kernels.items()}))
+def total_target(*, exact: bool = False) -> str | None:
+    """Of what bins, or exact sums, hold together."""
+    kernels = {"add_bins": totals.add_exact_kernel if exact else totals.add_bins_kernel, "rounded": totals.round_kernel}
+    return _named(
+        f"islices_{'exact_' if exact else ''}total",
+        lambda: _callback(handlers.total, **{k: kernel() for k, kernel in kernels.items()}),
+    )
 
 
 def step_target(formula: Formula, table: str, gradient: str, index: str, *, scaled: bool) -> str | None:

@@ -66,20 +66,24 @@ def _elsewhere(*arrays: Array, layouts: Layouts, ord: int, otherwise: Otherwise)
 
 def _on_host(*arrays: Array, layouts: Layouts, ord: int, otherwise: Otherwise) -> list[Array]:
     leaves = _leaves(arrays, layouts)
-    (exact,) = calls(host_calls().total_target(), [_bins(x, ord) for x in leaves], [((1,), np.float64)], ord=ord)
+
+    def total(*, exact: bool) -> Array:
+        sums = [_bins(x, ord, exact=exact) for x in leaves]
+        return calls(host_calls().total_target(exact=exact), sums, [((1,), np.float64)], ord=ord)[0]
+
     # the kernels answer -1 where the bits that they keep leave the result undecided
-    return [lax.while_loop(lambda x: jnp.any(x < 0), lambda _: otherwise(leaves), exact)]
+    return [lax.while_loop(lambda x: jnp.any(x < 0), lambda _: total(exact=True), total(exact=False))]
 
 
-def _bins(x: Slots, ord: int) -> Array:
+def _bins(x: Slots, ord: int, *, exact: bool) -> Array:
     targets, operands = host_calls(), [x.values]
     if x.indices is not None:
         assert x.rows is not None
         order, starts, _, named = grouping.groups_on_host(x.indices, x.rows, x.positions, x.values.shape[0])
         operands += [order, starts, named]
     dtype = x.values.dtype.name
-    name = targets.bins_target(dtype, ord, grouped=x.indices is not None)
-    return calls(name, operands, [((targets.bins_of(dtype), 4), np.int64)])[0]
+    name = targets.bins_target(dtype, ord, grouped=x.indices is not None, exact=exact)
+    return calls(name, operands, [((targets.bins_of(dtype, exact=exact), 4), np.int64)])[0]
 
 
 norm_p = primitive("islices_norm", _shapes, _on_host, _elsewhere, whole=True)

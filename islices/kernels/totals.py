@@ -17,15 +17,28 @@ import numpy as np
 
 from islices.kernels.compiling import INTEGER, Kernel, compile_kernel, inline, matrix, vector
 
-__all__ = ["CUT", "LIMBS", "add_bins_kernel", "limbs_of", "round_kernel", "rounded"]
+__all__ = [
+    "CUT",
+    "EXACT",
+    "LIMBS",
+    "LOW",
+    "LOWEST",
+    "add_bins_kernel",
+    "add_exact_kernel",
+    "limbs_of",
+    "round_kernel",
+    "rounded",
+]
 
 Host = np.ndarray[Any, Any]
 #: Bits below 1 of a term's first cut, and between the two.
 CUT = 48
 #: The exponent of the lowest bit there is, that of a float64's least square, and limbs up to the highest, of a sum of
 #: 2^63 of the largest; behind them whether there is an infinity, or a NaN, and how many terms may have dropped a part.
-LOWEST, HIGHEST = -2 * 1022 - 2 * CUT, 2 * 1024 + 64
+LOWEST, HIGHEST = -2 * 1074, 2 * 1024 + 64
 LIMBS = (HIGHEST - LOWEST) // 32 + 4
+#: Rows of four limbs that hold them.
+EXACT = LIMBS // 4 + 1
 LOW = 0xFFFFFFFF
 
 
@@ -75,16 +88,15 @@ def _round(limbs: Any, ord: Any) -> Any:
     bits = np.int64(32) * top
     while limbs[top] >> (bits - np.int64(32) * top):
         bits += np.int64(1)
-    excess = bits - np.int64(64)
-    if excess < 32:  # no term is of a normal number
-        return -1.0
+    excess = max(np.int64(0), bits - np.int64(64))
     # to 64 bits and one that says whether there are more: a float64 of that is rounded once
     lowest, shift = excess >> np.int64(5), np.uint64(excess & np.int64(31))
     low = np.uint64(limbs[lowest]) << np.uint64(32) | np.uint64(limbs[lowest - 1])
     kept = (np.uint64(limbs[lowest + 1]) << np.uint64(32) | np.uint64(limbs[lowest])) >> shift
     # how far a midpoint is, in units of 2^-96 of the sum's bound; no term drops more than two such
     below = np.int64((low >> shift) & np.uint64(LOW)) | np.int64(kept & np.uint64(0x7FF)) << np.int64(32)
-    if limbs[LIMBS + 2] and abs(below - np.int64(1 << 42)) <= np.int64(3) * limbs[LIMBS + 2]:
+    near = abs(below - np.int64(1 << 42)) <= np.int64(3) * limbs[LIMBS + 2]
+    if limbs[LIMBS + 2] and (near or excess < 40):  # so small a sum has no term of a normal number
         return -1.0
     if shift:
         kept |= np.uint64(limbs[lowest + 2]) << (np.uint64(64) - shift)
@@ -100,6 +112,12 @@ def _round(limbs: Any, ord: Any) -> Any:
     return math.ldexp(number, exponent)  # type: ignore[arg-type]
 
 
+def _add_exact(parts: Any, ord: Any, limbs: Any) -> None:
+    """The exact sums in parts (as `islices.kernels.squares` fills them, shape (EXACT, 4)) added to limbs."""
+    for k in range(LIMBS):
+        limbs[k] += parts[k >> 2, k & 3]
+
+
 # what the functions above leave open
 add_number: Any = cast(Any, None)
 
@@ -109,6 +127,12 @@ def add_bins_kernel() -> Kernel:
     """The compiled `_add_bins`."""
     arguments = (matrix(np.int64, readonly=True), INTEGER, vector(np.int64))
     return compile_kernel(_add_bins, arguments, add_number=inline(_add_number))
+
+
+@cache
+def add_exact_kernel() -> Kernel:
+    """The compiled `_add_exact`."""
+    return compile_kernel(_add_exact, (matrix(np.int64, readonly=True), INTEGER, vector(np.int64)))
 
 
 @cache
