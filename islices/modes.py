@@ -118,8 +118,13 @@ def run(
     if backend.host_only or _mode.get() == "host":
         views = (look or backend.look(arrays)).views
     if views is None:
-        with backend.scope():
-            return getattr(backend, fn)(*arrays, **static) if isinstance(fn, str) else fn(backend, *arrays, **static)
+        try:
+            with backend.scope():
+                return getattr(backend, fn)(*arrays, **static) if isinstance(fn, str) else fn(backend, *arrays, **static)
+        except Exception as error:
+            if backend.memory_error and backend.memory_error in str(error):
+                raise MemoryError(f"{backend.name}: {backend.memory_error}; {fn}") from error
+            raise
     out = compute(fn, views if len(views) == len(arrays) else views[: len(arrays)], **static)
     results = []
     for x in out if isinstance(out, tuple) else (out,):

@@ -51,6 +51,7 @@ class JaxBackend(Embeddings):
     name = "jax"
     module = "jax"
     pip = 'pip install "islices[jax]"'
+    memory_error = "RESOURCE_EXHAUSTED: Out of memory"
     native_name = "jax BCOO"
     native_of_views = True
     sentinel_padding = True

@@ -58,6 +58,7 @@ class MXNetBackend(Backend):
     name = "mxnet"
     module = "mxnet"
     pip = 'pip install "islices[mxnet]"'
+    memory_error = "Failed to allocate CPU Memory"
     native_name = "mxnet RowSparseNDArray"
     native_needs_coalesced = True
     whole_floats = True

@@ -69,6 +69,7 @@ class TensorflowBackend(Backend):
     name = "tensorflow"
     module = "tensorflow"
     pip = 'pip install "islices[tensorflow]"'
+    memory_error = "OOM when allocating tensor"
     native_name = "tf.IndexedSlices"
 
     # ------------------------------------------------------------------ identity

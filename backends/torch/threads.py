@@ -54,18 +54,22 @@ def run_shared(work: Callable[[], None], threads: int) -> bool:
         return False
     team = torch.get_num_threads()  # another number would end threads, or start some
     tickets = itertools.count()
-    raised: list[BaseException] = []
+    # without memory neither a call from C nor an append need succeed: the answer has its place beforehand
+    result: list[BaseException | None] = [MemoryError("no thread could begin its part of a kernel's work")]
+    failed: list[BaseException | None] = [None]
 
     def one(_: Any) -> None:
         try:
             if next(tickets) < threads:
                 work()
+                result[0] = None
         except BaseException as error:  # nothing may pass through C
-            raised.append(error)
+            failed[0] = error
 
     _parallel(_Work(one), None, team, 0)
-    if raised:
-        raise raised[0]
+    for error in (failed[0], result[0]):
+        if error is not None:
+            raise error
     return True
 
 

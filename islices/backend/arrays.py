@@ -26,10 +26,14 @@ class Arrays(Part):
         The floating dtypes the framework can hold.
     host_only : bool
         True where the framework's own operations are the host's (NumPy).
+    memory_error : str
+        A text that the framework's error for missing CPU memory contains; such an error becomes a MemoryError. Empty
+        where it raises MemoryError.
     """
 
     float_dtypes: ClassVar[tuple[str, ...]] = FLOATS
     host_only: ClassVar[bool] = False
+    memory_error: ClassVar[str] = ""
 
     # ------------------------------------------------------------------ looking at an array
     def dtype(self, x: Array) -> str:
