@@ -120,7 +120,9 @@ def run(
     if views is None:
         try:
             with backend.scope():
-                return getattr(backend, fn)(*arrays, **static) if isinstance(fn, str) else fn(backend, *arrays, **static)
+                return (
+                    getattr(backend, fn)(*arrays, **static) if isinstance(fn, str) else fn(backend, *arrays, **static)
+                )
         except Exception as error:
             if backend.memory_error and backend.memory_error in str(error):
                 raise MemoryError(f"{backend.name}: {backend.memory_error}; {fn}") from error

@@ -534,7 +534,7 @@ def _shape_of(x: torch.Tensor) -> Any:
 
 def _holds_anywhere(mask: torch.Tensor) -> bool:
     """Whether a mask is True somewhere, in whatever torch.func has wrapped it; False of one without values."""
-    while _is_wrapped(mask):
+    while is_wrapped(mask):
         mask = torch._C._functorch.get_unwrapped(mask)  # pyright: ignore[reportAttributeAccessIssue]
     return not backend.is_traced(mask) and bool(mask.any())
 

@@ -1,6 +1,6 @@
 """An adapter's process, spoken to in JSON lines: handshake, calls with a time limit, restarts, stray output.
 
-    suite    {"hello": "islices", "protocol": 1, "spec": "1.8"}
+    suite    {"hello": "islices", "protocol": 1, "spec": "1.9"}
     adapter  {"hello": "my kernels", "version": "0.3", "protocol": 1}
     suite    {"call": 1, "op": "coalesce", "args": [...], "kwargs": {...}}
     adapter  {"call": 1, "ok": ...}   or   {"call": 1, "unsupported": "why"}   or
