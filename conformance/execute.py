@@ -125,6 +125,9 @@ def _plain(x: np.ndarray[Any, Any], dtype: str = "") -> Array:
 # ---------------------------------------------------------------------- the call
 def run_case(backend: Backend, case: Case, mode: str, variant: Variant = STANDARD) -> Any:
     """The plain result of a case. Raises HarnessError, UnsupportedError, or what the call raised."""
+    arguments: list[Any] = []
+    options: dict[str, Any] = {}
+    arrays: list[Any] = []
     with contextlib.ExitStack() as stack:
         if _is_wide(case):
             stack.enter_context(backend.wide_types())
@@ -144,9 +147,9 @@ def run_case(backend: Backend, case: Case, mode: str, variant: Variant = STANDAR
                 raise
             raise HarnessError(f"setting up {case.id}: {error!r}") from error
         if mode == "traced":
-            return read(_run_traced(backend, case, arrays))  # pyright: ignore[reportPossiblyUnboundVariable]
+            return read(_run_traced(backend, case, arrays))
         try:
-            result = operation(case.op)(*arguments, **options)  # pyright: ignore[reportPossiblyUnboundVariable]
+            result = operation(case.op)(*arguments, **options)
         except Exception:
             if "steps" in case.kwargs:  # an earlier step of the case may have succeeded
                 arguments, options = [], {}

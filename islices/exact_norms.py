@@ -336,15 +336,16 @@ def _times(E: Backend, x: Array, c: Any) -> Array:
 def _rounded(E: Backend, parts: Sums, slack: Array) -> tuple[Array, Array]:
     """(the sum of the parts rounded, off): off is 0 where a sum that differs from it by up to slack rounds alike, else
     the distance to the other float64 that it may round to."""
-    if E is modes.HOST and len(parts) < 4:  # mostly decided at once, by fewer steps
-        total, low = parts[0], parts[1] if len(parts) == 2 else parts[1] + parts[2]
+    first, second, *more = parts
+    if E is modes.HOST and len(more) < 2:  # mostly decided at once, by fewer steps
+        total, low = first, second + more[0] if more else second
         around = np.where(slack > 0.0, slack + np.abs(low) * 2.0**-51, 0.0)
         above = total + (low + around)
         off = above - (total + (low - around))
         if not off.any():
             return above, off
-    total, low = _two_sum(parts[0], parts[1])
-    for part in parts[2:]:
+    total, low = _two_sum(first, second)
+    for part in more:
         total, error = _two_sum(total, part)
         low = low + error
     total, low = _two_sum(total, low)
