@@ -182,17 +182,19 @@ class IndexedSlices:
 
     def __getattr__(self, name: str) -> Any:
         """The values, or the indices, that are not there yet: Python asks here for what is not set."""
-        if name == "indices" and self._look is not None and self._look.views is not None:
-            indices = self.backend.from_host(self._look.views[1], self.values)
-            object.__setattr__(self, "indices", indices)
-            return indices
-        if self._leaves is not None and name in ("values", "indices"):
+        if name not in ("values", "indices"):  # before any slot is read: Dynamo asks instances without any
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        if self._leaves is not None:
             IndexedSlices._check_leaves(*self._leaves)
             object.__setattr__(self, "values", self._leaves[0])
             object.__setattr__(self, "indices", self._leaves[1])
             return object.__getattribute__(self, name)
-        if name != "values":
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        if name == "indices":
+            if self._look is None or self._look.views is None:
+                return object.__getattribute__(self, name)
+            indices = self.backend.from_host(self._look.views[1], self.values)
+            object.__setattr__(self, "indices", indices)
+            return indices
         if self._slots is None:  # another thread has computed them meanwhile
             return object.__getattribute__(self, name)
         values = IndexedSlices._compute(self)
