@@ -72,7 +72,9 @@ def _on_host(*arrays: Array, layouts: Layouts, ord: int, otherwise: Otherwise) -
         return calls(host_calls().total_target(exact=exact), sums, [((1,), np.float64)], ord=ord)[0]
 
     # the kernels answer -1 where the bits that they keep leave the result undecided
-    return [lax.while_loop(lambda x: jnp.any(x < 0), lambda _: total(exact=True), total(exact=False))]
+    exact = total(exact=False)
+    # not a loop, out of which XLA would move what does not depend on its state
+    return [lax.cond(jnp.any(exact < 0), lambda: total(exact=True), lambda: exact)]
 
 
 def _bins(x: Slots, ord: int, *, exact: bool) -> Array:
