@@ -252,7 +252,7 @@ class JaxBackend(Embeddings):
 
         # a branch around it keeps what does not depend on the state from being moved before the first question
         loop = partial(lax.while_loop, holds, lambda x: body(*x))
-        return lax.cond(holds(state), loop, lambda x: x, state)
+        return lax.cond(holds(state), loop, lambda x: x, state)  # type: ignore[no-any-return]
 
     # ------------------------------------------------------------------ sparse primitives
     def equal(self, x: Array, value: int | Array) -> Array:

@@ -217,7 +217,7 @@ class TensorflowBackend(Backend):
         self, condition: Callable[..., Array], body: Callable[..., tuple[Array, ...]], state: tuple[Array, ...]
     ) -> tuple[Array, ...]:
         shapes = tuple(x.shape for x in state)
-        return tf.while_loop(lambda *x: tf.reduce_any(condition(*x)), body, state, shape_invariants=shapes)
+        return tf.while_loop(lambda *x: tf.reduce_any(condition(*x)), body, state, shape_invariants=shapes)  # type: ignore[no-any-return]
 
     def columns(self, x: Array, start: int, stop: int) -> Array:
         return opaque(x[:, start:stop])
