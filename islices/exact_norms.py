@@ -333,7 +333,7 @@ def _times(E: Backend, x: Array, c: Any) -> Array:
 
 
 # ---------------------------------------------------------------------- rounding
-def _rounded(E: Backend, parts: Sums, slack: Array) -> tuple[Array, Array]:
+def _rounded(E: Backend, parts: Sequence[Array], slack: Array) -> tuple[Array, Array]:
     """(the sum of the parts rounded, off): off is 0 where a sum that differs from it by up to slack rounds alike, else
     the distance to the other float64 that it may round to."""
     first, second, *more = parts

@@ -254,7 +254,12 @@ class JaxBackend(Embeddings):
     def while_any(
         self, condition: Callable[..., Array], body: Callable[..., tuple[Array, ...]], state: tuple[Array, ...]
     ) -> tuple[Array, ...]:
-        return lax.while_loop(lambda x: jnp.any(condition(*x)), lambda x: body(*x), state)
+        def holds(state: tuple[Array, ...]) -> Array:
+            return jnp.any(condition(*state))
+
+        # a branch around it keeps what does not depend on the state from being moved before the first question
+        loop = partial(lax.while_loop, holds, lambda x: body(*x))
+        return lax.cond(holds(state), loop, lambda x: x, state)  # type: ignore[no-any-return]
 
     # ------------------------------------------------------------------ sparse primitives
     def equal(self, x: Array, value: int | Array) -> Array:

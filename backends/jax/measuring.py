@@ -65,23 +65,29 @@ def _elsewhere(*arrays: Array, layouts: Layouts, ord: int, otherwise: Otherwise)
 
 
 def _on_host(*arrays: Array, layouts: Layouts, ord: int, otherwise: Otherwise) -> list[Array]:
-    leaves = _leaves(arrays, layouts)
+    leaves = [(x, _operands(x)) for x in _leaves(arrays, layouts)]
 
     def total(*, exact: bool) -> Array:
-        sums = [_bins(x, ord, exact=exact) for x in leaves]
+        sums = [_bins(x, operands, ord, exact=exact) for x, operands in leaves]
         return calls(host_calls().total_target(exact=exact), sums, [((1,), np.float64)], ord=ord)[0]
 
     # the kernels answer -1 where the bits that they keep leave the result undecided
-    return [lax.while_loop(lambda x: jnp.any(x < 0), lambda _: total(exact=True), total(exact=False))]
+    exact = total(exact=False)
+    # not a loop, out of which XLA would move what does not depend on its state
+    return [lax.cond(jnp.any(exact < 0), lambda: total(exact=True), lambda: exact)]
 
 
-def _bins(x: Slots, ord: int, *, exact: bool) -> Array:
-    targets, operands = host_calls(), [x.values]
-    if x.indices is not None:
-        assert x.rows is not None
-        order, starts, _, named = grouping.groups_on_host(x.indices, x.rows, x.positions, x.values.shape[0])
-        operands += [order, starts, named]
-    dtype = x.values.dtype.name
+def _operands(x: Slots) -> list[Array]:
+    """A leaf's values, and the groups of its rows where it has indices."""
+    if x.indices is None:
+        return [x.values]
+    assert x.rows is not None
+    order, starts, _, named = grouping.groups_on_host(x.indices, x.rows, x.positions, x.values.shape[0])
+    return [x.values, order, starts, named]
+
+
+def _bins(x: Slots, operands: Sequence[Array], ord: int, *, exact: bool) -> Array:
+    targets, dtype = host_calls(), x.values.dtype.name
     name = targets.bins_target(dtype, ord, grouped=x.indices is not None, exact=exact)
     return calls(name, operands, [((targets.bins_of(dtype, exact=exact), 4), np.int64)])[0]
 
