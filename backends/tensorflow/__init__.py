@@ -36,6 +36,7 @@ from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as 
 
 from islices.backend import Array, Backend, Gradient, LookedUp, NativeParts, RaggedParts, Slots, Source, Transform, Use
 from islices.backends.tensorflow import (
+    composites,
     host_calls,
     keras_layers,
     memory,
@@ -438,3 +439,5 @@ backend = TensorflowBackend()
 
 #: The library's code runs as it is under autograph; the user's fn is handed back to it (`user_code`).
 config.CONVERSION_RULES = (config.DoNotConvert("islices"), *config.CONVERSION_RULES)
+
+composites.register()

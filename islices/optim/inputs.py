@@ -127,7 +127,8 @@ def _check_state(
         if changes_in_place(B, x, name) != in_place:  # one of the two would change, and the other be returned
             raise TypeError(
                 f"state[{name!r}]: got {type(x).__name__} for a table that is a {type(weights).__name__}; accepted are "
-                "both in place or neither (tf.Variable(x, trainable=False))"
+                "both in place or neither (tf.Variable(x, trainable=False)). A tf.function gives back variables as "
+                "tensors: do not return the table and the state from it, the step has changed them in place"
             )
         arrays[name] = x
     return arrays

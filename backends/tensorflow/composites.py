@@ -1,0 +1,97 @@
+"""IndexedSlices and PerSample as TensorFlow's composite tensors: what a tf.function, a loop or a data set passes on.
+
+Composite tensors are leaves to tf.nest, as tf.IndexedSlices are: `tf.nest.map_structure` never computes on row numbers.
+May import: `tensorflow`, the core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import composite_tensor, type_spec_registry
+
+from islices.backend import Array, Backend
+from islices.persample import PerSample
+from islices.registry import get_backend
+from islices.slices import IndexedSlices
+
+__all__ = ["register", "spec_of"]
+
+
+class _Spec(tf.TypeSpec):  # type: ignore[misc]
+    """Arrays, each by its own spec, and what is the same in every call."""
+
+    __slots__ = ("arrays", "static")
+
+    def __init__(self, arrays: Sequence[tf.TensorSpec], static: Sequence[Any]) -> None:
+        self.arrays, self.static = tuple(arrays), tuple(static)
+
+    def _serialize(self) -> tuple[Any, ...]:
+        return self.arrays, self.static
+
+    @property
+    def _component_specs(self) -> tuple[tf.TensorSpec, ...]:
+        return self.arrays
+
+
+@type_spec_registry.register("islices.IndexedSlicesSpec")
+class IndexedSlicesSpec(_Spec):
+    """The type of an `IndexedSlices`: specs of values and indices; dense_shape, coalesced and padded."""
+
+    value_type = IndexedSlices
+
+    def _to_components(self, value: IndexedSlices) -> tuple[Array, ...]:
+        return value.values, value.indices
+
+    def _from_components(self, components: Sequence[Array]) -> IndexedSlices:
+        shape, coalesced, padded = self.static
+        values, indices = components
+        return IndexedSlices._trusted(_backend(), values, indices, tuple(shape), coalesced=coalesced, padded=padded)
+
+
+@type_spec_registry.register("islices.PerSampleSpec")
+class PerSampleSpec(_Spec):
+    """The type of a `PerSample` without products: specs of values, indices and samples; dense_shape."""
+
+    value_type = PerSample
+
+    def _to_components(self, value: PerSample) -> tuple[Array, ...]:
+        return value.values, value.indices, value.samples
+
+    def _from_components(self, components: Sequence[Array]) -> PerSample:
+        return PerSample._trusted(_backend(), *components, tuple(self.static))
+
+
+def _backend() -> Backend:
+    return get_backend("tensorflow")
+
+
+def spec_of(x: IndexedSlices | PerSample) -> tf.TypeSpec:
+    """The type of slices, of TensorFlow's arrays or NumPy's."""
+    if isinstance(x, IndexedSlices):
+        return IndexedSlicesSpec(map(_of_array, (x.values, x.indices)), (x.dense_shape, x.coalesced, x.padded))
+    if x.products:
+        raise TypeError(
+            f"x: got {x!r} of a layer that is tied; accepted by a tf.function are per-sample gradients of lookups, or "
+            "what is computed of these: norms, clipped sums"
+        )
+    return PerSampleSpec(map(_of_array, (x.values, x.indices, x.samples)), x.dense_shape)
+
+
+def _of_array(x: Array) -> tf.TensorSpec:
+    if isinstance(x, tf.Tensor):
+        return tf.TensorSpec(x.shape, x.dtype)
+    backend = get_backend(x)
+    return tf.TensorSpec(backend.shape(x), backend.dtype(x))
+
+
+def register() -> None:
+    """Have TensorFlow take both as composite tensors."""
+    base = composite_tensor.CompositeTensor
+    names = ("__tf_tracing_type__", "_consumers", "_convert_variables_to_tensors", "_shape_invariant_to_type_spec")
+    for kind in (IndexedSlices, PerSample):
+        base.register(kind)
+        for name, part in {"_type_spec": property(spec_of), **{name: vars(base)[name] for name in names}}.items():
+            setattr(kind, name, part)
