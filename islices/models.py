@@ -176,7 +176,7 @@ class Capture:
         The loss must be a sum over samples (no mean) of one batch: `clear` between batches. No loss of a sample may
         depend on other samples, as it does with batch norm. A capture sees no losses and cannot check that;
         `value_and_grad` with per_sample=True can. Ids that the batch shares (positions, negatives) are no samples:
-        their layer's ``dense_shape[0]`` is their number.
+        expand them to one row per sample before the lookup.
 
         Parameters
         ----------
@@ -196,7 +196,7 @@ class Capture:
         TypeError
             The weights were used in another way as well, whose gradient cannot be told apart by samples.
         ValueError
-            Lookups, or products, of different numbers of samples in one weight.
+            Lookups, or products, of different numbers of samples.
         """
         axis = check_axis(sample_axis)
         self._check_seen()
@@ -210,6 +210,12 @@ class Capture:
                 parts = [self._no_samples(name, batch)]
             if parts:
                 made[name] = self._with_products(join(parts), products, axis)
+        counts = {name: g.dense_shape[0] for name, g in made.items()}
+        if len(set(counts.values())) > 1:
+            raise ValueError(
+                f"per_sample: got numbers of samples {counts}; accepted is one number for all layers (ids that the "
+                "batch shares, as positions, are expanded to (batch, length) before they are looked up)"
+            )
         return made
 
     def _check_seen(self) -> None:

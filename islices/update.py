@@ -367,7 +367,10 @@ def adopt_table(table: Any) -> tuple[Backend, Array, str]:
     B = find_backend(table)
     dtype = B.dtype(table) if B is not None and B.is_array(table) else None
     if B is None or dtype is None or dtype not in (*B.float_dtypes, *INTEGERS):
-        raise TypeError(f"table: got {describe(table)}; accepted is a Table, or a dense array of floats or integers")
+        sparse = f" (a {B.native_name})" if B is not None and B.native_name and B.is_native(table) else ""
+        raise TypeError(
+            f"table: got {describe(table)}{sparse}; accepted is a Table, or a dense array of floats or integers"
+        )
     shape = B.shape(table)
     if not shape or None in shape:
         raise ValueError(f"table: got shape {shape}; accepted is (rows, *row_shape), all of it known")

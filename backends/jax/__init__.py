@@ -120,7 +120,8 @@ class JaxBackend(Embeddings):
         if x.n_sparse != 1 or x.n_batch != 0:
             raise ValueError(
                 f"x: got a BCOO with n_sparse={x.n_sparse} and n_batch={x.n_batch}; accepted is n_sparse=1 (the rows) "
-                "and n_batch=0"
+                "and n_batch=0; jax.experimental.sparse.bcoo_update_layout(x, n_dense=x.ndim - 1, "
+                "on_inefficient=None) stores whole rows"
             )
         shape, ordered = tuple(x.shape), x.indices_sorted and x.unique_indices
         views = [memory.view(x.data), memory.view(x.indices)]

@@ -426,3 +426,11 @@ def test_time_major_ids_have_their_samples_along_axis_1() -> None:
         found[axis] = captured.per_sample(sample_axis=axis)[""].to_dense()
     assert torch.equal(found[0], found[1])
     assert found[0][2].sum() == 2 * 3 * 3
+
+
+def test_layers_of_different_numbers_of_samples_are_refused() -> None:
+    words, places = nn.Embedding(ROWS, DIM), nn.Embedding(3, DIM)
+    with islices.capture(nn.ModuleDict({"words": words, "places": places})) as captured:
+        (words(IDS) * places(torch.arange(3)[None])).sum().backward()
+    with pytest.raises(ValueError, match=r"'words': 2, 'places': 1.*expanded to \(batch, length\)"):
+        captured.per_sample()
