@@ -69,8 +69,8 @@ def value_and_grad(B: Backend, fn: Callable[[Any], tuple[Any, Any]], tree: Any, 
     elif plan.others:
         leaf, use = next(iter(plan.others.items()))
         raise TypeError(
-            f"sparse: got the leaf {names[leaf]!r}, which is used by {use}; accepted are leaves that fn reads only by "
-            'rows (w[ids], jnp.take(w, ids, axis=0)). Leave it out, or use sparse="auto": its gradient is dense then'
+            f"sparse: got the leaf {names[leaf]!r}, which is used by {use.by}{use.line}; accepted are leaves that fn reads "
+            'only by rows (w[ids], jnp.take(w, ids, axis=0)). Leave it out, or use sparse="auto": its gradient is dense then'
         )
     dense = [k for k in floats if k not in marked]
 
@@ -187,13 +187,20 @@ class Slot:
 class Step:
     """How an equation that reads a marked leaf runs: ``run(values, deltas)`` returns (outputs, ids of each slot).
 
-    outputs says which results are marked leaves again; others names the leaves with other uses in nested jaxprs.
+    outputs says which results are marked leaves again; others has the leaves with other uses in nested jaxprs.
     """
 
     run: Callable[..., Any]
     outputs: Marks
     slots: list[Slot] = field(default_factory=list)
-    others: dict[int, str] = field(default_factory=dict)
+    others: dict[int, Use] = field(default_factory=dict)
+
+
+class Use(NamedTuple):
+    """A use of a leaf other than by rows."""
+
+    by: str  # the primitive, and what is known of it
+    line: str = ""  # " at file:line" of the user, where it is known
 
 
 class Plan:
@@ -202,7 +209,7 @@ class Plan:
     def __init__(self, jaxpr: Any, marks: Marks) -> None:
         self.jaxpr = jaxpr
         self.slots: list[Slot] = []
-        self.others: dict[int, str] = {}  # by leaf, where it is first used other than by rows
+        self.others: dict[int, Use] = {}  # by leaf, where it is first used other than by rows
         self.steps: list[tuple[Any, Step | None, slice, bool, list[Any]]] = []
         self.marks = {v: m for v, m in zip(jaxpr.invars, marks, strict=True) if m is not None}
         needed = _needed(jaxpr)
@@ -226,8 +233,13 @@ class Plan:
             return None
         rule = RULES.get(eqn.primitive.name)
         step = None if rule is None else rule(eqn, marks)
-        others = {m.leaf: _where(eqn) for m in marks if m is not None} if step is None else step.others
-        self.others = {**others, **self.others}
+        if step is None:
+            why = f" ({REFUSED[eqn.primitive.name]})" if eqn.primitive.name in REFUSED else ""
+            others = {m.leaf: Use(eqn.primitive.name + why) for m in marks if m is not None}
+        else:
+            others = step.others
+        for leaf, use in others.items():
+            self.others.setdefault(leaf, use if use.line else use._replace(line=_line(eqn)))
         return step
 
 
@@ -242,17 +254,13 @@ def _needed(jaxpr: Any) -> set[int]:
     return needed
 
 
-def _where(eqn: Any) -> str:
-    """The primitive's name and the user's line."""
-    name, found = eqn.primitive.name, eqn.source_info.traceback
-    why = f" ({REFUSED[name]})" if name in REFUSED else ""
-    if found is None:
-        return name + why
-    frames = traceback.extract_tb(found.as_python_traceback())
+def _line(eqn: Any) -> str:
+    """The user's line that made an equation; "" in JAX's functions, whose jaxprs are kept from one call to the next."""
+    found = eqn.source_info.traceback
+    frames = [] if found is None else traceback.extract_tb(found.as_python_traceback())
     outside = [f for f in frames if not f.filename.startswith(_OWN)]
     users = [f for f in outside if "site-packages" not in f.filename] or outside
-    # a traceback of JAX begins with the outermost call
-    return f"{name}{why} at {users[-1].filename}:{users[-1].lineno}" if users else name + why
+    return f" at {users[-1].filename}:{users[-1].lineno}" if users else ""  # the outermost call is the first
 
 
 _OWN = tuple(os.path.dirname(path or "") + os.sep for path in (jax.__file__, np.__file__, __file__))
@@ -509,9 +517,9 @@ def _looped(jaxpr: Any, marks: Marks, num_consts: int, num_carry: int, how: tupl
     return Step(jax.jit(run), (None,) * len(plan.outputs), slots, _uses([plan], "scan"))
 
 
-def _uses(plans: Sequence[Plan], name: str) -> dict[int, str]:
+def _uses(plans: Sequence[Plan], name: str) -> dict[int, Use]:
     """The other uses of plans whose outputs may be no marked leaves."""
-    returned = {m.leaf: f"{name} (as a result)" for plan in plans for m in plan.outputs if m is not None}
+    returned = {m.leaf: Use(f"{name} (as a result)") for plan in plans for m in plan.outputs if m is not None}
     for plan in plans:
         returned.update(plan.others)
     return returned

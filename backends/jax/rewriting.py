@@ -297,7 +297,7 @@ def bind(eqn: Any, values: Sequence[Any]) -> Sequence[Any]:
     bound = eqn.primitive.get_bind_params(eqn.params)
     subfuns, params = bound if isinstance(bound, tuple) else ((), bound)  # a dict alone in later versions
     outs = eqn.primitive.bind(*subfuns, *values, **params)
-    return outs if eqn.primitive.multiple_results else [outs]  # type: ignore[no-any-return]
+    return outs if eqn.primitive.multiple_results else [outs]
 
 
 def as_jax(x: Any, v: Any) -> Any:
