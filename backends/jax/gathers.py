@@ -69,8 +69,9 @@ def value_and_grad(B: Backend, fn: Callable[[Any], tuple[Any, Any]], tree: Any, 
     elif plan.others:
         leaf, use = next(iter(plan.others.items()))
         raise TypeError(
-            f"sparse: got the leaf {names[leaf]!r}, which is used by {use.by}{use.line}; accepted are leaves that fn reads "
-            'only by rows (w[ids], jnp.take(w, ids, axis=0)). Leave it out, or use sparse="auto": its gradient is dense then'
+            f"sparse: got the leaf {names[leaf]!r}, which is used by {use.by}{use.line}; accepted are leaves that fn "
+            "reads only by rows (w[ids], jnp.take(w, ids, axis=0)). Leave it out, or use sparse="
+            '"auto": its gradient is dense then'
         )
     dense = [k for k in floats if k not in marked]
 
@@ -303,7 +304,7 @@ def _cast(x: Any, mark: Marked | None) -> Any:
 def _gather(eqn: Any, marks: Marks) -> Step | None:
     mark, numbers, sizes = marks[0], eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
     shape, starts = eqn.invars[0].aval.shape, eqn.invars[1].aval
-    axes, mode = numbers.start_index_map, str(eqn.params["mode"]).rpartition(".")[-1]
+    axes, mode = numbers.start_index_map, eqn.params["mode"].name
     whole = shape[0] > 0 and sizes[0] == 1 and tuple(sizes[1:]) == shape[1:]
     if mark is None or not whole or 0 not in axes or numbers.operand_batching_dims or mode not in _MODES:
         return None
