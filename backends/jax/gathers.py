@@ -3,7 +3,8 @@
 The function is traced once. `Plan` walks the jaxpr by a table from primitive to rule. Each read of whole rows of a
 marked parameter is a *slot*; what else reads the parameter is recorded as an other use. `evaluate` runs the jaxpr with
 one more input of zeros per slot, whose gradient is that of the rows. So no array of the parameter's size is made, and a
-layer reads its parameter as it likes. May import: `jax`, the core, this folder.
+layer reads its parameter as it likes. May import: `jax`, `numpy`, the core, this
+folder.
 """
 
 from __future__ import annotations
