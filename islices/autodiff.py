@@ -46,11 +46,12 @@ def value_and_grad(
     argnums: int | Sequence[int] = 0,
     *,
     has_aux: bool = False,
+    sparse: Callable[[str], bool] | str | Any = None,
     per_sample: bool = False,
     sample_axis: int = 0,
     check: bool = True,
 ) -> Callable[..., tuple[Any, Any]]:
-    """A function that computes fn and its gradients: IndexedSlices for a Table, dense for an array.
+    """Return a function that computes fn and its gradients: IndexedSlices for a Table, dense for an array.
 
     Parameters
     ----------
@@ -63,6 +64,13 @@ def value_and_grad(
         that fn gets in another way are constants.
     has_aux : bool
         fn returns (loss, anything).
+    sparse : callable, pytree of bools or "auto", optional
+        JAX only: which plain arrays get `IndexedSlices`, because fn reads them by rows. A callable gets the leaf's path
+        as `jax.tree_util.keystr` spells it in the gradients ("['params']['embed']['embedding']") and returns a bool.
+        A pytree of bools is a prefix of the differentiated arguments. "auto" marks each array of two dimensions or more
+        that fn reads only by rows and that has more rows than fn reads. Rows are read by ``w[ids]``, `jnp.take` along
+        axis 0 in all modes, static and dynamic slices of whole rows, also of ``w.astype(...)`` and within jit, vmap,
+        remat, cond and scan. Other arrays get JAX's gradients. Without it no array gets `IndexedSlices`.
     per_sample : bool
         fn returns a vector of B losses, one per sample, each of which depends on its sample alone. Gradients of tables
         are `PerSample`. Those of dense arrays are (B, *shape), by the framework's vmap over the samples of all arrays
@@ -91,14 +99,16 @@ def value_and_grad(
     TypeError
         A flag that is no bool, argnums that are no ints; nothing to differentiate, frameworks mixed, a table used other
         than by lookup, a lookup where its gradient would be wrong (a TensorFlow loop body), a loss that is no
-        floating-point number.
+        floating-point number. With sparse=, a marked array that fn uses other than by rows (the message names the
+        primitive and the line), or that is no float array; a Table.
     ValueError
         argnums names no argument; a loss of more than one number. Per sample, a loss that is no vector with one entry
-        per sample; samples that influence each other.
+        per sample; samples that influence each other. A function as sparse that marks no leaf.
     IndexError
         An id is out of range (not in traced code: SPEC clause 2).
     NotImplementedError
-        NumPy, which records no gradients: see `embedding_grad`. Second derivatives in MXNet.
+        NumPy, which records no gradients: see `embedding_grad`. Second derivatives in MXNet. sparse= on another
+        framework than JAX, and with per_sample.
 
     Notes
     -----
@@ -122,12 +132,31 @@ def value_and_grad(
     >>> values, samples = step(table, torch.tensor([[7, 7], [9, 7]]), torch.tensor([1.0, 2.0]))
     >>> values.tolist(), samples.slices(1).values.tolist()
     ([9.0, 4.0], [[4.0, 4.0], [4.0, 4.0]])
+
+    In JAX, sparse= names arrays instead, and the model stays as it is:
+
+    >>> import jax.numpy as jnp
+    >>> params = {"embedding": jnp.ones((1000, 2)), "w": jnp.ones(2)}
+    >>> def plain(params, ids):
+    ...     return (params["embedding"][ids] @ params["w"]).sum()
+    >>> step = islices.value_and_grad(plain, sparse=lambda path: "embedding" in path)
+    >>> value, grads = step(params, jnp.array([7, 7, 9]))
+    >>> grads["embedding"]
+    IndexedSlices(n=3, dense_shape=(1000, 2), float32, int32, jax)
+    >>> grads["embedding"].indices.tolist(), grads["w"].tolist()
+    ([7, 7, 9], [3.0, 3.0])
     """
     if not callable(fn):
         raise TypeError(f"fn: got {describe(fn)}; accepted is a callable")
     numbers = _check_argnums(argnums)
     has_aux, per_sample = check_flag(has_aux, "has_aux"), check_flag(per_sample, "per_sample")
     samples = _Samples(check_axis(sample_axis), check_flag(check, "check"))
+    if sparse is not None:
+        if per_sample:
+            raise NotImplementedError(
+                "per_sample: got True with sparse=; accepted is a Table, which fn reads by lookup"
+            )
+        return transformed(_differentiate_rows, fn, argnums, numbers, has_aux, sparse)
     return transformed(_differentiate, fn, argnums, numbers, has_aux, samples if per_sample else None)
 
 
@@ -158,12 +187,7 @@ def _differentiate(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> tuple[Any, Any]:
-    if any(not -len(args) <= k < len(args) for k in numbers):
-        raise ValueError(f"argnums: got {show(argnums)}, called with {len(args)} positional arguments")
-    places = [k % len(args) for k in numbers]
-    if len(set(places)) < len(places):
-        called = f"{len(args)} positional arguments"
-        raise ValueError(f"argnums: got {show(argnums)}, called with {called}; accepted is each once")
+    places = _places(argnums, numbers, args)
     trees = [_Differentiated(args[k], f"argument {k}") for k in places]
     variables = [x for tree in trees for x in tree.of_kind("variable")]
     tables: list[Table] = [x for tree in trees for x in tree.of_kind("table")]
@@ -216,6 +240,47 @@ def _differentiate(
     grads = tuple(tree.with_fresh(made, keep=False) for tree in trees)
     value = (loss, aux) if has_aux else loss
     return value, grads if isinstance(argnums, (list, tuple)) else grads[0]
+
+
+def _places(argnums: int | Sequence[int], numbers: tuple[int, ...], args: tuple[Any, ...]) -> list[int]:
+    """The positions of the differentiated arguments."""
+    if any(not -len(args) <= k < len(args) for k in numbers):
+        raise ValueError(f"argnums: got {show(argnums)}, called with {len(args)} positional arguments")
+    places = [k % len(args) for k in numbers]
+    if len(set(places)) < len(places):
+        called = f"{len(args)} positional arguments"
+        raise ValueError(f"argnums: got {show(argnums)}, called with {called}; accepted is each once")
+    return places
+
+
+def _differentiate_rows(
+    fn: Callable[..., Any],
+    argnums: int | Sequence[int],
+    numbers: tuple[int, ...],
+    has_aux: bool,
+    sparse: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> tuple[Any, Any]:
+    places = _places(argnums, numbers, args)
+    trees = [_Differentiated(args[k], f"argument {k}") for k in places]
+    if any(tree.of_kind("table") for tree in trees):
+        raise TypeError("sparse: got it with a Table among the differentiated arguments; accepted are plain arrays")
+    B = _one_backend([x for tree in trees for x in tree.of_kind("variable")], [])
+    several = isinstance(argnums, (list, tuple))
+
+    def called(given: Any) -> tuple[Array, Any]:
+        full = list(args)
+        for k, x in zip(places, given if several else (given,), strict=True):
+            full[k] = x
+        out = fn(*full, **kwargs)
+        loss, aux = _loss_and_aux(out) if has_aux else (out, None)
+        _check_loss(B, loss, per_sample=False)
+        return loss, aux
+
+    given = tuple(args[k] for k in places)
+    loss, aux, grads = B.differentiate_rows(called, given if several else given[0], sparse)
+    return ((loss, aux) if has_aux else loss), grads
 
 
 def _loss_and_aux(out: Any) -> tuple[Array, Any]:

@@ -37,7 +37,15 @@ from islices.backends.jax.rewriting import Found, Multiplied, Rewriting, Roles, 
 from islices.memory import zeros
 from islices.table import Table
 
-__all__ = ["custom_gradient", "differentiate", "flatten_tree", "per_sample_gradients", "with_gradient"]
+__all__ = [
+    "Aux",
+    "check_unchecked",
+    "custom_gradient",
+    "differentiate",
+    "flatten_tree",
+    "per_sample_gradients",
+    "with_gradient",
+]
 
 
 def differentiate(
@@ -45,7 +53,7 @@ def differentiate(
 ) -> tuple[Array, Any, list[Array], list[list[TableUse]]]:
     """See `Backend.differentiate`."""
     weights = [s.weights for s in sources]
-    aux = _Aux()
+    aux = Aux()
 
     def traced(variables: list[Array], weights: list[Array]) -> tuple[Array, list[Array]]:
         with intercepting():
@@ -57,7 +65,7 @@ def differentiate(
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
         error.add_note("islices.value_and_grad traces fn, as jax.jit does: it cannot look at the values of its arrays")
         raise
-    _check_unchecked(closed.jaxpr)
+    check_unchecked(closed.jaxpr)
     inputs = (*(None for _ in variables), *range(len(sources)))
     relayed = frozenset(k for k, s in enumerate(sources) if s.recorder is not None)
     plan = Rewriting(closed.jaxpr, inputs, Roles(relayed))
@@ -91,7 +99,7 @@ def differentiate(
     return loss, aux.put_together(rest, returned), gradients, lookups
 
 
-def _check_unchecked(jaxpr: Any) -> None:
+def check_unchecked(jaxpr: Any) -> None:
     """Raise ValueError under a shard_map that keeps account of what varies along its axes: JAX would add up the ranks'
     gradients of what does not, while rows are each rank's own."""
     avals = (v.aval for v in (*jaxpr.constvars, *jaxpr.invars))
@@ -138,7 +146,7 @@ def _looked_up(slot: Slot, found: Found, upstream: Array) -> LookedUp | None:
     return LookedUp(upstream, ids, tuple(extras), slot.static, slot.axes)
 
 
-class _Aux:
+class Aux:
     """What a traced function returns beside its loss: arrays go through JAX, anything else stays aside."""
 
     def take_apart(self, tree: Any) -> list[Array]:

@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from islices.backend import Array, Backend, Gradient, GradientOfValue, Source, TableUse, Transform
-from islices.backends.jax import differentiation, memory, segments
+from islices.backends.jax import differentiation, gathers, memory, segments
 from islices.backends.jax.lookups import read
 from islices.backends.jax.memory import Tracer
 from islices.memory import empty
@@ -99,6 +99,11 @@ class Embeddings(Backend):
         self, fn: Transform, variables: Sequence[Array], sources: Sequence[Source]
     ) -> tuple[Array, Any, list[Array], list[list[TableUse]]]:
         return differentiation.differentiate(fn, variables, sources)
+
+    def differentiate_rows(
+        self, fn: Callable[[Any], tuple[Array, Any]], tree: Any, sparse: Any
+    ) -> tuple[Array, Any, Any]:
+        return gathers.value_and_grad(self, fn, tree, sparse)
 
     def per_sample_gradients(
         self, fn: Callable[[list[Array], list[Array]], Array], variables: Sequence[Array], data: Sequence[Array]

@@ -27,7 +27,19 @@ from islices.backends.jax import precision
 from islices.backends.jax.lookups import attach, bags_p, hidden_p, lookup_p, operand_p, read
 from islices.backends.jax.memory import Tracer, put
 
-__all__ = ["Found", "Rewriting", "Roles", "Slot", "evaluate"]
+__all__ = [
+    "KEPT",
+    "Found",
+    "Rewriting",
+    "Roles",
+    "Slot",
+    "as_jax",
+    "bind",
+    "evaluate",
+    "is_wide",
+    "last_uses",
+    "opened",
+]
 
 
 @dataclass(frozen=True)
@@ -113,18 +125,10 @@ class Rewriting:
         self.dense: set[int] = set()  # the tables whose weights are used in other ways than by a product
         self.steps: list[tuple[Any, Callable[..., Any] | None, slice, bool, list[Any]]] = []
         self._table_of = {v: t for v, t in zip(jaxpr.invars, tables, strict=True) if t is not None}
-        last: dict[Any, int] = {}
-        for k, eqn in enumerate(jaxpr.eqns):
-            last.update((v, k) for v in (*eqn.invars, *eqn.outvars) if not isinstance(v, Literal))
-        for v in jaxpr.outvars:
-            last.pop(v, None) if not isinstance(v, Literal) else None
-        dead: list[list[Any]] = [[] for _ in jaxpr.eqns]
-        for v, k in last.items():
-            dead[k].append(v)
-        for eqn, over in zip(jaxpr.eqns, dead, strict=True):
+        for eqn, over in zip(jaxpr.eqns, last_uses(jaxpr), strict=True):
             start = len(self.slots)
             run = self._plan(eqn)
-            self.steps.append((eqn, run, slice(start, len(self.slots)), _is_wide(eqn), over))
+            self.steps.append((eqn, run, slice(start, len(self.slots)), is_wide(eqn), over))
         self.outputs = tuple(self._table(v) for v in jaxpr.outvars)
 
     def _table(self, v: Any) -> int | Operand | None:
@@ -250,22 +254,19 @@ def evaluate(
 ) -> tuple[Any, list[Found]]:
     """(outputs, what each slot found); None stands for an output that is a table."""
     jaxpr = plan.jaxpr
-    consts = [_as_jax(c, v) for c, v in zip(consts, jaxpr.constvars, strict=True)]
+    consts = [as_jax(c, v) for c, v in zip(consts, jaxpr.constvars, strict=True)]
     env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
     tables = {t: env[v] for v, t in plan._table_of.items() if v in env and isinstance(t, int)}
 
     def value(v: Any) -> Any:
-        return _as_jax(v.val, v) if isinstance(v, Literal) else env[v]
+        return as_jax(v.val, v) if isinstance(v, Literal) else env[v]
 
     found: list[Found] = []
     for eqn, run, slots, wide, dead in plan.steps:
         values = list(map(value, eqn.invars))
         with eqn.ctx.manager, precision.wide() if wide else contextlib.nullcontext():
             if run is None:
-                bound = eqn.primitive.get_bind_params(eqn.params)
-                subfuns, params = bound if isinstance(bound, tuple) else ((), bound)  # a dict alone in later versions
-                outs = eqn.primitive.bind(*subfuns, *values, **params)
-                outs = outs if eqn.primitive.multiple_results else [outs]
+                outs = bind(eqn, values)
             else:
                 outs, new = run(values, deltas[slots])
                 found += new
@@ -278,7 +279,28 @@ def evaluate(
     return outputs, found
 
 
-def _as_jax(x: Any, v: Any) -> Any:
+def last_uses(jaxpr: Any) -> list[list[Any]]:
+    """For each equation the variables that nothing behind it reads."""
+    last: dict[Any, int] = {}
+    for k, eqn in enumerate(jaxpr.eqns):
+        last.update((v, k) for v in (*eqn.invars, *eqn.outvars) if not isinstance(v, Literal))
+    for v in jaxpr.outvars:
+        last.pop(v, None) if not isinstance(v, Literal) else None
+    dead: list[list[Any]] = [[] for _ in jaxpr.eqns]
+    for v, k in last.items():
+        dead[k].append(v)
+    return dead
+
+
+def bind(eqn: Any, values: Sequence[Any]) -> Sequence[Any]:
+    """The results of an equation as it is."""
+    bound = eqn.primitive.get_bind_params(eqn.params)
+    subfuns, params = bound if isinstance(bound, tuple) else ((), bound)  # a dict alone in later versions
+    outs = eqn.primitive.bind(*subfuns, *values, **params)
+    return outs if eqn.primitive.multiple_results else [outs]
+
+
+def as_jax(x: Any, v: Any) -> Any:
     """A constant of a jaxpr, in some versions an array of NumPy, as JAX's: jit and custom_vjp hand it on as it is."""
     if not isinstance(x, np.ndarray):
         return x
@@ -286,7 +308,7 @@ def _as_jax(x: Any, v: Any) -> Any:
         return jax.numpy.asarray(x, v.aval.dtype)
 
 
-def _is_wide(eqn: Any) -> bool:
+def is_wide(eqn: Any) -> bool:
     """Whether the core's 64-bit types are in it: JAX would narrow its numbers outside of the core's scope."""
     return any(getattr(v.aval, "dtype", np.dtype(bool)) in _WIDE for v in (*eqn.invars, *eqn.outvars))
 
@@ -333,7 +355,7 @@ class _Nested:
 
 
 def _inline(eqn: Any, tables: Tables, roles: Roles) -> _Nested:
-    jaxpr, consts = _opened(eqn.params["call_jaxpr"])
+    jaxpr, consts = opened(eqn.params["call_jaxpr"])
     plan = Rewriting(jaxpr, tables, roles)
     run = partial(_evaluated, plan, consts)
     return _Nested(plan.slots, plan.outputs, run, frozenset(plan.dense))
@@ -343,7 +365,7 @@ def _evaluated(plan: Rewriting, consts: Sequence[Any], values: Any, deltas: Any)
     return evaluate(plan, consts, values, deltas)
 
 
-def _opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
+def opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
     """(jaxpr, consts) of a jaxpr, closed or not."""
     return (jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, "consts") else (jaxpr, ())
 
@@ -366,7 +388,7 @@ def _checkpoint(eqn: Any, tables: Tables, roles: Roles) -> _Nested:
 
 @lru_cache(KEPT)
 def _rematerialised(jaxpr: Any, tables: Tables, roles: Roles, prevent_cse: bool, policy: Any) -> _Nested:
-    jaxpr, consts = _opened(jaxpr)
+    jaxpr, consts = opened(jaxpr)
     plan = Rewriting(jaxpr, tables, roles)
     run = jax.checkpoint(
         lambda values, deltas: evaluate(plan, consts, values, deltas), prevent_cse=prevent_cse, policy=policy

@@ -263,6 +263,7 @@ def value_and_grad(
     argnums: int | Sequence[int] = 0,
     *,
     has_aux: bool = False,
+    sparse: Any = None,
     per_sample: bool = False,
     sample_axis: int = 0,
     check: bool = True,
@@ -274,7 +275,7 @@ def value_and_grad(
             _break("argnums")
     if not numbers or len(set(numbers)) < len(numbers):
         _break("argnums")
-    if type(has_aux) is not bool or per_sample is not False:
+    if type(has_aux) is not bool or per_sample is not False or sparse is not None:
         _break("flags, or gradients per sample")
     return transformed(autodiff._differentiate, fn, argnums, numbers, has_aux, None)
 

@@ -169,6 +169,22 @@ class Gradients(Arrays):
         """
         raise self.lacks("differentiate", "the adapter supplies no differentiation")
 
+    @optional("no `value_and_grad` with sparse=")
+    def differentiate_rows(
+        self, fn: Callable[[Any], tuple[Array, Any]], tree: Any, sparse: Any
+    ) -> tuple[Array, Any, Any]:
+        """(loss, aux, gradients) of ``fn(tree) -> (loss, aux)``, where tree holds plain arrays.
+
+        gradients mirrors tree: `IndexedSlices` for the leaves that sparse marks, arrays for other float leaves, None
+        for the rest. sparse is a function of a leaf's path, a prefix of tree with bools as leaves, or "auto". A marked
+        leaf that fn does not read by rows alone raises TypeError; "auto" leaves it dense. fn has checked the loss.
+        """
+        raise self.lacks(
+            "differentiate_rows",
+            "it finds no reads of plain arrays; accepted instead of sparse= is an islices.Table among the arguments, "
+            "which fn reads by islices.lookup",
+        )
+
     @optional("no per-sample gradients of dense variables")
     def per_sample_gradients(
         self, fn: Callable[[list[Array], list[Array]], Array], variables: Sequence[Array], data: Sequence[Array]

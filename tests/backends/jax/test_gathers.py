@@ -1,0 +1,424 @@
+"""value_and_grad(sparse=...) on plain arrays, against jax.value_and_grad."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax", reason="JAX is not installed")
+import jax.numpy as jnp  # noqa: E402
+from jax import lax  # noqa: E402
+
+import islices  # noqa: E402
+from islices import IndexedSlices  # noqa: E402
+
+ROWS, WIDTH = 11, 4
+RNG = np.random.default_rng(0)
+W = jnp.asarray(RNG.normal(size=(ROWS, WIDTH)), jnp.float32)
+V = jnp.asarray(RNG.normal(size=(7, WIDTH)), jnp.float32)
+MIX = jnp.asarray(RNG.normal(size=(WIDTH, WIDTH)), jnp.float32)
+PARAMS = {"table": W, "second": V, "mix": MIX}
+IDS = jnp.asarray([[1, 5, 5], [0, 10, 1]])
+#: negative and out-of-range ids
+WILD = jnp.asarray([[1, -1, 5], [-11, 11, 40], [-12, 5, -40]])
+EVERY = [lambda f: f, jax.jit]
+
+
+def of_tables(path: str) -> bool:
+    return "table" in path or "second" in path
+
+
+def dense(tree: Any) -> Any:
+    return jax.tree.map(
+        lambda x: islices.to_dense(x) if isinstance(x, IndexedSlices) else x,
+        tree,
+        is_leaf=lambda x: isinstance(x, IndexedSlices),
+    )
+
+
+def check(
+    loss: Callable[..., Any], params: Any, *args: Any, sparse: Any = of_tables, tolerance: float = 1e-5, ulps: int = 0
+) -> Any:
+    """Compare with jax.value_and_grad, eager and jitted; return the eager gradients."""
+    results = []
+    for wrap in EVERY:
+        value, want = wrap(jax.value_and_grad(loss))(params, *args)
+        got, grads = wrap(islices.value_and_grad(loss, sparse=sparse))(params, *args)
+        assert got.dtype == value.dtype
+        np.testing.assert_array_max_ulp(np.asarray(got, np.float32), np.asarray(value, np.float32), ulps)
+        for a, b in zip(jax.tree.leaves(dense(grads)), jax.tree.leaves(want), strict=True):
+            assert a.dtype == b.dtype
+            a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+            np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance, err_msg=str(wrap))
+        results.append(grads)
+    return results[0]
+
+
+def out(rows: Any) -> Any:
+    """A loss of which each row has another gradient."""
+    return (jnp.sin(rows) * jnp.arange(1.0, rows.size + 1, dtype=rows.dtype).reshape(rows.shape)).sum()
+
+
+def taken(mode: str | None, **how: Any) -> Callable[[Any, Any], Any]:
+    return lambda p, ids: out(jnp.nan_to_num(jnp.take(p["table"], ids, axis=0, mode=mode, **how)))
+
+
+def got(mode: str, **how: Any) -> Callable[[Any, Any], Any]:
+    return lambda p, ids: out(jnp.nan_to_num(p["table"].at[ids].get(mode=mode, **how)))
+
+
+def carried(p: Any, ids: Any) -> Any:
+    def body(c: Any, i: Any) -> Any:
+        rows = p["table"][i] @ p["mix"]
+        return c + rows.sum(), jnp.tanh(rows)
+
+    return (lambda c, ys: c + out(ys))(*lax.scan(body, 0.0, ids))
+
+
+def looped(p: Any, ids: Any) -> Any:
+    return lax.fori_loop(0, 3, lambda k, c: c * 0.5 + out(p["table"][ids + k]), jnp.float32(0))
+
+
+def nested(p: Any, ids: Any) -> Any:
+    def body(c: Any, i: Any) -> Any:
+        def inner(c: Any, j: Any) -> Any:
+            return c + lax.cond(j > 3, lambda: out(p["table"][j]), lambda: out(p["second"][j] * 2)), None
+
+        return jax.checkpoint(lambda c, i: lax.scan(inner, c, i)[0])(c, i), None
+
+    return lax.scan(body, jnp.float32(0), ids)[0]
+
+
+@jax.jit
+def compiled(w: Any, ids: Any) -> tuple[Any, Any]:
+    return w, jnp.sin(w[ids])
+
+
+def handed_on(p: Any, ids: Any) -> Any:
+    w, rows = compiled(p["table"], ids)
+    return out(rows) + out(w[ids[0]])
+
+
+@jax.custom_jvp
+def doubled(x: Any) -> Any:
+    return x
+
+
+doubled.defjvp(lambda primals, tangents: (primals[0], 2 * tangents[0]))
+
+READS: dict[str, Callable[[Any, Any], Any]] = {
+    "indexing": lambda p, ids: out(p["table"][ids] @ p["mix"]),
+    "indexing with a slice": lambda p, ids: out(p["table"][ids, :]),
+    "one id": lambda p, ids: out(p["table"][ids[0, 0]]),
+    "take": taken(None),
+    "take, fill": taken("fill"),
+    "take, fill 0.3": taken("fill", fill_value=0.3),
+    "take, clip": taken("clip"),
+    "take, wrap": taken("wrap"),
+    "get, fill": got("fill"),
+    "get, drop": got("drop", fill_value=2.0),
+    "get, clip": got("clip"),
+    "get, promise_in_bounds": got("promise_in_bounds"),
+    "get, fill, no wrapping": got("fill", wrap_negative_indices=False),
+    "dynamic_index_in_dim": lambda p, ids: out(lax.dynamic_index_in_dim(p["table"], ids[0, 1], 0)),
+    "dynamic_slice": lambda p, ids: out(lax.dynamic_slice(p["table"], (ids[0, 1], ids[0, 0]), (3, WIDTH))),
+    "static": lambda p, ids: out(p["table"][3]) + out(p["table"][-2:]) + out(p["table"][1:9:3]),
+    "vmap": lambda p, ids: out(jax.vmap(jax.vmap(lambda i: p["table"][i]))(ids)),
+    "vmap of dynamic_index": lambda p, ids: out(
+        jax.vmap(lambda i: lax.dynamic_index_in_dim(p["table"], i, 0, keepdims=False), out_axes=1)(ids[0])
+    ),
+    "vmap, fill": lambda p, ids: out(
+        jax.vmap(lambda i: jnp.nan_to_num(p["table"].at[i].get(mode="fill")), in_axes=1)(ids)
+    ),
+    "two tables": lambda p, ids: out(p["table"][ids]) + out(p["second"][ids % 7] @ p["mix"]),
+    "read twice": lambda p, ids: out(p["table"][ids]) + 2 * out(p["table"][ids[0]]),
+    "cast": lambda p, ids: out(p["table"].astype(jnp.float16)[ids].astype(jnp.float32)),
+    "stop_gradient": lambda p, ids: out(p["table"][ids]) * lax.stop_gradient(p["table"]).sum(),
+    "rows stopped": lambda p, ids: out(lax.stop_gradient(p["table"][ids])),
+    "map": lambda p, ids: out(lax.map(lambda i: p["table"][i], ids)),
+    "scan": carried,
+    "fori_loop": looped,
+    "cond": lambda p, ids: lax.cond(ids[0, 0] > 3, lambda: out(p["table"][ids]), lambda: out(p["second"][ids % 7])),
+    "switch": lambda p, ids: lax.switch(ids[0, 0], [lambda w: w[0].sum(), lambda w: out(w[ids]), out], p["table"][ids]),
+    "remat": lambda p, ids: out(jax.checkpoint(lambda w: jnp.tanh(w[ids] @ p["mix"]))(p["table"])),
+    "jit": lambda p, ids: out(jax.jit(lambda w, i: jnp.tanh(w[i]))(p["table"], ids)),
+    "a table out of jit": handed_on,
+    "scan, remat, scan, cond": nested,
+    "custom_jvp of the rows": lambda p, ids: out(doubled(jax.nn.relu(p["table"][ids]))),
+    "barrier": lambda p, ids: out(lax.optimization_barrier((p["table"], ids))[0][ids]),
+    "unsigned": lambda p, ids: out(p["table"].at[ids.astype(jnp.uint8)].get(mode="clip")),
+    "other use, unused": lambda p, ids: (p["table"] * 2, out(p["table"][ids]))[1],
+    "not used": lambda p, ids: out(p["mix"]) + ids.sum(),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_reads_have_jaxs_gradients(name: str) -> None:
+    grads = check(READS[name], PARAMS, IDS, tolerance=0.01 if name == "cast" else 1e-5)
+    assert isinstance(grads["table"], IndexedSlices)
+    assert not isinstance(grads["mix"], IndexedSlices)
+
+
+@pytest.mark.parametrize("name", [name for name in READS if "take" in name or "get" in name or "dynamic" in name])
+def test_ids_without_a_row_have_jaxs_meaning(name: str) -> None:
+    grads = check(READS[name], PARAMS, WILD)
+    assert grads["table"].values.shape[0] <= WILD.size
+    assert not grads["table"].padded
+
+
+def test_slices_are_stored_in_order_and_padded_where_traced() -> None:
+    def loss(w: Any, ids: Any) -> Any:
+        return jnp.take(w, ids, axis=0, mode="fill", fill_value=0).sum()
+
+    step = islices.value_and_grad(loss, sparse=True)
+    ids = jnp.asarray([5, 40, 5, -1])
+    _, g = step(W, ids)
+    assert (g.indices.tolist(), g.padded, g.coalesced, g.dense_shape) == ([5, 5, 10], False, False, (ROWS, WIDTH))
+    _, g = jax.jit(step)(W, ids)
+    assert (g.indices.tolist(), g.padded) == ([5, ROWS, 5, 10], True)
+    assert not g.values[1].any()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_tables_of_16_bits(dtype: str) -> None:
+    params = jax.tree.map(lambda x: x.astype(dtype), PARAMS)
+    check(READS["indexing"], params, IDS, tolerance=0.1)
+
+
+def test_compute_in_bfloat16_stores_rows_of_the_table() -> None:
+    def loss(p: Any, ids: Any) -> Any:
+        return out((p["table"].astype(jnp.bfloat16)[ids] @ p["mix"].astype(jnp.bfloat16)).astype(jnp.float32))
+
+    assert check(loss, PARAMS, IDS, tolerance=0.1)["table"].values.dtype == jnp.float32
+
+
+# ---------------------------------------------------------------------- libraries
+def test_flax_linen() -> None:
+    nn = pytest.importorskip("flax.linen")
+
+    class Scaled(nn.Embed):  # type: ignore[name-defined,misc]
+        def __call__(self, ids: Any) -> Any:
+            return super().__call__(ids) * 10
+
+    class Model(nn.Module):  # type: ignore[name-defined,misc]
+        @nn.compact
+        def __call__(self, ids: Any) -> Any:
+            x = nn.Embed(ROWS, WIDTH)(ids) + Scaled(ROWS, WIDTH)(ids) + nn.Embed(ROWS, WIDTH, dtype=jnp.bfloat16)(ids)
+            return nn.Dense(3)(x)
+
+    model = Model()
+    params = model.init(jax.random.key(0), IDS)
+    sparse = lambda path: "embedding" in path  # noqa: E731
+    grads = check(lambda p, ids: out(model.apply(p, ids)), params, IDS, sparse=sparse, tolerance=0.1)
+    assert isinstance(grads["params"]["Scaled_0"]["embedding"], IndexedSlices)
+
+
+def test_flax_nnx() -> None:
+    nnx = pytest.importorskip("flax.nnx")
+    model = nnx.Embed(ROWS, WIDTH, rngs=nnx.Rngs(0))
+    graph, state = nnx.split(model)
+    grads = check(lambda s, ids: out(nnx.merge(graph, s)(ids)), state, IDS, sparse=lambda path: "embedding" in path)
+    (leaf,) = jax.tree.leaves(grads, is_leaf=lambda x: isinstance(x, IndexedSlices))
+    assert isinstance(leaf, IndexedSlices)
+
+
+def test_equinox() -> None:
+    eqx = pytest.importorskip("equinox")
+    model = {
+        "embed": eqx.nn.Embedding(ROWS, WIDTH, key=jax.random.key(0)),
+        "out": eqx.nn.MLP(4, 2, 3, 1, key=jax.random.key(1)),
+    }
+    params, static = eqx.partition(model, eqx.is_inexact_array)
+
+    def loss(params: Any, ids: Any) -> Any:
+        model = eqx.combine(params, static)
+        return out(jax.vmap(jax.vmap(lambda i: model["out"](model["embed"](i))))(ids))
+
+    grads = check(loss, params, IDS, sparse=lambda path: "embed" in path)
+    assert isinstance(grads["embed"].weight, IndexedSlices)
+    _, grads = islices.value_and_grad(loss, sparse="auto")(model, IDS)  # functions among the leaves have None
+    assert isinstance(grads["embed"].weight, IndexedSlices)
+
+
+# ---------------------------------------------------------------------- other uses
+@jax.custom_vjp
+def clipped(w: Any, ids: Any) -> Any:
+    return w[ids]
+
+
+clipped.defvjp(lambda w, ids: (w[ids], (w, ids)), lambda kept, g: (jnp.ones_like(kept[0]), None))
+
+OTHERS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
+    "tied": (lambda p, ids: out(p["table"][ids] @ p["table"].T), "transpose"),
+    "penalty": (lambda p, ids: out(p["table"][ids]) + jnp.sum(p["table"] ** 2), "integer_pow|square"),
+    "columns": (lambda p, ids: out(p["table"][ids, 0]), "gather"),
+    "along axis 1": (lambda p, ids: out(jnp.take(p["table"], ids % 4, axis=1)), "gather"),
+    "mapped": (lambda p, ids: out(jax.vmap(lambda r: r[0])(p["table"])), "slice"),
+    "scanned over": (lambda p, ids: lax.scan(lambda c, r: (c + out(r), None), 0.0, p["table"])[0], "scan"),
+    "carried": (lambda p, ids: out(lax.fori_loop(0, 2, lambda k, w: w * 2, p["table"])[ids]), "scan"),
+    "out of cond": (lambda p, ids: out(lax.cond(ids[0, 0] > 0, lambda: p["table"], lambda: W)[ids]), "cond"),
+    "in remat": (lambda p, ids: out(jax.checkpoint(lambda w: w @ w.T)(p["table"])), "transpose"),
+    "in jit": (lambda p, ids: out(jax.jit(lambda w: w * 2)(p["table"])), "mul"),
+    "in scan": (lambda p, ids: lax.scan(lambda c, i: (c + p["table"].sum(), None), 0.0, ids)[0], "reduce_sum"),
+    "custom_jvp": (lambda p, ids: out(doubled(p["table"])[ids]), "custom_jvp_call"),
+    "custom_vjp": (lambda p, ids: out(clipped(p["table"], ids)), "custom_vjp_call"),
+    "cond mapped by vmap": (
+        lambda p, ids: out(jax.vmap(lambda i: lax.cond(i > 3, lambda: p["table"][i], lambda: p["table"][0]))(ids[0])),
+        "broadcast_in_dim",
+    ),
+    "a cast to integers": (lambda p, ids: out(p["table"][ids]) + p["table"].astype(int).sum(), "convert_element_type"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_uses_raise_by_name_and_are_dense_with_auto(name: str) -> None:
+    loss, primitive = OTHERS[name]
+    with pytest.raises(TypeError, match=rf"\['table'\].* used by ({primitive}).* at .*test_gathers.py:\d+"):
+        islices.value_and_grad(loss, sparse=of_tables)(PARAMS, IDS)
+    assert not isinstance(check(loss, PARAMS, IDS, sparse="auto")["table"], IndexedSlices)
+
+
+def test_while_loops_raise() -> None:
+    def loss(p: Any, ids: Any) -> Any:
+        return lax.while_loop(lambda c: c < 3, lambda c: c + p["table"][ids[0, 0]].sum() ** 2 + 1, 0.0)
+
+    with pytest.raises(TypeError, match=r"used by while .*no reverse-mode"):
+        islices.value_and_grad(loss, sparse=of_tables)(PARAMS, IDS)
+
+
+def test_auto_marks_tables_with_more_rows_than_are_read() -> None:
+    grads = check(
+        lambda p, ids: out(p["table"][ids]) + out(p["second"][ids % 7] @ p["mix"]), PARAMS, IDS, sparse="auto"
+    )
+    assert [isinstance(grads[k], IndexedSlices) for k in ("table", "second", "mix")] == [True, True, False]
+    grads = check(lambda p, ids: out(p["second"][jnp.tile(ids % 7, 2)]), PARAMS, IDS, sparse="auto")
+    assert not isinstance(grads["second"], IndexedSlices)
+
+
+# ---------------------------------------------------------------------- arguments
+def test_argnums_aux_and_ways_to_mark() -> None:
+    def loss(w: Any, rest: Any, ids: Any, scale: float) -> Any:
+        return scale * out(w[ids] @ rest["mix"]), {"rows": w[ids], "table": w, "text": "kept"}
+
+    for sparse in ((True, False), (True, {"mix": False}), lambda path: path == "[0]", "auto"):
+        step = islices.value_and_grad(loss, (0, 1), has_aux=True, sparse=sparse)
+        (value, aux), (g, other) = step(W, {"mix": MIX}, IDS, scale=2.0)
+        (want, _), (whole, plain) = jax.value_and_grad(lambda *a: (loss(*a, scale=2.0)[0], 0), (0, 1), has_aux=True)(
+            W, {"mix": MIX}, IDS
+        )
+        assert value == want
+        np.testing.assert_allclose(islices.to_dense(g), whole, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(other["mix"], plain["mix"], rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(aux["rows"], W[IDS])
+        np.testing.assert_array_equal(aux["table"], W)
+        assert aux["text"] == "kept"
+
+
+def test_second_derivatives() -> None:
+    def loss(w: Any) -> Any:
+        return (jnp.sin(w[IDS]) ** 2).sum()
+
+    def norm(transform: Any) -> Any:
+        return lambda w: (transform(loss)(w) ** 2).sum()
+
+    got = jax.grad(norm(lambda f: lambda w: islices.to_dense(islices.value_and_grad(f, sparse=True)(w)[1])))(W)
+    np.testing.assert_allclose(got, jax.grad(norm(jax.grad))(W), rtol=1e-5, atol=1e-5)
+
+
+def test_an_eager_step_compiles_once(caplog: Any) -> None:
+    step = islices.value_and_grad(handed_on, sparse=of_tables)
+    step(PARAMS, IDS)
+    with jax.log_compiles():
+        step(PARAMS, IDS)
+    assert not [r for r in caplog.records if "Compiling" in r.getMessage()]
+
+
+REFUSED: list[tuple[type[Exception], str, Callable[[], Any]]] = [
+    (ValueError, "sparse: got 'rows'", lambda: islices.value_and_grad(carried, sparse="rows")(PARAMS, IDS)),
+    (TypeError, "sparse: got int", lambda: islices.value_and_grad(carried, sparse=lambda path: 1)(PARAMS, IDS)),
+    (ValueError, "marks none", lambda: islices.value_and_grad(carried, sparse=lambda path: False)(PARAMS, IDS)),
+    (ValueError, "another structure", lambda: islices.value_and_grad(carried, sparse=[True])(PARAMS, IDS)),
+    (
+        TypeError,
+        r"leaf '\[1\]', .*int32",
+        lambda: islices.value_and_grad(lambda p: out(p[0]), sparse=[False, True])([W, IDS]),
+    ),
+    (TypeError, "Table", lambda: islices.value_and_grad(carried, sparse=True)({"table": islices.Table(W)}, IDS)),
+    (NotImplementedError, "per_sample", lambda: islices.value_and_grad(carried, sparse=True, per_sample=True)),
+    (NotImplementedError, "lookup", lambda: islices.value_and_grad(carried, sparse=True)(np.ones((3, 2)), IDS)),
+    (ValueError, "one number", lambda: islices.value_and_grad(lambda w: w[IDS], sparse=True)(W)),
+]
+
+
+@pytest.mark.parametrize(("error", "message", "call"), REFUSED, ids=[message for _, message, _ in REFUSED])
+def test_what_sparse_refuses(error: type[Exception], message: str, call: Callable[[], Any]) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+# ---------------------------------------------------------------------- random programs
+def random_program(seed: int) -> Callable[[Any, Any], Any]:
+    """A loss of random reads within random wrappers."""
+    choose = random.Random(seed)
+
+    def read() -> Callable[[Any, Any], Any]:
+        table, mode = choose.choice(["table", "second"]), choose.choice(["fill", "clip", "promise_in_bounds"])
+        cast, factor = choose.random() < 0.2, choose.uniform(0.5, 2)
+
+        def rows(p: Any, ids: Any) -> Any:
+            w = p[table].astype(jnp.float16) if cast else p[table]
+            return factor * jnp.nan_to_num(w.at[ids].get(mode=mode)).astype(jnp.float32)
+
+        kinds = [
+            rows,
+            lambda p, ids: jnp.nan_to_num(p[table][ids]) @ p["mix"],
+            lambda p, ids: jax.vmap(lambda i: lax.dynamic_index_in_dim(p[table], i, 0, False))(ids.reshape(-1)),
+            lambda p, ids: p[table][1:5:2] * factor + lax.stop_gradient(p[table]).sum(),
+        ]
+        kind = choose.choice(kinds)
+        return lambda p, ids: jnp.tanh(kind(p, ids)).sum()
+
+    def program(depth: int) -> Callable[[Any, Any], Any]:
+        if depth == 0:
+            return read()
+        f, g = program(depth - 1), program(choose.randrange(depth))
+        bound = choose.randrange(-3, 8)
+        wrappers: list[Callable[[Any, Any], Any]] = [
+            lambda p, ids: f(p, ids) + g(p, ids + 1),
+            lambda p, ids: jax.jit(f)(p, ids) * g(p, ids),
+            lambda p, ids: jax.checkpoint(f)(p, ids),
+            # a predicate that vmap maps would broadcast the tables
+            lambda p, ids: lax.cond(p["mix"].sum() > bound, lambda: f(p, ids), lambda: g(p, ids)),
+            lambda p, ids: lax.scan(lambda c, k: (0.5 * c + f(p, ids + k), g(p, ids - k)), 0.0, jnp.arange(3))[0],
+            lambda p, ids: lax.scan(lambda c, k: (c, f(p, ids + k)), 0.0, jnp.arange(2), reverse=True)[1].sum(),
+            lambda p, ids: jax.vmap(lambda k: f(p, ids + k))(jnp.arange(3)).sum(),
+            lambda p, ids: lax.map(lambda k: f(p, ids * k), jnp.arange(3)).sum(),
+            lambda p, ids: jnp.sin(jax.nn.relu(f(p, ids))),
+        ]
+        return choose.choice(wrappers)
+
+    return program(choose.randrange(1, 4))
+
+
+def check_random(seed: int) -> None:
+    ids = jnp.asarray(np.random.default_rng(seed).integers(-20, 20, (2, 3)), jnp.int32)
+    check(
+        random_program(seed), PARAMS, ids, sparse={"table": True, "second": True, "mix": False}, tolerance=2e-2, ulps=16
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_programs(seed: int) -> None:
+    check_random(seed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("block", range(20))
+def test_many_random_programs(block: int) -> None:
+    for seed in range(100 * block, 100 * block + 100):
+        check_random(seed)
+        jax.clear_caches()
