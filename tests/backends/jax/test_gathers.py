@@ -163,6 +163,7 @@ def test_reads_have_jaxs_gradients(name: str) -> None:
     assert not isinstance(grads["mix"], IndexedSlices)
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("name", [name for name in READS if "take" in name or "get" in name or "dynamic" in name])
 def test_ids_without_a_row_have_jaxs_meaning(name: str) -> None:
     grads = check(READS[name], PARAMS, WILD)
