@@ -61,7 +61,7 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck"
 
 @contextlib.contextmanager
 def _compiling() -> Iterator[None]:
-    """Hold numba's lock, and none of ours within; no destructor runs that waits for a thread that waits for the lock."""
+    """Hold numba's lock, take none of ours within, and run no destructor that waits for who waits for the lock."""
     with without_collector(), global_compiler_lock:
         yield
 
