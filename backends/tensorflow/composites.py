@@ -36,7 +36,6 @@ class _Spec(tf.TypeSpec):  # type: ignore[misc]
         return self.arrays
 
 
-@type_spec_registry.register("islices.IndexedSlicesSpec")
 class IndexedSlicesSpec(_Spec):
     """The type of an `IndexedSlices`: specs of values and indices; dense_shape, coalesced and padded."""
 
@@ -51,7 +50,6 @@ class IndexedSlicesSpec(_Spec):
         return IndexedSlices._trusted(_backend(), values, indices, tuple(shape), coalesced=coalesced, padded=padded)
 
 
-@type_spec_registry.register("islices.PerSampleSpec")
 class PerSampleSpec(_Spec):
     """The type of a `PerSample` without products: specs of values, indices and samples; dense_shape."""
 
@@ -61,7 +59,8 @@ class PerSampleSpec(_Spec):
         return value.values, value.indices, value.samples
 
     def _from_components(self, components: Sequence[Array]) -> PerSample:
-        return PerSample._trusted(_backend(), *components, tuple(self.static))
+        values, indices, samples = components
+        return PerSample._trusted(_backend(), values, indices, samples, tuple(self.static))
 
 
 def _backend() -> Backend:
@@ -71,13 +70,14 @@ def _backend() -> Backend:
 def spec_of(x: IndexedSlices | PerSample) -> tf.TypeSpec:
     """The type of slices, of TensorFlow's arrays or NumPy's."""
     if isinstance(x, IndexedSlices):
-        return IndexedSlicesSpec(map(_of_array, (x.values, x.indices)), (x.dense_shape, x.coalesced, x.padded))
+        static = (x.dense_shape, x.coalesced, x.padded)
+        return IndexedSlicesSpec([_of_array(x.values), _of_array(x.indices)], static)
     if x.products:
         raise TypeError(
             f"x: got {x!r} of a layer that is tied; accepted by a tf.function are per-sample gradients of lookups, or "
             "what is computed of these: norms, clipped sums"
         )
-    return PerSampleSpec(map(_of_array, (x.values, x.indices, x.samples)), x.dense_shape)
+    return PerSampleSpec([_of_array(part) for part in (x.values, x.indices, x.samples)], x.dense_shape)
 
 
 def _of_array(x: Array) -> tf.TensorSpec:
@@ -91,7 +91,8 @@ def register() -> None:
     """Have TensorFlow take both as composite tensors."""
     base = composite_tensor.CompositeTensor
     names = ("__tf_tracing_type__", "_consumers", "_convert_variables_to_tensors", "_shape_invariant_to_type_spec")
-    for kind in (IndexedSlices, PerSample):
+    for kind, spec in {IndexedSlices: IndexedSlicesSpec, PerSample: PerSampleSpec}.items():
+        type_spec_registry.register(f"islices.{spec.__name__}")(spec)  # for saved models
         base.register(kind)
         for name, part in {"_type_spec": property(spec_of), **{name: vars(base)[name] for name in names}}.items():
             setattr(kind, name, part)

@@ -65,7 +65,7 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "boundscheck"
 
 @contextlib.contextmanager
 def _compiling() -> Iterator[None]:
-    """One thread at a time, by numba's lock; no destructor runs meanwhile that waits for a thread that waits for it."""
+    """Hold numba's lock, take none of ours within, and run no destructor that waits for who waits for the lock."""
     with without_collector(), global_compiler_lock:
         yield
 
@@ -78,7 +78,6 @@ def inline(function: Callable[..., Any], **names: Any) -> Any:
     return _njit(inline="always", **_OPTIONS)(_bound(function, names))
 
 
-@_compiling()
 def called(function: Callable[..., Any]) -> Any:
     """A function of numbers alone, as kernels call it where its arguments come in a tuple."""
     return _njit(**_OPTIONS)(expand(_bound(function, {}), _inlined))
@@ -125,31 +124,31 @@ def tuple_of(kind: Any, count: int) -> Any:
     return types.UniTuple(kind, count)
 
 
-@_compiling()
 def compile_kernel(template: Callable[..., Any], arguments: tuple[Any, ...], **names: Any) -> Kernel:
     """The template compiled for argument types, with names in place of its module's own; or MemoryError."""
     _check_room()
     function = expand(_bound(template, names), _inlined)
     # under this name the machine code is found on disk again
     function.__qualname__ = f"{template.__qualname__}_{fingerprint(names)}"
-    try:
-        kernel: Kernel = _njit([arguments], cache=True, **_OPTIONS)(function)
-    except (RuntimeError, OSError):  # nowhere to keep it, or no room
-        kernel = _njit([arguments], **_OPTIONS)(function)
+    with _compiling():
+        try:
+            kernel: Kernel = _njit([arguments], cache=True, **_OPTIONS)(function)
+        except (RuntimeError, OSError):  # nowhere to keep it, or no room
+            kernel = _njit([arguments], **_OPTIONS)(function)
     return kernel
 
 
-@_compiling()
 def compile_callback(template: Callable[..., Any], signature: Any, **names: Any) -> Any:
     """The template compiled as what C can call, at its ``address``, with names in place of its module's own."""
     _check_room()
     function = expand(_bound(template, names), _inlined)
     function.__qualname__ = f"{template.__qualname__}_{fingerprint(names)}"
     compiled: Any = numba.cfunc
-    try:
-        return compiled(signature, cache=True, **_OPTIONS)(function)
-    except (RuntimeError, OSError):  # nowhere to keep it, or no room
-        return compiled(signature, **_OPTIONS)(function)
+    with _compiling():
+        try:
+            return compiled(signature, cache=True, **_OPTIONS)(function)
+        except (RuntimeError, OSError):  # nowhere to keep it, or no room
+            return compiled(signature, **_OPTIONS)(function)
 
 
 def _check_room() -> None:

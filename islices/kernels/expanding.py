@@ -6,7 +6,7 @@ a call becomes assignments of its arguments, the function's statements under nam
 cannot be rewritten (no source, two returns, scopes of its own, a call that may not be evaluated) is left to numba,
 whose result is the same. A function whose value is used must change nothing that the rest of the statement reads: it is
 evaluated before that.
-May import: the standard library.
+May import: `islices.locks`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
+from islices.locks import Lock
+
 __all__ = ["code_bytes", "expand"]
 
 #: What has names of its own, or gives some a meaning that a renaming changes: functions with these stay as they are.
@@ -28,6 +30,10 @@ _SCOPES = (
     ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef, ast.comprehension, ast.NamedExpr, ast.Global,
     ast.Nonlocal, ast.Match, ast.Try, ast.With, ast.Import, ast.ImportFrom, ast.Delete,
 )  # fmt: skip
+
+#: Python before 3.11.9 and 3.12.3 counts the depth of syntax trees for all threads together: where two make one,
+#: SystemError may be raised.
+_parsing = Lock()
 
 
 class Definition(NamedTuple):
@@ -42,10 +48,13 @@ class Definition(NamedTuple):
 def expand(function: FunctionType, inlined: Callable[[Any], FunctionType | None]) -> FunctionType:
     """The function, with the calls of what `inlined` knows as a function to be written into it written out.
 
-    Flags, the names of bools, are looked up now, and what they exclude is left out. One thread at a time: Python before
-    3.11.9 and 3.12.3 counts the depth of syntax trees for all threads together, and may raise SystemError where two
-    make one.
+    Flags, the names of bools, are looked up now, and what they exclude is left out.
     """
+    with _parsing:
+        return _expanded(function, inlined)
+
+
+def _expanded(function: FunctionType, inlined: Callable[[Any], FunctionType | None]) -> FunctionType:
     definition = _definition(function)
     if definition is None:
         return function
