@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
 import sys
 import textwrap
@@ -35,15 +34,15 @@ def need_rich() -> None:
 
 
 def wrapped(line: str, width: int) -> list[str]:
-    """Return a line cut between words to a width, with its further lines indented below its own indentation."""
-    indent = line[: len(line) - len(line.lstrip())] + "  "
+    """Return a line cut between words to a width; further lines are indented as it is, or by four spaces."""
+    indent = line[: len(line) - len(line.lstrip())] or "    "
     pieces = textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
     return pieces or [""]
 
 
 def print_text(text: str) -> None:
-    """Print a report; a terminal, or COLUMNS, sets the width at which long lines are cut between words."""
-    if not sys.stdout.isatty() and not os.environ.get("COLUMNS"):
+    """Print a report; on a terminal, lines that are too long for it are cut between words."""
+    if not sys.stdout.isatty():
         print(text)
         return
     width = shutil.get_terminal_size().columns
