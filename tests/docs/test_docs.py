@@ -69,6 +69,7 @@ def public_objects(module: ModuleType) -> dict[str, Any]:
         name: getattr(module, name)
         for name in module.__all__
         if name not in PUBLIC[module.__name__][1]
+        and (getattr(getattr(module, name), "__module__", None) or "islices").startswith("islices")  # not a framework's
         and not inspect.ismodule(getattr(module, name))
         and typing.get_origin(getattr(module, name)) is not typing.Literal  # a type of names, which has no docstring
     }
