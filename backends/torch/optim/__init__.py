@@ -133,8 +133,8 @@ class SparseAdam(RowOptimizer):
     >>> optimizer = SparseAdam(layer.parameters(), lr=0.5)
     >>> layer(torch.tensor([2, 2])).sum().backward()
     >>> optimizer.step()
-    >>> layer.weight.flatten().tolist()
-    [1.0, 1.0, 0.5]
+    >>> layer.weight.flatten()
+    tensor([1.0000, 1.0000, 0.5000], grad_fn=<ViewBackward0>)
     """
 
     rule = "adam"
