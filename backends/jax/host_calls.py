@@ -120,7 +120,7 @@ def bins_target(dtype: str, ord: int, *, grouped: bool, exact: bool = False) -> 
         f"islices_{'exact' if exact else 'bins'}{ord}_{'rows' if grouped else 'all'}_{dtype}",
         lambda: _in_parts(
             part, inline(handlers.clear, COUNT=count), grouped=grouped, give=inline(handlers.give, COUNT=count),
-            cut=inline(handlers.cut), measure=kernel(dtype, ord, exact=exact), COUNT=count,
+            cut=inline(handlers.cut), measure=kernel(dtype, ord, exact), COUNT=count,
             VALUES=np.dtype(FORMATS[dtype].stored),
         ),
     )  # fmt: skip

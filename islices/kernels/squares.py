@@ -194,7 +194,7 @@ STORED: Any = np.float32
 
 
 @cache
-def dense_kernel(dtype: str, ord: int, *, exact: bool = False) -> Kernel:
+def dense_kernel(dtype: str, ord: int, exact: bool) -> Kernel:
     """The compiled `_dense` for values of a dtype and ord 1 or 2; exact: with limbs in the place of bins."""
     form = FORMATS[dtype]
     wide = dtype == "float64"
@@ -214,11 +214,11 @@ def dense_kernel(dtype: str, ord: int, *, exact: bool = False) -> Kernel:
 
 
 @cache
-def rows_kernel(dtype: str, ord: int, *, exact: bool = False) -> Kernel:
+def rows_kernel(dtype: str, ord: int, exact: bool) -> Kernel:
     """The compiled `_rows` for values of a dtype and ord 1 or 2; exact as in `dense_kernel`."""
     stored, places = FORMATS[dtype].stored, vector(np.uint64, readonly=True)
     arguments = (matrix(stored, readonly=True), places, places, INTEGER, INTEGER, matrix(np.int64))
-    parts = {"fold": fold_kernel(dtype), "dense": dense_kernel(dtype, ord, exact=exact)}
+    parts = {"fold": fold_kernel(dtype), "dense": dense_kernel(dtype, ord, exact)}
     return compile_kernel(_rows, arguments, STORED=np.dtype(stored), **parts)
 
 
@@ -227,7 +227,7 @@ def norm_kernel(dtype: str, index: np.dtype[Any], ord: int) -> Kernel:
     """The compiled `_norm` for values of a dtype, int32 or int64 indices and ord 1 or 2."""
     arguments = (matrix(FORMATS[dtype].stored, readonly=True), vector(index, readonly=True))
     return compile_kernel(
-        _norm, arguments, rows=rows_kernel(dtype, ord), dense=dense_kernel(dtype, ord), group=group_kernel(index),
+        _norm, arguments, rows=rows_kernel(dtype, ord, False), dense=dense_kernel(dtype, ord, False), group=group_kernel(index),
         add_bins=add_bins_kernel(), round_sum=round_kernel(), ORD=ord,
         BIN_COUNT=BINS["float64" if dtype == "float64" else "float32"],
     )  # fmt: skip
