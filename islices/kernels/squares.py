@@ -227,7 +227,7 @@ def norm_kernel(dtype: str, index: np.dtype[Any], ord: int) -> Kernel:
     """The compiled `_norm` for values of a dtype, int32 or int64 indices and ord 1 or 2."""
     arguments = (matrix(FORMATS[dtype].stored, readonly=True), vector(index, readonly=True))
     return compile_kernel(
-        _norm, arguments, rows=rows_kernel(dtype, ord, False), dense=dense_kernel(dtype, ord, False), group=group_kernel(index),
-        add_bins=add_bins_kernel(), round_sum=round_kernel(), ORD=ord,
+        _norm, arguments, rows=rows_kernel(dtype, ord, False), dense=dense_kernel(dtype, ord, False),
+        group=group_kernel(index), add_bins=add_bins_kernel(), round_sum=round_kernel(), ORD=ord,
         BIN_COUNT=BINS["float64" if dtype == "float64" else "float32"],
     )  # fmt: skip
