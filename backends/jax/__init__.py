@@ -259,7 +259,7 @@ class JaxBackend(Embeddings):
             return jnp.any(condition(*state))
 
         # a branch around it keeps what does not depend on the state from being moved before the first question
-        loop = partial(lax.while_loop, holds, lambda x: body(*x))
+        loop = partial(lax.while_loop, holds, lambda x: body(*x))  # pyright: ignore[reportGeneralTypeIssues]
         return lax.cond(holds(state), loop, lambda x: x, state)  # type: ignore[no-any-return]
 
     # ------------------------------------------------------------------ sparse primitives
