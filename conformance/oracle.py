@@ -399,7 +399,7 @@ def scale_by_frequency(x: Slices) -> Slices:
 
 
 def index_dtype(ids: Array) -> str:
-    """What the dtype of ids counts as."""
+    """Return the dtype that ids of this dtype are widened to."""
     return "int64" if ids.dtype in ("int64", "uint32") else "int32"
 
 

@@ -161,7 +161,7 @@ def value_and_grad(
 
 
 class _Samples:
-    """How one transformed function is differentiated per sample."""
+    """The options of one function that is differentiated per sample."""
 
     def __init__(self, axis: int, unchecked: bool) -> None:
         self.axis = axis

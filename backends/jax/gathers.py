@@ -187,7 +187,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Step:
-    """How an equation that reads a marked leaf runs: ``run(values, deltas)`` returns (outputs, ids of each slot).
+    """The steps of an equation that reads a marked leaf: ``run(values, deltas)`` returns (outputs, ids of each slot).
 
     outputs says which results are marked leaves again; others has the leaves with other uses in nested jaxprs.
     """
@@ -206,7 +206,7 @@ class Use(NamedTuple):
 
 
 class Plan:
-    """How a jaxpr is evaluated whose inputs are marked leaves or not."""
+    """The static plan of a jaxpr some of whose inputs are marked leaves."""
 
     def __init__(self, jaxpr: Any, marks: Marks) -> None:
         self.jaxpr = jaxpr
