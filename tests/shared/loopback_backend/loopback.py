@@ -52,6 +52,12 @@ class LoopbackArray(Opaque):
     def __neg__(self) -> LoopbackArray:
         return box(-unbox(self))
 
+    def __truediv__(self, other: object) -> Any:
+        """Leave the division to an operand of another library; a framework's arrays do the same."""
+        if isinstance(other, (LoopbackArray, int, float)):
+            raise TouchedError("division of loopback arrays: it is the adapter's")
+        return NotImplemented
+
     __radd__, __rmul__ = __add__, __mul__
 
 
