@@ -64,11 +64,11 @@ def value_and_grad(
         that fn gets in another way are constants.
     has_aux : bool
         fn returns (loss, anything).
-    sparse : callable, pytree of bools or "auto", optional
+    sparse : callable, pytree of bools, "auto" or "always", optional
         JAX only: which plain arrays get `IndexedSlices`, because fn reads them by rows. A callable gets the leaf's path
         as `jax.tree_util.keystr` spells it in the gradients ("['params']['embed']['embedding']") and returns a bool.
         A pytree of bools is a prefix of the differentiated arguments. "auto" marks each array of two dimensions or more
-        that fn reads only by rows and that has more rows than fn reads. Rows are read by ``w[ids]``, `jnp.take` along
+        that fn reads only by rows and that has more rows than fn reads; "always" marks it however many fn reads. Rows are read by ``w[ids]``, `jnp.take` along
         axis 0 in all modes, static and dynamic slices of whole rows, also of ``w.astype(...)`` and within jit, vmap,
         remat, cond and scan. Other arrays get JAX's gradients. Without it no array gets `IndexedSlices`.
     per_sample : bool

@@ -79,6 +79,16 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
     ) -> None:
         super().__init__(*args, **kwargs)
         check_replicas(self, native.replicas())
+        self._set(semantics, nonfinite)
+
+    @classmethod
+    def around(cls, stock: Any) -> Any:
+        """Change the class of Keras's optimizer to this one, with Keras's clips; it keeps all that it has built."""
+        stock.__class__ = cls
+        stock._set("keras", "propagate")
+        return stock
+
+    def _set(self, semantics: Semantics, nonfinite: Nonfinite) -> None:
         for name, formulas in CLIPS.items():
             bound = getattr(self, name)
             if bound is not None:

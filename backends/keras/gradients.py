@@ -7,18 +7,19 @@ May import: `keras`, the core.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 
+from islices.backend import LayerUse
 from islices.conversion import to_native
 from islices.linear import scale_values
 from islices.norms import parts
 from islices.rows import coalesce
 from islices.slices import IndexedSlices
 
-__all__ = ["Hooks", "Share", "Slices", "divided"]
+__all__ = ["Hooks", "Share", "Slices", "arrived", "divided", "within"]
 
 
 def divided(gradient: Any, c: float) -> Any:
@@ -26,6 +27,19 @@ def divided(gradient: Any, c: float) -> Any:
     B, values = parts(gradient)
     values = scale_values(B, values, [("div", c)])
     return gradient.replace(values=values) if isinstance(gradient, IndexedSlices) else values
+
+
+def arrived(use: LayerUse, upstream: Any) -> None:
+    """Note the gradient of the rows that a use looked up; that of several backward passes adds up."""
+    use.upstream = upstream if use.upstream is None else use.upstream + upstream
+
+
+def within(optimizer: Any) -> Iterator[Any]:
+    """An optimizer, and those that it hands its gradients to."""
+    yield optimizer
+    inner = getattr(optimizer, "inner_optimizer", None)
+    for one in (*getattr(optimizer, "optimizers", ()), *([] if inner is None else [inner])):
+        yield from within(one)
 
 
 class Slices:

@@ -5,13 +5,15 @@ May import: `keras`, this folder.
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 
 from islices.backends.keras.coalesced import Coalesced
 from islices.backends.keras.native import native
 
 __all__ = ["SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax"]
-__all__ += ["Ftrl", "Lamb", "Lion", "Nadam", "RMSprop"]
+__all__ += ["Ftrl", "Lamb", "Lion", "Nadam", "RMSprop", "STOCK"]
 
 #: A saved model names its optimizer's class: this module is imported before one is loaded.
 _saved = keras.saving.register_keras_serializable("islices")
@@ -75,3 +77,10 @@ class Lion(Coalesced, native.stock(keras.optimizers.Lion)):  # type: ignore[misc
 @_saved
 class Lamb(Coalesced, native.stock(keras.optimizers.Lamb)):  # type: ignore[misc]
     """keras.optimizers.Lamb on coalesced gradients; see `Coalesced` for the arguments it has beside its own."""
+
+
+#: Keras's class, as it is on this backend -> the one here.
+STOCK: dict[type, Any] = {
+    kind.__bases__[1]: kind
+    for kind in (SGD, RMSprop, Adagrad, Adadelta, Adam, AdamW, Adamax, Nadam, Adafactor, Ftrl, Lion, Lamb)
+}

@@ -6,6 +6,7 @@ as slices instead. May import: `keras`, `numpy`, the core, this folder.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,6 +27,8 @@ __all__ = ["Stepped"]
 
 #: What Keras names the variables that hold the sums of micro-batches, of which `Sum` takes the place.
 ACCUMULATOR = "gradient_accumulator"
+#: Rows of a table whose dense gradient `Stepped` warns of.
+MANY_ROWS = 100_000
 SCHEDULES = keras.optimizers.schedules
 SCHEDULE = SCHEDULES.LearningRateSchedule
 
@@ -45,6 +48,11 @@ class Stepped(Coalesced):
         clipvalue, loss_scale_factor, gradient_accumulation_steps, use_ema, ema_momentum, ema_overwrite_frequency; with
         a rule of rows="all" also weight_decay, which moves every row; and the semantics and nonfinite of `Coalesced`,
         which are those of the clip, as those of the step are the rule's.
+
+    Warns
+    -----
+    UserWarning
+        Once, of the first dense gradient of a weight of 100,000 rows or more.
 
     Raises
     ------
@@ -91,6 +99,7 @@ class Stepped(Coalesced):
         _described(rule)  # refuses what cannot be saved
         super().__init__(_keras_rate(rule) if rate is None else rate, **kwargs)
         self.rule = rule
+        self._warned = False
 
     def build(self, variables: Sequence[Any]) -> None:
         native.check_build(self)
@@ -149,10 +158,23 @@ class Stepped(Coalesced):
                 self.rule._warn_of_all(name)
             else:
                 try:
-                    self.rule._check_dense("islices.backends.keras.Embedding, for example")
+                    self.rule._check_dense("islices.backends.keras.row_sparse(model) makes one")
                 except ValueError as error:
                     raise ValueError(f"{name}: {error}") from None
+                self._warn_of_dense(name, tuple(variable.shape))
         super().apply(grads, trainable_variables)
+
+    def _warn_of_dense(self, name: str, shape: tuple[int, ...]) -> None:
+        """Say once that a large table has a dense gradient: the user has forgotten `row_sparse`, or may not know."""
+        if len(shape) < 2 or shape[0] < MANY_ROWS or self._warned:
+            return
+        self._warned = True
+        warnings.warn(
+            f"{name}: got a dense gradient of {' x '.join(f'{n:,}' for n in shape)}, so each step costs what the table "
+            "costs. If the model looks its rows up, call islices.backends.keras.row_sparse(model) before fit. (A "
+            "regularizer of the table and tied output layers make its gradient dense, too.)",
+            stacklevel=2,
+        )
 
     def _missing(self, variable: Any) -> Any:
         """What stands for the gradient None: nothing, or no rows where micro-batches may have named some."""

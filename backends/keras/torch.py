@@ -6,24 +6,22 @@ See `islices.backends.keras.native`. May import: `keras`, `torch`, `islices.back
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import keras
 import torch
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
-from islices.backend import OtherUse, Use
-from islices.backends.keras.gradients import Hooks, Slices
-from islices.backends.keras.listeners import READ, arrived, noting, uses_of
+from islices.backends.keras.gradients import Hooks, Slices, arrived
 from islices.backends.torch import backend
 from islices.conversion import from_native
 from islices.linear import add, concat
 from islices.rows import coalesce
 from islices.slices import IndexedSlices
 
-__all__ = ["Hooks", "Sum", "Training", "adopted", "applying", "cast", "check_build", "check_step", "divisible"]
-__all__ += ["IN_PLACE", "is_sparse", "listening", "look_up", "replicas", "stock", "summed", "watch", "writable"]
+__all__ = ["Hooks", "Sum", "adopted", "applying", "cast", "check_build", "check_step", "divisible"]
+__all__ += ["IN_PLACE", "is_sparse", "methods", "noted", "replicas", "stock", "summed", "writable"]
 
 #: Whether a rule writes what it steps on.
 IN_PLACE = True
@@ -31,48 +29,61 @@ IN_PLACE = True
 applying = contextlib.nullcontext
 
 
-# ---------------------------------------------------------------------- models and layers
-class Training:
-    """A model of Keras whose step torch differentiates eagerly: it refuses sparse gradients in a graph."""
+# ---------------------------------------------------------------------- models
+class RowReads(TorchFunctionMode):
+    """Reads of rows of a parameter, as `keras.ops.take` and indexing make them, get a sparse gradient."""
 
-    def make_train_function(self, force: bool = False) -> Any:
-        if self.jit_compile:  # type: ignore[attr-defined]
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is functional.embedding:
+            ids, weight = args
+            if _is_table(weight) and not kwargs.get("scale_grad_by_freq"):
+                return functional.embedding(ids, weight, **{**kwargs, "sparse": True})
+            table = getattr(weight, _CAST_FROM, None)
+            if table is not None:
+                return functional.embedding(ids, table, sparse=True).to(weight.dtype)
+        elif func is torch.Tensor.__getitem__:
+            weight, ids = args
+            if _is_table(weight) and isinstance(ids, torch.Tensor) and ids.dtype in (torch.int32, torch.int64):
+                return functional.embedding(torch.where(ids < 0, ids + len(weight), ids), weight, sparse=True)
+        out = func(*args, **kwargs)
+        if func is torch.Tensor.to and _is_table(args[0]) and out is not args[0] and out.device == args[0].device:
+            setattr(out, _CAST_FROM, args[0])
+        return out
+
+
+#: The attribute of a parameter's copy in another type: the parameter, whose rows are cast once they are read.
+_CAST_FROM = "_islices_cast_from"
+
+
+def _is_table(x: Any) -> bool:
+    return isinstance(x, torch.nn.Parameter) and x.requires_grad and x.ndim == 2
+
+
+def methods(model: Any) -> dict[str, Any]:
+    """Those of a model that take another course."""
+
+    def train_step(method: Any, *args: Any) -> Any:
+        with RowReads():
+            return method(*args)
+
+    def make_train_function(method: Any, *args: Any, **kwargs: Any) -> Any:
+        if model.jit_compile:
             raise ValueError(
                 "jit_compile: got True; accepted on torch are False and 'auto', which is False there, since "
                 "torch.compile refuses the backward pass of sparse embeddings"
             )
-        return super().make_train_function(force)  # type: ignore[misc]
+        return method(*args, **kwargs)
+
+    return {"train_step": train_step, "make_train_function": make_train_function}
 
 
-def look_up(own: Any, layer: Any, ids: Any) -> Any:
-    """Rows whose gradient is sparse where the table is trained."""
-    table = layer._embeddings.value
-    if not table.requires_grad:
-        return own(ids)
-    rows = functional.embedding(ids, table, sparse=True)
-    for use in uses_of(layer, ids) if rows.requires_grad else ():
-        rows.register_hook(lambda upstream, use=use: arrived(use, upstream.detach()))
+def noted(rows: Any, ids: Any, use: Any, uses: list[Any]) -> Any:
+    """The rows, whose gradient goes to use in the backward pass."""
+    if rows.requires_grad:
+        uses.append(use)
+        rows.register_hook(lambda upstream: arrived(use, upstream.detach()))
     return rows
-
-
-@contextlib.contextmanager
-def listening(layer: Any, name: str, uses: list[Use]) -> Iterator[None]:
-    """See `listeners`. A gradient of the weights that is not sparse came from elsewhere, too."""
-
-    def look(table: torch.Tensor) -> None:
-        if table.grad is not None and table.grad.layout is not torch.sparse_coo:
-            uses.append(OtherUse(name, READ))
-
-    hook = layer._embeddings.value.register_post_accumulate_grad_hook(look)
-    try:
-        with noting(layer, name, uses):
-            yield
-    finally:
-        hook.remove()
-
-
-def watch(variable: Any) -> None:
-    """Nothing to do: autograd adds up all uses of a parameter."""
 
 
 # ---------------------------------------------------------------------- gradients
