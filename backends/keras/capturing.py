@@ -7,6 +7,8 @@ May import: `keras`, the core, this folder.
 from __future__ import annotations
 
 import contextlib
+import math
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -113,6 +115,21 @@ def _listening(model: Any, uses: list[Use], stack: contextlib.ExitStack) -> dict
     """The weights by their first layer's path; each layer hands what it looks up to uses until the stack closes."""
     weights: dict[str, Array] = {}
     names: dict[int, str] = {}
+    counts: Counter[str] = Counter()
+
+    def check(method: Any, *args: Any) -> Any:
+        """Note gradients of more than the lookups: dense ones, and those with more slices."""
+        grads = args[native.TAKES_GRADIENTS == "stateless_apply"]
+        for grad, variable in zip(grads, model.trainable_variables, strict=True):
+            name = names.get(id(variable))
+            if name is None or grad is None:
+                continue
+            sparse = native.is_sparse(grad)
+            if not sparse or native.adopted(grad, variable, validate=False).indices.shape[0] > counts[name]:
+                uses.append(OtherUse(name, READ))
+        counts.clear()
+        return method(*args)
+
     for layer in model._flatten_layers():
         if isinstance(layer, keras.layers.Embedding):
             if not layer.built:
@@ -122,25 +139,22 @@ def _listening(model: Any, uses: list[Use], stack: contextlib.ExitStack) -> dict
                 )
             name = names.setdefault(id(layer._embeddings), layer.path.partition("/")[2] or layer.name)
             weights.setdefault(name, layer._embeddings.value)
-            stack.callback(replace(layer, "call", partial(_look_up, layer, name, uses)))
+            stack.callback(replace(layer, "call", partial(_look_up, layer, name, uses, counts)))
     if not weights:
         raise TypeError(f"model: got {describe(model)} without an Embedding; accepted is one that has some")
-
-    def apply(method: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        for grad, variable in zip(grads, trainable_variables or optimizer._trainable_variables, strict=True):
-            if id(variable) in names and grad is not None and not native.is_sparse(grad):
-                uses.append(OtherUse(names[id(variable)], READ))
-        return method(grads, trainable_variables)
-
-    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-    stack.callback(replace(optimizer, "apply", apply))
+    stack.callback(replace(model.optimizer, native.TAKES_GRADIENTS, check))
     return weights
 
 
-def _look_up(layer: Any, name: str, uses: list[Use], method: Any, ids: Any, *args: Any, **kwargs: Any) -> Any:
+def _look_up(
+    layer: Any, name: str, uses: list[Use], counts: Counter[str], method: Any, ids: Any, *args: Any, **kwargs: Any
+) -> Any:
     rows = method(ids, *args, **kwargs)
-    if tuple(rows.shape) != (*ids.shape, layer.output_dim):
-        return rows  # of a layer that does something else, too
+    if not native.is_recorded(rows) or tuple(rows.shape) != (*ids.shape, layer.output_dim):
+        return rows  # of evaluation, or of a layer that does something else, too
     if keras.backend.standardize_dtype(ids.dtype) not in ("int32", "int64"):
         ids = keras.ops.cast(ids, "int32")
-    return native.noted(rows, ids, LayerUse(name, ids, layer.input_dim), uses)
+    use = LayerUse(name, ids, layer.input_dim)
+    uses.append(use)
+    counts[name] += math.prod(ids.shape)
+    return native.noted(rows, ids, use)

@@ -23,7 +23,7 @@ from islices.rows import coalesce
 from islices.slices import IndexedSlices
 
 __all__ = ["Hooks", "Sum", "adopted", "applying", "cast", "check_build", "check_step", "divisible"]
-__all__ += ["IN_PLACE", "accumulate", "is_sparse", "methods", "noted", "replicas", "stock", "summed", "writable"]
+__all__ += ["IN_PLACE", "TAKES_GRADIENTS", "accumulate", "is_recorded", "is_sparse", "methods", "noted", "replicas", "stock", "summed", "writable"]
 
 #: Whether a rule writes what it steps on.
 IN_PLACE = False
@@ -88,11 +88,17 @@ def _gradients(model: Any, state: Any, data: Any) -> tuple[Any, list[Any]]:
     return aux, grads
 
 
-def noted(rows: Any, ids: Any, use: Any, uses: list[Any]) -> Any:
+#: The method of an optimizer that gets the gradients of a step.
+TAKES_GRADIENTS = "stateless_apply"
+
+
+def is_recorded(rows: Any) -> bool:
+    """Whether a gradient of these rows will be taken."""
+    return isinstance(rows, jax.core.Tracer)
+
+
+def noted(rows: Any, ids: Any, use: Any) -> Any:
     """The rows, whose gradient goes to use in the backward pass; so do the ids, which are not traced then."""
-    if not isinstance(rows, jax.core.Tracer):
-        return rows  # outside of a training step
-    uses.append(use)
 
     @jax.custom_vjp
     def identity(rows: Any, ids: Any) -> Any:

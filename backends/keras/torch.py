@@ -21,7 +21,7 @@ from islices.rows import coalesce
 from islices.slices import IndexedSlices
 
 __all__ = ["Hooks", "Sum", "adopted", "applying", "cast", "check_build", "check_step", "divisible"]
-__all__ += ["IN_PLACE", "is_sparse", "methods", "noted", "replicas", "stock", "summed", "writable"]
+__all__ += ["IN_PLACE", "TAKES_GRADIENTS", "is_recorded", "is_sparse", "methods", "noted", "replicas", "stock", "summed", "writable"]
 
 #: Whether a rule writes what it steps on.
 IN_PLACE = True
@@ -78,11 +78,18 @@ def methods(model: Any) -> dict[str, Any]:
     return {"train_step": train_step, "make_train_function": make_train_function}
 
 
-def noted(rows: Any, ids: Any, use: Any, uses: list[Any]) -> Any:
+#: The method of an optimizer that gets the gradients of a step.
+TAKES_GRADIENTS = "apply"
+
+
+def is_recorded(rows: Any) -> bool:
+    """Whether a gradient of these rows will be taken."""
+    return bool(rows.requires_grad)
+
+
+def noted(rows: Any, ids: Any, use: Any) -> Any:
     """The rows, whose gradient goes to use in the backward pass."""
-    if rows.requires_grad:
-        uses.append(use)
-        rows.register_hook(lambda upstream: arrived(use, upstream.detach()))
+    rows.register_hook(lambda upstream: arrived(use, upstream.detach()))
     return rows
 
 
