@@ -16,10 +16,10 @@ from islices.backend import LayerUse
 from islices.conversion import to_native
 from islices.linear import scale_values
 from islices.norms import parts
-from islices.rows import coalesce
+from islices.rows import coalesce, to_dense
 from islices.slices import IndexedSlices
 
-__all__ = ["Hooks", "Share", "Slices", "arrived", "divided", "within"]
+__all__ = ["Hooks", "Share", "Slices", "arrived", "as_array", "divided", "within"]
 
 
 def divided(gradient: Any, c: float) -> Any:
@@ -40,6 +40,11 @@ def within(optimizer: Any) -> Iterator[Any]:
     inner = getattr(optimizer, "inner_optimizer", None)
     for one in (*getattr(optimizer, "optimizers", ()), *([] if inner is None else [inner])):
         yield from within(one)
+
+
+def as_array(gradient: Any) -> Any:
+    """A gradient as large as its variable."""
+    return to_dense(gradient) if isinstance(gradient, IndexedSlices) else gradient
 
 
 class Slices:
@@ -77,7 +82,7 @@ class Hooks(keras.optimizers.Optimizer):  # type: ignore[misc]
 
     def _backend_apply_gradients(self, grads: Sequence[Any], trainable_variables: Sequence[Any]) -> None:
         if self.gradient_accumulation_steps:  # Keras adds them to its variables
-            grads = [self._for_rule(self._adopted(g)) for g in grads]
+            grads = [as_array(self._adopted(g)) for g in grads]
         super()._backend_apply_gradients(grads, trainable_variables)
 
     def _adopted(self, grad: Any) -> Any:

@@ -1,6 +1,6 @@
 """Keras' optimizers on row-sparse gradients: duplicates are summed, then clipped, then Keras takes its own step.
 
-May import: `keras`, this folder.
+May import: `keras`, the core, this folder.
 """
 
 from __future__ import annotations
@@ -9,8 +9,12 @@ from typing import Any
 
 import keras
 
+from islices import optim
 from islices.backends.keras.coalesced import Coalesced
+from islices.backends.keras.gradients import as_array
 from islices.backends.keras.native import native
+from islices.backends.keras.stepped import is_half, take_step
+from islices.slices import IndexedSlices
 
 __all__ = ["SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax"]
 __all__ += ["Ftrl", "Lamb", "Lion", "Nadam", "RMSprop", "STOCK"]
@@ -19,9 +23,34 @@ __all__ += ["Ftrl", "Lamb", "Lion", "Nadam", "RMSprop", "STOCK"]
 _saved = keras.saving.register_keras_serializable("islices")
 
 
+class ByRows(Coalesced):
+    """Mixin of optimizers whose step leaves rows without a gradient as they are: on torch and JAX slices are enough."""
+
+    def _rule(self, rate: Any) -> optim.Optimizer | None:
+        """The same step of `islices.optim`, if this optimizer leaves rows alone."""
+        raise NotImplementedError
+
+    def _for_rule(self, grad: Any) -> Any:
+        return super()._for_rule(grad) if self._rule(0.0) is None else grad
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """One step of Keras's rule; on slices, of the rows that they name."""
+        if not isinstance(gradient, IndexedSlices) or is_half(keras.backend.standardize_dtype(variable.dtype)):
+            super().update_step(as_array(gradient), variable, learning_rate)
+            return
+        rate = keras.ops.convert_to_tensor(learning_rate)
+        rule: Any = self._rule(lambda step: rate)
+        accumulators = getattr(self, "_accumulators", None)
+        index = self._get_variable_index(variable)
+        take_step(rule, variable, gradient, {} if accumulators is None else {"accumulator": accumulators[index]})
+
+
 @_saved
-class SGD(Coalesced, native.stock(keras.optimizers.SGD)):  # type: ignore[misc]
+class SGD(ByRows, native.stock(keras.optimizers.SGD)):  # type: ignore[misc]
     """keras.optimizers.SGD on coalesced gradients; see `Coalesced` for the arguments it has beside its own."""
+
+    def _rule(self, rate: Any) -> optim.Optimizer | None:
+        return None if self.momentum else optim.sgd(rate, semantics="keras")
 
 
 @_saved
@@ -30,8 +59,11 @@ class RMSprop(Coalesced, native.stock(keras.optimizers.RMSprop)):  # type: ignor
 
 
 @_saved
-class Adagrad(Coalesced, native.stock(keras.optimizers.Adagrad)):  # type: ignore[misc]
+class Adagrad(ByRows, native.stock(keras.optimizers.Adagrad)):  # type: ignore[misc]
     """keras.optimizers.Adagrad on coalesced gradients; see `Coalesced` for the arguments it has beside its own."""
+
+    def _rule(self, rate: Any) -> optim.Optimizer | None:
+        return optim.adagrad(rate, eps=self.epsilon, semantics="keras")
 
 
 @_saved

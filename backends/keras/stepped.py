@@ -23,7 +23,7 @@ from islices.optim.inputs import check_frozen
 from islices.optim.record import RECORDS
 from islices.registry import describe
 
-__all__ = ["Stepped"]
+__all__ = ["Stepped", "is_half", "take_step"]
 
 #: What Keras names the variables that hold the sums of micro-batches, of which `Sum` takes the place.
 ACCUMULATOR = "gradient_accumulator"
@@ -114,7 +114,7 @@ class Stepped(Coalesced):
         if name == ACCUMULATOR and not self._overwrite_variable_with_gradient(reference_variable):
             dtype = _dtype(reference_variable)  # sums of 16 bits are added in 32: SPEC clause 3
             return native.Sum(
-                reference_variable, _shape_of_rows(reference_variable), "float32" if _is_half(dtype) else dtype
+                reference_variable, _shape_of_rows(reference_variable), "float32" if is_half(dtype) else dtype
             )
         return super().add_variable_from_reference(reference_variable, name, initializer)
 
@@ -224,12 +224,7 @@ class Stepped(Coalesced):
         if not len(variable.shape):
             self._step_number(rule, gradient, variable, state)
             return
-        held = {part: x.value for part, x in state.items()}
-        table, new = rule.step(native.writable(variable), gradient, held, apply=taken())
-        if not native.IN_PLACE:
-            variable.assign(table)
-            _assign(state, new)
-        note_kept([variable, *state.values()])
+        take_step(rule, variable, gradient, state)
 
     def _step_number(self, rule: optim.Optimizer, gradient: Any, variable: Any, state: dict[str, Any]) -> None:
         ops = keras.ops
@@ -289,6 +284,17 @@ class Stepped(Coalesced):
         return super().from_config({**config, "rule": rule}, custom_objects)  # type: ignore[no-any-return]
 
 
+def take_step(rule: optim.Optimizer, variable: Any, gradient: Any, state: dict[str, Any]) -> None:
+    """Take a step of a rule on a variable of Keras and those of its state, where a step is taken."""
+    held = {part: x.value for part, x in state.items()}
+    held.setdefault("step", keras.ops.zeros(1, "int32"))
+    table, new = rule.step(native.writable(variable), gradient, held, apply=taken())
+    if not native.IN_PLACE:
+        variable.assign(table)
+        _assign(state, new)
+    note_kept([variable, *state.values()])
+
+
 # ---------------------------------------------------------------------- the rule, and what Keras knows of it
 def _keras_rate(rule: optim.Optimizer) -> Any:
     return _held("lr", rule.hyper["lr"])
@@ -338,12 +344,12 @@ def _cast(grad: Any, variable: Any) -> Any:
     if not native.is_sparse(grad):
         grad = keras.ops.convert_to_tensor(grad)
     given = keras.backend.standardize_dtype(grad.dtype if hasattr(grad, "dtype") else grad.values.dtype)
-    return grad if _is_half(own) and given == "float32" else native.cast(grad, own)
+    return grad if is_half(own) and given == "float32" else native.cast(grad, own)
 
 
 def _dtype(variable: Any) -> str:
     return keras.backend.standardize_dtype(variable.dtype)  # type: ignore[no-any-return]
 
 
-def _is_half(dtype: str) -> bool:
+def is_half(dtype: str) -> bool:
     return dtype in ("float16", "bfloat16")

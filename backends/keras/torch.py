@@ -6,6 +6,7 @@ See `islices.backends.keras.native`. May import: `keras`, `torch`, `islices.back
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -13,7 +14,8 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from islices.backends.keras.gradients import Hooks, Slices, arrived
+from islices.backends.keras import gradients
+from islices.backends.keras.gradients import Slices, arrived
 from islices.backends.torch import backend
 from islices.conversion import from_native
 from islices.linear import add, concat
@@ -122,6 +124,19 @@ def cast(grad: Any, dtype: str) -> Any:
 
 
 # ---------------------------------------------------------------------- steps
+class Hooks(gradients.Hooks):
+    """Steps on slices variable by variable, since Keras's steps on all variables at once take arrays."""
+
+    def _backend_update_step(self, grads: Sequence[Any], trainable_variables: Sequence[Any], learning_rate: Any) -> None:
+        pairs = list(zip(grads, trainable_variables, strict=True))
+        for grad, variable in pairs:
+            if isinstance(grad, IndexedSlices):
+                self.update_step(grad, variable, learning_rate)
+        arrays = [(g, v) for g, v in pairs if not isinstance(g, IndexedSlices)]
+        if arrays:
+            super()._backend_update_step(*map(list, zip(*arrays, strict=True)), learning_rate)
+
+
 def check_build(optimizer: Any) -> None:
     """Nothing is refused."""
 
