@@ -6,6 +6,7 @@ May import: the standard library.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 __all__ = ["replace"]
@@ -19,6 +20,7 @@ def replace(owner: Any, name: str, around: Callable[..., Any]) -> Callable[[], N
     before = vars(owner).get(name)
     method = getattr(owner, name)
 
+    @wraps(method)
     def replaced(*args: Any, **kwargs: Any) -> Any:
         return around(method, *args, **kwargs)
 

@@ -284,10 +284,13 @@ class Stepped(Coalesced):
         return super().from_config({**config, "rule": rule}, custom_objects)  # type: ignore[no-any-return]
 
 
-def take_step(rule: optim.Optimizer, variable: Any, gradient: Any, state: dict[str, Any]) -> None:
-    """Take a step of a rule on a variable of Keras and those of its state, where a step is taken."""
+def take_step(
+    rule: optim.Optimizer, variable: Any, gradient: Any, state: dict[str, Any], steps: Any | None = None
+) -> None:
+    """Take a step of a rule on Keras's variables, that of the state's "step" included or its value given."""
     held = {part: x.value for part, x in state.items()}
-    held.setdefault("step", keras.ops.zeros(1, "int32"))
+    if steps is not None:
+        held["step"] = steps
     table, new = rule.step(native.writable(variable), gradient, held, apply=taken())
     if not native.IN_PLACE:
         variable.assign(table)

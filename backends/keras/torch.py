@@ -65,9 +65,9 @@ def _is_table(x: Any) -> bool:
 def methods(model: Any) -> dict[str, Any]:
     """Those of a model that take another course."""
 
-    def train_step(method: Any, *args: Any) -> Any:
+    def by_rows(method: Any, *args: Any, **kwargs: Any) -> Any:
         with RowReads():
-            return method(*args)
+            return method(*args, **kwargs)
 
     def make_train_function(method: Any, *args: Any, **kwargs: Any) -> Any:
         if model.jit_compile:
@@ -77,7 +77,8 @@ def methods(model: Any) -> dict[str, Any]:
             )
         return method(*args, **kwargs)
 
-    return {"train_step": train_step, "make_train_function": make_train_function}
+    # a loop of one's own calls the model; a loss of one's own may read rows, too
+    return {"call": by_rows, "train_step": by_rows, "make_train_function": make_train_function}
 
 
 #: The method of an optimizer that gets the gradients of a step.
