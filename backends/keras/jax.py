@@ -23,7 +23,19 @@ from islices.rows import coalesce
 from islices.slices import IndexedSlices
 
 __all__ = ["Hooks", "Sum", "adopted", "applying", "cast", "check_build", "check_step", "divisible"]
-__all__ += ["IN_PLACE", "TAKES_GRADIENTS", "accumulate", "is_recorded", "is_sparse", "methods", "noted", "replicas", "stock", "summed", "writable"]
+__all__ += [
+    "IN_PLACE",
+    "TAKES_GRADIENTS",
+    "accumulate",
+    "is_recorded",
+    "is_sparse",
+    "methods",
+    "noted",
+    "replicas",
+    "stock",
+    "summed",
+    "writable",
+]
 
 #: Whether a rule writes what it steps on.
 IN_PLACE = False

@@ -118,4 +118,3 @@ def _adapt(model: Any) -> None:
                 "islices.backends.keras, Stepped, and classes with the mixin Coalesced"
             )
         check_replicas(optimizer, native.replicas(model))
-

@@ -23,7 +23,18 @@ from islices.rows import coalesce
 from islices.slices import IndexedSlices
 
 __all__ = ["Hooks", "Sum", "adopted", "applying", "cast", "check_build", "check_step", "divisible"]
-__all__ += ["IN_PLACE", "TAKES_GRADIENTS", "is_recorded", "is_sparse", "methods", "noted", "replicas", "stock", "summed", "writable"]
+__all__ += [
+    "IN_PLACE",
+    "TAKES_GRADIENTS",
+    "is_recorded",
+    "is_sparse",
+    "methods",
+    "noted",
+    "replicas",
+    "stock",
+    "summed",
+    "writable",
+]
 
 #: Whether a rule writes what it steps on.
 IN_PLACE = True
@@ -128,7 +139,9 @@ def cast(grad: Any, dtype: str) -> Any:
 class Hooks(gradients.Hooks):
     """Steps on slices variable by variable, since Keras's steps on all variables at once take arrays."""
 
-    def _backend_update_step(self, grads: Sequence[Any], trainable_variables: Sequence[Any], learning_rate: Any) -> None:
+    def _backend_update_step(
+        self, grads: Sequence[Any], trainable_variables: Sequence[Any], learning_rate: Any
+    ) -> None:
         pairs = list(zip(grads, trainable_variables, strict=True))
         for grad, variable in pairs:
             if isinstance(grad, IndexedSlices):
