@@ -23,19 +23,8 @@ from islices.rows import coalesce
 from islices.slices import IndexedSlices
 
 __all__ = ["Hooks", "Sum", "adopted", "applying", "cast", "check_build", "check_step", "divisible"]
-__all__ += [
-    "IN_PLACE",
-    "TAKES_GRADIENTS",
-    "accumulate",
-    "is_recorded",
-    "is_sparse",
-    "methods",
-    "noted",
-    "replicas",
-    "stock",
-    "summed",
-    "writable",
-]
+__all__ += ["IN_PLACE", "TAKES_GRADIENTS", "accumulate", "is_recorded", "is_sparse", "methods", "noted"]
+__all__ += ["replicas", "stock", "summed", "writable"]
 
 #: Whether a rule writes what it steps on.
 IN_PLACE = False
@@ -51,8 +40,8 @@ def methods(model: Any) -> dict[str, Any]:
         raise NotImplementedError("row_sparse: got Keras with NNX enabled; accepted on JAX is Keras without it")
     if type(model).train_step is not keras.Model.train_step:
         raise TypeError(
-            f"model: got {describe(model)} with a train_step of its class; accepted on JAX is that of keras.Model, where "
-            "the gradients are taken. In a train_step of your own, take them by islices.value_and_grad("
+            f"model: got {describe(model)} with a train_step of its class; accepted on JAX is that of keras.Model, "
+            "where the gradients are taken. In a train_step of your own, take them by islices.value_and_grad("
             'self.compute_loss_and_updates, has_aux=True, sparse="always") without row_sparse'
         )
 

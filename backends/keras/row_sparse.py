@@ -47,8 +47,8 @@ def row_sparse(model: Model) -> Model:
     Raises
     ------
     TypeError
-        An object that is no keras.Model. On JAX, a model whose class has a `train_step`: that method takes its gradients
-        by itself. By `compile`: an optimizer that takes dense gradients only (another class than those of
+        An object that is no keras.Model. On JAX, a model whose class has a `train_step`: that method takes its own
+        gradients. By `compile`: an optimizer that takes dense gradients only (another class than those of
         keras.optimizers, Muon and ScheduleFreeAdamW).
     ValueError
         By `compile`: jit_compile=True on torch; gradient_accumulation_steps under a strategy of several replicas. By
@@ -113,8 +113,8 @@ def _adapt(model: Any) -> None:
             STOCK[type(optimizer)].around(optimizer)
         elif not isinstance(optimizer, (Coalesced, LossScaleOptimizer, keras.optimizers.MultiOptimizer)):
             raise TypeError(
-                f"optimizer: got {describe(optimizer)}, which takes dense gradients; accepted by a row_sparse model are "
-                f"{', '.join(sorted(kind.__name__ for kind in STOCK.values()))} of keras.optimizers or of "
+                f"optimizer: got {describe(optimizer)}, which takes dense gradients; accepted by a row_sparse model "
+                f"are {', '.join(sorted(kind.__name__ for kind in STOCK.values()))} of keras.optimizers or of "
                 "islices.backends.keras, Stepped, and classes with the mixin Coalesced"
             )
         check_replicas(optimizer, native.replicas(model))

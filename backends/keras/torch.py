@@ -11,30 +11,20 @@ from typing import Any
 
 import keras
 import torch
-from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from islices.backends.keras import gradients
 from islices.backends.keras.gradients import Slices, arrived
 from islices.backends.torch import backend
+from islices.backends.torch.reads import READS
 from islices.conversion import from_native
 from islices.linear import add, concat
 from islices.rows import coalesce
 from islices.slices import IndexedSlices
 
 __all__ = ["Hooks", "Sum", "adopted", "applying", "cast", "check_build", "check_step", "divisible"]
-__all__ += [
-    "IN_PLACE",
-    "TAKES_GRADIENTS",
-    "is_recorded",
-    "is_sparse",
-    "methods",
-    "noted",
-    "replicas",
-    "stock",
-    "summed",
-    "writable",
-]
+__all__ += ["IN_PLACE", "TAKES_GRADIENTS", "is_recorded", "is_sparse", "methods", "noted", "replicas"]
+__all__ += ["stock", "summed", "writable"]
 
 #: Whether a rule writes what it steps on.
 IN_PLACE = True
@@ -44,33 +34,27 @@ applying = contextlib.nullcontext
 
 # ---------------------------------------------------------------------- models
 class RowReads(TorchFunctionMode):
-    """Reads of rows of a parameter, as `keras.ops.take` and indexing make them, get a sparse gradient."""
+    """A mode in which reads of rows of parameters get a sparse gradient, of their copies in another type too."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is functional.embedding:
-            ids, weight = args
-            if _is_table(weight) and not kwargs.get("scale_grad_by_freq"):
-                return functional.embedding(ids, weight, **{**kwargs, "sparse": True})
-            table = getattr(weight, _CAST_FROM, None)
-            if table is not None:
-                return functional.embedding(ids, table, sparse=True).to(weight.dtype)
-        elif func is torch.Tensor.__getitem__:
-            weight, ids = args
-            if _is_table(weight) and isinstance(ids, torch.Tensor) and ids.dtype in (torch.int32, torch.int64):
-                return functional.embedding(torch.where(ids < 0, ids + len(weight), ids), weight, sparse=True)
+        read = READS.get(func)
+        place = None if read is None else next((k for k, x in enumerate(args) if _table_of(x) is not None), None)
+        if read is not None and place is not None:
+            given = args[place]
+            rows = read(*args[:place], _table_of(given), *args[place + 1 :], **kwargs)
+            if rows is not None:
+                return rows[0].to(given)
         out = func(*args, **kwargs)
-        if func is torch.Tensor.to and _is_table(args[0]) and out is not args[0] and out.device == args[0].device:
-            setattr(out, _CAST_FROM, args[0])
+        if func is torch.Tensor.to and out is not args[0] and _table_of(args[0]) is not None:
+            out._islices_table = _table_of(args[0])  # whose rows are cast once they are read
         return out
 
 
-#: The attribute of a parameter's copy in another type: the parameter, whose rows are cast once they are read.
-_CAST_FROM = "_islices_cast_from"
-
-
-def _is_table(x: Any) -> bool:
-    return isinstance(x, torch.nn.Parameter) and x.requires_grad and x.ndim == 2
+def _table_of(x: Any) -> Any:
+    """The trained parameter that x is, or is a copy of in another type."""
+    is_table = isinstance(x, torch.nn.Parameter) and x.requires_grad and x.ndim >= 2
+    return x if is_table else getattr(x, "_islices_table", None)
 
 
 def methods(model: Any) -> dict[str, Any]:

@@ -241,7 +241,7 @@ def test_a_large_dense_gradient_is_warned_of_once(sparse: bool) -> None:
 
 
 def test_what_is_no_model() -> None:
-    with pytest.raises(TypeError, match="model: got .*; accepted is a keras.Model"):
+    with pytest.raises(TypeError, match=r"model: got .*; accepted is a keras\.Model"):
         front.row_sparse(keras.layers.Dense(1))
 
 
