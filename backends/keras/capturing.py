@@ -119,8 +119,7 @@ def _listening(model: Any, uses: list[Use], stack: contextlib.ExitStack) -> dict
 
     def check(method: Any, *args: Any) -> Any:
         """Note gradients of more than the lookups: dense ones, and those with more slices."""
-        grads = args[native.TAKES_GRADIENTS == "stateless_apply"]
-        for grad, variable in zip(grads, model.trainable_variables, strict=True):
+        for grad, variable in zip(args[place], model.trainable_variables, strict=True):
             name = names.get(id(variable))
             if name is None or grad is None:
                 continue
@@ -142,7 +141,8 @@ def _listening(model: Any, uses: list[Use], stack: contextlib.ExitStack) -> dict
             stack.callback(replace(layer, "call", partial(_look_up, layer, name, uses, counts)))
     if not weights:
         raise TypeError(f"model: got {describe(model)} without an Embedding; accepted is one that has some")
-    stack.callback(replace(model.optimizer, native.TAKES_GRADIENTS, check))
+    takes_gradients, place = native.TAKES_GRADIENTS
+    stack.callback(replace(model.optimizer, takes_gradients, check))
     return weights
 
 

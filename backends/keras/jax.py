@@ -15,6 +15,7 @@ import keras
 
 from islices.autodiff import value_and_grad
 from islices.backends.jax import backend
+from islices.backends.jax.memory import Tracer
 from islices.backends.keras import accumulation
 from islices.backends.keras.gradients import Hooks, Slices, arrived, within
 from islices.conversion import from_native
@@ -89,13 +90,13 @@ def _gradients(model: Any, state: Any, data: Any) -> tuple[Any, list[Any]]:
     return aux, grads
 
 
-#: The method of an optimizer that gets the gradients of a step.
-TAKES_GRADIENTS = "stateless_apply"
+#: The method of an optimizer that gets the gradients of a step, and as which argument.
+TAKES_GRADIENTS = "stateless_apply", 1
 
 
 def is_recorded(rows: Any) -> bool:
     """Whether a gradient of these rows will be taken."""
-    return isinstance(rows, jax.core.Tracer)
+    return isinstance(rows, Tracer)
 
 
 def noted(rows: Any, ids: Any, use: Any) -> Any:

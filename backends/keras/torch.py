@@ -76,8 +76,8 @@ def methods(model: Any) -> dict[str, Any]:
     return {"call": by_rows, "train_step": by_rows, "make_train_function": make_train_function}
 
 
-#: The method of an optimizer that gets the gradients of a step.
-TAKES_GRADIENTS = "apply"
+#: The method of an optimizer that gets the gradients of a step, and as which argument.
+TAKES_GRADIENTS = "apply", 0
 
 
 def is_recorded(rows: Any) -> bool:

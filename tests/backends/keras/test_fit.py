@@ -162,7 +162,7 @@ STOCK_MODELS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.repeats_where(lambda name: name == "sequential")
+@pytest.mark.repeats_where(lambda name: name != "own layer")
 @pytest.mark.parametrize("name", STOCK_MODELS)
 def test_one_call_on_stock_models(name: str) -> None:
     """Unbuilt, then compiled, then row_sparse; the rows and bits of the functional model."""
@@ -180,6 +180,7 @@ def test_one_call_on_stock_models(name: str) -> None:
     assert model.predict(IDS[:3], verbose=0).shape == (3, 1)
 
 
+@pytest.mark.repeats_where(lambda policy: policy == "mixed_bfloat16")
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_a_table_that_is_cast_before_it_is_read(policy: str) -> None:
     model = front.row_sparse(subclassed(Taken(dtype=policy)))
@@ -189,6 +190,7 @@ def test_a_table_that_is_cast_before_it_is_read(policy: str) -> None:
     assert np.flatnonzero(~moved).tolist() == sorted({*range(ROWS)} - {*IDS.ravel().tolist()})
 
 
+@pytest.mark.repeats
 def test_a_table_read_twice(tmp_path: Path) -> None:
     def twice(layer: Any) -> Any:
         keras.utils.set_random_seed(3)
@@ -200,6 +202,7 @@ def test_a_table_read_twice(tmp_path: Path) -> None:
     assert_parity(tmp_path, ours, (twice(OneHot), keras.optimizers.Adam(RATE)))
 
 
+@pytest.mark.repeats_where(lambda name: name != "adam")
 @pytest.mark.parametrize("name", ["adam", "SGD", "in a map"])
 def test_optimizers_of_keras_become_those_of_this_package(name: str, tmp_path: Path) -> None:
     def optimizer() -> Any:
@@ -228,6 +231,7 @@ def test_other_optimizers_are_refused_by_name() -> None:
         fitted(made(), keras.optimizers.Muon(RATE))
 
 
+@pytest.mark.repeats_where(lambda sparse: sparse)
 @pytest.mark.parametrize("sparse", [True, False], ids=["row_sparse", "forgotten"])
 def test_a_large_dense_gradient_is_warned_of_once(sparse: bool) -> None:
     layers = [keras.layers.Embedding(100_000, 2), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1)]
@@ -245,6 +249,7 @@ def test_what_is_no_model() -> None:
         front.row_sparse(keras.layers.Dense(1))
 
 
+@pytest.mark.repeats
 def test_a_train_step_of_ones_own() -> None:
     class Own(keras.Sequential):  # type: ignore[misc]
         def train_step(self, *args: Any) -> Any:
