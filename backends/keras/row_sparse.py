@@ -1,6 +1,6 @@
 """`row_sparse`: a stock model of Keras, whose `fit` then trains with row-sparse gradients on every backend.
 
-May import: `keras`, this folder.
+May import: `keras`, the core, this folder.
 """
 
 from __future__ import annotations

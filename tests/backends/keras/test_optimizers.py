@@ -460,7 +460,7 @@ def test_keras_on_another_framework_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["capturing", "choice", "coalesced", "layers", "models", "scaling", "states", "stepped"]
+    "name", ["capturing", "choice", "coalesced", "scaling", "states", "stepped"]
 )
 def test_the_examples_of_the_docstrings_are_true(name: str) -> None:
     results = doctest.testmod(import_module(f"{front.__name__}.{name}"))
