@@ -64,15 +64,15 @@ def value_and_grad(
         that fn gets in another way are constants.
     has_aux : bool
         fn returns (loss, anything).
-    sparse : callable, pytree of bools or "auto", optional
+    sparse : callable, pytree of bools, "auto" or "always", optional
         Which plain arrays get `IndexedSlices`, because fn reads them by rows (JAX, torch and TensorFlow). A callable
         gets the leaf's path as `jax.tree_util.keystr` spells it in the gradients ("['params']['embed']['embedding']")
         and returns a bool. A pytree of bools is a prefix of the differentiated arguments. "auto" marks each array of
-        two dimensions or more that fn reads only by rows and that has more rows than fn reads. In JAX, rows are read by
-        ``w[ids]``, `jnp.take` along axis 0 in all modes, static and dynamic slices of whole rows, also of
-        ``w.astype(...)`` and within jit, vmap, remat, cond and scan. In torch, by embedding, embedding_bag,
-        index_select and ``w[ids]``; in TensorFlow, by tf.gather and tf.nn.embedding_lookup. Other arrays get the
-        framework's gradients. Without it no array gets `IndexedSlices`.
+        two dimensions or more that fn reads only by rows and that has more rows than fn reads; "always" marks it
+        however many fn reads. In JAX, rows are read by ``w[ids]``, `jnp.take` along axis 0 in all modes, static and
+        dynamic slices of whole rows, also of ``w.astype(...)`` and within jit, vmap, remat, cond and scan. In torch,
+        by embedding, embedding_bag, index_select and ``w[ids]``; in TensorFlow, by tf.gather and
+        tf.nn.embedding_lookup. Other arrays get the framework's gradients. Without it no array gets `IndexedSlices`.
     per_sample : bool
         fn returns a vector of B losses, one per sample, each of which depends on its sample alone. Gradients of tables
         are `PerSample`. Those of dense arrays are (B, *shape), by the framework's vmap over the samples of all arrays

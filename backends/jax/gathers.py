@@ -64,8 +64,8 @@ def value_and_grad(B: Backend, fn: Callable[[Any], tuple[Any, Any]], tree: Any, 
         raise
     check_unchecked(closed.jaxpr)
     plan = _plan(closed.jaxpr, floats, marked)
-    if sparse == "auto":
-        marked = {k for k in marked if _pays(plan, k, leaves[k])}
+    if isinstance(sparse, str):
+        marked = {k for k in marked if _pays(plan, k, leaves[k], sparse)}
         plan = _plan(closed.jaxpr, floats, marked)
     elif plan.others:
         leaf, use = next(iter(plan.others.items()))
@@ -98,8 +98,9 @@ def value_and_grad(B: Backend, fn: Callable[[Any], tuple[Any, Any]], tree: Any, 
 def _marked(tree: Any, names: list[str], leaves: list[Any], floats: list[int], sparse: Any) -> set[int]:
     """The numbers of the leaves that sparse marks."""
     if isinstance(sparse, str):
-        if sparse != "auto":
-            raise ValueError(f'sparse: got {sparse!r}; accepted is "auto", a function of a path, or a pytree of bools')
+        if sparse not in ("auto", "always"):
+            accepted = '"auto", "always", a function of a path, or a pytree of bools'
+            raise ValueError(f"sparse: got {sparse!r}; accepted is {accepted}")
         return {k for k in floats if leaves[k].ndim >= 2 and leaves[k].dtype.name in FLOATS}
     if callable(sparse):
         flags = [sparse(name) for name in names]
@@ -132,10 +133,10 @@ def _plan(jaxpr: Any, floats: list[int], marked: set[int]) -> Plan:
     return Plan(jaxpr, tuple(marks))
 
 
-def _pays(plan: Plan, leaf: int, x: Any) -> bool:
-    """True if the leaf is read only by rows, and by fewer than it has."""
+def _pays(plan: Plan, leaf: int, x: Any, sparse: str) -> bool:
+    """True if the leaf is read only by rows, and with "auto" by fewer than it has."""
     reads = [slot.reads for slot in plan.slots if slot.leaf == leaf]
-    return bool(reads) and leaf not in plan.others and sum(reads) < x.shape[0]
+    return bool(reads) and leaf not in plan.others and (sparse == "always" or sum(reads) < x.shape[0])
 
 
 def _slices(B: Backend, table: Any, parts: list[tuple[Any, Any]]) -> IndexedSlices:

@@ -40,7 +40,8 @@ def differentiate_rows(
     marked = marking.marked(sparse, names, leaves, lambda flags: marking.prefix_flags(flags, tree), floats)
     tables: dict[int, torch.Tensor] = {}  # by leaf: what fn gets for it
     ids: set[int] = set()
-    reads = RowReads(lambda x: id(x) in ids)
+    others: dict[int, str] = {}
+    reads = RowReads(lambda x: id(x) in ids, others)
 
     def called(faces: Sequence[torch.Tensor], _: Sequence[Source]) -> tuple[Array, Any]:
         full = list(leaves)
@@ -65,7 +66,7 @@ def differentiate_rows(
         elif by_rows:
             grads[k] = empty_slices(backend, x) if gradient is None else from_native(gradient)
         else:
-            use = reads.others.get(id(tables[k]), "another operation")
+            use = others.get(id(tables[k]), "another operation")
             raise TypeError(
                 f"sparse: got the leaf {names[k]!r}, which is used by {use}; accepted are leaves that fn reads only by "
                 "rows (w[ids], torch.nn.functional.embedding, index_select). Leave it out, or use "
@@ -77,14 +78,14 @@ def differentiate_rows(
 class RowReads(TorchFunctionMode):
     """A mode in which reads of rows of some tensors get torch's sparse gradient; is_table tells which tensors.
 
-    Of a tensor's copy in another floating type the rows are read from the tensor, then cast.
+    Of a tensor's copy in another floating type the rows are read from the tensor, then cast. others takes the first
+    other use of each table, by its id.
     """
 
-    def __init__(self, is_table: Callable[[Any], bool]) -> None:
+    def __init__(self, is_table: Callable[[Any], bool], others: dict[int, str] | None = None) -> None:
         super().__init__()
-        self.is_table = is_table
+        self.is_table, self.others = is_table, others
         self.counts: dict[int, int] = {}  # by id of a table: how many rows were read
-        self.others: dict[int, str] = {}  # by id of a table: the first other use of its numbers
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -103,8 +104,9 @@ class RowReads(TorchFunctionMode):
         out = func(*args, **kwargs)
         if func in CASTS and given is table and out is not given and out.device == given.device:
             out._islices_cast_from = table
-        if isinstance(out, torch.Tensor) and out.requires_grad and id(table) not in self.others:
-            self.others[id(table)] = f"{getattr(func, '__name__', func)}{_line()}"
+        others = self.others
+        if others is not None and isinstance(out, torch.Tensor) and out.requires_grad and id(table) not in others:
+            others[id(table)] = f"{getattr(func, '__name__', func)}{_line()}"
         return out
 
     def _table(self, x: Any) -> Any:

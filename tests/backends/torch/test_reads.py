@@ -82,9 +82,12 @@ def test_another_use_is_named_or_dense(use: Any) -> None:
     tree = {"w": torch.ones(20, 2)}
     with pytest.raises(TypeError, match=r"the leaf \"\['w'\]\", which is used by (mul|__getitem__) at .*test_reads.py"):
         islices.value_and_grad(loss, sparse=lambda path: True)(tree)
-    _, grads = islices.value_and_grad(loss, sparse="auto")(tree)
     _, expected = islices.value_and_grad(loss)(tree)
-    assert torch.equal(grads["w"], expected["w"])
+    for sparse in ("auto", "always"):
+        _, grads = islices.value_and_grad(loss, sparse=sparse)(tree)
+        assert torch.equal(grads["w"], expected["w"])
+        _, few = islices.value_and_grad(lambda w: w[torch.arange(40) % 20].sum(), sparse=sparse)(tree["w"])
+        assert isinstance(few, islices.IndexedSlices) == (sparse == "always")
 
 
 def test_second_derivatives_need_a_table() -> None:
