@@ -65,12 +65,14 @@ def value_and_grad(
     has_aux : bool
         fn returns (loss, anything).
     sparse : callable, pytree of bools or "auto", optional
-        JAX only: which plain arrays get `IndexedSlices`, because fn reads them by rows. A callable gets the leaf's path
-        as `jax.tree_util.keystr` spells it in the gradients ("['params']['embed']['embedding']") and returns a bool.
-        A pytree of bools is a prefix of the differentiated arguments. "auto" marks each array of two dimensions or more
-        that fn reads only by rows and that has more rows than fn reads. Rows are read by ``w[ids]``, `jnp.take` along
-        axis 0 in all modes, static and dynamic slices of whole rows, also of ``w.astype(...)`` and within jit, vmap,
-        remat, cond and scan. Other arrays get JAX's gradients. Without it no array gets `IndexedSlices`.
+        Which plain arrays get `IndexedSlices`, because fn reads them by rows (JAX, torch and TensorFlow). A callable
+        gets the leaf's path as `jax.tree_util.keystr` spells it in the gradients ("['params']['embed']['embedding']")
+        and returns a bool. A pytree of bools is a prefix of the differentiated arguments. "auto" marks each array of
+        two dimensions or more that fn reads only by rows and that has more rows than fn reads. In JAX, rows are read by
+        ``w[ids]``, `jnp.take` along axis 0 in all modes, static and dynamic slices of whole rows, also of
+        ``w.astype(...)`` and within jit, vmap, remat, cond and scan. In torch, by embedding, embedding_bag,
+        index_select and ``w[ids]``; in TensorFlow, by tf.gather and tf.nn.embedding_lookup. Other arrays get the
+        framework's gradients. Without it no array gets `IndexedSlices`.
     per_sample : bool
         fn returns a vector of B losses, one per sample, each of which depends on its sample alone. Gradients of tables
         are `PerSample`. Those of dense arrays are (B, *shape), by the framework's vmap over the samples of all arrays
@@ -107,8 +109,8 @@ def value_and_grad(
     IndexError
         An id is out of range (not in traced code: SPEC clause 2).
     NotImplementedError
-        NumPy, which records no gradients: see `embedding_grad`. Second derivatives in MXNet. sparse= on another
-        framework than JAX, and with per_sample.
+        NumPy, which records no gradients: see `embedding_grad`. Second derivatives in MXNet. sparse= in MXNet, with
+        per_sample, and in torch within value_and_grad.
 
     Notes
     -----
@@ -133,7 +135,7 @@ def value_and_grad(
     >>> values.tolist(), samples.slices(1).values.tolist()
     ([9.0, 4.0], [[4.0, 4.0], [4.0, 4.0]])
 
-    In JAX, sparse= names arrays instead, and the model stays as it is:
+    With sparse= the arguments stay plain arrays, and the model stays as it is:
 
     >>> import jax.numpy as jnp
     >>> params = {"embedding": jnp.ones((1000, 2)), "w": jnp.ones(2)}

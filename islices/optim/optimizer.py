@@ -12,7 +12,6 @@ import numpy as np
 from islices import modes
 from islices.arguments import check_flag
 from islices.backend import Array
-from islices.deprecation import warn_caller
 from islices.linear import as_float, wide_dtype
 from islices.optim.formulas import Formula
 from islices.optim.fused import fused_steps
@@ -33,6 +32,7 @@ from islices.registry import describe
 from islices.sharing import Part, check_apart
 from islices.slices import IndexedSlices
 from islices.trees import aligned, flatten, opened, rebuild
+from islices.warn import warn_caller
 
 __all__ = ["Optimizer", "check_works", "step_tables", "take_steps"]
 

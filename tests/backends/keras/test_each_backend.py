@@ -112,21 +112,3 @@ LOADED = """
 def test_no_framework_is_imported_beside_what_keras_imports(backend: str) -> None:
     done = run(backend, "-c", textwrap.dedent(LOADED))
     assert done.returncode == 0, done.stderr[-2000:]
-
-
-def test_the_former_import_warns_and_is_the_same() -> None:
-    code = """
-        import warnings
-        with warnings.catch_warnings(record=True) as seen:
-            warnings.simplefilter("always")
-            from islices.backends.tensorflow import keras as former
-        from islices.backends import keras as front
-        assert former.Adam is front.Adam and former.Stepped is front.Stepped
-        said = [w for w in seen if "islices" in str(w.message)]
-        assert [str(w.message)[:75] for w in said] == [
-            "islices.backends.tensorflow.keras is deprecated: use islices.backends.keras"
-        ], said
-        assert said[0].filename == "<string>", said[0].filename
-    """
-    done = run("tensorflow", "-c", textwrap.dedent(code))
-    assert done.returncode == 0, done.stderr[-2000:]
