@@ -30,7 +30,7 @@ from islices.persample import (
     with_product,
     with_samples,
 )
-from islices.registry import describe, find_backend, get_backend, loaded_backends
+from islices.registry import describe, find_backend, get_backend
 from islices.sample_check import check_alone, check_reach, is_repeated, largest_two, refuse_influence
 from islices.shapes import size_of
 from islices.slices import IndexedSlices
@@ -322,21 +322,10 @@ class _Tree:
 
     def __init__(self, tree: Any) -> None:
         self.tree = tree
-        self.inner: list[tuple[int, Callable[[list[Any]], Any] | None]] = []  # of each leaf of the plain containers
-        self.leaves: list[Any] = []
-        for leaf in flatten(tree):
-            found = None if _kind(leaf) else _flatten_foreign(leaf)
-            parts, back = ([leaf], None) if found is None else found
-            self.inner.append((len(parts), back))
-            self.leaves += parts
+        self.leaves = flatten(tree)
 
     def rebuild(self, leaves: Iterator[Any]) -> Any:
-        def outer() -> Iterator[Any]:
-            for count, back in self.inner:
-                parts = [next(leaves) for _ in range(count)]
-                yield parts[0] if back is None else back(parts)
-
-        return rebuild(self.tree, outer())
+        return rebuild(self.tree, leaves)
 
 
 class _Differentiated(_Tree):
@@ -371,16 +360,6 @@ def _kind(x: Any) -> str:
         return "table"
     B = find_backend(x)
     return "variable" if B is not None and B.is_array(x) and B.dtype(x) in B.float_dtypes else ""
-
-
-def _flatten_foreign(x: Any) -> tuple[list[Any], Callable[[list[Any]], Any]] | None:
-    if x is None or isinstance(x, (str, bytes, bool, int, float, complex)):
-        return None
-    for B in loaded_backends():
-        found = B.flatten_tree(x, lambda leaf: isinstance(leaf, (Table, IndexedSlices)))
-        if found is not None:
-            return found
-    return None
 
 
 def _one_backend(variables: Sequence[Array], tables: Sequence[Table]) -> Backend:
