@@ -1,0 +1,234 @@
+"""Plans: a jaxpr evaluated again, with an input of zeros for each read of rows of a marked parameter.
+
+`Plan` walks the jaxpr by a table from primitive to rule. Each read of whole rows of a marked parameter is a *slot*;
+what else reads the parameter is recorded as an other use. `evaluate` runs the jaxpr with one more input per slot, whose
+gradient is that of the rows. May import: `jax`, `numpy`, this folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import traceback
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax.extend.core import Literal
+
+from islices.backends.jax import precision, reads
+from islices.backends.jax.reads import Marked, Marks, Rule, Slot, Step, Use
+from islices.backends.jax.rewriting import KEPT, as_jax, bind, is_wide, last_uses, opened
+
+__all__ = ["Plan", "evaluate"]
+
+
+class Plan:
+    """The static plan of a jaxpr some of whose inputs are marked leaves."""
+
+    def __init__(self, jaxpr: Any, marks: Marks) -> None:
+        self.jaxpr = jaxpr
+        self.slots: list[Slot] = []
+        self.others: dict[int, Use] = {}  # by leaf, where it is first used other than by rows
+        self.steps: list[tuple[Any, Step | None, slice, bool, list[Any]]] = []
+        self.marks = {v: m for v, m in zip(jaxpr.invars, marks, strict=True) if m is not None}
+        needed = _needed(jaxpr)
+        for eqn, over in zip(jaxpr.eqns, last_uses(jaxpr), strict=True):
+            if id(eqn) not in needed:
+                continue
+            start = len(self.slots)
+            step = self._step(eqn)
+            if step is not None:
+                self.slots += step.slots
+                self.marks.update((v, m) for v, m in zip(eqn.outvars, step.outputs, strict=True) if m is not None)
+            self.steps.append((eqn, step, slice(start, len(self.slots)), is_wide(eqn), over))
+        self.outputs: Marks = tuple(map(self.mark, jaxpr.outvars))
+
+    def mark(self, v: Any) -> Marked | None:
+        return None if isinstance(v, Literal) else self.marks.get(v)
+
+    def _step(self, eqn: Any) -> Step | None:
+        marks = tuple(map(self.mark, eqn.invars))
+        if all(m is None for m in marks):
+            return None
+        rule = RULES.get(eqn.primitive.name)
+        step = None if rule is None else rule(eqn, marks)
+        if step is None:
+            why = f" ({REFUSED[eqn.primitive.name]})" if eqn.primitive.name in REFUSED else ""
+            others = {m.leaf: Use(eqn.primitive.name + why) for m in marks if m is not None}
+        else:
+            others = step.others
+        for leaf, use in others.items():
+            self.others.setdefault(leaf, use if use.line else use._replace(line=_line(eqn)))
+        return step
+
+
+def _needed(jaxpr: Any) -> set[int]:
+    """The ids of equations that have effects or results that are read."""
+    live = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
+    needed = set()
+    for eqn in reversed(jaxpr.eqns):
+        if eqn.effects or any(v in live for v in eqn.outvars):
+            needed.add(id(eqn))
+            live.update(v for v in eqn.invars if not isinstance(v, Literal))
+    return needed
+
+
+def _line(eqn: Any) -> str:
+    """The user's line that made an equation; "" in JAX's functions, whose jaxprs are kept from one call to the next."""
+    found = eqn.source_info.traceback
+    frames = [] if found is None else traceback.extract_tb(found.as_python_traceback())
+    outside = [f for f in frames if not f.filename.startswith(_OWN)]
+    users = [f for f in outside if "site-packages" not in f.filename] or outside
+    return f" at {users[-1].filename}:{users[-1].lineno}" if users else ""  # the outermost call is the first
+
+
+_OWN = tuple(os.path.dirname(path or "") + os.sep for path in (jax.__file__, np.__file__, __file__))
+
+
+def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """(outputs, ids of each slot) of a jaxpr; None stands for an output that is a marked leaf."""
+    jaxpr = plan.jaxpr
+    consts = [as_jax(c, v) for c, v in zip(consts, jaxpr.constvars, strict=True)]
+    env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
+    tables = {m.leaf: env[v] for v, m in plan.marks.items() if v in env}
+    found: list[Any] = []
+    for eqn, step, slots, wide, dead in plan.steps:
+        values = [as_jax(v.val, v) if isinstance(v, Literal) else env[v] for v in eqn.invars]
+        with eqn.ctx.manager, precision.wide() if wide else contextlib.nullcontext():
+            if step is None:
+                outs = bind(eqn, values)
+            else:
+                outs, new = step.run(values, deltas[slots])
+                found += new
+        for v, x in zip(eqn.outvars, outs, strict=True):
+            mark = plan.mark(v)
+            env[v] = x if mark is None else tables[mark.leaf]
+        for v in dead:
+            env.pop(v, None)
+    outputs = [
+        as_jax(v.val, v) if isinstance(v, Literal) else None if m is not None else env[v]
+        for v, m in zip(jaxpr.outvars, plan.outputs, strict=True)
+    ]
+    return outputs, found
+
+
+# ---------------------------------------------------------------------- rules: equations that hold jaxprs
+def _inline(eqn: Any, marks: Marks) -> Step | None:
+    jaxpr, consts = opened(eqn.params["call_jaxpr"])
+    plan = Plan(jaxpr, marks)
+    return Step(lambda values, deltas: evaluate(plan, consts, values, deltas), plan.outputs, plan.slots, plan.others)
+
+
+def _jit(eqn: Any, marks: Marks) -> Step | None:
+    # shardings and donation, which change no value, are left to the compiler
+    return _jitted(eqn.params["jaxpr"], marks, eqn.params["inline"])
+
+
+# kept by the jaxpr, which JAX's own cache makes the same object at each call: an eager step does not compile anew
+@lru_cache(KEPT)
+def _jitted(jaxpr: Any, marks: Marks, inline: bool) -> Step:
+    plan = Plan(jaxpr.jaxpr, marks)
+    run = jax.jit(lambda values, deltas: evaluate(plan, jaxpr.consts, values, deltas), inline=inline)
+    return Step(run, plan.outputs, plan.slots, plan.others)
+
+
+def _checkpoint(eqn: Any, marks: Marks) -> Step | None:
+    return _rematerialised(eqn.params["jaxpr"], marks, eqn.params["prevent_cse"], eqn.params["policy"])
+
+
+@lru_cache(KEPT)
+def _rematerialised(jaxpr: Any, marks: Marks, prevent_cse: Any, policy: Any) -> Step:
+    jaxpr, consts = opened(jaxpr)
+    plan = Plan(jaxpr, marks)
+
+    def body(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+        return evaluate(plan, consts, values, deltas)
+
+    run = jax.checkpoint(body, prevent_cse=prevent_cse, policy=policy)
+    return Step(run, plan.outputs, plan.slots, plan.others)
+
+
+def _cond(eqn: Any, marks: Marks) -> Step | None:
+    return _switch(eqn.params["branches"], marks[1:])
+
+
+@lru_cache(KEPT)
+def _switch(branches: tuple[Any, ...], marks: Marks) -> Step:
+    plans = [Plan(b.jaxpr, marks) for b in branches]
+    slots = [slot for plan in plans for slot in plan.slots]
+    ends = np.cumsum([0, *(len(plan.slots) for plan in plans)]).tolist()
+
+    def branch(k: int, values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+        outs, found = evaluate(plans[k], branches[k].consts, values, deltas[ends[k] : ends[k + 1]])
+        none = [lax.full(slot.ids.shape, slot.rows, slot.ids.dtype) for slot in slots]
+        return outs, [*none[: ends[k]], *found, *none[ends[k + 1] :]]
+
+    runs = [partial(branch, k) for k in range(len(plans))]
+
+    def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+        index, *values = values
+        return lax.switch(index, runs, values, deltas)  # type: ignore[no-any-return]
+
+    return Step(run, (None,) * len(branches[0].jaxpr.outvars), slots, _uses(plans, "cond"))
+
+
+def _scan(eqn: Any, marks: Marks) -> Step | None:
+    p = eqn.params
+    if any(m is not None for m in marks[p["num_consts"] :]):
+        return None
+    how = tuple((key, p[key]) for key in ("reverse", "length", "unroll"))
+    return _looped(p["jaxpr"], marks, p["num_consts"], p["num_carry"], how)
+
+
+@lru_cache(KEPT)
+def _looped(jaxpr: Any, marks: Marks, num_consts: int, num_carry: int, how: tuple[tuple[str, Any], ...]) -> Step:
+    plan = Plan(jaxpr.jaxpr, marks)
+
+    def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+        shared, carry, rows = values[:num_consts], values[num_consts:][:num_carry], values[num_consts + num_carry :]
+
+        def body(carry: Any, x: Any) -> Any:
+            outs, found = evaluate(plan, jaxpr.consts, [*shared, *carry, *x[0]], x[1])
+            return outs[:num_carry], (outs[num_carry:], found)
+
+        carry, (ys, found) = lax.scan(body, carry, (rows, deltas), **dict(how))
+        return [*carry, *ys], found
+
+    slots = [slot.repeated(dict(how)["length"]) for slot in plan.slots]
+    return Step(jax.jit(run), (None,) * len(plan.outputs), slots, _uses([plan], "scan"))
+
+
+def _uses(plans: Sequence[Plan], name: str) -> dict[int, Use]:
+    """The other uses of plans whose outputs may be no marked leaves."""
+    returned = {m.leaf: Use(f"{name} (as a result)") for plan in plans for m in plan.outputs if m is not None}
+    for plan in plans:
+        returned.update(plan.others)
+    return returned
+
+
+#: Rules by primitive.
+RULES: dict[str, Rule] = {
+    **reads.RULES,
+    "jit": _jit,
+    "pjit": _jit,
+    "closed_call": _inline,
+    "core_call": _inline,
+    "checkpoint": _checkpoint,
+    "remat": _checkpoint,
+    "remat2": _checkpoint,
+    "cond": _cond,
+    "scan": _scan,
+}
+#: Why an equation that holds jaxprs has no rule.
+REFUSED = {
+    "scan": "as what it carries or scans over; close over the leaf",
+    "while": "which has no reverse-mode derivative; use lax.scan, or fori_loop with a fixed number of steps",
+    "custom_jvp_call": "a function with a derivative of its own; read the rows before it",
+    "custom_vjp_call": "a function with a derivative of its own; read the rows before it",
+    "custom_vjp_call_jaxpr": "a function with a derivative of its own; read the rows before it",
+    "shard_map": "whose ranks' gradients are not told apart; call value_and_grad within it",
+}

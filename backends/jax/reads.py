@@ -1,0 +1,230 @@
+"""Reads of rows of a marked parameter: the rules of the operations that read rows or hand the parameter on.
+
+May import: `jax`, `numpy`, this folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from islices.backends.jax import segments
+from islices.backends.jax.lookups import attach
+from islices.backends.jax.rewriting import bind
+
+__all__ = ["FLOATS", "RULES", "Marked", "Marks", "Rule", "Slot", "Step", "Use"]
+
+#: What may be stored by rows.
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+class Marked(NamedTuple):
+    """A variable that holds a marked leaf, and the casts that its rows get once they are read."""
+
+    leaf: int
+    dtype: Any
+    casts: tuple[Any, ...] = ()
+
+
+Marks = tuple[Marked | None, ...]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One read of rows of a leaf."""
+
+    leaf: int
+    shape: tuple[int, ...]  # (*loops, n, *row_shape)
+    reads: int  # the product of the loops and n
+    dtype: Any
+    ids: jax.ShapeDtypeStruct  # (*loops, n); rows stands for no row
+    rows: int
+
+    def repeated(self, length: int) -> Slot:
+        """The slot of a loop's body as the loop sees it."""
+        ids = jax.ShapeDtypeStruct((length, *self.ids.shape), self.ids.dtype)
+        return replace(self, shape=(length, *self.shape), reads=length * self.reads, ids=ids)
+
+
+@dataclass(frozen=True)
+class Step:
+    """The steps of an equation that reads a marked leaf: ``run(values, deltas)`` returns (outputs, ids of each slot).
+
+    outputs says which results are marked leaves again; others has the leaves with other uses in nested jaxprs.
+    """
+
+    run: Callable[..., Any]
+    outputs: Marks
+    slots: list[Slot] = field(default_factory=list)
+    others: dict[int, Use] = field(default_factory=dict)
+
+
+class Use(NamedTuple):
+    """A use of a leaf other than by rows."""
+
+    by: str  # the primitive, and what is known of it
+    line: str = ""  # " at file:line" of the user, where it is known
+
+
+#: (equation, marks of its operands) -> how it runs, or None where it is another use.
+Rule = Callable[[Any, Marks], Step | None]
+
+
+def _cast(x: Any, mark: Marked | None) -> Any:
+    for dtype in () if mark is None else mark.casts:
+        x = lax.convert_element_type(x, dtype)
+        if dtype.itemsize == 2:  # XLA may skip a rounding to 16 bits that is widened again right after
+            x = lax.optimization_barrier(x)
+    return x
+
+
+# ---------------------------------------------------------------------- rules: reads of rows
+def _gather(eqn: Any, marks: Marks) -> Step | None:
+    mark, numbers, sizes = marks[0], eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
+    shape, starts = eqn.invars[0].aval.shape, eqn.invars[1].aval
+    axes, mode = numbers.start_index_map, eqn.params["mode"].name
+    whole = shape[0] > 0 and sizes[0] == 1 and tuple(sizes[1:]) == shape[1:]
+    if mark is None or not whole or 0 not in axes or numbers.operand_batching_dims or mode not in _MODES:
+        return None
+    if mode == "FILL_OR_DROP" and not _fills(eqn.params["fill_value"], mark):
+        return None
+    offsets, batch = numbers.offset_dims, starts.shape[:-1]
+    dtype = _index_dtype(starts.dtype)
+
+    def ids(start: Any) -> Any:
+        start = start.reshape(-1, start.shape[-1])
+        row = _signed(start[:, axes.index(0)], dtype)
+        if mode == "CLIP":
+            return jnp.clip(row, 0, shape[0] - 1)
+        inside = (row >= 0) & (row < shape[0])
+        if mode == "FILL_OR_DROP":  # a start of another axis fits only at its beginning
+            for k, axis in enumerate(axes):
+                inside &= start[:, k] == 0 if axis else inside
+        return jnp.where(inside, row, shape[0])
+
+    def read(table: Any, start: Any) -> Any:
+        return eqn.primitive.bind(table, start, **eqn.params)
+
+    def spread(delta: Any) -> Any:
+        out = eqn.outvars[0].aval.shape
+        delta = delta.reshape(*batch, *(out[k] for k in offsets))
+        return jnp.moveaxis(delta, range(len(batch), delta.ndim), offsets)
+
+    return _reading(eqn, mark, int(np.prod(batch)), dtype, read, ids, spread)
+
+
+_MODES = ("CLIP", "FILL_OR_DROP", "PROMISE_IN_BOUNDS")
+
+
+def _fills(value: Any, mark: Marked) -> bool:
+    """True if reading before the casts fills absent rows with the same number as reading behind them."""
+    if value is None or not mark.casts:  # NaN
+        return True
+    value = np.asarray(value)
+    return bool(value == 0 or np.isnan(value))
+
+
+def _dynamic_slice(eqn: Any, marks: Marks) -> Step | None:
+    mark, shape, sizes = marks[0], eqn.invars[0].aval.shape, eqn.params["slice_sizes"]
+    if mark is None or tuple(sizes[1:]) != shape[1:]:
+        return None
+    dtype = _index_dtype(eqn.invars[1].aval.dtype)
+
+    def ids(start: Any, *zeros: Any) -> Any:
+        return jnp.clip(_signed(start, dtype), 0, shape[0] - sizes[0]) + lax.iota(dtype, sizes[0])
+
+    def read(table: Any, *starts: Any) -> Any:
+        return eqn.primitive.bind(table, *starts, **eqn.params)
+
+    return _reading(eqn, mark, sizes[0], dtype, read, ids, lambda delta: delta)
+
+
+def _slice(eqn: Any, marks: Marks) -> Step | None:
+    mark, shape = marks[0], eqn.invars[0].aval.shape
+    starts, limits, strides = (eqn.params[k] for k in ("start_indices", "limit_indices", "strides"))
+    strides = strides or (1,) * len(shape)
+    if mark is None or any(starts[1:]) or tuple(limits[1:]) != shape[1:] or set(strides[1:]) - {1}:
+        return None
+    count, dtype = eqn.outvars[0].aval.shape[0], _index_dtype(np.dtype("int32"), shape[0])
+
+    def ids() -> Any:
+        return lax.iota(dtype, count) * np.asarray(strides[0], dtype) + np.asarray(starts[0], dtype)
+
+    def read(table: Any) -> Any:
+        return eqn.primitive.bind(table, **eqn.params)
+
+    return _reading(eqn, mark, count, dtype, read, ids, lambda delta: delta)
+
+
+def _reading(
+    eqn: Any, mark: Marked, count: int, dtype: Any, read: Callable[..., Any], ids: Any, spread: Callable[[Any], Any]
+) -> Step:
+    """The step of one slot of count rows. spread gives a delta (count, *row_shape) the shape of what is read."""
+    table = eqn.invars[0].aval
+    segments.check_sentinel(table.shape[0], dtype)
+    found = jax.ShapeDtypeStruct((count,), dtype)
+    slot = Slot(mark.leaf, (count, *table.shape[1:]), count, mark.dtype, found, table.shape[0])
+
+    def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+        leaf, *starts = values
+        return [_cast(attach(read(leaf, *starts), spread(deltas[0])), mark)], [ids(*starts)]
+
+    return Step(run, (None,), [slot])
+
+
+def _index_dtype(dtype: Any, rows: int = 0) -> Any:
+    """int32 or int64: the type of stored row numbers that holds a read's starts."""
+    wide = np.dtype(dtype).itemsize == 8 or rows > np.iinfo(np.int32).max
+    return np.dtype("int64" if wide else "int32")
+
+
+def _signed(x: Any, dtype: Any) -> Any:
+    """Starts in a signed type; those that it cannot hold become its largest number."""
+    if jnp.issubdtype(x.dtype, np.unsignedinteger) and x.dtype.itemsize >= dtype.itemsize:
+        x = jnp.minimum(x, np.asarray(np.iinfo(dtype).max, x.dtype))
+    return x.astype(dtype)
+
+
+# ---------------------------------------------------------------------- rules: a leaf handed on
+def _same(eqn: Any, marks: Marks) -> Step | None:
+    """The leaf itself: an operation that changes no number, and is left out."""
+    return Step(lambda values, deltas: (list(values), []), marks)
+
+
+def _barrier(eqn: Any, marks: Marks) -> Step | None:
+    def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+        others = iter(bind(eqn, [x for x, m in zip(values, marks, strict=True) if m is None]))
+        return [next(others) if m is None else x for x, m in zip(values, marks, strict=True)], []
+
+    return Step(run, marks)
+
+
+def _convert(eqn: Any, marks: Marks) -> Step | None:
+    (mark,), dtype = marks, np.dtype(eqn.params["new_dtype"])
+    if mark is None or dtype.name not in FLOATS:
+        return None
+    return Step(lambda values, deltas: (list(values), []), (mark._replace(casts=(*mark.casts, dtype)),))
+
+
+def _stop_gradient(eqn: Any, marks: Marks) -> Step | None:
+    return Step(lambda values, deltas: ([lax.stop_gradient(_cast(values[0], marks[0]))], []), (None,))
+
+
+#: Rules by primitive.
+RULES: dict[str, Rule] = {
+    "gather": _gather,
+    "dynamic_slice": _dynamic_slice,
+    "slice": _slice,
+    "convert_element_type": _convert,
+    "copy": _same,
+    "copy_p": _same,
+    "name": _same,
+    "optimization_barrier": _barrier,
+    "stop_gradient": _stop_gradient,
+}
