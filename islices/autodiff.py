@@ -231,7 +231,7 @@ def _differentiate(
                     "vmap cannot cut into samples; accepted are padded ids (B, L), with a mask"
                 )
             dense = _per_sample_dense(B, call, has_aux, variables, tables, batch, count)
-        recorded = B.records_gradient(loss) or any(t._source.recorder is not None for t in tables)
+        recorded = B.records_gradient(loss) or any(t._source.watched for t in tables)
         arrays = [loss, *variables, *(t._source.weights for t in tables)]
         if samples.unchecked and count > 1 and not recorded and not modes.is_traced(B, *arrays):
             _check_samples(B, run, loss, tables, batch, names, samples.axis, [*sparse, *dense])

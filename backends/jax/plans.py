@@ -19,11 +19,15 @@ import numpy as np
 from jax import lax
 from jax.extend.core import Literal
 
-from islices.backends.jax import precision, reads
-from islices.backends.jax.reads import Marked, Marks, Rule, Slot, Step, Use
-from islices.backends.jax.rewriting import KEPT, as_jax, bind, is_wide, last_uses, opened
+from islices.backends.jax import precision, reads, tables
+from islices.backends.jax.memory import Tracer
+from islices.backends.jax.reads import Marked, Marks, Rule, Slot, Step, Use, bind
+from islices.backends.jax.tables import Operand, Watched
 
 __all__ = ["Plan", "evaluate"]
+
+#: How many rewritten nested functions are kept; each holds its compiled code.
+KEPT = 128
 
 
 class Plan:
@@ -36,26 +40,29 @@ class Plan:
         self.steps: list[tuple[Any, Step | None, slice, bool, list[Any]]] = []
         self.marks = {v: m for v, m in zip(jaxpr.invars, marks, strict=True) if m is not None}
         needed = _needed(jaxpr)
-        for eqn, over in zip(jaxpr.eqns, last_uses(jaxpr), strict=True):
-            if id(eqn) not in needed:
+        for eqn, over in zip(jaxpr.eqns, _last_uses(jaxpr), strict=True):
+            if id(eqn) not in needed and not any(isinstance(m, Watched) for m in marks):  # whose slices all stay
                 continue
             start = len(self.slots)
             step = self._step(eqn)
             if step is not None:
                 self.slots += step.slots
                 self.marks.update((v, m) for v, m in zip(eqn.outvars, step.outputs, strict=True) if m is not None)
-            self.steps.append((eqn, step, slice(start, len(self.slots)), is_wide(eqn), over))
+            self.steps.append((eqn, step, slice(start, len(self.slots)), _is_wide(eqn), over))
         self.outputs: Marks = tuple(map(self.mark, jaxpr.outvars))
 
-    def mark(self, v: Any) -> Marked | None:
+    def mark(self, v: Any) -> Any:
         return None if isinstance(v, Literal) else self.marks.get(v)
 
     def _step(self, eqn: Any) -> Step | None:
         marks = tuple(map(self.mark, eqn.invars))
-        if all(m is None for m in marks):
+        kinds = [type(m) for m in marks if m is not None]
+        if not kinds:
             return None
-        rule = RULES.get(eqn.primitive.name)
+        rule = RULES.get(eqn.primitive.name) or OF_KIND[kinds[0]].get(eqn.primitive.name)
         step = None if rule is None else rule(eqn, marks)
+        if set(kinds) == {Operand} and (step is None or step.others):
+            step = tables.whole(eqn, marks)
         if step is None:
             why = f" ({REFUSED[eqn.primitive.name]})" if eqn.primitive.name in REFUSED else ""
             others = {m.leaf: Use(eqn.primitive.name + why) for m in marks if m is not None}
@@ -90,14 +97,14 @@ _OWN = tuple(os.path.dirname(path or "") + os.sep for path in (jax.__file__, np.
 
 
 def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """(outputs, ids of each slot) of a jaxpr; None stands for an output that is a marked leaf."""
+    """(outputs, what each slot found) of a jaxpr; None stands for an output that is a marked leaf."""
     jaxpr = plan.jaxpr
-    consts = [as_jax(c, v) for c, v in zip(consts, jaxpr.constvars, strict=True)]
+    consts = [_as_jax(c, v) for c, v in zip(consts, jaxpr.constvars, strict=True)]
     env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
-    tables = {m.leaf: env[v] for v, m in plan.marks.items() if v in env}
+    leaves = {m.leaf: env[v] for v, m in plan.marks.items() if v in env and not isinstance(m, Operand)}
     found: list[Any] = []
     for eqn, step, slots, wide, dead in plan.steps:
-        values = [as_jax(v.val, v) if isinstance(v, Literal) else env[v] for v in eqn.invars]
+        values = [_as_jax(v.val, v) if isinstance(v, Literal) else env[v] for v in eqn.invars]
         with eqn.ctx.manager, precision.wide() if wide else contextlib.nullcontext():
             if step is None:
                 outs = bind(eqn, values)
@@ -106,19 +113,58 @@ def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Seq
                 found += new
         for v, x in zip(eqn.outvars, outs, strict=True):
             mark = plan.mark(v)
-            env[v] = x if mark is None else tables[mark.leaf]
+            env[v] = leaves[mark.leaf] if _is_leaf(mark) else x
         for v in dead:
             env.pop(v, None)
     outputs = [
-        as_jax(v.val, v) if isinstance(v, Literal) else None if m is not None else env[v]
+        _as_jax(v.val, v) if isinstance(v, Literal) else None if _is_leaf(m) else env[v]
         for v, m in zip(jaxpr.outvars, plan.outputs, strict=True)
     ]
     return outputs, found
 
 
+def _is_leaf(mark: Any) -> bool:
+    """Whether a variable stands for a leaf itself, which nothing computes."""
+    return mark is not None and not isinstance(mark, Operand)
+
+
+def _last_uses(jaxpr: Any) -> list[list[Any]]:
+    """For each equation the variables that nothing behind it reads."""
+    last: dict[Any, int] = {}
+    for k, eqn in enumerate(jaxpr.eqns):
+        last.update((v, k) for v in (*eqn.invars, *eqn.outvars) if not isinstance(v, Literal))
+    for v in jaxpr.outvars:
+        last.pop(v, None) if not isinstance(v, Literal) else None
+    dead: list[list[Any]] = [[] for _ in jaxpr.eqns]
+    for v, k in last.items():
+        dead[k].append(v)
+    return dead
+
+
+def _as_jax(x: Any, v: Any) -> Any:
+    """A constant of a jaxpr, in some versions an array of NumPy, as JAX's: jit and custom_vjp hand it on as it is."""
+    if not isinstance(x, np.ndarray):
+        return x
+    with precision.wide():
+        return jax.numpy.asarray(x, v.aval.dtype)
+
+
+def _is_wide(eqn: Any) -> bool:
+    """Whether the core's 64-bit types are in it: JAX would narrow its numbers outside of the core's scope."""
+    return any(getattr(v.aval, "dtype", np.dtype(bool)) in _WIDE for v in (*eqn.invars, *eqn.outvars))
+
+
+_WIDE = frozenset(map(np.dtype, ("int64", "uint64", "float64", "complex128")))
+
+
 # ---------------------------------------------------------------------- rules: equations that hold jaxprs
+def _opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
+    """(jaxpr, consts) of a jaxpr, closed or not."""
+    return (jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, "consts") else (jaxpr, ())
+
+
 def _inline(eqn: Any, marks: Marks) -> Step | None:
-    jaxpr, consts = opened(eqn.params["call_jaxpr"])
+    jaxpr, consts = _opened(eqn.params["call_jaxpr"])
     plan = Plan(jaxpr, marks)
     return Step(lambda values, deltas: evaluate(plan, consts, values, deltas), plan.outputs, plan.slots, plan.others)
 
@@ -142,7 +188,7 @@ def _checkpoint(eqn: Any, marks: Marks) -> Step | None:
 
 @lru_cache(KEPT)
 def _rematerialised(jaxpr: Any, marks: Marks, prevent_cse: Any, policy: Any) -> Step:
-    jaxpr, consts = opened(jaxpr)
+    jaxpr, consts = _opened(jaxpr)
     plan = Plan(jaxpr, marks)
 
     def body(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
@@ -159,21 +205,23 @@ def _cond(eqn: Any, marks: Marks) -> Step | None:
 @lru_cache(KEPT)
 def _switch(branches: tuple[Any, ...], marks: Marks) -> Step:
     plans = [Plan(b.jaxpr, marks) for b in branches]
-    slots = [slot for plan in plans for slot in plan.slots]
+    slots = [slot.in_branch() for plan in plans for slot in plan.slots]
     ends = np.cumsum([0, *(len(plan.slots) for plan in plans)]).tolist()
 
     def branch(k: int, values: Any, deltas: Any) -> tuple[Any, list[Any]]:
         outs, found = evaluate(plans[k], branches[k].consts, values, deltas[ends[k] : ends[k + 1]])
-        none = [lax.full(slot.ids.shape, slot.rows, slot.ids.dtype) for slot in slots]
+        none = [slot.not_run() for slot in slots]
         return outs, [*none[: ends[k]], *found, *none[ends[k + 1] :]]
 
     runs = [partial(branch, k) for k in range(len(plans))]
 
     def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
         index, *values = values
+        if not isinstance(index, Tracer):  # known: the others need not run
+            return branch(min(max(int(index), 0), len(runs) - 1), values, deltas)
         return lax.switch(index, runs, values, deltas)  # type: ignore[no-any-return]
 
-    return Step(run, (None,) * len(branches[0].jaxpr.outvars), slots, _uses(plans, "cond"))
+    return Step(run, (None,) * len(branches[0].jaxpr.outvars), slots, _uses(plans, "a branch of cond"))
 
 
 def _scan(eqn: Any, marks: Marks) -> Step | None:
@@ -192,27 +240,28 @@ def _looped(jaxpr: Any, marks: Marks, num_consts: int, num_carry: int, how: tupl
         shared, carry, rows = values[:num_consts], values[num_consts:][:num_carry], values[num_consts + num_carry :]
 
         def body(carry: Any, x: Any) -> Any:
-            outs, found = evaluate(plan, jaxpr.consts, [*shared, *carry, *x[0]], x[1])
+            own = [delta if one is None else one for one, delta in zip(x[1], deltas, strict=True)]
+            outs, found = evaluate(plan, jaxpr.consts, [*shared, *carry, *x[0]], own)
             return outs[:num_carry], (outs[num_carry:], found)
 
-        carry, (ys, found) = lax.scan(body, carry, (rows, deltas), **dict(how))
+        each = [delta if slot.found else None for slot, delta in zip(plan.slots, deltas, strict=True)]
+        carry, (ys, found) = lax.scan(body, carry, (rows, each), **dict(how))
         return [*carry, *ys], found
 
     slots = [slot.repeated(dict(how)["length"]) for slot in plan.slots]
-    return Step(jax.jit(run), (None,) * len(plan.outputs), slots, _uses([plan], "scan"))
+    return Step(jax.jit(run), (None,) * len(plan.outputs), slots, _uses([plan], "the body of scan"))
 
 
 def _uses(plans: Sequence[Plan], name: str) -> dict[int, Use]:
     """The other uses of plans whose outputs may be no marked leaves."""
-    returned = {m.leaf: Use(f"{name} (as a result)") for plan in plans for m in plan.outputs if m is not None}
+    returned = {m.leaf: Use(f"{name}, as its result") for plan in plans for m in plan.outputs if m is not None}
     for plan in plans:
         returned.update(plan.others)
     return returned
 
 
-#: Rules by primitive.
+#: Rules of equations that hold jaxprs, whatever is marked.
 RULES: dict[str, Rule] = {
-    **reads.RULES,
     "jit": _jit,
     "pjit": _jit,
     "closed_call": _inline,
@@ -223,9 +272,13 @@ RULES: dict[str, Rule] = {
     "cond": _cond,
     "scan": _scan,
 }
-#: Why an equation that holds jaxprs has no rule.
+#: The other rules, by what is marked.
+OF_KIND: dict[type, dict[str, Rule]] = {Marked: reads.RULES, Watched: tables.RULES, Operand: tables.OPERAND_RULES}
+#: Why an equation has no rule.
 REFUSED = {
-    "scan": "as what it carries or scans over; close over the leaf",
+    "broadcast_in_dim": "mapped by jax.vmap, or within lax.cond or lax.switch whose predicate is mapped, for which JAX "
+    "would copy the table: read the rows before it, or choose with jnp.where",
+    "scan": "as what scan carries or scans over; close over the leaf",
     "while": "which has no reverse-mode derivative; use lax.scan, or fori_loop with a fixed number of steps",
     "custom_jvp_call": "a function with a derivative of its own; read the rows before it",
     "custom_vjp_call": "a function with a derivative of its own; read the rows before it",
