@@ -20,7 +20,7 @@ from islices.backend import Backend
 from islices.backends.jax.differentiation import Aux, check_unchecked
 from islices.backends.jax.memory import Tracer
 from islices.backends.jax.plans import Plan, evaluate
-from islices.backends.jax.reads import FLOATS, Marked
+from islices.backends.jax.reads import FLOATS, Marked, whole
 from islices.registry import describe
 from islices.slices import IndexedSlices
 
@@ -67,7 +67,10 @@ def value_and_grad(B: Backend, fn: Callable[[Any], tuple[Any, Any]], tree: Any, 
     def run(variables: list[Any], deltas: list[Any]) -> tuple[Any, tuple[list[Any], list[Any]]]:
         given = dict(zip(dense, variables, strict=True))
         (loss, *rest), found = evaluate(plan, closed.consts, [given.get(k, leaves[k]) for k in floats], deltas)
-        rest = [leaves[m.leaf] if m is not None else x for m, x in zip(plan.outputs[1:], rest, strict=True)]
+        rest = [
+            x if m is None else whole(leaves[m.leaf], m._replace(masked=False))
+            for m, x in zip(plan.outputs[1:], rest, strict=True)
+        ]
         return loss, (rest, found)
 
     deltas = [lax.full(slot.shape, 0, slot.dtype) for slot in plan.slots]
@@ -117,7 +120,7 @@ def _marked(tree: Any, names: list[str], leaves: list[Any], floats: list[int], s
 
 def _plan(jaxpr: Any, floats: list[int], marked: set[int]) -> Plan:
     marks = (Marked(k, v.aval.dtype) if k in marked else None for k, v in zip(floats, jaxpr.invars, strict=True))
-    return Plan(jaxpr, tuple(marks))
+    return Plan(jaxpr, tuple(marks), (True, *(False for _ in jaxpr.outvars[1:])))
 
 
 def _pays(plan: Plan, leaf: int, x: Any) -> bool:
