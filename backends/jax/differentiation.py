@@ -23,6 +23,7 @@ from islices.backends.jax import memory
 from islices.backends.jax.lookups import RECORDER
 from islices.backends.jax.memory import Tracer
 from islices.backends.jax.plans import Plan, evaluate
+from islices.backends.jax.primitives import varying
 from islices.backends.jax.reads import Slot
 from islices.backends.jax.tables import Watched, use_of
 from islices.memory import zeros
@@ -102,8 +103,7 @@ def taken(
 def _check_unchecked(jaxpr: Any) -> None:
     """Raise ValueError under a shard_map that keeps account of what varies along its axes: JAX would add up the ranks'
     gradients of what does not, while rows are each rank's own."""
-    avals = (v.aval for v in (*jaxpr.constvars, *jaxpr.invars))
-    if any(getattr(x, "vma", None) or getattr(getattr(x, "mat", None), "varying", None) for x in avals):
+    if any(varying(v.aval) for v in (*jaxpr.constvars, *jaxpr.invars)):
         raise ValueError(
             "islices.value_and_grad within jax.shard_map(..., check_vma=True): accepted is check_vma=False, where all "
             "gradients are the rank's own; islices.distributed.all_reduce adds them up"

@@ -20,7 +20,7 @@ from islices.backend import Backend
 from islices.backends.jax.differentiation import Aux, taken, trace
 from islices.backends.jax.memory import Tracer
 from islices.backends.jax.plans import Plan
-from islices.backends.jax.reads import FLOATS, Marked
+from islices.backends.jax.reads import FLOATS, Marked, whole
 from islices.registry import describe
 from islices.slices import IndexedSlices
 
@@ -60,7 +60,10 @@ def value_and_grad(B: Backend, fn: Callable[[Any], tuple[Any, Any]], tree: Any, 
     dense = [k for k in floats if k not in marked]
 
     (loss, *rest), gradients, reads = taken(plan, closed.consts, arrays, [floats.index(k) for k in dense])
-    rest = [leaves[m.leaf] if m is not None else x for m, x in zip(plan.outputs[1:], rest, strict=True)]
+    rest = [
+        x if m is None else whole(leaves[m.leaf], m._replace(masked=False))
+        for m, x in zip(plan.outputs[1:], rest, strict=True)
+    ]
     out: list[Any] = [None] * len(leaves)
     for k, gradient in zip(dense, gradients, strict=True):
         out[k] = gradient
@@ -104,7 +107,7 @@ def _marked(tree: Any, names: list[str], leaves: list[Any], floats: list[int], s
 
 def _plan(jaxpr: Any, floats: list[int], marked: set[int]) -> Plan:
     marks = (Marked(k, v.aval.dtype) if k in marked else None for k, v in zip(floats, jaxpr.invars, strict=True))
-    return Plan(jaxpr, tuple(marks))
+    return Plan(jaxpr, tuple(marks), (True, *(False for _ in jaxpr.outvars[1:])))
 
 
 def _pays(plan: Plan, leaf: int, x: Any) -> bool:
@@ -122,7 +125,7 @@ def _slices(B: Backend, table: Any, parts: list[tuple[Any, Any]]) -> IndexedSlic
     dtype = np.result_type(*(i.dtype for _, i in parts))
     values = _concatenated([g.reshape(-1, *row_shape) for g, _ in parts])
     indices = _concatenated([i.reshape(-1).astype(dtype) for _, i in parts])
-    values, indices = B.select(values, indices, B.in_range(indices, rows), rows)
+    values, indices = B.select(values, indices, indices < rows, rows)
     padded = isinstance(values, Tracer) or isinstance(indices, Tracer)
     return IndexedSlices._trusted(B, values, indices, table.shape, padded=padded)
 
