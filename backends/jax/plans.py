@@ -305,7 +305,7 @@ def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
     mesh, checked, jaxpr = p["mesh"], p["check_vma"], p["jaxpr"]
     manual = p["newly_manual_axes"] if "newly_manual_axes" in p else p["manual_axes"]
     plan = Plan(jaxpr, marks, wanted)
-    if any(slot.rows is None for slot in plan.slots):  # uses of weights as an array
+    if any(slot.rows < 0 for slot in plan.slots):  # uses of weights as an array
         return None
     parts: dict[int, Any] = {}  # of each leaf, the axes that its rows are split along
     for mark, spec in zip(marks, p["in_specs"], strict=True):
@@ -323,7 +323,9 @@ def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
         if not axis:
             return ids
         rows = slot.rows * lax.axis_size(axis)
-        return jax.numpy.where(ids < slot.rows, ids + lax.axis_index(axis).astype(ids.dtype) * slot.rows, rows)
+        return jax.numpy.where(
+            (ids >= 0) & (ids < slot.rows), ids + lax.axis_index(axis).astype(ids.dtype) * slot.rows, rows
+        )
 
     def body(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
         outs, found = evaluate(plan, (), values, [x[0] for x in deltas])

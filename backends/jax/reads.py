@@ -52,7 +52,7 @@ class Slot:
     dtype: Any
     #: what is found: ids, and what goes with them; () of an array whose gradient is dense
     found: tuple[jax.ShapeDtypeStruct, ...]
-    rows: int | None = None  # the id of no row; None where no ids are found
+    rows: int = -1  # the id of no row; -1 where no ids are found
     varying: frozenset[str] = frozenset()  # the axes of a shard_map along which the read differs
     static: Any = None  # of a Table: what the core needs to know of a lookup, or the use of its weights
     axes: tuple[str, ...] = ()  # the transformations that put axes in front of ids: "vmap", "scan"
@@ -77,7 +77,7 @@ class Slot:
 
     def not_run(self) -> tuple[Any, ...]:
         """What a branch that is not taken finds."""
-        numbers = (0 if k or self.rows is None else self.rows for k in range(len(self.found)))
+        numbers = (0 if k or self.rows < 0 else self.rows for k in range(len(self.found)))
         return tuple(lax.full(x.shape, number, x.dtype) for number, x in zip(numbers, self.found, strict=True))
 
 

@@ -63,12 +63,16 @@ def _lookup(eqn: Any, marks: Marks) -> Step | None:
 
     def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
         rows, weights, *found = values
-        # a literal may be a Python number
-        found = [x if isinstance(x, jax.Array) else put(np.asarray(x, v.dtype), None) for x, v in zip(found, integers, strict=True)]
+        found = [_as_array(x, v.dtype) for x, v in zip(found, integers, strict=True)]
         rows = lookup_p.bind(rows, weights, *found, **eqn.params)  # for a differentiation around this one
         return [attach(rows, deltas[0])], [tuple(found)]
 
     return Step(run, (None,), [slot])
+
+
+def _as_array(x: Any, dtype: Any) -> Array:
+    """Integers of a jaxpr, where a literal may be a Python number."""
+    return x if isinstance(x, jax.Array) else put(np.asarray(x, dtype), None)
 
 
 def _as_it_is(eqn: Any, marks: Marks) -> Step | None:
