@@ -17,9 +17,9 @@ from jax import lax, tree_util
 
 from islices.arguments import show
 from islices.backend import Backend
-from islices.backends.jax.differentiation import Aux, check_unchecked
+from islices.backends.jax.differentiation import Aux, taken, trace
 from islices.backends.jax.memory import Tracer
-from islices.backends.jax.plans import Plan, evaluate
+from islices.backends.jax.plans import Plan
 from islices.backends.jax.reads import FLOATS, Marked, whole
 from islices.registry import describe
 from islices.slices import IndexedSlices
@@ -45,12 +45,7 @@ def value_and_grad(B: Backend, fn: Callable[[Any], tuple[Any, Any]], tree: Any, 
         return jnp.reshape(loss, ()), aux.take_apart(rest)
 
     arrays = [leaves[k] for k in floats]
-    try:
-        closed = jax.make_jaxpr(traced)(arrays)
-    except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
-        error.add_note("islices.value_and_grad traces fn, as jax.jit does: it cannot look at the values of its arrays")
-        raise
-    check_unchecked(closed.jaxpr)
+    closed = trace(traced, arrays)
     plan = _plan(closed.jaxpr, floats, marked)
     if sparse == "auto":
         marked = {k for k in marked if _pays(plan, k, leaves[k])}
@@ -64,24 +59,16 @@ def value_and_grad(B: Backend, fn: Callable[[Any], tuple[Any, Any]], tree: Any, 
         )
     dense = [k for k in floats if k not in marked]
 
-    def run(variables: list[Any], deltas: list[Any]) -> tuple[Any, tuple[list[Any], list[Any]]]:
-        given = dict(zip(dense, variables, strict=True))
-        (loss, *rest), found = evaluate(plan, closed.consts, [given.get(k, leaves[k]) for k in floats], deltas)
-        rest = [
-            x if m is None else whole(leaves[m.leaf], m._replace(masked=False))
-            for m, x in zip(plan.outputs[1:], rest, strict=True)
-        ]
-        return loss, (rest, found)
-
-    deltas = [lax.full(slot.shape, 0, slot.dtype) for slot in plan.slots]
-    taking = jax.value_and_grad(run, argnums=(0, 1), has_aux=True)
-    (loss, (rest, found)), (gradients, upstreams) = taking([leaves[k] for k in dense], deltas)
+    (loss, *rest), gradients, reads = taken(plan, closed.consts, arrays, [floats.index(k) for k in dense])
+    rest = [
+        x if m is None else whole(leaves[m.leaf], m._replace(masked=False))
+        for m, x in zip(plan.outputs[1:], rest, strict=True)
+    ]
     out: list[Any] = [None] * len(leaves)
     for k, gradient in zip(dense, gradients, strict=True):
         out[k] = gradient
     for k in marked:
-        parts = [(g, i) for s, g, i in zip(plan.slots, upstreams, found, strict=True) if s.leaf == k]
-        out[k] = _slices(B, leaves[k], parts)
+        out[k] = _slices(B, leaves[k], [(upstream, ids) for slot, upstream, (ids,) in reads if slot.leaf == k])
     grads = structure.unflatten(out)  # type: ignore[attr-defined]
     return loss, aux.put_together(rest, [None] * len(rest)), grads
 
@@ -138,7 +125,7 @@ def _slices(B: Backend, table: Any, parts: list[tuple[Any, Any]]) -> IndexedSlic
     dtype = np.result_type(*(i.dtype for _, i in parts))
     values = _concatenated([g.reshape(-1, *row_shape) for g, _ in parts])
     indices = _concatenated([i.reshape(-1).astype(dtype) for _, i in parts])
-    values, indices = B.select(values, indices, indices < rows, rows)
+    values, indices = B.select(values, indices, B.in_range(indices, rows), rows)
     padded = isinstance(values, Tracer) or isinstance(indices, Tracer)
     return IndexedSlices._trusted(B, values, indices, table.shape, padded=padded)
 

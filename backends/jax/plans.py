@@ -22,13 +22,17 @@ from jax import lax
 from jax.extend.core import Literal
 from jax.sharding import PartitionSpec
 
-from islices.backends.jax import precision
-from islices.backends.jax.reads import RULES, Marked, Marks, Slot, Step, Use, constant
-from islices.backends.jax.rewriting import KEPT, as_jax, bind, is_wide, last_uses, opened
+from islices.backends.jax import precision, reads, tables
+from islices.backends.jax.memory import Tracer
+from islices.backends.jax.reads import Marked, Marks, Rule, Slot, Step, Use, bind, constant
+from islices.backends.jax.tables import Operand, Watched
 
 __all__ = ["Plan", "evaluate"]
 
 Wanted = tuple[bool, ...]
+
+#: How many rewritten nested functions are kept; each holds its compiled code.
+KEPT = 128
 
 
 class Plan:
@@ -44,39 +48,39 @@ class Plan:
         self.steps: list[tuple[Any, Step | None, slice, bool, list[Any]]] = []
         self.marks = {v: m for v, m in zip(jaxpr.invars, marks, strict=True) if m is not None}
         needed, self.moving = _needed(jaxpr, wanted or (True,) * len(jaxpr.outvars))
-        for eqn, over in zip(jaxpr.eqns, last_uses(jaxpr), strict=True):
-            if id(eqn) not in needed:
+        for eqn, over in zip(jaxpr.eqns, _last_uses(jaxpr), strict=True):
+            if id(eqn) not in needed and not any(isinstance(m, Watched) for m in marks):  # whose slices all stay
                 continue
             start = len(self.slots)
             step = self._step(eqn)
             if step is not None:
                 self.slots += step.slots
                 self.marks.update((v, m) for v, m in zip(eqn.outvars, step.outputs, strict=True) if m is not None)
-            self.steps.append((eqn, step, slice(start, len(self.slots)), is_wide(eqn), over))
+            self.steps.append((eqn, step, slice(start, len(self.slots)), _is_wide(eqn), over))
         self.outputs: Marks = tuple(map(self.mark, jaxpr.outvars))
 
-    def mark(self, v: Any) -> Marked | None:
+    def mark(self, v: Any) -> Any:
         return None if isinstance(v, Literal) else self.marks.get(v)
 
     def _step(self, eqn: Any) -> Step | None:
         marks = tuple(map(self.mark, eqn.invars))
-        if all(m is None for m in marks):
+        kinds = [type(m) for m in marks if m is not None]
+        if not kinds:
             return None
         name, wanted = eqn.primitive.name, tuple(v in self.moving for v in eqn.outvars)
-        if not any(wanted):
+        of_arrays = set(kinds) == {Marked}
+        if of_arrays and not any(wanted):
             return constant(eqn, marks)
-        step = None
-        if name in NESTED:
-            step = NESTED[name](eqn, marks, wanted)
-        elif name in RULES:
-            step = RULES[name](eqn, marks)
+        rule = OF_KIND[kinds[0]].get(name)
+        step = NESTED[name](eqn, marks, wanted) if name in NESTED else None if rule is None else rule(eqn, marks)
+        if set(kinds) == {Operand} and (step is None or step.others):
+            step = tables.whole(eqn, marks)
         others = {} if step is None else step.others
         if step is None:
-            moving = {m.leaf for m in marks if m is not None and not m.stopped}
-            if not moving:
+            if of_arrays and all(m is None or m.stopped for m in marks):
                 return constant(eqn, marks)
-            why = f" ({REFUSED[name]})" if name in REFUSED else ""
-            others = dict.fromkeys(moving, Use(name + why))
+            by = name + (f" ({REFUSED[name]})" if name in REFUSED else "")
+            others = {m.leaf: Use(by) for m in marks if m is not None and not getattr(m, "stopped", False)}
         for leaf, use in others.items():
             self.others.setdefault(leaf, use if use.line else use._replace(line=_line(eqn)))
         return step
@@ -113,14 +117,14 @@ _OWN = tuple(os.path.dirname(path or "") + os.sep for path in (jax.__file__, np.
 
 
 def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """(outputs, ids of each slot) of a jaxpr; an output that is a marked leaf is its mask, or None."""
+    """(outputs, what each slot found) of a jaxpr; an output that is a marked leaf is its mask, or None."""
     jaxpr = plan.jaxpr
-    consts = [as_jax(c, v) for c, v in zip(consts, jaxpr.constvars, strict=True)]
+    consts = [_as_jax(c, v) for c, v in zip(consts, jaxpr.constvars, strict=True)]
     env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
-    tables = {m.leaf: env[v][0] if m.masked else env[v] for v, m in plan.marks.items() if v in env}
+    leaves = {m.leaf: env[v][0] if _masked(m) else env[v] for v, m in plan.marks.items() if v in env and _is_leaf(m)}
     found: list[Any] = []
     for eqn, step, slots, wide, dead in plan.steps:
-        values = [as_jax(v.val, v) if isinstance(v, Literal) else env[v] for v in eqn.invars]
+        values = [_as_jax(v.val, v) if isinstance(v, Literal) else env[v] for v in eqn.invars]
         with eqn.ctx.manager, precision.wide() if wide else contextlib.nullcontext():
             if step is None:
                 outs = bind(eqn, values)
@@ -129,23 +133,66 @@ def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Seq
                 found += new
         for v, x in zip(eqn.outvars, outs, strict=True):
             mark = plan.mark(v)
-            if mark is not None and x is None:
-                x = tables[mark.leaf]
-            elif mark is not None and mark.masked and not isinstance(x, tuple):
-                x = tables[mark.leaf], x
+            if _is_leaf(mark) and x is None:
+                x = leaves[mark.leaf]
+            elif _masked(mark) and not isinstance(x, tuple):
+                x = leaves[mark.leaf], x
             env[v] = x
         for v in dead:
             env.pop(v, None)
     outputs = [
-        as_jax(v.val, v) if isinstance(v, Literal) else env[v] if m is None else env[v][1] if m.masked else None
+        _as_jax(v.val, v) if isinstance(v, Literal) else env[v][1] if _masked(m) else None if _is_leaf(m) else env[v]
         for v, m in zip(jaxpr.outvars, plan.outputs, strict=True)
     ]
     return outputs, found
 
 
+def _is_leaf(mark: Any) -> bool:
+    """Whether a variable stands for a leaf itself, which nothing computes."""
+    return mark is not None and not isinstance(mark, Operand)
+
+
+def _masked(mark: Any) -> bool:
+    return isinstance(mark, Marked) and mark.masked
+
+
+def _last_uses(jaxpr: Any) -> list[list[Any]]:
+    """For each equation the variables that nothing behind it reads."""
+    last: dict[Any, int] = {}
+    for k, eqn in enumerate(jaxpr.eqns):
+        last.update((v, k) for v in (*eqn.invars, *eqn.outvars) if not isinstance(v, Literal))
+    for v in jaxpr.outvars:
+        last.pop(v, None) if not isinstance(v, Literal) else None
+    dead: list[list[Any]] = [[] for _ in jaxpr.eqns]
+    for v, k in last.items():
+        dead[k].append(v)
+    return dead
+
+
+def _as_jax(x: Any, v: Any) -> Any:
+    """A constant of a jaxpr, in some versions an array of NumPy, as JAX's: jit and custom_vjp hand it on as it is."""
+    if not isinstance(x, np.ndarray):
+        return x
+    with precision.wide():
+        return jax.numpy.asarray(x, v.aval.dtype)
+
+
+def _is_wide(eqn: Any) -> bool:
+    """Whether the core's 64-bit types are in it: JAX would narrow its numbers outside of the core's scope."""
+    return any(getattr(v.aval, "dtype", np.dtype(bool)) in _WIDE for v in (*eqn.invars, *eqn.outvars))
+
+
+_WIDE = frozenset(map(np.dtype, ("int64", "uint64", "float64", "complex128")))
+
+
 # ---------------------------------------------------------------------- rules: equations that hold jaxprs
+def _opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
+    """(jaxpr, consts) of a jaxpr, closed or not."""
+    return (jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, "consts") else (jaxpr, ())
+
+
 def _inline(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
-    jaxpr, consts = opened(eqn.params["call_jaxpr"])
+    jaxpr, consts = _opened(eqn.params["call_jaxpr"])
     plan = Plan(jaxpr, marks, wanted)
     return Step(lambda values, deltas: evaluate(plan, consts, values, deltas), plan.outputs, plan.slots, plan.others)
 
@@ -169,7 +216,7 @@ def _checkpoint(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
 
 @lru_cache(KEPT)
 def _rematerialised(jaxpr: Any, marks: Marks, wanted: Wanted, prevent_cse: Any, policy: Any) -> Step:
-    jaxpr, consts = opened(jaxpr)
+    jaxpr, consts = _opened(jaxpr)
     plan = Plan(jaxpr, marks, wanted)
 
     def body(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
@@ -186,24 +233,27 @@ def _cond(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
 @lru_cache(KEPT)
 def _switch(branches: tuple[Any, ...], marks: Marks, wanted: Wanted) -> Step:
     plans = [Plan(b.jaxpr, marks, wanted) for b in branches]
-    slots = [slot for plan in plans for slot in plan.slots]
+    slots = [slot.in_branch() for plan in plans for slot in plan.slots]
     ends = np.cumsum([0, *(len(plan.slots) for plan in plans)]).tolist()
     outputs = tuple(
-        ms[0] if ms.count(ms[0]) == len(ms) else None for ms in zip(*(p.outputs for p in plans), strict=True)
+        first if isinstance(first, Marked) and all(m == first for m in others) else None
+        for first, *others in zip(*(p.outputs for p in plans), strict=True)
     )
 
     def branch(k: int, values: Any, deltas: Any) -> tuple[Any, list[Any]]:
         outs, found = evaluate(plans[k], branches[k].consts, values, deltas[ends[k] : ends[k + 1]])
-        none = [lax.full(slot.ids.shape, slot.rows, slot.ids.dtype) for slot in slots]
+        none = [slot.not_run() for slot in slots]
         return outs, [*none[: ends[k]], *found, *none[ends[k + 1] :]]
 
     runs = [partial(branch, k) for k in range(len(plans))]
 
     def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
         index, *values = values
+        if not isinstance(index, Tracer):  # known: the others need not run
+            return branch(min(max(int(index), 0), len(runs) - 1), values, deltas)
         return lax.switch(index, runs, values, deltas)  # type: ignore[no-any-return]
 
-    return Step(run, outputs, slots, _uses(plans, outputs, "cond"))
+    return Step(run, outputs, slots, _uses(plans, outputs, "a branch of cond"))
 
 
 def _scan(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
@@ -220,7 +270,9 @@ def _looped(
 ) -> Step | None:
     plan = Plan(jaxpr.jaxpr, marks, (True,) * num_carry + wanted[num_carry:])
     carried = marks[num_consts:][:num_carry]
-    if any(m not in (None, out) for m, out in zip(carried, plan.outputs, strict=False)):
+    if any(
+        m is not None and (m != out or not isinstance(m, Marked)) for m, out in zip(carried, plan.outputs, strict=False)
+    ):
         return None  # it does not leave the body as it came
     outputs = (*carried, *(None for _ in wanted[num_carry:]))
 
@@ -235,46 +287,47 @@ def _looped(
             return [x for x, m in zip(carry, carried, strict=True) if m is None]
 
         def body(carry: Any, x: Any) -> Any:
-            outs, found = evaluate(plan, jaxpr.consts, [*shared, *whole(carry), *x[0]], x[1])
+            own = [delta if one is None else one for one, delta in zip(x[1], deltas, strict=True)]
+            outs, found = evaluate(plan, jaxpr.consts, [*shared, *whole(carry), *x[0]], own)
             return changing(outs[:num_carry]), (outs[num_carry:], found)
 
-        carry, (ys, found) = lax.scan(body, changing(first), (rows, deltas), **dict(how))
+        each = [delta if slot.found else None for slot, delta in zip(plan.slots, deltas, strict=True)]
+        carry, (ys, found) = lax.scan(body, changing(first), (rows, each), **dict(how))
         return [*whole(carry), *ys], found
 
     slots = [slot.repeated(dict(how)["length"]) for slot in plan.slots]
-    return Step(jax.jit(run), outputs, slots, _uses([plan], outputs, "scan"))
+    return Step(jax.jit(run), outputs, slots, _uses([plan], outputs, "the body of scan"))
 
 
 def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
-    """Ranks read rows each for itself: their slots are laid one after the other along an axis in front."""
+    """Each rank reads its own rows: the slots have the ranks as an axis in front."""
     p = eqn.params
     mesh, checked, jaxpr = p["mesh"], p["check_vma"], p["jaxpr"]
     manual = p["newly_manual_axes"] if "newly_manual_axes" in p else p["manual_axes"]
-    plan = Plan(jaxpr, marks, wanted)
-    parts: dict[int, Any] = {}  # of each leaf, the axes that its rows are split along
-    for mark, spec in zip(marks, p["in_specs"], strict=True):
+    parts: dict[int, tuple[Any, int]] = {}  # of each leaf, the axes that its rows are split along, and its rows here
+    for mark, spec, v in zip(marks, p["in_specs"], jaxpr.invars, strict=True):
         if mark is not None:
-            first, *others = *spec, None
-            if any(others) or mark.copies or mark.masked or parts.setdefault(mark.leaf, first) != first:
+            split: list[Any] = [*spec, None]
+            part = split[0], v.aval.shape[0]
+            plain = isinstance(mark, Marked) and not mark.copies and not mark.masked
+            if not plain or any(split[1:]) or parts.setdefault(mark.leaf, part) != part:
                 return None
+    plan = Plan(jaxpr, marks, wanted)
     axes = [tuple(a for a in mesh.axis_names if a in (s.varying if checked else manual)) for s in plan.slots]
-    counts = [math.prod(mesh.shape[a] for a in names) for names in axes]
     specs = [PartitionSpec(names) for names in axes]
 
-    def whole(slot: Slot, ids: Any) -> Any:
+    def of_leaf(slot: Slot, ids: Any) -> Any:
         """Row numbers of the leaf from those of a part of its rows."""
-        axis = parts[slot.leaf]
-        if not axis:
-            return ids
-        rows = slot.rows * lax.axis_size(axis)
-        return jax.numpy.where(ids < slot.rows, ids + lax.axis_index(axis).astype(ids.dtype) * slot.rows, rows)
+        axis, rows = parts[slot.leaf]
+        inside = (ids >= 0) & (ids < rows)
+        return jax.numpy.where(inside, ids + lax.axis_index(axis).astype(ids.dtype) * rows, -1) if axis else ids
 
     def body(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
         outs, found = evaluate(plan, (), values, [x[0] for x in deltas])
-        return outs, [whole(slot, ids)[None] for slot, ids in zip(plan.slots, found, strict=True)]
+        return outs, [of_leaf(slot, *ids)[None] for slot, ids in zip(plan.slots, found, strict=True)]
 
     def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
-        return jax.shard_map(  # type: ignore[no-any-return]
+        outs, found = jax.shard_map(
             body,
             mesh=mesh,
             in_specs=(list(p["in_specs"]), specs),
@@ -282,22 +335,19 @@ def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
             check_vma=checked,
             axis_names=set(manual),
         )(list(values), list(deltas))
+        return outs, [(ids,) for ids in found]
 
     slots = [
-        replace(slot.repeated(count), rows=slot.rows * _size(mesh, parts[slot.leaf]), varying=frozenset())
-        for slot, count in zip(plan.slots, counts, strict=True)
+        replace(slot.repeated(math.prod(mesh.shape[a] for a in names)), varying=frozenset())
+        for slot, names in zip(plan.slots, axes, strict=True)
     ]
     return Step(run, (None,) * len(wanted), slots, _uses([plan], (None,) * len(wanted), "shard_map"))
-
-
-def _size(mesh: Any, axes: Any) -> int:
-    return math.prod(mesh.shape[a] for a in ((axes,) if isinstance(axes, str) else axes or ()))
 
 
 def _uses(plans: Sequence[Plan], outputs: Marks, name: str) -> dict[int, Use]:
     """The other uses of plans all of which have these marks as outputs."""
     out = ((m, whole) for plan in plans for m, whole in zip(plan.outputs, outputs, strict=True))
-    returned = {m.leaf: Use(f"{name} (as a result)") for m, whole in out if m is not None and whole is None}
+    returned = {m.leaf: Use(f"{name}, as its result") for m, whole in out if m is not None and whole is None}
     for plan in plans:
         returned.update(plan.others)
     return returned
@@ -316,9 +366,13 @@ NESTED: dict[str, Callable[[Any, Marks, Wanted], Step | None]] = {
     "scan": _scan,
     "shard_map": _shard_map,
 }
+#: The other rules, by what is marked.
+OF_KIND: dict[type, dict[str, Rule]] = {Marked: reads.RULES, Watched: tables.RULES, Operand: tables.OPERAND_RULES}
 #: Why an equation has no rule, or what to do instead.
 REFUSED = {
-    "scan": "as what it scans over, or carries and changes; close over the leaf",
+    "broadcast_in_dim": "mapped by jax.vmap, or within lax.cond or lax.switch whose predicate is mapped, for which JAX "
+    "would copy the table: read the rows before it, or choose with jnp.where",
+    "scan": "as what scan carries or scans over; close over the leaf",
     "while": "which has no reverse-mode derivative; use lax.scan, or fori_loop with a fixed number of steps",
     "custom_jvp_call": "a function with a derivative of its own; read the rows before it",
     "custom_vjp_call": "a function with a derivative of its own; read the rows before it",

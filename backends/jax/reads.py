@@ -18,9 +18,8 @@ from jax import lax
 from islices.backends.jax import segments
 from islices.backends.jax.lookups import attach
 from islices.backends.jax.primitives import varying
-from islices.backends.jax.rewriting import bind
 
-__all__ = ["FLOATS", "RULES", "Marked", "Marks", "Rule", "Slot", "Step", "Use", "constant", "whole"]
+__all__ = ["FLOATS", "RULES", "Marked", "Marks", "Rule", "Slot", "Step", "Use", "bind", "constant", "whole"]
 
 #: What may be stored by rows.
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -40,30 +39,50 @@ class Marked(NamedTuple):
     masked: bool = False
 
 
-Marks = tuple[Marked | None, ...]
+#: What each variable holds: a `Marked` leaf, or what `tables` has of a Table; None for anything else.
+Marks = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Slot:
-    """One read of rows of a leaf."""
+    """One read of a leaf: the delta whose gradient is that of what is read, and what else the read finds."""
 
     leaf: int
-    shape: tuple[int, ...]  # (*loops, n, *row_shape)
-    reads: int  # the product of the loops and n
+    shape: tuple[int, ...]  # of the delta: (*loops, n, *row_shape)
     dtype: Any
-    ids: jax.ShapeDtypeStruct  # (*loops, n); rows stands for no row
-    rows: int
+    #: what is found: ids (-1 or beyond for no row), and what goes with them; () of an array whose gradient is dense
+    found: tuple[jax.ShapeDtypeStruct, ...]
+    static: Any = None  # what of a lookup in a Table the core needs to know
+    axes: tuple[str, ...] = ()  # the transformations that put axes in front of ids: "vmap", "scan"
+    rounds: int | None = None  # the loops around a branch, which may not run; None outside of a branch
     varying: frozenset[str] = frozenset()  # the axes of a shard_map along which the read differs
 
+    @property
+    def reads(self) -> int:
+        """How many rows are read."""
+        return math.prod(self.found[0].shape)
+
     def repeated(self, length: int) -> Slot:
-        """The slot of a loop's body as the loop sees it."""
-        ids = jax.ShapeDtypeStruct((length, *self.ids.shape), self.ids.dtype)
-        return replace(self, shape=(length, *self.shape), reads=length * self.reads, ids=ids)
+        """The slot of a loop's body as the loop sees it; a dense gradient is that of all rounds."""
+        if not self.found:
+            return self
+        found = tuple(jax.ShapeDtypeStruct((length, *x.shape), x.dtype) for x in self.found)
+        rounds = None if self.rounds is None else self.rounds + 1
+        return replace(self, shape=(length, *self.shape), found=found, axes=("scan", *self.axes), rounds=rounds)
+
+    def in_branch(self) -> Slot:
+        """The slot of a branch as its condition sees it."""
+        return self if self.rounds is not None else replace(self, rounds=0)
+
+    def not_run(self) -> tuple[Any, ...]:
+        """What a branch that is not taken finds."""
+        numbers = (-1 if k == 0 and np.issubdtype(x.dtype, np.integer) else 0 for k, x in enumerate(self.found))
+        return tuple(lax.full(x.shape, number, x.dtype) for number, x in zip(numbers, self.found, strict=True))
 
 
 @dataclass(frozen=True)
 class Step:
-    """The steps of an equation that reads a marked leaf: ``run(values, deltas)`` returns (outputs, ids of each slot).
+    """The steps of an equation that reads a marked leaf: ``run(values, deltas)`` returns (outputs, what slots found).
 
     outputs says which results are marked leaves again; others has the leaves with other uses in nested jaxprs.
     """
@@ -83,6 +102,14 @@ class Use(NamedTuple):
 
 #: (equation, marks of its operands) -> how it runs, or None where it is another use.
 Rule = Callable[[Any, Marks], Step | None]
+
+
+def bind(eqn: Any, values: Sequence[Any]) -> Sequence[Any]:
+    """The results of an equation as it is."""
+    bound = eqn.primitive.get_bind_params(eqn.params)
+    subfuns, params = bound if isinstance(bound, tuple) else ((), bound)  # a dict alone in later versions
+    outs = eqn.primitive.bind(*subfuns, *values, **params)
+    return outs if eqn.primitive.multiple_results else [outs]
 
 
 def _cast(x: Any, mark: Marked) -> Any:
@@ -236,7 +263,7 @@ def _reading(
     out, shape = eqn.outvars[0].aval, eqn.invars[0].aval.shape[len(mark.copies) :]
     segments.check_sentinel(shape[0], dtype)
     found = jax.ShapeDtypeStruct((count,), dtype)
-    slot = Slot(mark.leaf, (count, *shape[1:]), count, mark.dtype, found, shape[0], varying(out))
+    slot = Slot(mark.leaf, (count, *shape[1:]), mark.dtype, (found,), varying=varying(out))
     kept = range(len(mark.copies), len(out.shape)) if kept is None else kept
 
     def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
@@ -247,7 +274,7 @@ def _reading(
             rows = lax.broadcast_in_dim(rows, out.shape, kept)
         if mask is not None:
             rows = jnp.where(eqn.primitive.bind(mask, *starts, **eqn.params) != 0, rows, lax.stop_gradient(rows))
-        return [rows], [ids(*starts)]
+        return [rows], [(ids(*starts),)]
 
     return Step(run, (None,), [slot])
 
@@ -333,6 +360,10 @@ def _placed(eqn: Any, marks: Marks) -> Step | None:
 
 #: Rules by primitive.
 RULES: dict[str, Rule] = {
+    # of a Table made of the leaf, and differentiated within
+    "islices_hidden": _same,
+    "islices_operand": _same,
+    "islices_lookup": lambda eqn, marks: Step(lambda values, deltas: (bind(eqn, values), []), (None,)),
     "gather": _gather,
     "dynamic_slice": _dynamic_slice,
     "slice": _slice,
