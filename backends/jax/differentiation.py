@@ -54,11 +54,11 @@ def differentiate(
     closed = trace(traced, list(variables), weights)
     plan = Plan(closed.jaxpr, (*(None for _ in variables), *map(Watched, range(len(sources)))))
     if plan.others:
-        (use,) = list(plan.others.values())[:1]
+        other = next(iter(plan.others.values()))
         raise TypeError(
-            f"table: used other than through lookup, by {use.by}{use.line}; accepted within the differentiated function "
-            "is lookup(table, ids), with the rows passed on, and table.weights as an array. For a dense gradient pass "
-            "the array itself"
+            f"table: used other than through lookup, by {other.by}{other.line}; accepted within the differentiated "
+            "function is lookup(table, ids), with the rows passed on, and table.weights as an array. For a dense "
+            "gradient pass the array itself"
         )
     (loss, *rest), gradients, reads = taken(plan, closed.consts, [*variables, *weights], range(len(variables)))
     uses: list[list[TableUse]] = [[] for _ in sources]

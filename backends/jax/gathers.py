@@ -125,7 +125,7 @@ def _slices(B: Backend, table: Any, parts: list[tuple[Any, Any]]) -> IndexedSlic
     dtype = np.result_type(*(i.dtype for _, i in parts))
     values = _concatenated([g.reshape(-1, *row_shape) for g, _ in parts])
     indices = _concatenated([i.reshape(-1).astype(dtype) for _, i in parts])
-    values, indices = B.select(values, indices, B.in_range(indices, rows), rows)
+    values, indices = B.select(values, indices, indices < rows, rows)
     padded = isinstance(values, Tracer) or isinstance(indices, Tracer)
     return IndexedSlices._trusted(B, values, indices, table.shape, padded=padded)
 

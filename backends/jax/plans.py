@@ -29,10 +29,10 @@ from islices.backends.jax.tables import Operand, Watched
 
 __all__ = ["Plan", "evaluate"]
 
-Wanted = tuple[bool, ...]
-
 #: How many rewritten nested functions are kept; each holds its compiled code.
 KEPT = 128
+
+Wanted = tuple[bool, ...]
 
 
 class Plan:
@@ -48,8 +48,10 @@ class Plan:
         self.steps: list[tuple[Any, Step | None, slice, bool, list[Any]]] = []
         self.marks = {v: m for v, m in zip(jaxpr.invars, marks, strict=True) if m is not None}
         needed, self.moving = _needed(jaxpr, wanted or (True,) * len(jaxpr.outvars))
+        if any(isinstance(m, Watched) for m in marks):  # whose lookups all count
+            needed, self.moving = set(map(id, jaxpr.eqns)), {v for eqn in jaxpr.eqns for v in eqn.outvars}
         for eqn, over in zip(jaxpr.eqns, _last_uses(jaxpr), strict=True):
-            if id(eqn) not in needed and not any(isinstance(m, Watched) for m in marks):  # whose slices all stay
+            if id(eqn) not in needed:
                 continue
             start = len(self.slots)
             step = self._step(eqn)
@@ -68,19 +70,22 @@ class Plan:
         if not kinds:
             return None
         name, wanted = eqn.primitive.name, tuple(v in self.moving for v in eqn.outvars)
-        of_arrays = set(kinds) == {Marked}
-        if of_arrays and not any(wanted):
+        if not any(wanted):
             return constant(eqn, marks)
-        rule = OF_KIND[kinds[0]].get(name)
-        step = NESTED[name](eqn, marks, wanted) if name in NESTED else None if rule is None else rule(eqn, marks)
+        step = None
+        if name in NESTED:
+            step = NESTED[name](eqn, marks, wanted)
+        elif name in RULES[kinds[0]]:
+            step = RULES[kinds[0]][name](eqn, marks)
         if set(kinds) == {Operand} and (step is None or step.others):
             step = tables.whole(eqn, marks)
         others = {} if step is None else step.others
         if step is None:
-            if of_arrays and all(m is None or m.stopped for m in marks):
+            moving = {m.leaf for m in marks if m is not None and not m.stopped}
+            if not moving:
                 return constant(eqn, marks)
-            by = name + (f" ({REFUSED[name]})" if name in REFUSED else "")
-            others = {m.leaf: Use(by) for m in marks if m is not None and not getattr(m, "stopped", False)}
+            why = f" ({REFUSED[name]})" if name in REFUSED else ""
+            others = dict.fromkeys(moving, Use(name + why))
         for leaf, use in others.items():
             self.others.setdefault(leaf, use if use.line else use._replace(line=_line(eqn)))
         return step
@@ -121,7 +126,8 @@ def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Seq
     jaxpr = plan.jaxpr
     consts = [_as_jax(c, v) for c, v in zip(consts, jaxpr.constvars, strict=True)]
     env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
-    leaves = {m.leaf: env[v][0] if _masked(m) else env[v] for v, m in plan.marks.items() if v in env and _is_leaf(m)}
+    held = ((m, env[v]) for v, m in plan.marks.items() if v in env and not isinstance(m, Operand))
+    leaves = {m.leaf: x[0] if m.masked else x for m, x in held}
     found: list[Any] = []
     for eqn, step, slots, wide, dead in plan.steps:
         values = [_as_jax(v.val, v) if isinstance(v, Literal) else env[v] for v in eqn.invars]
@@ -133,27 +139,24 @@ def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Seq
                 found += new
         for v, x in zip(eqn.outvars, outs, strict=True):
             mark = plan.mark(v)
-            if _is_leaf(mark) and x is None:
+            if mark is not None and x is None:
                 x = leaves[mark.leaf]
-            elif _masked(mark) and not isinstance(x, tuple):
+            elif mark is not None and mark.masked and not isinstance(x, tuple):
                 x = leaves[mark.leaf], x
             env[v] = x
         for v in dead:
             env.pop(v, None)
     outputs = [
-        _as_jax(v.val, v) if isinstance(v, Literal) else env[v][1] if _masked(m) else None if _is_leaf(m) else env[v]
+        _as_jax(v.val, v) if isinstance(v, Literal) else _handed_on(env[v], m)
         for v, m in zip(jaxpr.outvars, plan.outputs, strict=True)
     ]
     return outputs, found
 
 
-def _is_leaf(mark: Any) -> bool:
-    """Whether a variable stands for a leaf itself, which nothing computes."""
-    return mark is not None and not isinstance(mark, Operand)
-
-
-def _masked(mark: Any) -> bool:
-    return isinstance(mark, Marked) and mark.masked
+def _handed_on(x: Any, mark: Any) -> Any:
+    if mark is None or isinstance(mark, Operand):
+        return x
+    return x[1] if mark.masked else None
 
 
 def _last_uses(jaxpr: Any) -> list[list[Any]]:
@@ -236,8 +239,7 @@ def _switch(branches: tuple[Any, ...], marks: Marks, wanted: Wanted) -> Step:
     slots = [slot.in_branch() for plan in plans for slot in plan.slots]
     ends = np.cumsum([0, *(len(plan.slots) for plan in plans)]).tolist()
     outputs = tuple(
-        first if isinstance(first, Marked) and all(m == first for m in others) else None
-        for first, *others in zip(*(p.outputs for p in plans), strict=True)
+        ms[0] if ms.count(ms[0]) == len(ms) else None for ms in zip(*(p.outputs for p in plans), strict=True)
     )
 
     def branch(k: int, values: Any, deltas: Any) -> tuple[Any, list[Any]]:
@@ -253,7 +255,7 @@ def _switch(branches: tuple[Any, ...], marks: Marks, wanted: Wanted) -> Step:
             return branch(min(max(int(index), 0), len(runs) - 1), values, deltas)
         return lax.switch(index, runs, values, deltas)  # type: ignore[no-any-return]
 
-    return Step(run, outputs, slots, _uses(plans, outputs, "a branch of cond"))
+    return Step(run, outputs, slots, _uses(plans, outputs, "cond"))
 
 
 def _scan(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
@@ -270,9 +272,7 @@ def _looped(
 ) -> Step | None:
     plan = Plan(jaxpr.jaxpr, marks, (True,) * num_carry + wanted[num_carry:])
     carried = marks[num_consts:][:num_carry]
-    if any(
-        m is not None and (m != out or not isinstance(m, Marked)) for m, out in zip(carried, plan.outputs, strict=False)
-    ):
+    if any(m not in (None, out) for m, out in zip(carried, plan.outputs, strict=False)):
         return None  # it does not leave the body as it came
     outputs = (*carried, *(None for _ in wanted[num_carry:]))
 
@@ -296,38 +296,44 @@ def _looped(
         return [*whole(carry), *ys], found
 
     slots = [slot.repeated(dict(how)["length"]) for slot in plan.slots]
-    return Step(jax.jit(run), outputs, slots, _uses([plan], outputs, "the body of scan"))
+    return Step(jax.jit(run), outputs, slots, _uses([plan], outputs, "scan"))
 
 
 def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
-    """Each rank reads its own rows: the slots have the ranks as an axis in front."""
+    """Ranks read rows each for itself: their slots are laid one after the other along an axis in front."""
     p = eqn.params
     mesh, checked, jaxpr = p["mesh"], p["check_vma"], p["jaxpr"]
     manual = p["newly_manual_axes"] if "newly_manual_axes" in p else p["manual_axes"]
-    parts: dict[int, tuple[Any, int]] = {}  # of each leaf, the axes that its rows are split along, and its rows here
-    for mark, spec, v in zip(marks, p["in_specs"], jaxpr.invars, strict=True):
-        if mark is not None:
-            split: list[Any] = [*spec, None]
-            part = split[0], v.aval.shape[0]
-            plain = isinstance(mark, Marked) and not mark.copies and not mark.masked
-            if not plain or any(split[1:]) or parts.setdefault(mark.leaf, part) != part:
-                return None
     plan = Plan(jaxpr, marks, wanted)
+    if any(slot.rows < 0 for slot in plan.slots):  # uses of weights as an array
+        return None
+    parts: dict[int, Any] = {}  # of each leaf, the axes that its rows are split along
+    for mark, spec in zip(marks, p["in_specs"], strict=True):
+        if mark is not None:
+            first, *others = *spec, None
+            if any(others) or mark.copies or mark.masked or parts.setdefault(mark.leaf, first) != first:
+                return None
     axes = [tuple(a for a in mesh.axis_names if a in (s.varying if checked else manual)) for s in plan.slots]
+    counts = [math.prod(mesh.shape[a] for a in names) for names in axes]
     specs = [PartitionSpec(names) for names in axes]
 
-    def of_leaf(slot: Slot, ids: Any) -> Any:
+    def whole(slot: Slot, ids: Any) -> Any:
         """Row numbers of the leaf from those of a part of its rows."""
-        axis, rows = parts[slot.leaf]
-        inside = (ids >= 0) & (ids < rows)
-        return jax.numpy.where(inside, ids + lax.axis_index(axis).astype(ids.dtype) * rows, -1) if axis else ids
+        axis = parts[slot.leaf]
+        if not axis:
+            return ids
+        rows = slot.rows * lax.axis_size(axis)
+        return jax.numpy.where(
+            (ids >= 0) & (ids < slot.rows), ids + lax.axis_index(axis).astype(ids.dtype) * slot.rows, rows
+        )
 
     def body(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
         outs, found = evaluate(plan, (), values, [x[0] for x in deltas])
-        return outs, [of_leaf(slot, *ids)[None] for slot, ids in zip(plan.slots, found, strict=True)]
+        of_leaf = [(whole(slot, ids), *more) for slot, (ids, *more) in zip(plan.slots, found, strict=True)]
+        return outs, jax.tree_util.tree_map(lambda x: x[None], of_leaf)
 
     def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
-        outs, found = jax.shard_map(
+        return jax.shard_map(  # type: ignore[no-any-return]
             body,
             mesh=mesh,
             in_specs=(list(p["in_specs"]), specs),
@@ -335,19 +341,22 @@ def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
             check_vma=checked,
             axis_names=set(manual),
         )(list(values), list(deltas))
-        return outs, [(ids,) for ids in found]
 
     slots = [
-        replace(slot.repeated(math.prod(mesh.shape[a] for a in names)), varying=frozenset())
-        for slot, names in zip(plan.slots, axes, strict=True)
+        replace(slot.repeated(count), rows=slot.rows * _size(mesh, parts[slot.leaf]), varying=frozenset())
+        for slot, count in zip(plan.slots, counts, strict=True)
     ]
     return Step(run, (None,) * len(wanted), slots, _uses([plan], (None,) * len(wanted), "shard_map"))
+
+
+def _size(mesh: Any, axes: Any) -> int:
+    return math.prod(mesh.shape[a] for a in ((axes,) if isinstance(axes, str) else axes or ()))
 
 
 def _uses(plans: Sequence[Plan], outputs: Marks, name: str) -> dict[int, Use]:
     """The other uses of plans all of which have these marks as outputs."""
     out = ((m, whole) for plan in plans for m, whole in zip(plan.outputs, outputs, strict=True))
-    returned = {m.leaf: Use(f"{name}, as its result") for m, whole in out if m is not None and whole is None}
+    returned = {m.leaf: Use(f"{name} (as a result)") for m, whole in out if m is not None and whole is None}
     for plan in plans:
         returned.update(plan.others)
     return returned
@@ -367,12 +376,12 @@ NESTED: dict[str, Callable[[Any, Marks, Wanted], Step | None]] = {
     "shard_map": _shard_map,
 }
 #: The other rules, by what is marked.
-OF_KIND: dict[type, dict[str, Rule]] = {Marked: reads.RULES, Watched: tables.RULES, Operand: tables.OPERAND_RULES}
+RULES: dict[type, dict[str, Rule]] = {Marked: reads.RULES, Watched: tables.RULES, Operand: tables.OPERAND_RULES}
 #: Why an equation has no rule, or what to do instead.
 REFUSED = {
-    "broadcast_in_dim": "mapped by jax.vmap, or within lax.cond or lax.switch whose predicate is mapped, for which JAX "
-    "would copy the table: read the rows before it, or choose with jnp.where",
-    "scan": "as what scan carries or scans over; close over the leaf",
+    "broadcast_in_dim": "as of a table mapped by jax.vmap, or of lax.cond whose predicate is mapped; read the rows "
+    "before it, or choose with jnp.where",
+    "scan": "as what it scans over, or carries and changes; close over the leaf",
     "while": "which has no reverse-mode derivative; use lax.scan, or fori_loop with a fixed number of steps",
     "custom_jvp_call": "a function with a derivative of its own; read the rows before it",
     "custom_vjp_call": "a function with a derivative of its own; read the rows before it",

@@ -50,12 +50,13 @@ class Slot:
     leaf: int
     shape: tuple[int, ...]  # of the delta: (*loops, n, *row_shape)
     dtype: Any
-    #: what is found: ids (-1 or beyond for no row), and what goes with them; () of an array whose gradient is dense
+    #: what is found: ids, and what goes with them; () of an array whose gradient is dense
     found: tuple[jax.ShapeDtypeStruct, ...]
-    static: Any = None  # what of a lookup in a Table the core needs to know
+    rows: int = -1  # the id of no row; -1 where no ids are found
+    varying: frozenset[str] = frozenset()  # the axes of a shard_map along which the read differs
+    static: Any = None  # of a Table: what the core needs to know of a lookup, or the use of its weights
     axes: tuple[str, ...] = ()  # the transformations that put axes in front of ids: "vmap", "scan"
     rounds: int | None = None  # the loops around a branch, which may not run; None outside of a branch
-    varying: frozenset[str] = frozenset()  # the axes of a shard_map along which the read differs
 
     @property
     def reads(self) -> int:
@@ -76,7 +77,7 @@ class Slot:
 
     def not_run(self) -> tuple[Any, ...]:
         """What a branch that is not taken finds."""
-        numbers = (-1 if k == 0 and np.issubdtype(x.dtype, np.integer) else 0 for k, x in enumerate(self.found))
+        numbers = (0 if k or self.rows < 0 else self.rows for k in range(len(self.found)))
         return tuple(lax.full(x.shape, number, x.dtype) for number, x in zip(numbers, self.found, strict=True))
 
 
@@ -263,7 +264,7 @@ def _reading(
     out, shape = eqn.outvars[0].aval, eqn.invars[0].aval.shape[len(mark.copies) :]
     segments.check_sentinel(shape[0], dtype)
     found = jax.ShapeDtypeStruct((count,), dtype)
-    slot = Slot(mark.leaf, (count, *shape[1:]), mark.dtype, (found,), varying=varying(out))
+    slot = Slot(mark.leaf, (count, *shape[1:]), mark.dtype, (found,), shape[0], varying(out))
     kept = range(len(mark.copies), len(out.shape)) if kept is None else kept
 
     def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
@@ -363,7 +364,7 @@ RULES: dict[str, Rule] = {
     # of a Table made of the leaf, and differentiated within
     "islices_hidden": _same,
     "islices_operand": _same,
-    "islices_lookup": lambda eqn, marks: Step(lambda values, deltas: (bind(eqn, values), []), (None,)),
+    "islices_lookup": constant,
     "gather": _gather,
     "dynamic_slice": _dynamic_slice,
     "slice": _slice,

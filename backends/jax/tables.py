@@ -9,7 +9,7 @@ folder.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,17 +24,24 @@ __all__ = ["OPERAND_RULES", "RULES", "Operand", "Watched", "use_of", "whole"]
 
 
 @dataclass(frozen=True)
-class Watched:
-    """The weights of a Table, which are read by lookups."""
-
+class _Weights:
     leaf: int
+    # what a `Marked` leaf may have
+    casts: ClassVar[tuple[Any, ...]] = ()
+    copies: ClassVar[tuple[int, ...]] = ()
+    stopped: ClassVar[bool] = False
+    masked: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
-class Operand:
+class Watched(_Weights):
+    """The weights of a Table, which are read by lookups."""
+
+
+@dataclass(frozen=True)
+class Operand(_Weights):
     """The weights of a Table as an array, (rows, width), or transposed."""
 
-    leaf: int
     transposed: bool = False
 
 
@@ -51,19 +58,21 @@ def _lookup(eqn: Any, marks: Marks) -> Step | None:
     if mark is None or any(m is not None for m in (first, *others)):
         return None
     rows, _, *integers = (_struct(v) for v in eqn.invars)
-    slot = Slot(mark.leaf, rows.shape, rows.dtype, tuple(integers), **eqn.params)
+    count = eqn.invars[1].aval.shape[0]
+    slot = Slot(mark.leaf, rows.shape, rows.dtype, tuple(integers), count, **eqn.params)
 
     def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
         rows, weights, *found = values
-        # a literal may be a Python number
-        found = [
-            x if isinstance(x, jax.Array) else put(np.asarray(x, v.dtype), None)
-            for x, v in zip(found, integers, strict=True)
-        ]
+        found = [_as_array(x, v.dtype) for x, v in zip(found, integers, strict=True)]
         rows = lookup_p.bind(rows, weights, *found, **eqn.params)  # for a differentiation around this one
         return [attach(rows, deltas[0])], [tuple(found)]
 
     return Step(run, (None,), [slot])
+
+
+def _as_array(x: Any, dtype: Any) -> Array:
+    """Integers of a jaxpr, where a literal may be a Python number."""
+    return x if isinstance(x, jax.Array) else put(np.asarray(x, dtype), None)
 
 
 def _as_it_is(eqn: Any, marks: Marks) -> Step | None:
@@ -104,14 +113,14 @@ def _product(eqn: Any, marks: Marks) -> Step | None:
         (product,) = bind(eqn, values)
         return [attach(product, deltas[0])], [(jnp.moveaxis(values[1 - place], axis, -1),)]
 
-    return Step(run, (None,), [Slot(mark.leaf, out.shape, out.dtype, (inputs,), how, axes)])
+    return Step(run, (None,), [Slot(mark.leaf, out.shape, out.dtype, (inputs,), static=how, axes=axes)])
 
 
 def whole(eqn: Any, marks: Marks) -> Step:
     """Any other use of weights as an array."""
     places = [k for k, m in enumerate(marks) if m is not None]
     arrays = [_struct(eqn.invars[k]) for k in places]
-    slots = [Slot(marks[k].leaf, x.shape, x.dtype, (), marks[k]) for k, x in zip(places, arrays, strict=True)]
+    slots = [Slot(marks[k].leaf, x.shape, x.dtype, (), static=marks[k]) for k, x in zip(places, arrays, strict=True)]
 
     def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
         values = list(values)
@@ -152,7 +161,7 @@ def use_of(slot: Slot, found: tuple[Array, ...], upstream: Array, dtype: Any) ->
         return ProductUse("", inputs=factors[1], upstream=factors[0], axes=slot.axes)
     if slot.rounds is not None and not isinstance(found[0], Tracer):
         ids = np.asarray(found[0])
-        ran = (ids >= 0).any(tuple(range(slot.rounds, ids.ndim)))
+        ran = (ids != slot.rows).any(tuple(range(slot.rounds, ids.ndim)))
         if not ran.any():
             return None
         if not ran.all():

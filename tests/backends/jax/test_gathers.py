@@ -287,7 +287,7 @@ OTHERS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "mapped": (lambda p, ids: out(jax.vmap(lambda r: r[0])(p["table"])), "slice"),
     "scanned over": (lambda p, ids: lax.scan(lambda c, r: (c + out(r), None), 0.0, p["table"])[0], "scan"),
     "carried": (lambda p, ids: out(lax.fori_loop(0, 2, lambda k, w: w * 2, p["table"])[ids]), "scan"),
-    "out of cond": (lambda p, ids: out(lax.cond(ids[0, 0] > 0, lambda: p["table"], lambda: W)[ids]), "a branch of cond"),
+    "out of cond": (lambda p, ids: out(lax.cond(ids[0, 0] > 0, lambda: p["table"], lambda: W)[ids]), "cond"),
     "in remat": (lambda p, ids: out(jax.checkpoint(lambda w: w @ w.T)(p["table"])), "transpose"),
     "in jit": (lambda p, ids: out(jax.jit(lambda w: w * 2)(p["table"])), "mul"),
     "in scan": (lambda p, ids: lax.scan(lambda c, i: (c + p["table"].sum(), None), 0.0, ids)[0], "reduce_sum"),
