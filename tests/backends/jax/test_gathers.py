@@ -110,6 +110,15 @@ def doubled(x: Any) -> Any:
 
 doubled.defjvp(lambda primals, tangents: (primals[0], 2 * tangents[0]))
 
+MASK = (np.arange(ROWS) % 2 == 0)[:, None]
+
+
+def choice(p: Any, i: Any) -> Any:
+    return lax.switch(
+        i % 3, [lambda: p["table"][i], lambda: p["second"][i % 7] * 2, lambda: p["table"][2] + p["table"][i]]
+    )
+
+
 READS: dict[str, Callable[[Any, Any], Any]] = {
     "indexing": lambda p, ids: out(p["table"][ids] @ p["mix"]),
     "indexing with a slice": lambda p, ids: out(p["table"][ids, :]),
@@ -149,6 +158,23 @@ READS: dict[str, Callable[[Any, Any], Any]] = {
     "a table out of jit": handed_on,
     "scan, remat, scan, cond": nested,
     "custom_jvp of the rows": lambda p, ids: out(doubled(jax.nn.relu(p["table"][ids]))),
+    "cond mapped by vmap": lambda p, ids: out(
+        jax.vmap(lambda i: lax.cond(i > 3, lambda: jnp.sqrt(p["table"][i] - W[3]), lambda: p["table"][0] * i))(IDS[0])
+    ),
+    "cond mapped twice": lambda p, ids: out(jax.vmap(jax.vmap(lambda i: choice(p, i)))(ids)),
+    "cond mapped in scan": lambda p, ids: lax.map(lambda row: out(jax.vmap(lambda i: choice(p, i))(row)), ids).sum(),
+    "stopped where": lambda p, ids: out(jnp.where(MASK, p["table"], lax.stop_gradient(p["table"]))[ids]),
+    "carried as it is": lambda p, ids: lax.fori_loop(
+        0, 2, lambda k, c: (c[0], c[1] + out(c[0][ids + k])), (p["table"], jnp.float32(0))
+    )[1],
+    "out of cond": lambda p, ids: out(lax.cond(ids[0, 0] > 0, lambda: p["table"], lambda: p["table"])[ids]),
+    "ranks": lambda p, ids: out(p["table"][ids]) + 0 * jnp.argmax(p["table"] @ p["mix"][0]),
+    "stopped after": lambda p, ids: out(p["table"][ids]) * lax.stop_gradient(jnp.tanh(p["table"]).sum()),
+    "stopped while": lambda p, ids: (
+        out(p["table"][ids])
+        * lax.stop_gradient(lax.while_loop(lambda c: c < 3, lambda c: c + p["table"][ids[0, 0]].sum() ** 2 + 1, 0.0))
+    ),
+    "placed": lambda p, ids: out(jax.device_put(p["table"], jax.devices()[0])[ids]),
     "barrier": lambda p, ids: out(lax.optimization_barrier((p["table"], ids))[0][ids]),
     "unsigned": lambda p, ids: out(p["table"].at[ids.astype(jnp.uint8)].get(mode="clip")),
     "other use, unused": lambda p, ids: (p["table"] * 2, out(p["table"][ids]))[1],
@@ -267,11 +293,6 @@ OTHERS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "in scan": (lambda p, ids: lax.scan(lambda c, i: (c + p["table"].sum(), None), 0.0, ids)[0], "reduce_sum"),
     "custom_jvp": (lambda p, ids: out(doubled(p["table"])[ids]), "custom_jvp_call"),
     "custom_vjp": (lambda p, ids: out(clipped(p["table"], ids)), "custom_vjp_call"),
-    "cond mapped by vmap": (
-        lambda p, ids: out(jax.vmap(lambda i: lax.cond(i > 3, lambda: p["table"][i], lambda: p["table"][0]))(ids[0])),
-        "broadcast_in_dim",
-    ),
-    "a cast to integers": (lambda p, ids: out(p["table"][ids]) + p["table"].astype(int).sum(), "convert_element_type"),
 }
 
 
