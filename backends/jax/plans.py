@@ -310,7 +310,7 @@ def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
     parts: dict[int, Any] = {}  # of each leaf, the axes that its rows are split along
     for mark, spec in zip(marks, p["in_specs"], strict=True):
         if mark is not None:
-            first, *others = *spec, None
+            first, *others = (*list(spec), None)
             if any(others) or mark.copies or mark.masked or parts.setdefault(mark.leaf, first) != first:
                 return None
     axes = [tuple(a for a in mesh.axis_names if a in (s.varying if checked else manual)) for s in plan.slots]
@@ -333,7 +333,7 @@ def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
         return outs, jax.tree_util.tree_map(lambda x: x[None], of_leaf)
 
     def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
-        return jax.shard_map(  # type: ignore[no-any-return]
+        return jax.shard_map(
             body,
             mesh=mesh,
             in_specs=(list(p["in_specs"]), specs),

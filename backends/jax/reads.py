@@ -8,12 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from islices.backends.jax import segments
 from islices.backends.jax.lookups import attach
@@ -270,14 +272,23 @@ def _reading(
     def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
         leaf, *starts = values
         leaf, mask = leaf if mark.masked else (leaf, None)
-        rows = _cast(attach(read(leaf, *starts), spread(deltas[0])), mark)
+        rows, delta = read(leaf, *starts), deltas[0]
+        rows = _cast(attach(rows, spread(_on_mesh(delta, rows))), mark)
         if len(kept) < len(out.shape):
             rows = lax.broadcast_in_dim(rows, out.shape, kept)
         if mask is not None:
             rows = jnp.where(eqn.primitive.bind(mask, *starts, **eqn.params) != 0, rows, lax.stop_gradient(rows))
-        return [rows], [(ids(*starts),)]
+        return [rows], [(_on_mesh(ids(*starts), delta),)]
 
     return Step(run, (None,), [slot])
+
+
+def _on_mesh(x: Any, like: Any) -> Any:
+    """The array with the mesh that another has in its type: they differ in explicit sharding, within auto_axes."""
+    mesh = jax.typeof(like).sharding.mesh
+    if mesh.empty or jax.typeof(x).sharding.mesh == mesh:
+        return x
+    return jax.sharding.reshard(x, NamedSharding(mesh, PartitionSpec(*(None,) * x.ndim)))
 
 
 def _index_dtype(dtype: Any, rows: int = 0) -> Any:
@@ -315,14 +326,18 @@ def _convert(eqn: Any, marks: Marks) -> Step | None:
 
 
 def _broadcast(eqn: Any, marks: Marks) -> Step | None:
-    """Axes in front, as vmap makes them of a predicate that it maps."""
-    mark, shape = marks[0], eqn.params["shape"]
-    new = len(shape) - len(eqn.params["broadcast_dimensions"])
-    if mark is None or tuple(shape[new:]) != eqn.invars[0].aval.shape:
+    """More axes in front, as vmap makes them of a predicate that it maps."""
+    mark, shape, dims = marks[0], eqn.params["shape"], eqn.params["broadcast_dimensions"]
+    if mark is None or tuple(shape[k] for k in dims) != eqn.invars[0].aval.shape:
         return None
-    if tuple(eqn.params["broadcast_dimensions"]) != tuple(range(new, len(shape))):
+    row = len(dims) - len(mark.copies)
+    if tuple(dims[len(mark.copies) :]) != tuple(range(len(shape) - row, len(shape))):
         return None
-    return _same(eqn, (mark._replace(copies=(*shape[:new], *mark.copies)),))
+
+    def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+        return [bind(eqn, [values[0][1]])[0] if mark.masked else None], []
+
+    return Step(run, (mark._replace(copies=tuple(shape[: len(shape) - row])),))
 
 
 def _stop(eqn: Any, marks: Marks) -> Step | None:
@@ -338,18 +353,18 @@ def _first(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
 def _select(eqn: Any, marks: Marks) -> Step | None:
     """A leaf whose gradient is stopped where one is chosen, as vmap makes it of cond."""
     which, *cases = marks
-    mark = cases[0] and cases[0]._replace(stopped=False)
-    if which is not None or mark is None or any(m is None or m._replace(stopped=False) != mark for m in cases):
+    bare = [m and m._replace(stopped=False, masked=False) for m in cases]
+    if which is not None or bare[0] is None or any(m != bare[0] for m in bare):
         return None
-    kept = [m is not None and not m.stopped for m in cases]
-    if mark.masked or not any(kept):
-        return None if any(kept) else Step(_first, (mark._replace(stopped=True, masked=False),))
+    if all(m.stopped for m in cases):
+        return Step(_first, (cases[0],))
 
     def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
-        mask = lax.select_n(values[0], *(lax.full(eqn.outvars[0].aval.shape, k, mark.dtype) for k in kept))
-        return [(values[1], mask)], []
+        full = partial(lax.full, eqn.outvars[0].aval.shape, dtype=bare[0].dtype)
+        masks = [x[1] if m.masked else full(not m.stopped) for x, m in zip(values[1:], cases, strict=True)]
+        return [lax.select_n(values[0], *masks)], []
 
-    return Step(run, (mark._replace(masked=True),))
+    return Step(run, (bare[0]._replace(masked=True),))
 
 
 def _placed(eqn: Any, marks: Marks) -> Step | None:
