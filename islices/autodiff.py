@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from islices import modes
 from islices.arguments import check_flag, show, whole_number
@@ -30,7 +30,7 @@ from islices.persample import (
     with_product,
     with_samples,
 )
-from islices.registry import describe, find_backend, get_backend, loaded_backends
+from islices.registry import describe, find_backend, get_backend
 from islices.sample_check import check_alone, check_reach, is_repeated, largest_two, refuse_influence
 from islices.shapes import size_of
 from islices.slices import IndexedSlices
@@ -233,7 +233,7 @@ def _differentiate(
                     "vmap cannot cut into samples; accepted are padded ids (B, L), with a mask"
                 )
             dense = _per_sample_dense(B, call, has_aux, variables, tables, batch, count)
-        recorded = B.records_gradient(loss) or any(t._source.recorder is not None for t in tables)
+        recorded = B.records_gradient(loss) or any(t._source.watched for t in tables)
         arrays = [loss, *variables, *(t._source.weights for t in tables)]
         if samples.unchecked and count > 1 and not recorded and not modes.is_traced(B, *arrays):
             _check_samples(B, run, loss, tables, batch, names, samples.axis, [*sparse, *dense])
@@ -322,21 +322,10 @@ class _Tree:
 
     def __init__(self, tree: Any) -> None:
         self.tree = tree
-        self.inner: list[tuple[int, Callable[[list[Any]], Any] | None]] = []  # of each leaf of the plain containers
-        self.leaves: list[Any] = []
-        for leaf in flatten(tree):
-            found = None if _kind(leaf) else _flatten_foreign(leaf)
-            parts, back = ([leaf], None) if found is None else found
-            self.inner.append((len(parts), back))
-            self.leaves += parts
+        self.leaves = flatten(tree)
 
     def rebuild(self, leaves: Iterator[Any]) -> Any:
-        def outer() -> Iterator[Any]:
-            for count, back in self.inner:
-                parts = [next(leaves) for _ in range(count)]
-                yield parts[0] if back is None else back(parts)
-
-        return rebuild(self.tree, outer())
+        return rebuild(self.tree, leaves)
 
 
 class _Differentiated(_Tree):
@@ -373,16 +362,6 @@ def _kind(x: Any) -> str:
     return "variable" if B is not None and B.is_array(x) and B.dtype(x) in B.float_dtypes else ""
 
 
-def _flatten_foreign(x: Any) -> tuple[list[Any], Callable[[list[Any]], Any]] | None:
-    if x is None or isinstance(x, (str, bytes, bool, int, float, complex)):
-        return None
-    for B in loaded_backends():
-        found = B.flatten_tree(x, lambda leaf: isinstance(leaf, (Table, IndexedSlices)))
-        if found is not None:
-            return found
-    return None
-
-
 def _one_backend(variables: Sequence[Array], tables: Sequence[Table]) -> Backend:
     owners = {B.name: B for B in [*map(get_backend, variables), *(t.backend for t in tables)]}
     if len(owners) > 1:
@@ -402,7 +381,7 @@ def _table_gradient(B: Backend, table: Table, uses: Sequence[TableUse]) -> Any:
         for pair in products:
             flat = [B.reshape(x, (1, size_of(B.shape(x)[:-1]), B.shape(x)[-1])) for x in pair]
             together = with_product(together, flat, "table.weights")
-        dense.append(together.sum())
+        dense.append(B.custom_gradient(lambda x: x, _refuse)(together.sum()))
     return add(*dense, slices) if dense else slices
 
 
@@ -410,6 +389,13 @@ def _factors(B: Backend, table: Table, one: ProductUse) -> list[Array]:
     dtype = B.dtype(table._source.weights)
     with B.scope():
         return [B.astype(x, dtype) for x in (one.upstream, one.inputs)]
+
+
+def _refuse(arrays: tuple[Array, ...], upstream: Array) -> NoReturn:
+    raise NotImplementedError(
+        "table.weights: got a product with those of a table whose gradient is being taken twice; accepted in second "
+        "derivatives is lookup(table, ids), or the array itself beside the table"
+    )
 
 
 def _slices(B: Backend, table: Table, one: LookedUp) -> IndexedSlices:

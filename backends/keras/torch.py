@@ -11,12 +11,11 @@ from typing import Any
 
 import keras
 import torch
-from torch.overrides import TorchFunctionMode
 
 from islices.backends.keras import gradients
 from islices.backends.keras.gradients import Slices, arrived
 from islices.backends.torch import backend
-from islices.backends.torch.reads import READS
+from islices.backends.torch.reads import RowReads
 from islices.conversion import from_native
 from islices.linear import add, concat
 from islices.rows import coalesce
@@ -33,35 +32,15 @@ applying = contextlib.nullcontext
 
 
 # ---------------------------------------------------------------------- models
-class RowReads(TorchFunctionMode):
-    """A mode in which reads of rows of parameters get a sparse gradient, of their copies in another type too."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        read = READS.get(func)
-        place = None if read is None else next((k for k, x in enumerate(args) if _table_of(x) is not None), None)
-        if read is not None and place is not None:
-            given = args[place]
-            rows = read(*args[:place], _table_of(given), *args[place + 1 :], **kwargs)
-            if rows is not None:
-                return rows[0].to(given)
-        out = func(*args, **kwargs)
-        if func is torch.Tensor.to and out is not args[0] and _table_of(args[0]) is not None:
-            out._islices_table = _table_of(args[0])  # whose rows are cast once they are read
-        return out
-
-
-def _table_of(x: Any) -> Any:
-    """The trained parameter that x is, or is a copy of in another type."""
-    is_table = isinstance(x, torch.nn.Parameter) and x.requires_grad and x.ndim >= 2
-    return x if is_table else getattr(x, "_islices_table", None)
+def _is_table(x: Any) -> bool:
+    return isinstance(x, torch.nn.Parameter) and x.requires_grad and x.ndim >= 2
 
 
 def methods(model: Any) -> dict[str, Any]:
     """Those of a model that take another course."""
 
     def by_rows(method: Any, *args: Any, **kwargs: Any) -> Any:
-        with RowReads():
+        with RowReads(_is_table):
             return method(*args, **kwargs)
 
     def make_train_function(method: Any, *args: Any, **kwargs: Any) -> Any:

@@ -248,7 +248,7 @@ class _Leaf(NamedTuple):
 
 def _adopted(x: Any, argument: str) -> _Leaf:
     if isinstance(x, Table):
-        if x._source.recorder is not None:
+        if x._source.watched:
             raise TypeError(f"{argument}: got one whose gradient is being taken; accepted is one outside of that")
         return _Leaf(x, x.backend, x._source.weights, None, x.shape)
     if isinstance(x, ShardedTable):

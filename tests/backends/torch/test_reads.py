@@ -56,6 +56,7 @@ READS: dict[str, Any] = {
     "NumPy's": lambda w: w[IDS.numpy()],
     "a slice": lambda w: w[-5:9:2],
     "index_select": lambda w: w.index_select(0, IDS[0]) + torch.index_select(w, 0, IDS[1]),
+    "in another type": lambda w: w.bfloat16()[IDS].float(),
     "not at all": lambda w: torch.ones(1, requires_grad=True) * w.shape[0],
 }
 
