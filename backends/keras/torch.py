@@ -51,8 +51,8 @@ def methods(model: Any) -> dict[str, Any]:
             )
         return method(*args, **kwargs)
 
-    # a loop of one's own calls the model; a loss of one's own may read rows, too
-    return {"call": by_rows, "train_step": by_rows, "make_train_function": make_train_function}
+    # not the whole train_step: a mode costs microseconds per call of torch, of which an optimizer has many
+    return {"call": by_rows, "compute_loss": by_rows, "make_train_function": make_train_function}
 
 
 #: The method of an optimizer that gets the gradients of a step, and as which argument.
