@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from islices import modes
 from islices.arguments import check_flag, show, whole_number
@@ -64,15 +64,15 @@ def value_and_grad(
         that fn gets in another way are constants.
     has_aux : bool
         fn returns (loss, anything).
-    sparse : callable, pytree of bools or "auto", optional
+    sparse : callable, pytree of bools, "auto" or "always", optional
         Which plain arrays get `IndexedSlices`, because fn reads them by rows (JAX, torch and TensorFlow). A callable
         gets the leaf's path as `jax.tree_util.keystr` spells it in the gradients ("['params']['embed']['embedding']")
         and returns a bool. A pytree of bools is a prefix of the differentiated arguments. "auto" marks each array of
-        two dimensions or more that fn reads only by rows and that has more rows than fn reads. In JAX, rows are read by
-        ``w[ids]``, `jnp.take` along axis 0 in all modes, static and dynamic slices of whole rows, also of
-        ``w.astype(...)`` and within jit, vmap, remat, cond and scan. In torch, by embedding, embedding_bag,
-        index_select and ``w[ids]``; in TensorFlow, by tf.gather and tf.nn.embedding_lookup. Other arrays get the
-        framework's gradients. Without it no array gets `IndexedSlices`.
+        two dimensions or more that fn reads only by rows and that has more rows than fn reads; "always" marks it
+        however many fn reads. In JAX, rows are read by ``w[ids]``, `jnp.take` along axis 0 in all modes, static and
+        dynamic slices of whole rows, also of ``w.astype(...)`` and within jit, vmap, remat, cond and scan. In torch,
+        by embedding, embedding_bag, index_select and ``w[ids]``; in TensorFlow, by tf.gather and
+        tf.nn.embedding_lookup. Other arrays get the framework's gradients. Without it no array gets `IndexedSlices`.
     per_sample : bool
         fn returns a vector of B losses, one per sample, each of which depends on its sample alone. Gradients of tables
         are `PerSample`. Those of dense arrays are (B, *shape), by the framework's vmap over the samples of all arrays
@@ -233,7 +233,7 @@ def _differentiate(
                     "vmap cannot cut into samples; accepted are padded ids (B, L), with a mask"
                 )
             dense = _per_sample_dense(B, call, has_aux, variables, tables, batch, count)
-        recorded = B.records_gradient(loss) or any(t._source.recorder is not None for t in tables)
+        recorded = B.records_gradient(loss) or any(t._source.watched for t in tables)
         arrays = [loss, *variables, *(t._source.weights for t in tables)]
         if samples.unchecked and count > 1 and not recorded and not modes.is_traced(B, *arrays):
             _check_samples(B, run, loss, tables, batch, names, samples.axis, [*sparse, *dense])
@@ -381,7 +381,7 @@ def _table_gradient(B: Backend, table: Table, uses: Sequence[TableUse]) -> Any:
         for pair in products:
             flat = [B.reshape(x, (1, size_of(B.shape(x)[:-1]), B.shape(x)[-1])) for x in pair]
             together = with_product(together, flat, "table.weights")
-        dense.append(together.sum())
+        dense.append(B.custom_gradient(lambda x: x, _refuse)(together.sum()))
     return add(*dense, slices) if dense else slices
 
 
@@ -389,6 +389,13 @@ def _factors(B: Backend, table: Table, one: ProductUse) -> list[Array]:
     dtype = B.dtype(table._source.weights)
     with B.scope():
         return [B.astype(x, dtype) for x in (one.upstream, one.inputs)]
+
+
+def _refuse(arrays: tuple[Array, ...], upstream: Array) -> NoReturn:
+    raise NotImplementedError(
+        "table.weights: got a product with those of a table whose gradient is being taken twice; accepted in second "
+        "derivatives is lookup(table, ids), or the array itself beside the table"
+    )
 
 
 def _slices(B: Backend, table: Table, one: LookedUp) -> IndexedSlices:

@@ -239,8 +239,8 @@ def _present(B: Backend, ids: Array, drop: bool, present: Array | None) -> Array
 
 
 def _without_gradient(B: Backend, source: Source, ids: Array, options: LookupOptions) -> Array | None:
-    """1 for each of the ids but the padding's; None if there is no padding, or the recorder drops its slices."""
-    if options.padding_idx is None or source.recorder is not None:
+    """1 for each of the ids but the padding's; None if there is no padding, or the differentiation drops its slices."""
+    if options.padding_idx is None or source.watched:
         return None
     return B.logical_not(B.equal(ids, options.padding_idx))
 

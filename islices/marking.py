@@ -14,22 +14,24 @@ from islices.arguments import show
 from islices.registry import describe
 from islices.trees import DEEPEST
 
-__all__ = ["AUTO", "marked", "path_names", "prefix_flags"]
+__all__ = ["marked", "path_names", "pays", "prefix_flags"]
 
-AUTO = "auto"
+#: What marks each array that is read only by rows.
+AUTO, ALWAYS = "auto", "always"
 
 
 def marked(
     sparse: Any, names: Sequence[str], leaves: Sequence[Any], prefix: Callable[[Any], list[Any]], floats: Sequence[int]
 ) -> set[int]:
-    """Return the positions of the leaves that sparse marks; with "auto" those that it may mark.
+    """Return the positions of the leaves that sparse marks; with "auto" and "always" those that may be marked.
 
     names are the leaves' paths, floats the positions of the float arrays that may be stored by rows. prefix gives one
     flag per leaf for a pytree of flags, or raises ValueError.
     """
     if isinstance(sparse, str):
-        if sparse != AUTO:
-            raise ValueError(f'sparse: got {sparse!r}; accepted is "auto", a function of a path, or a pytree of bools')
+        if sparse not in (AUTO, ALWAYS):
+            accepted = '"auto", "always", a function of a path, or a pytree of bools'
+            raise ValueError(f"sparse: got {sparse!r}; accepted is {accepted}")
         return {k for k in floats if len(leaves[k].shape) >= 2}
     if callable(sparse):
         flags = [sparse(name) for name in names]
@@ -54,6 +56,11 @@ def marked(
                 "dimensions"
             )
     return found
+
+
+def pays(sparse: str, reads: int, rows: int) -> bool:
+    """Return whether an array that is read only by rows is marked: with "auto" if fewer rows are read than it has."""
+    return reads > 0 and (sparse == ALWAYS or reads < rows)
 
 
 def path_names(tree: Any) -> list[str]:

@@ -44,7 +44,7 @@ def capture(model: Any) -> Capture:
         With torch.nn.Embedding or EmbeddingBag, keras.layers.Embedding, or gluon.nn.Embedding anywhere in it. Its code
         and weights stay as they are, sparse gradients or not. Weights may be tied to an output layer (torch.nn.Linear,
         keras.layers.ReversibleEmbedding, gluon.nn.Dense). For JAX, where models are functions, use `value_and_grad`
-        with a `Table` among the parameters.
+        with ``sparse=``.
 
     Returns
     -------
@@ -80,7 +80,7 @@ def capture(model: Any) -> Capture:
             return Capture(B, model)
     raise TypeError(
         f"model: got {describe(model)}; accepted are torch.nn.Module, keras models and layers, and mxnet.gluon.Block "
-        "(JAX: value_and_grad with a Table among the parameters)"
+        "(JAX: value_and_grad with sparse=)"
     )
 
 

@@ -55,7 +55,7 @@ def renorm_rows(table: T, ids: Array, max_norm: float, *, nonfinite: Nonfinite =
     [[0.6, 0.8], [6.0, 8.0], [0.0, 1.0]]
     """
     B, source, _ = lookup_source(table, None)
-    if source.recorder is not None:
+    if source.watched:
         raise TypeError("table: got one whose gradient is being taken; accepted is renorm_rows before value_and_grad")
     limit = check_max_norm(max_norm)
     nonfinite = check_nonfinite(nonfinite)

@@ -145,7 +145,8 @@ class Table:
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError(
             "a Table is read by lookup(table, ids) only, so that its gradient stays sparse; table.weights is the "
-            "whole array, outside of value_and_grad (a tf.function takes no Table: close over it)"
+            "whole array, outside of value_and_grad (a tf.function takes no Table: close over it; a stock layer of JAX "
+            "takes plain arrays: see sparse= of islices.value_and_grad)"
         )
 
     __array__ = __jax_array__ = __len__ = __bool__ = __float__ = _refuse

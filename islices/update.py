@@ -361,7 +361,7 @@ def as_given(table: T, weights: Array, changed: Array) -> T:
 def adopt_table(table: Any) -> tuple[Backend, Array, str]:
     """(backend, weights, their dtype) of a Table or an array, or TypeError, ValueError."""
     if isinstance(table, Table):
-        if table._source.recorder is not None:
+        if table._source.watched:
             raise TypeError("table: got one whose gradient is being taken; accepted is an update after value_and_grad")
         return table.backend, table._source.weights, table.backend.dtype(table._source.weights)
     B = find_backend(table)

@@ -1,6 +1,6 @@
 """Derivatives in JAX with respect to the rows a function looks up.
 
-The function is traced once, as jax.jit would, and evaluated again by `rewriting` under jax.value_and_grad with one more
+The function is traced once, as jax.jit would, and evaluated again by `plans` under jax.value_and_grad with one more
 input for each lookup. So nothing the size of a table is made, and nothing has to be known of how the function is
 written. Tables and their rows may be traced by an outer transformation, or watched by an outer differentiation: rows
 are then read through its primitive, and second derivatives are right.
@@ -14,36 +14,28 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax, tree_util
 from jax.custom_derivatives import SymbolicZero
 
-from islices.backend import (
-    Array,
-    Gradient,
-    GradientOfValue,
-    LookedUp,
-    ProductUse,
-    Source,
-    TableUse,
-    Transform,
-    WholeUse,
-)
+from islices.backend import Array, Gradient, GradientOfValue, Source, TableUse, Transform
 from islices.backends.jax import memory
-from islices.backends.jax.linen import intercepting
 from islices.backends.jax.lookups import RECORDER
 from islices.backends.jax.memory import Tracer
-from islices.backends.jax.rewriting import Found, Multiplied, Rewriting, Roles, Slot, evaluate
+from islices.backends.jax.plans import Plan, evaluate
+from islices.backends.jax.primitives import varying
+from islices.backends.jax.reads import Slot
+from islices.backends.jax.tables import Watched, use_of
 from islices.memory import zeros
 from islices.table import Table
 
 __all__ = [
     "Aux",
-    "check_unchecked",
     "custom_gradient",
     "differentiate",
     "flatten_tree",
     "per_sample_gradients",
+    "taken",
+    "trace",
     "with_gradient",
 ]
 
@@ -56,94 +48,72 @@ def differentiate(
     aux = Aux()
 
     def traced(variables: list[Array], weights: list[Array]) -> tuple[Array, list[Array]]:
-        with intercepting():
-            loss, rest = fn(list(variables), [Source(w, RECORDER) for w in weights])
+        loss, rest = fn(list(variables), [Source(w, RECORDER) for w in weights])
         return jnp.reshape(loss, ()) if loss.size == 1 else loss, aux.take_apart(rest)
 
+    closed = trace(traced, list(variables), weights)
+    plan = Plan(closed.jaxpr, (*(None for _ in variables), *map(Watched, range(len(sources)))))
+    if plan.others:
+        other = next(iter(plan.others.values()))
+        raise TypeError(
+            f"table: used other than through lookup, by {other.by}{other.line}; accepted within the differentiated "
+            "function is lookup(table, ids), with the rows passed on, and table.weights as an array. For a dense "
+            "gradient pass the array itself"
+        )
+    (loss, *rest), gradients, reads = taken(plan, closed.consts, [*variables, *weights], range(len(variables)))
+    uses: list[list[TableUse]] = [[] for _ in sources]
+    for slot, upstream, found in reads:
+        use = use_of(slot, found, upstream, weights[slot.leaf].dtype)
+        if use is not None:
+            uses[slot.leaf].append(use)
+    returned = [sources[m.leaf] if isinstance(m, Watched) else None for m in plan.outputs[1:]]
+    return loss, aux.put_together(rest, returned), gradients, uses
+
+
+def trace(fn: Callable[..., Any], *args: Any) -> Any:
+    """The closed jaxpr of what is to be differentiated."""
     try:
-        closed = jax.make_jaxpr(traced)(list(variables), weights)
+        closed = jax.make_jaxpr(fn)(*args)
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
         error.add_note("islices.value_and_grad traces fn, as jax.jit does: it cannot look at the values of its arrays")
         raise
-    check_unchecked(closed.jaxpr)
-    inputs = (*(None for _ in variables), *range(len(sources)))
-    relayed = frozenset(k for k, s in enumerate(sources) if s.recorder is not None)
-    plan = Rewriting(closed.jaxpr, inputs, Roles(relayed))
-    operands = sorted(plan.dense)
-    if operands:
-        plan = Rewriting(closed.jaxpr, inputs, Roles(relayed, frozenset(operands)))
+    _check_unchecked(closed.jaxpr)
+    return closed
 
-    def run(
-        variables: list[Array], deltas: list[Array], operands_: list[Array]
-    ) -> tuple[Array, tuple[Array, list[Any], list[Found]]]:
-        given = list(weights)
-        for k, x in zip(operands, operands_, strict=True):
+
+def taken(
+    plan: Plan, consts: Sequence[Any], args: Sequence[Any], dense: Sequence[int]
+) -> tuple[list[Any], list[Array], list[tuple[Slot, Array, Any]]]:
+    """(outputs, gradients of the arguments of these numbers, each slot with its gradient and what it found)."""
+
+    def run(variables: list[Array], deltas: list[Array]) -> tuple[Array, tuple[list[Any], list[Any]]]:
+        given = list(args)
+        for k, x in zip(dense, variables, strict=True):
             given[k] = x
-        (loss, *rest), found = evaluate(plan, closed.consts, [*variables, *given], deltas)
-        return loss.sum() if loss.ndim else loss, (loss, rest, found)
+        outs, found = evaluate(plan, consts, given, deltas)
+        return outs[0].sum() if outs[0].ndim else outs[0], (outs, found)
 
-    deltas = [_zeros(slot, weights[slot.table]) for slot in plan.slots]
-    taking = jax.value_and_grad(run, argnums=(0, 1, 2), has_aux=True)
-    (_, (loss, rest, found)), (gradients, upstreams, whole) = taking(
-        list(variables), deltas, [weights[k] for k in operands]
-    )
-    lookups: list[list[TableUse]] = [[] for _ in sources]
-    for slot, one, upstream in zip(plan.slots, found, upstreams, strict=True):
-        use: TableUse | None = _multiplied(slot, one, upstream) if isinstance(slot.static, Multiplied) else None
-        use = use or _looked_up(slot, one, upstream)
-        if use is not None:
-            lookups[slot.table].append(use)
-    for k, gradient in zip(operands, whole, strict=True):
-        lookups[k].append(WholeUse(gradient))
-    returned = [sources[t] if isinstance(t, int) else None for t in plan.outputs[1:]]
-    return loss, aux.put_together(rest, returned), gradients, lookups
+    deltas = [_zeros(slot, args) for slot in plan.slots]
+    taking = jax.value_and_grad(run, argnums=(0, 1), has_aux=True)
+    (_, (outs, found)), (gradients, upstreams) = taking([args[k] for k in dense], deltas)
+    return outs, gradients, list(zip(plan.slots, upstreams, found, strict=True))
 
 
-def check_unchecked(jaxpr: Any) -> None:
+def _check_unchecked(jaxpr: Any) -> None:
     """Raise ValueError under a shard_map that keeps account of what varies along its axes: JAX would add up the ranks'
     gradients of what does not, while rows are each rank's own."""
-    avals = (v.aval for v in (*jaxpr.constvars, *jaxpr.invars))
-    if any(getattr(x, "vma", None) or getattr(getattr(x, "mat", None), "varying", None) for x in avals):
+    if any(varying(v.aval) for v in (*jaxpr.constvars, *jaxpr.invars)):
         raise ValueError(
             "islices.value_and_grad within jax.shard_map(..., check_vma=True): accepted is check_vma=False, where all "
             "gradients are the rank's own; islices.distributed.all_reduce adds them up"
         )
 
 
-def _zeros(slot: Slot, weights: Array) -> Array:
+def _zeros(slot: Slot, args: Sequence[Any]) -> Array:
     """The input whose gradient a slot's rows get; under a trace no constant, which would be stored in the program."""
-    shape, dtype = slot.rows.shape, slot.rows.dtype
-    if isinstance(weights, Tracer):
-        return lax.full(shape, 0, dtype)
-    return memory.put(zeros(shape, dtype), weights)
-
-
-def _multiplied(slot: Slot, found: Found, upstream: Array) -> ProductUse | None:
-    """The factors of a product with the weights; zeros where it did not run."""
-    if found is None:
-        return None
-    ((inputs,), _), how = found, slot.static
-    if how.leading:
-        upstream = jnp.moveaxis(upstream, slot.axes.count("scan"), -1)
-    factors = (inputs, upstream) if how.by_rows else (upstream, inputs)
-    return ProductUse("", inputs=factors[1], upstream=factors[0], axes=slot.axes)
-
-
-def _looked_up(slot: Slot, found: Found, upstream: Array) -> LookedUp | None:
-    """What a slot found; without the rounds of a loop, or the branch, that did not run, where that is known."""
-    if found is None or isinstance(slot.static, Multiplied):
-        return None
-    integers, ran = found
-    if ran is not None and not isinstance(ran, Tracer):
-        ran = np.asarray(ran)
-        if not ran.any():
-            return None
-        if not ran.all():
-            kept = np.nonzero(ran.reshape(-1))[0]
-            arrays = (x.reshape(-1, *x.shape[ran.ndim :])[kept] for x in (upstream, *integers))
-            upstream, *integers = arrays  # type: ignore[assignment]
-    ids, *extras = integers
-    return LookedUp(upstream, ids, tuple(extras), slot.static, slot.axes)
+    if any(isinstance(x, Tracer) for x in args):
+        return lax.full(slot.shape, 0, slot.dtype)
+    return memory.put(zeros(slot.shape, slot.dtype), args[0])
 
 
 class Aux:
@@ -216,8 +186,7 @@ def per_sample_gradients(
     """See `Backend.per_sample_gradients`."""
 
     def loss(variables: list[Array], sample: list[Array]) -> Array:
-        with intercepting():
-            return jnp.reshape(fn(list(variables), [x[None] for x in sample]), ())
+        return jnp.reshape(fn(list(variables), [x[None] for x in sample]), ())
 
     return jax.vmap(jax.grad(loss), in_axes=(None, 0))(list(variables), list(data))  # type: ignore[no-any-return]
 

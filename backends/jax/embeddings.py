@@ -122,8 +122,6 @@ class Embeddings(Backend):
 
     def capture(self, model: Any, uses: Any) -> NoReturn:
         raise TypeError(
-            f"model: got {describe(model)}; JAX's models are functions without a backward pass to hook. Put an "
-            "islices.Table in place of the embedding among its parameters, and use islices.value_and_grad: for "
-            'flax.linen the leaf "embedding" of an nn.Embed, for equinox '
-            "eqx.tree_at(lambda m: m.embedding.weight, model, islices.Table(...))"
+            f"model: got {describe(model)}; JAX's models are functions without a backward pass to hook. Accepted is "
+            "islices.value_and_grad(loss, sparse=lambda path: 'embedding' in path) of its parameters as they are"
         )

@@ -1,10 +1,8 @@
-"""Looking rows up where JAX can see it: primitives that `rewriting` finds again in what JAX traced.
+"""Looking rows up where JAX can see it: primitives that `tables` finds again in what JAX traced.
 
-`islices_lookup` stands for the gather of whole rows between the recorder, which binds it, and `differentiate`, which
-replaces it. Where nothing replaces it (jax.grad within the differentiated function), it is that gather, with JAX's own
-dense derivative. Bags are read by any operations of `islices_hidden` weights, which are the weights to all but
-`differentiate`, and marked by `islices_bags`. `islices_operand` marks where the weights are taken as an array.
-`islices_attach` hands rows on and lets the gradient that arrives at them arrive at a second input.
+Rows and bags are read by any operations of `islices_hidden` weights, and marked by `islices_lookup`. `islices_operand`
+marks where the weights are taken as an array. Each is the identity, with the identity's derivatives, but to
+`differentiate`. `islices_attach` hands rows on and lets the gradient that arrives at them arrive at a second input.
 """
 
 from __future__ import annotations
@@ -17,13 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from islices.backend import Array, Reader
 
-__all__ = ["RECORDER", "attach", "attach_p", "bags_p", "hidden_p", "lookup_p", "mapped_in_front", "operand_p", "read"]
+__all__ = ["RECORDER", "attach", "attach_p", "hidden_p", "lookup_p", "mapped_in_front", "operand_p", "read"]
 
 
 def _gather(weights: Array, ids: Array) -> Array:
@@ -49,43 +46,34 @@ def _gather(weights: Array, ids: Array) -> Array:
 
 #: The rows that ids name, (*ids.shape, *row_shape); zeros where an id is out of range. One dispatch when eager.
 read = partial(jax.jit, inline=True)(_gather)
+#: The same as one equation of a trace, so that evaluating it eagerly is one dispatch too.
+_read_at_once = jax.jit(_gather)
 
 
 # ---------------------------------------------------------------------- islices_lookup
-lookup_p = Primitive("islices_lookup")
+lookup_p = Primitive("islices_lookup")  # (rows or bags, weights that they were read of, ids, *extras) -> rows or bags
 
 
 @lookup_p.def_impl  # type: ignore[untyped-decorator]
-def _lookup(weights: Array, ids: Array, *extras: Array, static: Any, axes: tuple[str, ...]) -> Array:
-    return read(weights, ids)
+def _lookup(rows: Array, weights: Array, *integers: Array, static: Any, axes: tuple[str, ...]) -> Array:
+    return rows
 
 
 @lookup_p.def_abstract_eval  # type: ignore[untyped-decorator]
-def _lookup_shape(weights: Any, ids: Any, *extras: Any, static: Any, axes: tuple[str, ...]) -> ShapedArray:
-    return ShapedArray((*ids.shape, *weights.shape[1:]), weights.dtype)
+def _lookup_shape(rows: Any, weights: Any, *integers: Any, static: Any, axes: tuple[str, ...]) -> Any:
+    return rows
 
 
 def _lookup_jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
-    rows = lookup_p.bind(*primals, **params)
-    if type(tangents[0]) is ad.Zero:
-        return rows, ad.Zero(rows.aval.to_tangent_aval())
-    return rows, read(tangents[0], primals[1])
+    return lookup_p.bind(*primals, **params), tangents[0]  # that of the weights is in it
 
 
-def _lookup_batched(args: Any, dims: Any, *, static: Any, axes: tuple[str, ...]) -> tuple[Any, int]:
-    weights, *integers = args
-    _check_shared(dims[0])
-    return lookup_p.bind(weights, *mapped_in_front(integers, dims[1:]), static=static, axes=("vmap", *axes)), 0
-
-
-def _check_shared(dim: int | None) -> None:
-    """Raise TypeError if the table is mapped."""
-    if dim is not None:
-        raise TypeError(
-            "table: got one mapped by jax.vmap within the differentiated function; accepted is a table that all share "
-            "(in_axes=None), and not within lax.cond or lax.switch whose predicate is mapped, for which JAX would copy "
-            "the table: look the rows up before it, or choose with jnp.where"
-        )
+def _lookup_batched(args: Any, dims: Any, *, static: Any, axes: tuple[str, ...]) -> tuple[Any, Any]:
+    rows, weights, *integers = args
+    if dims[1] is not None:  # of a table for each: no table that is differentiated
+        return rows, dims[0]
+    rows, *integers = mapped_in_front([rows, *integers], [dims[0], *dims[2:]])
+    return lookup_p.bind(rows, weights, *integers, static=static, axes=("vmap", *axes)), 0
 
 
 def mapped_in_front(arrays: Sequence[Any], dims: Sequence[int | None]) -> list[Any]:
@@ -100,35 +88,6 @@ def mapped_in_front(arrays: Sequence[Any], dims: Sequence[int | None]) -> list[A
 ad.primitive_jvps[lookup_p] = _lookup_jvp
 batching.primitive_batchers[lookup_p] = _lookup_batched
 mlir.register_lowering(lookup_p, mlir.lower_fun(_lookup, multiple_results=False))
-
-
-# ---------------------------------------------------------------------- islices_bags
-bags_p = Primitive("islices_bags")  # (bags, weights that they were read of, ids, *extras) -> bags
-
-
-@bags_p.def_impl  # type: ignore[untyped-decorator]
-def _bags(bags: Array, weights: Array, *integers: Array, static: Any, axes: tuple[str, ...]) -> Array:
-    return bags
-
-
-@bags_p.def_abstract_eval  # type: ignore[untyped-decorator]
-def _bags_shape(bags: Any, weights: Any, *integers: Any, static: Any, axes: tuple[str, ...]) -> Any:
-    return bags
-
-
-def _bags_jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
-    return bags_p.bind(*primals, **params), tangents[0]  # that of the weights is in it
-
-
-def _bags_batched(args: Any, dims: Any, *, static: Any, axes: tuple[str, ...]) -> tuple[Any, int]:
-    _check_shared(dims[1])
-    bags, *integers = mapped_in_front([args[0], *args[2:]], [dims[0], *dims[2:]])
-    return bags_p.bind(bags, args[1], *integers, static=static, axes=("vmap", *axes)), 0
-
-
-ad.primitive_jvps[bags_p] = _bags_jvp
-batching.primitive_batchers[bags_p] = _bags_batched
-mlir.register_lowering(bags_p, mlir.lower_fun(_bags, multiple_results=False))
 
 
 # ---------------------------------------------------------------------- weights as they are
@@ -148,7 +107,7 @@ def _same(weights: Any) -> Any:
 
 
 operand_p = _marker("islices_operand")  # as an array that anything may be done with
-hidden_p = _marker("islices_hidden")  # for bags that `islices_bags` marks
+hidden_p = _marker("islices_hidden")  # for rows that `islices_lookup` marks
 
 
 # ---------------------------------------------------------------------- islices_attach
@@ -182,23 +141,26 @@ mlir.register_lowering(attach_p, mlir.lower_fun(_attach, multiple_results=False)
 
 # ---------------------------------------------------------------------- the recorder
 class Recorder:
-    """The recorder of every differentiation: what was looked up stands in JAX's trace, not here.
+    """The recorder of every traced table: what was looked up stands in JAX's trace, not here.
 
-    One object without state, since a Table carries it as the static part of a pytree.
+    To all but `differentiate` what it binds is the identity, so it is there outside of differentiation too.
     """
 
+    everywhere = True
+
     def lookup(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any) -> Array:
-        return lookup_p.bind(weights, ids, *extras, static=static, axes=())
+        rows = _read_at_once(hidden_p.bind(weights), ids)
+        return lookup_p.bind(rows, weights, ids, *extras, static=static, axes=())
 
     def bags(self, weights: Array, ids: Array, extras: tuple[Array, ...], static: Any, read: Reader) -> Array:
         bags = read(hidden_p.bind(weights), ids)
         segments, each, *others = extras
         # of one axis, so that those of a loop or a map have one more
         count = lax.full((each.shape[0],), 0, np.int32)
-        return bags_p.bind(bags, weights, ids, segments, count, *others, static=static, axes=())
+        return lookup_p.bind(bags, weights, ids, segments, count, *others, static=static, axes=())
 
     def operand(self, weights: Array) -> Array:
-        """The whole table as an array: `rewriting` sees what is done with it."""
+        """The whole table as an array: `tables` sees what is done with it."""
         return operand_p.bind(weights)
 
     def __repr__(self) -> str:

@@ -22,7 +22,7 @@ from islices.backend import Array
 from islices.backends.jax import precision
 from islices.locks import load_module
 
-__all__ = ["calls", "host_calls", "kernels_run", "primitive", "shared"]
+__all__ = ["calls", "host_calls", "kernels_run", "primitive", "shared", "varying"]
 
 #: (*operands, **params) to the results
 Operation = Callable[..., Sequence[Array]]
@@ -93,8 +93,13 @@ def _stays_whole(ctx: Any) -> bool:
 def shared(x: Any, *others: Any, **new: Any) -> Any:
     """What is known of a result that is like x but for what is new: within shard_map it differs wherever one of the
     others does."""
-    varying = frozenset().union(*(getattr(y, "vma", frozenset()) for y in (x, *others)))
-    return x.update(weak_type=False, **new, **({"vma": varying} if varying else {}))
+    along = frozenset().union(*(getattr(y, "vma", frozenset()) for y in (x, *others)))
+    return x.update(weak_type=False, **new, **({"vma": along} if along else {}))
+
+
+def varying(aval: Any) -> frozenset[str]:
+    """The axes of a shard_map that keeps account of them along which an array differs."""
+    return frozenset(getattr(aval, "vma", None) or getattr(getattr(aval, "mat", None), "varying", None) or ())
 
 
 # ---------------------------------------------------------------------- what compiled kernels run

@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax, tree_util
 
 from islices.backend import Array, Backend, Source
+from islices.backends.jax.lookups import RECORDER
 from islices.backends.jax.memory import Tracer
 from islices.backends.jax.precision import constant, scope
 from islices.persample import PerSample
@@ -72,16 +73,16 @@ def _register_slices(backend: Backend) -> None:
 
 def _register_table(backend: Backend) -> None:
     def flatten(t: Table) -> tuple[tuple[Array], tuple[Any, ...]]:
-        return (t._source.weights,), (t._source.recorder, t.padding_idx, t.scale_by_freq)
+        return (t._source.weights,), (t.padding_idx, t.scale_by_freq)
 
     def flatten_with_keys(t: Table) -> tuple[Any, tuple[Any, ...]]:
         children, static = flatten(t)
         return _keyed(("weights",), children), static
 
     def unflatten(static: tuple[Any, ...], children: Iterable[Any]) -> Table:
-        recorder, padding_idx, scale_by_freq = static
         (weights,) = children
-        return Table._trusted(_owner(backend, weights), Source(weights, recorder), padding_idx, scale_by_freq)
+        recorder = RECORDER if isinstance(weights, Tracer) else None
+        return Table._trusted(_owner(backend, weights), Source(weights, recorder), *static)
 
     tree_util.register_pytree_with_keys(Table, flatten_with_keys, unflatten, flatten)
 

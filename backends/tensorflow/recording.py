@@ -178,8 +178,8 @@ def differentiate_rows(
     grads: list[Any] = [None] * len(leaves)
     for k, x, g in zip(floats, watched, tape.gradient(loss, watched), strict=True):
         by_rows = g is None or isinstance(g, tf.IndexedSlices)
-        fewer = g is not None and by_rows and _is_fewer(g.indices, x)
-        if k not in marked or (sparse == marking.AUTO and not fewer):
+        pays = isinstance(g, tf.IndexedSlices) and isinstance(sparse, str) and _pays(sparse, g.indices, x)
+        if k not in marked or (isinstance(sparse, str) and not pays):
             grads[k] = tf.zeros(x.shape, x.dtype) if g is None else dense_gradient(g, x)
         elif by_rows:
             grads[k] = empty_slices(backend, x) if g is None else _as_slices(g, x)
@@ -192,10 +192,10 @@ def differentiate_rows(
     return loss, aux, trees.rebuild(tree, iter(grads))
 
 
-def _is_fewer(indices: Array, x: Array) -> bool:
-    """Return whether there are known to be fewer indices than rows."""
-    count, rows = indices.shape.num_elements(), x.shape[0]
-    return count is not None and rows is not None and count < rows
+def _pays(sparse: str, indices: Array, x: Array) -> bool:
+    """See `marking.pays`; an unknown number of reads counts as few."""
+    reads, rows = indices.shape.num_elements(), x.shape[0]
+    return marking.pays(sparse, 1 if reads is None else reads, 2 if rows is None else rows)
 
 
 def _as_slices(g: tf.IndexedSlices, x: Array) -> IndexedSlices:

@@ -1,6 +1,6 @@
 """Row-sparse gradients of functions of plain tensors: reads of rows get torch's sparse gradient.
 
-torch has a sparse gradient for embedding(sparse=True) only. `_RowReads` is a mode in which each read of whole rows of
+torch has a sparse gradient for embedding(sparse=True) only. `RowReads` is a mode in which each read of whole rows of
 a marked tensor becomes that call. torch differentiates other uses densely, and adds both. May import: `numpy`,
 `torch`, the core, this folder.
 """
@@ -23,7 +23,7 @@ from islices.backends.torch import recording
 from islices.conversion import from_native
 from islices.embedding import empty_slices
 
-__all__ = ["differentiate_rows"]
+__all__ = ["RowReads", "differentiate_rows"]
 
 
 def differentiate_rows(
@@ -38,14 +38,17 @@ def differentiate_rows(
     leaves, names = trees.flatten(tree), marking.path_names(tree)
     floats = [k for k, x in enumerate(leaves) if backend.is_array(x) and backend.dtype(x) in backend.float_dtypes]
     marked = marking.marked(sparse, names, leaves, lambda flags: marking.prefix_flags(flags, tree), floats)
-    reads = _RowReads()
+    tables: dict[int, torch.Tensor] = {}  # by leaf: what fn gets for it
+    ids: set[int] = set()
+    others: dict[int, str] = {}
+    reads = RowReads(lambda x: id(x) in ids, others)
 
     def called(faces: Sequence[torch.Tensor], _: Sequence[Source]) -> tuple[Array, Any]:
         full = list(leaves)
         for k, face in zip(floats, faces, strict=True):
             full[k] = face
-            if k in marked:
-                reads.tables[id(face)] = k
+        tables.update((k, full[k]) for k in marked)
+        ids.update(map(id, tables.values()))
         with reads:
             return fn(trees.rebuild(tree, iter(full)))
 
@@ -54,46 +57,64 @@ def differentiate_rows(
     )
     grads: list[Any] = [None] * len(leaves)
     for k, gradient in zip(floats, gradients, strict=True):
-        x = leaves[k]
-        by_rows = gradient is None or gradient.layout is torch.sparse_coo
-        if k not in marked or (sparse == marking.AUTO and not (by_rows and 0 < reads.counts.get(k, 0) < x.shape[0])):
+        x, by_rows = leaves[k], gradient is None or gradient.layout is torch.sparse_coo
+        dense = k not in marked
+        if not dense and isinstance(sparse, str):
+            dense = not by_rows or not marking.pays(sparse, reads.counts.get(id(tables[k]), 0), x.shape[0])
+        if dense:
             grads[k] = recording.as_dense(gradient, x)
         elif by_rows:
             grads[k] = empty_slices(backend, x) if gradient is None else from_native(gradient)
         else:
+            use = others.get(id(tables[k]), "another operation")
             raise TypeError(
-                f"sparse: got the leaf {names[k]!r}, which is used by {reads.others.get(k, 'another operation')}; "
-                "accepted are leaves that fn reads only by rows (w[ids], torch.nn.functional.embedding, "
-                'index_select). Leave it out, or use sparse="auto": its gradient is dense then'
+                f"sparse: got the leaf {names[k]!r}, which is used by {use}; accepted are leaves that fn reads only by "
+                "rows (w[ids], torch.nn.functional.embedding, index_select). Leave it out, or use "
+                'sparse="auto": its gradient is dense then'
             )
     return loss, aux, trees.rebuild(tree, iter(grads))
 
 
-class _RowReads(TorchFunctionMode):
-    """A mode in which reads of rows of some tensors get torch's sparse gradient."""
+class RowReads(TorchFunctionMode):
+    """A mode in which reads of rows of some tensors get torch's sparse gradient; is_table tells which tensors.
 
-    def __init__(self) -> None:
+    Of a tensor's copy in another floating type the rows are read from the tensor, then cast. others takes the first
+    other use of each table, by its id.
+    """
+
+    def __init__(self, is_table: Callable[[Any], bool], others: dict[int, str] | None = None) -> None:
         super().__init__()
-        self.tables: dict[int, int] = {}  # by id: the number of the leaf
-        self.counts: dict[int, int] = {}  # by leaf: how many rows were read
-        self.others: dict[int, str] = {}  # by leaf: the first other use of its numbers
+        self.is_table, self.others = is_table, others
+        self.counts: dict[int, int] = {}  # by id of a table: how many rows were read
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        found = [self.tables[id(x)] for x in (*args, *kwargs.values()) if id(x) in self.tables]
-        if not found:
+        given = next((x for x in (*args, *kwargs.values()) if self._table(x) is not None), None)
+        if given is None:
             return func(*args, **kwargs)
+        table = self._table(given)
         read = READS.get(func)
-        rows = None if read is None else read(*args, **kwargs)
-        if rows is not None:
-            self.counts[found[0]] = self.counts.get(found[0], 0) + rows[1]
-            return rows[0]
+        if read is not None:
+            swapped = [table if x is given else x for x in args]
+            found = read(*swapped, **{name: table if x is given else x for name, x in kwargs.items()})
+            if found is not None:
+                rows, count = found
+                self.counts[id(table)] = self.counts.get(id(table), 0) + count
+                return rows if given is table else rows.to(given.dtype)
         out = func(*args, **kwargs)
-        if isinstance(out, torch.Tensor) and out.requires_grad:
-            for k in found:
-                if k not in self.others:
-                    self.others[k] = f"{getattr(func, '__name__', func)}{_line()}"
+        if func in CASTS and given is table and out is not given and out.device == given.device:
+            out._islices_cast_from = table
+        others = self.others
+        if others is not None and isinstance(out, torch.Tensor) and out.requires_grad and id(table) not in others:
+            others[id(table)] = f"{getattr(func, '__name__', func)}{_line()}"
         return out
+
+    def _table(self, x: Any) -> Any:
+        """Return the table that x is, or that x is a cast copy of; None for anything else."""
+        return x if self.is_table(x) else getattr(x, "_islices_cast_from", None)
+
+
+CASTS = {getattr(torch.Tensor, name) for name in ("to", "type", "half", "bfloat16", "float", "double")}
 
 
 def _line() -> str:

@@ -39,11 +39,17 @@ class Source(NamedTuple):
     result's `LookedUp`. ids may have any shape, () included. A method ``bags(weights, ids, extras, static, read)``,
     where there is one, does the same for bags: what it returns and differentiates by is ``read(weights, ids)``. A
     method ``operand(weights)``, where there is one, returns the weights as an array that is differentiated: products
-    with it are `ProductUse`s, all else together a `WholeUse`.
+    with it are `ProductUse`s, anything else is a `WholeUse`. An adapter whose recorder binds operations that mean
+    nothing outside of a differentiation (JAX) may give it to every traced table: its attribute ``everywhere`` is True.
     """
 
     weights: Array
     recorder: Any = None
+
+    @property
+    def watched(self) -> bool:
+        """True if the table takes part in a differentiation, as far as that is known."""
+        return self.recorder is not None and not getattr(self.recorder, "everywhere", False)
 
 
 class LookedUp(NamedTuple):
@@ -88,9 +94,9 @@ class ProductUse:
 
 
 class WholeUse(NamedTuple):
-    """Uses of a differentiated table's weights as an array, other than in products."""
+    """A use of a differentiated table's weights as an array, other than in a product."""
 
-    gradient: Array  # (rows, *row_shape), of them all
+    gradient: Array  # (rows, *row_shape)
 
 
 @dataclass
@@ -176,8 +182,9 @@ class Gradients(Arrays):
         """(loss, aux, gradients) of ``fn(tree) -> (loss, aux)``, where tree holds plain arrays.
 
         gradients mirrors tree: `IndexedSlices` for the leaves that sparse marks, arrays for other float leaves, None
-        for the rest. sparse is a function of a leaf's path, a prefix of tree with bools as leaves, or "auto". A marked
-        leaf that fn does not read by rows alone raises TypeError; "auto" leaves it dense. fn has checked the loss.
+        for the rest. sparse is a function of a leaf's path, a prefix of tree with bools as leaves, "auto" or "always".
+        A marked leaf that fn does not read by rows alone raises TypeError; the last two leave it dense. fn has checked
+        the loss.
         """
         raise self.lacks(
             "differentiate_rows",

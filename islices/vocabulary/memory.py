@@ -248,13 +248,13 @@ class _Leaf(NamedTuple):
 
 def _adopted(x: Any, argument: str) -> _Leaf:
     if isinstance(x, Table):
-        if x._source.recorder is not None:
+        if x._source.watched:
             raise TypeError(f"{argument}: got one whose gradient is being taken; accepted is one outside of that")
         return _Leaf(x, x.backend, x._source.weights, None, x.shape)
     if isinstance(x, ShardedTable):
         raise TypeError(
-            f"{argument}: got a ShardedTable, whose rows lie on many ranks; accepted is save_sharded, then "
-            "vocabulary.renumber_file of the folder in one process, then load_sharded"
+            f"{argument}: got a ShardedTable, whose rows lie on many ranks; accepted is one process's table, "
+            "such as load_sharded(folder, Alone()).shard, which has all rows"
         )
     B = find_backend(x)
     if B is not None and (isinstance(x, IndexedSlices) or B.is_native(x)):

@@ -1,4 +1,4 @@
-"""The golden vectors: a reader of the text agrees, regenerating gives the same bytes, the schema describes the files."""
+"""The golden vectors: a reader of the text agrees, regenerating gives the same bytes, the schema describes them."""
 
 from __future__ import annotations
 

@@ -44,6 +44,9 @@ def test_another_use_is_named_or_dense() -> None:
     w = tf.Variable(tf.ones((50, 2)))
     with pytest.raises(TypeError, match="whose gradient TensorFlow makes dense"):
         islices.value_and_grad(tied, sparse=lambda path: True)(w)
-    _, grad = islices.value_and_grad(tied, sparse="auto")(w)
     _, expected = islices.value_and_grad(tied)(w)
-    np.testing.assert_array_equal(grad, expected)
+    for sparse in ("auto", "always"):
+        _, grad = islices.value_and_grad(tied, sparse=sparse)(w)
+        np.testing.assert_array_equal(grad, expected)
+        read = islices.value_and_grad(lambda w: tf.reduce_sum(tf.gather(w, tf.range(100) % 50)), sparse=sparse)
+        assert isinstance(read(w)[1], islices.IndexedSlices) == (sparse == "always")

@@ -56,6 +56,7 @@ READS: dict[str, Any] = {
     "NumPy's": lambda w: w[IDS.numpy()],
     "a slice": lambda w: w[-5:9:2],
     "index_select": lambda w: w.index_select(0, IDS[0]) + torch.index_select(w, 0, IDS[1]),
+    "in another type": lambda w: w.bfloat16()[IDS].float(),
     "not at all": lambda w: torch.ones(1, requires_grad=True) * w.shape[0],
 }
 
@@ -81,9 +82,12 @@ def test_another_use_is_named_or_dense(use: Any) -> None:
     tree = {"w": torch.ones(20, 2)}
     with pytest.raises(TypeError, match=r"the leaf \"\['w'\]\", which is used by (mul|__getitem__) at .*test_reads.py"):
         islices.value_and_grad(loss, sparse=lambda path: True)(tree)
-    _, grads = islices.value_and_grad(loss, sparse="auto")(tree)
     _, expected = islices.value_and_grad(loss)(tree)
-    assert torch.equal(grads["w"], expected["w"])
+    for sparse in ("auto", "always"):
+        _, grads = islices.value_and_grad(loss, sparse=sparse)(tree)
+        assert torch.equal(grads["w"], expected["w"])
+        _, few = islices.value_and_grad(lambda w: w[torch.arange(40) % 20].sum(), sparse=sparse)(tree["w"])
+        assert isinstance(few, islices.IndexedSlices) == (sparse == "always")
 
 
 def test_second_derivatives_need_a_table() -> None:

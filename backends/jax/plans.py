@@ -1,0 +1,391 @@
+"""Plans: a jaxpr evaluated again, with an input of zeros for each read of rows of a marked parameter.
+
+`Plan` walks the jaxpr by a table from primitive to rule. Each read of whole rows of a marked parameter is a *slot*;
+what else reads the parameter is recorded as an other use. `evaluate` runs the jaxpr with one more input per slot, whose
+gradient is that of the rows. May import: `jax`, `numpy`, this folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax.extend.core import Literal
+from jax.sharding import PartitionSpec
+
+from islices.backends.jax import precision, reads, tables
+from islices.backends.jax.memory import Tracer
+from islices.backends.jax.reads import Marked, Marks, Rule, Slot, Step, Use, bind, constant
+from islices.backends.jax.tables import Operand, Watched
+
+__all__ = ["Plan", "evaluate"]
+
+#: How many rewritten nested functions are kept; each holds its compiled code.
+KEPT = 128
+
+Wanted = tuple[bool, ...]
+
+
+class Plan:
+    """The static plan of a jaxpr some of whose inputs are marked leaves.
+
+    wanted says through which outputs gradients come; by default through all.
+    """
+
+    def __init__(self, jaxpr: Any, marks: Marks, wanted: Sequence[bool] | None = None) -> None:
+        self.jaxpr = jaxpr
+        self.slots: list[Slot] = []
+        self.others: dict[int, Use] = {}  # by leaf, where it is first used other than by rows
+        self.steps: list[tuple[Any, Step | None, slice, bool, list[Any]]] = []
+        self.marks = {v: m for v, m in zip(jaxpr.invars, marks, strict=True) if m is not None}
+        needed, self.moving = _needed(jaxpr, wanted or (True,) * len(jaxpr.outvars))
+        if any(isinstance(m, Watched) for m in marks):  # whose lookups all count
+            needed, self.moving = set(map(id, jaxpr.eqns)), {v for eqn in jaxpr.eqns for v in eqn.outvars}
+        for eqn, over in zip(jaxpr.eqns, _last_uses(jaxpr), strict=True):
+            if id(eqn) not in needed:
+                continue
+            start = len(self.slots)
+            step = self._step(eqn)
+            if step is not None:
+                self.slots += step.slots
+                self.marks.update((v, m) for v, m in zip(eqn.outvars, step.outputs, strict=True) if m is not None)
+            self.steps.append((eqn, step, slice(start, len(self.slots)), _is_wide(eqn), over))
+        self.outputs: Marks = tuple(map(self.mark, jaxpr.outvars))
+
+    def mark(self, v: Any) -> Any:
+        return None if isinstance(v, Literal) else self.marks.get(v)
+
+    def _step(self, eqn: Any) -> Step | None:
+        marks = tuple(map(self.mark, eqn.invars))
+        kinds = [type(m) for m in marks if m is not None]
+        if not kinds:
+            return None
+        name, wanted = eqn.primitive.name, tuple(v in self.moving for v in eqn.outvars)
+        if not any(wanted):
+            return constant(eqn, marks)
+        step = None
+        if name in NESTED:
+            step = NESTED[name](eqn, marks, wanted)
+        elif name in RULES[kinds[0]]:
+            step = RULES[kinds[0]][name](eqn, marks)
+        if set(kinds) == {Operand} and (step is None or step.others):
+            step = tables.whole(eqn, marks)
+        others = {} if step is None else step.others
+        if step is None:
+            moving = {m.leaf for m in marks if m is not None and not m.stopped}
+            if not moving:
+                return constant(eqn, marks)
+            why = f" ({REFUSED[name]})" if name in REFUSED else ""
+            others = dict.fromkeys(moving, Use(name + why))
+        for leaf, use in others.items():
+            self.others.setdefault(leaf, use if use.line else use._replace(line=_line(eqn)))
+        return step
+
+
+def _needed(jaxpr: Any, wanted: Sequence[bool]) -> tuple[set[int], set[Any]]:
+    """The ids of equations that have effects or results that are read, and the variables that have a gradient."""
+    live = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
+    moving = {v for v, w in zip(jaxpr.outvars, wanted, strict=True) if w and _moves(v)}
+    needed = set()
+    for eqn in reversed(jaxpr.eqns):
+        if eqn.effects or any(v in live for v in eqn.outvars):
+            needed.add(id(eqn))
+            live.update(v for v in eqn.invars if not isinstance(v, Literal))
+        if eqn.primitive.name != "stop_gradient" and any(v in moving for v in eqn.outvars):
+            moving.update(filter(_moves, eqn.invars))
+    return needed, moving
+
+
+def _moves(v: Any) -> bool:
+    return not isinstance(v, Literal) and jax.numpy.issubdtype(getattr(v.aval, "dtype", np.bool_), np.inexact)
+
+
+def _line(eqn: Any) -> str:
+    """The user's line that made an equation; "" in JAX's functions, whose jaxprs are kept from one call to the next."""
+    found = eqn.source_info.traceback
+    frames = [] if found is None else traceback.extract_tb(found.as_python_traceback())
+    outside = [f for f in frames if not f.filename.startswith(_OWN)]
+    users = [f for f in outside if "site-packages" not in f.filename] or outside
+    return f" at {users[-1].filename}:{users[-1].lineno}" if users else ""  # the outermost call is the first
+
+
+_OWN = tuple(os.path.dirname(path or "") + os.sep for path in (jax.__file__, np.__file__, __file__))
+
+
+def evaluate(plan: Plan, consts: Sequence[Any], args: Sequence[Any], deltas: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """(outputs, what each slot found) of a jaxpr; an output that is a marked leaf is its mask, or None."""
+    jaxpr = plan.jaxpr
+    consts = [_as_jax(c, v) for c, v in zip(consts, jaxpr.constvars, strict=True)]
+    env: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
+    held = ((m, env[v]) for v, m in plan.marks.items() if v in env and not isinstance(m, Operand))
+    leaves = {m.leaf: x[0] if m.masked else x for m, x in held}
+    found: list[Any] = []
+    for eqn, step, slots, wide, dead in plan.steps:
+        values = [_as_jax(v.val, v) if isinstance(v, Literal) else env[v] for v in eqn.invars]
+        with eqn.ctx.manager, precision.wide() if wide else contextlib.nullcontext():
+            if step is None:
+                outs = bind(eqn, values)
+            else:
+                outs, new = step.run(values, deltas[slots])
+                found += new
+        for v, x in zip(eqn.outvars, outs, strict=True):
+            mark = plan.mark(v)
+            if mark is not None and x is None:
+                x = leaves[mark.leaf]
+            elif mark is not None and mark.masked and not isinstance(x, tuple):
+                x = leaves[mark.leaf], x
+            env[v] = x
+        for v in dead:
+            env.pop(v, None)
+    outputs = [
+        _as_jax(v.val, v) if isinstance(v, Literal) else _handed_on(env[v], m)
+        for v, m in zip(jaxpr.outvars, plan.outputs, strict=True)
+    ]
+    return outputs, found
+
+
+def _handed_on(x: Any, mark: Any) -> Any:
+    if mark is None or isinstance(mark, Operand):
+        return x
+    return x[1] if mark.masked else None
+
+
+def _last_uses(jaxpr: Any) -> list[list[Any]]:
+    """For each equation the variables that nothing behind it reads."""
+    last: dict[Any, int] = {}
+    for k, eqn in enumerate(jaxpr.eqns):
+        last.update((v, k) for v in (*eqn.invars, *eqn.outvars) if not isinstance(v, Literal))
+    for v in jaxpr.outvars:
+        last.pop(v, None) if not isinstance(v, Literal) else None
+    dead: list[list[Any]] = [[] for _ in jaxpr.eqns]
+    for v, k in last.items():
+        dead[k].append(v)
+    return dead
+
+
+def _as_jax(x: Any, v: Any) -> Any:
+    """A constant of a jaxpr, in some versions an array of NumPy, as JAX's: jit and custom_vjp hand it on as it is."""
+    if not isinstance(x, np.ndarray):
+        return x
+    with precision.wide():
+        return jax.numpy.asarray(x, v.aval.dtype)
+
+
+def _is_wide(eqn: Any) -> bool:
+    """Whether the core's 64-bit types are in it: JAX would narrow its numbers outside of the core's scope."""
+    return any(getattr(v.aval, "dtype", np.dtype(bool)) in _WIDE for v in (*eqn.invars, *eqn.outvars))
+
+
+_WIDE = frozenset(map(np.dtype, ("int64", "uint64", "float64", "complex128")))
+
+
+# ---------------------------------------------------------------------- rules: equations that hold jaxprs
+def _opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
+    """(jaxpr, consts) of a jaxpr, closed or not."""
+    return (jaxpr.jaxpr, jaxpr.consts) if hasattr(jaxpr, "consts") else (jaxpr, ())
+
+
+def _inline(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
+    jaxpr, consts = _opened(eqn.params["call_jaxpr"])
+    plan = Plan(jaxpr, marks, wanted)
+    return Step(lambda values, deltas: evaluate(plan, consts, values, deltas), plan.outputs, plan.slots, plan.others)
+
+
+def _jit(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
+    # shardings and donation, which change no value, are left to the compiler
+    return _jitted(eqn.params["jaxpr"], marks, wanted, eqn.params["inline"])
+
+
+# kept by the jaxpr, which JAX's own cache makes the same object at each call: an eager step does not compile anew
+@lru_cache(KEPT)
+def _jitted(jaxpr: Any, marks: Marks, wanted: Wanted, inline: bool) -> Step:
+    plan = Plan(jaxpr.jaxpr, marks, wanted)
+    run = jax.jit(lambda values, deltas: evaluate(plan, jaxpr.consts, values, deltas), inline=inline)
+    return Step(run, plan.outputs, plan.slots, plan.others)
+
+
+def _checkpoint(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
+    return _rematerialised(eqn.params["jaxpr"], marks, wanted, eqn.params["prevent_cse"], eqn.params["policy"])
+
+
+@lru_cache(KEPT)
+def _rematerialised(jaxpr: Any, marks: Marks, wanted: Wanted, prevent_cse: Any, policy: Any) -> Step:
+    jaxpr, consts = _opened(jaxpr)
+    plan = Plan(jaxpr, marks, wanted)
+
+    def body(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+        return evaluate(plan, consts, values, deltas)
+
+    run = jax.checkpoint(body, prevent_cse=prevent_cse, policy=policy)
+    return Step(run, plan.outputs, plan.slots, plan.others)
+
+
+def _cond(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
+    return _switch(eqn.params["branches"], marks[1:], wanted)
+
+
+@lru_cache(KEPT)
+def _switch(branches: tuple[Any, ...], marks: Marks, wanted: Wanted) -> Step:
+    plans = [Plan(b.jaxpr, marks, wanted) for b in branches]
+    slots = [slot.in_branch() for plan in plans for slot in plan.slots]
+    ends = np.cumsum([0, *(len(plan.slots) for plan in plans)]).tolist()
+    outputs = tuple(
+        ms[0] if ms.count(ms[0]) == len(ms) else None for ms in zip(*(p.outputs for p in plans), strict=True)
+    )
+
+    def branch(k: int, values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+        outs, found = evaluate(plans[k], branches[k].consts, values, deltas[ends[k] : ends[k + 1]])
+        none = [slot.not_run() for slot in slots]
+        return outs, [*none[: ends[k]], *found, *none[ends[k + 1] :]]
+
+    runs = [partial(branch, k) for k in range(len(plans))]
+
+    def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+        index, *values = values
+        if not isinstance(index, Tracer):  # known: the others need not run
+            return branch(min(max(int(index), 0), len(runs) - 1), values, deltas)
+        return lax.switch(index, runs, values, deltas)  # type: ignore[no-any-return]
+
+    return Step(run, outputs, slots, _uses(plans, outputs, "cond"))
+
+
+def _scan(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
+    p = eqn.params
+    if any(m is not None for m in marks[p["num_consts"] + p["num_carry"] :]):
+        return None
+    how = tuple((key, p[key]) for key in ("reverse", "length", "unroll"))
+    return _looped(p["jaxpr"], marks, wanted, p["num_consts"], p["num_carry"], how)
+
+
+@lru_cache(KEPT)
+def _looped(
+    jaxpr: Any, marks: Marks, wanted: Wanted, num_consts: int, num_carry: int, how: tuple[tuple[str, Any], ...]
+) -> Step | None:
+    plan = Plan(jaxpr.jaxpr, marks, (True,) * num_carry + wanted[num_carry:])
+    carried = marks[num_consts:][:num_carry]
+    if any(m not in (None, out) for m, out in zip(carried, plan.outputs, strict=False)):
+        return None  # it does not leave the body as it came
+    outputs = (*carried, *(None for _ in wanted[num_carry:]))
+
+    def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+        shared, first, rows = values[:num_consts], values[num_consts:][:num_carry], values[num_consts + num_carry :]
+
+        def whole(carry: Sequence[Any]) -> list[Any]:
+            rest = iter(carry)
+            return [next(rest) if m is None else x for x, m in zip(first, carried, strict=True)]
+
+        def changing(carry: Sequence[Any]) -> list[Any]:
+            return [x for x, m in zip(carry, carried, strict=True) if m is None]
+
+        def body(carry: Any, x: Any) -> Any:
+            own = [delta if one is None else one for one, delta in zip(x[1], deltas, strict=True)]
+            outs, found = evaluate(plan, jaxpr.consts, [*shared, *whole(carry), *x[0]], own)
+            return changing(outs[:num_carry]), (outs[num_carry:], found)
+
+        each = [delta if slot.found else None for slot, delta in zip(plan.slots, deltas, strict=True)]
+        carry, (ys, found) = lax.scan(body, changing(first), (rows, each), **dict(how))
+        return [*whole(carry), *ys], found
+
+    slots = [slot.repeated(dict(how)["length"]) for slot in plan.slots]
+    return Step(jax.jit(run), outputs, slots, _uses([plan], outputs, "scan"))
+
+
+def _shard_map(eqn: Any, marks: Marks, wanted: Wanted) -> Step | None:
+    """Ranks read rows each for itself: their slots are laid one after the other along an axis in front."""
+    p = eqn.params
+    mesh, checked, jaxpr = p["mesh"], p["check_vma"], p["jaxpr"]
+    manual = p["newly_manual_axes"] if "newly_manual_axes" in p else p["manual_axes"]
+    plan = Plan(jaxpr, marks, wanted)
+    if any(slot.rows < 0 for slot in plan.slots):  # uses of weights as an array
+        return None
+    parts: dict[int, Any] = {}  # of each leaf, the axes that its rows are split along
+    for mark, spec in zip(marks, p["in_specs"], strict=True):
+        if mark is not None:
+            first, *others = (*list(spec), None)
+            if any(others) or mark.copies or mark.masked or parts.setdefault(mark.leaf, first) != first:
+                return None
+    axes = [tuple(a for a in mesh.axis_names if a in (s.varying if checked else manual)) for s in plan.slots]
+    counts = [math.prod(mesh.shape[a] for a in names) for names in axes]
+    specs = [PartitionSpec(names) for names in axes]
+
+    def whole(slot: Slot, ids: Any) -> Any:
+        """Row numbers of the leaf from those of a part of its rows."""
+        axis = parts[slot.leaf]
+        if not axis:
+            return ids
+        rows = slot.rows * lax.axis_size(axis)
+        return jax.numpy.where(
+            (ids >= 0) & (ids < slot.rows), ids + lax.axis_index(axis).astype(ids.dtype) * slot.rows, rows
+        )
+
+    def body(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+        outs, found = evaluate(plan, (), values, [x[0] for x in deltas])
+        of_leaf = [(whole(slot, ids), *more) for slot, (ids, *more) in zip(plan.slots, found, strict=True)]
+        return outs, jax.tree_util.tree_map(lambda x: x[None], of_leaf)
+
+    def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+        return jax.shard_map(
+            body,
+            mesh=mesh,
+            in_specs=(list(p["in_specs"]), specs),
+            out_specs=(list(p["out_specs"]), specs),
+            check_vma=checked,
+            axis_names=set(manual),
+        )(list(values), list(deltas))
+
+    slots = [
+        replace(slot.repeated(count), rows=slot.rows * _size(mesh, parts[slot.leaf]), varying=frozenset())
+        for slot, count in zip(plan.slots, counts, strict=True)
+    ]
+    return Step(run, (None,) * len(wanted), slots, _uses([plan], (None,) * len(wanted), "shard_map"))
+
+
+def _size(mesh: Any, axes: Any) -> int:
+    return math.prod(mesh.shape[a] for a in ((axes,) if isinstance(axes, str) else axes or ()))
+
+
+def _uses(plans: Sequence[Plan], outputs: Marks, name: str) -> dict[int, Use]:
+    """The other uses of plans all of which have these marks as outputs."""
+    out = ((m, whole) for plan in plans for m, whole in zip(plan.outputs, outputs, strict=True))
+    returned = {m.leaf: Use(f"{name} (as a result)") for m, whole in out if m is not None and whole is None}
+    for plan in plans:
+        returned.update(plan.others)
+    return returned
+
+
+#: Rules of equations that hold jaxprs; wanted: which of their results have a gradient.
+NESTED: dict[str, Callable[[Any, Marks, Wanted], Step | None]] = {
+    "jit": _jit,
+    "pjit": _jit,
+    "closed_call": _inline,
+    "core_call": _inline,
+    "checkpoint": _checkpoint,
+    "remat": _checkpoint,
+    "remat2": _checkpoint,
+    "cond": _cond,
+    "scan": _scan,
+    "shard_map": _shard_map,
+}
+#: The other rules, by what is marked.
+RULES: dict[type, dict[str, Rule]] = {Marked: reads.RULES, Watched: tables.RULES, Operand: tables.OPERAND_RULES}
+#: Why an equation has no rule, or what to do instead.
+REFUSED = {
+    "broadcast_in_dim": "as of a table mapped by jax.vmap, or of lax.cond whose predicate is mapped; read the rows "
+    "before it, or choose with jnp.where",
+    "scan": "as what it scans over, or carries and changes; close over the leaf",
+    "while": "which has no reverse-mode derivative; use lax.scan, or fori_loop with a fixed number of steps",
+    "custom_jvp_call": "a function with a derivative of its own; read the rows before it",
+    "custom_vjp_call": "a function with a derivative of its own; read the rows before it",
+    "custom_vjp_call_jaxpr": "a function with a derivative of its own; read the rows before it",
+    "dot_general": "which reads the whole array; instead of a product with one-hot ids use jnp.take",
+    "shard_map": "whose in_specs split it otherwise than by rows",
+}

@@ -1,0 +1,171 @@
+"""Uses of a Table: the rules of the operations that read a table, or its weights as an array.
+
+A lookup is a slot whose gradient is that of its rows, or bags. Where the weights are asked for by name
+(`islices_operand`), each product with them is a slot too, whose gradient and inputs are kept as factors. What else is
+done with them is a slot of the weights themselves: its gradient is dense. May import: `jax`, `numpy`, the core, this
+folder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from islices.backend import Array, LookedUp, ProductUse, TableUse, WholeUse
+from islices.backends.jax.lookups import attach, lookup_p
+from islices.backends.jax.memory import Tracer, put
+from islices.backends.jax.reads import Marks, Rule, Slot, Step, bind
+
+__all__ = ["OPERAND_RULES", "RULES", "Operand", "Watched", "use_of", "whole"]
+
+
+@dataclass(frozen=True)
+class _Weights:
+    leaf: int
+    # what a `Marked` leaf may have
+    casts: ClassVar[tuple[Any, ...]] = ()
+    copies: ClassVar[tuple[int, ...]] = ()
+    stopped: ClassVar[bool] = False
+    masked: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class Watched(_Weights):
+    """The weights of a Table, which are read by lookups."""
+
+
+@dataclass(frozen=True)
+class Operand(_Weights):
+    """The weights of a Table as an array, (rows, width), or transposed."""
+
+    transposed: bool = False
+
+
+class _Product(NamedTuple):
+    """What of a product with the weights its gradient needs to know."""
+
+    leading: bool  # the weights come first: so does their axis in the result
+    by_rows: bool  # they are contracted over their rows, as by one-hot ids: the factors change roles
+
+
+# ---------------------------------------------------------------------- rules of a table
+def _lookup(eqn: Any, marks: Marks) -> Step | None:
+    first, mark, *others = marks
+    if mark is None or any(m is not None for m in (first, *others)):
+        return None
+    rows, _, *integers = (_struct(v) for v in eqn.invars)
+    count = eqn.invars[1].aval.shape[0]
+    slot = Slot(mark.leaf, rows.shape, rows.dtype, tuple(integers), count, **eqn.params)
+
+    def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+        rows, weights, *found = values
+        found = [_as_array(x, v.dtype) for x, v in zip(found, integers, strict=True)]
+        rows = lookup_p.bind(rows, weights, *found, **eqn.params)  # for a differentiation around this one
+        return [attach(rows, deltas[0])], [tuple(found)]
+
+    return Step(run, (None,), [slot])
+
+
+def _as_array(x: Any, dtype: Any) -> Array:
+    """Integers of a jaxpr, where a literal may be a Python number."""
+    return x if isinstance(x, jax.Array) else put(np.asarray(x, dtype), None)
+
+
+def _as_it_is(eqn: Any, marks: Marks) -> Step | None:
+    """Of weights as a constant, to be differentiated elsewhere or not at all."""
+    return Step(lambda values, deltas: (bind(eqn, values), []), (None,))
+
+
+def _operand(eqn: Any, marks: Marks) -> Step | None:
+    return Step(lambda values, deltas: (bind(eqn, values), []), (Operand(marks[0].leaf),))
+
+
+# ---------------------------------------------------------------------- rules of its weights as an array
+def _transpose(eqn: Any, marks: Marks) -> Step | None:  # of two axes
+    flip = tuple(eqn.params["permutation"]) == (1, 0)
+    mark = Operand(marks[0].leaf, marks[0].transposed != flip)
+    return Step(lambda values, deltas: (bind(eqn, values), []), (mark,))
+
+
+def _convert(eqn: Any, marks: Marks) -> Step | None:
+    if not jnp.issubdtype(eqn.params["new_dtype"], np.floating):
+        return None
+    return Step(lambda values, deltas: (bind(eqn, values), []), marks)
+
+
+def _product(eqn: Any, marks: Marks) -> Step | None:
+    (contracted, batched) = eqn.params["dimension_numbers"]
+    place = 0 if marks[0] is not None else 1
+    mark, other = marks[place], _struct(eqn.invars[1 - place])
+    if marks[1 - place] is not None or any(batched) or len(contracted[0]) != 1 or len(other.shape) < 2:
+        return None
+    axis, out = contracted[1 - place][0], _struct(eqn.outvars[0])
+    how = _Product(place == 0, (contracted[place][0] == 0) != mark.transposed)
+    lead = tuple(n for k, n in enumerate(other.shape) if k != axis)
+    inputs = jax.ShapeDtypeStruct((*lead, other.shape[axis]), other.dtype)
+    axes = ("vmap",) if "vmap" in str(eqn.source_info.name_stack) else ()
+
+    def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+        (product,) = bind(eqn, values)
+        return [attach(product, deltas[0])], [(jnp.moveaxis(values[1 - place], axis, -1),)]
+
+    return Step(run, (None,), [Slot(mark.leaf, out.shape, out.dtype, (inputs,), static=how, axes=axes)])
+
+
+def whole(eqn: Any, marks: Marks) -> Step:
+    """Any other use of weights as an array."""
+    places = [k for k, m in enumerate(marks) if m is not None]
+    arrays = [_struct(eqn.invars[k]) for k in places]
+    slots = [Slot(marks[k].leaf, x.shape, x.dtype, (), static=marks[k]) for k, x in zip(places, arrays, strict=True)]
+
+    def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
+        values = list(values)
+        for k, delta in zip(places, deltas, strict=True):
+            values[k] = attach(values[k], delta)
+        return bind(eqn, values), [()] * len(places)
+
+    return Step(run, (None,) * len(eqn.outvars), slots)
+
+
+def _struct(v: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype)
+
+
+RULES: dict[str, Rule] = {
+    "islices_lookup": _lookup,
+    "islices_hidden": _as_it_is,
+    "islices_operand": _operand,
+    "stop_gradient": _as_it_is,
+}
+OPERAND_RULES: dict[str, Rule] = {
+    "transpose": _transpose,
+    "convert_element_type": _convert,
+    "dot_general": _product,
+    "stop_gradient": _as_it_is,
+}
+
+
+# ---------------------------------------------------------------------- what a slot found, for the core
+def use_of(slot: Slot, found: tuple[Array, ...], upstream: Array, dtype: Any) -> TableUse | None:
+    """What a slot of a table of that dtype found; None of a branch that is known not to have run."""
+    if isinstance(slot.static, Operand):
+        return WholeUse((upstream.T if slot.static.transposed else upstream).astype(dtype))
+    if isinstance(slot.static, _Product):
+        if slot.static.leading:
+            upstream = jnp.moveaxis(upstream, slot.axes.count("scan"), -1)
+        factors = (found[0], upstream) if slot.static.by_rows else (upstream, found[0])
+        return ProductUse("", inputs=factors[1], upstream=factors[0], axes=slot.axes)
+    if slot.rounds is not None and not isinstance(found[0], Tracer):
+        ids = np.asarray(found[0])
+        ran = (ids != slot.rows).any(tuple(range(slot.rounds, ids.ndim)))
+        if not ran.any():
+            return None
+        if not ran.all():
+            kept = np.flatnonzero(ran)
+            upstream, *found = (x.reshape(-1, *x.shape[ran.ndim :])[kept] for x in (upstream, *found))  # type: ignore[assignment]
+    ids, *extras = found
+    return LookedUp(upstream, ids, tuple(extras), slot.static, slot.axes)
