@@ -170,6 +170,7 @@ READS: dict[str, Callable[[Any, Any], Any]] = {
         jax.vmap(lambda i: lax.cond(i > 3, lambda: jnp.sqrt(p["table"][i] - W[3]), lambda: p["table"][0] * i))(IDS[0])
     ),
     "cond mapped twice": lambda p, ids: out(jax.vmap(jax.vmap(lambda i: choice(p, i)))(ids)),
+    "cond mapped, one": lambda p, ids: out(jax.vmap(lambda i: choice(p, i))(ids[0, :1])),
     "cond mapped in scan": lambda p, ids: lax.map(lambda row: out(jax.vmap(lambda i: choice(p, i))(row)), ids).sum(),
     "stopped where": lambda p, ids: out(jnp.where(MASK, p["table"], lax.stop_gradient(p["table"]))[ids]),
     "carried as it is": lambda p, ids: lax.fori_loop(
@@ -458,7 +459,13 @@ def test_auto_marks_tables_with_more_rows_than_are_read() -> None:
 # ---------------------------------------------------------------------- arguments
 def test_argnums_aux_and_ways_to_mark() -> None:
     def loss(w: Any, rest: Any, ids: Any, scale: float) -> Any:
-        return scale * out(w[ids] @ rest["mix"]), {"rows": w[ids], "table": w, "text": "kept"}
+        return scale * out(w[ids] @ rest["mix"]), {
+            "rows": w[ids],
+            "table": w,
+            "half": w.astype("float16"),
+            "norm": jnp.linalg.norm(w),
+            "text": "kept",
+        }
 
     for sparse in ((True, False), (True, {"mix": False}), lambda path: path == "[0]", "auto"):
         step = islices.value_and_grad(loss, (0, 1), has_aux=True, sparse=sparse)
@@ -471,18 +478,34 @@ def test_argnums_aux_and_ways_to_mark() -> None:
         np.testing.assert_allclose(other["mix"], plain["mix"], rtol=1e-5, atol=1e-5)
         np.testing.assert_array_equal(aux["rows"], W[IDS])
         np.testing.assert_array_equal(aux["table"], W)
+        np.testing.assert_array_equal(aux["half"], W.astype("float16"))
+        assert aux["norm"] == jnp.linalg.norm(W)
         assert aux["text"] == "kept"
 
 
-def test_second_derivatives() -> None:
-    def loss(w: Any) -> Any:
-        return (jnp.sin(w[IDS]) ** 2).sum()
+def whole(loss: Any) -> Any:
+    return lambda w: islices.to_dense(islices.value_and_grad(loss, sparse=True)(w)[1])
 
+
+def sines(w: Any) -> Any:
+    return (jnp.sin(w[IDS]) ** 2).sum()
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner"),
+    [(whole, whole), *(pytest.param(*x, marks=pytest.mark.repeats) for x in ((jax.grad, whole), (whole, jax.grad)))],
+)
+def test_second_derivatives(outer: Any, inner: Any) -> None:
     def norm(transform: Any) -> Any:
-        return lambda w: (transform(loss)(w) ** 2).sum()
+        return lambda w: (transform(sines)(w) ** 2).sum()
 
-    got = jax.grad(norm(lambda f: lambda w: islices.to_dense(islices.value_and_grad(f, sparse=True)(w)[1])))(W)
-    np.testing.assert_allclose(got, jax.grad(norm(jax.grad))(W), rtol=1e-5, atol=1e-5)
+    got = jax.jit(outer(norm(inner)))(W)
+    np.testing.assert_allclose(got, jax.jit(jax.grad(norm(jax.grad)))(W), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.repeats
+def test_hessians() -> None:
+    np.testing.assert_allclose(jax.jacfwd(whole(sines))(W), jax.hessian(sines)(W), rtol=1e-5, atol=1e-5)
 
 
 def test_an_eager_step_compiles_once(caplog: Any) -> None:
@@ -585,9 +608,9 @@ def check_random(seed: int, wraps: Any = EVERY) -> None:
     check(random_program(seed), LARGE, ids, sparse=sparse, tolerance=2e-2, wraps=wraps)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_random_programs(seed: int) -> None:
-    check_random(seed)
+    check_random(seed, [jax.jit])
 
 
 @pytest.mark.soak
