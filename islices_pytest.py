@@ -30,7 +30,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--islices-profile", choices=("quick", "full"), default="quick",
         help="quick: the cases that catch most in little time; full: every case; default: quick",
     )  # fmt: skip
-    group.addoption("--islices-full", action="store_true", help="deprecated: --islices-profile full")
     group.addoption("--islices-select", metavar="EXPR", default="", help="cases whose id or mode matches, as -k")
     group.addoption("--islices-clause", metavar="N", action="append", default=[], help="cases of this clause")
     group.addoption("--islices-group", metavar="NAME", action="append", default=[], help="cases of this group")

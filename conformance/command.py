@@ -74,7 +74,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--time-limit", type=float, default=10.0, metavar="SECONDS", help="an adapter's for a call (default 10)"
     )
-    parser.add_argument("--full", action="store_true", help="deprecated: --profile full")
     parser.add_argument("--wide", action="store_true", help="the matrix clause by clause, at any width of the terminal")
     parser.add_argument("--json", metavar="PATH", help="write the results as JSON lines to PATH (- for stdout)")
 
@@ -85,8 +84,6 @@ def conform(options: argparse.Namespace) -> int:
         import rich  # noqa: F401
     except ModuleNotFoundError as error:
         raise UsageError(f'needs {error.name}: pip install "islices[conformance]"') from None
-    if options.full:
-        print("islices conform: --full is deprecated: use --profile full", file=sys.stderr)
     quiet = options.json == "-"
     if options.json is not None and not quiet:
         check_writable("--json", options.json)  # what cannot be written is said before a minute of work, not after
@@ -117,8 +114,7 @@ COMMAND = Command("run the conformance suite on every installed backend and show
 
 # ---------------------------------------------------------------------- what to run
 def _selection(options: argparse.Namespace) -> Selection:
-    full = options.full or options.profile == "full"
-    selection = Selection("full" if full else "quick", options.k, tuple(options.clause), tuple(options.group))
+    selection = Selection(options.profile, options.k, tuple(options.clause), tuple(options.group))
     try:
         selection.check()
     except ValueError as error:
@@ -214,5 +210,3 @@ def _show(console: Any, runs: Sequence[Run], *, wide: bool) -> None:
             console.print(f"  {0:6}  {', '.join(map(_marked, unmet))}", highlight=False)
         if missing:
             console.print(f"{backend} is not finished: {len(missing)} primitives are to be written", highlight=False)
-        for told in {run.header.get("outdated") for run in runs if run.backend == backend} - {None, ""}:
-            console.print(f"{backend} {told}", markup=False, highlight=False)

@@ -21,7 +21,6 @@ from importlib import resources
 from pathlib import Path
 
 from islices.backend import Backend
-from islices.modes import present_mode
 
 __all__ = ["Deviation", "find_deviation", "load_deviations"]
 
@@ -55,11 +54,7 @@ def load_deviations(backend: Backend) -> list[Deviation]:
     if text is None:
         return []
     tables = tomllib.loads(text).get("deviation", [])
-    said = f"'native' among the modes in {package}'s deviations.toml"
-    return [
-        Deviation(**{**table, "modes": tuple(present_mode(mode, said) for mode in table.get("modes", ()))})
-        for table in tables
-    ]
+    return [Deviation(**{**table, "modes": tuple(table.get("modes", ()))}) for table in tables]
 
 
 def _read(module: str) -> str | None:

@@ -10,7 +10,6 @@ import json
 import os
 import platform
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -26,8 +25,6 @@ from islices.conformance.new_backend import unwritten
 from islices.conformance.report.runs import OUTCOMES
 from islices.conformance.selection import Item, Selection
 from islices.conformance.variants import VARIANTS, Variant
-from islices.modes import present_mode
-from islices.registry import outdated
 
 __all__ = ["chosen", "chosen_backend", "chosen_modes", "chosen_variants", "parametrize"]
 
@@ -49,12 +46,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def chosen(config: pytest.Config) -> Selection:
     """The selection that the options make."""
-    if config.option.islices_full:
-        warnings.warn("--islices-full is deprecated: use --islices-profile full", DeprecationWarning, stacklevel=2)
     given = config.option
-    full = given.islices_full or given.islices_profile == "full"
     return Selection(
-        "full" if full else "quick", given.islices_select, tuple(given.islices_clause), tuple(given.islices_group)
+        given.islices_profile, given.islices_select, tuple(given.islices_clause), tuple(given.islices_group)
     )
 
 
@@ -87,7 +81,7 @@ def chosen_modes(config: pytest.Config, variant: Variant) -> list[str]:
     backend = islices.get_backend(chosen_backend(config))
     given = config.getoption("islices_modes")
     modes = [] if variant.absent(backend) else variant.modes_of(backend)
-    wanted = modes if given is None else [present_mode(mode, "--islices-modes native") for mode in given.split(",")]
+    wanted = modes if given is None else given.split(",")
     return [mode for mode in modes if mode in wanted]
 
 
@@ -184,7 +178,7 @@ class Report:
             skipped=variant.absent(backend), version=backend.version(), devices=list(backend.devices()),
             numpy=numpy.__version__, python=platform.python_version(), platform=platform.platform(),
             profile=self.profile, total=self.totals[variant.name], planned=self.totals.total(),
-            unwritten=unwritten(backend), outdated=outdated(backend),
+            unwritten=unwritten(backend),
         )  # fmt: skip
 
     def outcome(self, outcome: str, /, **fields: Any) -> None:

@@ -27,7 +27,6 @@ from islices.conformance.oracle import FORMATS, SCATTER
 from islices.conformance.oracle_optim import OPTIMIZERS
 from islices.conformance.oracles import ORACLES
 from islices.conformance.progress import bar
-from islices.modes import modes_of
 
 __all__ = ["main", "random_case"]
 
@@ -144,7 +143,7 @@ def soak(backend_name: str, seeds: list[int], cases: int) -> int:
     """Run every seed in every mode of one backend; returns how many cases differed."""
     with bar(f"importing {backend_name}", 1):
         backend = islices.get_backend(backend_name)
-        modes = modes_of(backend)
+        modes = backend.modes()
     bad = 0
     for mode in modes:
         count = cases // TRACED_SHARE if mode == "traced" else cases

@@ -20,7 +20,6 @@ from islices.backend import Backend
 from islices.conformance.data import Case
 from islices.conformance.ranks.launch import absent
 from islices.distributed.engines import engine_of
-from islices.modes import modes_of
 
 __all__ = ["STANDARD", "VARIANTS", "Variant", "freeze"]
 
@@ -78,7 +77,7 @@ class Variant(NamedTuple):
         return not self.backends or backend in self.backends
 
     def modes_of(self, backend: Backend) -> list[str]:
-        return [mode for mode in modes_of(backend) if not self.modes or mode in self.modes]
+        return [mode for mode in backend.modes() if not self.modes or mode in self.modes]
 
 
 #: What a call writes into and therefore stays writable: its arguments by place.

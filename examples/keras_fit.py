@@ -31,11 +31,14 @@ def compare(rows: int, width: int) -> None:
     labels = rng.standard_normal((STEPS * BATCH, 1), np.float32)
     for name, rate in (("SGD", 0.1), ("Adagrad", 0.01), ("Adam", 0.001)):
         start, ends = rng.standard_normal((rows, width), np.float32), []
-        stock = (keras.layers.Embedding, keras.Sequential, getattr(keras.optimizers, name)(rate))
+        stock = getattr(keras.optimizers, name)(rate)
         rule = getattr(optim, name.lower())(rate, semantics="islices" if name == "Adam" else "keras")
-        both = stock, (front.Embedding, front.Sequential, front.Stepped(rule))
-        for layer, kind, optimizer in both if rows * width < 10**8 else both[1:]:
-            model = kind([layer(rows, width), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1, "tanh")])
+        both = stock, front.Stepped(rule)
+        for optimizer in both if rows * width < 10**8 else both[1:]:
+            layers = [keras.layers.Embedding(rows, width), keras.layers.GlobalAveragePooling1D()]
+            model = keras.Sequential([*layers, keras.layers.Dense(1, "tanh")])
+            if optimizer is not stock:
+                front.row_sparse(model)
             model(ids[:1])
             model.set_weights([start, np.full((width, 1), 0.5, np.float32), np.zeros(1, np.float32)])
             model.compile(optimizer, loss="mse")

@@ -30,7 +30,7 @@ from islices.persample import (
     with_product,
     with_samples,
 )
-from islices.registry import describe, find_backend, get_backend, loaded_backends
+from islices.registry import describe, find_backend, get_backend
 from islices.sample_check import check_alone, check_reach, is_repeated, largest_two, refuse_influence
 from islices.shapes import size_of
 from islices.slices import IndexedSlices
@@ -64,13 +64,15 @@ def value_and_grad(
         that fn gets in another way are constants.
     has_aux : bool
         fn returns (loss, anything).
-    sparse : callable, pytree of bools or "auto", optional
-        JAX only: which plain arrays get `IndexedSlices`, because fn reads them by rows. A callable gets the leaf's path
-        as `jax.tree_util.keystr` spells it in the gradients ("['params']['embed']['embedding']") and returns a bool.
-        A pytree of bools is a prefix of the differentiated arguments. "auto" marks each array of two dimensions or more
-        that fn reads only by rows and that has more rows than fn reads. Rows are read by ``w[ids]``, `jnp.take` along
-        axis 0 in all modes, static and dynamic slices of whole rows, also of ``w.astype(...)`` and within jit, vmap,
-        remat, cond and scan. Other arrays get JAX's gradients. Without it no array gets `IndexedSlices`.
+    sparse : callable, pytree of bools, "auto" or "always", optional
+        Which plain arrays get `IndexedSlices`, because fn reads them by rows (JAX, torch and TensorFlow). A callable
+        gets the leaf's path as `jax.tree_util.keystr` spells it in the gradients ("['params']['embed']['embedding']")
+        and returns a bool. A pytree of bools is a prefix of the differentiated arguments. "auto" marks each array of
+        two dimensions or more that fn reads only by rows and that has more rows than fn reads; "always" marks it
+        however many fn reads. In JAX, rows are read by ``w[ids]``, `jnp.take` along axis 0 in all modes, static and
+        dynamic slices of whole rows, also of ``w.astype(...)`` and within jit, vmap, remat, cond and scan. In torch,
+        by embedding, embedding_bag, index_select and ``w[ids]``; in TensorFlow, by tf.gather and
+        tf.nn.embedding_lookup. Other arrays get the framework's gradients. Without it no array gets `IndexedSlices`.
     per_sample : bool
         fn returns a vector of B losses, one per sample, each of which depends on its sample alone. Gradients of tables
         are `PerSample`. Those of dense arrays are (B, *shape), by the framework's vmap over the samples of all arrays
@@ -107,8 +109,8 @@ def value_and_grad(
     IndexError
         An id is out of range (not in traced code: SPEC clause 2).
     NotImplementedError
-        NumPy, which records no gradients: see `embedding_grad`. Second derivatives in MXNet. sparse= on another
-        framework than JAX, and with per_sample.
+        NumPy, which records no gradients: see `embedding_grad`. Second derivatives in MXNet. sparse= in MXNet, with
+        per_sample, and in torch within value_and_grad.
 
     Notes
     -----
@@ -133,7 +135,7 @@ def value_and_grad(
     >>> values.tolist(), samples.slices(1).values.tolist()
     ([9.0, 4.0], [[4.0, 4.0], [4.0, 4.0]])
 
-    In JAX, sparse= names arrays instead, and the model stays as it is:
+    With sparse= the arguments stay plain arrays, and the model stays as it is:
 
     >>> import jax.numpy as jnp
     >>> params = {"embedding": jnp.ones((1000, 2)), "w": jnp.ones(2)}
@@ -320,21 +322,10 @@ class _Tree:
 
     def __init__(self, tree: Any) -> None:
         self.tree = tree
-        self.inner: list[tuple[int, Callable[[list[Any]], Any] | None]] = []  # of each leaf of the plain containers
-        self.leaves: list[Any] = []
-        for leaf in flatten(tree):
-            found = None if _kind(leaf) else _flatten_foreign(leaf)
-            parts, back = ([leaf], None) if found is None else found
-            self.inner.append((len(parts), back))
-            self.leaves += parts
+        self.leaves = flatten(tree)
 
     def rebuild(self, leaves: Iterator[Any]) -> Any:
-        def outer() -> Iterator[Any]:
-            for count, back in self.inner:
-                parts = [next(leaves) for _ in range(count)]
-                yield parts[0] if back is None else back(parts)
-
-        return rebuild(self.tree, outer())
+        return rebuild(self.tree, leaves)
 
 
 class _Differentiated(_Tree):
@@ -369,16 +360,6 @@ def _kind(x: Any) -> str:
         return "table"
     B = find_backend(x)
     return "variable" if B is not None and B.is_array(x) and B.dtype(x) in B.float_dtypes else ""
-
-
-def _flatten_foreign(x: Any) -> tuple[list[Any], Callable[[list[Any]], Any]] | None:
-    if x is None or isinstance(x, (str, bytes, bool, int, float, complex)):
-        return None
-    for B in loaded_backends():
-        found = B.flatten_tree(x, lambda leaf: isinstance(leaf, (Table, IndexedSlices)))
-        if found is not None:
-            return found
-    return None
 
 
 def _one_backend(variables: Sequence[Array], tables: Sequence[Table]) -> Backend:

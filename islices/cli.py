@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from islices import __version__
-from islices.modes import modes_of
 from islices.plugins import claimants, entry_points, load
 from islices.registry import BUILTIN, get_backend, list_backends
 
@@ -226,7 +225,7 @@ def _describe_backend(name: str) -> dict[str, Any]:
         with stderr_aside():
             backend = get_backend(name)
         return {
-            "name": name, "version": backend.version(), "devices": list(backend.devices()), "modes": modes_of(backend),
+            "name": name, "version": backend.version(), "devices": list(backend.devices()), "modes": backend.modes(),
         }  # fmt: skip
     except Exception as error:  # whatever a framework's import may raise: the others are still listed
         return {

@@ -15,7 +15,6 @@ from islices import modes
 from islices.arguments import check_flag
 from islices.backend import INDEX_NAMES, INDICES, Array, Backend
 from islices.coalescing import coalesce_slices
-from islices.deprecation import renamed_keyword
 from islices.registry import broken_backends, describe, find_backend, get_backend
 from islices.slices import IndexedSlices, check_dense_shape, check_indices, check_values_dtype
 from islices.trees import flatten, rebuild
@@ -190,7 +189,6 @@ def map_leaves(
 
 
 # ---------------------------------------------------------------------- dense arrays, other frameworks
-@renamed_keyword("rows", "indices")
 def from_dense(x: Array, indices: Any = None) -> IndexedSlices:
     """Row-sparse slices of a dense array: the rows that hold anything but zeros, or those that are asked for.
 
@@ -198,8 +196,7 @@ def from_dense(x: Array, indices: Any = None) -> IndexedSlices:
     ----------
     x : array, shape (rows, *row_shape)
     indices : 1-D array of int32 or int64, optional
-        The rows to store, in this order, each once. By default those that hold anything but zeros, ascending. ``rows=``
-        is its deprecated name.
+        The rows to store, in this order, each once. By default those that hold anything but zeros, ascending.
 
     Returns
     -------

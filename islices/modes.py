@@ -19,7 +19,6 @@ import numpy as np
 from islices import kernels
 from islices.arguments import check_name
 from islices.backend import Array, Backend, Look
-from islices.deprecation import warn_renamed
 from islices.host import HostBackend
 
 __all__ = [
@@ -29,9 +28,7 @@ __all__ = [
     "host_views",
     "is_traced",
     "keeps_slots",
-    "modes_of",
     "on_host",
-    "present_mode",
     "run",
 ]
 
@@ -68,25 +65,12 @@ def execution(mode: str) -> Iterator[None]:
     >>> with islices.execution("framework"):
     ...     pass
     """
-    mode = check_name(present_mode(mode, "mode='native'"), MODES, "mode")
+    mode = check_name(mode, MODES, "mode")
     token = _mode.set(mode)
     try:
         yield
     finally:
         _mode.reset(token)
-
-
-def present_mode(mode: str, said: str) -> str:
-    """The mode by its present name, "native" being a former one of "framework"; ``said`` is what the warning names."""
-    if not (isinstance(mode, str) and mode == "native"):
-        return mode
-    warn_renamed(said, "'framework'")
-    return "framework"
-
-
-def modes_of(backend: Backend) -> list[str]:
-    """The execution modes that a backend has."""
-    return [present_mode(mode, f"'native' of {backend.name}'s modes()") for mode in backend.modes()]
 
 
 def is_traced(backend: Backend, *arrays: Array) -> bool:

@@ -1,6 +1,6 @@
 """What clipping does where a norm is NaN or infinite. SPEC clause 10.
 
-May import: `numpy`, `islices.arguments`, `islices.backend`, `islices.deprecation`, `islices.modes`.
+May import: `numpy`, `islices.arguments`, `islices.backend`, `islices.modes`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import numpy as np
 from islices import modes
 from islices.arguments import check_name
 from islices.backend import Array, Backend
-from islices.deprecation import warn_renamed
 
 __all__ = ["Nonfinite", "check_nonfinite", "refuse_nonfinite"]
 
@@ -23,12 +22,9 @@ NONFINITE = ("propagate", "raise", "zero")
 
 
 def check_nonfinite(nonfinite: str, accepted: Sequence[str] = NONFINITE) -> Nonfinite:
-    """nonfinite by its present name ("skip" was that of "zero"), or ValueError for one that means nothing."""
+    """Return nonfinite, or raise ValueError for a name that is not accepted."""
     if type(nonfinite) is str and nonfinite in accepted:
         return cast(Nonfinite, nonfinite)
-    if isinstance(nonfinite, str) and nonfinite == "skip":
-        warn_renamed("nonfinite='skip'", "'zero'")
-        return "zero"
     return cast(Nonfinite, check_name(nonfinite, accepted, "nonfinite"))
 
 

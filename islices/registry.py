@@ -10,12 +10,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
 from islices.arguments import show
-from islices.backend import CHANGES, PROTOCOL, Backend
+from islices.backend import PROTOCOL, Backend
 from islices.locks import Lock
 from islices.plugins import claimants, entry_points, load
 
@@ -179,7 +178,6 @@ def _load(name: str) -> Backend:
         if name in _loaded:
             return _loaded[name]
         backend = _loaded[name] = _load_builtin(name) if name in BUILTIN else _load_plugin(name)
-    _warn_of_protocol(backend, name)  # which may raise, where warnings are errors: once, as the backend is there
     return backend
 
 
@@ -204,26 +202,9 @@ def _load_plugin(name: str) -> Backend:
 def _checked(backend: Any, name: str) -> Backend:
     if not isinstance(backend, Backend):
         raise TypeError(f"backend {name!r} must be an islices.Backend, got {describe(backend)}")
-    if backend.protocol > PROTOCOL:
+    if backend.protocol != PROTOCOL:
+        newer = "islices" if backend.protocol > PROTOCOL else "the adapter (docs/adapter_author.md)"
         raise ImportError(
-            f"backend {name!r} was written for protocol {backend.protocol}, islices has {PROTOCOL}: upgrade islices"
+            f"backend {name!r} was written for protocol {backend.protocol}, islices has {PROTOCOL}: upgrade {newer}"
         )
     return backend
-
-
-def outdated(backend: Backend) -> str:
-    """What an adapter of an older protocol has to change, in a sentence; empty for one of the present protocol."""
-    changes = "; ".join(text for version, text in CHANGES.items() if version > backend.protocol)
-    return changes and (
-        f"was written for protocol {backend.protocol}, which islices 0.2 refuses; since then {changes}: "
-        f"where the adapter does so, let it say protocol = {PROTOCOL} (docs/adapter_author.md)"
-    )
-
-
-def _warn_of_protocol(backend: Backend, name: str) -> None:
-    """A DeprecationWarning at the adapter's own line: it is for who wrote the adapter, not for who uses it."""
-    told = outdated(backend)
-    if told:
-        home = sys.modules.get(type(backend).__module__)
-        file = getattr(home, "__file__", None) or type(backend).__module__
-        warnings.warn_explicit(f"backend {name!r} {told}", DeprecationWarning, file, 1, type(backend).__module__)

@@ -1,37 +1,72 @@
-"""Nested structures of gradients: lists, tuples, named tuples and dicts in one another, as their leaves and back.
+"""Nested structures of gradients as their leaves and back: lists, tuples, named tuples, dicts, and what a framework
+has of its own (JAX's registered pytrees: flax's State, equinox's Module).
 
-None is a leaf like any other. May import: the standard library.
+None is a leaf like any other. May import: `islices.registry`.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
-__all__ = ["DEEPEST", "aligned", "flatten", "named_leaves", "rebuild", "structure"]
+from islices.registry import find_backend, loaded_backends
 
-#: Levels of lists, tuples and dicts that may lie in one another.
+__all__ = ["DEEPEST", "aligned", "flatten", "named_leaves", "opened", "rebuild", "structure"]
+
+#: Levels of containers that may lie in one another.
 DEEPEST = 100
 
 
+def opened(x: Any) -> tuple[Sequence[Any], Callable[[Any], Any]] | None:
+    """Return a container's children and a function from new children to a container like it; None for a leaf."""
+    if isinstance(x, dict):
+        return list(x.values()), partial(_dict_like, x)
+    if isinstance(x, list):
+        return x, list
+    if isinstance(x, tuple):
+        return x, getattr(x, "_make", tuple)
+    if x is None or isinstance(x, (str, bytes, bool, int, float, complex)) or find_backend(x) is not None:
+        return None
+    if type(x).__module__.startswith("islices."):  # Table and PerSample, which are pytrees to JAX
+        return None
+    for B in loaded_backends():
+        found = B.flatten_tree(x, lambda item: item is not x)
+        if found is not None:
+            return found
+    return None
+
+
+def _dict_like(x: dict[Any, Any], items: Sequence[Any]) -> Any:
+    new = dict(zip(x, items, strict=True))
+    if type(x) is dict:
+        return new
+    out = copy.copy(x)
+    out.update(new)
+    return out
+
+
 def flatten(tree: Any, argument: str = "x") -> list[Any]:
-    """The leaves of nested lists, tuples and dicts, in order; None is a leaf too. ValueError beyond `DEEPEST`."""
-    if not isinstance(tree, (list, tuple, dict)):
-        return [tree]
+    """The leaves of nested containers, in order; None is a leaf too. ValueError beyond `DEEPEST`."""
     leaves: list[Any] = []
     _collect(tree, leaves, DEEPEST, argument)
     return leaves
 
 
 def _collect(tree: Any, leaves: list[Any], depth: int, argument: str) -> None:
+    found = opened(tree)
+    if found is None:
+        leaves.append(tree)
+        return
+    _check_depth(depth, argument)
+    for item in found[0]:
+        _collect(item, leaves, depth - 1, argument)
+
+
+def _check_depth(depth: int, argument: str) -> None:
     if not depth:
         raise ValueError(f"{argument}: got a structure of more than {DEEPEST} levels, or one within itself")
-    for item in tree.values() if isinstance(tree, dict) else tree:
-        if isinstance(item, (list, tuple, dict)):
-            _collect(item, leaves, depth - 1, argument)
-        else:
-            leaves.append(item)
 
 
 def named_leaves(tree: Any, argument: str, into: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -45,21 +80,17 @@ def named_leaves(tree: Any, argument: str, into: dict[str, Any] | None = None) -
     return found
 
 
-def _name(tree: Any, path: str, found: dict[str, Any], depth: int, argument: str) -> None:
-    items: Iterable[tuple[Any, Any]]
-    if isinstance(tree, dict):
-        items = tree.items()
-    elif isinstance(tree, (list, tuple)):
-        items = enumerate(tree)
-    else:
-        if path in found:
+def _name(tree: Any, path: str, into: dict[str, Any], depth: int, argument: str) -> None:
+    found = opened(tree)
+    if found is None:
+        if path in into:
             raise ValueError(f"{argument}: got two leaves of the name {path!r}; accepted is one")
-        found[path] = tree
+        into[path] = tree
         return
-    if not depth:
-        raise ValueError(f"{argument}: got a structure of more than {DEEPEST} levels, or one within itself")
-    for key, item in items:
-        _name(item, f"{path}.{key}" if path else f"{key}", found, depth - 1, argument)
+    _check_depth(depth, argument)
+    keys = tree if isinstance(tree, dict) else range(len(found[0]))
+    for key, item in zip(keys, found[0], strict=True):
+        _name(item, f"{path}.{key}" if path else f"{key}", into, depth - 1, argument)
 
 
 def aligned(first: Any, tree: Any) -> list[Any]:
@@ -71,36 +102,24 @@ def aligned(first: Any, tree: Any) -> list[Any]:
         if not isinstance(tree, dict) or tree.keys() != first.keys():
             raise KeyError("another dict")
         return [leaf for key, item in first.items() for leaf in aligned(item, tree[key])]
-    if isinstance(first, (list, tuple)):
-        if not isinstance(tree, (list, tuple)):  # an array would be taken apart by rows
-            raise TypeError("no list or tuple")
-        return [leaf for item, other in zip(first, tree, strict=True) for leaf in aligned(item, other)]
-    return [tree]
+    found = opened(first)
+    if found is None:
+        return [tree]
+    other, lists = opened(tree), isinstance(first, (list, tuple))
+    if other is None or lists != isinstance(tree, (list, tuple)) or not (lists or type(first) is type(tree)):
+        raise TypeError("another container")
+    return [leaf for item, part in zip(found[0], other[0], strict=True) for leaf in aligned(item, part)]
 
 
 def structure(tree: Any) -> Any:
     """What two nested structures must share to be combined leaf by leaf."""
     if isinstance(tree, dict):
         return {key: structure(item) for key, item in tree.items()}
-    if isinstance(tree, (list, tuple)):
-        return [structure(item) for item in tree]
-    return None
+    found = opened(tree)
+    return None if found is None else [structure(item) for item in found[0]]
 
 
 def rebuild(tree: Any, leaves: Iterator[Any]) -> Any:
     """A structure like tree, of the same container types, with its leaves taken from an iterator."""
-    if not isinstance(tree, (list, tuple, dict)):
-        return next(leaves)
-    made = []
-    for item in tree.values() if isinstance(tree, dict) else tree:
-        made.append(rebuild(item, leaves) if isinstance(item, (list, tuple, dict)) else next(leaves))
-    if isinstance(tree, list):
-        return made
-    if isinstance(tree, tuple):
-        return tree._make(made) if hasattr(tree, "_make") else tuple(made)  # pyright: ignore[reportAttributeAccessIssue]
-    items = dict(zip(tree, made, strict=True))
-    if type(tree) is dict:
-        return items
-    out = copy.copy(tree)
-    out.update(items)
-    return out
+    found = opened(tree)
+    return next(leaves) if found is None else found[1]([rebuild(item, leaves) for item in found[0]])

@@ -96,7 +96,7 @@ def test_a_plain_checkout_with_nothing_installed(clones: tuple[Path, Path, Path]
     assert roots(run(sys.executable, "-S", "-c", code, cwd=other)) == {other}
     command = f"import sys; sys.path.append({numpy!r}); from islices.cli import main; sys.exit(main())"
     listed = run(sys.executable, "-S", "-c", command, "--help", cwd=other)
-    for name in ("audit", "bench", "conform", "diff", "new-backend", "parity", "plan", "report"):
+    for name in ("audit", "bench", "conform", "diff", "new-backend", "parity", "report"):
         assert f"\n    {name}" in listed
         assert "failed to load" not in listed
         assert "example" in run(sys.executable, "-S", "-c", command, name, "--help", cwd=other)

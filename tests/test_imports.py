@@ -69,7 +69,6 @@ LATE = {
     ("islices.conformance.tools.audit.worker", "resource"): "not on Windows",
     ("islices.conformance.properties.files", "resource"): "not on Windows",
     ("islices.conformance.corpus", "pydoc_data.topics"): "half a megabyte, and not in every Python",
-    ("islices.conformance.tools.parity.text", "pydoc_data.topics"): "half a megabyte, and not in every Python",
 }
 
 

@@ -98,7 +98,7 @@ def test_every_part_imports(environment: Path, tmp_path: Path) -> None:
 
 def test_backends_command(environment: Path, tmp_path: Path) -> None:
     listed = run(environment / "islices", "--help", cwd=tmp_path)
-    for command in ("audit", "bench", "conform", "diff", "new-backend", "parity", "plan", "report"):
+    for command in ("audit", "bench", "conform", "diff", "new-backend", "parity", "report"):
         assert f"\n    {command} " in listed or f"\n    {command}\n" in listed
         assert "example" in run(environment / "islices", command, "--help", cwd=tmp_path)
     table = run(environment / "islices", "backends", cwd=tmp_path)

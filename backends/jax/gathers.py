@@ -15,13 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax, tree_util
 
-from islices.arguments import show
+from islices import marking
 from islices.backend import Backend
 from islices.backends.jax.differentiation import Aux, taken, trace
 from islices.backends.jax.memory import Tracer
 from islices.backends.jax.plans import Plan
 from islices.backends.jax.reads import FLOATS, Marked, whole
-from islices.registry import describe
 from islices.slices import IndexedSlices
 
 __all__ = ["value_and_grad"]
@@ -34,7 +33,8 @@ def value_and_grad(B: Backend, fn: Callable[[Any], tuple[Any, Any]], tree: Any, 
     names = [tree_util.keystr(path) for path, _ in paths]
     leaves = [x for _, x in paths]
     floats = [k for k, x in enumerate(leaves) if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, np.inexact)]
-    marked = _marked(tree, names, leaves, floats, sparse)
+    storable = [k for k in floats if leaves[k].dtype.name in FLOATS]
+    marked = marking.marked(sparse, names, leaves, lambda flags: _prefix_flags(flags, tree), storable)
     aux = Aux()
 
     def traced(arrays: list[Any]) -> tuple[Any, list[Any]]:
@@ -47,8 +47,8 @@ def value_and_grad(B: Backend, fn: Callable[[Any], tuple[Any, Any]], tree: Any, 
     arrays = [leaves[k] for k in floats]
     closed = trace(traced, arrays)
     plan = _plan(closed.jaxpr, floats, marked)
-    if sparse == "auto":
-        marked = {k for k in marked if _pays(plan, k, leaves[k])}
+    if isinstance(sparse, str):
+        marked = {k for k in marked if _pays(plan, k, leaves[k], sparse)}
         plan = _plan(closed.jaxpr, floats, marked)
     elif plan.others:
         leaf, use = next(iter(plan.others.items()))
@@ -73,36 +73,11 @@ def value_and_grad(B: Backend, fn: Callable[[Any], tuple[Any, Any]], tree: Any, 
     return loss, aux.put_together(rest, [None] * len(rest)), grads
 
 
-def _marked(tree: Any, names: list[str], leaves: list[Any], floats: list[int], sparse: Any) -> set[int]:
-    """The numbers of the leaves that sparse marks."""
-    if isinstance(sparse, str):
-        if sparse != "auto":
-            raise ValueError(f'sparse: got {sparse!r}; accepted is "auto", a function of a path, or a pytree of bools')
-        return {k for k in floats if leaves[k].ndim >= 2 and leaves[k].dtype.name in FLOATS}
-    if callable(sparse):
-        flags = [sparse(name) for name in names]
-    else:
-        flags = []
-        try:
-            tree_util.tree_map(lambda flag, part: flags.extend([flag] * len(tree_util.tree_leaves(part))), sparse, tree)
-        except ValueError as error:
-            raise ValueError(
-                f"sparse: got {describe(sparse)} of another structure than the differentiated arguments; accepted are "
-                f"bools for their leaves {show(names)} or for containers of them"
-            ) from error
-    for name, flag in zip(names, flags, strict=True):
-        if not isinstance(flag, (bool, np.bool_)):
-            raise TypeError(f"sparse: got {describe(flag)} for the leaf {name!r}; accepted is a bool")
-    marked = {k for k, flag in enumerate(flags) if flag}
-    if callable(sparse) and not marked:
-        raise ValueError(f"sparse: got a function that marks none of the leaves {show(names)}; accepted is one or more")
-    for k in sorted(marked):
-        x = leaves[k]
-        if k not in floats or x.dtype.name not in FLOATS or x.ndim == 0:
-            raise TypeError(
-                f"sparse: got the leaf {names[k]!r}, {describe(x)}; accepted is a float array of one or more dimensions"
-            )
-    return marked
+def _prefix_flags(flags: Any, tree: Any) -> list[Any]:
+    """Return one flag per leaf of tree, of which flags is a prefix."""
+    found: list[Any] = []
+    tree_util.tree_map(lambda flag, part: found.extend([flag] * len(tree_util.tree_leaves(part))), flags, tree)
+    return found
 
 
 def _plan(jaxpr: Any, floats: list[int], marked: set[int]) -> Plan:
@@ -110,10 +85,10 @@ def _plan(jaxpr: Any, floats: list[int], marked: set[int]) -> Plan:
     return Plan(jaxpr, tuple(marks), (True, *(False for _ in jaxpr.outvars[1:])))
 
 
-def _pays(plan: Plan, leaf: int, x: Any) -> bool:
-    """True if the leaf is read only by rows, and by fewer than it has."""
-    reads = [slot.reads for slot in plan.slots if slot.leaf == leaf]
-    return bool(reads) and leaf not in plan.others and sum(reads) < x.shape[0]
+def _pays(plan: Plan, leaf: int, x: Any, sparse: str) -> bool:
+    """Return whether a leaf is read only by rows, and by so few that sparse marks it."""
+    reads = sum(slot.reads for slot in plan.slots if slot.leaf == leaf)
+    return leaf not in plan.others and marking.pays(sparse, reads, x.shape[0])
 
 
 def _slices(B: Backend, table: Any, parts: list[tuple[Any, Any]]) -> IndexedSlices:

@@ -1,4 +1,4 @@
-"""Keras 3 on TensorFlow, torch and JAX: embeddings that `model.fit` trains by rows. docs/keras.md.
+"""Keras 3 on TensorFlow, torch and JAX: stock models that `fit` trains by rows. docs/keras.md.
 
 One integration for the backends of Keras, of which KERAS_BACKEND picks one before Keras is imported; what is
 particular to it lies in a module of its name here (`islices.backends.keras.native`). Importing this imports Keras and
@@ -14,8 +14,6 @@ except ModuleNotFoundError as missing:  # of Keras, or of its backend
 from islices.backends.keras.capturing import capture
 from islices.backends.keras.choice import MultiOptimizer
 from islices.backends.keras.coalesced import Coalesced
-from islices.backends.keras.layers import Embedding
-from islices.backends.keras.models import Model, RowSparse, Sequential
 from islices.backends.keras.optimizers import (
     SGD,
     Adadelta,
@@ -31,6 +29,7 @@ from islices.backends.keras.optimizers import (
     RMSprop,
 )
 from islices.backends.keras.recorder import Recorder
+from islices.backends.keras.row_sparse import row_sparse
 from islices.backends.keras.scaling import LossScaleOptimizer
 from islices.backends.keras.states import state_of
 from islices.backends.keras.stepped import Stepped
@@ -44,19 +43,16 @@ __all__ = [
     "AdamW",
     "Adamax",
     "Coalesced",
-    "Embedding",
     "Ftrl",
     "Lamb",
     "Lion",
     "LossScaleOptimizer",
-    "Model",
     "MultiOptimizer",
     "Nadam",
     "RMSprop",
     "Recorder",
-    "RowSparse",
-    "Sequential",
     "Stepped",
     "capture",
+    "row_sparse",
     "state_of",
 ]

@@ -125,7 +125,7 @@ def accumulate(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]) -
     if has_no_room(optimizer):
         raise ValueError(
             f"gradient_accumulation_steps: got {optimizer.gradient_accumulation_steps} outside of `fit` and "
-            "`train_on_batch` of a RowSparse model, which see how large the batches are; accepted on JAX is None there"
+            "`train_on_batch` of a row_sparse model, which see how large the batches are; accepted on JAX is None there"
         )
     steps = optimizer.gradient_accumulation_steps
     position = keras.ops.convert_to_tensor(optimizer._iterations) % steps

@@ -1,4 +1,4 @@
-"""`islices.capture` within `fit`: what each `Embedding` looked up, and the gradients that arrived, step by step.
+"""`islices.capture` within `fit`: what each embedding looked up, and the gradients that arrived, step by step.
 
 A model is switched to eager steps for the time of a capture, since a compiled one has no arrays to hand out.
 May import: `keras`, the core, this folder.
@@ -7,19 +7,25 @@ May import: `keras`, the core, this folder.
 from __future__ import annotations
 
 import contextlib
+import math
+from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import keras
 
 from islices import models
-from islices.backend import Array, Use
-from islices.backends.keras.layers import Embedding
+from islices.backend import Array, LayerUse, OtherUse, Use
+from islices.backends.keras.methods import replace
 from islices.backends.keras.native import BACKEND, native
+from islices.backends.keras.row_sparse import is_row_sparse
 from islices.persample import PerSample
 from islices.registry import describe, get_backend
 
 __all__ = ["capture"]
+
+READ = "were read beside the layers that are captured"
 
 
 def capture(model: Any) -> models.Capture:
@@ -28,7 +34,7 @@ def capture(model: Any) -> models.Capture:
     Parameters
     ----------
     model : keras.Model
-        Compiled. On torch and JAX a `RowSparse` one, whose `Embedding` layers are captured; on TensorFlow any.
+        Compiled, and on torch and JAX one that `row_sparse` has got. Its keras.layers.Embedding layers are captured.
 
     Returns
     -------
@@ -49,8 +55,8 @@ def capture(model: Any) -> models.Capture:
     >>> import keras, numpy as np
     >>> from islices import optim
     >>> from islices.backends import keras as islices_keras
-    >>> layers = [islices_keras.Embedding(9, 2, name="table"), keras.layers.Flatten(), keras.layers.Dense(1)]
-    >>> model = islices_keras.Sequential(layers)
+    >>> layers = [keras.layers.Embedding(9, 2, name="table"), keras.layers.Flatten(), keras.layers.Dense(1)]
+    >>> model = islices_keras.row_sparse(keras.Sequential(layers))
     >>> model.compile(islices_keras.Stepped(optim.sgd(0.1)), loss="mse")
     >>> built = model(np.array([[5, 7]]))
     >>> with islices_keras.capture(model) as captured:
@@ -59,10 +65,10 @@ def capture(model: Any) -> models.Capture:
     ...     history = model.fit(np.array([[5, 7], [5, 5]]), np.ones((2, 1)), shuffle=False, verbose=0, callbacks=[show])
     [5 7 5 5]
     """
-    if not isinstance(model, keras.Model) or not (BACKEND == "tensorflow" or isinstance(model, native.Training)):
+    if not isinstance(model, keras.Model) or not (BACKEND == "tensorflow" or is_row_sparse(model)):
         raise TypeError(
-            f"model: got {describe(model)}; accepted are models of islices.backends.keras, and on TensorFlow any "
-            "keras.Model"
+            f"model: got {describe(model)}; accepted are models that islices.backends.keras.row_sparse has got, and on "
+            "TensorFlow any keras.Model"
         )
     return _Capture(get_backend(BACKEND), model)
 
@@ -109,8 +115,23 @@ def _listening(model: Any, uses: list[Use], stack: contextlib.ExitStack) -> dict
     """The weights by their first layer's path; each layer hands what it looks up to uses until the stack closes."""
     weights: dict[str, Array] = {}
     names: dict[int, str] = {}
+    counts: Counter[str] = Counter()
+
+    def check(method: Any, *args: Any) -> Any:
+        """Note gradients of more than the lookups: dense ones, and those with more slices."""
+        grads = args[native.TAKES_GRADIENTS == "stateless_apply"]
+        for grad, variable in zip(grads, model.trainable_variables, strict=True):
+            name = names.get(id(variable))
+            if name is None or grad is None:
+                continue
+            sparse = native.is_sparse(grad)
+            if not sparse or native.adopted(grad, variable, validate=False).indices.shape[0] > counts[name]:
+                uses.append(OtherUse(name, READ))
+        counts.clear()
+        return method(*args)
+
     for layer in model._flatten_layers():
-        if isinstance(layer, Embedding):
+        if isinstance(layer, keras.layers.Embedding):
             if not layer.built:
                 raise TypeError(
                     f"model: layer {layer.name!r}: got a layer that has no weights yet; accepted is a built layer: "
@@ -118,7 +139,22 @@ def _listening(model: Any, uses: list[Use], stack: contextlib.ExitStack) -> dict
                 )
             name = names.setdefault(id(layer._embeddings), layer.path.partition("/")[2] or layer.name)
             weights.setdefault(name, layer._embeddings.value)
-            stack.enter_context(native.listening(layer, name, uses))
+            stack.callback(replace(layer, "call", partial(_look_up, layer, name, uses, counts)))
     if not weights:
         raise TypeError(f"model: got {describe(model)} without an Embedding; accepted is one that has some")
+    stack.callback(replace(model.optimizer, native.TAKES_GRADIENTS, check))
     return weights
+
+
+def _look_up(
+    layer: Any, name: str, uses: list[Use], counts: Counter[str], method: Any, ids: Any, *args: Any, **kwargs: Any
+) -> Any:
+    rows = method(ids, *args, **kwargs)
+    if not native.is_recorded(rows) or tuple(rows.shape) != (*ids.shape, layer.output_dim):
+        return rows  # of evaluation, or of a layer that does something else, too
+    if keras.backend.standardize_dtype(ids.dtype) not in ("int32", "int64"):
+        ids = keras.ops.cast(ids, "int32")
+    use = LayerUse(name, ids, layer.input_dim)
+    uses.append(use)
+    counts[name] += math.prod(ids.shape)
+    return native.noted(rows, ids, use)

@@ -12,14 +12,13 @@ from typing import Any
 import keras
 
 from islices.arguments import is_real
+from islices.backends.keras.gradients import as_array
 from islices.backends.keras.native import native
 from islices.clip import clip_by_norm, clip_by_value
 from islices.clip_formulas import BY_GLOBAL_NORM, BY_NORM, BY_VALUE, Semantics, lookup_formula
 from islices.global_norms import clip_by_global_norm
 from islices.nonfinite import Nonfinite, check_nonfinite
 from islices.registry import describe
-from islices.rows import to_dense
-from islices.slices import IndexedSlices
 
 __all__ = ["Coalesced", "check_replicas"]
 
@@ -55,8 +54,8 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
     one saved the other loads. On TensorFlow, under a strategy with several replicas, the norm is that of the sum of
     their gradients (Keras clips each replica's share); compiled by XLA, duplicates stay as slots of zeros there.
 
-    On torch and JAX, whose optimizers of Keras step on arrays, the rule gets the clipped gradient as one, as large as
-    the table: `Stepped` is the one whose cost follows the rows.
+    On torch and JAX, Keras's optimizers step on arrays: the rule gets the clipped gradient as an array as large as the
+    table. SGD without momentum and Adagrad of this package step on its rows there. `Stepped` always does.
 
     Examples
     --------
@@ -79,6 +78,16 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
     ) -> None:
         super().__init__(*args, **kwargs)
         check_replicas(self, native.replicas())
+        self._set(semantics, nonfinite)
+
+    @classmethod
+    def around(cls, stock: Any) -> Any:
+        """Change the class of Keras's optimizer to this one, with Keras's clips; it keeps all that it has built."""
+        stock.__class__ = cls
+        stock._set("keras", "propagate")
+        return stock
+
+    def _set(self, semantics: Semantics, nonfinite: Nonfinite) -> None:
         for name, formulas in CLIPS.items():
             bound = getattr(self, name)
             if bound is not None:
@@ -111,7 +120,7 @@ class Coalesced(native.Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
         return not self.gradient_accumulation_steps and native.replicas() == 1
 
     def _for_rule(self, grad: Any) -> Any:
-        return to_dense(grad) if isinstance(grad, IndexedSlices) else grad
+        return as_array(grad)
 
     def _clip(self, grads: list[Any]) -> list[Any]:
         semantics, nonfinite = self.semantics, self.nonfinite

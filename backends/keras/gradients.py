@@ -7,18 +7,19 @@ May import: `keras`, the core.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 
+from islices.backend import LayerUse
 from islices.conversion import to_native
 from islices.linear import scale_values
 from islices.norms import parts
-from islices.rows import coalesce
+from islices.rows import coalesce, to_dense
 from islices.slices import IndexedSlices
 
-__all__ = ["Hooks", "Share", "Slices", "divided"]
+__all__ = ["Hooks", "Share", "Slices", "arrived", "as_array", "divided", "within"]
 
 
 def divided(gradient: Any, c: float) -> Any:
@@ -26,6 +27,24 @@ def divided(gradient: Any, c: float) -> Any:
     B, values = parts(gradient)
     values = scale_values(B, values, [("div", c)])
     return gradient.replace(values=values) if isinstance(gradient, IndexedSlices) else values
+
+
+def arrived(use: LayerUse, upstream: Any) -> None:
+    """Note the gradient of the rows that a use looked up; that of several backward passes adds up."""
+    use.upstream = upstream if use.upstream is None else use.upstream + upstream
+
+
+def within(optimizer: Any) -> Iterator[Any]:
+    """An optimizer, and those that it hands its gradients to."""
+    yield optimizer
+    inner = getattr(optimizer, "inner_optimizer", None)
+    for one in (*getattr(optimizer, "optimizers", ()), *([] if inner is None else [inner])):
+        yield from within(one)
+
+
+def as_array(gradient: Any) -> Any:
+    """A gradient as large as its variable."""
+    return to_dense(gradient) if isinstance(gradient, IndexedSlices) else gradient
 
 
 class Slices:
@@ -63,7 +82,7 @@ class Hooks(keras.optimizers.Optimizer):  # type: ignore[misc]
 
     def _backend_apply_gradients(self, grads: Sequence[Any], trainable_variables: Sequence[Any]) -> None:
         if self.gradient_accumulation_steps:  # Keras adds them to its variables
-            grads = [self._for_rule(self._adopted(g)) for g in grads]
+            grads = [as_array(self._adopted(g)) for g in grads]
         super()._backend_apply_gradients(grads, trainable_variables)
 
     def _adopted(self, grad: Any) -> Any:

@@ -1,25 +1,70 @@
 """Keras' optimizers on row-sparse gradients: duplicates are summed, then clipped, then Keras takes its own step.
 
-May import: `keras`, this folder.
+May import: `keras`, the core, this folder.
 """
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import keras
 
+from islices import optim
 from islices.backends.keras.coalesced import Coalesced
+from islices.backends.keras.gradients import as_array
 from islices.backends.keras.native import native
+from islices.backends.keras.stepped import is_half, take_step
+from islices.slices import IndexedSlices
 
 __all__ = ["SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax"]
-__all__ += ["Ftrl", "Lamb", "Lion", "Nadam", "RMSprop"]
+__all__ += ["STOCK", "Ftrl", "Lamb", "Lion", "Nadam", "RMSprop"]
 
 #: A saved model names its optimizer's class: this module is imported before one is loaded.
 _saved = keras.saving.register_keras_serializable("islices")
 
 
+#: A step of `islices.optim`, and Keras's variables that hold its state, by the state's names.
+Rule = tuple[optim.Optimizer, dict[str, Any]]
+
+
+class ByRows(Coalesced):
+    """Mixin of optimizers whose step `islices.optim` has, too: on torch and JAX that one takes slices."""
+
+    def _rule(self, rate: Any) -> Rule | None:
+        """The same step, or None if there is none with these options."""
+        raise NotImplementedError
+
+    def _for_rule(self, grad: Any) -> Any:
+        return super()._for_rule(grad) if self._rule(1.0) is None else grad
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """One step of Keras's rule."""
+        if not isinstance(gradient, IndexedSlices) or is_half(keras.backend.standardize_dtype(variable.dtype)):
+            super().update_step(as_array(gradient), variable, learning_rate)
+            return
+        rate = keras.ops.convert_to_tensor(learning_rate)
+        rule, state = cast(Rule, self._rule(lambda step: rate))
+        index = self._get_variable_index(variable)
+        steps = keras.ops.zeros(1, "int32") + keras.ops.cast(self.iterations, "int32")  # a rule of torch writes it
+        take_step(rule, variable, gradient, {part: held[index] for part, held in state.items()}, steps)
+
+
+class AdamByRows(ByRows):
+    """Mixin of Adam and AdamW, which differ by a decay that Keras takes before the step."""
+
+    def _rule(self, rate: Any) -> Rule | None:
+        if self.amsgrad:
+            return None
+        hyper = {"beta1": self.beta_1, "beta2": self.beta_2, "eps": self.epsilon}
+        return optim.adam(rate, **hyper, rows="all", semantics="keras"), {"m": self._momentums, "v": self._velocities}
+
+
 @_saved
-class SGD(Coalesced, native.stock(keras.optimizers.SGD)):  # type: ignore[misc]
+class SGD(ByRows, native.stock(keras.optimizers.SGD)):  # type: ignore[misc]
     """keras.optimizers.SGD on coalesced gradients; see `Coalesced` for the arguments it has beside its own."""
+
+    def _rule(self, rate: Any) -> Rule | None:
+        return None if self.momentum else (optim.sgd(rate, semantics="keras"), {})
 
 
 @_saved
@@ -28,8 +73,11 @@ class RMSprop(Coalesced, native.stock(keras.optimizers.RMSprop)):  # type: ignor
 
 
 @_saved
-class Adagrad(Coalesced, native.stock(keras.optimizers.Adagrad)):  # type: ignore[misc]
+class Adagrad(ByRows, native.stock(keras.optimizers.Adagrad)):  # type: ignore[misc]
     """keras.optimizers.Adagrad on coalesced gradients; see `Coalesced` for the arguments it has beside its own."""
+
+    def _rule(self, rate: Any) -> Rule | None:
+        return optim.adagrad(rate, eps=self.epsilon, semantics="keras"), {"accumulator": self._accumulators}
 
 
 @_saved
@@ -38,12 +86,12 @@ class Adadelta(Coalesced, native.stock(keras.optimizers.Adadelta)):  # type: ign
 
 
 @_saved
-class Adam(Coalesced, native.stock(keras.optimizers.Adam)):  # type: ignore[misc]
+class Adam(AdamByRows, native.stock(keras.optimizers.Adam)):  # type: ignore[misc]
     """keras.optimizers.Adam on coalesced gradients; see `Coalesced` for the arguments it has beside its own."""
 
 
 @_saved
-class AdamW(Coalesced, native.stock(keras.optimizers.AdamW)):  # type: ignore[misc]
+class AdamW(AdamByRows, native.stock(keras.optimizers.AdamW)):  # type: ignore[misc]
     """keras.optimizers.AdamW on coalesced gradients; see `Coalesced` for the arguments it has beside its own."""
 
 
@@ -75,3 +123,10 @@ class Lion(Coalesced, native.stock(keras.optimizers.Lion)):  # type: ignore[misc
 @_saved
 class Lamb(Coalesced, native.stock(keras.optimizers.Lamb)):  # type: ignore[misc]
     """keras.optimizers.Lamb on coalesced gradients; see `Coalesced` for the arguments it has beside its own."""
+
+
+#: Keras's class, as it is on this backend -> the one here.
+STOCK: dict[type, Any] = {
+    kind.__bases__[1]: kind
+    for kind in (SGD, RMSprop, Adagrad, Adadelta, Adam, AdamW, Adamax, Nadam, Adafactor, Ftrl, Lion, Lamb)
+}

@@ -14,6 +14,7 @@ import numpy as np
 
 from islices.backends.keras.branches import taken
 from islices.backends.keras.coalesced import Coalesced
+from islices.backends.keras.methods import replace
 from islices.backends.keras.native import BACKEND
 from islices.backends.keras.states import state_of
 from islices.backends.keras.stepped import Stepped
@@ -91,12 +92,12 @@ class Recorder(keras.callbacks.Callback):  # type: ignore[misc]
             model.run_eagerly, model.train_function = eagerly, None
 
         self._undo.append(back)
-        self._wrap(model, "train_step", self._train_step)
-        self._wrap(model, "compute_loss", self._compute_loss)
-        self._wrap(model.optimizer, "apply", self._apply)
+        self._undo.append(replace(model, "train_step", self._train_step))
+        self._undo.append(replace(model, "compute_loss", self._compute_loss))
+        self._undo.append(replace(model.optimizer, "apply", self._apply))
         # on TensorFlow `Coalesced` clips behind Keras's hook, where the shares of replicas have been added up
         behind = BACKEND == "tensorflow" and isinstance(model.optimizer, Coalesced)
-        self._wrap(model.optimizer, "_clip" if behind else "_clip_gradients", self._clip)
+        self._undo.append(replace(model.optimizer, "_clip" if behind else "_clip_gradients", self._clip))
 
     def on_train_end(self, logs: Any = None) -> None:
         """Everything as it was."""
@@ -105,16 +106,6 @@ class Recorder(keras.callbacks.Callback):  # type: ignore[misc]
     def _restore(self) -> None:
         while self._undo:
             self._undo.pop()()
-
-    def _wrap(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
-        """A method of this one object, with `around` in its place."""
-        method = getattr(owner, name)
-
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            return around(method, *args, **kwargs)
-
-        object.__setattr__(owner, name, wrapped)
-        self._undo.append(lambda: object.__delattr__(owner, name))
 
     # ------------------------------------------------------------------ around Keras's methods
     def _train_step(self, method: Any, *args: Any) -> Any:

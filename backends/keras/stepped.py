@@ -6,6 +6,7 @@ as slices instead. May import: `keras`, `numpy`, the core, this folder.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,10 +23,12 @@ from islices.optim.inputs import check_frozen
 from islices.optim.record import RECORDS
 from islices.registry import describe
 
-__all__ = ["Stepped"]
+__all__ = ["Stepped", "is_half", "take_step"]
 
 #: What Keras names the variables that hold the sums of micro-batches, of which `Sum` takes the place.
 ACCUMULATOR = "gradient_accumulator"
+#: Rows of a table whose dense gradient `Stepped` warns of.
+MANY_ROWS = 100_000
 SCHEDULES = keras.optimizers.schedules
 SCHEDULE = SCHEDULES.LearningRateSchedule
 
@@ -45,6 +48,11 @@ class Stepped(Coalesced):
         clipvalue, loss_scale_factor, gradient_accumulation_steps, use_ema, ema_momentum, ema_overwrite_frequency; with
         a rule of rows="all" also weight_decay, which moves every row; and the semantics and nonfinite of `Coalesced`,
         which are those of the clip, as those of the step are the rule's.
+
+    Warns
+    -----
+    UserWarning
+        Once, of the first dense gradient of a weight of 100,000 rows or more.
 
     Raises
     ------
@@ -91,6 +99,7 @@ class Stepped(Coalesced):
         _described(rule)  # refuses what cannot be saved
         super().__init__(_keras_rate(rule) if rate is None else rate, **kwargs)
         self.rule = rule
+        self._warned = False
 
     def build(self, variables: Sequence[Any]) -> None:
         native.check_build(self)
@@ -105,7 +114,7 @@ class Stepped(Coalesced):
         if name == ACCUMULATOR and not self._overwrite_variable_with_gradient(reference_variable):
             dtype = _dtype(reference_variable)  # sums of 16 bits are added in 32: SPEC clause 3
             return native.Sum(
-                reference_variable, _shape_of_rows(reference_variable), "float32" if _is_half(dtype) else dtype
+                reference_variable, _shape_of_rows(reference_variable), "float32" if is_half(dtype) else dtype
             )
         return super().add_variable_from_reference(reference_variable, name, initializer)
 
@@ -149,10 +158,23 @@ class Stepped(Coalesced):
                 self.rule._warn_of_all(name)
             else:
                 try:
-                    self.rule._check_dense("islices.backends.keras.Embedding, for example")
+                    self.rule._check_dense("islices.backends.keras.row_sparse(model) makes one")
                 except ValueError as error:
                     raise ValueError(f"{name}: {error}") from None
+                self._warn_of_dense(name, tuple(variable.shape))
         super().apply(grads, trainable_variables)
+
+    def _warn_of_dense(self, name: str, shape: tuple[int, ...]) -> None:
+        """Say once that a large table has a dense gradient: the user has forgotten `row_sparse`, or may not know."""
+        if len(shape) < 2 or shape[0] < MANY_ROWS or self._warned:
+            return
+        self._warned = True
+        warnings.warn(
+            f"{name}: got a dense gradient of {' x '.join(f'{n:,}' for n in shape)}, so each step costs what the table "
+            "costs. If the model looks its rows up, call islices.backends.keras.row_sparse(model) before fit. (A "
+            "regularizer of the table and tied output layers make its gradient dense, too.)",
+            stacklevel=2,
+        )
 
     def _missing(self, variable: Any) -> Any:
         """What stands for the gradient None: nothing, or no rows where micro-batches may have named some."""
@@ -202,12 +224,7 @@ class Stepped(Coalesced):
         if not len(variable.shape):
             self._step_number(rule, gradient, variable, state)
             return
-        held = {part: x.value for part, x in state.items()}
-        table, new = rule.step(native.writable(variable), gradient, held, apply=taken())
-        if not native.IN_PLACE:
-            variable.assign(table)
-            _assign(state, new)
-        note_kept([variable, *state.values()])
+        take_step(rule, variable, gradient, state)
 
     def _step_number(self, rule: optim.Optimizer, gradient: Any, variable: Any, state: dict[str, Any]) -> None:
         ops = keras.ops
@@ -267,6 +284,20 @@ class Stepped(Coalesced):
         return super().from_config({**config, "rule": rule}, custom_objects)  # type: ignore[no-any-return]
 
 
+def take_step(
+    rule: optim.Optimizer, variable: Any, gradient: Any, state: dict[str, Any], steps: Any | None = None
+) -> None:
+    """Take a step of a rule on Keras's variables, that of the state's "step" included or its value given."""
+    held = {part: x.value for part, x in state.items()}
+    if steps is not None:
+        held["step"] = steps
+    table, new = rule.step(native.writable(variable), gradient, held, apply=taken())
+    if not native.IN_PLACE:
+        variable.assign(table)
+        _assign(state, new)
+    note_kept([variable, *state.values()])
+
+
 # ---------------------------------------------------------------------- the rule, and what Keras knows of it
 def _keras_rate(rule: optim.Optimizer) -> Any:
     return _held("lr", rule.hyper["lr"])
@@ -316,12 +347,12 @@ def _cast(grad: Any, variable: Any) -> Any:
     if not native.is_sparse(grad):
         grad = keras.ops.convert_to_tensor(grad)
     given = keras.backend.standardize_dtype(grad.dtype if hasattr(grad, "dtype") else grad.values.dtype)
-    return grad if _is_half(own) and given == "float32" else native.cast(grad, own)
+    return grad if is_half(own) and given == "float32" else native.cast(grad, own)
 
 
 def _dtype(variable: Any) -> str:
     return keras.backend.standardize_dtype(variable.dtype)  # type: ignore[no-any-return]
 
 
-def _is_half(dtype: str) -> bool:
+def is_half(dtype: str) -> bool:
     return dtype in ("float16", "bfloat16")

@@ -20,8 +20,8 @@ from islices.linear import add, concat
 from islices.rows import coalesce
 from islices.slices import IndexedSlices
 
-__all__ = ["Hooks", "Sum", "Training", "adopted", "applying", "cast", "check_build", "check_step", "divisible"]
-__all__ += ["IN_PLACE", "is_sparse", "replicas", "stock", "summed", "watch", "writable"]
+__all__ = ["Hooks", "Sum", "adopted", "applying", "cast", "check_build", "check_step", "divisible"]
+__all__ += ["IN_PLACE", "is_sparse", "methods", "replicas", "stock", "summed", "writable"]
 
 #: Whether a rule writes what it steps on.
 IN_PLACE = True
@@ -63,21 +63,18 @@ class Hooks(keras.optimizers.Optimizer):  # type: ignore[misc]
         raise NotImplementedError
 
 
-# ---------------------------------------------------------------------- models and layers
-class Training:
-    """A model of Keras as it is: the tape makes sparse gradients."""
+# ---------------------------------------------------------------------- models
+def methods(model: Any) -> dict[str, Any]:
+    """Those of a model that take another course; the gradients need none, since the tape makes sparse ones."""
 
-    def make_train_function(self, force: bool = False) -> Any:
-        """As Keras makes it, with the optimizer built before: a tf.function that makes variables is traced twice."""
-        model: Any = self
+    def make_train_function(method: Any, *args: Any, **kwargs: Any) -> Any:
+        """Build the optimizer before: a tf.function that makes variables is traced twice."""
         if model.built and model.optimizer is not None and not model.optimizer.built:
             with model.distribute_strategy.scope():
                 model.optimizer.build(model.trainable_variables)
-        return super().make_train_function(force)  # type: ignore[misc]
+        return method(*args, **kwargs)
 
-
-def watch(variable: Any) -> None:
-    """Nothing to do: a tape adds up all uses of a variable."""
+    return {"make_train_function": make_train_function}
 
 
 # ---------------------------------------------------------------------- gradients

@@ -6,24 +6,24 @@ See `islices.backends.keras.native`. May import: `keras`, `torch`, `islices.back
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import torch
-from torch.nn import functional
 
-from islices.backend import OtherUse, Use
-from islices.backends.keras.gradients import Hooks, Slices
-from islices.backends.keras.listeners import READ, arrived, noting, uses_of
+from islices.backends.keras import gradients
+from islices.backends.keras.gradients import Slices, arrived
 from islices.backends.torch import backend
+from islices.backends.torch.reads import RowReads
 from islices.conversion import from_native
 from islices.linear import add, concat
 from islices.rows import coalesce
 from islices.slices import IndexedSlices
 
-__all__ = ["Hooks", "Sum", "Training", "adopted", "applying", "cast", "check_build", "check_step", "divisible"]
-__all__ += ["IN_PLACE", "is_sparse", "listening", "look_up", "replicas", "stock", "summed", "watch", "writable"]
+__all__ = ["Hooks", "Sum", "adopted", "applying", "cast", "check_build", "check_step", "divisible"]
+__all__ += ["IN_PLACE", "TAKES_GRADIENTS", "is_recorded", "is_sparse", "methods", "noted", "replicas"]
+__all__ += ["stock", "summed", "writable"]
 
 #: Whether a rule writes what it steps on.
 IN_PLACE = True
@@ -31,48 +31,43 @@ IN_PLACE = True
 applying = contextlib.nullcontext
 
 
-# ---------------------------------------------------------------------- models and layers
-class Training:
-    """A model of Keras whose step torch differentiates eagerly: it refuses sparse gradients in a graph."""
+# ---------------------------------------------------------------------- models
+def _is_table(x: Any) -> bool:
+    return isinstance(x, torch.nn.Parameter) and x.requires_grad and x.ndim >= 2
 
-    def make_train_function(self, force: bool = False) -> Any:
-        if self.jit_compile:  # type: ignore[attr-defined]
+
+def methods(model: Any) -> dict[str, Any]:
+    """Those of a model that take another course."""
+
+    def by_rows(method: Any, *args: Any, **kwargs: Any) -> Any:
+        with RowReads(_is_table):
+            return method(*args, **kwargs)
+
+    def make_train_function(method: Any, *args: Any, **kwargs: Any) -> Any:
+        if model.jit_compile:
             raise ValueError(
                 "jit_compile: got True; accepted on torch are False and 'auto', which is False there, since "
                 "torch.compile refuses the backward pass of sparse embeddings"
             )
-        return super().make_train_function(force)  # type: ignore[misc]
+        return method(*args, **kwargs)
+
+    # a loop of one's own calls the model; a loss of one's own may read rows, too
+    return {"call": by_rows, "train_step": by_rows, "make_train_function": make_train_function}
 
 
-def look_up(own: Any, layer: Any, ids: Any) -> Any:
-    """Rows whose gradient is sparse where the table is trained."""
-    table = layer._embeddings.value
-    if not table.requires_grad:
-        return own(ids)
-    rows = functional.embedding(ids, table, sparse=True)
-    for use in uses_of(layer, ids) if rows.requires_grad else ():
-        rows.register_hook(lambda upstream, use=use: arrived(use, upstream.detach()))
+#: The method of an optimizer that gets the gradients of a step.
+TAKES_GRADIENTS = "apply"
+
+
+def is_recorded(rows: Any) -> bool:
+    """Whether a gradient of these rows will be taken."""
+    return bool(rows.requires_grad)
+
+
+def noted(rows: Any, ids: Any, use: Any) -> Any:
+    """The rows, whose gradient goes to use in the backward pass."""
+    rows.register_hook(lambda upstream: arrived(use, upstream.detach()))
     return rows
-
-
-@contextlib.contextmanager
-def listening(layer: Any, name: str, uses: list[Use]) -> Iterator[None]:
-    """See `listeners`. A gradient of the weights that is not sparse came from elsewhere, too."""
-
-    def look(table: torch.Tensor) -> None:
-        if table.grad is not None and table.grad.layout is not torch.sparse_coo:
-            uses.append(OtherUse(name, READ))
-
-    hook = layer._embeddings.value.register_post_accumulate_grad_hook(look)
-    try:
-        with noting(layer, name, uses):
-            yield
-    finally:
-        hook.remove()
-
-
-def watch(variable: Any) -> None:
-    """Nothing to do: autograd adds up all uses of a parameter."""
 
 
 # ---------------------------------------------------------------------- gradients
@@ -104,6 +99,21 @@ def cast(grad: Any, dtype: str) -> Any:
 
 
 # ---------------------------------------------------------------------- steps
+class Hooks(gradients.Hooks):
+    """Steps on slices variable by variable, since Keras's steps on all variables at once take arrays."""
+
+    def _backend_update_step(
+        self, grads: Sequence[Any], trainable_variables: Sequence[Any], learning_rate: Any
+    ) -> None:
+        pairs = list(zip(grads, trainable_variables, strict=True))
+        for grad, variable in pairs:
+            if isinstance(grad, IndexedSlices):
+                self.update_step(grad, variable, learning_rate)
+        arrays = [(g, v) for g, v in pairs if not isinstance(g, IndexedSlices)]
+        if arrays:
+            super()._backend_update_step(*map(list, zip(*arrays, strict=True)), learning_rate)
+
+
 def check_build(optimizer: Any) -> None:
     """Nothing is refused."""
 

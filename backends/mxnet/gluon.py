@@ -101,7 +101,7 @@ def clip_global_norm(
         if not arrays:
             norm = mx.nd.array(norm.reshape(1), dtype=norm.dtype)
     if check_isfinite and not math.isfinite(norm.asscalar()):
-        become = "are set to zeros" if nonfinite in ("zero", "skip") else "hold nothing of use once they are clipped"
+        become = "are set to zeros" if nonfinite == "zero" else "hold nothing of use once they are clipped"
         warnings.warn(f"the norm of the arrays is {norm.asscalar()}: they {become}", stacklevel=2)
     for x, new in zip(arrays, clipped, strict=True):
         if new is not x:

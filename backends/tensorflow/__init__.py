@@ -388,6 +388,11 @@ class TensorflowBackend(Backend):
     ) -> tuple[Array, Any, list[Array], list[list[LookedUp]]]:
         return recording.differentiate(self, fn, variables, sources)
 
+    def differentiate_rows(
+        self, fn: Callable[[Any], tuple[Array, Any]], tree: Any, sparse: Any
+    ) -> tuple[Array, Any, Any]:
+        return recording.differentiate_rows(self, fn, tree, sparse)
+
     def per_sample_gradients(
         self, fn: Callable[[list[Array], list[Array]], Array], variables: Sequence[Array], data: Sequence[Array]
     ) -> list[Array]:

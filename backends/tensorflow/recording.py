@@ -18,9 +18,21 @@ from tensorflow.python.ops.resource_variable_ops import variable_accessed
 from tensorflow.python.pywrap_tfe import TFE_Py_TapeSetPossibleGradientTypes as possible_gradient_types
 
 import islices
+from islices import marking, trees
 from islices.backend import Array, Backend, Gradient, LookedUp, Reader, Source, Transform
+from islices.conversion import from_native
+from islices.embedding import empty_slices
+from islices.slices import IndexedSlices
 
-__all__ = ["custom_gradient", "dense_gradient", "differentiate", "here", "per_sample_gradients", "user_code"]
+__all__ = [
+    "custom_gradient",
+    "dense_gradient",
+    "differentiate",
+    "differentiate_rows",
+    "here",
+    "per_sample_gradients",
+    "user_code",
+]
 
 
 def here() -> Any:
@@ -145,6 +157,51 @@ def dense_gradient(g: Any, x: Array) -> Array:
     values = tf.reshape(g.values, [-1, *x.shape[1:]]) if 0 not in tuple(x.shape) else g.values
     shape = tf.constant(tuple(x.shape), tf.int64)
     return islices.to_dense(tf.IndexedSlices(values, tf.reshape(g.indices, [-1]), shape))
+
+
+# ---------------------------------------------------------------------- by tf.gather of plain arrays
+def differentiate_rows(
+    backend: Backend, fn: Callable[[Any], tuple[Array, Any]], tree: Any, sparse: Any
+) -> tuple[Array, Any, Any]:
+    """See `Backend.differentiate_rows`: TensorFlow's gradient of tf.gather is a tf.IndexedSlices."""
+    leaves, names = trees.flatten(tree), marking.path_names(tree)
+    floats = [k for k, x in enumerate(leaves) if backend.is_array(x) and backend.dtype(x) in backend.float_dtypes]
+    marked = marking.marked(sparse, names, leaves, lambda flags: marking.prefix_flags(flags, tree), floats)
+    given, watched = _apart([leaves[k] for k in floats], [])
+    full = list(leaves)
+    for k, x in zip(floats, given, strict=True):
+        full[k] = x
+    tape = tf.GradientTape(watch_accessed_variables=False)
+    with tape:
+        tape.watch(watched)
+        loss, aux = fn(trees.rebuild(tree, iter(full)))
+    grads: list[Any] = [None] * len(leaves)
+    for k, x, g in zip(floats, watched, tape.gradient(loss, watched), strict=True):
+        by_rows = g is None or isinstance(g, tf.IndexedSlices)
+        pays = isinstance(g, tf.IndexedSlices) and isinstance(sparse, str) and _pays(sparse, g.indices, x)
+        if k not in marked or (isinstance(sparse, str) and not pays):
+            grads[k] = tf.zeros(x.shape, x.dtype) if g is None else dense_gradient(g, x)
+        elif by_rows:
+            grads[k] = empty_slices(backend, x) if g is None else _as_slices(g, x)
+        else:
+            raise TypeError(
+                f"sparse: got the leaf {names[k]!r}, whose gradient TensorFlow makes dense; accepted are leaves that "
+                'fn reads only by tf.gather or tf.nn.embedding_lookup. Leave it out, or use sparse="auto": its '
+                "gradient is dense then"
+            )
+    return loss, aux, trees.rebuild(tree, iter(grads))
+
+
+def _pays(sparse: str, indices: Array, x: Array) -> bool:
+    """See `marking.pays`; an unknown number of reads counts as few."""
+    reads, rows = indices.shape.num_elements(), x.shape[0]
+    return marking.pays(sparse, 1 if reads is None else reads, 2 if rows is None else rows)
+
+
+def _as_slices(g: tf.IndexedSlices, x: Array) -> IndexedSlices:
+    values = tf.reshape(g.values, [-1, *x.shape[1:]]) if 0 not in tuple(x.shape) else g.values
+    slices = tf.IndexedSlices(values, tf.reshape(g.indices, [-1]), g.dense_shape)
+    return from_native(slices, dense_shape=tuple(x.shape))
 
 
 # ---------------------------------------------------------------------- given gradients

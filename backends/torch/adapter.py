@@ -34,7 +34,7 @@ from islices.backend import (
     Use,
     elements_meet,
 )
-from islices.backends.torch import compiling, layers, ragged, recording, threads
+from islices.backends.torch import compiling, layers, ragged, reads, recording, threads
 from islices.backends.torch.arithmetic import as_tensors, in_bags, rounded_sqrt, sum_bags
 from islices.backends.torch.tracers import PLAIN, at_work, bare, below, is_traced, is_wrapped, tracer_of
 from islices.memory import zeros
@@ -442,6 +442,11 @@ class TorchBackend(Backend):
         self, fn: Transform, variables: Sequence[Array], sources: Sequence[Source]
     ) -> tuple[Array, Any, list[Array], list[list[LookedUp]]]:
         return recording.differentiate(self, fn, variables, sources)
+
+    def differentiate_rows(
+        self, fn: Callable[[Any], tuple[Array, Any]], tree: Any, sparse: Any
+    ) -> tuple[Array, Any, Any]:
+        return reads.differentiate_rows(self, fn, tree, sparse)
 
     def per_sample_gradients(
         self, fn: Callable[[list[Array], list[Array]], Array], variables: Sequence[Array], data: Sequence[Array]

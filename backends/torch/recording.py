@@ -19,10 +19,23 @@ from torch.autograd import forward_ad
 from islices.backend import Array, Backend, Gradient, GradientOfValue, LookedUp, Reader, Source, Transform
 from islices.backends.torch.tracers import in_functorch
 
-__all__ = ["custom_gradient", "differentiate", "is_recorded", "per_sample_gradients", "with_gradient"]
+__all__ = [
+    "as_dense",
+    "custom_gradient",
+    "differentiate",
+    "is_nested",
+    "is_recorded",
+    "per_sample_gradients",
+    "with_gradient",
+]
 
 #: How many differentiations the current one is nested in: gradients of an inner one are differentiable themselves.
 _depth: ContextVar[int] = ContextVar("islices_torch_depth", default=0)
+
+
+def is_nested() -> bool:
+    """Return whether a differentiation runs, so that gradients must be differentiable themselves."""
+    return _depth.get() > 0
 
 
 class Recorder:
@@ -89,9 +102,9 @@ class _Unchanged:
 
 
 def differentiate(
-    backend: Backend, fn: Transform, variables: Sequence[Array], sources: Sequence[Source]
+    backend: Backend, fn: Transform, variables: Sequence[Array], sources: Sequence[Source], *, keep_sparse: bool = False
 ) -> tuple[Array, Any, list[Array], list[list[LookedUp]]]:
-    """See `Backend.differentiate`."""
+    """See `Backend.differentiate`. With keep_sparse the variables' gradients are torch's: None, dense or sparse."""
     if in_functorch():
         raise NotImplementedError(
             "value_and_grad inside torch.func.grad, vmap and the like, whose rules its autograd would not follow: "
@@ -100,7 +113,7 @@ def differentiate(
     _refuse_tangents([*variables, *(s.weights for s in sources)])
     recorders = [Recorder(backend, source) for source in sources]
     unchanged = _Unchanged()
-    inner = _depth.get() > 0
+    inner = is_nested()
     token = _depth.set(_depth.get() + 1)
     try:
         with _recording():
@@ -115,7 +128,7 @@ def differentiate(
             for recorder in recorders:
                 recorder.state = "backward"
             rows = [row for recorder in recorders for row, *_ in recorder.looked_up]
-            gradients = _gradients(loss, [*recorded, *rows], create_graph=inner)
+            gradients = _gradients(loss, [*recorded, *rows], create_graph=inner, keep_sparse=keep_sparse)
     finally:
         _depth.reset(token)
         for recorder in recorders:
@@ -131,6 +144,8 @@ def differentiate(
 def _apart(upstreams: list[torch.Tensor], dense: list[torch.Tensor]) -> list[torch.Tensor]:
     """The gradients that arrived at rows, in memory that those of variables do not share: of an addition autograd hands
     one tensor to both, and the caller may change the latter in place before the former are read."""
+    if not upstreams:
+        return []
     held = {x.untyped_storage().data_ptr() for x in dense if x.device.type == "cpu"}
     return [x.clone() if held and x.untyped_storage().data_ptr() in held else x for x in upstreams]
 
@@ -191,24 +206,25 @@ def _recordable(x: torch.Tensor) -> torch.Tensor:
     return x.clone() if x.is_inference() else x
 
 
-def _gradients(loss: torch.Tensor, inputs: list[torch.Tensor], *, create_graph: bool) -> list[torch.Tensor]:
+def _gradients(loss: torch.Tensor, inputs: list[torch.Tensor], *, create_graph: bool, keep_sparse: bool) -> list[Any]:
     if not inputs:
         return []
-    if not loss.requires_grad:  # it depends on none of them
-        return [torch.zeros_like(x) for x in inputs]
-    found = torch.autograd.grad(loss.sum(), inputs, create_graph=create_graph, allow_unused=True)
-    # stock layers with sparse=True hand over sparse gradients of their weights
-    return [
-        torch.zeros_like(x) if g is None else g.to_dense() if g.layout is not torch.strided else g
-        for g, x in zip(found, inputs, strict=True)
-    ]
+    found: Sequence[Any] = [None] * len(inputs)  # the loss may depend on none of them
+    if loss.requires_grad:
+        found = torch.autograd.grad(loss.sum(), inputs, create_graph=create_graph, allow_unused=True)
+    return list(found) if keep_sparse else [as_dense(g, x) for g, x in zip(found, inputs, strict=True)]
+
+
+def as_dense(g: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor:
+    """Return a gradient of x as an array: stock layers with sparse=True give sparse ones, unused tensors None."""
+    return torch.zeros_like(x) if g is None else g if g.layout is torch.strided else g.to_dense()
 
 
 def per_sample_gradients(
     fn: Callable[[list[Array], list[Array]], Array], variables: Sequence[Array], data: Sequence[Array]
 ) -> list[Array]:
     """See `Backend.per_sample_gradients`."""
-    if _depth.get() > 0:
+    if is_nested():
         raise NotImplementedError(
             "per_sample: gradients of dense arrays inside value_and_grad, which would be constants to it; accepted "
             "there are those of tables"

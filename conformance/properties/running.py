@@ -22,7 +22,6 @@ from islices.conformance.properties import compare, laws_tables
 from islices.conformance.properties.laws import LAWS, Law
 from islices.conformance.properties.script import disagreement, law_broken
 from islices.conformance.properties.strategies import Arguments, Optimizer
-from islices.modes import modes_of
 
 __all__ = ["LAWS", "Counterexample", "break_law", "columns", "compare_columns", "holds", "traced"]
 
@@ -50,7 +49,7 @@ Column = tuple[Backend, str]
 def columns(names: Sequence[str], modes: Sequence[str] = ("host", "framework")) -> list[Column]:
     """The modes of the backends, each a place where a law can be tried."""
     backends = [islices.get_backend(name) for name in names]
-    return [(backend, mode) for backend in backends for mode in modes_of(backend) if mode in modes]
+    return [(backend, mode) for backend in backends for mode in backend.modes() if mode in modes]
 
 
 # ---------------------------------------------------------------------- one law, one place

@@ -1,4 +1,4 @@
-"""Real processes, connected by a real engine, that run a function each: for the suite, the tests and `islices plan`.
+"""Real processes, connected by a real engine, that run a function each: for the suite and the tests.
 
 `run_ranks` starts them and collects what they return; `worker` is what each of them runs.
 """

@@ -31,7 +31,7 @@ FIELDS = {
         "profile": (NAME, False), "variant": (NAME, False), "says": (NAME, False), "skipped": (TEXT, False),
         "time": (NAME, False),
         "total": (WHOLE, False), "planned": (WHOLE, False),
-        "devices": (NAMES, False), "unwritten": (NAMES, False), "outdated": (TEXT, False),
+        "devices": (NAMES, False), "unwritten": (NAMES, False),
     },
     "start": {"id": (NAME, True), "mode": (NAME, True)},
     "case": {
@@ -197,8 +197,6 @@ def _entry(line: bytes) -> dict[str, Any]:
             raise _LineError(f"{kind}: {name} is missing")
     if kind == "case" and entry["outcome"] not in OUTCOMES:
         raise _LineError(f"outcome: got {_shown(entry['outcome'])}; accepted are {', '.join(OUTCOMES)}")
-    if entry.get("mode") == "native":  # its name in reports of earlier versions
-        entry["mode"] = "framework"
     for name in entry.keys() - FIELDS[kind].keys() - {"type"}:  # of a later version; nobody shows it
         del entry[name]
     return entry

@@ -51,7 +51,6 @@ from islices.backend.rows import NativeParts, RaggedParts, Rows, Slots
 from islices.backend.suite import ForTheSuite, OwnCalls
 
 __all__ = [
-    "CHANGES",
     "FLOATS",
     "INDEX_NAMES",
     "INDICES",
@@ -89,13 +88,8 @@ __all__ = [
 ]
 
 #: Version of this protocol. It grows when a primitive is added or its contract changes; an adapter states the
-#: version it was written for, and the registry refuses one that is newer than the core.
+#: version it was written for, and the registry refuses any other.
 PROTOCOL = 3
-#: Version -> what an adapter of the one before has to change. `registry` warns of those, for one MINOR release.
-CHANGES = {
-    3: "the gradient of `where` is zeros on the side not taken, also where what arrives is infinite or NaN; `asarray` "
-    "raises TypeError for a dtype and IndexError for an index that the framework cannot hold",
-}
 
 
 class Backend(Memory, Rows, Gradients, ForTheSuite):

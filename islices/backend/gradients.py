@@ -182,8 +182,9 @@ class Gradients(Arrays):
         """(loss, aux, gradients) of ``fn(tree) -> (loss, aux)``, where tree holds plain arrays.
 
         gradients mirrors tree: `IndexedSlices` for the leaves that sparse marks, arrays for other float leaves, None
-        for the rest. sparse is a function of a leaf's path, a prefix of tree with bools as leaves, or "auto". A marked
-        leaf that fn does not read by rows alone raises TypeError; "auto" leaves it dense. fn has checked the loss.
+        for the rest. sparse is a function of a leaf's path, a prefix of tree with bools as leaves, "auto" or "always".
+        A marked leaf that fn does not read by rows alone raises TypeError; the last two leave it dense. fn has checked
+        the loss.
         """
         raise self.lacks(
             "differentiate_rows",

@@ -13,7 +13,7 @@ name; every other framework's bytes go by MPI. An entry point leads to a module,
     Whether a launcher has started this process beside others, where that is enough for `default_group` to start it.
 ``start(rank, size, timeout, meeting) -> Group``
     Joins this process to size - 1 others of this machine, meeting being the path of a file, which is not there yet, in
-    a folder that they share: where the conformance suite and ``islices plan`` are to run the engine.
+    a folder that they share: where the conformance suite is to run the engine.
 
 Nothing is imported before it is asked for.
 """

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from islices.backend import Array
-from islices.deprecation import warn_renamed
 from islices.distributed.routes import Host, Routes
 from islices.optim.inputs import adopt_gradient
 from islices.rows import coalesce
@@ -33,7 +32,7 @@ class Batch:
     ids : int array of the shape of the ids that were asked for
         Their places in ``table``; a padding id's is ``table.padding_idx``.
     indices : int64 NumPy array, shape (table.shape[0],)
-        The rows of the sharded table that these are; ``rows`` is its deprecated name.
+        The rows of the sharded table that these are.
 
     Notes
     -----
@@ -58,12 +57,6 @@ class Batch:
     _owner: ShardedTable
     _number: int
     _routes: Routes
-
-    @property
-    def rows(self) -> Host:
-        """The deprecated name of ``indices``."""
-        warn_renamed("Batch.rows", "Batch.indices")
-        return self.indices
 
     def __repr__(self) -> str:
         return f"Batch({self.table.shape[0]} rows of {self._owner!r})"

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from islices.arguments import LARGEST, show
 from islices.backend import FLOATS
-from islices.deprecation import warn_renamed
 from islices.files import named, replacing
 from islices.files.containers import parse_json
 from islices.linear import wide_dtype
@@ -54,12 +53,6 @@ class ShardedHeader(NamedTuple):
     files: list[Piece]
     metadata: dict[str, str]
     sha256: str
-
-    @property
-    def rows(self) -> int:
-        """The deprecated name of ``num_rows``."""
-        warn_renamed("ShardedHeader.rows", "ShardedHeader.num_rows")
-        return self.num_rows
 
 
 def folder_name(folder: Any) -> str:

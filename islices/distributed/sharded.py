@@ -10,7 +10,6 @@ import numpy as np
 from islices import modes
 from islices.arguments import check_flag, check_name
 from islices.backend import FLOATS, Array, Backend
-from islices.deprecation import renamed_keyword, warn_renamed
 from islices.distributed.engines import backend_of, find_processes, named_backend
 from islices.distributed.fetched import Batch, gradient_on_host
 from islices.distributed.group import Group
@@ -46,7 +45,7 @@ class ShardedTable:
     shard_weights : float array, shape (bounds[rank + 1] - bounds[rank], *row_shape)
         This rank's rows, of any framework; what changes in place stays itself (a tf.Variable, a torch Parameter).
     num_rows : int
-        Of the whole table; ``rows=`` is its deprecated name.
+        Of the whole table.
     group : None, str, Group or an engine's own object
         See `get_group`; None is the engine of the weights' framework.
     padding_idx : int, optional
@@ -60,7 +59,7 @@ class ShardedTable:
         This rank's rows.
     group : Group
     num_rows : int
-        Of the whole table; ``rows`` is its deprecated name.
+        Of the whole table.
     padding_idx : int or None
     bounds : int64 NumPy array, shape (ranks + 1,)
         Ranges whose lengths differ by at most one, the longer ones first.
@@ -100,7 +99,6 @@ class ShardedTable:
     padding_idx: int | None
     bounds: Host
 
-    @renamed_keyword("rows", "num_rows")
     def __init__(
         self,
         shard_weights: Array,
@@ -171,7 +169,6 @@ class ShardedTable:
         return cls(own, rows, found, **options)
 
     @classmethod
-    @renamed_keyword("rows", "num_rows")
     def create(
         cls,
         num_rows: int,
@@ -188,7 +185,7 @@ class ShardedTable:
         Parameters
         ----------
         num_rows : int
-            Of the whole table; ``rows=`` is its deprecated name.
+            Of the whole table.
         row_shape : tuple of int
         init : function
             ``init(start, stop)`` returns the rows start to stop - 1 as a NumPy array, (stop - start, *row_shape), which
@@ -234,12 +231,6 @@ class ShardedTable:
         return cls(weights, num_rows, found, **options)
 
     # ------------------------------------------------------------------ what it is
-    @property
-    def rows(self) -> int:
-        """The deprecated name of ``num_rows``."""
-        warn_renamed("ShardedTable.rows", "ShardedTable.num_rows")
-        return self.num_rows
-
     @property
     def row_shape(self) -> tuple[int, ...]:
         """The shape of a row."""

@@ -1,4 +1,4 @@
-"""What each way to reduce costs, and which one is taken: one formula for `all_reduce` and for `islices plan`.
+"""Costs of each strategy of `all_reduce`, and the choice among them.
 
 For R ranks whose coalesced gradients have n_r rows of b bytes (index and values), N = sum of n_r, and U different rows
 among them, one rank receives on average
@@ -7,15 +7,11 @@ among them, one rank receives on average
 gather   N b (R - 1) / R                             1 collective
 ranges   (N / R + U) b (R - 1) / R                   4 collectives
 dense    2 rows (v + 1/8) (R - 1) / R                2 collectives
-raw      (raw slices of all ranks) b (R - 1) / R     1 collective
-sharded  (N / R) (b + v + 1/8) (R - 1) / R           3 collectives
 =======  ==========================================  ==============
 
 bytes, v being the bytes of a row's values, and a bit per row for "touched". Where ranks store unequal numbers of rows
 all wait for the one that has most, max n_r, and sends (R - 1) max n_r by gather: so R max n_r stands for N in the first
-two lines where a way is chosen. A collective costs its link's latency once for each other rank. The last two are for
-comparison: "raw" is what Horovod and TensorFlow do, all-gather of slices that are not coalesced; "sharded" is a step of
-`ShardedTable`, of which N rows are looked up: indices to their owners, rows back, gradients to the owners.
+two lines. A collective costs its link's latency once for each other rank.
 
 SPEC clause 25.
 """
@@ -27,12 +23,12 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from islices.arguments import is_real, show
 
-__all__ = ["COLLECTIVES", "STRATEGIES", "Cost", "Link", "Strategy", "choose", "costs", "dense_costs", "other_costs"]
+__all__ = ["COLLECTIVES", "STRATEGIES", "Cost", "Link", "Strategy", "choose", "costs", "dense_costs"]
 
 Strategy: TypeAlias = Literal["auto", "gather", "ranges", "dense"]
 STRATEGIES = ("gather", "ranges", "dense")
 #: Collectives that a strategy takes, after the one in which the ranks agree.
-COLLECTIVES = {"gather": 1, "ranges": 4, "dense": 2, "raw": 1, "sharded": 3}
+COLLECTIVES = {"gather": 1, "ranges": 4, "dense": 2}
 
 
 @dataclass(frozen=True)
@@ -128,16 +124,6 @@ def dense_costs(ranks: int, nbytes: float) -> dict[str, Cost]:
     """The same for a dense leaf, of which every rank has all: by gather, or by equal ranges of its elements."""
     moved = {"gather": nbytes * (ranks - 1), "dense": 2 * nbytes * (ranks - 1) / ranks}
     return {name: Cost(n, COLLECTIVES[name] * (ranks - 1)) for name, n in moved.items()}
-
-
-def other_costs(ranks: int, *, row_bytes: float, values_bytes: float, slices: float, stored: float) -> dict[str, Cost]:
-    """The cost of "raw", where all ranks together have so many slices, and of "sharded"; see `costs`."""
-    share = (ranks - 1) / ranks
-    moved = {
-        "raw": slices * row_bytes * share,
-        "sharded": stored / ranks * (row_bytes + values_bytes + 1 / 8) * share,
-    }
-    return {name: Cost(nbytes, COLLECTIVES[name] * (ranks - 1)) for name, nbytes in moved.items()}
 
 
 def choose(found: dict[str, Cost], link: Link) -> str:

@@ -14,7 +14,6 @@ from islices.files.manifest import (
     read_manifest,
 )
 from islices.files.places import CONTAINERS, container_of, opened, replacing
-from islices.files.rows import StoredRows, stored_pieces
 
 __all__ = [
     "CONTAINERS",
@@ -24,7 +23,6 @@ __all__ = [
     "Dense",
     "Giver",
     "InPieces",
-    "StoredRows",
     "StoredSlices",
     "StoredTable",
     "Written",
@@ -35,5 +33,4 @@ __all__ = [
     "opened",
     "read_manifest",
     "replacing",
-    "stored_pieces",
 ]

@@ -110,10 +110,6 @@ class Archive:
         """The array, of whose bytes each has been shown to `seen`, in order."""
         raise NotImplementedError
 
-    def start(self, array: Any) -> int | None:
-        """Where in the file the bytes of a plain array begin, one after the other; None where they do not lie so."""
-        raise NotImplementedError
-
 
 @contextlib.contextmanager
 def named(what: str) -> Iterator[None]:

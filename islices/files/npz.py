@@ -129,9 +129,6 @@ class _Archive(Archive):
         ordered = out.astype(out.dtype.newbyteorder("="), copy=False)
         return np.ascontiguousarray(ordered.T) if array.fortran else ordered
 
-    def start(self, array: _Stored) -> int | None:
-        return array.start if array.plain and array.member.compress_type == zipfile.ZIP_STORED else None
-
     @contextlib.contextmanager
     def _stream(self, array: _Stored, *, hashed: bool) -> Iterator[IO[bytes]]:
         if hashed and array.member.compress_type == zipfile.ZIP_STORED:

@@ -29,7 +29,6 @@ from islices.files.containers import (
     chunks,
     exactly,
     outgoing_chunks,
-    parse_json,
 )
 
 __all__ = ["SAFETENSORS"]
@@ -117,7 +116,6 @@ class _Archive(Archive):
 
     def __init__(self, opened: Any, errors: type[Exception], file: IO[bytes], length: int) -> None:
         self.opened, self.errors, self.file, self.length = opened, errors, file, length
-        self.places: dict[str, Any] | None = None
         super().__init__(opened.metadata() or {}, map(self._entry, opened.keys()))
 
     def _entry(self, name: str) -> Stored:
@@ -139,12 +137,6 @@ class _Archive(Archive):
         for chunk in chunks(out):
             seen(chunk)
         return out
-
-    def start(self, array: Stored) -> int | None:
-        places = self.places
-        if places is None:
-            places = self.places = parse_json(exactly(self.file, 8, self.length).decode(), "the header")
-        return 8 + self.length + int(places[array.name]["data_offsets"][0])
 
 
 SAFETENSORS = Container(_write, _open)

@@ -17,13 +17,12 @@ import numpy as np
 
 from islices.arguments import check_flag, check_name, is_real, show
 from islices.clip_formulas import Semantics, lookup_formula
-from islices.deprecation import warn_deprecated
 from islices.linear import as_float
 from islices.optim.hyperparameters import check_hyper
 from islices.optim.optimizer import Optimizer
 from islices.optim.record import RECORDS, Record
 
-__all__ = ["Options", "Rows", "current_name", "make", "public"]
+__all__ = ["Options", "Rows", "make", "public"]
 
 #: Which rows a sparse gradient moves; None: those that it names, or all where the semantics has nothing else.
 Rows: TypeAlias = Literal["touched", "all"] | None
@@ -42,14 +41,6 @@ class Options(TypedDict, total=False):
     duplicates: Literal["sum", "raw"]
 
 
-def current_name(semantics: Any) -> Any:
-    """The name that a semantics has now: "tf1" was that of "tensorflow"."""
-    if isinstance(semantics, str) and semantics == "tf1":
-        warn_deprecated("semantics='tf1' is deprecated: use 'tensorflow', which is the same; islices 0.2 takes it away")
-        return "tensorflow"
-    return semantics
-
-
 def make(
     name: str,
     /,
@@ -62,7 +53,7 @@ def make(
     **given: Any,
 ) -> Optimizer:
     """The optimizer of a name: hyperparameters that are None come from the preset. Raises as the public functions."""
-    record, semantics = RECORDS[name], current_name(semantics)
+    record = RECORDS[name]
     preset = lookup_formula(record.presets, semantics, name)
     unknown = [k for k, v in given.items() if v is not None and k not in preset.defaults]
     if unknown:

@@ -12,7 +12,6 @@ import numpy as np
 from islices import modes
 from islices.arguments import check_flag
 from islices.backend import Array
-from islices.deprecation import warn_caller
 from islices.linear import as_float, wide_dtype
 from islices.optim.formulas import Formula
 from islices.optim.fused import fused_steps
@@ -32,7 +31,8 @@ from islices.optim.step import Work, rows_step
 from islices.registry import describe
 from islices.sharing import Part, check_apart
 from islices.slices import IndexedSlices
-from islices.trees import aligned, flatten, rebuild
+from islices.trees import aligned, flatten, opened, rebuild
+from islices.warn import warn_caller
 
 __all__ = ["Optimizer", "check_works", "step_tables", "take_steps"]
 
@@ -164,7 +164,8 @@ class Optimizer:
 
         Parameters
         ----------
-        table : Table, or float array of shape (rows, *row_shape); or a list, tuple or dict of them
+        table : Table, or float array of shape (rows, *row_shape); or a list, tuple, dict or JAX pytree of them
+            None within a structure stays None.
         master : bool
             Keep a float32 copy of 16-bit tables: steps are taken on it, and the table holds its rows rounded.
 
@@ -180,7 +181,10 @@ class Optimizer:
             No table of floats; master for one that is not of 16 bits. SPEC clause 16.
         """
         master = check_flag(master, "master")
-        return rebuild(table, iter([self._init(leaf, master) for leaf in flatten(table, "table")]))
+        if opened(table) is None:
+            return self._init(table, master)
+        leaves = flatten(table, "table")
+        return rebuild(table, iter([None if leaf is None else self._init(leaf, master) for leaf in leaves]))
 
     def _init(self, table: Any, master: bool) -> dict[str, Array]:
         B, weights, dtype = adopt_float_table(table)
@@ -206,7 +210,7 @@ class Optimizer:
 
         Parameters
         ----------
-        table : Table, or float array of shape (rows, *row_shape); or a list, tuple or dict of them
+        table : Table, or float array of shape (rows, *row_shape); or a list, tuple, dict or JAX pytree of them
             tf.Variables, torch Parameters, NDArrays, NumPy or JAX arrays ...
         grad : sparse gradient, dense array of the table's shape, or None; or the structure of table, of them
             Of the table's dtype, or float32 for a 16-bit table. Duplicates are summed first. A dense one names every
@@ -267,17 +271,18 @@ def step_tables(optimizer: Optimizer, table: Any, grad: Any, state: Any, donate:
     """`Optimizer.step`: a function, since compilers have substitutes for functions."""
     if donate is not False:
         donate = check_flag(donate, "donate")
-    if not isinstance(table, (list, tuple, dict)):
+    if opened(table) is None:
         work = optimizer._prepared(table, grad, state, donate, apply)
         check_works([work])
         if isinstance(work.grad, IndexedSlices):
             optimizer._warn_of_all("table")
         return take_steps([work])[0]
     tables = flatten(table, "table")
-    grads, states = _leaves(table, grad, "grad"), _leaves(table, state, "state")
+    triples = list(zip(tables, _leaves(table, grad, "grad"), _leaves(table, state, "state"), strict=True))
+    given = {k: leaves for k, leaves in enumerate(triples) if any(x is not None for x in leaves)}
     # all are looked at before the first is written
     works = []
-    for number, leaves in enumerate(zip(tables, grads, states, strict=True)):
+    for number, leaves in given.items():
         try:
             works.append(optimizer._prepared(*leaves, donate, apply))
         except (ValueError, IndexError) as error:
@@ -286,11 +291,12 @@ def step_tables(optimizer: Optimizer, table: Any, grad: Any, state: Any, donate:
             hint = "frozen= holds for all tables: step the others with another optimizer"
             raise type(error)(f"leaf {number}: {error}; {hint}") from None
     check_works(works)
-    for number, work in enumerate(works):
+    for number, work in zip(given, works, strict=True):
         if isinstance(work.grad, IndexedSlices):
             optimizer._warn_of_all(f"leaf {number}")
-    done = take_steps(works)
-    return rebuild(table, iter([t for t, _ in done])), rebuild(table, iter([s for _, s in done]))
+    done = dict(zip(given, take_steps(works), strict=True))
+    after = [done.get(number, (None, None)) for number in range(len(tables))]
+    return rebuild(table, iter([t for t, _ in after])), rebuild(table, iter([s for _, s in after]))
 
 
 def take_steps(works: Sequence[Work]) -> list[tuple[Any, dict[str, Array]]]:

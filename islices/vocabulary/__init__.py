@@ -10,6 +10,5 @@ SPEC clause 27.
 from islices.vocabulary.fills import Random, normal, uniform
 from islices.vocabulary.mapping import RowMap
 from islices.vocabulary.memory import grow, renumber
-from islices.vocabulary.stored import renumber_file
 
-__all__ = ["Random", "RowMap", "grow", "normal", "renumber", "renumber_file", "uniform"]
+__all__ = ["Random", "RowMap", "grow", "normal", "renumber", "uniform"]

@@ -253,8 +253,8 @@ def _adopted(x: Any, argument: str) -> _Leaf:
         return _Leaf(x, x.backend, x._source.weights, None, x.shape)
     if isinstance(x, ShardedTable):
         raise TypeError(
-            f"{argument}: got a ShardedTable, whose rows lie on many ranks; accepted is save_sharded, then "
-            "vocabulary.renumber_file of the folder in one process, then load_sharded"
+            f"{argument}: got a ShardedTable, whose rows lie on many ranks; accepted is one process's table, "
+            "such as load_sharded(folder, Alone()).shard, which has all rows"
         )
     B = find_backend(x)
     if B is not None and (isinstance(x, IndexedSlices) or B.is_native(x)):

@@ -89,48 +89,11 @@ def of_protocol(site: Path, folder: Path, protocol: int) -> Path:
     return other
 
 
-@pytest.mark.repeats
-def test_one_of_protocol_2_conforms_and_is_told_what_to_change(site: Path, tmp_path: Path) -> None:
-    older = of_protocol(site, tmp_path, 2)
-    run = conform(tmp_path, "-b", "sample", "-k", "coalesce/left-fold or norms/norm2 or lookup", path=older)
-    assert run.status == 0, run.output[-3000:]
-    assert run.counts["pass"] > 50
-    assert set(run.counts) == {"pass", "unsupported"}
-    told = "was written for protocol 2, which islices 0.2 refuses; since then "
-    assert run.lines[0]["outdated"].startswith(told)
-    words = " ".join(run.output.split())
-    assert words.count(f"sample {told}") == 1
-    assert all(word in words for word in ("`where`", "`asarray`", f"protocol = {islices.PROTOCOL}"))
-    now = conform(tmp_path, "-b", "sample", "-k", "norms/norm2/duplicates-by-hand", path=site)
-    assert now.lines[0]["outdated"] == ""
-    assert "protocol" not in now.output
-
-
-WARNED = """
-import warnings
-with warnings.catch_warnings(record=True) as told:
-    warnings.simplefilter("always")
-    import islices, numpy as np, sample
-    for _ in range(3):
-        x = sample.Tensor(np.ones(2, np.float32))
-        assert islices.get_backend(x) is islices.get_backend("sample")
-(warning,) = told
-assert warning.category is DeprecationWarning and warning.filename.endswith("islices_sample.py")
-print(warning.message)
-"""
-
-
-def test_one_of_protocol_2_is_warned_of_once_at_its_own_file(site: Path, tmp_path: Path) -> None:
-    done = python("-c", WARNED, path=of_protocol(site, tmp_path, 2))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("backend 'sample' was written for protocol 2")
-    # where the warning is an error it is one once, and whoever uses the adapter hears nothing of it
-    code = "import islices, sample\nx = sample.Tensor([1.0])\n{}\nprint(islices.get_backend(x))"
-    attempt = "try: islices.get_backend(x)\nexcept DeprecationWarning as error: print('raised')"
-    strict = python("-W", "error::DeprecationWarning", "-c", code.format(attempt), path=tmp_path / "site")
-    assert strict.stdout.split("\n")[:2] == ["raised", "<islices backend sample>"], strict.stderr
-    plain = python("-c", code.format(""), path=tmp_path / "site")
-    assert (plain.stdout.strip(), plain.stderr) == ("<islices backend sample>", "")
+@pytest.mark.parametrize(("protocol", "who"), [(2, "the adapter"), (4, "islices")])
+def test_one_of_another_protocol_is_refused(protocol: int, who: str, site: Path, tmp_path: Path) -> None:
+    path = of_protocol(site, tmp_path, protocol)
+    done = python("-c", "import islices, sample; islices.get_backend(sample.Tensor([1.0]))", path=path)
+    assert f"written for protocol {protocol}, islices has {islices.PROTOCOL}: upgrade {who}" in done.stderr
 
 
 # ---------------------------------------------------------------------- six wrong ones

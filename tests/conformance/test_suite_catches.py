@@ -292,12 +292,12 @@ def test_a_declared_difference_holds_in_the_declared_mode_only(tmp_path: Path) -
     def scatter_rows(self, values, ids, shape):
         return super().scatter_rows(values, ids, shape) + values.dtype.type(1)
 """
-    modes = ["native"]  # the deprecated name of "framework"
-    declared = table(cases="*/named-6-1-1-4-8", modes=modes, kind="notimpl", result="differs", reason="off by one")
+    declared = table(
+        cases="*/named-6-1-1-4-8", modes=["framework"], kind="notimpl", result="differs", reason="off by one"
+    )
     declared += table(cases="densify/to_dense/one/*", modes=["host"], kind="notimpl", result="differs", reason="host")
-    options = ("--islices-modes", "native", "-k", "named-6-1-1-4-8 or to_dense/one/float32")
+    options = ("--islices-modes", "framework", "-k", "named-6-1-1-4-8 or to_dense/one/float32")
     run = conform(tmp_path, *options, defect=defect, deviations=declared)
-    assert "--islices-modes native is deprecated: use 'framework'" in run.output
     assert run.ids("deviation") == {"densify/to_dense/named-6-1-1-4-8"}
     assert run.ids("fail")
     assert all(i.startswith("densify/to_dense/one/") for i in run.ids("fail"))

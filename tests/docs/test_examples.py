@@ -18,6 +18,7 @@ FOLDER = Path(__file__).parents[2] / "examples"
 #: example -> the frameworks it needs
 NEEDS = {
     "clip_translation": ["torch"],
+    "cost_of_reducing": ["numpy"],
     "data_parallel": ["torch"],
     "dlrm": ["torch"],
     "four_frameworks": ["torch", "tensorflow", "jax", "mxnet"],
@@ -55,6 +56,11 @@ def test_clip_translation(capsys: pytest.CaptureFixture[str]) -> None:
     assert figures["global norm"] > 0.1
     assert figures["clipped"] == pytest.approx(0.1, rel=1e-5)
     assert "after:" in capsys.readouterr().out
+
+
+def test_cost_of_reducing() -> None:
+    for times in run("cost_of_reducing").values():
+        assert times["chosen"] == min(times[name] for name in ("gather", "ranges", "dense")) < times["raw slices"]
 
 
 def test_padding_and_mask() -> None:

@@ -11,7 +11,6 @@ import math
 import operator
 import pickle
 import threading
-import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
@@ -340,28 +339,6 @@ def test_threads_do_not_see_each_others_mode() -> None:
     assert calls == {"host": 100, "framework": 0}
 
 
-def test_native_is_a_deprecated_name_of_the_mode_framework() -> None:
-    from islices import modes
-
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        with islices.execution("native"):
-            assert modes._mode.get() == "framework"
-    told = "mode='native' is deprecated: use 'framework', which is the same; islices 0.2 takes it away"
-    assert [(str(w.message), w.category, w.filename) for w in caught] == [(told, DeprecationWarning, __file__)]
-
-
-def test_an_adapter_may_still_call_the_mode_native() -> None:
-    from islices.modes import modes_of
-
-    class Former(type(islices.get_backend("numpy"))):  # type: ignore[misc]
-        def modes(self) -> list[str]:
-            return ["host", "native"]
-
-    with pytest.warns(DeprecationWarning, match=r"'native' of numpy's modes\(\) is deprecated: use 'framework'"):
-        assert modes_of(Former()) == ["host", "framework"]
-
-
 def test_numpy_has_one_arithmetic_whatever_the_mode() -> None:
     s = make()
     with islices.execution("framework"):
@@ -393,18 +370,6 @@ def test_from_dense_stores_the_rows_that_are_asked_for_in_their_order() -> None:
 def test_from_dense_refuses_rows_that_make_no_sense(rows: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="accepted"):
         islices.from_dense(np.ones((3, 2)), indices=rows)
-
-
-def test_from_dense_takes_its_indices_by_their_former_name() -> None:
-    x, rows = np.eye(3), np.array([2, 0])
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        s = islices.from_dense(x, rows=rows)  # type: ignore[call-arg]
-    assert bits(s) == bits(islices.from_dense(x, indices=rows))
-    told = "rows= is deprecated: use indices=, which is the same; islices 0.2 takes it away"
-    assert [(str(w.message), w.category, w.filename) for w in caught] == [(told, DeprecationWarning, __file__)]
-    with pytest.warns(DeprecationWarning, match="rows="), pytest.raises(TypeError, match="rows: got it beside indices"):
-        islices.from_dense(x, rows=rows, indices=rows)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
-"""nonfinite="zero": what zeros do to an optimizer, and its old name "skip" in every function and front that has it."""
+"""nonfinite=: what zeros do to an optimizer; every function and front that has it checks it."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -57,12 +56,6 @@ def keras(nonfinite: str) -> Any:
     return table.numpy(), optimizer.get_config()
 
 
-def keras_saved(nonfinite: str) -> Any:
-    """A configuration that was saved under the old name."""
-    front = import_module("islices.backends.keras")
-    return front.Adam.from_config({**front.Adam(name="adam").get_config(), "nonfinite": nonfinite}).get_config()
-
-
 def optax(make: Callable[[Any, str], Any]) -> Call:
     def call(nonfinite: str) -> Any:
         front, jnp = import_module("islices.backends.jax.optax"), import_module("jax").numpy
@@ -92,7 +85,6 @@ CALLS: dict[str, Call] = {
     "gluon, group": gluon_over_ranks,
     "gluon.Trainer": trainer,
     "keras": keras,
-    "keras, saved": keras_saved,
     "optax.clip_by_global_norm": optax(lambda front, how: front.clip_by_global_norm(1.0, nonfinite=how)),
     "optax.clip_by_block_rms": optax(lambda front, how: front.clip_by_block_rms(1.0, nonfinite=how)),
     "optax.adaptive_grad_clip": optax(lambda front, how: front.adaptive_grad_clip(0.5, nonfinite=how)),
@@ -100,33 +92,13 @@ CALLS: dict[str, Call] = {
 NEEDS = {"gluon": "islices.backends.mxnet", "keras": "keras", "optax": "optax"}
 
 
-def plain(x: Any) -> Any:
-    """What a call gives as something that can be compared."""
-    if isinstance(x, (list, tuple)):
-        return [plain(y) for y in x]
-    if isinstance(x, islices.PerSample):
-        x = x.to_dense()
-    x = islices.to_dense(x) if isinstance(x, IndexedSlices) else x
-    return x if isinstance(x, dict) else np.asarray(x).tobytes()
-
-
 @pytest.mark.parametrize("name", CALLS)
-def test_the_old_name_gives_the_same_and_warns_once_where_it_stands(name: str) -> None:
+def test_every_function_and_front_checks_it(name: str) -> None:
     front = name.partition(",")[0].partition(".")[0]
     if front in NEEDS:
         pytest.importorskip(NEEDS[front])
-    call = CALLS[name]
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", "nonfinite", DeprecationWarning)
-        expected = plain(call("zero"))
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        assert plain(call("skip")) == expected
-    told = [w for w in caught if w.category is DeprecationWarning and "nonfinite" in str(w.message)]
-    assert [str(w.message) for w in told] == [
-        "nonfinite='skip' is deprecated: use 'zero', which is the same; islices 0.2 takes it away"
-    ]
-    assert told[0].filename == __file__ or name == "keras, saved"  # there Keras calls the class
+    with pytest.raises(ValueError, match="nonfinite: got 'skip'; accepted"):
+        CALLS[name]("skip")
 
 
 def test_adam_moves_rows_by_zeros_and_apply_leaves_the_step_out() -> None:

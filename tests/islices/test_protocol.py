@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import islices
-from islices.backend import CHANGES, PARTS, PROTOCOL, Backend, not_implemented
-from islices.registry import outdated
+from islices.backend import PARTS, Backend, not_implemented
 
 FRAMEWORKS = ("torch", "tensorflow", "jax", "mxnet")
 
@@ -72,17 +71,6 @@ def _positional(method: Any) -> list[None]:
 
 def _named(method: Any) -> dict[str, None]:
     return {name: None for name, p in inspect.signature(method).parameters.items() if p.kind is p.KEYWORD_ONLY}
-
-
-# ---------------------------------------------------------------------- versions
-def test_each_version_says_what_to_change() -> None:
-    assert max(CHANGES) == PROTOCOL == Backend.protocol
-    assert outdated(Bare()) == ""
-
-
-@pytest.mark.parametrize("name", islices.list_backends())
-def test_built_in_adapters_are_of_the_present_protocol(name: str) -> None:
-    assert outdated(islices.get_backend(name)) == ""
 
 
 # ---------------------------------------------------------------------- two contracts

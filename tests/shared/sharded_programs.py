@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,6 @@ import numpy as np
 import islices
 import islices.io
 from islices import IndexedSlices, embedding_grad, optim
-from islices.conformance.tools.parity.models import Skipgram
-from islices.conformance.tools.parity.text import PADDING, default_text, text_of
 from islices.distributed import Alone, RankError, get_group
 from islices.distributed.shard_header import read_sharded_header
 from islices.distributed.sharded import ShardedTable
@@ -25,9 +24,29 @@ STEPS, MIDDLE = 100, 50
 TABLES = {"centre": optim.adam(0.02), "context": optim.adagrad(0.1)}
 
 
-# ---------------------------------------------------------------------- skipgram on a text
-def skipgram() -> Skipgram:
-    return Skipgram(text_of("topics", default_text()), 16, 8, seed=7)
+# ---------------------------------------------------------------------- words and their neighbours
+WORDS, WIDTH, CENTRES, NEAR, FAR, PADDING = 2001, 8, 16, 4, 5, 0
+SIGN = np.repeat([1.0, -1.0], [NEAR, FAR]).astype(np.float32)
+
+
+def start() -> dict[str, Host]:
+    """Return both tables; the padding's row is zeros."""
+    rng = np.random.default_rng(7)
+    tables = {name: rng.normal(0, 0.1, (WORDS, WIDTH)).astype(np.float32) for name in TABLES}
+    for table in tables.values():
+        table[PADDING] = 0
+    return tables
+
+
+def batches() -> Iterator[dict[str, Host]]:
+    """Yield ids by Zipf's law, so that ranks share rows; some neighbours are padding."""
+    rng = np.random.default_rng(8)
+    weights = 1 / np.arange(1, WORDS)
+    weights /= weights.sum()
+    while True:
+        ids = 1 + rng.choice(WORDS - 1, (CENTRES, 1 + NEAR + FAR), p=weights).astype(np.int32)
+        ids[:, 1 : 1 + NEAR][rng.random((CENTRES, NEAR)) < 0.1] = PADDING
+        yield {"centre": ids[:, 0], "context": ids[:, 1:], "sign": SIGN}
 
 
 def upstream(centre: Host, context: Host, sign: Host, exact: bool) -> tuple[Host, Host]:
@@ -43,7 +62,7 @@ def upstream(centre: Host, context: Host, sign: Host, exact: bool) -> tuple[Host
 
 def batches_of_steps(first: int, last: int) -> Any:
     """Per step, its batches."""
-    found = skipgram().batches()
+    found = batches()
     steps = ([next(found) for _ in range(BATCHES)] for _ in range(last))
     return (step for number, step in enumerate(steps) if number >= first)
 
@@ -55,13 +74,13 @@ def joined(batches: list[dict[str, Host]]) -> dict[str, Host]:
 
 def train_sharded(group: Any, folder: str | None = None, exact: bool = False, resume: bool = False) -> dict[str, Any]:
     """100 steps on sharded tables, each rank taking its share of the four batches as one; saved, or resumed, at 50."""
-    start = skipgram().start()
+    full = start()
     if resume:
         loaded = {name: load_sharded(f"{folder}/{name}", group) for name in TABLES}
         tables = {name: table for name, (table, _) in loaded.items()}
         states: dict[str, Any] = {name: state for name, (_, state) in loaded.items()}
     else:
-        tables = {name: ShardedTable.from_full(start[name], group, padding_idx=PADDING) for name in TABLES}
+        tables = {name: ShardedTable.from_full(full[name], group, padding_idx=PADDING) for name in TABLES}
         states = {name: table.init(TABLES[name]) for name, table in tables.items()}
     share = BATCHES // group.size
     halfway = {}
@@ -91,7 +110,7 @@ def parts_of(tables: dict[str, ShardedTable], states: dict[str, Any]) -> dict[st
 def train_alone(exact: bool) -> dict[str, Any]:
     """The same in one process that knows nothing of ranks: four batches a step, each coalesced, concatenated in their
     order, coalesced; exact: one batch of all four."""
-    tables = {name: x for name, x in skipgram().start().items() if name in TABLES}
+    tables = start()
     states = {name: TABLES[name].init(table) for name, table in tables.items()}
     middle = {}
     for number, step in enumerate(batches_of_steps(0, STEPS)):

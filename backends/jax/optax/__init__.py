@@ -153,7 +153,7 @@ def apply_updates(params: Any, updates: Any, *, donate: bool = False) -> Any:
     Parameters
     ----------
     params : tree of arrays, `islices.Table`, and None, which stays None whatever its update
-    updates : the same tree, of arrays, `IndexedSlices` and None
+    updates : the same tree, of arrays, `IndexedSlices` and None, which leaves a parameter as it is
     donate : bool
         Outside of jit, write sparse updates into the arrays of params, which must not be used afterwards; without it
         they are copied. Without meaning inside jit, where donate_argnums says so.
@@ -202,7 +202,7 @@ def apply_updates(params: Any, updates: Any, *, donate: bool = False) -> Any:
         check_apart((B, w, True, f"params, leaf {k}") for k, w in rows.items() if not B.is_traced(w))
     # dense ones first: whatever raises there, no array has been given away
     for k, (_, u) in enumerate(pairs):
-        if not isinstance(u, IndexedSlices):
+        if u is not None and not isinstance(u, IndexedSlices):
             new[k] = optax.apply_updates(new[k], u)
     for k, w in rows.items():
         new[k] = add_to_rows(w, pairs[k][1], donate=donate)

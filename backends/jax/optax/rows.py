@@ -202,7 +202,14 @@ def on_named_rows(inner: Any, updates: Any, state: Any, params: Any, extra: Mapp
     rows = map_slices(named_rows, updates)
     some = jax.tree.map(lambda x: x.slices.values if isinstance(x, Rows) else x, rows)
     weights = None if params is None else jax.tree.map(_rows_of, rows, weights_of(params))
-    parts = optax.tree_map_params(inner, _part, state, rows)
+    try:
+        parts = optax.tree_map_params(inner, _part, state, rows, is_leaf=_is_masked)
+    except (AssertionError, AttributeError, TypeError) as error:
+        error.add_note(
+            "on_rows: optax calls functions of labels and masks with a placeholder for the parameters; accepted are "
+            "functions that map over leaves (jax.tree_util.tree_map_with_path), or labels: label_fn(params)"
+        )
+        raise
     read = jax.tree.map(lambda x: x.rows.read(x.whole) if isinstance(x, _Part) else x, parts)
     stepped, after = inner.update(some, read, weights, **extra)
     written = jax.tree.map(lambda x, new: x.rows.write(x.whole, new) if isinstance(x, _Part) else new, parts, after)
@@ -211,7 +218,14 @@ def on_named_rows(inner: Any, updates: Any, state: Any, params: Any, extra: Mapp
 
 def _part(x: Any, rows: Any) -> Any:
     """What belongs to a table with its rows; numbers, of which there is one a table, and dense leaves as they are."""
-    return _Part(rows.holding(x, "state"), rows) if isinstance(rows, Rows) and jnp.ndim(x) else x
+    if not isinstance(rows, Rows) or _is_masked(x) or not jnp.ndim(x):
+        return x
+    return _Part(rows.holding(x, "state"), rows)
+
+
+def _is_masked(x: Any) -> bool:
+    """True for the state that a masked transformation has of a leaf it leaves out."""
+    return isinstance(x, optax.MaskedNode)
 
 
 def _rows_of(rows: Any, weights: Array) -> Array:

@@ -14,7 +14,7 @@ import torch
 from islices.arguments import check_flag, is_real, show
 from islices.clip_formulas import lookup_formula
 from islices.optim import Optimizer
-from islices.optim.factory import current_name, make
+from islices.optim.factory import make
 from islices.optim.hyperparameters import Schedule, check_range
 from islices.optim.record import RECORDS
 from islices.registry import describe
@@ -96,7 +96,6 @@ def complete(rule: str, group: Group, defaults: Group) -> dict[str, Any]:
     """The group with all options and hyperparameters: its own, else those of defaults that its semantics has, else
     those of its semantics; None where it has none."""
     whole = {**{name: defaults[name] for name in OPTIONS if name in defaults}, **group}
-    whole["semantics"] = current_name(whole["semantics"])
     known = defaults_of(rule, whole["semantics"])
     for name in torch_names(rule):
         if whole.get(name) is None:

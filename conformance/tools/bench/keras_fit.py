@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -84,15 +83,15 @@ def _models(case: Case, start: list[Any]) -> dict[str, Any]:
 
     stock = getattr(keras.optimizers, case.optimizer)(case.rate)
     rule = getattr(optim, case.optimizer.lower())
-    made = {STOCK: (keras.Sequential, keras.layers.Embedding, stock)}
+    optimizers = {STOCK: stock}
     for label, options in case.rules.items():
-        made[label] = by_rows.Sequential, by_rows.Embedding, by_rows.Stepped(rule(case.rate, **options))
+        optimizers[label] = by_rows.Stepped(rule(case.rate, **options))
     models = {}
-    for label, (kind, layer, optimizer) in made.items():
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "embeddings_regularizer")  # the case is about that
-            table = layer(ROWS, DIM, embeddings_initializer="zeros", **case.options)
-        model = kind([table, keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1, "tanh")])
+    for label, optimizer in optimizers.items():
+        table = keras.layers.Embedding(ROWS, DIM, embeddings_initializer="zeros", **case.options)
+        model = keras.Sequential([table, keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1, "tanh")])
+        if label != STOCK:
+            by_rows.row_sparse(model)
         model.build((None, IDS))
         model.set_weights(start)
         model.compile(optimizer, loss="mse")

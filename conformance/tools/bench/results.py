@@ -68,16 +68,7 @@ def read_run(path: str) -> dict[str, Any]:
     form = run.get("form") if isinstance(run, dict) else None
     if form != FORM:
         raise UsageError(f"{path}: got form {form!r}; accepted is what `islices bench --json` writes, form {FORM}")
-    records = run["records"]  # in the part "small" "native" is the framework's sparse object
-    run["records"] = [record if record["part"] == "small" else _present(record) for record in records]
     return run  # type: ignore[no-any-return]
-
-
-def _present(x: Any) -> Any:
-    """x with the mode "framework", which earlier versions called "native", by its present name."""
-    if not isinstance(x, dict):
-        return x
-    return {"framework" if key == "native" else key: _present(item) for key, item in x.items()}
 
 
 def of_part(run: dict[str, Any], part: str) -> Iterator[dict[str, Any]]:

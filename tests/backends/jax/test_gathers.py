@@ -452,8 +452,9 @@ def test_auto_marks_tables_with_more_rows_than_are_read() -> None:
         lambda p, ids: out(p["table"][ids]) + out(p["second"][ids % 7] @ p["mix"]), PARAMS, IDS, sparse="auto"
     )
     assert [isinstance(grads[k], IndexedSlices) for k in ("table", "second", "mix")] == [True, True, False]
-    grads = check(lambda p, ids: out(p["second"][jnp.tile(ids % 7, 2)]), PARAMS, IDS, sparse="auto")
-    assert not isinstance(grads["second"], IndexedSlices)
+    for sparse in ("auto", "always"):
+        grads = check(lambda p, ids: out(p["second"][jnp.tile(ids % 7, 2)]), PARAMS, IDS, sparse=sparse)
+        assert isinstance(grads["second"], IndexedSlices) == (sparse == "always")
 
 
 # ---------------------------------------------------------------------- arguments

@@ -62,7 +62,8 @@ PROGRAM = """
             regularizer = keras.regularizers.L2(0.25)
             batches = np.stack([rng_.permutation(50)[:40] for rng_ in map(np.random.default_rng, range(8))])
             batches = batches.reshape(64, 5).astype(np.int32)
-        model = front.Sequential([front.Embedding(50, 4, embeddings_regularizer=regularizer)])
+        model = keras.Sequential([keras.layers.Embedding(50, 4, embeddings_regularizer=regularizer)])
+        front.row_sparse(model)
         model(ids[:1])
         model.set_weights([start])
         optimizer = front.Stepped(rule, **options)
@@ -111,22 +112,4 @@ LOADED = """
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_no_framework_is_imported_beside_what_keras_imports(backend: str) -> None:
     done = run(backend, "-c", textwrap.dedent(LOADED))
-    assert done.returncode == 0, done.stderr[-2000:]
-
-
-def test_the_former_import_warns_and_is_the_same() -> None:
-    code = """
-        import warnings
-        with warnings.catch_warnings(record=True) as seen:
-            warnings.simplefilter("always")
-            from islices.backends.tensorflow import keras as former
-        from islices.backends import keras as front
-        assert former.Adam is front.Adam and former.Stepped is front.Stepped
-        said = [w for w in seen if "islices" in str(w.message)]
-        assert [str(w.message)[:75] for w in said] == [
-            "islices.backends.tensorflow.keras is deprecated: use islices.backends.keras"
-        ], said
-        assert said[0].filename == "<string>", said[0].filename
-    """
-    done = run("tensorflow", "-c", textwrap.dedent(code))
     assert done.returncode == 0, done.stderr[-2000:]

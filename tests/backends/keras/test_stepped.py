@@ -334,7 +334,7 @@ REFUSED = """
         refused(lambda: front.Stepped(optim.sgd(1.0), gradient_accumulation_steps=2))
         refused(lambda: front.Adam(gradient_accumulation_steps=2))
         refused(lambda: elsewhere.build([tf.Variable(tf.zeros((4, 1)))]))
-        model = front.Sequential([front.Embedding(5, 3)])
+        model = front.row_sparse(keras.Sequential([keras.layers.Embedding(5, 3)]))
     refused(lambda: model.compile(elsewhere, "mse"))
 """
 

@@ -83,7 +83,7 @@ def assert_same_training(parts: list[Any], expected: dict[str, Any], at: str = "
 def test_100_steps_on_4_ranks_are_those_of_one_process_that_reduces_in_rank_order(four: list[Any]) -> None:
     expected = programs.train_alone(exact=False)
     assert_same_training([rank["trained"] for rank in four], expected)
-    moved = expected["end"]["centre"]["weights"] != programs.skipgram().start()["centre"]
+    moved = expected["end"]["centre"]["weights"] != programs.start()["centre"]
     assert moved.any(1).sum() > 1000  # it did train
 
 
@@ -571,23 +571,3 @@ def test_bad_arguments_are_named(case: str) -> None:
     with pytest.raises(kind) as found:
         call()
     assert words in str(found.value)
-
-
-def test_counts_and_indices_by_their_former_name(tmp_path: Path) -> None:
-    def told(old: str, new: str) -> Any:
-        return pytest.warns(DeprecationWarning, match=f"^{old} is deprecated: use {new}, which is the same; .*0.2")
-
-    with told("rows=", "num_rows="):
-        table = ShardedTable(np.ones((3, 1)), rows=3, group=Alone())  # type: ignore[call-arg]
-    with told("rows=", "num_rows="):
-        created = ShardedTable.create(rows=3, row_shape=(), init=_ones, group=Alone())  # type: ignore[call-arg]
-    save_sharded(tmp_path, table)
-    header, batch = read_sharded_header(tmp_path), table.fetch(np.array([2, 0, 2]))
-    assert table.num_rows == created.num_rows == header.num_rows == 3
-    assert batch.indices.tolist() == [0, 2]
-    with told("ShardedTable.rows", "ShardedTable.num_rows"):
-        assert table.rows == 3
-    with told("ShardedHeader.rows", "ShardedHeader.num_rows"):
-        assert header.rows == 3
-    with told("Batch.rows", "Batch.indices"):
-        assert batch.rows is batch.indices

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import pickle
 import typing
-import warnings
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
@@ -228,17 +227,6 @@ def test_the_names_of_all_semantics_are_one_type() -> None:
     assert set(typing.get_args(islices.Semantics)) == of_clips | of_optimizers
     for function in (islices.clip_by_norm, islices.clip_by_value, islices.clip_by_global_norm, optim.sgd, optim.ftrl):
         assert typing.get_type_hints(function)["semantics"] == islices.Semantics
-
-
-def test_the_old_name_of_tensorflow_warns_where_it_stands() -> None:
-    with pytest.warns(DeprecationWarning, match=r"semantics='tf1' is deprecated: use 'tensorflow'.*0\.2") as caught:
-        old = optim.adagrad(0.1, semantics="tf1")  # type: ignore[arg-type]
-    assert caught[0].filename == __file__
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        new = optim.adagrad(0.1, semantics="tensorflow")
-        same(steps(old), steps(new))
-    assert old.semantics == new.semantics == "tensorflow"
 
 
 # ---------------------------------------------------------------------- numbers that others state

@@ -299,7 +299,7 @@ def test_what_is_refused(call: Any, error: type[Exception], message: str) -> Non
 
 
 def test_a_sharded_table_is_refused_by_name() -> None:
-    with pytest.raises(TypeError, match=r"got a ShardedTable, .* vocabulary\.renumber_file"):
+    with pytest.raises(TypeError, match=r"got a ShardedTable, .* load_sharded"):
         renumber(ShardedTable.from_full(TABLE, Alone()), [0])
 
 

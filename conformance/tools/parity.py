@@ -1,36 +1,52 @@
-"""`islices parity A B`: two recordings compared, by `islices.parity`."""
+"""Compare two recorded trainings on the command line: `islices parity A B`."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
 
 import islices
-from islices.cli import UsageError
+from islices.cli import Command, UsageError
 from islices.conformance.outputs import check_picture, check_writable, print_text, write
 from islices.conformance.tools.sides import as_pair, from_metadata
 from islices.io import read_metadata
 from islices.trajectory.folder import step_files
 from islices.trajectory.verdict import ORDER, Verdict
 
-__all__ = ["arguments", "check_unused", "compare"]
+__all__ = ["COMMAND"]
+
+EPILOG = """\
+Each folder holds the steps of a training, as islices.Recorder and the Recorders for torch, Keras, JAX and Gluon write
+them, on this machine or another. The comparison ends at the first step that rounding does not explain, names the first
+position in it that differs (batch, start, outputs, loss, gradients, clipped, step, state), and says why, as
+`islices diff` does (docs/parity.md).
+
+examples
+  islices parity keras/ torch/
+  islices parity keras/ torch/ --pair embedding/embeddings=emb.weight --plot curves.png --json run.json
+
+exit codes: 0 within what rounding explains, 1 beyond it, 2 usage
+"""
 
 #: What the files' own metadata may say in place of an option.
 FROM_METADATA = {"max_norm": float, "padding_idx": int, "batch_size": int, "tokens": int}
-#: Options of recordings alone -> what they are where nobody gave them.
-OWN: dict[str, Any] = {"pair": [], "only": None, "ignore": [], "padding_idx": None, "tokens": None}
-#: Options of the models alone -> the same.
-OF_MODELS: dict[str, Any] = {
-    "text": None, "model": "skipgram", "optimizer": "adam", "semantics": "islices", "upstream": "own", "backend": None,
-    "own": False, "seed": 0, "dim": 16, "lr": None,
-}  # fmt: skip
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EPILOG
     add = parser.add_argument
+    add("folders", nargs=2, metavar="FOLDER", help="the two recordings to compare")
+    add("--steps", type=_count, metavar="N", help="compare this many steps (default: all)")
+    add("--batch-size", type=_count, metavar="N", help="(default: what the recordings' metadata say)")
+    add("--max-norm", type=_positive, metavar="X", help="(default: what the recordings' metadata say)")
+    add(
+        "--json", metavar="FILE", nargs="?", const="-", help="write everything to FILE (stdout, which then has no text)"
+    )
+    add("--plot", metavar="FILE.png", help="draw losses and gaps (needs matplotlib)")
     add(
         "--pair", action="append", default=[], metavar="A=B", help="the tensor called A in one folder is B in the other"
     )
@@ -40,22 +56,24 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--tokens", type=int, metavar="N", help="tokens in the batch, padding included")
 
 
-def check_unused(options: argparse.Namespace) -> None:
-    """UsageError for options that only recordings have."""
-    _refuse(options, OWN, "without two folders")
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"got {text}; accepted is a number of at least 1")
+    return int(text)
 
 
-def _refuse(options: argparse.Namespace, defaults: dict[str, Any], where: str) -> None:
-    for name, default in defaults.items():
-        if getattr(options, name) != default:
-            raise UsageError(f"--{name.replace('_', '-')}: not {where}")
+def _positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not number > 0:
+        raise argparse.ArgumentTypeError(f"got {text}; accepted is a number above 0")
+    return number
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Read, compare, show; 0 where rounding explains everything, else 1."""
-    _refuse(options, OF_MODELS, "with two folders")
-    if len(options.folders) != 2:
-        raise UsageError(f"got {len(options.folders)} folder; accepted are two, or none")
+    """Read, compare and show; return 0 where rounding explains everything, else 1."""
     if options.plot:
         check_picture("--plot", options.plot)
     if options.json:
@@ -105,3 +123,6 @@ def _metadata(folder: str) -> dict[str, str]:
     """That of the folder's first file."""
     files = step_files(folder) if Path(folder).is_dir() else []
     return read_metadata(files[0][1]) if files else {}
+
+
+COMMAND = Command("compare two recorded trainings step by step; say where they part", arguments, compare)

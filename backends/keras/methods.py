@@ -1,0 +1,34 @@
+"""A method of one object, replaced: Keras calls `compile`, `train_step` and others on the instance.
+
+May import: the standard library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+__all__ = ["replace"]
+
+
+def replace(owner: Any, name: str, around: Callable[..., Any]) -> Callable[[], None]:
+    """Replace a method of this one object by ``around(method, *args, **kwargs)``; return the function that undoes it.
+
+    The object's class stays what it is, so that saving, loading and cloning see nothing of it.
+    """
+    before = vars(owner).get(name)
+    method = getattr(owner, name)
+
+    @wraps(method)
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        return around(method, *args, **kwargs)
+
+    def undo() -> None:
+        if before is None:
+            object.__delattr__(owner, name)
+        else:
+            object.__setattr__(owner, name, before)
+
+    object.__setattr__(owner, name, replaced)
+    return undo

@@ -1,0 +1,120 @@
+"""`row_sparse`: a stock model of Keras, whose `fit` then trains with row-sparse gradients on every backend.
+
+May import: `keras`, this folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import keras
+
+from islices.backends.keras.coalesced import Coalesced, check_replicas
+from islices.backends.keras.gradients import within
+from islices.backends.keras.methods import replace
+from islices.backends.keras.native import native
+from islices.backends.keras.optimizers import STOCK
+from islices.backends.keras.scaling import LossScaleOptimizer
+from islices.registry import describe
+
+__all__ = ["is_row_sparse", "row_sparse"]
+
+Model = TypeVar("Model", bound=Any)
+
+#: The attribute of a model that `row_sparse` has got.
+MARK = "_islices_row_sparse"
+
+
+def row_sparse(model: Model) -> Model:
+    """Let `fit` and `train_on_batch` of a stock Keras model train by rows, on TensorFlow, torch and JAX.
+
+    Each trainable weight that the model reads by rows (``ops.take(weight, ids, axis=0)``, which is how
+    keras.layers.Embedding reads) gets a gradient of the looked-up rows. Layers and model stay Keras's.
+
+    Parameters
+    ----------
+    model : keras.Model
+        Sequential, functional or subclassed; built, compiled, or neither yet. Not a part of the model that you fit,
+        but that model.
+
+    Returns
+    -------
+    keras.Model
+        The same object. Its class, weights, names and configuration do not change. A model that Keras makes of it
+        (`keras.saving.load_model`, `keras.models.clone_model`) is a stock one: call row_sparse again.
+
+    Raises
+    ------
+    TypeError
+        An object that is no keras.Model. On JAX, a model whose class has a `train_step`: that method takes its own
+        gradients. By `compile`: an optimizer that takes dense gradients only (another class than those of
+        keras.optimizers, Muon and ScheduleFreeAdamW).
+    ValueError
+        By `compile`: jit_compile=True on torch; gradient_accumulation_steps under a strategy of several replicas. By
+        `fit`: a keras.distribution on JAX.
+    NotImplementedError
+        Keras on JAX with NNX enabled.
+
+    Notes
+    -----
+    `compile` changes the class of a stock optimizer, in place: keras.optimizers.Adam becomes the Adam of this package
+    with semantics="keras", which computes the same, on the sums of duplicate rows. It moves every row at each step, as
+    Keras documents it, and costs what the table costs. `Stepped` has optimizers that cost what the batch costs.
+
+    A weight that the model also reads as a whole gets a dense gradient, which is right and costs what the table costs:
+    tied output layers, ``embeddings_regularizer``.
+
+    Examples
+    --------
+    >>> import keras, numpy as np
+    >>> from islices import optim
+    >>> from islices.backends import keras as islices_keras
+    >>> layers = [keras.layers.Embedding(1000, 4), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1)]
+    >>> model = islices_keras.row_sparse(keras.Sequential(layers))
+    >>> model.compile(islices_keras.Stepped(optim.adam(1e-2)), loss="mse")
+    >>> ids = np.array([[5, 7], [5, 9]])
+    >>> model.build(ids.shape)
+    >>> before = model.get_weights()[0]
+    >>> history = model.fit(ids, np.ones((2, 1)), verbose=0)
+    >>> np.flatnonzero((model.get_weights()[0] != before).any(1)).tolist()
+    [5, 7, 9]
+    """
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"model: got {describe(model)}; accepted is a keras.Model")
+    if is_row_sparse(model):
+        return model
+
+    def compile_(method: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        method(*args, **kwargs)
+        _adapt(model)
+
+    for name, around in {"compile": compile_, **native.methods(model)}.items():
+        replace(model, name, around)
+    object.__setattr__(model, MARK, True)
+    if model.compiled:
+        _adapt(model)
+        model.train_function = None
+    return model
+
+
+def is_row_sparse(model: Any) -> bool:
+    """Whether `row_sparse` has got this model."""
+    return MARK in vars(model)
+
+
+def _adapt(model: Any) -> None:
+    """Make the optimizers of a compiled model take sparse gradients."""
+    held = [x for x in vars(model).values() if isinstance(x, keras.optimizers.Optimizer)]
+    for optimizer in (x for one in held for x in within(one)):
+        if type(optimizer) is keras.optimizers.LossScaleOptimizer:
+            LossScaleOptimizer.around(optimizer)
+        elif type(optimizer) in STOCK:
+            STOCK[type(optimizer)].around(optimizer)
+        elif not isinstance(optimizer, (Coalesced, LossScaleOptimizer, keras.optimizers.MultiOptimizer)):
+            raise TypeError(
+                f"optimizer: got {describe(optimizer)}, which takes dense gradients; accepted by a row_sparse model "
+                f"are {', '.join(sorted(kind.__name__ for kind in STOCK.values()))} of keras.optimizers or of "
+                "islices.backends.keras, Stepped, and classes with the mixin Coalesced"
+            )
+        check_replicas(optimizer, native.replicas(model))

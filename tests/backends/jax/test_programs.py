@@ -1,0 +1,326 @@
+"""Programs of flax, equinox and haiku on plain arrays: their steps are those of optax on dense gradients."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax", reason="JAX is not installed")
+optax = pytest.importorskip("optax", reason="optax is not installed")
+import jax.numpy as jnp  # noqa: E402
+
+import islices  # noqa: E402
+import islices.backends.jax.optax as front  # noqa: E402
+from islices import IndexedSlices, optim  # noqa: E402
+
+ROWS, WIDTH = 40, 4
+IDS, TARGET = jnp.asarray([[7, 7, 9], [2, 7, 0]]), jnp.asarray([1.0, 0.0])
+PARAMS = {"table": jax.random.normal(jax.random.key(0), (ROWS, WIDTH)), "out": jnp.ones(WIDTH)}
+
+
+@pytest.fixture(autouse=True)
+def no_kernels() -> Iterator[None]:
+    """Without kernels, which are compiled for each rule: the bits are the same."""
+    with islices.use_kernels(False):
+        yield
+
+
+def plain(params: Any, ids: Any, target: Any) -> Any:
+    return ((params["table"][ids].mean(1) @ params["out"] - target) ** 2).mean()
+
+
+def auto(fn: Any, **options: Any) -> Any:
+    return islices.value_and_grad(fn, sparse="auto", **options)
+
+
+def assert_close(found: Any, expected: Any) -> None:
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+
+
+# ---------------------------------------------------------------------- whole programs: (value_and_grad, tx, apply)
+def linen(vg: Any, tx: Any, apply: Any) -> Any:
+    nn = pytest.importorskip("flax.linen", reason="flax is not installed")
+    from flax.training.train_state import TrainState
+
+    class Model(nn.Module):  # type: ignore[name-defined, misc]
+        @nn.compact
+        def __call__(self, ids: Any) -> Any:
+            return nn.Dense(1)(nn.Embed(ROWS, WIDTH)(ids).mean(1))[:, 0]
+
+    model, traces = Model(), []
+    state = TrainState.create(apply_fn=model.apply, params=model.init(jax.random.key(0), IDS), tx=tx)
+
+    @jax.jit
+    def step(state: Any, ids: Any, target: Any) -> Any:
+        traces.append(1)
+        _, grads = vg(lambda p: ((state.apply_fn(p, ids) - target) ** 2).mean())(state.params)
+        return state.apply_gradients(grads=grads)
+
+    for _ in range(3):
+        state = step(state, IDS, TARGET)
+    assert traces == [1]
+    return state.params, state.opt_state
+
+
+def nnx_(vg: Any, tx: Any, apply: Any) -> Any:
+    nnx = pytest.importorskip("flax.nnx", reason="flax is not installed")
+
+    class Model(nnx.Module):  # type: ignore[name-defined, misc]
+        def __init__(self, rngs: Any) -> None:
+            self.embed = nnx.Embed(ROWS, WIDTH, rngs=rngs)
+            self.out = nnx.Linear(WIDTH, 1, rngs=rngs)
+
+        def __call__(self, ids: Any) -> Any:
+            return self.out(self.embed(ids).mean(1))[:, 0]
+
+    model = Model(nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, tx, wrt=nnx.Param)
+
+    @nnx.jit
+    def step(model: Any, optimizer: Any) -> None:
+        _, grads = vg(lambda m: ((m(IDS) - TARGET) ** 2).mean())(model)
+        optimizer.update(model, grads)
+
+    for _ in range(3):
+        step(model, optimizer)
+    return nnx.to_pure_dict(nnx.state((model, optimizer)))
+
+
+def equinox(vg: Any, tx: Any, apply: Any) -> Any:
+    eqx = pytest.importorskip("equinox", reason="equinox is not installed")
+
+    class Model(eqx.Module):  # type: ignore[name-defined, misc]
+        embed: Any
+        out: Any
+        activation: Any
+
+        def __call__(self, ids: Any) -> Any:
+            return self.activation(self.out(jax.vmap(self.embed)(ids).mean(0)))[0]
+
+    keys = jax.random.split(jax.random.key(1))
+    model = Model(eqx.nn.Embedding(ROWS, WIDTH, key=keys[0]), eqx.nn.Linear(WIDTH, 1, key=keys[1]), jax.nn.tanh)
+    if vg is jax.value_and_grad:
+        vg = eqx.filter_value_and_grad
+    state = tx.init(eqx.filter(model, eqx.is_array))
+
+    @eqx.filter_jit
+    def step(model: Any, state: Any) -> Any:
+        _, grads = vg(lambda m: ((jax.vmap(m)(IDS) - TARGET) ** 2).mean())(model)
+        updates, state = tx.update(grads, state, eqx.filter(model, eqx.is_array))
+        return apply(model, updates), state
+
+    apply = eqx.apply_updates if apply is optax.apply_updates else apply
+    for _ in range(3):
+        model, state = step(model, state)
+    return jax.tree.leaves((eqx.filter(model, eqx.is_array), state))
+
+
+def haiku(vg: Any, tx: Any, apply: Any) -> Any:
+    hk = pytest.importorskip("haiku", reason="haiku is not installed")
+    loss = hk.transform(lambda: ((hk.Linear(1)(hk.Embed(ROWS, WIDTH)(IDS).mean(1))[:, 0] - TARGET) ** 2).mean())
+    params = loss.init(jax.random.key(0))
+    state = tx.init(params)
+
+    @jax.jit
+    def step(params: Any, state: Any) -> Any:
+        _, grads = vg(loss.apply)(params, None)
+        updates, state = tx.update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
+    for _ in range(3):
+        params, state = step(params, state)
+    return params, state
+
+
+def stock() -> Any:
+    return optax.chain(optax.clip_by_global_norm(0.1), optax.adam(0.1))
+
+
+@pytest.mark.repeats_where(lambda program: program in (linen, haiku))
+@pytest.mark.parametrize("program", [linen, nnx_, equinox, haiku])
+def test_two_changed_lines(program: Callable[..., Any]) -> None:
+    expected = program(jax.value_and_grad, stock(), optax.apply_updates)
+    assert_close(program(auto, front.on_rows(stock()), front.apply_updates), expected)
+
+
+def trained(vg: Any, tx: Any) -> Any:
+    params, state = PARAMS, tx.init(PARAMS)
+
+    def step(_: Any, carry: Any) -> Any:
+        params, state = carry
+        updates, state = tx.update(vg(plain)(params, IDS, TARGET)[1], state, params)
+        return optax.apply_updates(params, updates), state
+
+    return jax.jit(lambda carry: jax.lax.fori_loop(0, 3, step, carry))((params, state))
+
+
+def by_name(params: Any) -> Any:
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: "out" if "out" in jax.tree_util.keystr(path) else "table", params
+    )
+
+
+TRANSFORMATIONS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    "multi_transform, labels by a function": (
+        lambda: front.on_rows(optax.multi_transform({"table": optax.adam(0.1), "out": optax.sgd(0.1)}, by_name)),
+        lambda: optax.multi_transform({"table": optax.adam(0.1), "out": optax.sgd(0.1)}, by_name),
+    ),
+    "decay of what a function masks": (
+        lambda: front.on_rows(optax.adamw(0.1, mask=lambda p: jax.tree.map(lambda x: x.ndim < 2, p))),
+        lambda: optax.adamw(0.1, mask=lambda p: jax.tree.map(lambda x: x.ndim < 2, p)),
+    ),
+    "partition, labels given": (
+        lambda: optax.partition({"table": front.adagrad(0.1), "out": optax.sgd(0.1)}, by_name(PARAMS)),
+        lambda: optax.partition({"table": optax.adagrad(0.1), "out": optax.sgd(0.1)}, by_name(PARAMS)),
+    ),
+}
+
+
+@pytest.mark.repeats_where(lambda name: name != next(iter(TRANSFORMATIONS)))
+@pytest.mark.parametrize("name", TRANSFORMATIONS)
+def test_transformations_by_leaf(name: str) -> None:
+    ours, theirs = TRANSFORMATIONS[name]
+    assert_close(trained(auto, ours()), trained(jax.value_and_grad, theirs()))
+
+
+def test_labels_that_are_not_mapped_over_leaves_are_named() -> None:
+    tx = front.on_rows(
+        optax.multi_transform({"table": optax.sgd(0.1), "out": optax.sgd(0.1)}, lambda p: {name: name for name in p})
+    )
+    with pytest.raises(TypeError) as raised:
+        trained(auto, tx)
+    assert any("label_fn(params)" in note for note in raised.value.__notes__)
+
+
+@pytest.mark.repeats
+def test_from_optim_in_a_chain_of_optax_steps_dense_leaves_too() -> None:
+    tx = optax.chain(front.clip_by_global_norm(0.1), front.from_optim(optim.sgd(0.1)))
+    expected = optax.chain(optax.clip_by_global_norm(0.1), optax.sgd(0.1))
+    assert_close(trained(auto, tx)[0], trained(jax.value_and_grad, expected)[0])
+
+
+# ---------------------------------------------------------------------- islices' functions on a library's structures
+def structures() -> dict[str, Any]:
+    nnx, eqx = pytest.importorskip("flax.nnx"), pytest.importorskip("equinox")
+    from flax.core import freeze
+
+    linear = eqx.nn.Linear(WIDTH, 1, use_bias=False, key=jax.random.key(0))
+    return {
+        "FrozenDict": freeze(PARAMS),
+        "State": nnx.state(nnx.Linear(WIDTH, 2, rngs=nnx.Rngs(0))),
+        "Module with None": (linear, PARAMS),
+        "NamedTuple and list": [optax.ScaleByAdamState(PARAMS["out"], PARAMS, None)],
+    }
+
+
+@pytest.mark.parametrize("name", ["FrozenDict", "State", "Module with None", "NamedTuple and list"])
+def test_optim_and_clips_take_pytrees(name: str) -> None:
+    params = structures()[name]
+    optimizer = optim.adam(0.1)
+    (leaves, structure), state = jax.tree.flatten(params), optimizer.init(params)
+    expected = optimizer.step(leaves, leaves, optimizer.init(leaves))
+    clipped, norm = islices.clip_by_global_norm(params, 0.5)
+    assert norm == islices.global_norm(leaves)
+    assert jax.tree.structure(clipped) == structure
+    params, state = optimizer.step(params, params, state)
+    assert jax.tree.structure(params) == structure
+    assert_close(jax.tree.leaves((params, state)), jax.tree.leaves(expected))
+    with pytest.raises(ValueError, match=r"grad: got .* accepted is the same structure"):
+        optimizer.step(params, leaves[0], state)
+
+
+def test_a_step_of_a_differentiated_module() -> None:
+    eqx = pytest.importorskip("equinox", reason="equinox is not installed")
+    model = eqx.nn.Embedding(weight=PARAMS["table"])
+    optimizer = optim.sgd(0.5)
+    _, grads = auto(lambda m: jax.vmap(m)(IDS[0]).sum())(model)
+    assert isinstance(grads.weight, IndexedSlices)
+    moved, _ = optimizer.step(model, grads, optimizer.init(model))
+    np.testing.assert_allclose(moved.weight, PARAMS["table"].at[IDS[0]].add(-0.5), rtol=1e-6)
+
+
+# ---------------------------------------------------------------------- what is stored, given away, sharded
+def test_checkpoints(tmp_path: Path) -> None:
+    serialization = pytest.importorskip("flax.serialization", reason="flax is not installed")
+    ocp = pytest.importorskip("orbax.checkpoint", reason="orbax is not installed")
+    tx = front.chain(front.from_optim(optim.adam(0.1)), front.accumulate(front.adam(0.1), 2))
+    state = tx.init(PARAMS)
+    _, grads = auto(plain)(PARAMS, IDS, TARGET)
+    _, state = tx.update(grads, state, PARAMS)
+    held = {"params": PARAMS, "state": state, "gradient": grads}  # a gradient has its guard
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "step", held)
+        checkpointer.wait_until_finished()
+        found = checkpointer.restore(tmp_path / "step", held)
+    assert_close(found, held)
+    assert islices.global_norm(found["gradient"]) == islices.global_norm(grads)
+    del held["gradient"]
+    assert_close(serialization.from_bytes(held, serialization.to_bytes(held)), held)
+
+
+@pytest.mark.repeats_where(lambda name: name == "optax")
+@pytest.mark.parametrize("name", ["optax", "optim"])
+def test_donated_tables_are_not_copied(name: str) -> None:
+    optimizer, tx = optim.adam(0.1), front.on_rows(stock())
+    params = {"table": jax.ShapeDtypeStruct((20_000, 16), np.float32), "out": jax.ShapeDtypeStruct((16,), np.float32)}
+
+    def step(params: Any, state: Any, ids: Any) -> Any:
+        _, grads = auto(plain)(params, ids, TARGET)
+        if name == "optim":
+            return optimizer.step(params, islices.clip_by_global_norm(grads, 1.0)[0], state)
+        updates, state = tx.update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
+    state = jax.eval_shape(lambda: (optimizer if name == "optim" else tx).init(jax.tree.map(jnp.zeros_like, params)))
+    used = jax.jit(step, donate_argnums=(0, 1)).lower(params, state, IDS).compile().memory_analysis()
+    table = 20_000 * 16 * 4
+    assert used.alias_size_in_bytes >= 3 * table
+    assert used.temp_size_in_bytes < table // 8
+
+
+@pytest.mark.outside
+def test_four_devices() -> None:
+    program = f"""
+import jax, numpy as np, optax, islices, islices.backends.jax.optax as front
+from jax.sharding import NamedSharding, PartitionSpec as P
+params = {{"table": jax.random.normal(jax.random.key(0), ({ROWS}, 4)), "out": jax.numpy.ones(4)}}
+ids, target = jax.random.randint(jax.random.key(1), (8, 3), 0, {ROWS}), jax.numpy.ones(8)
+tx = front.on_rows(optax.chain(optax.clip_by_global_norm(0.1), optax.adam(0.1)))
+mesh = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+def loss(params, ids, target):
+    return ((params["table"][ids].mean(1) @ params["out"] - target) ** 2).mean()
+def step(params, state, ids, target, group=None):
+    grads = islices.value_and_grad(loss, sparse="auto")(params, ids, target)[1]
+    if group is not None:
+        grads = islices.distributed.all_reduce(grads, "mean", group=group)
+    updates, state = tx.update(grads, state, params)
+    return optax.apply_updates(params, updates), state
+def train(step, params, *batch):
+    state = tx.init(params)
+    for _ in range(3):
+        params, state = step(params, state, *batch)
+    return params, state
+expected = train(jax.jit(step), params, ids, target)
+for spec in (P("d", None), P(None, "d"), P()):
+    sharding = NamedSharding(mesh, spec)
+    batch = [jax.device_put(x, NamedSharding(mesh, P("d"))) for x in (ids, target)]
+    found = train(jax.jit(step), dict(params, table=jax.device_put(params["table"], sharding)), *batch)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), found, expected)
+    assert found[0]["table"].sharding.is_equivalent_to(sharding, 2)
+each = lambda *args: step(*args, group="d")
+specs = (P(), P(), P("d"), P("d"))
+mapped = jax.jit(jax.shard_map(each, mesh=mesh, in_specs=specs, out_specs=P(), check_vma=False))
+found = train(mapped, params, ids, target)
+jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), found, expected)
+"""
+    flags = "import os; os.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=4'\n"
+    done = subprocess.run([sys.executable, "-c", flags + program], text=True, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
