@@ -16,6 +16,7 @@ import numpy as np
 from jax import lax, tree_util
 
 from islices import marking
+from islices.arguments import show
 from islices.backend import Backend
 from islices.backends.jax.differentiation import Aux, taken, trace
 from islices.backends.jax.memory import Tracer
@@ -41,7 +42,10 @@ def value_and_grad(B: Backend, fn: Callable[[Any], tuple[Any, Any]], tree: Any, 
         full = list(leaves)
         for k, x in zip(floats, arrays, strict=True):
             full[k] = x
-        loss, rest = fn(structure.unflatten(full))  # type: ignore[attr-defined]
+        given = structure.unflatten(full)  # type: ignore[attr-defined]
+        before = [tree_util.tree_leaves(given) for _ in range(2)]
+        loss, rest = fn(given)
+        _check_unchanged(names, [*before, tree_util.tree_leaves(given)], rest)
         return jnp.reshape(loss, ()), aux.take_apart(rest)
 
     arrays = [leaves[k] for k in floats]
@@ -71,6 +75,22 @@ def value_and_grad(B: Backend, fn: Callable[[Any], tuple[Any, Any]], tree: Any, 
         out[k] = _slices(B, leaves[k], [(upstream, ids) for slot, upstream, (ids,) in reads if slot.leaf == k])
     grads = structure.unflatten(out)  # type: ignore[attr-defined]
     return loss, aux.put_together(rest, [None] * len(rest)), grads
+
+
+def _check_unchanged(names: list[str], states: list[list[Any]], rest: Any) -> None:
+    """Raise ValueError if fn changed its argument, as flax.nnx modules may be, and did not return the new leaves.
+
+    states has the argument's leaves twice before the call, since a pytree may make new ones each time, and once after.
+    """
+    returned = {id(x) for x in tree_util.tree_leaves(rest)}
+    leaves = zip(names, *states, strict=False)
+    lost = [name for name, x, y, z in leaves if x is y and z is not y and id(z) not in returned]
+    if lost:
+        raise ValueError(
+            f"fn: changed the leaves {show(lost)} of its argument, which would be lost; accepted is "
+            "has_aux=True and a fn that returns them: loss, nnx.state(model, nnx.Not(nnx.Param)); then "
+            "nnx.update(model, state)"
+        )
 
 
 def _prefix_flags(flags: Any, tree: Any) -> list[Any]:

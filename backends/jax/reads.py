@@ -152,12 +152,12 @@ def _gather(eqn: Any, marks: Marks) -> Step | None:
     axes = tuple(k - copies for k in numbers.start_index_map)
     if shape[0] == 0 or sizes[copies] != 1 or tuple(sizes[copies + 1 :]) != shape[1:] or 0 not in axes:
         return None
-    if min(axes) < 0 or any(k not in mapped if sizes[k] != n else k in mapped for k, n in enumerate(mark.copies)):
+    repeated = [k for k in range(copies) if k not in mapped]  # whole, and each the same
+    if min(axes) < 0 or any(k >= copies for k in mapped):
         return None
-    if any(k >= copies for k in mapped):
+    if any(sizes[k] != mark.copies[k] or k in numbers.collapsed_slice_dims for k in repeated):
         return None
-    # axes of the result that repeat what is read
-    again = numbers.offset_dims[: copies - len(mapped)]
+    again = numbers.offset_dims[: len(repeated)]  # the axes of the result that repeat what is read
     kept = [k for k in range(len(eqn.outvars[0].aval.shape)) if k not in again]
     offsets = tuple(kept.index(k) for k in numbers.offset_dims if k not in again)
     params = {

@@ -85,9 +85,10 @@ def _operand(eqn: Any, marks: Marks) -> Step | None:
 
 
 # ---------------------------------------------------------------------- rules of its weights as an array
-def _transpose(eqn: Any, marks: Marks) -> Step | None:  # of two axes
-    flip = tuple(eqn.params["permutation"]) == (1, 0)
-    mark = Operand(marks[0].leaf, marks[0].transposed != flip)
+def _transpose(eqn: Any, marks: Marks) -> Step | None:
+    if len(eqn.params["permutation"]) != 2:
+        return None
+    mark = Operand(marks[0].leaf, marks[0].transposed != (tuple(eqn.params["permutation"]) == (1, 0)))
     return Step(lambda values, deltas: (bind(eqn, values), []), (mark,))
 
 
@@ -101,7 +102,9 @@ def _product(eqn: Any, marks: Marks) -> Step | None:
     (contracted, batched) = eqn.params["dimension_numbers"]
     place = 0 if marks[0] is not None else 1
     mark, other = marks[place], _struct(eqn.invars[1 - place])
-    if marks[1 - place] is not None or any(batched) or len(contracted[0]) != 1 or len(other.shape) < 2:
+    if marks[1 - place] is not None or any(batched) or len(contracted[0]) != 1:
+        return None
+    if len(eqn.invars[place].aval.shape) != 2 or len(other.shape) < 2:
         return None
     axis, out = contracted[1 - place][0], _struct(eqn.outvars[0])
     how = _Product(place == 0, (contracted[place][0] == 0) != mark.transposed)

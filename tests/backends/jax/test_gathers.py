@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -167,6 +170,7 @@ READS: dict[str, Callable[[Any, Any], Any]] = {
         jax.vmap(lambda i: lax.cond(i > 3, lambda: jnp.sqrt(p["table"][i] - W[3]), lambda: p["table"][0] * i))(IDS[0])
     ),
     "cond mapped twice": lambda p, ids: out(jax.vmap(jax.vmap(lambda i: choice(p, i)))(ids)),
+    "cond mapped, one": lambda p, ids: out(jax.vmap(lambda i: choice(p, i))(ids[0, :1])),
     "cond mapped in scan": lambda p, ids: lax.map(lambda row: out(jax.vmap(lambda i: choice(p, i))(row)), ids).sum(),
     "stopped where": lambda p, ids: out(jnp.where(MASK, p["table"], lax.stop_gradient(p["table"]))[ids]),
     "carried as it is": lambda p, ids: lax.fori_loop(
@@ -187,7 +191,11 @@ READS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", READS)
+#: those that stand for the others in a short run
+FIRST = ("get, fill", "vmap", "two tables", "cast", "scan", "cond", "cond mapped twice", "a table out of jit", "ranks")
+
+
+@pytest.mark.parametrize("name", [pytest.param(k, marks=() if k in FIRST else pytest.mark.repeats) for k in READS])
 def test_reads_have_jaxs_gradients(name: str) -> None:
     grads = check(READS[name], PARAMS, IDS, tolerance=0.01 if name == "cast" else 1e-5)
     assert isinstance(grads["table"], IndexedSlices)
@@ -276,6 +284,73 @@ def test_equinox() -> None:
     assert isinstance(grads["embed"].weight, IndexedSlices)
 
 
+def of_linen(scale: float, **types: Any) -> Any:
+    nn = pytest.importorskip("flax.linen")
+
+    class Scaled(nn.Embed):  # type: ignore[name-defined,misc]
+        def __call__(self, ids: Any) -> Any:
+            return super().__call__(ids) * scale
+
+    layer = Scaled(ROWS, WIDTH, **types)
+    return layer.init(jax.random.key(0), IDS), layer.apply, lambda p: p["params"]["embedding"]
+
+
+def of_nnx(scale: float, **types: Any) -> Any:
+    nnx = pytest.importorskip("flax.nnx")
+    graph, state = nnx.split(nnx.Embed(ROWS, WIDTH, rngs=nnx.Rngs(0), **types))
+    return state, lambda p, ids: nnx.merge(graph, p)(ids), lambda p: p["embedding"][...]
+
+
+def of_equinox(scale: float, *, dtype: Any, param_dtype: Any) -> Any:
+    eqx = pytest.importorskip("equinox")
+    params, static = eqx.partition(
+        eqx.nn.Embedding(ROWS, WIDTH, dtype=param_dtype, key=jax.random.key(0)), eqx.is_inexact_array
+    )
+
+    def apply(p: Any, ids: Any) -> Any:
+        return jax.vmap(jax.vmap(eqx.combine(jax.tree.map(lambda x: x.astype(dtype), p), static)))(ids)
+
+    return params, apply, lambda p: p.weight
+
+
+def of_haiku(scale: float, *, dtype: Any, param_dtype: Any) -> Any:
+    hk = pytest.importorskip("haiku")
+    layer = hk.without_apply_rng(hk.transform(lambda ids: hk.Embed(ROWS, WIDTH)(ids)))
+    params = jax.tree.map(lambda x: x.astype(param_dtype), layer.init(jax.random.key(0), IDS))
+    return (
+        params,
+        lambda p, ids: layer.apply(jax.tree.map(lambda x: x.astype(dtype), p), ids),
+        lambda p: p["embed"]["embeddings"],
+    )
+
+
+LIBRARIES = {"linen": of_linen, "nnx": of_nnx, "equinox": of_equinox, "haiku": of_haiku}
+USES: dict[str, Callable[..., Any]] = {
+    "one": lambda rows, table: lambda p, ids: out(rows(p["a"], ids)),
+    "two": lambda rows, table: lambda p, ids: out(rows(p["a"], ids)) + out(jnp.tanh(rows(p["b"], ids + 1))),
+    "twice": lambda rows, table: lambda p, ids: out(rows(p["a"], ids)) * out(rows(p["a"], ids[:1])),
+    "tied": lambda rows, table: lambda p, ids: out(rows(p["a"], ids) @ table(p["a"]).astype("float32").T),
+}
+
+
+@pytest.mark.repeats
+@pytest.mark.parametrize("types", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_layers_of_libraries(library: str, use: str, types: str) -> None:
+    with jax.enable_x64(types == "float64"):
+        stored = jnp.float64 if types == "float64" else jnp.float32
+        params, rows, table = LIBRARIES[library](3.0, dtype=jnp.dtype(types), param_dtype=stored)
+        loss = USES[use](lambda p, ids: rows(p, ids).astype(stored), table)
+        both = {"a": params, "b": jax.tree.map(lambda x: x * 2, params)} if use == "two" else {"a": params}
+        sparse = "auto" if use == "tied" else lambda path: True
+        grads = check(loss, both, IDS, sparse=sparse, tolerance=0.1 if types == "bfloat16" else 1e-5)
+    found = [
+        isinstance(x, IndexedSlices) for x in jax.tree.leaves(grads, is_leaf=lambda x: isinstance(x, IndexedSlices))
+    ]
+    assert found == [use != "tied"] * len(both)
+
+
 # ---------------------------------------------------------------------- other uses
 @jax.custom_vjp
 def clipped(w: Any, ids: Any) -> Any:
@@ -306,7 +381,62 @@ def test_other_uses_raise_by_name_and_are_dense_with_auto(name: str) -> None:
     loss, primitive = OTHERS[name]
     with pytest.raises(TypeError, match=rf"\['table'\].* used by ({primitive}).* at .*test_gathers.py:\d+"):
         islices.value_and_grad(loss, sparse=of_tables)(PARAMS, IDS)
-    assert not isinstance(check(loss, PARAMS, IDS, sparse="auto")["table"], IndexedSlices)
+    assert not isinstance(check(loss, PARAMS, IDS, sparse="auto", wraps=[jax.jit])["table"], IndexedSlices)
+
+
+RANKS = """
+import jax, jax.numpy as jnp, numpy as np, islices
+from jax import lax
+from jax.sharding import AxisType, PartitionSpec as P
+mesh = jax.make_mesh((2, 2), ("d", "m"), axis_types=(AxisType.Auto,) * 2)
+w, mix = jnp.sin(jnp.arange(48.0)).reshape(12, 4), jnp.cos(jnp.arange(16.0)).reshape(4, 4)
+ids = jnp.array([1, -2, 5, 5, 11, 0, 7, 1])
+
+def whole(w, mix, i):
+    return lax.pmean(jnp.sin(w[i] @ mix).sum(), ("d", "m"))
+
+def by_rows(w, mix, i):  # each rank has six rows
+    k = i % 12 - lax.axis_index("m") * 6
+    here = (k >= 0) & (k < 6)
+    rows = lax.psum(jnp.where(here[:, None], w[jnp.where(here, k, 0)], 0), "m")
+    return lax.pmean(jnp.sin(rows @ mix).sum(), "d")
+
+def out(w, mix, i):
+    return lax.scan(lambda c, k: (c, jnp.sin(w[i + k] @ mix)), 0, jnp.arange(2))[1]
+
+for f, table, index, result in [
+    (whole, P(), P(("d", "m")), P()), (by_rows, P("m"), P("d"), P()), (out, P(), P("d"), P(None, "d"))
+]:
+    for checked in (True, False):
+        if f is by_rows and not checked:
+            continue
+        def loss(p, ids):
+            specs = (table, P(), index)
+            mapped = jax.shard_map(f, mesh=mesh, in_specs=specs, out_specs=result, check_vma=checked)
+            return mapped(p["w"], p["mix"], ids).sum()
+        value, want = jax.jit(jax.value_and_grad(loss))({"w": w, "mix": mix}, ids)
+        got, grads = jax.jit(islices.value_and_grad(loss, sparse={"w": True, "mix": False}))({"w": w, "mix": mix}, ids)
+        assert got == value, (f, got, value)
+        np.testing.assert_allclose(islices.to_dense(grads["w"]), want["w"], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(grads["mix"], want["mix"], rtol=1e-5, atol=1e-5)
+        assert grads["w"].values.shape[0] <= 32
+
+mesh = jax.make_mesh((2, 2), ("d", "m"), axis_types=(AxisType.Explicit,) * 2)
+with jax.set_mesh(mesh):
+    w, ids = jax.device_put(w, P("m", None)), jax.device_put(ids, P("d"))
+    step = lambda f: jax.jit(f(lambda w, i: jnp.sin(w.at[i].get(out_sharding=P("d", None))).sum()))
+    value, want = step(jax.value_and_grad)(w, ids)
+    got, g = step(lambda f: islices.value_and_grad(f, sparse=True))(w, ids)
+    assert got == value
+    np.testing.assert_allclose(np.asarray(islices.to_dense(g)), want, rtol=1e-5, atol=1e-5)
+"""
+
+
+@pytest.mark.outside
+def test_ranks_of_shard_map_and_explicit_meshes() -> None:
+    devices = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    done = subprocess.run([sys.executable, "-c", RANKS], env=devices, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_while_loops_raise() -> None:
@@ -330,7 +460,13 @@ def test_auto_marks_tables_with_more_rows_than_are_read() -> None:
 # ---------------------------------------------------------------------- arguments
 def test_argnums_aux_and_ways_to_mark() -> None:
     def loss(w: Any, rest: Any, ids: Any, scale: float) -> Any:
-        return scale * out(w[ids] @ rest["mix"]), {"rows": w[ids], "table": w, "text": "kept"}
+        return scale * out(w[ids] @ rest["mix"]), {
+            "rows": w[ids],
+            "table": w,
+            "half": w.astype("float16"),
+            "norm": jnp.linalg.norm(w),
+            "text": "kept",
+        }
 
     for sparse in ((True, False), (True, {"mix": False}), lambda path: path == "[0]", "auto"):
         step = islices.value_and_grad(loss, (0, 1), has_aux=True, sparse=sparse)
@@ -343,18 +479,34 @@ def test_argnums_aux_and_ways_to_mark() -> None:
         np.testing.assert_allclose(other["mix"], plain["mix"], rtol=1e-5, atol=1e-5)
         np.testing.assert_array_equal(aux["rows"], W[IDS])
         np.testing.assert_array_equal(aux["table"], W)
+        np.testing.assert_array_equal(aux["half"], W.astype("float16"))
+        assert aux["norm"] == jnp.linalg.norm(W)
         assert aux["text"] == "kept"
 
 
-def test_second_derivatives() -> None:
-    def loss(w: Any) -> Any:
-        return (jnp.sin(w[IDS]) ** 2).sum()
+def whole(loss: Any) -> Any:
+    return lambda w: islices.to_dense(islices.value_and_grad(loss, sparse=True)(w)[1])
 
+
+def sines(w: Any) -> Any:
+    return (jnp.sin(w[IDS]) ** 2).sum()
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner"),
+    [(whole, whole), *(pytest.param(*x, marks=pytest.mark.repeats) for x in ((jax.grad, whole), (whole, jax.grad)))],
+)
+def test_second_derivatives(outer: Any, inner: Any) -> None:
     def norm(transform: Any) -> Any:
-        return lambda w: (transform(loss)(w) ** 2).sum()
+        return lambda w: (transform(sines)(w) ** 2).sum()
 
-    got = jax.grad(norm(lambda f: lambda w: islices.to_dense(islices.value_and_grad(f, sparse=True)(w)[1])))(W)
-    np.testing.assert_allclose(got, jax.grad(norm(jax.grad))(W), rtol=1e-5, atol=1e-5)
+    got = jax.jit(outer(norm(inner)))(W)
+    np.testing.assert_allclose(got, jax.jit(jax.grad(norm(jax.grad)))(W), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.repeats
+def test_hessians() -> None:
+    np.testing.assert_allclose(jax.jacfwd(whole(sines))(W), jax.hessian(sines)(W), rtol=1e-5, atol=1e-5)
 
 
 def test_an_eager_step_compiles_once(caplog: Any) -> None:
@@ -448,7 +600,7 @@ def random_program(seed: int) -> Callable[[Any, Any], Any]:
         ]
         return choose.choice(wrappers)
 
-    return program(choose.randrange(1, 4))
+    return program(choose.choice([1, 1, 1, 1, 2, 2, 3]))
 
 
 def check_random(seed: int, wraps: Any = EVERY) -> None:
@@ -457,9 +609,9 @@ def check_random(seed: int, wraps: Any = EVERY) -> None:
     check(random_program(seed), LARGE, ids, sparse=sparse, tolerance=2e-2, wraps=wraps)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_random_programs(seed: int) -> None:
-    check_random(seed)
+    check_random(seed, [jax.jit])
 
 
 @pytest.mark.soak

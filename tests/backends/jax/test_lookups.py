@@ -235,6 +235,17 @@ def test_the_gradient_of_a_table_differentiated_again() -> None:
     np.testing.assert_allclose(around.weights, want, rtol=1e-4)
 
 
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["plain", "jit"])
+def test_a_plain_array_whose_table_is_differentiated_within(wrap: Any) -> None:
+    def fn(w: Any) -> Any:
+        value, grad = value_and_grad(lambda u: (lookup(u, IDS, padding_idx=2) ** 3).sum())(Table(w))
+        return value + (grad.values**2).sum()
+
+    _, grad = value_and_grad(wrap(fn), sparse=True)(W)
+    assert isinstance(grad, IndexedSlices)
+    np.testing.assert_allclose(dense_of(grad), jax.grad(fn)(W), rtol=1e-5)
+
+
 def test_hessian_around() -> None:
     def fn(d: Any) -> Any:
         return value_and_grad(lambda t: (lookup(t, IDS) * d).sum() ** 2)(Table(W))[0]

@@ -207,6 +207,21 @@ def test_from_optim_in_a_chain_of_optax_steps_dense_leaves_too() -> None:
     assert_close(trained(auto, tx)[0], trained(jax.value_and_grad, expected)[0])
 
 
+def test_a_module_that_the_loss_changes_is_not_left_unchanged_in_silence() -> None:
+    nnx = pytest.importorskip("flax.nnx", reason="flax is not installed")
+    model = nnx.List([nnx.Embed(ROWS, WIDTH, rngs=nnx.Rngs(0)), nnx.Dropout(0.5, rngs=nnx.Rngs(0))])
+
+    def loss(model: Any) -> Any:
+        return model[1](model[0](IDS)).sum()
+
+    with pytest.raises(ValueError, match=r"fn: changed the leaves .*rngs\.count.*has_aux=True"):
+        auto(loss)(model)
+    returning = auto(lambda model: (loss(model), nnx.state(model, nnx.RngState)), has_aux=True)
+    (_, changed), _ = returning(model)
+    nnx.update(model, changed)
+    assert model[1].rngs.count[...] == 1
+
+
 # ---------------------------------------------------------------------- islices' functions on a library's structures
 def structures() -> dict[str, Any]:
     nnx, eqx = pytest.importorskip("flax.nnx"), pytest.importorskip("equinox")

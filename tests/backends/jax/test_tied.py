@@ -102,6 +102,7 @@ OTHERS: dict[str, Callable[[Any, Any], Any]] = {
     "elementwise": lambda h, w: (h[:, :, None] * w).sum(-1),
     "gathered": lambda h, w: h @ w[:5].T @ jnp.ones((5, ROWS)),
     "returned by a loop": lambda h, w: h @ lax.fori_loop(0, 2, lambda k, c: c * 1.0, w).T,
+    "penalty in a loop": lambda h, w: h @ w.T + lax.fori_loop(0, 2, lambda k, c: c + (w**2).sum(), jnp.float32(0)),
     "a map of its own": lambda h, w: h @ jnp.where(w > 0, w, w).T,
     "scanned over": lambda h, w: lax.scan(lambda c, r: (c, (h * r).sum(-1)), 0.0, w)[1].transpose(1, 2, 0),
 }
@@ -122,6 +123,15 @@ def test_other_uses_have_plain_gradients_and_none_per_sample(name: str) -> None:
     error = NotImplementedError if name not in OTHERS else TypeError
     with pytest.raises(error, match=r"per_sample: got .*table\.weights"):
         value_and_grad(loss, per_sample=True)(Table(W), IDS, TARGETS)
+
+
+def test_weights_of_three_axes() -> None:
+    w = W[:, :, None] * jnp.arange(1.0, 3.0)
+
+    def loss(t: Any) -> Any:
+        return (weights_of(t).transpose(2, 1, 0)[0] ** 3).sum() + jnp.einsum("vdk,bd->bvk", weights_of(t), MIX).sum()
+
+    np.testing.assert_allclose(value_and_grad(loss)(Table(w))[1], jax.grad(loss)(w), rtol=1e-5)
 
 
 def test_a_table_that_is_no_operand_has_slices_as_before() -> None:
