@@ -68,7 +68,8 @@ def path_names(tree: Any) -> list[str]:
     if isinstance(tree, dict):
         parts = [(f"[{key!r}]", item) for key, item in tree.items()]
     elif isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        parts = [(f".{name}", item) for name, item in zip(tree._fields, tree, strict=True)]
+        fields = tree._fields  # pyright: ignore[reportAttributeAccessIssue]
+        parts = [(f".{name}", item) for name, item in zip(fields, tree, strict=True)]
     elif isinstance(tree, (list, tuple)):
         parts = [(f"[{k}]", item) for k, item in enumerate(tree)]
     else:

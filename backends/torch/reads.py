@@ -144,10 +144,11 @@ def _embedding(
 
 def _embedding_bag(input: torch.Tensor, weight: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     names = ("offsets", "max_norm", "norm_type", "scale_grad_by_freq", "mode", "sparse", "per_sample_weights")
-    given = dict(zip(names, args, strict=False)) | kwargs
+    given: dict[str, Any] = dict(zip(names, args, strict=False)) | kwargs
     if given.get("mode") == "max" or given.get("scale_grad_by_freq"):  # torch has these without sparse gradients
         return None
-    return functional.embedding_bag(input, weight, **given | {"sparse": True}), input.numel()
+    given["sparse"] = True
+    return functional.embedding_bag(input, weight, **given), input.numel()
 
 
 def _index_select(table: torch.Tensor, dim: int, index: torch.Tensor) -> Any:

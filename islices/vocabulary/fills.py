@@ -33,8 +33,7 @@ ACCEPTED = "a number, 'mean', an array, a function of a shape, or vocabulary.nor
 class Random:
     """Random rows from a seed: made by `normal` and `uniform`.
 
-    ``Random(...)(shape)`` makes them all; within `renumber_file` they are drawn as they are written, with the same
-    values. Each table begins with the seed anew.
+    ``Random(...)(shape)`` makes them all. Each table begins with the seed anew.
     """
 
     kind: Literal["normal", "uniform"]
