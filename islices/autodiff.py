@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
+import numpy as np
+
 from islices import modes
 from islices.arguments import check_flag, show, whole_number
 from islices.backend import Array, Backend, LookedUp, ProductUse, Source, TableUse, WholeUse
@@ -74,9 +76,10 @@ def value_and_grad(
         by embedding, embedding_bag, index_select and ``w[ids]``; in TensorFlow, by tf.gather and
         tf.nn.embedding_lookup. Other arrays get the framework's gradients. Without it no array gets `IndexedSlices`.
     per_sample : bool
-        fn returns a vector of B losses, one per sample, each of which depends on its sample alone. Gradients of tables
-        are `PerSample`. Those of dense arrays are (B, *shape), by the framework's vmap over the samples of all arrays
-        among the other arguments (MXNet has none). fn must then read its batch from those arguments alone.
+        fn returns a vector of B losses, one per sample, each of which depends on its sample alone. Gradients of tables,
+        and of arrays that sparse= marks (JAX only), are `PerSample`. Those of dense arrays are (B, *shape), by the
+        framework's vmap over the samples of all arrays among the other arguments (MXNet has none). fn must then read
+        its batch from those arguments alone.
     sample_axis : int
         With per_sample: the axis of the samples in ids that are looked up and in the arrays among the other arguments,
         1 for time-major ids (L, B). Arrays with fewer axes have their samples along the last one, bags along the axes
@@ -110,7 +113,7 @@ def value_and_grad(
         An id is out of range (not in traced code: SPEC clause 2).
     NotImplementedError
         NumPy, which records no gradients: see `embedding_grad`. Second derivatives in MXNet. sparse= in MXNet, with
-        per_sample, and in torch within value_and_grad.
+        per_sample outside of JAX, and in torch within value_and_grad.
 
     Notes
     -----
@@ -154,11 +157,7 @@ def value_and_grad(
     has_aux, per_sample = check_flag(has_aux, "has_aux"), check_flag(per_sample, "per_sample")
     samples = _Samples(check_axis(sample_axis), check_flag(check, "check"))
     if sparse is not None:
-        if per_sample:
-            raise NotImplementedError(
-                "per_sample: got True with sparse=; accepted is a Table, which fn reads by lookup"
-            )
-        return transformed(_differentiate_rows, fn, argnums, numbers, has_aux, sparse)
+        return transformed(_differentiate_rows, fn, argnums, numbers, has_aux, sparse, samples if per_sample else None)
     return transformed(_differentiate, fn, argnums, numbers, has_aux, samples if per_sample else None)
 
 
@@ -261,6 +260,7 @@ def _differentiate_rows(
     numbers: tuple[int, ...],
     has_aux: bool,
     sparse: Any,
+    samples: _Samples | None,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> tuple[Any, Any]:
@@ -271,18 +271,56 @@ def _differentiate_rows(
     B = _one_backend([x for tree in trees for x in tree.of_kind("variable")], [])
     several = isinstance(argnums, (list, tuple))
 
-    def called(given: Any) -> tuple[Array, Any]:
-        full = list(args)
+    def call(given: Any, others: dict[int | str, Any]) -> tuple[Array, Any]:
+        full = [others.get(k, x) for k, x in enumerate(args)]
         for k, x in zip(places, given if several else (given,), strict=True):
             full[k] = x
-        out = fn(*full, **kwargs)
+        out = fn(*full, **{k: others.get(k, x) for k, x in kwargs.items()})
         loss, aux = _loss_and_aux(out) if has_aux else (out, None)
-        _check_loss(B, loss, per_sample=False)
+        _check_loss(B, loss, per_sample=samples is not None)
         return loss, aux
 
-    given = tuple(args[k] for k in places)
-    loss, aux, grads = B.differentiate_rows(called, given if several else given[0], sparse)
+    given = tuple(args[k] for k in places) if several else args[places[0]]
+    if samples is None:
+        loss, aux, grads = B.differentiate_rows(lambda tree: call(tree, {}), given, sparse)
+    else:
+        loss, aux, grads = _row_samples(
+            B, call, given, sparse, _Batch(args, kwargs, places, samples.axis), samples, has_aux
+        )
     return ((loss, aux) if has_aux else loss), grads
+
+
+def _row_samples(
+    B: Backend, call: Callable[..., Any], given: Any, sparse: Any, batch: _Batch, samples: _Samples, has_aux: bool
+) -> tuple[Array, Any, Any]:
+    """(losses, aux, gradients per sample) of plain arrays: each sample runs alone."""
+    count = batch.count()
+
+    def one(tree: Any, cut: list[Array]) -> tuple[Array, Any]:
+        loss, _ = call(tree, batch.one_sample(B, cut))
+        _check_count(B.shape(loss)[0], 1)  # type: ignore[arg-type]
+        return loss, None
+
+    like = next(x for x in _Tree(given).leaves if _kind(x))
+    losses, _, grads = B.differentiate_rows(one, given, sparse, batch.data(B, like))
+    check, aux = samples.unchecked and count > 1 and not modes.is_traced(B, losses), None
+    if check or has_aux:
+        whole, aux = call(given, {})
+        _check_count(B.shape(whole)[0], count)  # type: ignore[arg-type]
+        if check:
+            for b in largest_two(B, whole):
+                check_alone(B, b, ["the loss"], [whole], [losses[b : b + 1]])
+            samples.unchecked = False
+    tree = _Tree(grads)
+    found = (_as_samples(B, x, count) if isinstance(x, IndexedSlices) else x for x in tree.leaves)
+    return losses, aux, tree.rebuild(found)
+
+
+def _as_samples(B: Backend, s: IndexedSlices, count: int) -> PerSample:
+    """Slices that lie sample by sample, equally many of each."""
+    each = B.shape(s.indices)[0] // count  # type: ignore[operator]
+    numbers = B.asarray(np.repeat(np.arange(count, dtype=np.int32), each), s.indices)
+    return with_samples(s, numbers, count, None, absent=True)
 
 
 def _loss_and_aux(out: Any) -> tuple[Array, Any]:
@@ -522,6 +560,33 @@ class _Batch:
         self.arrays = [x for tree in self.trees.values() for x in tree.leaves if _is_array(x)]
         self.axes = [axis_of(get_backend(x), x, axis) for x in self.arrays]
 
+    def count(self) -> int:
+        """The number of samples; ValueError where the arrays do not have the same."""
+        sizes = set(self.sizes())
+        if len(sizes) != 1:
+            raise ValueError(
+                f"per_sample: got {len(self.arrays)} arrays among the other arguments, sizes along sample_axis "
+                f"{sorted(sizes)}; accepted is at least one array, all with as many samples (close over the rest)"
+            )
+        return int(sizes.pop())
+
+    def data(self, B: Backend, like: Array) -> list[Array]:
+        """The arrays, of B as like is, with their samples first."""
+        found = []
+        for x, axis in zip(self.arrays, self.axes, strict=True):
+            owner = get_backend(x)
+            found.append(axis_first(B, x if owner is B else B.asarray(owner.to_numpy(x), like), axis))
+        return found
+
+    def one_sample(self, B: Backend, cut: Sequence[Array]) -> dict[int | str, Any]:
+        """The arguments with one sample of `data`, of shape (1, ...)."""
+        with B.scope():
+            arrays = [
+                B.permute(x, [*range(1, axis + 1), 0, *range(axis + 1, len(B.shape(x)))]) if axis else x
+                for x, axis in zip(cut, self.axes, strict=True)
+            ]
+        return self.replaced(arrays)
+
     def sizes(self) -> list[Any]:
         """The number of samples that each array has; -1 for none."""
         shapes = [get_backend(x).shape(x) for x in self.arrays]
@@ -557,24 +622,15 @@ def _per_sample_dense(
             f"along sample_axis {sorted(sizes)}; accepted for dense arrays is at least one array, all with as many "
             "samples as losses (close over the rest)"
         )
-    data = []
-    for x, axis in zip(batch.arrays, batch.axes, strict=True):
-        owner = get_backend(x)
-        data.append(axis_first(B, x if owner is B else B.asarray(owner.to_numpy(x), variables[0]), axis))
 
     def one(new_variables: list[Array], cut: list[Array]) -> Array:
-        with B.scope():
-            arrays = [
-                B.permute(x, [*range(1, axis + 1), 0, *range(axis + 1, len(B.shape(x)))]) if axis else x
-                for x, axis in zip(cut, batch.axes, strict=True)
-            ]
-        out = call(new_variables, tables, batch.replaced(arrays))
+        out = call(new_variables, tables, batch.one_sample(B, cut))
         loss = _loss_and_aux(out)[0] if has_aux else out
         _check_loss(B, loss, per_sample=True)
         _check_count(B.shape(loss)[0], 1)  # type: ignore[arg-type]
         return loss
 
-    return B.per_sample_gradients(one, variables, data)
+    return B.per_sample_gradients(one, variables, batch.data(B, variables[0]))
 
 
 def _check_samples(

@@ -101,8 +101,10 @@ class Embeddings(Backend):
         return differentiation.differentiate(fn, variables, sources)
 
     def differentiate_rows(
-        self, fn: Callable[[Any], tuple[Array, Any]], tree: Any, sparse: Any
+        self, fn: Callable[..., tuple[Array, Any]], tree: Any, sparse: Any, data: Sequence[Array] | None = None
     ) -> tuple[Array, Any, Any]:
+        if data is not None:
+            return gathers.per_sample(self, fn, tree, sparse, data)
         return gathers.value_and_grad(self, fn, tree, sparse)
 
     def per_sample_gradients(

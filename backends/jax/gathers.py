@@ -7,7 +7,7 @@ folder.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -24,7 +24,7 @@ from islices.backends.jax.plans import Plan
 from islices.backends.jax.reads import FLOATS, Marked, whole
 from islices.slices import IndexedSlices
 
-__all__ = ["value_and_grad"]
+__all__ = ["per_sample", "value_and_grad"]
 
 
 # ---------------------------------------------------------------------- the transformation
@@ -91,6 +91,51 @@ def _check_unchanged(names: list[str], states: list[list[Any]], rest: Any) -> No
             "has_aux=True and a fn that returns them: loss, nnx.state(model, nnx.Not(nnx.Param)); then "
             "nnx.update(model, state)"
         )
+
+
+def per_sample(
+    B: Backend, fn: Callable[..., tuple[Any, Any]], tree: Any, sparse: Any, data: Sequence[Any]
+) -> tuple[Any, Any, Any]:
+    """The same of fn(tree, one sample of each of data): vmap over the samples, whose slices lie one after the other."""
+
+    def one(sample: list[Any]) -> tuple[Any, Any]:
+        cut = [x[None] for x in sample]
+        loss, _, grads = value_and_grad(B, lambda tree: fn(tree, cut), tree, sparse)
+        return loss, tree_util.tree_map(_apart, grads, is_leaf=_is_slices)
+
+    losses, grads = jax.vmap(one)(list(data))
+
+    def together(found: Any) -> Any:
+        if not isinstance(found, _Apart):
+            return found
+        values, indices = found.parts
+        values = values.reshape(-1, *values.shape[2:])
+        return IndexedSlices._trusted(B, values, indices.reshape(-1), found.shape)
+
+    return losses, None, tree_util.tree_map(together, grads, is_leaf=lambda x: isinstance(x, _Apart))
+
+
+def _is_slices(x: Any) -> bool:
+    return isinstance(x, IndexedSlices)
+
+
+@tree_util.register_pytree_node_class
+class _Apart:
+    """The arrays of slices, which vmap gives one more axis."""
+
+    def __init__(self, parts: tuple[Any, Any], shape: Any) -> None:
+        self.parts, self.shape = parts, shape
+
+    def tree_flatten(self) -> tuple[Any, Any]:
+        return self.parts, self.shape
+
+    @classmethod
+    def tree_unflatten(cls, shape: Any, parts: Any) -> _Apart:
+        return cls(tuple(parts), shape)
+
+
+def _apart(x: Any) -> Any:
+    return _Apart((x.values, x.indices), x.dense_shape) if _is_slices(x) else x
 
 
 def _prefix_flags(flags: Any, tree: Any) -> list[Any]:

@@ -389,8 +389,12 @@ class TensorflowBackend(Backend):
         return recording.differentiate(self, fn, variables, sources)
 
     def differentiate_rows(
-        self, fn: Callable[[Any], tuple[Array, Any]], tree: Any, sparse: Any
+        self, fn: Callable[..., tuple[Array, Any]], tree: Any, sparse: Any, data: Sequence[Array] | None = None
     ) -> tuple[Array, Any, Any]:
+        if data is not None:
+            raise self.lacks(
+                "differentiate_rows", "accepted with per_sample=True is an islices.Table, which fn reads by lookup"
+            )
         return recording.differentiate_rows(self, fn, tree, sparse)
 
     def per_sample_gradients(

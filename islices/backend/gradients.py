@@ -177,7 +177,7 @@ class Gradients(Arrays):
 
     @optional("no `value_and_grad` with sparse=")
     def differentiate_rows(
-        self, fn: Callable[[Any], tuple[Array, Any]], tree: Any, sparse: Any
+        self, fn: Callable[..., tuple[Array, Any]], tree: Any, sparse: Any, data: Sequence[Array] | None = None
     ) -> tuple[Array, Any, Any]:
         """(loss, aux, gradients) of ``fn(tree) -> (loss, aux)``, where tree holds plain arrays.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import subprocess
@@ -528,7 +529,6 @@ REFUSED: list[tuple[type[Exception], str, Callable[[], Any]]] = [
         lambda: islices.value_and_grad(lambda p: out(p[0]), sparse=[False, True])([W, IDS]),
     ),
     (TypeError, "Table", lambda: islices.value_and_grad(carried, sparse=True)({"table": islices.Table(W)}, IDS)),
-    (NotImplementedError, "per_sample", lambda: islices.value_and_grad(carried, sparse=True, per_sample=True)),
     (NotImplementedError, "lookup", lambda: islices.value_and_grad(carried, sparse=True)(np.ones((3, 2)), IDS)),
     (ValueError, "one number", lambda: islices.value_and_grad(lambda w: w[IDS], sparse=True)(W)),
 ]
@@ -612,6 +612,45 @@ def check_random(seed: int, wraps: Any = EVERY) -> None:
 @pytest.mark.parametrize("seed", range(2))
 def test_random_programs(seed: int) -> None:
     check_random(seed, [jax.jit])
+
+
+# ---------------------------------------------------------------------- per sample
+def losses(p: Any, ids: Any, targets: Any) -> Any:
+    rows = jnp.nan_to_num(jnp.take(p["table"], ids, axis=0))  # an id out of range reads NaN, and has no slice
+    return (jnp.tanh(rows @ p["mix"]).sum((1, 2)) - targets) ** 2
+
+
+@pytest.mark.parametrize("how", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_per_sample_is_the_gradient_of_each_sample(how: Callable[..., Any]) -> None:
+    rng = np.random.default_rng(0)
+    params = {name: jnp.asarray(rng.normal(size=(n, 4)), jnp.float32) for name, n in (("table", 50), ("mix", 4))}
+    ids, targets = jnp.array([[1, 2, 1], [3, -1, 60], [0, 0, 2]]), jnp.array([1.0, 2.0, 3.0])
+    one = jax.grad(lambda p, i, t: losses(p, i[None], t[None])[0])
+    expected = jax.vmap(one, (None, 0, 0))(params, ids, targets)
+    step = how(islices.value_and_grad(losses, sparse=lambda path: "table" in path, per_sample=True))
+    values, grads = step(params, ids, targets)
+    np.testing.assert_allclose(values, losses(params, ids, targets), rtol=1e-6)
+    assert isinstance(grads["table"], islices.PerSample)
+    np.testing.assert_allclose(grads["table"].to_dense(), expected["table"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(grads["mix"], expected["mix"], rtol=1e-5, atol=1e-6)
+
+
+def test_per_sample_takes_the_axis_and_aux_and_checks() -> None:
+    params = {"table": jnp.arange(200.0).reshape(50, 4) / 200, "mix": jnp.eye(4)}
+    ids, targets = jnp.array([[1, 2, 1], [3, 4, 5]]), jnp.array([1.0, 2.0])
+
+    def of_rows(p: Any, ids: Any, targets: Any) -> Any:
+        return losses(p, ids.T, targets), "aux"
+
+    make = functools.partial(islices.value_and_grad, sparse="auto", per_sample=True)
+    (values, aux), grads = make(of_rows, has_aux=True, sample_axis=1)(params, ids.T, targets)
+    assert (values.shape, aux, grads["table"].slices(1).indices.tolist()) == ((2,), "aux", [3, 4, 5])
+    with pytest.raises(ValueError, match="one loss for each sample"):
+        make(lambda *args: losses(*args).mean())(params, ids, targets)
+    with pytest.raises(ValueError, match="samples that influence each other: the loss"):
+        make(lambda *args: losses(*args) - losses(*args).mean())(params, ids, targets)
+    with pytest.raises(ValueError, match="got 0 arrays among the other arguments"):
+        make(lambda p: losses(p, ids, targets))(params)
 
 
 @pytest.mark.soak
