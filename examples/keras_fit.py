@@ -1,8 +1,6 @@
-"""model.fit of Keras on each of its backends: stock Keras, and by rows. Time a step, memory, distance of the weights.
+"""Train a stock Keras model, then the same by rows: python examples/keras_fit.py 2000000 16 tensorflow torch jax
 
-    python examples/keras_fit.py 2000000 16 tensorflow torch jax
-
-Memory is what fit takes at its peak beside the model and the optimizer's state. Lazy Adam is not Keras' Adam."""
+Shown are time per step, peak memory of fit besides model and state, and distance of the weights (lazy Adam differs)."""
 
 import gc
 import os
@@ -50,8 +48,7 @@ def compare(rows: int, width: int) -> None:
                 model.fit(ids, labels, batch_size=BATCH, shuffle=False, verbose=0)
                 ms, memory = (time.perf_counter() - began) / STEPS * 1e3, megabytes("VmHWM:") - before
             ends.append(model.get_weights()[0])
-            gap = np.abs(ends[0] - ends[-1]).max()
-            who = type(optimizer).__module__.partition(".")[0]
+            gap, who = np.abs(ends[0] - ends[-1]).max(), type(optimizer).__module__.partition(".")[0]
             print(f"{keras.config.backend()}  {name}  {who}  {ms:.1f} ms  {memory:.0f} MB  {gap:.1e}", flush=True)
             del model
 

@@ -7,7 +7,7 @@ None is a leaf like any other. May import: `islices.registry`.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,10 @@ __all__ = ["DEEPEST", "aligned", "flatten", "named_leaves", "opened", "rebuild",
 DEEPEST = 100
 
 
+#: Types of leaves, so that most leaves are told by a look at their type.
+_LEAVES = {type(None), str, bytes, bool, int, float, complex}
+
+
 def opened(x: Any) -> tuple[Sequence[Any], Callable[[Any], Any]] | None:
     """Return a container's children and a function from new children to a container like it; None for a leaf."""
     if isinstance(x, dict):
@@ -27,9 +31,12 @@ def opened(x: Any) -> tuple[Sequence[Any], Callable[[Any], Any]] | None:
         return x, list
     if isinstance(x, tuple):
         return x, getattr(x, "_make", tuple)
-    if x is None or isinstance(x, (str, bytes, bool, int, float, complex)) or find_backend(x) is not None:
+    if type(x) in _LEAVES:
         return None
-    if type(x).__module__.startswith("islices."):  # Table and PerSample, which are pytrees to JAX
+    if find_backend(x) is not None or type(x).__module__.startswith(
+        "islices."
+    ):  # also pytrees to JAX: PerSample, Table
+        _LEAVES.add(type(x))
         return None
     for B in loaded_backends():
         found = B.flatten_tree(x, lambda item: item is not x)
@@ -55,18 +62,25 @@ def flatten(tree: Any, argument: str = "x") -> list[Any]:
 
 
 def _collect(tree: Any, leaves: list[Any], depth: int, argument: str) -> None:
-    found = opened(tree)
-    if found is None:
-        leaves.append(tree)
-        return
-    _check_depth(depth, argument)
-    for item in found[0]:
-        _collect(item, leaves, depth - 1, argument)
-
-
-def _check_depth(depth: int, argument: str) -> None:
+    children: Iterable[Any]
+    if isinstance(tree, (list, tuple)):
+        children = tree
+    else:
+        found = opened(tree)
+        if found is None:
+            leaves.append(tree)
+            return
+        children = found[0]
     if not depth:
-        raise ValueError(f"{argument}: got a structure of more than {DEEPEST} levels, or one within itself")
+        raise ValueError(_ENDLESS.format(argument))
+    for item in children:
+        if type(item) in _LEAVES:
+            leaves.append(item)
+        else:
+            _collect(item, leaves, depth - 1, argument)
+
+
+_ENDLESS = f"{{}}: got a structure of more than {DEEPEST} levels, or one within itself"
 
 
 def named_leaves(tree: Any, argument: str, into: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -87,9 +101,9 @@ def _name(tree: Any, path: str, into: dict[str, Any], depth: int, argument: str)
             raise ValueError(f"{argument}: got two leaves of the name {path!r}; accepted is one")
         into[path] = tree
         return
-    _check_depth(depth, argument)
-    keys = tree if isinstance(tree, dict) else range(len(found[0]))
-    for key, item in zip(keys, found[0], strict=True):
+    if not depth:
+        raise ValueError(_ENDLESS.format(argument))
+    for key, item in tree.items() if isinstance(tree, dict) else enumerate(found[0]):
         _name(item, f"{path}.{key}" if path else f"{key}", into, depth - 1, argument)
 
 
@@ -121,5 +135,10 @@ def structure(tree: Any) -> Any:
 
 def rebuild(tree: Any, leaves: Iterator[Any]) -> Any:
     """A structure like tree, of the same container types, with its leaves taken from an iterator."""
-    found = opened(tree)
-    return next(leaves) if found is None else found[1]([rebuild(item, leaves) for item in found[0]])
+    found = (tree, None) if isinstance(tree, list) else opened(tree)
+    if found is None:
+        return next(leaves)
+    made = []
+    for item in found[0]:
+        made.append(next(leaves) if type(item) in _LEAVES else rebuild(item, leaves))
+    return made if found[1] is None else found[1](made)

@@ -59,13 +59,6 @@ def test_a_real_run_is_read_whole(tmp_path: Path) -> None:
     assert (one.header, one.cases, one.footer, one.error) == (run.header, run.cases, run.footer, "")
 
 
-def test_a_report_by_the_former_name_of_a_mode_is_the_same(tmp_path: Path) -> None:
-    entries = run_of(header("torch"), case("a", "pass"), case("a", "pass", "framework"), case("b", "fail", "framework"))
-    (new,) = runs_of(tmp_path, lines(*entries))
-    (old,) = runs_of(tmp_path, lines(*entries).replace('"framework"', '"native"'))
-    assert (old.modes, old.cases, old.error) == (new.modes, new.cases, "") == (["host", "framework"], new.cases, "")
-
-
 def test_phases_are_for_who_waits_and_kept_nowhere(tmp_path: Path) -> None:
     phase = lines({"type": "phase", "says": "importing numpy"})
     (plain,) = runs_of(tmp_path, WHOLE)
