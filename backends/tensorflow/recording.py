@@ -178,7 +178,7 @@ def differentiate_rows(
     grads: list[Any] = [None] * len(leaves)
     for k, x, g in zip(floats, watched, tape.gradient(loss, watched), strict=True):
         by_rows = g is None or isinstance(g, tf.IndexedSlices)
-        pays = isinstance(g, tf.IndexedSlices) and isinstance(sparse, str) and _pays(sparse, g.indices, x)
+        pays = g is not None and by_rows and isinstance(sparse, str) and _pays(sparse, g.indices, x)
         if k not in marked or (isinstance(sparse, str) and not pays):
             grads[k] = tf.zeros(x.shape, x.dtype) if g is None else dense_gradient(g, x)
         elif by_rows:
