@@ -73,7 +73,7 @@ def test_installed_without_paddle_it_disturbs_nobody(tmp_path: Path) -> None:
     if "paddle" not in islices.list_backends():
         done = python("-m", "islices", "conform", "-b", "paddle", path=site)
         assert (done.returncode, done.stdout) == (2, "")
-        assert "'paddle', which is not installed" in done.stderr
+        assert "'paddle', whose adapter is installed, but no module paddle is found" in done.stderr
 
 
 # ---------------------------------------------------------------------- the suite

@@ -14,7 +14,9 @@ import re
 from typing import Any, NoReturn, cast
 
 import torch
-from torch.optim import Optimizer, lr_scheduler, swa_utils
+from torch.optim import Optimizer as Optimizer  # torch's names, so that the import of optim is the only change
+from torch.optim import lr_scheduler as lr_scheduler
+from torch.optim import swa_utils as swa_utils
 
 from islices import optim
 from islices.backends.torch.optim.base import RowOptimizer
@@ -162,7 +164,7 @@ def __getattr__(name: str) -> NoReturn:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["Optimizer", "SparseAdam", "lr_scheduler", "swa_utils"]
+__all__ = ["SparseAdam"]
 for _record in RECORDS.values():
     globals()[_record.title] = class_of(_record)
     __all__ += [_record.title]
