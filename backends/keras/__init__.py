@@ -29,10 +29,10 @@ from islices.backends.keras.optimizers import (
     RMSprop,
 )
 from islices.backends.keras.recorder import Recorder
-from islices.backends.keras.row_sparse import row_sparse
 from islices.backends.keras.scaling import LossScaleOptimizer
 from islices.backends.keras.states import state_of
 from islices.backends.keras.stepped import Stepped
+from islices.backends.keras.stock_models import row_sparse
 
 __all__ = [
     "SGD",

@@ -19,7 +19,7 @@ from islices import models
 from islices.backend import Array, LayerUse, OtherUse, Use
 from islices.backends.keras.methods import replace
 from islices.backends.keras.native import BACKEND, native
-from islices.backends.keras.row_sparse import is_row_sparse
+from islices.backends.keras.stock_models import is_row_sparse
 from islices.persample import PerSample
 from islices.registry import describe, get_backend
 

@@ -232,7 +232,7 @@ def test_broken_commands_of_others_disturb_nobody(others: Path) -> None:
         assert words in lines[name], name
     assert "claimed by" not in lines["audit"]
     assert "gone" not in lines, "another checkout's"
-    for name in ("audit", "diff", "plan"):
+    for name in ("audit", "diff", "report"):
         assert islices_command(name, "--help", path=others).returncode == 0
     for name in ("breaking", "leaving", "conform"):
         done = islices_command(name, path=others)
