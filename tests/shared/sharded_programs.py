@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -433,9 +434,10 @@ def save_once(folder: str, value: float) -> None:
 
 
 def save_always(folder: str) -> None:
-    """New checkpoints until the process is killed."""
+    """Save new checkpoints until the process is killed; a pause lets a load on a busy machine end between two."""
     for k in itertools.count():
         save_once(folder, float(k))
+        time.sleep(0.05)
 
 
 def load_often(group: Any, folder: str, times: int) -> list[float]:
