@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from islices.arguments import show
+from islices.backend import Backend
 from islices.registry import describe
-from islices.trees import DEEPEST
+from islices.trees import DEEPEST, flatten, opened
 
-__all__ = ["marked", "path_names", "pays", "prefix_flags"]
+__all__ = ["marked", "marked_leaves", "path_names", "pays", "prefix_flags"]
 
 #: What marks each array that is read only by rows.
 AUTO, ALWAYS = "auto", "always"
@@ -63,18 +64,25 @@ def pays(sparse: str, reads: int, rows: int) -> bool:
     return reads > 0 and (sparse == ALWAYS or reads < rows)
 
 
+def marked_leaves(backend: Backend, tree: Any, sparse: Any) -> tuple[list[Any], list[str], list[int], set[int]]:
+    """Return the leaves of nested containers, their paths, and the positions of float arrays and of marked leaves."""
+    leaves, names = flatten(tree), path_names(tree)
+    floats = [k for k, x in enumerate(leaves) if backend.is_array(x) and backend.dtype(x) in backend.float_dtypes]
+    return leaves, names, floats, marked(sparse, names, leaves, lambda flags: prefix_flags(flags, tree), floats)
+
+
 def path_names(tree: Any) -> list[str]:
-    """Return the path of each leaf of nested lists, tuples and dicts, spelled as `jax.tree_util.keystr` spells it."""
-    if isinstance(tree, dict):
-        parts = [(f"[{key!r}]", item) for key, item in tree.items()]
-    elif isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        fields = tree._fields  # pyright: ignore[reportAttributeAccessIssue]
-        parts = [(f".{name}", item) for name, item in zip(fields, tree, strict=True)]
-    elif isinstance(tree, (list, tuple)):
-        parts = [(f"[{k}]", item) for k, item in enumerate(tree)]
-    else:
+    """Return the path of each leaf of nested containers, spelled as `jax.tree_util.keystr` spells it."""
+    found = opened(tree)
+    if found is None:
         return [""]
-    return [part + name for part, item in parts for name in path_names(item)]
+    if isinstance(tree, dict):
+        parts = [f"[{key!r}]" for key in tree]
+    elif isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        parts = [f".{name}" for name in tree._fields]  # pyright: ignore[reportAttributeAccessIssue]
+    else:
+        parts = [f"[{k}]" for k in range(len(found[0]))]
+    return [part + name for part, item in zip(parts, found[0], strict=True) for name in path_names(item)]
 
 
 def prefix_flags(flags: Any, tree: Any, depth: int = DEEPEST) -> list[Any]:

@@ -101,41 +101,16 @@ def per_sample(
     def one(sample: list[Any]) -> tuple[Any, Any]:
         cut = [x[None] for x in sample]
         loss, _, grads = value_and_grad(B, lambda tree: fn(tree, cut), tree, sparse)
-        return loss, tree_util.tree_map(_apart, grads, is_leaf=_is_slices)
+        return loss, grads
+
+    def together(x: Any) -> Any:
+        if not isinstance(x, IndexedSlices):
+            return x
+        values = x.values.reshape(-1, *x.values.shape[2:])
+        return IndexedSlices._trusted(B, values, x.indices.reshape(-1), x.dense_shape)
 
     losses, grads = jax.vmap(one)(list(data))
-
-    def together(found: Any) -> Any:
-        if not isinstance(found, _Apart):
-            return found
-        values, indices = found.parts
-        values = values.reshape(-1, *values.shape[2:])
-        return IndexedSlices._trusted(B, values, indices.reshape(-1), found.shape)
-
-    return losses, None, tree_util.tree_map(together, grads, is_leaf=lambda x: isinstance(x, _Apart))
-
-
-def _is_slices(x: Any) -> bool:
-    return isinstance(x, IndexedSlices)
-
-
-@tree_util.register_pytree_node_class
-class _Apart:
-    """The arrays of slices, which vmap gives one more axis."""
-
-    def __init__(self, parts: tuple[Any, Any], shape: Any) -> None:
-        self.parts, self.shape = parts, shape
-
-    def tree_flatten(self) -> tuple[Any, Any]:
-        return self.parts, self.shape
-
-    @classmethod
-    def tree_unflatten(cls, shape: Any, parts: Any) -> _Apart:
-        return cls(tuple(parts), shape)
-
-
-def _apart(x: Any) -> Any:
-    return _Apart((x.values, x.indices), x.dense_shape) if _is_slices(x) else x
+    return losses, None, tree_util.tree_map(together, grads, is_leaf=lambda x: isinstance(x, IndexedSlices))
 
 
 def _prefix_flags(flags: Any, tree: Any) -> list[Any]:

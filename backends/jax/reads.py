@@ -62,7 +62,7 @@ class Slot:
 
     @property
     def reads(self) -> int:
-        """How many rows are read."""
+        """Return how many rows are read."""
         return math.prod(self.found[0].shape)
 
     def repeated(self, length: int) -> Slot:
@@ -78,7 +78,7 @@ class Slot:
         return self if self.rounds is not None else replace(self, rounds=0)
 
     def not_run(self) -> tuple[Any, ...]:
-        """What a branch that is not taken finds."""
+        """Return what a branch that is not taken finds."""
         numbers = (0 if k or self.rows < 0 else self.rows for k in range(len(self.found)))
         return tuple(lax.full(x.shape, number, x.dtype) for number, x in zip(numbers, self.found, strict=True))
 

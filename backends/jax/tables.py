@@ -46,7 +46,7 @@ class Operand(_Weights):
 
 
 class _Product(NamedTuple):
-    """What of a product with the weights its gradient needs to know."""
+    """Facts of a product with the weights that its gradient needs."""
 
     leading: bool  # the weights come first: so does their axis in the result
     by_rows: bool  # they are contracted over their rows, as by one-hot ids: the factors change roles
@@ -76,7 +76,7 @@ def _as_array(x: Any, dtype: Any) -> Array:
 
 
 def _as_it_is(eqn: Any, marks: Marks) -> Step | None:
-    """Of weights as a constant, to be differentiated elsewhere or not at all."""
+    """Run an equation whose weights are a constant: they are differentiated elsewhere, or not at all."""
     return Step(lambda values, deltas: (bind(eqn, values), []), (None,))
 
 
@@ -154,7 +154,7 @@ OPERAND_RULES: dict[str, Rule] = {
 
 # ---------------------------------------------------------------------- what a slot found, for the core
 def use_of(slot: Slot, found: tuple[Array, ...], upstream: Array, dtype: Any) -> TableUse | None:
-    """What a slot of a table of that dtype found; None of a branch that is known not to have run."""
+    """Return what a slot of a table of that dtype found; None for a branch that is known not to have run."""
     if isinstance(slot.static, Operand):
         return WholeUse((upstream.T if slot.static.transposed else upstream).astype(dtype))
     if isinstance(slot.static, _Product):

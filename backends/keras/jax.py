@@ -75,7 +75,7 @@ def methods(model: Any) -> dict[str, Any]:
 
 
 def _gradients(model: Any, state: Any, data: Any) -> tuple[Any, list[Any]]:
-    """What compute_loss_and_updates gives besides the loss, and the gradients of the trainable variables."""
+    """Return the results of compute_loss_and_updates besides the loss, and the gradients of the trainable variables."""
     trainable, others, of_optimizer, of_metrics = state
     if keras.distribution.distribution() is not None:
         raise ValueError(

@@ -22,7 +22,6 @@ from islices import marking, trees
 from islices.backend import Array, Backend, Gradient, LookedUp, Reader, Source, Transform
 from islices.conversion import from_native
 from islices.embedding import empty_slices
-from islices.slices import IndexedSlices
 
 __all__ = [
     "custom_gradient",
@@ -154,9 +153,13 @@ def dense_gradient(g: Any, x: Array) -> Array:
     if None in tuple(x.shape):  # dynamic: the core densifies known shapes only
         summed = tf.math.unsorted_segment_sum(g.values, g.indices, tf.shape(x, tf.int64)[0])
         return tf.ensure_shape(summed, x.shape)
+    return islices.to_dense(_flat(g, x, tf.constant(tuple(x.shape), tf.int64)))
+
+
+def _flat(g: tf.IndexedSlices, x: Array, dense_shape: Any) -> tf.IndexedSlices:
+    """Return a gradient of x with one axis of slots: that of a gather has the axes of its ids."""
     values = tf.reshape(g.values, [-1, *x.shape[1:]]) if 0 not in tuple(x.shape) else g.values
-    shape = tf.constant(tuple(x.shape), tf.int64)
-    return islices.to_dense(tf.IndexedSlices(values, tf.reshape(g.indices, [-1]), shape))
+    return tf.IndexedSlices(values, tf.reshape(g.indices, [-1]), dense_shape)
 
 
 # ---------------------------------------------------------------------- by tf.gather of plain arrays
@@ -164,9 +167,7 @@ def differentiate_rows(
     backend: Backend, fn: Callable[[Any], tuple[Array, Any]], tree: Any, sparse: Any
 ) -> tuple[Array, Any, Any]:
     """See `Backend.differentiate_rows`: TensorFlow's gradient of tf.gather is a tf.IndexedSlices."""
-    leaves, names = trees.flatten(tree), marking.path_names(tree)
-    floats = [k for k, x in enumerate(leaves) if backend.is_array(x) and backend.dtype(x) in backend.float_dtypes]
-    marked = marking.marked(sparse, names, leaves, lambda flags: marking.prefix_flags(flags, tree), floats)
+    leaves, names, floats, marked = marking.marked_leaves(backend, tree, sparse)
     given, watched = _apart([leaves[k] for k in floats], [])
     full = list(leaves)
     for k, x in zip(floats, given, strict=True):
@@ -182,7 +183,11 @@ def differentiate_rows(
         if k not in marked or (isinstance(sparse, str) and not pays):
             grads[k] = tf.zeros(x.shape, x.dtype) if g is None else dense_gradient(g, x)
         elif by_rows:
-            grads[k] = empty_slices(backend, x) if g is None else _as_slices(g, x)
+            grads[k] = (
+                empty_slices(backend, x)
+                if g is None
+                else from_native(_flat(g, x, g.dense_shape), dense_shape=tuple(x.shape))
+            )
         else:
             raise TypeError(
                 f"sparse: got the leaf {names[k]!r}, whose gradient TensorFlow makes dense; accepted are leaves that "
@@ -196,12 +201,6 @@ def _pays(sparse: str, indices: Array, x: Array) -> bool:
     """See `marking.pays`; an unknown number of reads counts as few."""
     reads, rows = indices.shape.num_elements(), x.shape[0]
     return marking.pays(sparse, 1 if reads is None else reads, 2 if rows is None else rows)
-
-
-def _as_slices(g: tf.IndexedSlices, x: Array) -> IndexedSlices:
-    values = tf.reshape(g.values, [-1, *x.shape[1:]]) if 0 not in tuple(x.shape) else g.values
-    slices = tf.IndexedSlices(values, tf.reshape(g.indices, [-1]), g.dense_shape)
-    return from_native(slices, dense_shape=tuple(x.shape))
 
 
 # ---------------------------------------------------------------------- given gradients

@@ -35,9 +35,7 @@ def differentiate_rows(
             "sparse: got it within value_and_grad, to which these gradients are constants; accepted for second "
             "derivatives is an islices.Table among the arguments"
         )
-    leaves, names = trees.flatten(tree), marking.path_names(tree)
-    floats = [k for k, x in enumerate(leaves) if backend.is_array(x) and backend.dtype(x) in backend.float_dtypes]
-    marked = marking.marked(sparse, names, leaves, lambda flags: marking.prefix_flags(flags, tree), floats)
+    leaves, names, floats, marked = marking.marked_leaves(backend, tree, sparse)
     tables: dict[int, torch.Tensor] = {}  # by leaf: what fn gets for it
     ids: set[int] = set()
     others: dict[int, str] = {}

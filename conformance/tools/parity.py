@@ -114,13 +114,13 @@ def _progress(silent: bool) -> Any:
 
 
 def _names(a: str, b: str) -> tuple[str, str]:
-    """What the report calls the folders: their names, as far as they differ."""
+    """Return the names of the folders in the report: the last parts of their paths, if these differ."""
     short = Path(a).resolve().name, Path(b).resolve().name
     return short if short[0] != short[1] else (a, b)
 
 
 def _metadata(folder: str) -> dict[str, str]:
-    """That of the folder's first file."""
+    """Return the metadata of the folder's first file."""
     files = step_files(folder) if Path(folder).is_dir() else []
     return read_metadata(files[0][1]) if files else {}
 
