@@ -459,7 +459,7 @@ def test_keras_on_another_framework_is_refused() -> None:
     assert "got Keras on the backend 'numpy'; accepted are 'tensorflow', 'torch' and 'jax'" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["capturing", "choice", "coalesced", "row_sparse", "scaling", "states", "stepped"])
+@pytest.mark.parametrize("name", ["capturing", "choice", "coalesced", "stock_models", "scaling", "states", "stepped"])
 def test_the_examples_of_the_docstrings_are_true(name: str) -> None:
     results = doctest.testmod(import_module(f"{front.__name__}.{name}"))
     assert results.attempted
