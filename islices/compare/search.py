@@ -7,11 +7,8 @@ for all of them, one shift, one padding row.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from itertools import permutations
-
-import numpy as np
 
 from islices.compare.cause import Proposal
 from islices.compare.causes import CAUSES
@@ -21,10 +18,6 @@ from islices.compare.factors import fitted_factors, named_factors, two_factors
 from islices.compare.survey import agree, within_rounding
 
 __all__ = ["explain", "proposals"]
-
-
-#: Elements of tensors in which three causes at once are looked for.
-LARGE = 1 << 19
 
 
 def explain(both: Comparison, proposed: Sequence[Proposal]) -> tuple[Explanation, ...]:
@@ -43,7 +36,6 @@ def explain(both: Comparison, proposed: Sequence[Proposal]) -> tuple[Explanation
     if not both.a:
         return ()
     near = within_rounding(both)  # then what is not exact explains nothing
-    singles = [[p] for p in proposed]
     found: list[Explanation] = []
     exact: set[tuple[str, int]] = set()  # what explains to the bit need not be said with other numbers
     for p in proposed:
@@ -55,7 +47,7 @@ def explain(both: Comparison, proposed: Sequence[Proposal]) -> tuple[Explanation
     if not found and not near:
         found = two_factors(both) or fitted_factors(both, both, [])
     if not found:
-        found = _pairs(both, singles, exactly=near) or _threes(both, singles, exactly=near)
+        found = _pairs(both, proposed, exactly=near)
     fewest = min((len(e.causes) for e in found), default=0)
     return _without_subsumed([e for e in found if (e.exact or not near) and len(e.causes) == fewest])
 
@@ -80,11 +72,11 @@ def proposals(both: Comparison) -> list[Proposal]:
     return list(_proposals(both, set(), another=False))
 
 
-def _pairs(both: Comparison, singles: list[list[Proposal]], *, exactly: bool) -> list[Explanation]:
+def _pairs(both: Comparison, proposed: Sequence[Proposal], *, exactly: bool) -> list[Explanation]:
     found: list[Explanation] = []
     seen: set[frozenset[tuple[str, int]]] = set()
     constants: list[Explanation] = []
-    for (first,) in singles:
+    for first in proposed:
         after = first.after(both)
         if not exactly:
             found += named_factors(both, after, [first])
@@ -98,43 +90,6 @@ def _pairs(both: Comparison, singles: list[list[Proposal]], *, exactly: bool) ->
                 seen.add(keys)
                 found.append(e)
     return found or constants
-
-
-def _threes(both: Comparison, singles: list[list[Proposal]], *, exactly: bool) -> list[Explanation]:
-    """Three causes at once, each of which changes rows or, the last, is a named factor. The first ones found are told:
-    three causes leave little evidence for others."""
-    if both.slack or sum(x.size for x in both.a) > LARGE:
-        return []
-    seen: set[frozenset[tuple[str, int]]] = set()
-    for (first,) in singles:
-        after = first.after(both)
-        used = {(first.cause.name, 0), (first.cause.name, 1)}
-        for second in _proposals(after, used, another=True):
-            keys = frozenset((first.key, second.key))
-            if keys in seen:
-                continue
-            seen.add(keys)
-            last = second.after(after)
-            if not _alike(last):
-                continue
-            if not exactly and (found := named_factors(both, last, [first, second])):
-                return found
-            spent = used | {(second.cause.name, 0), (second.cause.name, 1)}
-            for third in _proposals(last, spent, another=True):
-                if e := _chain(last, [first, second, third], exactly=exactly):
-                    return [e]
-    return []
-
-
-def _alike(both: Comparison) -> bool:
-    """Whether one cause more may make the sides equal: they point about the same way, or have other rows."""
-    product = norms = 0.0
-    for x, y in zip(both.a, both.b, strict=True):
-        if not np.array_equal(x.ids, y.ids) or x.values.shape != y.values.shape:
-            return x.sparse != y.sparse or len(x.ids) == len(y.ids)
-        product += float(np.vdot(x.values, y.values))
-        norms += math.sqrt(float(np.vdot(x.values, x.values)) * float(np.vdot(y.values, y.values)))
-    return not norms or abs(product) > 0.5 * norms
 
 
 def _chain(before: Comparison, chain: Sequence[Proposal], *, exactly: bool) -> Explanation | None:

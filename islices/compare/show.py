@@ -156,7 +156,7 @@ def _without_cause(found: Difference) -> list[str]:
             "largest value"
         ]
     lines = [
-        "  no known cause, alone or with others, makes the sides equal",
+        "  no known cause, alone or with one other, makes the sides equal",
         "  (random numbers are beyond it: compare without dropout, by one seed and one order of samples)",
     ]
     if len(found.tensors) > 1:
