@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
-import os
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -14,18 +11,15 @@ from typing import Any
 from islices.cli import Command, UsageError
 from islices.compare.causes import CAUSES
 from islices.compare.difference import Difference, diff
-from islices.compare.show import report
 from islices.compare.steps.traits import TRAITS
-from islices.conformance.outputs import print_text
+from islices.conformance.outputs import check_picture, check_writable, print_text
 from islices.conformance.tools.sides import as_pair, from_metadata
 from islices.io import load, read_metadata
 
 __all__ = ["COMMAND"]
 
 #: What the files' own metadata may say in place of an option.
-FROM_METADATA = {
-    "max_norm": float, "padding_idx": int, "batch_size": int, "tokens": int, "replicas": int, "accumulated": int
-}  # fmt: skip
+FROM_METADATA = {"max_norm": float, "padding_idx": int, "batch_size": int, "tokens": int}
 TREES = ("a", "b", "before", "grad", "tables", "states")
 
 
@@ -58,22 +52,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", metavar="NAME", help="compare this tensor of A alone")
     parser.add_argument("--tables", metavar="F", help="for gradients: the tables, which a regulariser adds to them")
     parser.add_argument("--states", metavar="F", help="for tables: the states before the step")
-    parser.add_argument("--replicas", type=int, metavar="N", help="data-parallel replicas")
-    parser.add_argument("--accumulated", type=int, metavar="N", help="gradients accumulated before a step")
     parser.add_argument("-v", "--verbose", action="store_true", help="every tensor, with the rows that differ")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout instead of the report")
-    parser.add_argument("--plot", metavar="FILE", help="write a picture of the rows that differ (.png, .svg, .pdf)")
+    parser.add_argument("--plot", metavar="FILE.png", help="draw the rows that differ (needs matplotlib)")
 
 
 def _causes() -> str:
     titles = ", ".join(dict.fromkeys([*(c.title for c in CAUSES.values()), *(t.title for t in TRAITS)]))
-    return textwrap.fill(f"causes that are tried, singly and together: {titles}.", 112)
+    return textwrap.fill(f"causes that are tried, alone and by twos: {titles}.", 112)
 
 
 def compare(options: argparse.Namespace) -> int:
     """Read, compare, show; 0 where the files are equal, else 1."""
     if options.plot is not None:
-        _check_plot(options.plot)
+        check_picture("--plot", options.plot)
+        check_writable("--plot", options.plot)
     trees = {name: _load(getattr(options, name)) for name in TREES if getattr(options, name)}
     known = {name: getattr(options, name) for name in FROM_METADATA}
     metadata = [(path, read_metadata(path, foreign=True)) for path in (options.a, options.b)]
@@ -93,7 +86,7 @@ def compare(options: argparse.Namespace) -> int:
     else:
         _print(found, taken, options.verbose)
     if options.plot is not None:
-        _plot(found, options.plot)
+        found.plot(options.plot)
     return 0 if found.equal else 1
 
 
@@ -101,10 +94,9 @@ COMMAND = Command("compare two saved gradients or tables and say why they differ
 
 
 def _print(found: Difference, taken: dict[str, Any], verbose: bool) -> None:
-    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     if taken:
         print("from the files' metadata: " + ", ".join(f"{name} {value}" for name, value in taken.items()))
-    print_text(report(found, colour=colour, verbose=verbose))
+    print_text(found.report(verbose=verbose))
 
 
 # ---------------------------------------------------------------------- files
@@ -122,27 +114,3 @@ def _names(a: str, b: str) -> tuple[str, str]:
     if short[0] == short[1]:
         short = Path(a).name, Path(b).name
     return short if short[0] != short[1] else (a, b)
-
-
-# ---------------------------------------------------------------------- the picture
-def _check_plot(path: str) -> None:
-    """Before anything is computed: a picture that cannot be written is no reason to wait."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError('--plot needs matplotlib: pip install "islices[plot]"')
-    if not Path(path).resolve().parent.is_dir():
-        raise UsageError(f"--plot: cannot write {path}: no such folder")
-    if Path(path).is_dir():
-        raise UsageError(f"--plot: cannot write {path}: it is a folder")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    kinds = FigureCanvasAgg.get_supported_filetypes()
-    if Path(path).suffix.lower().removeprefix(".") not in kinds:
-        raise UsageError(f"--plot: got {path}; accepted are names that end in one of: {', '.join(sorted(kinds))}")
-
-
-def _plot(found: Difference, path: str) -> None:
-    try:
-        found.plot(path)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UsageError(f"--plot: cannot write {path}: {reason}") from None

@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 from pathlib import Path
-from typing import Any
 
 import islices
 from islices.cli import Command, UsageError
@@ -15,7 +13,7 @@ from islices.conformance.outputs import check_picture, check_writable, print_tex
 from islices.conformance.tools.sides import as_pair, from_metadata
 from islices.io import read_metadata
 from islices.trajectory.folder import step_files
-from islices.trajectory.verdict import ORDER, Verdict
+from islices.trajectory.verdict import ORDER
 
 __all__ = ["COMMAND"]
 
@@ -85,7 +83,7 @@ def compare(options: argparse.Namespace) -> int:
         pair = dict(as_pair(text, "folder") for text in options.pair)
         found = islices.parity(
             *options.folders, names=_names(*options.folders), pair=pair, only=options.only,
-            ignore=options.ignore, steps=options.steps, tell=_progress(options.json == "-"), **known,
+            ignore=options.ignore, steps=options.steps, **known,
         )  # fmt: skip
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from None
@@ -99,18 +97,6 @@ def compare(options: argparse.Namespace) -> int:
     if options.plot:
         found.plot(options.plot)
     return 0 if found.equal else 1
-
-
-def _progress(silent: bool) -> Any:
-    """On a terminal, the step that was compared last."""
-    if silent or not sys.stderr.isatty():
-        return None
-
-    def tell(verdict: Verdict) -> None:
-        end = "\r" if verdict.stop is None else "\n"
-        print(f"step {verdict.step}", end=end, file=sys.stderr, flush=True)
-
-    return tell
 
 
 def _names(a: str, b: str) -> tuple[str, str]:

@@ -6,7 +6,7 @@ its function in a module of `islices.compare.causes`, where they are found.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -18,10 +18,13 @@ from islices.compare.rows import Facts, Measured, Rows
 from islices.compare.stored import Array, contained
 from islices.compare.whole import Source, rows_between
 
-__all__ = ["Beside", "Cause", "Change", "Factor", "Proposal", "each_source", "each_tensor"]
+__all__ = ["Beside", "Cause", "Change", "Factor", "Lines", "Proposal", "each_source", "each_tensor"]
 
 #: What has to be known: the sides are gradients, or what a step has changed in tables; another cause acts before.
 Need: TypeAlias = Literal["gradients", "steps", "another"]
+#: Framework ("" for any other) -> (the line where the second side lacks what the first does, the line where it does it
+#: and the first does not), formatted with a cause's details.
+Lines: TypeAlias = Mapping[str, tuple[str, str]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +101,10 @@ class Cause:
     subsumes: tuple[str, ...] = ()
     #: It is named only where nothing else explains.
     last: bool = False
+    #: The line that fixes it, or a function of its details that gives it (`islices.compare.fix`).
+    fix: Lines | Callable[[Mapping[str, Any]], Lines] | None = None
+    #: The side in its details is the one that does it; else the one that does not.
+    side_does: bool = False
 
     def applies(self, both: Comparison, *, another: bool) -> bool:
         """Whether it can be looked for here."""

@@ -33,8 +33,6 @@ class Context:
     padding_idx: int | None = None
     batch_size: int | None = None
     tokens: int | None = None
-    replicas: int | None = None
-    accumulated: int | None = None
 
     def padding_row(self, x: Rows) -> int | None:
         """padding_idx as a row of x; negative ones count from the end."""

@@ -13,7 +13,7 @@ from islices.compare.measure import TensorDifference, measure
 from islices.compare.pairing import Both, leaves_beside, read_both, states_beside
 from islices.compare.picture import draw
 from islices.compare.show import as_json, report
-from islices.compare.steps.given import Given, moved_elsewhere, steps_differ
+from islices.compare.steps.given import Given, steps_differ
 from islices.compare.steps.said import said_by
 from islices.compare.stored import Stored
 from islices.compare.why import why
@@ -123,8 +123,6 @@ def diff(
     only: str | None = None,
     tables: Any = None,
     states: Any = None,
-    replicas: int | None = None,
-    accumulated: int | None = None,
 ) -> Difference:
     """Compare two gradients, or two tables, and say why they differ.
 
@@ -155,8 +153,6 @@ def diff(
     states : dict of str to dict, or a tuple of two, of a and of b; optional
         For tables: each table's state before the step, its arrays by islices' names or the framework's, and "step", the
         steps taken before. Without it the step is taken for the first.
-    replicas, accumulated : int, optional
-        Numbers of data-parallel replicas, and of gradients accumulated, that a mean may have divided by.
 
     Returns
     -------
@@ -185,7 +181,7 @@ def diff(
     (False, [('padding',)])
     """
     called = side_names(names)
-    context = _context(called, max_norm, padding_idx, batch_size, tokens, replicas, accumulated)
+    context = _context(called, max_norm, padding_idx, batch_size, tokens)
     both = read_both(a, b, pair, only)
     extra = [
         leaves_beside(tree, both.pairs, argument)
@@ -200,12 +196,10 @@ def diff(
     return _compared(both, called, context, Also(started, named, held), sides)
 
 
-def compare_steps(
-    a: Any, b: Any, *, names: Sequence[str], padding_idx: int | None, pair: Mapping[str, str] | None, only: str | None
-) -> Difference:
+def compare_steps(a: Any, b: Any, *, names: Sequence[str], padding_idx: int | None) -> Difference:
     """`islices.compare.explain_steps`."""
     called = side_names(names)
-    both = read_both(a.after, b.after, pair, only)
+    both = read_both(a.after, b.after, None, None)
     sides = []
     for side, x in (("a", a), ("b", b)):
         before, gradient = (leaves_beside(getattr(x, n), both.pairs, f"{side}.{n}") for n in ("before", "gradient"))
@@ -268,7 +262,7 @@ def _compared(
         replace(e, causes=tuple(replace(c, text=name_sides(c.text, called)) for c in e.causes)) for e in causes
     )
     rounding = rounding and all(t.same_shape for t in tensors)
-    notes = (*both.notes, *_hints(tensors, causes, called, also), *_hints_of_steps(stored, causes, called, sides))
+    notes = (*both.notes, *_hints(tensors, causes, called, also), *_hints_of_steps(causes, sides))
     return Difference(equal, tensors, causes, both.only_a, both.only_b, called, rounding, arithmetic, notes)
 
 
@@ -292,23 +286,10 @@ def _hints(
             break
 
 
-def _hints_of_steps(
-    stored: Sequence[tuple[Stored, Stored]],
-    causes: Sequence[Explanation],
-    called: tuple[str, str],
-    sides: Sequence[Given] | None,
-) -> Iterator[str]:
-    """What shows of steps that nothing explains."""
-    if sides is None or any("step" in c.details for e in causes for c in e.causes):
-        return
-    moved = [moved_elsewhere([pair[k] for pair in stored], side) for k, side in enumerate(sides)]
-    if 0 in moved and any(moved):
-        lazy = moved.index(0)
-        yield (
-            f"hint: {called[1 - lazy]} moves {moved[1 - lazy]:,} rows that its gradient does not name, {called[lazy]} "
-            "none: a dense step beside a lazy one, as running means make it"
-        )
-    if any(not any(side.state) for side in sides):
+def _hints_of_steps(causes: Sequence[Explanation], sides: Sequence[Given] | None) -> Iterator[str]:
+    """Yield the hint that states would let unexplained steps be explained."""
+    explained = any("step" in c.details for e in causes for c in e.causes)
+    if sides is not None and not explained and any(not any(side.state) for side in sides):
         yield STATES_HINT
 
 
@@ -326,12 +307,9 @@ def _context(
     padding_idx: Any = None,
     batch_size: Any = None,
     tokens: Any = None,
-    replicas: Any = None,
-    accumulated: Any = None,
 ) -> Context:
     limit = None if max_norm is None else check_max_norm(max_norm)
     given = {"padding_idx": padding_idx, "batch_size": batch_size, "tokens": tokens}
-    given |= {"replicas": replicas, "accumulated": accumulated}
     for argument, value in given.items():
         if value is None:
             continue

@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from islices.compare.explanation import Explanation
+from islices.compare.fix import fixes
 from islices.compare.measure import SHOWN, Place, RowSample, TensorDifference
-from islices.compare.mending import mended
 
 if TYPE_CHECKING:
     from islices.compare.difference import Difference
@@ -18,23 +18,22 @@ __all__ = ["as_json", "report"]
 IN_LINE = 4
 #: Tensors that a report shows unless it is asked for all.
 TENSORS = 2
-STYLES = {"good": "32", "bad": "31", "head": "1", "dim": "2"}
 
 
 # ---------------------------------------------------------------------- text
-def report(found: Difference, *, colour: bool = False, verbose: bool = False) -> str:
-    """The report, plain text: the verdict, why, how to mend it, and where; with the terminal's colours if asked.
+def report(found: Difference, *, verbose: bool = False) -> str:
+    """The report, plain text: the verdict, why, how to mend it, and where.
 
     verbose: every tensor, with the rows that differ.
     """
     a, b = found.names
-    lines = [_verdict(found, colour)]
+    lines = [_verdict(found)]
     if not found.equal and found.tensors:
-        lines += ["", *_why(found, colour), *(f"  {line}" for line in mended(found))]
+        lines += ["", *_why(found), *(f"  {line}" for line in fixes(found))]
     lines += [f"note: {note}" for note in found.notes]
     told = [t for t in found.tensors if not t.equal or t.notes]
     for t in told if verbose else told[:TENSORS]:
-        lines += ["", *_tensor(t, found.names, colour, verbose)]
+        lines += ["", *_tensor(t, found.names, verbose)]
     if len(told) > TENSORS and not verbose:
         lines += ["", f"and {len(told) - TENSORS} more tensors; all of them, and rows: verbose=True (-v)"]
     for name, tensors in ((a, found.only_a), (b, found.only_b)):
@@ -43,22 +42,18 @@ def report(found: Difference, *, colour: bool = False, verbose: bool = False) ->
     return "\n".join(lines)
 
 
-def _paint(text: str, style: str, colour: bool) -> str:
-    return f"\033[{STYLES[style]}m{text}\033[0m" if colour else text
-
-
-def _verdict(found: Difference, colour: bool) -> str:
+def _verdict(found: Difference) -> str:
     a, b = found.names
     same = sum(t.equal for t in found.tensors)
     count = f"{same} of {len(found.tensors)} {'tensor' if len(found.tensors) == 1 else 'tensors'} the same to the bit"
     if found.equal:
-        return _paint(f"{a} and {b} are equal", "good", colour) + f": {count}"
-    return _paint(f"{a} and {b} differ", "bad", colour) + f": {count}"
+        return f"{a} and {b} are equal: {count}"
+    return f"{a} and {b} differ: {count}"
 
 
-def _tensor(t: TensorDifference, names: tuple[str, str], colour: bool, verbose: bool) -> list[str]:
+def _tensor(t: TensorDifference, names: tuple[str, str], verbose: bool) -> list[str]:
     title = (t.name if t.name == t.name_b or not t.name_b else f"{t.name} / {t.name_b}") or "the tensor"
-    lines = [_paint(title, "head", colour) + f"  {'same bits' if t.equal else 'differs'}"]
+    lines = [title + f"  {'same bits' if t.equal else 'differs'}"]
     rows: list[tuple[str, ...]] = [("", "dtype", "shape", "stored rows", "norm", "")]
     for k, name in enumerate(names):
         shape = "x".join("?" if n is None else f"{n}" for n in t.shapes[k]) or "()"
@@ -121,11 +116,11 @@ def _table(rows: list[tuple[str, ...]], indent: str, right: tuple[int, ...] = ()
     return lines
 
 
-def _why(found: Difference, colour: bool) -> list[str]:
+def _why(found: Difference) -> list[str]:
     if not found.causes:
-        return [_paint("why", "head", colour), *_without_cause(found)]
+        return ["why", *_without_cause(found)]
     head = "why: " + ("this makes the sides equal" if len(found.causes) == 1 else "each of these makes the sides equal")
-    lines = [_paint(head, "head", colour)]
+    lines = [head]
     for k, e in enumerate(found.causes, 1):
         how = "to the bit" if e.exact else "within rounding"
         if e.slack:

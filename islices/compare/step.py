@@ -25,10 +25,9 @@ class Step:
         Each table's state, before the step and after it: its arrays by islices' names or the framework's, and "step",
         the count of steps taken before. Without it the step is taken for the first.
     optimizer : mapping, optional
-        What is said to have taken it, by its "name", "semantics" and "rows": of formulas that make the same step this
-        one is told, unless another is far likelier; then that it is not as said is told too. With its numbers ("lr",
-        "eps" ...) it is what took the step, if it makes it. Or {"class": name} of one that `islices.optim` does not
-        have, which is not taken for another.
+        The description of what took it: "name", "semantics", "rows" and its numbers ("lr", "eps" ...). Without
+        numbers it decides between formulas that make the same step. Without a description stock optimizers are tried
+        (SPEC clause 22). {"class": name} stands for a class that `islices.optim` does not have.
     """
 
     before: Any
@@ -45,15 +44,13 @@ def explain_steps(
     *,
     names: Sequence[str] = ("a", "b"),
     padding_idx: int | None = None,
-    pair: Mapping[str, str] | None = None,
-    only: str | None = None,
 ) -> Difference:
     """Compare the tables after two steps, each explained by its own tables before, gradient and state.
 
     Parameters
     ----------
     a, b : Step
-    names, padding_idx, pair, only
+    names, padding_idx
         As of `islices.diff`.
 
     Returns
@@ -79,4 +76,4 @@ def explain_steps(
     >>> [cause.names for cause in explain_steps(slow, fast).causes]
     [('learning_rate',)]
     """
-    return compare_steps(a, b, names=names, padding_idx=padding_idx, pair=pair, only=only)
+    return compare_steps(a, b, names=names, padding_idx=padding_idx)

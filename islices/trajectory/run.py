@@ -145,7 +145,6 @@ def parity(
     batch_size: int | None = None,
     tokens: int | None = None,
     steps: int | None = None,
-    tell: Callable[[Verdict], None] | None = None,
 ) -> Parity:
     """Compare two trainings step by step, and say where and why they part.
 
@@ -172,8 +171,6 @@ def parity(
         What `islices.diff` is told.
     steps : int, optional
         Compare no more than so many.
-    tell : callable, optional
-        Called with the `Verdict` of each step.
 
     Returns
     -------
@@ -229,8 +226,6 @@ def parity(
         verdict = judge.step(x, y, follows=last is not None and x.number == last + 1)
         last = x.number
         verdicts.append(verdict)
-        if tell is not None:
-            tell(verdict)
         if verdict.stop is not None:
             found = verdict.positions[verdict.stop]
             why = partial(explain, verdict.stop, found.tensor, x, y, judge.moves.expected, known)

@@ -238,7 +238,7 @@ def _said(s: Step, name: str) -> dict[str, Any]:
     """What is said to step a tensor; its framework's own semantics where nothing is."""
     said = next((s.optimizers[key] for key in (name, "") if key in s.optimizers), None)
     if said is None:
-        return {"semantics": OWN.get(s.framework, ""), "assumed": True}
+        return {"semantics": OWN.get(s.framework, "")}
     return dict(said) if isinstance(said, Mapping) else {k: getattr(said, k) for k in ("name", "semantics", "rows")}
 
 

@@ -65,7 +65,7 @@ def gradient(r: Generator, rows: int, row: tuple[int, ...], dtype: Any, values: 
 
 def told(r: Generator) -> dict[str, Any]:
     """Numbers that a caller may tell."""
-    given = {"max_norm": 1.0, "padding_idx": 0, "batch_size": 4, "tokens": 12, "replicas": 2, "accumulated": 8}
+    given = {"max_norm": 1.0, "padding_idx": 0, "batch_size": 4, "tokens": 12}
     return {name: value for name, value in given.items() if r.random() < 0.3}
 
 

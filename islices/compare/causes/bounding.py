@@ -40,7 +40,11 @@ def last_duplicate(both: Comparison, which: int) -> Iterator[Change]:
         yield Change(found.rows, text, found.named, 1.0, again=found.again)
 
 
-LAST_DUPLICATE = Cause("last_duplicate", "the last duplicate wins", 55, propose=last_duplicate, needs=("gradients",))
+LAST_DUPLICATE = Cause(
+    "last_duplicate", "the last duplicate wins", 55, propose=last_duplicate, needs=("gradients",),
+    fix={"": ("grad = np.zeros(shape, rows.dtype); grad[ids] = rows",
+              "grad = islices.IndexedSlices(rows, ids, shape)")},
+)  # fmt: skip
 
 
 # ---------------------------------------------------------------------- values
@@ -65,7 +69,9 @@ def _with_values_clipped(both: Comparison, which: int, least: float, bits: float
 
 
 VALUE_CLIP = Cause(
-    "value_clip", "values clipped", 130, propose=value_clip, needs=("gradients",), exact="never"
+    "value_clip", "values clipped", 130, propose=value_clip, needs=("gradients",), exact="never",
+    fix={"": ("grads = islices.clip_by_value(grads, -{limit:.6g}, {limit:.6g})",
+              "take `islices.clip_by_value(grads, -{limit:.6g}, {limit:.6g})` out")},
 )  # fmt: skip
 
 
@@ -120,7 +126,11 @@ def _with_rows_clipped(both: Comparison, which: int, least: float, bits: float) 
         yield Change(found.rows, text, {"limit": least, **found.named}, bits, again=found.again)
 
 
-ROW_CLIP = Cause("row_clip", "rows clipped", 132, propose=row_clip, needs=("gradients",), exact="never")
+ROW_CLIP = Cause(
+    "row_clip", "rows clipped", 132, propose=row_clip, needs=("gradients",), exact="never",
+    fix={"": ("grads = islices.clip_by_row_norm(grads, {limit:.6g})",
+              "take `islices.clip_by_row_norm(grads, {limit:.6g})` out")},
+)  # fmt: skip
 
 
 def _row_norms(x: Rows) -> Array:

@@ -10,17 +10,36 @@ Norms are sums of squares in the framework's own order; blocked or pairwise over
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import Any, NamedTuple
 
-from islices.clip_formulas import BY_GLOBAL_NORM
-from islices.compare.cause import Cause, Factor
+from islices.clip_formulas import BY_GLOBAL_NORM, BY_NORM
+from islices.compare.cause import Cause, Factor, Lines
 from islices.compare.comparison import Comparison, Side
 from islices.compare.evidence import Interval
 
 __all__ = ["CLIPPED", "CLIP_AFTER", "DUPLICATES", "EPSILON", "added", "near", "norm_tolerance", "round_number"]
+
+
+#: All tensors clipped by their common norm, each by its own, and both without duplicates summed.
+TOGETHER: Lines = {
+    "": ("grads, _ = islices.clip_by_global_norm(grads, {max_norm:.6g})",
+         "take `islices.clip_by_global_norm(grads, {max_norm:.6g})` out"),
+    "jax": ("optimizer = optax.chain(optax.clip_by_global_norm({max_norm:.6g}), optimizer)",
+            "take `optax.clip_by_global_norm({max_norm:.6g})` out"),
+}  # fmt: skip
+EACH: Lines = {
+    "": ("grads = islices.clip_by_norm(grads, {max_norm:.6g})",
+         "take `islices.clip_by_norm(grads, {max_norm:.6g})` out"),
+}  # fmt: skip
+UNSUMMED: Lines = {
+    "": ("grads, _ = islices.clip_by_global_norm(grads, {max_norm:.6g}, semantics='tensorflow')", TOGETHER[""][0]),
+}
+UNSUMMED_EACH: Lines = {
+    "": ("grads = islices.clip_by_norm(grads, {max_norm:.6g}, semantics='tensorflow')", EACH[""][0]),
+}
 
 
 # ---------------------------------------------------------------------- norms
@@ -184,7 +203,10 @@ def _clipped_each(original: Comparison, cost: float) -> Iterator[Factor]:
         yield Factor(tuple(r if bound else 1 / r for r in ratios), text, details, slack, cost)
 
 
-CLIPPED = Cause("clipped", "clipped or not", 240, foretell=clipped, needs=("gradients",))
+CLIPPED = Cause(
+    "clipped", "clipped or not", 240, foretell=clipped, needs=("gradients",), side_does=True,
+    fix=lambda details: EACH if details.get("norm") == "each tensor" else TOGETHER,
+)  # fmt: skip
 
 
 # ---------------------------------------------------------------------- duplicates
@@ -234,7 +256,8 @@ def _unsummed_each(original: Comparison, now: Comparison) -> Iterator[Factor]:
 
 DUPLICATES = Cause(
     "duplicates", "duplicates not summed before clipping", 210, foretell=unsummed, needs=("gradients",),
-    subsumes=("clipped",),
+    subsumes=("clipped",), side_does=True,
+    fix=lambda details: UNSUMMED_EACH if details["norm"] == "each tensor" else UNSUMMED,
 )  # fmt: skip
 
 
@@ -332,6 +355,20 @@ def _limits_fit(both: Comparison, norms: list[float], epsilon: tuple[float, floa
     return all(near(limit, limits[0] if given is None else given, tolerance) for limit in limits)
 
 
+def _fix_epsilon(details: Mapping[str, Any]) -> Lines:
+    """Return the clip by the first side's formula; none where several may be it, or no function clips so."""
+    if "semantics" not in details:
+        return {}
+    formula = details["semantics"][0][0]
+    line = f"grads, _ = islices.clip_by_global_norm(grads, {details['max_norm']:.6g}, semantics={formula!r})"
+    if details["norm"] == "each tensor":
+        if formula not in BY_NORM:
+            return {}
+        line = f"grads = islices.clip_by_norm(grads, {details['max_norm']:.6g}, semantics={formula!r})"
+    return {"": (line, line)}
+
+
 EPSILON = Cause(
-    "epsilon", "epsilon of a clip formula", 250, foretell=epsilon, fit=inferred_epsilon, needs=("gradients",)
-)
+    "epsilon", "epsilon of a clip formula", 250, foretell=epsilon, fit=inferred_epsilon, needs=("gradients",),
+    fix=_fix_epsilon,
+)  # fmt: skip

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from islices.compare.cause import Cause, Factor
-from islices.compare.causes.clipping import added, near, norm_tolerance, round_number
+from islices.compare.cause import Cause, Factor, Lines
+from islices.compare.causes.clipping import EACH, TOGETHER, added, near, norm_tolerance, round_number
 from islices.compare.comparison import Comparison, Side
 
 __all__ = ["LEFT_OUT", "PER_TENSOR"]
@@ -45,8 +45,9 @@ def per_tensor(original: Comparison, now: Comparison) -> Iterator[Factor]:
 
 
 PER_TENSOR = Cause(
-    "per_tensor", "clipped by tensor or together", 222, foretell=per_tensor, needs=("gradients",), subsumes=("clipped",)
-)
+    "per_tensor", "clipped by tensor or together", 222, foretell=per_tensor, needs=("gradients",),
+    subsumes=("clipped",), side_does=True, fix={"": (EACH[""][0], TOGETHER[""][0])},
+)  # fmt: skip
 
 
 def left_out(original: Comparison, now: Comparison) -> Iterator[Factor]:
@@ -106,9 +107,20 @@ def left_alone(original: Comparison, now: Comparison) -> Iterator[Factor]:
             yield Factor(ratios, text, details, tolerance, COST)
 
 
+_OTHERS = "{{n: g for n, g in grads.items() if n != {tensor!r}}}"
+#: One tensor is left as it is, or clipped by the norm of the others.
+ALONE: Lines = {
+    "": ("grads = {{**islices.clip_by_global_norm(" + _OTHERS + ", {max_norm:.6g})[0], {tensor!r}: grads[{tensor!r}]}}",
+         TOGETHER[""][0]),
+}  # fmt: skip
+BY_OTHERS: Lines = {
+    "": ("grads = islices.scale(grads, min(1.0, {max_norm:.6g} / float(islices.global_norm(" + _OTHERS + "))))",
+         TOGETHER[""][0]),
+}  # fmt: skip
 LEFT_OUT = Cause(
-    "left_out", "a tensor left out of the norm", 224, foretell=left_alone, needs=("gradients",), subsumes=("clipped",)
-)
+    "left_out", "a tensor left out of the norm", 224, foretell=left_alone, needs=("gradients",),
+    subsumes=("clipped",), side_does=True, fix=lambda details: BY_OTHERS if details["clipped"] else ALONE,
+)  # fmt: skip
 
 
 def _ratios(both: Comparison) -> tuple[float, ...] | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from islices.compare.cause import Cause, Factor
+from islices.compare.cause import Cause, Factor, Lines
 from islices.compare.comparison import Comparison
 from islices.compare.evidence import Interval
 from islices.compare.stored import nonzero_rows
@@ -41,10 +41,6 @@ def _counts(both: Comparison) -> dict[int, list[str]]:
         note(context.batch_size, "batch size")
     if context.tokens is not None:
         note(context.tokens, "tokens")
-    if context.replicas is not None:
-        note(context.replicas, "data-parallel replicas")
-    if context.accumulated is not None:
-        note(context.accumulated, "accumulated gradients")
     for side in (both.a, both.b, both.before or ()):
         for x in side:
             if x is None or not x.sparse:
@@ -62,7 +58,13 @@ def _counts(both: Comparison) -> dict[int, list[str]]:
     return {count: names for count, names in found.items() if names}
 
 
-MEAN = Cause("mean", "mean against sum", 230, foretell=mean)
+def _divided_alike(details: Mapping[str, Any]) -> Lines:
+    wanted, own = details["divided_by"]
+    line = "loss = loss" + f" * {own}" * (own > 1) + f" / {wanted}" * (wanted > 1)
+    return {"": (line, line)}
+
+
+MEAN = Cause("mean", "mean against sum", 230, foretell=mean, fix=_divided_alike)
 
 
 def constant(now: Comparison, interval: Interval) -> tuple[str, dict[str, Any]]:
@@ -80,4 +82,17 @@ def constant(now: Comparison, interval: Interval) -> tuple[str, dict[str, Any]]:
     return text, {"factor": c, "low": interval.low, "high": interval.high, "steps": now.steps}
 
 
-FACTOR = Cause("factor", "a constant factor", 260, fit=constant, last=True)
+def _times(details: Mapping[str, Any]) -> Lines:
+    """Return the line with the factor, as a whole number or over one where the bounds allow it."""
+    factor, low, high = (details[k] for k in ("factor", "low", "high"))
+    whole, over = round(factor), round(1 / factor)
+    times = f"* {factor:.9g}"
+    if whole > 1 and low <= whole <= high:
+        times = f"* {whole}"
+    elif over > 1 and low <= 1 / over <= high:
+        times = f"/ {over}"
+    line = f"the learning rate {times}" if details["steps"] else f"loss = loss {times}"
+    return {"": (line, line)}
+
+
+FACTOR = Cause("factor", "a constant factor", 260, fit=constant, last=True, fix=_times)

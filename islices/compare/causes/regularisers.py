@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from islices.compare.cause import Beside, Cause, Change, each_tensor
+from islices.compare.cause import Beside, Cause, Change, Lines, each_tensor
 from islices.compare.comparison import Comparison
 from islices.compare.digits import FREE, as_written
 from islices.compare.evidence import PRECISION, Rows
@@ -67,7 +68,23 @@ def regulariser(both: Comparison, which: int) -> Iterator[Change]:
                 yield Change(found.rows, text, details, cost, again=found.again)
 
 
-REGULARISER = Cause("regulariser", "a regulariser", 35, propose=regulariser, needs=("gradients",), exact="never")
+def _penalties(details: Mapping[str, Any]) -> Lines:
+    """Return the terms of the loss, one for each strength, with the tables that it is of where there are several."""
+    of: dict[float, list[str]] = {}
+    for name, strength in details["strengths"].items():
+        of.setdefault(strength, []).append(name)
+    l1 = details["kind"] == "l1"
+    terms = [f"{s:.6g} * abs(table).sum()" if l1 else f"{s / 2:.6g} * (table ** 2).sum()" for s in of]
+    if len(of) > 1:
+        terms = [f"{term} of {', '.join(names)}" for term, names in zip(terms, of.values(), strict=True)]
+    return {"": (
+        "; ".join(f"loss = loss + {term}" for term in terms), "; ".join(f"take `{term}` off the loss" for term in terms)
+    )}  # fmt: skip
+
+
+REGULARISER = Cause(
+    "regulariser", "a regulariser", 35, propose=regulariser, needs=("gradients",), exact="never", fix=_penalties
+)
 
 
 def _penalty(table: Array, ids: Array, kind: str) -> Array:

@@ -70,7 +70,10 @@ def padding_row(both: Comparison, which: int) -> Iterator[Change]:
         yield Change(found.rows, text, {"rows": one, **found.named}, cost, again=found.again)
 
 
-PADDING = Cause("padding", "padding row kept", 40, propose=padding_row, drops=True)
+PADDING = Cause(
+    "padding", "padding row kept", 40, propose=padding_row, drops=True,
+    fix={"": ("rows = islices.lookup(table, ids, padding_idx={rows[0]})", "rows = islices.lookup(table, ids)")},
+)  # fmt: skip
 
 
 def _lacking(x: Rows, y: Rows) -> tuple[Array, Array]:
@@ -153,7 +156,10 @@ def shifted(both: Comparison, which: int) -> Iterator[Change]:
             yield Change(found.rows, text, {"shift": step, **found.named}, 1.0, again=found.again)
 
 
-OFF_BY_ONE = Cause("off_by_one", "off-by-one ids", 80, propose=shifted, sides="a", moves=True, subsumes=("permuted",))
+OFF_BY_ONE = Cause(
+    "off_by_one", "off-by-one ids", 80, propose=shifted, sides="a", moves=True, subsumes=("permuted",),
+    fix={"": ("ids = ids - ({shift})",) * 2},
+)  # fmt: skip
 
 
 def permuted(both: Comparison, which: int) -> Iterator[Change]:

@@ -21,7 +21,7 @@ from islices.compare.stored import Array, wide
 
 __all__ = ["SIXTEEN", "SIXTEEN_UPSTREAM"]
 
-#: Loss scales that are tried where float16's subnormals tell one from another; what others there are is read off.
+#: Loss scales that are tried where float16's subnormals tell one from another.
 SCALES = (1.0, 2.0**10, 2.0**15, 2.0**16, 1000.0)
 #: Smallest normal number, and bits of the significand.
 FORMATS = {"float16": (2.0**-14, 11), "bfloat16": (2.0**-126, 8)}
@@ -56,18 +56,14 @@ def sixteen(both: Comparison, which: int) -> Iterator[Change]:
                 seen.add(tried)
                 where = "each of its slots" if slots else "its gradient"
                 by = "" if scale == 1 else f", with a loss scale of {scale:g} divided out"
-                text = (
-                    f"rounded to 16 bits: {{y}} has rounded {where} to {dtype} and widened it again{by} "
-                    "(to nearest: stochastic rounding is unlikely)"
-                )
-                details = {"dtype": dtype, "scale": scale, "slots": slots, "stochastic": False, **found.named}
+                text = f"rounded to 16 bits: {{y}} has rounded {where} to {dtype} and widened it again{by}"
+                details = {"dtype": dtype, "scale": scale, "slots": slots, **found.named}
                 yield Change(found.rows, text, details, 4.0, again=found.again)
-        yield from _stochastic(both, which, dtype)
 
 
 SIXTEEN = Cause(
     "sixteen_bits", "rounded to 16 bits and widened again", 65, propose=sixteen, needs=("gradients",),
-    subsumes=("autocast",),
+    subsumes=("autocast",), fix={"": ("round gradients to {dtype}", "keep gradients out of {dtype}")},
 )  # fmt: skip
 
 
@@ -77,17 +73,7 @@ def _scales(both: Comparison, which: int, dtype: str) -> list[float]:
     sizes = [np.abs(x.values[x.values != 0]).min(initial=math.inf) for x in both.side(which)]
     if min(sizes, default=math.inf) >= FORMATS[dtype][0]:
         return [1.0, 1000.0]
-    found = list(SCALES)
-    for y in both.side(1 - which):
-        some = y.values.reshape(-1)[:SAMPLED]
-        some = some[(some != 0) & np.isfinite(some)]
-        if len(some):  # all are multiples of the smallest subnormal over the scale
-            mantissa, exponent = np.frexp(some)
-            whole = (mantissa * 2.0**24).astype(np.int64)
-            lowest = int((exponent - 24 + np.log2((whole & -whole).astype(np.float64)).astype(np.int64)).min())
-            if -24 - lowest > 0:
-                found.append(2.0 ** (-24 - lowest))
-    return list(dict.fromkeys(found))  # the usual ones first: of those that round alike one is told
+    return list(SCALES)
 
 
 def _rounded(x: Array, dtype: str, scale: float) -> Array:
@@ -157,7 +143,7 @@ def _apart(x: Array, y: Array) -> float:
         return float(np.nan_to_num(np.median(np.abs(ratio / middle - 1)), nan=math.inf))
 
 
-# ---------------------------------------------------------------------- not to the nearest
+# ---------------------------------------------------------------------- numbers of 16 bits
 def _representable(y: Rows, dtype: str) -> bool:
     slots = y.values if y.slots is None else wide(y.slots)
     some = slots.reshape(-1)[:SAMPLED]
@@ -176,33 +162,6 @@ def _significand(x: Array, dtype: str) -> Array:
     mantissa, exponent = np.frexp(x)
     result: Array = np.ldexp(np.rint(np.ldexp(mantissa, bits)), exponent - bits)
     return result
-
-
-def _stochastic(both: Comparison, which: int, dtype: str) -> Iterator[Change]:
-    """The other side's numbers are of 16 bits and within a spacing of this one's, but not the nearest."""
-
-    seen: set[str] = set()  # tensors that have been looked at
-
-    def change(x: Rows, y: Rows, beside: Beside) -> Rows | None:
-        if y.slots is not None or not np.array_equal(x.ids, y.ids) or not _representable(y, dtype):
-            return None
-        if x.values.shape != y.values.shape or not x.values.size:
-            return None
-        within = np.abs(x.values - y.values) <= 2 * TIE * _half_ulp(x.values, dtype, 1.0)
-        farther = np.abs(x.values - y.values) > TIE * _half_ulp(x.values, dtype, 1.0)
-        if not within.all() or (beside.name not in seen and farther.mean() < 0.1):
-            return None
-        seen.add(beside.name)
-        return replace(x, values=y.values.copy(), slot_ids=None, slots=None)
-
-    found = each_tensor(both, which, change)
-    if found:
-        text = (
-            f"rounded to 16 bits: {{y}}'s gradient holds numbers of {dtype}, within one spacing of {{x}}'s but often "
-            "not the nearest: stochastic rounding is likely"
-        )
-        details = {"dtype": dtype, "scale": 1.0, "stochastic": True, **found.named}
-        yield Change(found.rows, text, details, 8.0, again=found.again)
 
 
 # ---------------------------------------------------------------------- computed in 16 bits
@@ -232,5 +191,6 @@ def upstream(both: Comparison, which: int) -> Iterator[Change]:
 
 
 SIXTEEN_UPSTREAM = Cause(
-    "autocast", "computed in 16 bits", 140, propose=upstream, narrows=True, exact="never", needs=("gradients",)
+    "autocast", "computed in 16 bits", 140, propose=upstream, narrows=True, exact="never", needs=("gradients",),
+    fix={"": ("compute the layers in {dtype}", "compute the layers in float32")},
 )  # fmt: skip

@@ -69,7 +69,7 @@ def sign(both: Comparison, which: int) -> Iterator[Change]:
     yield Change(again(both)[0], "sign: {x} has the opposite sign of {y}", again=again)
 
 
-SIGN = Cause("sign", "sign", 20, propose=sign, sides="a")
+SIGN = Cause("sign", "sign", 20, propose=sign, sides="a", fix={"": ("loss = -loss",) * 2})
 
 
 # ---------------------------------------------------------------------- what stands in a row
@@ -109,7 +109,10 @@ def by_frequency(both: Comparison, which: int) -> Iterator[Change]:
         yield Change(found.rows, text, details, by_row=cost, again=found.again)
 
 
-FREQUENCY = Cause("frequency", "frequency scaling", 50, propose=by_frequency, exact="never")
+FREQUENCY = Cause(
+    "frequency", "frequency scaling", 50, propose=by_frequency, exact="never",
+    fix={"": ("grad = islices.scale_by_frequency(grad)", "take `islices.scale_by_frequency(grad)` out")},
+)  # fmt: skip
 
 
 def _has_counts(x: Rows | None) -> bool:

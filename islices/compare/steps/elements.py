@@ -26,7 +26,7 @@ NAMED, OTHERS = 0.75, 0.25
 
 @dataclass(frozen=True, eq=False)
 class Gradient:
-    """One tensor's gradient by rows: duplicates summed, the sums of their squares and of their sizes, the last ones."""
+    """One tensor's gradient by rows: with duplicates summed, and its slots."""
 
     ids: Array  # (k,), ascending
     sums: Array  # (k, *row_shape) as it was stored
@@ -62,7 +62,6 @@ class Elements(NamedTuple):
     after: Array
     g: Array
     terms: Array
-    last: Array  # the last slot
     squares: Mapping[str, Array]  # "element", "raw", "row"
     counts: Array
     named: Array  # bool
@@ -123,19 +122,16 @@ def _elements(t: Taken, rows: Array) -> Elements:
     shape = (len(rows), *t.before.row_shape)
     place = np.flatnonzero(contained(rows, t.grad.ids))
     at = np.searchsorted(t.grad.ids, rows[place])
-    g, terms, last, raw = (np.zeros(shape) for _ in range(4))
+    g, terms, raw = (np.zeros(shape) for _ in range(3))
     count = np.ones(len(rows))
     g[place] = wide(t.grad.sums[at])
     counts = np.diff(t.grad.starts)[at]
     first = t.grad.starts[:-1][at]
-    if len(counts) == len(rows) and counts.max(initial=0) == 1:
-        terms, raw, last = np.abs(g), g * g, g
-    for k in range(int(counts.max(initial=0)) if last is not g else 0):  # as many rounds as the row with most slots has
+    for k in range(int(counts.max(initial=0))):  # as many rounds as the row with most slots has
         more = np.flatnonzero(counts > k)
         slot = wide(t.grad.slots[t.grad.order[first[more] + k]])
         terms[place[more]] += np.abs(slot)
         raw[place[more]] += slot * slot
-        last[place[more]] = slot
     count[place] = counts
     named = np.zeros(len(rows), bool)
     named[place] = True
@@ -147,7 +143,7 @@ def _elements(t: Taken, rows: Array) -> Elements:
     eps = 2.0 ** (1 - PRECISION[dtype]) if dtype in FLOATS else 0.0
     return Elements(
         wide(t.before.values[rows]).ravel(), wide(t.after.values[rows]).ravel(), g.ravel(), terms.ravel(),
-        last.ravel(), squares, np.repeat(count, width), np.repeat(named, width),
+        squares, np.repeat(count, width), np.repeat(named, width),
         {name: _flat(x, rows, width) for name, x in t.state.items()},
         {name: _flat(x, rows, width) for name, x in t.state_after.items()}, eps, PRECISION[dtype],
     )  # fmt: skip
@@ -158,7 +154,7 @@ def part_of(e: Elements, at: Array) -> Elements:
     maps: dict[str, Any] = {
         n: {k: x[at] for k, x in getattr(e, n).items()} for n in ("squares", "state", "state_after")
     }
-    arrays = {n: getattr(e, n)[at] for n in ("w", "after", "g", "terms", "last", "counts", "named")}
+    arrays = {n: getattr(e, n)[at] for n in ("w", "after", "g", "terms", "counts", "named")}
     return e._replace(**arrays, **maps)
 
 
@@ -176,7 +172,7 @@ def _joined(parts: Sequence[Elements]) -> Elements:
         names = set.intersection(*(set(getattr(p, field_)) for p in parts))
         return {name: np.concatenate([getattr(p, field_)[name] for p in parts]) for name in sorted(names)}
 
-    arrays = {n: np.concatenate([getattr(p, n) for p in parts]) for n in ("w", "after", "g", "terms", "last")}
+    arrays = {n: np.concatenate([getattr(p, n) for p in parts]) for n in ("w", "after", "g", "terms")}
     return Elements(
         **arrays, squares=maps("squares"), counts=np.concatenate([p.counts for p in parts]),
         named=np.concatenate([p.named for p in parts]), state=maps("state"), state_after=maps("state_after"),

@@ -1,12 +1,11 @@
 """Why two steps differ: what each side's step was made by, and in what the two differ.
 
-Each side is explained by itself (`islices.compare.steps.identify`); of all pairs of what explains them that is taken
-which differs least. A difference is named only if the step would be another without it, on enough elements.
+Each side is explained by itself (`islices.compare.steps.identify`). Of all pairs of recipes, the one
+that differs least is taken. A difference is named only if the step would be another without it, on enough elements.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
@@ -17,48 +16,26 @@ from islices.compare.evidence import ENOUGH
 from islices.compare.explanation import Explanation, Finding
 from islices.compare.steps.identify import recipes
 from islices.compare.steps.recipe import Recipe
-from islices.compare.steps.said import Said
 from islices.compare.steps.side import Side
-from islices.compare.steps.traits import CLOSE, TRAITS, Trait, epsilon_place
+from islices.compare.steps.traits import CLOSE, TRAITS, Trait
 
 __all__ = ["explain_sides"]
 
 #: Pairs of recipes that are looked at closely, and what a trait weighs in bits.
 PAIRS, WEIGHT = 12, 12.0
-#: Bits by which another explanation may be less likely than the first and still be told.
-NEAR = 18.0
-#: Explanations that are told: others that need as few traits.
-TOLD = 3
 
 
 def explain_sides(a: Side, b: Side) -> tuple[Explanation, ...] | None:
-    """What makes the steps differ, the likeliest first; nothing where a side's step is none that is known, None where
-    one optimizer makes both."""
-    found = recipes(a)
-    others = recipes(b) if found else []
-    if not others:
-        return ()
-    names, other_names = ({r.name for r in side} for side in (found, others))
-    if not names & other_names:  # what is plainest by itself may be the other side's optimizer with other numbers
-        found, others = found + recipes(a, only=other_names), others + recipes(b, only=names)
+    """Return what makes the steps differ; nothing where a step has no recipe, None where one recipe makes both."""
+    found, others = recipes(a), recipes(b)
     pairs = sorted(_pairs(found, others, a, b), key=lambda p: p[0])
     if any(_one_step(x, y) and a.confirms(x) and b.confirms(y) for _, x, y in pairs):
         return None
-    told: list[Explanation] = []
-    least = math.inf
-    for distance, x, y in pairs[:PAIRS]:
-        if told and (distance > least + NEAR or len(told) == TOLD):
-            break
-        e = _explained(x, y, a, b)
-        if e is None or any(e.names == other.names for other in told):
-            continue
-        if not (a.confirms(x) and b.confirms(y)):
-            continue
-        least = min(least, distance)
-        e = _with_others(e, (x, found, a), (y, others, b))
-        told.append(_with_what_is_not_as_said(e, (x, a.said), (y, b.said)))
-    fewest = min((len(e.causes) for e in told), default=0)
-    return tuple(e for e in told if len(e.causes) == fewest)
+    for _, x, y in pairs[:PAIRS]:
+        explanation = _explained(x, y, a, b)
+        if explanation and a.confirms(x) and b.confirms(y):
+            return (explanation,)
+    return ()
 
 
 def _one_step(x: Recipe, y: Recipe) -> bool:
@@ -109,52 +86,15 @@ def _explained(x: Recipe, y: Recipe, a: Side, b: Side) -> Explanation | None:
     net = min((bits for _, bits in told), default=0.0) - max(x.bits, y.bits)  # without what numbers were read off by
     if net < ENOUGH or not _suffices([t for t, _ in told], x, y, a):
         return None
-    steps = {
-        "step": [_details(x, a), _details(y, b)],
-        "alike": _alike([t for t, _ in told], x, y, a),
-    }
+    steps = {"step": [_details(x), _details(y)]}
     findings = tuple(Finding(t.name, t.says(x, y), {"a": t.of(x), "b": t.of(y), **steps}) for t, _ in told)
     return Explanation(findings, False, round(net, 1))
 
 
-def _with_others(e: Explanation, *sides: tuple[Recipe, Sequence[Recipe], Side]) -> Explanation:
-    """Beside another optimizer, those that make the same step; sides: what is told, all that do, of what."""
-    if "optimizer" not in e.names:
-        return e
-    text, alike = "", {}
-    for side, (told, known, there) in zip("ab", sides, strict=True):
-        made = there.stepped(told)
-        near = there.bound(told, made)
-        others = [r for r in known if r.name not in (sides[0][0].name, sides[1][0].name)]
-        same = sorted({r.name for r in others if (np.abs(there.stepped(r) - made) <= near).all()})
-        alike[side] = same
-        if same:
-            text += f"; {' or '.join(same)} would make the same step of {{{side}}}"
-    causes = [
-        replace(c, text=c.text + text, details={**c.details, "same_step": alike}) if c.name == "optimizer" else c
-        for c in e.causes
-    ]
-    return replace(e, causes=tuple(causes))
-
-
-def _with_what_is_not_as_said(e: Explanation, *sides: tuple[Recipe, Said]) -> Explanation:
-    """Which side's step is another optimizer's, or another semantics', than it is said to be."""
-    text, unlike = "", {}
-    for side, (r, said) in zip("ab", sides, strict=True):
-        if said.names_another(r) and not said.assumed:
-            unlike[side] = {k: v for k, v in said._asdict().items() if isinstance(v, str)}
-            text += f"; {{{side}}} is said to step by {said.claim}, but steps as {r.name} of {r.semantics}"
-    if not unlike:
-        return e
-    first, *rest = e.causes
-    return replace(e, causes=(replace(first, text=first.text + text, details={**first.details, "said": unlike}), *rest))
-
-
-def _details(r: Recipe, side: Side) -> dict[str, object]:
+def _details(r: Recipe) -> dict[str, object]:
     return {
-        "epsilon_place": epsilon_place(r), "rows_told": _rows_told(r, side),
         "optimizer": r.name, "semantics": r.semantics, "rows": r.rows, "duplicates": r.duplicates, "decay": r.decay,
-        "corrected": r.corrected, "up": r.up, **dict(r.hyper),
+        "up": r.up, **dict(r.hyper),
     }  # fmt: skip
 
 
@@ -177,14 +117,6 @@ def _with(traits: Sequence[Trait], x: Recipe, y: Recipe) -> Recipe:
     for t in traits:
         y = t.take(y, x)
     return replace(y, rows=y.rows if y.rows in y.formula.rows else x.rows)
-
-
-def _alike(traits: Sequence[Trait], x: Recipe, y: Recipe, side: Side) -> bool:
-    """Whether the other's formula makes this one's step, with all numbers of this one: to rounding, and no more."""
-    y = _with(traits, x, y)
-    y = y.having(**{k: v for k, v in x.hyper if y.get(k) is not None})
-    made, instead = side.stepped(x), side.stepped(y)
-    return bool(((np.abs(made - instead) <= side.bound(x, made)) | (made == instead)).all())
 
 
 def _suffices(traits: Sequence[Trait], x: Recipe, y: Recipe, side: Side) -> bool:

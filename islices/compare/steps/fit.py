@@ -1,9 +1,8 @@
-"""Hyperparameters that are read off the elements: the learning rate directly, others by least squares."""
+"""Read the learning rate off the elements of a step, and check that a recipe makes them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -13,14 +12,10 @@ from islices.compare.steps.elements import Elements, part_of
 from islices.compare.steps.recipe import Recipe, bound, quick_bound, stepped
 from islices.compare.stored import Array
 
-__all__ = ["fitted", "holds", "rated", "rounded_numbers"]
+__all__ = ["holds", "rated", "rounded_rate"]
 
-#: Iterations of least squares, and the largest change of a logarithm in one.
-ITERATIONS, STEP = 12, 3.0
 #: Elements that may be further off by cancellation while numbers are still being looked for.
 OUTLIERS = 0.25
-#: Betas stay below 1 by that.
-EPS = 2.0**-30
 
 
 def _scale(e: Elements) -> Array:
@@ -29,9 +24,9 @@ def _scale(e: Elements) -> Array:
 
 
 def rated(recipe: Recipe, e: Elements, steps: int) -> Recipe | None:
-    """With the learning rate that the elements ask for; None where no positive one comes near.
+    """Return the recipe with the learning rate that fits best; None where no positive one comes near.
 
-    A step is affine in its learning rate, but for that of ftrl, which `fitted` looks for.
+    A step is affine in its learning rate, except for ftrl's.
     """
     still, _ = stepped(recipe.having(lr=0.0), e, steps)
     moved, _ = stepped(recipe.having(lr=1.0), e, steps)
@@ -56,54 +51,6 @@ def rated(recipe: Recipe, e: Elements, steps: int) -> Recipe | None:
     if lr <= 0 or (np.abs(target - lr * direction) > scale).mean() > OUTLIERS:
         return None
     return recipe.having(lr=lr)
-
-
-def fitted(recipe: Recipe, e: Elements, steps: int, starts: Mapping[str, float]) -> Recipe | None:
-    """With the numbers that the elements ask for, from where each starts (all above 0); None where none come near.
-
-    Levenberg and Marquardt's damping, on logarithms.
-    """
-    names = list(starts)
-    scale = _scale(e)
-    at = np.log(np.array([starts[n] for n in names]))
-
-    def having(logs: Array) -> Recipe:
-        numbers = dict(zip(names, np.exp(np.clip(logs, -80, 80)).tolist(), strict=True))
-        # no root of 1 - beta^t beyond 1
-        return recipe.having(**{n: min(x, 1.0 - EPS) if n.startswith("beta") else x for n, x in numbers.items()})
-
-    def residual(logs: Array) -> Array:
-        after, _ = stepped(having(logs), e, steps)
-        with np.errstate(all="ignore"):
-            r: Array = (after - e.after) / scale
-        bounded: Array = np.clip(np.nan_to_num(r, nan=1e12, posinf=1e12, neginf=-1e12), -1e12, 1e12)
-        return bounded
-
-    r = residual(at)
-    cost, damping = float(r @ r), 1e-3
-    for k in range(ITERATIONS):
-        if np.abs(r).max() < 0.25:
-            break
-        jacobian = np.stack([(residual(at + 1e-5 * unit) - r) / 1e-5 for unit in np.eye(len(names))])
-        normal, slope = jacobian @ jacobian.T, jacobian @ r
-        better = False
-        for _ in range(4):
-            damped = normal + damping * np.diag(np.diag(normal) + 1e-300)
-            try:
-                step = np.clip(-np.linalg.solve(damped, slope), -STEP, STEP)
-            except np.linalg.LinAlgError:
-                return None
-            trial = residual(at + step)
-            if (now := float(trial @ trial)) < cost:
-                better = now < 0.999 * cost
-                at, r, cost, damping = at + step, trial, now, damping / 10
-                break
-            damping *= 30
-        if not better or (k >= 3 and cost > 1e8 * len(r)):
-            break
-    if (np.abs(r) > 1).mean() > OUTLIERS:
-        return None
-    return having(at)
 
 
 def holds(recipe: Recipe, e: Elements, steps: int) -> bool:
@@ -132,21 +79,14 @@ def holds(recipe: Recipe, e: Elements, steps: int) -> bool:
     return True
 
 
-def rounded_numbers(recipe: Recipe, e: Elements, steps: int, names: tuple[str, ...]) -> Recipe | None:
-    """The recipe with each fitted number as short as it may be, and what its digits cost; None if it does not hold."""
+def rounded_rate(recipe: Recipe, e: Elements, steps: int) -> Recipe | None:
+    """Return the recipe with as short a learning rate as fits, and what its digits cost; None if it does not hold."""
     if not holds(recipe, e, steps):
         recipe = _recentred(recipe, e, steps)
         if not holds(recipe, e, steps):
             return None
-    bits = 0.0
-    for name in names:
-
-        def fits(short: float, name: str = name, longer: Recipe = recipe) -> bool:
-            return holds(longer.having(**{name: short}), e, steps)
-
-        value, cost = as_written(float(recipe.get(name)), fits)
-        recipe, bits = recipe.having(**{name: value}), bits + cost
-    return replace(recipe, bits=recipe.bits + bits)
+    lr, cost = as_written(float(recipe.get("lr")), lambda short: holds(recipe.having(lr=short), e, steps))
+    return replace(recipe.having(lr=lr), bits=recipe.bits + cost)
 
 
 def _recentred(recipe: Recipe, e: Elements, steps: int) -> Recipe:

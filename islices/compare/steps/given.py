@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from islices.backend import FLOATS
 from islices.compare.explanation import Explanation
@@ -16,9 +13,9 @@ from islices.compare.steps.explain import explain_sides
 from islices.compare.steps.said import NOTHING, Said
 from islices.compare.steps.side import Side
 from islices.compare.steps.states import read_state
-from islices.compare.stored import Array, Stored, bits_equal, nonzero_rows
+from islices.compare.stored import Stored
 
-__all__ = ["Given", "moved_elsewhere", "steps_differ"]
+__all__ = ["Given", "steps_differ"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,19 +69,3 @@ def _side(after: Sequence[Stored], given: Given) -> Side | None:
         counts.add(count or 0)
         tensors.append(Taken(before, x, by_row, arrays, arrays_after))
     return Side(tensors, counts.pop(), given.said) if len(counts) == 1 else None
-
-
-def moved_elsewhere(after: Sequence[Stored], given: Given) -> int:
-    """How many rows have moved that no gradient names."""
-    count = 0
-    for x, before, grad in zip(after, given.before, given.grad, strict=True):
-        if before is None or grad is None or before.sparse or x.sparse:
-            continue
-        if x.shape != before.shape or x.dtype != before.dtype or grad.row_shape != x.row_shape:
-            continue
-        same: Array = bits_equal(x.values, before.values).reshape(len(x.values), math.prod(x.row_shape))
-        moved: Array = np.any(~same, axis=1)
-        named = grad.ids if grad.sparse else grad.ids[nonzero_rows(grad.values)]
-        moved[named[named < len(moved)]] = False
-        count += int(moved.sum())
-    return count

@@ -21,8 +21,6 @@ from islices.optim.record import RECORDS
 
 __all__ = ["NO_DECAY", "Recipe", "bound", "corrected_digits", "quick_bound", "stepped"]
 
-#: The step count at which no bias correction is left.
-UNCORRECTED = 1 << 24
 #: Decay stands ahead of the rule here: frameworks that have it within differ from that by rounding alone.
 NO_DECAY = {"weight_decay": 0.0, "lr_decay": 0.0}
 
@@ -31,9 +29,9 @@ NO_DECAY = {"weight_decay": 0.0, "lr_decay": 0.0}
 class Recipe:
     """What makes a step: the formula of an optimizer under a semantics, and its numbers.
 
-    rows: which rows a sparse gradient moves. duplicates: "sum", "raw" (squares of each) or "last" (the last one
-    alone). decay: "", "coupled" or "decoupled", by ``hyper["weight_decay"]``. corrected: whether running means are
-    corrected for their start. up: whether the gradient is followed upwards. bits: of its numbers, read off the data.
+    rows: which rows a sparse gradient moves. duplicates: "sum", or "raw" (squares of each). decay: "", "coupled" or
+    "decoupled", by ``hyper["weight_decay"]``. up: whether the step follows the gradient upwards. bits: of its numbers,
+    read off the data.
     """
 
     name: str
@@ -42,7 +40,6 @@ class Recipe:
     duplicates: str
     hyper: tuple[tuple[str, Any], ...]
     decay: str = ""
-    corrected: bool = True
     up: bool = False
     bits: float = field(default=0.0, compare=False)
 
@@ -88,17 +85,16 @@ def stepped(
 ) -> tuple[Array, dict[str, Array]]:
     """(table, state) after the step. nudged: an input ("g" or a state) to which size is added first."""
     formula = recipe.formula
-    count = steps if recipe.corrected else UNCORRECTED
     hyper = {**dict(recipe.hyper), **NO_DECAY}
     wide = "float32" if e.precision <= 24 else "float64"
-    taken = np.array([count], np.int32)
+    taken = np.array([steps], np.int32)
     numbers = step_numbers(modes.HOST, formula, hyper, taken, wide, taken).astype(np.float64)
     given: dict[str, Any] = {name: numbers[k : k + 1] for k, name in enumerate(formula.names)}
-    g = e.last if recipe.duplicates == "last" else e.g
+    g = e.g
     q = e.squares["row" if formula.squares == "row" else "raw" if recipe.duplicates == "raw" else "element"]
     if nudged == "g" and size is not None:
         g = g + size
-    changed = nudged == "g" or recipe.duplicates == "last" or recipe.decay == "coupled"
+    changed = nudged == "g" or recipe.decay == "coupled"
     g, w = -g if recipe.up else g, e.w
     if recipe.decay == "coupled":
         g = g + recipe.get("weight_decay") * w
@@ -130,7 +126,7 @@ def bound(recipe: Recipe, e: Elements, steps: int, after: Array) -> Array:
     """
     slack = quick_bound(e, after)
     beta2 = recipe.get("beta2")
-    if recipe.corrected and beta2 is not None and any(spec.name == "v" for spec in recipe.formula.state):
+    if beta2 is not None and any(spec.name == "v" for spec in recipe.formula.state):
         slack = slack + corrected_digits(float(beta2), steps + 1) * e.eps * np.abs(after - e.w)
     size = 2 * e.eps * (e.counts + 1) * e.terms
     formula = recipe.formula

@@ -1,4 +1,4 @@
-"""What a recording says has taken a step: a description, which is likely, and certain where it makes the step."""
+"""Descriptions of what took a step, as recordings hold them: certain where the description makes the step."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ __all__ = ["NOTHING", "SKIPPED", "Said", "said_by"]
 
 #: AdamW is Adam with a decay of another kind.
 SKIPPED = ("adamw",)
-#: Bits that speak against what is not as it is said to be, for each thing that is not.
+#: Bits against a recipe for each word of the description that it contradicts.
 UNSAID = 6.0
 
 
 class Said(NamedTuple):
-    """What is said to have taken a step; "" where nothing is.
+    """A description of what took a step; "" where it says nothing.
 
-    numbers: the hyperparameters that are said too. other: the class of an optimizer that `islices.optim` does not have.
-    assumed: nobody says so; a framework's own optimizers are as likely.
+    numbers: its hyperparameters. other: the class of an optimizer that `islices.optim` does not have.
     """
 
     semantics: str = ""
@@ -31,29 +30,19 @@ class Said(NamedTuple):
     name: str = ""
     numbers: tuple[tuple[str, Any], ...] = ()
     other: str = ""
-    assumed: bool = False
 
     def against(self, r: Recipe) -> float:
-        """Bits that it speaks against a recipe."""
-        return UNSAID * (self.names_another(r) + (self.rows not in ("", r.rows)))
-
-    def names_another(self, r: Recipe) -> int:
-        """In how many of optimizer and semantics a recipe is not what is said."""
-        return (self.semantics not in ("", r.semantics)) + (self.formula not in ("", r.name))
+        """Return the bits that it speaks against a recipe."""
+        pairs = ((self.semantics, r.semantics), (self.formula, r.name), (self.rows, r.rows))
+        return UNSAID * sum(word not in ("", other) for word, other in pairs)
 
     @property
     def formula(self) -> str:
         """The optimizer by the name that recipes have, decay aside."""
         return "adam" if self.name in SKIPPED else self.name
 
-    @property
-    def claim(self) -> str:
-        """In words."""
-        return " of ".join(filter(None, (self.name, self.semantics)))
-
     def recipes(self) -> Sequence[Recipe]:
-        """What it says, where it says all that decides a step: with the decay as either kind, where a formula has it
-        within."""
+        """Return what it describes in full: with the decay as either kind, where a formula has it within."""
         given, record = dict(self.numbers), RECORDS.get(self.name)
         preset = None if record is None else record.presets.get(self.semantics)
         if preset is None or "lr" not in given or not self.rows or given.get("lr_decay"):
@@ -74,8 +63,8 @@ NOTHING = Said()
 
 
 def said_by(description: Mapping[str, Any] | None) -> Said:
-    """What a description says, as `islices.Recorder.step` takes one."""
+    """Read a description, as `islices.Recorder.step` takes one."""
     given = dict(description or {})
     words = {k: str(given.pop(k, "")) for k in ("semantics", "rows", "name")}
-    other, assumed = str(given.pop("class", "")), bool(given.pop("assumed", False))
-    return Said(**words, other=other, assumed=assumed, numbers=tuple(given.items()))
+    other = str(given.pop("class", ""))
+    return Said(**words, other=other, numbers=tuple(given.items()))

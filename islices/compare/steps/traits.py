@@ -88,10 +88,7 @@ def _say_rows(a: Recipe, b: Recipe) -> str:
 
 
 def _say_duplicates(a: Recipe, b: Recipe) -> str:
-    texts = {
-        "sum": "sums duplicates before it squares them", "raw": "squares duplicates one by one",
-        "last": "keeps the last of duplicates alone",
-    }  # fmt: skip
+    texts = {"sum": "sums duplicates before it squares them", "raw": "squares duplicates one by one"}
     return f"duplicates in the step: {{a}} {texts[a.duplicates]}, {{b}} {texts[b.duplicates]}"
 
 
@@ -175,12 +172,6 @@ TRAITS: tuple[Trait, ...] = (
         f"{initial_accumulator(b):.6g}",
     ),
     Trait("weight_decay", "weight decay", _decay, _take_decay, _say_decay),
-    Trait(
-        "bias_correction", "bias correction", lambda r: r.corrected,
-        lambda r, other: replace(r, corrected=other.corrected),
-        lambda a, b: f"bias correction: {{{'a' if a.corrected else 'b'}}} corrects its running means for their start, "
-        f"{{{'b' if a.corrected else 'a'}}} does not", 2.0,
-    ),
     _number("momentum", "momentum", "momentum", lambda x, y: f"momentum: {{a}} {x:.6g}, {{b}} {y:.6g}"),
     _flag("nesterov", "nesterov", "Nesterov's momentum", "steps by Nesterov's momentum", "by plain momentum"),
     _flag("amsgrad", "amsgrad", "AMSGrad", "keeps the largest mean of squares (amsgrad)", "does not"),

@@ -1,8 +1,7 @@
-"""`islices.diff` names no cause where there is none: random pairs, tiny ones, and rounding noise."""
+"""`islices.diff` names no cause where there is none: rounding noise, few elements, few bits."""
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -11,69 +10,9 @@ import pytest
 import islices
 from islices import IndexedSlices
 
-SHAPES = {"1x1": (1, (1,)), "1x2": (1, (2,)), "2x1": (2, (1,)), "3x4": (3, (4,)), "200x8": (200, (8,))}
-DTYPES = ("float16", "float32", "float64")
-OVERLAPS = ("disjoint", "overlapping", "same rows", "duplicates")
-
 
 def slices(r: np.random.Generator, n: int, row: tuple[int, ...], ids: Any, dtype: str, rows: int) -> IndexedSlices:
     return IndexedSlices(r.standard_normal((n, *row)).astype(dtype), np.asarray(ids, np.int64), (rows, *row))
-
-
-def pair(r: np.random.Generator, n: int, row: tuple[int, ...], dtype: str, overlap: str) -> tuple[Any, Any]:
-    """Two gradients that have nothing to do with one another but, perhaps, their rows."""
-    rows = 4 * n + 8
-    order = r.permutation(rows)
-    if overlap == "disjoint":
-        ids = order[:n], order[n : 2 * n]
-    elif overlap == "overlapping":
-        ids = order[:n], order[n // 2 : n // 2 + n]
-    elif overlap == "same rows":
-        ids = order[:n], order[:n]
-    else:
-        ids = r.choice(order[: max(1, n // 2)], n), r.choice(order[: max(1, n // 2)], n)
-    a, b = (slices(r, n, row, i, dtype, rows) for i in ids)
-    return a, b
-
-
-RANDOM = list(product(SHAPES, DTYPES, OVERLAPS))
-
-
-@pytest.mark.parametrize("context", [{}, {"max_norm": 1.0, "padding_idx": 0, "batch_size": 4, "tokens": 12}], ids=str)
-@pytest.mark.parametrize("shape", SHAPES)
-def test_random_pairs_have_no_cause(shape: str, context: dict[str, Any]) -> None:
-    """2 x 60 pairs in all."""
-    n, row = SHAPES[shape]
-    for k, (dtype, overlap) in enumerate(product(DTYPES, OVERLAPS)):
-        r = np.random.default_rng([k, n])
-        a, b = pair(r, n, row, dtype, overlap)
-        found = islices.diff(a, b, **context)
-        assert not found.equal, (dtype, overlap)
-        assert found.causes == (), f"{dtype} {overlap}:\n{found}"
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_random_trees_with_the_gradient_before_clipping_have_no_cause(dtype: str) -> None:
-    for seed in range(5):
-        r = np.random.default_rng(seed)
-        a, b, before = (
-            {"e": slices(r, 30, (4,), r.integers(0, 12, 30), dtype, 12), "w": r.standard_normal((4, 3)).astype(dtype)}
-            for _ in range(3)
-        )
-        found = islices.diff(a, b, before=before, max_norm=0.5, padding_idx=3)
-        assert not found.equal
-        assert found.causes == (), str(found)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_random_tables_after_a_step_have_no_cause(dtype: str) -> None:
-    for seed in range(5):
-        r = np.random.default_rng(seed)
-        a, b, before = (r.standard_normal((20, 3)).astype(dtype) for _ in range(3))
-        a[::2], b[::3] = before[::2], before[::3]  # each side leaves rows of its own where they are
-        found = islices.diff(a, b, before=before)
-        assert not found.equal
-        assert found.causes == (), str(found)
 
 
 @pytest.mark.parametrize("ulps", [1, 4])

@@ -79,14 +79,6 @@ def at(number: int, position: str, change: Callable[[dict[str, Any]], None]) -> 
 
 
 # ---------------------------------------------------------------------- what is no fault
-@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam", "rmsprop", "ftrl"])
-def test_same_training_same_bits(optimizer: str) -> None:
-    found = islices.parity(*(training(getattr(optim, optimizer)(0.05)) for _ in "ab"))
-    assert found.equal
-    assert found.same_bits == len(found.steps) == 5
-    assert str(found).startswith("a and b are the same to the bit in 5 steps")
-
-
 @pytest.mark.repeats_where(lambda optimizer: optimizer != "adam")
 @pytest.mark.parametrize("known", [True, False], ids=["formula known", "formula unknown"])
 @pytest.mark.parametrize("with_state", [True, False], ids=["state", "no state"])
@@ -290,15 +282,6 @@ def test_parts_of_steps(keep: str) -> None:
     assert found.equal == (keep == "gradients") or found.stop is not None
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float64])
-def test_other_types(dtype: type) -> None:
-    sides = [training(optim.adagrad(0.02), dtype=dtype, sums=sums) for sums in (np.float64, np.longdouble)]
-    found = islices.parity(*sides, optimizer=optim.adagrad(0.02))
-    assert found.equal, str(found)
-    bad = [training(optim.adagrad(0.02), dtype=dtype), training(optim.adagrad(0.1), dtype=dtype)]
-    assert islices.parity(*bad, optimizer=optim.adagrad(0.02)).stop is not None
-
-
 # ---------------------------------------------------------------------- names
 def renamed(steps: Iterator[dict[str, Any]], names: dict[str, str], flip: str = "") -> Iterator[dict[str, Any]]:
     def one(position: str, tree: Any) -> Any:
@@ -412,7 +395,7 @@ def test_lines_that_mend_are_of_the_recorded_framework(framework: str, line: str
             recorder.step(**step, optimizer=said if name == "a" else {**said, "semantics": "torch", "eps": 1e-8})
     found = islices.parity(tmp_path / "a", tmp_path / "b")
     assert (found.stop.step, found.stop.position) == (1, "step")
-    made = line.format("lr=0.05, eps=1e-07, semantics='keras', rows='all'")
+    made = line.format("lr=0.05, semantics='keras', rows='all'")
     assert f"mend: in b, optimizer = {made}" in str(found)
 
 
@@ -427,33 +410,8 @@ def test_epsilons_are_one_number_within_one_framework_alone(other: str, tmp_path
             recorder.step(**step)
     found = islices.parity(tmp_path / "a", tmp_path / "b")
     assert found.stop.difference.causes[0].names == ("step_epsilon",), str(found)
-    line = "mend: in b, optimizer = torch.optim.Adam(parameters, lr=0.05, eps=1e-06)"
+    line = "mend: in b, give the optimizer eps=1e-06"
     assert (line in str(found)) == (other == "torch"), str(found)
-
-
-def test_what_sums_begin_with_is_the_other_sides(tmp_path: Path) -> None:
-    """MXNet's Adagrad has no number for it: it begins with 0."""
-    for name, rule in (("a", optim.adagrad(0.1, semantics="mxnet")), ("b", optim.adagrad(0.1, semantics="optax"))):
-        recorder = islices.Recorder(tmp_path / name)
-        recorder.framework = "jax"
-        for step in training(rule, steps=1):
-            recorder.step(**{k: x for k, x in step.items() if k not in ("state", "state_after")})
-    found = str(islices.parity(tmp_path / "a", tmp_path / "b"))
-    assert "initial accumulator: a begins with 0, b with 0.1" in found
-    assert "initial_accumulator_value=0.1" not in found
-
-
-def test_a_clip_on_one_side_is_named() -> None:
-    """By the norm that the side itself clipped to, though nobody said the limit."""
-
-    def unclipped(step: int, has: dict[str, Any]) -> None:
-        if "clipped" in has and "tables_after" not in has:
-            has["clipped"] = has["gradients"]
-
-    found = islices.parity(training(max_norm=0.046875), training(max_norm=0.046875, fault=unclipped))
-    assert (found.stop.step, found.stop.position) == (1, "clipped")
-    assert [cause.name for cause in found.stop.difference.causes[0].causes] == ["clipped"]
-    assert "0.046875" in str(found)
 
 
 # ---------------------------------------------------------------------- folders

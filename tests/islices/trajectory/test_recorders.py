@@ -72,17 +72,6 @@ def test_torch_recorder_knows_the_formula(name: str, sparse: bool, tmp_path: Pat
     assert found.notes == (), "both descriptions give their own sides' steps"
 
 
-@pytest.mark.parametrize("name", ["Adam", "Adagrad", "SGD"])
-def test_own_and_torchs_classes_agree(name: str, tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    from islices.backends.torch import optim
-
-    torch_run(tmp_path / "a", lambda p: getattr(torch.optim, name)(p, lr=0.1), sparse=False)
-    torch_run(tmp_path / "b", lambda p: getattr(optim, name)(p, lr=0.1, semantics="torch"), sparse=False)
-    found = islices.parity(tmp_path / "a", tmp_path / "b")
-    assert found.equal, str(found)
-
-
 def test_momentum_of_sparse_gradients_is_recorded(tmp_path: Path) -> None:
     """torch moves rows of earlier steps too, and keeps the momentum as a sparse tensor."""
     import torch

@@ -1,0 +1,107 @@
+"""The line that a report gives fixes the second side: with it, `islices.diff` finds nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ported import Batch, summed
+
+import islices
+
+D = Batch(1)
+G = summed(D)
+RAW = D.raw
+CLIPPED = islices.clip_by_global_norm(G, 0.2)[0]
+EACH = islices.clip_by_norm(G, 0.2)
+OTHERS = {n: G[n] for n in "uw"}
+ALONE = {**islices.clip_by_global_norm(OTHERS, 0.2)[0], "v": G["v"]}
+BY_OTHERS = islices.scale(G, 0.2 / float(islices.global_norm(OTHERS)))
+UNSUMMED, SUMMED = (islices.clip_by_global_norm(RAW, 0.2, semantics=s)[0] for s in ("tensorflow", "islices"))
+LAST = {n: np.zeros_like(G[n]) for n in G}
+for n in LAST:
+    LAST[n][D.ids[n]] = D.rows[n]
+CLIP, CLIP_EACH = "grads, _ = islices.clip_by_global_norm(grads, 0.2)", "grads = islices.clip_by_norm(grads, 0.2)"
+LEFT = "{n: g for n, g in grads.items() if n != 'v'}"
+KNOWN = {"before": RAW, "max_norm": 0.2}
+#: (what was meant, what the port does, options) -> the line.
+CASES: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
+    "clipped": (CLIPPED, G, {"max_norm": 0.2}, CLIP),
+    "not clipped": (G, CLIPPED, {"max_norm": 0.2}, "take `islices.clip_by_global_norm(grads, 0.2)` out"),
+    "clipped each": (EACH, G, {"max_norm": 0.2}, CLIP_EACH),
+    "each, not together": (EACH, CLIPPED, KNOWN, CLIP_EACH),
+    "together, not each": (CLIPPED, EACH, KNOWN, CLIP),
+    "a tensor left as it is": (
+        ALONE, CLIPPED, KNOWN, f"grads = {{**islices.clip_by_global_norm({LEFT}, 0.2)[0], 'v': grads['v']}}"
+    ),
+    "a tensor not counted": (
+        BY_OTHERS, CLIPPED, KNOWN, f"grads = islices.scale(grads, min(1.0, 0.2 / float(islices.global_norm({LEFT}))))"
+    ),
+    "a tensor not left out": (CLIPPED, ALONE, KNOWN, CLIP),
+    "duplicates not summed": (
+        UNSUMMED, SUMMED, {"before": RAW}, "grads, _ = islices.clip_by_global_norm(grads, 0.2, semantics='tensorflow')"
+    ),
+    "duplicates summed": (SUMMED, UNSUMMED, {"before": RAW}, CLIP),
+    "values": (
+        islices.clip_by_value(G, -0.02, 0.02), G, {}, "grads = islices.clip_by_value(grads, -0.02, 0.02)"
+    ),
+    "rows": (islices.clip_by_row_norm(G, 0.05), G, {}, "grads = islices.clip_by_row_norm(grads, 0.05)"),
+    "the last duplicate": (LAST, G, {"before": RAW}, "grad = np.zeros(shape, rows.dtype); grad[ids] = rows"),
+    "all duplicates": (G, LAST, {"before": RAW}, "grad = islices.IndexedSlices(rows, ids, shape)"),
+    "frequency": (
+        islices.scale_by_frequency(RAW), RAW, {}, "grad = islices.scale_by_frequency(grad)"
+    ),
+    "l2": (
+        {n: G[n] + np.float32(1e-3) * D.tables[n] for n in G}, G, {"tables": D.tables},
+        "loss = loss + 0.0005 * (table ** 2).sum()",
+    ),
+    "l1": (
+        {n: G[n] + np.float32(1e-3) * np.sign(D.tables[n]) for n in G}, G, {"tables": D.tables},
+        "loss = loss + 0.001 * abs(table).sum()",
+    ),
+    "16 bits": (
+        {n: x.astype("f2").astype("f4") for n, x in G.items()}, G, {}, "round gradients to float16"
+    ),
+    "padding": (
+        {n: islices.drop_padding(RAW[n], 0) for n in RAW}, RAW, {"padding_idx": 0},
+        "rows = islices.lookup(table, ids, padding_idx=0)",
+    ),
+    "mean": (islices.scale(G, 0.25), G, {"batch_size": 4}, "loss = loss / 4"),
+    "sum": (G, islices.scale(G, 0.25), {"batch_size": 4}, "loss = loss * 4"),
+    "sign": (islices.scale(G, -1.0), G, {}, "loss = -loss"),
+    "factor": (islices.scale(G, 3.0), G, {}, "loss = loss * 3"),
+    "ids": (
+        {n: RAW[n].replace(indices=RAW[n].indices + 1) for n in RAW}, RAW, {}, "ids = ids - (-1)"
+    ),
+    "under optax": (
+        {n: jnp.asarray(x) for n, x in CLIPPED.items()}, {n: jnp.asarray(x) for n, x in G.items()}, {"max_norm": 0.2},
+        "optimizer = optax.chain(optax.clip_by_global_norm(0.2), optimizer)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_line_fixes_the_port(name: str) -> None:
+    meant, wrong, options, line = CASES[name]
+    found = islices.diff(meant, wrong, **options)
+    lead = "mend: in b, "
+    lines = [x.strip().removeprefix(lead) for x in str(found).splitlines() if x.strip().startswith(lead)]
+    assert lines == [line], str(found)
+    given: dict[str, Any] = {"islices": islices, "np": np}
+    start = options.get("before", wrong)  # where the port clips too, the line stands in place of its clip
+    if line.startswith("grads"):
+        exec(line, given | (names := {"grads": start}), names)
+        fixed = names["grads"]
+    elif line.startswith("grad "):
+        fixed = {}
+        for n in wrong:
+            names = {"grad": start[n], "rows": D.rows[n], "ids": D.ids[n], "shape": D.tables[n].shape}
+            exec(line, given | names, names)
+            fixed[n] = names["grad"]
+    else:
+        return
+    now = islices.diff(meant, fixed, **options)
+    assert not now.causes, str(now)
+    assert now.equal or now.rounding, str(now)
