@@ -39,8 +39,10 @@ def fixes(found: Difference) -> list[str]:
 def _line(c: Finding, framework: str) -> str:
     """Return the line that fixes a cause of gradients; "" where there is none."""
     cause = CAUSES.get(c.name)
-    lines = cause.fix(c.details) if cause and callable(cause.fix) else cause.fix if cause else None
-    if cause is None or not lines:
+    if cause is None or cause.fix is None:
+        return ""
+    lines = cause.fix(c.details) if callable(cause.fix) else cause.fix
+    if not lines:
         return ""
     lacks = c.details.get("side", "a") == ("a" if cause.side_does else "b")
     try:
