@@ -55,6 +55,8 @@ def _formulas(side: Side) -> Iterator[Recipe]:
     kept = set(e.state) or set(e.state_after)
     elsewhere = bool((e.after != e.w)[~e.named].any())
     duplicates = ("sum", "raw") if (e.counts > 1).any() else ("sum",)
+    x = e.state.get("accumulator")
+    begins = float(f"{x[0]:.6g}") if x is not None and not side.steps and (x == x[0]).all() else None
     for name, record in RECORDS.items():
         for semantics in STOCK:
             if name in SKIPPED or (preset := record.presets.get(semantics)) is None:
@@ -72,7 +74,7 @@ def _formulas(side: Side) -> Iterator[Recipe]:
                 if rows not in formula.rows or formula.raw != (squared == "raw"):
                     continue
                 if names == kept or (not kept and not side.steps):
-                    yield from _with_constants(plain)
+                    yield from _with_constants(plain, begins)
 
 
 def _flags(name: str, kept: Container[str]) -> list[Mapping[str, bool | float]]:
@@ -85,9 +87,17 @@ def _flags(name: str, kept: Container[str]) -> list[Mapping[str, bool | float]]:
     return [{"amsgrad": "v_max" in kept}]
 
 
-def _with_constants(plain: Recipe) -> Iterator[Recipe]:
-    """Yield a recipe with its defaults first, then with each other constant."""
+def _with_constants(plain: Recipe, begins: float | None) -> Iterator[Recipe]:
+    """Yield a recipe with its defaults first, then with each other constant.
+
+    begins: the initial accumulator, where the state before a first step shows it.
+    """
     names = [name for name in CONSTANTS if plain.get(name) is not None]
+    if begins is not None and "initial_accumulator" in names:
+        plain = plain.having(initial_accumulator=begins)
+        names.remove("initial_accumulator")
+    elif begins:  # this formula begins with 0
+        return
     for values in product(*({plain.get(name): None, **dict.fromkeys(CONSTANTS[name])} for name in names)):
         unusual = sum(value != plain.get(name) for name, value in zip(names, values, strict=True))
         made = plain.having(**dict(zip(names, values, strict=True)))

@@ -85,6 +85,19 @@ def test_what_is_described_in_full_is_what_steps(name: str) -> None:
     assert [set(e.names) for e in found.causes] == [names], str(found)
 
 
+def test_a_state_on_one_side_does_not_hide_what_its_sums_began_with() -> None:
+    """MXNet makes its Adagrad's state in the first step, optax before it."""
+    d = Batch(2)
+    table, g = d.tables["u"], summed(d)["u"]
+    sides = []
+    for semantics, state in (("mxnet", None), ("optax", {"": {"accumulator": np.full_like(table, 0.1)}})):
+        adagrad = islices.optim.adagrad(0.1, semantics=semantics, rows="all")
+        after, _ = adagrad.step(table.copy(), g, adagrad.init(table))
+        sides.append(Step(table, after, g, state, optimizer={"semantics": semantics}))
+    found = explain_steps(*sides)
+    assert [e.names for e in found.causes] == [("initial_accumulator",)], str(found)
+
+
 def test_a_class_that_is_not_known_is_not_taken_for_another() -> None:
     """torch's RAdam begins as gradient descent does, by its own words."""
     d = Batch(2)
