@@ -1,8 +1,7 @@
-"""The audit: the clauses of the specification asked of each framework's own public functions.
+"""The audit: the clauses of the specification applied to each framework's own public functions.
 
-probe.py      what a question is, and how its answer is judged     inputs.py    gradients that most questions give
-probes/       the questions, by framework                          worker.py    asks them, in a process of its own
-keras_dense.py    those that Keras' backends share
-choose.py     which of them     run.py      the processes          show.py      the findings, for people
-command.py    islices audit
+probe.py      a row of the table, and the comparison     inputs.py     gradients that most rows give
+probes/       the tables, by framework                   keras_backends.py    rows that Keras's backends share
+choose.py     which of them     worker.py     makes the calls, in a process     run.py     the processes
+show.py       the report        command.py    islices audit
 """

@@ -1,61 +1,65 @@
-"""What probes give the frameworks: small gradients whose sums and norms are exact, crossed as the suite's are.
+"""Gradients that most probes give the frameworks, and numbers whose sums and norms show how a framework rounds.
 
-Exact data keeps two questions apart: what an operation means, and how it rounds. Probes of rounding bring their own.
+The gradients' own sums and norms are exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from islices.conformance.data import Array, Slices
-
-__all__ = ["ROWS", "WEIGHTS", "Given", "gradients", "plain"]
+from islices.conformance import oracle
+from islices.conformance.data import Array
 
 ROWS = 4
 #: The table before anything is done to it: 1 to 8.
 WEIGHTS = np.arange(1.0, 2 * ROWS + 1, dtype=np.float32).reshape(ROWS, 2)
+ZEROS = np.zeros((ROWS, 2), np.float32)
 
 
 class Given(NamedTuple):
-    """A gradient of a table of ROWS x 2, as NumPy and as the oracles take it."""
+    """A gradient of a table of ROWS x 2."""
 
-    name: str
-    values: np.ndarray
-    indices: np.ndarray
-    slices: Slices
-
-    @property
-    def dense(self) -> np.ndarray:
-        """What it denotes: duplicates summed."""
-        out = np.zeros((ROWS, *self.values.shape[1:]), self.values.dtype)
-        np.add.at(out, self.indices, self.values)
-        return out
+    values: np.ndarray[Any, Any]
+    indices: np.ndarray[Any, Any]
+    dense: np.ndarray[Any, Any]  # duplicates summed
 
 
-#: name -> (values, indices). The norm of each is a whole number; duplicates change it.
-TABLE: dict[str, tuple[list[list[float]], list[int]]] = {
-    "sorted, unique": ([[3, 0], [0, 4]], [1, 2]),
-    "unsorted, unique": ([[0, 4], [3, 0]], [2, 1]),
-    "duplicates": ([[3, 0], [0, 8], [3, 0]], [1, 2, 1]),  # raw norm 9.06, true 10
-    "cancelling duplicates": ([[100, 0], [0, 4], [-100, 0], [3, 0]], [1, 2, 1, 3]),  # raw 141.5, true 5
-    "one": ([[3, 4]], [2]),
-    "none": ([], []),
-}
+def given(rows: Any, indices: list[int]) -> Given:
+    values, dense = np.array(rows, np.float32), ZEROS.copy()
+    np.add.at(dense, indices, values)
+    return Given(values, np.array(indices, np.int64), dense)
 
 
-def gradients(*names: str, dtype: str = "float32", index_type: str = "int64") -> Iterator[Given]:
-    """The gradients of those names, or all of them."""
-    for name in names or TABLE:
-        rows, ids = TABLE[name]
-        values = np.array(rows, dtype).reshape(len(rows), 2)
-        indices = np.array(ids, index_type)
-        yield Given(name, values, indices, Slices(plain(values), plain(indices), (ROWS, 2)))
+UNIQUE = given([[3, 0], [0, 4]], [1, 2])
+DUPLICATES = given([[3, 0], [0, 8], [3, 0]], [1, 2, 1])  # norm 10; of the stored values 9.06
+CANCELLING = given([[100, 0], [0, 4], [-100, 0], [3, 0]], [1, 2, 1, 3])  # norm 5; of the stored values 141.5
+
+SUBNORMAL = np.full(2, 1e-40, np.float32)
+#: Squares that vanish one by one beside the first one's, and do not together.
+LOPSIDED = np.concatenate([[1.0], np.full(4096, 2.0**-27)])
 
 
-def plain(x: Any) -> Array:
-    """An array as the oracles take it."""
-    x = np.asarray(x)
-    return Array(str(x.dtype), x.shape, x.reshape(-1).tolist())
+def floats(n: int, seed: int = 0, dtype: str = "float32") -> np.ndarray[Any, Any]:
+    """Return n numbers of all sizes from 1e-3 to 1e3, none of them zero."""
+    rng = np.random.default_rng(seed)
+    return np.asarray(rng.standard_normal(n) * 10.0 ** rng.uniform(-3, 3, n), dtype)
+
+
+def left_fold(values: np.ndarray[Any, Any], ids: np.ndarray[Any, Any], rows: int = ROWS) -> np.ndarray[Any, Any]:
+    """Sum as clause 3 says, addition by addition."""
+    out = np.zeros((rows, *values.shape[1:]), values.dtype)
+    for row, value in zip(ids, values, strict=True):
+        out[row] += value
+    return out
+
+
+#: 600 rows whose sums show the order of the additions.
+VALUES, IDS = floats(1200).reshape(600, 2), np.random.default_rng(1).integers(0, 3, 600)
+FOLDED = left_fold(VALUES, IDS)
+
+
+def norm_of(x: np.ndarray[Any, Any]) -> float:
+    """Return the correctly rounded norm."""
+    return float(oracle.norm(Array(x.dtype.name, x.shape, x.reshape(-1).tolist())).data[0])

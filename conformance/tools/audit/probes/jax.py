@@ -1,381 +1,175 @@
-"""What JAX's own functions do with the parts of a row-sparse gradient, and with BCOO. Its rounding: jax_arithmetic."""
+"""JAX: at[].add, segment sums, lookups, BCOO; how it rounds on the CPU, in eager code and under jit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
+from jax.example_libraries import optimizers
 from jax.experimental import sparse
 
-from islices.conformance import oracle
 from islices.conformance.memory import peak_growth
 from islices.conformance.own_calls.jax import invalid_gradients
-from islices.conformance.tools.audit.inputs import ROWS, WEIGHTS, Given, gradients
-from islices.conformance.tools.audit.probe import Ask, probe
-from islices.conformance.tools.audit.probes.arithmetic import left_fold, raised, scattered
+from islices.conformance.tools.audit.inputs import (
+    CANCELLING,
+    DUPLICATES,
+    FOLDED,
+    IDS,
+    ROWS,
+    SUBNORMAL,
+    UNIQUE,
+    VALUES,
+    WEIGHTS,
+    ZEROS,
+    Given,
+    floats,
+    norm_of,
+)  # fmt: skip
+from islices.conformance.tools.audit.probe import REFUSED, Probe
 
-OUT_OF_RANGE = (ROWS, -ROWS - 1, 2**31 - 1)
-NONE = np.zeros((ROWS, 2), np.float32)
-ONE = np.ones((1, 2), np.float32)
+A, B, C = floats(999, 2), floats(999, 3), floats(999, 4)
+TABLE, ONE, NEGATIVE, BEYOND = jnp.asarray(WEIGHTS), np.ones((1, 2), np.float32), np.array([-1]), np.array([ROWS])
+LONG_ID = np.array([2**32 + 1])
+ADD, COALESCE, LOOKUP = (
+    "islices.scatter_add(table, gradient)",
+    "islices.coalesce(gradient)",
+    "islices.lookup(table, ids)",
+)
+GRAD, NORM, CLIP = "islices.value_and_grad(loss)", "islices.norm(gradient)", "islices.clip_by_value(gradient, lo, hi)"
+SGD, ADAGRAD = "islices.optim.sgd(lr)", "islices.optim.adagrad(lr)"
+SIGNALLING, MARKED = (np.array([bits], np.uint32).view(np.float32) for bits in (0x7F801234, 0xFFC01234))
 
 
 def native(g: Given) -> sparse.BCOO:
     return bcoo(g.values, g.indices)
 
 
-def bcoo(values: Any, indices: Any) -> sparse.BCOO:
-    places = jnp.asarray(indices, jnp.int32)[:, None]
-    return sparse.BCOO((jnp.asarray(values), places), shape=(ROWS, np.shape(values)[1]))
-
-
-def dense_of(values: Any, ids: Any) -> jax.Array:
-    return bcoo(values, ids).todense()
+def bcoo(values: Any, ids: Any) -> sparse.BCOO:
+    return sparse.BCOO((jnp.asarray(values), jnp.asarray(ids, jnp.int32)[:, None]), shape=(ROWS, 2))
 
 
 def at_add(values: Any, ids: Any) -> jax.Array:
-    return jnp.zeros((ROWS, values.shape[1])).at[ids].add(values)
-
-
-def segment_sum(values: Any, ids: Any) -> jax.Array:
-    return jax.ops.segment_sum(values, ids, ROWS)
+    return jnp.zeros((ROWS, 2), values.dtype).at[ids].add(values)
 
 
 def read(table: Any, ids: Any) -> jax.Array:
     return table[ids]  # type: ignore[no-any-return]
 
 
-def trained(reads: Callable[[Any, Any], jax.Array], ids: Any) -> jax.Array:
-    """The table's gradient of the sum of what is read."""
-    return jax.grad(lambda table: jnp.sum(reads(table, ids)))(jnp.asarray(WEIGHTS))  # type: ignore[no-any-return]
-
-
-# ---------------------------------------------------------------------- sums
-@probe(
-    "jax", "x.at[ids].add(values)", "3", claim="duplicates are summed, in order of occurrence", trap="",
-    instead="islices.scatter_add(table, gradient)",
-)  # fmt: skip
-def at_add_sums() -> Iterator[Ask]:
-    yield from sums(at_add)
-
-
-@probe(
-    "jax", "jax.ops.segment_sum(values, ids, rows)", "3", claim="duplicates are summed, in order of occurrence",
-    trap="", instead="islices.coalesce(gradient)",
-)  # fmt: skip
-def segment_sums() -> Iterator[Ask]:
-    yield from sums(segment_sum)
-
-
-def sums(by: Callable[[Any, Any], Any]) -> Iterator[Ask]:
-    for g in gradients("unsorted, unique", "cancelling duplicates", "none"):
-        yield Ask(g.name, lambda g=g: by(g.values, g.indices), oracle.to_dense(g.slices))
-    values, ids = scattered()
-    yield Ask("600 random rows", lambda: by(values, ids), left_fold(values, ids, ROWS))
-
-
-@probe(
-    "jax", "jax.ops.segment_sum(..., bucket_size=64)", "3", claim="it sums in blocks, not in order of occurrence",
-    instead="islices.coalesce(gradient)",
-)  # fmt: skip
-def bucketed() -> Iterator[Ask]:
-    values, ids = scattered()
-    call: Callable[..., Any] = lambda: jax.ops.segment_sum(values, ids, ROWS, bucket_size=64)  # noqa: E731
-    yield Ask("600 random rows", call, left_fold(values, ids, ROWS))
-
-
-@probe(
-    "jax", "segment_sum, x.at[ids].add of 16-bit values", "3",
-    claim="every addition is rounded to 16 bits: ones stop counting at 2048, or 256",
-    instead="islices.coalesce(gradient)",
-)  # fmt: skip
-def half_sums() -> Iterator[Ask]:
-    ids, expected = np.zeros(4096, np.int32), [[4096, 4096], [0, 0]]
-    for dtype in ("float16", "bfloat16"):
-        ones, zeros = jnp.ones((4096, 2), dtype), jnp.zeros((2, 2), dtype)
-        yield Ask(f"segment_sum, {dtype}", lambda v=ones: jax.ops.segment_sum(v, ids, 2), expected)
-        yield Ask(f".at[].add, {dtype}", lambda v=ones, z=zeros: z.at[ids].add(v), expected)
-
-
-# ---------------------------------------------------------------------- indices
-@probe(
-    "jax", "x.at[ids].add(values)", "2", claim="a negative id adds to a row at the end of the table",
-    instead="islices.scatter_add(table, gradient)", issue="jax-ml/jax#17387",
-)  # fmt: skip
-def at_add_wraps() -> Iterator[Ask]:
-    for index in (-1, -ROWS):
-        yield Ask(f"id {index} under jit", lambda i=index: jax.jit(at_add)(ONE, np.array([i])), NONE)
-
-
-@probe(
-    "jax", "x.at[ids].add(values)", "2", claim="ids past either end add nothing", trap="",
-    instead="islices.scatter_add(table, gradient)",
-)  # fmt: skip
-def at_add_drops() -> Iterator[Ask]:
-    for index in OUT_OF_RANGE:
-        yield Ask(f"id {index} under jit", lambda i=index: jax.jit(at_add)(ONE, np.array([i])), NONE)
-
-
-@probe(
-    "jax", "jax.ops.segment_sum", "2", claim="all ids out of range add nothing, -1 included", trap="",
-    instead="islices.coalesce(gradient)",
-)  # fmt: skip
-def segment_sum_drops() -> Iterator[Ask]:
-    for index in (-1, *OUT_OF_RANGE):
-        yield Ask(f"id {index} under jit", lambda i=index: jax.jit(segment_sum)(ONE, np.array([i])), NONE)
-
-
-@probe(
-    "jax", "x.at[ids].add, segment_sum, table[ids], jnp.take", "2",
-    claim="a wrong id raises nothing in eager code either", instead="islices.scatter_add(table, gradient)",
-)  # fmt: skip
-def silence() -> Iterator[Ask]:
-    ways = {"x.at[ids].add": lambda i: at_add(ONE, i), "segment_sum": lambda i: segment_sum(ONE, i),
-            "table[ids]": lambda i: jnp.asarray(WEIGHTS)[i],
-            "jnp.take": lambda i: jnp.take(WEIGHTS, i, axis=0)}  # fmt: skip
-    for name, way in ways.items():
-        yield Ask(f"{name}, id {ROWS}", lambda way=way: raised(lambda: way(np.array([ROWS]))), "IndexError")
-
-
-@probe(
-    "jax", "table[ids]", "12", claim="an id out of range reads the nearest row, -1 the last one",
-    instead="islices.lookup(table, ids)",
-)  # fmt: skip
-def lookup_clamps() -> Iterator[Ask]:
-    for index in (-1, *OUT_OF_RANGE):
-        yield Ask(f"id {index} under jit", lambda i=index: jax.jit(read)(WEIGHTS, np.array([i])), [[0, 0]])
-
-
-@probe(
-    "jax", "jax.grad of table[ids]", "12", claim="id -1 trains the last row, others out of range train none",
-    instead="islices.value_and_grad(loss)",
-)  # fmt: skip
-def lookup_trains() -> Iterator[Ask]:
-    for index in (-1, *OUT_OF_RANGE):
-        yield Ask(f"id {index}", lambda i=index: trained(read, np.array([i])), NONE)
-
-
-@probe(
-    "jax", "jnp.take(table, ids, axis=0)", "12", claim="an id out of range reads NaN, -1 the last row",
-    instead="islices.lookup(table, ids)",
-)  # fmt: skip
-def take_reads_nan() -> Iterator[Ask]:
-    take = jax.jit(lambda table, ids: jnp.take(table, ids, axis=0))
-    for index in (-1, *OUT_OF_RANGE):
-        yield Ask(f"id {index} under jit", lambda i=index: take(WEIGHTS, np.array([i])), [[0, 0]])
-
-
-@probe(
-    "jax", "int64 ids without jax_enable_x64", "1", claim="they are cut to 32 bits: 2**32 + 1 is row 1",
-    instead="islices.lookup(table, ids)", issue="jax-ml/jax#18385",
-)  # fmt: skip
-def ids_are_cut() -> Iterator[Ask]:
-    ids = np.array([2**32 + 1])
-    ways = {"table[ids]": lambda: jnp.asarray(WEIGHTS)[ids], "segment_sum": lambda: segment_sum(ONE, ids),
-            "x.at[ids].add": lambda: at_add(ONE, ids)}  # fmt: skip
-    for name, way in ways.items():
-        yield Ask(f"{name}, 2**32 + 1", lambda way=way: raised(way), "IndexError")
-
-
-@probe(
-    "jax", "jnp.unique(ids, size=n)", "4", claim="spare places hold the smallest id again, not a sentinel",
-    instead="islices.coalesce(gradient)",
-)  # fmt: skip
-def unique_pads() -> Iterator[Ask]:
-    ids = jnp.array([3, 2, 3, 2])
-    yield Ask("[3, 2, 3, 2]", lambda: jnp.unique(ids, size=4), [2, 3, ROWS, ROWS])
-
-
-@probe(
-    "jax", "jnp.unique(ids, size=n, fill_value=rows)", "4", claim="spare places hold the sentinel", trap="",
-    instead="islices.coalesce(gradient)",
-)  # fmt: skip
-def unique_fills() -> Iterator[Ask]:
-    ids = jnp.array([3, 2, 3, 2])
-    yield Ask("[3, 2, 3, 2]", lambda: jnp.unique(ids, size=4, fill_value=ROWS), [2, 3, ROWS, ROWS])
-
-
-# ---------------------------------------------------------------------- gradients
-@probe(
-    "jax", "jax.grad, jax.experimental.sparse.grad of table[ids]", "12",
-    claim="the gradient of a gather is an array of the table's size", instead="islices.value_and_grad(loss)",
-    issue="jax-ml/jax#18601",
-)  # fmt: skip
-def gather_gradient() -> Iterator[Ask]:
-    rows, ids = 1 << 20, np.array([3, 1, 3])
-    table, small = jnp.zeros((rows, 8)), jnp.zeros((ROWS, 8))
-
-    def loss(table: jax.Array) -> jax.Array:
-        return jnp.sum(table[ids])
-
-    def grows() -> bool:
-        return peak_growth(lambda: jax.block_until_ready(gradient(table)))[1] > table.nbytes // 2
-
-    gradient = jax.grad(loss)
-    for name, grad in (("jax.grad", gradient), ("sparse.grad", sparse.grad(loss))):
-        kind = lambda grad=grad: "row-sparse" if isinstance(grad(small), sparse.JAXSparse) else "dense"  # noqa: E731
-        yield Ask(name, kind, "row-sparse")
-    yield Ask("memory grows with the table", grows, False)
-
-
-@probe(
-    "jax", "jax.grad with respect to rows + delta, inside lax.scan and vmap", "12",
-    claim="the rounds share one delta, whose gradient is the sum over them: which id it belongs to is lost",
-    instead="islices.value_and_grad(loss)",
-)  # fmt: skip
-def shared_delta() -> Iterator[Ask]:
-    ids = np.array([[1, 2], [1, 1], [3, 0]])
-    upstream = np.arange(12, dtype=np.float32).reshape(3, 2, 2)
-
-    def round_(delta: jax.Array, ids: Any, upstream: Any) -> jax.Array:
-        return jnp.sum((jnp.asarray(WEIGHTS)[ids] + delta) * upstream)
-
-    def scanned(delta: jax.Array) -> Any:
-        step: Callable[..., Any] = lambda total, x: (total + round_(delta, *x), None)  # noqa: E731
-        return jax.lax.scan(step, 0.0, (ids, upstream))[0]
-
-    def mapped(delta: jax.Array) -> jax.Array:
-        return jnp.sum(jax.vmap(lambda i, u: round_(delta, i, u))(ids, upstream))
-
-    delta = jnp.zeros((2, 2))
-    yield Ask("three rounds of lax.scan", lambda: jax.grad(scanned)(delta), upstream)
-    yield Ask("vmap over three", lambda: jax.grad(mapped)(delta), upstream)
-
-
-# ---------------------------------------------------------------------- BCOO
-@probe(
-    "jax", "jax.experimental.sparse.BCOO((data, indices), shape=...)", "1", claim="it checks nothing",
-    instead="islices.from_native(x)",
-)  # fmt: skip
-def unchecked() -> Iterator[Ask]:
-    for label, (build, error) in invalid_gradients().items():
-        if label not in ("two sparse dimensions", "batched"):  # BCOOs in order, only not row-sparse
-            yield Ask(label, lambda build=build: raised(build), error)
-
-
-@probe(
-    "jax", "BCOO.todense()", "5", claim="duplicates are summed, padding is left out", trap="",
-    instead="islices.to_dense(gradient)",
-)  # fmt: skip
-def todense() -> Iterator[Ask]:
-    yield from sums(dense_of)
-    padded = bcoo([[3, 4], [5, 5]], [1, ROWS])
-    yield Ask("padding that holds something", padded.todense, [[0, 0], [3, 4], [0, 0], [0, 0]])
-
-
-@probe(
-    "jax", "BCOO.todense()", "2", claim="a negative index lands at the end of the table",
-    instead="islices.to_dense(gradient)",
-)  # fmt: skip
-def todense_wraps() -> Iterator[Ask]:
-    yield Ask("index -1 under jit", lambda: jax.jit(dense_of)(ONE, np.array([-1])), NONE)
-
-
-@probe(
-    "jax", "jnp.linalg.norm(bcoo.data)", "7", claim="duplicates count apart, and padding may hold anything",
-    instead="islices.norm(gradient)",
-)  # fmt: skip
-def norm_of_data() -> Iterator[Ask]:
-    for g in gradients("unsorted, unique", "duplicates", "cancelling duplicates"):
-        yield Ask(g.name, lambda g=g: jnp.linalg.norm(native(g).data), oracle.norm(g.slices))
-    padded = bcoo([[3, 4], [5, 5]], [1, ROWS])
-    yield Ask("padding that holds something", lambda: jnp.linalg.norm(padded.data), 5)
-
-
-@probe(
-    "jax", "jnp.linalg.norm(bcoo)", "7", claim="it refuses BCOO", trap="raises", instead="islices.norm(gradient)",
-)  # fmt: skip
-def norm_of_bcoo() -> Iterator[Ask]:
-    for g in gradients():
-        yield Ask(g.name, lambda g=g: jnp.linalg.norm(native(g)), oracle.norm(g.slices))
-
-
-@probe(
-    "jax", "sparse.sparsify(jnp.linalg.norm)(bcoo)", "7", claim="duplicates are summed first", trap="",
-    instead="islices.norm(gradient)",
-)  # fmt: skip
-def norm_sparsified() -> Iterator[Ask]:
-    for g in gradients("unsorted, unique", "cancelling duplicates"):
-        yield Ask(g.name, lambda g=g: sparse.sparsify(jnp.linalg.norm)(native(g)), oracle.norm(g.slices))
-
-
-@probe(
-    "jax", "sparse.sparsify(jnp.clip)(bcoo, lo, hi)", "9", claim="it has no rule for clipping", trap="raises",
-    instead="islices.clip_by_value(gradient, lo, hi)",
-)  # fmt: skip
-def clip_sparsified() -> Iterator[Ask]:
-    clip = sparse.sparsify(lambda x: jnp.clip(x, -3.5, 3.5))
-    for g in gradients("duplicates"):
-        expected = oracle.to_dense(oracle.clip_by_value(g.slices, -3.5, 3.5))
-        yield Ask(g.name, lambda g=g: clip(native(g)).todense(), expected)
-
-
-@probe(
-    "jax", "table - lr * bcoo", "15", claim="a sparse array cannot be subtracted from a dense one", trap="raises",
-    instead="islices.scatter_sub(table, gradient)",
-)  # fmt: skip
-def dense_minus_sparse() -> Iterator[Ask]:
-    minus = sparse.sparsify(lambda table, x: table - x)
-    for g in gradients("duplicates"):
-        yield Ask(g.name, lambda g=g: jnp.asarray(WEIGHTS) - native(g), WEIGHTS - g.dense)
-        yield Ask(f"{g.name}, sparsify", lambda g=g: minus(jnp.asarray(WEIGHTS), native(g)), WEIGHTS - g.dense)
-
-
-@probe(
-    "jax", "bcoo + bcoo, bcoo + dense, bcoo * c, -bcoo", "6", claim="they mean what the specification says", trap="",
-    instead="islices.add(a, b)",
-)  # fmt: skip
-def linear() -> Iterator[Ask]:
-    for g in gradients("cancelling duplicates"):
-        yield Ask(f"{g.name}: x + x", lambda g=g: (native(g) + native(g)).todense(), 2 * g.dense)
-        yield Ask(f"{g.name}: slices of x + x", lambda g=g: (native(g) + native(g)).nse, 2 * len(g.indices))
-        yield Ask(f"{g.name}: x + dense", lambda g=g: native(g) + jnp.asarray(WEIGHTS), g.dense + WEIGHTS)
-        yield Ask(f"{g.name}: 2 x", lambda g=g: (native(g) * 2).todense(), 2 * g.dense)
-        yield Ask(f"{g.name}: -x", lambda g=g: (-native(g)).todense(), -g.dense)
-
-
-@probe(
-    "jax", "BCOO.sum_duplicates()", "4", claim="ascending rows, summed in order of occurrence", trap="",
-    instead="islices.coalesce(gradient)",
-)  # fmt: skip
-def sum_duplicates() -> Iterator[Ask]:
-    for g in gradients("cancelling duplicates", "none"):
-        expected = oracle.coalesce(g.slices)
-        yield Ask(f"{g.name}, values", lambda g=g: native(g).sum_duplicates().data, expected.values)
-        yield Ask(f"{g.name}, indices", lambda g=g: native(g).sum_duplicates().indices[:, 0], expected.indices)
-    values, ids = scattered()
-    call: Callable[..., Any] = lambda: bcoo(values[:, :2], ids).sum_duplicates().data  # noqa: E731
-    yield Ask("600 random rows", call, left_fold(values[:, :2], ids, 3))
-
-
-@probe(
-    "jax", "BCOO.sum_duplicates() in jax.jit", "4", claim="it raises unless nse= is given", trap="raises",
-    instead="islices.coalesce(gradient)",
-)  # fmt: skip
-def sum_duplicates_jitted() -> Iterator[Ask]:
-    summed = jax.jit(lambda x: x.sum_duplicates())
-    for g in gradients("duplicates"):
-        yield Ask(g.name, lambda g=g: summed(native(g)).todense(), g.dense)
-
-
-@probe(
-    "jax", "jax.tree.map(lambda g: g * 0.5, bcoo)", "6", claim="the indices are leaves like the data: they are halved",
-    instead="islices.scale(gradient, 0.5)", issue="jax-ml/jax#18601",
-)  # fmt: skip
-def tree_map() -> Iterator[Ask]:
-    for g in gradients("sorted, unique", "duplicates"):
-        halved: Callable[..., Any] = lambda g=g: jax.tree.map(lambda x: x * 0.5, native(g)).indices[:, 0]  # noqa: E731
-        yield Ask(f"{g.name}, its indices", halved, g.slices.indices)
-
-
-@probe(
-    "jax", "jax.example_libraries.optimizers.l2_norm(bcoo)", "8", claim="the squares of the indices are added too",
-    instead="islices.global_norm(tree)",
-)  # fmt: skip
-def l2_norm() -> Iterator[Ask]:
-    from jax.example_libraries import optimizers
-
-    for g in gradients("unsorted, unique", "cancelling duplicates", "none"):
-        yield Ask(g.name, lambda g=g: optimizers.l2_norm(native(g)), oracle.global_norm([g.slices]))
+def trained(ids: Any) -> jax.Array:
+    return jax.grad(lambda table: jnp.sum(read(table, ids)))(TABLE)  # type: ignore[no-any-return]
+
+
+def scanned(delta: jax.Array) -> Any:
+    """Return a loss of two rounds that look up and add the same delta."""
+    step = lambda total, ids: (total + jnp.sum((TABLE[ids] + delta) * ids[:, None]), None)  # noqa: E731
+    return lax.scan(step, 0.0, jnp.array([[1, 2], [3, 0]]))[0]
+
+
+def half_ones() -> jax.Array:
+    return at_add(jnp.ones((4096, 2), jnp.float16), np.zeros(4096, int))
+
+
+def grown() -> bool:
+    """Check if the gradient of a gather needs memory of the table's size."""
+    table = jnp.zeros((1 << 20, 8))
+    gradient = jax.grad(lambda table: jnp.sum(table[np.array([3, 1, 3])]))
+    return peak_growth(lambda: jax.block_until_ready(gradient(table)))[1] > table.nbytes // 2
+
+
+def called_back(x: Any) -> Any:
+    return jax.pure_callback(lambda x: np.asarray(x) * np.float32(1), jax.ShapeDtypeStruct((2,), np.float32), x)
+
+
+def zero_sum(values: Any) -> jax.Array:
+    return jax.ops.segment_sum(values, np.zeros(1, int), 1)
+
+
+def bits(x: Any) -> str:
+    return hex(np.asarray(x).view(np.uint32)[0])
+
+
+PADDED = bcoo([[3, 4], [5, 5]], [1, ROWS])
+MINUS_ZERO = np.full(1, -0.0, np.float32)
+
+# fmt: off
+PROBES = [
+    # ------------------------------------------------------------------ sums and indices
+    Probe("jax.ops.segment_sum(..., bucket_size=64)", "3", "it sums in blocks, not in order of occurrence", COALESCE,
+          "600 random rows", lambda: jax.ops.segment_sum(VALUES, IDS, ROWS, bucket_size=64), FOLDED),
+    Probe("segment_sum, x.at[ids].add of 16-bit values", "3", "every addition is rounded to 16 bits: ones stop counting at 2048, or 256",
+          COALESCE, "4096 ones, float16", half_ones, [[4096] * 2, [0] * 2, [0] * 2, [0] * 2]),
+    Probe("x.at[ids].add(values)", "2", "a negative id adds to a row at the end of the table", ADD,
+          "id -1 under jit", lambda: jax.jit(at_add)(ONE, NEGATIVE), ZEROS, issue="jax-ml/jax#17387"),
+    Probe("x.at[ids].add, segment_sum, table[ids], jnp.take", "2", "a wrong id raises nothing in eager code either", ADD,
+          f"x.at[ids].add, id {ROWS}", lambda: at_add(ONE, BEYOND), REFUSED),
+    Probe("table[ids]", "12", "an id out of range reads the nearest row, -1 the last one", LOOKUP,
+          f"id {ROWS} under jit", lambda: jax.jit(read)(TABLE, BEYOND), [[0, 0]]),
+    Probe("jax.grad of table[ids]", "12", "id -1 trains the last row, others out of range train none", GRAD,
+          "id -1", lambda: trained(NEGATIVE), ZEROS),
+    Probe("jnp.take(table, ids, axis=0)", "12", "an id out of range reads NaN, -1 the last row", LOOKUP,
+          f"id {ROWS} under jit", lambda: jax.jit(lambda t, i: jnp.take(t, i, axis=0))(TABLE, BEYOND), [[0, 0]]),
+    Probe("int64 ids without jax_enable_x64", "1", "they are cut to 32 bits: 2**32 + 1 is row 1", LOOKUP,
+          "table[ids], 2**32 + 1", lambda: read(TABLE, LONG_ID), REFUSED, issue="jax-ml/jax#18385"),
+    Probe("jnp.unique(ids, size=n)", "4", "spare places hold the smallest id again, not a sentinel", COALESCE,
+          "[3, 2, 3, 2]", lambda: jnp.unique(jnp.array([3, 2, 3, 2]), size=4), [2, 3, ROWS, ROWS]),
+    # ------------------------------------------------------------------ gradients
+    Probe("jax.grad, jax.experimental.sparse.grad of table[ids]", "12", "the gradient of a gather is an array of the table's size",
+          GRAD, "memory grows with the table", grown, False, issue="jax-ml/jax#18601"),
+    Probe("jax.grad with respect to rows + delta, inside lax.scan and vmap", "12",
+          "the rounds share one delta, whose gradient is the sum over them: which id it belongs to is lost", GRAD,
+          "two rounds of lax.scan", lambda: jax.grad(scanned)(jnp.zeros((2, 2))), [[[1, 1], [2, 2]], [[3, 3], [0, 0]]]),
+    # ------------------------------------------------------------------ BCOO
+    Probe("jax.experimental.sparse.BCOO((data, indices), shape=...)", "1", "it checks nothing", "islices.from_native(x)",
+          "index out of range", invalid_gradients()["index out of range"][0], REFUSED),
+    Probe("BCOO.todense()", "2", "a negative index lands at the end of the table", "islices.to_dense(gradient)",
+          "index -1 under jit", lambda: jax.jit(lambda v, i: bcoo(v, i).todense())(ONE, NEGATIVE), ZEROS),
+    Probe("jnp.linalg.norm(bcoo.data)", "7", "duplicates count separately, and padding may hold anything", NORM,
+          "cancelling duplicates", lambda: jnp.linalg.norm(native(CANCELLING).data), 5),
+    Probe("jnp.linalg.norm(bcoo)", "7", "it refuses BCOO", NORM, "unique rows", lambda: jnp.linalg.norm(native(UNIQUE)), 5, "raises"),
+    Probe("sparse.sparsify(jnp.clip)(bcoo, lo, hi)", "9", "it has no rule for clipping", CLIP, "duplicates",
+          lambda: sparse.sparsify(lambda x: jnp.clip(x, -3.5, 3.5))(native(DUPLICATES)).todense(), DUPLICATES.dense.clip(-3.5, 3.5), "raises"),
+    Probe("table - lr * bcoo", "15", "a sparse array cannot be subtracted from a dense one", "islices.scatter_sub(table, gradient)",
+          "duplicates", lambda: TABLE - native(DUPLICATES), WEIGHTS - DUPLICATES.dense, "raises"),
+    Probe("BCOO.sum_duplicates() in jax.jit", "4", "it raises unless nse= is given", COALESCE, "duplicates",
+          lambda: jax.jit(lambda x: x.sum_duplicates())(native(DUPLICATES)).todense(), DUPLICATES.dense, "raises"),
+    Probe("jax.tree.map(lambda g: g * 0.5, bcoo)", "6", "the indices are leaves like the data: they are halved", "islices.scale(gradient, 0.5)",
+          "unique rows, their indices", lambda: jax.tree.map(lambda x: x * 0.5, native(UNIQUE)).indices[:, 0], [1, 2], issue="jax-ml/jax#18601"),
+    Probe("jax.example_libraries.optimizers.l2_norm(bcoo)", "8", "the squares of the indices are added too", "islices.global_norm(tree)",
+          "unique rows", lambda: optimizers.l2_norm(native(UNIQUE)), 5),
+    # ------------------------------------------------------------------ rounding
+    Probe("jax.jit of a * b + c", "17", "XLA contracts it to a fused multiply-add, which rounds once", SGD,
+          "999 random numbers", lambda: jax.jit(lambda a, b, c: a * b + c)(A, B, C), A * B + C, issue="openxla/xla#41579"),
+    Probe("jax.jit with lax.optimization_barrier, lax.reduce_precision", "17", "neither keeps a product and a sum apart", SGD,
+          "optimization_barrier(a * b) + c", lambda: jax.jit(lambda a, b, c: lax.optimization_barrier(a * b) + c)(A, B, C),
+          A * B + C, issue="openxla/xla#41579"),
+    Probe("x / scalar, x / c[:, None]", "16", "eager code multiplies by the rounded reciprocal, 1 ulp off", ADAGRAD,
+          "x / 3.0", lambda: jnp.asarray(A) / 3.0, A / np.float32(3)),
+    Probe("jax.jit of x / 3.0", "17", "it multiplies by the rounded reciprocal, 1 ulp off", ADAGRAD,
+          "999 random numbers", lambda: jax.jit(lambda x: x / 3.0)(A), A / np.float32(3)),
+    Probe("lax.rsqrt", "16", "it is not the rounded reciprocal root: optax's adagrad and rmsprop inherit that", "islices.optim.rmsprop(lr)",
+          "999 random numbers", lambda: lax.rsqrt(abs(A)), (1 / np.sqrt(abs(A).astype("f8"))).astype("f4")),
+    Probe("x * y, x + y, segment_sum", "3", "subnormal numbers are flushed to zero, which NumPy, torch and MXNet keep", COALESCE,
+          "1e-40 * 1", lambda: jnp.asarray(SUBNORMAL) * np.float32(1), SUBNORMAL, issue="jax-ml/jax#16200"),
+    Probe("jax.pure_callback(numpy function)", "3", "NumPy called from JAX flushes subnormal numbers too: it runs in JAX's processor mode",
+          COALESCE, "1e-40 * 1 in NumPy, under jit", lambda: jax.jit(called_back)(SUBNORMAL), SUBNORMAL),
+    Probe("jnp.linalg.norm", "7", "squares overflow, those of 16-bit numbers from 256 on", NORM,
+          "four times 1e20", lambda: jnp.linalg.norm(np.full(4, 1e20, np.float32)), np.float32(2e20)),
+    Probe("jnp.linalg.norm", "7", "it accumulates in the values' type: the last bits depend on the order", NORM, "8 of 999 random float32",
+          lambda: jnp.linalg.norm(floats(8 * 999).reshape(8, 999), axis=1), [norm_of(x) for x in floats(8 * 999).reshape(8, 999)]),
+    Probe("float16 array * Python float", "6", "the factor becomes float16 first: 1e-8 is 0 then", "islices.scale(gradient, factor)",
+          "60000 times 1e-8", lambda: jnp.array([60000], jnp.float16) * 1e-8, np.float16([6e-4])),
+    Probe("jax.jit of segment_sum with one segment", "17",
+          "a sum of -0 is -0 under jit and 0 in eager code: for this the specification counts them as equal", COALESCE,
+          "-0 under jit", lambda: str(jax.jit(zero_sum)(MINUS_ZERO)[0]), str(zero_sum(MINUS_ZERO)[0])),
+    Probe("jnp.clip, jnp.maximum of a signalling NaN", "9", "it becomes a number: no arithmetic makes such a NaN, but memory may hold one",
+          CLIP, "clip to -1, 1", lambda: jnp.clip(SIGNALLING, -1, 1), [np.nan]),
+    Probe("jnp.minimum of two NaNs", "9",
+          "the second's payload is left, NumPy keeps the first's: for this the specification counts every NaN as equal", CLIP,
+          "minimum(NaN 0xffc01234, NaN 0x7fc00000)", lambda: bits(jnp.minimum(MARKED, np.float32([np.nan]))), "0xffc01234"),
+    Probe("float64 without jax_enable_x64", "1", "it becomes float32 without an error", "islices.convert(gradient, 'jax')",
+          "jnp.asarray(float64)", lambda: jnp.asarray(np.ones(2)), REFUSED),
+]

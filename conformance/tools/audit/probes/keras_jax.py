@@ -1,4 +1,4 @@
-"""What Keras does on its JAX backend, where gradients are dense."""
+"""Keras on its JAX backend, where gradients are dense."""
 
 from __future__ import annotations
 
@@ -8,36 +8,30 @@ from typing import Any
 os.environ["KERAS_BACKEND"] = "jax"  # before Keras is imported
 import jax
 import jax.numpy as jnp
+import keras
 from jax.experimental.sparse import BCOO
 
-from islices.conformance.tools.audit import keras_dense
-from islices.conformance.tools.audit.inputs import ROWS, Given
+from islices.conformance.tools.audit.inputs import DUPLICATES, ROWS
+from islices.conformance.tools.audit.keras_backends import dense_only, stepped
+from islices.conformance.tools.audit.probe import Probe
 
 
 def gradient(layer: Any, ids: Any) -> Any:
-    def loss(table: Any) -> Any:
-        return layer.stateless_call([table], [], ids)[0].sum()
-
-    return jax.grad(loss)(layer.embeddings.value)
+    return jax.grad(lambda table: layer.stateless_call([table], [], ids)[0].sum())(layer.embeddings.value)
 
 
-def sparse(g: Given) -> BCOO:
-    return BCOO((jnp.asarray(g.values), jnp.asarray(g.indices, jnp.int32)[:, None]), shape=(ROWS, 2))
+def clipped() -> Any:
+    x = BCOO((jnp.asarray(DUPLICATES.values), jnp.asarray(DUPLICATES.indices, jnp.int32)[:, None]), shape=(ROWS, 2))
+    return -stepped(keras.optimizers.SGD(1.0, clipnorm=5.0), x, start=0.0)
 
 
-SILENT = "is dropped silently, one of the number of rows too"
-ON = keras_dense.Backend(
-    "JAX", gradient, sparse, lambda x: isinstance(x, BCOO),
-    {
-        "ids": ("differs", "nothing is refused: -1 reads and trains the last row, ids beyond either end read NaN"),
-        "take": ("differs", "nothing is refused: -1 reads the last row, the number of rows NaN"),
-        "segment_sum": ("differs", f"a negative index {SILENT}"),
-        "scatter": ("differs", "-1 adds to the last row, the number of rows is dropped silently"),
-        "sparse": ("", "a BCOO is stepped with as if it were dense, duplicates summed"),
-        "sparse clips": ("raises", "of a BCOO no norm is taken, and nothing clipped"),
-    },
-)  # fmt: skip
-
-keras_dense.declare_layers(__name__, ON)
-keras_dense.declare_optimizers(__name__, ON)
-keras_dense.declare_rounding(__name__, ON.name)
+# fmt: off
+PROBES = [
+    *dense_only(gradient, lambda x: isinstance(x, BCOO), {
+        "ids": "nothing is refused: -1 reads and trains the last row, ids beyond either end read NaN",
+        "take": "nothing is refused: -1 reads the last row, the number of rows NaN",
+        "segment_sum": "a negative index is dropped silently, one of the number of rows too",
+        "scatter": "-1 adds to the last row, the number of rows is dropped silently"}),
+    Probe("keras.optimizers.*(clipnorm=..., clipvalue=...), JAX backend: BCOO", "10", "no norm of a BCOO is computed, and nothing is clipped",
+          "islices.clip_by_norm(gradient, limit), islices.clip_by_value(gradient, lo, hi)", "duplicates to 5", clipped, DUPLICATES.dense / 2, "raises"),
+]

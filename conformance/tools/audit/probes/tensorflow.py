@@ -1,301 +1,284 @@
-"""What TensorFlow makes of tf.IndexedSlices: the type itself, its operators, the dense array that it denotes."""
+"""tf.IndexedSlices in TensorFlow: operators, norms and clips, gathers and scatters, loops, XLA, rounding, memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+import sys
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from islices.conformance import oracle
 from islices.conformance.own_calls.tensorflow import invalid_gradients
-from islices.conformance.tools.audit.inputs import ROWS, Given, gradients, plain
-from islices.conformance.tools.audit.probe import Ask, probe
+from islices.conformance.tools.audit.inputs import (
+    CANCELLING,
+    DUPLICATES,
+    ROWS,
+    SUBNORMAL,
+    UNIQUE,
+    WEIGHTS,
+    ZEROS,
+    Given,
+    floats,
+    left_fold,
+    norm_of,
+)  # fmt: skip
+from islices.conformance.tools.audit.probe import REFUSED, Probe
 
-__all__ = ["answered", "array", "kind", "native", "slices", "summed", "two_devices"]
+#: Two devices, for replicas in probes of Keras; TensorFlow fixes them at its first operation.
+CPU = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(CPU, [tf.config.LogicalDeviceConfiguration()] * 2)
+COALESCE, DENSIFY, SCALE = "islices.coalesce(x)", "islices.to_dense(x)", "islices.scale(x, c)"
+NORM, CLIP = "islices.global_norm(gradients)", "islices.clip_by_global_norm(gradients, clip_norm)"
+CLIP_NORM, CLIP_VALUE = "islices.clip_by_norm(gradient, clip_norm)", "islices.clip_by_value(x, lo, hi)"
+LOOKUP, GRADIENT, ADD = (
+    "islices.lookup(table, ids)",
+    "islices.value_and_grad(fn)(islices.Table(weights), ...)",
+    "islices.scatter_add(table, x)",
+)
+BAGS = "islices.lookup(table, ids, combiner='mean', weights=..., offsets=...)"
+#: The library's own operations are guarded against what graphs do to arithmetic.
+GUARDED = "islices' own functions and islices.optim: traced results are those of eager code"
+CONVERT = 'islices.convert(x, "tensorflow")'
+A, B, C = (np.random.default_rng(k).random(512).astype(np.float32) + np.float32(0.5) for k in range(3))
+HALF = tf.IndexedSlices(tf.ones((4096, 2), tf.float16), tf.zeros(4096, tf.int64), tf.constant([1, 2], tf.int64))
+FROM_DLPACK = tf.experimental.dlpack.from_dlpack
+THREE_FOUR = tf.constant([3.0, 4.0])
 
-#: What says "no" in TensorFlow.
-REFUSALS = (TypeError, ValueError, tf.errors.OpError)
 
-
-# ---------------------------------------------------------------------- both sides
 def slices(values: Any, ids: Any, rows: int = ROWS) -> tf.IndexedSlices:
-    """A gradient of a table of rows x 2; lists become float32 and int64."""
-    values = values if isinstance(values, np.ndarray) else np.array(values, np.float32).reshape(-1, 2)
-    ids = ids if isinstance(ids, np.ndarray) else np.array(ids, np.int64)
-    return tf.IndexedSlices(tf.constant(values), tf.constant(ids), tf.constant([rows, 2], tf.int64))
+    return tf.IndexedSlices(tf.constant(values, tf.float32), tf.constant(ids), tf.constant([rows, 2], tf.int64))
 
 
 def native(g: Given) -> tf.IndexedSlices:
     return slices(g.values, g.indices)
 
 
-def array(x: Any) -> np.ndarray[Any, Any]:
-    """What x denotes, by NumPy: duplicates summed in order."""
+X, Y, U, OUTSIDE = native(DUPLICATES), native(CANCELLING), native(UNIQUE), slices([[1, 1], [2, 2]], [0, -1])
+
+
+def dense(x: Any) -> Any:
+    """Return what x denotes, by NumPy: duplicates summed in order."""
     if not isinstance(x, tf.IndexedSlices):
         return np.asarray(x)
-    values = np.asarray(x.values)
-    out = np.zeros((int(x.dense_shape[0]), *values.shape[1:]), values.dtype)
-    np.add.at(out, np.asarray(x.indices), values)
-    return out
-
-
-def summed(x: tf.IndexedSlices) -> tf.IndexedSlices:
-    """The same gradient without duplicates."""
-    ids = np.unique(np.asarray(x.indices))
-    return tf.IndexedSlices(tf.constant(array(x)[ids]), tf.constant(ids), x.dense_shape)
+    return left_fold(np.asarray(x.values), np.asarray(x.indices), int(x.dense_shape[0]))
 
 
 def kind(x: Any) -> str:
     return "row-sparse" if isinstance(x, tf.IndexedSlices) else "dense"
 
 
-def answered(call: Callable[[], Any]) -> str:
-    """ "accepted", or "refused"."""
-    try:
-        call()
-    except REFUSALS:
-        return "refused"
-    return "accepted"
+def traced(f: Any, *arguments: Any, **options: Any) -> Any:
+    return tf.function(f, autograph=False, **options)(*arguments)
 
 
-def two_devices() -> None:
-    """Two CPU devices, for replicas. TensorFlow's devices are fixed by its first operation: called on import."""
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+def graph(f: Any, **options: Any) -> Any:
+    return traced(f, tf.constant(A), tf.constant(B), tf.constant(C), **options)
 
 
-DUPLICATES = next(gradients("duplicates"))
+def by_global_norm(x: Any, limit: float) -> Any:
+    return tf.clip_by_global_norm([x], limit)[0][0]
 
 
-# ---------------------------------------------------------------------- the type
-@probe(
-    "tensorflow", "tf.IndexedSlices(values, indices, dense_shape)", "2",
-    claim="nothing is checked when it is built: dtypes, shapes and ranges that contradict each other are accepted",
-    instead="islices.IndexedSlices(values, indices, dense_shape)",
-)  # fmt: skip
-def construction() -> Iterator[Ask]:
-    for label, (build, _) in invalid_gradients().items():
-        yield Ask(label, partial(answered, build), "refused")
+def gradient(loss: Any, table: Any = WEIGHTS) -> Any:
+    variable = tf.Variable(table)
+    with tf.GradientTape() as tape:
+        value = loss(variable)
+    return tape.gradient(value, variable)
 
 
-@probe(
-    "tensorflow", "tf.is_tensor", "1",
-    claim="slices count as a tensor, although they are no tf.Tensor and have few of its operations",
-    instead='isinstance(x, tf.IndexedSlices), or islices.get_backend(x)',
-)  # fmt: skip
-def is_tensor() -> Iterator[Ask]:
-    x = native(DUPLICATES)
-    yield Ask("slices", lambda: bool(tf.is_tensor(x)), isinstance(x, tf.Tensor))
-
-
-@probe(
-    "tensorflow", "np.asarray(slices)", "1",
-    claim="NumPy makes an array of no dimensions of it, which holds one object",
-    instead="islices.to_dense(x), then NumPy",
-)  # fmt: skip
-def numpy_array() -> Iterator[Ask]:
-    x = native(DUPLICATES)
-    yield Ask("slices", lambda: "refused" if answered(lambda: np.asarray(x)) == "refused" else "an object", "refused")
-
-
-Operation = Callable[[Any], Any]
-#: text -> (theirs, the specification's, ours)
-OPERATORS: dict[str, tuple[Operation, Operation, str]] = {
-    "slices * 2": (lambda x: x * 2, lambda s: oracle.scale(s, 2.0), "scale(x, c)"),
-    "slices / 2": (lambda x: x / 2, lambda s: oracle.scale(s, 0.5), "scale(x, 1 / c)"),
-    "slices + slices": (lambda x: x + x, lambda s: oracle.add(s, s), "add(x, y)"),
-    "slices - slices": (
-        lambda x: x - x, lambda s: oracle.add(s, oracle.scale(s, -1.0)), "add(x, islices.scale(y, -1))"
-    ),
-}  # fmt: skip
-
-
-def operator(text: str) -> None:
-    theirs, specified, instead = OPERATORS[text]
-
-    @probe(
-        "tensorflow", text, "6",
-        claim="the operator does not exist for tf.IndexedSlices",
-        trap="raises",
-        instead=f"islices.{instead}",
+def safe(ids: list[int], weights: list[float], combiner: str) -> Any:
+    at, shape = [[0, k] for k in range(len(ids))], [1, len(ids)]
+    return tf.nn.safe_embedding_lookup_sparse(
+        tf.constant(WEIGHTS), tf.SparseTensor(at, tf.constant(ids, tf.int64), shape), tf.SparseTensor(at, weights, shape),
+        combiner=combiner,
     )  # fmt: skip
-    def ask() -> Iterator[Ask]:
-        for g in gradients("sorted, unique", "duplicates", "none"):
-            yield Ask(g.name, partial(lambda x: array(theirs(x)), native(g)), oracle.to_dense(specified(g.slices)))
 
 
-for _text in OPERATORS:
-    operator(_text)
+def scattered(op: str, x: tf.IndexedSlices, table: Any = WEIGHTS) -> Any:
+    return np.asarray(getattr(tf.Variable(table), f"scatter_{op}")(x))
 
 
-@probe(
-    "tensorflow", "slices * tensor", "6",
-    claim="a tensor of one number makes a dense array of the table's size of it; a Python number raises",
-    instead="islices.scale(x, c)",
-)  # fmt: skip
-def times_tensor() -> Iterator[Ask]:
-    x, two = native(DUPLICATES), tf.constant(2.0)
-    yield Ask("slices * tensor", lambda: kind(x * two), "row-sparse")
-    yield Ask("tensor * slices", lambda: kind(two * x), "row-sparse")
+def half_written() -> str:
+    variable = tf.Variable(WEIGHTS)
+    try:
+        variable.scatter_add(OUTSIDE)
+    except tf.errors.OpError:
+        return "untouched" if np.array_equal(variable, WEIGHTS) else "partly written"
+    return "no error"
 
 
-LINEAR: dict[str, Callable[[Any], Any]] = {
-    "tf.multiply(slices, 2.)": lambda x: tf.multiply(x, 2.0),
-    "tf.negative(slices)": tf.negative,
-    "tf.add(slices, slices)": lambda x: tf.add(x, x),
-    "tf.subtract(slices, slices)": lambda x: tf.subtract(x, x),
-    "tf.add_n([slices, slices])": lambda x: tf.add_n([x, x]),
-    "tf.add_n([slices])": lambda x: tf.add_n([x]),
-}
+def adagrad(x: tf.IndexedSlices) -> Any:
+    table, state = tf.Variable(WEIGHTS), tf.Variable(tf.ones((ROWS, 2)))
+    tf.raw_ops.ResourceSparseApplyAdagradV2(
+        var=table.handle, accum=state.handle, lr=0.5, epsilon=0.0, grad=x.values, indices=x.indices
+    )
+    return np.asarray(state)
 
 
-@probe(
-    "tensorflow", "tf.add, tf.add_n, tf.subtract, tf.negative, tf.multiply", "6",
-    claim="linear operations that could keep the stored rows make an array of the table's size",
-    instead="islices.add(*xs), islices.scale(x, c)",
-)  # fmt: skip
-def linear_kinds() -> Iterator[Ask]:
-    for text, call in LINEAR.items():
-        yield Ask(text, partial(lambda f: kind(f(native(DUPLICATES))), call), "row-sparse")
+def whose() -> str:
+    """Say where the code that runs as this function is written."""
+    return "as written" if sys._getframe().f_code.co_filename == __file__ else "rewritten"
 
 
-@probe(
-    "tensorflow", "tf.add_n", "6",
-    claim="the sum is that of the dense arrays", trap="",
-    instead="islices.add(*xs), which stays row-sparse",
-)  # fmt: skip
-def add_n() -> Iterator[Ask]:
-    for g in gradients():
-        expected = oracle.to_dense(oracle.add(g.slices, g.slices))
-        yield Ask(g.name, partial(lambda x: tf.add_n([x, x]), native(g)), expected)
+def rewritten() -> str:
+    found = []
+    tf.function(lambda: found.append(whose()))()
+    return found[0]
 
 
-@probe(
-    "tensorflow", "tf.math.scalar_mul, -slices, tf.cast, tf.identity", "6",
-    claim="they act on the stored values and stay row-sparse", trap="",
-    instead="islices.scale(x, c)",
-)  # fmt: skip
-def kept() -> Iterator[Ask]:
-    for g in gradients():
-        x = native(g)
-        double, negative = (oracle.to_dense(oracle.scale(g.slices, c)) for c in (2.0, -1.0))
-        yield Ask(f"scalar_mul, {g.name}", partial(lambda x: array(tf.math.scalar_mul(2.0, x)), x), double)
-        yield Ask(f"-slices, {g.name}", partial(lambda x: array(-x), x), negative)
-    calls = {"scalar_mul": partial(tf.math.scalar_mul, 2.0), "-slices": lambda x: -x, "identity": tf.identity}
-    for name, call in {**calls, "cast": partial(tf.cast, dtype="float64")}.items():
-        yield Ask(name, partial(lambda f: kind(f(native(DUPLICATES))), call), "row-sparse")
+def at_address(remainder: int) -> np.ndarray[Any, Any]:
+    """Return four float32 zeros whose address leaves that remainder by 64."""
+    room = np.zeros(64, np.float32)
+    start = (remainder - room.ctypes.data) % 64 // 4
+    return room[start : start + 4]
 
 
-@probe(
-    "tensorflow", "tf.math.scalar_mul", "6",
-    claim="the factor is rounded to float16 first, so that the product is rounded twice",
-    instead="islices.scale(x, c)",
-)  # fmt: skip
-def scale_float16() -> Iterator[Ask]:
-    values = np.array([[3, 7]], np.float16)
-    yield Ask("float16 times 0.1", lambda: tf.math.scalar_mul(0.1, slices(values, [1])).values,
-              oracle.scale(plain(values), 0.1))  # fmt: skip
+def shared() -> Any:
+    given = at_address(0)
+    tensor = FROM_DLPACK(given.__dlpack__())
+    given[:] = 7
+    return tensor
 
 
-@probe(
-    "tensorflow", "tf.nest.map_structure(f, slices, expand_composites=True)", "6",
-    claim="f is applied to the indices and the shape too: a factor of 2 moves the gradient to other rows",
-    instead="islices.scale(gradients, c): trees of gradients go in and come out",
-)  # fmt: skip
-def mapped_structure() -> Iterator[Ask]:
-    def call(x: tf.IndexedSlices) -> Any:
-        return tf.nest.map_structure(lambda part: part * 2, x, expand_composites=True).indices
+WIDE, NAUGHT = floats(8000).reshape(1000, 8), np.zeros(1000, np.int64)
+LOUD = np.array([1e8, *[1.0] * 4096])
 
-    for g in gradients("sorted, unique", "duplicates"):
-        yield Ask(f"times 2, {g.name}: indices", partial(call, native(g)), g.indices)
-
-
-# ---------------------------------------------------------------------- dense arrays
-@probe(
-    "tensorflow", "tf.convert_to_tensor(slices)", "5",
-    claim="duplicates are summed", trap="",
-    instead="islices.to_dense(x)",
-)  # fmt: skip
-def densify() -> Iterator[Ask]:
-    for index_type in ("int32", "int64"):
-        for g in gradients(index_type=index_type):
-            yield Ask(f"{g.name}, {index_type}", partial(tf.convert_to_tensor, native(g)), oracle.to_dense(g.slices))
-    unknown = tf.IndexedSlices(tf.ones((1, 2)), tf.constant([0]))
-    yield Ask("dense_shape None", lambda: answered(lambda: tf.convert_to_tensor(unknown)), "refused")
-
-
-@probe(
-    "tensorflow", "tf.convert_to_tensor(slices)", "1",
-    claim="of dense_shape only the first number is used: rows of another length than it says pass",
-    instead="islices.from_native(x), which checks, then islices.to_dense(x)",
-)  # fmt: skip
-def densify_wrong_rows() -> Iterator[Ask]:
-    bad = tf.IndexedSlices(tf.ones((1, 3)), tf.constant([1]), tf.constant([4, 2]))
-    yield Ask("dense_shape (4, 2), values (1, 3)", lambda: answered(lambda: tf.convert_to_tensor(bad)), "refused")
-
-
-@probe(
-    "tensorflow", "tf.convert_to_tensor(slices)", "3",
-    claim="16-bit sums are taken in 16 bits and stand still: 4096 ones give 2048 in float16, 256 in bfloat16",
-    instead="islices.to_dense(x)",
-)  # fmt: skip
-def densify_16_bits() -> Iterator[Ask]:
-    for dtype in (tf.float16, tf.bfloat16):
-        x = tf.IndexedSlices(tf.ones((4096, 2), dtype), tf.zeros(4096, tf.int64), tf.constant([1, 2], tf.int64))
-        yield Ask(f"4096 ones, {dtype.name}", partial(tf.convert_to_tensor, x), [[4096.0, 4096.0]])
-
-
-BEYOND = {"index -1": -1, "index = rows": ROWS}
-
-
-def refusal(index: int) -> str:
-    return answered(lambda: tf.convert_to_tensor(slices([[1, 1], [2, 2]], [0, index])))
-
-
-@probe(
-    "tensorflow", "tf.convert_to_tensor(slices)", "2",
-    claim="a row of a negative index is dropped silently",
-    instead="islices.to_dense(x)",
-)  # fmt: skip
-def densify_negative() -> Iterator[Ask]:
-    yield Ask("index -1", partial(refusal, -1), "refused")
-
-
-@probe(
-    "tensorflow", "tf.convert_to_tensor(slices)", "2",
-    claim="an index of the number of rows or more raises on the CPU", trap="",
-    instead="islices.to_dense(x)",
-)  # fmt: skip
-def densify_beyond() -> Iterator[Ask]:
-    yield Ask("index = rows", partial(refusal, ROWS), "refused")
-
-
-def traced_densify(**options: Any) -> Iterator[Ask]:
-    @tf.function(autograph=False, **options)  # type: ignore[untyped-decorator]
-    def call(values: Any, ids: Any) -> Any:
-        return tf.convert_to_tensor(tf.IndexedSlices(values, ids, tf.constant([ROWS, 2], tf.int64)))
-
-    values, stored = tf.constant([[1.0, 1], [2, 2]]), np.array([[1.0, 1], [0, 0], [0, 0], [0, 0]])
-    for label, index in BEYOND.items():
-        yield Ask(label, partial(call, values, tf.constant([0, index], tf.int64)), stored)
-
-
-@probe(
-    "tensorflow", "tf.convert_to_tensor(slices) in a tf.function", "2",
-    claim="negative indices are dropped, one of the number of rows ends the whole graph",
-    trap="raises", instead="islices.to_dense(x)",
-)  # fmt: skip
-def densify_graph() -> Iterator[Ask]:
-    yield from traced_densify()
-
-
-@probe(
-    "tensorflow", "tf.convert_to_tensor(slices) in a tf.function(jit_compile=True)", "2",
-    claim="what is out of range is dropped, while the same call raises in eager code", trap="",
-    instead="islices.to_dense(x)", issue="tensorflow/tensorflow#120245",
-)  # fmt: skip
-def densify_xla() -> Iterator[Ask]:
-    yield from traced_densify(jit_compile=True)
+# fmt: off
+PROBES = [
+    # ------------------------------------------------------------------ the type and its operators
+    Probe("tf.IndexedSlices(values, indices, dense_shape)", "2",
+          "nothing is checked when it is built: dtypes, shapes and ranges that contradict each other are accepted",
+          "islices.IndexedSlices(values, indices, dense_shape)", "float indices", invalid_gradients()["float indices"][0], REFUSED),
+    Probe("tf.is_tensor", "1", "slices count as a tensor, although they are no tf.Tensor and have few of its operations",
+          "isinstance(x, tf.IndexedSlices), or islices.get_backend(x)", "slices", lambda: bool(tf.is_tensor(X)), False),
+    Probe("np.asarray(slices)", "1", "NumPy makes an array of no dimensions of it, which holds one object", "islices.to_dense(x), then NumPy",
+          "slices", lambda: np.asarray(X), REFUSED),
+    *(Probe(name, "6", "the operator does not exist for tf.IndexedSlices", instead, "duplicates", lambda f=f: dense(f(X)), expected, "raises")
+      for name, f, expected, instead in [
+          ("slices * 2", lambda x: x * 2, DUPLICATES.dense * 2, SCALE),
+          ("slices / 2", lambda x: x / 2, DUPLICATES.dense / 2, "islices.scale(x, 1 / c)"),
+          ("slices + slices", lambda x: x + x, DUPLICATES.dense * 2, "islices.add(x, y)"),
+          ("slices - slices", lambda x: x - x, ZEROS, "islices.add(x, islices.scale(y, -1))")]),
+    Probe("slices * tensor", "6", "a tensor of one number makes a dense array of the table's size of it; a Python number raises", SCALE,
+          "slices * tensor", lambda: kind(X * tf.constant(2.0)), "row-sparse"),
+    Probe("tf.add, tf.add_n, tf.subtract, tf.negative, tf.multiply", "6",
+          "linear operations that could keep the stored rows make an array of the table's size", "islices.add(*xs), islices.scale(x, c)",
+          "tf.add_n([slices])", lambda: kind(tf.add_n([X])), "row-sparse"),
+    Probe("tf.math.scalar_mul", "6", "the factor is rounded to float16 first, so that the product is rounded twice", SCALE,
+          "float16 7 times 0.1", lambda: tf.math.scalar_mul(0.1, tf.constant([7], tf.float16)), np.float16([0.7])),
+    Probe("tf.nest.map_structure(f, slices, expand_composites=True)", "6",
+          "f is applied to the indices and the shape too: a factor of 2 moves the gradient to other rows",
+          "islices.scale(gradients, c): trees of gradients go in and come out", "times 2, unique rows: indices",
+          lambda: tf.nest.map_structure(lambda part: part * 2, U, expand_composites=True).indices, [1, 2]),
+    Probe("tf.convert_to_tensor(slices)", "1", "of dense_shape only the first number is used: rows of another length than it says pass",
+          "islices.from_native(x), which checks, then islices.to_dense(x)", "dense_shape (4, 2), values (1, 3)",
+          lambda: tf.convert_to_tensor(tf.IndexedSlices(tf.ones((1, 3)), tf.constant([1]), tf.constant([4, 2]))), REFUSED),
+    Probe("tf.convert_to_tensor(slices)", "3",
+          "16-bit sums are taken in 16 bits and stop growing: 4096 ones give 2048 in float16, 256 in bfloat16", DENSIFY,
+          "4096 ones, float16", lambda: tf.convert_to_tensor(HALF), [[4096, 4096]]),
+    Probe("tf.convert_to_tensor(slices)", "2", "a row of a negative index is dropped silently", DENSIFY,
+          "index -1", lambda: tf.convert_to_tensor(OUTSIDE), REFUSED),
+    Probe("tf.convert_to_tensor(slices) in a tf.function", "2", "negative indices are dropped, one of the number of rows ends the whole graph",
+          DENSIFY, "index = rows",
+          lambda: traced(lambda i: tf.convert_to_tensor(tf.IndexedSlices(tf.ones((1, 2)), i, tf.constant([ROWS, 2]))), tf.constant([ROWS])),
+          ZEROS, "raises"),
+    # ------------------------------------------------------------------ norms and clips
+    Probe("tf.linalg.global_norm", "8", "the stored values' norm: duplicates count as separate rows", NORM,
+          "cancelling duplicates", lambda: tf.linalg.global_norm([Y]), 5),
+    *(Probe(name, "10", "clips by the stored values' norm: too little where duplicates add up, too much where they cancel", instead,
+            "cancelling duplicates to 2.5", lambda clip=clip: dense(clip(Y, 2.5)), CANCELLING.dense / 2)
+      for name, clip, instead in [("tf.clip_by_global_norm", by_global_norm, CLIP), ("tf.clip_by_norm", tf.clip_by_norm, CLIP_NORM)]),
+    Probe("tf.clip_by_norm(slices, clip_norm, axes=[1])", "10", "each duplicate of a row is clipped separately, and their sum exceeds the bound",
+          "islices.clip_by_row_norm(x, max_norm)", "duplicates to 2", lambda: dense(tf.clip_by_norm(X, 2.0, axes=[1])), [[0, 0], [2, 0], [0, 2], [0, 0]]),
+    Probe("tf.clip_by_value", "9", "duplicates are clipped one by one, and their sum lies out of the bounds", CLIP_VALUE,
+          "duplicates", lambda: dense(tf.clip_by_value(X, -3.5, 3.5)), DUPLICATES.dense.clip(-3.5, 3.5)),
+    Probe("tf.clip_by_value", "9", "bounds that do not hold 0 are applied to the stored rows only: the others stay 0, outside of them",
+          "islices.clip_by_value(x, lo, hi), which refuses; densify first", "bounds 1 and 3.5",
+          lambda: dense(tf.clip_by_value(U, 1.0, 3.5)), UNIQUE.dense.clip(1, 3.5)),
+    Probe("tf.clip_by_norm", "10", "an infinity becomes NaN and every other value 0, where tf.clip_by_global_norm makes all NaN",
+          "islices.clip_by_norm(gradient, clip_norm, nonfinite=...)", "(1, inf)",
+          lambda: tf.clip_by_norm(tf.constant([1.0, np.inf]), 2.5), [np.nan] * 2),
+    Probe("tf.clip_by_norm, tf.clip_by_global_norm, clip_norm=inf", "10", "a bound of infinity, which clips nothing, makes every value NaN",
+          CLIP, "tf.clip_by_norm, (3, 4)", lambda: tf.clip_by_norm(THREE_FOUR, np.inf), [3, 4], issue="tensorflow/tensorflow#109146"),
+    Probe("tf.clip_by_norm, tf.clip_by_global_norm, clip_norm=0", "10", "a bound of 0 makes NaN of a gradient of zeros", CLIP,
+          "tf.clip_by_global_norm, zeros", lambda: by_global_norm(tf.zeros(2), 0.0), [0, 0]),
+    Probe("tf.clip_by_norm, tf.clip_by_global_norm, clip_norm < 0", "10",
+          "a negative bound is accepted: one makes zeros of the gradient, the other leaves it as it is", CLIP,
+          "tf.clip_by_norm, (3, 4)", lambda: tf.clip_by_norm(THREE_FOUR, -5.0), REFUSED, issue="tensorflow/tensorflow#54414"),
+    Probe("tf.clip_by_norm, tf.clip_by_global_norm", "10",
+          "a gradient whose norm is below the bound does not come back as it was: it is multiplied by bound / bound", CLIP,
+          "tf.clip_by_global_norm, norm 23, bound 41", lambda: by_global_norm(tf.constant(A), 41.0), A),
+    Probe("tf.clip_by_norm", "10", "values are multiplied by the bound before they are divided: a bound of 1e38 makes infinities", CLIP_NORM,
+          "(3, 4), bound 1e38", lambda: tf.clip_by_norm(THREE_FOUR, 1e38), [3, 4]),
+    Probe("tf.linalg.global_norm", "8",
+          "squares overflow and vanish: float32 of 1e20 has an infinite norm, of 1e-30 none, float16 of 400 infinity", NORM,
+          "four of 1e20", lambda: tf.linalg.global_norm([tf.fill(4, 1e20)]), np.float32(2e20)),
+    Probe("tf.clip_by_norm, tf.clip_by_global_norm", "10",
+          "where squares overflow although the norm does not, one makes zeros of the gradient, the other NaN", CLIP,
+          "tf.clip_by_norm, four of 1e20", lambda: tf.clip_by_norm(tf.fill(4, 1e20), 4.0), [2] * 4),
+    Probe("tf.linalg.global_norm, tf.clip_by_global_norm", "8", "gradients of float16 and float32 together are refused",
+          "islices.global_norm(gradients), islices.clip_by_global_norm(gradients, clip_norm)", "norm of float16 3, float32 4",
+          lambda: tf.linalg.global_norm([tf.constant([3], tf.float16), tf.constant([4.0])]), 5, "raises"),
+    Probe("tf.linalg.global_norm", "8", "a dict of gradients is refused; None among them is skipped, and no gradients have the norm 0", NORM,
+          "a dict", lambda: tf.linalg.global_norm({"a": THREE_FOUR}), 5, "raises"),
+    Probe("tf.linalg.global_norm", "7", "the sum of squares is rounded at every step: the norm is some ulps off, in float64 too", NORM,
+          "1e8 and 4096 ones, float64", lambda: tf.linalg.global_norm([tf.constant(LOUD)]), norm_of(LOUD)),
+    # ------------------------------------------------------------------ lookups and their gradients
+    Probe("tf.gather in a tf.function(jit_compile=True)", "12", "an index out of range reads the first or the last row",
+          "islices.lookup(table, ids): such a row reads as zeros", "index = rows",
+          lambda: traced(tf.gather, tf.constant(WEIGHTS), tf.constant([ROWS]), jit_compile=True), [[0, 0]], issue="tensorflow/tensorflow#115254"),
+    Probe("tf.nn.safe_embedding_lookup_sparse", "19", "a negative id is left out of its bag silently",
+          "islices.lookup(table, ids, combiner=..., offsets=..., padding_idx=...)", "ids 1, -1", lambda: safe([1, -1], [1.0, 1.0], "sum"), REFUSED),
+    Probe("tf.nn.safe_embedding_lookup_sparse", "19", "for a mean, members of a weight of 0 or less are left out of the bag", BAGS,
+          "weights 2, -1", lambda: safe([1, 2], [2.0, -1.0], "mean"), WEIGHTS[1:2] * 2 - WEIGHTS[2:3]),
+    Probe("tape.gradient of a slice, a mask, or a lookup in what was computed from the table", "5", "the gradient is an array of the table's size",
+          GRADIENT, "tf.gather(table * 2, ids)", lambda: kind(gradient(lambda w: tf.gather(w * 2, [1, 2]))), "row-sparse"),
+    Probe("tape.gradient(loss, table).dense_shape", "1", "it is int32: of a table of 2^31 + 5 rows it holds a negative number", GRADIENT,
+          "its value, a table of 2147483653 rows",
+          lambda: gradient(lambda w: tf.gather(w, tf.constant([1], tf.int64)), tf.zeros((2**31 + 5, 0))).dense_shape, [2**31 + 5, 0],
+          issue="tensorflow/tensorflow#9780"),
+    # ------------------------------------------------------------------ scatters
+    Probe("tf.Variable.scatter_div", "15", "a divisor of 0 raises, in float types too", "islices.scatter_div(table, x)",
+          "(3, 4) by (0, 4)", lambda: scattered("div", slices([[0, 4]], [1])), [[1, 2], [np.inf, 1], [5, 6], [7, 8]], "raises"),
+    Probe("tf.Variable.scatter_min, scatter_max", "15", "a NaN among the slices is passed over, one in the table stays",
+          "islices.scatter_min(table, x), islices.scatter_max(table, x)", "min, NaN in the slices",
+          lambda: scattered("min", slices([[np.nan] * 2], [0], 1), ZEROS[:1]), [[np.nan] * 2]),
+    Probe("tf.Variable.scatter_add, float16", "15", "the sums are taken in 16 bits and stop growing: 4096 ones give 2048", ADD,
+          "4096 ones", lambda: scattered("add", HALF, np.zeros((1, 2), np.float16)), [[4096, 4096]]),
+    Probe("tf.Variable.scatter_add, scatter_update", "15", "a call that raises for one index has written the rows before it",
+          "islices.scatter_add(table, x): a call that raises has written nothing", "add, index -1 last", half_written, "untouched"),
+    Probe("tf.raw_ops.ResourceSparseApplyAdagradV2", "16", "duplicates are separate steps, one after the other",
+          "islices.optim.adagrad(lr).step(table, grad, state)", "duplicates: state", lambda: adagrad(X), 1 + DUPLICATES.dense**2),
+    # ------------------------------------------------------------------ rounding
+    Probe("tf.math.segment_sum", "3", "the contributions to a row are not added in their order", "islices.coalesce(x), islices.to_dense(x)",
+          "1000 random rows of width 8", lambda: tf.math.segment_sum(WIDE, NAUGHT), left_fold(WIDE, NAUGHT, 1)),
+    Probe("tf.pow(x, 0.5), tf.math.rsqrt, tf.math.reciprocal", "3", "not the correctly rounded root, 1 / root, 1 / x", GUARDED,
+          "tf.math.rsqrt(x)", lambda: tf.math.rsqrt(A), np.float32(1) / np.sqrt(A)),
+    Probe("x / c in a tf.function", "17",
+          "a division by a constant becomes a product with its reciprocal, one by a root a product with rsqrt", GUARDED,
+          "x / 3.", lambda: graph(lambda a, b, c: a / 3.0), A / np.float32(3), issue="tensorflow/tensorflow#102771"),
+    Probe("sums and products in a tf.function", "17", "products with constants are merged and sums reassociated: other bits than eager", GUARDED,
+          "x * 0.1 * 0.7", lambda: graph(lambda a, b, c: a * 0.1 * 0.7), A * np.float32(0.1) * np.float32(0.7)),
+    Probe("x * y + z in a tf.function(jit_compile=True)", "17",
+          "XLA rounds once where eager code rounds twice (FMA), and divides by a constant as by a product", GUARDED,
+          "x * y + z", lambda: graph(lambda a, b, c: a * b + c, jit_compile=True), A * B + C),
+    Probe("tf.function(f)", "17", "autograph rewrites the source of f and of the library code that it calls",
+          "islices' lookup, value_and_grad and the others, which are left as they are", "tf.function", rewritten, "as written"),
+    Probe("x * 1., x + y of subnormal numbers", "3", "they count as zeros, in float32 and float64, eager and compiled",
+          "islices' functions of eager arrays, which run on NumPy views and keep them", "x * 1., float32 1e-40",
+          lambda: tf.constant(SUBNORMAL) * 1.0, SUBNORMAL, issue="tensorflow/tensorflow#127905"),
+    Probe("tf.convert_to_tensor(slices) of subnormal numbers", "5", "they become zeros, also where nothing is added to them", DENSIFY,
+          "one slice of 1e-40", lambda: tf.convert_to_tensor(slices(SUBNORMAL[None], [0], 1)), SUBNORMAL[None]),
+    Probe("tf.numpy_function in a tf.function", "17", "NumPy code that a graph calls takes subnormal numbers as zeros, too",
+          "islices' functions outside of the graph", "1e-40 * 1",
+          lambda: traced(lambda x: tf.numpy_function(lambda a: a * np.float32(1), [x], tf.float32), tf.constant(SUBNORMAL)), SUBNORMAL),
+    Probe("tf.maximum(0., -0.)", "9", "of 0 and -0 either is the result, by chance: for this the specification counts them as equal",
+          "islices.clip_by_value(x, lo, hi), which promises no sign of zero", "0, -0",
+          lambda: ", ".join(sorted({str(x) for k in (1, -1) for x in np.asarray(tf.maximum(k * ZEROS, -k * ZEROS)).flat})), "0.0"),
+    # ------------------------------------------------------------------ memory
+    Probe("tf.experimental.dlpack.from_dlpack of a NumPy array", "1", "the tensor, which counts as immutable, changes with the array", CONVERT,
+          "zeros, afterwards overwritten by 7", shared, [0] * 4),
+    Probe("tf.experimental.dlpack.from_dlpack of NumPy memory not at a multiple of 64 bytes", "1", "the process is aborted", CONVERT,
+          "an address of 4 bytes more than a multiple of 64", lambda: FROM_DLPACK(at_address(4).__dlpack__()) + 1, [1] * 4,
+          "corrupts", "", True),
+]

@@ -1,361 +1,313 @@
-"""What torch's own functions do with row-sparse gradients: sums, linear operations, norms and clipping."""
+"""Sparse COO tensors in PyTorch: sums, norms and clips, lookups and bags, memory, autograd, optimizers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
+from torch.nn.functional import embedding, embedding_bag
 
-from islices.conformance import oracle
-from islices.conformance.tools.audit.inputs import ROWS, Given, gradients
-from islices.conformance.tools.audit.probe import Ask, probe
-from islices.conformance.tools.audit.probes.arithmetic import left_fold
+from islices.conformance.operations import UnsupportedError
+from islices.conformance.own_calls.torch import invalid_gradients
+from islices.conformance.tools.audit.inputs import CANCELLING, DUPLICATES, ROWS, UNIQUE, ZEROS, Given, floats, left_fold
+from islices.conformance.tools.audit.probe import REFUSED, CorruptionError, Probe
 
-Array = np.ndarray[Any, Any]
 INF = float("inf")
+IDS, ONES = torch.tensor([1, 2, 1]), torch.ones(ROWS, 2)
+ADD, COALESCE, NORM, LOOKUP = (
+    "islices.add(x, y)",
+    "islices.coalesce(x)",
+    "islices.norm(x, ord)",
+    "islices.lookup(table, ids)",
+)
+CLIP = "islices.backends.torch.clip_grad_norm_(parameters, max_norm)"
+CHECKED = "islices.from_native(x), or any function of islices: a native gradient is checked first"
+UPDATE, SGD, SCALE = (
+    "islices.scatter_add(table, x)",
+    "islices.optim.sgd(lr)",
+    "islices.optim.LossScale().unscale(grad, state)",
+)
+REFUSES, STAYS = "it refuses every sparse gradient", "the gradient has the size of the table"
+SATURATES = "sums of 16-bit values stop growing: 4096 ones give 2048 and 256"
+
+
+def sparse(indices: Any, values: Any, dtype: Any = torch.float32, **options: Any) -> torch.Tensor:
+    values = torch.as_tensor(values, dtype=dtype)
+    return torch.sparse_coo_tensor(torch.as_tensor(indices)[None], values, (ROWS, *values.shape[1:]), **options)
 
 
 def native(g: Given) -> torch.Tensor:
-    return torch.sparse_coo_tensor(torch.from_numpy(g.indices)[None], torch.from_numpy(g.values), (ROWS, 2))
+    return sparse(g.indices, g.values)
 
 
-def sparse(indices: Any, values: Any, rows: int = ROWS, dtype: Any = torch.float32, **options: Any) -> torch.Tensor:
-    values = torch.as_tensor(values, dtype=dtype)
-    return torch.sparse_coo_tensor(torch.as_tensor(indices)[None], values, (rows, *values.shape[1:]), **options)
+X, Y, U = native(DUPLICATES), native(CANCELLING), native(UNIQUE)
+HALF = sparse([0] * 4096, np.ones((4096, 1)), torch.float16)
+SATURATED = [[4096], [0], [0], [0]]
 
 
-def dense(x: Any) -> Array:
-    """What a tensor holds, in float64, which holds all of torch's formats."""
+def dense(x: Any) -> np.ndarray[Any, Any]:
+    """Return what a tensor holds, in float64, which holds all of torch's formats."""
     return x.detach().to_dense().double().numpy()  # type: ignore[no-any-return]
 
 
-def trained(gradient: torch.Tensor, weight: Any = 0.0) -> torch.nn.Parameter:
-    """A parameter that has the gradient."""
-    start = torch.as_tensor(weight, dtype=gradient.dtype).expand(gradient.shape).clone()
-    parameter = torch.nn.Parameter(start)
-    parameter.grad = gradient
+def table(values: Any = ONES, grad: Any = None) -> torch.nn.Parameter:
+    parameter = torch.nn.Parameter(torch.as_tensor(values).clone())
+    parameter.grad = grad
     return parameter
 
 
-def unruly(n: int, rows: int = 3) -> tuple[Array, Array]:
-    """(values, indices) whose sums depend on the order of addition."""
-    rng = np.random.default_rng(n)
-    values = (rng.standard_normal((n, 2)) * 10.0 ** rng.integers(-3, 4, (n, 2))).astype(np.float32)
-    return values, np.arange(n) % rows
-
-
-# ---------------------------------------------------------------------- sums
-def summing(call: str, claim: str, sizes: list[int], trap: str, add: Any) -> None:
-    """A probe of a way to sum duplicates: the left fold is asked for, to the bit."""
-
-    @probe("torch", call, "3", claim=claim, trap=trap, instead="islices.to_dense(x), islices.coalesce(x)")
-    def ask() -> Iterator[Ask]:
-        for n in sizes:
-            values, indices = unruly(n)
-            what = partial(add, torch.from_numpy(values), torch.from_numpy(indices))
-            yield Ask(f"{n} slices of 3 rows", what, left_fold(values, indices, ROWS))
-
-
-summing(
-    "torch.Tensor.coalesce", "up to 16 slices are summed in order of occurrence", [1, 3, 16], "",
-    lambda v, i: dense(sparse(i, v).coalesce()),
-)  # fmt: skip
-summing(
-    "torch.Tensor.coalesce", "more than 16 slices are not summed in order of occurrence: other bits than to_dense",
-    [17, 100, 4999, 6000], "differs", lambda v, i: dense(sparse(i, v).coalesce()),
-)  # fmt: skip
-summing(
-    "torch.Tensor.to_dense", "it sums in order of occurrence", [1, 17, 6000], "",
-    lambda v, i: dense(sparse(i, v)),
-)  # fmt: skip
-summing(
-    "torch.Tensor.index_add_", "it sums in order of occurrence", [1, 17, 6000], "",
-    lambda v, i: torch.zeros(ROWS, 2).index_add_(0, i, v).numpy(),
-)  # fmt: skip
-summing(
-    "torch.Tensor.index_put_(accumulate=True)", "it sums in order of occurrence", [1, 17, 6000], "",
-    lambda v, i: torch.zeros(ROWS, 2).index_put_((i,), v, accumulate=True).numpy(),
-)  # fmt: skip
-
-
-def ones(dtype: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.zeros(4096, dtype=torch.int64), torch.ones(4096, 1, dtype=dtype)
-
-
-def saturating(call: str, claim: str, trap: str, add: Any) -> None:
-    """A probe of 4096 ones in 16 bits, whose sum the type holds."""
-
-    @probe("torch", call, "3", claim=claim, trap=trap, instead="islices.coalesce(x)")
-    def ask() -> Iterator[Ask]:
-        for dtype in (torch.float16, torch.bfloat16):
-            indices, values = ones(dtype)
-            yield Ask(f"4096 ones, {str(dtype)[6:]}", partial(add, indices, values), [[4096.0], [0.0]])
-
-
-saturating(
-    "torch.Tensor.coalesce, 16 bits", "sums of 16-bit values stop growing: 4096 ones give 2048 and 256", "differs",
-    lambda i, v: dense(sparse(i, v, 2, v.dtype).coalesce()),
-)  # fmt: skip
-saturating(
-    "torch.Tensor.to_dense, 16 bits", "sums of 16-bit values stop growing: 4096 ones give 2048 and 256", "differs",
-    lambda i, v: dense(sparse(i, v, 2, v.dtype)),
-)  # fmt: skip
-saturating(
-    "dense + sparse, 16 bits", "sums of 16-bit values stop growing: 4096 ones give 2048 and 256", "differs",
-    lambda i, v: dense(torch.zeros(2, 1, dtype=v.dtype) + sparse(i, v, 2, v.dtype)),
-)  # fmt: skip
-saturating(
-    "torch.Tensor.index_add_, 16 bits", "one row's 16-bit values are summed in more than 16 bits", "",
-    lambda i, v: dense(torch.zeros(2, 1, dtype=v.dtype).index_add_(0, i, v)),
-)  # fmt: skip
-
-
-@probe(
-    "torch", "torch.Tensor.coalesce", "4", trap="", instead="islices.coalesce(x)",
-    claim="rows ascend, are unique, and hold their sums, zeros included",
-)  # fmt: skip
-def coalesce() -> Iterator[Ask]:
-    for g in gradients():
-        wanted = oracle.coalesce(g.slices)
-        yield Ask(f"{g.name}: indices", lambda g=g: native(g).coalesce().indices()[0].numpy(), wanted.indices)
-        yield Ask(f"{g.name}: values", lambda g=g: native(g).coalesce().values().numpy(), wanted.values)
-
-
-@probe(
-    "torch", "torch.Tensor.coalesce, subnormal values", "3", trap="", instead="islices.coalesce(x)",
-    claim="subnormal values and sums are kept, as by NumPy; TensorFlow and JAX make zeros of them",
-)  # fmt: skip
-def subnormal() -> Iterator[Ask]:
-    tiny = np.float32(1e-40)
-    yield Ask("1e-40 twice", lambda: dense(sparse([1, 1], [[tiny], [tiny]])), [[0], [tiny + tiny], [0], [0]])
-
-
-# ---------------------------------------------------------------------- linear operations
-def linear(call: str, trap: str, claim: str, do: Any, wanted: Any, **more: Any) -> None:
-    """A probe of an operation on each gradient: do(native gradient), as dense; wanted(dense gradient)."""
-
-    @probe("torch", call, "6", claim=claim, trap=trap, **{"instead": "islices.add(x, y)", **more})
-    def ask() -> Iterator[Ask]:
-        for g in gradients():
-            yield Ask(g.name, lambda g=g: dense(do(native(g))), wanted(g.dense))
-
-
-SCALE = {"instead": "islices.scale(x, 2.0)"}
-linear("sparse * 2", "", "it multiplies stored values", lambda x: x * 2, lambda d: d * 2, **SCALE)
-linear("sparse.mul_(2)", "", "it multiplies stored values", lambda x: x.mul_(2), lambda d: d * 2, **SCALE)
-linear("sparse / 2", "", "it divides stored values", lambda x: x / 2, lambda d: d / 2, instead="islices.scale(x, 0.5)")
-linear("sparse + sparse", "", "both are summed, duplicates included", lambda x: x + x, lambda d: d + d)
-linear("dense + sparse", "", "it is dense, with duplicates summed", lambda x: torch.ones(ROWS, 2) + x, lambda d: d + 1)
-linear("sparse + dense", "raises", "only dense + sparse works", lambda x: x + torch.ones(ROWS, 2), lambda d: d + 1)
-linear("torch.sum", "", "it counts every slice", lambda x: x.sum(), lambda d: d.sum(), instead="islices.to_dense(x)")
-linear(
-    "torch.abs", "", "duplicates are summed before an operation that is not linear",
-    torch.abs, np.abs, instead="islices.coalesce(x)",
-)  # fmt: skip
-linear(
-    "sparse.abs_()", "raises", "in place, what is not linear refuses duplicates, and slices not known to have none",
-    lambda x: x.abs_(), np.abs, instead="islices.coalesce(x)",
-)  # fmt: skip
-linear(
-    "torch.clamp", "raises", "it refuses every sparse gradient, coalesced or not",
-    lambda x: x.coalesce().clamp(-5, 5), lambda d: d.clip(-5, 5), instead="islices.clip_by_value(x, -5.0, 5.0)",
-)  # fmt: skip
-linear(
-    "torch.isfinite", "raises", "it refuses every sparse gradient, coalesced or not",
-    lambda x: torch.isfinite(x.coalesce()), np.isfinite, instead="islices.norm(x)",
-)  # fmt: skip
-
-
-@probe(
-    "torch", "torch.Tensor.mul_", "4", issue="pytorch/pytorch#109462", instead="islices.scale(x, 2.0)",
-    claim="it forgets that the slices are coalesced, which mul, div and div_ remember",
-)  # fmt: skip
-def forgotten() -> Iterator[Ask]:
-    for g in gradients():
-        yield Ask(g.name, lambda g=g: native(g).coalesce().mul_(2).is_coalesced(), True)
-    yield Ask("div_", lambda: native(next(gradients("duplicates"))).coalesce().div_(2).is_coalesced(), True)
-
-
-@probe(
-    "torch", "torch.Tensor.index_select", "13", instead="islices.keep_rows(x, rows)",
-    claim="a row number out of range selects a row of zeros from a sparse tensor; a dense one raises",
-)  # fmt: skip
-def select() -> Iterator[Ask]:
-    g = next(gradients("duplicates"))
-    yield Ask("row 2", lambda: dense(native(g).index_select(0, torch.tensor([2]))), g.dense[2:3])
-    for row in (-1, ROWS):
-        call = partial(refused, native(g).index_select, 0, torch.tensor([row]))
-        yield Ask(f"row {row} of {ROWS}", call, "refused")
-
-
-def refused(call: Any, *arguments: Any, **options: Any) -> str:
-    """Whether a call raises, where the specification says it must: "refused" or "accepted"."""
-    try:
-        call(*arguments, **options)
-    except (IndexError, RuntimeError, TypeError, ValueError):
-        return "refused"
-    return "accepted"
-
-
-# ---------------------------------------------------------------------- norms
-def norms(call: str, trap: str, claim: str, orders: tuple[float, ...], do: Any, **more: Any) -> None:
-    """A probe of norms: those of the densified gradient are asked for."""
-    names = more.pop("names", ())
-
-    options = {"instead": "islices.norm(x, ord)", **more}
-
-    @probe("torch", call, "7", claim=claim, trap=trap, **options)
-    def ask() -> Iterator[Ask]:
-        for g in gradients(*names):
-            for p in orders:
-                wanted = oracle.norm(g.slices, "inf" if p == INF else p) if p in (1, 2, INF) else numpy_norm(g.dense, p)
-                yield Ask(f"{g.name}, {p}", lambda g=g, p=p: float(do(native(g), p)), wanted)
-
-
-def numpy_norm(x: Array, p: float) -> float:
-    return float(np.linalg.norm(x.reshape(-1), p))
-
-
-norms("torch.norm", "", "p = 1 and 2 sum duplicates first", (1, 2), torch.norm)
-norms("torch.norm(p=0)", "", "it counts what is not zero after duplicates are summed", (0,), torch.norm)
-norms(
-    "torch.norm(p=-inf)", "differs", "absent rows are not counted as the zeros they are", (-INF,), torch.norm,
-    names=("sorted, unique", "one"),
-)  # fmt: skip
-norms(
-    "torch.norm(p=inf)", "", "it sums duplicates first", (INF,), torch.norm, names=("unsorted, unique", "duplicates"),
-)  # fmt: skip
-norms(
-    "torch.norm(p=inf), no slices", "raises", "it refuses a gradient without slices, whose norm is 0", (INF,),
-    torch.norm, names=("none",),
-)  # fmt: skip
-norms("torch.linalg.vector_norm", "raises", "it refuses every sparse gradient", (2,), torch.linalg.vector_norm)
-norms(
-    "torch.nn.utils.get_total_norm", "raises", "it refuses every sparse gradient", (2,),
-    lambda x, p: torch.nn.utils.get_total_norm([x], p), instead="islices.global_norm(gradients)",
-)  # fmt: skip
-
-
-@probe(
-    "torch", "torch.norm, large and 16-bit values", "7", instead="islices.norm(x)",
-    claim="squares are summed in float32, which 1e20 overflows; float16 gradients have float16 norms",
-)  # fmt: skip
-def range_of_norms() -> Iterator[Ask]:
-    large = np.full((2, 2), 1e20, np.float32)
-    yield Ask("four of 1e20", lambda: float(sparse([1, 2], large).norm()), np.float32(2e20))
-    yield Ask("the same, dense", lambda: float(torch.from_numpy(large).norm()), np.float32(2e20))
-    half = [[40000.0, 40000.0], [40000.0, 40000.0]]
-    yield Ask("float16, four of 40000", lambda: float(sparse([1, 2], half, dtype=torch.float16).norm()), 80000.0)
-
-
-# ---------------------------------------------------------------------- clipping
-def clipped(gradient: torch.Tensor, max_norm: float, **options: Any) -> Array:
-    parameter = trained(gradient)
-    torch.nn.utils.clip_grad_norm_([parameter], max_norm, **options)
+def clipped(gradient: torch.Tensor, clip: Any, *bounds: Any) -> Any:
+    parameter = table(torch.zeros(gradient.shape), gradient.clone())
+    clip([parameter], *bounds)
     return dense(parameter.grad)
 
 
-CLIP = "islices.backends.torch.clip_grad_norm_(parameters, max_norm)"
+def clip_norm(gradient: list[float], bound: float) -> Any:
+    return clipped(torch.tensor(gradient, dtype=torch.float32), torch.nn.utils.clip_grad_norm_, bound)
 
 
-@probe(
-    "torch", "torch.nn.utils.clip_grad_norm_", "10", trap="raises", instead=CLIP, issue="pytorch/pytorch#4829",
-    claim="it refuses every sparse gradient",
-)  # fmt: skip
-def clip_grad_norm() -> Iterator[Ask]:
-    for g in gradients():
-        wanted = oracle.to_dense(oracle.clip_by_norm(g.slices, 2.0))
-        yield Ask(g.name, partial(clipped, native(g), 2.0), wanted)
-        yield Ask(f"{g.name}, foreach=False", partial(clipped, native(g), 2.0, foreach=False), wanted)
+def layout(read: Any) -> str:
+    """Return the form that the gradient of read(table, ids) has."""
+    weight = table()
+    read(weight, IDS).sum().backward()
+    assert weight.grad is not None
+    return "row-sparse" if weight.grad.layout is torch.sparse_coo and weight.grad.sparse_dim() == 1 else "other"
 
 
-@probe(
-    "torch", "torch.nn.utils.clip_grad_value_", "9", trap="raises", issue="pytorch/pytorch#4829",
-    instead="islices.backends.torch.clip_grad_value_(parameters, clip_value)",
-    claim="it refuses every sparse gradient",
-)  # fmt: skip
-def clip_grad_value() -> Iterator[Ask]:
-    def call(gradient: torch.Tensor, **options: Any) -> Array:
-        parameter = trained(gradient)
-        torch.nn.utils.clip_grad_value_([parameter], 5.0, **options)
-        return dense(parameter.grad)
-
-    for g in gradients():
-        wanted = oracle.to_dense(oracle.clip_by_value(g.slices, -5.0, 5.0))
-        yield Ask(g.name, partial(call, native(g)), wanted)
-        yield Ask(f"{g.name}, foreach=False", partial(call, native(g), foreach=False), wanted)
+def looked_up(ids: Any = IDS, upstream: Any = None, **options: Any) -> Any:
+    """Return the gradient of a lookup under an upstream gradient of ones."""
+    weight = table()
+    embedding(ids, weight, **{"sparse": True, **options}).backward(
+        torch.ones(len(ids), 2) if upstream is None else upstream
+    )
+    return weight.grad
 
 
-@probe(
-    "torch", "torch.nn.utils.clip_grads_with_norm_", "10", instead=CLIP,
-    claim="it scales sparse gradients by a norm that is given, but 1e-6 is added to that: other bits, and a gradient "
-    "whose norm is max_norm is changed",
-)  # fmt: skip
-def clip_grads_with_norm() -> Iterator[Ask]:
-    def call(g: Given, norm: float, max_norm: float) -> Array:
-        parameter = trained(native(g))
-        torch.nn.utils.clip_grads_with_norm_([parameter], max_norm, torch.tensor(norm))
-        return dense(parameter.grad)
-
-    for g in gradients():
-        norm = float(np.linalg.norm(g.dense))
-        for bound in (2.0, norm):
-            wanted = oracle.to_dense(oracle.clip_by_norm(g.slices, bound))
-            yield Ask(f"{g.name}, norm {norm:g} to {bound:g}", partial(call, g, norm, bound), wanted)
+def overwritten(ids: torch.Tensor, upstream: torch.Tensor, part: str) -> Any:
+    """Return a part of the gradient after the caller has reused the arrays that it gave."""
+    gradient = looked_up(ids, upstream)
+    ids.fill_(3)
+    upstream.zero_()
+    return getattr(gradient, part)()
 
 
-def clipping(call: str, claim: str, asks: list[tuple[str, list[float], float, Any]], issue: str = "") -> None:
-    """A probe of clip_grad_norm_ on dense gradients, which is what it takes: (given, gradient, max_norm, wanted)."""
-
-    @probe("torch", call, "10", claim=claim, instead=CLIP, issue=issue)
-    def ask() -> Iterator[Ask]:
-        for given, gradient, bound, wanted in asks:
-            yield Ask(given, partial(clipped, torch.tensor(gradient), bound), wanted)
+def saturated() -> Any:
+    weight = table(torch.zeros(ROWS, 1, dtype=torch.float16))
+    embedding(torch.zeros(4096, dtype=torch.int64), weight).backward(torch.ones(4096, 1, dtype=torch.float16))
+    return dense(weight.grad)
 
 
-clipping(
-    "torch.nn.utils.clip_grad_norm_, dense, at max_norm", "a gradient whose norm is max_norm is changed: 1e-6 is added",
-    [("norm 10, max_norm 10", [6.0, 8.0], 10.0, [6.0, 8.0])],
-)  # fmt: skip
-clipping(
-    "torch.nn.utils.clip_grad_norm_, dense, infinite", "what was finite beside an infinity becomes 0, not NaN",
-    [("[6, inf]", [6.0, INF], 5.0, [np.nan, np.nan])], "pytorch/pytorch#46849",
-)  # fmt: skip
-clipping(
-    "torch.nn.utils.clip_grad_norm_, dense, large", "the norm of 1e20 overflows, and the gradient becomes zeros",
-    [("four of 1e20, max_norm 4", [1e20] * 4, 4.0, [2.0] * 4)],
-)  # fmt: skip
+def renormed() -> Any:
+    weight = torch.tensor([[0.0009, 0.0012]])
+    embedding(torch.tensor([0]), weight, max_norm=0.001)
+    return weight
 
 
-@probe(
-    "torch", "torch.nn.utils.clip_grad_norm_(max_norm=-1)", "10", issue="pytorch/pytorch#31367",
-    claim="a negative or NaN max_norm is taken: it turns the gradient around, or makes it NaN", instead=CLIP,
-)  # fmt: skip
-def negative_bound() -> Iterator[Ask]:
-    for bound in (-1.0, float("nan")):
-        yield Ask(str(bound), lambda bound=bound: refused(clipped, torch.tensor([6.0, 8.0]), bound), "refused")
+def bag(mode: str, **options: Any) -> Any:
+    weight = table()
+    embedding_bag(IDS, weight, torch.tensor([0, 2]), mode=mode, sparse=True, **options).sum().backward()
+    return dense(weight.grad)
 
 
-# ---------------------------------------------------------------------- arithmetic
-@probe(
-    "torch", "torch.sqrt", "16", issue="pytorch/pytorch#31250", instead='islices.get_backend("torch").sqrt(x)',
-    claim="some of its roots are not the nearest float32, nor the nearest float64",
-)  # fmt: skip
-def sqrt() -> Iterator[Ask]:
-    x = np.random.default_rng(0).random(20_000) * 10
-    yield Ask("20,000 float32", lambda: torch.from_numpy(x.astype(np.float32)).sqrt().numpy(), np.sqrt(x.astype("f4")))
-    exact = [oracle.square_root(v) for v in x[:2000].tolist()]
-    yield Ask("2000 float64", lambda: torch.from_numpy(x[:2000]).sqrt().numpy(), exact)
+def unused() -> Any:
+    return dense(torch.autograd.grad(embedding(IDS, table()).sum(), table())[0])
 
 
-@probe(
-    "torch", "x.double().sqrt().float()", "16", trap="", instead='islices.get_backend("torch").sqrt(x)',
-    claim="through float64 every float32 root is the nearest",
-)  # fmt: skip
-def sqrt_in_double() -> Iterator[Ask]:
-    x = (np.random.default_rng(0).random(2000) * 10).astype(np.float32)
-    exact = [oracle.round_to(oracle.square_root(v), "float32") for v in x.tolist()]
-    yield Ask("2000 float32", lambda: torch.from_numpy(x).double().sqrt().float().numpy(), exact)
+def per_sample() -> Any:
+    loss = lambda weight, ids: embedding(ids, weight, sparse=True).sum()  # noqa: E731
+    return dense(torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(table(), torch.tensor([[1], [2]])))
+
+
+def within(buffer: torch.Tensor, write: Any) -> Any:
+    """Return rows 4 to 8 after write(rows 4 to 8); CorruptionError if other rows changed."""
+    rows, others = buffer[4:8], [*range(4), *range(8, 12)]
+    write(rows)
+    if buffer[others].any():
+        raise CorruptionError(f"memory beside the table changed: {dense(buffer).tolist()}")
+    return dense(rows)
+
+
+def step(weight: Any, x: torch.Tensor, kind: Any = torch.optim.SGD, **options: Any) -> Any:
+    parameter = torch.nn.Parameter(weight)
+    parameter.grad = x
+    kind([parameter], **{"lr": 1.0, **options}).step()
+    return dense(parameter)
+
+
+def momentum_rows() -> int:
+    parameter = table()
+    optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
+    for _ in range(10):
+        parameter.grad = native(DUPLICATES)
+        optimizer.step()
+    return int(optimizer.state[parameter]["momentum_buffer"]._nnz())
+
+
+def half_done() -> Any:
+    first, second = table(grad=ONES), table(grad=U)
+    try:
+        torch.optim.SGD([first, second], lr=0.5, weight_decay=0.1).step()
+    except RuntimeError:
+        return dense(first)  # what the failed step leaves behind
+    return "it did not raise"
+
+
+def scaled(value: float, dtype: Any) -> str:
+    """Say if a GradScaler steps with a gradient that holds the value twice."""
+    parameter = table(ONES.to(dtype), sparse([1, 1], [[value, 0.0]] * 2, dtype))
+    scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+    scaler.scale(torch.ones(()))
+    scaler.step(torch.optim.SGD([parameter], lr=1.0))
+    return "stepped" if (dense(parameter) != 1).any() else "skipped"
+
+
+def averaged() -> Any:
+    if not (dist.is_available() and dist.is_gloo_available()):
+        raise UnsupportedError("torch was built without gloo")
+    group: Any = dist.ProcessGroupGloo(dist.HashStore(), 0, 1, timedelta(seconds=30))
+    options = dist.AllreduceOptions()
+    options.reduceOp = dist.ReduceOp.AVG
+    x = U.clone()
+    group.allreduce([x], options).wait()
+    return dense(x)
+
+
+LONG, LONG_IDS = floats(34).reshape(17, 2), np.arange(17) % 3
+ROOTS = (np.random.default_rng(0).random(20_000) * 10).astype(np.float32)
+
+# fmt: off
+PROBES = [
+    # ------------------------------------------------------------------ sums and linear operations
+    Probe("torch.Tensor.coalesce", "3", "more than 16 slices are not summed in order of occurrence: other bits than to_dense",
+          COALESCE, "17 slices of 3 rows", lambda: dense(sparse(LONG_IDS, LONG).coalesce()), left_fold(LONG, LONG_IDS)),
+    Probe("torch.Tensor.coalesce, 16 bits", "3", SATURATES, COALESCE,
+          "4096 ones, float16", lambda: dense(HALF.coalesce()), SATURATED),
+    Probe("torch.Tensor.to_dense, 16 bits", "3", SATURATES, "islices.to_dense(x)",
+          "4096 ones, float16", lambda: dense(HALF), SATURATED),
+    Probe("dense + sparse, 16 bits", "3", SATURATES, COALESCE,
+          "4096 ones, float16", lambda: dense(torch.zeros(ROWS, 1).half() + HALF), SATURATED),
+    Probe("embedding, dense gradient, 16 bits", "3", SATURATES, "islices.embedding_grad(upstream, ids, num_rows)",
+          "4096 ones, float16", saturated, SATURATED),
+    Probe("sparse + dense", "6", "only dense + sparse works", ADD, "duplicates", lambda: dense(X + ONES), DUPLICATES.dense + 1, "raises"),
+    Probe("sparse.abs_()", "6", "in place, a nonlinear operation refuses duplicates, and slices not known to have none",
+          COALESCE, "duplicates", lambda: dense(native(DUPLICATES).abs_()), DUPLICATES.dense, "raises"),
+    Probe("torch.clamp", "6", REFUSES + ", coalesced or not", "islices.clip_by_value(x, -5.0, 5.0)",
+          "unique rows", lambda: dense(U.coalesce().clamp(-5, 5)), UNIQUE.dense, "raises"),
+    Probe("torch.isfinite", "6", REFUSES + ", coalesced or not", "islices.norm(x)",
+          "unique rows", lambda: dense(torch.isfinite(U.coalesce())), ZEROS + 1, "raises"),
+    Probe("torch.Tensor.mul_", "4", "it forgets that the slices are coalesced, which mul, div and div_ remember", "islices.scale(x, 2.0)",
+          "duplicates, coalesced", lambda: X.coalesce().mul_(2).is_coalesced(), True, issue="pytorch/pytorch#109462"),
+    Probe("torch.Tensor.index_select", "13", "a row number out of range selects a row of zeros from a sparse tensor; a dense one raises",
+          "islices.keep_rows(x, rows)", "row -1", lambda: X.index_select(0, torch.tensor([-1])), REFUSED),
+    Probe("torch.distributed.all_reduce(op=AVG), gloo", "6", "of sparse tensors only SUM is taken", "islices.add(x, y) of what is gathered",
+          "unique rows", averaged, UNIQUE.dense, "raises"),
+    # ------------------------------------------------------------------ norms and clips
+    Probe("torch.norm(p=-inf)", "7", "absent rows are not counted as the zeros they are", NORM,
+          "unique rows", lambda: native(Given(np.float32([[3, 4]]), np.array([2]), ZEROS)).norm(-INF), 0.0),
+    Probe("torch.norm(p=inf), no slices", "7", "it refuses a gradient without slices, whose norm is 0", NORM,
+          "no slices", lambda: sparse([], torch.zeros(0, 2)).long().float().norm(INF), 0.0, "raises"),
+    Probe("torch.linalg.vector_norm", "7", REFUSES, NORM, "duplicates", lambda: torch.linalg.vector_norm(X), 10.0, "raises"),
+    Probe("torch.nn.utils.get_total_norm", "7", REFUSES, "islices.global_norm(gradients)",
+          "duplicates", lambda: torch.nn.utils.get_total_norm([X]), 10.0, "raises"),
+    Probe("torch.norm, large and 16-bit values", "7", "squares are summed in float32, which 1e20 overflows; float16 gradients have float16 norms",
+          NORM, "four of 1e20", lambda: sparse([1, 2], np.full((2, 2), 1e20)).norm(), np.float32(2e20)),
+    Probe("torch.norm, slices falsely claimed to be coalesced", "7", "it does not sum duplicates that are claimed not to be there: 1.41 for 2",
+          CHECKED, "[1] twice in one row", lambda: sparse([1, 1], [[1.0], [1.0]], is_coalesced=True).norm(), 2.0),
+    Probe("torch.nn.utils.clip_grad_norm_", "10", REFUSES, CLIP,
+          "duplicates", lambda: clipped(X, torch.nn.utils.clip_grad_norm_, 5.0), DUPLICATES.dense / 2, "raises", "pytorch/pytorch#4829"),
+    Probe("torch.nn.utils.clip_grad_value_", "9", REFUSES, "islices.backends.torch.clip_grad_value_(parameters, clip_value)",
+          "duplicates", lambda: clipped(X, torch.nn.utils.clip_grad_value_, 5.0), DUPLICATES.dense.clip(-5, 5), "raises", "pytorch/pytorch#4829"),
+    Probe("torch.nn.utils.clip_grads_with_norm_", "10",
+          "it scales sparse gradients by a norm that is given, but 1e-6 is added to that: a gradient whose norm is max_norm is changed",
+          CLIP, "norm 10 to 10", lambda: clipped(X, torch.nn.utils.clip_grads_with_norm_, 10.0, torch.tensor(10.0)), DUPLICATES.dense),
+    Probe("torch.nn.utils.clip_grad_norm_, dense, at max_norm", "10", "a gradient whose norm is max_norm is changed: 1e-6 is added",
+          CLIP, "norm 10, max_norm 10", lambda: clip_norm([6, 8], 10.0), [6, 8]),
+    Probe("torch.nn.utils.clip_grad_norm_, dense, infinite", "10", "what was finite beside an infinity becomes 0, not NaN",
+          CLIP, "[6, inf]", lambda: clip_norm([6, INF], 5.0), [np.nan] * 2, issue="pytorch/pytorch#46849"),
+    Probe("torch.nn.utils.clip_grad_norm_, dense, large", "10", "the norm of 1e20 overflows, and the gradient becomes zeros",
+          CLIP, "four of 1e20, max_norm 4", lambda: clip_norm([1e20] * 4, 4.0), [2] * 4),
+    Probe("torch.nn.utils.clip_grad_norm_(max_norm=-1)", "10", "a negative or NaN max_norm is taken: it turns the gradient around, or makes it NaN",
+          CLIP, "-1", lambda: clip_norm([6, 8], -1.0), REFUSED, issue="pytorch/pytorch#31367"),
+    Probe("torch.sqrt", "16", "some of its roots are not the nearest float32, nor the nearest float64", 'islices.get_backend("torch").sqrt(x)',
+          "20,000 float32", lambda: torch.from_numpy(ROOTS).sqrt(), np.sqrt(ROOTS), issue="pytorch/pytorch#31250"),
+    # ------------------------------------------------------------------ what is accepted, and written elsewhere
+    Probe("torch.sparse_coo_tensor, indices outside of the shape", "2", "it accepts indices that are negative, or not below rows",
+          CHECKED, "negative index", invalid_gradients()["negative index"][0], REFUSED, issue="pytorch/pytorch#124168"),
+    Probe("torch.sparse_coo_tensor(is_coalesced=True)", "2", "it believes that slices are coalesced which are unsorted, or have duplicates",
+          CHECKED, "duplicates", invalid_gradients()["falsely coalesced, duplicates"][0], REFUSED),
+    Probe("torch.sparse_coo_tensor, indices of other types", "2", "it takes indices of floats, which it cuts off, and of bools",
+          CHECKED, "[1.7, 2.0]", lambda: sparse([1.7, 2.0], [[1.0], [1.0]]), REFUSED),
+    Probe("torch.sparse_coo_tensor, int32 indices", "1", "indices become int64: twice the memory", "islices.IndexedSlices, which keeps them",
+          "int32", lambda: str(sparse(IDS.int(), torch.ones(3, 2))._indices().dtype), "torch.int32"),
+    Probe("dense.add_(sparse), indices outside of the shape", "15", "uncoalesced slices whose index is outside of the table are dropped without a word",
+          UPDATE, "rows 1 and 5 of 4", lambda: torch.zeros(ROWS, 1).add_(sparse([1, 5], [[1.0], [2.0]])), REFUSED),
+    Probe("dense.add_(coalesced sparse), indices outside of the shape", "15",
+          "slices known to be coalesced, or a single one, are written to memory before and behind the table", UPDATE, "rows [5] of 4",
+          lambda: within(torch.zeros(12, 2), lambda rows: rows.add_(sparse([5], [[1.0, 1.0]], is_coalesced=True))), REFUSED, "corrupts"),
+    Probe("torch.optim.SGD, indices outside of the shape", "16", "a step writes to memory before and behind the table", SGD,
+          "row -2 of 4", lambda: within(torch.zeros(12, 2), lambda rows: step(rows, sparse([-2], [[1.0, 1.0]]))), REFUSED, "corrupts"),
+    Probe("dense.add_(coalesced sparse), a table of numbers inside a larger tensor", "15",
+          "valid slices of a one-dimensional table are written to another place: the table's offset in its storage is counted twice",
+          UPDATE, "rows 1 and 2 of 4", lambda: within(torch.zeros(12), lambda rows: rows.add_(sparse([1, 2], [1.0, 2.0]).coalesce())),
+          [0, 1, 2, 0], "corrupts"),
+    Probe("torch.Tensor.coalesce, a negative index", "2", "it writes before its own memory: the process may end", CHECKED,
+          "rows 1 and -1 of 4, a hundred times", lambda: [sparse([1, -1], torch.ones(2, 2)).coalesce() for _ in range(100)], REFUSED,
+          "corrupts", "pytorch/pytorch#124168", True),
+    Probe("torch.Tensor.to_dense, a huge index", "2", "it writes where the index points: the process ends", CHECKED,
+          "row -2**40 of 4", lambda: sparse([-(2**40)], [[1.0, 1.0]]).to_dense(), REFUSED, "corrupts", "pytorch/pytorch#182662", True),
+    # ------------------------------------------------------------------ lookups, bags, autograd
+    Probe("torch.nn.functional.embedding(sparse=True), int32 ids", "12", "the gradient's indices are int64 whatever the ids are", LOOKUP,
+          "int32", lambda: str(looked_up(IDS.int())._indices().dtype), "torch.int32"),
+    Probe("embedding(sparse=True), its indices", "12", "they are the caller's ids themselves: what is written there changes the gradient",
+          LOOKUP, "ids [1, 2], afterwards overwritten by 3", lambda: overwritten(torch.tensor([1, 2]), torch.ones(2, 2), "_indices"), [[1, 2]]),
+    Probe("embedding(sparse=True), its values", "12", "they are the incoming gradient itself: what is written there changes them", LOOKUP,
+          "ones, afterwards overwritten by 0", lambda: overwritten(torch.tensor([1, 2]), torch.ones(2, 2), "_values"), [[1, 1]] * 2),
+    Probe("embedding(sparse=True, scale_grad_by_freq=True)", "12", "it refuses",
+          "islices.embedding_grad(upstream, ids, num_rows, scale_by_freq=True)", "ids 1, 2, 1",
+          lambda: dense(looked_up(scale_grad_by_freq=True)), [[0, 0], [1, 1], [1, 1], [0, 0]], "raises", "pytorch/pytorch#189720"),
+    Probe("embedding(max_norm=...)", "12", "1e-7 is added to the norm of a row, so that rows come out shorter than max_norm",
+          "islices.renorm_rows(table, ids, max_norm)", "row (0.0009, 0.0012) to 0.001", renormed, np.float32([[0.0006, 0.0008]])),
+    Probe("EmbeddingBag(mode='mean', sparse=True), weighted", "19", "only sums are weighted",
+          'islices.lookup(table, ids, combiner="mean", offsets=offsets, weights=weights)', "bags of 2 and 1",
+          lambda: bag("mean", per_sample_weights=torch.tensor([0.5, 1.5, 1])), [[0, 0], [1.25, 1.25], [0.75, 0.75], [0, 0]], "raises"),
+    Probe("EmbeddingBag(mode='max', sparse=True)", "19", "it has no sparse gradient",
+          'islices.lookup(table, ids, combiner="max", offsets=offsets)', "bags of 2 and 1",
+          lambda: bag("max"), [[0, 0], [2, 2], [0, 0], [0, 0]], "raises"),
+    Probe("EmbeddingBag(mode='sum', sparse=True, scale_grad_by_freq=True)", "19", "it refuses",
+          'islices.lookup(table, ids, combiner="sum", offsets=offsets, scale_by_freq=True)', "bags of 2 and 1",
+          lambda: bag("sum", scale_grad_by_freq=True), [[0, 0], [1, 1], [1, 1], [0, 0]], "raises"),
+    Probe("table[ids]", "12", STAYS, LOOKUP, "ids [1, 2, 1]", lambda: layout(lambda w, i: w[i]), "row-sparse"),
+    Probe("torch.index_select(table, 0, ids)", "12", STAYS, LOOKUP,
+          "ids [1, 2, 1]", lambda: layout(lambda w, i: w.index_select(0, i)), "row-sparse"),
+    Probe("torch.gather(table, sparse_grad=True)", "12", "each element has an index of its own: no rows", LOOKUP, "ids [1, 2, 1]",
+          lambda: layout(lambda w, i: torch.gather(w, 0, i[:, None].expand(-1, 2), sparse_grad=True)), "row-sparse", issue="pytorch/pytorch#63958"),
+    Probe("embedding(ids, table[:3], sparse=True)", "12", "a lookup in a part of a table cannot be differentiated", LOOKUP, "ids [1, 2, 1]",
+          lambda: layout(lambda w, i: embedding(i, w[:3], sparse=True)), "row-sparse", "raises", "pytorch/pytorch#39559"),
+    Probe("torch.autograd.grad, a table that is not looked up", "12", "it raises unless allow_unused=True, which gives None",
+          LOOKUP, "a loss of another table", unused, ZEROS, "raises"),
+    Probe("torch.func.vmap(torch.func.grad(...)), sparse lookups", "14", "gradients per sample cannot be sparse",
+          "islices.value_and_grad(fn, per_sample=True)", "two samples", per_sample,
+          [[[0, 0], [1, 1], [0, 0], [0, 0]], [[0, 0], [0, 0], [1, 1], [0, 0]]], "raises"),
+    # ------------------------------------------------------------------ steps; formulas stand in docs/judged.md
+    Probe("torch.optim.SGD(weight_decay=0.1)", "16", "weight decay refuses sparse gradients, and what the step did before stays done",
+          "islices.optim.sgd(lr, weight_decay=0.1)", "a dense parameter of ones, then a sparse one", half_done, ZEROS + 1,
+          issue="pytorch/pytorch#30402"),
+    Probe("torch.optim.Adam, AdamW, RMSprop", "16", "they refuse sparse gradients", "islices.optim.adam(lr)",
+          "unique rows", lambda: step(ONES, U, torch.optim.Adam), [[1, 1], [0, 1], [1, 0], [1, 1]], "raises"),
+    Probe("torch.optim.SparseAdam, dense gradients", "16", "it refuses dense gradients", "islices.optim.adam(lr), which takes both",
+          "zeros", lambda: step(ONES, torch.zeros(ROWS, 2), torch.optim.SparseAdam), ZEROS + 1, "raises"),
+    Probe("torch.optim.SGD, cancelling duplicates", "16",
+          "duplicates are subtracted one by one, not summed first: two that cancel wipe the weight out", SGD, "1e8 and -1e8 in one row",
+          lambda: step(ONES.clone(), sparse([1, 1], [[1e8] * 2, [-1e8] * 2])), ZEROS + 1),
+    Probe("torch.optim.SGD, 16-bit tables", "16", "each duplicate is rounded into the weight: 4096 ones move it by 2048 or 256", SGD,
+          "4096 ones, float16", lambda: -step(torch.zeros(ROWS, 1).half(), HALF), SATURATED),
+    Probe("torch.optim.SGD(momentum=0.9), its state", "16", "the momentum buffer is never coalesced and grows with every step",
+          "islices.optim.sgd(lr, momentum=0.9)", "slices kept for 2 rows after 10 steps", momentum_rows, 2, issue="pytorch/pytorch#3129"),
+    Probe("torch.amp.GradScaler", "16", "it looks at stored slices: duplicates whose sum overflows float32 or bfloat16 are stepped with",
+          SCALE, "3e38 twice", lambda: scaled(3e38, torch.float32), "skipped", issue="pytorch/pytorch#36786"),
+    Probe("torch.amp.GradScaler, float16 parameters", "16", "it refuses float16 gradients", SCALE,
+          "6e4 twice", lambda: scaled(6e4, torch.float16), "skipped", "raises"),
+]
