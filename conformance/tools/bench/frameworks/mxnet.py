@@ -28,7 +28,7 @@ def updates(kind: str, values: Any, ids: Any, rows: int) -> dict[str, Ready]:
     # row_sparse arrays hold no duplicates, so they are summed first
     first = "np.argsort + dot(csr, values)"
     summed = timed_calls("coalesce", nd.array(values), nd.array(ids, dtype="int64"), rows, 0.0)[first]
-    name, make = {
+    optimizers: dict[str, tuple[str, Callable[[], Any]]] = {
         "sgd": ("SGD", lambda: mx.optimizer.SGD(learning_rate=RATE)),
         "adagrad": ("AdaGrad", lambda: mx.optimizer.AdaGrad(learning_rate=RATE, eps=EPS)),
         "rowwise_adagrad": (
@@ -36,7 +36,8 @@ def updates(kind: str, values: Any, ids: Any, rows: int) -> dict[str, Ready]:
             lambda: mx.optimizer.contrib.GroupAdaGrad(learning_rate=RATE, eps=EPS),
         ),
         "adam": ("Adam", lambda: mx.optimizer.Adam(learning_rate=RATE)),
-    }[kind]
+    }
+    name, make = optimizers[kind]
 
     def ready(gradient: Call) -> Way:
         weight, optimizer = nd.zeros((rows, values.shape[1])), make()
