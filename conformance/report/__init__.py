@@ -1,10 +1,10 @@
-"""Reports of the suite: JSON lines to a matrix on a terminal, Markdown, JUnit XML, one HTML page; joined and compared.
+"""Reports of the suite: JSON lines to a matrix on a terminal, Markdown, one HTML page; joined and compared.
 
     runs.py         runs, columns, and what they are called
     reading.py      JSON lines to runs; they may come from anywhere
     grid.py         clauses by columns, counted
     compact.py      groups of clauses by backends, as marks
-    terminal.py, markdown.py, junit.py, html.py (with page.html, page.css, page.js)     the renderers
+    terminal.py, markdown.py, html.py (with page.html, page.css, page.js)     the renderers
     merging.py      several reports as one
     differences.py  what changed between two
     command.py      islices report

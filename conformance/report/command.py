@@ -17,7 +17,6 @@ from islices.conformance.outputs import need_rich
 from islices.conformance.report.differences import KINDS, Change, Differences, compare
 from islices.conformance.report.grid import NOTHING
 from islices.conformance.report.html import html_page
-from islices.conformance.report.junit import junit
 from islices.conformance.report.markdown import markdown
 from islices.conformance.report.merging import join, json_lines
 from islices.conformance.report.reading import read
@@ -26,8 +25,8 @@ from islices.conformance.report.terminal import indented, new_console, print_rep
 
 __all__ = ["COMMAND"]
 
-FORMATS = ("terminal", "markdown", "junit", "html")
-EXTENSIONS = {".txt": "terminal", ".md": "markdown", ".xml": "junit", ".html": "html", ".htm": "html"}
+FORMATS = ("terminal", "markdown", "html")
+EXTENSIONS = {".txt": "terminal", ".md": "markdown", ".html": "html", ".htm": "html"}
 #: Changes of a kind that a terminal shows; --json has them all.
 SHOWN = 50
 HEADS = {
@@ -46,7 +45,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "examples:\n"
         "  islices conform --json run.jsonl            a report; every form below is made from it\n"
         "  islices report run.jsonl                    the matrix, here; --wide: clause by clause\n"
-        "  islices report run.jsonl -o matrix.html     one page whose cells open; also .md, .xml (JUnit), .txt\n"
+        "  islices report run.jsonl -o matrix.html     one page whose cells open; also .md, .txt\n"
         "  islices report linux.jsonl mac.jsonl -o all.md\n"
         "  islices report merge linux.jsonl mac.jsonl -o all.jsonl\n"
         "  islices report diff main.jsonl branch.jsonl\n\n"
@@ -80,9 +79,7 @@ def report(options: argparse.Namespace) -> int:
     return 0
 
 
-COMMAND = Command(
-    "show, merge or compare the results of conform: terminal, Markdown, JUnit, one HTML page", arguments, report
-)
+COMMAND = Command("show, merge or compare the results of conform: terminal, Markdown, one HTML page", arguments, report)
 
 
 def _refuse(options: argparse.Namespace, action: str) -> None:
@@ -123,7 +120,7 @@ def _show(runs: list[Run], options: argparse.Namespace) -> None:
         print_report(runs, report_console(text, wide=options.wide), wide=options.wide)
         _write(options.output, text.getvalue())
     else:
-        _write(options.output, {"markdown": markdown, "junit": junit, "html": html_page}[form](runs))
+        _write(options.output, {"markdown": markdown, "html": html_page}[form](runs))
 
 
 def _format(options: argparse.Namespace) -> str:

@@ -20,11 +20,9 @@ LEFT = 256
 RUN = """
 import gc, importlib, json, sys
 import numpy as np
-from islices.conformance.tools.bench.steps.model import Case, Model, Problem
-from islices.conformance.tools.bench.steps.ours import our_ways
+from islices.conformance.tools.bench.step import Case, Model, Problem, our_ways
 
 name, steps = sys.argv[1], int(sys.argv[2])
-framework = importlib.import_module(f"islices.conformance.tools.bench.steps.{name}").FRAMEWORK
 block = importlib.import_module(f"islices.conformance.own_calls.{name}").block
 case = Case(Model((1_000,), 8, 64, 4), "adam", True)
 problem = Problem(case, np.int32 if name == "jax" else np.int64)
@@ -37,7 +35,7 @@ def resident():
 
 
 found = {}
-for label, ready in our_ways(name, framework, problem).items():
+for label, ready in our_ways(name, problem).items():
     way, seen = ready(), []
     for k in range(3 * steps + 1):
         if k % steps == 0:

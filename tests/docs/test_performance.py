@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
-from islices.conformance.tools.bench.report import markdown
-from islices.conformance.tools.bench.results import of_part, read_run
-from islices.conformance.tools.bench.steps.model import cases_of
-from islices.conformance.tools.bench.steps.report import tables
-from islices.conformance.tools.bench.tables import is_disturbed
+from islices.conformance.tools.bench.load import is_disturbed
+from islices.conformance.tools.bench.report import markdown, measured
+from islices.conformance.tools.bench.results import read_run
+from islices.conformance.tools.bench.step import cases_of, title_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "performance.md"
@@ -31,13 +29,13 @@ def written(name: str) -> str:
     """A run as the page shows it."""
     run = read_run(str(DOCS / name))
     machine = run["machine"]
-    busy = max((r["others"] for r in of_part(run, "step") if is_disturbed(r)), default=0.0)
+    busy = max((r["others"] for r in run["records"] if is_disturbed(r)), default=0.0)
     disturbed = f"; other processes used up to {busy:.1f} cores meanwhile (*)" if busy else ""
     head = (
         f"`{RUNS[name]}`, {run['date'][:10]}, {machine['cores']} cores, {machine['memory'] / 2**30:.0f} GB, Python "
         f"{machine['python']}, NumPy {machine['numpy']}, islices {run['islices']}{disturbed}."
     )
-    found = ["\n".join(markdown(table)) if table.heads else _listed(table.title) for table in tables(run)]
+    found = ["\n".join(markdown(table)) if table.rows else _listed(table.title) for table in measured(run)]
     return "\n\n".join([head, *found])
 
 
@@ -53,8 +51,8 @@ def with_runs(page: str) -> str:
     return page
 
 
-def records(name: str) -> list[dict[str, Any]]:
-    return list(of_part(read_run(str(DOCS / name)), "step"))
+def found(name: str) -> list[tuple[str, str, str]]:
+    return sorted((r["backend"], r["operation"], r["title"]) for r in read_run(str(DOCS / name))["records"])
 
 
 def test_the_page_shows_the_runs() -> None:
@@ -65,14 +63,10 @@ def test_the_page_shows_the_runs() -> None:
 def test_the_runs_are_complete() -> None:
     for name in RUNS:
         assert read_run(str(DOCS / name))["failures"] == []
-    found = [(r["backend"], r["operation"], len(r["case_of"]["model"]["rows"])) for r in records("performance.json")]
     backends = ("torch", "tensorflow", "jax", "mxnet")
-    expected = [(name, str(case), len(case.model.rows)) for name in backends for case in cases_of(name)]
-    assert sorted(found) == sorted(expected)
-    torch = [
-        (r["backend"], r["operation"], len(r["case_of"]["model"]["rows"])) for r in records("performance-passive.json")
-    ]
-    assert sorted(torch) == sorted(x for x in expected if x[0] == "torch")
+    expected = [(name, str(case), title_of(case)) for name in backends for case in cases_of(name)]
+    assert found("performance.json") == sorted(expected)
+    assert found("performance-passive.json") == sorted(x for x in expected if x[0] == "torch")
 
 
 if __name__ == "__main__":

@@ -15,71 +15,54 @@ from collections.abc import Iterator
 from typing import Any
 
 from islices.cli import Command, UsageError
-from islices.conformance.outputs import check_backends, check_picture, check_writable, write
+from islices.conformance.outputs import check_backends, check_writable, write
 from islices.conformance.progress import bar
-from islices.conformance.tools.bench import results
-from islices.conformance.tools.bench.cases import AXES, OPERATIONS, Benchmark, cross, default_cases
-from islices.conformance.tools.bench.compare import changes
-from islices.conformance.tools.bench.imports import import_times
-from islices.conformance.tools.bench.keras_fit import BACKENDS as KERAS_BACKENDS
-from islices.conformance.tools.bench.keras_fit import CASES as KERAS_CASES
-from islices.conformance.tools.bench.limit import OPTIMIZERS
-from islices.conformance.tools.bench.plot import draw
+from islices.conformance.tools.bench import results, small
+from islices.conformance.tools.bench.cases import AXES, cross, default_cases
+from islices.conformance.tools.bench.formulas import OPTIMIZERS
 from islices.conformance.tools.bench.report import show, tables
-from islices.conformance.tools.bench.steps.model import cases_of
-from islices.conformance.tools.bench.worker import PARTS
+from islices.conformance.tools.bench.step import cases_of
 from islices.registry import list_backends
 
 __all__ = ["COMMAND"]
 
-DEFAULT_PARTS = ("import", "operations", "small", "updates", "memory")
-#: Table sizes of the part "gradient"; frameworks that have its two parts.
-GRADIENT_ROWS = (10**5, 10**6, 10**7, 10**8)
-EMBEDDINGS = ("torch", "tensorflow", "jax", "mxnet")
+PARTS = ("operations", "small", "updates", "embedding", "step")
+DEFAULT_PARTS = PARTS[:3]
 
 #: Seconds without a finding after which a process counts as hung.
 PATIENCE = 900
 
 EPILOG = """\
 parts
-  operations  coalesce, clip_by_global_norm, norm, to_dense and scatter_add, from a framework's arrays of values and
-              indices (validated) to a result that is computed
+  operations  coalesce, clip_by_global_norm, norm and to_dense, from a framework's arrays of values and indices
+              (validated) to a result that is computed
   small       coalesce, clip and an SGD step on 64 x 16: what a call costs
-  updates     a step of sgd, adagrad, rowwise_adagrad and adam on the rows that an uncoalesced gradient names, beside
-              torch.optim, FBGEMM, Keras, MXNet's lazy updates, JAX's donated scatter, and formulas by hand
-  memory      what a call needs at its peak beside its inputs
-  import      `import islices` against `import numpy`
-and only when asked for
-  step        whole training steps: lookup, loss, gradient, clipping, optimizer, eager and compiled, beside what is
-              written by hand, the frameworks' optimizers and FBGEMM's; on torch also 26 tables; up to 12 GB of memory
-  gradient    value_and_grad of a lookup while the table grows to 1e8 rows
-  samples     norms and clipped sum of 64 samples' gradients
-  growth      an optimizer's step on tables of 1e5 and of 1e8 rows
-  keras       model.fit of stock Keras and by rows, on Keras's backends: tensorflow, torch, jax; up to 3 GB of memory
+  updates     a step of sgd, adagrad, rowwise_adagrad and adam on the rows of an uncoalesced gradient, next to
+              torch.optim, FBGEMM, MXNet's lazy updates, JAX's donated scatter, and formulas by hand
+and only when asked for (NumPy has neither)
+  embedding   value_and_grad of a lookup on 1e5 and on 1e8 rows; norms and clipped sum of 64 samples' gradients; up to
+              5 GB of memory
+  step        whole training steps: lookup, loss, gradient, clipping, optimizer, eager and compiled, next to formulas by
+              hand, the frameworks' optimizers and FBGEMM's; on torch also 26 tables; up to 12 GB of memory
 
 columns
-  islices     as it runs by default; "kernels off" in NumPy alone; "framework" by its own operations;
-              "compiled" inside tf.function or jax.jit
-  own         the fastest that the framework's users can write without islices, for the same result: duplicates summed,
-              rows ascending where islices sorts them. A way that does less ends in a remark in brackets, and stands in
-              a second line where it is the fastest.
-  islices / own      below 1 islices is faster; the median of the ratios within a round
-  limit       the bytes that must move (every input read once, every output written once) at the speed at which as many
-              threads copy memory, measured beside each case
-  scipy       csr.T @ v, where SciPy is installed
-
-  In the tables of the part step a line is a way. x copy: its time by that of a copy of the bytes that the step must
-  move. x own: how many times as fast as the fastest own way of the same step. Losses are compared before.
+  way         islices as it runs by default; "kernels off" in NumPy alone; "framework" by its own operations; "compiled"
+              inside tf.function, jax.jit or torch.compile. All others are what the framework's users write without
+              islices for the same result: duplicates summed, rows ascending where islices sorts them. A label that ends
+              in a remark in brackets does less, and is no measure of the others.
+  ms          the median; the fastest way stands first
+  x copy      by the time of a copy of the bytes that must move (each input read once, each output written once) by as
+              many threads, measured next to each case
+  x own       how many times as fast as the fastest way without islices: above 1 is faster. The median of the ratios
+              within a round.
 
 examples
   islices bench                                           the default set, some minutes for five backends
-  islices bench -b torch --json run.json --plot run.png   one backend; figures and a picture for later
+  islices bench -b torch --json run.json                  one backend; figures for later
   islices bench --part operations --operation coalesce --slices 1024 --slices 65536 --dim 64
   islices bench --part updates --threads 1                on one core
   islices bench --part step -b torch --repeat 15          whole steps on torch, some minutes
-  islices bench --full -b numpy                           every size, length, distribution and type: hours
   islices bench --read run.json --markdown                the tables of an earlier run again
-  islices bench --compare old.json new.json               what became faster or slower
 
 exit codes: 0 measured, 2 usage, 3 something could not be measured
 """
@@ -90,23 +73,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     several: dict[str, Any] = {"action": "append"}
     add = parser.add_argument
     add("-b", "--backend", metavar="NAME", help="only this backend (may be repeated)", **several)
-    add("--part", choices=("import", *PARTS), help="only this part (may be repeated)", **several)
-    add("--full", action="store_true", help="every combination of the options below; every optimizer")
-    add("--operation", choices=OPERATIONS, help="only this operation (may be repeated, like all up to --index-dtype)",
+    add("--part", choices=PARTS, help="only this part (may be repeated)", **several)
+    add("--operation", choices=AXES["operation"], help="only this operation (may be repeated, as the next three)",
         **several)  # fmt: skip
     add("--slices", type=_positive, metavar="N", help="stored rows of the gradient", **several)
     add("--dim", type=_positive, metavar="D", help="elements of a row", **several)
     add("--distribution", choices=AXES["distribution"], help="how ids are drawn (zipf: exponent 1.1)", **several)
-    add("--dtype", choices=AXES["dtype"], help="of values", **several)
-    add("--index-dtype", choices=AXES["index_dtype"], help="of indices", **several)
     add("--repeat", type=_positive, default=5, metavar="N", help="rounds of each case, at least (%(default)s)")
     add("--seconds", type=float, default=0.5, metavar="S", help="rounds go on until so long (%(default)s)")
     add("--threads", type=_positive, metavar="N", help="of islices; the frameworks get as many cores (all)")
     add("--json", metavar="PATH", help="write the run to PATH (- for stdout)")
     add("--markdown", action="store_true", help="tables in Markdown on a terminal too")
-    add("--plot", metavar="FILE.png", help="draw islices / own against the number of slices (needs matplotlib)")
-    add("--read", metavar="RUN.json", help="measure nothing: show and plot an earlier run")
-    add("--compare", nargs=2, metavar=("OLD.json", "NEW.json"), help="measure nothing: what changed between two runs")
+    add("--read", metavar="RUN.json", help="measure nothing: show an earlier run")
 
 
 def _positive(text: str) -> int:
@@ -121,17 +99,10 @@ def _positive(text: str) -> int:
 
 def bench(options: argparse.Namespace) -> int:
     """Measure, or read, and show."""
-    if options.compare:
-        show(changes(*map(results.read_run, options.compare)), options)
-        return 0
-    if options.plot:
-        check_picture("--plot", options.plot)
     run = results.read_run(options.read) if options.read else _measured(options)
     if options.json:
         write("--json", options.json, json.dumps(run, indent=1) + "\n")
     show(tables(run), options)
-    if options.plot:
-        draw(run, options.plot)
     for failure in run["failures"]:
         print(f"islices bench: could not measure {failure}", file=sys.stderr)
     return 3 if run["failures"] else 0
@@ -144,24 +115,12 @@ COMMAND = Command("measure islices against each framework's own operations, as r
 def _measured(options: argparse.Namespace) -> dict[str, Any]:
     if options.json not in (None, "-"):
         check_writable("--json", options.json)
-    names, cases = _backends(options.backend), _cases(options)
-    parts, optimizers = options.part or DEFAULT_PARTS, tuple(OPTIMIZERS)[: None if options.full else 4]
     threads = options.threads or results.cores()
     run = results.new_run(threads)
     given = {"threads": threads, "repeat": options.repeat, "seconds": options.seconds}
-    jobs = [
-        job | given
-        for part in parts
-        if part != "import"
-        for name in names
-        for job in _jobs(part, name, cases, optimizers)
-    ]
+    jobs = [job | given for job in _jobs(options)]
     started = time.monotonic()
-    with bar("", sum(job.pop("steps") for job in jobs) + ("import" in parts)) as step:
-        if "import" in parts:
-            step.tell("importing each framework in a fresh Python")
-            run["import"] = import_times()
-            step("imported")
+    with bar("", sum(job.pop("records") for job in jobs)) as step:
         for job in jobs:
             what = f"{job['backend']} {job['part']}"
             step.tell(f"{what}: starting Python, importing {job['backend']}")
@@ -170,50 +129,37 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
                     run["records"].append(record)
                     run["versions"][record["backend"]] = record["version"]
                     if "error" in record:
-                        run["failures"].append(f"{job['backend']} {Benchmark(**record['case'])}: {record['error']}")
-                    step(f"{what}, after {record['case']['operation']}" if "case" in record else what)
+                        run["failures"].append(f"{what} {record['operation']}: {record['error']}")
+                    step(f"{what}, after {record['operation']}")
             except RuntimeError as error:
                 run["failures"].append(f"{what}: {error}")
     run["seconds"] = time.monotonic() - started
     return run
 
 
-def _backends(wanted: list[str] | None) -> list[str]:
+def _jobs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield the processes that measure, and how many records each is expected to find."""
     known = [name for name in list_backends() if importlib.util.find_spec(f"islices.conformance.own_calls.{name}")]
-    check_backends(wanted, known)
-    return list(dict.fromkeys(wanted or known))
-
-
-def _cases(options: argparse.Namespace) -> list[Benchmark]:
+    check_backends(options.backend, known)
     given = {axis: getattr(options, axis) for axis in AXES if getattr(options, axis)}
-    if options.full or given.keys() - {"operation"}:
-        cases = cross(given, full=options.full)
-    else:
-        cases = [case for case in default_cases() if case.operation in given.get("operation", OPERATIONS)]
+    cases = cross(given) if given else default_cases()
     if not cases:
-        raise UsageError(
-            "no case is left: to_dense has tables of 65,536 rows, scatter_add of at most 67,108,864 elements"
-        )
-    return cases
-
-
-def _jobs(part: str, name: str, cases: list[Benchmark], optimizers: tuple[str, ...]) -> list[dict[str, Any]]:
-    """The processes that measure a part for one backend, and how many records each is expected to find."""
-    job = {"part": part, "backend": name}
-    if part == "operations":
-        return [job | {"cases": cases, "steps": len(cases)}]
-    if part == "gradient":
-        return [job | {"rows": rows, "steps": 1} for rows in GRADIENT_ROWS if name in EMBEDDINGS]
-    if part == "samples":
-        return [job | {"steps": 1}] if name in EMBEDDINGS else []
-    if part == "step":
-        # NumPy differentiates nothing; a process a case, for its tables take gigabytes
-        return [job | {"case": case, "steps": 1} for case in cases_of(name) if name in EMBEDDINGS]
-    if part == "keras":
-        return [job | {"steps": len(KERAS_CASES)}] if name in KERAS_BACKENDS else []
-    if part == "updates":
-        return [job | {"optimizers": optimizers, "steps": len(optimizers)}]
-    return [job | {"steps": {"small": 3, "memory": 3, "growth": 6}[part]}]
+        raise UsageError('no case is left: the ids of "unique" are at most as many as the rows, 65,536 of to_dense')
+    for part in dict.fromkeys(options.part or DEFAULT_PARTS):
+        for name in dict.fromkeys(options.backend or known):
+            job = {"part": part, "backend": name}
+            if part == "operations":
+                yield job | {"cases": cases, "records": len(cases)}
+            elif part == "small":
+                yield job | {"records": len(small.OPERATIONS)}
+            elif part == "updates":
+                yield job | {"optimizers": list(OPTIMIZERS), "records": len(OPTIMIZERS)}
+            elif name == "numpy":  # differentiates nothing
+                continue
+            elif part == "embedding":
+                yield job | {"records": 3}
+            else:  # a process a case, for its tables take gigabytes
+                yield from (job | {"case": case, "records": 1} for case in cases_of(name))
 
 
 def _records(job: dict[str, Any]) -> Iterator[dict[str, Any]]:

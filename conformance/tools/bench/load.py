@@ -6,21 +6,22 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
-__all__ = ["BUSY", "Others"]
+__all__ = ["Others", "is_disturbed"]
 
 #: Cores of other processes from which on a measurement is called disturbed.
 BUSY = 0.25
 
 
 class Others:
-    """Watches from when it is made on."""
+    """A watch that runs from when it is made."""
 
     def __init__(self) -> None:
         self._before = _now()
 
     def cores(self) -> float | None:
-        """How many cores other processes used since the last call; None where the system does not tell."""
+        """Return how many cores other processes used since the last call; None where the system does not tell."""
         now, before = _now(), self._before
         self._before = now
         if now is None or before is None or now[0] <= before[0]:
@@ -29,8 +30,13 @@ class Others:
         return max(0.0, (busy - own) / wall)
 
 
+def is_disturbed(record: dict[str, Any]) -> bool:
+    """Return whether other processes used cores while a record was measured."""
+    return (record.get("others") or 0) > BUSY
+
+
 def _now() -> tuple[float, float, float] | None:
-    """Seconds: of the clock, of all cores being busy, of this process and its children."""
+    """Return seconds: of the clock, of all cores being busy, of this process and its children."""
     try:
         line = Path("/proc/stat").read_text("ascii").partition("\n")[0]
     except OSError:

@@ -1,13 +1,12 @@
 """A run as JSON: where it was made, and a list of records for each part.
 
-    {"form": 1, "date", "islices", "machine": {...}, "threads", "versions": {backend: version}, "seconds",
-     "import": {"numpy", "islices", "ratio"} or null, "failures": [text], "records": [record]}
+    {"form": 2, "date", "islices", "machine": {...}, "threads", "versions": {backend: version}, "seconds",
+     "failures": [text], "records": [record]}
 
-A record has "backend", "version", "part" and "others", the cores that other processes used meanwhile. Those with times
-have "milliseconds" and "quartiles" by way, "own", the fastest of the framework's own ways (a second one, if that is
-faster and does less), and "ratios": own way -> islices' way -> median of the ratios within a round. Those with a limit
-have "limit" {"bytes", "bandwidth", "milliseconds"} and "over_limit" by islices' way. Records of operations have "case",
-or also "skipped" or "error" with a reason.
+A record has "backend", "version", "part", "operation" and "others", the cores that other processes used meanwhile.
+Measured ones have "title", of their table, "milliseconds" and "quartiles" by way, "own", the fastest of the framework's
+own ways (a second one, if that is faster and does less), and "times_as_fast" by way: as the first of these, the median
+of the ratios within a round. Some have "limit" {"bytes", "bandwidth", "milliseconds"}, and "remarks" by way.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import datetime
 import json
 import os
 import platform
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +23,19 @@ import numpy as np
 import islices
 from islices.cli import UsageError
 
-__all__ = ["FORM", "cores", "new_run", "of_part", "read_run"]
+__all__ = ["FORM", "cores", "new_run", "read_run"]
 
 #: Of the JSON; another one is refused.
-FORM = 1
+FORM = 2
 
 
 def cores() -> int:
-    """How many cores this process may run on."""
+    """Return how many cores this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def new_run(threads: int) -> dict[str, Any]:
-    """A run in which nothing has been measured yet."""
+    """Return a run in which nothing has been measured yet."""
     return {
         "form": FORM,
         "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
@@ -53,14 +51,13 @@ def new_run(threads: int) -> dict[str, Any]:
         "threads": threads,
         "versions": {},
         "seconds": 0.0,
-        "import": None,
         "failures": [],
         "records": [],
     }
 
 
 def read_run(path: str) -> dict[str, Any]:
-    """A run that was written with --json. Raises UsageError for anything else."""
+    """Return a run that was written with --json. Raises UsageError for anything else."""
     try:
         run = json.loads(Path(path).read_text("utf-8"))
     except (OSError, ValueError) as error:
@@ -69,11 +66,6 @@ def read_run(path: str) -> dict[str, Any]:
     if form != FORM:
         raise UsageError(f"{path}: got form {form!r}; accepted is what `islices bench --json` writes, form {FORM}")
     return run  # type: ignore[no-any-return]
-
-
-def of_part(run: dict[str, Any], part: str) -> Iterator[dict[str, Any]]:
-    """The records of a part that were measured."""
-    return (r for r in run["records"] if r["part"] == part and "skipped" not in r and "error" not in r)
 
 
 def _processor() -> str:
@@ -85,7 +77,7 @@ def _processor() -> str:
 
 
 def _memory() -> int | None:
-    """Bytes of the machine, where the system tells."""
+    """Return the bytes of the machine, where the system tells."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):

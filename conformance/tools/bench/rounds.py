@@ -24,11 +24,10 @@ MOST_ROUNDS = 200
 def measure(
     ways: dict[str, Call], repeat: int, *, seconds: float = 0.0, rivals: frozenset[str] = frozenset(), inner: int = 1
 ) -> Times:
-    """way -> its milliseconds in each round, after one round that does not count.
+    """Return the milliseconds of each way in each round, after one round that does not count.
 
     repeat is the least number of rounds, half of them where one takes longer than seconds; more are taken until seconds
-    are spent. Of rivals, those that are hopeless in
-    the first round are left out. inner calls are timed together, for short ones.
+    are spent. Rivals that are hopeless in the first round are left out. inner calls are timed together, for short ones.
     """
     names = list(ways)
     first = {name: _timed(ways[name], inner) for name in names}
@@ -63,7 +62,7 @@ def _timed(way: Call, inner: int) -> float:
 
 
 def blocking(ways: dict[str, Call], block: Callable[[Any], None]) -> dict[str, Call]:
-    """The ways, each waiting until its result is computed."""
+    """Return the ways, each waiting until its result is computed."""
 
     def wait(way: Call) -> Call:
         def call() -> Any:
@@ -77,33 +76,29 @@ def blocking(ways: dict[str, Call], block: Callable[[Any], None]) -> dict[str, C
 
 
 def ratio(a: list[float], b: list[float]) -> float:
-    """The median of the ratios within a round."""
+    """Return the median of the ratios within a round."""
     return median(x / y for x, y in zip(a, b, strict=True))
 
 
 def does_less(label: str) -> bool:
-    """Whether an own way's label ends in a remark: "(duplicates not summed)"."""
+    """Return whether an own way's label ends in a remark: "(duplicates not summed)"."""
     return label.endswith(")") and " (" in label
 
 
 def fastest(times: Times, own: list[str]) -> list[str]:
-    """The fastest of a framework's own ways that does the same as islices, first; then the fastest of all, if that does
-    less."""
+    """Return the fastest own way that does the same as islices, then the fastest of all, if that does less."""
     order = sorted((label for label in own if label in times), key=lambda label: median(times[label]))
     same = [label for label in order if not does_less(label)]
     return list(dict.fromkeys(same[:1] + order[:1]))
 
 
-def summary(times: Times, ours: list[str], own: list[str]) -> dict[str, Any]:
-    """Medians, quartiles, the fastest own ways, and the ratios of ours to each own way, as JSON takes them."""
+def summary(times: Times, own: list[str]) -> dict[str, Any]:
+    """Return medians, quartiles, the fastest own ways, and how many times as fast as the first of these each way is."""
+    best = fastest(times, own)
     return {
         "rounds": len(next(iter(times.values()))),
         "milliseconds": {label: median(t) for label, t in times.items()},
         "quartiles": {label: [float(q) for q in np.percentile(t, (25, 75))] for label, t in times.items()},
-        "own": fastest(times, own),
-        "ratios": {
-            label: {way: ratio(times[way], times[label]) for way in ours if way in times}
-            for label in own
-            if label in times
-        },
+        "own": best,
+        "times_as_fast": {label: ratio(times[best[0]], t) for label, t in times.items()} if best else {},
     }

@@ -14,24 +14,11 @@ from typing import Any
 import islices
 from islices.conformance.tools.bench.load import Others
 
-__all__ = ["PARTS", "main"]
-
-#: part -> "module:function(job, emit)"
-PARTS = {
-    "step": "steps.measure:run",
-    "operations": "operations:run",
-    "small": "small:run",
-    "updates": "updates:run",
-    "memory": "memory:run",
-    "growth": "updates:growth",
-    "gradient": "embedding:gradient",
-    "samples": "embedding:samples",
-    "keras": "keras_fit:run",
-}
+__all__ = ["main"]
 
 
 def main(text: str) -> None:
-    """Measure what the job says."""
+    """Measure what the job says: the module of its part has `run(job, emit)`."""
     job = json.loads(text)
     name, threads = job["backend"], job["threads"]
     if hasattr(os, "sched_setaffinity"):
@@ -45,8 +32,7 @@ def main(text: str) -> None:
         record = {"backend": name, "version": version, "part": job["part"], "others": others.cores(), **found}
         print("\n" + json.dumps(record), flush=True)
 
-    module, _, function = PARTS[job["part"]].partition(":")
-    getattr(importlib.import_module(f"islices.conformance.tools.bench.{module}"), function)(job, emit)
+    importlib.import_module(f"islices.conformance.tools.bench.{job['part']}").run(job, emit)
     sys.stdout.flush()
     os._exit(0)  # not by way of the interpreter's end, where MXNet's threads sometimes abort the process
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import xml.etree.ElementTree as ET
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from islices.conformance.report import matrix, read, read_runs, remarks, summary
 from islices.conformance.report.compact import compact
 from islices.conformance.report.grid import folded, grid
 from islices.conformance.report.html import html_page
-from islices.conformance.report.junit import junit
 from islices.conformance.report.markdown import code, markdown, word
 from islices.conformance.report.merging import json_lines
 from islices.conformance.report.reading import MAX_LINE
@@ -230,8 +228,6 @@ def test_a_skipped_run_is_no_pass(tmp_path: Path) -> None:
     assert matrix(runs, 80) == []
     assert "Conforms" not in html_page(runs)
     assert "Nothing passed" in html_page(runs)
-    (suite,) = ET.fromstring(junit(runs))
-    assert (suite.get("tests"), suite.get("skipped")) == ("1", "1")
 
 
 @pytest.mark.parametrize("wide", [False, True])
@@ -405,43 +401,6 @@ def test_word_leaves_alone_what_means_nothing() -> None:
         assert word(text) == f"`{text}`"
 
 
-# ---------------------------------------------------------------------- JUnit
-def test_junit_counts_what_the_report_holds(hostile: list[Run], tmp_path: Path) -> None:
-    for runs, whole in ((hostile, {"harness error": 1, "skipped": 1}), (runs_of(tmp_path, real_report()), {})):
-        root = ET.fromstring(junit(runs))
-        counts: Counter[str] = Counter(whole)
-        for run in runs:
-            counts.update(c["outcome"] for c in run.cases)
-        elements = Counter(child.tag for case_ in root.iter("testcase") for child in case_)
-        assert elements["failure"] == counts["fail"]
-        assert elements["error"] == counts["harness error"]
-        assert elements["skipped"] == counts["unsupported"] + counts["deviation"] + counts["skipped"]
-        assert len(list(root.iter("testcase"))) == counts.total()
-        for suite in root:
-            tests = suite.findall("testcase")
-            assert suite.get("tests") == str(len(tests))
-            for attribute, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
-                assert suite.get(attribute) == str(sum(t.find(tag) is not None for t in tests))
-            assert [child.tag for child in suite if child.tag != "testcase"] == [
-                "properties",
-                "system-out",
-                "system-err",
-            ]
-            assert all(t.get("classname") and t.get("name") and float(t.get("time", "")) >= 0 for t in tests)
-
-
-def test_junit_says_what_failed(hostile: list[Run]) -> None:
-    root = ET.fromstring(junit(hostile))
-    suites = {suite.get("name"): suite for suite in root}
-    assert "torch @1.0 host" in suites
-    (failure,) = suites["torch @1.0 host"].iter("failure")
-    assert SHOWN in str(failure.text)
-    assert str(failure.get("message")).startswith("fail: </script>")
-    (crash,) = suites["torch@1.0 kernels off: the run itself"].iter("error")
-    assert "no footer" in str(crash.text)
-    assert suites["torch @1.0 host"].find("testcase").get("classname") == "torch.host.clipping"  # type: ignore[union-attr]
-
-
 # ---------------------------------------------------------------------- HTML as text (test_page.py opens it)
 def test_the_page_holds_the_cases_and_no_markup_of_theirs(hostile: list[Run]) -> None:
     page = html_page(hostile)
@@ -477,4 +436,3 @@ def test_forty_thousand_cases_stay_handy(tmp_path: Path) -> None:
     runs = runs_of(tmp_path, lines(*(entry for head in heads for entry in run_of(head, *cases))))
     assert sum(len(run.cases) for run in runs) == 40_000
     assert len(html_page(runs)) < 4_000_000
-    assert len(ET.fromstring(junit(runs))) == 20

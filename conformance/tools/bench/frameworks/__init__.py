@@ -1,0 +1,18 @@
+"""What the users of each framework write without islices, a module a framework.
+
+Each has
+    zeros(shape), ones(shape)   float32, in an array that updates accept; the system has given its memory
+    updates(kind, values, ids, rows) -> {label: ready}
+        An optimizer's step on zeros: each ready makes a `Way` with a table of its own.
+    small(values, ids, rows, max_norm) -> {operation: {label: call}}
+and those that differentiate
+    table(array), total(x)      weights that may be written to, and the sum of all elements
+    compiled(step, tables, states)
+        The step compiled, called as step(tables, states, *batch) -> (tables, states, result); MXNet has none.
+    steps(problem) -> {label: ready}
+    more_of_ours(problem)       islices by the framework's own idiom, where that is another one
+    gradient(table, ids, upstream), samples(table, head, ids, targets, max_norm) -> {label: call}
+        islices' calls first, then the framework's own: `islices.conformance.tools.bench.embedding` says of what.
+
+A label ends in a remark in brackets if the own way takes another step.
+"""

@@ -1,0 +1,220 @@
+"""The part "step": whole training steps, which is what a user waits for.
+
+A step is lookup, loss, gradient, clipping by the global norm and an optimizer on the rows of the batch. The model is
+tables whose rows are summed to bags, and the loss is how far those are from targets. Every way starts from the same
+tables and reads the same batches; losses are compared before anything is timed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from itertools import cycle
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from islices import Table, clip_by_global_norm, get_backend, lookup, value_and_grad
+from islices.conformance.tools.bench.cases import zipf_ids
+from islices.conformance.tools.bench.formulas import OPTIMIZERS, bytes_of_rows
+from islices.conformance.tools.bench.limit import Copying
+from islices.conformance.tools.bench.rounds import blocking, does_less, measure, summary
+from islices.conformance.tools.bench.ways import Ready, Way, block_of, framework_of, index_dtype, our_way
+
+__all__ = ["LOSS_SCALE", "MAX_NORM", "Case", "Model", "Problem", "cases_of", "our_ways", "run", "title_of"]
+
+#: The loss is half the squared distance times this: a power of two, so that compilers which contract products into sums
+#: round as eager code does.
+LOSS_SCALE = 2.0**-8
+#: Far below the norm of any batch's gradient: every step clips.
+MAX_NORM = 2.0**-3
+#: Batches that are read in turn. Rows of all of them are more than the caches hold.
+BATCHES = 4
+#: By how much of itself a loss of the framework's own ways may differ from islices': they add up in another order, and
+#: add epsilon elsewhere.
+TOLERANCE = 1e-3
+#: The losses of islices' ways, whose gradients and tables are the same bits: the frameworks' own sums are compiled
+#: otherwise.
+OUR_TOLERANCE = 1e-5
+#: islices' ways that promise the same bits as each other.
+SAME_BITS = ("islices", "islices, compiled")
+
+
+class Model(NamedTuple):
+    """Tables of float32, and a batch: of each table a bag for every sample."""
+
+    rows: tuple[int, ...]
+    dim: int
+    bags: int
+    ids: int
+    """Ids of a bag."""
+
+    def __str__(self) -> str:
+        several = f"{len(self.rows)} tables of {self.rows[0]:,} to {self.rows[-1]:,} rows"
+        tables = f"{self.rows[0]:,}" if len(self.rows) == 1 else several
+        ids = "one Zipf(1.1) id each" if self.ids == 1 else f"{self.ids} Zipf(1.1) ids each"
+        return f"{tables} x {self.dim} float32, {self.bags:,} bags of {ids}"
+
+
+BAGS = Model((1_000_000,), 64, 4_096, 16)
+#: As in a recommender: an id of each feature, whose tables differ in size by a thousand.
+TABLES = Model(tuple(round(float(n)) for n in np.geomspace(1_000, 1_000_000, 26)), 64, 2_048, 1)
+
+
+class Case(NamedTuple):
+    """A model, the optimizer that trains it, and whether gradients are clipped."""
+
+    model: Model
+    optimizer: str
+    clip: bool
+
+    def __str__(self) -> str:
+        return f"{self.optimizer}, clipped" if self.clip else self.optimizer
+
+
+def cases_of(backend: str) -> list[Case]:
+    """Return what is measured on a framework."""
+    cases = [Case(BAGS, "adam", True), Case(BAGS, "adam", False)]
+    if backend == "torch":  # where FBGEMM is, and where recommenders are trained
+        cases.append(Case(BAGS, "rowwise_adagrad", False))
+        cases += [Case(TABLES, kind, False) for kind in ("sgd", "adagrad", "adam")]
+    return cases
+
+
+def title_of(case: Case) -> str:
+    """Return the title of the table that a case stands in."""
+    return (
+        f"whole steps: lookup, loss, gradient, optimizer; {case.model}; x copy: times a copy of the bytes that must "
+        "move; x own: times as fast as the fastest own way of the same step"
+    )
+
+
+class Problem:
+    """The batches of a case, pairs of (ids of each table, target) in NumPy, and the tables as they start."""
+
+    def __init__(self, case: Case, index_dtype: Any) -> None:
+        self.case = case
+        model, rng = case.model, np.random.default_rng(2)
+        shape = (BATCHES, model.bags) if model.ids == 1 else (BATCHES, model.bags, model.ids)
+        ids = [zipf_ids(BATCHES * model.bags * model.ids, rows) for rows in model.rows]
+        ids = [x.astype(index_dtype).reshape(shape) for x in ids]
+        targets = rng.standard_normal((BATCHES, model.bags, model.dim), np.float32)
+        self.batches = [([x[k] for x in ids], targets[k]) for k in range(BATCHES)]
+
+    def start(self) -> list[np.ndarray[Any, Any]]:
+        """Return the tables: the same numbers at each call, in memory of their own."""
+        rng, dim = np.random.default_rng(3), self.case.model.dim
+        return [rng.standard_normal((rows, dim), np.float32) * np.float32(0.1) for rows in self.case.model.rows]
+
+    def feed(self, ids: Callable[[Any], Any], target: Callable[[Any], Any]) -> Iterator[Any]:
+        """Return the batches again and again, as a framework's arrays."""
+        return cycle([([ids(x) for x in batch], target(wanted)) for batch, wanted in self.batches])
+
+    def nbytes(self) -> dict[str, int]:
+        """Return the bytes that a step must read and write at least, each thing once: the mean of the batches.
+
+        Clipping moves nothing more: a step that has the norm of the gradient's sums need not write them.
+        """
+        model = self.case.model
+        distinct = sum(len(np.unique(x)) for ids, _ in self.batches for x in ids) / len(self.batches)
+        bags = model.bags * model.dim * 4
+        return {
+            "ids": sum(x.nbytes for x in self.batches[0][0]),
+            **bytes_of_rows(self.case.optimizer, distinct, model.dim),
+            **dict.fromkeys(("bags", "targets", "upstream gradient"), bags),
+        }
+
+
+# ---------------------------------------------------------------------- islices' ways, the same on each framework
+def our_ways(name: str, problem: Problem) -> dict[str, Ready]:
+    """Return the ways of islices by label; "islices" is the functions as they run by default."""
+    framework, ways = framework_of(name), {}
+    more: dict[str, Ready] = framework.more_of_ours(problem) if hasattr(framework, "more_of_ours") else {}
+    if more and len(problem.case.model.rows) > 1:  # a way takes gigabytes
+        return more
+    ways["islices"] = lambda: _ready(name, framework, problem, None)
+    if hasattr(framework, "compiled"):
+        ways["islices, compiled"] = lambda: _ready(name, framework, problem, framework.compiled)
+    return ways | more
+
+
+def _ready(name: str, framework: Any, problem: Problem, compiled: Any) -> Way:
+    B, optimizer = get_backend(name), OPTIMIZERS[problem.case.optimizer]
+    tables = [Table(framework.table(x)) for x in problem.start()]
+    states = optimizer.init(tables)
+    step = _whole_step(framework.total, optimizer, problem.case.clip)
+    return our_way(
+        compiled(step, tables, states) if compiled else step, tables, states, problem.feed(B.asarray, B.asarray)
+    )
+
+
+def _whole_step(total: Callable[[Any], Any], optimizer: Any, clip: bool) -> Callable[..., Any]:
+    """Return a training step as a user of islices writes it."""
+
+    def loss(tables: list[Table], ids: list[Any], target: Any) -> Any:
+        bags = [
+            lookup(table, x, combiner="sum" if len(x.shape) == 2 else None)
+            for table, x in zip(tables, ids, strict=True)
+        ]
+        off = sum(bags[1:], bags[0]) - target
+        return total(off * off) * (0.5 * LOSS_SCALE)
+
+    differentiated = value_and_grad(loss)
+
+    def step(tables: Any, states: Any, ids: list[Any], target: Any) -> tuple[Any, Any, Any]:
+        value, gradients = differentiated(tables, ids, target)
+        if clip:
+            gradients, _ = clip_by_global_norm(gradients, MAX_NORM)
+        tables, states = optimizer.step(tables, gradients, states, donate=True)
+        return tables, states, value
+
+    return step
+
+
+# ---------------------------------------------------------------------- compared, and timed
+def run(job: dict[str, Any], emit: Callable[..., None]) -> None:
+    """Measure the job's case, given as lists of the fields of `Case`."""
+    name, block = job["backend"], block_of(job["backend"])
+    (rows, *model), kind, clip = job["case"]
+    case = Case(Model(tuple(rows), *model), kind, clip)
+    problem = Problem(case, index_dtype(name))
+    ours, own = our_ways(name, problem), framework_of(name).steps(problem)
+    ways = {label: ready() for label, ready in (ours | own).items()}
+    compare(f"{name} {case}", ways, block)
+    calls = blocking({label: way.timed for label, way in ways.items()}, block)
+    nbytes = problem.nbytes()
+    times, limit = Copying(job["threads"]).limit(
+        sum(nbytes.values()), lambda: measure(calls, job["repeat"], seconds=job["seconds"])
+    )
+    left_out = name == "torch" and not clip and not importlib.util.find_spec("fbgemm_gpu")
+    emit(
+        title=title_of(case),
+        operation=str(case),
+        bytes=nbytes,
+        limit=limit,
+        remarks={"FBGEMM": "left out, not installed: pip install fbgemm-gpu-cpu==1.8.0"} if left_out else {},
+        **summary(times, list(own)),
+    )
+
+
+def compare(what: str, ways: dict[str, Way], block: Callable[[Any], None]) -> None:
+    """Take the first steps by every way. Raises RuntimeError where losses differ, or tables that promise the same bits.
+
+    A way that takes another step, as its label's remark says, is compared by the loss before it alone.
+    """
+    expected: Any = None
+    for label, way in ways.items():
+        found: list[float] = []
+        for _ in range(1 if does_less(label) else BATCHES):
+            loss, _ = result = way.timed()
+            block(result)
+            found.append(float(np.asarray(loss.asnumpy() if hasattr(loss, "asnumpy") else loss).reshape(())))
+        expected = found if expected is None else expected
+        error = float(np.max(np.abs(np.array(found) / expected[: len(found)] - 1)))
+        allowed = OUR_TOLERANCE if label in SAME_BITS else TOLERANCE
+        if not error <= allowed:
+            raise RuntimeError(f"{what}, {label}: losses {found}; expected {expected}, at most {allowed} of them off")
+    tables = [[get_backend(x).to_numpy(x) for x in ways[label].tables()] for label in SAME_BITS if label in ways]
+    for some in tables[1:]:
+        if not all(map(np.array_equal, some, tables[0])):
+            raise RuntimeError(f"{what}: the tables of {' and '.join(SAME_BITS)} differ after {BATCHES} steps")

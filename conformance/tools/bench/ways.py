@@ -1,0 +1,78 @@
+"""The ways that islices runs, one next to the other, and its ways to take a step."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import islices
+from islices.backend import Backend
+from islices.conformance.tools.bench.rounds import Call
+from islices.kernels import active
+
+__all__ = ["Ready", "Way", "block_of", "framework_of", "index_dtype", "modes_of", "our_way", "running"]
+
+
+class Way(NamedTuple):
+    """A way to train, from the start."""
+
+    step: Call
+    """Take the next step; what it returns is not computed yet, perhaps."""
+    tables: Callable[[], list[Any]]
+    """The tables as they are now."""
+
+    def timed(self) -> Any:
+        """Take a step and return all that a caller waits for."""
+        return self.step(), self.tables()
+
+
+#: Makes a way with tables of its own.
+Ready = Callable[[], Way]
+
+
+def framework_of(name: str) -> Any:
+    """Return the module that says what the users of a framework write."""
+    return importlib.import_module(f"islices.conformance.tools.bench.frameworks.{name}")
+
+
+def block_of(name: str) -> Callable[[Any], None]:
+    """Return the function that waits until a framework's arrays are computed."""
+    block: Callable[[Any], None] = importlib.import_module(f"islices.conformance.own_calls.{name}").block
+    return block
+
+
+def index_dtype(name: str) -> str:
+    """Return the type of the indices that users of a framework have: JAX without x64 has no int64."""
+    return "int32" if name == "jax" else "int64"
+
+
+def modes_of(B: Backend) -> list[str]:
+    """Return the ways islices runs: "islices" as it does by default, and those that differ from it."""
+    modes = ["islices"]
+    if active() is not None:  # else there is nothing to switch off
+        modes.append("kernels off")
+    return modes if B.host_only else [*modes, "framework"]
+
+
+@contextlib.contextmanager
+def running(mode: str) -> Iterator[None]:
+    """Return a context in which islices runs in one of `modes_of`."""
+    with islices.execution("framework" if mode == "framework" else "host"), islices.use_kernels(mode != "kernels off"):
+        yield
+
+
+def our_way(step: Callable[..., Any], tables: Any, states: Any, feed: Iterator[Any], mode: str = "islices") -> Way:
+    """Return the way that calls step(tables, states, *batch) -> (tables, states, result) for each batch of feed."""
+    held = [tables, states]
+
+    def call() -> Any:
+        with running(mode):
+            held[0], held[1], result = step(*held, *next(feed))
+        return result
+
+    def now() -> list[Any]:
+        return [getattr(x, "weights", x) for x in (held[0] if isinstance(held[0], list) else [held[0]])]
+
+    return Way(call, now)
