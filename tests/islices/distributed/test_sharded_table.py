@@ -302,7 +302,7 @@ DAMAGE = {
     "no header": (lambda f: (f / HEADER).unlink(), "it is not there: the folder holds no complete checkpoint"),
     "no folder": (lambda f: shutil.rmtree(f), "it is not there: the folder holds no complete checkpoint"),
     "no shard": (lambda f: shard_of(f).unlink(), "it is not there, though the checkpoint names it"),
-    "short shard": (lambda f: shard_of(f).write_bytes(shard_of(f).read_bytes()[:-9]), "its 4 rows are not all there"),
+    "short shard": (lambda f: shard_of(f).write_bytes(shard_of(f).read_bytes()[:-9]), "file not fully covered"),
     "empty shard": (lambda f: shard_of(f).write_bytes(b""), "its 4 rows are not all there"),
     "damaged data": (lambda f: _flip_at(shard_of(f), np.float32(7)), "damaged"),
     "foreign shard": (lambda f: islices.save(shard_of(f), [np.zeros(9)] * 9), "it is not the file that the checkpoint"),
