@@ -1,6 +1,6 @@
 """save and load: trees of sparse gradients, dense arrays and tables in one file, for every framework alike.
 
-A file is a plain .safetensors or .npz of named arrays that other programs read, with two texts besides: the *manifest*,
+A file is a plain .safetensors of named arrays that other programs read, with two texts besides: the *manifest*,
 which says how the arrays make up the tree, and the manifest's digest. The manifest holds each array's dtype, shape and
 digest, so that nothing a file holds can change unnoticed. The parts are in `islices.files`. SPEC clause 21.
 """
@@ -13,7 +13,18 @@ from typing import Any, NamedTuple
 
 from islices.arguments import check_flag
 from islices.backend import Backend
-from islices.files import Contents, Giver, check_metadata, container_of, flat, named, opened, read_manifest, replacing
+from islices.files import (
+    Contents,
+    Giver,
+    check_metadata,
+    file_name,
+    flat,
+    named,
+    opened,
+    read_manifest,
+    replacing,
+    write_arrays,
+)
 from islices.registry import get_backend
 from islices.trees import flatten, rebuild
 
@@ -37,7 +48,7 @@ def save(path: str | os.PathLike[str], tree: Any, *, metadata: Mapping[str, str]
     Parameters
     ----------
     path : str or path
-        Ending in .safetensors or .npz, which decides the format. A file that is there is replaced at once, by a rename.
+        Ending in .safetensors. A file that is there is replaced at once, by a rename.
     tree : sparse gradient, dense array, Table, None, or a list, tuple or dict of them
         Of any framework, also of several. Dense arrays may hold integers of 8 to 64 bits or bools too, and be 0-d.
         Keys are strings (any) or ints. Named tuples come back as tuples, other dicts as dicts.
@@ -48,31 +59,33 @@ def save(path: str | os.PathLike[str], tree: Any, *, metadata: Mapping[str, str]
     ------
     TypeError, ValueError, IndexError
         What cannot be saved: the message says where in the tree. Slices whose indices are invalid are not.
+    ModuleNotFoundError
+        The extra is missing: ``pip install "islices[io]"``.
     OSError
         What the system says; the old file, if there was one, is still there.
 
     Notes
     -----
     Never densifies: the file is as large as the stored rows. Slots of padded slices, which hold nothing, are left out.
-    Arrays that are not in this machine's memory are fetched, for an .npz one by one. SPEC clause 21.
+    Arrays that are not in this machine's memory are fetched one by one. SPEC clause 21.
 
     Examples
     --------
     >>> import os, tempfile, numpy as np, islices
     >>> s = islices.IndexedSlices(np.ones((2, 3), np.float32), np.array([4, 999_999_999]), (1_000_000_000, 3))
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = os.path.join(folder, "grads.npz")
+    ...     path = os.path.join(folder, "grads.safetensors")
     ...     islices.save(path, {"embedding": s, "bias": np.zeros(3)}, metadata={"step": "100"})
     ...     print(islices.load(path)["embedding"])
-    ...     print(sorted(np.load(path).files))
+    ...     print(sorted(islices.io.read_header(path).arrays))
     IndexedSlices(n=2, dense_shape=(1000000000, 3), float32, int64, numpy)
-    ['bias', 'embedding.indices', 'embedding.values', 'islices.json', 'islices.sha256']
+    ['bias', 'embedding.indices', 'embedding.values']
     """
-    path, container = container_of(path)
+    path = file_name(path)
     remarks = check_metadata(metadata)
     contents = Contents(tree)
     with named(path), replacing(path) as beside:
-        container.write(beside, contents.arrays, lambda digests: contents.texts(digests, remarks))
+        write_arrays(beside, contents.arrays, lambda digests: contents.texts(digests, remarks))
 
 
 # ---------------------------------------------------------------------- load
@@ -82,11 +95,11 @@ def load(path: str | os.PathLike[str], *, backend: str | Backend = "numpy", fore
     Parameters
     ----------
     path : str or path
-        Ending in .safetensors or .npz.
+        Ending in .safetensors.
     backend : str or Backend
         Whose arrays to make.
     foreign : bool
-        True takes files too that something else wrote (`safetensors.torch.save_file`, `np.savez`): a dict of their
+        True takes files too that something else wrote (`safetensors.torch.save_file`): a dict of their
         dense arrays by name. Files of ours are read as ever.
 
     Returns
@@ -139,8 +152,7 @@ def read_header(path: str | os.PathLike[str], *, foreign: bool = False) -> Heade
     Returns
     -------
     Header
-        ``metadata`` (of a foreign .safetensors its own), ``arrays`` (name -> (dtype, shape), as other programs see
-        them but for bfloat16, which .npz holds as uint16), and ``own``.
+        ``metadata`` (of a foreign file the file's), ``arrays`` (name -> (dtype, shape)), and ``own``.
 
     Raises
     ------
@@ -151,7 +163,7 @@ def read_header(path: str | os.PathLike[str], *, foreign: bool = False) -> Heade
     --------
     >>> import os, tempfile, numpy as np, islices.io
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = os.path.join(folder, "step.npz")
+    ...     path = os.path.join(folder, "step.safetensors")
     ...     islices.save(path, {"w": np.zeros((2, 3))}, metadata={"epoch": "7"})
     ...     islices.io.read_header(path)
     Header(metadata={'epoch': '7'}, arrays={'w': ('float64', (2, 3))}, own=True)
@@ -184,7 +196,7 @@ def read_metadata(path: str | os.PathLike[str], *, foreign: bool = False) -> dic
     --------
     >>> import os, tempfile, islices.io
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = os.path.join(folder, "empty.npz")
+    ...     path = os.path.join(folder, "empty.safetensors")
     ...     islices.save(path, None, metadata={"why": "no gradient"})
     ...     islices.io.read_metadata(path)
     {'why': 'no gradient'}

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import faulthandler
-import io
 import json
 import os
 import random
@@ -32,9 +31,8 @@ from islices.conformance.properties.hostile_files import handmade
 from islices.conformance.properties.mutations import Mutant, mutant
 from islices.io import read_header
 
-__all__ = ["SUFFIXES", "Outcome", "attack", "main", "same", "trees"]
+__all__ = ["Outcome", "attack", "main", "same", "trees"]
 
-SUFFIXES = (".npz", ".safetensors")
 #: Bytes of address space that a worker may take beyond what it has when it starts.
 MEMORY = 1 << 30
 #: What may come of a file.
@@ -115,46 +113,42 @@ def outcome_of(path: Path, made: Mutant, original: Any) -> str:
 class Files:
     """The files of a seed, by number: first those made by hand, then changed ones."""
 
-    def __init__(self, suffix: str, seed: int, folder: Path) -> None:
-        self.suffix, self.seed, self.trees = suffix, seed, trees()
-        self.path = folder / f"mutant{suffix}"
+    def __init__(self, seed: int, folder: Path) -> None:
+        self.seed, self.trees = seed, trees()
+        self.path = folder / "mutant.safetensors"
         self.good = []
         for i, tree in enumerate(self.trees):
-            path = folder / f"good{i}{suffix}"
+            path = folder / f"good{i}.safetensors"
             islices.save(path, tree, metadata={"step": "12", "é": "ü"})
             self.good.append(path.read_bytes())
-        self.good.append(_somebody_elses(suffix))
-        self.handmade = list(handmade(suffix).items())
+        self.good.append(_somebody_elses())
+        self.handmade = list(handmade().items())
 
     def make(self, number: int) -> tuple[Mutant, Any]:
         """The file of a number, and the tree it was made of."""
         if number < len(self.handmade):
             name, data = self.handmade[number]
             return Mutant(name, data, foreign=True), object()  # there is nothing that it might load as
-        rng = random.Random(f"{self.seed}, {number}, {self.suffix}")
+        rng = random.Random(f"{self.seed}, {number}, .safetensors")
         which = rng.randrange(len(self.good))
-        made = mutant(rng, self.good[which], self.suffix)
+        made = mutant(rng, self.good[which])
         if which < len(self.trees):
             return made, self.trees[which]
         return made._replace(foreign=True), object()  # it has no digest to be held against
 
 
-def _somebody_elses(suffix: str) -> bytes:
-    arrays = {"w": np.arange(12, dtype=np.float32).reshape(3, 4), "b": np.zeros((2, 3), order="F"), "n": np.arange(3)}
-    if suffix == ".safetensors":
-        from safetensors.numpy import save
+def _somebody_elses() -> bytes:
+    from safetensors.numpy import save
 
-        return bytes(save({name: np.ascontiguousarray(x) for name, x in arrays.items()}, {"format": "pt"}))
-    out = io.BytesIO()
-    np.savez_compressed(out, **arrays)  # type: ignore[arg-type]
-    return out.getvalue()
+    arrays = {"w": np.arange(12, dtype=np.float32).reshape(3, 4), "b": np.zeros((2, 3)), "n": np.arange(3)}
+    return bytes(save(arrays, {"format": "pt"}))
 
 
-def work(suffix: str, seed: int, first: int, last: int) -> None:
+def work(seed: int, first: int, last: int) -> None:
     """Load files, telling of each on stdout before and after."""
     faulthandler.enable()
     with tempfile.TemporaryDirectory(prefix="islices-files-") as folder:
-        files = Files(suffix, seed, Path(folder))
+        files = Files(seed, Path(folder))
         _limit_memory()
         for number in range(first, last):
             made, tree = files.make(number)
@@ -178,9 +172,8 @@ def _limit_memory() -> None:
 # ---------------------------------------------------------------------- the process that watches
 @dataclass
 class Outcome:
-    """What came of the files of one format."""
+    """What came of the files."""
 
-    suffix: str
     files: int = 0
     seconds: float = 0.0
     #: outcome -> how many
@@ -189,12 +182,12 @@ class Outcome:
     findings: list[tuple[int, str, str]] = field(default_factory=list)
 
 
-def attack(suffix: str, count: int, seed: int, advance: Callable[[str, int], None] | None = None) -> Outcome:
-    """Load ``count`` files of a format, in processes of their own."""
-    outcome, started, first = Outcome(suffix), time.monotonic(), 0
+def attack(count: int, seed: int, advance: Callable[[str, int], None] | None = None) -> Outcome:
+    """Load ``count`` files, in other processes."""
+    outcome, started, first = Outcome(), time.monotonic(), 0
     while first < count:
         at = None
-        for number, kind, *rest in _lines(suffix, seed, first, count):
+        for number, kind, *rest in _lines(seed, first, count):
             at = (number, kind)
             if not rest:
                 continue
@@ -204,10 +197,10 @@ def attack(suffix: str, count: int, seed: int, advance: Callable[[str, int], Non
             if result not in FINE:
                 outcome.findings.append((number, kind, result))
             if advance:
-                advance(suffix, first)
+                advance("files", first)
         if first < count:
             if at is None:
-                raise RuntimeError(f"the process that loads {suffix} files ended before file {first}")
+                raise RuntimeError(f"the process that loads files ended before file {first}")
             outcome.files += 1
             outcome.counts["crash"] += 1
             outcome.findings.append((*at, "the process ended, or hung"))
@@ -216,9 +209,9 @@ def attack(suffix: str, count: int, seed: int, advance: Callable[[str, int], Non
     return outcome
 
 
-def _lines(suffix: str, seed: int, first: int, last: int) -> Iterator[list[Any]]:
+def _lines(seed: int, first: int, last: int) -> Iterator[list[Any]]:
     module = "islices.conformance.properties.files"
-    command = [sys.executable, "-m", module, "--work", suffix, str(seed), str(first), str(last)]
+    command = [sys.executable, "-m", module, "--work", str(seed), str(first), str(last)]
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, encoding="utf-8", env=environment) as process:
         assert process.stdout is not None
@@ -229,46 +222,38 @@ def _lines(suffix: str, seed: int, first: int, last: int) -> Iterator[list[Any]]
 def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     if arguments[:1] == ["--work"]:
-        work(arguments[1], *map(int, arguments[2:]))
+        work(*map(int, arguments[1:]))
         return 0
     parser = argparse.ArgumentParser(
         prog="python -m islices.conformance.properties.files", description=(__doc__ or "").split("\n")[0],
         epilog="exit codes: 0 nothing found, 1 something found, 2 usage",
     )  # fmt: skip
-    parser.add_argument("--count", type=int, default=10_000, help="files, half of each format (%(default)s)")
+    parser.add_argument("--count", type=int, default=10_000, help="files (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="what they follow from (%(default)s)")
-    parser.add_argument("--only", metavar="NUMBER.SUFFIX", help="make this file, load it, and keep it: 812.npz")
+    parser.add_argument("--only", metavar="NUMBER", type=int, help="make this file, load it, and keep it")
     options = parser.parse_args(arguments)
     if options.count < 0:
         parser.error(f"--count: got {options.count}; accepted is 0 or more")
     if options.only is not None:
-        number, dot, suffix = options.only.partition(".")
-        if not number.isdecimal() or dot + suffix not in SUFFIXES:
-            parser.error(f"--only: got {options.only}; accepted is a number and a suffix, as 812.npz")
-        return _only(int(number), dot + suffix, options.seed)
-    outcomes = []
-    with bars(SUFFIXES, options.count // 2) as advance:
-        for suffix in SUFFIXES:
-            outcome = attack(suffix, options.count // 2, options.seed, advance)
-            _show(outcome, options.seed)
-            outcomes.append(outcome)
-    return int(any(outcome.findings for outcome in outcomes))
+        return _only(options.only, options.seed)
+    with bars(("files",), options.count) as advance:
+        outcome = attack(options.count, options.seed, advance)
+    _show(outcome, options.seed)
+    return int(bool(outcome.findings))
 
 
 def _show(outcome: Outcome, seed: int) -> None:
     counts = ", ".join(f"{n} {kind}" for kind, n in outcome.counts.most_common())
     rate = outcome.files / max(outcome.seconds, 1e-9)
-    print(f"{outcome.suffix}: {outcome.files} files in {outcome.seconds:.0f} s ({rate:.0f}/s): {counts}", flush=True)
+    print(f"{outcome.files} files in {outcome.seconds:.0f} s ({rate:.0f}/s): {counts}", flush=True)
     for number, kind, what in outcome.findings:
         print(f"  file {number} ({kind}): {what}")
-        print(
-            f"    again: python -m islices.conformance.properties.files --seed {seed} --only {number}{outcome.suffix}"
-        )
+        print(f"    again: python -m islices.conformance.properties.files --seed {seed} --only {number}")
 
 
-def _only(number: int, suffix: str, seed: int) -> int:
+def _only(number: int, seed: int) -> int:
     folder = Path(tempfile.mkdtemp(prefix="islices-files-"))
-    files = Files(suffix, seed, folder)
+    files = Files(seed, folder)
     made, tree = files.make(number)
     _limit_memory()
     outcome = outcome_of(files.path, made, tree)

@@ -268,7 +268,7 @@ def loaded(tree: Any, suffix: str, backend: Any, foreign: Any) -> Any:
 
 
 def file_arguments(d: Draw, **others: Any) -> Arguments:
-    return {"tree": d.tree(), "suffix": d.rng.choice((".npz", ".safetensors")), **others}
+    return {"tree": d.tree(), "suffix": ".safetensors", **others}
 
 
 def sharded(shard_weights: Any, num_rows: Any, padding_idx: Any, ids: Any, grad: Any, op: Any) -> Any:

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import struct
-import zipfile
 from typing import Any
 
 import numpy as np
 
-from islices.conformance.properties.mutations import npy, pack, signed, unzipped, zipped
+from islices.conformance.properties.mutations import pack, signed
 
 __all__ = ["handmade"]
-
-
-def handmade(suffix: str) -> dict[str, bytes]:
-    """Files that no accident makes, by what is wrong with each."""
-    return _safetensors() if suffix == ".safetensors" else _npz()
 
 
 def _manifest(**changes: Any) -> dict[str, str]:
@@ -81,7 +74,9 @@ def _deep(levels: int) -> dict[str, str]:
     return signed(_manifest()["islices.json"].replace('{"array": "a"}', node))
 
 
-def _safetensors() -> dict[str, bytes]:
+def handmade() -> dict[str, bytes]:
+    """Make the files that no accident makes, by what is wrong with each."""
+
     def one(texts: Any, **changes: Any) -> bytes:
         entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]} | changes
         return pack({"__metadata__": texts, "a": entry}, bytes(8))
@@ -125,76 +120,5 @@ def _safetensors() -> dict[str, bytes]:
         "101 levels": one(_deep(101)),
         "10,000 levels": one(_deep(10_000)),
         **{name: one(_manifest(**changes)) for name, changes in NO_TREES.items()},
-        **{name: slices(*parts) for name, parts in NO_SLICES.items()},
-    }  # fmt: skip
-
-
-def _plain(descr: str = "<f4", order: str = "False", shape: str = "(2,)") -> str:
-    return f"{{'descr': '{descr}', 'fortran_order': {order}, 'shape': {shape}, }} \n"
-
-
-def _npz() -> dict[str, bytes]:
-    good = _manifest()
-    array = npy(_plain(), bytes(8))
-
-    def one(content: bytes = array, texts: Any = good, method: int = zipfile.ZIP_STORED) -> bytes:
-        return zipped([("a.npy", content), *((n, t.encode()) for n, t in texts.items())], method, 1)
-
-    def slices(indices: list[int], dense_shape: list[Any], coalesced: bool) -> bytes:
-        texts, raw = _slices(indices, dense_shape, coalesced)
-        n = len(indices)
-        held = [
-            ("values.npy", npy(_plain(shape=f"({n}, 1)"), bytes(4 * n))),
-            ("indices.npy", npy(_plain("<i8", shape=f"({n},)"), raw)),
-        ]
-        return zipped([*held, *((name, t.encode()) for name, t in texts.items())])
-
-    objects = io.BytesIO()
-    np.savez(objects, a=np.array([{}], object))
-    whole = one()
-    directory, second = whole.index(b"PK\x01\x02"), struct.pack("<L", len(array) + 35)
-    zeros = npy(_plain(shape="(50000000,)"), bytes(200_000_000))
-    bomb = one(zeros, method=zipfile.ZIP_DEFLATED)
-    lying = one().replace(struct.pack("<2L", len(array), len(array)), struct.pack("<2L", 2**31, 2**31))
-    return {
-        "empty": b"",
-        "an end and nothing else": b"PK\x05\x06" + bytes(18),
-        "an end that counts 65535 members": b"PK\x05\x06" + struct.pack("<4H2LH", 0, 0, 65535, 65535, 0, 0, 0),
-        "a directory of 2^32 - 1 bytes": whole[:-10] + struct.pack("<L", 2**32 - 1) + whole[-6:],
-        "a comment behind it": whole[:-2] + b"\x04\x00abcd",
-        "something ahead of it": b"#!/bin/sh\n" + whole,
-        "an array of objects": objects.getvalue(),
-        "object dtype": one(npy(_plain("|O"), bytes(8))),
-        "object dtype, sized": one(npy(_plain("|O8"), bytes(8))),
-        "a structured dtype": one(npy(_plain().replace("'<f4'", "[('a', '<f4')]"), bytes(8))),
-        "code for a header": one(npy("__import__('os').system('true') \n", bytes(8))),
-        "a header of 9,000 brackets": one(npy("(" * 9000 + "\n", bytes(8))),
-        "a header of digits": one(npy(_plain(shape="(" + "1" * 9000 + "X)"), bytes(8))),
-        "a header of many dimensions": one(npy(_plain(shape="(" + "1, " * 1000 + ")"), bytes(8))),
-        "a header of 2^32 - 1 bytes": one(b"\x93NUMPY\x02\0\xff\xff\xff\xff" + bytes(8)),
-        "a version of .npy to come": one(npy(_plain(), bytes(8), 4)),
-        "no .npy": one(b"PK" * 50),
-        "columns first": one(npy(_plain(order="True"), bytes(8))),
-        "big-endian": one(npy(_plain(">f4"), bytes(8))),
-        "a shape that wraps around": one(npy(_plain(shape="(9223372036854775808, 2, 2)"), bytes(8))),
-        "a shape of no elements that wraps around": one(npy(_plain(shape=f"(0, {2**62}, {2**62})"), b"")),
-        "a shape of 2^60 elements": one(npy(_plain(shape="(1152921504606846976,)"), bytes(8))),
-        "a negative shape": one(npy(_plain(shape="(-2,)"), bytes(8))),
-        "bytes behind the array": one(array + b"\0"),
-        "a member twice": zipped([*unzipped(whole), ("b.npy", array)]).replace(b"b.npy", b"a.npy"),
-        "a member that is no array": zipped([*unzipped(whole), ("a.pkl", b"cos\nsystem\n(S'true'\ntR.")]),
-        "a zip within": zipped([*unzipped(whole), ("b.npz", whole)]),
-        "a zip within, named .npy": one(whole),
-        "a name with a NUL": whole.replace(b"a.npy", b"a\0npy"),
-        "two members in one place": whole[:directory] + whole[directory:].replace(second, bytes(4), 1),
-        "encrypted": whole.replace(b"PK\x01\x02\x14\x03\x14\0\0\0", b"PK\x01\x02\x14\x03\x14\0\1\0"),
-        "an unknown method": whole.replace(b"PK\x01\x02\x14\x03\x14\0\0\0\0\0", b"PK\x01\x02\x14\x03\x14\0\0\0\x0e\0"),
-        "a bomb": bomb,
-        "sizes that lie": lying,
-        "no texts of ours": zipped([("a.npy", array)]),
-        "half of our texts": zipped([("a.npy", array), ("islices.json", good["islices.json"].encode())]),
-        "101 levels": one(texts=_deep(101)),
-        "10,000 levels": one(texts=_deep(10_000)),
-        **{name: one(texts=_manifest(**changes)) for name, changes in NO_TREES.items()},
         **{name: slices(*parts) for name, parts in NO_SLICES.items()},
     }  # fmt: skip

@@ -16,8 +16,8 @@ from islices.distributed.shard_header import FILE, HEADER, Piece, ShardedHeader,
 from islices.distributed.together import together
 from islices.dtypes import host_dtype
 from islices.files import Archive, Dense, opened, read_manifest
-from islices.files.containers import OWN
 from islices.files.places import ABANDONED, remove_left
+from islices.files.safetensors import OWN
 from islices.trees import flatten
 
 __all__ = [

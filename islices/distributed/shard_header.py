@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from islices.arguments import LARGEST, show
 from islices.backend import FLOATS
 from islices.files import named, replacing
-from islices.files.containers import parse_json
+from islices.files.safetensors import parse_json
 from islices.linear import wide_dtype
 from islices.registry import describe
 
@@ -24,7 +24,7 @@ __all__ = ["FILE", "Piece", "ShardedHeader", "folder_name", "read_sharded_header
 
 #: The header's file, and how the shards' are named: the checkpoint's token, the rank, the ranks.
 HEADER = "islices-shards.json"
-FILE = re.compile(r"shard-[0-9a-f]{16}-\d+-of-\d+\.(npz|safetensors)")
+FILE = re.compile(r"shard-[0-9a-f]{16}-\d+-of-\d+\.safetensors")
 VERSION = 1
 ENTRIES = ("rows", "row_shape", "dtype", "padding_idx", "scale_by_freq", "steps", "state", "files", "metadata")
 

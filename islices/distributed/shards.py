@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from islices import io
-from islices.arguments import check_name
 from islices.backend import Array
 from islices.distributed.engines import find_processes, named_backend
 from islices.distributed.group import RankError
@@ -42,7 +41,7 @@ from islices.distributed.shard_header import (
 from islices.distributed.sharded import ShardedTable
 from islices.distributed.together import together
 from islices.dtypes import host_dtype
-from islices.files import CONTAINERS, Archive, check_metadata, opened
+from islices.files import Archive, check_metadata, opened
 from islices.linear import wide_dtype
 from islices.memory import empty
 from islices.registry import describe
@@ -56,7 +55,6 @@ def save_sharded(
     table: ShardedTable,
     state: Mapping[str, Array] | None = None,
     *,
-    suffix: str = ".npz",
     metadata: Mapping[str, str] | None = None,
 ) -> None:
     """Write a sharded table, and its optimizer's state, into a folder that all ranks see. Collective.
@@ -69,8 +67,6 @@ def save_sharded(
     table : ShardedTable
     state : dict, optional
         What `ShardedTable.init` or `step` returned.
-    suffix : {".npz", ".safetensors"}
-        The kind of the files.
     metadata : mapping of str to str, optional
         The same on every rank; `read_sharded_header` returns it.
 
@@ -104,12 +100,11 @@ def save_sharded(
         group, error = find_processes(None, None, wrong)
 
     def prepare() -> tuple[str, dict[str, Any], dict[str, Host]]:
-        check_name(suffix, CONTAINERS, "suffix")
         arrays, steps, kinds = _arrays(table, state)
         remarks = check_metadata(metadata)
         place = folder_name(folder)
         os.makedirs(place, exist_ok=True)
-        said = {**table._description(), "steps": steps, "state": kinds, "metadata": remarks, "suffix": suffix}
+        said = {**table._description(), "steps": steps, "state": kinds, "metadata": remarks}
         return place, said, arrays
 
     chosen = np.frombuffer(secrets.token_bytes(8), np.int64)
@@ -117,7 +112,7 @@ def save_sharded(
         group, call, prepare, lambda found: found[1], lambda _: chosen, error=error
     )
     token = agreed.counts[0].astype(np.int64).tobytes().hex()
-    names = [f"shard-{token}-{rank}-of-{group.size}{suffix}" for rank in range(group.size)]
+    names = [f"shard-{token}-{rank}-of-{group.size}.safetensors" for rank in range(group.size)]
     bounds, path = table.bounds.tolist(), os.path.join(place, names[group.rank])
 
     def write() -> Host:
@@ -138,7 +133,6 @@ def save_sharded(
             remove(path)
         raise  # where a rank is gone, others may have heard that all is well: the file stays until a later save
     digests = [got.tobytes().hex() for got in agreed.counts]
-    del said["suffix"]
     content = {
         "rows": said.pop("num_rows"),
         **said,

@@ -1,6 +1,5 @@
-"""What `islices.io` reads and writes: the manifest of a tree, and the two containers of its arrays. SPEC clause 21."""
+"""Read and write the files of `islices.io`: a manifest, and arrays in .safetensors. SPEC clause 21."""
 
-from islices.files.containers import Archive, Container, named
 from islices.files.manifest import (
     Contents,
     Dense,
@@ -13,12 +12,11 @@ from islices.files.manifest import (
     flat,
     read_manifest,
 )
-from islices.files.places import CONTAINERS, container_of, opened, replacing
+from islices.files.places import file_name, opened, replacing
+from islices.files.safetensors import Archive, named, write_arrays
 
 __all__ = [
-    "CONTAINERS",
     "Archive",
-    "Container",
     "Contents",
     "Dense",
     "Giver",
@@ -27,10 +25,11 @@ __all__ = [
     "StoredTable",
     "Written",
     "check_metadata",
-    "container_of",
+    "file_name",
     "flat",
     "named",
     "opened",
     "read_manifest",
     "replacing",
+    "write_arrays",
 ]

@@ -21,7 +21,7 @@ from islices.arguments import LARGEST, show
 from islices.backend import FLOATS, INDICES, INTEGERS, Array, Backend
 from islices.conversion import from_native, without_padding
 from islices.dtypes import host_dtype
-from islices.files.containers import DTYPES, OWN, Archive, Outgoing, Stored, named, parse_json
+from islices.files.safetensors import DTYPES, OWN, Archive, Outgoing, Stored, named, parse_json
 from islices.modes import HOST
 from islices.registry import broken_backends, describe, find_backend
 from islices.slices import IndexedSlices, check_dense_shape, check_indices
@@ -309,7 +309,7 @@ def read_manifest(archive: Archive) -> Manifest | None:
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise ValueError("the manifest's metadata are no object of texts")
     others = {name: value for name, value in archive.texts.items() if name not in OWN}
-    if others and others != metadata:  # a .safetensors repeats them
+    if others != metadata:
         raise ValueError("the metadata were changed: they are not what the manifest says")
     held = {leaf.array.name: leaf for leaf in (_held(entry, archive) for entry in found["arrays"])}
     if len(held) != len(found["arrays"]) or held.keys() != archive.arrays.keys():
@@ -333,11 +333,9 @@ def _held(entry: Any, archive: Archive) -> Dense:
     array = archive.arrays.get(name) if isinstance(name, str) else None
     if array is None:
         raise ValueError(f"the manifest names an array {show(name)}, which the file does not hold")
-    holds = ("bfloat16", "uint16") if dtype == "bfloat16" else (dtype,)  # .npz knows no bfloat16, and holds its bits
-    if not array.plain or array.dtype not in holds or entry["shape"] != list(array.shape):
-        order = "" if array.plain else " in another order"
+    if array.dtype != dtype or entry["shape"] != list(array.shape):
         raise ValueError(
-            f"{name!r} is {array.dtype} of shape {array.shape}{order}; its manifest says {show(dtype)} of "
+            f"{name!r} is {array.dtype} of shape {array.shape}; its manifest says {show(dtype)} of "
             f"{show(entry['shape'])}"
         )
     if not isinstance(sha256, str):

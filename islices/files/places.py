@@ -1,4 +1,4 @@
-"""Where the files lie: their kind by the suffix, opening one, and putting a whole one in the place of another."""
+"""Where the files lie: their names, opening one, and putting a whole one in the place of another."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from islices.arguments import show
-from islices.files.containers import Archive, Container, named
-from islices.files.npz import NPZ
-from islices.files.safetensors import SAFETENSORS
+from islices.files.safetensors import Archive, named
 from islices.registry import describe
 
 try:
@@ -23,38 +21,34 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["ABANDONED", "CONTAINERS", "container_of", "opened", "remove_left", "replacing"]
+__all__ = ["ABANDONED", "file_name", "opened", "remove_left", "replacing"]
 
 #: Seconds without a write after which nobody writes a file any more, where no lock says so.
 ABANDONED = 3600.0
 
-#: suffix -> kind of file
-CONTAINERS = {".safetensors": SAFETENSORS, ".npz": NPZ}
 
-
-def container_of(path: Any) -> tuple[str, Container]:
-    """A file's name and its kind, by its suffix; TypeError or ValueError for any other."""
+def file_name(path: Any) -> str:
+    """Return a file's name; TypeError or ValueError for what is no name of a .safetensors."""
     try:
         name = os.fsdecode(path)
     except TypeError:
         raise TypeError(f"path: got {describe(path)}; accepted is a str or a path") from None
     if "\0" in name:
         raise ValueError(f"path: got {show(name)}; accepted are names without NUL")
-    container = CONTAINERS.get(os.path.splitext(name)[1].lower())
-    if container is None:
-        raise ValueError(f"path: got {show(name)}; accepted are names that end in {' or '.join(CONTAINERS)}")
-    return name, container
+    if os.path.splitext(name)[1].lower() != ".safetensors":
+        raise ValueError(f"path: got {show(name)}; accepted are names that end in .safetensors")
+    return name
 
 
 @contextlib.contextmanager
 def opened(path: Any, foreign: bool = False) -> Iterator[Archive]:
-    """A file of islices, or with foreign any of these kinds; ValueError or OSError for what is none."""
-    name, container = container_of(path)
+    """Open a file of islices, or with foreign any; ValueError or OSError for what is none."""
+    name = file_name(path)
     with open(name, "rb", buffering=0, opener=_without_waiting) as file, named(name):
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise ValueError("it is no regular file")
-        archive = container.open(name, file, status.st_size)
+        archive = Archive(name, file, status.st_size)
         if not foreign and not any(text.startswith("islices.") for text in archive.texts):
             raise ValueError(
                 "it is no file that islices.save wrote; load(path, foreign=True) takes any, as a dict of dense arrays"

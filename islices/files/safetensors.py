@@ -1,57 +1,99 @@
-"""The container .safetensors, read and written by the library of that name, which checks what a header says.
+"""Named arrays in a .safetensors file: written here, read by the library of that name, which checks the header.
 
-May import: `numpy`, `safetensors`, `ml_dtypes`, `islices.arguments`, `islices.files.containers`.
-The second and third are the extra `io`, and load when they are needed.
+Files are not trusted: every declared size is compared with the real one before anything is allocated, and no byte is
+unpickled or evaluated. Every fault of a file is a ValueError. The library is the extra `io` and loads when needed.
+May import: `numpy`, `safetensors`, `ml_dtypes`, `islices.arguments`, `islices.shapes`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import math
 import os
 import struct
-from collections.abc import Callable, Sequence
-from typing import IO, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from islices.arguments import show
-from islices.files.containers import (
-    DTYPES,
-    Archive,
-    Container,
-    Host,
-    Outgoing,
-    Stored,
-    Texts,
-    check_array,
-    check_header,
-    chunks,
-    exactly,
-    outgoing_chunks,
-)
+from islices.arguments import LARGEST, show
+from islices.shapes import COMMON_NDIM
 
-__all__ = ["SAFETENSORS"]
+__all__ = ["DTYPES", "OWN", "Archive", "Host", "Outgoing", "Stored", "named", "parse_json", "write_arrays"]
 
+Host = np.ndarray[Any, Any]
+
+#: dtype -> its name in the file, and how NumPy spells the bytes of one element (bfloat16: its bit pattern).
+DTYPES = {
+    "bool": ("BOOL", "|b1"), "int8": ("I8", "|i1"), "uint8": ("U8", "|u1"), "int16": ("I16", "<i2"),
+    "uint16": ("U16", "<u2"), "int32": ("I32", "<i4"), "uint32": ("U32", "<u4"), "int64": ("I64", "<i8"),
+    "uint64": ("U64", "<u8"), "float16": ("F16", "<f2"), "bfloat16": ("BF16", "<u2"), "float32": ("F32", "<f4"),
+    "float64": ("F64", "<f8"),
+}  # fmt: skip
 DTYPE_OF = {tag: dtype for dtype, (tag, _) in DTYPES.items()}
+#: The names of the two texts of islices; no tensor has them.
+OWN = ("islices.json", "islices.sha256")
+#: Headers are read whole, and JSON in memory is many times as long: some 100,000 tensors.
+LONGEST_HEADER = 1 << 24
 
 
-def _library() -> Any:
+class Outgoing(NamedTuple):
+    """An array to be written."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    #: its rows a piece at a time, or all at once
+    pieces: Callable[[], Iterable[Host]]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An array in a file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@contextlib.contextmanager
+def named(what: str) -> Iterator[None]:
+    """Begin errors with their subject: the file, or the place in the tree."""
     try:
-        import safetensors.numpy
-    except ImportError:
-        raise ModuleNotFoundError(
-            'a .safetensors file needs safetensors: pip install "islices[io]" (an .npz needs nothing)',
-            name="safetensors",
-        ) from None
-    return safetensors
+        yield
+    except (ValueError, TypeError, IndexError) as error:
+        kind = next(kind for kind in (ValueError, TypeError, IndexError) if isinstance(error, kind))
+        raise kind(f"{what}: {error}") from error.__cause__
 
 
-def _write(path: str, arrays: Sequence[Outgoing], texts: Texts) -> None:
-    """The header comes first in the file and holds the digests: it is written again, as long, once they are known."""
-    _library()  # what is written can be read
-    if any(array.dtype == "bfloat16" for array in arrays):
-        _bfloat16()
+def parse_json(text: str, what: str) -> Any:
+    """Parse JSON without what readers disagree on: no key twice, no NaN. ValueError, however deep it goes."""
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(items)
+        if len(found) < len(items):
+            raise ValueError("a key occurs twice")
+        return found
+
+    def constant(name: str) -> Any:
+        raise ValueError(f"{name} is no JSON")
+
+    try:
+        return json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{what} is no valid JSON: {error}") from None
+
+
+def write_arrays(path: str, arrays: Sequence[Outgoing], texts: Callable[[Sequence[str]], dict[str, str]]) -> None:
+    """Write arrays and the texts that `texts` makes of their digests.
+
+    The library would need all arrays in memory; here one piece is. The header precedes the data and holds the digests:
+    it is written again, with the same length, once they are known.
+    """
+    _library(array.dtype for array in arrays)  # a file that is written can be read
     in_file = sorted(arrays, key=lambda array: -np.dtype(DTYPES[array.dtype][1]).itemsize)  # each is aligned then
     digests = dict.fromkeys((array.name for array in arrays), "0" * 64)
 
@@ -59,84 +101,108 @@ def _write(path: str, arrays: Sequence[Outgoing], texts: Texts) -> None:
         at = 0
         entries: dict[str, Any] = {"__metadata__": texts([digests[array.name] for array in arrays])}
         for array in in_file:
-            place = [at, at := at + array.nbytes]
+            place = [at, at := at + _nbytes(array.name, array.dtype, array.shape)]
             entries[array.name] = {"dtype": DTYPES[array.dtype][0], "shape": array.shape, "data_offsets": place}
         text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
         text += b" " * (-len(text) % 8)
-        check_header(len(text))
+        _check_header(len(text))
         return struct.pack("<Q", len(text)) + text
 
     with open(path, "wb") as file:
         file.write(header())
         for array in in_file:
-            digest = hashlib.sha256()
-            for chunk in outgoing_chunks(array):
-                file.write(chunk)
-                digest.update(chunk)
+            digest, start = hashlib.sha256(), file.tell()
+            for piece in array.pieces():
+                data = _bytes(piece.astype(DTYPES[array.dtype][1], order="C", casting="equiv", copy=False))
+                file.write(data)
+                digest.update(data)
+            written, declared = file.tell() - start, _nbytes(array.name, array.dtype, array.shape)
+            if written != declared:
+                raise ValueError(
+                    f"{array.name!r}: {written} bytes came in place of {declared} while the file was written"
+                )
             digests[array.name] = digest.hexdigest()
         file.seek(0)
         file.write(header())
 
 
-def _bfloat16() -> Any:
-    try:
-        from ml_dtypes import bfloat16
-    except ImportError:
-        raise ModuleNotFoundError(
-            "bfloat16 in a .safetensors file needs ml_dtypes: pip install ml_dtypes (an .npz needs nothing)",
-            name="ml_dtypes",
-        ) from None
-    return bfloat16
+class Archive:
+    """An open file whose header has been read and checked: its texts, and its arrays by name."""
 
-
-def _open(path: str, file: IO[bytes], size: int) -> Archive:
-    library = _library()
-    if size < 8:
-        raise ValueError(f"got {size} bytes; a .safetensors file has at least 8")
-    (length,) = struct.unpack("<Q", exactly(file, 0, 8))
-    if length > size - 8:
-        raise ValueError(f"the header is to take {length} bytes, the file has {size}: truncated, or no .safetensors")
-    check_header(length)
-    try:
-        # the file that is open, where the system names it: a save may have put another in its place meanwhile
-        same = f"/dev/fd/{file.fileno()}"
-        # read, not mapped into memory: the system ends a process whose mapped file shrinks
-        opened = library.safe_open(same if os.path.exists(same) else path, "numpy", backend="pread")
-        return _Archive(opened, library.SafetensorError, file, length)
-    except library.SafetensorError as error:
-        raise ValueError(str(error)) from None
-    except TypeError:  # it does not know the backend
-        raise ImportError(
-            f'safetensors {library.__version__} only maps files into memory: pip install --upgrade "islices[io]"'
-        ) from None
-
-
-class _Archive(Archive):
-    """The library has checked that the arrays cover the file, one after the other, and that each fits its shape."""
-
-    def __init__(self, opened: Any, errors: type[Exception], file: IO[bytes], length: int) -> None:
-        self.opened, self.errors, self.file, self.length = opened, errors, file, length
-        super().__init__(opened.metadata() or {}, map(self._entry, opened.keys()))
+    def __init__(self, path: str, file: IO[bytes], size: int) -> None:
+        library = _library()
+        if size < 8:
+            raise ValueError(f"got {size} bytes; a .safetensors file has at least 8")
+        (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\xff"))
+        if length > size - 8:
+            raise ValueError(
+                f"the header is to take {length} bytes, the file has {size}: truncated, or no .safetensors"
+            )
+        _check_header(length)
+        try:
+            # the file that is open, where the system names it: a save may have put another in its place meanwhile
+            same = f"/dev/fd/{file.fileno()}"
+            # read, not mapped into memory: the system ends a process whose mapped file shrinks
+            self.opened = library.safe_open(same if os.path.exists(same) else path, "numpy", backend="pread")
+        except library.SafetensorError as error:
+            raise ValueError(str(error)) from None
+        except TypeError:  # it does not know the backend
+            raise ImportError(
+                f'safetensors {library.__version__} only maps files into memory: pip install --upgrade "islices[io]"'
+            ) from None
+        self.texts: dict[str, str] = self.opened.metadata() or {}
+        self.arrays = {name: self._entry(name) for name in self.opened.keys()}  # noqa: SIM118
+        _library(array.dtype for array in self.arrays.values())
 
     def _entry(self, name: str) -> Stored:
+        """Describe an array; the library has checked that the arrays cover the file and fit their shapes."""
         entry = self.opened.get_slice(name)
         tag, shape = entry.get_dtype(), tuple(entry.get_shape())
         if tag not in DTYPE_OF:
             raise ValueError(f"{name!r}: got dtype {show(tag)}; accepted are {', '.join(DTYPE_OF)}")
-        check_array(name, DTYPE_OF[tag], shape)
-        if tag == "BF16":
-            _bfloat16()
-        return Stored(name, DTYPE_OF[tag], shape, plain=True)
+        _nbytes(name, DTYPE_OF[tag], shape)
+        return Stored(name, DTYPE_OF[tag], shape)
 
-    def fetch(self, array: Stored, seen: Callable[[Any], object]) -> Host:
+    def read(self, array: Stored, sha256: str | None = None) -> Host:
+        """Read an array into writable memory, bfloat16 as uint16; ValueError if it has another SHA-256."""
         try:
             out: Host = self.opened.get_tensor(array.name)
-        except self.errors as error:
+        except _library().SafetensorError as error:
             raise ValueError(f"{array.name!r}: {error}") from None
-        out = out.view(np.uint16) if array.dtype == "bfloat16" else out
-        for chunk in chunks(out):
-            seen(chunk)
-        return out
+        if sha256 is not None and hashlib.sha256(_bytes(out)).hexdigest() != sha256:
+            raise ValueError(f"the data of {array.name!r} are damaged: their SHA-256 is not what the file states")
+        if array.dtype == "bool" and (out.view(np.uint8) > 1).any():
+            raise ValueError(f"the data of {array.name!r} are no booleans")
+        return out.view(np.uint16) if array.dtype == "bfloat16" else out
 
 
-SAFETENSORS = Container(_write, _open)
+def _library(dtypes: Iterable[str] = ()) -> Any:
+    """Import safetensors, and ml_dtypes if there is bfloat16."""
+    try:
+        import safetensors.numpy
+
+        if "bfloat16" in dtypes:
+            import ml_dtypes  # noqa: F401
+    except ImportError as error:
+        missing = "safetensors" if error.name is None else error.name.partition(".")[0]
+        raise ModuleNotFoundError(
+            f'a .safetensors file needs {missing}: pip install "islices[io]"', name=missing
+        ) from None
+    return safetensors
+
+
+def _nbytes(name: str, dtype: str, shape: tuple[int, ...]) -> int:
+    """Return an array's number of bytes; ValueError for a shape that NumPy cannot make."""
+    itemsize = np.dtype(DTYPES[dtype][1]).itemsize
+    if len(shape) > COMMON_NDIM or math.prod(n for n in shape if n) * itemsize > LARGEST:
+        raise ValueError(f"{name!r}: got shape {show(shape)}; accepted are {COMMON_NDIM} dimensions, 2^63 - 1 bytes")
+    return math.prod(shape) * itemsize
+
+
+def _bytes(data: Host) -> memoryview:
+    return data.reshape(-1).view(np.uint8).data
+
+
+def _check_header(length: int) -> None:
+    if length > LONGEST_HEADER:
+        raise ValueError(f"the header takes {length} bytes; accepted are {LONGEST_HEADER}, some 100,000 arrays")

@@ -23,10 +23,9 @@ from islices.slices import IndexedSlices
 from islices.trajectory.steps import AFTER, BEFORE, POSITIONS, Leaf, Leaves, Step
 from islices.trees import named_leaves
 
-__all__ = ["SUFFIXES", "is_folder", "read_folder", "same_bits", "step_files", "write_step"]
+__all__ = ["is_folder", "read_folder", "same_bits", "step_files", "write_step"]
 
-SUFFIXES = (".npz", ".safetensors")
-FILE = re.compile(r"step-(\d+)(\.npz|\.safetensors)")
+FILE = re.compile(r"step-(\d+)\.safetensors")
 #: Positions that go on from step to step.
 LASTING = (*BEFORE, *AFTER)
 
@@ -43,9 +42,7 @@ def step_files(folder: str | os.PathLike[str]) -> list[tuple[int, Path]]:
 
 
 # ---------------------------------------------------------------------- writing
-def write_step(
-    folder: Path, suffix: str, step: Step, last: Mapping[str, Leaves], remarks: Mapping[str, str]
-) -> dict[str, Leaves]:
+def write_step(folder: Path, step: Step, last: Mapping[str, Leaves], remarks: Mapping[str, str]) -> dict[str, Leaves]:
     """Write a step, whole or not at all; returns tables and states as they now are, to be given with the next."""
     trees: dict[str, Leaves] = {}
     now = dict(last)
@@ -61,7 +58,7 @@ def write_step(
     metadata = {"step": str(step.number), **({"framework": step.framework} if step.framework else {}), **remarks}
     if step.optimizers:
         metadata["optimizer"] = json.dumps(step.optimizers, sort_keys=True)
-    save(folder / f"step-{step.number:08d}{suffix}", trees, metadata=metadata)
+    save(folder / f"step-{step.number:08d}.safetensors", trees, metadata=metadata)
     return now
 
 
@@ -98,7 +95,9 @@ def read_folder(folder: Any, argument: str) -> Iterator[Step]:
         raise FileNotFoundError(f"{argument}: got {str(path)!r}; accepted is a folder of steps")
     files = step_files(path)
     if not files:
-        raise ValueError(f"{argument}: {str(path)!r} holds no step; accepted are files step-1.npz, step-2.npz ...")
+        raise ValueError(
+            f"{argument}: {str(path)!r} holds no step; accepted are files step-1.safetensors, step-2.safetensors ..."
+        )
     doubled = next((n for (n, _), (m, _) in itertools.pairwise(files) if n == m), None)
     if doubled is not None:
         raise ValueError(f"{argument}: {str(path)!r} holds step {doubled} twice; accepted is one file for each step")

@@ -16,7 +16,7 @@ from typing import Any, Self
 from islices.arguments import check_flag, check_name, show, whole_number
 from islices.files import check_metadata, replacing
 from islices.registry import describe
-from islices.trajectory.folder import SUFFIXES, is_folder, step_files, write_step
+from islices.trajectory.folder import is_folder, step_files, write_step
 from islices.trajectory.replay import as_description
 from islices.trajectory.steps import POSITIONS, Leaves, Step, host_leaves, optimizers_of
 
@@ -37,7 +37,6 @@ class Recorder:
         Made where there is none.
     every : int
         Record each so many steps: 1, every, 2 every ... Steps between are counted and not written.
-    suffix : {".npz", ".safetensors"}
     overwrite : bool
         Delete the steps that the folder holds; else such a folder is refused.
     metadata : mapping of str to str, optional
@@ -76,7 +75,6 @@ class Recorder:
         folder: str | os.PathLike[str],
         *,
         every: int = 1,
-        suffix: str = ".npz",
         overwrite: bool = False,
         metadata: Mapping[str, str] | None = None,
     ) -> None:
@@ -86,7 +84,7 @@ class Recorder:
         if number is None or number < 1:
             raise ValueError(f"every: got {show(every)}; accepted is an int >= 1")
         self.folder = Path(os.fsdecode(folder))
-        self._every, self._suffix = number, check_name(suffix, SUFFIXES, "suffix")
+        self._every = number
         self._metadata, overwrites = check_metadata(metadata), check_flag(overwrite, "overwrite")
         self._count = 0
         self._pending, self._optimizers = dict[str, Leaves](), dict[str, Any]()
@@ -163,7 +161,7 @@ class Recorder:
         step = Step(self._count + 1, self._pending, self._optimizers, self.framework)
         if self._count and self._every > 1:
             self._last = {}  # what lies between is not known
-        self._last = write_step(self.folder, self._suffix, step, self._last, self._metadata)
+        self._last = write_step(self.folder, step, self._last, self._metadata)
         self._count += 1
         self._pending = {}
 

@@ -151,7 +151,7 @@ def parity(
     Parameters
     ----------
     a, b : folder, or iterable of steps
-        A folder that `Recorder` wrote, or that holds files step-1.npz, step-2.npz ... of `islices.save`; or an
+        A folder that `Recorder` wrote, or that holds files step-1.safetensors ... of `islices.save`; or an
         iterator or generator of steps, in this process. A step is a dict of what there is of: ``batch``, ``tables`` and
         ``state`` before the step, ``outputs``, ``loss``, ``gradients``, ``clipped``, ``tables_after``,
         ``state_after`` (see `Recorder.step`); ``step``, its number; ``optimizer``. Gradients or tables are needed.

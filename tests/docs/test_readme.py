@@ -147,8 +147,8 @@ def test_changes_of_programs() -> None:
     assert patched(program, "-a = 2\n") is None
     assert patched("a\na\n", "-a\n") is None
     assert command_of("keras and torch differ\n") is None
-    code, printed = command_of("$ islices diff a.npz b.npz\nwhy: ...\n") or ("", "")
-    assert "main(['diff', 'a.npz', 'b.npz'])" in code
+    code, printed = command_of("$ islices diff a.safetensors b.safetensors\nwhy: ...\n") or ("", "")
+    assert "main(['diff', 'a.safetensors', 'b.safetensors'])" in code
     assert prints(printed, "why: this\nand that \n")
     assert prints("one\n...\nfour", "one\ntwo  \nthree\nfour\n")
     assert not prints("one\n...\nfour", "one\nfive\n")

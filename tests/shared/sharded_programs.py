@@ -321,7 +321,6 @@ def errors(group: Any, folder: str) -> dict[str, tuple[str, str, tuple[int, ...]
         "folder that cannot be": lambda: save_sharded("/dev/null/x" if rank == last else "/tmp", table, state),
         "disk that is full": lambda: _save_on_full_disk(folder, table, rank == last),
         "state not of the table": lambda: save_sharded("/dev/null/x", table, {"step": 1}),
-        "suffix": lambda: save_sharded("/dev/null/x", table, suffix=".txt"),
     }  # fmt: skip
     found = {}
     for name, call in calls.items():

@@ -380,48 +380,50 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("diff")
     r = np.random.default_rng(0)
     g = slices(r.standard_normal((40, 4)), np.r_[0, 0, r.integers(0, 8, 38)])
-    islices.save(folder / "keeps.npz", {"w": g}, metadata={"padding_idx": "0", "epoch": "3"})
-    islices.save(folder / "drops.npz", {"w": islices.drop_padding(g, 0)})
-    islices.save(folder / "other_name.npz", {"emb": g, "more": np.ones(2)})
-    islices.save(folder / "contradicts.npz", {"w": g}, metadata={"padding_idx": "1"})
-    np.savez(folder / "foreign.npz", w=islices.to_dense(g))
-    (folder / "broken.npz").write_bytes((folder / "keeps.npz").read_bytes()[:100])
+    islices.save(folder / "keeps.safetensors", {"w": g}, metadata={"padding_idx": "0", "epoch": "3"})
+    islices.save(folder / "drops.safetensors", {"w": islices.drop_padding(g, 0)})
+    islices.save(folder / "other_name.safetensors", {"emb": g, "more": np.ones(2)})
+    islices.save(folder / "contradicts.safetensors", {"w": g}, metadata={"padding_idx": "1"})
+    from safetensors.numpy import save_file
+
+    save_file({"w": islices.to_dense(g)}, folder / "foreign.safetensors")
+    (folder / "broken.safetensors").write_bytes((folder / "keeps.safetensors").read_bytes()[:100])
     return folder
 
 
 def run(files: Path, *words: str) -> int:
-    return main(["diff", *(str(files / w) if w.endswith(".npz") else w for w in words)])
+    return main(["diff", *(str(files / w) if w.endswith(".safetensors") else w for w in words)])
 
 
 def test_the_exit_code_says_whether_files_are_equal(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(files, "keeps.npz", "keeps.npz") == 0
-    assert run(files, "keeps.npz", "foreign.npz") == 0  # values, dense beside sparse
-    assert run(files, "keeps.npz", "other_name.npz", "--pair", "w=emb") == 1  # one tensor more
-    assert run(files, "keeps.npz", "other_name.npz", "--pair", "w=emb", "--only", "w") == 0
+    assert run(files, "keeps.safetensors", "keeps.safetensors") == 0
+    assert run(files, "keeps.safetensors", "foreign.safetensors") == 0  # values, dense beside sparse
+    assert run(files, "keeps.safetensors", "other_name.safetensors", "--pair", "w=emb") == 1  # one tensor more
+    assert run(files, "keeps.safetensors", "other_name.safetensors", "--pair", "w=emb", "--only", "w") == 0
     capsys.readouterr()
-    assert run(files, "keeps.npz", "drops.npz") == 1
+    assert run(files, "keeps.safetensors", "drops.safetensors") == 1
     out = capsys.readouterr().out
     assert "from the files' metadata: padding_idx 0" in out
     assert "padding: keeps keeps the gradient of the padding row 0, drops does not" in out
 
 
 def test_json_of_the_command(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(files, "keeps.npz", "drops.npz", "--json") == 1
+    assert run(files, "keeps.safetensors", "drops.safetensors", "--json") == 1
     said = json.loads(capsys.readouterr().out)
     assert said["from_metadata"] == {"padding_idx": 0}
     assert [[c["name"] for c in e["causes"]] for e in said["causes"]] == [["padding"]]
 
 
 USAGE = [
-    ("a file that is not there", ("none.npz", "keeps.npz"), "none.npz: No such file"),
-    ("a broken file", ("broken.npz", "keeps.npz"), "broken.npz"),
-    ("a pair without =", ("keeps.npz", "keeps.npz", "--pair", "w"), "--pair"),
-    ("a name that is not there", ("keeps.npz", "keeps.npz", "--only", "q"), "only"),
-    ("metadata that disagree", ("keeps.npz", "contradicts.npz"), "disagree on padding_idx"),
-    ("a limit below zero", ("keeps.npz", "keeps.npz", "--max-norm", "-1"), "max_norm"),
-    ("a picture of no kind", ("keeps.npz", "drops.npz", "--plot", "x.xyz"), "png"),
-    ("a picture without a suffix", ("keeps.npz", "drops.npz", "--plot", "picture"), "png"),
-    ("a picture nowhere", ("keeps.npz", "drops.npz", "--plot", "/nowhere/x.png"), "No such file or directory"),
+    ("a file that is not there", ("none.safetensors", "keeps.safetensors"), "none.safetensors: No such file"),
+    ("a broken file", ("broken.safetensors", "keeps.safetensors"), "broken.safetensors"),
+    ("a pair without =", ("keeps.safetensors", "keeps.safetensors", "--pair", "w"), "--pair"),
+    ("a name that is not there", ("keeps.safetensors", "keeps.safetensors", "--only", "q"), "only"),
+    ("metadata that disagree", ("keeps.safetensors", "contradicts.safetensors"), "disagree on padding_idx"),
+    ("a limit below zero", ("keeps.safetensors", "keeps.safetensors", "--max-norm", "-1"), "max_norm"),
+    ("a picture of no kind", ("keeps.safetensors", "drops.safetensors", "--plot", "x.xyz"), "png"),
+    ("a picture without a suffix", ("keeps.safetensors", "drops.safetensors", "--plot", "picture"), "png"),
+    ("a picture nowhere", ("keeps.safetensors", "drops.safetensors", "--plot", "/nowhere/x.png"), "No such file or directory"),
 ]
 
 
@@ -453,7 +455,7 @@ def test_the_picture(files: Path, tmp_path: Path) -> None:
     for k, found in enumerate(differences):
         found.plot(tmp_path / f"{k}.png")
         assert (tmp_path / f"{k}.png").read_bytes().startswith(b"\x89PNG")
-    assert run(files, "keeps.npz", "drops.npz", "--plot", str(tmp_path / "c.png")) == 1
+    assert run(files, "keeps.safetensors", "drops.safetensors", "--plot", str(tmp_path / "c.png")) == 1
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
 
 

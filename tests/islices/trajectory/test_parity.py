@@ -415,11 +415,8 @@ def test_epsilons_are_one_number_within_one_framework_alone(other: str, tmp_path
 
 
 # ---------------------------------------------------------------------- folders
-@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
-def test_folder_is_what_was_recorded(suffix: str, tmp_path: Path) -> None:
-    if suffix == ".safetensors":
-        pytest.importorskip("safetensors")
-    recorder = islices.Recorder(tmp_path / "a", suffix=suffix)
+def test_folder_is_what_was_recorded(tmp_path: Path) -> None:
+    recorder = islices.Recorder(tmp_path / "a")
     for step in training():
         recorder.step(**step)
     found = islices.parity(tmp_path / "a", training())
@@ -429,7 +426,7 @@ def test_folder_is_what_was_recorded(suffix: str, tmp_path: Path) -> None:
     assert judged == {"batch", "outputs", "loss", "gradients", "clipped", "step", "state"}
     manifest = json.loads((tmp_path / "a" / "recording.json").read_text("utf-8"))
     assert manifest["versions"]["numpy"] == np.__version__
-    assert sorted(p.name for p in (tmp_path / "a").iterdir())[1:3] == [f"step-0000000{k}{suffix}" for k in (1, 2)]
+    assert sorted(p.name for p in (tmp_path / "a").iterdir())[1:3] == [f"step-0000000{k}.safetensors" for k in (1, 2)]
 
 
 def test_a_last_step_of_tables_alone(tmp_path: Path) -> None:
@@ -494,7 +491,6 @@ def test_recorder_adds_up(tmp_path: Path) -> None:
 REFUSED = [
     (lambda p: islices.Recorder(7), TypeError, "folder: got int"),
     (lambda p: islices.Recorder(p, every=0), ValueError, "every: got 0; accepted is an int >= 1"),
-    (lambda p: islices.Recorder(p, suffix=".pt"), ValueError, "suffix: got '.pt'; accepted are '.npz', '.safetensors'"),
     (lambda p: islices.Recorder(p, overwrite=1), TypeError, "overwrite: got 1; accepted is a bool"),
     (lambda p: islices.Recorder(p).step(grads=1), ValueError, "position: got 'grads'; accepted are 'batch'"),
     (lambda p: islices.Recorder(p).step(batch="x"), TypeError, "accepted are arrays"),
@@ -534,14 +530,15 @@ def test_folder_that_holds_steps(tmp_path: Path) -> None:
 
 def test_damaged_files(tmp_path: Path) -> None:
     islices.save(
-        tmp_path / "step-1.npz", {"tables_after": {"t": islices.IndexedSlices(np.ones((1, 1)), np.array([0]), (2, 1))}}
+        tmp_path / "step-1.safetensors",
+        {"tables_after": {"t": islices.IndexedSlices(np.ones((1, 1)), np.array([0]), (2, 1))}},
     )
     with pytest.raises(ValueError, match="has rows of a table that no step before holds"):
         islices.parity(tmp_path, tmp_path)
-    islices.save(tmp_path / "step-1.npz", {"weights": {"t": np.ones(1)}})
+    islices.save(tmp_path / "step-1.safetensors", {"weights": {"t": np.ones(1)}})
     with pytest.raises(ValueError, match="holds other than batch"):
         islices.parity(tmp_path, tmp_path)
-    islices.save(tmp_path / "step-1.npz", {"loss": np.ones(1)}, metadata={"optimizer": "[1"})
+    islices.save(tmp_path / "step-1.safetensors", {"loss": np.ones(1)}, metadata={"optimizer": "[1"})
     with pytest.raises(ValueError, match="are no JSON object"):
         islices.parity(tmp_path, tmp_path)
 

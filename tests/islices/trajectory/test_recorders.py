@@ -130,7 +130,9 @@ def test_torch_recorder_counts_and_lets_go(tmp_path: Path) -> None:
     from islices.backends.torch import Recorder
 
     torch_run(tmp_path / "a", lambda p: torch.optim.SGD(p, lr=0.1), sparse=True, every=2)
-    assert [p.name for p in sorted((tmp_path / "a").glob("step*"))] == [f"step-0000000{k}.npz" for k in (1, 2, 4)]
+    assert [p.name for p in sorted((tmp_path / "a").glob("step*"))] == [
+        f"step-0000000{k}.safetensors" for k in (1, 2, 4)
+    ]
     layer = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(layer.parameters())
     with Recorder(tmp_path / "b", layer, optimizer):
@@ -180,10 +182,10 @@ def test_torch_goes_on_from_named_arrays(name: str, tmp_path: Path) -> None:
     first = layer_from(START)
     optimizer = make(first.parameters(), **STATES[name])
     steps(first, optimizer, range(3))
-    islices.save(tmp_path / "state.npz", state_of(optimizer, first))
+    islices.save(tmp_path / "state.safetensors", state_of(optimizer, first))
     second = layer_from(first.weight.detach().numpy())
     optimizer = make(second.parameters(), **STATES[name])
-    states = islices.load(tmp_path / "state.npz")
+    states = islices.load(tmp_path / "state.safetensors")
     if name == "SGD":
         assert "step" not in states["weight"], "torch's SGD counts no steps"
         states["weight"]["step"] = np.array([3])
@@ -459,7 +461,7 @@ def test_optax_recorded_with_its_clip() -> None:
         assert jax.tree.structure(state) == jax.tree.structure(held)
         updates, _ = tx.update(grads, state, params)
         np.testing.assert_array_equal(updates["t"], chain.update(grads, held, params)[0]["t"])
-        step = islices.load(Path(folder) / "step-00000001.npz")
+        step = islices.load(Path(folder) / "step-00000001.safetensors")
     np.testing.assert_array_equal(step["gradients"]["t"], START + 1)
     np.testing.assert_array_equal(step["clipped"]["t"], clip.update(grads, clip.init(params))[0]["t"])
     with pytest.raises(TypeError, match=r"^clip: got .*3"):

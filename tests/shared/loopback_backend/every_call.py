@@ -68,7 +68,7 @@ def padded_gradient() -> islices.IndexedSlices:
 
 def through_a_file() -> Any:
     with tempfile.TemporaryDirectory() as folder:
-        islices.save(path := os.path.join(folder, "tree.npz"), tree())
+        islices.save(path := os.path.join(folder, "tree.safetensors"), tree())
         return islices.load(path, backend="loopback")
 
 
