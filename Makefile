@@ -17,7 +17,7 @@ SOAK := soak-hostile soak-files soak-random soak-laws soak-audit soak-paddle soa
 	soak-conform soak-tests
 TIMED := bash -c 'time "$$@"' --
 
-.PHONY: conform conform-all test test-all judged soak bench docs lint vectors clean $(SOAK)
+.PHONY: conform conform-all test test-all judged soak bench docs lint weight vectors clean $(SOAK)
 
 conform: $(READY)  ## the conformance matrix of every backend: the quick profile
 	$(BIN)/islices conform $(ARGS)
@@ -75,6 +75,9 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+weight: $(READY)  ## the tokens of the code by folder, without docstrings and comments
+	$(BIN)/python tests/shared/weight.py
 
 vectors: $(READY)  ## write the golden vectors again (they must not change)
 	$(BIN)/python -m islices.conformance.generate

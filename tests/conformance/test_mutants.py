@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from mutants import MUTANTS, Mutant
+from mutants import MUTANTS, OF_TESTS, Mutant
 from suite_runs import ROOT, Run, read_lines
 
 import islices
@@ -23,10 +23,9 @@ import islices
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout's packages; kernels that are compiled there are kept for the next fault."""
-    folder = tmp_path_factory.mktemp("copy")
-    for part in ("islices", "backends", "conformance"):
-        shutil.copytree(ROOT / part, folder / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    """A checkout; kernels that are compiled there are kept for the next fault."""
+    folder = tmp_path_factory.mktemp("copy") / "islices"
+    shutil.copytree(ROOT, folder, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", ".*", "build"))
     return folder
 
 
@@ -42,17 +41,21 @@ def broken(copy: Path, mutant: Mutant) -> Iterator[None]:
         file.write_text(sound, "utf-8")
 
 
+def run(copy: Path, command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
 def conform(copy: Path, report: Path, mutant: Mutant, profile: str) -> Run:
     command = [
-        sys.executable, "-m", "islices", "conform", "-b", mutant.backend, "--variant", "standard",
+        sys.executable, "-m", "islices", "conform", "-b", mutant.shown_by, "--variant", "standard",
         "--profile", profile, "--json", str(report),
     ]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(command, cwd=report.parent, env=environment, capture_output=True, text=True, check=False)
+    done = run(copy, command, report.parent)
     return Run(read_lines(report), done.returncode, done.stdout + done.stderr)
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", MUTANTS + OF_TESTS, ids=lambda mutant: mutant.name)
 def test_every_fault_is_of_this_code(mutant: Mutant) -> None:
     text = (ROOT / mutant.file).read_text("utf-8")
     assert text.count(mutant.old) == 1
@@ -62,8 +65,8 @@ def test_every_fault_is_of_this_code(mutant: Mutant) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_what_the_full_profile_catches_the_quick_one_catches(mutant: Mutant, copy: Path, tmp_path: Path) -> None:
-    if mutant.backend not in islices.list_backends():
-        pytest.skip(f"{mutant.backend} is not installed")
+    if mutant.shown_by not in islices.list_backends():
+        pytest.skip(f"{mutant.shown_by} is not installed")
     with broken(copy, mutant):
         quick = conform(copy, tmp_path / "quick.jsonl", mutant, "quick")
         print(f"{mutant.name}: quick {quick.counts['fail']} fails of {len(quick.cases)}")
@@ -71,3 +74,13 @@ def test_what_the_full_profile_catches_the_quick_one_catches(mutant: Mutant, cop
             full = conform(copy, tmp_path / "full.jsonl", mutant, "full")
             print(f"{mutant.name}: full {full.counts['fail']} fails of {len(full.cases)}")
             assert full.status == 0, sorted(full.ids("fail"))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("mutant", OF_TESTS, ids=lambda mutant: mutant.name)
+def test_a_test_catches_what_the_suite_does_not_reach(mutant: Mutant, copy: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", mutant.shown_by]
+    with broken(copy, mutant):
+        done = run(copy, command, copy)
+    assert done.returncode == 1, done.stdout[-2000:]
+    print(mutant.name, *(line for line in done.stdout.splitlines() if line.startswith("FAILED")))

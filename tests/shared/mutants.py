@@ -1,15 +1,13 @@
-"""48 realistic faults of the adapters and the core: each one edit, for judging a conformance profile against another.
+"""Realistic faults, each one edit: 48 that a conformance profile must show, and twenty that tests must catch.
 
-`old` occurs exactly once in `file` (relative to the repository's root). `backend` is the cheapest one whose conformance
-run can show the fault. `why` says what a maintainer would have got wrong, and the input that shows it.
-Verify with: python verify.py [ROOT]
+`old` occurs exactly once in `file` (relative to the repository's root). `why` says what a maintainer would have got wrong, and the input that shows it.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["MUTANTS", "Mutant"]
+__all__ = ["MUTANTS", "OF_TESTS", "Mutant"]
 
 
 class Mutant(NamedTuple):
@@ -17,7 +15,8 @@ class Mutant(NamedTuple):
     file: str
     old: str
     new: str
-    backend: str
+    #: The cheapest backend whose conformance run can show it.
+    shown_by: str
     why: str
 
 
@@ -446,5 +445,169 @@ MUTANTS = [
         "numpy",
         "The step is not counted for a gradient without slices: state['step'] after an empty gradient, and bias corrections "
         "thereafter.",
+    ),
+]
+
+#: Faults of what the suite does not reach; `shown_by` is the file of tests one of which fails with it.
+OF_TESTS = [
+    Mutant(
+        "torch-step-taken-on-overflow",
+        "backends/torch/optim/base.py",
+        "is not None and found.item():",
+        "is not None and not found.item():",
+        "tests/backends/torch/test_optim_training.py",
+        "GradScaler's found_inf read the wrong way: a step with infinite gradients is taken.",
+    ),
+    Mutant(
+        "torch-ddp-adds-and-does-not-divide",
+        "backends/torch/ddp.py",
+        'all_reduce(gradient, "mean", group',
+        'all_reduce(gradient, "sum", group',
+        "tests/backends/torch/test_ddp.py",
+        "DDP's gradients are means over ranks; the sparse ones become sums.",
+    ),
+    Mutant(
+        "torch-sparse-momentum-stays-sparse",
+        "backends/torch/optim/states.py",
+        "x.detach().to_dense() if isinstance(x, torch.Tensor) and x.layout is torch.sparse_coo else x",
+        "x.detach() if isinstance(x, torch.Tensor) else x",
+        "tests/backends/torch/test_optim_state.py",
+        "The momentum of torch's SGD is sparse after a first sparse gradient: another front cannot start from it.",
+    ),
+    Mutant(
+        "torch-reads-count-from-the-end",
+        "backends/torch/reads.py",
+        "torch.where(ids < 0, ids + count, ids)), ids",
+        "ids), ids",
+        "tests/backends/torch/test_reads.py",
+        "w[-1] reads the last row: its gradient is of row count - 1, not of row -1.",
+    ),
+    Mutant(
+        "torch-bag-with-sparse-max",
+        "backends/torch/reads.py",
+        'if given.get("mode") == "max" or',
+        "if",
+        "tests/backends/torch/test_reads.py",
+        "torch's embedding_bag has no sparse gradient for the largest of a bag: such a read must stay dense.",
+    ),
+    Mutant(
+        "keras-sums-before-micro-batches",
+        "backends/keras/coalesced.py",
+        "return not self.gradient_accumulation_steps and native.replicas() == 1",
+        "return native.replicas() == 1",
+        "tests/backends/keras/test_fit.py",
+        "Micro-batches whose duplicates are summed early: other bits than the sum of all slices.",
+    ),
+    Mutant(
+        "keras-micro-batches-end-in-row-0",
+        "backends/keras/accumulation.py",
+        "named = jnp.pad(ids[1], shorter, constant_values=self.shape[0])",
+        "named = jnp.pad(ids[1], shorter, constant_values=0)",
+        "tests/backends/keras/test_fit.py",
+        "A smaller batch leaves empty slots, which name row 0: a lazy optimizer moves it.",
+    ),
+    Mutant(
+        "keras-saves-empty-slots",
+        "backends/keras/accumulation.py",
+        "return values[named], indices[named].astype(np.int64)",
+        "return values, indices.astype(np.int64)",
+        "tests/backends/keras/test_fit.py",
+        "What waits is saved with its empty slots, whose row lies behind the table.",
+    ),
+    Mutant(
+        "tensorflow-variable-twice-is-one",
+        "backends/tensorflow/recording.py",
+        "if isinstance(own, tf.Tensor) or id(own) in taken:",
+        "if isinstance(own, tf.Tensor):",
+        "tests/backends/tensorflow/test_lookups.py",
+        "A variable that is given twice gets the gradient of both places in each.",
+    ),
+    Mutant(
+        "tensorflow-rows-that-the-tape-knows",
+        "backends/tensorflow/recording.py",
+        "        rows = tf.identity(rows)  # a tensor of its own, which nothing else watches\n",
+        "",
+        "tests/backends/tensorflow/test_lookups.py",
+        "Rows that another tape made are watched as they are: nested gradients count them twice, or not.",
+    ),
+    Mutant(
+        "ranks-own-one-row-too-many",
+        "islices/distributed/exchange.py",
+        "np.searchsorted(leaf.indices, cuts).tolist()",
+        'np.searchsorted(leaf.indices, cuts, side="right").tolist()',
+        "tests/islices/distributed/test_ranks.py",
+        "A row at the beginning of a rank's range goes to the rank before.",
+    ),
+    Mutant(
+        "ranks-count-replicated-leaves-each",
+        "islices/distributed/norms.py",
+        "(shared if every else own).append",
+        "(own if every else own).append",
+        "tests/islices/distributed/test_norms.py",
+        "replicated= is read and not heeded: the norm counts a dense gradient once a rank.",
+    ),
+    Mutant(
+        "sharded-padding-of-two-ranks",
+        "islices/distributed/sharded.py",
+        "start <= self.padding_idx < stop",
+        "start <= self.padding_idx <= stop",
+        "tests/islices/distributed/test_sharded_table.py",
+        "A padding row at the edge belongs to two shards, one of which has no such row.",
+    ),
+    Mutant(
+        "jax-branches-return-one-table",
+        "backends/jax/plans.py",
+        "ms[0] if ms.count(ms[0]) == len(ms) else None for ms in",
+        "ms[0] for ms in",
+        "tests/backends/jax/test_gathers.py",
+        "Branches that return different tables: the gradient of what is read from the result goes to the first.",
+    ),
+    Mutant(
+        "jax-branch-number-from-the-end",
+        "backends/jax/plans.py",
+        "min(max(int(index), 0), len(runs) - 1)",
+        "min(int(index), len(runs) - 1)",
+        "tests/backends/jax/test_gathers.py",
+        "lax.switch clamps -1 to the first branch; Python's list would take the last.",
+    ),
+    Mutant(
+        "jax-fill-value-before-the-cast",
+        "backends/jax/reads.py",
+        "    return bool(value == 0 or np.isnan(value))\n",
+        "    return True\n",
+        "tests/backends/jax/test_gathers.py",
+        "An id out of range fills with a number that the table's type does not hold.",
+    ),
+    Mutant(
+        "jax-slice-behind-the-end",
+        "backends/jax/reads.py",
+        "jnp.clip(_signed(starts[copies], dtype), 0, shape[0] - count)",
+        "_signed(starts[copies], dtype)",
+        "tests/backends/jax/test_gathers.py",
+        "lax.dynamic_slice moves a start so that the slice fits: the rows are others than start + iota.",
+    ),
+    Mutant(
+        "influence-seen-in-nan",
+        "islices/sample_check.py",
+        "    return (x != 0) & ~np.isnan(x)\n",
+        "    return x != 0\n",
+        "tests/islices/test_value_and_grad.py",
+        "A gradient that is NaN in every sample is taken for influence of one sample on others.",
+    ),
+    Mutant(
+        "auto-marks-what-does-not-pay",
+        "islices/marking.py",
+        "sparse == ALWAYS or reads < rows",
+        "sparse == ALWAYS or reads <= rows",
+        "tests/islices/test_value_and_grad.py",
+        'sparse="auto" makes slices of a table of which as many rows are read as it has.',
+    ),
+    Mutant(
+        "file-with-an-array-too-many",
+        "islices/files/manifest.py",
+        '    if len(held) != len(found["arrays"]) or held.keys() != archive.arrays.keys():\n',
+        '    if len(held) != len(found["arrays"]):\n',
+        "tests/islices/files/test_io.py",
+        "An array that the manifest does not name is no damage any more.",
     ),
 ]

@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import islices  # noqa: E402
-from islices.backends.torch import adapter, optim  # noqa: E402
+from islices.backends.torch import adapter, optim, state_of  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -206,6 +206,17 @@ def test_torch_goes_on_where_islices_stopped(how: str | None) -> None:
     assert [float(held["step"]) for held in second.state.values()] == [4.0] * 4
     for p, q in zip(one.parameters(), two.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
+
+
+def test_momentum_of_sparse_gradients_is_given_as_a_dense_array() -> None:
+    layer = torch.nn.Embedding(5, 2, sparse=True)
+    sgd = torch.optim.SGD(layer.parameters(), 0.1, momentum=0.9)
+    layer(torch.tensor([3, 1, 3])).sum().backward()
+    sgd.step()
+    assert sgd.state[layer.weight]["momentum_buffer"].layout is torch.sparse_coo
+    momentum = state_of(sgd, layer)["weight"]["momentum"]
+    assert momentum.tolist() == [[0, 0], [1, 1], [0, 0], [2, 2], [0, 0]]
+    assert momentum.layout is torch.strided
 
 
 def saved_of(name: str, **hyper: Any) -> Any:
