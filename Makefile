@@ -53,13 +53,13 @@ soak-judged:
 soak-audit:
 	$(TIMED) $(BIN)/islices audit
 soak-laws:
-	$(TIMED) $(BIN)/python -m islices.conformance.properties
+	$(TIMED) $(BIN)/python -m islices.conformance.properties laws
 soak-random:
-	$(TIMED) $(BIN)/python -m islices.conformance.soak
+	$(TIMED) $(BIN)/python -m islices.conformance.properties cases
 soak-files:
 	$(TIMED) $(BIN)/python -m islices.conformance.properties.files
 soak-hostile:
-	$(TIMED) $(BIN)/python -m islices.conformance.properties.hostile
+	$(TIMED) $(BIN)/python -m islices.conformance.properties hostile
 
 judged: $(READY) $(JUDGED)/ready $(PADDLE)/ready  ## the optimizers of other libraries by their formulas: docs/judged.md written anew
 	$(BIN)/python -m islices.conformance.tools.judged --docs docs $(JUDGES) $(ARGS)

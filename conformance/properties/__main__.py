@@ -1,7 +1,8 @@
-"""Look for counterexamples: ``python -m islices.conformance.properties``.
+"""Look for counterexamples: ``python -m islices.conformance.properties laws``, ``cases`` or ``hostile``.
 
-Every law on every installed backend, each in a process of its own, and the calls of every law on all of them in one,
-whose results must have the same bits. What breaks a law is shrunk and printed as code to paste into Python.
+``laws`` tries every law on every installed backend, each in a process of its own, and the calls of every law on all of
+them in one process, whose results must have the same bits. ``cases`` compares random cases with the oracle. ``hostile``
+makes calls with hostile arguments. Hypothesis shrinks what it finds.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import argparse
 import importlib.util
 import subprocess
 import sys
+import tempfile
 import time
 import tomllib
 from collections.abc import Sequence
 from importlib import resources
+from pathlib import Path
 
 import islices
 from islices.conformance.progress import bar, bars
@@ -23,34 +26,50 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    settings = tomllib.loads((resources.files("islices.conformance") / "soak.toml").read_text("utf-8"))["properties"]
     parser = argparse.ArgumentParser(
         prog="python -m islices.conformance.properties", description=(__doc__ or "").split("\n")[0],
-        epilog="exit codes: 0 all laws hold, 1 a counterexample was found, 2 usage, 3 a process broke",
+        epilog="exit codes: 0 nothing found, 1 a counterexample was found, 2 usage, 3 a process broke",
     )  # fmt: skip
+    parser.add_argument("part", choices=PARTS, help="what to look for")
     parser.add_argument("-b", "--backend", action="append", metavar="NAME", help="only this backend (may be repeated)")
     parser.add_argument("-k", default="", metavar="TEXT", help="only laws whose name contains TEXT")
-    parser.add_argument("--examples", type=int, default=settings["examples"], help="a law and mode (%(default)s)")
-    parser.add_argument("--traced", type=int, default=settings["traced"], help="examples in traced code (%(default)s)")
-    parser.add_argument("--seed", type=int, default=settings["seed"], help="what they are drawn from (%(default)s)")
-    parser.add_argument("--here", choices=("laws", "differential"), help="in this process")
+    parser.add_argument("--examples", type=int, help="a law and mode, or hostile calls of a backend")
+    parser.add_argument("--traced", type=int, help="examples in traced code")
+    parser.add_argument("--seed", type=int, help="what they are drawn from")
+    parser.add_argument("--here", metavar="LOG", help="in this process; the hostile call in progress goes to LOG")
     options = parser.parse_args(argv)
     if importlib.util.find_spec("hypothesis") is None:
         parser.error('needs hypothesis: pip install "islices[conformance]"')
+    settings = tomllib.loads((resources.files("islices.conformance") / "soak.toml").read_text("utf-8"))
+    for name, default in settings.get(options.part, settings["laws"]).items():
+        if getattr(options, name) is None:
+            setattr(options, name, default)
     names = options.backend or islices.list_backends()
     unknown = set(names) - set(islices.list_backends())
     if unknown:
         parser.error(f"--backend: got {', '.join(sorted(unknown))}; installed are {', '.join(islices.list_backends())}")
-    if min(options.examples, options.traced) < 0:
-        parser.error(f"--examples, --traced: got {min(options.examples, options.traced)}; accepted is 0 or more")
-    if options.here:
-        return (laws if options.here == "laws" else differential)(names, options)
-    own = [sys.executable, "-m", "islices.conformance.properties", "--examples", str(options.examples)]
-    own += ["--traced", str(options.traced), "--seed", str(options.seed), "-k", options.k]
-    runs = [["--here", "laws", "-b", name] for name in names]
-    runs += [["--here", "differential", *(word for name in names for word in ("-b", name))]]
-    codes = [subprocess.run([*own, *run], check=False).returncode for run in runs]
-    return 3 if any(code not in (0, 1) for code in codes) else max(codes)
+    if min(options.examples, options.traced or 0) < 0:
+        parser.error(f"--examples, --traced: got {min(options.examples, options.traced or 0)}; accepted is 0 or more")
+    if options.here is not None:
+        return PARTS[options.part](names, options)
+    runs = [[options.part, "-b", name] for name in names]
+    if options.part == "laws":
+        runs.append(["differential", *(word for name in names for word in ("-b", name))])
+    return max(_in_a_process(run, options) for run in runs)
+
+
+def _in_a_process(run: list[str], options: argparse.Namespace) -> int:
+    """The exit code of a run, 3 where its process broke: then the call that it made last is printed."""
+    command = [sys.executable, "-m", "islices.conformance.properties", *run, "-k", options.k]
+    command += [f"--{name}={value}" for name in SETTINGS if (value := getattr(options, name)) is not None]
+    with tempfile.TemporaryDirectory(prefix="islices-properties-") as folder:
+        log = Path(folder, "call")
+        code = subprocess.run([*command, "--here", str(log)], check=False).returncode
+        if code in (0, 1):
+            return code
+        call = log.read_text("utf-8") if log.exists() else "its first call"
+        print(f"{run[0]}: the process ended (exit {code}) at {call}", flush=True)
+    return 3
 
 
 def laws(names: Sequence[str], options: argparse.Namespace) -> int:
@@ -75,7 +94,7 @@ def laws(names: Sequence[str], options: argparse.Namespace) -> int:
                 counterexample = break_law(law, backend, mode, count, options.seed)
                 if counterexample:
                     found += 1
-                    print(counterexample.script, flush=True)
+                    print(counterexample, flush=True)
     print(
         f"{', '.join(names)}: {tried} laws and modes, {found} broken ({time.monotonic() - started:.0f} s)", flush=True
     )
@@ -97,12 +116,49 @@ def differential(names: Sequence[str], options: argparse.Namespace) -> int:
                 counterexample = compare_columns(law, places, options.examples, options.seed)
                 if counterexample:
                     found += 1
-                    print(counterexample.script, flush=True)
+                    print(counterexample, flush=True)
     where = ", ".join(f"{backend.name} {mode}" for backend, mode in places)
     seconds = time.monotonic() - started
     print(f"{where}: the calls of {len(chosen)} laws, {found} differ ({seconds:.0f} s)", flush=True)
     return int(found > 0)
 
+
+def cases(names: Sequence[str], options: argparse.Namespace) -> int:
+    """Random cases in every mode of the backends."""
+    from islices.conformance.properties.running import columns, meets_the_oracle
+
+    found = 0
+    for backend, mode in columns(names, ("host", "framework", "traced")):
+        started = time.monotonic()
+        backend.forget_compiled()
+        count = options.traced if mode == "traced" else options.examples
+        problem = meets_the_oracle(backend, mode, count, options.seed) if count else ""
+        print(
+            f"{backend.name} {mode}: {count} random cases in {time.monotonic() - started:.0f} s\n{problem}", flush=True
+        )
+        found |= bool(problem)
+    return found
+
+
+def hostile(names: Sequence[str], options: argparse.Namespace) -> int:
+    """Hostile calls on the backends, up to the first that breaks a promise."""
+    from islices.conformance.properties.hostile import attack
+
+    found = 0
+    for name in names:
+        started = time.monotonic()
+        came, problem = attack(islices.get_backend(name), options.examples, options.seed, log=Path(options.here))
+        counts = ", ".join(f"{n} {word}" for word, n in came.most_common())
+        print(
+            f"{name}: {came.total()} hostile calls in {time.monotonic() - started:.0f} s: {counts}\n{problem}",
+            flush=True,
+        )
+        found |= bool(problem)
+    return found
+
+
+PARTS = {"laws": laws, "differential": differential, "cases": cases, "hostile": hostile}
+SETTINGS = ("examples", "traced", "seed")
 
 if __name__ == "__main__":
     sys.exit(main())

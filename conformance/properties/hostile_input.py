@@ -1,33 +1,28 @@
-"""Arguments for hostile calls: good ones, and what makes a good one bad.
+"""Arguments for hostile calls: good ones, and changes that make a good one bad.
 
-A `Draw` belongs to one call. It makes arrays of one backend from a seeded generator, remembers those whose bits must
-survive a call that raises, and spoils an argument by what it is: an array by its dtype, shape, layout or framework,
-slices by a part of theirs, a number by another.
+Hypothesis makes every choice, so that it can shrink a call. A `Draw` belongs to one call. It remembers the arrays whose
+bits must survive a call that raises.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from hypothesis import strategies as st
 
 import islices
 from islices.backend import Backend
 from islices.conformance.properties.hostile_frameworks import oddities
-from islices.conformance.properties.hostile_junk import NAMES, NUMBERS, SHAPES, junk
+from islices.conformance.properties.hostile_junk import JUNK, MAKERS, NAMES, NUMBERS, REFUSING, SHAPES
 
 __all__ = ["Draw", "Watched"]
 
-FLOATS = ("float32", "float32", "float64", "float16", "bfloat16")
-INTS = ("int32", "int64")
-#: Few shapes, because compilers compile each.
-ROWS = (6, 6, 6, 1, 0)
-ROW_SHAPES = ((3,), (3,), (), (2, 2), (0,))
-COUNTS = (3, 3, 0, 1, 8)
 BAD_INDICES = (-1, -(2**31), 2**31 - 1, 2**31, 2**62, -(2**63), 2**63 - 1)
-SPECIAL = (float("nan"), float("inf"), -float("inf"), 3e38, -1e-30, 0.0, -0.0)
+SPECIAL = (float("nan"), float("inf"), -float("inf"), 3e38, -1e-30, -0.0)
+#: Errors for arguments that cannot be made: a dtype that the framework lacks, slices that are none.
+IMPOSSIBLE = (TypeError, ValueError, IndexError, NotImplementedError, RuntimeError)
 
 
 class Watched(NamedTuple):
@@ -36,257 +31,224 @@ class Watched(NamedTuple):
     label: str
     array: Any
     backend: Backend
-    bits: np.ndarray[Any, Any]  # what it held when it was made
+    bits: bytes
+
+    @property
+    def changed(self) -> str:
+        """The label of the array if it no longer has its bits."""
+        try:
+            return "" if self.backend.to_numpy(self.array).tobytes() == self.bits else self.label
+        except Exception as error:  # frameworks raise any error for an array that is gone
+            return f"{self.label} (lost: {type(error).__name__})"
 
 
 class Draw:
-    """What one hostile call is made of; everything follows from the generator."""
+    """The arguments of one hostile call, as Hypothesis draws them."""
 
-    def __init__(self, rng: random.Random, backend: Backend, others: Sequence[Backend], *, wide: bool) -> None:
-        self.rng, self.backend, self.others = rng, backend, others
+    def __init__(self, draw: Callable[..., Any], backend: Backend, others: Sequence[Backend]) -> None:
+        self._draw, self.backend, self.others = draw, backend, others
         self.watched: list[Watched] = []
+        #: two arguments share memory, so that a call that succeeds may change either
         self.aliased = False
-        self.dtype = rng.choice([d for d in FLOATS if d in backend.float_dtypes and (wide or d != "float64")])
-        self.index_type = rng.choice(INTS)
-        self.rows, self.row_shape = rng.choice(ROWS), rng.choice(ROW_SHAPES)
-        self.n = rng.choice(COUNTS) if self.rows else 0
+        self.dtype = self.one(*backend.float_dtypes)
+        self.index_type = self.one("int32", "int64")
+        # few shapes, because compilers compile each
+        self.rows = self.one(6, 6, 6, 1, 0)
+        self.row_shape: tuple[int, ...] = self.one((3,), (3,), (), (2, 2), (0,))
+        self.n = self.one(3, 3, 0, 1, 8) if self.rows else 0
+
+    def one(self, *options: Any) -> Any:
+        """One of the options; the first is the simplest."""
+        return options[self._draw(st.integers(0, len(options) - 1))]
+
+    def made(self, *makers: Callable[[], Any]) -> Any:
+        return self.one(*makers)()
+
+    def rarely(self, percent: int = 25) -> bool:
+        return bool(self._draw(st.integers(0, 99)) >= 100 - percent)
 
     # ------------------------------------------------------------------ good arguments
     def numbers(self, shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
-        """NumPy numbers of a dtype (bfloat16 as uint16), now and then one that is not finite."""
-        size = int(np.prod(shape))
+        """NumPy numbers of a dtype (bfloat16 as uint16); one of them may be special."""
         if dtype not in ("float16", "bfloat16", "float32", "float64"):
-            return np.array([self.rng.randrange(-3, 4) for _ in range(size)], np.int64).astype(dtype).reshape(shape)
-        data = [self.rng.randrange(-8, 9) / 4 for _ in range(size)]
-        if size and self.rng.random() < 0.2:
-            data[self.rng.randrange(size)] = self.rng.choice(SPECIAL)
-        x = np.array(data, np.float32).reshape(shape)
-        if dtype == "bfloat16":
-            return (x.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+            return np.resize(np.arange(3, -4, -1), shape).astype(dtype)
+        x = np.resize(np.arange(-8, 9, dtype=np.float32) / 4, shape)
+        if x.size and self.rarely():
+            x.reshape(-1)[0] = self.one(*SPECIAL)
         with np.errstate(over="ignore"):
-            return x.astype(dtype)
+            return (x.view(np.uint32) >> np.uint32(16)).astype(np.uint16) if dtype == "bfloat16" else x.astype(dtype)
 
-    def own(self, array: np.ndarray[Any, Any], label: str, backend: Backend | None = None) -> Any:
-        """The array as one of the backend's, watched."""
+    def watch(self, label: str, x: Any, backend: Backend | None = None) -> Any:
         B = backend or self.backend
-        x = self._laid_out(array, B) if B.host_only and self.rng.random() < 0.2 else B.asarray(array)
-        self.watched.append(Watched(label, x, B, array))
+        self.watched.append(Watched(label, x, B, B.to_numpy(x).tobytes()))
         return x
 
-    def read(self, label: str, x: Any, backend: Backend | None = None) -> Watched:
-        """An array that somebody else made, watched."""
+    def own(self, array: np.ndarray[Any, Any], label: str, backend: Backend | None = None) -> Any:
+        """The array as the backend's, watched."""
         B = backend or self.backend
-        return Watched(label, x, B, np.array(B.to_numpy(x)))
+        x = B.asarray(array)
+        return self.watch(label, self._laid_out(x) if B.host_only and x.ndim and self.rarely() else x, B)
 
-    def _laid_out(self, array: np.ndarray[Any, Any], backend: Backend) -> Any:
+    def _laid_out(self, x: np.ndarray[Any, Any]) -> Any:
         """The same numbers in NumPy memory of another layout."""
-        kind = self.rng.choice(("strided", "reversed", "fortran", "read-only", "swapped", "window"))
-        array = backend.asarray(array)
-        if not array.ndim:
-            return array
+        kind = self.one("read-only", "strided", "reversed", "fortran", "swapped", "window")
         if kind == "strided":
-            wide = np.repeat(array, 2, axis=-1)
-            self.watched.append(self.read("the memory under a view", wide, backend))
-            return wide[..., ::2]
-        if kind == "reversed":
-            return np.ascontiguousarray(array[::-1])[::-1]
-        if kind == "fortran":
-            return np.asfortranarray(array)
-        if kind == "read-only":
-            array.flags.writeable = False
-        if kind == "swapped" and array.dtype.kind in "fi":
-            return array.astype(array.dtype.newbyteorder())
+            return self.watch("the memory under a view", np.repeat(x, 2, axis=-1), islices.get_backend("numpy"))[
+                ..., ::2
+            ]
         if kind == "window":
-            base = np.concatenate([array, array])
-            self.watched.append(self.read("the memory under a view", base, backend))
-            return base[: len(array)]
-        return array
+            return self.watch("the memory under a view", np.concatenate([x, x]), islices.get_backend("numpy"))[: len(x)]
+        if kind == "swapped" and x.dtype.kind in "fi":
+            return x.astype(x.dtype.newbyteorder())
+        if kind == "read-only":
+            x.flags.writeable = False
+        return {"reversed": np.ascontiguousarray(x[::-1])[::-1], "fortran": np.asfortranarray(x)}.get(kind, x)
 
     def dense(self, shape: tuple[int, ...] | None = None, dtype: str | None = None, label: str = "dense") -> Any:
-        return self.own(self.numbers(shape if shape is not None else self.shape, dtype or self.dtype), label)
+        shape = (self.rows, *self.row_shape) if shape is None else shape
+        return self.own(self.numbers(shape, dtype or self.dtype), label)
 
     def ids(self, shape: tuple[int, ...] | None = None, label: str = "ids") -> Any:
         shape = (self.n,) if shape is None else shape
-        size = int(np.prod(shape)) if self.rows else 0
-        data = [self.rng.randrange(self.rows) for _ in range(size)]
-        return self.own(np.array(data, self.index_type).reshape(shape if size else (0, *shape[1:])), label)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (self.rows, *self.row_shape)
+        x = (
+            np.resize([self._draw(st.integers(0, self.rows - 1)) for _ in range(3)], shape)
+            if self.rows
+            else np.zeros(shape)
+        )
+        return self.own(x.astype(self.index_type), label)
 
     def slices(self) -> Any:
         values, indices = self.dense((self.n, *self.row_shape), label="values"), self.ids(label="indices")
-        rows = None if self.rng.random() < 0.05 else self.rows
-        return islices.IndexedSlices(values, indices, (rows, *self.row_shape))
+        return islices.IndexedSlices(values, indices, (None if self.rarely(5) else self.rows, *self.row_shape))
 
-    def native(self, s: Any) -> Any:
+    def native(self) -> Any:
         """The framework's own sparse object over slices, where it can be had."""
-        if s.dense_shape[0] is None or self.backend.dtype(s.values) not in self.backend.native_float_dtypes:
-            return s
+        s = self.slices()
         try:
             return islices.to_native(s)
-        except (ValueError, NotImplementedError):
+        except IMPOSSIBLE:
             return s
 
-    def gradient(self) -> Any:
-        kind = self.rng.randrange(4)
-        if kind == 0:
-            return self.dense()
-        s = self.slices()
-        return self.native(s) if kind == 1 else s
-
     def sparse(self) -> Any:
-        s = self.slices()
-        return self.native(s) if self.rng.randrange(4) == 0 else s
+        return self.made(self.slices, self.slices, self.slices, self.native)
+
+    def gradient(self) -> Any:
+        return self.made(self.slices, self.dense, self.native)
 
     def tree(self) -> Any:
-        kind = self.rng.randrange(4)
-        if kind == 0:
-            return self.gradient()
-        if kind == 1:
-            return [self.gradient(), None, (self.gradient(),)]
-        return {"a": self.gradient(), "b": [self.gradient()]} if kind == 2 else (self.gradient(), self.gradient())
+        return self.made(
+            self.gradient, lambda: [self.gradient(), None, (self.gradient(),)],
+            lambda: {"a": self.gradient(), "b": [self.gradient()]},
+        )  # fmt: skip
 
     def table(self) -> Any:
-        """An array that changes in place, where the framework has some."""
+        """An array, a `Table` over one, or the framework's variable."""
         x = self.dense(label="table")
-        kind = self.rng.randrange(6)
-        if kind < 3:
-            return x
-        if kind == 3 and self.row_shape is not None:
-            return islices.Table(x, padding_idx=self.rng.choice((None, 0)) if self.rows else None)
-        variable = self.backend.variable(x, x)
-        if variable is not x:
-            self.watched.append(self.read("table", variable))
-        return variable
+        kind = self.one("array", "array", "Table", "variable")
+        if kind == "Table":
+            return islices.Table(x, padding_idx=self.one(None, 0) if self.rows else None)
+        variable = self.backend.variable(x, x) if kind == "variable" else x
+        return x if variable is x else self.watch("table", variable)
 
     # ------------------------------------------------------------------ bad ones
+    def junk(self) -> Any:
+        """An object that is wrong nearly everywhere."""
+        return self.made(
+            lambda: self.one(*JUNK), lambda: self.one(*NUMBERS), lambda: self.one(*REFUSING), lambda: self.made(*MAKERS)
+        )
+
     def spoil(self, good: Any) -> Any:
         """Something bad in the place of a good argument."""
-        rng = self.rng
-        if rng.random() < 0.2:
-            return junk(rng)
-        if rng.random() < 0.2 and (odd := oddities(self.backend.name)):
-            return odd[rng.choice(list(odd))]()
-        if isinstance(good, islices.IndexedSlices):
-            return self._bad_slices(good)
+        odd = oddities(self.backend.name)
+        if self.rarely(40):
+            return self.made(*odd.values()) if odd and self.rarely(50) else self.junk()
         if isinstance(good, islices.Table):
-            return rng.choice((lambda: good.weights, lambda: self._bad_array(good.weights)))()
+            return self.made(lambda: good.weights, lambda: self._bad_array(good.weights))
         if self.backend.is_array(good):
             return self._bad_array(good)
-        if self.backend.is_native(good):
+        if isinstance(good, islices.IndexedSlices) or self.backend.is_native(good):
             return self._bad_slices(self.slices())
-        if isinstance(good, dict):
-            return self._bad_dict(good)
-        if isinstance(good, (list, tuple)):
-            return self._bad_sequence(good)
+        if isinstance(good, (dict, list, tuple)):
+            return self._bad_container(good)
         if isinstance(good, str):
-            return rng.choice(NAMES)
-        if isinstance(good, (bool, int, float)):
-            return rng.choice(NUMBERS) if rng.random() < 0.8 else self._small_array()
-        return rng.choice((lambda: rng.choice(NUMBERS), self._small_array, lambda: rng.choice(NAMES)))()
+            return self.one(*NAMES)
+        return self.made(lambda: self.one(*NUMBERS), lambda: self.one(*SHAPES), self._small_array)
 
     def _small_array(self) -> Any:
-        return self.dense(self.rng.choice(((), (1,), (3,))), self.rng.choice(("float32", "int32")), "an array")
+        return self.dense(self.one((), (1,), (3,)), self.one("float32", "int32"), "an array")
 
     def _bad_array(self, good: Any) -> Any:
-        B, rng = self.backend, self.rng
+        B = self.backend
+        shape: Any
         try:
-            known, dtype = B.shape(good), B.dtype(good)
-        except (TypeError, ValueError, RuntimeError):  # an oddity spoilt once more
-            return junk(rng)
-        shape = tuple(n for n in known if n is not None)
-        if shape != known or np.prod(shape) > 1000:
-            return junk(rng)
-        integers = dtype in INTS
-        kind = rng.randrange(6)
-        if kind == 0:  # another shape
-            other = rng.choice(((), (1,), (*shape, 1), shape[1:], (*shape[:-1], 2), (0, *shape[1:]), (7, *shape[1:])))
+            shape, dtype = B.shape(good), B.dtype(good)
+            if None in shape or np.prod(shape) > 1000:
+                return self.junk()
+        except IMPOSSIBLE:  # an odd object
+            return self.junk()
+        kind = self.one("shape", "dtype", "number", "framework", "NumPy", "list")
+        if kind == "shape":
+            other = self.one((), (1,), (*shape, 1), shape[1:], (*shape[:-1], 2), (0, *shape[1:]), (7, *shape[1:]))
             return self.own(self.numbers(other, dtype), "an array of another shape")
-        if kind == 1:  # another dtype
-            choices = [*INTS, *B.float_dtypes, "bool", "uint8", "int8", "complex64", "int16", "uint64"]
-            return self._of_dtype(self.numbers(shape, "int32"), rng.choice(choices))
-        if kind == 2 and integers:  # indices that are no rows
+        if kind == "dtype":
+            choices = ("int32", "int64", *B.float_dtypes, "bool", "uint8", "int8", "complex64", "int16", "uint64")
+            return self._of_dtype(shape, self.one(*choices), B)
+        if kind == "number" and dtype in ("int32", "int64"):  # no row has it
             x = np.abs(self.numbers(shape, "int64"))
-            if x.size:
-                x.reshape(-1)[rng.randrange(x.size)] = rng.choice((*BAD_INDICES, self.rows, self.rows + 1))
-            return self.own(x.astype(dtype, casting="unsafe"), "bad indices")
-        if kind == 3 and self.others:  # another framework
-            other_backend = rng.choice(self.others)
-            return self._of_dtype(self.numbers(shape, "int32"), dtype, other_backend)
-        if kind == 4:
-            return self.numbers(shape, "float32" if not integers else "int64")  # NumPy's
-        return B.to_numpy(good).tolist()
+            x.reshape(-1)[:1] = self.one(*BAD_INDICES, self.rows, self.rows + 1)
+            return self.own(x.astype(dtype), "bad indices")
+        if kind == "framework" and self.others:
+            return self._of_dtype(shape, dtype, self.one(*self.others))
+        return B.to_numpy(good).tolist() if kind == "list" else self.numbers(shape, "float32")
 
-    def _of_dtype(self, x: np.ndarray[Any, Any], dtype: str, backend: Backend | None = None) -> Any:
-        """x in a dtype the framework may not have: then NumPy's."""
-        B = backend or self.backend
-        if dtype == "bfloat16":
-            x = (x.astype(np.float32).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
-        else:
-            x = x.astype(dtype)
+    def _of_dtype(self, shape: Any, dtype: str, backend: Backend) -> Any:
+        """An array of a dtype that the framework may lack: then NumPy's."""
+        x = self.numbers(shape, dtype)
         try:
-            with B.wide_types():
-                return self.own(x, "an array of another dtype", B)
-        except (TypeError, ValueError, NotImplementedError, IndexError):
+            with backend.wide_types():
+                return self.own(x, "an array of another dtype", backend)
+        except IMPOSSIBLE:
             return x
 
     def _bad_slices(self, s: Any) -> Any:
-        """Slices, IndexedSlices or native, one of whose parts is bad; or the arguments' own error where none can be."""
-        rng = self.rng
+        """Slices with one bad part, a part of them, or slices of another framework."""
         values, indices, shape = s.values, s.indices, s.dense_shape
-        kind = rng.randrange(7)
-        if kind == 0:
-            values = self._bad_array(values)
-        elif kind == 1:
-            indices = self._bad_array(indices)
-        elif kind == 2:
-            shape = rng.choice(SHAPES)
-        elif kind == 3:  # of another table
-            shape = (self.rows + 1, *self.row_shape)
-        elif kind == 4:  # a part of it is the whole
-            return rng.choice((values, indices, [s], (values, indices, shape)))
-        elif kind == 5 and self.others:
-            other = rng.choice(self.others)
-            return self._elsewhere(s, other)
-        flags = {"coalesced": rng.random() < 0.3, "padded": rng.random() < 0.2}
+        kind = self.one("shape", "values", "indices", "part", "framework")
+        if kind == "part":
+            return self.one(values, indices, [s], (values, indices, shape))
         try:
-            return islices.IndexedSlices(values, indices, shape, **flags)
-        except (TypeError, ValueError, IndexError):
-            return junk(rng)
+            if kind == "framework" and self.others:
+                other = self.one(*self.others)
+                with other.wide_types():
+                    return islices.convert(s, other)
+            if kind == "shape":
+                shape = self.one((self.rows + 1, *self.row_shape), *SHAPES)
+            elif kind == "values":
+                values = self._bad_array(values)
+            elif kind == "indices":
+                indices = self._bad_array(indices)
+            return islices.IndexedSlices(values, indices, shape, coalesced=self.rarely(), padded=self.rarely())
+        except IMPOSSIBLE:
+            return self.junk()
 
-    def _elsewhere(self, s: Any, other: Backend) -> Any:
-        """The same slices in another framework."""
-        try:
-            with other.wide_types():
-                return islices.convert(s, other)
-        except (TypeError, ValueError, IndexError):
-            return junk(self.rng)
-
-    def _bad_sequence(self, good: Any) -> Any:
-        items = list(good)
-        kind = self.rng.randrange(4)
-        if kind == 0 or not items:
-            items.append(self.spoil(items[0]) if items else junk(self.rng))
-        elif kind == 1:
-            items.pop()
+    def _bad_container(self, good: Any) -> Any:
+        """The container with an item spoilt, lost, added, or one item twice."""
+        bad = dict(good) if isinstance(good, dict) else dict(enumerate(good))
+        kind = self.one("spoilt", "lost", "added", "twice")
+        if kind == "added" or not bad:
+            bad[self.one("more", 1, None)] = self.junk()
         else:
-            k = self.rng.randrange(len(items))
-            items[k] = self.spoil(items[k])
-        return type(good)(items) if type(good) in (list, tuple) else items
-
-    def _bad_dict(self, good: dict[Any, Any]) -> Any:
-        bad, kind = dict(good), self.rng.randrange(5)
-        if kind == 0 or not bad:
-            bad[self.rng.choice(("more", 1, None))] = junk(self.rng)
-            return bad
-        key = self.rng.choice(list(bad))
-        if kind == 1:
-            del bad[key]
-        elif kind == 2:  # one array twice
-            self.aliased = True
-            bad[key] = bad[self.rng.choice(list(bad))]
-        else:
-            bad[key] = self.spoil(bad[key])
-        return bad
+            key = self.one(*bad)
+            if kind == "lost":
+                del bad[key]
+            elif kind == "twice":
+                self.aliased, bad[key] = True, bad[self.one(*bad)]
+            else:
+                bad[key] = self.spoil(bad[key])
+        return (
+            bad
+            if isinstance(good, dict)
+            else type(good)(bad.values())
+            if type(good) in (list, tuple)
+            else [*bad.values()]
+        )

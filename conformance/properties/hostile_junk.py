@@ -5,13 +5,14 @@ from __future__ import annotations
 import decimal
 import fractions
 import math
-import random
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import numpy as np
 
-__all__ = ["JUNK", "NAMES", "NUMBERS", "SHAPES", "HostileError", "junk"]
+import islices
+
+__all__ = ["JUNK", "MAKERS", "NAMES", "NUMBERS", "REFUSING", "SHAPES", "HostileError", "shown"]
 
 
 class HostileError(Exception):
@@ -52,12 +53,6 @@ def _endless() -> list[Any]:
     return x
 
 
-def _endless_dict() -> dict[str, Any]:
-    x: dict[str, Any] = {}
-    x["x"] = x
-    return x
-
-
 def _infinite() -> Iterator[int]:
     while True:
         yield 0
@@ -90,7 +85,7 @@ MAKERS: tuple[Callable[[], Any], ...] = (
     lambda: {1, 2}, lambda: (lambda x: x), object, lambda: [[], {}, ()], lambda: [None, [None, {}]], lambda: [1, 2, 3],
     lambda: {"a": {"b": ["c"]}}, lambda: {1: 2, None: 3}, lambda: [[1.0, 2.0], [3.0]], lambda: iter([1]), _infinite,
     lambda: (i for i in range(3)), lambda: memoryview(b"abcd"), lambda: WrongSize(a=None), lambda: _nested(30),
-    lambda: _nested(5000), _endless, _endless_dict,
+    lambda: _nested(5000), _endless,
 )  # fmt: skip
 REFUSING = tuple(
     _refusing(*names.split())
@@ -103,9 +98,8 @@ REFUSING = tuple(
 
 #: Numbers beyond what is accepted, or just within, and what looks like one.
 NUMBERS: tuple[Any, ...] = (
-    0, -1, 1, 2, 7, -7, 2**31 - 1, 2**31, -(2**31), 2**62, 2**63, -(2**63) - 1, 2**64, 10**400, -(10**400), 10**5000,
-    0.0, -0.0, 1.5, -1.5, 1e300, 1e-300, math.nan, math.inf, -math.inf, True, False, 1j, complex(math.nan, 0), "1",
-    b"1",
+    0, -1, 1, 2, 7, -7, 2**31 - 1, 2**31, -(2**31), 2**62, 2**63, -(2**63) - 1, 10**400, 10**5000,
+    -0.0, 1.5, -1.5, 1e300, 1e-300, math.nan, math.inf, -math.inf, True, False, 1j, "1",
     fractions.Fraction(1, 3), decimal.Decimal("0.1"), decimal.Decimal("sNaN"), np.float16(1.5), np.float32(math.inf),
     np.float64(-1), np.int8(-1), np.uint64(2**64 - 1), np.bool_(True), np.complex64(1), np.longdouble(1) / 3,
     np.datetime64(1, "s"), np.timedelta64(1, "s"), np.str_("1"), np.void(b"abcd"), np.array(1.0), np.array([1.0]),
@@ -114,21 +108,33 @@ NUMBERS: tuple[Any, ...] = (
 
 #: What stands for a shape, or the sizes of one.
 SHAPES: tuple[Any, ...] = (
-    (), (0,), (0, 0), (6,), (6, 3, 1), (None, 3), (None,), (6, None), (None, None), (-1, 3), (6, -3), (2**31, 3),
-    (2**62, 3), (2**63, 3), (2**64, 3), (10**400, 3), (6.0, 3), ("6", 3), "63", 6, [6, 3], {6: 3}, (True, 3),
-    np.array([6, 3]), np.array([6.0, 3.0]), (np.int64(6), np.uint8(3)), (math.nan, 3), (1,) * 40, (6, 2**62),
-    (0, 2**62), (2**62, 0), (6, 3, 0), ((6, 3),),
+    (), (0,), (6,), (6, 3, 1), (None, 3), (6, None), (-1, 3), (6, -3), (2**31, 3), (2**62, 3), (2**63, 3), (10**400, 3),
+    (6.0, 3), ("6", 3), "63", 6, [6, 3], {6: 3}, (True, 3), np.array([6, 3]), np.array([6.0, 3.0]), (math.nan, 3),
+    (1,) * 40, (6, 2**62), (0, 2**62), ((6, 3),),
 )  # fmt: skip
 
 #: Names of options: of other functions, of nothing, and what is no name.
 NAMES: tuple[Any, ...] = (
-    "islices", "torch", "tensorflow", "keras", "mxnet", "optax", "fbgemm", "raise", "skip", "zero", "propagate", "sum",
-    "mean", "max", "touched", "all", "host", "native", "numpy", "nonsense", "", "\x00", "../numpy", "a" * 9999,
-    b"islices", 0, None, ["islices"], {"islices": 1}, np.str_("islices"), *REFUSING[:3],
+    "islices", "torch", "keras", "optax", "fbgemm", "raise", "zero", "sum", "max", "all", "host", "numpy", "nonsense",
+    "", "\x00", "../numpy", "a" * 9999, b"islices", 0, None, ["islices"], np.str_("islices"), *REFUSING[:3],
 )  # fmt: skip
 
 
-def junk(rng: random.Random) -> Any:
-    """An object that is wrong nearly everywhere."""
-    kind = rng.randrange(4)
-    return rng.choice(MAKERS)() if kind == 0 else rng.choice((JUNK, NUMBERS, REFUSING)[kind - 1])
+def shown(x: Any, depth: int = 0) -> str:
+    """An argument as text, whatever it is; framework objects that may be broken only by their type."""
+    try:
+        if isinstance(x, islices.IndexedSlices):
+            flags = f"coalesced={x.coalesced}, padded={x.padded}"
+            return f"IndexedSlices({shown(x.values)}, {shown(x.indices)}, {x.dense_shape}, {flags})"
+        if isinstance(x, islices.Table):
+            return f"Table({shown(x.weights)}, padding_idx={x.padding_idx})"
+        if type(x) in (list, tuple, dict) and depth < 4:
+            items = x.items() if isinstance(x, dict) else enumerate(x)
+            return f"{type(x).__name__}({', '.join(f'{k}: {shown(v, depth + 1)}' for k, v in items)})"
+        if getattr(x, "dtype", None) is None:
+            return f"{x!r:.200}"
+        B = islices.get_backend(x)
+        data = "" if B.is_native(x) else f" {B.to_numpy(x).tolist()!r:.200}"
+        return f"{type(x).__name__} {x.dtype} {x.shape}{data}"
+    except Exception:  # an object made to raise, or an array that cannot be read
+        return object.__repr__(x)

@@ -7,8 +7,6 @@ is what a counterexample prints, so it names nothing but its arguments, `islices
 
 from __future__ import annotations
 
-import inspect
-import textwrap
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -51,12 +49,6 @@ class Law(NamedTuple):
     traced: bool
     #: it makes the framework's own sparse object, which some types cannot be held in
     native_form: bool
-
-    @property
-    def source(self) -> str:
-        """The law as a function, without its decorator."""
-        text = textwrap.dedent(inspect.getsource(self.call))
-        return text[text.index("def ") :]
 
 
 LAWS: dict[str, Law] = {}

@@ -1,42 +1,71 @@
 """Looking for counterexamples: a law on a backend in a mode, or the same calls on several of them.
 
-Hypothesis draws the arguments, and shrinks those that break a law to the smallest it finds; what comes back is the
-script that shows it.
+Hypothesis draws the arguments, and shrinks those that break a law to the smallest it finds.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
+import textwrap
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import hypothesis
 import hypothesis.errors
+from hypothesis import strategies as st
 
 import islices
 from islices.backend import Backend
-from islices.conformance.data import Array
-from islices.conformance.execute import difference, read, reassemble, take_apart, to_backend
+from islices.conformance.data import Array, Case
+from islices.conformance.execute import difference, read, reassemble, run_case, take_apart, to_backend
 from islices.conformance.operations import UnsupportedError
 from islices.conformance.properties import compare, laws_tables
+from islices.conformance.properties.cases import cases
 from islices.conformance.properties.laws import LAWS, Law
-from islices.conformance.properties.script import disagreement, law_broken
 from islices.conformance.properties.strategies import Arguments, Optimizer
 
-__all__ = ["LAWS", "Counterexample", "break_law", "columns", "compare_columns", "holds", "traced"]
+__all__ = [
+    "LAWS",
+    "Counterexample",
+    "Optimizer",
+    "again",
+    "break_law",
+    "columns",
+    "compare_columns",
+    "holds",
+    "search",
+    "traced",
+]
+
+T = TypeVar("T")
 
 assert laws_tables  # imported for the laws it adds to LAWS
 
 
 class Counterexample(NamedTuple):
-    """Arguments that break a law, shrunk."""
+    """Arguments that break a law, shrunk; as text it is code to paste into Python."""
 
     law: Law
-    where: str
+    #: (backend, mode): one where the law is broken, or two that differ
+    places: list[tuple[str, str]]
     arguments: Arguments
     problem: str
-    #: code to paste
-    script: str
+
+    def __str__(self) -> str:
+        where = " and ".join(f"{backend}, {mode}" for backend, mode in self.places)
+        source = textwrap.indent(inspect.getsource(self.law.call), "# ")
+        return SCRIPT.format(**self._asdict(), where=where, source=source, came=" ".join(self.problem.split()))
+
+
+SCRIPT = """\
+# The law {law.name}, SPEC clause {law.clause}, on {where}: {came}
+{source}from math import inf, nan
+from islices.conformance.data import Array, Slices
+from islices.conformance.properties.running import Optimizer, again
+problem = again({law.name!r}, {places}, {arguments})
+assert not problem, problem
+"""
 
 
 class Broken(Exception):  # noqa: N818 (it ends a search, nobody else sees it)
@@ -55,12 +84,8 @@ def columns(names: Sequence[str], modes: Sequence[str] = ("host", "framework")) 
 # ---------------------------------------------------------------------- one law, one place
 def break_law(law: Law, backend: Backend, mode: str, examples: int, seed: int) -> Counterexample | None:
     """The smallest arguments found that break a law, or None."""
-    found = _search(law, examples, seed, lambda arguments: holds(law, backend, mode, arguments))
-    if found is None:
-        return None
-    arguments, problem = found
-    script = law_broken(law, backend, mode, arguments, problem)
-    return Counterexample(law, f"{backend.name}, {mode}", arguments, problem, script)
+    found = search(law.arguments, examples, seed, lambda arguments: holds(law, backend, mode, arguments))
+    return Counterexample(law, [(backend.name, mode)], *found) if found else None
 
 
 def holds(law: Law, backend: Backend, mode: str, arguments: Arguments) -> str:
@@ -117,35 +142,47 @@ def _holds_arrays(x: Any) -> bool:
     return isinstance(x, islices.IndexedSlices) or hasattr(x, "dtype")
 
 
+def meets_the_oracle(backend: Backend, mode: str, examples: int, seed: int) -> str:
+    """The smallest random case found whose result differs from the oracle's, with the difference; or empty."""
+
+    def problem_of(case: Case) -> str:
+        try:
+            return difference(run_case(backend, case, mode), case.expect)
+        except UnsupportedError:
+            hypothesis.reject()
+        except Exception as error:
+            return f"raised {type(error).__name__}: {error}"
+
+    found = search(cases(), examples, seed, problem_of)
+    return f"{found[0].call}: {found[1]}" if found else ""
+
+
 # ---------------------------------------------------------------------- one call, several places
 def compare_columns(law: Law, places: Sequence[Column], examples: int, seed: int) -> Counterexample | None:
     """The smallest arguments found for which the law's calls give different bits in two of the places, or None.
 
     The first place is what the others are held against.
     """
-    culprit: list[Column] = []
+    first, *others = places
+    for place in others:
+        found = search(law.arguments, examples, seed, functools.partial(differs, law, first, place))
+        if found:
+            return Counterexample(law, [(backend.name, mode) for backend, mode in (first, place)], *found)
+    return None
 
-    def differs(arguments: Arguments) -> str:
-        first, *others = places
-        expected = outcome(law, *first, arguments)
-        for place in others:
-            got = outcome(law, *place, arguments)
-            if got is None or expected is None:
-                continue
-            problem = difference(got, expected, path="got")
-            if problem:
-                culprit[:] = [place]
-                return f"{place[0].name}, {place[1]}: {problem}"
-        return ""
 
-    found = _search(law, examples, seed, differs)
-    if found is None:
-        return None
-    arguments, problem = found
-    second = culprit[0]
-    script = disagreement(law, places[0], second, arguments, problem)
-    where = f"{places[0][0].name}, {places[0][1]} and {second[0].name}, {second[1]}"
-    return Counterexample(law, where, arguments, problem, script)
+def differs(law: Law, first: Column, second: Column, arguments: Arguments) -> str:
+    """The difference between the results in two places; empty if there is none, or where one lacks what they need."""
+    expected, got = (outcome(law, *place, arguments) for place in (first, second))
+    return "" if got is None or expected is None else difference(got, expected, path="got")
+
+
+def again(law: str, places: list[tuple[str, str]], arguments: Arguments) -> str:
+    """The problem of a counterexample, or empty if there is none here."""
+    where = [(islices.get_backend(name), mode) for name, mode in places]
+    return (
+        holds(LAWS[law], *where[0], arguments) if len(where) == 1 else differs(LAWS[law], where[0], where[1], arguments)
+    )
 
 
 def outcome(law: Law, backend: Backend, mode: str, arguments: Arguments) -> Any:
@@ -160,9 +197,11 @@ def outcome(law: Law, backend: Backend, mode: str, arguments: Arguments) -> Any:
 
 
 # ---------------------------------------------------------------------- the search
-def _search(law: Law, examples: int, seed: int, problem_of: Callable[[Arguments], str]) -> tuple[Arguments, str] | None:
-    """The last failing example of Hypothesis, which is its smallest."""
-    last: list[tuple[Arguments, str]] = []
+def search(
+    arguments: st.SearchStrategy[T], examples: int, seed: int, problem_of: Callable[[T], str]
+) -> tuple[T, str] | None:
+    """The smallest example that Hypothesis finds with a problem, and the problem."""
+    last: list[tuple[T, str]] = []
 
     @hypothesis.seed(seed)
     @hypothesis.settings(
@@ -170,11 +209,11 @@ def _search(law: Law, examples: int, seed: int, problem_of: Callable[[Arguments]
         suppress_health_check=list(hypothesis.HealthCheck), verbosity=hypothesis.Verbosity.quiet,  # pyright: ignore[reportArgumentType]
         phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
     )  # fmt: skip
-    @hypothesis.given(law.arguments)
-    def search(arguments: Arguments) -> None:
-        problem = problem_of(arguments)
+    @hypothesis.given(arguments)
+    def search(drawn: T) -> None:
+        problem = problem_of(drawn)
         if problem:
-            last[:] = [(arguments, problem)]
+            last[:] = [(drawn, problem)]
             raise Broken(problem)
 
     try:
@@ -182,5 +221,7 @@ def _search(law: Law, examples: int, seed: int, problem_of: Callable[[Arguments]
     except Broken:
         return last[0]
     except hypothesis.errors.Flaky:  # it broke once, and not again: still worth reporting
-        return last[0]
+        if last:
+            return last[0]
+        raise
     return None

@@ -423,7 +423,7 @@ USAGE = [
     ("a limit below zero", ("keeps.safetensors", "keeps.safetensors", "--max-norm", "-1"), "max_norm"),
     ("a picture of no kind", ("keeps.safetensors", "drops.safetensors", "--plot", "x.xyz"), "png"),
     ("a picture without a suffix", ("keeps.safetensors", "drops.safetensors", "--plot", "picture"), "png"),
-    ("a picture nowhere", ("keeps.safetensors", "drops.safetensors", "--plot", "/nowhere/x.png"), "No such file or directory"),
+    ("a picture nowhere", ("keeps.safetensors", "drops.safetensors", "--plot", "/nowhere/x.png"), "No such file"),
 ]
 
 
