@@ -74,8 +74,8 @@ def examine(probe: Probe) -> dict[str, str]:
         return {"outcome": outcome, "got": f"{type(error).__name__}: {first_line(error)}", "error": ""}
     if probe.expected is REFUSED:
         return {"outcome": "differs", "got": "no error", "error": ""}
-    error = difference(got, probe.expected)
-    return {"outcome": "differs" if error else "agrees", "got": text(got), "error": error}
+    wrong = difference(got, probe.expected)
+    return {"outcome": "differs" if wrong else "agrees", "got": text(got), "error": wrong}
 
 
 def first_line(error: BaseException) -> str:

@@ -161,7 +161,7 @@ PROBES = [
     Probe("jnp.linalg.norm", "7", "it accumulates in the values' type: the last bits depend on the order", NORM, "8 of 999 random float32",
           lambda: jnp.linalg.norm(floats(8 * 999).reshape(8, 999), axis=1), [norm_of(x) for x in floats(8 * 999).reshape(8, 999)]),
     Probe("float16 array * Python float", "6", "the factor becomes float16 first: 1e-8 is 0 then", "islices.scale(gradient, factor)",
-          "60000 times 1e-8", lambda: jnp.array([60000], jnp.float16) * 1e-8, np.float16([6e-4])),
+          "60000 times 1e-8", lambda: jnp.array([60000], jnp.float16) * 1e-8, np.array([6e-4], "f2")),
     Probe("jax.jit of segment_sum with one segment", "17",
           "a sum of -0 is -0 under jit and 0 in eager code: for this the specification counts them as equal", COALESCE,
           "-0 under jit", lambda: str(jax.jit(zero_sum)(MINUS_ZERO)[0]), str(zero_sum(MINUS_ZERO)[0])),
@@ -169,7 +169,7 @@ PROBES = [
           CLIP, "clip to -1, 1", lambda: jnp.clip(SIGNALLING, -1, 1), [np.nan]),
     Probe("jnp.minimum of two NaNs", "9",
           "the second's payload is left, NumPy keeps the first's: for this the specification counts every NaN as equal", CLIP,
-          "minimum(NaN 0xffc01234, NaN 0x7fc00000)", lambda: bits(jnp.minimum(MARKED, np.float32([np.nan]))), "0xffc01234"),
+          "minimum(NaN 0xffc01234, NaN 0x7fc00000)", lambda: bits(jnp.minimum(MARKED, np.array([np.nan], "f4"))), "0xffc01234"),
     Probe("float64 without jax_enable_x64", "1", "it becomes float32 without an error", "islices.convert(gradient, 'jax')",
           "jnp.asarray(float64)", lambda: jnp.asarray(np.ones(2)), REFUSED),
 ]

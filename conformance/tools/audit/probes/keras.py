@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Any
 
 os.environ["KERAS_BACKEND"] = "tensorflow"  # the only one of Keras's backends that has row-sparse gradients
@@ -66,10 +67,10 @@ PROBES = [
     # ------------------------------------------------------------------ two operands
     *(Probe(f"keras.ops.{name}(slices, slices), unsorted indices", "6",
             "the sum or product of other rows than the indices say: unique indices must be sorted, too", f"keras.ops.{name} of coalesced slices",
-            "rows 2, 0 with rows 0, 2", lambda name=name, y=y: dense(getattr(ops, name)(TWO, y)), getattr(np, name)(dense(TWO), dense(y)))
+            "rows 2, 0 with rows 0, 2", partial(lambda f, y: dense(f(TWO, y)), getattr(ops, name), y), getattr(np, name)(dense(TWO), dense(y)))
       for name, y in [("add", ONE), ("subtract", ONE), ("maximum", ONE), ("multiply", ONE)]),
     *(Probe(f"keras.ops.{name}(slices, slices), duplicate indices", "1", claim, f"keras.ops.{name} of coalesced slices", "duplicates",
-            lambda name=name: dense(getattr(ops, name)(X, U)), getattr(np, name)(DUPLICATES.dense, UNIQUE.dense), trap)
+            partial(lambda f: dense(f(X, U)), getattr(ops, name)), getattr(np, name)(DUPLICATES.dense, UNIQUE.dense), trap)
       for name, claim, trap in [("add", RAISED, "raises"), ("subtract", RAISED, "raises"), ("maximum", RAISED, "raises"),
                                 ("multiply", "only one of the duplicates counts", "differs")]),
     Probe("keras.ops.add(slices, slices), one of them empty", "6", "an empty gradient raises", ADD,
@@ -81,7 +82,7 @@ PROBES = [
           "an array of twos", lambda: dense(ops.divide(U, ZEROS + 2)), UNIQUE.dense / 2, "raises"),
     Probe("keras.ops.multiply(slices, array that broadcasts)", "6",
           "one row for all of the table raises: the array is treated as a table of fewer rows", "keras.ops.multiply of islices.to_dense(x)",
-          "an array of shape (2,)", lambda: dense(ops.multiply(U, np.float32([2, 4]))), UNIQUE.dense * [2, 4], "raises"),
+          "an array of shape (2,)", lambda: dense(ops.multiply(U, np.array([2, 4], "f4"))), UNIQUE.dense * [2, 4], "raises"),
     Probe("keras.ops.add, multiply, maximum of slices with slices", "5",
           "arrays of the table's number of rows are made, although the result is row-sparse", ADD,
           "add: does it make arrays of the table's rows?", lambda: table_sized(lambda: ops.add(LONG, SHORT)), False),
@@ -101,7 +102,7 @@ PROBES = [
         "ids": "the last row is read, and trained", "take": "-1 reads the last row, as in NumPy",
         "segment_sum": "a negative index is dropped silently, one of the number of rows raises"}),
     *(Probe(f"keras.optimizers.*({name}=...)", clause, STORED, f"{instead} first", "SGD, cancelling duplicates to 2.5",
-            lambda name=name: -stepped(K.SGD(1.0, **{name: 2.5}), Y, start=0.0), expected)
+            partial(lambda name: -stepped(K.SGD(1.0, **{name: 2.5}), Y, start=0.0), name), expected)
       for name, clause, instead, expected in [
           ("clipnorm", "10", "islices.clip_by_norm(gradient, limit)", CANCELLING.dense / 2),
           ("global_clipnorm", "10", "islices.clip_by_global_norm(gradients, limit)", CANCELLING.dense / 2)]),

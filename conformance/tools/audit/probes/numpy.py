@@ -50,7 +50,7 @@ PROBES = [
     Probe("numpy.clip(values, lo, hi)", "9", "lo above hi is accepted without an error", CLIP,
           "from 3 to 1", lambda: np.clip(ZEROS, 3, 1), REFUSED),
     Probe("float16 array * Python float", "6", "the factor becomes float16 first: 1e-8 is 0 then", SCALE,
-          "60000 times 1e-8", lambda: np.float16([60000]) * 1e-8, np.float16([6e-4])),
+          "60000 times 1e-8", lambda: np.array([60000], "f2") * 1e-8, np.array([6e-4], "f2")),
     Probe("array * numpy.float32(c), array * numpy.float64(c)", "18", "since NumPy 2 a NumPy scalar of more bits widens the array",
           SCALE, "float32 times float64", lambda: (ZEROS * np.float64(0.5)).dtype.name, "float32"),
     Probe("numpy.maximum, numpy.minimum", "9", "of 0 and -0 the answer is the second: for this the specification counts them as equal",

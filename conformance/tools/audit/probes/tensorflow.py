@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -153,7 +154,7 @@ PROBES = [
           "isinstance(x, tf.IndexedSlices), or islices.get_backend(x)", "slices", lambda: bool(tf.is_tensor(X)), False),
     Probe("np.asarray(slices)", "1", "NumPy makes an array of no dimensions of it, which holds one object", "islices.to_dense(x), then NumPy",
           "slices", lambda: np.asarray(X), REFUSED),
-    *(Probe(name, "6", "the operator does not exist for tf.IndexedSlices", instead, "duplicates", lambda f=f: dense(f(X)), expected, "raises")
+    *(Probe(name, "6", "the operator does not exist for tf.IndexedSlices", instead, "duplicates", partial(lambda f: dense(f(X)), f), expected, "raises")
       for name, f, expected, instead in [
           ("slices * 2", lambda x: x * 2, DUPLICATES.dense * 2, SCALE),
           ("slices / 2", lambda x: x / 2, DUPLICATES.dense / 2, "islices.scale(x, 1 / c)"),
@@ -165,7 +166,7 @@ PROBES = [
           "linear operations that could keep the stored rows make an array of the table's size", "islices.add(*xs), islices.scale(x, c)",
           "tf.add_n([slices])", lambda: kind(tf.add_n([X])), "row-sparse"),
     Probe("tf.math.scalar_mul", "6", "the factor is rounded to float16 first, so that the product is rounded twice", SCALE,
-          "float16 7 times 0.1", lambda: tf.math.scalar_mul(0.1, tf.constant([7], tf.float16)), np.float16([0.7])),
+          "float16 7 times 0.1", lambda: tf.math.scalar_mul(0.1, tf.constant([7], tf.float16)), np.array([0.7], "f2")),
     Probe("tf.nest.map_structure(f, slices, expand_composites=True)", "6",
           "f is applied to the indices and the shape too: a factor of 2 moves the gradient to other rows",
           "islices.scale(gradients, c): trees of gradients go in and come out", "times 2, unique rows: indices",
@@ -186,7 +187,7 @@ PROBES = [
     Probe("tf.linalg.global_norm", "8", "the stored values' norm: duplicates count as separate rows", NORM,
           "cancelling duplicates", lambda: tf.linalg.global_norm([Y]), 5),
     *(Probe(name, "10", "clips by the stored values' norm: too little where duplicates add up, too much where they cancel", instead,
-            "cancelling duplicates to 2.5", lambda clip=clip: dense(clip(Y, 2.5)), CANCELLING.dense / 2)
+            "cancelling duplicates to 2.5", partial(lambda clip: dense(clip(Y, 2.5)), clip), CANCELLING.dense / 2)
       for name, clip, instead in [("tf.clip_by_global_norm", by_global_norm, CLIP), ("tf.clip_by_norm", tf.clip_by_norm, CLIP_NORM)]),
     Probe("tf.clip_by_norm(slices, clip_norm, axes=[1])", "10", "each duplicate of a row is clipped separately, and their sum exceeds the bound",
           "islices.clip_by_row_norm(x, max_norm)", "duplicates to 2", lambda: dense(tf.clip_by_norm(X, 2.0, axes=[1])), [[0, 0], [2, 0], [0, 2], [0, 0]]),

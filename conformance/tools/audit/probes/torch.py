@@ -169,7 +169,7 @@ def averaged() -> Any:
         raise UnsupportedError("torch was built without gloo")
     group: Any = dist.ProcessGroupGloo(dist.HashStore(), 0, 1, timedelta(seconds=30))
     options = dist.AllreduceOptions()
-    options.reduceOp = dist.ReduceOp.AVG
+    options.reduceOp = dist.ReduceOp(dist.ReduceOp.AVG)
     x = U.clone()
     group.allreduce([x], options).wait()
     return dense(x)
@@ -206,7 +206,7 @@ PROBES = [
           "unique rows", averaged, UNIQUE.dense, "raises"),
     # ------------------------------------------------------------------ norms and clips
     Probe("torch.norm(p=-inf)", "7", "absent rows are not counted as the zeros they are", NORM,
-          "unique rows", lambda: native(Given(np.float32([[3, 4]]), np.array([2]), ZEROS)).norm(-INF), 0.0),
+          "unique rows", lambda: native(Given(np.array([[3, 4]], "f4"), np.array([2]), ZEROS)).norm(-INF), 0.0),
     Probe("torch.norm(p=inf), no slices", "7", "it refuses a gradient without slices, whose norm is 0", NORM,
           "no slices", lambda: sparse([], torch.zeros(0, 2)).long().float().norm(INF), 0.0, "raises"),
     Probe("torch.linalg.vector_norm", "7", REFUSES, NORM, "duplicates", lambda: torch.linalg.vector_norm(X), 10.0, "raises"),
@@ -269,7 +269,7 @@ PROBES = [
           "islices.embedding_grad(upstream, ids, num_rows, scale_by_freq=True)", "ids 1, 2, 1",
           lambda: dense(looked_up(scale_grad_by_freq=True)), [[0, 0], [1, 1], [1, 1], [0, 0]], "raises", "pytorch/pytorch#189720"),
     Probe("embedding(max_norm=...)", "12", "1e-7 is added to the norm of a row, so that rows come out shorter than max_norm",
-          "islices.renorm_rows(table, ids, max_norm)", "row (0.0009, 0.0012) to 0.001", renormed, np.float32([[0.0006, 0.0008]])),
+          "islices.renorm_rows(table, ids, max_norm)", "row (0.0009, 0.0012) to 0.001", renormed, np.array([[0.0006, 0.0008]], "f4")),
     Probe("EmbeddingBag(mode='mean', sparse=True), weighted", "19", "only sums are weighted",
           'islices.lookup(table, ids, combiner="mean", offsets=offsets, weights=weights)', "bags of 2 and 1",
           lambda: bag("mean", per_sample_weights=torch.tensor([0.5, 1.5, 1])), [[0, 0], [1.25, 1.25], [0.75, 0.75], [0, 0]], "raises"),
