@@ -140,7 +140,11 @@ class Files:
 def _somebody_elses() -> bytes:
     from safetensors.numpy import save
 
-    arrays: dict[str, np.ndarray[Any, Any]] = {"w": np.arange(12, dtype=np.float32).reshape(3, 4), "b": np.zeros((2, 3)), "n": np.arange(3)}
+    arrays: dict[str, np.ndarray[Any, Any]] = {
+        "w": np.arange(12, dtype=np.float32).reshape(3, 4),
+        "b": np.zeros((2, 3)),
+        "n": np.arange(3),
+    }
     return bytes(save(arrays, {"format": "pt"}))
 
 
