@@ -101,7 +101,7 @@ def of_ids(d: Draw, shape: tuple[int, ...]) -> Arguments:
     """Ids of a shape, with a mask or without; those of one dimension also as (values, lengths)."""
     ids = d.ids(shape if d.rows else (0, *shape[1:]))
     size = d.backend.shape(ids)
-    out: Arguments = {"ids": ids, "mask": np.ones(size, bool) if d.rarely() else None}
+    out: Arguments = {"ids": ids, "mask": np.ones([n or 0 for n in size], bool) if d.rarely() else None}
     if len(size) == 1 and d.rarely():
         n = size[0] or 0
         out["ids"] = ids, d.own(np.array([n // 2, 0, n - n // 2 - (n > 0 and d.rarely())], d.index_type), "lengths")

@@ -163,5 +163,5 @@ def _pair(B: Backend, result: Any) -> list[np.ndarray[Any, Any]]:
         (result,) = result
     if not isinstance(result, IndexedSlices) and B.is_native(result):
         result = islices.from_native(result, validate=False)
-    pair = (result.values, result.indices) if hasattr(result, "indices") else result  # pyright: ignore[reportGeneralTypeIssues]
+    pair: Any = (result.values, result.indices) if hasattr(result, "indices") else result
     return [B.to_numpy(x) if B.is_array(x) else np.asarray(x) for x in pair]

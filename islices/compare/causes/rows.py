@@ -158,7 +158,7 @@ def shifted(both: Comparison, which: int) -> Iterator[Change]:
 
 OFF_BY_ONE = Cause(
     "off_by_one", "off-by-one ids", 80, propose=shifted, sides="a", moves=True, subsumes=("permuted",),
-    fix={"": ("ids = ids - ({shift})",) * 2},
+    fix={"": ("ids = ids - ({shift})", "ids = ids - ({shift})")},
 )  # fmt: skip
 
 

@@ -69,7 +69,7 @@ def sign(both: Comparison, which: int) -> Iterator[Change]:
     yield Change(again(both)[0], "sign: {x} has the opposite sign of {y}", again=again)
 
 
-SIGN = Cause("sign", "sign", 20, propose=sign, sides="a", fix={"": ("loss = -loss",) * 2})
+SIGN = Cause("sign", "sign", 20, propose=sign, sides="a", fix={"": ("loss = -loss", "loss = -loss")})
 
 
 # ---------------------------------------------------------------------- what stands in a row
