@@ -416,7 +416,7 @@ def test_optax_recorded(jit: bool, tmp_path: Path) -> None:
 
     def run(folder: Path, rate: float) -> None:
         recorder = Recorder(folder)
-        tx = sparse_optax.recorded(sparse_optax.adam(0.1), recorder)
+        tx = sparse_optax.recorded(sparse_optax.adam(rate), recorder)
         params = {"t": islices.Table(jax.numpy.asarray(START))}
         state = tx.init(params)
 
