@@ -119,6 +119,7 @@ RUNS += [("torch", "step", {"case": Case(TWO, kind, False)}) for kind in OPTIMIZ
 RUNS += [("torch", "updates", {"optimizers": ["adagrad", "rowwise_adagrad"]})]
 
 
+@pytest.mark.repeats_where(lambda name, part: name not in ("numpy", "torch") and part not in ("operations", "small"))
 @pytest.mark.parametrize(("name", "part", "job"), RUNS, ids=lambda x: x if isinstance(x, str) else "")
 def test_every_part_runs(name: str, part: str, job: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip(name)
