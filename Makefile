@@ -25,10 +25,10 @@ conform: $(READY)  ## the conformance matrix of every backend: the quick profile
 conform-all: $(READY)  ## every case under every setting, on two cores in about an hour
 	$(BIN)/islices conform --profile full --variant all $(ARGS)
 
-test: $(READY)  ## what each module is tested by, and the quick profile: on two cores in about 9 minutes
+test: $(READY)  ## what each module is tested by, and the quick profile: on two cores in 20 to 25 minutes
 	$(PYTEST) $(ARGS)
 
-test-all: $(READY)  ## those that repeat these for other types and frameworks, and those that look from outside: 20 to 30 minutes
+test-all: $(READY)  ## those that repeat these for other types and frameworks, and those that look from outside: 30 to 45 minutes
 	$(PYTEST) -m '(repeats or outside) and not soak' $(ARGS)
 
 soak:  ## long runs, whichever of them fails: about two hours on two cores
