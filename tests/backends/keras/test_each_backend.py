@@ -87,7 +87,7 @@ PROGRAM = """
 def test_one_model_has_the_same_bits_on_every_backend(tmp_path: Path) -> None:
     found = {}
     for backend in BACKENDS:
-        file = tmp_path / f"{backend}.safetensors"
+        file = tmp_path / f"{backend}.npz"
         done = run(backend, "-c", textwrap.dedent(PROGRAM), str(file))
         assert done.returncode == 0, done.stderr[-3000:]
         found[backend] = dict(np.load(file))
