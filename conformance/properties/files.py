@@ -176,7 +176,7 @@ def _limit_memory() -> None:
 # ---------------------------------------------------------------------- the process that watches
 @dataclass
 class Outcome:
-    """What came of the files."""
+    """Counts of what came of the files, and the findings."""
 
     files: int = 0
     seconds: float = 0.0

@@ -18,13 +18,18 @@ from islices.compare.rows import Facts, Measured, Rows
 from islices.compare.stored import Array, contained
 from islices.compare.whole import Source, rows_between
 
-__all__ = ["Beside", "Cause", "Change", "Factor", "Lines", "Proposal", "each_source", "each_tensor"]
+__all__ = ["Beside", "Cause", "Change", "Factor", "Lines", "Proposal", "both_ways", "each_source", "each_tensor"]
 
 #: What has to be known: the sides are gradients, or what a step has changed in tables; another cause acts before.
 Need: TypeAlias = Literal["gradients", "steps", "another"]
 #: Framework ("" for any other) -> (the line where the second side lacks what the first does, the line where it does it
 #: and the first does not), formatted with a cause's details.
 Lines: TypeAlias = Mapping[str, tuple[str, str]]
+
+
+def both_ways(line: str) -> Lines:
+    """Return the lines of a cause that one line fixes, whichever side has it."""
+    return {"": (line, line)}
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Where the files lie: their names, opening one, and putting a whole one in the place of another."""
+"""Files on disk: check a name, open one, and put a whole one in the place of another."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from keras import ops
 from islices.conformance.tools.audit.inputs import ROWS, WEIGHTS, ZEROS
 from islices.conformance.tools.audit.probe import REFUSED, Probe
 
-__all__ = ["LOOKUP", "array", "layer", "shared", "stepped"]
+__all__ = ["LOOKUP", "array", "dense_only", "layer", "shared", "stepped"]
 
 LOOKUP = "islices.lookup(table, ids)"
 CLIPS = "islices.clip_by_norm(gradient, limit), islices.clip_by_global_norm(gradients, limit)"

@@ -1,4 +1,4 @@
-"""What the bench measures operations on: how many slices of which rows, and how long."""
+"""Gradients that the bench measures operations on: how many slices of which rows, and how long."""
 
 from __future__ import annotations
 

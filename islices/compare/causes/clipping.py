@@ -16,7 +16,7 @@ from itertools import permutations
 from typing import Any, NamedTuple
 
 from islices.clip_formulas import BY_GLOBAL_NORM, BY_NORM
-from islices.compare.cause import Cause, Factor, Lines
+from islices.compare.cause import Cause, Factor, Lines, both_ways
 from islices.compare.comparison import Comparison, Side
 from islices.compare.evidence import Interval
 
@@ -365,7 +365,7 @@ def _fix_epsilon(details: Mapping[str, Any]) -> Lines:
         if formula not in BY_NORM:
             return {}
         line = f"grads = islices.clip_by_norm(grads, {details['max_norm']:.6g}, semantics={formula!r})"
-    return {"": (line, line)}
+    return both_ways(line)
 
 
 EPSILON = Cause(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from islices.compare.cause import Cause, Factor, Lines
+from islices.compare.cause import Cause, Factor, Lines, both_ways
 from islices.compare.comparison import Comparison
 from islices.compare.evidence import Interval
 from islices.compare.stored import nonzero_rows
@@ -61,7 +61,7 @@ def _counts(both: Comparison) -> dict[int, list[str]]:
 def _divided_alike(details: Mapping[str, Any]) -> Lines:
     wanted, own = details["divided_by"]
     line = "loss = loss" + f" * {own}" * (own > 1) + f" / {wanted}" * (wanted > 1)
-    return {"": (line, line)}
+    return both_ways(line)
 
 
 MEAN = Cause("mean", "mean against sum", 230, foretell=mean, fix=_divided_alike)
@@ -92,7 +92,7 @@ def _times(details: Mapping[str, Any]) -> Lines:
     elif over > 1 and low <= 1 / over <= high:
         times = f"/ {over}"
     line = f"the learning rate {times}" if details["steps"] else f"loss = loss {times}"
-    return {"": (line, line)}
+    return both_ways(line)
 
 
 FACTOR = Cause("factor", "a constant factor", 260, fit=constant, last=True, fix=_times)

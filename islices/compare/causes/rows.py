@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.compare.cause import Beside, Cause, Change, each_source, each_tensor
+from islices.compare.cause import Beside, Cause, Change, both_ways, each_source, each_tensor
 from islices.compare.comparison import Comparison
 from islices.compare.evidence import Rows
 from islices.compare.stored import Array, contained, wide
@@ -158,7 +158,7 @@ def shifted(both: Comparison, which: int) -> Iterator[Change]:
 
 OFF_BY_ONE = Cause(
     "off_by_one", "off-by-one ids", 80, propose=shifted, sides="a", moves=True, subsumes=("permuted",),
-    fix={"": ("ids = ids - ({shift})", "ids = ids - ({shift})")},
+    fix=both_ways("ids = ids - ({shift})"),
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.compare.cause import Beside, Cause, Change, each_tensor
+from islices.compare.cause import Beside, Cause, Change, both_ways, each_tensor
 from islices.compare.comparison import Comparison, Side
 from islices.compare.evidence import PRECISION, Rows
 from islices.compare.half import HALVES, fold
@@ -69,7 +69,7 @@ def sign(both: Comparison, which: int) -> Iterator[Change]:
     yield Change(again(both)[0], "sign: {x} has the opposite sign of {y}", again=again)
 
 
-SIGN = Cause("sign", "sign", 20, propose=sign, sides="a", fix={"": ("loss = -loss", "loss = -loss")})
+SIGN = Cause("sign", "sign", 20, propose=sign, sides="a", fix=both_ways("loss = -loss"))
 
 
 # ---------------------------------------------------------------------- what stands in a row

@@ -73,7 +73,7 @@ DESCRIBED = {
 
 @pytest.mark.parametrize("name", DESCRIBED)
 def test_what_is_described_in_full_is_what_steps(name: str) -> None:
-    """Of a first step an Adagrad that begins with zeros makes Adam's: the description decides it."""
+    """Adagrad from zeros makes the same first step as Adam: the description decides."""
     make, description, names = DESCRIBED[name]
     d = Batch(2)
     g = summed(d)

@@ -92,7 +92,6 @@ def bits(x: Any) -> str:
     return hex(np.asarray(x).view(np.uint32)[0])
 
 
-PADDED = bcoo([[3, 4], [5, 5]], [1, ROWS])
 MINUS_ZERO = np.full(1, -0.0, np.float32)
 
 # fmt: off

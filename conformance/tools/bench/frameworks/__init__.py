@@ -1,4 +1,4 @@
-"""What the users of each framework write without islices, a module a framework.
+"""The ways that users of each framework write without islices, a module a framework.
 
 Each has
     zeros(shape), ones(shape)   float32, in an array that updates accept; the system has given its memory
