@@ -133,7 +133,7 @@ def test_trees_aux_and_constants() -> None:
 
 def calls(s: IndexedSlices) -> Any:
     """Islices' clip that changes and one that does not, a preset's, one by rows, and what a gradient without NaN is."""
-    dense, tree = islices.to_dense(s), {"a": [s, None], "b": s.values}
+    dense, tree = islices.to_dense(s), {"a": [s], "b": s.values}
     clipped = [islices.clip_by_norm(s, limit) for limit in (0.5, 1e4)]
     presets = islices.clip_by_global_norm(tree, 0.5, semantics="torch"), islices.clip_by_value(s, -0.5, 0.5)
     zeros = islices.clip_by_global_norm([s, s.values / 0], 0.5, nonfinite="zero")

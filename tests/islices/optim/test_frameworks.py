@@ -266,9 +266,8 @@ def difference(row: Row, around: Callable[[], Any] = nullcontext) -> dict[str, f
     state = ours.init(table)
     worst, sizes, last = {}, {"w": np.abs(start)}, {"w": start}
     for grad in gradients(row.columns):
-        with islices.use_kernels(False):  # which take seconds to compile; test_rules_compiled.py has their bits
-            dense = row.gets == "dense" and ours.rows == "touched"
-            table, state = ours.step(table, islices.to_dense(grad) if dense else grad, state)
+        dense = row.gets == "dense" and ours.rows == "touched"
+        table, state = ours.step(table, islices.to_dense(grad) if dense else grad, state)
         with around():
             native = [np.array(x) for x in theirs(islices.coalesce(grad) if row.gets == "summed" else grad)]
         for key, x in {"w": table, **state}.items():
@@ -349,4 +348,5 @@ def test_defaults_are_the_frameworks_own(name: str, semantics: str) -> None:
 
 
 if __name__ == "__main__":
+    islices.use_kernels(False)
     print(json.dumps(rounded_once()))
