@@ -1,4 +1,4 @@
-"""Kernels are off, but in the modules named here: they take seconds to compile, and have the same bits."""
+"""Kernels are off, but in the tests named here: they take seconds to compile, and have the same bits."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import pytest
 
 import islices
 
-WITH_KERNELS = {"test_optim", "test_rules_compiled"}
+WITH_KERNELS = {
+    "test_in_place_where_the_framework_is",
+    "test_a_bad_index_in_the_last_slot_leaves_everything_as_it_was",
+}
 
 
 @pytest.fixture(autouse=True)
 def kernels(request: pytest.FixtureRequest) -> Iterator[None]:
-    with islices.use_kernels(request.path.stem in WITH_KERNELS):
+    with islices.use_kernels(request.node.originalname in WITH_KERNELS):
         yield
