@@ -410,13 +410,13 @@ def test_keras_recorder(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("jit", [False, True])
 def test_optax_recorded(jit: bool, tmp_path: Path) -> None:
     jax = pytest.importorskip("jax")
-    pytest.importorskip("optax")
+    optax = pytest.importorskip("optax")
     import islices.backends.jax.optax as sparse_optax
     from islices.backends.jax.recorder import Recorder
 
     def run(folder: Path, rate: float) -> None:
         recorder = Recorder(folder)
-        tx = sparse_optax.recorded(sparse_optax.adam(rate), recorder)
+        tx = sparse_optax.recorded(sparse_optax.on_rows(optax.adam(rate)), recorder)
         params = {"t": islices.Table(jax.numpy.asarray(START))}
         state = tx.init(params)
 
