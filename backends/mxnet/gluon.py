@@ -17,7 +17,6 @@ from typing import Any
 from islices.arguments import check_flag, is_real, show
 from islices.backend import FLOATS
 from islices.backends.mxnet.memory import mx
-from islices.backends.mxnet.recorder import Recorder
 from islices.backends.mxnet.recording import is_recorded
 from islices.clip_formulas import BY_GLOBAL_NORM, Semantics, lookup_formula
 from islices.global_norms import clip_by_global_norm
@@ -25,7 +24,7 @@ from islices.limits import check_max_norm
 from islices.nonfinite import Nonfinite, check_nonfinite
 from islices.registry import describe, get_backend
 
-__all__ = ["Recorder", "Trainer", "clip_global_norm"]
+__all__ = ["Trainer", "clip_global_norm"]
 
 
 def clip_global_norm(
