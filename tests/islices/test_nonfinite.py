@@ -25,13 +25,6 @@ def gluon(nonfinite: str) -> Any:
     return front.clip_global_norm([x], 1.0, False, nonfinite=nonfinite).asnumpy(), x.asnumpy()
 
 
-def gluon_over_ranks(nonfinite: str) -> Any:
-    front, nd = import_module("islices.backends.mxnet.gluon"), import_module("mxnet").nd
-    x = nd.array(DENSE)
-    front.clip_global_norm([x], 1.0, False, nonfinite=nonfinite, group=Alone())
-    return x.asnumpy()
-
-
 def trainer(nonfinite: str) -> Any:
     front, mx = import_module("islices.backends.mxnet.gluon"), import_module("mxnet")
     layer = mx.gluon.nn.Dense(1, in_units=2, use_bias=False)
@@ -82,7 +75,6 @@ CALLS: dict[str, Call] = {
     "PerSample.clip": lambda how: SAMPLES.clip(1.0, nonfinite=how),  # type: ignore[arg-type]
     "renorm_rows": lambda how: islices.renorm_rows(DENSE.copy(), np.array([1, 0]), 1.0, nonfinite=how),  # type: ignore[arg-type]
     "gluon": gluon,
-    "gluon, group": gluon_over_ranks,
     "gluon.Trainer": trainer,
     "keras": keras,
     "optax.clip_by_global_norm": optax(lambda front, how: front.clip_by_global_norm(1.0, nonfinite=how)),

@@ -5,7 +5,6 @@ Each rank has parameters of its own, and one that all have; a rank now and then 
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
@@ -226,71 +225,3 @@ def test_optax_within_a_program() -> None:
     (*wanted, last), _ = islices.clip_by_global_norm([*tables, shared], 0.5)
     same([np.asarray(x) for x in got[0]], [x.values for x in wanted])
     same([np.asarray(x) for x in got[1]], [last] * 4)
-
-
-# ---------------------------------------------------------------------- gluon
-def gluon_arrays(rank: int, scale: float = 1.0) -> tuple[list[Any], list[bool]]:
-    """(arrays, flags) as Gluon takes them: no None."""
-    from islices.backends.mxnet.memory import mx
-
-    sparse, own, shared = host_tree(rank, scale)
-    out, flags = [mx.nd.array(own), mx.nd.array(shared)], FLAGS[1:]
-    if sparse is not None:
-        summed = islices.coalesce(sparse)
-        rows = mx.nd.array(summed.values), mx.nd.array(summed.indices, dtype=np.int64)
-        out, flags = [mx.nd.sparse.row_sparse_array(rows, shape=(5, 3)), *out], FLAGS
-    return out, flags
-
-
-def gluon_clips(group: Group) -> list[float]:
-    from islices.backends.mxnet.gluon import clip_global_norm
-    from islices.backends.mxnet.memory import mx
-
-    found = []
-    for semantics in SEMANTICS:
-        for max_norm in (0.5, 1e9):
-            given, flags = gluon_arrays(group.rank)
-            norm = clip_global_norm(given, max_norm, semantics=semantics, group="mpi", replicated=flags)
-            tree = [islices.coalesce(x) if isinstance(x, IndexedSlices) else x for x in host_tree(group.rank)]
-            wanted, whole = islices.clip_by_global_norm(
-                tree, max_norm, semantics=semantics, group=group, replicated=FLAGS
-            )
-            plain = [x.values if isinstance(x, IndexedSlices) else x for x in wanted if x is not None]
-            same([x.data.asnumpy() if x.stype == "row_sparse" else x.asnumpy() for x in given], plain)
-            same([np.asarray(norm)], [whole])
-            found.append(float(norm))
-    some = [] if group.rank else [mx.nd.array([3.0, 4.0])]
-    assert clip_global_norm(some, 1.0, group="mpi") == 5.0
-    assert clip_global_norm(some, 1.0, False, group="mpi").shape == (1,)
-    if group.rank == 1:
-        with pytest.raises(TypeError, match="arrays: got int 3"):
-            clip_global_norm([3], 1.0, group="mpi")
-    else:
-        with pytest.raises(RankError, match="clip_global_norm: rank 1 raised TypeError: arrays: got int 3"):
-            clip_global_norm([mx.nd.ones(2)], 1.0, group="mpi")
-    return [*found, *trained(group)]
-
-
-def trained(group: Group) -> list[float]:
-    """A Trainer whose parameters are each rank's own: 3 and 4 on ranks 0 and 1, stale on rank 2."""
-    from islices.backends.mxnet.gluon import Trainer
-    from islices.backends.mxnet.memory import mx
-
-    weight = mx.gluon.Parameter(f"w{os.getpid()}", shape=(1,))
-    weight.initialize(mx.init.Zero())
-    trainer = Trainer([weight], "sgd", {"learning_rate": 1.0}, clip_global_norm=1.0, semantics="islices", group="mpi")
-    if group.rank < 2:
-        with mx.autograd.record():
-            loss = weight.data() * (3.0 + group.rank)
-        loss.backward()
-    trainer.step(1, ignore_stale_grad=True)
-    assert weight.data().asscalar() == np.float32((-0.6, -0.8, 0.0)[group.rank])
-    return []
-
-
-@pytest.mark.repeats
-def test_gluon() -> None:
-    if "mxnet" not in islices.list_backends():
-        pytest.skip("mxnet is not installed")
-    first, *others = run("mpi", gluon_clips)
-    assert others == [first] * (SIZE - 1)
