@@ -34,7 +34,7 @@ ENGINES = [
 ]
 #: Made by all four ranks together; the library's own formula by 1 and 2 too.
 #: Orders of norms over ranks: exact ones, and those formed from powers.
-ORDERS = (2, 1, math.inf, 3, 0.5)
+ORDERS = (2, 1, math.inf)
 PRESETS = ("torch", "tensorflow", "keras", "mxnet", "optax")
 
 
@@ -188,7 +188,7 @@ def structure(group: Group, framework: str) -> Any:
 
 
 def orders(group: Group, framework: str) -> Any:
-    return islices.global_norm([of(framework, 1.0)], 2.0 + group.rank // 3, group=group)
+    return islices.global_norm([of(framework, 1.0)], 2.0 - group.rank // 3, group=group)
 
 
 def order(group: Group, framework: str) -> Any:
@@ -328,7 +328,7 @@ SAID: dict[str, tuple[str, str, dict[int, tuple[str, str]]]] = {
     "mixed": ("RankError", "rank 1 raised TypeError: tree: got", {1: ("TypeError", "tree: got")}),
     "structure": ("ValueError", "replicated: got a list of 1 for a list of",
                   {0: ("RankError", "rank 3 raised ValueError: replicated: got a list of 1 for a list of 4")}),
-    "orders": ("ValueError", "ord: 2.0 on ranks 0 to 2, 3.0 on rank 3", {}),
+    "orders": ("ValueError", "ord: 2.0 on ranks 0 to 2, 1.0 on rank 3", {}),
     "order": ("RankError", "rank 0 raised ValueError: ord: got 0", {0: ("ValueError", "ord: got 0; accepted is")}),
     "max_norms": ("ValueError", "max_norm: 1.0 on ranks 0 to 2, 2.0 on rank 3", {}),
     "max_norm": ("RankError", "rank 0 raised ValueError: max_norm: got -1.0", {0: ("ValueError", "max_norm: got")}),
