@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import threading
 from functools import partial
 from pathlib import Path
@@ -161,9 +162,11 @@ def test_a_framework_trains_as_numpy_in_one_process(framework: str, tmp_path: Pa
     B, full, optimizer = islices.get_backend(framework), start_of("schedule"), optim.adam(0.25)
     ids = [np.random.default_rng(rank).integers(0, ROWS, 6).astype(np.int32) for rank in range(2)]
 
+    total = sys.modules["tensorflow"].reduce_sum if framework == "tensorflow" else lambda x: x.sum()
+
     def loss(rows: Any, ids: Any) -> Any:
         found = islices.lookup(rows, ids)
-        return B.sum(found * found) if framework == "tensorflow" else (found * found).sum()
+        return total(found * found)
 
     def run(group: Group) -> dict[str, Host]:
         table = ShardedTable.from_full(like(framework, full), group, padding_idx=-1)
@@ -202,7 +205,7 @@ def test_a_checkpoint_of_4_ranks_goes_on_with_3_and_with_1(tmp_path: Path) -> No
 
     expected = whole(ranks(4, first))
     header = read_sharded_header(tmp_path)
-    assert (header.rows, header.row_shape, header.dtype, header.padding_idx) == (ROWS, (DIM,), "float32", 9)
+    assert (header.num_rows, header.row_shape, header.dtype, header.padding_idx) == (ROWS, (DIM,), "float32", 9)
     assert (header.steps, len(header.files), header.metadata) == (1, 4, {"epoch": "3"})
     for size in (3, 1):
         assert_same_bits(whole(ranks(size, later)), expected)
@@ -269,7 +272,7 @@ def errors(group: Group, folder: str) -> dict[str, tuple[str, str]]:
     rank, last = group.rank, group.rank == group.size - 1
     sgd, adam = optim.sgd(1.0), optim.adam(1.0)
     state = table.init(adam)
-    batch, older = table.fetch(np.array([0, 9])), table.fetch(np.array([rank]))
+    batch = table.fetch(np.array([0, 9]))
     grad = IndexedSlices(np.ones((1, 2), np.float32), np.array([1]), (2, 2))
     reduced = table.reduce(batch, grad)
     shard = full[table.bounds[rank] : table.bounds[rank + 1]]
@@ -283,12 +286,9 @@ def errors(group: Group, folder: str) -> dict[str, tuple[str, str]]:
 
     calls = {
         "ids": lambda: table.fetch(np.array([0, 10 if last else 9])),
-        "num_rows": lambda: ShardedTable(full[:2], 9 if rank else 8, group),
         "shard": lambda: ShardedTable(full if last else shard, 10, group),
         "another table": lambda: (table if rank else twin).fetch(np.array([1])),
-        "another batch": lambda: table.reduce(batch if rank else older, None),
         "grad": lambda: table.reduce(batch, wide if last else grad),
-        "optimizers": lambda: table.step(adam if rank else sgd, reduced, state if rank else table.init(sgd)),
         "schedules": lambda: table.step(optim.adam(Decay(2.0 if rank else 1.0)), reduced, state),
         "frozen rows": lambda: table.step(optim.adam(1.0, frozen=[rank % 2]), reduced, state),
         "steps": lambda: table.step(adam, reduced, behind),
@@ -316,12 +316,9 @@ def errors(group: Group, folder: str) -> dict[str, tuple[str, str]]:
 #: name -> (class on the rank that is wrong, None where all differ; what every message has)
 ERRORS = {
     "ids": ("IndexError", "ids: got 10 at position 1"),
-    "num_rows": (None, "num_rows: 8 on rank 0, 9 on ranks 1 to 3"),
     "shard": ("ValueError", "got 10 rows; accepted on rank 3 of 4 are 2, those with 8 <= row < 10 of 10"),
     "another table": (None, "table: no. "),
-    "another batch": (None, "batch: 2 on rank 0, 1 on ranks 1 to 3"),
     "grad": ("TypeError", "grad: got float64"),
-    "optimizers": (None, "optimizer: sgd(lr=1.0"),
     "schedules": (None, "optimizer: adam(lr=1.0, beta1=0.9"),
     "frozen rows": (None, "frozen: 1 rows (digest af5570f5) on ranks 0, 2, 1 rows"),
     "steps": (None, "steps taken: 1 on rank 0, 0 on ranks 1 to 3"),
@@ -414,13 +411,9 @@ def _manifest(folder: Path, **changes: Any) -> None:
 DAMAGE = {
     "no header": (lambda f: (f / HEADER).unlink(), "it is not there: the folder holds no complete checkpoint"),
     "no shard": (lambda f: shard_of(f).unlink(), "it is not there, though the checkpoint names it"),
-    "short shard": (lambda f: shard_of(f).write_bytes(shard_of(f).read_bytes()[:-9]), "file not fully covered"),
     "damaged data": (lambda f: _flip_at(shard_of(f), np.float32(7)), "damaged"),
-    "foreign shard": (lambda f: islices.save(shard_of(f), [np.zeros(9)] * 9), "it is not the file that the checkpoint"),
     "damaged header": (lambda f: _replace(f / HEADER, "epoch", "epoxy"), "its SHA-256 is not what it states"),
-    "no JSON": (lambda f: (f / HEADER).write_text("{"), "no valid JSON"),
     "newer version": (lambda f: _manifest(f, version=2), "version 2; this islices reads 1"),
-    "more rows": (lambda f: _manifest(f, rows=5), "its files have 4 rows; the table has 5"),
     "very many rows": (
         lambda f: _manifest(f, rows=10**15, files=[[shard_of(f).name, 0, 10**15, "00"]]),
         "its 1000000000000000 rows are not all there",
@@ -443,25 +436,6 @@ def test_a_checkpoint_that_is_not_whole_is_a_value_error(case: str, saved: Path)
         load_sharded(saved, Alone())
     assert words in str(found.value)
     assert str(saved) in str(found.value)
-
-
-class Gone(Group):
-    """The other of two ranks has died."""
-
-    engine = "a test"
-
-    def _all_gather(self, data: Any, lengths: Any) -> Any:
-        raise OSError("rank 1 has ended")
-
-    _all_to_all = _all_gather
-
-    def _what_failed(self, error: Exception) -> RankError:
-        return RankError(str(error), ranks=(1,))
-
-
-def test_a_rank_that_dies_is_no_damaged_checkpoint(saved: Path) -> None:
-    with pytest.raises(RankError, match="rank 1 has ended"):
-        load_sharded(saved, Gone(0, 2))
 
 
 def test_saving_again_replaces_and_removes(saved: Path) -> None:
@@ -553,42 +527,3 @@ def _flip_at(path: Path, row: Any) -> None:
     data = bytearray(path.read_bytes())
     data[data.index(row.tobytes())] ^= 1
     path.write_bytes(data)
-
-
-# ---------------------------------------------------------------------- one rank
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_arrays_in_the_other_order_of_bytes(dtype: str, tmp_path: Path) -> None:
-    other = np.dtype(dtype).newbyteorder()
-    full, ids = np.arange(8.0).reshape(4, 2), np.array([3, 1, 3]).astype(np.dtype(np.int64).newbyteorder())
-    for table in (
-        ShardedTable.from_full(full.astype(other), Alone()),
-        ShardedTable.create(4, (2,), lambda start, stop: full[start:stop].astype(other), Alone()),
-    ):
-        assert table.lookup(ids).tolist() == full[ids].tolist()
-        batch, optimizer = table.fetch(ids), islices.optim.sgd(1.0)
-        grad = islices.embedding_grad(np.ones((3, 2), other), batch.ids.astype(ids.dtype), 2)
-        table.step(optimizer, table.reduce(batch, grad), table.init(optimizer))
-        save_sharded(tmp_path, table)
-        for one in (table, load_sharded(tmp_path, Alone())[0]):
-            assert one.shard.weights.tolist() == [[0.0, 1.0], [1.0, 2.0], [4.0, 5.0], [4.0, 5.0]]
-
-
-def _ones(start: int, stop: int) -> np.ndarray[Any, Any]:
-    return np.ones(stop - start)
-
-
-BAD_STARTS = {
-    "init": (lambda: ShardedTable.create(3, (2,), 0.0, Alone()), TypeError, "init: got"),
-    "jax": (
-        lambda: ShardedTable.create(3, (), _ones, Alone(), like="jax"), TypeError, "jax_enable_x64",
-    ),
-    "weights": (lambda: ShardedTable([1.0], 1, Alone()), TypeError, "weights: got list"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", BAD_STARTS)
-def test_bad_arguments_are_named(case: str) -> None:
-    call, kind, words = BAD_STARTS[case]
-    with pytest.raises(kind) as found:
-        call()
-    assert words in str(found.value)
