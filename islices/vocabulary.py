@@ -1,48 +1,197 @@
-"""Tables in memory with other rows: `renumber` and `grow`.
+"""Rows of a table, and of its optimizer's state, renumbered, dropped and added when a vocabulary changes.
 
-May import: `numpy`, the core below `islices.vocabulary`, this folder.
+SPEC clause 27.
+
+May import: `numpy`, the core below `islices.vocabulary`.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
 from islices import modes
-from islices.backend import Array, Backend
+from islices.arguments import LARGEST, check_name, is_real, show, whole_number
+from islices.backend import FLOATS, INDICES, Array, Backend
 from islices.conversion import from_native, to_native, without_padding
-from islices.distributed import ShardedTable
-from islices.dtypes import host_dtype
-from islices.memory import empty
+from islices.ids import check_ids
+from islices.linear import as_float, wide_dtype
+from islices.optim.optimizer import Optimizer
 from islices.registry import broken_backends, describe, find_backend
 from islices.slices import IndexedSlices, check_indices
 from islices.table import Table
 from islices.trees import named_leaves, rebuild
-from islices.vocabulary.fills import Fill, Rows, cast, fill_of_state, mean_of_rows, rows_of
-from islices.vocabulary.mapping import NEW, RowMap, as_map
 
-__all__ = [
-    "Patterns",
-    "chosen",
-    "grow",
-    "is_counter",
-    "listed",
-    "piece_of",
-    "place_rows",
-    "renumber",
-    "renumbered_padding",
-]
+__all__ = ["RowMap", "renumber"]
 
+T = TypeVar("T")
 Host = np.ndarray[Any, Any]
 #: Which leaves of a tree, by name.
 Patterns: TypeAlias = str | Sequence[str] | None
-#: Elements moved at a time.
-PIECE = 1 << 18
+#: In place of an old row's number: the row is new. In that of a new row's: the old one is dropped.
+NEW = DROPPED = -1
+
+
+class RowMap:
+    """A mapping from the rows of a new table to those of the old one.
+
+    Parameters
+    ----------
+    old_ids : 1-D integers, one for each row of the new table
+        The number of the old row that it takes, each at most once, or -1 for a new row. Other old rows are dropped.
+    old_rows : int, optional
+        How many rows the old table has; `renumber` knows it from the table.
+
+    Attributes
+    ----------
+    old_ids : int64 array
+    old_rows : int or None
+    added : int64 array
+        The new rows that the old table does not have, ascending.
+
+    Raises
+    ------
+    TypeError, ValueError, IndexError
+        Values that are no integers, an old row that occurs twice, or one that the old table does not have.
+
+    Notes
+    -----
+    SPEC clause 27.
+
+    Examples
+    --------
+    >>> m = RowMap([2, -1, 0], old_rows=3)  # old row 1 is dropped, new row 1 is new
+    >>> m
+    RowMap(3 rows of 3, 1 new)
+    >>> m.added.tolist()
+    [1]
+    """
+
+    def __init__(self, old_ids: Any, old_rows: int | None = None) -> None:
+        B = find_backend(old_ids)
+        known = B is not None and B.is_array(old_ids) and not B.is_traced(old_ids)
+        given = B.to_numpy(old_ids) if known else np.asarray(old_ids)  # type: ignore[union-attr]
+        if given.ndim != 1 or (given.size and given.dtype.name not in INDICES):
+            raise TypeError(f"old_ids: got {describe(old_ids)}; accepted are 1-D integers, -1 for a row that is new")
+        self.old_ids, self.old_rows = given.astype(np.int64), None
+        self.added = np.flatnonzero(self.old_ids == NEW)
+        order = np.argsort(self.old_ids, kind="stable")
+        #: the new numbers of kept rows, and their old numbers, which ascend
+        self._kept = order[self.old_ids[order] != NEW]
+        self._old = self.old_ids[self._kept]
+        twice = np.flatnonzero(self._old[1:] == self._old[:-1])
+        if len(twice):
+            first, second = self._kept[twice[0] : twice[0] + 2].tolist()
+            raise ValueError(
+                f"old_ids: got old row {self._old[twice[0]]} for the new rows {first} and {second}; accepted is each "
+                "old row at most once"
+            )
+        if old_rows is not None and (whole_number(old_rows) is None or not 0 <= old_rows <= LARGEST):
+            raise ValueError(f"old_rows: got {show(old_rows)}; accepted is an int >= 0")
+        self._check(LARGEST if old_rows is None else old_rows)
+        self.old_rows = old_rows
+
+    def _check(self, old_rows: int) -> None:
+        """Raise where this is a mapping of another table's rows."""
+        if self.old_rows not in (None, old_rows):
+            raise ValueError(f"mapping: got one of a table of {self.old_rows} rows for one of {old_rows}")
+        wrong = np.flatnonzero((self.old_ids < NEW) | (self.old_ids >= old_rows))
+        if len(wrong):
+            at = wrong[0]
+            raise IndexError(
+                f"old_ids: got {self.old_ids[at]} at position {at}; accepted is -1, or 0 <= old row < {old_rows}"
+            )
+
+    def new_ids(self, old: Any) -> Host:
+        """Return the new numbers of old rows, -1 for one that is dropped.
+
+        Parameters
+        ----------
+        old : integer array of NumPy, or a sequence
+            Numbers of any size.
+
+        Returns
+        -------
+        int64 array of old's shape
+
+        Raises
+        ------
+        TypeError
+            Numbers that are no integers of 64 bits.
+
+        Examples
+        --------
+        >>> RowMap([2, -1, 0]).new_ids([0, 1, 2]).tolist()
+        [2, -1, 0]
+        """
+        asked = np.asarray(old)
+        if asked.dtype.kind not in "iu" and asked.size:
+            raise TypeError(f"old: got {describe(old)}; accepted are integers of 64 bits")
+        asked = asked.astype(np.int64)  # larger ones become negative, which no row is
+        if not len(self._old):
+            return np.full(asked.shape, DROPPED)
+        at = np.minimum(np.searchsorted(self._old, asked), len(self._old) - 1)
+        return np.where(self._old[at] == asked, self._kept[at], DROPPED)
+
+    def ids(self, ids: T, *, missing: int | None = None) -> T:
+        """Return the ids of a batch, renumbered as the table is.
+
+        Parameters
+        ----------
+        ids : int32 or int64 array of any shape and framework
+        missing : int, optional
+            The new row for ids whose row is dropped, for example an unknown token's. Without it they raise.
+
+        Returns
+        -------
+        same type as ids, of its dtype and shape
+
+        Raises
+        ------
+        IndexError
+            An id that the old table does not have, or whose row is dropped.
+        TypeError
+            Values that are no ids, a missing that is no int, or traced ids: take those from
+            ``new_ids(range(old_rows))``, an array. SPEC clause 27.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> RowMap([2, -1, 0], 3).ids(np.array([[0, 2], [2, 2]])).tolist()
+        [[2, 0], [0, 0]]
+        """
+        B = find_backend(ids)
+        if B is None or not B.is_array(ids) or B.is_traced(ids):
+            raise TypeError(
+                f"ids: got {describe(ids)}; accepted is an int32 or int64 array whose values are known (in traced code "
+                "take them from the array new_ids(range(old_rows)))"
+            )
+        checked = check_ids(B, ids, ids)
+        old = B.to_numpy(checked)
+        new = self.new_ids(old)
+        if missing is not None:
+            row = whole_number(missing)
+            if row is None:
+                raise TypeError(f"missing: got {describe(missing)}; accepted is an int or None")
+            if not 0 <= row < len(self.old_ids):
+                raise IndexError(f"missing: got {show(missing)}; accepted is 0 <= row < {len(self.old_ids)}")
+            new[new == DROPPED] = row
+        bound = LARGEST if self.old_rows is None else self.old_rows
+        beyond = (old < 0) | (old >= bound)
+        wrong = np.flatnonzero(beyond | (new == DROPPED))
+        if len(wrong):
+            at, why = int(wrong[0]), f"accepted is 0 <= id < {bound}"
+            if not beyond.reshape(-1)[at]:
+                why = "whose row the mapping drops; accepted is missing=, the row for such ids"
+            raise IndexError(f"ids: got {old.reshape(-1)[at]} at position {at}; {why}")
+        return B.from_host(np.ascontiguousarray(new.astype(old.dtype)), checked)  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:
+        of = "" if self.old_rows is None else f" of {self.old_rows}"
+        return f"RowMap({len(self.old_ids)} rows{of}, {len(self.added)} new)"
 
 
 def renumber(
@@ -50,31 +199,31 @@ def renumber(
     mapping: Any,
     state: Any = None,
     *,
-    fill: Fill = 0.0,
-    state_fill: Fill = None,
+    fill: Any = 0.0,
+    state_fill: Any = None,
     tables: Patterns = None,
     states: Patterns = None,
 ) -> Any:
-    """A table, and its optimizer's state, with rows renumbered, dropped and added.
+    """Renumber, drop and add rows of a table, and of its optimizer's state.
 
     Parameters
     ----------
     table : Table, array of shape (rows, *row_shape), or sparse gradient; or a list, tuple or dict of them
-        Of one vocabulary: an embedding and the output layer beside it, gradients of the table.
-    mapping : RowMap, 1-D integers, or mapping of int to int
-        The old row of each new one, -1 where it is new; or {old row: new row}. See `RowMap`.
+        All of one vocabulary: an embedding and the output layer, gradients of the table.
+    mapping : RowMap, or 1-D integers
+        The old row of each new one, -1 where it is new.
     state : tree of arrays, optional
-        Of an optimizer of islices, or a framework's: arrays with a number or a row for each row of the table are
-        renumbered; "step", arrays of one number, None and what is no array stay as they are.
-    fill : number, "mean", array, function of a shape, or what `normal` or `uniform` return
-        What new rows of the table hold. An array has their shape, in the order of their numbers, or
-        ``(1, *row_shape)``. A function is called with that shape. "mean" is the mean of the old rows but the padding's.
-    state_fill : Optimizer, number, mapping of name to number, array or function
-        What new rows of the state hold: what the islices optimizer begins with, or as it says. Needed where there are
-        new rows and a state.
+        Of an optimizer of islices, or a framework's. Arrays with as many rows as the table are renumbered; "step",
+        arrays of one number, None and other objects stay as they are.
+    fill : number, "mean", array, or function of a shape
+        The new rows of the table. An array has their shape, or ``(1, *row_shape)``; a function is called with their
+        shape. "mean" is the mean of the old rows except the padding's.
+    state_fill : Optimizer, number, or mapping of name to number
+        The new rows of the state: the initial values of the islices optimizer, or numbers. Required where a state gets
+        new rows.
     tables, states : str, or sequence of them, optional
-        Names of the leaves of table and state that are the vocabulary's, as in ``"*.embedding"``: keys and
-        positions joined by dots. All others stay as they are. By default there are no others.
+        Names of the leaves that are renumbered, such as ``"*.embedding"``: keys and positions joined by dots. All
+        others stay as they are. By default all leaves are renumbered.
 
     Returns
     -------
@@ -84,8 +233,8 @@ def renumber(
     Raises
     ------
     TypeError, ValueError, IndexError
-        A mapping that names an old row twice, or one that is not there; one that drops the padding's row; arrays that
-        have another number of rows; names that no leaf has.
+        A mapping that drops the padding's row or is another table's; arrays with another number of rows; names that no
+        leaf has.
 
     Notes
     -----
@@ -103,111 +252,70 @@ def renumber(
     ([1.0, 4.0, 3.0], [0.0, 0.0, 0.0])
     """
     named = named_leaves(table, "table")
-    own = chosen([name for name, leaf in named.items() if leaf is not None], tables, "tables")
-    leaves = {name: _adopted(named[name], f"table{_at(name)}") for name in own}
+    names = _chosen([name for name, leaf in named.items() if leaf is not None], tables, "tables")
+    leaves = {name: _leaf(named[name], f"table{_at(name)}") for name in names}
     if not leaves:
         raise TypeError(f"table: got {describe(table)}; accepted is a Table, an array, or a sparse gradient")
     rows = next(iter(leaves.values())).shape[0]
     if rows is None:
         raise ValueError("table: got a gradient whose number of rows is unknown; accepted is one that knows it")
-    found = as_map(mapping, rows)
+    m = mapping if isinstance(mapping, RowMap) else RowMap(mapping, rows)
+    m._check(rows)
+    made: dict[str, Any] = {}
+    new_rows: list[tuple[Any, Any]] = []
     for name, leaf in leaves.items():
         leaf.check(rows, f"table{_at(name)}")
-    fills = {name: leaf.fill(found, fill, "fill") for name, leaf in leaves.items() if leaf.slices is None}
-    padding = next((leaf.padding for leaf in leaves.values() if leaf.padding is not None), None)
-    of_state = {} if state is None else named_leaves(state, "state")
-    changes = _state_changes(of_state, states, rows, found, state_fill, leaves, fills)
-    if padding is not None:
-        renumbered_padding(found, padding)
-    made = {name: leaf.renumbered(found, fills.get(name)) for name, leaf in leaves.items()}
-    out = rebuild(table, iter([made.get(name, leaf) for name, leaf in named.items()]))
+        made[name], new = leaf.renumbered(m, fill, "fill")
+        new_rows.append((leaf.shape, new))
+    out = rebuild(table, iter([made.get(name, x) for name, x in named.items()]))
     if state is None:
         return out
-    made = {name: change() for name, change in changes.items()}
-    return out, rebuild(state, iter([made.get(name, leaf) for name, leaf in of_state.items()]))
+    of_state, made = named_leaves(state, "state"), {}
+    for name in _chosen(list(of_state), states, "states"):
+        x, last = of_state[name], name.rpartition(".")[2]
+        B = find_backend(x)
+        if B is None:
+            continue
+        shape = B.shape(x) if B.is_array(x) else None
+        if shape == () or (shape == (1,) and (last == "step" or rows != 1)):
+            made[name] = _copied(B, x)
+            continue
+        leaf = _leaf(x, f"state{_at(name)}")
+        leaf.check(rows, f"state{_at(name)}")
+        if not len(m.added) or leaf.slices is not None:
+            new = 0.0
+        elif last != "master":
+            new = _state_fill(state_fill, last)
+        else:
+            fitting = [rows for shape, rows in new_rows if shape == leaf.shape]
+            if len(fitting) != 1:
+                raise ValueError(f"state: got a master for {len(fitting)} tables of its shape; accepted is one")
+            (new,) = fitting
+        made[name], _ = leaf.renumbered(m, new, "state_fill")
+    return out, rebuild(state, iter([made.get(name, x) for name, x in of_state.items()]))
 
 
-def grow(
-    table: Any,
-    rows: int,
-    state: Any = None,
-    *,
-    fill: Fill = 0.0,
-    state_fill: Fill = None,
-    tables: Patterns = None,
-    states: Patterns = None,
-) -> Any:
-    """A table, and its optimizer's state, with more rows behind the last.
-
-    Parameters
-    ----------
-    table : Table, array or sparse gradient; or a list, tuple or dict of them
-    rows : int
-        How many the new table has.
-    state, fill, state_fill, tables, states
-        As `renumber` takes them.
-
-    Returns
-    -------
-    same type as table; with state (table, state)
-
-    Raises
-    ------
-    TypeError, ValueError
-        Fewer rows than there are, and as `renumber`. SPEC clause 27.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from islices import vocabulary
-    >>> vocabulary.grow(np.array([[1.0], [2.0]]), 3, fill="mean").ravel().tolist()
-    [1.0, 2.0, 1.5]
-    """
-    named = named_leaves(table, "table")
-    own = chosen([name for name, leaf in named.items() if leaf is not None], tables, "tables")
-    old = _adopted(named[own[0]] if own else table, "table").shape[0]
-    mapping = RowMap.grown(old or 0, rows)
-    return renumber(table, mapping, state, fill=fill, state_fill=state_fill, tables=tables, states=states)
-
-
-def renumbered_padding(found: RowMap, padding: int) -> int:
-    """The padding row's new number; ValueError where the mapping drops it."""
-    new = int(found.new_ids(padding))
-    if new < 0:
-        raise ValueError(
-            f"mapping: got one that drops row {padding}, the table's padding; accepted is one that keeps it, or a "
-            "Table without padding_idx"
-        )
-    return new
-
-
-def is_counter(name: str, shape: tuple[int | None, ...], rows: int) -> bool:
-    """Whether an array of a state, by the last part of its name, belongs to no row: a count of steps, a number."""
-    return shape == () or (shape == (1,) and (name == "step" or rows != 1))
-
-
-def chosen(names: Sequence[str], patterns: Patterns, argument: str) -> list[str]:
-    """The names that one of the patterns fits; ValueError for one that fits none."""
+def _chosen(names: list[str], patterns: Patterns, argument: str) -> list[str]:
+    """Return the names that one of the patterns fits; ValueError for a pattern that fits none."""
     if patterns is None:
-        return list(names)
-    if not isinstance(patterns, (str, list, tuple)) or not all(isinstance(pattern, str) for pattern in patterns):
-        raise TypeError(f"{argument}: got {describe(patterns)}; accepted is a str, or a sequence of them")
+        return names
     wanted = [patterns] if isinstance(patterns, str) else patterns
+    if not isinstance(wanted, (list, tuple)) or not all(isinstance(pattern, str) for pattern in wanted):
+        raise TypeError(f"{argument}: got {describe(patterns)}; accepted is a str, or a sequence of them")
     for pattern in wanted:
         if not any(fnmatchcase(name, pattern) for name in names):
-            raise ValueError(f"{argument}: got {pattern!r}, which no leaf is named; {listed(names)}")
+            known = ", ".join(map(repr, names[:20]))
+            raise ValueError(f"{argument}: got {pattern!r}, which no leaf is named; accepted are {known}")
     return [name for name in names if any(fnmatchcase(name, pattern) for pattern in wanted)]
 
 
-def listed(names: Sequence[str]) -> str:
-    """What may be named, for messages."""
-    known = ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "")
-    return f"accepted are {known}" if names else "there are no leaves"
+def _at(name: str) -> str:
+    return f"[{name}]" if name else ""
 
 
 # ---------------------------------------------------------------------- leaves
 class _Leaf(NamedTuple):
-    """A table, an array or a gradient, looked at."""
+    """A table, an array or a gradient."""
 
     given: Any
     B: Backend
@@ -215,47 +323,44 @@ class _Leaf(NamedTuple):
     slices: IndexedSlices | None
     shape: tuple[int | None, ...]
 
-    @property
-    def padding(self) -> int | None:
-        return self.given.padding_idx if isinstance(self.given, Table) else None
-
     def check(self, rows: int, argument: str) -> None:
         if self.shape[0] != rows:
             raise ValueError(
-                f"{argument}: got shape {self.shape} for a vocabulary of {rows} rows; accepted are arrays with so many "
-                f"(where others stand beside them, {argument.partition('[')[0]}s= names those of the vocabulary)"
+                f"{argument}: got shape {self.shape} for a vocabulary of {rows} rows; accepted are arrays with as many "
+                f"({argument.partition('[')[0]}s= selects leaves by name)"
             )
 
-    def fill(self, found: RowMap, fill: Fill, argument: str) -> Rows:
-        shape: tuple[int, ...] = self.shape  # type: ignore[assignment]
-
-        def mean() -> Host:
-            return mean_of_rows(_pieces(self.B, self.array, shape), shape[1:], self.padding)
-
-        return rows_of(fill, argument, found.count_added, shape[1:], self.B.dtype(self.array), mean)
-
-    def renumbered(self, found: RowMap, fill: Rows | None) -> Any:
+    def renumbered(self, m: RowMap, fill: Any, argument: str) -> tuple[Any, Any]:
+        """Return the leaf with other rows, and its new rows before they are rounded to 16 bits."""
         if self.slices is not None:
-            s = _slices(self.slices, found)
-            return s if isinstance(self.given, IndexedSlices) else to_native(s, like=self.given)
-        assert fill is not None, "arrays have one"
-        changed = _rows(self.B, self.array, found, fill)
-        if not isinstance(self.given, Table):
-            return changed
-        padding = None if self.padding is None else renumbered_padding(found, self.padding)
-        return Table(changed, padding_idx=padding, scale_by_freq=self.given.scale_by_freq)
+            s = _slices(self.slices, m)
+            return (s if isinstance(self.given, IndexedSlices) else to_native(s, like=self.given)), None
+        padding = new_padding = self.given.padding_idx if isinstance(self.given, Table) else None
+        if padding is not None:
+            new_padding = int(m.new_ids(padding))
+            if new_padding < 0:
+                raise ValueError(
+                    f"mapping: got one that drops row {padding}, the table's padding; accepted is one that keeps it, "
+                    "or a Table without padding_idx"
+                )
+        B = self.B
+        with B.scope():
+            plain = B.stop_gradient(self.array)
+        shape: tuple[int, ...] = (len(m.added), *self.shape[1:])  # type: ignore[assignment]
+        if isinstance(fill, str) and fill == "mean":
+            fill = _mean(B.to_numpy(plain), padding)
+        new = _new_rows(fill, argument, shape, B.dtype(plain))
+        changed = B.made_like(_rows(B, plain, m, new), self.array)
+        if isinstance(self.given, Table):
+            changed = Table(changed, padding_idx=new_padding, scale_by_freq=self.given.scale_by_freq)
+        return changed, new
 
 
-def _adopted(x: Any, argument: str) -> _Leaf:
+def _leaf(x: Any, argument: str) -> _Leaf:
     if isinstance(x, Table):
         if x._source.watched:
             raise TypeError(f"{argument}: got one whose gradient is being taken; accepted is one outside of that")
         return _Leaf(x, x.backend, x._source.weights, None, x.shape)
-    if isinstance(x, ShardedTable):
-        raise TypeError(
-            f"{argument}: got a ShardedTable, whose rows lie on many ranks; accepted is one process's table, "
-            "such as load_sharded(folder, Alone()).shard, which has all rows"
-        )
     B = find_backend(x)
     if B is not None and (isinstance(x, IndexedSlices) or B.is_native(x)):
         s = without_padding(from_native(x))
@@ -263,53 +368,16 @@ def _adopted(x: Any, argument: str) -> _Leaf:
             raise TypeError(f"{argument}: got traced slices; accepted are those whose values are known")
         check_indices(s.backend, s.indices, s.dense_shape[0])
         return _Leaf(x, s.backend, None, s, s.dense_shape)
-    if B is None or not B.is_array(x):
+    if B is None or not B.is_array(x) or B.is_traced(x) or not B.shape(x):
         raise TypeError(
-            f"{argument}: got {describe(x)}; accepted is a Table, an array (rows, *row_shape), or a sparse gradient"
-            f"{broken_backends()}"
+            f"{argument}: got {describe(x)}; accepted is a Table, an array (rows, *row_shape) with known values, or a "
+            f"sparse gradient{broken_backends()}"
         )
-    if B.is_traced(x):
-        raise TypeError(f"{argument}: got {describe(x)}, traced; accepted is an array whose values are known")
-    shape = B.shape(x)
-    if not shape:
-        raise ValueError(f"{argument}: got a 0-d array; accepted is (rows, *row_shape)")
-    return _Leaf(x, B, x, None, shape)
-
-
-def _state_changes(
-    state: dict[str, Any],
-    states: Patterns,
-    rows: int,
-    found: RowMap,
-    state_fill: Fill,
-    tables: dict[str, _Leaf],
-    fills: dict[str, Rows],
-) -> dict[str, Callable[[], Any]]:
-    """name -> what makes the new leaf, once all of them have been looked at; the others stay."""
-    changes: dict[str, Callable[[], Any]] = {}
-    for name in chosen(list(state), states, "states"):
-        x, last = state[name], name.rpartition(".")[2]
-        B = find_backend(x)
-        if B is None:
-            continue
-        if B.is_array(x) and is_counter(last, B.shape(x), rows):
-            changes[name] = partial(_copied, B, x)
-            continue
-        leaf = _adopted(x, f"state{_at(name)}")
-        leaf.check(rows, f"state{_at(name)}")
-        if leaf.slices is not None:
-            fill = None
-        elif last == "master":
-            fill = _master_rows(leaf, tables, fills, found)
-        else:
-            own = fill_of_state(state_fill, last, found.count_added)
-            fill = leaf.fill(found, own, "state_fill")
-        changes[name] = partial(leaf.renumbered, found, fill)
-    return changes
+    return _Leaf(x, B, x, None, B.shape(x))
 
 
 def _copied(B: Backend, x: Array) -> Array:
-    """A number of the new state's own: where arrays change in place, each state counts its own steps."""
+    """Return a copy of a number: where arrays change in place, each state counts its steps."""
     if B.is_traced(x):
         return x
     with B.scope():
@@ -317,104 +385,99 @@ def _copied(B: Backend, x: Array) -> Array:
         return B.made_like(B.asarray(np.array(B.to_numpy(plain)), plain), x)
 
 
-def _master_rows(master: _Leaf, tables: dict[str, _Leaf], fills: dict[str, Rows], found: RowMap) -> Rows:
-    """The table's new rows, before they are rounded to 16 bits: made once for both."""
-    fitting = [name for name, leaf in tables.items() if name in fills and leaf.shape == master.shape]
-    if not found.count_added:
-        return master.fill(found, 0.0, "fill")
-    if len(fitting) != 1:
-        raise ValueError(
-            f"state: got a master of shape {master.shape} for {len(fitting)} such tables; accepted is one table and "
-            "its state"
-        )
-    return fills[fitting[0]]
-
-
-def _at(name: str) -> str:
-    return f"[{name}]" if name else ""
-
-
 # ---------------------------------------------------------------------- rows
-def _rows(B: Backend, x: Array, found: RowMap, fill: Rows) -> Array:
-    """A new array with the kept rows of x in their new places, and new ones in the others'."""
-    with B.scope():
-        plain = B.stop_gradient(x)
-    dtype, row_shape = B.dtype(x), B.shape(x)[1:]
-    views = modes.host_views(B, [plain])
+def _mean(rows: Host, padding: int | None) -> Host:
+    """Return the mean row, of float64, added up in order without the padding's row."""
+    kept = rows if padding is None else np.delete(rows, padding, axis=0)
+    wide = np.concatenate([np.zeros((1, *rows.shape[1:])), _cast(kept, "float64")])
+    total = modes.run("segment_sum", modes.HOST, (wide, np.zeros(len(wide), np.int32)), count=1)
+    mean: Host = total / max(1, len(kept))
+    return mean
+
+
+def _new_rows(fill: Any, argument: str, shape: tuple[int, ...], dtype: str) -> Host:
+    """Return the new rows, those of 16-bit tables in float32."""
+    made, accepted = fill, "a number, 'mean', an array or a function of a shape"
+    if isinstance(fill, str):
+        check_name(fill, ("mean",), argument)
+    if callable(fill) and find_backend(fill) is None:
+        made = fill(shape)
+    if is_real(made):
+        made = np.full((1,) * len(shape), as_float(made))
+    B = find_backend(made)
+    if B is None or not B.is_array(made) or B.is_traced(made) or (dtype in FLOATS and B.dtype(made) not in FLOATS):
+        raise TypeError(f"{argument}: got {describe(made)}; accepted is {accepted}")
+    made = B.to_numpy(made)
+    if made.shape not in (shape, (1, *shape[1:]), (1,) * len(shape)):
+        raise ValueError(
+            f"{argument}: got shape {made.shape} for {shape[0]} new rows; accepted is {shape}, or {(1, *shape[1:])}"
+        )
+    out = _cast(made, wide_dtype(dtype))
+    if dtype not in FLOATS and not (out == made).all():
+        raise ValueError(f"{argument}: got {show(fill)} for an array of {dtype}; accepted are its whole numbers")
+    return np.broadcast_to(out, shape)
+
+
+def _cast(rows: Host, dtype: str) -> Host:
+    """Return rows in the host's array for a dtype; bfloat16 is its bits, on both sides."""
+    if dtype not in FLOATS:
+        return rows.astype(dtype)
+    with modes.HOST.scope():
+        out: Host = modes.HOST.astype(rows, dtype)
+    return out
+
+
+def _rows(B: Backend, old: Array, m: RowMap, new: Host) -> Array:
+    """Return an array with the kept rows of old in their new places, and new rows in the others."""
+    dtype = B.dtype(old)
+    rounded = _cast(np.ascontiguousarray(new), dtype)
+    views = modes.host_views(B, [old])
     if views is not None:
-        out = empty((found.rows, *row_shape), host_dtype(dtype))  # type: ignore[arg-type]
-        _move(views[0], found, fill, out, dtype)
-        return B.made_like(B.from_host(out, plain), x)
-    old, added = found.old_ids, found.added
+        out = np.empty((len(m.old_ids), *views[0].shape[1:]), views[0].dtype)
+        out[m._kept] = views[0][m._old]
+        out[m.added] = rounded
+        return B.from_host(out, old)
     with B.scope():
-        out = B.zeros((found.rows, *row_shape), dtype, plain)  # type: ignore[arg-type]
-        if len(added) < found.rows:
-            kept = np.flatnonzero(old != NEW)
-            rows = B.take(plain, B.asarray(old[kept], plain))
-            out = rows if not len(added) else B.set_rows(out, B.asarray(kept, plain), rows, donate=True)
-        if len(added):
-            rows = B.from_host(cast(fill(0, len(added)), dtype), plain)
-            out = B.set_rows(out, B.asarray(added, plain), rows, donate=True)
-    return B.made_like(out, x)
+        out = B.zeros((len(m.old_ids), *B.shape(old)[1:]), dtype, old)
+        if len(m._kept):
+            out = B.set_rows(out, B.asarray(m._kept, old), B.take(old, B.asarray(m._old, old)), donate=True)
+        if len(m.added):
+            out = B.set_rows(out, B.asarray(m.added, old), B.from_host(rounded, old), donate=True)
+        return out
 
 
-def _move(view: Host, found: RowMap, fill: Rows, out: Host, dtype: str) -> None:
-    """Rows of an old table on the host into the new one, a piece at a time."""
-
-    def read(old: Host, into: Host) -> None:
-        np.take(view, old, axis=0, out=into, mode="clip")  # other modes go by way of a copy
-
-    size, done = piece_of(out.shape), 0
-    for first in range(0, found.rows, size):
-        part = out[first : first + size]
-        done = place_rows(part, found.part(first, first + len(part)), fill, done, dtype, read)
-
-
-def piece_of(shape: tuple[int, ...], elements: int = PIECE) -> int:
-    """How many rows are moved at a time."""
-    return max(1, elements // max(1, math.prod(shape[1:])))
-
-
-def place_rows(part: Host, old: Host, fill: Rows, done: int, dtype: str, read: Callable[[Host, Host], object]) -> int:
-    """Rows of a new table into part, where old says what they are; read(rows, into) has the old table's, fill the new
-    ones, of which done have been made. How many have been made then."""
-    is_new = old == NEW
-    count = int(np.count_nonzero(is_new))
-    if not count:
-        read(old, part)
-        return done
-    if count < len(old):
-        kept = np.flatnonzero(~is_new)
-        rows = empty((len(kept), *part.shape[1:]), part.dtype)
-        read(old[kept], rows)
-        part[kept] = rows
-    part[is_new] = cast(fill(done, done + count), dtype)
-    return done + count
-
-
-def _pieces(B: Backend, x: Array, shape: tuple[int, ...]) -> Iterator[Host]:
-    """A table's rows on the host, a piece at a time."""
-    with B.scope():
-        plain = B.stop_gradient(x)
-    views = modes.host_views(B, [plain])
-    size = piece_of(shape)
-    for first in range(0, shape[0], size):
-        stop = min(first + size, shape[0])
-        if views is not None:
-            yield views[0][first:stop]
-        else:
-            with B.scope():
-                yield B.to_numpy(B.take(plain, B.asarray(np.arange(first, stop), plain)))
-
-
-def _slices(s: IndexedSlices, found: RowMap) -> IndexedSlices:
-    """Slices of the renumbered table: those of dropped rows are gone, the others keep their order."""
+def _slices(s: IndexedSlices, m: RowMap) -> IndexedSlices:
+    """Return slices of the renumbered table, in their order, without those of dropped rows."""
     B = s.backend
-    old = B.to_numpy(s.indices)
-    stay, new, coalesced = found._kept(old, s.coalesced, "indices")
+    indices = B.to_numpy(s.indices)
+    new = m.new_ids(indices)
+    stay = np.flatnonzero(new != DROPPED)
+    new = new[stay]
     with B.scope():
         values = B.stop_gradient(s.values)
-        if len(stay) < len(old):
+        if len(stay) < len(indices):
             values = B.take(values, B.asarray(stay, s.indices))
-        indices = B.asarray(new, s.indices)
-    return IndexedSlices._trusted(B, values, indices, (found.rows, *s.dense_shape[1:]), coalesced=coalesced)
+        found = B.asarray(new.astype(indices.dtype), s.indices)
+    coalesced = s.coalesced and bool((np.diff(new) > 0).all())
+    return IndexedSlices._trusted(B, values, found, (len(m.old_ids), *s.dense_shape[1:]), coalesced=coalesced)
+
+
+def _state_fill(fill: Any, name: str) -> Any:
+    """Return the number that new rows of the state's array of this name begin with."""
+    if isinstance(fill, Optimizer):
+        initial = {spec.name: spec.initial for spec in fill._formula.state}
+        if name not in initial:
+            known = ", ".join(map(repr, initial)) or "none"
+            raise ValueError(f"state_fill: got {fill!r} for the array {name!r}; accepted are its arrays: {known}")
+        start = initial[name]
+        return as_float(fill.hyper[start]) if isinstance(start, str) else start
+    if isinstance(fill, Mapping):
+        if name not in fill:
+            raise ValueError(f"state_fill: got nothing for the array {name!r}; accepted is a value for each")
+        return fill[name]
+    if fill is None:
+        raise TypeError(
+            f"state_fill: got None, and {name!r} has new rows; accepted is the islices optimizer of the state, a "
+            "number, or a mapping of name to number"
+        )
+    return fill
