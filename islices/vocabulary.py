@@ -346,7 +346,7 @@ class _Leaf(NamedTuple):
         B = self.B
         with B.scope():
             plain = B.stop_gradient(self.array)
-        shape: tuple[int, ...] = (len(m.added), *self.shape[1:])  # type: ignore[assignment]
+        shape: tuple[int, ...] = (len(m.added), *self.shape[1:])  # type: ignore[arg-type]
         if isinstance(fill, str) and fill == "mean":
             fill = _mean(B.to_numpy(plain), padding)
         new = _new_rows(fill, argument, shape, B.dtype(plain))
@@ -438,7 +438,7 @@ def _rows(B: Backend, old: Array, m: RowMap, new: Host) -> Array:
         out[m.added] = rounded
         return B.from_host(out, old)
     with B.scope():
-        out = B.zeros((len(m.old_ids), *B.shape(old)[1:]), dtype, old)
+        out = B.zeros((len(m.old_ids), *B.shape(old)[1:]), dtype, old)  # type: ignore[arg-type]
         if len(m._kept):
             out = B.set_rows(out, B.asarray(m._kept, old), B.take(old, B.asarray(m._old, old)), donate=True)
         if len(m.added):

@@ -85,7 +85,7 @@ def test_rows_keep_their_bits(framework: str, dtype: str, mapping: str) -> None:
     x[0] = -0.0, np.inf, np.nan
     old, old_ids = cast(framework, x, dtype), MAPPINGS[mapping]
     before = host(old).copy()
-    expected = by_rows(before, old_ids, np.full((2, 3), 0.5))
+    expected = by_rows(before, old_ids, host(cast(framework, np.full((2, 3), 0.5), dtype)))
     for mode in ("host", "framework"):
         with islices.execution(mode):
             made = renumber(old, old_ids, fill=0.5)
