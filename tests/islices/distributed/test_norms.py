@@ -180,8 +180,8 @@ REFUSED: dict[str, tuple[Callable[[Group], Any], str, str, dict[int, tuple[str, 
         "RankError", "replicated: got a list of 1 for a list of 2", {2: ("ValueError", "replicated: got a list of 1")},
     ),
     "order": (
-        lambda g: islices.global_norm([of(1.0)], 2.0 + g.rank // 3, group=g),
-        "ValueError", "ord: 2.0 on ranks 0 to 2, 3.0 on rank 3", {},
+        lambda g: islices.global_norm([of(1.0)], 2.0 - g.rank // 3, group=g),
+        "ValueError", "ord: 2.0 on ranks 0 to 2, 1.0 on rank 3", {},
     ),
     "max_norm": (
         lambda g: islices.clip_by_global_norm([of(1.0)], 1.0 + g.rank // 3, group=g),
