@@ -64,12 +64,9 @@ def workers(group, ending, folder):
     """What is checked on workers in one launch, and then how it ends for them."""
     import tensorflow as tf
 
-    strategy = group.strategy
     assert repr(group) == f"<tf.distribute (MultiWorkerMirroredStrategy): rank {group.rank} of {group.size}>"
     gathers(group, [5 * k for k in range(group.size)])
     exchanges(group, [[a + 3 * b for b in range(group.size)] for a in range(group.size)])
-    if ending == "slow":
-        within_run(strategy, group.rank, group.size)
     trees(group)
     errors_on_every_rank(group)
     assert tf.distribute.get_replica_context().num_replicas_in_sync == 1, "no scope is left entered"
@@ -117,20 +114,6 @@ def errors_on_every_rank(group):
         tf.function(lambda x: all_reduce(x, group=group.strategy), autograph=False)(tf.zeros(2))
     # nothing of it has broken the group
     same(all_reduce(tf.ones(2), group=group).numpy(), np.full(2, group.size, np.float32), "after errors")
-
-
-def within_run(strategy, rank, size):
-    """The strategy's replicas as ranks: eager and in tf.function."""
-    import tensorflow as tf
-
-    from islices.distributed import all_reduce
-
-    replicas_reduce(strategy, size, [rank], [("uneven", "float32")], ("float16",), "mean", traced=False)
-    leaves = [("uneven", "bfloat16"), ("none", "float32")]
-    replicas_reduce(strategy, size, [rank], leaves, ("bfloat16",), "mean", traced=True)
-    elsewhere = strategy.run(tf.distribute.get_replica_context)
-    with pytest.raises(ValueError, match="a replica context that this code is not in"):
-        all_reduce(tf.ones(2), group=elsewhere)
 
 
 def replicas_reduce(strategy, size, here, leaves, dense_types, op, *, traced):
