@@ -152,6 +152,18 @@ def test_an_error_in_fn_passes_through_and_leaves_nothing_behind(fw: Framework) 
     assert fw.numpy(g.indices).shape == (6,)
 
 
+@pytest.mark.parametrize("fw", [name for name in FRAMEWORKS if name in ("tensorflow", "jax")], indirect=True)
+def test_auto_marks_tables_of_which_fewer_rows_are_read_than_they_have(fw: Framework) -> None:
+    def loss(few: Any, every: Any) -> Any:
+        B = fw.backend
+        parts = [B.take(few, fw.array(IDS[0], np.int32)), B.take(every, fw.array(np.arange(ROWS), np.int32))]
+        return sum(fw.sum(rows, fw.upstream(*rows.shape)) for rows in parts)
+
+    _, (few, every) = islices.value_and_grad(loss, (0, 1), sparse="auto")(fw.table().weights, fw.table().weights)
+    assert isinstance(few, islices.IndexedSlices)
+    assert fw.backend.is_array(every)
+
+
 # ---------------------------------------------------------------------- what is refused
 def test_what_value_and_grad_refuses(fw: Framework) -> None:
     table, up = fw.table(), fw.upstream(2, 3, WIDTH)
@@ -277,6 +289,13 @@ def test_samples_that_influence_each_other_are_found(fw: Framework, name: str) -
         with pytest.raises(ValueError, match=r"per_sample: got samples that influence each other: .* sample"):
             step(*args)
     islices.value_and_grad(loss, per_sample=True, check=False)(*args)
+
+
+def test_a_gradient_that_is_nan_everywhere_is_no_influence(fw: Framework) -> None:
+    """Of the root of 0 every framework forms 0 * inf, in the samples that nothing arrives at too."""
+    step = islices.value_and_grad(lambda t, ids: fw.losses(t[ids] * 0.0) ** 0.5, per_sample=True)
+    _, g = step(fw.table(), fw.array(IDS, np.int32))
+    assert np.isnan(fw.numpy(g.values)).all()
 
 
 def test_the_first_eager_call_is_checked_and_no_other(fw: Framework) -> None:
