@@ -253,30 +253,13 @@ def test_what_per_sample_refuses(fw: Framework) -> None:
             islices.value_and_grad(lambda w: w * w, per_sample=True)(fw.array([1.0]))
 
 
-def batch_norm(fw: Framework, x: Any) -> Any:
-    """x through the framework's stock layer, as in training."""
-    if fw.name == "torch":
-        return importlib.import_module("torch").nn.BatchNorm1d(WIDTH)(x)
-    if fw.name == "tensorflow":
-        return importlib.import_module("tensorflow").keras.layers.BatchNormalization()(x, training=True)
-    if fw.name == "mxnet":
-        layer = importlib.import_module("mxnet").gluon.nn.BatchNorm(in_channels=WIDTH)
-        layer.initialize()
-        return layer(x)
-    layer = pytest.importorskip("flax.linen").BatchNorm(use_running_average=False)
-    stats = {"mean": fw.array([0.0] * WIDTH), "var": fw.array([1.0] * WIDTH)}
-    params = {"scale": fw.array([1.0] * WIDTH), "bias": fw.array([0.0] * WIDTH)}
-    return layer.apply({"params": params, "batch_stats": stats}, x, mutable=["batch_stats"])[0]
-
-
 SQUARE = np.array([[1, 4, 4], [0, 8, 1], [2, 2, 3]], np.int32)
 #: Losses (3,) of a table, ids (3, 3), which look like samples, and features, whose samples influence each other.
 INFLUENCES: dict[str, Any] = {
     "mean": lambda fw, t, ids, x: fw.losses(t[ids]) / ids.shape[0],
     "l2 term": lambda fw, t, ids, x: fw.losses(t[ids]) + fw.sum(t[ids], t[ids]) * 1e-4,
     "time-major": lambda fw, t, ids, x: fw.losses(t[ids][0] + t[ids][1] * 2 + t[ids][2] * 3),
-    "batch norm": lambda fw, t, ids, x: fw.losses(batch_norm(fw, t[ids][:, 0]) * x),
-    "batch norm of features": lambda fw, t, ids, x: fw.losses(t[ids][:, 0] * batch_norm(fw, x)),
+    "features of all": lambda fw, t, ids, x: fw.losses(t[ids][:, 0] * x / fw.sum(x, x)),
 }
 
 
