@@ -53,7 +53,7 @@ def gradients() -> dict[str, list[Any]]:
     return {
         "tables": list(table),
         "tables and a replicated layer": [*table, Replicated(normal(7, (5, 2)))],
-        "1e200 in float64": [slices([[1e200], [1e200]], [1, 1], "float64"), np.array([3e200, 1e150]), np.array([1.0])],
+        "1e200 in float64": [slices([[1e200], [1e200]], [1, 1], "float64"), np.array([3e200]), np.array([1.0])],
         "float64 on one rank": [normal(2, (9,)), normal(3, (9,), "float64", 100), normal(4, (9,), "float16")],
         "duplicates that cancel": [slices([[1e10], [1.0], [-1e10]], [4, 4, 4]), slices([[-3.0], [3.0]], [2, 2])],
         # (2^26 + 1)^2 + (2^26 - 1)^2 is even: what a last leaf far below adds decides how the sum is rounded
