@@ -374,6 +374,12 @@ def test_asking_for_others_files_changes_nothing_for_ours(tmp_path: Path) -> Non
     path.write_bytes(data.replace(b"islices.json", b"islicez.json"))
     with pytest.raises(ValueError, match=r"x\.|manifest|\.npy"):
         islices.load(path, foreign=True)
+    path.write_bytes(data)
+    with safetensors.safe_open(path, "numpy") as file:
+        texts = file.metadata()
+    safetensors_numpy.save_file({**safetensors_numpy.load_file(path), "more": np.ones(1)}, path, texts)
+    with pytest.raises(ValueError, match="x\\."):  # an array that the manifest does not describe
+        islices.load(path)
 
 
 # ---------------------------------------------------------------------- headers
