@@ -1,8 +1,8 @@
-"""Look for counterexamples: ``python -m islices.conformance.properties laws``, ``cases`` or ``hostile``.
+"""Look for counterexamples: ``python -m islices.conformance.properties laws``, ``cases``, ``hostile`` or ``files``.
 
 ``laws`` tries every law on every installed backend, each in a process of its own, and the calls of every law on all of
 them in one process, whose results must have the same bits. ``cases`` compares random cases with the oracle. ``hostile``
-makes calls with hostile arguments. Hypothesis shrinks what it finds.
+makes calls with hostile arguments, ``files`` loads hostile files. Hypothesis shrinks what it finds.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--examples, --traced: got {min(options.examples, options.traced or 0)}; accepted is 0 or more")
     if options.here is not None:
         return PARTS[options.part](names, options)
-    runs = [[options.part, "-b", name] for name in names]
+    runs = [[options.part, "-b", name] for name in names] if options.part != "files" else [["files"]]
     if options.part == "laws":
         runs.append(["differential", *(word for name in names for word in ("-b", name))])
     return max(_in_a_process(run, options) for run in runs)
@@ -157,7 +157,19 @@ def hostile(names: Sequence[str], options: argparse.Namespace) -> int:
     return found
 
 
-PARTS = {"laws": laws, "differential": differential, "cases": cases, "hostile": hostile}
+def files(names: Sequence[str], options: argparse.Namespace) -> int:
+    """Hostile files, up to the first that breaks a promise."""
+    from islices.conformance.properties.files import attack, limit_memory
+
+    started = time.monotonic()
+    limit_memory()
+    came, problem = attack(options.examples, options.seed, Path(options.here))
+    counts = ", ".join(f"{n} {word}" for word, n in came.most_common())
+    print(f"{came.total()} files in {time.monotonic() - started:.0f} s: {counts}\n{problem}", flush=True)
+    return int(bool(problem))
+
+
+PARTS = {"laws": laws, "differential": differential, "cases": cases, "hostile": hostile, "files": files}
 SETTINGS = ("examples", "traced", "seed")
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Files that were damaged or forged: the bytes of good ones, changed at random.
 
 What is *damaged* must not load, or load to the same bits. What is *forged* has a manifest whose digest was made again,
-as an attacker can: it may load, if what it says is valid. Numbers follow from a seed alone.
+as an attacker can: it may load, if what it says is valid. Hypothesis draws the changes.
 """
 
 from __future__ import annotations

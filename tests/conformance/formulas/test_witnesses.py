@@ -7,6 +7,7 @@ trajectory to compile.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -27,10 +28,11 @@ NOT_HERE = ("tensorflow.LazyAdam", "fbgemm.ADAM")
 KNOWN = {("fbgemm.EXACT_ROWWISE_ADAGRAD", ""): "decay missing"}
 
 
-def cases() -> Iterator[tuple[str, str]]:
+def cases() -> Iterator[Any]:
     for library in GRADES:
-        yield from ((library, name) for name, _ in formulas(library) if name not in NOT_HERE)
-        yield from ((library, name) for name in CLIPS.get(library, ()))
+        names = [*(name for name, _ in formulas(library) if name not in NOT_HERE), *CLIPS.get(library, ())]
+        marks = [] if library == "torch" else [pytest.mark.soak]
+        yield from (pytest.param(library, name, marks=marks) for name in names)
 
 
 def entries(library: str, formula: str) -> list[Entry]:
@@ -38,7 +40,6 @@ def entries(library: str, formula: str) -> list[Entry]:
     return [x for x in module.entries() if x.formula == formula and x.variant not in ("torch.compile", "jax.jit")]
 
 
-@pytest.mark.repeats_where(lambda library: library != "torch")
 @pytest.mark.parametrize(("library", "formula"), list(cases()))
 def test_a_framework_confirms_its_formula(library: str, formula: str) -> None:
     found = entries(library, formula)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +30,10 @@ REASONS = {
 
 
 def test_no_crash_and_no_wrong_load() -> None:
-    by_hand = len(handmade())
-    outcome = files.attack(by_hand + MUTANTS, seed=7)
-    assert outcome.findings == []
-    assert outcome.files == by_hand + MUTANTS
-    assert outcome.counts["refused"] >= by_hand + MUTANTS // 2
-    assert outcome.counts["same"] > 0  # some changes do not matter: a time, a checksum that the digest stands for
-    assert set(outcome.counts) <= {"refused", "same", "valid"}
+    came, problem = files.attack(MUTANTS, seed=7)
+    assert problem == ""
+    assert came["refused"] > 0.8 * (MUTANTS + len(handmade()))
+    assert came["same"] > 0, "hardly a file is whole"
 
 
 @pytest.mark.parametrize("name", REASONS)
@@ -112,19 +108,3 @@ def test_the_soak_sees_a_wrong_load(tmp_path: Path) -> None:
     assert outcome(path, data[:-1], tree) == "refused"
     assert outcome(path, data, tree, forged=True) == "valid"
     assert outcome(path, data, tree, foreign=True).startswith("loaded something else")
-
-
-@pytest.mark.outside
-def test_the_soak_sees_a_process_that_dies(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = files._lines
-
-    def dying(seed: int, first: int, last: int) -> Any:
-        """The lines of a worker that ends within file 2."""
-        yield from lines(seed, first, min(last, 2)) if first < 2 else lines(seed, first, last)
-        if first < 2:
-            yield [2, "the end"]
-
-    monkeypatch.setattr(files, "_lines", dying)
-    found = files.attack(4, seed=7)
-    assert found.findings == [(2, "the end", "the process ended, or hung")]
-    assert found.counts == Counter(refused=3, crash=1)
