@@ -157,13 +157,3 @@ def test_parameters_change_in_place_and_record_nothing(paddle: Any, mode: str) -
     assert table.numpy()[:, 0].tolist() == [1, 2, 1, 1]
     assert table.is_leaf
     assert not table.stop_gradient
-
-
-def test_compiled_code_gives_the_same_or_a_clear_error(paddle: Any) -> None:
-    def dense(values: Any, ids: Any) -> Any:
-        return islices.to_dense(islices.coalesce(islices.IndexedSlices(values, ids, (4, 2)))) * 2
-
-    values, ids = paddle.ones([3, 2]), rows(paddle, 1, 1, 0)
-    assert paddle.jit.to_static(dense)(values, ids).tolist() == dense(values, ids).tolist()
-    with pytest.raises(TypeError, match="accepted is a dense array"):
-        paddle.jit.to_static(dense, full_graph=True)(values, ids)

@@ -72,6 +72,7 @@ def test_a_sum_that_keeps_the_last_contribution_is_caught_by_many_clauses(tmp_pa
     assert not {i for i in wrong if "/sorted-unique/" in i or "/one/" in i or "/empty/" in i}
 
 
+@pytest.mark.outside
 def test_an_update_that_writes_into_its_input_is_caught(tmp_path: Path) -> None:
     defect = """
     def in_place(self, x):
@@ -84,6 +85,7 @@ def test_an_update_that_writes_into_its_input_is_caught(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------- what is no failure, and no pass either
+@pytest.mark.outside
 def test_a_process_that_ends_hard_leaves_a_report_without_footer_naming_the_case(tmp_path: Path) -> None:
     defect = """
     def scatter_rows(self, values, ids, shape):
@@ -101,6 +103,7 @@ def test_a_process_that_ends_hard_leaves_a_report_without_footer_naming_the_case
     assert last["id"] not in {line["id"] for line in run.cases}
 
 
+@pytest.mark.outside
 def test_arguments_that_cannot_be_built_are_a_harness_error_not_a_failure(tmp_path: Path) -> None:
     defect = ""
     mutation = """

@@ -63,26 +63,3 @@ def test_torch_bags(sparse: bool) -> None:
     # torch to 2.13 divides by the count of another row (pytorch/pytorch#190063)
     assert outside <= {"frequency"}, str(found)
     assert list(found.unsupported) == (["max", "frequency"] if sparse else [])
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-def test_torch_embedding(sparse: bool) -> None:
-    import torch
-
-    def step(w: Any, x: Any, state: Any, t: int, *, padding_idx: int | None, scale_grad_by_freq: bool) -> Any:
-        if sparse and scale_grad_by_freq:
-            raise NotImplementedError("torch has no sparse gradient of it")
-        table = torch.from_numpy(w).requires_grad_()
-        ids = torch.from_numpy(x.ids)
-        found = torch.nn.functional.embedding(
-            ids, table, padding_idx=padding_idx, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse
-        )
-        found.backward(torch.from_numpy(x.upstream))
-        return table.grad.to_dense()
-
-    found = judge(step, "torch.embedding gradient")
-    assert found.grade == 1, str(found)
-    assert list(found.unsupported) == (["frequency"] if sparse else [])
-
-
-# ---------------------------------------------------------------------- TensorFlow's, MXNet's, FBGEMM's
