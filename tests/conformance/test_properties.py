@@ -113,7 +113,6 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["laws", *options, "--here", ""]) == 0
     chosen = [law for law in LAWS.values() if "coalesce" in law.name]
     assert capsys.readouterr().out.startswith(f"numpy: {len(chosen)} laws and modes, 0 broken")
-    assert main(["differential", *options, "--here", ""]) == 0
     with pytest.raises(SystemExit, match="2"):
         main(["laws", "-b", "nowhere"])
     assert "nowhere" in capsys.readouterr().err
