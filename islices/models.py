@@ -42,9 +42,9 @@ def capture(model: Any) -> Capture:
     ----------
     model : torch.nn.Module, keras.Model or Layer, mxnet.gluon.Block
         With torch.nn.Embedding or EmbeddingBag, keras.layers.Embedding, or gluon.nn.Embedding anywhere in it. Its code
-        and weights stay as they are, sparse gradients or not. Weights may be tied to an output layer (torch.nn.Linear,
-        keras.layers.ReversibleEmbedding, gluon.nn.Dense). For JAX, where models are functions, use `value_and_grad`
-        with ``sparse=``.
+        and weights stay as they are, sparse gradients or not. On torch and Keras the weights may be tied to an output
+        layer (torch.nn.Linear, keras.layers.ReversibleEmbedding). For JAX, where models are functions, use
+        `value_and_grad` with ``sparse=``.
 
     Returns
     -------

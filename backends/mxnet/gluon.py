@@ -12,22 +12,19 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from islices.arguments import check_flag, is_real, show
 from islices.backend import FLOATS
 from islices.backends.mxnet.memory import mx
-from islices.backends.mxnet.recorder import Recorder
 from islices.backends.mxnet.recording import is_recorded
 from islices.clip_formulas import BY_GLOBAL_NORM, Semantics, lookup_formula
-from islices.distributed.norms import clip_over
 from islices.global_norms import clip_by_global_norm
 from islices.limits import check_max_norm
 from islices.nonfinite import Nonfinite, check_nonfinite
 from islices.registry import describe, get_backend
 
-__all__ = ["Recorder", "Trainer", "clip_global_norm"]
+__all__ = ["Trainer", "clip_global_norm"]
 
 
 def clip_global_norm(
@@ -37,8 +34,6 @@ def clip_global_norm(
     *,
     semantics: Semantics = "mxnet",
     nonfinite: Nonfinite = "propagate",
-    group: Any = None,
-    replicated: bool | Sequence[bool] = False,
 ) -> Any:
     """Scale arrays together, in place, to a norm of at most max_norm.
 
@@ -56,11 +51,6 @@ def clip_global_norm(
     nonfinite : {"propagate", "raise", "zero"}
         What a NaN or infinite norm does: what the factor makes of the stored values ("islices": all NaN),
         FloatingPointError, or zeros.
-    group : str, Group or an engine's own object, optional
-        The ranks that hold the parts of one gradient, each in its own arrays, none perhaps ("mpi", for example): see
-        `islices.distributed.get_group`. Every rank calls it, and scales its own.
-    replicated : bool, or list of bools, one an array
-        Of which every rank holds the same: they count once.
 
     Returns
     -------
@@ -73,8 +63,6 @@ def clip_global_norm(
         An argument, or an array, that does not fit. Nothing has been changed then.
     FloatingPointError
         nonfinite="raise" and the norm is NaN or infinite. Nothing has been changed.
-    RankError, RankTimeout
-        Another rank's arguments do not fit, or another rank did not come.
 
     Examples
     --------
@@ -84,22 +72,9 @@ def clip_global_norm(
     >>> float(clip_global_norm([grad], 1.0)), grad.stype, grad.data.asnumpy().round(4).tolist()
     (5.0, 'row_sparse', [[0.6000000238418579, 0.800000011920929]])
     """
-    if group is None and replicated is False:
-        arrays = [_legacy(x, position) for position, x in enumerate(_listed(arrays))]
-        check_isfinite = check_flag(check_isfinite, "check_isfinite")
-        clipped, norm = clip_by_global_norm(arrays, max_norm, semantics=semantics, nonfinite=nonfinite)
-    else:
-        legacy: list[Any] = []
-
-        def look() -> tuple[list[Any], Any]:  # where the other ranks hear of what is refused
-            check_flag(check_isfinite, "check_isfinite")
-            legacy.extend(_legacy(x, position) for position, x in enumerate(_listed(arrays, least=0)))
-            return legacy, replicated
-
-        clipped, norm = clip_over(look, max_norm, semantics, nonfinite, group, call="clip_global_norm")
-        arrays = legacy
-        if not arrays:
-            norm = mx.nd.array(norm.reshape(1), dtype=norm.dtype)
+    arrays = [_legacy(x, position) for position, x in enumerate(_listed(arrays))]
+    check_isfinite = check_flag(check_isfinite, "check_isfinite")
+    clipped, norm = clip_by_global_norm(arrays, max_norm, semantics=semantics, nonfinite=nonfinite)
     if check_isfinite and not math.isfinite(norm.asscalar()):
         become = "are set to zeros" if nonfinite == "zero" else "hold nothing of use once they are clipped"
         warnings.warn(f"the norm of the arrays is {norm.asscalar()}: they {become}", stacklevel=2)
@@ -109,11 +84,11 @@ def clip_global_norm(
     return norm.asscalar() if check_isfinite else norm
 
 
-def _listed(arrays: Any, least: int = 1) -> list[Any]:
+def _listed(arrays: Any) -> list[Any]:
     accepted = "accepted is a list of one NDArray or more"
     if not isinstance(arrays, (list, tuple)):
         raise TypeError(f"arrays: got {describe(arrays)}; {accepted}")
-    if len(arrays) < least:
+    if not arrays:
         raise ValueError(f"arrays: got an empty {type(arrays).__name__}; {accepted}")
     return list(arrays)
 
@@ -149,9 +124,6 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
         is given, and by the loss scale of mxnet.contrib.amp. None does not clip.
     semantics, nonfinite
         As of `clip_global_norm`. "zero" updates by zeros: momentum still moves the weights.
-    group, replicated
-        As of `clip_global_norm`, the arrays being the gradients of params: where ranks hold parameters of their own,
-        which no kvstore adds up. The flags are one a parameter. Every rank updates as often.
 
     Raises
     ------
@@ -193,8 +165,6 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
         clip_global_norm: float | None = None,
         semantics: Semantics = "mxnet",
         nonfinite: Nonfinite = "propagate",
-        group: Any = None,
-        replicated: bool | Sequence[bool] = False,
     ) -> None:
         if clip_global_norm is not None:
             check_max_norm(clip_global_norm, "clip_global_norm")
@@ -216,16 +186,6 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
         self.clip_global_norm = clip_global_norm
         self._semantics: Semantics = semantics
         self._nonfinite: Nonfinite = nonfinite
-        if isinstance(replicated, (list, tuple)):
-            if len(replicated) != len(self._params):
-                raise ValueError(
-                    f"replicated: got {len(replicated)} flags; accepted are {len(self._params)}, one a parameter, "
-                    "or one bool"
-                )
-            flags = [check_flag(one, "replicated") for one in replicated]
-        else:
-            flags = [check_flag(replicated, "replicated")] * len(self._params)
-        self._group, self._replicated = group, flags
 
     def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
         """Add up the gradients of all contexts, clip, update; gradients are divided by batch_size."""
@@ -246,15 +206,11 @@ class Trainer(mx.gluon.Trainer):  # type: ignore[misc]
         super().update(batch_size, ignore_stale_grad)
 
     def _clip(self, limit: float, ignore_stale_grad: bool) -> None:
-        moving = [(p, every) for p, every in zip(self._params, self._replicated, strict=True) if p.grad_req != "null"]
+        moving = [p for p in self._params if p.grad_req != "null"]
         # amp finds overflow in the gradients after this, and lowers its scale where there is some
         amp = getattr(self, "_amp_loss_scaler", None) is not None
-        clip = partial(clip_global_norm, semantics=self._semantics, nonfinite="propagate" if amp else self._nonfinite)
-        contexts = list(zip(*[zip(p.list_data(), p.list_grad(), strict=True) for p, _ in moving], strict=True))
-        for pairs in contexts or [()] * (self._group is not None):
-            fresh = [(grad, every) for (data, grad), (_, every) in zip(pairs, moving, strict=True) if data._fresh_grad]
-            grads, flags = [grad for grad, _ in fresh], [every for _, every in fresh]
-            if self._group is not None:  # the others wait, also for one whose gradients are stale
-                clip(grads, limit, False, group=self._group, replicated=flags)
-            elif fresh and (ignore_stale_grad or len(fresh) == len(pairs)):  # else MXNet raises in a moment
-                clip(grads, limit, False)
+        nonfinite = "propagate" if amp else self._nonfinite
+        for pairs in zip(*[zip(p.list_data(), p.list_grad(), strict=True) for p in moving], strict=True):
+            fresh = [grad for data, grad in pairs if data._fresh_grad]
+            if fresh and (ignore_stale_grad or len(fresh) == len(pairs)):  # else MXNet raises in a moment
+                clip_global_norm(fresh, limit, False, semantics=self._semantics, nonfinite=nonfinite)

@@ -102,8 +102,6 @@ def clip_over(
     semantics: Semantics,
     nonfinite: str,
     group: Any,
-    *,
-    call: str = "clip_by_global_norm",
 ) -> tuple[Any, Any]:
     """`islices.clip_by_global_norm` over the ranks of a group; look returns (tree, replicated), or raises what the
     other ranks are told."""
@@ -117,7 +115,7 @@ def clip_over(
         said = {"max_norm": limit, "semantics": semantics, "nonfinite": does}
         return Question(tree, replicated, raw=formula.raw, said=said)
 
-    leaves, total = measure_over(call, ask, group)
+    leaves, total = measure_over("clip_by_global_norm", ask, group)
     ((tree, formula, limit, does),) = checked
     return clip_leaves(tree, leaves, total, Limit(limit), formula, does), total.given
 

@@ -51,9 +51,9 @@ class Recorder:
     Notes
     -----
     Fronts that record by themselves: `islices.backends.torch.Recorder` (hooks of model and optimizer), the callback
-    `islices.backends.keras.Recorder`, `islices.backends.jax.optax.recorded`,
-    `islices.backends.mxnet.gluon.Recorder`. Of tables and states the rows that changed are written. Each file is whole
-    or not there (SPEC clause 21); recording.json says which versions wrote them. SPEC clause 23.
+    `islices.backends.keras.Recorder`, `islices.backends.jax.optax.recorded`. Of tables and states the rows that
+    changed are written. Each file is whole or not there (SPEC clause 21); recording.json says which versions wrote
+    them. SPEC clause 23.
 
     Examples
     --------

@@ -49,9 +49,9 @@ def made(layer: Any = keras.layers.Embedding, **options: Any) -> Any:
     return model if layer is OneHot else front.row_sparse(model)
 
 
-def fitted(model: Any, optimizer: Any, *, epochs: int = 2, loss: Any = "mse", **compile_: Any) -> Any:
-    model.compile(optimizer, loss=loss, **compile_)
-    model.fit(IDS, LABELS, batch_size=BATCH, epochs=epochs, verbose=0, shuffle=False)
+def fitted(model: Any, optimizer: Any, *, epochs: int = 2, batch: int = BATCH, **compile_: Any) -> Any:
+    model.compile(optimizer, loss="mse", **compile_)
+    model.fit(IDS, LABELS, batch_size=batch, epochs=epochs, verbose=0, shuffle=False)
     return model
 
 
@@ -64,10 +64,10 @@ def assert_parity(folder: Path, ours: Any, theirs: Any) -> Any:
     for name, (model, optimizer) in (("ours", ours), ("stock", theirs)):
         model.compile(optimizer, loss="mse")
         callbacks = [front.Recorder(folder / name)]
-        model.fit(IDS, LABELS, batch_size=BATCH, epochs=2, verbose=0, shuffle=False, callbacks=callbacks)
+        model.fit(IDS, LABELS, batch_size=BATCH, epochs=1, verbose=0, shuffle=False, callbacks=callbacks)
     found = islices.parity(folder / "ours", folder / "stock", names=("ours", "stock"))
     assert found.equal, str(found)
-    assert len(found.steps) == 8
+    assert len(found.steps) == 4
     assert {"gradients", "step"} <= found.steps[-1].positions.keys()
     return weights(ours[0])
 
@@ -80,46 +80,30 @@ def assert_same_bits(got: list[Any], expected: list[Any]) -> None:
 # ---------------------------------------------------------------------- trajectories
 K: dict[str, Any] = {"rows": "all", "semantics": "keras"}
 PAIRS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "sgd": (keras.optimizers.SGD, lambda **k: front.Stepped(optim.sgd(RATE, semantics="keras"), **k)),
     "adagrad": (keras.optimizers.Adagrad, lambda **k: front.Stepped(optim.adagrad(RATE, semantics="keras"), **k)),
     "adam": (keras.optimizers.Adam, lambda **k: front.Stepped(optim.adam(RATE, **K), **k)),
-    "rmsprop": (keras.optimizers.RMSprop, lambda **k: front.Stepped(optim.rmsprop(RATE, **K), **k)),
     "Adam": (keras.optimizers.Adam, lambda **k: front.Adam(RATE, **k)),
-    "AdamW": (keras.optimizers.AdamW, lambda **k: front.AdamW(RATE, **k)),
-}
-OPTIONS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "clipnorm": {"clipnorm": 0.05},
-    "global": {"global_clipnorm": 0.05},
-    "clipvalue": {"clipvalue": 0.01},
-    "loss scale": {"loss_scale_factor": 64.0},
-    "micro-batches": {"gradient_accumulation_steps": 2},
 }
 
 
-@pytest.mark.repeats_where(lambda name, options: (name, options) not in {("adagrad", "global"), ("adam", "plain")})
-@pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("name", PAIRS)
-@pytest.mark.one_in(4)
-def test_fit_follows_kerass_own_optimizer_on_arrays(name: str, options: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "options"), [("adagrad", {"global_clipnorm": 0.05}), ("Adam", {"gradient_accumulation_steps": 2})]
+)
+def test_fit_follows_kerass_own_optimizer_on_arrays(name: str, options: dict[str, Any], tmp_path: Path) -> None:
     theirs, ours = PAIRS[name]
-    stock = made(OneHot), theirs(RATE, **OPTIONS[options])
-    got = assert_parity(tmp_path, (made(), ours(**OPTIONS[options])), stock)
+    got = assert_parity(tmp_path, (made(), ours(**options)), (made(OneHot), theirs(RATE, **options)))
     assert any(np.abs(g - b).max() > 1e-3 for g, b in zip(got, weights(made()), strict=True)), "nothing moved"
 
 
-@pytest.mark.parametrize("clip", [{}, {"global_clipnorm": 0.05}], ids=["plain", "clip"])
-def test_rows_that_no_batch_names_keep_their_bits(clip: dict[str, float]) -> None:
-    got = weights(fitted(made(), front.Stepped(optim.adam(RATE), **clip)))[0]
-    before = weights(made())[0]
-    moved = (got != before).any(1)
-    assert np.flatnonzero(~moved).tolist() == sorted({*range(ROWS)} - {*IDS.ravel().tolist()})
+def unmoved(before: list[Any], after: list[Any]) -> None:
+    still = (before[0] == after[0]).all(1)
+    assert np.flatnonzero(still).tolist() == sorted({*range(ROWS)} - {*IDS.ravel().tolist()})
 
 
-def test_lazy_adam_is_not_kerass() -> None:
-    lazy = weights(fitted(made(), front.Stepped(optim.adam(RATE, semantics="islices"))))
-    stock = weights(fitted(made(OneHot), keras.optimizers.Adam(RATE)))
-    assert np.abs(lazy[0] - stock[0]).max() > 1e-3
+def test_rows_that_no_batch_names_keep_their_bits() -> None:
+    """Neither a batch that is smaller than the others moves one, which on JAX leaves slots empty."""
+    optimizer = front.Stepped(optim.adamw(RATE, weight_decay=0.1), global_clipnorm=0.5, gradient_accumulation_steps=2)
+    unmoved(weights(made()), weights(fitted(made(), optimizer, batch=12)))
 
 
 class Taken(keras.layers.Layer):  # type: ignore[misc]
@@ -153,21 +137,10 @@ def subclassed(table: Any) -> Any:
     return Outer()
 
 
-STOCK_MODELS: dict[str, Callable[[], Any]] = {
-    "sequential": lambda: keras.Sequential(
-        [keras.layers.Embedding(ROWS, WIDTH), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1)]
-    ),
-    "subclassed": lambda: subclassed(keras.layers.Embedding(ROWS, WIDTH)),
-    "own layer": lambda: subclassed(Taken()),
-}
-
-
-@pytest.mark.repeats_where(lambda name: name != "own layer")
-@pytest.mark.parametrize("name", STOCK_MODELS)
-def test_one_call_on_stock_models(name: str) -> None:
+def test_one_call_on_a_model_somebody_else_wrote() -> None:
     """Unbuilt, then compiled, then row_sparse; the rows and bits of the functional model."""
     expected = weights(fitted(made(), front.Stepped(optim.adam(RATE)), epochs=1))
-    model = STOCK_MODELS[name]()
+    model = subclassed(Taken())
     kind = type(model)
     model.compile(front.Stepped(optim.adam(RATE)), loss="mse")
     assert front.row_sparse(front.row_sparse(model)) is model
@@ -180,101 +153,62 @@ def test_one_call_on_stock_models(name: str) -> None:
     assert model.predict(IDS[:3], verbose=0).shape == (3, 1)
 
 
-@pytest.mark.repeats_where(lambda policy: policy == "mixed_bfloat16")
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_a_table_that_is_cast_before_it_is_read(policy: str) -> None:
-    model = front.row_sparse(subclassed(Taken(dtype=policy)))
+def test_a_table_that_is_cast_before_it_is_read() -> None:
+    model = front.row_sparse(subclassed(Taken(dtype="mixed_float16")))
     model(IDS[:2])
-    before = weights(model)[0]
-    moved = (weights(fitted(model, front.Stepped(optim.adam(RATE)), epochs=1))[0] != before).any(1)
-    assert np.flatnonzero(~moved).tolist() == sorted({*range(ROWS)} - {*IDS.ravel().tolist()})
+    before = weights(model)
+    fitted(model, front.Stepped(optim.adam(RATE)), epochs=1)
+    assert type(model.optimizer) is front.LossScaleOptimizer
+    unmoved(before, weights(model))
 
 
-@pytest.mark.repeats
-def test_a_table_read_twice(tmp_path: Path) -> None:
-    def twice(layer: Any) -> Any:
-        keras.utils.set_random_seed(3)
-        ids, table = keras.Input((5,), dtype="int32"), layer(ROWS, WIDTH, name="table")
-        x = ops.mean(table(ids), 1) * ops.max(table(ids[:, :2]), 1)
-        return keras.Model(ids, keras.layers.Dense(1, name="head")(x))
-
-    ours = front.row_sparse(twice(keras.layers.Embedding)), front.Stepped(optim.adam(RATE, **K))
-    assert_parity(tmp_path, ours, (twice(OneHot), keras.optimizers.Adam(RATE)))
-
-
-@pytest.mark.repeats_where(lambda name: name != "adam")
-@pytest.mark.parametrize("name", ["adam", "SGD", "in a map"])
-def test_optimizers_of_keras_become_those_of_this_package(name: str, tmp_path: Path) -> None:
-    def optimizer() -> Any:
-        if name != "in a map":
-            return keras.optimizers.get({"class_name": name, "config": {"global_clipnorm": 0.05}})
-        return keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(keras.optimizers.RMSprop(RATE)))
-
-    given = optimizer()
-    model = fitted(made(), given)
+@pytest.mark.parametrize("name", ["adam", "in a map"])
+def test_optimizers_of_keras_become_those_of_this_package(name: str) -> None:
+    if name == "adam":
+        given = inner = keras.optimizers.get({"class_name": name, "config": {"global_clipnorm": 0.05}})
+    else:
+        inner = keras.optimizers.RMSprop(RATE)
+        given = keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(inner))
+    model = fitted(made(), given, epochs=1)
     assert model.optimizer is given
-    inner = given.optimizers[0] if name == "in a map" else given
-    assert type(inner) is getattr(front, {"adam": "Adam", "SGD": "SGD"}.get(name, "RMSprop"))
-    expected = fitted(made(OneHot), optimizer())
-    for got, stock in zip(weights(model), weights(expected), strict=True):
-        np.testing.assert_allclose(got, stock, rtol=1e-4, atol=1e-6)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    assert type(loaded) is type(expected)
-    front.row_sparse(loaded).fit(IDS, LABELS, batch_size=BATCH, verbose=0, shuffle=False)
-    model.fit(IDS, LABELS, batch_size=BATCH, verbose=0, shuffle=False)
-    assert_same_bits(weights(loaded), weights(model))
+    assert type(inner) is (front.Adam if name == "adam" else front.RMSprop)
 
 
-def test_other_optimizers_are_refused_by_name() -> None:
-    with pytest.raises(TypeError, match=r"optimizer: got .*Muon.*, which takes dense gradients; accepted .* Coalesced"):
-        fitted(made(), keras.optimizers.Muon(RATE))
-
-
-@pytest.mark.repeats_where(lambda sparse: sparse)
 @pytest.mark.parametrize("sparse", [True, False], ids=["row_sparse", "forgotten"])
 def test_a_large_dense_gradient_is_warned_of_once(sparse: bool) -> None:
     layers = [keras.layers.Embedding(100_000, 2), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1)]
     model = keras.Sequential(layers)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        fitted(front.row_sparse(model) if sparse else model, front.Stepped(optim.adam(RATE)), epochs=1)
+        fitted(front.row_sparse(model) if sparse else model, front.Stepped(optim.sgd(RATE)), epochs=1)
     found = [str(w.message) for w in seen if "dense gradient" in str(w.message)]
     assert len(found) == (not sparse and BACKEND != "tensorflow"), found  # whose own gradients are sparse
     assert all("100,000 x 2" in text and "row_sparse(model) before fit" in text for text in found)
 
 
-def test_what_is_no_model() -> None:
-    with pytest.raises(TypeError, match=r"model: got .*; accepted is a keras\.Model"):
-        front.row_sparse(keras.layers.Dense(1))
+class Own(keras.Sequential):  # type: ignore[misc]
+    def train_step(self, *args: Any) -> Any:
+        return super().train_step(*args)
 
 
-@pytest.mark.repeats
-def test_a_train_step_of_ones_own() -> None:
-    class Own(keras.Sequential):  # type: ignore[misc]
-        def train_step(self, *args: Any) -> Any:
-            return super().train_step(*args)
-
-    model = Own([keras.layers.Embedding(ROWS, WIDTH), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1)])
-    if BACKEND == "jax":
-        with pytest.raises(TypeError, match=r"with a train_step of its class; accepted on JAX .*value_and_grad"):
-            front.row_sparse(model)
-        return
-    front.row_sparse(model)(IDS[:2])
-    model.set_weights(weights(made()))
-    got = weights(fitted(model, front.Stepped(optim.adam(RATE)), epochs=1))
-    assert_same_bits(got, weights(fitted(made(), front.Stepped(optim.adam(RATE)), epochs=1)))
+BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "no model": (lambda: front.row_sparse(keras.layers.Dense(1)), TypeError, r"model: .*is a keras\.Model"),
+    "captured layer": (lambda: front.capture(keras.layers.Dense(1)), TypeError, "model: got .*keras.row_sparse"),
+    "optimizer": (lambda: fitted(made(), keras.optimizers.Muon(RATE)), TypeError,
+                  r"optimizer: got .*Muon.*, which takes dense gradients; accepted .* Coalesced"),
+}  # fmt: skip
+if BACKEND == "torch":
+    compiled = lambda: fitted(made(), front.Stepped(optim.sgd(RATE)), jit_compile=True)  # noqa: E731
+    BAD["compiled"] = (compiled, ValueError, "jit_compile: got True; accepted on torch")
+if BACKEND == "jax":
+    BAD["train_step"] = (lambda: front.row_sparse(Own()), TypeError, "with a train_step of its class; accepted on JAX")
 
 
-@pytest.mark.repeats
-def test_batches_by_hand() -> None:
-    model, expected = made(), made()
-    for m in (model, expected):
-        m.compile(front.Stepped(optim.adagrad(RATE)), loss="mse", run_eagerly=True)
-    for k in range(0, 32, BATCH):
-        model.train_on_batch(IDS[k : k + BATCH], LABELS[k : k + BATCH])
-    expected.fit(IDS, LABELS, batch_size=BATCH, verbose=0, shuffle=False)
-    assert_same_bits(weights(model), weights(expected))
+@pytest.mark.parametrize("label", BAD)
+def test_what_is_refused(label: str) -> None:
+    call, error, message = BAD[label]
+    with pytest.raises(error, match=message):
+        call()
 
 
 # ---------------------------------------------------------------------- other uses of the table
@@ -304,58 +238,6 @@ def test_tied_weights_get_both_gradients(tmp_path: Path) -> None:
     assert (weights(got)[0] != weights(tied(OneHot))[0]).any(1).all(), "the output layer names every row"
 
 
-def test_activity_regularizer_takes_the_rows_of_the_batch(tmp_path: Path) -> None:
-    options = {"activity_regularizer": keras.regularizers.L2(0.1)}
-    rule = front.Stepped(optim.sgd(RATE, semantics="keras"))
-    stock = made(OneHot, **options), keras.optimizers.SGD(RATE)
-    got = assert_parity(tmp_path, (made(**options), rule), stock)
-    without = weights(fitted(made(), front.Stepped(optim.sgd(RATE, semantics="keras"))))
-    assert np.abs(got[0] - without[0]).max() > 1e-4
-
-
-REGULARIZED = {
-    "l2": ("l2", {"global_clipnorm": 0.05}),
-    "l1": ("l1", {}),
-    "both": (keras.regularizers.L1L2(l1=0.01, l2=0.01), {"gradient_accumulation_steps": 2}),
-    "own": (lambda w: 0.1 * ops.sum(ops.square(w[1:])), {"loss_scale_factor": 4.0}),
-}
-
-
-@pytest.mark.repeats_where(lambda name: name != "l2")
-@pytest.mark.parametrize("name", REGULARIZED)
-def test_embeddings_regularizer_takes_the_whole_table(name: str, tmp_path: Path) -> None:
-    regularizer, options = REGULARIZED[name]
-    model = made(embeddings_regularizer=regularizer)
-    stock = made(OneHot, embeddings_regularizer=regularizer), keras.optimizers.Adam(RATE, **options)
-    got = assert_parity(tmp_path, (model, front.Stepped(optim.adam(RATE, **K), **options)), stock)
-    rows = np.flatnonzero((got[0] != weights(made())[0]).any(1))
-    assert rows.tolist() == list(range(name == "own", ROWS)), "rows that no batch names move, too"
-
-    def captured() -> Any:
-        with front.capture(model) as found:
-            model.train_on_batch(IDS[:8], LABELS[:8])
-        return found.gradients()
-
-    with pytest.raises(TypeError, match=r"were read beside the layers|a layer with embeddings_regularizer"):
-        captured()
-
-
-def test_lazy_adam_moves_every_row_of_a_regularized_table() -> None:
-    got = fitted(made(embeddings_regularizer="l2"), front.Stepped(optim.adam(RATE)), epochs=1)
-    assert (weights(got)[0] != weights(made())[0]).any(1).all()
-
-
-def test_a_regularizer_that_is_set_later_counts(tmp_path: Path) -> None:
-    def late(m: Any) -> Any:
-        m.get_layer("table")._embeddings.regularizer = keras.regularizers.L2(0.1)
-        return m
-
-    rule = front.Stepped(optim.sgd(RATE, semantics="keras"))
-    stock = late(made(OneHot)), keras.optimizers.SGD(RATE)
-    got = assert_parity(tmp_path, (late(made()), rule), stock)
-    assert (got[0] != weights(made())[0]).any(1).all()
-
-
 def test_frozen_layers_stay_and_large_ids_are_noticed() -> None:
     model = made()
     model.get_layer("table").trainable = False
@@ -371,16 +253,11 @@ def test_frozen_layers_stay_and_large_ids_are_noticed() -> None:
             model.fit(ids, LABELS, verbose=0)
 
 
-@pytest.mark.repeats
-def test_negative_ids_count_from_the_end_and_constraints_hold() -> None:
-    got = []
-    for ids in (IDS, IDS - ROWS):
-        model = made(embeddings_constraint=keras.constraints.MaxNorm(0.01))
-        model.compile(front.Stepped(optim.adam(RATE)), loss="mse")
-        model.fit(ids, LABELS, batch_size=BATCH, verbose=0, shuffle=False)
-        got.append(weights(model))
-    assert_same_bits(*got)
-    assert np.linalg.norm(got[0][0], axis=1).max() < 0.0101
+def test_an_embeddings_regularizer_takes_the_whole_table(tmp_path: Path) -> None:
+    model, options = made(embeddings_regularizer="l2"), {"global_clipnorm": 0.05}
+    stock = made(OneHot, embeddings_regularizer="l2"), keras.optimizers.Adam(RATE, **options)
+    got = assert_parity(tmp_path, (model, front.Stepped(optim.adam(RATE, **K), **options)), stock)
+    assert (got[0] != weights(made())[0]).any(1).all(), "rows that no batch names move, too"
 
 
 # ---------------------------------------------------------------------- sixteen bits
@@ -392,10 +269,8 @@ def scaled_fit(model: Any, optimizer: Any, scale: float, labels: Any = LABELS) -
     return model
 
 
-@pytest.mark.repeats_where(lambda rule: rule != "adagrad")
-@pytest.mark.parametrize("rule", ["adagrad", "adam"])
-def test_dynamic_loss_scales(rule: str) -> None:
-    theirs, ours = PAIRS[rule]
+def test_dynamic_loss_scales() -> None:
+    theirs, ours = PAIRS["adagrad"]
     got, expected = scaled_fit(made(), ours(), 1024.0), scaled_fit(made(OneHot), theirs(RATE), 1024.0)
     assert_same_bits(weights(got), weights(fitted(made(), ours(), epochs=1)))  # powers of two round nothing
     for part in ("step_counter", "dynamic_scale", "iterations"):
@@ -405,6 +280,9 @@ def test_dynamic_loss_scales(rule: str) -> None:
     assert_same_bits(weights(got), weights(made()))
     assert float(got.optimizer.dynamic_scale) == 2.0**123
     assert int(got.optimizer.iterations) == 0
+    micro = {"gradient_accumulation_steps": 2}  # duplicates are summed once, over both
+    got = scaled_fit(made(), ours(**micro), 1024.0)
+    assert_same_bits(weights(got), weights(fitted(made(), ours(**micro), epochs=1)))
 
 
 def scaled_steps(inner: Any, value: float, compiled: bool) -> tuple[list[float], float]:
@@ -443,32 +321,16 @@ def scaled_steps(inner: Any, value: float, compiled: bool) -> tuple[list[float],
     "inner",
     [
         lambda: front.Stepped(optim.sgd(1.0)),
-        lambda: front.SGD(1.0),
         lambda: front.SGD(1.0, global_clipnorm=1e38),
     ],
-    ids=["stepped", "keras", "clip"],
+    ids=["stepped", "clip"],
 )
 def test_duplicates_that_overflow_together_take_no_step(inner: Callable[[], Any], compiled: bool) -> None:
     assert scaled_steps(inner(), 3e38, compiled) == ([0.0, 0.0, 0.0], 1.0)
     assert scaled_steps(inner(), 3.0, compiled) == ([0.0, -3.0, 0.0], 2.0)
 
 
-def test_mixed_precision() -> None:
-    keras.mixed_precision.set_global_policy("mixed_float16")
-    try:
-        got = fitted(made(), front.Stepped(optim.adagrad(RATE), global_clipnorm=1.0), epochs=1)
-    finally:
-        keras.mixed_precision.set_global_policy("float32")
-    assert type(got.optimizer) is front.LossScaleOptimizer
-    assert weights(got)[0].dtype == np.float32
-    assert int(got.optimizer.iterations) == 4
-    moved = (weights(got)[0] != weights(made())[0]).any(1)
-    assert 15 < moved.sum() < ROWS
-    assert all(np.isfinite(w).all() for w in weights(got))
-
-
 # ---------------------------------------------------------------------- what is kept, what is chosen
-@pytest.mark.repeats
 def test_a_saved_model_goes_on_to_the_bit(tmp_path: Path) -> None:
     def optimizer() -> Any:
         return front.Stepped(optim.adam(RATE), global_clipnorm=0.5, gradient_accumulation_steps=3)
@@ -481,19 +343,23 @@ def test_a_saved_model_goes_on_to_the_bit(tmp_path: Path) -> None:
     front.row_sparse(loaded).fit(IDS, LABELS, batch_size=BATCH, epochs=1, verbose=0, shuffle=False)
     assert_same_bits(weights(loaded), weights(whole))
     assert int(loaded.optimizer.iterations) == 2
-    loaded.save_weights(tmp_path / "of.weights.h5")
-    plain = made()
-    plain.load_weights(tmp_path / "of.weights.h5")
-    assert_same_bits(weights(plain), weights(loaded))
-
-
-def test_a_store_without_micro_batches_begins_with_none() -> None:
-    optimizer = fitted(made(), front.Stepped(optim.sgd(RATE), gradient_accumulation_steps=3), epochs=1).optimizer
     store: dict[str, Any] = {}
-    optimizer.save_own_variables(store)
-    assert any(store[name].any() for name in store if name.endswith("_values")), "one of 4 batches waits"
-    optimizer.load_own_variables({name: x for name, x in store.items() if name.isdigit()})
-    assert not any(total.save()[0].any() for total in optimizer._sums)
+    loaded.optimizer.save_own_variables(store)
+    waiting = [store[name] for name in store if name.endswith("_indices")]
+    assert waiting
+    assert all(x.max(initial=0) < ROWS for x in waiting), "empty slots are not saved"
+
+
+def test_the_state_by_its_names(tmp_path: Path) -> None:
+    scaled = keras.optimizers.LossScaleOptimizer(front.Stepped(optim.adam(RATE)))
+    state = front.state_of(fitted(made(), scaled).optimizer)
+    assert sorted(state) == ["head/bias", "head/kernel", "table/embeddings"]
+    assert {k: (x.shape, x.dtype.name) for k, x in state["table/embeddings"].items()} == {
+        "step": ((1,), "int32"), "m": ((ROWS, WIDTH), "float32"), "v": ((ROWS, WIDTH), "float32")
+    }  # fmt: skip
+    assert state["table/embeddings"]["step"].tolist() == [8]
+    with pytest.raises(TypeError, match=r"optimizer: got .*Adafactor"):
+        front.state_of(keras.optimizers.Adafactor(RATE))
 
 
 def test_a_pattern_that_matches_nothing_is_said() -> None:
@@ -501,7 +367,7 @@ def test_a_pattern_that_matches_nothing_is_said() -> None:
         choice = keras.optimizers.OptimizerMap(front.Adam(RATE))
         choice[pattern] = front.Stepped(optim.sgd(RATE))
         optimizer = front.MultiOptimizer(choice)
-        model = front.row_sparse(STOCK_MODELS["sequential"]())
+        model = front.row_sparse(subclassed(Taken()))
         model(IDS[:1])
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
@@ -512,24 +378,6 @@ def test_a_pattern_that_matches_nothing_is_said() -> None:
             assert "'embedding.*' matches no variable" in said[0]
             assert "/embeddings'" in said[0]
         assert len(choice[pattern]._trainable_variables) == found
-
-
-def test_the_state_by_its_names(tmp_path: Path) -> None:
-    scaled = keras.optimizers.LossScaleOptimizer(front.Stepped(optim.adam(RATE)))
-    model = fitted(made(), scaled, run_eagerly=True)
-    state = front.state_of(model.optimizer)
-    assert sorted(state) == ["head/bias", "head/kernel", "table/embeddings"]
-    assert {k: (x.shape, x.dtype.name) for k, x in state["table/embeddings"].items()} == {
-        "step": ((1,), "int32"), "m": ((ROWS, WIDTH), "float32"), "v": ((ROWS, WIDTH), "float32")
-    }  # fmt: skip
-    assert state["table/embeddings"]["step"].tolist() == [8]
-    ours, stock = front.Stepped(optim.adam(RATE, **K)), keras.optimizers.Adam(RATE)
-    assert_parity(tmp_path, (made(), ours), (made(OneHot), stock))  # by the states, too
-    assert {k: x.keys() for k, x in front.state_of(ours).items()} == {
-        k: x.keys() for k, x in front.state_of(stock).items()
-    }
-    with pytest.raises(TypeError, match=r"optimizer: got .*Adafactor"):
-        front.state_of(keras.optimizers.Adafactor(RATE))
 
 
 # ---------------------------------------------------------------------- capture
@@ -571,12 +419,6 @@ def test_a_mean_has_no_gradients_per_sample() -> None:
         captured.per_sample()
 
 
-@pytest.mark.parametrize("model", [lambda: keras.layers.Dense(1), lambda: 3], ids=["layer", "number"])
-def test_capture_says_what_it_accepts(model: Any) -> None:
-    with pytest.raises(TypeError, match=r"model: got .*; accepted are models that islices.backends.keras.row_sparse"):
-        front.capture(model())
-
-
 # ---------------------------------------------------------------------- what a backend alone has
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="of TensorFlow")
 def test_a_compiled_step_is_traced_once() -> None:
@@ -591,12 +433,6 @@ def test_a_compiled_step_is_traced_once() -> None:
     assert sorted(traced) == ["head/bias", "head/kernel", "table/embeddings"]
 
 
-@pytest.mark.skipif(BACKEND != "torch", reason="of torch")
-def test_torchs_compiler_is_refused() -> None:
-    with pytest.raises(ValueError, match="jit_compile: got True; accepted on torch"):
-        fitted(made(), front.Stepped(optim.sgd(RATE)), jit_compile=True)
-
-
 @pytest.mark.skipif(BACKEND != "jax", reason="of JAX")
 def test_distributions_are_refused() -> None:
     keras.distribution.set_distribution(keras.distribution.DataParallel())
@@ -609,23 +445,15 @@ def test_distributions_are_refused() -> None:
 
 @pytest.mark.skipif(BACKEND != "jax", reason="of JAX")
 @pytest.mark.parametrize(
-    "optimizer",
-    [
-        lambda: front.Stepped(optim.sgd(0.1)),
-        lambda: front.Stepped(optim.adam(0.1)),
-        lambda: front.Stepped(optim.adagrad(0.1), global_clipnorm=1.0),
-        lambda: front.LossScaleOptimizer(front.Stepped(optim.adam(0.1))),
-        lambda: front.Stepped(optim.adam(0.1), gradient_accumulation_steps=2),
-    ],
-    ids=["sgd", "adam", "clip", "loss scale", "micro-batches"],
+    "options", [{"global_clipnorm": 1.0}, {"gradient_accumulation_steps": 2}], ids=["clip", "micro-batches"]
 )
-def test_a_compiled_step_has_no_temporary_of_the_tables_size(optimizer: Any) -> None:
+def test_a_compiled_step_has_no_temporary_of_the_tables_size(options: Any) -> None:
     import jax
 
     rows, x, y = 2**16, IDS[:8], LABELS[:8]
     layers = [keras.layers.Embedding(rows, 16), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1)]
     model = front.row_sparse(keras.Sequential(layers))
-    model.compile(optimizer(), loss="mse")
+    model.compile(front.Stepped(optim.adam(0.1), **options), loss="mse")
     model.train_on_batch(x, y)
     kinds = ("trainable_variables", "non_trainable_variables", "optimizer_variables", "metrics_variables")
     state = model._get_jax_state(**dict.fromkeys(kinds, True))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import doctest
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ from mxnet import autograd, gluon, nd  # noqa: E402
 
 from islices.backends.mxnet import gluon as front  # noqa: E402
 
-EPS = float(np.finfo(np.float32).eps)
 RNG = np.random.default_rng(0)
 STEPS, BATCH, ROWS = 5, 8, 12
 IDS = RNG.integers(0, 10, (STEPS, BATCH, 5))  # rows 10 and 11 are never named
@@ -30,26 +28,21 @@ LABELS = RNG.standard_normal((STEPS, BATCH, 1))
 MAX_NORM = 0.05  # below the norm of every gradient here
 OPTIMIZERS = {
     "sgd": ("sgd", {"learning_rate": 0.1}),
-    "lazy momentum": ("sgd", {"learning_rate": 0.1, "momentum": 0.9, "lazy_update": True}),
     "lazy adam": ("adam", {"learning_rate": 0.01, "lazy_update": True}),
-    "decayed, clipped by element": ("sgd", {"learning_rate": 0.1, "wd": 0.01, "clip_gradient": 0.01}),
 }
 
 Step = Callable[[Any, list[Any]], None]
 
 
 # ---------------------------------------------------------------------- the function
-def sparse(rows: Any, values: Any, shape: tuple[int, ...] = (6, 2), dtype: str = "float32") -> Any:
-    return nd.sparse.row_sparse_array((nd.array(values, dtype=dtype), rows), shape=shape, dtype=dtype)
+def sparse(rows: Any, values: Any, shape: tuple[int, ...] = (6, 2)) -> Any:
+    return nd.sparse.row_sparse_array((nd.array(values), rows), shape=shape)
 
 
-def some(dtype: str = "float32") -> list[Any]:
+def some() -> list[Any]:
     rng = np.random.default_rng(2)
-    return [
-        sparse([1, 4], rng.standard_normal((2, 2)), dtype=dtype),
-        nd.array(rng.standard_normal((3, 2)), dtype=dtype),
-        nd.sparse.zeros("row_sparse", (4, 2), dtype=dtype),
-    ]
+    values = nd.array(rng.standard_normal((3, 2)))
+    return [sparse([1, 4], rng.standard_normal((2, 2))), values, nd.sparse.zeros("row_sparse", (4, 2))]
 
 
 def dense(arrays: list[Any]) -> list[np.ndarray]:
@@ -61,35 +54,15 @@ def assert_same_bits(got: list[np.ndarray], expected: list[np.ndarray]) -> None:
         np.testing.assert_array_equal(g, e)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("max_norm", [0.0, 0.5, 100.0])
-@pytest.mark.parametrize("semantics", ["mxnet", "islices", "torch"])
-def test_arrays_are_clipped_in_place_as_islices_clips(semantics: str, max_norm: float, dtype: str) -> None:
-    arrays = some(dtype)
-    expected, norm = islices.clip_by_global_norm(some(dtype), max_norm, semantics=semantics)
+@pytest.mark.parametrize(("semantics", "max_norm"), [("mxnet", 0.5), ("islices", 100.0)])
+def test_arrays_are_clipped_in_place_as_islices_clips(semantics: str, max_norm: float) -> None:
+    arrays = some()
+    expected, norm = islices.clip_by_global_norm(some(), max_norm, semantics=semantics)
     got = front.clip_global_norm(arrays, max_norm, semantics=semantics)
     assert got == norm.asscalar()
     assert [x.stype for x in arrays] == ["row_sparse", "default", "row_sparse"]
     assert arrays[0].indices.asnumpy().tolist() == [1, 4]
-    assert [x.dtype for x in arrays] == [np.dtype(dtype).type] * 3
     assert_same_bits(dense(arrays), dense(expected))
-
-
-@pytest.mark.parametrize("max_norm", [0.5, 100.0])
-def test_arrays_are_clipped_as_gluon_clips_dense_ones(max_norm: float) -> None:
-    """Within 4 units of the last place: its norm, quotient and product are of float32, of 10 terms."""
-    arrays, theirs = some(), [nd.array(x) for x in dense(some())]
-    norm, expected = front.clip_global_norm(arrays, max_norm), gluon.utils.clip_global_norm(theirs, max_norm)
-    assert norm == pytest.approx(expected, rel=4 * EPS)
-    for g, e in zip(dense(arrays), dense(theirs), strict=True):
-        np.testing.assert_allclose(g, e, rtol=4 * EPS, atol=0)
-
-
-def test_the_norm_is_a_number_or_an_array() -> None:
-    exact = [sparse([1], [[3.0, 0.0]]), nd.array([4.0])]
-    assert front.clip_global_norm(exact, 10.0) == 5.0
-    norm = front.clip_global_norm(exact, 10.0, False)
-    assert (norm.shape, norm.asscalar()) == ((1,), 5.0)
 
 
 def test_a_norm_that_is_not_finite_fills_no_row_that_is_not_stored() -> None:
@@ -107,16 +80,9 @@ def test_a_norm_that_is_not_finite_fills_no_row_that_is_not_stored() -> None:
     assert arrays[0].asnumpy().tolist() == [[0.0, 0.0]] * 6
 
 
-def test_arrays_of_the_numpy_interface_are_taken() -> None:
-    x = mx.np.array([3.0, 4.0])
-    assert front.clip_global_norm([x], 2.5, semantics="islices") == 5.0
-    assert x.asnumpy().tolist() == [1.5, 2.0]
-
-
 BAD = {
     "empty": (lambda: front.clip_global_norm([], 1.0), ValueError, "arrays: got an empty list"),
     "an array": (lambda: front.clip_global_norm(nd.ones(3), 1.0), TypeError, "arrays: got .*accepted is a list"),
-    "None": (lambda: front.clip_global_norm([nd.ones(3), None], 1.0), TypeError, "arrays: got None at position 1"),
     "integers": (
         lambda: front.clip_global_norm([nd.ones(3), nd.ones(3, dtype="int32")], 1.0), TypeError,
         "arrays: got .* of dtype int32 .* at position 1; accepted are NDArrays of floats"
@@ -125,10 +91,6 @@ BAD = {
         lambda: front.clip_global_norm([nd.sparse.csr_matrix((2, 2))], 1.0), ValueError,
         r"arrays: got a csr array of shape \(2, 2\) at position 0"
     ),
-    "negative": (lambda: front.clip_global_norm([nd.ones(3)], -1.0), ValueError, "max_norm: got -1.0"),
-    "flag": (lambda: front.clip_global_norm([nd.ones(3)], 1.0, "no"), TypeError, "check_isfinite: got 'no'"),
-    "semantics": (lambda: front.clip_global_norm([nd.ones(3)], 1.0, semantics="x"), ValueError, "semantics: got 'x'"),
-    "trainer": (lambda: trainer(model(), clip_global_norm=-1), ValueError, "clip_global_norm: got -1"),
     "text": (lambda: trainer(model(), clip_global_norm="1"), TypeError, "clip_global_norm: got str '1'"),
     "kvstore": (
         lambda: trainer(model(), clip_global_norm=1.0, update_on_kvstore=True), ValueError, "update_on_kvstore: got"
@@ -136,7 +98,6 @@ BAD = {
     "trainer's semantics": (
         lambda: trainer(model(), clip_global_norm=1.0, semantics="fbgemm"), ValueError, "semantics: got 'fbgemm'"
     ),
-    "nonfinite": (lambda: trainer(model(), clip_global_norm=1.0, nonfinite="x"), ValueError, "nonfinite: got 'x'"),
     "batch size": (lambda: trainer(model(), clip_global_norm=1.0).step(0), ValueError, "batch_size: got 0"),
     "sparse weight": (lambda: trainer(sparse_weight(), clip_global_norm=1.0), ValueError, "weight is row_sparse"),
 }  # fmt: skip
@@ -201,54 +162,25 @@ def by_hand(t: Any, params: list[Any]) -> None:
     t.update(BATCH)
 
 
-@pytest.mark.parametrize("hybrid", [False, True], ids=["imperative", "hybrid"])
 @pytest.mark.parametrize("label", OPTIMIZERS)
-def test_the_trainer_takes_the_course_of_the_loop_by_hand(label: str, hybrid: bool) -> None:
-    nets = [model(), model(), model()]
+def test_the_trainer_takes_the_course_of_the_loop_by_hand(label: str) -> None:
+    nets = [model(), model()]
     for net in nets:
-        net.hybridize(hybrid)
+        net.hybridize()
     got = train(nets[0], trainer(nets[0], label, clip_global_norm=MAX_NORM))
     assert_same_bits(got, train(nets[1], trainer(nets[1], label, make=gluon.Trainer), by_hand))
     assert nets[0][0].weight.grad().stype == "row_sparse"
-    unclipped = train(nets[2], trainer(nets[2], label, make=gluon.Trainer))
-    assert any(not np.array_equal(g, u) for g, u in zip(got, unclipped, strict=True))
     start = model()[0].weight.data().asnumpy()
     assert np.array_equal(got[0][10:], start[10:]), "no gradient has named these rows"
 
 
-def test_without_a_clip_it_is_gluons_own() -> None:
-    nets = [model(), model()]
-    assert_same_bits(train(nets[0], trainer(nets[0])), train(nets[1], trainer(nets[1], make=gluon.Trainer)))
-
-
-def test_sparse_gradients_take_the_course_of_dense_ones() -> None:
-    """Plain gradient descent, lazy or not, leaves rows without a gradient; and so do clips on either.
-
-    The gradient of the dense layer adds up duplicates of its own: gradients of one element here, so exact sums.
-    """
-    table = [[1.0], [2.0], [3.0], [4.0]]
-    found = []
-    for sparse_grad in (True, False):
-        layer = gluon.nn.Embedding(4, 1, sparse_grad=sparse_grad)
-        layer.initialize()
-        layer.weight.set_data(nd.array(table))
-        t = front.Trainer(layer.collect_params(), "sgd", {"learning_rate": 1.0}, clip_global_norm=2.5)
-        with autograd.record():
-            loss = (layer(nd.array([1, 1, 1, 2])) * nd.array([[2.0], [2.0], [2.0], [8.0]])).sum()
-        loss.backward()
-        t.step(2)  # the sum has rows 6 and 8, the mean 3 and 4: clipped to half of it
-        found.append(layer.weight.data().asnumpy().ravel().tolist())
-    assert found == [[1.0, 0.5, 1.0, 4.0]] * 2
-
-
-@pytest.mark.parametrize("label", ["sgd", "lazy adam"])
-def test_two_contexts_are_added_up_before_the_clip(label: str) -> None:
+def test_two_contexts_are_added_up_before_the_clip() -> None:
     """Exact numbers: the two halves of the batch add up to the gradient of the whole."""
     found = []
     for contexts in ([mx.cpu(0)], [mx.cpu(0), mx.cpu(1)]):
         layer = gluon.nn.Embedding(4, 1, sparse_grad=True)
         layer.initialize(mx.init.One(), ctx=contexts)
-        t = front.Trainer(layer.collect_params(), *OPTIMIZERS[label], clip_global_norm=2.5)
+        t = front.Trainer(layer.collect_params(), *OPTIMIZERS["sgd"], clip_global_norm=2.5)
         xs = gluon.utils.split_and_load(nd.array([1, 1, 1, 2]), contexts)
         ws = gluon.utils.split_and_load(nd.array([[2.0], [2.0], [2.0], [8.0]]), contexts)
         with autograd.record():
@@ -284,18 +216,6 @@ def test_stale_gradients_are_counted_only_where_they_are_used() -> None:
     t.step(1, ignore_stale_grad=True)
     assert used.weight.data().asnumpy().ravel().tolist() == [1.0, 0.5, 1.0]
     assert unused.weight.data().asnumpy().ravel().tolist() == [1.0]
-
-
-def test_states_are_saved_and_loaded(tmp_path: Path) -> None:
-    whole, half = model(), model()
-    t = trainer(half, "lazy adam", clip_global_norm=MAX_NORM)
-    train(half, t)
-    t.save_states(str(tmp_path / "states"))
-    again = trainer(half, "lazy adam", clip_global_norm=MAX_NORM)
-    again.load_states(str(tmp_path / "states"))
-    once = trainer(whole, "lazy adam", clip_global_norm=MAX_NORM)
-    train(whole, once)
-    assert_same_bits(train(half, again), train(whole, once))
 
 
 def test_a_scaled_loss_is_clipped_at_its_own_scale_and_overflow_skips_the_step() -> None:

@@ -1,6 +1,8 @@
-"""What only MXNet's own type limits."""
+"""What only MXNet's own types limit, and its floats as ids."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,9 @@ import islices
 if "mxnet" not in islices.list_backends():
     pytest.skip("mxnet is not installed", allow_module_level=True)
 BACKEND = islices.get_backend("mxnet")
+import mxnet as mx  # noqa: E402
+
+nd, lookup = mx.nd, islices.lookup
 
 
 def test_the_native_type_ends_at_two_to_the_31_elements_and_says_so() -> None:
@@ -20,28 +25,8 @@ def test_the_native_type_ends_at_two_to_the_31_elements_and_says_so() -> None:
         islices.to_native(s)
 
 
-def test_a_norm_can_be_computed_with() -> None:
-    """MXNet's arithmetic refuses 0-d arrays, so a norm has its usual scalar shape."""
-    norm = islices.norm(BACKEND.asarray(np.array([3.0, 4.0], np.float32)))
-    assert norm.shape == (1,)
-    assert float((norm * 2).asscalar()) == 10.0
-
-
-def test_results_of_islices_are_mxnets_own_arrays() -> None:
-    import mxnet as mx
-
-    gradient = mx.nd.sparse.row_sparse_array((mx.nd.ones((2, 3)), mx.nd.array([1, 3], dtype="int64")), shape=(5, 3))
-    (clipped,), norm = islices.clip_by_global_norm([gradient], 1.0)
-    assert clipped.stype == "row_sparse"
-    assert float(norm.asscalar()) == np.float32(np.sqrt(6))
-    assert clipped.indices.asnumpy().tolist() == [1, 3]
-    np.testing.assert_array_equal(clipped.data.asnumpy(), np.float32(1 / np.sqrt(6)) * np.ones((2, 3), np.float32))
-
-
 def test_arrays_that_autograd_has_not_seen_are_updated_while_it_records() -> None:
     """As by MXNet's own in-place operators, again and again, and also by slices that depend on recorded values."""
-    import mxnet as mx
-
     weight, counts = mx.nd.ones((3, 1)), mx.nd.zeros((3, 1))
     weight.attach_grad()
     rule = islices.optim.adam(0.5)
@@ -60,3 +45,42 @@ def test_arrays_that_autograd_has_not_seen_are_updated_while_it_records() -> Non
     with mx.autograd.record(), pytest.raises(ValueError, match="table: got an array that autograd"):
         islices.scatter_add(weight, slices)
     assert islices.scatter_add(weight, slices)[0].asscalar() == 2.0, "outside of the record section"
+
+
+# ---------------------------------------------------------------------- floats as ids
+def test_what_nd_array_and_comparisons_make() -> None:
+    table, ids = nd.array([[1.0], [2.0], [4.0]]), nd.array([[0, 2], [1, 1]])
+    assert ids.dtype == np.float32
+    assert islices.lookup(table, ids).asnumpy().tolist() == nd.Embedding(ids, table, 3, 1).asnumpy().tolist()
+    g = islices.embedding_grad(nd.ones((2, 2, 1)), ids, 3, mask=ids > 0)
+    assert g.indices.dtype == np.int64
+    assert g.values.asnumpy().ravel().tolist() == [0.0, 1.0, 1.0, 1.0]
+    assert islices.lookup(table, nd.array([0, 1]), offsets=nd.array([0, 1]), combiner="sum").shape == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda t: lookup(t, nd.array([0, 1.5])),
+            TypeError,
+            "ids: got .*float32.* with 1.5 at position 1; .*whole",
+        ),
+        (lambda t: lookup(t, nd.array([0, np.nan])), TypeError, "ids: .*nan at position 1"),
+        (lambda t: lookup(t, nd.array([1e30])), IndexError, r"ids: got 1e\+30 at position 0"),
+        (
+            lambda t: lookup(t, nd.array([0]), mask=nd.array([0.5])),
+            TypeError,
+            "mask: .* with 0.5 at position 0",
+        ),
+        (
+            lambda t: lookup(t, nd.array([0]), offsets=nd.array([0.5]), combiner="sum"),
+            TypeError,
+            "offsets: .*0.5",
+        ),
+        (lambda t: islices.IndexedSlices(t, nd.array([0, 1, 2]), (5, 1)), TypeError, "indices: got .*float32"),
+    ],
+)
+def test_what_is_no_whole_number_or_no_id(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call(nd.array([[1.0], [2.0], [4.0]]))

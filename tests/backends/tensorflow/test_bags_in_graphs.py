@@ -36,37 +36,7 @@ def assert_same(got: list[Any], expected: list[Any]) -> None:
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "combiner", "variable"),
-    [
-        ("float32", "sum", True),
-        ("float32", "mean", False),
-        ("bfloat16", "sum", True),
-        pytest.param("float32", "sqrtn", True, marks=pytest.mark.repeats),
-        pytest.param("float64", "mean", True, marks=pytest.mark.repeats),
-        pytest.param("float16", "mean", False, marks=pytest.mark.repeats),
-    ],
-)
-def test_graphs_have_the_bits_of_the_operations(dtype: str, combiner: str, variable: bool) -> None:
-    weights = table_of(dtype, variable)
-
-    def fn(ids: Any) -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch(weights)
-            value, g = value_and_grad(loss)(Table(weights), ids, combiner)
-            squares = tf.reduce_sum(g.values * g.values)
-        return value, g.values, g.indices, tape.gradient(squares, weights)
-
-    for name, ids in IDS.items():
-        given, results = tf.constant(ids, tf.int32 if name == "none" else tf.int64), []
-        for on in (True, False):
-            with islices.use_kernels(on):
-                results.append(numbers_of(tf.function(fn, autograph=False)(given)))
-        assert_same(*results)
-
-
-@pytest.mark.parametrize("threads", [1, 2, 4])
-def test_graphs_have_the_eager_bits_whatever_the_threads(threads: int) -> None:
+def test_graphs_have_the_eager_bits_whatever_the_threads() -> None:
     ids = tf.constant(np.random.default_rng(2).integers(0, 3000, (600, 9)))
     rows, before = tf.random.stateless_normal((3000, 16), (1, 2)), islices.get_num_threads()
 
@@ -85,9 +55,9 @@ def test_graphs_have_the_eager_bits_whatever_the_threads(threads: int) -> None:
             return numbers_of([step(ids)[1], step(ids)[1], table.weights, *state.values()])
 
     try:
-        islices.set_num_threads(threads)
         expected = train(False, False)
-        for kernels_on, graph in ((True, False), (True, True), (False, True)):
+        islices.set_num_threads(2)
+        for kernels_on, graph in ((True, False), (True, True)):
             assert_same(train(kernels_on, graph), expected)
     finally:
         islices.set_num_threads(before)
@@ -152,23 +122,6 @@ def test_bags_that_are_none_raise() -> None:
         fn(tf.constant([1, 2]))
 
 
-def test_other_values_of_the_same_indices_are_checked() -> None:
-    table, sgd = tf.Variable(tf.zeros((6, 2))), islices.optim.sgd(1.0)
-    state = sgd.init(table)
-
-    @tf.function(input_signature=[tf.TensorSpec((None, 2)), tf.TensorSpec((None, 2)), tf.TensorSpec((None,), tf.int32)])  # type: ignore[untyped-decorator]
-    def fn(measured: Any, stepped: Any, ids: Any) -> Any:
-        shape = tf.constant([6, 2], tf.int64)
-        norm = islices.global_norm([tf.IndexedSlices(measured, ids, shape)])
-        sgd.step(table, tf.IndexedSlices(stepped, ids, shape), state)
-        return norm
-
-    with pytest.raises(tf.errors.InvalidArgumentError, match="got 3 for 2 values; accepted is one index a value"):
-        fn(tf.ones((3, 2)), tf.ones((2, 2)), tf.constant([1, 2, 1]))
-    assert not table.numpy().any()
-    assert float(fn(tf.ones((3, 2)), tf.ones((3, 2)), tf.constant([1, 2, 1]))) == np.float32(10.0**0.5)
-
-
 @pytest.mark.filterwarnings("error")
 def test_vectorized_map_needs_no_loop(caplog: pytest.LogCaptureFixture) -> None:
     weights, w = table_of("float32", True), tf.Variable([[1.0], [2.0], [-1.0]])
@@ -184,10 +137,9 @@ def test_vectorized_map_needs_no_loop(caplog: pytest.LogCaptureFixture) -> None:
         np.testing.assert_array_equal(dense[k], alone)
 
 
-@pytest.mark.parametrize("shape", [(2,), (2, 2)])
-def test_vectorized_gathers_and_scatters_are_those_of_each_member(shape: tuple[int, ...]) -> None:
+def test_vectorized_gathers_and_scatters_are_those_of_each_member() -> None:
     table = tf.Variable(tf.reshape(tf.range(12.0), (6, 2)))
-    ids = tf.random.stateless_uniform((3, *shape), (1, 2), 0, 6, tf.int64)
+    ids = tf.random.stateless_uniform((3, 2), (1, 2), 0, 6, tf.int64)
 
     def one(ids: Any) -> Any:
         rows = tf.gather(table, ids)

@@ -4,7 +4,6 @@ What runs on a rank is a function of this file. Every rank compares what it got,
 takes of what all ranks had, and the launch fails with the traceback of the first that finds a difference.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import time
 
 import numpy as np
 import pytest
-from rank_checks import dense_over_ranks, mean, meet, over_ranks, same
+from rank_checks import dense_over_ranks, exchanges, gathers, mean, meet, over_ranks, same
 
 from islices.conformance.ranks import run_ranks
 
@@ -20,13 +19,9 @@ pytestmark = pytest.mark.outside
 
 pytest.importorskip("tensorflow")
 
-FLOATS = ("float16", "bfloat16", "float32", "float64")
-WHOLE = ("int32", "int64")
 ROWS, WIDTH = 23, 3
-#: logical CPUs
-MANY = 12
 #: how many slices each rank has; ranks beyond the last start over
-COUNTS = {"uneven": (7, 0, 40, 1), "even": (5,), "none": (0,), "one rank": (0, 0, 9, 0)}
+COUNTS = {"uneven": (7, 0), "none": (0,)}
 
 
 # ---------------------------------------------------------------------- what the ranks have, and what they should get
@@ -34,10 +29,7 @@ def slices_of(rank, counts, dtype, index_dtype):
     """(values, indices) of a rank: many duplicates, within a rank and between ranks."""
     n = counts[rank % len(counts)]
     r = np.random.default_rng([rank, n])
-    if dtype in WHOLE:
-        values = r.integers(-50, 50, (n, WIDTH))
-    else:
-        values = r.standard_normal((n, WIDTH)) * 10.0 ** r.integers(-3, 3, (n, 1))
+    values = r.standard_normal((n, WIDTH)) * 10.0 ** r.integers(-3, 3, (n, 1))
     return values.astype(numpy_type(dtype)), r.integers(0, ROWS, n).astype(index_dtype)
 
 
@@ -68,51 +60,21 @@ def check_slices(got, parts, op, case):
 
 
 # ---------------------------------------------------------------------- on every worker process
-def workers(group, ending, folder, every=True):
-    """What is checked on workers in one launch, every type or only trees of some, and then how it ends for them."""
+def workers(group, ending, folder):
+    """What is checked on workers in one launch, and then how it ends for them."""
     import tensorflow as tf
 
     strategy = group.strategy
     assert repr(group) == f"<tf.distribute (MultiWorkerMirroredStrategy): rank {group.rank} of {group.size}>"
-    bytes_arrive(group)
-    if every:
-        sparse_leaves(group)
+    gathers(group, [5 * k for k in range(group.size)])
+    exchanges(group, [[a + 3 * b for b in range(group.size)] for a in range(group.size)])
+    if ending == "slow":
         within_run(strategy, group.rank, group.size)
     trees(group)
     errors_on_every_rank(group)
     assert tf.distribute.get_replica_context().num_replicas_in_sync == 1, "no scope is left entered"
     meet(folder, group)
     return {"slow": slow, "killed": killed}[ending](group)
-
-
-def bytes_arrive(group):
-    rank, size = group.rank, group.size
-    got = group.all_gather(np.full(5 * rank, rank, np.uint8), [5 * k for k in range(size)])
-    assert [x.tolist() for x in got] == [[k] * (5 * k) for k in range(size)]
-
-    def length(source, to):
-        return (7 * source + 3 * to) % 11  # some are 0
-
-    parts = [np.full(length(rank, to), 10 * rank + to, np.uint8) for to in range(size)]
-    group.traffic.reset()
-    got = group.all_to_all(parts, [length(k, rank) for k in range(size)])
-    assert [x.tolist() for x in got] == [[10 * k + rank] * length(k, rank) for k in range(size)]
-    assert group.traffic.sent == sum(length(rank, to) for to in range(size) if to != rank)
-    got = group.all_to_all([np.zeros(0, np.uint8)] * size, [0] * size)
-    assert [len(x) for x in got] == [0] * size
-
-
-def sparse_leaves(group):
-    from islices.distributed import all_reduce
-
-    for case, counts in COUNTS.items():
-        for dtype in FLOATS + WHOLE:
-            for index_dtype in ("int32", "int64"):
-                parts = [slices_of(k, counts, dtype, index_dtype) for k in range(group.size)]
-                op = "sum" if dtype in WHOLE else "mean"
-                for strategy in ("gather", "ranges", "dense") if dtype == "float32" else ("auto",):
-                    got = all_reduce(native(*parts[group.rank]), op, group.strategy, strategy=strategy)
-                    check_slices(got, parts, op, (case, dtype, index_dtype, strategy))
 
 
 def trees(group):
@@ -124,13 +86,12 @@ def trees(group):
 
     size = group.size
     parts = [slices_of(k, COUNTS["uneven"], "float32", "int64") for k in range(size)]
-    dense = {dtype: [dense_of(k, dtype) for k in range(size)] for dtype in FLOATS}
+    dense = [dense_of(k, "bfloat16") for k in range(size)]
     own = parts[group.rank]
     tree = {
         "table": native(*own) if group.rank else None,
         "own": [islices.IndexedSlices(tf.constant(own[0]), tf.constant(own[1]), (ROWS, WIDTH)), None],
-        **{dtype: tf.constant(x[group.rank]) for dtype, x in dense.items()},
-        "scalar": tf.constant(float(group.rank + 1)),
+        "dense": tf.constant(dense[group.rank]),
     }
     with group.strategy.scope():
         got = all_reduce(tree, op="mean")
@@ -138,9 +99,7 @@ def trees(group):
     assert type(got["own"][0]) is islices.IndexedSlices
     assert got["own"][1] is None
     check_slices(islices.to_native(got["own"][0]), parts, "mean", "islices' own")
-    for dtype, x in dense.items():
-        same(got[dtype].numpy(), mean(dense_over_ranks(x), size), dtype)
-    same(got["scalar"].numpy(), np.float32((size + 1) / 2), "scalar")
+    same(got["dense"].numpy(), mean(dense_over_ranks(dense), size), "dense")
 
 
 def errors_on_every_rank(group):
@@ -149,8 +108,6 @@ def errors_on_every_rank(group):
     from islices.distributed import RankError, all_reduce
 
     last = group.size - 1
-    with pytest.raises(ValueError, match=r"all_reduce: ranks differ: x: .*\(4, 2\).*\(4, 3\).* on rank"):
-        all_reduce(tf.zeros((4, 3 if group.rank == last else 2)), group=group)
     bad = tf.IndexedSlices(tf.ones((1, 2)), tf.constant([9]), tf.constant([4, 2]))
     good = tf.IndexedSlices(tf.ones((1, 2)), tf.constant([3]), tf.constant([4, 2]))
     expected, text = (IndexError, "9") if group.rank == last else (RankError, f"rank {last} raised IndexError")
@@ -169,8 +126,8 @@ def within_run(strategy, rank, size):
     from islices.distributed import all_reduce
 
     replicas_reduce(strategy, size, [rank], [("uneven", "float32")], ("float16",), "mean", traced=False)
-    leaves = [("uneven", "bfloat16"), ("none", "float32"), ("one rank", "float16")]
-    replicas_reduce(strategy, size, [rank], leaves, ("bfloat16", "float64"), "mean", traced=True)
+    leaves = [("uneven", "bfloat16"), ("none", "float32")]
+    replicas_reduce(strategy, size, [rank], leaves, ("bfloat16",), "mean", traced=True)
     elsewhere = strategy.run(tf.distribute.get_replica_context)
     with pytest.raises(ValueError, match="a replica context that this code is not in"):
         all_reduce(tf.ones(2), group=elsewhere)
@@ -261,51 +218,38 @@ def test_two_workers_and_a_slow_one(tmp_path):
     assert 1.0 < seconds < 3.5, seconds
 
 
-@pytest.mark.parametrize(("size", "every"), [(2, False), pytest.param(4, True, marks=pytest.mark.soak)])
-def test_workers_and_a_killed_one(tmp_path, size, every):
-    keywords = {"ending": "killed", "folder": str(tmp_path), "every": every}
-    found = run_ranks("tensorflow", size, f"{__file__}:workers", keywords, timeout=60)
-    *others, dead = found.ranks
+def test_workers_and_a_killed_one(tmp_path):
+    keywords = {"ending": "killed", "folder": str(tmp_path)}
+    found = run_ranks("tensorflow", 2, f"{__file__}:workers", keywords, timeout=60)
+    first, dead = found.ranks
     assert (dead.said, dead.returncode) == (False, 9), (dead, found.output[-1][-3000:])
-    for rank in others:
-        assert rank.error is None, rank.error[2]
-        assert rank.value < 20, rank.value
+    assert first.error is None, first.error[2]
+    assert first.value < 20, first.value
 
 
 # ---------------------------------------------------------------------- replicas on two logical CPUs of one process
-@pytest.mark.parametrize("part", ["trained", pytest.param("of all types", marks=pytest.mark.repeats)])
-def test_mirrored(part):
+def test_mirrored():
     """In a process of its own, since logical devices are made before TensorFlow starts."""
     run = subprocess.run(
-        [sys.executable, __file__, part],
+        [sys.executable, __file__],
         capture_output=True,
         text=True,
         timeout=120,
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert run.returncode == 0, run.stderr[-4000:]
-    assert json.loads(run.stdout.splitlines()[-1]) == {"steps": 20 if part == "trained" else 0}
 
 
-def mirrored(part):
+def mirrored():
     import tensorflow as tf
 
     cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * MANY)
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    both = [0, 1]
-    if part == "trained":
-        replicas_reduce(strategy, 2, both, [("uneven", "float16")], ("bfloat16",), "mean", traced=False)
-        places_that_refuse(strategy)
-        places_in_a_cluster()
-        print(json.dumps({"steps": training(strategy)}))
-        return
-    of_all_types = [("uneven", dtype) for dtype in FLOATS]
-    leaves = [*of_all_types, ("even", "float32"), ("none", "float32"), ("one rank", "bfloat16")]
-    replicas_reduce(strategy, 2, both, leaves, FLOATS, "mean", traced=True)
-    replicas_reduce(strategy, 2, both, [("uneven", "int32"), ("none", "int64")], FLOATS, "sum", traced=True)
-    many_replicas(tf.distribute.MirroredStrategy([f"CPU:{k}" for k in range(MANY)]))
-    print(json.dumps({"steps": 0}))
+    replicas_reduce(strategy, 2, [0, 1], [("uneven", "float16")], ("bfloat16",), "mean", traced=False)
+    replicas_reduce(strategy, 2, [0, 1], [("uneven", "float32"), ("none", "float32")], (), "sum", traced=True)
+    places_that_refuse(strategy)
+    places_in_a_cluster()
 
 
 def places_that_refuse(strategy):
@@ -314,26 +258,15 @@ def places_that_refuse(strategy):
     from islices.distributed import ShardedTable, all_reduce
 
     x = tf.ones(2)
-    for inside in (lambda: ShardedTable(tf.ones((4, 2)), 4), lambda: ShardedTable(tf.ones((4, 2)), 4, strategy)):
-        with pytest.raises(RuntimeError, match=r"within strategy.run, where the 2 replicas .*; accepted is .* outside"):
-            strategy.run(inside)
-        with strategy.scope(), pytest.raises(RuntimeError, match=r"ShardedTable in any case there, with group=tf"):
-            inside()
+    with pytest.raises(RuntimeError, match=r"within strategy.run, where the 2 replicas .*; accepted is .* outside"):
+        strategy.run(lambda: ShardedTable(tf.ones((4, 2)), 4))
     with pytest.raises(RuntimeError, match=r"no tf\.distribute strategy is in scope: call all_reduce within"):
         all_reduce(x)
     with pytest.raises(RuntimeError, match="the 2 replicas of a MirroredStrategy meet only within a program"):
         all_reduce(x, group=strategy)
 
-    def in_merge_call():
-        return tf.distribute.get_replica_context().merge_call(lambda _: all_reduce(x))
-
-    with pytest.raises(RuntimeError, match="the 2 replicas of a MirroredStrategy meet only within a program"):
-        strategy.run(in_merge_call)
     with pytest.raises(ValueError, match=r"strategy: got 'ranges' .* accepted within a program are 'auto', 'gather'"):
         strategy.run(lambda: all_reduce(x, strategy="ranges"))
-    one = tf.distribute.OneDeviceStrategy("CPU:0")
-    same(one.run(lambda: all_reduce(x)).numpy(), np.ones(2, np.float32), "one replica")
-    same(all_reduce(x, group=one).numpy(), np.ones(2, np.float32), "one replica, outside")
 
 
 def places_in_a_cluster():
@@ -348,67 +281,5 @@ def places_in_a_cluster():
     assert _place(resolver(tf.train.ClusterSpec({}))) == (0, 1)
 
 
-def many_replicas(strategy):
-    """More than ten, as the order of names is then not that of numbers; rows of no elements, and of odd bytes."""
-    import tensorflow as tf
-
-    from islices.backends.tensorflow.collectives import inside
-
-    ids = [np.full((k % 3, 3), k, np.int32) for k in range(MANY)]
-
-    def gather(x):
-        return [inside().all_gather(y) for y in (x, tf.cast(x, tf.bfloat16), x[:, :0])]
-
-    run = tf.function(lambda x: strategy.run(gather, args=(x,)), autograph=False)
-    for got in zip(*map(strategy.experimental_local_results, run(per_replica(strategy, ids))), strict=True):
-        expected = np.concatenate(ids)
-        same(got[0].numpy(), expected, "ids")
-        same(got[1].numpy(), expected.astype(numpy_type("bfloat16")), "bfloat16")
-        assert got[2].shape == (len(expected), 0)
-
-
-def training(strategy, steps=20):
-    """A Keras model whose replicas reduce their gradients and step, against one process that does so in NumPy."""
-    import tensorflow as tf
-
-    from islices import IndexedSlices, optim
-    from islices.distributed import all_reduce
-
-    r = np.random.default_rng(7)
-    rules = [optim.adagrad(0.1), optim.sgd(0.05, momentum=0.9)]
-    with strategy.scope():
-        embedding = tf.keras.layers.Embedding(50, 4)
-        model = tf.keras.Sequential([embedding, tf.keras.layers.Flatten(), tf.keras.layers.Dense(1, use_bias=False)])
-        model.build((None, 3))
-        variables = [v.value for v in model.trainable_variables]
-        states = [rule.init(v) for rule, v in zip(rules, variables, strict=True)]
-
-    def step(ids, targets):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((model(ids) - targets) ** 2)
-        raw = tape.gradient(loss, variables)
-        for rule, variable, grad, state in zip(rules, variables, all_reduce(raw, op="mean"), states, strict=True):
-            rule.step(variable, grad, state)
-        return raw[0].values, raw[0].indices, raw[1]
-
-    step_all = tf.function(lambda *x: strategy.run(step, args=x), autograph=False)
-    own = [v.numpy() for v in variables]
-    start = own[0].copy()
-    own_states = [rule.init(x) for rule, x in zip(rules, own, strict=True)]
-    for _ in range(steps):
-        ids = [r.integers(0, 50, (8, 3)) // (1 + k) for k in range(2)]
-        raw = step_all(per_replica(strategy, ids), per_replica(strategy, [np.ones((8, 1), np.float32)] * 2))
-        values, indices, dense = ([x.numpy() for x in strategy.experimental_local_results(part)] for part in raw)
-        summed, rows = over_ranks(list(zip(values, indices, strict=True)))
-        means = [IndexedSlices(mean(summed, 2), rows, (50, 4)), mean(dense_over_ranks(dense), 2)]
-        for k, (rule, grad) in enumerate(zip(rules, means, strict=True)):
-            own[k], own_states[k] = rule.step(own[k], grad, own_states[k])
-    for variable, expected in zip(variables, own, strict=True):
-        for component in strategy.experimental_local_results(variable):
-            same(component.numpy(), expected, "after training")
-    assert not np.array_equal(own[0], start)
-    return steps
-
-
 if __name__ == "__main__":
-    mirrored(sys.argv[1])
+    mirrored()

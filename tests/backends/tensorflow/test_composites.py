@@ -34,8 +34,8 @@ ROUTES = {
 
 
 @pytest.mark.parametrize("route", ROUTES.values(), ids=ROUTES)
-@pytest.mark.parametrize("given", [slices_of(), slices_of(2, coalesced=True), slices_of(2, None)], ids=repr)
-def test_slices_go_through(route: Any, given: IndexedSlices) -> None:
+def test_slices_go_through(route: Any) -> None:
+    given = slices_of(2, coalesced=True)
     found = route(given)
     assert type(found) is IndexedSlices
     assert (found.dense_shape, found.coalesced, found.padded) == (given.dense_shape, given.coalesced, given.padded)
@@ -78,37 +78,12 @@ def test_a_signature_and_a_gradient_go_through() -> None:
     assert len(traces) == 1
 
 
-def test_gradients_come_out_and_go_into_a_step() -> None:
-    table = tf.Variable(tf.ones((6, 2)))
-    rule = optim.sgd(0.5)
-
-    @tf.function  # type: ignore[untyped-decorator]
-    def gradient(ids: Any) -> Any:
-        return islices.value_and_grad(lambda t: tf.reduce_sum(t[ids]))(islices.Table(table))[1]
-
-    @tf.function  # type: ignore[untyped-decorator]
-    def step(x: IndexedSlices) -> None:
-        rule.step(table, x, state)
-
-    state = rule.init(table)
-    step(gradient(tf.constant([1, 1])))
-    assert table.numpy()[:3, 0].tolist() == [1.0, 0.0, 1.0]
-
-
 def test_per_sample_gradients_go_through() -> None:
     given = islices.per_sample(tf.ones((2, 2, 3)), tf.constant([[1, 2], [1, 5]]), 6)
     found = tf.function(lambda x: x)(given)
     assert (type(found), found.dense_shape) == (islices.PerSample, given.dense_shape)
     for part in ("values", "indices", "samples"):
         assert getattr(found, part).numpy().tolist() == getattr(given, part).numpy().tolist()
-
-
-def test_row_numbers_are_not_computed_on() -> None:
-    """As of tf.IndexedSlices: to tf.nest they are leaves."""
-    x = slices_of()
-    assert tf.nest.flatten([x]) == [x]
-    with pytest.raises(TypeError, match="does not turn into a dense array"):
-        tf.nest.map_structure(tf.add, x, x)
 
 
 @pytest.mark.parametrize("returned", ["state", "table"])

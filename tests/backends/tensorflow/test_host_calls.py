@@ -22,12 +22,6 @@ pytestmark = pytest.mark.skipif(kernels.active() is None, reason="without numba 
 ROWS = 6
 #: (ids, what they are): rows 6 and -1 are none
 IDS = {"duplicates": [4, 1, 4, 4], "out of range": [6, 1, -1, 1], "ascending": [0, 2, 5], "one": [3], "none": []}
-KINDS = [
-    ("float32", "int32"),
-    ("bfloat16", "int64"),
-    pytest.param("float16", "int32", marks=pytest.mark.repeats),
-    pytest.param("float64", "int64", marks=pytest.mark.repeats),
-]
 
 
 def slices_of(values: Any, ids: Any) -> Any:
@@ -66,27 +60,6 @@ def test_graphs_call_kernels_unless_told_not_to() -> None:
         assert "PyFuncStateless" not in calls_of(norm, *arrays)
 
 
-@pytest.mark.parametrize(("dtype", "index_dtype"), KINDS)
-def test_sums_norms_and_gradients_have_the_bits_of_the_operations(dtype: str, index_dtype: str) -> None:
-    def fn(values: Any, ids: Any) -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch(values)
-            sums = islices.coalesce(slices_of(values, ids)).values
-            loss = tf.reduce_sum(sums * sums)
-        gradient = tf.convert_to_tensor(tape.gradient(loss, values))
-        summed = islices.coalesce(slices_of(values, ids))
-        (clipped, _), norm = islices.clip_by_global_norm([slices_of(values, ids), values], 0.5)
-        return summed.values, summed.indices, clipped.values, norm, gradient
-
-    given, results = [arrays_of(ids, dtype, index_dtype) for ids in IDS.values()], []
-    for on in (True, False):
-        with islices.use_kernels(on):
-            graph = tf.function(fn, autograph=False, input_signature=signature(dtype, index_dtype))
-            results.append([x for arrays in given for x in numbers_of(graph(*arrays))])
-    for got, expected in zip(*results, strict=True):
-        np.testing.assert_array_equal(got, expected)
-
-
 def stepped(optimizer: Any, table: Any) -> Callable[..., Any]:
     state = optimizer.init(table)
 
@@ -101,10 +74,7 @@ def stepped(optimizer: Any, table: Any) -> Callable[..., Any]:
     ("make", "dtype", "in_place"),
     [
         (optim.adam, "float32", True),
-        (optim.rowwise_adagrad, "bfloat16", True),
         (optim.adam, "bfloat16", False),
-        pytest.param(optim.sgd, "float64", True, marks=pytest.mark.repeats),
-        pytest.param(optim.adagrad, "float16", False, marks=pytest.mark.repeats),
     ],
 )
 def test_steps_have_the_bits_of_eager_ones(make: Any, dtype: str, in_place: bool) -> None:
@@ -174,21 +144,6 @@ def test_the_gradient_may_be_the_table_itself() -> None:
 
     assert fn().numpy().tolist() == [[1.0, 1.0]] * ROWS
     assert table.numpy().tolist() == [[0.0, 0.0]] * ROWS
-
-
-def test_a_graph_steps_on_the_variable_it_is_given() -> None:
-    sgd = optim.sgd(1.0)
-    tables = [tf.Variable(tf.fill((ROWS, 2), float(k))) for k in range(2)]
-    states = [sgd.init(table) for table in tables]
-
-    @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]
-    def fn(table: Any, step: Any) -> None:
-        sgd.step(table, slices_of(tf.ones((1, 2)), tf.constant([1])), {"step": step})
-
-    for table, state in zip(tables, states, strict=True):
-        fn(table, state["step"])
-    assert [float(table[1, 0]) for table in tables] == [-1.0, 0.0]
-    assert fn.experimental_get_tracing_count() == 1
 
 
 def test_threads_may_run_one_graph_at_once() -> None:
@@ -272,19 +227,6 @@ def test_a_saved_function_runs_in_another_process(tmp_path: Path) -> None:
     assert done.stdout.split(maxsplit=1) == [float(norm).hex(), f"{table.numpy().tolist()}\n"]
     loaded = tf.saved_model.load(str(tmp_path))
     assert loaded.train(tf.constant(values), tf.constant(ids))[1].numpy().tolist() == table.numpy().tolist()
-
-
-def test_xla_compiles_norms_and_clips() -> None:
-    values, ids = arrays_of(IDS["duplicates"], "float32", "int32")
-
-    def fn(values: Any, ids: Any) -> Any:
-        (clipped,), norm = islices.clip_by_global_norm([slices_of(values, ids)], 0.5)
-        return clipped.values, norm
-
-    for got, expected in zip(tf.function(fn, jit_compile=True)(values, ids), fn(values, ids), strict=True):
-        assert got.numpy().tolist() == expected.numpy().tolist()
-    got = tf.function(fn, jit_compile=True)(values, tf.constant([4, 6, -1, 4]))[1]
-    assert float(got) == float(fn(tf.gather(values, [0, 3]), tf.constant([4, 4]))[1])
 
 
 def test_xla_is_refused_what_it_cannot_have() -> None:

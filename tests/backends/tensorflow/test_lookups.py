@@ -17,11 +17,10 @@ from islices import Table, lookup, value_and_grad  # noqa: E402
 ROWS, DIM = 7, 3
 W = np.random.default_rng(0).uniform(-1, 1, (ROWS, DIM))
 IDS = np.array([[1, 4, 4], [0, 1, 6]])
-ALL = [tf.float16, tf.bfloat16, tf.float32, tf.float64]
 
 
-def variable(dtype: Any = tf.float32) -> Any:
-    return tf.Variable(tf.cast(W, dtype))
+def variable() -> Any:
+    return tf.Variable(tf.cast(W, tf.float32))
 
 
 def dense(x: Any) -> np.ndarray:
@@ -33,17 +32,9 @@ def compiled(mode: str) -> Any:
 
 
 # ---------------------------------------------------------------------- against TensorFlow's own tape
-@pytest.mark.repeats_where(
-    lambda shape, index, dtype: (shape, index) != ((2, 3), tf.int64) and (index, dtype) != (tf.int32, tf.float32)
-)
 @pytest.mark.parametrize("mode", ["eager", "function", "xla"])
-@pytest.mark.parametrize("dtype", ALL, ids=lambda t: t.name)
-@pytest.mark.parametrize("index", [tf.int32, tf.int64], ids=lambda t: t.name)
-@pytest.mark.parametrize("shape", [(), (0,), (6,), (2, 3), (1, 3, 2)], ids=str)
-@pytest.mark.one_in(4)
-def test_gradients_are_those_of_a_tape(shape: tuple[int, ...], index: Any, dtype: Any, mode: str) -> None:
-    weights, scale = variable(dtype), tf.Variable(tf.cast([2.0, -1.0, 0.5], dtype))
-    ids = tf.constant(np.resize(IDS, shape), index)
+def test_gradients_are_those_of_a_tape(mode: str) -> None:
+    weights, scale, ids = variable(), tf.Variable([2.0, -1.0, 0.5]), tf.constant(IDS)
 
     def loss(read: Any, table: Any, scale: Any) -> Any:
         rows = read(table, ids)
@@ -61,12 +52,10 @@ def test_gradients_are_those_of_a_tape(shape: tuple[int, ...], index: Any, dtype
     with tf.GradientTape() as tape:
         want = loss(tf.gather, weights, scale)
     want_grad, want_d = tape.gradient(want, [weights, scale])
-    assert grad.dtype == dtype
-    assert d_scale.dtype == dtype
     assert unused.shape == (0, DIM)
     np.testing.assert_array_equal(dense(grad), dense(tf.convert_to_tensor(want_grad)))  # sums of few exact terms
-    np.testing.assert_allclose(dense(d_scale), dense(want_d), rtol=float(np.finfo("f4").eps) * (1 << 17))
-    np.testing.assert_allclose(float(value), float(want), rtol=0.05, atol=1e-5)
+    np.testing.assert_allclose(dense(d_scale), dense(want_d), rtol=1e-5)
+    np.testing.assert_allclose(float(value), float(want), rtol=1e-5)
 
 
 def test_a_variable_that_comes_twice_or_is_the_table_too_has_a_gradient_for_each_place() -> None:
@@ -80,17 +69,9 @@ def test_a_variable_that_comes_twice_or_is_the_table_too_has_a_gradient_for_each
     np.testing.assert_array_equal(dense(table).sum(), IDS.size * DIM)
 
 
-def test_a_gathered_dense_variable_has_a_dense_gradient() -> None:
-    for x in (variable(), tf.constant(W, tf.float32)):
-        _, d = value_and_grad(lambda x: tf.reduce_sum(tf.gather(x, IDS)))(x)
-        assert isinstance(d, tf.Tensor)
-        np.testing.assert_array_equal(d[:, 0], np.bincount(IDS.ravel(), minlength=ROWS))
-
-
 # ---------------------------------------------------------------------- second order
 @pytest.mark.parametrize("mode", ["eager", "function"])
-@pytest.mark.parametrize("combiner", [None, "sum", "mean", "sqrtn", "max"])
-def test_a_tape_around_gives_second_derivatives(combiner: str | None, mode: str) -> None:
+def test_a_tape_around_gives_second_derivatives(mode: str) -> None:
     weights, ids = variable(), tf.constant(IDS)
 
     def second(read: Any) -> Any:
@@ -99,21 +80,15 @@ def test_a_tape_around_gives_second_derivatives(combiner: str | None, mode: str)
         return tf.convert_to_tensor(outer.gradient(penalty, weights))
 
     def ours() -> Any:
-        return value_and_grad(lambda t: tf.reduce_sum(lookup(t, ids, combiner=combiner) ** 3))(Table(weights))[1].values
+        return value_and_grad(lambda t: tf.reduce_sum(lookup(t, ids, combiner="mean") ** 3))(Table(weights))[1].values
 
     def plain() -> Any:
         with tf.GradientTape() as tape:
             rows = tf.gather(weights, ids)
             tape.watch(rows)
-            members = {None: lambda x: x, "max": lambda x: tf.reduce_max(x, 1)}.get(
-                combiner, lambda x: tf.reduce_sum(x, 1)
-            )
-            divisor = {"mean": 3.0, "sqrtn": 3.0**0.5}.get(combiner or "", 1.0)
-            loss = tf.reduce_sum((members(rows) / divisor) ** 3)
+            loss = tf.reduce_sum(tf.reduce_mean(rows, 1) ** 3)
         return tape.gradient(loss, rows)
 
-    if combiner == "max":
-        ids = tf.constant(IDS[:, :1])  # a tie's gradient is not TensorFlow's
     got = compiled(mode)(lambda: second(ours))()
     np.testing.assert_allclose(dense(got), dense(second(plain)), rtol=1e-5, atol=1e-5)
 
@@ -138,14 +113,6 @@ def in_map(read: Any) -> Any:
     return tf.function(lambda: tf.map_fn(lambda _: read(), tf.zeros(2)))()
 
 
-def in_vectorized_map(read: Any) -> Any:
-    return tf.reduce_sum(tf.vectorized_map(lambda _: read(), tf.zeros(2)))
-
-
-def in_recompute_grad(read: Any) -> Any:
-    return tf.recompute_grad(lambda x: x * read())(tf.constant(1.0))
-
-
 def in_thread(read: Any) -> Any:
     errors: list[BaseException] = []
 
@@ -161,9 +128,7 @@ def in_thread(read: Any) -> Any:
     raise errors[0]
 
 
-@pytest.mark.parametrize(
-    "place", [in_function, in_map, in_vectorized_map, in_recompute_grad, in_thread], ids=lambda f: f.__name__
-)
+@pytest.mark.parametrize("place", [in_function, in_map, in_thread], ids=lambda f: f.__name__)
 def test_a_lookup_no_tape_can_follow_is_refused(place: Any) -> None:
     def refused() -> None:
         table = Table(variable())
@@ -176,44 +141,18 @@ def test_a_lookup_no_tape_can_follow_is_refused(place: Any) -> None:
         pool.submit(refused).result()
 
 
-@pytest.mark.parametrize("loop", ["while", "cond"])
-def test_a_lookup_in_a_traced_branch_or_loop_is_refused(loop: str) -> None:
+def test_a_lookup_in_a_traced_loop_is_refused() -> None:
     table = Table(variable())
 
     def fn(t: Any, n: Any) -> Any:
         total = tf.constant(0.0)
-        if loop == "while":
-            for _ in tf.range(n):
-                total += tf.reduce_sum(lookup(t, tf.constant([1])))
-        elif n > 2:
-            total = tf.reduce_sum(lookup(t, tf.constant([1])))
+        for _ in tf.range(n):
+            total += tf.reduce_sum(lookup(t, tf.constant([1])))
         return total
 
     step = tf.function(lambda n: value_and_grad(fn)(table, n)[0])
     with pytest.raises(TypeError, match="move the lookup out of the loop or branch"):
         step(tf.constant(3))
-
-
-def test_a_table_that_outlived_its_differentiation_is_refused() -> None:
-    kept: list[Any] = []
-
-    def fn(t: Any) -> Any:
-        kept.append(t)
-        return tf.reduce_sum(lookup(t, tf.constant([1])))
-
-    value_and_grad(fn)(Table(variable()))
-    with pytest.raises(TypeError, match="has ended"):
-        lookup(kept[0], tf.constant([1]))
-
-
-@pytest.mark.parametrize(
-    ("loss", "error"),
-    [(1.0, TypeError), (tf.constant(1), TypeError), (tf.zeros(2), ValueError), (None, TypeError)],
-    ids=str,
-)
-def test_a_loss_that_is_none_is_refused(loss: Any, error: Any) -> None:
-    with pytest.raises(error, match="fn: returned"):
-        value_and_grad(lambda t: loss)(Table(variable()))
 
 
 # ---------------------------------------------------------------------- autograph and unknown shapes
@@ -241,54 +180,6 @@ def test_fn_is_rewritten_by_autograph_and_the_library_is_not() -> None:
         plain(tf.constant(1))
 
 
-@pytest.mark.parametrize("rows", [0, ROWS])
-@pytest.mark.parametrize("shape", [[None], [None, None], [2, None, 3]], ids=str)
-def test_out_of_range_ids_read_as_zeros_in_a_graph(shape: list[int | None], rows: int) -> None:
-    table = Table(tf.Variable(W[:rows]))
-
-    @tf.function(input_signature=[tf.TensorSpec(shape, tf.int64)])
-    def step(ids: Any) -> Any:
-        (_, got), g = value_and_grad(lambda t: (tf.reduce_sum(lookup(t, ids)), lookup(t, ids)), has_aux=True)(table)
-        return got, islices.to_dense(g)
-
-    ids = np.resize([2, -1, ROWS, 10**12, 6], [2 if n is None else n for n in shape])
-    got, g = step(ids)
-    valid = (ids >= 0) & (ids < rows)
-    padded = np.vstack([W[:rows], np.zeros((1, DIM))])
-    np.testing.assert_array_equal(got, padded[np.where(valid, ids, rows)])
-    assert g.shape == (rows, DIM)
-    assert float(tf.reduce_sum(g)) == valid.sum() * DIM  # the second lookup is no part of the loss
-
-
-def test_per_sample_in_a_function_with_variables() -> None:
-    weights, scale = variable(), tf.Variable([1.0, 2.0, 3.0])
-    x, ids = tf.constant(W[:2], tf.float32), tf.constant(IDS)
-
-    def fn(scale: Any, table: Any, x: Any, ids: Any) -> Any:
-        return tf.reduce_sum(lookup(table, ids) * scale, (1, 2)) + tf.reduce_sum(x * scale, 1)
-
-    def step() -> Any:
-        _, (d, g) = value_and_grad(fn, (0, 1), per_sample=True)(scale, Table(weights), x, ids)
-        return d, g.norms()
-
-    want = W[IDS].astype("f4").sum(1) + x
-    for run in (step, tf.function(step)):
-        d, norms = run()
-        np.testing.assert_allclose(d, want, rtol=1e-5)
-        np.testing.assert_allclose(norms, np.sqrt(14.0) * np.sqrt([5.0, 3.0]), rtol=1e-6)
-
-
-def test_set_rows_changes_a_variable_in_place_and_no_tensor() -> None:
-    B = islices.get_backend("tensorflow")
-    ids, new = tf.constant([5, 0]), tf.ones((2, DIM))
-    weights, tensor = variable(), tf.constant(W, tf.float32)
-    assert B.set_rows(weights, ids, new) is weights
-    changed = B.set_rows(tensor, ids, new)
-    np.testing.assert_array_equal(changed, weights)
-    np.testing.assert_array_equal(tensor, W.astype("f4"))
-    assert (np.asarray(changed)[[5, 0]] == 1).all()
-
-
 # ---------------------------------------------------------------------- Keras
 keras = pytest.importorskip("keras", reason="keras is not installed")
 on_tensorflow = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="Keras is on another backend")
@@ -301,8 +192,7 @@ def model(**options: Any) -> Any:
 
 
 @on_tensorflow
-@pytest.mark.parametrize("mode", ["eager", "function"])
-@pytest.mark.parametrize("trainable", [True, False])
+@pytest.mark.parametrize(("trainable", "mode"), [(True, "function"), (False, "eager")])
 def test_capture_has_the_gradient_of_a_keras_embedding(trainable: bool, mode: str) -> None:
     net = model(mask_zero=True)
     words = next(x for x in net._flatten_layers() if x.name == "words")
@@ -375,18 +265,6 @@ def test_layers_that_cannot_be_hooked_are_refused() -> None:
 
 
 @on_tensorflow
-def test_mixed_precision_gradients_come_in_the_weights_dtype() -> None:
-    layer = keras.layers.Embedding(ROWS, DIM, dtype="mixed_float16", name="words")
-    layer.build()
-    with islices.capture(layer) as captured, tf.GradientTape() as tape:
-        loss = tf.reduce_sum(layer(tf.constant(IDS)) ** 2)
-    want = tape.gradient(loss, layer.embeddings.value)
-    g = captured.gradients()["words"]
-    assert g.values.dtype == tf.float32
-    np.testing.assert_array_equal(dense(g), dense(tf.convert_to_tensor(want)))
-
-
-@on_tensorflow
 def test_a_keras_variable_is_a_table_and_a_dense_leaf() -> None:
     words, scale = keras.Variable(W, dtype="float32"), keras.Variable([2.0, 2.0, 2.0], dtype="float32")
     _, (g, d) = value_and_grad(lambda t, s: tf.reduce_sum(lookup(t, tf.constant(IDS)) * s), (0, 1))(Table(words), scale)
@@ -415,22 +293,6 @@ def test_two_captures_end_in_any_order_and_know_their_threads() -> None:
         assert len(captured.gradients()) == 1
     words = next(x for x in net._flatten_layers() if x.name == "words")
     assert "call" not in vars(words)
-
-
-def test_shapes_known_in_part_are_compared_in_part() -> None:
-    @tf.function(input_signature=[tf.TensorSpec((None, 3), tf.int32), tf.TensorSpec((3,), tf.bool)])
-    def masked(ids: Any, mask: Any) -> Any:
-        return lookup(tf.constant(W), ids, mask=mask)
-
-    with pytest.raises(ValueError, match=r"mask: got shape \(3,\); accepted is ids' shape \(None, 3\)"):
-        masked(tf.constant([[1, 2, 3]]), tf.constant([True, True, False]))
-
-    @tf.function(input_signature=[tf.TensorSpec((None, 4, 2)), tf.TensorSpec((None, 3), tf.int32)])
-    def gradient(upstream: Any, ids: Any) -> Any:
-        return islices.embedding_grad(upstream, ids, ROWS).values
-
-    with pytest.raises(ValueError, match=r"upstream: got shape \(None, 4, 2\)"):
-        gradient(tf.ones((2, 4, 2)), tf.ones((2, 3), tf.int32))
 
 
 @on_tensorflow

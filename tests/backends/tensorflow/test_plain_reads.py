@@ -24,8 +24,7 @@ def made() -> Any:
     return {"tables": [tf.Variable(first), second], "mix": mix}
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("marks", [lambda path: "tables" in path, {"tables": True, "mix": False}, "auto"])
+@pytest.mark.parametrize(("marks", "compiled"), [(lambda path: "tables" in path, False), ("auto", True)])
 def test_is_what_the_tape_gives(marks: Any, compiled: bool) -> None:
     params = made()
     step: Any = islices.value_and_grad(loss, sparse=marks)

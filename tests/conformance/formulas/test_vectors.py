@@ -13,7 +13,6 @@ from islices.conformance.formulas.generate import line_of
 from islices.conformance.formulas.inputs import inputs
 from islices.conformance.formulas.records import FORMULAS
 from islices.conformance.formulas.trajectories import trajectories
-from islices.conformance.formulas.vectors import expected
 
 FOLDER = Path(islices.conformance.__file__).parent / "vectors" / "formulas"
 
@@ -30,7 +29,7 @@ def test_a_formula_is_written_to_the_same_bytes(name: str) -> None:
 def test_most_elements_are_judged(name: str) -> None:
     """Infinite bounds, where a value may overflow or a divisor be 0, leave no trajectory without weights to judge."""
     for one in trajectories(FORMULAS[name]):
-        last = expected(FORMULAS[name], one.name)[inputs(one.inputs).checkpoints[-1]][FORMULAS[name].gives]
+        last = one.expected[inputs(one.inputs).checkpoints[-1]][FORMULAS[name].gives]
         for bound in last.bounds:
             assert np.isfinite(bound).mean() > 0.5, one.name
 

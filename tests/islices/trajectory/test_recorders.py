@@ -410,13 +410,13 @@ def test_keras_recorder(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("jit", [False, True])
 def test_optax_recorded(jit: bool, tmp_path: Path) -> None:
     jax = pytest.importorskip("jax")
-    pytest.importorskip("optax")
+    optax = pytest.importorskip("optax")
     import islices.backends.jax.optax as sparse_optax
     from islices.backends.jax.recorder import Recorder
 
     def run(folder: Path, rate: float) -> None:
         recorder = Recorder(folder)
-        tx = sparse_optax.recorded(sparse_optax.adam(rate), recorder)
+        tx = sparse_optax.recorded(sparse_optax.on_rows(optax.adam(rate)), recorder)
         params = {"t": islices.Table(jax.numpy.asarray(START))}
         state = tx.init(params)
 
@@ -466,64 +466,3 @@ def test_optax_recorded_with_its_clip() -> None:
     np.testing.assert_array_equal(step["clipped"]["t"], clip.update(grads, clip.init(params))[0]["t"])
     with pytest.raises(TypeError, match=r"^clip: got .*3"):
         recorded(adam, Recorder(folder), clip=3)
-
-
-def test_gluon_before_clipping(tmp_path: Path) -> None:
-    if "mxnet" not in islices.list_backends():
-        pytest.skip("mxnet is not installed")
-    islices.get_backend("mxnet")
-    import mxnet as mx
-
-    from islices.backends.mxnet.gluon import Recorder, clip_global_norm
-
-    layer = mx.gluon.nn.Embedding(12, 4, sparse_grad=True, prefix="words_")
-    layer.initialize()
-    layer.weight.set_data(mx.nd.array(START))
-    trainer = mx.gluon.Trainer(layer.collect_params(), "sgd", {"learning_rate": 0.5})
-    with Recorder(tmp_path, trainer) as recorder:
-        with mx.autograd.record():
-            loss = layer(mx.nd.array([5, 3, 5])).sum()
-        loss.backward()
-        recorder.before_clipping(4)
-        clip_global_norm([layer.weight.grad()], 2.0)
-        trainer.step(4)
-    (step,) = (islices.load(path) for path in tmp_path.glob("step*"))
-    assert islices.global_norm(step["gradients"]) == pytest.approx(np.sqrt(5 * 4) / 4)
-    assert islices.global_norm(step["clipped"]) == pytest.approx(0.5)
-
-
-@pytest.mark.repeats_where(lambda name, clip: (name, clip) != ("adam", 0.5))
-@pytest.mark.parametrize("clip", [None, 0.5])
-@pytest.mark.parametrize("name", ["sgd", "adam", "adagrad"])
-def test_gluon_recorder(name: str, clip: float | None, tmp_path: Path) -> None:
-    if "mxnet" not in islices.list_backends():
-        pytest.skip("mxnet is not installed")
-    islices.get_backend("mxnet")  # which imports MXNet as it must be
-    import mxnet as mx
-
-    from islices.backends.mxnet.gluon import Recorder, Trainer
-
-    def run(folder: Path, rate: float) -> None:
-        layer = mx.gluon.nn.Embedding(12, 4, sparse_grad=True, prefix="words_")
-        layer.initialize()
-        layer.weight.set_data(mx.nd.array(START))
-        options = {"learning_rate": rate, **({"momentum": 0.9} if name == "sgd" else {})}
-        trainer = Trainer(layer.collect_params(), name, options, clip_global_norm=clip)
-        with Recorder(folder, trainer) as recorder:
-            for k in range(STEPS):
-                ids = mx.nd.array(IDS[k])
-                with mx.autograd.record():
-                    loss = ((layer(ids) - 1) ** 2).sum()
-                loss.backward()
-                recorder.add(batch=ids, loss=loss)
-                trainer.step(2)
-        assert "_update" not in vars(trainer)
-
-    run(tmp_path / "a", 0.1)
-    found = islices.parity(tmp_path / "a", tmp_path / "a")
-    assert found.same_bits == STEPS
-    assert found.notes == ()
-    assert ("clipped" in found.steps[0].positions) == (clip is not None)
-    run(tmp_path / "b", 0.1001)
-    found = islices.parity(tmp_path / "a", tmp_path / "b")
-    assert (found.stop.step, found.stop.position) == (1, "step"), str(found)
