@@ -81,9 +81,9 @@ def got(mode: str, **how: Any) -> Callable[[Any, Any], Any]:
 def carried(p: Any, ids: Any) -> Any:
     def body(c: Any, i: Any) -> Any:
         rows = p["table"][i] @ p["mix"]
-        return c + rows.sum(), jnp.tanh(rows)
+        return c / 2 + rows.sum(), jnp.tanh(rows)
 
-    return (lambda c, ys: c + out(ys))(*lax.scan(body, 0.0, ids))
+    return (lambda c, ys: c + out(ys))(*lax.scan(body, 0.0, ids, reverse=True))
 
 
 @jax.jit
@@ -244,7 +244,7 @@ OTHERS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "penalty": (lambda p, ids: out(p["table"][ids]) + jnp.sum(p["table"] ** 2), "integer_pow|square"),
     "along axis 1": (lambda p, ids: out(jnp.take(p["table"], ids % 4, axis=1)), "gather"),
     "carried": (lambda p, ids: out(lax.fori_loop(0, 2, lambda k, w: w * 2, p["table"])[ids]), "scan"),
-    "out of cond": (lambda p, ids: out(lax.cond(ids[0, 0] > 0, lambda: p["table"], lambda: W)[ids]), "cond"),
+    "out of cond": (lambda p, ids: out(lax.cond(ids[0, 0] > 0, lambda: W, lambda: p["table"])[ids]), "cond"),
     "in scan": (lambda p, ids: lax.scan(lambda c, i: (c + p["table"].sum(), None), 0.0, ids)[0], "reduce_sum"),
     "custom_jvp": (lambda p, ids: out(doubled(p["table"])[ids]), "custom_jvp_call"),
     "custom_vjp": (lambda p, ids: out(clipped(p["table"], ids)), "custom_vjp_call"),
