@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -410,3 +411,84 @@ def test_per_sample_is_the_gradient_of_each_sample() -> None:
     assert isinstance(grads["table"], islices.PerSample)
     np.testing.assert_allclose(grads["table"].to_dense(), expected["table"], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(grads["mix"], expected["mix"], rtol=1e-5, atol=1e-6)
+
+
+# ---------------------------------------------------------------------- random programs
+#: XLA compiles a loop over less than 1024 bytes as one function, whose sums it may vectorize otherwise: wide rows
+LARGE = {
+    "table": jnp.asarray(RNG.normal(size=(ROWS, 64)), jnp.float32),
+    "second": jnp.asarray(RNG.normal(size=(7, 64)), jnp.float32),
+    "mix": jnp.asarray(RNG.normal(size=(64, 64)) / 8, jnp.float32),
+}
+
+
+def random_program(seed: int) -> Callable[[Any, Any], Any]:
+    """A loss of random reads within random wrappers."""
+    choose = random.Random(seed)
+
+    def read() -> Callable[[Any, Any], Any]:
+        table, mode = choose.choice(["table", "second"]), choose.choice(["fill", "clip", "promise_in_bounds"])
+        cast, factor = choose.random() < 0.2, choose.uniform(0.5, 2)
+
+        def rows(p: Any, ids: Any) -> Any:
+            w = p[table].astype(jnp.float16) if cast else p[table]
+            return factor * jnp.nan_to_num(w.at[ids].get(mode=mode)).astype(jnp.float32)
+
+        def masked(p: Any, ids: Any) -> Any:
+            w = jnp.where(jnp.arange(64) % 3 == 0, p[table], lax.stop_gradient(p[table]))
+            return jnp.nan_to_num(w[ids])
+
+        kinds = [
+            rows,
+            masked,
+            lambda p, ids: jnp.nan_to_num(p[table][ids]) @ p["mix"],
+            lambda p, ids: jax.vmap(lambda i: lax.dynamic_index_in_dim(p[table], i, 0, False))(ids.reshape(-1)),
+            lambda p, ids: p[table][1:5:2] * factor + lax.stop_gradient(p[table]).sum(),
+            lambda p, ids: p[table][jnp.argmax(p[table][:5] @ p["mix"][:, :3], axis=0)] * factor,
+            lambda p, ids: lax.cond(ids[0, 0] > 0, lambda: p[table], lambda: p[table])[ids % 7],
+        ]
+        kind = choose.choice(kinds)
+        return lambda p, ids: jnp.tanh(kind(p, ids)).sum()
+
+    def program(depth: int) -> Callable[[Any, Any], Any]:
+        if depth == 0:
+            return read()
+        f, g = program(depth - 1), program(choose.randrange(depth))
+        bound = choose.randrange(-3, 8)
+        wrappers: list[Callable[[Any, Any], Any]] = [
+            lambda p, ids: f(p, ids) + g(p, ids + 1),
+            lambda p, ids: jax.jit(f)(p, ids) * g(p, ids),
+            lambda p, ids: jax.jit(lambda p, ids: (p, f(p, ids)))(p, ids)[1] + g(p, ids),
+            lambda p, ids: jax.checkpoint(f)(p, ids),
+            lambda p, ids: lax.cond(p["mix"].sum() > bound, lambda: f(p, ids), lambda: g(p, ids)),
+            lambda p, ids: jax.vmap(lambda k: lax.cond(k > bound, lambda: f(p, ids + k), lambda: g(p, ids)))(
+                jnp.arange(3) + ids[0, 0]
+            ).sum(),
+            lambda p, ids: lax.scan(lambda c, k: (0.5 * c + f(p, ids + k), g(p, ids - k)), 0.0, jnp.arange(3))[0],
+            lambda p, ids: lax.scan(lambda c, k: (c, f(p, ids + k)), 0.0, jnp.arange(2), reverse=True)[1].sum(),
+            lambda p, ids: lax.fori_loop(0, 2, lambda k, c: (c[0], c[1] + f(c[0], ids + k)), (p, 0.0))[1],
+            lambda p, ids: jax.vmap(lambda k: f(p, ids + k))(jnp.arange(3)).sum(),
+            lambda p, ids: lax.map(lambda k: f(p, ids * k), jnp.arange(3)).sum(),
+            lambda p, ids: doubled(jnp.sin(jax.nn.relu(f(p, ids)))),
+        ]
+        return choose.choice(wrappers)
+
+    return program(choose.choice([1, 1, 1, 1, 2, 2, 3]))
+
+
+def check_random(seed: int, wraps: Any = EVERY) -> None:
+    ids = jnp.asarray(np.random.default_rng(seed).integers(-20, 20, (2, 3)), jnp.int32)
+    sparse = {"table": True, "second": True, "mix": False}
+    check(random_program(seed), LARGE, ids, sparse=sparse, tolerance=2e-2, wraps=wraps)
+
+
+def test_a_random_program() -> None:
+    check_random(0, [jax.jit])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("block", range(20))
+def test_many_random_programs(block: int) -> None:
+    for seed in range(100 * block, 100 * block + 100):
+        check_random(seed, EVERY if seed % 8 == 0 else [jax.jit])
+        jax.clear_caches()
