@@ -25,14 +25,14 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environment})
 
 
-@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("name", [x if x == "numpy" else pytest.param(x, marks=pytest.mark.soak) for x in BACKENDS])
 def test_hostile_calls_keep_their_promises(name: str) -> None:
-    result = run("hostile", "-b", name, "--examples", "250", "--seed", "0")
+    result = run("hostile", "-b", name, "--examples", "100", "--seed", "0")
     assert result.returncode == 0, result.stdout + result.stderr
-    assert result.stdout.startswith(f"{name}: 250 hostile calls in ")
+    assert result.stdout.startswith(f"{name}: 100 hostile calls in ")
     counts = {word: int(n) for n, word in (part.split() for part in result.stdout.strip().split(": ")[-1].split(", "))}
-    assert counts["returned"] > 25, "hardly a call got through: the good arguments are bad"
-    assert counts["TypeError"] > 25, "hardly a call was refused: nothing is hostile"
+    assert counts["returned"] > 8, "hardly a call got through: the good arguments are bad"
+    assert counts["TypeError"] > 8, "hardly a call was refused: nothing is hostile"
 
 
 # ---------------------------------------------------------------------- what is noticed

@@ -116,17 +116,6 @@ def test_what_cannot_be_judged_is_told(step: Any, formula: Any, error: type[Exce
         judge(step, formula)
 
 
-def test_an_exception_of_the_step_names_the_trajectory() -> None:
-    def step(w: Any, g: Any, state: Any, t: int, **options: Any) -> Any:
-        if t == 3:
-            raise ZeroDivisionError("mine")
-        return w
-
-    with pytest.raises(ZeroDivisionError) as caught:
-        judge(step, "torch.Adam")
-    assert caught.value.__notes__ == ["torch.Adam, trajectory 'sizes', step 3"]
-
-
 def test_gradients_and_weights_are_the_steps_own() -> None:
     """Whatever a step does to its arguments, the next call is judged as if it had not."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from islices.conformance.data import Array
-from islices.conformance.protocol import CallError, Client, Ok, Refused, StartError, Unsupported, WireError
+from islices.conformance.protocol import CallError, Client, Ok, Refused, StartError, Unsupported
 
 pytestmark = pytest.mark.outside
 
@@ -77,12 +77,6 @@ def test_answers_of_every_kind(client: Client) -> None:
     assert client.call("echo", [{"a": (1.5, None)}]) == Ok({"a": (1.5, None)})
     assert client.call("unsupported") == Unsupported("no such thing")
     assert client.call("error") == Refused("IndexError", "indices: got -1")
-
-
-def test_what_cannot_be_said_is_not_sent(client: Client) -> None:
-    with pytest.raises(WireError, match="a set"):
-        client.call("echo", [{"set": [1]}])
-    assert client.call("echo", [1]) == Ok(1)
 
 
 @pytest.mark.parametrize(
