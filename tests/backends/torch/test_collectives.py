@@ -20,6 +20,7 @@ from rank_checks import (
     meet,
 )
 
+import islices
 from islices.conformance.ranks import Ranks, run_ranks
 from islices.distributed import Group, RankError, RankTimeout, all_reduce, get_group
 
@@ -128,7 +129,8 @@ def all_checks(group: Group, folder: str) -> dict[str, str]:
     found = {}
     for name in CHECKS:
         try:
-            globals()[name](group)
+            with islices.use_kernels(False):  # which each rank would compile
+                globals()[name](group)
             found[name] = ""
         except Exception:
             found[name] = traceback.format_exc()

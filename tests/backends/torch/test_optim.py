@@ -7,7 +7,7 @@ import doctest
 import functools
 import importlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -86,13 +86,6 @@ def train_by_hand(model: Any, optimizer: Any, steps: int = STEPS, **how: Any) ->
 
 def same(a: Any, b: Any) -> bool:
     return all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def without_kernels() -> Iterator[None]:
-    """They take seconds to compile, and have the same bits; test_clipped_steps.py and others run them."""
-    with islices.use_kernels(False):
-        yield
 
 
 def test_examples_in_docstrings() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import io
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,13 +23,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "AdamW keras": ("AdamW", {"semantics": "keras", "rows": "all", "maximize": True}),
     "Ftrl": ("Ftrl", {"lr": 0.1, "frozen": [1, 2]}),
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def without_kernels() -> Iterator[None]:
-    """They take seconds to compile, and have the same bits."""
-    with islices.use_kernels(False):
-        yield
 
 
 class Words(torch.nn.Module):

@@ -266,9 +266,8 @@ def difference(row: Row, around: Callable[[], Any] = nullcontext) -> dict[str, f
     state = ours.init(table)
     worst, sizes, last = {}, {"w": np.abs(start)}, {"w": start}
     for grad in gradients(row.columns):
-        with islices.use_kernels(False):  # which take seconds to compile; test_rules_compiled.py has their bits
-            dense = row.gets == "dense" and ours.rows == "touched"
-            table, state = ours.step(table, islices.to_dense(grad) if dense else grad, state)
+        dense = row.gets == "dense" and ours.rows == "touched"
+        table, state = ours.step(table, islices.to_dense(grad) if dense else grad, state)
         with around():
             native = [np.array(x) for x in theirs(islices.coalesce(grad) if row.gets == "summed" else grad)]
         for key, x in {"w": table, **state}.items():
@@ -299,7 +298,7 @@ def test_steps_are_the_frameworks_own(row: Row) -> None:
 @pytest.mark.outside
 def test_bits_of_torch_where_it_rounds_once() -> None:
     """x86-64; torch's default kernels of other processors may contract. Sums of another order are left out."""
-    plain = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "OMP_NUM_THREADS": "1"}
+    plain = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "OMP_NUM_THREADS": "1", "ISLICES_KERNELS": "0"}
     done = subprocess.run([sys.executable, __file__], env={**os.environ, **plain}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     contracts, found = json.loads(done.stdout)
