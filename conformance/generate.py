@@ -273,11 +273,11 @@ def clipping() -> Iterator[Case]:
         yield case(f"clipping/by_norm/max-{limit}", "10", "clip_by_norm", s, limit)
         yield case(f"clipping/by_global_norm/max-{limit}", "10", "clip_by_global_norm", [s, d], limit)
         yield case(f"clipping/by_row_norm/max-{limit}", "10", "clip_by_row_norm", s, limit)
-    limit, low = Array("float32", (), [2.0]), Array("float32", (), [-0.25])  # traced where the rest is
-    yield case("clipping/by_norm/limit-array", "10", "clip_by_norm", s, limit)
-    yield case("clipping/by_row_norm/limit-array", "10", "clip_by_row_norm", s, limit)
-    yield case("clipping/by_global_norm/limit-array", "10", "clip_by_global_norm", [s, d], limit)
-    yield case("clipping/by_value/bound-arrays", "9", "clip_by_value", s, low, limit)
+    high, low = Array("float32", (), [2.0]), Array("float32", (), [-0.25])  # traced where the rest is
+    yield case("clipping/by_norm/limit-array", "10", "clip_by_norm", s, high)
+    yield case("clipping/by_row_norm/limit-array", "10", "clip_by_row_norm", s, high)
+    yield case("clipping/by_global_norm/limit-array", "10", "clip_by_global_norm", [s, d], high)
+    yield case("clipping/by_value/bound-arrays", "9", "clip_by_value", s, low, high)
     exact = slices_of("float32", [[3.0, 4.0]], [1], (3, 2))
     yield case("clipping/by_norm/equal-is-unchanged", "10", "clip_by_norm", exact, 5.0)
     just_above = math.nextafter(5.0, 0.0)  # in float64 the norm 5 exceeds it; in float32 they are equal

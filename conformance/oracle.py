@@ -254,7 +254,7 @@ def global_norm(tree: Any, ord: Any = 2) -> Array:
 
 
 # ---------------------------------------------------------------------- clipping
-def limit_of(x: Any) -> float:
+def limit_of(x: Any) -> Any:
     """Return a limit, or the number that its 0-d array holds."""
     return x.data[0] if isinstance(x, Array) else x
 
