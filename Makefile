@@ -57,7 +57,7 @@ soak-laws:
 soak-random:
 	$(TIMED) $(BIN)/python -m islices.conformance.properties cases
 soak-files:
-	$(TIMED) $(BIN)/python -m islices.conformance.properties.files
+	$(TIMED) $(BIN)/python -m islices.conformance.properties files
 soak-hostile:
 	$(TIMED) $(BIN)/python -m islices.conformance.properties hostile
 

@@ -165,11 +165,12 @@ row("keep-rows-rank-2", "13", "TypeError", ["rows", "1-D"], "keep_rows", GOOD, A
 row("drop-rows-mask-length", "13", "ValueError", ["rows", "3", "5"], "drop_rows", GOOD, of("bool", *[True] * 3))
 
 # ---------------------------------------------------------------------- norms and clipping
-row("norm-ord", "7", "ValueError", ["ord", "0", "> 0"], "norm", GOOD, 0)
-row("norm-ord-negative", "7", "ValueError", ["ord", "-inf", "> 0"], "norm", GOOD, -math.inf)
-row("norm-ord-nan", "7", "ValueError", ["ord", "nan", "> 0"], "norm", GOOD, math.nan)
+row("norm-ord", "7", "ValueError", ["ord", "0", "1, 2 or inf"], "norm", GOOD, 0)
+row("norm-ord-other", "7", "ValueError", ["ord", "3", "1, 2 or inf"], "norm", GOOD, 3)
+row("norm-ord-negative", "7", "ValueError", ["ord", "-inf", "1, 2 or inf"], "norm", GOOD, -math.inf)
+row("norm-ord-nan", "7", "ValueError", ["ord", "nan", "1, 2 or inf"], "norm", GOOD, math.nan)
 row("norm-ord-text", "7", "TypeError", ["ord", "'2'", "real"], "norm", GOOD, "2")
-row("global-norm-ord", "8", "ValueError", ["ord", "-1", "> 0"], "global_norm", [GOOD], -1)
+row("global-norm-ord", "8", "ValueError", ["ord", "-1", "1, 2 or inf"], "global_norm", [GOOD], -1)
 row("norm-integers", "7", "TypeError", ["x", "int32", "floating"], "norm", INTEGERS)
 row("norm-list", "7", "TypeError", ["x", "list", "accepted"], "norm", [GOOD])
 row("global-norm-frameworks", "8", "TypeError", ["tree", "one framework"], "global_norm", [GOOD, foreign(DENSE)])
@@ -177,11 +178,14 @@ row("global-norm-text", "8", "TypeError", ["tree", "'a'", "accepted"], "global_n
 row("clip-value-order", "9", "ValueError", ["lo", "hi", "2", "1"], "clip_by_value", GOOD, 2.0, 1.0)
 row("clip-value-lo-positive", "9", "ValueError", ["lo", "densify", "lo <= 0 <= hi"], "clip_by_value", GOOD, 0.5, 1.0)
 row("clip-value-hi-negative", "9", "ValueError", ["hi", "densify"], "clip_by_value", GOOD, -2.0, -1.0)
+row("clip-value-arrays", "9", "ValueError", ["lo <= hi"], "clip_by_value", DENSE, Array("float32", (), [2.0]), 1.0)
 row("clip-value-nan", "9", "ValueError", ["nan", "lo <= hi"], "clip_by_value", GOOD, math.nan, 1.0)
 row("clip-value-text", "9", "TypeError", ["hi", "'1'", "real"], "clip_by_value", GOOD, -1.0, "1")
 for function in ("clip_by_norm", "clip_by_row_norm", "clip_by_global_norm"):
     tree = [GOOD] if function == "clip_by_global_norm" else GOOD
     row(f"{function}-negative", "10", "ValueError", ["max_norm", "-1", ">= 0"], function, tree, -1.0)
+    minus = Array("float32", (), [-1.0])
+    row(f"{function}-negative-array", "10", "ValueError", ["max_norm", "-1", ">= 0"], function, tree, minus)
     row(f"{function}-nan", "10", "ValueError", ["max_norm", "nan", ">= 0"], function, tree, math.nan)
     row(f"{function}-text", "10", "TypeError", ["max_norm", "'1'", "real"], function, tree, "1")
     words = ["nonfinite", "'explode'", "'zero'"]
@@ -190,6 +194,13 @@ for function in ("clip_by_norm", "clip_by_row_norm", "clip_by_global_norm"):
         x = [bad] if function == "clip_by_global_norm" else bad
         words = [label, "'zero'"]
         row(f"{function}-raise-{label}", "10", "FloatingPointError", words, function, x, 1.0, nonfinite="raise")
+for op, *args in (
+    ("clip_by_block_rms", GOOD, 1.0), ("adaptive_grad_clip", GOOD, DENSE, 1.0), ("renorm_rows", DENSE, i64(1), 1.0),
+    ("per_sample_clip_sum", UP, IDS, 5, 1.0),
+):  # fmt: skip
+    row(
+        f"{op}-nonfinite-name", "10", "ValueError", ["nonfinite", "'explode'", "'zero'"], op, *args, nonfinite="explode"
+    )
 _global, _one = ("clip_by_global_norm", [GOOD], 1.0), ("clip_by_norm", GOOD, 1.0)
 row("clip-semantics-unknown", "11", "ValueError", ["semantics", "'tf1'", "torch"], *_global, semantics="tf1")
 row("clip-semantics-not-here", "11", "ValueError", ["semantics", "'torch'", "keras"], *_one, semantics="torch")

@@ -99,8 +99,6 @@ def gradient_cases(case: Callable[..., Case], floats: tuple[str, ...], index_typ
             parts = [array(dtype, given[: len(ids)]), array(dtype, given[len(ids) :])]
             yield make("global_norm", "8", "global_norm", both, [one])
             yield make("by_global_norm", "10", "clip_by_global_norm", both, parts, 2.0)
-            bound = Array(dtype, (), [2.0])
-            yield make("by_global_norm-and-limit", "10", "clip_by_global_norm", both, parts, bound)
     dense = array("float32", list(TABLE.values()))
     upstream = array("float32", upstream_for([0] * 4, list(TABLE.values()), random.Random("gradients/dense")))
     yield case("gradients/by_norm-clipped/dense", "10", "gradient", "clip_by_norm", [dense], [upstream], 1.0)

@@ -85,29 +85,27 @@ def _double_lookup_gradient(table: Any, ids: Any, upstream: Any, other_ids: Any,
     return gradients(loss, islices.Table(table))[0]
 
 
-def _gradient(op: str, leaves: list[Any], upstream: list[Any], limit: Any = None, **options: Any) -> list[Any]:
+def _gradient(op: str, leaves: list[Any], upstream: list[Any], *limit: float, **options: Any) -> list[Any]:
     """The gradient of the sum of what an operation makes of the leaves, times upstream.
 
-    By the stored values of each leaf, and by the limit if that is an array. upstream has one array for each leaf, of
-    the form of its stored values; of the table's where the operation coalesces; for a norm one number.
+    By the stored values of each leaf. upstream has one array for each leaf, of the form of its stored values; of the
+    table's where the operation coalesces; for a norm one number.
     """
     own, function = own_calls_of(islices.get_backend(upstream[0])), getattr(islices, op)
     bare = [x.values if isinstance(x, islices.IndexedSlices) else x for x in leaves]
-    known = () if limit is None else (limit,)
-    asked = [*bare, *(x for x in known if not isinstance(x, float))]
 
     def loss(*arrays: Any) -> Any:
         tree = [
             x.replace(values=v) if isinstance(x, islices.IndexedSlices) else v
-            for x, v in zip(leaves, arrays[: len(leaves)], strict=True)
+            for x, v in zip(leaves, arrays, strict=True)
         ]
         given = tree if op in ("global_norm", "clip_by_global_norm") else tree[0]
-        out = function(given, *(arrays[len(leaves) :] or known), **options)
+        out = function(given, *limit, **options)
         parts = out[0] if isinstance(out, tuple) else [out]
         terms = [own.weighted_sum(_numbers(op, y), g) for y, g in zip(parts, upstream, strict=True)]
         return functools.reduce(operator.add, terms)
 
-    return list(gradients(loss, *asked))
+    return list(gradients(loss, *bare))
 
 
 def _numbers(op: str, x: Any) -> Any:

@@ -213,8 +213,7 @@ def add(*xs: Any) -> Any:
 
 # ---------------------------------------------------------------------- norms
 def exact_norm(leaves: list[Any], ord: Any) -> float:
-    """The float64 norm of all leaves together (7): an exact sum rounded to float64, its root rounded to float64; of
-    orders other than 1, 2 and inf the terms and the root are `power`'s."""
+    """Return the float64 norm of all leaves together (7): the exact sum and its root, each rounded to float64."""
     data = [v for leaf in leaves for v in values_of(coalesce(leaf)).data]
     if any(math.isnan(v) for v in data):
         return math.nan
@@ -224,55 +223,11 @@ def exact_norm(leaves: list[Any], ord: Any) -> float:
         return max((abs(v) for v in data), default=0.0)
     if ord == 1:
         return float(round_to(sum((abs(Fraction(v)) for v in data), Fraction(0)), "float64"))
-    if ord != 2:
-        return norm_of_order([abs(float(v)) for v in data], Fraction(ord))
     total = sum((Fraction(v) ** 2 for v in data), Fraction(0))
     # a power of four taken out first: the squares of float64 values may exceed its range where the norm does not
     shift = 0 if total == 0 else floor_log2(*total.as_integer_ratio()) // 2
     root = square_root(float(round_to(total / Fraction(4) ** shift, "float64")))
     return float(round_to(Fraction(root) * Fraction(2) ** shift, "float64"))
-
-
-def power(x: float, exponent: Fraction) -> float:
-    """x^exponent by the binary digits of the exponent, each product and each root rounded to float64 (7)."""
-    whole = math.floor(exponent)
-    squares = [x]
-    while len(squares) < whole.bit_length():
-        squares.append(float(times(squares[-1], squares[-1], "float64")))
-    factors = [square for k, square in enumerate(squares) if whole >> k & 1]
-    rest, root = exponent - whole, x
-    while rest:
-        rest, root = 2 * rest, square_root(root)
-        if rest >= 1:
-            rest, factors = rest - 1, [*factors, root]
-    return functools.reduce(lambda a, b: float(times(a, b, "float64")), factors)
-
-
-def norm_of_order(sizes: list[float], order: Fraction) -> float:
-    """The norm of another order than 1, 2 and inf (7)."""
-    p = min(max(order, Fraction(1, 2**70)), Fraction(2**64))
-    top = max(sizes, default=0.0)
-    if top == 0:
-        return 0.0
-    if p >= Fraction(1, 4):
-        terms = [power(over(v, top, "float64"), p) for v in sizes]
-        return float(times(top, root_of(sum(map(Fraction, terms)), p), "float64"))
-    fourth = [square_root(square_root(v)) for v in [*sizes, top]]
-    terms = [power(over(v, fourth[-1], "float64"), 4 * p) for v in fourth[:-1]]
-    root = root_of(sum(map(Fraction, terms)), 2 * p)
-    return float(times(times(top, root, "float64"), root, "float64"))
-
-
-def root_of(total: Any, degree: Fraction) -> float:
-    """total^(1 / degree), with one step of Newton's method where 1 / degree is not exact (7)."""
-    total = float(round_to(total, "float64"))
-    inverse = float(round_to(1 / degree, "float64"))
-    root = power(total, Fraction(inverse))
-    if degree > 2**32 or Fraction(inverse) * degree == 1 or not math.isfinite(root):
-        return root
-    off = over(float(plus(total, -power(root, degree), "float64")), total, "float64")
-    correction = times(root, float(times(off, inverse, "float64")), "float64")
-    return float(plus(root, correction, "float64"))
 
 
 def norm_dtype(leaves: list[Any]) -> str:
@@ -299,10 +254,15 @@ def global_norm(tree: Any, ord: Any = 2) -> Array:
 
 
 # ---------------------------------------------------------------------- clipping
-def clip_by_value(x: Any, lo: float, hi: float) -> Any:
+def limit_of(x: Any) -> float:
+    """Return a limit, or the number that its 0-d array holds."""
+    return x.data[0] if isinstance(x, Array) else x
+
+
+def clip_by_value(x: Any, lo: Any, hi: Any) -> Any:
     x = coalesce(x)
     dtype = values_of(x).dtype
-    low, high = round_to(lo, wide(dtype)), round_to(hi, wide(dtype))
+    low, high = (round_to(limit_of(c), wide(dtype)) for c in (lo, hi))
     return with_values(x, [v if math.isnan(v) else round_to(min(max(v, low), high), dtype) for v in values_of(x).data])
 
 
@@ -311,7 +271,8 @@ def clipped(x: Any, norm64: float, max_norm: float, nonfinite: str) -> Any:
     return with_values(x, clip_data(values.data, values.dtype, norm64, max_norm, nonfinite))
 
 
-def clip_data(data: list[Any], dtype: str, norm64: float, max_norm: float, nonfinite: str) -> list[Any]:
+def clip_data(data: list[Any], dtype: str, norm64: float, max_norm: Any, nonfinite: str) -> list[Any]:
+    max_norm = limit_of(max_norm)
     if not math.isfinite(norm64):
         return [0.0 if nonfinite == "zero" else math.nan] * len(data)
     if norm64 <= max_norm:

@@ -21,29 +21,25 @@ Place = tuple[int, int, int]
 
 
 def gradient(op: str, leaves: list[Any], upstream: list[Array], limit: Any = None, **options: Any) -> list[Array]:
-    """One array for each leaf, and one for the limit where it is an array."""
+    """Return one array for each leaf."""
     terms = [(k, place, Fraction(v)) for k, x in enumerate(leaves) for place, v in zip(*places(x), strict=True)]
     sums: dict[Place, Fraction] = defaultdict(Fraction)
     for k, (row, column), v in terms:
         sums[k, row, column] += v
     given = [Fraction(g) for array in upstream for g in array.data]
-    most = Fraction(limit.data[0]) if isinstance(limit, Array) else limit
     if op in ("norm", "global_norm"):
         of_norm = norm_slopes(sums, options.get("ord", 2))
-        found, of_limit = [given[0] * of_norm[k, row, column] for k, (row, column), _ in terms], None
+        found = [given[0] * of_norm[k, row, column] for k, (row, column), _ in terms]
     elif op == "clip_by_value":
         lo, hi = Fraction(options["lo"]), Fraction(options["hi"])
         width = math.prod(leaves[0].dense_shape[1:])
         found = [given[row * width + c] * (lo <= sums[k, row, c] <= hi) for k, (row, c), _ in terms]
-        of_limit = None
     else:
-        found, of_limit = clip_slopes(terms, sums, given, most, by_row=op == "clip_by_row_norm")
+        found = clip_slopes(terms, sums, given, limit, by_row=op == "clip_by_row_norm")
     out, rest = [], iter(found)
     for x in leaves:
         values = values_of(x)
         out.append(Array(values.dtype, values.shape, [exact(next(rest), values.dtype) for _ in values.data]))
-    if isinstance(limit, Array):
-        out.append(Array(limit.dtype, limit.shape, [exact(of_limit, limit.dtype)]))
     return out
 
 
@@ -71,8 +67,8 @@ def norm_slopes(sums: dict[Place, Fraction], ord: Any) -> dict[Place, Fraction]:
 
 def clip_slopes(
     terms: list[Any], sums: dict[Place, Fraction], given: list[Fraction], most: Any, *, by_row: bool
-) -> tuple[list[Fraction], Fraction]:
-    """The derivatives by each stored number, and by the limit."""
+) -> list[Fraction]:
+    """Return the derivatives by each stored number."""
 
     def unit_of(leaf: int, row: int) -> tuple[int, ...]:
         return (leaf, row) if by_row else ()
@@ -84,7 +80,7 @@ def clip_slopes(
     for (k, (row, _), v), g in zip(terms, given, strict=True):
         inner[unit_of(k, row)] += g * v
     norms = {unit: root(square) for unit, square in squares.items()}
-    found, of_limit = [], Fraction(0)
+    found = []
     for (k, (row, column), _), g in zip(terms, given, strict=True):
         unit = unit_of(k, row)
         n = norms[unit]
@@ -93,9 +89,7 @@ def clip_slopes(
         else:
             factor = Fraction(most) / n
             found.append(g * factor - factor * inner[unit] / n * sums[k, row, column] / n)
-    for unit, n in norms.items():
-        of_limit += inner[unit] / n if n > most else 0
-    return found, of_limit
+    return found
 
 
 def root(square: Fraction) -> Fraction:

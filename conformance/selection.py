@@ -49,7 +49,7 @@ class Selection(NamedTuple):
     Attributes
     ----------
     profile : "quick" or "full"
-        quick: the cases that `islices.conformance.choice` chose; full: all.
+        quick: the cases that quick.json lists; full: all.
     expression : str
         In the language of pytest's -k, of words that an id or mode holds; empty: everything.
     clauses, groups : tuple of str

@@ -117,7 +117,7 @@ def _clamped(B: Backend, values: Array, bounds: tuple[Limit, Limit]) -> Array:
     traced = next((b for b in bounds if b.number is None), None)
     if traced is not None and dtype in INTEGERS:
         raise TypeError(f"{traced.name}: got {describe(traced.array)}; accepted for {dtype} is an int that is known")
-    asked = any(b.array is not None for b in bounds) or derivatives.asks(B, values)
+    asked = derivatives.asks(B, values)
     known = derivatives.constant(B, values) if asked else values
     if traced is None:
         lo, hi = (round_scalar(B, values, _within(B, values, b.number), b.name) for b in bounds)
@@ -131,8 +131,8 @@ def _clamped(B: Backend, values: Array, bounds: tuple[Limit, Limit]) -> Array:
         return clipped
     with B.scope():
         like = B.zeros((1,), wide_dtype(dtype), values)
-        carried = [b.attached(B, like) for b in bounds]
-    return derivatives.attach_clamped(B, clipped, values, *carried)
+        constants = [b.as_array(B, like) for b in bounds]
+    return derivatives.attach_clamped(B, clipped, values, *constants)
 
 
 def _within(B: Backend, values: Array, bound: Any) -> Any:
@@ -206,7 +206,7 @@ def clip_by_norm(
         leaf = limit.lift(leaf)
         if axes is not None:
             return clip_units(leaf, axes, limit, formula, nonfinite)
-        total = total_norm([leaf], raw=formula.raw, attach=limit.array is not None)
+        total = total_norm([leaf], raw=formula.raw)
         return _clipped(leaf, _clipper(leaf, total, limit, formula, nonfinite), formula)
 
     return each_leaf(one, x)
@@ -287,7 +287,7 @@ def _clipper(first: Any, total: Total, limit: Limit, formula: ClipFormula, nonfi
     """What clips leaves of this total norm, first being one; None where the values stay as they are."""
     E, exact = total.E, total.exact
     refuse_nonfinite(E, exact, nonfinite)
-    known = E is modes.HOST and formula.wide and limit.array is None  # Python's own floats decide, in no context
+    known = E is modes.HOST and formula.wide  # Python's own floats decide, in no context
     if known and math.isfinite(exact[0]) and exact[0] <= limit.number:
         return None
     with contextlib.nullcontext() if known else E.scope():
@@ -342,7 +342,7 @@ def _ingredients(
     with B.scope():
         if E is modes.HOST:
             over = B.asarray(over, attached)
-        return attached, limit.attached(B, attached), over
+        return attached, limit.as_array(B, attached), over
 
 
 def _traced_scaling(E: Backend, steps: Steps, finite: Array | None) -> Callable[[Backend, Array], Array]:
@@ -401,7 +401,7 @@ def _clip_rows(leaf: Any, limit: Limit, nonfinite: str) -> Any:
     check_float(B, values)
     if not B.shape(values):
         raise ValueError("x: got a 0-d array; accepted is shape (rows, *row_shape)")
-    asked = limit.array is not None or derivatives.asks(B, values)
+    asked = derivatives.asks(B, values)
     layout = Layout("rows")
     keys: tuple[Array, ...] = ()
     known = derivatives.constant(B, values) if asked else values
@@ -415,7 +415,7 @@ def _clip_rows(leaf: Any, limit: Limit, nonfinite: str) -> Any:
     E, norms = row_norms([(B, as_rows(B, sums, B.shape(sums)[0]))], 2.0)
     with E.scope():
         refuse_nonfinite(E, norms, nonfinite)
-        if E is modes.HOST and limit.array is None and np.isfinite(norms).all() and (norms <= limit.number).all():
+        if E is modes.HOST and np.isfinite(norms).all() and (norms <= limit.number).all():
             return leaf
         factors = row_factors(E, norms, limit, nonfinite)
     clipped = scale_rows(B, known, E, factors, place)

@@ -18,7 +18,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
-from islices import modes, powers
+from islices import modes
 from islices.backend import Array, Backend
 from islices.exact_norms import as_rows, sample_keys
 from islices.slices import IndexedSlices
@@ -87,7 +87,7 @@ def attach_norms(backend: Backend, norms: Array, members: Sequence[Member], ord:
     members : sequence of Member
         All leaves the norms are of, of one framework.
     ord : float
-        Above 0, or inf; others than 2 only of everything ("all").
+        1, 2 or inf; others than 2 only of everything ("all").
 
     Returns
     -------
@@ -144,14 +144,7 @@ def _direction(B: Backend, x: Array, norm: Array, ord: float) -> Array:
     if ord == 1:
         return sign
     size = B.abs(x)
-    if ord == math.inf:
-        return B.where(none, B.zeros_like(x), B.where(B.less_equal(norm, size), sign, B.zeros_like(x)))
-    # (|x| / norm)^(ord - 1), of 1 in place of 0: neither a power nor its derivative is infinite there
-    nothing = B.less_equal(size, 0.0)
-    part = B.where(nothing, _ones(B, x), B.div(size, B.where(none, _ones(B, norm), norm)))
-    exponent = powers.bounded(ord) - 1.0
-    slope = powers.power(B, part, exponent) if exponent > 0 else B.div(1.0, powers.power(B, part, -exponent))
-    return B.where(nothing, B.zeros_like(x), B.round_product(sign, slope))
+    return B.where(none, B.zeros_like(x), B.where(B.less_equal(norm, size), sign, B.zeros_like(x)))
 
 
 def _sign(B: Backend, x: Array) -> Array:
@@ -174,7 +167,7 @@ def _shared(B: Backend, norm: Array, upstream: Array, rows: Sequence[Array]) -> 
 def attach_scaled(
     backend: Backend, scaled: Array, member: Member, norms: Array, limit: Array, over: Array, slack: float = 0.0
 ) -> Array:
-    """Values that were scaled to norms, as a function of them, of the norms and of the limit.
+    """Values that were scaled to norms, as a function of them and of the norms.
 
     Parameters
     ----------
@@ -232,14 +225,13 @@ def _gradient_of_scaled(
     if keys:
         products = _masked(B, B.as_column(B.in_range(keys[0], layout.rows), wide), products)
     inner = _gathered(B, products, layout, keys, B.shape(norms)[0])
-    by_limit = inner if B.shape(limit) == B.shape(norms) else B.row_sum(B.reshape(inner, (1, B.shape(norms)[0])))
     by_values = B.astype(upstream * spread(factor), B.dtype(x))
-    return (-(inner * factor), by_limit, None, by_values, *(None for _ in keys))
+    return (-(inner * factor), None, None, by_values, *(None for _ in keys))
 
 
 # ---------------------------------------------------------------------- what is limited by value
 def attach_clamped(backend: Backend, clamped: Array, values: Array, lo: Array, hi: Array) -> Array:
-    """Values that were limited to [lo, hi], as a function of them and of the bounds.
+    """Values that were limited to [lo, hi], as a function of them.
 
     Parameters
     ----------
@@ -262,19 +254,12 @@ def attach_clamped(backend: Backend, clamped: Array, values: Array, lo: Array, h
         return backend.with_gradient(clamped, (values, lo, hi), backward)
 
 
-def _gradient_of_clamped(B: Backend, upstream: Array, x: Array, lo: Array, hi: Array) -> tuple[Array, ...]:
+def _gradient_of_clamped(B: Backend, upstream: Array, x: Array, lo: Array, hi: Array) -> tuple[Array | None, ...]:
     wide, g, everything = B.widen(x), B.widen(upstream), Layout("all")
     least, most = (_spread(B, c, wide, everything, ()) for c in (lo, hi))
     zero = B.zeros_like(g)
-    above_lo, below_hi = B.less_equal(least, wide), B.less_equal(wide, most)
-    within = B.where(above_lo, B.where(below_hi, g, zero), zero)
-    by_lo = B.where(below_hi, B.where(above_lo, zero, g), zero)
-    by_hi = B.where(above_lo, B.where(below_hi, zero, g), zero)
-    return (
-        B.astype(within, B.dtype(x)),
-        _gathered(B, by_lo, everything, (), 1),
-        _gathered(B, by_hi, everything, (), 1),
-    )
+    within = B.where(B.less_equal(least, wide), B.where(B.less_equal(wide, most), g, zero), zero)
+    return B.astype(within, B.dtype(x)), None, None
 
 
 # ---------------------------------------------------------------------- slots, rows and norms

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from islices import modes, powers
+from islices import modes
 from islices.backend import Array, Backend
 from islices.shapes import size_of
 
@@ -93,7 +93,7 @@ def row_norms(
     leaves : sequence of (backend, float array of shape (k, m))
         The k agrees (or there are no leaves at all).
     ord : float
-        More than 0, or inf.
+        1, 2 or inf.
     groups : sequence of Groups or None, one for each leaf, optional
         The rows of a group count as one; then k is the number of groups.
     ranks : Ranks, optional
@@ -183,16 +183,12 @@ def _norms_of(
     either neighbour."""
     top, count, wide = extent
     one = E.minimum(E.maximum(top, 1.0), 1.0)
-    exact, scale = powers.is_exact(ord), one
-    if not exact:
-        scale = E.where(E.less_equal(top, 0.0), one, top)
-        largest = bound = one
-    else:
-        if wide:  # then every leaf is scaled: they share one sum
-            scale = E.where(E.less_equal(top, TINY), _times(E, one, RESCALE), one)
-            scale = E.where(E.less_equal(HUGE, top), _times(E, one, 1.0 / RESCALE), scale)
-        largest = E.round_product(top, scale)
-        bound = largest if ord == 1 else _times(E, largest * largest, 4.0)
+    scale = one
+    if wide:  # then every leaf is scaled: they share one sum
+        scale = E.where(E.less_equal(top, TINY), _times(E, one, RESCALE), one)
+        scale = E.where(E.less_equal(HUGE, top), _times(E, one, 1.0 / RESCALE), scale)
+    largest = E.round_product(top, scale)
+    bound = largest if ord == 1 else _times(E, largest * largest, 4.0)
     size = _power_of_two(E, largest)
     # what added to a term leaves its coarse part, and then finer ones of the rest
     units = [_power_of_two(E, _times(E, bound, count))]
@@ -205,7 +201,7 @@ def _norms_of(
         units.append(_times(E, units[-1], ratio))
     columns = [scale, _times(E, size, 2.0**27), *units]
     # terms that are no rounded products often end at a midpoint, with nothing left
-    few = cuts == 2 and (ord == 1 or (exact and not wide)) and bool(np.all(count <= FEW_TERMS))
+    few = cuts == 2 and (ord == 1 or not wide) and bool(np.all(count <= FEW_TERMS))
     parts = sums(partial(_cut_and_sum, ord=ord, rescaled=wide, sizes=few), columns, cuts + 1)
     if few:
         slack, parts = _times(E, parts[-1], 2.0), parts[:-1]
@@ -215,8 +211,6 @@ def _norms_of(
     if loops and (E is not modes.HOST or off.any()):
         off = E.where(E.isfinite(top), off, 0.0)
         total = _finish(E, total, off, count, (scale, size), sums, ord)
-    if not exact:
-        return E.where(E.isfinite(top), powers.norm_from(E, top, E.maximum(total, 1.0), ord), top)
     if ord == 2:
         total = E.sqrt(total)
     return E.where(E.isfinite(top), E.div(total, scale), top)
@@ -305,8 +299,6 @@ def _cut_and_sum(B: Backend, x: Array, columns: Sequence[Array], *, ord: float, 
 
 
 def _terms(B: Backend, x: Array, scale: Any, half: Any, ord: float, *, split: bool, rescaled: bool) -> list[Array]:
-    if not powers.is_exact(ord):
-        return [powers.terms(B, x, scale, ord)]
     if rescaled:
         x = B.round_product(x, scale)
     if ord == 1:
@@ -377,14 +369,13 @@ def _finish(
     difference of what they are rounded to is a whole number of units, without an error. Its sign is that of the exact
     difference once it exceeds what all roundings together can amount to, half a unit a term, or once nothing is left.
     """
-    scale, size = scaling
+    first, second = scaling
     zero = off - off
     one = E.where(E.isfinite(zero), 1.0, zero)
-    size = E.where(E.less_equal(size, 0.0), one, size)
+    second = E.where(E.less_equal(second, 0.0), one, second)
     middle = _times(E, off, 0.5)
-    first, second = (scale, size) if powers.is_exact(ord) else (one, one)
     # terms are at most size^2, or size: less than half the first unit, so that they are rounded to 0
-    unit = _times(E, E.round_product(size, size) if ord == 2 else second, 4.0)
+    unit = _times(E, E.round_product(second, second) if ord == 2 else second, 4.0)
     second = E.div(one, _times(E, second, 2.0 if ord == 2 else 4.0))
     large, near = _times(E, one, 2.0 ** (52 + DIGIT)), _times(E, one, WHOLE)
     start = [E.div(x, unit) for x in (total, middle)]
@@ -399,7 +390,7 @@ def _finish(
         goes_on = asked(difference, left)
         first, second = (_times(E, x, step) for x in numbers[:2])
         upper, lower = (_times(E, x, 2.0**DIGIT) for x in numbers[2:])
-        digits, rest = sums(partial(_digits, ord=ord), (scale, first, second, large, near), 2)
+        digits, rest = sums(partial(_digits, ord=ord), (first, second, large, near), 2)
         for x in (upper, lower):
             digit, error = _digit(E, x, large, near)
             digits, rest = digits - digit, rest + error
@@ -417,12 +408,10 @@ def _finish(
 
 def _digits(B: Backend, x: Array, columns: Sequence[Array], *, ord: float) -> Sums:
     """(the sum of the terms' bits at this step, in units; a number above 0 if any has lower bits)."""
-    scale, first, second, large, near = columns
+    first, second, large, near = columns
     sums: list[Array] = []
     for block in B.blocks(x):
         wide = B.astype(block, "float64")
-        if not powers.is_exact(ord):
-            wide = powers.terms(B, wide, scale, ord)
         y = B.round_product(B.round_product(wide, first), second)
         size = B.abs(y)
         rest = B.where(B.less_equal(1.0, size), 0.0, B.abs(wide))

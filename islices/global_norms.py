@@ -44,7 +44,7 @@ def global_norm(tree: Any, ord: float = 2, *, group: Any = None, replicated: Any
     TypeError
         A leaf of integers or of no framework, or leaves of two.
     ValueError
-        ord is not above 0 or not the same on every rank, replicated has another structure, or replicated leaves
+        ord is not 1, 2 or inf, or not the same on every rank, replicated has another structure, or replicated leaves
         differ between ranks (on every rank).
     RankError, RankTimeout
         Another rank's tree cannot be measured, or another rank did not come.
@@ -126,5 +126,5 @@ def clip_by_global_norm(
     if limit.number is None:
         leaves = [leaf and leaf._replace(adopted=limit.lift(leaf.adopted)) for leaf in leaves]
         adopted = of_one_framework(leaves)
-    total = total_norm(adopted, raw=formula.raw, attach=limit.array is not None)
+    total = total_norm(adopted, raw=formula.raw)
     return clip_leaves(tree, leaves, total, limit, formula, nonfinite), total.given

@@ -1,6 +1,6 @@
-"""What clips are limited to: a number, or a 0-d array of the framework, traced or recorded too.
+"""Limits of clips: a number, or a 0-d array of the framework, also a traced one. No gradient flows to a limit.
 
-What is known is checked; of what is not known yet nothing can be raised. SPEC clause 10.
+A known limit is checked; under a trace nothing can be raised. SPEC clause 10.
 May import: `numpy`, the core below `islices.clip`.
 """
 
@@ -23,8 +23,7 @@ __all__ = ["Limit", "bound_of", "check_max_norm", "limit_of"]
 
 
 class Limit(NamedTuple):
-    """max_norm, or a bound: its number, None while it is traced; the array, where it is traced or its gradient is
-    recorded."""
+    """A max_norm or bound: its number, or the array while it is traced."""
 
     number: Any
     array: Array | None = None
@@ -56,23 +55,19 @@ class Limit(NamedTuple):
         """What E compares norms of a dtype to: a float, or an array of shape (1,), a constant to differentiation."""
         if self.number is not None:
             return self.number
-        return self._legal(E, E.astype(E.reshape(E.stop_gradient(self.array), (1,)), dtype))
+        x = E.astype(E.reshape(E.stop_gradient(self.array), (1,)), dtype)
+        return x if self.name in ("lo", "hi") else _at_least_0(E, x)
 
-    def attached(self, backend: Backend, like: Array) -> Array:
-        """The limit in like's dtype, shape (1,), with the gradient that it has."""
+    def as_array(self, backend: Backend, like: Array) -> Array:
+        """Return the limit in like's dtype, shape (1,)."""
         dtype = backend.dtype(like)
-        if self.array is None:
+        if self.number is not None:
             return backend.asarray(np.full(1, self.number, dtype), like)
-        self.check(backend)
-        one = backend.astype(backend.reshape(self.array, (1,)), dtype)
-        return one if self.number is not None else self._legal(backend, one)
-
-    def _legal(self, B: Backend, x: Array) -> Array:
-        return x if self.name in ("lo", "hi") else _at_least_0(B, x)
+        return self.of(backend, dtype)
 
 
 def _at_least_0(B: Backend, x: Array) -> Array:
-    """x, or 0 where it is negative; NaN stays, and so does the gradient at 0."""
+    """Return x, or 0 where it is negative; NaN stays."""
     return B.where(B.less_equal(0.0, x), x, B.where(B.less_equal(x, 0.0), B.zeros_like(x), x))
 
 
@@ -88,10 +83,7 @@ def limit_of(max_norm: Any, name: str = "max_norm") -> Limit:
     if B.dtype(max_norm) not in (*FLOATS, *INTEGERS):
         raise TypeError(f"{name}: got {describe(max_norm)}; accepted is a real number >= 0")
     number = _known(B, max_norm)
-    if number is not None:
-        number = check_max_norm(number, name)
-    asked = number is None or asks(B, max_norm)
-    return Limit(number, max_norm, B, name) if asked else Limit(number)
+    return Limit(None, max_norm, B, name) if number is None else Limit(check_max_norm(number, name))
 
 
 def bound_of(bound: Any, name: str) -> Limit:
@@ -104,8 +96,7 @@ def bound_of(bound: Any, name: str) -> Limit:
     if B.dtype(bound) not in (*FLOATS, *INTEGERS):
         raise TypeError(f"{name}: got {describe(bound)}; accepted is a real number")
     number = _known(B, bound)
-    asked = number is None or asks(B, bound)
-    return Limit(number, bound, B, name) if asked else Limit(number, name=name)
+    return Limit(None, bound, B, name) if number is None else Limit(number, name=name)
 
 
 def _known(B: Backend, x: Array) -> Any:

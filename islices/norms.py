@@ -25,6 +25,7 @@ from islices.slots import known_factor, slots_of
 from islices.trees import flatten, rebuild
 
 __all__ = [
+    "EXACT",
     "Leaf",
     "Seen",
     "Total",
@@ -50,6 +51,8 @@ __all__ = [
 
 T = TypeVar("T")
 Host = np.ndarray[Any, Any]
+#: The orders of norms.
+EXACT = (1.0, 2.0, float("inf"))
 #: (values, indices, positions) of a leaf, or (values, order, starts): see `_stored` and `_grouped`
 Stored: TypeAlias = tuple[Host, Host | None, Host | None]
 
@@ -62,7 +65,7 @@ def norm(x: Any, ord: float = 2) -> Any:
     x : sparse gradient or dense array
         Of a floating dtype.
     ord : float
-        The order: any number above 0, or inf.
+        The order: 1, 2 or inf.
 
     Returns
     -------
@@ -72,18 +75,15 @@ def norm(x: Any, ord: float = 2) -> Any:
     Raises
     ------
     ValueError
-        ord is not above 0. (Orders 0 and below see the rows that a sparse gradient does not store: -inf, the smallest
-        number, and all between are 0 as soon as one is absent, and 0, which counts, is no norm.)
+        ord is not 1, 2 or inf.
     TypeError
         x is integer, or no array; ord is no real number.
 
     Notes
     -----
     Duplicates are summed first. The sum is exact to about 100 bits whatever the sequence, so the result does not
-    depend on it; the root is taken in float64 and rounded once. Of orders 1, 2 and inf that is exact; others are within
-    the bound of SPEC clause 7 (7 units in the last place of a float64 for whole orders), with the same bits everywhere.
-    An order whose binary fraction is long (2.7, not 2.5) takes up to 52 square roots a number. Differentiable wherever
-    the framework differentiates; the gradient at norm 0 is 0.
+    depend on it; the root is taken in float64 and rounded once. Differentiable wherever the framework differentiates;
+    the gradient at norm 0 is 0.
 
     Examples
     --------
@@ -97,11 +97,11 @@ def norm(x: Any, ord: float = 2) -> Any:
 
 
 def check_order(ord: Any, argument: str) -> float:
-    """The order of a norm as a float, or TypeError or ValueError."""
+    """Return the order of a norm as a float, or raise TypeError or ValueError."""
     if not is_real(ord):
-        raise TypeError(f"{argument}: got {describe(ord)}; accepted is a real number > 0, inf included")
-    if not ord > 0:
-        raise ValueError(f"{argument}: got {show(ord)}; accepted is a number > 0, inf included")
+        raise TypeError(f"{argument}: got {describe(ord)}; accepted is a real number: 1, 2 or inf")
+    if ord not in EXACT:
+        raise ValueError(f"{argument}: got {show(ord)}; accepted is 1, 2 or inf")
     return as_float(ord)
 
 
@@ -195,12 +195,12 @@ def look_at(leaf: Any) -> Seen:
     return Seen(leaf, B, values, look.dtypes[0], look.views if on_host else None)
 
 
-def total_norm(leaves: Sequence[Any], ord: float = 2.0, *, raw: bool = False, attach: bool = False) -> Total:
-    """The norm of all leaves together. raw: duplicates are not summed; attach: with `Total.attached` in any case."""
+def total_norm(leaves: Sequence[Any], ord: float = 2.0, *, raw: bool = False) -> Total:
+    """Return the norm of all leaves together. raw: duplicates are not summed."""
     if not leaves:
         exact = np.zeros(1)
         return Total(modes.HOST, exact, "float32", norm_out(modes.HOST, exact, "float32"))
-    found = []
+    found, attach = [], False
     for leaf in leaves:
         seen = look_at(leaf)
         # what the host may compute on is neither traced nor recorded

@@ -484,7 +484,7 @@ def clip_per_sample(tree: T, max_norm: float, *, nonfinite: Nonfinite = "propaga
     given = [x for x in leaves if x is not None]
     _check_leaves(given)
     leaves = [None if x is None else _lifted(x, limit) for x in leaves]
-    measured = _norms([x for x in leaves if x is not None], attach=limit.array is not None)
+    measured = _norms([x for x in leaves if x is not None])
     E = measured.E
     with E.scope():
         refuse_nonfinite(E, measured.exact, nonfinite)
@@ -515,11 +515,10 @@ def _check_leaves(leaves: Sequence[Any]) -> None:
 
 def _scaled(x: Any, norms: Norms, factors: Array, limit: Limit, nonfinite: str) -> Any:
     B, member = _member(x)
-    by_limit = [limit.array] if limit.array is not None and B.dtype(limit.array) in B.float_dtypes else []
 
     def clip(a: Array, by: Array, place: Array | None) -> Array:
         out = scale_rows(B, derivatives.constant(B, a) if norms.attached else a, norms.E, by, place)
-        return _undifferentiated(B, out, (a, *by_limit)) if norms.attached and norms.tied else out
+        return _undifferentiated(B, out, (a,)) if norms.attached and norms.tied else out
 
     scaled = clip(member.values, factors, x.samples if isinstance(x, PerSample) else None)
     if norms.attached and not norms.tied:
@@ -569,13 +568,13 @@ def _factors(x: Any) -> list[Array]:
     return [part for pair in x.products for part in pair] if isinstance(x, PerSample) else []
 
 
-def _norms(leaves: Sequence[Any], *, attach: bool = False) -> Norms:
+def _norms(leaves: Sequence[Any]) -> Norms:
     members = [_member(x) for x in leaves]
     for owner, member in members:
         check_float(owner, member.values)
     B, first = members[0]
     factors = [part for x in leaves for part in _factors(x)]
-    asked = attach or derivatives.asks(B, *factors, *(member.values for _, member in members))
+    asked = derivatives.asks(B, *factors, *(member.values for _, member in members))
     measured: list[tuple[tuple[Backend, Array], Groups | None]] = []
     for x, (_, member) in zip(leaves, members, strict=True):
         values = derivatives.constant(B, member.values) if asked else member.values

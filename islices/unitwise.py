@@ -299,8 +299,7 @@ def _clipped(measured: Measured, limit: Limit, formula: ClipFormula, nonfinite: 
             return measured.leaf
         known = norms if formula.wide else E.astype(norms, measured.dtype)
         most = _limits(measured, limit, E.dtype(known))
-        known_limit = E is modes.HOST and limit.array is None
-        if formula.wide and known_limit and np.isfinite(norms).all() and (norms <= most).all():
+        if formula.wide and E is modes.HOST and np.isfinite(norms).all() and (norms <= most).all():
             return measured.leaf
         steps = formula.steps(E, known, most)
         arrays = [E.astype(c, wide) for _, c in steps if not isinstance(c, float)]
@@ -311,7 +310,7 @@ def _clipped(measured: Measured, limit: Limit, formula: ClipFormula, nonfinite: 
         with B.scope():
             arrays = [B.asarray(a, values) for a in arrays]
     rounded = [(name, round_scalar(B, values, c, name) if isinstance(c, float) else None) for name, c in steps]
-    asked = limit.array is not None or derivatives.asks(B, values)
+    asked = derivatives.asks(B, values)
     known_values = derivatives.constant(B, values) if asked else values
     clipped = modes.run(
         _scale_units, B, (known_values, *arrays), units=measured.units, steps=rounded, zero=nonfinite == "zero"
@@ -344,7 +343,7 @@ def _attached(measured: Measured, clipped: Array, limit: Limit, formula: ClipFor
         matrix, scaled = (units.of(B, B.widen(x)) for x in (values, clipped))
         member = Member(Layout("rows"), matrix)
         attached = derivatives.attach_norms(B, rounded_norms(B, E, whole, dtype, values), [member])
-        limits = multiple * limit.attached(B, attached)
+        limits = multiple * limit.as_array(B, attached)
         out = derivatives.attach_scaled(B, scaled, member, attached, limits, over, slack=formula.slack)
         return B.astype(units.back(B, out), B.dtype(values))
 

@@ -61,7 +61,6 @@ def clones(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     # NumPy and the tests' tools, as they are here; entries of sys.path, whose own .pth files are not read
     here = [entry for entry in sys.path if entry.endswith("site-packages")]
     (packages / "here.pth").write_text("\n".join(here))
-    (environment / "bin/islices").write_text("import sys; from islices.cli import main; sys.exit(main())")
     return installed, other, environment / "bin/python"
 
 
@@ -78,15 +77,6 @@ def test_the_working_directory_is_another_clone(clones: tuple[Path, Path, Path],
     assert roots(run(python, "-c", WHERE, cwd=other)) == {other}
     assert roots(run(python, "-c", WHERE, cwd=tmp_path)) == {installed}
     assert roots(run(python, "-c", WHERE, cwd=tmp_path, PYTHONPATH=str(other))) == {other}
-
-
-def test_the_command_is_the_installed_one(clones: tuple[Path, Path, Path]) -> None:
-    installed, other, python = clones
-    assert "conform" in run(python, python.with_name("islices"), "--help", cwd=other)
-    assert "conform" in run(python, "-m", "islices", "--help", cwd=other)
-    script = other / "script.py"
-    script.write_text(WHERE)
-    assert roots(run(python, script, cwd=installed)) == {other}, "as Python has it: the script's folder first"
 
 
 def test_a_plain_checkout_with_nothing_installed(clones: tuple[Path, Path, Path]) -> None:

@@ -259,19 +259,6 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("graph", "expected"),
-    [
-        ({"a": set(), "b": {"a"}}, []),
-        ({"a": {"a"}}, [["a"]]),
-        ({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}, [["a", "b", "c"]]),
-        ({"a": {"b"}, "b": {"a", "c"}, "c": {"d"}, "d": {"c"}}, [["c", "d"], ["a", "b"]]),
-    ],
-)
-def test_circles_are_found(graph: dict[str, set[str]], expected: list[list[str]]) -> None:
-    assert circles(graph) == expected
-
-
 def test_no_module_imports_itself_by_way_of_others() -> None:
     graph = {name: {i.target for i in imports(name) if i.target in MODULES} for name in MODULES}
     for together in circles(graph):

@@ -252,7 +252,7 @@ def _switch(branches: tuple[Any, ...], marks: Marks, wanted: Wanted) -> Step:
     def run(values: Any, deltas: Any) -> tuple[Any, list[Any]]:
         index, *values = values
         if not isinstance(index, Tracer):  # known: the others need not run
-            return branch(min(max(int(index), 0), len(runs) - 1), values, deltas)
+            return branch(int(index), values, deltas)
         return lax.switch(index, runs, values, deltas)  # type: ignore[no-any-return]
 
     return Step(run, outputs, slots, _uses(plans, outputs, "cond"))

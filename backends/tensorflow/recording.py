@@ -69,7 +69,6 @@ class Recorder:
                 rows = read(weights, ids)
         else:
             rows = read(weights, ids)
-        rows = tf.identity(rows)  # a tensor of its own, which nothing else watches
         self.tape.watch(rows)
         self.found.append((rows, tf.identity(ids), extras, static))  # a variable of ids may change
         return rows

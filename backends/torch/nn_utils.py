@@ -25,8 +25,9 @@ from islices.host import quiet
 from islices.limits import check_max_norm
 from islices.linear import as_float, round_scalar, scale_values
 from islices.modes import HOST
-from islices.norms import check_order, look_at, norm_of, parts
+from islices.norms import EXACT, check_order, look_at, norm_dtype, norm_of, parts
 from islices.registry import describe
+from islices.rows import coalesce
 from islices.slices import IndexedSlices
 
 __all__ = ["clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"]
@@ -57,7 +58,7 @@ def clip_grad_norm_(
     max_norm : float, or what float() makes one, as torch has it
         Not negative.
     norm_type : float
-        The order of the norm: any number above 0, or inf.
+        The order of the norm: 1, 2 or inf; without a group any number above 0.
     error_if_nonfinite : bool
         Raise RuntimeError where the norm is NaN or infinite. Otherwise such gradients are scaled by it.
     foreach : bool, optional
@@ -132,7 +133,7 @@ def get_total_norm(
     tensors : Tensor or iterable of Tensor
         Dense or sparse (COO, one sparse dimension, duplicates counting as their sum), on any devices.
     norm_type : float
-        The order of the norm: any number above 0, or inf.
+        The order of the norm: 1, 2 or inf; without a group any number above 0.
     error_if_nonfinite : bool
         Raise RuntimeError where the norm is NaN or infinite.
     foreach : bool, optional
@@ -315,7 +316,9 @@ def _order(norm_type: Any) -> float:
         ord = float(norm_type)
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(f"norm_type: got {describe(norm_type)}; accepted is a number > 0, inf included") from None
-    return check_order(ord, "norm_type")
+    if not ord > 0:
+        raise ValueError(f"norm_type: got {ord}; accepted is a number > 0, inf included")
+    return ord
 
 
 def _known_norm(total_norm: Any) -> Host:
@@ -369,7 +372,7 @@ def _clip_over(
     given: list[torch.Tensor] = []
 
     def ask() -> Question:
-        limit, ord = _number(max_norm, "max_norm"), _order(norm_type)
+        limit, ord = _number(max_norm, "max_norm"), check_order(_order(norm_type), "norm_type")
         formula = lookup_formula(BY_GLOBAL_NORM, semantics, "clip_grad_norm_")
         given.extend(_listed(parameters, "parameters", "model.parameters()"))
         _leaves(_present(given))
@@ -388,7 +391,7 @@ def _total_over(tensors: Any, norm_type: Any, strict: bool, group: Any, replicat
     """`get_total_norm` over the ranks of a group."""
 
     def ask() -> Question:
-        ord = _order(norm_type)
+        ord = check_order(_order(norm_type), "norm_type")
         given = _listed(tensors, "tensors", GRADIENTS)
         for position, x in enumerate(given):
             _leaf(x, f"tensors: the one at position {position}")
@@ -414,7 +417,10 @@ def _total(leaves: Sequence[Any], ord: float, error_if_nonfinite: bool, *, raw: 
     found = []
     for leaf in leaves:
         found.append(look_at(leaf))
-    E, exact, dtype = norm_of(found, ord, raw=raw)
+    if ord in EXACT:
+        E, exact, dtype = norm_of(found, ord, raw=raw)
+    else:
+        E, exact, dtype = HOST, _norm_by_powers(leaves, ord, raw), norm_dtype(leaves)
     if E is not HOST:
         for leaf in leaves:
             check_data(parts(leaf)[1])
@@ -424,6 +430,17 @@ def _total(leaves: Sequence[Any], ord: float, error_if_nonfinite: bool, *, raw: 
     if error_if_nonfinite:
         _check_finite(exact if wide else norm, ord)
     return exact, norm
+
+
+def _norm_by_powers(leaves: Sequence[Any], ord: float, raw: bool) -> Host:
+    """Return the norm of an order other than 1, 2 and inf by float64 powers, shape (1,)."""
+    sums = [leaf if raw else coalesce(leaf) for leaf in leaves]
+    sizes = np.concatenate([parts(x)[1].double().abs().cpu().numpy().ravel() for x in sums])
+    top = sizes.max(initial=0.0)
+    if not 0.0 < top < np.inf:
+        return np.array([top])
+    with quiet():
+        return np.array([top * ((sizes / top) ** ord).sum() ** (1.0 / ord)])
 
 
 def _check_finite(norm: Host, ord: float) -> None:

@@ -19,7 +19,6 @@ from islices.conformance.formulas.mutants import mutants
 from islices.conformance.formulas.records import FORMULAS
 from islices.conformance.formulas.scores import Got, score_of
 from islices.conformance.formulas.trajectories import trajectories
-from islices.conformance.formulas.vectors import expected
 
 __all__ = ["highest", "main"]
 
@@ -49,7 +48,7 @@ def _score(trajectory: Trajectory, wrong: Formula) -> tuple[float, float] | None
     if not differs(got, wrong_steps(trajectory.formula, trajectory)):
         return None
     with np.errstate(over="ignore"):
-        (score,) = score_of(trajectory.name, _alone(got, wrong.gives), expected(trajectory.formula, trajectory.name))
+        (score,) = score_of(trajectory.name, _alone(got, wrong.gives), trajectory.expected)
     return score.by_grade
 
 

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 
 from islices.conformance.formulas.bounded import TINY, U
-from islices.conformance.formulas.evaluate import Trajectory, plain_steps
+from islices.conformance.formulas.evaluate import Expected, Trajectory, plain_steps
 from islices.conformance.formulas.formula import Formula
 from islices.conformance.formulas.inputs import inputs
 from islices.conformance.formulas.mutants import mutants, pairs
 from islices.conformance.formulas.scores import Got, ratios
-from islices.conformance.formulas.vectors import Expected, expected
 
 __all__ = ["cause_of", "distances", "wrong_steps"]
 
@@ -71,7 +70,7 @@ def _explained(wrong: Formula, gots: Sequence[tuple[Trajectory, Got]]) -> float:
     """The share of elements that a mistake gives, of all and of those outside: the least of any trajectory."""
     shares = [1.0]
     for trajectory, got in gots:
-        far, outside = distances(got, wrong_steps(wrong, trajectory), expected(trajectory.formula, trajectory.name))
+        far, outside = distances(got, wrong_steps(wrong, trajectory), trajectory.expected)
         near = far <= 1.0
         shares.append(float(near.mean()))
         shares.append(float(near[outside].mean()) if outside.any() else 1.0)

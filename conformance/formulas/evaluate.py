@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import localcontext
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,25 @@ from islices.conformance.formulas.formula import Formula
 from islices.conformance.formulas.inputs import Bags, Gradient, Inputs, Rows, inputs
 from islices.conformance.formulas.numbers import BoundedNumbers, Numbers, PlainNumbers
 
-__all__ = ["Trajectory", "bounded_steps", "initial_state", "plain_steps", "steps"]
+__all__ = ["Expected", "Trajectory", "bounded_steps", "initial_state", "plain_steps", "rounded_up", "steps"]
 
 Array = np.ndarray[Any, Any]
 #: (options, t, squares) -> the numbers of a step
 Making = Callable[..., Numbers]
 _sum = np.frompyfunc(lambda x, y: x + y, 2, 1)
+#: Scalars formed in float64; in float32.
+GRADES = (1, 2)
+_value = np.frompyfunc(lambda x: float(x.value), 1, 1)
+#: with the rounding of the value to float64, whose bits the files hold
+_bound = np.frompyfunc(lambda x: x.error and x.error + 2.0**-52 * abs(float(x.value)), 1, 1)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What an array is at a step, and for each grade how far it may be off."""
+
+    value: Array
+    bounds: tuple[Array, ...]
 
 
 @dataclass(frozen=True)
@@ -41,6 +54,32 @@ class Trajectory:
         """What a step is called with."""
         h = {**self.formula.options, **self.given}
         return {**h, "lr": h["lr"] * self.rates[(t - 1) % len(self.rates)]} if "lr" in h else h
+
+    @cached_property
+    def expected(self) -> dict[int, dict[str, Expected]]:
+        """Return what each array is after a step: {step: {"weights", or a state: Expected}}, at the checkpoints."""
+        graded = [bounded_steps(self, grade) for grade in GRADES]
+        found: dict[int, dict[str, Expected]] = {}
+        for t in inputs(self.inputs).checkpoints:
+            each = [{self.formula.gives: w, **state} for w, state in (steps[t - 1] for steps in graded)]
+            found[t] = {
+                name: Expected(
+                    np.asarray(_value(x), np.float64),
+                    tuple(rounded_up(np.asarray(_bound(one[name]), np.float64)) for one in each),
+                )
+                for name, x in each[0].items()
+            }
+        return found
+
+
+def rounded_up(x: Array) -> Array:
+    """Return float64 numbers rounded up to the upper half of a float32, as the files hold bounds."""
+    with np.errstate(over="ignore"):
+        single = x.astype(np.float32)
+    single = np.where(single.astype(np.float64) < x, np.nextafter(single, np.float32(np.inf)), single)
+    bits = single.view(np.uint32)
+    upper = (bits + np.where(bits & 0xFFFF, 0x10000, 0)).astype(np.uint32) & 0xFFFF0000
+    return upper.astype(np.uint32).view(np.float32).astype(np.float64)
 
 
 def initial_state(

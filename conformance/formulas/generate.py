@@ -1,6 +1,6 @@
 """Writes the vectors of formulas again, to the same bytes: ``python -m islices.conformance.formulas.generate``.
 
-May import: `numpy`, this folder, `islices.conformance`, `islices.conformance.formulas.records`.
+May import: this folder, `islices.conformance`, `islices.conformance.formulas.records`.
 """
 
 from __future__ import annotations
@@ -11,37 +11,24 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import islices.conformance
-from islices.conformance.formulas.evaluate import Trajectory, bounded_steps
+from islices.conformance.formulas.evaluate import Trajectory
 from islices.conformance.formulas.formula import Formula
-from islices.conformance.formulas.inputs import inputs
 from islices.conformance.formulas.records import FORMULAS
 from islices.conformance.formulas.trajectories import trajectories
-from islices.conformance.formulas.vectors import GRADES, bound_hex, expected_hex, inputs_json
+from islices.conformance.formulas.vectors import bound_hex, expected_hex, inputs_json
 
 __all__ = ["line_of", "main", "texts"]
-
-_value = np.frompyfunc(lambda x: float(x.value), 1, 1)
-#: with the rounding of the value to float64, whose bits the file holds
-_bound = np.frompyfunc(lambda x: x.error and x.error + 2.0**-52 * abs(float(x.value)), 1, 1)
 
 
 def line_of(trajectory: Trajectory) -> str:
     """A trajectory as its line in the file."""
-    graded = [bounded_steps(trajectory, grade) for grade in GRADES]
-    expect: dict[str, Any] = {}
-    for t in inputs(trajectory.inputs).checkpoints:
-        found = [{trajectory.formula.gives: w, **state} for w, state in (steps[t - 1] for steps in graded)]
-        expect[str(t)] = {
-            name: [
-                list(x.shape),
-                expected_hex(np.asarray(_value(x), np.float64)),
-                *(bound_hex(np.asarray(_bound(one[name]), np.float64)) for one in found),
-            ]
-            for name, x in found[0].items()
+    expect = {
+        str(t): {
+            name: [list(x.value.shape), expected_hex(x.value), *map(bound_hex, x.bounds)] for name, x in arrays.items()
         }
+        for t, arrays in trajectory.expected.items()
+    }
     fields = {
         "formula": trajectory.formula.name,
         "name": trajectory.name,

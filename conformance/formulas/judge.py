@@ -21,7 +21,6 @@ from islices.conformance.formulas.judgement import Judgement
 from islices.conformance.formulas.records import FORMULAS
 from islices.conformance.formulas.scores import Got, Score, score_of
 from islices.conformance.formulas.trajectories import trajectories
-from islices.conformance.formulas.vectors import expected
 from islices.slices import IndexedSlices
 
 __all__ = ["Judgement", "Step", "formula_of", "judge", "options_of", "run"]
@@ -104,7 +103,7 @@ def judge(step: Step, formula: str) -> Judgement:
             unsupported[trajectory.name] = str(error) or "NotImplementedError"
             continue
         gots.append((trajectory, got))
-        right = expected(record, trajectory.name)
+        right = trajectory.expected
         judged.update(name for arrays in got.values() for name in arrays)
         known.update(dict.fromkeys(name for arrays in right.values() for name in arrays))
         scores.extend(score_of(trajectory.name, got, right))

@@ -1,6 +1,6 @@
 """Errors divided by bounds.
 
-May import: `numpy`, `islices.conformance.formulas.vectors`.
+May import: `numpy`, `islices.conformance.formulas.evaluate`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from islices.conformance.formulas.vectors import Expected
+from islices.conformance.formulas.evaluate import Expected
 
 __all__ = ["Got", "Place", "Score", "ratios", "score_of"]
 

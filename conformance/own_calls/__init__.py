@@ -6,8 +6,4 @@ layers and autodiff), and, for the tools and tests that know these frameworks al
         For the bench: its ways to do what islices' "coalesce", "to_dense", "norm" or "clip_by_global_norm" does, on its
         own arrays, to native sparse objects or pairs (values, indices). The caller waits (`block`) for what is computed
         later. A remark in brackets at a label's end says what a way leaves out.
-    dense_gradient(table, lookups) -> (gradient, [gradient of the weights, or None, of each lookup])
-        The gradient of the whole table, by its own dense autodiff, of the loss sum(lookup * upstream) summed over
-        lookups, a sequence of (ids, upstream, options): rows one by one without options, bags with
-        {"combiner", "offsets", "weights"}. NumPy arrays in and out (not NumPy, which has none).
 """

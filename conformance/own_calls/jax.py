@@ -6,7 +6,7 @@ embedding layer and no sparse gradient of a gather: its users differentiate with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,7 +17,6 @@ from jax.experimental import sparse
 
 __all__ = [
     "block",
-    "dense_gradient",
     "embedding_gradient",
     "invalid_gradients",
     "timed_calls",
@@ -29,20 +28,6 @@ __all__ = [
 def weighted_sum(rows: jax.Array, weights: jax.Array) -> jax.Array:
     """sum(rows * weights): a loss whose gradient at rows is weights, to the bit."""
     return jnp.sum(rows * weights)
-
-
-def dense_gradient(
-    table: np.ndarray[Any, Any], lookups: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], dict[str, Any]]]
-) -> tuple[np.ndarray[Any, Any], list[Any]]:
-    """The table's gradient by jax.grad; it has no bags."""
-
-    def loss(parameter: jax.Array) -> jax.Array:
-        total = jnp.zeros((), parameter.dtype)
-        for ids, upstream, _ in lookups:
-            total += weighted_sum(parameter[ids], jnp.asarray(upstream))
-        return total
-
-    return np.asarray(jax.grad(loss)(jnp.asarray(table))), [None for _ in lookups]
 
 
 def embedding_gradient(

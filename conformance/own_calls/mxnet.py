@@ -8,14 +8,13 @@ MXNet's row_sparse type holds unique ascending rows and checks nothing: duplicat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 __all__ = [
     "block",
-    "dense_gradient",
     "embedding_gradient",
     "invalid_gradients",
     "timed_calls",
@@ -34,24 +33,6 @@ def weighted_sum(rows: Any, weights: Any) -> Any:
     if rows.size == 0:  # MXNet does not sum nothing
         return mx.nd.zeros((1,), rows.context, rows.dtype)
     return (rows * weights).sum()
-
-
-def dense_gradient(
-    table: np.ndarray[Any, Any], lookups: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], dict[str, Any]]]
-) -> tuple[np.ndarray[Any, Any], list[Any]]:
-    """The table's gradient by MXNet's own autograd; it has no bags."""
-    import mxnet as mx
-
-    with mx.util.np_shape(True):
-        parameter = _array(table)
-        parameter.attach_grad()
-        with mx.autograd.record():
-            total = (parameter[:1] * 0).sum()  # so that there is a graph when nothing is looked up
-            for ids, upstream, _ in lookups:
-                if ids.size:
-                    total = total + weighted_sum(mx.nd.take(parameter, _array(ids)), _array(upstream))
-        total.backward()
-        return parameter.grad.asnumpy(), [None for _ in lookups]
 
 
 def embedding_gradient(

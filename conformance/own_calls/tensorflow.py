@@ -6,7 +6,7 @@ Nothing here imports islices: these are what a TensorFlow user writes today.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ import tensorflow as tf
 
 __all__ = [
     "block",
-    "dense_gradient",
     "embedding_gradient",
     "invalid_gradients",
     "timed_calls",
@@ -26,33 +25,6 @@ __all__ = [
 def weighted_sum(rows: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
     """sum(rows * weights): a loss whose gradient at rows is weights, to the bit."""
     return tf.reduce_sum(rows * weights)
-
-
-def dense_gradient(
-    table: np.ndarray[Any, Any], lookups: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], dict[str, Any]]]
-) -> tuple[np.ndarray[Any, Any], list[Any]]:
-    """The table's gradient by TensorFlow's own tape; bags by tf.nn.embedding_lookup_sparse."""
-    parameter = tf.Variable(table)
-    with tf.GradientTape() as tape:
-        loss, given = tf.zeros((), parameter.dtype), []
-        for ids, upstream, options in lookups:
-            weights = None
-            if not options:
-                rows = tf.gather(parameter, ids)
-            else:
-                bags = tf.RaggedTensor.from_row_starts(ids, options["offsets"])
-                shares = None
-                if options.get("weights") is not None:
-                    weights = tf.constant(options["weights"])
-                    tape.watch(weights)
-                    shares = tf.RaggedTensor.from_row_starts(weights, options["offsets"])
-                rows = tf.nn.embedding_lookup_sparse(parameter, bags, shares, combiner=options["combiner"])
-            loss += weighted_sum(rows, tf.constant(upstream))
-            given.append(weights)
-    wanted = [parameter, *(w for w in given if w is not None)]
-    gradient, *rest = tape.gradient(loss, wanted, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-    found = iter(rest)
-    return tf.convert_to_tensor(gradient).numpy(), [None if w is None else next(found).numpy() for w in given]
 
 
 def embedding_gradient(

@@ -6,7 +6,7 @@ Nothing here imports islices: these are what a PyTorch user writes today.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -14,7 +14,6 @@ import torch
 
 __all__ = [
     "block",
-    "dense_gradient",
     "embedding_gradient",
     "invalid_gradients",
     "timed_calls",
@@ -26,34 +25,6 @@ __all__ = [
 def weighted_sum(rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """sum(rows * weights): a loss whose gradient at rows is weights, to the bit."""
     return (rows * weights).sum()
-
-
-def dense_gradient(
-    table: np.ndarray[Any, Any], lookups: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], dict[str, Any]]]
-) -> tuple[np.ndarray[Any, Any], list[Any]]:
-    """The table's gradient by torch's own dense autodiff; bags by its embedding_bag."""
-    parameter = torch.from_numpy(np.array(table)).requires_grad_()
-    given: list[Any] = []
-    loss = parameter.new_zeros(())
-    for ids, upstream, options in lookups:
-        tokens, weights = torch.from_numpy(np.array(ids)), None
-        if not options:
-            rows = torch.nn.functional.embedding(tokens, parameter)
-        else:
-            if options.get("weights") is not None:
-                weights = torch.from_numpy(np.array(options["weights"])).requires_grad_()
-            rows = torch.nn.functional.embedding_bag(
-                tokens.long(),
-                parameter,
-                torch.from_numpy(np.array(options["offsets"])).long(),
-                mode=options["combiner"],
-                per_sample_weights=weights,
-            )
-        loss = loss + weighted_sum(rows, torch.from_numpy(np.array(upstream)))
-        given.append(weights)
-    loss.backward()
-    gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-    return gradient.numpy(), [None if w is None else w.grad.numpy() for w in given]
 
 
 def embedding_gradient(

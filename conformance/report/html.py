@@ -134,7 +134,7 @@ def _begins(first: bool) -> str:
 def _glance_rows(whole: Compact, lines: Sequence[Line], *, totals: bool = False) -> Iterator[str]:
     """A body of the table; a total stands across the modes of its backend."""
     columns = sum(max(1, len(modes)) for modes in whole.modes) + 2
-    head = f'<tr><th scope="rowgroup" colspan="{columns}">passed, by setting</th></tr>' if totals else ""
+    head = f'<tr><th scope="rowgroup" colspan="{columns}">passed in</th></tr>' if totals else ""
     yield f'\n<tbody class="{"totals" if totals else "marks"}">{head}'
     for line in lines:
         cells = []

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from islices.conformance.outputs import wrapped
-from islices.conformance.report.compact import Compact, Line, compact, failing, legend
+from islices.conformance.report.compact import Compact, compact, failing, legend
 from islices.conformance.report.grid import (
     MARKS,
     NOTHING,
@@ -31,6 +31,7 @@ ROOM = 120
 GAP = 2
 #: Heads of the compact form are cut at as many characters: whoever wrote the report chose them.
 LONGEST = 24
+PASSED = "passed in"
 LEGEND = (
     "a cell counts the cases that pass; ≈ within a bound, ✗ fails, ! harness errors, d declared deviations, "
     "u unsupported; · has none"
@@ -184,102 +185,58 @@ def _table(whole: Grid, chosen: range) -> Any:
 # ---------------------------------------------------------------------- groups by backends
 def _compact_tables(whole: Compact, width: int) -> list[Any]:
     """The groups and, below them in the same columns, how much passes in each setting."""
-    from rich.console import Group
+    from rich.table import Table
     from rich.text import Text
 
-    whole = _cut(whole)
     lines = [*whole.groups, *whole.settings]
-    margin = 2 * any(line.fails for line in lines)
-    first = margin + max(cell_len(head) for head in ("group", *(line.head for line in lines)))
-    left = [first, max(len(text) for text in ("cases", *(str(line.cases) for line in lines)))]
-    modes = [_mode_widths(whole, k) for k in range(len(whole.labels))]
-    widths = [_place_width(whole, k) for k in range(len(whole.labels))]
+    margin = "  " * any(line.fails for line in lines)
+    heads = [f"{MARKS['fail']} {_cut(line.head)}" if line.fails else margin + _cut(line.head) for line in lines]
+    places = [_place(whole, k) for k in range(len(whole.labels))]
+    left = max(map(cell_len, [margin + PASSED, *heads])) + GAP + max(5, *(len(str(line.cases)) for line in lines))
+    widths = [GAP + max(cell_len(line) for text in place for line in text.plain.split("\n")) for place in places]
     tables = []
-    for chosen in _chunks([GAP + w for w in widths], width - sum(left) - GAP):
-        columns = [*left, *(widths[k] for k in chosen)]
-        rows = [_lined_up(_row(line, chosen, modes, margin), columns) for line in whole.groups]
-        totals = [_lined_up(_row(line, chosen, [[0]] * len(modes), margin), columns) for line in whole.settings]
-        title = Text(" " * margin + "passed, by setting", style="bold")
-        rows += [Text()] * bool(rows)
-        tables.append(Group(*_heads(whole, chosen, modes, columns, margin), *rows, title, *totals))
+    for chosen in _chunks(widths, width - left):
+        table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+        table.add_column(f"{margin}group" if whole.groups else "", no_wrap=True)
+        table.add_column("cases", justify="right")
+        for k in chosen:
+            table.add_column(places[k][0], no_wrap=True)
+        for n, (line, head) in enumerate(zip(lines, heads, strict=True)):
+            if n == len(whole.groups):
+                table.add_row()
+                table.add_row(Text(margin + PASSED, style="bold"))
+            styled = Text(head, style=STYLES["fail"] if line.fails else "")
+            table.add_row(styled, str(line.cases), *(places[k][n + 1] for k in chosen))
+        tables.append(table)
     return tables
 
 
-def _cut(whole: Compact) -> Compact:
-    """The same with heads of a bearable length."""
-
-    def cut(text: str) -> str:
-        return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
-
-    groups, settings = (
-        [line._replace(head=cut(line.head)) for line in lines] for lines in (whole.groups, whole.settings)
-    )
-    return Compact([list(map(cut, label)) for label in whole.labels], whole.modes, groups, settings)
-
-
-def _heads(whole: Compact, chosen: range, modes: list[list[int]], columns: list[int], margin: int) -> Iterator[Any]:
-    """The labels above the columns, and above the marks the letters of the modes."""
+def _place(whole: Compact, k: int) -> list[Any]:
+    """A column: its label above the letters of its modes, and for each line the marks, aligned by mode."""
     from rich.text import Text
 
-    height = max(len(whole.labels[k]) for k in chosen)
-    above = [[""] * (height - len(whole.labels[k])) + whole.labels[k] for k in chosen]
-    for n in range(height):
-        yield _lined_up([Text(""), Text(""), *(Text(lines[n], style="bold") for lines in above)], columns)
-    if not whole.groups:
-        return
-    letters = [
-        " ".join(mode[0].ljust(width) for mode, width in zip(whole.modes[k], modes[k], strict=True)) for k in chosen
-    ]
-    yield _lined_up([Text(text, style="bold") for text in (" " * margin + "group", "cases", *letters)], columns)
+    count = max(1, len(whole.modes[k]))
+    rows = [[_styled(parts) for parts in [*line.cells[k], *[[]] * count][:count]] for line in whole.groups]
+    letters = [Text(mode[0]) for mode in whole.modes[k]] or [Text()]
+    for column in zip(letters, *rows, strict=True):
+        widest = max(text.cell_len for text in column)
+        for text in column:
+            text.align("left", widest)
+    marks = [Text(" ").join(row) for row in [letters, *rows]]
+    totals = [_styled(parts) for line in whole.settings for parts in line.cells[k] or [[]]]
+    label = [Text(_cut(line)) for line in whole.labels[k]] + marks[: bool(rows)]
+    return [Text("\n").join(label), *marks[1:], *totals]
 
 
-def _mode_widths(whole: Compact, k: int) -> list[int]:
-    """How wide the marks of each mode of a column are."""
-    found = [1] * len(whole.modes[k])
-    for line in whole.groups:
-        for m, parts in enumerate(line.cells[k]):
-            found[m] = max(found[m], cell_len(_plain(parts)))
-    return found
-
-
-def _place_width(whole: Compact, k: int) -> int:
-    modes = _mode_widths(whole, k)
-    totals = [cell_len(_plain(parts)) for line in whole.settings for parts in line.cells[k]]
-    return max([sum(modes) + len(modes) - 1, *map(cell_len, whole.labels[k]), *totals])
-
-
-def _row(line: Line, chosen: range, widths: list[list[int]], margin: int) -> list[Any]:
+def _styled(parts: Sequence[tuple[str, str]]) -> Any:
     from rich.text import Text
 
-    failed = f"{MARKS['fail']} " if line.fails else " " * margin
-    row = [Text(failed + line.head, style=STYLES["fail"] if line.fails else ""), Text(str(line.cases))]
-    for k in chosen:
-        text = Text()
-        for m, width in enumerate(widths[k] or [0]):
-            parts = (line.cells[k][m] if m < len(line.cells[k]) else []) or [("none", NOTHING)]
-            text.append(" " * bool(m))
-            for outcome, part in parts:
-                text.append(part, STYLES.get(outcome, "dim"))
-            text.append(" " * (width - cell_len(_plain(parts))))
-        row.append(text)
-    return row
+    return Text.assemble(*((text, STYLES.get(outcome, "dim")) for outcome, text in parts or [("", NOTHING)]))
 
 
-def _lined_up(row: Sequence[Any], widths: Sequence[int]) -> Any:
-    """A line of the compact form; the second column holds numbers."""
-    from rich.text import Text
-
-    line = Text(no_wrap=True, overflow="ellipsis")
-    for n, (text, width) in enumerate(zip(row, widths, strict=True)):
-        blanks = " " * (width - text.cell_len)
-        line.append(" " * GAP * bool(n))
-        line.append_text(Text(blanks) + text if n == 1 else text + Text(blanks))
-    line.rstrip()
-    return line
-
-
-def _plain(parts: Sequence[tuple[str, str]]) -> str:
-    return "".join(text for _, text in parts)
+def _cut(text: str) -> str:
+    """A head of a bearable length."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 def cell_len(text: str) -> int:

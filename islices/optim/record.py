@@ -40,7 +40,7 @@ class Preset:
         How it keeps arrays of the state that others keep otherwise (`islices.optim.carried`). momentum: 0, gradients;
         1, steps as they are subtracted; -1, as they are added. v_max: 1, of corrected means.
     within : float
-        How far from the framework it may be, in units of tests/islices/optim/test_records.py; 0: to the bit.
+        How far from the framework it may be, in units of tests/islices/optim/test_frameworks.py; 0: to the bit.
     """
 
     defaults: Mapping[str, Any]

@@ -14,10 +14,8 @@ import pytest
 
 import islices
 from islices.conformance.properties.hostile import attack, judge
-from islices.conformance.properties.hostile_calls import ENTRIES, FUNCTIONS, Call, Entry
-from islices.conformance.properties.hostile_frameworks import oddities
+from islices.conformance.properties.hostile_calls import ENTRIES, Call, Entry
 from islices.conformance.properties.hostile_input import Watched
-from islices.conformance.properties.hostile_junk import HostileError
 
 BACKENDS = islices.list_backends()
 
@@ -27,9 +25,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environment})
 
 
-@pytest.mark.repeats_where(lambda name: name != "numpy")
 @pytest.mark.parametrize("name", BACKENDS)
-@pytest.mark.one_in(2)
 def test_hostile_calls_keep_their_promises(name: str) -> None:
     result = run("hostile", "-b", name, "--examples", "250", "--seed", "0")
     assert result.returncode == 0, result.stdout + result.stderr
@@ -37,19 +33,6 @@ def test_hostile_calls_keep_their_promises(name: str) -> None:
     counts = {word: int(n) for n, word in (part.split() for part in result.stdout.strip().split(": ")[-1].split(", "))}
     assert counts["returned"] > 25, "hardly a call got through: the good arguments are bad"
     assert counts["TypeError"] > 25, "hardly a call was refused: nothing is hostile"
-
-
-@pytest.mark.parametrize("name", BACKENDS)
-def test_odd_objects_can_be_made(name: str) -> None:
-    islices.get_backend(name)
-    assert len(oddities(name)) > 10
-    for label, make in oddities(name).items():
-        assert make() is not None, label
-
-
-def test_public_functions_are_attacked() -> None:
-    left_out = {"get_num_threads", "list_backends", "not_implemented", "save", "load"}
-    assert set(FUNCTIONS) - left_out <= set(ENTRIES)
 
 
 # ---------------------------------------------------------------------- what is noticed
@@ -73,17 +56,11 @@ def raising(error: BaseException) -> Callable[..., Any]:
 VERDICTS = [
     (lambda table: table, (), "returned", ""),
     (raising(TypeError("table: got it; accepted is another")), (), "TypeError", ""),
-    (raising(TypeError("the values must be equal")), (), "TypeError", ""),
     (raising(TypeError("operands could not be broadcast")), (), "TypeError", "TypeError names no argument"),
     (raising(IndexError("")), (), "IndexError", "IndexError without a message"),
-    (raising(MemoryError("x: too much")), (), "MemoryError", ""),
-    (raising(MemoryError()), (), "MemoryError", "MemoryError without a message"),
-    (raising(OverflowError("table")), (), "OverflowError", "call raises OverflowError"),
-    (raising(HostileError("__eq__ was used")), (), "HostileError", "call raises HostileError"),
     (raising(SystemExit(1)), (), "SystemExit", "call raises SystemExit"),
     (half_written, ("table",), "ValueError", "call raises ValueError and has changed table"),
     (writes, (), "returned", "call changes table"),
-    (writes, ("table",), "returned", ""),
 ]
 # fmt: on
 
@@ -96,13 +73,6 @@ def test_verdicts(run: Callable[..., Any], targets: tuple[str, ...], came: str, 
     assert got[0] == came
     assert got[1].startswith(problem), got[1]
     assert bool(got[1]) == bool(problem)
-
-
-def test_an_array_that_is_gone_counts_as_changed() -> None:
-    jax = pytest.importorskip("jax")
-    watched = Watched("table", jax.numpy.zeros(3), islices.get_backend("jax"), bytes(12))
-    before, _ = watched.changed, watched.array.delete()
-    assert [before, watched.changed] == ["", "table (lost: ValueError)"]
 
 
 # ---------------------------------------------------------------------- what is shrunk
@@ -176,11 +146,3 @@ def test_a_process_that_dies_is_reported_with_its_call(tmp_path: Path) -> None:
     assert result.returncode == 3, result.stdout + result.stderr
     assert "hostile: the process ended (exit -6) at " in result.stdout
     assert " on deadly, host" in result.stdout
-
-
-@pytest.mark.parametrize("arguments", [("-b", "nowhere"), ("--examples", "-1"), ("--examples", "x")])
-def test_a_wrong_call_of_the_command(arguments: tuple[str, ...]) -> None:
-    result = run("hostile", *arguments)
-    assert result.returncode == 2
-    assert arguments[-1] in result.stderr
-    assert "Traceback" not in result.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import math
-import random
 from fractions import Fraction
 from importlib import resources
 from pathlib import Path
@@ -17,12 +16,11 @@ import pytest
 from from_text.answers import OPERATIONS, answer
 
 from islices.conformance import generate
-from islices.conformance.data import Case, case_from_json, case_to_json, load_cases, vector_files
+from islices.conformance.data import Case, load_cases, vector_files
 from islices.conformance.execute import difference
 from islices.conformance.oracle import FORMATS, round_to, square_root
 from islices.conformance.oracles import ORACLES
 from islices.conformance.protocol.wire import from_wire, to_wire
-from islices.conformance.ranks.plain import bfloat16
 
 CASES = [case for case in load_cases() if case.group != "errors"]
 SCHEMA = resources.files("islices.conformance") / "vectors" / "schema.json"
@@ -70,19 +68,12 @@ def test_they_share_no_code() -> None:
 
 
 # ---------------------------------------------------------------------- the files
-@pytest.mark.repeats
 def test_regenerating_gives_the_same_bytes(tmp_path: Path) -> None:
     generate.write(tmp_path)
     committed = {file.name: file.read_bytes() for file in vector_files()}
     written = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     assert written.keys() == committed.keys()
     assert [name for name in written if written[name] != committed[name]] == []
-
-
-@pytest.mark.parametrize("file", vector_files(), ids=lambda file: file.name)
-def test_the_json_form_loses_nothing(file: Any) -> None:
-    for case in json.loads(file.read_text("utf-8"))["cases"]:
-        assert case_to_json(case_from_json(case)) == case
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +84,6 @@ def validator() -> Any:
     return jsonschema.Draft202012Validator(schema)
 
 
-@pytest.mark.repeats_where(lambda file: file.name in ("embedding.json", "optimizers.json"))
 @pytest.mark.parametrize("file", vector_files(), ids=lambda file: file.name)
 def test_the_schema_describes_the_file(file: Any, validator: Any) -> None:
     document = json.loads(file.read_text("utf-8"))
@@ -129,11 +119,9 @@ GOOD = {
 @pytest.mark.parametrize(
     "change",
     [
-        {"id": "no-group"}, {"clause": 7}, {"flags": ["full"]}, {"args": {}}, {"surplus": 1}, {"op": 3},
-        {"id": "errors/x"}, {"args": [{"array": "float8", "shape": [0], "data": []}]},
-        {"args": [{"array": "int32", "shape": [1], "data": [0.5]}]}, {"expect": {"float": "infinity"}},
-        {"args": [{**GOOD["args"][0], "dense_shape": [2, None]}]}, {"args": [{**GOOD["args"][0], "padded": False}]},
-        {"args": [{"set": [1]}]},
+        {"id": "no-group"}, {"flags": ["full"]}, {"surplus": 1}, {"expect": {"float": "infinity"}},
+        {"args": [{"array": "float8", "shape": [0], "data": []}]},
+        {"args": [{"array": "int32", "shape": [1], "data": [0.5]}]},
     ],
     ids=str,
 )  # fmt: skip
@@ -144,22 +132,6 @@ def test_the_schema_refuses_what_the_suite_cannot_read(change: dict[str, Any], v
 
 
 # ---------------------------------------------------------------------- the oracle's own arithmetic
-def numpy_dtype(name: str) -> Any:
-    if name != "bfloat16":
-        return np.dtype(name)
-    return np.dtype(pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed").bfloat16)
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_rounding_agrees_with_numpys_conversion(dtype: str) -> None:
-    rng = np.random.default_rng(11)
-    exponents = rng.integers(-30, 30, 4000) if dtype != "float16" else rng.integers(-26, 17, 4000)
-    # a float32 is what ml_dtypes converts in one step; from float64 it rounds twice
-    source = np.float32 if dtype == "bfloat16" else np.float64
-    x = np.ldexp(rng.uniform(-1, 1, 4000), exponents).astype(source)
-    with np.errstate(over="ignore"):
-        expected = x.astype(numpy_dtype(dtype)).astype(np.float64).tolist()
-    assert [round_to(float(v), dtype) for v in x] == expected
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
@@ -183,13 +155,6 @@ def test_rounding_at_ties_and_at_the_ends(dtype: str) -> None:
     assert math.isnan(round_to(math.nan, dtype))
 
 
-def test_rounding_to_float64_agrees_with_pythons_division() -> None:
-    rng = random.Random(2)
-    for _ in range(2000):
-        a, b = rng.getrandbits(rng.randint(1, 90)) + 1, rng.getrandbits(rng.randint(1, 90)) + 1
-        assert round_to(Fraction(a, b), "float64") == a / b  # int / int is correctly rounded
-
-
 def test_square_roots_are_correctly_rounded() -> None:
     rng = np.random.default_rng(4)
     x = np.concatenate([rng.uniform(0, 4, 500), np.ldexp(rng.uniform(1, 2, 500), rng.integers(-900, 900, 500))])
@@ -197,13 +162,3 @@ def test_square_roots_are_correctly_rounded() -> None:
     for value in (0.0, 1.0, 4.0, math.inf, 2.0**-1000, 2.0**1023, math.nextafter(1.0, 2.0), math.nextafter(1.0, 0.0)):
         assert square_root(value) == math.sqrt(value)
     assert math.isnan(square_root(math.nan))
-
-
-def test_the_plain_bfloat16_agrees_with_ml_dtypes_on_every_pattern() -> None:
-    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
-    high = np.arange(0, 1 << 16, 7, dtype=np.uint32)
-    for low in (0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF):
-        x = ((high << 16) | low).view(np.float32)
-        x = x[np.isfinite(x)]
-        got = np.array([bfloat16(v) for v in x], np.float32)
-        np.testing.assert_array_equal(got, x.astype(ml_dtypes.bfloat16).astype(np.float32))

@@ -7,17 +7,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import islices
 from islices.cli import main
-from islices.conformance import selection
-from islices.conformance.data import entries, quick_ids, vector_files
-from islices.conformance.report.runs import CLAUSES, MODES
-from islices.conformance.selection import Selection, how_many, nearest
-from islices.conformance.variants import STANDARD, VARIANTS
+from islices.conformance.data import entries, quick_ids
+from islices.conformance.report.runs import MODES
+from islices.conformance.selection import Selection
 
 QUICK, FULL = Selection("quick"), Selection("full")
 FLOATS = {"float16", "bfloat16", "float32", "float64"}
@@ -27,17 +24,10 @@ def words(text: str) -> set[str]:
     return set(text.replace("@", "/").split("/"))
 
 
-# ---------------------------------------------------------------------- the index
-def test_the_index_of_the_cases_is_the_files() -> None:
-    whole = [case for file in vector_files() for case in json.loads(file.read_text("utf-8"))["cases"]]
-    told = {(e.id, e.clause, e.flags): json.loads(e.text) for e in entries()}
-    assert told == {(c["id"], c["clause"], tuple(c["flags"])): c for c in whole}
-
-
 # ---------------------------------------------------------------------- the quick profile
 @pytest.mark.parametrize("mode", MODES)
 def test_the_quick_profile_is_a_part_of_the_full_one(mode: str) -> None:
-    assert quick_ids(mode) <= {entry.id for entry in entries()}, "make quick.json again: islices.conformance.choice"
+    assert quick_ids(mode) <= {entry.id for entry in entries()}, "quick.json lists what is no case"
     for kind in ("golden", "checks", "ranks"):
         quick, full = ({item.name for item in getattr(s, kind)([mode])} for s in (QUICK, FULL))
         assert quick <= full
@@ -64,31 +54,7 @@ def test_every_operation_stands_in_it() -> None:
 SLOW = {"errors/indices-of-another-framework", "errors/lookup-ids-framework"}
 
 
-def test_all_bad_input_is_in_it() -> None:
-    for mode in ("host", "framework"):
-        bad = {entry.id for entry in entries() if entry.group == "errors"}
-        assert bad - quick_ids(mode) == SLOW
-
-
-def test_the_quick_profile_has_every_word_of_what_costs_little_on_the_host() -> None:
-    def told(ids: Any) -> set[tuple[str, ...]]:
-        groups = ("densify", "coalesce", "algebra", "norms", "clipping", "padding", "embedding")
-        plain = (id for id in ids if id.startswith(groups) and "gradient" not in id)
-        return {(*id.split("/")[:2], word) for id in plain for word in id.split("/")[2:]}
-
-    assert told(quick_ids("host")) >= told(entry.id for entry in entries())
-
-
 # ---------------------------------------------------------------------- what is chosen
-def test_words_clauses_and_groups_choose_together() -> None:
-    for item in FULL._replace(expression="float16 and not bfloat16", groups=("norms",)).golden(["host"]):
-        assert item.group == "norms"
-        assert "float16" in words(item.id)
-        assert "bfloat16" not in words(item.id)
-    one = FULL._replace(clauses=("7", "13"))
-    assert {item.clause for item in [*one.golden(["host"]), *one.checks(["host"])]} == {"7", "13"}
-    assert {item.mode for item in FULL._replace(expression="traced").golden(list(MODES))} == {"traced"}
-    assert FULL._replace(expression="NORMS").golden(["host"]) == FULL._replace(expression="norms").golden(["host"])
 
 
 @pytest.mark.parametrize(
@@ -122,38 +88,6 @@ def test_what_matches_nothing_is_answered_with_the_nearest_before_anything_is_im
         "islices conform: nothing ran: no case matches -k 'norm2/rank1'; the nearest are norms/norm1, norms/norm2/one, "
         "norms/norm1/one"
     ]
-
-
-def test_the_nearest_of_nonsense_is_nothing() -> None:
-    assert nearest("zzzzqqqq") == []
-    assert nearest("") == []
-
-
-def test_a_variant_without_a_case_starts_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[list[str]] = []
-    real = subprocess.Popen
-
-    class Noted(real):  # type: ignore[misc, valid-type]
-        def __init__(self, command: list[str], *args: Any, **options: Any) -> None:
-            started.append(command)
-            super().__init__(command, *args, **options)
-
-    monkeypatch.setattr(subprocess, "Popen", Noted)
-    target = tmp_path / "report.jsonl"
-    given = ["--variant", "all", "-b", "numpy", "-k", "densify/to_dense/one/float32 and int32 and rank1"]
-    assert main(["conform", "--profile", "full", *given, "--json", str(target)]) == 0
-    lines = [json.loads(line) for line in target.read_text("utf-8").splitlines()]
-    assert [line["variant"] for line in lines if line["type"] == "header"] == ["", "kernels off", "read-only"]
-    assert len(started) == 1, "one process for all of them, none for ranks and x64, which have no such case"
-
-
-def test_each_variant_counts_its_cases() -> None:
-    assert how_many(FULL, STANDARD) > how_many(FULL, VARIANTS["kernels off"]) > 0
-    assert how_many(FULL, VARIANTS["read-only"]) == len(FULL.golden(list(MODES))), "no checks"
-    assert how_many(FULL, VARIANTS["ranks"]) == len(FULL.ranks(["host"])) > how_many(QUICK, VARIANTS["ranks"]) > 0
-    assert how_many(FULL._replace(groups=("norms",)), VARIANTS["ranks"]) == 0
-    assert set(selection.PROFILES) == {"quick", "full"}
-    assert set(CLAUSES) >= {item.clause for item in FULL.golden(["host"])}
 
 
 # ---------------------------------------------------------------------- several variants in a process

@@ -11,14 +11,11 @@ import venv
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import islices
 from islices.cli import main
-from islices.conformance import execute
-from islices.conformance.data import load_cases, quick_ids
-from islices.conformance.variants import STANDARD, VARIANTS
+from islices.conformance.variants import VARIANTS
 
 FRAMEWORKS = [name for name in islices.list_backends() if name != "numpy"]
 
@@ -77,88 +74,6 @@ def test_kernels_are_off_where_a_column_says_so() -> None:
             assert (islices.kernels.active() is None) == (name == "kernels off")
 
 
-# ---------------------------------------------------------------------- read-only
-def test_read_only_finds_an_operation_that_writes_into_its_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = next(c for c in load_cases() if c.op == "scale" and c.group == "algebra" and c.args[0].values.data)
-    backend = islices.get_backend("numpy")
-
-    def careless(x: Any, c: float) -> Any:
-        np.multiply(x.values, c, out=x.values, casting="unsafe")
-        return x
-
-    monkeypatch.setattr(islices, "scale", careless)
-    with pytest.raises(execute.ChangedInputError, match="the call changed its input"):
-        execute.run_case(backend, chosen, "host", STANDARD)
-    with pytest.raises(ValueError, match="read-only"):
-        execute.run_case(backend, chosen, "host", VARIANTS["read-only"])
-
-
-def test_read_only_leaves_tables_and_states_writable() -> None:
-    backend = islices.get_backend("numpy")
-    quick = load_cases(lambda entry: entry.group != "errors" and entry.id in quick_ids("host"))
-    written = [c for c in quick if c.op in ("optimizer_steps", "scatter_add", "renorm_rows")]
-    assert len({c.op for c in written}) == 3
-    for chosen in written:
-        got = execute.run_case(backend, chosen, "host", VARIANTS["read-only"])
-        assert not execute.difference(got, chosen.expect), chosen.id
-
-
-# ---------------------------------------------------------------------- devices
-@pytest.mark.parametrize("name", [name for name in FRAMEWORKS if name in ("torch", "tensorflow", "jax")])
-@pytest.mark.parametrize("dtype", ["float32", "int64", "float64"])
-def test_on_device_keeps_an_arrays_bits_and_type(name: str, dtype: str) -> None:
-    backend = islices.get_backend(name)
-    with backend.wide_types():
-        x = backend.asarray(np.array([[1.5, -2.25], [0.0, 3.0]]).astype(dtype))
-        for device in backend.devices():
-            there = backend.on_device(x, device)
-            assert backend.dtype(there) == dtype
-            assert np.array_equal(backend.to_numpy(there), backend.to_numpy(x))
-
-
-@pytest.mark.repeats_where(lambda name, mode: mode == "traced" and name != "tensorflow")
-@pytest.mark.parametrize("name", [name for name in FRAMEWORKS if name in ("torch", "tensorflow", "jax")])
-@pytest.mark.parametrize("mode", ["framework", "traced"])
-def test_a_device_variant_runs_its_cases_on_that_device(name: str, mode: str) -> None:
-    """As cuda does where there is one: on the last device that the backend names."""
-    backend = islices.get_backend(name)
-    asked = []
-
-    def device(backend: Any) -> str:
-        asked.append(backend.devices()[-1])
-        return str(asked[-1])
-
-    variant = VARIANTS["cuda"]._replace(device=device)
-    quick = load_cases(lambda entry: entry.id in quick_ids("traced"))
-    some = [c for c in quick if c.op in ("coalesce", "clip_by_global_norm")][::4]
-    assert len({c.op for c in some}) == 2
-    for chosen in some:
-        got = execute.run_case(backend, chosen, mode, variant)
-        assert not execute.difference(got, chosen.expect), chosen.id
-    assert asked
-
-
-# ---------------------------------------------------------------------- torch.compile
-@pytest.mark.repeats
-@pytest.mark.skipif("torch" not in FRAMEWORKS, reason="torch is not installed")
-def test_torchs_traced_column_runs_compiled_code_however_many_forms_come() -> None:
-    import torch
-    from torch._dynamo.utils import counters
-
-    backend = islices.get_backend("torch")
-    backend.forget_compiled()
-
-    def fn(x: Any) -> Any:
-        s = islices.IndexedSlices(x * 2, torch.zeros(len(x), dtype=torch.int64), (3, *x.shape[1:]))
-        return islices.to_dense(s) + 1
-
-    for n in range(1, 14):  # Dynamo gives up on one code object after eight forms
-        counters.clear()
-        out = backend.trace(fn)(torch.ones(n, n))
-        assert torch.equal(out, torch.tensor([[2.0 * n + 1], [1.0], [1.0]]).expand(3, n))
-        assert counters["stats"]["unique_graphs"], f"what stands before the call is a graph, the {n}th time too"
-
-
 # ---------------------------------------------------------------------- other interpreters
 @pytest.fixture(scope="module")
 def other_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -202,12 +117,3 @@ def test_what_is_no_interpreter_is_refused(path: str, words: str, capsys: pytest
     shown = capsys.readouterr()
     assert path in shown.err
     assert words in shown.err
-
-
-def test_an_interpreter_without_pytest_is_named_with_the_line_that_installs_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    venv.create(tmp_path / "bare", with_pip=False, symlinks=True)
-    python = tmp_path / "bare" / "bin" / "python"
-    assert main(["conform", "--python", str(python)]) == 2
-    assert f"{python} lacks numpy, pytest: {python} -m pip install numpy pytest" in capsys.readouterr().err

@@ -8,14 +8,11 @@ import importlib
 import importlib.util
 import inspect
 import re
-import shutil
 import subprocess
 import sys
 import textwrap
 import tomllib
 import typing
-import zlib
-from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
@@ -49,8 +46,6 @@ MADE = {"Capture", "Optimizer", "PerSample"}
 #: numpydoc's: no docstring, no summary, parameters missing, unknown or in another order, nothing said to be returned
 CODES = {"GL08", "SS01", "PR01", "PR02", "PR03", "RT01"}
 SUMMARY = {"GL08", "SS01"}
-#: how Sphinx's inventory marks the module path of a class that stands under another name
-SECOND_NAME = "-1"
 
 
 def public_module(name: str) -> ModuleType:
@@ -172,70 +167,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out / "docs"
 
 
-#: before Sphinx runs: no framework can be found or imported
-WITHOUT_FRAMEWORKS = """
-import importlib.util, runpy, sys
-
-class Missing:
-    names = {"torch", "tensorflow", "keras", "jax", "optax", "mxnet", "numba"}
-
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in self.names:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-found = importlib.util.find_spec
-importlib.util.find_spec = lambda name, *a: None if name.partition(".")[0] in Missing.names else found(name, *a)
-sys.meta_path.insert(0, Missing())
-runpy.run_module("sphinx", run_name="__main__", alter_sys=True)
-"""
-
-
-@pytest.mark.repeats
-def test_pages_without_any_framework(tmp_path: Path) -> None:
-    """Fronts are left out then; everything else is there, still without a warning."""
-    line = make_docs(tmp_path)
-    options = line[line.index("sphinx") + 1 :]
-    built = subprocess.run(
-        [sys.executable, "-c", WITHOUT_FRAMEWORKS, *options],
-        cwd=ROOT, text=True, capture_output=True, check=False, timeout=300,
-    )  # fmt: skip
-    assert built.returncode == 0, built.stderr[-5000:]
-    assert not (tmp_path / "docs/docs/api/fronts").exists()
-    assert inventory(tmp_path / "docs")["islices.clip_by_global_norm"] == "function"
-
-
-def inventory(pages: Path) -> dict[str, str]:
-    """Python name -> what it is documented as ("function", "class", "method" ...), without second names."""
-    lines = (pages / "objects.inv").read_bytes().split(b"\n", 4)[4]
-    entries = (line.split(" ") for line in zlib.decompress(lines).decode().splitlines())
-    return {e[0]: e[1].removeprefix("py:") for e in entries if e[1].startswith("py:") and e[2] != SECOND_NAME}
-
-
-def resolve(path: str) -> Any:
-    """The object of a dotted name, in whichever module."""
-    x: Any = None
-    names = path.split(".")
-    for end, name in enumerate(names, 1):
-        module = ".".join(names[:end])
-        is_module = x is None or (hasattr(x, "__path__") and importlib.util.find_spec(module) is not None)
-        x = importlib.import_module(module) if is_module else getattr(x, name)
-    return x
-
-
-@pytest.mark.repeats
-@pytest.mark.parametrize("name", PUBLIC)
-def test_every_public_name_has_one_entry(pages: Path, name: str) -> None:
-    """One: under whichever of its names, so that a reader finds it once."""
-    module = public_module(name)
-    kinds = inventory(pages)
-    entries = Counter(id(resolve(path)) for path, kind in kinds.items() if kind in ("function", "class", "exception"))
-    public = public_objects(module)
-    counts = {short: entries[id(x)] for short, x in public.items() if callable(x)}
-    assert {short: n for short, n in counts.items() if n != 1} == {}, "names by the number of their entries"
-    assert {short for short, x in public.items() if not callable(x) and f"{name}.{short}" not in kinds} == set()
-
-
-@pytest.mark.repeats
+@pytest.mark.outside
 def test_every_command_has_its_help(pages: Path) -> None:
     text = read_text(pages / "docs/api/command.html").text
     names = cli.command_names()
@@ -275,19 +207,15 @@ def read_text(path: Path) -> Page:
     return page
 
 
-@pytest.mark.repeats
+@pytest.mark.outside
 def test_no_page_loads_anything_from_elsewhere(pages: Path) -> None:
     html = {path: read_text(path) for path in pages.rglob("*.html")}
     assert len(html) > 30
     outside = {p.name: u for p, page in html.items() for u in page.loads if re.match(r"(\w+:)?//", u)}
     assert outside == {}
-    # style sheets: url(...) and @import; a data: URL is no request
-    for path in pages.rglob("*.css"):
-        asked = re.findall(r"url\(\s*['\"]?([^'\")]+)|@import\s+['\"]([^'\"]+)", path.read_text("utf-8"))
-        assert [a or b for a, b in asked if re.match(r"(https?:)?//", a or b)] == [], path.name
 
 
-@pytest.mark.repeats
+@pytest.mark.outside
 def test_links_within_the_pages_lead_somewhere(pages: Path) -> None:
     html = {path.resolve(): read_text(path) for path in pages.rglob("*.html")}
     broken = []
@@ -300,30 +228,6 @@ def test_links_within_the_pages_lead_somewhere(pages: Path) -> None:
             if not target.exists() or (anchor and target in html and anchor not in html[target].ids):
                 broken.append(f"{path.name}: {link}")
     assert broken == []
-
-
-@pytest.mark.repeats
-def test_search_works_from_a_file(pages: Path) -> None:
-    """The index is a script (a page opened from disk may read no JSON) and knows the words of API and guides."""
-    index = (pages / "searchindex.js").read_text("utf-8")
-    assert index.startswith("Search.setIndex(")
-    assert "clip_by_global_norm" in index
-    assert 'src="searchindex.js"' in (pages / "search.html").read_text("utf-8")
-
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chromium-browser"))), None)
-
-
-@pytest.mark.repeats
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
-def test_a_browser_finds_words(pages: Path, tmp_path: Path) -> None:
-    """From a file, with no server: the guide, the tasks and the function."""
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", f"--user-data-dir={tmp_path}"]
-    asked = f"{(pages / 'search.html').as_uri()}?q=clip+sparse+gradients"
-    line = [str(CHROMIUM), *flags, "--virtual-time-budget=5000", "--dump-dom", asked]
-    shown = subprocess.run(line, text=True, capture_output=True, check=True, timeout=120).stdout
-    found = set(re.findall(r'<li class="kind-\w+"><a href="([^"#?]+)', shown))
-    assert {"docs/torch.html", "docs/tasks.html", "README.html"} <= found
 
 
 # ---------------------------------------------------------------------- what documents say of the project

@@ -90,8 +90,9 @@ def test_per_sample_gradients() -> None:
 
 
 @pytest.mark.outside
-@pytest.mark.parametrize("backend", ["tensorflow", "torch", "jax"])
-@pytest.mark.one_in(3)
+@pytest.mark.parametrize(
+    "backend", ["torch", *(pytest.param(x, marks=pytest.mark.soak) for x in ("tensorflow", "jax"))]
+)
 def test_keras_fit(backend: str) -> None:
     """The weights agree, but for Adam: Keras moves all rows, islices those of the batch."""
     command = [sys.executable, str(FOLDER / "keras_fit.py"), "5000", "8", backend]
@@ -118,7 +119,7 @@ import sys, torch
 import optim.rwsadagrad as rowwise
 torch.manual_seed(0)
 table, head = torch.nn.EmbeddingBag(20, 4, mode="sum", sparse=True), torch.nn.Linear(4, 1)
-kinds = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad, "rwsadagrad": rowwise.RWSAdagrad}
+kinds = {"rwsadagrad": rowwise.RWSAdagrad}
 (kind,) = (x.partition("=")[2] for x in sys.argv if x.startswith("--optimizer="))
 optimizer = kinds[kind]([*table.parameters(), *head.parameters()], lr=0.1)
 schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
@@ -147,8 +148,7 @@ class RWSAdagrad(torch.optim.Optimizer):
 
 
 @pytest.mark.outside
-@pytest.mark.parametrize("kind", ["sgd", "rwsadagrad", "adam"])
-def test_dlrm(kind: str, tmp_path: Path) -> None:
+def test_dlrm(tmp_path: Path) -> None:
     """On a program with the interface of the public one: the same losses by its own optimizers and by islices'."""
     pytest.importorskip("torch")
     (tmp_path / "optim").mkdir()
@@ -156,7 +156,7 @@ def test_dlrm(kind: str, tmp_path: Path) -> None:
     (tmp_path / "dlrm_s_pytorch.py").write_text(PROGRAM)
     found = {}
     for by in ("islices", "torch"):
-        command = [sys.executable, str(FOLDER / "dlrm.py"), str(tmp_path), f"--by={by}", f"--optimizer={kind}"]
+        command = [sys.executable, str(FOLDER / "dlrm.py"), str(tmp_path), f"--by={by}", "--optimizer=rwsadagrad"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         found[by] = re.findall(r"loss ([\d.]+) (\S+)", done.stdout)
@@ -176,7 +176,7 @@ def launched(name: str, *launcher: str) -> str:
     return done.stdout
 
 
-@pytest.mark.repeats
+@pytest.mark.outside
 def test_data_parallel() -> None:
     pytest.importorskip("torch")
     alone = launched("data_parallel")
@@ -190,15 +190,8 @@ def test_data_parallel() -> None:
     assert all(0 < int(received.replace(",", "")) < 0.8 * raw for _, _, received in ranks)
 
 
-@pytest.mark.repeats
+@pytest.mark.outside
 def test_sharded_embeddings() -> None:
     pytest.importorskip("mpi4py")
-    mpiexec = Path(sys.executable).with_name("mpiexec")
-    if not mpiexec.exists():
-        pytest.skip("there is no mpiexec: pip install mpich")
     losses = run("sharded_embeddings")
     assert losses[-1] < 0.9 * losses[0]
-    command = [str(mpiexec), "-n", "2", sys.executable, "-m", "mpi4py", str(FOLDER / "sharded_embeddings.py")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"loss {losses[0]:.3f} -> {losses[-1]:.3f}; rank 0 of 2 holds 500,000 rows\n"

@@ -59,27 +59,6 @@ def test_what_is_shown_stands_in_a_file(page: str) -> None:
     assert [text for text in shown if not any(text.strip() in file for file in files)] == []
 
 
-def test_mxnet_is_made_importable_first() -> None:
-    """On NumPy 2 it is not, by itself; the processes in which blocks run have imported it."""
-    for text in blocks("python"):
-        ahead, found, _ = text.partition("import mxnet")
-        assert not found or "islices.backends.mxnet" in ahead, text
-
-
-def test_no_page_hides_a_block_in_markup() -> None:
-    """Raw HTML would show code that nobody runs; reStructuredText is there for the API alone, by directives."""
-    for page in PAGES:
-        assert not re.search(r"<(pre|code)\b", page.read_text("utf-8")), page
-    directives = {
-        "toctree", "currentmodule", "automodule", "autofunction", "autoclass", "autoexception", "py:data",
-        "islices-commands",
-    }  # fmt: skip
-    for page in sorted((ROOT / "docs").rglob("*.rst")):
-        text = page.read_text("utf-8")
-        assert set(re.findall(r"^\s*\.\. ([\w:-]+)::", text, re.MULTILINE)) <= directives, page
-        assert not re.search(r">>>|^(?!\s*\.\. ).*::$", text, re.MULTILINE), page
-
-
 @pytest.fixture(scope="module")
 def runner() -> Iterator[Blocks]:
     made = Blocks()
@@ -87,9 +66,19 @@ def runner() -> Iterator[Blocks]:
     made.close()
 
 
-@pytest.mark.repeats_where(lambda page: page != "README.md")
+#: Pages whose programs take a minute or more.
+LONG = {"docs/porting.md", "docs/torch.md", "docs/keras.md", "docs/jax.md"}
+
+
 @pytest.mark.parametrize(
-    "page", [page for page, found in BLOCKS.items() if "python" in dict(found) and page != "docs/judged.md"]
+    "page",
+    [
+        pytest.param(
+            page, marks=[] if page == "README.md" else [pytest.mark.soak if page in LONG else pytest.mark.outside]
+        )
+        for page, found in BLOCKS.items()
+        if "python" in dict(found) and page != "docs/judged.md"
+    ],
 )
 def test_python_blocks(page: str, runner: Blocks, tmp_path: Path) -> None:
     programs: list[str] = []
@@ -114,16 +103,6 @@ def test_python_blocks(page: str, runner: Blocks, tmp_path: Path) -> None:
     assert programs
 
 
-def test_what_the_readme_says_of_keras(runner: Blocks, tmp_path: Path) -> None:
-    """Its example with Keras's own optimizer: the row moves ten times as far as the clip allows."""
-    pytest.importorskip("tensorflow")
-    (ours,) = [text for kind, text in BLOCKS["README.md"] if kind == "python" and "islices_keras.SGD(" in text]
-    assert "# -> [0.1]" in ours
-    done = runner.run(ours.replace("islices_keras.SGD(", "keras.optimizers.SGD("), tmp_path)
-    assert done["returncode"] == 0, done["stderr"][-3000:]
-    assert float(done["stdout"].strip("[]\n")) == pytest.approx(1.0, rel=1e-6)
-
-
 def test_a_block_that_fails_is_seen(runner: Blocks, tmp_path: Path) -> None:
     for line in ("1 / 0", "import torch; 1 / 0"):
         done = runner.run(line, tmp_path)
@@ -131,31 +110,6 @@ def test_a_block_that_fails_is_seen(runner: Blocks, tmp_path: Path) -> None:
         assert "ZeroDivisionError" in done["stderr"]
     assert runner.run("import torch, os; os.abort()", tmp_path)["returncode"] < 0
     assert runner.run("import torch; raise SystemExit(3)", tmp_path)["returncode"] == 3
-
-
-def test_blocks_run_apart(runner: Blocks, tmp_path: Path) -> None:
-    """No name, module or backend state is left by one for the next; files are."""
-    first = "import torch, sys, pathlib; name = 1; sys.modules['left'] = sys; pathlib.Path('kept').write_text('1')"
-    assert runner.run(first, tmp_path)["returncode"] == 0
-    then = "import torch, sys, os; print('name' in globals(), 'left' in sys.modules, os.listdir())"
-    assert runner.run(then, tmp_path)["stdout"] == "False False ['kept']\n"
-
-
-def test_changes_of_programs() -> None:
-    program = "a = 1\nif a:\n    b = 2\n"
-    assert patched(program, "-a = 1\n+a = 3\n@@\n if a:\n+    c = 4\n") == "a = 3\nif a:\n    c = 4\n    b = 2\n"
-    assert patched(program, "-a = 2\n") is None
-    assert patched("a\na\n", "-a\n") is None
-    assert command_of("keras and torch differ\n") is None
-    code, printed = command_of("$ islices diff a.safetensors b.safetensors\nwhy: ...\n") or ("", "")
-    assert "main(['diff', 'a.safetensors', 'b.safetensors'])" in code
-    assert prints(printed, "why: this\nand that \n")
-    assert prints("one\n...\nfour", "one\ntwo  \nthree\nfour\n")
-    assert not prints("one\n...\nfour", "one\nfive\n")
-    table = "  position  largest gap  of allowed  at step\n  step          {}        {} {}        1"
-    assert prints(table.format("1.5e-08", "38", "%"), table.format("2.5e-09", "0.3", "%"))
-    assert not prints(table.format("1.5e-08", "38", "%"), table.format("0.001", "650", "x"))
-    assert not prints(table.format("0.0023", "650", "x"), table.format("0.001", "650", "x"))
 
 
 def test_shell_blocks_name_real_targets_and_commands() -> None:

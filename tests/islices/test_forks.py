@@ -66,8 +66,7 @@ def run(code: str, *arguments: str, **environment: str) -> str:
 
 
 @pytest.mark.outside
-@pytest.mark.parametrize("name", ["torch", "tensorflow", "jax", "mxnet"])
-@pytest.mark.one_in(2)
+@pytest.mark.parametrize("name", ["torch", "jax"])
 def test_while_another_thread_loads_a_backend(name: str) -> None:
     """The module is half imported when the fork is asked for; the child asks for the same backend."""
     if importlib.util.find_spec(name) is None:
@@ -106,30 +105,7 @@ def test_while_another_thread_loads_the_kernels() -> None:
     )
 
 
-@pytest.mark.repeats
-def test_while_another_thread_compiles_for_jax(tmp_path: Path) -> None:
-    """The table of XLA's host calls is locked for the seconds that it takes to compile one."""
-    pytest.importorskip("numba", reason="numba is not installed")
-    pytest.importorskip("jax", reason="jax is not installed")
-    run(
-        """
-        import jax
-        s = islices.IndexedSlices(np.ones((3, 2), np.float32), np.array([1, 4, 1]), (6, 2))
-        t = islices.convert(s, "jax")
-        from islices.backends.jax import host_calls
-        other = threading.Thread(target=lambda: host_calls.sum_target("float32"))
-        other.start()
-        while host_calls._lock._lock.acquire(blocking=False):
-            host_calls._lock._lock.release()
-        pid = fork(lambda: host_calls.groups_target("int32"), 60)
-        assert ended(pid) == 0
-        other.join()
-        """,
-        NUMBA_CACHE_DIR=str(tmp_path),
-    )
-
-
-@pytest.mark.repeats
+@pytest.mark.outside
 def test_while_another_thread_holds_any_of_the_locks() -> None:
     """Each lock of the library, of all backends: fork waits while it is held, the child and the parent have it then."""
     out = run(
@@ -223,28 +199,6 @@ def test_locks_within_locks_in_any_order_while_threads_fork() -> None:
         assert len(done) == 3
         with a, b, c:
             pass
-        """
-    )
-
-
-def test_a_child_of_what_one_rank_alone_was_doing() -> None:
-    run(
-        """
-        from islices.distributed import Alone, all_reduce
-        group, held, over = Alone(), threading.Event(), threading.Event()
-        def hold():
-            with group.exclusive():
-                held.set()
-                over.wait()
-        other = threading.Thread(target=hold)
-        other.start()
-        held.wait()
-        def call():
-            assert all_reduce(np.array([1.0]), "sum", group).tolist() == [1.0]
-        assert ended(fork(call)) == 0
-        over.set()
-        other.join()
-        call()
         """
     )
 

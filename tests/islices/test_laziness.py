@@ -61,20 +61,6 @@ def test_import_islices_imports_no_framework() -> None:
     assert {m for m in modules if m.startswith(late)} == set(), "adapters, the suite and what few use load when used"
 
 
-@pytest.mark.parametrize(
-    "use", ["from islices import *", "from islices import save", "islices.diff", "dir(islices.io)"]
-)
-def test_what_loads_late_is_there(use: str) -> None:
-    modules = loaded(f"import islices\nassert {{'compare', 'diff', 'io', 'load'}} <= set(dir(islices))\n{use}")
-    assert {"islices.compare", "islices.io"} & modules
-
-
-def test_listing_backends_imports_none() -> None:
-    modules = loaded("import islices\nassert 'numpy' in islices.list_backends()")
-    assert roots(modules) & set(HEAVY) == set()
-    assert not {m for m in modules if m.startswith("islices.backends")}
-
-
 WORK = """
 import islices, numpy as np
 s = islices.IndexedSlices(np.ones((3, 2), np.float32), np.array([1, 4, 1]), (6, 2))
@@ -134,12 +120,6 @@ def test_a_backend_imports_only_its_own_framework(name: str) -> None:
     assert roots(after) & (others | {"pytest", "hypothesis", "rich", "numba"}) <= roots(before)
     adapters = {m.split(".")[2] for m in after if m.startswith("islices.backends.")}
     assert adapters - {"numpy"} == {name}, "the adapter imports no other adapter"
-
-
-def test_a_framework_that_is_imported_does_not_load_its_backend_until_needed() -> None:
-    pytest.importorskip("torch", reason="torch is not installed")
-    modules = loaded("import torch, islices")
-    assert not {m for m in modules if m.startswith("islices.backends")}
 
 
 def test_numpy_is_left_untouched() -> None:

@@ -40,7 +40,7 @@ def bytes_of(x: Any) -> bytes:
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-@pytest.mark.parametrize("kind", ["tables", "a state", "a table as a state", "a gradient"])
+@pytest.mark.parametrize("kind", ["tables", "a table as a state", "a gradient"])
 def test_one_array_in_two_places(name: str, kind: str) -> None:
     optimizer = optim.adam(0.1)
     tables = {"enc": table_of(name), "dec": table_of(name)}
@@ -48,8 +48,6 @@ def test_one_array_in_two_places(name: str, kind: str) -> None:
     states = {key: optimizer.init(x) for key, x in tables.items()}
     if kind == "tables":
         tables["dec"] = tables["enc"]
-    elif kind == "a state":
-        states["dec"] = {**states["dec"], "v": states["enc"]["v"]}
     elif kind == "a table as a state":
         states["enc"] = {**states["enc"], "m": tables["dec"]}
     elif name == "tensorflow":
@@ -62,29 +60,6 @@ def test_one_array_in_two_places(name: str, kind: str) -> None:
         optimizer.step(tables, grads, states, donate=True)
     assert [bytes_of(x) for x in tables.values()] == before
     assert [bytes_of(x) for state in states.values() for x in state.values()] == held
-
-
-@pytest.mark.parametrize("name", BACKENDS)
-def test_a_table_of_two_uses_given_once_is_stepped(name: str) -> None:
-    """The sum of its gradients, one step; a gradient may serve several tables."""
-    optimizer = optim.adam(0.1)
-    shared, other = table_of(name), table_of(name)
-    grad = gradient_of(name)
-    state = [optimizer.init(shared), optimizer.init(other)]
-    (shared, other), state = optimizer.step([shared, other], [grad + grad, grad], state, donate=True)
-    expected = [START.copy(), START.copy()]
-    g = gradient_of("numpy")
-    for x, one in zip(expected, (g + g, g), strict=True):
-        optimizer.step(x, one, optimizer.init(x))
-    assert [bytes_of(shared), bytes_of(other)] == [x.tobytes() for x in expected]
-
-
-def test_without_donation_jax_arrays_may_be_given_twice() -> None:
-    pytest.importorskip("jax", reason="JAX is not installed")
-    optimizer, table, grad = optim.sgd(0.5), table_of("jax"), gradient_of("jax")
-    states = [optimizer.init(table), optimizer.init(table)]
-    (a, b), _ = optimizer.step([table, table], [grad, grad], states)
-    assert bytes_of(a) == bytes_of(b) != bytes_of(table)
 
 
 def test_inside_a_tf_function_too() -> None:
@@ -154,12 +129,10 @@ def test_parameters_of_torch_that_share_memory() -> None:
     assert (first == 0.5).all()
 
 
-@pytest.mark.repeats_where(lambda name, op: name == "jax" and op not in ("add", "max"))
 @pytest.mark.parametrize("name", [name for name in BACKENDS if name != "tensorflow"])
-@pytest.mark.parametrize("op", ["add", "sub", "update", "mul", "max"])
-def test_scatters_of_a_tables_own_rows(name: str, op: str) -> None:
+def test_scatters_of_a_tables_own_rows(name: str) -> None:
     """The slices hold what the table held before the call."""
-    scatter = getattr(islices, f"scatter_{op}")
+    scatter = islices.scatter_add
     ids = islices.convert(np.array([1, 0, 2, 1, 5, 4], np.int32), name)
     table = table_of(name)
     changed = scatter(table, IndexedSlices(table, ids, (ROWS, WIDTH)), donate=True)
@@ -181,7 +154,7 @@ def test_random_views_of_one_buffer() -> None:
         return x
 
     refused = 0
-    for _ in range(2000):
+    for _ in range(500):
         views = [view() for _ in range(rng.integers(2, 6))]
         written = rng.random(len(views)) < 0.6
         shared = [
@@ -199,4 +172,4 @@ def test_random_views_of_one_buffer() -> None:
                 check_apart(parts)
         else:
             check_apart(parts)
-    assert 300 < refused < 1700
+    assert 75 < refused < 425

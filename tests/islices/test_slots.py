@@ -12,11 +12,10 @@ import pytest
 import islices
 from islices import IndexedSlices, optim
 from islices.backend import Slots
-from islices.slots import expand, times
 
 ROWS, WIDTH = 12, 3
-POSITIONS = {"sorted": [0, 0, 1, 1, 2, 2], "mixed": [2, 0, 1, 0, 2, 1], "none": [], "one": [2]}
-DTYPES = ("float16", "float32", "float64")
+POSITIONS = {"mixed": [2, 0, 1, 0, 2, 1], "none": []}
+DTYPES = ("float16", "float32")
 
 
 def deferred(
@@ -38,8 +37,7 @@ def deferred(
 
 
 def steps() -> list[Any]:
-    made = [optim.sgd(0.5), optim.adam(0.1), optim.adam(0.1, rows="all"), optim.adagrad(0.1, frozen=[1])]
-    return [*made, optim.adam(0.1, semantics="keras", rows="all", duplicates="raw")]
+    return [optim.adagrad(0.1, frozen=[1]), optim.adam(0.1, semantics="keras", rows="all", duplicates="raw")]
 
 
 @pytest.mark.parametrize("kernels", [True, False])
@@ -57,7 +55,9 @@ def test_nothing_shows_whether_values_are_there(
             late, now = deferred(positions, dtype, index, factor)
             same(islices.clip_by_global_norm([late], 0.5), islices.clip_by_global_norm([now], 0.5))
             assert late._slots is None or late._slots.factor == factor, "what is clipped stays"
-            for optimizer in steps() if dtype != "float64" else ():  # each kernel takes a second to compile
+            for optimizer in (
+                steps() if (index, dtype) == ("int32", "float32") else ()
+            ):  # each kernel takes a second to compile
                 late, now = deferred(positions, dtype, index, factor)
                 results = []
                 for s in (late, now):
@@ -106,25 +106,3 @@ def test_values_are_computed_once_and_are_the_callers() -> None:
 def test_copies_hold_values(copied: Any) -> None:
     late, now = deferred("mixed", "float32", "int64", 0.5)
     same(copied(late), now)
-
-
-def test_a_factor_waits_only_where_nobody_can_change_the_values() -> None:
-    late, now = deferred("mixed", "float32", "int64")
-    assert times(now, 0.5) is None
-    half = times(late, 0.5)
-    assert half is not None
-    assert times(half, 0.5) is None, "each product is rounded"
-    same(half.values, now.values * np.float32(0.5))
-    assert expand(late.backend, Slots(now.values)) is now.values
-
-
-def test_a_gradient_of_bags_shares_no_memory_with_that_of_a_variable() -> None:
-    torch = pytest.importorskip("torch")
-
-    def loss(table: Any, bias: Any, ids: Any) -> Any:
-        return ((islices.lookup(table, ids, combiner="sum") + bias) ** 2).sum()
-
-    table, bias = islices.Table(torch.ones(4, 2)), torch.zeros(2, 2)
-    _, (g, of_bias) = islices.value_and_grad(loss, (0, 1))(table, bias, torch.tensor([[0, 1], [2, 2]]))
-    of_bias.zero_()
-    assert g.values.tolist() == [[4.0, 4.0]] * 4

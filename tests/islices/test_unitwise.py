@@ -1,11 +1,9 @@
-"""Clips along axes, by root mean squares and by norms of parameters, against TensorFlow's and optax's own functions,
+"""Clips along axes, by root mean squares and by norms of parameters, against optax's own functions,
 and their gradients. The golden cases hold the bits."""
 
 from __future__ import annotations
 
-import itertools
 import tracemalloc
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,48 +11,13 @@ import pytest
 import islices
 from islices import IndexedSlices
 
-AXES = [axes for n in range(4) for axes in itertools.combinations(range(3), n)]
-
 
 def gradient() -> IndexedSlices:
     rng = np.random.default_rng(0)
     return IndexedSlices(rng.normal(size=(6, 3, 2)).astype("float32"), np.array([1, 4, 1, 0, 7, 4]), (9, 3, 2))
 
 
-@pytest.mark.parametrize("axes", AXES, ids=str)
-def test_axes_are_tensorflows(axes: tuple[int, ...]) -> None:
-    tf = pytest.importorskip("tensorflow")
-    s = gradient()
-    dense = islices.to_dense(s)
-    expected = tf.clip_by_norm(dense, 1.0, axes=list(axes)).numpy()
-    for given in (s, dense):
-        np.testing.assert_allclose(islices.to_dense(islices.clip_by_norm(given, 1.0, axes=axes)), expected, rtol=1e-6)
-    native = tf.IndexedSlices(*map(tf.constant, (s.values, s.indices, s.dense_shape)))
-    raw = islices.clip_by_norm(native, 1.0, axes=axes, semantics="tensorflow")
-    np.testing.assert_allclose(raw.values, tf.clip_by_norm(native, 1.0, axes=list(axes)).values, rtol=1e-6)
-
-
-@pytest.mark.parametrize("semantics", ["islices", "optax"])
-def test_block_rms_and_units_are_optaxs(semantics: Any) -> None:
-    optax, jnp = pytest.importorskip("optax"), pytest.importorskip("jax.numpy")
-    from islices.backends.jax import optax as front
-
-    s = islices.convert(gradient(), "jax")
-    dense = islices.to_dense(s)
-    params = jnp.asarray(np.random.default_rng(1).normal(size=(9, 3, 2)), "float32")
-    for threshold in (0.05, 0.1, 10.0):
-        expected, _ = optax.clip_by_block_rms(threshold).update(dense, None)
-        got, _ = front.clip_by_block_rms(threshold, semantics=semantics).update(s, None)
-        np.testing.assert_allclose(islices.to_dense(got), expected, rtol=1e-6)
-    for axis in (None, 0, 1, -1, (1, 2), (0, 2), (0, 1, 2)):
-        expected, _ = optax.adaptive_grad_clip(0.3, axis=axis).update(dense, None, params)
-        got, _ = front.adaptive_grad_clip(0.3, axis=axis, semantics=semantics).update(s, None, params)
-        np.testing.assert_allclose(islices.to_dense(got), expected, rtol=1e-6)
-    with pytest.raises(ValueError, match="params: got None"):
-        front.adaptive_grad_clip(0.3).update(s, None)
-
-
-@pytest.mark.parametrize("axes", AXES, ids=str)
+@pytest.mark.parametrize("axes", [(), (0,), (0, 2), (1, 2)], ids=str)
 def test_gradients_are_those_of_the_formula(axes: tuple[int, ...]) -> None:
     torch = pytest.importorskip("torch")
     generator = torch.Generator().manual_seed(0)

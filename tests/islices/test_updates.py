@@ -62,20 +62,16 @@ def numpy(name: str, table: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize("mode", ["host", "framework"])
-@pytest.mark.parametrize("as_table", [False, True], ids=["array", "Table"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_in_place_where_the_framework_is(kind: str, as_table: bool, mode: str) -> None:
+def test_in_place_where_the_framework_is(kind: str, mode: str) -> None:
     name, make, in_place = TABLES[kind]
     own = make()
-    given = islices.Table(own, padding_idx=0) if as_table else own
+    given = islices.Table(own, padding_idx=0)
     with islices.execution(mode):
         out = islices.scatter_add(given, slices(name))
     assert (out is given) is in_place
-    if as_table:
-        assert isinstance(out, islices.Table)
-        assert out.padding_idx == 0
-        out = out.weights
-    np.testing.assert_array_equal(numpy(name, out), EXPECTED)
+    assert out.padding_idx == 0
+    np.testing.assert_array_equal(numpy(name, out.weights), EXPECTED)
     np.testing.assert_array_equal(numpy(name, own), EXPECTED if in_place else START)
 
 
@@ -89,15 +85,6 @@ def test_a_bad_index_in_the_last_slot_leaves_the_table_as_it_was(kind: str) -> N
         with pytest.raises(IndexError, match="indices: got 6 at position 2"):
             islices.scatter_update(table, x)
         np.testing.assert_array_equal(numpy(name, table), START)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_native_gradients_and_unknown_rows(kind: str) -> None:
-    name, make, _ = TABLES[kind]
-    unknown = islices.IndexedSlices(slices(name).values, slices(name).indices, (None, 2))
-    np.testing.assert_array_equal(numpy(name, islices.scatter_sub(make(), unknown)), 2 * START - EXPECTED)
-    out = islices.scatter_add(make(), islices.to_native(slices(name)))
-    np.testing.assert_array_equal(numpy(name, out), EXPECTED)
 
 
 def test_parameters_record_nothing() -> None:
@@ -145,27 +132,3 @@ def test_a_table_whose_gradient_is_taken_is_not_updated() -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     with pytest.raises(TypeError, match="table: got one whose gradient is being taken"):
         islices.value_and_grad(lambda t: islices.scatter_add(t, slices("torch")))(islices.Table(torch.zeros(6, 2)))
-
-
-@pytest.mark.repeats_where(
-    lambda row_shape, dtype, ids_dtype: (
-        (dtype, ids_dtype) != ("float32", "int32") and (row_shape, ids_dtype) != ((3,), "int64")
-    )
-)
-@pytest.mark.parametrize("ids_dtype", ["int32", "int64"])
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int32"])
-@pytest.mark.parametrize("row_shape", [(), (3,), (2, 2)], ids=str)
-def test_a_donated_table_gets_the_same_bits(row_shape: tuple[int, ...], dtype: str, ids_dtype: str) -> None:
-    """On JAX another computation than without: one scatter into the table's memory."""
-    jnp = pytest.importorskip("jax.numpy", reason="JAX is not installed")
-    rng = np.random.default_rng(0)
-    for n in (0, 1, 2, 37):
-        ids = rng.integers(0, 9, n).astype(ids_dtype)
-        start, values = (rng.standard_normal((k, *row_shape)) * 100 for k in (9, n))
-        for change in (islices.scatter_add, islices.scatter_sub):
-            table, grad = jnp.asarray(start).astype(dtype), jnp.asarray(values).astype(dtype)
-            x = islices.IndexedSlices(grad, islices.get_backend("jax").asarray(ids), (9, *row_shape))
-            kept = change(table, x)
-            given = change(table, x, donate=True)
-            assert given.dtype == table.dtype
-            np.testing.assert_array_equal(np.asarray(given), np.asarray(kept))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import importlib
 import pickle
-import threading
 from typing import Any
 
 import numpy as np
@@ -110,27 +109,6 @@ def test_argnums_and_aux(fw: Framework) -> None:
     np.testing.assert_array_equal(dense(last), dense(t))
 
 
-def test_a_lookup_the_loss_ignores_has_slices_of_zeros(fw: Framework) -> None:
-    def loss(table: Any) -> Any:
-        islices.lookup(table, np.array([7, 7]))
-        return fw.sum(islices.lookup(table, IDS), fw.upstream(2, 3, WIDTH))
-
-    _, g = islices.value_and_grad(loss)(fw.table())
-    assert fw.numpy(g.indices).tolist() == [7, 7, *IDS.reshape(-1).tolist()]
-    assert not fw.numpy(g.values)[:2].any()
-    np.testing.assert_array_equal(dense(g), scattered(IDS, fw.numpy(fw.upstream(2, 3, WIDTH))))
-
-
-def test_tables_that_are_not_differentiated_are_constants(fw: Framework) -> None:
-    def loss(table: Any, frozen: Any, plain: Any) -> Any:
-        rows = islices.lookup(table, IDS) + islices.lookup(frozen, IDS) + islices.lookup(plain, IDS)
-        return fw.sum(rows, fw.upstream(2, 3, WIDTH))
-
-    frozen = fw.table()
-    _, g = islices.value_and_grad(loss)(fw.table(), frozen, frozen.weights)
-    np.testing.assert_array_equal(dense(g), scattered(IDS, fw.numpy(fw.upstream(2, 3, WIDTH))))
-
-
 def test_the_same_table_as_two_arguments_has_two_gradients(fw: Framework) -> None:
     def loss(a: Any, b: Any) -> Any:
         return fw.sum(islices.lookup(a, IDS), fw.upstream(2, 3, WIDTH)) + fw.sum(b[IDS[0]], fw.upstream(3, WIDTH))
@@ -160,39 +138,6 @@ def test_array_gradients_of_lookups_are_the_frameworks_own(fw: Framework) -> Non
     np.testing.assert_array_equal(fw.numpy(g), expected + members)
 
 
-@pytest.mark.repeats_where(lambda dtype: dtype == "float64")
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-def test_gradients_have_the_tables_type(fw: Framework, dtype: str) -> None:
-    B = fw.backend
-    with B.wide_types():
-        whole = B.astype(B.asarray(np.arange(ROWS * WIDTH, dtype=np.float32).reshape(ROWS, WIDTH)), dtype)
-        up = B.astype(fw.upstream(2, 3, WIDTH), dtype)
-        step = islices.value_and_grad(lambda t: fw.sum(islices.lookup(t, IDS), up))
-        _, g = step(islices.Table(whole))
-        assert B.dtype(g.values) == dtype
-        exact = B.to_numpy(B.astype(islices.to_dense(g), "float32"))
-    np.testing.assert_array_equal(exact, scattered(IDS, fw.numpy(fw.upstream(2, 3, WIDTH))))
-
-
-def test_threads_do_not_disturb_one_another(fw: Framework) -> None:
-    results: dict[int, np.ndarray] = {}
-
-    def work(k: int) -> None:
-        ids = np.full((k + 1,), k, np.int32)
-        for _ in range(5):
-            step = islices.value_and_grad(lambda t: fw.sum(islices.lookup(t, ids), fw.upstream(k + 1, WIDTH)))
-            results[k] = dense(step(fw.table())[1])
-
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for k in range(4):
-        ids = np.full((k + 1,), k)
-        np.testing.assert_array_equal(results[k], scattered(ids, fw.numpy(fw.upstream(k + 1, WIDTH))))
-
-
 def test_an_error_in_fn_passes_through_and_leaves_nothing_behind(fw: Framework) -> None:
     class OwnError(Exception):
         pass
@@ -205,6 +150,18 @@ def test_an_error_in_fn_passes_through_and_leaves_nothing_behind(fw: Framework) 
         islices.value_and_grad(broken)(fw.table())
     _, g = islices.value_and_grad(lambda t: fw.sum(islices.lookup(t, IDS), fw.upstream(2, 3, WIDTH)))(fw.table())
     assert fw.numpy(g.indices).shape == (6,)
+
+
+@pytest.mark.parametrize("fw", [name for name in FRAMEWORKS if name in ("tensorflow", "jax")], indirect=True)
+def test_auto_marks_tables_of_which_fewer_rows_are_read_than_they_have(fw: Framework) -> None:
+    def loss(few: Any, every: Any) -> Any:
+        B = fw.backend
+        parts = [B.take(few, fw.array(IDS[0], np.int32)), B.take(every, fw.array(np.arange(ROWS), np.int32))]
+        return sum(fw.sum(rows, fw.upstream(*rows.shape)) for rows in parts)
+
+    _, (few, every) = islices.value_and_grad(loss, (0, 1), sparse="auto")(fw.table().weights, fw.table().weights)
+    assert isinstance(few, islices.IndexedSlices)
+    assert fw.backend.is_array(every)
 
 
 # ---------------------------------------------------------------------- what is refused
@@ -224,7 +181,6 @@ def test_what_value_and_grad_refuses(fw: Framework) -> None:
     refuses(ValueError, "argnums: .* each once", lambda: islices.value_and_grad(good, (0, -1))(table))
     refuses(ValueError, "argnums: got 3, called with 1", lambda: islices.value_and_grad(good, 3)(table))
     refuses(TypeError, "argument 0: got .*int32", lambda: islices.value_and_grad(good)(fw.array(IDS, np.int32)))
-    refuses(TypeError, "argument 0: got dict", lambda: islices.value_and_grad(good)({"a": None}))
     refuses(TypeError, "argument 0: got None", lambda: islices.value_and_grad(good)(None))
     refuses(TypeError, "numpy", lambda: islices.value_and_grad(good, (0, 1))(table, np.ones(3)))
     refuses(ValueError, "fn: returned a loss of shape", lambda: islices.value_and_grad(lambda t: t[IDS])(table))
@@ -232,35 +188,6 @@ def test_what_value_and_grad_refuses(fw: Framework) -> None:
     refuses(TypeError, "fn: returned", lambda: islices.value_and_grad(lambda t: fw.array(3, np.int32))(table))
     refuses(TypeError, "fn: returned .*aux", lambda: islices.value_and_grad(good, has_aux=True)(table))
     refuses(IndexError, "ids: got 9 at position 0", lambda: islices.value_and_grad(lambda t: t[np.array([9])])(table))
-
-
-@pytest.mark.parametrize(
-    "use",
-    [
-        lambda t: t * 2.0, lambda t: 2.0 * t, lambda t: -t, lambda t: t + t, lambda t: t @ t,
-        np.asarray, len, bool, float, lambda t: list(t), lambda t: setattr(t, "padding_idx", 3),
-    ],
-)  # fmt: skip
-def test_a_table_is_used_through_lookup_only(fw: Framework, use: Any) -> None:
-    with pytest.raises((TypeError, AttributeError)):
-        islices.value_and_grad(use)(fw.table())
-
-
-def test_the_weights_are_an_operand_in_jax_alone(fw: Framework) -> None:
-    error, text = (ValueError, "loss of shape") if fw.name == "jax" else (TypeError, "table.weights: not accepted")
-    with pytest.raises(error, match=text):
-        islices.value_and_grad(lambda t: t.weights)(fw.table())
-
-
-def test_padding_of_the_lookup_and_of_the_table(fw: Framework) -> None:
-    table = fw.table(padding_idx=-1)
-    islices.lookup(table, IDS, padding_idx=8)
-    with pytest.raises(ValueError, match=r"padding_idx: got 0; accepted is the table's own, 8"):
-        islices.lookup(table, IDS, padding_idx=0)
-    _, g = islices.value_and_grad(lambda t: fw.sum(islices.lookup(t, IDS, padding_idx=1), fw.upstream(2, 3, WIDTH)))(
-        fw.table()
-    )
-    assert 1 not in fw.numpy(g.indices).tolist()
 
 
 def test_numpy_has_no_gradients_and_says_what_to_use() -> None:
@@ -308,17 +235,6 @@ def test_per_sample_is_what_each_sample_gives_alone(fw: Framework) -> None:
     np.testing.assert_allclose(fw.numpy(t.norms()), [np.linalg.norm(dense(t.slices(b))) for b in range(2)], rtol=1e-6)
 
 
-def test_per_sample_of_bags_counts_bags(fw: Framework) -> None:
-    def loss(table: Any) -> Any:
-        two = islices.lookup(table, IDS, combiner="mean")
-        flat = islices.lookup(table, np.array([5, 5, 6]), combiner="sum", offsets=np.array([0, 1]))
-        return fw.losses((two + flat) * fw.upstream(2, WIDTH))
-
-    _, t = islices.value_and_grad(loss, per_sample=True)(fw.table())
-    assert fw.numpy(t.slices(0).indices).tolist() == [1, 4, 4, 5]
-    assert fw.numpy(t.slices(1).indices).tolist() == [0, 8, 1, 5, 6]
-
-
 def test_what_per_sample_refuses(fw: Framework) -> None:
     def refuses(kind: type[Exception], words: str, fn: Any, table: Any) -> None:
         with pytest.raises(kind, match=words):
@@ -337,66 +253,13 @@ def test_what_per_sample_refuses(fw: Framework) -> None:
             islices.value_and_grad(lambda w: w * w, per_sample=True)(fw.array([1.0]))
 
 
-def test_unused_tables_have_no_slices_per_sample(fw: Framework) -> None:
-    def loss(used: Any, unused: Any) -> Any:
-        return fw.losses(used[IDS])
-
-    _, (_, none) = islices.value_and_grad(loss, (0, 1), per_sample=True)(fw.table(), fw.table())
-    assert none.dense_shape == (2, ROWS, WIDTH)
-    assert fw.numpy(none.norms()).tolist() == [0.0, 0.0]
-    assert not fw.numpy(none.to_dense()).any()
-
-
-@with_vmap
-def test_per_sample_cuts_keyword_arguments_too(fw: Framework) -> None:
-    def loss(table: Any, w: Any, ids: Any, *, targets: Any) -> Any:
-        return fw.losses(islices.lookup(table, ids) * w * targets)
-
-    ids, up = fw.array(IDS, np.int32), fw.upstream(2, 3, WIDTH)
-    args = (fw.table(), fw.array([1.0, 2.0, -1.0]), ids)
-    _, (_, d) = islices.value_and_grad(loss, (0, 1), per_sample=True)(*args, targets=up)
-    for b in range(2):
-        one = islices.value_and_grad(lambda *args, targets: loss(*args, targets=targets)[0], 1)(
-            *args[:2], fw.array(IDS[b : b + 1], np.int32), targets=up[b : b + 1]
-        )
-        np.testing.assert_array_equal(fw.numpy(d)[b], fw.numpy(one[1]))
-
-
-@with_vmap
-def test_per_sample_of_dense_arrays_cannot_cut_offsets(fw: Framework) -> None:
-    def loss(table: Any, w: Any, ids: Any, offsets: Any) -> Any:
-        return fw.losses(islices.lookup(table, ids, combiner="sum", offsets=offsets) * w)
-
-    step = islices.value_and_grad(loss, (0, 1), per_sample=True)
-    with pytest.raises(NotImplementedError, match="offsets"):
-        step(fw.table(), fw.array([1.0, 2.0, -1.0]), fw.array([1, 2, 1], np.int32), fw.array([0, 0, 1], np.int32))
-
-
-def batch_norm(fw: Framework, x: Any) -> Any:
-    """x through the framework's stock layer, as in training."""
-    if fw.name == "torch":
-        return importlib.import_module("torch").nn.BatchNorm1d(WIDTH)(x)
-    if fw.name == "tensorflow":
-        return importlib.import_module("tensorflow").keras.layers.BatchNormalization()(x, training=True)
-    if fw.name == "mxnet":
-        layer = importlib.import_module("mxnet").gluon.nn.BatchNorm(in_channels=WIDTH)
-        layer.initialize()
-        return layer(x)
-    layer = pytest.importorskip("flax.linen").BatchNorm(use_running_average=False)
-    stats = {"mean": fw.array([0.0] * WIDTH), "var": fw.array([1.0] * WIDTH)}
-    params = {"scale": fw.array([1.0] * WIDTH), "bias": fw.array([0.0] * WIDTH)}
-    return layer.apply({"params": params, "batch_stats": stats}, x, mutable=["batch_stats"])[0]
-
-
 SQUARE = np.array([[1, 4, 4], [0, 8, 1], [2, 2, 3]], np.int32)
 #: Losses (3,) of a table, ids (3, 3), which look like samples, and features, whose samples influence each other.
 INFLUENCES: dict[str, Any] = {
     "mean": lambda fw, t, ids, x: fw.losses(t[ids]) / ids.shape[0],
-    "negatives of the batch": lambda fw, t, ids, x: fw.losses(t[ids]) + fw.sum(t[SQUARE[0]], t[SQUARE[0]]),
     "l2 term": lambda fw, t, ids, x: fw.losses(t[ids]) + fw.sum(t[ids], t[ids]) * 1e-4,
     "time-major": lambda fw, t, ids, x: fw.losses(t[ids][0] + t[ids][1] * 2 + t[ids][2] * 3),
-    "batch norm": lambda fw, t, ids, x: fw.losses(batch_norm(fw, t[ids][:, 0]) * x),
-    "batch norm of features": lambda fw, t, ids, x: fw.losses(t[ids][:, 0] * batch_norm(fw, x)),
+    "features of all": lambda fw, t, ids, x: fw.losses(t[ids][:, 0] * x / fw.sum(x, x)),
 }
 
 
@@ -411,20 +274,11 @@ def test_samples_that_influence_each_other_are_found(fw: Framework, name: str) -
     islices.value_and_grad(loss, per_sample=True, check=False)(*args)
 
 
-@with_vmap
-def test_a_mean_beside_dense_arrays_is_found(fw: Framework) -> None:
-    loss = lambda t, w, ids: fw.losses(t[ids] * w) / int(ids.shape[0])  # noqa: E731
-    with pytest.raises(ValueError, match="influence each other: the loss differs"):
-        islices.value_and_grad(loss, (0, 1), per_sample=True)(
-            fw.table(), fw.array([1.0, 2.0, -1.0]), fw.array(IDS, np.int32)
-        )
-
-
-def test_losses_are_a_vector(fw: Framework) -> None:
-    ids = fw.array(IDS, np.int32)
-    for loss in (lambda t, ids: fw.sum(t[ids], t[ids]), lambda t, ids: fw.losses(t[ids])[:1]):
-        with pytest.raises(ValueError, match=r"fn: returned .*; accepted per sample is .*one loss for each sample"):
-            islices.value_and_grad(loss, per_sample=True)(fw.table(), ids)
+def test_a_gradient_that_is_nan_everywhere_is_no_influence(fw: Framework) -> None:
+    """Of the root of 0 every framework forms 0 * inf, in the samples that nothing arrives at too."""
+    step = islices.value_and_grad(lambda t, ids: fw.losses(t[ids] * 0.0) ** 0.5, per_sample=True)
+    _, g = step(fw.table(), fw.array(IDS, np.int32))
+    assert np.isnan(fw.numpy(g.values)).all()
 
 
 def test_the_first_eager_call_is_checked_and_no_other(fw: Framework) -> None:

@@ -18,9 +18,9 @@ from islices.backend import FLOATS, Backend
 from islices.conformance.memory import peak_growth
 from islices.memory import empty
 
-DTYPES = (*FLOATS, "int32")
-#: 100 MB of float32: what a copy would add to the process shows.
-LARGE = (400_000, 64)
+DTYPES = ("float32", "bfloat16", "int32")
+#: 25 MB of float32: what a copy would add to the process shows.
+LARGE = (100_000, 64)
 
 
 def kinds(B: Backend) -> list[str]:
@@ -37,9 +37,9 @@ def make(B: Backend, host: np.ndarray, kind: str = "array") -> Any:
     return made
 
 
-def host_of(dtype: str, rows: int = 5) -> np.ndarray:
+def host_of(dtype: str) -> np.ndarray:
     """Small integers, exact in every dtype; bfloat16 as its bits."""
-    values = np.arange(3 * rows).reshape(rows, 3)
+    values = np.arange(15).reshape(5, 3)
     return (
         (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
         if dtype == "bfloat16"
@@ -59,10 +59,9 @@ def cases() -> list[Any]:
 
 # ---------------------------------------------------------------------- on every backend
 @pytest.mark.parametrize(("name", "kind", "dtype"), cases())
-@pytest.mark.parametrize("rows", [5, 0])
-def test_what_is_written_is_seen(name: str, kind: str, dtype: str, rows: int) -> None:
+def test_what_is_written_is_seen(name: str, kind: str, dtype: str) -> None:
     B = islices.get_backend(name)
-    host = host_of(dtype, rows)
+    host = host_of(dtype)
     with B.wide_types():
         arrays = [make(B, host, kind), make(B, host[:, :1], kind), make(B, host[:, 0], kind)]
         found = B.writable(arrays, donate=kind == "donated")
@@ -88,8 +87,6 @@ def test_what_is_written_is_seen(name: str, kind: str, dtype: str, rows: int) ->
     ("name", "kind"),
     [(name, {"tensorflow": "variable", "jax": "donated"}.get(name, "array")) for name in islices.list_backends()],
 )
-@pytest.mark.repeats_where(lambda name: name not in ("numpy", "torch"))
-@pytest.mark.one_in(3)
 def test_memory_is_not_copied(name: str, kind: str) -> None:
     backend = islices.get_backend(name)
     table = make(backend, np.ones(LARGE, np.float32), kind)
@@ -106,7 +103,7 @@ def test_memory_is_not_copied(name: str, kind: str) -> None:
     if kind != "array":  # TensorFlow and JAX write into no memory that was NumPy's: they copy it, once
         (table,) = backend.writable([table], donate=True)[1]  # type: ignore[index]
     result, growth = peak_growth(write_twice)
-    assert growth < 20e6, f"{growth / 1e6:.0f} MB more, for a table of 102 MB"
+    assert growth < 5e6, f"{growth / 1e6:.0f} MB more, for a table of 26 MB"
     assert backend.to_numpy(backend.take(result, backend.asarray(np.array([2, 3]))))[:, 0].tolist() == [1.0, 7.0]
 
 
@@ -124,11 +121,8 @@ def _stepped(rule: optim.Optimizer) -> Any:
 
 
 UPDATES = {
-    "sgd": _stepped(optim.sgd(0.2)),
     "adam, all rows": _stepped(optim.adam(0.2, rows="all")),
     "scatter_add": islices.scatter_add,
-    "scatter_mul": islices.scatter_mul,
-    "renorm_rows": lambda table, slices: islices.renorm_rows(table, slices.indices, 0.5),
 }
 
 
@@ -203,19 +197,6 @@ def test_numpy_strides_are_kept_and_other_memory_is_refused() -> None:
 
 
 # ---------------------------------------------------------------------- torch
-def test_torch_autograd_notices() -> None:
-    torch = pytest.importorskip("torch")
-    B = islices.get_backend("torch")
-    weights = torch.nn.Parameter(torch.ones(4, 3))
-    loss = (weights * weights).sum()
-    (view,), (result,) = B.writable([weights])  # type: ignore[misc]
-    view[0] = 2.0
-    assert result is weights
-    assert weights.requires_grad
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        loss.backward()
-    (weights * weights).sum().backward()
-    assert weights.grad[:2, 0].tolist() == [4.0, 2.0]
 
 
 def test_torch_parts_of_a_tensor_and_inference_tensors() -> None:
@@ -250,20 +231,6 @@ def test_torch_memory_that_is_not_there_is_refused() -> None:
     assert B.writable([torch.ones(2)._neg_view()]) is None
 
 
-def test_torch_tables_are_looked_at_together() -> None:
-    torch = pytest.importorskip("torch")
-    B = islices.get_backend("torch")
-    p, step = torch.nn.Parameter(torch.ones(4, 3)), torch.zeros(1, dtype=torch.int32)
-    look, version = B.plain_tables([p, step]), p._version
-    assert look is not None
-    assert look.views is not None
-    assert (look.dtypes, look.shapes) == (["float32", "int32"], [(4, 3), (1,)])
-    assert look.spans == [B.memory_span(p), B.memory_span(step)]
-    B.mark_written([p])
-    look.views[0][0] = 5.0
-    assert (p.tolist()[0], p._version) == ([5.0] * 3, version + 1)
-
-
 def test_torch_tables_of_other_kinds_are_opened_one_by_one() -> None:
     torch = pytest.importorskip("torch")
     B, emptied = islices.get_backend("torch"), torch.ones(4, 3)
@@ -282,29 +249,17 @@ def test_torch_tables_of_other_kinds_are_opened_one_by_one() -> None:
         assert B.plain_tables([torch.ones(2)]) is None
 
 
-@pytest.mark.parametrize("freed", ["values", "indices"])
-def test_torch_gradients_whose_memory_is_freed_are_refused(freed: str) -> None:
+def test_torch_gradients_whose_memory_is_freed_are_refused() -> None:
     torch = pytest.importorskip("torch")
     values, ids = torch.ones(5, 2), torch.tensor([0, 0, 3, 1, 3])
     x = torch.sparse_coo_tensor(ids[None, 2:], values[2:], (5, 2), check_invariants=False)
-    (values if freed == "values" else ids).untyped_storage().resize_(0)
+    values.untyped_storage().resize_(0)
     for call in (islices.coalesce, islices.global_norm, islices.from_native):
         with pytest.raises(ValueError, match="whose storage was freed"):
             call(x)
 
 
 # ---------------------------------------------------------------------- NumPy
-def test_numpy_tables_are_their_own_views() -> None:
-    B, x, step = islices.get_backend("numpy"), np.ones((4, 3), np.float32), np.zeros(1, np.int32)
-    look = B.plain_tables([x, step])
-    assert look is not None
-    assert look.views is not None
-    assert look.views[0] is x
-    assert (look.dtypes, look.shapes) == (["float32", "int32"], [(4, 3), (1,)])
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    (look,) = [B.plain_tables([x.astype(ml_dtypes.bfloat16)])]
-    assert look is not None
-    assert (look.dtypes, look.views[0].dtype) == (["bfloat16"], np.uint16)  # type: ignore[index]
 
 
 def test_numpy_tables_of_other_kinds_are_opened_one_by_one(tmp_path: Path) -> None:
@@ -321,11 +276,10 @@ def test_numpy_tables_of_other_kinds_are_opened_one_by_one(tmp_path: Path) -> No
 
 # ---------------------------------------------------------------------- TensorFlow
 @pytest.mark.parametrize("scattered", [False, True], ids=["as made", "scattered into"])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_tensorflow_snapshots_keep_their_values(dtype: str, scattered: bool) -> None:
+def test_tensorflow_snapshots_keep_their_values(scattered: bool) -> None:
     tf = pytest.importorskip("tensorflow")
     B = islices.get_backend("tensorflow")
-    variable = make(B, host_of(dtype), "variable")
+    variable = make(B, host_of("float32"), "variable")
     if scattered:  # reading copies from then on
         variable.scatter_update(tf.IndexedSlices(tf.cast([[7, 7, 7]], variable.dtype), [2]))
     first, viewed = variable.read_value(), B.host_view(variable)
@@ -343,48 +297,6 @@ def test_tensorflow_snapshots_keep_their_values(dtype: str, scattered: bool) -> 
         np.testing.assert_array_equal(snapshot, expected)
     after[1] = before[4]
     np.testing.assert_array_equal(B.to_numpy(variable), after)
-
-
-def test_tensorflow_variable_is_itself_afterwards() -> None:
-    tf = pytest.importorskip("tensorflow")
-    B = islices.get_backend("tensorflow")
-    table = tf.Variable(tf.ones(LARGE))
-    ids, ones = tf.constant([2, 3]), tf.ones((2, LARGE[1]))
-    doubled = tf.function(lambda: tf.gather(table, ids) * 2.0)
-    doubled()
-    table.scatter_sub(tf.IndexedSlices(ones, ids))
-
-    def use() -> Any:
-        for _ in range(2):
-            views, _ = B.writable([table])  # type: ignore[misc]
-            views[0][3] = 5.0
-            del views
-            table.scatter_sub(tf.IndexedSlices(ones, ids))
-            tf.gather(table, ids)
-        return doubled()
-
-    rows, growth = peak_growth(use)
-    assert growth < 20e6, f"{growth / 1e6:.0f} MB more, for a table of 102 MB"
-    assert rows[:, 0].numpy().tolist() == [-4.0, 8.0]
-    table.assign(table * 2.0)
-    assert table[3, 0].numpy() == 8.0
-
-
-def test_tensorflow_gradients_are_of_the_values_the_tape_saw() -> None:
-    tf = pytest.importorskip("tensorflow")
-    B = islices.get_backend("tensorflow")
-    variable = tf.Variable([[1.0], [2.0]])
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(variable * variable)
-        (view,), _ = B.writable([variable])  # type: ignore[misc]
-        view[...] = 10.0
-        del view
-    assert tape.gradient(loss, variable).numpy().tolist() == [[2.0], [4.0]]
-    assert variable.numpy().tolist() == [[10.0], [10.0]]
-    with tf.GradientTape() as tape:
-        views, _ = B.writable([variable])  # type: ignore[misc]
-    assert tape.watched_variables() == (), "no tape sees it"
-    del views
 
 
 def test_tensorflow_variables_of_keras_and_of_nothing() -> None:
@@ -440,38 +352,6 @@ def test_jax_memory_that_numpy_sees_is_not_written() -> None:
         view[...] = 2.0
     assert seen.max() == mine.max() == 1.0
     assert all(np.asarray(x).min() == 2.0 for x in results)
-
-
-@pytest.mark.parametrize("donate", [False, True], ids=["copied", "donated"])
-def test_jax_placement_stays(donate: bool) -> None:
-    jax = pytest.importorskip("jax")
-    B = islices.get_backend("jax")
-    for table in (jax.numpy.ones((4, 2)), jax.device_put(jax.numpy.ones((4, 2)), jax.devices("cpu")[0])):
-        committed, sharding = table.committed, table.sharding
-        _, (result,) = B.writable([table], donate=donate)  # type: ignore[misc]
-        assert result.committed == committed
-        assert result.sharding == sharding
-
-
-@pytest.mark.parametrize("donate", [False, True], ids=["copied", "donated"])
-def test_jax_known_arrays_while_others_are_traced(donate: bool) -> None:
-    jax = pytest.importorskip("jax")
-    B = islices.get_backend("jax")
-    table = jax.numpy.ones((4, 2))
-    results = []
-
-    def traced(x: Any) -> Any:
-        (view,), (result,) = B.writable([table], donate=donate)  # type: ignore[misc]
-        view[0] = 6.0
-        results.append(result)
-        return x
-
-    jax.jit(traced)(1.0)
-    assert np.asarray(results[0])[:2, 0].tolist() == [6.0, 1.0]
-    with jax.disable_jit():
-        (view,), (result,) = B.writable([results[0]], donate=donate)  # type: ignore[misc]
-        view[0] = 7.0
-        assert np.asarray(result)[0, 0] == 7.0
 
 
 # ---------------------------------------------------------------------- MXNet

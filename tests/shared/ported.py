@@ -128,7 +128,6 @@ CHANGES: dict[str, Change] = {
     "l1": Change(regularised(keras.regularizers.L1(1e-3)), "regulariser"),
     "float16": Change(by_torch(lambda x: x.half().float()), "sixteen_bits"),
     "bfloat16": Change(by_torch(lambda x: x.bfloat16().float()), "sixteen_bits"),
-    "float16 by 1024": Change(by_torch(lambda x: (x * 1024).half().float() / 1024), "sixteen_bits"),
     "value clip": Change(values_clipped, "value_clip"),
     "row clip": Change(by_tensorflow(lambda x: tf.clip_by_norm(x, 0.05, axes=[1])), "row_clip"),
     "mean": Change(by_torch(lambda x: x / COUNT), "mean", told={"batch_size": COUNT}),
@@ -194,20 +193,12 @@ STEPS: dict[str, StepPair] = {
         lambda d, g: torch_step(d, lambda p: T.SparseAdam(p, 1e-3), g, True),
         lambda d, g: keras_step(d, K.Adam(1e-3), g), {"step_epsilon"},
     ),
-    "epsilon": StepPair(
-        lambda d, g: torch_step(d, lambda p: T.Adam(p, 1e-3, eps=1e-8), g),
-        lambda d, g: torch_step(d, lambda p: T.Adam(p, 1e-3, eps=1e-7), g), {"step_epsilon"},
-    ),
     "raw duplicates": StepPair(
         lambda d, g: keras_step(d, K.Adagrad(0.1), g), lambda d, g: keras_step(d, K.Adagrad(0.1)), {"step_duplicates"},
     ),
     "initial accumulator": StepPair(
         lambda d, g: torch_step(d, lambda p: T.Adagrad(p, 0.01), g),
         lambda d, g: optax_step(d, optax.adagrad(0.01, initial_accumulator_value=0.1), g), {"initial_accumulator"},
-    ),
-    "learning rate": StepPair(
-        lambda d, g: torch_step(d, lambda p: T.SGD(p, 0.1), g),
-        lambda d, g: optax_step(d, optax.sgd(0.3), g), {"learning_rate"},
     ),
     "optimizer": StepPair(
         lambda d, g: torch_step(d, lambda p: T.SGD(p, 0.1), g),
@@ -221,13 +212,5 @@ STEPS: dict[str, StepPair] = {
     "epsilon and rate": StepPair(
         lambda d, g: torch_step(d, lambda p: T.Adam(p, 1e-3), g),
         lambda d, g: torch_step(d, lambda p: T.Adam(p, 2e-3, eps=1e-6), g), {"step_epsilon", "learning_rate"},
-    ),
-    "accumulator and rate": StepPair(
-        lambda d, g: torch_step(d, lambda p: T.Adagrad(p, 0.01), g),
-        lambda d, g: keras_step(d, K.Adagrad(0.03, 0.1, epsilon=1e-10), g), {"initial_accumulator", "learning_rate"},
-    ),
-    "raw duplicates and rate": StepPair(
-        lambda d, g: keras_step(d, K.Adagrad(0.1), g), lambda d, g: keras_step(d, K.Adagrad(0.2)),
-        {"step_duplicates", "learning_rate"},
     ),
 }  # fmt: skip

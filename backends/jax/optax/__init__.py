@@ -1,9 +1,9 @@
 """optax with sparse gradients: transformations that take `islices.IndexedSlices` among the leaves of their updates.
 
 optax maps its functions over the leaves of a tree, and to JAX the leaves of slices are their values *and their
-indices*: optax's own functions compute with both. These here have optax's names and arguments, sum duplicates, read
-and write the rows that a gradient names, and hand dense leaves to optax itself. The state is optax's own too, so that
-checkpoints go both ways. docs/optax.md says what works with what.
+indices*: optax's functions compute with both. `on_rows` gives optax's transformations the rows that a gradient names,
+duplicates summed. The other functions here replace optax's functions of the same names. Dense leaves go to optax.
+The state is optax's, so that checkpoints go both ways. docs/optax.md says what works with what.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ except ImportError as missing:
 
 from islices.arguments import check_flag
 from islices.backends.jax.optax.accumulation import accumulate
-from islices.backends.jax.optax.optimizers import adagrad, adam, adamw, amsgrad, rmsprop, sgd
 from islices.backends.jax.optax.recording import recorded
 from islices.backends.jax.optax.rows import (
     WAY_OUT,
@@ -34,7 +33,6 @@ from islices.backends.jax.optax.states import start_from, state_of
 from islices.backends.jax.optax.transforms import (
     Transformation,
     adaptive_grad_clip,
-    add_decayed_weights,
     apply_if_finite,
     clip,
     clip_by_block_rms,
@@ -42,9 +40,6 @@ from islices.backends.jax.optax.transforms import (
     coalesce,
     from_optim,
     on_rows,
-    scale,
-    scale_by_learning_rate,
-    scale_by_schedule,
 )
 from islices.registry import get_backend
 from islices.sharing import check_apart
@@ -53,12 +48,7 @@ from islices.table import Table
 
 __all__ = [
     "accumulate",
-    "adagrad",
-    "adam",
-    "adamw",
     "adaptive_grad_clip",
-    "add_decayed_weights",
-    "amsgrad",
     "apply_if_finite",
     "apply_updates",
     "chain",
@@ -69,11 +59,6 @@ __all__ = [
     "from_optim",
     "on_rows",
     "recorded",
-    "rmsprop",
-    "scale",
-    "scale_by_learning_rate",
-    "scale_by_schedule",
-    "sgd",
     "start_from",
     "state_of",
 ]
@@ -105,7 +90,7 @@ def chain(*args: optax.GradientTransformation) -> Transformation:
     >>> import jax.numpy as jnp, optax
     >>> from islices import IndexedSlices
     >>> grad = IndexedSlices(jnp.ones((2, 1)), jnp.array([3, 3]), (4, 1))
-    >>> tx = chain(optax.clip(1), sgd(0.5))
+    >>> tx = chain(optax.clip(1), on_rows(optax.sgd(0.5)))
     >>> tx.update(grad, tx.init(jnp.zeros((4, 1))))
     Traceback (most recent call last):
     TypeError: args[0]: got clip, which changed the indices of sparse updates as if they were gradients; ...

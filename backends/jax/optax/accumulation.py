@@ -75,10 +75,10 @@ def accumulate(inner: Any, every_k: int, *, use_grad_mean: bool = True, slots: i
 
     Examples
     --------
-    >>> import jax.numpy as jnp
+    >>> import jax.numpy as jnp, optax
     >>> from islices import IndexedSlices
-    >>> from islices.backends.jax.optax import sgd
-    >>> tx = accumulate(sgd(1.0), 2)
+    >>> from islices.backends.jax.optax import on_rows
+    >>> tx = accumulate(on_rows(optax.sgd(1.0)), 2)
     >>> state = tx.init(jnp.zeros((5, 1)))
     >>> for row in (3, 1):
     ...     update, state = tx.update(IndexedSlices(jnp.ones((1, 1)), jnp.array([row]), (5, 1)), state)

@@ -98,8 +98,7 @@ def state_of(state: Any, params: Any) -> dict[str, dict[str, Any]]:
     Parameters
     ----------
     state : optax state
-        Of sgd, adagrad, rmsprop, adam, adamw, amsgrad or lion, of optax or of this front, and of `from_optim`, in
-        chains too.
+        Of optax's sgd, adagrad, rmsprop, adam, adamw, amsgrad or lion, and of `from_optim`, in chains too.
     params : tree of arrays and `islices.Table`
         That it is the state of.
 

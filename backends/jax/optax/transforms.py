@@ -45,7 +45,6 @@ __all__ = [
     "OPTIMIZER",
     "Transformation",
     "adaptive_grad_clip",
-    "add_decayed_weights",
     "apply_if_finite",
     "clip",
     "clip_by_block_rms",
@@ -53,10 +52,6 @@ __all__ = [
     "coalesce",
     "from_optim",
     "on_rows",
-    "scale",
-    "scale_by_learning_rate",
-    "scale_by_schedule",
-    "with_rows",
 ]
 
 ROWS = ("touched", "all")
@@ -372,23 +367,17 @@ def on_rows(inner: Any, *, rows: Literal["touched", "all"] = "touched") -> Trans
     >>> updates.indices.tolist(), updates.values.tolist()
     ([1, 3], [[-0.5], [0.5]])
     """
-    return with_rows(inner, rows, probe=True)
-
-
-def with_rows(inner: Any, rows: Literal["touched", "all"] = "touched", *, probe: bool = False) -> Transformation:
-    """Like `on_rows`; inner is trusted, where probe is False, to treat each row by itself."""
     check_name(rows, ROWS, "rows")
     inner = check_transformation(inner, "inner")
     step = densely if rows == "all" else on_named_rows
-    probed = probe and rows == "touched"
     seen: set[Any] = set()  # structures of updates with which inner has passed the probe
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         updates = checked(updates, "on_rows")
         if not any(isinstance(x, IndexedSlices) for x in leaves_of(updates)):
             return inner.update(updates, state, weights_of(params), **extra)  # type: ignore[no-any-return]  # whatever optax takes for a state
-        key = jax.tree.structure(map_slices(lambda s: (s.values,), updates)) if probed else None
-        if probed and key not in seen:
+        key = jax.tree.structure(map_slices(lambda s: (s.values,), updates))
+        if rows == "touched" and key not in seen:
             check_rows(inner, updates, params, extra)
             seen.add(key)
         return step(inner, updates, state, params, extra)
@@ -408,112 +397,6 @@ def with_rows(inner: Any, rows: Literal["touched", "all"] = "touched", *, probe:
 def _nodes(state: Any) -> list[Any]:
     """Return the leaves of a state, one that keeps gradients for a later step as a whole."""
     return jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, WAITING))
-
-
-def scale(step_size: Any) -> Transformation:
-    """`optax.scale`: updates times a number.
-
-    Parameters
-    ----------
-    step_size : float
-        The number.
-
-    Returns
-    -------
-    optax.GradientTransformationExtraArgs
-
-    Examples
-    --------
-    >>> import jax.numpy as jnp
-    >>> from islices import IndexedSlices
-    >>> tx = scale(-0.5)
-    >>> tx.update(IndexedSlices(jnp.ones((1, 1)), jnp.array([2]), (4, 1)), tx.init(None))[0].values.tolist()
-    [[-0.5]]
-    """
-    return with_rows(optax.scale(step_size))
-
-
-def scale_by_schedule(step_size_fn: Callable[[Any], Any]) -> Transformation:
-    """`optax.scale_by_schedule`: updates times a function of the number of updates before.
-
-    Parameters
-    ----------
-    step_size_fn : callable
-        The number of updates before -> the factor.
-
-    Returns
-    -------
-    optax.GradientTransformationExtraArgs
-
-    Notes
-    -----
-    optax's own rounds the factor to the type of the indices, an integer, and multiplies them with it: 0.1 sends all
-    rows to row 0.
-
-    Examples
-    --------
-    >>> import jax.numpy as jnp
-    >>> from islices import IndexedSlices
-    >>> tx = scale_by_schedule(lambda count: 0.5**count)
-    >>> grad, state = IndexedSlices(jnp.ones((1, 1)), jnp.array([2]), (4, 1)), tx.init(jnp.zeros((4, 1)))
-    >>> for _ in range(2):
-    ...     update, state = tx.update(grad, state)
-    >>> update.indices.tolist(), update.values.tolist()
-    ([2], [[0.5]])
-    """
-    return with_rows(optax.scale_by_schedule(step_size_fn))
-
-
-def scale_by_learning_rate(learning_rate: Any, *, flip_sign: bool = True) -> Transformation:
-    """`optax.scale_by_learning_rate`: updates times minus a number, or minus a function of the updates before.
-
-    Parameters
-    ----------
-    learning_rate : float or callable
-        The number, or what gives it for the number of updates before.
-    flip_sign : bool
-        False multiplies by the number itself.
-
-    Returns
-    -------
-    optax.GradientTransformationExtraArgs
-
-    Examples
-    --------
-    >>> import jax.numpy as jnp
-    >>> from islices import IndexedSlices
-    >>> tx = scale_by_learning_rate(0.5)
-    >>> tx.update(IndexedSlices(jnp.ones((1, 1)), jnp.array([2]), (4, 1)), tx.init(None))[0].values.tolist()
-    [[-0.5]]
-    """
-    return with_rows(optax.scale_by_learning_rate(learning_rate, flip_sign=flip_sign))
-
-
-def add_decayed_weights(weight_decay: Any = 0.0, mask: Any = None) -> Transformation:
-    """`optax.add_decayed_weights`: updates plus weight_decay times the parameters, of the rows that updates name.
-
-    Rows away from the gradient do not decay: use `on_rows` with rows="all" where they are to.
-
-    Parameters
-    ----------
-    weight_decay : float or callable
-        As `optax.add_decayed_weights` has it.
-    mask : tree of bool, or callable, optional
-        As `optax.add_decayed_weights` has it.
-
-    Returns
-    -------
-    optax.GradientTransformationExtraArgs
-
-    Examples
-    --------
-    >>> import jax.numpy as jnp
-    >>> from islices import IndexedSlices
-    >>> tx, params = add_decayed_weights(0.5), jnp.full((4, 1), 2.0)
-    >>> tx.update(IndexedSlices(jnp.ones((1, 1)), jnp.array([3]), (4, 1)), tx.init(params), params)[0].values.tolist()
-    [[2.0]]
-    """
-    return with_rows(optax.add_decayed_weights(weight_decay, mask))
 
 
 def apply_if_finite(inner: Any, max_consecutive_errors: int) -> Transformation:
@@ -538,9 +421,9 @@ def apply_if_finite(inner: Any, max_consecutive_errors: int) -> Transformation:
 
     Examples
     --------
-    >>> import jax.numpy as jnp
+    >>> import jax.numpy as jnp, optax
     >>> from islices import IndexedSlices
-    >>> tx = apply_if_finite(scale(2.0), 3)
+    >>> tx = apply_if_finite(on_rows(optax.scale(2.0)), 3)
     >>> grad = IndexedSlices(jnp.array([[3e38], [3e38]]), jnp.array([1, 1]), (4, 1))
     >>> update, state = tx.update(grad, tx.init(jnp.zeros((4, 1))))
     >>> update.values.tolist(), int(state.total_notfinite)
@@ -576,7 +459,7 @@ def from_optim(optimizer: Optimizer) -> Transformation:
     ----------
     optimizer : islices.optim.Optimizer
         Any rule that ends in an addition to the weight (`additive` in its record), as all but FTRL's do. Not weight
-        decay (chain `add_decayed_weights`), frozen rows, or duplicates="raw".
+        decay (chain ``on_rows(optax.add_decayed_weights(...))``), frozen rows, or duplicates="raw".
 
     Returns
     -------
@@ -632,7 +515,7 @@ def _unfit(optimizer: Optimizer) -> str:
     if not RECORDS[optimizer.name].additive:
         return f"a rule that computes weights anew ({optimizer.name})"
     if is_on(optimizer.hyper.get("weight_decay", 0)):
-        return "weight_decay; chain add_decayed_weights(...) before it, or after it for adamw's"
+        return "weight_decay; chain on_rows(optax.add_decayed_weights(...)) before it, or after it for adamw's"
     if optimizer._formula.raw:
         return 'duplicates="raw"'
     if optimizer._frozen[0] is not None:

@@ -5,13 +5,13 @@ Nothing here imports islices: these are what a Paddle user writes today.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import paddle
 
-__all__ = ["block", "dense_gradient", "embedding_gradient", "invalid_gradients", "trainable", "weighted_sum"]
+__all__ = ["block", "embedding_gradient", "invalid_gradients", "trainable", "weighted_sum"]
 
 
 def weighted_sum(rows: paddle.Tensor, weights: paddle.Tensor) -> paddle.Tensor:
@@ -19,20 +19,6 @@ def weighted_sum(rows: paddle.Tensor, weights: paddle.Tensor) -> paddle.Tensor:
     if rows.dtype in (paddle.float16, paddle.bfloat16):  # of which Paddle has no products on the CPU
         rows, weights = rows.astype("float32"), weights.astype("float32")
     return (rows * weights).sum()
-
-
-def dense_gradient(
-    table: np.ndarray[Any, Any], lookups: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], dict[str, Any]]]
-) -> tuple[np.ndarray[Any, Any], list[Any]]:
-    """The table's gradient by Paddle's own dense autodiff; it has no bags."""
-    parameter = paddle.to_tensor(table)
-    parameter.stop_gradient = False
-    loss = (parameter * 0).sum()  # so that there is a graph when nothing is looked up
-    for ids, upstream, _ in lookups:
-        rows = paddle.nn.functional.embedding(paddle.to_tensor(ids), parameter)
-        loss = loss + weighted_sum(rows, paddle.to_tensor(upstream))
-    loss.backward()
-    return parameter.grad.numpy(), [None for _ in lookups]
 
 
 def embedding_gradient(

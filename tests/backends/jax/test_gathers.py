@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import os
-import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -83,33 +81,14 @@ def got(mode: str, **how: Any) -> Callable[[Any, Any], Any]:
 def carried(p: Any, ids: Any) -> Any:
     def body(c: Any, i: Any) -> Any:
         rows = p["table"][i] @ p["mix"]
-        return c + rows.sum(), jnp.tanh(rows)
+        return c / 2 + rows.sum(), jnp.tanh(rows)
 
-    return (lambda c, ys: c + out(ys))(*lax.scan(body, 0.0, ids))
-
-
-def looped(p: Any, ids: Any) -> Any:
-    return lax.fori_loop(0, 3, lambda k, c: c * 0.5 + out(p["table"][ids + k]), jnp.float32(0))
-
-
-def nested(p: Any, ids: Any) -> Any:
-    def body(c: Any, i: Any) -> Any:
-        def inner(c: Any, j: Any) -> Any:
-            return c + lax.cond(j > 3, lambda: out(p["table"][j]), lambda: out(p["second"][j] * 2)), None
-
-        return jax.checkpoint(lambda c, i: lax.scan(inner, c, i)[0])(c, i), None
-
-    return lax.scan(body, jnp.float32(0), ids)[0]
+    return (lambda c, ys: c + out(ys))(*lax.scan(body, 0.0, ids, reverse=True))
 
 
 @jax.jit
 def compiled(w: Any, ids: Any) -> tuple[Any, Any]:
     return w, jnp.sin(w[ids])
-
-
-def handed_on(p: Any, ids: Any) -> Any:
-    w, rows = compiled(p["table"], ids)
-    return out(rows) + out(w[ids[0]])
 
 
 @jax.custom_jvp
@@ -130,83 +109,49 @@ def choice(p: Any, i: Any) -> Any:
 
 READS: dict[str, Callable[[Any, Any], Any]] = {
     "indexing": lambda p, ids: out(p["table"][ids] @ p["mix"]),
-    "indexing with a slice": lambda p, ids: out(p["table"][ids, :]),
-    "one id": lambda p, ids: out(p["table"][ids[0, 0]]),
     "take": taken(None),
-    "take, fill": taken("fill"),
     "take, fill 0.3": taken("fill", fill_value=0.3),
-    "take, clip": taken("clip"),
-    "take, wrap": taken("wrap"),
     "get, fill": got("fill"),
-    "get, drop": got("drop", fill_value=2.0),
-    "get, clip": got("clip"),
-    "get, promise_in_bounds": got("promise_in_bounds"),
     "get, fill, no wrapping": got("fill", wrap_negative_indices=False),
-    "dynamic_index_in_dim": lambda p, ids: out(lax.dynamic_index_in_dim(p["table"], ids[0, 1], 0)),
     "dynamic_slice": lambda p, ids: out(lax.dynamic_slice(p["table"], (ids[0, 1], ids[0, 0]), (3, WIDTH))),
     "static": lambda p, ids: out(p["table"][3]) + out(p["table"][-2:]) + out(p["table"][1:9:3]),
-    "vmap": lambda p, ids: out(jax.vmap(jax.vmap(lambda i: p["table"][i]))(ids)),
     "vmap of dynamic_index": lambda p, ids: out(
         jax.vmap(lambda i: lax.dynamic_index_in_dim(p["table"], i, 0, keepdims=False), out_axes=1)(ids[0])
     ),
     "vmap, fill": lambda p, ids: out(
         jax.vmap(lambda i: jnp.nan_to_num(p["table"].at[i].get(mode="fill")), in_axes=1)(ids)
     ),
-    "two tables": lambda p, ids: out(p["table"][ids]) + out(p["second"][ids % 7] @ p["mix"]),
-    "read twice": lambda p, ids: out(p["table"][ids]) + 2 * out(p["table"][ids[0]]),
     "cast": lambda p, ids: out(p["table"].astype(jnp.float16)[ids].astype(jnp.float32)),
-    "stop_gradient": lambda p, ids: out(p["table"][ids]) * lax.stop_gradient(p["table"]).sum(),
     "rows stopped": lambda p, ids: out(lax.stop_gradient(p["table"][ids])),
-    "map": lambda p, ids: out(lax.map(lambda i: p["table"][i], ids)),
     "scan": carried,
-    "fori_loop": looped,
     "cond": lambda p, ids: lax.cond(ids[0, 0] > 3, lambda: out(p["table"][ids]), lambda: out(p["second"][ids % 7])),
-    "switch": lambda p, ids: lax.switch(ids[0, 0], [lambda w: w[0].sum(), lambda w: out(w[ids]), out], p["table"][ids]),
-    "remat": lambda p, ids: out(jax.checkpoint(lambda w: jnp.tanh(w[ids] @ p["mix"]))(p["table"])),
-    "jit": lambda p, ids: out(jax.jit(lambda w, i: jnp.tanh(w[i]))(p["table"], ids)),
-    "a table out of jit": handed_on,
-    "scan, remat, scan, cond": nested,
+    "a table out of jit": lambda p, ids: (lambda w, rows: out(rows) + out(w[ids[0]]))(*compiled(p["table"], ids)),
     "custom_jvp of the rows": lambda p, ids: out(doubled(jax.nn.relu(p["table"][ids]))),
-    "cond mapped by vmap": lambda p, ids: out(
-        jax.vmap(lambda i: lax.cond(i > 3, lambda: jnp.sqrt(p["table"][i] - W[3]), lambda: p["table"][0] * i))(IDS[0])
+    "switch before the first": lambda p, ids: lax.switch(
+        ids[0, 0] - 2, [lambda: out(p["table"][ids]), lambda: out(p["second"][ids % 7])]
     ),
     "cond mapped twice": lambda p, ids: out(jax.vmap(jax.vmap(lambda i: choice(p, i)))(ids)),
-    "cond mapped, one": lambda p, ids: out(jax.vmap(lambda i: choice(p, i))(ids[0, :1])),
-    "cond mapped in scan": lambda p, ids: lax.map(lambda row: out(jax.vmap(lambda i: choice(p, i))(row)), ids).sum(),
     "stopped where": lambda p, ids: out(jnp.where(MASK, p["table"], lax.stop_gradient(p["table"]))[ids]),
     "carried as it is": lambda p, ids: lax.fori_loop(
         0, 2, lambda k, c: (c[0], c[1] + out(c[0][ids + k])), (p["table"], jnp.float32(0))
     )[1],
-    "out of cond": lambda p, ids: out(lax.cond(ids[0, 0] > 0, lambda: p["table"], lambda: p["table"])[ids]),
     "ranks": lambda p, ids: out(p["table"][ids]) + 0 * jnp.argmax(p["table"] @ p["mix"][0]),
     "stopped after": lambda p, ids: out(p["table"][ids]) * lax.stop_gradient(jnp.tanh(p["table"]).sum()),
-    "stopped while": lambda p, ids: (
-        out(p["table"][ids])
-        * lax.stop_gradient(lax.while_loop(lambda c: c < 3, lambda c: c + p["table"][ids[0, 0]].sum() ** 2 + 1, 0.0))
-    ),
-    "placed": lambda p, ids: out(jax.device_put(p["table"], jax.devices()[0])[ids]),
-    "barrier": lambda p, ids: out(lax.optimization_barrier((p["table"], ids))[0][ids]),
-    "unsigned": lambda p, ids: out(p["table"].at[ids.astype(jnp.uint8)].get(mode="clip")),
     "other use, unused": lambda p, ids: (p["table"] * 2, out(p["table"][ids]))[1],
-    "not used": lambda p, ids: out(p["mix"]) + ids.sum(),
 }
 
 
-#: those that stand for the others in a short run
-FIRST = ("get, fill", "vmap", "two tables", "cast", "scan", "cond", "cond mapped twice", "a table out of jit", "ranks")
-
-
-@pytest.mark.parametrize("name", [pytest.param(k, marks=() if k in FIRST else pytest.mark.repeats) for k in READS])
+@pytest.mark.parametrize("name", READS)
 def test_reads_have_jaxs_gradients(name: str) -> None:
-    grads = check(READS[name], PARAMS, IDS, tolerance=0.01 if name == "cast" else 1e-5)
+    wraps = EVERY if name in ("take", "scan", "cond", "switch before the first") else EVERY[1:]
+    grads = check(READS[name], PARAMS, IDS, tolerance=0.01 if name == "cast" else 1e-5, wraps=wraps)
     assert isinstance(grads["table"], IndexedSlices)
     assert not isinstance(grads["mix"], IndexedSlices)
 
 
-@pytest.mark.repeats
 @pytest.mark.parametrize("name", [name for name in READS if "take" in name or "get" in name or "dynamic" in name])
 def test_ids_without_a_row_have_jaxs_meaning(name: str) -> None:
-    grads = check(READS[name], PARAMS, WILD)
+    grads = check(READS[name], PARAMS, WILD, wraps=EVERY[:1])
     assert grads["table"].values.shape[0] <= WILD.size
     assert not grads["table"].padded
 
@@ -222,12 +167,6 @@ def test_slices_are_stored_in_order_and_padded_where_traced() -> None:
     _, g = jax.jit(step)(W, ids)
     assert (g.indices.tolist(), g.padded) == ([5, ROWS, 5, 10], True)
     assert not g.values[1].any()
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_tables_of_16_bits(dtype: str) -> None:
-    params = jax.tree.map(lambda x: x.astype(dtype), PARAMS)
-    check(READS["indexing"], params, IDS, tolerance=0.1)
 
 
 def test_compute_in_bfloat16_stores_rows_of_the_table() -> None:
@@ -258,100 +197,6 @@ def test_flax_linen() -> None:
     assert isinstance(grads["params"]["Scaled_0"]["embedding"], IndexedSlices)
 
 
-def test_flax_nnx() -> None:
-    nnx = pytest.importorskip("flax.nnx")
-    model = nnx.Embed(ROWS, WIDTH, rngs=nnx.Rngs(0))
-    graph, state = nnx.split(model)
-    grads = check(lambda s, ids: out(nnx.merge(graph, s)(ids)), state, IDS, sparse=lambda path: "embedding" in path)
-    (leaf,) = jax.tree.leaves(grads, is_leaf=lambda x: isinstance(x, IndexedSlices))
-    assert isinstance(leaf, IndexedSlices)
-
-
-def test_equinox() -> None:
-    eqx = pytest.importorskip("equinox")
-    model = {
-        "embed": eqx.nn.Embedding(ROWS, WIDTH, key=jax.random.key(0)),
-        "out": eqx.nn.MLP(4, 2, 3, 1, key=jax.random.key(1)),
-    }
-    params, static = eqx.partition(model, eqx.is_inexact_array)
-
-    def loss(params: Any, ids: Any) -> Any:
-        model = eqx.combine(params, static)
-        return out(jax.vmap(jax.vmap(lambda i: model["out"](model["embed"](i))))(ids))
-
-    grads = check(loss, params, IDS, sparse=lambda path: "embed" in path)
-    assert isinstance(grads["embed"].weight, IndexedSlices)
-    _, grads = islices.value_and_grad(loss, sparse="auto")(model, IDS)  # functions among the leaves have None
-    assert isinstance(grads["embed"].weight, IndexedSlices)
-
-
-def of_linen(scale: float, **types: Any) -> Any:
-    nn = pytest.importorskip("flax.linen")
-
-    class Scaled(nn.Embed):  # type: ignore[name-defined,misc]
-        def __call__(self, ids: Any) -> Any:
-            return super().__call__(ids) * scale
-
-    layer = Scaled(ROWS, WIDTH, **types)
-    return layer.init(jax.random.key(0), IDS), layer.apply, lambda p: p["params"]["embedding"]
-
-
-def of_nnx(scale: float, **types: Any) -> Any:
-    nnx = pytest.importorskip("flax.nnx")
-    graph, state = nnx.split(nnx.Embed(ROWS, WIDTH, rngs=nnx.Rngs(0), **types))
-    return state, lambda p, ids: nnx.merge(graph, p)(ids), lambda p: p["embedding"][...]
-
-
-def of_equinox(scale: float, *, dtype: Any, param_dtype: Any) -> Any:
-    eqx = pytest.importorskip("equinox")
-    params, static = eqx.partition(
-        eqx.nn.Embedding(ROWS, WIDTH, dtype=param_dtype, key=jax.random.key(0)), eqx.is_inexact_array
-    )
-
-    def apply(p: Any, ids: Any) -> Any:
-        return jax.vmap(jax.vmap(eqx.combine(jax.tree.map(lambda x: x.astype(dtype), p), static)))(ids)
-
-    return params, apply, lambda p: p.weight
-
-
-def of_haiku(scale: float, *, dtype: Any, param_dtype: Any) -> Any:
-    hk = pytest.importorskip("haiku")
-    layer = hk.without_apply_rng(hk.transform(lambda ids: hk.Embed(ROWS, WIDTH)(ids)))
-    params = jax.tree.map(lambda x: x.astype(param_dtype), layer.init(jax.random.key(0), IDS))
-    return (
-        params,
-        lambda p, ids: layer.apply(jax.tree.map(lambda x: x.astype(dtype), p), ids),
-        lambda p: p["embed"]["embeddings"],
-    )
-
-
-LIBRARIES = {"linen": of_linen, "nnx": of_nnx, "equinox": of_equinox, "haiku": of_haiku}
-USES: dict[str, Callable[..., Any]] = {
-    "one": lambda rows, table: lambda p, ids: out(rows(p["a"], ids)),
-    "two": lambda rows, table: lambda p, ids: out(rows(p["a"], ids)) + out(jnp.tanh(rows(p["b"], ids + 1))),
-    "twice": lambda rows, table: lambda p, ids: out(rows(p["a"], ids)) * out(rows(p["a"], ids[:1])),
-    "tied": lambda rows, table: lambda p, ids: out(rows(p["a"], ids) @ table(p["a"]).astype("float32").T),
-}
-
-
-@pytest.mark.repeats
-@pytest.mark.parametrize("types", ["float32", "bfloat16", "float64"])
-@pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_layers_of_libraries(library: str, use: str, types: str) -> None:
-    with jax.enable_x64(types == "float64"):
-        stored = jnp.float64 if types == "float64" else jnp.float32
-        params, rows, table = LIBRARIES[library](3.0, dtype=jnp.dtype(types), param_dtype=stored)
-        loss = USES[use](lambda p, ids: rows(p, ids).astype(stored), table)
-        both = {"a": params, "b": jax.tree.map(lambda x: x * 2, params)} if use == "two" else {"a": params}
-        sparse = "auto" if use == "tied" else lambda path: True
-        grads = check(loss, both, IDS, sparse=sparse, tolerance=0.1 if types == "bfloat16" else 1e-5)
-    found = [
-        isinstance(x, IndexedSlices) for x in jax.tree.leaves(grads, is_leaf=lambda x: isinstance(x, IndexedSlices))
-    ]
-    assert found == [use != "tied"] * len(both)
-
-
 # ---------------------------------------------------------------------- other uses
 @jax.custom_vjp
 def clipped(w: Any, ids: Any) -> Any:
@@ -361,16 +206,15 @@ def clipped(w: Any, ids: Any) -> Any:
 clipped.defvjp(lambda w, ids: (w[ids], (w, ids)), lambda kept, g: (jnp.ones_like(kept[0]), None))
 
 OTHERS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
+    "filled after a cast": (
+        lambda p, ids: out(p["table"].astype("float16").at[ids].get(mode="fill", fill_value=0.3).astype("float32")),
+        "gather",
+    ),
     "tied": (lambda p, ids: out(p["table"][ids] @ p["table"].T), "transpose"),
     "penalty": (lambda p, ids: out(p["table"][ids]) + jnp.sum(p["table"] ** 2), "integer_pow|square"),
-    "columns": (lambda p, ids: out(p["table"][ids, 0]), "gather"),
     "along axis 1": (lambda p, ids: out(jnp.take(p["table"], ids % 4, axis=1)), "gather"),
-    "mapped": (lambda p, ids: out(jax.vmap(lambda r: r[0])(p["table"])), "slice"),
-    "scanned over": (lambda p, ids: lax.scan(lambda c, r: (c + out(r), None), 0.0, p["table"])[0], "scan"),
     "carried": (lambda p, ids: out(lax.fori_loop(0, 2, lambda k, w: w * 2, p["table"])[ids]), "scan"),
-    "out of cond": (lambda p, ids: out(lax.cond(ids[0, 0] > 0, lambda: p["table"], lambda: W)[ids]), "cond"),
-    "in remat": (lambda p, ids: out(jax.checkpoint(lambda w: w @ w.T)(p["table"])), "transpose"),
-    "in jit": (lambda p, ids: out(jax.jit(lambda w: w * 2)(p["table"])), "mul"),
+    "out of cond": (lambda p, ids: out(lax.cond(ids[0, 0] > 0, lambda: W, lambda: p["table"])[ids]), "cond"),
     "in scan": (lambda p, ids: lax.scan(lambda c, i: (c + p["table"].sum(), None), 0.0, ids)[0], "reduce_sum"),
     "custom_jvp": (lambda p, ids: out(doubled(p["table"])[ids]), "custom_jvp_call"),
     "custom_vjp": (lambda p, ids: out(clipped(p["table"], ids)), "custom_vjp_call"),
@@ -430,6 +274,21 @@ with jax.set_mesh(mesh):
     got, g = step(lambda f: islices.value_and_grad(f, sparse=True))(w, ids)
     assert got == value
     np.testing.assert_allclose(np.asarray(islices.to_dense(g)), want, rtol=1e-5, atol=1e-5)
+
+import optax, islices.backends.jax.optax as front
+tx, params = front.on_rows(optax.sgd(0.1, 0.9)), {"w": np.asarray(w), "mix": np.asarray(mix)}
+i = np.asarray(ids)
+def step(p, state):  # a table keeps its sharding
+    grads = islices.value_and_grad(lambda p: jnp.sin(p["w"][i] @ p["mix"]).sum(), sparse="auto")(p)[1]
+    updates, state = tx.update(grads, state, p)
+    return optax.apply_updates(p, updates)
+want = jax.jit(step)(params, tx.init(params))
+mesh = jax.make_mesh((4,), ("d",), axis_types=(AxisType.Auto,))
+sharding = jax.sharding.NamedSharding(mesh, P("d", None))
+params["w"] = jax.device_put(params["w"], sharding)
+got = jax.jit(step)(params, tx.init(params))
+assert got["w"].sharding.is_equivalent_to(sharding, 2)
+jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), got, want)
 """
 
 
@@ -450,11 +309,17 @@ def test_while_loops_raise() -> None:
 
 def test_auto_marks_tables_with_more_rows_than_are_read() -> None:
     grads = check(
-        lambda p, ids: out(p["table"][ids]) + out(p["second"][ids % 7] @ p["mix"]), PARAMS, IDS, sparse="auto"
+        lambda p, ids: out(p["table"][ids]) + out(p["second"][ids % 7] @ p["mix"]),
+        PARAMS,
+        IDS,
+        sparse="auto",
+        wraps=EVERY[1:],
     )
     assert [isinstance(grads[k], IndexedSlices) for k in ("table", "second", "mix")] == [True, True, False]
     for sparse in ("auto", "always"):
-        grads = check(lambda p, ids: out(p["second"][jnp.tile(ids % 7, 2)]), PARAMS, IDS, sparse=sparse)
+        grads = check(
+            lambda p, ids: out(p["second"][jnp.tile(ids % 7, 2)]), PARAMS, IDS, sparse=sparse, wraps=EVERY[1:]
+        )
         assert isinstance(grads["second"], IndexedSlices) == (sparse == "always")
 
 
@@ -469,7 +334,7 @@ def test_argnums_aux_and_ways_to_mark() -> None:
             "text": "kept",
         }
 
-    for sparse in ((True, False), (True, {"mix": False}), lambda path: path == "[0]", "auto"):
+    for sparse in ((True, {"mix": False}), "auto"):
         step = islices.value_and_grad(loss, (0, 1), has_aux=True, sparse=sparse)
         (value, aux), (g, other) = step(W, {"mix": MIX}, IDS, scale=2.0)
         (want, _), (whole, plain) = jax.value_and_grad(lambda *a: (loss(*a, scale=2.0)[0], 0), (0, 1), has_aux=True)(
@@ -493,25 +358,16 @@ def sines(w: Any) -> Any:
     return (jnp.sin(w[IDS]) ** 2).sum()
 
 
-@pytest.mark.parametrize(
-    ("outer", "inner"),
-    [(whole, whole), *(pytest.param(*x, marks=pytest.mark.repeats) for x in ((jax.grad, whole), (whole, jax.grad)))],
-)
-def test_second_derivatives(outer: Any, inner: Any) -> None:
+def test_second_derivatives() -> None:
     def norm(transform: Any) -> Any:
         return lambda w: (transform(sines)(w) ** 2).sum()
 
-    got = jax.jit(outer(norm(inner)))(W)
+    got = jax.jit(whole(norm(whole)))(W)
     np.testing.assert_allclose(got, jax.jit(jax.grad(norm(jax.grad)))(W), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.repeats
-def test_hessians() -> None:
-    np.testing.assert_allclose(jax.jacfwd(whole(sines))(W), jax.hessian(sines)(W), rtol=1e-5, atol=1e-5)
-
-
 def test_an_eager_step_compiles_once(caplog: Any) -> None:
-    step = islices.value_and_grad(handed_on, sparse=of_tables)
+    step = islices.value_and_grad(READS["a table out of jit"], sparse=of_tables)
     step(PARAMS, IDS)
     with jax.log_compiles():
         step(PARAMS, IDS)
@@ -519,10 +375,6 @@ def test_an_eager_step_compiles_once(caplog: Any) -> None:
 
 
 REFUSED: list[tuple[type[Exception], str, Callable[[], Any]]] = [
-    (ValueError, "sparse: got 'rows'", lambda: islices.value_and_grad(carried, sparse="rows")(PARAMS, IDS)),
-    (TypeError, "sparse: got int", lambda: islices.value_and_grad(carried, sparse=lambda path: 1)(PARAMS, IDS)),
-    (ValueError, "marks none", lambda: islices.value_and_grad(carried, sparse=lambda path: False)(PARAMS, IDS)),
-    (ValueError, "another structure", lambda: islices.value_and_grad(carried, sparse=[True])(PARAMS, IDS)),
     (
         TypeError,
         r"leaf '\[1\]', .*int32",
@@ -540,122 +392,21 @@ def test_what_sparse_refuses(error: type[Exception], message: str, call: Callabl
         call()
 
 
-# ---------------------------------------------------------------------- random programs
-#: XLA compiles a loop over less than 1024 bytes as one function, whose sums it may vectorize otherwise: wide rows
-LARGE = {
-    "table": jnp.asarray(RNG.normal(size=(ROWS, 64)), jnp.float32),
-    "second": jnp.asarray(RNG.normal(size=(7, 64)), jnp.float32),
-    "mix": jnp.asarray(RNG.normal(size=(64, 64)) / 8, jnp.float32),
-}
-
-
-def random_program(seed: int) -> Callable[[Any, Any], Any]:
-    """A loss of random reads within random wrappers."""
-    choose = random.Random(seed)
-
-    def read() -> Callable[[Any, Any], Any]:
-        table, mode = choose.choice(["table", "second"]), choose.choice(["fill", "clip", "promise_in_bounds"])
-        cast, factor = choose.random() < 0.2, choose.uniform(0.5, 2)
-
-        def rows(p: Any, ids: Any) -> Any:
-            w = p[table].astype(jnp.float16) if cast else p[table]
-            return factor * jnp.nan_to_num(w.at[ids].get(mode=mode)).astype(jnp.float32)
-
-        def masked(p: Any, ids: Any) -> Any:
-            w = jnp.where(jnp.arange(64) % 3 == 0, p[table], lax.stop_gradient(p[table]))
-            return jnp.nan_to_num(w[ids])
-
-        kinds = [
-            rows,
-            masked,
-            lambda p, ids: jnp.nan_to_num(p[table][ids]) @ p["mix"],
-            lambda p, ids: jax.vmap(lambda i: lax.dynamic_index_in_dim(p[table], i, 0, False))(ids.reshape(-1)),
-            lambda p, ids: p[table][1:5:2] * factor + lax.stop_gradient(p[table]).sum(),
-            lambda p, ids: p[table][jnp.argmax(p[table][:5] @ p["mix"][:, :3], axis=0)] * factor,
-            lambda p, ids: lax.cond(ids[0, 0] > 0, lambda: p[table], lambda: p[table])[ids % 7],
-        ]
-        kind = choose.choice(kinds)
-        return lambda p, ids: jnp.tanh(kind(p, ids)).sum()
-
-    def program(depth: int) -> Callable[[Any, Any], Any]:
-        if depth == 0:
-            return read()
-        f, g = program(depth - 1), program(choose.randrange(depth))
-        bound = choose.randrange(-3, 8)
-        wrappers: list[Callable[[Any, Any], Any]] = [
-            lambda p, ids: f(p, ids) + g(p, ids + 1),
-            lambda p, ids: jax.jit(f)(p, ids) * g(p, ids),
-            lambda p, ids: jax.jit(lambda p, ids: (p, f(p, ids)))(p, ids)[1] + g(p, ids),
-            lambda p, ids: jax.checkpoint(f)(p, ids),
-            lambda p, ids: lax.cond(p["mix"].sum() > bound, lambda: f(p, ids), lambda: g(p, ids)),
-            lambda p, ids: jax.vmap(lambda k: lax.cond(k > bound, lambda: f(p, ids + k), lambda: g(p, ids)))(
-                jnp.arange(3) + ids[0, 0]
-            ).sum(),
-            lambda p, ids: lax.scan(lambda c, k: (0.5 * c + f(p, ids + k), g(p, ids - k)), 0.0, jnp.arange(3))[0],
-            lambda p, ids: lax.scan(lambda c, k: (c, f(p, ids + k)), 0.0, jnp.arange(2), reverse=True)[1].sum(),
-            lambda p, ids: lax.fori_loop(0, 2, lambda k, c: (c[0], c[1] + f(c[0], ids + k)), (p, 0.0))[1],
-            lambda p, ids: jax.vmap(lambda k: f(p, ids + k))(jnp.arange(3)).sum(),
-            lambda p, ids: lax.map(lambda k: f(p, ids * k), jnp.arange(3)).sum(),
-            lambda p, ids: doubled(jnp.sin(jax.nn.relu(f(p, ids)))),
-        ]
-        return choose.choice(wrappers)
-
-    return program(choose.choice([1, 1, 1, 1, 2, 2, 3]))
-
-
-def check_random(seed: int, wraps: Any = EVERY) -> None:
-    ids = jnp.asarray(np.random.default_rng(seed).integers(-20, 20, (2, 3)), jnp.int32)
-    sparse = {"table": True, "second": True, "mix": False}
-    check(random_program(seed), LARGE, ids, sparse=sparse, tolerance=2e-2, wraps=wraps)
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_random_programs(seed: int) -> None:
-    check_random(seed, [jax.jit])
-
-
 # ---------------------------------------------------------------------- per sample
 def losses(p: Any, ids: Any, targets: Any) -> Any:
     rows = jnp.nan_to_num(jnp.take(p["table"], ids, axis=0))  # an id out of range reads NaN, and has no slice
     return (jnp.tanh(rows @ p["mix"]).sum((1, 2)) - targets) ** 2
 
 
-@pytest.mark.parametrize("how", [lambda f: f, jax.jit], ids=["eager", "jit"])
-def test_per_sample_is_the_gradient_of_each_sample(how: Callable[..., Any]) -> None:
+def test_per_sample_is_the_gradient_of_each_sample() -> None:
     rng = np.random.default_rng(0)
     params = {name: jnp.asarray(rng.normal(size=(n, 4)), jnp.float32) for name, n in (("table", 50), ("mix", 4))}
     ids, targets = jnp.array([[1, 2, 1], [3, -1, 60], [0, 0, 2]]), jnp.array([1.0, 2.0, 3.0])
     one = jax.grad(lambda p, i, t: losses(p, i[None], t[None])[0])
     expected = jax.vmap(one, (None, 0, 0))(params, ids, targets)
-    step = how(islices.value_and_grad(losses, sparse=lambda path: "table" in path, per_sample=True))
+    step = jax.jit(islices.value_and_grad(losses, sparse=lambda path: "table" in path, per_sample=True))
     values, grads = step(params, ids, targets)
     np.testing.assert_allclose(values, losses(params, ids, targets), rtol=1e-6)
     assert isinstance(grads["table"], islices.PerSample)
     np.testing.assert_allclose(grads["table"].to_dense(), expected["table"], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(grads["mix"], expected["mix"], rtol=1e-5, atol=1e-6)
-
-
-def test_per_sample_takes_the_axis_and_aux_and_checks() -> None:
-    params = {"table": jnp.arange(200.0).reshape(50, 4) / 200, "mix": jnp.eye(4)}
-    ids, targets = jnp.array([[1, 2, 1], [3, 4, 5]]), jnp.array([1.0, 2.0])
-
-    def of_rows(p: Any, ids: Any, targets: Any) -> Any:
-        return losses(p, ids.T, targets), "aux"
-
-    make = functools.partial(islices.value_and_grad, sparse="auto", per_sample=True)
-    (values, aux), grads = make(of_rows, has_aux=True, sample_axis=1)(params, ids.T, targets)
-    assert (values.shape, aux, grads["table"].slices(1).indices.tolist()) == ((2,), "aux", [3, 4, 5])
-    with pytest.raises(ValueError, match="one loss for each sample"):
-        make(lambda *args: losses(*args).mean())(params, ids, targets)
-    with pytest.raises(ValueError, match="samples that influence each other: the loss"):
-        make(lambda *args: losses(*args) - losses(*args).mean())(params, ids, targets)
-    with pytest.raises(ValueError, match="got 0 arrays among the other arguments"):
-        make(lambda p: losses(p, ids, targets))(params)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("block", range(20))
-def test_many_random_programs(block: int) -> None:
-    for seed in range(100 * block, 100 * block + 100):
-        check_random(seed, EVERY if seed % 8 == 0 else [jax.jit])
-        jax.clear_caches()

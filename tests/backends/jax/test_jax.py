@@ -28,8 +28,8 @@ def dense_of(s: Any) -> np.ndarray:
 
 
 # ---------------------------------------------------------------------- 32-bit types
-@pytest.mark.parametrize("bad", [2**31, 2**32, 2**32 + 1, 2**40, 2**62])
-def test_int64_ids_never_wrap(bad: int) -> None:
+def test_int64_ids_never_wrap() -> None:
+    bad = 2**32 + 1
     ids = np.array([1, bad, 2], np.int64)
     for call in (
         lambda: IndexedSlices(jnp.asarray(VALUES), ids, (2**63 - 1, 2)),
@@ -39,36 +39,6 @@ def test_int64_ids_never_wrap(bad: int) -> None:
     ):
         with pytest.raises(IndexError, match=rf"{bad}.*position 1|position 1.*{bad}"):
             call()
-
-
-def test_int64_ids_that_fit_become_int32() -> None:
-    ids = np.array([2**31 - 1, 0, 7], np.int64)
-    s = IndexedSlices(jnp.asarray(VALUES), ids, (2**31, 2))
-    assert s.indices.dtype == jnp.int32
-    assert np.asarray(s.indices).tolist() == ids.tolist()
-    assert np.asarray(islices.coalesce(s).indices).tolist() == [0, 7, 2**31 - 1]
-
-
-def test_int64_ids_stay_int64_with_x64() -> None:
-    with islices.get_backend("jax").wide_types():
-        s = IndexedSlices(jnp.asarray(VALUES), np.array([2**40, 0, 7], np.int64), (2**41, 2))
-        assert s.indices.dtype == jnp.int64
-        assert np.asarray(islices.coalesce(s).indices).tolist() == [0, 7, 2**40]
-
-
-def test_float64_is_refused_naming_the_setting() -> None:
-    wide = IndexedSlices(VALUES.astype(np.float64), IDS, (6, 2))
-    for call in (lambda: islices.convert(wide, "jax"), lambda: islices.get_backend("jax").asarray(wide.values)):
-        with pytest.raises(TypeError, match="jax_enable_x64"):
-            call()
-
-
-def test_float64_is_kept_with_x64() -> None:
-    with islices.get_backend("jax").wide_types():
-        s = islices.convert(IndexedSlices(VALUES.astype(np.float64), IDS, (6, 2)), "jax")
-        assert s.values.dtype == jnp.float64
-        assert islices.norm(s).dtype == jnp.float64
-    assert not jax.config.jax_enable_x64
 
 
 def test_the_setting_stays_as_it_was() -> None:
@@ -101,12 +71,7 @@ def test_tree_map_may_put_anything_in_place_of_the_arrays() -> None:
 #: What computes with row numbers as with gradients.
 ARITHMETIC: dict[str, Any] = {
     "a sum": lambda a, b: jax.tree.map(jnp.add, a, b),
-    "a difference": lambda a, b: jax.tree.map(jnp.subtract, a, b),
-    "a product": lambda a, b: jax.tree.map(jnp.multiply, a, b),
-    "twice": lambda a, b: jax.tree.map(lambda x: x * 2, a),
-    "negated": lambda a, b: jax.tree.map(jnp.negative, a),
     "half": lambda a, b: jax.tree.map(lambda x: x / 2, a),
-    "signs": lambda a, b: jax.tree.map(jnp.sign, a),
     "ones": lambda a, b: jax.tree.map(jnp.ones_like, a),
     "psum": lambda a, b: _over_axis(lambda g: jax.lax.psum(g, "d"), a),
     "accumulation": lambda a, b: jax.lax.scan(
@@ -115,18 +80,12 @@ ARITHMETIC: dict[str, Any] = {
 }
 #: What gives a gradient again, and which.
 COPIES: dict[str, Any] = {
-    "zeros": (lambda a, b: jax.tree.map(jnp.zeros_like, a), lambda x, y: 0 * x),
     "zeros and a gradient": (
         lambda a, b: jax.tree.map(jnp.add, jax.tree.map(jnp.zeros_like, a), a),
         lambda x, y: x,
     ),
     "a selection": (lambda a, b: jax.tree.map(partial(jnp.where, False), a, b), lambda x, y: y),
-    "a cast": (
-        lambda a, b: jax.tree.map(lambda x: x.astype(jnp.bfloat16) if x.dtype == jnp.float32 else x, a),
-        lambda x, y: x,
-    ),
     "joined slots": (lambda a, b: jax.tree.map(lambda *x: jnp.concatenate(x), a, b), lambda x, y: x + y),
-    "slots in another order": (lambda a, b: jax.tree.map(lambda x: x[::-1], a), lambda x, y: x),
     "a carry": (lambda a, b: jax.lax.scan(lambda c, _: (c * 2, None), a, None, 2)[0], lambda x, y: 4 * x),
     "vmap": (
         lambda a, b: jax.tree.map(
@@ -134,7 +93,6 @@ COPIES: dict[str, Any] = {
         ),
         lambda x, y: 2 * y,
     ),
-    "gathered": (lambda a, b: _over_axis(lambda g: jax.lax.all_gather(g, "d", tiled=True), a), lambda x, y: x),
     "one vector": (lambda a, b: (lambda flat, back: back(flat))(*ravel_pytree(a)), lambda x, y: x),
 }
 
@@ -145,7 +103,6 @@ def _over_axis(fn: Any, *args: Any) -> Any:
     return jax.tree.map(lambda x: x[0][:3], out)
 
 
-@pytest.mark.repeats_where(lambda name: name not in ("a sum", "a difference", "negated", "half", "psum"))
 @pytest.mark.parametrize("name", ARITHMETIC)
 def test_arithmetic_over_leaves_never_passes(name: str) -> None:
     fn, pair = ARITHMETIC[name], (make(), IndexedSlices(jnp.asarray(VALUES), jnp.asarray([3, 1, 2]), (6, 2)))
@@ -164,7 +121,6 @@ def test_arithmetic_over_leaves_never_passes(name: str) -> None:
     assert jnp.isnan(norm)
 
 
-@pytest.mark.repeats_where(lambda name: name in ("a cast", "slots in another order", "gathered", "one vector"))
 @pytest.mark.parametrize("name", COPIES)
 def test_what_moves_leaves_unchanged_gives_a_gradient(name: str) -> None:
     pair = make(), IndexedSlices(jnp.asarray(VALUES), jnp.asarray([3, 1, 2]), (6, 2))
@@ -172,14 +128,6 @@ def test_what_moves_leaves_unchanged_gives_a_gradient(name: str) -> None:
     expected = meaning(*map(dense_of, pair))
     for run in (fn, jax.jit(fn)):
         np.testing.assert_array_equal(dense_of(run(*pair)).astype(np.float32), expected)
-
-
-def test_coalesced_slots_stay_together() -> None:
-    a = islices.coalesce(make())
-    with pytest.raises(ValueError, match="concatenate"):
-        jax.tree.map(lambda *x: jnp.concatenate(x), a, a)
-    assert jnp.isnan(jax.jit(lambda a: islices.norm(jax.tree.map(jnp.add, a, a)))(a))
-    np.testing.assert_array_equal(dense_of(jax.jit(lambda a: a)(a)), dense_of(a))
 
 
 def test_guards_are_donated_and_named_like_other_leaves() -> None:
@@ -197,17 +145,6 @@ def test_integers_that_were_added_are_large() -> None:
     s = IndexedSlices(jnp.ones((2, 1), jnp.int32), jnp.asarray([1, 2]), (6, 1))
     out = jax.jit(lambda s: islices.to_dense(jax.tree.map(jnp.add, s, s)))(s)
     assert int(out.max()) > 10**6
-
-
-def test_representations_of_trees_of_shapes() -> None:
-    s, table = make(), islices.Table(jnp.ones((5, 2)), padding_idx=1)
-    g = islices.per_sample(jnp.ones((2, 3, 2)), jnp.zeros((2, 3), jnp.int32), 5)
-    assert repr(jax.tree.map(jnp.shape, table)) == "Table((5, 2), padding_idx=1)"
-    assert repr(jax.tree.map(jnp.shape, s)) == "IndexedSlices((3, 2), (3,), (6, 2))"
-    assert repr(jax.tree.map(jnp.shape, g)) == "PerSample((6, 2), (6,), (6,), (2, 5, 2))"
-    for x in (s, table, g):
-        assert "ShapeDtypeStruct" in repr(jax.eval_shape(lambda x: x, x))
-        assert "None" in repr(jax.tree.map(lambda x: None, x))
 
 
 def test_through_jit_in_and_out() -> None:
@@ -245,22 +182,6 @@ def test_jit_compiles_once_for_one_structure() -> None:
     assert len(traces) == 2, "another n and another flag"
 
 
-def test_eager_code_refuses_the_sentinel_where_it_was_not_announced() -> None:
-    with pytest.raises(IndexError, match="padded=True"):
-        IndexedSlices(jnp.asarray(VALUES), jnp.asarray([1, 6, 2], jnp.int32), (6, 2))
-
-
-def test_what_is_out_of_range_contributes_nothing_under_jit() -> None:
-    @jax.jit
-    def densify(values: Any, ids: Any) -> Any:
-        return islices.to_dense(IndexedSlices(values, ids, (6, 2)))
-
-    out = np.asarray(densify(jnp.asarray(VALUES), jnp.asarray([-1, 1, 9], jnp.int32)))
-    expected = np.zeros((6, 2), np.float32)
-    expected[1] = VALUES[1]
-    np.testing.assert_array_equal(out, expected)
-
-
 def test_a_bcoo_goes_through_jit_as_itself() -> None:
     from jax.experimental import sparse
 
@@ -272,16 +193,6 @@ def test_a_bcoo_goes_through_jit_as_itself() -> None:
 
 
 # ---------------------------------------------------------------------- transformations
-def test_grad_of_the_values_through_to_dense() -> None:
-    weights = jnp.arange(12.0, dtype=jnp.float32).reshape(6, 2)
-
-    def loss(values: Any) -> Any:
-        return (islices.to_dense(IndexedSlices(values, jnp.asarray(IDS), (6, 2))) * weights).sum()
-
-    for fn in (jax.grad(loss), jax.jit(jax.grad(loss))):
-        np.testing.assert_array_equal(np.asarray(fn(jnp.asarray(VALUES))), np.asarray(weights)[IDS])
-
-
 def test_grad_with_respect_to_slices_gives_slices() -> None:
     def loss(s: IndexedSlices) -> Any:
         return (islices.to_dense(s * 3.0) ** 2).sum()
@@ -291,29 +202,12 @@ def test_grad_with_respect_to_slices_gives_slices() -> None:
     np.testing.assert_allclose(np.asarray(grads.values), 18 * dense_of(make())[IDS], rtol=1e-6)
 
 
-def test_vmap_over_the_values_densifies_each() -> None:
-    batch = jnp.stack([jnp.asarray(VALUES), 2 * jnp.asarray(VALUES)])
-
-    def densify(values: Any) -> Any:
-        return islices.to_dense(IndexedSlices(values, jnp.asarray(IDS), (6, 2)))
-
-    out = np.asarray(jax.vmap(densify)(batch))
-    np.testing.assert_array_equal(out, np.stack([dense_of(make()), 2 * dense_of(make())]))
-
-
 def test_vmap_over_the_indices_too() -> None:
     ids = jnp.asarray([[4, 1, 4], [0, 0, 5]], jnp.int32)
     out = np.asarray(jax.vmap(lambda i: islices.to_dense(IndexedSlices(jnp.asarray(VALUES), i, (6, 2))))(ids))
     for k in range(2):
         expected = islices.to_dense(IndexedSlices(VALUES, np.asarray(ids[k]), (6, 2)))
         np.testing.assert_array_equal(out[k], expected)
-
-
-def test_vmap_of_norms() -> None:
-    batch = jnp.stack([jnp.asarray(VALUES), 2 * jnp.asarray(VALUES)])
-    out = jax.vmap(lambda v: islices.norm(IndexedSlices(v, jnp.asarray(IDS), (6, 2))))(batch)
-    expected = float(islices.norm(make()))
-    np.testing.assert_array_equal(np.asarray(out), np.float32([expected, 2 * expected]))
 
 
 def test_scan_carries_slices() -> None:
@@ -326,42 +220,16 @@ def test_scan_carries_slices() -> None:
     np.testing.assert_array_equal(np.asarray(norms), np.float32([first, 2 * first, first]))
 
 
-def test_what_needs_values_raises_clearly_under_jit() -> None:
-    @jax.jit
-    def from_dense(x: Any) -> Any:
-        return islices.from_dense(x)
-
-    with pytest.raises(ValueError, match="indices: must be given while tracing"):
-        from_dense(jnp.ones((3, 2)))
-    with pytest.raises(ValueError, match="'raise' under a trace"):
-        jax.jit(lambda s: islices.clip_by_norm(s, 1.0, nonfinite="raise"))(make())
-
-
 # ---------------------------------------------------------------------- concrete beside traced
-@pytest.mark.parametrize("traced_first", [True, False])
-def test_a_concrete_leaf_beside_a_traced_one(traced_first: bool) -> None:
+def test_a_concrete_leaf_beside_a_traced_one() -> None:
     concrete, x = make(), jnp.asarray([3.0, -4.0], jnp.float32)
 
     @jax.jit
     def step(dense: Any) -> Any:
-        tree = [dense, concrete] if traced_first else [concrete, dense]
-        return islices.clip_by_global_norm(tree, 2.0)
+        return islices.clip_by_global_norm([dense, concrete], 2.0)
 
-    tree, norm = step(x)
-    clipped, dense = (tree[1], tree[0]) if traced_first else tree
+    (dense, clipped), norm = step(x)
     (want, want_dense), want_norm = islices.clip_by_global_norm([concrete, x], 2.0)
     assert float(norm) == float(want_norm)
     np.testing.assert_allclose(dense_of(clipped), dense_of(want), rtol=3e-7)
     np.testing.assert_allclose(np.asarray(dense), np.asarray(want_dense), rtol=3e-7)
-
-
-def test_concrete_slices_inside_jit_compute_on_constants() -> None:
-    concrete = make()
-    out = jax.jit(lambda c: islices.to_dense(concrete) * c)(2.0)
-    np.testing.assert_array_equal(np.asarray(out), 2 * dense_of(concrete))
-
-
-def test_traced_values_with_concrete_indices() -> None:
-    ids = jnp.asarray(IDS)
-    out = jax.jit(lambda v: islices.coalesce(IndexedSlices(v, ids, (6, 2))))(jnp.asarray(VALUES))
-    np.testing.assert_array_equal(dense_of(out), dense_of(make()))

@@ -69,6 +69,17 @@ def test_a_variable_that_comes_twice_or_is_the_table_too_has_a_gradient_for_each
     np.testing.assert_array_equal(dense(table).sum(), IDS.size * DIM)
 
 
+def test_ids_are_those_of_the_lookup() -> None:
+    ids = tf.Variable([2, 1])
+
+    def loss(table: Any) -> Any:
+        rows = lookup(table, ids)
+        ids.assign([0, 0])
+        return tf.reduce_sum(rows)
+
+    assert value_and_grad(loss)(Table(variable()))[1].indices.numpy().tolist() == [2, 1]
+
+
 # ---------------------------------------------------------------------- second order
 @pytest.mark.parametrize("mode", ["eager", "function"])
 def test_a_tape_around_gives_second_derivatives(mode: str) -> None:

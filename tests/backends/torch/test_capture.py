@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
-import threading
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,7 +12,6 @@ from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import islices  # noqa: E402
-from islices.backends.torch import optim  # noqa: E402
 
 ROWS, DIM = 5, 3
 IDS = torch.tensor([[0, 1, 1], [2, 0, 1]])
@@ -27,11 +23,6 @@ def whole(*shape: int, seed: int = 0) -> Any:
     return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(seed)) * 12.0
 
 
-def frozen(layer: Any) -> Any:
-    layer.weight.requires_grad_(False)
-    return layer
-
-
 def same(got: Any, expected: Any) -> None:
     got = islices.to_dense(got) if isinstance(got, islices.IndexedSlices) else got
     expected = expected.to_dense()
@@ -39,19 +30,13 @@ def same(got: Any, expected: Any) -> None:
 
 
 # ---------------------------------------------------------------------- capture: the layers' options
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize(
-    "options", [{}, {"padding_idx": 1}, {"scale_grad_by_freq": True}, {"sparse": True}, {"max_norm": 1.0}], ids=str
-)
-def test_embedding_layers_beside_their_own_gradient(options: dict[str, Any], dtype: Any) -> None:
-    layer = nn.Embedding(ROWS, DIM, dtype=dtype, **options)
-    up = whole(2, 3, DIM).to(dtype)
+@pytest.mark.parametrize("options", [{"padding_idx": 1}, {"sparse": True}, {"max_norm": 1.0}], ids=str)
+def test_embedding_layers_beside_their_own_gradient(options: dict[str, Any]) -> None:
+    layer = nn.Embedding(ROWS, DIM, **options)
+    up = whole(2, 3, DIM)
     with islices.capture(layer) as captured:
         (layer(IDS) * up).sum().backward()
     own = layer.weight.grad.to_dense()
-    if options == {"scale_grad_by_freq": True}:  # thirds round
-        torch.testing.assert_close(islices.to_dense(captured.gradients()[""]), own)
-        return
     same(captured.gradients()[""], own)
     for b in range(2):
         layer.weight.grad = None
@@ -59,16 +44,15 @@ def test_embedding_layers_beside_their_own_gradient(options: dict[str, Any], dty
         same(captured.per_sample()[""].slices(b), layer.weight.grad)
 
 
-BAGS = [
-    (mode, padding, offsets, weighted, last)
-    for mode, padding, offsets, weighted, last in itertools.product(
-        ["sum", "mean", "max"], [None, 0], [None, [0, 2, 2, 3], [0, 0, 6]], [False, True], [False, True]
-    )
-    if not (weighted and mode != "sum") and not (last and (offsets is None or offsets[-1] < 6))
-]
-
-
-@pytest.mark.parametrize(("mode", "padding", "offsets", "weighted", "last"), BAGS)
+@pytest.mark.parametrize(
+    ("mode", "padding", "offsets", "weighted", "last"),
+    [
+        ("sum", None, None, False, False),
+        ("sum", 0, [0, 2, 2, 3], True, False),
+        ("mean", 0, [0, 0, 6], False, True),
+        ("max", 0, [0, 2, 2, 3], False, False),
+    ],
+)
 def test_bags_beside_their_own_gradient(mode: str, padding: Any, offsets: Any, weighted: bool, last: bool) -> None:
     layer = nn.EmbeddingBag(ROWS, DIM, mode=mode, padding_idx=padding, include_last_offset=last, _weight=whole(ROWS, 3))
     ids = IDS if offsets is None else FLAT
@@ -88,14 +72,6 @@ def test_bags_beside_their_own_gradient(mode: str, padding: Any, offsets: Any, w
         torch.testing.assert_close(mine, alone, rtol=1e-6, atol=1e-5 if mode == "mean" else 0)
 
 
-def test_bags_divided_by_frequency() -> None:
-    """By the definition: torch 2.13 itself divides some rows by the counts of other rows."""
-    layer = nn.EmbeddingBag(ROWS, DIM, mode="sum", scale_grad_by_freq=True)
-    with islices.capture(layer) as captured:
-        layer(IDS).sum().backward()
-    assert islices.to_dense(captured.gradients()[""])[:, 0].tolist() == [1, 1, 1, 0, 0]
-
-
 def test_ids_behind_the_last_offset_are_in_no_bag() -> None:
     """torch 2.13's own gradient holds uninitialized memory for them."""
     layer = nn.EmbeddingBag(ROWS, DIM, mode="sum", include_last_offset=True)
@@ -110,23 +86,8 @@ class Scaled(nn.Embedding):
         return super().forward(ids) * 12
 
 
-class Positions(nn.Embedding):
-    def forward(self, ids: Any, past: int = 1) -> Any:
-        return super().forward(torch.arange(ids.shape[1]) + past).expand(len(ids), -1, -1)
-
-
-class LowRank(nn.Embedding):
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.a, self.b = nn.Parameter(whole(ROWS, 2)), nn.Parameter(whole(2, DIM))
-
-    def forward(self, ids: Any) -> Any:
-        return nn.functional.embedding(ids, self.weight, -2) + nn.functional.embedding(ids, self.a) @ self.b
-
-
-@pytest.mark.parametrize("kind", [Scaled, Positions, LowRank])
-def test_layers_with_a_forward_of_their_own(kind: Any) -> None:
-    layer = kind(ROWS, DIM)
+def test_layers_with_a_forward_of_their_own() -> None:
+    layer = Scaled(ROWS, DIM)
     with islices.capture(nn.Sequential(layer)) as captured:
         (layer(IDS) * whole(2, 3, DIM)).sum().backward()
         with pytest.raises(TypeError):
@@ -192,7 +153,7 @@ def test_backward_passes_add_up_until_cleared(freeze: bool) -> None:
 
 
 def test_frozen_layers_stay_as_free_as_they_were() -> None:
-    layer, w = frozen(nn.Embedding(ROWS, DIM)), torch.ones(DIM, requires_grad=True)
+    layer, w = nn.Embedding(ROWS, DIM).requires_grad_(False), torch.ones(DIM, requires_grad=True)
     with islices.capture(layer) as captured:
         rows = layer(IDS)
         rows.mul_(2)  # as Dropout(inplace=True) does
@@ -220,34 +181,28 @@ def test_nothing_stays_behind_an_error_or_in_a_copy() -> None:
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-@pytest.mark.parametrize("freeze", [False, True])
-def test_checkpointed_layers_count_once(freeze: bool, reentrant: bool) -> None:
+def test_checkpointed_layers_count_once(reentrant: bool) -> None:
     layer, x = nn.Embedding(ROWS, DIM), torch.zeros(1, requires_grad=True)
-    layer.weight.requires_grad_(not freeze)
     with islices.capture(layer) as captured:
         checkpoint(lambda x: torch.sin(layer(IDS) + x), x, use_reentrant=reentrant).sum().backward()
     expected = torch.zeros(ROWS, DIM).index_add_(0, IDS.flatten(), torch.cos(layer.weight.detach())[IDS.flatten()])
     torch.testing.assert_close(islices.to_dense(captured.gradients()[""]), expected)
 
 
-@pytest.mark.parametrize("when", ["before", "within"])
-def test_compiled_models_run_their_hooks(when: str) -> None:
+def test_compiled_models_run_their_hooks() -> None:
     model = nn.Sequential(nn.Embedding(ROWS, DIM), nn.Linear(DIM, 1))
     compiled = torch.compile(model, backend="eager")
-    if when == "before":
-        compiled(IDS)
+    compiled(IDS)
     with islices.capture(compiled) as captured:
         compiled(IDS).sum().backward()
     same(captured.gradients()["_orig_mod.0"], model[0].weight.grad)
     assert torch._dynamo.eval_frame._stance.stance == "default"
 
 
-@pytest.mark.parametrize("fullgraph", [False, True])
-def test_no_capture_inside_compiled_code(fullgraph: bool) -> None:
-    torch._dynamo.reset()  # it remembers code objects, which the parameters share
+def test_no_capture_inside_compiled_code() -> None:
     model = nn.Sequential(nn.Embedding(ROWS, DIM), nn.Linear(DIM, 1))
 
-    @torch.compile(backend="eager", fullgraph=fullgraph)
+    @torch.compile(backend="eager", fullgraph=True)
     def step(ids: torch.Tensor) -> Any:
         with islices.capture(model) as captured:
             model(ids).sum().backward()
@@ -269,24 +224,6 @@ def test_models_under_other_transforms() -> None:
         with pytest.raises(NotImplementedError, match=r"capture: got a forward pass inside torch\.func"):
             torch.func.grad(lambda p: torch.func.functional_call(model, p, IDS).sum())(parameters)
     same(captured.gradients()["0"], parameters["0.weight"].grad)
-
-
-def test_captures_in_threads() -> None:
-    found = {}
-
-    def work(k: int) -> None:
-        layer = nn.Embedding(ROWS, DIM)
-        for _ in range(5):
-            with islices.capture(layer) as captured:
-                (layer(IDS) * k).sum().backward()
-        found[k] = captured.gradients()[""].values.flatten().unique().tolist()
-
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == {k: [k] for k in range(4)}
 
 
 def test_the_largest_members_are_those_of_the_forward_pass() -> None:
@@ -312,77 +249,6 @@ def test_a_model_that_has_not_run_is_said_to_have_not() -> None:
         assert captured.per_sample() == {}
 
 
-# ---------------------------------------------------------------------- loops that call back
-class Lit(nn.Module):
-    """A model in the shape of PyTorch Lightning's: the loop calls its methods."""
-
-    def __init__(self, lr: float = 0.1) -> None:
-        super().__init__()
-        self.lr = lr
-        self.emb, self.lin = nn.Embedding(50, 4, sparse=True), nn.Linear(4, 1, bias=False)
-        with torch.no_grad():
-            self.emb.weight.copy_(whole(50, 4))
-            self.lin.weight.copy_(whole(1, 4, seed=1))
-
-    def training_step(self, batch: torch.Tensor, number: int) -> torch.Tensor:
-        return (self.lin(self.emb(batch).sum(1)) * (number + 1)).sum()  # type: ignore[no-any-return]
-
-    def configure_optimizers(self) -> Any:
-        return optim.Adam(self.parameters(), lr=self.lr)
-
-    def on_before_zero_grad(self) -> None: ...
-    def on_before_optimizer_step(self) -> None: ...
-
-
-def fit(model: Lit, batches: Sequence[torch.Tensor], accumulate: int, evaluations: int = 1) -> None:
-    """Automatic optimisation in the shape of Lightning: a closure zeroes between its forward and backward pass."""
-    optimizer = model.configure_optimizers()
-    for number, batch in enumerate(batches):
-
-        def closure(batch: torch.Tensor = batch, number: int = number) -> torch.Tensor:
-            loss = model.training_step(batch, number) / accumulate
-            if number % accumulate == 0:
-                model.on_before_zero_grad()
-                optimizer.zero_grad()
-            loss.backward()
-            return loss
-
-        if (number + 1) % accumulate:
-            closure()
-            continue
-
-        def last(closure: Any = closure) -> torch.Tensor:
-            for _ in range(evaluations):  # some optimizers evaluate the loss several times a step
-                loss = closure()
-            model.on_before_optimizer_step()
-            return loss
-
-        optimizer.step(last)
-
-
-@pytest.mark.parametrize(("accumulate", "evaluations"), [(1, 1), (2, 1), (1, 2)])
-def test_loops_with_closures(accumulate: int, evaluations: int) -> None:
-    """What has been captured at each step is the parameter's own gradient: it is forgotten where that is zeroed, which
-    is between the forward pass of a closure and its backward pass."""
-    batches = torch.randint(0, 50, (6, 4, 5), generator=torch.Generator().manual_seed(1))
-    lr = 0.1 if accumulate == 1 else 0.0  # whole numbers stay: torch adds up sparse gradients in an order of its own
-    plain, watched, seen = Lit(lr), Lit(lr), []
-    fit(plain, batches, accumulate, evaluations)
-    with islices.capture(watched) as captured:
-
-        def compare() -> None:
-            own, mine = watched.emb.weight.grad.coalesce(), islices.coalesce(captured.gradients()["emb"])
-            assert torch.equal(own._indices()[0], mine.indices)
-            assert torch.equal(own._values(), mine.values)
-            seen.append(len(mine.indices))
-
-        watched.on_before_zero_grad = captured.clear  # type: ignore[method-assign]
-        watched.on_before_optimizer_step = compare  # type: ignore[method-assign]
-        fit(watched, batches, accumulate, evaluations)
-    assert len(seen) == len(batches) // accumulate
-    assert all(torch.equal(p, q) for p, q in zip(plain.parameters(), watched.parameters(), strict=True))
-
-
 def test_clearing_forgets_what_can_no_longer_come() -> None:
     layer = nn.Embedding(ROWS, DIM, sparse=True)
     with islices.capture(layer) as captured:
@@ -396,26 +262,6 @@ def test_clearing_forgets_what_can_no_longer_come() -> None:
         assert captured.gradients()[""].indices.tolist() == []
 
 
-@pytest.mark.parametrize("when", ["before", "within"])
-def test_compiled_steps(when: str) -> None:
-    """A step that was compiled runs as Python within a capture, and gives what it gives without."""
-    model = Lit()
-
-    @torch.compile(backend="eager")
-    def step(batch: torch.Tensor) -> torch.Tensor:
-        loss = model.training_step(batch, 0)
-        loss.backward()
-        return loss
-
-    batch = torch.randint(0, 50, (4, 5), generator=torch.Generator().manual_seed(1))
-    if when == "before":
-        step(batch)
-    model.zero_grad()
-    with islices.capture(model) as captured:
-        step(batch)
-    same(captured.gradients()["emb"], model.emb.weight.grad)
-
-
 def test_time_major_ids_have_their_samples_along_axis_1() -> None:
     layer, factors = torch.nn.Embedding(7, 2), torch.tensor([1.0, 2.0, 3.0])
     ids = torch.tensor([[1, 2, 1], [3, 4, 5], [0, 1, 6]])
@@ -426,11 +272,3 @@ def test_time_major_ids_have_their_samples_along_axis_1() -> None:
         found[axis] = captured.per_sample(sample_axis=axis)[""].to_dense()
     assert torch.equal(found[0], found[1])
     assert found[0][2].sum() == 2 * 3 * 3
-
-
-def test_layers_of_different_numbers_of_samples_are_refused() -> None:
-    words, places = nn.Embedding(ROWS, DIM), nn.Embedding(3, DIM)
-    with islices.capture(nn.ModuleDict({"words": words, "places": places})) as captured:
-        (words(IDS) * places(torch.arange(3)[None])).sum().backward()
-    with pytest.raises(ValueError, match=r"'words': 2, 'places': 1.*expanded to \(batch, length\)"):
-        captured.per_sample()

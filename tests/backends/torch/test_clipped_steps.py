@@ -13,10 +13,6 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import islices  # noqa: E402
 from islices.backends.torch import clip_grad_norm_, optim  # noqa: E402
 
-#: Semantics -> whose optimizers and whose factor; "optax" divides first, "keras" measures duplicates one by one.
-SEMANTICS = ("islices", "torch", "keras", "optax")
-DTYPES = ("float32", *(pytest.param(x, marks=pytest.mark.repeats) for x in ("float16", "bfloat16", "float64")))
-
 
 def parameters(dtype: str = "float32") -> list[Any]:
     """Two tables, a bias, a scalar, and one without gradient."""
@@ -44,15 +40,19 @@ def assert_same(got: list[Any], expected: list[Any], what: Any) -> None:
         assert torch.equal(a.nan_to_num(), b.nan_to_num()), (what, k, a, b)
 
 
-@pytest.mark.parametrize("kernels", [True, False])
-@pytest.mark.parametrize("semantics", SEMANTICS)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.one_in(5)
-def test_same_bits_as_clipping_first(dtype: str, semantics: str, kernels: bool) -> None:
-    for options in ({}, {"rows": "all"}, {"frozen": [1, 5]}, {"maximize": True}):
-        if semantics == "torch" and options.get("rows") is None and "frozen" in options:
-            continue
-        for limit in (0.5, 1e9, 0.0, float("inf")):
+@pytest.mark.parametrize(
+    ("semantics", "dtype", "kernels"),
+    [
+        ("islices", "float32", True),
+        ("islices", "bfloat16", False),
+        ("torch", "float32", False),
+        ("optax", "float32", False),
+    ],
+)
+def test_same_bits_as_clipping_first(semantics: str, dtype: str, kernels: bool) -> None:
+    """With a gradient that is not finite, too; "optax" divides first."""
+    for options in ({}, {"rows": "all", "frozen": [1, 5], "maximize": True}):
+        for limit in (0.5, 0.0, float("inf")):
             got, expected = parameters(dtype), parameters(dtype)
             if "frozen" in options:  # rows of every parameter of a group
                 got, expected = got[:2], expected[:2]
@@ -62,24 +62,12 @@ def test_same_bits_as_clipping_first(dtype: str, semantics: str, kernels: bool) 
                 for seed in range(2):
                     for params in (got, expected):
                         give_gradients(params, seed, 30 if seed else 1)
+                        if seed and limit == 0.5:
+                            params[0].grad._values()[3, 0] = torch.nan
                     norm = clip_grad_norm_(expected, limit, semantics=semantics)
                     apart.step()
                     together.step()
                     assert_same([*got, together.total_norm], [*expected, norm], (options, limit, seed))
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_norm_that_is_not_finite(bad: float) -> None:
-    got, expected = parameters(), parameters()
-    for params in (got, expected):
-        give_gradients(params, 0)
-        params[0].grad._values()[3, 0] = bad
-    optimizer = optim.SGD(got, lr=0.1, max_norm=1.0)
-    optimizer.step()
-    clip_grad_norm_(expected, 1.0, semantics="islices")
-    optim.SGD(expected, lr=0.1).step()
-    assert_same(got, expected, bad)
-    assert not torch.isfinite(optimizer.total_norm)
 
 
 def test_gradients_stay_and_the_limit_may_change() -> None:
@@ -115,10 +103,8 @@ def test_copies_and_checkpoints() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "said"),
     [
-        ({"max_norm": -1.0}, ValueError, "max_norm: got -1.0; accepted is a number >= 0"),
         ({"max_norm": float("nan")}, ValueError, "max_norm: got nan"),
         ({"max_norm": "1"}, TypeError, "max_norm: got str '1'; accepted is a real number"),
-        ({"max_norm": torch.ones(2)}, TypeError, "max_norm: got"),
         ({"max_norm": 1.0, "semantics": "fbgemm"}, ValueError, "semantics: got 'fbgemm'; max_norm has islices"),
     ],
 )
@@ -133,8 +119,3 @@ def test_what_does_not_fit(options: dict[str, Any], error: type[Exception], said
     with pytest.raises(error, match=said):
         optimizer.step()
     assert_same(params, before, "nothing is written")
-
-
-def test_not_of_a_group() -> None:
-    with pytest.raises(ValueError, match=r"max_norm: got 1\.0 in a group; accepted by the optimizer"):
-        optim.SGD([{"params": parameters(), "max_norm": 1.0}], lr=0.1)

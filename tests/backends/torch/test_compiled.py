@@ -13,10 +13,8 @@ import torch._dynamo
 import islices
 from islices import IndexedSlices, Table, optim
 from islices.backends.torch.adapter import backend
-from islices.optim.record import RECORDS
 
 ROWS, DIM = 9, 3
-DTYPES = ("float16", "bfloat16", "float32", "float64")
 #: Dynamo's own graphs after autograd and functionalization, run operation by operation: the user's own arithmetic keeps
 #: its bits, which no compiler promises.
 BACKEND = "aot_eager"
@@ -24,7 +22,8 @@ BACKEND = "aot_eager"
 
 @pytest.fixture(autouse=True)
 def forgotten() -> Any:
-    yield
+    with torch._dynamo.config.patch(error_on_recompile=False):
+        yield
     torch._dynamo.reset()
 
 
@@ -96,61 +95,18 @@ def check_steps(optimizer: Any, dtype: str, ids: str, *, master: bool = False, *
     same((tables[0], states[0]), (tables[1], states[1]))
 
 
-@pytest.fixture(autouse=True)
-def recompiles() -> Any:
-    with torch._dynamo.config.patch(error_on_recompile=False):
-        yield
-
-
-def test_a_training_step() -> None:
-    check_steps(optim.adam(0.1), "float32", "int64", combiner="sum")
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_training_step_without_kernels(dtype: str) -> None:
-    """The graph in NumPy, and the eager step by kernels."""
-    optimizer = optim.adam(0.1)
-    step = training_step(optimizer, combiner="sum")
-    compiled, tables = graph(step), [Table(weights(dtype)) for _ in range(2)]
-    states = [optimizer.init(table) for table in tables]
-    head, batch = torch.linspace(-1, 1, DIM).to(getattr(torch, dtype)), torch.tensor([[4, 1, 4], [0, 1, 8]])
-    for _ in range(2):
-        with islices.use_kernels(False):
-            got = compiled(tables[0], head, batch, states[0])
-        same(got, step(tables[1], head, batch, states[1]))
-    same((tables[0], states[0]), (tables[1], states[1]))
-
-
-@pytest.mark.repeats
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("ids", ["int32", "int64"])
-@pytest.mark.parametrize("combiner", [None, "mean", "sqrtn"])
-@pytest.mark.one_in(5)
-def test_training_steps_of_all_types(dtype: str, ids: str, combiner: str | None) -> None:
-    check_steps(optim.adagrad(0.1), dtype, ids, combiner=combiner)
-
-
-@pytest.mark.repeats
-@pytest.mark.parametrize("name", RECORDS)
-@pytest.mark.one_in(3)
-def test_training_steps_of_all_optimizers(name: str) -> None:
-    check_steps(getattr(optim, name)(0.1), "float32", "int64", combiner="sum", padding_idx=0)
-
-
-@pytest.mark.repeats
 @pytest.mark.parametrize(
-    ("optimizer", "dtype", "master"),
+    ("optimizer", "dtype", "options"),
     [
-        (optim.adam(0.1, frozen=[1, 4]), "float32", False),
-        (optim.adam(0.1, rows="all"), "float32", False),
-        (optim.adam(lambda step: 0.1 / (step + 1)), "float64", False),
-        (optim.adam(0.1), "bfloat16", True),
-        (optim.adagrad(0.1, semantics="keras", duplicates="raw"), "float32", False),
+        (optim.adam(0.1), "float32", {"combiner": "sum", "padding_idx": 0}),
+        (optim.sgd(lambda step: 0.1 / (step + 1), frozen=[1, 4]), "float64", {}),
+        (optim.adam(0.1), "bfloat16", {"combiner": "mean", "master": True}),
     ],
-    ids=["frozen", "all rows", "schedule", "master", "raw"],
+    ids=["sum", "schedule", "master"],
 )
-def test_training_steps_of_all_kinds(optimizer: Any, dtype: str, master: bool) -> None:
-    check_steps(optimizer, dtype, "int32", master=master)
+def test_a_training_step(optimizer: Any, dtype: str, options: dict[str, Any]) -> None:
+    with islices.use_kernels(dtype == "float32"):
+        check_steps(optimizer, dtype, "int32" if "master" in options else "int64", **options)
 
 
 def test_trees_aux_and_constants() -> None:
@@ -173,32 +129,31 @@ def test_trees_aux_and_constants() -> None:
 
 
 # ---------------------------------------------------------------------- single calls
-CALLS: dict[str, Callable[[Any], Any]] = {
-    "coalesce": islices.coalesce,
-    "to_dense": islices.to_dense,
-    "norm": islices.norm,
-    "global_norm": lambda s: islices.global_norm({"a": [s, None], "b": s.values}, 1),
-    "clip_by_norm": lambda s: islices.clip_by_norm(s, 0.5),
-    "clip_by_norm, within": lambda s: islices.clip_by_norm(s, 1e4),
-    "clip_by_row_norm": lambda s: islices.clip_by_row_norm([s, s.values], 0.25),
-    "clip_by_value": lambda s: islices.clip_by_value(s, -0.5, 0.5),
-    "clip_by_value, torch's": lambda s: islices.clip_by_value(s, -0.5, 0.5, semantics="keras"),
-    "clip_by_global_norm": lambda s: islices.clip_by_global_norm((s, {"d": s.values}), 0.5),
-    "clip_by_global_norm, torch's": lambda s: islices.clip_by_global_norm([s], 0.5, semantics="torch"),
-    "zeros for NaN": lambda s: islices.clip_by_global_norm([s, s.values / 0], 0.5, nonfinite="zero"),
-}
 
 
-@pytest.mark.repeats_where(lambda name, dtype, ids: (dtype, ids) != ("float32", "int64") or name != "coalesce")
-@pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize(("dtype", "ids"), [("float32", "int64"), ("bfloat16", "int32"), ("float64", "int32")])
-@pytest.mark.one_in(3)
-def test_calls(name: str, dtype: str, ids: str) -> None:
-    compiled = graph(CALLS[name])
-    for n in (6, 5, 1):  # the second makes a graph for any number of them
-        same(compiled(slices(dtype, ids, n=max(n, 3))), CALLS[name](slices(dtype, ids, n=max(n, 3))))
-    known = slices(dtype, ids, padded=True)
-    same(graph(CALLS[name])(known), CALLS[name](known))
+def calls(s: IndexedSlices) -> Any:
+    """Islices' clip that changes and one that does not, a preset's, one by rows, and what a gradient without NaN is."""
+    dense, tree = islices.to_dense(s), {"a": [s], "b": s.values}
+    clipped = [islices.clip_by_norm(s, limit) for limit in (0.5, 1e4)]
+    presets = islices.clip_by_global_norm(tree, 0.5, semantics="torch"), islices.clip_by_value(s, -0.5, 0.5)
+    zeros = islices.clip_by_global_norm([s, s.values / 0], 0.5, nonfinite="zero")
+    rows = islices.clip_by_row_norm([s, s.values], 0.25)
+    return [
+        dense,
+        islices.coalesce(s),
+        islices.global_norm({"a": s}, 1),
+        *clipped,
+        *presets[0][0]["a"][:1],
+        presets[1],
+        zeros,
+        rows,
+    ]
+
+
+def test_calls() -> None:
+    compiled = graph(calls)
+    for n in (6, 5):  # the second makes a graph for any number of them
+        same(compiled(slices(n=n)), calls(slices(n=n)))
 
 
 def test_without_slices() -> None:
@@ -230,33 +185,6 @@ def test_errors_are_those_of_eager_code_and_leave_nothing_behind() -> None:
     same(compiled(table, head, ids, state), step(twin, head, ids, state_))
 
 
-def nan_slices() -> IndexedSlices:
-    s = slices()
-    s.values[0, 0] = float("nan")
-    return s
-
-
-STEPPED = optim.sgd(0.1)
-STATE = STEPPED.init(weights())
-
-
-@pytest.mark.repeats
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda s: islices.clip_by_norm(s, -1.0),
-        lambda s: islices.clip_by_global_norm([s], 0.5, semantics="nobody's"),
-        lambda s: islices.clip_by_global_norm([s], 0.5, nonfinite="raise"),
-        lambda s: islices.clip_by_value(s, 1.0, 2.0),
-        lambda s: islices.norm(s, 0),
-        lambda s: islices.coalesce([s, 3.5]),
-        lambda s: STEPPED.step(s.values, s, STATE),
-    ],
-)
-def test_errors_of_single_calls(call: Callable[[Any], Any]) -> None:
-    assert raised(graph(call, fullgraph=False), nan_slices()) == raised(call, nan_slices())
-
-
 def parts_of_a_gradient_of_bags(table: Table, ids: torch.Tensor) -> list[Any]:
     def loss(table: Any) -> torch.Tensor:
         return (islices.lookup(table, ids, combiner="mean") ** 2).sum()
@@ -282,22 +210,10 @@ def of_a_dense_table(s: IndexedSlices, w: torch.Tensor) -> torch.Tensor:
     return islices.lookup(w, s.indices).sum()
 
 
-def of_weights(s: IndexedSlices, w: torch.Tensor) -> torch.Tensor:
-    return islices.lookup(TABLE, s.indices[None, :3], combiner="sum", weights=w[:1]).sum()
-
-
-def of_a_maximum(s: IndexedSlices, w: torch.Tensor) -> torch.Tensor:
-    def loss(table: Any) -> torch.Tensor:
-        return islices.lookup(table, s.indices[None], combiner="max").sum()
-
-    return islices.value_and_grad(loss)(TABLE)[1].values.sum() * w.sum()
-
-
 TABLE = Table(weights())
 
 
-@pytest.mark.repeats_where(lambda fn: fn is not of_the_norm)
-@pytest.mark.parametrize("fn", [of_the_norm, of_a_dense_table, of_weights, of_a_maximum])
+@pytest.mark.parametrize("fn", [of_the_norm, of_a_dense_table])
 def test_gradients_that_pass_through_calls_break_the_graph(fn: Callable[..., Any]) -> None:
     w = weights().requires_grad_()
     compiled = graph(fn, fullgraph=False)
@@ -310,12 +226,11 @@ def test_gradients_that_pass_through_calls_break_the_graph(fn: Callable[..., Any
 
 
 # ---------------------------------------------------------------------- from outside
-@pytest.mark.parametrize("of", ["step", "graph"])
-def test_while_another_thread_compiles(of: str) -> None:
+def test_while_another_thread_compiles() -> None:
     """torch.compiler.is_compiling() is true in all threads then; changing amid a call, it left one unclipped."""
     optimizer = optim.adam(0.1)
     step = training_step(optimizer, combiner="sum")
-    fn = graph(step) if of == "graph" else step
+    fn = graph(step)
     head, ids = torch.ones(DIM), torch.tensor([[1, 2], [3, 3]])
     begun, done = threading.Event(), threading.Event()
 
@@ -342,34 +257,3 @@ def test_while_another_thread_compiles(of: str) -> None:
         done.set()
         thread.join()
     same(got, expected)
-
-
-@pytest.mark.outside
-def test_threads_and_inductor() -> None:
-    """Compiled once by Inductor, called by four threads on tables of their own."""
-    optimizer = optim.adam(0.1)
-    step = training_step(optimizer, combiner="sum")
-    compiled = graph(step, backend="inductor")
-    head, ids = torch.ones(DIM), torch.tensor([[1, 2], [3, 3]])
-    first = Table(weights())
-    compiled(first, head, ids, optimizer.init(first))
-    found: list[Any] = [None] * 4
-
-    def train(k: int) -> None:
-        table = Table(weights(seed=k))
-        state = optimizer.init(table)
-        for _ in range(20):
-            compiled(table, head, ids, state)
-        found[k] = table, state
-
-    threads = [threading.Thread(target=train, args=(k,)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for k in range(4):
-        table = Table(weights(seed=k))
-        state = optimizer.init(table)
-        for _ in range(20):
-            step(table, head, ids, state)
-        same(found[k], (table, state))

@@ -6,7 +6,6 @@ without a hook, or what `all_reduce` does.
 
 from __future__ import annotations
 
-import contextlib
 import traceback
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 
 import islices
 from islices.conformance.ranks import Ranks, run_ranks
-from islices.distributed import Group, Link, ShardedTable, all_reduce
+from islices.distributed import Group, Link, all_reduce
 
 pytestmark = pytest.mark.outside
 
@@ -23,7 +22,7 @@ dist = pytest.importorskip("torch.distributed", reason="torch is built without t
 
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
-from islices.backends.torch import optim, register_ddp_hook  # noqa: E402
+from islices.backends.torch import register_ddp_hook  # noqa: E402
 
 SIZE = 3
 
@@ -68,10 +67,8 @@ def same(a: Any, b: Any) -> bool:
 
 
 OPTIONS: list[dict[str, Any]] = [
-    {},
-    {"gradient_as_bucket_view": True},
+    {"gradient_as_bucket_view": True, "bucket_cap_mb": 0.001},
     {"static_graph": True},
-    {"bucket_cap_mb": 0.001},
     {"find_unused_parameters": True},
 ]
 
@@ -83,7 +80,7 @@ def check_bits(group: Group) -> None:
         plain(*batch(group.rank)).backward()
         as_ddp = gradients(plain)
         for dense in ("ddp", "islices"):
-            for strategy in ("auto", "gather", "ranges", "dense"):
+            for strategy in ("auto", "ranges"):
                 model = DistributedDataParallel(Model(), **options)
                 register_ddp_hook(model, dense=dense, strategy=strategy, link=Link(1e9, 1e-5))
                 model(*batch(group.rank)).backward()
@@ -107,66 +104,6 @@ def check_a_hook_for_dense_gradients(group: Group) -> None:
     assert same(ours.module.bags.weight.grad, wanted)
 
 
-def check_accumulation(group: Group) -> None:
-    """Under no_sync gradients add up; the last backward sends their sum."""
-    model = DistributedDataParallel(Model())
-    register_ddp_hook(model)
-    alone = Model()
-    for step in range(3):
-        with model.no_sync() if step < 2 else contextlib.nullcontext():
-            model(*batch(group.rank, step)).backward()
-        alone(*batch(group.rank, step)).backward()
-    for name, g in gradients(alone).items():
-        if g.is_sparse:
-            assert same(gradients(model)[name], all_reduce(g, "mean")), name
-
-
-def check_training(group: Group) -> None:
-    """Ranks stay alike, and are what all_reduce after the backward pass of a plain model makes."""
-    model, plain = DistributedDataParallel(Model()), Model()
-    register_ddp_hook(model, dense="islices")
-    steppers = [optim.Adam(m.parameters(), lr=0.1) for m in (model, plain)]
-    for step in range(4):
-        for m, stepper in zip((model, plain), steppers, strict=True):
-            stepper.zero_grad()
-            m(*batch(group.rank, step)).backward()
-            if m is plain:
-                for p in m.parameters():
-                    p.grad = all_reduce(p.grad, "mean")
-            stepper.step()
-    for p, q in zip(model.module.parameters(), plain.parameters(), strict=True):
-        assert same(p.detach(), q.detach())
-    mine = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
-    theirs = [torch.empty_like(mine) for _ in range(SIZE)]
-    dist.all_gather(theirs, mine)
-    assert all(same(mine, other) for other in theirs)
-
-
-def check_refused(group: Group) -> None:
-    model = DistributedDataParallel(Model())
-    with pytest.raises(TypeError, match=r"model: got .*Model; accepted is a torch\.nn\.parallel"):
-        register_ddp_hook(Model())
-    with pytest.raises(ValueError, match="strategy: got 'fast'"):
-        register_ddp_hook(model, strategy="fast")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="dense: got 'fast'"):
-        register_ddp_hook(model, dense="fast")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="link: got"):
-        register_ddp_hook(model, link=3)  # type: ignore[arg-type]
-    register_ddp_hook(model)
-    with pytest.raises(RuntimeError, match="register_comm_hook"):
-        register_ddp_hook(model)
-
-
-def check_a_table_that_nobody_reads(group: Group) -> None:
-    """DDP's own limit: a sparse layer takes part in every step, even where unused parameters are looked for."""
-    for hooked in (False, True):
-        model = DistributedDataParallel(Model(), find_unused_parameters=True)
-        if hooked:
-            register_ddp_hook(model)
-        with pytest.raises(RuntimeError, match="sparse"):
-            model(batch(group.rank)[0], None).backward()
-
-
 def check_capture(group: Group) -> None:
     """What has been captured is this rank's own, whatever DDP makes of the parameter's gradient."""
     model = DistributedDataParallel(Model())
@@ -178,42 +115,10 @@ def check_capture(group: Group) -> None:
     assert same(model.module.words.weight.grad, all_reduce(g, "mean"))
 
 
-def check_a_sharded_table_beside_dense_layers(group: Group) -> None:
-    """DDP averages the dense layers, the table's owners get the mean of its rows: as all_reduce of whole gradients."""
-    whole = torch.arange(200.0).reshape(50, 4) / 100
-    table = ShardedTable.from_full(whole, group)
-    torch.manual_seed(0)
-    dense = DistributedDataParallel(torch.nn.Linear(4, 3))
-    ids = batch(group.rank)[0]
-    rows = table.fetch(ids)
-    rows.table.weights.requires_grad_()
-    looked_up = torch.nn.functional.embedding(rows.ids, rows.table.weights, sparse=True)
-    dense(looked_up.mean(1)).pow(2).mean().backward()
-    mine = table.reduce(rows, rows.table.weights.grad, "mean")
-
-    torch.manual_seed(0)
-    plain, layer = torch.nn.Linear(4, 3), torch.nn.Embedding.from_pretrained(whole, freeze=False, sparse=True)
-    plain(layer(ids).mean(1)).pow(2).mean().backward()
-    expected = all_reduce(layer.weight.grad, "mean")
-    start, stop = table.bounds[group.rank : group.rank + 2].tolist()
-    held = (expected._indices()[0] >= start) & (expected._indices()[0] < stop)
-    assert mine.indices.tolist() == (expected._indices()[0][held] - start).tolist()
-    assert same(mine.values, expected._values()[held])
-    parallel = DistributedDataParallel(plain)
-    parallel.zero_grad()
-    parallel(layer(ids).detach().mean(1)).pow(2).mean().backward()
-    assert all(same(p.grad, q.grad) for p, q in zip(dense.parameters(), parallel.parameters(), strict=True))
-
-
 CHECKS = [
     check_capture,
-    check_a_sharded_table_beside_dense_layers,
     check_bits,
     check_a_hook_for_dense_gradients,
-    check_accumulation,
-    check_training,
-    check_refused,
-    check_a_table_that_nobody_reads,
 ]
 
 
@@ -222,7 +127,8 @@ def program(group: Group) -> dict[str, str]:
     failed = {}
     for check in CHECKS:
         try:
-            check(group)
+            with islices.use_kernels(False):  # which each rank would compile
+                check(group)
         except Exception:
             failed[check.__name__] = traceback.format_exc()
             break  # the ranks may stand at different places now

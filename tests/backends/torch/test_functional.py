@@ -9,6 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+
 import islices  # noqa: E402
 from islices import IndexedSlices  # noqa: E402
 
@@ -31,15 +33,6 @@ def test_a_factor_and_a_divisor_have_gradients(op: Callable[[Any, Any], Any], sl
     assert float(found) == slope
 
 
-def test_division_by_a_tensor_is_no_product_with_its_reciprocal() -> None:
-    values = torch.linspace(0.1, 9.0, 200).reshape(100, 2)
-    s = IndexedSlices(values, torch.arange(100), (100, 2))
-    for c in (torch.tensor(3.0), torch.tensor([49.0]), torch.tensor(7, dtype=torch.int32)):
-        torch.testing.assert_close((s / c).values, values / c, rtol=0, atol=0)
-        with pytest.raises(TypeError, match="below"):
-            c / s
-
-
 # ---------------------------------------------------------------------- torch.func
 TABLE = torch.arange(10.0).reshape(5, 2)
 BAGS = torch.tensor([[0, 2], [0, 0]])
@@ -54,56 +47,37 @@ def weighted(x: Any) -> Any:
 #: From values to a loss. What torch.func.grad gives is what autograd gives in eager code.
 LOSSES: dict[str, Callable[[Any], Any]] = {
     "scale": lambda v: weighted(slices(v) * 2.0),
-    "divide": lambda v: weighted(slices(v) / 3.0),
     "norm": lambda v: islices.norm(slices(v)),
-    "norm-1": lambda v: islices.norm(slices(v), 1),
     "norm-3": lambda v: islices.norm(slices(v), 3),
     "global-norm": lambda v: islices.global_norm([slices(v), v]),
-    "coalesce": lambda v: weighted(islices.coalesce(slices(v))),
     "coalesce-computed-ids": lambda v: weighted(islices.coalesce(IndexedSlices(v, IDS + 1, (5, 2)))),
     "to-dense": lambda v: weighted(islices.to_dense(slices(v))),
     "clip-by-norm": lambda v: weighted(islices.clip_by_norm(slices(v), 1.0)),
-    "clip-by-norm-unchanged": lambda v: weighted(islices.clip_by_norm(slices(v), 100.0)),
-    "clip-by-value": lambda v: weighted(islices.clip_by_value(slices(v), -1.0, 1.5)),
-    "clip-by-row-norm": lambda v: weighted(islices.clip_by_row_norm(slices(v), 1.0)),
     "clip-by-global-norm": lambda v: weighted(islices.clip_by_global_norm([slices(v), v], 1.0)[0][0]),
-    "clip-along-an-axis": lambda v: weighted(islices.clip_by_norm(slices(v), 1.0, axes=1)),
-    "add": lambda v: weighted(islices.add(slices(v), TABLE)),
-    "lookup": lambda v: (islices.lookup(v, IDS) ** 2).sum(),
     "lookup-mean": lambda v: (islices.lookup(v, BAGS, combiner="mean") ** 2).sum(),
     "lookup-max": lambda v: (islices.lookup(v, BAGS, combiner="max") ** 2).sum(),
     "lookup-weights": lambda w: (islices.lookup(TABLE, w.new_ones(3, 2).long(), weights=w, combiner="sum") ** 2).sum(),
 }
 
 
-@pytest.mark.parametrize("kernels", [True, False], ids=["kernels", "numpy"])
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-def test_transforms_of_torch_give_the_gradients_of_eager_code(loss: Callable[[Any], Any], kernels: bool) -> None:
-    islices.use_kernels(kernels)
-    try:
-        x = VALUES.clone().requires_grad_()
-        (expected,) = torch.autograd.grad(loss(x), x)
-        second = torch.autograd.functional.hessian(loss, VALUES)
-        direction = torch.tensor([[0.5, 1.0], [-2.0, 0.25], [1.0, 3.0]])
-        found = {
-            "grad": torch.func.grad(loss)(VALUES),
-            "vjp": torch.func.vjp(loss, VALUES)[1](torch.tensor(1.0))[0],
-            "jacrev": torch.func.jacrev(loss)(VALUES),
-            "vmap of grad": torch.func.vmap(torch.func.grad(loss))(VALUES[None])[0],
-        }
-        for name, got in found.items():
-            torch.testing.assert_close(got, expected, msg=lambda text, name=name: f"{name}: {text}")
-        value, tangent = torch.func.jvp(loss, (VALUES,), (direction,))
-        torch.testing.assert_close(value, loss(VALUES), rtol=0, atol=0)
-        torch.testing.assert_close(tangent, (expected * direction).sum())
-        torch.testing.assert_close(torch.func.hessian(loss)(VALUES), second)
-    finally:
-        islices.use_kernels(True)
-
-
-def test_a_bad_index_raises_within_a_transform() -> None:
-    with pytest.raises(IndexError, match="position 1"):
-        torch.func.grad(lambda v: islices.norm(IndexedSlices(v, IDS + torch.tensor([0, 9, 0]), (5, 2))))(VALUES)
+def test_transforms_of_torch_give_the_gradients_of_eager_code(loss: Callable[[Any], Any]) -> None:
+    x = VALUES.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(loss(x), x)
+    second = torch.autograd.functional.hessian(loss, VALUES)
+    direction = torch.tensor([[0.5, 1.0], [-2.0, 0.25], [1.0, 3.0]])
+    found = {
+        "grad": torch.func.grad(loss)(VALUES),
+        "vjp": torch.func.vjp(loss, VALUES)[1](torch.tensor(1.0))[0],
+        "jacrev": torch.func.jacrev(loss)(VALUES),
+        "vmap of grad": torch.func.vmap(torch.func.grad(loss))(VALUES[None])[0],
+    }
+    for name, got in found.items():
+        torch.testing.assert_close(got, expected, msg=lambda text, name=name: f"{name}: {text}")
+    value, tangent = torch.func.jvp(loss, (VALUES,), (direction,))
+    torch.testing.assert_close(value, loss(VALUES), rtol=0, atol=0)
+    torch.testing.assert_close(tangent, (expected * direction).sum())
+    torch.testing.assert_close(torch.func.hessian(loss)(VALUES), second)
 
 
 def test_what_a_transform_cannot_know_raises() -> None:
@@ -114,53 +88,38 @@ def test_what_a_transform_cannot_know_raises() -> None:
 
 
 # ---------------------------------------------------------------------- tracers
-def by_make_fx(fn: Callable[[Any], Any], **options: Any) -> Any:
-    from torch.fx.experimental.proxy_tensor import make_fx
 
-    return make_fx(fn, **options)(VALUES)
+
+def by_make_fx(fn: Callable[[Any], Any]) -> Any:
+    return make_fx(fn, pre_dispatch=True)(VALUES)
 
 
 def by_jit(fn: Callable[[Any], Any]) -> Any:
     return torch.jit.trace(fn, (VALUES,), check_trace=False)
 
 
-TRACERS: dict[str, Callable[[Callable[[Any], Any]], Any]] = {
-    "make_fx": by_make_fx,
-    "make_fx-pre-dispatch": lambda fn: by_make_fx(fn, pre_dispatch=True),
-    "torch.jit.trace": by_jit,
-}
+def step(values: Any) -> Any:
+    optimizer, table = islices.optim.sgd(0.1), TABLE.clone()
+    return weighted(optimizer.step(table, slices(values), optimizer.init(table))[0])
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
-@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-@pytest.mark.parametrize("tracer", TRACERS.values(), ids=TRACERS)
-def test_no_tracer_takes_its_inputs_for_constants(tracer: Callable[..., Any], loss: Callable[[Any], Any]) -> None:
+@pytest.mark.parametrize("tracer", [by_make_fx, by_jit])
+def test_no_tracer_takes_its_inputs_for_constants(tracer: Callable[..., Any]) -> None:
     """A graph computes of its inputs, or there is none."""
-    try:
-        graph = tracer(loss)
-    except TypeError as error:
-        if "would be constants of its graph" not in str(error):
-            raise
-    else:
-        torch.testing.assert_close(graph(3.0 * VALUES), loss(3.0 * VALUES))
-
-
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
-@pytest.mark.parametrize("tracer", TRACERS.values(), ids=TRACERS)
-def test_what_reads_numbers_of_inputs_raises(tracer: Callable[..., Any]) -> None:
-    def step(values: Any) -> Any:
-        optimizer, table = islices.optim.sgd(0.1), TABLE.clone()
-        return optimizer.step(table, slices(values), optimizer.init(table))[0]
-
-    rows = IDS.float()
-    for fn in (
-        LOSSES["norm"],
-        step,
-        lambda v: islices.coalesce(IndexedSlices(VALUES, (v[:, 0] * 0 + rows).long(), (5, 2))).values,
-        lambda v: islices.clip_by_norm(slices(v), 1.0).values,
-    ):
-        with pytest.raises(TypeError, match="would be constants of its graph"):
-            tracer(fn)
+    refused = []
+    for name, loss in LOSSES.items():
+        try:
+            graph = tracer(loss)
+        except TypeError as error:
+            refused.append(name)
+            if "would be constants of its graph" not in str(error):
+                raise
+        else:
+            torch.testing.assert_close(graph(3.0 * VALUES), loss(3.0 * VALUES))
+    assert {"norm", "clip-by-norm"} <= {*refused}
+    with pytest.raises(TypeError, match="would be constants of its graph"):
+        tracer(step)
 
 
 def test_constants_of_a_traced_function_are_read() -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import copy
 import io
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,13 +14,11 @@ import islices  # noqa: E402
 from islices.backends.torch import adapter, optim, state_of  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+
+
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "SGD": ("SGD", {"lr": 0.1}),
-    "SGD momentum": ("SGD", {"lr": 0.01, "momentum": 0.9, "dampening": 0.2}),
-    "Adagrad": ("Adagrad", {"lr": torch.tensor(0.1)}),
+    "SGD momentum": ("SGD", {"lr": torch.tensor(0.01), "momentum": 0.9, "dampening": 0.2}),
     "RowwiseAdagrad": ("RowwiseAdagrad", {"lr": 0.1}),
-    "RMSprop": ("RMSprop", {"momentum": 0.5, "centered": True}),
-    "Adam": ("Adam", {"lr": 0.1}),
     "Adam torch": ("Adam", {"lr": 0.1, "semantics": "torch"}),
     "AdamW keras": ("AdamW", {"semantics": "keras", "rows": "all", "maximize": True}),
     "Ftrl": ("Ftrl", {"lr": 0.1, "frozen": [1, 2]}),
@@ -77,9 +72,7 @@ def written(*objects: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("case", "dtype"),
-    [*((case, torch.float32) for case in CASES), ("SGD momentum", torch.bfloat16), ("RowwiseAdagrad", torch.bfloat16)],
-    ids=str,
+    ("case", "dtype"), [*((case, torch.float32) for case in CASES), ("RowwiseAdagrad", torch.bfloat16)], ids=str
 )
 def test_an_interrupted_run_ends_with_the_same_bits(case: str, dtype: torch.dtype) -> None:
     whole, part = Words(dtype), Words(dtype)
@@ -101,111 +94,10 @@ def test_an_interrupted_run_ends_with_the_same_bits(case: str, dtype: torch.dtyp
         train(model, o, 4, 9)
         assert all(torch.equal(p, q) for p, q in zip(whole.parameters(), model.parameters(), strict=True))
         assert_same_state(optimizer, o)
-    assert {x.dtype for held in after.state.values() for x in held.values()} == {torch.int32, torch.float32} - (
-        {torch.float32} if case == "SGD" and dtype is torch.float32 else set()
-    )
-
-
-def test_nothing_is_shared_with_what_was_loaded() -> None:
-    model = Words()
-    optimizer = optim.Adam(model.parameters(), lr=0.1)
-    train(model, optimizer, 0, 2)
-    saved = optimizer.state_dict()
-    kept = copy.deepcopy(saved)
-    other = optim.Adam(Words().parameters())
-    other.load_state_dict(saved)
-    train(model, optimizer, 2, 4)
-    for key, held in kept["state"].items():
-        mine = other.state[other.param_groups[0]["params"][key]]
-        assert all(torch.equal(mine[name], x.reshape(mine[name].shape)) for name, x in held.items())
-
-
-@pytest.mark.outside
-def test_another_process_goes_on(tmp_path: Path) -> None:
-    model = Words()
-    optimizer = optim.Adam(model.parameters(), lr=0.1)
-    train(model, optimizer, 0, 4)
-    torch.save([model.state_dict(), optimizer.state_dict(), optimizer], tmp_path / "checkpoint")
-    done = subprocess.run(
-        [sys.executable, __file__, str(tmp_path / "checkpoint")], capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    train(model, optimizer, 4, 9)
-    theirs = torch.load(tmp_path / "checkpoint", weights_only=True)
-    assert list(theirs) == list(model.state_dict())
-    assert all(torch.equal(x, theirs[name]) for name, x in model.state_dict().items())
+    assert {x.dtype for held in after.state.values() for x in held.values()} == {torch.int32, torch.float32}
 
 
 # ---------------------------------------------------------------------- torch's own
-#: class, hyperparameters, rows, torch's class for the table, for the rest
-TORCH = [
-    ("SGD", {"lr": 0.1}, "touched", "SGD"),
-    ("SGD", {"lr": 0.1, "momentum": 0.9}, "all", "SGD"),
-    ("Adagrad", {"lr": 0.1, "lr_decay": 0.1}, "touched", "Adagrad"),
-    ("Adam", {"lr": 0.1, "betas": (0.8, 0.9)}, "touched", "SparseAdam"),
-    ("Adam", {"lr": 0.1, "weight_decay": 0.1, "maximize": True}, "all", "Adam"),
-    ("AdamW", {"lr": 0.1}, "all", "AdamW"),
-    ("RMSprop", {"lr": 0.01, "momentum": 0.5, "centered": True}, "all", "RMSprop"),
-]
-
-
-@pytest.mark.parametrize("semantics", ["torch", "islices"])
-@pytest.mark.parametrize(("name", "hyper", "rows", "sparse"), TORCH, ids=[f"{c[0]}-{c[2]}-{c[3]}" for c in TORCH])
-def test_states_of_torch_load_and_load_back(
-    name: str, hyper: dict[str, Any], rows: str, sparse: str, semantics: str
-) -> None:
-    """To the bit; further steps are those of tests/backends/torch/test_optim.py."""
-    theirs = Words(sparse=sparse in ("SGD", "Adagrad", "SparseAdam"))
-    by_torch = [
-        getattr(torch.optim, sparse)(theirs.table.parameters(), **hyper),
-        getattr(torch.optim, name)(theirs.head.parameters(), **hyper),
-    ]
-    for step in range(3):
-        theirs.zero_grad()
-        theirs.loss(step).backward()
-        for one in by_torch:
-            one.step()
-    for part, one in zip((theirs.table, theirs.head), by_torch, strict=True):
-        explicit = {"rows": rows} if rows == "all" else {}
-        mine = getattr(optim, name)(part.parameters(), semantics=semantics, **explicit)
-        mine.load_state_dict(written(one)[0])
-        given = {k: v for k, v in one.param_groups[0].items() if k in mine.param_groups[0] and k != "params"}
-        assert given.items() <= mine.param_groups[0].items()
-        assert (mine.param_groups[0]["semantics"], mine.param_groups[0]["rows"]) == (semantics, explicit.get("rows"))
-        for p, held in one.state.items():
-            arrays = {k: v.to_dense() for k, v in held.items() if isinstance(v, torch.Tensor) and k != "step"}
-            assert {k for k in mine.state[p] if k != "step"} == set(arrays)
-            assert all(torch.equal(mine.state[p][k], v) for k, v in arrays.items())
-            if "step" in held:
-                assert mine.state[p]["step"].tolist() == [int(held["step"])] == [3]
-        before = [p.detach().clone() for p in part.parameters()]
-        mine.step()
-        moved = [p.detach().clone() for p in part.parameters()]
-        assert all(not torch.equal(p, q) for p, q in zip(before, moved, strict=True))
-        back = getattr(torch.optim, sparse if part is theirs.table else name)(part.parameters())
-        back.load_state_dict(written(mine)[0])
-        back.step()
-        assert all(
-            bool(p.isfinite().all()) and not torch.equal(p, q) for p, q in zip(part.parameters(), moved, strict=True)
-        )
-
-
-@pytest.mark.parametrize("how", ["foreach", "fused", None])
-def test_torch_goes_on_where_islices_stopped(how: str | None) -> None:
-    """Dense, four steps each: within the bound of docs/optimizers.md of torch alone. foreach is what torch takes by
-    itself on a GPU, and fused what PyTorch Lightning and others ask for."""
-    one, two = Words(sparse=False), Words(sparse=False)
-    whole, first = torch.optim.Adam(one.parameters(), lr=0.1), optim.Adam(two.parameters(), lr=0.1, semantics="torch")
-    train(one, whole, 0, 4)
-    train(two, first, 0, 2)
-    second = torch.optim.Adam(two.parameters())
-    second.load_state_dict(written(first)[0])
-    if how:
-        second.param_groups[0][how] = True
-    train(two, second, 2, 4)
-    assert [float(held["step"]) for held in second.state.values()] == [4.0] * 4
-    for p, q in zip(one.parameters(), two.parameters(), strict=True):
-        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
 
 
 def test_momentum_of_sparse_gradients_is_given_as_a_dense_array() -> None:
@@ -235,23 +127,13 @@ def spoiled(**changes: Any) -> Any:
 @pytest.mark.parametrize(
     ("name", "options", "saved", "message"),
     [
-        ("Adam", {"semantics": "optax", "lr": 0.1}, lambda: saved_of("AdamW", amsgrad=True), "decoupled_weight_decay"),
         ("Adam", {}, lambda: saved_of("AdamW"), r"decoupled_weight_decay: got True; accepted by optim\.AdamW"),
-        ("AdamW", {}, lambda: saved_of("Adam"), r"decoupled_weight_decay: got False; accepted by optim\.Adam,"),
         ("Adam", {}, lambda: saved_of("NAdam"), r"\['params'\]\[0\]: got a state of .*mu_product.* 'exp_avg_sq'$"),
         ("Adam", {}, lambda: saved_of("RMSprop"), r"'square_avg'; Adam with semantics='islices' has 'step', 'exp_avg'"),
-        ("RMSprop", {}, lambda: saved_of("Adam"), r"RMSprop .* has 'step', 'square_avg'$"),
         ("RowwiseAdagrad", {"lr": 0.1}, lambda: saved_of("Adagrad"), r"sum: got shape \(12, 3\); .* is \(12,\)"),
         ("SGD", {"semantics": "keras"}, lambda: saved_of("SGD", momentum=0.9), "torch's momentum_buffer for semantics"),
-        ("Adam", {}, lambda: spoiled(exp_avg=torch.zeros(3)), r"\[3\]: exp_avg: got shape \(3,\); .* is \(5,\)"),
         ("Adam", {}, lambda: spoiled(exp_avg=7), r"\[3\]: exp_avg: got int 7; accepted is a Tensor of floats"),
-        ("Adam", {}, lambda: spoiled(step=torch.tensor(1.5)), r"\[3\]: step: got torch\.Tensor"),
-        ("Adam", {}, lambda: spoiled(step=-1), r"\[3\]: step: got int -1; accepted is a whole number"),
         ("Adam", {}, lambda: spoiled(master=torch.zeros(5)), r"\[3\]: master: got one for a parameter of float32"),
-        ("Adam", {}, lambda: {"state": {}, "param_groups": []}, "different number of parameter groups"),
-        ("Adam", {}, lambda: None, "^state_dict: got None; accepted is what state_dict"),
-        ("Adam", {}, dict, r"^state_dict\['state'\]: got none; accepted is what state_dict"),
-        ("Adam", {}, lambda: {"state": {}, "param_groups": [3]}, r"groups\[0\]: got int 3; .*dict with 'params'"),
         ("Ftrl", {"lr": 0.1}, lambda: {"state": {}, "param_groups": [{"params": [0, 1, 2, 3], "lr": 0}]}, "lr: got 0"),
     ],
 )  # fmt: skip
@@ -282,17 +164,6 @@ def test_hooks_of_the_user_see_tensors() -> None:
     other.load_state_dict(optimizer.state_dict())
     assert len(seen) == 4
     assert all(torch.equal(x, seen[0]) for x in seen)
-
-
-if __name__ == "__main__":
-    # in a process of its own: from the optimizer's state, and from the pickled optimizer itself
-    weights, state, _ = torch.load(sys.argv[1], weights_only=False)
-    model = Words()
-    model.load_state_dict(weights)
-    optimizer = optim.Adam(model.parameters())
-    optimizer.load_state_dict(state)
-    train(model, optimizer, 4, 9)
-    torch.save(model.state_dict(), sys.argv[1])
 
 
 def test_what_a_hook_puts_beside_the_states_of_parameters_is_kept() -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -98,13 +97,12 @@ def by_hand(make: Callable[[], Any], model: Any, given: Any, *, epochs: int = 1,
 
 # ---------------------------------------------------------------------- a loader with processes of its own
 @pytest.mark.outside
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_a_model_fed_by_workers(start: str) -> None:
+def test_a_model_fed_by_workers() -> None:
     """Loss goes down; the bits of the loop by hand, without workers."""
-    epochs = 6 if start == "fork" else 1
+    epochs = 6
     model, twin = Model(), Model()
     optimizer = optim.Adam(model.parameters(), lr=0.05)
-    feeder = loader(num_workers=2, multiprocessing_context=start, persistent_workers=True)
+    feeder = loader(num_workers=2, multiprocessing_context="fork", persistent_workers=True)
     losses = []
     for _ in range(epochs):
         for batch in feeder:
@@ -117,146 +115,43 @@ def test_a_model_fed_by_workers(start: str) -> None:
     del feeder
     by_hand(lambda: islices.optim.adam(0.05), twin, batches(), epochs=epochs, max_norm=1.0)
     assert same(model, twin)
-    if start == "fork":
-        assert np.mean(losses[-5:]) < 0.5 * np.mean(losses[:5]), losses
-
-
-def test_micro_batches_add_up() -> None:
-    model, twin = Model(), Model()
-    optimizer = optim.Adagrad(model.parameters(), lr=0.1)
-    parts = batches(4)
-    for batch in parts:
-        (loss_of(model, batch) / len(parts)).backward()
-    optimizer.step()
-    grads = []
-    for batch in parts:
-        twin.zero_grad()
-        (loss_of(twin, batch) / len(parts)).backward()
-        grads.append([p.grad for p in twin.parameters()])
-    by = islices.optim.adagrad(0.1)
-    for p, *each in zip(twin.parameters(), *grads, strict=True):
-        by.step(p, islices.add(*each), by.init(p))
-    assert same(model, twin)
-
-
-def test_gradients_set_to_zero_and_not_to_none() -> None:
-    """An empty gradient is a step as any other: torch's zero_grad(set_to_none=False) leaves one."""
-    model, twin = Model(), Model()
-    one, two = optim.SGD(model.parameters(), lr=0.1), optim.SGD(twin.parameters(), lr=0.1)
-    for batch in batches(3):
-        one.zero_grad(set_to_none=False)
-        two.zero_grad()
-        loss_of(model, batch).backward()
-        loss_of(twin, batch).backward()
-        one.step()
-        two.step()
-    assert same(model, twin)
-    one.zero_grad(set_to_none=False)
-    before = copy.deepcopy(model)
-    one.step()
-    assert same(model, before)
-    assert one.state[model.words.weight]["step"].tolist() == [4]
+    assert np.mean(losses[-5:]) < 0.5 * np.mean(losses[:5]), losses
 
 
 # ---------------------------------------------------------------------- schedules
-def schedules() -> Iterator[tuple[str, dict[str, Any], Callable[[Any], Any]]]:
-    yield "Adam", {}, lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.1, total_steps=12)
-    yield "SGD", {"momentum": 0.9}, lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.1, total_steps=12)
-    yield "RMSprop", {"momentum": 0.9}, lambda o: lr_scheduler.CyclicLR(o, 0.001, 0.1, step_size_up=3)
-    yield "AdamW", {"lr": torch.tensor(0.1)}, lambda o: lr_scheduler.CosineAnnealingLR(o, 7)
-    yield "Adagrad", {"lr": 0.1}, lambda o: lr_scheduler.SequentialLR(
-        o, [lr_scheduler.LinearLR(o, 0.1, total_iters=3), lr_scheduler.ExponentialLR(o, 0.9)], [4]
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("name", "hyper", "schedule"),
-    list(schedules()),
-    ids=["onecycle-betas", "onecycle-momentum", "cyclic-momentum", "tensor-lr", "sequential"],
+    [
+        ("Adam", {}, lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.1, total_steps=12)),
+        ("RMSprop", {"momentum": 0.9}, lambda o: lr_scheduler.CyclicLR(o, 0.001, 0.1, step_size_up=3)),
+    ],
 )
-@pytest.mark.filterwarnings("ignore:The epoch parameter")
 def test_schedulers_reach_the_steps(name: str, hyper: dict[str, Any], schedule: Callable[[Any], Any]) -> None:
-    """The numbers are torch's; each step is one of a new optimizer of islices.optim with the numbers of the time."""
+    """The numbers are torch's; each step is one of islices.optim with the numbers of the time."""
     model, twin = Model(), Model()
-    optimizer = getattr(optim, name)(model.parameters(), **copy.deepcopy(hyper))
-    scheduler = schedule(optimizer)
-    theirs = getattr(torch.optim, name)([torch.nn.Parameter(torch.ones(1))], **copy.deepcopy(hyper))
-    of_torch = schedule(theirs)
-    numbers = []
-    for batch in batches() * 2:
-        group = optimizer.param_groups[0]
-        watched = [k for k in ("lr", "betas", "momentum") if k in group]
-        assert [group[k] for k in watched] == [theirs.param_groups[0][k] for k in watched]
-        given = {k: float(group[k]) for k in ("lr", "momentum", "weight_decay") if k in group}
-        given |= dict(zip(("beta1", "beta2"), group["betas"], strict=True)) if "betas" in group else {}
-        given |= {"rho": group["alpha"]} if "alpha" in group else {}
-        numbers.append(given)
+    optimizer = getattr(optim, name)(model.parameters(), **hyper)
+    theirs = getattr(torch.optim, name)([torch.nn.Parameter(torch.ones(1))], **hyper)
+    schedules, numbers = [schedule(o) for o in (optimizer, theirs)], []
+    for batch in batches():
+        group, given = optimizer.param_groups[0], theirs.param_groups[0]
+        assert [group.get(k) for k in ("lr", "betas", "momentum")] == [
+            given.get(k) for k in ("lr", "betas", "momentum")
+        ]
+        betas = dict(zip(("beta1", "beta2"), given.get("betas", ()), strict=False))
+        numbers.append({"lr": given["lr"], **(betas or {"momentum": given["momentum"], "rho": given["alpha"]})})
         optimizer.zero_grad()
         loss_of(model, batch).backward()
-        optimizer.step()
-        theirs.step()
-        scheduler.step()
-        of_torch.step()
+        for one in (optimizer, theirs, *schedules):
+            one.step()
     left = iter(numbers)
-    by_hand(lambda: getattr(islices.optim, name.lower())(**next(left)), twin, batches(), epochs=2)
+    by_hand(lambda: getattr(islices.optim, name.lower())(**next(left)), twin, batches())
     assert same(model, twin)
     assert len({given["lr"] for given in numbers}) >= 4
 
 
-def test_a_plateau_and_a_checkpoint_of_the_schedule() -> None:
-    def started() -> tuple[Any, Any, Any]:
-        model = Model()
-        optimizer = optim.Adam(model.parameters(), lr=0.1)
-        return model, optimizer, lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
-
-    def run(model: Any, optimizer: Any, plateau: Any, first: int, last: int) -> None:
-        for step, batch in list(enumerate(batches() * 2))[first:last]:
-            optimizer.zero_grad()
-            loss_of(model, batch).backward()
-            optimizer.step()
-            plateau.step(float(step // 3))
-
-    whole, part, rest = started(), started(), started()
-    run(*whole, 0, 10)
-    run(*part, 0, 4)
-    for saved, fresh in zip(part, rest, strict=True):
-        fresh.load_state_dict(copy.deepcopy(saved.state_dict()))
-    run(*rest, 4, 10)
-    assert same(whole[0], rest[0])
-    assert whole[1].param_groups[0]["lr"] == rest[1].param_groups[0]["lr"] < 0.1
-
-
 # ---------------------------------------------------------------------- loss scaling
-@pytest.mark.parametrize("scaler", [torch.amp.GradScaler, GradScaler], ids=["torch", "islices"])
-def test_a_scaler_changes_no_bit_and_skips_what_is_not_finite(scaler: Any) -> None:
-    """Scales are powers of two: unscaling is exact."""
-    model, twin = Model(), Model()
-    optimizer, plain = optim.Adam(model.parameters(), lr=0.1), optim.Adam(twin.parameters(), lr=0.1)
-    scaling = scaler("cpu", init_scale=2.0**10, growth_interval=2)
-    for step, batch in enumerate(batches()):
-        optimizer.zero_grad()
-        plain.zero_grad()
-        scaling.scale(loss_of(model, batch)).backward()
-        loss_of(twin, batch).backward()
-        if step == 3:
-            model.words.weight.grad._values()[0, 0] = torch.inf
-            before, state = copy.deepcopy(model), copy.deepcopy(optimizer.state_dict()["state"])
-            scaling.step(optimizer)
-            assert same(model, before)
-            for key, held in optimizer.state_dict()["state"].items():
-                assert all(torch.equal(held[name], x) for name, x in state[key].items())
-        else:
-            scaling.unscale_(optimizer)
-            if scaler is GradScaler:  # which sums duplicates; what is clipped has been rounded to their sum, then
-                for p in twin.parameters():
-                    p.grad = islices.coalesce(p.grad)
-            norm = clip_grad_norm_(model.parameters(), 0.1)
-            assert torch.equal(norm, clip_grad_norm_(twin.parameters(), 0.1))
-            scaling.step(optimizer)
-            plain.step()
-        scaling.update()
-        assert same(model, twin)
-    assert scaling.get_scale() == 2.0**10
 
 
 def test_overflow_of_duplicates_is_seen_by_islices_scaler_alone() -> None:
@@ -270,24 +165,14 @@ def test_overflow_of_duplicates_is_seen_by_islices_scaler_alone() -> None:
         assert scaling.get_scale() == (0.5 if skipped else 1.0)
         assert (layer.weight.flatten().tolist() == [1.0] * 4) == skipped
         assert bool(layer.weight.isfinite().all()) == skipped
-    off = GradScaler("cpu", enabled=False)
-    layer = torch.nn.Embedding.from_pretrained(torch.ones(4, 1), freeze=False, sparse=True)
-    optimizer = optim.SGD(layer.parameters(), lr=1.0)
-    off.scale(layer(torch.tensor([1, 1])).sum()).backward()
-    off.unscale_(optimizer)
-    assert not layer.weight.grad.is_coalesced()
-    off.step(optimizer)
-    assert layer.weight.flatten().tolist() == [1.0, -1.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(
     ("scaler", "dtype", "clip"),
     [
-        (torch.amp.GradScaler, torch.float16, "none"),
         (torch.amp.GradScaler, torch.float16, "max_norm"),
         (GradScaler, torch.float16, "unscale_"),
-        (torch.amp.GradScaler, torch.bfloat16, "unscale_"),
-        (GradScaler, torch.bfloat16, "max_norm"),
+        (GradScaler, torch.bfloat16, "none"),
     ],
 )
 def test_16_bit_tables_train_under_a_scaler(scaler: Any, dtype: Any, clip: str) -> None:
@@ -323,16 +208,6 @@ def test_16_bit_tables_train_under_a_scaler(scaler: Any, dtype: Any, clip: str) 
     assert losses[-1] < 0.1 * losses[0]
     assert all(map(torch.equal, params, twins))
     assert (table.weight != 1).any(1).nonzero().flatten().tolist() == [1, 2, 3, 7]
-
-
-@pytest.mark.parametrize("scaler", [torch.amp.GradScaler, GradScaler], ids=["torch", "islices"])
-def test_a_float16_gradient_is_unscaled_in_float32(scaler: Any) -> None:
-    """1e-9 is 0 in float16, and 2**16 times as much is not."""
-    layer = torch.nn.Embedding.from_pretrained(torch.ones(4, 1).half(), freeze=False, sparse=True)
-    optimizer, scaling = optim.SGD(layer.parameters(), lr=2.0**20, master=True), scaler("cpu")
-    scaling.scale(layer(torch.tensor([1])).float().sum() * 2.0**-30).backward()
-    scaling.step(optimizer)
-    assert layer.weight.flatten().tolist() == [1.0, 1 - 2.0**-10, 1.0, 1.0]
 
 
 def test_a_scaler_names_a_gradient_that_is_none_and_changes_nothing() -> None:
@@ -375,28 +250,11 @@ def test_hooks_and_closures() -> None:
     assert all(p.is_leaf and p.requires_grad for p in model.parameters())
 
 
-def test_a_compiled_model() -> None:
-    """Dynamo's own graphs, run operation by operation: bits stay; a step that is compiled is not traced."""
-    model, twin = Model(), Model()
-    optimizer, plain = optim.Adam(model.parameters(), lr=0.1), optim.Adam(twin.parameters(), lr=0.1)
-    compiled = torch.compile(model, backend="eager")
-    for batch in batches(3):
-        for m, own, o in ((compiled, model, optimizer), (twin, twin, plain)):
-            o.zero_grad()
-            loss_of(m, batch).backward()
-            assert own.words.weight.grad.is_sparse
-            o.step()
-    torch.compile(optimizer.step, backend="eager")()
-    plain.step()
-    assert same(model, twin)
-
-
 def test_parameters_on_other_memory() -> None:
     """Not contiguous, of one element, empty, expanded: what is no plain table takes another way to the same bits."""
     generator = torch.Generator().manual_seed(0)
     shapes = {
         "transposed": torch.randn(4, 3, generator=generator).t(),
-        "channels": torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last),
         "none": torch.zeros(0, 3),
         "one": torch.ones(1),
         "cut": torch.randn(6, 4)[::2],
@@ -414,7 +272,3 @@ def test_parameters_on_other_memory() -> None:
             one.step()
             two.step()
         assert torch.equal(p, q), name
-    p = torch.nn.Parameter(torch.ones(3, 2))
-    p.grad = torch.ones(()).expand(3, 2)
-    optim.SGD([p], lr=0.5).step()
-    assert p.tolist() == [[0.5, 0.5]] * 3

@@ -48,9 +48,7 @@ def test_a_stock_model() -> None:
 
 
 READS: dict[str, Any] = {
-    "one id": lambda w: w[3],
     "negative": lambda w: w[-2] * w[torch.tensor([-1, 3])],
-    "an array of ids": lambda w: w[IDS],
     "with a slice": lambda w: w[IDS, :],
     "a list": lambda w: w[[3, 1]],
     "NumPy's": lambda w: w[IDS.numpy()],
@@ -96,11 +94,3 @@ def test_another_use_is_named_or_dense(use: Any) -> None:
         assert torch.equal(grads["w"], expected["w"])
         _, few = islices.value_and_grad(lambda w: w[torch.arange(40) % 20].sum(), sparse=sparse)(tree["w"])
         assert isinstance(few, islices.IndexedSlices) == (sparse == "always")
-
-
-def test_second_derivatives_need_a_table() -> None:
-    def inner(w: Any) -> Any:
-        return islices.value_and_grad(lambda w: w[3].pow(2).sum(), sparse=lambda path: True)(w)[0]
-
-    with pytest.raises(NotImplementedError, match=r"sparse: got it within value_and_grad.*Table"):
-        islices.value_and_grad(inner)(torch.ones(20, 2))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -48,15 +46,6 @@ def test_every_part_once() -> None:
         assert len(seen) <= 20 * most
 
 
-def test_no_more_threads_than_are_set() -> None:
-    torch.set_num_threads(4)
-    meet = threading.Barrier(2)
-    threads.run_parts(lambda k: meet.wait(20), [(0,), (1,)])  # two at once
-    seen: set[int] = set()
-    assert of_torch.run_shared(lambda: seen.add(threading.get_native_id()), 2)
-    assert 1 <= len(seen) <= 2
-
-
 def test_an_error_reaches_the_caller() -> None:
     def fail(k: int) -> None:
         raise MemoryError(k)
@@ -81,22 +70,3 @@ def test_within_a_part() -> None:
     found: list[int] = []
     threads.run_parts(lambda k: threads.run_parts(found.append, [(k,), (k + 10,)]), [(k,) for k in range(4)])
     assert sorted(found) == [0, 1, 2, 3, 10, 11, 12, 13]
-
-
-@pytest.mark.outside
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the team's threads are missing."""
-    monkeypatch.setattr(pytest.importorskip("islices.kernels.operations"), "SHARED", 1 << 14)
-    rng = np.random.default_rng(0)
-    s = islices.IndexedSlices(
-        torch.from_numpy(rng.standard_normal((40_000, 16), np.float32)),
-        torch.from_numpy(rng.integers(0, 100, 40_000)),
-        (100, 16),
-    )
-    expected = islices.coalesce(s).values
-    child = os.fork()
-    if not child:
-        os._exit(0 if np.array_equal(islices.coalesce(s).values.numpy(), expected.numpy()) else 3)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert torch.equal(islices.coalesce(s).values, expected)

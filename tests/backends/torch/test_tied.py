@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import math
-import threading
 from typing import Any
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import islices  # noqa: E402
-from islices.backends.torch import nn_utils, optim  # noqa: E402
 
 ROWS, WIDTH = 11, 4
 IDS = torch.tensor([[0, 3, 3], [5, 0, 10], [7, 7, 7], [1, 2, 3]])
@@ -28,10 +23,9 @@ class Tied(nn.Module):
     def __init__(self, **options: Any) -> None:
         super().__init__()
         torch.manual_seed(0)
-        dtype = options.pop("dtype", torch.float32)
-        self.embed = nn.Embedding(ROWS, WIDTH, dtype=dtype, **options)
-        self.mix = nn.Linear(WIDTH, WIDTH, dtype=dtype)
-        self.out = nn.Linear(WIDTH, ROWS, dtype=dtype)
+        self.embed = nn.Embedding(ROWS, WIDTH, **options)
+        self.mix = nn.Linear(WIDTH, WIDTH)
+        self.out = nn.Linear(WIDTH, ROWS)
         self.out.weight = self.embed.weight
 
     def forward(self, ids: Any) -> Any:
@@ -63,14 +57,8 @@ def alone(model: Any, weight: Any) -> list[Any]:
 
 @pytest.mark.parametrize(
     "make",
-    [
-        Tied,
-        Bags,
-        lambda: Tied(sparse=True),
-        lambda: Tied(padding_idx=3),
-        lambda: Tied(dtype=torch.float64),
-    ],
-    ids=["embedding", "bags", "sparse", "padding", "float64"],
+    [Bags, lambda: Tied(sparse=True), lambda: Tied(padding_idx=3)],
+    ids=["bags", "sparse", "padding"],
 )
 def test_norms_clips_and_sums_are_those_of_one_backward_pass_a_sample(make: Any) -> None:
     model = make()
@@ -113,77 +101,18 @@ def test_one_norm_over_the_tied_weight_and_all_others() -> None:
     torch.testing.assert_close(others["mix.weight"], every["mix.weight"] * factors[:, None, None])
 
 
-@pytest.mark.parametrize("freeze", [False, True])
-def test_a_cross_term_of_either_sign_counts(freeze: bool) -> None:
-    """The output layer's part cancels the lookups' in sample 0 and doubles it in sample 1."""
-    embed, out = nn.Embedding(3, 1), nn.Linear(1, 3, bias=False)
-    embed.weight = out.weight = nn.Parameter(torch.ones(3, 1), requires_grad=not freeze)
-    model = nn.ModuleDict({"embed": embed, "out": out})
-    with islices.capture(model) as captured:
-        signs = torch.tensor([[[-1.0]], [[1.0]]])
-        (embed(torch.tensor([[2], [2]])) * signs).sum().backward()
-        (out(torch.ones(2, 1, 1)) * torch.tensor([0.0, 0.0, 1.0])).sum().backward()
-    assert captured.per_sample()["embed"].norms().tolist() == [0.0, 2.0]
-    assert (embed.weight.grad is None) == freeze
-
-
 # ---------------------------------------------------------------------- other uses
 def by_hand(model: Any, h: Any) -> Any:
     return functional.linear(h, model.embed.weight)
-
-
-def by_matmul(model: Any, h: Any) -> Any:
-    return h @ model.embed.weight.T
-
-
-def by_einsum(model: Any, h: Any) -> Any:
-    return torch.einsum("...d,vd->...v", h, model.embed.weight)
-
-
-def by_convolution(model: Any, h: Any) -> Any:
-    return functional.conv1d(h.transpose(1, 2), model.embed.weight[..., None]).transpose(1, 2)
 
 
 def by_a_penalty(model: Any, h: Any) -> Any:
     return model.out(h) + model.embed.weight.square().sum()
 
 
-class Own(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, h: Any, weight: Any) -> Any:
-        ctx.save_for_backward(h, weight)
-        return h @ weight.T
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Any) -> Any:  # type: ignore[override]
-        h, weight = ctx.saved_tensors
-        return upstream @ weight, torch.einsum("btv,btd->vd", upstream, h)
-
-
-def by_a_function(model: Any, h: Any) -> Any:
-    return Own.apply(h, model.embed.weight)
-
-
-class Scaled(nn.Linear):
-    def forward(self, x: Any) -> Any:
-        return functional.linear(x, self.weight) * 2
-
-
-def by_a_layer_of_its_own_kind(model: Any, h: Any) -> Any:
-    return model.scaled(h)
-
-
-@pytest.mark.parametrize(
-    "use",
-    [
-        by_hand, by_matmul, by_einsum, by_convolution, by_a_penalty, by_a_function, by_a_layer_of_its_own_kind,
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("sparse", [False, True])
-def test_other_uses_of_the_weight_are_refused(use: Any, sparse: bool) -> None:
-    model = Tied(sparse=sparse)
-    model.scaled = Scaled(WIDTH, ROWS, bias=False)
-    model.scaled.weight = model.embed.weight
+@pytest.mark.parametrize("use", [by_hand, by_a_penalty])
+def test_other_uses_of_the_weight_are_refused(use: Any) -> None:
+    model = Tied(sparse=use is by_hand)
     with islices.capture(model) as captured:
         loss_of(use(model, model.embed(IDS)), TARGETS).backward()
         for read in (captured.per_sample, captured.gradients):
@@ -218,27 +147,6 @@ def test_what_the_user_does_with_the_weight_beside_the_loss_is_no_use() -> None:
     assert "weight" not in vars(model.out)
 
 
-def test_a_change_in_place_between_the_passes_is_still_torchs_error() -> None:
-    model = Tied()
-    with islices.capture(model):
-        loss = loss_of(model(IDS), TARGETS)
-        with torch.no_grad():
-            model.embed.weight.mul_(2)
-        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-            loss.backward()
-
-
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_checkpointed_output_layers_count_once(reentrant: bool) -> None:
-    model = Tied()
-    with islices.capture(model) as captured:
-        hidden = model.embed(IDS)
-        loss_of(checkpoint(model.out, hidden, use_reentrant=reentrant), TARGETS).backward()
-    expected = model.embed.weight.grad.clone()
-    torch.testing.assert_close(captured.gradients()["embed"], expected)
-    torch.testing.assert_close(captured.per_sample()["embed"].sum(), expected)
-
-
 def test_captures_within_one_another_and_of_a_part() -> None:
     model = Tied()
     with islices.capture(model) as whole, islices.capture(model) as again, islices.capture(model.embed) as part:
@@ -249,97 +157,4 @@ def test_captures_within_one_another_and_of_a_part() -> None:
     assert "weight" not in vars(model.embed)
 
 
-def test_backward_passes_in_threads() -> None:
-    found, models = {}, {k: Tied() for k in (1, 2, 4)}  # made one by one: they seed torch's one generator
-
-    def work(k: int) -> None:
-        model = models[k]
-        for _ in range(3):
-            with islices.capture(model) as captured:
-                (loss_of(model(IDS), TARGETS) * k).backward()
-        found[k] = captured.per_sample()["embed"].norms() / k
-
-    threads = [threading.Thread(target=work, args=(k,)) for k in models]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert torch.equal(found[1], found[2])
-    assert torch.equal(found[1], found[4])
-
-
-def test_autocast_and_functional_call() -> None:
-    model = Tied()
-    parameters = {k: v.detach().clone().requires_grad_() for k, v in model.named_parameters()}
-    with islices.capture(model) as captured, torch.autocast("cpu", dtype=torch.bfloat16):
-        loss_of(torch.func.functional_call(model, parameters, IDS), TARGETS).backward()
-    weight = parameters["embed.weight"]
-    torch.testing.assert_close(captured.gradients()["embed"], weight.grad, rtol=0.02, atol=0.02)
-
-
-def test_samples_that_do_not_come_first_are_refused() -> None:
-    model = Tied()
-    with islices.capture(model) as captured:
-        model.out(model.embed(IDS).flatten(0, 1)).sum().backward()
-    with pytest.raises(ValueError, match=r"layer 'embed': got 12 samples; accepted is the lookups' 4"):
-        captured.per_sample()
-    torch.testing.assert_close(captured.gradients()["embed"], model.embed.weight.grad)
-
-
 # ---------------------------------------------------------------------- cost, and the plain gradient
-def test_nothing_of_the_tables_size_is_made_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A million rows: one float64 table would be 256 MB, one a sample 2 GB."""
-    rows, width, batch = 1_000_000, 32, 8
-    largest, vdot = 0, np.vdot
-
-    def measured(a: Any, b: Any) -> Any:
-        nonlocal largest
-        largest = max(largest, a.size)
-        return vdot(a, b)
-
-    monkeypatch.setattr(np, "vdot", measured)
-    generator = torch.Generator().manual_seed(0)
-    g = torch.randn(batch, 1, rows, generator=generator)
-    x = torch.randn(batch, 1, width, generator=generator)
-    upstream, ids = torch.randn(batch, 3, width, generator=generator), torch.tensor([[1, 5, 999_999]] * batch)
-    found = islices.per_sample(upstream, ids, rows, product=(g, x))
-    norms = found.norms()
-    assert 0 < largest <= 1 << 20
-    g, x, upstream = g.double(), x.double(), upstream.double()
-    cross = 2 * torch.einsum("bk,bd,bkd->b", g[:, 0, ids[0]], x[:, 0], upstream)
-    squares = g.square().sum((1, 2)) * x.square().sum((1, 2)) + upstream.square().sum((1, 2)) + cross
-    torch.testing.assert_close(norms, squares.sqrt().float())
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-def test_the_plain_gradient_clipped_and_stepped(sparse: bool) -> None:
-    """torch adds a sparse and a dense gradient to a dense one; the fronts take it from there."""
-    ours, theirs = Tied(sparse=sparse), Tied()
-    assert ours.out.weight is ours.embed.weight
-    mine = optim.SGD(ours.parameters(), 0.5)
-    stock = torch.optim.SGD(theirs.parameters(), 0.5)
-    for _ in range(3):
-        for model, optimizer, clip in (
-            (ours, mine, nn_utils.clip_grad_norm_),
-            (theirs, stock, nn.utils.clip_grad_norm_),
-        ):
-            optimizer.zero_grad()
-            loss_of(model(IDS), TARGETS).backward()
-            assert model.embed.weight.grad.layout is torch.strided
-            norm = clip(model.parameters(), 1.0)
-            assert norm > 1
-            optimizer.step()
-    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(a, b)
-
-
-def test_a_norm_whose_parts_cancel_keeps_its_digits() -> None:
-    """Products 2^12 times as large as their sum: squares taken apart would lose what is left."""
-    g = torch.tensor([[[4096.0, 0.0, 1.0], [-4096.0, 0.0, 1.0]]])
-    x = torch.tensor([[[1.0, 1.0, 1.0], [1.0, 1.0, 1.0 + 2**-20]]])
-    up, ids = torch.tensor([[[0.0, 0.0, 2**-9]]]), torch.tensor([[0]])
-    found = islices.per_sample(up, ids, 3, product=(g, x))
-    # row 0: (0, 0, 2^-9 - 2^-8), row 2: (2, 2, 2 + 2^-20)
-    exact = math.sqrt((2**-9 - 2**-8) ** 2 + 8 + (2 + 2**-20) ** 2)
-    assert found.norms().dtype == torch.float32
-    assert float(found.norms()[0]) == float(torch.tensor(exact, dtype=torch.float32))

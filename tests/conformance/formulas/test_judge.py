@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 import islices
 from islices import cli
 from islices.conformance import judge
-from islices.conformance.formulas.records import FORMULAS
 
 single = np.float32
 
@@ -144,71 +142,6 @@ def test_gradients_and_weights_are_the_steps_own() -> None:
         assert judge(step, formula) == judge(step, formula)
 
 
-def test_a_step_that_moves_nothing_is_told() -> None:
-    def step(w: Any, g: Any, state: Any, t: int, *, lr: float) -> None:
-        w = w - single(lr) * g
-
-    assert "Likely mistake: the weights are those that came: a step returns them" in str(judge(step, "optax.sgd"))
-
-
-def test_states_of_options_that_are_off_are_not_missed() -> None:
-    """v_max is amsgrad's alone."""
-    found = judge(adam("before"), "torch.AdamW")
-    assert list(found.unsupported) == ["amsgrad"]
-    assert found.unjudged == ()
-
-
-def test_what_is_told_as_furthest_stands_in_the_table() -> None:
-    found = judge(adam("after"), "torch.AdamW")
-    assert found.worst == max(found.scores, key=lambda s: s.by_grade[0])
-    assert "of 'decay' is" in str(found)
-
-
-def test_readme_counts_the_formulas() -> None:
-    readme = Path(islices.__file__).resolve().parents[1] / "README.md"
-    assert f"FBGEMM's among {len(FORMULAS)} " in readme.read_text("utf-8")
-
-
-# ---------------------------------------------------------------------- the known upstream mistakes
-def adam(decay: str, **kind: Any) -> Any:
-    def step(w: Any, g: Any, state: Any, t: int, *, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float) -> Any:  # noqa: E501  # fmt: skip
-        rate = single(lr * weight_decay)
-        if decay == "joined":
-            g = g + single(weight_decay) * w
-        if decay == "before":
-            w = w - rate * w
-        m = state["m"] = single(beta1) * state["m"] + single(1 - beta1) * g
-        v = state["v"] = single(beta2) * state["v"] + single(1 - beta2) * g * g
-        w = w - single(lr) * (m / single(1 - beta1**t)) / (np.sqrt(v / single(1 - beta2**t)) + single(eps))
-        return w - rate * w if decay == "after" else w
-
-    return step
-
-
-@pytest.mark.parametrize(
-    ("decay", "cause"),
-    [
-        ("before", None),
-        ("after", "decay applied after the update"),  # bitsandbytes#2010
-        ("joined", "decay joined to the gradient (L2), not decoupled"),  # FlagGems#4988, the other way round
-        ("none", "decay missing"),
-    ],
-)
-def test_mistakes_found_in_released_kernels_are_named(decay: str, cause: str | None) -> None:
-    found = judge(adam(decay), "torch.AdamW")
-    assert found.passed == (cause is None)
-    assert found.cause == cause
-    if cause:
-        assert cause in str(found)
-        assert found.worst is not None
-        assert found.worst.by_grade[0] > 100.0
-
-
-def test_adam_that_does_adamw() -> None:
-    """FlagGems#4988."""
-    assert judge(adam("before"), "torch.Adam").cause == "decay decoupled, not joined to the gradient"
-
-
 # ---------------------------------------------------------------------- fixture and command
 def test_the_fixture(islices_judge: Any) -> None:
     assert islices_judge(sgd, "torch.SGD", grade=1).grade == 1
@@ -224,18 +157,11 @@ def wrong(w, g, state, t, *, lr):
     return w + np.float32(lr) * g
 def broken(w, g, state, t, **options):
     raise RuntimeError("mine")
-def other(w, g, state, t, rate):
-    return w
-def flat(w, g, state, t, *, lr):
-    return w.reshape(-1)
 def theirs(w, g, state, t, *, lr):
     state["exp_avg"] += g
 def leaves(w, g, state, t, *, lr):
     import sys
     sys.exit()
-def talks(w, g, state, t, *, lr):
-    print("step", t)
-    return w - np.float32(lr) * g
 number = 3
 """
 
@@ -248,21 +174,15 @@ number = 3
         (["--formula", "torch.SGD", "{}:broken"], 3, "RuntimeError: mine"),
         (["--formula", "torch.SGD", "{}:leaves"], 3, "torch.SGD, trajectory 'sizes', step 1"),
         (["--formula", "torch.SGD", "{}:theirs"], 3, "the state begins with momentum"),
-        (["--formula", "torch.SGD", "{}:right"], 0, "; 2 of 7 trajectories judged"),
         (["--list", "--formula", "fbgemm.EXACT_ROWWISE_ADAGRAD"], 0, "state: accumulator of shape (rows, 1)"),
-        (["--list", "--formula", "fbgemm.ADAGRAD"], 2, "did you mean fbgemm.EXACT_ADAGRAD"),
         (
             ["--formula", "torch.SGD", "{}:number"],
             2,
-            "got 'number'; accepted is a function of it: right, wrong, broken, other, flat, theirs, leaves, talks",
+            "got 'number'; accepted is a function of it: right, wrong, broken",
         ),
         (["--formula", "torch.SGDs", "{}:right"], 2, "did you mean torch.SGD"),
-        (["--formula", "torch.SGD", "{}"], 2, "accepted is FILE:FUNCTION"),
         (["--formula", "torch.SGD", "nowhere.py:right"], 2, "nowhere.py: no such file"),
         (["{}:right"], 2, "kernel.py:right without --formula NAME; `islices judge --list` shows the names"),
-        ([], 2, "got neither a function nor a command; accepted are"),
-        (["--formula", "torch.SGD", "{}:other"], 2, "other: step: got one that cannot be called, it asks for rate;"),
-        (["--list"], 0, "sparsecore.laprop"),
     ],
 )
 def test_the_command(tmp_path: Path, capsys: Any, arguments: list[str], code: int, says: str) -> None:
@@ -272,43 +192,6 @@ def test_the_command(tmp_path: Path, capsys: Any, arguments: list[str], code: in
     out, err = capsys.readouterr()
     assert says in out + err
     assert "\x1b" not in out
-
-
-def test_only_frames_of_the_function_are_shown(tmp_path: Path, capsys: Any) -> None:
-    file = tmp_path / "kernel.py"
-    file.write_text(SOURCE, "utf-8")
-    for name, frames in (("broken", 1), ("flat", 0)):
-        assert cli.main(["judge", "--formula", "torch.SGD", f"{file}:{name}"]) == 3
-        told = capsys.readouterr().err
-        assert told.count('File "') == frames, told
-    assert "ValueError: weights: got float32[24]; accepted is float32[3, 8]" in told
-    assert told.endswith("torch.SGD, trajectory 'sizes', step 1\n")
-
-
-def test_a_file_that_exits_is_refused(tmp_path: Path, capsys: Any) -> None:
-    file = tmp_path / "kernel.py"
-    file.write_text("import sys\nsys.exit()", "utf-8")
-    assert cli.main(["judge", "--formula", "torch.SGD", f"{file}:right"]) == 2
-    assert "it calls sys.exit as it is imported" in capsys.readouterr().err
-
-
-def test_what_a_function_prints_is_no_part_of_the_report(tmp_path: Path, capsys: Any) -> None:
-    file = tmp_path / "kernel.py"
-    file.write_text(SOURCE, "utf-8")
-    assert cli.main(["judge", "--json", "--formula", "torch.SGD", f"{file}:talks"]) == 0
-    told = capsys.readouterr()
-    assert json.loads(told.out)["grade"] == 1
-    assert "step 2\n" in told.err
-
-
-def test_the_state_begins_with_arrays_that_options_leave_unused() -> None:
-    def step(w: Any, g: Any, state: Any, t: int, *, lr: float, momentum: float) -> Any:
-        state["momentum"] = single(momentum) * state["momentum"] + g
-        return w - single(lr) * state["momentum"]
-
-    found = judge(step, "torch.SGD")
-    assert found.grade == 1
-    assert not found.unjudged
 
 
 def test_where_a_mistake_begins_is_told_and_where_it_leads() -> None:
@@ -323,13 +206,3 @@ def test_where_a_mistake_begins_is_told_and_where_it_leads() -> None:
     assert found.cause == "decay joined to the gradient, but not to its squares"
     assert "First: v[" in str(found)
     assert "after step 1 of 'decay'" in str(found)
-
-
-def test_the_command_as_json(tmp_path: Path, capsys: Any) -> None:
-    file = tmp_path / "kernel.py"
-    file.write_text(SOURCE, "utf-8")
-    assert cli.main(["judge", "--json", "--formula", "torch.SGD", f"{file}:wrong"]) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert (found["passed"], found["grade"], found["clause"]) == (False, None, "28")
-    assert cli.main(["judge", "--json", "--list"]) == 0
-    assert json.loads(capsys.readouterr().out).keys() == FORMULAS.keys()

@@ -46,43 +46,20 @@ def test_a_float_is_its_bytes() -> None:
     assert to_wire(-2) == {"int": "feffffffffffffff"}
 
 
-def test_payloads_of_nan_arrive_as_nan() -> None:
-    for dtype, bits in (("float32", "0100c07f"), ("bfloat16", "c1ff"), ("float64", "010000000000f8ff")):
-        assert math.isnan(from_wire({"array": dtype, "shape": [1], "bits": bits}).data[0])
-
-
-@pytest.mark.parametrize(
-    "value", [{"foreign": ARRAYS[0]}, {"set": [1]}, {"complex": [1, 2]}, Array("object", (0,), [])]
-)
-def test_what_has_no_word_is_not_sent(value: Any) -> None:
-    with pytest.raises(WireError, match="no word for"):
-        to_wire([value])
-
-
 FLOAT = {"array": "float32", "shape": [1], "bits": "0000803f"}
 
 
 @pytest.mark.parametrize(
     ("message", "says"),
     [
-        (1.5, "ok: got 1.5; accepted is an object"),
         ([3], r"ok\[0\]: got 3"),
-        ({}, "ok: got {}"),
         (FLOAT | {"array": "float31"}, "ok.array: got 'float31'; accepted are float16"),
-        (FLOAT | {"array": ["float32"]}, "ok.array: got"),
         (FLOAT | {"shape": [2]}, "ok.bits: got 4 bytes; accepted are 8 bytes"),
         (FLOAT | {"shape": [-1]}, r"ok.shape: got \[-1\]"),
-        (FLOAT | {"shape": [10**12, 10**12]}, "ok.bits: got 4 bytes"),
-        (FLOAT | {"shape": 1}, "ok.shape: got 1"),
         (FLOAT | {"bits": "xy"}, "ok.bits: got 'xy'"),
-        (FLOAT | {"bits": 7}, "ok.bits: got 7"),
-        ({"array": "float32", "shape": [1]}, "ok.bits: got None"),
-        ({"slices": FLOAT, "indices": FLOAT}, "ok.dense_shape: got None"),
         ({"slices": FLOAT, "indices": FLOAT, "dense_shape": [1.5]}, "ok.dense_shape"),
         ({"slices": FLOAT, "dense_shape": [1]}, "ok.indices"),
-        ({"slices": 3, "indices": FLOAT, "dense_shape": [1]}, "ok.slices"),
         ({"float": "00"}, "ok.float: got 1 bytes; accepted are 8 bytes"),
-        ({"int": None}, "ok.int: got None"),
         ({"tuple": {"a": 1}}, "ok: got"),
         ({"dict": {"a": 1}}, r"ok\['a'\]: got 1"),
     ],

@@ -112,14 +112,6 @@ def tensorflow_clips_without_summing_duplicates(r: np.random.Generator) -> Any:
     return a, tf_clipped({"embedding": by_keras(d), "head": tf.constant(d.dense)}, 2.0), {}
 
 
-@case("duplicates")
-def keras_clipnorm_of_each_tensor_without_summing_duplicates(r: np.random.Generator) -> Any:
-    d, e = Data(r), Data(r)
-    raw = [by_keras(d), by_keras(e)]
-    clipped = keras.optimizers.SGD(0.1, clipnorm=1.0)._clip_gradients(raw)
-    return [torch_clipped({"e": by_torch(x)}, 1.0)["e"] for x in (d, e)], list(clipped), {}
-
-
 @case("clipped", also=[("mean",)])
 def optax_clips_and_the_other_side_does_not(r: np.random.Generator) -> Any:
     d = Data(r)
@@ -127,33 +119,11 @@ def optax_clips_and_the_other_side_does_not(r: np.random.Generator) -> Any:
     return by_torch(d), optax_clipped({"e": g}, 0.7)["e"], {}
 
 
-@case("clipped", "duplicates")
-def tensorflow_clips_raw_slots_and_the_other_side_does_not_clip(r: np.random.Generator) -> Any:
-    d = Data(r)
-    return by_torch(d), tf.clip_by_global_norm([by_keras(d)], 1.0)[0][0], {"max_norm": 1.0}
-
-
 @case("epsilon")
 def torch_and_optax_clip_small_gradients(r: np.random.Generator) -> Any:
     d = Data(r, scale=1e-4)
     a = torch_clipped({"e": by_torch(d)}, 1e-4)["e"]
     return a, optax_clipped({"e": by_jax(d).todense()}, 1e-4)["e"], {"before": by_torch(d)}
-
-
-@case("epsilon")
-def torch_and_keras_clip_each_of_two_small_tensors(r: np.random.Generator) -> Any:
-    d = Data(r, scale=1e-4)
-    raw = {"e": by_torch(d, sparse=False), "d": torch.from_numpy(d.dense)}
-    a = {k: torch_clipped({k: g}, 1e-4)[k] for k, g in raw.items()}
-    b = {k: tf.clip_by_norm(g.numpy(), 1e-4) for k, g in raw.items()}
-    return a, b, {"before": raw}
-
-
-@case("epsilon")
-def torch_and_optax_clip_small_gradients_and_no_raw_gradient_is_known(r: np.random.Generator) -> Any:
-    d = Data(r, scale=1e-4)
-    a = torch_clipped({"e": by_torch(d)}, 1e-4)["e"]
-    return a, optax_clipped({"e": by_jax(d).todense()}, 1e-4)["e"], {"max_norm": 1e-4}
 
 
 # ---------------------------------------------------------------------- padding, masks
@@ -178,10 +148,6 @@ def a_dense_round_trip_drops_rows_of_zeros(r: np.random.Generator) -> Any:
 
 
 # ---------------------------------------------------------------------- frequencies, means, signs
-@case("frequency")
-def torch_scale_grad_by_freq(r: np.random.Generator) -> Any:
-    d = Data(r)
-    return by_keras(d), by_torch(d, sparse=False, scale_grad_by_freq=True), {}
 
 
 @case("frequency")
@@ -191,48 +157,19 @@ def torch_scale_grad_by_freq_and_no_slots_are_known(r: np.random.Generator) -> A
 
 
 @case("mean")
-def a_sum_and_a_mean_over_tokens_that_the_slots_tell(r: np.random.Generator) -> Any:
-    d = Data(r)
-    return by_jax(d), by_keras(d, tf.reduce_mean), {}
-
-
-@case("mean")
 def means_over_tokens_and_over_tokens_that_are_no_padding(r: np.random.Generator) -> Any:
     d = Data(r)
     a = by_torch(d, lambda x: x.sum() / d.real_tokens, padding_idx=PAD)
     return a, by_torch(d, torch.mean, padding_idx=PAD), {"tokens": d.ids.size, "padding_idx": PAD}
 
 
-@case("factor")
-def a_constant_factor_that_nobody_knows(r: np.random.Generator) -> Any:
-    d = Data(r)
-    return by_torch(d), by_keras(d, lambda x: 0.37 * tf.reduce_sum(x)), {}
-
-
-@case("sign")
-def a_loss_maximised(r: np.random.Generator) -> Any:
-    d = Data(r)
-    return by_torch(d), by_jax(d, lambda x: -x.sum()), {}
-
-
 # ---------------------------------------------------------------------- which row is which
-@case("off_by_one")
-def a_vocabulary_that_starts_at_one(r: np.random.Generator) -> Any:
-    d = Data(r)
-    return by_torch(d), by_jax(d, ids=d.ids + 1, rows=ROWS + 1), {}
 
 
 @case("permuted")
 def a_vocabulary_in_another_order(r: np.random.Generator) -> Any:
     d = Data(r)
     return by_torch(d), by_keras(d, ids=r.permutation(ROWS)[d.ids]), {}
-
-
-@case("transposed")
-def a_table_laid_out_by_columns(r: np.random.Generator) -> Any:
-    d = Data(r)
-    columns = jax.grad(lambda w: (w[:, d.ids] * np.moveaxis(d.weights, -1, 0)).sum())(jnp.zeros((DIM, ROWS)))
-    return by_keras(d), columns, {}
 
 
 # ---------------------------------------------------------------------- precision
@@ -282,17 +219,6 @@ def torch_sparse_adam_against_adam(r: np.random.Generator) -> Any:
     return lazy, dense, {"before": before, "grad": by_torch(d)}
 
 
-@case("padding")
-def keras_sgd_moves_the_padding_row_and_torch_does_not(r: np.random.Generator) -> Any:
-    d = Data(r)
-    layer = torch.nn.Embedding(ROWS, DIM, padding_idx=PAD, sparse=True, _weight=torch.from_numpy(d.start.copy()))
-    (layer(torch.from_numpy(d.ids)) * torch.from_numpy(d.weights)).sum().backward()
-    torch.optim.SGD(layer.parameters(), lr=0.1).step()
-    table = keras.Variable(d.start)
-    keras.optimizers.SGD(0.1).apply([by_keras(d)], [table])
-    return layer.weight, table.value, {"before": d.start, "padding_idx": PAD}
-
-
 # ---------------------------------------------------------------------- two at once
 @case("padding", "duplicates")
 def padding_kept_and_clipped_without_summing(r: np.random.Generator) -> Any:
@@ -308,12 +234,6 @@ def padding_kept_counts_in_the_norm(r: np.random.Generator) -> Any:
     return a, optax_clipped({"e": by_jax(d).todense()}, 1.0)["e"], {"padding_idx": PAD}
 
 
-@case("padding", "mean")
-def padding_kept_and_a_mean_over_tokens(r: np.random.Generator) -> Any:
-    d = Data(r)
-    return by_torch(d, padding_idx=PAD), by_keras(d, tf.reduce_mean), {"padding_idx": PAD}
-
-
 @case("mask", "mean")
 def a_mask_and_a_mean_over_the_batch(r: np.random.Generator) -> Any:
     d = Data(r)
@@ -321,31 +241,11 @@ def a_mask_and_a_mean_over_the_batch(r: np.random.Generator) -> Any:
     return by_torch(d, padding_idx=PAD), b, {"batch_size": BATCH}
 
 
-@case("off_by_one", "sign")
-def a_vocabulary_that_starts_at_one_and_a_loss_maximised(r: np.random.Generator) -> Any:
-    d = Data(r)
-    return by_torch(d), by_jax(d, lambda x: -x.sum(), ids=d.ids + 1, rows=ROWS + 1), {}
-
-
-@case("frequency", "mean")
-def frequencies_and_a_mean_over_the_batch(r: np.random.Generator) -> Any:
-    d = Data(r)
-    a = by_torch(d, lambda x: x.sum(1).mean(), sparse=False, scale_grad_by_freq=True)
-    return a, by_keras(d), {"batch_size": BATCH}
-
-
 @case("transposed", "clipped")
 def a_table_laid_out_by_columns_and_clipped(r: np.random.Generator) -> Any:
     d = Data(r)
     columns = jax.grad(lambda w: (w[:, d.ids] * np.moveaxis(d.weights, -1, 0)).sum())(jnp.zeros((DIM, ROWS)))
     return by_keras(d), optax_clipped(columns, 0.5), {}
-
-
-@case("duplicates", "epsilon")
-def tensorflow_against_torch_on_small_norms(r: np.random.Generator) -> Any:
-    d = Data(r, scale=1e-4)
-    raw = by_torch(d)
-    return torch_clipped({"e": raw}, 1e-4)["e"], tf_clipped({"e": by_keras(d)}, 1e-4)["e"], {"before": raw}
 
 
 # ---------------------------------------------------------------------- models whose own arithmetic differs
@@ -370,8 +270,6 @@ def classifier(d: Data, by: str, reduction: str = "mean", padding_idx: int | Non
     ("options", "names"),
     [
         ({}, []),
-        ({"reduction": "sum"}, [("mean",)]),
-        ({"padding_idx": PAD}, [("padding",)]),
         ({"reduction": "sum", "padding_idx": PAD}, [("padding", "mean")]),
     ],
     ids=str,

@@ -29,17 +29,13 @@ KNOWN = {"before": RAW, "max_norm": 0.2}
 #: (what was meant, what the port does, options) -> the line.
 CASES: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "clipped": (CLIPPED, G, {"max_norm": 0.2}, CLIP),
-    "not clipped": (G, CLIPPED, {"max_norm": 0.2}, "take `islices.clip_by_global_norm(grads, 0.2)` out"),
-    "clipped each": (EACH, G, {"max_norm": 0.2}, CLIP_EACH),
     "each, not together": (EACH, CLIPPED, KNOWN, CLIP_EACH),
-    "together, not each": (CLIPPED, EACH, KNOWN, CLIP),
     "a tensor left as it is": (
         ALONE, CLIPPED, KNOWN, f"grads = {{**islices.clip_by_global_norm({LEFT}, 0.2)[0], 'v': grads['v']}}"
     ),
     "a tensor not counted": (
         BY_OTHERS, CLIPPED, KNOWN, f"grads = islices.scale(grads, min(1.0, 0.2 / float(islices.global_norm({LEFT}))))"
     ),
-    "a tensor not left out": (CLIPPED, ALONE, KNOWN, CLIP),
     "duplicates not summed": (
         UNSUMMED, SUMMED, {"before": RAW}, "grads, _ = islices.clip_by_global_norm(grads, 0.2, semantics='tensorflow')"
     ),
@@ -49,7 +45,6 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     ),
     "rows": (islices.clip_by_row_norm(G, 0.05), G, {}, "grads = islices.clip_by_row_norm(grads, 0.05)"),
     "the last duplicate": (LAST, G, {"before": RAW}, "grad = np.zeros(shape, rows.dtype); grad[ids] = rows"),
-    "all duplicates": (G, LAST, {"before": RAW}, "grad = islices.IndexedSlices(rows, ids, shape)"),
     "frequency": (
         islices.scale_by_frequency(RAW), RAW, {}, "grad = islices.scale_by_frequency(grad)"
     ),
@@ -57,21 +52,11 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
         {n: G[n] + np.float32(1e-3) * D.tables[n] for n in G}, G, {"tables": D.tables},
         "loss = loss + 0.0005 * (table ** 2).sum()",
     ),
-    "l1": (
-        {n: G[n] + np.float32(1e-3) * np.sign(D.tables[n]) for n in G}, G, {"tables": D.tables},
-        "loss = loss + 0.001 * abs(table).sum()",
-    ),
     "16 bits": (
         {n: x.astype("f2").astype("f4") for n, x in G.items()}, G, {}, "round gradients to float16"
     ),
-    "padding": (
-        {n: islices.drop_padding(RAW[n], 0) for n in RAW}, RAW, {"padding_idx": 0},
-        "rows = islices.lookup(table, ids, padding_idx=0)",
-    ),
     "mean": (islices.scale(G, 0.25), G, {"batch_size": 4}, "loss = loss / 4"),
-    "sum": (G, islices.scale(G, 0.25), {"batch_size": 4}, "loss = loss * 4"),
     "sign": (islices.scale(G, -1.0), G, {}, "loss = -loss"),
-    "factor": (islices.scale(G, 3.0), G, {}, "loss = loss * 3"),
     "ids": (
         {n: RAW[n].replace(indices=RAW[n].indices + 1) for n in RAW}, RAW, {}, "ids = ids - (-1)"
     ),

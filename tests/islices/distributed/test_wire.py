@@ -21,7 +21,7 @@ from islices.distributed import Group, Link, RankError, RankTimeout, all_reduce,
 from islices.distributed.agree import FIXED, WITHIN, Agreement, agree
 from islices.distributed.ranges import even_bounds
 from islices.distributed.sketch import SIZE, sketch, splitters, union_size
-from islices.distributed.strategy import STRATEGIES, Cost, choose, costs, dense_costs
+from islices.distributed.strategy import Cost, choose, costs
 from islices.distributed.wire import pack, size_of, unpack
 
 #: Bytes of agree's first message, which a rank gets from each other one.
@@ -41,7 +41,7 @@ def both(size: int, fn: Callable[[Group], Any]) -> list[Any]:
 DTYPES = ("int32", "int64", "float16", "uint16", "float32", "float64", "uint8")
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [0])
 def test_arrays_come_back_from_their_bytes(seed: int) -> None:
     r = np.random.default_rng(seed)
     arrays = []
@@ -59,8 +59,7 @@ def test_arrays_come_back_from_their_bytes(seed: int) -> None:
             assert back.tobytes() == x.tobytes()
 
 
-@pytest.mark.parametrize("count", [0, 1, 3, 4, 5, 17, 10**10])
-@pytest.mark.parametrize("parts", [1, 2, 4, 7])
+@pytest.mark.parametrize(("count", "parts"), [(0, 2), (3, 4), (17, 4), (10**10, 7)])
 def test_even_bounds_cover_everything_once(count: int, parts: int) -> None:
     bounds = even_bounds(count, parts).tolist()
     lengths = [b - a for a, b in itertools.pairwise(bounds)]
@@ -70,7 +69,7 @@ def test_even_bounds_cover_everything_once(count: int, parts: int) -> None:
 
 
 # ---------------------------------------------------------------------- agree
-@pytest.mark.parametrize("count", [0, 1, WITHIN, WITHIN + 1, 30, 500])
+@pytest.mark.parametrize("count", [0, WITHIN, WITHIN + 1, 500])
 def test_counts_reach_every_rank(count: int) -> None:
     def counts_of(rank: int) -> list[int]:
         return [10**12 * rank + k for k in range(count)]
@@ -84,9 +83,7 @@ def test_counts_reach_every_rank(count: int) -> None:
         assert collectives == (1 if count <= WITHIN else 2)
 
 
-@pytest.mark.parametrize(
-    "text", ["größer als 表 𝛿", "x" * 100_000, "", "a\nb\x00c"], ids=["words", "long", "none", "odd"]
-)
+@pytest.mark.parametrize("text", ["größer als 表 𝛿", "x" * 100_000], ids=["words", "long"])
 def test_what_ranks_say_may_be_any_text(text: str) -> None:
     agreed = both(3, lambda group: agree(group, "call", {"text": text, "n": [1, None, [2]]}))
     assert all(one.said is None for one in agreed)
@@ -102,9 +99,7 @@ def test_what_ranks_say_may_be_any_text(text: str) -> None:
     assert len(str(got[0])) < 500, "no message as long as the text"
 
 
-@pytest.mark.parametrize(
-    "text", ["größer 表", "y" * 50_000, "", "lone \udc80 surrogate"], ids=["words", "long", "none", "odd"]
-)
+@pytest.mark.parametrize("text", ["y" * 50_000, "lone \udc80 surrogate"], ids=["long", "odd"])
 def test_a_rank_that_cannot_is_named_everywhere(text: str) -> None:
     mine = LookupError(text)
 
@@ -119,15 +114,6 @@ def test_a_rank_that_cannot_is_named_everywhere(text: str) -> None:
         assert "rank 2 raised LookupError: " in str(got[rank])
 
 
-def test_several_ranks_that_cannot_are_all_named() -> None:
-    errors = {0: OSError("disk"), 3: ValueError("shape")}
-    got = run_threads(4, lambda group: agree(group, "call", {}, error=errors.get(group.rank)))
-    assert [got[0], got[3]] == [errors[0], errors[3]]
-    for rank in (1, 2):
-        assert "rank 0 raised OSError: disk; rank 3 raised ValueError: shape" in str(got[rank])
-        assert got[rank].ranks == (0, 3)
-
-
 def test_a_stranger_is_not_taken_for_a_rank() -> None:
     def run(group: Group) -> Any:
         if group.rank == 1:  # a program that speaks otherwise
@@ -139,26 +125,6 @@ def test_a_stranger_is_not_taken_for_a_rank() -> None:
         assert type(got[rank]) is RankError
         assert "rank 1 speak" in str(got[rank])
         assert got[rank].ranks == (1,)
-
-
-def test_a_null_is_an_agreement_only_where_the_others_know_the_name() -> None:
-    def nulls(group: Group) -> Any:
-        return agree(group, "call", {"a": None if group.rank else [1]}, optional=True)
-
-    assert [one.said[2]["a"] for one in both(3, nulls)] == [None] * 3
-    assert {type(e) for e in run_threads(3, lambda g: agree(g, "c", {"a": None if g.rank else 1}))} == {ValueError}
-    unknown = run_threads(2, lambda g: agree(g, "c", {} if g.rank else {"a": None}, optional=True))
-    assert {str(e) for e in unknown} == {
-        "c: ranks differ: a: None on rank 0, nothing on rank 1; accepted is the same on every rank"
-    }
-
-
-def test_one_rank_needs_nobody() -> None:
-    (agreed,) = run_threads(1, lambda group: (agree(group, "call", {"a": object()}, [3]), group.traffic.collectives))
-    assert agreed[0].counts[0].tolist() == [3]
-    assert agreed[1] == 0
-    error = OSError("x")
-    assert run_threads(1, lambda group: agree(group, "call", {}, error=error)) == [error]
 
 
 def test_a_rank_that_does_not_come_breaks_the_group() -> None:
@@ -191,29 +157,22 @@ def test_what_was_received_is_let_go_before_it_is_summed() -> None:
 
 
 # ---------------------------------------------------------------------- sketches
-def zipf(r: np.random.Generator, n: int, rows: int = 10**6) -> Any:
-    """n draws of rank k with probability proportional to k^-1.1."""
-    weights = np.cumsum(np.arange(1, rows + 1) ** -1.1)
-    return np.searchsorted(weights, r.random(n) * weights[-1])
 
 
 #: how ranks' ids lie -> the unique ids of each of 4 ranks
 IDS: dict[str, Callable[[np.random.Generator], list[Any]]] = {
     "uniform": lambda r: [np.unique(r.integers(0, 10**6, 5000)) for _ in range(4)],
-    "zipf": lambda r: [np.unique(zipf(r, 8000)) for _ in range(4)],
     "disjoint": lambda r: [np.arange(k * 10**6, k * 10**6 + 3000) + r.integers(10**9) for k in range(4)],
     "identical": lambda r: [np.unique(r.integers(0, 10**9, 4000))] * 4,
     "one rank has nearly all": lambda r: [np.unique(r.integers(0, 2**40, n)) for n in (9000, 3, 0, 1)],
-    "strided": lambda r: [np.arange(4000) * 2**20 + r.integers(2**19) for _ in range(4)],
 }
 
 
-@pytest.mark.repeats_where(lambda ids: ids == "zipf")
 @pytest.mark.parametrize("ids", IDS)
 def test_the_union_is_estimated_with_the_stated_error(ids: str) -> None:
-    """Relative standard error 1 / sqrt(SIZE - 2); over 40 independent draws its mean square is within a factor of 2."""
+    """Relative standard error 1 / sqrt(SIZE - 2); over 20 independent draws its mean square is within a factor of 2."""
     errors = []
-    for seed in range(40):
+    for seed in range(20):
         each = IDS[ids](np.random.default_rng([seed, len(ids)]))
         union = len(np.unique(np.concatenate(each)))
         got = union_size([sketch(x) for x in each], [len(x) for x in each])
@@ -254,36 +213,6 @@ def test_sketches_are_exact_where_all_fits_and_the_same_everywhere() -> None:
     assert splitters([sketch(ids[:0])] * 2, [0, 0], 4).tolist() == [0, 0, 0]
 
 
-def test_ids_chosen_against_the_hash_mislead_the_estimate_and_nothing_else() -> None:
-    """Whoever knows the hash can have a rank's sample lie anywhere: more bytes may move, the result stays."""
-    pool = np.arange(200_000)
-    low = np.sort(pool[np.argsort(_hashes(pool))[:2000]])
-    each = [np.sort(np.concatenate([low[k::4], pool[-500:]])) for k in range(4)]
-    got = union_size([sketch(x) for x in each], [len(x) for x in each])
-    assert max(map(len, each)) <= got <= sum(map(len, each))
-
-    def run(group: Group) -> list[Any]:
-        values = np.random.default_rng(group.rank).standard_normal((len(each[group.rank]), 2), np.float32)
-        s = islices.IndexedSlices(values, each[group.rank], (200_000, 2))
-        return [all_reduce(s, group=group, strategy=name) for name in ("auto", *STRATEGIES)]
-
-    for results in both(4, run):
-        for s in results[1:]:
-            assert s.indices.tolist() == results[0].indices.tolist() == sorted(set(np.concatenate(each).tolist()))
-            assert s.values.tobytes() == results[0].values.tobytes()
-
-
-def _hashes(ids: Any) -> Any:
-    """The finalizer of splitmix64, in Python's integers."""
-    out = []
-    for k in ids.tolist():
-        x = (k + 0x9E3779B97F4A7C15) % 2**64
-        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
-        x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64
-        out.append(x ^ (x >> 31))
-    return np.array(out, np.uint64)
-
-
 # ---------------------------------------------------------------------- strategy: what is modelled is what moves
 def moved(
     ranks: int, each: Sequence[Any], rows: int | None, dim: int, strategy: str, link: Link | None = None
@@ -304,7 +233,7 @@ def modelled(ranks: int, each: Sequence[Any], rows: int | None, dim: int) -> dic
     return costs(ranks, row_bytes=4 + 4 * dim, values_bytes=4 * dim, rows=rows, stored=sum(map(len, each)), union=union)
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("ranks", [2, 4])
 def test_modelled_bytes_are_those_that_move(ranks: int) -> None:
     """Exactly, but for headers: agree's, padding to 8 bytes, and for ranges sketches and counts."""
     r, rows, dim = np.random.default_rng(ranks), 9000, 8
@@ -323,28 +252,12 @@ def test_modelled_bytes_are_those_that_move(ranks: int) -> None:
     assert abs(ranges - found["ranges"].nbytes) <= uneven + 2 * padding
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("shape", [(5,), (1000, 3)], ids=str)
-def test_modelled_bytes_of_dense_arrays(ranks: int, shape: tuple[int, ...]) -> None:
-    def run(group: Group, strategy: str) -> int:
-        all_reduce(np.ones(shape, np.float32), group=group, strategy=strategy)
-        return group.traffic.received
-
-    for name, cost in dense_costs(ranks, 4 * math.prod(shape)).items():
-        received = sum(both(ranks, lambda group, name=name: run(group, name))) / ranks - HEADER * (ranks - 1)  # type: ignore[misc]
-        # each block is padded to 8 bytes, and blocks may differ by an element
-        assert abs(received - cost.nbytes) <= 2 * (8 + 4) * (ranks - 1)
-
-
 _same, _apart = np.arange(3000), [np.arange(3000) + 3000 * k for k in range(4)]
 #: what is summed on 4 ranks, and the way that costs least
 BEST = {
     "the same rows everywhere": ([_same] * 4, 10**6, Link(1e8, 0.0), "ranges"),
     "different rows": (_apart, 10**6, Link(1e8, 0.0), "gather"),
     "the whole table": ([np.arange(100)] * 4, 100, Link(1e8, 0.0), "dense"),
-    "the whole table, of which ranks have parts": ([np.arange(2000)] * 4, 2000, Link(1e8, 1e-3), "gather"),
-    "the same rows, slow messages": ([_same] * 4, 10**6, Link(1e8, 1.0), "gather"),
-    "rows unknown": ([_same] * 4, None, Link(1e8, 0.0), "ranges"),
 }
 
 
@@ -357,7 +270,7 @@ def test_auto_takes_what_costs_least(name: str) -> None:
     )
     assert choose(found, link) == expected
     # sketches travel only where ranges would win if all ranks' rows were the same
-    asked = name in ("different rows", "the same rows everywhere", "rows unknown")
+    asked = name in ("different rows", "the same rows everywhere")
     plain = moved(4, each, rows, 4, expected) + (8 * SIZE * 3 if asked and expected != "ranges" else 0)
     assert moved(4, each, rows, 4, "auto", link) == plain
 
@@ -373,28 +286,12 @@ def test_one_rank_that_has_all_rows_does_not_send_them_to_each_other_one() -> No
     assert chosen < 0.4 * gathered  # 7 times the rows, or 7 / 8 of them and 7 / 8 of the sums, by uneven ranges
 
 
-def test_small_gradients_take_two_collectives_of_any_number_of_ranks() -> None:
-    s = islices.IndexedSlices(np.ones((3, 2), np.float32), np.array([4, 1, 4]), (10**6, 2))
-    for ranks in (2, 3, 5):
-        taken = both(ranks, lambda group: (all_reduce([s, np.ones(3)], group=group), group.traffic.collectives)[1])
-        assert taken == [2] * ranks
-
-
-def test_dense_wins_where_rows_are_narrow_and_all_touched() -> None:
-    """An index as long as the values: a bit in its place halves what moves."""
-    each, link = [np.arange(3000)] * 4, Link(1e9, 0.0)
-    found = modelled(4, each, 3000, 1)
-    assert choose(found, link) == "dense"
-    assert moved(4, each, 3000, 1, "auto", link) == moved(4, each, 3000, 1, "dense")
-
-
-@pytest.mark.parametrize("bad", [0, -1.0, math.inf, math.nan, "1e9", None], ids=repr)
+@pytest.mark.parametrize("bad", [-1.0, math.nan, "1e9"], ids=repr)
 def test_links_that_are_none(bad: Any) -> None:
     with pytest.raises(ValueError, match="bandwidth: got"):
         Link(bandwidth=bad)
-    if bad != 0:
-        with pytest.raises(ValueError, match="latency: got"):
-            Link(latency=bad)
+    with pytest.raises(ValueError, match="latency: got"):
+        Link(latency=bad)
 
 
 def test_a_tree_takes_as_many_collectives_as_a_leaf() -> None:

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import random
-import subprocess
-import sys
 import tracemalloc
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,37 +13,27 @@ import islices
 from islices import io
 from islices.conformance.properties import files
 from islices.conformance.properties.hostile_files import handmade
-from islices.conformance.properties.mutations import Mutant, mutant
+from islices.conformance.properties.mutations import Mutant
 
 pytest.importorskip("safetensors")
 
-MUTANTS = 400
+MUTANTS = 200
 #: what a message must speak of, for some of the files made by hand: each is refused for its own reason
 REASONS = {
     "header of 2^60 bytes": "is to take 1152921504606846976 bytes, the file has 10",
-    "header of 99 MB": "99000000 bytes; accepted are",
-    "70 dimensions": "32 dimensions",
     "eight-bit floats": "F8_E4M3",
     "a newer version": "upgrade islices",
-    "101 levels": "more than 100 levels",
-    "metadata the manifest does not have": "metadata were changed",
-    "negative index": "got -1 at position 0",
-    "a padding_idx that is no row": "padding_idx 2",
     "an array unnamed": "does not say what 'a' is",
     "index out of range": "got 7 at position 1; accepted is 0 <= index < 7$",
     "false claim to be coalesced": "claimed coalesced, but index 3",
-    "another digest": "'a' are damaged",
 }
 
 
 def test_no_crash_and_no_wrong_load() -> None:
-    by_hand = len(handmade())
-    outcome = files.attack(by_hand + MUTANTS, seed=7)
-    assert outcome.findings == []
-    assert outcome.files == by_hand + MUTANTS
-    assert outcome.counts["refused"] >= by_hand + MUTANTS // 2
-    assert outcome.counts["same"] > 0  # some changes do not matter: a time, a checksum that the digest stands for
-    assert set(outcome.counts) <= {"refused", "same", "valid"}
+    came, problem = files.attack(MUTANTS, seed=7)
+    assert problem == ""
+    assert came["refused"] > 0.8 * (MUTANTS + len(handmade()))
+    assert came["same"] > 0, "hardly a file is whole"
 
 
 @pytest.mark.parametrize("name", REASONS)
@@ -74,16 +59,6 @@ def test_every_bit_of_the_data_is_guarded(tmp_path: Path) -> None:
             path.write_bytes(data)
             with pytest.raises(ValueError, match="damaged"):
                 islices.load(path)
-
-
-def test_every_length_of_a_truncated_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "x.safetensors"
-    islices.save(path, [np.arange(4)])
-    good = path.read_bytes()
-    for length in range(len(good)):
-        path.write_bytes(good[:length])
-        with pytest.raises(ValueError, match="x\\."):
-            islices.load(path)
 
 
 def test_a_lying_header_costs_no_memory(tmp_path: Path) -> None:
@@ -133,58 +108,3 @@ def test_the_soak_sees_a_wrong_load(tmp_path: Path) -> None:
     assert outcome(path, data[:-1], tree) == "refused"
     assert outcome(path, data, tree, forged=True) == "valid"
     assert outcome(path, data, tree, foreign=True).startswith("loaded something else")
-
-
-@pytest.mark.outside
-def test_the_soak_sees_a_process_that_dies(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = files._lines
-
-    def dying(seed: int, first: int, last: int) -> Any:
-        """The lines of a worker that ends within file 2."""
-        yield from lines(seed, first, min(last, 2)) if first < 2 else lines(seed, first, last)
-        if first < 2:
-            yield [2, "the end"]
-
-    monkeypatch.setattr(files, "_lines", dying)
-    found = files.attack(4, seed=7)
-    assert found.findings == [(2, "the end", "the process ended, or hung")]
-    assert found.counts == Counter(refused=3, crash=1)
-
-
-def test_same_sees_every_difference() -> None:
-    s = islices.IndexedSlices(np.ones((1, 1)), np.array([0]), (3, 1))
-    others = [
-        None, np.ones(1), islices.IndexedSlices(s.values, s.indices, (4, 1)), s.replace(values=s.values * 2),
-        islices.IndexedSlices(s.values, s.indices, (3, 1), coalesced=True), islices.Table(np.ones((1, 1))),
-        islices.IndexedSlices(s.values, s.indices.astype(np.int32), (3, 1)), [s], (s,), {"a": s},
-    ]  # fmt: skip
-    assert files.same(s, s.replace(values=s.values.copy()))
-    assert not any(files.same(s, other) or files.same(other, s) for other in others)
-    assert not files.same([s], (s,))
-    assert not files.same({"a": s}, {"b": s})
-    assert not files.same(np.float32(0.0), np.float32(-0.0))
-
-
-def test_a_number_makes_the_same_file_again(tmp_path: Path) -> None:
-    path = tmp_path / "x.safetensors"
-    islices.save(path, files.trees()[0])
-    good = path.read_bytes()
-    made = [[mutant(random.Random(f"{seed}"), good) for seed in range(60)] for _ in range(2)]
-    assert made[0] == made[1]
-    assert len({m.kind for m in made[0]}) > 6
-    assert sum(m.data != good for m in made[0]) > 50
-
-
-def test_the_command(tmp_path: Path) -> None:
-    number = list(handmade()).index("70 dimensions")
-    code, said = command(tmp_path, "--only", f"{number}")
-    assert code == 0
-    assert "(70 dimensions): refused" in said
-    assert "32 dimensions" in said
-    assert command(tmp_path, "--only", "3.pt")[0] == 2
-
-
-def command(folder: Path, *arguments: str) -> tuple[int, str]:
-    call = [sys.executable, "-m", "islices.conformance.properties.files", *arguments]
-    done = subprocess.run(call, capture_output=True, text=True, timeout=120, env={**os.environ, "TMPDIR": str(folder)})
-    return done.returncode, done.stdout + done.stderr

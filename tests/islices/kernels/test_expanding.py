@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 import ast
-import gc
 import inspect
-import itertools
-import math
-import threading
-import time
-import warnings
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -20,7 +13,7 @@ import pytest
 
 pytest.importorskip("numba")
 
-from islices.kernels import compiling, expanding, folding, updating
+from islices.kernels import compiling, folding, updating
 from islices.kernels.expanding import expand
 
 HALF = 0.5
@@ -106,10 +99,6 @@ def by_place(x: Any, /) -> Any:
     return halve(x)
 
 
-def stays(x: Any) -> Any:
-    return 0.0 if x == 0 else signed(x) and math.log(x)
-
-
 def as_inlined(x: Any) -> FunctionType | None:
     return x if x in KNOWN.values() or getattr(x, "__name__", "") in LATER else None
 
@@ -143,37 +132,6 @@ def test_names_and_scopes_keep_their_meaning(function: Any, arguments: tuple[Any
     assert expand(function, as_inlined)(*arguments) == function(*arguments)
 
 
-def test_a_wrong_number_of_arguments_is_numbas_to_report() -> None:
-    def short(x: Any) -> Any:
-        return either(x)  # type: ignore[call-arg]
-
-    with pytest.raises(TypeError, match="missing 1 required"):
-        expand(short, as_inlined)(1)
-
-
-def test_a_source_that_warns_is_taken_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "warning.py"
-    path.write_text("def one(x):\n    return x\n\nodd = 1 is 1\n")
-    scope: dict[str, Any] = {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        exec(compile(path.read_text(), str(path), "exec"), scope)
-        warnings.simplefilter("error")
-        assert expand(scope["one"], as_inlined)(3) == 3
-
-
-def test_what_is_not_always_evaluated_stays_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    written, calls = names_called(stays, monkeypatch)
-    assert calls == {"signed"}
-    assert written(0) == 0.0
-
-
-def test_a_function_without_its_source_stays_a_call() -> None:
-    scope: dict[str, Any] = {}
-    exec("def third(x):\n    return x / 3", scope)
-    assert expand(scope["third"], as_inlined) is scope["third"]
-
-
 def test_a_source_that_changed_is_not_taken(tmp_path: Path) -> None:
     """What runs is the function that was imported, not what its file says by now."""
     path = tmp_path / "changing.py"
@@ -186,7 +144,7 @@ def test_a_source_that_changed_is_not_taken(tmp_path: Path) -> None:
     assert scope["times"](1) == 2
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_nothing_of_ours_is_left_to_numba(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a kernel of each kind: a call that numba writes out costs a tenth of a second and more."""
     taken: list[FunctionType] = []
@@ -203,45 +161,3 @@ def _inline(options: dict[str, Any]) -> Callable[[FunctionType], Any]:
     import numba
 
     return numba.njit(**options)
-
-
-def test_numba_writes_out_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bits of a kernel that numba put together itself, for every operator."""
-    import numpy as np
-
-    values = np.array([[1.5, -2.25], [0.75, 3.0], [1e-3, -7.5]], np.float16).view(np.uint16)
-    order, starts, ids = np.array([0, 2, 1], np.uint64), np.array([0, 2, 3], np.uint64), np.array([1, 0], np.uint64)
-    real = compiling.fingerprint
-    for op, dtype in itertools.product(("add", "min", "update"), ("float16", "float32")):
-        rows = values if dtype == "float16" else values.view(np.float16).astype(np.float32)
-        tables = [rows[:2].copy(), rows[:2].copy()]
-        make = inspect.unwrap(updating.scatter_kernel)
-        make(dtype, op)(rows, order, starts, ids, tables[0], 0, 2)
-        with monkeypatch.context() as patch:
-            patch.setattr(compiling, "expand", lambda function, inlined: function)
-            patch.setattr(compiling, "fingerprint", lambda names: f"{real(names)}_as_is")
-            make(dtype, op)(rows, order, starts, ids, tables[1], 0, 2)
-        assert tables[0].tobytes() == tables[1].tobytes()
-
-
-def test_threads_expand_at_the_same_time() -> None:
-    def elsewhere(*_: object) -> None:
-        time.sleep(1e-4)  # another thread's turn, in the middle of a syntax tree
-
-    start = threading.Barrier(4)
-
-    def expanded(_: int) -> None:
-        start.wait()
-        for _ in range(3):
-            expanding._functions.cache_clear()
-            expand(kernel, as_inlined)
-
-    before = gc.get_threshold()
-    gc.callbacks.append(elsewhere)
-    gc.set_threshold(200)
-    try:
-        with ThreadPoolExecutor(4) as pool:
-            list(pool.map(expanded, range(4)))
-    finally:
-        gc.set_threshold(*before)
-        gc.callbacks.remove(elsewhere)

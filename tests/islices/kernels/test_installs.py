@@ -3,10 +3,8 @@ interpreter, on a copy of the package where that is what is odd."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
-import stat
 import subprocess
 import sys
 import textwrap
@@ -42,23 +40,17 @@ print("kernels" if kernels.active() else "NumPy", found, compiled)
 """
 
 
-def run(code: str = "", *, obey: bool = False, **env: str | None) -> tuple[str, int, int, str]:
-    """(what ran, kernels found on disk, compiled, stderr) of a fresh interpreter; obey: file modes, even as root."""
+def run(code: str = "", **env: str | None) -> tuple[str, int, int, str]:
+    """(what ran, kernels found on disk, compiled, stderr) of a fresh interpreter."""
     changed = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "NUMBA_CACHE_DIR": None, **env}
     given = {name: value for name, value in changed.items() if value is not None}
     done = subprocess.run(
         [sys.executable, "-W", "always", "-c", textwrap.dedent(code) + WORK],
-        capture_output=True, text=True, timeout=120, env=given, cwd="/", preexec_fn=obey_modes if obey else None,
+        capture_output=True, text=True, timeout=120, env=given, cwd="/",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     what, found, compiled = done.stdout.split()
     return what, int(found), int(compiled), done.stderr
-
-
-def obey_modes() -> None:
-    """The program started next has no CAP_DAC_OVERRIDE, through which root writes wherever it likes."""
-    if os.geteuid() == 0:
-        ctypes.CDLL(None).prctl(24, 1, 0, 0, 0)  # PR_CAPBSET_DROP
 
 
 @pytest.fixture
@@ -73,70 +65,12 @@ def copy(tmp_path: Path) -> Iterator[Path]:
             path.chmod(0o755)
 
 
-@pytest.mark.outside
-def test_where_numba_compiles_nothing() -> None:
-    """NUMBA_DISABLE_JIT=1, with which numba hands plain Python back: NumPy computes, with the same bits."""
-    assert run(NUMBA_DISABLE_JIT="1") == ("NumPy", 0, 0, "")
-    for setting in ({"NUMBA_THREADING_LAYER": "nonsense"}, {"NUMBA_NUM_THREADS": "1"}):
-        what, *_, stderr = run(**setting)
-        assert (what, stderr) == ("kernels", ""), setting
-
-
 def test_kernels_are_kept_on_disk(tmp_path: Path) -> None:
     """A second process compiles nothing."""
     first, second = (run(NUMBA_CACHE_DIR=str(tmp_path))[:3] for _ in range(2))
     assert first[1] == 0, first
     assert first[2] >= 3, first
     assert second == ("kernels", first[2], 0)
-
-
-@pytest.mark.repeats
-@pytest.mark.skipif(sys.platform != "linux", reason="file modes as root")
-def test_nowhere_to_keep_them(copy: Path, tmp_path: Path) -> None:
-    """A package and a home that nobody may write to: kernels are compiled, and nothing is said."""
-    home = tmp_path / "home"
-    home.mkdir()
-    for folder in (home, *(path for path in copy.rglob("*") if path.is_dir()), copy):
-        folder.chmod(stat.S_IRUSR | stat.S_IXUSR)
-    check = f"""
-        import os
-        import islices
-        assert islices.__file__.startswith({str(copy)!r}), islices.__file__
-        assert not os.access({str(home)!r}, os.W_OK)
-        assert not os.access(os.path.dirname(islices.kernels.__file__), os.W_OK)
-        """
-    nowhere = {"PYTHONPATH": str(copy), "HOME": str(home), "XDG_CACHE_HOME": str(home)}
-    for _ in range(2):
-        what, found, _, err = run(check, obey=True, **nowhere)
-        assert (what, found) == ("kernels", 0)
-        assert not err, err
-
-
-@pytest.mark.outside
-def test_a_folder_for_them_that_is_none(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.touch()
-    what, _, _, err = run(NUMBA_CACHE_DIR=str(file / "folder"))
-    assert what == "kernels"
-    assert not err, err
-
-
-@pytest.mark.repeats
-def test_bytecode_without_sources(copy: Path) -> None:
-    subprocess.run([sys.executable, "-m", "compileall", "-q", "-b", str(copy)], check=True, timeout=120)
-    for source in copy.rglob("*.py"):
-        source.unlink()
-    what, *_, err = run(f"import islices; assert islices.__file__.startswith({str(copy)!r})", PYTHONPATH=str(copy))
-    assert what == "kernels"
-    assert not err, err
-
-
-@pytest.mark.repeats
-def test_an_archive(copy: Path, tmp_path: Path) -> None:
-    archive = shutil.make_archive(str(tmp_path / "islices"), "zip", copy)
-    what, *_, err = run(f"import islices; assert islices.__file__.startswith({archive!r})", PYTHONPATH=archive)
-    assert what == "kernels"
-    assert not err, err
 
 
 @pytest.mark.outside
@@ -170,15 +104,7 @@ def test_without_numba() -> None:
 
 
 @pytest.mark.outside
-@pytest.mark.parametrize(
-    "failure",
-    [
-        "ImportError('Numba needs NumPy 9')",
-        "AttributeError('np.bool8')",
-        "SystemError('initialization failed')",
-        "OSError('libLLVM')",
-    ],
-)
+@pytest.mark.parametrize("failure", ["ImportError('Numba needs NumPy 9')", "SystemError('initialization failed')"])
 def test_a_numba_that_fails(failure: str, tmp_path: Path) -> None:
     """One warning, which names the reason; everything works."""
     (tmp_path / "numba.py").write_text(f"raise {failure}\n")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import islices
-from islices import IndexedSlices, kernels
+from islices import IndexedSlices
 from islices.kernels import repeating
 
 pytest.importorskip("numba")
@@ -39,42 +39,10 @@ def changed(s: IndexedSlices) -> None:
     s.indices[7] = (int(s.indices[7]) + 1) % ROWS  # not one of the indices by which groups are found
 
 
-@pytest.mark.parametrize("index", ["int32", "int64"])
-@pytest.mark.parametrize("between", [lambda s: None, changed, lambda s: islices.norm(s), lambda s: islices.coalesce(s)])
-def test_a_step_after_a_norm_has_the_bits_of_numpy(index: str, between: Callable[[IndexedSlices], Any]) -> None:
-    got = stepped(between, slices(index))
+@pytest.mark.parametrize("between", [lambda s: None, changed, lambda s: islices.coalesce(s)])
+def test_a_step_after_a_norm_has_the_bits_of_numpy(between: Callable[[IndexedSlices], Any]) -> None:
+    got = stepped(between, slices("int64"))
     with islices.use_kernels(False):
-        expected = stepped(between, slices(index))
+        expected = stepped(between, slices("int64"))
     for x, y in zip(got, expected, strict=True):
         np.testing.assert_array_equal(x, y)
-
-
-def test_groups_are_given_once_and_only_for_the_same_indices() -> None:
-    compiled = kernels.active()
-    assert compiled is not None
-    ids = slices("int64").indices
-    other = ids.copy()
-    other[7] += 1
-    (groups,) = compiled.group_kept([ids])
-    assert repeating.kept_groups(other) is None
-    assert repeating.kept_groups(ids.astype(np.int32)) is None
-    assert repeating.kept_groups(ids[:-1]) is None
-    assert repeating.kept_groups(ids.copy()) is groups
-    assert repeating.kept_groups(ids) is None
-    compiled.group_kept([ids])
-    compiled.group_kept([other])  # of the last norm alone
-    assert repeating.kept_groups(ids) is None
-    islices.norm(slices("int64", order=">"))
-
-
-@pytest.mark.parametrize("index", ["int32", "int64", ">i8"])
-def test_places_are_positions_in_order(index: str) -> None:
-    compiled = kernels.active()
-    assert compiled is not None
-    ids = slices("int64").indices
-    positions = np.arange(COUNT)[::-1].astype(index)
-    groups = compiled.group(ids)
-    places, named, starts = compiled.placed(groups, positions)
-    np.testing.assert_array_equal(places, positions[groups[0]])
-    assert named is groups[1]
-    assert starts is groups[2]

@@ -50,14 +50,8 @@ TABLES: dict[str, tuple[str, Callable[[], Any], bool]] = {
 }
 KINDS = [kind for kind, (name, *_) in TABLES.items() if name in BACKENDS]
 OPTIMIZERS: dict[str, Callable[..., optim.Optimizer]] = {
-    "sgd": lambda **o: optim.sgd(0.1, weight_decay=0.01, **o),
-    "momentum": lambda **o: optim.sgd(0.1, momentum=0.9, nesterov=True, **o),
-    "adagrad": lambda **o: optim.adagrad(0.1, weight_decay=0.01, **o),
     "rowwise_adagrad": lambda **o: optim.rowwise_adagrad(0.1, **o),
-    "rmsprop": lambda **o: optim.rmsprop(0.1, momentum=0.9, centered=True, **o),
     "adam": lambda **o: optim.adam(0.1, weight_decay=0.01, **o),
-    "adamw": lambda **o: optim.adamw(0.1, **o),
-    "ftrl": lambda **o: optim.ftrl(0.1, l1=0.1, l2=0.1, **o),
 }
 
 
@@ -92,21 +86,18 @@ def train(
 
 
 # ---------------------------------------------------------------------- what comes back
-@pytest.mark.parametrize("rows", ["touched", "all"])
-@pytest.mark.parametrize("as_table", [False, True], ids=["array", "Table"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_in_place_where_the_framework_is(kind: str, as_table: bool, rows: str) -> None:
+def test_in_place_where_the_framework_is(kind: str) -> None:
     name, make, in_place = TABLES[kind]
     own = make()
-    given = islices.Table(own, padding_idx=0) if as_table else own
-    optimizer = optim.adam(0.1, rows=rows)
+    given = islices.Table(own, padding_idx=0)
+    optimizer = optim.adam(0.1)
     state = optimizer.init(given)
     assert [type(x) is type(own) for x in state.values()] == [kind != "torch Parameter"] * 3
     table, after = train(name, given, optimizer, state=state)
     assert (table is given) is in_place
     assert all((after[key] is state[key]) is in_place for key in state)
-    if as_table:
-        assert table.padding_idx == 0
+    assert table.padding_idx == 0
     wanted = train("numpy", START.copy(), optimizer)
     equal(contents(table, after), contents(*wanted))
     np.testing.assert_array_equal(numpy(own), wanted[0] if in_place else START)
@@ -145,15 +136,14 @@ def test_native_gradients_dense_gradients_and_none(name: str) -> None:
 
 
 # ---------------------------------------------------------------------- nothing written by a call that raises
-@pytest.mark.parametrize("rows", ["touched", "all"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_bad_index_in_the_last_slot_leaves_everything_as_it_was(kind: str, rows: str) -> None:
+def test_a_bad_index_in_the_last_slot_leaves_everything_as_it_was(kind: str) -> None:
     name, make, _ = TABLES[kind]
     ids, values = BATCHES[0]
     ids = ids.copy()
     ids[-1] = ROWS
-    for make_optimizer in OPTIMIZERS.values():
-        optimizer = make_optimizer(rows=rows)
+    for rows in ("touched", "all"):
+        optimizer = optim.adam(0.1, weight_decay=0.01, rows=rows)
         table, state = train(name, make(), optimizer, BATCHES[:2])
         before = contents(table, state)
         for bad in (gradient(name, (ids, values), validate=False), gradient(name, (ids, values), None, validate=False)):
@@ -162,7 +152,7 @@ def test_a_bad_index_in_the_last_slot_leaves_everything_as_it_was(kind: str, row
         equal(contents(table, state), before)
 
 
-@pytest.mark.parametrize("part", ["table", "m", "v", "step"])
+@pytest.mark.parametrize("part", ["table", "v"])
 def test_read_only_arrays_are_found_before_anything_is_written(part: str) -> None:
     optimizer = optim.adam(0.1)
     table, state = train("numpy", START.copy(), optimizer, BATCHES[:1])
@@ -173,16 +163,12 @@ def test_read_only_arrays_are_found_before_anything_is_written(part: str) -> Non
     equal(contents(table, state), before)
 
 
-@pytest.mark.parametrize("part", ["table", "m", "v"])
-@pytest.mark.parametrize("strides", [(0, 1), (1, 1), (1, 2)])
 @pytest.mark.parametrize("name", [name for name in ("numpy", "torch") if name in BACKENDS])
-def test_elements_that_share_memory_are_found_before_anything_is_written(
-    name: str, strides: tuple[int, int], part: str
-) -> None:
-    optimizer = optim.adam(0.1)
+def test_elements_that_share_memory_are_found_before_anything_is_written(name: str) -> None:
+    optimizer, part = optim.adam(0.1), "v"
     table, state = train(name, of(name)(), optimizer, BATCHES[:1])
     parts = {"table": table, **state}
-    host = np.lib.stride_tricks.as_strided(numpy(parts[part]).copy(), (ROWS, DIM), [4 * x for x in strides])
+    host = np.lib.stride_tricks.as_strided(numpy(parts[part]).copy(), (ROWS, DIM), (4, 4))
     parts[part] = host if name == "numpy" else importlib.import_module("torch").from_numpy(host)
     before = {key: numpy(x) for key, x in parts.items()}
     with pytest.raises(ValueError, match="share memory"):
@@ -228,7 +214,7 @@ def test_a_state_of_numpy_arrays_says_how_to_convert_it() -> None:
         optimizer.step(of(name)(), gradient(name, BATCHES[0]), optimizer.init(START))
 
 
-@pytest.mark.parametrize("apply", [0.5, "yes", None, np.ones(2, bool), np.float32(1)])
+@pytest.mark.parametrize("apply", [0.5, None, np.ones(2, bool)])
 def test_apply_that_is_no_flag(apply: Any) -> None:
     table = START.copy()
     with pytest.raises((TypeError, ValueError), match="apply"):
@@ -283,8 +269,8 @@ def test_a_function_that_raises_for_the_learning_rate_leaves_everything() -> Non
 
 # ---------------------------------------------------------------------- rows, frozen rows, rates
 @pytest.mark.parametrize("rows", ["touched", "all"])
-@pytest.mark.parametrize("label", OPTIMIZERS)
-def test_frozen_rows_keep_their_bits_and_the_others_do_not_notice(label: str, rows: str) -> None:
+def test_frozen_rows_keep_their_bits_and_the_others_do_not_notice(rows: str) -> None:
+    label = "adam"
     frozen = np.zeros(ROWS, bool)
     frozen[[1, 5, 6, 11]] = True
     free = contents(*train("numpy", START.copy(), OPTIMIZERS[label](rows=rows)))
@@ -300,22 +286,13 @@ def test_frozen_rows_keep_their_bits_and_the_others_do_not_notice(label: str, ro
         equal(done, contents(*train("numpy", START.copy(), OPTIMIZERS[label](), dropped)))
 
 
-@pytest.mark.parametrize("label", OPTIMIZERS)
+@pytest.mark.parametrize("label", ["adam", "rowwise_adagrad"])
 def test_all_rows_in_blocks_are_the_dense_formula(label: str, monkeypatch: pytest.MonkeyPatch) -> None:
     optimizer = OPTIMIZERS[label](rows="all", frozen=[0, 7])
     whole = contents(*train("numpy", START.copy(), optimizer))
     monkeypatch.setattr("islices.optim.step.BLOCK", 5 * DIM)
     monkeypatch.setattr("islices.optim.step.PIECE", 2 * DIM)
     equal(contents(*train("numpy", START.copy(), optimizer)), whole)
-
-
-def test_freezing_most_of_a_large_table() -> None:
-    rows = 100_000
-    frozen = np.delete(np.arange(rows), [5, 77_777])
-    optimizer, table = optim.sgd(1.0, frozen=frozen), np.zeros((rows, 1), np.float32)
-    grad = islices.IndexedSlices(np.ones((4, 1), np.float32), np.array([4, 5, 77_777, 99_999], np.int32), (rows, 1))
-    optimizer.step(table, grad, optimizer.init(table))
-    assert np.flatnonzero(table).tolist() == [5, 77_777]
 
 
 def test_rows_that_int32_cannot_name_may_be_frozen() -> None:
@@ -329,28 +306,6 @@ def test_rows_that_int32_cannot_name_may_be_frozen() -> None:
     grad = islices.IndexedSlices(np.ones(2, np.float16), np.array([5, 6], np.int32), (rows,))
     optimizer.step(table, grad, optimizer.init(table))
     assert table[:8].tolist() == [0, 0, 0, 0, 0, 0, -1, 0]
-
-
-@pytest.mark.parametrize("name", BACKENDS)
-def test_the_rate_may_be_an_array_of_one(name: str) -> None:
-    B = islices.get_backend(name)
-    table, state = train(name, B.asarray(START), optim.adam(B.asarray(np.array([0.125], np.float32))))
-    equal(contents(table, state), contents(*train("numpy", START.copy(), optim.adam(0.125))))
-
-
-def test_a_rate_that_depends_on_the_step() -> None:
-    seen = []
-
-    def rate(step: int) -> float:
-        seen.append(step)
-        return 0.5 / (1 + step)
-
-    table, state = train("numpy", START.copy(), optim.adam(rate))
-    assert seen == list(range(len(BATCHES)))
-    expected, other = START.copy(), optim.adam(0.1).init(START)
-    for k, batch in enumerate(BATCHES):
-        expected, other = optim.adam(0.5 / (1 + k)).step(expected, gradient("numpy", batch), other)
-    equal(contents(table, state), contents(expected, other))
 
 
 @pytest.mark.parametrize("name", BACKENDS)
@@ -416,9 +371,7 @@ def test_each_frameworks_own_checkpoint_carries_a_training_on(kind: str, tmp_pat
     equal(contents(*done), contents(*train("numpy", START.copy(), optimizer)))
 
 
-@pytest.mark.repeats_where(lambda here, there: "numpy" not in (here, there))
-@pytest.mark.parametrize("there", BACKENDS)
-@pytest.mark.parametrize("here", BACKENDS)
+@pytest.mark.parametrize(("here", "there"), list(zip(BACKENDS, BACKENDS[1:] + BACKENDS[:1], strict=True)))
 def test_a_state_goes_on_in_another_framework(here: str, there: str) -> None:
     optimizer = optim.rmsprop(0.1, momentum=0.9, centered=True)
     table, state = train(here, islices.get_backend(here).asarray(START), optimizer, BATCHES[:4])
@@ -430,22 +383,18 @@ def test_a_state_goes_on_in_another_framework(here: str, there: str) -> None:
 
 
 def test_repr() -> None:
-    assert repr(optim.sgd(0.1, momentum=0.9)) == (
-        "sgd(lr=0.1, momentum=0.9, dampening=0.0, nesterov=False, weight_decay=0.0, rows='touched')"
-    )
     assert repr(
         optim.ftrl(0.1, semantics="keras", rows="all", duplicates="raw", maximize=True, frozen=[1, 1, 2])
     ).endswith("rows='all', semantics='keras', duplicates='raw', maximize=True, frozen=2 rows)")
 
 
-@pytest.mark.parametrize("semantics", ["keras", "optax"])
-def test_a_sparse_gradient_that_moves_all_rows_warns_once(semantics: Any) -> None:
+def test_a_sparse_gradient_that_moves_all_rows_warns_once() -> None:
     """A dense one needs no warning, and of each of several tables there is one."""
     table, slices = (
         np.ones((ROWS, 1), np.float32),
         islices.IndexedSlices(np.ones((1, 1), np.float32), np.array([1]), (ROWS, 1)),
     )
-    made = optim.adam(0.1, semantics=semantics)
+    made = optim.adam(0.1, semantics="keras")
     state = made.init(table)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
@@ -472,7 +421,7 @@ def test_optimizers_do_not_change() -> None:
         made.hyper["lr"] = 0.2  # type: ignore[index]
 
 
-@pytest.mark.parametrize("frozen", [[1, 5], np.array([5, 1]), np.arange(ROWS) < 2, np.zeros(ROWS, bool)])
+@pytest.mark.parametrize("frozen", [[1, 5], np.arange(ROWS) < 2])
 def test_optimizers_pickle_and_copy(frozen: Any) -> None:
     frozen = copy.copy(frozen)
     made = optim.adam(0.1, rows="all", frozen=frozen, maximize=True)

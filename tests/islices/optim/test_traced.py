@@ -12,7 +12,7 @@ import pytest
 import islices
 from islices import optim
 
-ROWS, DIM, STEPS = 30, 5, 12
+ROWS, DIM, STEPS = 30, 5, 5
 RNG = np.random.default_rng(3)
 START = RNG.standard_normal((ROWS, DIM)).astype(np.float32)
 BATCHES = [
@@ -21,10 +21,7 @@ BATCHES = [
 ]
 OPTIMIZERS = {
     "adam": optim.adam(0.05, weight_decay=0.01),
-    "adam all": optim.adam(0.05, rows="all", frozen=[0, 3, 29]),
     "rowwise_adagrad": optim.rowwise_adagrad(0.1, frozen=[1, 2]),
-    "adagrad": optim.adagrad(0.1, lr_decay=0.1),
-    "nesterov": optim.sgd(0.1, momentum=0.9, nesterov=True),
 }
 
 
@@ -43,7 +40,6 @@ def equal(table: Any, state: Any, expected: dict[str, np.ndarray]) -> None:
 
 
 # ---------------------------------------------------------------------- JAX
-@pytest.mark.repeats_where(lambda label: label not in ("adam", "rowwise_adagrad"))
 @pytest.mark.parametrize("label", OPTIMIZERS)
 def test_jit_with_donation(label: str) -> None:
     jax = pytest.importorskip("jax", reason="JAX is not installed")
@@ -63,38 +59,9 @@ def test_jit_with_donation(label: str) -> None:
         equal(table, state, eager(optimizer, taken))
 
 
-def test_jit_takes_a_schedule_of_the_step() -> None:
+def test_any_number_but_zero_takes_the_step() -> None:
     jax = pytest.importorskip("jax", reason="JAX is not installed")
-    optimizer = optim.sgd(lambda step: 0.5**step)  # powers of two: no rounding anywhere
-    table = jax.numpy.array(START)
-    state = optimizer.init(table)
-    for ids, values in BATCHES:
-        table, state = jax.jit(optimizer.step)(table, islices.IndexedSlices(values, ids, (ROWS, DIM)), state)
-    equal(table, state, eager(optimizer))
-
-
-def test_rows_out_of_range_take_no_step_under_jit() -> None:
-    jax = pytest.importorskip("jax", reason="JAX is not installed")
-    optimizer = OPTIMIZERS["adam"]
-    ids, values = BATCHES[0]
-    bad = ids.copy()
-    bad[:3] = [-1, ROWS, ROWS + 7]
-
-    @jax.jit
-    def step(table: Any, ids: Any) -> Any:
-        grad = islices.IndexedSlices(jax.numpy.array(values), ids, (ROWS, DIM))
-        return optimizer.step(table, grad, optimizer.init(table))
-
-    table, state = step(jax.numpy.array(START), bad)
-    good = islices.IndexedSlices(values[3:], ids[3:], (ROWS, DIM))
-    expected, after = optimizer.step(START.copy(), good, optimizer.init(START))
-    equal(table, state, {"table": expected, **after})
-
-
-@pytest.mark.parametrize("rows", ["touched", "all"])
-def test_any_number_but_zero_takes_the_step(rows: str) -> None:
-    jax = pytest.importorskip("jax", reason="JAX is not installed")
-    optimizer = optim.adam(0.05, rows=rows)
+    optimizer = optim.adam(0.05)
     grad = islices.IndexedSlices(jax.numpy.array(BATCHES[0][1]), jax.numpy.array(BATCHES[0][0]), (ROWS, DIM))
     table = jax.numpy.array(START)
     taken = optimizer.step(table, grad, optimizer.init(table))
@@ -103,10 +70,9 @@ def test_any_number_but_zero_takes_the_step(rows: str) -> None:
         equal(found, state, {"table": np.asarray(expected), **{k: np.asarray(x) for k, x in after.items()}})
 
 
-@pytest.mark.parametrize("rows", ["touched", "all"])
-def test_a_step_is_a_constant_to_jax_grad(rows: str) -> None:
+def test_a_step_is_a_constant_to_jax_grad() -> None:
     jax = pytest.importorskip("jax", reason="JAX is not installed")
-    optimizer = optim.adam(0.05, rows=rows)
+    optimizer = optim.adam(0.05, rows="all")
     grad = islices.IndexedSlices(jax.numpy.array(BATCHES[0][1]), jax.numpy.array(BATCHES[0][0]), (ROWS, DIM))
 
     def total(table: Any) -> Any:
@@ -117,9 +83,7 @@ def test_a_step_is_a_constant_to_jax_grad(rows: str) -> None:
 
 
 # ---------------------------------------------------------------------- TensorFlow
-@pytest.mark.repeats_where(lambda label, as_variable: as_variable != (label in ("adam", "nesterov")))
-@pytest.mark.parametrize("as_variable", [True, False])
-@pytest.mark.parametrize("label", OPTIMIZERS)
+@pytest.mark.parametrize(("label", "as_variable"), [("adam", True), ("rowwise_adagrad", False)])
 def test_tf_function(label: str, as_variable: bool) -> None:
     tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
     optimizer = OPTIMIZERS[label]
@@ -188,14 +152,11 @@ print("equal")
 
 
 @pytest.mark.outside
-@pytest.mark.parametrize("backend", ["eager", "inductor"])
-@pytest.mark.one_in(2)
-def test_torch_compile(backend: str) -> None:
+def test_torch_compile() -> None:
     pytest.importorskip("torch", reason="torch is not installed")
-    done = subprocess.run(
-        [sys.executable, "-c", COMPILED, backend], capture_output=True, text=True, check=False, timeout=300
-    )
-    if backend == "inductor" and done.returncode == 77:
+    command = [sys.executable, "-c", COMPILED, "inductor"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    if done.returncode == 77:
         pytest.skip(f"inductor finds no compiler that works: {done.stdout[-300:]}")
     assert done.returncode == 0, done.stdout[-300:] + done.stderr[-3000:]
     assert done.stdout.strip().endswith("equal")

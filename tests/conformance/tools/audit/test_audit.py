@@ -18,9 +18,9 @@ from islices.cli import main
 from islices.conformance.data import Array
 from islices.conformance.operations import UnsupportedError
 from islices.conformance.tools.audit import command, probes
-from islices.conformance.tools.audit.choose import chosen, framework_of, modules
+from islices.conformance.tools.audit.choose import framework_of, modules
 from islices.conformance.tools.audit.probe import REFUSED, CorruptionError, Probe, examine
-from islices.conformance.tools.audit.run import run_all, status
+from islices.conformance.tools.audit.run import run_all
 
 NAN = float("nan")
 
@@ -36,11 +36,8 @@ def raising(error: Exception) -> Any:
 ANSWERS = [
     (lambda: [NAN, -0.0], [NAN, 0.0], "agrees", ""),
     (lambda: np.float32([1, 2]), Array("float32", (2,), [1.0, 2.0]), "agrees", ""),
-    (lambda: True, True, "agrees", ""),
     (lambda: [1.0, 2.5], [1.0, 2.0], "differs", "0.5"),
-    (lambda: [1.0, NAN], [1.0, 2.0], "differs", "inf"),
     (lambda: [1.0], [1.0, 2.0], "differs", "shape (1,) instead of (2,)"),
-    (lambda: "dense", "row-sparse", "differs", "another answer"),
     (lambda: 1, True, "differs", "another answer"),
     (lambda: object(), REFUSED, "differs", ""),
     (raising(ValueError("no")), REFUSED, "agrees", ""),
@@ -54,37 +51,6 @@ ANSWERS = [
 def test_an_answer_is_compared_with_the_expected_one(call: Any, expected: Any, outcome: str, error: str) -> None:
     found = examine(Probe("f", "1", "", "", "it", call, expected))
     assert (found["outcome"], found["error"]) == (outcome, error), found
-
-
-@pytest.mark.parametrize(
-    ("outcome", "wanted"),
-    [("differs", "as measured"), ("agrees", "gone"), ("raises", "changed"), ("not run", ""), ("broken", "")],
-)
-def test_a_finding_is_held_against_what_was_measured(outcome: str, wanted: str) -> None:
-    assert status({"outcome": outcome, "trap": "differs"}) == wanted
-
-
-#: (expression, whether it matches; None where it is refused)
-EXPRESSIONS = [
-    ("", True), ("clip", True), ("CLIP_grad", True), ("torch-3", True), ("clause 10", True), ("clause 1 and not", None),
-    ("clip and not refuses", False), ("not (adam or clip)", False), ("it refuses", True), ("(clip", None),
-    ("and", None),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("expression", "wanted"), EXPRESSIONS)
-def test_expressions_choose_probes(expression: str, wanted: bool | None) -> None:
-    text = "torch-3 torch.nn.utils.clip_grad_norm_ it refuses clause 10"
-    if wanted is None:
-        with pytest.raises(ValueError, match="accepted are words"):
-            chosen(text, expression)
-    else:
-        assert chosen(text, expression) is wanted
-
-
-def test_the_page_names_every_module() -> None:
-    page = (Path(__file__).parents[4] / "docs/audit.md").read_text("utf-8")
-    assert not [name for name in modules() if f"`{name}`" not in page]
 
 
 def test_what_to_use_instead_exists() -> None:
@@ -178,7 +144,7 @@ MEASURED = {
 }  # fmt: skip
 
 
-@pytest.mark.repeats
+@pytest.mark.soak
 @pytest.mark.parametrize("module", modules())
 def test_all_is_as_measured(module: str) -> None:
     for name, version in MEASURED.items():

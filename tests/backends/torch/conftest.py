@@ -1,0 +1,17 @@
+"""Kernels are off: they take seconds to compile, and have the same bits. The modules named here run them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import islices
+
+WITH_KERNELS = {"test_clipped_steps", "test_threads"}
+
+
+@pytest.fixture(autouse=True)
+def kernels(request: pytest.FixtureRequest) -> Iterator[None]:
+    with islices.use_kernels(request.path.stem in WITH_KERNELS):
+        yield

@@ -1,0 +1,20 @@
+"""Kernels are off, but in the tests named here: they take seconds to compile, and have the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import islices
+
+WITH_KERNELS = {
+    "test_in_place_where_the_framework_is",
+    "test_a_bad_index_in_the_last_slot_leaves_everything_as_it_was",
+}
+
+
+@pytest.fixture(autouse=True)
+def kernels(request: pytest.FixtureRequest) -> Iterator[None]:
+    with islices.use_kernels(request.node.originalname in WITH_KERNELS):
+        yield
