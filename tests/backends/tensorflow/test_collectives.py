@@ -40,7 +40,7 @@ def dense_of(rank):
 def native(values, indices):
     import tensorflow as tf
 
-    return tf.IndexedSlices(tf.constant(values), tf.constant(indices), tf.constant([ROWS, WIDTH]))
+    return tf.IndexedSlices(*map(tf.convert_to_tensor, (values, indices)), tf.constant([ROWS, WIDTH]))
 
 
 def check_slices(got, parts, op, case):
@@ -203,7 +203,7 @@ def test_mirrored():
         [sys.executable, __file__],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert run.returncode == 0, run.stderr[-4000:]
