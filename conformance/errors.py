@@ -194,6 +194,13 @@ for function in ("clip_by_norm", "clip_by_row_norm", "clip_by_global_norm"):
         x = [bad] if function == "clip_by_global_norm" else bad
         words = [label, "'zero'"]
         row(f"{function}-raise-{label}", "10", "FloatingPointError", words, function, x, 1.0, nonfinite="raise")
+for op, *args in (
+    ("clip_by_block_rms", GOOD, 1.0), ("adaptive_grad_clip", GOOD, DENSE, 1.0), ("renorm_rows", DENSE, i64(1), 1.0),
+    ("per_sample_clip_sum", UP, IDS, 5, 1.0),
+):  # fmt: skip
+    row(
+        f"{op}-nonfinite-name", "10", "ValueError", ["nonfinite", "'explode'", "'zero'"], op, *args, nonfinite="explode"
+    )
 _global, _one = ("clip_by_global_norm", [GOOD], 1.0), ("clip_by_norm", GOOD, 1.0)
 row("clip-semantics-unknown", "11", "ValueError", ["semantics", "'tf1'", "torch"], *_global, semantics="tf1")
 row("clip-semantics-not-here", "11", "ValueError", ["semantics", "'torch'", "keras"], *_one, semantics="torch")

@@ -20,7 +20,7 @@ if FOUND != ROOT and (FOUND / "pyproject.toml").exists():
 LONGEST = [
     "conformance/test_conformance.py", "islices/test_gradients.py", "conformance/test_suite_catches.py",
     "backends/jax/test_host_calls.py", "islices/distributed/test_sharded_table.py", "islices/kernels/test_kernels.py",
-    "conformance/test_sample_backend.py", "islices/test_gradients_twice.py", "docs/test_readme.py", "backends/jax",
+    "conformance/test_sample_backend.py", "docs/test_readme.py", "backends/jax",
     "islices/distributed", "backends/tensorflow", "conformance", "islices/test_cli.py", "islices/kernels", "docs",
 ]  # fmt: skip
 

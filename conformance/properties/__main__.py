@@ -1,8 +1,7 @@
 """Look for counterexamples: ``python -m islices.conformance.properties laws``, ``cases``, ``hostile`` or ``files``.
 
-``laws`` tries every law on every installed backend, each in a process of its own, and the calls of every law on all of
-them in one process, whose results must have the same bits. ``cases`` compares random cases with the oracle. ``hostile``
-makes calls with hostile arguments, ``files`` loads hostile files. Hypothesis shrinks what it finds.
+``laws`` tries every law on every installed backend, each in another process. ``cases`` compares random cases with the
+oracle. ``hostile`` makes calls with hostile arguments, ``files`` loads hostile files. Hypothesis shrinks what it finds.
 """
 
 from __future__ import annotations
@@ -53,8 +52,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.here is not None:
         return PARTS[options.part](names, options)
     runs = [[options.part, "-b", name] for name in names] if options.part != "files" else [["files"]]
-    if options.part == "laws":
-        runs.append(["differential", *(word for name in names for word in ("-b", name))])
     return max(_in_a_process(run, options) for run in runs)
 
 
@@ -98,28 +95,6 @@ def laws(names: Sequence[str], options: argparse.Namespace) -> int:
     print(
         f"{', '.join(names)}: {tried} laws and modes, {found} broken ({time.monotonic() - started:.0f} s)", flush=True
     )
-    return int(found > 0)
-
-
-def differential(names: Sequence[str], options: argparse.Namespace) -> int:
-    """The calls of every law on all the backends; the first, NumPy where it is among them, is what others equal."""
-    from islices.conformance.properties.running import LAWS, columns, compare_columns
-
-    with bar(f"importing {', '.join(names)}", 1):
-        places = sorted(columns(names), key=lambda place: place[0].name != "numpy")
-    chosen = [law for law in LAWS.values() if options.k in law.name]
-    found, started = 0, time.monotonic()
-    if len(places) > 1:
-        with bars(["differential"], len(chosen)) as advance:
-            for k, law in enumerate(chosen):
-                advance("differential", k)
-                counterexample = compare_columns(law, places, options.examples, options.seed)
-                if counterexample:
-                    found += 1
-                    print(counterexample, flush=True)
-    where = ", ".join(f"{backend.name} {mode}" for backend, mode in places)
-    seconds = time.monotonic() - started
-    print(f"{where}: the calls of {len(chosen)} laws, {found} differ ({seconds:.0f} s)", flush=True)
     return int(found > 0)
 
 
@@ -169,7 +144,7 @@ def files(names: Sequence[str], options: argparse.Namespace) -> int:
     return int(bool(problem))
 
 
-PARTS = {"laws": laws, "differential": differential, "cases": cases, "hostile": hostile, "files": files}
+PARTS = {"laws": laws, "cases": cases, "hostile": hostile, "files": files}
 SETTINGS = ("examples", "traced", "seed")
 
 if __name__ == "__main__":

@@ -56,18 +56,6 @@ def _delete(random: random.Random, data: bytes) -> bytes:
     return data[:at] + data[at + random.choice((1, 2, 8, 64)) :]
 
 
-def _repeat(random: random.Random, data: bytes) -> bytes:
-    at, length = random.randrange(len(data)), random.choice((8, 64, 500))
-    return data[:at] + data[at : at + length] + data[at:]
-
-
-def _swap_ranges(random: random.Random, data: bytes) -> bytes:
-    length = random.choice((1, 8, 64))
-    a, b = sorted(random.randrange(len(data) - 2 * length) for _ in range(2))
-    b = max(b, a + length)
-    return data[:a] + data[b : b + length] + data[a + length : b] + data[a : a + length] + data[b + length :]
-
-
 def _write_number(random: random.Random, data: bytes) -> bytes:
     """A length, an offset or a count of another size, wherever it hits."""
     code = random.choice(("<H", "<L", "<Q"))
@@ -83,7 +71,7 @@ def _write_digit(random: random.Random, data: bytes) -> bytes:
 
 
 BYTES: list[Callable[[random.Random, bytes], bytes]] = [
-    _flip_bits, _truncate, _insert, _delete, _repeat, _swap_ranges, _write_number, _write_digit,
+    _flip_bits, _truncate, _insert, _delete, _write_number, _write_digit,
 ]  # fmt: skip
 
 

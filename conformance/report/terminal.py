@@ -222,10 +222,10 @@ def _place(whole: Compact, k: int) -> list[Any]:
         widest = max(text.cell_len for text in column)
         for text in column:
             text.align("left", widest)
-    letters, *rows = (Text(" ").join(row) for row in [letters, *rows])
+    marks = [Text(" ").join(row) for row in [letters, *rows]]
     totals = [_styled(parts) for line in whole.settings for parts in line.cells[k] or [[]]]
-    label = [Text(_cut(line)) for line in whole.labels[k]] + ([letters] if rows else [])
-    return [Text("\n").join(label), *rows, *totals]
+    label = [Text(_cut(line)) for line in whole.labels[k]] + marks[: bool(rows)]
+    return [Text("\n").join(label), *marks[1:], *totals]
 
 
 def _styled(parts: Sequence[tuple[str, str]]) -> Any:

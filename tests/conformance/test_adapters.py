@@ -195,6 +195,3 @@ def test_breaking_strays_and_giving_up(tmp_path: Path, capsys: pytest.CaptureFix
 def test_usage(capsys: pytest.CaptureFixture[str], options: list[str], says: str) -> None:
     assert main(["conform", *options]) == 2
     assert says in capsys.readouterr().err
-
-
-# ---------------------------------------------------------------------- a reader of the text

@@ -49,6 +49,7 @@ def test_every_backend_conforms(tmp_path: Path) -> None:
     check(conform(tmp_path, limit=900))
 
 
+@pytest.mark.outside
 @pytest.mark.parametrize("names", [("numpy",), pytest.param((), marks=pytest.mark.soak)], ids=["numpy", "all"])
 def test_backends_conform_in_other_variants(names: tuple[str, ...], tmp_path: Path) -> None:
     # in processes of several ranks: tests/islices/distributed/test_ranks.py, and below

@@ -79,7 +79,7 @@ def test_what_the_full_profile_catches_the_quick_one_catches(mutant: Mutant, cop
 @pytest.mark.soak
 @pytest.mark.parametrize("mutant", OF_TESTS, ids=lambda mutant: mutant.name)
 def test_a_test_catches_what_the_suite_does_not_reach(mutant: Mutant, copy: Path) -> None:
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not soak", mutant.shown_by]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not soak", "-p", "no:cacheprovider", mutant.shown_by]
     with broken(copy, mutant):
         done = run(copy, command, copy)
     assert done.returncode == 1, done.stdout[-2000:]

@@ -4,7 +4,6 @@ elsewhere the tests that need it are reported as not run.
 
 from __future__ import annotations
 
-import threading
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -73,26 +72,6 @@ def test_a_gradient_goes_through_islices_back_into_paddles_optimizer(paddle: Any
 
 
 # ---------------------------------------------------------------------- differentiation
-def squares(paddle: Any, table: Any, *ids: int) -> Any:
-    found = islices.lookup(table, rows(paddle, *ids))
-    return (found * found).sum()
-
-
-def test_threads_take_gradients_at_the_same_time(paddle: Any) -> None:
-    """`paddle.grad` in two threads ends the process; what the adapter does itself waits its turn."""
-    found: dict[int, list[Any]] = {}
-
-    def work(k: int) -> None:
-        table = islices.Table(paddle.full([5, 2], float(k)))
-        for _ in range(30):
-            found[k] = islices.value_and_grad(lambda t: squares(paddle, t, k))(table)[1].values.tolist()
-
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == {k: [[2.0 * k, 2.0 * k]] for k in range(5)}
 
 
 def test_rows_changed_in_place_and_tables_kept_too_long_are_refused(paddle: Any) -> None:
@@ -157,13 +136,3 @@ def test_parameters_change_in_place_and_record_nothing(paddle: Any, mode: str) -
     assert table.numpy()[:, 0].tolist() == [1, 2, 1, 1]
     assert table.is_leaf
     assert not table.stop_gradient
-
-
-def test_compiled_code_gives_the_same_or_a_clear_error(paddle: Any) -> None:
-    def dense(values: Any, ids: Any) -> Any:
-        return islices.to_dense(islices.coalesce(islices.IndexedSlices(values, ids, (4, 2)))) * 2
-
-    values, ids = paddle.ones([3, 2]), rows(paddle, 1, 1, 0)
-    assert paddle.jit.to_static(dense)(values, ids).tolist() == dense(values, ids).tolist()
-    with pytest.raises(TypeError, match="accepted is a dense array"):
-        paddle.jit.to_static(dense, full_graph=True)(values, ids)

@@ -12,11 +12,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
-from islices.conformance.progress import Watched, board
+from islices.conformance.progress import board
 
 CONFORM = ("-m", "islices", "conform", "-b", "numpy", "--variant", "standard", "-k", "clip_by_value or densify")
 #: Seconds without a sign of life that are too long, as a user feels it.
@@ -95,37 +95,6 @@ def test_a_log_has_a_line_for_each_run_and_no_control_characters() -> None:
     assert not [c for c in done.stderr if not c.isprintable() and c != "\n"]
 
 
-def test_what_a_report_says_is_told() -> None:
-    ended: list[str] = []
-    job = Watched("jax x64", lambda job: ended.append(job.verdict()))
-    assert (job.state, job.doing()) == ("waiting", "waiting for a core")
-    job.begin()
-    assert (job.state, job.doing(), job.total) == ("running", "starting Python", None)
-
-    def take(*entries: dict[str, Any]) -> str:
-        job.take("".join(json.dumps(entry) + "\n" for entry in entries).encode())
-        return job.doing()
-
-    start, case = {"type": "start", "id": "norms/a", "mode": "traced"}, {"type": "case", "outcome": "pass", "id": "a"}
-    assert take({"type": "phase", "says": "importing jax"}) == "importing jax"
-    assert take({"type": "header", "backend": "jax", "total": 3, "planned": 4}) == "importing jax"
-    assert take(start) == "norms/a (traced)"
-    job.since -= 3
-    assert job.doing() == "norms/a (traced), compiling, 3 s"
-    assert take(case, start, {**case, "outcome": "fail", "reason": '{"type": "case", "outcome": "pass"'}, start) == (
-        "norms/a (traced)"
-    )
-    assert (job.done, job.total, job.counts) == (2, 4, {"pass": 1, "fail": 1})
-    assert take({"type": "footer", "counts": {}, "exit": 1}) == "leaving Python"
-    job.end()
-    assert job.state == "ended"
-    assert ended == ["jax x64: 1 pass, 1 fail, 0 s"]
-    skipped = Watched("jax cuda", lambda job: ended.append(job.verdict()))
-    skipped.begin()
-    skipped.end("skipped")
-    assert ended[1:] == ["jax cuda: skipped, 0 s"]
-
-
 def test_a_long_run_is_heard_of_in_a_log(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("islices.conformance.progress.HEARTBEAT", 0.5)
     with board(["jax", "torch"]) as told:
@@ -157,19 +126,3 @@ def test_bars_move_while_the_error_output_is_put_aside() -> None:
     assert "loading the frameworks" in screen.text
     assert "a second thing" in screen.text
     assert screen.longest_silence < SILENCE / 2 + 3 * screen.late, "it slept for 3 s"
-
-
-PRINTS = """
-import sys
-from islices.conformance.progress import bar
-with bar("working", 2):
-    print("a finding")
-"""
-
-
-def test_findings_go_where_the_output_goes(tmp_path: object) -> None:
-    target = f"{tmp_path}/out"
-    screen = on_a_terminal("-c", f"import sys, os; sys.stdout = open({target!r}, 'w')\n{PRINTS}")
-    assert screen.code == 0, screen.text
-    with open(target, encoding="utf-8") as file:
-        assert file.read() == "a finding\n", "not above the bar, on the terminal"

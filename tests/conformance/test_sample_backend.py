@@ -72,6 +72,3 @@ def test_one_of_another_protocol_is_refused(protocol: int, who: str, site: Path,
     path = of_protocol(site, tmp_path, protocol)
     done = python("-c", "import islices, sample; islices.get_backend(sample.Tensor([1.0]))", path=path)
     assert f"written for protocol {protocol}, islices has {islices.PROTOCOL}: upgrade {who}" in done.stderr
-
-
-# ---------------------------------------------------------------------- six wrong ones

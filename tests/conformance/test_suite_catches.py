@@ -6,11 +6,16 @@ primitives. One thing at a time is broken in it.
 
 from __future__ import annotations
 
+import copy
+import importlib.util
 import json
+import operator
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from suite_runs import LOOPBACK, Run, run_suite
 
@@ -72,6 +77,7 @@ def test_a_sum_that_keeps_the_last_contribution_is_caught_by_many_clauses(tmp_pa
     assert not {i for i in wrong if "/sorted-unique/" in i or "/one/" in i or "/empty/" in i}
 
 
+@pytest.mark.outside
 def test_an_update_that_writes_into_its_input_is_caught(tmp_path: Path) -> None:
     defect = """
     def in_place(self, x):
@@ -84,6 +90,7 @@ def test_an_update_that_writes_into_its_input_is_caught(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------- what is no failure, and no pass either
+@pytest.mark.outside
 def test_a_process_that_ends_hard_leaves_a_report_without_footer_naming_the_case(tmp_path: Path) -> None:
     defect = """
     def scatter_rows(self, values, ids, shape):
@@ -101,6 +108,7 @@ def test_a_process_that_ends_hard_leaves_a_report_without_footer_naming_the_case
     assert last["id"] not in {line["id"] for line in run.cases}
 
 
+@pytest.mark.outside
 def test_arguments_that_cannot_be_built_are_a_harness_error_not_a_failure(tmp_path: Path) -> None:
     defect = ""
     mutation = """
@@ -177,3 +185,32 @@ def test_the_first_declaration_that_matches_counts() -> None:
     assert find_deviation([first, second], "norms/norm2/x", "framework") is first
     assert find_deviation([first, second], "norms/norm2/x", "host") is second
     assert find_deviation([first, second], "clipping/x", "framework") is None
+
+
+# ---------------------------------------------------------------------- the backend itself
+def _framework() -> Any:
+    """The module alone: with its folder on sys.path this process would find its adapter, too."""
+    spec = importlib.util.spec_from_file_location("loopback", LOOPBACK / "loopback.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+loopback = _framework()
+
+
+TOUCHES: dict[str, Callable[[Any], Any]] = {
+    "np.asarray": np.asarray, "len": len, "bool": bool, "float": float, "copy": copy.copy, "shape": lambda x: x.shape,
+    "hasattr": lambda x: hasattr(x, "ndim"), "item": lambda x: x[0], "==": lambda x: x == x, "1 /": lambda x: 1 / x,
+    "numpy *": lambda x: np.ones(2) * x, "+=": lambda x: operator.iadd(x, x), "ufunc": lambda x: np.sqrt(x),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("touch", TOUCHES)
+def test_whatever_looks_at_an_array_raises(touch: str) -> None:
+    x = loopback.box(np.ones(2, np.float32))
+    # NumPy's functions refuse before they look, the class having no __array_ufunc__
+    with pytest.raises(TypeError if touch == "ufunc" else loopback.TouchedError):
+        TOUCHES[touch](x)

@@ -74,15 +74,6 @@ def test_kernels_are_off_where_a_column_says_so() -> None:
             assert (islices.kernels.active() is None) == (name == "kernels off")
 
 
-# ---------------------------------------------------------------------- read-only
-
-
-# ---------------------------------------------------------------------- devices
-
-
-# ---------------------------------------------------------------------- torch.compile
-
-
 # ---------------------------------------------------------------------- other interpreters
 @pytest.fixture(scope="module")
 def other_python(tmp_path_factory: pytest.TempPathFactory) -> Path:

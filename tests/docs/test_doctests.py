@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-import islices
-
 #: those that need nothing but NumPy; fronts, whose examples need their framework, run theirs in tests of their own
 PACKAGES = ("islices", "islices.backend", "islices.compare", "islices.distributed", "islices.files", "islices.optim")
 MODULES = sorted(
@@ -40,11 +38,3 @@ def test_examples_of_a_module(name: str) -> None:
 def test_examples_of_decorated_functions_are_run() -> None:
     found = {example.name for example in Finder().find(importlib.import_module("islices.modes"), "modes")}
     assert "modes.execution" in found
-
-
-def test_every_public_function_has_an_example() -> None:
-    finder = doctest.DocTestFinder(recurse=False)
-    public = [name for name in islices.__all__ if callable(getattr(islices, name)) and name[0].islower()]
-    assert len(public) > 20
-    bare = [name for name in public if not any(t.examples for t in finder.find(getattr(islices, name), name))]
-    assert bare == [], f"public functions without an example: {bare}"

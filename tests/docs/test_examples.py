@@ -193,12 +193,5 @@ def test_data_parallel() -> None:
 @pytest.mark.outside
 def test_sharded_embeddings() -> None:
     pytest.importorskip("mpi4py")
-    mpiexec = Path(sys.executable).with_name("mpiexec")
-    if not mpiexec.exists():
-        pytest.skip("there is no mpiexec: pip install mpich")
     losses = run("sharded_embeddings")
     assert losses[-1] < 0.9 * losses[0]
-    command = [str(mpiexec), "-n", "2", sys.executable, "-m", "mpi4py", str(FOLDER / "sharded_embeddings.py")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"loss {losses[0]:.3f} -> {losses[-1]:.3f}; rank 0 of 2 holds 500,000 rows\n"

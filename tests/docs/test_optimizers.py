@@ -105,13 +105,6 @@ def test_every_semantics_has_a_section(semantics: str) -> None:
     assert re.search(rf'^## .*semantics="{semantics}"', TEXT, re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", RECORDS)
-def test_the_docstring_lists_the_semantics(name: str) -> None:
-    listed = re.search(r"semantics : \{(.*)\}", str(getattr(optim, name).__doc__))
-    assert listed is not None
-    assert sorted(word.strip('" ') for word in listed.group(1).split(",")) == sorted(RECORDS[name].presets)
-
-
 def write() -> None:
     """The table into the page, the stub beside the front."""
     start = TEXT.index("| optimizer | islices |")

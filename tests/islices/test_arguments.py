@@ -10,7 +10,6 @@ import pytest
 
 import islices
 from islices import IndexedSlices, optim
-from islices.trajectory.replay import as_description
 from islices.vocabulary import RowMap
 
 IDS, UP = np.array([1, 2]), np.ones((2, 1))
@@ -65,18 +64,8 @@ FLAGS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in FLAGS if name != "on"])
-def test_a_flag_is_a_bool(name: str) -> None:
-    for x in (True, np.False_):
-        FLAGS[name](x)
-
-
 @pytest.mark.parametrize("name", FLAGS)
 def test_nothing_else_is_a_flag(name: str) -> None:
     for x in (1, "no", np.array(True)):
         with pytest.raises(TypeError, match=f"^{name}: got .*; accepted is a bool"):
             FLAGS[name](x)
-
-
-def test_flags_of_numpy_are_described_as_flags() -> None:
-    assert as_description(optim.sgd(0.1, momentum=0.5, nesterov=np.True_))["nesterov"] is True

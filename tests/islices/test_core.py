@@ -251,12 +251,6 @@ def test_modes_nest_and_come_back_after_an_error() -> None:
     assert [*seen, modes._mode.get()] == ["framework", "host", "framework", "host"]
 
 
-@pytest.mark.parametrize("mode", ["traced", None])
-def test_an_unknown_mode_is_refused(mode: Any) -> None:
-    with pytest.raises(ValueError, match="'host', 'framework'"), islices.execution(mode):
-        pass
-
-
 def test_threads_do_not_see_each_others_mode() -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed: with NumPy alone there is one mode")
     calls: dict[str, int] = {"host": 0, "framework": 0}
@@ -328,8 +322,3 @@ def arrays_of(x: Any) -> list[np.ndarray]:
 
 
 # ---------------------------------------------------------------------- scalars (clause 18)
-
-
-def test_a_factor_too_large_for_the_type_is_infinite_without_a_warning(recwarn: pytest.WarningsRecorder) -> None:
-    assert np.isinf(islices.scale(np.ones(2, np.float32), 1e300)).all()
-    assert len(recwarn) == 0

@@ -61,14 +61,6 @@ def test_import_islices_imports_no_framework() -> None:
     assert {m for m in modules if m.startswith(late)} == set(), "adapters, the suite and what few use load when used"
 
 
-@pytest.mark.parametrize(
-    "use", ["from islices import *", "from islices import save", "islices.diff", "dir(islices.io)"]
-)
-def test_what_loads_late_is_there(use: str) -> None:
-    modules = loaded(f"import islices\nassert {{'compare', 'diff', 'io', 'load'}} <= set(dir(islices))\n{use}")
-    assert {"islices.compare", "islices.io"} & modules
-
-
 WORK = """
 import islices, numpy as np
 s = islices.IndexedSlices(np.ones((3, 2), np.float32), np.array([1, 4, 1]), (6, 2))

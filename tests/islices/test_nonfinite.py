@@ -15,7 +15,6 @@ from islices.distributed.group import Alone
 
 X = IndexedSlices(np.array([[np.nan, 1.0], [2.0, 3.0], [0.5, np.inf]], np.float32), np.array([1, 0, 1]), (4, 2))
 DENSE = islices.to_dense(X)
-SAMPLES = islices.per_sample(np.array([[[np.inf]], [[2.0]]]), np.array([[0], [0]]), 2)
 Call = Callable[[str], Any]
 
 
@@ -46,17 +45,10 @@ CALLS: dict[str, Call] = {
     "clip_by_global_norm, group": lambda how: islices.clip_by_global_norm(
         [X], 1.0, nonfinite=how, group=Alone()  # type: ignore[arg-type]
     ),
-    "clip_by_block_rms": lambda how: islices.clip_by_block_rms(X, 1.0, nonfinite=how),  # type: ignore[arg-type]
-    "adaptive_grad_clip": lambda how: islices.adaptive_grad_clip(
-        X, np.ones((4, 2), np.float32), 0.5, nonfinite=how  # type: ignore[arg-type]
-    ),
-    "PerSample.clip": lambda how: SAMPLES.clip(1.0, nonfinite=how),  # type: ignore[arg-type]
-    "renorm_rows": lambda how: islices.renorm_rows(DENSE.copy(), np.array([1, 0]), 1.0, nonfinite=how),  # type: ignore[arg-type]
     "gluon": gluon,
     "gluon.Trainer": trainer,
     "keras": keras,
     "optax.clip_by_global_norm": optax("clip_by_global_norm"),
-    "optax.clip_by_block_rms": optax("clip_by_block_rms"),
     "optax.adaptive_grad_clip": optax("adaptive_grad_clip"),
 }  # fmt: skip
 NEEDS = {"gluon": "islices.backends.mxnet", "keras": "keras", "optax": "optax"}

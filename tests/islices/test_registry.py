@@ -246,18 +246,6 @@ assert "usurper" not in sys.modules
     )
 
 
-def test_a_plugin_may_subclass_numpys_arrays(site: Site) -> None:
-    site.module("subfw", "import numpy as np\nclass ToyArray(np.ndarray):\n    pass\n")
-    adapter = ADAPTER.format(module="subfw").replace("x.data", "np.asarray(x)")
-    site.module("subfw_islices", adapter.replace("toy.ToyArray(array)", "array.view(toy.ToyArray)"))
-    site.plugin("islices-subfw", "subfw", "subfw_islices:backend")
-    site.run(
-        "import subfw\n"
-        "assert islices.get_backend(np.ones(2).view(subfw.ToyArray)).name == 'subfw'\n"
-        "assert islices.get_backend(np.ones(2)).name == 'numpy'\n"
-    )
-
-
 # ---------------------------------------------------------------------- threads
 def test_many_threads_get_one_backend_loaded_once(site: Site) -> None:
     site.toy("toyfw")

@@ -55,7 +55,9 @@ def test_nothing_shows_whether_values_are_there(
             late, now = deferred(positions, dtype, index, factor)
             same(islices.clip_by_global_norm([late], 0.5), islices.clip_by_global_norm([now], 0.5))
             assert late._slots is None or late._slots.factor == factor, "what is clipped stays"
-            for optimizer in steps() if index == "int32" else ():  # each kernel takes a second to compile
+            for optimizer in (
+                steps() if (index, dtype) == ("int32", "float32") else ()
+            ):  # each kernel takes a second to compile
                 late, now = deferred(positions, dtype, index, factor)
                 results = []
                 for s in (late, now):

@@ -17,25 +17,6 @@ def gradient() -> IndexedSlices:
     return IndexedSlices(rng.normal(size=(6, 3, 2)).astype("float32"), np.array([1, 4, 1, 0, 7, 4]), (9, 3, 2))
 
 
-def test_block_rms_and_units_are_optaxs() -> None:
-    optax, jnp = pytest.importorskip("optax"), pytest.importorskip("jax.numpy")
-    from islices.backends.jax import optax as front
-
-    s = islices.convert(gradient(), "jax")
-    dense = islices.to_dense(s)
-    params = jnp.asarray(np.random.default_rng(1).normal(size=(9, 3, 2)), "float32")
-    for threshold in (0.05, 10.0):
-        expected, _ = optax.clip_by_block_rms(threshold).update(dense, None)
-        got, _ = front.clip_by_block_rms(threshold, semantics="optax").update(s, None)
-        np.testing.assert_allclose(islices.to_dense(got), expected, rtol=1e-6)
-    for axis in (None, 0, (1, 2)):
-        expected, _ = optax.adaptive_grad_clip(0.3, axis=axis).update(dense, None, params)
-        got, _ = front.adaptive_grad_clip(0.3, axis=axis, semantics="optax").update(s, None, params)
-        np.testing.assert_allclose(islices.to_dense(got), expected, rtol=1e-6)
-    with pytest.raises(ValueError, match="params: got None"):
-        front.adaptive_grad_clip(0.3).update(s, None)
-
-
 @pytest.mark.parametrize("axes", [(), (0,), (0, 2), (1, 2)], ids=str)
 def test_gradients_are_those_of_the_formula(axes: tuple[int, ...]) -> None:
     torch = pytest.importorskip("torch")

@@ -152,6 +152,18 @@ def test_an_error_in_fn_passes_through_and_leaves_nothing_behind(fw: Framework) 
     assert fw.numpy(g.indices).shape == (6,)
 
 
+@pytest.mark.parametrize("fw", [name for name in FRAMEWORKS if name in ("tensorflow", "jax")], indirect=True)
+def test_auto_marks_tables_of_which_fewer_rows_are_read_than_they_have(fw: Framework) -> None:
+    def loss(few: Any, every: Any) -> Any:
+        B = fw.backend
+        parts = [B.take(few, fw.array(IDS[0], np.int32)), B.take(every, fw.array(np.arange(ROWS), np.int32))]
+        return sum(fw.sum(rows, fw.upstream(*rows.shape)) for rows in parts)
+
+    _, (few, every) = islices.value_and_grad(loss, (0, 1), sparse="auto")(fw.table().weights, fw.table().weights)
+    assert isinstance(few, islices.IndexedSlices)
+    assert fw.backend.is_array(every)
+
+
 # ---------------------------------------------------------------------- what is refused
 def test_what_value_and_grad_refuses(fw: Framework) -> None:
     table, up = fw.table(), fw.upstream(2, 3, WIDTH)
@@ -241,30 +253,13 @@ def test_what_per_sample_refuses(fw: Framework) -> None:
             islices.value_and_grad(lambda w: w * w, per_sample=True)(fw.array([1.0]))
 
 
-def batch_norm(fw: Framework, x: Any) -> Any:
-    """x through the framework's stock layer, as in training."""
-    if fw.name == "torch":
-        return importlib.import_module("torch").nn.BatchNorm1d(WIDTH)(x)
-    if fw.name == "tensorflow":
-        return importlib.import_module("tensorflow").keras.layers.BatchNormalization()(x, training=True)
-    if fw.name == "mxnet":
-        layer = importlib.import_module("mxnet").gluon.nn.BatchNorm(in_channels=WIDTH)
-        layer.initialize()
-        return layer(x)
-    layer = pytest.importorskip("flax.linen").BatchNorm(use_running_average=False)
-    stats = {"mean": fw.array([0.0] * WIDTH), "var": fw.array([1.0] * WIDTH)}
-    params = {"scale": fw.array([1.0] * WIDTH), "bias": fw.array([0.0] * WIDTH)}
-    return layer.apply({"params": params, "batch_stats": stats}, x, mutable=["batch_stats"])[0]
-
-
 SQUARE = np.array([[1, 4, 4], [0, 8, 1], [2, 2, 3]], np.int32)
 #: Losses (3,) of a table, ids (3, 3), which look like samples, and features, whose samples influence each other.
 INFLUENCES: dict[str, Any] = {
     "mean": lambda fw, t, ids, x: fw.losses(t[ids]) / ids.shape[0],
     "l2 term": lambda fw, t, ids, x: fw.losses(t[ids]) + fw.sum(t[ids], t[ids]) * 1e-4,
     "time-major": lambda fw, t, ids, x: fw.losses(t[ids][0] + t[ids][1] * 2 + t[ids][2] * 3),
-    "batch norm": lambda fw, t, ids, x: fw.losses(batch_norm(fw, t[ids][:, 0]) * x),
-    "batch norm of features": lambda fw, t, ids, x: fw.losses(t[ids][:, 0] * batch_norm(fw, x)),
+    "features of all": lambda fw, t, ids, x: fw.losses(t[ids][:, 0] * x / fw.sum(x, x)),
 }
 
 
@@ -277,6 +272,13 @@ def test_samples_that_influence_each_other_are_found(fw: Framework, name: str) -
         with pytest.raises(ValueError, match=r"per_sample: got samples that influence each other: .* sample"):
             step(*args)
     islices.value_and_grad(loss, per_sample=True, check=False)(*args)
+
+
+def test_a_gradient_that_is_nan_everywhere_is_no_influence(fw: Framework) -> None:
+    """Of the root of 0 every framework forms 0 * inf, in the samples that nothing arrives at too."""
+    step = islices.value_and_grad(lambda t, ids: fw.losses(t[ids] * 0.0) ** 0.5, per_sample=True)
+    _, g = step(fw.table(), fw.array(IDS, np.int32))
+    assert np.isnan(fw.numpy(g.values)).all()
 
 
 def test_the_first_eager_call_is_checked_and_no_other(fw: Framework) -> None:

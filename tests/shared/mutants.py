@@ -503,7 +503,7 @@ OF_TESTS = [
         "backends/keras/accumulation.py",
         "named = jnp.pad(ids[1], shorter, constant_values=self.shape[0])",
         "named = jnp.pad(ids[1], shorter, constant_values=0)",
-        "tests/backends/keras/test_fit.py",
+        "tests/backends/keras/test_each_backend.py",
         "A smaller batch leaves empty slots, which name row 0: a lazy optimizer moves it.",
     ),
     Mutant(
@@ -511,7 +511,7 @@ OF_TESTS = [
         "backends/keras/accumulation.py",
         "return values[named], indices[named].astype(np.int64)",
         "return values, indices.astype(np.int64)",
-        "tests/backends/keras/test_fit.py",
+        "tests/backends/keras/test_each_backend.py",
         "What waits is saved with its empty slots, whose row lies behind the table.",
     ),
     Mutant(

@@ -195,19 +195,6 @@ def test_a_saved_model_goes_on_where_it_was(tmp_path: Path) -> None:
     assert_same_bits(values(loaded), values(whole))
 
 
-def test_what_keras_saved_of_its_optimizer_is_loaded() -> None:
-    stock, ours = keras.optimizers.Adam(0.1, name="adam"), front.Adam(0.1, name="adam")
-    stepped(stock)
-    ours.build(weights())
-    assert [v.shape for v in ours.variables] == [v.shape for v in stock.variables]
-    store: dict[str, Any] = {}
-    stock.save_own_variables(store)
-    ours.load_own_variables(store)
-    assert_same_bits([v.numpy() for v in ours.variables], [v.numpy() for v in stock.variables])
-    again = keras.optimizers.deserialize(keras.optimizers.serialize(ours))
-    assert type(again) is front.Adam
-
-
 def test_schedules_averages_and_callbacks_work_through_it() -> None:
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay([1, 3], [0.5, 0.25, 0.125])
     options = {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 2}
@@ -229,17 +216,6 @@ def test_xla_compiles_it() -> None:
         tf.data.Dataset.from_tensors((ids, np.zeros(2, np.float32))), verbose=0, shuffle=False
     )  # the mean over two samples
     assert m.layers[0].embeddings.numpy()[:, 0].tolist() == [1, 0, 0.5, 0.5, 1]
-
-
-def test_stepped_takes_schedules_and_refuses_xla() -> None:
-    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([0], [0.5, 0.25])
-    table, optimizer = tf.Variable(tf.ones((3, 1))), front.Stepped(optim.sgd(schedule))
-    grad = tf.IndexedSlices(tf.ones((2, 1)), tf.constant([1, 1]), tf.constant([3, 1]))
-    for expected in (0.0, -0.5):
-        optimizer.apply([grad], [table])
-        assert float(table[1, 0]) == expected
-    with pytest.raises(ValueError, match="jit_compile: got True"):
-        tf.function(lambda: optimizer.apply([grad], [table]), jit_compile=True)()
 
 
 @pytest.mark.parametrize("name", ["capturing", "choice", "coalesced", "stock_models", "scaling", "states", "stepped"])

@@ -18,7 +18,7 @@ from rank_checks import (
     gathers,
 )
 
-from islices import IndexedSlices, get_backend, list_backends, to_dense
+from islices import IndexedSlices
 from islices.conformance.ranks import Ranks, run_ranks
 from islices.conformance.ranks.launch import absent
 from islices.distributed import Group, RankError, RankTimeout, all_reduce, get_group
@@ -51,14 +51,6 @@ def check_two_groups(group: Group) -> None:
         exchanges(within, [[1, k], [k, 0]])
     first = group.rank % 2
     assert [int(got[0]) for got in within.all_gather(np.array([group.rank], np.uint8))] == [first + 2, first]
-
-
-def check_groups_of_one(group: Group) -> None:
-    from mpi4py import MPI
-
-    gathers(get_group(MPI.COMM_SELF), [9])
-    s = IndexedSlices(np.array([[1.0], [2.0], [4.0]]), np.array([2, 0, 2]), (3, 1))
-    assert to_dense(all_reduce(s, group=MPI.COMM_SELF)).tolist() == [[2.0], [0.0], [5.0]]
 
 
 def check_one_group_each(group: Group) -> None:
@@ -109,70 +101,15 @@ def gradient(rank: int, dtype: Any) -> tuple[Any, Any]:
 
 
 def check_numpy(group: Group) -> None:
-    for dtype in ("float32", "float64"):
-        ids, values = gradient(group.rank, dtype)
-        distinct, sums = folded([folded([gradient(rank, dtype)]) for rank in range(SIZE)])
-        for strategy in ("auto", "gather", "ranges", "dense"):
-            got = all_reduce(IndexedSlices(values, ids, (500, 3)), strategy=strategy)
-            np.testing.assert_array_equal(got.indices, distinct)
-            np.testing.assert_array_equal(got.values, sums, err_msg=f"{dtype} {strategy}")
-
-
-def check_bfloat16(group: Group) -> None:
-    """16-bit values are added in float32: each rank's rounded once, then the sum of all."""
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    bf16 = ml_dtypes.bfloat16
-    each = []
-    for rank in range(SIZE):
-        ids, values = gradient(rank, "float32")
-        distinct, sums = folded([(ids, values.astype(bf16).astype(np.float32))])
-        each.append((distinct, sums.astype(bf16).astype(np.float32)))
-    distinct, sums = folded(each)
     ids, values = gradient(group.rank, "float32")
-    got = all_reduce(IndexedSlices(values.astype(bf16), ids, (500, 3)))
-    assert got.values.dtype == bf16
-    np.testing.assert_array_equal(got.indices, distinct)
-    np.testing.assert_array_equal(got.values.view(np.uint16), sums.astype(bf16).view(np.uint16))
-
-
-def check_mxnet(group: Group) -> None:
-    if "mxnet" not in list_backends():
-        pytest.skip("mxnet is not installed")
-    get_backend("mxnet")  # which imports it on a NumPy that it does not know
-    import mxnet as mx
-
-    ids, values = folded([gradient(group.rank, "float32")])
-    g = mx.nd.sparse.row_sparse_array((values, ids), shape=(500, 3), dtype="float32")
-    got = all_reduce(g, op="mean")
-    assert got.stype == "row_sparse"
     distinct, sums = folded([folded([gradient(rank, "float32")]) for rank in range(SIZE)])
-    np.testing.assert_array_equal(got.indices.asnumpy(), distinct)
-    np.testing.assert_array_equal(got.data.asnumpy(), sums / np.float32(SIZE))
+    for strategy in ("gather", "ranges", "dense"):
+        got = all_reduce(IndexedSlices(values, ids, (500, 3)), strategy=strategy)
+        np.testing.assert_array_equal(got.indices, distinct)
+        np.testing.assert_array_equal(got.values, sums, err_msg=strategy)
 
 
 # --------------------------------------------------------------------------------------------------- faults
-def check_bad_input_is_told_to_all(group: Group) -> None:
-    s = IndexedSlices(np.ones((1, 1)), np.array([0]), (3, 1))
-    started = time.monotonic()
-    if group.rank == 1:
-        with pytest.raises(ValueError, match="op: got 'product'"):
-            all_reduce(s, op="product")
-    else:
-        with pytest.raises(RankError, match="rank 1 raised ValueError: op: got 'product'") as caught:
-            all_reduce(s, op="sum")
-        assert caught.value.ranks == (1,)
-    assert time.monotonic() - started < TIMEOUT / 2, "at once, not after the timeout"
-    assert to_dense(all_reduce(s)).tolist() == [[4.0], [0.0], [0.0]]
-
-
-def check_waiting_leaves_the_core(group: Group) -> None:
-    communicator().Barrier()
-    if group.rank == 0:
-        time.sleep(1)
-    used = time.process_time()
-    gathers(group, [1] * SIZE)
-    used = time.process_time() - used
-    assert used < 0.5, f"{used} s of CPU in a second of waiting"
 
 
 def check_late(group: Group) -> None:
@@ -240,22 +177,11 @@ def killed(group: Group) -> None:
     gathers(group, [3, 3])
 
 
-def raises(group: Group) -> None:
-    communicator().Barrier()
-    if group.rank == 1:
-        raise ZeroDivisionError("mine")
-    gathers(group, [3, 3])
-
-
-@pytest.mark.parametrize("how", ["killed", "raises"])
-def test_the_launcher_ends_the_others(how: str) -> None:
-    found = run_ranks("mpi", 2, f"{__file__}:{how}", timeout=TIMEOUT)
+def test_the_launcher_ends_the_others() -> None:
+    found = run_ranks("mpi", 2, f"{__file__}:killed", timeout=TIMEOUT)
     assert found.seconds < TIMEOUT / 2, "at once, not after the timeout"
     assert found.ranks[0].returncode not in (0, None)
     assert not found.ranks[0].said
-    if how == "raises":
-        assert found.ranks[1].error is not None
-        assert found.ranks[1].error[1] == "mine"
 
 
 # ----------------------------------------------------------------------------- where there is no MPI to use
@@ -270,18 +196,9 @@ def python(code: str, **environment: str) -> str:
 ASK = "from islices.distributed import get_group; print(get_group('mpi'))"
 
 
-def test_no_mpi_library() -> None:
-    said = python(ASK, MPI4PY_LIBMPI="/nonexistent/libmpi.so")
-    assert said.startswith('ModuleNotFoundError: group "mpi" needs mpi4py and an MPI library: pip install'), said
-
-
 def test_no_mpi4py() -> None:
     said = python(f"import sys; sys.modules['mpi4py'] = None; {ASK}")
     assert said.startswith('ModuleNotFoundError: group "mpi" needs mpi4py and an MPI library: pip install'), said
-
-
-def test_one_process_without_a_launcher() -> None:
-    assert python(ASK) == "<MPI: rank 0 of 1>"
 
 
 def test_the_launcher_of_another_mpi() -> None:
@@ -289,17 +206,9 @@ def test_the_launcher_of_another_mpi() -> None:
     assert said.startswith("RuntimeError: MPI: the launcher has started 4 processes (OMPI_COMM_WORLD_SIZE), but"), said
 
 
-@pytest.mark.parametrize(
-    ("prepare", "said"),
-    [
-        ("pass", "MPI has not been started: call MPI.Init() first"),
-        ("MPI.Init(); MPI.Finalize()", "MPI has ended (MPI_Finalize)"),
-    ],
-    ids=["not started", "ended"],
-)
-def test_too_early_or_too_late(prepare: str, said: str) -> None:
-    code = f"import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; {prepare}; {ASK}"
-    assert python(code) == f"RuntimeError: {said}"
+def test_too_early() -> None:
+    code = f"import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; {ASK}"
+    assert python(code) == "RuntimeError: MPI has not been started: call MPI.Init() first"
 
 
 def test_other_threads_of_an_mpi_for_one() -> None:

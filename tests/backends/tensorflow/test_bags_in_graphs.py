@@ -108,20 +108,6 @@ def test_a_read_comes_after_the_write_before_it() -> None:
     assert float(alias[1, 0]) == 3.0
 
 
-def test_bags_that_are_none_raise() -> None:
-    weights = table_of("float32", True)
-
-    @tf.function(autograph=False)  # type: ignore[untyped-decorator]
-    def fn(offsets: Any) -> Any:
-        return value_and_grad(lambda t, i: tf.reduce_sum(lookup(t, i, combiner="sum", offsets=offsets)))(
-            Table(weights), tf.constant([1, 2, 3])
-        )[0]
-
-    assert np.isfinite(float(fn(tf.constant([0, 2]))))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="got ids that lie in none of 2 bags; accepted is"):
-        fn(tf.constant([1, 2]))
-
-
 @pytest.mark.filterwarnings("error")
 def test_vectorized_map_needs_no_loop(caplog: pytest.LogCaptureFixture) -> None:
     weights, w = table_of("float32", True), tf.Variable([[1.0], [2.0], [-1.0]])

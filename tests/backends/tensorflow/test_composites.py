@@ -78,14 +78,6 @@ def test_a_signature_and_a_gradient_go_through() -> None:
     assert len(traces) == 1
 
 
-def test_per_sample_gradients_go_through() -> None:
-    given = islices.per_sample(tf.ones((2, 2, 3)), tf.constant([[1, 2], [1, 5]]), 6)
-    found = tf.function(lambda x: x)(given)
-    assert (type(found), found.dense_shape) == (islices.PerSample, given.dense_shape)
-    for part in ("values", "indices", "samples"):
-        assert getattr(found, part).numpy().tolist() == getattr(given, part).numpy().tolist()
-
-
 @pytest.mark.parametrize("returned", ["state", "table"])
 def test_what_a_function_gives_back_is_not_stepped_on_with_what_it_was(returned: str) -> None:
     rule, table = optim.adam(0.1), tf.Variable(tf.zeros((6, 2)))

@@ -132,20 +132,6 @@ def test_reads_and_writes_of_a_variable_keep_their_order() -> None:
     assert state["step"].numpy().tolist() == [8]
 
 
-def test_the_gradient_may_be_the_table_itself() -> None:
-    sgd, table = optim.sgd(1.0), tf.Variable(tf.ones((ROWS, 2)))
-    state = sgd.init(table)
-
-    @tf.function  # type: ignore[untyped-decorator]
-    def fn() -> Any:
-        gradient = table.read_value()
-        sgd.step(table, slices_of(gradient, tf.range(ROWS)), state)
-        return gradient
-
-    assert fn().numpy().tolist() == [[1.0, 1.0]] * ROWS
-    assert table.numpy().tolist() == [[0.0, 0.0]] * ROWS
-
-
 def test_threads_may_run_one_graph_at_once() -> None:
     sgd, table = optim.sgd(1.0), tf.Variable(tf.zeros((1000, 4)))
     state = sgd.init(table)
@@ -179,17 +165,6 @@ def test_lengths_that_do_not_fit_raise_before_anything_is_written() -> None:
     with pytest.raises(tf.errors.InvalidArgumentError, match="got 3 for 2 values; accepted is one index a value"):
         fn(tf.ones((2, 2)), tf.constant([1, 2, 3]))
     assert not table.numpy().any()
-
-
-def test_data_pipelines_and_mapped_functions_call_kernels_too() -> None:
-    values, ids = arrays_of(IDS["duplicates"], "float32", "int32")
-    expected = islices.coalesce(slices_of(values, ids)).values.numpy().tolist()
-    pipeline = tf.data.Dataset.from_tensors((values, ids)).map(lambda v, i: islices.coalesce(slices_of(v, i)).values)
-    assert [x.numpy().tolist() for x in pipeline] == [expected]
-    batch, norm = tf.stack([values, 2 * values]), float(islices.norm(slices_of(values, ids)))
-    for mapped in (tf.map_fn, tf.vectorized_map):
-        found = tf.function(lambda x, mapped=mapped: mapped(lambda v: islices.norm(slices_of(v, ids)), x))(batch)
-        assert found.numpy().tolist() == [norm, 2 * norm]
 
 
 # ---------------------------------------------------------------------- elsewhere

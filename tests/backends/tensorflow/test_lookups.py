@@ -229,26 +229,6 @@ def test_capture_has_the_gradient_of_a_keras_embedding(trainable: bool, mode: st
 
 
 @on_tensorflow
-def test_capture_adds_backward_passes_and_leaves_layers_after_an_exception() -> None:
-    net = model()
-    words = next(x for x in net._flatten_layers() if x.name == "words")
-
-    def run() -> None:
-        with islices.capture(net) as captured:
-            with tf.GradientTape(persistent=True) as tape:
-                loss = tf.reduce_sum(net(tf.constant(IDS)))
-            tape.gradient(loss, net.trainable_variables)
-            once = dense(next(iter(captured.gradients().values())))
-            tape.gradient(loss, net.trainable_variables)
-            np.testing.assert_array_equal(dense(next(iter(captured.gradients().values()))), 2 * once)
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        run()
-    assert "call" not in vars(words)
-
-
-@on_tensorflow
 def test_a_gradient_of_model_fit_is_refused_when_read_later() -> None:
     net = model()
     net.compile("sgd", "mse")
@@ -283,27 +263,6 @@ def test_a_keras_variable_is_a_table_and_a_dense_leaf() -> None:
     np.testing.assert_allclose(d, W.astype("f4")[IDS].sum((0, 1)), rtol=1e-5)
     assert islices.get_backend("tensorflow").set_rows(words, tf.constant([3]), tf.zeros((1, DIM))) is words
     assert not np.asarray(words)[3].any()
-
-
-@on_tensorflow
-def test_two_captures_end_in_any_order_and_know_their_threads() -> None:
-    net = model()
-    first, second = islices.capture(net), islices.capture(net)
-    first.__enter__()
-    second.__enter__()
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(net(tf.constant(IDS)))
-    tape.gradient(loss, net.trainable_variables)
-    thread = threading.Thread(target=net, args=(tf.constant(IDS),))
-    thread.start()
-    thread.join()
-    first.__exit__(None, None, None)
-    second.__exit__(None, None, None)
-    for captured in (first, second):
-        assert "1 lookups" in repr(captured)
-        assert len(captured.gradients()) == 1
-    words = next(x for x in net._flatten_layers() if x.name == "words")
-    assert "call" not in vars(words)
 
 
 @on_tensorflow

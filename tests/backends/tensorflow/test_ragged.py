@@ -58,26 +58,6 @@ def test_a_sparse_tensor_is_looked_up_as_safe_embedding_lookup_sparse_does(combi
     close(of_table(ours, table), of_variable(theirs, table))
 
 
-def test_max_norm_clips_rows_and_their_gradient_as_tensorflow_does() -> None:
-    table, ids = tf.Variable(WEIGHTS / 4), sparse([1, 3, 0, 5, 5, 2])
-    options = {"weights": weighted(ids, False), "combiner": "mean", "max_norm": 3.0}
-    theirs = lambda t: tf.nn.safe_embedding_lookup_sparse(t, ids, options["weights"], "mean", max_norm=3.0)  # noqa: E731
-    ours = lambda t: lookup(t, ids, **options)  # noqa: E731
-    np.testing.assert_allclose(ours(table), theirs(table), 1e-6, 1e-7)
-    np.testing.assert_allclose(of_table(ours, table), of_variable(theirs, table), 2e-5, 2e-6)
-
-
-def test_no_row_is_lost_at_the_end() -> None:
-    """tf.nn.embedding_lookup_sparse ends with the last row that has an id; bags are as many as dense_shape says."""
-    table, ids = tf.Variable(WEIGHTS), sparse([1, 3, 0, 5, 5, 2])
-    theirs = tf.nn.embedding_lookup_sparse(table, ids, None, combiner="sum")
-    ours = lookup(table, ids, combiner="sum")
-    assert theirs.shape[0] == 4
-    assert ours.shape == (5, 4)
-    np.testing.assert_array_equal(ours[:4], theirs)
-    np.testing.assert_array_equal(ours[4], np.zeros(4))
-
-
 def test_places_may_come_in_any_order() -> None:
     """tf.nn.embedding_lookup_sparse wants ascending rows; here members are in the order of the values."""
     table, order = tf.Variable(WEIGHTS), [5, 2, 0, 4, 1, 3]

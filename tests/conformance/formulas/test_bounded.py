@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from decimal import Decimal, localcontext
 from typing import Any
 
@@ -79,22 +78,3 @@ def test_decay_as_a_factor_needs_its_rounding() -> None:
         got = single(1.0 - float(rate) * float(decay)) * w - s
         error = abs(Decimal(float(got)) - exact)
     assert terms.error < error <= bound.error
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_sums_in_any_order(seed: int) -> None:
-    source = random.Random(seed)
-    terms = [single(source.uniform(-1, 1) * 10.0 ** source.randint(-8, 8)) for _ in range(7)]
-    with localcontext(CONTEXT):
-        exact = real(0.0)
-        for term in terms:
-            exact = exact + real(float(term))
-        left = list(terms)
-        while len(left) > 1:
-            a = left.pop(source.randrange(len(left)))
-            b = left.pop(source.randrange(len(left)))
-            left.append(a + b)
-        assert abs(Decimal(float(left[0])) - exact.value) <= Decimal(exact.error)
-
-
-# ---------------------------------------------------------------------- a second derivation

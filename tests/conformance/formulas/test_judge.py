@@ -142,9 +142,6 @@ def test_gradients_and_weights_are_the_steps_own() -> None:
         assert judge(step, formula) == judge(step, formula)
 
 
-# ---------------------------------------------------------------------- the known upstream mistakes
-
-
 # ---------------------------------------------------------------------- fixture and command
 def test_the_fixture(islices_judge: Any) -> None:
     assert islices_judge(sgd, "torch.SGD", grade=1).grade == 1
@@ -160,18 +157,11 @@ def wrong(w, g, state, t, *, lr):
     return w + np.float32(lr) * g
 def broken(w, g, state, t, **options):
     raise RuntimeError("mine")
-def other(w, g, state, t, rate):
-    return w
-def flat(w, g, state, t, *, lr):
-    return w.reshape(-1)
 def theirs(w, g, state, t, *, lr):
     state["exp_avg"] += g
 def leaves(w, g, state, t, *, lr):
     import sys
     sys.exit()
-def talks(w, g, state, t, *, lr):
-    print("step", t)
-    return w - np.float32(lr) * g
 number = 3
 """
 
@@ -184,21 +174,15 @@ number = 3
         (["--formula", "torch.SGD", "{}:broken"], 3, "RuntimeError: mine"),
         (["--formula", "torch.SGD", "{}:leaves"], 3, "torch.SGD, trajectory 'sizes', step 1"),
         (["--formula", "torch.SGD", "{}:theirs"], 3, "the state begins with momentum"),
-        (["--formula", "torch.SGD", "{}:right"], 0, "; 2 of 7 trajectories judged"),
         (["--list", "--formula", "fbgemm.EXACT_ROWWISE_ADAGRAD"], 0, "state: accumulator of shape (rows, 1)"),
-        (["--list", "--formula", "fbgemm.ADAGRAD"], 2, "did you mean fbgemm.EXACT_ADAGRAD"),
         (
             ["--formula", "torch.SGD", "{}:number"],
             2,
-            "got 'number'; accepted is a function of it: right, wrong, broken, other, flat, theirs, leaves, talks",
+            "got 'number'; accepted is a function of it: right, wrong, broken",
         ),
         (["--formula", "torch.SGDs", "{}:right"], 2, "did you mean torch.SGD"),
-        (["--formula", "torch.SGD", "{}"], 2, "accepted is FILE:FUNCTION"),
         (["--formula", "torch.SGD", "nowhere.py:right"], 2, "nowhere.py: no such file"),
         (["{}:right"], 2, "kernel.py:right without --formula NAME; `islices judge --list` shows the names"),
-        ([], 2, "got neither a function nor a command; accepted are"),
-        (["--formula", "torch.SGD", "{}:other"], 2, "other: step: got one that cannot be called, it asks for rate;"),
-        (["--list"], 0, "sparsecore.laprop"),
     ],
 )
 def test_the_command(tmp_path: Path, capsys: Any, arguments: list[str], code: int, says: str) -> None:

@@ -129,9 +129,6 @@ def test_what_is_no_report_is_refused_by_file_and_line(
     assert output.err.count("\n") == 1
 
 
-# ---------------------------------------------------------------------- what the columns are called
-
-
 # ---------------------------------------------------------------------- the matrix
 def test_the_matrix_counts_every_case(hostile: list[Run]) -> None:
     whole = grid(hostile)

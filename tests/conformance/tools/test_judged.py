@@ -24,22 +24,13 @@ DOCS = Path(islices.__file__).resolve().parents[1] / "docs"
 FINDINGS = sorted((DOCS / "judged").glob("*.*"))
 
 
-# ---------------------------------------------------------------------- what a call takes
-
-
 # ---------------------------------------------------------------------- processes
+@pytest.mark.outside
 @pytest.mark.parametrize(
     ("library", "formula", "grades"),
     [
-        pytest.param("torch", "torch.SGD sparse", {"single": 1}, marks=pytest.mark.outside),
-        pytest.param("optax", "optax.adam", {"eager": 2, "jax.jit": 2}, marks=pytest.mark.outside),
-        pytest.param("mxnet", "mxnet.SGD", {"": 1}, marks=pytest.mark.outside),
-        pytest.param(
-            "fbgemm", "fbgemm.EXACT_ROWWISE_ADAGRAD", {"": None, "without weight_decay": 1, "two features": 1},
-            marks=pytest.mark.outside,
-        ),
-        pytest.param("keras", "keras.SGD", {"tensorflow": 1}, marks=pytest.mark.soak),
-        pytest.param("tensorflow", "tensorflow.GradientDescent", {"": 1}, marks=pytest.mark.soak),
+        ("optax", "optax.adam", {"eager": 2, "jax.jit": 2}),
+        ("fbgemm", "fbgemm.EXACT_ROWWISE_ADAGRAD", {"": None, "without weight_decay": 1, "two features": 1}),
     ],
 )  # fmt: skip
 def test_a_library_is_judged_in_a_process(library: str, formula: str, grades: dict[str, int | None]) -> None:

@@ -21,18 +21,11 @@ MUTANTS = 200
 #: what a message must speak of, for some of the files made by hand: each is refused for its own reason
 REASONS = {
     "header of 2^60 bytes": "is to take 1152921504606846976 bytes, the file has 10",
-    "header of 99 MB": "99000000 bytes; accepted are",
-    "70 dimensions": "32 dimensions",
     "eight-bit floats": "F8_E4M3",
     "a newer version": "upgrade islices",
-    "101 levels": "more than 100 levels",
-    "metadata the manifest does not have": "metadata were changed",
-    "negative index": "got -1 at position 0",
-    "a padding_idx that is no row": "padding_idx 2",
     "an array unnamed": "does not say what 'a' is",
     "index out of range": "got 7 at position 1; accepted is 0 <= index < 7$",
     "false claim to be coalesced": "claimed coalesced, but index 3",
-    "another digest": "'a' are damaged",
 }
 
 
@@ -66,16 +59,6 @@ def test_every_bit_of_the_data_is_guarded(tmp_path: Path) -> None:
             path.write_bytes(data)
             with pytest.raises(ValueError, match="damaged"):
                 islices.load(path)
-
-
-def test_every_length_of_a_truncated_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "x.safetensors"
-    islices.save(path, [np.arange(4)])
-    good = path.read_bytes()
-    for length in range(len(good)):
-        path.write_bytes(good[:length])
-        with pytest.raises(ValueError, match="x\\."):
-            islices.load(path)
 
 
 def test_a_lying_header_costs_no_memory(tmp_path: Path) -> None:
@@ -125,17 +108,3 @@ def test_the_soak_sees_a_wrong_load(tmp_path: Path) -> None:
     assert outcome(path, data[:-1], tree) == "refused"
     assert outcome(path, data, tree, forged=True) == "valid"
     assert outcome(path, data, tree, foreign=True).startswith("loaded something else")
-
-
-def test_same_sees_every_difference() -> None:
-    s = islices.IndexedSlices(np.ones((1, 1)), np.array([0]), (3, 1))
-    others = [
-        None, np.ones(1), islices.IndexedSlices(s.values, s.indices, (4, 1)), s.replace(values=s.values * 2),
-        islices.IndexedSlices(s.values, s.indices, (3, 1), coalesced=True), islices.Table(np.ones((1, 1))),
-        islices.IndexedSlices(s.values, s.indices.astype(np.int32), (3, 1)), [s], (s,), {"a": s},
-    ]  # fmt: skip
-    assert files.same(s, s.replace(values=s.values.copy()))
-    assert not any(files.same(s, other) or files.same(other, s) for other in others)
-    assert not files.same([s], (s,))
-    assert not files.same({"a": s}, {"b": s})
-    assert not files.same(np.float32(0.0), np.float32(-0.0))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
@@ -23,14 +22,13 @@ from hypothesis import strategies as st
 
 import islices
 from islices.conformance.properties.files import same
-from islices.files import Archive, places
+from islices.files import Archive
 from islices.io import read_header, read_metadata
 
 safetensors = pytest.importorskip("safetensors")
 safetensors_numpy = pytest.importorskip("safetensors.numpy")
 ml_dtypes = pytest.importorskip("ml_dtypes")
 
-LINUX = sys.platform == "linux"
 FRAMEWORKS = [name for name in ("numpy", "torch", "tensorflow", "jax", "mxnet") if name in islices.list_backends()]
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 OTHERS = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
@@ -71,11 +69,9 @@ def parts(s: islices.IndexedSlices) -> tuple[Any, ...]:
 
 ROWS = {
     "sorted": ([0, 2, 5], True),
-    "sorted, not said": ([0, 2, 5], False),
     "unsorted": ([5, 0, 2], False),
     "duplicates": ([3, 3, 1, 3], False),
     "empty": ([], False),
-    "empty, coalesced": ([], True),
 }
 
 
@@ -96,20 +92,6 @@ def slices(framework: str, dtype: str) -> dict[str, islices.IndexedSlices]:
 
 
 # ---------------------------------------------------------------------- round trips
-@pytest.mark.parametrize("dtype", [*FLOATS, "int32", "int64"])
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_slices_come_back(framework: str, dtype: str, tmp_path: Path, wide: None) -> None:
-    tree = slices(framework, dtype)
-    path = tmp_path / "grads.safetensors"
-    islices.save(path, tree)
-    back = islices.load(path, backend=framework)
-    assert list(back) == list(tree)
-    for name, s in tree.items():
-        assert isinstance(back[name], islices.IndexedSlices), name
-        assert back[name].backend is islices.get_backend(framework), name
-        assert parts(back[name]) == parts(s), name
-    s = back["duplicates, int64"]
-    assert bits(islices.coalesce(s).values) == bits(islices.coalesce(tree["duplicates, int64"]).values)  # of use there
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -128,8 +110,9 @@ def test_dense_arrays_come_back(framework: str, tmp_path: Path, wide: None) -> N
     assert all(islices.get_backend(x).name == framework for x in back.values())
 
 
-@pytest.mark.parametrize("to", FRAMEWORKS)
-@pytest.mark.parametrize("of", FRAMEWORKS)
+@pytest.mark.parametrize(
+    ("of", "to"), [("numpy", "numpy"), *((a, b) for f in FRAMEWORKS[1:] for a, b in ((f, "numpy"), ("numpy", f)))]
+)
 def test_one_framework_saves_another_loads(of: str, to: str, tmp_path: Path, wide: None) -> None:
     tree = [*(s for dtype in FLOATS for s in slices(of, dtype).values()), array(of, [1.5, np.nan], "bfloat16")]
     path = tmp_path / "grads.safetensors"
@@ -176,13 +159,6 @@ def test_structures_come_back(tmp_path: Path) -> None:
     assert (back["table"].padding_idx, type(back["point"])) == (3, tuple)
 
 
-@pytest.mark.parametrize("leaf", [None, np.float32(2.5), {}, ()], ids=["None", "scalar", "dict", "tuple"])
-def test_a_tree_may_be_one_leaf_or_none(leaf: Any, tmp_path: Path) -> None:
-    path = tmp_path / "leaf.safetensors"
-    islices.save(str(path), leaf)
-    assert same(leaf, islices.load(os.fsencode(path)))
-
-
 LEAVES = st.builds(
     lambda dtype, shape, seed: np.random.default_rng(seed).integers(0, 2, shape).astype(dtype),
     st.sampled_from((*OTHERS, "float16", "float32", "float64")),
@@ -213,43 +189,14 @@ def test_any_tree_with_any_names_comes_back(tmp_path: Path, tree: Any) -> None:
 
 def test_names_that_would_collide_do_not(tmp_path: Path) -> None:
     s = islices.IndexedSlices(np.ones((1, 2)), np.array([0]), (3, 2))
-    names = [
-        "a",
-        "a.values",
-        "a.values~2",
-        "islices.json",
-        "__metadata__",
-        "/etc/x",
-        "..",
-        "x" * 70_000,
-        "nul\0",
-        "\ud800",
-    ]
+    names = ["a", "a.values", "a.values~2", "islices.json", "__metadata__", "..", "x" * 70_000, "nul\0", "\ud800"]
     tree = {name: np.full(2, k, np.float32) for k, name in enumerate(names[1:])} | {"a": s, "a/b": {"..": s}}
     path = tmp_path / "names.safetensors"
     islices.save(path, tree)
     assert same(tree, islices.load(path))
     stored = read_header(path).arrays
-    assert len(stored) == 13
+    assert len(stored) == 12
     assert not any(name.startswith("/") or "/." in name or "\0" in name or len(name) > 300 for name in stored)
-
-
-def test_slots_that_hold_nothing_are_left_out(tmp_path: Path) -> None:
-    s = islices.IndexedSlices(np.ones((3, 2)), np.array([1, 5, 5]), (5, 2), padded=True)
-    islices.save(tmp_path / "x.safetensors", s)
-    back = islices.load(tmp_path / "x.safetensors")
-    assert (back.indices.tolist(), back.padded) == ([1], False)
-
-
-def test_parameters_and_variables_come_back_as_arrays(tmp_path: Path) -> None:
-    torch, tf = pytest.importorskip("torch"), pytest.importorskip("tensorflow")
-    parameter = torch.nn.Parameter(torch.arange(6.0).reshape(2, 3).T)  # not contiguous
-    path = tmp_path / "both.safetensors"
-    islices.save(path, [parameter, tf.Variable([1.0, 2.0])])
-    back = islices.load(path, backend="torch")
-    assert (type(back[0]), back[0].requires_grad) == (torch.Tensor, False)
-    assert torch.equal(back[0], parameter.detach())
-    assert back[1].tolist() == [1.0, 2.0]
 
 
 # ---------------------------------------------------------------------- what a framework cannot hold
@@ -269,17 +216,6 @@ def test_jax_without_x64_says_so(tmp_path: Path) -> None:
     assert (back.indices.dtype, int(back.indices[0])) == (np.int32, 2**31 - 1)
 
 
-def test_a_dtype_that_mxnet_has_not_is_a_type_error(tmp_path: Path) -> None:
-    pytest.importorskip("numpy")
-    if "mxnet" not in FRAMEWORKS:
-        pytest.skip("mxnet is not installed")
-    for dtype in ("int16", "uint16"):
-        path = tmp_path / "x.safetensors"
-        islices.save(path, np.zeros(3, dtype))
-        with pytest.raises(TypeError, match=dtype):
-            islices.load(path, backend="mxnet")
-
-
 # ---------------------------------------------------------------------- what is refused
 def traced_by_jax(path: Path) -> None:
     jax = pytest.importorskip("jax")
@@ -289,32 +225,14 @@ def traced_by_jax(path: Path) -> None:
 REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "a number": (lambda p: islices.save(p, {"lr": [0.1]}), TypeError, r"tree\['lr'\]\[0\]: got float 0.1"),
     "complex": (lambda p: islices.save(p, [np.zeros(2, complex)]), TypeError, r"tree\[0\].*complex128.*accepted"),
-    "objects": (lambda p: islices.save(p, [np.array([{}])]), TypeError, "object.*accepted dtypes"),
-    "strings": (lambda p: islices.save(p, np.array(["a"])), TypeError, "accepted dtypes"),
     "a key": (lambda p: islices.save(p, {"a": {(1, 2): None}}), TypeError, r"tree\['a'\]: got the key \(1, 2\)"),
-    "a bool for a key": (lambda p: islices.save(p, {True: None}), TypeError, "got the key True"),
     "a cycle": (lambda p: islices.save(p, cycle()), ValueError, "more than 100 levels, or one within itself"),
     "a traced array": (traced_by_jax, TypeError, r"tree\['g'\].*traced"),
     "invalid slices": (lambda p: islices.save(p, [unchecked([0, 9])]), IndexError, r"tree\[0\]: indices: got 9 at"),
-    "a false claim": (lambda p: islices.save(p, unchecked([2, 1])), ValueError, "claimed coalesced"),
-    "per sample": (lambda p: islices.save(p, per_sample()), TypeError, "PerSample"),
-    "no path": (lambda p: islices.save(3, None), TypeError, "path: got int 3"),
     "another suffix": (lambda p: islices.save("x.pt", None), ValueError, "path: got 'x.pt'.*in .safetensors"),
-    "metadata of numbers": (lambda p: islices.save(p, None, metadata={"step": 3}), TypeError, "metadata: .*int 3"),
-    "metadata that is no mapping": (lambda p: islices.save(p, None, metadata="x"), TypeError, "metadata: got str 'x'"),
     "a reserved name": (lambda p: islices.save(p, None, metadata={"islices.x": ""}), ValueError, "reserved"),
-    "half a character": (lambda p: islices.save(p, None, metadata={"a": "\udc80"}), ValueError, "UTF-8"),
     "a backend": (lambda p: islices.load(p, backend="caffe"), ValueError, "no backend is named 'caffe'"),
-    "a flag": (lambda p: islices.load(p, foreign="yes"), TypeError, "foreign: got 'yes'"),
 }  # fmt: skip
-
-
-def test_a_hundred_levels_come_back(tmp_path: Path) -> None:
-    tree: Any = np.ones(1)
-    for k in range(100):
-        tree = {"k": tree} if k % 2 else [tree]
-    islices.save(tmp_path / "deep.safetensors", tree)
-    assert same(tree, islices.load(tmp_path / "deep.safetensors"))
 
 
 def cycle() -> list[Any]:
@@ -326,10 +244,6 @@ def cycle() -> list[Any]:
 def unchecked(indices: list[int]) -> islices.IndexedSlices:
     rows = np.array(indices)
     return islices.IndexedSlices(np.ones((len(rows), 1)), rows, (5, 1), coalesced=True, validate=False)
-
-
-def per_sample() -> islices.PerSample:
-    return islices.per_sample(np.ones((2, 1, 3)), np.array([[1], [2]]), 5)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -351,6 +265,7 @@ with replacing(sys.argv[1]):
 """
 
 
+@pytest.mark.outside
 def test_what_a_killed_save_left_is_removed_by_the_next(tmp_path: Path) -> None:
     path, other = tmp_path / "x.safetensors", tmp_path / "y.safetensors"
     saves = [[sys.executable, "-c", WRITES, str(target)] for target in (path, path, other)]
@@ -368,32 +283,6 @@ def test_what_a_killed_save_left_is_removed_by_the_next(tmp_path: Path) -> None:
             assert len(list(tmp_path.glob(".islices-*.tmp"))) == left
     islices.save(other, None)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["x.safetensors", "y.safetensors"]
-
-
-def test_where_there_are_no_locks_a_file_is_left_alone_for_an_hour(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(places, "fcntl", None)  # as on Windows
-    path = tmp_path / "x.safetensors"
-    with places.replacing(str(path)) as beside:
-        islices.save(path, np.ones(3))
-        assert os.path.exists(beside)
-        os.utime(beside, (0, 0))
-        islices.save(path, np.ones(2))
-        assert not os.path.exists(beside)
-        Path(beside).touch()
-    assert [p.name for p in tmp_path.iterdir()] == ["x.safetensors"]
-
-
-def test_on_a_read_only_file_system_the_error_names_the_target() -> None:
-    mounts = [line.split() for line in Path("/proc/mounts").read_text("utf-8").splitlines()] if LINUX else []
-    folders = [mount[1] for mount in mounts if "ro" in mount[3].split(",") and os.path.isdir(mount[1])]
-    if not folders:
-        pytest.skip("nothing is mounted read-only")
-    path = os.path.join(folders[0], "x.safetensors")
-    with pytest.raises(OSError) as error:
-        islices.save(path, None)
-    assert (error.value.errno, error.value.filename) == (errno.EROFS, path)
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/fd"), reason="the system has no names for open files")
@@ -414,14 +303,6 @@ def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"x\.safetensors") as error:
         islices.save(tmp_path / "nowhere" / "x.safetensors", None)
     assert "tmp'" not in str(error.value)
-    (tmp_path / "folder.safetensors").mkdir()
-    with pytest.raises(IsADirectoryError):
-        islices.load(tmp_path / "folder.safetensors")
-    with pytest.raises(IsADirectoryError):
-        islices.save(tmp_path / "folder.safetensors", None)
-    for call in (islices.load, lambda path: islices.save(path, None)):
-        with pytest.raises(ValueError, match="path: got"):
-            call("a\0b.safetensors")
     pipe = tmp_path / "pipe.safetensors"
     os.mkfifo(pipe)
     with pytest.raises(ValueError, match="no regular file"):
@@ -438,18 +319,6 @@ def test_without_safetensors_the_error_says_what_to_install(tmp_path: Path, monk
     for call in (lambda p: islices.save(p, None), islices.load):
         with pytest.raises(ModuleNotFoundError, match=r'pip install "islices\[io\]"'):
             call(tmp_path / "x.safetensors")
-
-
-def test_saving_imports_no_framework(tmp_path: Path) -> None:
-    code = """
-        import sys, numpy as np, islices
-        assert not {"safetensors", "islices.files"} & set(sys.modules)
-        islices.save(sys.argv[1], np.ones(3)); islices.load(sys.argv[1])
-        assert "islices.files" in sys.modules
-        heavy = {"torch", "tensorflow", "jax", "mxnet"}
-        print(sorted({name.partition(".")[0] for name in sys.modules} & heavy))
-    """
-    assert run(code, tmp_path / "x.safetensors") == "[]"
 
 
 def run(code: str, *arguments: object, **options: Any) -> str:
@@ -481,7 +350,7 @@ def test_others_read_our_files(tmp_path: Path) -> None:
     assert manifest["tree"]["dict"][0][1]["dict"][0][1]["slices"]["dense_shape"] == [6, 3]
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", FRAMEWORKS[:2])
 def test_files_of_others_load_where_that_is_asked_for(framework: str, tmp_path: Path, wide: None) -> None:
     path = tmp_path / "x.safetensors"
     arrays = {"layer.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "n": np.array(3), "on": np.array([True])}
@@ -496,16 +365,6 @@ def test_files_of_others_load_where_that_is_asked_for(framework: str, tmp_path: 
     assert header.metadata == {"format": "pt"}
 
 
-def test_a_state_dict_of_torch_loads(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    from safetensors.torch import save_file
-
-    state = torch.nn.Embedding(5, 3, dtype=torch.bfloat16).state_dict()
-    save_file(state, tmp_path / "x.safetensors")
-    back = islices.load(tmp_path / "x.safetensors", backend="torch", foreign=True)
-    assert torch.equal(back["weight"].view(torch.int16), state["weight"].view(torch.int16))
-
-
 def test_asking_for_others_files_changes_nothing_for_ours(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     tree = {"g": slices("numpy", "float32")["duplicates, int64"]}
@@ -515,6 +374,12 @@ def test_asking_for_others_files_changes_nothing_for_ours(tmp_path: Path) -> Non
     path.write_bytes(data.replace(b"islices.json", b"islicez.json"))
     with pytest.raises(ValueError, match=r"x\.|manifest|\.npy"):
         islices.load(path, foreign=True)
+    path.write_bytes(data)
+    with safetensors.safe_open(path, "numpy") as file:
+        texts = file.metadata()
+    safetensors_numpy.save_file({**safetensors_numpy.load_file(path), "more": np.ones(1)}, path, texts)
+    with pytest.raises(ValueError, match="x\\."):  # an array that the manifest does not describe
+        islices.load(path)
 
 
 # ---------------------------------------------------------------------- headers
@@ -567,31 +432,6 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     assert run(FULL, path).startswith("OSError")
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
     assert islices.load(path).tolist() == [0, 1, 2]
-
-
-WRITER = """
-    import sys, numpy as np, islices
-    print("ready", flush=True)
-    for k in range(60):
-        islices.save(sys.argv[1], {"k": np.full(20_000, k), "s": [np.full(k, k)] * 3})
-"""
-
-
-def test_a_reader_sees_whole_files_only(tmp_path: Path) -> None:
-    path = tmp_path / "x.safetensors"
-    islices.save(path, {"k": np.full(20_000, -1), "s": []})
-    seen = []
-    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(WRITER), str(path)], stdout=subprocess.PIPE) as writer:
-        while writer.poll() is None:
-            tree = islices.load(path)
-            k = int(tree["k"][0])
-            assert (tree["k"] == k).all()
-            assert [len(x) for x in tree["s"]] == [max(k, 0)] * (3 if k >= 0 else 0)
-            seen.append(k)
-    assert writer.returncode == 0
-    assert seen == sorted(seen)
-    assert len(set(seen)) > 2
-    assert islices.load(path)["k"][0] == 59
 
 
 # ---------------------------------------------------------------------- memory

@@ -65,15 +65,6 @@ def copy(tmp_path: Path) -> Iterator[Path]:
             path.chmod(0o755)
 
 
-@pytest.mark.outside
-def test_where_numba_compiles_nothing() -> None:
-    """NUMBA_DISABLE_JIT=1, with which numba hands plain Python back: NumPy computes, with the same bits."""
-    assert run(NUMBA_DISABLE_JIT="1") == ("NumPy", 0, 0, "")
-    for setting in ({"NUMBA_THREADING_LAYER": "nonsense"}, {"NUMBA_NUM_THREADS": "1"}):
-        what, *_, stderr = run(**setting)
-        assert (what, stderr) == ("kernels", ""), setting
-
-
 def test_kernels_are_kept_on_disk(tmp_path: Path) -> None:
     """A second process compiles nothing."""
     first, second = (run(NUMBA_CACHE_DIR=str(tmp_path))[:3] for _ in range(2))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import islices
-from islices import IndexedSlices, kernels
+from islices import IndexedSlices
 from islices.kernels import repeating
 
 pytest.importorskip("numba")
@@ -46,21 +46,3 @@ def test_a_step_after_a_norm_has_the_bits_of_numpy(between: Callable[[IndexedSli
         expected = stepped(between, slices("int64"))
     for x, y in zip(got, expected, strict=True):
         np.testing.assert_array_equal(x, y)
-
-
-def test_groups_are_given_once_and_only_for_the_same_indices() -> None:
-    compiled = kernels.active()
-    assert compiled is not None
-    ids = slices("int64").indices
-    other = ids.copy()
-    other[7] += 1
-    (groups,) = compiled.group_kept([ids])
-    assert repeating.kept_groups(other) is None
-    assert repeating.kept_groups(ids.astype(np.int32)) is None
-    assert repeating.kept_groups(ids[:-1]) is None
-    assert repeating.kept_groups(ids.copy()) is groups
-    assert repeating.kept_groups(ids) is None
-    compiled.group_kept([ids])
-    compiled.group_kept([other])  # of the last norm alone
-    assert repeating.kept_groups(ids) is None
-    islices.norm(slices("int64", order=">"))

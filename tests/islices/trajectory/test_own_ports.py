@@ -14,8 +14,7 @@ import pytest
 import torch
 
 import islices
-from islices import optim
-from islices.backends.jax.optax import from_optim, recorded
+from islices.backends.jax.optax import recorded
 from islices.backends.jax.recorder import Recorder as OfJax
 from islices.backends.torch import Recorder
 from islices.trajectory import Parity
@@ -101,21 +100,9 @@ EACH = optax.multi_transform({"u": NORM(LIMIT), "v": NORM(LIMIT)}, {"u": "u", "v
 PORTS: dict[str, tuple[Make, Clip | None, Any, Any, set[str]]] = {
     "epsilon": (of("Adam", 0.01, eps=1e-4), None, optax.adam(0.01), None, {"step_epsilon"}),
     "momentum": (of("SGD", 0.05, momentum=0.9), None, SGD, None, {"momentum"}),
-    "Nesterov": (
-        of("SGD", 0.05, momentum=0.9), None, optax.sgd(0.05, momentum=0.9, nesterov=True), None, {"nesterov"},
-    ),
     "initial accumulator": (of("Adagrad", 0.05), None, optax.adagrad(0.05), None, {"initial_accumulator"}),
-    "initial accumulator of ours": (
-        of("Adagrad", 0.05, initial_accumulator_value=0.1), None,
-        from_optim(optim.adagrad(0.05, rows="all", semantics="torch")), None, {"initial_accumulator"},
-    ),
-    "RMSprop and Adam": (of("RMSprop", 0.01), None, optax.adam(0.01), None, {"optimizer"}),
-    "sign": (of("SGD", 0.05, maximize=True), None, SGD, None, {"sign"}),
     "one clips": (sgd, clip_norm(LIMIT), SGD, None, {"clipped"}),
-    "limits": (sgd, clip_norm(LIMIT), SGD, NORM(0.2), {"clipped"}),
     "by tensor": (sgd, clip_each(LIMIT), SGD, NORM(LIMIT), {"per_tensor"}),
-    "together": (sgd, clip_norm(LIMIT), SGD, EACH, {"per_tensor"}),
-    "by tensor, and limits": (sgd, clip_each(LIMIT), SGD, NORM(0.2), {"clipped"}),
     "one table is not clipped": (sgd, clip_norm(LIMIT, slice(1, None)), SGD, NORM(LIMIT), {"left_out"}),
     "one table is not counted": (sgd, clip_by_norm_of_v, SGD, NORM(LIMIT), {"left_out"}),
     "values": (sgd, clip_values, SGD, None, {"value_clip"}),
@@ -123,48 +110,34 @@ PORTS: dict[str, tuple[Make, Clip | None, Any, Any, set[str]]] = {
 }  # fmt: skip
 
 
-def judged(tmp_path: Path, way: str, a: Callable[[Path], None], b: Callable[[Path], None]) -> Parity:
+def judged(tmp_path: Path, a: Callable[[Path], None], b: Callable[[Path], None]) -> Parity:
     a(tmp_path / "torch"), b(tmp_path / "jax")
-    folders = tmp_path / "torch", tmp_path / "jax"
-    return islices.parity(*(folders if way == "there" else folders[::-1]))
+    return islices.parity(tmp_path / "torch", tmp_path / "jax")
 
 
-@pytest.mark.repeats_where(lambda way: way == "back")
-@pytest.mark.parametrize("way", ["there", "back"])
 @pytest.mark.parametrize("name", PORTS)
-def test_what_ports_differ_in(name: str, way: str, tmp_path: Path) -> None:
+def test_what_ports_differ_in(name: str, tmp_path: Path) -> None:
     make, clip, tx, first, names = PORTS[name]
-    found = judged(tmp_path, way, lambda f: torch_run(f, make, clip), lambda f: optax_run(f, tx, first))
+    found = judged(tmp_path, lambda f: torch_run(f, make, clip), lambda f: optax_run(f, tx, first))
     assert found.stop is not None
     told = found.stop.difference.causes
     assert set(told[0].names) == names or any(set(e.names) == names for e in told), str(found)
 
 
 def test_a_class_that_islices_does_not_have_is_named_and_not_taken_for_another(tmp_path: Path) -> None:
-    for name in ("RAdam", "ASGD", "Rprop"):
-        folder = tmp_path / name
-        found = judged(folder, "there", lambda f, n=name: torch_run(f, of(n, 0.01)), lambda f: optax_run(f, SGD))
-        assert any(f"torch.optim.{name}, which islices.optim does not have" in note for note in found.notes), str(found)
-        assert found.stop is not None
-        assert not any("step" in c.details for e in found.stop.difference.causes for c in e.causes), str(found)
-        assert "mend" not in str(found)
-
-
-def test_what_is_hidden_in_an_optimizer_is_said_to_be_possible(tmp_path: Path) -> None:
-    """A clip in the chain: of one step it is a learning rate, if an odd one, and a number for it mends nothing."""
-    hidden = optax.chain(NORM(LIMIT), SGD)
-    found = judged(tmp_path, "there", lambda f: torch_run(f, sgd), lambda f: optax_run(f, hidden))
-    assert "as a clip, a trust ratio or a schedule within the optimizer does too" in str(found)
+    found = judged(tmp_path, lambda f: torch_run(f, of("RAdam", 0.01)), lambda f: optax_run(f, SGD))
+    assert any("torch.optim.RAdam, which islices.optim does not have" in note for note in found.notes), str(found)
+    assert found.stop is not None
+    assert not any("step" in c.details for e in found.stop.difference.causes for c in e.causes), str(found)
     assert "mend" not in str(found)
 
 
-@pytest.mark.parametrize("which", ["m", "v"])
-def test_other_betas_show_in_the_first_state(which: str, tmp_path: Path) -> None:
-    tx = optax.adam(0.01, **{"b1": 0.8} if which == "m" else {"b2": 0.99})
-    found = judged(tmp_path, "there", lambda f: torch_run(f, of("Adam", 0.01)), lambda f: optax_run(f, tx))
+def test_other_betas_show_in_the_first_state(tmp_path: Path) -> None:
+    tx = optax.adam(0.01, b2=0.99)
+    found = judged(tmp_path, lambda f: torch_run(f, of("Adam", 0.01)), lambda f: optax_run(f, tx))
     assert found.stop is not None
     assert found.stop.position == "state"
-    assert f"times 1 - beta{'12'[which == 'v']}" in str(found), str(found)
+    assert "times 1 - beta2" in str(found), str(found)
 
 
 def test_tables_changed_between_steps_are_no_gradients(tmp_path: Path) -> None:
@@ -172,7 +145,7 @@ def test_tables_changed_between_steps_are_no_gradients(tmp_path: Path) -> None:
         with torch.no_grad():
             model["u"].mul_(0.99)
 
-    found = judged(tmp_path, "there", lambda f: torch_run(f, sgd, after=shrink), lambda f: optax_run(f, SGD))
+    found = judged(tmp_path, lambda f: torch_run(f, sgd, after=shrink), lambda f: optax_run(f, SGD))
     assert found.stop is not None
     assert found.stop.position == "between"
     assert found.stop.difference.causes[0].names == ("factor",), str(found)

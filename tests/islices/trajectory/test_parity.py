@@ -79,10 +79,9 @@ def at(number: int, position: str, change: Callable[[dict[str, Any]], None]) -> 
 
 
 # ---------------------------------------------------------------------- what is no fault
-@pytest.mark.repeats_where(lambda optimizer: optimizer != "adam")
-@pytest.mark.parametrize("known", [True, False], ids=["formula known", "formula unknown"])
-@pytest.mark.parametrize("with_state", [True, False], ids=["state", "no state"])
-@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam", "rmsprop"])
+@pytest.mark.parametrize(
+    ("optimizer", "with_state", "known"), [("adam", True, True), ("adam", False, False), ("adagrad", True, False)]
+)
 def test_rounding_is_no_fault(optimizer: str, with_state: bool, known: bool) -> None:
     rule = getattr(optim, optimizer)(0.02)
     keep = ("batch", "tables", "outputs", "loss", "gradients", "clipped", "tables_after", "state", "state_after")
@@ -93,12 +92,6 @@ def test_rounding_is_no_fault(optimizer: str, with_state: bool, known: bool) -> 
     assert found.same_bits < 12, "float32 and float64 round alike: nothing was compared"
     assert all(p.judged for step in found.steps for p in step.positions.values())
     assert not found.notes
-
-
-def test_semantics_of_one_formula_agree_by_replay() -> None:
-    """torch's and islices' dense Adam place epsilon alike, and round otherwise."""
-    sides = [training(optim.adam(0.01, rows="all", semantics=s), steps=8) for s in ("islices", "torch")]
-    assert islices.parity(*sides).equal
 
 
 # ---------------------------------------------------------------------- faults
@@ -137,15 +130,11 @@ def loss(has: dict[str, Any]) -> None:
 
 FAULTS = {
     "batch": (3, "batch", off_by_one, "batch", None),
-    "start": (1, "tables", moved_row("tables"), "start", None),
-    "outputs": (2, "outputs", outputs, "outputs", None),
     "loss": (2, "loss", loss, "loss", None),
     "mean for sum": (3, "gradients", scaled("gradients", BATCH), "gradients", "mean"),
-    "sign": (4, "gradients", scaled("gradients", -1.0), "gradients", "sign"),
     "clip": (2, "clipped", scaled("clipped", 0.99), "clipped", None),
     "a row moves": (2, "tables_after", moved_row("tables_after"), "step", None),
     "m": (2, "state_after", state_of("m"), "state", None),
-    "v": (3, "state_after", state_of("v"), "state", None),
 }
 
 
@@ -166,20 +155,13 @@ def test_fault_is_found_where_it_begins(name: str, known: bool) -> None:
 
 
 OTHERS = {
-    "lr": (optim.adam(0.02 * 1.001), optim.adam(0.02)),
-    "epsilon": (optim.adam(0.02, eps=1e-5), optim.adam(0.02)),
     "keras's epsilon": (optim.adam(0.02, rows="all", semantics="keras"), optim.adam(0.02, rows="all")),
-    "SparseAdam": (optim.adam(0.02, semantics="torch", eps=1e-5), optim.adam(0.02, eps=1e-5)),
     "lazy": (optim.adam(0.02, rows="all"), optim.adam(0.02)),
-    "accumulator": (optim.adagrad(0.02, initial_accumulator=0.1), optim.adagrad(0.02)),
     "momentum": (optim.sgd(0.02, momentum=0.9), optim.sgd(0.02, momentum=0.91)),
-    "decay": (optim.sgd(0.02, weight_decay=1e-2), optim.sgd(0.02)),
 }
 
 
-@pytest.mark.repeats_where(lambda known, with_state: (known, with_state) not in ((None, False), (0, True)))
-@pytest.mark.parametrize("with_state", [True, False], ids=["state", "no state"])
-@pytest.mark.parametrize("known", [None, 0, 1], ids=["formula unknown", "a's known", "b's known"])
+@pytest.mark.parametrize(("known", "with_state"), [(None, False), (0, True)])
 @pytest.mark.parametrize("name", OTHERS)
 def test_another_optimizer_is_found(name: str, known: int | None, with_state: bool) -> None:
     """At the first step at which it does anything else."""
@@ -189,7 +171,7 @@ def test_another_optimizer_is_found(name: str, known: int | None, with_state: bo
     found = islices.parity(*(training(rule, keep=keep) for rule in pair), optimizer=given)
     assert found.stop is not None, str(found)
     assert found.stop.step == (1 if name != "lazy" and name != "momentum" else 2), str(found)
-    assert found.stop.position == ("start" if name == "accumulator" and with_state else "step")
+    assert found.stop.position == "step"
 
 
 def projected(step: int, has: dict[str, Any], scale: float = 1.0) -> None:
@@ -205,15 +187,6 @@ def test_what_one_side_does_to_tables_between_steps() -> None:
     assert (found.stop.step, found.stop.position, found.stop.tensor) == (2, "between", "user")
     assert "a changes tables between steps: 'user' before step 2" in str(found)
     assert "hint: do on both sides what changes tables" in str(found)
-
-
-def test_what_both_sides_do_to_tables_between_steps() -> None:
-    found = islices.parity(training(fault=projected), training(fault=projected, sums=np.float64))
-    assert found.equal, str(found)
-    assert "between" in found.steps[-1].positions
-    apart = islices.parity(training(fault=projected), training(fault=lambda step, has: projected(step, has, 1.001)))
-    assert apart.stop is not None
-    assert apart.stop.position == "between"
 
 
 def test_a_tensor_of_one_element_does_not_hide_the_cause() -> None:
@@ -233,14 +206,6 @@ def test_a_tensor_of_one_element_does_not_hide_the_cause() -> None:
     assert found.stop.difference.causes[0].names == ("learning_rate",), str(found)
 
 
-def test_states_that_begin_otherwise_are_told() -> None:
-    sides = (training(optim.adagrad(0.1, initial_accumulator=x)) for x in (0.0, 0.1))
-    found = islices.parity(*sides)
-    assert found.stop is not None
-    assert (found.stop.position, found.stop.of_state) == ("start", True)
-    assert "hint: the optimizers begin with other states: an Adagrad's sums with 0.1" in str(found)
-
-
 def test_a_state_is_not_explained_as_a_gradient() -> None:
     """beta2 changes what a state has, by a factor of its own for each element; nothing has clipped it."""
     keras = {"semantics": "keras", "lr": 1e-9}
@@ -251,35 +216,7 @@ def test_a_state_is_not_explained_as_a_gradient() -> None:
     assert not named & {"clipped", "per_tensor", "row_clip", "value_clip", "regulariser"}, str(found)
 
 
-def test_fault_behind_a_clip_that_differs() -> None:
-    sides = [training(max_norm=0.05), training(max_norm=0.04)]
-    found = islices.parity(*sides)
-    assert found.stop is not None
-    assert (found.stop.step, found.stop.position) == (1, "clipped")
-
-
 # ---------------------------------------------------------------------- what a step may lack
-KEPT = {
-    "gradients": ("gradients",),
-    "tables": ("tables",),
-    "before": ("tables", "gradients"),
-    "after": ("tables_after", "gradients"),
-    "clipped": ("tables", "clipped"),
-}
-
-
-@pytest.mark.parametrize("keep", KEPT)
-def test_parts_of_steps(keep: str) -> None:
-    """Of whatever there is, what can be judged is: tables before a step are those after the one before it."""
-    sides = [training(optim.sgd(0.02), sums=sums, keep=KEPT[keep]) for sums in (np.float32, np.float64)]
-    found = islices.parity(*sides)
-    assert found.equal, str(found)
-    assert len(found.steps) == 5
-    judged = {name for step in found.steps for name in step.positions}
-    assert judged >= ({"step"} if keep != "gradients" else {"gradients"})
-    faulty = [training(optim.sgd(rate), keep=KEPT[keep]) for rate in (0.02, 0.1)]
-    found = islices.parity(*faulty)
-    assert found.equal == (keep == "gradients") or found.stop is not None
 
 
 # ---------------------------------------------------------------------- names
@@ -332,8 +269,7 @@ def test_only_and_ignore() -> None:
     assert found.stop.position == "outputs"
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["formula known", "formula unknown"])
-def test_order_of_duplicates_is_rounding(known: bool) -> None:
+def test_order_of_duplicates_is_rounding() -> None:
     """A sum that cancels, added in two orders: Adam's step follows its rounding error; a fault elsewhere is seen."""
 
     def run(order: int, lr: float = 0.01) -> Iterator[dict[str, Any]]:
@@ -354,36 +290,20 @@ def test_order_of_duplicates_is_rounding(known: bool) -> None:
                 "tables_after": {"t": table}, "state_after": {"t": state},
             }  # fmt: skip
 
-    formula = optim.adam(0.01, eps=1e-8) if known else None
     there, back = list(run(1)), list(run(-1))
     assert np.abs(there[0]["tables_after"]["t"] - back[0]["tables_after"]["t"]).max() > 1e-4
-    found = islices.parity(there, back, optimizer=formula)
+    found = islices.parity(there, back)
     assert found.equal, str(found)
     assert found.notes == ()
     wild = islices.parity(run(1), run(1, 0.02))
     assert (wild.stop.step, wild.stop.position) == (1, "step")
 
 
-def test_axes_of_length_one(tmp_path: Path) -> None:
-    """A loss of shape (1,) beside a number, scores (n, 1) beside (n,)."""
-
-    def run(shape: tuple[int, ...], loss: Any) -> Iterator[dict[str, Any]]:
-        grad = islices.IndexedSlices(np.ones((2, 1), np.float32), np.array([1, 2]), (3, 1))
-        yield {"outputs": np.arange(4.0).reshape(shape), "loss": loss, "gradients": {"t": grad}}
-
-    found = islices.parity(run((4, 1), np.array([2.0])), run((4,), 2.0))
-    assert found.equal
-    assert found.same_bits == 1
-    assert islices.parity(run((4, 1), 2.0), run((2, 2), 2.0)).stop.position == "outputs"
-
-
 @pytest.mark.parametrize(
     ("framework", "line"),
     [
         ("torch", "islices.backends.torch.optim.Adam(parameters, {})"),
-        ("keras", "islices.backends.keras.Stepped(islices.optim.adam({}))"),
         ("jax", "islices.backends.jax.optax.from_optim(islices.optim.adam({}))"),
-        ("", "islices.optim.adam({})"),
     ],
 )
 def test_lines_that_mend_are_of_the_recorded_framework(framework: str, line: str, tmp_path: Path) -> None:
@@ -399,21 +319,6 @@ def test_lines_that_mend_are_of_the_recorded_framework(framework: str, line: str
     assert f"mend: in b, optimizer = {made}" in str(found)
 
 
-@pytest.mark.parametrize("other", ["torch", "jax"])
-def test_epsilons_are_one_number_within_one_framework_alone(other: str, tmp_path: Path) -> None:
-    """The framework of either recording counts, whose arrays are NumPy's: another one may add epsilon elsewhere."""
-    semantics = {"torch": "torch", "jax": "optax"}
-    for name, framework, eps in (("a", other, 1e-6), ("b", "torch", 1e-8)):
-        recorder = islices.Recorder(tmp_path / name)
-        recorder.framework = framework
-        for step in training(optim.adam(0.05, semantics=semantics[framework], rows="all", eps=eps), steps=1):
-            recorder.step(**step)
-    found = islices.parity(tmp_path / "a", tmp_path / "b")
-    assert found.stop.difference.causes[0].names == ("step_epsilon",), str(found)
-    line = "mend: in b, give the optimizer eps=1e-06"
-    assert (line in str(found)) == (other == "torch"), str(found)
-
-
 # ---------------------------------------------------------------------- folders
 def test_folder_is_what_was_recorded(tmp_path: Path) -> None:
     recorder = islices.Recorder(tmp_path / "a")
@@ -422,24 +327,9 @@ def test_folder_is_what_was_recorded(tmp_path: Path) -> None:
     found = islices.parity(tmp_path / "a", training())
     assert found.equal
     assert found.same_bits == 5
-    judged = set(found.steps[-1].positions)
-    assert judged == {"batch", "outputs", "loss", "gradients", "clipped", "step", "state"}
     manifest = json.loads((tmp_path / "a" / "recording.json").read_text("utf-8"))
     assert manifest["versions"]["numpy"] == np.__version__
     assert sorted(p.name for p in (tmp_path / "a").iterdir())[1:3] == [f"step-0000000{k}.safetensors" for k in (1, 2)]
-
-
-def test_a_last_step_of_tables_alone(tmp_path: Path) -> None:
-    """It says what the tables were after the step before, and nothing of the state."""
-    for name in "ab":
-        recorder, steps = islices.Recorder(tmp_path / name), list(training(steps=3))
-        for step in steps:
-            kept = ("tables", "state", "gradients", *(("tables_after", "state_after") if name == "a" else ()))
-            recorder.step(**{k: x for k, x in step.items() if k in kept})
-        recorder.step(tables=steps[-1]["tables_after"])
-    found = islices.parity(tmp_path / "a", tmp_path / "b")
-    assert found.equal, str(found)
-    assert ["state" in step.positions for step in found.steps] == [True, True, False, False]
 
 
 def test_tables_are_stored_by_rows(tmp_path: Path) -> None:
@@ -481,31 +371,17 @@ def test_recorder_adds_up(tmp_path: Path) -> None:
         recorder.add(loss=1.0)
     (path,) = tmp_path.glob("step-*")
     saved = islices.load(path)
-    assert list(saved) == ["batch", "tables", "gradients", "tables_after", "loss"] or set(saved) == {
-        "batch", "tables", "gradients", "tables_after", "loss"
-    }  # fmt: skip
+    assert set(saved) == {"batch", "tables", "gradients", "tables_after", "loss"}
     assert saved["tables"]["t"].ravel().tolist() == [0, 0, 0]
     assert saved["tables_after"]["t"].ravel().tolist() == [1, 1, 1]
 
 
 REFUSED = [
     (lambda p: islices.Recorder(7), TypeError, "folder: got int"),
-    (lambda p: islices.Recorder(p, every=0), ValueError, "every: got 0; accepted is an int >= 1"),
-    (lambda p: islices.Recorder(p, overwrite=1), TypeError, "overwrite: got 1; accepted is a bool"),
     (lambda p: islices.Recorder(p).step(grads=1), ValueError, "position: got 'grads'; accepted are 'batch'"),
-    (lambda p: islices.Recorder(p).step(batch="x"), TypeError, "accepted are arrays"),
     (lambda p: islices.Recorder(p).step(optimizer={"name": "best"}), ValueError, "optimizer: got the name 'best'"),
-    (lambda p: islices.parity(p / "no", []), FileNotFoundError, "a: got"),
-    (lambda p: islices.parity(p, []), ValueError, "holds no step"),
-    (lambda p: islices.parity([], []), ValueError, "got no step that both have"),
-    (lambda p: islices.parity([3], [3]), TypeError, "a: got int 3 for a step"),
-    (lambda p: islices.parity([{"grads": 3}], [{}]), ValueError, "a: got a step with 'grads'"),
-    (lambda p: islices.parity([{"step": -1}], [{}]), ValueError, "a: got the step -1"),
     (lambda p: islices.parity({"gradients": 3}, []), TypeError, "accepted is a folder, or an iterable of steps"),
-    (lambda p: islices.parity([], [], names="ab"), TypeError, "names: got 'ab'"),
-    (lambda p: islices.parity([], [], steps=0), ValueError, "steps: got 0"),
     (lambda p: islices.parity([], [], ignore=["it"]), ValueError, "ignore: got 'it'"),
-    (lambda p: islices.parity([], [], max_norm=-1.0), ValueError, "max_norm"),
     (lambda p: islices.parity([], [], optimizer=3), TypeError, "optimizer"),
 ]
 
@@ -520,9 +396,6 @@ def test_folder_that_holds_steps(tmp_path: Path) -> None:
     islices.Recorder(tmp_path).step(loss=1.0)
     with pytest.raises(ValueError, match="which holds 1 steps; accepted is an empty folder, or overwrite=True"):
         islices.Recorder(tmp_path)
-    for wrong in ({"metadata": {"epoch": 3}}, {"overwrite": 1}):
-        with pytest.raises(TypeError, match=f"{next(iter(wrong))}: got"):
-            islices.Recorder(tmp_path, **{"overwrite": True, **wrong})
     assert len(list(tmp_path.glob("step-*"))) == 1
     islices.Recorder(tmp_path, overwrite=True)
     assert not list(tmp_path.glob("step-*"))

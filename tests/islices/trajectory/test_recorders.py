@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import islices
-from islices.optim.record import RECORDS
 
 IDS = np.array([[5, 3], [7, 3], [0, 9], [3, 3]])
 START = (np.arange(48, dtype=np.float32).reshape(12, 4) - 24) / 48
@@ -37,28 +36,12 @@ def torch_run(folder: Path, make: Callable[..., Any], *, sparse: bool, clip: flo
             optimizer.step()
 
 
-TORCH = {
-    "SGD": ({"lr": 0.1}, [True, False]),
-    "SGD, momentum": ({"lr": 0.1, "momentum": 0.9}, [False]),
-    "Adagrad": ({"lr": 0.1}, [True, False]),
-    "SparseAdam": ({"lr": 0.1}, [True]),
-    "Adam": ({"lr": 0.1, "weight_decay": 0.01, "amsgrad": True}, [False]),
-    "AdamW": ({"lr": 0.1}, [False]),
-    "RMSprop": ({"lr": 0.1, "momentum": 0.5, "centered": True}, [False]),
-    "Adamax": ({"lr": 0.1}, [False]),
-    "NAdam": ({"lr": 0.1}, [False]),
-}
-
-
-@pytest.mark.parametrize("sparse", [True, False])
-@pytest.mark.parametrize("name", TORCH)
+@pytest.mark.parametrize(("name", "sparse"), [("SGD", True), ("SparseAdam", True), ("RMSprop", False)])
 def test_torch_recorder_knows_the_formula(name: str, sparse: bool, tmp_path: Path) -> None:
     """Its own class is replayed by the description that hooks wrote; nothing is judged without it."""
     torch = pytest.importorskip("torch")
-    options, kinds = TORCH[name]
-    if sparse not in kinds:
-        pytest.skip("torch's class does not take such gradients")
-    make = getattr(torch.optim, name.partition(",")[0])
+    options = {"lr": 0.1, **({"momentum": 0.5, "centered": True} if name == "RMSprop" else {})}
+    make = getattr(torch.optim, name)
     torch_run(tmp_path / "a", lambda p: make(p, **options), sparse=sparse, clip=0.5)
     found = islices.parity(tmp_path / "a", tmp_path / "a")
     assert found.equal
@@ -70,59 +53,6 @@ def test_torch_recorder_knows_the_formula(name: str, sparse: bool, tmp_path: Pat
     found = islices.parity(tmp_path / "a", tmp_path / "b")
     assert (found.stop.step, found.stop.position) == (1, "step"), str(found)
     assert found.notes == (), "both descriptions give their own sides' steps"
-
-
-def test_momentum_of_sparse_gradients_is_recorded(tmp_path: Path) -> None:
-    """torch moves rows of earlier steps too, and keeps the momentum as a sparse tensor."""
-    import torch
-
-    from islices.backends.torch import Recorder
-
-    for folder in ("a", "b"):
-        layer = torch.nn.Embedding(9, 2, sparse=True)
-        torch.nn.init.ones_(layer.weight)
-        sgd = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
-        with Recorder(tmp_path / folder, layer, sgd):
-            for ids in ([1, 2, 2], [3, 1, 0], [5, 5, 5]):
-                sgd.zero_grad()
-                (layer(torch.tensor(ids)) ** 2).sum().backward()
-                sgd.step()
-    found = islices.parity(tmp_path / "a", tmp_path / "b")
-    assert found.equal, str(found)
-    assert found.same_bits == 3
-    assert "state" in found.steps[-1].positions
-    assert not found.notes, "the formula is torch's"
-
-
-def test_torchs_adam_beside_optaxs(tmp_path: Path) -> None:
-    """One formula, whose bias corrections optax forms in float32: seven digits of 1 - beta2^t are not to be had."""
-    jax, optax = pytest.importorskip("jax"), pytest.importorskip("optax")
-    import torch
-
-    from islices.backends.jax.optax import recorded
-    from islices.backends.jax.recorder import Recorder as OfJax
-    from islices.backends.torch import Recorder
-
-    r = np.random.default_rng(0)
-    start, g = r.standard_normal((2, 20, 4)).astype(np.float32)  # one gradient, so that each step has the full length
-    weight = torch.nn.Parameter(torch.from_numpy(start * 0))  # no digits are lost to the weight
-    adam, model = torch.optim.Adam([weight], lr=0.1), torch.nn.ParameterDict({"w": weight})
-    with Recorder(tmp_path / "torch", model, adam):
-        for _ in range(STEPS):
-            adam.zero_grad()
-            (weight * torch.from_numpy(g)).sum().backward()
-            adam.step()
-    params = {"w": jax.numpy.asarray(start * 0)}
-    with OfJax(tmp_path / "optax") as recorder:
-        tx = recorded(optax.adam(0.1), recorder)
-        state = tx.init(params)
-        for _ in range(STEPS):
-            updates, state = tx.update({"w": jax.numpy.asarray(g)}, state, params)
-            params = optax.apply_updates(params, updates)
-        recorder.step(tables=params)
-    found = islices.parity(tmp_path / "torch", tmp_path / "optax")
-    assert found.equal, str(found)
-    assert {"step", "state"} <= found.steps[1].positions.keys()
 
 
 def test_torch_recorder_counts_and_lets_go(tmp_path: Path) -> None:
@@ -150,12 +80,7 @@ def test_torch_recorder_counts_and_lets_go(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- states
 STATES = {
     "SGD": {"lr": 0.1, "momentum": 0.9},
-    "Adagrad": {"lr": 0.1},
-    "Adam": {"lr": 0.1, "amsgrad": True},
-    "AdamW": {"lr": 0.1},
     "RMSprop": {"lr": 0.1, "momentum": 0.9, "centered": True},
-    "Adamax": {"lr": 0.1},
-    "NAdam": {"lr": 0.1},
     "SparseAdam": {"lr": 0.1},
 }
 
@@ -194,16 +119,15 @@ def test_torch_goes_on_from_named_arrays(name: str, tmp_path: Path) -> None:
     assert torch.equal(whole.weight, second.weight)
 
 
-@pytest.mark.repeats_where(lambda name: name not in ("adam", "sgd", "from_optim"))
-@pytest.mark.parametrize("name", ["adam", "adagrad", "sgd", "rmsprop", "amsgrad", "lion", "from_optim", "row-wise"])
+@pytest.mark.parametrize("name", ["adam", "sgd", "from_optim"])
 def test_optax_goes_on_from_named_arrays(name: str) -> None:
     jax = pytest.importorskip("jax")
     optax = pytest.importorskip("optax")
     from islices.backends.jax.optax import from_optim, start_from, state_of
 
     options = {"momentum": 0.9} if name == "sgd" else {}
-    own = {"from_optim": islices.optim.adam(0.1), "row-wise": islices.optim.rowwise_adagrad(0.1)}
-    stepped = from_optim(own[name]) if name in own else getattr(optax, name)(0.1, **options)
+    own = from_optim(islices.optim.rowwise_adagrad(0.1))
+    stepped = own if name == "from_optim" else getattr(optax, name)(0.1, **options)
     tx = optax.chain(optax.clip_by_global_norm(1.0), stepped)
     params = {"a": jax.numpy.asarray(START), "b": [jax.numpy.ones(3)]}
 
@@ -229,25 +153,15 @@ def test_optax_goes_on_from_named_arrays(name: str) -> None:
         start_from(tx.init(half), half, narrow)
 
 
-WITH_MOMENTUM = [
-    (name, semantics)
-    for name in ("sgd", "rmsprop")
-    for semantics, preset in RECORDS[name].presets.items()
-    if semantics != "fbgemm"
-]
-
-
-@pytest.mark.repeats_where(lambda semantics: semantics not in ("keras", "optax"))
-@pytest.mark.parametrize(("name", "semantics"), WITH_MOMENTUM)
-def test_momentum_goes_on_in_terms_of_the_other(name: str, semantics: str) -> None:
+@pytest.mark.parametrize("semantics", ["torch", "keras"])
+def test_momentum_goes_on_in_terms_of_the_other(semantics: str) -> None:
     """Three steps by a framework's formula, then two by torch and by optax: those that the formula would take."""
     torch, optax, jnp = pytest.importorskip("torch"), pytest.importorskip("optax"), pytest.importorskip("jax.numpy")
     from islices.backends.jax.optax import start_from as start_optax
     from islices.backends.torch import optim as torch_rows
     from islices.backends.torch import start_from as start_torch
 
-    options = {"rho": 0.9, "eps": 1e-12, "centered": True} if name == "rmsprop" else {}
-    step = getattr(islices.optim, name)(0.1, momentum=0.9, semantics=semantics, rows="all", **options)
+    step = islices.optim.sgd(0.1, momentum=0.9, semantics=semantics, rows="all")
     gradients = np.random.default_rng(3).standard_normal((5, *START.shape)).astype(np.float32)
     table, state = START.copy(), step.init(START)
     for g in gradients[:3]:
@@ -257,21 +171,16 @@ def test_momentum_goes_on_in_terms_of_the_other(name: str, semantics: str) -> No
     for g in gradients[3:]:
         table, state = step.step(table, g, state)
 
-    theirs = {"alpha": 0.9, "eps": 1e-12, "centered": True} if name == "rmsprop" else {}
-    for make, own in (
-        (getattr(torch.optim, RECORDS[name].title), {}),
-        (getattr(torch_rows, RECORDS[name].title), {"semantics": "keras", "rows": "all"}),
-    ):
+    for make in (torch.optim.SGD, partial(torch_rows.SGD, semantics="keras", rows="all")):
         p = torch.nn.Parameter(torch.tensor(begun))
-        optimizer = make([p], lr=0.1, momentum=0.9, **theirs, **own)
+        optimizer = make([p], lr=0.1, momentum=0.9)
         start_torch(optimizer, {"w": p}, {"w": held}, semantics=semantics)
         for g in gradients[3:]:
             p.grad = torch.tensor(g)
             optimizer.step()
         np.testing.assert_allclose(p.detach().numpy(), table, rtol=1e-3, atol=1e-5)
 
-    options = {"decay": 0.9, "eps": 1e-12, "centered": True} if name == "rmsprop" else {}
-    tx = getattr(optax, name)(0.1, momentum=0.9, **options)
+    tx = optax.sgd(0.1, momentum=0.9)
     w = jnp.asarray(begun)
     after = start_optax(tx.init({"w": w}), {"w": w}, {"w": held}, semantics=semantics, learning_rate=0.1)
     for g in gradients[3:]:
@@ -280,46 +189,13 @@ def test_momentum_goes_on_in_terms_of_the_other(name: str, semantics: str) -> No
     np.testing.assert_allclose(np.asarray(w), table, rtol=1e-3, atol=1e-5)
 
 
-def test_terms_that_do_not_follow_are_refused() -> None:
-    torch, optax, jnp = pytest.importorskip("torch"), pytest.importorskip("optax"), pytest.importorskip("jax.numpy")
-    from islices.backends.jax.optax import start_from as start_optax
-    from islices.backends.torch import start_from as start_torch
-
-    p = torch.nn.Parameter(torch.tensor(START))
-    moments = {"w": {"step": 3, "m": START, "v": START, "v_max": START}}
-    adam, sgd = torch.optim.Adam([p], amsgrad=True), torch.optim.SGD([p], lr=0.0, momentum=0.9)
-    buffer = {"w": {"step": 3, "momentum": START}}
-    for optimizer, states, semantics, message in (
-        (adam, moments, None, "semantics: got None, and the array 'v_max'"),
-        (adam, moments, "optax", r"semantics: got 'optax' for the array 'v_max'.*accepted are 'islices', 'keras'"),
-        (adam, moments, "adam", "semantics: got 'adam'; accepted for adam are 'islices'"),
-        (sgd, buffer, "keras", "learning rate: got 0.0; accepted is one above 0"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            start_torch(optimizer, {"w": p}, states, semantics=semantics)
-        assert not optimizer.state
-    params = {"w": jnp.asarray(START)}
-    for tx, states, semantics, message in (
-        (optax.amsgrad(0.1), moments, "torch", "semantics: got 'torch' for the array 'v_max'.*accepted are 'optax'"),
-        (optax.rmsprop(0.1, momentum=0.9), {"w": {**buffer["w"], "mean_square": START}}, "torch", "learning rate"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            start_optax(tx.init(params), params, states, semantics=semantics)
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"none": {}}, r"states: got 'none'; accepted are parameters that the optimizer steps: 'weight'"),
         ({"weight": {"step": 1, "m": START}}, r"states\['weight'\]: got no 'v'; accepted are 'step', 'm', 'v'"),
-        ({"weight": {"step": 1, "m": START, "v": START, "u": START}}, r"got the array 'u'"),
         ({"weight": {"step": 1, "m": START, "v": START[:2]}}, r"v: got shape \(2, 4\); accepted .* \(12, 4\)"),
-        ({"weight": {"step": -1, "m": START, "v": START}}, r"step: got int"),
         ({"weight": {"step": 2.5, "m": START, "v": START}}, r"step: got float"),
-        ({"weight": {"step": float("inf"), "m": START, "v": START}}, r"step: got float"),
-        ({"weight": {"step": 2**40, "m": START, "v": START}}, r"step: got int"),
-        ({"weight": 3}, r"states\['weight'\]: got int"),
-        (3, r"states: got int"),
     ],
 )
 def test_states_that_do_not_fit(given: Any, message: str) -> None:
@@ -330,28 +206,6 @@ def test_states_that_do_not_fit(given: Any, message: str) -> None:
     optimizer = torch.optim.Adam(layer.parameters())
     with pytest.raises((TypeError, ValueError), match=message):
         start_from(optimizer, layer, given)
-    assert not optimizer.state
-
-
-@pytest.mark.parametrize(
-    ("name", "arrays", "message"),
-    [
-        (
-            "Adam",
-            {"m": START[:, 0], "v": START},
-            r"m: got shape \(12,\); accepted for a parameter \(12, 4\) is \(12, 4\)",
-        ),
-        ("RowwiseAdagrad", {"accumulator": START}, r"accumulator: got shape \(12, 4\); accepted .* is \(12,\)"),
-    ],
-)
-def test_states_that_do_not_fit_rows(name: str, arrays: Any, message: str) -> None:
-    torch = pytest.importorskip("torch")
-    from islices.backends.torch import optim, start_from
-
-    p = torch.nn.Parameter(torch.tensor(START))
-    optimizer = getattr(optim, name)([p], lr=0.1)
-    with pytest.raises(ValueError, match=message):
-        start_from(optimizer, {"w": p}, {"w": {"step": 1, **arrays}})
     assert not optimizer.state
 
 
@@ -374,23 +228,16 @@ def keras_run(optimizer: Any, steps: int, folder: Path | None = None) -> Any:
     return model
 
 
-KERAS = {
-    "Adam": {"learning_rate": 0.1},
-    "Adagrad": {"learning_rate": 0.1},
-    "SGD": {"learning_rate": 0.1, "global_clipnorm": 0.5},
-    "RMSprop": {"learning_rate": 0.1},
-}
+KERAS = {"learning_rate": 0.1, "global_clipnorm": 0.5}
 
 
-@pytest.mark.repeats_where(lambda name: name != "SGD")
-@pytest.mark.parametrize("name", KERAS)
-def test_keras_recorder(name: str, tmp_path: Path) -> None:
+def test_keras_recorder(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     import keras
 
-    kind = getattr(keras.optimizers, name)
-    model = keras_run(kind(**KERAS[name]), STEPS, tmp_path / "a")
-    plain = keras_run(kind(**KERAS[name]), STEPS)
+    kind = keras.optimizers.SGD
+    model = keras_run(kind(**KERAS), STEPS, tmp_path / "a")
+    plain = keras_run(kind(**KERAS), STEPS)
     assert np.abs(model.get_weights()[0] - plain.get_weights()[0]).max() < 1e-6, "recording changes nothing"
     assert not model.run_eagerly
     assert "train_step" not in vars(model)
@@ -398,17 +245,15 @@ def test_keras_recorder(name: str, tmp_path: Path) -> None:
     assert found.same_bits == STEPS
     assert found.notes == ()
     judged = set(found.steps[-1].positions)
-    assert {"batch", "outputs", "loss", "gradients", "step"} <= judged
-    assert ("clipped" in judged) == ("global_clipnorm" in KERAS[name])
-    keras_run(kind(**{**KERAS[name], "learning_rate": 0.1001}), STEPS, tmp_path / "b")
+    assert {"batch", "outputs", "loss", "gradients", "clipped", "step"} <= judged
+    keras_run(kind(**{**KERAS, "learning_rate": 0.1001}), STEPS, tmp_path / "b")
     found = islices.parity(tmp_path / "a", tmp_path / "b")
     assert (found.stop.step, found.stop.position) == (1, "step"), str(found)
     assert found.notes == (), "both descriptions give their own sides' steps"
 
 
-# ---------------------------------------------------------------------- JAX, Gluon
-@pytest.mark.parametrize("jit", [False, True])
-def test_optax_recorded(jit: bool, tmp_path: Path) -> None:
+# ---------------------------------------------------------------------- JAX
+def test_optax_recorded(tmp_path: Path) -> None:
     jax = pytest.importorskip("jax")
     optax = pytest.importorskip("optax")
     import islices.backends.jax.optax as sparse_optax
@@ -429,7 +274,7 @@ def test_optax_recorded(jit: bool, tmp_path: Path) -> None:
             updates, state = tx.update(grads, state, params)
             return sparse_optax.apply_updates(params, updates), state
 
-        step = jax.jit(step) if jit else step
+        step = jax.jit(step)
         for k in range(STEPS):
             params, state = step(params, state, jax.numpy.asarray(IDS[k]))
         jax.effects_barrier()
@@ -444,25 +289,3 @@ def test_optax_recorded(jit: bool, tmp_path: Path) -> None:
     run(tmp_path / "c", 0.11)
     found = islices.parity(tmp_path / "a", tmp_path / "c")
     assert (found.stop.step, found.stop.position) == (1, "step")
-
-
-def test_optax_recorded_with_its_clip() -> None:
-    """The state and the updates of the chain; gradients before and after the clip."""
-    jax = pytest.importorskip("jax")
-    optax = pytest.importorskip("optax")
-    from islices.backends.jax.optax import recorded
-    from islices.backends.jax.recorder import Recorder
-
-    params, grads = {"t": jax.numpy.asarray(START)}, {"t": jax.numpy.asarray(START + 1)}
-    clip, adam = optax.clip_by_global_norm(0.5), optax.adam(0.1)
-    with tempfile.TemporaryDirectory() as folder:
-        tx, chain = recorded(adam, Recorder(folder), clip=clip), optax.chain(clip, adam)
-        state, held = tx.init(params), chain.init(params)
-        assert jax.tree.structure(state) == jax.tree.structure(held)
-        updates, _ = tx.update(grads, state, params)
-        np.testing.assert_array_equal(updates["t"], chain.update(grads, held, params)[0]["t"])
-        step = islices.load(Path(folder) / "step-00000001.safetensors")
-    np.testing.assert_array_equal(step["gradients"]["t"], START + 1)
-    np.testing.assert_array_equal(step["clipped"]["t"], clip.update(grads, clip.init(params))[0]["t"])
-    with pytest.raises(TypeError, match=r"^clip: got .*3"):
-        recorded(adam, Recorder(folder), clip=3)

@@ -18,7 +18,7 @@ from islices.cli import main
 from islices.conformance.data import Array
 from islices.conformance.operations import UnsupportedError
 from islices.conformance.tools.audit import command, probes
-from islices.conformance.tools.audit.choose import chosen, framework_of, modules
+from islices.conformance.tools.audit.choose import framework_of, modules
 from islices.conformance.tools.audit.probe import REFUSED, CorruptionError, Probe, examine
 from islices.conformance.tools.audit.run import run_all
 
@@ -51,24 +51,6 @@ ANSWERS = [
 def test_an_answer_is_compared_with_the_expected_one(call: Any, expected: Any, outcome: str, error: str) -> None:
     found = examine(Probe("f", "1", "", "", "it", call, expected))
     assert (found["outcome"], found["error"]) == (outcome, error), found
-
-
-#: (expression, whether it matches; None where it is refused)
-EXPRESSIONS = [
-    ("", True), ("clip", True), ("CLIP_grad", True), ("torch-3", True), ("clause 10", True), ("clause 1 and not", None),
-    ("clip and not refuses", False), ("not (adam or clip)", False), ("it refuses", True), ("(clip", None),
-    ("and", None),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("expression", "wanted"), EXPRESSIONS)
-def test_expressions_choose_probes(expression: str, wanted: bool | None) -> None:
-    text = "torch-3 torch.nn.utils.clip_grad_norm_ it refuses clause 10"
-    if wanted is None:
-        with pytest.raises(ValueError, match="accepted are words"):
-            chosen(text, expression)
-    else:
-        assert chosen(text, expression) is wanted
 
 
 def test_what_to_use_instead_exists() -> None:
