@@ -28,8 +28,8 @@ conform-all: $(READY)  ## every case under every setting, on two cores in about 
 test: $(READY)  ## what each module is tested by, and the quick profile: on two cores in 20 to 25 minutes
 	$(PYTEST) $(ARGS)
 
-test-all: $(READY)  ## those that repeat these for other types and frameworks, and those that look from outside: 30 to 45 minutes
-	$(PYTEST) -m '(repeats or outside) and not soak' $(ARGS)
+test-all: $(READY)  ## those that look at islices from outside: installs, processes, pages
+	$(PYTEST) -m 'outside and not soak' $(ARGS)
 
 soak:  ## long runs, whichever of them fails: about two hours on two cores
 	$(MAKE) --keep-going $(SOAK)

@@ -1,8 +1,6 @@
 """The tests of a checkout test that checkout, or what has been built of it and installed, but no other checkout."""
 
-import inspect
 import os
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -37,20 +35,5 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m looks at the markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        for mark in item.iter_markers("repeats_where"):
-            given = item.callspec.params if isinstance(item, pytest.Function) else {}
-            (condition,) = mark.args
-            if condition(*(given[name] for name in inspect.signature(condition).parameters)):
-                item.add_marker("repeats")
-    found: Counter[str] = Counter()
-    for item in items:
-        sampled = item.get_closest_marker("one_in")
-        if sampled and any(map(item.get_closest_marker, ("repeats", "outside"))):
-            name = item.nodeid.partition("[")[0]
-            if found[name] % sampled.args[0]:
-                item.add_marker("soak")
-            found[name] += 1
     items.sort(key=place)

@@ -438,7 +438,6 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         "inner: got optax.MultiSteps or apply_every.*accumulate",
     ),
     "chain": (lambda: front.chain(front.clip(1.0), 3), TypeError, r"args\[1\]: got"),
-    "max_norm": (lambda: front.clip_by_global_norm(-1.0), ValueError, "max_norm: got -1.0"),
     "optimizer": (lambda: front.from_optim(optax.adam(0.1)), TypeError, "optimizer: got .*islices.optim"),
     "ftrl": (lambda: front.from_optim(optim.ftrl(0.1)), ValueError, "accepted are those without .*ftrl"),
     "decay": (lambda: front.from_optim(optim.adamw(0.1)), ValueError, r"without weight_decay; chain on_rows\(optax"),
