@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -158,3 +159,17 @@ def test_captures_within_one_another_and_of_a_part() -> None:
 
 
 # ---------------------------------------------------------------------- cost, and the plain gradient
+
+
+def test_nothing_of_the_tables_size_is_made_a_sample() -> None:
+    """A million rows: one float64 table would be 256 MB, one a sample 2 GB."""
+    rows, width, batch = 1_000_000, 32, 8
+    g, x = torch.randn(batch, 1, rows), torch.randn(batch, 1, width)
+    found = islices.per_sample(
+        torch.ones(batch, 3, width), torch.tensor([[1, 5, 999_999]] * batch), rows, product=(g, x)
+    )
+    tracemalloc.start()
+    norms = found.norms()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (norms.shape, peak < 200 << 20) == ((batch,), True)

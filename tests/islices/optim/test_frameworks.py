@@ -28,8 +28,10 @@ from islices.conformance.oracle_optim import OPTIMIZERS
 from islices.optim.record import RECORDS
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-#: torch's own coalesced tensors say the one, optimizers that follow dense ones the other
-pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks", "ignore:.*moves all rows")
+#: of torch's own coalesced tensors, of optimizers that follow dense ones, and of arrays of TensorFlow and MXNet
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Sparse invariant checks", "ignore:.*moves all rows", "ignore:__array__ implementation"
+)
 ROWS, STEPS = 11, 24
 Step = Callable[[islices.IndexedSlices], list[Any]]
 SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
