@@ -26,7 +26,7 @@ from islices.slices import IndexedSlices
 from islices.table import Table
 from islices.trees import flatten, rebuild
 
-__all__ = ["NODES", "NOTHING", "Node", "Nothing"]
+__all__ = ["ABSENT", "NODES", "NOTHING", "Node", "Nothing"]
 
 
 class Nothing:
@@ -41,6 +41,8 @@ class Nothing:
 
 NOTHING = Nothing()
 pytree.register_constant(Nothing)
+#: The type of a tensor that stands for None among results, where Dynamo takes no constant: no result has it.
+ABSENT = torch.float8_e4m3fnuz
 
 
 class Count:
@@ -115,7 +117,7 @@ class Node:
         form = self.form(*args, **kwargs)
         places = [(k, x.dtype) for k, x in enumerate(_parts(form)) if isinstance(x, New)]
         if not places and not self.writes:
-            return pytree.tree_map(lambda x: NOTHING if x is None else x, form)
+            return pytree.tree_map(_or_absent, form)
         targets = {id(x) for k in self.writes for x in pytree.tree_leaves(args[k])}
         tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
         written = [id(x) in targets for x in tensors]
@@ -124,7 +126,7 @@ class Node:
         read, own = ([x for x, w in zip(tensors, written, strict=True) if w is wanted] for wanted in (False, True))
         with torch.no_grad():
             made = getattr(torch.ops.islices, self.name).default(call, read, *[own] * bool(self.writes))
-        return pytree.tree_map(lambda x: NOTHING if x is None else x, _filled(form, iter(made or ())))
+        return pytree.tree_map(_or_absent, _filled(form, iter(made or ())))
 
     def _run(self, call: str, read: list[torch.Tensor], written: Sequence[torch.Tensor] = ()) -> Any:
         """What the node does when its graph runs."""
@@ -143,6 +145,10 @@ class Node:
         args, kwargs = _calls[call].arguments(read, written)
         form, sizes = list(_parts(self.form(*args, **kwargs))), dict[Count, Any]()
         return [form[k].fake(sizes) for k, _ in _calls[call].places]
+
+
+def _or_absent(x: Any) -> Any:
+    return torch.empty(0, dtype=ABSENT) if x is None else x
 
 
 def _is_nothing(x: Any) -> bool:

@@ -18,7 +18,7 @@ from islices.backend import Slots, Source
 from islices.backends.torch import tracers
 from islices.backends.torch.adapter import TorchBackend, backend
 from islices.backends.torch.layers import INSIDE
-from islices.backends.torch.nodes import NODES, NOTHING, Nothing
+from islices.backends.torch.nodes import ABSENT, NODES, NOTHING, Nothing
 from islices.optim import Optimizer, optimizer
 from islices.slices import IndexedSlices
 from islices.table import Table
@@ -176,7 +176,7 @@ def _as_node(node: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _called(node: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What a node returns; a graph has no None among arguments and results, and `NOTHING` in its place."""
+    """What a node returns; a graph has no None: `NOTHING` stands for it among arguments, an `ABSENT` tensor among results."""
     args, kwargs = pytree.tree_map(_something, (args, kwargs), is_leaf=_is_ours)
     return pytree.tree_map(_or_none, node(*args, **kwargs), is_leaf=_is_ours)
 
@@ -186,7 +186,7 @@ def _is_ours(x: Any) -> bool:
 
 
 def _or_none(x: Any) -> Any:
-    return None if isinstance(x, Nothing) else x
+    return None if isinstance(x, torch.Tensor) and x.dtype == ABSENT else x
 
 
 def _something(x: Any) -> Any:

@@ -109,6 +109,15 @@ def test_a_training_step(optimizer: Any, dtype: str, options: dict[str, Any]) ->
         check_steps(optimizer, dtype, "int32" if "master" in options else "int64", **options)
 
 
+def test_leaves_without_a_gradient_stay_none() -> None:
+    def run(s: IndexedSlices) -> Any:
+        return islices.clip_by_global_norm({"a": s, "b": None}, 0.5)
+
+    (clipped, norm), (clipped_, norm_) = graph(run)(slices()), run(slices())
+    same((clipped["a"], norm), (clipped_["a"], norm_))
+    assert clipped["b"] is None
+
+
 def test_trees_aux_and_constants() -> None:
     """Two tables, one of them not looked up, a variable in a dict, what is passed on, and rows that are constants."""
 
