@@ -176,7 +176,7 @@ def _as_node(node: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _called(node: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What a node returns; a graph has no None: `NOTHING` stands for it among arguments, an `ABSENT` tensor among results."""
+    """Call a node. A graph has no None: `NOTHING` stands for it among arguments, a tensor of `ABSENT` among results."""
     args, kwargs = pytree.tree_map(_something, (args, kwargs), is_leaf=_is_ours)
     return pytree.tree_map(_or_none, node(*args, **kwargs), is_leaf=_is_ours)
 
