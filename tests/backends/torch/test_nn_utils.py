@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from decimal import Decimal, localcontext
 from typing import Any
 
 import numpy as np
@@ -224,6 +225,17 @@ def test_norm_type_and_numbers_come_as_torch_takes_them() -> None:
     for clip, q in ((clip_grad_norm_, p), (torch.nn.utils.clip_grad_norm_, theirs)):
         clip(q, "2.5")  # type: ignore[operator]
     assert p.grad.tolist() == theirs.grad.tolist()
+
+
+@pytest.mark.parametrize("order", [0.1, 0.5, 3.0, 100.0])
+def test_norms_of_other_orders_are_within_the_stated_bound(order: float) -> None:
+    values = np.random.default_rng(0).normal(size=(50, 3)) * 1e3
+    gradient = torch.sparse_coo_tensor(torch.arange(50)[None], torch.tensor(values), (60, 3))
+    with localcontext() as context:
+        context.prec = 60
+        exact = sum(Decimal(abs(x)) ** Decimal(order) for x in values.ravel().tolist()) ** (1 / Decimal(order))
+        error = abs(Decimal(get_total_norm([gradient], order).item()) / exact - 1)
+    assert error < 1e-12
 
 
 # ---------------------------------------------------------------------- tensors without data
