@@ -83,7 +83,7 @@ def norm(x: Any, ord: float = 2) -> Any:
     -----
     Duplicates are summed first. The sum is exact to about 100 bits whatever the sequence, so the result does not
     depend on it; the root is taken in float64 and rounded once. Differentiable wherever the framework differentiates;
-    the gradient at norm 0 is 0.
+    the gradient at norm 0 is 0. SPEC clause 7.
 
     Examples
     --------

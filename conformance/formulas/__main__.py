@@ -54,8 +54,9 @@ def _score(trajectory: Trajectory, wrong: Formula) -> tuple[float, float] | None
 
 def highest(formula: Formula) -> Iterator[tuple[str, tuple[float, float]]]:
     """Each mistake that shows in the formula's trajectories, and its highest scores over them."""
+    own = list(trajectories(formula))
     for title, wrong in mutants(formula):
-        found = [score for one in trajectories(formula) if (score := _score(one, wrong)) is not None]
+        found = [score for one in own if (score := _score(one, wrong)) is not None]
         if found:
             yield title, (max(x for x, _ in found), max(x for _, x in found))
 

@@ -48,7 +48,6 @@ def weighted(x: Any) -> Any:
 LOSSES: dict[str, Callable[[Any], Any]] = {
     "scale": lambda v: weighted(slices(v) * 2.0),
     "norm": lambda v: islices.norm(slices(v)),
-    "norm-3": lambda v: islices.norm(slices(v), 3),
     "global-norm": lambda v: islices.global_norm([slices(v), v]),
     "coalesce-computed-ids": lambda v: weighted(islices.coalesce(IndexedSlices(v, IDS + 1, (5, 2)))),
     "to-dense": lambda v: weighted(islices.to_dense(slices(v))),

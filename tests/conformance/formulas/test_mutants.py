@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -15,21 +18,25 @@ from islices.conformance.formulas.scores import Got
 from islices.conformance.formulas.trajectories import trajectories
 
 
+@cache
+def scores(name: str) -> dict[str, tuple[float, float]]:
+    return dict(highest(FORMULAS[name]))
+
+
 @pytest.mark.parametrize("name", FORMULAS)
 def test_every_mistake_scores_above_100(name: str) -> None:
-    found = dict(highest(FORMULAS[name]))
-    assert {title: scores for title, scores in found.items() if scores[0] <= 100.0} == {}
+    assert {title: found for title, found in scores(name).items() if found[0] <= 100.0} == {}
 
 
 def test_every_mistake_of_the_catalogue_shows_somewhere() -> None:
-    shown = {title for formula in FORMULAS.values() for title, _ in highest(formula)}
+    shown = {title for name in FORMULAS for title in scores(name)}
     assert {mutant.title for mutant in MUTANTS} - shown == set()
 
 
-def given(formula: Formula, wrong: Formula) -> list[tuple[Trajectory, Got]]:
+def given(own: Sequence[Trajectory], wrong: Formula) -> list[tuple[Trajectory, Got]]:
     """What a step that makes a mistake gives: weights in float32, and no state."""
     found = []
-    for one in trajectories(formula):
+    for one in own:
         arrays = wrong_steps(wrong, one)
         found.append((one, {t: {wrong.gives: x[wrong.gives].astype(np.float32)} for t, x in arrays.items()}))
     return found
@@ -38,10 +45,10 @@ def given(formula: Formula, wrong: Formula) -> list[tuple[Trajectory, Got]]:
 @pytest.mark.parametrize("name", ["torch.AdamW", "keras.SGD", "torch.RMSprop", "fbgemm.EXACT_ROWWISE_ADAGRAD"])
 def test_a_mistake_is_named(name: str) -> None:
     formula = FORMULAS[name]
-    known = dict(highest(formula))
+    own = list(trajectories(formula))
     for title, wrong in mutants(formula):
-        if title in known:
-            assert cause_of(formula, given(formula, wrong)) is not None, title
+        if title in scores(name):
+            assert cause_of(formula, given(own, wrong)) is not None, title
 
 
 @pytest.mark.parametrize(
@@ -57,7 +64,7 @@ def test_a_mistake_is_named(name: str) -> None:
 )
 def test_two_mistakes_at_once_are_named(name: str, title: str) -> None:
     formula = FORMULAS[name]
-    assert cause_of(formula, given(formula, dict(pairs(formula))[title])) == title
+    assert cause_of(formula, given(list(trajectories(formula)), dict(pairs(formula))[title])) == title
 
 
 @pytest.mark.parametrize("name", ["torch.Adam", "keras.Lion", "fbgemm.EXACT_SGD"])
@@ -65,6 +72,6 @@ def test_what_is_a_little_off_is_explained_by_no_mistake_that_gives_the_right_va
     formula = FORMULAS[name]
     off = [
         (one, {t: {"weights": x["weights"] * np.float32(1 + 2**-19)} for t, x in got.items()})
-        for one, got in given(formula, formula)
+        for one, got in given(list(trajectories(formula)), formula)
     ]
     assert cause_of(formula, off) is None
