@@ -66,16 +66,10 @@ def runner() -> Iterator[Blocks]:
     made.close()
 
 
-#: Pages whose programs take a minute or more.
-LONG = {"docs/porting.md", "docs/torch.md", "docs/keras.md", "docs/jax.md"}
-
-
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(
-            page, marks=[] if page == "README.md" else [pytest.mark.soak if page in LONG else pytest.mark.outside]
-        )
+        pytest.param(page, marks=[] if page == "README.md" else [pytest.mark.outside])
         for page, found in BLOCKS.items()
         if "python" in dict(found) and page != "docs/judged.md"
     ],
