@@ -25,10 +25,10 @@ conform: $(READY)  ## the conformance matrix of every backend: the quick profile
 conform-all: $(READY)  ## every case under every setting, on two cores in about an hour
 	$(BIN)/islices conform --profile full --variant all $(ARGS)
 
-test: $(READY)  ## what each module is tested by, and the quick profile: on two cores in 20 to 25 minutes
+test: $(READY)  ## what each module is tested by, and the quick profile: on two cores in 15 to 20 minutes
 	$(PYTEST) $(ARGS)
 
-test-all: $(READY)  ## those that look at islices from outside: installs, processes, pages
+test-all: $(READY)  ## those that look at islices from outside: installs, processes, pages; 15 minutes
 	$(PYTEST) -m 'outside and not soak' $(ARGS)
 
 soak:  ## long runs, whichever of them fails: about two hours on two cores
